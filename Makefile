@@ -1,0 +1,121 @@
+# Dormouse. `make help` lists the targets.
+SHELL       := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS   += --no-print-directory
+
+# Pinned once. A change of version installs it anew.
+GOLANGCI_LINT_VERSION := v2.15.0
+
+TOOLS := $(CURDIR)/.tools
+LINT  := $(TOOLS)/bin/golangci-lint
+STAMP := $(TOOLS)/golangci-lint-$(GOLANGCI_LINT_VERSION).installed
+
+# One static program per function, and the programs of infra.
+GO_BUILD := CGO_ENABLED=0 go build -trimpath -tags lambda.norpc -ldflags '-s -w'
+PROGRAMS := $(patsubst functions/%/main.go,%,$(wildcard functions/*/main.go)) \
+            $(patsubst infra/%/main.go,%,$(wildcard infra/runner/main.go infra/dormouse/main.go))
+
+# What a caller may set: make run ARGS='--listen 127.0.0.1:9000', make fuzz FUZZTIME=5m.
+ARGS     ?=
+FUZZTIME ?= 10s
+BENCH    ?= .
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: run
+run: need-servers build ## Host the servers of servers.json on this machine (ARGS='--help' for its settings)
+	@exec bin/dormouse run $(ARGS)
+
+.PHONY: build
+build: $(addprefix bin/,$(PROGRAMS)) ## Build all programs into bin/
+
+# The go command knows best what is up to date, so it is always asked.
+.PHONY: force
+bin/%: force need-go
+	@$(GO_BUILD) -o $@ ./$(patsubst %/main.go,%,$(wildcard functions/$*/main.go infra/$*/main.go))
+
+# The parts of test, each timed. The first that fails ends it.
+.PHONY: test
+test: ## Check everything but real clients: lint, vet, unit tests, end-to-end tests
+	@for part in lint vet test-unit test-e2e; do \
+	  echo "== $$part"; begin=$$SECONDS; \
+	  $(MAKE) $$part || { echo "== $$part failed after $$((SECONDS - begin)) s"; exit 1; }; \
+	  echo "== $$part passed in $$((SECONDS - begin)) s"; \
+	done
+
+.PHONY: test-unit
+test-unit: need-race ## Run the unit tests with the race detector
+	@go test -race ./...
+
+# End-to-end tests have the build tag e2e and names that begin with TestE2E.
+.PHONY: test-e2e
+test-e2e: need-race need-node build ## Run the end-to-end tests: the built programs and real servers
+	@packages=$$(grep -rl --include='*_test.go' --exclude-dir='.[!.]*' --exclude-dir=node_modules '^//go:build .*\be2e\b' . \
+	  | xargs -r -n1 dirname | sort -u || true); \
+	if [ -z "$$packages" ]; then echo 'no package has end-to-end tests'; exit 0; fi; \
+	go test -race -count=1 -tags e2e -run '^TestE2E' $$packages
+
+.PHONY: test-clients
+test-clients: need-go need-node need-python build ## Run real clients (TypeScript, Python, Go) against Dormouse
+	@go test -count=1 -v -tags clients ./infra/clients/...
+
+.PHONY: lint
+lint: need-go $(STAMP) ## Run the linters
+	@$(LINT) run ./...
+
+.PHONY: vet
+vet: need-go
+	@go vet -tags e2e,clients ./...
+
+.PHONY: fmt
+fmt: need-go $(STAMP) ## Format all Go files
+	@$(LINT) fmt ./...
+
+# go test fuzzes one target at a time. Minimizing is bounded, or it would eat the
+# time on a slow machine.
+.PHONY: fuzz
+fuzz: need-go ## Fuzz every decoder for FUZZTIME (10s) each
+	@grep -rHo --include='*_test.go' --exclude-dir='.[!.]*' --exclude-dir=node_modules '^func Fuzz[A-Za-z0-9_]*' . \
+	  | sed 's/:func / /' | sort | while read -r file target; do \
+	    echo "== $$target in $$(dirname "$$file")"; \
+	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x "$$(dirname "$$file")" </dev/null; \
+	  done
+
+.PHONY: bench
+bench: need-go ## Run the benchmarks (BENCH='Parse' for some of them)
+	@go test -run '^$$' -bench '$(BENCH)' -benchmem ./...
+
+.PHONY: clean
+clean: ## Remove what was built; sessions (.dormouse) and tools (.tools) stay
+	@rm -rf bin .aws-sam
+
+$(STAMP): | need-go
+	@echo 'installing golangci-lint $(GOLANGCI_LINT_VERSION) into .tools/bin: takes a few minutes, once'
+	@GOBIN='$(TOOLS)/bin' GOFLAGS= GOOS= GOARCH= go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
+	@rm -f '$(TOOLS)'/golangci-lint-*.installed
+	@touch '$@'
+
+# What must be on this machine, said in a sentence before something else fails.
+.PHONY: need-go need-race need-node need-python need-servers
+need-go:
+	@command -v go >/dev/null || { echo 'go is not on the PATH: install Go 1.26 or newer, see https://go.dev/dl' >&2; exit 1; }
+
+need-race: need-go
+	@cc=$$(go env CC); command -v "$${cc%% *}" >/dev/null || { echo "the race detector needs the C compiler $$cc, which is not on the PATH: install gcc" >&2; exit 1; }
+	@[ "$$(go env CGO_ENABLED)" = 1 ] || { echo 'the race detector needs cgo: unset CGO_ENABLED or set it to 1' >&2; exit 1; }
+
+need-node:
+	@for program in node npx; do command -v $$program >/dev/null || { echo "$$program is not on the PATH: install Node.js 20 or newer, see https://nodejs.org" >&2; exit 1; }; done
+
+need-python:
+	@command -v python3 >/dev/null || { echo 'python3 is not on the PATH: install Python 3.10 or newer' >&2; exit 1; }
+
+# Only the servers.json that comes with Dormouse needs Node.
+need-servers:
+ifeq ($(findstring --servers,$(ARGS))$(findstring --help,$(ARGS)),)
+	@for program in node npx; do command -v $$program >/dev/null || { \
+	  echo "$$program is not on the PATH, but servers.json starts a server with npx: install Node.js 20 or newer (https://nodejs.org), or name another file with ARGS='--servers FILE'" >&2; exit 1; }; done
+endif
