@@ -1,0 +1,123 @@
+// Package catalog reads the servers file: which MCP servers are hosted, under
+// which names, and how each is started. The file has the `mcpServers` form that
+// desktop clients already use, with our additions under the one key
+// `x-dormouse`, so the same file keeps working elsewhere.
+//
+// The package hides the file's syntax, the expansion of `${VAR}`, and what makes
+// two configurations the same one (Server.Digest). Every complaint names its
+// place as file:line:column. It starts nothing, resolves no commands on the PATH
+// and never prints the value of an environment variable.
+package catalog
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+)
+
+// MaxFile is the largest servers file that is read, in bytes.
+const MaxFile = 1 << 20
+
+// Getenv looks up a variable for `${VAR}`; ok is false when it is not set.
+// [os.LookupEnv] is one. A nil Getenv knows no variables.
+type Getenv = func(name string) (value string, ok bool)
+
+// Catalog is the content of one servers file. It does not change after it was
+// read and may be used from several goroutines.
+type Catalog struct {
+	names   []string
+	servers map[string]Server
+}
+
+// Server returns the server of that name, also when it is disabled: whoever
+// would launch it looks at Server.Disabled. Args and Env are shared with the
+// catalog and must not be modified.
+func (c *Catalog) Server(name string) (Server, bool) {
+	s, ok := c.servers[name]
+	return s, ok
+}
+
+// Names returns the names of all servers, disabled ones too, in the order of
+// the file. The caller owns the slice.
+func (c *Catalog) Names() []string { return slices.Clone(c.names) }
+
+// Position is a place in a servers file. Line and Column count from 1; a column
+// is one character, not one byte. A byte order mark is not counted.
+type Position struct {
+	File         string
+	Line, Column int
+}
+
+// String gives file:line:column.
+func (p Position) String() string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column) }
+
+// Warning is something in the file that has no effect or not the effect its
+// author may expect. The file is used all the same. Text holds no values.
+type Warning struct {
+	Position
+	Text string
+}
+
+// String gives file:line:column: text.
+func (w Warning) String() string { return w.Position.String() + ": " + w.Text }
+
+// Error is one thing wrong with a servers file. Reason says what to do about it
+// and holds no value of an environment variable.
+type Error struct {
+	Position
+	Reason string
+}
+
+// Error gives file:line:column: reason.
+func (e *Error) Error() string { return e.Position.String() + ": " + e.Reason }
+
+// Load reads the servers file at path. Relative paths inside the file are left
+// as they are. Errors are those of [Parse], or wrap what the file system said.
+func Load(path string, getenv Getenv) (*Catalog, []Warning, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil, fmt.Errorf("no servers file: create it or name another: %w", err)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("servers file cannot be read: %w", err)
+	}
+	defer func() { _ = f.Close() }() // only read: nothing can be lost
+	data, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
+	if err != nil {
+		return nil, nil, fmt.Errorf("servers file cannot be read: %w", err)
+	}
+	return Parse(data, path, getenv)
+}
+
+// Parse reads the content of a servers file; file is only used to name places.
+//
+// A file with anything wrong gives no catalog. Then the error joins one [*Error]
+// for each thing found, in the order of the file, so that all can be mended at
+// once. Warnings come with and without an error. data is not kept.
+func Parse(data []byte, file string, getenv Getenv) (*Catalog, []Warning, error) {
+	if getenv == nil {
+		getenv = func(string) (string, bool) { return "", false }
+	}
+	r := &reader{source: newSource(file, data), getenv: getenv}
+	c := &Catalog{servers: map[string]Server{}}
+	root, problem := r.source.parse()
+	if problem != nil {
+		r.problems = append(r.problems, *problem)
+	} else {
+		r.catalog(root, c)
+	}
+	warnings := make([]Warning, 0, len(r.warnings))
+	for _, w := range inOrder(r.warnings) {
+		warnings = append(warnings, Warning{r.source.position(w.at), w.text})
+	}
+	if len(r.problems) == 0 {
+		return c, warnings, nil
+	}
+	var wrong []error
+	for _, p := range inOrder(r.problems) {
+		wrong = append(wrong, &Error{r.source.position(p.at), p.text})
+	}
+	return nil, warnings, errors.Join(wrong...)
+}

@@ -1,0 +1,130 @@
+package catalog
+
+import (
+	"fmt"
+	"strings"
+)
+
+// reader turns a document into servers and gathers what is wrong with it. It
+// goes on after a problem, so that one run shows all of them.
+type reader struct {
+	source   source
+	getenv   Getenv
+	problems []remark
+	warnings []remark
+}
+
+func (r *reader) fail(at int, format string, args ...any) {
+	r.problems = append(r.problems, remark{at, fmt.Sprintf(format, args...)})
+}
+
+func (r *reader) warn(at int, format string, args ...any) {
+	r.warnings = append(r.warnings, remark{at, fmt.Sprintf(format, args...)})
+}
+
+// want complains unless n has the shape; what names n in the complaint.
+func (r *reader) want(n node, s shape, what string) bool {
+	if n.shape != s {
+		r.fail(n.at, "%s must be %s, not %s", what, s, n.shape)
+		return false
+	}
+	return true
+}
+
+// each gives the members of an object in order, a repeated name only once.
+func (r *reader) each(n node, use func(member)) {
+	seen := map[string]int{}
+	for _, m := range n.members {
+		if first, twice := seen[m.name]; twice {
+			r.fail(m.at, "duplicate key %q: it is already on line %d", m.name, r.source.position(first).Line)
+			continue
+		}
+		seen[m.name] = m.at
+		use(m)
+	}
+}
+
+// catalog reads the top of the file. Other clients keep their own settings
+// beside the servers; those are none of our business but worth a warning.
+func (r *reader) catalog(root node, c *Catalog) {
+	if !r.want(root, object, "the file") {
+		return
+	}
+	found := false
+	r.each(root, func(m member) {
+		switch m.name {
+		case "mcpServers":
+			found = true
+			if r.want(m.value, object, "mcpServers") {
+				r.servers(m.value, c)
+			}
+		case "$schema":
+		default:
+			r.warn(m.at, "unknown key %q is ignored", m.name)
+		}
+	})
+	if found {
+		return
+	}
+	if m, ok := root.get("servers"); ok {
+		r.fail(m.at, `no "mcpServers" in the file: rename "servers", the word of another form, to "mcpServers"`)
+		return
+	}
+	r.fail(root.at, `no "mcpServers" in the file: write {"mcpServers": {"name": {"command": "…"}}}`)
+}
+
+func (r *reader) servers(n node, c *Catalog) {
+	r.each(n, func(m member) {
+		switch {
+		case m.name == "ping" || m.name == "sping":
+			r.fail(m.at, "server name %q is reserved: choose another", m.name)
+		case !validName(m.name):
+			r.fail(m.at, "invalid server name %q: begin with a letter or digit, go on with letters, digits, dot, underscore or hyphen, 64 at most", m.name)
+		}
+		what := fmt.Sprintf("server %q", m.name)
+		if !r.want(m.value, object, what) || r.remote(m.value, what) {
+			return
+		}
+		s := serverReader{reader: r, what: what, key: m}
+		c.names = append(c.names, m.name)
+		c.servers[m.name] = s.read()
+	})
+}
+
+// validName accepts what stands in a URL path, a DynamoDB key and an event
+// stream without being escaped.
+func validName(s string) bool {
+	for i, c := range []byte(s) {
+		alnum := '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+		if !alnum && (i == 0 || c != '.' && c != '_' && c != '-') {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 64
+}
+
+// remote refuses servers that are reached by URL instead of started. Clients
+// differ in the word for the URL and do not all need a type beside it.
+func (r *reader) remote(n node, what string) bool {
+	const why = "%s: remote servers are not hosted: connect to it directly, or give the command that starts it"
+	for _, name := range []string{"url", "serverUrl", "httpUrl"} {
+		if m, ok := n.get(name); ok {
+			r.fail(m.at, why, what)
+			return true
+		}
+	}
+	m, ok := n.get("type")
+	if !ok || m.value.shape == null {
+		return false
+	}
+	if !r.want(m.value, text, what+": type") || m.value.text == "stdio" {
+		return false
+	}
+	switch strings.ToLower(m.value.text) {
+	case "http", "sse", "streamable-http", "streamablehttp", "streamable_http", "ws", "websocket":
+		r.fail(m.value.at, why, what)
+	default:
+		r.fail(m.value.at, "%s: unknown type %q: only \"stdio\" is hosted", what, m.value.text)
+	}
+	return true
+}

@@ -1,0 +1,150 @@
+package catalog
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// What holds when the file says nothing.
+const (
+	DefaultIdle           = 120 * time.Second // before an idle process is stopped
+	DefaultStartupTimeout = 300 * time.Second // from start to a finished handshake
+	DefaultToolTimeout    = 300 * time.Second // for one tools/call
+)
+
+// MaxMarshal is the greatest length of Server.Marshal in bytes. [Parse] refuses
+// a server that is larger, so that it is found out when the file is read and not
+// when a box is to start.
+const MaxMarshal = 8 << 10
+
+// Server is one configured MCP server, with all variables expanded. Its strings
+// are valid UTF-8 without NUL.
+//
+// Env, and Args where they came from variables, may hold secrets. String,
+// GoString, LogValue and encoding/json leave them out; only Marshal writes them.
+type Server struct {
+	Name    string            // matches [A-Za-z0-9][A-Za-z0-9._-]{0,63}
+	Command string            // a program, never with arguments in it
+	Args    []string          `json:"-"`
+	Env     map[string]string `json:"-"`
+	Cwd     string            // as written, "" for the workspace of the box
+
+	// Digest is the SHA-256, in lower-case hex, over everything that changes how
+	// the server behaves: Command, Args, Env and Cwd. It does not depend on the
+	// order of keys, on the name, or on timeouts, so a handshake record kept
+	// under it stays good when those change. Values of Env go in hashed.
+	Digest string
+
+	Idle           time.Duration // x-dormouse.idle_seconds, > 0
+	StartupTimeout time.Duration // x-dormouse.startup_timeout_sec, > 0
+	ToolTimeout    time.Duration // x-dormouse.tool_timeout_sec, 0 means no limit
+
+	// Record permits keeping a handshake record; off with x-dormouse.record.
+	Record bool
+	// Disabled servers are kept but never launched.
+	Disabled bool
+}
+
+// marshaled is the form of a Server in a box's environment.
+type marshaled struct {
+	Name           string            `json:"name"`
+	Command        string            `json:"command"`
+	Args           []string          `json:"args,omitempty"`
+	Env            map[string]string `json:"env,omitempty"`
+	Cwd            string            `json:"cwd,omitempty"`
+	Idle           time.Duration     `json:"idle_ns"`
+	StartupTimeout time.Duration     `json:"startup_timeout_ns"`
+	ToolTimeout    time.Duration     `json:"tool_timeout_ns"`
+	Record         bool              `json:"record"`
+	Disabled       bool              `json:"disabled,omitempty"`
+}
+
+// Marshal writes the server for [UnmarshalServer], as one line of JSON for an
+// environment variable. It holds the values of Env in the clear. It is at most
+// [MaxMarshal] bytes long for every server that comes from a [Catalog].
+func (s Server) Marshal() string {
+	return string(encode(marshaled{
+		Name: s.Name, Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
+		Idle: s.Idle, StartupTimeout: s.StartupTimeout, ToolTimeout: s.ToolTimeout,
+		Record: s.Record, Disabled: s.Disabled,
+	}))
+}
+
+// UnmarshalServer reads what Server.Marshal wrote and computes the digest anew.
+// Unknown fields are ignored, so an older reader understands a newer writer.
+// The error never repeats the text, which holds secrets.
+func UnmarshalServer(text string) (Server, error) {
+	if len(text) > MaxMarshal {
+		return Server{}, fmt.Errorf("server definition of %d bytes is over the limit of %d", len(text), MaxMarshal)
+	}
+	var m marshaled
+	// The decoder's error is left out: it quotes numbers of the text.
+	if json.Unmarshal([]byte(text), &m) != nil {
+		return Server{}, errors.New("server definition is not JSON as Marshal writes it")
+	}
+	if !validName(m.Name) || m.Command == "" || m.Idle <= 0 || m.StartupTimeout <= 0 || m.ToolTimeout < 0 {
+		return Server{}, errors.New("server definition has a missing or wrong name, command or timeout")
+	}
+	s := Server{
+		Name: m.Name, Command: m.Command, Args: m.Args, Env: m.Env, Cwd: m.Cwd,
+		Idle: m.Idle, StartupTimeout: m.StartupTimeout, ToolTimeout: m.ToolTimeout,
+		Record: m.Record, Disabled: m.Disabled,
+	}
+	s.Digest = s.digest()
+	return s, nil
+}
+
+// String names the server without arguments and without values of Env.
+func (s Server) String() string {
+	return fmt.Sprintf("server %q: command %q, %d args, env [%s]",
+		s.Name, s.Command, len(s.Args), strings.Join(s.envNames(), " "))
+}
+
+// GoString is String, so that %#v does not print secrets either.
+func (s Server) GoString() string { return s.String() }
+
+// LogValue gives a group of name, command, number of args, names of env and the
+// beginning of the digest.
+func (s Server) LogValue() slog.Value {
+	return slog.GroupValue(
+		slog.String("name", s.Name),
+		slog.String("command", s.Command),
+		slog.Int("args", len(s.Args)),
+		slog.Any("env", s.envNames()),
+		slog.String("digest", s.Digest[:min(12, len(s.Digest))]),
+	)
+}
+
+func (s Server) envNames() []string { return slices.Sorted(maps.Keys(s.Env)) }
+
+// digest hashes a JSON list in which every part has its fixed place, so no two
+// different servers give the same bytes.
+func (s Server) digest() string {
+	env := [][2]string{}
+	for _, name := range s.envNames() {
+		value := sha256.Sum256([]byte(s.Env[name]))
+		env = append(env, [2]string{name, hex.EncodeToString(value[:])})
+	}
+	// The leading number is the version of this list: raise it when the list changes.
+	sum := sha256.Sum256(encode([]any{1, s.Command, append([]string{}, s.Args...), env, s.Cwd}))
+	return hex.EncodeToString(sum[:])
+}
+
+// encode is json.Marshal without the escapes for HTML, which would only use up
+// room. Strings, numbers and lists cannot fail to encode.
+func encode(v any) []byte {
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(v)
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
+}

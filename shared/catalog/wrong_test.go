@@ -1,0 +1,210 @@
+package catalog_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
+
+func TestWrongFileSaysWhereAndWhy(t *testing.T) {
+	for _, c := range []struct{ name, file, want string }{
+		// The syntax.
+		{"empty", "", `f:1:1: the file is empty: write {"mcpServers": {}}`},
+		{"only space", " \n ", `f:2:2: the file is empty: write {"mcpServers": {}}`},
+		{"cut off", "{\"mcpServers\": {\n\"x\": {", `f:2:7: not JSON: the file ends before its last value does`},
+		{"line comment", "{\n  // hosts\n  \"mcpServers\": {}}", `f:2:3: comments are not JSON: remove it`},
+		{"block comment", `{"mcpServers": /* none */ {}}`, `f:1:16: comments are not JSON: remove it`},
+		{"hash comment", "# hosts\n{}", `f:1:1: comments are not JSON: remove it`},
+		{"comment at the end", "{\"mcpServers\": {}}\n// end", `f:2:1: comments are not JSON: remove it`},
+		{"trailing comma in object", "{\"mcpServers\": {\n  \"x\": {\"command\": \"a\"} ,\n}}", `f:2:25: a comma after the last element is not JSON: remove it`},
+		{"trailing comma in array", `{"mcpServers": {"x": {"command": "a", "args": ["é", ]}}}`, `f:1:51: a comma after the last element is not JSON: remove it`},
+		{"single quotes", `{'mcpServers': {}}`, `f:1:2: strings stand in double quotes: "…"`},
+		{"missing comma", `{"mcpServers": {} "b": 1}`, `f:1:19: not JSON: invalid character '"' after object key:value pair`},
+		{"two documents", "{\"mcpServers\": {}}\n {}", `f:2:2: text after the end of the JSON document: remove it`},
+		{"UTF-16", "\xff\xfe{\x00}\x00", `f:1:1: not UTF-8: save the file as UTF-8`},
+		{"bad byte after letters", "{\"é\xe9\"}", `f:1:4: not UTF-8: save the file as UTF-8`},
+
+		// The top.
+		{"array", `[]`, `f:1:1: the file must be an object, not an array`},
+		{"no servers", `{}`, `f:1:1: no "mcpServers" in the file: write {"mcpServers": {"name": {"command": "…"}}}`},
+		{"other form", `{"servers": {}}`, `f:1:2: no "mcpServers" in the file: rename "servers", the word of another form, to "mcpServers"`},
+		{"servers not an object", `{"mcpServers": []}`, `f:1:16: mcpServers must be an object, not an array`},
+		{"duplicate top key", "{\"mcpServers\": {},\n\"mcpServers\": {}}", `f:2:1: duplicate key "mcpServers": it is already on line 1`},
+		{"duplicate server", "{\"mcpServers\": {\"x\": {\"command\": \"a\"},\n \"x\": {\"command\": \"a\"}}}", `f:2:2: duplicate key "x": it is already on line 1`},
+
+		// Names.
+		{"reserved name", `{"mcpServers": {"ping": {"command": "a"}}}`, `f:1:17: server name "ping" is reserved: choose another`},
+		{"reserved name of the gateway", `{"mcpServers": {"sping": {"command": "a"}}}`, `f:1:17: server name "sping" is reserved: choose another`},
+		{"empty name", `{"mcpServers": {"": {"command": "a"}}}`, badName(`""`)},
+		{"space in name", `{"mcpServers": {"my server": {"command": "a"}}}`, badName(`"my server"`)},
+		{"slash in name", `{"mcpServers": {"a/b": {"command": "a"}}}`, badName(`"a/b"`)},
+		{"dot first", `{"mcpServers": {".a": {"command": "a"}}}`, badName(`".a"`)},
+		{"long name", `{"mcpServers": {"` + strings.Repeat("a", 65) + `": {"command": "a"}}}`, badName(`"` + strings.Repeat("a", 65) + `"`)},
+
+		// One server.
+		{"server not an object", `{"mcpServers": {"x": "npx"}}`, `f:1:22: server "x" must be an object, not a string`},
+		{"missing command", server(`"args": ["a"]`), `f:2:1: server "x": missing command: give the program that starts it`},
+		{"null command", server(`"command": null`), `f:2:1: server "x": missing command: give the program that starts it`},
+		{"empty command", server(`"command": ""`), `f:2:1: server "x": missing command: give the program that starts it`},
+		{"command a list", server(`"command": ["npx", "foo"]`), `f:2:18: server "x": command must be a string, not an array`},
+		{"command begins with a space", server(`"command": " npx"`), `f:2:18: server "x": command begins or ends with a space: remove it`},
+		{"command of an empty variable", server(`"command": "${NONE:-}"`), `f:2:18: server "x": command is empty once its variables are put in`},
+		{"args a string", server(`"command": "npx", "args": "-y foo"`), `f:2:33: server "x": args must be an array, not a string`},
+		{"args of numbers", server(`"command": "npx", "args": ["-p", 80]`), `f:2:40: server "x": args[1] must be a string, not a number`},
+		{"env a list", server(`"command": "npx", "env": ["A=b"]`), `f:2:32: server "x": env must be an object, not an array`},
+		{"env of a number", server(`"command": "npx", "env": {"PORT": 80}`), `f:2:41: server "x": env "PORT" must be a string, not a number`},
+		{"env of a boolean", server(`"command": "npx", "env": {"A": true}`), `f:2:38: server "x": env "A" must be a string, not true or false`},
+		{"env name", server(`"command": "npx", "env": {"A=B": ""}`), `f:2:33: server "x": env: "A=B" cannot be the name of a variable`},
+		{"duplicate env", server(`"command": "npx", "env": {"A": "1", "A": "2"}`), `f:2:43: duplicate key "A": it is already on line 2`},
+		{"cwd a number", server(`"command": "npx", "cwd": 1`), `f:2:32: server "x": cwd must be a string, not a number`},
+		{"NUL", server(`"command": "npx", "args": ["a\u0000b"]`), `f:2:34: server "x": args[0]: a NUL character or bytes that are not UTF-8 cannot be passed to a process`},
+
+		// Servers that are not started.
+		{"url", server(`"url": "https://example.com/mcp"`), remote(7)},
+		{"serverUrl", server(`"serverUrl": "https://example.com/mcp"`), remote(7)},
+		{"type http", server(`"command": "a", "type": "http"`), remote(31)},
+		{"type sse", server(`"type": "sse"`), remote(15)},
+		{"type unknown", server(`"type": "carrier pigeon"`), `f:2:15: server "x": unknown type "carrier pigeon": only "stdio" is hosted`},
+		{"type a number", server(`"command": "a", "type": 1`), `f:2:31: server "x": type must be a string, not a number`},
+
+		// Our additions.
+		{"additions a list", server(`"command": "a", "x-dormouse": []`), `f:2:37: server "x": x-dormouse must be an object, not an array`},
+		{"idle a string", server(`"command": "a", "x-dormouse": {"idle_seconds": "5"}`), `f:2:54: server "x": idle_seconds must be a number, not a string`},
+		{"idle zero", server(`"command": "a", "x-dormouse": {"idle_seconds": 0}`), `f:2:54: server "x": idle_seconds must be more than 0 and at most 86400 seconds`},
+		{"idle tiny", server(`"command": "a", "x-dormouse": {"idle_seconds": 1e-12}`), `f:2:54: server "x": idle_seconds must be more than 0 and at most 86400 seconds`},
+		{"startup huge", server(`"command": "a", "x-dormouse": {"startup_timeout_sec": 1e999}`), `f:2:61: server "x": startup_timeout_sec must be more than 0 and at most 86400 seconds`},
+		{"tool below zero", server(`"command": "a", "x-dormouse": {"tool_timeout_sec": -1}`), `f:2:58: server "x": tool_timeout_sec must be 0, for no limit, and at most 86400 seconds`},
+		{"record a boolean", server(`"command": "a", "x-dormouse": {"record": false}`), `f:2:48: server "x": record must be "on" or "off"`},
+
+		// Variables.
+		{"variable in command", server(`"command": "${BIN}/a"`), unset(18, "command", "BIN")},
+		{"variable in args", server(`"command": "a", "args": ["b", "${A_1}"]`), unset(37, "args[1]", "A_1")},
+		{"variable in env", server(`"command": "a", "env": {"KEY": "x${K}"}`), unset(38, `env "KEY"`, "K")},
+		{"variable in cwd", server(`"command": "a", "cwd": "${D}"`), unset(30, "cwd", "D")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, _, err := catalog.Parse([]byte(c.file), "f", nil)
+			if err == nil {
+				t.Fatal("no error")
+			}
+			if got != nil {
+				t.Error("a catalog came with the error")
+			}
+			if err.Error() != c.want {
+				t.Errorf("\n got %s\nwant %s", err, c.want)
+			}
+		})
+	}
+}
+
+// server gives a file whose server "x" begins on line 2.
+func server(keys string) string { return "{\"mcpServers\": {\n\"x\": {" + keys + "}}}" }
+
+func badName(quoted string) string {
+	return `f:1:17: invalid server name ` + quoted +
+		`: begin with a letter or digit, go on with letters, digits, dot, underscore or hyphen, 64 at most`
+}
+
+func remote(column int) string {
+	return place(column) + `remote servers are not hosted: connect to it directly, or give the command that starts it`
+}
+
+func unset(column int, field, name string) string {
+	return place(column) + field + `: variable ` + name + ` is not set: set it, or write ${` + name + `:-default}`
+}
+
+func place(column int) string {
+	p := catalog.Position{File: "f", Line: 2, Column: column}
+	return p.String() + `: server "x": `
+}
+
+func TestAllThatIsWrongIsSaidAtOnce(t *testing.T) {
+	file := "{\"mcpServers\": {\n\"a\": {\"args\": 1},\n\"ping\": {\"command\": \"b\", \"env\": {\"K\": \"${NO}\"}},\n\"c\": {\"url\": \"\"}}}"
+	_, _, err := catalog.Parse([]byte(file), "f", nil)
+	var places []string
+	for line := range strings.Lines(err.Error()) {
+		place, _, _ := strings.Cut(line, ": ")
+		places = append(places, place)
+	}
+	if got, want := strings.Join(places, " "), "f:2:1 f:2:15 f:3:1 f:3:39 f:4:7"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	var first *catalog.Error
+	if !errors.As(err, &first) || first.Line != 2 || first.Column != 1 {
+		t.Errorf("first error: %v", first)
+	}
+}
+
+func TestCommandLineInPlaceOfCommandIsRefused(t *testing.T) {
+	split := func(word string) string {
+		return place(18) + `command and arguments stand in one string: split it into "command": "` + word + `" and "args": ["…", "…"]`
+	}
+	env := variables(map[string]string{"KEY": "hunter2 -x", "RUN": "npx -y foo"})
+	for _, c := range []struct{ command, want string }{
+		{"npx -y foo", split("npx")},
+		{"node server.js", split("node")},
+		{"/usr/bin/env node --token=hunter2", split("/usr/bin/env")},
+		{"npx ${KEY}", split("npx")},
+		{"${RUN}", split("${RUN}")},
+	} {
+		t.Run(c.command, func(t *testing.T) {
+			_, _, err := catalog.Parse([]byte(server(`"command": "`+c.command+`"`)), "f", env)
+			if err == nil || err.Error() != c.want {
+				t.Errorf("\n got %v\nwant %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestPathWithSpacesIsACommandWhenItExists(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "my programs")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "a -b"), nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"DIR": dir}
+	one(t, server(`"command": "${DIR}/a -b"`), env)
+	one(t, server(`"command": "./a -b", "cwd": "${DIR}"`), env)
+}
+
+func TestPathWithSpacesThatOnlyTheBoxMayHaveIsAWarning(t *testing.T) {
+	_, warnings, err := catalog.Parse([]byte(server(`"command": "/opt/my programs/serve"`)), "f", nil)
+	if err != nil || len(warnings) != 1 {
+		t.Fatal(err, warnings)
+	}
+	want := place(18) + "command holds spaces and there is no such file here: if these are arguments, move them into args"
+	if got := warnings[0].String(); got != want {
+		t.Errorf("\n got %s\nwant %s", got, want)
+	}
+}
+
+func TestServerTooLargeForABoxIsRefused(t *testing.T) {
+	fits := func(n int) error {
+		_, _, err := catalog.Parse([]byte(server(`"command": "a", "args": ["`+strings.Repeat("b", n)+`"]`)), "f", nil)
+		return err
+	}
+	if err := fits(catalog.MaxMarshal - 200); err != nil {
+		t.Error(err)
+	}
+	err := fits(catalog.MaxMarshal)
+	if err == nil || !strings.HasPrefix(err.Error(), "f:2:1: server \"x\": ") || !strings.Contains(err.Error(), "a box takes at most 8192") {
+		t.Error(err)
+	}
+}
+
+func TestFileTooLargeIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "big.json")
+	if err := os.WriteFile(path, make([]byte, catalog.MaxFile+10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := catalog.Load(path, nil)
+	if err == nil || !strings.Contains(err.Error(), "larger than 1 MiB") {
+		t.Error(err)
+	}
+}
