@@ -1,0 +1,141 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+)
+
+// Code is a JSON-RPC error code.
+type Code int
+
+const (
+	// CodeParse: the bytes are not JSON.
+	CodeParse Code = -32700
+	// CodeInvalidRequest: JSON, but not a message that is allowed here.
+	CodeInvalidRequest Code = -32600
+	// CodeMethodNotFound: the method is unknown or not offered.
+	CodeMethodNotFound Code = -32601
+	// CodeInvalidParams: the method's params are wrong; in 2026-07-28 also an
+	// unknown resource, tool or prompt.
+	CodeInvalidParams Code = -32602
+	// CodeInternal: the server failed.
+	CodeInternal Code = -32603
+
+	// CodeServer is the first of the codes JSON-RPC leaves to implementations. MCP
+	// names no meaning for it; clients show its message.
+	CodeServer Code = -32000
+	// CodeSessionNotFound is in no MCP version, but is what servers send with 404
+	// for a session that ended. Clients act on the status, not on the code.
+	CodeSessionNotFound Code = -32001
+	// CodeResourceNotFound: unknown resource, in versions up to 2025-11-25.
+	CodeResourceNotFound Code = -32002
+
+	// CodeHeaderMismatch: a header is missing or differs from the body
+	// (MCP 2026-07-28).
+	CodeHeaderMismatch Code = -32020
+	// CodeMissingCapability: the request needs a client capability it did not
+	// declare; data.requiredCapabilities names it (MCP 2026-07-28).
+	CodeMissingCapability Code = -32021
+	// CodeUnsupportedVersion: data.supported lists what is spoken here
+	// (MCP 2026-07-28).
+	CodeUnsupportedVersion Code = -32022
+	// CodeURLElicitation: the client must send its user to the URLs in
+	// data.elicitations first (MCP 2025-11-25 only).
+	CodeURLElicitation Code = -32042
+	// CodeCancelled: the request was cancelled before it had an answer. MCP sends
+	// none then; it is for logs and for callers inside.
+	CodeCancelled Code = -32800
+)
+
+// Error is a JSON-RPC error object. Its text is meant for the peer: it holds no
+// secrets and no causes.
+type Error struct {
+	Code    Code
+	Message string
+	// Data is encoded as JSON into the member "data", left out when nil.
+	Data any
+}
+
+// Error returns the message and the code.
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s (json-rpc %d)", e.Message, int(e.Code))
+}
+
+// ErrorResponse builds {"jsonrpc":"2.0","id":…,"error":{…}}. A nil id becomes
+// null. Data that cannot be encoded is left out: the error must reach the client
+// in any case.
+func ErrorResponse(id json.RawMessage, e *Error) []byte {
+	out := appendID(make([]byte, 0, 96+len(id)+len(e.Message)), id)
+	out = fmt.Appendf(out, `,"error":{"code":%d,"message":`, int(e.Code))
+	out = appendString(out, e.Message)
+	if e.Data != nil {
+		if data, err := encode(e.Data); err == nil {
+			out = append(append(out, `,"data":`...), data...)
+		}
+	}
+	return append(out, "}}"...)
+}
+
+// ResultResponse builds {"jsonrpc":"2.0","id":…,"result":…} around the result as
+// it is. A nil result becomes {}, MCP's empty result.
+func ResultResponse(id, result json.RawMessage) []byte {
+	if result == nil {
+		result = json.RawMessage("{}")
+	}
+	out := appendID(make([]byte, 0, 40+len(id)+len(result)), id)
+	out = append(append(out, `,"result":`...), result...)
+	return append(out, '}')
+}
+
+// NewRequest builds a request around params as they are; nil params are left out.
+func NewRequest(id json.RawMessage, method string, params json.RawMessage) []byte {
+	out := appendID(make([]byte, 0, 56+len(id)+len(method)+len(params)), id)
+	return appendCall(append(out, ','), method, params)
+}
+
+// NewNotification builds a notification around params as they are; nil params are
+// left out.
+func NewNotification(method string, params json.RawMessage) []byte {
+	out := append(make([]byte, 0, 48+len(method)+len(params)), `{"jsonrpc":"2.0",`...)
+	return appendCall(out, method, params)
+}
+
+// appendID opens a message up to and with its id.
+func appendID(dst []byte, id json.RawMessage) []byte {
+	if id == nil {
+		id = json.RawMessage("null")
+	}
+	return append(append(dst, `{"jsonrpc":"2.0","id":`...), id...)
+}
+
+// appendCall ends a message with its method and params.
+func appendCall(dst []byte, method string, params json.RawMessage) []byte {
+	dst = appendString(append(dst, `"method":`...), method)
+	if params != nil {
+		dst = append(append(dst, `,"params":`...), params...)
+	}
+	return append(dst, '}')
+}
+
+// appendString appends s as a JSON string. Every Go string can be encoded: bytes
+// that are not UTF-8 become U+FFFD.
+func appendString(dst []byte, s string) []byte {
+	quoted, err := encode(s)
+	if err != nil {
+		return append(dst, `""`...)
+	}
+	return append(dst, quoted...)
+}
+
+// encode is json.Marshal without the escaping of <, > and &, which would change
+// the text for no one's good.
+func encode(v any) ([]byte, error) {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
+}

@@ -1,0 +1,53 @@
+package wire
+
+import (
+	"encoding/base64"
+	"strings"
+	"unicode/utf8"
+)
+
+// Header names. HTTP compares them without case.
+const (
+	// HeaderSessionID names the session, visible ASCII (legacy era). Spelled
+	// MCP-Session-Id from 2025-11-25 on.
+	HeaderSessionID = "Mcp-Session-Id"
+	// HeaderProtocolVersion is on every request from 2025-06-18 on. Without it and
+	// without other knowledge a request is 2025-03-26.
+	HeaderProtocolVersion = "MCP-Protocol-Version"
+	// HeaderLastEventID is the cursor of a client that resumes a stream.
+	HeaderLastEventID = "Last-Event-ID"
+	// HeaderMethod repeats the method of the body (modern era).
+	HeaderMethod = "Mcp-Method"
+	// HeaderName repeats params.name, params.uri or params.taskId (modern era); see
+	// [DecodeHeaderValue].
+	HeaderName = "Mcp-Name"
+	// HeaderParamPrefix begins the headers that repeat tool arguments marked
+	// x-mcp-header (modern era); see [DecodeHeaderValue].
+	HeaderParamPrefix = "Mcp-Param-"
+)
+
+// Media types of the bodies.
+const (
+	MediaJSON = "application/json"  // one message, or a batch
+	MediaSSE  = "text/event-stream" // events, see [AppendSSE]
+)
+
+// DecodeHeaderValue decodes an Mcp-Name or Mcp-Param-* value: plain visible ASCII
+// with inner blanks, or =?base64?…?= around the standard base64 of UTF-8 text. ok
+// is false for anything else, which must be refused with [CodeHeaderMismatch]
+// (MCP 2026-07-28, basic/transports, "Value Encoding").
+func DecodeHeaderValue(value string) (decoded string, ok bool) {
+	const open, shut = "=?base64?", "?="
+	if inner, found := strings.CutPrefix(value, open); found {
+		if inner, found = strings.CutSuffix(inner, shut); found {
+			text, err := base64.StdEncoding.DecodeString(inner)
+			return string(text), err == nil && utf8.Valid(text)
+		}
+	}
+	for i := range len(value) {
+		if c := value[i]; c != '\t' && (c < ' ' || c > '~') {
+			return "", false
+		}
+	}
+	return value, strings.Trim(value, " \t") == value
+}

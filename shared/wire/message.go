@@ -1,0 +1,294 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// Kind tells the three shapes of a JSON-RPC message apart.
+type Kind uint8
+
+const (
+	// Request has a method and an id and wants a response.
+	Request Kind = iota + 1
+	// Notification has a method and no id, and gets no response.
+	Notification
+	// Response answers a request, with a result or an error.
+	Response
+)
+
+// String returns "request", "notification" or "response".
+func (k Kind) String() string {
+	switch k {
+	case Request:
+		return "request"
+	case Notification:
+		return "notification"
+	case Response:
+		return "response"
+	default:
+		return "unknown"
+	}
+}
+
+// maxMembers bounds the top-level members of a message. JSON-RPC defines six; the
+// rest is room for unknown ones, and keeps the search for doubles cheap.
+const maxMembers = 64
+
+// Message is one JSON-RPC 2.0 message, taken apart but not decoded. Every slice
+// aliases the bytes given to [Parse]: who changes those changes the message.
+type Message struct {
+	// Kind is never zero in a message that [Parse] returned without an error.
+	Kind Kind
+	// ID is the exact token of the id, a JSON string or number. It is nil on a
+	// notification, and on an error response whose id is null or missing.
+	ID json.RawMessage
+	// Method is the decoded method name, "" on a response.
+	Method string
+	// Params is a JSON object or array, nil when absent.
+	Params json.RawMessage
+	// Result and Error: on a response the one that is present, else nil. Result is
+	// any JSON value, Error is a JSON object.
+	Result, Error json.RawMessage
+	// Raw is the whole message, one JSON object without surrounding whitespace.
+	Raw []byte
+}
+
+// Parse reads one JSON-RPC 2.0 message. It allocates for the method name and for
+// members it has to unescape, never for the values.
+//
+// Errors are of type *[Error]. [CodeParse]: raw is not JSON, not UTF-8, or nested
+// deeper than 1000 levels. [CodeInvalidRequest]: it is JSON but not a JSON-RPC
+// message; when an id could be read all the same, the returned message carries it
+// (and nothing else that may be used), for the error response.
+//
+// Stricter than JSON-RPC where MCP is: an id is a string or a number, and null
+// only on an error response. A number with a fraction or an exponent is taken as
+// it is. A top-level key that comes twice is refused, because two readers could
+// each believe a different one.
+func Parse(raw []byte) (Message, error) {
+	if err := check(raw); err != nil {
+		return Message{}, err
+	}
+	return parse(trim(raw))
+}
+
+// ParseBody reads the body of a POST: one message, or a batch of them in a
+// non-empty array (MCP 2025-03-26 only; the caller decides whether a batch is
+// welcome). One bad element refuses the whole batch, so that nothing of it has
+// run when the client is told. Errors are those of [Parse]; batch is right even
+// with an error. A single refused message is returned with its error as by
+// [Parse].
+func ParseBody(body []byte) (msgs []Message, batch bool, err error) {
+	body = trim(body)
+	batch = len(body) > 0 && body[0] == '['
+	if err := check(body); err != nil {
+		return nil, batch, err
+	}
+	if !batch {
+		m, err := parse(body)
+		return []Message{m}, false, err
+	}
+	i := skipSpace(body, 1)
+	if body[i] == ']' {
+		return nil, true, invalid("a batch must hold at least one message, this array is empty")
+	}
+	for body[i] != ']' {
+		end := skip(body, i)
+		m, err := parse(body[i:end:end])
+		if err != nil {
+			return nil, true, err
+		}
+		msgs = append(msgs, m)
+		i = skipSpace(body, end)
+		if body[i] == ',' {
+			i = skipSpace(body, i+1)
+		}
+	}
+	return msgs, true, nil
+}
+
+// parse reads one message from checked and trimmed JSON.
+func parse(raw []byte) (Message, error) {
+	if raw[0] != '{' {
+		return Message{}, invalid("a message must be a JSON object, this is %s", typeOf(raw))
+	}
+	t, err := split(raw)
+	if err != nil {
+		return Message{ID: usableID(t.id)}, err
+	}
+	m, err := t.message()
+	if err != nil {
+		return Message{ID: usableID(t.id)}, err
+	}
+	m.Raw = raw[:len(raw):len(raw)]
+	return m, nil
+}
+
+// parts are the members JSON-RPC knows, nil when absent.
+type parts struct {
+	version, id, method, params, result, fault json.RawMessage
+}
+
+// split collects the members of a message. On an error the members read so far
+// are returned with it.
+func split(raw []byte) (parts, error) {
+	var t parts
+	var others []string
+	for i, count := 1, 0; ; count++ {
+		m, next, ok := nextMember(raw, i)
+		if !ok {
+			return t, nil
+		}
+		i = next
+		if count == maxMembers {
+			return t, invalid("a message with more than %d top-level members is refused", maxMembers)
+		}
+		slot := t.slot(m.key)
+		if slot == nil {
+			key, _ := String(m.key)
+			for _, other := range others {
+				if other == key {
+					return t, invalid("member %q comes twice, send it once", key)
+				}
+			}
+			others = append(others, key)
+			continue
+		}
+		if *slot != nil {
+			*slot = nil
+			return t, invalid("member %s comes twice, send it once", m.key)
+		}
+		*slot = raw[m.start:m.end:m.end]
+	}
+}
+
+// slot returns where the member with this key token goes, nil for one that
+// JSON-RPC does not know.
+func (t *parts) slot(token []byte) *json.RawMessage {
+	name := token[1 : len(token)-1]
+	if bytes.IndexByte(name, '\\') >= 0 {
+		decoded, _ := String(token)
+		name = []byte(decoded)
+	}
+	switch string(name) {
+	case "jsonrpc":
+		return &t.version
+	case "id":
+		return &t.id
+	case "method":
+		return &t.method
+	case "params":
+		return &t.params
+	case "result":
+		return &t.result
+	case "error":
+		return &t.fault
+	default:
+		return nil
+	}
+}
+
+// message applies the rules of JSON-RPC 2.0 §4 and §5 to the members.
+func (t *parts) message() (Message, error) {
+	if !is(t.version, "2.0") {
+		return Message{}, invalid(`member "jsonrpc" must be the string "2.0"`)
+	}
+	if t.method != nil {
+		return t.call()
+	}
+	switch {
+	case t.result == nil && t.fault == nil:
+		return Message{}, invalid("a message needs a method, a result or an error")
+	case t.result != nil && t.fault != nil:
+		return Message{}, invalid("a response must not have both a result and an error")
+	case t.fault != nil && t.fault[0] != '{':
+		return Message{}, invalid(`member "error" must be an object, this is %s`, typeOf(t.fault))
+	}
+	id := usableID(t.id)
+	if id == nil && (t.fault == nil || t.id != nil && t.id[0] != 'n') {
+		return Message{}, invalidID(t.id)
+	}
+	return Message{Kind: Response, ID: id, Params: t.params, Result: t.result, Error: t.fault}, nil
+}
+
+// call reads a request or a notification.
+func (t *parts) call() (Message, error) {
+	method, ok := String(t.method)
+	switch {
+	case !ok:
+		return Message{}, invalid(`member "method" must be a string, this is %s`, typeOf(t.method))
+	case t.result != nil || t.fault != nil:
+		return Message{}, invalid("a message with a method must not have a result or an error")
+	case t.params != nil && t.params[0] != '{' && t.params[0] != '[':
+		return Message{}, invalid(`member "params" must be an object or an array, this is %s`, typeOf(t.params))
+	case t.id == nil:
+		return Message{Kind: Notification, Method: method, Params: t.params}, nil
+	case usableID(t.id) == nil:
+		return Message{}, invalidID(t.id)
+	}
+	return Message{Kind: Request, ID: t.id, Method: method, Params: t.params}, nil
+}
+
+// SameID reports whether two id tokens are the same id: the same JSON type and
+// value. Strings are compared decoded ("a" equals "\u0061"), numbers digit by
+// digit (1 and 1.0 differ, as they may to the peer). An absent id equals none.
+func SameID(a, b json.RawMessage) bool {
+	if usableID(a) == nil || usableID(b) == nil {
+		return false
+	}
+	if bytes.Equal(a, b) {
+		return true
+	}
+	x, ok := String(a)
+	if !ok {
+		return false
+	}
+	y, ok := String(b)
+	// Different lone surrogates decode to the same replacement character, so with
+	// one of those in it only equal bytes are equal.
+	return ok && x == y && !strings.ContainsRune(x, utf8.RuneError)
+}
+
+// usableID returns the token if it is a string or a number, else nil.
+func usableID(token json.RawMessage) json.RawMessage {
+	if len(token) == 0 {
+		return nil
+	}
+	if c := token[0]; c == '"' || c == '-' || c >= '0' && c <= '9' {
+		return token
+	}
+	return nil
+}
+
+func invalidID(token json.RawMessage) *Error {
+	return invalid(`member "id" must be a string or a number, this is %s`, typeOf(token))
+}
+
+func invalid(format string, args ...any) *Error {
+	return &Error{Code: CodeInvalidRequest, Message: fmt.Sprintf(format, args...)}
+}
+
+// typeOf names the JSON type of a value for an error text.
+func typeOf(raw []byte) string {
+	if len(raw) == 0 {
+		return "missing"
+	}
+	switch raw[0] {
+	case '{':
+		return "an object"
+	case '[':
+		return "an array"
+	case '"':
+		return "a string"
+	case 't', 'f':
+		return "a boolean"
+	case 'n':
+		return "null"
+	default:
+		return "a number"
+	}
+}

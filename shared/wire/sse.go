@@ -1,0 +1,260 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// SSE is one server-sent event (WHATWG HTML, "Server-sent events").
+type SSE struct {
+	// ID is the cursor a client resumes from; "" writes no id line. It belongs to
+	// this event only: the reader does not carry it over to events without one.
+	ID string
+	// Name is the event type; "" writes no event line and means "message".
+	Name string
+	// Retry is how long the client shall wait before it connects again, in whole
+	// milliseconds; 0 means nothing was said.
+	Retry time.Duration
+	// Data is the payload without the line break at its end.
+	Data []byte
+	// HasData asks for a data line although Data is empty. Without any data line
+	// browsers and the TypeScript client drop an event, its id with it; so a cursor
+	// event sets it. Events with Data need not set it. The reader sets it whenever
+	// there was a data line.
+	HasData bool
+}
+
+// ErrEventTooLarge is what [SSEReader.Next] ends with when an event or a line is
+// longer than the reader's limit.
+var ErrEventTooLarge = errors.New("server-sent event is larger than the limit of its reader")
+
+// AppendSSE appends the wire form of e with the blank line that ends it, and
+// returns the extended slice. Every field line has a colon and a blank ("data: "):
+// some clients take a bare field name for a broken stream. Data with line breaks
+// is cut into several data lines, which a reader joins with "\n". CR, LF and NUL
+// in ID or Name would begin another field and are left out.
+func AppendSSE(dst []byte, e SSE) []byte {
+	if e.ID != "" {
+		dst = appendField(dst, "id: ", e.ID)
+	}
+	if e.Name != "" {
+		dst = appendField(dst, "event: ", e.Name)
+	}
+	if ms := e.Retry.Milliseconds(); ms > 0 {
+		dst = strconv.AppendInt(append(dst, "retry: "...), ms, 10)
+		dst = append(dst, '\n')
+	}
+	if len(e.Data) > 0 || e.HasData {
+		dst = appendData(dst, e.Data)
+	}
+	return append(dst, '\n')
+}
+
+// AppendComment appends ": text" and a blank line, the form of a keep-alive, which
+// clients read and forget. CR, LF and NUL in text are left out.
+func AppendComment(dst []byte, text string) []byte {
+	return append(appendField(dst, ": ", text), '\n')
+}
+
+func appendField(dst []byte, prefix, value string) []byte {
+	dst = append(dst, prefix...)
+	if strings.ContainsAny(value, "\r\n\x00") {
+		value = strings.NewReplacer("\r", "", "\n", "", "\x00", "").Replace(value)
+	}
+	return append(append(dst, value...), '\n')
+}
+
+func appendData(dst, data []byte) []byte {
+	for {
+		line, rest, more := cutLine(data)
+		dst = append(append(append(dst, "data: "...), line...), '\n')
+		if !more {
+			return dst
+		}
+		data = rest
+	}
+}
+
+// cutLine cuts data at its first CR, LF or CRLF.
+func cutLine(data []byte) (line, rest []byte, found bool) {
+	i := lineEnd(data)
+	if i < 0 {
+		return data, nil, false
+	}
+	if data[i] == '\r' && i+1 < len(data) && data[i+1] == '\n' {
+		return data[:i], data[i+2:], true
+	}
+	return data[:i], data[i+1:], true
+}
+
+// lineEnd returns the index of the first CR or LF, or -1.
+func lineEnd(data []byte) int {
+	lf := bytes.IndexByte(data, '\n')
+	if lf >= 0 {
+		data = data[:lf]
+	}
+	if cr := bytes.IndexByte(data, '\r'); cr >= 0 {
+		return cr
+	}
+	return lf
+}
+
+// SSEReader reads server-sent events as an EventSource does: lines end with CR, LF
+// or CRLF, a byte order mark at the start and comments are skipped, an event that
+// the stream cuts off is dropped. Unlike an EventSource it also returns events
+// that carry only an id or a retry. Not safe for concurrent use.
+type SSEReader struct {
+	src      io.Reader
+	maxEvent int
+	buf      []byte // read and not yet consumed
+	err      error  // the end of the stream, or what broke it; sticky
+	started  bool   // the byte order mark has been dealt with
+	afterCR  bool   // the last line ended with CR, so an LF next belongs to it
+}
+
+// lineRoom is what a line may be longer than the data it carries: field name,
+// colon, blank, byte order mark. Ids, names and comments get the rest.
+const lineRoom = 256
+
+// NewSSEReader returns a reader of r. maxEvent bounds the data of one event in
+// bytes; an id, a name or a comment may be no longer than that plus 256.
+func NewSSEReader(r io.Reader, maxEvent int) *SSEReader {
+	return &SSEReader{src: r, maxEvent: maxEvent}
+}
+
+// Next returns the next event with data, an id or a retry. It returns as soon as
+// the line that ends the event is there, without waiting for more. Data belongs to
+// the caller. At the end of the stream it returns io.EOF, of an event over the
+// limit [ErrEventTooLarge], else the error of the underlying reader; after an error
+// always the same one.
+func (r *SSEReader) Next() (SSE, error) {
+	var e SSE
+	for {
+		line, err := r.line()
+		if err != nil {
+			return SSE{}, err
+		}
+		if len(line) == 0 {
+			if e.HasData || e.ID != "" || e.Retry > 0 {
+				return e, nil
+			}
+			e = SSE{}
+			continue
+		}
+		if err := r.field(&e, line); err != nil {
+			return SSE{}, err
+		}
+	}
+}
+
+// field applies one line to the event it belongs to.
+func (r *SSEReader) field(e *SSE, line []byte) error {
+	name, value, _ := bytes.Cut(line, []byte(":"))
+	value = bytes.TrimPrefix(value, []byte(" "))
+	switch string(name) {
+	case "data":
+		if e.HasData {
+			e.Data = append(e.Data, '\n')
+		}
+		if len(e.Data)+len(value) > r.maxEvent {
+			return r.tooLarge()
+		}
+		e.Data = append(e.Data, value...)
+		e.HasData = true
+	case "event":
+		e.Name = string(value)
+	case "id":
+		if bytes.IndexByte(value, 0) < 0 {
+			e.ID = string(value)
+		}
+	case "retry":
+		if retry, ok := parseRetry(value); ok {
+			e.Retry = retry
+		}
+	}
+	return nil
+}
+
+// parseRetry reads ASCII digits as milliseconds. More than a Duration can hold is
+// ignored like anything that is not a number.
+func parseRetry(value []byte) (time.Duration, bool) {
+	for _, c := range value {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+	}
+	ms, err := strconv.ParseInt(string(value), 10, 64)
+	if err != nil || ms > math.MaxInt64/int64(time.Millisecond) {
+		return 0, false
+	}
+	return time.Duration(ms) * time.Millisecond, true
+}
+
+// line returns the next line without its end. It is valid until the next call.
+func (r *SSEReader) line() ([]byte, error) {
+	for searched := 0; ; {
+		if r.afterCR && len(r.buf) > 0 {
+			if r.afterCR = false; r.buf[0] == '\n' {
+				r.buf = r.buf[1:]
+			}
+		}
+		end := lineEnd(r.buf[searched:])
+		if end += searched; end < searched {
+			end = len(r.buf)
+		}
+		if end > r.maxEvent+lineRoom {
+			return nil, r.tooLarge()
+		}
+		if end < len(r.buf) {
+			return r.cut(end), nil
+		}
+		searched = end
+		if err := r.fill(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// cut takes the line that ends at buf[end] off the buffer.
+func (r *SSEReader) cut(end int) []byte {
+	line := r.buf[:end]
+	r.afterCR = r.buf[end] == '\r'
+	r.buf = r.buf[end+1:]
+	if !r.started {
+		r.started = true
+		line = bytes.TrimPrefix(line, []byte("\uFEFF"))
+	}
+	return line
+}
+
+// tooLarge ends the stream: what follows in it has lost its beginning.
+func (r *SSEReader) tooLarge() error {
+	r.buf, r.err = nil, ErrEventTooLarge
+	return r.err
+}
+
+// fill reads once and appends what came to buf. Data that came with an error is
+// served first.
+func (r *SSEReader) fill() error {
+	if r.err != nil {
+		return r.err
+	}
+	const least = 1 << 10
+	if cap(r.buf)-len(r.buf) < least {
+		// What a long line has grown to is what it is likely to need again.
+		r.buf = slices.Grow(r.buf, max(4*least, len(r.buf)))
+	}
+	n, err := r.src.Read(r.buf[len(r.buf):cap(r.buf)])
+	r.buf = r.buf[:len(r.buf)+n]
+	r.err = err
+	if n > 0 {
+		return nil
+	}
+	return err
+}
