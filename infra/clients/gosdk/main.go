@@ -1,0 +1,102 @@
+// Command gosdk is the official Go SDK as a test client: it runs a fixed list of checks against
+// one MCP endpoint that hosts server-everything, and prints one JSON line for each.
+//
+//	gosdk --url http://127.0.0.1:8080/mcp --transport http
+//
+// Exit code: 0 all checks passed, 1 some failed, 2 wrong usage. The same checks, under the same
+// names, are in ../ts/client.mjs and ../py/client.py. It knows nothing of Dormouse: any endpoint
+// that hosts server-everything will do.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"runtime/debug"
+	"time"
+)
+
+const (
+	checkTimeout = 60 * time.Second
+	sdkModule    = "github.com/modelcontextprotocol/go-sdk"
+)
+
+// check is one named promise of the endpoint. run returns nil if it holds.
+type check struct {
+	name string
+	run  func(context.Context, *session) error
+}
+
+// outcome is one line of output. Milliseconds are wall time; Error is empty when OK.
+type outcome struct {
+	Client string `json:"client"`
+	Check  string `json:"check"`
+	OK     bool   `json:"ok"`
+	MS     int64  `json:"ms"`
+	Error  string `json:"error,omitempty"`
+}
+
+func main() {
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("gosdk", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	url := flags.String("url", "", "the MCP endpoint")
+	transport := flags.String("transport", "http", "the transport; http is the only one so far")
+	protocol := flags.String("protocol", "", "the protocol version to offer; empty means the SDK's own default")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	if *url == "" || *transport != "http" {
+		flags.Usage()
+		return 2
+	}
+	s := newSession(*url, *protocol)
+	lines := json.NewEncoder(stdout)
+	lines.SetEscapeHTML(false)
+	client, code := "go-"+sdkVersion(), 0
+	for _, c := range allChecks() {
+		line := runCheck(ctx, s, client, c)
+		if !line.OK {
+			code = 1
+		}
+		if err := lines.Encode(line); err != nil {
+			return 1 // nobody reads the lines any more
+		}
+	}
+	return code
+}
+
+func runCheck(ctx context.Context, s *session, client string, c check) outcome {
+	begin := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	err := errors.New("not run: there is no session")
+	if s.sdk != nil || c.name == "initialize" {
+		err = c.run(ctx, s)
+	}
+	line := outcome{Client: client, Check: c.name, OK: err == nil, MS: time.Since(begin).Milliseconds()}
+	if err != nil {
+		line.Error = err.Error()
+	}
+	return line
+}
+
+// sdkVersion is the version that was linked, without its v.
+func sdkVersion() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	for _, dep := range info.Deps {
+		if dep.Path == sdkModule && len(dep.Version) > 1 {
+			return dep.Version[1:]
+		}
+	}
+	return "unknown"
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// session is the SDK's client and all that the server asked it or told it. The SDK calls the
+// handlers from its own goroutines; mu guards what they leave behind.
+type session struct {
+	url, protocol string
+	client        *mcp.Client
+	sdk           *mcp.ClientSession
+	wire          *wiretap
+	progress      chan string
+	logs          chan logMessage
+
+	mu              sync.Mutex
+	samplingPrompts []string
+	elicitations    []*mcp.ElicitParams
+}
+
+type logMessage struct{ level, text string }
+
+// newSession prepares a client for url. An empty protocol leaves the choice to the SDK.
+//
+//nolint:staticcheck // sampling, roots and logging are what is tested, deprecated from 2026-07-28 or not
+func newSession(url, protocol string) *session {
+	s := &session{
+		url:      url,
+		protocol: protocol,
+		wire:     &wiretap{base: http.DefaultTransport},
+		progress: make(chan string, 64),
+		logs:     make(chan logMessage, 64),
+	}
+	s.client = mcp.NewClient(&mcp.Implementation{Name: "dormouse-client-go", Version: "1.0.0"}, &mcp.ClientOptions{
+		CreateMessageHandler:        s.sample,
+		ElicitationHandler:          s.elicit,
+		LoggingMessageHandler:       s.log,
+		ProgressNotificationHandler: s.noteProgress,
+	})
+	s.client.AddRoots(
+		&mcp.Root{URI: "file:///srv/one", Name: "one"},
+		&mcp.Root{URI: "file:///srv/zw%C3%A9i", Name: "zwéi 🌱"},
+	)
+	return s
+}
+
+func (s *session) connect(ctx context.Context) error {
+	transport := &mcp.StreamableClientTransport{Endpoint: s.url, HTTPClient: &http.Client{Transport: s.wire}}
+	sdk, err := s.client.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: s.protocol})
+	if err != nil {
+		return err
+	}
+	s.sdk = sdk
+	return nil
+}
+
+//nolint:staticcheck // sampling is what is tested, deprecated from 2026-07-28 or not
+func (s *session) sample(_ context.Context, req *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
+	text, ok := req.Params.Messages[0].Content.(*mcp.TextContent)
+	if !ok {
+		return nil, fmt.Errorf("sampling message is a %T, not text", req.Params.Messages[0].Content)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.samplingPrompts = append(s.samplingPrompts, text.Text)
+	return &mcp.CreateMessageResult{
+		Model:      "test-model",
+		Role:       "assistant",
+		StopReason: "endTurn",
+		Content:    &mcp.TextContent{Text: fmt.Sprintf(`sampled 🐭 "%s"`, text.Text)},
+	}, nil
+}
+
+func (s *session) elicit(_ context.Context, req *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.elicitations = append(s.elicitations, req.Params)
+	return &mcp.ElicitResult{
+		Action:  "accept",
+		Content: map[string]any{"name": "Ada “🐭” Løvelace", "check": true, "integer": 17},
+	}, nil
+}
+
+func (s *session) log(ctx context.Context, req *mcp.LoggingMessageRequest) {
+	select {
+	case s.logs <- logMessage{level: string(req.Params.Level), text: fmt.Sprint(req.Params.Data)}:
+	case <-ctx.Done():
+	}
+}
+
+func (s *session) noteProgress(ctx context.Context, req *mcp.ProgressNotificationClientRequest) {
+	select {
+	case s.progress <- fmt.Sprintf("%g/%g", req.Params.Progress, req.Params.Total):
+	case <-ctx.Done():
+	}
+}
+
+// forgetProgress drops what an earlier check left in the queue.
+func (s *session) forgetProgress() {
+	for {
+		select {
+		case <-s.progress:
+		default:
+			return
+		}
+	}
+}
+
+// call calls a tool and returns the text of its result; a tool that answers isError is an error.
+// Without arguments it sends {}: the SDK would write a nil map as null, which servers refuse.
+func (s *session) call(ctx context.Context, name string, arguments map[string]any) (string, error) {
+	if arguments == nil {
+		arguments = map[string]any{}
+	}
+	return s.callWith(ctx, &mcp.CallToolParams{Name: name, Arguments: arguments})
+}
+
+func (s *session) callWith(ctx context.Context, params *mcp.CallToolParams) (string, error) {
+	result, err := s.sdk.CallTool(ctx, params)
+	if err != nil {
+		return "", fmt.Errorf("call %s: %w", params.Name, err)
+	}
+	var parts []string
+	for _, content := range result.Content {
+		if text, ok := content.(*mcp.TextContent); ok {
+			parts = append(parts, text.Text)
+		}
+	}
+	text := strings.Join(parts, "\n")
+	if result.IsError {
+		return "", fmt.Errorf("tool %s answered an error: %.300s", params.Name, text)
+	}
+	return text, nil
+}
+
+func (s *session) echo(ctx context.Context, message string) error {
+	text, err := s.call(ctx, "echo", map[string]any{"message": message})
+	if err != nil {
+		return err
+	}
+	return wantText(text, "Echo: "+message, "echo")
+}

@@ -1,0 +1,381 @@
+// The official TypeScript SDK as a test client: runs a fixed list of checks against one MCP
+// endpoint that hosts server-everything, and prints one JSON line for each.
+//
+//   node client.mjs --url http://127.0.0.1:8080/mcp --transport http
+//
+// Exit code: 0 all checks passed, 1 some failed, 2 wrong usage. The same checks, under the same
+// names, are in ../py/client.py and ../gosdk/main.go.
+
+import { createRequire } from "node:module";
+import { dirname, join } from "node:path";
+import { parseArgs } from "node:util";
+
+import { Client } from "@modelcontextprotocol/sdk/client/index.js";
+import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
+import {
+  CreateMessageRequestSchema,
+  ElicitRequestSchema,
+  LATEST_PROTOCOL_VERSION,
+  ListRootsRequestSchema,
+  LoggingMessageNotificationSchema,
+} from "@modelcontextprotocol/sdk/types.js";
+
+const CHECK_TIMEOUT_MS = 60_000;
+const CANCEL_PROMPT_MS = 3_000;
+
+const UNICODE_SAMPLES = [
+  "plain ascii",
+  "",
+  "emoji 🐭💤 family 👨‍👩‍👧‍👦 flag 🇨🇭 skin 👍🏽",
+  "right to left: שלום עולם, مرحبا بالعالم \u202Eoverride\u202C",
+  "four bytes: 𝄞 𠜎 𐍈; three: 漢字 ‱; two: éß",
+  "combining: e\u0301 vs \u00E9, Z\u0351\u036B",
+  "quotes \" ' ` and backslashes \\ \\\\ \\\" \\u0041 \\n",
+  "json in json: {\"a\":[1,\"\\\"\"]}",
+  "line ends: \n \r \r\n U+0085 \u0085 U+2028 \u2028 U+2029 \u2029 end",
+  "sse in data: \ndata: x\n\nevent: message\nid: 7\n\n:",
+  "controls: \u0000 \u0001 \u001F \u007F \uFEFF \uFFFD \uFFFE",
+  "markup </script><!-- & &amp; %20 +",
+];
+
+/** Remembers what arrived and lets a check wait for the first item that fits. */
+class Arrivals {
+  #items = [];
+  #waiters = new Set();
+
+  push(item) {
+    this.#items.push(item);
+    for (const look of this.#waiters) look(item);
+  }
+
+  /** Resolves with the first item, old or new, for which fits is true. */
+  async wait(fits, ms, what) {
+    const known = this.#items.find(fits);
+    if (known !== undefined) return known;
+    let look;
+    try {
+      return await within(ms, what, new Promise((resolve) => {
+        look = (item) => fits(item) && resolve(item);
+        this.#waiters.add(look);
+      }));
+    } finally {
+      this.#waiters.delete(look);
+    }
+  }
+
+  clear() {
+    this.#items = [];
+  }
+}
+
+function within(ms, what, promise) {
+  let timer;
+  const expiry = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`${what}: nothing within ${ms} ms`)), ms);
+  });
+  return Promise.race([promise, expiry]).finally(() => clearTimeout(timer));
+}
+
+function must(condition, text) {
+  if (!condition) throw new Error(text);
+}
+
+function mustEqual(got, want, what) {
+  if (got === want) return;
+  let at = 0;
+  while (at < got?.length && got[at] === want[at]) at += 1;
+  const cut = (s) => JSON.stringify(typeof s === "string" ? s.slice(at, at + 40) : s);
+  throw new Error(`${what}: got ${cut(got)}, want ${cut(want)} (at ${at}; lengths ${got?.length}, ${want?.length})`);
+}
+
+/** Exactly `bytes` bytes of UTF-8, with characters of every width so that a cut in one shows. */
+function textOfBytes(bytes) {
+  const unit = 'aé漢🐭"\\\n\u2028';
+  const width = Buffer.byteLength(unit);
+  return unit.repeat(Math.floor(bytes / width)) + "x".repeat(bytes % width);
+}
+
+/** The SDK client and all that the server asked it or told it. */
+class Session {
+  logs = new Arrivals();
+  samplingPrompts = [];
+  elicitations = [];
+  rootsAsked = 0;
+  deleteStatus = undefined;
+  roots = [
+    { uri: "file:///srv/one", name: "one" },
+    { uri: "file:///srv/zw%C3%A9i", name: "zwéi 🌱" },
+  ];
+
+  constructor(url) {
+    this.transport = new StreamableHTTPClientTransport(new URL(url), {
+      fetch: async (target, init) => {
+        const response = await fetch(target, init);
+        if (init?.method === "DELETE") this.deleteStatus = response.status;
+        return response;
+      },
+    });
+    this.client = new Client(
+      { name: "dormouse-client-ts", version: "1.0.0" },
+      { capabilities: { sampling: {}, elicitation: { form: {} }, roots: { listChanged: true } } },
+    );
+    this.#answerServer();
+  }
+
+  #answerServer() {
+    this.client.setRequestHandler(CreateMessageRequestSchema, async ({ params }) => {
+      const prompt = params.messages[0].content.text;
+      this.samplingPrompts.push(prompt);
+      return {
+        model: "test-model",
+        role: "assistant",
+        stopReason: "endTurn",
+        content: { type: "text", text: `sampled 🐭 "${prompt}"` },
+      };
+    });
+    this.client.setRequestHandler(ElicitRequestSchema, async ({ params }) => {
+      this.elicitations.push(params);
+      return { action: "accept", content: { name: "Ada “🐭” Løvelace", check: true, integer: 17 } };
+    });
+    this.client.setRequestHandler(ListRootsRequestSchema, async () => {
+      this.rootsAsked += 1;
+      return { roots: this.roots };
+    });
+    this.client.setNotificationHandler(LoggingMessageNotificationSchema, ({ params }) => this.logs.push(params));
+  }
+
+  async call(name, args = {}, options = {}) {
+    const result = await this.client.callTool({ name, arguments: args }, undefined, {
+      timeout: CHECK_TIMEOUT_MS,
+      ...options,
+    });
+    must(!result.isError, `tool ${name} answered an error: ${JSON.stringify(result.content).slice(0, 300)}`);
+    return result.content.map((part) => part.text ?? "").join("\n");
+  }
+
+  async echo(message) {
+    mustEqual(await this.call("echo", { message }), `Echo: ${message}`, "echo");
+  }
+}
+
+/** Every page of a list; a cursor seen twice or more than 100 pages is an error. */
+async function allPages(fetchPage, key) {
+  const items = [];
+  const seen = new Set();
+  for (let cursor; ; ) {
+    const page = await fetchPage(cursor === undefined ? undefined : { cursor });
+    items.push(...page[key]);
+    cursor = page.nextCursor;
+    if (cursor === undefined) return items;
+    must(!seen.has(cursor) && seen.size < 100, `${key}: paging does not end (cursor ${cursor})`);
+    seen.add(cursor);
+  }
+}
+
+function mustHold(items, field, wanted, what) {
+  const names = items.map((item) => item[field]);
+  must(new Set(names).size === names.length, `${what}: a name comes twice: ${names}`);
+  for (const name of wanted) must(names.includes(name), `${what}: no ${name} among ${names}`);
+}
+
+async function checkInitialize(s) {
+  await s.client.connect(s.transport, { timeout: CHECK_TIMEOUT_MS });
+  mustEqual(s.client.getServerVersion()?.name, "mcp-servers/everything", "serverInfo.name");
+  mustEqual(s.client.getServerVersion()?.version, "2.0.0", "serverInfo.version");
+  mustEqual(s.transport.protocolVersion, LATEST_PROTOCOL_VERSION, "negotiated version");
+  must(s.transport.sessionId, "the answer to initialize names no session");
+  const capabilities = s.client.getServerCapabilities() ?? {};
+  for (const name of ["tools", "prompts", "resources", "logging"]) {
+    must(capabilities[name], `capability ${name} is missing`);
+  }
+}
+
+async function checkList(s) {
+  const { client } = s;
+  const tools = await allPages((page) => client.listTools(page), "tools");
+  mustHold(tools, "name", [
+    "echo",
+    "get-roots-list",
+    "toggle-simulated-logging",
+    "trigger-elicitation-request",
+    "trigger-long-running-operation",
+    "trigger-sampling-request",
+  ], "tools");
+  must(tools.every((tool) => tool.inputSchema.type === "object"), "a tool has no object inputSchema");
+  const prompts = await allPages((page) => client.listPrompts(page), "prompts");
+  mustHold(prompts, "name", ["simple-prompt", "args-prompt", "completable-prompt", "resource-prompt"], "prompts");
+  const resources = await allPages((page) => client.listResources(page), "resources");
+  mustHold(resources, "uri", ["demo://resource/static/document/architecture.md"], "resources");
+  const templates = await allPages((page) => client.listResourceTemplates(page), "resourceTemplates");
+  mustHold(templates, "uriTemplate", ["demo://resource/dynamic/text/{resourceId}"], "resource templates");
+}
+
+async function checkEchoUnicode(s) {
+  for (const sample of UNICODE_SAMPLES) await s.echo(sample);
+}
+
+async function checkEcho256k(s) {
+  const text = textOfBytes(256 * 1024);
+  mustEqual(Buffer.byteLength(text), 262144, "size of the argument");
+  await s.echo(text);
+}
+
+async function checkEcho20(s) {
+  await Promise.all(Array.from({ length: 20 }, (_, i) => s.echo(`call ${i} 🐭`)));
+}
+
+async function checkProgress(s) {
+  const steps = 5;
+  const seen = [];
+  const answer = await s.call("trigger-long-running-operation", { duration: 1, steps }, {
+    onprogress: ({ progress, total }) => seen.push(`${progress}/${total}`),
+  });
+  seen.push("result");
+  const want = [...Array.from({ length: steps }, (_, i) => `${i + 1}/${steps}`), "result"];
+  mustEqual(seen.join(" "), want.join(" "), "progress");
+  must(answer.includes(`Steps: ${steps}.`), `unexpected result: ${answer}`);
+}
+
+async function checkSampling(s) {
+  const prompt = 'what is "U+2028"? \u2028 🐭';
+  const answer = await s.call("trigger-sampling-request", { prompt, maxTokens: 50 });
+  const asked = `Resource trigger-sampling-request context: ${prompt}`;
+  mustEqual(s.samplingPrompts.join("|"), asked, "prompt that reached the client");
+  const result = JSON.parse(answer.slice(answer.indexOf("{")));
+  mustEqual(result.content.text, `sampled 🐭 "${asked}"`, "sampled text in the result");
+  mustEqual(result.model, "test-model", "model in the result");
+}
+
+async function checkElicitation(s) {
+  const answer = await s.call("trigger-elicitation-request");
+  mustEqual(s.elicitations.length, 1, "questions that reached the client");
+  must(s.elicitations[0].requestedSchema.properties.name, "the question carries no schema");
+  for (const line of ["- Name: Ada “🐭” Løvelace", "- Agreed to terms: true", "- Favorite Integer: 17"]) {
+    must(answer.includes(line), `the result lacks ${line}: ${answer}`);
+  }
+}
+
+async function checkRoots(s) {
+  const listed = await s.call("get-roots-list");
+  must(s.rootsAsked > 0, "the server never asked for the roots");
+  for (const { name, uri } of s.roots) {
+    must(listed.includes(`${name}\n   URI: ${uri}`), `${uri} is not in: ${listed}`);
+  }
+  s.roots = [...s.roots, { uri: "file:///srv/three", name: "three" }];
+  await s.client.sendRootsListChanged();
+  // The server asks again on its own time; nothing else tells when it has the new list.
+  const deadline = performance.now() + CHECK_TIMEOUT_MS / 2;
+  for (let text = listed; !text.includes("file:///srv/three"); ) {
+    must(performance.now() < deadline, `the server did not learn the new roots: ${text}`);
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    text = await s.call("get-roots-list");
+  }
+}
+
+async function checkLogging(s) {
+  await s.client.setLoggingLevel("debug", { timeout: CHECK_TIMEOUT_MS });
+  s.logs.clear();
+  const toggled = await s.call("toggle-simulated-logging");
+  if (toggled.startsWith("Stopped")) await s.call("toggle-simulated-logging");
+  try {
+    const isSimulated = ({ data }) => /level[ -]message/i.test(String(data));
+    const { level } = await s.logs.wait(isSimulated, 30_000, "log message");
+    must(typeof level === "string" && level !== "", "a log message has no level");
+  } finally {
+    await s.call("toggle-simulated-logging");
+  }
+}
+
+async function checkCancel(s) {
+  const controller = new AbortController();
+  let cancelledAt;
+  const call = s.call("trigger-long-running-operation", { duration: 10, steps: 20 }, {
+    signal: controller.signal,
+    onprogress: () => {
+      cancelledAt ??= performance.now();
+      controller.abort("check cancel");
+    },
+  });
+  const outcome = await call.then(() => "a result", () => "an error");
+  mustEqual(outcome, "an error", "a cancelled call ended in");
+  must(cancelledAt !== undefined, "the call failed before it was cancelled");
+  const took = performance.now() - cancelledAt;
+  must(took < CANCEL_PROMPT_MS, `the cancelled call ended only after ${Math.round(took)} ms`);
+  await s.echo("after cancel");
+}
+
+async function checkPing(s) {
+  await s.client.ping({ timeout: CHECK_TIMEOUT_MS });
+}
+
+async function checkClose(s) {
+  try {
+    await s.transport.terminateSession();
+  } finally {
+    await s.client.close();
+  }
+  must(s.deleteStatus >= 200 && s.deleteStatus < 300, `DELETE answered ${s.deleteStatus}`);
+}
+
+const CHECKS = [
+  ["initialize", checkInitialize],
+  ["list", checkList],
+  ["echo-unicode", checkEchoUnicode],
+  ["echo-256k", checkEcho256k],
+  ["echo-20", checkEcho20],
+  ["progress", checkProgress],
+  ["sampling", checkSampling],
+  ["elicitation", checkElicitation],
+  ["roots", checkRoots],
+  ["logging", checkLogging],
+  ["cancel", checkCancel],
+  ["ping", checkPing],
+  ["close", checkClose],
+];
+
+/** The version of the SDK that is really loaded, not the one the lock file asks for. */
+function sdkVersion() {
+  const require = createRequire(import.meta.url);
+  for (let dir = dirname(require.resolve("@modelcontextprotocol/sdk/client/index.js")); ; dir = dirname(dir)) {
+    try {
+      const { name, version } = require(join(dir, "package.json"));
+      if (name === "@modelcontextprotocol/sdk") return version;
+    } catch (error) {
+      if (error.code !== "MODULE_NOT_FOUND") throw error;
+    }
+    must(dirname(dir) !== dir, "the SDK has no package.json");
+  }
+}
+
+async function runCheck(session, check, run) {
+  const begin = performance.now();
+  const line = { client: `ts-${sdkVersion()}`, check, ok: true, ms: 0 };
+  try {
+    await within(CHECK_TIMEOUT_MS, check, run(session));
+  } catch (error) {
+    line.ok = false;
+    line.error = String(error?.message ?? error);
+  }
+  line.ms = Math.round(performance.now() - begin);
+  process.stdout.write(`${JSON.stringify(line)}\n`);
+  return line.ok;
+}
+
+async function main() {
+  const { values } = parseArgs({ options: { url: { type: "string" }, transport: { type: "string", default: "http" } } });
+  if (!values.url || values.transport !== "http") {
+    process.stderr.write("usage: node client.mjs --url URL --transport http (the only transport so far)\n");
+    return 2;
+  }
+  const session = new Session(values.url);
+  let failed = 0;
+  for (const [name, run] of CHECKS) {
+    const connected = session.transport.sessionId !== undefined || name === "initialize";
+    const check = connected ? run : () => Promise.reject(new Error("not run: there is no session"));
+    if (!(await runCheck(session, name, check))) failed += 1;
+  }
+  return failed === 0 ? 0 : 1;
+}
+
+// Leftover sockets of a check that timed out must not keep the process alive.
+process.exit(await main());
