@@ -1,0 +1,83 @@
+package session
+
+import (
+	"context"
+	"time"
+)
+
+// Server is what the core has to know of a configured server.
+type Server struct {
+	Name   string
+	Digest string // of everything that changes how it behaves
+	Record bool   // initialize may be answered from the handshake record
+}
+
+// Delivery is one client message (or batch) on its way to a server.
+type Delivery struct {
+	Address         // Address.Stream is the deliver id; Address.Requests are owed an end
+	Client  Session // Init, Level and Subscribed: what a fresh process has to be told
+	Server  string
+	Raw     []byte // one message or a batch array, as the client wrote it
+}
+
+// Backend executes what clients send: behind the relay in a box, or in place.
+type Backend interface {
+	// Deliver hands a message over. box is the record that was read with the
+	// session. When it returns, the message is on its way but not yet accepted:
+	// the caller holds the duty and goes on with the Tender. A delivery without
+	// requests has no Tender (nil): it was handed over once, or dropped because
+	// the box is not awake.
+	//
+	// Errors: Unavailable (nothing is known), Busy, TooLarge.
+	Deliver(ctx context.Context, d Delivery, box Box) (Tender, error)
+	// Attend takes up the duty for a request that was accepted earlier and whose
+	// client polls. NotFound if nobody owes this stream an end.
+	Attend(ctx context.Context, s Session, stream StreamID) (Tender, error)
+	// Answer hands over a client's response that is in the store already. It may
+	// be lost: a box asks for answers when it reconnects.
+	Answer(ctx context.Context, a Answer, box Box) error
+	// End tells the box that a session has ended. It may be lost.
+	End(ctx context.Context, s Session, box Box) error
+}
+
+// Tender is the duty of one function for one request, in steps. It is used by
+// one goroutine.
+type Tender interface {
+	// Tend does what is due now: looks for a sign of life, delivers again, wakes
+	// a box, ends a request whose box is lost (the end then is in the log). It
+	// says whether the request has a durable trace by now, and when it wants to
+	// be called again. An error is Unavailable and may be followed by another
+	// Tend.
+	Tend(ctx context.Context) (Duty, error)
+}
+
+// Duty is what is left of a Tender's duty.
+type Duty struct {
+	Accepted bool      // a durable trace exists; the client may be told
+	Next     time.Time // call again then
+}
+
+// Limits of sessions. The zero value is replaced by the defaults in Host.
+type Limits struct {
+	Life        time.Duration // of a session after its last message; 7 days
+	InitTimeout time.Duration // until notifications/initialized; 60 s
+	StartTime   time.Duration // a cold server may take to answer initialize; 300 s
+	EventAge    time.Duration // events and answers are kept; 24 h
+	AcceptBy    time.Duration // a function gives up asking for a sign of life; 25 s
+	Hold        time.Duration // a common stream or a poll is held; 25 s
+}
+
+func (l Limits) withDefaults() Limits {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&l.Life, 7*24*time.Hour)
+	def(&l.InitTimeout, time.Minute)
+	def(&l.StartTime, 5*time.Minute)
+	def(&l.EventAge, 24*time.Hour)
+	def(&l.AcceptBy, 25*time.Second)
+	def(&l.Hold, 25*time.Second)
+	return l
+}

@@ -1,0 +1,228 @@
+package session
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// State of a session.
+type State string
+
+// The states a session passes through, in this order.
+const (
+	Created State = "created" // initialize was answered or is on its way
+	Ready   State = "ready"   // the client has sent notifications/initialized
+	Ended   State = "ended"   // nothing more is accepted; see Quit
+)
+
+// Quit is why a session ended. It is kept on the session until its row expires.
+type Quit string
+
+// The reasons a session can end for.
+const (
+	QuitNone     Quit = ""
+	QuitClient   Quit = "client_terminated"   // DELETE
+	QuitService  Quit = "service_terminated"  // an operator, or a server taken out of the servers file
+	QuitNoInit   Quit = "expected_initialize" // initialize failed, so there never was a session
+	QuitCanceled Quit = "cancelled"
+	QuitExpired  Quit = "expired"
+)
+
+// Transport a session was opened over. A session is worth nothing on another.
+type Transport string
+
+// The transports clients come over.
+const (
+	HTTP      Transport = "http" // Streamable HTTP
+	SSE       Transport = "sse"  // HTTP+SSE 2024-11-05
+	WebSocket Transport = "ws"
+)
+
+// Session is the record of one client session; all that has to be known to serve
+// its next message on any instance.
+type Session struct {
+	ID         ID
+	Rev        int64 // set by the store: Save is refused unless it is the stored one
+	Server     string
+	Digest     string // of the server's configuration when the session began
+	Tenant     string
+	Principal  string // who opened it; every verb is refused to anybody else
+	Transport  Transport
+	State      State
+	Quit       Quit
+	Version    string          // protocol version, negotiated; before that the requested one
+	Init       json.RawMessage // the client's own initialize params
+	Level      string          // last logging/setLevel, "" for none
+	Subscribed []string        // resource URIs, in the order of subscription
+	Created    time.Time
+	Used       time.Time // last message, to within half of the life: touched lazily
+	Expires    time.Time
+	Pushes     bool  // the server may send what belongs to no request
+	Primary    Lease // which GET gets the common stream
+	Delivered  Index // highest index of the common stream that a client reported
+}
+
+// Lease is the right of one GET to the common stream, until it plans to close.
+// Nobody releases a lease: the holder closes before Until.
+type Lease struct {
+	Nonce string
+	Until time.Time
+}
+
+// BoxID names a box: one tenant's place for one server. It is computed, never
+// looked up, so that a session and its box are read in one round trip.
+type BoxID string
+
+// BoxFor is the box in which a tenant's processes of a server run.
+func BoxFor(tenant, server string) BoxID { return BoxID(tenant + "/" + server) }
+
+// BoxState of a box.
+type BoxState string
+
+// The states of a box. The zero value of Box is asleep at generation 0.
+const (
+	Asleep   BoxState = ""
+	Starting BoxState = "starting"
+	Awake    BoxState = "awake"
+)
+
+// Box is the record of a box. Every change is a compare-and-swap on Rev.
+type Box struct {
+	ID     BoxID
+	Rev    int64
+	Tenant string
+	Server string
+	State  BoxState
+	// Gen goes up by one at every wake lease, every lease takeover and every
+	// hello after a bye that was processed.
+	Gen Generation
+	// Lost is the highest generation that did not end by its own bye.
+	Lost   Generation
+	Runner string // random id of the runner; kept when asleep after a bye
+	Task   string // the fleet's name for it
+	Conn   string // WebSocket connection of the runner, only while awake
+	Link   int64  // the runner's own counter of its hellos
+	// Only while starting: who holds the wake lease, until when, which attempt,
+	// and the hash of the one-time token the runner must bring.
+	Owner     string
+	Until     time.Time
+	Attempt   int
+	TokenHash string
+	Failure   Failure // why the last generation was lost, or the last start failed
+	Changed   time.Time
+}
+
+// Failure is what is known of the end of a box that did not say bye.
+type Failure struct {
+	Phase  string // one of the error phases of package box
+	Detail string // fit for a client
+	Exit   int    // exit code of the runner, if it exited
+	Signal string // what killed it, if something did
+	At     time.Time
+}
+
+// Over says that generation g will never execute anything again. Over is for
+// ever.
+func (b Box) Over(g Generation) bool { return b.Gen > g || b.Gen == g && b.State == Asleep }
+
+// Clean says that generation g ended by its own bye: what was sent to it and has
+// left no trace in the log was not executed.
+func (b Box) Clean(g Generation) bool { return b.Over(g) && g > b.Lost }
+
+// Address says where the end of a request goes. It travels sealed in a ticket,
+// and in the clear in an Item.
+type Address struct {
+	Session   ID                `json:"s"`
+	Stream    StreamID          `json:"d"`           // also the deliver id
+	Requests  []json.RawMessage `json:"r,omitempty"` // ids that are owed a response, as the client wrote them
+	Conn      string            `json:"c,omitempty"` // WebSocket connection of the client, if that is where events go too
+	Principal string            `json:"p,omitempty"`
+	Digest    string            `json:"h,omitempty"` // server digest, for the handshake record
+	Box       BoxID             `json:"b"`
+}
+
+// ItemState of an in-flight item.
+type ItemState string
+
+// An item waits in the inbox, or was taken by one generation.
+const (
+	Waiting ItemState = "waiting"
+	Taken   ItemState = "taken"
+)
+
+// Item is the durable trace of a message on its way to a box: an inbox entry
+// while Waiting, the mark of who owes the end once Taken.
+type Item struct {
+	Box      BoxID
+	ID       StreamID
+	State    ItemState
+	Gen      Generation // for Taken: which generation
+	Address  Address
+	Raw      []byte    // the message while it waits; nil on an item that was put as Taken
+	NotAfter time.Time // a waiting item older than this is never claimed
+	Created  time.Time
+}
+
+// Batch is some events of one stream, written in one go.
+type Batch struct {
+	Session ID
+	Stream  StreamID
+	First   Index // index of Events[0]; the rest follow on
+	Gen     Generation
+	Seq     int64 // the runner's batch number in its generation; 0 for an end written by a function
+	Final   bool  // the last event is the last of its stream
+	Events  [][]byte
+	Expires time.Time
+}
+
+// Tail is what the last batch of a stream says. The zero value is an empty
+// stream.
+type Tail struct {
+	Last  Index
+	Gen   Generation
+	Seq   int64
+	Final bool
+}
+
+// Event is one server message in a stream's log.
+type Event struct {
+	Index Index
+	Raw   []byte // one line of JSON
+	Final bool   // the last of its stream
+}
+
+// Page is what a read of a stream found strictly after a cursor, in order.
+type Page struct {
+	Events []Event
+	More   bool // there is more behind the last event of this page
+	Gap    bool // events between the cursor and the first of this page are gone
+}
+
+// Final says that the page holds the end of its stream.
+func (p Page) Final() bool { return len(p.Events) > 0 && p.Events[len(p.Events)-1].Final }
+
+// Answer is a client's response to a server's question.
+type Answer struct {
+	Session  ID
+	Question string // the client-visible id of the server's request
+	Raw      []byte // the whole JSON-RPC response
+	Expires  time.Time
+}
+
+// Handshake is what a server answered to initialize, by server digest and
+// requested version: the handshake record.
+type Handshake struct {
+	Digest  string
+	Version string // as requested by the client
+	Result  json.RawMessage
+	Taken   time.Time
+}
+
+// Part is a piece of a relay frame that was too big for one message.
+type Part struct {
+	Box     BoxID
+	Frame   string // the runner's name for the whole frame, unique for ever
+	N       int    // 0, 1, ...
+	Data    []byte
+	Expires time.Time
+}

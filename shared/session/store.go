@@ -1,0 +1,110 @@
+package session
+
+import (
+	"context"
+	"time"
+)
+
+// Store keeps all that must last. It is shaped on DynamoDB's primitives
+// (conditional put, query by key range, TTL): no transactions, no generic
+// key-value, one round trip for each method unless its doc says otherwise.
+//
+// Reads are strongly consistent. Conditional writes are linearisable for each
+// item. Every method may fail with Unavailable, in which case a write may or may
+// not have happened: all writes here are safe to repeat. A method never answers
+// NotFound because the store is in trouble (I6). Records handed in are copied;
+// records handed out belong to the caller. What has expired is not found, whether
+// or not it is still on disk. Methods are safe for concurrent use, also by other
+// processes. The suite sessiontest.Store is this contract as tests.
+type Store interface {
+	Sessions
+	Log
+	Boxes
+	Close() error
+}
+
+// Sessions keeps session records, what clients answered, and handshake records.
+type Sessions interface {
+	// Create stores a new session with Rev 1. Conflict if the id is taken.
+	Create(ctx context.Context, s Session) error
+	// Load reads a session and a box record in one round trip. A box nobody has
+	// written is the zero Box with its ID. NotFound if there is no session or it
+	// has expired; a session that Ended is returned as it is. The box record is
+	// returned with NotFound too.
+	Load(ctx context.Context, id ID, box BoxID) (Session, Box, error)
+	// Save replaces a session if the stored Rev is still s.Rev, and stores Rev+1.
+	// Conflict if not; NotFound if the row is gone. A repeat after Unavailable
+	// may be a Conflict with oneself: load and look.
+	Save(ctx context.Context, s Session) error
+	// List returns sessions of a tenant ("" for all), expired ones left out, in
+	// order of id, strictly after an id, at most limit.
+	List(ctx context.Context, tenant string, after ID, limit int) ([]Session, error)
+	// PutAnswer keeps a client's response to a question. The first one wins: for
+	// a question that has one already, nothing is written and first is false.
+	PutAnswer(ctx context.Context, a Answer) (first bool, err error)
+	// Answers returns those of the questions that have been answered.
+	Answers(ctx context.Context, id ID, questions []string) ([]Answer, error)
+	// SaveHandshake writes a handshake record, over an older one.
+	SaveHandshake(ctx context.Context, h Handshake) error
+	// Handshake reads one. NotFound if there is none.
+	Handshake(ctx context.Context, digest, version string) (Handshake, error)
+}
+
+// Log keeps the events of streams. An event is never changed, and its index
+// never given twice.
+type Log interface {
+	// Append writes a batch (1 to 1,000 events, 16 MiB together at most) under
+	// the key of its first index, if that key is free. Same Gen, Seq and bytes
+	// already there: nil, nothing is written. Anything else there: Conflict. It
+	// wakes those who Wait for the stream.
+	//
+	// The caller must write at Tail.Last+1 only, so that two writers always meet
+	// on the same key; the store does not check for holes.
+	Append(ctx context.Context, b Batch) error
+	// Read returns events strictly after a cursor, at most limit (1 to 1,000).
+	// A cursor beyond the end, an unknown stream, or one of another session is
+	// an empty page.
+	Read(ctx context.Context, id ID, stream StreamID, after Index, limit int) (Page, error)
+	// Tail returns the last batch of a stream without its events.
+	Tail(ctx context.Context, id ID, stream StreamID) (Tail, error)
+	// Newest returns the request stream of a session that begun last and has
+	// events, or Common if there is none.
+	Newest(ctx context.Context, id ID) (StreamID, error)
+	// Wait is Read (limit 100) that waits for something to read. It returns an
+	// empty page at until, and may do so earlier: when an item of that stream
+	// was put or claimed, and at the store's own pace. It returns ctx's error if
+	// that ends first. Waiting reads are not counted as reads of the operation.
+	Wait(ctx context.Context, id ID, stream StreamID, after Index, until time.Time) (Page, error)
+}
+
+// Boxes keeps box records, the messages on their way to boxes, and the pieces of
+// frames that did not fit into one.
+type Boxes interface {
+	// Box reads a box record; one that nobody has written is zero with its ID.
+	Box(ctx context.Context, id BoxID) (Box, error)
+	// SaveBox replaces a box record if the stored Rev is still b.Rev (0: there is
+	// none), and stores Rev+1. Conflict if not.
+	SaveBox(ctx context.Context, b Box) error
+	// PutItem stores an item unless one with its box and id is there, whatever
+	// its state; put is false then. It wakes those who Wait for the stream.
+	PutItem(ctx context.Context, it Item) (put bool, err error)
+	// Claim makes a waiting item Taken by gen and returns it with Raw, which
+	// stays stored. An item already taken by the same gen is returned again.
+	// NotFound if there is none, Conflict if another generation has it.
+	Claim(ctx context.Context, box BoxID, id StreamID, gen Generation) (Item, error)
+	// Item reads one item. NotFound if there is none.
+	Item(ctx context.Context, box BoxID, id StreamID) (Item, error)
+	// Items returns the items of a box by id, Raw left out.
+	Items(ctx context.Context, box BoxID) ([]Item, error)
+	// DeleteItem removes an item; one that is not there is fine. If gen is not 0
+	// it is removed only while Taken by that generation.
+	DeleteItem(ctx context.Context, box BoxID, id StreamID, gen Generation) error
+	// Due returns boxes that are not asleep or have items: what the sweep has to
+	// look at. It may cost several round trips.
+	Due(ctx context.Context) ([]BoxID, error)
+	// PutPart keeps a piece of a frame (at most 128 KiB), over the same one.
+	PutPart(ctx context.Context, p Part) error
+	// Parts returns the pieces of a frame by number. They are never deleted but
+	// expire: the frame may have to be handled again.
+	Parts(ctx context.Context, box BoxID, frame string) ([]Part, error)
+}
