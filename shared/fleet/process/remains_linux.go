@@ -1,0 +1,216 @@
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// clearTime is how long the pool tries to kill what a runner left behind. SIGKILL
+// takes moments; only a process stuck in the kernel needs longer.
+const clearTime = 5 * time.Second
+
+// BecomeSubreaper makes this program the parent of the orphans among its
+// descendants, so that a [Pool] in it finds and reaps every process of a box whose
+// runner was killed. It holds for the whole program and for its life; call it
+// once, from main, before the first task. From then on, a program started with a
+// session of its own by anything but a Pool is taken for such an orphan. On systems
+// that know no subreapers it does nothing.
+func BecomeSubreaper() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("become the parent of orphaned processes: %w", err)
+	}
+	return nil
+}
+
+func runnerAttr() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+}
+
+func signalName(s syscall.Signal) string { return unix.SignalName(s) }
+
+// bury waits for the end of the runner, kills what it left behind and then reaps
+// it. In this order, because an unreaped runner keeps its pid, and with it the
+// session id, from being given to somebody else.
+func (p *Pool) bury(t *task) error {
+	pid := t.status.PID
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	p.runnerGone(t)
+	left := p.clearRemains(pid)
+	// How it ended is in ProcessState; an exit status is no error here.
+	_ = t.cmd.Wait()
+	return left
+}
+
+// clearRemains kills until nothing of the runner is alive. It returns an error
+// naming what would not die.
+func (p *Pool) clearRemains(runner int) error {
+	killed := map[int]bool{}
+	for pause, until := time.Millisecond, time.Now().Add(clearTime); ; pause = min(2*pause, 50*time.Millisecond) {
+		table, err := readProcesses()
+		if err != nil {
+			return fmt.Errorf("read the process table: %w", err)
+		}
+		doomed := p.remainsOf(table, runner, killed)
+		if len(doomed) == 0 {
+			return nil
+		}
+		for _, d := range doomed {
+			switch {
+			case !d.zombie:
+				_ = unix.Kill(d.pid, unix.SIGKILL)
+				killed[d.pid] = true
+			case d.parent == os.Getpid():
+				_, _ = unix.Wait4(d.pid, nil, unix.WNOHANG, nil)
+			}
+		}
+		if time.Now().After(until) {
+			return fmt.Errorf("%d processes of session %d did not end, one is pid %d", len(doomed), runner, doomed[0].pid)
+		}
+		time.Sleep(pause)
+	}
+}
+
+type proc struct {
+	pid, parent, session int
+	zombie               bool
+	start                uint64 // in clock ticks since boot
+}
+
+// remainsOf picks from the table what belonged to the runner: its session, strays,
+// and the descendants of both. A zombie somebody else has to reap is not counted.
+func (p *Pool) remainsOf(table map[int]proc, runner int, killed map[int]bool) []proc {
+	first, ok := table[runner]
+	adopts := ok && isSubreaper()
+	self := os.Getpid()
+	own, err := unix.Getsid(self)
+	doomed := map[int]bool{}
+	for pid, d := range table {
+		foreign := adopts && err == nil && d.parent == self && d.session != own && d.start >= first.start
+		if d.session == runner || foreign && p.stray(table, d, killed) {
+			doomed[pid] = true
+		}
+	}
+	for grown := true; grown; {
+		grown = false
+		for pid, d := range table {
+			if doomed[d.parent] && !doomed[pid] {
+				doomed[pid], grown = true, true
+			}
+		}
+	}
+	delete(doomed, runner)
+	list := make([]proc, 0, len(doomed))
+	for pid := range doomed {
+		if d := table[pid]; !d.zombie || d.parent == self || doomed[d.parent] {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
+// stray says whether a child of ours that is in another session came to us as an
+// orphan. A child we started ourselves is never one: a runner carries the task
+// variable, of whichever pool, and before its exec it has our own environment.
+// A leader that has just ended tells neither; it may be the runner of another task
+// on its way to being buried, so it is left alone until it is an old one.
+func (p *Pool) stray(table map[int]proc, d proc, killed map[int]bool) bool {
+	leader, ok := table[d.session]
+	switch {
+	case !ok:
+		return true
+	case leader.zombie:
+		return d.pid == leader.pid && (killed[d.pid] || p.isHusk(d))
+	}
+	name := "/proc/" + strconv.Itoa(leader.pid)
+	env, err := os.ReadFile(name + "/environ")
+	if err != nil {
+		return false
+	}
+	// An ending process shows no environment, and no executable either.
+	if _, err := os.Readlink(name + "/exe"); err != nil {
+		return false
+	}
+	ours, err := os.ReadFile("/proc/self/environ")
+	runs := bytes.HasPrefix(env, []byte(TaskEnv+"=")) || bytes.Contains(env, []byte("\x00"+TaskEnv+"="))
+	return err == nil && !runs && !bytes.Equal(env, ours)
+}
+
+// husk is a zombie child of ours that nobody has reaped so far.
+type husk struct {
+	start uint64
+	seen  time.Time
+}
+
+// isHusk says whether the zombie has been one for longer than a runner waits to be
+// reaped, and remembers it for the next time.
+func (p *Pool) isHusk(d proc) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old, ok := p.husks[d.pid]
+	if !ok || old.start != d.start {
+		p.husks[d.pid] = husk{start: d.start, seen: time.Now()}
+		return false
+	}
+	return time.Since(old.seen) > 2*clearTime
+}
+
+// isSubreaper says whether orphans come to this program at all. Without it a child
+// in a session of its own is one the program started itself.
+func isSubreaper() bool {
+	var is int32
+	// Not unix.Prctl: a pointer may become a number only in the call itself, or
+	// the stack may move under it.
+	_, _, errno := unix.Syscall(unix.SYS_PRCTL, unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&is)), 0)
+	return errno == 0 && is != 0
+}
+
+func readProcesses() (map[int]proc, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	table := make(map[int]proc, len(entries))
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		if err != nil {
+			continue // it ended meanwhile
+		}
+		if d, ok := parseStat(pid, stat); ok {
+			table[pid] = d
+		}
+	}
+	return table, nil
+}
+
+// parseStat reads a line of /proc/<pid>/stat. The name in it may hold blanks and
+// brackets, so the fields are counted from the last closing one.
+func parseStat(pid int, stat []byte) (proc, bool) {
+	const state, parent, session, start = 0, 1, 3, 19
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(fields) <= start {
+		return proc{}, false
+	}
+	d := proc{pid: pid, zombie: fields[state][0] == 'Z' || fields[state][0] == 'X'}
+	var errParent, errSession, errStart error
+	d.parent, errParent = strconv.Atoi(string(fields[parent]))
+	d.session, errSession = strconv.Atoi(string(fields[session]))
+	d.start, errStart = strconv.ParseUint(string(fields[start]), 10, 64)
+	return d, errParent == nil && errSession == nil && errStart == nil
+}

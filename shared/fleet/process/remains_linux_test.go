@@ -1,0 +1,141 @@
+package process
+
+import (
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestNothingOfABoxSurvivesTheKillOfItsRunner(t *testing.T) {
+	h := newHarness(t, nil)
+	h.run("a", "family")
+	left := pids(t, h.line())
+	if len(left) != 4 {
+		t.Fatalf("the family has %d members, want 4", len(left))
+	}
+	list, _ := h.Tasks(t.Context())
+	if err := syscall.Kill(list[0].PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	h.end()
+	for _, pid := range left {
+		if exists(pid) {
+			t.Errorf("pid %d is still there, of %v", pid, left)
+		}
+	}
+}
+
+func TestAnotherBoxSurvivesTheKillOfARunner(t *testing.T) {
+	h, other := newHarness(t, nil), newHarness(t, nil)
+	h.run("a", "family")
+	h.line()
+	same, foreign := h.run("b", "family"), other.run("b", "family")
+	living := append(pids(t, h.line()), pids(t, other.line())...)
+
+	list, _ := h.Tasks(t.Context())
+	if err := syscall.Kill(list[0].PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if end := h.end(); end.ID == same || end.ID == foreign {
+		t.Fatalf("the wrong task ended: %+v", end)
+	}
+	for _, pid := range living {
+		if !exists(pid) {
+			t.Errorf("pid %d of another box was killed", pid)
+		}
+	}
+}
+
+func TestARunnerDiesWithTheProgramThatHoldsThePool(t *testing.T) {
+	emulator := startRole("emulator", &syscall.SysProcAttr{})
+	runner := pids(t, emulator.line)[0]
+	if err := emulator.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = emulator.cmd.Wait()
+	// The orphan is ours now: waiting for it returns when it is dead.
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(runner, &status, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	if status.Signal() != syscall.SIGKILL {
+		t.Errorf("the runner ended with %v", status)
+	}
+}
+
+func TestTasksThatEndTogetherDoNotReapOneAnother(t *testing.T) {
+	pools := []*harness{newHarness(t, nil), newHarness(t, nil)}
+	var all sync.WaitGroup
+	for _, h := range pools {
+		for _, token := range []string{"a", "b", "c", "d", "e"} {
+			all.Go(func() { h.run(token, "exit3") })
+		}
+	}
+	all.Wait()
+	for _, h := range pools {
+		for range 5 {
+			if end := h.end(); end.ExitCode != 3 {
+				t.Errorf("status = %+v, want exit code 3", end)
+			}
+		}
+	}
+}
+
+func TestAZombieIsTakenForForgottenOnlyAfterAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := NewPool(Config{})
+		defer func() { _ = p.Close(t.Context()) }()
+		zombie := proc{pid: 7, start: 1}
+		if p.isHusk(zombie) {
+			t.Error("at first sight")
+		}
+		time.Sleep(2*clearTime + time.Second)
+		if p.isHusk(proc{pid: 7, start: 2}) {
+			t.Error("another process with its pid")
+		}
+		time.Sleep(2*clearTime + time.Second)
+		if !p.isHusk(proc{pid: 7, start: 2}) {
+			t.Error("not even after a while")
+		}
+	})
+}
+
+func TestParseStat(t *testing.T) {
+	tests := map[string]struct {
+		stat string
+		want proc
+		ok   bool
+	}{
+		"plain": {
+			"7 (sh) S 1 7 6 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 991 1 2 3",
+			proc{pid: 7, parent: 1, session: 6, start: 991},
+			true,
+		},
+		"zombie with brackets in its name": {
+			"7 (a) S 9 (b)) Z 1 7 6 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 991 1 2 3",
+			proc{pid: 7, parent: 1, session: 6, start: 991, zombie: true},
+			true,
+		},
+		"cut off":      {"7 (sh) S 1 7", proc{}, false},
+		"empty":        {"", proc{}, false},
+		"not a number": {"7 (sh) S x 7 6 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 991 1", proc{}, false},
+	}
+	for name, test := range tests {
+		got, ok := parseStat(7, []byte(test.stat))
+		if ok != test.ok || ok && !cmp.Equal(test.want, got, cmp.AllowUnexported(proc{})) {
+			t.Errorf("%s: %+v, %v; want %+v, %v", name, got, ok, test.want, test.ok)
+		}
+	}
+}
+
+func TestAProgramIsASubreaperOnlyAfterItAskedFor(t *testing.T) {
+	// The test binary asked in TestMain; a child does not inherit it.
+	if !isSubreaper() {
+		t.Errorf("pid %d is no subreaper", os.Getpid())
+	}
+}

@@ -1,0 +1,34 @@
+//go:build !linux
+
+package process
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// BecomeSubreaper does nothing on this system: it knows no subreapers.
+func BecomeSubreaper() error { return nil }
+
+func runnerAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
+
+func signalName(s syscall.Signal) string { return unix.SignalName(s) }
+
+// husk is a Linux matter.
+type husk struct{}
+
+// bury waits for the end of the runner and kills what is left of its group.
+func (p *Pool) bury(t *task) error {
+	// How it ended is in ProcessState; an exit status is no error here.
+	_ = t.cmd.Wait()
+	p.runnerGone(t)
+	err := syscall.Kill(-t.status.PID, syscall.SIGKILL)
+	// EPERM is what some systems answer for a group of zombies.
+	if err != nil && !errors.Is(err, syscall.ESRCH) && !errors.Is(err, syscall.EPERM) {
+		return fmt.Errorf("kill process group %d: %w", t.status.PID, err)
+	}
+	return nil
+}
