@@ -49,7 +49,7 @@ func TestServerHasDefaultsWhereFileIsSilent(t *testing.T) {
 	got := one(t, `{"mcpServers": {"x": {"command": "npx"}}}`, nil)
 	want := catalog.Server{
 		Name: "x", Command: "npx", Record: true,
-		Idle: 2 * time.Minute, StartupTimeout: 5 * time.Minute, ToolTimeout: 5 * time.Minute,
+		StartupTimeout: 5 * time.Minute, ToolTimeout: 5 * time.Minute,
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(catalog.Server{}, "Digest")); diff != "" {
 		t.Error(diff)

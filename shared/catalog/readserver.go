@@ -25,7 +25,7 @@ type serverReader struct {
 
 func (r *serverReader) read() Server {
 	r.server = Server{
-		Name: r.key.name, Idle: DefaultIdle, Record: true,
+		Name: r.key.name, Record: true,
 		StartupTimeout: DefaultStartupTimeout, ToolTimeout: DefaultToolTimeout,
 	}
 	before := len(r.problems)

@@ -16,7 +16,6 @@ import (
 
 // What holds when the file says nothing.
 const (
-	DefaultIdle           = 120 * time.Second // before an idle process is stopped
 	DefaultStartupTimeout = 300 * time.Second // from start to a finished handshake
 	DefaultToolTimeout    = 300 * time.Second // for one tools/call
 )
@@ -44,7 +43,7 @@ type Server struct {
 	// under it stays good when those change. Values of Env go in hashed.
 	Digest string
 
-	Idle           time.Duration // x-dormouse.idle_seconds, > 0
+	Idle           time.Duration // x-dormouse.idle_seconds, 0 if the file says nothing
 	StartupTimeout time.Duration // x-dormouse.startup_timeout_sec, > 0
 	ToolTimeout    time.Duration // x-dormouse.tool_timeout_sec, 0 means no limit
 
@@ -91,7 +90,7 @@ func UnmarshalServer(text string) (Server, error) {
 	if json.Unmarshal([]byte(text), &m) != nil {
 		return Server{}, errors.New("server definition is not JSON as Marshal writes it")
 	}
-	if !validName(m.Name) || m.Command == "" || m.Idle <= 0 || m.StartupTimeout <= 0 || m.ToolTimeout < 0 {
+	if !validName(m.Name) || m.Command == "" || m.Idle < 0 || m.StartupTimeout <= 0 || m.ToolTimeout < 0 {
 		return Server{}, errors.New("server definition has a missing or wrong name, command or timeout")
 	}
 	s := Server{

@@ -158,7 +158,7 @@ func TestUnmarshalServerRefusesWhatMarshalDoesNotWrite(t *testing.T) {
 		"other type":     strings.Replace(good, `"hunter2"`, `7741`, 1),
 		"no name":        strings.Replace(good, `"name":"x"`, `"name":""`, 1),
 		"no command":     strings.Replace(good, `"command":"a"`, `"command":""`, 1),
-		"no idle":        strings.Replace(good, `"idle_ns":12`, `"idle_ns":-12`, 1),
+		"wrong idle":     strings.Replace(good, `"idle_ns":0`, `"idle_ns":-1`, 1),
 		"over the limit": strings.Replace(good, "hunter2", strings.Repeat("hunter2", 2000), 1),
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -110,8 +110,8 @@ const firstTend = 1100 * time.Millisecond
 
 func (c *Call) take(ctx context.Context, page Page) ([]Event, error) {
 	last := page.Events[len(page.Events)-1]
-	if c.initialize && last.Final && wire.Lookup(last.Raw, "error") != nil {
-		if err := c.host.refused(ctx, c.session); err != nil {
+	if c.initialize && last.Final {
+		if err := c.host.initialized(ctx, c.session, last.Raw); err != nil {
 			return nil, err
 		}
 	}
@@ -120,13 +120,25 @@ func (c *Call) take(ctx context.Context, page Page) ([]Event, error) {
 	return page.Events, nil
 }
 
-// refused ends a session whose initialize was answered with an error.
-func (h *Host) refused(ctx context.Context, id ID) error {
+// initialized takes over what a box answered to initialize: an error means that
+// there never was a session.
+func (h *Host) initialized(ctx context.Context, id ID, response []byte) error {
 	s, _, err := h.store.Load(ctx, id, "")
 	if err != nil {
 		return err
 	}
-	_, err = h.quit(ctx, s, QuitNoInit)
+	result := wire.Lookup(response, "result")
+	if result == nil {
+		_, err = h.quit(ctx, s, QuitNoInit)
+		return err
+	}
+	_, err = h.update(ctx, s, func(s *Session) bool {
+		if s.State != Created {
+			return false
+		}
+		s.settle(result)
+		return true
+	})
 	return err
 }
 

@@ -59,7 +59,7 @@ func (h *Host) Initialize(ctx context.Context, c Caller, m wire.Message) (Sessio
 	if c.Server.Record {
 		rec, err := h.store.Handshake(ctx, s.Digest, s.Version)
 		if err == nil {
-			s.settle(rec)
+			s.settle(rec.Result)
 			if err := h.store.Create(ctx, s); err != nil {
 				return Session{}, nil, err
 			}
@@ -86,11 +86,11 @@ func (h *Host) Initialize(ctx context.Context, c Caller, m wire.Message) (Sessio
 }
 
 // settle takes over what the server answered to initialize.
-func (s *Session) settle(rec Handshake) {
-	if v, ok := wire.String(wire.Lookup(rec.Result, "protocolVersion")); ok {
+func (s *Session) settle(result json.RawMessage) {
+	if v, ok := wire.String(wire.Lookup(result, "protocolVersion")); ok {
 		s.Version = v
 	}
-	s.Pushes = pushes(rec.Result) || wire.Lookup(s.Init, "capabilities", "roots") != nil
+	s.Pushes = pushes(result) || wire.Lookup(s.Init, "capabilities", "roots") != nil
 }
 
 // pushes says whether a server's capabilities let it send anything that belongs
@@ -199,24 +199,13 @@ func (h *Host) deliver(ctx context.Context, c Caller, s Session, box Box, raw []
 	return &Call{host: h, session: s.ID, stream: d.Stream, tender: tender, begun: time.Now()}, nil
 }
 
-// ready marks the session as initialized, which is what gives it its long life,
-// and settles what the server answered if that was not known at initialize.
+// ready marks the session as initialized, which is what gives it its long life.
 func (h *Host) ready(ctx context.Context, s Session) error {
-	if s.State == Ready {
-		return nil
-	}
-	rec, err := h.store.Handshake(ctx, s.Digest, s.Version)
-	if err != nil && !errors.Is(err, NotFound) {
-		return err
-	}
-	known := err == nil
-	_, err = h.update(ctx, s, func(s *Session) bool {
+	_, err := h.update(ctx, s, func(s *Session) bool {
 		if s.State != Created {
 			return false
 		}
-		if s.State = Ready; known {
-			s.settle(rec)
-		}
+		s.State = Ready
 		h.extend(s)
 		return true
 	})

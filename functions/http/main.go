@@ -1,0 +1,24 @@
+// Command http is the Lambda function behind the REST API: every HTTP client.
+package main
+
+import (
+	"net/http"
+
+	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
+	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+func main() {
+	f, err := boot.Open()
+	if err != nil {
+		boot.Fail(err)
+	}
+	host := session.NewHost(f.Store, relay.NewBackend(f.Relay), session.Limits{})
+	boot.Start(front.Lambda(front.New(front.Options{
+		Servers: f.Server, Host: host, Log: f.Log,
+		// One machine, one user: everybody who reaches the endpoint is its owner.
+		Principal: func(*http.Request) (tenant, principal string, err error) { return "local", "local", nil },
+	})))
+}

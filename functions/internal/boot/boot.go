@@ -1,0 +1,132 @@
+// Package boot is what the mains of all functions have in common: it reads the
+// environment, once, opens what it names, and starts the loop that takes
+// invocations. It decides nothing; each main.go wires the parts.
+package boot
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/aws/aws-lambda-go/lambda"
+
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/fleet/process"
+	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
+)
+
+// Environment of every function.
+const (
+	EnvStore       = "DORMOUSE_STORE"             // sqlite:PATH
+	EnvServers     = "DORMOUSE_SERVERS"           // path of the servers file
+	EnvSecret      = "DORMOUSE_SECRET"            // hex, 32 bytes or more; seals tickets
+	EnvRelayURL    = "DORMOUSE_RELAY_URL"         // where runners connect, wss://... or ws://...
+	EnvConnections = "DORMOUSE_RELAY_CONNECTIONS" // @connections endpoint of the relay's WebSocket API
+	EnvIdle        = "DORMOUSE_IDLE"              // seconds; default for servers that set none
+	// Local only: unix sockets in the place of AWS's endpoints.
+	EnvRuntimeSocket     = "DORMOUSE_RUNTIME_SOCKET"     // Lambda Runtime API
+	EnvConnectionsSocket = "DORMOUSE_CONNECTIONS_SOCKET" // @connections
+	EnvFleetSocket       = "DORMOUSE_FLEET_SOCKET"       // the process fleet
+)
+
+// Function is what a main wires its handler from.
+type Function struct {
+	Store   session.Store
+	Catalog *catalog.Catalog
+	Relay   relay.Config
+	Log     *slog.Logger
+
+	relayURL string
+	idle     time.Duration
+}
+
+// Open reads the environment and opens the store. Its errors name the variable.
+func Open() (*Function, error) {
+	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	store, err := openStore(os.Getenv(EnvStore))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", EnvStore, err)
+	}
+	servers, _, err := catalog.Load(os.Getenv(EnvServers), os.LookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	secret, err := hex.DecodeString(os.Getenv(EnvSecret))
+	if err != nil {
+		return nil, fmt.Errorf("%s is not hexadecimal: %w", EnvSecret, err)
+	}
+	sealer, err := relay.NewSealer(secret)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", EnvSecret, err)
+	}
+	idle, err := strconv.ParseFloat(os.Getenv(EnvIdle), 64)
+	if err != nil || idle <= 0 {
+		return nil, fmt.Errorf("%s: want a number of seconds above 0", EnvIdle)
+	}
+	f := &Function{
+		Store: store, Catalog: servers, Log: log,
+		relayURL: os.Getenv(EnvRelayURL), idle: time.Duration(idle * float64(time.Second)),
+	}
+	f.Relay = relay.Config{
+		Store: store, Sealer: sealer, Log: log, Launch: f.launch,
+		Poster: relay.NewPoster(os.Getenv(EnvConnections), relay.PosterOptions{Socket: os.Getenv(EnvConnectionsSocket)}),
+		Fleet:  process.NewClient(os.Getenv(EnvFleetSocket)),
+	}
+	return f, nil
+}
+
+func openStore(name string) (session.Store, error) {
+	const sqlite = "sqlite:"
+	if len(name) <= len(sqlite) || name[:len(sqlite)] != sqlite {
+		return nil, errors.New("want sqlite:PATH")
+	}
+	return sqlitestore.Open(name[len(sqlite):])
+}
+
+// launch is what a runner is told besides what the relay tells it.
+func (f *Function) launch(b session.Box) (map[string]string, error) {
+	s, ok := f.Catalog.Server(b.Server)
+	if !ok || s.Disabled {
+		return nil, session.Errorf(session.NotFound, "server %q is not in the servers file", b.Server)
+	}
+	if s.Idle == 0 {
+		s.Idle = f.idle
+	}
+	return map[string]string{"DORMOUSE_SERVER": s.Marshal(), "DORMOUSE_RELAY_URL": f.relayURL}, nil
+}
+
+// Server is what the core knows of a configured server.
+func (f *Function) Server(name string) (session.Server, bool) {
+	s, ok := f.Catalog.Server(name)
+	return session.Server{Name: s.Name, Digest: s.Digest, Record: s.Record}, ok && !s.Disabled
+}
+
+// Start takes invocations until the process is stopped. On one machine the
+// Runtime API is a unix socket: aws-lambda-go clones http.DefaultTransport, so
+// that is where the dialer goes.
+func Start(handler any) {
+	if socket := os.Getenv(EnvRuntimeSocket); socket != "" {
+		http.DefaultTransport = &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				var d net.Dialer
+				return d.DialContext(ctx, "unix", socket)
+			},
+		}
+	}
+	lambda.Start(handler)
+}
+
+// Fail reports why a function cannot start and ends the process.
+func Fail(err error) {
+	slog.New(slog.NewJSONHandler(os.Stderr, nil)).Error("function cannot start", "error", err)
+	os.Exit(1)
+}

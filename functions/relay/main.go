@@ -1,0 +1,33 @@
+// Command relay is the Lambda function behind the WebSocket API for runners.
+package main
+
+import (
+	"context"
+
+	"github.com/aws/aws-lambda-go/events"
+
+	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
+	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+func main() {
+	f, err := boot.Open()
+	if err != nil {
+		boot.Fail(err)
+	}
+	h := relay.NewHandler(f.Relay)
+	boot.Start(func(ctx context.Context, e events.APIGatewayWebsocketProxyRequest) (events.APIGatewayProxyResponse, error) {
+		// $connect proves nothing and $disconnect is a hint at most: who a
+		// connection belongs to is said by its hello.
+		if e.RequestContext.RouteKey != "$default" {
+			return events.APIGatewayProxyResponse{StatusCode: 200}, nil
+		}
+		reply, err := h.Frame(ctx, e.RequestContext.ConnectionID, []byte(e.Body))
+		if err != nil {
+			f.Log.WarnContext(ctx, "frame refused", "connection", e.RequestContext.ConnectionID, "code", session.CodeOf(err), "error", err)
+			return events.APIGatewayProxyResponse{StatusCode: 500}, nil
+		}
+		return events.APIGatewayProxyResponse{StatusCode: 200, Body: string(reply)}, nil
+	})
+}

@@ -1,0 +1,425 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// patience bounds what a client waits for where a test promises no time.
+const patience = 30 * time.Second
+
+// params are a usual client's initialize parameters.
+const params = `{"protocolVersion":"2025-11-25","capabilities":{"sampling":{},"elicitation":{}},"clientInfo":{"name":"e2e","version":"1"}}`
+
+// client is one MCP client of one server, as raw as HTTP lets it be. Its methods
+// but open return errors, so that they may be called from any goroutine.
+type client struct {
+	t       *testing.T
+	http    *http.Client
+	url     string
+	session string
+	ids     atomic.Int64
+}
+
+// client makes a client of a hosted server that has no session yet. Every request
+// gets a connection of its own.
+func (m *machine) client(server string) *client {
+	m.t.Helper()
+	url, ok := m.urls[server]
+	if !ok {
+		m.t.Fatalf("server %s is not announced", server)
+	}
+	return &client{t: m.t, url: url, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+}
+
+// session opens a session with the usual parameters.
+func (m *machine) session(server string) *client {
+	m.t.Helper()
+	c := m.client(server)
+	if err := c.open(params); err != nil {
+		m.t.Fatal(err)
+	}
+	return c
+}
+
+// again is the same client after a restart: the endpoint has another port.
+func (m *machine) again(c *client, server string) *client {
+	m.t.Helper()
+	next := m.client(server)
+	next.session = c.session
+	return next
+}
+
+// open does the handshake.
+func (c *client) open(params string) error {
+	ctx, cancel := c.patience()
+	defer cancel()
+	s, err := c.send(ctx, http.MethodPost, "", fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":%s}`, params))
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	m, err := s.response("0")
+	if err != nil {
+		return fmt.Errorf("initialize: status %d: %w", s.status, err)
+	}
+	if m.Result == nil {
+		return fmt.Errorf("initialize was refused: %s", m.Error)
+	}
+	c.session = s.header.Get(wire.HeaderSessionID)
+	return c.tell(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+}
+
+// tell sends a notification or a response, which is answered with 202.
+func (c *client) tell(body string) error {
+	ctx, cancel := c.patience()
+	defer cancel()
+	s, err := c.send(ctx, http.MethodPost, "", body)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if s.status != http.StatusAccepted {
+		return fmt.Errorf("status %d for %s, want 202", s.status, body)
+	}
+	return nil
+}
+
+// call calls a tool and returns what the server sent up to the response, which is
+// the last of the messages. It comes back with Last-Event-ID as often as it takes.
+func (c *client) call(tool, arguments string) ([]wire.Message, error) {
+	ctx, cancel := c.patience()
+	defer cancel()
+	id := c.id()
+	s, err := c.send(ctx, http.MethodPost, "", c.request(id, tool, arguments))
+	if err != nil {
+		return nil, err
+	}
+	return c.follow(ctx, s, id)
+}
+
+// id draws a request id.
+func (c *client) id() string { return strconv.FormatInt(c.ids.Add(1), 10) }
+
+// request is a tools/call. Its progress token is "t" and the id.
+func (*client) request(id, tool, arguments string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":"t%s"}}}`,
+		id, tool, cmp.Or(arguments, "{}"), strings.Trim(id, `"`))
+}
+
+// follow reads a stream, and those that go on with it, to the response.
+func (c *client) follow(ctx context.Context, s *stream, id string) ([]wire.Message, error) {
+	var all []wire.Message
+	for {
+		more, err := s.messages()
+		s.close()
+		all = append(all, more...)
+		if n := len(all); n > 0 && all[n-1].Kind == wire.Response && string(all[n-1].ID) == id {
+			return all, nil
+		}
+		if s.status != http.StatusOK || s.last == "" {
+			return all, fmt.Errorf("request %s has no response and cannot be taken up again: status %d, %w", id, s.status, errors.Join(err, ctx.Err()))
+		}
+		last := s.last
+		if s, err = c.send(ctx, http.MethodGet, last, ""); err != nil {
+			return all, err
+		}
+		s.last = last
+	}
+}
+
+// post sends a body and returns the open response.
+func (c *client) post(body string) (*stream, error) {
+	return c.send(c.t.Context(), http.MethodPost, "", body)
+}
+
+// resume takes a stream up again behind an event.
+func (c *client) resume(last string) (*stream, error) {
+	return c.send(c.t.Context(), http.MethodGet, last, "")
+}
+
+// status sends a request and returns the status of its response only.
+func (c *client) status(method, body string) (int, error) {
+	ctx, cancel := c.patience()
+	defer cancel()
+	s, err := c.send(ctx, method, "", body)
+	if err != nil {
+		return 0, err
+	}
+	s.close()
+	return s.status, nil
+}
+
+func (c *client) send(ctx context.Context, method, last, body string) (*stream, error) {
+	r, err := http.NewRequestWithContext(ctx, method, c.url, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Accept", wire.MediaJSON+", "+wire.MediaSSE)
+	r.Header.Set("Content-Type", wire.MediaJSON)
+	if c.session != "" {
+		r.Header.Set(wire.HeaderSessionID, c.session)
+		r.Header.Set(wire.HeaderProtocolVersion, wire.V20251125)
+	}
+	if last != "" {
+		r.Header.Set(wire.HeaderLastEventID, last)
+	}
+	res, err := c.http.Do(r) //nolint:bodyclose // by stream.close
+	if err != nil {
+		return nil, err
+	}
+	s := &stream{status: res.StatusCode, header: res.Header, body: res.Body}
+	if strings.HasPrefix(res.Header.Get("Content-Type"), wire.MediaSSE) {
+		s.events = wire.NewSSEReader(res.Body, 16<<20)
+	}
+	return s, nil
+}
+
+func (c *client) patience() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(c.t.Context(), patience)
+}
+
+// stream is an open response, plain JSON too. One goroutine uses it.
+type stream struct {
+	status int
+	header http.Header
+	last   string // id of the newest event
+
+	body   io.ReadCloser
+	events *wire.SSEReader // nil for plain JSON
+}
+
+func (s *stream) close() { _ = s.body.Close() } // its client has what it wants
+
+// next returns the next message, passing over events without one; io.EOF at the
+// end, another error if the response was cut.
+func (s *stream) next() (wire.Message, error) {
+	if s.events == nil {
+		body, err := io.ReadAll(s.body)
+		if err != nil || len(body) == 0 {
+			return wire.Message{}, cmp.Or(err, io.EOF)
+		}
+		return wire.Parse(body)
+	}
+	for {
+		e, err := s.events.Next()
+		if err != nil {
+			return wire.Message{}, err
+		}
+		s.last = cmp.Or(e.ID, s.last)
+		if len(e.Data) > 0 {
+			return wire.Parse(e.Data)
+		}
+	}
+}
+
+// primed reads the cursor that opens every event stream, so that the client can
+// come back.
+func (s *stream) primed() error {
+	if s.events == nil {
+		return errors.New("not an event stream")
+	}
+	e, err := s.events.Next()
+	if err == nil && (e.ID == "" || len(e.Data) > 0 || e.Retry == 0) {
+		err = fmt.Errorf("first event of a stream is %+v, want a bare cursor", e)
+	}
+	s.last = e.ID
+	return err
+}
+
+// messages reads to the end, and returns what came before an error with it.
+func (s *stream) messages() ([]wire.Message, error) {
+	var all []wire.Message
+	for {
+		m, err := s.next()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return all, err
+		}
+		all = append(all, m)
+	}
+}
+
+// response reads to the response to a request.
+func (s *stream) response(id string) (wire.Message, error) {
+	for {
+		m, err := s.next()
+		if err != nil || m.Kind == wire.Response && string(m.ID) == id {
+			return m, err
+		}
+	}
+}
+
+// textOf is the text of a tool's result.
+func textOf(m wire.Message) string {
+	var r struct {
+		Content []struct{ Text string }
+	}
+	if json.Unmarshal(m.Result, &r) != nil || len(r.Content) != 1 {
+		return "no text in " + string(m.Raw)
+	}
+	return r.Content[0].Text
+}
+
+// text calls a tool and returns its text.
+func (c *client) text(tool, arguments string) string {
+	c.t.Helper()
+	messages, err := c.call(tool, arguments)
+	if err != nil {
+		c.t.Fatalf("%s: %v", tool, err)
+	}
+	return textOf(messages[len(messages)-1])
+}
+
+// self is what the tool whoami tells of the process.
+type self struct {
+	PID  int
+	Name string
+	Init json.RawMessage // initialize parameters it was given
+}
+
+func (c *client) whoami() self {
+	c.t.Helper()
+	messages, err := c.call("whoami", "")
+	if err != nil {
+		c.t.Fatalf("whoami: %v", err)
+	}
+	var r struct{ StructuredContent self }
+	if err := json.Unmarshal(messages[len(messages)-1].Result, &r); err != nil || r.StructuredContent.PID == 0 {
+		c.t.Fatalf("whoami answered %s", messages[len(messages)-1].Raw)
+	}
+	return r.StructuredContent
+}
+
+// failure is a JSON-RPC error of a box or of the relay.
+type failure struct {
+	Code    int
+	Message string
+	Data    struct {
+		Phase    string
+		ExitCode *int `json:"exit_code"`
+		Signal   string
+		Stderr   string
+	}
+}
+
+func failureOf(m wire.Message) (f failure, err error) {
+	if m.Error == nil {
+		return f, fmt.Errorf("no error: %s", m.Raw)
+	}
+	return f, json.Unmarshal(m.Error, &f)
+}
+
+// proxy passes a client's connections on, and cuts them where a test wants it.
+type proxy struct {
+	target string
+
+	mu    sync.Mutex
+	limit int // bytes of a response that are passed on before the cut; -1: all
+	seen  []byte
+	conns []net.Conn
+}
+
+// through makes the client's connections go through a new proxy.
+func (c *client) through(t *testing.T) *proxy {
+	t.Helper()
+	var lc net.ListenConfig
+	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := strings.Split(c.url, "/")[2]
+	p := &proxy{target: host, limit: -1}
+	c.url = strings.Replace(c.url, host, l.Addr().String(), 1)
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return // closed below
+			}
+			all.Go(func() { p.serve(t.Context(), conn) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		p.cut()
+		all.Wait()
+	})
+	return p
+}
+
+// cutAt lets the responses from now on end after so many bytes.
+func (p *proxy) cutAt(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.limit, p.seen = n, nil
+}
+
+// passed is what the last response was, as far as it was passed on.
+func (p *proxy) passed() []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return bytes.Clone(p.seen)
+}
+
+// cut ends all connections now.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, conn := range p.conns {
+		_ = conn.Close()
+	}
+	p.conns = nil
+}
+
+func (p *proxy) serve(ctx context.Context, down net.Conn) {
+	var d net.Dialer
+	up, err := d.DialContext(ctx, "tcp", p.target)
+	if err != nil {
+		_ = down.Close()
+		return
+	}
+	p.mu.Lock()
+	p.conns = append(p.conns, down, up)
+	p.seen = nil
+	p.mu.Unlock()
+	go func() {
+		_, _ = io.Copy(up, down) // ends with the connection
+	}()
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := up.Read(buf)
+		p.mu.Lock()
+		if p.limit >= 0 && len(p.seen)+n >= p.limit {
+			n, err = p.limit-len(p.seen), io.EOF
+		}
+		p.seen = append(p.seen, buf[:n]...)
+		p.mu.Unlock()
+		_, gone := down.Write(buf[:n])
+		if err != nil || gone != nil {
+			_ = down.Close()
+			_ = up.Close()
+			return
+		}
+	}
+}

@@ -1,0 +1,116 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestE2EPSShowsWhatRuns(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil, "two": nil})
+	m.start(sleepy()...)
+	c := m.session("one")
+	w := c.begin()
+	w.progress(t, 1, 3)
+
+	r := m.ps()
+	if !r.Running || len(r.Functions) == 0 || len(r.Boxes) != 1 || len(r.Sessions) != 1 {
+		t.Fatalf("ps says %+v, want a running machine with functions, one box and one session", r)
+	}
+	busy := false
+	for _, f := range r.Functions {
+		busy = busy || f.Name == "http" && f.State == "busy"
+	}
+	if !busy {
+		t.Errorf("functions are %+v, want http busy with the call", r.Functions)
+	}
+	box, runner, server := r.Boxes[0], m.only("runner"), m.only("stdio")
+	if box.Server != "one" || box.PID != runner.pid {
+		t.Errorf("box is %+v, want that of server one with pid %d", box, runner.pid)
+	}
+	if len(box.Processes) != 1 || box.Processes[0].PID != server.pid || !strings.Contains(box.Processes[0].Command, "stdio") {
+		t.Errorf("processes are %+v, want stdio with pid %d", box.Processes, server.pid)
+	}
+	if s := r.Sessions[0]; s.ID != c.session || s.Server != "one" || s.Client != "e2e" || s.Version != "2025-11-25" || s.State != "ready" {
+		t.Errorf("session is %+v", s)
+	}
+	m.psText(c.session[:12], "one", "e2e", "runner", fmt.Sprint(runner.pid), fmt.Sprint(server.pid))
+
+	w.open(t)
+	if _, err := w.response(w.id); err != nil {
+		t.Fatal(err)
+	}
+	m.asleep()
+	if r := m.ps(); !r.Running || len(r.Functions)+len(r.Boxes) > 0 || len(r.Sessions) != 1 {
+		t.Errorf("asleep ps says %+v, want the session alone", r)
+	}
+	m.interrupt()
+	if r := m.ps(); r.Running || len(r.Sessions) != 1 {
+		t.Errorf("after the end ps says %+v, want the session alone", r)
+	}
+	m.psText(c.session[:12], "0 processes")
+}
+
+// psText wants words in what ps prints for people.
+func (m *machine) psText(words ...string) {
+	m.t.Helper()
+	out, err := m.command("ps").Output()
+	if err != nil {
+		m.t.Fatalf("dormouse ps: %v", err)
+	}
+	for _, w := range words {
+		if !strings.Contains(string(out), w) {
+			m.t.Errorf("ps does not say %q:\n%s", w, out)
+		}
+	}
+}
+
+func TestE2ESecondRunIsRefused(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start()
+	c := m.session("one")
+	second := m.command("run", "--listen", "127.0.0.1:0", "--servers", m.servers)
+	out, err := second.CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() <= 0 {
+		t.Errorf("the second run ended with %v, want an exit code", err)
+	}
+	if text := string(out); !strings.Contains(text, m.data) || !strings.Contains(text, "in use by another dormouse run") || !strings.Contains(text, "--data") {
+		t.Errorf("the second run says %q, want the folder, why not, and what to do", text)
+	}
+	if got := c.text("count", ""); got != "1" {
+		t.Errorf("after the second run the first one's counter says %s", got)
+	}
+}
+
+func TestE2EWrongServersFileSaysWhere(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, text, where, why string }{
+		{"not JSON", "{\n  \"mcpServers\": {\n    \"a\": {\"command\": \"x\",}\n  }\n}\n", ":3:", ""},
+		{"no command", "{\"mcpServers\": {\n  \"a\": {\"args\": []}\n}}\n", ":2:", "command"},
+		{"command line", "{\"mcpServers\": {\n\n  \"a\": {\"command\": \"npx -y thing\"}}}\n", ":3:", "args"},
+		{"variable not set", "{\"mcpServers\": {\"a\": {\"command\": \"x\",\n \"env\": {\"T\": \"${DORMOUSE_E2E_NOT_SET}\"}}}}\n", ":2:", "DORMOUSE_E2E_NOT_SET"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, servers{"one": nil})
+			write(t, m.servers, c.text)
+			m.run()
+			if state := m.ended(patience); state.ExitCode() <= 0 {
+				t.Errorf("dormouse run ended with %v, want an exit code", state)
+			}
+			lines, _ := m.log.lines()
+			at := slices.IndexFunc(lines, func(line string) bool { return strings.Contains(line, m.servers+c.where) })
+			if at < 0 || !strings.Contains(lines[at], c.why) {
+				t.Errorf("it says %q, want %s%s and %q", lines, m.servers, c.where, c.why)
+			}
+		})
+	}
+}

@@ -1,0 +1,299 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// work is a call of the tool of that name that has begun: its stream is open and
+// has shown its first progress. It goes on when the gate is there.
+type work struct {
+	*stream
+	id, gate string
+}
+
+// begin calls the tool work, which says progress three times before its gate and
+// twice behind it.
+func (c *client) begin() work {
+	c.t.Helper()
+	w := work{id: c.id(), gate: filepath.Join(c.t.TempDir(), "gate")}
+	s, err := c.post(c.request(w.id, "work", fmt.Sprintf(`{"gate":%q,"before":3,"after":2,"tag":"work"}`, w.gate)))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	w.stream = s
+	c.t.Cleanup(s.close)
+	if err := s.primed(); err != nil {
+		c.t.Fatal(err)
+	}
+	return w
+}
+
+// progress reads so many progress notifications, numbered from first.
+func (w work) progress(t *testing.T, first, last int) {
+	t.Helper()
+	for n := first; n <= last; n++ {
+		m, err := w.next()
+		if err != nil {
+			t.Fatalf("progress %d: %v", n, err)
+		}
+		if got := string(wire.Lookup(m.Params, "progress")); m.Method != wire.NotifyProgress || got != fmt.Sprint(n) {
+			t.Fatalf("got %s, want progress %d", m.Raw, n)
+		}
+	}
+}
+
+// open lets the tool go on.
+func (w work) open(t *testing.T) {
+	t.Helper()
+	write(t, w.gate, "")
+}
+
+// ended says what the messages are that end a call: progress by number, the
+// response by its id.
+func ended(messages []wire.Message) (all []string) {
+	for _, m := range messages {
+		switch {
+		case m.Method == wire.NotifyProgress:
+			all = append(all, "progress "+string(wire.Lookup(m.Params, "progress")))
+		case m.Kind == wire.Response:
+			all = append(all, "response "+string(m.ID))
+		default:
+			all = append(all, string(m.Raw))
+		}
+	}
+	return all
+}
+
+// resumed takes a stream up behind an event and returns what comes, to the end.
+func (c *client) resumed(last string) []string {
+	c.t.Helper()
+	s, err := c.resume(last)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer s.close()
+	if err := s.primed(); err != nil {
+		c.t.Fatal(err)
+	}
+	messages, err := s.messages()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return ended(messages)
+}
+
+func TestE2ECutCallIsTakenUpWhereItWasCut(t *testing.T) {
+	t.Parallel()
+	calls := filepath.Join(t.TempDir(), "calls")
+	m := newMachine(t, servers{"one": {"-calls", calls}})
+	m.start()
+	c := m.session("one")
+	p := c.through(t)
+
+	w := c.begin()
+	start := w.last
+	w.progress(t, 1, 2)
+	p.cut() // mid-call
+	if more, err := w.messages(); err == nil {
+		t.Fatalf("the connection was cut, but its response ended well, with %v", ended(more))
+	}
+	behind := w.last // the third progress may have come before the cut
+
+	s, err := c.resume(behind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	if err := s.primed(); err != nil {
+		t.Fatal(err)
+	}
+	w.open(t)
+	rest, err := s.messages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := []string{"progress 1", "progress 2", "progress 3", "progress 4", "progress 5", "response " + w.id}
+	if diff := cmp.Diff(all[len(all)-len(rest):], ended(rest)); diff != "" || len(rest) < 3 {
+		t.Errorf("after the cut (-want +got):\n%s", diff)
+	}
+
+	// Cut once more, after the last byte: strictly what comes after a cursor.
+	if got := c.resumed(s.last); len(got) > 0 {
+		t.Errorf("behind the last event came %v, want nothing", got)
+	}
+	if diff := cmp.Diff(all, c.resumed(start)); diff != "" {
+		t.Errorf("from the beginning (-want +got):\n%s", diff)
+	}
+	if got := read(t, calls); got != "work\n" {
+		t.Errorf("the tool was run as %q, want once", got)
+	}
+}
+
+func TestE2ECutAtEveryByteLosesNothing(t *testing.T) {
+	t.Parallel()
+	calls := filepath.Join(t.TempDir(), "calls")
+	m := newMachine(t, servers{"one": {"-calls", calls}})
+	m.start()
+	c := m.session("one")
+	p := c.through(t)
+
+	// The whole response first, to know how long it is.
+	if got := c.cutCall(t, "whole"); !cmp.Equal(got, []string{"progress 1", "progress 2"}) {
+		t.Fatalf("uncut call: %v", got)
+	}
+	whole := p.passed()
+	begin := bytes.Index(whole, []byte("data: \n\n")) + len("data: \n\n")
+	if begin < len("data: \n\n") {
+		t.Fatalf("the response does not begin with a cursor: %s", whole)
+	}
+	want := []string{"whole"}
+	for n := begin; n <= len(whole); n++ {
+		p.cutAt(n)
+		tag := fmt.Sprintf("cut at %d", n)
+		want = append(want, tag)
+		if got := c.cutCall(t, tag); !cmp.Equal(got, []string{"progress 1", "progress 2"}) {
+			t.Errorf("%s of %d bytes: %v", tag, len(whole), got)
+		}
+	}
+	if diff := cmp.Diff(strings.Join(want, "\n")+"\n", read(t, calls)); diff != "" {
+		t.Errorf("tools that were run (-want +got):\n%s", diff)
+	}
+}
+
+// cutCall makes a call whose response may be cut anywhere behind its cursor, takes
+// it up again, and returns the progress of both; it wants exactly one response.
+func (c *client) cutCall(t *testing.T, tag string) (progress []string) {
+	t.Helper()
+	id := c.id()
+	s, err := c.post(c.request(id, "work", fmt.Sprintf(`{"before":2,"tag":%q}`, tag)))
+	if err != nil {
+		t.Fatalf("%s: %v", tag, err)
+	}
+	messages, err := c.follow(t.Context(), s, id)
+	if err != nil {
+		t.Fatalf("%s: %v", tag, err)
+	}
+	for i, what := range ended(messages) {
+		switch {
+		case i < len(messages)-1:
+			progress = append(progress, what)
+		case what != "response "+id:
+			t.Errorf("%s: ended in %s", tag, what)
+		}
+	}
+	return progress
+}
+
+func TestE2EKilledFunctionLosesNothing(t *testing.T) {
+	t.Parallel()
+	calls := filepath.Join(t.TempDir(), "calls")
+	m := newMachine(t, servers{"one": {"-calls", calls}})
+	m.start()
+	c := m.session("one")
+	w := c.begin()
+	w.progress(t, 1, 3)
+	m.kill(m.those("http", "relay")...)
+	if more, _ := w.messages(); len(more) > 0 {
+		t.Fatalf("after the function was killed came %v", ended(more))
+	}
+	w.open(t)
+	want := []string{"progress 4", "progress 5", "response " + w.id}
+	if diff := cmp.Diff(want, c.resumed(w.last)); diff != "" {
+		t.Errorf("after the function was killed (-want +got):\n%s", diff)
+	}
+	if got := read(t, calls); got != "work\n" {
+		t.Errorf("the tool was run as %q, want once", got)
+	}
+}
+
+// lossWithin is how long a call may go on that nobody executes any more.
+const lossWithin = 5 * time.Second
+
+func TestE2EKilledRunnerEndsTheWaitingCall(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start()
+	c := m.session("one")
+	w := c.begin()
+	w.progress(t, 1, 3)
+	m.kill(m.only("runner"))
+	killed := time.Now()
+	end, err := w.response(w.id)
+	if err != nil {
+		t.Fatalf("the call has no end: %v", err)
+	}
+	wantKilled(t, end, time.Since(killed))
+	if got := c.text("echo", `{"text":"and on"}`); got != "and on" {
+		t.Errorf("the next call got %q", got)
+	}
+	if n := len(m.those("stdio")); n != 1 {
+		t.Errorf("there are %d server processes, want 1: that of the killed box has to go with it", n)
+	}
+}
+
+func TestE2EKilledRunnerEndsThePolledCall(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start()
+	c := m.session("one")
+	w := c.begin()
+	w.progress(t, 1, 3)
+	w.close() // the client went away, and nobody waits when it happens
+	m.kill(m.only("runner"))
+	killed := time.Now()
+	s, err := c.resume(w.last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	end, err := s.response(w.id)
+	if err != nil {
+		t.Fatalf("the call has no end: %v", err)
+	}
+	wantKilled(t, end, time.Since(killed))
+	if got := c.resumed(w.last); !cmp.Equal(got, []string{"response " + w.id}) {
+		t.Errorf("the client that comes once more gets %v, want the one end", got)
+	}
+}
+
+func TestE2EKilledServerEndsTheCall(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start()
+	c := m.session("one")
+	w := c.begin()
+	w.progress(t, 1, 3)
+	m.kill(m.only("stdio"))
+	killed := time.Now()
+	end, err := w.response(w.id)
+	if err != nil {
+		t.Fatalf("the call has no end: %v", err)
+	}
+	wantKilled(t, end, time.Since(killed))
+	m.only("runner") // the box is well
+}
+
+func wantKilled(t *testing.T, end wire.Message, took time.Duration) {
+	t.Helper()
+	f, err := failureOf(end)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Data.Phase != "runtime" || f.Data.Signal != "SIGKILL" || !strings.Contains(f.Message, "SIGKILL") {
+		t.Errorf("the call ended in %s, want phase runtime and signal SIGKILL", end.Raw)
+	}
+	if took > lossWithin {
+		t.Errorf("the call ended %s after the kill, want %s", took, lossWithin)
+	}
+}

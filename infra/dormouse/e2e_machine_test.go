@@ -1,0 +1,419 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const (
+	// programs is where make build puts them, from the folder of these tests.
+	programs = "../../bin"
+	// sleepAfter is --sleep-after and idle --idle of machines that shall sleep soon.
+	sleepAfter = time.Second
+	idle       = 2 * time.Second
+	// asleepWithin is how long after the last message nothing may run any more: the
+	// box is idle, lingers 5 s, and the function it said bye to is idle in its turn.
+	// The rest is for slow machines.
+	asleepWithin = idle + 5*time.Second + sleepAfter + 7*time.Second
+)
+
+// stdio is the program in testdata/stdio, built once.
+var stdio = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(stdioFolder, "stdio")
+	out, err := exec.Command("go", "build", "-o", path, "./testdata/stdio").CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("build testdata/stdio: %w: %s", err, out)
+	}
+	return path, err
+})
+
+// stdioFolder is set by TestMain before any test runs.
+var stdioFolder string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		var err error
+		if stdioFolder, err = os.MkdirTemp("", "dormouse-e2e"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer func() { _ = os.RemoveAll(stdioFolder) }() // nothing to do about it at the end
+		return m.Run()
+	}())
+}
+
+// servers is what stands under mcpServers: flags of the test server by name.
+type servers map[string][]string
+
+// machine is a dormouse run with a data folder of its own. It may be started more
+// than once, one after the other.
+type machine struct {
+	t       *testing.T
+	data    string
+	servers string // the servers file
+	tmp     string // TMPDIR of every process: what tells them from those of other machines
+
+	cmd    *exec.Cmd
+	exited chan struct{} // closed when the program has ended; cmd.ProcessState is set then
+	out    *journal      // stdout
+	log    *journal      // stderr
+	urls   map[string]string
+}
+
+// newMachine makes a machine that hosts these servers. It is not started.
+func newMachine(t *testing.T, hosted servers) *machine {
+	t.Helper()
+	program, err := stdio()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := map[string]any{}
+	for name, flags := range hosted {
+		file[name] = map[string]any{"command": program, "args": append([]string{"-name", name}, flags...)}
+	}
+	return machineOf(t, file)
+}
+
+// machineOf makes a machine for what stands under mcpServers.
+func machineOf(t *testing.T, file map[string]any) *machine {
+	t.Helper()
+	text, err := json.MarshalIndent(map[string]any{"mcpServers": file}, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{t: t, data: t.TempDir(), tmp: t.TempDir()}
+	m.servers = filepath.Join(m.tmp, "servers.json")
+	write(t, m.servers, string(text))
+	t.Cleanup(m.end)
+	return m
+}
+
+// in is the machine for a part of a test.
+func (m *machine) in(t *testing.T) *machine {
+	part := *m
+	part.t = t
+	return &part
+}
+
+// start starts dormouse run and returns when it is ready.
+func (m *machine) start(flags ...string) {
+	m.t.Helper()
+	m.run(flags...)
+	m.await(20*time.Second, "the endpoint is ready", func(e event) bool {
+		if e.Kind == "ready" {
+			m.urls[e.Name] = e.URL
+		}
+		return len(m.urls) == m.hosted()
+	})
+}
+
+// run starts dormouse run.
+func (m *machine) run(flags ...string) {
+	m.t.Helper()
+	m.out, m.log, m.urls, m.exited = newJournal(), newJournal(), map[string]string{}, make(chan struct{})
+	m.cmd = m.command("run", append([]string{"--json", "--listen", "127.0.0.1:0", "--servers", m.servers}, flags...)...)
+	m.cmd.Stdout, m.cmd.Stderr = m.out, m.log
+	m.cmd.WaitDelay = 5 * time.Second
+	if err := m.cmd.Start(); err != nil {
+		m.t.Fatalf("%v; run make build first", err)
+	}
+	cmd, exited := m.cmd, m.exited
+	go func() {
+		defer close(exited)
+		_ = cmd.Wait() // how it ended is in ProcessState
+	}()
+}
+
+// command is the built program with this machine's folders.
+func (m *machine) command(verb string, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(programs, "dormouse"), append([]string{verb, "--data", m.data}, args...)...) //nolint:noctx // ended by end
+	cmd.Env = append(os.Environ(), "TMPDIR="+m.tmp)
+	return cmd
+}
+
+func (m *machine) hosted() int {
+	var file struct{ MCPServers map[string]any }
+	if err := json.Unmarshal([]byte(read(m.t, m.servers)), &file); err != nil {
+		m.t.Fatal(err)
+	}
+	return len(file.MCPServers)
+}
+
+// end stops what still runs when a test is over. A machine that leaves something
+// behind fails the test, whatever it was about.
+func (m *machine) end() {
+	if m.cmd == nil {
+		return
+	}
+	if m.running() {
+		_ = m.cmd.Process.Signal(os.Interrupt) // it may end at this moment
+		select {
+		case <-m.exited:
+		case <-time.After(25 * time.Second):
+			m.t.Error("dormouse run did not end within 25 s of an interrupt")
+		}
+	}
+	if left := m.processes(); len(left) > 0 {
+		m.t.Errorf("left behind: %v", left)
+		m.kill(left...)
+		<-m.exited
+	}
+	if m.t.Failed() {
+		m.t.Logf("events:\n%s\nlog:\n%s", m.out.tail(60), m.log.tail(60))
+	}
+}
+
+func (m *machine) running() bool {
+	select {
+	case <-m.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+// interrupt sends what Ctrl-C sends and returns how the program ended.
+func (m *machine) interrupt() *os.ProcessState {
+	m.t.Helper()
+	if err := m.cmd.Process.Signal(os.Interrupt); err != nil {
+		m.t.Fatal(err)
+	}
+	return m.ended(25 * time.Second)
+}
+
+// ended waits for the end of the program.
+func (m *machine) ended(within time.Duration) *os.ProcessState {
+	m.t.Helper()
+	select {
+	case <-m.exited:
+	case <-time.After(within):
+		m.t.Fatalf("dormouse run did not end within %s", within)
+	}
+	return m.cmd.ProcessState
+}
+
+// process is one that runs for a machine.
+type process struct {
+	pid     int
+	program string // dormouse, http, relay, sweep, runner or stdio
+	server  string // of a stdio process: its -name
+}
+
+func (p process) String() string { return fmt.Sprintf("%s %s (pid %d)", p.program, p.server, p.pid) }
+
+// processes lists the processes of this machine, dormouse itself and those that
+// lost their parents too: all of them have its TMPDIR in their environment.
+func (m *machine) processes() []process {
+	m.t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		m.t.Fatalf("these tests count processes in /proc: %v", err)
+	}
+	var all []process
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		// Of a process that has ended, also if nobody has waited for it, there is
+		// nothing to read.
+		env, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
+		if err != nil || !slices.Contains(strings.Split(string(env), "\x00"), "TMPDIR="+m.tmp) {
+			continue
+		}
+		line, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		args := strings.Split(string(line), "\x00")
+		if err != nil || len(args) > 1 && args[1] == "ps" {
+			continue
+		}
+		p := process{pid: pid, program: filepath.Base(args[0])}
+		if i := slices.Index(args, "-name"); p.program == "stdio" && i > 0 {
+			p.server = args[i+1]
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// those lists the processes of these programs.
+func (m *machine) those(names ...string) []process {
+	m.t.Helper()
+	return slices.DeleteFunc(m.processes(), func(p process) bool { return !slices.Contains(names, p.program) })
+}
+
+// only returns the one process of a program.
+func (m *machine) only(name string) process {
+	m.t.Helper()
+	all := m.those(name)
+	if len(all) != 1 {
+		m.t.Fatalf("there are %d processes of %s, want 1: %v", len(all), name, all)
+	}
+	return all[0]
+}
+
+// kill ends processes with SIGKILL.
+func (m *machine) kill(all ...process) {
+	m.t.Helper()
+	for _, p := range all {
+		if err := syscall.Kill(p.pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			m.t.Errorf("kill %v: %v", p, err)
+		}
+	}
+}
+
+// killAll ends every process of the machine with SIGKILL, dormouse first, and
+// returns when none is left.
+func (m *machine) killAll() {
+	m.t.Helper()
+	m.kill(m.only("dormouse"))
+	m.kill(m.processes()...)
+	m.ended(5 * time.Second)
+	m.eventually(5*time.Second, "everything is dead", func() bool {
+		left := m.processes()
+		m.kill(left...)
+		return len(left) == 0
+	})
+}
+
+// asleep waits until nothing but dormouse itself runs.
+func (m *machine) asleep() {
+	m.t.Helper()
+	m.eventually(asleepWithin, "nothing runs", func() bool { return len(m.processes()) == 1 })
+}
+
+// eventually waits for something that only the operating system tells.
+func (m *machine) eventually(within time.Duration, what string, ok func() bool) {
+	m.t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(within); !ok(); <-tick.C {
+		if time.Now().After(deadline) {
+			m.t.Fatalf("not within %s: %s; there are %v", within, what, m.processes())
+		}
+	}
+}
+
+// event is a JSON line of dormouse run.
+type event struct {
+	Time    time.Time
+	Kind    string
+	Name    string
+	PID     int
+	Detail  string
+	URL     string
+	Running int
+}
+
+// events returns what has been printed so far.
+func (m *machine) events() []event {
+	m.t.Helper()
+	lines, _ := m.out.lines()
+	return m.parse(lines)
+}
+
+func (m *machine) parse(lines []string) []event {
+	m.t.Helper()
+	all := make([]event, len(lines))
+	for i, line := range lines {
+		if err := json.Unmarshal([]byte(line), &all[i]); err != nil {
+			m.t.Fatalf("dormouse run --json printed %q: %v", line, err)
+		}
+	}
+	return all
+}
+
+// count counts the events of a kind.
+func (m *machine) count(kind string) int {
+	m.t.Helper()
+	return len(slices.DeleteFunc(m.events(), func(e event) bool { return e.Kind != kind }))
+}
+
+// await looks at all events since the start, and those to come, until one is what
+// is waited for.
+func (m *machine) await(within time.Duration, what string, is func(event) bool) event {
+	m.t.Helper()
+	deadline := time.After(within)
+	for seen := 0; ; {
+		lines, more := m.out.lines()
+		for _, e := range m.parse(lines[seen:]) {
+			if is(e) {
+				return e
+			}
+		}
+		seen = len(lines)
+		select {
+		case <-more:
+		case <-m.exited:
+			m.t.Fatalf("dormouse run ended (%v) before: %s", m.cmd.ProcessState, what)
+		case <-deadline:
+			m.t.Fatalf("not within %s: %s", within, what)
+		}
+	}
+}
+
+// journal keeps the lines of an output. Safe for concurrent use.
+type journal struct {
+	mu   sync.Mutex
+	rest []byte
+	all  []string
+	more chan struct{} // closed at the next line
+}
+
+func newJournal() *journal { return &journal{more: make(chan struct{})} }
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.rest = append(j.rest, p...)
+	for {
+		line, rest, found := bytes.Cut(j.rest, []byte("\n"))
+		if !found {
+			return len(p), nil
+		}
+		j.all, j.rest = append(j.all, string(line)), rest
+		close(j.more)
+		j.more = make(chan struct{})
+	}
+}
+
+// lines returns the whole lines so far, and what is closed when there are more.
+func (j *journal) lines() ([]string, <-chan struct{}) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clip(j.all), j.more
+}
+
+func (j *journal) tail(n int) string {
+	lines, _ := j.lines()
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

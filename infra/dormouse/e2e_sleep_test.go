@@ -1,0 +1,352 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// sleepy are the flags of a machine that shall sleep soon.
+func sleepy() []string {
+	return []string{"--sleep-after", sleepAfter.String(), "--idle", idle.String()}
+}
+
+func TestE2ESessionOutlivesSIGKILL(t *testing.T) {
+	t.Parallel()
+	const mine = `{"protocolVersion":"2025-06-18","capabilities":{"elicitation":{},"experimental":{"x":[1,9007199254740993]}},"clientInfo":{"name":"outliver","version":"7.3","unknown":"kept"}}`
+	m := newMachine(t, servers{"one": nil})
+	m.start()
+	c := m.client("one")
+	if err := c.open(mine); err != nil {
+		t.Fatal(err)
+	}
+	before := c.whoami()
+	if got := c.text("count", "") + c.text("count", ""); got != "12" {
+		t.Fatalf("the counter of a living process said %s, want 12", got)
+	}
+
+	m.killAll()
+	m.start()
+
+	c = m.again(c, "one")
+	after := c.whoami()
+	if after.PID == before.PID {
+		t.Errorf("the process is the same, %d, after it was killed", after.PID)
+	}
+	if diff := cmp.Diff(mine, string(after.Init)); diff != "" {
+		t.Errorf("initialize parameters of the new process (-client's +its):\n%s", diff)
+	}
+	if got := c.text("count", ""); got != "1" {
+		t.Errorf("the counter says %s, want 1: memory does not outlive a process", got)
+	}
+	m.startedAnew(c.session)
+}
+
+// startedAnew wants the log line that says that a session which lived already got
+// a fresh process.
+func (m *machine) startedAnew(session string) {
+	m.t.Helper()
+	m.eventually(5*time.Second, "the log says that the process was started anew", func() bool {
+		lines, _ := m.log.lines()
+		return slices.ContainsFunc(lines, func(line string) bool {
+			return strings.Contains(line, session) && strings.Contains(line, "anew")
+		})
+	})
+}
+
+func TestE2ESessionOutlivesEveryProgram(t *testing.T) {
+	t.Parallel()
+	for _, program := range []string{"http", "relay", "runner", "stdio"} {
+		t.Run(program, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, servers{"one": nil})
+			m.start()
+			c := m.session("one")
+			before := c.whoami()
+			all := m.those(program)
+			m.kill(all...)
+			switch program {
+			case "http", "relay":
+				m.await(5*time.Second, "the emulator has seen it", func(e event) bool { return e.Kind == "function.crash" && e.PID == all[len(all)-1].pid })
+			case "stdio":
+				m.eventually(5*time.Second, "the runner has seen it", func() bool { return len(m.ps().Boxes[0].Processes) == 0 })
+			case "runner":
+				// Nobody has told the relay yet when the next message comes.
+			}
+			after := c.whoami()
+			if gone := program == "runner" || program == "stdio"; gone != (after.PID != before.PID) {
+				t.Errorf("%s was killed: the server's process was %d and is %d", program, before.PID, after.PID)
+			}
+			if string(after.Init) != params {
+				t.Errorf("initialize parameters are %s, want the client's", after.Init)
+			}
+		})
+	}
+}
+
+func TestE2ENothingRunsAfterTheLastMessage(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start(sleepy()...)
+	if all := m.processes(); len(all) != 1 {
+		t.Fatalf("before the first message there are %v, want dormouse alone", all)
+	}
+	c := m.session("one")
+	c.text("count", "")
+	m.only("runner")
+	m.only("stdio")
+
+	m.eventually(sleepAfter+time.Second, "no function runs", func() bool { return len(m.those("http", "relay", "sweep")) == 0 })
+	m.only("runner") // the box has its own, longer time
+	m.asleep()
+	zero := m.await(time.Second, "the end of the last process is told", func(e event) bool { return e.Kind == "process.count" })
+	if zero.Running != 0 {
+		t.Errorf("process.count says %d processes", zero.Running)
+	}
+	m.quiet(3 * time.Second)
+
+	if got := c.text("count", ""); got != "1" {
+		t.Errorf("the counter says %s, want 1 in a process started anew", got)
+	}
+	m.startedAnew(c.session)
+	m.asleep()
+	for _, kind := range []string{"function.crash", "box.crash"} {
+		if n := m.count(kind); n > 0 {
+			t.Errorf("%d events %s, want none: everything ended by itself", n, kind)
+		}
+	}
+}
+
+// quiet wants nothing to happen for a while.
+func (m *machine) quiet(span time.Duration) {
+	m.t.Helper()
+	before, more := m.out.lines()
+	select {
+	case <-more:
+		lines, _ := m.out.lines()
+		m.t.Errorf("something happened on a sleeping machine: %v", lines[len(before):])
+	case <-time.After(span):
+	}
+}
+
+func TestE2EAbandonedSessionsSleep(t *testing.T) {
+	t.Parallel()
+	const sessions, atOnce = 200, 8
+	m := newMachine(t, servers{"one": nil})
+	m.start(sleepy()...)
+	clients := make([]*client, sessions)
+	todo := make(chan int)
+	var workers sync.WaitGroup
+	for range atOnce {
+		workers.Go(func() {
+			for i := range todo {
+				if err := abandon(clients[i], i); err != nil {
+					t.Errorf("session %d: %v", i, err)
+				}
+			}
+		})
+	}
+	for i := range clients {
+		clients[i] = m.client("one")
+		todo <- i
+	}
+	close(todo)
+	workers.Wait()
+
+	m.asleep()
+	m.await(time.Second, "the end of the last process is told", func(e event) bool { return e.Kind == "process.count" })
+	ids := map[string]bool{}
+	for _, s := range m.ps().Sessions {
+		ids[s.ID] = true
+	}
+	for i, c := range clients {
+		if !ids[c.session] {
+			t.Errorf("session %d has no row any more", i)
+		}
+	}
+	if got := clients[sessions/2].text("count", ""); got != "1" {
+		t.Errorf("the counter of an abandoned session says %s, want 1", got)
+	}
+}
+
+// abandon opens a session, calls once and leaves.
+func abandon(c *client, i int) error {
+	if err := c.open(params); err != nil {
+		return err
+	}
+	want := fmt.Sprintf("text of %d", i)
+	messages, err := c.call("echo", fmt.Sprintf(`{"text":%q}`, want))
+	if err != nil {
+		return err
+	}
+	if got := textOf(messages[len(messages)-1]); got != want {
+		return fmt.Errorf("echo said %q, want %q", got, want)
+	}
+	return nil
+}
+
+func TestE2EOneWakeForManyCallers(t *testing.T) {
+	t.Parallel()
+	const callers = 20
+	starts := filepath.Join(t.TempDir(), "starts")
+	m := newMachine(t, servers{"one": {"-starts", starts}})
+	m.start(sleepy()...)
+	c := m.session("one")
+	c.text("count", "")
+	m.asleep()
+	wakes, started := m.count("box.wake"), strings.Count(read(t, starts), "\n")
+
+	var all sync.WaitGroup
+	for i := range callers {
+		all.Go(func() {
+			// Its own id, whatever the others are, and its own response.
+			id, want := fmt.Sprintf(`"caller-%d"`, i), fmt.Sprintf("text of %d", i)
+			s, err := c.post(c.request(id, "echo", fmt.Sprintf(`{"text":%q}`, want)))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			messages, err := c.follow(t.Context(), s, id)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if len(messages) != 1 || textOf(messages[0]) != want {
+				t.Errorf("request %s got %d messages, the last %s", id, len(messages), messages[len(messages)-1].Raw)
+			}
+		})
+	}
+	all.Wait()
+	if n := m.count("box.wake") - wakes; n != 1 {
+		t.Errorf("%d boxes were started for %d callers, want 1", n, callers)
+	}
+	if n := strings.Count(read(t, starts), "\n") - started; n != 1 {
+		t.Errorf("%d server processes were started for %d callers, want 1", n, callers)
+	}
+}
+
+func TestE2EInterruptLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start()
+	c := m.session("one")
+	gate := filepath.Join(t.TempDir(), "never")
+	s, err := c.post(c.request("1", "work", fmt.Sprintf(`{"gate":%q,"before":1}`, gate)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	if progress, err := s.next(); err != nil || progress.Method != "notifications/progress" {
+		t.Fatalf("the call has begun with %s, %v", progress.Raw, err)
+	}
+
+	if state := m.interrupt(); state.ExitCode() != 0 {
+		t.Errorf("dormouse run ended with %v, want 0", state)
+	}
+	if left := m.processes(); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	// The client comes back, whether it has seen the end of its call or not.
+	m.start()
+	s, err = m.again(c, "one").resume(s.last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	end, err := s.response("1")
+	if err != nil {
+		t.Fatalf("the call that was in flight has no end: %v", err)
+	}
+	if f, err := failureOf(end); err != nil || f.Data.Phase == "" {
+		t.Errorf("the call that was in flight ended in %s, %v, want an error with its phase", end.Raw, err)
+	}
+}
+
+func TestE2ETermLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil, "two": nil})
+	m.start()
+	m.session("one").text("count", "")
+	m.session("two").text("count", "")
+	if err := m.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if state := m.ended(25 * time.Second); state.ExitCode() != 0 {
+		t.Errorf("dormouse run ended with %v, want 0", state)
+	}
+	if left := m.processes(); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestE2EDeleteEndsTheSessionAndItsProcess(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start()
+	gone, stays := m.session("one"), m.session("one")
+	goes, kept := gone.whoami().PID, stays.whoami().PID
+	if status, err := gone.status(http.MethodDelete, ""); err != nil || status != http.StatusNoContent {
+		t.Fatalf("DELETE: status %d, %v, want 204", status, err)
+	}
+	ping := `{"jsonrpc":"2.0","id":1,"method":"ping"}`
+	for _, method := range []string{http.MethodPost, http.MethodGet, http.MethodDelete} {
+		if status, err := gone.status(method, ping); err != nil || status != http.StatusNotFound {
+			t.Errorf("%s after DELETE: status %d, %v, want 404", method, status, err)
+		}
+	}
+	alive := func() (pids []int) {
+		for _, p := range m.those("stdio") {
+			pids = append(pids, p.pid)
+		}
+		return pids
+	}
+	m.eventually(5*time.Second, fmt.Sprintf("process %d has stopped", goes), func() bool { return !slices.Contains(alive(), goes) })
+	if got := stays.whoami().PID; got != kept {
+		t.Errorf("the other session's process was %d and is %d", kept, got)
+	}
+}
+
+// psReport is what dormouse ps --json prints.
+type psReport struct {
+	Running   bool
+	Functions []struct {
+		Name  string
+		PID   int
+		State string
+	}
+	Boxes []struct {
+		Box, Server string
+		PID         int
+		Processes   []struct {
+			PID     int
+			Command string
+		}
+	}
+	Sessions []struct {
+		ID, Server, State, Client string
+		Version                   string `json:"protocol_version"`
+	}
+}
+
+func (m *machine) ps() (r psReport) {
+	m.t.Helper()
+	out, err := m.command("ps", "--json").Output()
+	if err != nil {
+		m.t.Fatalf("dormouse ps: %v", err)
+	}
+	if err := json.Unmarshal(out, &r); err != nil {
+		m.t.Fatalf("dormouse ps printed %s: %v", out, err)
+	}
+	return r
+}

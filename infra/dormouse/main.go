@@ -1,0 +1,52 @@
+// Command dormouse is the command line: it hosts the servers of a servers file
+// on this machine, and shows what runs and which sessions there are.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/dormouse-mcp/dormouse/infra/local"
+)
+
+type commands struct {
+	Run runCommand `cmd:"" help:"Host the servers of a servers file on this machine."`
+	PS  psCommand  `cmd:"" name:"ps" help:"Show functions, boxes, processes and sessions."`
+}
+
+type runCommand struct {
+	Listen     string        `default:"127.0.0.1:8787" help:"Address of the endpoint. Other than loopback: everybody who reaches it may use the servers."`
+	Servers    string        `default:"servers.json" type:"path" help:"The servers file, in the mcpServers form."`
+	Data       string        `default:".dormouse" type:"path" help:"Folder for sessions, events and the ticket secret."`
+	SleepAfter time.Duration `default:"10s" help:"A function process that had nothing to do for this long is stopped."`
+	Idle       time.Duration `default:"120s" help:"A box that had nothing to do for this long says bye; servers may set their own."`
+	Concurrent bool          `help:"Let one function process take 16 invocations at once: lighter under load, but not how Lambda does it."`
+	JSON       bool          `help:"Print events as JSON lines."`
+}
+
+func (c *runCommand) Run() error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	bin, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("where this program is: %w", err)
+	}
+	return local.Run(ctx, local.Config{
+		Listen: c.Listen, Servers: c.Servers, Data: c.Data, SleepAfter: c.SleepAfter, Idle: c.Idle,
+		Concurrent: c.Concurrent, JSON: c.JSON, Programs: filepath.Dir(bin), Environ: os.Environ(),
+		Out: os.Stdout, Log: os.Stderr,
+	})
+}
+
+func main() {
+	var c commands
+	k := kong.Parse(&c, kong.Name("dormouse"), kong.Description("MCP servers that sleep between messages."), kong.UsageOnError())
+	k.FatalIfErrorf(k.Run())
+}

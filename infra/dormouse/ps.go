@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+type psCommand struct {
+	Data string `default:".dormouse" type:"path" help:"Folder that dormouse run was given."`
+	JSON bool   `help:"Print one JSON object."`
+}
+
+// report is what ps prints as JSON. Times are RFC 3339, UTC.
+type report struct {
+	Running bool `json:"running"` // is dormouse run up?
+	local.MachineStatus
+	Sessions []sessionLine `json:"sessions"`
+}
+
+type sessionLine struct {
+	ID          string    `json:"id"`
+	Server      string    `json:"server"`
+	State       string    `json:"state"`
+	Quit        string    `json:"quit,omitempty"`
+	Client      string    `json:"client,omitempty"`
+	Version     string    `json:"protocol_version"`
+	Created     time.Time `json:"created"`
+	LastMessage time.Time `json:"last_message"`
+	Expires     time.Time `json:"expires"`
+}
+
+func (c *psCommand) Run() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var r report
+	var err error
+	if r.MachineStatus, r.Running, err = local.Status(ctx, c.Data); err != nil {
+		return err
+	}
+	if r.Sessions, err = sessions(ctx, c.Data); err != nil {
+		return err
+	}
+	if c.JSON {
+		enc := json.NewEncoder(os.Stdout)
+		enc.SetIndent("", "  ")
+		return enc.Encode(r)
+	}
+	return r.print(os.Stdout, time.Now())
+}
+
+// sessions reads them from the store, which is there whether anything runs or
+// not.
+func sessions(ctx context.Context, data string) ([]sessionLine, error) {
+	path := filepath.Join(data, local.StoreFile)
+	if _, err := os.Stat(path); err != nil {
+		return nil, fmt.Errorf("no sessions in %s: %w; name the folder with --data", data, err)
+	}
+	store, err := sqlitestore.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = store.Close() }()
+	lines := []sessionLine{}
+	for after := session.ID(""); ; {
+		page, err := store.List(ctx, "", after, 1000)
+		if err != nil || len(page) == 0 {
+			return lines, err
+		}
+		for _, s := range page {
+			last, err := lastMessage(ctx, store, s)
+			if err != nil {
+				return nil, err
+			}
+			lines = append(lines, line(s, last))
+		}
+		after = page[len(page)-1].ID
+	}
+}
+
+// lastMessage is when the newest request came: the record itself is written far
+// less often, to save writes.
+func lastMessage(ctx context.Context, store session.Store, s session.Session) (time.Time, error) {
+	newest, err := store.Newest(ctx, s.ID)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if t := newest.Time(); t.After(s.Used) {
+		return t, nil
+	}
+	return s.Used, nil
+}
+
+func line(s session.Session, last time.Time) sessionLine {
+	name, _ := wire.String(wire.Lookup(s.Init, "clientInfo", "name"))
+	return sessionLine{
+		ID: string(s.ID), Server: s.Server, State: string(s.State), Quit: string(s.Quit), Client: name, Version: s.Version,
+		Created: s.Created.UTC(), LastMessage: last.UTC(), Expires: s.Expires.UTC(),
+	}
+}
+
+func (r report) print(out io.Writer, now time.Time) error {
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	say := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
+	if !r.Running {
+		say("dormouse run is not up: 0 processes\n")
+	}
+	if len(r.Functions) > 0 {
+		say("FUNCTION\tPID\tSTATE\tUP\tINVOCATIONS\n")
+		for _, f := range r.Functions {
+			say("%s\t%d\t%s\t%s\t%d\n", f.Name, f.PID, f.State, age(now, f.Since), f.Invocations)
+		}
+		say("\n")
+	}
+	if len(r.Boxes) > 0 {
+		say("BOX\tSERVER\tPID\tUP\tPROCESSES\n")
+		for _, b := range r.Boxes {
+			say("%s\t%s\t%d\t%s\t%d\n", b.Box, b.Server, b.PID, age(now, b.Started), len(b.Processes))
+			for _, p := range b.Processes {
+				say("  %s\t\t%d\t%s\t\n", p.Command, p.PID, age(now, p.Started))
+			}
+		}
+		say("\n")
+	}
+	say("SESSION\tSERVER\tSTATE\tCLIENT\tAGE\tLAST MESSAGE\tENDS IN\n")
+	for _, s := range r.Sessions {
+		state := s.State
+		if s.Quit != "" {
+			state += " (" + s.Quit + ")"
+		}
+		say("%s\t%s\t%s\t%s\t%s\t%s ago\t%s\n", s.ID[:min(12, len(s.ID))], s.Server, state, s.Client,
+			age(now, s.Created), age(now, s.LastMessage), s.Expires.Sub(now).Round(time.Minute))
+	}
+	return w.Flush()
+}
+
+func age(now, since time.Time) time.Duration { return max(0, now.Sub(since)).Round(time.Second) }

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// boxed joins the relay's runner end and the box: neither knows the other.
+type boxed struct {
+	box  *box.Box
+	link *relay.Runner
+	log  *slog.Logger
+}
+
+func newBox(s catalog.Server, log *slog.Logger) *boxed {
+	b := &boxed{log: log}
+	tools := s.ToolTimeout
+	if tools == 0 {
+		tools = -1 // the file's "off" is the box's "no limit"
+	}
+	b.box = box.New(box.Server{
+		Name: s.Name, Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
+		Base: map[string]string{
+			"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME"), "LANG": os.Getenv("LANG"), "TMPDIR": os.Getenv("TMPDIR"),
+		},
+		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, Idle: s.Idle,
+	}, b, log)
+	return b
+}
+
+// live runs until the box is asleep, fenced or told to stop. Processes are stopped
+// while the link is still up, so that open requests get their ends.
+func (b *boxed) live(ctx context.Context) error {
+	ended := make(chan struct{})
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		select {
+		case <-ctx.Done():
+		case <-ended:
+		}
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
+		defer cancel()
+		if err := b.box.Close(stop); err != nil {
+			b.log.Warn("processes did not end in time", "error", err)
+		}
+	}()
+	err := b.link.Run(ctx)
+	close(ended)
+	<-stopped
+	return err
+}
+
+// Deliver implements relay.Executor.
+func (b *boxed) Deliver(d relay.Delivery) {
+	b.box.Deliver(box.Deliver{
+		ID: string(d.ID), Session: string(d.Session), Ticket: d.Ticket, Init: d.Init, Level: d.Level,
+		Subscriptions: d.Subscribed, Raw: d.Raw,
+	})
+}
+
+// Answer implements relay.Executor.
+func (b *boxed) Answer(s session.ID, question string, raw []byte) {
+	b.box.Answer(string(s), question, raw)
+}
+
+// CloseStream implements relay.Executor.
+func (b *boxed) CloseStream(s session.ID, stream session.StreamID) {
+	b.box.CloseStream(string(s), string(stream))
+}
+
+// StopSession implements relay.Executor.
+func (b *boxed) StopSession(s session.ID) { b.box.StopSession(string(s)) }
+
+// Questions implements relay.Executor.
+func (b *boxed) Questions() map[session.ID][]string {
+	open := map[session.ID][]string{}
+	for s, q := range b.box.Questions() {
+		open[session.ID(s)] = q
+	}
+	return open
+}
+
+// IdleSince implements relay.Executor.
+func (b *boxed) IdleSince() (time.Time, bool) { return b.box.IdleSince() }
+
+// Event implements box.Sink.
+func (b *boxed) Event(e box.Event) {
+	b.link.Event(relay.Event{
+		Session: session.ID(e.Session), Stream: session.StreamID(e.Stream), Ticket: e.Ticket, Raw: e.Raw, Final: e.Final,
+	})
+}
+
+// Handshake implements box.Sink.
+func (b *boxed) Handshake(s, ticket, requestedVersion string, result json.RawMessage) {
+	b.link.Status(relay.StatusReport{Session: session.ID(s), Ticket: ticket, Detail: requestedVersion, Handshake: result})
+}
+
+// Process implements box.Sink: the log says what started, ended, and why.
+func (b *boxed) Process(p box.ProcessStatus) {
+	attrs := []any{"session", p.Session, "state", p.State, "pid", p.PID}
+	if p.Phase != "" {
+		attrs = append(attrs, "phase", p.Phase, "detail", p.Detail, "signal", p.Signal, "noise_lines", p.NoiseLines)
+	}
+	if p.ExitCode != nil {
+		attrs = append(attrs, "exit_code", *p.ExitCode)
+	}
+	if p.State == box.Exited {
+		b.log.Warn("process ended", attrs...)
+		return
+	}
+	b.log.Info("process", attrs...)
+}

@@ -1,0 +1,60 @@
+// Command runner is the program of a box: it connects to the relay, runs stdio
+// servers, and ends when there is nothing to do.
+//
+// It exits with 0 after it fell asleep, 3 when it was fenced by a newer runner of
+// the same box, and 1 when it could not do its work.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+const (
+	exitFailed = 1
+	exitFenced = 3
+)
+
+func main() {
+	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	if err := run(log); err != nil {
+		log.Error("the box ended", "code", session.CodeOf(err), "error", err)
+		if errors.Is(err, relay.ErrFenced) {
+			os.Exit(exitFenced)
+		}
+		os.Exit(exitFailed)
+	}
+}
+
+func run(log *slog.Logger) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	server, err := catalog.UnmarshalServer(os.Getenv("DORMOUSE_SERVER"))
+	if err != nil {
+		return fmt.Errorf("DORMOUSE_SERVER: %w", err)
+	}
+	gen, err := strconv.ParseInt(os.Getenv(relay.EnvGeneration), 10, 64)
+	if err != nil {
+		return fmt.Errorf("%s: %w", relay.EnvGeneration, err)
+	}
+	b := newBox(server, log)
+	b.link = relay.NewRunner(relay.RunnerConfig{
+		URL: os.Getenv("DORMOUSE_RELAY_URL"), Box: session.BoxID(os.Getenv(relay.EnvBox)), Gen: session.Generation(gen),
+		Token: os.Getenv(relay.EnvToken), Task: os.Getenv("DORMOUSE_BOX_TASK"), Idle: server.Idle, Executor: b, Log: log,
+	})
+	return b.live(ctx)
+}
+
+// stopTime is what processes get to end; more than the box's own SIGTERM grace.
+const stopTime = 8 * time.Second

@@ -1,0 +1,399 @@
+package box
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// Deliver is one client message, or a batch of them, to execute.
+type Deliver struct {
+	ID      string // deliver id: the name of the request stream it opens
+	Session string
+	Ticket  string // opaque: comes back with the events
+
+	// Init, Level and Subscriptions are what a process must be told that is started
+	// for this session now or later: the params of the client's own initialize (nil:
+	// those of a client without capabilities), the last log level set ("": none), and
+	// the URIs it has subscribed to.
+	Init          json.RawMessage
+	Level         string
+	Subscriptions []string
+
+	// Raw is one JSON-RPC message or a non-empty array of them, requests and
+	// notifications. The box takes it over.
+	Raw []byte
+}
+
+// Event is one message of a server, or an error the box ends a request with.
+type Event struct {
+	Session string
+	Stream  string // deliver id of the request stream, "" for the common stream
+	Ticket  string // that of the delivery; on the common stream the session's newest
+	Raw     []byte // one line of JSON without its end; the receiver owns it
+	Final   bool   // the last event of the request stream
+}
+
+// ProcessState is how far a process is in its life.
+type ProcessState string
+
+// The states. A process is reported as started, ready, and stopped or exited, in
+// this order; one that cannot be started is reported as exited only.
+const (
+	Started ProcessState = "started" // it runs and is to answer initialize
+	Ready   ProcessState = "ready"   // the handshake is over
+	Stopped ProcessState = "stopped" // it was idle, or its session or the box has ended
+	Exited  ProcessState = "exited"  // it failed
+)
+
+// ProcessStatus says what became of a process. No value in it holds a secret of the
+// server's environment.
+type ProcessStatus struct {
+	Session string
+	Ticket  string // the newest of the session
+	State   ProcessState
+	Phase   Phase  // in which it failed, "" if it did not
+	Detail  string // a sentence on why, "" if it did not fail
+	PID     int    // 0 if it never ran
+	Since   time.Time
+
+	ExitCode *int   // nil while it runs, and when Signal is set
+	Signal   string // such as SIGKILL
+	Stderr   string // the end of it, up to 4,000 characters; only when it has ended
+	// NoiseLines counts the lines of its stdout that were no messages.
+	NoiseLines int64
+}
+
+// Inflight is a delivery that owes the last event of its request stream.
+type Inflight struct {
+	ID, Session, Ticket string
+	Since               time.Time // when it came
+}
+
+// Counts is what a box has left out, since it was made.
+type Counts struct {
+	Noise    int64 // lines of servers that were no messages
+	Oversize int64 // lines of servers over the limit
+	Late     int64 // messages of servers for something that is over
+	Unknown  int64 // messages of clients for something that is not there
+}
+
+// Sink takes what comes out of a box. Its methods are called by goroutines of the
+// box, for one session in order and one after the other, and may call the box. A
+// method that blocks holds up its session, and in the end the processes of it,
+// which are not read any more; it holds up nobody else.
+type Sink interface {
+	Event(Event)
+	// Handshake hands over the result a fresh process gave to initialize, and the
+	// protocol version it was asked for. The box keeps using result.
+	Handshake(session, ticket, requestedVersion string, result json.RawMessage)
+	Process(ProcessStatus)
+}
+
+// Box hosts one server for one tenant, with a process for each session. It is safe
+// for concurrent use, and its methods do not block on processes or the [Sink],
+// apart from Close.
+type Box struct {
+	server Server
+	sink   Sink
+	log    *slog.Logger
+	hide   *redactor
+
+	// mu guards everything below, with all sessions and processes. It is held for
+	// work on tables and for copying messages, never during a system call that may
+	// wait, a call of the sink or the parsing of a message.
+	mu       sync.Mutex
+	sessions map[string]*session
+	closed   bool
+	used     time.Time // when a client, or a call of one, last did something
+	counts   Counts
+	active   int           // processes and calls of the sink under way
+	over     chan struct{} // not nil when Close waits: closed when active is zero
+}
+
+// New makes a box. Nothing runs before the first Deliver. log may be nil.
+func New(s Server, k Sink, log *slog.Logger) *Box {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Box{
+		server: s.withDefaults(), sink: k, log: log, hide: newRedactor(s.Env),
+		sessions: map[string]*session{}, used: time.Now(),
+	}
+}
+
+// Deliver executes a message. Each request in it ends in an event of the stream
+// d.ID, the last of them with Final; without requests there is no such event. It
+// returns at once: failures are events. A delivery whose id is in flight in its
+// session is dropped.
+//
+// Responses do not come this way but through Answer, and are dropped.
+func (b *Box) Deliver(d Deliver) {
+	msgs, _, err := wire.ParseBody(d.Raw)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.touch()
+	s := b.session(d.Session)
+	defer s.tidy()
+	if s.hasStream(d.ID) {
+		b.counts.Unknown++
+		b.log.Warn("delivery twice, dropped", "server", b.server.Name, "session", s.id, "stream", d.ID)
+		return
+	}
+	s.note(d)
+	st := &stream{id: d.ID, ticket: d.Ticket, came: b.used}
+	if err != nil {
+		s.event(st, invalid(msgs, err), true)
+		return
+	}
+	st.open = len(requests(msgs))
+	if b.closed {
+		for _, m := range requests(msgs) {
+			st.open--
+			s.event(st, b.unavailable("the box is shut down, try again").response(m.ID), st.open == 0)
+		}
+		return
+	}
+	b.execute(s, st, msgs)
+}
+
+// execute gives messages to the process of the session, which is started if one of
+// them is for it.
+func (b *Box) execute(s *session, st *stream, msgs []wire.Message) {
+	p := s.current
+	if p == nil && slices.ContainsFunc(msgs, forProcess) {
+		p = s.start()
+	}
+	if p != nil {
+		p.touch()
+	}
+	for _, m := range msgs {
+		switch m.Kind {
+		case wire.Request:
+			s.request(p, st, m)
+		case wire.Notification:
+			s.notification(p, m)
+		case wire.Response:
+			b.counts.Unknown++
+		}
+	}
+}
+
+// forProcess reports whether a process must be there to take m.
+func forProcess(m wire.Message) bool {
+	switch m.Kind {
+	case wire.Request:
+		return true
+	case wire.Notification:
+		return m.Method != wire.NotifyInitialized && m.Method != wire.NotifyCancelled
+	default:
+		return false
+	}
+}
+
+func requests(msgs []wire.Message) []wire.Message {
+	var found []wire.Message
+	for _, m := range msgs {
+		if m.Kind == wire.Request {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+// invalid answers a delivery that is no message, under its id if it has one.
+func invalid(msgs []wire.Message, err error) []byte {
+	var id json.RawMessage
+	if len(msgs) == 1 {
+		id = msgs[0].ID
+	}
+	var e *wire.Error
+	if !errors.As(err, &e) {
+		e = &wire.Error{Code: wire.CodeInvalidRequest, Message: "message cannot be read"}
+	}
+	return wire.ErrorResponse(id, e)
+}
+
+// Answer hands over a client's response to a question, which is a request of the
+// server that went out under an id of the box. One for a question that is not open
+// is dropped.
+func (b *Box) Answer(session, question string, raw []byte) {
+	m, err := wire.Parse(raw)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.touch()
+	if s := b.sessions[session]; s != nil && err == nil {
+		for _, p := range s.live {
+			if p.conv.answer(question, m) {
+				return
+			}
+		}
+	}
+	b.counts.Unknown++
+}
+
+// CloseStream says that a stream is closed for good: its requests are cancelled,
+// and what the server still says for them goes nowhere. An event that is on its way
+// to the sink already may still arrive.
+func (b *Box) CloseStream(session, stream string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.sessions[session]; s != nil {
+		s.closeStream(stream)
+	}
+}
+
+// StopSession says that a session has ended: its process is stopped. What was in
+// flight ends with an error if the process does not answer on its way out.
+func (b *Box) StopSession(session string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.sessions[session]; s != nil {
+		s.stop(b.unavailable("the session was ended"))
+	}
+}
+
+// Questions lists for each session the questions that have no answer yet, in the
+// order in which they were asked.
+func (b *Box) Questions() map[string][]string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	open := map[string][]string{}
+	for id, s := range b.sessions {
+		for _, p := range s.live {
+			if q := p.conv.openQuestions(); q != nil {
+				open[id] = append(open[id], q...)
+			}
+		}
+	}
+	return open
+}
+
+// Open lists the deliveries with requests in flight, oldest first.
+func (b *Box) Open() []Inflight {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var all []Inflight
+	for _, s := range b.sessions {
+		all = append(all, s.inflight()...)
+	}
+	slices.SortFunc(all, func(x, y Inflight) int {
+		return cmp.Or(x.Since.Compare(y.Since), cmp.Compare(x.ID, y.ID))
+	})
+	return all
+}
+
+// IdleSince is when a client, or a request of one, last did something. ok is true
+// only if no request is in flight, no process is being started, no question is open
+// and the sink has taken everything.
+func (b *Box) IdleSince() (since time.Time, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.sessions {
+		if s.busy() {
+			return time.Time{}, false
+		}
+	}
+	return b.used, true
+}
+
+// Processes lists what runs, also what is being stopped, by session.
+func (b *Box) Processes() []ProcessStatus {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var all []ProcessStatus
+	for _, id := range slices.Sorted(maps.Keys(b.sessions)) {
+		for _, p := range b.sessions[id].live {
+			if p.child != nil {
+				all = append(all, p.status(p.state, nil))
+			}
+		}
+	}
+	return all
+}
+
+// Counts returns what was left out so far.
+func (b *Box) Counts() Counts {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.counts
+}
+
+// Close stops all processes and returns when they are gone, with everything in
+// their groups, and the sink has taken their last events. That takes no longer than
+// the slowest of them: six seconds and a moment. Requests that are in flight end a
+// second after the call at the latest, and those that come later at once; both with
+// phase box_unavailable. When ctx ends first, the processes are killed and its cause
+// is returned.
+func (b *Box) Close(ctx context.Context) error {
+	over := b.shut()
+	select {
+	case <-over:
+		return nil
+	case <-ctx.Done():
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.sessions {
+		for _, p := range s.live {
+			if p.child != nil {
+				p.child.signal(syscall.SIGKILL)
+			}
+		}
+	}
+	return fmt.Errorf("stop server %q in time: %w", b.server.Name, context.Cause(ctx))
+}
+
+func (b *Box) shut() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	for _, s := range b.sessions {
+		s.stop(b.unavailable("the box is shut down, try again"))
+	}
+	if b.over == nil {
+		b.over = make(chan struct{})
+		b.enter()
+		b.leave()
+	}
+	return b.over
+}
+
+// # For sessions and processes; mu is held
+
+func (b *Box) session(id string) *session {
+	s := b.sessions[id]
+	if s == nil {
+		s = &session{box: b, id: id}
+		s.room.L = &b.mu
+		b.sessions[id] = s
+	}
+	return s
+}
+
+func (b *Box) touch() { b.used = time.Now() }
+
+func (b *Box) enter() { b.active++ }
+
+func (b *Box) leave() {
+	b.active--
+	if b.active == 0 && b.over != nil {
+		select {
+		case <-b.over: // a message came after Close
+		default:
+			close(b.over)
+		}
+	}
+}
+
+func (b *Box) unavailable(why string) *fault { return b.server.fault(PhaseBoxUnavailable, "%s", why) }

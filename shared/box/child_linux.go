@@ -1,0 +1,32 @@
+package box
+
+import (
+	"errors"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// attributes puts the process into a group of its own, and has the kernel kill it
+// when the runner dies without having stopped it. The signal comes with the death
+// of the thread that started the process; the Go runtime keeps its threads.
+func attributes() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}
+
+// reap waits for the process. It looks before it reaps: as long as the process is a
+// zombie its pid is taken, so the group that is killed is no other.
+func (c *child) reap() {
+	for {
+		err := unix.Waitid(unix.P_PID, c.pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.killGroup()
+	// Its error is the exit status once more.
+	_ = c.cmd.Wait()
+	c.reaped = true
+}

@@ -1,0 +1,21 @@
+//go:build !linux
+
+package box
+
+import "syscall"
+
+// attributes puts the process into a group of its own. Without Linux it outlives a
+// runner that is killed, until it finds its stdin closed.
+func attributes() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true}
+}
+
+// reap waits for the process, and kills what is left of its group right after.
+func (c *child) reap() {
+	// Its error is the exit status once more.
+	_ = c.cmd.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reaped = true
+	c.killGroup()
+}

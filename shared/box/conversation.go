@@ -1,0 +1,372 @@
+package box
+
+import (
+	"cmp"
+	"container/list"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// Limits of what one process may have open, so that neither side can fill the
+// memory of the box. Real ones have a handful.
+const (
+	maxRequests  = 1024 // of the client, in flight
+	maxQuestions = 1024 // of the server, unanswered
+	maxID        = 1024 // bytes of an id or progress token
+)
+
+// conversation is what a box has to remember of one process to let a client talk
+// with it: whose request is whose, and which stream each message goes to. It is
+// pure: no I/O, no clock, no goroutines and no lock; its owner has one.
+//
+// Ids of clients never reach the process: every request gets a number, which is its
+// id and its progress token there. So neither equal ids of two clients nor of a
+// cancelled request and a new one can be mixed up.
+type conversation struct {
+	// send writes a line to the process, event says one to the client. A nil stream
+	// is the common one. They are called with slices that nobody changes any more.
+	send  func(number int64, line []byte) bool
+	event func(to *stream, raw []byte, final bool)
+	// quiet is called when neither side waits for the other any more.
+	quiet func()
+
+	last      int64 // number given to a request
+	requests  map[int64]*request
+	byID      map[string]*request // by the key of the client's id
+	passed    *list.List          // of *request: those the process knows, oldest first
+	questions map[string]*question
+	asked     map[string]*question // by the key of the server's id
+	questionN int64
+}
+
+// stream is the request stream of one delivery.
+type stream struct {
+	id, ticket string
+	came       time.Time
+	open       int // requests without an end
+}
+
+// request is a client's request in flight.
+type request struct {
+	number int64
+	id     json.RawMessage // as the client wrote it
+	token  json.RawMessage // its progress token, nil for none
+	method string
+	stream *stream
+	passed *list.Element // nil while the process does not know it
+	timer  *time.Timer   // its deadline, nil for none
+}
+
+// question is a server's request to the client that has no answer yet.
+type question struct {
+	visible string // id the client sees
+	id      json.RawMessage
+	order   int64
+	call    *request // that it belongs to, nil on the common stream
+}
+
+func newConversation(send func(int64, []byte) bool, event func(*stream, []byte, bool), quiet func()) *conversation {
+	return &conversation{
+		send: send, event: event, quiet: quiet,
+		requests: map[int64]*request{}, byID: map[string]*request{}, passed: list.New(),
+		questions: map[string]*question{}, asked: map[string]*question{},
+	}
+}
+
+// number draws a number that no request of this process has had.
+func (c *conversation) number() int64 {
+	c.last++
+	return c.last
+}
+
+// idle reports whether neither side waits for the other.
+func (c *conversation) idle() bool { return len(c.requests) == 0 && len(c.questions) == 0 }
+
+// # From the client
+
+// add takes a request of the client into the table, or says why not.
+func (c *conversation) add(st *stream, m wire.Message) (*request, *wire.Error) {
+	key := idKey(m.ID)
+	token := wire.Lookup(m.Params, "_meta", wire.MetaProgressToken)
+	switch {
+	case len(m.ID) > maxID || len(token) > maxID:
+		return nil, &wire.Error{Code: wire.CodeInvalidRequest, Message: fmt.Sprintf("request id or progress token of more than %d bytes", maxID)}
+	case c.byID[key] != nil:
+		return nil, &wire.Error{Code: wire.CodeInvalidRequest, Message: "duplicate request id"}
+	}
+	if idKey(token) == "" {
+		token = nil // neither string nor number: the server may make of it what it likes
+	}
+	r := &request{number: c.number(), id: m.ID, token: token, method: m.Method, stream: st}
+	c.requests[r.number], c.byID[key] = r, r
+	return r, nil
+}
+
+// pass sends a request of the table to the process. It is false when the process
+// has not read enough of what was sent before.
+func (c *conversation) pass(r *request, raw []byte) bool {
+	number := strconv.AppendInt(nil, r.number, 10)
+	line, _ := wire.Replace(raw, number, "id")
+	if r.token != nil {
+		line, _ = wire.Replace(line, number, "params", "_meta", wire.MetaProgressToken)
+	}
+	return c.send(r.number, wire.Compact(line))
+}
+
+// known marks a request as one the process may have read. Before, nothing the
+// process says can belong to it.
+func (c *conversation) known(r *request) {
+	if r.passed == nil {
+		r.passed = c.passed.PushBack(r)
+	}
+}
+
+// cancel ends the request that a client's notifications/cancelled names, and tells
+// the process. It returns nil if there is no such request here.
+func (c *conversation) cancel(m wire.Message) *request {
+	r := c.byID[idKey(wire.Lookup(m.Params, "requestId"))]
+	if r == nil || r.method == wire.MethodInitialize {
+		return nil // initialize must not be cancelled (MCP 2025-11-25, basic/utilities/cancellation)
+	}
+	if r.passed != nil {
+		line, _ := wire.Replace(m.Raw, strconv.AppendInt(nil, r.number, 10), "params", "requestId")
+		c.send(0, wire.Compact(line))
+	}
+	c.end(r, wire.ErrorResponse(r.id, &wire.Error{Code: wire.CodeCancelled, Message: "request cancelled by the client"}))
+	return r
+}
+
+// tellCancelled has the process stop working for a request that ends otherwise.
+func (c *conversation) tellCancelled(r *request, reason string) {
+	if r.passed == nil {
+		return
+	}
+	c.send(0, wire.NewNotification(wire.NotifyCancelled, fmt.Appendf(nil, `{"requestId":%d,"reason":%q}`, r.number, reason)))
+}
+
+// answer passes the client's response to an open question. It is false when there
+// is no such question, or m is no response to it.
+func (c *conversation) answer(visible string, m wire.Message) bool {
+	q := c.questions[visible]
+	if q == nil || m.Kind != wire.Response {
+		return false
+	}
+	line, ok := wire.Replace(m.Raw, q.id, "id")
+	if ok {
+		c.send(0, wire.Compact(line))
+		c.forget(q)
+	}
+	return ok
+}
+
+// # From the process
+
+// response passes a response of the process to the client that waits for it. It is
+// false when none does: the request was cancelled, or there never was one.
+func (c *conversation) response(m wire.Message) bool {
+	r := c.request(m.ID)
+	if r == nil {
+		return false
+	}
+	raw, _ := wire.Replace(m.Raw, r.id, "id")
+	c.end(r, raw)
+	return true
+}
+
+// request finds the request in flight that the process calls by this id.
+func (c *conversation) request(id json.RawMessage) *request {
+	n, err := strconv.ParseInt(string(id), 10, 64)
+	if err != nil {
+		return nil
+	}
+	r := c.requests[n]
+	if r == nil || r.passed == nil {
+		return nil
+	}
+	return r
+}
+
+// ask passes a request of the process to the client, as a question under an id that
+// is unique in the session for ever and that nobody can guess. It is false when
+// there are too many.
+func (c *conversation) ask(m wire.Message) bool {
+	if len(c.questions) >= maxQuestions || len(m.ID) > maxID {
+		return false
+	}
+	c.questionN++
+	q := &question{visible: "q-" + uuid.NewString(), id: m.ID, order: c.questionN, call: c.newest()}
+	c.questions[q.visible], c.asked[idKey(m.ID)] = q, q
+	raw, _ := wire.Replace(m.Raw, json.RawMessage(`"`+q.visible+`"`), "id")
+	c.event(q.stream(), raw, false)
+	return true
+}
+
+// notification passes a notification of the process to the stream it belongs to.
+// It is false when it belongs to something that is over.
+func (c *conversation) notification(m wire.Message) bool {
+	switch m.Method {
+	case wire.NotifyProgress:
+		return c.progress(m)
+	case wire.NotifyCancelled:
+		return c.withdraw(m)
+	case wire.NotifyMessage:
+		if r := c.newest(); r != nil {
+			c.event(r.stream, m.Raw, false)
+			return true
+		}
+	}
+	c.event(nil, m.Raw, false)
+	return true
+}
+
+func (c *conversation) progress(m wire.Message) bool {
+	token := wire.Lookup(m.Params, wire.MetaProgressToken)
+	n, err := strconv.ParseInt(string(token), 10, 64)
+	if err != nil || n < 1 || n > c.last {
+		c.event(nil, m.Raw, false) // no token of ours
+		return true
+	}
+	r := c.request(token)
+	if r == nil || r.token == nil {
+		return false
+	}
+	raw, _ := wire.Replace(m.Raw, r.token, "params", wire.MetaProgressToken)
+	c.event(r.stream, raw, false)
+	return true
+}
+
+// withdraw passes on that the process no longer wants an answer to a question.
+func (c *conversation) withdraw(m wire.Message) bool {
+	q := c.asked[idKey(wire.Lookup(m.Params, "requestId"))]
+	if q == nil {
+		return false
+	}
+	raw, _ := wire.Replace(m.Raw, json.RawMessage(`"`+q.visible+`"`), "params", "requestId")
+	c.event(q.stream(), raw, false)
+	c.forget(q)
+	return true
+}
+
+// newest is the request that what the process says by itself belongs to: of those
+// it knows the last one, nil for none.
+func (c *conversation) newest() *request {
+	if e := c.passed.Back(); e != nil {
+		r, _ := e.Value.(*request)
+		return r
+	}
+	return nil
+}
+
+// # Ends
+
+// end gives a request its last event and forgets it with all that belonged to it.
+// The event is the last one of the stream when no other request of the delivery is
+// open.
+func (c *conversation) end(r *request, raw []byte) {
+	c.drop(r)
+	r.stream.open--
+	c.event(r.stream, raw, r.stream.open == 0)
+}
+
+// endAll ends all requests and forgets all questions.
+func (c *conversation) endAll(f *fault) {
+	for _, r := range c.inOrder() {
+		c.end(r, f.response(r.id))
+	}
+	clear(c.questions)
+	clear(c.asked)
+}
+
+// drop forgets a request without a word to the client.
+func (c *conversation) drop(r *request) {
+	delete(c.requests, r.number)
+	delete(c.byID, idKey(r.id))
+	if r.passed != nil {
+		c.passed.Remove(r.passed)
+	}
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+	for _, q := range c.questions {
+		if q.call == r {
+			c.remove(q)
+		}
+	}
+	c.settle()
+}
+
+// forget closes a question.
+func (c *conversation) forget(q *question) {
+	c.remove(q)
+	c.settle()
+}
+
+func (c *conversation) remove(q *question) {
+	delete(c.questions, q.visible)
+	if key := idKey(q.id); c.asked[key] == q {
+		delete(c.asked, key)
+	}
+}
+
+func (c *conversation) settle() {
+	if c.idle() {
+		c.quiet()
+	}
+}
+
+// inOrder lists the requests in the order in which they came.
+func (c *conversation) inOrder() []*request {
+	var all []*request
+	for _, r := range c.requests {
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b *request) int { return cmp.Compare(a.number, b.number) })
+	return all
+}
+
+// openQuestions lists the ids clients see, in the order in which they were asked.
+func (c *conversation) openQuestions() []string {
+	var all []*question
+	for _, q := range c.questions {
+		all = append(all, q)
+	}
+	slices.SortFunc(all, func(a, b *question) int { return cmp.Compare(a.order, b.order) })
+	var ids []string
+	for _, q := range all {
+		ids = append(ids, q.visible)
+	}
+	return ids
+}
+
+func (q *question) stream() *stream {
+	if q.call == nil {
+		return nil
+	}
+	return q.call.stream
+}
+
+// idKey is equal for ids that are the same by [wire.SameID], "" for what is no id.
+func idKey(id json.RawMessage) string {
+	if len(id) == 0 {
+		return ""
+	}
+	if s, ok := wire.String(id); ok {
+		if strings.ContainsRune(s, utf8.RuneError) {
+			return "b" + string(id)
+		}
+		return "s" + s
+	}
+	if id[0] == '-' || id[0] >= '0' && id[0] <= '9' {
+		return "n" + string(id)
+	}
+	return ""
+}

@@ -1,0 +1,88 @@
+package box
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// Phase says at which step of a hosted server's life something went wrong. The
+// list is closed, and the same wherever a failure is told: in the data of JSON-RPC
+// errors, in a [ProcessStatus], in logs.
+type Phase string
+
+// The phases, in the order in which a box goes through them. This package tells
+// process_start, mcp_init, runtime, tool_call and box_unavailable.
+const (
+	PhaseSessionCreate  Phase = "session_create"  // no place for the session could be made
+	PhaseDepInstall     Phase = "dep_install"     // the server's dependencies could not be installed
+	PhaseProcessStart   Phase = "process_start"   // the process did not start, or ended having said nothing
+	PhaseRelayConnect   Phase = "relay_connect"   // the box could not reach the host
+	PhaseMCPInit        Phase = "mcp_init"        // the server refused initialize, or did not answer it
+	PhaseRuntime        Phase = "runtime"         // the process failed after it was ready
+	PhaseToolCall       Phase = "tool_call"       // one call failed, the process goes on
+	PhaseBoxUnavailable Phase = "box_unavailable" // the box is not there, or is going away
+)
+
+// Failure is the member data of the JSON-RPC errors that a box makes itself. No
+// value in it holds a secret of the server's environment.
+type Failure struct {
+	Phase  Phase  `json:"phase"`
+	Server string `json:"server"`
+
+	// How the process ended, if it has: one of the two.
+	ExitCode *int   `json:"exit_code,omitempty"`
+	Signal   string `json:"signal,omitempty"` // such as SIGKILL
+
+	// Stderr is the end of what the process wrote there, up to 4,000 characters.
+	Stderr string `json:"stderr,omitempty"`
+	// NoiseLines counts the lines of its stdout that were no messages.
+	NoiseLines int64 `json:"noise_lines,omitempty"`
+	// Since is when the process was started, zero if it never was.
+	Since time.Time `json:"since,omitzero"`
+
+	// ServerError is the error with which the server refused initialize.
+	ServerError *ServerError `json:"server_error,omitempty"`
+
+	// Limit is the limit that was met, in the unit of the setting, and Setting the
+	// name of the one that moves it ("" for one that is fixed).
+	Limit   float64 `json:"limit,omitempty"`
+	Setting string  `json:"setting,omitempty"`
+}
+
+// ServerError is a JSON-RPC error that a server answered, without its data.
+type ServerError struct {
+	Code    int64  `json:"code"`
+	Message string `json:"message"`
+}
+
+// fault is why requests end without a response of the server.
+type fault struct {
+	message string
+	data    Failure
+}
+
+// response is the error response that ends the request with this id.
+func (f *fault) response(id json.RawMessage) []byte {
+	return wire.ErrorResponse(id, &wire.Error{Code: wire.CodeInternal, Message: f.message, Data: f.data})
+}
+
+func (s Server) fault(p Phase, format string, args ...any) *fault {
+	return &fault{
+		message: fmt.Sprintf("server %q: ", s.Name) + fmt.Sprintf(format, args...),
+		data:    Failure{Phase: p, Server: s.Name},
+	}
+}
+
+// refusal reads the error of a server, which may hold anything.
+func refusal(raw json.RawMessage, hide *redactor) *ServerError {
+	e := &ServerError{}
+	if text, ok := wire.String(wire.Lookup(raw, "message")); ok {
+		e.Message = hide.text(text)
+	}
+	// A code that is no integer stays zero.
+	_ = json.Unmarshal(wire.Lookup(raw, "code"), &e.Code)
+	return e
+}

@@ -1,0 +1,355 @@
+package box
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+func TestServerThatExitsAtOnceSaysWhy(t *testing.T) {
+	t.Parallel()
+	begin := time.Now().Add(-time.Second)
+	r := newRig(t, "exits", func(s *Server) { s.Env["API_KEY"] = "sk-123456789" })
+	a, b := r.call(`"a"`, "echo", "1"), r.call(`"b"`, "echo", "1")
+	for _, d := range []string{a, b} {
+		_, message, code, data := r.failure(d)
+		if want := `server "fake": exited with code 127 before it answered initialize: no module named mcp, key ***`; message != want || code != -32603 {
+			t.Errorf("got %d %q, want %q", code, message, want)
+		}
+		if data.Since.Before(begin) {
+			t.Errorf("since is %s", data.Since)
+		}
+		data.Since = time.Time{}
+		code127 := 127
+		want := Failure{Phase: PhaseProcessStart, Server: "fake", ExitCode: &code127, Stderr: "first line\nno module named mcp, key ***"}
+		if diff := cmp.Diff(want, data); diff != "" {
+			t.Errorf("data (-want +got):\n%s", diff)
+		}
+	}
+	s := r.state(t, Exited)
+	if s.Phase != PhaseProcessStart || s.ExitCode == nil || *s.ExitCode != 127 || s.PID == 0 || !strings.HasSuffix(s.Stderr, "key ***") {
+		t.Errorf("the end is told as %+v", s)
+	}
+}
+
+func TestServerThatSpokeBeforeItExitedFailedInTheHandshake(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "speaks then exits")
+	if _, _, _, data := r.failure(r.call("1", "echo", "1")); data.Phase != PhaseMCPInit {
+		t.Errorf("phase is %s", data.Phase)
+	}
+	if e := r.event(t, ""); string(wire.Lookup(e.Raw, "params", "data")) != `"hello"` {
+		t.Errorf("what it said is %s", e.Raw)
+	}
+}
+
+func TestCommandThatCannotRunFailsAtOnce(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	plain := filepath.Join(dir, "plain")
+	if err := os.WriteFile(plain, []byte("#!/bin/sh\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	noInterpreter := filepath.Join(dir, "script")
+	if err := os.WriteFile(noInterpreter, []byte("#!/does/not/exist\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, command, cwd, want string
+	}{
+		{"unknown name", "no-such-program", "", "command no-such-program not found in PATH /bin:/usr/bin"},
+		{"unknown path", "/no/such/program", "", "no such file or directory"},
+		{"not executable", plain, "", "is not executable"},
+		{"not executable in PATH", "plain", "PATH", "is not executable"},
+		{"directory", dir, "", "is a directory"},
+		{"arguments in the command", "npx -y server", "", "put arguments into args"},
+		{"no interpreter", noInterpreter, "", "no such file or directory"},
+		{"empty", "", "", "command of the server is empty"},
+		{"no cwd", "/bin/sh", "/no/such/dir", "cwd of the server"},
+		{"cwd is a file", "/bin/sh", plain, "is not a directory"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, "", func(s *Server) {
+				s.Command, s.Cwd, s.Base = c.command, c.cwd, map[string]string{"PATH": "/bin:/usr/bin"}
+				if c.cwd == "PATH" {
+					s.Cwd, s.Base["PATH"] = "", dir
+				}
+			})
+			_, message, _, data := r.failure(r.call("1", "echo", "1"))
+			if data.Phase != PhaseProcessStart || !strings.Contains(message, c.want) || !strings.HasPrefix(message, `server "fake": cannot be started: `) {
+				t.Errorf("got %q %+v, want %q", message, data, c.want)
+			}
+			if s := r.state(t, Exited); s.PID != 0 || s.Phase != PhaseProcessStart || s.Detail != message {
+				t.Errorf("the end is told as %+v", s)
+			}
+		})
+	}
+}
+
+func TestProcessThatDiesEndsWhatIsOpenAndTheNextMessageStartsAnother(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	first := r.result(r.call("1", "pid", "0"))
+	hang := r.call("2", "hang", "0")
+	batch := r.deliver(`[{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"hang"}},{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"die"}}]`)
+	for _, d := range []string{hang, batch} {
+		_, message, _, data := r.failure(d)
+		if message != `server "fake": exited with code 3: out of cheese` || data.Phase != PhaseRuntime || *data.ExitCode != 3 {
+			t.Errorf("%s ends with %q %+v", d, message, data)
+		}
+	}
+	if e := r.event(t, batch); e.Final || string(wire.Lookup(e.Raw, "id")) != "3" {
+		t.Errorf("the first of the batch ends with final=%v %s", e.Final, e.Raw)
+	}
+	if second := r.result(r.call("5", "pid", "0")); string(second) == string(first) {
+		t.Errorf("process %s answers again", second)
+	}
+}
+
+func TestProcessKilledBySignalNamesIt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	_, message, _, data := r.failure(r.call("1", "die by signal", "0"))
+	if message != `server "fake": was killed by SIGKILL` || data.Signal != "SIGKILL" || data.ExitCode != nil || data.Phase != PhaseRuntime {
+		t.Errorf("got %q %+v", message, data)
+	}
+}
+
+func TestAnswersInFlightAreDrainedAtEOF(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "answers at eof")
+	d := r.call("1", "answer at eof", "0")
+	r.result(r.call("2", "echo", "0"))
+	r.StopSession("s") // its stdin ends
+	if got := string(wire.Lookup(r.result(d), "at")); got != `"eof"` {
+		t.Errorf("got %s", got)
+	}
+	// Told before the end of the process is.
+	for _, v := range r.past {
+		if s, ok := v.(ProcessStatus); ok && s.State == Stopped {
+			t.Error("the end of the process was told first")
+		}
+	}
+	r.state(t, Stopped)
+}
+
+func TestLargeOutputBeforeTheExitIsNotLost(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "", func(s *Server) {
+		s.Command = "/bin/sh"
+		// Answers initialize (1), then the first call (2) with much more than a pipe
+		// holds, and is gone at once.
+		s.Args = []string{"-c", `read a; echo '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}'; read b; read c
+			printf '{"jsonrpc":"2.0","id":2,"result":"'; head -c 3000000 /dev/zero | tr '\0' x; printf '"}'; exit 5`}
+	})
+	if got := r.result(r.call("1", "echo", "1")); len(got) != 3000002 {
+		t.Errorf("%d bytes came", len(got))
+	}
+	if s := r.state(t, Exited); *s.ExitCode != 5 {
+		t.Errorf("the end is told as %+v", s)
+	}
+}
+
+func TestServerThatClosesAPipeAndStaysIsEnded(t *testing.T) {
+	t.Parallel()
+	for _, tool := range []string{"close stdout", "close stdin"} {
+		t.Run(tool, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, "normal")
+			hang := r.call("1", "hang", "0")
+			r.call("2", tool, "0")
+			pid := r.state(t, Ready).PID
+			if tool == "close stdin" {
+				r.final(t, "d2")
+				r.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`) // finds out
+			}
+			_, message, _, data := r.failure(hang)
+			if message != `server "fake": closed its stdin or stdout and did not exit` || data.Phase != PhaseRuntime {
+				t.Errorf("got %q %+v", message, data)
+			}
+			if s := r.state(t, Exited); s.PID != pid || s.Signal != "SIGTERM" {
+				t.Errorf("the end is told as %+v", s)
+			}
+		})
+	}
+}
+
+func TestServerThatDoesNotReadGetsABoundedQueue(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal", func(s *Server) { s.ToolTimeout = -1 })
+	r.result(r.call("1", "stop reading", "0"))
+	long := `"` + strings.Repeat("x", 4<<20) + `"`
+	var refused int
+	for i := range 9 {
+		r.call(strconv.Itoa(10+i), "echo", long)
+	}
+	_, message, _, data := r.failure("d10") // the ninth: the first is being written, and counts
+	if message != `server "fake": does not read its input: 32 MiB wait for it` || data.Phase != PhaseRuntime {
+		t.Errorf("got %q %+v after %d", message, data, refused)
+	}
+	// Others do not notice.
+	r.Deliver(Deliver{ID: "other", Session: "other", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)})
+	r.result("other")
+}
+
+func TestMessagesForAProcessThatStartsAreBoundedToo(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "silent")
+	long := `"` + strings.Repeat("x", 4<<20) + `"`
+	for i := range 9 {
+		r.call(strconv.Itoa(i), "echo", long)
+	}
+	if _, _, _, data := r.failure("d8"); data.Phase != PhaseRuntime || data.Limit != maxQueue {
+		t.Errorf("got %+v", data)
+	}
+	if open := r.Open(); len(open) != 7 {
+		t.Errorf("%d are open, want the 7 that fit", len(open))
+	}
+}
+
+func TestRequestsInFlightAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "silent")
+	for i := range maxRequests {
+		r.call(strconv.Itoa(i), "echo", "1")
+	}
+	if _, message, _, _ := r.failure(r.call(`"over"`, "echo", "1")); !strings.Contains(message, "has 1024 requests in flight") {
+		t.Errorf("got %q", message)
+	}
+}
+
+func TestLineOverTheLimitEndsTheRequestItAnswers(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	pid := r.result(r.call("1", "pid", "0"))
+	hang := r.call("2", "hang", "0")
+	_, message, _, data := r.failure(r.call("3", "big", strconv.Itoa(maxLine)))
+	if data.Phase != PhaseToolCall || data.Limit != maxLine || !strings.Contains(message, "over the limit of 16777216") {
+		t.Errorf("got %q %+v", message, data)
+	}
+	if got := r.result(r.call("4", "pid", "0")); string(got) != string(pid) {
+		t.Error("the process was started anew")
+	}
+	r.none(t, hang)
+	if r.Counts().Oversize != 1 {
+		t.Errorf("counts are %+v", r.Counts())
+	}
+}
+
+func TestSlowSinkHoldsUpItsOwnSessionOnly(t *testing.T) {
+	t.Parallel()
+	me, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &slowSink{recorder: newRecorder(), slow: "slow", gate: make(chan struct{})}
+	b := New(Server{Name: "fake", Command: me, Env: map[string]string{behaviour: "normal", exitAtOnce: "atexit_sleep_ms=0"}}, k, nil)
+	t.Cleanup(func() { _ = b.Close(t.Context()) })
+	for i := range 20 {
+		raw := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"big","arguments":500000}}`, i)
+		b.Deliver(Deliver{ID: "slow" + strconv.Itoa(i), Session: "slow", Raw: []byte(raw)})
+	}
+	eventually(t, "the process is not read any more", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.sessions["slow"].bytes > maxUntold
+	})
+	b.Deliver(Deliver{ID: "fast", Session: "fast", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)})
+	k.final(t, "fast")
+	b.mu.Lock()
+	if n := b.sessions["slow"].bytes; n > maxUntold+2<<20 {
+		t.Errorf("%d bytes wait for the sink", n)
+	}
+	b.mu.Unlock()
+	close(k.gate)
+	for i := range 20 {
+		k.final(t, "slow"+strconv.Itoa(i))
+	}
+}
+
+// slowSink holds up the events of one session until the gate opens.
+type slowSink struct {
+	*recorder
+	slow string
+	gate chan struct{}
+}
+
+func (k *slowSink) Event(e Event) {
+	if e.Session == k.slow {
+		<-k.gate
+	}
+	k.recorder.Event(e)
+}
+
+func TestProcessHasACleanEnvironment(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name      string
+		base, env map[string]string
+		want      []string
+	}{
+		{
+			"nothing given", nil, nil,
+			[]string{"HOME=/tmp", "LANG=C.UTF-8", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR=/tmp"},
+		},
+		{
+			"only four variables of the runner",
+			map[string]string{"PATH": "/bin", "HOME": "/h", "LANG": "de", "TMPDIR": "/t", "TERM": "xterm", "DORMOUSE_TOKEN": "t", "AWS_SECRET": "s"}, nil,
+			[]string{"HOME=/h", "LANG=de", "PATH=/bin", "TMPDIR=/t"},
+		},
+		{
+			"the configured wins", map[string]string{"PATH": "/bin"}, map[string]string{"PATH": "/opt", "X": "a=b\nc"},
+			[]string{"HOME=/tmp", "LANG=C.UTF-8", "PATH=/opt", "TMPDIR=/tmp", "X=a=b\nc"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, "normal", func(s *Server) {
+				s.Base = c.base
+				for k, v := range c.env {
+					s.Env[k] = v
+				}
+			})
+			var got []string
+			if err := json.Unmarshal(r.result(r.call("1", "env", "0")), &got); err != nil {
+				t.Fatal(err)
+			}
+			slices.Sort(got)
+			want := append([]string{behaviour + "=normal", exitAtOnce + "=atexit_sleep_ms=0"}, c.want...)
+			slices.Sort(want)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("environment (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestProcessRunsInItsDirectoryWithoutAShell(t *testing.T) {
+	t.Parallel()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	me, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(me, filepath.Join(dir, "my server")); err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, "normal", func(s *Server) { s.Cwd, s.Command, s.Args = dir, "./my server", []string{"$HOME", "; exit 1"} })
+	if got := string(r.result(r.call("1", "cwd", "0"))); got != strconv.Quote(dir) {
+		t.Errorf("the process runs in %s, want %s", got, dir)
+	}
+}

@@ -1,0 +1,423 @@
+package box
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// The tests run themselves as servers: with this variable set the test binary is a
+// stdio server that behaves as its value says.
+const behaviour = "FAKE_SERVER"
+
+// exitAtOnce keeps a binary with the race detector from sleeping for a second when
+// it exits, which would be taken for a server that does not want to.
+const exitAtOnce = "GORACE"
+
+func TestMain(m *testing.M) {
+	if how := os.Getenv(behaviour); how != "" {
+		newFake(how).serve()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// fake is a stdio server. What its process does as a whole is set by how, what a
+// tools/call does by the name of the tool.
+type fake struct {
+	how  string
+	in   *bufio.Reader
+	seen []json.RawMessage // all lines so far
+	asks map[string]json.RawMessage
+}
+
+func newFake(how string) *fake {
+	return &fake{how: how, in: bufio.NewReaderSize(os.Stdin, 1<<20), asks: map[string]json.RawMessage{}}
+}
+
+func (f *fake) serve() {
+	switch f.how {
+	case "exits":
+		fmt.Fprintln(os.Stderr, "first line")
+		fmt.Fprintln(os.Stderr, "no module named mcp, key "+os.Getenv("API_KEY"))
+		os.Exit(127)
+	case "speaks then exits":
+		say(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"hello"}}`)
+		os.Exit(1)
+	case "silent":
+		block()
+	case "deaf to sigterm":
+		signal.Ignore(syscall.SIGTERM)
+	case "noisy":
+		os.Stdout.WriteString("Installing packages...\n\n{not json}\r\n[1,2]\n\"text\"\n{\"jsonrpc\":\"1.0\",\"id\":1,\"result\":{}}\n")
+	}
+	for {
+		line, err := f.in.ReadBytes('\n')
+		if err != nil {
+			break
+		}
+		f.seen = append(f.seen, bytes.TrimSpace(line))
+		m, err := wire.Parse(line)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "cannot read a line:", err)
+			os.Exit(99)
+		}
+		f.take(m)
+	}
+	if f.how == "deaf to sigterm" {
+		block()
+	}
+	if f.how == "answers at eof" {
+		os.Stdout.WriteString(`{"jsonrpc":"2.0","id":` + string(f.asks["last"]) + `,"result":{"at":"eof"}}`) // without a line end
+	}
+}
+
+func block() { select {} }
+
+func (f *fake) take(m wire.Message) {
+	switch {
+	case m.Method == wire.MethodInitialize:
+		f.initialize(m)
+	case m.Method == wire.MethodToolsCall:
+		name, _ := wire.String(wire.Lookup(m.Params, "name"))
+		f.call(name, m, wire.Lookup(m.Params, "arguments"))
+	case m.Kind == wire.Request:
+		answer(m.ID, `{"method":"`+m.Method+`"}`)
+	case m.Kind == wire.Response:
+		if id, ok := f.asks[string(m.ID)]; ok {
+			answer(id, `{"answer":`+string(m.Raw)+`}`)
+		}
+	}
+}
+
+func (f *fake) initialize(m wire.Message) {
+	switch f.how {
+	case "refuses":
+		say(string(wire.ErrorResponse(m.ID, &wire.Error{Code: -32602, Message: "bad key " + os.Getenv("API_KEY")})))
+	case "never answers":
+	case "pings first":
+		say(`{"jsonrpc":"2.0","id":"are you there","method":"ping"}`)
+		line, _ := f.in.ReadBytes('\n')
+		f.seen = append(f.seen, bytes.TrimSpace(line))
+		fallthrough
+	default:
+		version, _ := wire.String(wire.Lookup(m.Params, "protocolVersion"))
+		answer(m.ID, fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{}},"serverInfo":{"name":"fake","version":"1"},"pid":%d}`, version, os.Getpid()))
+	}
+}
+
+func (f *fake) call(name string, m wire.Message, args json.RawMessage) {
+	token := wire.Lookup(m.Params, "_meta", "progressToken")
+	switch name {
+	case "pid":
+		answer(m.ID, strconv.Itoa(os.Getpid()))
+	case "seen":
+		answer(m.ID, `[`+string(bytes.Join(rawBytes(f.seen), []byte(",")))+`]`)
+	case "env":
+		all, _ := json.Marshal(os.Environ())
+		answer(m.ID, string(all))
+	case "cwd":
+		dir, _ := os.Getwd()
+		answer(m.ID, strconv.Quote(dir))
+	case "say": // arguments is a text, said with $ID and $TOKEN replaced, and nothing else
+		text, _ := wire.String(args)
+		os.Stdout.WriteString(strings.NewReplacer("$ID", string(m.ID), "$TOKEN", string(token), `\xff`, "\xff").Replace(text))
+	case "hang":
+	case "ask": // arguments is the id of the question
+		f.asks[string(args)] = m.ID
+		say(string(wire.NewRequest(args, wire.MethodCreateMessage, json.RawMessage(`{"x":1}`))))
+	case "big":
+		n, _ := strconv.Atoi(string(args))
+		answer(m.ID, `"`+bigText(n)+`"`)
+	case "die":
+		fmt.Fprintln(os.Stderr, "out of cheese")
+		os.Exit(3)
+	case "die by signal":
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		block()
+	case "close stdout":
+		os.Stdout.Close()
+		block()
+	case "close stdin":
+		os.Stdin.Close()
+		answer(m.ID, `{}`)
+		block()
+	case "stop reading":
+		answer(m.ID, `{}`)
+		block()
+	case "answer at eof":
+		f.asks["last"] = m.ID
+	case "fork": // a child in the same group that holds no pipe of ours
+		answer(m.ID, strconv.Itoa(sleeper(false)))
+	case "leave group": // a child out of the group that holds our stdout
+		pid := sleeper(true)
+		answer(m.ID, strconv.Itoa(pid))
+		os.Exit(0)
+	default:
+		answer(m.ID, `{"echo":`+string(orNull(args))+`}`)
+	}
+}
+
+func sleeper(away bool) int {
+	c := exec.Command("/bin/sleep", "600")
+	if away {
+		c.Stdout = os.Stdout
+		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	}
+	if err := c.Start(); err != nil {
+		os.Exit(98)
+	}
+	return c.Process.Pid
+}
+
+func rawBytes(in []json.RawMessage) [][]byte {
+	var out [][]byte
+	for _, r := range in {
+		out = append(out, r)
+	}
+	return out
+}
+
+func orNull(raw json.RawMessage) json.RawMessage {
+	if raw == nil {
+		return json.RawMessage("null")
+	}
+	return raw
+}
+
+// bigText is n bytes and a few of characters of one to four bytes, so that every
+// border of a buffer falls into one of them somewhere.
+func bigText(n int) string {
+	const part = "aé漢😀z"
+	return strings.Repeat(part, n/len(part)+1)
+}
+
+func say(line string) { os.Stdout.WriteString(line + "\n") }
+
+func answer(id json.RawMessage, result string) {
+	say(string(wire.ResultResponse(id, json.RawMessage(result))))
+}
+
+// recorder is a Sink that keeps everything.
+type recorder struct {
+	calls chan any // Event, ProcessStatus, handshake; has room for what a test makes
+	past  []any
+	block chan struct{} // not nil: calls wait for it to be closed
+}
+
+type handshake struct {
+	session, ticket, version string
+	result                   json.RawMessage
+}
+
+func newRecorder() *recorder { return &recorder{calls: make(chan any, 10000)} }
+
+func (r *recorder) put(v any) {
+	if r.block != nil {
+		<-r.block
+	}
+	r.calls <- v
+}
+
+func (r *recorder) Event(e Event)           { r.put(e) }
+func (r *recorder) Process(s ProcessStatus) { r.put(s) }
+func (r *recorder) Handshake(session, ticket, version string, result json.RawMessage) {
+	r.put(handshake{session, ticket, version, result})
+}
+
+// patience is how long a test waits for what must come. Only failures take it.
+const patience = 30 * time.Second
+
+// find returns the first call, past or to come, that want accepts, and forgets it.
+func find[T any](t *testing.T, r *recorder, what string, want func(T) bool) T {
+	t.Helper()
+	for i, v := range r.past {
+		if x, ok := v.(T); ok && want(x) {
+			r.past = append(r.past[:i:i], r.past[i+1:]...)
+			return x
+		}
+	}
+	deadline := time.After(patience)
+	for {
+		select {
+		case v := <-r.calls:
+			if x, ok := v.(T); ok && want(x) {
+				return x
+			}
+			r.past = append(r.past, v)
+		case <-deadline:
+			t.Fatalf("%s did not come; there were %s", what, describe(r.past))
+		}
+	}
+}
+
+func describe(calls []any) string {
+	var out []string
+	for _, v := range calls {
+		switch v := v.(type) {
+		case Event:
+			out = append(out, fmt.Sprintf("event %q final=%v %.300s", v.Stream, v.Final, v.Raw))
+		case ProcessStatus:
+			out = append(out, fmt.Sprintf("process %s %s %s", v.State, v.Phase, v.Detail))
+		default:
+			out = append(out, fmt.Sprintf("%T", v))
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+// final waits for the last event of a stream.
+func (r *recorder) final(t *testing.T, stream string) Event {
+	t.Helper()
+	return find(t, r, "the end of "+stream, func(e Event) bool { return e.Stream == stream && e.Final })
+}
+
+// event waits for the next event of a stream.
+func (r *recorder) event(t *testing.T, stream string) Event {
+	t.Helper()
+	return find(t, r, "an event of "+strconv.Quote(stream), func(e Event) bool { return e.Stream == stream })
+}
+
+func (r *recorder) state(t *testing.T, s ProcessState) ProcessStatus {
+	t.Helper()
+	return find(t, r, "the report "+string(s), func(p ProcessStatus) bool { return p.State == s })
+}
+
+// none fails if there was an event of the stream. What has been waited for tells how
+// much there was.
+func (r *recorder) none(t *testing.T, stream string) {
+	t.Helper()
+	for _, v := range r.past {
+		if e, ok := v.(Event); ok && e.Stream == stream {
+			t.Errorf("stream %q has an event: %.300s", stream, e.Raw)
+		}
+	}
+}
+
+// rig is a box with a fake server.
+type rig struct {
+	*Box
+	*recorder
+	t *testing.T
+	n int
+}
+
+func newRig(t *testing.T, how string, change ...func(*Server)) *rig {
+	t.Helper()
+	me, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Server{Name: "fake", Command: me, Env: map[string]string{behaviour: how, exitAtOnce: "atexit_sleep_ms=0"}}
+	for _, c := range change {
+		c(&s)
+	}
+	r := &rig{recorder: newRecorder(), t: t}
+	r.Box = New(s, r.recorder, nil)
+	t.Cleanup(func() {
+		// Its own cause has nothing to say here; the test has looked.
+		_ = r.Close(t.Context())
+		for _, p := range r.Processes() {
+			_ = syscall.Kill(-p.PID, syscall.SIGKILL)
+		}
+	})
+	return r
+}
+
+// deliver sends a message in session "s" and returns the name of its stream.
+func (r *rig) deliver(raw string) string {
+	r.n++
+	id := "d" + strconv.Itoa(r.n)
+	r.Deliver(Deliver{ID: id, Session: "s", Ticket: "t" + strconv.Itoa(r.n), Raw: []byte(raw)})
+	return id
+}
+
+// call sends a tools/call.
+func (r *rig) call(id, tool, arguments string) string {
+	return r.deliver(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, id, tool, arguments))
+}
+
+// result waits for the end of a stream and returns its result.
+func (r *rig) result(stream string) json.RawMessage {
+	r.t.Helper()
+	e := r.final(r.t, stream)
+	m, err := wire.Parse(e.Raw)
+	if err != nil || m.Result == nil {
+		r.t.Fatalf("stream %s ended with %s (%v), want a result", stream, e.Raw, err)
+	}
+	return m.Result
+}
+
+// failure waits for the end of a stream and returns its error and the data of it.
+func (r *rig) failure(stream string) (id, message string, code int, data Failure) {
+	r.t.Helper()
+	e := r.final(r.t, stream)
+	var f struct {
+		ID    json.RawMessage
+		Error *struct {
+			Code    int
+			Message string
+			Data    Failure
+		}
+	}
+	if err := json.Unmarshal(e.Raw, &f); err != nil || f.Error == nil {
+		r.t.Fatalf("stream %s ended with %s (%v), want an error", stream, e.Raw, err)
+	}
+	return string(f.ID), f.Error.Message, f.Error.Code, f.Error.Data
+}
+
+// seen asks the server for the lines it has read.
+func (r *rig) seen() []json.RawMessage {
+	r.t.Helper()
+	r.n++
+	var lines []json.RawMessage
+	if err := json.Unmarshal(r.result(r.call(strconv.Itoa(100000+r.n), "seen", "0")), &lines); err != nil {
+		r.t.Fatal(err)
+	}
+	return lines[:len(lines)-1] // without this question
+}
+
+func methods(lines []json.RawMessage) []string {
+	var out []string
+	for _, l := range lines {
+		name, ok := wire.String(wire.Lookup(l, "method"))
+		if !ok {
+			name = "response"
+		}
+		out = append(out, name)
+	}
+	return out
+}
+
+// eventually waits for something that only the operating system knows.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", patience, what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// alive reports whether a process runs; a zombie does not.
+func alive(pid int) bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	return !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
+}

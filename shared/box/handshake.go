@@ -1,0 +1,126 @@
+package box
+
+import (
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// initialize begins the handshake with a process that was just started.
+func (p *process) initialize() {
+	id := strconv.AppendInt(nil, p.handshake, 10)
+	params := initParams(p.s.init)
+	p.version, _ = wire.String(wire.Lookup(params, "protocolVersion"))
+	// A token of the client is no token of ours: progress for it would be taken for
+	// that of another request.
+	params, _ = wire.Replace(params, id, "_meta", wire.MetaProgressToken)
+	p.write(wire.Compact(wire.NewRequest(id, wire.MethodInitialize, params)))
+
+	limit := p.box.server.StartupTimeout
+	p.startup = time.AfterFunc(limit, func() {
+		p.box.mu.Lock()
+		defer p.box.mu.Unlock()
+		if p.state != Started || p.ended {
+			return
+		}
+		f := p.box.server.fault(PhaseMCPInit, "did not answer initialize within %s (startup_timeout_sec)", limit)
+		f.data.Limit, f.data.Setting = limit.Seconds(), "startup_timeout_sec"
+		p.fail(f)
+	})
+}
+
+// initParams are those of the client, or what a client without wishes would send
+// if it sent none that can be used.
+func initParams(of json.RawMessage) json.RawMessage {
+	if m, err := wire.Parse(wire.NewRequest(json.RawMessage("0"), wire.MethodInitialize, of)); err == nil && wire.Lookup(m.Params, "protocolVersion") != nil {
+		return m.Params
+	}
+	return json.RawMessage(`{"protocolVersion":"` + wire.V20251125 + `","capabilities":{},"clientInfo":{"name":"dormouse","version":"1"}}`)
+}
+
+// answered takes a response of the process: to initialize, to another request of
+// ours, or to a client's.
+func (p *process) answered(m wire.Message) {
+	n, err := strconv.ParseInt(string(m.ID), 10, 64)
+	switch {
+	case err == nil && n == p.handshake:
+		p.greeted(m)
+	case err == nil && p.own[n]:
+		delete(p.own, n)
+	case !p.conv.response(m):
+		p.box.counts.Late++
+	}
+}
+
+// greeted takes the answer to initialize.
+func (p *process) greeted(m wire.Message) {
+	switch {
+	case p.state != Started:
+		p.box.counts.Late++
+	case m.Error != nil:
+		e := refusal(m.Error, p.box.hide)
+		f := p.box.server.fault(PhaseMCPInit, "refused initialize: %s (%d)", e.Message, e.Code)
+		f.data.ServerError = e
+		p.fail(f)
+	case m.Result[0] != '{':
+		p.fail(p.box.server.fault(PhaseMCPInit, "answered initialize with a result that is no object"))
+	default:
+		p.result = m.Result
+		p.ready()
+	}
+}
+
+// ready ends the handshake: the process learns what the session has set before, and
+// then gets what waits for it.
+func (p *process) ready() {
+	p.startup.Stop()
+	p.state = Ready
+	p.report(Ready, nil)
+	session, ticket, version, result := p.s.id, p.s.ticket, p.version, p.result
+	p.s.tell(told{call: func(k Sink) { k.Handshake(session, ticket, version, result) }})
+
+	p.write(wire.NewNotification(wire.NotifyInitialized, nil))
+	if p.s.level != "" {
+		p.setUp(wire.MethodSetLevel, map[string]string{"level": p.s.level})
+	}
+	for _, uri := range p.s.subscriptions {
+		p.setUp(wire.MethodSubscribe, map[string]string{"uri": uri})
+	}
+	for _, r := range p.conv.inOrder() {
+		if r.method == wire.MethodInitialize {
+			p.conv.end(r, wire.ResultResponse(r.id, p.result))
+		}
+	}
+	p.sendHeld()
+	p.touch()
+}
+
+// setUp sends a request of our own. Its answer goes nowhere: what it asks for is
+// a matter between the client and a process that is no more.
+func (p *process) setUp(method string, params map[string]string) {
+	raw, err := json.Marshal(params)
+	if err != nil {
+		return // strings always encode
+	}
+	n := p.conv.number()
+	p.own[n] = true
+	p.write(wire.NewRequest(strconv.AppendInt(nil, n, 10), method, raw))
+}
+
+// sendHeld sends what came while the process was not ready, but for requests that
+// were cancelled meanwhile.
+func (p *process) sendHeld() {
+	held := p.held
+	p.held, p.heldBytes = nil, 0
+	for _, h := range held {
+		r := p.conv.requests[h.number]
+		if h.number != 0 && r == nil {
+			continue
+		}
+		if !p.send(h.number, h.line) && r != nil {
+			p.conv.end(r, p.deaf().response(r.id))
+		}
+	}
+}

@@ -1,0 +1,182 @@
+package box
+
+import (
+	"encoding/json"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+const clientInit = `{"protocolVersion":"2025-06-18","capabilities":{"sampling":{}},"clientInfo":{"name":"c","version":"9"},"x":12345678901234567890}`
+
+func TestFreshProcessIsInitializedAsTheClientWouldHave(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	r.Deliver(Deliver{
+		ID: "d", Session: "s", Ticket: "t", Init: json.RawMessage(clientInit), Level: "debug", Subscriptions: []string{"file:///a", "file:///b"},
+		Raw: []byte(`{"jsonrpc":"2.0","id":"first","method":"tools/list"}`),
+	})
+	r.result("d")
+	lines := r.seen()
+	want := []string{"initialize", "notifications/initialized", "logging/setLevel", "resources/subscribe", "resources/subscribe", "tools/list"}
+	if diff := cmp.Diff(want, methods(lines)); diff != "" {
+		t.Fatalf("the process got (-want +got):\n%s", diff)
+	}
+	if got := string(wire.Lookup(lines[0], "params")); got != clientInit {
+		t.Errorf("initialize has params %s, want %s", got, clientInit)
+	}
+	if got := string(wire.Lookup(lines[2], "params", "level")); got != `"debug"` {
+		t.Errorf("the log level is %s", got)
+	}
+	if got := string(wire.Lookup(lines[4], "params", "uri")); got != `"file:///b"` {
+		t.Errorf("the second subscription is %s", got)
+	}
+	r.none(t, "") // the answers to what the box asked go nowhere
+	h := find(t, r.recorder, "the handshake", func(handshake) bool { return true })
+	if h.session != "s" || h.ticket != "t" || h.version != "2025-06-18" || string(wire.Lookup(h.result, "serverInfo", "name")) != `"fake"` {
+		t.Errorf("the handshake is told as %+v %s", h, h.result)
+	}
+}
+
+func TestProcessIsInitializedWithoutWordsOfTheClient(t *testing.T) {
+	t.Parallel()
+	for name, init := range map[string]string{"nothing": "", "no object": `[1]`, "no JSON": `{"a":`, "no version": `{}`} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, "normal")
+			r.Deliver(Deliver{ID: "d", Session: "s", Init: json.RawMessage(init), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)})
+			r.result("d")
+			if got := string(wire.Lookup(r.seen()[0], "params", "protocolVersion")); got != `"2025-11-25"` {
+				t.Errorf("asked for version %s", got)
+			}
+		})
+	}
+}
+
+func TestClientsInitializeIsAnsweredFromTheHandshake(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	first := r.deliver(`{"jsonrpc":"2.0","id":"i1","method":"initialize","params":` + clientInit + `}`)
+	e := r.final(t, first)
+	if got := string(wire.Lookup(e.Raw, "id")); got != `"i1"` {
+		t.Errorf("the first is answered under id %s", got)
+	}
+	r.deliver(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	again := r.final(t, r.deliver(`{"jsonrpc":"2.0","id":9007199254740993,"method":"initialize","params":`+clientInit+`}`))
+	if got := string(wire.Lookup(again.Raw, "id")); got != "9007199254740993" {
+		t.Errorf("the second is answered under id %s", got)
+	}
+	if a, b := wire.Lookup(e.Raw, "result"), wire.Lookup(again.Raw, "result"); string(a) != string(b) || a == nil {
+		t.Errorf("the results differ: %s and %s", a, b)
+	}
+	if diff := cmp.Diff([]string{"initialize", "notifications/initialized"}, methods(r.seen())); diff != "" {
+		t.Errorf("the process got (-want +got):\n%s", diff)
+	}
+}
+
+func TestClientsHandshakeNotificationStartsNoProcess(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	r.deliver(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	r.deliver(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+	if _, idle := r.IdleSince(); !idle {
+		t.Error("the box is not idle")
+	}
+	if len(r.sessions) != 0 {
+		t.Error("a session is kept with nothing in it")
+	}
+}
+
+func TestServerMayPingBeforeItAnswersInitialize(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "pings first")
+	r.result(r.call("1", "echo", "1"))
+	if got := string(r.seen()[1]); got != `{"jsonrpc":"2.0","id":"are you there","result":{}}` {
+		t.Errorf("the ping was answered %s", got)
+	}
+}
+
+func TestNoiseBeforeAndAfterTheHandshakeIsSkipped(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "noisy")
+	r.result(r.call("1", "echo", "1"))
+	if got := r.Processes()[0].NoiseLines; got != 6 {
+		t.Errorf("%d noise lines, want 6: two of them are in an array", got)
+	}
+	r.result(r.call("2", "say", `"oops\n{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{}}\r\n"`))
+	if got := r.Counts().Noise; got != 7 {
+		t.Errorf("the box counts %d noise lines, want 7", got)
+	}
+}
+
+func TestManyAtOnceStartOneProcess(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	done := make(chan struct{})
+	for i := range 50 {
+		go func() {
+			n := strconv.Itoa(i)
+			r.Deliver(Deliver{ID: "m" + n, Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":` + n + `,"method":"tools/call","params":{"name":"pid"}}`)})
+			done <- struct{}{}
+		}()
+	}
+	for range 50 {
+		<-done
+	}
+	pids := map[string]bool{}
+	for i := range 50 {
+		pids[string(r.result("m"+strconv.Itoa(i)))] = true
+	}
+	if len(pids) != 1 {
+		t.Errorf("answers of processes %v, want one process", pids)
+	}
+}
+
+func TestEachSessionHasItsOwnProcess(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	call := []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)
+	r.Deliver(Deliver{ID: "a", Session: "A", Raw: call})
+	r.Deliver(Deliver{ID: "b", Session: "B", Raw: call})
+	if a, b := r.result("a"), r.result("b"); string(a) == string(b) {
+		t.Errorf("both sessions are served by process %s", a)
+	}
+}
+
+func TestRefusedHandshakeSaysWhatTheServerSaid(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "refuses", func(s *Server) { s.Env["API_KEY"] = "sk-123456789" })
+	id, message, code, data := r.failure(r.call(`"a"`, "echo", "1"))
+	if id != `"a"` || code != -32603 || message != `server "fake": refused initialize: bad key *** (-32602)` {
+		t.Errorf("got id %s, code %d, message %q", id, code, message)
+	}
+	want := &ServerError{Code: -32602, Message: "bad key ***"}
+	if data.Phase != PhaseMCPInit || data.Server != "fake" || data.Since.IsZero() {
+		t.Errorf("data is %+v", data)
+	}
+	if diff := cmp.Diff(want, data.ServerError); diff != "" {
+		t.Errorf("the server's own error (-want +got):\n%s", diff)
+	}
+	if s := r.state(t, Exited); s.Phase != PhaseMCPInit || s.Detail != message {
+		t.Errorf("the end of the process is told as %+v", s)
+	}
+}
+
+func TestServerThatDoesNotAnswerInitializeIsGivenUp(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"never answers", "silent"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, how, func(s *Server) { s.StartupTimeout = 200 * time.Millisecond })
+			_, message, _, data := r.failure(r.call("1", "echo", "1"))
+			if data.Phase != PhaseMCPInit || data.Limit != 0.2 || data.Setting != "startup_timeout_sec" {
+				t.Errorf("got %q %+v", message, data)
+			}
+			r.state(t, Exited)
+		})
+	}
+}

@@ -1,0 +1,166 @@
+package box
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// readLines reads all lines; one that was left out is "<n bytes>".
+func readLines(t *testing.T, r io.Reader, limit int) []string {
+	t.Helper()
+	lines := newLineReader(r, limit)
+	var out []string
+	for {
+		line, err := lines.next()
+		var long *tooLong
+		switch {
+		case errors.As(err, &long):
+			out = append(out, "<"+strings.Repeat("x", long.bytes)+">")
+		case err == nil:
+			out = append(out, string(line))
+		case errors.Is(err, io.EOF):
+			return out
+		default:
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestOutputIsCutIntoLines(t *testing.T) {
+	const limit = 8
+	for _, c := range []struct {
+		name, in string
+		want     []string
+	}{
+		{"nothing", "", nil},
+		{"one", "a\n", []string{"a"}},
+		{"empty ones", "\n\n", []string{"", ""}},
+		{"CRLF", "a\r\nb\r\n", []string{"a", "b"}},
+		{"CR alone is no end", "a\rb\r\r\n", []string{"a\rb\r"}},
+		{"the last without an end", "a\nb", []string{"a", "b"}},
+		{"just fits with its end", "1234567\n", []string{"1234567"}},
+		{"too long", "12345678\nb\n", []string{"<xxxxxxxxx>", "b"}},
+		{"too long without an end", "123456789", []string{"<xxxxxxxxx>"}},
+		{"two too long", "123456789\n123456789\nc", []string{"<xxxxxxxxxx>", "<xxxxxxxxxx>", "c"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for how, r := range map[string]io.Reader{
+				"at once":      strings.NewReader(c.in),
+				"byte by byte": iotest.OneByteReader(strings.NewReader(c.in)),
+				"with the EOF": iotest.DataErrReader(strings.NewReader(c.in)),
+			} {
+				if diff := cmp.Diff(c.want, readLines(t, r, limit)); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", how, diff)
+				}
+			}
+		})
+	}
+}
+
+func TestLinesLongerThanAnyBufferAreWhole(t *testing.T) {
+	long := strings.Repeat("é", 1<<18)
+	got := readLines(t, strings.NewReader(long+"\r\n"+long), 1<<20)
+	if len(got) != 2 || got[0] != long || got[1] != long {
+		t.Errorf("%d lines, not the two that went in", len(got))
+	}
+}
+
+func TestLinesDoNotShareMemory(t *testing.T) {
+	lines := newLineReader(strings.NewReader("first\nother\n"), 100)
+	first, err := lines.next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lines.next(); err != nil || string(first) != "first" {
+		t.Errorf("the first line became %q (%v)", first, err)
+	}
+}
+
+func TestNumberOfALineThatIsLeftOut(t *testing.T) {
+	fill := strings.Repeat("x", 1000)
+	for _, c := range []struct{ line, want string }{
+		{`{"jsonrpc":"2.0","id":7,"result":"` + fill + `"}`, "7"},
+		{` { "jsonrpc" : "2.0" , "id" : 7 , "result":"` + fill + `"}`, "7"},
+		{`{"result":"` + fill + `","jsonrpc":"2.0","id":12}` + "\r\n", "12"},
+		{`{"result":"` + fill + `","jsonrpc":"2.0", "id": 12 }`, "12"},
+		{`{"result":"` + fill + `","jsonrpc":"2.0"}`, ""},
+		{`{"result":{"a":"` + fill + `","id":3},"jsonrpc":"2.0"}`, ""},
+		{`{"result":"` + fill + `,\"id\":3}"}`, ""},
+		{fill, ""},
+	} {
+		long := &tooLong{}
+		for part := range slices.Chunk([]byte(c.line), 7) {
+			long.add(part)
+		}
+		if got, ok := long.answers(); ok != (c.want != "") || ok && string(got) != c.want {
+			t.Errorf("%.60s…%s is the answer to %q (%v), want %q", c.line, c.line[len(c.line)-20:], got, ok, c.want)
+		}
+		if long.bytes != len(c.line) {
+			t.Errorf("%d bytes, want %d", long.bytes, len(c.line))
+		}
+	}
+}
+
+func FuzzLines(f *testing.F) {
+	for _, s := range []string{"", "\n", "a", "a\r\nb", "\r\r\n\n", "é\n😀\r\n漢", strings.Repeat("long ", 30) + "\nshort", "{\"id\":1}\n{"} {
+		f.Add([]byte(s), byte(16))
+	}
+	f.Fuzz(func(t *testing.T, in []byte, limit byte) {
+		var want []string
+		rest := in
+		for len(rest) > 0 {
+			line, after, found := bytes.Cut(rest, []byte("\n"))
+			size := len(line)
+			if found {
+				size++
+			}
+			if size > int(limit) {
+				want = append(want, "<"+strings.Repeat("x", size)+">")
+			} else {
+				want = append(want, string(bytes.TrimSuffix(line, []byte("\r"))))
+			}
+			rest = after
+		}
+		for _, r := range []io.Reader{bytes.NewReader(in), iotest.HalfReader(bytes.NewReader(in))} {
+			if diff := cmp.Diff(want, readLines(t, r, int(limit))); diff != "" {
+				t.Errorf("lines (-want +got):\n%s", diff)
+			}
+		}
+	})
+}
+
+func TestQueueIsBoundedByWhatIsNotWritten(t *testing.T) {
+	q := newLineQueue(10)
+	if !q.push([]byte("12345")) || !q.push([]byte("67890")) || q.push([]byte("1")) {
+		t.Fatal("the queue takes not what fits")
+	}
+	r, w := io.Pipe()
+	done := make(chan error)
+	go func() { done <- q.writeTo(w) }()
+	got := make([]byte, 6)
+	if _, err := io.ReadFull(r, got); err != nil || string(got) != "12345\n" {
+		t.Fatalf("wrote %q (%v)", got, err)
+	}
+	if _, err := io.ReadFull(r, got); err != nil || string(got) != "67890\n" {
+		t.Fatalf("wrote %q (%v)", got, err)
+	}
+	if !q.push([]byte("12345")) {
+		t.Error("there is no room after writing")
+	}
+	q.close()
+	_ = r.Close()
+	// Whether it was in the middle of a line when it was closed is open.
+	if err := <-done; err != nil && !errors.Is(err, io.ErrClosedPipe) {
+		t.Error(err)
+	}
+	if !q.push(make([]byte, 100)) {
+		t.Error("a closed queue refuses")
+	}
+}

@@ -1,0 +1,501 @@
+package box
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// process is one life of the server: an OS process with the conversation that is
+// held with it. Fields are guarded by the lock of the box, but for those that guard
+// themselves. Its goroutines are run, one that writes, one that reads stdout and
+// one that reads stderr; all have ended when gone is closed.
+type process struct {
+	box  *Box
+	s    *session
+	conv *conversation
+
+	before []<-chan struct{} // gone of the processes it follows
+	halt   chan struct{}     // closed when it is to end before it was started
+	gone   chan struct{}
+
+	state    ProcessState
+	failed   *fault // why its requests end, nil for what its exit says
+	stopping bool   // its end was asked for
+	ended    bool   // its requests have ended: what it says now goes nowhere
+	spoke    bool   // it has said something valid
+	noise    int64
+
+	handshake int64 // id of initialize
+	version   string
+	result    json.RawMessage // of initialize
+	own       map[int64]bool  // ids of other requests of ours, without an answer yet
+	startup   *time.Timer
+	idle      *time.Timer
+	used      time.Time
+
+	held      []heldLine // until it is ready
+	heldBytes int
+
+	child  *child     // nil before it runs
+	queue  *lineQueue // to its stdin
+	stderr stderrRing
+}
+
+// heldLine is a message for a process that is not ready, with the number of its
+// request, 0 for others.
+type heldLine struct {
+	number int64
+	line   []byte
+}
+
+func newProcess(s *session) *process {
+	p := &process{
+		box: s.box, s: s, state: Started, own: map[int64]bool{},
+		halt: make(chan struct{}), gone: make(chan struct{}), queue: newLineQueue(maxQueue),
+	}
+	p.conv = newConversation(p.send, s.event, p.touch)
+	p.handshake = p.conv.number()
+	return p
+}
+
+// # Its life
+
+// run is its life from beginning to end.
+func (p *process) run() {
+	if p.awaitTurn() && p.launch() {
+		p.accompany()
+	}
+	p.box.mu.Lock()
+	defer p.box.mu.Unlock()
+	p.endRequests(p.obituary())
+	p.bury()
+	close(p.gone)
+	p.s.left(p)
+}
+
+// awaitTurn waits for the processes before to be gone: a session has one at a time,
+// for both would write the same files.
+func (p *process) awaitTurn() bool {
+	for _, gone := range p.before {
+		select {
+		case <-gone:
+		case <-p.halt:
+		}
+	}
+	select {
+	case <-p.halt:
+		return false
+	default:
+		return true
+	}
+}
+
+// launch starts the OS process and says initialize to it.
+func (p *process) launch() bool {
+	l, err := p.box.server.launch()
+	var c *child
+	if err == nil {
+		c, err = startChild(l)
+	}
+	p.box.mu.Lock()
+	defer p.box.mu.Unlock()
+	if err != nil {
+		p.fail(p.box.server.fault(PhaseProcessStart, "cannot be started: %s", p.box.hide.text(err.Error())))
+		return false
+	}
+	p.child = c
+	if p.stopping {
+		c.terminate()
+	}
+	p.report(Started, nil)
+	p.initialize()
+	return true
+}
+
+// accompany moves what is said both ways until the process is gone and everything
+// it said is read.
+func (p *process) accompany() {
+	c := p.child
+	done := make(chan struct{}, 3)
+	begin := func(f func()) { go func() { f(); done <- struct{}{} }() }
+	begin(p.speak)
+	begin(p.listen)
+	begin(func() { p.stderr.readFrom(c.stderr) })
+	select {
+	case <-c.exited:
+	case <-c.abandoned:
+		p.box.mu.Lock()
+		p.endRequests(p.obituary())
+		p.box.mu.Unlock()
+		<-c.exited
+	}
+	p.leave()
+	p.queue.close()
+	closeAll(c.stdin)
+	for range 3 {
+		<-done
+	}
+	c.release()
+}
+
+// speak writes to the process.
+func (p *process) speak() {
+	if p.queue.writeTo(p.child.stdin) != nil {
+		p.leave() // it does not listen any more
+	}
+}
+
+// listen reads what the process says, no faster than the sink takes it.
+func (p *process) listen() {
+	lines := newLineReader(p.child.stdout, maxLine)
+	for {
+		line, err := lines.next()
+		var long *tooLong
+		switch {
+		case errors.As(err, &long):
+			p.overlong(long)
+		case err != nil:
+			p.leave()
+			return
+		default:
+			p.hear(line)
+		}
+		p.s.awaitRoom()
+	}
+}
+
+// leave ends a process that has closed one of its pipes or has exited. What was
+// asked of it may still be answered.
+func (p *process) leave() {
+	p.box.mu.Lock()
+	defer p.box.mu.Unlock()
+	p.s.detach(p)
+	p.child.terminate()
+}
+
+// fail ends the process for a reason, and its requests with that reason.
+func (p *process) fail(f *fault) {
+	p.stop(p.fill(f))
+	p.endRequests(p.failed)
+}
+
+// stop ends the process. What is still open when it has had its time, or is gone,
+// ends with f.
+func (p *process) stop(f *fault) {
+	if p.failed == nil && f != nil {
+		own := *f // filled with what is known of this process
+		p.failed = &own
+	}
+	p.s.detach(p)
+	if !p.stopping {
+		p.stopping = true
+		close(p.halt)
+	}
+	if p.child != nil {
+		p.child.terminate()
+	}
+}
+
+// endRequests ends everything that is open, once.
+func (p *process) endRequests(f *fault) {
+	if p.ended {
+		return
+	}
+	p.ended = true
+	p.held, p.heldBytes = nil, 0
+	p.conv.endAll(f)
+}
+
+// bury stops the timers and reports the end.
+func (p *process) bury() {
+	for _, t := range []*time.Timer{p.startup, p.idle} {
+		if t != nil {
+			t.Stop()
+		}
+	}
+	p.box.touch()
+	if p.stopping && (p.failed == nil || p.failed.data.Phase == PhaseBoxUnavailable) {
+		if p.child != nil {
+			p.report(Stopped, nil)
+		}
+		return
+	}
+	p.report(Exited, p.obituary())
+}
+
+// obituary is why requests end that the process leaves open.
+func (p *process) obituary() *fault {
+	if p.failed != nil {
+		return p.fill(p.failed)
+	}
+	phase, when := PhaseRuntime, ""
+	switch {
+	case p.state == Ready:
+	case p.spoke:
+		phase, when = PhaseMCPInit, " before it answered initialize"
+	default:
+		phase, when = PhaseProcessStart, " before it answered initialize"
+	}
+	how := "closed its stdin or stdout and did not exit"
+	if e, gone := p.exit(); gone {
+		how = e.String()
+	}
+	f := p.fill(p.box.server.fault(phase, "%s%s", how, when))
+	if last := lastLine(f.data.Stderr); last != "" {
+		f.message += ": " + last
+	}
+	return f
+}
+
+// fill adds to a fault what is known of the process.
+func (p *process) fill(f *fault) *fault {
+	f.data.NoiseLines = p.noise
+	f.data.Stderr = p.stderr.tail(p.box.hide)
+	if p.child != nil {
+		f.data.Since = p.child.since.UTC()
+	}
+	if e, gone := p.exit(); gone {
+		f.data.ExitCode, f.data.Signal = e.code, e.signal
+	}
+	return f
+}
+
+// exit is how the process ended, if it has.
+func (p *process) exit() (exit, bool) {
+	if p.child == nil {
+		return exit{}, false
+	}
+	select {
+	case <-p.child.exited:
+		return p.child.end, true
+	default:
+		return exit{}, false
+	}
+}
+
+// # To the process
+
+// request gives a request to the process, or ends it.
+func (p *process) request(st *stream, m wire.Message) {
+	if len(p.conv.requests) >= maxRequests {
+		f := p.box.server.fault(PhaseRuntime, "has %d requests in flight, wait for one of them to end", maxRequests)
+		st.open--
+		p.s.event(st, p.fill(f).response(m.ID), st.open == 0)
+		return
+	}
+	r, refused := p.conv.add(st, m)
+	switch {
+	case refused != nil:
+		p.s.refuse(st, m.ID, refused)
+	case m.Method == wire.MethodInitialize:
+		if p.state == Ready {
+			p.conv.end(r, wire.ResultResponse(r.id, p.result))
+		}
+	case !p.conv.pass(r, m.Raw):
+		p.conv.end(r, p.deaf().response(r.id))
+	}
+}
+
+// deaf is the fault of a process whose queue is full.
+func (p *process) deaf() *fault {
+	f := p.box.server.fault(PhaseRuntime, "does not read its input: %d MiB wait for it", maxQueue>>20)
+	f.data.Limit = maxQueue
+	return p.fill(f)
+}
+
+// send gives a line to the process when it is ready; number is that of the request
+// in it, or 0. It is false when the line does not fit into the queue.
+func (p *process) send(number int64, line []byte) bool {
+	if p.state == Started {
+		if p.heldBytes+len(line) > maxQueue {
+			return false
+		}
+		p.held = append(p.held, heldLine{number: number, line: line})
+		p.heldBytes += len(line)
+		return true
+	}
+	ok := p.write(line)
+	if r := p.conv.requests[number]; ok && r != nil {
+		p.conv.known(r)
+		p.limit(r)
+	}
+	return ok
+}
+
+// write gives a line to the process at once.
+func (p *process) write(line []byte) bool {
+	if p.queue.push(line) {
+		return true
+	}
+	p.box.log.Warn("message to a server that does not read dropped", "server", p.box.server.Name, "session", p.s.id, "bytes", len(line))
+	return false
+}
+
+// limit sets the deadline of a tools/call.
+func (p *process) limit(r *request) {
+	limit := p.box.server.ToolTimeout
+	if r.method != wire.MethodToolsCall || limit < 0 {
+		return
+	}
+	r.timer = time.AfterFunc(limit, func() {
+		p.box.mu.Lock()
+		defer p.box.mu.Unlock()
+		if p.conv.requests[r.number] != r {
+			return
+		}
+		f := p.box.server.fault(PhaseToolCall, "did not answer tools/call within %s (tool_timeout_sec); the call was cancelled", limit)
+		f.data.Limit, f.data.Setting = limit.Seconds(), "tool_timeout_sec"
+		p.conv.tellCancelled(r, "the call took longer than its limit")
+		p.conv.end(r, p.fill(f).response(r.id))
+	})
+}
+
+// # From the process
+
+// hear takes one line of output. Whatever it is, the process is read on.
+func (p *process) hear(line []byte) {
+	line = bytes.TrimSpace(bytes.ToValidUTF8(line, []byte("\uFFFD")))
+	if len(line) == 0 {
+		return
+	}
+	for _, raw := range unpack(line) {
+		m, err := wire.Parse(raw)
+		p.box.mu.Lock()
+		switch {
+		case p.ended:
+		case err != nil:
+			p.garbled(m.ID, raw, err)
+		default:
+			p.heard(m)
+		}
+		p.box.mu.Unlock()
+	}
+}
+
+// unpack takes a batch apart. Its messages are told one by one, for clients of most
+// versions know no batches, and one that is no message does not spoil the others.
+func unpack(line []byte) []json.RawMessage {
+	if line[0] == '[' {
+		var batch []json.RawMessage
+		if json.Unmarshal(line, &batch) == nil {
+			return batch
+		}
+	}
+	return []json.RawMessage{line}
+}
+
+func (p *process) heard(m wire.Message) {
+	p.spoke = true
+	switch m.Kind {
+	case wire.Response:
+		p.answered(m)
+	case wire.Request:
+		switch {
+		case m.Method == wire.MethodPing:
+			p.write(wire.ResultResponse(m.ID, nil))
+		case !p.conv.ask(m):
+			p.write(wire.ErrorResponse(m.ID, &wire.Error{Code: wire.CodeInternal, Message: "too many requests to the client are open"}))
+		}
+	case wire.Notification:
+		if !p.conv.notification(m) {
+			p.box.counts.Late++
+		}
+	}
+}
+
+// garbled takes a line that is no message: noise, but for a broken response to a
+// request that would otherwise wait for ever.
+func (p *process) garbled(id, raw json.RawMessage, err error) {
+	p.noise++
+	p.box.counts.Noise++
+	p.box.log.Debug("output that is no message skipped", "server", p.box.server.Name, "session", p.s.id, "bytes", len(raw))
+	r := p.conv.request(id)
+	if r == nil || wire.Lookup(raw, "method") != nil {
+		return
+	}
+	f := p.box.server.fault(PhaseToolCall, "answered %s with something that is no JSON-RPC response: %s", r.method, p.box.hide.text(err.Error()))
+	p.conv.end(r, p.fill(f).response(r.id))
+}
+
+// overlong takes a line that was left out, and ends the request it answered.
+func (p *process) overlong(long *tooLong) {
+	p.box.mu.Lock()
+	defer p.box.mu.Unlock()
+	p.box.counts.Oversize++
+	p.box.log.Warn("line of a server over the limit dropped", "server", p.box.server.Name, "session", p.s.id, "bytes", long.bytes, "limit", maxLine)
+	id, ok := long.answers()
+	if r := p.conv.request(id); ok && r != nil {
+		f := p.box.server.fault(PhaseToolCall, "answered %s with %d bytes, over the limit of %d", r.method, long.bytes, maxLine)
+		f.data.Limit = maxLine
+		p.conv.end(r, p.fill(f).response(r.id))
+	}
+}
+
+// # Idle
+
+// touch begins the time anew after which the process is idle.
+func (p *process) touch() {
+	p.box.touch()
+	p.used = p.box.used
+	if p.state != Ready || p.stopping {
+		return
+	}
+	if p.idle != nil {
+		p.idle.Reset(p.box.server.Idle)
+		return
+	}
+	p.idle = time.AfterFunc(p.box.server.Idle, func() {
+		p.box.mu.Lock()
+		defer p.box.mu.Unlock()
+		// It may have been touched while this waited for the lock; and when something
+		// is open, its end touches.
+		if p.s.current == p && p.conv.idle() && time.Since(p.used) >= p.box.server.Idle {
+			p.stop(nil)
+		}
+	})
+}
+
+// # Reports
+
+// report tells the sink and the log how far the process is.
+func (p *process) report(state ProcessState, f *fault) {
+	st := p.status(state, f)
+	log := p.box.log.With("server", p.box.server.Name, "session", st.Session, "pid", st.PID)
+	p.s.tell(told{call: func(k Sink) {
+		if f == nil {
+			log.Info("process", "state", string(state))
+		} else {
+			log.Warn("process failed", "phase", string(st.Phase), "exit_code", exitCode(st), "signal", st.Signal, "noise_lines", st.NoiseLines)
+		}
+		k.Process(st)
+	}})
+}
+
+func (p *process) status(state ProcessState, f *fault) ProcessStatus {
+	st := ProcessStatus{Session: p.s.id, Ticket: p.s.ticket, State: state, NoiseLines: p.noise}
+	if p.child != nil {
+		st.PID, st.Since = p.child.pid, p.child.since.UTC()
+	}
+	if f != nil {
+		st.Phase, st.Detail = f.data.Phase, f.message
+	}
+	if e, gone := p.exit(); gone {
+		st.ExitCode, st.Signal = e.code, e.signal
+	}
+	if state == Stopped || state == Exited {
+		st.Stderr = p.stderr.tail(p.box.hide)
+	}
+	return st
+}
+
+// exitCode is -1 where there is none.
+func exitCode(st ProcessStatus) int {
+	if st.ExitCode == nil {
+		return -1
+	}
+	return *st.ExitCode
+}

@@ -1,0 +1,586 @@
+package box
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// talk is a conversation with what went out of it. Its clock is the order.
+type talk struct {
+	*conversation
+	t    *testing.T
+	sent []string
+	out  []string // "stream[!]: raw", with ! on the last of the stream
+	full bool
+}
+
+func newTalk(t *testing.T) *talk {
+	k := &talk{t: t}
+	k.conversation = newConversation(
+		func(number int64, line []byte) bool {
+			if k.full {
+				return false
+			}
+			k.sent = append(k.sent, string(line))
+			if r := k.requests[number]; r != nil {
+				k.known(r)
+			}
+			return true
+		},
+		func(to *stream, raw []byte, final bool) {
+			name := "common"
+			if to != nil {
+				name = to.id
+			}
+			if final {
+				name += "!"
+			}
+			k.out = append(k.out, name+": "+string(raw))
+		},
+		func() {})
+	return k
+}
+
+// request puts a request of the client on a stream that is open for n of them.
+func (k *talk) request(stream *stream, raw string) *request {
+	k.t.Helper()
+	m, err := wire.Parse([]byte(raw))
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	r, refused := k.add(stream, m)
+	if refused != nil {
+		k.t.Fatalf("%s is refused: %v", raw, refused)
+	}
+	if !k.pass(r, m.Raw) {
+		k.t.Fatalf("%s does not fit", raw)
+	}
+	return r
+}
+
+// said has the process say something.
+func (k *talk) said(raw string) bool {
+	k.t.Helper()
+	m, err := wire.Parse([]byte(raw))
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	switch m.Kind {
+	case wire.Response:
+		return k.response(m)
+	case wire.Request:
+		return k.ask(m)
+	default:
+		return k.notification(m)
+	}
+}
+
+func (k *talk) cancelled(raw string) bool {
+	k.t.Helper()
+	m, err := wire.Parse([]byte(raw))
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	return k.cancel(m) != nil
+}
+
+// wantOut compares what came out since the last time. %s in a line stands for the
+// id of the question.
+func (k *talk) wantOut(lines ...string) {
+	k.t.Helper()
+	if diff := cmp.Diff(lines, k.out); diff != "" {
+		k.t.Errorf("what came out (-want +got):\n%s", diff)
+	}
+	k.out = nil
+}
+
+func (k *talk) question() string {
+	k.t.Helper()
+	all := k.openQuestions()
+	if len(all) != 1 {
+		k.t.Fatalf("open questions: %q, want one", all)
+	}
+	return all[0]
+}
+
+func TestIdsKeepTypeAndDigits(t *testing.T) {
+	for _, id := range []string{`1`, `"1"`, `9007199254740993`, `-0`, `1.50`, `1e3`, `""`, `"\u0061\/"`, `"日本"`} {
+		k := newTalk(t)
+		k.request(&stream{id: "d", open: 1}, `{"id": `+id+` ,"method":"m", "jsonrpc":"2.0","params":{"a":1.0},"extra":[ 1 ]}`)
+		if got, want := k.sent[0], `{"id": 1 ,"method":"m", "jsonrpc":"2.0","params":{"a":1.0},"extra":[ 1 ]}`; got != want {
+			t.Errorf("the process gets %s, want %s", got, want)
+		}
+		k.said(`{"result":{"n": 12345678901234567890},"jsonrpc":"2.0","id":1}`)
+		k.wantOut(`d!: {"result":{"n": 12345678901234567890},"jsonrpc":"2.0","id":` + id + `}`)
+	}
+}
+
+func TestEqualIdsOfDifferentTypeDoNotCollide(t *testing.T) {
+	k := newTalk(t)
+	k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m"}`)
+	k.request(&stream{id: "b", open: 1}, `{"jsonrpc":"2.0","id":"1","method":"m"}`)
+	k.said(`{"jsonrpc":"2.0","id":2,"result":{}}`)
+	k.said(`{"jsonrpc":"2.0","id":1,"result":{}}`)
+	k.wantOut(`b!: {"jsonrpc":"2.0","id":"1","result":{}}`, `a!: {"jsonrpc":"2.0","id":1,"result":{}}`)
+}
+
+func TestMessageOverSeveralLinesReachesTheProcessOnOne(t *testing.T) {
+	k := newTalk(t)
+	k.request(&stream{id: "d", open: 1}, "{\"jsonrpc\":\"2.0\",\r\n\"id\":1,\n\"method\":\"m\",\"params\":{\"a\": \"x\\ny\"}}")
+	if want := `{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":"x\ny"}}`; k.sent[0] != want {
+		t.Errorf("the process gets %s, want %s", k.sent[0], want)
+	}
+}
+
+func TestProgressGoesToItsRequestUnderTheClientsToken(t *testing.T) {
+	for _, token := range []string{`"tok"`, `7`, `9007199254740993`} {
+		k := newTalk(t)
+		k.request(&stream{id: "other", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m"}`)
+		k.request(&stream{id: "d", open: 1}, `{"jsonrpc":"2.0","id":2,"method":"m","params":{"_meta":{"progressToken":`+token+`}}}`)
+		if got := string(wire.Lookup([]byte(k.sent[1]), "params", "_meta", "progressToken")); got != "2" {
+			t.Errorf("the process gets token %s", got)
+		}
+		k.said(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":2,"progress":0.50}}`)
+		k.wantOut(`d: {"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":` + token + `,"progress":0.50}}`)
+	}
+}
+
+func TestProgressForNoOpenRequest(t *testing.T) {
+	k := newTalk(t)
+	k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"progressToken":"x"}}}`)
+	k.request(&stream{id: "b", open: 1}, `{"jsonrpc":"2.0","id":2,"method":"m"}`)
+	k.said(`{"jsonrpc":"2.0","id":1,"result":{}}`)
+	k.out = nil
+	for token, common := range map[string]bool{
+		"1": false, // over
+		"2": false, // its client did not ask for progress
+		"3": true, `"own"`: true, "0": true, "-1": true, "1.0": true,
+	} {
+		raw := `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":` + token + `,"progress":1}}`
+		if got := k.said(raw); got != common {
+			t.Errorf("progress for token %s is passed: %v, want %v", token, got, common)
+		}
+		if common {
+			k.wantOut("common: " + raw)
+		} else {
+			k.wantOut()
+		}
+	}
+}
+
+func TestWhatTheServerSaysByItselfGoesToTheCallItBelongsTo(t *testing.T) {
+	log := `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}`
+	changed := `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
+	k := newTalk(t)
+	k.said(log)
+	k.wantOut("common: " + log)
+	k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m"}`)
+	k.said(log)
+	k.said(changed)
+	k.wantOut("a: "+log, "common: "+changed)
+	k.request(&stream{id: "b", open: 1}, `{"jsonrpc":"2.0","id":2,"method":"m"}`)
+	k.said(log)
+	k.wantOut("b: " + log)
+	k.said(`{"jsonrpc":"2.0","id":2,"result":{}}`)
+	k.out = nil
+	k.said(log)
+	k.wantOut("a: " + log)
+	k.said(`{"jsonrpc":"2.0","id":1,"result":{}}`)
+	k.out = nil
+	k.said(log)
+	k.wantOut("common: " + log)
+}
+
+func TestQuestionGoesToTheCallItBelongsToAndItsAnswerBack(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		inFight []string
+		stream  string
+	}{
+		{"none in flight", nil, "common"},
+		{"one", []string{"a"}, "a"},
+		{"several: the newest", []string{"a", "b", "c"}, "c"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := newTalk(t)
+			for i, name := range c.inFight {
+				k.request(&stream{id: name, open: 1}, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"m"}`, i))
+			}
+			k.said(`{"jsonrpc":"2.0","id":9007199254740993,"method":"sampling/createMessage","params":{"x":1.0}}`)
+			q := k.question()
+			k.wantOut(c.stream + `: {"jsonrpc":"2.0","id":"` + q + `","method":"sampling/createMessage","params":{"x":1.0}}`)
+			k.sent = nil
+			answer, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":"` + q + `","result":{"r":1.0}}`))
+			if err != nil || !k.answer(q, answer) {
+				t.Fatalf("the answer is not taken (%v)", err)
+			}
+			if diff := cmp.Diff([]string{`{"jsonrpc":"2.0","id":9007199254740993,"result":{"r":1.0}}`}, k.sent); diff != "" {
+				t.Errorf("the process gets (-want +got):\n%s", diff)
+			}
+			if k.answer(q, answer) {
+				t.Error("a second answer is taken")
+			}
+		})
+	}
+}
+
+func TestQuestionIdsAreNeverUsedTwice(t *testing.T) {
+	k := newTalk(t)
+	seen := map[string]bool{}
+	for range 100 {
+		k.said(`{"jsonrpc":"2.0","id":1,"method":"roots/list"}`)
+		q := k.question()
+		if seen[q] || !strings.HasPrefix(q, "q-") {
+			t.Fatalf("question id %q", q)
+		}
+		seen[q] = true
+		k.forget(k.questions[q])
+	}
+}
+
+func TestQuestionIsForgottenWithItsCall(t *testing.T) {
+	k := newTalk(t)
+	k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m"}`)
+	k.said(`{"jsonrpc":"2.0","id":5,"method":"elicitation/create"}`)
+	k.said(`{"jsonrpc":"2.0","id":1,"result":{}}`)
+	if open := k.openQuestions(); open != nil || !k.idle() {
+		t.Errorf("open questions %q after the end of the call", open)
+	}
+	k.out = nil
+	if k.said(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}`) {
+		t.Error("the server's cancel of it is passed")
+	}
+	k.wantOut()
+}
+
+func TestServerWithdrawsAQuestionOnItsStream(t *testing.T) {
+	k := newTalk(t)
+	k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m"}`)
+	k.said(`{"jsonrpc":"2.0","id":"e","method":"elicitation/create"}`)
+	k.request(&stream{id: "b", open: 1}, `{"jsonrpc":"2.0","id":2,"method":"m"}`)
+	q := k.question()
+	k.out = nil
+	k.said(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"e","reason":"late"}}`)
+	k.wantOut(`a: {"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"` + q + `","reason":"late"}}`)
+	if k.openQuestions() != nil {
+		t.Error("the question is still open")
+	}
+}
+
+func TestCancelledRequestEndsAndItsLateResponseIsDropped(t *testing.T) {
+	k := newTalk(t)
+	k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":"x","method":"m"}`)
+	k.sent = nil
+	if !k.cancelled(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"\u0078","reason":"bored"}}`) {
+		t.Fatal("the request is not found")
+	}
+	k.wantOut(`a!: {"jsonrpc":"2.0","id":"x","error":{"code":-32800,"message":"request cancelled by the client"}}`)
+	if diff := cmp.Diff([]string{`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"bored"}}`}, k.sent); diff != "" {
+		t.Errorf("the process gets (-want +got):\n%s", diff)
+	}
+	if k.said(`{"jsonrpc":"2.0","id":1,"result":{}}`) {
+		t.Error("the late response is passed")
+	}
+	// The id is free again, and the late response is not taken for the new request's.
+	k.request(&stream{id: "b", open: 1}, `{"jsonrpc":"2.0","id":"x","method":"m"}`)
+	k.said(`{"jsonrpc":"2.0","id":1,"result":{}}`)
+	k.wantOut()
+}
+
+func TestCancelOfNothingIsIgnored(t *testing.T) {
+	k := newTalk(t)
+	k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"initialize"}`)
+	k.sent = nil
+	for _, id := range []string{`2`, `"1"`, `null`, `{}`, `1`} { // initialize must not be cancelled
+		if k.cancelled(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + id + `}}`) {
+			t.Errorf("requestId %s cancels something", id)
+		}
+	}
+	if k.cancelled(`{"jsonrpc":"2.0","method":"notifications/cancelled"}`) {
+		t.Error("a cancel without params cancels something")
+	}
+	if k.sent != nil {
+		t.Errorf("the process gets %q", k.sent)
+	}
+}
+
+func TestResponseToNothingIsDropped(t *testing.T) {
+	k := newTalk(t)
+	k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m"}`)
+	for _, id := range []string{`2`, `"1"`, `1.0`, `-1`, `99999999999999999999`} {
+		if k.said(`{"jsonrpc":"2.0","id":` + id + `,"result":{}}`) {
+			t.Errorf("a response to %s is passed", id)
+		}
+	}
+	if k.said(`{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":""}}`) {
+		t.Error("a response to null is passed")
+	}
+	k.wantOut()
+}
+
+func TestNeitherSideCanFillTheTables(t *testing.T) {
+	k := newTalk(t)
+	for i := range maxQuestions {
+		if !k.said(`{"jsonrpc":"2.0","id":` + strconv.Itoa(i) + `,"method":"roots/list"}`) {
+			t.Fatalf("question %d is refused", i)
+		}
+	}
+	if k.said(`{"jsonrpc":"2.0","id":"one more","method":"roots/list"}`) {
+		t.Error("one question too many is taken")
+	}
+	m, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":"` + strings.Repeat("x", maxID) + `","method":"m"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, refused := k.add(&stream{}, m); refused == nil || refused.Code != wire.CodeInvalidRequest {
+		t.Errorf("a huge id is refused with %v", refused)
+	}
+}
+
+func TestRequestInFlightTwiceIsRefusedAndTheFirstGoesOn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	first := r.call(`"x"`, "ask", `"q1"`)
+	q := r.event(t, first)
+	second := r.call(`"\u0078"`, "echo", "1")
+	id, message, code, _ := r.failure(second)
+	if id != `"\u0078"` || code != -32600 || message != "duplicate request id" {
+		t.Errorf("got id %s, code %d, message %q", id, code, message)
+	}
+	visible, _ := wire.String(wire.Lookup(q.Raw, "id"))
+	r.Answer("s", visible, []byte(`{"jsonrpc":"2.0","id":"`+visible+`","result":{"role":"user"}}`))
+	if got := string(wire.Lookup(r.result(first), "answer", "result", "role")); got != `"user"` {
+		t.Errorf("the first ends with %s", got)
+	}
+	r.result(r.call(`"x"`, "echo", "1")) // free again
+}
+
+func TestQuestionsAreListedUntilTheyAreAnswered(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	a := r.call("1", "ask", `"one"`)
+	first, _ := wire.String(wire.Lookup(r.event(t, a).Raw, "id"))
+	b := r.call("2", "ask", `"two"`)
+	second, _ := wire.String(wire.Lookup(r.event(t, b).Raw, "id"))
+	if diff := cmp.Diff(map[string][]string{"s": {first, second}}, r.Questions()); diff != "" {
+		t.Errorf("questions (-want +got):\n%s", diff)
+	}
+	r.Answer("s", first, []byte(`{"jsonrpc":"2.0","id":"`+first+`","error":{"code":-1,"message":"no"}}`))
+	r.Answer("s", "q-unknown", []byte(`{"jsonrpc":"2.0","id":"q-unknown","result":{}}`))
+	r.Answer("elsewhere", second, []byte(`{"jsonrpc":"2.0","id":"`+second+`","result":{}}`))
+	r.Answer("s", second, []byte(`no JSON`))
+	if got := string(wire.Lookup(r.result(a), "answer", "id")); got != `"one"` {
+		t.Errorf("the server gets its answer under id %s", got)
+	}
+	if diff := cmp.Diff(map[string][]string{"s": {second}}, r.Questions()); diff != "" {
+		t.Errorf("questions (-want +got):\n%s", diff)
+	}
+	if got := r.Counts().Unknown; got != 3 {
+		t.Errorf("%d answers to nothing, want 3", got)
+	}
+}
+
+func TestBatchIsOneStreamThatEndsOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	d := r.deliver(" [ {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/list\"},\n{\"jsonrpc\":\"2.0\",\"method\":\"notifications/roots/list_changed\"}, {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"prompts/list\"},{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"ping\"}]")
+	var got []string
+	for final := false; !final; {
+		e := r.event(t, d)
+		got = append(got, string(wire.Lookup(e.Raw, "id"))+" "+string(wire.Lookup(e.Raw, "error", "code")))
+		final = e.Final
+	}
+	if diff := cmp.Diff([]string{"1 -32600", "1 ", "2 "}, got); diff != "" {
+		t.Errorf("ends of the batch (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"initialize", "notifications/initialized", "tools/list", "notifications/roots/list_changed", "ping"}, methods(r.seen())); diff != "" {
+		t.Errorf("the process got (-want +got):\n%s", diff)
+	}
+}
+
+func TestBatchOfTheServerIsUnpacked(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	d := r.call(`"c"`, "say", `"[{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{}}, 5, {\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{\"a\":1.0}}]\n"`)
+	if e := r.event(t, d); e.Final || string(wire.Lookup(e.Raw, "method")) != `"notifications/message"` {
+		t.Errorf("first came %s", e.Raw)
+	}
+	if e := r.event(t, d); !e.Final || string(e.Raw) != `{"jsonrpc":"2.0","id":"c","result":{"a":1.0}}` {
+		t.Errorf("then came %s", e.Raw)
+	}
+}
+
+func TestMessageThatCannotBeReadEndsItsStream(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	for raw, want := range map[string]string{
+		`{"jsonrpc":"2.0","id":7`:             "null -32700",
+		`{"jsonrpc":"2.0","id":7,"method":1}`: "7 -32600",
+		`[]`:                                  "null -32600",
+		`[{"jsonrpc":"2.0","id":7,"method":"m"},{"jsonrpc":"1"}]`: "null -32600",
+	} {
+		id, _, code, _ := r.failure(r.deliver(raw))
+		if got := id + " " + strconv.Itoa(code); got != want {
+			t.Errorf("%s ends with %s, want %s", raw, got, want)
+		}
+	}
+	if len(r.Processes()) != 0 {
+		t.Error("a process was started")
+	}
+}
+
+func TestEventsCarryTheTicketOfTheirDelivery(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	hang := r.call("1", "hang", "0") // ticket t1
+	r.result(r.call("2", "say", `"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{}}\n"`))
+	if e := r.event(t, ""); e.Ticket != "t2" || e.Session != "s" || e.Final {
+		t.Errorf("the common event is %+v", e)
+	}
+	r.deliver(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+	if e := r.final(t, hang); e.Ticket != "t1" {
+		t.Errorf("the end of the first has ticket %q", e.Ticket)
+	}
+}
+
+func TestClosedStreamIsCancelledAndSaysNothingMore(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	d := r.call("1", "ask", `"e"`)
+	q, _ := wire.String(wire.Lookup(r.event(t, d).Raw, "id"))
+	r.CloseStream("s", d)
+	r.CloseStream("s", "unknown")
+	r.CloseStream("unknown", d)
+	r.Answer("s", q, []byte(`{"jsonrpc":"2.0","id":"`+q+`","result":{}}`))
+	lines := r.seen()
+	cancel := lines[len(lines)-1]
+	if string(wire.Lookup(cancel, "method")) != `"notifications/cancelled"` || string(wire.Lookup(cancel, "params", "requestId")) != string(wire.Lookup(lines[len(lines)-2], "id")) {
+		t.Errorf("the process got %s at last", cancel)
+	}
+	// The server answers all the same, as it may: nothing of it comes out.
+	number := string(wire.Lookup(lines[len(lines)-2], "id"))
+	r.result(r.call("2", "say", `"{\"jsonrpc\":\"2.0\",\"id\":`+number+`,\"result\":{}}\n{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{}}\n"`))
+	r.none(t, d)
+	if r.Counts().Late != 1 {
+		t.Errorf("%d late messages, want 1", r.Counts().Late)
+	}
+	if _, idle := r.IdleSince(); !idle {
+		eventually(t, "the box is idle", func() bool { _, idle := r.IdleSince(); return idle })
+	}
+}
+
+func TestDeliveryInFlightIsNotExecutedTwice(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	d := r.call("1", "hang", "0")
+	r.Deliver(Deliver{ID: d, Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}`)})
+	if diff := cmp.Diff([]string{"initialize", "notifications/initialized", "tools/call"}, methods(r.seen())); diff != "" {
+		t.Errorf("the process got (-want +got):\n%s", diff)
+	}
+	r.none(t, d)
+}
+
+func TestResponsesInADeliveryAreDropped(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	r.deliver(`{"jsonrpc":"2.0","id":1,"result":{}}`)
+	if r.Counts().Unknown != 1 || len(r.Processes()) != 0 {
+		t.Errorf("counts %+v, processes %+v", r.Counts(), r.Processes())
+	}
+}
+
+func TestHugeResultIsByteExact(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	const size = 5 << 20
+	got := r.result(r.call("1", "big", strconv.Itoa(size)))
+	want := []byte(`"` + bigText(size) + `"`)
+	if !bytes.Equal(got, want) {
+		t.Errorf("%d bytes came, want the %d that were said", len(got), len(want))
+	}
+}
+
+func TestInvalidUTF8BecomesTheReplacementCharacter(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	got := r.result(r.call("1", "say", `"{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":\"a\\xffb\"}\n"`))
+	if string(got) != "\"a\uFFFDb\"" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestBrokenResponseEndsItsRequest(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	_, message, code, data := r.failure(r.call("1", "say", `"{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{},\"error\":null}\n"`))
+	if code != -32603 || data.Phase != PhaseToolCall || !strings.Contains(message, "answered tools/call with something that is no JSON-RPC response") {
+		t.Errorf("got %d %q %+v", code, message, data)
+	}
+	r.result(r.call("2", "echo", "1"))
+}
+
+func TestSlowCallIsCancelledAndTheProcessLivesOn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal", func(s *Server) { s.ToolTimeout = 50 * time.Millisecond })
+	pid := r.result(r.call("1", "pid", "0"))
+	id, message, code, data := r.failure(r.call("2", "hang", "0"))
+	if id != "2" || code != -32603 || data.Phase != PhaseToolCall || data.Limit != 0.05 || data.Setting != "tool_timeout_sec" {
+		t.Errorf("got id %s, code %d, data %+v", id, code, data)
+	}
+	if want := `server "fake": did not answer tools/call within 50ms (tool_timeout_sec); the call was cancelled`; message != want {
+		t.Errorf("got %q, want %q", message, want)
+	}
+	lines := r.seen()
+	if got := string(wire.Lookup(lines[len(lines)-1], "method")); got != `"notifications/cancelled"` {
+		t.Errorf("the process got %s at last", lines[len(lines)-1])
+	}
+	if got := r.result(r.call("3", "pid", "0")); string(got) != string(pid) {
+		t.Errorf("process %s became %s", pid, got)
+	}
+}
+
+func TestOtherRequestsAndSwitchedOffLimitHaveNoDeadline(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal", func(s *Server) { s.ToolTimeout = -1 })
+	d := r.call("1", "hang", "0")
+	r.result(r.call("2", "echo", "0"))
+	r.mu.Lock()
+	for _, p := range r.sessions["s"].live {
+		for _, q := range p.conv.requests {
+			if q.timer != nil {
+				t.Error("a call has a deadline")
+			}
+		}
+	}
+	r.mu.Unlock()
+	r.none(t, d)
+}
+
+func TestOpenListsDeliveriesUntilTheirEnd(t *testing.T) {
+	t.Parallel()
+	before := time.Now()
+	r := newRig(t, "normal")
+	a := r.call("1", "hang", "0")
+	b := r.deliver(`[{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"hang"}},{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"hang"}}]`)
+	open := r.Open()
+	if len(open) != 2 || open[0].ID != a || open[0].Ticket != "t1" || open[1].ID != b || open[0].Since.Before(before) {
+		t.Errorf("open are %+v", open)
+	}
+	for _, id := range []string{"1", "2"} {
+		r.deliver(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + id + `}}`)
+	}
+	if open := r.Open(); len(open) != 1 || open[0].ID != b {
+		t.Errorf("open are %+v", open)
+	}
+	if _, idle := r.IdleSince(); idle {
+		t.Error("the box is idle with a request in flight")
+	}
+}

@@ -1,0 +1,168 @@
+package box
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// What holds when a [Server] says nothing.
+const (
+	DefaultStartupTimeout = 300 * time.Second
+	DefaultToolTimeout    = 300 * time.Second
+	DefaultIdle           = 120 * time.Second
+)
+
+// Server is the configured server of a box. New takes it over: its map and slice
+// must not change any more.
+type Server struct {
+	// Name is how errors and logs call it.
+	Name string
+	// Command is a program, never with arguments in it and never run by a shell: a
+	// path, which is taken from Cwd if it is relative, or a name that is looked up
+	// in the PATH the server will have.
+	Command string
+	Args    []string
+	// Env is added to the environment of the server and overrides it. Values of six
+	// bytes and more under names that look secret never appear in what the box says.
+	Env map[string]string
+	// Base is the environment of the runner. PATH, HOME, LANG and TMPDIR are taken
+	// from it; nothing else of it reaches the server.
+	Base map[string]string
+	// Cwd is the directory the server runs in, "" for that of the runner.
+	Cwd string
+
+	// StartupTimeout is how long a process may take from its start to its answer to
+	// initialize. Zero means the default.
+	StartupTimeout time.Duration
+	// ToolTimeout is how long one tools/call may take from when the process is given
+	// it. Zero means the default, less than zero no limit.
+	ToolTimeout time.Duration
+	// Idle is how long a process with nothing to do is kept. Zero means the default.
+	Idle time.Duration
+}
+
+func (s Server) withDefaults() Server {
+	if s.StartupTimeout <= 0 {
+		s.StartupTimeout = DefaultStartupTimeout
+	}
+	if s.ToolTimeout == 0 {
+		s.ToolTimeout = DefaultToolTimeout
+	}
+	if s.Idle <= 0 {
+		s.Idle = DefaultIdle
+	}
+	return s
+}
+
+// environment is what the server sees: four variables a program cannot well live
+// without, and what is configured. A clean one, because the runner's own holds
+// tokens.
+func (s Server) environment() map[string]string {
+	tmp := s.base("TMPDIR", "/tmp")
+	env := map[string]string{
+		"PATH":   s.base("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+		"HOME":   s.base("HOME", tmp), // package runners write their caches there
+		"LANG":   s.base("LANG", "C.UTF-8"),
+		"TMPDIR": tmp,
+	}
+	for name, value := range s.Env {
+		env[name] = value
+	}
+	return env
+}
+
+func (s Server) base(name, otherwise string) string {
+	if v := s.Base[name]; v != "" {
+		return v
+	}
+	return otherwise
+}
+
+// launch is what the operating system needs to start the server.
+type launch struct {
+	path string
+	argv []string
+	env  []string
+	dir  string
+}
+
+// launch resolves the command as the server's own environment would. It fails
+// with an error for the user when the server cannot be started.
+func (s Server) launch() (launch, error) {
+	if s.Cwd != "" {
+		if info, err := os.Stat(s.Cwd); err != nil {
+			return launch{}, fmt.Errorf("cwd of the server: %w", err)
+		} else if !info.IsDir() {
+			return launch{}, fmt.Errorf("cwd of the server: %s is not a directory", s.Cwd)
+		}
+	}
+	env := s.environment()
+	path, err := lookPath(s.Command, env["PATH"], s.Cwd)
+	if err != nil {
+		return launch{}, err
+	}
+	l := launch{path: path, argv: append([]string{s.Command}, s.Args...), dir: s.Cwd}
+	for name, value := range env {
+		l.env = append(l.env, name+"="+value)
+	}
+	slices.Sort(l.env)
+	return l, nil
+}
+
+// lookPath finds a program as execvp does, in the path and directory given instead
+// of those of this program.
+func lookPath(command, path, dir string) (string, error) {
+	if command == "" {
+		return "", errors.New("command of the server is empty")
+	}
+	if strings.Contains(command, "/") {
+		file := command
+		if !filepath.IsAbs(file) {
+			file = filepath.Join(dir, file)
+		}
+		if err := executable(file); err != nil {
+			return "", fmt.Errorf("command %s: %w", command, err)
+		}
+		return filepath.Abs(file)
+	}
+	var refused error
+	for _, in := range filepath.SplitList(path) {
+		if !filepath.IsAbs(in) {
+			continue // the current directory is no place to look for programs
+		}
+		file := filepath.Join(in, command)
+		err := executable(file)
+		if err == nil {
+			return file, nil
+		}
+		if refused == nil && !errors.Is(err, fs.ErrNotExist) {
+			refused = err
+		}
+	}
+	if refused != nil {
+		return "", fmt.Errorf("command %s: %w", command, refused)
+	}
+	if strings.ContainsAny(command, " \t") {
+		return "", fmt.Errorf("command %q not found: it has a space in it, put arguments into args", command)
+	}
+	return "", fmt.Errorf("command %s not found in PATH %s", command, path)
+}
+
+func executable(file string) error {
+	info, err := os.Stat(file)
+	switch {
+	case err != nil:
+		return err
+	case info.IsDir():
+		return fmt.Errorf("%s is a directory", file)
+	case info.Mode()&0o111 == 0:
+		return fmt.Errorf("%s: %w: it is not executable", file, fs.ErrPermission)
+	}
+	return nil
+}

@@ -1,0 +1,221 @@
+package box
+
+import (
+	"encoding/json"
+	"slices"
+	"sync"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// maxUntold is how many bytes of events may wait for the sink before the processes
+// of the session are no longer read.
+const maxUntold = 4 << 20
+
+// session is what the box knows of one client session. The box's lock guards it.
+// It is forgotten when no process and no event of it is left.
+type session struct {
+	box *Box
+	id  string
+
+	// As the newest delivery said.
+	ticket, level string
+	subscriptions []string
+	init          json.RawMessage
+
+	current *process   // takes new messages, nil for none
+	live    []*process // that one, and those that are being stopped
+
+	untold []told
+	bytes  int       // of untold
+	room   sync.Cond // bytes has shrunk
+	// telling: a goroutine brings untold to the sink. There is none while there is
+	// nothing to tell.
+	telling bool
+}
+
+// told is one call of the sink that is to come.
+type told struct {
+	call   func(Sink)
+	stream string // of an event
+	bytes  int
+}
+
+func (s *session) note(d Deliver) {
+	s.ticket, s.level, s.subscriptions, s.init = d.Ticket, d.Level, d.Subscriptions, d.Init
+}
+
+// start makes a process that runs as soon as those before it are gone.
+func (s *session) start() *process {
+	p := newProcess(s)
+	for _, old := range s.live {
+		p.before = append(p.before, old.gone)
+	}
+	s.current = p
+	s.live = append(s.live, p)
+	s.box.enter()
+	go p.run()
+	return p
+}
+
+// left takes a process away that is gone.
+func (s *session) left(p *process) {
+	s.detach(p)
+	s.live = slices.DeleteFunc(s.live, func(l *process) bool { return l == p })
+	s.tidy()
+	s.box.leave()
+}
+
+// detach lets no new message reach the process: the next one starts another.
+func (s *session) detach(p *process) {
+	if s.current == p {
+		s.current = nil
+	}
+}
+
+// tidy forgets the session if nothing is left of it.
+func (s *session) tidy() {
+	if len(s.live) == 0 && !s.telling && s.box.sessions[s.id] == s {
+		delete(s.box.sessions, s.id)
+	}
+}
+
+// # Deliveries
+
+// request begins one request of a delivery: it ends here, or p has it.
+func (s *session) request(p *process, st *stream, m wire.Message) {
+	for _, other := range s.live {
+		// A process that is being stopped may still answer to the id.
+		if other != p && other.conv.byID[idKey(m.ID)] != nil {
+			s.refuse(st, m.ID, &wire.Error{Code: wire.CodeInvalidRequest, Message: "duplicate request id"})
+			return
+		}
+	}
+	p.request(st, m)
+}
+
+// refuse ends a request that no process has got.
+func (s *session) refuse(st *stream, id json.RawMessage, e *wire.Error) {
+	st.open--
+	s.event(st, wire.ErrorResponse(id, e), st.open == 0)
+}
+
+func (s *session) notification(p *process, m wire.Message) {
+	switch {
+	case m.Method == wire.NotifyInitialized:
+		// The box has said it, or will.
+	case m.Method == wire.NotifyCancelled:
+		for _, l := range s.live {
+			if l.conv.cancel(m) != nil {
+				return
+			}
+		}
+	case p != nil:
+		p.send(0, wire.Compact(m.Raw))
+	}
+}
+
+// # To the sink
+
+// event tells the sink of a message; a nil stream is the common one.
+func (s *session) event(to *stream, raw []byte, final bool) {
+	e := Event{Session: s.id, Ticket: s.ticket, Raw: raw, Final: final}
+	if to != nil {
+		e.Stream, e.Ticket = to.id, to.ticket
+	}
+	s.tell(told{call: func(k Sink) { k.Event(e) }, stream: e.Stream, bytes: len(raw)})
+}
+
+func (s *session) tell(t told) {
+	s.untold = append(s.untold, t)
+	s.bytes += t.bytes
+	if !s.telling {
+		s.telling = true
+		s.box.enter()
+		go s.tellAll()
+	}
+}
+
+// tellAll brings everything to the sink, one after the other, outside of the lock.
+func (s *session) tellAll() {
+	b := s.box
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for len(s.untold) > 0 {
+		t := s.untold[0]
+		s.untold[0] = told{}
+		s.untold = s.untold[1:]
+		b.mu.Unlock()
+		t.call(b.sink)
+		b.mu.Lock()
+		s.bytes -= t.bytes
+		s.room.Broadcast()
+	}
+	s.untold = nil
+	s.telling = false
+	s.tidy()
+	b.leave()
+}
+
+// awaitRoom returns when the sink has taken most of what was said.
+func (s *session) awaitRoom() {
+	s.box.mu.Lock()
+	defer s.box.mu.Unlock()
+	for s.bytes > maxUntold {
+		s.room.Wait()
+	}
+}
+
+// closeStream drops a stream with all that it still says.
+func (s *session) closeStream(id string) {
+	for _, p := range s.live {
+		for _, r := range p.conv.inOrder() {
+			if r.stream.id == id {
+				p.conv.tellCancelled(r, "the stream of the request was closed")
+				p.conv.drop(r)
+			}
+		}
+	}
+	s.untold = slices.DeleteFunc(s.untold, func(t told) bool {
+		if t.stream != id {
+			return false
+		}
+		s.bytes -= t.bytes
+		return true
+	})
+	s.room.Broadcast()
+}
+
+// inflight lists the deliveries with requests in flight.
+func (s *session) inflight() []Inflight {
+	var all []Inflight
+	seen := map[*stream]bool{}
+	for _, p := range s.live {
+		for _, r := range p.conv.inOrder() {
+			if st := r.stream; !seen[st] {
+				seen[st] = true
+				all = append(all, Inflight{ID: st.id, Session: s.id, Ticket: st.ticket, Since: st.came})
+			}
+		}
+	}
+	return all
+}
+
+// hasStream reports whether a delivery of this id has requests in flight.
+func (s *session) hasStream(id string) bool {
+	return slices.ContainsFunc(s.inflight(), func(i Inflight) bool { return i.ID == id })
+}
+
+// busy reports whether something is under way that an idle box has not.
+func (s *session) busy() bool {
+	return s.telling || slices.ContainsFunc(s.live, func(p *process) bool {
+		return p.state == Started && s.current == p || !p.conv.idle()
+	})
+}
+
+// stop ends all processes of the session.
+func (s *session) stop(f *fault) {
+	for _, p := range s.live {
+		p.stop(f)
+	}
+}

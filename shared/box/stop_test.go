@@ -1,0 +1,244 @@
+package box
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+func TestIdleProcessIsStoppedAndTheNextMessageStartsAnother(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal", func(s *Server) { s.Idle = 100 * time.Millisecond })
+	first := r.result(r.call("1", "pid", "0"))
+	s := r.state(t, Stopped)
+	if strconv.Itoa(s.PID) != string(first) || s.Phase != "" || s.ExitCode == nil || *s.ExitCode != 0 {
+		t.Errorf("the end is told as %+v", s)
+	}
+	eventually(t, "the session is forgotten", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.sessions) == 0
+	})
+	if second := r.result(r.call("1", "pid", "0")); string(second) == string(first) {
+		t.Errorf("process %s answers again", second)
+	}
+}
+
+func TestProcessWithACallOrAQuestionOpenIsNotIdle(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal", func(s *Server) { s.Idle = 50 * time.Millisecond })
+	d := r.call("1", "ask", `"e"`)
+	q, _ := wire.String(wire.Lookup(r.event(t, d).Raw, "id"))
+	<-time.After(4 * 50 * time.Millisecond) // the time is what is tested
+	if _, idle := r.IdleSince(); idle || len(r.Processes()) != 1 {
+		t.Fatalf("the box is idle: %v, processes: %d", idle, len(r.Processes()))
+	}
+	r.Answer("s", q, []byte(`{"jsonrpc":"2.0","id":"`+q+`","result":{}}`))
+	r.result(d)
+	r.state(t, Stopped)
+}
+
+func TestWhatAServerSaysByItselfKeepsNothingAwake(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "", func(s *Server) {
+		s.Idle = 200 * time.Millisecond
+		s.Command = "/bin/sh"
+		s.Args = []string{"-c", `read a; echo '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}'
+			while :; do echo '{"jsonrpc":"2.0","method":"notifications/message","params":{}}'; sleep 0.02; done`}
+	})
+	r.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
+	r.event(t, "")
+	r.state(t, Stopped)
+}
+
+func TestIdleSinceIsWhenAClientLastDidSomething(t *testing.T) {
+	t.Parallel()
+	begin := time.Now()
+	r := newRig(t, "normal")
+	made, idle := r.IdleSince()
+	if !idle || made.Before(begin) {
+		t.Errorf("a new box is idle: %v since %s", idle, made)
+	}
+	d := r.call("1", "echo", "1")
+	if _, idle := r.IdleSince(); idle {
+		t.Error("the box is idle while a process starts")
+	}
+	r.result(d)
+	var ended time.Time
+	eventually(t, "the box is idle", func() (ok bool) { ended, ok = r.IdleSince(); return ok })
+	if !ended.After(made) {
+		t.Errorf("idle since %s, which is not after %s", ended, made)
+	}
+	r.deliver(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	if again, idle := r.IdleSince(); !idle || !again.After(ended) {
+		t.Errorf("idle: %v since %s after a message, before since %s", idle, again, ended)
+	}
+}
+
+func TestServerThatIgnoresSIGTERMIsKilled(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "deaf to sigterm")
+	hang := r.call("1", "hang", "0")
+	pid := r.state(t, Ready).PID
+	begin := time.Now()
+	r.StopSession("s")
+	if _, message, _, data := r.failure(hang); data.Phase != PhaseBoxUnavailable || message != `server "fake": the session was ended` {
+		t.Errorf("got %q %+v", message, data)
+	}
+	if took := time.Since(begin); took > 4*time.Second {
+		t.Errorf("the request waited for %s", took)
+	}
+	s := r.state(t, Stopped)
+	if s.PID != pid || s.Signal != "SIGKILL" || alive(pid) {
+		t.Errorf("the end is told as %+v", s)
+	}
+	if took := time.Since(begin); took < stdinGrace+termGrace {
+		t.Errorf("it was killed after %s already", took)
+	}
+}
+
+func TestNewProcessWaitsForTheOldOneOfItsSession(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "deaf to sigterm")
+	r.result(r.call("1", "echo", "0"))
+	old := r.state(t, Ready).PID
+	r.StopSession("s")
+	r.result(r.call("1", "echo", "0"))
+	if alive(old) {
+		t.Error("two processes of one session ran at once")
+	}
+}
+
+func TestProcessThatWaitsForItsTurnCanBeStopped(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "deaf to sigterm")
+	r.result(r.call("1", "echo", "0"))
+	r.StopSession("s")
+	waits := r.call("1", "echo", "0")
+	r.StopSession("s")
+	if _, _, _, data := r.failure(waits); data.Phase != PhaseBoxUnavailable {
+		t.Errorf("got %+v", data)
+	}
+}
+
+func TestChildrenLeftInTheGroupAreKilled(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*rig){
+		"when it is stopped": func(r *rig) { r.StopSession("s") },
+		"when it dies":       func(r *rig) { r.call("9", "die", "0") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, "normal")
+			child, err := strconv.Atoi(string(r.result(r.call("1", "fork", "0"))))
+			if err != nil || !alive(child) {
+				t.Fatalf("the child %d is not there (%v)", child, err)
+			}
+			end(r)
+			find(t, r.recorder, "the end", func(s ProcessStatus) bool { return s.State == Stopped || s.State == Exited })
+			eventually(t, "the child is gone", func() bool { return !alive(child) })
+		})
+	}
+}
+
+func TestChildThatLeftTheGroupHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	hang := r.call("1", "hang", "0")
+	away, err := strconv.Atoi(string(r.result(r.call("2", "leave group", "0"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Kill(away, syscall.SIGKILL) }()
+	if _, message, _, data := r.failure(hang); *data.ExitCode != 0 || message != `server "fake": exited with code 0` {
+		t.Errorf("got %q %+v", message, data)
+	}
+}
+
+func TestStopSessionOfNothing(t *testing.T) {
+	t.Parallel()
+	newRig(t, "normal").StopSession("s")
+}
+
+func TestCloseStopsEverythingAndEndsWhatIsOpen(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	var pids []int
+	for _, s := range []string{"a", "b"} {
+		r.Deliver(Deliver{ID: "open " + s, Session: s, Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}`)})
+		pids = append(pids, r.state(t, Ready).PID)
+	}
+	if err := r.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range []string{"a", "b"} {
+		if _, message, _, data := r.failure("open " + s); data.Phase != PhaseBoxUnavailable || !strings.Contains(message, "shut down") {
+			t.Errorf("got %q %+v", message, data)
+		}
+		if alive(pids[i]) {
+			t.Errorf("process %d is there", pids[i])
+		}
+	}
+	if _, _, _, data := r.failure(r.call("1", "echo", "0")); data.Phase != PhaseBoxUnavailable {
+		t.Errorf("after Close got %+v", data)
+	}
+	if len(r.Processes()) != 0 {
+		t.Error("a process was started after Close")
+	}
+	if err := r.Close(t.Context()); err != nil {
+		t.Errorf("the second Close: %v", err)
+	}
+}
+
+func TestCloseKillsWhenItsTimeIsOver(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "deaf to sigterm")
+	r.result(r.call("1", "echo", "0"))
+	pid := r.state(t, Ready).PID
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := r.Close(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	eventually(t, "the process is gone", func() bool { return !alive(pid) })
+}
+
+func TestDeliverAfterStopSessionGoesToAnotherProcess(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	first := r.result(r.call("1", "pid", "0"))
+	r.StopSession("s")
+	if second := r.result(r.call("1", "pid", "0")); string(second) == string(first) {
+		t.Errorf("process %s answers again", second)
+	}
+}
+
+// Not parallel: it counts the goroutines of this program.
+func TestNoGoroutineIsLeftBehind(t *testing.T) {
+	before := runtime.NumGoroutine()
+	for _, how := range []string{"normal", "exits", "refuses", "deaf to sigterm"} {
+		r := newRig(t, how)
+		for i := range 3 {
+			r.Deliver(Deliver{ID: "x", Session: "s" + strconv.Itoa(i), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)})
+		}
+		for range 3 {
+			r.final(t, "x")
+		}
+		if how == "deaf to sigterm" {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			_ = r.Close(ctx) // kills
+		}
+		if err := r.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the goroutines are gone", func() bool { return runtime.NumGoroutine() <= before })
+}

@@ -1,0 +1,27 @@
+// Package front is HTTP in and out: Streamable HTTP as MCP 2025-03-26, 2025-06-18
+// and 2025-11-25 have it (basic/transports), for every configured server at
+// /<server>/mcp. It hides headers, statuses, server-sent events, CORS and the
+// polling contract from the rest, and holds the one table from our errors to HTTP
+// statuses and JSON-RPC codes. Its second entrance, [Lambda], is the same handler
+// behind a REST API with response streaming.
+//
+// It executes nothing, stores nothing and keeps nothing between two requests: a
+// session, its streams and their cursors are package session's. It does not know
+// who a caller is ([Options].Principal does), nor what a message means beyond
+// what a transport has to: its kind, its id, initialize, and the protocol version.
+//
+// # The polling contract
+//
+// Clients of the legacy era can be told to go away and come back (Last-Event-ID).
+// They survive it only under these rules, which the tests name one by one:
+//
+//   - P1 Every event stream begins with an event that has an id, a retry and an
+//     empty data line.
+//   - P2 That id is another one on every response, for the same cursor too.
+//   - P3 A poll of a stream is never answered with 429, a status over 499 or an
+//     empty body: in trouble it is told a longer retry.
+//   - P4 A response is held while a request runs, so that the polls stay few.
+//   - P5 The same holds for the common stream; else it is 405 from the start.
+//   - P6 The retry is sent on every response.
+//   - P7 No stream is closed before its first event has been flushed.
+package front

@@ -1,0 +1,452 @@
+package front_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// world is everything that outlives a request. The handler is none of it: each
+// request gets a new one.
+type world struct {
+	t       *testing.T
+	store   *faultyStore
+	backend *backend
+	limits  session.Limits
+	opts    front.Options
+	logged  *bytes.Buffer
+}
+
+func newWorld(t *testing.T) *world {
+	store := &faultyStore{Store: sessiontest.NewMemory()}
+	logged := &bytes.Buffer{}
+	w := &world{t: t, store: store, backend: &backend{store: store.Store}, logged: logged}
+	w.opts = front.Options{
+		Servers: func(name string) (session.Server, bool) {
+			switch name {
+			case "quiet", "pushy": // pushy has something to say outside of requests
+				return session.Server{Name: name, Digest: name}, true
+			case "known": // has a handshake record
+				return session.Server{Name: name, Digest: name, Record: true}, true
+			}
+			return session.Server{}, false
+		},
+		Principal: func(r *http.Request) (string, string, error) {
+			switch r.Header.Get("Authorization") {
+			case "Bearer nobody":
+				return "", "", front.ErrUnauthenticated
+			case "":
+				return "tenant", "ada", nil
+			default:
+				return "tenant", r.Header.Get("Authorization"), nil
+			}
+		},
+		Log: slog.New(slog.NewJSONHandler(logged, nil)),
+	}
+	err := store.SaveHandshake(t.Context(), session.Handshake{
+		Digest: "known", Version: wire.V20251125, Result: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{}}`),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// bubble runs a test in fake time.
+func bubble(t *testing.T, test func(t *testing.T, w *world)) {
+	synctest.Test(t, func(t *testing.T) { test(t, newWorld(t)) })
+}
+
+func (w *world) handler() *front.HTTP {
+	opts := w.opts
+	opts.Host = session.NewHost(w.store, w.backend, w.limits)
+	return front.New(opts)
+}
+
+// answer is a whole response, with the time of each flush.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+	flush  []flush
+	took   time.Duration
+}
+
+type flush struct {
+	at   time.Duration // since the request began
+	text string
+}
+
+// do serves one request by a handler made for it.
+func (w *world) do(r *http.Request) *answer {
+	w.t.Helper()
+	rec := &recorder{header: http.Header{}, begun: time.Now(), ctx: r.Context()}
+	w.handler().ServeHTTP(rec, r)
+	rec.Flush()
+	a := &answer{status: rec.status, header: rec.sent, flush: rec.flushed, took: time.Since(rec.begun)}
+	for _, f := range rec.flushed {
+		a.body += f.text
+	}
+	return a
+}
+
+// start serves a request beside the test; the answer comes when it is over.
+func (w *world) start(r *http.Request) <-chan *answer {
+	done := make(chan *answer, 1)
+	go func() { done <- w.do(r) }()
+	return done
+}
+
+// recorder is a client that reads what is flushed, until it goes: its context is
+// then cancelled.
+type recorder struct {
+	header, sent http.Header
+	status       int
+	begun        time.Time
+	ctx          context.Context
+	buf          bytes.Buffer
+	flushed      []flush
+}
+
+func (r *recorder) Header() http.Header { return r.header }
+
+func (r *recorder) WriteHeader(status int) {
+	if r.status == 0 {
+		r.status, r.sent = status, r.header.Clone()
+	}
+}
+
+func (r *recorder) Write(p []byte) (int, error) {
+	r.WriteHeader(http.StatusOK)
+	if errors.Is(r.ctx.Err(), context.Canceled) {
+		return 0, io.ErrClosedPipe
+	}
+	return r.buf.Write(p)
+}
+
+func (r *recorder) Flush() {
+	r.WriteHeader(http.StatusOK)
+	if r.buf.Len() > 0 {
+		r.flushed = append(r.flushed, flush{time.Since(r.begun), r.buf.String()})
+		r.buf.Reset()
+	}
+}
+
+// events parses an event stream.
+func (a *answer) events(t *testing.T) []wire.SSE {
+	t.Helper()
+	if got := a.header.Get("Content-Type"); a.status != http.StatusOK || got != wire.MediaSSE {
+		t.Fatalf("not an event stream: %d %s: %s", a.status, got, a.body)
+	}
+	var out []wire.SSE
+	for r := wire.NewSSEReader(strings.NewReader(a.body), 1<<20); ; {
+		e, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, e)
+	}
+}
+
+// datas are the messages of an event stream, without those that only carry an id.
+func (a *answer) datas(t *testing.T) []string {
+	t.Helper()
+	var out []string
+	for _, e := range a.events(t) {
+		if len(e.Data) > 0 {
+			out = append(out, string(e.Data))
+		}
+	}
+	return out
+}
+
+// lastID is what a client of this stream comes back with.
+func (a *answer) lastID(t *testing.T) string {
+	t.Helper()
+	events := a.events(t)
+	for i := len(events) - 1; i >= 0; i-- {
+		if events[i].ID != "" {
+			return events[i].ID
+		}
+	}
+	t.Fatal("a stream without any id")
+	return ""
+}
+
+// rpcError is the JSON-RPC error in the body of an answer.
+func (a *answer) rpcError(t *testing.T) (code int, message string) {
+	t.Helper()
+	var body struct {
+		Error struct {
+			Code    int
+			Message string
+		}
+	}
+	if err := json.Unmarshal([]byte(a.body), &body); err != nil {
+		t.Fatalf("body %q: %v", a.body, err)
+	}
+	return body.Error.Code, body.Error.Message
+}
+
+// request makes a request with the headers every client sends. More headers come
+// in pairs; one with an empty value is taken away.
+func request(method, path, body string, headers ...string) *http.Request {
+	r := httptest.NewRequest(method, "http://localhost"+path, strings.NewReader(body))
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	if method == http.MethodPost {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i < len(headers); i += 2 {
+		if headers[i+1] == "" {
+			r.Header.Del(headers[i])
+		} else {
+			r.Header.Set(headers[i], headers[i+1])
+		}
+	}
+	return r
+}
+
+// client is one session of a server, from the outside.
+type client struct {
+	w       *world
+	server  string
+	session string
+	version string
+}
+
+const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
+
+// open does the handshake.
+func (w *world) open(server string) *client {
+	w.t.Helper()
+	a := w.do(request("POST", "/"+server+"/mcp", initialize))
+	c := &client{w: w, server: server, session: a.header.Get("Mcp-Session-Id"), version: wire.V20251125}
+	if a.status != http.StatusOK || c.session == "" {
+		w.t.Fatalf("initialize was answered with %d %s", a.status, a.body)
+	}
+	if a = c.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`); a.status != http.StatusAccepted {
+		w.t.Fatalf("initialized was answered with %d %s", a.status, a.body)
+	}
+	return c
+}
+
+func (c *client) request(method, body string, headers ...string) *http.Request {
+	return request(method, "/"+c.server+"/mcp", body,
+		append([]string{"Mcp-Session-Id", c.session, "MCP-Protocol-Version", c.version}, headers...)...)
+}
+
+func (c *client) post(body string, headers ...string) *answer {
+	c.w.t.Helper()
+	return c.w.do(c.request("POST", body, headers...))
+}
+
+// call calls a tool of the scripted server.
+func (c *client) call(tool string, headers ...string) *answer {
+	c.w.t.Helper()
+	return c.post(callOf(tool), headers...)
+}
+
+func callOf(tool string) string {
+	return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + tool + `"}}`
+}
+
+func (c *client) get(last string) *answer {
+	c.w.t.Helper()
+	return c.w.do(c.request("GET", "", "Last-Event-ID", last))
+}
+
+// push appends to the common stream of the session.
+func (c *client) push(text string) {
+	c.w.t.Helper()
+	run{c.w.t.Context(), c.w.backend.store, session.ID(c.session), session.Common, nil}.say(text)
+}
+
+// backend is a server whose tools are Go functions. It stands for the relay, the
+// box and the process: what it says goes into the log.
+type backend struct {
+	store   session.Store
+	tools   map[string]func(run)
+	mu      sync.Mutex
+	got     []string
+	answers []string
+	err     error                        // of Deliver
+	tend    func() (session.Duty, error) // of its tenders; nil: all is in order
+	attend  error                        // of Attend
+}
+
+// run is one delivery, as a tool sees it.
+type run struct {
+	ctx      context.Context
+	store    session.Store
+	session  session.ID
+	stream   session.StreamID
+	requests []json.RawMessage
+}
+
+func (b *backend) tool(name string, f func(run)) {
+	if b.tools == nil {
+		b.tools = map[string]func(run){}
+	}
+	b.tools[name] = f
+}
+
+func (b *backend) Deliver(ctx context.Context, d session.Delivery, _ session.Box) (session.Tender, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.got = append(b.got, string(d.Raw))
+	if b.err != nil || len(d.Requests) == 0 {
+		return nil, b.err
+	}
+	msgs, _, err := wire.ParseBody(d.Raw)
+	if err != nil {
+		return nil, err
+	}
+	owed := tender{b.tend}
+	r := run{context.WithoutCancel(ctx), b.store, d.Session, d.Stream, d.Requests}
+	if msgs[0].Method == wire.MethodInitialize && b.tools["initialize"] == nil {
+		capabilities := map[string]string{"quiet": `{}`, "pushy": `{"tools":{"listChanged":true}}`}[d.Server]
+		r.end(`{"protocolVersion":"2025-11-25","capabilities":` + capabilities + `}`)
+		return owed, nil
+	}
+	name, _ := wire.String(wire.Lookup(msgs[0].Params, "name"))
+	if name == "" {
+		name = msgs[0].Method
+	}
+	if f := b.tools[name]; f != nil {
+		go f(r)
+	} else {
+		r.end(`{"content":[]}`)
+	}
+	return owed, nil
+}
+
+func (b *backend) Attend(context.Context, session.Session, session.StreamID) (session.Tender, error) {
+	return tender{b.tend}, b.attend
+}
+
+func (b *backend) Answer(_ context.Context, a session.Answer, _ session.Box) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.answers = append(b.answers, string(a.Raw))
+	return nil
+}
+
+func (b *backend) End(context.Context, session.Session, session.Box) error { return nil }
+
+// tender finds everything in order, unless it was told otherwise.
+type tender struct {
+	tend func() (session.Duty, error)
+}
+
+func (t tender) Tend(context.Context) (session.Duty, error) {
+	if t.tend != nil {
+		return t.tend()
+	}
+	return session.Duty{Accepted: true, Next: time.Now().Add(time.Hour)}, nil
+}
+
+// append writes one event behind the last.
+func (r run) append(raw string, final bool) {
+	tail, err := r.store.Tail(r.ctx, r.session, r.stream)
+	if err == nil {
+		err = r.store.Append(r.ctx, session.Batch{
+			Session: r.session, Stream: r.stream, First: tail.Last + 1, Gen: 1, Seq: tail.Seq + 1, Final: final, Events: [][]byte{[]byte(raw)},
+		})
+	}
+	if err != nil {
+		panic(err)
+	}
+}
+
+// say sends a notification, end the response to the first request.
+func (r run) say(text string) {
+	r.append(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"`+text+`"}}`, false)
+}
+
+func (r run) end(result string) {
+	r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,"result":`+result+`}`, true)
+}
+
+func said(text string) string {
+	return `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` + text + `"}}`
+}
+
+// faultyStore fails on command: fail is asked with the name of the method.
+type faultyStore struct {
+	session.Store
+	mu   sync.Mutex
+	fail func(method string) error
+}
+
+func (s *faultyStore) failing(fail func(method string) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail = fail
+}
+
+// down makes some methods, or all, fail until it is called again.
+func (s *faultyStore) down(methods ...string) {
+	s.failing(func(method string) error {
+		for _, m := range methods {
+			if m == method || m == "*" {
+				return session.Errorf(session.Unavailable, "the store does not answer; try again").Because(errors.New("disk on fire"))
+			}
+		}
+		return nil
+	})
+}
+
+func (s *faultyStore) check(method string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fail == nil {
+		return nil
+	}
+	return s.fail(method)
+}
+
+func (s *faultyStore) Create(ctx context.Context, r session.Session) error {
+	if err := s.check("Create"); err != nil {
+		return err
+	}
+	return s.Store.Create(ctx, r)
+}
+
+func (s *faultyStore) Load(ctx context.Context, id session.ID, box session.BoxID) (session.Session, session.Box, error) {
+	if err := s.check("Load"); err != nil {
+		return session.Session{}, session.Box{}, err
+	}
+	return s.Store.Load(ctx, id, box)
+}
+
+func (s *faultyStore) Tail(ctx context.Context, id session.ID, stream session.StreamID) (session.Tail, error) {
+	if err := s.check("Tail"); err != nil {
+		return session.Tail{}, err
+	}
+	return s.Store.Tail(ctx, id, stream)
+}
+
+func (s *faultyStore) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
+	if err := s.check("Wait"); err != nil {
+		return session.Page{}, err
+	}
+	return s.Store.Wait(ctx, id, stream, after, until)
+}

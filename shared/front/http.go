@@ -1,0 +1,258 @@
+package front
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// Options of a front. Servers, Host and Principal are needed; what else is zero
+// gets the default that is named.
+type Options struct {
+	// Servers finds a configured server by its name.
+	Servers func(name string) (session.Server, bool)
+	// Host serves the sessions.
+	Host *session.Host
+	// Principal says who sent a request. [ErrUnauthenticated] is answered with
+	// 401, other errors by the table. Without this function nobody is let in.
+	Principal func(*http.Request) (tenant, principal string, err error)
+	// AllowedHosts are the values of Host that are served: "name" with any port,
+	// "name:port", or "*" for all. Empty: 127.0.0.1, ::1 and localhost.
+	AllowedHosts []string
+	// AllowedOrigins are the web pages that may call: exact origins as
+	// "https://app.example", or "*" for all. Empty: pages from this machine, and
+	// those served under the request's own Host. A request without an Origin is
+	// not from a page and always allowed.
+	AllowedOrigins []string
+	// Log gets one line for each request, and no other. Default: none.
+	Log *slog.Logger
+	// JSONWindow is how long a response may take to be answered as plain JSON. A
+	// later one, or one that something else precedes, is an event stream; 1 s.
+	JSONWindow time.Duration
+	// KeepAlive is the pause after which a comment is sent on an event stream; 15 s.
+	KeepAlive time.Duration
+	// Limit is how long any response may be held. It must be below what the
+	// platform allows; 14 min. A deadline of the request's context bounds it too.
+	Limit time.Duration
+	// MaxBody bounds the body of a POST in bytes; 4 MiB.
+	MaxBody int64
+}
+
+func (o Options) withDefaults() Options {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&o.JSONWindow, time.Second)
+	def(&o.KeepAlive, 15*time.Second)
+	def(&o.Limit, 14*time.Minute)
+	if o.MaxBody == 0 {
+		o.MaxBody = 4 << 20
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Principal == nil {
+		o.Principal = func(*http.Request) (string, string, error) { return "", "", ErrUnauthenticated }
+	}
+	return o
+}
+
+// HTTP is the endpoint of all servers, an http.Handler. It keeps nothing between
+// requests: one made anew for each serves the same. Safe for concurrent use.
+type HTTP struct{ opts Options }
+
+// New makes the endpoint.
+func New(opts Options) *HTTP { return &HTTP{opts: opts.withDefaults()} }
+
+// ServeHTTP answers one request, which takes up to [Options].Limit. A panic below
+// is logged and answered with 500, or, when the response has begun, breaks it off
+// with http.ErrAbortHandler.
+func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := &exchange{opts: &h.opts, w: w, r: r, begun: time.Now()}
+	defer x.finish()
+	if err := x.serve(); err != nil {
+		x.refuse(err)
+	}
+}
+
+// exchange is one request and its answer: what is known of it by now.
+type exchange struct {
+	opts  *Options
+	w     http.ResponseWriter
+	r     *http.Request
+	begun time.Time
+
+	caller  session.Caller
+	session session.ID
+	id      json.RawMessage // of the first request in the body: errors are answered to it
+	method  string          // of that request, or else of the first message
+	status  int             // what was sent; 0: nothing yet
+	err     error           // what went wrong, also behind a status that says it did not
+}
+
+func (x *exchange) ctx() context.Context { return x.r.Context() }
+
+const (
+	methods       = "GET, POST, DELETE, OPTIONS"
+	methodsNoGet  = "POST, DELETE, OPTIONS" // the server has nothing to push
+	methodsModern = "POST, OPTIONS"         // the modern era has neither sessions nor streams to resume
+)
+
+// serve goes down the part of the ladder that all methods share; what follows is
+// in validate.go, post.go and get.go. An error it returns has not been answered.
+func (x *exchange) serve() error {
+	if err := x.admit(); err != nil {
+		return err
+	}
+	if x.r.Method == http.MethodOptions {
+		x.preflight()
+		return nil
+	}
+	name, ok := serverOf(x.r.URL.Path)
+	if !ok {
+		return refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "there is nothing at this path; servers are at /<server>/mcp")
+	}
+	serve := x.byMethod()
+	if serve == nil {
+		return notAllowed(methods, "this method is not served here; use POST, GET or DELETE")
+	}
+	tenant, principal, err := x.opts.Principal(x.r)
+	if err != nil {
+		return err
+	}
+	server, ok := x.opts.Servers(name)
+	if !ok {
+		return refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "there is no such server; servers are at /<server>/mcp")
+	}
+	x.caller = session.Caller{Server: server, Tenant: tenant, Principal: principal, Transport: session.HTTP}
+	return serve()
+}
+
+func (x *exchange) byMethod() func() error {
+	switch x.r.Method {
+	case http.MethodPost:
+		return x.post
+	case http.MethodGet:
+		return x.get
+	case http.MethodDelete:
+		return x.end
+	default:
+		return nil
+	}
+}
+
+// serverOf reads "/<server>/mcp", also with a slash behind it.
+func serverOf(path string) (name string, ok bool) {
+	path, ok = strings.CutSuffix(strings.TrimSuffix(path, "/"), "/mcp")
+	name, rooted := strings.CutPrefix(path, "/")
+	return name, ok && rooted && name != "" && !strings.Contains(name, "/")
+}
+
+// until is when a response has to end that may be held for this long.
+func (x *exchange) until(hold time.Duration) time.Time {
+	end := x.begun.Add(min(hold, x.opts.Limit))
+	if limit, ok := x.ctx().Deadline(); ok {
+		end = earlier(end, limit.Add(-spare))
+	}
+	return end
+}
+
+// spare is what remains of a function's time when it begins to close a stream.
+const spare = 2 * time.Second
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// json answers with a whole body, which is JSON.
+func (x *exchange) json(status int, body []byte) {
+	x.w.Header().Set("Content-Type", wire.MediaJSON)
+	x.empty(status)
+	if x.r.Method != http.MethodHead {
+		// A client that has gone misses its answer, and there is nobody to tell.
+		_, _ = x.w.Write(body)
+	}
+}
+
+// empty answers without a body.
+func (x *exchange) empty(status int) {
+	x.status = status
+	x.w.WriteHeader(status)
+}
+
+// finish ends a request: it catches a panic and writes the log line.
+func (x *exchange) finish() {
+	fault := recover()
+	if fault == nil {
+		x.log()
+		return
+	}
+	begun := x.status != 0
+	x.err = session.Errorf(session.Internal, "panic: %v", fault)
+	if !begun {
+		x.refuse(x.err)
+	}
+	x.log(slog.String("stack", string(debug.Stack())))
+	if begun {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// log writes the one line of this request. It holds no body, no header and no id.
+func (x *exchange) log(more ...slog.Attr) {
+	level := slog.LevelInfo
+	attrs := append(make([]slog.Attr, 0, 10),
+		slog.String("http_method", clip(x.r.Method)),
+		slog.String("server", x.caller.Server.Name),
+		slog.Int("status", x.status),
+		slog.String("rpc_method", clip(x.method)),
+		slog.String("rpc_id", kindOf(x.id)),
+		slog.String("session_id", string(x.session)),
+		slog.Int64("duration_ms", time.Since(x.begun).Milliseconds()),
+	)
+	if x.err != nil {
+		level = slog.LevelWarn
+		attrs = append(attrs, slog.String("code", string(session.CodeOf(x.err))))
+		if x.status >= http.StatusInternalServerError {
+			level = slog.LevelError
+		}
+		// The text of a refusal follows from its code, and may repeat what was sent.
+		if x.status < http.StatusBadRequest || x.status >= http.StatusInternalServerError {
+			attrs = append(attrs, slog.String("error", x.err.Error()))
+		}
+	}
+	x.opts.Log.LogAttrs(context.WithoutCancel(x.ctx()), level, "request", append(attrs, more...)...)
+}
+
+// clip keeps what a client wrote from filling the log.
+func clip(s string) string {
+	const most = 64
+	if len(s) <= most {
+		return s
+	}
+	return fmt.Sprintf("%s… (%d bytes)", strings.ToValidUTF8(s[:most], ""), len(s))
+}
+
+func kindOf(id json.RawMessage) string {
+	switch {
+	case len(id) == 0:
+		return "none"
+	case id[0] == '"':
+		return "string"
+	default:
+		return "number"
+	}
+}

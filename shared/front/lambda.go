@@ -1,0 +1,202 @@
+package front
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/aws/aws-lambda-go/events"
+	"github.com/awslabs/aws-lambda-go-api-proxy/core"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// Lambda serves a handler behind a REST API with response streaming (integration
+// response transfer mode STREAM). The path is the one behind the stage; a base
+// path of a custom domain is not taken off. The request's context is the
+// invocation's, and ends early when nobody reads the response any more. The
+// response begins with the first Flush, when more than 32 KiB have been written,
+// or when the handler returns, whichever is first; until then what is written is
+// gathered.
+//
+// A panic of the handler is answered with 500, or breaks off a response that has
+// begun; to log it is the handler's part, as [HTTP] does. An event that is no
+// request is answered with 400. The returned error is always nil.
+func Lambda(h http.Handler) func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
+	return func(ctx context.Context, event events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
+		r, err := request(event)
+		if err != nil {
+			return unreadable(), nil
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		w := newResponse(cancel)
+		go w.serve(h, r.WithContext(ctx))
+		return w.streaming(), nil
+	}
+}
+
+// request makes an HTTP request of the event. What the proxy module makes of it
+// lacks the Host the client named, and headers that came in one form only.
+func request(event events.APIGatewayProxyRequest) (*http.Request, error) {
+	var accessor core.RequestAccessor
+	r, err := accessor.EventToRequest(event)
+	if err != nil {
+		return nil, fmt.Errorf("event is no http request: %w", err)
+	}
+	for name, value := range event.Headers {
+		if r.Header.Get(name) == "" {
+			r.Header.Set(name, value)
+		}
+	}
+	if r.Host = r.Header.Get("Host"); r.Host == "" {
+		r.Host = event.RequestContext.DomainName
+	}
+	r.Header.Del("Host")
+	return r, nil
+}
+
+func unreadable() *events.APIGatewayProxyStreamingResponse {
+	return &events.APIGatewayProxyStreamingResponse{
+		StatusCode: http.StatusBadRequest, Headers: map[string]string{"Content-Type": wire.MediaJSON},
+		Body: bytes.NewReader(wire.ErrorResponse(nil, &wire.Error{
+			Code: wire.CodeInvalidRequest, Message: "the request could not be read; check its path and the encoding of its body",
+		})),
+	}
+}
+
+// gatherMost is how much is gathered before a response has to begin.
+const gatherMost = 32 << 10
+
+// response is the http.ResponseWriter of one invocation. Everything but the two
+// channels and the reader is the handler's goroutine's; who has seen one of the
+// channels closed may read the status and the headers that were sent.
+type response struct {
+	header http.Header
+	status int
+	sent   http.Header // the headers when the status was set: later changes do not count
+	buf    bytes.Buffer
+	writer *io.PipeWriter
+
+	reader *io.PipeReader
+	cancel context.CancelFunc
+	begun  chan struct{} // something has to be sent before the handler returns
+	done   chan struct{} // the handler has returned
+	piped  bool          // begun is closed
+}
+
+func newResponse(cancel context.CancelFunc) *response {
+	w := &response{header: http.Header{}, cancel: cancel, begun: make(chan struct{}), done: make(chan struct{})}
+	w.reader, w.writer = io.Pipe()
+	return w
+}
+
+// serve runs the handler to its end.
+func (w *response) serve(h http.Handler, r *http.Request) {
+	defer close(w.done)
+	defer w.cancel()
+	defer func() { w.finish(recover()) }()
+	h.ServeHTTP(w, r)
+}
+
+// finish completes the response. One that has not begun stays in the buffer.
+func (w *response) finish(fault any) {
+	switch {
+	case w.piped && fault != nil:
+		_ = w.writer.CloseWithError(fmt.Errorf("handler panicked: %v", fault)) // returns nil always
+	case w.piped:
+		// A reader that has gone does not matter to a response that is complete.
+		_ = w.drain()
+		_ = w.writer.Close()
+	case fault != nil:
+		w.header, w.status = http.Header{"Content-Type": {wire.MediaJSON}}, 0
+		w.buf.Reset()
+		w.WriteHeader(http.StatusInternalServerError)
+		w.buf.Write(wire.ErrorResponse(nil, &wire.Error{Code: wire.CodeInternal, Message: "internal error; it has been logged"}))
+	default:
+		w.WriteHeader(http.StatusOK)
+	}
+}
+
+// streaming waits until the response can begin and returns it.
+func (w *response) streaming() *events.APIGatewayProxyStreamingResponse {
+	res := &events.APIGatewayProxyStreamingResponse{Headers: map[string]string{}, MultiValueHeaders: map[string][]string{}}
+	select {
+	case <-w.begun:
+	case <-w.done:
+	}
+	if w.piped {
+		res.Body = &body{w}
+	} else {
+		res.Body = &w.buf
+	}
+	res.StatusCode = w.status
+	for name, values := range w.sent {
+		if len(values) == 1 {
+			res.Headers[name] = values[0]
+		} else {
+			res.MultiValueHeaders[name] = values
+		}
+	}
+	return res
+}
+
+// Header returns the headers; they count until the status is set.
+func (w *response) Header() http.Header { return w.header }
+
+// WriteHeader sets the status and the headers. Only its first call counts.
+func (w *response) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status, w.sent = status, w.header.Clone()
+	}
+}
+
+// Write gathers p, and sends all when there is much of it.
+func (w *response) Write(p []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	w.buf.Write(p)
+	if w.buf.Len() > gatherMost {
+		if err := w.drain(); err != nil {
+			return 0, err
+		}
+	}
+	return len(p), nil
+}
+
+// Flush is FlushError for those who do not ask for the error.
+func (w *response) Flush() { _ = w.drain() }
+
+// FlushError sends what was gathered. It fails when the reader has gone.
+func (w *response) FlushError() error { return w.drain() }
+
+func (w *response) drain() error {
+	w.WriteHeader(http.StatusOK)
+	if !w.piped {
+		w.piped = true
+		close(w.begun)
+	}
+	defer w.buf.Reset()
+	if w.buf.Len() == 0 {
+		return nil
+	}
+	if _, err := w.writer.Write(w.buf.Bytes()); err != nil {
+		return fmt.Errorf("response is not read any more: %w", err)
+	}
+	return nil
+}
+
+// body is what the runtime reads of a response that has begun.
+type body struct{ w *response }
+
+// Read returns what the handler flushed, and io.EOF when it has returned.
+func (b *body) Read(p []byte) (int, error) { return b.w.reader.Read(p) }
+
+// Close tells the handler that nobody reads any more and waits for it to return,
+// so that nothing of this invocation runs on into the next.
+func (b *body) Close() error {
+	b.w.cancel()
+	err := b.w.reader.Close()
+	<-b.w.done
+	return err
+}

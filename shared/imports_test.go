@@ -1,0 +1,418 @@
+// Package shared_test asserts the rules between packages that the compiler does
+// not know: the arrows, the owners of the outside world, and what no package may
+// do. It reads every Go file of the module, whatever its build tags.
+package shared_test
+
+import (
+	"cmp"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+)
+
+const module = "github.com/dormouse-mcp/dormouse/"
+
+// arrow says which of our packages the packages of a pattern may import, apart
+// from their tests. A pattern is a folder; "…/..." is a folder and all below it.
+type arrow struct {
+	from string
+	to   []string
+}
+
+// arrows has a line for every package; the first that fits counts.
+func arrows() []arrow {
+	core := []string{"shared/wire", "shared/session"}
+	return []arrow{
+		{"shared/wire", nil},
+		{"shared/session", []string{"shared/wire"}},
+		{"shared/sessiontest", core},
+		{"shared/sqlitestore", core},
+		{"shared/dynamostore", core},
+		{"shared/bridge", core},
+		{"shared/native", core},
+		{"shared/front", core},
+		{"shared/catalog", core},
+		{"shared/auth", core},
+		{"shared/meter", core},
+		{"shared/relay", append(core, "shared/fleet")},
+		{"shared/box", []string{"shared/wire"}},
+		{"shared/fleet", nil},
+		{"shared/fleet/ecs", []string{"shared/fleet"}},
+		{"shared/fleet/process", []string{"shared/fleet"}},
+		{"functions/...", []string{"shared/...", "functions/internal/..."}},
+		{"infra/runner", []string{"shared/box", "shared/relay", "shared/wire", "shared/catalog"}},
+		{"infra/local", []string{"shared/fleet", "shared/fleet/process", "shared/catalog"}},
+		{"infra/dormouse/...", []string{"..."}},
+		{"infra/clients/...", nil},
+	}
+}
+
+// owner says which packages may import a path and all below it. "*test" stands
+// for every package whose name ends in test. Tests may import anything here.
+type owner struct {
+	path   string
+	owners []string
+}
+
+// owners has a line for every module outside the standard library. The longest
+// path that fits counts.
+func owners() []owner {
+	tests := []string{"*test"}
+	return []owner{
+		{"github.com/aws/aws-sdk-go-v2", []string{"shared/dynamostore", "shared/fleet/ecs", "shared/relay", "functions/..."}},
+		{"github.com/aws/smithy-go", []string{"shared/dynamostore", "shared/fleet/ecs", "shared/relay", "functions/..."}},
+		{"github.com/aws/aws-lambda-go", []string{"functions/...", "shared/front", "infra/local"}},
+		{"github.com/awslabs/aws-lambda-go-api-proxy", []string{"functions/...", "shared/front", "infra/local"}},
+		{"github.com/modelcontextprotocol/go-sdk", []string{"shared/native", "infra/clients/..."}},
+		{"github.com/google/jsonschema-go", []string{"shared/native", "infra/clients/..."}},
+		{"github.com/coder/websocket", []string{"shared/relay", "infra/local"}},
+		{"modernc.org", []string{"shared/sqlitestore"}},
+		{"github.com/alecthomas/kong", []string{"infra/dormouse"}},
+		{"github.com/google/uuid", []string{"..."}},
+		{"golang.org/x/sys", []string{"..."}},
+		{"golang.org/x/sync", []string{"..."}},
+		{"github.com/google/go-cmp", tests},
+		{"pgregory.net/rapid", tests},
+		{"golang.org/x/tools", tests},
+		{"testing", tests},
+		{module + "shared/sessiontest", nil},
+	}
+}
+
+// pure lists what a package must leave to others, and why.
+func pure() map[string]map[string]string {
+	io := map[string]string{
+		"net": "no connections", "net/http": "no HTTP", "os": "no I/O of its own", "os/exec": "no processes",
+		"syscall": "no I/O of its own", "database/sql": "no I/O of its own",
+	}
+	return map[string]map[string]string{
+		"shared/wire":    io,
+		"shared/session": io,
+		"shared/bridge":  io,
+		"shared/box":     {"net/http": "no HTTP"},
+	}
+}
+
+const (
+	maxLines         = 600 // of a file that is not a test
+	maxFunctionLines = 60  // of the main.go of a function, which only wires
+)
+
+func TestPackagesImportAlongTheArrowsOnly(t *testing.T) {
+	report(t, checkArrows(load(t, "..")))
+}
+
+func TestOutsideWorldHasOneOwner(t *testing.T) {
+	report(t, checkOwners(load(t, "..")))
+}
+
+func TestPurePackagesDoNoInputOrOutput(t *testing.T) {
+	report(t, checkPure(load(t, "..")))
+}
+
+func TestNoInitAndNoEnvironmentOutsideMain(t *testing.T) {
+	report(t, checkCode(load(t, "..")))
+}
+
+func TestEveryPackageHasOneComment(t *testing.T) {
+	report(t, checkComments(load(t, "..")))
+}
+
+func TestFilesAreShort(t *testing.T) {
+	report(t, checkLengths(load(t, "..")))
+}
+
+func report(t *testing.T, problems []string) {
+	t.Helper()
+	for _, p := range problems {
+		t.Error(p)
+	}
+}
+
+// file is one parsed Go file.
+type file struct {
+	path   string // from the root of the module, with slashes
+	dir    string
+	test   bool
+	lines  int
+	syntax *ast.File
+	set    *token.FileSet
+}
+
+func (f file) place(n ast.Node) string {
+	return fmt.Sprintf("%s:%d", f.path, f.set.Position(n.Pos()).Line)
+}
+
+// imports gives each import with its path.
+func (f file) imports(use func(path string, spec *ast.ImportSpec)) {
+	for _, spec := range f.syntax.Imports {
+		if p, err := strconv.Unquote(spec.Path.Value); err == nil {
+			use(p, spec)
+		}
+	}
+}
+
+// load parses all files below root that the go command would not pass over.
+func load(t *testing.T, root string) []file {
+	t.Helper()
+	var files []file
+	set := token.NewFileSet()
+	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		base := entry.Name()
+		if entry.IsDir() {
+			hidden := strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_")
+			if name != root && (hidden || base == "testdata" || base == "node_modules") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(base, ".go") {
+			return nil
+		}
+		syntax, err := parser.ParseFile(set, name, nil, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, name)
+		if err != nil {
+			return err
+		}
+		rel = filepath.ToSlash(rel)
+		files = append(files, file{
+			path: rel, dir: path.Dir(rel), test: strings.HasSuffix(base, "_test.go"),
+			lines: set.File(syntax.FileStart).LineCount(), syntax: syntax, set: set,
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) == 0 {
+		t.Fatal("no Go files")
+	}
+	return files
+}
+
+// fits says whether one of the patterns covers the folder.
+func fits(dir string, patterns []string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		above, all := strings.CutSuffix(p, "...")
+		switch {
+		case p == "*test":
+			return strings.HasSuffix(dir, "test")
+		case all:
+			return strings.HasPrefix(dir+"/", above)
+		default:
+			return dir == p
+		}
+	})
+}
+
+func checkArrows(files []file) (problems []string) {
+	for _, f := range files {
+		line := slices.IndexFunc(arrows(), func(a arrow) bool { return fits(f.dir, []string{a.from}) })
+		if line < 0 && !f.test {
+			problems = append(problems, f.path+": its package has no line in arrows: add one")
+			continue
+		}
+		allowed := []string{"..."}
+		switch {
+		case !f.test:
+			allowed = arrows()[line].to
+		case strings.HasPrefix(f.dir, "shared"):
+			allowed = []string{"shared/..."}
+		}
+		f.imports(func(p string, spec *ast.ImportSpec) {
+			to, ours := strings.CutPrefix(p, module)
+			if ours && to != f.dir && !fits(to, allowed) {
+				problems = append(problems, fmt.Sprintf("%s: %s must not import %s", f.place(spec), f.dir, to))
+			}
+		})
+	}
+	return problems
+}
+
+func checkOwners(files []file) (problems []string) {
+	table := owners()
+	slices.SortFunc(table, func(a, b owner) int { return cmp.Compare(len(b.path), len(a.path)) })
+	for _, f := range files {
+		if f.test {
+			continue
+		}
+		f.imports(func(p string, spec *ast.ImportSpec) {
+			line := slices.IndexFunc(table, func(o owner) bool { return p == o.path || strings.HasPrefix(p, o.path+"/") })
+			first, _, _ := strings.Cut(p, "/")
+			switch {
+			case line >= 0 && !fits(f.dir, table[line].owners):
+				problems = append(problems, fmt.Sprintf("%s: %s must not import %s: %s",
+					f.place(spec), f.dir, p, whose(table[line].owners)))
+			case line < 0 && strings.Contains(first, ".") && !strings.HasPrefix(p, module):
+				problems = append(problems, fmt.Sprintf("%s: %s has no line in owners: add one", f.place(spec), p))
+			}
+		})
+	}
+	return problems
+}
+
+func whose(owners []string) string {
+	if len(owners) == 0 {
+		return "it is for tests only"
+	}
+	return "it belongs to " + strings.Join(owners, ", ")
+}
+
+func checkPure(files []file) (problems []string) {
+	for _, f := range files {
+		f.imports(func(p string, spec *ast.ImportSpec) {
+			if why, bad := pure()[f.dir][p]; bad && !f.test {
+				problems = append(problems, fmt.Sprintf("%s: %s must not import %s: %s", f.place(spec), f.dir, p, why))
+			}
+		})
+	}
+	return problems
+}
+
+// checkCode finds init functions everywhere, and reads of the environment
+// outside the packages that wire.
+func checkCode(files []file) (problems []string) {
+	for _, f := range files {
+		wires := f.test || f.syntax.Name.Name == "main" || f.dir == "functions/internal/boot"
+		system := map[string]bool{} // the names that os and syscall have in this file
+		f.imports(func(p string, spec *ast.ImportSpec) {
+			if p != "os" && p != "syscall" {
+				return
+			}
+			name := p
+			if spec.Name != nil {
+				name = spec.Name.Name
+			}
+			system[name] = true
+		})
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.FuncDecl:
+				if n.Recv == nil && n.Name.Name == "init" {
+					problems = append(problems, f.place(n)+": no init: let main wire it")
+				}
+			case *ast.SelectorExpr:
+				x, ok := n.X.(*ast.Ident)
+				if ok && !wires && system[x.Name] && readsEnvironment(n.Sel.Name) {
+					problems = append(problems, fmt.Sprintf("%s: %s.%s: let main read the environment and pass the value",
+						f.place(n), x.Name, n.Sel.Name))
+				}
+			}
+			return true
+		})
+	}
+	return problems
+}
+
+func readsEnvironment(function string) bool {
+	switch function {
+	case "Getenv", "LookupEnv", "Environ", "ExpandEnv":
+		return true
+	}
+	return false
+}
+
+func checkComments(files []file) (problems []string) {
+	comments := map[string][]string{} // by folder, the files with a package comment
+	for _, f := range files {
+		if f.test {
+			continue
+		}
+		with := comments[f.dir]
+		if f.syntax.Doc.Text() != "" {
+			with = append(with, path.Base(f.path))
+		}
+		comments[f.dir] = with
+	}
+	for dir, with := range comments {
+		switch len(with) {
+		case 0:
+			problems = append(problems, dir+": no package comment")
+		case 1:
+		default:
+			problems = append(problems, fmt.Sprintf("%s: more than one package comment: %s", dir, strings.Join(with, ", ")))
+		}
+	}
+	slices.Sort(problems)
+	return problems
+}
+
+func checkLengths(files []file) (problems []string) {
+	for _, f := range files {
+		limit := maxLines
+		if strings.HasPrefix(f.path, "functions/") && path.Base(f.path) == "main.go" {
+			limit = maxFunctionLines
+		}
+		if !f.test && f.lines > limit {
+			problems = append(problems, fmt.Sprintf("%s: %d lines, at most %d: split it by topic", f.path, f.lines, limit))
+		}
+	}
+	return problems
+}
+
+// A rule that finds nothing may be a rule that looks at nothing: this tree breaks
+// each of them.
+func TestRulesFindWhatTheyForbid(t *testing.T) {
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"shared/wire/a.go": "// Package wire is right.\npackage wire\n\nimport (\n\t\"net/http\"\n\t\"" + module + "shared/session\"\n)\n" +
+			strings.Repeat("\n", maxLines),
+		"shared/wire/b.go":             "// Package wire is said twice.\npackage wire\n",
+		"shared/front/a.go":            "package front\n\nimport (\n\t\"modernc.org/sqlite\"\n\t\"testing\"\n\t\"" + module + "shared/relay\"\n)\n\nfunc init() {}\n",
+		"shared/front/a_test.go":       "package front\n\nimport (\n\t_ \"modernc.org/sqlite\"\n\t\"testing\"\n\t\"" + module + "infra/local\"\n\t\"" + module + "shared/relay\"\n)\n",
+		"shared/auth/a.go":             "// Package auth is right.\npackage auth\n\nimport system \"os\"\n\nvar key = system.Getenv\n\ntype T struct{}\n\nfunc (T) init() {}\n",
+		"shared/new/a.go":              "// Package new is not in the table.\npackage new\n\nimport \"example.com/new\"\n",
+		"shared/sessiontest/a.go":      "// Package sessiontest is right.\npackage sessiontest\n\nimport \"testing\"\n",
+		"functions/http/main.go":       "// Command http is long.\npackage main\n\nimport (\n\t\"os\"\n\t\"" + module + "shared/sessiontest\"\n)\n\nvar e = os.Getenv\n" + strings.Repeat("\n", maxFunctionLines),
+		"functions/internal/boot/a.go": "// Package boot is right.\npackage boot\n\nimport (\n\t\"os\"\n\t\"" + module + "shared/front\"\n)\n\nvar e = os.Environ\n",
+		"infra/testdata/a.go":          "not Go",
+		".tools/a.go":                  "not Go",
+	} {
+		p := filepath.Join(root, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(p), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files := load(t, root)
+	got := slices.Concat(checkArrows(files), checkOwners(files), checkPure(files), checkCode(files), checkComments(files), checkLengths(files))
+	want := []string{
+		"shared/front/a.go:6: shared/front must not import shared/relay",
+		"shared/front/a_test.go:6: shared/front must not import infra/local",
+		"shared/new/a.go: its package has no line in arrows: add one",
+		"shared/wire/a.go:6: shared/wire must not import shared/session",
+		"functions/http/main.go:6: functions/http must not import " + module + "shared/sessiontest: it is for tests only",
+		"shared/front/a.go:4: shared/front must not import modernc.org/sqlite: it belongs to shared/sqlitestore",
+		"shared/front/a.go:5: shared/front must not import testing: it belongs to *test",
+		"shared/new/a.go:4: example.com/new has no line in owners: add one",
+		"shared/wire/a.go:5: shared/wire must not import net/http: no HTTP",
+		"shared/auth/a.go:6: system.Getenv: let main read the environment and pass the value",
+		"shared/front/a.go:9: no init: let main wire it",
+		"shared/front: no package comment",
+		"shared/wire: more than one package comment: a.go, b.go",
+		"functions/http/main.go: 69 lines, at most 60: split it by topic",
+		"shared/wire/a.go: 607 lines, at most 600: split it by topic",
+	}
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}

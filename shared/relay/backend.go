@@ -1,0 +1,272 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// Backend delivers messages to boxes: the functions' part of the protocol. It
+// implements session.Backend, holds no state and is safe for concurrent use.
+type Backend struct{ boxes }
+
+// NewBackend makes a Backend.
+func NewBackend(c Config) *Backend { return &Backend{newBoxes(c)} }
+
+// Times of the protocol. A deliver is valid for less time than a runner
+// remembers ids.
+const (
+	validity  = 10 * time.Minute
+	ackWithin = time.Second
+	lookAfter = 10 * time.Second // a request that was accepted: look whether its box lives
+)
+
+// Deliver implements session.Backend. For an awake box it posts; for any other
+// it puts the message into the inbox and sees to the wake.
+func (k *Backend) Deliver(ctx context.Context, d session.Delivery, box session.Box) (session.Tender, error) {
+	if len(d.Raw) > MaxMessage {
+		return nil, session.Errorf(session.TooLarge, "the message has %d bytes; the relay carries up to %d", len(d.Raw), MaxMessage)
+	}
+	if len(d.Requests) == 0 {
+		if box.State == session.Awake {
+			k.postOnce(ctx, box.Conn, k.deliverFrame(d, box.Gen, time.Now().Add(validity), false))
+		}
+		return nil, nil
+	}
+	t := &tender{k: k, d: d, notAfter: time.Now().Add(validity)}
+	return t, t.send(ctx, box)
+}
+
+// postOnce is for what may be lost.
+func (k *Backend) postOnce(ctx context.Context, conn string, f Frame) {
+	if err := k.post(ctx, conn, f); err != nil && !errors.Is(err, session.Closed) {
+		k.Log.WarnContext(ctx, "post to a box failed", "type", f.Type, "session", f.Session, "error", err)
+	}
+}
+
+// post sends a frame to a runner, in parts if it is long.
+func (x boxes) post(ctx context.Context, conn string, f Frame) error {
+	for _, piece := range Cut(Encode(f), "", session.NewNonce()) {
+		if err := x.Poster.Post(ctx, conn, piece); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deliverFrame is the deliver frame of a delivery for one generation.
+func (x boxes) deliverFrame(d session.Delivery, gen session.Generation, notAfter time.Time, inbox bool) Frame {
+	payload := make([]byte, 0, len(d.Client.Init)+len(d.Raw))
+	payload = append(append(payload, d.Client.Init...), d.Raw...)
+	f := Frame{
+		Type: Deliver, ID: d.Stream, Gen: gen, Session: d.Session, Server: d.Server, Ticket: x.Sealer.Seal(d.Address, gen),
+		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox,
+		Lens: []int{len(d.Client.Init), len(d.Raw)}, Payload: payload,
+	}
+	if len(d.Requests) > 0 {
+		f.AckWithin = ackWithin.Milliseconds()
+	}
+	return f
+}
+
+// Attend implements session.Backend.
+func (k *Backend) Attend(ctx context.Context, s session.Session, stream session.StreamID) (session.Tender, error) {
+	it, err := k.Store.Item(ctx, session.BoxFor(s.Tenant, s.Server), stream)
+	if err != nil {
+		return nil, err
+	}
+	if it.Address.Session != s.ID {
+		return nil, session.Errorf(session.NotFound, "the stream is not one of this session")
+	}
+	return &tender{
+		k: k, d: session.Delivery{Address: it.Address, Client: s, Server: s.Server},
+		notAfter: it.NotAfter, inbox: true, bound: it.Gen, accepted: true,
+	}, nil
+}
+
+// Answer implements session.Backend.
+func (k *Backend) Answer(ctx context.Context, a session.Answer, box session.Box) error {
+	if box.State == session.Awake {
+		k.postOnce(ctx, box.Conn, answerFrame(a))
+	}
+	return nil
+}
+
+func answerFrame(a session.Answer) Frame {
+	return Frame{Type: Answer, Session: a.Session, Question: a.Question, Payload: a.Raw}
+}
+
+// End implements session.Backend.
+func (k *Backend) End(ctx context.Context, s session.Session, box session.Box) error {
+	if box.State == session.Awake {
+		k.postOnce(ctx, box.Conn, Frame{Type: Stop, Session: s.ID})
+	}
+	return nil
+}
+
+// tender is one function's duty for one request (protocol §3 and §4.4). The
+// request is in one of three places: posted to generation bound, waiting in the
+// inbox, or (bound == 0 and no inbox) in this function's hands only.
+type tender struct {
+	k        *Backend
+	d        session.Delivery
+	notAfter time.Time
+	bound    session.Generation // posted to this generation; from then on nobody else may have it until that is over and clean
+	inbox    bool               // an item was put
+	accepted bool
+	tries    int // resends, for the back-off
+}
+
+// send brings the request one step on its way, given the record just read.
+func (t *tender) send(ctx context.Context, box session.Box) error {
+	if box.State != session.Awake || t.inbox {
+		return t.enqueue(ctx)
+	}
+	err := t.k.post(ctx, box.Conn, t.k.deliverFrame(t.d, box.Gen, t.notAfter, false))
+	if errors.Is(err, session.Closed) {
+		return t.moved(ctx, box)
+	}
+	// Anything else, also an unknown error, may have arrived.
+	t.bound = box.Gen
+	return nil
+}
+
+// moved: the post certainly did not arrive, so the request is not bound by it.
+// If the box has a new connection or has gone to sleep, on with it at once; if
+// not, its runner is between two connections or dead, and Tend will look again.
+func (t *tender) moved(ctx context.Context, seen session.Box) error {
+	b, err := t.k.Store.Box(ctx, t.d.Box)
+	if err != nil || b.State == session.Awake && b.Conn == seen.Conn {
+		return err
+	}
+	if t.bound != 0 {
+		return nil // an earlier post may have arrived: Tend decides
+	}
+	return t.send(ctx, b)
+}
+
+// enqueue puts the request into the inbox, then looks at the record, in this
+// order: whoever made the box sleep or wake in between is seen by one of the two.
+func (t *tender) enqueue(ctx context.Context) error {
+	if _, err := t.k.Store.PutItem(ctx, session.Item{
+		Box: t.d.Box, ID: t.d.Stream, State: session.Waiting, Address: t.d.Address, Raw: t.d.Raw,
+		NotAfter: t.notAfter, Created: time.Now(),
+	}); err != nil {
+		return err
+	}
+	t.inbox = true
+	return t.look(ctx)
+}
+
+// look sees to it that somebody will deliver the waiting item.
+func (t *tender) look(ctx context.Context) error {
+	b, err := t.k.rouse(ctx, t.d.Box, t.d.Client.Tenant, t.d.Server)
+	if err != nil {
+		return err
+	}
+	switch b.State {
+	case session.Starting:
+		if time.Now().After(b.Until) {
+			return t.k.settle(ctx, t.d.Box)
+		}
+		t.accepted = true
+	case session.Awake:
+		t.k.postOnce(ctx, b.Conn, Frame{Type: Nudge})
+	case session.Asleep: // given up: the item has been ended
+	}
+	return nil
+}
+
+// Tend implements session.Tender.
+func (t *tender) Tend(ctx context.Context) (session.Duty, error) {
+	if err := t.step(ctx); err != nil {
+		return session.Duty{}, err
+	}
+	return session.Duty{Accepted: t.accepted, Next: time.Now().Add(t.pause())}, nil
+}
+
+// pause is the back-off between looks: short while nobody is known to have the
+// request, long once it was accepted.
+func (t *tender) pause() time.Duration {
+	if t.accepted {
+		return lookAfter
+	}
+	if t.bound == 0 && !t.inbox {
+		return min(50*time.Millisecond<<min(t.tries, 6), time.Second)
+	}
+	return min(time.Second<<min(t.tries, 3), 8*time.Second)
+}
+
+func (t *tender) step(ctx context.Context) error {
+	it, err := t.k.Store.Item(ctx, t.d.Box, t.d.Stream)
+	switch {
+	case err == nil:
+		return t.haveItem(ctx, it)
+	case !errors.Is(err, session.NotFound):
+		return err
+	}
+	// The record first, the log after it: what an over generation wrote is then
+	// certainly seen.
+	b, err := t.k.Store.Box(ctx, t.d.Box)
+	if err != nil {
+		return err
+	}
+	t.tries++
+	switch {
+	case t.inbox || t.bound != 0 && b.Over(t.bound):
+		return t.after(ctx, b)
+	case time.Now().After(t.notAfter):
+		return t.k.end(ctx, t.d.Address, expired)
+	default:
+		return t.send(ctx, b) // the first post for real, or the same again
+	}
+}
+
+// haveItem: somebody has put a trace. Taken is the sign of life; waiting is for
+// a box that has to come.
+func (t *tender) haveItem(ctx context.Context, it session.Item) error {
+	t.inbox = true
+	if it.State == session.Waiting {
+		t.tries++
+		if time.Now().After(it.NotAfter) {
+			return t.k.endItem(ctx, it, expired)
+		}
+		return t.look(ctx)
+	}
+	t.bound, t.accepted = it.Gen, true
+	b, err := t.k.Store.Box(ctx, t.d.Box)
+	if err != nil || !b.Over(it.Gen) {
+		return err
+	}
+	return t.k.endItem(ctx, it, failureOf(b, it.Gen))
+}
+
+// after: there is no item (any more), and the generation that could have the
+// request is over, or the inbox had it. If the log has no end, a lost generation
+// means an error, a clean one that the request was never executed.
+func (t *tender) after(ctx context.Context, b session.Box) error {
+	tail, err := t.k.Store.Tail(ctx, t.d.Session, t.d.Stream)
+	if err != nil || tail.Final {
+		return err
+	}
+	if t.inbox || !b.Clean(t.bound) || t.d.Raw == nil {
+		return t.k.end(ctx, t.d.Address, failureOf(b, t.bound))
+	}
+	t.bound = 0
+	return t.send(ctx, b)
+}
+
+var expired = session.Failure{
+	Phase:  phaseUnavailable,
+	Detail: "no box took the request within " + validity.String() + "; it was not executed, send it again",
+}
+
+// failureOf is why a generation ended without finishing its requests.
+func failureOf(b session.Box, gen session.Generation) session.Failure {
+	if b.Lost >= gen && b.Failure.Detail != "" {
+		return b.Failure
+	}
+	return session.Failure{Phase: phaseRuntime, Detail: "the box stopped before the request was finished; whether it was executed is not known", At: b.Changed}
+}

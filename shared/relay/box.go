@@ -1,0 +1,272 @@
+package relay
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// Poster sends to a WebSocket connection (PostToConnection). Success means that
+// the gateway took it, no more. Errors: Closed if the connection is gone and this
+// post certainly did not arrive; Unavailable if nothing is known; TooLarge.
+type Poster interface {
+	Post(ctx context.Context, conn string, data []byte) error
+}
+
+// Config is what the host's end of the relay works with. All fields but Log's
+// and the durations' defaults are needed.
+type Config struct {
+	Store  session.Store
+	Poster Poster
+	Fleet  fleet.Fleet
+	Sealer *Sealer
+	// Launch gives what a runner for a box has to be told besides what the relay
+	// itself tells it; it fails for a server that is not configured (any more).
+	Launch func(box session.Box) (map[string]string, error)
+	// StartTimeout is how long a box may take from the wake to its hello; 3 min.
+	StartTimeout time.Duration
+	Log          *slog.Logger
+}
+
+// Environment of a runner, as [Config.Launch] and the relay give it.
+const (
+	EnvBox        = "DORMOUSE_BOX"
+	EnvGeneration = "DORMOUSE_GENERATION"
+	EnvToken      = "DORMOUSE_TOKEN"
+)
+
+// maxAttempts is how often a box is started for one wake.
+const maxAttempts = 2
+
+// boxes is what all of the host's end shares: the life of a box record.
+type boxes struct{ Config }
+
+func newBoxes(c Config) boxes {
+	if c.StartTimeout == 0 {
+		c.StartTimeout = 3 * time.Minute
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return boxes{c}
+}
+
+// rouse sees to it that somebody starts a box that is asleep, and returns the
+// record it saw last. N callers at once start one: the lease is a conditional
+// write. tenant and server are what a box nobody has written yet gets.
+func (x boxes) rouse(ctx context.Context, id session.BoxID, tenant, server string) (session.Box, error) {
+	owner := session.NewNonce()
+	for {
+		b, err := x.Store.Box(ctx, id)
+		if err != nil {
+			return b, err
+		}
+		mine := b.State == session.Starting && b.Owner == owner
+		if b.State != session.Asleep && !mine {
+			return b, nil
+		}
+		// A lease whose answer was lost is given up for a new one: its token went
+		// with the answer, and nobody has been started with it.
+		b.Tenant, b.Server = tenant, server
+		now, token := time.Now(), newToken()
+		if mine {
+			b = retry(b, owner, hashToken(token), now, now.Add(x.StartTimeout))
+		} else {
+			b = wake(b, owner, hashToken(token), now, now.Add(x.StartTimeout))
+		}
+		if err := x.Store.SaveBox(ctx, b); err != nil {
+			if errors.Is(err, session.Conflict) || errors.Is(err, session.Unavailable) {
+				if ctx.Err() != nil {
+					return b, err
+				}
+				continue
+			}
+			return b, err
+		}
+		b.Rev++
+		return x.start(ctx, b, token)
+	}
+}
+
+// start runs a task for the lease just taken. A start that fails is tried once
+// more at once; then the box is given up and whoever waits gets an error.
+func (x boxes) start(ctx context.Context, b session.Box, token string) (session.Box, error) {
+	for {
+		err := x.run(ctx, b, token)
+		if err == nil {
+			return b, nil
+		}
+		x.Log.WarnContext(ctx, "box start failed", "box", b.ID, "generation", b.Gen, "attempt", b.Attempt, "error", err)
+		b.Failure = session.Failure{Phase: phaseUnavailable, Detail: startFailure(err), At: time.Now()}
+		if b.Attempt >= maxAttempts || errors.Is(err, session.NotFound) {
+			return b, x.giveUp(ctx, b)
+		}
+		now := time.Now()
+		token = newToken()
+		b = retry(b, b.Owner, hashToken(token), now, now.Add(x.StartTimeout))
+		if err := x.Store.SaveBox(ctx, b); err != nil {
+			return b, err
+		}
+		b.Rev++
+	}
+}
+
+// startFailure is what a client is told of a start that failed: what to do, but
+// nothing of the fleet's own words, which may name hosts and accounts.
+func startFailure(err error) string {
+	switch {
+	case errors.Is(err, fleet.ErrCapacity):
+		return "there is no room for another box now; try again in a minute"
+	case errors.Is(err, session.NotFound):
+		return "the server is not configured any more"
+	default:
+		return "the box could not be started; the operator's log has the cause"
+	}
+}
+
+func (x boxes) run(ctx context.Context, b session.Box, token string) error {
+	env, err := x.Launch(b)
+	if err != nil {
+		return err
+	}
+	env[EnvBox], env[EnvGeneration], env[EnvToken] = string(b.ID), strconv.FormatInt(int64(b.Gen), 10), token
+	_, err = x.Fleet.Run(ctx, fleet.Task{ClientToken: ClientToken(b.ID, b.Gen), Box: string(b.ID), Server: b.Server, Env: env})
+	return err
+}
+
+// ClientToken is the fleet's idempotency token for one generation of a box; with
+// it a stopped task is known to be that generation's.
+func ClientToken(id session.BoxID, gen session.Generation) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s#%d", id, gen))
+	return base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+// giveUp puts a box back to sleep whose start failed for good, and ends what
+// waits for it.
+func (x boxes) giveUp(ctx context.Context, b session.Box) error {
+	if err := x.Store.SaveBox(ctx, lose(b, b.Failure, time.Now())); err != nil {
+		return err
+	}
+	return x.endItems(ctx, b.ID, func(it session.Item) bool { return it.State == session.Waiting }, b.Failure)
+}
+
+// endItems ends the requests of those items of a box that match, and deletes
+// them.
+func (x boxes) endItems(ctx context.Context, id session.BoxID, match func(session.Item) bool, why session.Failure) error {
+	items, err := x.Store.Items(ctx, id)
+	if err != nil {
+		return err
+	}
+	for _, it := range items {
+		if match(it) {
+			if err := x.endItem(ctx, it, why); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// endItem gives a request its error, then removes its item. A waiting item is
+// claimed first, for generation 0, so that no runner can have it.
+func (x boxes) endItem(ctx context.Context, it session.Item, why session.Failure) error {
+	gen := it.Gen
+	if it.State == session.Waiting {
+		gen = 0
+		if _, err := x.Store.Claim(ctx, it.Box, it.ID, 0); err != nil {
+			if errors.Is(err, session.Conflict) || errors.Is(err, session.NotFound) {
+				return nil // taken by a runner after all, or ended
+			}
+			return err
+		}
+	}
+	if err := x.end(ctx, it.Address, why); err != nil {
+		return err
+	}
+	return x.Store.DeleteItem(ctx, it.Box, it.ID, gen)
+}
+
+// end writes the error that ends a request, unless its stream has ended. Both
+// this and the last batch of a dead runner are written at the log's end: one of
+// them wins, the other looks again.
+func (x boxes) end(ctx context.Context, a session.Address, why session.Failure) error {
+	for {
+		tail, err := x.Store.Tail(ctx, a.Session, a.Stream)
+		if err != nil || tail.Final {
+			return err
+		}
+		events, err := x.endEvents(ctx, a, tail, why)
+		if err != nil {
+			return err
+		}
+		err = x.Store.Append(ctx, session.Batch{
+			Session: a.Session, Stream: a.Stream, First: tail.Last + 1, Final: true, Events: events,
+			Expires: time.Now().Add(eventAge),
+		})
+		if !errors.Is(err, session.Conflict) {
+			return err
+		}
+	}
+}
+
+// endEvents is an error for every request of the delivery that has no response
+// in the log yet (a batch may have some).
+func (x boxes) endEvents(ctx context.Context, a session.Address, tail session.Tail, why session.Failure) ([][]byte, error) {
+	open := slices.Clone(a.Requests)
+	for after := session.Index(0); len(a.Requests) > 1 && after < tail.Last; {
+		page, err := x.Store.Read(ctx, a.Session, a.Stream, after, 1000)
+		if err != nil || len(page.Events) == 0 {
+			return nil, err
+		}
+		for _, e := range page.Events {
+			after = e.Index
+			if m, err := wire.Parse(e.Raw); err == nil && m.Kind == wire.Response {
+				open = slices.DeleteFunc(open, func(id json.RawMessage) bool { return wire.SameID(id, m.ID) })
+			}
+		}
+	}
+	if len(open) == 0 {
+		open = a.Requests[:1] // cannot be: the last response would have been final
+	}
+	events := make([][]byte, len(open))
+	for i, id := range open {
+		events[i] = wire.ErrorResponse(id, failureError(a.Box, why))
+	}
+	return events, nil
+}
+
+// The error phases this end can find out about itself; the others come from the
+// box.
+const (
+	phaseUnavailable = "box_unavailable"
+	phaseRuntime     = "runtime"
+)
+
+// eventAge is how long events are kept.
+const eventAge = 24 * time.Hour
+
+// failureError is how a failure reaches a client.
+func failureError(box session.BoxID, f session.Failure) *wire.Error {
+	data := map[string]any{"phase": f.Phase, "box": box}
+	if f.Exit != 0 {
+		data["exit_code"] = f.Exit
+	}
+	if f.Signal != "" {
+		data["signal"] = f.Signal
+	}
+	if !f.At.IsZero() {
+		data["since"] = f.At.UTC().Format(time.RFC3339)
+	}
+	return &wire.Error{Code: wire.CodeInternal, Message: f.Phase + ": " + f.Detail, Data: data}
+}

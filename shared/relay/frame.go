@@ -1,0 +1,236 @@
+package relay
+
+import (
+	"bytes"
+	"encoding/json"
+	"unicode/utf8"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// Version of the frame layout, in every header.
+const Version = 1
+
+// Limits of the relay, in bytes. API Gateway's own are 131,072 for a message and
+// 32,768 for a WebSocket frame.
+const (
+	MaxFrame   = 120_000
+	MaxPiece   = 100_000
+	MaxWSFrame = 32_768
+	MaxMessage = 16 << 20
+	maxJoined  = MaxMessage + 1<<20
+)
+
+// Type of a frame.
+type Type string
+
+// Runner to host.
+const (
+	Hello  Type = "hello"  // box gen token runner link task questions; first on a connection, and as ping
+	Pull   Type = "pull"   // box gen runner n; what waits in the inbox?
+	Taken  Type = "taken"  // box gen tickets; these are being executed
+	Events Type = "events" // box gen seq session items tickets + payload; one batch. tickets: put these taken marks first
+	Status Type = "status" // box gen session ticket process phase detail + handshake payload
+	Bye    Type = "bye"    // box gen runner link; from now on nothing is executed
+	Whole  Type = "whole"  // box frame of; all parts are there
+)
+
+// Host to runner.
+const (
+	Welcome Type = "welcome" // gen link
+	Fenced  Type = "fenced"  // link
+	Nudge   Type = "nudge"   //
+	Deliver Type = "deliver" // id gen session server ticket level subscribed init notAfter ackWithin inbox lens + payload
+	Pulled  Type = "pulled"  // n ids
+	Ack     Type = "ack"     // seq session next closed fenced
+	ByeOK   Type = "bye-ok"  // link
+	Answer  Type = "answer"  // session question + payload
+	Stop    Type = "stop"    // session
+	Drain   Type = "drain"   // in
+	PartOK  Type = "part-ok" // frame n
+)
+
+// Part goes both ways: frame n of + payload.
+const Part Type = "part"
+
+// Frame is any frame. Which fields are set is said by its Type's comment.
+type Frame struct {
+	V       int                `json:"v"`
+	Type    Type               `json:"t"`
+	Box     session.BoxID      `json:"box,omitempty"`
+	Gen     session.Generation `json:"gen,omitempty"`
+	Token   string             `json:"token,omitempty"`  // one-time, first hello only
+	Runner  string             `json:"runner,omitempty"` // random id, drawn at start
+	Link    int64              `json:"link,omitempty"`   // counts the runner's hellos on new connections
+	Task    string             `json:"task,omitempty"`   // the fleet's name for the runner
+	Session session.ID         `json:"session,omitempty"`
+
+	// Questions are the client-visible ids of open questions, by session: hello
+	// asks for answers that came while nobody listened.
+	Questions map[session.ID][]string `json:"questions,omitempty"`
+
+	N       int64              `json:"n,omitempty"`
+	Of      int                `json:"of,omitempty"`
+	Frame   string             `json:"frame,omitempty"`
+	IDs     []session.StreamID `json:"ids,omitempty"`
+	Tickets []string           `json:"tickets,omitempty"`
+	Ticket  string             `json:"ticket,omitempty"`
+
+	// Events. Next on an ack is the index of the next common event, once a batch
+	// held common events; Base of the first such batch is unknown (0).
+	Seq    int64              `json:"seq,omitempty"`
+	Items  []EventItem        `json:"items,omitempty"`
+	Next   session.Index      `json:"next,omitempty"`
+	Closed []session.StreamID `json:"closed,omitempty"`
+	Fenced bool               `json:"fenced,omitempty"`
+
+	// Deliver. Lens cuts the payload: the client's initialize params, then the
+	// message.
+	ID         session.StreamID `json:"id,omitempty"`
+	Server     string           `json:"server,omitempty"`
+	Level      string           `json:"level,omitempty"`
+	Subscribed []string         `json:"subscribed,omitempty"`
+	NotAfter   int64            `json:"notAfter,omitempty"`  // Unix milliseconds
+	AckWithin  int64            `json:"ackWithin,omitempty"` // milliseconds
+	Inbox      bool             `json:"inbox,omitempty"`
+	Lens       []int            `json:"lens,omitempty"`
+
+	Question string `json:"question,omitempty"`
+	In       int64  `json:"in,omitempty"` // milliseconds
+
+	// Status. With a payload it is the result of a fresh process's initialize,
+	// asked for with protocol version Detail.
+	Process string `json:"process,omitempty"`
+	Phase   string `json:"phase,omitempty"`
+	Detail  string `json:"detail,omitempty"`
+
+	Payload []byte `json:"-"`
+}
+
+// EventItem is the events of one stream in a batch, in order. Their bytes stand
+// in the frame's payload, one after the other in the order of the items.
+type EventItem struct {
+	Ticket string           `json:"ticket"`
+	Stream session.StreamID `json:"stream,omitempty"` // "" for common
+	First  session.Index    `json:"first,omitempty"`  // 0: unknown, common only
+	Final  bool             `json:"final,omitempty"`  // the last event ends its stream
+	Marked bool             `json:"marked,omitempty"` // Final, and an in-flight item is there to be deleted: the delivery came from the inbox, or taken was sent for it
+	Lens   []int            `json:"lens"`
+}
+
+// Encode writes a frame, however long.
+func Encode(f Frame) []byte {
+	f.V = Version
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(f); err != nil { // strings, numbers and slices of them only
+		panic("relay: a frame header that cannot be encoded: " + err.Error())
+	}
+	if len(f.Payload) == 0 {
+		b.Truncate(b.Len() - 1)
+		return b.Bytes()
+	}
+	b.Write(f.Payload)
+	return b.Bytes()
+}
+
+// Decode reads a frame. The payload aliases data. Errors are session.Invalid.
+func Decode(data []byte) (Frame, error) {
+	head, payload, _ := bytes.Cut(data, []byte{'\n'})
+	var f Frame
+	if err := json.Unmarshal(head, &f); err != nil {
+		return Frame{}, session.Errorf(session.Invalid, "relay frame of %d bytes has no readable header", len(data)).Because(err)
+	}
+	if f.V != Version || f.Type == "" {
+		return Frame{}, session.Errorf(session.Invalid, "relay frame has version %d and type %q; this side speaks version %d", f.V, f.Type, Version)
+	}
+	f.Payload = payload
+	return f, nil
+}
+
+// Cut splits an encoded frame that is longer than MaxFrame into part frames; a
+// shorter one comes back alone. box is set by the runner, so that the host knows
+// where to keep them.
+func Cut(encoded []byte, box session.BoxID, name string) [][]byte {
+	if len(encoded) <= MaxFrame {
+		return [][]byte{encoded}
+	}
+	var pieces [][]byte
+	for rest := encoded; len(rest) > 0; {
+		n := min(MaxPiece, len(rest))
+		for n < len(rest) && n > 0 && !utf8.RuneStart(rest[n]) {
+			n--
+		}
+		if n == 0 { // not UTF-8 at all; the writer should not have let it through
+			n = min(MaxPiece, len(rest))
+		}
+		pieces = append(pieces, rest[:n])
+		rest = rest[n:]
+	}
+	for i, p := range pieces {
+		pieces[i] = Encode(Frame{Type: Part, Box: box, Frame: name, N: int64(i), Of: len(pieces), Payload: p})
+	}
+	return pieces
+}
+
+// cutPayload splits a payload by lengths, which must add up to all of it.
+func cutPayload(payload []byte, lens []int) ([][]byte, bool) {
+	out := make([][]byte, 0, len(lens))
+	for _, n := range lens {
+		if n < 0 || n > len(payload) {
+			return nil, false
+		}
+		out = append(out, payload[:n:n])
+		payload = payload[n:]
+	}
+	return out, len(payload) == 0
+}
+
+// Assembler joins the parts a runner receives on one connection. The zero value
+// is ready. It is not safe for concurrent use.
+type Assembler struct {
+	frames map[string][][]byte
+	size   int
+}
+
+// maxOpenFrames bounds what a host that never completes a frame can make a
+// runner hold; with maxJoined it bounds the bytes too.
+const maxOpenFrames = 64
+
+// Add takes a part and returns the whole frame when it was the last missing one.
+// A part that makes no sense, or too many bytes, is session.Invalid.
+func (a *Assembler) Add(f Frame) (whole []byte, done bool, err error) {
+	if f.Of < 1 || f.Of > maxJoined/1024 || f.N < 0 || f.N >= int64(f.Of) {
+		return nil, false, session.Errorf(session.Invalid, "part %d of %d of a relay frame", f.N, f.Of)
+	}
+	if a.frames == nil {
+		a.frames = map[string][][]byte{}
+	}
+	parts, ok := a.frames[f.Frame]
+	if !ok {
+		if len(a.frames) == maxOpenFrames {
+			return nil, false, session.Errorf(session.Invalid, "more than %d relay frames begun and not completed", maxOpenFrames)
+		}
+		parts = make([][]byte, f.Of)
+		a.frames[f.Frame] = parts
+	}
+	if len(parts) != f.Of {
+		return nil, false, session.Errorf(session.Invalid, "a part of %d in a relay frame of %d", f.Of, len(parts))
+	}
+	if parts[f.N] == nil {
+		if a.size += len(f.Payload); a.size > 4*maxJoined {
+			return nil, false, session.Errorf(session.Invalid, "relay frames begun and not completed hold over %d bytes", 4*maxJoined)
+		}
+		parts[f.N] = bytes.Clone(f.Payload)
+	}
+	for _, p := range parts {
+		if p == nil {
+			return nil, false, nil
+		}
+	}
+	delete(a.frames, f.Frame)
+	whole = bytes.Join(parts, nil)
+	a.size -= len(whole)
+	return whole, true, nil
+}

@@ -1,0 +1,397 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// Handler is the relay function: it takes one frame of a runner's connection at
+// a time, in any order, some twice. It holds no state and is safe for concurrent
+// use. Nothing a runner says is believed without a ticket, a token or the
+// runner's own random id.
+type Handler struct{ boxes }
+
+// NewHandler makes a Handler.
+func NewHandler(c Config) *Handler { return &Handler{newBoxes(c)} }
+
+// partLife is how long parts of long frames are kept.
+const partLife = 15 * time.Minute
+
+// Frame handles one message of connection conn and returns what to answer on the
+// same connection (the route response), nil for nothing.
+//
+// Errors: Invalid for a frame no honest runner sends; Unavailable if it was not
+// handled, or not to its end: the runner sends it again.
+func (h *Handler) Frame(ctx context.Context, conn string, data []byte) ([]byte, error) {
+	f, err := Decode(data)
+	if err != nil {
+		return nil, err
+	}
+	switch f.Type {
+	case Part:
+		return h.part(ctx, f)
+	case Whole:
+		if f, err = h.whole(ctx, f); err != nil {
+			return nil, err
+		}
+	}
+	return h.frame(ctx, conn, f)
+}
+
+func (h *Handler) frame(ctx context.Context, conn string, f Frame) ([]byte, error) {
+	var reply *Frame
+	var err error
+	switch f.Type {
+	case Hello:
+		reply, err = h.hello(ctx, conn, f)
+	case Pull:
+		reply, err = h.pull(ctx, conn, f)
+	case Taken:
+		err = h.mark(ctx, f)
+	case Events:
+		reply, err = h.events(ctx, f)
+	case Status:
+		err = h.status(ctx, f)
+	case Bye:
+		reply, err = h.bye(ctx, f)
+	default:
+		// A type this version does not know is from a newer runner: not an error.
+	}
+	if err != nil || reply == nil {
+		return nil, err
+	}
+	return Encode(*reply), nil
+}
+
+func (h *Handler) part(ctx context.Context, f Frame) ([]byte, error) {
+	if f.Box == "" || f.Frame == "" || f.N < 0 || f.N > maxJoined/MaxPiece || len(f.Payload) > MaxFrame {
+		return nil, session.Errorf(session.Invalid, "part %d of relay frame %q is not one", f.N, f.Frame)
+	}
+	err := h.Store.PutPart(ctx, session.Part{
+		Box: f.Box, Frame: f.Frame, N: int(f.N), Data: f.Payload, Expires: time.Now().Add(partLife),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return Encode(Frame{Type: PartOK, Frame: f.Frame, N: f.N}), nil
+}
+
+func (h *Handler) whole(ctx context.Context, f Frame) (Frame, error) {
+	parts, err := h.Store.Parts(ctx, f.Box, f.Frame)
+	if err != nil {
+		return Frame{}, err
+	}
+	if len(parts) != f.Of || f.Of == 0 {
+		return Frame{}, session.Errorf(session.Invalid, "relay frame %q has %d of %d parts", f.Frame, len(parts), f.Of)
+	}
+	var b bytes.Buffer
+	for i, p := range parts {
+		if p.N != i || b.Len()+len(p.Data) > maxJoined {
+			return Frame{}, session.Errorf(session.Invalid, "relay frame %q cannot be joined", f.Frame)
+		}
+		b.Write(p.Data)
+	}
+	joined, err := Decode(b.Bytes())
+	if err == nil && (joined.Type == Part || joined.Type == Whole) {
+		err = session.Errorf(session.Invalid, "relay frame %q holds a %s", f.Frame, joined.Type)
+	}
+	return joined, err
+}
+
+// change is a compare-and-swap on a box record by one of the rules of record.go.
+func (h *Handler) change(ctx context.Context, id session.BoxID, rule func(session.Box) (session.Box, verdict)) (session.Box, verdict, error) {
+	for {
+		b, err := h.Store.Box(ctx, id)
+		if err != nil {
+			return b, refuse, err
+		}
+		next, v := rule(b)
+		if v != write {
+			return next, v, nil
+		}
+		err = h.Store.SaveBox(ctx, next)
+		if !errors.Is(err, session.Conflict) {
+			return next, v, err
+		}
+	}
+}
+
+func (h *Handler) hello(ctx context.Context, conn string, f Frame) (*Frame, error) {
+	b, v, err := h.change(ctx, f.Box, func(b session.Box) (session.Box, verdict) {
+		return hello(b, f, conn, time.Now())
+	})
+	if err != nil {
+		return nil, err
+	}
+	if v == refuse {
+		return &Frame{Type: Fenced, Link: f.Link}, nil
+	}
+	if err := h.answers(ctx, conn, f); err != nil {
+		return nil, err
+	}
+	return &Frame{Type: Welcome, Gen: b.Gen, Link: f.Link}, nil
+}
+
+// answers posts what clients have answered to the questions a runner says are
+// open: an answer posted while it was between two connections was lost.
+func (h *Handler) answers(ctx context.Context, conn string, f Frame) error {
+	for id, questions := range f.Questions {
+		answers, err := h.Store.Answers(ctx, id, questions)
+		if err != nil {
+			return err
+		}
+		for _, a := range answers {
+			if err := h.post(ctx, conn, answerFrame(a)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// pull gives a runner what waits in the inbox. Each item is claimed before it is
+// delivered, so that no other generation can have it, and after the claim the log
+// is read: a put that was repeated may have brought back an item whose request
+// ended long ago.
+func (h *Handler) pull(ctx context.Context, conn string, f Frame) (*Frame, error) {
+	b, err := h.Store.Box(ctx, f.Box)
+	if err != nil {
+		return nil, err
+	}
+	if b.State != session.Awake || b.Runner != f.Runner || b.Gen != f.Gen {
+		return &Frame{Type: Fenced, Link: b.Link}, nil
+	}
+	items, err := h.Store.Items(ctx, f.Box)
+	if err != nil {
+		return nil, err
+	}
+	reply := &Frame{Type: Pulled, N: f.N}
+	for _, it := range items {
+		mine := it.State == session.Taken && it.Gen == f.Gen
+		if it.State != session.Waiting && !mine {
+			continue
+		}
+		delivered, err := h.claim(ctx, conn, b, it)
+		if err != nil {
+			return nil, err
+		}
+		if delivered {
+			reply.IDs = append(reply.IDs, it.ID)
+		}
+	}
+	return reply, nil
+}
+
+func (h *Handler) claim(ctx context.Context, conn string, b session.Box, it session.Item) (delivered bool, err error) {
+	if it.State == session.Waiting && time.Now().After(it.NotAfter) {
+		return false, h.endItem(ctx, it, expired)
+	}
+	it, err = h.Store.Claim(ctx, it.Box, it.ID, b.Gen)
+	if errors.Is(err, session.Conflict) || errors.Is(err, session.NotFound) {
+		return false, nil
+	}
+	if err != nil || it.Raw == nil {
+		return false, err
+	}
+	tail, err := h.Store.Tail(ctx, it.Address.Session, it.ID)
+	if err != nil {
+		return false, err
+	}
+	if tail.Final {
+		return false, h.Store.DeleteItem(ctx, it.Box, it.ID, b.Gen)
+	}
+	s, _, err := h.Store.Load(ctx, it.Address.Session, b.ID)
+	if errors.Is(err, session.NotFound) || err == nil && s.State == session.Ended {
+		return false, h.endItem(ctx, it, session.Failure{Phase: phaseUnavailable, Detail: "the session has ended"})
+	}
+	if err != nil {
+		return false, err
+	}
+	d := session.Delivery{Address: it.Address, Client: s, Server: b.Server, Raw: it.Raw}
+	return true, h.post(ctx, conn, h.deliverFrame(d, b.Gen, it.NotAfter, true))
+}
+
+// mark puts the taken marks a frame asks for.
+func (h *Handler) mark(ctx context.Context, f Frame) error {
+	for _, sealed := range f.Tickets {
+		t, err := h.open(f, sealed)
+		if err != nil {
+			return err
+		}
+		if _, err := h.Store.PutItem(ctx, session.Item{
+			Box: t.Box, ID: t.Stream, State: session.Taken, Gen: t.Gen, Address: t.Address, Created: time.Now(),
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open reads a ticket and checks that this box may use it.
+func (h *Handler) open(f Frame, sealed string) (Ticket, error) {
+	t, err := h.Sealer.Open(sealed)
+	if err != nil {
+		return t, err
+	}
+	if t.Box != f.Box || t.Gen > f.Gen {
+		return t, session.Errorf(session.Invalid, "a ticket of box %s, generation %d came from box %s, generation %d", t.Box, t.Gen, f.Box, f.Gen)
+	}
+	return t, nil
+}
+
+// status keeps the handshake record of a fresh process, and logs the rest.
+func (h *Handler) status(ctx context.Context, f Frame) error {
+	if len(f.Payload) == 0 {
+		h.Log.InfoContext(ctx, "process", "box", f.Box, "session", f.Session, "process", f.Process, "phase", f.Phase, "detail", f.Detail)
+		return nil
+	}
+	t, err := h.open(f, f.Ticket)
+	if err != nil {
+		return err
+	}
+	return h.Store.SaveHandshake(ctx, session.Handshake{
+		Digest: t.Digest, Version: f.Detail, Result: bytes.Clone(f.Payload), Taken: time.Now(),
+	})
+}
+
+func (h *Handler) bye(ctx context.Context, f Frame) (*Frame, error) {
+	_, v, err := h.change(ctx, f.Box, func(b session.Box) (session.Box, verdict) { return bye(b, f, time.Now()) })
+	switch {
+	case err != nil || v == ignore:
+		return nil, err
+	case v == refuse:
+		return &Frame{Type: Fenced, Link: f.Link}, nil
+	default:
+		return &Frame{Type: ByeOK, Link: f.Link}, nil
+	}
+}
+
+// events stores a batch: marks first, then the common stream, then the request
+// streams, then the marks of what has ended are removed, then the ack. All of it
+// may be repeated.
+func (h *Handler) events(ctx context.Context, f Frame) (*Frame, error) {
+	batches, err := h.batches(f)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.mark(ctx, f); err != nil {
+		return nil, err
+	}
+	ack := &Frame{Type: Ack, Seq: f.Seq, Session: f.Session}
+	for _, i := range commonFirst(f.Items) {
+		b := batches[i]
+		if b.Stream == session.Common {
+			ack.Next, ack.Fenced, err = h.appendCommon(ctx, b)
+		} else {
+			var closed bool
+			if closed, err = h.appendStream(ctx, b); closed {
+				ack.Closed = append(ack.Closed, b.Stream)
+			}
+		}
+		if err != nil || ack.Fenced {
+			return ack, err
+		}
+	}
+	for _, it := range f.Items {
+		if it.Final && it.Marked {
+			if err := h.Store.DeleteItem(ctx, f.Box, it.Stream, 0); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return ack, nil
+}
+
+func commonFirst(items []EventItem) []int {
+	order := make([]int, 0, len(items))
+	for i, it := range items {
+		if it.Stream == session.Common {
+			order = slices.Insert(order, 0, i)
+		} else {
+			order = append(order, i)
+		}
+	}
+	return order
+}
+
+// batches opens the tickets and cuts the payload. A frame in which anything is
+// wrong is refused whole.
+func (h *Handler) batches(f Frame) ([]session.Batch, error) {
+	batches := make([]session.Batch, len(f.Items))
+	rest := f.Payload
+	expires := time.Now().Add(eventAge)
+	for i, it := range f.Items {
+		t, err := h.open(f, it.Ticket)
+		if err != nil {
+			return nil, err
+		}
+		if t.Session != f.Session || it.Stream != session.Common && it.Stream != t.Stream {
+			return nil, session.Errorf(session.Invalid, "a ticket of session %s does not fit the stream it came with", t.Session)
+		}
+		size := 0
+		for _, n := range it.Lens {
+			size += max(n, 0)
+		}
+		if size > len(rest) || len(it.Lens) == 0 {
+			return nil, session.Errorf(session.Invalid, "an events frame of session %s has lengths that do not fit its payload", t.Session)
+		}
+		events, ok := cutPayload(rest[:size], it.Lens)
+		if !ok {
+			return nil, session.Errorf(session.Invalid, "an events frame of session %s has lengths that do not fit its payload", t.Session)
+		}
+		rest = rest[size:]
+		batches[i] = session.Batch{
+			Session: t.Session, Stream: it.Stream, First: it.First, Gen: f.Gen, Seq: f.Seq,
+			Final: it.Final && it.Stream != session.Common, Events: events, Expires: expires,
+		}
+	}
+	return batches, nil
+}
+
+// appendStream writes to a request stream. The runner numbers it from 1, and the
+// only other writer is whoever ended the request by an error: a conflict means
+// that the stream is closed.
+func (h *Handler) appendStream(ctx context.Context, b session.Batch) (closed bool, err error) {
+	if b.First < 1 {
+		return false, session.Errorf(session.Invalid, "a batch of stream %s begins at index %d", b.Stream, b.First)
+	}
+	err = h.Store.Append(ctx, b)
+	if errors.Is(err, session.Conflict) {
+		return true, nil
+	}
+	return false, err
+}
+
+// appendCommon writes to the common stream and returns the index after it. A
+// runner new to a session does not know where its numbers begin and sends First
+// 0: the place is found by writing, which is what fences its predecessor.
+func (h *Handler) appendCommon(ctx context.Context, b session.Batch) (next session.Index, fenced bool, err error) {
+	if b.First > 0 {
+		err := h.Store.Append(ctx, b)
+		if errors.Is(err, session.Conflict) {
+			return 0, true, nil
+		}
+		return b.First + session.Index(len(b.Events)), false, err
+	}
+	for {
+		tail, err := h.Store.Tail(ctx, b.Session, session.Common)
+		switch {
+		case err != nil:
+			return 0, false, err
+		case tail.Gen == b.Gen && tail.Seq == b.Seq:
+			return tail.Last + 1, false, nil // stored already, the ack was lost
+		case tail.Gen > b.Gen:
+			return 0, true, nil
+		}
+		b.First = tail.Last + 1
+		err = h.Store.Append(ctx, b)
+		if !errors.Is(err, session.Conflict) {
+			return b.First + session.Index(len(b.Events)), false, err
+		}
+	}
+}

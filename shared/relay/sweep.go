@@ -1,0 +1,185 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// Sweeper finds boxes that were lost and requests that nobody ends, and puts
+// both right (protocol §6). Every step is idempotent and may race with itself,
+// with runners and with waiting functions.
+type Sweeper struct{ boxes }
+
+// NewSweeper makes a Sweeper.
+func NewSweeper(c Config) *Sweeper { return &Sweeper{newBoxes(c)} }
+
+// Sweep looks at every box that is not asleep or has items, and compares awake
+// boxes with the fleet's list: it is what the schedule calls, and what starts
+// with a new machine. It goes on after a box that fails and returns all errors.
+func (w *Sweeper) Sweep(ctx context.Context) error {
+	due, err := w.Store.Due(ctx)
+	if err != nil || len(due) == 0 {
+		return err
+	}
+	// The list is read after the records: a task that is not on it can then not
+	// have been started since.
+	boxes := make([]session.Box, 0, len(due))
+	for _, id := range due {
+		b, err := w.Store.Box(ctx, id)
+		if err != nil {
+			return err
+		}
+		boxes = append(boxes, b)
+	}
+	tasks, err := w.Fleet.Tasks(ctx)
+	if err != nil {
+		return err
+	}
+	alive := map[string]fleet.Status{}
+	for _, t := range tasks {
+		alive[t.ID] = t
+	}
+	var errs []error
+	for _, b := range boxes {
+		if t, ok := alive[b.Task]; b.State == session.Awake && (!ok || t.State == fleet.Stopped) {
+			errs = append(errs, w.lost(ctx, b, stopFailure(t)))
+		}
+		errs = append(errs, w.settle(ctx, b.ID))
+	}
+	return errors.Join(errs...)
+}
+
+// Stopped is told by the fleet that a task has ended.
+func (w *Sweeper) Stopped(ctx context.Context, t fleet.Status) error {
+	b, err := w.Store.Box(ctx, session.BoxID(t.Box))
+	if err != nil {
+		return err
+	}
+	switch {
+	case b.State == session.Awake && b.Task == t.ID:
+		err = w.lost(ctx, b, stopFailure(t))
+	case b.State == session.Starting && t.ClientToken == ClientToken(b.ID, b.Gen):
+		b.Failure = stopFailure(t)
+		err = w.again(ctx, b)
+	}
+	return errors.Join(err, w.settle(ctx, b.ID))
+}
+
+// stopFailure is what clients are told of a task that ended under them. A task
+// the fleet knows nothing of any more is a zero Status.
+func stopFailure(t fleet.Status) session.Failure {
+	f := session.Failure{Phase: phaseRuntime, Exit: t.ExitCode, Signal: t.Signal, At: t.Stopped}
+	switch {
+	case t.ID == "":
+		f.Detail, f.At = "the box is gone; whether the request was executed is not known", time.Now()
+	case t.Signal != "":
+		f.Detail = fmt.Sprintf("the box was killed by %s before the request was finished; whether it was executed is not known", t.Signal)
+	default:
+		f.Detail = fmt.Sprintf("the box exited with code %d before the request was finished; whether it was executed is not known", t.ExitCode)
+	}
+	return f
+}
+
+// lost records that the generation of b did not end by its own bye. Somebody who
+// wrote in between knows better: then nothing is done, and the caller's settle
+// looks again.
+func (w *Sweeper) lost(ctx context.Context, b session.Box, why session.Failure) error {
+	err := w.Store.SaveBox(ctx, lose(b, why, time.Now()))
+	if errors.Is(err, session.Conflict) {
+		return nil
+	}
+	return err
+}
+
+// again starts a box once more whose start failed, or gives it up.
+func (x boxes) again(ctx context.Context, b session.Box) error {
+	if b.Attempt >= maxAttempts {
+		return ignoreConflict(x.giveUp(ctx, b))
+	}
+	now, token := time.Now(), newToken()
+	b = retry(b, session.NewNonce(), hashToken(token), now, now.Add(x.StartTimeout))
+	if err := x.Store.SaveBox(ctx, b); err != nil {
+		return ignoreConflict(err)
+	}
+	b.Rev++
+	_, err := x.start(ctx, b, token)
+	return ignoreConflict(err)
+}
+
+func ignoreConflict(err error) error {
+	if errors.Is(err, session.Conflict) {
+		return nil
+	}
+	return err
+}
+
+// settle does for one box what its record and its items say is due: a start that
+// ran out of time, requests taken by a generation that is over, requests that
+// wait for a box nobody wakes.
+func (x boxes) settle(ctx context.Context, id session.BoxID) error {
+	b, err := x.Store.Box(ctx, id)
+	if err != nil {
+		return err
+	}
+	if b.State == session.Starting && time.Now().After(b.Until) {
+		b.Failure = session.Failure{
+			Phase: phaseUnavailable, Detail: fmt.Sprintf("the box did not come up within %s", x.StartTimeout), At: time.Now(),
+		}
+		if err := x.again(ctx, b); err != nil {
+			return err
+		}
+		if b, err = x.Store.Box(ctx, id); err != nil {
+			return err
+		}
+	}
+	items, err := x.Store.Items(ctx, id)
+	if err != nil {
+		return err
+	}
+	waiting := false
+	for _, it := range items {
+		switch {
+		case it.State == session.Taken && b.Over(it.Gen):
+			err = x.endItem(ctx, it, failureOf(b, it.Gen))
+		case it.State == session.Taken:
+			err = x.sweepEnded(ctx, it)
+		case time.Now().After(it.NotAfter):
+			err = x.endItem(ctx, it, expired)
+		default:
+			waiting = true
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if !waiting {
+		return nil
+	}
+	if b.State == session.Awake {
+		return ignoreClosed(x.post(ctx, b.Conn, Frame{Type: Nudge}))
+	}
+	_, err = x.rouse(ctx, id, b.Tenant, b.Server)
+	return err
+}
+
+// sweepEnded removes the mark of a request that has ended; the function that
+// should have done it died.
+func (x boxes) sweepEnded(ctx context.Context, it session.Item) error {
+	tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
+	if err != nil || !tail.Final {
+		return err
+	}
+	return x.Store.DeleteItem(ctx, it.Box, it.ID, it.Gen)
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, session.Closed) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,93 @@
+package relay
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// Ticket is what a sealed ticket says: the address of a request's end, for one
+// generation of a box.
+type Ticket struct {
+	session.Address
+	Gen     session.Generation `json:"g"`
+	Expires int64              `json:"e"` // Unix seconds
+}
+
+// ticketLife is longer than any process is kept alive by one request.
+const ticketLife = 7 * 24 * time.Hour
+
+// Sealer seals and opens tickets with one secret (AES-256-GCM). It has no state
+// and is safe for concurrent use.
+type Sealer struct{ aead cipher.AEAD }
+
+// NewSealer makes a Sealer from a secret of at least 32 bytes (Invalid if
+// shorter). Everybody with the secret can write tickets: it lives in the secret
+// store and never in a box.
+func NewSealer(secret []byte) (*Sealer, error) {
+	if len(secret) < 32 {
+		return nil, session.Errorf(session.Invalid, "the ticket secret has %d bytes; it needs 32 or more", len(secret))
+	}
+	key := sha256.Sum256(append([]byte("dormouse ticket v1\x00"), secret...))
+	block, err := aes.NewCipher(key[:])
+	if err != nil {
+		return nil, err
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		return nil, err
+	}
+	return &Sealer{aead}, nil
+}
+
+// Seal writes a ticket for an address and a generation.
+func (s *Sealer) Seal(a session.Address, gen session.Generation) string {
+	plain, err := json.Marshal(Ticket{Address: a, Gen: gen, Expires: time.Now().Add(ticketLife).Unix()})
+	if err != nil { // an Address holds only strings and valid raw ids
+		panic("relay: an address that cannot be encoded: " + err.Error())
+	}
+	return base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, plain, nil))
+}
+
+// Open reads a ticket. One that was not sealed with this secret, was changed, or
+// has expired is Invalid.
+func (s *Sealer) Open(sealed string) (Ticket, error) {
+	box, err := base64.RawURLEncoding.DecodeString(sealed)
+	if err != nil {
+		return Ticket{}, session.Errorf(session.Invalid, "a ticket is not base64url").Because(err)
+	}
+	plain, err := s.aead.Open(nil, nil, box, nil)
+	if err != nil {
+		return Ticket{}, session.Errorf(session.Invalid, "a ticket was not sealed here, or was changed").Because(err)
+	}
+	var t Ticket
+	if err := json.Unmarshal(plain, &t); err != nil {
+		return Ticket{}, session.Errorf(session.Invalid, "a ticket holds something else").Because(err)
+	}
+	if time.Now().Unix() > t.Expires {
+		return Ticket{}, session.Errorf(session.Invalid, "a ticket of session %s has expired", t.Session)
+	}
+	return t, nil
+}
+
+// hashToken is what the store keeps of a one-time token.
+func hashToken(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}
+
+// newToken draws a one-time token: 256 random bits.
+func newToken() string {
+	var b [32]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		panic(err) // never happens: crypto/rand crashes the program instead
+	}
+	return base64.RawURLEncoding.EncodeToString(b[:])
+}

@@ -1,0 +1,114 @@
+package sessiontest
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+func anAnswer(question, raw string) session.Answer {
+	return session.Answer{Session: "s1", Question: question, Raw: []byte(raw), Expires: future()}
+}
+
+// answerPromises is about what clients answered and what servers answered.
+func answerPromises() []promise {
+	return []promise{
+		{"the first answer to a question wins", func(t *testing.T, k *kit) {
+			putAnswer(t, k, anAnswer("q1", rawJSON), true)
+			putAnswer(t, k, anAnswer("q1", `{"late":1}`), false)
+			putAnswer(t, k, anAnswer("q2", `{"other":1}`), true)
+			got, err := k.Answers(t.Context(), "s1", []string{"q1"})
+			noError(t, "Answers", err)
+			same(t, "answers", len(got), 1)
+			same(t, "the answer", string(got[0].Raw), rawJSON)
+		}},
+		{"of many that answer at once one is first", answerRace},
+		{"a question is answered in its session only", func(t *testing.T, k *kit) {
+			putAnswer(t, k, anAnswer("q1", `1`), true)
+			foreign := anAnswer("q1", `2`)
+			foreign.Session = "s2"
+			putAnswer(t, k, foreign, true)
+			got, err := k.Answers(t.Context(), "s2", []string{"q1"})
+			noError(t, "Answers", err)
+			same(t, "answers", got, []session.Answer{foreign})
+		}},
+		{"Answers returns those that have been answered", func(t *testing.T, k *kit) {
+			a, b := anAnswer("q1", `1`), anAnswer("q 3/ü", "{\n \"x\": 2 }")
+			filled(t, a)
+			putAnswer(t, k, a, true)
+			putAnswer(t, k, b, true)
+			got, err := k.Answers(t.Context(), "s1", []string{"q1", "q2", "q 3/ü"})
+			noError(t, "Answers", err)
+			byQuestion := map[string]session.Answer{}
+			for _, x := range got {
+				byQuestion[x.Question] = x
+			}
+			same(t, "answers", byQuestion, map[string]session.Answer{"q1": a, "q 3/ü": b})
+			got, err = k.Answers(t.Context(), "s1", nil)
+			noError(t, "Answers to nothing", err)
+			same(t, "answers to nothing", got, []session.Answer(nil))
+		}},
+		{"an expired answer is not found and does not count as the first", func(t *testing.T, k *kit) {
+			a := anAnswer("q1", `1`)
+			a.Expires = past()
+			putAnswer(t, k, a, true)
+			got, err := k.Answers(t.Context(), "s1", []string{"q1"})
+			noError(t, "Answers", err)
+			same(t, "answers", got, []session.Answer(nil))
+			putAnswer(t, k, anAnswer("q1", `2`), true)
+		}},
+		{"answers are copied", func(t *testing.T, k *kit) {
+			a := anAnswer("q1", `{"a":1}`)
+			putAnswer(t, k, a, true)
+			a.Raw[0] = 'z'
+			for range 2 {
+				got, err := k.Answers(t.Context(), "s1", []string{"q1"})
+				noError(t, "Answers", err)
+				same(t, "Raw", string(got[0].Raw), `{"a":1}`)
+				got[0].Raw[0] = 'z'
+			}
+		}},
+		{"a handshake record nobody has written is NotFound", func(t *testing.T, k *kit) {
+			noError(t, "SaveHandshake", k.SaveHandshake(t.Context(), session.Handshake{Digest: "d1", Version: "v1", Result: json.RawMessage(`1`)}))
+			_, err := k.Handshake(t.Context(), "d1", "v2")
+			wantCode(t, "Handshake of another version", err, session.NotFound)
+			_, err = k.Handshake(t.Context(), "d2", "v1")
+			wantCode(t, "Handshake of another digest", err, session.NotFound)
+		}},
+		{"a handshake record is written over an older one", func(t *testing.T, k *kit) {
+			h := session.Handshake{Digest: "d1", Version: "2025-11-25", Result: json.RawMessage(`{"old":1}`), Taken: past()}
+			noError(t, "SaveHandshake", k.SaveHandshake(t.Context(), h))
+			h.Result, h.Taken = json.RawMessage(rawJSON), now()
+			filled(t, h)
+			noError(t, "SaveHandshake again", k.SaveHandshake(t.Context(), h))
+			got, err := k.other(t).Handshake(t.Context(), "d1", "2025-11-25")
+			noError(t, "Handshake", err)
+			same(t, "Handshake", got, h)
+			same(t, "Result, byte for byte", string(got.Result), rawJSON)
+		}},
+	}
+}
+
+func putAnswer(t *testing.T, k *kit, a session.Answer, want bool) {
+	t.Helper()
+	first, err := k.PutAnswer(t.Context(), a)
+	noError(t, "PutAnswer", err)
+	same(t, fmt.Sprintf("answer %s to %s is first", a.Raw, a.Question), first, want)
+}
+
+func answerRace(t *testing.T, k *kit) {
+	expires := time.Now().Add(time.Hour)
+	won := race(t, k, 8, func(s session.Store, i int) error {
+		first, err := s.PutAnswer(t.Context(), session.Answer{Session: "s1", Question: "q", Raw: fmt.Append(nil, i), Expires: expires})
+		if err == nil && !first {
+			return session.Conflict
+		}
+		return err
+	})
+	got, err := k.Answers(t.Context(), "s1", []string{"q"})
+	noError(t, "Answers", err)
+	same(t, "the first answer", string(got[0].Raw), fmt.Sprint(won))
+}

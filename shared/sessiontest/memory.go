@@ -1,0 +1,327 @@
+package sessiontest
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// Memory is a session.Store in the memory of one program: the shortest thing
+// that keeps the contract, for tests and simulations that have to look inside
+// ([Memory.Batches]). It bounds nothing but age, never fails, and forgets all
+// when it is dropped. Waiting blocks on channels and timers only, so that a test
+// under testing/synctest sees it as durably blocked. Safe for concurrent use.
+type Memory struct {
+	mu         sync.Mutex // never held while anything waits
+	sessions   map[session.ID]session.Session
+	answers    map[session.ID]map[string]session.Answer
+	handshakes map[[2]string]session.Handshake
+	streams    map[streamKey]map[session.Index]session.Batch // by first index
+	boxes      map[session.BoxID]session.Box
+	items      map[session.BoxID]map[session.StreamID]session.Item
+	parts      map[partKey]map[int]session.Part
+	changed    map[streamKey]chan struct{} // closed when something happens to the stream
+}
+
+type streamKey struct {
+	session session.ID
+	stream  session.StreamID
+}
+
+type partKey struct {
+	box   session.BoxID
+	frame string
+}
+
+var _ session.Store = (*Memory)(nil)
+
+// NewMemory makes an empty Memory.
+func NewMemory() *Memory {
+	return &Memory{
+		sessions:   map[session.ID]session.Session{},
+		answers:    map[session.ID]map[string]session.Answer{},
+		handshakes: map[[2]string]session.Handshake{},
+		streams:    map[streamKey]map[session.Index]session.Batch{},
+		boxes:      map[session.BoxID]session.Box{},
+		items:      map[session.BoxID]map[session.StreamID]session.Item{},
+		parts:      map[partKey]map[int]session.Part{},
+		changed:    map[streamKey]chan struct{}{},
+	}
+}
+
+// Close implements session.Store. There is nothing to let go of.
+func (m *Memory) Close() error { return nil }
+
+// lock takes the lock and reads the clock; what has expired by then is not there.
+func (m *Memory) lock() (now time.Time) {
+	m.mu.Lock()
+	return time.Now()
+}
+
+// alive says whether something that expires is still there; zero is never.
+func alive(expires, now time.Time) bool { return expires.IsZero() || expires.After(now) }
+
+// Create implements session.Sessions.
+func (m *Memory) Create(_ context.Context, s session.Session) error {
+	now := m.lock()
+	defer m.mu.Unlock()
+	if old, ok := m.sessions[s.ID]; ok && alive(old.Expires, now) {
+		return session.Errorf(session.Conflict, "session %s is there already", s.ID)
+	}
+	s.Rev = 1
+	m.sessions[s.ID] = cloneSession(s)
+	return nil
+}
+
+// Load implements session.Sessions.
+func (m *Memory) Load(_ context.Context, id session.ID, box session.BoxID) (session.Session, session.Box, error) {
+	now := m.lock()
+	defer m.mu.Unlock()
+	b := m.box(box)
+	s, ok := m.sessions[id]
+	if !ok || !alive(s.Expires, now) {
+		return session.Session{}, b, session.Errorf(session.NotFound, "there is no session %s", id)
+	}
+	return cloneSession(s), b, nil
+}
+
+// Save implements session.Sessions.
+func (m *Memory) Save(_ context.Context, s session.Session) error {
+	now := m.lock()
+	defer m.mu.Unlock()
+	old, ok := m.sessions[s.ID]
+	if !ok || !alive(old.Expires, now) {
+		return session.Errorf(session.NotFound, "there is no session %s", s.ID)
+	}
+	if old.Rev != s.Rev {
+		return session.Errorf(session.Conflict, "session %s has revision %d, not %d", s.ID, old.Rev, s.Rev)
+	}
+	s.Rev++
+	m.sessions[s.ID] = cloneSession(s)
+	return nil
+}
+
+// List implements session.Sessions.
+func (m *Memory) List(_ context.Context, tenant string, after session.ID, limit int) ([]session.Session, error) {
+	now := m.lock()
+	defer m.mu.Unlock()
+	var out []session.Session
+	for _, id := range slices.Sorted(maps.Keys(m.sessions)) {
+		s := m.sessions[id]
+		if len(out) < limit && id > after && alive(s.Expires, now) && (tenant == "" || s.Tenant == tenant) {
+			out = append(out, cloneSession(s))
+		}
+	}
+	return out, nil
+}
+
+// PutAnswer implements session.Sessions.
+func (m *Memory) PutAnswer(_ context.Context, a session.Answer) (first bool, err error) {
+	now := m.lock()
+	defer m.mu.Unlock()
+	if old, ok := m.answers[a.Session][a.Question]; ok && alive(old.Expires, now) {
+		return false, nil
+	}
+	if m.answers[a.Session] == nil {
+		m.answers[a.Session] = map[string]session.Answer{}
+	}
+	a.Raw = bytes.Clone(a.Raw)
+	m.answers[a.Session][a.Question] = a
+	return true, nil
+}
+
+// Answers implements session.Sessions.
+func (m *Memory) Answers(_ context.Context, id session.ID, questions []string) ([]session.Answer, error) {
+	now := m.lock()
+	defer m.mu.Unlock()
+	var out []session.Answer
+	for _, q := range questions {
+		if a, ok := m.answers[id][q]; ok && alive(a.Expires, now) {
+			a.Raw = bytes.Clone(a.Raw)
+			out = append(out, a)
+		}
+	}
+	return out, nil
+}
+
+// SaveHandshake implements session.Sessions.
+func (m *Memory) SaveHandshake(_ context.Context, h session.Handshake) error {
+	m.lock()
+	defer m.mu.Unlock()
+	h.Result = bytes.Clone(h.Result)
+	m.handshakes[[2]string{h.Digest, h.Version}] = h
+	return nil
+}
+
+// Handshake implements session.Sessions.
+func (m *Memory) Handshake(_ context.Context, digest, version string) (session.Handshake, error) {
+	m.lock()
+	defer m.mu.Unlock()
+	h, ok := m.handshakes[[2]string{digest, version}]
+	if !ok {
+		return session.Handshake{}, session.Errorf(session.NotFound, "there is no handshake record of %s for %s", digest, version)
+	}
+	h.Result = bytes.Clone(h.Result)
+	return h, nil
+}
+
+// box must be called with the lock.
+func (m *Memory) box(id session.BoxID) session.Box {
+	b := m.boxes[id]
+	b.ID = id
+	return b
+}
+
+// Box implements session.Boxes.
+func (m *Memory) Box(_ context.Context, id session.BoxID) (session.Box, error) {
+	m.lock()
+	defer m.mu.Unlock()
+	return m.box(id), nil
+}
+
+// SaveBox implements session.Boxes.
+func (m *Memory) SaveBox(_ context.Context, b session.Box) error {
+	m.lock()
+	defer m.mu.Unlock()
+	if old := m.boxes[b.ID]; old.Rev != b.Rev {
+		return session.Errorf(session.Conflict, "box %s has revision %d, not %d", b.ID, old.Rev, b.Rev)
+	}
+	b.Rev++
+	m.boxes[b.ID] = b
+	return nil
+}
+
+// PutItem implements session.Boxes.
+func (m *Memory) PutItem(_ context.Context, it session.Item) (put bool, err error) {
+	m.lock()
+	defer m.mu.Unlock()
+	if _, ok := m.items[it.Box][it.ID]; ok {
+		return false, nil
+	}
+	if m.items[it.Box] == nil {
+		m.items[it.Box] = map[session.StreamID]session.Item{}
+	}
+	m.items[it.Box][it.ID] = cloneItem(it)
+	m.wake(it.Address.Session, it.ID)
+	return true, nil
+}
+
+// Claim implements session.Boxes.
+func (m *Memory) Claim(_ context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (session.Item, error) {
+	m.lock()
+	defer m.mu.Unlock()
+	it, ok := m.items[box][id]
+	switch {
+	case !ok:
+		return session.Item{}, session.Errorf(session.NotFound, "there is no item %s of box %s", id, box)
+	case it.State == session.Waiting:
+		it.State, it.Gen = session.Taken, gen
+		m.items[box][id] = it
+		m.wake(it.Address.Session, id)
+	case it.Gen != gen:
+		return session.Item{}, session.Errorf(session.Conflict, "item %s of box %s was taken by generation %d", id, box, it.Gen)
+	}
+	return cloneItem(it), nil
+}
+
+// Item implements session.Boxes.
+func (m *Memory) Item(_ context.Context, box session.BoxID, id session.StreamID) (session.Item, error) {
+	m.lock()
+	defer m.mu.Unlock()
+	it, ok := m.items[box][id]
+	if !ok {
+		return session.Item{}, session.Errorf(session.NotFound, "there is no item %s of box %s", id, box)
+	}
+	return cloneItem(it), nil
+}
+
+// Items implements session.Boxes.
+func (m *Memory) Items(_ context.Context, box session.BoxID) ([]session.Item, error) {
+	m.lock()
+	defer m.mu.Unlock()
+	var out []session.Item
+	for _, id := range slices.Sorted(maps.Keys(m.items[box])) {
+		it := m.items[box][id]
+		it.Raw = nil
+		out = append(out, cloneItem(it))
+	}
+	return out, nil
+}
+
+// DeleteItem implements session.Boxes.
+func (m *Memory) DeleteItem(_ context.Context, box session.BoxID, id session.StreamID, gen session.Generation) error {
+	m.lock()
+	defer m.mu.Unlock()
+	it, ok := m.items[box][id]
+	if ok && (gen == 0 || it.State == session.Taken && it.Gen == gen) {
+		delete(m.items[box], id)
+	}
+	return nil
+}
+
+// Due implements session.Boxes.
+func (m *Memory) Due(_ context.Context) ([]session.BoxID, error) {
+	m.lock()
+	defer m.mu.Unlock()
+	due := map[session.BoxID]bool{}
+	for id, b := range m.boxes {
+		if b.State != session.Asleep {
+			due[id] = true
+		}
+	}
+	for id, items := range m.items {
+		if len(items) > 0 {
+			due[id] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(due)), nil
+}
+
+// PutPart implements session.Boxes.
+func (m *Memory) PutPart(_ context.Context, p session.Part) error {
+	m.lock()
+	defer m.mu.Unlock()
+	key := partKey{p.Box, p.Frame}
+	if m.parts[key] == nil {
+		m.parts[key] = map[int]session.Part{}
+	}
+	p.Data = bytes.Clone(p.Data)
+	m.parts[key][p.N] = p
+	return nil
+}
+
+// Parts implements session.Boxes.
+func (m *Memory) Parts(_ context.Context, box session.BoxID, frame string) ([]session.Part, error) {
+	now := m.lock()
+	defer m.mu.Unlock()
+	var out []session.Part
+	for _, p := range m.parts[partKey{box, frame}] {
+		if alive(p.Expires, now) {
+			p.Data = bytes.Clone(p.Data)
+			out = append(out, p)
+		}
+	}
+	slices.SortFunc(out, func(a, b session.Part) int { return cmp.Compare(a.N, b.N) })
+	return out, nil
+}
+
+func cloneSession(s session.Session) session.Session {
+	s.Init = bytes.Clone(s.Init)
+	s.Subscribed = slices.Clone(s.Subscribed)
+	return s
+}
+
+func cloneItem(it session.Item) session.Item {
+	it.Raw = bytes.Clone(it.Raw)
+	it.Address.Requests = slices.Clone(it.Address.Requests)
+	for i, id := range it.Address.Requests {
+		it.Address.Requests[i] = bytes.Clone(id)
+	}
+	return it
+}

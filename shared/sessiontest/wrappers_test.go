@@ -1,0 +1,167 @@
+package sessiontest
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+func TestWrappersKeepTheContract(t *testing.T) {
+	Store(t, Harness{Open: func(*testing.T) session.Store {
+		return NewCounting(NewFaulty(NewMemory(), 1, Faults{}))
+	}})
+}
+
+// each is a call of every method of session.Store but Close.
+func each(ctx context.Context, s session.Store) map[string]func() error {
+	return map[string]func() error{
+		"Create":        func() error { return s.Create(ctx, plain("s1", "acme")) },
+		"Load":          func() error { _, _, err := s.Load(ctx, "s1", "b"); return err },
+		"Save":          func() error { return s.Save(ctx, plain("s1", "acme")) },
+		"List":          func() error { _, err := s.List(ctx, "", "", 1); return err },
+		"PutAnswer":     func() error { _, err := s.PutAnswer(ctx, anAnswer("q", `12`)); return err },
+		"Answers":       func() error { _, err := s.Answers(ctx, "s1", nil); return err },
+		"SaveHandshake": func() error { return s.SaveHandshake(ctx, session.Handshake{}) },
+		"Handshake":     func() error { _, err := s.Handshake(ctx, "d", "v"); return err },
+		"Append":        func() error { return s.Append(ctx, aBatch(1, `1`, `23`)) },
+		"Read":          func() error { _, err := s.Read(ctx, "s1", "r1", 0, 1); return err },
+		"Tail":          func() error { _, err := s.Tail(ctx, "s1", "r1"); return err },
+		"Newest":        func() error { _, err := s.Newest(ctx, "s1"); return err },
+		"Wait":          func() error { _, err := s.Wait(ctx, "s1", "r1", 0, past()); return err },
+		"Box":           func() error { _, err := s.Box(ctx, "b"); return err },
+		"SaveBox":       func() error { return s.SaveBox(ctx, session.Box{ID: "b"}) },
+		"PutItem":       func() error { _, err := s.PutItem(ctx, session.Item{Raw: []byte("1234")}); return err },
+		"Claim":         func() error { _, err := s.Claim(ctx, "b", "r", 1); return err },
+		"Item":          func() error { _, err := s.Item(ctx, "b", "r"); return err },
+		"Items":         func() error { _, err := s.Items(ctx, "b"); return err },
+		"DeleteItem":    func() error { return s.DeleteItem(ctx, "b", "r", 1) },
+		"Due":           func() error { _, err := s.Due(ctx); return err },
+		"PutPart":       func() error { return s.PutPart(ctx, session.Part{Data: []byte("12345678")}) },
+		"Parts":         func() error { _, err := s.Parts(ctx, "b", "f"); return err },
+	}
+}
+
+func TestEachCallsEveryMethod(t *testing.T) {
+	methods := reflect.TypeFor[session.Store]()
+	calls := each(t.Context(), nil)
+	for i := range methods.NumMethod() {
+		name := methods.Method(i).Name
+		if _, ok := calls[name]; !ok && name != "Close" {
+			t.Errorf("%s is not called", name)
+		}
+	}
+}
+
+func TestCountingTellsReadsWritesAndWaitsApart(t *testing.T) {
+	c := NewCounting(NewMemory())
+	want := Counts{Calls: map[string]int{}}
+	for name, do := range each(t.Context(), c) {
+		_ = do() // also what fails is counted
+		want.Calls[name] = 1
+	}
+	want.Reads, want.Writes, want.Waits = 12, 10, 1
+	want.Bytes = 2 + 3 + 4 + 8
+	same(t, "Counts", c.Counts(), want)
+	c.Reset()
+	same(t, "Counts after Reset", c.Counts(), Counts{})
+}
+
+func TestLostCallsDoNotReachTheStore(t *testing.T) {
+	inner := NewCounting(NewMemory())
+	f := NewFaulty(inner, 1, Faults{Lost: 1})
+	for name, do := range each(t.Context(), f) {
+		err := do()
+		wantCode(t, name, err, session.Unavailable)
+		if !errors.Is(err, Lost) {
+			t.Errorf("%s: error %v, want one because of %v", name, err, Lost)
+		}
+	}
+	same(t, "calls that reached the store", len(inner.Counts().Calls), 0)
+	same(t, "Done", f.Done(Lost), len(each(t.Context(), f)))
+}
+
+func TestUnansweredCallsReachTheStore(t *testing.T) {
+	inner := NewCounting(NewMemory())
+	f := NewFaulty(inner, 1, Faults{Unanswered: 1})
+	calls := each(t.Context(), f)
+	for name, do := range calls {
+		err := do()
+		wantCode(t, name, err, session.Unavailable)
+		if !errors.Is(err, Unanswered) {
+			t.Errorf("%s: error %v, want one because of %v", name, err, Unanswered)
+		}
+	}
+	same(t, "calls that reached the store", len(inner.Counts().Calls), len(calls))
+	same(t, "Done", f.Done(Unanswered), len(calls))
+}
+
+func TestUnansweredLoadReturnsNothing(t *testing.T) {
+	m := NewMemory()
+	noError(t, "Create", m.Create(t.Context(), plain("s1", "acme")))
+	noError(t, "SaveBox", m.SaveBox(t.Context(), session.Box{ID: "b", Gen: 1}))
+	s, b, err := NewFaulty(m, 1, Faults{Unanswered: 1}).Load(t.Context(), "s1", "b")
+	wantCode(t, "Load", err, session.Unavailable)
+	same(t, "session", s, session.Session{})
+	same(t, "box", b, session.Box{})
+}
+
+func TestFaultsCanBeSetForOneMethod(t *testing.T) {
+	f := NewFaulty(NewMemory(), 1, Faults{})
+	f.Set("Append", Faults{Lost: 1})
+	wantCode(t, "Append", f.Append(t.Context(), aBatch(1, `1`)), session.Unavailable)
+	_, err := f.Tail(t.Context(), "s1", "r1")
+	noError(t, "Tail", err)
+	f.Set("", Faults{Lost: 1})
+	f.Set("Append", Faults{})
+	noError(t, "Append", f.Append(t.Context(), aBatch(1, `1`)))
+	_, err = f.Tail(t.Context(), "s1", "r1")
+	wantCode(t, "Tail", err, session.Unavailable)
+}
+
+func TestSameSeedGivesSameFaults(t *testing.T) {
+	fates := func(seed uint64) (fates []Fault) {
+		f := NewFaulty(NewMemory(), seed, Faults{Lost: 0.2, Unanswered: 0.2})
+		for range 200 {
+			_, err := f.Tail(t.Context(), "s1", "r1")
+			var fault Fault
+			errors.As(err, &fault)
+			fates = append(fates, fault)
+		}
+		return fates
+	}
+	first := fates(7)
+	same(t, "faults of the same seed", fates(7), first)
+	if reflect.DeepEqual(fates(8), first) {
+		t.Error("two seeds give the same faults")
+	}
+	counts := map[Fault]int{}
+	for _, f := range first {
+		counts[f]++
+	}
+	for _, f := range []Fault{Lost, Unanswered, ""} {
+		if counts[f] < 10 {
+			t.Errorf("%d of 200 calls had the fault %q", counts[f], f)
+		}
+	}
+}
+
+func TestSlowCallsTakeTheirTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := NewFaulty(NewMemory(), 1, Faults{Slow: 1, Delay: time.Hour})
+		begin := time.Now()
+		_, err := f.Tail(t.Context(), "s1", "r1")
+		noError(t, "Tail", err)
+		if took := time.Since(begin); took <= 0 || took > time.Hour {
+			t.Errorf("a slow call took %s, want up to an hour", took)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+		defer cancel()
+		_, err = f.Tail(ctx, "s1", "r1")
+		wantCode(t, "Tail with too little time", err, session.Unavailable)
+	})
+}

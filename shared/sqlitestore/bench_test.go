@@ -1,0 +1,142 @@
+package sqlitestore
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// BenchmarkCall is what a tools/call costs the store: the session is loaded with
+// its box, and the answer of 150 bytes is appended.
+func BenchmarkCall(b *testing.B) {
+	s := open(b, filepath.Join(b.TempDir(), "store.db"))
+	defer func() { _ = s.Close() }()
+	x := session.Session{
+		ID: session.NewID(), Server: "everything", Digest: strings.Repeat("d", 64), Tenant: "local", Principal: "local",
+		Transport: session.HTTP, State: session.Ready, Version: "2025-11-25", Created: time.Now(), Used: time.Now(),
+		Init:    json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}`),
+		Expires: time.Now().Add(time.Hour),
+	}
+	box := session.Box{ID: "local/everything", Tenant: "local", Server: "everything", State: session.Awake, Gen: 1, Runner: "r", Conn: "c"}
+	event := []byte(`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"` + strings.Repeat("x", 80) + `"}]}}`)
+	if err := s.Create(b.Context(), x); err != nil {
+		b.Fatal(err)
+	}
+	if err := s.SaveBox(b.Context(), box); err != nil {
+		b.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		ctx  context.Context
+	}{{"without deadline", context.Background()}, {"with deadline", deadline(b)}} {
+		b.Run("load, "+c.name, func(b *testing.B) {
+			defer processorTime(b)()
+			for b.Loop() {
+				if _, _, err := s.Load(c.ctx, x.ID, box.ID); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run("append, "+c.name, func(b *testing.B) {
+			defer processorTime(b)()
+			for b.Loop() {
+				batch := session.Batch{
+					Session: x.ID, Stream: session.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
+					Events: [][]byte{event}, Expires: time.Now().Add(time.Hour),
+				}
+				if err := s.Append(c.ctx, batch); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// processorTime reports the processor time of the whole process for each
+// operation: on a machine with other work it says more than the time on the clock.
+func processorTime(b *testing.B) (stop func()) {
+	used := func() time.Duration {
+		var u syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+			b.Fatal(err)
+		}
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	begin := used()
+	return func() { b.ReportMetric(float64(used()-begin)/float64(b.N), "cpu-ns/op") }
+}
+
+func deadline(b *testing.B) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+	b.Cleanup(cancel)
+	return ctx
+}
+
+// BenchmarkWake is how long it takes from an Append until a Wait in another
+// handle has returned the event, and back.
+func BenchmarkWake(b *testing.B) {
+	path := filepath.Join(b.TempDir(), "store.db")
+	here, there := open(b, path), open(b, path)
+	defer func() { _, _ = here.Close(), there.Close() }()
+	batch := func(stream session.StreamID, i int) session.Batch {
+		return session.Batch{Session: "s", Stream: stream, First: session.Index(i), Events: [][]byte{fmt.Append(nil, i)}, Expires: time.Now().Add(time.Hour)}
+	}
+	next := func(s *Store, stream session.StreamID, i int) error {
+		for {
+			p, err := s.Wait(b.Context(), "s", stream, session.Index(i-1), time.Now().Add(time.Minute))
+			if err != nil || len(p.Events) > 0 {
+				return err
+			}
+		}
+	}
+	failed := make(chan error, 1)
+	go func() {
+		for i := 1; ; i++ {
+			if err := next(there, "ping", i); err != nil {
+				failed <- err
+				return
+			}
+			if err := there.Append(b.Context(), batch("pong", i)); err != nil {
+				failed <- err
+				return
+			}
+		}
+	}()
+	defer processorTime(b)()
+	i := 0
+	for b.Loop() {
+		i++
+		if err := here.Append(b.Context(), batch("ping", i)); err != nil {
+			b.Fatal(err)
+		}
+		if err := next(here, "pong", i); err != nil {
+			b.Fatal(err)
+		}
+	}
+	_ = there.Close()
+	<-failed
+}
+
+// BenchmarkOpen is what a store adds to the start of a process.
+func BenchmarkOpen(b *testing.B) {
+	path := filepath.Join(b.TempDir(), "store.db")
+	keep := open(b, path)
+	defer func() { _ = keep.Close() }()
+	defer processorTime(b)()
+	for b.Loop() {
+		s := open(b, path)
+		if _, _, err := s.Load(b.Context(), "s", "b"); session.CodeOf(err) != session.NotFound {
+			b.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

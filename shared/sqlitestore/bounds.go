@@ -1,0 +1,254 @@
+package sqlitestore
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// openFactor is by how much the log of a request that has not ended may be over
+// the bounds of its session.
+const openFactor = 16
+
+// lookEvery is how many small batches a session gets before its bounds are looked
+// at. A look reads a row for each batch of the session; the more it found, the
+// later the next, so that all looks together cost a few rows for each batch.
+const (
+	lookEvery = 16
+	lookShare = 4
+)
+
+// looks remembers when to look at the bounds of which session. It is a saving
+// and no more: processes come and go, so one that does not know a session yet
+// draws by lot when to look first.
+type looks struct {
+	mu   sync.Mutex
+	left map[session.ID]int // small batches until the next look
+}
+
+// maxLooks bounds the memory of looks.
+const maxLooks = 1000
+
+// due counts a batch of some weight in small batches, and says whether it is time
+// to look.
+func (l *looks) due(id session.ID, weight int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	left, known := l.left[id]
+	if !known {
+		left = 1 + rand.IntN(lookEvery)
+	}
+	left -= weight
+	l.set(id, left)
+	return left <= 0
+}
+
+// found counts anew after a look that found n batches.
+func (l *looks) found(id session.ID, n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.set(id, max(lookEvery, n/lookShare))
+}
+
+func (l *looks) set(id session.ID, left int) {
+	if l.left == nil || len(l.left) >= maxLooks {
+		l.left = map[session.ID]int{}
+	}
+	l.left[id] = left
+}
+
+// bound drops what is over the bounds of a session, now and then. What fails here
+// is done by the next look.
+func (s *Store) bound(ctx context.Context, b session.Batch, size int) {
+	share := max(float64(len(b.Events))/float64(s.options.Events), float64(size)/float64(s.options.Bytes))
+	if !s.looks.due(b.Session, 1+int(8*lookEvery*share)) {
+		return
+	}
+	log, err := s.logOf(ctx, b.Session)
+	if err != nil {
+		return
+	}
+	drop := tooMuch(log, s.options, now())
+	s.looks.found(b.Session, len(log)-len(drop))
+	if len(drop) > 0 {
+		_ = s.dropBatches(ctx, b.Session, drop)
+	}
+}
+
+// logBatch is a batch as the bounds see it.
+type logBatch struct {
+	stream  session.StreamID
+	first   session.Index
+	n       int
+	bytes   int64
+	final   bool
+	written int64
+}
+
+const readLog = `
+SELECT stream, first, n, bytes, final, written FROM events WHERE session = ? AND expires > ? ORDER BY stream, first`
+
+func (s *Store) logOf(ctx context.Context, id session.ID) ([]logBatch, error) {
+	var log []logBatch
+	err := s.rows(ctx, readLog, []any{id, now()}, func(scan func(...any) error) (bool, error) {
+		var b logBatch
+		err := scan(&b.stream, &b.first, &b.n, &b.bytes, &b.final, &b.written)
+		log = append(log, b)
+		return true, err
+	})
+	return log, err
+}
+
+// tooMuch returns the batches of a session's log (by stream, then by first
+// index) that have to go for its bounds. When anything has to, an eighth more
+// goes, so that it does not have to again at once.
+func tooMuch(log []logBatch, o Options, now int64) []logBatch {
+	var drop, fronts, ends []logBatch
+	var events int
+	var size int64
+	for len(log) > 0 {
+		end := 1
+		for end < len(log) && log[end].stream == log[0].stream {
+			end++
+		}
+		stream := log[:end]
+		log = log[end:]
+		last := stream[len(stream)-1]
+		if last.stream != session.Common && !last.final {
+			drop = append(drop, tooLong(stream, o)...)
+			continue
+		}
+		for _, b := range stream {
+			events += b.n
+			size += b.bytes
+		}
+		switch {
+		case last.stream == session.Common:
+			fronts = append(fronts, stream[:len(stream)-1]...)
+		case now-last.written >= o.Settle.Microseconds():
+			fronts = append(fronts, stream[:len(stream)-1]...)
+			ends = append(ends, last)
+		}
+	}
+	if events <= o.Events && size <= o.Bytes {
+		return drop
+	}
+	slices.SortStableFunc(fronts, byAge)
+	slices.SortStableFunc(ends, byAge)
+	for _, b := range append(fronts, ends...) {
+		if events <= o.Events-o.Events/8 && size <= o.Bytes-o.Bytes/8 {
+			break
+		}
+		drop = append(drop, b)
+		events -= b.n
+		size -= b.bytes
+	}
+	return drop
+}
+
+func byAge(a, b logBatch) int { return cmp.Compare(a.written, b.written) }
+
+// tooLong returns the front that the stream of a request that has not ended has
+// to lose.
+func tooLong(stream []logBatch, o Options) []logBatch {
+	events, size := 0, int64(0)
+	for i, b := range slices.Backward(stream) {
+		events += b.n
+		size += b.bytes
+		if i < len(stream)-1 && (events > openFactor*o.Events || size > openFactor*o.Bytes) {
+			return stream[:i+1]
+		}
+	}
+	return nil
+}
+
+const dropBatch = `DELETE FROM events WHERE session = ? AND stream = ? AND first = ?`
+
+func (s *Store) dropBatches(ctx context.Context, id session.ID, drop []logBatch) error {
+	st, uncut, err := s.begin(ctx, dropBatch)
+	if err != nil {
+		return err
+	}
+	defer s.end()
+	tx, err := s.db.BeginTx(uncut, nil)
+	if err != nil {
+		return failed(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	st = tx.StmtContext(uncut, st)
+	for _, b := range drop {
+		if _, err := st.ExecContext(uncut, id, b.stream, b.first); err != nil {
+			return failed(err)
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		return failed(err)
+	}
+	return nil
+}
+
+// tidyEvery is how many writes there are, on average, for each that also removes
+// some of what has expired.
+const tidyEvery = 256
+
+// tidy removes a little of what has expired, now and then, so that a store that
+// is only ever written to does not grow for ever.
+func (s *Store) tidy(ctx context.Context) {
+	if rand.IntN(tidyEvery) == 0 {
+		_, _ = s.purge(ctx)
+	}
+}
+
+// Sweep removes everything that has expired and the sockets of waiters that were
+// killed. Nothing depends on it but space.
+//
+// Errors: Unavailable.
+func (s *Store) Sweep(ctx context.Context) error {
+	for {
+		removed, err := s.purge(ctx)
+		if err != nil {
+			return err
+		}
+		if removed == 0 {
+			break
+		}
+	}
+	if err := s.bells.sweep(); err != nil {
+		return failed(err)
+	}
+	return nil
+}
+
+// The last batch of the common stream of a living session says where the stream
+// goes on. It stays when its events have expired, without them.
+const (
+	isTail = `(e.stream = '' AND EXISTS (SELECT 1 FROM sessions WHERE id = e.session AND expires > ?1)
+	AND NOT EXISTS (SELECT 1 FROM events AS l WHERE l.session = e.session AND l.stream = '' AND l.first > e.first))`
+	emptyTails = `
+UPDATE events AS t SET data = x'', bytes = 0, purge = (SELECT expires FROM sessions WHERE id = t.session)
+WHERE (session, stream, first) IN (SELECT session, stream, first FROM events AS e WHERE purge <= ?1 AND ` + isTail + ` LIMIT 100)`
+	purgeEvents = `
+DELETE FROM events WHERE (session, stream, first) IN
+	(SELECT session, stream, first FROM events AS e WHERE purge <= ?1 AND NOT ` + isTail + ` LIMIT 100)`
+	purgeSessions = `DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE expires <= ?1 LIMIT 100)`
+	purgeAnswers  = `
+DELETE FROM answers WHERE (session, question) IN (SELECT session, question FROM answers WHERE expires <= ?1 LIMIT 100)`
+	purgeParts = `
+DELETE FROM parts WHERE (box, frame, n) IN (SELECT box, frame, n FROM parts WHERE expires <= ?1 LIMIT 100)`
+)
+
+// purge removes up to 100 expired rows of each kind and says how many it found.
+func (s *Store) purge(ctx context.Context) (removed int64, err error) {
+	for _, query := range []string{emptyTails, purgeEvents, purgeSessions, purgeAnswers, purgeParts} {
+		n, err := s.write(ctx, query, now())
+		if err != nil {
+			return removed, err
+		}
+		removed += n
+	}
+	return removed, nil
+}

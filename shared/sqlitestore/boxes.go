@@ -1,0 +1,243 @@
+package sqlitestore
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+func boxOf(rev int64, record []byte) (session.Box, error) {
+	var b session.Box
+	if err := json.Unmarshal(record, &b); err != nil {
+		return session.Box{}, err
+	}
+	b.Rev = rev
+	return b, nil
+}
+
+const readBox = `SELECT rev, record FROM boxes WHERE id = ?`
+
+// Box reads a box record; see [session.Boxes].
+func (s *Store) Box(ctx context.Context, id session.BoxID) (session.Box, error) {
+	var rev int64
+	var record []byte
+	found, err := s.row(ctx, readBox, []any{id}, []any{&rev, &record})
+	if err != nil {
+		return session.Box{}, err
+	}
+	if !found {
+		return session.Box{ID: id}, nil
+	}
+	b, err := boxOf(rev, record)
+	if err != nil {
+		return session.Box{}, failed(err)
+	}
+	return b, nil
+}
+
+const (
+	createBox = `INSERT INTO boxes (id, rev, state, record) VALUES (?1, ?2 + 1, ?3, ?4) ON CONFLICT (id) DO NOTHING`
+	saveBox   = `UPDATE boxes SET rev = rev + 1, state = ?3, record = ?4 WHERE id = ?1 AND rev = ?2`
+)
+
+// SaveBox replaces a box record; see [session.Boxes].
+func (s *Store) SaveBox(ctx context.Context, b session.Box) error {
+	record, err := encode(b)
+	if err != nil {
+		return err
+	}
+	query := saveBox
+	if b.Rev == 0 {
+		query = createBox
+	}
+	changed, err := s.write(ctx, query, b.ID, b.Rev, b.State, record)
+	if err != nil {
+		return err
+	}
+	if changed == 0 {
+		return session.Errorf(session.Conflict, "the box record has been changed since it was read; read it again")
+	}
+	return nil
+}
+
+// itemRecord is the JSON of an item, without its raw message. The request ids
+// are bytes here: encoding/json would rewrite raw JSON.
+type itemRecord struct {
+	Address  session.Address
+	Requests [][]byte `json:",omitempty"`
+	NotAfter time.Time
+	Created  time.Time
+}
+
+func recordOf(it session.Item) (string, error) {
+	r := itemRecord{Address: it.Address, NotAfter: it.NotAfter, Created: it.Created}
+	r.Address.Requests = nil
+	for _, id := range it.Address.Requests {
+		r.Requests = append(r.Requests, id)
+	}
+	return encode(r)
+}
+
+// fill sets the fields of an item that are in its record.
+func fill(it *session.Item, record []byte) error {
+	var r itemRecord
+	if err := json.Unmarshal(record, &r); err != nil {
+		return err
+	}
+	it.Address, it.NotAfter, it.Created = r.Address, r.NotAfter, r.Created
+	for _, id := range r.Requests {
+		it.Address.Requests = append(it.Address.Requests, id)
+	}
+	return nil
+}
+
+const putItem = `
+INSERT INTO items (box, id, state, gen, record, raw) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (box, id) DO NOTHING`
+
+// PutItem stores an item; see [session.Boxes].
+func (s *Store) PutItem(ctx context.Context, it session.Item) (put bool, err error) {
+	record, err := recordOf(it)
+	if err != nil {
+		return false, err
+	}
+	changed, err := s.write(ctx, putItem, it.Box, it.ID, it.State, it.Gen, record, it.Raw)
+	if err != nil || changed == 0 {
+		return false, err
+	}
+	s.bells.ring(it.Address.Session, it.ID)
+	s.tidy(ctx)
+	return true, nil
+}
+
+const claimItem = `
+UPDATE items SET state = 'taken', gen = ?3
+WHERE box = ?1 AND id = ?2 AND (state = 'waiting' OR state = 'taken' AND gen = ?3)
+RETURNING record, raw`
+
+// Claim takes an item; see [session.Boxes].
+func (s *Store) Claim(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (session.Item, error) {
+	it := session.Item{Box: box, ID: id, State: session.Taken, Gen: gen}
+	var record []byte
+	claimed, err := s.row(ctx, claimItem, []any{box, id, gen}, []any{&record, &it.Raw})
+	if err != nil {
+		return session.Item{}, err
+	}
+	if !claimed {
+		if _, err := s.Item(ctx, box, id); err != nil {
+			return session.Item{}, err
+		}
+		return session.Item{}, session.Errorf(session.Conflict, "another generation of the box has taken this message")
+	}
+	if err := fill(&it, record); err != nil {
+		return session.Item{}, failed(err)
+	}
+	s.bells.ring(it.Address.Session, id)
+	return it, nil
+}
+
+const readItem = `SELECT state, gen, record, raw FROM items WHERE box = ? AND id = ?`
+
+// Item reads an item; see [session.Boxes].
+func (s *Store) Item(ctx context.Context, box session.BoxID, id session.StreamID) (session.Item, error) {
+	it := session.Item{Box: box, ID: id}
+	var record []byte
+	found, err := s.row(ctx, readItem, []any{box, id}, []any{&it.State, &it.Gen, &record, &it.Raw})
+	if err != nil {
+		return session.Item{}, err
+	}
+	if !found {
+		return session.Item{}, session.Errorf(session.NotFound, "nothing is on its way to the box under this id")
+	}
+	if err := fill(&it, record); err != nil {
+		return session.Item{}, failed(err)
+	}
+	return it, nil
+}
+
+const readItems = `SELECT id, state, gen, record FROM items WHERE box = ? ORDER BY id`
+
+// Items returns the items of a box; see [session.Boxes].
+func (s *Store) Items(ctx context.Context, box session.BoxID) ([]session.Item, error) {
+	var items []session.Item
+	err := s.rows(ctx, readItems, []any{box}, func(scan func(...any) error) (bool, error) {
+		it := session.Item{Box: box}
+		var record []byte
+		if err := scan(&it.ID, &it.State, &it.Gen, &record); err != nil {
+			return false, err
+		}
+		if err := fill(&it, record); err != nil {
+			return false, err
+		}
+		items = append(items, it)
+		return true, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const deleteItem = `DELETE FROM items WHERE box = ?1 AND id = ?2 AND (?3 = 0 OR state = 'taken' AND gen = ?3)`
+
+// DeleteItem removes an item; see [session.Boxes].
+func (s *Store) DeleteItem(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) error {
+	_, err := s.write(ctx, deleteItem, box, id, gen)
+	return err
+}
+
+const dueBoxes = `SELECT id FROM boxes WHERE state <> '' UNION SELECT box FROM items ORDER BY 1`
+
+// Due returns the boxes the sweep has to look at; see [session.Boxes].
+func (s *Store) Due(ctx context.Context) ([]session.BoxID, error) {
+	var due []session.BoxID
+	err := s.rows(ctx, dueBoxes, nil, func(scan func(...any) error) (bool, error) {
+		var id session.BoxID
+		err := scan(&id)
+		due = append(due, id)
+		return true, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return due, nil
+}
+
+// maxPart bounds a part, so that every driver can hold it in one item.
+const maxPart = 128 << 10
+
+const putPart = `INSERT OR REPLACE INTO parts (box, frame, n, expires, data) VALUES (?, ?, ?, ?, ?)`
+
+// PutPart keeps a piece of a frame; see [session.Boxes]. TooLarge over 128 KiB.
+func (s *Store) PutPart(ctx context.Context, p session.Part) error {
+	if len(p.Data) > maxPart {
+		return session.Errorf(session.TooLarge, "a part of a relay frame has %d bytes; at most %d are kept", len(p.Data), maxPart)
+	}
+	_, err := s.write(ctx, putPart, p.Box, p.Frame, p.N, expiry(p.Expires), p.Data)
+	if err == nil {
+		s.tidy(ctx)
+	}
+	return err
+}
+
+const readParts = `SELECT n, expires, data FROM parts WHERE box = ? AND frame = ? AND expires > ? ORDER BY n`
+
+// Parts returns the pieces of a frame; see [session.Boxes].
+func (s *Store) Parts(ctx context.Context, box session.BoxID, frame string) ([]session.Part, error) {
+	var parts []session.Part
+	err := s.rows(ctx, readParts, []any{box, frame, now()}, func(scan func(...any) error) (bool, error) {
+		p := session.Part{Box: box, Frame: frame}
+		var expires int64
+		if err := scan(&p.N, &expires, &p.Data); err != nil {
+			return false, err
+		}
+		p.Expires = expiryOf(expires)
+		parts = append(parts, p)
+		return true, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return parts, nil
+}

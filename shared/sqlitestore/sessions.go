@@ -1,0 +1,214 @@
+package sqlitestore
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// sessionRecord is the JSON of a session. Init is left out: encoding/json would
+// rewrite it.
+func sessionRecord(s session.Session) (string, error) {
+	s.Init = nil
+	return encode(s)
+}
+
+// sessionOf puts a session together from its columns.
+func sessionOf(rev int64, record, raw []byte) (session.Session, error) {
+	var s session.Session
+	if err := json.Unmarshal(record, &s); err != nil {
+		return session.Session{}, err
+	}
+	s.Rev, s.Init = rev, raw
+	return s, nil
+}
+
+// encode is the JSON of a record. What JSON cannot hold is the caller's mistake.
+func encode(v any) (string, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return "", session.Errorf(session.Invalid, "the record cannot be stored; see that its times are in the years 0 to 9999").Because(err)
+	}
+	return string(b), nil
+}
+
+const createSession = `
+INSERT INTO sessions (id, rev, tenant, expires, record, init) VALUES (?1, 1, ?2, ?3, ?4, ?5)
+ON CONFLICT (id) DO UPDATE SET rev = 1, tenant = ?2, expires = ?3, record = ?4, init = ?5 WHERE expires <= ?6`
+
+// Create stores a new session; see [session.Sessions].
+func (s *Store) Create(ctx context.Context, x session.Session) error {
+	record, err := sessionRecord(x)
+	if err != nil {
+		return err
+	}
+	changed, err := s.write(ctx, createSession, x.ID, x.Tenant, expiry(x.Expires), record, []byte(x.Init), now())
+	if err != nil {
+		return err
+	}
+	if changed == 0 {
+		return session.Errorf(session.Conflict, "there is a session with this id already")
+	}
+	s.tidy(ctx)
+	return nil
+}
+
+const loadSession = `
+SELECT s.rev, s.record, s.init, b.rev, b.record FROM (SELECT 1)
+LEFT JOIN sessions AS s ON s.id = ?1 AND s.expires > ?3
+LEFT JOIN boxes AS b ON b.id = ?2`
+
+// Load reads a session and a box; see [session.Sessions].
+func (s *Store) Load(ctx context.Context, id session.ID, boxID session.BoxID) (session.Session, session.Box, error) {
+	var srev, brev *int64
+	var srecord, raw, brecord []byte
+	_, err := s.row(ctx, loadSession, []any{id, boxID, now()}, []any{&srev, &srecord, &raw, &brev, &brecord})
+	if err != nil {
+		return session.Session{}, session.Box{}, err
+	}
+	box := session.Box{ID: boxID}
+	if brev != nil {
+		if box, err = boxOf(*brev, brecord); err != nil {
+			return session.Session{}, session.Box{}, failed(err)
+		}
+	}
+	if srev == nil {
+		return session.Session{}, box, session.Errorf(session.NotFound, "there is no such session, or it has expired")
+	}
+	x, err := sessionOf(*srev, srecord, raw)
+	if err != nil {
+		return session.Session{}, session.Box{}, failed(err)
+	}
+	return x, box, nil
+}
+
+const (
+	saveSession = `
+UPDATE sessions SET rev = rev + 1, tenant = ?3, expires = ?4, record = ?5, init = ?6 WHERE id = ?1 AND rev = ?2 AND expires > ?7`
+	hasSession = `SELECT rev FROM sessions WHERE id = ?1 AND expires > ?2`
+)
+
+// Save replaces a session; see [session.Sessions].
+func (s *Store) Save(ctx context.Context, x session.Session) error {
+	record, err := sessionRecord(x)
+	if err != nil {
+		return err
+	}
+	changed, err := s.write(ctx, saveSession, x.ID, x.Rev, x.Tenant, expiry(x.Expires), record, []byte(x.Init), now())
+	if err != nil || changed > 0 {
+		return err
+	}
+	var rev int64
+	found, err := s.row(ctx, hasSession, []any{x.ID, now()}, []any{&rev})
+	if err != nil {
+		return err
+	}
+	if !found {
+		return session.Errorf(session.NotFound, "there is no such session, or it has expired")
+	}
+	return session.Errorf(session.Conflict, "the session has been changed since it was read; read it again")
+}
+
+const (
+	listSessions       = `SELECT rev, record, init FROM sessions WHERE id > ?2 AND expires > ?3 ORDER BY id LIMIT ?4`
+	listTenantSessions = `SELECT rev, record, init FROM sessions WHERE tenant = ?1 AND id > ?2 AND expires > ?3 ORDER BY id LIMIT ?4`
+)
+
+// List returns sessions; see [session.Sessions].
+func (s *Store) List(ctx context.Context, tenant string, after session.ID, limit int) ([]session.Session, error) {
+	query := listTenantSessions
+	if tenant == "" {
+		query = listSessions
+	}
+	var list []session.Session
+	err := s.rows(ctx, query, []any{tenant, after, now(), max(limit, 0)}, func(scan func(...any) error) (bool, error) {
+		var rev int64
+		var record, raw []byte
+		if err := scan(&rev, &record, &raw); err != nil {
+			return false, err
+		}
+		x, err := sessionOf(rev, record, raw)
+		list = append(list, x)
+		return true, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
+}
+
+const putAnswer = `
+INSERT INTO answers (session, question, expires, raw) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (session, question) DO UPDATE SET expires = ?3, raw = ?4 WHERE expires <= ?5`
+
+// PutAnswer keeps an answer; see [session.Sessions].
+func (s *Store) PutAnswer(ctx context.Context, a session.Answer) (first bool, err error) {
+	changed, err := s.write(ctx, putAnswer, a.Session, a.Question, expiry(a.Expires), a.Raw, now())
+	if err != nil {
+		return false, err
+	}
+	s.tidy(ctx)
+	return changed > 0, nil
+}
+
+const readAnswer = `SELECT raw, expires FROM answers WHERE session = ?1 AND question = ?2 AND expires > ?3`
+
+// Answers returns what was answered; see [session.Sessions].
+func (s *Store) Answers(ctx context.Context, id session.ID, questions []string) ([]session.Answer, error) {
+	var answers []session.Answer
+	for _, q := range questions {
+		a := session.Answer{Session: id, Question: q}
+		var expires int64
+		found, err := s.row(ctx, readAnswer, []any{id, q, now()}, []any{&a.Raw, &expires})
+		if err != nil {
+			return nil, err
+		}
+		if found {
+			a.Expires = expiryOf(expires)
+			answers = append(answers, a)
+		}
+	}
+	return answers, nil
+}
+
+func expiryOf(column int64) time.Time {
+	if column == math.MaxInt64 {
+		return time.Time{}
+	}
+	return time.UnixMicro(column)
+}
+
+const saveHandshake = `INSERT OR REPLACE INTO handshakes (digest, version, taken, result) VALUES (?, ?, ?, ?)`
+
+// SaveHandshake writes a handshake record; see [session.Sessions].
+func (s *Store) SaveHandshake(ctx context.Context, h session.Handshake) error {
+	taken, err := h.Taken.MarshalText()
+	if err != nil {
+		return session.Errorf(session.Invalid, "the handshake record has a time that cannot be stored").Because(err)
+	}
+	_, err = s.write(ctx, saveHandshake, h.Digest, h.Version, taken, []byte(h.Result))
+	return err
+}
+
+const readHandshake = `SELECT taken, result FROM handshakes WHERE digest = ? AND version = ?`
+
+// Handshake reads a handshake record; see [session.Sessions].
+func (s *Store) Handshake(ctx context.Context, digest, version string) (session.Handshake, error) {
+	h := session.Handshake{Digest: digest, Version: version}
+	var taken, result []byte
+	found, err := s.row(ctx, readHandshake, []any{digest, version}, []any{&taken, &result})
+	if err != nil {
+		return session.Handshake{}, err
+	}
+	if !found {
+		return session.Handshake{}, session.Errorf(session.NotFound, "there is no handshake record of this server for version %q", version)
+	}
+	h.Result = result
+	if err := h.Taken.UnmarshalText(taken); err != nil {
+		return session.Handshake{}, failed(err)
+	}
+	return h, nil
+}

@@ -1,0 +1,379 @@
+// Package sqlitestore is the session.Store of one machine: a SQLite file that
+// many processes read and write at once, and that outlives all of them.
+//
+// It hides SQL, the schema, the layout of the log, and how a process learns that
+// another one has written (a unix datagram for each waiter; see [Store.Wait]).
+// It does not know who uses it, and it does not log.
+//
+// What is written survives the death of any process. The newest writes may be
+// lost, each as a whole, when the machine itself goes down: the file is in WAL
+// mode with synchronous=NORMAL.
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// Options bound what the log keeps. Zero fields get their defaults.
+type Options struct {
+	// Events and Bytes bound the log of one session: its common stream and its
+	// ended request streams together. Over a bound, the oldest batches go, except
+	// the last of the common stream; the ends of request streams, which hold the
+	// results, go after everything else. The log of a request that has not ended
+	// is not counted; when it alone is over 16 times a bound it loses its front.
+	// What was dropped is a [session.Page.Gap]. The bounds are looked after now
+	// and then, so that the log may be over them for a while. Defaults: 1,000 and
+	// 8 MiB.
+	Events int
+	Bytes  int64
+	// Settle is how long nothing of an ended request is dropped for a bound, so
+	// that its client has the time to fetch the result. Default: 1 minute.
+	Settle time.Duration
+	// Age is how long any event is kept at most. Default: 24 hours.
+	Age time.Duration
+}
+
+func (o Options) withDefaults() Options {
+	if o.Events == 0 {
+		o.Events = 1000
+	}
+	if o.Bytes == 0 {
+		o.Bytes = 8 << 20
+	}
+	if o.Settle == 0 {
+		o.Settle = time.Minute
+	}
+	if o.Age == 0 {
+		o.Age = 24 * time.Hour
+	}
+	return o
+}
+
+// Store is a session.Store in a SQLite file. It holds one connection. Methods
+// are safe for concurrent use. Besides what the interface says of errors: all
+// trouble with the file is Unavailable with the cause attached, and so is a
+// context that ended first (errors.Is still finds the context's error). A call
+// that has begun to read or write is not cut off; it takes 5 seconds at most,
+// and that only if another process holds the file.
+type Store struct {
+	options Options
+	path    string
+	db      *sql.DB
+	bells   *bells
+	looks   looks
+
+	turn       chan struct{}        // holds one token: who has taken it has the connection
+	statements map[string]*sql.Stmt // by text; prepared when first used
+}
+
+var _ session.Store = (*Store)(nil)
+
+// Open opens the store at path and makes it if it is not there, with its folder,
+// for this user only. Of options at most the first counts. Beside the file there
+// are two of SQLite's own and a folder "w" with the sockets of those who wait;
+// see [Store.Wait] for where it is when path is long.
+//
+// Errors: Invalid if the file is no store, or one of a newer version;
+// Unavailable.
+func Open(path string, options ...Options) (*Store, error) {
+	var o Options
+	if len(options) > 0 {
+		o = options[0]
+	}
+	path, err := prepareFile(path)
+	if err != nil {
+		return nil, session.Errorf(session.Unavailable, "the session store cannot be opened; see that its folder can be written to").Because(err)
+	}
+	s := &Store{options: o.withDefaults(), path: path, turn: make(chan struct{}, 1), statements: map[string]*sql.Stmt{}}
+	if s.bells, err = newBells(path); err != nil {
+		return nil, session.Errorf(session.Unavailable, "the session store has no place for its sockets; see that its folder can be written to").Because(err)
+	}
+	if s.db, err = sql.Open("sqlite", dsn(path)); err == nil {
+		// One connection: more would only wait for one another, and each has a
+		// cache of its own.
+		s.db.SetMaxOpenConns(1)
+		err = s.migrate(context.Background())
+	}
+	if err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close gives up the connection. Calls under way end, those who Wait within a
+// second.
+func (s *Store) Close() error {
+	s.bells.close()
+	if s.db == nil {
+		return nil
+	}
+	if err := s.db.Close(); err != nil {
+		return failed(err)
+	}
+	return nil
+}
+
+// prepareFile returns where path really is, so that all processes agree on the
+// names derived from it, and makes the file before SQLite does: it holds what
+// clients sent and is nobody else's to read.
+func prepareFile(path string) (string, error) {
+	dir, err := filepath.Abs(filepath.Dir(path))
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return "", err
+	}
+	path = filepath.Join(dir, filepath.Base(path))
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return "", err
+	}
+	return path, f.Close()
+}
+
+// busyTimeout is how long SQLite waits for another process's write to end.
+const busyTimeout = 5 * time.Second
+
+func dsn(path string) string {
+	u := url.URL{Scheme: "file", Path: path}
+	u.RawQuery = url.Values{
+		"_txlock": {"immediate"}, // a transaction here always writes
+		"_pragma": {
+			fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()),
+			"journal_mode(WAL)",
+			"synchronous(NORMAL)",
+			fmt.Sprintf("journal_size_limit(%d)", 64<<20),
+		},
+	}.Encode()
+	return u.String()
+}
+
+// What PRAGMA application_id and user_version say of a file of ours.
+const (
+	applicationID = 0x646f726d // "dorm"
+	schemaVersion = 1
+)
+
+// schema: times are Unix microseconds. Records that are read whole are JSON;
+// what a client or a server wrote is a blob of its own, byte for byte.
+const schema = `
+CREATE TABLE sessions (
+	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, tenant TEXT NOT NULL, expires INTEGER NOT NULL,
+	record TEXT NOT NULL, init BLOB
+) WITHOUT ROWID;
+CREATE INDEX sessions_tenant ON sessions (tenant, id);
+CREATE INDEX sessions_expires ON sessions (expires);
+
+CREATE TABLE answers (
+	session TEXT NOT NULL, question TEXT NOT NULL, expires INTEGER NOT NULL, raw BLOB,
+	PRIMARY KEY (session, question)
+) WITHOUT ROWID;
+CREATE INDEX answers_expires ON answers (expires);
+
+CREATE TABLE handshakes (
+	digest TEXT NOT NULL, version TEXT NOT NULL, taken TEXT NOT NULL, result BLOB,
+	PRIMARY KEY (digest, version)
+) WITHOUT ROWID;
+
+-- A row is a batch: n events from index first on, joined by line feeds in data.
+-- It can be read until expires and is deleted after purge.
+CREATE TABLE events (
+	session TEXT NOT NULL, stream TEXT NOT NULL, first INTEGER NOT NULL, n INTEGER NOT NULL,
+	gen INTEGER NOT NULL, seq INTEGER NOT NULL, final INTEGER NOT NULL, bytes INTEGER NOT NULL,
+	written INTEGER NOT NULL, expires INTEGER NOT NULL, purge INTEGER NOT NULL,
+	hash BLOB NOT NULL, data BLOB NOT NULL,
+	PRIMARY KEY (session, stream, first)
+) WITHOUT ROWID;
+CREATE INDEX events_purge ON events (purge);
+
+CREATE TABLE boxes (
+	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, state TEXT NOT NULL, record TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX boxes_due ON boxes (id) WHERE state <> '';
+
+CREATE TABLE items (
+	box TEXT NOT NULL, id TEXT NOT NULL, state TEXT NOT NULL, gen INTEGER NOT NULL,
+	record TEXT NOT NULL, raw BLOB,
+	PRIMARY KEY (box, id)
+) WITHOUT ROWID;
+
+CREATE TABLE parts (
+	box TEXT NOT NULL, frame TEXT NOT NULL, n INTEGER NOT NULL, expires INTEGER NOT NULL, data BLOB,
+	PRIMARY KEY (box, frame, n)
+) WITHOUT ROWID;
+CREATE INDEX parts_expires ON parts (expires);
+`
+
+// migrate sees that the file has our schema. Turning a new file into WAL mode
+// fails at once while another process does the same, whatever the busy timeout.
+func (s *Store) migrate(ctx context.Context) error {
+	deadline := time.Now().Add(busyTimeout)
+	for {
+		version, err := s.version(ctx, s.db)
+		if err == nil && version == 0 {
+			err = s.create(ctx)
+		}
+		if !isBusy(err) || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// version is the file's schema version, 0 for a new file.
+func (s *Store) version(ctx context.Context, q querier) (int, error) {
+	var application, version, tables int
+	err := q.QueryRowContext(ctx, `SELECT (SELECT application_id FROM pragma_application_id),
+		(SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)`).Scan(&application, &version, &tables)
+	switch {
+	case isNoDatabase(err), err == nil && application != applicationID && (tables > 0 || version != 0):
+		return 0, session.Errorf(session.Invalid, "%s is not a session store; name another file", s.path).Because(err)
+	case err != nil:
+		return 0, failed(err)
+	case version > schemaVersion:
+		return 0, session.Errorf(session.Invalid, "%s was written by a newer version (schema %d, this one knows %d); update dormouse or name another file",
+			s.path, version, schemaVersion)
+	}
+	return version, nil
+}
+
+func (s *Store) create(ctx context.Context) error {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return failed(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	// Another process may have been quicker.
+	if version, err := s.version(ctx, tx); err != nil || version != 0 {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, schema+fmt.Sprintf("PRAGMA application_id=%d; PRAGMA user_version=%d;", applicationID, schemaVersion)); err != nil {
+		return failed(err)
+	}
+	if err := tx.Commit(); err != nil {
+		return failed(err)
+	}
+	return nil
+}
+
+// begin waits for the connection and returns the statement of a query text, one
+// of the constants of this package. The caller gives the connection back with
+// end.
+//
+// What runs on the connection runs without the caller's context: it is over in
+// microseconds, while database/sql and the driver would start a goroutine each to
+// watch the context, and throw the connection away when it ends.
+func (s *Store) begin(ctx context.Context, query string) (st *sql.Stmt, uncut context.Context, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, failed(err)
+	}
+	select {
+	case s.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, nil, failed(ctx.Err())
+	}
+	uncut = context.WithoutCancel(ctx)
+	if st, ok := s.statements[query]; ok {
+		return st, uncut, nil
+	}
+	if st, err = s.db.PrepareContext(uncut, query); err != nil {
+		s.end()
+		return nil, nil, failed(err)
+	}
+	s.statements[query] = st
+	return st, uncut, nil
+}
+
+func (s *Store) end() { <-s.turn }
+
+// write runs a statement and returns how many rows it changed.
+func (s *Store) write(ctx context.Context, query string, args ...any) (changed int64, err error) {
+	st, uncut, err := s.begin(ctx, query)
+	if err != nil {
+		return 0, err
+	}
+	defer s.end()
+	result, err := st.ExecContext(uncut, args...)
+	if err == nil {
+		changed, err = result.RowsAffected()
+	}
+	if err != nil {
+		return 0, failed(err)
+	}
+	return changed, nil
+}
+
+// row reads the one row of a query. It is not found without an error.
+func (s *Store) row(ctx context.Context, query string, args, into []any) (found bool, err error) {
+	st, uncut, err := s.begin(ctx, query)
+	if err != nil {
+		return false, err
+	}
+	defer s.end()
+	err = st.QueryRowContext(uncut, args...).Scan(into...)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, failed(err)
+	}
+	return true, nil
+}
+
+// rows calls each for every row of a query until it returns false.
+func (s *Store) rows(ctx context.Context, query string, args []any, each func(scan func(...any) error) (more bool, err error)) error {
+	st, uncut, err := s.begin(ctx, query)
+	if err != nil {
+		return err
+	}
+	defer s.end()
+	rows, err := st.QueryContext(uncut, args...)
+	if err != nil {
+		return failed(err)
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		more, err := each(rows.Scan)
+		if err != nil {
+			return failed(err)
+		}
+		if !more {
+			return nil
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return failed(err)
+	}
+	return nil
+}
+
+// expiry is a time of expiry as a column. No time means never.
+func expiry(t time.Time) int64 {
+	if t.IsZero() {
+		return math.MaxInt64
+	}
+	return t.UnixMicro()
+}
+
+func now() int64 { return time.Now().UnixMicro() }
