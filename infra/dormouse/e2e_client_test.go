@@ -333,10 +333,10 @@ func failureOf(m wire.Message) (f failure, err error) {
 type proxy struct {
 	target string
 
-	mu    sync.Mutex
-	limit int // bytes of a response that are passed on before the cut; -1: all
-	seen  []byte
-	conns []net.Conn
+	mu     sync.Mutex
+	limit  int // bytes of the next response behind its cursor that are passed on; -1: all
+	behind int // bytes of the newest response that were
+	conns  []net.Conn
 }
 
 // through makes the client's connections go through a new proxy.
@@ -368,18 +368,21 @@ func (c *client) through(t *testing.T) *proxy {
 	return p
 }
 
-// cutAt lets the responses from now on end after so many bytes.
+// cutAt lets the next response end so many bytes behind its cursor.
 func (p *proxy) cutAt(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.limit, p.seen = n, nil
+	p.limit = n
 }
 
-// passed is what the last response was, as far as it was passed on.
-func (p *proxy) passed() []byte {
+// cursorEnd is how the event ends that opens every event stream.
+const cursorEnd = "\ndata: \n\n"
+
+// behindCursor is how many bytes of the newest response came behind its cursor.
+func (p *proxy) behindCursor() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return bytes.Clone(p.seen)
+	return p.behind
 }
 
 // cut ends all connections now.
@@ -401,24 +404,32 @@ func (p *proxy) serve(ctx context.Context, down net.Conn) {
 	}
 	p.mu.Lock()
 	p.conns = append(p.conns, down, up)
-	p.seen = nil
+	limit := p.limit
+	p.limit = -1
 	p.mu.Unlock()
 	go func() {
 		_, _ = io.Copy(up, down) // ends with the connection
 	}()
-	buf := make([]byte, 32<<10)
-	for {
+	p.answer(down, up, limit)
+	_ = down.Close()
+	_ = up.Close()
+}
+
+// answer passes the response on, up to the limit.
+func (p *proxy) answer(down io.Writer, up io.Reader, limit int) {
+	var seen []byte
+	for buf := make([]byte, 32<<10); ; {
 		n, err := up.Read(buf)
-		p.mu.Lock()
-		if p.limit >= 0 && len(p.seen)+n >= p.limit {
-			n, err = p.limit-len(p.seen), io.EOF
+		seen = append(seen, buf[:n]...)
+		if _, rest, found := bytes.Cut(seen, []byte(cursorEnd)); found {
+			if over := len(rest) - limit; limit >= 0 && over >= 0 {
+				n, err = n-over, io.EOF
+			}
+			p.mu.Lock()
+			p.behind = len(rest)
+			p.mu.Unlock()
 		}
-		p.seen = append(p.seen, buf[:n]...)
-		p.mu.Unlock()
-		_, gone := down.Write(buf[:n])
-		if err != nil || gone != nil {
-			_ = down.Close()
-			_ = up.Close()
+		if _, gone := down.Write(buf[:n]); err != nil || gone != nil {
 			return
 		}
 	}

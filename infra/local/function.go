@@ -223,9 +223,10 @@ func (f *function) take(i *instance, id string) *invocation {
 func (f *function) complete(inv *invocation, failed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.bill(inv, failed)
 	i := inv.inst
 	if i.inflight[inv.id] != inv {
-		return // the process died and the invocation was counted with it
+		return // the process is dead
 	}
 	delete(i.inflight, inv.id)
 	i.returning = append(i.returning, inv)
@@ -233,7 +234,6 @@ func (f *function) complete(inv *invocation, failed bool) {
 		i.coming++
 		f.coming++
 	}
-	f.bill(inv, failed)
 }
 
 func (f *function) bill(inv *invocation, failed bool) {
@@ -329,6 +329,8 @@ func (f *function) buried(i *instance) {
 	for _, inv := range i.inflight {
 		inv.timer.Stop()
 		switch {
+		case inv.answering:
+			// Its answer may be whole and still on the socket: who reads it decides.
 		case inv.delivered || f.closed:
 			lost = append(lost, inv)
 			f.bill(inv, true)

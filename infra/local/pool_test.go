@@ -400,6 +400,7 @@ func TestFailureBeforeTheFirstInvocation(t *testing.T) {
 	}{
 		{name: "exits", env: "ECHO_INIT=exit", kind: ErrorExit, message: "exit status 7"},
 		{name: "reports", env: "ECHO_INIT=report", kind: "Config.Missing", message: "no table name"},
+		{name: "reports and stays", env: "ECHO_INIT=report-stay", kind: "Config.Missing", message: "no table name"},
 		{name: "hangs", env: "ECHO_INIT=hang", kind: ErrorTimeout, message: "did not ask for an invocation within 200ms"},
 		{name: "is not there", program: "/does/not/exist", kind: ErrorStart, message: "no such file"},
 	}
@@ -458,7 +459,8 @@ func TestCallerThatLeavesDoesNotStopTheFunction(t *testing.T) {
 	r, g := newRig(t, nil), newGate(t)
 	ctx, leave := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	p := payload(t, "", query("mode", "hold", "gate", g.path))
+	// The answer is longer than any buffer on its way.
+	p := payload(t, strings.Repeat("x", 1<<20), query("mode", "hold", "gate", g.path))
 	go func() {
 		_, err := r.pool.Invoke(ctx, "echo", p)
 		done <- err

@@ -355,6 +355,62 @@ func TestFunctionThatDoesNotAnswerTimesOutAfter15Minutes(t *testing.T) {
 	})
 }
 
+func TestInvocationDoesNotEndWithTheRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, leave := context.WithCancel(t.Context())
+		api, err := NewRESTAPI(RESTConfig{Function: "f", Invoker: answering(func(ctx context.Context) (io.ReadCloser, error) {
+			leave()
+			synctest.Wait()
+			return io.NopCloser(strings.NewReader(`{"statusCode":200}` + preludeEnd)), ctx.Err()
+		})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec := httptest.NewRecorder()
+		api.ServeHTTP(rec, httptest.NewRequestWithContext(ctx, "GET", "http://localhost/mcp", nil))
+		if rec.Code != 200 {
+			t.Fatalf("status %d", rec.Code)
+		}
+	})
+}
+
+func TestPiecesOfAnAnswerOfKnownLengthAreNotHeldBack(t *testing.T) {
+	r, w := io.Pipe()
+	api, err := NewRESTAPI(RESTConfig{
+		Function: "f",
+		Invoker:  answering(func(context.Context) (io.ReadCloser, error) { return r, nil }),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(api)
+	t.Cleanup(server.Close)
+	more := make(chan struct{})
+	go func() {
+		_, _ = io.WriteString(w, `{"statusCode":200,"headers":{"Content-Length":"10"}}`+preludeEnd+"first")
+		<-more
+		_, _ = io.WriteString(w, "later")
+		_ = w.Close()
+	}()
+	req, err := http.NewRequestWithContext(t.Context(), "GET", server.URL+"/x", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	buf := make([]byte, 5)
+	if _, err := io.ReadFull(resp.Body, buf); err != nil || string(buf) != "first" {
+		t.Fatalf("read %q, %v", buf, err)
+	}
+	close(more)
+	if rest, err := io.ReadAll(resp.Body); err != nil || string(rest) != "later" {
+		t.Fatalf("rest %q, %v", rest, err)
+	}
+}
+
 func BenchmarkREST(b *testing.B) {
 	r := newRig(b, nil)
 	url := newREST(b, r, nil)

@@ -273,7 +273,7 @@ func (m *machine) serveUnix(name string, h http.Handler) error {
 func (m *machine) serve(l net.Listener, h http.Handler) {
 	s := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelWarn)}
 	go func() {
-		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			m.log.Error("a server has stopped", "address", l.Addr().String(), "error", err)
 		}
 	}()

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -91,12 +92,10 @@ func TestEmptyAnswerIsNoFailure(t *testing.T) {
 	}
 }
 
-// TestAnswerThatBreaksOff: a client of the Runtime API cuts its connection in the
-// middle of an answer and lives on.
-func TestAnswerThatBreaksOff(t *testing.T) {
-	r, g := newRig(t, nil), newGate(t)
-	done := r.begin("mode", "hold", "gate", g.path)
-	g.arrival()
+// answerByHand begins the answer of the one invocation that is held, in place of
+// its process.
+func answerByHand(r *rig) net.Conn {
+	r.t.Helper()
 	var path string
 	f := r.pool.functions["echo"]
 	f.mu.Lock()
@@ -106,14 +105,27 @@ func TestAnswerThatBreaksOff(t *testing.T) {
 		}
 	}
 	f.mu.Unlock()
-	conn, err := new(net.Dialer).DialContext(t.Context(), "unix", r.socket)
+	conn, err := new(net.Dialer).DialContext(r.t.Context(), "unix", r.socket)
 	if err != nil {
+		r.t.Fatal(err)
+	}
+	say(r.t, conn, "POST "+path+" HTTP/1.1\r\nHost: local\r\nTransfer-Encoding: chunked\r\n\r\n")
+	return conn
+}
+
+func say(t testing.TB, conn net.Conn, text string) {
+	t.Helper()
+	if _, err := io.WriteString(conn, text); err != nil {
 		t.Fatal(err)
 	}
-	const chunk = "5\r\nhello\r\n"
-	if _, err := io.WriteString(conn, "POST "+path+" HTTP/1.1\r\nHost: local\r\nTransfer-Encoding: chunked\r\n\r\n"+chunk); err != nil {
-		t.Fatal(err)
-	}
+}
+
+func TestAnswerThatBreaksOffWhileItsProcessLives(t *testing.T) {
+	r, g := newRig(t, nil), newGate(t)
+	done := r.begin("mode", "hold", "gate", g.path)
+	g.arrival()
+	conn := answerByHand(r)
+	say(t, conn, "5\r\nhello\r\n")
 	if err := conn.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -127,8 +139,38 @@ func TestAnswerThatBreaksOff(t *testing.T) {
 	}
 }
 
+func TestAnswerUnderWayOutlivesItsProcess(t *testing.T) {
+	r, g := newRig(t, nil), newGate(t)
+	done := r.begin("mode", "hold", "gate", g.path)
+	g.arrival()
+	conn := answerByHand(r)
+	defer func() { _ = conn.Close() }()
+	f := r.pool.functions["echo"]
+	eventually(t, "the answer to begin", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for i := range f.instances {
+			for _, inv := range i.inflight {
+				return inv.answering
+			}
+		}
+		return false
+	})
+	if err := syscall.Kill(r.instances()[0].PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	r.await(FunctionCrash)
+	say(t, conn, "5\r\nhello\r\n0\r\n\r\n")
+	if got := wait(t, done); got.body != "hello" || got.readErr != nil || got.failed != nil {
+		t.Fatalf("answer: %+v", got)
+	}
+	if s := r.pool.Status()[0]; s.Invoked != 1 || s.Failed != 0 || s.Billed == 0 {
+		t.Errorf("counters: %+v", s)
+	}
+}
+
 func TestTimeoutInTheMiddleOfAnAnswer(t *testing.T) {
-	r := newRig(t, func(c *PoolConfig) { c.Functions[0].Timeout = 500 * time.Millisecond })
+	r := newRig(t, func(c *PoolConfig) { c.Functions[0].Timeout = time.Second })
 	g := newGate(t)
 	done := r.begin("mode", "stream", "n", "2", "gate", g.path)
 	g.arrival().pass()

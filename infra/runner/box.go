@@ -104,18 +104,5 @@ func (b *boxed) Handshake(s, ticket, requestedVersion string, result json.RawMes
 	b.link.Status(relay.StatusReport{Session: session.ID(s), Ticket: ticket, Detail: requestedVersion, Handshake: result})
 }
 
-// Process implements box.Sink: the log says what started, ended, and why.
-func (b *boxed) Process(p box.ProcessStatus) {
-	attrs := []any{"session", p.Session, "state", p.State, "pid", p.PID}
-	if p.Phase != "" {
-		attrs = append(attrs, "phase", p.Phase, "detail", p.Detail, "signal", p.Signal, "noise_lines", p.NoiseLines)
-	}
-	if p.ExitCode != nil {
-		attrs = append(attrs, "exit_code", *p.ExitCode)
-	}
-	if p.State == box.Exited {
-		b.log.Warn("process ended", attrs...)
-		return
-	}
-	b.log.Info("process", attrs...)
-}
+// Process implements box.Sink. The box has logged it already.
+func (b *boxed) Process(box.ProcessStatus) {}

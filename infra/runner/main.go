@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -28,6 +29,14 @@ const (
 
 func main() {
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	if os.Getpid() == 1 {
+		code, err := supervise("/proc/self/exe", os.Args, os.Environ())
+		if err != nil {
+			log.Error("the first process failed", "error", err)
+			code = exitFailed
+		}
+		os.Exit(code)
+	}
 	if err := run(log); err != nil {
 		log.Error("the box ended", "code", session.CodeOf(err), "error", err)
 		if errors.Is(err, relay.ErrFenced) {
@@ -48,12 +57,29 @@ func run(log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", relay.EnvGeneration, err)
 	}
+	var linger time.Duration // the relay's own
+	if text, ok := os.LookupEnv("DORMOUSE_LINGER"); ok {
+		if linger, err = time.ParseDuration(text); err != nil {
+			return fmt.Errorf("DORMOUSE_LINGER: %w", err)
+		}
+	}
 	b := newBox(server, log)
 	b.link = relay.NewRunner(relay.RunnerConfig{
 		URL: os.Getenv("DORMOUSE_RELAY_URL"), Box: session.BoxID(os.Getenv(relay.EnvBox)), Gen: session.Generation(gen),
-		Token: os.Getenv(relay.EnvToken), Task: os.Getenv("DORMOUSE_BOX_TASK"), Idle: server.Idle, Executor: b, Log: log,
+		Token: os.Getenv(relay.EnvToken), Task: os.Getenv("DORMOUSE_BOX_TASK"), Idle: server.Idle, Linger: linger, Executor: b, Log: log,
 	})
+	forget("DORMOUSE_")
 	return b.live(ctx)
+}
+
+// forget takes what the runner was told out of its environment, before there is
+// a server that could inherit it.
+func forget(prefix string) {
+	for _, pair := range os.Environ() {
+		if name, _, _ := strings.Cut(pair, "="); strings.HasPrefix(name, prefix) {
+			_ = os.Unsetenv(name) // fails for no name that is set
+		}
+	}
 }
 
 // stopTime is what processes get to end; more than the box's own SIGTERM grace.

@@ -108,6 +108,7 @@ type Box struct {
 	sink   Sink
 	log    *slog.Logger
 	hide   *redactor
+	grace  grace
 
 	// mu guards everything below, with all sessions and processes. It is held for
 	// work on tables and for copying messages, never during a system call that may
@@ -128,6 +129,7 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 	}
 	return &Box{
 		server: s.withDefaults(), sink: k, log: log, hide: newRedactor(s.Env),
+		grace:    grace{stdin: time.Second, term: 5 * time.Second},
 		sessions: map[string]*session{}, used: time.Now(),
 	}
 }

@@ -14,11 +14,15 @@ import (
 )
 
 const (
-	stdinGrace = time.Second            // a server may take to exit when its stdin ends
-	termGrace  = 5 * time.Second        // and then, when it is asked to by SIGTERM
 	drainWait  = 500 * time.Millisecond // for output that is still in a pipe after the exit
 	drainReads = 64                     // of it; together more than a pipe holds
 )
+
+// grace is how long a server may take to exit.
+type grace struct {
+	stdin time.Duration // when its stdin ends
+	term  time.Duration // and then, when it is asked to by SIGTERM
+}
 
 // child is an operating system process that leads a group of its own, with its
 // three pipes. It ends with everything in its group, whoever of them exits last.
@@ -26,6 +30,7 @@ type child struct {
 	cmd    *exec.Cmd
 	pid    int
 	since  time.Time
+	grace  grace
 	stdin  *os.File
 	stdout *drain
 	stderr *drain
@@ -57,8 +62,8 @@ func (e exit) String() string {
 }
 
 // startChild starts a process. Who started it reads stdout and stderr to their end.
-func startChild(l launch) (*child, error) {
-	c := &child{abandoned: make(chan struct{}), exited: make(chan struct{})}
+func startChild(l launch, g grace) (*child, error) {
+	c := &child{grace: g, abandoned: make(chan struct{}), exited: make(chan struct{})}
 	c.cmd = &exec.Cmd{Path: l.path, Args: l.argv, Env: l.env, Dir: l.dir, SysProcAttr: attributes()}
 	// Pipes of our own, because Wait of those of exec.Cmd closes them with output
 	// still in them.
@@ -108,19 +113,18 @@ func (c *child) signal(s syscall.Signal) {
 	}
 }
 
-// terminate begins to end the process and returns at once: its stdin ends (MCP
-// 2025-11-25, basic/lifecycle, "Shutdown"), after a second it gets SIGTERM, and
-// SIGKILL five seconds later.
+// terminate begins to end the process and returns at once: its stdin ends, then it
+// gets SIGTERM, then SIGKILL (MCP 2025-11-25, basic/lifecycle, "Shutdown").
 func (c *child) terminate() {
 	c.ending.Do(func() {
 		closeAll(c.stdin)
 		go func() {
-			if c.exits(stdinGrace) {
+			if c.exits(c.grace.stdin) {
 				return
 			}
 			close(c.abandoned)
 			c.signal(unix.SIGTERM)
-			if !c.exits(termGrace) {
+			if !c.exits(c.grace.term) {
 				c.signal(unix.SIGKILL)
 			}
 		}()

@@ -167,6 +167,7 @@ func TestServerThatClosesAPipeAndStaysIsEnded(t *testing.T) {
 		t.Run(tool, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, "normal")
+			r.grace.stdin = 100 * time.Millisecond
 			hang := r.call("1", "hang", "0")
 			r.call("2", tool, "0")
 			pid := r.state(t, Ready).PID
@@ -305,11 +306,14 @@ func TestProcessHasACleanEnvironment(t *testing.T) {
 		},
 		{
 			"only four variables of the runner",
-			map[string]string{"PATH": "/bin", "HOME": "/h", "LANG": "de", "TMPDIR": "/t", "TERM": "xterm", "DORMOUSE_TOKEN": "t", "AWS_SECRET": "s"}, nil,
+			map[string]string{"PATH": "/bin", "HOME": "/h", "LANG": "de", "TMPDIR": "/t", "TERM": "xterm", "DORMOUSE_TOKEN": "t", "AWS_SECRET": "s"},
+			nil,
 			[]string{"HOME=/h", "LANG=de", "PATH=/bin", "TMPDIR=/t"},
 		},
 		{
-			"the configured wins", map[string]string{"PATH": "/bin"}, map[string]string{"PATH": "/opt", "X": "a=b\nc"},
+			"the configured wins",
+			map[string]string{"PATH": "/bin"},
+			map[string]string{"PATH": "/opt", "X": "a=b\nc"},
 			[]string{"HOME=/tmp", "LANG=C.UTF-8", "PATH=/opt", "TMPDIR=/tmp", "X=a=b\nc"},
 		},
 	} {

@@ -3,6 +3,7 @@ package box
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -60,7 +61,7 @@ func (f *fake) serve() {
 	case "deaf to sigterm":
 		signal.Ignore(syscall.SIGTERM)
 	case "noisy":
-		os.Stdout.WriteString("Installing packages...\n\n{not json}\r\n[1,2]\n\"text\"\n{\"jsonrpc\":\"1.0\",\"id\":1,\"result\":{}}\n")
+		write("Installing packages...\n\n{not json}\r\n[1,2]\n\"text\"\n{\"jsonrpc\":\"1.0\",\"id\":1,\"result\":{}}\n")
 	}
 	for {
 		line, err := f.in.ReadBytes('\n')
@@ -79,7 +80,7 @@ func (f *fake) serve() {
 		block()
 	}
 	if f.how == "answers at eof" {
-		os.Stdout.WriteString(`{"jsonrpc":"2.0","id":` + string(f.asks["last"]) + `,"result":{"at":"eof"}}`) // without a line end
+		write(`{"jsonrpc":"2.0","id":` + string(f.asks["last"]) + `,"result":{"at":"eof"}}`) // without a line end
 	}
 }
 
@@ -92,6 +93,8 @@ func (f *fake) take(m wire.Message) {
 	case m.Method == wire.MethodToolsCall:
 		name, _ := wire.String(wire.Lookup(m.Params, "name"))
 		f.call(name, m, wire.Lookup(m.Params, "arguments"))
+	case strings.HasPrefix(m.Method, "test/"): // a tool, but not a tools/call
+		f.call(strings.TrimPrefix(m.Method, "test/"), m, nil)
 	case m.Kind == wire.Request:
 		answer(m.ID, `{"method":"`+m.Method+`"}`)
 	case m.Kind == wire.Response:
@@ -132,7 +135,7 @@ func (f *fake) call(name string, m wire.Message, args json.RawMessage) {
 		answer(m.ID, strconv.Quote(dir))
 	case "say": // arguments is a text, said with $ID and $TOKEN replaced, and nothing else
 		text, _ := wire.String(args)
-		os.Stdout.WriteString(strings.NewReplacer("$ID", string(m.ID), "$TOKEN", string(token), `\xff`, "\xff").Replace(text))
+		write(strings.NewReplacer("$ID", string(m.ID), "$TOKEN", string(token), `\xff`, "\xff").Replace(text))
 	case "hang":
 	case "ask": // arguments is the id of the question
 		f.asks[string(args)] = m.ID
@@ -147,10 +150,10 @@ func (f *fake) call(name string, m wire.Message, args json.RawMessage) {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		block()
 	case "close stdout":
-		os.Stdout.Close()
+		_ = os.Stdout.Close()
 		block()
 	case "close stdin":
-		os.Stdin.Close()
+		_ = os.Stdin.Close()
 		answer(m.ID, `{}`)
 		block()
 	case "stop reading":
@@ -170,7 +173,7 @@ func (f *fake) call(name string, m wire.Message, args json.RawMessage) {
 }
 
 func sleeper(away bool) int {
-	c := exec.Command("/bin/sleep", "600")
+	c := exec.CommandContext(context.Background(), "/bin/sleep", "600")
 	if away {
 		c.Stdout = os.Stdout
 		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -203,7 +206,14 @@ func bigText(n int) string {
 	return strings.Repeat(part, n/len(part)+1)
 }
 
-func say(line string) { os.Stdout.WriteString(line + "\n") }
+// write says a text as it is. A server nobody listens to has nothing left to do.
+func write(text string) {
+	if _, err := os.Stdout.WriteString(text); err != nil {
+		os.Exit(97)
+	}
+}
+
+func say(line string) { write(line + "\n") }
 
 func answer(id json.RawMessage, result string) {
 	say(string(wire.ResultResponse(id, json.RawMessage(result))))
@@ -305,6 +315,9 @@ func (r *recorder) none(t *testing.T, stream string) {
 	}
 }
 
+// hurry makes the box end servers that do not want to exit without much ado.
+func (r *rig) hurry() { r.grace = grace{stdin: 100 * time.Millisecond, term: 200 * time.Millisecond} }
+
 // rig is a box with a fake server.
 type rig struct {
 	*Box
@@ -325,12 +338,13 @@ func newRig(t *testing.T, how string, change ...func(*Server)) *rig {
 	}
 	r := &rig{recorder: newRecorder(), t: t}
 	r.Box = New(s, r.recorder, nil)
+	// Enough on a slow machine for those who want to exit. Tests with one that does
+	// not say how long it gets.
+	r.grace = grace{stdin: patience, term: patience}
 	t.Cleanup(func() {
-		// Its own cause has nothing to say here; the test has looked.
+		// The context is over, so this kills; what Close says of it is known.
 		_ = r.Close(t.Context())
-		for _, p := range r.Processes() {
-			_ = syscall.Kill(-p.PID, syscall.SIGKILL)
-		}
+		eventually(t, "the processes are gone", func() bool { return len(r.Processes()) == 0 })
 	})
 	return r
 }
@@ -382,7 +396,8 @@ func (r *rig) seen() []json.RawMessage {
 	r.t.Helper()
 	r.n++
 	var lines []json.RawMessage
-	if err := json.Unmarshal(r.result(r.call(strconv.Itoa(100000+r.n), "seen", "0")), &lines); err != nil {
+	question := r.deliver(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"test/seen"}`, 100000+r.n))
+	if err := json.Unmarshal(r.result(question), &lines); err != nil {
 		r.t.Fatal(err)
 	}
 	return lines[:len(lines)-1] // without this question

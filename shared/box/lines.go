@@ -91,8 +91,9 @@ func (e *tooLong) answers() (id []byte, ok bool) {
 		id, _, ok = bytes.Cut(rest, []byte(","))
 	} else if rest, found := bytes.CutSuffix(tail, []byte("}")); found {
 		const key = `,"id":`
-		i := bytes.LastIndex(rest, []byte(key))
-		id, ok = rest[i+len(key):], i >= 0
+		if i := bytes.LastIndex(rest, []byte(key)); i >= 0 {
+			id, ok = rest[i+len(key):], true
+		}
 	}
 	_, err := strconv.ParseInt(string(id), 10, 64)
 	return id, ok && err == nil

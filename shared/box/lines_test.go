@@ -94,6 +94,7 @@ func TestNumberOfALineThatIsLeftOut(t *testing.T) {
 		{`{"result":{"a":"` + fill + `","id":3},"jsonrpc":"2.0"}`, ""},
 		{`{"result":"` + fill + `,\"id\":3}"}`, ""},
 		{fill, ""},
+		{strings.Repeat(" ", 1000) + "}", ""},
 	} {
 		long := &tooLong{}
 		for part := range slices.Chunk([]byte(c.line), 7) {

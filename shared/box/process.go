@@ -99,7 +99,7 @@ func (p *process) launch() bool {
 	l, err := p.box.server.launch()
 	var c *child
 	if err == nil {
-		c, err = startChild(l)
+		c, err = startChild(l, p.box.grace)
 	}
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 
 	"github.com/aws/aws-lambda-go/events"
 	"github.com/awslabs/aws-lambda-go-api-proxy/core"
@@ -26,24 +27,29 @@ import (
 // request is answered with 400. The returned error is always nil.
 func Lambda(h http.Handler) func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
 	return func(ctx context.Context, event events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
-		r, err := request(event)
+		ctx, cancel := context.WithCancel(ctx)
+		r, err := request(ctx, event)
 		if err != nil {
+			cancel()
 			return unreadable(), nil
 		}
-		ctx, cancel := context.WithCancel(ctx)
 		w := newResponse(cancel)
-		go w.serve(h, r.WithContext(ctx))
+		go w.serve(h, r)
 		return w.streaming(), nil
 	}
 }
 
 // request makes an HTTP request of the event. What the proxy module makes of it
 // lacks the Host the client named, and headers that came in one form only.
-func request(event events.APIGatewayProxyRequest) (*http.Request, error) {
+func request(ctx context.Context, event events.APIGatewayProxyRequest) (*http.Request, error) {
+	// Looked at first, because the module prints what it cannot read.
+	if _, err := http.NewRequestWithContext(ctx, strings.ToUpper(event.HTTPMethod), "/"+strings.TrimPrefix(event.Path, "/"), nil); err != nil {
+		return nil, fmt.Errorf("event is no http request: %w", err)
+	}
 	var accessor core.RequestAccessor
 	r, err := accessor.EventToRequest(event)
 	if err != nil {
-		return nil, fmt.Errorf("event is no http request: %w", err)
+		return nil, fmt.Errorf("body of the event cannot be decoded: %w", err)
 	}
 	for name, value := range event.Headers {
 		if r.Header.Get(name) == "" {
@@ -54,7 +60,7 @@ func request(event events.APIGatewayProxyRequest) (*http.Request, error) {
 		r.Host = event.RequestContext.DomainName
 	}
 	r.Header.Del("Host")
-	return r, nil
+	return r.WithContext(ctx), nil
 }
 
 func unreadable() *events.APIGatewayProxyStreamingResponse {

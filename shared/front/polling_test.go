@@ -180,8 +180,20 @@ func TestP6TheRetryFallsWithTheFirstEventAfterASilence(t *testing.T) {
 		time.Sleep(time.Second)
 		c.push("at last")
 		events := (<-done).events(t)
-		if events[0].Retry != 16*time.Second || len(events) != 2 || events[1].Retry != 2*time.Second {
+		if events[0].Retry != 16*time.Second || events[1].ID == "" || events[1].Retry != 2*time.Second {
 			t.Errorf("got %+v", events)
+		}
+	})
+}
+
+func TestP6TheRetryIsSaidAgainWhenTheClientIsSentAway(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		c, last := hang(w)
+		for _, from := range []string{last, ""} {
+			events := c.get(from).events(t)
+			if end := events[len(events)-1]; len(events) != 2 || end.Retry != events[0].Retry || end.ID != "" || len(end.Data) != 0 {
+				t.Errorf("got %+v", events)
+			}
 		}
 	})
 }

@@ -37,6 +37,11 @@ func (s *stream) prime(id session.EventID, retry time.Duration) {
 	s.buf = wire.AppendSSE(s.buf, wire.SSE{ID: id.String(), Retry: retry, HasData: true})
 }
 
+// pace adds an event that has a retry only: the client keeps the id it has.
+func (s *stream) pace(retry time.Duration) {
+	s.buf = wire.AppendSSE(s.buf, wire.SSE{Retry: retry, HasData: true})
+}
+
 // events adds events of a call. The pace a client was told changes with the first
 // event after a silence.
 func (s *stream) events(call *session.Call, events []session.Event) {
@@ -72,8 +77,14 @@ func (x *exchange) follow(out *stream, call *session.Call, events []session.Even
 			out.gap()
 		}
 		out.events(call, events)
+		over := !time.Now().Before(end)
+		if over && !call.Done() {
+			// Once more, because TypeScript clients keep one pace for all streams, and
+			// another one may have set it meanwhile.
+			out.pace(call.Retry())
+		}
 		// A client that has gone loses nothing: it comes back with what it has.
-		if err := out.flush(); err != nil || call.Done() || !time.Now().Before(end) {
+		if err := out.flush(); err != nil || over || call.Done() {
 			return
 		}
 		var err error
@@ -81,7 +92,7 @@ func (x *exchange) follow(out *stream, call *session.Call, events []session.Even
 			x.trouble(out, call, err)
 			return
 		}
-		if gap = len(events) > 0 && call.Gap(); len(events) == 0 {
+		if gap = len(events) > 0 && call.Gap(); len(events) == 0 && time.Now().Before(end) {
 			out.comment("keep-alive")
 		}
 	}

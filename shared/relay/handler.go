@@ -32,10 +32,10 @@ func (h *Handler) Frame(ctx context.Context, conn string, data []byte) ([]byte, 
 	if err != nil {
 		return nil, err
 	}
-	switch f.Type {
-	case Part:
+	if f.Type == Part {
 		return h.part(ctx, f)
-	case Whole:
+	}
+	if f.Type == Whole {
 		if f, err = h.whole(ctx, f); err != nil {
 			return nil, err
 		}

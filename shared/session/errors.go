@@ -58,6 +58,7 @@ func (e *Error) Because(cause error) *Error {
 	return e
 }
 
+// Error is the message, then the cause: for operators.
 func (e *Error) Error() string {
 	if e.cause != nil {
 		return e.Message + ": " + e.cause.Error()

@@ -92,6 +92,7 @@ type EventIDError struct {
 	ID   string // as it came, cut to 100 bytes
 }
 
+// Error says what is wrong with which id and what to do.
 func (e *EventIDError) Error() string {
 	return "event id " + strconv.Quote(e.ID) + " has a malformed " + e.Part +
 		"; send back an id from this session unchanged"

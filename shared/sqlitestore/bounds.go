@@ -230,15 +230,11 @@ const (
 	AND NOT EXISTS (SELECT 1 FROM events AS l WHERE l.session = e.session AND l.stream = '' AND l.first > e.first))`
 	emptyTails = `
 UPDATE events AS t SET data = x'', bytes = 0, purge = (SELECT expires FROM sessions WHERE id = t.session)
-WHERE (session, stream, first) IN (SELECT session, stream, first FROM events AS e WHERE purge <= ?1 AND ` + isTail + ` LIMIT 100)`
-	purgeEvents = `
-DELETE FROM events WHERE (session, stream, first) IN
-	(SELECT session, stream, first FROM events AS e WHERE purge <= ?1 AND NOT ` + isTail + ` LIMIT 100)`
-	purgeSessions = `DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE expires <= ?1 LIMIT 100)`
-	purgeAnswers  = `
-DELETE FROM answers WHERE (session, question) IN (SELECT session, question FROM answers WHERE expires <= ?1 LIMIT 100)`
-	purgeParts = `
-DELETE FROM parts WHERE (box, frame, n) IN (SELECT box, frame, n FROM parts WHERE expires <= ?1 LIMIT 100)`
+WHERE rowid IN (SELECT rowid FROM events AS e WHERE purge <= ?1 AND ` + isTail + ` LIMIT 100)`
+	purgeEvents   = `DELETE FROM events WHERE rowid IN (SELECT rowid FROM events AS e WHERE purge <= ?1 AND NOT ` + isTail + ` LIMIT 100)`
+	purgeSessions = `DELETE FROM sessions WHERE rowid IN (SELECT rowid FROM sessions WHERE expires <= ?1 LIMIT 100)`
+	purgeAnswers  = `DELETE FROM answers WHERE rowid IN (SELECT rowid FROM answers WHERE expires <= ?1 LIMIT 100)`
+	purgeParts    = `DELETE FROM parts WHERE rowid IN (SELECT rowid FROM parts WHERE expires <= ?1 LIMIT 100)`
 )
 
 // purge removes up to 100 expired rows of each kind and says how many it found.

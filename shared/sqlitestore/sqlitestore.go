@@ -130,22 +130,21 @@ func (s *Store) Close() error {
 // names derived from it, and makes the file before SQLite does: it holds what
 // clients sent and is nobody else's to read.
 func prepareFile(path string) (string, error) {
-	dir, err := filepath.Abs(filepath.Dir(path))
+	path, err := filepath.Abs(path)
 	if err != nil {
 		return "", err
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return "", err
 	}
-	if dir, err = filepath.EvalSymlinks(dir); err != nil {
-		return "", err
-	}
-	path = filepath.Join(dir, filepath.Base(path))
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return "", err
 	}
-	return path, f.Close()
+	if err := f.Close(); err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(path)
 }
 
 // busyTimeout is how long SQLite waits for another process's write to end.
@@ -172,25 +171,28 @@ const (
 )
 
 // schema: times are Unix microseconds. Records that are read whole are JSON;
-// what a client or a server wrote is a blob of its own, byte for byte.
+// what a client or a server wrote is a blob of its own, byte for byte, and the
+// last column, so that the others are read without it. Tables with such blobs
+// have row ids: without, the blobs would be in the tree that is searched, and the
+// tail of a stream with events of 20 KB takes nine times as long to find.
 const schema = `
 CREATE TABLE sessions (
 	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, tenant TEXT NOT NULL, expires INTEGER NOT NULL,
 	record TEXT NOT NULL, init BLOB
-) WITHOUT ROWID;
+);
 CREATE INDEX sessions_tenant ON sessions (tenant, id);
 CREATE INDEX sessions_expires ON sessions (expires);
 
 CREATE TABLE answers (
 	session TEXT NOT NULL, question TEXT NOT NULL, expires INTEGER NOT NULL, raw BLOB,
 	PRIMARY KEY (session, question)
-) WITHOUT ROWID;
+);
 CREATE INDEX answers_expires ON answers (expires);
 
 CREATE TABLE handshakes (
 	digest TEXT NOT NULL, version TEXT NOT NULL, taken TEXT NOT NULL, result BLOB,
 	PRIMARY KEY (digest, version)
-) WITHOUT ROWID;
+);
 
 -- A row is a batch: n events from index first on, joined by line feeds in data.
 -- It can be read until expires and is deleted after purge.
@@ -200,7 +202,7 @@ CREATE TABLE events (
 	written INTEGER NOT NULL, expires INTEGER NOT NULL, purge INTEGER NOT NULL,
 	hash BLOB NOT NULL, data BLOB NOT NULL,
 	PRIMARY KEY (session, stream, first)
-) WITHOUT ROWID;
+);
 CREATE INDEX events_purge ON events (purge);
 
 CREATE TABLE boxes (
@@ -212,12 +214,12 @@ CREATE TABLE items (
 	box TEXT NOT NULL, id TEXT NOT NULL, state TEXT NOT NULL, gen INTEGER NOT NULL,
 	record TEXT NOT NULL, raw BLOB,
 	PRIMARY KEY (box, id)
-) WITHOUT ROWID;
+);
 
 CREATE TABLE parts (
 	box TEXT NOT NULL, frame TEXT NOT NULL, n INTEGER NOT NULL, expires INTEGER NOT NULL, data BLOB,
 	PRIMARY KEY (box, frame, n)
-) WITHOUT ROWID;
+);
 CREATE INDEX parts_expires ON parts (expires);
 `
 

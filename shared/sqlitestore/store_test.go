@@ -2,7 +2,11 @@ package sqlitestore
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -17,6 +21,26 @@ func open(t testing.TB, path string, options ...Options) *Store {
 	return s
 }
 
+// fresh is a store without data that is closed with the test.
+func fresh(t testing.TB, options ...Options) *Store {
+	t.Helper()
+	s := open(t, filepath.Join(t.TempDir(), "store.db"), options...)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// again is another handle on the same file.
+func again(t testing.TB, s *Store) *Store {
+	t.Helper()
+	o := open(t, s.path)
+	t.Cleanup(func() { _ = o.Close() })
+	return o
+}
+
 func TestStore(t *testing.T) {
 	sessiontest.Store(t, sessiontest.Harness{
 		Open: func(t *testing.T) session.Store { return open(t, filepath.Join(t.TempDir(), "store.db")) },
@@ -24,4 +48,116 @@ func TestStore(t *testing.T) {
 			return open(t, s.(*Store).path)
 		},
 	})
+}
+
+func batch(stream session.StreamID, first session.Index, events ...string) session.Batch {
+	b := session.Batch{Session: "s1", Stream: stream, First: first, Gen: 1, Seq: int64(first), Expires: time.Now().Add(time.Hour)}
+	for _, e := range events {
+		b.Events = append(b.Events, []byte(e))
+	}
+	return b
+}
+
+func put(t testing.TB, s *Store, batches ...session.Batch) {
+	t.Helper()
+	for _, b := range batches {
+		if err := s.Append(t.Context(), b); err != nil {
+			t.Fatalf("append at %d of %q: %v", b.First, b.Stream, err)
+		}
+	}
+}
+
+func read(t testing.TB, s *Store, stream session.StreamID, after session.Index) session.Page {
+	t.Helper()
+	p, err := s.Read(t.Context(), "s1", stream, after, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func indexes(p session.Page) []session.Index {
+	var list []session.Index
+	for _, e := range p.Events {
+		list = append(list, e.Index)
+	}
+	return list
+}
+
+func same(t testing.TB, what string, got, want any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatalf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+func wantCode(t testing.TB, what string, err error, code session.Code) {
+	t.Helper()
+	if session.CodeOf(err) != code {
+		t.Fatalf("%s: error %v, want one with code %q", what, err, code)
+	}
+}
+
+func TestAppendRefusesWhatIsNoBatch(t *testing.T) {
+	s := fresh(t)
+	for _, c := range []struct {
+		name  string
+		batch session.Batch
+		code  session.Code
+	}{
+		{"no events", batch("r", 1), session.Invalid},
+		{"index 0", batch("r", 0, `1`), session.Invalid},
+		{"index below 0", batch("r", -1, `1`), session.Invalid},
+		{"a line feed in an event", batch("r", 1, `1`, "{\n}"), session.Invalid},
+		{"1,001 events", batch("r", 1, strings.Split(strings.Repeat("1 ", 1000)+"1", " ")...), session.TooLarge},
+		{"more than 16 MiB", batch("r", 1, strings.Repeat("x", 8<<20), strings.Repeat("x", 8<<20+1)), session.TooLarge},
+	} {
+		wantCode(t, c.name, s.Append(t.Context(), c.batch), c.code)
+	}
+	same(t, "events", indexes(read(t, s, "r", 0)), []session.Index(nil))
+}
+
+func TestAppendKeepsAnEventWithoutBytes(t *testing.T) {
+	s := fresh(t)
+	put(t, s, batch("r", 1, ""), batch("r", 2, "", "3", ""))
+	same(t, "events", indexes(read(t, s, "r", 0)), []session.Index{1, 2, 3, 4})
+	same(t, "the third", string(read(t, s, "r", 2).Events[0].Raw), "3")
+}
+
+func TestReadBoundsAPageInBytes(t *testing.T) {
+	s := fresh(t)
+	mib := strings.Repeat("x", 1<<20)
+	for first := session.Index(1); first <= 40; first += 8 {
+		put(t, s, batch("r", first, mib, mib, mib, mib, mib, mib, mib, mib))
+	}
+	after, pages := session.Index(0), []int{}
+	for more := true; more; {
+		p := read(t, s, "r", after)
+		if p.Gap || len(p.Events) == 0 || p.Events[0].Index != after+1 {
+			t.Fatalf("page after %d: %d events, gap %t", after, len(p.Events), p.Gap)
+		}
+		after, more = p.Events[len(p.Events)-1].Index, p.More
+		pages = append(pages, len(p.Events))
+	}
+	same(t, "events of the pages", pages, []int{16, 16, 8})
+}
+
+func TestPutPartRefusesWhatIsTooLarge(t *testing.T) {
+	p := session.Part{Box: "b", Frame: "f", Data: make([]byte, 128<<10+1), Expires: time.Now().Add(time.Hour)}
+	wantCode(t, "PutPart", fresh(t).PutPart(t.Context(), p), session.TooLarge)
+}
+
+func TestNoExpiryMeansNever(t *testing.T) {
+	s := fresh(t)
+	if err := s.Create(t.Context(), session.Session{ID: "s1"}); err != nil {
+		t.Fatal(err)
+	}
+	got, _, err := s.Load(t.Context(), "s1", "b")
+	if err != nil || !got.Expires.IsZero() {
+		t.Fatalf("expires %s, error %v", got.Expires, err)
+	}
+	b := batch("r", 1, `1`)
+	b.Expires = time.Time{}
+	put(t, s, b)
+	same(t, "events", indexes(read(t, s, "r", 0)), []session.Index{1})
 }

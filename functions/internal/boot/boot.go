@@ -24,15 +24,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
 
-// Environment of every function.
+// Environment of every function. The last three are for one machine only: unix
+// sockets in the place of AWS's endpoints.
 const (
-	EnvStore       = "DORMOUSE_STORE"             // sqlite:PATH
-	EnvServers     = "DORMOUSE_SERVERS"           // path of the servers file
-	EnvSecret      = "DORMOUSE_SECRET"            // hex, 32 bytes or more; seals tickets
-	EnvRelayURL    = "DORMOUSE_RELAY_URL"         // where runners connect, wss://... or ws://...
-	EnvConnections = "DORMOUSE_RELAY_CONNECTIONS" // @connections endpoint of the relay's WebSocket API
-	EnvIdle        = "DORMOUSE_IDLE"              // seconds; default for servers that set none
-	// Local only: unix sockets in the place of AWS's endpoints.
+	EnvStore             = "DORMOUSE_STORE"              // sqlite:PATH
+	EnvServers           = "DORMOUSE_SERVERS"            // path of the servers file
+	EnvSecret            = "DORMOUSE_SECRET"             // hex, 32 bytes or more; seals tickets
+	EnvRelayURL          = "DORMOUSE_RELAY_URL"          // where runners connect, wss://... or ws://...
+	EnvConnections       = "DORMOUSE_RELAY_CONNECTIONS"  // @connections endpoint of the relay's WebSocket API
+	EnvIdle              = "DORMOUSE_IDLE"               // seconds; default for servers that set none
 	EnvRuntimeSocket     = "DORMOUSE_RUNTIME_SOCKET"     // Lambda Runtime API
 	EnvConnectionsSocket = "DORMOUSE_CONNECTIONS_SOCKET" // @connections
 	EnvFleetSocket       = "DORMOUSE_FLEET_SOCKET"       // the process fleet

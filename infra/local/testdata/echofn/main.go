@@ -37,6 +37,10 @@ func main() {
 		select {}
 	case "report":
 		reportInit()
+		os.Exit(1)
+	case "report-stay":
+		reportInit()
+		select {}
 	}
 	var options []lambda.Option
 	switch os.Getenv("ECHO_TERM") {
@@ -58,7 +62,6 @@ func reportInit() {
 		panic(err)
 	}
 	resp.Body.Close()
-	os.Exit(1)
 }
 
 type answer = events.APIGatewayProxyStreamingResponse

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// supervise runs a program as the first process of a container should: it passes
+// signals on, reaps every process that was orphaned into its care, and returns
+// the program's exit code, or 128 and the number of the signal that killed it.
+// The runner cannot be that process itself: reaping everything would take the
+// exit codes of the servers away from who waits for them.
+func supervise(path string, args, env []string) (code int, err error) {
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
+	defer signal.Stop(signals)
+	child, err := os.StartProcess(path, args, &os.ProcAttr{Env: env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
+	if err != nil {
+		return 0, fmt.Errorf("start the runner under the first process: %w", err)
+	}
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		for {
+			select {
+			case s := <-signals:
+				_ = child.Signal(s) // one that has ended needs none
+			case <-ended:
+				return
+			}
+		}
+	}()
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, 0, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil:
+			return 0, fmt.Errorf("wait for the runner: %w", err)
+		case pid == child.Pid && status.Signaled():
+			return 128 + int(status.Signal()), nil
+		case pid == child.Pid:
+			return status.ExitStatus(), nil
+		}
+	}
+}

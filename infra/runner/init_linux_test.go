@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestMain makes the test binary the first process that the tests ask for. It
+// adopts orphans, which the first process of a container does by being it.
+func TestMain(m *testing.M) {
+	script, ok := os.LookupEnv("RUNNER_TEST_SUPERVISE")
+	if !ok {
+		os.Exit(m.Run())
+	}
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		os.Exit(100)
+	}
+	code, err := supervise("/bin/sh", []string{"sh", "-c", script}, []string{"PATH=" + os.Getenv("PATH")})
+	if err != nil {
+		os.Exit(101)
+	}
+	os.Exit(code)
+}
+
+// first runs a script under supervise in another process.
+func first(t *testing.T, script string) *exec.Cmd {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Env = append(os.Environ(), "RUNNER_TEST_SUPERVISE="+script)
+	return cmd
+}
+
+func exitCode(t *testing.T, err error) int {
+	t.Helper()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return exit.ExitCode()
+}
+
+func TestFirstProcessExitsAsTheRunnerDoes(t *testing.T) {
+	if code := exitCode(t, first(t, "exit 3").Run()); code != 3 {
+		t.Errorf("exit code %d", code)
+	}
+	if code := exitCode(t, first(t, "kill -9 $$").Run()); code != 128+9 {
+		t.Errorf("exit code %d after SIGKILL", code)
+	}
+}
+
+func TestFirstProcessReapsOrphans(t *testing.T) {
+	// The inner shell leaves a child behind, which ends and is there, as a zombie,
+	// until the first process has reaped it.
+	const script = `orphan=$(sh -c 'sleep 0.1 >/dev/null & echo $!')
+		n=0
+		while [ -e /proc/$orphan ]; do
+			n=$((n+1)); [ $n -gt 200 ] && exit 9
+			sleep 0.05
+		done
+		exit 4`
+	if code := exitCode(t, first(t, script).Run()); code != 4 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestFirstProcessPassesSignalsOn(t *testing.T) {
+	cmd := first(t, `trap 'exit 5' TERM; echo $$; while :; do sleep 0.05; done`)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line := make([]byte, 16)
+	n, err := out.Read(line) // the trap is set
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pid, err := strconv.Atoi(strings.TrimSpace(string(line[:n]))); err != nil || pid == cmd.Process.Pid {
+		t.Fatalf("the script says %q", line[:n])
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, out)
+	if code := exitCode(t, cmd.Wait()); code != 5 {
+		t.Errorf("exit code %d", code)
+	}
+}

@@ -1,0 +1,370 @@
+package relay_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// What each operation costs in round trips to the store and in messages of the
+// relay, with the real host, relay function and runner on a network without
+// faults. Waiting reads are apart. The figures stand in ARCHITECTURE.md.
+
+type counted struct {
+	store *sessiontest.Counting
+	host  *session.Host
+	relay *relay.Handler
+
+	mu     sync.Mutex
+	up     map[relay.Type]int // frames of the runner
+	down   map[relay.Type]int // answers and posts
+	conn   *countedConn
+	runner *relay.Runner
+	life   sync.WaitGroup
+	work   sync.WaitGroup
+	busy   int
+	idle   time.Time
+}
+
+type costs struct {
+	Reads, Writes int
+	Up, Down      map[relay.Type]int
+}
+
+func newCounted(t *testing.T) *counted {
+	sealer, err := relay.NewSealer(make([]byte, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &counted{store: sessiontest.NewCounting(sessiontest.NewMemory()), idle: time.Now()}
+	config := relay.Config{
+		Store: c.store, Sealer: sealer, Poster: c, Fleet: c,
+		Launch: func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
+	}
+	c.host = session.NewHost(c.store, relay.NewBackend(config), session.Limits{})
+	c.relay = relay.NewHandler(config)
+	c.reset()
+	return c
+}
+
+func (c *counted) reset() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.store.Reset()
+	c.up, c.down = map[relay.Type]int{}, map[relay.Type]int{}
+}
+
+func (c *counted) costs() costs {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.store.Counts()
+	return costs{Reads: n.Reads, Writes: n.Writes, Up: c.up, Down: c.down}
+}
+
+func (c *counted) count(of map[relay.Type]int, data []byte) {
+	f, err := relay.Decode(data)
+	if err != nil {
+		panic(err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	of[f.Type]++
+}
+
+type countedConn struct {
+	c      *counted
+	in     chan []byte
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (k *countedConn) Send(ctx context.Context, data []byte) error {
+	k.c.count(k.c.up, data)
+	k.c.work.Go(func() {
+		reply, err := k.c.relay.Frame(context.WithoutCancel(ctx), "the-connection", data)
+		if err != nil {
+			panic(err)
+		}
+		if reply != nil {
+			k.c.count(k.c.down, reply)
+			k.in <- reply
+		}
+	})
+	return nil
+}
+
+func (k *countedConn) Receive(ctx context.Context) ([]byte, error) {
+	select {
+	case data := <-k.in:
+		return data, nil
+	case <-k.closed:
+		return nil, io.EOF
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (k *countedConn) Close(string) error {
+	k.once.Do(func() { close(k.closed) })
+	return nil
+}
+
+// Post implements relay.Poster.
+func (c *counted) Post(_ context.Context, _ string, data []byte) error {
+	c.count(c.down, data)
+	c.conn.in <- data
+	return nil
+}
+
+// Run implements fleet.Fleet.
+func (c *counted) Run(ctx context.Context, t fleet.Task) (string, error) {
+	gen, err := strconv.ParseInt(t.Env[relay.EnvGeneration], 10, 64)
+	if err != nil {
+		return "", err
+	}
+	c.conn = &countedConn{c: c, in: make(chan []byte, 1000), closed: make(chan struct{})}
+	c.runner = relay.NewRunner(relay.RunnerConfig{
+		Box: session.BoxID(t.Box), Gen: session.Generation(gen), Token: t.Env[relay.EnvToken], Task: "task", Executor: c,
+		Dial: func(context.Context, string) (relay.Conn, error) { return c.conn, nil },
+	})
+	own := context.WithoutCancel(ctx)
+	c.life.Go(func() { _ = c.runner.Run(own) })
+	return "task", nil
+}
+
+func (c *counted) Stop(context.Context, string, string) error    { return nil }
+func (c *counted) Tasks(context.Context) ([]fleet.Status, error) { return nil, nil }
+
+// Deliver implements relay.Executor: {"sleep": ms, "progress": n} in the params
+// say what to do before the answer.
+func (c *counted) Deliver(d relay.Delivery) {
+	m, err := wire.Parse(d.Raw)
+	if err != nil || m.Kind != wire.Request {
+		return
+	}
+	c.mu.Lock()
+	c.busy++
+	c.mu.Unlock()
+	c.work.Go(func() {
+		var do struct{ Sleep, Progress int }
+		_ = json.Unmarshal(m.Params, &do)
+		for range do.Progress {
+			c.runner.Event(relay.Event{Session: d.Session, Stream: d.ID, Ticket: d.Ticket, Raw: []byte(`{"progress":1}`)})
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(time.Duration(do.Sleep) * time.Millisecond)
+		c.mu.Lock()
+		c.busy--
+		c.idle = time.Now()
+		c.mu.Unlock()
+		c.runner.Event(relay.Event{
+			Session: d.Session, Stream: d.ID, Ticket: d.Ticket, Final: true, Raw: wire.ResultResponse(m.ID, json.RawMessage(`{}`)),
+		})
+	})
+}
+
+func (c *counted) Answer(session.ID, string, []byte)        {}
+func (c *counted) CloseStream(session.ID, session.StreamID) {}
+func (c *counted) StopSession(session.ID)                   {}
+func (c *counted) Questions() map[session.ID][]string       { return nil }
+func (c *counted) IdleSince() (time.Time, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.idle, c.busy == 0
+}
+
+var caller = session.Caller{
+	Server: session.Server{Name: "s", Digest: "digest", Record: true}, Tenant: "t", Principal: "p", Transport: session.HTTP,
+}
+
+// open opens a session of a server whose handshake is on record.
+func (c *counted) open(t *testing.T) session.ID {
+	t.Helper()
+	if err := c.store.SaveHandshake(t.Context(), session.Handshake{
+		Digest: "digest", Version: wire.V20251125, Result: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{"logging":{}}}`),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	c.reset()
+	s, call, err := c.host.Initialize(t.Context(), caller, parse(t, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := call.Next(t.Context(), time.Now()); err != nil || !call.Done() {
+		t.Fatalf("initialize: done %v, %v", call.Done(), err)
+	}
+	return s.ID
+}
+
+func parse(t *testing.T, raw string) wire.Message {
+	t.Helper()
+	m, err := wire.Parse([]byte(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func (c *counted) send(t *testing.T, id session.ID, raw string) {
+	t.Helper()
+	call, err := c.host.Accept(t.Context(), caller, id, []wire.Message{parse(t, raw)}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for call != nil && !call.Done() {
+		if _, err := call.Next(t.Context(), time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Wait()
+}
+
+const initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
+
+func callWith(params string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":%s}`, params)
+}
+
+// budget runs an operation in a world of its own and compares what it cost.
+func budget(t *testing.T, want costs, prepare, operation func(t *testing.T, c *counted, id session.ID)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCounted(t)
+		id := c.open(t)
+		prepare(t, c, id)
+		c.reset()
+		operation(t, c, id)
+		if diff := cmp.Diff(want, c.costs()); diff != "" {
+			t.Errorf("costs (-want +got):\n%s", diff)
+		}
+		// To the end, so that nothing of this world is left.
+		time.Sleep(10 * time.Minute)
+		c.life.Wait()
+		c.work.Wait()
+	})
+}
+
+func awake(t *testing.T, c *counted, id session.ID) {
+	c.send(t, id, initialized)
+	c.send(t, id, callWith(`{}`))
+	time.Sleep(5 * time.Second)
+}
+
+func ready(t *testing.T, c *counted, id session.ID) { c.send(t, id, initialized) }
+func fresh(*testing.T, *counted, session.ID)        {}
+
+type frames = map[relay.Type]int
+
+func TestBudgetOfACallOnAnAwakeBox(t *testing.T) {
+	want := costs{Reads: 1, Writes: 1, Up: frames{relay.Events: 1}, Down: frames{relay.Deliver: 1, relay.Ack: 1}}
+	budget(t, want, awake, func(t *testing.T, c *counted, id session.ID) { c.send(t, id, callWith(`{"sleep":300}`)) })
+}
+
+func TestBudgetOfASlowCallOnAnAwakeBox(t *testing.T) {
+	// taken, the events, and the mark removed; two looks of the waiting function.
+	want := costs{Reads: 3, Writes: 3, Up: frames{relay.Taken: 1, relay.Events: 1}, Down: frames{relay.Deliver: 1, relay.Ack: 1}}
+	budget(t, want, awake, func(t *testing.T, c *counted, id session.ID) { c.send(t, id, callWith(`{"sleep":5000}`)) })
+}
+
+func TestBudgetOfACallWithProgress(t *testing.T) {
+	want := costs{Reads: 1, Writes: 4, Up: frames{relay.Events: 2}, Down: frames{relay.Deliver: 1, relay.Ack: 2}}
+	budget(t, want, awake, func(t *testing.T, c *counted, id session.ID) { c.send(t, id, callWith(`{"progress":1}`)) })
+}
+
+func TestBudgetOfAColdCall(t *testing.T) {
+	want := costs{
+		Reads: 7, Writes: 6,
+		Up:   frames{relay.Hello: 1, relay.Pull: 1, relay.Events: 1},
+		Down: frames{relay.Welcome: 1, relay.Pulled: 1, relay.Deliver: 1, relay.Ack: 1},
+	}
+	budget(t, want, ready, func(t *testing.T, c *counted, id session.ID) { c.send(t, id, callWith(`{}`)) })
+}
+
+func TestBudgetOfInitializeFromTheRecord(t *testing.T) {
+	budget(t, costs{Reads: 1, Writes: 1, Up: frames{}, Down: frames{}}, fresh, func(t *testing.T, c *counted, _ session.ID) { c.open(t) })
+}
+
+func TestBudgetOfInitialized(t *testing.T) {
+	budget(t, costs{Reads: 1, Writes: 1, Up: frames{}, Down: frames{}}, fresh, ready)
+}
+
+func TestBudgetOfAPing(t *testing.T) {
+	budget(t, costs{Reads: 1, Up: frames{}, Down: frames{}}, ready, func(t *testing.T, c *counted, id session.ID) {
+		c.send(t, id, `{"jsonrpc":"2.0","id":2,"method":"ping"}`)
+	})
+}
+
+func TestBudgetOfANotification(t *testing.T) {
+	budget(t, costs{Reads: 1, Up: frames{}, Down: frames{relay.Deliver: 1}}, awake, func(t *testing.T, c *counted, id session.ID) {
+		c.send(t, id, `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
+	})
+}
+
+func TestBudgetOfADayOfSilence(t *testing.T) {
+	budget(t, costs{Up: frames{}, Down: frames{}}, func(t *testing.T, c *counted, id session.ID) {
+		awake(t, c, id)
+		time.Sleep(10 * time.Minute) // the box falls asleep
+	}, func(*testing.T, *counted, session.ID) { time.Sleep(24 * time.Hour) })
+}
+
+func TestBudgetOfFallingAsleep(t *testing.T) {
+	want := costs{Reads: 1, Writes: 1, Up: frames{relay.Bye: 1}, Down: frames{relay.ByeOK: 1}}
+	budget(t, want, awake, func(*testing.T, *counted, session.ID) { time.Sleep(10 * time.Minute) })
+}
+
+func TestBudgetOfEnding(t *testing.T) {
+	want := costs{Reads: 1, Writes: 1, Up: frames{}, Down: frames{relay.Stop: 1}}
+	budget(t, want, awake, func(t *testing.T, c *counted, id session.ID) {
+		if err := c.host.End(t.Context(), caller, id); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestBudgetOfAListen(t *testing.T) {
+	want := costs{Reads: 2, Writes: 1, Up: frames{}, Down: frames{}}
+	budget(t, want, ready, func(t *testing.T, c *counted, id session.ID) {
+		call, err := c.host.Listen(t.Context(), caller, id, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := call.Next(t.Context(), time.Now().Add(call.Hold())); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestBudgetOfAPollOfACall(t *testing.T) {
+	want := costs{Reads: 3, Up: frames{}, Down: frames{}}
+	budget(t, want, awake, func(t *testing.T, c *counted, id session.ID) {
+		call, err := c.host.Accept(t.Context(), caller, id, []wire.Message{parse(t, callWith(`{"sleep":60000}`))}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := call.Next(t.Context(), time.Now().Add(5*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		c.reset()
+		poll, err := c.host.Resume(t.Context(), caller, id, call.Cursor().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := poll.Next(t.Context(), time.Now().Add(5*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
