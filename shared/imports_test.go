@@ -51,7 +51,7 @@ func arrows() []arrow {
 		{"shared/fleet/ecs", []string{"shared/fleet"}},
 		{"shared/fleet/process", []string{"shared/fleet"}},
 		{"functions/...", []string{"shared/...", "functions/internal/..."}},
-		{"infra/runner", []string{"shared/box", "shared/relay", "shared/wire", "shared/catalog"}},
+		{"infra/runner", []string{"shared/box", "shared/relay", "shared/session", "shared/wire", "shared/catalog"}},
 		{"infra/local", []string{"shared/fleet", "shared/fleet/process", "shared/catalog"}},
 		{"infra/dormouse/...", []string{"..."}},
 		{"infra/clients/...", nil},

@@ -17,7 +17,7 @@ func main() {
 	}
 	host := session.NewHost(f.Store, relay.NewBackend(f.Relay), session.Limits{})
 	boot.Start(front.Lambda(front.New(front.Options{
-		Servers: f.Server, Host: host, Log: f.Log,
+		Servers: f.Server, Host: host, AllowedHosts: f.Hosts, Log: f.Log,
 		// One machine, one user: everybody who reaches the endpoint is its owner.
 		Principal: func(*http.Request) (tenant, principal string, err error) { return "local", "local", nil },
 	})))

@@ -5,12 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -336,6 +339,68 @@ func TestUndeliveredInvocationGoesToAnotherProcess(t *testing.T) {
 	}
 	if answer := finish(got.answer); answer.body != "hello" || answer.pid(t) == pid {
 		t.Fatalf("answer: %+v", answer)
+	}
+}
+
+// TestEveryInvocationEndsWhateverIsKilled kills processes at random moments of their
+// lives, also before they are ready.
+func TestEveryInvocationEndsWhateverIsKilled(t *testing.T) {
+	r := newRig(t, func(c *PoolConfig) { c.Functions[0].MaxInstances = 4 })
+	var callers, killer sync.WaitGroup
+	over := make(chan struct{})
+	killer.Go(func() {
+		dice := rand.New(rand.NewPCG(1, 2))
+		for {
+			select {
+			case <-over:
+				return
+			case <-time.After(time.Duration(dice.IntN(5)) * time.Millisecond): // the pace of the damage
+			}
+			if list := r.instances(); len(list) > 0 {
+				if pid := list[dice.IntN(len(list))].PID; pid != 0 {
+					_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended meanwhile
+				}
+			}
+		}
+	})
+	p := payload(t, "hello", query("mode", "echo"))
+	var whole, broken atomic.Int32
+	for range 4 {
+		callers.Go(func() {
+			for range 100 {
+				inv, err := r.pool.Invoke(t.Context(), "echo", p)
+				if err != nil {
+					t.Errorf("Invoke: %v", err)
+					return
+				}
+				got := finish(inv)
+				var failure *FunctionError
+				switch {
+				case got.body == "hello" && got.readErr == nil:
+					whole.Add(1)
+				case got.failed != nil && got.failed.Type == ErrorExit, errors.As(got.readErr, &failure) && failure.Type == ErrorExit:
+					broken.Add(1)
+				default:
+					t.Errorf("neither answered nor failed: %+v", got)
+				}
+			}
+		})
+	}
+	callers.Wait()
+	close(over)
+	killer.Wait()
+	t.Logf("%d answered, %d failed", whole.Load(), broken.Load())
+	if whole.Load() == 0 {
+		t.Error("nothing was answered")
+	}
+	f := r.pool.functions["echo"]
+	eventually(t, "nothing to wait for", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.coming == 0 && len(f.waiting) == 0 && f.live == len(f.instances) && len(f.idle) == f.live
+	})
+	if got := r.call("mode", "echo"); got.body != "hello" {
+		t.Errorf("afterwards: %+v", got)
 	}
 }
 

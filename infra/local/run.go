@@ -197,6 +197,7 @@ func (m *machine) startFunctions(ctx context.Context) error {
 			"DORMOUSE_STORE=sqlite:"+filepath.Join(m.data, StoreFile),
 			"DORMOUSE_SERVERS="+servers,
 			"DORMOUSE_SECRET="+m.secret,
+			"DORMOUSE_HOSTS="+m.hosts(),
 			"DORMOUSE_IDLE="+strconv.FormatFloat(m.cfg.Idle.Seconds(), 'f', -1, 64),
 			"DORMOUSE_RELAY_URL=ws://"+m.relay.Addr().String()+"/"+relayStage,
 			"DORMOUSE_RELAY_CONNECTIONS=http://local/"+relayStage,
@@ -215,6 +216,17 @@ func (m *machine) startFunctions(ctx context.Context) error {
 	}
 	m.closers = append(m.closers, m.pool.Close)
 	return nil
+}
+
+// hosts are the names the endpoint is served under. On loopback only those of
+// loopback, or a web page could reach it by a name of its own; somebody who opens
+// it to a network has names nobody here knows.
+func (m *machine) hosts() string {
+	host, _, err := net.SplitHostPort(m.cfg.Listen)
+	if ip := net.ParseIP(host); err == nil && (host == "localhost" || ip != nil && ip.IsLoopback()) {
+		return ""
+	}
+	return "*"
 }
 
 // inherited is the environment of this program without what is Dormouse's own.

@@ -172,6 +172,7 @@ func TestServerThatDoesNotAnswerInitializeIsGivenUp(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, how, func(s *Server) { s.StartupTimeout = 200 * time.Millisecond })
+			r.hurry()
 			_, message, _, data := r.failure(r.call("1", "echo", "1"))
 			if data.Phase != PhaseMCPInit || data.Limit != 0.2 || data.Setting != "startup_timeout_sec" {
 				t.Errorf("got %q %+v", message, data)

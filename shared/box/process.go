@@ -217,7 +217,6 @@ func (p *process) bury() {
 			t.Stop()
 		}
 	}
-	p.box.touch()
 	if p.stopping && (p.failed == nil || p.failed.data.Phase == PhaseBoxUnavailable) {
 		if p.child != nil {
 			p.report(Stopped, nil)
@@ -364,6 +363,9 @@ func (p *process) hear(line []byte) {
 	}
 	for _, raw := range unpack(line) {
 		m, err := wire.Parse(raw)
+		if err == nil && bytes.IndexByte(raw, '\r') >= 0 {
+			m, err = wire.Parse(wire.Compact(raw)) // a line to everybody, not just to us
+		}
 		p.box.mu.Lock()
 		switch {
 		case p.ended:

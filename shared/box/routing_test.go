@@ -515,6 +515,78 @@ func TestInvalidUTF8BecomesTheReplacementCharacter(t *testing.T) {
 	}
 }
 
+func TestEventIsOneLineAlsoToThoseWhoEndLinesWithCR(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	d := r.call("1", "say", `"{\"jsonrpc\":\"2.0\",\r\"id\":$ID,\r\"result\":{}}\r\n"`)
+	if e := r.final(t, d); string(e.Raw) != `{"jsonrpc":"2.0","id":1,"result":{}}` {
+		t.Errorf("got %q", e.Raw)
+	}
+}
+
+// FuzzOutput has a server say anything, before and after the handshake.
+func FuzzOutput(f *testing.F) {
+	for _, s := range []string{
+		`{"jsonrpc":"2.0","id":1,"result":{}}` + "\n" + `{"jsonrpc":"2.0","id":2,"result":{}}`,
+		`{"jsonrpc":"2.0","id":1,"error":{"code":1.5,"message":7}}`,
+		`{"jsonrpc":"2.0","id":1,"result":[]}`,
+		`[{"jsonrpc":"2.0","id":3,"method":"ping"},{"jsonrpc":"2.0","id":3,"method":"roots/list"},null]`,
+		`{"jsonrpc":"2.0","id":1,"result":{}}` + "\n" + `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":2}}`,
+		`{"jsonrpc":"2.0","id":1,"result":{}}` + "\n" + `{"jsonrpc":"2.0","id":3,"result":{},"error":null}`,
+		`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}` + "\r\n\xff{}",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, out []byte) {
+		k := newRecorder()
+		b := New(Server{Name: "fake"}, k, nil)
+		b.mu.Lock()
+		p := newProcess(b.session("s"))
+		p.s.live = []*process{p}
+		p.startup = time.AfterFunc(time.Hour, func() {})
+		st := &stream{id: "d", open: 2}
+		for _, raw := range []string{`{"jsonrpc":"2.0","id":"a","method":"m","params":{"_meta":{"progressToken":"t"}}}`, `{"jsonrpc":"2.0","id":"b","method":"m"}`} {
+			m, err := wire.Parse([]byte(raw))
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.request(st, m)
+		}
+		b.mu.Unlock()
+		for line := range bytes.SplitSeq(out, []byte("\n")) {
+			p.hear(line)
+		}
+		b.mu.Lock()
+		p.endRequests(p.obituary())
+		p.bury()
+		p.s.left(p)
+		b.enter() // of the process, which was not run
+		b.mu.Unlock()
+		if err := b.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ends := 0
+		for len(k.calls) > 0 {
+			e, ok := (<-k.calls).(Event)
+			if !ok {
+				continue
+			}
+			if _, err := wire.Parse(e.Raw); err != nil || bytes.ContainsAny(e.Raw, "\r\n") {
+				t.Errorf("event %q is no message on one line: %v", e.Raw, err)
+			}
+			if e.Stream == "d" && ends == 1 {
+				t.Errorf("event after the end: %s", e.Raw)
+			}
+			if e.Final {
+				ends++
+			}
+		}
+		if ends != 1 {
+			t.Errorf("the stream ended %d times", ends)
+		}
+	})
+}
+
 func TestBrokenResponseEndsItsRequest(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal")

@@ -26,6 +26,10 @@ func TestIdleProcessIsStoppedAndTheNextMessageStartsAnother(t *testing.T) {
 		defer r.mu.Unlock()
 		return len(r.sessions) == 0
 	})
+	// Or the box would have to be idle for twice as long to sleep.
+	if since, idle := r.IdleSince(); !idle || time.Since(since) < 100*time.Millisecond {
+		t.Errorf("the end of the process counts as something a client did: %v since %s", idle, since)
+	}
 	if second := r.result(r.call("1", "pid", "0")); string(second) == string(first) {
 		t.Errorf("process %s answers again", second)
 	}
@@ -53,6 +57,7 @@ func TestWhatAServerSaysByItselfKeepsNothingAwake(t *testing.T) {
 		s.Args = []string{"-c", `read a; echo '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}'
 			while :; do echo '{"jsonrpc":"2.0","method":"notifications/message","params":{}}'; sleep 0.02; done`}
 	})
+	r.hurry()
 	r.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
 	r.event(t, "")
 	r.state(t, Stopped)
@@ -231,14 +236,12 @@ func TestNoGoroutineIsLeftBehind(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for _, how := range []string{"normal", "exits", "refuses", "deaf to sigterm"} {
 		r := newRig(t, how)
+		r.hurry()
 		for i := range 3 {
 			r.Deliver(Deliver{ID: "x", Session: "s" + strconv.Itoa(i), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)})
 		}
 		for range 3 {
 			r.final(t, "x")
-		}
-		if how == "deaf to sigterm" {
-			r.hurry()
 		}
 		if err := r.Close(t.Context()); err != nil {
 			t.Fatal(err)

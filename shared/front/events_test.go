@@ -66,7 +66,8 @@ func TestEventsOfTheRESTAPIAreAnswered(t *testing.T) {
 		{"http-post-tools-call", 200, map[string]string{"Content-Type": wire.MediaJSON}, []string{`{"jsonrpc":"2.0","id":2,"result":{"content":[]}}`}},
 		{"http-get-listen", 200, map[string]string{"Content-Type": wire.MediaSSE}, []string{"retry: 2000\ndata: \n\n", said("news")}},
 		{
-			"http-get-resume", 200, map[string]string{"Content-Type": wire.MediaSSE},
+			"http-get-resume", 200,
+			map[string]string{"Content-Type": wire.MediaSSE},
 			[]string{"id: 1.", "retry: 1000\ndata: \n\nid: 2/" + string(eventStream) + "\ndata: ", `"id":1,"result"`},
 		},
 		{"http-delete", 204, nil, nil},

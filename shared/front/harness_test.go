@@ -209,7 +209,7 @@ func (a *answer) rpcError(t *testing.T) (code int, message string) {
 // request makes a request with the headers every client sends. More headers come
 // in pairs; one with an empty value is taken away.
 func request(method, path, body string, headers ...string) *http.Request {
-	r := httptest.NewRequest(method, "http://localhost"+path, strings.NewReader(body))
+	r := httptest.NewRequestWithContext(context.Background(), method, "http://localhost"+path, strings.NewReader(body))
 	r.Header.Set("Accept", "application/json, text/event-stream")
 	if method == http.MethodPost {
 		r.Header.Set("Content-Type", "application/json")

@@ -1,9 +1,11 @@
 package front_test
 
 import (
+	"io"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -214,6 +216,14 @@ func TestBodyOverTheLimitIsRefused(t *testing.T) {
 				t.Errorf("got %d %s, want %d", got.status, got.body, tt.want)
 			}
 		})
+	}
+}
+
+func TestBodyThatBreaksOffIsRefused(t *testing.T) {
+	r := request("POST", "/quiet/mcp", "")
+	r.Body = io.NopCloser(iotest.TimeoutReader(iotest.OneByteReader(strings.NewReader(callOf("x")))))
+	if got := newWorld(t).do(r); got.status != 400 {
+		t.Errorf("got %d %s", got.status, got.body)
 	}
 }
 

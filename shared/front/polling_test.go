@@ -417,7 +417,9 @@ func TestOneLogLineForEachRequest(t *testing.T) {
 			do   func() *answer
 			want []string
 		}{
-			{"call", func() *answer { return c.post(`{"jsonrpc":"2.0","id":"token-7","method":"tools/call","params":{"name":"secret"}}`) }, []string{
+			{"call", func() *answer {
+				return c.post(`{"jsonrpc":"2.0","id":"token-7","method":"tools/call","params":{"name":"secret"}}`)
+			}, []string{
 				`"level":"INFO"`, `"msg":"request"`, `"http_method":"POST"`, `"server":"quiet"`, `"status":200`,
 				`"rpc_method":"tools/call"`, `"rpc_id":"string"`, `"session_id":"` + c.session + `"`, `"duration_ms":0`,
 			}},

@@ -293,6 +293,8 @@ func TestCodesOfTheCoreAsTheClientSeesThem(t *testing.T) {
 		{session.Errorf(session.Unavailable, "said why"), 503, wire.CodeServer, "1"},
 		{session.Errorf(session.Conflict, "said why"), 503, wire.CodeServer, "1"},
 		{session.Errorf(session.Fenced, "said why"), 503, wire.CodeServer, "1"},
+		{&session.EventIDError{Part: "index", ID: "x"}, 400, wire.CodeInvalidRequest, ""},
+		{session.NotFound, 404, wire.CodeSessionNotFound, ""},
 		{session.Errorf(session.Internal, "said why"), 500, wire.CodeInternal, ""},
 		{errors.New("said why"), 500, wire.CodeInternal, ""},
 		{session.Unavailable, 503, wire.CodeServer, "1"},
@@ -342,7 +344,7 @@ func TestRequestWithoutASignOfLifeIsNotAccepted(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		a := w.do(c.request("POST", callOf("hang")).WithContext(ctx))
-		if a.status != 503 || !strings.Contains(a.body, `"id":1`) || a.took < 25*time.Second {
+		if a.status != 503 || !strings.Contains(a.body, `"id":1`) || a.took < 25*time.Second || a.took > 30*time.Second {
 			t.Errorf("after %s: got %d %s", a.took, a.status, a.body)
 		}
 	})

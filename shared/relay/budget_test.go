@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"strconv"
 	"sync"
 	"testing"
@@ -72,17 +73,21 @@ func (c *counted) costs() costs {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := c.store.Counts()
-	return costs{Reads: n.Reads, Writes: n.Writes, Up: c.up, Down: c.down}
+	return costs{Reads: n.Reads, Writes: n.Writes, Up: maps.Clone(c.up), Down: maps.Clone(c.down)}
 }
 
-func (c *counted) count(of map[relay.Type]int, data []byte) {
+func (c *counted) count(down bool, data []byte) {
 	f, err := relay.Decode(data)
 	if err != nil {
 		panic(err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	of[f.Type]++
+	if down {
+		c.down[f.Type]++
+	} else {
+		c.up[f.Type]++
+	}
 }
 
 type countedConn struct {
@@ -93,14 +98,14 @@ type countedConn struct {
 }
 
 func (k *countedConn) Send(ctx context.Context, data []byte) error {
-	k.c.count(k.c.up, data)
+	k.c.count(false, data)
 	k.c.work.Go(func() {
 		reply, err := k.c.relay.Frame(context.WithoutCancel(ctx), "the-connection", data)
 		if err != nil {
 			panic(err)
 		}
 		if reply != nil {
-			k.c.count(k.c.down, reply)
+			k.c.count(true, reply)
 			k.in <- reply
 		}
 	})
@@ -125,7 +130,7 @@ func (k *countedConn) Close(string) error {
 
 // Post implements relay.Poster.
 func (c *counted) Post(_ context.Context, _ string, data []byte) error {
-	c.count(c.down, data)
+	c.count(true, data)
 	c.conn.in <- data
 	return nil
 }

@@ -128,8 +128,11 @@ func (h *Handler) hello(ctx context.Context, conn string, f Frame) (*Frame, erro
 	if err != nil {
 		return nil, err
 	}
-	if v == refuse {
+	switch v {
+	case refuse:
 		return &Frame{Type: Fenced, Link: f.Link}, nil
+	case ignore:
+		return nil, nil
 	}
 	if err := h.answers(ctx, conn, f); err != nil {
 		return nil, err
@@ -163,8 +166,11 @@ func (h *Handler) pull(ctx context.Context, conn string, f Frame) (*Frame, error
 	if err != nil {
 		return nil, err
 	}
-	if b.State != session.Awake || b.Runner != f.Runner || b.Gen != f.Gen {
+	if b.Runner != f.Runner {
 		return &Frame{Type: Fenced, Link: b.Link}, nil
+	}
+	if b.State != session.Awake || b.Gen != f.Gen {
+		return nil, nil // overtaken by this runner's own bye
 	}
 	items, err := h.Store.Items(ctx, f.Box)
 	if err != nil {
@@ -276,6 +282,12 @@ func (h *Handler) bye(ctx context.Context, f Frame) (*Frame, error) {
 // may be repeated.
 func (h *Handler) events(ctx context.Context, f Frame) (*Frame, error) {
 	batches, err := h.batches(f)
+	if errors.Is(err, session.Invalid) {
+		// Sent again it would be refused again: close what it is about, so that the
+		// box does not stay awake for it.
+		h.Log.WarnContext(ctx, "events refused", "box", f.Box, "session", f.Session, "error", err)
+		return refused(f), nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -305,6 +317,17 @@ func (h *Handler) events(ctx context.Context, f Frame) (*Frame, error) {
 		}
 	}
 	return ack, nil
+}
+
+// refused is the ack of a batch of which nothing was stored.
+func refused(f Frame) *Frame {
+	ack := &Frame{Type: Ack, Seq: f.Seq, Session: f.Session}
+	for _, it := range f.Items {
+		if it.Stream != session.Common {
+			ack.Closed = append(ack.Closed, it.Stream)
+		}
+	}
+	return ack
 }
 
 func commonFirst(items []EventItem) []int {
@@ -383,7 +406,7 @@ func (h *Handler) appendCommon(ctx context.Context, b session.Batch) (next sessi
 		switch {
 		case err != nil:
 			return 0, false, err
-		case tail.Gen == b.Gen && tail.Seq == b.Seq:
+		case tail.Gen == b.Gen && tail.Seq >= b.Seq:
 			return tail.Last + 1, false, nil // stored already, the ack was lost
 		case tail.Gen > b.Gen:
 			return 0, true, nil

@@ -72,6 +72,8 @@ func hello(b session.Box, f Frame, conn string, now time.Time) (session.Box, ver
 		return b, known // a ping, or a frame that was overtaken
 	case b.State == session.Asleep && same && b.Gen == f.Gen && f.Link > b.Link:
 		b.State, b.Gen = session.Awake, b.Gen+1 // a hello again, after a bye
+	case b.State == session.Asleep && same && f.Link <= b.Link:
+		return b, ignore // overtaken by its own bye
 	default:
 		return b, refuse
 	}

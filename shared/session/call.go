@@ -71,15 +71,13 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]Event, error) {
 			if c.duty, err = c.tender.Tend(ctx); err != nil {
 				return nil, err
 			}
-			continue
 		}
-		if !now.Before(until) {
-			if c.tender == nil || c.duty.Accepted {
-				return nil, nil
-			}
-			if now.Sub(c.begun) > c.host.limits.AcceptBy {
-				return nil, Errorf(Unavailable, "the box has not given a sign of life in %s, so the request was not accepted; send it again", c.host.limits.AcceptBy)
-			}
+		accepted := c.tender == nil || c.duty.Accepted
+		if !accepted && now.Sub(c.begun) > c.host.limits.AcceptBy {
+			return nil, Errorf(Unavailable, "the box has not given a sign of life in %s, so the request was not accepted; send it again", c.host.limits.AcceptBy)
+		}
+		if accepted && !now.Before(until) {
+			return nil, nil
 		}
 	}
 	return nil, nil

@@ -314,7 +314,9 @@ func (h *Host) End(ctx context.Context, c Caller, id ID) error {
 	if s, err = h.quit(ctx, s, QuitClient); err != nil {
 		return err
 	}
-	return h.backend.End(ctx, s, box)
+	// It has ended, whether the box hears of it now or not.
+	_ = h.backend.End(ctx, s, box)
+	return nil
 }
 
 // tombstoneLife keeps the reason a session ended for an operator to see.

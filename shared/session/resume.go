@@ -86,7 +86,7 @@ func (h *Host) Listen(ctx context.Context, c Caller, id ID, lastEventID string) 
 	if s.State == Ready && !s.Pushes {
 		return nil, Errorf(Closed, "server %q never sends anything outside a request; there is no common stream", s.Server)
 	}
-	call := &Call{host: h, session: s.ID, begun: time.Now()}
+	call := &Call{host: h, session: s.ID, after: from.Index, begun: time.Now()}
 	if lastEventID != "" {
 		call.polls = pollsOf(from.Nonce) + 1
 	}
@@ -129,7 +129,7 @@ func (c *Call) takeLease(ctx context.Context) error {
 		return err
 	}
 	l.held = true
-	if c.after = s.Delivered; l.from != (EventID{}) {
+	if c.after = s.Delivered; l.from.Index > 0 {
 		c.after = min(l.from.Index, s.Delivered)
 	}
 	return nil
@@ -139,10 +139,14 @@ func (c *Call) takeLease(ctx context.Context) error {
 // client has polled in vain for a while, so that an idle client costs next to
 // nothing.
 func (c *Call) Hold() time.Duration {
-	if c.stream == Common && c.polls > idlePolls {
+	switch {
+	case !c.Stored():
+		return 0
+	case c.stream == Common && c.polls > idlePolls:
 		return time.Second
+	default:
+		return c.host.limits.Hold
 	}
-	return c.host.limits.Hold
 }
 
 // idlePolls is after how many empty polls in a row a listener counts as idle.

@@ -19,12 +19,11 @@ const rawJSON = "{ \"a\" : 9007199254740993,\t\"b\":\"<&>\u2028 \\u00e9\\/ √© ù
 
 // aSession is a session with every field filled.
 func aSession(id session.ID) session.Session {
-	t := now()
 	return session.Session{
 		ID: id, Rev: 1, Server: "everything", Digest: "d1", Tenant: "acme", Principal: "alice", Transport: session.HTTP,
 		State: session.Ready, Quit: session.QuitService, Version: "2025-11-25", Init: json.RawMessage(rawJSON), Level: "warning",
-		Subscribed: []string{"file:///b?x=<1>", "file:///a"}, Created: t, Used: t.Add(1), Expires: t.Add(1e12), Pushes: true,
-		Primary: session.Lease{Nonce: "n1", Until: t.Add(2e9)}, Delivered: 41,
+		Subscribed: []string{"file:///b?x=<1>", "file:///a"}, Created: past(), Used: now(), Expires: future(), Pushes: true,
+		Primary: session.Lease{Nonce: "n1", Until: now()}, Delivered: 41,
 	}
 }
 
@@ -37,7 +36,6 @@ func sessionPromises() []promise {
 	return []promise{
 		{"what was created is loaded with every field and Rev 1", func(t *testing.T, k *kit) {
 			want := aSession("s1")
-			want.Created, want.Used, want.Expires = now(), now(), future()
 			filled(t, want)
 			filled(t, want.Primary)
 			noError(t, "Create", k.Create(t.Context(), want))
@@ -194,7 +192,6 @@ func sessionExpires(t *testing.T, k *kit) {
 func saveReplaces(t *testing.T, k *kit) {
 	noError(t, "Create", k.Create(t.Context(), plain("s1", "acme")))
 	want := aSession("s1")
-	want.Created, want.Used, want.Expires = now(), now(), future()
 	for rev := range int64(3) {
 		want.Rev = rev + 1
 		noError(t, "Save", k.Save(t.Context(), want))
@@ -292,7 +289,6 @@ func listPages(t *testing.T, k *kit) {
 		same(t, fmt.Sprintf("List of all after %q", c.after), listed(t, k, "", c.after, c.limit), c.want)
 	}
 	full := aSession("s9")
-	full.Expires = future()
 	noError(t, "Create", k.Create(t.Context(), full))
 	list, err := k.List(t.Context(), "", "s4", 1)
 	noError(t, "List", err)

@@ -122,9 +122,12 @@ func tooMuch(log []logBatch, o Options, now int64) []logBatch {
 			drop = append(drop, tooLong(stream, o)...)
 			continue
 		}
-		for _, b := range stream {
+		for i, b := range stream {
 			events += b.n
 			size += b.bytes
+			if i > 0 { // a clock that was set back must not make a hole
+				stream[i].written = max(b.written, stream[i-1].written)
+			}
 		}
 		switch {
 		case last.stream == session.Common:
@@ -200,6 +203,7 @@ const tidyEvery = 256
 func (s *Store) tidy(ctx context.Context) {
 	if rand.IntN(tidyEvery) == 0 {
 		_, _ = s.purge(ctx)
+		_ = s.bells.sweep()
 	}
 }
 

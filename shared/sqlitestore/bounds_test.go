@@ -68,6 +68,11 @@ func TestTooMuch(t *testing.T) {
 			[]string{"c 1", "b 1", "c 2"},
 		},
 		{
+			"a clock that was set back makes no hole",
+			[]logBatch{at("", 1, 1, 1, false, 9), at("", 2, 1, 1, false, 3), at("", 3, 7, 7, false, 4)},
+			[]string{" 1", " 2"},
+		},
+		{
 			"a request that ended just now keeps everything",
 			[]logBatch{at("a", 1, 9, 9, false, 1), at("a", 10, 9, 9, true, now-minute+1), at("b", 1, 1, 1, true, now-minute)},
 			[]string{"b 1"},

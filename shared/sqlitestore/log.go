@@ -106,7 +106,8 @@ WHERE session = ?1 AND stream = ?2 AND expires > ?4 AND first >= coalesce(
 ORDER BY first LIMIT ?5`
 
 // Read returns events after a cursor; see [session.Log]. A page ends early, with
-// More, when it holds 16 MiB. A limit outside 1 to 1,000 is moved into it.
+// More, when it holds 16 MiB, and before a hole, so that the next page says that
+// there is a gap. A limit outside 1 to 1,000 is moved into it.
 func (s *Store) Read(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, limit int) (session.Page, error) {
 	if after == math.MaxInt64 {
 		return session.Page{}, nil // cursors come from clients
@@ -129,7 +130,8 @@ func (s *Store) Read(ctx context.Context, id session.ID, stream session.StreamID
 			if e.Index <= after {
 				continue
 			}
-			if len(p.Events) == limit || size >= maxBatchBytes {
+			hole := len(p.Events) > 0 && e.Index != p.Events[len(p.Events)-1].Index+1
+			if hole || len(p.Events) == limit || size >= maxBatchBytes {
 				p.More = true
 				return false, nil
 			}

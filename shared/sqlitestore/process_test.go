@@ -165,7 +165,6 @@ func crashBatch(first session.Index) session.Batch {
 }
 
 func TestAKilledWriterLeavesWholeBatchesAndAllItWasToldOf(t *testing.T) {
-	s := fresh(t)
 	for round := range 3 {
 		path := filepath.Join(t.TempDir(), fmt.Sprint(round, ".db"))
 		cmd := command(t, "write", path)
@@ -189,7 +188,7 @@ func TestAKilledWriterLeavesWholeBatchesAndAllItWasToldOf(t *testing.T) {
 			}
 		}
 		_ = cmd.Wait()
-		s = open(t, path)
+		s := open(t, path)
 		checkWhole(t, s, told)
 		put(t, s, batch("r2", 1, `1`))
 		if err := s.Close(); err != nil {

@@ -1,6 +1,7 @@
 package sqlitestore
 
 import (
+	"bytes"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -140,6 +141,50 @@ func TestReadBoundsAPageInBytes(t *testing.T) {
 		pages = append(pages, len(p.Events))
 	}
 	same(t, "events of the pages", pages, []int{16, 16, 8})
+}
+
+func TestAHoleIsNeverInsideAPage(t *testing.T) {
+	s := fresh(t)
+	gone := batch("r", 3, `3`, `4`)
+	gone.Expires = time.Now().Add(-time.Hour)
+	put(t, s, batch("r", 1, `1`, `2`), gone, batch("r", 5, `5`))
+	p := read(t, s, "r", 0)
+	same(t, "events before the hole", indexes(p), []session.Index{1, 2})
+	same(t, "More and Gap", []bool{p.More, p.Gap}, []bool{true, false})
+	p = read(t, s, "r", 2)
+	same(t, "events after the hole", indexes(p), []session.Index{5})
+	same(t, "More and Gap", []bool{p.More, p.Gap}, []bool{false, true})
+}
+
+// FuzzEvents splits its input at zero bytes into events.
+func FuzzEvents(f *testing.F) {
+	for _, seed := range []string{"", "{}", "{}\x00[]", "\x00\x00", "a\nb", "\r\x00\xff\xfe\x00\"\u2028\"", "{\"a\": 9007199254740993}"} {
+		f.Add([]byte(seed))
+	}
+	s := fresh(f)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		b := session.Batch{Session: session.NewID(), First: 7, Events: bytes.Split(data, []byte{0}), Expires: time.Now().Add(time.Hour)}
+		err := s.Append(t.Context(), b)
+		switch {
+		case bytes.ContainsRune(data, '\n'):
+			wantCode(t, "Append", err, session.Invalid)
+			return
+		case len(b.Events) > 1000:
+			wantCode(t, "Append", err, session.TooLarge)
+			return
+		case err != nil:
+			t.Fatal(err)
+		}
+		p, err := s.Read(t.Context(), b.Session, b.Stream, 6, 1000)
+		if err != nil || len(p.Events) != len(b.Events) || p.Gap || p.More {
+			t.Fatalf("%d of %d events, gap %t, more %t, error %v", len(p.Events), len(b.Events), p.Gap, p.More, err)
+		}
+		for i, e := range p.Events {
+			if !bytes.Equal(e.Raw, b.Events[i]) || e.Index != 7+session.Index(i) {
+				t.Fatalf("event %d is %q, want %q", e.Index, e.Raw, b.Events[i])
+			}
+		}
+	})
 }
 
 func TestPutPartRefusesWhatIsTooLarge(t *testing.T) {

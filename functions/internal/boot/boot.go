@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-lambda-go/lambda"
@@ -33,6 +34,7 @@ const (
 	EnvRelayURL          = "DORMOUSE_RELAY_URL"          // where runners connect, wss://... or ws://...
 	EnvConnections       = "DORMOUSE_RELAY_CONNECTIONS"  // @connections endpoint of the relay's WebSocket API
 	EnvIdle              = "DORMOUSE_IDLE"               // seconds; default for servers that set none
+	EnvHosts             = "DORMOUSE_HOSTS"              // values of Host that are served, with commas between; empty: loopback names
 	EnvRuntimeSocket     = "DORMOUSE_RUNTIME_SOCKET"     // Lambda Runtime API
 	EnvConnectionsSocket = "DORMOUSE_CONNECTIONS_SOCKET" // @connections
 	EnvFleetSocket       = "DORMOUSE_FLEET_SOCKET"       // the process fleet
@@ -43,6 +45,7 @@ type Function struct {
 	Store   session.Store
 	Catalog *catalog.Catalog
 	Relay   relay.Config
+	Hosts   []string // see front.Options.AllowedHosts
 	Log     *slog.Logger
 
 	relayURL string
@@ -75,6 +78,9 @@ func Open() (*Function, error) {
 	f := &Function{
 		Store: store, Catalog: servers, Log: log,
 		relayURL: os.Getenv(EnvRelayURL), idle: time.Duration(idle * float64(time.Second)),
+	}
+	if hosts := os.Getenv(EnvHosts); hosts != "" {
+		f.Hosts = strings.Split(hosts, ",")
 	}
 	f.Relay = relay.Config{
 		Store: store, Sealer: sealer, Log: log, Launch: f.launch,

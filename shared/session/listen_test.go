@@ -1,0 +1,184 @@
+package session_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+)
+
+// nobody is a backend for sessions whose requests are not looked at.
+type nobody struct{}
+
+func (nobody) Deliver(context.Context, session.Delivery, session.Box) (session.Tender, error) {
+	return nil, nil
+}
+
+func (nobody) Attend(context.Context, session.Session, session.StreamID) (session.Tender, error) {
+	return nil, session.NotFound
+}
+func (nobody) Answer(context.Context, session.Answer, session.Box) error { return nil }
+func (nobody) End(context.Context, session.Session, session.Box) error   { return nil }
+
+var someone = session.Caller{Server: session.Server{Name: "s"}, Tenant: "t", Principal: "p", Transport: session.HTTP}
+
+// listening is a session with three events on its common stream.
+func listening(t *testing.T) (*session.Host, *sessiontest.Memory, session.ID) {
+	t.Helper()
+	store := sessiontest.NewMemory()
+	now := time.Now()
+	s := session.Session{
+		ID: session.NewID(), Server: "s", Tenant: "t", Principal: "p", Transport: session.HTTP, State: session.Ready,
+		Pushes: true, Created: now, Used: now, Expires: now.Add(24 * time.Hour),
+	}
+	if err := store.Create(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	push(t, store, s.ID, 1, "1", "2", "3")
+	return session.NewHost(store, nobody{}, session.Limits{}), store, s.ID
+}
+
+func push(t *testing.T, store session.Store, id session.ID, first session.Index, raws ...string) {
+	t.Helper()
+	b := session.Batch{Session: id, First: first, Gen: 1, Seq: int64(first), Expires: time.Now().Add(time.Hour)}
+	for _, raw := range raws {
+		b.Events = append(b.Events, []byte(raw))
+	}
+	if err := store.Append(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// get is one GET: opened, held for a time, closed. It returns what it got and the
+// id a client would come back with.
+func get(t *testing.T, h *session.Host, id session.ID, last string, hold time.Duration) (got, cursor string) {
+	t.Helper()
+	call, err := h.Resume(t.Context(), someone, id, last)
+	if last == "" {
+		call, err = h.Listen(t.Context(), someone, id, "")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cursor = call.Cursor().String()
+	for until := time.Now().Add(hold); time.Now().Before(until); {
+		events, err := call.Next(t.Context(), until)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events {
+			got, cursor = got+string(e.Raw), call.ID(e).String()
+		}
+	}
+	return got, cursor
+}
+
+func TestAListenerGetsWhatNobodyHasReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, _, id := listening(t)
+		got, _ := get(t, h, id, "", time.Second)
+		time.Sleep(time.Minute)
+		again, cursor := get(t, h, id, "", time.Second)
+		if got != "123" || again != "123" {
+			t.Errorf("got %q, then %q without a report in between; want all both times", got, again)
+		}
+		time.Sleep(time.Minute)
+		if got, _ := get(t, h, id, cursor, time.Second); got != "" {
+			t.Errorf("got %q after all was reported", got)
+		}
+		time.Sleep(time.Minute)
+		if got, _ := get(t, h, id, "", time.Second); got != "" {
+			t.Errorf("another client got %q after all was reported", got)
+		}
+	})
+}
+
+func TestOfTwoListenersOneGetsTheEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, store, id := listening(t)
+		results := make(chan string, 2)
+		for range 2 {
+			go func() { got, _ := get(t, h, id, "", 20*time.Second); results <- got }()
+			synctest.Wait()
+		}
+		time.Sleep(5 * time.Second)
+		push(t, store, id, 4, "4")
+		if a, b := <-results, <-results; a+b != "1234" {
+			t.Errorf("got %q and %q, want 1234 and nothing", a, b)
+		}
+	})
+}
+
+func TestAShadowThatBecomesThePrimaryRepeatsNothingThatWasReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, store, id := listening(t)
+		_, cursor := get(t, h, id, "", time.Second)
+		time.Sleep(time.Minute)
+		go func() { _, _ = get(t, h, id, cursor, 20*time.Second) }() // reports 3, and is the primary
+		synctest.Wait()
+		_, shadow := get(t, h, id, "", time.Second)
+		time.Sleep(time.Minute)
+		push(t, store, id, 4, "4")
+		if got, _ := get(t, h, id, shadow, time.Second); got != "4" {
+			t.Errorf("got %q, want the new event only", got)
+		}
+	})
+}
+
+func TestAClientThatWasCutOffComesBackToItsOwnLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, store, id := listening(t)
+		_, cursor := get(t, h, id, "", time.Second) // cut after a second of 25
+		push(t, store, id, 4, "4")
+		begun := time.Now()
+		call, err := h.Resume(t.Context(), someone, id, cursor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		events, err := call.Next(t.Context(), begun.Add(time.Minute))
+		if err != nil || len(events) != 1 || time.Since(begun) > time.Second {
+			t.Errorf("after %s: %d events, %v; want one at once", time.Since(begun), len(events), err)
+		}
+	})
+}
+
+func TestThePaceOfAnIdleListenerFalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, _, id := listening(t)
+		_, cursor := get(t, h, id, "", time.Second)
+		var retries, holds []time.Duration
+		for range 8 {
+			time.Sleep(2 * time.Minute)
+			call, err := h.Resume(t.Context(), someone, id, cursor)
+			if err != nil {
+				t.Fatal(err)
+			}
+			retries, holds = append(retries, call.Retry()), append(holds, call.Hold())
+			cursor = call.Cursor().String()
+		}
+		for i := 1; i < len(retries); i++ {
+			if retries[i] < retries[i-1] || holds[i] > holds[i-1] {
+				t.Fatalf("retry %v, hold %v: not falling", retries, holds)
+			}
+		}
+		if retries[7] != time.Minute || holds[7] > time.Second {
+			t.Errorf("after eight empty polls: retry %s, hold %s", retries[7], holds[7])
+		}
+	})
+}
+
+func TestAnIDFromTheFutureHidesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, store, id := listening(t)
+		got, _ := get(t, h, id, "1000", time.Second)
+		push(t, store, id, 4, "4")
+		time.Sleep(time.Minute)
+		next, _ := get(t, h, id, "", time.Second)
+		if got != "" || next != "4" {
+			t.Errorf("got %q, then %q; want nothing, then what is new", got, next)
+		}
+	})
+}

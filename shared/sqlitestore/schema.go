@@ -1,0 +1,125 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// What PRAGMA application_id and user_version say of a file of ours.
+const (
+	applicationID = 0x646f726d // "dorm"
+	schemaVersion = 1
+)
+
+// schema: times are Unix microseconds. Records that are read whole are JSON;
+// what a client or a server wrote is a blob of its own, byte for byte, and the
+// last column, so that the others are read without it. Tables with such blobs
+// have row ids: without, the blobs would be in the tree that is searched, and the
+// tail of a stream with events of 20 KB takes nine times as long to find.
+const schema = `
+CREATE TABLE sessions (
+	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, tenant TEXT NOT NULL, expires INTEGER NOT NULL,
+	record TEXT NOT NULL, init BLOB
+);
+CREATE INDEX sessions_tenant ON sessions (tenant, id);
+CREATE INDEX sessions_expires ON sessions (expires);
+
+CREATE TABLE answers (
+	session TEXT NOT NULL, question TEXT NOT NULL, expires INTEGER NOT NULL, raw BLOB,
+	PRIMARY KEY (session, question)
+);
+CREATE INDEX answers_expires ON answers (expires);
+
+CREATE TABLE handshakes (
+	digest TEXT NOT NULL, version TEXT NOT NULL, taken TEXT NOT NULL, result BLOB,
+	PRIMARY KEY (digest, version)
+);
+
+-- A row is a batch: n events from index first on, joined by line feeds in data.
+-- It can be read until expires and is deleted after purge.
+CREATE TABLE events (
+	session TEXT NOT NULL, stream TEXT NOT NULL, first INTEGER NOT NULL, n INTEGER NOT NULL,
+	gen INTEGER NOT NULL, seq INTEGER NOT NULL, final INTEGER NOT NULL, bytes INTEGER NOT NULL,
+	written INTEGER NOT NULL, expires INTEGER NOT NULL, purge INTEGER NOT NULL,
+	hash BLOB NOT NULL, data BLOB NOT NULL,
+	PRIMARY KEY (session, stream, first)
+);
+CREATE INDEX events_purge ON events (purge);
+
+CREATE TABLE boxes (
+	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, state TEXT NOT NULL, record TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX boxes_due ON boxes (id) WHERE state <> '';
+
+CREATE TABLE items (
+	box TEXT NOT NULL, id TEXT NOT NULL, state TEXT NOT NULL, gen INTEGER NOT NULL,
+	record TEXT NOT NULL, raw BLOB,
+	PRIMARY KEY (box, id)
+);
+
+CREATE TABLE parts (
+	box TEXT NOT NULL, frame TEXT NOT NULL, n INTEGER NOT NULL, expires INTEGER NOT NULL, data BLOB,
+	PRIMARY KEY (box, frame, n)
+);
+CREATE INDEX parts_expires ON parts (expires);
+`
+
+// migrate sees that the file has our schema. Turning a new file into WAL mode
+// fails at once while another process does the same, whatever the busy timeout.
+func (s *Store) migrate(ctx context.Context) error {
+	deadline := time.Now().Add(busyTimeout)
+	for {
+		version, err := s.version(ctx, s.db)
+		if err == nil && version == 0 {
+			err = s.create(ctx)
+		}
+		if !isBusy(err) || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// version is the file's schema version, 0 for a new file.
+func (s *Store) version(ctx context.Context, q querier) (int, error) {
+	var application, version, tables int
+	err := q.QueryRowContext(ctx, `SELECT (SELECT application_id FROM pragma_application_id),
+		(SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)`).Scan(&application, &version, &tables)
+	switch {
+	case isNoDatabase(err), err == nil && application != applicationID && (tables > 0 || version != 0):
+		return 0, session.Errorf(session.Invalid, "%s is not a session store; name another file", s.path).Because(err)
+	case err != nil:
+		return 0, failed(err)
+	case version > schemaVersion:
+		return 0, session.Errorf(session.Invalid, "%s was written by a newer version (schema %d, this one knows %d); update dormouse or name another file",
+			s.path, version, schemaVersion)
+	}
+	return version, nil
+}
+
+func (s *Store) create(ctx context.Context) error {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return failed(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	// Another process may have been quicker.
+	if version, err := s.version(ctx, tx); err != nil || version != 0 {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, schema+fmt.Sprintf("PRAGMA application_id=%d; PRAGMA user_version=%d;", applicationID, schemaVersion)); err != nil {
+		return failed(err)
+	}
+	if err := tx.Commit(); err != nil {
+		return failed(err)
+	}
+	return nil
+}
