@@ -298,8 +298,17 @@ func (h *Host) answer(ctx context.Context, s Session, box Box, m wire.Message) e
 	}
 	a := Answer{Session: s.ID, Question: question, Raw: m.Raw, Expires: time.Now().Add(h.limits.EventAge)}
 	first, err := h.store.PutAnswer(ctx, a)
-	if err != nil || !first {
+	if err != nil {
 		return err
+	}
+	if !first {
+		// A repeat, or a put whose answer was lost: then the box may not have heard of
+		// it. It hears the one that counts, which it ignores if it has had it.
+		kept, err := h.store.Answers(ctx, s.ID, []string{question})
+		if err != nil || len(kept) == 0 {
+			return err
+		}
+		a = kept[0]
 	}
 	return h.backend.Answer(ctx, a, box)
 }
