@@ -45,7 +45,8 @@ type Recorder struct {
 }
 
 // NewRecorder returns a recorder that calls each printer with each event, one after
-// another and in order. Printers must not block and must not call the recorder.
+// another and in order. Printers must not block, and must call neither the recorder
+// nor what records.
 func NewRecorder(printers ...func(Event)) *Recorder {
 	return &Recorder{running: map[int]bool{}, printers: printers}
 }

@@ -11,11 +11,15 @@ import (
 )
 
 // function is one function of a pool: its processes and the invocations that wait
-// for one. An invocation goes this way, and each arrow is taken at most once:
+// for one. An invocation goes this way:
 //
-//	place ──▶ waiting ──▶ assigned ──▶ delivered ──▶ completed
-//	  └──── a poll is idle ──▲  │
-//	             ▲──────────────┘ the process died before it was delivered
+//	submit ──▶ waiting ──▶ assigned ──▶ delivered ──▶ answering ──▶ completed
+//	   │           ▲          │  ▲
+//	   │           └──────────┘  │ its process died before it was delivered
+//	   └── a poll is idle ───────┘
+//
+// It is delivered once at most: what a process may have read is never given to
+// another one.
 //
 // A process is free when one of its polls (requests for the next invocation) is
 // idle. A poll is "coming" from the start of its process, and from the end of an

@@ -30,7 +30,7 @@ const (
 	maxOutputLine = 64 << 10
 	// outputRest is how long the output of a dead process is still read when a
 	// descendant that left its process group holds the pipe open.
-	outputRest = 100 * time.Millisecond
+	outputRest = time.Second
 )
 
 // instance is one process of a function, from the decision to start it until
@@ -364,8 +364,14 @@ func (o *output) finish() {
 	if o == nil {
 		return
 	}
-	_ = o.from.SetReadDeadline(time.Now().Add(outputRest))
-	<-o.done
+	patience := time.NewTimer(outputRest)
+	defer patience.Stop()
+	select {
+	case <-o.done:
+	case <-patience.C:
+		_ = o.from.SetReadDeadline(time.Now())
+		<-o.done
+	}
 	_ = o.from.Close()
 }
 

@@ -10,8 +10,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -31,6 +33,10 @@ var build struct {
 }
 
 func TestMain(m *testing.M) {
+	if arg := os.Getenv(emulatorEnv); arg != "" {
+		fmt.Fprintln(os.Stderr, emulate(arg))
+		os.Exit(1)
+	}
 	dir, err := os.MkdirTemp("", "echofn")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -323,4 +329,31 @@ func pidsOf(list []InstanceStatus) []int {
 	}
 	slices.Sort(pids)
 	return pids
+}
+
+// emulatorEnv makes the test program an emulator with one busy function, whose
+// process id it prints: "socket:program".
+const emulatorEnv = "LOCAL_TEST_EMULATOR"
+
+func emulate(arg string) error {
+	socket, program, _ := strings.Cut(arg, ":")
+	pool, err := NewPool(PoolConfig{Socket: socket, Functions: []FunctionConfig{{Name: "echo", Path: program, Timeout: patience}}})
+	if err != nil {
+		return err
+	}
+	inv, err := pool.Invoke(context.Background(), "echo", []byte(`{"queryStringParameters":{"mode":"echo"}}`))
+	if err != nil {
+		return err
+	}
+	pid := finish(inv).headers["X-Pid"]
+	go func() {
+		_, _ = pool.Invoke(context.Background(), "echo", []byte(`{"queryStringParameters":{"mode":"slow"}}`))
+	}()
+	for pool.Status()[0].Invoked < 2 {
+		runtime.Gosched()
+	}
+	if _, err := os.Stdout.WriteString(pid + "\n"); err != nil {
+		return err
+	}
+	select {}
 }

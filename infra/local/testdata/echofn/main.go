@@ -30,6 +30,16 @@ func main() {
 	http.DefaultTransport.(*http.Transport).DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return dialer.DialContext(ctx, "unix", os.Getenv("DORMOUSE_RUNTIME_SOCKET"))
 	}
+	var options []lambda.Option
+	switch os.Getenv("ECHO_TERM") {
+	case "ignore":
+		signal.Ignore(syscall.SIGTERM)
+	case "handle":
+		options = append(options, lambda.WithEnableSIGTERM(func() {
+			fmt.Println("told to end")
+			os.Exit(0)
+		}))
+	}
 	switch os.Getenv("ECHO_INIT") {
 	case "exit":
 		os.Exit(7)
@@ -41,16 +51,6 @@ func main() {
 	case "report-stay":
 		reportInit()
 		select {}
-	}
-	var options []lambda.Option
-	switch os.Getenv("ECHO_TERM") {
-	case "ignore":
-		signal.Ignore(syscall.SIGTERM)
-	case "handle":
-		options = append(options, lambda.WithEnableSIGTERM(func() {
-			fmt.Println("told to end")
-			os.Exit(0)
-		}))
 	}
 	lambda.StartWithOptions(handle, options...)
 }
@@ -79,13 +79,20 @@ func handle(ctx context.Context, e events.APIGatewayProxyRequest) (any, error) {
 		fmt.Println("to stdout")
 		fmt.Fprint(os.Stderr, "to stderr\n"+strings.Repeat("x", 100_000)+"\n")
 		return ok(nil), nil
-	case "child":
+	case "child", "daemon":
 		child := exec.Command("sleep", "1000")
+		if q["mode"] == "daemon" {
+			child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+			child.Stdout = os.Stdout
+		}
 		if err := child.Start(); err != nil {
 			return nil, err
 		}
 		return ok([]byte(strconv.Itoa(child.Process.Pid))), nil
 	case "crash":
+		for range 1000 {
+			fmt.Fprintln(os.Stderr, "last words")
+		}
 		os.Exit(3)
 	case "panic":
 		panic("no way on")
