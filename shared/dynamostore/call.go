@@ -1,0 +1,315 @@
+package dynamostore
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/middleware"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// ask sends one request, again and again if need be, for as long as the store is
+// patient.
+func ask[In, Out any](ctx context.Context, s *Store, call func(context.Context, *In, ...func(*dynamodb.Options)) (*Out, error), in *In) (*Out, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.options.Patience)
+	defer cancel()
+	until, _ := ctx.Deadline()
+	return call(ctx, in, func(o *dynamodb.Options) {
+		o.Retryer = retryer{until}
+		o.APIOptions = append(o.APIOptions, s.limitAttempts)
+	})
+}
+
+// retryer repeats everything that may go better the next time, with full jitter,
+// until there is no time for another attempt. The error is then the last one.
+type retryer struct{ until time.Time }
+
+func (retryer) IsErrorRetryable(err error) bool {
+	var unread *smithy.DeserializationError
+	var slow *slowAttemptError
+	if errors.As(err, &slow) || errors.As(err, &unread) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return true
+	}
+	return retry.IsErrorRetryables(retry.DefaultRetryables).IsErrorRetryable(err) == aws.TrueTernary
+}
+
+func (retryer) MaxAttempts() int { return math.MaxInt32 }
+
+func (r retryer) RetryDelay(attempt int, err error) (time.Duration, error) {
+	delay := pause(attempt)
+	if time.Until(r.until) <= delay {
+		return 0, err
+	}
+	return delay, nil
+}
+
+func (retryer) GetRetryToken(context.Context, error) (func(error) error, error) {
+	return func(error) error { return nil }, nil
+}
+
+func (retryer) GetInitialToken() func(error) error { return func(error) error { return nil } }
+
+// pause is how long to wait after an attempt that failed: at most 50 ms after the
+// first, twice that after each further one, never more than a second.
+func pause(attempt int) time.Duration {
+	return rand.N(min(50*time.Millisecond<<min(max(attempt-1, 0), 5), time.Second))
+}
+
+// slowAttemptError is an attempt that was given up so that another can be made.
+type slowAttemptError struct{ cause error }
+
+func (e *slowAttemptError) Error() string { return "no answer in time: " + e.cause.Error() }
+func (e *slowAttemptError) Unwrap() error { return e.cause }
+
+// limitAttempts bounds the time of each attempt: a connection that died while the
+// function was frozen may never say so.
+func (s *Store) limitAttempts(stack *middleware.Stack) error {
+	return stack.Finalize.Insert(middleware.FinalizeMiddlewareFunc("LimitAttempt",
+		func(ctx context.Context, in middleware.FinalizeInput, next middleware.FinalizeHandler) (middleware.FinalizeOutput, middleware.Metadata, error) {
+			attempt, cancel := context.WithTimeout(ctx, s.options.Patience/3)
+			defer cancel()
+			out, metadata, err := next.HandleFinalize(attempt, in)
+			if err != nil && attempt.Err() != nil && ctx.Err() == nil {
+				err = &slowAttemptError{err}
+			}
+			return out, metadata, err
+		}), "Retry", middleware.After)
+}
+
+func units(consumed ...types.ConsumedCapacity) (sum float64) {
+	for _, c := range consumed {
+		sum += aws.ToFloat64(c.CapacityUnits)
+	}
+	return sum
+}
+
+func unitsOf(c *types.ConsumedCapacity) float64 {
+	if c == nil {
+		return 0
+	}
+	return units(*c)
+}
+
+// get reads one row, nil if it is not there.
+func (s *Store) get(ctx context.Context, pk, sk string) (row, error) {
+	out, err := ask(ctx, s, s.client.GetItem, &dynamodb.GetItemInput{
+		TableName: &s.table, Key: key(pk, sk), ConsistentRead: aws.Bool(true), ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
+	})
+	if err != nil {
+		s.count("GetItem", 0, 0)
+		return nil, s.failed(err)
+	}
+	s.count("GetItem", unitsOf(out.ConsumedCapacity), 0)
+	if len(out.Item) == 0 {
+		return nil, nil
+	}
+	return out.Item, nil
+}
+
+// put writes a row if the condition ("" for none) holds for what is stored under
+// its key. With a condition it returns what was stored before if it was written,
+// and what is in the way if not; nil if there is nothing.
+//
+// Each put has a nonce: a refusal by one's own row is a repeat of an attempt whose
+// answer was lost, and so was written.
+func (s *Store) put(ctx context.Context, r row, condition string, values row) (old row, written bool, err error) {
+	nonce := session.NewNonce()
+	r["o"] = str(nonce)
+	in := &dynamodb.PutItemInput{
+		TableName: &s.table, Item: r, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
+	}
+	if condition != "" {
+		in.ConditionExpression = &condition
+		in.ReturnValues = types.ReturnValueAllOld
+		in.ReturnValuesOnConditionCheckFailure = types.ReturnValuesOnConditionCheckFailureAllOld
+	}
+	if len(values) > 0 {
+		in.ExpressionAttributeValues = values
+	}
+	out, err := ask(ctx, s, s.client.PutItem, in)
+	if err != nil {
+		s.count("PutItem", 0, 0)
+		stored, isRefused := refused(err)
+		switch {
+		case !isRefused:
+			return nil, false, s.failed(err)
+		case stored.str("o") == nonce:
+			return nil, true, nil
+		}
+		return stored, false, nil
+	}
+	s.count("PutItem", 0, unitsOf(out.ConsumedCapacity))
+	if len(out.Attributes) == 0 {
+		return nil, true, nil
+	}
+	return out.Attributes, true, nil
+}
+
+// update changes a row if its condition holds. It returns the row as it is now if
+// it was changed, and what is in the way if not; nil if there is nothing.
+func (s *Store) update(ctx context.Context, k row, expression, condition string, values row) (now row, changed bool, err error) {
+	out, err := ask(ctx, s, s.client.UpdateItem, &dynamodb.UpdateItemInput{
+		TableName: &s.table, Key: k, UpdateExpression: &expression, ConditionExpression: &condition, ExpressionAttributeValues: values,
+		ReturnValues:                        types.ReturnValueAllNew,
+		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
+		ReturnConsumedCapacity:              types.ReturnConsumedCapacityTotal,
+	})
+	if err != nil {
+		s.count("UpdateItem", 0, 0)
+		if stored, isRefused := refused(err); isRefused {
+			return stored, false, nil
+		}
+		return nil, false, s.failed(err)
+	}
+	s.count("UpdateItem", 0, unitsOf(out.ConsumedCapacity))
+	return out.Attributes, true, nil
+}
+
+// span is a range of sort keys, both ends included.
+type span struct {
+	pk, from, to string
+	backwards    bool
+	limit        int    // rows of the first request; further ones ask for up to 100
+	fields       string // the attributes to return, "" for all
+	as           string // what to count it as; "" for what it is
+}
+
+// query calls each for every row of a span, until it returns false.
+func (s *Store) query(ctx context.Context, sp span, each func(row) (more bool, err error)) error {
+	in := &dynamodb.QueryInput{
+		TableName: &s.table, ConsistentRead: aws.Bool(true), ScanIndexForward: aws.Bool(!sp.backwards),
+		KeyConditionExpression:    aws.String("PK = :pk AND SK BETWEEN :from AND :to"),
+		ExpressionAttributeValues: row{":pk": str(sp.pk), ":from": str(sp.from), ":to": str(sp.to)},
+		ReturnConsumedCapacity:    types.ReturnConsumedCapacityTotal,
+	}
+	if sp.fields != "" {
+		in.ProjectionExpression = &sp.fields
+	}
+	as := sp.as
+	if as == "" {
+		as = "Query"
+	}
+	for limit := sp.limit; ; limit = max(limit, 100) {
+		if sp.limit > 0 {
+			in.Limit = aws.Int32(int32(limit))
+		}
+		out, err := ask(ctx, s, s.client.Query, in)
+		if err != nil {
+			s.count(as, 0, 0)
+			return s.failed(err)
+		}
+		s.count(as, unitsOf(out.ConsumedCapacity), 0)
+		for _, it := range out.Items {
+			if more, err := each(it); err != nil || !more {
+				return err
+			}
+		}
+		if in.ExclusiveStartKey = out.LastEvaluatedKey; len(in.ExclusiveStartKey) == 0 {
+			return nil
+		}
+	}
+}
+
+// maxGet is how many rows one request reads.
+const maxGet = 100
+
+// getMany reads rows, in no order, in one request for each hundred. Those that
+// are not there are left out. No key may be given twice.
+func (s *Store) getMany(ctx context.Context, keys []row) ([]row, error) {
+	var rows []row
+	var left []map[string]types.AttributeValue
+	var p progress
+	for len(keys) > 0 || len(left) > 0 {
+		for ; len(left) < maxGet && len(keys) > 0; keys = keys[1:] {
+			left = append(left, keys[0])
+		}
+		out, err := ask(ctx, s, s.client.BatchGetItem, &dynamodb.BatchGetItemInput{
+			RequestItems:           map[string]types.KeysAndAttributes{s.table: {Keys: left, ConsistentRead: aws.Bool(true)}},
+			ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
+		})
+		if err != nil {
+			s.count("BatchGetItem", 0, 0)
+			return nil, s.failed(err)
+		}
+		s.count("BatchGetItem", units(out.ConsumedCapacity...), 0)
+		for _, it := range out.Responses[s.table] {
+			rows = append(rows, it)
+		}
+		asked := len(left)
+		left = out.UnprocessedKeys[s.table].Keys
+		if err := p.rest(ctx, s, len(left), asked); err != nil {
+			return nil, err
+		}
+	}
+	return rows, nil
+}
+
+// maxWrite is how many rows one request writes.
+const maxWrite = 25
+
+// writeMany puts and deletes rows, 25 a request.
+func (s *Store) writeMany(ctx context.Context, writes []types.WriteRequest) error {
+	var left []types.WriteRequest
+	var p progress
+	for len(writes) > 0 || len(left) > 0 {
+		n := min(maxWrite-len(left), len(writes))
+		left, writes = append(left, writes[:n]...), writes[n:]
+		out, err := ask(ctx, s, s.client.BatchWriteItem, &dynamodb.BatchWriteItemInput{
+			RequestItems:           map[string][]types.WriteRequest{s.table: left},
+			ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
+		})
+		if err != nil {
+			s.count("BatchWriteItem", 0, 0)
+			return s.failed(err)
+		}
+		s.count("BatchWriteItem", 0, units(out.ConsumedCapacity...))
+		asked := len(left)
+		left = out.UnprocessedItems[s.table]
+		if err := p.rest(ctx, s, len(left), asked); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// progress sees to it that what DynamoDB leaves undone is asked for again, at a
+// falling pace, and that this ends.
+type progress struct {
+	idle  int       // how often in a row nothing was done at all
+	since time.Time // when it was done last
+}
+
+// rest waits if nothing was done of what was asked for. Unavailable when that has
+// been so for as long as the store is patient.
+func (p *progress) rest(ctx context.Context, s *Store, left, asked int) error {
+	now := time.Now()
+	if left < asked || p.since.IsZero() {
+		p.idle, p.since = 0, now
+	}
+	if left < asked {
+		return nil
+	}
+	p.idle++
+	delay := pause(p.idle)
+	if now.Add(delay).Sub(p.since) > s.options.Patience {
+		return session.Errorf(session.Unavailable, "the session store is busy; try again")
+	}
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return s.failed(ctx.Err())
+	}
+}

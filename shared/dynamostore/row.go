@@ -1,0 +1,150 @@
+package dynamostore
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// row is an item of the table, or the values of an expression.
+type row map[string]types.AttributeValue
+
+func str[S ~string](v S) types.AttributeValue { return &types.AttributeValueMemberS{Value: string(v)} }
+
+func num[N ~int | ~int64](v N) types.AttributeValue {
+	return &types.AttributeValueMemberN{Value: strconv.FormatInt(int64(v), 10)}
+}
+
+func bin(v []byte) types.AttributeValue { return &types.AttributeValueMemberB{Value: v} }
+
+// str returns a string, "" if there is none.
+func (r row) str(name string) string {
+	if v, ok := r[name].(*types.AttributeValueMemberS); ok {
+		return v.Value
+	}
+	return ""
+}
+
+// num returns a number, 0 if there is none.
+func (r row) num(name string) int64 {
+	v, ok := r[name].(*types.AttributeValueMemberN)
+	if !ok {
+		return 0
+	}
+	n, err := strconv.ParseInt(v.Value, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// bin returns bytes, nil if there are none.
+func (r row) bin(name string) []byte {
+	if v, ok := r[name].(*types.AttributeValueMemberB); ok {
+		return v.Value
+	}
+	return nil
+}
+
+func (r row) flag(name string) bool {
+	v, ok := r[name].(*types.AttributeValueMemberBOOL)
+	return ok && v.Value
+}
+
+// expire sets when the row cannot be read any more, and that it is deleted later
+// than that by keep. The zero time is never.
+func (r row) expire(at time.Time, keep time.Duration) {
+	if at.IsZero() {
+		return
+	}
+	r["u"] = num(at.UnixMicro())
+	r["x"] = num(at.Add(keep).Unix() + 1)
+}
+
+// expires is when the row expires, zero for never.
+func (r row) expires() time.Time {
+	if _, ok := r["u"]; !ok {
+		return time.Time{}
+	}
+	return time.UnixMicro(r.num("u"))
+}
+
+// alive says that the row is there and has not expired.
+func (r row) alive(now time.Time) bool {
+	return r != nil && (r["u"] == nil || r.num("u") > now.UnixMicro())
+}
+
+// record sets the JSON of a record. What JSON cannot hold is the caller's mistake.
+func (r row) record(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return session.Errorf(session.Invalid, "the record cannot be stored; see that its times are in the years 0 to 9999").Because(err)
+	}
+	r["j"] = str(string(b))
+	return nil
+}
+
+// into decodes the record.
+func (r row) into(v any) error { return json.Unmarshal([]byte(r.str("j")), v) }
+
+// key is a primary key.
+func key(pk, sk string) row { return row{"PK": str(pk), "SK": str(sk)} }
+
+// maxKey bounds what a client can make us ask for: DynamoDB takes 2,048 bytes for
+// PK and 1,024 for SK and calls anything longer invalid.
+const maxKey = 900
+
+func sessionKey(id session.ID) string { return "S#" + string(id) }
+
+func boxKey(id session.BoxID) string { return "B#" + string(id) }
+
+func itemKey(id session.StreamID) string { return "q#" + string(id) }
+
+// digits is how many an index has in a key, so that keys sort as numbers.
+const digits = 19
+
+func eventKey(stream session.StreamID, first session.Index) string {
+	n := strconv.FormatInt(int64(first), 10)
+	return streamKey(stream) + strings.Repeat("0", digits-len(n)) + n
+}
+
+// streamKey is how the keys of a stream's batches begin.
+func streamKey(stream session.StreamID) string {
+	if stream == session.Common {
+		stream = "-"
+	}
+	return "e#" + string(stream) + "#"
+}
+
+// streamOf is the stream of a batch.
+func streamOf(r row) session.StreamID {
+	sk := r.str("SK")
+	stream := sk[len("e#") : len(sk)-digits-len("#")]
+	if stream == "-" {
+		return session.Common
+	}
+	return session.StreamID(stream)
+}
+
+// firstOf and lastOf are the indexes of the first and the last event of a batch.
+func firstOf(r row) session.Index {
+	sk := r.str("SK")
+	n, err := strconv.ParseInt(sk[len(sk)-digits:], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return session.Index(n)
+}
+
+func lastOf(r row) session.Index { return firstOf(r) + session.Index(r.num("n")) - 1 }
+
+// lastKey is behind all batches of a stream.
+func lastKey(stream session.StreamID) string { return streamKey(stream) + strings.Repeat("9", digits) }
+
+// compare orders rows by an attribute.
+func compare(a, b row, name string) int { return strings.Compare(a.str(name), b.str(name)) }

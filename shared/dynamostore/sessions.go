@@ -1,0 +1,302 @@
+package dynamostore
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"slices"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// sessionRow is a session as it is stored. Init is kept apart: encoding/json would
+// rewrite it.
+func sessionRow(x session.Session) (row, error) {
+	r := key(sessionKey(x.ID), "m")
+	r["r"], r["T"] = num(x.Rev), tenantKey(x.Tenant)
+	r.expire(x.Expires, 0)
+	params := x.Init
+	if x.Init = nil; params != nil {
+		r["i"] = bin(params)
+	}
+	if err := r.record(x); err != nil {
+		return nil, err
+	}
+	return r, checkInline("the session with its initialize parameters", len(params), len(r.str("j")))
+}
+
+func tenantKey(tenant string) types.AttributeValue { return str("T#" + tenant) }
+
+func sessionOf(r row) (session.Session, error) {
+	var x session.Session
+	if err := r.into(&x); err != nil {
+		return session.Session{}, err
+	}
+	x.Rev, x.Init = r.num("r"), r.bin("i")
+	return x, nil
+}
+
+// isFree holds for a key under which nothing is that has not expired.
+const isFree = "attribute_not_exists(PK) OR u <= :now"
+
+func nowValue() row { return row{":now": num(time.Now().UnixMicro())} }
+
+// Create stores a new session; see [session.Sessions]. TooLarge if its record with
+// the initialize parameters is over 350 KiB.
+func (s *Store) Create(ctx context.Context, x session.Session) error {
+	x.Rev = 1
+	r, err := sessionRow(x)
+	if err != nil {
+		return err
+	}
+	_, written, err := s.put(ctx, r, isFree, nowValue())
+	if err == nil && !written {
+		err = session.Errorf(session.Conflict, "there is a session with this id already")
+	}
+	return err
+}
+
+// Load reads a session and a box; see [session.Sessions].
+func (s *Store) Load(ctx context.Context, id session.ID, boxID session.BoxID) (session.Session, session.Box, error) {
+	box := session.Box{ID: boxID}
+	var keys []row
+	if len(id) <= maxKey { // it comes from a client
+		keys = append(keys, key(sessionKey(id), "m"))
+	}
+	if boxID != "" {
+		keys = append(keys, key(boxKey(boxID), "m"))
+	}
+	rows, err := s.getMany(ctx, keys)
+	if err != nil {
+		return session.Session{}, session.Box{}, err
+	}
+	var found row
+	for _, r := range rows {
+		if r.str("PK") == sessionKey(id) {
+			found = r
+		} else if box, err = boxOf(r); err != nil {
+			return session.Session{}, session.Box{}, s.failed(err)
+		}
+	}
+	if !found.alive(time.Now()) {
+		return session.Session{}, box, session.Errorf(session.NotFound, "there is no such session, or it has expired")
+	}
+	x, err := sessionOf(found)
+	if err != nil {
+		return session.Session{}, session.Box{}, s.failed(err)
+	}
+	return x, box, nil
+}
+
+// Save replaces a session; see [session.Sessions]. TooLarge as Create.
+func (s *Store) Save(ctx context.Context, x session.Session) error {
+	rev := x.Rev
+	x.Rev++
+	r, err := sessionRow(x)
+	if err != nil {
+		return err
+	}
+	values := nowValue()
+	values[":rev"] = num(rev)
+	old, written, err := s.put(ctx, r, "r = :rev AND (attribute_not_exists(u) OR u > :now)", values)
+	switch {
+	case err != nil:
+		return err
+	case written:
+		s.prolong(ctx, x, old)
+		return nil
+	case !old.alive(time.Now()):
+		return session.Errorf(session.NotFound, "there is no such session, or it has expired")
+	}
+	return session.Errorf(session.Conflict, "the session has been changed since it was read; read it again")
+}
+
+// List returns sessions; see [session.Sessions]. What was created a moment ago may
+// be missing. Without a tenant it reads the whole index of sessions, about a read
+// unit for each 80 of them: that is for operators, not for requests.
+func (s *Store) List(ctx context.Context, tenant string, after session.ID, limit int) ([]session.Session, error) {
+	var list []session.Session
+	for len(list) < limit {
+		keys, err := s.sessionKeys(ctx, tenant, sessionKey(after), limit-len(list))
+		if err != nil || len(keys) == 0 {
+			return list, err
+		}
+		var asked []row
+		for _, k := range keys {
+			asked = append(asked, key(k, "m"))
+		}
+		rows, err := s.getMany(ctx, asked)
+		if err != nil {
+			return nil, err
+		}
+		slices.SortFunc(rows, func(a, b row) int { return compare(a, b, "PK") })
+		for _, r := range rows {
+			if !r.alive(time.Now()) {
+				continue
+			}
+			x, err := sessionOf(r)
+			if err != nil {
+				return nil, s.failed(err)
+			}
+			list = append(list, x)
+		}
+		after = session.ID(keys[len(keys)-1][len(sessionKey("")):])
+	}
+	return list, nil
+}
+
+// sessionKeys returns the first keys of sessions behind one, in order.
+func (s *Store) sessionKeys(ctx context.Context, tenant, after string, limit int) ([]string, error) {
+	var keys []string
+	now := time.Now()
+	collect := func(r row) bool {
+		if k := r.str("PK"); k > after && r.alive(now) {
+			keys = append(keys, k)
+		}
+		return tenant == "" || len(keys) < limit
+	}
+	var err error
+	if tenant == "" {
+		err = s.scanIndex(ctx, tenantIndex, collect)
+	} else {
+		err = s.queryTenant(ctx, tenant, after, limit, collect)
+	}
+	slices.Sort(keys)
+	return keys[:min(len(keys), limit)], err
+}
+
+func (s *Store) queryTenant(ctx context.Context, tenant, after string, limit int, each func(row) bool) error {
+	in := &dynamodb.QueryInput{
+		TableName: &s.table, IndexName: aws.String(tenantIndex), Limit: aws.Int32(int32(min(limit, 1000))),
+		KeyConditionExpression:    aws.String("T = :tenant AND PK > :after"),
+		ExpressionAttributeValues: row{":tenant": tenantKey(tenant), ":after": str(after)},
+		ReturnConsumedCapacity:    types.ReturnConsumedCapacityTotal,
+	}
+	for {
+		out, err := ask(ctx, s, s.client.Query, in)
+		if err != nil {
+			s.count("Query", 0, 0)
+			return s.failed(err)
+		}
+		s.count("Query", unitsOf(out.ConsumedCapacity), 0)
+		for _, r := range out.Items {
+			if !each(r) {
+				return nil
+			}
+		}
+		if in.ExclusiveStartKey = out.LastEvaluatedKey; len(in.ExclusiveStartKey) == 0 {
+			return nil
+		}
+	}
+}
+
+// questionKey is made so that a client cannot make it too long.
+func questionKey(question string) string {
+	if len(question) > maxKey {
+		sum := sha256.Sum256([]byte(question))
+		question = "#" + base32.HexEncoding.EncodeToString(sum[:])
+	}
+	return "p#" + question
+}
+
+// PutAnswer keeps an answer; see [session.Sessions].
+func (s *Store) PutAnswer(ctx context.Context, a session.Answer) (first bool, err error) {
+	r := key(sessionKey(a.Session), questionKey(a.Question))
+	r.expire(a.Expires, 0)
+	if err := s.spill(ctx, r, a.Raw, outlive(a.Expires)); err != nil {
+		return false, err
+	}
+	_, first, err = s.put(ctx, r, isFree, nowValue())
+	return first, err
+}
+
+// outlive is when the parts of a row that expires are deleted.
+func outlive(expires time.Time) time.Time {
+	if expires.IsZero() {
+		return expires
+	}
+	return expires.Add(24 * time.Hour)
+}
+
+// Answers returns what was answered; see [session.Sessions].
+func (s *Store) Answers(ctx context.Context, id session.ID, questions []string) ([]session.Answer, error) {
+	var keys []row
+	asked := map[string]bool{}
+	for _, q := range questions {
+		if k := questionKey(q); !asked[k] {
+			asked[k] = true
+			keys = append(keys, key(sessionKey(id), k))
+		}
+	}
+	rows, err := s.getMany(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]row{}
+	for _, r := range rows {
+		found[r.str("SK")] = r
+	}
+	var answers []session.Answer
+	for _, q := range questions {
+		r := found[questionKey(q)]
+		if !r.alive(time.Now()) {
+			continue
+		}
+		raw, err := s.raw(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		answers = append(answers, session.Answer{Session: id, Question: q, Raw: raw, Expires: r.expires()})
+	}
+	return answers, nil
+}
+
+// raw is the data of a row that must have its parts.
+func (s *Store) raw(ctx context.Context, r row) ([]byte, error) {
+	raw, ok, err := s.data(ctx, r)
+	if err == nil && !ok && r["k"] != nil {
+		err = session.Errorf(session.NotFound, "the message was deleted while it was read")
+	}
+	return raw, err
+}
+
+func handshakeKey(digest, version string) row { return key("H#"+digest, "v#"+version) }
+
+// SaveHandshake writes a handshake record; see [session.Sessions]. TooLarge if the
+// result is over 350 KiB.
+func (s *Store) SaveHandshake(ctx context.Context, h session.Handshake) error {
+	r := handshakeKey(h.Digest, h.Version)
+	if err := r.record(h.Taken); err != nil {
+		return err
+	}
+	if h.Result != nil {
+		r["d"] = bin(h.Result)
+	}
+	if err := checkInline("the handshake record", len(h.Result)); err != nil {
+		return err
+	}
+	_, _, err := s.put(ctx, r, "", nil)
+	return err
+}
+
+// Handshake reads a handshake record; see [session.Sessions].
+func (s *Store) Handshake(ctx context.Context, digest, version string) (session.Handshake, error) {
+	k := handshakeKey(digest, version)
+	r, err := s.get(ctx, k.str("PK"), k.str("SK"))
+	if err != nil {
+		return session.Handshake{}, err
+	}
+	if r == nil {
+		return session.Handshake{}, session.Errorf(session.NotFound, "there is no handshake record of this server for version %q", version)
+	}
+	h := session.Handshake{Digest: digest, Version: version, Result: r.bin("d")}
+	if err := r.into(&h.Taken); err != nil {
+		return session.Handshake{}, s.failed(err)
+	}
+	return h, nil
+}
