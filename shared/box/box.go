@@ -24,8 +24,8 @@ type Deliver struct {
 
 	// Init, Level and Subscriptions are what a process must be told that is started
 	// for this session now or later: the params of the client's own initialize (nil:
-	// those of a client without capabilities), the last log level set ("": none), and
-	// the URIs it has subscribed to.
+	// of one that was delivered, or else those of a client without capabilities), the
+	// last log level set ("": none), and the URIs it has subscribed to.
 	Init          json.RawMessage
 	Level         string
 	Subscriptions []string
@@ -152,7 +152,7 @@ func (b *Box) Deliver(d Deliver) {
 		b.log.Warn("delivery twice, dropped", "server", b.server.Name, "session", s.id, "stream", d.ID)
 		return
 	}
-	s.note(d)
+	s.note(d, msgs)
 	st := &stream{id: d.ID, ticket: d.Ticket, came: b.used}
 	if err != nil {
 		s.event(st, invalid(msgs, err), true)

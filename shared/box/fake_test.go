@@ -22,6 +22,12 @@ import (
 // stdio server that behaves as its value says.
 const behaviour = "FAKE_SERVER"
 
+// gate names the file that a server waits for.
+const gate = "FAKE_GATE"
+
+// coverage names a directory for what a binary with coverage writes.
+const coverage = "GOCOVERDIR"
+
 // exitAtOnce keeps a binary with the race detector from sleeping for a second when
 // it exits, which would be taken for a server that does not want to.
 const exitAtOnce = "GORACE"
@@ -58,6 +64,8 @@ func (f *fake) serve() {
 		os.Exit(1)
 	case "silent":
 		block()
+	case "runner": // has a box with a server that does not notice when its stdin ends
+		runner()
 	case "deaf to sigterm":
 		signal.Ignore(syscall.SIGTERM)
 	case "noisy":
@@ -84,7 +92,28 @@ func (f *fake) serve() {
 	}
 }
 
-func block() { select {} }
+// block never returns. Without another goroutine a select would be a deadlock.
+func block() {
+	for {
+		time.Sleep(time.Hour)
+	}
+}
+
+// runner says the pid of its server and never ends by itself.
+func runner() {
+	me, err := os.Executable()
+	if err != nil {
+		os.Exit(96)
+	}
+	k := newRecorder()
+	b := New(Server{Name: "fake", Command: me, Env: map[string]string{behaviour: "silent"}}, k, nil)
+	b.Deliver(Deliver{ID: "d", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)})
+	for v := range k.calls {
+		if s, ok := v.(ProcessStatus); ok && s.State == Started {
+			say(strconv.Itoa(s.PID))
+		}
+	}
+}
 
 func (f *fake) take(m wire.Message) {
 	switch {
@@ -108,16 +137,32 @@ func (f *fake) initialize(m wire.Message) {
 	switch f.how {
 	case "refuses":
 		say(string(wire.ErrorResponse(m.ID, &wire.Error{Code: -32602, Message: "bad key " + os.Getenv("API_KEY")})))
+		say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
 	case "never answers":
+	case "answers too early": // a request it has not got
+		say(`{"jsonrpc":"2.0","id":2,"result":"a guess"}`)
+		f.welcome(m)
+	case "waits for the gate":
+		for {
+			if _, err := os.Stat(os.Getenv(gate)); err == nil {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		f.welcome(m)
 	case "pings first":
 		say(`{"jsonrpc":"2.0","id":"are you there","method":"ping"}`)
 		line, _ := f.in.ReadBytes('\n')
 		f.seen = append(f.seen, bytes.TrimSpace(line))
 		fallthrough
 	default:
-		version, _ := wire.String(wire.Lookup(m.Params, "protocolVersion"))
-		answer(m.ID, fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{}},"serverInfo":{"name":"fake","version":"1"},"pid":%d}`, version, os.Getpid()))
+		f.welcome(m)
 	}
+}
+
+func (f *fake) welcome(m wire.Message) {
+	version, _ := wire.String(wire.Lookup(m.Params, "protocolVersion"))
+	answer(m.ID, fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{}},"serverInfo":{"name":"fake","version":"1"},"pid":%d}`, version, os.Getpid()))
 }
 
 func (f *fake) call(name string, m wire.Message, args json.RawMessage) {
@@ -333,6 +378,9 @@ func newRig(t *testing.T, how string, change ...func(*Server)) *rig {
 		t.Fatal(err)
 	}
 	s := Server{Name: "fake", Command: me, Env: map[string]string{behaviour: how, exitAtOnce: "atexit_sleep_ms=0"}}
+	if testing.CoverMode() != "" {
+		s.Env[coverage] = t.TempDir() // or the server complains on its stderr
+	}
 	for _, c := range change {
 		c(&s)
 	}

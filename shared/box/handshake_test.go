@@ -2,6 +2,8 @@ package box
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -73,8 +75,12 @@ func TestClientsInitializeIsAnsweredFromTheHandshake(t *testing.T) {
 	if a, b := wire.Lookup(e.Raw, "result"), wire.Lookup(again.Raw, "result"); string(a) != string(b) || a == nil {
 		t.Errorf("the results differ: %s and %s", a, b)
 	}
-	if diff := cmp.Diff([]string{"initialize", "notifications/initialized"}, methods(r.seen())); diff != "" {
+	lines := r.seen()
+	if diff := cmp.Diff([]string{"initialize", "notifications/initialized"}, methods(lines)); diff != "" {
 		t.Errorf("the process got (-want +got):\n%s", diff)
+	}
+	if got := string(wire.Lookup(lines[0], "params")); got != clientInit {
+		t.Errorf("the process got params %s, want the client's", got)
 	}
 }
 
@@ -164,6 +170,7 @@ func TestRefusedHandshakeSaysWhatTheServerSaid(t *testing.T) {
 	if s := r.state(t, Exited); s.Phase != PhaseMCPInit || s.Detail != message {
 		t.Errorf("the end of the process is told as %+v", s)
 	}
+	r.none(t, "") // what it says afterwards is of no interest
 }
 
 func TestServerThatDoesNotAnswerInitializeIsGivenUp(t *testing.T) {
@@ -179,5 +186,59 @@ func TestServerThatDoesNotAnswerInitializeIsGivenUp(t *testing.T) {
 			}
 			r.state(t, Exited)
 		})
+	}
+}
+
+func TestRequestCancelledBeforeTheProcessIsReadyNeverReachesIt(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "gate")
+	r := newRig(t, "waits for the gate", func(s *Server) { s.Env[gate] = file })
+	a, b := r.call("1", "echo", "1"), r.call("2", "echo", "2")
+	r.deliver(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+	if id, _, code, _ := r.failure(a); id != "1" || code != -32800 {
+		t.Errorf("it ends with id %s, code %d", id, code)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.result(b)
+	if diff := cmp.Diff([]string{"initialize", "notifications/initialized", "tools/call"}, methods(r.seen())); diff != "" {
+		t.Errorf("the process got (-want +got):\n%s", diff)
+	}
+}
+
+func TestResponseToARequestTheProcessHasNotGotIsDropped(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "answers too early")
+	if got := string(r.result(r.call("1", "echo", "1"))); got != `{"echo":1}` {
+		t.Errorf("got %s", got)
+	}
+	if got := r.Counts().Late; got != 1 {
+		t.Errorf("%d late messages, want 1", got)
+	}
+}
+
+func TestSecondAnswerToInitializeIsDropped(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	r.result(r.call("1", "say", `"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"other\":1}}\n{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{}}\n"`))
+	if got := r.result(r.deliver(`{"jsonrpc":"2.0","id":2,"method":"initialize"}`)); wire.Lookup(got, "serverInfo") == nil {
+		t.Errorf("the client gets %s", got)
+	}
+	if got := r.Counts().Late; got != 1 {
+		t.Errorf("%d late messages, want 1", got)
+	}
+}
+
+func TestProgressTokenOfTheClientsInitializeIsNotTakenForARequests(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	r.Deliver(Deliver{
+		ID: "d", Session: "s", Init: json.RawMessage(`{"protocolVersion":"2025-06-18","_meta":{"progressToken":3}}`),
+		Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`),
+	})
+	r.result("d")
+	if got := string(wire.Lookup(r.seen()[0], "params", "_meta", "progressToken")); got != "1" {
+		t.Errorf("the process gets token %s", got)
 	}
 }

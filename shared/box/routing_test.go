@@ -3,6 +3,7 @@ package box
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -475,6 +476,18 @@ func TestClosedStreamIsCancelledAndSaysNothingMore(t *testing.T) {
 	eventually(t, "the box is idle", func() bool { _, idle := r.IdleSince(); return idle })
 }
 
+func TestClosedStreamDropsWhatTheSinkHasNotTaken(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	r.block = make(chan struct{})
+	d := r.call("1", "echo", "0")
+	eventually(t, "the call has ended", func() bool { return len(r.Open()) == 0 })
+	r.CloseStream("s", d)
+	close(r.block)
+	r.result(r.call("2", "echo", "0"))
+	r.none(t, d)
+}
+
 func TestDeliveryInFlightIsNotExecutedTwice(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal")
@@ -652,5 +665,33 @@ func TestOpenListsDeliveriesUntilTheirEnd(t *testing.T) {
 	}
 	if _, idle := r.IdleSince(); idle {
 		t.Error("the box is idle with a request in flight")
+	}
+}
+
+// BenchmarkCall is a call through a box to a process and back.
+func BenchmarkCall(b *testing.B) {
+	me, err := os.Executable()
+	if err != nil {
+		b.Fatal(err)
+	}
+	k := newRecorder()
+	box := New(Server{Name: "fake", Command: me, Env: map[string]string{behaviour: "normal", exitAtOnce: "atexit_sleep_ms=0"}}, k, nil)
+	raw := []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"a":1}}}`)
+	call := func() {
+		box.Deliver(Deliver{ID: "d", Session: "s", Raw: raw})
+		for {
+			if e, ok := (<-k.calls).(Event); ok && e.Final {
+				return
+			}
+		}
+	}
+	call()
+	b.ResetTimer()
+	for b.Loop() {
+		call()
+	}
+	b.StopTimer()
+	if err := box.Close(b.Context()); err != nil {
+		b.Fatal(err)
 	}
 }

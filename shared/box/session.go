@@ -18,7 +18,7 @@ type session struct {
 	box *Box
 	id  string
 
-	// As the newest delivery said.
+	// As the newest delivery said that said it.
 	ticket, level string
 	subscriptions []string
 	init          json.RawMessage
@@ -41,8 +41,18 @@ type told struct {
 	bytes  int
 }
 
-func (s *session) note(d Deliver) {
-	s.ticket, s.level, s.subscriptions, s.init = d.Ticket, d.Level, d.Subscriptions, d.Init
+// note keeps what a delivery says about its session.
+func (s *session) note(d Deliver, msgs []wire.Message) {
+	s.ticket, s.level, s.subscriptions = d.Ticket, d.Level, d.Subscriptions
+	if len(d.Init) > 0 {
+		s.init = d.Init
+		return
+	}
+	for _, m := range msgs {
+		if m.Kind == wire.Request && m.Method == wire.MethodInitialize {
+			s.init = m.Params
+		}
+	}
 }
 
 // start makes a process that runs as soon as those before it are gone.

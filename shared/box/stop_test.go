@@ -87,6 +87,61 @@ func TestIdleSinceIsWhenAClientLastDidSomething(t *testing.T) {
 	}
 }
 
+func TestBoxIsNotIdleWhileAProcessStarts(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "silent")
+	r.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
+	r.state(t, Started)
+	eventually(t, "the sink has taken everything", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return !r.sessions["s"].telling
+	})
+	if _, idle := r.IdleSince(); idle {
+		t.Error("the box is idle")
+	}
+}
+
+func TestBoxIsNotIdleWhileTheSinkIsToldSomething(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	r.block = make(chan struct{})
+	r.deliver(`no message`)
+	if _, idle := r.IdleSince(); idle {
+		t.Error("the box is idle")
+	}
+	close(r.block)
+	eventually(t, "the box is idle", func() bool { _, idle := r.IdleSince(); return idle })
+}
+
+func TestNotificationKeepsTheProcess(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	r.result(r.call("1", "echo", "1"))
+	used := func() time.Time {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.sessions["s"].current.used
+	}
+	before := used()
+	r.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
+	if !used().After(before) {
+		t.Error("its time to be idle has not begun anew")
+	}
+}
+
+func TestIdIsTakenUntilTheOldProcessHasEndedItsRequest(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "deaf to sigterm")
+	hang := r.call("1", "hang", "0")
+	r.state(t, Ready)
+	r.StopSession("s")
+	if _, message, code, _ := r.failure(r.call("1", "echo", "0")); code != -32600 || message != "duplicate request id" {
+		t.Errorf("got %d %q", code, message)
+	}
+	r.none(t, hang)
+}
+
 func TestServerThatIgnoresSIGTERMIsKilled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "deaf to sigterm")

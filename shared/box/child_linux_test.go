@@ -1,0 +1,40 @@
+package box
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+func TestProcessDiesWithARunnerThatIsKilled(t *testing.T) {
+	t.Parallel()
+	me, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	runner := exec.CommandContext(t.Context(), me)
+	runner.Env = []string{behaviour + "=runner"}
+	out, err := runner.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := runner.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil || !alive(pid) {
+		t.Fatalf("the process %d is not there (%v)", pid, err)
+	}
+	if err := runner.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = runner.Wait() // says that it was killed
+	eventually(t, "the process is gone", func() bool { return !alive(pid) })
+}
