@@ -88,8 +88,10 @@ func (c *conversation) number() int64 {
 	return c.last
 }
 
-// idle reports whether neither side waits for the other.
-func (c *conversation) idle() bool { return len(c.requests) == 0 && len(c.questions) == 0 }
+// idle reports whether no request is in flight. A question of one keeps it so; a
+// question that belongs to none does not: a client that has gone never answers it,
+// and would keep the box awake for ever.
+func (c *conversation) idle() bool { return len(c.requests) == 0 }
 
 // # From the client
 

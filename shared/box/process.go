@@ -334,11 +334,16 @@ func (p *process) write(line []byte) bool {
 	return false
 }
 
-// limit sets the deadline of a tools/call.
+// limit sets the deadline of a request: a server that never answers must not keep
+// the box awake for ever.
 func (p *process) limit(r *request) {
 	limit := p.box.server.ToolTimeout
-	if r.method != wire.MethodToolsCall || limit < 0 {
+	if limit < 0 {
 		return
+	}
+	phase := PhaseRuntime
+	if r.method == wire.MethodToolsCall {
+		phase = PhaseToolCall
 	}
 	r.timer = time.AfterFunc(limit, func() {
 		p.box.mu.Lock()
@@ -346,7 +351,7 @@ func (p *process) limit(r *request) {
 		if p.conv.requests[r.number] != r {
 			return
 		}
-		f := p.box.server.fault(PhaseToolCall, "did not answer tools/call within %s (tool_timeout_sec); the call was cancelled", limit)
+		f := p.box.server.fault(phase, "did not answer %s within %s (tool_timeout_sec); it was cancelled", r.method, limit)
 		f.data.Limit, f.data.Setting = limit.Seconds(), "tool_timeout_sec"
 		p.conv.tellCancelled(r, "the call took longer than its limit")
 		p.conv.end(r, p.fill(f).response(r.id))

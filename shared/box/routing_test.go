@@ -618,7 +618,7 @@ func TestSlowCallIsCancelledAndTheProcessLivesOn(t *testing.T) {
 	if id != "2" || code != -32603 || data.Phase != PhaseToolCall || data.Limit != 0.05 || data.Setting != "tool_timeout_sec" {
 		t.Errorf("got id %s, code %d, data %+v", id, code, data)
 	}
-	if want := `server "fake": did not answer tools/call within 50ms (tool_timeout_sec); the call was cancelled`; message != want {
+	if want := `server "fake": did not answer tools/call within 50ms (tool_timeout_sec); it was cancelled`; message != want {
 		t.Errorf("got %q, want %q", message, want)
 	}
 	lines := r.seen()
@@ -630,7 +630,16 @@ func TestSlowCallIsCancelledAndTheProcessLivesOn(t *testing.T) {
 	}
 }
 
-func TestOtherRequestsAndSwitchedOffLimitHaveNoDeadline(t *testing.T) {
+func TestARequestThatIsNoCallHasTheDeadlineToo(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal", func(s *Server) { s.ToolTimeout = 50 * time.Millisecond })
+	_, message, _, data := r.failure(r.deliver(`{"jsonrpc":"2.0","id":1,"method":"test/hang"}`))
+	if data.Phase != PhaseRuntime || !strings.Contains(message, "did not answer test/hang within 50ms") {
+		t.Errorf("got %q %+v", message, data)
+	}
+}
+
+func TestASwitchedOffLimitIsNoDeadline(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal", func(s *Server) { s.ToolTimeout = -1 })
 	d := r.call("1", "hang", "0")

@@ -40,8 +40,8 @@ type Server struct {
 	// StartupTimeout is how long a process may take from its start to its answer to
 	// initialize. Zero means the default.
 	StartupTimeout time.Duration
-	// ToolTimeout is how long one tools/call may take from when the process is given
-	// it. Zero means the default, less than zero no limit.
+	// ToolTimeout is how long one tools/call, or any other request, may take from when
+	// the process is given it. Zero means the default, less than zero no limit.
 	ToolTimeout time.Duration
 	// Idle is how long a process with nothing to do is kept. Zero means the default.
 	Idle time.Duration

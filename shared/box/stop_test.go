@@ -35,7 +35,7 @@ func TestIdleProcessIsStoppedAndTheNextMessageStartsAnother(t *testing.T) {
 	}
 }
 
-func TestProcessWithACallOrAQuestionOpenIsNotIdle(t *testing.T) {
+func TestProcessWithACallThatAsksIsNotIdle(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal", func(s *Server) { s.Idle = 50 * time.Millisecond })
 	d := r.call("1", "ask", `"e"`)
@@ -47,6 +47,22 @@ func TestProcessWithACallOrAQuestionOpenIsNotIdle(t *testing.T) {
 	r.Answer("s", q, []byte(`{"jsonrpc":"2.0","id":"`+q+`","result":{}}`))
 	r.result(d)
 	r.state(t, Stopped)
+}
+
+func TestAQuestionOfNoCallThatNobodyAnswersKeepsNothingAwake(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "", func(s *Server) {
+		s.Idle = 200 * time.Millisecond
+		s.Command = "/bin/sh"
+		s.Args = []string{"-c", `read a; echo '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}'
+			echo '{"jsonrpc":"2.0","id":"r","method":"roots/list"}'; read b; read c; read d`}
+	})
+	r.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
+	r.event(t, "")
+	r.state(t, Stopped)
+	if q := r.Questions(); len(q) != 0 {
+		t.Errorf("open questions: %v", q)
+	}
 }
 
 func TestWhatAServerSaysByItselfKeepsNothingAwake(t *testing.T) {
