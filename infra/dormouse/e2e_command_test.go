@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestE2EPSShowsWhatRuns(t *testing.T) {
@@ -40,7 +41,7 @@ func TestE2EPSShowsWhatRuns(t *testing.T) {
 	if s := r.Sessions[0]; s.ID != c.session || s.Server != "one" || s.Client != "e2e" || s.Version != "2025-11-25" || s.State != "ready" {
 		t.Errorf("session is %+v", s)
 	}
-	m.psText(c.session[:12], "one", "e2e", "runner", fmt.Sprint(runner.pid), fmt.Sprint(server.pid))
+	m.psText(c.session[:12], "one", "e2e", fmt.Sprint(runner.pid), fmt.Sprint(server.pid))
 
 	w.open(t)
 	if _, err := w.response(w.id); err != nil {
@@ -68,6 +69,23 @@ func (m *machine) psText(words ...string) {
 		if !strings.Contains(string(out), w) {
 			m.t.Errorf("ps does not say %q:\n%s", w, out)
 		}
+	}
+}
+
+func TestE2ETerminalShowsWhatWakesAndSleeps(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.run(sleepy()...)
+	ready := m.awaitLine(m.out, patience, "the server is announced", func(line string) bool { return strings.HasPrefix(line, "one  ") })
+	m.urls["one"] = strings.TrimPrefix(ready, "one  ")
+	for _, paste := range []string{"curl -s ", "claude mcp add --transport http one ", "npx @modelcontextprotocol/inspector --cli "} {
+		m.awaitLine(m.out, time.Second, "a line to paste: "+paste, func(line string) bool {
+			return strings.Contains(line, paste+m.urls["one"])
+		})
+	}
+	m.session("one").text("count", "")
+	for _, shown := range []string{"function.wake", "box.wake", "function.sleep", "box.sleep", "0 processes"} {
+		m.awaitLine(m.out, asleepWithin, shown, func(line string) bool { return strings.Contains(line, shown) })
 	}
 }
 

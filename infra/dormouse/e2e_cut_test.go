@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -265,6 +266,74 @@ func TestE2EKilledRunnerEndsThePolledCall(t *testing.T) {
 	}
 }
 
+// A box that is up again must not make its predecessor's end forgotten: the first
+// call was on its way for less than a second, so nobody but the function that waits
+// for it knows of it.
+func TestE2EKilledRunnerIsNamedByALaterBox(t *testing.T) {
+	t.Parallel()
+	calls := filepath.Join(t.TempDir(), "calls")
+	m := newMachine(t, servers{"one": {"-calls", calls}})
+	m.start()
+	struck, others := m.session("one"), m.session("one")
+	others.text("count", "")
+	end := make(chan wire.Message, 1)
+	go func() {
+		messages, err := struck.call("work", fmt.Sprintf(`{"gate":%q,"tag":"struck"}`, calls+".never"))
+		if err != nil {
+			t.Errorf("the call has no end: %v", err)
+			close(end)
+			return
+		}
+		end <- messages[len(messages)-1]
+	}()
+	m.eventually(5*time.Second, "the call has begun", func() bool { return strings.Contains(read(t, calls), "struck") })
+	m.kill(m.only("runner"))
+	killed := time.Now()
+	wakes := m.count("box.wake")
+	var all sync.WaitGroup
+	m.eventually(5*time.Second, "another call has woken the box", func() bool {
+		all.Go(func() {
+			// Whether it has reached the dying box is of no interest.
+			if _, err := others.call("count", ""); err != nil {
+				t.Error(err)
+			}
+		})
+		return m.count("box.wake") > wakes
+	})
+	if end, ok := <-end; ok {
+		wantKilled(t, end, time.Since(killed))
+	}
+	all.Wait()
+}
+
+func TestE2EKilledMachineEndsTheCallWhenItIsBack(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start()
+	c := m.session("one")
+	w := c.begin()
+	w.progress(t, 1, 3)
+	m.killAll()
+	m.start()
+	back := time.Now()
+	s, err := m.again(c, "one").resume(w.last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	end, err := s.response(w.id)
+	if err != nil {
+		t.Fatalf("the call has no end: %v", err)
+	}
+	f, err := failureOf(end)
+	if err != nil || f.Data.Phase != "runtime" {
+		t.Errorf("the call ended in %s, %v, want phase runtime", end.Raw, err)
+	}
+	if took := time.Since(back); took > lossWithin {
+		t.Errorf("the call ended %s after the machine was back, want %s", took, lossWithin)
+	}
+}
+
 func TestE2EKilledServerEndsTheCall(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})
@@ -290,6 +359,9 @@ func wantKilled(t *testing.T, end wire.Message, took time.Duration) {
 	}
 	if f.Data.Phase != "runtime" || f.Data.Signal != "SIGKILL" || !strings.Contains(f.Message, "SIGKILL") {
 		t.Errorf("the call ended in %s, want phase runtime and signal SIGKILL", end.Raw)
+	}
+	if f.Data.ExitCode != nil {
+		t.Errorf("the error tells exit code %d beside the signal: %s", *f.Data.ExitCode, end.Raw)
 	}
 	if took > lossWithin {
 		t.Errorf("the call ended %s after the kill, want %s", took, lossWithin)

@@ -112,7 +112,7 @@ func (m *machine) in(t *testing.T) *machine {
 // start starts dormouse run and returns when it is ready.
 func (m *machine) start(flags ...string) {
 	m.t.Helper()
-	m.run(flags...)
+	m.run(append([]string{"--json"}, flags...)...)
 	m.await(20*time.Second, "the endpoint is ready", func(e event) bool {
 		if e.Kind == "ready" {
 			m.urls[e.Name] = e.URL
@@ -121,11 +121,11 @@ func (m *machine) start(flags ...string) {
 	})
 }
 
-// run starts dormouse run.
+// run starts dormouse run and returns at once.
 func (m *machine) run(flags ...string) {
 	m.t.Helper()
 	m.out, m.log, m.urls, m.exited = newJournal(), newJournal(), map[string]string{}, make(chan struct{})
-	m.cmd = m.command("run", append([]string{"--json", "--listen", "127.0.0.1:0", "--servers", m.servers}, flags...)...)
+	m.cmd = m.command("run", append([]string{"--listen", "127.0.0.1:0", "--servers", m.servers}, flags...)...)
 	m.cmd.Stdout, m.cmd.Stderr = m.out, m.log
 	m.cmd.WaitDelay = 5 * time.Second
 	if err := m.cmd.Start(); err != nil {
@@ -344,14 +344,24 @@ func (m *machine) count(kind string) int {
 
 // await looks at all events since the start, and those to come, until one is what
 // is waited for.
-func (m *machine) await(within time.Duration, what string, is func(event) bool) event {
+func (m *machine) await(within time.Duration, what string, is func(event) bool) (e event) {
+	m.t.Helper()
+	m.awaitLine(m.out, within, what, func(line string) bool {
+		e = m.parse([]string{line})[0]
+		return is(e)
+	})
+	return e
+}
+
+// awaitLine does the same with the lines of an output.
+func (m *machine) awaitLine(j *journal, within time.Duration, what string, is func(string) bool) string {
 	m.t.Helper()
 	deadline := time.After(within)
 	for seen := 0; ; {
-		lines, more := m.out.lines()
-		for _, e := range m.parse(lines[seen:]) {
-			if is(e) {
-				return e
+		lines, more := j.lines()
+		for _, line := range lines[seen:] {
+			if is(line) {
+				return line
 			}
 		}
 		seen = len(lines)

@@ -57,11 +57,8 @@ func TestE2ESessionOutlivesSIGKILL(t *testing.T) {
 // a fresh process.
 func (m *machine) startedAnew(session string) {
 	m.t.Helper()
-	m.eventually(5*time.Second, "the log says that the process was started anew", func() bool {
-		lines, _ := m.log.lines()
-		return slices.ContainsFunc(lines, func(line string) bool {
-			return strings.Contains(line, session) && strings.Contains(line, "anew")
-		})
+	m.awaitLine(m.log, 5*time.Second, "the log says that the process was started anew", func(line string) bool {
+		return strings.Contains(line, session) && strings.Contains(line, "anew")
 	})
 }
 
@@ -82,7 +79,7 @@ func TestE2ESessionOutlivesEveryProgram(t *testing.T) {
 			case "stdio":
 				m.eventually(5*time.Second, "the runner has seen it", func() bool { return len(m.ps().Boxes[0].Processes) == 0 })
 			case "runner":
-				// Nobody has told the relay yet when the next message comes.
+				m.await(5*time.Second, "the fleet has seen it", func(e event) bool { return e.Kind == "box.crash" })
 			}
 			after := c.whoami()
 			if gone := program == "runner" || program == "stdio"; gone != (after.PID != before.PID) {
@@ -126,6 +123,20 @@ func TestE2ENothingRunsAfterTheLastMessage(t *testing.T) {
 			t.Errorf("%d events %s, want none: everything ended by itself", n, kind)
 		}
 	}
+}
+
+func TestE2EMessageRightAfterTheBye(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start(sleepy()...)
+	c := m.session("one")
+	c.text("count", "")
+	m.awaitLine(m.log, asleepWithin, "the box has said bye", func(line string) bool { return strings.Contains(line, `"msg":"asleep"`) })
+	if got := c.text("count", ""); got != "1" {
+		t.Errorf("the counter says %s, want 1: the message came to a box that had fallen asleep", got)
+	}
+	m.eventually(5*time.Second, "one server process runs", func() bool { return len(m.those("stdio")) == 1 })
+	m.asleep()
 }
 
 // quiet wants nothing to happen for a while.
@@ -287,6 +298,12 @@ func TestE2ETermLeavesNothingBehind(t *testing.T) {
 	}
 	if left := m.processes(); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
+	}
+	lines, _ := m.log.lines()
+	for _, line := range lines {
+		if strings.Contains(line, `"level":"ERROR"`) {
+			t.Errorf("logged although all was well: %s", line)
+		}
 	}
 }
 

@@ -128,10 +128,10 @@ func (h *Handler) hello(ctx context.Context, conn string, f Frame) (*Frame, erro
 	if err != nil {
 		return nil, err
 	}
-	switch v {
-	case refuse:
+	if v == refuse {
 		return &Frame{Type: Fenced, Link: f.Link}, nil
-	case ignore:
+	}
+	if v == ignore {
 		return nil, nil
 	}
 	if err := h.answers(ctx, conn, f); err != nil {

@@ -130,6 +130,7 @@ type arguments struct {
 	Gate   string          `json:"gate"`   // file that has to be there before the tool goes on
 	Before int             `json:"before"` // notifications/progress before the gate
 	After  int             `json:"after"`  // and behind it
+	Pause  int             `json:"pause"`  // milliseconds before each of them
 	Code   int             `json:"code"`   // to exit with
 	Method string          `json:"method"` // to ask the client
 }
@@ -160,15 +161,15 @@ func (s *server) call(ctx context.Context, m message) {
 	case "whoami":
 		s.result(m.ID, `{"content":[],"structuredContent":{"pid":%d,"name":%q,"init":%s}}`, os.Getpid(), s.name, s.init)
 	case "work":
-		s.progress(p.Meta.Token, 1, a.Before)
+		s.progress(p.Meta.Token, 1, a.Before, a.Pause)
 		if err := await(ctx, a.Gate); err == nil {
-			s.progress(p.Meta.Token, a.Before+1, a.Before+a.After)
+			s.progress(p.Meta.Token, a.Before+1, a.Before+a.After, a.Pause)
 			s.text(m.ID, "worked")
 		}
 	case "stubborn": // says progress and a result after it was cancelled
-		s.progress(p.Meta.Token, 1, 1)
+		s.progress(p.Meta.Token, 1, 1, 0)
 		<-ctx.Done()
-		s.progress(p.Meta.Token, 2, 2)
+		s.progress(p.Meta.Token, 2, 2, 0)
 		s.text(m.ID, "too late")
 		note(a.Gate, "done")
 	case "ask":
@@ -193,8 +194,9 @@ func (s *server) ask(method string) json.RawMessage {
 	return <-answer
 }
 
-func (s *server) progress(token json.RawMessage, first, last int) {
+func (s *server) progress(token json.RawMessage, first, last, pause int) {
 	for n := first; n <= last && token != nil; n++ {
+		<-time.After(time.Duration(pause) * time.Millisecond)
 		s.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d}}`, token, n)
 	}
 }
