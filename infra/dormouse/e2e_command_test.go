@@ -48,9 +48,10 @@ func TestE2EPSShowsWhatRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.asleep()
-	if r := m.ps(); !r.Running || len(r.Functions)+len(r.Boxes) > 0 || len(r.Sessions) != 1 {
-		t.Errorf("asleep ps says %+v, want the session alone", r)
-	}
+	m.eventually(time.Second, "ps shows a running machine and the session alone", func() bool {
+		r := m.ps()
+		return r.Running && len(r.Functions)+len(r.Boxes) == 0 && len(r.Sessions) == 1
+	})
 	m.interrupt()
 	if r := m.ps(); r.Running || len(r.Sessions) != 1 {
 		t.Errorf("after the end ps says %+v, want the session alone", r)

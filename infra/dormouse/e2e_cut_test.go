@@ -202,7 +202,7 @@ func TestE2EKilledFunctionLosesNothing(t *testing.T) {
 	c := m.session("one")
 	w := c.begin()
 	w.progress(t, 1, 3)
-	m.kill(m.those("http", "relay")...)
+	m.killFunctions("http", "relay")
 	if more, _ := w.messages(); len(more) > 0 {
 		t.Fatalf("after the function was killed came %v", ended(more))
 	}

@@ -275,6 +275,18 @@ func (m *machine) kill(all ...process) {
 	}
 }
 
+// killFunctions ends all processes of these functions with SIGKILL and returns when
+// the emulator has noticed: until then it may hand them an invocation, and what
+// becomes of that is between the client and the gateway, as on AWS.
+func (m *machine) killFunctions(names ...string) {
+	m.t.Helper()
+	all := m.those(names...)
+	m.kill(all...)
+	for _, p := range all {
+		m.await(5*time.Second, "the emulator has noticed", func(e event) bool { return e.Kind == "function.crash" && e.PID == p.pid })
+	}
+}
+
 // killAll ends every process of the machine with SIGKILL, dormouse first, and
 // returns when none is left.
 func (m *machine) killAll() {

@@ -71,15 +71,15 @@ func TestE2ESessionOutlivesEveryProgram(t *testing.T) {
 			m.start()
 			c := m.session("one")
 			before := c.whoami()
-			all := m.those(program)
-			m.kill(all...)
 			switch program {
 			case "http", "relay":
-				m.await(5*time.Second, "the emulator has seen it", func(e event) bool { return e.Kind == "function.crash" && e.PID == all[len(all)-1].pid })
+				m.killFunctions(program)
 			case "stdio":
-				m.eventually(5*time.Second, "the runner has seen it", func() bool { return len(m.ps().Boxes[0].Processes) == 0 })
+				m.kill(m.only(program))
+				m.eventually(5*time.Second, "the runner has noticed", func() bool { return len(m.ps().Boxes[0].Processes) == 0 })
 			case "runner":
-				m.await(5*time.Second, "the fleet has seen it", func(e event) bool { return e.Kind == "box.crash" })
+				m.kill(m.only(program))
+				m.await(5*time.Second, "the fleet has noticed", func(e event) bool { return e.Kind == "box.crash" })
 			}
 			after := c.whoami()
 			if gone := program == "runner" || program == "stdio"; gone != (after.PID != before.PID) {

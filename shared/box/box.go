@@ -175,6 +175,10 @@ func (b *Box) execute(s *session, st *stream, msgs []wire.Message) {
 	p := s.current
 	if p == nil && slices.ContainsFunc(msgs, forProcess) {
 		p = s.start()
+		if !slices.ContainsFunc(msgs, func(m wire.Message) bool { return m.Method == wire.MethodInitialize }) {
+			b.log.Info("process started anew for a session that lives already: it has no memory of an earlier one",
+				"server", b.server.Name, "session", s.id)
+		}
 	}
 	if p != nil {
 		p.touch()

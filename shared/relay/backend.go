@@ -263,9 +263,10 @@ var expired = session.Failure{
 	Detail: "no box took the request within " + validity.String() + "; it was not executed, send it again",
 }
 
-// failureOf is why a generation ended without finishing its requests.
+// failureOf is why a generation ended without finishing its requests. The record
+// knows it of the last one that was lost, also when the box is awake again.
 func failureOf(b session.Box, gen session.Generation) session.Failure {
-	if b.Lost >= gen && b.Failure.Detail != "" {
+	if b.Lost == gen && b.Failure.Detail != "" {
 		return b.Failure
 	}
 	return session.Failure{Phase: phaseRuntime, Detail: "the box stopped before the request was finished; whether it was executed is not known", At: b.Changed}

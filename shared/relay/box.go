@@ -259,11 +259,11 @@ const eventAge = 24 * time.Hour
 // failureError is how a failure reaches a client.
 func failureError(box session.BoxID, f session.Failure) *wire.Error {
 	data := map[string]any{"phase": f.Phase, "box": box}
-	if f.Exit != 0 {
-		data["exit_code"] = f.Exit
-	}
-	if f.Signal != "" {
+	switch {
+	case f.Signal != "":
 		data["signal"] = f.Signal
+	case f.Exit != 0:
+		data["exit_code"] = f.Exit
 	}
 	if !f.At.IsZero() {
 		data["since"] = f.At.UTC().Format(time.RFC3339)

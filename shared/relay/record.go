@@ -64,7 +64,7 @@ func hello(b session.Box, f Frame, conn string, now time.Time) (session.Box, ver
 	switch {
 	case b.State == session.Starting && b.Gen == f.Gen && b.Runner == "" && f.Runner != "" && tokenFits(b, f.Token):
 		b.State, b.Runner, b.Task = session.Awake, f.Runner, f.Task
-		b.Owner, b.TokenHash, b.Until, b.Attempt, b.Failure = "", "", time.Time{}, 0, session.Failure{}
+		b.Owner, b.TokenHash, b.Until, b.Attempt = "", "", time.Time{}, 0
 	case b.State == session.Awake && same && f.Gen <= b.Gen && f.Link > b.Link:
 		// A reconnect or a renewal. f.Gen < b.Gen if the welcome of a hello again
 		// was lost: it is the same runner, which executes nothing until welcomed.

@@ -1,0 +1,133 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// TestE2EEveryCallEndsWhateverDies has a few sessions call while somebody kills the
+// programs under them. A call that was accepted ends, once, in its result or in an
+// error with a phase; none runs twice; and every session goes on afterwards. What
+// is killed when is drawn, so a failure is looked into with the log, not by the
+// seed.
+func TestE2EEveryCallEndsWhateverDies(t *testing.T) {
+	t.Parallel()
+	const sessions, calls, kills = 4, 30, 60
+	log := filepath.Join(t.TempDir(), "calls")
+	m := newMachine(t, servers{"one": {"-calls", log}})
+	m.start()
+	clients := make([]*client, sessions)
+	for i := range clients {
+		clients[i] = m.session("one")
+	}
+
+	var callers sync.WaitGroup
+	done := make(chan struct{})
+	for i, c := range clients {
+		callers.Go(func() {
+			for n := range calls {
+				c.survive(fmt.Sprintf("session %d call %d", i, n))
+			}
+		})
+	}
+	go func() {
+		callers.Wait()
+		close(done)
+	}()
+	m.killAround(kills, done)
+	<-done
+
+	ran := strings.Split(strings.TrimSpace(read(t, log)), "\n")
+	slices.Sort(ran)
+	if once := slices.Compact(slices.Clone(ran)); len(once) != len(ran) {
+		t.Errorf("%d calls ran more than once", len(ran)-len(once))
+	}
+	for i, c := range clients {
+		if got := c.text("echo", `{"text":"alive"}`); got != "alive" {
+			t.Errorf("session %d says %q when all is over", i, got)
+		}
+	}
+}
+
+// killAround kills one process after the other, at random, until done.
+func (m *machine) killAround(kills int, done <-chan struct{}) {
+	tick := time.NewTicker(150 * time.Millisecond)
+	defer tick.Stop()
+	for range kills {
+		select {
+		case <-done:
+			return
+		case <-tick.C:
+		}
+		all := slices.DeleteFunc(m.processes(), func(p process) bool { return p.program == "dormouse" })
+		if len(all) > 0 {
+			m.kill(all[rand.IntN(len(all))])
+		}
+	}
+}
+
+// survive makes a call that may be struck, and polls for its end as long as it has
+// a cursor. Without one the call was not accepted, and nothing is owed.
+func (c *client) survive(tag string) {
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	defer cancel()
+	id, last := c.id(), ""
+	var all []wire.Message
+	s, err := c.send(ctx, http.MethodPost, "", c.request(id, "work", fmt.Sprintf(`{"before":2,"after":2,"pause":50,"tag":%q}`, tag)))
+	for ctx.Err() == nil {
+		if err == nil && s.status == http.StatusOK {
+			more, _ := s.messages() // to its end or to the cut, which is what this is about
+			all, last = append(all, more...), s.last
+			s.close()
+		} else if err == nil {
+			s.close()
+		}
+		if n := len(all); n > 0 && all[n-1].Kind == wire.Response {
+			c.wantEnd(tag, id, all)
+			return
+		}
+		if last == "" {
+			return
+		}
+		if s, err = c.send(ctx, http.MethodGet, last, ""); err == nil {
+			s.last = last
+		}
+	}
+	c.t.Errorf("%s was accepted and has no end after %s: %v, %v", tag, patience, ended(all), errors.Join(err, ctx.Err()))
+}
+
+// wantEnd wants each message once and in order, and an end that says what happened.
+func (c *client) wantEnd(tag, id string, all []wire.Message) {
+	got := ended(all)
+	for n, what := range got[:len(got)-1] {
+		if want := fmt.Sprintf("progress %d", n+1); what != want {
+			c.t.Errorf("%s: message %d is %s, want %s: %v", tag, n, what, want, got)
+		}
+	}
+	end := all[len(all)-1]
+	if string(end.ID) != id {
+		c.t.Errorf("%s: ended in %s, want a response to %s", tag, end.Raw, id)
+	}
+	if end.Error == nil {
+		if len(got) != 5 || textOf(end) != "worked" {
+			c.t.Errorf("%s: result %s behind %v", tag, end.Raw, got)
+		}
+		return
+	}
+	if f, err := failureOf(end); err != nil || f.Data.Phase == "" || f.Message == "" {
+		c.t.Errorf("%s: ended in %s, want a phase and what happened", tag, end.Raw)
+	}
+}
