@@ -62,6 +62,26 @@ func (m *machine) startedAnew(session string) {
 	})
 }
 
+// The second session's initialize is answered from the handshake record, so that
+// its process is started by a later message; it is its first one all the same.
+func TestE2EFirstProcessIsNotCalledAnew(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start()
+	m.session("one").text("count", "")
+	c := m.session("one")
+	c.text("count", "")
+	m.awaitLine(m.log, 5*time.Second, "the log tells of the process", func(line string) bool {
+		return strings.Contains(line, c.session) && strings.Contains(line, `"state":"started"`)
+	})
+	lines, _ := m.log.lines()
+	for _, line := range lines {
+		if strings.Contains(line, c.session) && strings.Contains(line, "anew") {
+			t.Errorf("logged of a session that never had a process: %s", line)
+		}
+	}
+}
+
 func TestE2ESessionOutlivesEveryProgram(t *testing.T) {
 	t.Parallel()
 	for _, program := range []string{"http", "relay", "runner", "stdio"} {

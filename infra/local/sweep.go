@@ -57,6 +57,10 @@ func (m *machine) boxesRun(ctx context.Context) bool {
 	return false
 }
 
+// sweepTries is how often an event is handled until it succeeds: once and two
+// retries, as Lambda does for what is invoked asynchronously.
+const sweepTries = 3
+
 // sweep invokes the sweep function, as EventBridge does.
 func (m *machine) sweep(e events.CloudWatchEvent) {
 	payload, err := json.Marshal(e)
@@ -64,20 +68,27 @@ func (m *machine) sweep(e events.CloudWatchEvent) {
 		m.log.Error("an event cannot be encoded", "error", err)
 		return
 	}
+	for range sweepTries {
+		if err = m.sweepOnce(payload); err == nil {
+			return
+		}
+	}
+	m.log.Warn("a sweep failed; the next one will try again", "detail_type", e.DetailType, "error", err)
+}
+
+func (m *machine) sweepOnce(payload []byte) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	inv, err := m.pool.Invoke(ctx, "sweep", payload)
-	if err == nil {
-		defer func() { _ = inv.Body.Close() }()
-		if inv.Failed != nil {
-			err = inv.Failed
-		} else {
-			_, err = io.Copy(io.Discard, inv.Body)
-		}
-	}
 	if err != nil {
-		m.log.Warn("a sweep failed; the next one will try again", "detail_type", e.DetailType, "error", err)
+		return err
 	}
+	defer func() { _ = inv.Body.Close() }()
+	if inv.Failed != nil {
+		return inv.Failed
+	}
+	_, err = io.Copy(io.Discard, inv.Body)
+	return err
 }
 
 func scheduleEvent() events.CloudWatchEvent {

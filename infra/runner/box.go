@@ -63,7 +63,7 @@ func (b *boxed) live(ctx context.Context) error {
 func (b *boxed) Deliver(d relay.Delivery) {
 	b.box.Deliver(box.Deliver{
 		ID: string(d.ID), Session: string(d.Session), Ticket: d.Ticket, Init: d.Init, Level: d.Level,
-		Subscriptions: d.Subscribed, Raw: d.Raw,
+		Subscriptions: d.Subscribed, Raw: d.Raw, Again: d.Again,
 	})
 }
 

@@ -30,6 +30,10 @@ type Deliver struct {
 	Level         string
 	Subscriptions []string
 
+	// Again says that the session has had a process before, so that one started now
+	// is not its first.
+	Again bool
+
 	// Raw is one JSON-RPC message or a non-empty array of them, requests and
 	// notifications. The box takes it over.
 	Raw []byte
@@ -166,17 +170,17 @@ func (b *Box) Deliver(d Deliver) {
 		}
 		return
 	}
-	b.execute(s, st, msgs)
+	b.execute(s, st, msgs, d.Again)
 }
 
 // execute gives messages to the process of the session, which is started if one of
 // them is for it.
-func (b *Box) execute(s *session, st *stream, msgs []wire.Message) {
+func (b *Box) execute(s *session, st *stream, msgs []wire.Message, again bool) {
 	p := s.current
 	if p == nil && slices.ContainsFunc(msgs, forProcess) {
 		p = s.start()
-		if !slices.ContainsFunc(msgs, func(m wire.Message) bool { return m.Method == wire.MethodInitialize }) {
-			b.log.Info("process started anew for a session that lives already: it has no memory of an earlier one",
+		if again {
+			b.log.Info("process started anew in a living session: what the one before had in memory is gone",
 				"server", b.server.Name, "session", s.id)
 		}
 	}

@@ -62,7 +62,7 @@ func (x boxes) deliverFrame(d session.Delivery, gen session.Generation, notAfter
 	payload = append(append(payload, d.Client.Init...), d.Raw...)
 	f := Frame{
 		Type: Deliver, ID: d.Stream, Gen: gen, Session: d.Session, Server: d.Server, Ticket: x.Sealer.Seal(d.Address, gen),
-		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox,
+		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox, Again: d.Again,
 		Lens: []int{len(d.Client.Init), len(d.Raw)}, Payload: payload,
 	}
 	if len(d.Requests) > 0 {

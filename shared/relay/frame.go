@@ -40,7 +40,7 @@ const (
 	Welcome Type = "welcome" // gen link
 	Fenced  Type = "fenced"  // link
 	Nudge   Type = "nudge"   //
-	Deliver Type = "deliver" // id gen session server ticket level subscribed init notAfter ackWithin inbox lens + payload
+	Deliver Type = "deliver" // id gen session server ticket level subscribed init notAfter ackWithin inbox again lens + payload
 	Pulled  Type = "pulled"  // n ids
 	Ack     Type = "ack"     // seq session next closed fenced
 	ByeOK   Type = "bye-ok"  // link
@@ -93,6 +93,7 @@ type Frame struct {
 	NotAfter   int64            `json:"notAfter,omitempty"`  // Unix milliseconds
 	AckWithin  int64            `json:"ackWithin,omitempty"` // milliseconds
 	Inbox      bool             `json:"inbox,omitempty"`
+	Again      bool             `json:"again,omitempty"` // the session has had a process before
 	Lens       []int            `json:"lens,omitempty"`
 
 	Question string `json:"question,omitempty"`

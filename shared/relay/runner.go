@@ -52,6 +52,7 @@ type Delivery struct {
 	Init        json.RawMessage
 	Raw         []byte // as the client wrote it
 	HasRequests bool   // an end is owed
+	Again       bool   // the session has had a process before
 }
 
 // Event is one message a process has said. Raw is one line of JSON without the

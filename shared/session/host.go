@@ -73,6 +73,7 @@ func (h *Host) Initialize(ctx context.Context, c Caller, m wire.Message) (Sessio
 	if err := h.store.Create(ctx, s); err != nil {
 		return Session{}, nil, err
 	}
+	s.Rev = 1
 	box, err := h.store.Box(ctx, c.box())
 	if err != nil {
 		return Session{}, nil, err
@@ -185,10 +186,21 @@ func joined(msgs []wire.Message, batch bool) []byte {
 }
 
 func (h *Host) deliver(ctx context.Context, c Caller, s Session, box Box, raw []byte, requests []json.RawMessage) (*Call, error) {
+	again := s.Served
+	if len(requests) > 0 && !again {
+		var err error
+		if s, err = h.update(ctx, s, func(s *Session) bool {
+			first := !s.Served
+			s.Served = true
+			return first
+		}); err != nil {
+			return nil, err
+		}
+	}
 	d := Delivery{
 		Address: Address{
 			Session: s.ID, Stream: NewStreamID(), Requests: requests, Conn: c.Conn,
-			Principal: c.Principal, Digest: s.Digest, Box: c.box(),
+			Principal: c.Principal, Digest: s.Digest, Box: c.box(), Again: again,
 		},
 		Client: s, Server: c.Server.Name, Raw: raw,
 	}

@@ -57,6 +57,7 @@ type Session struct {
 	Created    time.Time
 	Used       time.Time // last message, to within half of the life: touched lazily
 	Expires    time.Time
+	Served     bool  // a box has been given a message of it, so that there was a process
 	Pushes     bool  // the server may send what belongs to no request
 	Primary    Lease // which GET gets the common stream
 	Delivered  Index // highest index of the common stream that a client reported
@@ -139,6 +140,7 @@ type Address struct {
 	Principal string            `json:"p,omitempty"`
 	Digest    string            `json:"h,omitempty"` // server digest, for the handshake record
 	Box       BoxID             `json:"b"`
+	Again     bool              `json:"a,omitempty"` // the session was Served before: a process started for this is not its first
 }
 
 // ItemState of an in-flight item.
