@@ -88,6 +88,10 @@ fuzz: need-go ## Fuzz every decoder for FUZZTIME (10s) each
 bench: need-go ## Run the benchmarks (BENCH='Parse' for some of them)
 	@go test -run '^$$' -bench '$(BENCH)' -benchmem ./...
 
+.PHONY: first-run
+first-run: need-go need-node ## Measure what a new user waits for: clone, build, URL, first tool result
+	@infra/local/first-run.sh
+
 .PHONY: clean
 clean: ## Remove what was built; sessions (.dormouse) and tools (.tools) stay
 	@rm -rf bin .aws-sam
