@@ -19,11 +19,15 @@ seconds() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.1f s", (b - a) / 1e9 }'; 
 
 git clone --quiet "$here" "$tmp/dormouse"
 cd "$tmp/dormouse"
-export GOCACHE=$tmp/go-build npm_config_cache=$tmp/npm
+export GOCACHE=$tmp/go-build
+# A server's npm cache is in its home folder.
+mkdir "$tmp/home"
+if [ -f ~/.npmrc ]; then cp ~/.npmrc "$tmp/home"; fi
+touch "$tmp/out"
 begin=$(now)
 make build
 built=$(now)
-bin/dormouse run --listen 127.0.0.1:0 >"$tmp/out" 2>"$tmp/log" &
+HOME=$tmp/home bin/dormouse run --listen 127.0.0.1:0 >"$tmp/out" 2>"$tmp/log" &
 runner=$!
 until grep -q 'curl -s' "$tmp/out"; do
   kill -0 "$runner" || { cat "$tmp/log" >&2; exit 1; }
