@@ -140,6 +140,14 @@ func (s *Store) Claim(ctx context.Context, box session.BoxID, id session.StreamI
 	return s.wholeItem(ctx, box, r)
 }
 
+// Release gives an item back; see [session.Boxes].
+func (s *Store) Release(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (released bool, err error) {
+	_, released, err = s.update(ctx, key(boxKey(box), itemKey(id)), "SET s = :waiting, g = :none",
+		"s = :taken AND g = :gen AND (attribute_exists(d) OR attribute_exists(k))",
+		row{":taken": str(session.Taken), ":waiting": str(session.Waiting), ":gen": num(gen), ":none": num(0)})
+	return released, err
+}
+
 func noItem() error {
 	return session.Errorf(session.NotFound, "nothing is on its way to the box under this id")
 }

@@ -240,7 +240,12 @@ func (t *tender) haveItem(ctx context.Context, it session.Item) error {
 	if err != nil || !b.Over(it.Gen) {
 		return err
 	}
-	return t.k.endItem(ctx, it, failureOf(b, it.Gen))
+	released, err := t.k.overItem(ctx, b, it)
+	if err != nil || !released {
+		return err
+	}
+	t.bound = 0
+	return t.look(ctx)
 }
 
 // after: there is no item (any more), and the generation that could have the

@@ -178,6 +178,26 @@ func (x boxes) endItems(ctx context.Context, id session.BoxID, match func(sessio
 	return nil
 }
 
+// overItem sees to an item that was taken by a generation that is over, as b
+// says, which must have been read before. One that ended by its own bye had
+// nothing in flight: what it took from the inbox and has no event in the log was
+// claimed by a pull that came too late, was not executed, and may go to another.
+// Anything else ends in an error.
+func (x boxes) overItem(ctx context.Context, b session.Box, it session.Item) (released bool, err error) {
+	if b.Clean(it.Gen) {
+		tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
+		if err != nil {
+			return false, err
+		}
+		if tail.Last == 0 {
+			if released, err = x.Store.Release(ctx, it.Box, it.ID, it.Gen); err != nil || released {
+				return released, err
+			}
+		}
+	}
+	return false, x.endItem(ctx, it, failureOf(b, it.Gen))
+}
+
 // endItem gives a request its error, then removes its item. A waiting item is
 // claimed first, for generation 0, so that no runner can have it.
 func (x boxes) endItem(ctx context.Context, it session.Item, why session.Failure) error {

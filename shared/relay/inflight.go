@@ -45,6 +45,7 @@ type delivery struct {
 	ticket   string
 	due      time.Time // when taken is sent, if its end has not been stored
 	taken    alarm
+	traced   bool // the host certainly has that trace
 	reported bool // the host has, or was sent, a durable trace of it: it came from the inbox, or by taken
 	ended    bool // the final event was said, or the host has closed the stream
 	stored   bool // the host has the end
@@ -89,7 +90,7 @@ func (l *life) deliver(f Frame) {
 func (l *life) deliveredAgain(d *delivery, f Frame) {
 	switch {
 	case f.Inbox:
-		d.reported = true
+		d.reported, d.traced = true, true
 	case !d.ended:
 		l.sendTaken([]*delivery{d})
 	}
@@ -109,7 +110,7 @@ func (l *life) run(f Frame) {
 	if requests {
 		l.running++
 		l.owed[d.id] = d
-		d.reported = f.Inbox
+		d.reported, d.traced = f.Inbox, f.Inbox
 		within := time.Duration(f.AckWithin) * time.Millisecond
 		d.due = time.Now().Add(within)
 		l.set(&d.taken, within, l.takenDue)

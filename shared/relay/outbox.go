@@ -59,6 +59,7 @@ type batch struct {
 	size     int // bytes of events
 	common   bool
 	ends     []*delivery // whose final event it holds
+	traces   []*delivery // whose taken mark it asks for
 	again    alarm
 }
 
@@ -185,10 +186,12 @@ func (l *life) batch(o *outbox) (Frame, *batch) {
 			break
 		}
 		final := d.ended && len(d.pending) == 0
-		if !final && !d.reported {
-			// Before the client sees progress there must be a trace of who owes the end.
+		if !final && !d.traced {
+			// Before the client sees progress there must be a trace of who owes the end,
+			// and a taken frame may have been lost.
 			f.Tickets = append(f.Tickets, d.ticket)
 			d.reported = true
+			b.traces = append(b.traces, d)
 		}
 		f.Items = append(f.Items, EventItem{
 			Ticket: d.ticket, Stream: d.id, First: d.sent + 1, Final: final, Marked: final && d.reported, Lens: lens,
@@ -249,6 +252,9 @@ func (l *life) acked(f Frame) {
 	o.size -= b.size
 	if b.common && b.gen == l.gen && f.Next > 0 {
 		o.next = f.Next
+	}
+	for _, d := range b.traces {
+		d.traced = true
 	}
 	for _, d := range b.ends {
 		l.forgetLater(d)

@@ -145,7 +145,9 @@ func (x boxes) settle(ctx context.Context, id session.BoxID) error {
 	for _, it := range items {
 		switch {
 		case it.State == session.Taken && b.Over(it.Gen):
-			err = x.endItem(ctx, it, failureOf(b, it.Gen))
+			var released bool
+			released, err = x.overItem(ctx, b, it)
+			waiting = waiting || released
 		case it.State == session.Taken:
 			err = x.sweepEnded(ctx, it)
 		case time.Now().After(it.NotAfter):

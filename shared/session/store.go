@@ -92,6 +92,10 @@ type Boxes interface {
 	// stays stored. An item already taken by the same gen is returned again.
 	// NotFound if there is none, Conflict if another generation has it.
 	Claim(ctx context.Context, box BoxID, id StreamID, gen Generation) (Item, error)
+	// Release makes an item that is Taken by gen, and still has its message,
+	// Waiting again. released is false, and nothing is written, if it is anything
+	// else or not there.
+	Release(ctx context.Context, box BoxID, id StreamID, gen Generation) (released bool, err error)
 	// Item reads one item. NotFound if there is none.
 	Item(ctx context.Context, box BoxID, id StreamID) (Item, error)
 	// Items returns the items of a box by id, Raw left out.

@@ -27,7 +27,7 @@ func anItem(box session.BoxID, id session.StreamID) session.Item {
 	return session.Item{
 		Box: box, ID: id, State: session.Waiting, Raw: []byte("{\n " + rawJSON + "\n}"), NotAfter: future(), Created: now(),
 		Address: session.Address{
-			Session: "s1", Stream: id, Conn: "c-2=", Principal: "p-1", Digest: "d-1", Box: box,
+			Session: "s1", Stream: id, Conn: "c-2=", Principal: "p-1", Digest: "d-1", Box: box, Again: true,
 			Requests: []json.RawMessage{json.RawMessage(`9007199254740993`), json.RawMessage(`"<é\u00e9>"`), json.RawMessage(`1.0`)},
 		},
 	}
@@ -200,6 +200,30 @@ func itemPromises() []promise {
 			got, err := k.Claim(t.Context(), "b1", "r2", 3)
 			noError(t, "Claim of a mark", err)
 			same(t, "the mark", got, marked)
+		}},
+		{"Release makes an item wait again that the generation has taken with its message", func(t *testing.T, k *kit) {
+			want := anItem("b1", "r1")
+			putItem(t, k, want, true)
+			marked := anItem("b1", "r2")
+			marked.State, marked.Gen, marked.Raw = session.Taken, 3, nil
+			putItem(t, k, marked, true)
+			release := func(id session.StreamID, gen session.Generation, want bool) {
+				t.Helper()
+				released, err := k.Release(t.Context(), "b1", id, gen)
+				noError(t, "Release", err)
+				same(t, fmt.Sprintf("released %s of generation %d", id, gen), released, want)
+			}
+			release("r1", 0, false) // it waits
+			_, err := k.Claim(t.Context(), "b1", "r1", 3)
+			noError(t, "Claim", err)
+			release("r1", 2, false)
+			release("r2", 3, false) // its message is with whoever has taken it
+			release("r3", 3, false)
+			release("r1", 3, true)
+			same(t, "released item", item(t, k, "r1"), want)
+			release("r1", 3, false)
+			_, err = k.Claim(t.Context(), "b1", "r1", 4)
+			noError(t, "Claim by another generation", err)
 		}},
 		{"of many generations that claim an item one gets it", func(t *testing.T, k *kit) {
 			putItem(t, k, anItem("b1", "r1"), true)

@@ -171,6 +171,12 @@ func (c *Counting) PutItem(ctx context.Context, it session.Item) (put bool, err 
 	return c.inner.PutItem(ctx, it)
 }
 
+// Release is a write.
+func (c *Counting) Release(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (released bool, err error) {
+	c.write("Release", 0)
+	return c.inner.Release(ctx, box, id, gen)
+}
+
 // Claim is a write.
 func (c *Counting) Claim(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (session.Item, error) {
 	c.write("Claim", 0)

@@ -234,6 +234,11 @@ func (f *Faulty) Claim(ctx context.Context, box session.BoxID, id session.Stream
 	return call(ctx, f, "Claim", func() (session.Item, error) { return f.inner.Claim(ctx, box, id, gen) })
 }
 
+// Release is the inner store's, or fails.
+func (f *Faulty) Release(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (released bool, err error) {
+	return call(ctx, f, "Release", func() (bool, error) { return f.inner.Release(ctx, box, id, gen) })
+}
+
 // Item is the inner store's, or fails.
 func (f *Faulty) Item(ctx context.Context, box session.BoxID, id session.StreamID) (session.Item, error) {
 	return call(ctx, f, "Item", func() (session.Item, error) { return f.inner.Item(ctx, box, id) })

@@ -230,6 +230,20 @@ func (m *Memory) Claim(_ context.Context, box session.BoxID, id session.StreamID
 	return cloneItem(it), nil
 }
 
+// Release implements session.Boxes.
+func (m *Memory) Release(_ context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (released bool, err error) {
+	m.lock()
+	defer m.mu.Unlock()
+	it, ok := m.items[box][id]
+	if !ok || it.State != session.Taken || it.Gen != gen || it.Raw == nil {
+		return false, nil
+	}
+	it.State, it.Gen = session.Waiting, 0
+	m.items[box][id] = it
+	m.wake(it.Address.Session, id)
+	return true, nil
+}
+
 // Item implements session.Boxes.
 func (m *Memory) Item(_ context.Context, box session.BoxID, id session.StreamID) (session.Item, error) {
 	m.lock()

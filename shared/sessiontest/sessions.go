@@ -22,7 +22,7 @@ func aSession(id session.ID) session.Session {
 	return session.Session{
 		ID: id, Rev: 1, Server: "everything", Digest: "d1", Tenant: "acme", Principal: "alice", Transport: session.HTTP,
 		State: session.Ready, Quit: session.QuitService, Version: "2025-11-25", Init: json.RawMessage(rawJSON), Level: "warning",
-		Subscribed: []string{"file:///b?x=<1>", "file:///a"}, Created: past(), Used: now(), Expires: future(), Pushes: true,
+		Subscribed: []string{"file:///b?x=<1>", "file:///a"}, Created: past(), Used: now(), Expires: future(), Served: true, Pushes: true,
 		Primary: session.Lease{Nonce: "n1", Until: now()}, Delivered: 41,
 	}
 }

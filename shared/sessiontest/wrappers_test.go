@@ -36,6 +36,7 @@ func each(ctx context.Context, s session.Store) map[string]func() error {
 		"Box":           func() error { _, err := s.Box(ctx, "b"); return err },
 		"SaveBox":       func() error { return s.SaveBox(ctx, session.Box{ID: "b"}) },
 		"PutItem":       func() error { _, err := s.PutItem(ctx, session.Item{Raw: []byte("1234")}); return err },
+		"Release":       func() error { _, err := s.Release(ctx, "b", "r", 1); return err },
 		"Claim":         func() error { _, err := s.Claim(ctx, "b", "r", 1); return err },
 		"Item":          func() error { _, err := s.Item(ctx, "b", "r"); return err },
 		"Items":         func() error { _, err := s.Items(ctx, "b"); return err },

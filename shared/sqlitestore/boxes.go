@@ -137,6 +137,26 @@ func (s *Store) Claim(ctx context.Context, box session.BoxID, id session.StreamI
 	return it, nil
 }
 
+const releaseItem = `
+UPDATE items SET state = 'waiting', gen = 0
+WHERE box = ?1 AND id = ?2 AND state = 'taken' AND gen = ?3 AND raw IS NOT NULL
+RETURNING record`
+
+// Release gives an item back; see [session.Boxes].
+func (s *Store) Release(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (released bool, err error) {
+	it := session.Item{Box: box, ID: id}
+	var record []byte
+	released, err = s.row(ctx, releaseItem, []any{box, id, gen}, []any{&record})
+	if err != nil || !released {
+		return false, err
+	}
+	if err := fill(&it, record); err != nil {
+		return false, failed(err)
+	}
+	s.bells.ring(it.Address.Session, id)
+	return true, nil
+}
+
 const readItem = `SELECT state, gen, record, raw FROM items WHERE box = ? AND id = ?`
 
 // Item reads an item; see [session.Boxes].

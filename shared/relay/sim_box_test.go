@@ -1,0 +1,386 @@
+package relay
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// simBox executes what a runner is given: each request takes a while, says this
+// and that, may ask the client something, and then answers. All it does is in the
+// world's ledger.
+type simBox struct {
+	w      *world
+	p      *simProc
+	a      *actor // decides whether the box dies
+	runner *Runner
+
+	mu       sync.Mutex
+	sessions map[session.ID]*simSession
+	calls    map[session.StreamID]*simCall // in flight
+	last     time.Time                     // when something happened
+	gone     bool                          // killed: does nothing more
+}
+
+// simSession is the process of one session.
+type simSession struct {
+	id        session.ID
+	label     string
+	ticket    string        // the newest
+	turn      chan struct{} // held while an event of this session is handed over
+	questions map[string]chan []byte
+}
+
+// simCall is one delivery with requests.
+type simCall struct {
+	id      session.StreamID
+	s       *simSession
+	ticket  string
+	ctx     context.Context // ends when its events are of no use any more
+	cancel  context.CancelFunc
+	open    []json.RawMessage // requests without a response
+	stopped bool              // nothing more is said
+}
+
+var _ Executor = (*simBox)(nil)
+
+func newSimBox(p *simProc) *simBox {
+	return &simBox{
+		w: p.w, p: p, a: p.w.actor(p.name + "/box"), sessions: map[session.ID]*simSession{}, calls: map[session.StreamID]*simCall{}, last: time.Now(),
+	}
+}
+
+// Deliver implements Executor.
+func (x *simBox) Deliver(d Delivery) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.gone {
+		return
+	}
+	x.last = time.Now()
+	s := x.session(d)
+	msgs, _, err := wire.ParseBody(d.Raw)
+	if err != nil {
+		x.w.breaks("box %s was given %q: %v", x.p.name, d.Raw, err)
+		return
+	}
+	x.w.ledger.executes(x.w, x.p.name, s.label, d, msgs)
+	if x.a.chance(x.w.killAtWork) {
+		soon := []time.Duration{20 * time.Millisecond, 2 * time.Second}[x.a.rng.IntN(2)]
+		time.AfterFunc(draw(x.a.rng, soon), func() {
+			if !x.w.calm.Load() {
+				x.p.kill()
+			}
+		})
+	}
+	s.ticket = d.Ticket
+	c := &simCall{id: d.ID, s: s, ticket: d.Ticket}
+	for _, m := range msgs {
+		if m.Kind == wire.Request {
+			c.open = append(c.open, m.ID)
+		}
+	}
+	if d.HasRequests != (len(c.open) > 0) {
+		x.w.breaks("box %s was told of %s that it has requests: %v", x.p.name, labelOf(d.Raw), d.HasRequests)
+	}
+	if len(c.open) == 0 {
+		return
+	}
+	c.ctx, c.cancel = context.WithCancel(x.p.ctx)
+	x.calls[d.ID] = c
+	for _, m := range msgs {
+		if m.Kind == wire.Request {
+			x.w.wg.Go(func() { x.execute(c, m) })
+		}
+	}
+}
+
+// session finds the process of a session or starts it.
+func (x *simBox) session(d Delivery) *simSession {
+	s, ok := x.sessions[d.Session]
+	if ok {
+		return s
+	}
+	label, _ := wire.String(wire.Lookup(d.Init, "clientInfo", "name"))
+	s = &simSession{
+		id: d.Session, label: label, ticket: d.Ticket, turn: make(chan struct{}, 1), questions: map[string]chan []byte{},
+	}
+	x.sessions[d.Session] = s
+	x.w.ledger.owns(x.w, d.Session, label)
+	x.w.wg.Go(func() {
+		version, _ := wire.String(wire.Lookup(d.Init, "protocolVersion"))
+		x.runner.Status(StatusReport{
+			Session: d.Session, Ticket: d.Ticket, Process: x.p.name, Phase: "ready", Detail: version, Handshake: simHandshake(x.p.name),
+		})
+	})
+	return s
+}
+
+func simHandshake(by string) json.RawMessage {
+	return fmt.Appendf(nil, `{"protocolVersion":"2025-11-25","capabilities":{"logging":{}},"serverInfo":{"name":"simulated","version":"1"},"by":%q}`, by)
+}
+
+// execute is one request. What it does follows from its label.
+func (x *simBox) execute(c *simCall, m wire.Message) {
+	label := labelOf(m.Raw)
+	a := x.w.actor("executes " + label)
+	if m.Method == wire.MethodInitialize {
+		if nap(c.ctx, draw(a.rng, 3*time.Second)) == nil {
+			x.respond(c, m.ID, wire.ResultResponse(m.ID, simHandshake(x.p.name)))
+		}
+		return
+	}
+	steps := a.rng.IntN(5)
+	total := simWork(a)
+	for n := range steps {
+		if nap(c.ctx, total/time.Duration(steps+1)) != nil {
+			return
+		}
+		kind := a.rng.IntN(6)
+		switch {
+		case a.rng.IntN(x.w.chatty) == 0:
+			x.say(nil, c.s, session.Common, x.notice("notifications/message", label, n), false)
+		case kind == 0:
+			if !x.ask(a, c, label, n) {
+				return
+			}
+		default:
+			x.say(c, c.s, c.id, x.notice("notifications/progress", label, n), false)
+		}
+	}
+	if nap(c.ctx, total/time.Duration(steps+1)) != nil {
+		return
+	}
+	size := 0
+	if a.rng.IntN(50) == 0 {
+		size = 200_000 + a.rng.IntN(100_000)
+	}
+	result := fmt.Appendf(nil, `{"label":%q,"by":%q,"pad":%q}`, label, x.p.name, strings.Repeat("ä", size/2))
+	x.respond(c, m.ID, wire.ResultResponse(m.ID, result))
+	if a.rng.IntN(6) == 0 && nap(x.p.ctx, draw(a.rng, 2*x.w.idle)) == nil {
+		x.say(nil, c.s, session.Common, x.notice("notifications/message", label, steps), false)
+	}
+}
+
+// simWork is how long a request takes: most are fast, some take just as long as a
+// runner waits before it says that it has taken a request, some take minutes.
+func simWork(a *actor) time.Duration {
+	switch n := a.rng.IntN(20); {
+	case n < 9:
+		return draw(a.rng, 20*time.Millisecond)
+	case n < 13:
+		return ackWithin - 100*time.Millisecond + draw(a.rng, 200*time.Millisecond)
+	case n < 17:
+		return draw(a.rng, 20*time.Second)
+	default:
+		return draw(a.rng, 4*time.Minute)
+	}
+}
+
+// notice is an event that is like no other.
+func (x *simBox) notice(method, label string, n int) []byte {
+	return wire.NewNotification(method, fmt.Appendf(nil, `{"label":%q,"by":%q,"n":%d}`, label, x.p.name, n))
+}
+
+// simAnswer is how long a box waits for an answer: longer than until the next
+// ping, which asks for it.
+const simAnswer = 6 * time.Minute
+
+// ask asks the client something and waits for the answer, but not for ever.
+func (x *simBox) ask(a *actor, c *simCall, label string, n int) bool {
+	question := fmt.Sprintf("q-%s-%d-%s", label, n, x.p.name)
+	answer := make(chan []byte, 1)
+	x.mu.Lock()
+	c.s.questions[question] = answer
+	x.mu.Unlock()
+	defer func() {
+		x.mu.Lock()
+		delete(c.s.questions, question)
+		x.last = time.Now()
+		x.mu.Unlock()
+	}()
+	id, _ := json.Marshal(question)
+	x.say(c, c.s, c.id, wire.NewRequest(id, "sampling/createMessage", fmt.Appendf(nil, `{"label":%q,"by":%q}`, label, x.p.name)), false)
+	patience := time.NewTimer(simAnswer)
+	defer patience.Stop()
+	select {
+	case raw := <-answer:
+		if !strings.Contains(string(raw), question) {
+			x.w.breaks("question %s was answered with %s", question, raw)
+		}
+		return true
+	case <-patience.C:
+		a.tell("no answer to %s", question)
+		if x.w.none() && !x.w.ledger.isEnded(c.s.label) {
+			x.w.breaks("question %s was not answered within %s", question, simAnswer)
+		}
+		return true
+	case <-c.ctx.Done():
+		return false
+	}
+}
+
+// respond says a response; the last one of a delivery ends its stream.
+func (x *simBox) respond(c *simCall, id json.RawMessage, raw []byte) {
+	c.s.turn <- struct{}{}
+	x.mu.Lock()
+	before := len(c.open)
+	c.open = slices.DeleteFunc(c.open, func(o json.RawMessage) bool { return wire.SameID(o, id) })
+	left := len(c.open)
+	x.mu.Unlock()
+	if left < before {
+		x.sayInTurn(c, c.s, c.id, raw, left == 0)
+	}
+	<-c.s.turn
+}
+
+// say hands an event over. c is nil for what belongs to no request.
+func (x *simBox) say(c *simCall, s *simSession, stream session.StreamID, raw []byte, final bool) {
+	s.turn <- struct{}{}
+	x.sayInTurn(c, s, stream, raw, final)
+	<-s.turn
+}
+
+func (x *simBox) sayInTurn(c *simCall, s *simSession, stream session.StreamID, raw []byte, final bool) {
+	x.mu.Lock()
+	if x.gone || c != nil && c.stopped {
+		x.mu.Unlock()
+		return
+	}
+	ticket := s.ticket
+	if c != nil {
+		ticket = c.ticket
+	}
+	x.last = time.Now()
+	x.w.ledger.says(s.id, stream, utterance{by: x.p.name, raw: string(raw), final: final, due: len(x.calls) > 0})
+	x.mu.Unlock()
+	x.runner.Event(Event{Session: s.id, Stream: stream, Ticket: ticket, Raw: raw, Final: final})
+	if final {
+		x.over(c)
+	}
+}
+
+// over: nothing more comes of a call.
+func (x *simBox) over(c *simCall) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	c.stopped = true
+	c.cancel()
+	delete(x.calls, c.id)
+	x.last = time.Now()
+}
+
+// Answer implements Executor.
+func (x *simBox) Answer(s session.ID, question string, raw []byte) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if s := x.sessions[s]; s != nil && s.questions[question] != nil {
+		select {
+		case s.questions[question] <- raw:
+		default: // it has one
+		}
+	}
+}
+
+// CloseStream implements Executor.
+func (x *simBox) CloseStream(_ session.ID, stream session.StreamID) {
+	x.mu.Lock()
+	c := x.calls[stream]
+	x.mu.Unlock()
+	x.w.ledger.closes(stream)
+	if c != nil {
+		x.over(c)
+	}
+}
+
+// StopSession implements Executor: the requests of the session end in an error.
+func (x *simBox) StopSession(s session.ID) {
+	x.mu.Lock()
+	var open []*simCall
+	for _, c := range x.calls {
+		if c.s.id == s {
+			open = append(open, c)
+		}
+	}
+	x.mu.Unlock()
+	slices.SortFunc(open, func(a, b *simCall) int { return strings.Compare(string(a.id), string(b.id)) })
+	for _, c := range open {
+		x.w.wg.Go(func() { x.fail(c, "the session was stopped") })
+	}
+}
+
+// fail ends what is open of a call in errors.
+func (x *simBox) fail(c *simCall, why string) {
+	x.mu.Lock()
+	open := slices.Clone(c.open)
+	x.mu.Unlock()
+	for _, id := range open {
+		x.respond(c, id, wire.ErrorResponse(id, &wire.Error{
+			Code: wire.CodeInternal, Message: why, Data: map[string]any{"by": x.p.name},
+		}))
+	}
+}
+
+// shut ends all that is open, as a box does that is told to stop.
+func (x *simBox) shut() {
+	x.mu.Lock()
+	var sessions []session.ID
+	for id := range x.sessions {
+		sessions = append(sessions, id)
+	}
+	x.mu.Unlock()
+	slices.Sort(sessions)
+	for _, id := range sessions {
+		x.StopSession(id)
+	}
+}
+
+// drop ends the box at once.
+func (x *simBox) drop() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.gone = true
+}
+
+// Questions implements Executor.
+func (x *simBox) Questions() map[session.ID][]string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	out := map[session.ID][]string{}
+	for id, s := range x.sessions {
+		for q := range s.questions {
+			out[id] = append(out[id], q)
+		}
+		slices.Sort(out[id])
+		if len(out[id]) == 0 {
+			delete(out, id)
+		}
+	}
+	return out
+}
+
+// IdleSince implements Executor.
+func (x *simBox) IdleSince() (time.Time, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, s := range x.sessions {
+		if len(s.questions) > 0 {
+			return x.last, false
+		}
+	}
+	return x.last, len(x.calls) == 0
+}
+
+// labelOf is the name that a message in a simulated world carries.
+func labelOf(raw []byte) string {
+	_, rest, _ := strings.Cut(string(raw), `"label":"`)
+	label, _, _ := strings.Cut(rest, `"`)
+	return label
+}

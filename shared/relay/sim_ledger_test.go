@@ -1,0 +1,143 @@
+package relay
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// ledger is what really happened in a world, whoever knows it.
+type ledger struct {
+	mu     sync.Mutex
+	owners map[session.ID]string       // whose session
+	ended  map[string]bool             // clients that have ended their session
+	labels map[session.StreamID]string // of the first message of a delivery
+	byID   map[session.StreamID]string // which process executed a delivery
+	runs   map[string]execution        // by label of the message
+	spoken map[session.ID]map[speaker][]utterance
+	closed map[session.StreamID]bool // CloseStream was said
+}
+
+type execution struct {
+	by string
+	at time.Time
+}
+
+// speaker is one process in one stream.
+type speaker struct {
+	stream session.StreamID
+	by     string
+}
+
+// utterance is one event of a box.
+type utterance struct {
+	by, raw string
+	final   bool
+	due     bool // said while a request was in flight, so the box could not fall asleep before it was stored
+}
+
+func newLedger() *ledger {
+	return &ledger{
+		owners: map[session.ID]string{}, ended: map[string]bool{}, labels: map[session.StreamID]string{},
+		byID: map[session.StreamID]string{}, runs: map[string]execution{},
+		spoken: map[session.ID]map[speaker][]utterance{}, closed: map[session.StreamID]bool{},
+	}
+}
+
+// owns takes note of whose session it is; it is one client's for ever.
+func (l *ledger) owns(w *world, id session.ID, client string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if old, ok := l.owners[id]; ok && old != client {
+		w.breaks("a session of %s is told to be one of %s", old, client)
+	}
+	l.owners[id] = client
+}
+
+func (l *ledger) owner(id session.ID) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if client, ok := l.owners[id]; ok {
+		return client
+	}
+	return "session?"
+}
+
+// learns takes note of the label of a delivery, for the story.
+func (l *ledger) learns(id session.StreamID, raw []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if label := labelOf(raw); label != "" {
+		l.labels[id] = label
+	}
+}
+
+func (l *ledger) label(id session.StreamID) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if label, ok := l.labels[id]; ok {
+		return label
+	}
+	return "?" + string(id)
+}
+
+// executes takes note of the execution of a delivery and checks that it is the
+// only one, and in the right place.
+func (l *ledger) executes(w *world, by, client string, d Delivery, msgs []wire.Message) {
+	w.tell(by, "EXECUTES %s", labelOf(d.Raw))
+	l.learns(d.ID, d.Raw)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if old, ok := l.byID[d.ID]; ok {
+		w.breaks("delivery %s executed twice, by %s and by %s", labelOf(d.Raw), old, by)
+	}
+	l.byID[d.ID] = by
+	for _, m := range msgs {
+		label := labelOf(m.Raw)
+		if old, ok := l.runs[label]; ok && old.by != by {
+			w.breaks("message %s executed twice, by %s and by %s", label, old.by, by)
+		}
+		if !strings.HasPrefix(label, client+".") {
+			w.breaks("message %s executed in a session of %s", label, client)
+		}
+		l.runs[label] = execution{by, time.Now()}
+	}
+}
+
+func (l *ledger) executed(label string) (execution, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e, ok := l.runs[label]
+	return e, ok
+}
+
+func (l *ledger) says(id session.ID, stream session.StreamID, u utterance) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.spoken[id] == nil {
+		l.spoken[id] = map[speaker][]utterance{}
+	}
+	key := speaker{stream, u.by}
+	l.spoken[id][key] = append(l.spoken[id][key], u)
+}
+
+func (l *ledger) closes(stream session.StreamID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed[stream] = true
+}
+
+func (l *ledger) ends(client string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended[client] = true
+}
+
+func (l *ledger) isEnded(client string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ended[client]
+}

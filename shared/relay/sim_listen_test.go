@@ -1,0 +1,97 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// listen is the client's GET on the common stream, again and again with the id of
+// the last event it saw, until the world is over and it has had the time to hear
+// what was left.
+func (c *simClient) listen() {
+	w := c.w
+	last := ""
+	if rng := w.random("listening of " + c.name); rng.IntN(3) == 0 {
+		_ = nap(w.ctx, draw(rng, 5*time.Minute))
+	}
+	var over time.Time
+	for n := 1; w.ctx.Err() == nil; n++ {
+		if w.closed.Load() {
+			if over.IsZero() {
+				over = time.Now()
+			}
+			if time.Since(over) > 3*time.Minute {
+				return
+			}
+		}
+		gone := false
+		retry := 10 * time.Second
+		from := last
+		name := fmt.Sprintf("%s/listen%d", c.name, n)
+		c.respond(name, func(ctx context.Context, a *actor, p *response) {
+			call, err := c.listenFrom(ctx, from)
+			if err != nil || a.step(ctx) != nil {
+				a.tell("%v", err)
+				gone = errors.Is(err, session.NotFound)
+				if gone && !w.ledger.isEnded(c.name) {
+					w.breaks("the session of %s is lost to its listener: %v", c.name, err)
+				}
+				return
+			}
+			until := time.Now().Add(call.Hold())
+			events, err := call.Next(ctx, time.Now())
+			if err == nil {
+				p.write(func() { last = opening(call, events, from) })
+			}
+			for err == nil && a.step(ctx) == nil {
+				p.write(func() { last = c.hear(call, events, last); retry = call.Retry() })
+				if !time.Now().Before(until) {
+					return
+				}
+				events, err = call.Next(ctx, until)
+			}
+		})
+		if gone {
+			return
+		}
+		_ = nap(w.ctx, retry+draw(w.random(name), 100*time.Millisecond))
+	}
+}
+
+func (c *simClient) listenFrom(ctx context.Context, last string) (*session.Call, error) {
+	if last == "" {
+		return c.w.host().Listen(ctx, c.caller, c.id, "")
+	}
+	return c.w.host().Resume(ctx, c.caller, c.id, last)
+}
+
+// opening is the cursor a response opens with: in front of the first event, or,
+// while another GET has the stream, what the client came with.
+func opening(call *session.Call, events []session.Event, from string) string {
+	id := call.Cursor()
+	if len(events) > 0 {
+		id.Index = events[0].Index - 1
+	}
+	if came, err := session.ParseEventID(from); err == nil && id.Index == 0 {
+		id.Index = came.Index
+	}
+	return id.String()
+}
+
+// hear is the client's end: each event once, in order.
+func (c *simClient) hear(call *session.Call, events []session.Event, last string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range events {
+		if e.Index != c.heard+1 {
+			c.w.breaks("the listener of %s hears event %d after event %d", c.name, e.Index, c.heard)
+		}
+		c.w.tell(c.name, "hears event %d: %.100s", e.Index, e.Raw)
+		c.heard, last = e.Index, call.ID(e).String()
+	}
+	return last
+}

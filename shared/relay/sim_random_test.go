@@ -1,0 +1,164 @@
+package relay
+
+import (
+	"context"
+	"hash/fnv"
+	"math/rand/v2"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// faults are what may go wrong in a world: chances of one event each, mean times
+// between two, 0 for never.
+type faults struct {
+	trouble time.Duration // how long there are any
+
+	notStored, answerLost, slow float64 // a call of the store
+	twice, storedLate           float64 // a write: done again by who does it, or done after it has failed
+	die                         float64 // a function, somewhere
+	frameLost, frameTwice       float64 // runner to host
+	frameLate                   float64
+	postLost, postTwice         float64 // host to runner
+	postUnknown                 float64 // the answer of a post is lost
+	dialFails                   float64
+	cut, deaf                   time.Duration // a connection; deaf: neither end is told
+	kill, terminate             time.Duration // a runner
+	killAtWork                  float64       // a runner that has just been given something
+	runFails, runUnknown        float64       // starting a task
+	runTwice, bootDies          float64
+	bootSlow                    float64
+	stoppedLost, stoppedTwice   float64 // the fleet's word of a task that stopped
+	falseLoss                   float64 // a task that lives is said to have stopped
+	limited                     bool    // the gateway closes connections early, as with its own limits
+}
+
+// none says that nothing goes wrong but the order and the pace of things.
+func (f faults) none() bool { return f == faults{trouble: f.trouble, limited: f.limited} }
+
+// drawFaults makes every fourth world one without faults, every fourth one in
+// which boxes die while they fall asleep and wake up, slowly, and others with some
+// kinds of faults, rare or frequent.
+func drawFaults(rng *rand.Rand) faults {
+	f := faults{trouble: 20*time.Minute + draw(rng, 40*time.Minute), limited: rng.IntN(2) == 0}
+	switch rng.IntN(4) {
+	case 0:
+		return f
+	case 1:
+		f.slow, f.twice, f.killAtWork, f.postLost = 0.2*rng.Float64(), 0.2*rng.Float64(), 0.3*rng.Float64(), 0.2*rng.Float64()
+		if rng.IntN(2) == 0 {
+			// Or boxes that live are given up, and speak on beside their successors.
+			f.killAtWork, f.falseLoss, f.frameTwice, f.frameLate = 0, 0.5*rng.Float64(), 0.2*rng.Float64(), 0.2*rng.Float64()
+		}
+		return f
+	}
+	often := []float64{0.3, 1, 3}[rng.IntN(3)]
+	for _, p := range []*float64{
+		&f.notStored, &f.answerLost, &f.slow, &f.twice, &f.storedLate, &f.die, &f.frameLost, &f.frameTwice, &f.frameLate, &f.postLost,
+		&f.postTwice, &f.postUnknown, &f.dialFails, &f.runFails, &f.runUnknown, &f.runTwice, &f.bootDies, &f.bootSlow,
+		&f.stoppedLost, &f.stoppedTwice, &f.falseLoss, &f.killAtWork,
+	} {
+		if rng.IntN(3) == 0 {
+			*p = often * rng.Float64() * 0.05
+		}
+	}
+	// These happen seldom: they need a greater chance to be seen at all.
+	f.falseLoss, f.killAtWork, f.frameTwice = 6*f.falseLoss, 3*f.killAtWork, 2*f.frameTwice
+	f.die, f.runFails, f.runUnknown, f.runTwice = 4*f.die, 6*f.runFails, 6*f.runUnknown, 6*f.runTwice
+	f.bootDies, f.bootSlow, f.stoppedLost, f.stoppedTwice = 6*f.bootDies, 6*f.bootSlow, 6*f.stoppedLost, 6*f.stoppedTwice
+	for _, d := range []*time.Duration{&f.cut, &f.deaf, &f.kill, &f.terminate} {
+		if rng.IntN(3) == 0 {
+			*d = time.Duration(float64(10*time.Second+draw(rng, 10*time.Minute)) / often)
+		}
+	}
+	return f
+}
+
+// draw is a duration below d, fine enough that no two things happen at once.
+func draw(rng *rand.Rand, d time.Duration) time.Duration { return time.Duration(rng.Int64N(int64(d))) }
+
+// random is the generator of one actor.
+func (w *world) random(name string) *rand.Rand {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(name))
+	return rand.New(rand.NewPCG(w.seed, h.Sum64()))
+}
+
+// nap lets virtual time pass.
+func nap(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// actor is somebody who does one thing after the other: a function, a client, an
+// end of a connection. Only one goroutine may use it.
+type actor struct {
+	w      *world
+	name   string
+	rng    *rand.Rand
+	left   int // steps until it dies, below 0 for never
+	dead   bool
+	cancel context.CancelFunc
+}
+
+func (w *world) actor(name string) *actor {
+	return &actor{w: w, name: name, rng: w.random(name), left: -1}
+}
+
+func (a *actor) tell(format string, args ...any) { a.w.tell(a.name, format, args...) }
+
+// chance says whether a fault happens now.
+func (a *actor) chance(p float64) bool { return a.rng.Float64() < p && !a.w.calm.Load() }
+
+// takes is how long something takes that mostly takes about d, sometimes a tenth
+// of a second, seldom seconds.
+func (a *actor) takes(d time.Duration) time.Duration {
+	t := d/2 + draw(a.rng, d)
+	switch x := a.rng.Float64(); {
+	case x < 0.02:
+		t += draw(a.rng, 3*time.Second)
+	case x < 0.1:
+		t += draw(a.rng, 100*time.Millisecond)
+	}
+	return t
+}
+
+type actorKey struct{}
+
+// function runs f as one invocation of a function. If it is to die, its context
+// ends at one of its steps, and from then on nothing it does has an effect.
+func (w *world) function(name string, limit time.Duration, f func(ctx context.Context, a *actor)) {
+	a := w.actor(name)
+	if a.chance(w.die) {
+		a.left = a.rng.IntN(24)
+	}
+	ctx, cancel := context.WithTimeout(context.WithValue(w.ctx, actorKey{}, a), limit)
+	defer cancel()
+	a.cancel = cancel
+	f(ctx, a)
+}
+
+func actorOf(ctx context.Context) *actor { return ctx.Value(actorKey{}).(*actor) }
+
+// step is called before and after everything a function does to the world. An
+// error means that it does no more.
+func (a *actor) step(ctx context.Context) error {
+	if a.left == 0 && !a.dead {
+		a.tell("dies")
+		a.dead = true
+		a.cancel()
+	}
+	a.left--
+	return ctx.Err()
+}
+
+// unavailable is what trouble looks like to the code under test.
+func unavailable(what string) error {
+	return session.Errorf(session.Unavailable, "simulated: %s", what)
+}

@@ -1,0 +1,204 @@
+package relay
+
+import (
+	"context"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+)
+
+// simStore is a store with latency and faults. A call may fail without effect,
+// take effect and fail, fail and take effect later, be slow, or be the last thing
+// its function does. A write may be done twice, as by an SDK that got no answer:
+// it then finds its own first try.
+type simStore struct {
+	w *world
+	*sessiontest.Memory
+}
+
+var _ session.Store = (*simStore)(nil)
+
+// through does one call of the store for the function of ctx.
+func through[T any](ctx context.Context, what string, do func() (T, error)) (T, error) {
+	var zero T
+	a := actorOf(ctx)
+	if err := a.step(ctx); err != nil {
+		return zero, err
+	}
+	pause := a.takes(2 * time.Millisecond)
+	if a.chance(a.w.slow) {
+		pause += draw(a.rng, 5*time.Second)
+	}
+	if err := nap(ctx, pause); err != nil {
+		return zero, err
+	}
+	if a.chance(a.w.notStored) {
+		a.tell("%s fails", what)
+		return zero, unavailable(what + " did not reach the store")
+	}
+	v, err := do()
+	if a.chance(a.w.answerLost) {
+		a.tell("%s: the answer is lost", what)
+		return zero, unavailable("the answer to " + what + " was lost")
+	}
+	if err := a.step(ctx); err != nil {
+		return zero, err
+	}
+	return v, err
+}
+
+// written does one write of the store for the function of ctx.
+func written[T any](ctx context.Context, what string, do func() (T, error)) (T, error) {
+	return through(ctx, what, func() (T, error) {
+		a := actorOf(ctx)
+		again := draw(a.rng, []time.Duration{100 * time.Millisecond, 5 * time.Second, 25 * time.Second}[a.rng.IntN(3)])
+		switch {
+		case a.chance(a.w.storedLate):
+			a.tell("%s will happen later", what)
+			a.w.afoot.Add(1)
+			a.w.wg.Go(func() {
+				defer a.w.afoot.Add(-1)
+				if nap(a.w.ctx, again) == nil {
+					_, _ = do()
+				}
+			})
+			var zero T
+			return zero, unavailable("the answer to " + what + " was lost")
+		case a.chance(a.w.twice):
+			a.tell("%s happens twice", what)
+			_, _ = do()
+			if err := nap(ctx, again); err != nil {
+				var zero T
+				return zero, err
+			}
+		}
+		return do()
+	})
+}
+
+func change(ctx context.Context, what string, do func() error) error {
+	_, err := written(ctx, what, func() (struct{}, error) { return struct{}{}, do() })
+	return err
+}
+
+func (s *simStore) Create(ctx context.Context, v session.Session) error {
+	return change(ctx, "Create", func() error { return s.Memory.Create(ctx, v) })
+}
+
+func (s *simStore) Load(ctx context.Context, id session.ID, box session.BoxID) (session.Session, session.Box, error) {
+	type both struct {
+		s session.Session
+		b session.Box
+	}
+	v, err := through(ctx, "Load", func() (both, error) {
+		v, b, err := s.Memory.Load(ctx, id, box)
+		return both{v, b}, err
+	})
+	return v.s, v.b, err
+}
+
+func (s *simStore) Save(ctx context.Context, v session.Session) error {
+	return change(ctx, "Save", func() error { return s.Memory.Save(ctx, v) })
+}
+
+func (s *simStore) PutAnswer(ctx context.Context, v session.Answer) (bool, error) {
+	return written(ctx, "PutAnswer", func() (bool, error) { return s.Memory.PutAnswer(ctx, v) })
+}
+
+func (s *simStore) Answers(ctx context.Context, id session.ID, questions []string) ([]session.Answer, error) {
+	return through(ctx, "Answers", func() ([]session.Answer, error) { return s.Memory.Answers(ctx, id, questions) })
+}
+
+func (s *simStore) SaveHandshake(ctx context.Context, v session.Handshake) error {
+	return change(ctx, "SaveHandshake", func() error { return s.Memory.SaveHandshake(ctx, v) })
+}
+
+func (s *simStore) Handshake(ctx context.Context, digest, version string) (session.Handshake, error) {
+	return through(ctx, "Handshake", func() (session.Handshake, error) { return s.Memory.Handshake(ctx, digest, version) })
+}
+
+func (s *simStore) Append(ctx context.Context, v session.Batch) error {
+	return change(ctx, "Append", func() error {
+		err := s.Memory.Append(ctx, v)
+		actorOf(ctx).tell("appends %d events to %s of %s at %d, generation %d, batch %d, final %v: %v",
+			len(v.Events), s.w.name(v.Stream), s.w.ledger.owner(v.Session), v.First, v.Gen, v.Seq, v.Final, session.CodeOf(err))
+		return err
+	})
+}
+
+func (s *simStore) Read(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, limit int) (session.Page, error) {
+	return through(ctx, "Read", func() (session.Page, error) { return s.Memory.Read(ctx, id, stream, after, limit) })
+}
+
+func (s *simStore) Tail(ctx context.Context, id session.ID, stream session.StreamID) (session.Tail, error) {
+	return through(ctx, "Tail", func() (session.Tail, error) { return s.Memory.Tail(ctx, id, stream) })
+}
+
+func (s *simStore) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
+	return through(ctx, "Wait", func() (session.Page, error) { return s.Memory.Wait(ctx, id, stream, after, until) })
+}
+
+func (s *simStore) Box(ctx context.Context, id session.BoxID) (session.Box, error) {
+	return through(ctx, "Box", func() (session.Box, error) { return s.Memory.Box(ctx, id) })
+}
+
+func (s *simStore) SaveBox(ctx context.Context, v session.Box) error {
+	return change(ctx, "SaveBox", func() error {
+		err := s.Memory.SaveBox(ctx, v)
+		actorOf(ctx).tell("box %s: %q, generation %d, lost %d, link %d, attempt %d: %v",
+			v.ID, v.State, v.Gen, v.Lost, v.Link, v.Attempt, session.CodeOf(err))
+		return err
+	})
+}
+
+func (s *simStore) PutItem(ctx context.Context, v session.Item) (bool, error) {
+	return written(ctx, "PutItem", func() (bool, error) {
+		put, err := s.Memory.PutItem(ctx, v)
+		actorOf(ctx).tell("item %s: %s, generation %d; new %v", s.w.name(v.ID), v.State, v.Gen, put)
+		return put, err
+	})
+}
+
+func (s *simStore) Claim(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (session.Item, error) {
+	return written(ctx, "Claim", func() (session.Item, error) {
+		v, err := s.Memory.Claim(ctx, box, id, gen)
+		actorOf(ctx).tell("claims item %s for generation %d: %v", s.w.name(id), gen, session.CodeOf(err))
+		return v, err
+	})
+}
+
+func (s *simStore) Release(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (bool, error) {
+	return written(ctx, "Release", func() (bool, error) {
+		released, err := s.Memory.Release(ctx, box, id, gen)
+		actorOf(ctx).tell("releases item %s of generation %d: %v", s.w.name(id), gen, released)
+		return released, err
+	})
+}
+
+func (s *simStore) Item(ctx context.Context, box session.BoxID, id session.StreamID) (session.Item, error) {
+	return through(ctx, "Item", func() (session.Item, error) { return s.Memory.Item(ctx, box, id) })
+}
+
+func (s *simStore) Items(ctx context.Context, box session.BoxID) ([]session.Item, error) {
+	return through(ctx, "Items", func() ([]session.Item, error) { return s.Memory.Items(ctx, box) })
+}
+
+func (s *simStore) DeleteItem(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) error {
+	return change(ctx, "DeleteItem", func() error {
+		actorOf(ctx).tell("deletes item %s if of generation %d", s.w.name(id), gen)
+		return s.Memory.DeleteItem(ctx, box, id, gen)
+	})
+}
+
+func (s *simStore) Due(ctx context.Context) ([]session.BoxID, error) {
+	return through(ctx, "Due", func() ([]session.BoxID, error) { return s.Memory.Due(ctx) })
+}
+
+func (s *simStore) PutPart(ctx context.Context, v session.Part) error {
+	return change(ctx, "PutPart", func() error { return s.Memory.PutPart(ctx, v) })
+}
+
+func (s *simStore) Parts(ctx context.Context, box session.BoxID, frame string) ([]session.Part, error) {
+	return through(ctx, "Parts", func() ([]session.Part, error) { return s.Memory.Parts(ctx, box, frame) })
+}

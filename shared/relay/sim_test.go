@@ -1,0 +1,285 @@
+package relay
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+)
+
+// The simulation runs all of the relay, both ends and the session core above it,
+// in worlds with virtual time: a store, a gateway, a fleet, boxes and clients,
+// where frames come late, twice, in any order or never, and everything that can
+// die dies. What happens in a world follows from its seed: every actor draws from
+// a generator of its own, so that the order in which goroutines run changes
+// nothing. (What the runner draws itself, the pause before it reconnects, is not
+// seeded: a world in which connections are cut may go another way each time.)
+//
+//	go test ./shared/relay -run Simulation -sim.seeds 5000            more worlds
+//	go test ./shared/relay -run Simulation -sim.seed 77 -sim.trace -v   one, told
+//
+// The worlds are in these files: sim_random_test.go (actors and faults),
+// sim_store_test.go, sim_gateway_test.go, sim_fleet_test.go, sim_box_test.go (what
+// a box executes), sim_client_test.go, sim_listen_test.go (GET), and
+// sim_check_test.go (the promises).
+var (
+	simSeeds = flag.Int("sim.seeds", 200, "simulate this many worlds; 1 is the default with -sim.seed")
+	simSeed  = flag.Uint64("sim.seed", 1, "the first world's seed")
+	simTrace = flag.Bool("sim.trace", false, "tell the story of each world")
+)
+
+func TestSimulation(t *testing.T) {
+	given := map[string]bool{}
+	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	n := *simSeeds
+	if given["sim.seed"] && !given["sim.seeds"] {
+		n = 1
+	}
+	for seed := *simSeed; seed < *simSeed+uint64(n); seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { newWorld(t, seed).run() })
+		})
+	}
+}
+
+// world is one simulated installation.
+type world struct {
+	t     *testing.T
+	seed  uint64
+	begun time.Time
+	faults
+	calm   atomic.Bool  // faults have stopped
+	afoot  atomic.Int64 // what is under way: requests in functions, frames, late writes
+	closed atomic.Bool  // everything is over; listeners read to the end
+
+	ctx    context.Context // of all that is no function
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	memory  *sessiontest.Memory
+	config  Config
+	idle    time.Duration // until a box sleeps
+	chatty  int           // one in so many things a box says belongs to no request
+	sleepy  chan struct{} // closed, and made anew, when a runner says bye
+	gateway *simGateway
+	fleet   *simFleet
+	ledger  *ledger
+	clients []*simClient
+
+	mu     sync.Mutex
+	story  []string
+	broken []string
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	w := &world{t: t, seed: seed, begun: time.Now(), memory: sessiontest.NewMemory(), ledger: newLedger()}
+	w.ctx, w.cancel = context.WithCancel(t.Context())
+	rng := w.random("world")
+	w.faults = drawFaults(rng)
+	w.idle = time.Second + draw(rng, []time.Duration{3 * time.Second, 30 * time.Second}[rng.IntN(2)])
+	w.chatty = 1 + rng.IntN(6)
+	w.sleepy = make(chan struct{})
+	w.gateway = newSimGateway(w)
+	w.fleet = newSimFleet(w)
+	sealer, err := NewSealer(fmt.Appendf(nil, "the secret of simulated world %d ....", seed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.config = Config{
+		Store: &simStore{w: w, Memory: w.memory}, Poster: w.gateway, Fleet: w.fleet, Sealer: sealer,
+		Launch:       func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
+		StartTimeout: time.Minute, Log: w.logger("host"),
+	}
+	boxes, sessions := 1+rng.IntN(2), 1+rng.IntN(4)
+	for i := range sessions {
+		server := fmt.Sprintf("server%d", 1+i%boxes)
+		w.clients = append(w.clients, newSimClient(w, fmt.Sprintf("s%d", i+1), server))
+	}
+	return w
+}
+
+// run lets the world run with its faults, then without, until it is quiet.
+func (w *world) run() {
+	w.tell("world", "faults %+v, idle %s, %d clients", w.faults, w.idle, len(w.clients))
+	var busy sync.WaitGroup
+	for _, c := range w.clients {
+		busy.Go(c.run)
+	}
+	w.wg.Go(w.sweepEveryMinute)
+	w.wg.Go(w.fleet.killAtRandom)
+	limit := time.AfterFunc(w.trouble+6*time.Hour, func() {
+		w.breaks("clients still wait, six hours after the last fault")
+		w.cancel()
+	})
+	calm := time.AfterFunc(w.trouble, func() {
+		w.tell("world", "no more faults")
+		w.calm.Store(true)
+	})
+	busy.Wait()
+	calm.Stop()
+	limit.Stop()
+	w.calm.Store(true)
+	w.tell("world", "all clients have done what they wanted")
+	quiet := w.ctx.Err() == nil && w.becomesQuiet()
+	w.closed.Store(true)
+	for _, c := range w.clients {
+		c.listening.Wait()
+	}
+	if quiet {
+		w.check()
+	}
+	w.cancel()
+	w.fleet.killAll()
+	w.wg.Wait()
+	w.report()
+}
+
+// simQuiet is how long it may take until all that was begun has ended and every
+// box sleeps: somewhat longer than a request waits for a box, or for an answer.
+const simQuiet = 45 * time.Minute
+
+// becomesQuiet waits until nothing runs and nothing is on its way.
+func (w *world) becomesQuiet() bool {
+	for range simQuiet / time.Minute {
+		if w.noise() == "" {
+			return true
+		}
+		_ = nap(w.ctx, time.Minute)
+	}
+	w.breaks("the world did not become quiet within %s without faults: %s", simQuiet, w.noise())
+	return false
+}
+
+// bye lets those go on who want to come at the worst of times.
+func (w *world) bye() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	close(w.sleepy)
+	w.sleepy = make(chan struct{})
+}
+
+// nextBye waits until a runner says bye, for some time.
+func (w *world) nextBye(patience time.Duration) {
+	w.mu.Lock()
+	sleepy := w.sleepy
+	w.mu.Unlock()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-sleepy:
+	case <-timer.C:
+	case <-w.ctx.Done():
+	}
+}
+
+// noise says what still is not asleep, "" for nothing.
+func (w *world) noise() string {
+	var noise []string
+	for _, c := range w.clients {
+		b, err := w.memory.Box(w.ctx, c.box())
+		items, err2 := w.memory.Items(w.ctx, c.box())
+		if err != nil || err2 != nil || b.State != session.Asleep {
+			noise = append(noise, fmt.Sprintf("box %s is %s", b.ID, b.State))
+		}
+		for _, it := range items {
+			noise = append(noise, fmt.Sprintf("item %s of %s is %s by generation %d", w.name(it.ID), b.ID, it.State, it.Gen))
+		}
+	}
+	if n := w.afoot.Load(); n > 0 {
+		noise = append(noise, fmt.Sprintf("%d things are under way", n))
+	}
+	noise = append(noise, w.fleet.alive()...)
+	slices.Sort(noise)
+	return strings.Join(slices.Compact(noise), ", ")
+}
+
+func (w *world) sweepEveryMinute() {
+	for n := 1; nap(w.ctx, time.Minute) == nil; n++ {
+		w.function(fmt.Sprintf("sweep%d", n), 5*time.Minute, func(ctx context.Context, a *actor) {
+			if err := NewSweeper(w.config).Sweep(ctx); err != nil {
+				a.tell("sweep: %v", err)
+			}
+		})
+	}
+}
+
+// tell adds a line to the story.
+func (w *world) tell(who, format string, args ...any) {
+	if !*simTrace {
+		return
+	}
+	line := fmt.Sprintf("%14s  %-22s %s", time.Since(w.begun), who, fmt.Sprintf(format, args...))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.story = append(w.story, line)
+}
+
+// breaks takes note of a promise that was broken.
+func (w *world) breaks(format string, args ...any) {
+	w.tell("BROKEN", format, args...)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.broken = append(w.broken, fmt.Sprintf(format, args...))
+}
+
+func (w *world) report() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if *simTrace {
+		w.t.Log("\n" + strings.Join(w.story, "\n"))
+	}
+	for _, b := range w.broken {
+		w.t.Errorf("seed %d: %s", w.seed, b)
+	}
+}
+
+// logger writes what the code under test logs into the story.
+func (w *world) logger(who string) *slog.Logger {
+	if !*simTrace {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(slog.NewTextHandler(&teller{w, who}, &slog.HandlerOptions{
+		Level: slog.LevelDebug,
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			switch v := a.Value.Any().(type) {
+			case time.Time:
+				return slog.Attr{}
+			case session.StreamID:
+				return slog.String(a.Key, w.name(v))
+			case session.ID:
+				return slog.String(a.Key, w.ledger.owner(v))
+			}
+			return a
+		},
+	}))
+}
+
+type teller struct {
+	w   *world
+	who string
+}
+
+func (t *teller) Write(p []byte) (int, error) {
+	t.w.tell(t.who, "log: %s", strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+// name is the label of the request a stream belongs to, which is the same in each
+// run, unlike the stream's id.
+func (w *world) name(id session.StreamID) string {
+	if id == session.Common {
+		return "common"
+	}
+	return w.ledger.label(id)
+}
