@@ -65,7 +65,7 @@ func TestCountingTellsReadsWritesAndWaitsApart(t *testing.T) {
 		_ = do() // also what fails is counted
 		want.Calls[name] = 1
 	}
-	want.Reads, want.Writes, want.Waits = 12, 10, 1
+	want.Reads, want.Writes, want.Waits = 12, 11, 1
 	want.Bytes = 2 + 3 + 4 + 8
 	same(t, "Counts", c.Counts(), want)
 	c.Reset()
