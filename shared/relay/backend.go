@@ -106,7 +106,7 @@ func (k *Backend) End(ctx context.Context, s session.Session, box session.Box) e
 	return nil
 }
 
-// tender is one function's duty for one request (protocol §3 and §4.4). The
+// tender is one function's duty for one request. The
 // request is in one of three places: posted to generation bound, waiting in the
 // inbox, or (bound == 0 and no inbox) in this function's hands only.
 type tender struct {

@@ -42,13 +42,13 @@
 //
 // The rules are those of a model-checked protocol; each file says which it holds:
 //
-//   - record.go: the box record's transitions, as pure functions (§2, §3, §5, §6).
+//   - record.go: the box record's transitions, as pure functions.
 //   - backend.go: the functions that have a message: deliver, look, wake, wait for
-//     a sign of life, free or end a request whose box is gone (§3, §4).
+//     a sign of life, free or end a request whose box is gone.
 //   - handler.go: the relay function: hello, pull with claim, taken, events, bye
-//     (§3, §4.5, §5, §7).
-//   - sweep.go: whoever finds a box lost (§6).
-//   - runner.go and the files beside it: the runner's end (§4.2, §4.3, §5, §7).
+//    .
+//   - sweep.go: whoever finds a box lost.
+//   - runner.go and the files beside it: the runner's end.
 //
 // # Long frames
 //

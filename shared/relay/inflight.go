@@ -8,7 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// What was delivered to the box (§4.2, §4.3) and what waits to be: each message
+// What was delivered to the box and what waits to be: each message
 // is executed at most once, by the generation it was sent to, and only while the
 // host knows that this box is awake.
 

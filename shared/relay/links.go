@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// The runner's connections (§5): hello and its answer, ping, renewal before the
+// The runner's connections: hello and its answer, ping, renewal before the
 // gateway's limit, reconnect after a cut. During a renewal there are two, and
 // both are read; what is sent goes to the one that was welcomed last.
 

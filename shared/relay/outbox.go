@@ -12,7 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Events on their way up (§7). Of each session one batch is under way; it is sent
+// Events on their way up. Of each session one batch is under way; it is sent
 // again, the same bytes, until it is acked, and what is said meanwhile gathers
 // for the next.
 

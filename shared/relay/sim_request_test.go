@@ -195,13 +195,14 @@ func (r *simRequest) resume() {
 			p.write(func() { r.primed(cursor, true); retry = call.Retry() })
 			r.hold(ctx, a, call, p)
 			r.mu.Lock()
-			if call.Done() && !r.done && a.step(ctx) == nil {
+			ended := r.done
+			r.mu.Unlock()
+			if call.Done() && !ended && a.step(ctx) == nil {
 				p.write(func() {
 					w.breaks("the client of %s is told that nothing more comes, and saw no end", r.label)
 					over = true
 				})
 			}
-			r.mu.Unlock()
 		})
 		if over {
 			return // the session was never initialized, or was ended

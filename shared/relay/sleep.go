@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// How the box falls asleep (§5): bye when there is nothing to do, nothing is
+// How the box falls asleep: bye when there is nothing to do, nothing is
 // executed after it, and what comes late makes the runner say hello again.
 
 const (

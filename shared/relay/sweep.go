@@ -11,7 +11,7 @@ import (
 )
 
 // Sweeper finds boxes that were lost and requests that nobody ends, and puts
-// both right (protocol §6). Every step is idempotent and may race with itself,
+// both right. Every step is idempotent and may race with itself,
 // with runners and with waiting functions.
 type Sweeper struct{ boxes }
 
