@@ -45,8 +45,7 @@
 //   - record.go: the box record's transitions, as pure functions.
 //   - backend.go: the functions that have a message: deliver, look, wake, wait for
 //     a sign of life, free or end a request whose box is gone.
-//   - handler.go: the relay function: hello, pull with claim, taken, events, bye
-//    .
+//   - handler.go: the relay function: hello, pull with claim, taken, events, bye.
 //   - sweep.go: whoever finds a box lost.
 //   - runner.go and the files beside it: the runner's end.
 //
