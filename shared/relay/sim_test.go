@@ -38,6 +38,12 @@ var (
 	simTrace = flag.Bool("sim.trace", false, "tell the story of each world")
 )
 
+// found are worlds behind the first 200 in which a defect showed, or would show if
+// a rule were taken out: 281 progress after a lost taken frame without a trace, 990
+// an item claimed by a pull that came after a clean sleep, 1961 a runner fenced by
+// any conflict, 4956 a request freed without a look at the log.
+var found = [...]uint64{281, 990, 1961, 4956}
+
 func TestSimulation(t *testing.T) {
 	given := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
@@ -45,7 +51,14 @@ func TestSimulation(t *testing.T) {
 	if given["sim.seed"] && !given["sim.seeds"] {
 		n = 1
 	}
+	var seeds []uint64
 	for seed := *simSeed; seed < *simSeed+uint64(n); seed++ {
+		seeds = append(seeds, seed)
+	}
+	if !given["sim.seed"] && !given["sim.seeds"] {
+		seeds = append(seeds, found[:]...)
+	}
+	for _, seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { newWorld(t, seed).run() })
