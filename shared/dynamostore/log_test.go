@@ -226,15 +226,18 @@ func TestABatchAroundACursorBeyondTheEndIsNoticed(t *testing.T) {
 		polls <- struct{}{}
 		return http.DefaultClient.Do(r)
 	})), s.table, s.options)
+	appended := make(chan error, 1)
 	go func() {
 		for range 3 { // each poll is two requests, so one has found nothing
 			<-polls
 		}
-		if err := s.Append(t.Context(), aBatch(3, "3", "4", "5", "6", "7")); err != nil {
-			t.Error(err)
-		}
+		appended <- s.Append(t.Context(), aBatch(3, "3", "4", "5", "6", "7"))
 	}()
 	p, err := waiting.Wait(t.Context(), "s1", "r1", 5, time.Now().Add(time.Minute))
+	// What was stored is seen before its writer has been answered.
+	if err := <-appended; err != nil {
+		t.Error(err)
+	}
 	if err != nil || len(p.Events) != 2 || p.Events[0].Index != 6 {
 		t.Errorf("%v, %v, want the events 6 and 7", p, err)
 	}
