@@ -17,7 +17,6 @@ const (
 	FunctionCrash = "function.crash" // it ended in another way; Detail: how; Duration: its life
 
 	BoxWake  = "box.wake"  // the runner of a box was started
-	BoxReady = "box.ready" // it has said hello; Duration: since its start
 	BoxSleep = "box.sleep" // it ended by itself or was asked to; Duration: its life
 	BoxCrash = "box.crash" // it ended in another way; Detail: how; Duration: its life
 
