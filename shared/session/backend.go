@@ -65,6 +65,8 @@ type Limits struct {
 	EventAge    time.Duration // events and answers are kept; 24 h
 	AcceptBy    time.Duration // a function gives up asking for a sign of life; 25 s
 	Hold        time.Duration // a common stream or a poll is held; 25 s
+	Pace        time.Duration // the shortest retry a client is told, which all others are multiples of; 1 s
+	Shadows     int           // GETs of one session that may wait behind its primary; 32
 }
 
 func (l Limits) withDefaults() Limits {
@@ -79,5 +81,9 @@ func (l Limits) withDefaults() Limits {
 	def(&l.EventAge, 24*time.Hour)
 	def(&l.AcceptBy, 25*time.Second)
 	def(&l.Hold, 25*time.Second)
+	def(&l.Pace, time.Second)
+	if l.Shadows == 0 {
+		l.Shadows = 32
+	}
 	return l
 }

@@ -28,7 +28,7 @@ type Call struct {
 }
 
 // readyCall is a Call whose only event is there already and is not in any log.
-func readyCall(raw []byte) *Call { return &Call{ready: raw} }
+func (h *Host) readyCall(raw []byte) *Call { return &Call{host: h, ready: raw} }
 
 // Done says that the last event has been returned.
 func (c *Call) Done() bool { return c.done }

@@ -20,6 +20,11 @@ type StreamID string
 // Common is the stream of everything that belongs to no request.
 const Common StreamID = ""
 
+// Out is the stream of everything that is said in a session of HTTP+SSE, which
+// has one stream for all: whoever appends an event of such a session copies it
+// there, in the order of the appends. No other session has it.
+const Out StreamID = "out"
+
 // Index is the place of an event in its stream. The first event has index 1;
 // cursor 0 is before the first.
 type Index int64

@@ -63,7 +63,7 @@ func (h *Host) Initialize(ctx context.Context, c Caller, m wire.Message) (Sessio
 			if err := h.store.Create(ctx, s); err != nil {
 				return Session{}, nil, err
 			}
-			return s, readyCall(wire.ResultResponse(m.ID, rec.Result)), nil
+			return s, h.readyCall(wire.ResultResponse(m.ID, rec.Result)), nil
 		}
 		if !errors.Is(err, NotFound) {
 			return Session{}, nil, err
@@ -140,7 +140,7 @@ func (h *Host) Accept(ctx context.Context, c Caller, id ID, msgs []wire.Message,
 
 func (h *Host) accept(ctx context.Context, c Caller, s Session, box Box, msgs []wire.Message, batch bool) (*Call, error) {
 	if len(msgs) == 1 && msgs[0].Method == wire.MethodPing && msgs[0].Kind == wire.Request {
-		return readyCall(wire.ResultResponse(msgs[0].ID, json.RawMessage("{}"))), h.touch(ctx, s)
+		return h.readyCall(wire.ResultResponse(msgs[0].ID, json.RawMessage("{}"))), h.touch(ctx, s)
 	}
 	var rest []wire.Message
 	var requests []json.RawMessage

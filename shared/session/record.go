@@ -8,8 +8,10 @@ import (
 // State of a session.
 type State string
 
-// The states a session passes through, in this order.
+// The states a session passes through, in this order. Streamable HTTP begins with
+// Created, a WebSocket or an SSE stream with Opened.
 const (
+	Opened  State = "opened"  // there is a connection; the client has not sent initialize
 	Created State = "created" // initialize was answered or is on its way
 	Ready   State = "ready"   // the client has sent notifications/initialized
 	Ended   State = "ended"   // nothing more is accepted; see Quit
@@ -57,10 +59,35 @@ type Session struct {
 	Created    time.Time
 	Used       time.Time // last message, to within half of the life: touched lazily
 	Expires    time.Time
-	Served     bool  // a box has been given a message of it, so that there was a process
-	Pushes     bool  // the server may send what belongs to no request
-	Primary    Lease // which GET gets the common stream
-	Delivered  Index // highest index of the common stream that a client reported
+	Served     bool     // a box has been given a message of it, so that there was a process
+	Pushes     bool     // the server may send what belongs to no request
+	Primary    Lease    // which GET gets the common stream
+	Delivered  Index    // highest index of the common stream that a client reported
+	Shadows    []Lease  // GETs that wait behind the primary, oldest first; see Limits.Shadows
+	Conns      []string // open WebSocket connections as far as known, newest last
+	Pushed     []Cursor // streams whose own connection has gone; see Cursor
+	Pusher     Lease    // who is pushing what is behind Pushed
+}
+
+// Cursor says how far a stream of a WebSocket session was pushed to its client,
+// once the connection its request came over has gone. What is behind it stands in
+// the log and is owed to the next connection of the session.
+type Cursor struct {
+	Stream StreamID
+	Index  Index // the last event that was pushed
+	Final  bool  // it was the last of its stream
+}
+
+// Connection is the record of one WebSocket connection of a client. It is never
+// changed, so that an instance may remember it.
+type Connection struct {
+	ID        string // API Gateway's name for it
+	Session   ID
+	Server    string
+	Tenant    string
+	Principal string
+	EventIDs  bool // the client wants to be told event ids
+	Expires   time.Time
 }
 
 // Lease is the right of one GET to the common stream, until it plans to close.
@@ -141,6 +168,8 @@ type Address struct {
 	Digest    string            `json:"h,omitempty"` // server digest, for the handshake record
 	Box       BoxID             `json:"b"`
 	Again     bool              `json:"a,omitempty"` // the session was Served before: a process started for this is not its first
+	Init      bool              `json:"i,omitempty"` // the request is initialize: whoever appends its end settles the session
+	Out       bool              `json:"o,omitempty"` // events are also copied to the Out stream of the session (HTTP+SSE)
 }
 
 // ItemState of an in-flight item.
@@ -171,8 +200,9 @@ type Batch struct {
 	Stream  StreamID
 	First   Index // index of Events[0]; the rest follow on
 	Gen     Generation
-	Seq     int64 // the runner's batch number in its generation; 0 for an end written by a function
-	Final   bool  // the last event is the last of its stream
+	Seq     int64         // the runner's batch number in its generation; 0 for an end written by a function
+	Final   bool          // the last event is the last of its stream
+	Retry   time.Duration // of the last event; see Event
 	Events  [][]byte
 	Expires time.Time
 }
@@ -191,6 +221,10 @@ type Event struct {
 	Index Index
 	Raw   []byte // one line of JSON
 	Final bool   // the last of its stream
+	// Retry, if it is not 0, sends the client away: the response ends after this
+	// event and the client comes back after so long (SEP-1699). Raw may then be
+	// empty, for an event that says nothing else.
+	Retry time.Duration
 }
 
 // Page is what a read of a stream found strictly after a cursor, in order.

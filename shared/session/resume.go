@@ -154,12 +154,13 @@ const idlePolls = 3
 
 // Retry is what the client is told to wait before it comes back. For a request
 // it stays small, because somebody waits; for the common stream it grows from 2
-// to 60 seconds while nothing happens.
+// to 60 times the pace while nothing happens.
 func (c *Call) Retry() time.Duration {
+	pace := c.host.limits.Pace
 	if c.stream != Common {
-		return min(time.Duration(1+c.polls/10)*time.Second, 5*time.Second)
+		return time.Duration(min(1+c.polls/10, 5)) * pace
 	}
-	return min(2*time.Second<<min(c.polls, 5), time.Minute)
+	return time.Duration(min(2<<min(c.polls, 5), 60)) * pace
 }
 
 // A nonce is a random word and then, in base 36, how many empty polls came before

@@ -50,6 +50,16 @@ type Sessions interface {
 	Handshake(ctx context.Context, digest, version string) (Handshake, error)
 }
 
+// Connections keeps which session a client's WebSocket connection belongs to.
+type Connections interface {
+	// PutConnection stores a record, over one with the same id.
+	PutConnection(ctx context.Context, c Connection) error
+	// Connection reads one. NotFound if there is none or it has expired.
+	Connection(ctx context.Context, id string) (Connection, error)
+	// DeleteConnection removes one; one that is not there is fine.
+	DeleteConnection(ctx context.Context, id string) error
+}
+
 // Log keeps the events of streams. An event is never changed, and its index
 // never given twice.
 type Log interface {
