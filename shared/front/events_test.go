@@ -35,10 +35,10 @@ func eventWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := run{t.Context(), w.store, eventSession, eventStream, []json.RawMessage{[]byte("1")}}
+	r := run{t.Context(), w.store, eventSession, eventStream, []json.RawMessage{[]byte("1")}, session.Address{}}
 	r.say("working")
 	r.end(`{"content":[]}`)
-	run{t.Context(), w.store, eventSession, session.Common, nil}.say("news")
+	run{t.Context(), w.store, eventSession, session.Common, nil, session.Address{}}.say("news")
 	return w
 }
 

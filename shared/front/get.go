@@ -2,6 +2,7 @@ package front
 
 import (
 	"net/http"
+	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -13,6 +14,9 @@ import (
 func (x *exchange) get() error {
 	if isModern(x.r.Header.Get(wire.HeaderProtocolVersion)) {
 		return notAllowed(methodsModern, "this protocol version has no stream to open; use POST")
+	}
+	if x.beforeSessions() {
+		return x.eventStream()
 	}
 	if err := x.accept(wire.MediaSSE); err != nil {
 		return err
@@ -31,30 +35,44 @@ func (x *exchange) get() error {
 			return err
 		}
 	}
-	err := x.listen(from, last)
+	call, err := x.listen(from, last)
 	if err == nil || !passing(err) {
 		return err
 	}
 	x.err = err
-	from.Nonce = session.NewNonce()
+	at := session.EventID{Stream: from.Stream, Nonce: session.NewNonce()}
+	if call != nil {
+		// It may have become the primary all the same: it must not wait behind itself.
+		at = call.Cursor()
+	}
+	at.Index = from.Index
 	out := x.commit()
-	out.prime(from, troubleRetry)
+	out.prime(at, x.troubleRetry())
 	_ = out.flush() // the last that is sent; nobody is left to tell
 	return nil
+}
+
+// beforeSessions says that a GET is of HTTP+SSE: Streamable HTTP names a version,
+// and a session whose events it has seen.
+func (x *exchange) beforeSessions() bool {
+	h := x.r.Header
+	last := h.Get(wire.HeaderLastEventID)
+	return h.Get(wire.HeaderSessionID) == "" && h.Get(wire.HeaderProtocolVersion) == "" &&
+		(last == "" || strings.HasSuffix(last, "/"+string(session.Out)))
 }
 
 // listen serves a stream for as long as it may be held. What is there already is
 // read before anything is sent: only then is it known where the stream goes on,
 // which the first event has to say. An error has not been answered.
-func (x *exchange) listen(from session.EventID, last string) error {
+func (x *exchange) listen(from session.EventID, last string) (*session.Call, error) {
 	call, err := x.call(last)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	end := x.until(call.Hold())
 	events, err := call.Next(x.ctx(), x.begun)
 	if err != nil {
-		return err
+		return call, err
 	}
 	id := before(call, events)
 	if id.Index == 0 {
@@ -65,7 +83,7 @@ func (x *exchange) listen(from session.EventID, last string) error {
 	out := x.commit()
 	out.prime(id, call.Retry())
 	x.follow(out, call, events, len(events) > 0 && call.Gap(), end)
-	return nil
+	return call, nil
 }
 
 func (x *exchange) call(last string) (*session.Call, error) {

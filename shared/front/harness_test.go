@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -276,7 +277,7 @@ func (c *client) get(last string) *answer {
 // push appends to the common stream of the session.
 func (c *client) push(text string) {
 	c.w.t.Helper()
-	run{c.w.t.Context(), c.w.backend.store, session.ID(c.session), session.Common, nil}.say(text)
+	run{c.w.t.Context(), c.w.backend.store, session.ID(c.session), session.Common, nil, session.Address{}}.say(text)
 }
 
 // backend is a server whose tools are Go functions. It stands for the relay, the
@@ -299,6 +300,7 @@ type run struct {
 	session  session.ID
 	stream   session.StreamID
 	requests []json.RawMessage
+	address  session.Address
 }
 
 func (b *backend) tool(name string, f func(run)) {
@@ -320,7 +322,7 @@ func (b *backend) Deliver(ctx context.Context, d session.Delivery, _ session.Box
 		return nil, err
 	}
 	owed := tender{b.tend}
-	r := run{context.WithoutCancel(ctx), b.store, d.Session, d.Stream, d.Requests}
+	r := run{context.WithoutCancel(ctx), b.store, d.Session, d.Stream, d.Requests, d.Address}
 	if msgs[0].Method == wire.MethodInitialize && b.tools["initialize"] == nil {
 		capabilities := map[string]string{"quiet": `{}`, "pushy": `{"tools":{"listChanged":true}}`}[d.Server]
 		r.end(`{"protocolVersion":"2025-11-25","capabilities":` + capabilities + `}`)
@@ -363,12 +365,15 @@ func (t tender) Tend(context.Context) (session.Duty, error) {
 	return session.Duty{Accepted: true, Next: time.Now().Add(time.Hour)}, nil
 }
 
+// seq numbers the batches of all sessions: a runner's go up within each.
+var seq atomic.Int64
+
 // append writes one event behind the last.
 func (r run) append(raw string, final bool) {
 	tail, err := r.store.Tail(r.ctx, r.session, r.stream)
 	if err == nil {
-		err = r.store.Append(r.ctx, session.Batch{
-			Session: r.session, Stream: r.stream, First: tail.Last + 1, Gen: 1, Seq: tail.Seq + 1, Final: final, Events: [][]byte{[]byte(raw)},
+		err = session.Outlet{Store: r.store}.Append(r.ctx, r.address, session.Batch{
+			Session: r.session, Stream: r.stream, First: tail.Last + 1, Gen: 1, Seq: seq.Add(1), Final: final, Events: [][]byte{[]byte(raw)},
 		})
 	}
 	if err != nil {

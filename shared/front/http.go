@@ -102,14 +102,13 @@ type exchange struct {
 
 func (x *exchange) ctx() context.Context { return x.r.Context() }
 
-const (
-	methods       = "GET, POST, DELETE, OPTIONS"
-	methodsNoGet  = "POST, DELETE, OPTIONS" // the server has nothing to push
-	methodsModern = "POST, OPTIONS"         // the modern era has neither sessions nor streams to resume
-)
+// detached is for what has to be done also when the client has gone.
+func (x *exchange) detached() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(x.ctx()), spare)
+}
 
 // serve goes down the part of the ladder that all methods share; what follows is
-// in validate.go, post.go and get.go. An error it returns has not been answered.
+// in validate.go, post.go, get.go and sse.go. An error it returns has not been answered.
 func (x *exchange) serve() error {
 	if err := x.admit(); err != nil {
 		return err
@@ -118,13 +117,9 @@ func (x *exchange) serve() error {
 		x.preflight()
 		return nil
 	}
-	name, ok := serverOf(x.r.URL.Path)
-	if !ok {
-		return refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "there is nothing at this path; servers are at /<server>/mcp")
-	}
-	serve := x.byMethod()
-	if serve == nil {
-		return notAllowed(methods, "this method is not served here; use POST, GET or DELETE")
+	name, serve, err := x.route()
+	if err != nil {
+		return err
 	}
 	tenant, principal, err := x.opts.Principal(x.r)
 	if err != nil {
@@ -136,26 +131,6 @@ func (x *exchange) serve() error {
 	}
 	x.caller = session.Caller{Server: server, Tenant: tenant, Principal: principal, Transport: session.HTTP}
 	return serve()
-}
-
-func (x *exchange) byMethod() func() error {
-	switch x.r.Method {
-	case http.MethodPost:
-		return x.post
-	case http.MethodGet:
-		return x.get
-	case http.MethodDelete:
-		return x.end
-	default:
-		return nil
-	}
-}
-
-// serverOf reads "/<server>/mcp", also with a slash behind it.
-func serverOf(path string) (name string, ok bool) {
-	path, ok = strings.CutSuffix(strings.TrimSuffix(path, "/"), "/mcp")
-	name, rooted := strings.CutPrefix(path, "/")
-	return name, ok && rooted && name != "" && !strings.Contains(name, "/")
 }
 
 // until is when a response has to end that may be held for this long.
@@ -185,6 +160,13 @@ func (x *exchange) json(status int, body []byte) {
 		// A client that has gone misses its answer, and there is nobody to tell.
 		_, _ = x.w.Write(body)
 	}
+}
+
+// text answers with a few words, which no client reads.
+func (x *exchange) text(status int, body string) {
+	x.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	x.empty(status)
+	_, _ = x.w.Write([]byte(body)) // as in json
 }
 
 // empty answers without a body.

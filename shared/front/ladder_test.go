@@ -338,7 +338,7 @@ func TestMalformedEventIDIsNamedByItsPart(t *testing.T) {
 func TestPathsOfServers(t *testing.T) {
 	tests := map[string]int{
 		"/quiet/mcp": 404, "/quiet/mcp/": 404, // the session is what is not found
-		"/": 0, "/mcp": 0, "//mcp": 0, "/quiet": 0, "/quiet/": 0, "/quiet/sse": 0, "/a/quiet/mcp": 0, "/quiet/mcp/x": 0,
+		"/": 0, "/mcp": 0, "//mcp": 0, "/quiet": 0, "/quiet/": 0, "/a/quiet/mcp": 0, "/quiet/mcp/x": 0,
 		"/quiet/mcp//": 0, "/quietmcp": 0, "/absent/mcp": 0, "/QUIET/mcp": 0,
 	}
 	for path, want := range tests {

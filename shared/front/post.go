@@ -52,7 +52,7 @@ func (x *exchange) post() error {
 // initialize opens a session. Its client does not know the session yet, so it has
 // nothing to come back to: the response is held as long as it can be.
 func (x *exchange) initialize(m wire.Message) error {
-	s, call, err := x.opts.Host.Initialize(x.ctx(), x.caller, m)
+	s, call, err := x.opts.Host.Initialize(x.ctx(), x.caller, "", m)
 	if err != nil {
 		return err
 	}
@@ -64,10 +64,16 @@ func (x *exchange) initialize(m wire.Message) error {
 // hold is how long the response to a request may be kept open. Only clients that
 // know polling are sent away before it is there, and only for what is in a log.
 func (x *exchange) hold(call *session.Call) time.Duration {
-	if call.Stored() && x.r.Header.Get(wire.HeaderProtocolVersion) == wire.V20251125 {
+	if call.Stored() && x.polls() {
 		return call.Hold()
 	}
 	return x.opts.Limit
+}
+
+// polls says that the client comes back for what is left of a response. For the
+// common stream every client does.
+func (x *exchange) polls() bool {
+	return x.r.Method == http.MethodGet || x.r.Header.Get(wire.HeaderProtocolVersion) == wire.V20251125
 }
 
 // respond commits late: to plain JSON if there is nothing but responses within
@@ -99,7 +105,8 @@ func (x *exchange) gather(call *session.Call, batch bool, window time.Time) (eve
 		}
 		gap = gap || len(more) > 0 && call.Gap()
 		events = append(events, more...)
-		if err != nil || len(more) == 0 || call.Done() || !batch || !responsesOnly(events) {
+		_, closed := call.Close() // then it is no JSON: there is more to come back for
+		if err != nil || len(more) == 0 || call.Done() || closed || !batch || !responsesOnly(events) {
 			return events, gap, nil
 		}
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // troubleRetry is what a client is told to wait when nothing can be had now.
-const troubleRetry = 10 * time.Second
+func (x *exchange) troubleRetry() time.Duration { return 10 * x.opts.Host.Limits().Pace }
 
 // stream writes server-sent events. What is added to it is sent by flush, in one
 // piece.
@@ -46,6 +46,9 @@ func (s *stream) pace(retry time.Duration) {
 // event after a silence.
 func (s *stream) events(call *session.Call, events []session.Event) {
 	for _, e := range events {
+		if len(e.Raw) == 0 {
+			continue // it only closes the stream, which follow does
+		}
 		frame := wire.SSE{ID: call.ID(e).String(), Data: e.Raw}
 		if retry := call.Retry(); retry != s.retry {
 			frame.Retry, s.retry = retry, retry
@@ -78,13 +81,19 @@ func (x *exchange) follow(out *stream, call *session.Call, events []session.Even
 		}
 		out.events(call, events)
 		over := !time.Now().Before(end)
-		if over && !call.Done() {
+		retry, closed := call.Close()
+		closed = closed && x.polls()
+		switch {
+		case closed:
+			// The client is sent away (SEP-1699): it goes on where it is now.
+			out.prime(call.Cursor(), retry)
+		case over && !call.Done():
 			// Once more, because TypeScript clients keep one pace for all streams, and
 			// another one may have set it meanwhile.
 			out.pace(call.Retry())
 		}
 		// A client that has gone loses nothing: it comes back with what it has.
-		if err := out.flush(); err != nil || over || call.Done() {
+		if err := out.flush(); err != nil || over || closed || call.Done() {
 			return
 		}
 		var err error
@@ -106,7 +115,7 @@ func (x *exchange) trouble(out *stream, call *session.Call, err error) {
 	}
 	x.err = err
 	if passing(err) {
-		out.prime(call.Cursor(), troubleRetry)
+		out.prime(call.Cursor(), x.troubleRetry())
 		_ = out.flush() // as in get
 	}
 }

@@ -177,6 +177,11 @@ func (x *exchange) sessionID() error {
 	if id == "" {
 		return refusal(http.StatusBadRequest, session.Invalid, wire.CodeServer, "the request names no session; send initialize, then "+wire.HeaderSessionID+" on every request")
 	}
+	return x.named(id)
+}
+
+// named takes over a session's id as a client wrote it.
+func (x *exchange) named(id string) error {
 	const longest = 64
 	odd := strings.ContainsFunc(id, func(c rune) bool { return c <= ' ' || c > '~' || c == '/' || c == '.' })
 	if odd || len(id) > longest {

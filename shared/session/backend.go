@@ -57,12 +57,16 @@ type Duty struct {
 	Next     time.Time // call again then
 }
 
+// EventAge is how long events and answers are kept if nothing else is said, and at
+// most: the drivers' own default is this.
+const EventAge = 24 * time.Hour
+
 // Limits of sessions. The zero value is replaced by the defaults in Host.
 type Limits struct {
 	Life        time.Duration // of a session after its last message; 7 days
 	InitTimeout time.Duration // until notifications/initialized; 60 s
 	StartTime   time.Duration // a cold server may take to answer initialize; 300 s
-	EventAge    time.Duration // events and answers are kept; 24 h
+	EventAge    time.Duration // events and answers are kept; at most EventAge
 	AcceptBy    time.Duration // a function gives up asking for a sign of life; 25 s
 	Hold        time.Duration // a common stream or a poll is held; 25 s
 	Pace        time.Duration // the shortest retry a client is told, which all others are multiples of; 1 s
@@ -78,7 +82,7 @@ func (l Limits) withDefaults() Limits {
 	def(&l.Life, 7*24*time.Hour)
 	def(&l.InitTimeout, time.Minute)
 	def(&l.StartTime, 5*time.Minute)
-	def(&l.EventAge, 24*time.Hour)
+	def(&l.EventAge, EventAge)
 	def(&l.AcceptBy, 25*time.Second)
 	def(&l.Hold, 25*time.Second)
 	def(&l.Pace, time.Second)

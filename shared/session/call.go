@@ -2,35 +2,37 @@ package session
 
 import (
 	"context"
+	"slices"
 	"time"
-
-	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // Call is a client's wait for the events of one stream: of a request it sent
-// (from [Host.Accept]), of one it resumes, or of the common stream (from
-// [Host.Resume] and [Host.Listen]). It is used by one goroutine and holds
+// (from [Host.Accept]), of one it resumes, of the common stream (from
+// [Host.Resume] and [Host.Listen]), or of the Out stream (from [Host.Follow]). It is used by one goroutine and holds
 // nothing that lasts; dropping it loses nothing.
 type Call struct {
-	host       *Host
-	session    ID
-	stream     StreamID
-	after      Index
-	tender     Tender // nil: nobody's duty
-	duty       Duty
-	begun      time.Time
-	ready      []byte // answered in place
-	done       bool
-	initialize bool
-	lease      *lease // of a GET on the common stream
-	polls      int    // empty polls in a row before this one
-	gap        bool
+	host    *Host
+	session ID
+	stream  StreamID
+	after   Index
+	tender  Tender // nil: nobody's duty
+	duty    Duty
+	begun   time.Time
+	ready   []byte // answered in place
+	done    bool
+	lease   *listener // of a GET on the common stream
+	polls   int       // empty polls in a row before this one
+	gap     bool
+	pause   time.Duration // not 0: the response is to be closed, and for how long
+
+	follower *follower // of an event stream on the Out stream
 }
 
 // readyCall is a Call whose only event is there already and is not in any log.
 func (h *Host) readyCall(raw []byte) *Call { return &Call{host: h, ready: raw} }
 
-// Done says that the last event has been returned.
+// Done says that nothing more will come: the last event has been returned, or the
+// session has ended, or this listener has lost its place to another.
 func (c *Call) Done() bool { return c.done }
 
 // Stored says that the events are in the log, so that a client can come back for
@@ -41,10 +43,22 @@ func (c *Call) Stored() bool { return c.ready == nil }
 // are gone: the log is bounded. The client has to be told (I4).
 func (c *Call) Gap() bool { return c.gap }
 
+// Close says that the response is to be ended now, whatever its time, and that its
+// client is to come back after retry: the server has closed the stream (SEP-1699;
+// R13) with the last of the events that Next has returned, or a listener has lost
+// its place. The client keeps its place in the stream: the last it is sent is
+// [Call.Cursor] with that retry.
+func (c *Call) Close() (retry time.Duration, now bool) { return c.pause, c.pause > 0 }
+
 // Next returns the next events, at least one, in order; or none when until has
 // passed. Before it returns for the first time, with or without events, the
 // request has been accepted (I8), even if that takes until after until: what
-// comes back without an error may be told to the client.
+// comes back without an error may be told to the client. An event that says no
+// more than that the stream is closed has no Raw.
+//
+// A listener returns events only while it is the primary, and when it comes back
+// with none before it plans to close it has looked at the session, unless it had
+// done so within the last five seconds (one read): it may be Done.
 //
 // Errors: Unavailable if no durable trace could be had, or if the store cannot
 // be read; ctx's own. After an error Next may be called again.
@@ -55,7 +69,7 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]Event, error) {
 	}
 	for !c.done {
 		if c.lease != nil {
-			if err := c.takeLease(ctx); err != nil {
+			if err := c.claim(ctx); err != nil || c.done {
 				return nil, err
 			}
 		}
@@ -64,7 +78,10 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]Event, error) {
 			return nil, err
 		}
 		if len(page.Events) > 0 {
-			return c.take(ctx, page)
+			return c.hand(ctx, page)
+		}
+		if c.lease != nil && c.lease.held {
+			c.lease.current = true
 		}
 		now := time.Now()
 		if c.tender != nil && !now.Before(c.duty.Next) {
@@ -77,6 +94,7 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]Event, error) {
 			return nil, Errorf(Unavailable, "the box has not given a sign of life in %s, so the request was not accepted; send it again", c.host.limits.AcceptBy)
 		}
 		if accepted && !now.Before(until) {
+			c.look(ctx)
 			return nil, nil
 		}
 	}
@@ -106,38 +124,29 @@ func (c *Call) read(ctx context.Context, until time.Time) (Page, error) {
 // look at anything but its log.
 const firstTend = 1100 * time.Millisecond
 
-func (c *Call) take(ctx context.Context, page Page) ([]Event, error) {
-	last := page.Events[len(page.Events)-1]
-	if c.initialize && last.Final {
-		if err := c.host.initialized(ctx, c.session, last.Raw); err != nil {
-			return nil, err
+// hand hands events out, up to the first that closes the response.
+func (c *Call) hand(ctx context.Context, page Page) ([]Event, error) {
+	if c.lease != nil && !c.lease.current && c.lease.from.Index == 0 {
+		// A client that reports nothing was not there when the stream was closed. Were
+		// it sent away by what it is told again, it would never get past it.
+		for i := range page.Events {
+			page.Events[i].Retry = 0
 		}
+		c.lease.current = !page.More
 	}
+	if i := slices.IndexFunc(page.Events, func(e Event) bool { return e.Retry > 0 }); i >= 0 {
+		page.Events = page.Events[:i+1]
+	}
+	last := page.Events[len(page.Events)-1]
 	c.after, c.done, c.polls, c.gap = last.Index, last.Final, 0, page.Gap
 	c.duty.Accepted = true // its events are a trace: the mark is written before them
+	if c.pause = last.Retry; last.Final {
+		c.pause = 0
+	}
+	if c.pause > 0 && c.lease != nil {
+		c.dismiss(ctx)
+	}
 	return page.Events, nil
-}
-
-// initialized takes over what a box answered to initialize: an error means that
-// there never was a session.
-func (h *Host) initialized(ctx context.Context, id ID, response []byte) error {
-	s, _, err := h.store.Load(ctx, id, "")
-	if err != nil {
-		return err
-	}
-	result := wire.Lookup(response, "result")
-	if result == nil {
-		_, err = h.quit(ctx, s, QuitNoInit)
-		return err
-	}
-	_, err = h.update(ctx, s, func(s *Session) bool {
-		if s.State != Created {
-			return false
-		}
-		s.settle(result)
-		return true
-	})
-	return err
 }
 
 func earlier(a, b time.Time) time.Time {

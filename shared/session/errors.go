@@ -16,7 +16,8 @@ const (
 	Invalid Code = "invalid"
 	// NotFound: no such session, server or stream, or it has ended or expired.
 	NotFound Code = "not_found"
-	// Duplicate: the id is in use in this session (a request in flight).
+	// Duplicate: the id is in use in this session (a request in flight). Who knows
+	// what is in flight is the box, which answers the second request with an error.
 	Duplicate Code = "duplicate"
 	// Conflict: somebody else wrote first. Read again, decide again.
 	Conflict Code = "conflict"
@@ -89,4 +90,18 @@ func CodeOf(err error) Code {
 		return c
 	}
 	return Internal
+}
+
+// absence is why a session is not there for its caller, fit for operators only:
+// the store's own words, the [Quit] of one that has ended, or that it is not the
+// caller's.
+func absence(s Session, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case s.State == Ended:
+		return s.Quit
+	default:
+		return errors.New("the session is not the caller's: it was opened by another principal, for another server or over another transport")
+	}
 }

@@ -69,6 +69,7 @@ func NewNonce() string {
 //	<index>/<stream>            an event of a request stream
 //	<index>.<nonce>             a bare cursor on the common stream (no event)
 //	<index>.<nonce>/<stream>    a bare cursor on a request stream
+//	<index>.<session>/out       an event of the Out stream, or a cursor on it
 //
 // A bare cursor replays exactly what its index replays; the nonce only makes the
 // id differ from one response to the next, which clients need (a repeated id
@@ -106,7 +107,7 @@ func (e *EventIDError) Error() string {
 // Unwrap makes every EventIDError an Invalid.
 func (e *EventIDError) Unwrap() error { return Invalid }
 
-// maxEventID is far above what String makes (20 + 1 + 16 + 1 + 26).
+// maxEventID is above what String makes (20 + 1 + 32 + 1 + 26).
 const maxEventID = 100
 
 // ParseEventID reads what String wrote. Errors are *EventIDError (Invalid). An

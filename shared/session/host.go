@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -17,11 +18,20 @@ type Host struct {
 	store   Store
 	backend Backend
 	limits  Limits
+	out     Outlet
 }
 
 // NewHost makes a Host. Zero limits get their defaults.
 func NewHost(store Store, backend Backend, limits Limits) *Host {
-	return &Host{store: store, backend: backend, limits: limits.withDefaults()}
+	return &Host{store: store, backend: backend, limits: limits.withDefaults(), out: Outlet{Store: store}}
+}
+
+// WithClients is the same Host for who serves WebSocket clients: it can push to
+// them and close their connections.
+func (h *Host) WithClients(clients Clients) *Host {
+	with := *h
+	with.out.Clients = clients
+	return &with
 }
 
 // Limits returns the limits in force.
@@ -35,55 +45,94 @@ type Caller struct {
 	Principal string
 	Transport Transport
 	Conn      string // WebSocket connection events shall also go to, or ""
+	EventIDs  bool   // that connection's client wants to be told event ids
 }
 
 func (c Caller) box() BoxID { return BoxFor(c.Tenant, c.Server.Name) }
 
 // Initialize opens a session (MCP 2025-11-25, basic/lifecycle). m must be an
-// initialize request. With a handshake record for the server and the version
+// initialize request. id is "" for a new session, or the session that was opened
+// with the connection. With a handshake record for the server and the version
 // asked for, the Call is ready at once and no box is touched; otherwise the box
 // is asked, and a session whose initialize fails is ended.
 //
-// Errors: Invalid (params), Unavailable, Busy.
-func (h *Host) Initialize(ctx context.Context, c Caller, m wire.Message) (Session, *Call, error) {
+// Errors: Invalid (params, or initialized already), NotFound (id), Unavailable,
+// Busy.
+func (h *Host) Initialize(ctx context.Context, c Caller, id ID, m wire.Message) (Session, *Call, error) {
 	version, ok := wire.String(wire.Lookup(m.Params, "protocolVersion"))
 	if !ok {
 		return Session{}, nil, Errorf(Invalid, "initialize has no params.protocolVersion; send the newest version you speak as a string")
 	}
-	now := time.Now()
-	s := Session{
-		ID: NewID(), Server: c.Server.Name, Digest: c.Server.Digest, Tenant: c.Tenant, Principal: c.Principal,
-		Transport: c.Transport, State: Created, Version: wire.Negotiate(version), Init: bytes.Clone(m.Params),
-		Created: now, Used: now, Expires: now.Add(h.limits.InitTimeout),
-	}
+	var record *Handshake
 	if c.Server.Record {
-		rec, err := h.store.Handshake(ctx, s.Digest, s.Version)
-		if err == nil {
-			s.settle(rec.Result)
-			if err := h.store.Create(ctx, s); err != nil {
-				return Session{}, nil, err
-			}
-			return s, h.readyCall(wire.ResultResponse(m.ID, rec.Result)), nil
-		}
-		if !errors.Is(err, NotFound) {
+		rec, err := h.store.Handshake(ctx, c.Server.Digest, wire.Negotiate(version))
+		if err != nil && !errors.Is(err, NotFound) {
 			return Session{}, nil, err
 		}
+		if err == nil {
+			record = &rec
+		}
 	}
-	s.Expires = s.Expires.Add(h.limits.StartTime)
-	if err := h.store.Create(ctx, s); err != nil {
+	begin := func(s *Session) {
+		s.State, s.Version, s.Init = Created, wire.Negotiate(version), bytes.Clone(m.Params)
+		s.Expires = time.Now().Add(h.limits.InitTimeout)
+		if record != nil {
+			s.settle(record.Result)
+		} else {
+			s.Expires = s.Expires.Add(h.limits.StartTime)
+		}
+	}
+	s, err := h.begin(ctx, c, id, begin)
+	if err != nil {
 		return Session{}, nil, err
 	}
-	s.Rev = 1
+	if record != nil {
+		return s, h.readyCall(wire.ResultResponse(m.ID, record.Result)), nil
+	}
 	box, err := h.store.Box(ctx, c.box())
 	if err != nil {
 		return Session{}, nil, err
 	}
-	call, err := h.deliver(ctx, c, s, box, m.Raw, []json.RawMessage{m.ID})
+	call, err := h.deliver(ctx, c, s, box, m.Raw, []json.RawMessage{m.ID}, true)
 	if err != nil {
 		return Session{}, nil, err
 	}
-	call.initialize = true
 	return s, call, nil
+}
+
+// begin makes a session that is being initialized, of nothing or of one that was
+// opened. A repeat of the same initialize is taken: the first may have been lost
+// in the middle.
+func (h *Host) begin(ctx context.Context, c Caller, id ID, begin func(*Session)) (Session, error) {
+	if id == "" {
+		s := h.opened(c)
+		begin(&s)
+		if err := h.store.Create(ctx, s); err != nil {
+			return Session{}, err
+		}
+		s.Rev = 1
+		return s, nil
+	}
+	s, _, err := h.Load(ctx, c, id)
+	if err != nil {
+		return Session{}, err
+	}
+	var wanted Session
+	begin(&wanted)
+	initialized := false
+	s, err = h.update(ctx, s, func(s *Session) bool {
+		again := s.State == Created && bytes.Equal(s.Init, wanted.Init)
+		if initialized = s.State != Opened && !again; initialized || again {
+			return false
+		}
+		s.Digest = c.Server.Digest
+		begin(s)
+		return true
+	})
+	if err == nil && initialized {
+		err = Errorf(Invalid, "this session is initialized already; open another connection for another session")
+	}
+	return s, err
 }
 
 // settle takes over what the server answered to initialize.
@@ -115,7 +164,7 @@ func (h *Host) Load(ctx context.Context, c Caller, id ID) (Session, Box, error) 
 	}
 	mine := s.Server == c.Server.Name && s.Tenant == c.Tenant && s.Principal == c.Principal && s.Transport == c.Transport
 	if err != nil || !mine || s.State == Ended {
-		return Session{}, Box{}, Errorf(NotFound, "there is no such session; send initialize to open one")
+		return Session{}, Box{}, Errorf(NotFound, "there is no such session; send initialize to open one").Because(absence(s, err))
 	}
 	return s, box, nil
 }
@@ -135,13 +184,52 @@ func (h *Host) Accept(ctx context.Context, c Caller, id ID, msgs []wire.Message,
 	if err != nil {
 		return nil, err
 	}
-	return h.accept(ctx, c, s, box, msgs, batch)
-}
-
-func (h *Host) accept(ctx context.Context, c Caller, s Session, box Box, msgs []wire.Message, batch bool) (*Call, error) {
 	if len(msgs) == 1 && msgs[0].Method == wire.MethodPing && msgs[0].Kind == wire.Request {
 		return h.readyCall(wire.ResultResponse(msgs[0].ID, json.RawMessage("{}"))), h.touch(ctx, s)
 	}
+	if s, box, err = h.initialized(ctx, c, s, box); err != nil {
+		return nil, err
+	}
+	if batch && c.Transport != HTTP && s.Version > wire.V20250326 {
+		return nil, Errorf(Invalid, "version %s has no batches; send each message by itself", s.Version)
+	}
+	return h.accept(ctx, c, s, box, msgs, batch)
+}
+
+// overtaking is how long a message may come before the initialize that was sent
+// before it: API Gateway gives no order to the messages of one connection.
+const overtaking = 2 * time.Second
+
+// initialized waits for the initialize of a session that was opened with its
+// connection. A session of HTTP+SSE goes without: TypeScript's client takes up
+// its stream anew when it was cut, and believes to be in the session it had.
+func (h *Host) initialized(ctx context.Context, c Caller, s Session, box Box) (Session, Box, error) {
+	begun := time.Now()
+	var err error
+	for err == nil && s.State == Opened && c.Transport != SSE {
+		if time.Since(begun) >= overtaking {
+			return s, box, Errorf(Invalid, "the session is not initialized; send initialize first")
+		}
+		if err = sleepUntil(ctx, time.Now().Add(overtaking/20)); err == nil {
+			s, box, err = h.Load(ctx, c, s.ID)
+		}
+	}
+	if err != nil || s.State != Opened {
+		return s, box, err
+	}
+	s, err = h.update(ctx, s, func(s *Session) bool {
+		if s.State != Opened {
+			return false
+		}
+		s.State, s.Version, s.Pushes = Ready, wire.V20241105, true
+		s.Init = json.RawMessage(`{"protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"unknown","version":""}}`)
+		h.extend(s)
+		return true
+	})
+	return s, box, err
+}
+
+func (h *Host) accept(ctx context.Context, c Caller, s Session, box Box, msgs []wire.Message, batch bool) (*Call, error) {
 	var rest []wire.Message
 	var requests []json.RawMessage
 	for _, m := range msgs {
@@ -170,7 +258,7 @@ func (h *Host) accept(ctx context.Context, c Caller, s Session, box Box, msgs []
 	if err != nil {
 		return nil, err
 	}
-	return h.deliver(ctx, c, s, box, joined(rest, batch), requests)
+	return h.deliver(ctx, c, s, box, joined(rest, batch), requests, false)
 }
 
 // joined is the body again, without the messages that were taken out.
@@ -185,7 +273,7 @@ func joined(msgs []wire.Message, batch bool) []byte {
 	return slices.Concat([]byte{'['}, bytes.Join(raws, []byte{','}), []byte{']'})
 }
 
-func (h *Host) deliver(ctx context.Context, c Caller, s Session, box Box, raw []byte, requests []json.RawMessage) (*Call, error) {
+func (h *Host) deliver(ctx context.Context, c Caller, s Session, box Box, raw []byte, requests []json.RawMessage, initialize bool) (*Call, error) {
 	again := s.Served
 	if len(requests) > 0 && !again {
 		var err error
@@ -199,8 +287,9 @@ func (h *Host) deliver(ctx context.Context, c Caller, s Session, box Box, raw []
 	}
 	d := Delivery{
 		Address: Address{
-			Session: s.ID, Stream: NewStreamID(), Requests: requests, Conn: c.Conn,
+			Session: s.ID, Stream: NewStreamID(), Requests: requests, Conn: c.Conn, EventIDs: c.EventIDs,
 			Principal: c.Principal, Digest: s.Digest, Box: c.box(), Again: again,
+			Init: initialize, Out: c.Transport == SSE,
 		},
 		Client: s, Server: c.Server.Name, Raw: raw,
 	}
@@ -208,8 +297,16 @@ func (h *Host) deliver(ctx context.Context, c Caller, s Session, box Box, raw []
 	if err != nil || len(requests) == 0 {
 		return nil, err
 	}
-	return &Call{host: h, session: s.ID, stream: d.Stream, tender: tender, begun: time.Now()}, nil
+	call := &Call{host: h, session: s.ID, stream: d.Stream, tender: tender, begun: time.Now()}
+	if c.Transport == WebSocket {
+		call.duty.Next = call.begun.Add(firstTendWS)
+	}
+	return call, nil
 }
+
+// firstTendWS is firstTend for a function that only waits for the request to be
+// accepted: its runner says sooner that it has taken it.
+const firstTendWS = 300 * time.Millisecond
 
 // ready marks the session as initialized, which is what gives it its long life.
 func (h *Host) ready(ctx context.Context, s Session) error {
@@ -282,11 +379,15 @@ func (h *Host) extend(s *Session) {
 // update is a compare-and-swap loop on a session record. change returns false to
 // leave the record as it is.
 func (h *Host) update(ctx context.Context, s Session, change func(*Session) bool) (Session, error) {
-	for range 10 {
+	return update(ctx, h.store, s, change)
+}
+
+func update(ctx context.Context, store Sessions, s Session, change func(*Session) bool) (Session, error) {
+	for begun, pause := time.Now(), time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		if !change(&s) {
 			return s, nil
 		}
-		err := h.store.Save(ctx, s)
+		err := store.Save(ctx, s)
 		if err == nil {
 			s.Rev++
 			return s, nil
@@ -294,12 +395,21 @@ func (h *Host) update(ctx context.Context, s Session, change func(*Session) bool
 		if !errors.Is(err, Conflict) {
 			return s, err
 		}
-		if s, _, err = h.store.Load(ctx, s.ID, BoxFor(s.Tenant, s.Server)); err != nil {
+		if time.Since(begun) > contended {
+			return s, Errorf(Unavailable, "the session is being changed by too many requests at once; try again")
+		}
+		if err := sleepUntil(ctx, time.Now().Add(rand.N(pause))); err != nil {
+			return s, err
+		}
+		if s, _, err = store.Load(ctx, s.ID, BoxFor(s.Tenant, s.Server)); err != nil {
 			return s, err
 		}
 	}
-	return s, Errorf(Unavailable, "the session is being changed by too many requests at once; try again")
 }
+
+// contended is for how long a change of a session is tried that others come
+// between. Each time one of them gets through, so it takes many of them.
+const contended = 10 * time.Second
 
 // answer stores a client's response to a server's question, then hands it over.
 // A question of a box that does not run any more has nobody to take the answer.
@@ -332,7 +442,7 @@ func (h *Host) End(ctx context.Context, c Caller, id ID) error {
 	if err != nil {
 		return err
 	}
-	if s, err = h.quit(ctx, s, QuitClient); err != nil {
+	if s, err = quit(ctx, h.store, s, QuitClient); err != nil {
 		return err
 	}
 	// It has ended, whether the box hears of it now or not.
@@ -343,8 +453,8 @@ func (h *Host) End(ctx context.Context, c Caller, id ID) error {
 // tombstoneLife keeps the reason a session ended for an operator to see.
 const tombstoneLife = time.Hour
 
-func (h *Host) quit(ctx context.Context, s Session, why Quit) (Session, error) {
-	return h.update(ctx, s, func(s *Session) bool {
+func quit(ctx context.Context, store Sessions, s Session, why Quit) (Session, error) {
+	return update(ctx, store, s, func(s *Session) bool {
 		if s.State == Ended {
 			return false
 		}

@@ -2,7 +2,10 @@ package session
 
 import (
 	"encoding/json"
+	"strconv"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // State of a session.
@@ -17,18 +20,33 @@ const (
 	Ended   State = "ended"   // nothing more is accepted; see Quit
 )
 
-// Quit is why a session ended. It is kept on the session until its row expires.
+// Quit is why a session ended. It is kept on the session until its row expires,
+// for operators: a client is told that there is no such session, whatever the
+// reason. A Quit is therefore also an error, the cause of such a NotFound.
 type Quit string
 
 // The reasons a session can end for.
 const (
 	QuitNone     Quit = ""
-	QuitClient   Quit = "client_terminated"   // DELETE
-	QuitService  Quit = "service_terminated"  // an operator, or a server taken out of the servers file
+	QuitClient   Quit = "client_terminated"   // DELETE; Host.End
+	QuitService  Quit = "service_terminated"  // an operator, or a server taken out of the servers file; Host.Terminate
 	QuitNoInit   Quit = "expected_initialize" // initialize failed, so there never was a session
-	QuitCanceled Quit = "cancelled"
-	QuitExpired  Quit = "expired"
+	QuitCanceled Quit = "cancelled"           // the same, because initialize was cancelled
+	// QuitExpired is never stored, for a session that expires is not ended by
+	// anybody. It is what a store says of a row it finds expired and still has.
+	QuitExpired Quit = "expired"
 )
+
+// Error is the reason with what it is the reason of.
+func (q Quit) Error() string { return "the session has ended: " + string(q) }
+
+// quitOf is why a session never was one, by the error response to its initialize.
+func quitOf(response []byte) Quit {
+	if string(wire.Lookup(response, "error", "code")) == strconv.Itoa(int(wire.CodeCancelled)) {
+		return QuitCanceled
+	}
+	return QuitNoInit
+}
 
 // Transport a session was opened over. A session is worth nothing on another.
 type Transport string
@@ -164,6 +182,7 @@ type Address struct {
 	Stream    StreamID          `json:"d"`           // also the deliver id
 	Requests  []json.RawMessage `json:"r,omitempty"` // ids that are owed a response, as the client wrote them
 	Conn      string            `json:"c,omitempty"` // WebSocket connection of the client, if that is where events go too
+	EventIDs  bool              `json:"e,omitempty"` // and each event's id
 	Principal string            `json:"p,omitempty"`
 	Digest    string            `json:"h,omitempty"` // server digest, for the handshake record
 	Box       BoxID             `json:"b"`

@@ -14,10 +14,12 @@ import (
 // not have happened: all writes here are safe to repeat. A method never answers
 // NotFound because the store is in trouble (I6). Records handed in are copied;
 // records handed out belong to the caller. What has expired is not found, whether
-// or not it is still on disk. Methods are safe for concurrent use, also by other
+// or not it is still on disk; a zero Expires is never. Times are kept to the
+// millisecond at least. Methods are safe for concurrent use, also by other
 // processes. The suite sessiontest.Store is this contract as tests.
 type Store interface {
 	Sessions
+	Connections
 	Log
 	Boxes
 	Close() error
@@ -29,8 +31,8 @@ type Sessions interface {
 	Create(ctx context.Context, s Session) error
 	// Load reads a session and a box record in one round trip. A box nobody has
 	// written is the zero Box with its ID. NotFound if there is no session or it
-	// has expired; a session that Ended is returned as it is. The box record is
-	// returned with NotFound too.
+	// has expired, because of QuitExpired if its row is still there; a session that
+	// Ended is returned as it is. The box record is returned with NotFound too.
 	Load(ctx context.Context, id ID, box BoxID) (Session, Box, error)
 	// Save replaces a session if the stored Rev is still s.Rev, and stores Rev+1.
 	// Conflict if not; NotFound if the row is gone. A repeat after Unavailable
@@ -61,29 +63,52 @@ type Connections interface {
 }
 
 // Log keeps the events of streams. An event is never changed, and its index
-// never given twice.
+// never given twice: that of the common stream for as long as the session lives,
+// also when its events have all expired or were dropped, and that of a request
+// stream for as long as any event of it is there. Streams are named so that no
+// two are ever the same.
+//
+// What is kept: an event can be read until its Expires, or for [EventAge] if that
+// is sooner or not given, unless there is too much. A driver bounds the log by
+// number and by bytes (defaults 1,000 and 8 MiB; each says of what, see its
+// Options), now and then, and so that
+//   - what is dropped is the front of a stream, in whole batches: never a hole;
+//   - the last batch of the common stream stays;
+//   - a request that has not ended may have 16 times as much, and its last batch
+//     stays; the end of a request that has stays for a minute at least;
+//   - who reads from a cursor in front of what is left is told of a Gap.
 type Log interface {
-	// Append writes a batch (1 to 1,000 events, 16 MiB together at most) under
-	// the key of its first index, if that key is free. Same Gen, Seq and bytes
-	// already there: nil, nothing is written. Anything else there: Conflict. It
-	// wakes those who Wait for the stream.
+	// Append writes a batch (1 to MaxBatchEvents events of one line each,
+	// MaxBatchBytes together at most) under the key of its first index, if that
+	// key is free. Same Gen, Seq, Final, Retry (to the millisecond) and bytes
+	// already there: nil, nothing is written. Anything else there: Conflict. Where
+	// a batch was dropped or has expired on the common stream the key is not free;
+	// the same batch again may then be either. It wakes those who Wait for the
+	// stream.
 	//
 	// The caller must write at Tail.Last+1 only, so that two writers always meet
 	// on the same key; the store does not check for holes.
+	//
+	// Errors: Invalid and TooLarge as [Batch.Lines] says, Conflict.
 	Append(ctx context.Context, b Batch) error
-	// Read returns events strictly after a cursor, at most limit (1 to 1,000).
-	// A cursor beyond the end, an unknown stream, or one of another session is
-	// an empty page.
+	// Read returns events strictly after a cursor, at most limit; a limit outside
+	// 1 to MaxRead is moved into it. A page ends early, with More, when it holds
+	// MaxBatchBytes, and in front of events that are gone: a gap is only ever in
+	// front of a page. A cursor beyond the end, an unknown stream, or one of
+	// another session is an empty page.
 	Read(ctx context.Context, id ID, stream StreamID, after Index, limit int) (Page, error)
-	// Tail returns the last batch of a stream without its events.
+	// Tail returns the last batch of a stream without its events. That of the
+	// common stream is known for as long as its session lives, even when its
+	// events have expired; that of a request stream is then zero.
 	Tail(ctx context.Context, id ID, stream StreamID) (Tail, error)
 	// Newest returns the request stream of a session that begun last and has
 	// events, or Common if there is none.
 	Newest(ctx context.Context, id ID) (StreamID, error)
-	// Wait is Read (limit 100) that waits for something to read. It returns an
-	// empty page at until, and may do so earlier: when an item of that stream
-	// was put or claimed, and at the store's own pace. It returns ctx's error if
-	// that ends first. Waiting reads are not counted as reads of the operation.
+	// Wait is Read (limit MaxWait) that waits for something to read. It returns an
+	// empty page at until. It may do so earlier, at the store's own pace, and a
+	// store that can does when an item of that stream was put, claimed or released:
+	// a caller that cares looks for itself as well. It returns ctx's error if that
+	// ends first. Waiting reads are not counted as reads of the operation.
 	Wait(ctx context.Context, id ID, stream StreamID, after Index, until time.Time) (Page, error)
 }
 
@@ -96,7 +121,8 @@ type Boxes interface {
 	// none), and stores Rev+1. Conflict if not.
 	SaveBox(ctx context.Context, b Box) error
 	// PutItem stores an item unless one with its box and id is there, whatever
-	// its state; put is false then. It wakes those who Wait for the stream.
+	// its state; put is false then. It may wake those who Wait for the stream, as
+	// Claim and Release may.
 	PutItem(ctx context.Context, it Item) (put bool, err error)
 	// Claim makes a waiting item Taken by gen and returns it with Raw, which
 	// stays stored. An item already taken by the same gen is returned again.
@@ -116,7 +142,8 @@ type Boxes interface {
 	// Due returns boxes that are not asleep or have items: what the sweep has to
 	// look at. It may cost several round trips.
 	Due(ctx context.Context) ([]BoxID, error)
-	// PutPart keeps a piece of a frame (at most 128 KiB), over the same one.
+	// PutPart keeps a piece of a frame (at most MaxPart bytes, else TooLarge), over
+	// the same one.
 	PutPart(ctx context.Context, p Part) error
 	// Parts returns the pieces of a frame by number. They are never deleted but
 	// expire: the frame may have to be handled again.

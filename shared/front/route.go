@@ -1,0 +1,61 @@
+package front
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// Every generation of clients comes to one family of paths:
+//
+//	/<server>/mcp      POST            Streamable HTTP: a message
+//	                   GET             the common stream, or any that is resumed
+//	                   GET             with no session and no version: as /<server>/sse
+//	                   DELETE          the end of a session
+//	/<server>/sse      GET             HTTP+SSE: the event stream
+//	/<server>/message  POST            HTTP+SSE: a message
+//
+// A client that tries the newest transport first posts to a URL that may be the
+// one of an event stream: 405 tells it to go on trying.
+
+const (
+	methods        = "GET, POST, DELETE, OPTIONS"
+	methodsNoGet   = "POST, DELETE, OPTIONS" // the server has nothing to push
+	methodsModern  = "POST, OPTIONS"         // the modern era has neither sessions nor streams to resume
+	methodsSSE     = "GET, OPTIONS"
+	methodsMessage = "POST, OPTIONS"
+)
+
+// route finds who serves a path and method.
+func (x *exchange) route() (server string, serve func() error, err error) {
+	server, resource, ok := split(x.r.URL.Path)
+	allowed := ""
+	switch {
+	case !ok:
+	case resource == "mcp":
+		allowed = methods
+		serve = map[string]func() error{http.MethodPost: x.post, http.MethodGet: x.get, http.MethodDelete: x.end}[x.r.Method]
+	case resource == "sse":
+		allowed = methodsSSE
+		serve = map[string]func() error{http.MethodGet: x.eventStream}[x.r.Method]
+	case resource == "message":
+		allowed = methodsMessage
+		serve = map[string]func() error{http.MethodPost: x.message}[x.r.Method]
+	}
+	switch {
+	case allowed == "":
+		return "", nil, refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "there is nothing at this path; servers are at /<server>/mcp")
+	case serve == nil:
+		return "", nil, notAllowed(allowed, "this method is not served here; use "+strings.TrimSuffix(allowed, ", OPTIONS"))
+	}
+	return server, serve, nil
+}
+
+// split reads "/<server>/<resource>", also with a slash behind it.
+func split(path string) (server, resource string, ok bool) {
+	path, rooted := strings.CutPrefix(strings.TrimSuffix(path, "/"), "/")
+	server, resource, ok = strings.Cut(path, "/")
+	return server, resource, ok && rooted && server != "" && !strings.Contains(resource, "/")
+}

@@ -1,0 +1,400 @@
+package front_test
+
+import (
+	"context"
+	"net/http"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+)
+
+// The files scenario_*_test.go play the scenarios of shared/scenarios.md from the
+// outside, cold: each request is served by a handler, a host and a handle on the
+// store that were made for it. The numbers of the scenarios stand above the tests.
+
+// stage is a world with more to see and more to break.
+type stage struct {
+	*world
+	open func() session.Store // one more handle on the data
+
+	mu        sync.Mutex
+	faults    map[string]sessiontest.Faults // by method of the store, as of now
+	live      map[*sessiontest.Faulty]bool
+	calls     map[string]int // of the store, by method, made by requests
+	delivered []session.Delivery
+	ended     []session.ID // sessions whose end the backend was told
+}
+
+// scenario plays a scenario on every store, in fake time.
+func scenario(t *testing.T, play func(t *testing.T, s *stage)) {
+	t.Run("memory", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			memory := sessiontest.NewMemory()
+			play(t, newStage(t, func() session.Store { return kept{memory} }))
+		})
+	})
+	t.Run("sqlite", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "sessions.db")
+		synctest.Test(t, func(t *testing.T) {
+			play(t, stageAt(t, path))
+		})
+	})
+}
+
+func newStage(t *testing.T, open func() session.Store) *stage {
+	w := newWorld(t)
+	s := &stage{world: w, open: open, live: map[*sessiontest.Faulty]bool{}, calls: map[string]int{}}
+	known, err := w.store.Handshake(t.Context(), "known", "2025-11-25")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := open() // the server's and the test's
+	t.Cleanup(func() { _ = own.Close() })
+	w.store.Store, w.backend.store = own, own
+	if err := own.SaveHandshake(t.Context(), known); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// kept is a store that outlives its handles.
+type kept struct{ session.Store }
+
+func (kept) Close() error { return nil }
+
+// napping waits for events by looking: what wakes a real waiter is not part of
+// fake time.
+type napping struct{ session.Store }
+
+const longestNap = 100 * time.Millisecond
+
+func (n napping) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
+	for begun := time.Now(); ; {
+		if err := ctx.Err(); err != nil {
+			return session.Page{}, err
+		}
+		page, err := n.Read(ctx, id, stream, after, 100)
+		if err != nil || len(page.Events) > 0 || !time.Now().Before(until) {
+			return page, err
+		}
+		time.Sleep(min(max(time.Since(begun)/10, 5*time.Millisecond), longestNap, time.Until(until)))
+	}
+}
+
+// down makes methods of the store fail for requests, also for those under way,
+// as if they had not been called; without a name all work again. "" is every one.
+func (s *stage) down(methods ...string) { s.fail(sessiontest.Faults{Lost: 1}, methods...) }
+
+// deaf is down, but what is written is stored: only the answer is lost.
+func (s *stage) deaf(methods ...string) { s.fail(sessiontest.Faults{Unanswered: 1}, methods...) }
+
+func (s *stage) fail(how sessiontest.Faults, methods ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was := s.faults
+	s.faults = map[string]sessiontest.Faults{}
+	for _, m := range methods {
+		s.faults[m] = how
+	}
+	for f := range s.live {
+		for m := range was {
+			f.Set(m, sessiontest.Faults{})
+		}
+		for m, faults := range s.faults {
+			f.Set(m, faults)
+		}
+	}
+}
+
+// host is a new host over a new handle on the store; leave gives both up.
+func (s *stage) host() (host *session.Host, leave func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	counting := sessiontest.NewCounting(s.open())
+	faulty := sessiontest.NewFaulty(counting, 1, sessiontest.Faults{})
+	for m, faults := range s.faults {
+		faulty.Set(m, faults)
+	}
+	s.live[faulty] = true
+	return session.NewHost(faulty, spy{s.backend, s}, s.limits), func() {
+		_ = counting.Close()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.live, faulty)
+		for m, n := range counting.Counts().Calls {
+			s.calls[m] += n
+		}
+	}
+}
+
+// conn is a request under way.
+type conn struct {
+	rec  *witness
+	over chan struct{}
+	took time.Duration
+	cut  context.CancelFunc // the client goes
+}
+
+// witness is a recorder that can be asked while it records.
+type witness struct {
+	mu sync.Mutex
+	recorder
+}
+
+func (w *witness) WriteHeader(status int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.recorder.WriteHeader(status)
+}
+
+func (w *witness) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.recorder.Write(p)
+}
+
+func (w *witness) Flush() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.recorder.Flush()
+}
+
+// begin serves a request beside the test, to the end of the scenario at most.
+func (s *stage) begin(r *http.Request) *conn {
+	ctx, cancel := context.WithCancel(r.Context())
+	c := &conn{rec: &witness{recorder: recorder{header: http.Header{}, begun: time.Now(), ctx: ctx}}, over: make(chan struct{}), cut: cancel}
+	host, leave := s.host()
+	opts := s.opts
+	opts.Host = host
+	s.t.Cleanup(func() { cancel(); <-c.over })
+	go func() {
+		defer close(c.over)
+		defer cancel()
+		defer leave()
+		front.New(opts).ServeHTTP(c.rec, r.WithContext(ctx))
+		c.rec.Flush()
+		c.rec.mu.Lock()
+		defer c.rec.mu.Unlock()
+		c.took = time.Since(c.rec.begun)
+	}()
+	return c
+}
+
+// settle lets everybody come to rest who has something to do now; on a store that
+// is looked at now and then that takes a moment.
+func settle() {
+	time.Sleep(2 * longestNap)
+	synctest.Wait()
+}
+
+// seen is what the client of a request has read by now.
+func (c *conn) seen() *answer {
+	settle()
+	return c.read()
+}
+
+func (c *conn) read() *answer {
+	c.rec.mu.Lock()
+	defer c.rec.mu.Unlock()
+	a := &answer{status: c.rec.status, header: c.rec.sent, flush: c.rec.flushed, took: c.took}
+	for _, f := range c.rec.flushed {
+		a.body += f.text
+	}
+	return a
+}
+
+// isOver says that the response has ended.
+func (c *conn) isOver() bool {
+	settle()
+	select {
+	case <-c.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// end waits for the end of the response.
+func (c *conn) end() *answer {
+	<-c.over
+	return c.read()
+}
+
+// leave is what a client has read that goes now.
+func (c *conn) leave() *answer {
+	settle()
+	c.cut()
+	return c.end()
+}
+
+func (s *stage) do(r *http.Request) *answer { return s.begin(r).end() }
+
+// visitor is a client on a stage.
+type visitor struct {
+	*client
+	s *stage
+}
+
+// visit does the handshake.
+func (s *stage) visit(server string) visitor {
+	s.t.Helper()
+	v := s.greet(server)
+	if a := v.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`); a.status != http.StatusAccepted {
+		s.t.Fatalf("initialized was answered with %d %s", a.status, a.body)
+	}
+	return v
+}
+
+// greet does the first half of the handshake.
+func (s *stage) greet(server string) visitor {
+	s.t.Helper()
+	a := s.do(request("POST", "/"+server+"/mcp", initialize))
+	id := a.header.Get("Mcp-Session-Id")
+	if a.status != http.StatusOK || id == "" {
+		s.t.Fatalf("initialize was answered with %d %s", a.status, a.body)
+	}
+	return visitor{&client{w: s.world, server: server, session: id, version: "2025-11-25"}, s}
+}
+
+func (v visitor) post(body string, headers ...string) *answer {
+	return v.s.do(v.request("POST", body, headers...))
+}
+
+func (v visitor) call(tool string, headers ...string) *answer {
+	return v.post(callOf(tool), headers...)
+}
+func (v visitor) get(last string) *answer { return v.listen(last).end() }
+func (v visitor) del() *answer            { return v.s.do(v.request("DELETE", "")) }
+
+// calling is a call under way, listen a GET.
+func (v visitor) calling(tool string) *conn { return v.s.begin(v.request("POST", callOf(tool))) }
+
+func (v visitor) listen(last string) *conn {
+	return v.s.begin(v.request("GET", "", "Last-Event-ID", last))
+}
+
+// follower is a client that comes back as it is told.
+type follower struct {
+	v      visitor
+	conn   *conn  // the response it reads, nil between two
+	last   string // what it comes back with
+	due    time.Time
+	opened int
+	heard  []string
+}
+
+// step does what is due now: to note what was heard when a response has ended, and
+// to come back.
+func (f *follower) step(t *testing.T) {
+	t.Helper()
+	if f.conn != nil {
+		select {
+		case <-f.conn.over:
+			f.note(t)
+		default:
+		}
+	}
+	if f.conn == nil && !time.Now().Before(f.due) {
+		f.conn = f.v.listen(f.last)
+		f.opened++
+	}
+}
+
+// note ends what it reads and notes what was heard.
+func (f *follower) note(t *testing.T) {
+	t.Helper()
+	a := f.conn.end()
+	f.heard, f.last = append(f.heard, a.datas(t)...), a.lastID(t)
+	f.conn, f.due = nil, f.conn.rec.begun.Add(a.took+a.retry(t))
+}
+
+// follow lets followers follow for a time, and notes what they heard to its end.
+// happen is called once a second.
+func follow(t *testing.T, seconds int, happen func(second int), followers ...*follower) {
+	t.Helper()
+	const steps = 10 // a second
+	for step := range seconds * steps {
+		if step%steps == 0 {
+			happen(step / steps)
+		}
+		for _, f := range followers {
+			f.step(t)
+		}
+		time.Sleep(time.Second / steps)
+	}
+	for _, f := range followers {
+		if f.conn != nil {
+			settle()
+			f.conn.cut()
+			f.note(t)
+		}
+	}
+}
+
+// record is the session as the store has it.
+func (v visitor) record() session.Session {
+	v.s.t.Helper()
+	record, _, err := v.s.backend.store.Load(v.s.t.Context(), session.ID(v.session), "")
+	if err != nil {
+		v.s.t.Fatal(err)
+	}
+	return record
+}
+
+// tail is the end of the newest request stream of the session, or of the common
+// stream if it has none.
+func (v visitor) tail() session.Tail {
+	v.s.t.Helper()
+	stream, err := v.s.backend.store.Newest(v.s.t.Context(), session.ID(v.session))
+	if err != nil {
+		v.s.t.Fatal(err)
+	}
+	tail, err := v.s.backend.store.Tail(v.s.t.Context(), session.ID(v.session), stream)
+	if err != nil {
+		v.s.t.Fatal(err)
+	}
+	return tail
+}
+
+// spy notes what the backend is asked for.
+type spy struct {
+	*backend
+	s *stage
+}
+
+func (b spy) Deliver(ctx context.Context, d session.Delivery, box session.Box) (session.Tender, error) {
+	b.s.mu.Lock()
+	b.s.delivered = append(b.s.delivered, d)
+	b.s.mu.Unlock()
+	return b.backend.Deliver(ctx, d, box)
+}
+
+func (b spy) End(ctx context.Context, record session.Session, box session.Box) error {
+	b.s.mu.Lock()
+	b.s.ended = append(b.s.ended, record.ID)
+	b.s.mu.Unlock()
+	return b.backend.End(ctx, record, box)
+}
+
+// aside is what a tool says that does not belong to its call.
+func aside(r run) run { return run{ctx: r.ctx, store: r.store, session: r.session} }
+
+// retry is how long the client of an event stream was told to wait, last.
+func (a *answer) retry(t *testing.T) (last time.Duration) {
+	t.Helper()
+	for _, e := range a.events(t) {
+		if e.Retry > 0 {
+			last = e.Retry
+		}
+	}
+	return last
+}
+
+// resultOf is the response of the scripted server to request 1.
+func resultOf(result string) string { return `{"jsonrpc":"2.0","id":1,"result":` + result + `}` }

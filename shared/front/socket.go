@@ -1,0 +1,328 @@
+package front
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// Subprotocol is MCP's name in Sec-WebSocket-Protocol.
+const Subprotocol = "mcp"
+
+// Socket is MCP over WebSocket, behind an API that tells of connections, messages
+// and ends: three methods, each for one invocation. It does not hold connections,
+// the API does; what a server says later is pushed by whoever writes it to the
+// log. Nothing but immutable records of connections is remembered between two
+// invocations. Safe for concurrent use.
+//
+// # For authors of clients
+//
+// Connect to the API's URL with ?server=NAME, and the subprotocol mcp, if any. A
+// message of the connection is one JSON-RPC message of at most 128 KiB, or a batch
+// in version 2025-03-26. Begin with initialize. A response that is larger comes as
+// an error that says so.
+//
+// A connection ends after two hours at the latest, or after ten minutes in which
+// nothing passes; ping is answered without waking anything. The session lives on.
+// To come back to it, and to what was said meanwhile, add event-ids=1 to the first
+// URL. Then, behind each message from the server, and when a request was accepted,
+// comes a notification:
+//
+//	{"jsonrpc":"2.0","method":"notifications/dormouse/event",
+//	 "params":{"sessionId":"…","eventId":"…"}}        and "requestId" for a request
+//
+// Part an eventId at the first "/": what is behind it is the stream, one for each
+// request and one ("") for everything else. Keep the last one of every stream that
+// matters, and connect with ?server=NAME&session=SESSIONID&last-event-id=ID, the
+// last repeated for each stream, and event-ids=1 again. The other connections of
+// the session are closed, and what is behind these ids comes over the new one.
+// Without last-event-id nothing is closed or repeated: only what could not be sent
+// to a connection that was known to be gone comes now. A session that has ended,
+// or is somebody else's, is 404.
+type Socket struct {
+	opts   Options
+	push   func(ctx context.Context, id session.ID) error
+	recall *connections
+}
+
+// SocketOptions of a Socket. Of [Options] it takes what the three methods need.
+type SocketOptions struct {
+	Options
+	// Push has somebody call [Socket.Push], soon, but not before Connect has
+	// returned: until then nothing can be sent to the connection.
+	Push func(ctx context.Context, id session.ID) error
+}
+
+// NewSocket makes a Socket. Host needs its clients (session.Host.WithClients).
+func NewSocket(o SocketOptions) *Socket {
+	return &Socket{opts: o.withDefaults(), push: o.Push, recall: newConnections()}
+}
+
+// Connect takes a new connection, with the request that asks for it. status other
+// than 200 refuses it, body then says why. protocol is what to answer as
+// subprotocol, "" for none.
+func (k *Socket) Connect(ctx context.Context, conn string, r *http.Request) (status int, protocol string, body []byte) {
+	x := k.turn("connect", conn)
+	defer func() { x.finish(ctx, recover()) }()
+	protocol, err := x.connect(ctx, r)
+	if err == nil {
+		return http.StatusOK, protocol, nil
+	}
+	status, body = x.refuse(err)
+	return status, "", body
+}
+
+// Message takes what a client sent over a connection. The reply, if it is not nil,
+// is to be sent back on the same connection. It returns when the message has been
+// accepted or refused.
+func (k *Socket) Message(ctx context.Context, conn string, data []byte) (reply []byte) {
+	x := k.turn("message", conn)
+	defer func() {
+		if fault := recover(); x.finish(ctx, fault) {
+			reply = wire.ErrorResponse(x.id, problemOf(x.err).rpc)
+		}
+	}()
+	reply, err := x.message(ctx, data)
+	if err != nil {
+		_, reply = x.refuse(err)
+	}
+	return reply
+}
+
+// Disconnect is told that a connection has gone. It need not be.
+func (k *Socket) Disconnect(ctx context.Context, conn string) {
+	x := k.turn("disconnect", conn)
+	defer func() { x.finish(ctx, recover()) }()
+	k.recall.forget(conn)
+	x.err = k.opts.Host.Disconnect(ctx, conn)
+}
+
+// Push sends a session what it is owed. After an error it is to be called again.
+func (k *Socket) Push(ctx context.Context, id session.ID) error {
+	x := k.turn("push", "")
+	defer func() { x.finish(ctx, recover()) }()
+	x.session = id
+	x.err = k.opts.Host.Push(ctx, id)
+	return x.err
+}
+
+// turn is one invocation: what is known of it by now.
+type turn struct {
+	*Socket
+	what, conn string
+	begun      time.Time
+	server     string
+	session    session.ID
+	id         json.RawMessage
+	method     string
+	err        error
+}
+
+func (k *Socket) turn(what, conn string) *turn {
+	return &turn{Socket: k, what: what, conn: conn, begun: time.Now()}
+}
+
+// connect goes down the ladder of a connection:
+//
+//	Host, Origin                      403
+//	subprotocols without mcp          400
+//	no server named                   400
+//	principal                         401
+//	no such server                    404
+//	malformed id                      400
+//	no such session                   404
+func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, err error) {
+	if !allowedHost(x.opts.AllowedHosts, r.Host) {
+		return "", refusal(http.StatusForbidden, session.Invalid, wire.CodeServer, "this Host is not served; add it to the allowed hosts, or use another address")
+	}
+	if origins := r.Header.Values("Origin"); len(origins) > 1 || len(origins) == 1 && !allowedOrigin(x.opts.AllowedOrigins, origins[0], r.Host) {
+		return "", refusal(http.StatusForbidden, session.Invalid, wire.CodeServer, "pages of this Origin may not connect; add it to the allowed origins")
+	}
+	if protocol, err = subprotocol(r); err != nil {
+		return "", err
+	}
+	query := r.URL.Query()
+	name := query.Get("server")
+	if name == "" {
+		return "", session.Errorf(session.Invalid, "the address names no server; connect to …?server=NAME")
+	}
+	tenant, principal, err := x.opts.Principal(r)
+	if err != nil {
+		return "", err
+	}
+	server, ok := x.opts.Servers(name)
+	if !ok {
+		return "", session.Errorf(session.NotFound, "there is no such server; check the name behind ?server=")
+	}
+	x.server = server.Name
+	var cursors []session.EventID
+	for _, text := range query["last-event-id"] {
+		id, err := session.ParseEventID(text)
+		if err != nil {
+			return "", err
+		}
+		cursors = append(cursors, id)
+	}
+	resume := session.ID(query.Get("session"))
+	if resume == "" && len(cursors) > 0 {
+		return "", session.Errorf(session.Invalid, "last-event-id goes with a session; add session=ID")
+	}
+	s, err := x.opts.Host.Connect(ctx, session.Caller{
+		Server: server, Tenant: tenant, Principal: principal, Transport: session.WebSocket,
+		Conn: x.conn, EventIDs: query.Get("event-ids") == "1",
+	}, resume, cursors)
+	if err != nil {
+		return "", err
+	}
+	if x.session = s.ID; s.Owes() {
+		err = x.push(ctx, s.ID)
+	}
+	return protocol, err
+}
+
+// subprotocol answers what the client offers. One that offers none speaks MCP, or
+// would not be here.
+func subprotocol(r *http.Request) (string, error) {
+	offered := strings.Join(r.Header.Values("Sec-WebSocket-Protocol"), ",")
+	if strings.TrimSpace(offered) == "" {
+		return "", nil
+	}
+	for p := range strings.SplitSeq(offered, ",") {
+		if strings.TrimSpace(p) == Subprotocol {
+			return Subprotocol, nil
+		}
+	}
+	return "", session.Errorf(session.Invalid, "none of the subprotocols is spoken here; offer %s", Subprotocol)
+}
+
+// message goes down the ladder of a message; see validate.go for what is common.
+func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
+	if limit, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, limit.Add(-spare/2))
+		defer cancel()
+	}
+	msgs, batch, err := wire.ParseBody(data)
+	x.note(msgs)
+	if err != nil {
+		return nil, err
+	}
+	c, err := x.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range msgs {
+		if requested, modern := modernVersion(m, ""); modern {
+			return nil, unsupportedModern(requested)
+		}
+	}
+	call, err := x.accept(ctx, c, msgs, batch)
+	if err != nil || call == nil {
+		return nil, err
+	}
+	// It returns no sooner than the request is accepted. What it returns then is
+	// pushed by whoever wrote it, unless it was answered in place.
+	events, err := call.Next(ctx, x.begun)
+	switch {
+	case err != nil:
+		return nil, err
+	case !call.Stored() && len(events) > 0:
+		return session.Fit(events[0].Raw), nil
+	case c.EventIDs:
+		return session.EventNotice(x.session, session.EventID{Stream: call.Cursor().Stream}, x.id), nil
+	default:
+		return nil, nil
+	}
+}
+
+func (x *turn) accept(ctx context.Context, c session.Caller, msgs []wire.Message, batch bool) (*session.Call, error) {
+	initialize := slices.ContainsFunc(msgs, func(m wire.Message) bool {
+		return m.Kind == wire.Request && m.Method == wire.MethodInitialize
+	})
+	if initialize && batch {
+		return nil, session.Errorf(session.Invalid, "initialize must not be part of a batch; send it alone")
+	}
+	if initialize {
+		_, call, err := x.opts.Host.Initialize(ctx, c, x.session, msgs[0])
+		return call, err
+	}
+	return x.opts.Host.Accept(ctx, c, x.session, msgs, batch)
+}
+
+func (x *turn) note(msgs []wire.Message) {
+	if len(msgs) == 0 {
+		return
+	}
+	first := max(0, slices.IndexFunc(msgs, func(m wire.Message) bool { return m.Kind == wire.Request }))
+	x.method = msgs[first].Method
+	if msgs[first].Kind != wire.Response {
+		x.id = msgs[first].ID
+	}
+}
+
+// caller is who a connection belongs to.
+func (x *turn) caller(ctx context.Context) (session.Caller, error) {
+	c, ok := x.recall.get(x.conn, x.begun)
+	if !ok {
+		var err error
+		if c, err = x.opts.Host.Connection(ctx, x.conn); err != nil {
+			return session.Caller{}, err
+		}
+		x.recall.put(c)
+	}
+	x.session, x.server = c.Session, c.Server
+	server, ok := x.opts.Servers(c.Server)
+	if !ok {
+		return session.Caller{}, session.Errorf(session.NotFound, "the server is not configured any more")
+	}
+	return session.Caller{
+		Server: server, Tenant: c.Tenant, Principal: c.Principal, Transport: session.WebSocket, Conn: c.ID, EventIDs: c.EventIDs,
+	}, nil
+}
+
+func (x *turn) refuse(err error) (status int, body []byte) {
+	p := problemOf(err)
+	if x.err = err; session.CodeOf(err) != p.code {
+		x.err = p
+	}
+	return p.status, wire.ErrorResponse(x.id, p.rpc)
+}
+
+// finish writes the one line of this invocation. It says whether there was a
+// panic, which is an error then.
+func (x *turn) finish(ctx context.Context, fault any) (panicked bool) {
+	level := slog.LevelInfo
+	attrs := append(make([]slog.Attr, 0, 10),
+		slog.String("event", x.what),
+		slog.String("server", x.server),
+		slog.String("connection_id", x.conn),
+		slog.String("session_id", string(x.session)),
+		slog.String("rpc_method", clip(x.method)),
+		slog.String("rpc_id", kindOf(x.id)),
+		slog.Int64("duration_ms", time.Since(x.begun).Milliseconds()),
+	)
+	if fault != nil {
+		x.err = session.Errorf(session.Internal, "panic: %v", fault)
+		attrs = append(attrs, slog.String("stack", string(debug.Stack())))
+	}
+	if x.err != nil {
+		level = slog.LevelWarn
+		p := problemOf(x.err)
+		attrs = append(attrs, slog.String("code", string(session.CodeOf(x.err))), slog.Int("status", p.status))
+		if p.status >= http.StatusInternalServerError && !errors.Is(x.err, context.Canceled) {
+			level = slog.LevelError
+			attrs = append(attrs, slog.String("error", x.err.Error()))
+		}
+	}
+	x.opts.Log.LogAttrs(context.WithoutCancel(ctx), level, "socket", attrs...)
+	return fault != nil
+}

@@ -1,0 +1,174 @@
+package front
+
+import (
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// HTTP+SSE (MCP 2024-11-05, basic/transports): one event stream for all that a
+// server says, and a POST for each message of the client, whose answer comes on
+// the stream.
+//
+// The stream is held for as long as the platform allows, because a client that
+// loses it loses more: Python's and go's do not come back, and TypeScript's comes
+// back without a word of the session it was in. Who comes back with the id of the
+// last event, or with the session in the query, goes on in its session. Who says
+// nothing gets a new one, and need not initialize it.
+
+// querySession names the session in the URI that a client is told to post to.
+const querySession = "sessionId"
+
+// eventStream serves GET /<server>/sse, and GET /<server>/mcp without a session.
+func (x *exchange) eventStream() error {
+	if err := x.accept(wire.MediaSSE); err != nil {
+		return err
+	}
+	x.caller.Transport = session.SSE
+	from, err := x.resumed()
+	if err != nil {
+		return err
+	}
+	if x.session == "" {
+		s, err := x.opts.Host.Open(x.ctx(), x.caller)
+		if err != nil {
+			return err
+		}
+		x.session = s.ID
+	}
+	end := x.until(x.opts.Limit)
+	call, err := x.opts.Host.Follow(x.ctx(), x.caller, x.session, from, end)
+	if err != nil {
+		return err
+	}
+	out := x.commit()
+	out.endpoint(call.Cursor(), x.endpoint(), x.opts.Host.Limits().Pace)
+	x.send(out, call, end)
+	ctx, cancel := x.detached()
+	defer cancel()
+	_ = call.Report(ctx) // if it fails, the next stream repeats what this one sent
+	return nil
+}
+
+// resumed reads what a client that was here before says: the id of the last event
+// it got, or only its session.
+func (x *exchange) resumed() (from *session.Index, err error) {
+	if last := x.r.Header.Get(wire.HeaderLastEventID); last != "" {
+		id, err := session.ParseEventID(last)
+		if err != nil {
+			return nil, err
+		}
+		if id.Stream == session.Out && id.Nonce != "" {
+			x.session = session.ID(id.Nonce)
+			return &id.Index, nil
+		}
+	}
+	if id := x.r.URL.Query().Get(querySession); id != "" {
+		return nil, x.named(id)
+	}
+	return nil, nil
+}
+
+// endpoint is where the client shall post, relative to where it got the stream:
+// what stands before that path is the platform's. Clients refuse another origin.
+func (x *exchange) endpoint() string {
+	up := ""
+	if strings.HasSuffix(x.r.URL.Path, "/") {
+		up = "../"
+	}
+	return up + "message?" + querySession + "=" + string(x.session)
+}
+
+// endpoint adds the event that has to open an event stream of HTTP+SSE. Its id
+// names the session and its place.
+func (s *stream) endpoint(id session.EventID, uri string, retry time.Duration) {
+	s.buf = wire.AppendSSE(s.buf, wire.SSE{Name: "endpoint", ID: id.String(), Retry: retry, Data: []byte(uri)})
+}
+
+// send sends what comes until the session has ended, another stream has taken its
+// place, the time is over or the client has gone.
+func (x *exchange) send(out *stream, call *session.Call, end time.Time) {
+	for {
+		if out.flush() != nil || call.Done() || !time.Now().Before(end) {
+			return
+		}
+		events, err := call.Next(x.ctx(), earlier(end, time.Now().Add(x.opts.KeepAlive)))
+		if err != nil {
+			if x.ctx().Err() == nil {
+				x.err = err
+			}
+			return
+		}
+		if len(events) == 0 {
+			out.comment("keep-alive")
+		} else if call.Gap() {
+			out.gap()
+		}
+		for _, e := range events {
+			out.buf = wire.AppendSSE(out.buf, wire.SSE{Name: "message", ID: call.ID(e).String(), Data: e.Raw})
+		}
+	}
+}
+
+// message takes what a client sends: POST /<server>/message?sessionId=.... All it
+// is answered in this response is whether it was accepted.
+func (x *exchange) message() error {
+	x.caller.Transport = session.SSE
+	if err := x.contentType(); err != nil {
+		return err
+	}
+	id := x.r.URL.Query().Get(querySession)
+	if id == "" {
+		return refusal(http.StatusBadRequest, session.Invalid, wire.CodeServer,
+			"the request names no session; post to the URI that the event stream began with")
+	}
+	body, err := x.body()
+	if err != nil {
+		return err
+	}
+	msgs, batch, err := wire.ParseBody(body)
+	x.note(msgs)
+	if err != nil {
+		return err
+	}
+	if err := x.named(id); err != nil {
+		return err
+	}
+	call, err := x.taken(msgs, batch)
+	if err != nil {
+		return err
+	}
+	if call != nil {
+		if err := x.onStream(call); err != nil {
+			return err
+		}
+	}
+	x.text(http.StatusAccepted, "Accepted")
+	return nil
+}
+
+func (x *exchange) taken(msgs []wire.Message, batch bool) (*session.Call, error) {
+	if msgs[0].Kind == wire.Request && msgs[0].Method == wire.MethodInitialize && !batch {
+		_, call, err := x.opts.Host.Initialize(x.ctx(), x.caller, x.session, msgs[0])
+		return call, err
+	}
+	return x.opts.Host.Accept(x.ctx(), x.caller, x.session, msgs, batch)
+}
+
+// onStream waits until a request has been accepted. Who answers it puts the answer
+// on the stream; what was answered in place is put there now.
+func (x *exchange) onStream(call *session.Call) error {
+	events, err := call.Next(x.ctx(), time.Now())
+	if err != nil || call.Stored() {
+		return err
+	}
+	for _, e := range events {
+		if err := x.opts.Host.Say(x.ctx(), x.session, e.Raw); err != nil {
+			return err
+		}
+	}
+	return nil
+}

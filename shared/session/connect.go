@@ -1,0 +1,200 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+)
+
+// connectionLife is how long a connection's record is kept: somewhat longer than
+// API Gateway lets a connection live (2 h).
+const connectionLife = 130 * time.Minute
+
+// Bounds of a session's record.
+const (
+	maxConns   = 8
+	maxCursors = 32  // named at one connect
+	maxPushed  = 256 // entries, before a client may name no more
+)
+
+// Open makes a session that has not seen initialize yet: an SSE client's. It lives
+// for Limits.InitTimeout until then.
+//
+// Errors: Unavailable.
+func (h *Host) Open(ctx context.Context, c Caller) (Session, error) {
+	s := h.opened(c)
+	if err := h.store.Create(ctx, s); err != nil {
+		return Session{}, err
+	}
+	s.Rev = 1
+	return s, nil
+}
+
+func (h *Host) opened(c Caller) Session {
+	now := time.Now()
+	return Session{
+		ID: NewID(), Server: c.Server.Name, Digest: c.Server.Digest, Tenant: c.Tenant, Principal: c.Principal,
+		Transport: c.Transport, State: Opened, Created: now, Used: now, Expires: now.Add(h.limits.InitTimeout),
+	}
+}
+
+// Connect takes a new WebSocket connection, c.Conn: into a new session in state
+// Opened, or into the session that is to be resumed. cursors are what a client
+// that resumes says it has, one for each stream at most: it then has lost its
+// other connections, which are closed, and what is behind the cursors is owed to
+// this one. If the session [Session.Owes] anything, somebody has to call
+// [Host.Push] once the connection is up.
+//
+// Errors: NotFound (session), Invalid (cursors), Busy, Unavailable. After an error
+// the connection must be refused.
+func (h *Host) Connect(ctx context.Context, c Caller, resume ID, cursors []EventID) (Session, error) {
+	if resume == "" {
+		s := h.opened(c)
+		s.Conns = []string{c.Conn}
+		if err := h.store.Create(ctx, s); err != nil {
+			return Session{}, err
+		}
+		s.Rev = 1
+		return s, h.putConnection(ctx, c, s.ID)
+	}
+	s, _, err := h.Load(ctx, c, resume)
+	if err != nil {
+		return Session{}, err
+	}
+	claims, err := h.claims(ctx, s, cursors)
+	if err != nil {
+		return Session{}, err
+	}
+	// Before it is in the session: who pushes reads the record of a connection.
+	if err := h.putConnection(ctx, c, s.ID); err != nil {
+		return Session{}, err
+	}
+	// The others are closed first: were the record changed and then the closing
+	// failed, nobody would know of them any more.
+	closed := map[string]bool{c.Conn: true}
+	if len(claims) > 0 {
+		if err := h.closeAll(ctx, s.Conns, closed); err != nil {
+			return Session{}, err
+		}
+	}
+	var others []string
+	s, err = h.update(ctx, s, func(s *Session) bool {
+		others = s.join(c.Conn, claims)
+		h.extend(s)
+		return true
+	})
+	if err != nil {
+		return Session{}, err
+	}
+	return s, h.closeAll(ctx, others, closed)
+}
+
+// closeAll closes those connections that are not closed already. One that stayed
+// open would take events that its client does not see.
+func (h *Host) closeAll(ctx context.Context, conns []string, closed map[string]bool) error {
+	for _, conn := range conns {
+		if closed[conn] || h.out.Clients == nil {
+			continue
+		}
+		if err := h.out.Clients.Close(ctx, conn); err != nil && !errors.Is(err, Closed) {
+			return err
+		}
+		closed[conn] = true
+	}
+	return nil
+}
+
+func (h *Host) putConnection(ctx context.Context, c Caller, id ID) error {
+	return h.store.PutConnection(ctx, Connection{
+		ID: c.Conn, Session: id, Server: c.Server.Name, Tenant: c.Tenant, Principal: c.Principal,
+		EventIDs: c.EventIDs, Expires: time.Now().Add(connectionLife),
+	})
+}
+
+// claims are the entries for what a client says it has.
+func (h *Host) claims(ctx context.Context, s Session, cursors []EventID) ([]Cursor, error) {
+	if len(cursors) > maxCursors {
+		return nil, Errorf(Invalid, "%d event ids at once; name at most %d", len(cursors), maxCursors)
+	}
+	if len(s.Pushed)+len(cursors) > maxPushed {
+		return nil, Errorf(Busy, "the session has more than %d streams open; try again when some have ended", maxPushed-len(cursors))
+	}
+	var claims []Cursor
+	for _, id := range cursors {
+		if id.Stream != Common && id.Stream.Time().IsZero() {
+			return nil, &EventIDError{Part: "stream", ID: id.String()}
+		}
+		if slices.ContainsFunc(claims, func(c Cursor) bool { return c.Stream == id.Stream }) {
+			return nil, Errorf(Invalid, "two event ids of one stream; name the last one only")
+		}
+		tail, err := h.store.Tail(ctx, s.ID, id.Stream)
+		if err != nil {
+			return nil, err
+		}
+		claims = append(claims, Cursor{Stream: id.Stream, Index: id.Index, Final: tail.Final && id.Index >= tail.Last})
+	}
+	return claims, nil
+}
+
+// join adds a connection, and takes over what its client says it has. It returns
+// the connections that the client then has lost.
+func (s *Session) join(conn string, claims []Cursor) (lost []string) {
+	others := without(s.Conns, conn)
+	if len(claims) == 0 {
+		if len(others) >= maxConns {
+			others = others[len(others)-maxConns+1:]
+		}
+		s.Conns = append(others, conn)
+		return nil
+	}
+	s.Pushed = slices.Clone(s.Pushed)
+	for _, c := range claims {
+		if old := s.cursor(c.Stream); old != nil {
+			*old = c
+		} else {
+			s.owe(c)
+		}
+	}
+	s.Conns, s.Pusher = []string{conn}, Lease{}
+	return others
+}
+
+// Connection is the record of a connection: whose messages come over it. NotFound
+// if it belongs to no session.
+func (h *Host) Connection(ctx context.Context, conn string) (Connection, error) {
+	c, err := h.store.Connection(ctx, conn)
+	if errors.Is(err, NotFound) {
+		return Connection{}, Errorf(NotFound, "this connection belongs to no session; connect anew")
+	}
+	return c, err
+}
+
+// Disconnect is told, if all goes well, that a connection has gone. The session
+// lives on.
+//
+// Errors: Unavailable.
+func (h *Host) Disconnect(ctx context.Context, conn string) error {
+	c, err := h.store.Connection(ctx, conn)
+	if err != nil {
+		return unlessGone(err)
+	}
+	s, _, err := h.store.Load(ctx, c.Session, "")
+	if err == nil {
+		_, err = h.update(ctx, s, func(s *Session) bool {
+			n := len(s.Conns)
+			s.Conns = without(s.Conns, conn)
+			return len(s.Conns) < n
+		})
+	}
+	if err := unlessGone(err); err != nil {
+		return err
+	}
+	return h.store.DeleteConnection(ctx, conn)
+}
+
+// Push pushes what a session is owed to its connections, and waits for one that
+// is not up yet.
+//
+// Errors: Unavailable: nothing is lost, but somebody should try again.
+func (h *Host) Push(ctx context.Context, id ID) error { return h.out.push(ctx, id) }

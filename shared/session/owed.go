@@ -1,0 +1,328 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// What is owed to a client whose connection has gone. The session's record says
+// for each stream concerned how far it was pushed (Pushed), over which connections
+// it may go on (Conns), and who pushes (Pusher). The rules:
+//
+//   - An entry is added once, by whoever finds the connection gone, and says what
+//     was posted to that connection. From then on the stream goes on through the
+//     record only. It stays when all has been pushed, so that a late appender
+//     knows.
+//   - Only the holder of the lease posts and moves cursors. It posts first and
+//     moves the cursor then; if it dies in between, that page is pushed again.
+//   - Who appends returns when its events have been pushed or there is no
+//     connection. So an acked batch is with the client or stands owed.
+//   - A client that comes back and says what it has, sets the cursors and breaks
+//     the lease: whoever held it was posting to a connection that is no more.
+const (
+	pushLease    = 30 * time.Second
+	pushPage     = 100
+	keptFinished = 32              // entries of streams of which nothing is owed any more
+	comingUp     = 5 * time.Second // a connection may answer 410 for so long after $connect
+	pushRetry    = 50 * time.Millisecond
+	streamLife   = 7 * 24 * time.Hour // an entry of a request stream older than this has no log
+)
+
+// cursor finds the entry of a stream, nil if there is none.
+func (s *Session) cursor(stream StreamID) *Cursor {
+	for i := range s.Pushed {
+		if s.Pushed[i].Stream == stream {
+			return &s.Pushed[i]
+		}
+	}
+	return nil
+}
+
+// Owes says that events may wait in the log for the session's next connection.
+func (s *Session) Owes() bool {
+	return slices.ContainsFunc(s.Pushed, func(c Cursor) bool { return !c.Final })
+}
+
+// owe adds an entry, unless the stream has one, and drops what is of no use any
+// more. It says whether anything changed.
+func (s *Session) owe(c Cursor) bool {
+	if s.cursor(c.Stream) != nil {
+		return false
+	}
+	s.Pushed = append(slices.Clone(s.Pushed), c)
+	finished := 0
+	for _, c := range s.Pushed {
+		if c.Final {
+			finished++
+		}
+	}
+	old := time.Now().Add(-streamLife)
+	s.Pushed = slices.DeleteFunc(s.Pushed, func(c Cursor) bool {
+		begun := c.Stream.Time()
+		drop := c.Final && finished > keptFinished || !begun.IsZero() && begun.Before(old)
+		if drop && c.Final {
+			finished--
+		}
+		return drop
+	})
+	return true
+}
+
+// owe notes that a stream is owed from a cursor on, unless that is known, and
+// sees to it that its events up to last are pushed, if there is a connection.
+func (o Outlet) owe(ctx context.Context, id ID, from Cursor, last Index) error {
+	p := pusher{Outlet: o, nonce: NewNonce()}
+	done := func(s *Session) bool {
+		c := s.cursor(from.Stream)
+		return c == nil || c.Final || c.Index >= last
+	}
+	return p.run(ctx, id, func(s *Session) bool { return s.owe(from) }, done)
+}
+
+// push pushes all that a session is owed.
+func (o Outlet) push(ctx context.Context, id ID) error {
+	p := pusher{Outlet: o, nonce: NewNonce()}
+	done := func(s *Session) bool { return p.held || !s.Owes() }
+	return p.run(ctx, id, func(*Session) bool { return false }, done)
+}
+
+// pusher is one try to push what a session is owed.
+type pusher struct {
+	Outlet
+	nonce   string
+	held    bool    // the lease was held once, and all was pushed
+	s       Session // with the lease held: as read or written last, and what has been pushed since
+	dropped []string
+	again   bool // somebody else has changed the record: there may be more to push
+	conns   map[string]Connection
+}
+
+// run takes turns with others until done. note changes the record before that is
+// asked, and says whether it did.
+func (p *pusher) run(ctx context.Context, id ID, note func(*Session) bool, done func(*Session) bool) error {
+	for pause := pushRetry; ; {
+		s, _, err := p.Store.Load(ctx, id, "")
+		if err != nil {
+			return unlessGone(err) // nobody will come back for it
+		}
+		changed := note(&s)
+		over := p.Clients == nil || len(s.Conns) == 0 || done(&s)
+		busy := s.Pusher.Until.After(time.Now())
+		if !over && !busy {
+			s.Pusher, changed = Lease{Nonce: p.nonce, Until: time.Now().Add(pushLease)}, true
+		}
+		if changed {
+			err := p.Store.Save(ctx, s)
+			if errors.Is(err, Conflict) {
+				continue
+			}
+			if err != nil {
+				return unlessGone(err)
+			}
+			s.Rev++
+		}
+		switch {
+		case over:
+			return nil
+		case busy:
+			if err := sleepUntil(ctx, time.Now().Add(pause)); err != nil {
+				return err
+			}
+			pause = min(2*pause, time.Second)
+		default:
+			p.s, p.dropped = s, nil
+			err := p.work(ctx)
+			p.held = err == nil
+			if err == nil && done(&p.s) {
+				return nil
+			}
+			if err != nil && !errors.Is(err, errLeaseLost) {
+				return unlessGone(err)
+			}
+		}
+	}
+}
+
+// errLeaseLost: somebody has taken or broken the lease.
+var errLeaseLost = errors.New("the lease of who pushes is another's")
+
+// work pushes with the lease held, and gives it back. One that cannot be given
+// back runs out.
+func (p *pusher) work(ctx context.Context) error {
+	for {
+		p.again = false
+		err := p.pushAll(ctx)
+		if errors.Is(err, errLeaseLost) {
+			return err
+		}
+		if err == nil && p.again {
+			continue
+		}
+		held := p.s.Pusher
+		p.s.Pusher = Lease{}
+		saved := p.Store.Save(ctx, p.s)
+		if saved == nil {
+			p.s.Rev++
+			return err
+		}
+		p.s.Pusher = held
+		if !errors.Is(saved, Conflict) {
+			return errors.Join(err, saved)
+		}
+		if merged := p.merge(ctx); merged != nil {
+			return errors.Join(err, merged)
+		}
+		if err != nil {
+			return errors.Join(err, p.save(ctx)) // what was pushed; the lease runs out
+		}
+	}
+}
+
+// pushAll pushes what every entry is behind its log, as long as there is a
+// connection.
+func (p *pusher) pushAll(ctx context.Context) error {
+	for i := 0; i < len(p.s.Pushed); i++ {
+		for more := true; more && i < len(p.s.Pushed) && !p.s.Pushed[i].Final && len(p.s.Conns) > 0; {
+			c := &p.s.Pushed[i]
+			page, err := p.Store.Read(ctx, p.s.ID, c.Stream, c.Index, pushPage)
+			if err != nil {
+				return err
+			}
+			if err := p.pushPage(ctx, c, page); err != nil {
+				return err
+			}
+			if more = page.More; more {
+				p.s.Pusher.Until = time.Now().Add(pushLease)
+				if err := p.save(ctx); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// pushPage posts events, and moves the cursor in memory as far as it comes.
+func (p *pusher) pushPage(ctx context.Context, c *Cursor, page Page) error {
+	ctx, cancel := context.WithDeadline(ctx, p.s.Pusher.Until)
+	defer cancel()
+	if page.Gap {
+		if _, err := p.push1(ctx, Event{Raw: gapNotice()}, EventID{}); err != nil {
+			return err
+		}
+	}
+	for _, e := range page.Events {
+		pushed, err := p.push1(ctx, e, EventID{Stream: c.Stream, Index: e.Index})
+		if err != nil || !pushed {
+			return err
+		}
+		c.Index, c.Final = e.Index, e.Final
+	}
+	return nil
+}
+
+// push1 posts an event to the newest connection that takes it. pushed is false if
+// there is none.
+func (p *pusher) push1(ctx context.Context, e Event, id EventID) (pushed bool, err error) {
+	for {
+		conn, err := p.newest(ctx)
+		if err != nil || conn.ID == "" {
+			return false, err
+		}
+		err = p.event(ctx, conn.ID, conn.EventIDs && id.Index > 0, p.s.ID, id, e.Raw)
+		if err == nil {
+			return true, nil
+		}
+		if !errors.Is(err, Closed) {
+			return false, err
+		}
+		if time.Since(conn.Expires.Add(-connectionLife)) > comingUp {
+			p.drop(conn.ID)
+		} else if err := sleepUntil(ctx, time.Now().Add(pushRetry)); err != nil {
+			return false, err // it may not be up yet
+		}
+	}
+}
+
+// gapNotice tells of lost events (I4).
+func gapNotice() []byte {
+	return wire.NewNotification(wire.NotifyMessage,
+		[]byte(`{"level":"warning","logger":"dormouse","data":"events were lost here: they are older or more than what is kept"}`))
+}
+
+// newest is the newest connection of the session that has a record; none if there
+// is none.
+func (p *pusher) newest(ctx context.Context) (Connection, error) {
+	for len(p.s.Conns) > 0 {
+		id := p.s.Conns[len(p.s.Conns)-1]
+		if conn, ok := p.conns[id]; ok {
+			return conn, nil
+		}
+		conn, err := p.Store.Connection(ctx, id)
+		if err == nil {
+			if p.conns == nil {
+				p.conns = map[string]Connection{}
+			}
+			p.conns[id] = conn
+			return conn, nil
+		}
+		if !errors.Is(err, NotFound) {
+			return Connection{}, err
+		}
+		p.drop(id)
+	}
+	return Connection{}, nil
+}
+
+func (p *pusher) drop(conn string) {
+	p.dropped = append(p.dropped, conn)
+	p.s.Conns = without(p.s.Conns, conn)
+}
+
+func without(conns []string, conn string) []string {
+	return slices.DeleteFunc(slices.Clone(conns), func(c string) bool { return c == conn })
+}
+
+// save writes what was pushed, the lease still held.
+func (p *pusher) save(ctx context.Context) error {
+	for {
+		err := p.Store.Save(ctx, p.s)
+		if err == nil {
+			p.s.Rev++
+			return nil
+		}
+		if !errors.Is(err, Conflict) {
+			return err
+		}
+		if err := p.merge(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// merge reads the record as others have left it and brings in what was pushed.
+func (p *pusher) merge(ctx context.Context) error {
+	mine := p.s
+	s, _, err := p.Store.Load(ctx, mine.ID, "")
+	if err != nil {
+		return err
+	}
+	if s.Pusher.Nonce != p.nonce {
+		return errLeaseLost
+	}
+	for _, c := range mine.Pushed {
+		if theirs := s.cursor(c.Stream); theirs != nil {
+			*theirs = c
+		}
+	}
+	for _, conn := range p.dropped {
+		s.Conns = without(s.Conns, conn)
+	}
+	s.Pusher = mine.Pusher
+	p.s, p.again = s, true
+	return nil
+}

@@ -1,0 +1,297 @@
+package session_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+)
+
+// keepAlive is how often a front calls Next while nothing comes.
+const keepAlive = 15 * time.Second
+
+// open is a GET that has looked once, without waiting.
+func open(t *testing.T, h *session.Host, id session.ID, last string) *session.Call {
+	t.Helper()
+	call, err := h.Resume(t.Context(), someone, id, last)
+	if last == "" {
+		call, err = h.Listen(t.Context(), someone, id, "")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	next(t, call, 0)
+	return call
+}
+
+// next is what comes within a time, as one string.
+func next(t *testing.T, call *session.Call, within time.Duration) (got string) {
+	t.Helper()
+	events, err := call.Next(t.Context(), time.Now().Add(within))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range events {
+		got += string(e.Raw)
+	}
+	return got
+}
+
+func record(t *testing.T, store session.Store, id session.ID) session.Session {
+	t.Helper()
+	s, _, err := store.Load(t.Context(), id, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func change(t *testing.T, store session.Store, id session.ID, f func(*session.Session)) {
+	t.Helper()
+	s := record(t, store, id)
+	f(&s)
+	if err := store.Save(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOfTooManyShadowsTheOldestIsSentAwayForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, store, id := listening(t)
+		h = session.NewHost(store, nobody{}, session.Limits{Shadows: 3, Hold: time.Hour})
+		var calls []*session.Call
+		for range 6 { // a primary, 3 that may wait, 2 too many
+			calls = append(calls, open(t, h, id, ""))
+			time.Sleep(time.Second)
+		}
+		same(t, "places", len(record(t, store, id).Shadows), 3)
+		for i, call := range calls {
+			next(t, call, keepAlive)
+			retry, closed := call.Close()
+			want := i == 1 || i == 2
+			if closed != want || call.Done() != want || want && (retry != time.Minute || call.Retry() != time.Minute) {
+				t.Errorf("GET %d: done %t, closed %t, retry %s", i, call.Done(), closed, retry)
+			}
+		}
+	})
+}
+
+func TestAShadowLeavesItsPlaceWhenItComesBackAndWhenItIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, store, id := listening(t)
+		h = session.NewHost(store, nobody{}, session.Limits{Hold: time.Hour})
+		open(t, h, id, "")
+		one := open(t, h, id, "")
+		for range 5 {
+			one = open(t, h, id, one.Cursor().String())
+		}
+		same(t, "places of one client", len(record(t, store, id).Shadows), 1)
+		change(t, store, id, func(s *session.Session) { s.Shadows[0].Until = time.Now().Add(-time.Second) })
+		open(t, h, id, "")
+		same(t, "places after one has expired", len(record(t, store, id).Shadows), 1)
+	})
+}
+
+func TestTheOldestShadowTakesALeaseThatIsFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, id := listening(t)
+		short := session.NewHost(store, nobody{}, session.Limits{Hold: time.Minute})
+		long := session.NewHost(store, nobody{}, session.Limits{Hold: time.Hour})
+		open(t, short, id, "") // and its client dies
+		first, second := open(t, long, id, ""), open(t, long, id, "")
+		begun := time.Now()
+		got := make(chan string, 2)
+		for _, call := range []*session.Call{first, second} {
+			go func() { got <- next(t, call, 10*time.Minute) }()
+		}
+		same(t, "what the next one gets", <-got, "123")
+		if took := time.Since(begun); took > 2*time.Minute {
+			t.Errorf("that took %s", took)
+		}
+		same(t, "what the other one gets", <-got, "")
+		if first.ID(session.Event{}).Nonce[:10] != record(t, store, id).Primary.Nonce {
+			t.Error("it was not the one that had waited longest")
+		}
+		same(t, "places", len(record(t, store, id).Shadows), 1)
+	})
+}
+
+func TestAListenerOfASessionThatHasEndedIsDoneAtItsNextLook(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, h *session.Host, store session.Store, id session.ID){
+		"ended": func(t *testing.T, h *session.Host, _ session.Store, id session.ID) {
+			if err := h.End(t.Context(), someone, id); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"expired": func(t *testing.T, _ *session.Host, store session.Store, id session.ID) {
+			change(t, store, id, func(s *session.Session) { s.Expires = time.Now().Add(time.Second) })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h, store, id := listening(t)
+				h = session.NewHost(store, nobody{}, session.Limits{Hold: time.Hour})
+				primary, shadow := open(t, h, id, ""), open(t, h, id, "")
+				time.Sleep(time.Second)
+				end(t, h, store, id)
+				for who, call := range map[string]*session.Call{"primary": primary, "shadow": shadow} {
+					next(t, call, keepAlive)
+					if _, closed := call.Close(); !call.Done() || closed {
+						t.Errorf("%s: done %t, closed %t; want the end and nothing to come back for", who, call.Done(), closed)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestALookThatFailsEndsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, id := listening(t)
+		faulty := sessiontest.NewFaulty(store, 1, sessiontest.Faults{})
+		h := session.NewHost(faulty, nobody{}, session.Limits{Hold: time.Hour})
+		call := open(t, h, id, "")
+		faulty.Set("Load", sessiontest.Faults{Lost: 1})
+		for range 3 {
+			next(t, call, keepAlive)
+		}
+		push(t, store, id, 4, "4")
+		if got := next(t, call, keepAlive); call.Done() || got != "4" {
+			t.Errorf("done %t, got %q", call.Done(), got)
+		}
+	})
+}
+
+func TestALeaseIsKeptForItsClientUntilItIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, _, id := listening(t)
+		first := open(t, h, id, "")
+		next(t, first, 25*time.Second) // closes
+		time.Sleep(2 * time.Second)    // its retry
+		same(t, "what another one gets meanwhile", next(t, open(t, h, id, ""), time.Millisecond), "")
+		same(t, "what is left for the first", next(t, open(t, h, id, "3."+first.Cursor().Nonce), time.Second), "")
+		time.Sleep(time.Minute)
+		other, err := h.Listen(t.Context(), someone, id, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "what another one gets after the report", next(t, other, time.Second), "")
+	})
+}
+
+func TestWhatIsReportedOnOneListenerIsNotToldToAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, store, id := listening(t)
+		one, cursor := get(t, h, id, "", 25*time.Second)
+		push(t, store, id, 4, "4")
+		time.Sleep(2 * time.Second)
+		two, newer := get(t, h, id, cursor, 25*time.Second)
+		time.Sleep(time.Minute)
+		_, _ = get(t, h, id, newer, 25*time.Second) // reports 4
+		time.Sleep(time.Minute)
+		three, _ := get(t, h, id, cursor, 25*time.Second) // as if another one, which had 3
+		if one != "123" || two != "4" || three != "" {
+			t.Errorf("got %q, %q, %q", one, two, three)
+		}
+	})
+}
+
+func TestWhatAListenInVainCosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, id := listening(t)
+		counting := sessiontest.NewCounting(store)
+		h := session.NewHost(counting, nobody{}, session.Limits{})
+		_, cursor := get(t, h, id, "", 25*time.Second)
+		for _, c := range []struct {
+			name          string
+			last          string
+			reads, writes int
+		}{
+			{"that reports something", cursor, 3, 1}, // the session, the end of what it reports, a look
+			{"that reports nothing", "", 2, 1},       // the session, a look
+			{"behind another", "", 2, 1},             // the same
+		} {
+			time.Sleep(time.Minute)
+			if c.name == "behind another" {
+				open(t, h, id, "")
+			}
+			counting.Reset()
+			call := open(t, h, id, c.last)
+			next(t, call, keepAlive)
+			next(t, call, 25*time.Second-keepAlive)
+			if n := counting.Counts(); n.Reads != c.reads || n.Writes != c.writes {
+				t.Errorf("%s: %d reads and %d writes, want %d and %d: %v", c.name, n.Reads, n.Writes, c.reads, c.writes, n.Calls)
+			}
+		}
+	})
+}
+
+func pauseAt(t *testing.T, store session.Store, id session.ID, index session.Index, raw string, retry time.Duration) {
+	t.Helper()
+	err := store.Append(t.Context(), session.Batch{
+		Session: id, First: index, Gen: 1, Seq: int64(index), Retry: retry, Events: [][]byte{[]byte(raw)}, Expires: time.Now().Add(time.Hour),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAServerClosesTheCommonStreamAndSendsTheShadowsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, id := listening(t)
+		h := session.NewHost(store, nobody{}, session.Limits{Hold: time.Hour})
+		primary, shadow := open(t, h, id, ""), open(t, h, id, "")
+		next(t, primary, time.Second)
+		pauseAt(t, store, id, 4, "4", 7*time.Second)
+		push(t, store, id, 5, "5")
+		same(t, "what comes before the pause", next(t, primary, time.Second), "4")
+		retry, closed := primary.Close()
+		same(t, "Close", []any{retry, closed, primary.Done(), primary.Retry()}, []any{7 * time.Second, true, false, 7 * time.Second})
+		same(t, "places", len(record(t, store, id).Shadows), 0)
+		next(t, shadow, keepAlive)
+		if _, closed := shadow.Close(); !closed {
+			t.Error("the shadow is still there")
+		}
+		time.Sleep(retry)
+		again, err := h.Resume(t.Context(), someone, id, primary.Cursor().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "what comes after the pause", next(t, again, time.Second), "5")
+		if _, closed := again.Close(); closed {
+			t.Error("it is closed again")
+		}
+	})
+}
+
+func TestAPauseOfLongAgoSendsNobodyAwayWhoWasNotThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, store, id := listening(t)
+		pauseAt(t, store, id, 4, "", 7*time.Second)
+		push(t, store, id, 5, "5")
+		call, err := h.Listen(t.Context(), someone, id, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "events", next(t, call, time.Second), "1235")
+		if _, closed := call.Close(); closed {
+			t.Error("it is sent away by what it is told again")
+		}
+		pauseAt(t, store, id, 6, "", 7*time.Second)
+		same(t, "the pause itself", next(t, call, time.Second), "")
+		if _, closed := call.Close(); !closed {
+			t.Error("it is not sent away by what is new")
+		}
+	})
+}
+
+func same(t *testing.T, what string, got, want any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
