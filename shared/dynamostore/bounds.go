@@ -45,7 +45,7 @@ func (s *Store) bound(ctx context.Context, b session.Batch, size int) {
 func (s *Store) tooMuch(ctx context.Context, b session.Batch, events int, bytes int64) (drop []row, err error) {
 	sp := span{
 		pk: sessionKey(b.Session), from: eventKey(b.Stream, 0), to: eventKey(b.Stream, b.First), backwards: true,
-		fields: "PK, SK, n, g, q, h, f, u, x, b, k, z",
+		fields: "PK, SK, n, g, q, h, f, w, u, x, b, k, z",
 	}
 	err = s.query(ctx, sp, func(r row) (bool, error) {
 		if r["b"] == nil {

@@ -2,13 +2,11 @@ package dynamostore
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
@@ -16,12 +14,9 @@ import (
 )
 
 func boxOf(r row) (session.Box, error) {
-	var b session.Box
-	if err := r.into(&b); err != nil {
-		return session.Box{}, err
-	}
+	b, err := session.UnmarshalBox(r.record())
 	b.Rev = r.num("r")
-	return b, nil
+	return b, err
 }
 
 // Box reads a box record; see [session.Boxes].
@@ -49,9 +44,11 @@ func (s *Store) SaveBox(ctx context.Context, b session.Box) error {
 	if b.State != session.Asleep {
 		r["D"] = str(b.ID)
 	}
-	if err := r.record(b); err != nil {
+	record, err := session.MarshalBox(b)
+	if err != nil {
 		return err
 	}
+	r.setRecord(record)
 	_, written, err := s.put(ctx, r, condition, values)
 	if err == nil && !written {
 		err = session.Errorf(session.Conflict, "the box record has been changed since it was read; read it again")
@@ -59,40 +56,22 @@ func (s *Store) SaveBox(ctx context.Context, b session.Box) error {
 	return err
 }
 
-// itemRecord is the JSON of an item, without its raw message. The request ids
-// are bytes here: encoding/json would rewrite raw JSON.
-type itemRecord struct {
-	Address  session.Address
-	Requests [][]byte `json:",omitempty"`
-	NotAfter time.Time
-	Created  time.Time
-}
-
 func itemRow(it session.Item) (row, error) {
-	rec := itemRecord{Address: it.Address, NotAfter: it.NotAfter, Created: it.Created}
-	rec.Address.Requests = nil
-	for _, id := range it.Address.Requests {
-		rec.Requests = append(rec.Requests, id)
-	}
+	record, err := session.MarshalItem(it)
 	r := key(boxKey(it.Box), itemKey(it.ID))
 	r["D"], r["s"], r["g"] = str(it.Box), str(it.State), num(it.Gen)
-	return r, r.record(rec)
+	r.setRecord(record)
+	return r, err
 }
 
 // itemOf is an item without its raw message.
 func itemOf(box session.BoxID, r row) (session.Item, error) {
-	var rec itemRecord
-	if err := r.into(&rec); err != nil {
-		return session.Item{}, err
-	}
 	it := session.Item{
 		Box: box, ID: session.StreamID(r.str("SK")[len(itemKey("")):]), State: session.ItemState(r.str("s")),
-		Gen: session.Generation(r.num("g")), Address: rec.Address, NotAfter: rec.NotAfter, Created: rec.Created,
+		Gen: session.Generation(r.num("g")),
 	}
-	for _, id := range rec.Requests {
-		it.Address.Requests = append(it.Address.Requests, json.RawMessage(id))
-	}
-	return it, nil
+	err := session.UnmarshalItem(r.record(), &it)
+	return it, err
 }
 
 // wholeItem is an item with its raw message.
@@ -187,25 +166,16 @@ func (s *Store) Items(ctx context.Context, box session.BoxID) ([]session.Item, e
 
 // DeleteItem removes an item; see [session.Boxes].
 func (s *Store) DeleteItem(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) error {
-	in := &dynamodb.DeleteItemInput{
-		TableName: &s.table, Key: key(boxKey(box), itemKey(id)),
-		ReturnValues: types.ReturnValueAllOld, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
-	}
+	condition, values := "", row(nil)
 	if gen != 0 {
-		in.ConditionExpression = aws.String("s = :taken AND g = :gen")
-		in.ExpressionAttributeValues = row{":taken": str(session.Taken), ":gen": num(gen)}
+		condition, values = "s = :taken AND g = :gen", row{":taken": str(session.Taken), ":gen": num(gen)}
 	}
-	out, err := ask(ctx, s, s.client.DeleteItem, in)
+	old, err := s.remove(ctx, key(boxKey(box), itemKey(id)), condition, values)
 	if err != nil {
-		s.count("DeleteItem", 0, 0)
-		if _, isRefused := refused(err); isRefused {
-			return nil
-		}
-		return s.failed(err)
+		return err
 	}
-	s.count("DeleteItem", 0, unitsOf(out.ConsumedCapacity))
 	// The item is gone; its parts go by themselves if this fails.
-	_ = s.writeMany(ctx, deletions(out.Attributes))
+	_ = s.writeMany(ctx, deletions(old))
 	return nil
 }
 
@@ -244,9 +214,6 @@ func (s *Store) scanIndex(ctx context.Context, index string, each func(row) bool
 	}
 }
 
-// maxPart bounds a part, so that every driver can hold it in one item.
-const maxPart = 128 << 10
-
 // partDigits is how many a part's number has in a key.
 const partDigits = 6
 
@@ -254,8 +221,8 @@ func partPrefix(frame string) string { return "f#" + frame + "#" }
 
 // PutPart keeps a piece of a frame; see [session.Boxes]. TooLarge over 128 KiB.
 func (s *Store) PutPart(ctx context.Context, p session.Part) error {
-	if len(p.Data) > maxPart {
-		return session.Errorf(session.TooLarge, "a part of a relay frame has %d bytes; at most %d are kept", len(p.Data), maxPart)
+	if len(p.Data) > session.MaxPart {
+		return session.Errorf(session.TooLarge, "a part of a relay frame has %d bytes; at most %d are kept", len(p.Data), session.MaxPart)
 	}
 	r := key(boxKey(p.Box), fmt.Sprintf("%s%0*d", partPrefix(p.Frame), partDigits, p.N))
 	if p.Data != nil {

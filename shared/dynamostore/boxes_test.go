@@ -84,7 +84,7 @@ func TestWhatIsTooLongIsTooLarge(t *testing.T) {
 		"Save":          s.Save(t.Context(), session.Session{ID: "s1", Init: long}),
 		"SaveHandshake": s.SaveHandshake(t.Context(), session.Handshake{Result: long}),
 		"PutPart":       s.PutPart(t.Context(), session.Part{Data: long}),
-		"Append":        s.Append(t.Context(), aBatch(1, strings.Repeat("x", maxBatchBytes+1))),
+		"Append":        s.Append(t.Context(), aBatch(1, strings.Repeat("x", session.MaxBatchBytes+1))),
 	} {
 		if session.CodeOf(err) != session.TooLarge {
 			t.Errorf("%s: %v, want TooLarge", name, err)

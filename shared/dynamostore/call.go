@@ -175,13 +175,36 @@ func (s *Store) update(ctx context.Context, k row, expression, condition string,
 	return out.Attributes, true, nil
 }
 
+// remove deletes a row if the condition ("" for none) holds for it, and returns
+// what it was; nil if it was not deleted, for whatever reason.
+func (s *Store) remove(ctx context.Context, k row, condition string, values row) (old row, err error) {
+	in := &dynamodb.DeleteItemInput{
+		TableName: &s.table, Key: k, ExpressionAttributeValues: values,
+		ReturnValues: types.ReturnValueAllOld, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
+	}
+	if condition != "" {
+		in.ConditionExpression = &condition
+	}
+	out, err := ask(ctx, s, s.client.DeleteItem, in)
+	if err != nil {
+		s.count("DeleteItem", 0, 0)
+		if _, isRefused := refused(err); isRefused {
+			return nil, nil
+		}
+		return nil, s.failed(err)
+	}
+	s.count("DeleteItem", 0, unitsOf(out.ConsumedCapacity))
+	return out.Attributes, nil
+}
+
 // span is a range of sort keys, both ends included.
 type span struct {
 	pk, from, to string
 	backwards    bool
-	limit        int    // rows of the first request; further ones ask for up to 100
-	fields       string // the attributes to return, "" for all
-	as           string // what to count it as; "" for what it is
+	limit        int        // rows of the first request; 0 for as many as there are
+	next         func() int // rows of each further request; nil for at least 100
+	fields       string     // the attributes to return, "" for all
+	as           string     // what to count it as; "" for what it is
 }
 
 // query calls each for every row of a span, until it returns false.
@@ -199,7 +222,10 @@ func (s *Store) query(ctx context.Context, sp span, each func(row) (more bool, e
 	if as == "" {
 		as = "Query"
 	}
-	for limit := sp.limit; ; limit = max(limit, 100) {
+	if sp.next == nil {
+		sp.next = func() int { return max(sp.limit, 100) }
+	}
+	for limit := sp.limit; ; limit = sp.next() {
 		if sp.limit > 0 {
 			in.Limit = aws.Int32(int32(limit))
 		}

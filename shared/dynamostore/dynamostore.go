@@ -12,13 +12,14 @@
 //	S#<session>   m                          the session record
 //	              e#<stream>#<first index>   a batch of events; the common stream is "-"
 //	              p#<question>               a client's answer
+//	C#<conn>      m                          the record of a client's WebSocket connection
 //	B#<box>       m                          the box record
 //	              q#<deliver id>             an item: inbox entry and in-flight mark
 //	              f#<frame>#<n>              a piece of a relay frame
 //	H#<digest>    v#<version>                a handshake record
 //	Z#<name>#<n>  z                          a part of a value that is too long for its item
 //
-// C# and K# are reserved. A batch is found by the index of its first event, so
+// K# is reserved. A batch is found by the index of its first event, so
 // that two writers always meet on the same key. Parts have partition keys of their
 // own: the 16 MiB of one batch would otherwise have to pass through one partition,
 // which takes 1 MB a second. They are written before the item that names them and
@@ -33,6 +34,7 @@
 //	n  events in the batch                    g  generation
 //	q  batch number                           b  bytes of the data
 //	f  final                                  h  SHA-256 of the data
+//	w  retry of the last event, milliseconds
 //	T  tenant: key of the index "tenant"      s  state of an item
 //	D  box: key of the index "due"
 //
@@ -68,7 +70,7 @@ type Options struct {
 	// leave behind goes with Age, for nothing. Defaults: 1,000 and 8 MiB.
 	Events int
 	Bytes  int64
-	// Age is how long any event is kept at most. Default: 24 hours.
+	// Age is how long any event is kept at most. Default: [session.EventAge].
 	Age time.Duration
 	// Life is the longest time from a session's last Save to its expiry. The last
 	// batch of a common stream stays on disk that much longer, without being
@@ -88,7 +90,7 @@ func (o Options) withDefaults() Options {
 		o.Bytes = 8 << 20
 	}
 	if o.Age == 0 {
-		o.Age = 24 * time.Hour
+		o.Age = session.EventAge
 	}
 	if o.Life == 0 {
 		o.Life = 7 * 24 * time.Hour

@@ -11,18 +11,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Limits of a batch; see [session.Log].
-const (
-	maxBatchEvents = 1000
-	maxBatchBytes  = 16 << 20
-)
-
-// Append writes a batch; see [session.Log]. Invalid for a batch without events,
-// one that begins before index 1, and an event that is not one line; TooLarge
-// over 1,000 events or 16 MiB. One request for a batch of up to 350 KiB; a longer
-// one is looked for first and then written in parts.
+// Append writes a batch; see [session.Log]. One request for a batch of up to
+// 350 KiB; a longer one is looked for first and then written in parts.
 func (s *Store) Append(ctx context.Context, b session.Batch) error {
-	data, err := join(b)
+	data, err := b.Lines()
 	if err != nil {
 		return err
 	}
@@ -66,6 +58,9 @@ func (s *Store) batchRow(b session.Batch, data []byte) row {
 	if b.Final {
 		r["f"] = &types.AttributeValueMemberBOOL{Value: true}
 	}
+	if b.Retry > 0 {
+		r["w"] = num(b.Retry.Milliseconds())
+	}
 	expires := time.Now().Add(s.options.Age)
 	if !b.Expires.IsZero() && b.Expires.Before(expires) {
 		expires = b.Expires
@@ -80,32 +75,11 @@ func (s *Store) batchRow(b session.Batch, data []byte) row {
 
 // sameBatch is nil if the batch that is stored is the one to be written.
 func sameBatch(old, r row) error {
-	if old.num("g") != r.num("g") || old.num("q") != r.num("q") || old.flag("f") != r.flag("f") || !bytes.Equal(old.bin("h"), r.bin("h")) {
+	if old.num("g") != r.num("g") || old.num("q") != r.num("q") || old.flag("f") != r.flag("f") ||
+		old.num("w") != r.num("w") || !bytes.Equal(old.bin("h"), r.bin("h")) {
 		return session.Errorf(session.Conflict, "index %d of the stream is written already", firstOf(r))
 	}
 	return nil
-}
-
-// join checks a batch and returns its events, one a line.
-func join(b session.Batch) ([]byte, error) {
-	if b.First < 1 || len(b.Events) == 0 {
-		return nil, session.Errorf(session.Invalid, "a batch of %d events at index %d; it must have at least one and begin at 1 or later", len(b.Events), b.First)
-	}
-	size := 0
-	for _, e := range b.Events {
-		if bytes.IndexByte(e, '\n') >= 0 {
-			return nil, session.Errorf(session.Invalid, "an event holds a line feed; an event is one line of JSON")
-		}
-		size += len(e)
-	}
-	if len(b.Events) > maxBatchEvents || size > maxBatchBytes {
-		return nil, session.Errorf(session.TooLarge, "a batch of %d events with %d bytes; the limits are %d events and %d bytes",
-			len(b.Events), size, maxBatchEvents, maxBatchBytes)
-	}
-	if size == 0 && len(b.Events) == 1 {
-		return []byte{}, nil // nil would be no data
-	}
-	return bytes.Join(b.Events, []byte{'\n'}), nil
 }
 
 // tailFields are the attributes of a batch without its data.

@@ -1,7 +1,6 @@
 package dynamostore
 
 import (
-	"bytes"
 	"context"
 	"math"
 	"math/rand/v2"
@@ -10,21 +9,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// maxRead is the most events one Read returns, waitLimit the most of one Wait.
-const (
-	maxRead   = 1000
-	waitLimit = 100
-)
-
-// Read returns events after a cursor; see [session.Log]. A page ends early, with
-// More, when it holds 16 MiB, and before events that are gone. A limit outside 1
-// to 1,000 is moved into it.
+// Read returns events after a cursor; see [session.Log].
 //
-// One request, or two when no batch begins right behind the cursor, and further
-// ones for each MB and for long batches.
+// One request for up to 8 batches and two for more, one more when no batch begins
+// right behind the cursor, and further ones for each MB and for long batches.
 func (s *Store) Read(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, limit int) (session.Page, error) {
 	r := s.newReader(id, stream, after, "")
-	return r.page(ctx, min(max(limit, 1), maxRead))
+	return r.page(ctx, min(max(limit, 1), session.MaxRead))
 }
 
 // Wait waits for something to read; see [session.Log]. It polls: every 5 to 10 ms
@@ -32,7 +23,7 @@ func (s *Store) Read(ctx context.Context, id session.ID, stream session.StreamID
 func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
 	r := s.newReader(id, stream, after, "Wait")
 	for begun := time.Now(); ; {
-		p, err := r.page(ctx, waitLimit)
+		p, err := r.page(ctx, session.MaxWait)
 		if ctx.Err() != nil {
 			return session.Page{}, ctx.Err()
 		}
@@ -81,34 +72,51 @@ func (r *reader) page(ctx context.Context, limit int) (session.Page, error) {
 	if r.after == math.MaxInt64 || len(r.stream) > maxKey {
 		return session.Page{}, nil
 	}
-	c := collector{after: r.after, limit: limit}
+	p := session.NewPages(r.after, limit)
 	looked := !r.lookBack
+	rows := 0
 	sp := span{
 		pk: sessionKey(r.id), from: eventKey(r.stream, r.after+1), to: lastKey(r.stream),
-		limit: limit + 1, as: r.as,
+		limit: min(limit+1, firstRows), as: r.as,
+		next: func() int { return rowsFor(limit+1-len(p.Page().Events), rows, len(p.Page().Events)) },
 	}
 	err := r.store.query(ctx, sp, func(it row) (bool, error) {
+		rows++
 		behind := !looked && firstOf(it) > r.after+1
 		looked = true
 		if behind {
-			if more, err := r.before(ctx, &c); err != nil || !more {
+			if more, err := r.before(ctx, p); err != nil || !more {
 				return false, err
 			}
 		}
-		return r.add(ctx, &c, it)
+		return r.add(ctx, p, it)
 	})
 	if err == nil && !looked {
-		_, err = r.before(ctx, &c)
+		_, err = r.before(ctx, p)
 	}
 	if err != nil {
 		return session.Page{}, err
 	}
-	return c.page, nil
+	return p.Page(), nil
+}
+
+// firstRows is how many batches the first request of a page asks for. What is
+// asked for is paid for, up to 1 MB, whether it fits on the page or not, and nobody
+// knows how long batches are before some have been seen.
+const firstRows = 8
+
+// rowsFor is how many more batches should hold so many events, by the events that
+// were in the batches so far; some of those may be gone.
+func rowsFor(wanted, rows, events int) int {
+	if events == 0 {
+		return 100
+	}
+	return min(wanted*rows/events+1, session.MaxRead+1)
 }
 
 // before reads the batch that holds the event behind the cursor, if there is one:
 // the last that does not begin behind that event.
-func (r *reader) before(ctx context.Context, c *collector) (more bool, err error) {
+func (r *reader) before(ctx context.Context, p *session.Pages) (more bool, err error) {
 	more = true
 	sp := span{
 		pk: sessionKey(r.id), from: eventKey(r.stream, 0), to: eventKey(r.stream, r.after+1),
@@ -117,63 +125,24 @@ func (r *reader) before(ctx context.Context, c *collector) (more bool, err error
 	err = r.store.query(ctx, sp, func(it row) (bool, error) {
 		r.lookBack = lastOf(it) != r.after
 		var err error
-		more, err = r.add(ctx, c, it)
+		more, err = r.add(ctx, p, it)
 		return false, err
 	})
 	return more, err
 }
 
 // add puts the events of a batch on the page.
-func (r *reader) add(ctx context.Context, c *collector, it row) (more bool, err error) {
-	if !it.alive(time.Now()) || lastOf(it) <= r.after {
+func (r *reader) add(ctx context.Context, p *session.Pages, it row) (more bool, err error) {
+	if !it.alive(time.Now()) {
 		return true, nil
 	}
-	if c.full() || c.breaks(firstOf(it)) {
-		c.page.More = true
-		return false, nil
+	first, n := firstOf(it), int(it.num("n"))
+	if wanted, more := p.Wants(first, n); !wanted {
+		return more, nil
 	}
 	data, ok, err := r.store.data(ctx, it)
 	if err != nil || !ok {
 		return err == nil, err
 	}
-	return c.add(firstOf(it), int(it.num("n")), it.flag("f"), data), nil
-}
-
-// collector makes a page out of batches in order.
-type collector struct {
-	after session.Index
-	limit int
-	size  int
-	page  session.Page
-}
-
-func (c *collector) full() bool { return len(c.page.Events) == c.limit || c.size >= maxBatchBytes }
-
-// breaks says that there are events missing between those on the page and first.
-// The page has to end before them: only its own front can be a gap.
-func (c *collector) breaks(first session.Index) bool {
-	n := len(c.page.Events)
-	return n > 0 && first > c.page.Events[n-1].Index+1
-}
-
-// add takes the events behind the cursor until the page is full.
-func (c *collector) add(first session.Index, n int, final bool, data []byte) (more bool) {
-	for i := range n {
-		var raw []byte
-		raw, data, _ = bytes.Cut(data, []byte{'\n'})
-		e := session.Event{Index: first + session.Index(i), Raw: raw[:len(raw):len(raw)], Final: final && i == n-1}
-		if e.Index <= c.after {
-			continue
-		}
-		if c.full() {
-			c.page.More = true
-			return false
-		}
-		if len(c.page.Events) == 0 {
-			c.page.Gap = e.Index > c.after+1
-		}
-		c.page.Events = append(c.page.Events, e)
-		c.size += len(raw)
-	}
-	return true
+	return p.Add(first, n, it.flag("f"), time.Duration(it.num("w"))*time.Millisecond, data), nil
 }

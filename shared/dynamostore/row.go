@@ -1,7 +1,6 @@
 package dynamostore
 
 import (
-	"encoding/json"
 	"strconv"
 	"strings"
 	"time"
@@ -79,18 +78,10 @@ func (r row) alive(now time.Time) bool {
 	return r != nil && (r["u"] == nil || r.num("u") > now.UnixMicro())
 }
 
-// record sets the JSON of a record. What JSON cannot hold is the caller's mistake.
-func (r row) record(v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return session.Errorf(session.Invalid, "the record cannot be stored; see that its times are in the years 0 to 9999").Because(err)
-	}
-	r["j"] = str(string(b))
-	return nil
-}
+// record is the JSON of a record, as package session made it.
+func (r row) record() []byte { return []byte(r.str("j")) }
 
-// into decodes the record.
-func (r row) into(v any) error { return json.Unmarshal([]byte(r.str("j")), v) }
+func (r row) setRecord(record []byte) { r["j"] = str(string(record)) }
 
 // key is a primary key.
 func key(pk, sk string) row { return row{"PK": str(pk), "SK": str(sk)} }
@@ -100,6 +91,8 @@ func key(pk, sk string) row { return row{"PK": str(pk), "SK": str(sk)} }
 const maxKey = 900
 
 func sessionKey(id session.ID) string { return "S#" + string(id) }
+
+func connectionKey(id string) string { return "C#" + id }
 
 func boxKey(id session.BoxID) string { return "B#" + string(id) }
 

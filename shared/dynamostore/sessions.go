@@ -14,31 +14,28 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// sessionRow is a session as it is stored. Init is kept apart: encoding/json would
-// rewrite it.
+// sessionRow is a session as it is stored.
 func sessionRow(x session.Session) (row, error) {
 	r := key(sessionKey(x.ID), "m")
 	r["r"], r["T"] = num(x.Rev), tenantKey(x.Tenant)
 	r.expire(x.Expires, 0)
-	params := x.Init
-	if x.Init = nil; params != nil {
-		r["i"] = bin(params)
+	if x.Init != nil {
+		r["i"] = bin(x.Init)
 	}
-	if err := r.record(x); err != nil {
+	record, err := session.MarshalSession(x)
+	if err != nil {
 		return nil, err
 	}
-	return r, checkInline("the session with its initialize parameters", len(params), len(r.str("j")))
+	r.setRecord(record)
+	return r, checkInline("the session with its initialize parameters", len(x.Init), len(record))
 }
 
 func tenantKey(tenant string) types.AttributeValue { return str("T#" + tenant) }
 
 func sessionOf(r row) (session.Session, error) {
-	var x session.Session
-	if err := r.into(&x); err != nil {
-		return session.Session{}, err
-	}
+	x, err := session.UnmarshalSession(r.record())
 	x.Rev, x.Init = r.num("r"), r.bin("i")
-	return x, nil
+	return x, err
 }
 
 // isFree holds for a key under which nothing is that has not expired.
@@ -84,7 +81,11 @@ func (s *Store) Load(ctx context.Context, id session.ID, boxID session.BoxID) (s
 		}
 	}
 	if !found.alive(time.Now()) {
-		return session.Session{}, box, session.Errorf(session.NotFound, "there is no such session, or it has expired")
+		err := session.Errorf(session.NotFound, "there is no such session, or it has expired")
+		if found != nil {
+			err = err.Because(session.QuitExpired)
+		}
+		return session.Session{}, box, err
 	}
 	x, err := sessionOf(found)
 	if err != nil {
@@ -265,22 +266,59 @@ func (s *Store) raw(ctx context.Context, r row) ([]byte, error) {
 	return raw, err
 }
 
+// PutConnection keeps the record of a connection; see [session.Connections].
+func (s *Store) PutConnection(ctx context.Context, c session.Connection) error {
+	r := key(connectionKey(c.ID), "m")
+	r.expire(c.Expires, 0)
+	record, err := session.MarshalConnection(c)
+	if err != nil {
+		return err
+	}
+	r.setRecord(record)
+	_, _, err = s.put(ctx, r, "", nil)
+	return err
+}
+
+// Connection reads one; see [session.Connections].
+func (s *Store) Connection(ctx context.Context, id string) (session.Connection, error) {
+	r, err := s.get(ctx, connectionKey(id), "m")
+	if err != nil {
+		return session.Connection{}, err
+	}
+	if !r.alive(time.Now()) {
+		return session.Connection{}, session.Errorf(session.NotFound, "there is no such connection, or it has expired")
+	}
+	c, err := session.UnmarshalConnection(r.record())
+	if err != nil {
+		return session.Connection{}, s.failed(err)
+	}
+	return c, nil
+}
+
+// DeleteConnection removes one; see [session.Connections].
+func (s *Store) DeleteConnection(ctx context.Context, id string) error {
+	_, err := s.remove(ctx, key(connectionKey(id), "m"), "", nil)
+	return err
+}
+
 func handshakeKey(digest, version string) row { return key("H#"+digest, "v#"+version) }
 
 // SaveHandshake writes a handshake record; see [session.Sessions]. TooLarge if the
 // result is over 350 KiB.
 func (s *Store) SaveHandshake(ctx context.Context, h session.Handshake) error {
 	r := handshakeKey(h.Digest, h.Version)
-	if err := r.record(h.Taken); err != nil {
-		return err
+	taken, err := h.Taken.MarshalText()
+	if err != nil {
+		return session.Errorf(session.Invalid, "the handshake record has a time that cannot be stored").Because(err)
 	}
+	r.setRecord(taken)
 	if h.Result != nil {
 		r["d"] = bin(h.Result)
 	}
 	if err := checkInline("the handshake record", len(h.Result)); err != nil {
 		return err
 	}
-	_, _, err := s.put(ctx, r, "", nil)
+	_, _, err = s.put(ctx, r, "", nil)
 	return err
 }
 
@@ -295,7 +333,7 @@ func (s *Store) Handshake(ctx context.Context, digest, version string) (session.
 		return session.Handshake{}, session.Errorf(session.NotFound, "there is no handshake record of this server for version %q", version)
 	}
 	h := session.Handshake{Digest: digest, Version: version, Result: r.bin("d")}
-	if err := r.into(&h.Taken); err != nil {
+	if err := h.Taken.UnmarshalText(r.record()); err != nil {
 		return session.Handshake{}, s.failed(err)
 	}
 	return h, nil

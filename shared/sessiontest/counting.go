@@ -107,6 +107,24 @@ func (c *Counting) Answers(ctx context.Context, id session.ID, questions []strin
 	return c.inner.Answers(ctx, id, questions)
 }
 
+// PutConnection is a write.
+func (c *Counting) PutConnection(ctx context.Context, conn session.Connection) error {
+	c.write("PutConnection", 0)
+	return c.inner.PutConnection(ctx, conn)
+}
+
+// Connection is a read.
+func (c *Counting) Connection(ctx context.Context, id string) (session.Connection, error) {
+	c.read("Connection")
+	return c.inner.Connection(ctx, id)
+}
+
+// DeleteConnection is a write.
+func (c *Counting) DeleteConnection(ctx context.Context, id string) error {
+	c.write("DeleteConnection", 0)
+	return c.inner.DeleteConnection(ctx, id)
+}
+
 // SaveHandshake is a write.
 func (c *Counting) SaveHandshake(ctx context.Context, h session.Handshake) error {
 	c.write("SaveHandshake", len(h.Result))

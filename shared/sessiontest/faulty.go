@@ -179,6 +179,21 @@ func (f *Faulty) Answers(ctx context.Context, id session.ID, questions []string)
 	return call(ctx, f, "Answers", func() ([]session.Answer, error) { return f.inner.Answers(ctx, id, questions) })
 }
 
+// PutConnection is the inner store's, or fails.
+func (f *Faulty) PutConnection(ctx context.Context, c session.Connection) error {
+	return run(ctx, f, "PutConnection", func() error { return f.inner.PutConnection(ctx, c) })
+}
+
+// Connection is the inner store's, or fails.
+func (f *Faulty) Connection(ctx context.Context, id string) (session.Connection, error) {
+	return call(ctx, f, "Connection", func() (session.Connection, error) { return f.inner.Connection(ctx, id) })
+}
+
+// DeleteConnection is the inner store's, or fails.
+func (f *Faulty) DeleteConnection(ctx context.Context, id string) error {
+	return run(ctx, f, "DeleteConnection", func() error { return f.inner.DeleteConnection(ctx, id) })
+}
+
 // SaveHandshake is the inner store's, or fails.
 func (f *Faulty) SaveHandshake(ctx context.Context, h session.Handshake) error {
 	return run(ctx, f, "SaveHandshake", func() error { return f.inner.SaveHandshake(ctx, h) })

@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -122,6 +123,8 @@ func appendConflict(t *testing.T, k *kit) {
 		"another sequence":    func(b *session.Batch) { b.Seq++ },
 		"another generation":  func(b *session.Batch) { b.Gen++ },
 		"an older generation": func(b *session.Batch) { b.Gen-- },
+		"an end":              func(b *session.Batch) { b.Final = true },
+		"a retry":             func(b *session.Batch) { b.Retry = time.Second },
 	} {
 		b := aBatch(1, `1`, `2`)
 		change(&b)
@@ -249,6 +252,32 @@ func readPromises() []promise {
 			same(t, "Final of the page", p.Final(), true)
 			same(t, "Final of a page before the end", read(t, k, 0, 3).Final(), false)
 			same(t, "Final of a page from inside the batch", read(t, k, 3, 3).Final(), true)
+		}},
+		{"the last event of a batch carries its retry, and no other", func(t *testing.T, k *kit) {
+			pause := aBatch(1, `1`, `2`)
+			pause.Retry = 1500 * time.Millisecond
+			put(t, k, pause, pause, aBatch(3, `3`))
+			w := soon(t, wait(t.Context(), k.other(t), 0, far()))
+			noError(t, "Wait", w.err)
+			for what, p := range map[string]session.Page{"Read": read(t, k, 0, 10), "Wait": w.page} {
+				var retries []time.Duration
+				for _, e := range p.Events {
+					retries = append(retries, e.Retry)
+				}
+				same(t, what+": retries", retries, []time.Duration{0, pause.Retry, 0})
+			}
+			same(t, "Retry of a page before it", read(t, k, 0, 1).Events[0].Retry, time.Duration(0))
+			same(t, "Retry of a page from inside the batch", read(t, k, 1, 1).Events[0].Retry, pause.Retry)
+			pause.Retry = time.Second
+			wantCode(t, "the same with another retry", k.Append(t.Context(), pause), session.Conflict)
+		}},
+		{"an event of a batch with a retry may be empty", func(t *testing.T, k *kit) {
+			pause := aBatch(1, ``)
+			pause.Retry = 3 * time.Second
+			put(t, k, pause, aBatch(2, `2`, ``, `4`))
+			p := read(t, k, 0, 10)
+			same(t, "events", raws(t, p), []string{``, `2`, ``, `4`})
+			same(t, "Retry", p.Events[0].Retry, pause.Retry)
 		}},
 		{"a front that is gone is a gap", func(t *testing.T, k *kit) {
 			gone := aBatch(1, `1`, `2`, `3`)

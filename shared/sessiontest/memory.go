@@ -21,6 +21,7 @@ type Memory struct {
 	mu         sync.Mutex // never held while anything waits
 	sessions   map[session.ID]session.Session
 	answers    map[session.ID]map[string]session.Answer
+	conns      map[string]session.Connection
 	handshakes map[[2]string]session.Handshake
 	streams    map[streamKey]map[session.Index]session.Batch // by first index
 	boxes      map[session.BoxID]session.Box
@@ -46,6 +47,7 @@ func NewMemory() *Memory {
 	return &Memory{
 		sessions:   map[session.ID]session.Session{},
 		answers:    map[session.ID]map[string]session.Answer{},
+		conns:      map[string]session.Connection{},
 		handshakes: map[[2]string]session.Handshake{},
 		streams:    map[streamKey]map[session.Index]session.Batch{},
 		boxes:      map[session.BoxID]session.Box{},
@@ -86,9 +88,17 @@ func (m *Memory) Load(_ context.Context, id session.ID, box session.BoxID) (sess
 	b := m.box(box)
 	s, ok := m.sessions[id]
 	if !ok || !alive(s.Expires, now) {
-		return session.Session{}, b, session.Errorf(session.NotFound, "there is no session %s", id)
+		return session.Session{}, b, session.Errorf(session.NotFound, "there is no session %s", id).Because(expiredIf(ok))
 	}
 	return cloneSession(s), b, nil
+}
+
+// expiredIf is why a row that is there is not found.
+func expiredIf(there bool) error {
+	if there {
+		return session.QuitExpired
+	}
+	return nil
 }
 
 // Save implements session.Sessions.
@@ -169,6 +179,33 @@ func (m *Memory) Handshake(_ context.Context, digest, version string) (session.H
 	}
 	h.Result = bytes.Clone(h.Result)
 	return h, nil
+}
+
+// PutConnection implements session.Connections.
+func (m *Memory) PutConnection(_ context.Context, c session.Connection) error {
+	m.lock()
+	defer m.mu.Unlock()
+	m.conns[c.ID] = c
+	return nil
+}
+
+// Connection implements session.Connections.
+func (m *Memory) Connection(_ context.Context, id string) (session.Connection, error) {
+	now := m.lock()
+	defer m.mu.Unlock()
+	c, ok := m.conns[id]
+	if !ok || !alive(c.Expires, now) {
+		return session.Connection{}, session.Errorf(session.NotFound, "there is no connection %s", id)
+	}
+	return c, nil
+}
+
+// DeleteConnection implements session.Connections.
+func (m *Memory) DeleteConnection(_ context.Context, id string) error {
+	m.lock()
+	defer m.mu.Unlock()
+	delete(m.conns, id)
+	return nil
 }
 
 // box must be called with the lock.
@@ -327,7 +364,8 @@ func (m *Memory) Parts(_ context.Context, box session.BoxID, frame string) ([]se
 
 func cloneSession(s session.Session) session.Session {
 	s.Init = bytes.Clone(s.Init)
-	s.Subscribed = slices.Clone(s.Subscribed)
+	s.Subscribed, s.Conns = slices.Clone(s.Subscribed), slices.Clone(s.Conns)
+	s.Shadows, s.Pushed = slices.Clone(s.Shadows), slices.Clone(s.Pushed)
 	return s
 }
 

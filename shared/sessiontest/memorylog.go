@@ -11,27 +11,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// What a log takes, as session.Log says.
-const (
-	maxBatchEvents = 1000
-	maxBatchBytes  = 16 << 20
-	waitLimit      = 100
-)
-
 // Append implements session.Log.
 func (m *Memory) Append(_ context.Context, b session.Batch) error {
-	size := 0
-	for _, e := range b.Events {
-		size += len(e)
-	}
-	if b.First < 1 || len(b.Events) < 1 || len(b.Events) > maxBatchEvents || size > maxBatchBytes {
-		return session.Errorf(session.Invalid, "a batch of %d events and %d bytes at index %d is not one", len(b.Events), size, b.First)
+	if _, err := b.Lines(); err != nil {
+		return err
 	}
 	now := m.lock()
 	defer m.mu.Unlock()
 	key := streamKey{b.Session, b.Stream}
-	if old, ok := m.streams[key][b.First]; ok && alive(old.Expires, now) {
-		if old.Gen == b.Gen && old.Seq == b.Seq && slices.EqualFunc(old.Events, b.Events, bytes.Equal) {
+	if old, ok := m.streams[key][b.First]; ok && (b.Stream == session.Common || alive(old.Expires, now)) {
+		if old.Gen == b.Gen && old.Seq == b.Seq && old.Final == b.Final && old.Retry == b.Retry && slices.EqualFunc(old.Events, b.Events, bytes.Equal) {
 			return nil
 		}
 		return session.Errorf(session.Conflict, "index %d of stream %q was written by generation %d, batch %d", b.First, b.Stream, old.Gen, old.Seq)
@@ -55,12 +44,15 @@ func (m *Memory) Read(_ context.Context, id session.ID, stream session.StreamID,
 func (m *Memory) Tail(_ context.Context, id session.ID, stream session.StreamID) (session.Tail, error) {
 	now := m.lock()
 	defer m.mu.Unlock()
+	if stream == session.Common {
+		now = time.Time{} // it goes on for as long as its session
+	}
 	batches := m.batches(streamKey{id, stream}, now)
 	if len(batches) == 0 {
 		return session.Tail{}, nil
 	}
 	b := batches[len(batches)-1]
-	return session.Tail{Last: lastOf(b), Gen: b.Gen, Seq: b.Seq, Final: b.Final}, nil
+	return session.Tail{Last: b.Last(), Gen: b.Gen, Seq: b.Seq, Final: b.Final}, nil
 }
 
 // Newest implements session.Log.
@@ -80,7 +72,7 @@ func (m *Memory) Newest(_ context.Context, id session.ID) (session.StreamID, err
 func (m *Memory) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
 	key := streamKey{id, stream}
 	now := m.lock()
-	page := m.page(key, after, waitLimit, now)
+	page := m.page(key, after, session.MaxWait, now)
 	changed := m.changed[key]
 	if changed == nil {
 		changed = make(chan struct{})
@@ -94,7 +86,7 @@ func (m *Memory) Wait(ctx context.Context, id session.ID, stream session.StreamI
 	defer timer.Stop()
 	select {
 	case <-changed:
-		return m.Read(ctx, id, stream, after, waitLimit)
+		return m.Read(ctx, id, stream, after, session.MaxWait)
 	case <-timer.C:
 		return session.Page{}, nil
 	case <-ctx.Done():
@@ -144,28 +136,19 @@ func (m *Memory) batches(key streamKey, now time.Time) []session.Batch {
 
 // page must be called with the lock.
 func (m *Memory) page(key streamKey, after session.Index, limit int, now time.Time) session.Page {
-	var page session.Page
+	p := session.NewPages(after, limit)
 	for _, b := range m.batches(key, now) {
-		for i, raw := range b.Events {
-			index := b.First + session.Index(i)
-			switch {
-			case index <= after:
-				continue
-			case len(page.Events) == limit:
-				page.More = true
-				return page
-			case len(page.Events) == 0:
-				page.Gap = index > after+1
-			}
-			page.Events = append(page.Events, session.Event{
-				Index: index, Raw: bytes.Clone(raw), Final: b.Final && index == lastOf(b),
-			})
+		wanted, more := p.Wants(b.First, len(b.Events))
+		if wanted {
+			lines, _ := b.Lines() // it was checked when it came, and this is a copy
+			more = p.Add(b.First, len(b.Events), b.Final, b.Retry, lines)
+		}
+		if !more {
+			break
 		}
 	}
-	return page
+	return p.Page()
 }
-
-func lastOf(b session.Batch) session.Index { return b.First + session.Index(len(b.Events)) - 1 }
 
 func cloneBatch(b session.Batch) session.Batch {
 	events := make([][]byte, len(b.Events))

@@ -24,6 +24,9 @@ func aSession(id session.ID) session.Session {
 		State: session.Ready, Quit: session.QuitService, Version: "2025-11-25", Init: json.RawMessage(rawJSON), Level: "warning",
 		Subscribed: []string{"file:///b?x=<1>", "file:///a"}, Created: past(), Used: now(), Expires: future(), Served: true, Pushes: true,
 		Primary: session.Lease{Nonce: "n1", Until: now()}, Delivered: 41,
+		Shadows: []session.Lease{{Nonce: "n2", Until: now()}, {Nonce: "n3", Until: future()}}, Conns: []string{"c-1=", "c-2="},
+		Pushed: []session.Cursor{{Stream: "r1", Index: 7, Final: true}, {Stream: "r2", Index: 1}},
+		Pusher: session.Lease{Nonce: "n4", Until: future()},
 	}
 }
 
@@ -257,15 +260,21 @@ func subscribe(ctx context.Context, s session.Store, uri string) error {
 
 func sessionCopies(t *testing.T, k *kit) {
 	x := plain("s1", "acme")
-	x.Init, x.Subscribed = json.RawMessage(`{"a":1}`), []string{"a", "b"}
+	x.Init, x.Subscribed, x.Conns = json.RawMessage(`{"a":1}`), []string{"a", "b"}, []string{"c"}
+	x.Shadows, x.Pushed = []session.Lease{{Nonce: "n"}}, []session.Cursor{{Stream: "r"}}
 	noError(t, "Create", k.Create(t.Context(), x))
-	spoil := func(s session.Session) { s.Init[2], s.Subscribed[0] = 'z', "z" }
+	spoil := func(s session.Session) {
+		s.Init[2], s.Subscribed[0], s.Conns[0], s.Shadows[0].Nonce, s.Pushed[0].Stream = 'z', "z", "z", "z", "z"
+	}
 	spoil(x)
 	for range 2 {
 		got, _, err := k.Load(t.Context(), "s1", "b")
 		noError(t, "Load", err)
 		same(t, "Init", string(got.Init), `{"a":1}`)
 		same(t, "Subscribed", got.Subscribed, []string{"a", "b"})
+		same(t, "Conns", got.Conns, []string{"c"})
+		same(t, "Shadows", got.Shadows, []session.Lease{{Nonce: "n"}})
+		same(t, "Pushed", got.Pushed, []session.Cursor{{Stream: "r"}})
 		spoil(got)
 	}
 }

@@ -22,6 +22,12 @@ type Harness struct {
 	// the eyes of another process; closing it must leave the first one usable.
 	// Nil for a driver that keeps its data in the handle.
 	Reopen func(t *testing.T, s session.Store) session.Store
+	// Bounded opens a store without data that keeps at most 8 events of a stream
+	// or session, and looks whenever it should. Nil for a driver without bounds.
+	Bounded func(t *testing.T) session.Store
+	// Polls says that a Wait does not notice items: nothing but an event, or its
+	// time, ends it.
+	Polls bool
 }
 
 // Store runs the whole contract against a driver, each promise on a store of its
@@ -34,9 +40,11 @@ func Store(t *testing.T, h Harness) {
 	}{
 		{"Sessions", sessionPromises()},
 		{"Answers", answerPromises()},
+		{"Connections", connectionPromises()},
 		{"Append", appendPromises()},
 		{"Read", readPromises()},
-		{"Wait", waitPromises()},
+		{"Bounds", boundPromises(h)},
+		{"Wait", waitPromises(h)},
 		{"Boxes", boxPromises()},
 		{"Items", itemPromises()},
 		{"Parts", partPromises()},

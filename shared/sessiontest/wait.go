@@ -43,8 +43,13 @@ func soon(t *testing.T, back <-chan waited) waited {
 // far is an end of waiting that no check should come to see.
 func far() time.Time { return time.Now().Add(time.Minute) }
 
-func waitPromises() []promise {
+func waitPromises(h Harness) []promise {
+	items := promise{"an item that is put or claimed ends the wait", itemWakes}
+	if h.Polls {
+		items = promise{"an item that is put or claimed is no event", itemIsNoEvent}
+	}
 	return []promise{
+		items,
 		{"what is there is returned at once", func(t *testing.T, k *kit) {
 			put(t, k, aBatch(1, `1`, `2`), aBatch(3, `3`))
 			for _, until := range []time.Time{far(), past()} {
@@ -64,7 +69,6 @@ func waitPromises() []promise {
 		{"an append by another handle is noticed", func(t *testing.T, k *kit) { noticed(t, k, k.other(t)) }},
 		{"all who wait for a stream notice", everybodyNotices},
 		{"no wake-up is lost between looking and waiting", stress},
-		{"an item that is put or claimed ends the wait", itemWakes},
 		{"an append to another stream is none to this one", func(t *testing.T, k *kit) {
 			back := wait(t.Context(), k, 0, time.Now().Add(50*time.Millisecond))
 			b := aBatch(1, `1`)
@@ -213,6 +217,16 @@ func itemWakes(t *testing.T, k *kit) {
 			t.Fatalf("%s has not ended a wait before its end in %d tries", c.name, tries)
 		}
 	}
+}
+
+func itemIsNoEvent(t *testing.T, k *kit) {
+	back := wait(t.Context(), k, 0, time.Now().Add(50*time.Millisecond))
+	putItem(t, k, anItem("b1", "r1"), true)
+	_, err := k.Claim(t.Context(), "b1", "r1", 1)
+	noError(t, "Claim", err)
+	w := soon(t, back)
+	noError(t, "Wait", w.err)
+	same(t, "page", w.page, session.Page{})
 }
 
 func waitCancelled(t *testing.T, k *kit) {

@@ -2,19 +2,14 @@ package sqlitestore
 
 import (
 	"context"
-	"encoding/json"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 func boxOf(rev int64, record []byte) (session.Box, error) {
-	var b session.Box
-	if err := json.Unmarshal(record, &b); err != nil {
-		return session.Box{}, err
-	}
+	b, err := session.UnmarshalBox(record)
 	b.Rev = rev
-	return b, nil
+	return b, err
 }
 
 const readBox = `SELECT rev, record FROM boxes WHERE id = ?`
@@ -44,7 +39,7 @@ const (
 
 // SaveBox replaces a box record; see [session.Boxes].
 func (s *Store) SaveBox(ctx context.Context, b session.Box) error {
-	record, err := encode(b)
+	record, err := session.MarshalBox(b)
 	if err != nil {
 		return err
 	}
@@ -62,43 +57,12 @@ func (s *Store) SaveBox(ctx context.Context, b session.Box) error {
 	return nil
 }
 
-// itemRecord is the JSON of an item, without its raw message. The request ids
-// are bytes here: encoding/json would rewrite raw JSON.
-type itemRecord struct {
-	Address  session.Address
-	Requests [][]byte `json:",omitempty"`
-	NotAfter time.Time
-	Created  time.Time
-}
-
-func recordOf(it session.Item) (string, error) {
-	r := itemRecord{Address: it.Address, NotAfter: it.NotAfter, Created: it.Created}
-	r.Address.Requests = nil
-	for _, id := range it.Address.Requests {
-		r.Requests = append(r.Requests, id)
-	}
-	return encode(r)
-}
-
-// fill sets the fields of an item that are in its record.
-func fill(it *session.Item, record []byte) error {
-	var r itemRecord
-	if err := json.Unmarshal(record, &r); err != nil {
-		return err
-	}
-	it.Address, it.NotAfter, it.Created = r.Address, r.NotAfter, r.Created
-	for _, id := range r.Requests {
-		it.Address.Requests = append(it.Address.Requests, id)
-	}
-	return nil
-}
-
 const putItem = `
 INSERT INTO items (box, id, state, gen, record, raw) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (box, id) DO NOTHING`
 
 // PutItem stores an item; see [session.Boxes].
 func (s *Store) PutItem(ctx context.Context, it session.Item) (put bool, err error) {
-	record, err := recordOf(it)
+	record, err := session.MarshalItem(it)
 	if err != nil {
 		return false, err
 	}
@@ -130,7 +94,7 @@ func (s *Store) Claim(ctx context.Context, box session.BoxID, id session.StreamI
 		}
 		return session.Item{}, session.Errorf(session.Conflict, "another generation of the box has taken this message")
 	}
-	if err := fill(&it, record); err != nil {
+	if err := session.UnmarshalItem(record, &it); err != nil {
 		return session.Item{}, failed(err)
 	}
 	s.bells.ring(it.Address.Session, id)
@@ -150,7 +114,7 @@ func (s *Store) Release(ctx context.Context, box session.BoxID, id session.Strea
 	if err != nil || !released {
 		return false, err
 	}
-	if err := fill(&it, record); err != nil {
+	if err := session.UnmarshalItem(record, &it); err != nil {
 		return false, failed(err)
 	}
 	s.bells.ring(it.Address.Session, id)
@@ -170,7 +134,7 @@ func (s *Store) Item(ctx context.Context, box session.BoxID, id session.StreamID
 	if !found {
 		return session.Item{}, session.Errorf(session.NotFound, "nothing is on its way to the box under this id")
 	}
-	if err := fill(&it, record); err != nil {
+	if err := session.UnmarshalItem(record, &it); err != nil {
 		return session.Item{}, failed(err)
 	}
 	return it, nil
@@ -187,7 +151,7 @@ func (s *Store) Items(ctx context.Context, box session.BoxID) ([]session.Item, e
 		if err := scan(&it.ID, &it.State, &it.Gen, &record); err != nil {
 			return false, err
 		}
-		if err := fill(&it, record); err != nil {
+		if err := session.UnmarshalItem(record, &it); err != nil {
 			return false, err
 		}
 		items = append(items, it)
@@ -224,15 +188,12 @@ func (s *Store) Due(ctx context.Context) ([]session.BoxID, error) {
 	return due, nil
 }
 
-// maxPart bounds a part, so that every driver can hold it in one item.
-const maxPart = 128 << 10
-
 const putPart = `INSERT OR REPLACE INTO parts (box, frame, n, expires, data) VALUES (?, ?, ?, ?, ?)`
 
 // PutPart keeps a piece of a frame; see [session.Boxes]. TooLarge over 128 KiB.
 func (s *Store) PutPart(ctx context.Context, p session.Part) error {
-	if len(p.Data) > maxPart {
-		return session.Errorf(session.TooLarge, "a part of a relay frame has %d bytes; at most %d are kept", len(p.Data), maxPart)
+	if len(p.Data) > session.MaxPart {
+		return session.Errorf(session.TooLarge, "a part of a relay frame has %d bytes; at most %d are kept", len(p.Data), session.MaxPart)
 	}
 	_, err := s.write(ctx, putPart, p.Box, p.Frame, p.N, expiry(p.Expires), p.Data)
 	if err == nil {

@@ -89,10 +89,10 @@ func TestOpenRefusesAStoreOfANewerVersion(t *testing.T) {
 	if err := open(t, path).Close(); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, path, "PRAGMA user_version=2")
+	execute(t, path, "PRAGMA user_version=3")
 	_, err := Open(path)
 	wantCode(t, "Open", err, session.Invalid)
-	want := path + " was written by a newer version (schema 2, this one knows 1); update dormouse or name another file"
+	want := path + " was written by a newer version (schema 3, this one knows 2); update dormouse or name another file"
 	same(t, "message", err.Error(), want)
 }
 
@@ -168,7 +168,7 @@ func damage(t *testing.T, s *Store) {
 		}
 	}
 	// Make the store forget the pages it has in memory.
-	execute(t, s.path, "PRAGMA user_version=1; PRAGMA wal_checkpoint(TRUNCATE)")
+	execute(t, s.path, "PRAGMA user_version=2; PRAGMA wal_checkpoint(TRUNCATE)")
 }
 
 func TestAFullDiskIsUnavailableAndLeavesNothingHalf(t *testing.T) {

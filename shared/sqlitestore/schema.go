@@ -12,7 +12,7 @@ import (
 // What PRAGMA application_id and user_version say of a file of ours.
 const (
 	applicationID = 0x646f726d // "dorm"
-	schemaVersion = 1
+	schemaVersion = 2
 )
 
 // schema: times are Unix microseconds. Records that are read whole are JSON;
@@ -39,17 +39,7 @@ CREATE TABLE handshakes (
 	PRIMARY KEY (digest, version)
 );
 
--- A row is a batch: n events from index first on, joined by line feeds in data.
--- It can be read until expires and is deleted after purge.
-CREATE TABLE events (
-	session TEXT NOT NULL, stream TEXT NOT NULL, first INTEGER NOT NULL, n INTEGER NOT NULL,
-	gen INTEGER NOT NULL, seq INTEGER NOT NULL, final INTEGER NOT NULL, bytes INTEGER NOT NULL,
-	written INTEGER NOT NULL, expires INTEGER NOT NULL, purge INTEGER NOT NULL,
-	hash BLOB NOT NULL, data BLOB NOT NULL,
-	PRIMARY KEY (session, stream, first)
-);
-CREATE INDEX events_purge ON events (purge);
-
+` + eventsSchema + connectionsSchema + `
 CREATE TABLE boxes (
 	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, state TEXT NOT NULL, record TEXT NOT NULL
 ) WITHOUT ROWID;
@@ -68,14 +58,42 @@ CREATE TABLE parts (
 CREATE INDEX parts_expires ON parts (expires);
 `
 
+// A row of events is a batch: n events from index first on, joined by line feeds
+// in data. It can be read until expires and is deleted after purge. retry is in
+// milliseconds.
+const eventsSchema = `
+CREATE TABLE events (
+	session TEXT NOT NULL, stream TEXT NOT NULL, first INTEGER NOT NULL, n INTEGER NOT NULL,
+	gen INTEGER NOT NULL, seq INTEGER NOT NULL, final INTEGER NOT NULL, retry INTEGER NOT NULL,
+	bytes INTEGER NOT NULL, written INTEGER NOT NULL, expires INTEGER NOT NULL, purge INTEGER NOT NULL,
+	hash BLOB NOT NULL, data BLOB NOT NULL,
+	PRIMARY KEY (session, stream, first)
+);
+CREATE INDEX events_purge ON events (purge);
+`
+
+const connectionsSchema = `
+CREATE TABLE connections (id TEXT PRIMARY KEY, expires INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE INDEX connections_expires ON connections (expires);
+`
+
+// upgrade1 leads from version 1.
+const upgrade1 = `
+DROP INDEX events_purge;
+ALTER TABLE events RENAME TO events1;
+` + eventsSchema + `
+INSERT INTO events SELECT session, stream, first, n, gen, seq, final, 0, bytes, written, expires, purge, hash, data FROM events1;
+DROP TABLE events1;
+` + connectionsSchema
+
 // migrate sees that the file has our schema. Turning a new file into WAL mode
 // fails at once while another process does the same, whatever the busy timeout.
 func (s *Store) migrate(ctx context.Context) error {
 	deadline := time.Now().Add(busyTimeout)
 	for {
 		version, err := s.version(ctx, s.db)
-		if err == nil && version == 0 {
-			err = s.create(ctx)
+		if err == nil && version < schemaVersion {
+			err = s.upgrade(ctx)
 		}
 		if !isBusy(err) || time.Now().After(deadline) {
 			return err
@@ -105,17 +123,23 @@ func (s *Store) version(ctx context.Context, q querier) (int, error) {
 	return version, nil
 }
 
-func (s *Store) create(ctx context.Context) error {
+// upgrade brings a new file, or one of an older version, to ours.
+func (s *Store) upgrade(ctx context.Context) error {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return failed(err)
 	}
 	defer func() { _ = tx.Rollback() }()
 	// Another process may have been quicker.
-	if version, err := s.version(ctx, tx); err != nil || version != 0 {
+	version, err := s.version(ctx, tx)
+	if err != nil || version == schemaVersion {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, schema+fmt.Sprintf("PRAGMA application_id=%d; PRAGMA user_version=%d;", applicationID, schemaVersion)); err != nil {
+	steps := upgrade1
+	if version == 0 {
+		steps = schema
+	}
+	if _, err := tx.ExecContext(ctx, steps+fmt.Sprintf("PRAGMA application_id=%d; PRAGMA user_version=%d;", applicationID, schemaVersion)); err != nil {
 		return failed(err)
 	}
 	if err := tx.Commit(); err != nil {

@@ -2,37 +2,17 @@ package sqlitestore
 
 import (
 	"context"
-	"encoding/json"
 	"math"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// sessionRecord is the JSON of a session. Init is left out: encoding/json would
-// rewrite it.
-func sessionRecord(s session.Session) (string, error) {
-	s.Init = nil
-	return encode(s)
-}
-
 // sessionOf puts a session together from its columns.
 func sessionOf(rev int64, record, raw []byte) (session.Session, error) {
-	var s session.Session
-	if err := json.Unmarshal(record, &s); err != nil {
-		return session.Session{}, err
-	}
+	s, err := session.UnmarshalSession(record)
 	s.Rev, s.Init = rev, raw
-	return s, nil
-}
-
-// encode is the JSON of a record. What JSON cannot hold is the caller's mistake.
-func encode(v any) (string, error) {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return "", session.Errorf(session.Invalid, "the record cannot be stored; see that its times are in the years 0 to 9999").Because(err)
-	}
-	return string(b), nil
+	return s, err
 }
 
 const createSession = `
@@ -41,7 +21,7 @@ ON CONFLICT (id) DO UPDATE SET rev = 1, tenant = ?2, expires = ?3, record = ?4, 
 
 // Create stores a new session; see [session.Sessions].
 func (s *Store) Create(ctx context.Context, x session.Session) error {
-	record, err := sessionRecord(x)
+	record, err := session.MarshalSession(x)
 	if err != nil {
 		return err
 	}
@@ -57,15 +37,16 @@ func (s *Store) Create(ctx context.Context, x session.Session) error {
 }
 
 const loadSession = `
-SELECT s.rev, s.record, s.init, b.rev, b.record FROM (SELECT 1)
-LEFT JOIN sessions AS s ON s.id = ?1 AND s.expires > ?3
+SELECT s.rev, s.expires > ?3, s.record, s.init, b.rev, b.record FROM (SELECT 1)
+LEFT JOIN sessions AS s ON s.id = ?1
 LEFT JOIN boxes AS b ON b.id = ?2`
 
 // Load reads a session and a box; see [session.Sessions].
 func (s *Store) Load(ctx context.Context, id session.ID, boxID session.BoxID) (session.Session, session.Box, error) {
 	var srev, brev *int64
+	var alive *bool
 	var srecord, raw, brecord []byte
-	_, err := s.row(ctx, loadSession, []any{id, boxID, now()}, []any{&srev, &srecord, &raw, &brev, &brecord})
+	_, err := s.row(ctx, loadSession, []any{id, boxID, now()}, []any{&srev, &alive, &srecord, &raw, &brev, &brecord})
 	if err != nil {
 		return session.Session{}, session.Box{}, err
 	}
@@ -75,8 +56,12 @@ func (s *Store) Load(ctx context.Context, id session.ID, boxID session.BoxID) (s
 			return session.Session{}, session.Box{}, failed(err)
 		}
 	}
-	if srev == nil {
-		return session.Session{}, box, session.Errorf(session.NotFound, "there is no such session, or it has expired")
+	if srev == nil || !*alive {
+		err := session.Errorf(session.NotFound, "there is no such session, or it has expired")
+		if srev != nil {
+			err = err.Because(session.QuitExpired)
+		}
+		return session.Session{}, box, err
 	}
 	x, err := sessionOf(*srev, srecord, raw)
 	if err != nil {
@@ -93,7 +78,7 @@ UPDATE sessions SET rev = rev + 1, tenant = ?3, expires = ?4, record = ?5, init 
 
 // Save replaces a session; see [session.Sessions].
 func (s *Store) Save(ctx context.Context, x session.Session) error {
-	record, err := sessionRecord(x)
+	record, err := session.MarshalSession(x)
 	if err != nil {
 		return err
 	}
@@ -179,6 +164,47 @@ func expiryOf(column int64) time.Time {
 		return time.Time{}
 	}
 	return time.UnixMicro(column)
+}
+
+const putConnection = `INSERT OR REPLACE INTO connections (id, expires, record) VALUES (?, ?, ?)`
+
+// PutConnection keeps the record of a connection; see [session.Connections].
+func (s *Store) PutConnection(ctx context.Context, c session.Connection) error {
+	record, err := session.MarshalConnection(c)
+	if err != nil {
+		return err
+	}
+	if _, err = s.write(ctx, putConnection, c.ID, expiry(c.Expires), record); err == nil {
+		s.tidy(ctx)
+	}
+	return err
+}
+
+const readConnection = `SELECT record FROM connections WHERE id = ? AND expires > ?`
+
+// Connection reads one; see [session.Connections].
+func (s *Store) Connection(ctx context.Context, id string) (session.Connection, error) {
+	var record []byte
+	found, err := s.row(ctx, readConnection, []any{id, now()}, []any{&record})
+	if err != nil {
+		return session.Connection{}, err
+	}
+	if !found {
+		return session.Connection{}, session.Errorf(session.NotFound, "there is no such connection, or it has expired")
+	}
+	c, err := session.UnmarshalConnection(record)
+	if err != nil {
+		return session.Connection{}, failed(err)
+	}
+	return c, nil
+}
+
+const deleteConnection = `DELETE FROM connections WHERE id = ?`
+
+// DeleteConnection removes one; see [session.Connections].
+func (s *Store) DeleteConnection(ctx context.Context, id string) error {
+	_, err := s.write(ctx, deleteConnection, id)
+	return err
 }
 
 const saveHandshake = `INSERT OR REPLACE INTO handshakes (digest, version, taken, result) VALUES (?, ?, ?, ?)`

@@ -41,7 +41,7 @@ type Options struct {
 	// Settle is how long nothing of an ended request is dropped for a bound, so
 	// that its client has the time to fetch the result. Default: 1 minute.
 	Settle time.Duration
-	// Age is how long any event is kept at most. Default: 24 hours.
+	// Age is how long any event is kept at most. Default: [session.EventAge].
 	Age time.Duration
 }
 
@@ -56,7 +56,7 @@ func (o Options) withDefaults() Options {
 		o.Settle = time.Minute
 	}
 	if o.Age == 0 {
-		o.Age = 24 * time.Hour
+		o.Age = session.EventAge
 	}
 	return o
 }

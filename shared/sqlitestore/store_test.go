@@ -48,6 +48,7 @@ func TestStore(t *testing.T) {
 		Reopen: func(t *testing.T, s session.Store) session.Store {
 			return open(t, s.(*Store).path)
 		},
+		Bounded: func(t *testing.T) session.Store { return open(t, filepath.Join(t.TempDir(), "store.db"), tight(8)) },
 	})
 }
 

@@ -20,9 +20,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// waitLimit is the size of the page Wait returns.
-const waitLimit = 100
-
 // slowest is the pace at which a waiter reads even if nothing rings: a ring can
 // be lost when the writer dies between its write and the ring.
 const slowest = time.Second
@@ -64,7 +61,7 @@ func (s *Store) waitRead(ctx context.Context, id session.ID, stream session.Stre
 	if err := ctx.Err(); err != nil {
 		return session.Page{}, err
 	}
-	p, err := s.Read(ctx, id, stream, after, waitLimit)
+	p, err := s.Read(ctx, id, stream, after, session.MaxWait)
 	if err != nil && ctx.Err() != nil {
 		return session.Page{}, ctx.Err()
 	}
