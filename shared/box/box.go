@@ -51,9 +51,11 @@ type Event struct {
 // ProcessState is how far a process is in its life.
 type ProcessState string
 
-// The states. A process is reported as started, ready, and stopped or exited, in
-// this order; one that cannot be started is reported as exited only.
+// The states. A process is reported as staging as often as there is something to
+// tell, then as started, ready, and stopped or exited, in this order; one that
+// cannot be started is not reported as started or ready.
 const (
+	Staging ProcessState = "staging" // something is put in place for it; Detail says what
 	Started ProcessState = "started" // it runs and is to answer initialize
 	Ready   ProcessState = "ready"   // the handshake is over
 	Stopped ProcessState = "stopped" // it was idle, or its session or the box has ended
@@ -67,7 +69,7 @@ type ProcessStatus struct {
 	Ticket  string // the newest of the session
 	State   ProcessState
 	Phase   Phase  // in which it failed, "" if it did not
-	Detail  string // a sentence on why, "" if it did not fail
+	Detail  string // a sentence on why, or on what is done while it is staging; else ""
 	PID     int    // 0 if it never ran
 	Since   time.Time
 
@@ -132,7 +134,7 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 		log = slog.New(slog.DiscardHandler)
 	}
 	return &Box{
-		server: s.withDefaults(), sink: k, log: log, hide: newRedactor(s.Env),
+		server: s.withDefaults(), sink: k, log: log, hide: newRedactor(s.Env, s.Secrets),
 		grace:    grace{stdin: time.Second, term: 5 * time.Second},
 		sessions: map[string]*session{}, used: time.Now(),
 	}
@@ -268,9 +270,13 @@ func (b *Box) CloseStream(session, stream string) {
 func (b *Box) StopSession(session string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s := b.sessions[session]; s != nil {
-		s.stop(b.unavailable("the session was ended"))
+	s := b.sessions[session]
+	if s == nil || len(s.live) == 0 {
+		b.remove(session)
+		return
 	}
+	s.over = true
+	s.stop(b.unavailable("the session was ended"))
 }
 
 // Questions lists for each session the questions that have no answer yet, in the
@@ -404,6 +410,23 @@ func (b *Box) leave() {
 			close(b.over)
 		}
 	}
+}
+
+// remove takes away what was made for the processes of a session.
+func (b *Box) remove(session string) {
+	if b.server.Stager == nil {
+		return
+	}
+	b.enter()
+	go func() {
+		err := b.server.Stager.Remove(session)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if err != nil {
+			b.log.Warn("what was made for a process was not removed", "server", b.server.Name, "session", session, "error", err)
+		}
+		b.leave()
+	}()
 }
 
 func (b *Box) unavailable(why string) *fault { return b.server.fault(PhaseBoxUnavailable, "%s", why) }

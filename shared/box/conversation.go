@@ -38,6 +38,10 @@ type conversation struct {
 	event func(to *stream, raw []byte, final bool)
 	// quiet is called when neither side waits for the other any more.
 	quiet func()
+	// opened and closed are called with a question that belongs to a request, when
+	// it is asked and when it is answered, withdrawn, or its request ends. They may
+	// be nil.
+	opened, closed func(*question)
 
 	last      int64 // number given to a request
 	requests  map[int64]*request
@@ -64,6 +68,9 @@ type request struct {
 	stream *stream
 	passed *list.Element // nil while the process does not know it
 	timer  *time.Timer   // its deadline, nil for none
+	due    time.Time     // when timer fires
+	left   time.Duration // until then, while asked is not zero
+	asked  int           // its open questions
 }
 
 // question is a server's request to the client that has no answer yet.
@@ -72,6 +79,7 @@ type question struct {
 	id      json.RawMessage
 	order   int64
 	call    *request // that it belongs to, nil on the common stream
+	timer   *time.Timer
 }
 
 func newConversation(send func(int64, []byte) bool, event func(*stream, []byte, bool), quiet func()) *conversation {
@@ -209,6 +217,9 @@ func (c *conversation) ask(m wire.Message) bool {
 	c.questions[q.visible], c.asked[idKey(m.ID)] = q, q
 	raw, _ := wire.Replace(m.Raw, json.RawMessage(`"`+q.visible+`"`), "id")
 	c.event(q.stream(), raw, false)
+	if q.call != nil && c.opened != nil {
+		c.opened(q)
+	}
 	return true
 }
 
@@ -314,6 +325,9 @@ func (c *conversation) forget(q *question) {
 
 func (c *conversation) remove(q *question) {
 	delete(c.questions, q.visible)
+	if q.call != nil && c.closed != nil {
+		c.closed(q)
+	}
 	if key := idKey(q.id); c.asked[key] == q {
 		delete(c.asked, key)
 	}

@@ -19,7 +19,7 @@ func (p *process) initialize() {
 	p.write(wire.Compact(wire.NewRequest(id, wire.MethodInitialize, params)))
 
 	limit := p.box.server.StartupTimeout
-	p.startup = time.AfterFunc(limit, func() {
+	p.startup = time.AfterFunc(limit-time.Since(p.begun), func() {
 		p.box.mu.Lock()
 		defer p.box.mu.Unlock()
 		if p.state != Started || p.ended {

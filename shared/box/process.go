@@ -29,7 +29,8 @@ type process struct {
 	spoke    bool   // it has said something valid
 	noise    int64
 
-	handshake int64 // id of initialize
+	begun     time.Time // its start, with what is done before
+	handshake int64     // id of initialize
 	version   string
 	result    json.RawMessage // of initialize
 	own       map[int64]bool  // ids of other requests of ours, without an answer yet
@@ -58,6 +59,7 @@ func newProcess(s *session) *process {
 		halt: make(chan struct{}), gone: make(chan struct{}), queue: newLineQueue(maxQueue),
 	}
 	p.conv = newConversation(p.send, s.event, p.touch)
+	p.conv.opened, p.conv.closed = p.await, p.goOn
 	p.handshake = p.conv.number()
 	return p
 }
@@ -96,7 +98,7 @@ func (p *process) awaitTurn() bool {
 
 // launch starts the OS process and says initialize to it.
 func (p *process) launch() bool {
-	l, err := p.box.server.launch()
+	l, err := p.prepare()
 	var c *child
 	if err == nil {
 		c, err = startChild(l, p.box.grace)
@@ -104,7 +106,7 @@ func (p *process) launch() bool {
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
 	if err != nil {
-		p.fail(p.box.server.fault(PhaseProcessStart, "cannot be started: %s", p.box.hide.text(err.Error())))
+		p.fail(p.box.startFault(err))
 		return false
 	}
 	p.child = c
@@ -252,11 +254,12 @@ func (p *process) obituary() *fault {
 
 // fill adds to a fault what is known of the process.
 func (p *process) fill(f *fault) *fault {
+	if p.child == nil {
+		return f // it may hold what is known of an install
+	}
 	f.data.NoiseLines = p.noise
 	f.data.Stderr = p.stderr.tail(p.box.hide)
-	if p.child != nil {
-		f.data.Since = p.child.since.UTC()
-	}
+	f.data.Since = p.child.since.UTC()
 	if e, gone := p.exit(); gone {
 		f.data.ExitCode, f.data.Signal = e.code, e.signal
 	}
@@ -332,30 +335,6 @@ func (p *process) write(line []byte) bool {
 	}
 	p.box.log.Warn("message to a server that does not read dropped", "server", p.box.server.Name, "session", p.s.id, "bytes", len(line))
 	return false
-}
-
-// limit sets the deadline of a request: a server that never answers must not keep
-// the box awake for ever.
-func (p *process) limit(r *request) {
-	limit := p.box.server.ToolTimeout
-	if limit < 0 {
-		return
-	}
-	phase := PhaseRuntime
-	if r.method == wire.MethodToolsCall {
-		phase = PhaseToolCall
-	}
-	r.timer = time.AfterFunc(limit, func() {
-		p.box.mu.Lock()
-		defer p.box.mu.Unlock()
-		if p.conv.requests[r.number] != r {
-			return
-		}
-		f := p.box.server.fault(phase, "did not answer %s within %s (tool_timeout_sec); it was cancelled", r.method, limit)
-		f.data.Limit, f.data.Setting = limit.Seconds(), "tool_timeout_sec"
-		p.conv.tellCancelled(r, "the call took longer than its limit")
-		p.conv.end(r, p.fill(f).response(r.id))
-	})
 }
 
 // # From the process

@@ -1,20 +1,25 @@
 package box
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/stage"
 )
 
 // What holds when a [Server] says nothing.
 const (
 	DefaultStartupTimeout = 300 * time.Second
 	DefaultToolTimeout    = 300 * time.Second
+	DefaultAnswerTimeout  = 6 * time.Hour
 	DefaultIdle           = 120 * time.Second
 )
 
@@ -31,20 +36,39 @@ type Server struct {
 	// Env is added to the environment of the server and overrides it. Values of six
 	// bytes and more under names that look secret never appear in what the box says.
 	Env map[string]string
+	// Secrets names variables of Env whose values, of any length, are as secret as
+	// those under names that look it.
+	Secrets []string
 	// Base is the environment of the runner. PATH, HOME, LANG and TMPDIR are taken
 	// from it; nothing else of it reaches the server.
 	Base map[string]string
 	// Cwd is the directory the server runs in, "" for that of the runner.
 	Cwd string
+	// Stager prepares each process and says what of Command, Args and Cwd is then to
+	// be executed. Nil executes them as they are.
+	Stager Stager
 
 	// StartupTimeout is how long a process may take from its start to its answer to
-	// initialize. Zero means the default.
+	// initialize, with what is done for it before. Zero means the default.
 	StartupTimeout time.Duration
 	// ToolTimeout is how long one tools/call, or any other request, may take from when
 	// the process is given it. Zero means the default, less than zero no limit.
 	ToolTimeout time.Duration
+	// AnswerTimeout is how long the client may take to answer a question that belongs
+	// to a request. ToolTimeout stands still meanwhile. Zero means the default.
+	AnswerTimeout time.Duration
 	// Idle is how long a process with nothing to do is kept. Zero means the default.
 	Idle time.Duration
+}
+
+// Stager puts in place what processes need before they start. A [stage.Stager] is
+// one.
+type Stager interface {
+	// Stage prepares a process, which is named by its session. It blocks as long as
+	// that takes, and gives up when ctx ends. Its errors may be a [*stage.Error].
+	Stage(ctx context.Context, process string, tell func(stage.Progress)) (stage.Launch, error)
+	// Remove takes away what was made for a process of a session that has ended.
+	Remove(process string) error
 }
 
 func (s Server) withDefaults() Server {
@@ -53,6 +77,9 @@ func (s Server) withDefaults() Server {
 	}
 	if s.ToolTimeout == 0 {
 		s.ToolTimeout = DefaultToolTimeout
+	}
+	if s.AnswerTimeout <= 0 {
+		s.AnswerTimeout = DefaultAnswerTimeout
 	}
 	if s.Idle <= 0 {
 		s.Idle = DefaultIdle
@@ -75,6 +102,20 @@ func (s Server) environment() map[string]string {
 		env[name] = value
 	}
 	return env
+}
+
+// staged is the server as it is to be started once a process was prepared.
+func (s Server) staged(l stage.Launch) Server {
+	path := s.environment()["PATH"]
+	s.Command, s.Args, s.Cwd = l.Command, l.Args, l.Cwd
+	env := map[string]string{}
+	maps.Copy(env, s.Env)
+	maps.Copy(env, l.Env)
+	if len(l.Path) > 0 {
+		env["PATH"] = strings.Join(append(slices.Clone(l.Path), path), ":")
+	}
+	s.Env = env
+	return s
 }
 
 func (s Server) base(name, otherwise string) string {

@@ -25,6 +25,7 @@ type session struct {
 
 	current *process   // takes new messages, nil for none
 	live    []*process // that one, and those that are being stopped
+	over    bool       // it has ended: nothing of it is to stay
 
 	untold []told
 	bytes  int       // of untold
@@ -72,6 +73,9 @@ func (s *session) start() *process {
 func (s *session) left(p *process) {
 	s.detach(p)
 	s.live = slices.DeleteFunc(s.live, func(l *process) bool { return l == p })
+	if s.over && len(s.live) == 0 {
+		s.box.remove(s.id)
+	}
 	s.tidy()
 	s.box.leave()
 }

@@ -87,10 +87,12 @@ type redactor struct {
 	all     *strings.Replacer
 }
 
-func newRedactor(env map[string]string) *redactor {
+// newRedactor hides the values of variables with names that look secret, and those
+// of the ones that are marked so.
+func newRedactor(env map[string]string, marked []string) *redactor {
 	r := &redactor{}
 	for name, value := range env {
-		if len(value) >= minSecret && looksSecret(name) {
+		if len(value) >= minSecret && looksSecret(name) || value != "" && slices.Contains(marked, name) {
 			r.secrets = append(r.secrets, value)
 		}
 	}

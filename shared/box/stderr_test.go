@@ -24,7 +24,7 @@ func TestStderrKeepsTheEnd(t *testing.T) {
 }
 
 func TestTailIsCutBetweenCharacters(t *testing.T) {
-	hide := newRedactor(nil)
+	hide := newRedactor(nil, nil)
 	for _, c := range []struct{ name, in, want string }{
 		{"nothing", "", ""},
 		{"short", "a\nb\n", "a\nb"},
@@ -43,14 +43,15 @@ func TestTailIsCutBetweenCharacters(t *testing.T) {
 func TestSecretsAreHidden(t *testing.T) {
 	hide := newRedactor(map[string]string{
 		"api_key": "sk-abcdef", "GITHUB_TOKEN": "sk-abcdef-and-more", "DB_PASSWORD": "p\nq\nrs",
-		"SHORT_SECRET": "12345", "REGION": "eu-central-1",
-	})
+		"SHORT_SECRET": "12345", "REGION": "eu-central-1", "PIN": "789", "EMPTY": "",
+	}, []string{"PIN", "EMPTY", "MISSING"})
 	for in, want := range map[string]string{
 		"key sk-abcdef.":             "key ***.",
 		"sk-abcdef-and-more":         "***",
 		"sk-abcdefsk-abcdef":         "******",
 		"p\nq\nrs":                   "***",
 		"12345 in eu-central-1":      "12345 in eu-central-1",
+		"marked 789":                 "marked ***",
 		"half of it: sk-abcdef-and-": "half of it: ***-and-",
 	} {
 		if got := hide.text(in); got != want {
@@ -61,7 +62,7 @@ func TestSecretsAreHidden(t *testing.T) {
 
 func TestSecretsCutByTheRingAreHiddenToo(t *testing.T) {
 	const secret = "sk-0123456789"
-	hide := newRedactor(map[string]string{"API_KEY": secret})
+	hide := newRedactor(map[string]string{"API_KEY": secret}, nil)
 	for end := range len(secret) {
 		// So many secrets that the tail, which shows three characters for each, reaches
 		// the first; the ring begins and ends in the middle of one, each time elsewhere.

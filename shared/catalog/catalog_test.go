@@ -49,7 +49,8 @@ func TestServerHasDefaultsWhereFileIsSilent(t *testing.T) {
 	got := one(t, `{"mcpServers": {"x": {"command": "npx"}}}`, nil)
 	want := catalog.Server{
 		Name: "x", Command: "npx", Record: true,
-		StartupTimeout: 5 * time.Minute, ToolTimeout: 5 * time.Minute,
+		StartupTimeout: 5 * time.Minute, ToolTimeout: 5 * time.Minute, AnswerTimeout: 6 * time.Hour,
+		Box: catalog.Box{Scope: catalog.ScopeSession},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(catalog.Server{}, "Digest")); diff != "" {
 		t.Error(diff)
@@ -63,7 +64,8 @@ func TestServerHasWhatTheFileSays(t *testing.T) {
 	}}}`, nil)
 	want := catalog.Server{
 		Name: "x", Command: "uvx", Args: []string{"a", "-b", ""}, Env: map[string]string{"TZ": "UTC", "E": ""},
-		Cwd: "sub dir", Idle: 250 * time.Millisecond, StartupTimeout: time.Minute, Disabled: true,
+		Cwd: "sub dir", Idle: 250 * time.Millisecond, StartupTimeout: time.Minute, AnswerTimeout: 6 * time.Hour, Disabled: true,
+		Box: catalog.Box{Scope: catalog.ScopeSession},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(catalog.Server{}, "Digest")); diff != "" {
 		t.Error(diff)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strconv"
 	"unicode/utf8"
 )
 
@@ -72,6 +73,13 @@ func (n node) get(name string) (member, bool) {
 		return member{}, false
 	}
 	return n.members[i], true
+}
+
+// float is the value of a number. Out of range of a float is out of any range of
+// ours too: it comes as an infinity.
+func (n node) float() float64 {
+	v, _ := strconv.ParseFloat(n.text, 64)
+	return v
 }
 
 // parse reads the whole source as one JSON value. Validity is settled before

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 )
 
@@ -50,15 +51,16 @@ func (r *reader) catalog(root node, c *Catalog) {
 	if !r.want(root, object, "the file") {
 		return
 	}
+	roots := r.mountRoots(root)
 	found := false
 	r.each(root, func(m member) {
 		switch m.name {
 		case "mcpServers":
 			found = true
 			if r.want(m.value, object, "mcpServers") {
-				r.servers(m.value, c)
+				r.servers(m.value, c, roots)
 			}
-		case "$schema":
+		case "$schema", "x-dormouse":
 		default:
 			r.warn(m.at, "unknown key %q is ignored", m.name)
 		}
@@ -73,7 +75,33 @@ func (r *reader) catalog(root node, c *Catalog) {
 	r.fail(root.at, `no "mcpServers" in the file: write {"mcpServers": {"name": {"command": "…"}}}`)
 }
 
-func (r *reader) servers(n node, c *Catalog) {
+// mountRoots reads x-dormouse.allowed_mount_roots of the file, all there is under
+// that key here. A list that is wrong in part allows nothing.
+func (r *reader) mountRoots(root node) []string {
+	ours, ok := root.get("x-dormouse")
+	if !ok || !r.want(ours.value, object, "x-dormouse") {
+		return nil
+	}
+	var roots []string
+	r.each(ours.value, func(m member) {
+		switch {
+		case m.name != "allowed_mount_roots":
+			r.warn(m.at, "unknown key %q under x-dormouse is ignored", m.name)
+		case r.want(m.value, array, m.name):
+			roots = []string{}
+			for _, item := range m.value.items {
+				if item.shape != text || !filepath.IsAbs(item.text) {
+					r.fail(item.at, "%s must be a list of absolute paths", m.name)
+					continue
+				}
+				roots = append(roots, filepath.Clean(item.text))
+			}
+		}
+	})
+	return roots
+}
+
+func (r *reader) servers(n node, c *Catalog, roots []string) {
 	r.each(n, func(m member) {
 		switch {
 		case m.name == "ping" || m.name == "sping":
@@ -85,7 +113,7 @@ func (r *reader) servers(n node, c *Catalog) {
 		if !r.want(m.value, object, what) || r.remote(m.value, what) {
 			return
 		}
-		s := serverReader{reader: r, what: what, key: m}
+		s := serverReader{reader: r, what: what, key: m, roots: roots}
 		c.names = append(c.names, m.name)
 		c.servers[m.name] = s.read()
 	})

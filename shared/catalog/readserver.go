@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -20,18 +19,26 @@ type serverReader struct {
 	*reader
 	what   string // names the server in complaints
 	key    member
+	roots  []string // allowed_mount_roots of the file
 	server Server
+	times  map[string]bool // those that were set, wherever
+	after  []func()        // what is read when every other key has been
 }
 
 func (r *serverReader) read() Server {
 	r.server = Server{
 		Name: r.key.name, Record: true,
-		StartupTimeout: DefaultStartupTimeout, ToolTimeout: DefaultToolTimeout,
+		StartupTimeout: DefaultStartupTimeout, ToolTimeout: DefaultToolTimeout, AnswerTimeout: DefaultAnswerTimeout,
+		Box: Box{Scope: ScopeSession, MountRoots: r.roots},
 	}
+	r.times = map[string]bool{}
 	before := len(r.problems)
 	// A disabled server may lack what it would need to run, so this comes first.
 	r.server.Disabled = r.disabled(r.key.value)
 	r.each(r.key.value, r.field)
+	for _, read := range r.after {
+		read()
+	}
 	command, given := r.key.value.get("command")
 	given = given && command.value.shape != null
 	switch {
@@ -71,11 +78,11 @@ func (r *serverReader) field(m member) {
 		}
 	case "x-dormouse":
 		if r.want(m.value, object, r.what+": x-dormouse") {
-			r.each(m.value, r.addition)
+			r.additions(m.value)
 		}
 	case "type", "disabled", "enabled", "description", "name", "icon", "headers", "timeout", "trust", "tools",
 		"autoApprove", "alwaysAllow", "includeTools", "excludeTools", "enabledTools", "disabledTools":
-	case "idle_seconds", "startup_timeout_sec", "tool_timeout_sec", "record":
+	case "idle_seconds", "startup_timeout_sec", "tool_timeout_sec", "answer_timeout_sec", "record":
 		r.warn(m.at, "%s: key %q is ignored here: move it under x-dormouse", r.what, m.name)
 	default:
 		r.warn(m.at, "%s: unknown key %q is ignored", r.what, m.name)
@@ -93,15 +100,27 @@ func (r *serverReader) variable(m member) {
 	r.server.Env[m.name] = r.text(m.value, fmt.Sprintf("env %q", m.name))
 }
 
+// additions reads what stands under x-dormouse. The section box comes last: it may
+// hold times, which may also stand above it, but not in both places, and the names
+// of variables.
+func (r *serverReader) additions(n node) {
+	var box *member
+	r.each(n, func(m member) {
+		if m.name == "box" {
+			box = &m
+			return
+		}
+		r.addition(m)
+	})
+	if box == nil || box.value.shape == null || !r.want(box.value, object, r.what+": box") {
+		return
+	}
+	r.after = append(r.after, func() { r.box(box.value) })
+}
+
 // addition reads one key under x-dormouse.
 func (r *serverReader) addition(m member) {
 	switch m.name {
-	case "idle_seconds":
-		r.seconds(m, &r.server.Idle, false)
-	case "startup_timeout_sec":
-		r.seconds(m, &r.server.StartupTimeout, false)
-	case "tool_timeout_sec":
-		r.seconds(m, &r.server.ToolTimeout, true)
 	case "record":
 		if m.value.shape != text || m.value.text != "on" && m.value.text != "off" {
 			r.fail(m.value.at, `%s: record must be "on" or "off"`, r.what)
@@ -109,8 +128,35 @@ func (r *serverReader) addition(m member) {
 		r.server.Record = m.value.text != "off"
 	case "enabled":
 	default:
-		r.warn(m.at, "%s: unknown key %q under x-dormouse is ignored", r.what, m.name)
+		if !r.time(m) {
+			r.warn(m.at, "%s: unknown key %q under x-dormouse is ignored", r.what, m.name)
+		}
 	}
+}
+
+// time reads one of the times of a box; it is false if m is none.
+func (r *serverReader) time(m member) bool {
+	switch m.name {
+	case "idle_seconds", "startup_timeout_sec", "tool_timeout_sec", "answer_timeout_sec":
+	default:
+		return false
+	}
+	if r.times[m.name] {
+		r.fail(m.at, "%s: %s is set twice: leave it only under x-dormouse.box", r.what, m.name)
+		return true
+	}
+	r.times[m.name] = true
+	switch m.name {
+	case "idle_seconds":
+		r.seconds(m, &r.server.Idle, false)
+	case "startup_timeout_sec":
+		r.seconds(m, &r.server.StartupTimeout, false)
+	case "tool_timeout_sec":
+		r.seconds(m, &r.server.ToolTimeout, true)
+	case "answer_timeout_sec":
+		r.seconds(m, &r.server.AnswerTimeout, false)
+	}
+	return true
 }
 
 // seconds reads a time in seconds, fractions allowed; zero only where it means
@@ -119,8 +165,7 @@ func (r *serverReader) seconds(m member, to *time.Duration, zero bool) {
 	if !r.want(m.value, number, r.what+": "+m.name) {
 		return
 	}
-	// Out of range of a float is out of our range too: it comes as an infinity.
-	s, _ := strconv.ParseFloat(m.value.text, 64)
+	s := m.value.float()
 	d := time.Duration(math.Min(s, 2*longest.Seconds()) * float64(time.Second))
 	if s < 0 || d > longest || d == 0 && (!zero || s != 0) {
 		least := "more than 0"

@@ -18,6 +18,7 @@ import (
 const (
 	DefaultStartupTimeout = 300 * time.Second // from start to a finished handshake
 	DefaultToolTimeout    = 300 * time.Second // for one tools/call
+	DefaultAnswerTimeout  = 6 * time.Hour     // for a client's answer to a question of a call
 )
 
 // MaxMarshal is the greatest length of Server.Marshal in bytes. [Parse] refuses
@@ -38,14 +39,18 @@ type Server struct {
 	Cwd     string            // as written, "" for the workspace of the box
 
 	// Digest is the SHA-256, in lower-case hex, over everything that changes how
-	// the server behaves: Command, Args, Env and Cwd. It does not depend on the
+	// the server behaves: Command, Args, Env, Cwd, and of the box the image, the host
+	// path and whether there is a network. It does not depend on the
 	// order of keys, on the name, or on timeouts, so a handshake record kept
 	// under it stays good when those change. Values of Env go in hashed.
 	Digest string
 
-	Idle           time.Duration // x-dormouse.idle_seconds, 0 if the file says nothing
-	StartupTimeout time.Duration // x-dormouse.startup_timeout_sec, > 0
-	ToolTimeout    time.Duration // x-dormouse.tool_timeout_sec, 0 means no limit
+	Idle           time.Duration // idle_seconds, 0 if the file says nothing
+	StartupTimeout time.Duration // startup_timeout_sec, > 0: installs, process and handshake together
+	ToolTimeout    time.Duration // tool_timeout_sec, 0 means no limit
+	AnswerTimeout  time.Duration // answer_timeout_sec, > 0; ToolTimeout stands still meanwhile
+
+	Box Box // x-dormouse.box, with the values of its profile put in
 
 	// Record permits keeping a handshake record; off with x-dormouse.record.
 	Record bool
@@ -63,6 +68,8 @@ type marshaled struct {
 	Idle           time.Duration     `json:"idle_ns"`
 	StartupTimeout time.Duration     `json:"startup_timeout_ns"`
 	ToolTimeout    time.Duration     `json:"tool_timeout_ns"`
+	AnswerTimeout  time.Duration     `json:"answer_timeout_ns,omitempty"`
+	Box            Box               `json:"box,omitzero"`
 	Record         bool              `json:"record"`
 	Disabled       bool              `json:"disabled,omitempty"`
 }
@@ -73,7 +80,8 @@ type marshaled struct {
 func (s Server) Marshal() string {
 	return string(encode(marshaled{
 		Name: s.Name, Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
-		Idle: s.Idle, StartupTimeout: s.StartupTimeout, ToolTimeout: s.ToolTimeout,
+		Idle: s.Idle, StartupTimeout: s.StartupTimeout, ToolTimeout: s.ToolTimeout, AnswerTimeout: s.AnswerTimeout,
+		Box:    s.Box,
 		Record: s.Record, Disabled: s.Disabled,
 	}))
 }
@@ -90,13 +98,17 @@ func UnmarshalServer(text string) (Server, error) {
 	if json.Unmarshal([]byte(text), &m) != nil {
 		return Server{}, errors.New("server definition is not JSON as Marshal writes it")
 	}
-	if !validName(m.Name) || m.Command == "" || m.Idle < 0 || m.StartupTimeout <= 0 || m.ToolTimeout < 0 {
+	if !validName(m.Name) || m.Command == "" || m.Idle < 0 || m.StartupTimeout <= 0 || m.ToolTimeout < 0 || m.AnswerTimeout < 0 {
 		return Server{}, errors.New("server definition has a missing or wrong name, command or timeout")
 	}
 	s := Server{
 		Name: m.Name, Command: m.Command, Args: m.Args, Env: m.Env, Cwd: m.Cwd,
-		Idle: m.Idle, StartupTimeout: m.StartupTimeout, ToolTimeout: m.ToolTimeout,
+		Idle: m.Idle, StartupTimeout: m.StartupTimeout, ToolTimeout: m.ToolTimeout, AnswerTimeout: m.AnswerTimeout,
+		Box:    m.Box,
 		Record: m.Record, Disabled: m.Disabled,
+	}
+	if s.AnswerTimeout == 0 {
+		s.AnswerTimeout = DefaultAnswerTimeout // an older writer says nothing
 	}
 	s.Digest = s.digest()
 	return s, nil
@@ -134,7 +146,12 @@ func (s Server) digest() string {
 		env = append(env, [2]string{name, hex.EncodeToString(value[:])})
 	}
 	// The leading number is the version of this list: raise it when the list changes.
-	sum := sha256.Sum256(encode([]any{1, s.Command, append([]string{}, s.Args...), env, s.Cwd}))
+	list := []any{1, s.Command, append([]string{}, s.Args...), env, s.Cwd}
+	if b := s.Box; b.Image != "" || b.HostPath != "" || b.Offline {
+		// Only where there is something to say: the digests of all other servers stay.
+		list = append(list, b.Image, b.HostPath, b.Offline)
+	}
+	sum := sha256.Sum256(encode(list))
 	return hex.EncodeToString(sum[:])
 }
 

@@ -111,6 +111,10 @@ func TestDigestChangesWhenBehaviourChanges(t *testing.T) {
 		`"command": "a", "env": {"K": ""}`,
 		`"command": "a", "env": {"L": "v"}`,
 		`"command": "a", "cwd": "d"`,
+		`"command": "a", "x-dormouse": {"box": {"image": "i"}}`,
+		`"command": "a", "x-dormouse": {"box": {"host_path": "/i"}}`,
+		`"command": "a", "x-dormouse": {"box": {"network": "off"}}`,
+		`"command": "a", "x-dormouse": {"box": {"env": {"K": "x"}}}`,
 	} {
 		d := one(t, server(keys), nil).Digest
 		if other, ok := seen[d]; ok {
@@ -125,6 +129,7 @@ func TestMarshalRoundTrip(t *testing.T) {
 		`"command": "a"`,
 		digestOf,
 		digestOf + `, "x-dormouse": {"idle_seconds": 0.001, "startup_timeout_sec": 86400, "tool_timeout_sec": 0, "record": "off", "enabled": false}`,
+		digestOf + `, "x-dormouse": {"box": ` + everyField + `}`,
 		`"command": "<&>\ud83d\ude00\"\\", "args": ["", "\t\r\n\u2028", "\ufffd\ud800"], "env": {"É": "\u007f"}`,
 	} {
 		want := one(t, server(keys), nil)
@@ -147,6 +152,7 @@ func fields(s catalog.Server) map[string]any {
 	return map[string]any{
 		"name": s.Name, "command": s.Command, "args": s.Args, "env": s.Env, "cwd": s.Cwd, "digest": s.Digest,
 		"idle": s.Idle, "startup": s.StartupTimeout, "tool": s.ToolTimeout, "record": s.Record, "disabled": s.Disabled,
+		"answer": s.AnswerTimeout, "box": s.Box,
 	}
 }
 
@@ -229,6 +235,8 @@ func FuzzParse(f *testing.F) {
 	for _, keys := range []string{
 		`"command": "a"`, digestOf, `"command": "npx -y a"`, `"url": "u"`, `"command": "${A:-b}", "cwd": "${A}"`,
 		digestOf + `, "x-dormouse": {"idle_seconds": 0.5, "tool_timeout_sec": 0, "record": "off", "enabled": 1}`,
+		digestOf + `, "x-dormouse": {"box": ` + everyField + `}`,
+		digestOf + `, "x-dormouse": {"box": {"profile": "offline_readonly", "cpus": 1e99, "prewarm": -1, "secrets": [1]}}`,
 		`"command": "a", "é": [{"a": [null, true, 1e9]}],`, "\"command\": \"\\ud800\"\n//",
 	} {
 		f.Add([]byte(server(keys)))

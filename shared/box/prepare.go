@@ -1,0 +1,79 @@
+package box
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/stage"
+)
+
+// startCause is why a start is given up before there is a process.
+type startCause string
+
+func (c startCause) Error() string { return string(c) }
+
+const (
+	errStartup = startCause("it did not end within startup_timeout_sec")
+	errStopped = startCause("the process is not wanted any more")
+)
+
+// prepare has the stager put everything in place, and resolves what is left to be
+// executed. It is given up when the process is to end, or has no time left.
+func (p *process) prepare() (launch, error) {
+	p.begun = time.Now()
+	s := p.box.server
+	if s.Stager == nil {
+		return s.launch()
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	ctx, done := context.WithTimeoutCause(ctx, s.StartupTimeout, errStartup)
+	defer done()
+	go func() {
+		select {
+		case <-p.halt:
+			cancel(errStopped)
+		case <-ctx.Done():
+		}
+	}()
+	l, err := s.Stager.Stage(ctx, p.s.id, p.progress)
+	if err != nil {
+		return launch{}, err
+	}
+	return s.staged(l).launch()
+}
+
+// progress tells of one step of the start.
+func (p *process) progress(step stage.Progress) {
+	b := p.box
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	st := p.status(Staging, nil)
+	st.Detail = b.hide.text(step.Text)
+	p.s.tell(told{call: func(k Sink) {
+		b.log.Info("process", "server", b.server.Name, "session", st.Session, "state", string(Staging), "step", st.Detail)
+		k.Process(st)
+	}})
+}
+
+// startFault is why a process cannot be started.
+func (b *Box) startFault(err error) *fault {
+	var e *stage.Error
+	if !errors.As(err, &e) {
+		return b.server.fault(PhaseProcessStart, "cannot be started: %s", b.hide.text(err.Error()))
+	}
+	// The end of what an install said may begin in the middle of a secret.
+	said := b.hide.end(b.hide.begin(b.hide.text(e.Stderr)))
+	message := e.Error()
+	if e.Stderr != "" {
+		message = strings.Replace(message, e.Stderr, said, 1)
+	}
+	f := b.server.fault(Phase(e.Phase), "cannot be started: %s", b.hide.text(message))
+	f.data.ExitCode, f.data.Stderr = e.ExitCode, said
+	if errors.Is(err, errStartup) {
+		f.data.Limit, f.data.Setting = b.server.StartupTimeout.Seconds(), "startup_timeout_sec"
+	}
+	return f
+}

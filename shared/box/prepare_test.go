@@ -1,0 +1,204 @@
+package box
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/stage"
+)
+
+// stageHand is a Stager that does what a test says.
+type stageHand struct {
+	stage   func(ctx context.Context, process string, tell func(stage.Progress)) (stage.Launch, error)
+	removed chan string
+}
+
+func (s stageHand) Stage(ctx context.Context, process string, tell func(stage.Progress)) (stage.Launch, error) {
+	return s.stage(ctx, process, tell)
+}
+
+func (s stageHand) Remove(process string) error {
+	s.removed <- process
+	return nil
+}
+
+// with gives a server a stager.
+func with(do func(ctx context.Context, process string, tell func(stage.Progress)) (stage.Launch, error)) (change func(*Server), removed chan string) {
+	removed = make(chan string, 10)
+	return func(s *Server) { s.Stager = stageHand{do, removed} }, removed
+}
+
+// asConfigured launches the fake server itself.
+func asConfigured(t *testing.T) stage.Launch {
+	t.Helper()
+	me, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stage.Launch{Command: me}
+}
+
+func TestProcessRunsWhatTheStagerSays(t *testing.T) {
+	dir := t.TempDir()
+	change, _ := with(func(_ context.Context, process string, tell func(stage.Progress)) (stage.Launch, error) {
+		if process != "s" {
+			t.Errorf("process %q", process)
+		}
+		tell(stage.Progress{Phase: stage.DepInstall, Text: "installing hunter22"})
+		l := asConfigured(t)
+		l.Cwd, l.Path, l.Env = dir, []string{"/venv/bin", "/other/bin"}, map[string]string{"VIRTUAL_ENV": "/venv"}
+		return l, nil
+	})
+	r := newRig(t, "plain", change, func(s *Server) {
+		s.Command, s.Env["PATH"], s.Env["API_KEY"] = "/not/there", "/usr/bin", "hunter22"
+	})
+	if got := string(r.result(r.call("1", "cwd", "{}"))); !strings.Contains(got, filepath.Base(dir)) {
+		t.Error(got)
+	}
+	env := string(r.result(r.call("2", "env", "{}")))
+	if !strings.Contains(env, `"PATH=/venv/bin:/other/bin:/usr/bin"`) || !strings.Contains(env, `"VIRTUAL_ENV=/venv"`) {
+		t.Error(env)
+	}
+	if st := r.state(t, Staging); st.Detail != "installing ***" || st.PID != 0 {
+		t.Errorf("%+v", st)
+	}
+	r.state(t, Started)
+}
+
+// B1, B7: each phase of the stager is that of the error, with exit code and stderr.
+func TestFailureOfTheStagerIsTold(t *testing.T) {
+	code := 17
+	for _, c := range []struct {
+		err         error
+		phase       Phase
+		message     string
+		stderr      string
+		hasExitCode bool
+	}{
+		{
+			&stage.Error{
+				Phase: stage.DepInstall, ExitCode: &code, Stderr: "er22 bad, key hunter22",
+				Err: errors.New("dependency install failed (exit 17): er22 bad, key hunter22"),
+			},
+			PhaseDepInstall, `server "fake": cannot be started: dependency install failed (exit 17): *** bad, key ***`, "*** bad, key ***", true,
+		},
+		{&stage.Error{Phase: stage.SessionCreate, Err: errors.New("host_path: hunter22")}, PhaseSessionCreate, `server "fake": cannot be started: host_path: ***`, "", false},
+		{errors.New("odd"), PhaseProcessStart, `server "fake": cannot be started: odd`, "", false},
+	} {
+		change, _ := with(func(context.Context, string, func(stage.Progress)) (stage.Launch, error) {
+			return stage.Launch{}, c.err
+		})
+		r := newRig(t, "plain", change, func(s *Server) { s.Env["API_KEY"] = "hunter22" })
+		_, message, _, data := r.failure(r.call("1", "echo", "{}"))
+		if data.Phase != c.phase || message != c.message || data.Stderr != c.stderr || (data.ExitCode != nil) != c.hasExitCode {
+			t.Errorf("%s: %+v", message, data)
+		}
+		if st := r.state(t, Exited); st.Phase != c.phase {
+			t.Errorf("%+v", st)
+		}
+	}
+}
+
+// waiting is a stager that ends with its context.
+func waiting(began chan<- struct{}) func(context.Context, string, func(stage.Progress)) (stage.Launch, error) {
+	return func(ctx context.Context, _ string, _ func(stage.Progress)) (stage.Launch, error) {
+		began <- struct{}{}
+		<-ctx.Done()
+		return stage.Launch{}, &stage.Error{Phase: stage.DepInstall, Err: context.Cause(ctx)}
+	}
+}
+
+func TestStagingEndsWithTheStartupTimeout(t *testing.T) {
+	change, _ := with(waiting(make(chan struct{}, 9)))
+	r := newRig(t, "plain", change, func(s *Server) { s.StartupTimeout = 20 * time.Millisecond })
+	_, message, _, data := r.failure(r.call("1", "echo", "{}"))
+	if data.Phase != PhaseDepInstall || data.Setting != "startup_timeout_sec" || data.Limit != 0.02 || !strings.Contains(message, "within startup_timeout_sec") {
+		t.Errorf("%s: %+v", message, data)
+	}
+}
+
+// L-30: an end during the start leaves nothing.
+func TestSessionThatEndsWhileItIsStagedStartsNothing(t *testing.T) {
+	began := make(chan struct{}, 1)
+	change, removed := with(waiting(began))
+	r := newRig(t, "plain", change)
+	call := r.call("1", "echo", "{}")
+	<-began
+	r.StopSession("s")
+	if _, _, _, data := r.failure(call); data.Phase != PhaseBoxUnavailable {
+		t.Errorf("%+v", data)
+	}
+	if got := <-removed; got != "s" {
+		t.Error(got)
+	}
+	if len(r.Processes()) != 0 {
+		t.Error(r.Processes())
+	}
+}
+
+func TestCloseEndsStaging(t *testing.T) {
+	began := make(chan struct{}, 1)
+	change, _ := with(waiting(began))
+	r := newRig(t, "plain", change)
+	call := r.call("1", "echo", "{}")
+	<-began
+	if err := r.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	r.failure(call)
+}
+
+func TestWorkspaceGoesWithItsSessionAndNotWithItsProcess(t *testing.T) {
+	change, removed := with(func(context.Context, string, func(stage.Progress)) (stage.Launch, error) { return asConfigured(t), nil })
+	r := newRig(t, "plain", change, func(s *Server) { s.Idle = 20 * time.Millisecond })
+	r.result(r.call("1", "echo", "{}"))
+	r.state(t, Stopped)
+	select {
+	case <-removed:
+		t.Error("removed when the process fell asleep")
+	default:
+	}
+	r.StopSession("s") // there is nothing left of it in memory
+	if got := <-removed; got != "s" {
+		t.Error(got)
+	}
+	r.result(r.call("2", "echo", "{}"))
+	r.StopSession("s")
+	if got := <-removed; got != "s" {
+		t.Error(got)
+	}
+	if alive := slices.ContainsFunc(r.Processes(), func(p ProcessStatus) bool { return p.State == Ready }); alive {
+		t.Error("removed while the process ran")
+	}
+}
+
+// B8, L-12: a real workspace with a server in it, whose install is noisy.
+func TestStagedServerAnswers(t *testing.T) {
+	root := t.TempDir()
+	me, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := filepath.Join(root, "host")
+	if err := os.Mkdir(host, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(host, "run.sh"), []byte("#!/bin/sh\nexec "+me+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, "plain", func(s *Server) {
+		s.Command = filepath.Join(host, "run.sh")
+		s.Stager = stage.New(stage.Config{Base: filepath.Join(root, "base"), Cache: filepath.Join(root, "cache")},
+			stage.Server{Command: s.Command, HostPath: host})
+	})
+	got := string(r.result(r.call("1", "cwd", "{}")))
+	if !strings.Contains(got, filepath.Join(root, "base", ".mcp")) || !strings.HasSuffix(got, `/workspace"`) {
+		t.Error(got)
+	}
+}

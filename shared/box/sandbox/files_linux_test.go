@@ -1,0 +1,251 @@
+package sandbox
+
+import (
+	"bufio"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func write(t *testing.T, path string, mode os.FileMode) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte("as it was"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, mode); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestProgramReadsAndWritesItsWorkspaceAndTempOnly(t *testing.T) {
+	everyHost(t, func(t *testing.T, h host) {
+		p := h.policy(t)
+		outside := h.folder(t)
+		if err := os.Chmod(outside, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		open := write(t, filepath.Join(outside, "open"), 0o666)
+		in := func(name string) string { return filepath.Join(p.Workspace, name) }
+		out := h.probe(t, p, "files",
+			"write", in("mine"), "read", in("mine"), "append", in("mine"), "truncate", in("mine"), "mkdir", in("folder"),
+			"rename", in("mine"), "write", filepath.Join(p.Temp, "scratch"), "read", "/etc/hostname", "list", "/usr", "write", "/dev/null")
+		expect(t, out, "write mine=ok", "read mine=ok", "append mine=ok", "truncate mine=ok", "mkdir folder=ok",
+			"rename mine=ok", "write scratch=ok", "read hostname=ok", "list usr=ok", "write null=ok")
+		out = h.probe(t, p, "files",
+			"read", open, "write", open, "append", open, "truncate", open, "remove", open, "link", open, "through", open,
+			"list", outside, "write", filepath.Join(outside, "new"), "mkdir", filepath.Join(outside, "dir"),
+			"write", "/tmp/new", "write", "/var/tmp/new", "write", "/etc/new", "list", "/root", "list", "/tmp")
+		expect(t, out, "read open=EACCES", "write open=EACCES", "append open=EACCES", "truncate open=EACCES",
+			"remove open=EACCES", "through open=EACCES", "list "+filepath.Base(outside)+"=EACCES", "write new=EACCES",
+			"mkdir dir=EACCES", "list root=EACCES", "list tmp=EACCES")
+		if strings.Contains(out, "=ok") {
+			t.Errorf("something outside was possible:\n%s", out)
+		}
+		if raw, err := os.ReadFile(open); err != nil || string(raw) != "as it was" {
+			t.Errorf("the file outside is now %q, %v", raw, err)
+		}
+	})
+}
+
+func TestReadAndWriteOpenMore(t *testing.T) {
+	everyHost(t, func(t *testing.T, h host) {
+		p := h.policy(t)
+		readable, writable := h.folder(t), h.folder(t)
+		if err := os.Chmod(writable, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		p.Read = []string{readable}
+		p.Write = []string{writable}
+		write(t, filepath.Join(readable, "file"), 0o666)
+		out := h.probe(t, p, "files", "read", filepath.Join(readable, "file"), "append", filepath.Join(readable, "file"),
+			"write", filepath.Join(writable, "new"))
+		expect(t, out, "read file=ok", "append file=EACCES", "write new=ok")
+	})
+}
+
+func TestProgramWithItsOwnUserOwnsItsFolders(t *testing.T) {
+	h := host{uid: os.Getuid()}
+	p := h.policy(t)
+	if err := os.MkdirAll(filepath.Join(p.Workspace, "sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	before := write(t, filepath.Join(p.Workspace, "sub", "before"), 0o644)
+	cached := write(t, filepath.Join(filepath.Dir(p.Workspace), "cached"), 0o644)
+	if err := os.Link(cached, filepath.Join(p.Workspace, "cached")); err != nil {
+		t.Fatal(err)
+	}
+	foreign := write(t, filepath.Join(filepath.Dir(p.Workspace), "foreign"), 0o600)
+	if err := os.Symlink(foreign, filepath.Join(p.Workspace, "link")); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, h.probe(t, p, "files", "append", before), "append before=ok")
+	s, err := New(p, Probe())
+	if err != nil {
+		t.Fatal(err)
+	}
+	user, own := s.User()
+	if !own {
+		user = uint32(os.Getuid())
+	}
+	for path, want := range map[string]uint32{
+		p.Workspace: user, p.Temp: user, before: user,
+		// What has another name, or is behind a link, may be somebody else's.
+		cached: uint32(os.Getuid()), foreign: uint32(os.Getuid()),
+	} {
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			t.Fatal(err)
+		}
+		if st.Uid != want {
+			t.Errorf("%s belongs to %d instead of %d", path, st.Uid, want)
+		}
+	}
+	if info, err := os.Stat(p.Workspace); err != nil || own && info.Mode().Perm() != 0o700 {
+		t.Errorf("the workspace has mode %v, %v", info.Mode(), err)
+	}
+}
+
+// holder is a program that has a secret everywhere, and waits.
+func holder(t *testing.T, h host, p Policy) (pid, address string) {
+	t.Helper()
+	in, stdin, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := h.start(t, job{
+		Policy: p, Path: prober(t), Args: []string{"hold", "secret-of-the-holder"}, Env: []string{"API_KEY=secret"}, Dir: p.Workspace,
+	}, in, out, out)
+	closeAll(in, out)
+	t.Cleanup(func() {
+		closeAll(stdin)
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("the holder: %v", err)
+		}
+		closeAll(stdout)
+	})
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, address, _ = strings.Cut(strings.TrimSpace(line), " ")
+	return pid, address
+}
+
+func TestNeighboursCannotBeReadOrSignaled(t *testing.T) {
+	everyHost(t, func(t *testing.T, h host) {
+		theirs := h.policy(t)
+		pid, address := holder(t, h, theirs)
+		out := h.probe(t, h.policy(t), "peer", pid, theirs.Workspace, address)
+		if strings.Contains(out, "=ok") {
+			t.Errorf("something of the neighbour is open:\n%s", out)
+		}
+		expect(t, out, "environ=EACCES", "mem=EACCES", "fd/2=EACCES", "cwd/secret=EACCES", "workspace=EACCES", "ptrace=EPERM", "signal=EPERM")
+	})
+}
+
+// Each of the two is enough: the one where there is no root, the other on kernels
+// that have no Landlock.
+func TestNeighboursAreApartByUserAlone(t *testing.T) {
+	h := host{uid: os.Getuid()}
+	if !h.ownUser() {
+		t.Log("not root: users cannot be changed, which Support says")
+		return
+	}
+	theirs, mine := h.policy(t), h.policy(t)
+	pid, address := holder(t, h, theirs)
+	only := Probe()
+	only.Landlock, only.Seccomp = 0, false
+	s, err := New(mine, only)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := probeIn(t, s, mine, "peer", pid, theirs.Workspace, address)
+	if strings.Contains(out, "=ok") {
+		t.Errorf("something of the neighbour is open:\n%s", out)
+	}
+}
+
+func TestNeighbourOfTheSameUserIsApartByLandlock(t *testing.T) {
+	if Probe().Landlock == 0 {
+		t.Log("no landlock: GuardNeighbours is then missing, see TestMissing")
+		return
+	}
+	h := host{uid: os.Getuid()}
+	theirs, mine := h.policy(t), h.policy(t)
+	theirs.KeepUser, mine.KeepUser = true, true
+	pid, address := holder(t, h, theirs)
+	out := h.probe(t, mine, "peer", pid, theirs.Workspace, address)
+	for line := range strings.Lines(out) {
+		// Who may signal whom is Landlock's since 6.12.
+		if strings.HasSuffix(strings.TrimSpace(line), "=ok") && (Probe().Landlock >= 6 || !strings.HasPrefix(line, "signal")) {
+			t.Errorf("open: %s", line)
+		}
+	}
+}
+
+func TestRunnerCannotBeReadOrSignaled(t *testing.T) {
+	everyHost(t, func(t *testing.T, h host) {
+		out := h.probe(t, h.policy(t), "peer", strconv.Itoa(os.Getpid()), h.folder(t), "0xc000000000")
+		for _, name := range []string{"environ", "mem", "maps", "fds", "fd/2", "ptrace", "signal", "process_vm_readv", "pidfd"} {
+			if strings.Contains(out, name+"=ok") {
+				t.Errorf("%s of the runner is open", name)
+			}
+		}
+	})
+}
+
+func TestSetuidProgramsAndNamespacesDoNotHelp(t *testing.T) {
+	everyHost(t, func(t *testing.T, h host) {
+		p := h.policy(t)
+		dir := h.folder(t)
+		p.Read = []string{dir}
+		id := filepath.Join(dir, "id")
+		raw, err := os.ReadFile(interpreter(t, "id", "it is in coreutils"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(id, raw, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(id, os.Getuid(), os.Getgid()); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(id, 0o755|os.ModeSetuid|os.ModeSetgid); err != nil {
+			t.Fatal(err)
+		}
+		out := h.probe(t, p, "privileges", id)
+		expect(t, out, "CapInh=", "CapPrm=", "CapEff=", "CapAmb=", "NoNewPrivs=1", "Seccomp=2", "setuid=EPERM",
+			"userns=EPERM", "clone userns=EPERM", "mount=EPERM", "chroot=EPERM", "keys=EPERM")
+		if strings.Contains(out, "id 0=ok") || !strings.Contains(out, "id ") {
+			t.Errorf("a setuid program became root:\n%s", out)
+		}
+	})
+}
+
+func TestRootThatKeepsItsUserHasNoCapability(t *testing.T) {
+	h := host{uid: os.Getuid()}
+	p := h.policy(t)
+	p.KeepUser = true
+	expect(t, h.probe(t, p, "privileges", "/usr/bin/id"), "CapPrm=", "CapEff=", "mount=EPERM", "chroot=EPERM",
+		"id "+strconv.Itoa(os.Getuid())+"=ok")
+	shadow := h.probe(t, p, "files", "append", "/etc/passwd", "write", "/etc/new")
+	expect(t, shadow, "append passwd=EACCES", "write new=EACCES")
+}
+
+func TestProgramWithoutWorkspaceWritesNowhere(t *testing.T) {
+	everyHost(t, func(t *testing.T, h host) {
+		out := h.probe(t, Policy{}, "files", "write", "/tmp/new", "write", "/var/tmp/new", "mkdir", "/dev/new")
+		if strings.Contains(out, "=ok") {
+			t.Error(out)
+		}
+	})
+}

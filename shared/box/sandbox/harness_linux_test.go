@@ -1,0 +1,255 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// role makes the test binary a runner, as a user that is not root.
+const role = "SANDBOX_TEST_RUNNER"
+
+func TestMain(m *testing.M) {
+	Enter(os.Args)
+	if job, ok := os.LookupEnv(role); ok {
+		os.Exit(runner(job))
+	}
+	code := m.Run()
+	if err := os.RemoveAll(buildDir()); err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// job is a program to be run in a sandbox.
+type job struct {
+	Policy Policy
+	Env    []string
+	Dir    string
+	Path   string
+	Args   []string
+}
+
+func (j job) start(stdin io.Reader, stdout, stderr io.Writer) (*Sandbox, *exec.Cmd, error) {
+	s, err := New(j.Policy, Probe())
+	if err != nil {
+		return nil, nil, err
+	}
+	cmd := &exec.Cmd{
+		Path: j.Path, Args: append([]string{j.Path}, j.Args...), Env: j.Env, Dir: j.Dir, Stdin: stdin, Stdout: stdout, Stderr: stderr,
+		SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
+	}
+	return s, cmd, s.Start(cmd)
+}
+
+// runner runs a job and exits as it does.
+func runner(text string) int {
+	var j job
+	err := json.Unmarshal([]byte(text), &j)
+	if err == nil {
+		var cmd *exec.Cmd
+		if _, cmd, err = j.start(os.Stdin, os.Stdout, os.Stderr); err == nil {
+			err = cmd.Wait()
+		}
+	}
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit) && !exit.Exited():
+		status, _ := exit.Sys().(syscall.WaitStatus)
+		return 128 + int(status.Signal())
+	case errors.As(err, &exit):
+		return exit.ExitCode()
+	case err != nil:
+		_, _ = fmt.Fprintln(os.Stderr, err)
+		return 125
+	}
+	return 0
+}
+
+// host is who runs programs: root, or somebody else.
+type host struct{ uid int }
+
+const nobody = 65534
+
+// everyHost runs a test as root, if it is root, and as somebody else.
+func everyHost(t *testing.T, test func(t *testing.T, h host)) {
+	t.Helper()
+	if os.Getuid() == 0 {
+		t.Run("root", func(t *testing.T) { test(t, host{uid: 0}) })
+		t.Run("nobody", func(t *testing.T) { test(t, host{uid: nobody}) })
+		return
+	}
+	t.Run("user", func(t *testing.T) { test(t, host{uid: os.Getuid()}) })
+}
+
+// ownUser says whether programs of this host get a user of their own.
+func (h host) ownUser() bool { return h.uid == 0 && Probe().Users > 0 }
+
+// folder makes a folder that belongs to the host and that others can pass through.
+func (h host) folder(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, d := range []string{filepath.Dir(dir), dir} {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if h.uid != os.Getuid() {
+		if err := os.Chown(dir, h.uid, h.uid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// policy gives a workspace and a temporary folder of its own.
+func (h host) policy(t *testing.T) Policy {
+	t.Helper()
+	dir := h.folder(t)
+	return Policy{Workspace: filepath.Join(dir, "workspace"), Temp: filepath.Join(dir, "temp")}
+}
+
+// start starts the job's program. If this is the host's user, the test is the runner
+// itself, else another process is, and the command is that one.
+func (h host) start(t *testing.T, j job, stdin io.Reader, stdout, stderr io.Writer) *exec.Cmd {
+	t.Helper()
+	j.Env = append(j.Env, "TMPDIR="+j.Policy.Temp)
+	if h.uid == os.Getuid() {
+		s, cmd, err := j.start(stdin, stdout, stderr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := s.End(); err != nil {
+				t.Error(err)
+			}
+		})
+		return cmd
+	}
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "/proc/self/exe") // ends when its stdin does
+	cmd.Env = []string{role + "=" + marshal(t, j), "SECRET_OF_THE_RUNNER=1", "GORACE=atexit_sleep_ms=0"}
+	cmd.Dir = "/"
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Credential: &syscall.Credential{Uid: uint32(h.uid), Gid: uint32(h.uid)}, Pdeathsig: syscall.SIGKILL,
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+func marshal(t *testing.T, j job) string {
+	t.Helper()
+	text, err := json.Marshal(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// result is what became of a program.
+type result struct {
+	out  string
+	code int // 128 and the number of the signal that killed it
+}
+
+// run runs a program to its end.
+func (h host) run(t *testing.T, j job) result {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := h.start(t, j, nil, &out, &out)
+	timer := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	defer timer.Stop()
+	err := cmd.Wait()
+	r := result{out: out.String(), code: cmd.ProcessState.ExitCode()}
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		r.code = 128 + int(status.Signal())
+	}
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// probe runs the prober, which must say something and succeed.
+func (h host) probe(t *testing.T, p Policy, args ...string) string {
+	t.Helper()
+	r := h.run(t, job{Policy: p, Path: prober(t), Args: args})
+	if r.code != 0 {
+		t.Fatalf("the prober exited with %d:\n%s", r.code, r.out)
+	}
+	return r.out
+}
+
+// expect compares the lines of an output that are named in want.
+func expect(t *testing.T, out string, want ...string) {
+	t.Helper()
+	lines := strings.Split(out, "\n")
+	has := map[string]bool{}
+	for _, l := range lines {
+		has[l] = true
+	}
+	for _, w := range want {
+		if !has[w] {
+			t.Errorf("no line %q in:\n%s", w, out)
+		}
+	}
+}
+
+func prober(t *testing.T) string {
+	t.Helper()
+	return build(t, "prober", "go", func(to string) []string {
+		return []string{"build", "-o", to, "./testdata/prober"}
+	})
+}
+
+// build makes a program once for all tests, at a place where everybody can execute it.
+func build(t *testing.T, name, tool string, args func(to string) []string) string {
+	t.Helper()
+	dir := buildDir()
+	to := filepath.Join(dir, name)
+	if _, err := os.Stat(to); err == nil {
+		return to
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, tool, args(to)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: install it, or put it into PATH: %v\n%s", tool, err, out)
+	}
+	return to
+}
+
+func buildDir() string {
+	return filepath.Join(os.TempDir(), fmt.Sprintf("sandbox-test-%d", os.Getpid()))
+}
+
+// interpreter finds a program outside of anybody's home.
+func interpreter(t *testing.T, name, from string) string {
+	t.Helper()
+	for _, dir := range append([]string{"/usr/bin", "/usr/local/bin"}, filepath.SplitList(os.Getenv("PATH"))...) {
+		path := filepath.Join(dir, name)
+		if info, err := os.Stat(path); err == nil && info.Mode()&0o001 != 0 && !strings.HasPrefix(path, os.Getenv("HOME")+"/") {
+			return path
+		}
+	}
+	t.Fatalf("%s is not there: install it, %s", name, from)
+	return ""
+}

@@ -1,0 +1,155 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// What files may be used for, in Landlock's terms.
+const (
+	landRead = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
+	// landDevice is for devices that everybody needs.
+	landDevice = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE |
+		unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
+	// landWrite leaves out devices: to make them, and their ioctls.
+	landWrite = landRead | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_REFER |
+		unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE | unix.LANDLOCK_ACCESS_FS_MAKE_DIR |
+		unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SOCK | unix.LANDLOCK_ACCESS_FS_MAKE_FIFO |
+		unix.LANDLOCK_ACCESS_FS_MAKE_SYM
+	landFile = unix.LANDLOCK_ACCESS_FS_EXECUTE | landDevice // of these, what a file can have
+	landAll  = landWrite | landDevice | unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK
+)
+
+// system is what every program may read and execute. Of /proc and /sys that is what
+// the kernel shows to the user; the rest of /proc has a check of its own, which
+// Landlock fails for programs of another sandbox.
+func system() []string {
+	return []string{
+		"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/usr", "/opt", "/etc", "/proc", "/sys",
+		"/nix/store", "/gnu/store", "/run/current-system", "/run/systemd/resolve", "/var/lib/ca-certificates",
+		"/dev/urandom", "/dev/random",
+	}
+}
+
+func devices() []string { return []string{"/dev/null", "/dev/zero", "/dev/full"} }
+
+// ruleset is a Landlock ruleset, which says what may be done where. None is -1.
+type ruleset int
+
+// landlock makes the ruleset of an order while its paths can still be opened.
+func landlock(o order) (ruleset, error) {
+	if o.Support.Landlock == 0 {
+		return -1, nil
+	}
+	handled := handledAccess(o.Support.Landlock)
+	attr := unix.LandlockRulesetAttr{Handled_access_fs: handled}
+	if o.Support.Landlock >= 4 && !o.Policy.Network {
+		attr.Handled_access_net = unix.LANDLOCK_ACCESS_NET_BIND_TCP | unix.LANDLOCK_ACCESS_NET_CONNECT_TCP
+	}
+	if o.Support.Landlock >= 6 {
+		attr.Scoped = unix.LANDLOCK_SCOPE_SIGNAL | unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET
+	}
+	// Kernels take a longer structure than theirs if what they do not know is zero.
+	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
+	if errno != 0 {
+		return -1, fmt.Errorf("create a ruleset: %w", errno)
+	}
+	r := ruleset(fd)
+	for _, rule := range rules(o) {
+		for _, path := range rule.paths {
+			err := r.allow(path, rule.access&handled)
+			missing := errors.Is(err, fs.ErrNotExist)
+			if err != nil && (!missing || !rule.optional) {
+				return -1, err
+			}
+		}
+	}
+	return r, nil
+}
+
+// rule is one kind of access to some paths.
+type rule struct {
+	paths    []string
+	access   uint64
+	optional bool // a path may be missing
+}
+
+func rules(o order) []rule {
+	p := o.Policy
+	own := p.Write
+	for _, dir := range []string{p.Workspace, p.Temp} {
+		if dir != "" {
+			own = append(own, dir)
+		}
+	}
+	// That it is not there, or not to be executed, is for exec to say.
+	program := []string{string(o.Path)}
+	if real, err := filepath.EvalSymlinks(program[0]); err == nil {
+		program = append(program, real)
+	}
+	all := []rule{
+		{system(), landRead, true},
+		{devices(), landDevice, true},
+		{program, landRead, true},
+		{p.Read, landRead, false},
+		{own, landWrite, false},
+	}
+	if o.User != 0 {
+		// Where semaphores are. What is of another user is closed by its mode.
+		all = append(all, rule{[]string{"/dev/shm"}, landWrite, true})
+	}
+	return all
+}
+
+func handledAccess(version int) uint64 {
+	handled := uint64(landAll)
+	if version < 2 {
+		handled &^= unix.LANDLOCK_ACCESS_FS_REFER // is denied without being asked for
+	}
+	if version < 3 {
+		handled &^= unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	}
+	if version < 5 {
+		handled &^= unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
+	}
+	return handled
+}
+
+func (r ruleset) allow(path string, access uint64) error {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer closeAll(f)
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		access &= landFile
+	}
+	beneath := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(fd)}
+	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(r), unix.LANDLOCK_RULE_PATH_BENEATH,
+		uintptr(unsafe.Pointer(&beneath)), 0, 0, 0)
+	if errno != 0 {
+		return fmt.Errorf("allow %s: %w", path, errno)
+	}
+	return nil
+}
+
+func (r ruleset) enforce() error {
+	if r < 0 {
+		return nil
+	}
+	if _, _, errno := unix.RawSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(r), 0, 0); errno != 0 {
+		return fmt.Errorf("restrict: %w", errno)
+	}
+	return nil
+}

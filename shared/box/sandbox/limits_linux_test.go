@@ -1,0 +1,115 @@
+package sandbox
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const mib = 1 << 20
+
+func TestMemoryLimitBites(t *testing.T) {
+	everyHost(t, func(t *testing.T, h host) {
+		p := h.policy(t)
+		expect(t, h.probe(t, p, "memory", "200"), "mib=200")
+		p.Memory = 192 * mib
+		out := h.probe(t, p, "memory", "200")
+		expect(t, out, "next=ENOMEM")
+		var got int
+		if _, err := fmt.Sscanf(out, "mib=%d", &got); err != nil || got < 48 || got > 192 {
+			t.Errorf("%d MiB, %v:\n%s", got, err, out)
+		}
+	})
+}
+
+func TestMemoryLimitLeavesInterpretersTheirAddressSpace(t *testing.T) {
+	const eat = 300 // MiB
+	for _, c := range []struct{ name, hello, hog, from string }{
+		{"node", "console.log('hello')", fmt.Sprintf("const all=[];for(let i=0;i<%d;i++)all.push(Buffer.alloc(1<<20,1));console.log('full')", eat), "from https://nodejs.org"},
+		{"python3", "print('hello')", fmt.Sprintf("all=[bytearray(b'x')*(1<<20) for i in range(%d)]; print('full')", eat), "for instance with apt-get install python3"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := interpreter(t, c.name, c.from)
+			flag := map[string]string{"node": "-e", "python3": "-c"}[c.name]
+			everyHost(t, func(t *testing.T, h host) {
+				p := h.policy(t)
+				p.Memory = 256 * mib
+				expect(t, h.run(t, job{Policy: p, Path: path, Args: []string{flag, c.hello}}).out, "hello")
+				if r := h.run(t, job{Policy: p, Path: path, Args: []string{flag, c.hog}}); r.code == 0 || strings.Contains(r.out, "full") {
+					t.Errorf("it had %d MiB and exited with %d", eat, r.code)
+				}
+				p.Memory = 0
+				expect(t, h.run(t, job{Policy: p, Path: path, Args: []string{flag, c.hog}}).out, "full")
+			})
+		})
+	}
+}
+
+func TestProcessLimitBitesForAUserOfItsOwn(t *testing.T) {
+	everyHost(t, func(t *testing.T, h host) {
+		p := h.policy(t)
+		p.Processes = 40
+		if !h.ownUser() {
+			p.Demand = []Guard{GuardProcesses}
+			r := h.run(t, job{Policy: p, Path: prober(t), Args: []string{"threads", "1"}})
+			if r.code == 0 || !strings.Contains(r.out, "processes") {
+				t.Errorf("exit code %d, %s", r.code, r.out)
+			}
+			return
+		}
+		out := h.probe(t, p, "threads", "100")
+		expect(t, out, "next=EAGAIN")
+		var n int
+		if _, err := fmt.Sscanf(out, "started=%d", &n); err != nil || n < 1 || n > 40 {
+			t.Errorf("%d processes, %v", n, err)
+		}
+	})
+}
+
+func TestOpenFilesLimitBites(t *testing.T) {
+	everyHost(t, func(t *testing.T, h host) {
+		p := h.policy(t)
+		p.OpenFiles = 64
+		expect(t, h.probe(t, p, "descriptors"), "next=EMFILE", "below=true")
+	})
+}
+
+func TestFileSizeLimitBites(t *testing.T) {
+	everyHost(t, func(t *testing.T, h host) {
+		p := h.policy(t)
+		p.FileSize = mib
+		file := filepath.Join(p.Workspace, "big")
+		// Go ignores SIGXFSZ, and so gets the error.
+		expect(t, h.probe(t, p, "grow", file, "1048576"), "write=ok", "truncate=ok")
+		expect(t, h.probe(t, p, "grow", file, "1048577"), "write=EFBIG", "truncate=EFBIG")
+		if h.uid == os.Getuid() {
+			if info, err := os.Stat(file); err != nil || info.Size() != mib {
+				t.Errorf("%d bytes, %v", info.Size(), err)
+			}
+		}
+	})
+}
+
+func TestCPUTimeLimitBites(t *testing.T) {
+	everyHost(t, func(t *testing.T, h host) {
+		p := h.policy(t)
+		p.CPUTime = time.Millisecond // rounded up to a second
+		r := h.run(t, job{Policy: p, Path: prober(t), Args: []string{"spin"}})
+		if r.code != 128+int(unix.SIGKILL) && r.code != 128+int(unix.SIGXCPU) && !strings.Contains(r.out, "SIGXCPU") {
+			t.Errorf("exit code %d: %s", r.code, r.out)
+		}
+	})
+}
+
+func TestCPULimitCannotBeUndone(t *testing.T) {
+	everyHost(t, func(t *testing.T, h host) {
+		p := h.policy(t)
+		p.CPUs = 0.5
+		expect(t, h.probe(t, p, "cpus"), "cpus 1=ok", "more=EPERM")
+	})
+}

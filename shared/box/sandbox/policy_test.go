@@ -1,0 +1,138 @@
+package sandbox
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func guards(lacks []Lack) []Guard {
+	var g []Guard
+	for _, l := range lacks {
+		g = append(g, l.Guard)
+	}
+	return g
+}
+
+func TestMissing(t *testing.T) {
+	everything := Policy{Memory: 1, Processes: 1, CPUs: 1, OpenFiles: 1}
+	open := everything
+	open.Network = true
+	kept := everything
+	kept.KeepUser = true
+	full := Support{Limits: true, Landlock: 7, Seccomp: true, FirstUser: 1000, Users: 1000}
+	without := func(change func(*Support)) Support {
+		s := full
+		change(&s)
+		return s
+	}
+	for _, c := range []struct {
+		name   string
+		system Support
+		policy Policy
+		want   []Guard
+	}{
+		{"everything is there", full, everything, nil},
+		{"nothing is there", Support{}, everything, []Guard{
+			GuardNetwork, GuardFiles, GuardNeighbours, GuardMemory, GuardProcesses, GuardCPUs, GuardLimits,
+		}},
+		{"nothing is there, little is asked for", Support{}, Policy{Network: true}, []Guard{GuardFiles, GuardNeighbours}},
+		{"not root", without(func(s *Support) { s.Users = 0 }), everything, []Guard{GuardProcesses}},
+		{"the user is kept", full, kept, []Guard{GuardProcesses}},
+		{"no landlock", without(func(s *Support) { s.Landlock = 0 }), everything, []Guard{GuardFiles}},
+		{"no landlock, the user is kept", without(func(s *Support) { s.Landlock = 0 }), kept, []Guard{GuardFiles, GuardNeighbours, GuardProcesses}},
+		{"no seccomp", without(func(s *Support) { s.Seccomp = false }), everything, []Guard{GuardNetwork, GuardCPUs}},
+		{"no seccomp, network on", without(func(s *Support) { s.Seccomp = false }), open, []Guard{GuardCPUs}},
+	} {
+		if diff := cmp.Diff(c.want, guards(c.system.Missing(c.policy))); diff != "" {
+			t.Errorf("%s: %s", c.name, diff)
+		}
+	}
+}
+
+func TestPolicyThatDemandsWhatIsMissingIsRefusedByName(t *testing.T) {
+	_, err := New(Policy{Demand: []Guard{GuardNetwork, GuardFiles}}, Support{Landlock: 1})
+	var mine *Error
+	if !errors.Is(err, ErrRefused) || !errors.As(err, &mine) {
+		t.Fatal(err)
+	}
+	if text := err.Error(); !strings.Contains(text, "network") || strings.Contains(text, "files") {
+		t.Error(text)
+	}
+}
+
+func TestPolicyThatDemandsNothingDoesWithoutAndSaysSo(t *testing.T) {
+	s, err := New(Policy{}, Support{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]Guard{GuardNetwork, GuardFiles, GuardNeighbours}, guards(s.Lacks())); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestGuardThatIsNotAskedForIsNotDemanded(t *testing.T) {
+	if _, err := New(Policy{Network: true, Demand: []Guard{GuardNetwork}}, Support{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWrongPolicies(t *testing.T) {
+	for name, p := range map[string]Policy{
+		"relative workspace": {Workspace: "here"},
+		"relative read":      {Read: []string{"here"}},
+		"empty read":         {Read: []string{""}},
+		"way back":           {Write: []string{"/a/../b"}},
+		"root as workspace":  {Workspace: "/"},
+		"memory":             {Memory: -1},
+		"processes":          {Processes: -1},
+		"cpus":               {CPUs: math.NaN()},
+	} {
+		if _, err := New(p, Support{}); err == nil || errors.Is(err, ErrRefused) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestUserFollowsFromTheWorkspace(t *testing.T) {
+	on := Support{FirstUser: 1 << 30, Users: 1 << 30}
+	user := func(p Policy) uint32 {
+		s, err := New(p, on)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u, own := s.User()
+		if !own || u < on.FirstUser || u >= on.FirstUser+on.Users {
+			t.Fatalf("user %d, own %v", u, own)
+		}
+		return u
+	}
+	one := user(Policy{Workspace: "/w/1", Temp: "/t/1"})
+	if one != user(Policy{Workspace: "/w/1", Temp: "/t/2"}) {
+		t.Error("another temporary folder makes another user")
+	}
+	if one == user(Policy{Workspace: "/w/2", Temp: "/t/1"}) {
+		t.Error("two workspaces have one user")
+	}
+}
+
+func TestUserRange(t *testing.T) {
+	for _, c := range []struct {
+		name, file string
+		first, n   uint32
+	}{
+		{"machine", "         0          0 4294967295\n", 1 << 30, 1 << 30},
+		{"container of a user", "0 1000 1\n1 100000 65536\n", 1 + 65536/2, 65536/2 - 1024},
+		{"too few", "0 1000 1000\n", 0, 0},
+		{"one", "0 1000 1\n", 0, 0},
+		{"nothing", "", 0, 0},
+		{"nonsense", "a b c\n0 0 99999999999999999999\n", 0, 0},
+	} {
+		if first, n := userRange(c.file); first != c.first || n != c.n {
+			t.Errorf("%s: %d from %d on, instead of %d from %d on", c.name, n, first, c.n, c.first)
+		}
+	}
+}

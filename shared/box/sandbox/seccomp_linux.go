@@ -1,0 +1,128 @@
+package sandbox
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// auditArch is what the kernel calls the system calls of this architecture, 0 where
+// there is no filter for it.
+func auditArch() uint32 {
+	switch runtime.GOARCH {
+	case "amd64":
+		return unix.AUDIT_ARCH_X86_64
+	case "arm64":
+		return unix.AUDIT_ARCH_AARCH64
+	default:
+		return 0
+	}
+}
+
+// Where the kernel shows a system call to a filter: struct seccomp_data, on a
+// machine that stores the low half of an argument first.
+const (
+	dataNumber = 0
+	dataArch   = 4
+	dataArg0   = 16
+)
+
+// x32 marks the calls of a second interface of amd64, with numbers of its own.
+const x32 = 0x40000000
+
+// newNamespaces are the flags of clone that would give a process rights in a world
+// of its own, from where more of the kernel can be reached.
+const newNamespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC |
+	unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
+
+// denied are calls that no server needs: ways around this filter, ways into other
+// processes of the user, keys that are shared by user, and parts of the kernel
+// that have often been broken.
+func denied(p Policy) []uint32 {
+	calls := []uint32{
+		unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER, // opens sockets too
+		unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD, unix.SYS_KCMP,
+		unix.SYS_UNSHARE, unix.SYS_SETNS,
+		unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY,
+		unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD,
+	}
+	if p.CPUs > 0 {
+		calls = append(calls, unix.SYS_SCHED_SETAFFINITY)
+	}
+	return calls
+}
+
+// filter is the last that happens to the thread before exec: it is made for the
+// program, not for the shim.
+func filter(o order) error {
+	if !o.Support.Seccomp {
+		return nil
+	}
+	code := program(o.Policy, auditArch())
+	prog := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
+	_, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog)))
+	runtime.KeepAlive(code)
+	if errno != 0 {
+		return fmt.Errorf("set the filter: %w", errno)
+	}
+	return nil
+}
+
+// program assembles the filter of a policy: what is not denied is allowed.
+func program(p Policy, arch uint32) []unix.SockFilter {
+	var c code
+	// Another architecture's numbers mean other calls: 32-bit programs end here.
+	c.load(dataArch)
+	c.unless(arch, unix.SECCOMP_RET_KILL_PROCESS)
+	c.load(dataNumber)
+	if arch == unix.AUDIT_ARCH_X86_64 {
+		c.when(^uint32(0), unix.SECCOMP_RET_ALLOW) // -1 is no call: ENOSYS
+		c.fromOn(x32, unix.SECCOMP_RET_KILL_PROCESS)
+	}
+	for _, nr := range denied(p) {
+		c.when(nr, refuse(unix.EPERM))
+	}
+	// Its flags are out of reach for a filter. C libraries take clone then.
+	c.when(unix.SYS_CLONE3, refuse(unix.ENOSYS))
+	c.call(unix.SYS_CLONE, func(c *code) { c.any(newNamespaces, refuse(unix.EPERM)) })
+	if !p.Network {
+		for _, nr := range []uint32{unix.SYS_SOCKET, unix.SYS_SOCKETPAIR} {
+			c.call(nr, func(c *code) { c.unless(unix.AF_UNIX, refuse(unix.EAFNOSUPPORT)) })
+		}
+	}
+	c.ret(unix.SECCOMP_RET_ALLOW)
+	return c
+}
+
+func refuse(e unix.Errno) uint32 { return unix.SECCOMP_RET_ERRNO | uint32(e) }
+
+// code is a filter being written: instructions that look at one loaded value.
+type code []unix.SockFilter
+
+func (c *code) add(op uint16, jt, jf uint8, k uint32) {
+	*c = append(*c, unix.SockFilter{Code: op, Jt: jt, Jf: jf, K: k})
+}
+
+func (c *code) load(offset uint32)      { c.add(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, 0, 0, offset) }
+func (c *code) ret(action uint32)       { c.add(unix.BPF_RET|unix.BPF_K, 0, 0, action) }
+func (c *code) when(v, action uint32)   { c.test(unix.BPF_JEQ, v, 0, 1, action) }
+func (c *code) unless(v, action uint32) { c.test(unix.BPF_JEQ, v, 1, 0, action) }
+func (c *code) fromOn(v, action uint32) { c.test(unix.BPF_JGE, v, 0, 1, action) }
+func (c *code) any(bits, action uint32) { c.test(unix.BPF_JSET, bits, 0, 1, action) }
+
+func (c *code) test(op uint16, v uint32, jt, jf uint8, action uint32) {
+	c.add(unix.BPF_JMP|op|unix.BPF_K, jt, jf, v)
+	c.ret(action)
+}
+
+// call allows one call unless the check of its first argument says otherwise.
+func (c *code) call(nr uint32, check func(*code)) {
+	var body code
+	body.load(dataArg0)
+	check(&body)
+	body.ret(unix.SECCOMP_RET_ALLOW)
+	c.add(unix.BPF_JMP|unix.BPF_JEQ|unix.BPF_K, 0, uint8(len(body)), nr)
+	*c = append(*c, body...)
+}

@@ -1,0 +1,275 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// shimName is what a shim is called, and the only argument it has.
+const shimName = "dormouse-sandbox"
+
+const (
+	orderFD   = 3
+	verdictFD = 4
+)
+
+// Enter returns at once, unless this process is a shim that [Sandbox.Start] has
+// started: then it never does. It must be the first thing in main, with os.Args.
+func Enter(args []string) {
+	if len(args) != 2 || args[0] != shimName || args[1] != shimName {
+		return
+	}
+	// Landlock, seccomp, users and capabilities are those of a thread, and the thread
+	// that calls exec is the one whose stay.
+	runtime.LockOSThread()
+	verdicts := os.NewFile(verdictFD, "verdict")
+	step, err := obey(verdicts)
+	v := verdict{Step: step, Text: err.Error()}
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		v.Errno = int(errno)
+	}
+	if raw, err := json.Marshal(v); err == nil {
+		_, _ = verdicts.Write(raw) // nobody else to tell
+	}
+	syscall.Exit(126)
+}
+
+// obey returns only with an error, and at which step it came.
+func obey(verdicts *os.File) (step string, err error) {
+	var o order
+	orders := os.NewFile(orderFD, "order")
+	if err := json.NewDecoder(orders).Decode(&o); err != nil {
+		return "order", err
+	}
+	// Nothing that was open here is open there.
+	if err := closeOnExec(orderFD); err != nil {
+		return "descriptors", err
+	}
+	if o.End {
+		return "end", endUser(o.User)
+	}
+	files, err := landlock(o)
+	if err != nil {
+		return "landlock", err
+	}
+	for _, s := range []struct {
+		name string
+		do   func() error
+	}{
+		{"limits", func() error { return limit(o) }},
+		{"user", func() error { return become(o.User) }},
+		{"privileges", renounce},
+		{"death signal", func() error { return dieWith(o) }},
+		{"directory", func() error { return enterDirectory(o) }},
+		{"landlock", files.enforce},
+		{"seccomp", func() error { return filter(o) }},
+		{"memory limit", func() error { return setLimit(unix.RLIMIT_DATA, o.Policy.Memory) }},
+	} {
+		if err := s.do(); err != nil {
+			return s.name, err
+		}
+	}
+	if _, err := verdicts.Write([]byte{confined}); err != nil {
+		return "verdict", err
+	}
+	return "", syscall.Exec(string(o.Path), strs(o.Args), strs(o.Env))
+}
+
+// closeOnExec marks all descriptors from the first one.
+func closeOnExec(first int) error {
+	err := unix.CloseRange(uint(first), math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
+	if err == nil {
+		return nil
+	}
+	// Before linux 5.11, and under filters that do not know the call.
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd >= first {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return nil
+}
+
+// limit sets what is inherited. Memory comes later: the shim needs some itself.
+func limit(o order) error {
+	p := o.Policy
+	unix.Umask(0o077)
+	// Of all that could be killed for want of memory the runner comes last. The
+	// kernel may be without.
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("500"), 0)
+	cpu := int64((p.CPUTime + time.Second - 1) / time.Second)
+	limits := map[int]int64{unix.RLIMIT_NOFILE: int64(p.OpenFiles), unix.RLIMIT_FSIZE: p.FileSize, unix.RLIMIT_CPU: cpu}
+	if o.User != 0 {
+		limits[unix.RLIMIT_NPROC] = int64(p.Processes)
+	}
+	for resource, n := range limits {
+		if err := setLimit(resource, n); err != nil {
+			return err
+		}
+	}
+	if err := syscall.Setrlimit(unix.RLIMIT_CORE, &syscall.Rlimit{}); err != nil {
+		return err
+	}
+	return pin(p.CPUs)
+}
+
+// setLimit sets a limit that is no higher than it was. Zero leaves it.
+func setLimit(resource int, n int64) error {
+	if n == 0 {
+		return nil
+	}
+	// Of package syscall, which else would put the number of files back at exec.
+	var was syscall.Rlimit
+	if err := syscall.Getrlimit(resource, &was); err != nil {
+		return err
+	}
+	hard := min(uint64(n), was.Max)
+	soft := hard
+	if resource == unix.RLIMIT_CPU {
+		hard = min(hard+1, was.Max) // time to say something after the SIGXCPU
+	}
+	if err := syscall.Setrlimit(resource, &syscall.Rlimit{Cur: soft, Max: hard}); err != nil {
+		return fmt.Errorf("limit %d to %d: %w", resource, n, err)
+	}
+	return nil
+}
+
+// pin leaves the thread, and so the program, so many of its CPUs.
+func pin(cpus float64) error {
+	n := int(math.Ceil(cpus))
+	var may unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &may); err != nil {
+		return err
+	}
+	count := may.Count()
+	if n == 0 || n >= count {
+		return nil
+	}
+	// Not the first ones for everybody.
+	skip := os.Getpid() % count
+	var mine unix.CPUSet
+	for i := 0; mine.Count() < n; i = (i + 1) % (len(may) * bitsPerWord) {
+		switch {
+		case !may.IsSet(i):
+		case skip > 0:
+			skip--
+		default:
+			mine.Set(i)
+		}
+	}
+	return unix.SchedSetaffinity(0, &mine)
+}
+
+const bitsPerWord = strconv.IntSize
+
+// become changes the user of this thread, for ever. The calls are raw ones: those of
+// package syscall change all threads, which takes longer and is for nothing.
+func become(user uint32) error {
+	if user == 0 {
+		return nil
+	}
+	if err := dropBounding(); err != nil {
+		return err
+	}
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); errno != 0 {
+		return fmt.Errorf("setgroups: %w", errno)
+	}
+	id := uintptr(user)
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESGID, id, id, id); errno != 0 {
+		return fmt.Errorf("setresgid %d: %w", user, errno)
+	}
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, id, id, id); errno != 0 {
+		return fmt.Errorf("setresuid %d: %w", user, errno)
+	}
+	return nil
+}
+
+// dropBounding takes every capability out of what exec could ever give.
+func dropBounding() error {
+	for c := uintptr(0); ; c++ {
+		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
+		switch {
+		case errors.Is(err, unix.EINVAL): // one more than there are
+			return nil
+		case err != nil:
+			return fmt.Errorf("drop capability %d: %w", c, err)
+		}
+	}
+}
+
+// renounce gives up what capabilities there are, and that exec of anything, such as
+// a setuid program, could give new ones.
+func renounce() error {
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("no_new_privs: %w", err)
+	}
+	// Kernels before 4.3 have no ambient set.
+	_ = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+	var none [2]unix.CapUserData
+	if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]); err != nil {
+		return fmt.Errorf("capset: %w", err)
+	}
+	return nil
+}
+
+// dieWith asks for the signal again: it was asked for by a thread that is not the one
+// which calls exec, and is forgotten when the user changes.
+func dieWith(o order) error {
+	if o.Death == 0 {
+		return nil
+	}
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(o.Death), 0, 0, 0); err != nil {
+		return err
+	}
+	if os.Getppid() != o.Runner {
+		return errors.New("the runner is gone")
+	}
+	return nil
+}
+
+func enterDirectory(o order) error {
+	err := os.Chdir(string(o.Dir))
+	if errors.Is(err, os.ErrPermission) && o.User != 0 {
+		return fmt.Errorf("user %d may not enter it, are all folders above open to others (chmod o+x)? %w", o.User, err)
+	}
+	return err
+}
+
+// endUser kills all that the user runs. The shim itself is spared, as by any
+// kill(-1), and exits.
+func endUser(user uint32) error {
+	if err := become(user); err != nil {
+		return err
+	}
+	if user == 0 {
+		return errors.New("no user")
+	}
+	if _, _, errno := unix.RawSyscall(unix.SYS_KILL, ^uintptr(0), uintptr(unix.SIGKILL), 0); errno != 0 && errno != unix.ESRCH {
+		return fmt.Errorf("kill: %w", errno)
+	}
+	_, _ = os.NewFile(verdictFD, "verdict").Write([]byte{confined}) // the exit says so too
+	syscall.Exit(0)
+	return nil
+}
+
+func strs(from [][]byte) []string {
+	to := make([]string, 0, len(from))
+	for _, b := range from {
+		to = append(to, string(b))
+	}
+	return to
+}

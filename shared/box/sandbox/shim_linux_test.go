@@ -1,0 +1,279 @@
+package sandbox
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// probeIn runs the prober in a sandbox of this process.
+func probeIn(t *testing.T, s *Sandbox, p Policy, args ...string) string {
+	t.Helper()
+	var out strings.Builder
+	cmd := &exec.Cmd{Path: prober(t), Args: append([]string{"prober"}, args...), Env: []string{"TMPDIR=" + p.Temp}, Stdout: &out}
+	if err := s.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	return out.String()
+}
+
+func TestProgramInheritsNothingOfTheRunner(t *testing.T) {
+	t.Setenv("SECRET_OF_THE_RUNNER", "1")
+	// A descriptor that somebody forgot to mark.
+	leak, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(leak)
+	leaked, err := unix.Dup(int(leak.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(os.NewFile(uintptr(leaked), "leak"))
+	everyHost(t, func(t *testing.T, h host) {
+		p := h.policy(t)
+		r := h.run(t, job{Policy: p, Path: prober(t), Args: []string{"inherited"}, Env: []string{"ONE=1"}})
+		var env, fds []string
+		for line := range strings.Lines(r.out) {
+			if v, ok := strings.CutPrefix(strings.TrimSpace(line), "env "); ok {
+				env = append(env, v)
+			}
+			if v, ok := strings.CutPrefix(strings.TrimSpace(line), "fd "); ok {
+				fds = append(fds, v)
+			}
+		}
+		slices.Sort(env)
+		if want := []string{"ONE=1", "TMPDIR=" + p.Temp}; !slices.Equal(env, want) {
+			t.Errorf("environment %q", env)
+		}
+		if want := []string{"0", "1", "2"}; !slices.Equal(fds, want) {
+			t.Errorf("descriptors %q", fds)
+		}
+		uid := h.uid
+		if h.ownUser() {
+			s, err := New(p, Probe())
+			if err != nil {
+				t.Fatal(err)
+			}
+			user, _ := s.User()
+			uid = int(user)
+		}
+		expect(t, r.out, "wd "+p.Workspace+"=ok", "umask 77 leads true uid "+strconv.Itoa(uid)+"=ok")
+		if h.ownUser() {
+			expect(t, r.out, "groups []=ok")
+		}
+	})
+}
+
+func TestProgramThatCannotBeExecutedIsNoErrorOfTheSandbox(t *testing.T) {
+	h := host{uid: os.Getuid()}
+	s, err := New(h.policy(t), Probe())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]error{"/nowhere/program": fs.ErrNotExist, "/etc/passwd": fs.ErrPermission} {
+		err := s.Start(&exec.Cmd{Path: path, Args: []string{path}})
+		var mine *Error
+		if !errors.Is(err, want) || errors.As(err, &mine) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+func TestStepThatFailsIsNamed(t *testing.T) {
+	h := host{uid: os.Getuid()}
+	for _, c := range []struct {
+		name   string
+		change func(*Policy, *exec.Cmd)
+		step   string
+	}{
+		{"folder to read is missing", func(p *Policy, _ *exec.Cmd) { p.Read = []string{"/nowhere"} }, "landlock"},
+		{"parent of the workspace is missing", func(p *Policy, _ *exec.Cmd) { p.Workspace = "/nowhere/at/all" }, "folders"},
+		{"workspace is a file", func(p *Policy, _ *exec.Cmd) { p.Workspace = "/etc/hostname" }, "folders"},
+		{"directory is missing", func(_ *Policy, c *exec.Cmd) { c.Dir = "/nowhere" }, "directory"},
+		{"path is relative", func(_ *Policy, c *exec.Cmd) { c.Path = "true" }, "command"},
+		{"extra files", func(_ *Policy, c *exec.Cmd) { c.ExtraFiles = []*os.File{os.Stdin} }, "command"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, cmd := h.policy(t), &exec.Cmd{Path: prober(t), Args: []string{"prober", "cpus"}}
+			c.change(&p, cmd)
+			s, err := New(p, Probe())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var mine *Error
+			if err := s.Start(cmd); !errors.As(err, &mine) || mine.Step != c.step {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+func TestFolderThatTheUserCannotReachIsExplained(t *testing.T) {
+	h := host{uid: os.Getuid()}
+	if !h.ownUser() {
+		t.Log("not root: the user does not change")
+		return
+	}
+	closed := filepath.Join(h.folder(t), "closed")
+	if err := os.Mkdir(closed, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(Policy{Workspace: filepath.Join(closed, "workspace")}, Probe())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = s.Start(&exec.Cmd{Path: prober(t), Args: []string{"prober", "cpus"}})
+	if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "chmod o+x") {
+		t.Error(err)
+	}
+}
+
+func TestProgramDiesWithItsRunner(t *testing.T) {
+	h := host{uid: os.Getuid()}
+	p := h.policy(t)
+	// The runner is another process, of the same user.
+	stdout, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(stdout)
+	other := exec.CommandContext(t.Context(), "/proc/self/exe")
+	other.Env = []string{role + "=" + marshal(t, job{Policy: p, Path: prober(t), Args: []string{"hold", "x"}})}
+	in, err := other.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = in.Close() }()
+	other.Stdout = out
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	closeAll(out)
+	first := make([]byte, 64)
+	n, err := stdout.Read(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = other.Wait() // it was killed
+	// The program has the other end of the pipe, until it is gone.
+	if err := stdout.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if rest, err := io.ReadAll(stdout); err != nil {
+		t.Errorf("process %q lives on: %q, %v", first[:n], rest, err)
+	}
+}
+
+func TestEndReachesWhatLeftTheGroup(t *testing.T) {
+	h := host{uid: os.Getuid()}
+	if !h.ownUser() {
+		t.Log("not root: there is no user to know them by")
+		return
+	}
+	p := h.policy(t)
+	s, err := New(p, Probe())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(probeIn(t, s, p, "escape")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(pid, 0); err != nil {
+		t.Fatalf("the process is not there: %v", err)
+	}
+	if err := s.End(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return gone(pid) })
+}
+
+// gone says whether a process has ended; a zombie has.
+func gone(pid int) bool {
+	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return true
+	}
+	_, after, _ := strings.Cut(string(raw), ") ")
+	return strings.HasPrefix(after, "Z")
+}
+
+func eventually(t *testing.T, is func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(10 * time.Second); !is(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatal("it does not come to pass")
+		}
+	}
+}
+
+func TestSignalsReachTheWholeGroup(t *testing.T) {
+	h := host{uid: os.Getuid()}
+	s, err := New(h.policy(t), Probe())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := &exec.Cmd{Path: prober(t), Args: []string{"prober", "sleep"}, SysProcAttr: &syscall.SysProcAttr{Setpgid: true}}
+	if err := s.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(-cmd.Process.Pid, unix.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	_ = cmd.Wait()
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != unix.SIGKILL {
+		t.Errorf("%v", cmd.ProcessState)
+	}
+}
+
+func BenchmarkStart(b *testing.B) {
+	dir := b.TempDir()
+	for _, d := range []string{filepath.Dir(dir), dir} {
+		if err := os.Chmod(d, 0o755); err != nil {
+			b.Fatal(err)
+		}
+	}
+	p := Policy{Workspace: filepath.Join(dir, "workspace"), Temp: filepath.Join(dir, "temp"), Memory: 512 * mib, Processes: 64}
+	b.Run("plain", func(b *testing.B) {
+		for b.Loop() {
+			if err := (&exec.Cmd{Path: "/bin/true", Args: []string{"true"}}).Run(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("sandbox", func(b *testing.B) {
+		for b.Loop() {
+			s, err := New(p, Probe())
+			if err != nil {
+				b.Fatal(err)
+			}
+			cmd := &exec.Cmd{Path: "/bin/true", Args: []string{"true"}}
+			if err := s.Start(cmd); err != nil {
+				b.Fatal(err)
+			}
+			if err := cmd.Wait(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,233 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// shimTime is how long a shim may take, which needs milliseconds.
+const shimTime = 30 * time.Second
+
+// order is what a shim is told to do. Bytes instead of text where anything but
+// NUL may be in it.
+type order struct {
+	Path  []byte
+	Args  [][]byte
+	Env   [][]byte
+	Dir   []byte
+	Death int // the signal that comes with the death of the runner, 0 for none
+
+	Runner  int // its pid
+	User    uint32
+	Policy  Policy
+	Support Support
+	End     bool // run nothing, end what the user runs
+}
+
+// verdict is what a shim says before it becomes the program, if it cannot.
+type verdict struct {
+	Step  string // "" for the exec itself
+	Text  string
+	Errno int // 0 if it was none
+}
+
+// confined is what a shim writes right before it becomes the program.
+const confined = '.'
+
+// Start starts a program in the sandbox, as cmd.Start would outside of it, and
+// returns when it is being executed. The program has its standard descriptors and
+// cmd.Env only, and none if that is nil; it leads a session, and so a process group,
+// of its own. Its directory is cmd.Dir, or the workspace. cmd.Path must be absolute,
+// cmd.ExtraFiles empty; of cmd.SysProcAttr what concerns users and groups is ours.
+//
+// The error is an [*Error] when it was the sandbox that failed. Then, and when the
+// program cannot be executed, there is no process and cmd is used up.
+func (s *Sandbox) Start(cmd *exec.Cmd) error {
+	if cmd.Err != nil {
+		return cmd.Err
+	}
+	if !filepath.IsAbs(cmd.Path) || len(cmd.ExtraFiles) > 0 {
+		return &Error{Step: "command", Err: fmt.Errorf("%s must be an absolute path, without extra files", cmd.Path)}
+	}
+	for _, dir := range []string{s.policy.Workspace, s.policy.Temp} {
+		if dir != "" {
+			if err := own(dir, s.user); err != nil {
+				return &Error{Step: "folders", Err: err}
+			}
+		}
+	}
+	path := cmd.Path
+	o := s.order()
+	o.Path, o.Args, o.Env = []byte(path), texts(cmd.Args), texts(cmd.Env)
+	o.Dir = []byte(firstOf(cmd.Dir, s.policy.Workspace, s.policy.Temp, "/"))
+	if cmd.SysProcAttr != nil {
+		o.Death = int(cmd.SysProcAttr.Pdeathsig)
+	}
+	v, err := shim(cmd, o)
+	switch {
+	case err != nil:
+		return &Error{Step: "shim", Err: err}
+	case v == nil:
+		return nil
+	case v.Step == "":
+		return &fs.PathError{Op: "exec", Path: path, Err: v.cause()}
+	default:
+		return &Error{Step: v.Step, Err: v.cause()}
+	}
+}
+
+// End ends every process of the sandbox's own user, also those that have left the
+// process group of the program. It does nothing where there is no such user. It is
+// for when the program is gone, or is to go.
+func (s *Sandbox) End() error {
+	if s.user == 0 {
+		return nil
+	}
+	o := s.order()
+	o.End = true
+	cmd := &exec.Cmd{}
+	v, err := shim(cmd, o)
+	if v != nil {
+		err = v.cause()
+	}
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		return &Error{Step: "end", Err: err}
+	}
+	return nil
+}
+
+func (s *Sandbox) order() order {
+	return order{Runner: os.Getpid(), User: s.user, Policy: s.policy, Support: s.support}
+}
+
+// shim makes the command the shim with that order, starts it, and waits until it has
+// done what it can fail at. The command is over unless both results are nil.
+func shim(cmd *exec.Cmd, o order) (*verdict, error) {
+	in, err := orderFile(o)
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll(in)
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll(r, w)
+	attr := syscall.SysProcAttr{Pdeathsig: syscall.Signal(o.Death)}
+	if cmd.SysProcAttr != nil {
+		attr = *cmd.SysProcAttr
+	}
+	// The leader of a session leads a group too, and has no terminal to inject into.
+	attr.Setsid, attr.Setpgid, attr.Pgid, attr.Credential = true, false, 0, nil
+	cmd.SysProcAttr = &attr
+	cmd.Path, cmd.Args, cmd.Dir, cmd.ExtraFiles = "/proc/self/exe", []string{shimName, shimName}, "/", []*os.File{in, w}
+	// It lives for a moment: nothing to collect, nothing to do in parallel.
+	cmd.Env = []string{"GOGC=off", "GOMAXPROCS=1"}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	closeAll(w)
+	v, err := readVerdict(r)
+	if v != nil || err != nil {
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()         // says how, which is known
+	}
+	return v, err
+}
+
+// readVerdict reads what a shim says. Nil for both means that it has succeeded.
+func readVerdict(r *os.File) (*verdict, error) {
+	if err := r.SetReadDeadline(time.Now().Add(shimTime)); err != nil {
+		return nil, err
+	}
+	said, err := io.ReadAll(io.LimitReader(r, 64<<10))
+	if err != nil {
+		return nil, fmt.Errorf("wait for the shim: %w", err)
+	}
+	if len(said) > 0 && said[0] == confined {
+		said = said[1:]
+		if len(said) == 0 {
+			return nil, nil
+		}
+	}
+	v := &verdict{}
+	if err := json.Unmarshal(said, v); err != nil {
+		return nil, errors.New("it ended without a word: call sandbox.Enter first in main")
+	}
+	return v, nil
+}
+
+func (v *verdict) cause() error {
+	if v.Errno == 0 {
+		return errors.New(v.Text)
+	}
+	prefix := strings.TrimSuffix(v.Text, syscall.Errno(v.Errno).Error())
+	return fmt.Errorf("%s%w", prefix, syscall.Errno(v.Errno))
+}
+
+// orderFile gives the order in a file without a name, ready to be read.
+func orderFile(o order) (*os.File, error) {
+	raw, err := json.Marshal(o)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.MemfdCreate("order", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("memfd_create: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "order")
+	if _, err = f.Write(raw); err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		closeAll(f)
+		return nil, err
+	}
+	return f, nil
+}
+
+// closeAll closes files, of which some may be closed already.
+func closeAll(files ...*os.File) {
+	for _, f := range files {
+		_ = f.Close()
+	}
+}
+
+func texts(from []string) [][]byte {
+	to := make([][]byte, 0, len(from))
+	for _, s := range from {
+		to = append(to, []byte(s))
+	}
+	return to
+}
+
+func firstOf(from ...string) string {
+	for _, s := range from {
+		if s != "" {
+			return s
+		}
+	}
+	return ""
+}
+
+func owned(info fs.FileInfo) (user uint32, names uint64) {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, 1
+	}
+	return st.Uid, uint64(st.Nlink)
+}

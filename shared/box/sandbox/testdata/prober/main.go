@@ -1,0 +1,330 @@
+// Command prober tries what a sandbox should not let it, one action a run, and
+// prints what came of it: lines of name=ok or name=ERROR.
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func main() {
+	action, args := os.Args[1], os.Args[2:]
+	switch action {
+	case "sockets":
+		sockets(args[0], args[1])
+	case "files":
+		files(args)
+	case "hold":
+		hold(args)
+	case "peer":
+		peer(args)
+	case "inherited":
+		inherited()
+	case "threads":
+		threads(number(args[0]))
+	case "memory":
+		memory(number(args[0]))
+	case "descriptors":
+		descriptors()
+	case "grow":
+		grow(args[0], number(args[1]))
+	case "spin":
+		for {
+		}
+	case "cpus":
+		cpus()
+	case "privileges":
+		privileges(args)
+	case "escape":
+		escape()
+	case "sleep":
+		time.Sleep(time.Hour)
+	}
+}
+
+func say(name string, err error) {
+	result := "ok"
+	var errno syscall.Errno
+	switch {
+	case errors.As(err, &errno):
+		result = unix.ErrnoName(errno)
+	case err != nil:
+		result = err.Error()
+	}
+	_, _ = fmt.Fprintf(os.Stdout, "%s=%s\n", name, result)
+}
+
+func number(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+// sockets opens one of each family, and connects to an address.
+func sockets(address, abstract string) {
+	for _, s := range []struct {
+		name                   string
+		domain, kind, protocol int
+	}{
+		{"tcp", unix.AF_INET, unix.SOCK_STREAM, 0},
+		{"udp", unix.AF_INET, unix.SOCK_DGRAM, 0},
+		{"raw", unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP},
+		{"tcp6", unix.AF_INET6, unix.SOCK_STREAM, 0},
+		{"packet", unix.AF_PACKET, unix.SOCK_RAW, 0},
+		{"netlink", unix.AF_NETLINK, unix.SOCK_RAW, 0},
+		{"unix", unix.AF_UNIX, unix.SOCK_STREAM, 0},
+	} {
+		fd, err := unix.Socket(s.domain, s.kind, s.protocol)
+		if err == nil {
+			_ = unix.Close(fd)
+		}
+		say(s.name, err)
+	}
+	say("connect", dial("tcp", address))
+	l, err := net.Listen("unix", filepath.Join(os.Getenv("TMPDIR"), "socket"))
+	say("unix listen", err)
+	if err == nil {
+		say("unix connect", dial("unix", l.Addr().String()))
+	}
+	if abstract != "" {
+		say("abstract", dial("unix", "@"+abstract))
+	}
+	_, _, errno := unix.Syscall(unix.SYS_IO_URING_SETUP, 1, 0, 0)
+	say("io_uring", errno)
+}
+
+func dial(network, address string) error {
+	c, err := net.Dial(network, address)
+	if err == nil {
+		_ = c.Close()
+	}
+	return err
+}
+
+// files takes pairs of what to do and where.
+func files(args []string) {
+	for i := 0; i+1 < len(args); i += 2 {
+		what, path := args[i], args[i+1]
+		var err error
+		switch what {
+		case "read":
+			_, err = os.ReadFile(path)
+		case "list":
+			_, err = os.ReadDir(path)
+		case "write":
+			err = os.WriteFile(path, []byte("written"), 0o666)
+		case "append":
+			var f *os.File
+			if f, err = os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0); err == nil {
+				_ = f.Close()
+			}
+		case "truncate":
+			err = os.Truncate(path, 0)
+		case "mkdir":
+			err = os.Mkdir(path, 0o777)
+		case "remove":
+			err = os.Remove(path)
+		case "link":
+			err = os.Link(path, filepath.Join(os.Getenv("TMPDIR"), "link"))
+		case "through":
+			link := filepath.Join(os.Getenv("TMPDIR"), "through")
+			if err = os.Symlink(path, link); err == nil {
+				_, err = os.ReadFile(link)
+			}
+		case "rename":
+			err = os.Rename(path, filepath.Join(os.Getenv("TMPDIR"), "renamed"))
+		case "exec":
+			err = exec.Command(path).Run()
+		}
+		say(what+" "+filepath.Base(path), err)
+	}
+}
+
+// hold has a secret in its memory, its environment, its workspace and its stderr.
+func hold(args []string) {
+	secret := []byte(args[0] + "-memory")
+	_ = os.WriteFile("secret", []byte(args[0]), 0o666)
+	_, _ = fmt.Fprintf(os.Stdout, "%d %p\n", os.Getpid(), &secret[0])
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	_, _ = fmt.Fprintln(os.Stdout, string(secret))
+}
+
+// peer tries to get at another process.
+func peer(args []string) {
+	pid, workspace := number(args[0]), args[1]
+	at, err := strconv.ParseUint(args[2], 0, 64)
+	if err != nil {
+		panic(err)
+	}
+	proc := "/proc/" + args[0]
+	for _, name := range []string{"environ", "maps", "mem", "fd/2", "cwd/secret", "root/etc/hostname", "auxv", "stack", "syscall", "io"} {
+		f, err := os.OpenFile(filepath.Join(proc, name), os.O_RDONLY|unix.O_NONBLOCK, 0)
+		if err == nil {
+			if name == "mem" {
+				_, err = f.ReadAt(make([]byte, 8), int64(at))
+			} else if name != "fd/2" {
+				_, err = io.ReadAll(f)
+			}
+			_ = f.Close()
+		}
+		say(name, err)
+	}
+	// Which numbers are open can be listed, what they are cannot be seen.
+	_, err = os.Readlink(filepath.Join(proc, "fd", "2"))
+	say("fds", err)
+	_, err = os.ReadFile(filepath.Join(workspace, "secret"))
+	say("workspace", err)
+	_, err = os.ReadDir(workspace)
+	say("listing", err)
+	say("ptrace", unix.PtraceAttach(pid))
+	buf := make([]byte, 8)
+	local := []unix.Iovec{{Base: &buf[0], Len: 8}}
+	_, err = unix.ProcessVMReadv(pid, local, []unix.RemoteIovec{{Base: uintptr(at), Len: 8}}, 0)
+	say("process_vm_readv", err)
+	say("signal", unix.Kill(pid, unix.SIGTERM))
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err == nil {
+		_, err = unix.PidfdGetfd(fd, 2, 0)
+	}
+	say("pidfd", err)
+}
+
+// inherited says what the process came with.
+func inherited() {
+	for _, pair := range os.Environ() {
+		_, _ = fmt.Fprintln(os.Stdout, "env", pair)
+	}
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		say("fds", err)
+	}
+	for _, e := range entries {
+		target, err := os.Readlink("/proc/self/fd/" + e.Name())
+		if err == nil && !own(target) {
+			_, _ = fmt.Fprintln(os.Stdout, "fd", e.Name())
+		}
+	}
+	wd, err := os.Getwd()
+	say("wd "+wd, err)
+	umask := unix.Umask(0)
+	sid, err := unix.Getsid(0)
+	say(fmt.Sprintf("umask %o leads %v uid %d", umask, sid == os.Getpid() && unix.Getpgrp() == os.Getpid(), os.Getuid()), err)
+	groups, err := os.Getgroups()
+	say(fmt.Sprintf("groups %v", groups), err)
+}
+
+// threads starts processes that stay, until it cannot.
+func threads(n int) {
+	for i := range n {
+		cmd := exec.Command("/proc/self/exe", "sleep")
+		if err := cmd.Start(); err != nil {
+			_, _ = fmt.Fprintf(os.Stdout, "started=%d\n", i)
+			say("next", err)
+			return
+		}
+	}
+	_, _ = fmt.Fprintf(os.Stdout, "started=%d\n", n)
+}
+
+// memory maps and touches so many MiB, one by one.
+func memory(n int) {
+	for i := range n {
+		m, err := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+		if err != nil {
+			_, _ = fmt.Fprintf(os.Stdout, "mib=%d\n", i)
+			say("next", err)
+			return
+		}
+		for at := 0; at < len(m); at += 4096 {
+			m[at] = 1
+		}
+	}
+	_, _ = fmt.Fprintf(os.Stdout, "mib=%d\n", n)
+}
+
+func descriptors() {
+	for n := 0; ; n++ {
+		if _, err := unix.Open("/dev/null", unix.O_RDONLY, 0); err != nil {
+			say("next", err)
+			_, _ = fmt.Fprintf(os.Stdout, "below=%v\n", n < 64)
+			return
+		}
+	}
+}
+
+func grow(path string, size int) {
+	f, err := os.Create(path)
+	if err == nil {
+		_, err = f.Write(make([]byte, size))
+	}
+	say("write", err)
+	say("truncate", os.Truncate(path, int64(size)))
+}
+
+func cpus() {
+	var set unix.CPUSet
+	err := unix.SchedGetaffinity(0, &set)
+	say(fmt.Sprintf("cpus %d", set.Count()), err)
+	for i := range 1024 {
+		set.Set(i)
+	}
+	say("more", unix.SchedSetaffinity(0, &set))
+}
+
+// privileges says what it has, and runs programs that should give more.
+func privileges(setuid []string) {
+	f, err := os.Open("/proc/self/status")
+	if err != nil {
+		panic(err)
+	}
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		name, value, _ := strings.Cut(lines.Text(), ":")
+		switch name {
+		case "CapInh", "CapPrm", "CapEff", "CapAmb", "NoNewPrivs", "Seccomp":
+			_, _ = fmt.Fprintf(os.Stdout, "%s=%s\n", name, strings.TrimLeft(strings.TrimSpace(value), "0"))
+		}
+	}
+	for _, path := range setuid {
+		out, err := exec.Command(path, "-u").Output()
+		say(filepath.Base(path)+" "+strings.TrimSpace(string(out)), err)
+	}
+	say("setuid", unix.Setresuid(0, 0, 0))
+	say("userns", unix.Unshare(unix.CLONE_NEWUSER))
+	cmd := exec.Command("/proc/self/exe", "cpus")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER}
+	say("clone userns", cmd.Run())
+	say("mount", unix.Mount("none", "/mnt", "tmpfs", 0, ""))
+	say("chroot", unix.Chroot("."))
+	_, err = unix.KeyctlGetKeyringID(unix.KEY_SPEC_SESSION_KEYRING, false)
+	say("keys", err)
+}
+
+// escape leaves a process behind in a session of its own.
+func escape() {
+	cmd := exec.Command("/proc/self/exe", "sleep")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		panic(err)
+	}
+	_, _ = fmt.Fprintln(os.Stdout, cmd.Process.Pid)
+}
+
+// own says whether a descriptor is one that Go's runtime, or the listing, has opened.
+func own(target string) bool {
+	return strings.HasPrefix(target, "/proc/") || strings.HasPrefix(target, "/sys/fs/cgroup/") || strings.HasPrefix(target, "anon_inode:")
+}

@@ -1,0 +1,110 @@
+package sandbox
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+)
+
+// minUsers is the smallest range that users are taken from: two programs get the
+// same with one chance in that many, and then only Landlock is between them.
+const minUsers = 1 << 14
+
+// userOf gives the user of a policy's programs. It follows from the folder, so that
+// what is in it need not change hands with every start, and no two runners have to
+// agree on who uses which.
+func (s Support) userOf(p Policy) uint32 {
+	sum := sha256.Sum256([]byte(p.Workspace + "\x00" + p.Temp))
+	if p.Workspace != "" {
+		sum = sha256.Sum256([]byte(p.Workspace))
+	}
+	return s.FirstUser + uint32(binary.BigEndian.Uint64(sum[:])%uint64(s.Users))
+}
+
+// userRange gives the ids that programs may have, from the contents of
+// /proc/self/uid_map: lines of first id here, first id outside, how many. The range
+// is far from ids that somebody was given; none if there are too few.
+func userRange(idMap string) (first, n uint32) {
+	const far, end = 1 << 30, 1 << 31
+	for line := range strings.Lines(idMap) {
+		from, count := uint64(0), uint64(0)
+		if fields := strings.Fields(line); len(fields) == 3 {
+			from, count = number(fields[0]), number(fields[2])
+		}
+		if from <= far && from+count >= end {
+			return far, end - far
+		}
+		// The last ones may be nobody and its like.
+		const last = 1 << 10
+		if usable := count / 2; usable >= minUsers+last && uint32(usable-last) > n {
+			first, n = uint32(from+count-usable), uint32(usable-last)
+		}
+	}
+	return first, n
+}
+
+func number(s string) uint64 {
+	n := uint64(0)
+	for _, c := range []byte(s) {
+		if c < '0' || c > '9' || n > 1<<32 {
+			return 0
+		}
+		n = n*10 + uint64(c-'0')
+	}
+	return n
+}
+
+// own makes a folder that belongs to the user alone, with all that is in it. Files
+// with several names keep their owner: another name may be in a cache that others
+// use, and would be theirs to change.
+func own(dir string, user uint32) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return &fs.PathError{Op: "own", Path: dir, Err: errors.New("it is no folder")}
+	}
+	if user == 0 {
+		return nil
+	}
+	if owner, _ := owned(info); owner != user {
+		if err := ownTree(dir, int(user)); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(dir, 0o700)
+}
+
+// ownTree cannot be led out of the folder by links in it. The folder itself comes
+// last: as long as it is somebody else's the work is not done.
+func ownTree(dir string, user int) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }() // nothing was written through it
+	err = fs.WalkDir(root.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || path == "." {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		if _, names := owned(info); names > 1 && !info.IsDir() {
+			return nil
+		}
+		return root.Lchown(path, user, user)
+	})
+	if err != nil {
+		return err
+	}
+	return os.Lchown(dir, user, user)
+}

@@ -1,0 +1,155 @@
+package stage
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// stageOnce is what the test binary does as another program.
+func stageOnce(root string) int {
+	s := Server{Command: "python", HostPath: filepath.Join(root, "host")}
+	if _, err := New(config(root), s).Stage(context.Background(), strconv.Itoa(os.Getpid()), nil); err != nil {
+		_, _ = os.Stderr.WriteString(err.Error() + "\n")
+		return 1
+	}
+	return 0
+}
+
+// other starts another program that stages in the folders of the rig.
+func (r *rig) other() *exec.Cmd {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
+	r.t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Env = append(os.Environ(), runnerRole+"="+r.root)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+// B7: the lock survives a holder that was killed in the middle of an install, and
+// what it left is no install.
+func TestKilledHolderOfTheLockIsSucceeded(t *testing.T) {
+	r := newRig(t)
+	s := r.python(map[string]string{"host/requirements.txt": "a"})
+	r.write(map[string]string{"pip": "echo $$ >\"$PIP_LOG_OF_TEST.pid\"; exec sleep 600\n"})
+	holder := r.other()
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := 0
+	eventually(t, "the install runs", func() bool {
+		data, err := os.ReadFile(filepath.Join(r.root, "log.pid"))
+		if err == nil {
+			pid, _ = strconv.Atoi(strings.TrimSpace(string(data)))
+		}
+		return pid > 0
+	})
+	r.write(map[string]string{"pip": ""})
+
+	waits, got := make(chan struct{}), make(chan error, 1)
+	var once sync.Once
+	go func() {
+		_, err := r.stager(s).Stage(t.Context(), "p", func(p Progress) {
+			if strings.HasPrefix(p.Text, "waiting for another start") {
+				once.Do(func() { close(waits) })
+			}
+		})
+		got <- err
+	}()
+	select {
+	case <-waits:
+	case err := <-got:
+		t.Fatal("it did not wait for the holder:", err)
+	}
+	if err := holder.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	_ = holder.Wait() // it was killed
+	if err := <-got; err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the install of the killed one is gone", func() bool { return !alive(pid) })
+	made, err := filepath.Glob(filepath.Join(r.root, "cache/python/*/made-*"))
+	if err != nil || len(made) != 1 {
+		t.Error("an unfinished install is left:", made, err)
+	}
+}
+
+// B7: also starts of several programs install once.
+func TestProgramsAtOnceInstallOnce(t *testing.T) {
+	r := newRig(t)
+	r.python(map[string]string{"host/requirements.txt": "a", "host/a.py": ""})
+	r.write(map[string]string{"pip": "sleep 0.2\n"})
+	var all sync.WaitGroup
+	for range 6 {
+		cmd := r.other()
+		all.Go(func() {
+			if err := cmd.Run(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if r.count("venv") != 1 {
+		t.Error(r.log())
+	}
+}
+
+// Killed at any moment, a start leaves nothing that keeps the next from working.
+func TestStartsThatAreKilledAnywhereDoNoHarm(t *testing.T) {
+	r := newRig(t)
+	s := r.python(map[string]string{"host/requirements.txt": "a", "host/a.py": strings.Repeat("x", 1<<20)})
+	r.write(map[string]string{"pip": "echo 1 >\"$VENV/one\"; sleep 0.02; echo 2 >\"$VENV/two\"\n"})
+	for i := range 12 {
+		r.write(map[string]string{"host/requirements.txt": "a" + strconv.Itoa(i)})
+		cmd := r.other()
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		// Anywhere between its beginning and its end; the last ones live.
+		timer := time.AfterFunc(time.Duration(i*25)*time.Millisecond, func() { _ = cmd.Process.Kill() })
+		_ = cmd.Wait() // most were killed
+		timer.Stop()
+		l := r.stage(s)
+		for _, name := range []string{"one", "two", "bin/python"} {
+			if _, err := os.Stat(filepath.Join(l.Env["VIRTUAL_ENV"], name)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+func TestLockIsNotInheritedByPrograms(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "lock")
+	unlock, err := lock(t.Context(), file, func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", "echo; sleep 600")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+	again, err := lock(t.Context(), file, func() { t.Error("the lock is held by a program that was started under it") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	again()
+}

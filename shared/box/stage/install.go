@@ -1,0 +1,213 @@
+package stage
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// recipe is an install that many starts may want.
+type recipe struct {
+	kind string // first folder in the cache
+	key  string // digest of all that goes in
+	what string // in the words of progress reports
+	// build fills an empty folder.
+	build func(ctx context.Context, b build) error
+	// whole says whether a finished folder can still be used, nil for always.
+	whole func(dir string) bool
+}
+
+// build is where and how an install is made.
+type build struct {
+	dir string
+	log io.Writer // takes what commands say
+}
+
+// install makes sure that something is installed and returns its folder.
+func (s *staging) install(ctx context.Context, r recipe) (string, error) {
+	dir, err := s.installed(ctx, r)
+	return dir, installError(err)
+}
+
+func (s *staging) installed(ctx context.Context, r recipe) (string, error) {
+	home := filepath.Join(s.cfg.Cache, r.kind, r.key)
+	if dir, ok := r.ready(home); ok {
+		return dir, nil
+	}
+	if err := os.MkdirAll(home, 0o755); err != nil {
+		return "", err
+	}
+	unlock, err := lock(ctx, filepath.Join(home, "lock"), func() {
+		s.say(DepInstall, "waiting for another start that installs %s", r.what)
+	})
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if dir, ok := r.ready(home); ok {
+		return dir, nil // the other start has done it
+	}
+	return s.make(ctx, home, r)
+}
+
+// make builds in a folder with a name of its own: if a crashed start has left a
+// program behind that still writes, it writes elsewhere.
+func (s *staging) make(ctx context.Context, home string, r recipe) (string, error) {
+	left, err := filepath.Glob(filepath.Join(home, "made-*"))
+	if err != nil {
+		return "", err
+	}
+	for _, dir := range left {
+		if err := os.RemoveAll(dir); err != nil {
+			return "", fmt.Errorf("remove an unfinished install: %w", err)
+		}
+	}
+	dir, err := os.MkdirTemp(home, "made-")
+	if err != nil {
+		return "", err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { // servers may run as another user
+		return "", err
+	}
+	output, err := record(filepath.Join(home, "output"))
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = output.Close() }() // what it lacks is not worth a failure
+	s.say(DepInstall, "installing %s", r.what)
+	begun := time.Now()
+	if err := r.build(ctx, build{dir: dir, log: output}); err != nil {
+		s.log.Warn("install failed", "kind", r.kind, "what", r.what, "folder", home, "seconds", time.Since(begun).Seconds())
+		_ = os.RemoveAll(dir) // if not now, then before the next try
+		return "", err
+	}
+	s.log.Info("installed", "kind", r.kind, "what", r.what, "folder", home, "seconds", time.Since(begun).Seconds())
+	s.say(DepInstall, "installed %s in %.1f s", r.what, time.Since(begun).Seconds())
+	return dir, writeFile(filepath.Join(home, "ready"), []byte(filepath.Base(dir)))
+}
+
+// ready finds a finished install.
+func (r recipe) ready(home string) (string, bool) {
+	name, err := os.ReadFile(filepath.Join(home, "ready"))
+	if err != nil || !strings.HasPrefix(string(name), "made-") || !filepath.IsLocal(string(name)) {
+		return "", false
+	}
+	dir := filepath.Join(home, string(name))
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return "", false
+	}
+	return dir, r.whole == nil || r.whole(dir)
+}
+
+// maxManifest is the largest manifest that is read, in bytes.
+const maxManifest = 10 << 20
+
+// manifest reads a file of the host path; it is nil if there is none. A link that
+// leads out is refused.
+func manifest(root *os.Root, name string) ([]byte, error) {
+	f, err := root.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("manifest %s: %w", name, err)
+	}
+	defer func() { _ = f.Close() }() // only read
+	data, err := io.ReadAll(io.LimitReader(f, maxManifest+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("manifest %s: %w", name, err)
+	case len(data) > maxManifest:
+		return nil, fmt.Errorf("manifest %s is over the limit of %d MiB", name, maxManifest>>20)
+	case data == nil:
+		return []byte{}, nil
+	}
+	return data, nil
+}
+
+// source is the digest of everything that would be copied of a folder.
+func source(ctx context.Context, folder string) (string, error) {
+	root, err := os.OpenRoot(folder)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = root.Close() }() // only read
+	t, err := scan(ctx, root, folder)
+	if err != nil {
+		return "", err
+	}
+	var parts []string
+	for _, name := range t.names() {
+		e := t[name]
+		parts = append(parts, name, e.Mode.String(), e.Link)
+		if e.Mode.IsRegular() {
+			sum, err := fileDigest(root, name)
+			if err != nil {
+				return "", err
+			}
+			parts = append(parts, sum)
+		}
+	}
+	return digest(parts...), nil
+}
+
+func fileDigest(root *os.Root, name string) (string, error) {
+	f, err := root.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }() // only read
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// version asks a program what it is. For a binary the answer is kept with the
+// installs, under what the file is; a script, as the shims of version managers are,
+// may give another answer tomorrow.
+func (s *staging) version(ctx context.Context, program string, question ...string) (string, error) {
+	id, binary := identity(program)
+	file := filepath.Join(s.cfg.Cache, "versions", digest(append([]string{id}, question...)...))
+	if known, err := os.ReadFile(file); binary && err == nil {
+		return string(known), nil
+	}
+	out, err := command{argv: append([]string{program}, question...), env: s.environ(), dir: s.host}.run(ctx)
+	if err != nil {
+		return "", fmt.Errorf("ask %s for its version: %w", filepath.Base(program), err)
+	}
+	answer := strings.TrimSpace(string(out))
+	if binary && os.MkdirAll(filepath.Dir(file), 0o755) == nil {
+		_ = writeFile(file, []byte(answer)) // asked again next time
+	}
+	return answer, nil
+}
+
+// identity tells one file from another without reading it, but for its first bytes.
+func identity(program string) (id string, binary bool) {
+	real, err := filepath.EvalSymlinks(program)
+	if err != nil {
+		return program, false
+	}
+	f, err := os.Open(real)
+	if err != nil {
+		return real, false
+	}
+	defer func() { _ = f.Close() }() // only read
+	info, err := f.Stat()
+	if err != nil {
+		return real, false
+	}
+	start := make([]byte, 2)
+	_, err = io.ReadFull(f, start)
+	return fmt.Sprint(real, info.Size(), info.ModTime().UnixNano()), err == nil && string(start) != "#!"
+}

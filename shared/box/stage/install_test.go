@@ -1,0 +1,585 @@
+package stage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// fakePython puts a Python into the PATH that knows its version, makes virtual
+// environments and notes what pip is asked for. Its pip does what the file "pip"
+// says, a script.
+func (r *rig) fakePython() {
+	r.program("python3", `
+case "$1$2" in
+-c*) cat "$(dirname "$PIP_LOG_OF_TEST")/version"; echo version >>"$PIP_LOG_OF_TEST" ;;
+-mvenv)
+	echo "venv" >>"$PIP_LOG_OF_TEST"
+	mkdir -p "$3/bin" "$3/lib/python3.11/site-packages"
+	cp "$0" "$3/bin/python" ;;
+-mpip)
+	echo "pip $*" >>"$PIP_LOG_OF_TEST"
+	export VENV="$(dirname "$0")/.."
+	. "$(dirname "$PIP_LOG_OF_TEST")/pip" ;;
+*) exit 64 ;;
+esac
+`)
+	r.write(map[string]string{"version": "cpython-311 3.11.7 test\n", "pip": "echo noise; echo more noise >&2\n"})
+}
+
+func (r *rig) python(files map[string]string) Server {
+	r.t.Helper()
+	r.fakePython()
+	r.write(files)
+	return Server{Command: "python", Args: []string{"server.py"}, HostPath: r.host()}
+}
+
+// L-3: requirements are installed into a virtual environment, in which the server
+// then runs.
+func TestRequirementsAreInstalledIntoAVirtualEnvironment(t *testing.T) {
+	r := newRig(t)
+	l := r.stage(r.python(map[string]string{"host/requirements.txt": "mcp==1.26.0\n", "host/server.py": ""}))
+	venv := l.Env["VIRTUAL_ENV"]
+	if len(l.Path) != 1 || l.Path[0] != filepath.Join(venv, "bin") || !strings.HasPrefix(venv, filepath.Join(r.root, "cache", "python")) {
+		t.Errorf("got %+v", l)
+	}
+	if l.Command != "python" || len(l.Reads) != 1 || !strings.HasPrefix(venv, l.Reads[0]) {
+		t.Errorf("got %+v", l)
+	}
+	if n := r.count("pip -m pip install"); n != 1 || !strings.HasSuffix(r.log()[len(r.log())-1], "-r requirements.txt") {
+		t.Error(r.log())
+	}
+}
+
+// B7: the second start installs nothing.
+func TestDependenciesAreInstalledOncePerManifest(t *testing.T) {
+	r := newRig(t)
+	s := r.python(map[string]string{"host/requirements.txt": "mcp==1.26.0\n", "host/server.py": "1"})
+	first := r.stage(s)
+	r.write(map[string]string{"host/server.py": "changed"})
+	second := r.stage(s)
+	if r.count("venv") != 1 || first.Env["VIRTUAL_ENV"] != second.Env["VIRTUAL_ENV"] {
+		t.Error(r.log())
+	}
+	r.write(map[string]string{"host/requirements.txt": "mcp==1.27.0\n"})
+	if third := r.stage(s); r.count("venv") != 2 || third.Env["VIRTUAL_ENV"] == first.Env["VIRTUAL_ENV"] {
+		t.Error("another manifest is another install:", r.log())
+	}
+	r.write(map[string]string{"version": "cpython-312 3.12.0 test\n"})
+	if r.stage(s); r.count("venv") != 3 {
+		t.Error("another Python is another install:", r.log())
+	}
+}
+
+func TestManifestsOfEveryKindAreFound(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		want  string // what pip is asked for at the end, "" for nothing
+	}{
+		{"none", map[string]string{"host/server.py": ""}, ""},
+		{"requirements", map[string]string{"host/requirements.txt": "a"}, "-r requirements.txt"},
+		{"project", map[string]string{"host/pyproject.toml": "[project]\nname='a'"}, " ."},
+		{"build system", map[string]string{"host/pyproject.toml": "[build-system]\n"}, " ."},
+		{"settings of tools alone", map[string]string{"host/pyproject.toml": "[tool.ruff]\n"}, ""},
+		{"setup.py", map[string]string{"host/setup.py": ""}, " ."},
+		{"setup.cfg", map[string]string{"host/setup.cfg": "[metadata]\nname=a"}, " ."},
+		{"setup.cfg of tools alone", map[string]string{"host/setup.cfg": "[flake8]\n"}, ""},
+		{"both", map[string]string{"host/pyproject.toml": "[project]", "host/requirements.txt": "a"}, "-r requirements.txt ."},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t)
+			l := r.stage(r.python(c.files))
+			last := r.log()[len(r.log())-1]
+			if c.want == "" && (last != "" || l.Env["VIRTUAL_ENV"] != "") || !strings.HasSuffix(last, c.want) {
+				t.Errorf("log %q", r.log())
+			}
+		})
+	}
+}
+
+func TestInstallOfAProjectFollowsItsSource(t *testing.T) {
+	r := newRig(t)
+	s := r.python(map[string]string{"host/pyproject.toml": "[project]", "host/a.py": "1"})
+	l := r.stage(s)
+	r.stage(s)
+	if r.count("venv") != 1 {
+		t.Error(r.log())
+	}
+	if err := os.WriteFile(filepath.Join(l.Workspace, "a.py"), []byte("of the process"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r.stage(s); r.count("venv") != 1 {
+		t.Error("what the process writes starts an install:", r.log())
+	}
+	r.write(map[string]string{"host/a.py": "2"})
+	if r.stage(s); r.count("venv") != 2 {
+		t.Error("the installed project is not the source:", r.log())
+	}
+}
+
+// Installs run with the rights of the runner: nothing a process can write goes in.
+func TestInstallTakesNothingFromTheWorkspace(t *testing.T) {
+	r := newRig(t)
+	s := r.python(map[string]string{"host/requirements.txt": "good", "host/a.py": ""})
+	l := r.stage(s)
+	for _, name := range []string{"requirements.txt", "setup.py", "pyproject.toml"} {
+		if err := os.WriteFile(filepath.Join(l.Workspace, name), []byte("[project] evil"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r.stage(s); r.count("venv") != 1 {
+		t.Error(r.log())
+	}
+}
+
+func TestRequirementsThatNameOthersAreFollowed(t *testing.T) {
+	r := newRig(t)
+	s := r.python(map[string]string{
+		"host/requirements.txt": "-r req/base.txt\n-c constraints.txt\nmcp\n", "host/req/base.txt": "--requirement=more.txt\n", "host/req/more.txt": "a\n", "host/constraints.txt": "mcp<2\n",
+	})
+	r.stage(s)
+	for i, name := range []string{"host/constraints.txt", "host/req/more.txt", "host/req/base.txt"} {
+		r.write(map[string]string{name: "other==1\n"})
+		if r.stage(s); r.count("venv") != i+2 {
+			t.Errorf("%s is no part of the key", name)
+		}
+	}
+	for _, text := range []string{"-r ../outside.txt", "-r requirements.txt"} {
+		r.write(map[string]string{"host/requirements.txt": text, "outside.txt": "a"})
+		if e := r.failure(s); e.Phase != DepInstall {
+			t.Error(text, e)
+		}
+	}
+}
+
+// B7: a manifest over 10 MiB is refused.
+func TestManifestThatIsTooLargeIsRefused(t *testing.T) {
+	r := newRig(t)
+	s := r.python(map[string]string{"host/requirements.txt": strings.Repeat("#", maxManifest+1)})
+	e := r.failure(s)
+	if e.Phase != DepInstall || e.ExitCode != nil || !strings.Contains(e.Error(), "manifest requirements.txt is over the limit of 10 MiB") {
+		t.Error(e)
+	}
+	if r.count("venv") != 0 {
+		t.Error(r.log())
+	}
+	r.write(map[string]string{"host/requirements.txt": strings.Repeat("#", maxManifest)})
+	r.stage(s)
+}
+
+// B7, B1: a failure tells the phase, the exit code and the end of stderr.
+func TestFailedInstallTellsExitCodeAndTheEndOfStderr(t *testing.T) {
+	r := newRig(t)
+	s := r.python(map[string]string{"host/requirements.txt": "nope"})
+	long := strings.Repeat("ä", 600)
+	r.write(map[string]string{"pip": "echo quiet; echo 'first " + long + " end: https://user:pass@host/x' >&2; exit 17\n"})
+	e := r.failure(s)
+	if e.Phase != DepInstall || e.ExitCode == nil || *e.ExitCode != 17 || len([]rune(e.Stderr)) != 500 {
+		t.Errorf("%+v, %d characters", e, len([]rune(e.Stderr)))
+	}
+	if want := "dependency install failed (exit 17): " + e.Stderr; e.Error() != want {
+		t.Errorf("got %s", e)
+	}
+	if !strings.HasSuffix(e.Stderr, "ä end: https://***@host/x") {
+		t.Errorf("stderr ends in %q", e.Stderr[len(e.Stderr)-40:])
+	}
+	r.write(map[string]string{"pip": ""})
+	r.stage(s) // the next start tries again
+}
+
+func TestOutputOfAnInstallIsKept(t *testing.T) {
+	r := newRig(t)
+	s := r.python(map[string]string{"host/requirements.txt": "a"})
+	kept := func() string {
+		found, err := filepath.Glob(filepath.Join(r.root, "cache/python/*/output"))
+		if err != nil || len(found) != 1 {
+			t.Fatal(found, err)
+		}
+		data, err := os.ReadFile(found[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	r.write(map[string]string{"pip": "echo out; echo err >&2; exit 1\n"})
+	if e := r.failure(s); e.Phase != DepInstall {
+		t.Error(e)
+	}
+	if got := kept(); !strings.Contains(got, "out\n") || !strings.Contains(got, "err\n") {
+		t.Errorf("kept %q", got)
+	}
+	r.write(map[string]string{"pip": "echo fine\n"})
+	r.stage(s)
+	if got := kept(); got != "fine\n" {
+		t.Errorf("kept %q", got)
+	}
+}
+
+// B8: nothing of an install reaches the stdio of the runner, which is that of no
+// server but close.
+func TestInstallSaysNothingOnStdio(t *testing.T) {
+	r := newRig(t)
+	s := r.python(map[string]string{"host/requirements.txt": "a"})
+	r.write(map[string]string{"pip": "read line && echo got $line >>\"$PIP_LOG_OF_TEST\"; echo noise; echo noise >&2\n"})
+	stdout, stderr := os.Stdout, os.Stderr
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	os.Stdout, os.Stderr = write, write
+	_, failed := r.try(s)
+	os.Stdout, os.Stderr = stdout, stderr
+	_ = write.Close()
+	var said bytes.Buffer
+	if _, err := said.ReadFrom(read); err != nil || failed != nil {
+		t.Fatal(err, failed)
+	}
+	if said.Len() > 0 || r.count("got") != 0 {
+		t.Errorf("said %q, log %q", said.String(), r.log())
+	}
+}
+
+func TestInstallHasACleanEnvironment(t *testing.T) {
+	r := newRig(t)
+	s := r.python(map[string]string{"host/requirements.txt": "a"})
+	r.write(map[string]string{"pip": "env | cut -d= -f1 | grep -v -e PWD -e SHLVL -e '^_$' -e VENV -e OLDPWD | sort >>\"$PIP_LOG_OF_TEST\"\n"})
+	s.Env = map[string]string{"API_KEY": "x", "PIP_INDEX_URL": "https://index", "npm_config_registry": "https://r", "NODE_OPTIONS": "--x"}
+	cfg := config(r.root)
+	cfg.Environ["HTTPS_PROXY"], cfg.Environ["no_proxy"], cfg.Environ["DORMOUSE_TOKEN"], cfg.Environ["LD_PRELOAD"] = "p", "q", "t", ""
+	if _, err := New(cfg, s).Stage(t.Context(), "p", nil); err != nil {
+		t.Fatal(err)
+	}
+	got := r.log()[len(r.log())-8:]
+	want := []string{"HOME", "HTTPS_PROXY", "PATH", "PIP_INDEX_URL", "PIP_LOG_OF_TEST", "TMPDIR", "no_proxy", "npm_config_registry"}
+	if diff := cmp.Diff(want, got); diff != "" || strings.Contains(strings.Join(r.log(), " "), "API_KEY") {
+		t.Error(diff, r.log())
+	}
+}
+
+// B7: two starts at once install once.
+func TestStartsAtOnceInstallOnce(t *testing.T) {
+	r := newRig(t)
+	s := r.python(map[string]string{"host/requirements.txt": "a", "pip": ""})
+	r.write(map[string]string{"pip": "sleep 0.2\n"})
+	var told sync.Map
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			_, err := r.stager(s).Stage(t.Context(), strconv.Itoa(i), func(p Progress) { told.Store(p.Text, p.Phase) })
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if r.count("venv") != 1 || r.count("pip") != 1 {
+		t.Error(r.log())
+	}
+	for _, text := range []string{"installing the Python dependencies", "waiting for another start that installs the Python dependencies"} {
+		if phase, ok := told.Load(text); !ok || phase != DepInstall {
+			t.Errorf("nobody was told %q", text)
+		}
+	}
+}
+
+func TestStartThatIsGivenUpKillsItsInstall(t *testing.T) {
+	r := newRig(t)
+	s := r.python(map[string]string{"host/requirements.txt": "a"})
+	r.write(map[string]string{"pip": "sleep 600 & echo $! >\"$PIP_LOG_OF_TEST.pid\"; wait\n"})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cause := errors.New("nobody waits any more")
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.stager(s).Stage(ctx, "p", nil)
+		done <- err
+	}()
+	pid := 0
+	eventually(t, "the install runs", func() bool {
+		data, err := os.ReadFile(filepath.Join(r.root, "log.pid"))
+		if err == nil {
+			pid, _ = strconv.Atoi(strings.TrimSpace(string(data)))
+		}
+		return pid > 0
+	})
+	cancel(cause)
+	err := <-done
+	var known *Error
+	if !errors.As(err, &known) || known.Phase != DepInstall || !errors.Is(err, cause) {
+		t.Error(err)
+	}
+	eventually(t, "the child of the install is gone", func() bool { return !alive(pid) })
+	r.write(map[string]string{"pip": ""})
+	r.stage(s)
+}
+
+func TestInstallLeavesNoProcessesBehind(t *testing.T) {
+	r := newRig(t)
+	s := r.python(map[string]string{"host/requirements.txt": "a"})
+	r.write(map[string]string{"pip": "sleep 600 >/dev/null 2>&1 & echo $! >\"$PIP_LOG_OF_TEST.pid\"\n"})
+	r.stage(s)
+	data, err := os.ReadFile(filepath.Join(r.root, "log.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the child of the install is gone", func() bool { return !alive(pid) })
+}
+
+func TestVirtualEnvironmentWhoseInterpreterIsGoneIsMadeAnew(t *testing.T) {
+	r := newRig(t)
+	s := r.python(map[string]string{"host/requirements.txt": "a"})
+	l := r.stage(s)
+	if err := os.Remove(filepath.Join(l.Env["VIRTUAL_ENV"], "bin/python")); err != nil {
+		t.Fatal(err)
+	}
+	if r.stage(s); r.count("venv") != 2 {
+		t.Error(r.log())
+	}
+}
+
+func TestInstallWithoutPythonSaysWhatToDo(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{"host/requirements.txt": "a"})
+	cfg := config(r.root)
+	cfg.Environ["PATH"] = filepath.Join(r.root, "bin")
+	_, err := New(cfg, Server{Command: "a", HostPath: r.host()}).Stage(t.Context(), "p", nil)
+	var known *Error
+	if !errors.As(err, &known) || known.Phase != DepInstall || !strings.Contains(err.Error(), "no python3 in PATH") {
+		t.Error(err)
+	}
+}
+
+func TestPythonOfAVirtualEnvironmentThatCannotBeMadeAnewIsThatOfTheSystem(t *testing.T) {
+	r := newRig(t)
+	r.fakePython()
+	r.write(map[string]string{"host/.venv/bin/python3": "", "host/s.py": ""})
+	l := r.stage(Server{Command: r.host() + "/.venv/bin/python3", HostPath: r.host()})
+	if l.Command != "python3" {
+		t.Errorf("command %q", l.Command)
+	}
+}
+
+func TestUvInstallsWhereThereIsOne(t *testing.T) {
+	r := newRig(t)
+	s := r.python(map[string]string{"host/requirements.txt": "a"})
+	r.program("uv", `echo "uv $*" >>"$PIP_LOG_OF_TEST"; [ "$1" = venv ] && for last; do :; done && mkdir -p "$last/bin" && cp /bin/true "$last/bin/python"; exit 0`)
+	r.stage(s)
+	if r.count("uv venv --quiet --python ") != 1 || r.count("uv pip install --quiet --python ") != 1 || r.count("pip") != 0 {
+		t.Error(r.log())
+	}
+}
+
+// fakeNode puts a Node.js into the PATH whose npm notes what it is asked for and
+// does what the file "npm" says.
+func (r *rig) fakeNode() {
+	r.program("node", `cat "$(dirname "$PIP_LOG_OF_TEST")/version"`)
+	r.program("npm", `echo "npm $*" >>"$PIP_LOG_OF_TEST"; . "$(dirname "$PIP_LOG_OF_TEST")/npm-does"`)
+	r.write(map[string]string{"version": "v20 115 linux x64", "npm-does": "mkdir -p node_modules/.bin node_modules/m; echo 1 >node_modules/m/i.js\n"})
+}
+
+func (r *rig) node(files map[string]string) Server {
+	r.t.Helper()
+	r.fakeNode()
+	r.write(files)
+	return Server{Command: "node", Args: []string{"index.js"}, HostPath: r.host()}
+}
+
+func TestLockedNodeDependenciesAreInstalledOnce(t *testing.T) {
+	r := newRig(t)
+	s := r.node(map[string]string{
+		"host/package.json": `{"name":"a","scripts":{"prepare":"exit 1"}}`, "host/package-lock.json": "{}", "host/index.js": "1",
+		"host/node_modules/stale/i.js": "", "host/.npmrc": "//registry/:_authToken=hunter2",
+	})
+	r.write(map[string]string{"npm-does": "cp package.json \"$PIP_LOG_OF_TEST.package\"; ls -A >>\"$PIP_LOG_OF_TEST\"; mkdir -p node_modules/m\n"})
+	l := r.stage(s)
+	r.stage(s)
+	if r.count("npm ci ") != 1 {
+		t.Error(r.log())
+	}
+	link, err := os.Readlink(filepath.Join(l.Workspace, "node_modules"))
+	if err != nil || !strings.HasPrefix(link, filepath.Join(r.root, "cache", "node")) || !strings.HasPrefix(link, l.Reads[0]) {
+		t.Error(link, err, l.Reads)
+	}
+	if got := list(t, link); len(got) != 1 {
+		t.Errorf("modules %v", got)
+	}
+	if l.Path[0] != filepath.Join(link, ".bin") {
+		t.Error(l.Path)
+	}
+	if data, err := os.ReadFile(filepath.Join(r.root, "log.package")); string(data) != `{"name":"a"}` {
+		t.Error("scripts of the project were to be run", string(data), err)
+	}
+	if r.count(".npmrc") != 1 {
+		t.Error("npm has not seen its settings:", r.log())
+	}
+	if _, err := os.Stat(filepath.Join(l.Reads[0], ".npmrc")); !os.IsNotExist(err) {
+		t.Error("a token stays in the cache:", err)
+	}
+}
+
+func TestAnotherLockOrNodeIsAnotherInstall(t *testing.T) {
+	r := newRig(t)
+	s := r.node(map[string]string{"host/package.json": "{}", "host/package-lock.json": "{}", "host/index.js": "1"})
+	for i, files := range []map[string]string{
+		{}, {"host/package-lock.json": `{"a":1}`}, {"version": "v22 127 linux x64"}, {"host/package.json": `{"a":1}`},
+	} {
+		r.write(files)
+		first := r.stage(s)
+		if r.count("npm ci ") != i+1 {
+			t.Error(files, r.log())
+		}
+		if link, err := os.Readlink(filepath.Join(first.Workspace, "node_modules")); err != nil || !strings.HasPrefix(link, first.Reads[0]) {
+			t.Error("the workspace has an older install:", link, err)
+		}
+	}
+	r.write(map[string]string{"host/index.js": "2"})
+	if r.stage(s); r.count("npm ci ") != 4 {
+		t.Error("the source is no part of it:", r.log())
+	}
+}
+
+func TestNodeWithoutLockIsNotInstalled(t *testing.T) {
+	r := newRig(t)
+	l := r.stage(r.node(map[string]string{"host/package.json": "{}", "host/node_modules/m/i.js": "its own"}))
+	if r.count("npm") != 0 {
+		t.Error(r.log())
+	}
+	if data, err := os.ReadFile(filepath.Join(l.Workspace, "node_modules/m/i.js")); string(data) != "its own" {
+		t.Error(err)
+	}
+}
+
+func TestNodeModulesThatTheProcessMadeStay(t *testing.T) {
+	r := newRig(t)
+	s := r.node(map[string]string{"host/package.json": "{}"})
+	l := r.stage(s)
+	if err := os.MkdirAll(filepath.Join(l.Workspace, "node_modules/mine"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r.write(map[string]string{"host/package-lock.json": "{}"})
+	r.stage(s)
+	if _, err := os.Stat(filepath.Join(l.Workspace, "node_modules/mine")); err != nil || r.count("npm") != 0 {
+		t.Error(err, r.log())
+	}
+}
+
+func TestNodeProjectsOfManyPackagesAreInstalledWithTheirSource(t *testing.T) {
+	r := newRig(t)
+	lock := `{"packages":{"node_modules/b":{"resolved":"packages/b","link":true}}}`
+	s := r.node(map[string]string{"host/package.json": "{}", "host/package-lock.json": lock, "host/packages/b/index.js": "1"})
+	r.write(map[string]string{"npm-does": "mkdir -p node_modules && ln -s ../packages/b node_modules/b\n"})
+	l := r.stage(s)
+	if data, err := os.ReadFile(filepath.Join(l.Workspace, "node_modules/b/index.js")); string(data) != "1" {
+		t.Error(err)
+	}
+	r.write(map[string]string{"host/packages/b/index.js": "2"})
+	l = r.stage(s)
+	if data, err := os.ReadFile(filepath.Join(l.Workspace, "node_modules/b/index.js")); string(data) != "2" {
+		t.Error(string(data), err)
+	}
+}
+
+func TestFailedNpmTellsExitCodeAndStderr(t *testing.T) {
+	r := newRig(t)
+	s := r.node(map[string]string{"host/package.json": "{}", "host/package-lock.json": "{}"})
+	r.write(map[string]string{"npm-does": "echo 'npm error code EUSAGE' >&2; exit 1\n"})
+	if e := r.failure(s); e.Phase != DepInstall || e.ExitCode == nil || *e.ExitCode != 1 || e.Error() != "dependency install failed (exit 1): npm error code EUSAGE" {
+		t.Error(e)
+	}
+}
+
+func TestCommandKilledBySignalSaysSo(t *testing.T) {
+	r := newRig(t)
+	s := r.node(map[string]string{"host/package.json": "{}", "host/package-lock.json": "{}"})
+	r.write(map[string]string{"npm-does": "kill -9 $$\n"})
+	if e := r.failure(s); e.ExitCode != nil || e.Error() != "dependency install failed (signal: killed)" {
+		t.Error(e)
+	}
+}
+
+func TestTailHoldsTheLastCharacters(t *testing.T) {
+	for _, c := range []struct{ in, want string }{
+		{"", ""},
+		{" a\n", "a"},
+		{strings.Repeat("a", 499) + "ä", strings.Repeat("a", 499) + "ä"},
+		{strings.Repeat("a", 500) + "ä", strings.Repeat("a", 499) + "ä"},
+		{strings.Repeat("ä", 100_000), strings.Repeat("ä", 500)},
+	} {
+		var w tail
+		for i := 0; i < len(c.in); i += 777 {
+			_, _ = w.Write([]byte(c.in[i:min(len(c.in), i+777)]))
+		}
+		if got := w.text(); got != c.want {
+			t.Errorf("%.20q…: got %d bytes", c.in, len(got))
+		}
+	}
+}
+
+func TestCredentialsInAddressesAreHidden(t *testing.T) {
+	for in, want := range map[string]string{
+		"https://u:p@h/x":                   "https://***@h/x",
+		"a https://t@h b http://h/x@y":      "a https://***@h b http://h/x@y",
+		"git+ssh://git@h/x":                 "git+ssh://***@h/x",
+		"https://u:p@ss@h/x https://u:p@h2": "https://***@h/x https://***@h2",
+		"://":                               "://",
+		"mail a@b":                          "mail a@b",
+	} {
+		if got := withoutCredentials(in); got != want {
+			t.Errorf("%q became %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestVersionOfABinaryIsAskedOnce(t *testing.T) {
+	r := newRig(t)
+	run := &staging{Stager: r.stager(Server{}), tell: func(Progress) {}}
+	first, err := run.version(t.Context(), "/bin/echo", "1.2.3")
+	if err != nil || first != "1.2.3" {
+		t.Fatal(first, err)
+	}
+	known, err := filepath.Glob(filepath.Join(r.root, "cache/versions/*"))
+	if err != nil || len(known) != 1 {
+		t.Fatal(known, err)
+	}
+	if err := os.WriteFile(known[0], []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if again, _ := run.version(t.Context(), "/bin/echo", "1.2.3"); again != "kept" {
+		t.Error(again)
+	}
+	if other, _ := run.version(t.Context(), "/bin/echo", "other"); other != "other" {
+		t.Error(other)
+	}
+}
+
+func TestProgressTellsWhatIsDone(t *testing.T) {
+	r := newRig(t)
+	r.stage(r.python(map[string]string{"host/requirements.txt": "a"}))
+	var got []string
+	for _, p := range r.said {
+		got = append(got, fmt.Sprintf("%s: %.26s", p.Phase, p.Text))
+	}
+	want := []string{
+		"session_create: copying the workspace", "dep_install: installing the Python depe", "dep_install: installed the Python depen",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	r.said = nil
+	if r.stage(Server{Command: "python", HostPath: r.host()}); len(r.said) != 1 {
+		t.Error("a start that installs nothing tells of it:", r.said)
+	}
+}

@@ -1,0 +1,180 @@
+package stage
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// nodeVersion asks for all that decides whether compiled packages fit.
+const nodeVersion = "console.log(process.version,process.versions.modules,process.platform,process.arch)"
+
+// node installs what the package-lock.json of the host path says and puts a link to it
+// into the workspace. A node_modules that is a folder there is left as it is: the
+// process has made it.
+func (s *staging) node(ctx context.Context) error {
+	if info, err := os.Lstat(filepath.Join(s.launch.Workspace, "node_modules")); err == nil && info.IsDir() {
+		return nil
+	}
+	want, err := s.readNode(ctx)
+	if err != nil || want.lock == "" {
+		return err
+	}
+	npm, err := s.program("npm")
+	if err != nil {
+		return installError(fmt.Errorf("no npm in PATH: install Node.js where boxes run: %w", err))
+	}
+	node, err := s.program("node")
+	if err != nil {
+		return installError(fmt.Errorf("no node in PATH: install Node.js where boxes run: %w", err))
+	}
+	version, err := s.version(ctx, node, "-e", nodeVersion)
+	if err != nil {
+		return installError(err)
+	}
+	dir, err := s.install(ctx, recipe{
+		kind: "node", key: digest(append([]string{"node-1", version}, want.parts...)...), what: "the Node.js dependencies",
+		build: func(ctx context.Context, b build) error { return s.buildNode(ctx, b, npm, want) },
+	})
+	if err != nil {
+		return err
+	}
+	s.launch.Reads = append(s.launch.Reads, dir)
+	modules := filepath.Join(dir, "node_modules")
+	if err := os.MkdirAll(modules, 0o755); err != nil { // of a lock without packages
+		return err
+	}
+	s.launch.Path = append([]string{filepath.Join(modules, ".bin")}, s.launch.Path...)
+	return s.link(modules)
+}
+
+// nodeWants is what the manifests say; lock is "" if there is nothing to do.
+type nodeWants struct {
+	lock  string            // name of the lock file
+	files map[string][]byte // what npm needs
+	local bool              // it also needs the source
+	parts []string          // of the key
+}
+
+func (s *staging) readNode(ctx context.Context) (nodeWants, error) {
+	want := nodeWants{files: map[string][]byte{}}
+	root, err := os.OpenRoot(s.host)
+	if err != nil {
+		return want, err
+	}
+	defer func() { _ = root.Close() }() // only read
+	for _, name := range []string{"package.json", "npm-shrinkwrap.json", "package-lock.json", ".npmrc"} {
+		data, err := manifest(root, name)
+		if err != nil {
+			return want, installError(err)
+		}
+		if data == nil {
+			continue
+		}
+		want.files[name] = data
+		want.parts = append(want.parts, name, string(data))
+		if strings.HasSuffix(name, "lock.json") || strings.HasSuffix(name, "shrinkwrap.json") {
+			want.lock = name
+			want.local = want.local || hasLocal(data)
+		}
+	}
+	if want.files["package.json"] == nil {
+		want.lock = ""
+	}
+	if want.lock == "" || !want.local {
+		return want, nil
+	}
+	code, err := source(ctx, s.host)
+	want.parts = append(want.parts, code)
+	return want, err
+}
+
+// hasLocal says whether a lock file names folders of the project.
+func hasLocal(lock []byte) bool {
+	var l struct {
+		Packages map[string]struct {
+			Link     bool   `json:"link"`
+			Resolved string `json:"resolved"`
+		} `json:"packages"`
+	}
+	if json.Unmarshal(lock, &l) != nil {
+		return false // npm will say what is wrong with it
+	}
+	for _, p := range l.Packages {
+		if p.Link || strings.HasPrefix(p.Resolved, "file:") {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *staging) buildNode(ctx context.Context, b build, npm string, want nodeWants) error {
+	if want.local {
+		if err := refresh(ctx, s.host, b.dir, filepath.Join(filepath.Dir(b.dir), "source.json")); err != nil {
+			return err
+		}
+	}
+	for name, data := range want.files {
+		if name == "package.json" {
+			// Its own scripts, such as prepare, are for those who build the program, and
+			// need a source that is not here. Those of its dependencies are run.
+			data = withoutScripts(data)
+		}
+		if err := os.WriteFile(filepath.Join(b.dir, name), data, 0o600); err != nil {
+			return err
+		}
+	}
+	argv := []string{npm, "ci", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"}
+	_, err := command{argv: argv, dir: b.dir, env: s.environ(), log: b.log}.run(ctx)
+	if err != nil {
+		return fmt.Errorf("npm ci: %w", err)
+	}
+	// It may hold a token, and others can read the install.
+	if err := os.Remove(filepath.Join(b.dir, ".npmrc")); err != nil && want.files[".npmrc"] != nil {
+		return err
+	}
+	return nil
+}
+
+// withoutScripts takes the scripts out of a package.json. What cannot be read is
+// left to npm to complain of.
+func withoutScripts(data []byte) []byte {
+	var p map[string]json.RawMessage
+	if json.Unmarshal(data, &p) != nil {
+		return data
+	}
+	delete(p, "scripts")
+	out, err := json.Marshal(p)
+	if err != nil {
+		return data
+	}
+	return out
+}
+
+// link makes node_modules of the workspace lead to an install. Modules are found by
+// their real path, so those that need one another do find each other there.
+func (s *staging) link(modules string) error {
+	root, err := os.OpenRoot(s.launch.Workspace)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }() // every write is checked where it is made
+	const name, temp = "node_modules", ".node_modules-new"
+	if now, err := root.Readlink(name); err == nil && now == modules {
+		return nil
+	}
+	if info, err := root.Lstat(name); err == nil && info.Mode().Type() != fs.ModeSymlink {
+		return fmt.Errorf("node_modules of the workspace is in the way of an install")
+	}
+	if err := root.RemoveAll(temp); err != nil {
+		return err
+	}
+	if err := root.Symlink(modules, temp); err != nil {
+		return err
+	}
+	return root.Rename(temp, name)
+}

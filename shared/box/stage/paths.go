@@ -1,0 +1,219 @@
+package stage
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// host is the folder that is staged, with all links followed, "" for none. home is
+// the user's home folder, which is never taken by inference.
+func (s Server) host(home string) (string, error) {
+	path := s.HostPath
+	if path == Auto {
+		path = InferHostPath(s.Command, s.Args)
+		if path == "" || path == home {
+			return "", errors.New(`host_path "auto": no absolute path in command and args names a file of a project: write the folder itself`)
+		}
+	}
+	if path == "" {
+		return "", nil
+	}
+	if !filepath.IsAbs(path) || slices.Contains(strings.Split(filepath.ToSlash(path), "/"), "..") {
+		return "", errors.New("host_path must be an absolute path, and not hold the name '..'")
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", fmt.Errorf("host_path: %w", err)
+	}
+	if info, err := os.Stat(real); err != nil {
+		return "", fmt.Errorf("host_path: %w", err)
+	} else if !info.IsDir() {
+		return "", fmt.Errorf("host_path: %s is not a folder", path)
+	}
+	return real, s.permitted(path, real)
+}
+
+// permitted refuses a host path outside of the allowed roots, and the folders of
+// the system wherever the roots are.
+func (s Server) permitted(path, real string) error {
+	if ofSystem(real) {
+		return fmt.Errorf("host_path: %s is a folder of the system: give the folder of the server", path)
+	}
+	if s.MountRoots == nil {
+		return nil
+	}
+	for _, root := range s.MountRoots {
+		// A root that is not there allows nothing.
+		if root, err := filepath.EvalSymlinks(root); err == nil && within(real, root) {
+			return nil
+		}
+	}
+	return fmt.Errorf("host_path: %s is outside of allowed_mount_roots", path)
+}
+
+// ofSystem says whether a folder is the whole disk or one of those no server lives
+// in.
+func ofSystem(real string) bool {
+	if real == "/" {
+		return true
+	}
+	for _, dir := range []string{"/etc", "/proc", "/sys", "/dev", "/run", "/boot", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/var/run"} {
+		if within(real, dir) && !strings.HasPrefix(real, "/usr/local/") && !strings.HasPrefix(real, "/usr/src/") {
+			return true
+		}
+	}
+	return false
+}
+
+// within says whether path is root or below it. Both are clean.
+func within(path, root string) bool {
+	return path == root || strings.HasPrefix(path, strings.TrimSuffix(root, "/")+"/")
+}
+
+// InferHostPath finds the folder of a project in the absolute paths of a command
+// line: the folder that all files named there have in common, outside of a virtual
+// environment, and from there up to the nearest one with a manifest. Programs of
+// the system do not count. It is "" if there is no such folder.
+func InferHostPath(cmd string, args []string) string {
+	common := ""
+	for _, part := range append([]string{cmd}, args...) {
+		if !filepath.IsAbs(part) {
+			continue
+		}
+		info, err := os.Stat(part)
+		if err != nil {
+			continue
+		}
+		dir := part
+		if !info.IsDir() {
+			dir = filepath.Dir(part)
+		}
+		// Before links are followed: the interpreter of a virtual environment is one.
+		dir = unwrapVenv(filepath.Clean(dir))
+		if real, err := filepath.EvalSymlinks(dir); err == nil {
+			dir = real
+		}
+		if ofSystem(dir) || dir == "/usr/local/bin" {
+			continue
+		}
+		if common == "" {
+			common = dir
+		}
+		for !within(dir, common) {
+			common = filepath.Dir(common)
+		}
+	}
+	if common == "" || ofSystem(common) {
+		return ""
+	}
+	return project(common)
+}
+
+// project is the nearest folder above dir that has a manifest, dir if there is
+// none before the end of the repository.
+func project(dir string) string {
+	for at := dir; at != "/"; at = filepath.Dir(at) {
+		for _, name := range append([]string{"package.json"}, pythonManifests()...) {
+			if _, err := os.Stat(filepath.Join(at, name)); err == nil {
+				return at
+			}
+		}
+		if _, err := os.Stat(filepath.Join(at, ".git")); err == nil {
+			break
+		}
+	}
+	return dir
+}
+
+// unwrapVenv is the project around a virtual environment, for a folder inside of
+// one: /p for /p/.venv/bin.
+func unwrapVenv(dir string) string {
+	parts := strings.Split(dir, "/")
+	for i := len(parts) - 1; i > 0; i-- {
+		if inVenv(parts[i-1], parts[i]) {
+			return "/" + strings.TrimPrefix(strings.Join(parts[:i-1], "/"), "/")
+		}
+	}
+	return dir
+}
+
+// inVenv says whether two folders, one in the other, are those where a virtual
+// environment has its programs.
+func inVenv(venv, bin string) bool {
+	return slices.Contains([]string{".venv", "venv", "env", ".env"}, venv) && (bin == "bin" || bin == "Scripts")
+}
+
+// rewrite makes the command line one of the workspace: paths below the host path
+// are those of the copy, and programs of its virtual environment plain names, for
+// they are installed anew. It returns the plain name of the interpreter or program
+// if there was one.
+func (s *staging) rewrite() (plain string, err error) {
+	l := &s.launch
+	from := []string{s.host}
+	if p := s.server.HostPath; p != s.host && p != Auto {
+		from = append(from, filepath.Clean(p))
+	}
+	move := func(path string) string { return rewritePath(path, from, l.Workspace) }
+	if l.Cwd, err = cwd(move(l.Cwd), l.Workspace); err != nil {
+		return "", err
+	}
+	l.Command, plain = rewriteCommand(l.Command, from, l.Workspace)
+	l.Args = slices.Clone(l.Args)
+	for i, arg := range l.Args {
+		l.Args[i] = move(arg)
+		if name, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(name, "-") {
+			l.Args[i] = name + "=" + move(value)
+		}
+	}
+	return plain, nil
+}
+
+// cwd is where a process works: in its workspace unless an absolute path says
+// otherwise.
+func cwd(configured, workspace string) (string, error) {
+	switch {
+	case filepath.IsAbs(configured):
+		return configured, nil
+	case configured == "":
+		return workspace, nil
+	case !filepath.IsLocal(configured):
+		return "", fmt.Errorf("cwd %s leads out of the workspace", configured)
+	}
+	return filepath.Join(workspace, configured), nil
+}
+
+// rewritePath moves a path that is one of the folders or below it. One that only
+// begins with the same letters is none of them.
+func rewritePath(path string, from []string, to string) string {
+	if !filepath.IsAbs(path) {
+		return path
+	}
+	clean := filepath.Clean(path)
+	for _, dir := range from {
+		if within(clean, dir) {
+			return to + strings.TrimPrefix(clean, dir)
+		}
+	}
+	return path
+}
+
+// rewriteCommand moves a command. One in a virtual environment of the folder
+// becomes its plain name, of the interpreter "python"; plain then is the name that
+// stood there.
+func rewriteCommand(cmd string, from []string, to string) (moved, plain string) {
+	moved = rewritePath(cmd, from, to)
+	local := moved != cmd || !filepath.IsAbs(cmd) && strings.Contains(cmd, "/")
+	dir, name := filepath.Split(filepath.Clean(cmd))
+	parts := strings.Split(strings.Trim(dir, "/"), "/")
+	if n := len(parts); !local || n < 2 || !inVenv(parts[n-2], parts[n-1]) {
+		return moved, ""
+	}
+	if strings.HasPrefix(name, "python") {
+		return "python", name
+	}
+	return name, name
+}

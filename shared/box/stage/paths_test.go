@@ -1,0 +1,206 @@
+package stage
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// B9, L-2: the mounted prefix is rewritten, and nothing that only begins like it.
+func TestPathsBelowTheHostPathAreRewritten(t *testing.T) {
+	from := []string{"/real/mcp", "/home/user/mcp"}
+	for _, c := range []struct{ path, want string }{
+		{"/home/user/mcp", "/w"},
+		{"/home/user/mcp/", "/w"},
+		{"/home/user/mcp/server.py", "/w/server.py"},
+		{"/home/user/mcp/src/lib/main.py", "/w/src/lib/main.py"},
+		{"/home/user/mcp/src/../main.py", "/w/main.py"},
+		{"/home/user/mcp/../other", "/home/user/mcp/../other"},
+		{"/real/mcp/server.py", "/w/server.py"},
+		{"/home/user/mcp-other/server.py", "/home/user/mcp-other/server.py"},
+		{"/home/user/mcpserver.py", "/home/user/mcpserver.py"},
+		{"/home/user", "/home/user"},
+		{"/opt/other/server.py", "/opt/other/server.py"},
+		{"home/user/mcp/server.py", "home/user/mcp/server.py"},
+		{"server.py", "server.py"},
+		{"--flag", "--flag"},
+		{"", ""},
+	} {
+		if got := rewritePath(c.path, from, "/w"); got != c.want {
+			t.Errorf("%q became %q, want %q", c.path, got, c.want)
+		}
+	}
+}
+
+// B9: programs of the folder's own virtual environment become plain names.
+func TestCommandsOfAVirtualEnvironmentBecomePlain(t *testing.T) {
+	from := []string{"/h"}
+	for _, c := range []struct{ cmd, want, plain string }{
+		{"/h/.venv/bin/python", "python", "python"},
+		{"/h/venv/bin/python3.11", "python", "python3.11"},
+		{"/h/env/bin/python3", "python", "python3"},
+		{"/h/.env/Scripts/python.exe", "python", "python.exe"},
+		{"/h/sub/.venv/bin/python", "python", "python"},
+		{"/h/.venv/bin/my-server", "my-server", "my-server"},
+		{".venv/bin/python", "python", "python"},
+		{"./.venv/bin/my-server", "my-server", "my-server"},
+		{"/h/bin/python", "/w/bin/python", ""},
+		{"/h/run.sh", "/w/run.sh", ""},
+		{"/h-other/.venv/bin/python", "/h-other/.venv/bin/python", ""},
+		{"/usr/bin/python3", "/usr/bin/python3", ""},
+		{"./run.sh", "./run.sh", ""},
+		{"python", "python", ""},
+		{"npx", "npx", ""},
+	} {
+		got, plain := rewriteCommand(c.cmd, from, "/w")
+		if got != c.want || plain != c.plain {
+			t.Errorf("%q became %q (%q), want %q (%q)", c.cmd, got, plain, c.want, c.plain)
+		}
+	}
+}
+
+func TestCommandLineIsThatOfTheWorkspace(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{"host/server.py": "", "host/sub/": "", "link": "-> host"})
+	host, link := r.host(), filepath.Join(r.root, "link")
+	for _, c := range []struct {
+		name string
+		s    Server
+		want []string // cwd, command, args; $W is the workspace
+	}{
+		{
+			"absolute paths",
+			Server{Command: host + "/run", Args: []string{host + "/server.py", "--config=" + host + "/c", "--root", host, "x=" + host}},
+			[]string{"$W", "$W/run", "$W/server.py", "--config=$W/c", "--root", "$W", "x=" + host},
+		},
+		{"host path by a link", Server{Command: link + "/run", Args: []string{host + "/a"}, HostPath: link}, []string{"$W", "$W/run", "$W/a"}},
+		{"cwd in the host path", Server{Command: "a", Cwd: host + "/sub"}, []string{"$W/sub", "a"}},
+		{"relative cwd", Server{Command: "./a", Cwd: "sub"}, []string{"$W/sub", "./a"}},
+		{"cwd elsewhere", Server{Command: "a", Cwd: "/tmp"}, []string{"/tmp", "a"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.s.HostPath == "" {
+				c.s.HostPath = host
+			}
+			before := append([]string{}, c.s.Args...)
+			l := r.stage(c.s)
+			got := append([]string{l.Cwd, l.Command}, l.Args...)
+			for i, w := range c.want {
+				c.want[i] = strings.ReplaceAll(w, "$W", l.Workspace)
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Error(diff)
+			}
+			if diff := cmp.Diff(before, append([]string{}, c.s.Args...)); diff != "" {
+				t.Error("the configured arguments were changed", diff)
+			}
+		})
+	}
+}
+
+func TestCwdThatLeadsOutIsRefused(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{"host/": ""})
+	e := r.failure(Server{Command: "a", Cwd: "../..", HostPath: r.host()})
+	if e.Phase != SessionCreate || !strings.Contains(e.Error(), "leads out of the workspace") {
+		t.Error(e)
+	}
+}
+
+// B28: the host path is inferred from absolute paths in command and arguments.
+func TestHostPathIsInferred(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{
+		"py/pyproject.toml": "", "py/src/a/server.py": "", "py/.venv/bin/python": "", "py/data/": "",
+		"js/package.json": "", "js/dist/index.js": "", "plain/server.py": "", "plain/lib/x.py": "",
+		"repo/.git/": "", "repo/tool/main.py": "", "package.json.not": "",
+	})
+	at := func(name string) string { return filepath.Join(r.root, name) }
+	for _, c := range []struct {
+		name, cmd string
+		args      []string
+		want      string
+	}{
+		{"nothing absolute", "python", []string{"server.py"}, ""},
+		{"not there", "/nonexistent/python", []string{"/nonexistent/a"}, ""},
+		{"programs of the system", "/usr/bin/env", []string{"x"}, ""},
+		{"a file", "python", []string{at("plain/server.py")}, at("plain")},
+		{"two files", "python", []string{at("plain/server.py"), at("plain/lib/x.py")}, at("plain")},
+		{"the command in a virtual environment", at("py/.venv/bin/python"), []string{"-m", "a"}, at("py")},
+		{"a file deep in a project", "python", []string{at("py/src/a/server.py")}, at("py")},
+		{"a built file", "/usr/bin/node", []string{at("js/dist/index.js")}, at("js")},
+		{"a folder counts itself", "a", []string{at("py/data")}, at("py")},
+		{"no further than the repository", "a", []string{at("repo/tool/main.py")}, at("repo/tool")},
+		{"nothing in common but the disk", "a", []string{at("plain/server.py"), "/nonexistent"}, at("plain")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := InferHostPath(c.cmd, c.args); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestAutoStagesWhatIsInferred(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{"host/package.json": "{}", "host/dist/index.js": "x"})
+	l := r.stage(Server{Command: "node", Args: []string{r.host() + "/dist/index.js"}, HostPath: Auto})
+	if l.Args[0] != l.Workspace+"/dist/index.js" {
+		t.Errorf("got %+v", l)
+	}
+	e := r.failure(Server{Command: "node", Args: []string{"index.js"}, HostPath: Auto})
+	if e.Phase != SessionCreate || !strings.Contains(e.Error(), "write the folder itself") {
+		t.Error(e)
+	}
+}
+
+// B6, B23: a host path lies in the allowed roots, links followed, and is no folder
+// of the system.
+func TestHostPathThatIsNotAllowedIsRefused(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{
+		"roots/a/x": "", "roots-other/x": "", "outside/x": "", "roots/link": "-> ../outside", "roots/file": "", "alias": "-> roots",
+	})
+	at := func(name string) string { return filepath.Join(r.root, name) }
+	roots := []string{at("roots")}
+	for _, c := range []struct{ path, want string }{
+		{at("roots/a"), ""},
+		{at("roots"), ""},
+		{at("alias/a"), ""},
+		{at("outside"), "outside of allowed_mount_roots"},
+		{at("roots-other"), "outside of allowed_mount_roots"},
+		{at("roots/link"), "outside of allowed_mount_roots"},
+		{at("roots/missing"), "no such file"},
+		{at("roots/file"), "is not a folder"},
+		{"relative", "absolute path"},
+		{at("roots") + "/../outside", "not hold the name"},
+	} {
+		s := Server{Command: "a", HostPath: c.path, MountRoots: roots}
+		_, err := s.host("/home")
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.path, err, c.want)
+		}
+	}
+	for _, path := range []string{"/", "/etc", "/proc/self", "/usr/bin", "/dev"} {
+		if _, err := (Server{HostPath: path}).host("/home"); err == nil || !strings.Contains(err.Error(), "folder of the system") {
+			t.Errorf("%s: %v", path, err)
+		}
+		if _, err := (Server{HostPath: path, MountRoots: []string{"/"}}).host("/home"); err == nil {
+			t.Errorf("%s is allowed by a root", path)
+		}
+	}
+	if _, err := (Server{HostPath: at("roots"), MountRoots: []string{}}).host("/home"); err == nil {
+		t.Error("an empty list of roots allows something")
+	}
+}
+
+func TestHomeIsNotInferred(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{"home/x.py": ""})
+	home := filepath.Join(r.root, "home")
+	if got, err := (Server{Command: "a", Args: []string{home + "/x.py"}, HostPath: Auto}).host(home); err == nil {
+		t.Error(got)
+	}
+}

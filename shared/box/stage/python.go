@@ -1,0 +1,206 @@
+package stage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// pythonManifests are the files that say what a Python program depends on.
+func pythonManifests() []string {
+	return []string{"requirements.txt", "pyproject.toml", "setup.py", "setup.cfg"}
+}
+
+// pythonVersion asks for all that decides whether an install fits.
+const pythonVersion = "import sys,sysconfig;print(sys.implementation.cache_tag,sys.version.split()[0],sysconfig.get_platform())"
+
+// python installs what the host path depends on into a virtual environment and
+// lets the process run in it. It returns its folder, "" if there are no manifests.
+// hint names the interpreter the server would have been started with.
+func (s *staging) python(ctx context.Context, hint string) (string, error) {
+	root, err := os.OpenRoot(s.host)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = root.Close() }() // only read
+	want, err := readPython(root)
+	if err != nil {
+		return "", installError(err)
+	}
+	if !want.requirements && !want.project {
+		return "", nil
+	}
+	interpreter, err := s.interpreter(hint)
+	if err != nil {
+		return "", installError(err)
+	}
+	version, err := s.version(ctx, interpreter, "-c", pythonVersion)
+	if err != nil {
+		return "", installError(err)
+	}
+	parts := append([]string{"python-1", version}, want.parts...)
+	if want.local {
+		code, err := source(ctx, s.host)
+		if err != nil {
+			return "", err
+		}
+		parts = append(parts, code)
+	}
+	dir, err := s.install(ctx, recipe{
+		kind: "python", key: digest(parts...), what: "the Python dependencies", whole: wholeVenv,
+		build: func(ctx context.Context, b build) error { return s.buildPython(ctx, b, interpreter, want) },
+	})
+	if err != nil {
+		return "", err
+	}
+	s.enter(filepath.Join(dir, "venv"), dir)
+	return dir, nil
+}
+
+// enter lets the process run in a virtual environment.
+func (s *staging) enter(venv, reads string) {
+	s.launch.Env["VIRTUAL_ENV"] = venv
+	s.launch.Path = append([]string{filepath.Join(venv, "bin")}, s.launch.Path...)
+	s.launch.Reads = append(s.launch.Reads, reads)
+}
+
+// pythonWants is what the manifests say.
+type pythonWants struct {
+	requirements bool     // there is a requirements.txt
+	project      bool     // the folder itself can be installed
+	local        bool     // what is installed depends on more than the manifests
+	parts        []string // names and contents of the manifests
+}
+
+func readPython(root *os.Root) (pythonWants, error) {
+	var w pythonWants
+	for _, name := range pythonManifests() {
+		data, err := manifest(root, name)
+		if err != nil {
+			return w, err
+		}
+		if data == nil {
+			continue
+		}
+		text := string(data)
+		w.parts = append(w.parts, name, text)
+		switch name {
+		case "requirements.txt":
+			w.requirements = true
+			if err := w.follow(root, name, text, 0); err != nil {
+				return w, err
+			}
+		case "pyproject.toml": // without these it only holds settings of tools
+			w.project = w.project || hasSection(text, "project") || hasSection(text, "build-system")
+		case "setup.cfg":
+			w.project = w.project || hasSection(text, "metadata") || hasSection(text, "options")
+		case "setup.py":
+			w.project = true
+		}
+	}
+	w.local = w.local || w.project
+	return w, nil
+}
+
+func hasSection(text, name string) bool {
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(strings.TrimSpace(line), "["+name+"]") {
+			return true
+		}
+	}
+	return false
+}
+
+// follow reads the files a requirements file names, and notes whether it names
+// folders.
+func (w *pythonWants) follow(root *os.Root, name, text string, depth int) error {
+	if depth > 8 {
+		return errors.New("requirements files name each other without end")
+	}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		option, value, _ := strings.Cut(strings.Replace(line, "=", " ", 1), " ")
+		switch {
+		case option == "-r" || option == "--requirement" || option == "-c" || option == "--constraint":
+			other := path.Join(path.Dir(name), strings.TrimSpace(value))
+			data, err := manifest(root, other)
+			if err != nil {
+				return err
+			}
+			w.parts = append(w.parts, other, string(data))
+			if err := w.follow(root, other, string(data), depth+1); err != nil {
+				return err
+			}
+		case option == "-e" || option == "--editable" || strings.HasPrefix(line, ".") || strings.Contains(line, "file:"):
+			w.local = true
+		}
+	}
+	return nil
+}
+
+// interpreter finds the Python that a virtual environment is made of.
+func (s *Stager) interpreter(hint string) (string, error) {
+	for _, name := range []string{hint, "python3", "python"} {
+		if !strings.HasPrefix(name, "python") {
+			continue
+		}
+		if file, err := s.program(name); err == nil {
+			return file, nil
+		}
+	}
+	return "", errors.New("no python3 in PATH: install Python where boxes run")
+}
+
+// wholeVenv says whether the interpreter of an environment is still there.
+func wholeVenv(dir string) bool {
+	info, err := os.Stat(filepath.Join(dir, "venv", "bin", "python"))
+	return err == nil && info.Mode().IsRegular()
+}
+
+func (s *staging) buildPython(ctx context.Context, b build, interpreter string, want pythonWants) error {
+	from := s.host
+	if want.local {
+		// Installing a project writes into its folder.
+		from = filepath.Join(b.dir, "source")
+		if err := os.Mkdir(from, 0o755); err != nil {
+			return err
+		}
+		if err := refresh(ctx, s.host, from, filepath.Join(b.dir, "source.json")); err != nil {
+			return err
+		}
+	}
+	var what []string
+	if want.requirements {
+		what = append(what, "-r", "requirements.txt")
+	}
+	if want.project {
+		what = append(what, ".")
+	}
+	return s.venv(ctx, b, interpreter, from, what)
+}
+
+// venv makes the virtual environment <dir>/venv with packages in it.
+func (s *staging) venv(ctx context.Context, b build, interpreter, from string, what []string) error {
+	venv := filepath.Join(b.dir, "venv")
+	python := filepath.Join(venv, "bin", "python")
+	steps := [][]string{
+		{interpreter, "-m", "venv", venv},
+		append([]string{python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--quiet"}, what...),
+	}
+	if uv, err := s.program("uv"); err == nil {
+		steps = [][]string{
+			{uv, "venv", "--quiet", "--python", interpreter, venv},
+			append([]string{uv, "pip", "install", "--quiet", "--python", python}, what...),
+		}
+	}
+	for _, argv := range steps {
+		if _, err := (command{argv: argv, dir: from, env: s.environ(), log: b.log}).run(ctx); err != nil {
+			return fmt.Errorf("%s: %w", filepath.Base(argv[0]), err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,168 @@
+package stage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	maxSaid   = 500     // characters of an install's stderr that are told
+	maxAnswer = 1 << 20 // bytes of a command's stdout that are read
+	maxOutput = 4 << 20 // bytes of an install's output that are kept
+)
+
+// command is a program that is run to its end, in a process group of its own that
+// ends with it.
+type command struct {
+	argv []string
+	dir  string
+	env  []string
+	log  io.Writer // takes what it says, nil for none
+}
+
+// commandError is how a command failed.
+type commandError struct {
+	code int    // -1 if it did not exit by itself
+	how  string // in words, such as "signal: killed"
+	said string // the end of its stderr
+}
+
+func (e *commandError) Error() string { return fmt.Sprintf("%s: %s", e.how, e.said) }
+
+// run executes the command and returns its stdout. The error is a [*commandError]
+// if the program was started.
+func (c command) run(ctx context.Context) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, c.argv[0], c.argv[1:]...)
+	cmd.Dir, cmd.Env, cmd.SysProcAttr = c.dir, c.env, attributes()
+	out, said := &head{left: maxAnswer}, &tail{}
+	cmd.Stdout, cmd.Stderr = out, said
+	if c.log != nil {
+		log := &shared{to: c.log}
+		cmd.Stdout, cmd.Stderr = io.MultiWriter(out, log), io.MultiWriter(said, log)
+	}
+	// The group, not only its leader: npm and pip do their work in children.
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	cmd.WaitDelay = 2 * time.Second
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", c.argv[0], err)
+	}
+	sweep(cmd.Process.Pid)
+	err := cmd.Wait()
+	if err == nil || errors.Is(err, exec.ErrWaitDelay) {
+		return out.data.Bytes(), nil
+	}
+	failed := &commandError{code: -1, how: err.Error(), said: said.text()}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		failed.code = exit.ExitCode()
+	}
+	return nil, failed
+}
+
+// shared takes what both outputs of a command say, one after the other.
+type shared struct {
+	mu sync.Mutex
+	to io.Writer
+}
+
+func (s *shared) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.to.Write(p)
+}
+
+// head keeps the beginning of what is written to it.
+type head struct {
+	data bytes.Buffer
+	left int
+}
+
+// Write takes everything and never fails.
+func (h *head) Write(p []byte) (int, error) {
+	n := min(len(p), h.left)
+	h.left -= n
+	h.data.Write(p[:n])
+	return len(p), nil
+}
+
+// tail keeps the end of what is written to it.
+type tail struct{ data []byte }
+
+// Write takes everything and never fails.
+func (t *tail) Write(p []byte) (int, error) {
+	const keep = 4 * (maxSaid + 500) // bytes; some of it are credentials that go
+	t.data = append(t.data, p[max(0, len(p)-keep):]...)
+	t.data = append(t.data[:0], t.data[max(0, len(t.data)-keep):]...)
+	return len(p), nil
+}
+
+func (t *tail) text() string {
+	text := strings.TrimSpace(withoutCredentials(strings.ToValidUTF8(string(t.data), "")))
+	for n := utf8.RuneCountInString(text); n > maxSaid; n-- {
+		_, size := utf8.DecodeRuneInString(text)
+		text = text[size:]
+	}
+	return text
+}
+
+// withoutCredentials hides user and password in the addresses of a text.
+func withoutCredentials(text string) string {
+	var out strings.Builder
+	for {
+		before, rest, found := strings.Cut(text, "://")
+		out.WriteString(before)
+		if !found {
+			return out.String()
+		}
+		out.WriteString("://")
+		end := strings.IndexAny(rest, "/ \t\r\n\"'")
+		if end < 0 {
+			end = len(rest)
+		}
+		if at := strings.LastIndexByte(rest[:end], '@'); at >= 0 {
+			out.WriteString("***")
+			rest = rest[at:]
+		}
+		text = rest
+	}
+}
+
+// record makes the file that keeps the output of an install.
+func record(file string) (io.WriteCloser, error) {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("keep the output of an install: %w", err)
+	}
+	return &limited{f: f, left: maxOutput}, nil
+}
+
+// limited is a file that stops growing.
+type limited struct {
+	f    *os.File
+	left int
+}
+
+// Write takes everything; what does not fit, or cannot be written, is gone.
+func (l *limited) Write(p []byte) (int, error) {
+	n := min(len(p), l.left)
+	l.left -= n
+	_, _ = l.f.Write(p[:n]) // an install does not fail for its log
+	return len(p), nil
+}
+
+func (l *limited) Close() error { return l.f.Close() }
+
+// group is what every command needs: a process group of its own.
+func group() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

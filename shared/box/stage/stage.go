@@ -1,0 +1,274 @@
+package stage
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Config is where a Stager keeps things.
+type Config struct {
+	// Base is a folder for workspaces, of one box alone.
+	Base string
+	// Cache is a folder for installs. Several boxes may share it, also from several
+	// programs at once.
+	Cache string
+	// Environ is the environment of the runner, from which installs get what they
+	// may have. PATH in it is where programs are looked for.
+	Environ map[string]string
+	// Log may be nil.
+	Log *slog.Logger
+}
+
+// Server is what is to be started, as it is configured.
+type Server struct {
+	Command string
+	Args    []string
+	Env     map[string]string
+	Cwd     string
+
+	// HostPath is a folder with the program, [Auto] to infer it from the command
+	// line, or "" for none. The process works in a copy of it, with dependencies
+	// installed for it, or, if Writable, in the folder itself as it is, with the
+	// dependencies it has there. Nothing is installed from a folder that a process
+	// can write in: installs run with the rights of the runner.
+	HostPath string
+	Writable bool
+	// MountRoots are the folders a host path must lie in, links followed; nil for
+	// anywhere but the folders of the system.
+	MountRoots []string
+	// Workspace asks for an empty workspace where there is no host path.
+	Workspace bool
+}
+
+// Auto in the place of a host path has it inferred.
+const Auto = "auto"
+
+// Launch is what remains to be executed.
+type Launch struct {
+	Command string
+	Args    []string
+	Env     map[string]string // beside that of the server
+	Path    []string          // folders before its PATH
+	Cwd     string            // "" for wherever the runner is
+
+	// Workspace is the folder the process may write in, "" for none. Reads are
+	// folders outside of it that it must be able to read and execute.
+	Workspace string
+	Reads     []string
+}
+
+// Progress is one step of a start, for those who wait for it. Text is short and in
+// the words of the user; it holds no secrets and no paths.
+type Progress struct {
+	Phase Phase
+	Text  string
+}
+
+// Stager prepares the processes of one server. It is safe for concurrent use.
+type Stager struct {
+	cfg    Config
+	server Server
+	log    *slog.Logger
+}
+
+// New makes a Stager. It touches nothing yet.
+func New(c Config, s Server) *Stager {
+	log := c.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Stager{cfg: c, server: s, log: log}
+}
+
+// Stage prepares one process; process names it among those of the box and may be
+// any text. The end of ctx gives up, with everything that was started. tell is
+// called from the calling goroutine and may be nil. The error is an [*Error].
+func (s *Stager) Stage(ctx context.Context, process string, tell func(Progress)) (Launch, error) {
+	if tell == nil {
+		tell = func(Progress) {}
+	}
+	run := &staging{Stager: s, tell: tell, launch: Launch{
+		Command: s.server.Command, Args: s.server.Args, Cwd: s.server.Cwd, Env: map[string]string{},
+	}}
+	if err := run.all(ctx, process); err != nil {
+		var known *Error
+		if !errors.As(err, &known) {
+			known = &Error{Phase: SessionCreate, Err: err}
+		}
+		if cause := context.Cause(ctx); cause != nil {
+			known.Err = fmt.Errorf("%w (%w)", known.Err, cause)
+		}
+		return Launch{}, known
+	}
+	return run.launch, nil
+}
+
+// Remove takes away what was made for a process alone. It must have ended.
+func (s *Stager) Remove(process string) error {
+	return os.RemoveAll(s.home(process))
+}
+
+// home is the folder of a process.
+func (s *Stager) home(process string) string {
+	sum := sha256.Sum256([]byte(process))
+	return filepath.Join(s.cfg.Base, ".mcp", hex.EncodeToString(sum[:8]))
+}
+
+// staging is one start that is being prepared.
+type staging struct {
+	*Stager
+	tell   func(Progress)
+	host   string // the folder that is copied, links followed; "" for none
+	launch Launch
+}
+
+func (s *staging) say(p Phase, format string, args ...any) {
+	s.tell(Progress{Phase: p, Text: fmt.Sprintf(format, args...)})
+}
+
+func (s *staging) all(ctx context.Context, process string) error {
+	host, err := s.server.host(s.cfg.Environ["HOME"])
+	if err != nil {
+		return err
+	}
+	if host != "" && s.server.Writable {
+		s.launch.Workspace = host
+		if s.launch.Cwd, err = cwd(s.launch.Cwd, host); err != nil {
+			return err
+		}
+		return s.tool(ctx)
+	}
+	s.host = host
+	if err := s.workspace(ctx, process); err != nil {
+		return err
+	}
+	if err := s.dependencies(ctx); err != nil {
+		return err
+	}
+	return s.tool(ctx)
+}
+
+// dependencies installs what the host path depends on and adapts the command line.
+func (s *staging) dependencies(ctx context.Context) error {
+	if s.host == "" {
+		return nil
+	}
+	plain, err := s.rewrite()
+	if err != nil {
+		return err
+	}
+	python, err := s.python(ctx, plain)
+	if err != nil {
+		return err
+	}
+	if plain != "" && python == "" {
+		// The folder's own virtual environment is not copied, and nothing says what
+		// was in it: what is left is the interpreter.
+		s.launch.Command = s.firstProgram(s.launch.Command, plain, "python3")
+	}
+	return s.node(ctx)
+}
+
+// workspace makes the folder of the process, if it is to have one.
+func (s *staging) workspace(ctx context.Context, process string) error {
+	if s.host == "" && !s.server.Workspace {
+		return nil
+	}
+	home := s.home(process)
+	folder := filepath.Join(home, "workspace")
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return fmt.Errorf("make the workspace: %w", err)
+	}
+	s.launch.Workspace = folder
+	if s.host == "" {
+		if s.launch.Cwd == "" {
+			s.launch.Cwd = folder
+		}
+		return nil
+	}
+	unlock, err := lock(ctx, filepath.Join(home, "lock"), func() {
+		s.say(SessionCreate, "waiting for another copy of the workspace")
+	})
+	if err != nil {
+		return fmt.Errorf("lock the workspace: %w", err)
+	}
+	defer unlock()
+	s.say(SessionCreate, "copying the workspace")
+	if err := refresh(ctx, s.host, folder, filepath.Join(home, "staged.json")); err != nil {
+		return fmt.Errorf("copy the host path into the workspace: %w", err)
+	}
+	return nil
+}
+
+// firstProgram is the first of the names that is a program, the first name if none
+// is.
+func (s *Stager) firstProgram(names ...string) string {
+	for _, name := range names {
+		if _, err := s.program(name); err == nil {
+			return name
+		}
+	}
+	return names[0]
+}
+
+// program finds a program in the PATH that the server will have.
+func (s *Stager) program(name string) (string, error) {
+	path := s.server.Env["PATH"]
+	if path == "" {
+		path = s.cfg.Environ["PATH"]
+	}
+	for _, dir := range filepath.SplitList(path) {
+		file := filepath.Join(dir, name)
+		if info, err := os.Stat(file); filepath.IsAbs(dir) && err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return file, nil
+		}
+	}
+	return "", fmt.Errorf("program %s: %w", name, fs.ErrNotExist)
+}
+
+// digest names what is made of parts.
+func digest(parts ...string) string {
+	h := sha256.New()
+	for _, p := range parts {
+		// With its length, so that no other parts give the same bytes.
+		_, _ = fmt.Fprintf(h, "%d:%s", len(p), p) // a hash takes everything
+	}
+	return hex.EncodeToString(h.Sum(nil))[:32]
+}
+
+// allowed says whether an install may have a variable.
+func allowed(name string) bool {
+	switch upper := strings.ToUpper(name); upper {
+	case "PATH", "HOME", "LANG", "TMPDIR", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
+		"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "PYENV_ROOT":
+		return true
+	default:
+		return strings.HasPrefix(upper, "PIP_") || strings.HasPrefix(upper, "UV_") || strings.HasPrefix(upper, "NPM_CONFIG_")
+	}
+}
+
+// environ is the environment of installs. Of the server's own it takes the same
+// variables, as npx and uvx would have seen them.
+func (s *Stager) environ(more ...string) []string {
+	set := map[string]string{}
+	for _, from := range []map[string]string{s.cfg.Environ, s.server.Env} {
+		for name, value := range from {
+			if allowed(name) {
+				set[name] = value
+			}
+		}
+	}
+	var env []string
+	for name, value := range set {
+		env = append(env, name+"="+value)
+	}
+	return append(env, more...)
+}

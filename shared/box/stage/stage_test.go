@@ -1,0 +1,268 @@
+package stage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The tests run themselves as another program that stages: with this variable set
+// the test binary is a runner, which stages what its value says.
+const runnerRole = "STAGE_TEST_RUNNER"
+
+func TestMain(m *testing.M) {
+	if folder := os.Getenv(runnerRole); folder != "" {
+		os.Exit(stageOnce(folder))
+	}
+	os.Exit(m.Run())
+}
+
+// rig is a Stager with folders and programs of its own.
+type rig struct {
+	t    *testing.T
+	root string
+	said []Progress
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	return &rig{t: t, root: t.TempDir()}
+}
+
+// config is that of a rig in a folder. PATH has the programs of the rig first.
+func config(root string) Config {
+	bin := filepath.Join(root, "bin")
+	return Config{
+		Base: filepath.Join(root, "base"), Cache: filepath.Join(root, "cache"),
+		Environ: map[string]string{
+			"PATH": bin + ":/usr/bin:/bin", "HOME": filepath.Join(root, "home"), "TMPDIR": root,
+			"PIP_LOG_OF_TEST": filepath.Join(root, "log"), "SECRET": "hunter2",
+		},
+	}
+}
+
+func (r *rig) stager(s Server) *Stager { return New(config(r.root), s) }
+
+// stage prepares the process "p" of a server.
+func (r *rig) stage(s Server) Launch {
+	r.t.Helper()
+	l, err := r.try(s)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return l
+}
+
+func (r *rig) try(s Server) (Launch, error) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
+	defer cancel()
+	return r.stager(s).Stage(ctx, "p", func(p Progress) { r.said = append(r.said, p) })
+}
+
+// failure stages what must fail.
+func (r *rig) failure(s Server) *Error {
+	r.t.Helper()
+	_, err := r.try(s)
+	var known *Error
+	if !errors.As(err, &known) {
+		r.t.Fatalf("got %v, want an Error", err)
+	}
+	return known
+}
+
+// write makes files below the root: a name that ends in "/" is a folder, a text
+// that begins with "-> " a link.
+func (r *rig) write(files map[string]string) {
+	r.t.Helper()
+	for name, text := range files {
+		file := filepath.Join(r.root, name)
+		var err error
+		switch link, isLink := strings.CutPrefix(text, "-> "); {
+		case strings.HasSuffix(name, "/"):
+			err = os.MkdirAll(file, 0o755)
+		case isLink:
+			err = errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.Symlink(link, file))
+		default:
+			err = errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644))
+		}
+		if err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+// program puts a script into the PATH.
+func (r *rig) program(name, script string) {
+	r.t.Helper()
+	r.write(map[string]string{"bin/" + name: "#!/bin/sh\n" + script})
+	if err := os.Chmod(filepath.Join(r.root, "bin", name), 0o755); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// log is what the scripts have noted.
+func (r *rig) log() []string { return logOf(r.t, r.root) }
+
+func logOf(t *testing.T, root string) []string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(root, "log"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
+}
+
+// count is how often the scripts have noted a line that begins with start.
+func (r *rig) count(start string) int {
+	n := 0
+	for _, line := range r.log() {
+		if strings.HasPrefix(line, start) {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *rig) host() string { return filepath.Join(r.root, "host") }
+
+// list is all that is in a folder, with contents.
+func list(t *testing.T, folder string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir(folder, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || name == folder {
+			return err
+		}
+		rel, _ := filepath.Rel(folder, name)
+		switch d.Type() {
+		case fs.ModeDir:
+			all[rel+"/"] = ""
+		case fs.ModeSymlink:
+			link, err := os.Readlink(name)
+			all[rel] = "-> " + link
+			return err
+		default:
+			data, err := os.ReadFile(name)
+			all[rel] = string(data)
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// alive reports whether a process runs; a zombie does not.
+func alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	return !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
+}
+
+// eventually waits for something that only the operating system knows.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatal("not in time: " + what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func TestServerThatNeedsNothingIsLaunchedAsItIs(t *testing.T) {
+	r := newRig(t)
+	l := r.stage(Server{Command: "/usr/bin/env", Args: []string{"a", "/b"}, Cwd: "/tmp"})
+	if l.Command != "/usr/bin/env" || strings.Join(l.Args, " ") != "a /b" || l.Cwd != "/tmp" || l.Workspace != "" || len(l.Env)+len(l.Path) != 0 {
+		t.Errorf("got %+v", l)
+	}
+	if left := list(t, r.root); len(left) != 0 {
+		t.Errorf("it left %v", left)
+	}
+	if len(r.said) != 0 {
+		t.Error(r.said)
+	}
+}
+
+func TestWorkspaceWithoutHostPathIsEmptyAndWhereTheProcessWorks(t *testing.T) {
+	r := newRig(t)
+	l := r.stage(Server{Command: "a", Workspace: true})
+	if l.Workspace == "" || l.Cwd != l.Workspace || len(list(t, l.Workspace)) != 0 {
+		t.Errorf("got %+v", l)
+	}
+	if want := filepath.Join(r.root, "base", ".mcp"); !strings.HasPrefix(l.Workspace, want) || filepath.Base(l.Workspace) != "workspace" {
+		t.Errorf("workspace %s is not %s/<process>/workspace", l.Workspace, want)
+	}
+}
+
+func TestProcessesHaveWorkspacesOfTheirOwn(t *testing.T) {
+	r := newRig(t)
+	s := r.stager(Server{Command: "a", Workspace: true})
+	seen := map[string]bool{}
+	for _, process := range []string{"a", "../a", "a/b", "/", "", strings.Repeat("x", 5000)} {
+		l, err := s.Stage(t.Context(), process, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[l.Workspace] || !strings.HasPrefix(l.Workspace, filepath.Join(r.root, "base", ".mcp")+"/") {
+			t.Errorf("process %.20q has workspace %s", process, l.Workspace)
+		}
+		seen[l.Workspace] = true
+	}
+}
+
+func TestRemoveTakesTheWorkspaceAwayAndNoOther(t *testing.T) {
+	r := newRig(t)
+	s := r.stager(Server{Command: "a", Workspace: true})
+	one, err := s.Stage(t.Context(), "one", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := s.Stage(t.Context(), "two", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Remove("one"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Dir(one.Workspace)); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	if _, err := os.Stat(two.Workspace); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWritableHostPathIsTheWorkspaceAsItIs(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{"host/requirements.txt": "a\n", "host/.venv/bin/python": "", "host/package.json": "{}", "host/package-lock.json": "{}"})
+	before := list(t, r.host())
+	l := r.stage(Server{Command: r.host() + "/.venv/bin/python", Args: []string{r.host() + "/s.py"}, HostPath: r.host(), Writable: true})
+	if l.Workspace != r.host() || l.Cwd != r.host() || l.Command != r.host()+"/.venv/bin/python" || l.Args[0] != r.host()+"/s.py" {
+		t.Errorf("got %+v", l)
+	}
+	if after := list(t, r.host()); len(after) != len(before) || len(r.said) != 0 {
+		t.Errorf("something was done: %v %v", after, r.said)
+	}
+}
+
+// kill ends a command with all in its group.
+func kill(cmd *exec.Cmd) {
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	_ = cmd.Wait() // it was killed
+}

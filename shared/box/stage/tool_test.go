@@ -1,0 +1,387 @@
+package stage
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestCommandLinesOfNpxAreRead(t *testing.T) {
+	for _, c := range []struct {
+		line string
+		want *request // nil for one that is left as it is
+	}{
+		{"npx -y pkg", &request{spec: "pkg", name: "pkg"}},
+		{"npx pkg a -b", &request{spec: "pkg", name: "pkg", args: []string{"a", "-b"}}},
+		{"/usr/bin/npx -y pkg", &request{spec: "pkg", name: "pkg"}},
+		{"npx --yes --quiet @scope/pkg@1.2.3 /data", &request{spec: "@scope/pkg@1.2.3", name: "@scope/pkg", pinned: true, args: []string{"/data"}}},
+		{"npx -y pkg@latest", &request{spec: "pkg@latest", name: "pkg"}},
+		{"npx -y pkg@^1.2", &request{spec: "pkg@^1.2", name: "pkg"}},
+		{"npx -y pkg@1", &request{spec: "pkg@1", name: "pkg"}},
+		{"npx -y pkg@1.x", &request{spec: "pkg@1.x", name: "pkg"}},
+		{"npx -y pkg@2.0.0-beta.1", &request{spec: "pkg@2.0.0-beta.1", name: "pkg", pinned: true}},
+		{"npx -y -- pkg --flag", &request{spec: "pkg", name: "pkg", args: []string{"--flag"}}},
+		{"npx -p pkg@1.0.0 run a", &request{spec: "pkg@1.0.0", name: "pkg", pinned: true, program: "run", args: []string{"a"}}},
+		{"npx -y --package=pkg run", &request{spec: "pkg", name: "pkg", program: "run"}},
+		{"npx", nil},
+		{"npx -y", nil},
+		{"npx -p pkg", nil},
+		{"npx -p a -p b run", nil},
+		{"npx -c script", nil},
+		{"npx --registry=https://x pkg", nil},
+		{"npx github:user/repo", nil},
+		{"npx user/repo", nil},
+		{"npx git+https://x/y.git", nil},
+		{"npx ./local", nil},
+		{"npx /abs/path", nil},
+		{"npx https://x/y.tgz", nil},
+		{"npx pkg@file:x", nil},
+		{"npx pkg@npm:other@1.0.0", nil},
+		{"./npx pkg", nil},
+		{"npm exec pkg", nil},
+		{"node pkg", nil},
+	} {
+		check(t, c.line, "npm", c.want)
+	}
+}
+
+func TestCommandLinesOfUvxAreRead(t *testing.T) {
+	for _, c := range []struct {
+		line string
+		want *request
+	}{
+		{"uvx mcp-server-time", &request{spec: "mcp-server-time", name: "mcp-server-time", program: "mcp-server-time"}},
+		{"uvx mcp-server-time --tz UTC", &request{spec: "mcp-server-time", name: "mcp-server-time", program: "mcp-server-time", args: []string{"--tz", "UTC"}}},
+		{"uv tool run pkg a", &request{spec: "pkg", name: "pkg", program: "pkg", args: []string{"a"}}},
+		{"uvx pkg@1.2.3", &request{spec: "pkg==1.2.3", name: "pkg", program: "pkg", pinned: true}},
+		{"uvx pkg@latest", &request{spec: "pkg", name: "pkg", program: "pkg"}},
+		{"uvx pkg==1.2.3", &request{spec: "pkg==1.2.3", name: "pkg", program: "pkg", pinned: true}},
+		{"uvx pkg[extra]>=1,<2", &request{spec: "pkg[extra]>=1,<2", name: "pkg", program: "pkg"}},
+		{"uvx --from pkg==1.0.0 tool x", &request{spec: "pkg==1.0.0", name: "pkg", program: "tool", pinned: true, args: []string{"x"}}},
+		{"uvx --with mcp<2 --with a,b pkg", &request{spec: "pkg", name: "pkg", program: "pkg", with: []string{"mcp<2", "a", "b"}}},
+		{"uvx --python 3.11 pkg", &request{spec: "pkg", name: "pkg", program: "pkg", python: "3.11"}},
+		{"uvx -p=3.11 -q pkg", &request{spec: "pkg", name: "pkg", program: "pkg", python: "3.11"}},
+		{"uvx", nil},
+		{"uvx --from", nil},
+		{"uvx --index-url https://x pkg", nil},
+		{"uvx --from git+https://x/y pkg", nil},
+		{"uvx pkg@git+https://x", nil},
+		{"uvx --from ./dir pkg", nil},
+		{"uvx --from -rx pkg", nil},
+		{"uvx --with ./dir pkg", nil},
+		{"uvx --with -e pkg", nil},
+		{"uvx ../x", nil},
+		{"uv run x", nil},
+	} {
+		check(t, c.line, "pypi", c.want)
+	}
+}
+
+func check(t *testing.T, line, kind string, want *request) {
+	t.Helper()
+	words := strings.Fields(line)
+	got, ok := parseTool(words[0], words[1:])
+	switch {
+	case want == nil && ok:
+		t.Errorf("%s: taken for %+v", line, got)
+	case want == nil:
+	case !ok:
+		t.Errorf("%s: left as it is", line)
+	default:
+		want.kind = kind
+		if diff := cmp.Diff(*want, got, cmp.AllowUnexported(request{}), cmp.Transformer("empty", func(s []string) string { return strings.Join(s, "|") })); diff != "" {
+			t.Error(line, diff)
+		}
+	}
+}
+
+func TestProgramOfAPackageIsTheOneNpxWouldTake(t *testing.T) {
+	for _, c := range []struct{ bin, name, program, want string }{
+		{`"cli.js"`, "pkg", "", "pkg"},
+		{`"cli.js"`, "@s/pkg", "", "pkg"},
+		{`{"only":"cli.js"}`, "pkg", "", "only"},
+		{`{"pkg":"a","other":"b"}`, "@s/pkg", "", "pkg"},
+		{`{"pkg":"a","other":"b"}`, "pkg", "other", "other"},
+		{`{"a":"a","b":"b"}`, "pkg", "", ""},
+		{`{"../x":"a"}`, "pkg", "", ""},
+		{``, "pkg", "", ""},
+		{`{}`, "pkg", "", ""},
+	} {
+		got, err := chooseBin(json.RawMessage(c.bin), request{name: c.name, program: c.program})
+		if got != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%s of %s: %q, %v", c.bin, c.name, got, err)
+		}
+	}
+}
+
+// registry has an npm that installs the package "srv" in the version that the file
+// "latest" says, with a program of that name.
+func (r *rig) registry() Server {
+	r.t.Helper()
+	r.fakeNode()
+	r.write(map[string]string{"latest": "1.0.0", "npm-does": `
+root="$(dirname "$PIP_LOG_OF_TEST")"
+[ -e "$root/offline" ] && { echo "npm error code ENOTFOUND" >&2; exit 1; }
+latest=$(cat "$root/latest")
+case $1 in
+view) echo "\"$latest\"" ;;
+install)
+	echo "noise on stdout"
+	mkdir -p node_modules/srv node_modules/.bin
+	echo "{\"version\":\"$latest\",\"bin\":\"cli.js\"}" >node_modules/srv/package.json
+	printf '#!/bin/sh\n' >node_modules/srv/cli.js; chmod +x node_modules/srv/cli.js
+	ln -s ../srv/cli.js node_modules/.bin/srv ;;
+esac
+`})
+	return Server{Command: "npx", Args: []string{"-y", "srv", "--flag"}}
+}
+
+// age makes what was resolved older.
+func (r *rig) age(by time.Duration) {
+	r.t.Helper()
+	files, err := filepath.Glob(filepath.Join(r.root, "cache/resolved/*.json"))
+	if err != nil || len(files) != 1 {
+		r.t.Fatal(files, err)
+	}
+	known := readResolved(files[0])
+	known.Checked = known.Checked.Add(-by)
+	if !known.Tried.IsZero() {
+		known.Tried = known.Tried.Add(-by)
+	}
+	data, err := json.Marshal(known)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := os.WriteFile(files[0], data, 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func TestNpxIsInstalledOnceAndThenTheProgramItself(t *testing.T) {
+	r := newRig(t)
+	s := r.registry()
+	l := r.stage(s)
+	if !strings.HasSuffix(l.Command, "/node_modules/.bin/srv") || strings.Join(l.Args, " ") != "--flag" {
+		t.Errorf("got %+v", l)
+	}
+	if !strings.HasPrefix(l.Command, l.Reads[0]) || l.Path[0] != filepath.Dir(l.Command) {
+		t.Errorf("got %+v", l)
+	}
+	before := len(r.log())
+	again := r.stage(s)
+	if again.Command != l.Command || len(r.log()) != before {
+		t.Error("a later start executes something:", r.log()[before:])
+	}
+}
+
+func TestRestartNeedsNoNetwork(t *testing.T) {
+	r := newRig(t)
+	s := r.registry()
+	l := r.stage(s)
+	r.write(map[string]string{"offline": ""})
+	if again := r.stage(s); again.Command != l.Command {
+		t.Errorf("got %+v", again)
+	}
+	r.age(2 * renewAfter)
+	if again := r.stage(s); again.Command != l.Command || r.count("npm view") != 1 {
+		t.Errorf("got %+v, %v", again, r.log())
+	}
+	if r.stage(s); r.count("npm view") != 1 {
+		t.Error("it is asked again at once:", r.log())
+	}
+	r.age(retryAfter)
+	if r.stage(s); r.count("npm view") != 2 {
+		t.Error("it is never asked again:", r.log())
+	}
+}
+
+func TestVersionThatIsNotPinnedIsRenewedOnceADay(t *testing.T) {
+	r := newRig(t)
+	s := r.registry()
+	first := r.stage(s)
+	r.write(map[string]string{"latest": "2.0.0"})
+	r.age(renewAfter - time.Hour)
+	if l := r.stage(s); l.Command != first.Command || r.count("npm view") != 0 {
+		t.Error("renewed within the day:", r.log())
+	}
+	r.age(2 * time.Hour)
+	second := r.stage(s)
+	if second.Command == first.Command || r.count("npm install") != 2 {
+		t.Error("not renewed after a day:", r.log())
+	}
+	if _, err := os.Stat(first.Command); err != nil {
+		t.Error("a process may still run the older one:", err)
+	}
+	r.age(2 * renewAfter)
+	if l := r.stage(s); l.Command != second.Command || r.count("npm install") != 2 || r.count("npm view") != 2 {
+		t.Error("installed again though there is nothing newer:", r.log())
+	}
+}
+
+func TestVersionThatIsPinnedIsNeverAskedFor(t *testing.T) {
+	r := newRig(t)
+	s := r.registry()
+	s.Args[1] = "srv@1.0.0"
+	l := r.stage(s)
+	r.age(1000 * renewAfter)
+	if again := r.stage(s); again.Command != l.Command || r.count("npm view") != 0 || r.count("npm install") != 1 {
+		t.Error(r.log())
+	}
+}
+
+func TestFailedFetchTellsPhaseExitCodeAndStderr(t *testing.T) {
+	r := newRig(t)
+	s := r.registry()
+	r.write(map[string]string{"offline": ""})
+	e := r.failure(s)
+	if e.Phase != DepInstall || e.ExitCode == nil || *e.ExitCode != 1 || e.Error() != "dependency install failed (exit 1): npm error code ENOTFOUND" {
+		t.Error(e)
+	}
+}
+
+func TestPackageWithoutProgramSaysSo(t *testing.T) {
+	r := newRig(t)
+	s := r.registry()
+	r.write(map[string]string{"npm-does": `mkdir -p node_modules/srv; echo '{"version":"1.0.0"}' >node_modules/srv/package.json`})
+	if e := r.failure(s); e.Phase != DepInstall || !strings.Contains(e.Error(), "package srv has no program srv") {
+		t.Error(e)
+	}
+	if made, _ := filepath.Glob(filepath.Join(r.root, "cache/npm/*/ready")); len(made) != 0 {
+		t.Error("it counts as installed")
+	}
+}
+
+func TestInstallThatWasTornApartIsMadeAnew(t *testing.T) {
+	r := newRig(t)
+	s := r.registry()
+	l := r.stage(s)
+	if err := os.RemoveAll(l.Reads[0]); err != nil {
+		t.Fatal(err)
+	}
+	if again := r.stage(s); r.count("npm install") != 2 || again.Command == l.Command {
+		t.Error(r.log())
+	}
+}
+
+func TestProgramTheWorkspaceDependsOnIsTakenFromThere(t *testing.T) {
+	r := newRig(t)
+	s := r.registry()
+	r.write(map[string]string{"host/package.json": "{}", "host/node_modules/.bin/srv": "local"})
+	s.HostPath = r.host()
+	l := r.stage(s)
+	if l.Command != l.Workspace+"/node_modules/.bin/srv" || r.count("npm") != 0 {
+		t.Errorf("got %+v, %v", l, r.log())
+	}
+}
+
+func TestPackageRunnerThatIsNotThereIsLeftToTheProcessStart(t *testing.T) {
+	r := newRig(t)
+	cfg := config(r.root)
+	cfg.Environ["PATH"] = filepath.Join(r.root, "bin")
+	for _, cmd := range []string{"npx", "uvx"} {
+		l, err := New(cfg, Server{Command: cmd, Args: []string{"pkg"}}).Stage(t.Context(), "p", nil)
+		if err != nil || l.Command != cmd || l.Args[0] != "pkg" {
+			t.Error(l, err)
+		}
+	}
+}
+
+func (r *rig) index() Server {
+	r.t.Helper()
+	r.fakePython()
+	r.write(map[string]string{"latest": "1.0.0", "pip": `
+root="$(dirname "$PIP_LOG_OF_TEST")"
+[ -e "$root/offline" ] && { echo "ERROR: No matching distribution" >&2; exit 1; }
+latest=$(cat "$root/latest")
+case "$*" in
+*--dry-run*) if [ -e "$VENV/lib/python3.11/site-packages/py_srv-$latest.dist-info" ]; then echo '{"install":[]}'; else echo "{\"install\":[{\"metadata\":{\"version\":\"$latest\"}}]}"; fi ;;
+*) mkdir -p "$VENV/lib/python3.11/site-packages/py_srv-$latest.dist-info"
+	printf '#!/bin/sh\n' >"$VENV/bin/py-srv"; chmod +x "$VENV/bin/py-srv" ;;
+esac
+`})
+	return Server{Command: "uvx", Args: []string{"py-srv", "--flag"}}
+}
+
+func TestUvxIsInstalledOnceAndThenTheProgramItself(t *testing.T) {
+	r := newRig(t)
+	s := r.index()
+	l := r.stage(s)
+	if !strings.HasSuffix(l.Command, "/venv/bin/py-srv") || strings.Join(l.Args, " ") != "--flag" || l.Env["VIRTUAL_ENV"] != filepath.Dir(filepath.Dir(l.Command)) {
+		t.Errorf("got %+v", l)
+	}
+	before := len(r.log())
+	r.write(map[string]string{"offline": ""})
+	if again := r.stage(s); again.Command != l.Command || len(r.log()) != before {
+		t.Error("a later start executes something:", r.log()[before:])
+	}
+}
+
+func TestUvxIsRenewedOnceADay(t *testing.T) {
+	r := newRig(t)
+	s := r.index()
+	first := r.stage(s)
+	r.age(2 * renewAfter)
+	if l := r.stage(s); l.Command != first.Command || r.count("venv") != 1 {
+		t.Error("installed again though there is nothing newer:", r.log())
+	}
+	r.write(map[string]string{"latest": "1.1.0"})
+	r.age(2 * renewAfter)
+	second := r.stage(s)
+	if second.Command == first.Command || r.count("venv") != 2 {
+		t.Error(r.log())
+	}
+	r.write(map[string]string{"offline": ""})
+	r.age(2 * renewAfter)
+	if l := r.stage(s); l.Command != second.Command {
+		t.Errorf("got %+v", l)
+	}
+}
+
+func TestUvxTakesFurtherPackagesAndInterpreters(t *testing.T) {
+	r := newRig(t)
+	s := r.index()
+	s.Args = []string{"--with", "mcp<2", "--from", "py-srv==1.0.0", "py-srv", "x"}
+	r.stage(s)
+	if !strings.HasSuffix(r.log()[len(r.log())-1], " py-srv==1.0.0 mcp<2") {
+		t.Error(r.log())
+	}
+	s.Args = []string{"--python", "3.99", "py-srv"}
+	if l := r.stage(s); l.Command != "uvx" {
+		t.Errorf("another interpreter than the one asked for was taken: %+v", l)
+	}
+}
+
+func TestPythonPackageWithoutProgramSaysSo(t *testing.T) {
+	r := newRig(t)
+	s := r.index()
+	s.Args = []string{"--from", "py-srv", "other"}
+	if e := r.failure(s); e.Phase != DepInstall || !strings.Contains(e.Error(), "package py-srv has no program other") {
+		t.Error(e)
+	}
+}
+
+func FuzzCommandLinesOfPackageRunners(f *testing.F) {
+	f.Add("npx", "-y", "@a/b@1.2.3", "x")
+	f.Add("uvx", "--from", "a==1", "b")
+	f.Add("uv", "tool", "run", "a")
+	f.Add("npx", "--", "-rf", "")
+	f.Fuzz(func(t *testing.T, cmd, a, b, c string) {
+		r, ok := parseTool(cmd, []string{a, b, c})
+		if !ok {
+			return
+		}
+		for _, spec := range append([]string{r.spec}, r.with...) {
+			if spec == "" || strings.HasPrefix(spec, "-") || strings.Contains(spec, "://") || strings.HasPrefix(spec, "/") || strings.HasPrefix(spec, ".") {
+				t.Fatalf("an installer may take %q for something else than a package", spec)
+			}
+		}
+		if r.name == "" || !filepath.IsLocal(r.name) {
+			t.Fatalf("name %q", r.name)
+		}
+	})
+}

@@ -1,0 +1,395 @@
+package stage
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Bounds of a host path.
+const (
+	maxFiles = 100_000
+	maxBytes = 2 << 30
+)
+
+// entry is one file, folder or link, as it was at the source.
+type entry struct {
+	Mode fs.FileMode `json:"m"`
+	Size int64       `json:"s,omitempty"`
+	Time time.Time   `json:"t,omitzero"`  // of a file
+	Link string      `json:"l,omitempty"` // where a link leads, relative to its folder
+}
+
+// tree is a folder by the slash-separated paths of what is in it.
+type tree map[string]entry
+
+// refresh makes the folder to a copy of the folder from, in place. record is the
+// file that says what was copied: what stands in it and is no longer at the source
+// is removed, what is unchanged at the source is left as the process has made it,
+// and what it does not name is the process's own. Without that file everything
+// that is not at the source is stale, but for the folders of dependencies and
+// caches. Nobody else may refresh the same folder meanwhile.
+func refresh(ctx context.Context, from, to, record string) error {
+	src, err := os.OpenRoot(from)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = src.Close() }() // only read
+	dst, err := os.OpenRoot(to)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dst.Close() }() // every write is checked where it is made
+	want, err := scan(ctx, src, from)
+	if err != nil {
+		return err
+	}
+	old, err := readTree(record)
+	if err != nil {
+		return err
+	}
+	c := copier{src: src, dst: dst, want: want, old: old}
+	if err := c.removeStale(); err != nil {
+		return err
+	}
+	for _, name := range want.names() {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		if err := c.place(name); err != nil {
+			return err
+		}
+	}
+	return writeTree(record, want)
+}
+
+// # The source
+
+// scan lists what is to be copied and refuses links that lead out.
+func scan(ctx context.Context, src *os.Root, real string) (tree, error) {
+	t := tree{}
+	var size int64
+	_, err := src.Stat("package-lock.json")
+	if err != nil {
+		_, err = src.Stat("npm-shrinkwrap.json")
+	}
+	skip := filter{modules: err == nil}
+	err = fs.WalkDir(src.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && name != ".":
+			return nil // it went away while we looked
+		case err != nil:
+			return err
+		case name == ".":
+			return nil
+		case context.Cause(ctx) != nil:
+			return context.Cause(ctx)
+		case skip.out(src, name, d):
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		e, ok, err := look(src, real, name, d)
+		if err != nil || !ok {
+			return err
+		}
+		t[name] = e
+		size += e.Size
+		if len(t) > maxFiles || size > maxBytes {
+			return fmt.Errorf("it holds more than %d files or %d MiB: choose a smaller folder", maxFiles, maxBytes>>20)
+		}
+		return nil
+	})
+	return t, err
+}
+
+// look makes an entry of what is there; ok is false for what is no file, folder or
+// link.
+func look(src *os.Root, real, name string, d fs.DirEntry) (e entry, ok bool, err error) {
+	info, err := d.Info()
+	if errors.Is(err, fs.ErrNotExist) {
+		return e, false, nil
+	}
+	if err != nil {
+		return e, false, err
+	}
+	e.Mode = info.Mode() & (fs.ModeType | fs.ModePerm)
+	switch e.Mode.Type() {
+	case 0:
+		e.Size, e.Time = info.Size(), info.ModTime().UTC()
+	case fs.ModeDir:
+	case fs.ModeSymlink:
+		e.Mode = fs.ModeSymlink
+		e.Link, err = inside(src, real, name)
+	default:
+		return e, false, nil // a socket, a pipe, a device
+	}
+	return e, err == nil, err
+}
+
+// inside reads a link and returns it relative to its folder. A link that leads out
+// of the folder, itself or by way of others, is an error.
+func inside(src *os.Root, real, name string) (string, error) {
+	link, err := src.Readlink(name)
+	if err != nil {
+		return "", err
+	}
+	to := link
+	if filepath.IsAbs(to) {
+		rel, err := filepath.Rel(real, filepath.Clean(to))
+		if err != nil || !filepath.IsLocal(rel) {
+			return "", fmt.Errorf("link %s leads out of the folder", name)
+		}
+		if to, err = filepath.Rel(path.Dir(name), rel); err != nil {
+			return "", err
+		}
+		// What is absolute cannot be followed below a root, so this is all there is
+		// to check; the copy is a relative link and is followed in the workspace.
+		return to, nil
+	}
+	if !filepath.IsLocal(path.Join(path.Dir(name), to)) {
+		return "", fmt.Errorf("link %s leads out of the folder", name)
+	}
+	if _, err := src.Stat(name); err != nil && !errors.Is(err, fs.ErrNotExist) && !absolute(src, path.Join(path.Dir(name), to)) {
+		return "", fmt.Errorf("link %s leads out of the folder: %w", name, err)
+	}
+	return to, nil
+}
+
+// absolute says whether name is a link with an absolute path, which is checked by
+// itself.
+func absolute(src *os.Root, name string) bool {
+	link, err := src.Readlink(name)
+	return err == nil && filepath.IsAbs(link)
+}
+
+// filter says what is not copied.
+type filter struct {
+	modules bool // node_modules are installed anew
+}
+
+func (f filter) out(src *os.Root, name string, d fs.DirEntry) bool {
+	base := path.Base(name)
+	if base == "node_modules" {
+		return f.modules // also as a link
+	}
+	if !d.IsDir() {
+		return base == ".DS_Store" || strings.HasSuffix(base, ".pyc")
+	}
+	switch base {
+	case ".git", ".hg", ".svn", ".jj", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".tox", ".nox",
+		".uv-cache", ".npm", ".cache", ".tmp", ".venv":
+		return true
+	}
+	// A virtual environment by any other name.
+	_, err := src.Stat(path.Join(name, "pyvenv.cfg"))
+	return err == nil || strings.HasSuffix(base, ".egg-info")
+}
+
+// kept says whether something is never stale: the dependencies and caches of the
+// process.
+func kept(name string) bool {
+	first, _, _ := strings.Cut(name, "/")
+	return slices.Contains([]string{".venv", ".cache", ".tmp", "node_modules"}, first)
+}
+
+// # The copy
+
+// copier brings a copy up to date.
+type copier struct {
+	src, dst  *os.Root
+	want, old tree // old is nil when nobody knows what was copied
+}
+
+// removeStale removes what is no longer at the source, the innermost first. What
+// is gone already, because the process or somebody else was faster, is as good.
+func (c *copier) removeStale() error {
+	stale := c.old
+	if stale == nil {
+		stale = tree{}
+		err := fs.WalkDir(c.dst.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				return nil
+			case err != nil:
+				return err
+			case name != "." && kept(name) && d.IsDir():
+				return fs.SkipDir
+			case name != ".":
+				stale[name] = entry{Mode: d.Type()}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	names := stale.names()
+	slices.Reverse(names)
+	for _, name := range names {
+		if _, stays := c.want[name]; stays || kept(name) && c.old == nil || !c.reached(name) {
+			continue
+		}
+		err := c.dst.Remove(name)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !stale[name].Mode.IsDir() {
+			return err // a folder may hold what the process made
+		}
+	}
+	return nil
+}
+
+// reached says whether what is above a name are folders. A process may have put a
+// link there; place takes it away.
+func (c *copier) reached(name string) bool {
+	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+		if info, err := c.dst.Lstat(dir); err != nil || !info.IsDir() {
+			return false
+		}
+	}
+	return true
+}
+
+// place brings one entry up to date.
+func (c *copier) place(name string) error {
+	e := c.want[name]
+	before, known := c.old[name]
+	now, err := c.dst.Lstat(name)
+	there := err == nil
+	if there && now.Mode().Type() != e.Mode.Type() {
+		// Also where the process has put a link in the place of a folder.
+		if err := c.dst.RemoveAll(name); err != nil {
+			return err
+		}
+		there = false
+	}
+	switch e.Mode.Type() {
+	case fs.ModeDir:
+		if there {
+			return nil
+		}
+		return c.dst.Mkdir(name, e.Mode.Perm()|0o700)
+	case fs.ModeSymlink:
+		if link, err := c.dst.Readlink(name); there && err == nil && link == e.Link {
+			return nil
+		}
+		return c.replace(name, func(temp string) error { return c.dst.Symlink(e.Link, temp) })
+	default:
+		if there && known && before.Size == e.Size && before.Mode == e.Mode && before.Time.Equal(e.Time) {
+			return nil
+		}
+		return c.replace(name, func(temp string) error { return c.copy(name, temp, e) })
+	}
+}
+
+// replace puts something new in the place of a name in one step, so that a process
+// that looks sees the old or the new.
+func (c *copier) replace(name string, write func(temp string) error) error {
+	temp := path.Join(path.Dir(name), ".staging-"+digest(name)[:12])
+	if err := c.dst.RemoveAll(temp); err != nil {
+		return err
+	}
+	err := write(temp)
+	if err == nil {
+		err = c.dst.Rename(temp, name)
+	}
+	if err == nil {
+		return nil
+	}
+	// The first error says more than one of tidying up.
+	_ = c.dst.RemoveAll(temp)
+	if errors.Is(err, errGone) {
+		return nil
+	}
+	return err
+}
+
+// errGone says that a file left the source while it was copied.
+var errGone = errors.New("gone from the source")
+
+func (c *copier) copy(name, temp string, e entry) (err error) {
+	in, err := c.src.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return errGone
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }() // only read
+	out, err := c.dst.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, e.Mode.Perm()|0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	// No more than was looked at: the source may be growing.
+	if _, err := io.Copy(out, io.LimitReader(in, e.Size)); err != nil {
+		return err
+	}
+	return nil
+}
+
+// # What was copied
+
+// names are sorted, a folder before what is in it.
+func (t tree) names() []string {
+	var all []string
+	for name := range t {
+		all = append(all, name)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// readTree returns nil for a file that is not there or holds something else.
+func readTree(file string) (tree, error) {
+	data, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var t tree
+	if json.Unmarshal(data, &t) != nil {
+		return nil, nil
+	}
+	for name := range t {
+		if !filepath.IsLocal(name) {
+			return nil, nil
+		}
+	}
+	return t, nil
+}
+
+func writeTree(file string, t tree) error {
+	data, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	return writeFile(file, data)
+}
+
+// writeFile puts a file in place in one step.
+func writeFile(file string, data []byte) error {
+	temp, err := os.CreateTemp(filepath.Dir(file), ".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = temp.Write(data)
+	if err = errors.Join(err, temp.Close()); err == nil {
+		err = os.Rename(temp.Name(), file)
+	}
+	if err != nil {
+		_ = os.Remove(temp.Name()) // the first error says more
+	}
+	return err
+}

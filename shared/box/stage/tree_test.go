@@ -1,0 +1,348 @@
+package stage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// bare is a server that needs nothing but its workspace.
+func (r *rig) bare() Server { return Server{Command: "a", HostPath: r.host()} }
+
+// B6: what is copied, and what is not.
+func TestWorkspaceIsACopyWithoutRepositoriesAndCaches(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{
+		"host/server.py": "code", "host/lib/deep/x.txt": "x", "host/.env": "TOKEN=1", "host/empty/": "",
+		"host/.git/HEAD": "", "host/lib/__pycache__/x.pyc": "", "host/y.pyc": "", "host/.pytest_cache/a": "", "host/.venv/bin/python": "",
+		"host/myenv/pyvenv.cfg": "", "host/a.egg-info/x": "", "host/.cache/x": "", "host/.tmp/x": "", "host/.DS_Store": "", "host/.mypy_cache/x": "",
+		"host/node_modules/m/index.js": "js",
+	})
+	if err := os.Chmod(filepath.Join(r.host(), "server.py"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l := r.stage(r.bare())
+	want := map[string]string{
+		"server.py": "code", "lib/": "", "lib/deep/": "", "lib/deep/x.txt": "x", ".env": "TOKEN=1", "empty/": "",
+		// Nothing else says where its modules are to come from.
+		"node_modules/": "", "node_modules/m/": "", "node_modules/m/index.js": "js",
+	}
+	if diff := cmp.Diff(want, list(t, l.Workspace)); diff != "" {
+		t.Error(diff)
+	}
+	if info, err := os.Stat(filepath.Join(l.Workspace, "server.py")); err != nil || info.Mode().Perm() != 0o755 {
+		t.Error(info.Mode(), err)
+	}
+}
+
+func TestNothingTheProcessDoesReachesTheHostPath(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{"host/a": "1", "host/d/b": "2", "host/l": "-> a"})
+	before := list(t, r.host())
+	l := r.stage(r.bare())
+	for _, name := range []string{"a", "d/b", "l"} {
+		if err := os.WriteFile(filepath.Join(l.Workspace, name), []byte("changed"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.stage(r.bare())
+	if diff := cmp.Diff(before, list(t, r.host())); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// B6: links are kept when they stay inside.
+func TestLinksThatStayInsideAreKept(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{
+		"host/a": "1", "host/d/": "", "host/rel": "-> a", "host/d/up": "-> ../a", "host/dir": "-> d", "host/through": "-> dir/up", "host/dangling": "-> nowhere",
+		"host/abs": "-> " + filepath.Join(r.host(), "d/up"), "host/d/abs": "-> " + filepath.Join(r.host(), "a"), "host/toabs": "-> abs",
+	})
+	l := r.stage(r.bare())
+	want := map[string]string{
+		"a": "1", "d/": "", "rel": "-> a", "d/up": "-> ../a", "dir": "-> d", "through": "-> dir/up", "dangling": "-> nowhere",
+		"abs": "-> d/up", "d/abs": "-> ../a", "toabs": "-> abs",
+	}
+	if diff := cmp.Diff(want, list(t, l.Workspace)); diff != "" {
+		t.Error(diff)
+	}
+	if data, err := os.ReadFile(filepath.Join(l.Workspace, "toabs")); string(data) != "1" {
+		t.Error(err)
+	}
+}
+
+// B6: links that lead out are refused.
+func TestLinksThatLeadOutAreRefused(t *testing.T) {
+	for name, files := range map[string]map[string]string{
+		"relative":      {"host/l": "-> ../secret"},
+		"absolute":      {"host/l": "-> /etc/passwd"},
+		"like the host": {"host/l": "-> $HOST-other/x"},
+		"dangling":      {"host/l": "-> ../../nowhere"},
+		"in a folder":   {"host/a/b/l": "-> ../../../secret"},
+		// a/../.. is the host by its letters, and above it in truth.
+		"through a link": {"host/d/e/": "", "host/a": "-> d/e", "host/l": "-> a/../../../secret"},
+		"a folder":       {"host/l": "-> .."},
+		"absolute up":    {"host/l": "-> $HOST/../secret"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			for n, text := range files {
+				files[n] = strings.ReplaceAll(text, "$HOST", r.host())
+			}
+			r.write(map[string]string{"secret": "hunter2", "host/ok": ""})
+			r.write(files)
+			e := r.failure(r.bare())
+			if e.Phase != SessionCreate || !strings.Contains(e.Error(), "leads out of the folder") {
+				t.Error(e)
+			}
+		})
+	}
+}
+
+func TestPipesAndSocketsAreLeftOut(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{"host/a": "1"})
+	if err := syscall.Mkfifo(filepath.Join(r.host(), "pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := r.stage(r.bare())
+	if diff := cmp.Diff(map[string]string{"a": "1"}, list(t, l.Workspace)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// L-4: a copy that nobody knows the origin of becomes that of the source, but for
+// the folders of dependencies and caches.
+func TestRefreshRemovesStaleSourcesAndKeepsDependencies(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{"host/server.py": "new", "host/requirements_.txt": "x", "host/.env": "TOKEN=new"})
+	l := r.stage(r.bare())
+	if err := os.Remove(filepath.Join(filepath.Dir(l.Workspace), "staged.json")); err != nil {
+		t.Fatal(err)
+	}
+	rel, _ := filepath.Rel(r.root, l.Workspace)
+	r.write(map[string]string{
+		rel + "/.venv/bin/python": "venv", rel + "/.cache/x": "c", rel + "/.tmp/x": "t", rel + "/node_modules/m/i.js": "m",
+		rel + "/.env": "TOKEN=old", rel + "/server.py": "old", rel + "/removed.py": "stale", rel + "/removed_dir/deep/old.txt": "stale",
+	})
+	r.stage(r.bare())
+	want := map[string]string{
+		"server.py": "new", "requirements_.txt": "x", ".env": "TOKEN=new",
+		".venv/": "", ".venv/bin/": "", ".venv/bin/python": "venv", ".cache/": "", ".cache/x": "c", ".tmp/": "", ".tmp/x": "t",
+		"node_modules/": "", "node_modules/m/": "", "node_modules/m/i.js": "m",
+	}
+	if diff := cmp.Diff(want, list(t, l.Workspace)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestRefreshKeepsWhatTheProcessMade(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{"host/same": "1", "host/changes": "1", "host/goes": "1", "host/d/goes": "1", "host/dir/": "", "host/lost": "1"})
+	l := r.stage(r.bare())
+	rel, _ := filepath.Rel(r.root, l.Workspace)
+	r.write(map[string]string{
+		rel + "/memory.json": "mine", rel + "/d/mine": "mine", rel + "/same": "mine", rel + "/changes": "mine",
+		"host/changes": "22", "host/new/x": "2",
+	})
+	for _, name := range []string{"host/goes", "host/d/goes", rel + "/lost"} {
+		if err := os.Remove(filepath.Join(r.root, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"host/d", "host/dir"} {
+		if err := os.Remove(filepath.Join(r.root, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.stage(r.bare())
+	want := map[string]string{
+		"same": "mine", "changes": "22", "new/": "", "new/x": "2", "memory.json": "mine", "d/": "", "d/mine": "mine", "lost": "1",
+	}
+	if diff := cmp.Diff(want, list(t, l.Workspace)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A process may put links where the next copy goes; they must not lead it astray.
+func TestRefreshDoesNotFollowLinksOfTheProcess(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{"host/d/a": "1", "host/b": "1", "host/e/stale": "1", "outside/a": "safe", "outside/stale": "safe"})
+	l := r.stage(r.bare())
+	out := filepath.Join(r.root, "outside")
+	for name, link := range map[string]string{"d": out, "b": filepath.Join(out, "a"), "e": out} {
+		if err := errors.Join(os.RemoveAll(filepath.Join(l.Workspace, name)), os.Symlink(link, filepath.Join(l.Workspace, name))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.write(map[string]string{"host/d/a": "22", "host/b": "22"})
+	if err := os.Remove(filepath.Join(r.host(), "e/stale")); err != nil {
+		t.Fatal(err)
+	}
+	l2, err := r.try(r.bare())
+	if diff := cmp.Diff(map[string]string{"a": "safe", "stale": "safe"}, list(t, out)); diff != "" {
+		t.Error(diff)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"d/": "", "d/a": "22", "b": "22", "e/": ""}
+	if diff := cmp.Diff(want, list(t, l2.Workspace)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestRecordOfTheCopyThatIsBrokenCountsAsNone(t *testing.T) {
+	for _, text := range []string{"", "{", `{"../../outside":{}}`, `{"/etc/passwd":{}}`, "[]", "null"} {
+		r := newRig(t)
+		r.write(map[string]string{"host/a": "1", "outside": "safe"})
+		l := r.stage(r.bare())
+		record := filepath.Join(filepath.Dir(l.Workspace), "staged.json")
+		if err := os.WriteFile(record, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r.stage(r.bare())
+		if diff := cmp.Diff(map[string]string{"a": "1"}, list(t, l.Workspace)); diff != "" {
+			t.Error(text, diff)
+		}
+		if _, err := os.Stat(filepath.Join(r.root, "outside")); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// L-5: what goes away while the copy is refreshed is no failure, on either side.
+func TestFilesThatVanishMeanwhileAreNoFailure(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{"host/keep": "1"})
+	l := r.stage(r.bare())
+	over := make(chan struct{})
+	var busy sync.WaitGroup
+	for _, folder := range []string{r.host(), l.Workspace} {
+		busy.Go(func() {
+			for {
+				for _, name := range []string{"x", "y", "z"} {
+					file := filepath.Join(folder, name)
+					_ = os.WriteFile(file, []byte(name), 0o600)
+					_ = os.Remove(file)
+				}
+				select {
+				case <-over:
+					return
+				default:
+				}
+			}
+		})
+	}
+	for range 200 {
+		if _, err := r.try(r.bare()); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	close(over)
+	busy.Wait()
+	if data, err := os.ReadFile(filepath.Join(l.Workspace, "keep")); string(data) != "1" {
+		t.Error(err)
+	}
+}
+
+func TestCopiesOfOneWorkspaceKeepOutOfEachOthersWay(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{"host/a": strings.Repeat("x", 1<<20), "host/b/c": "1"})
+	s := r.stager(r.bare())
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 5 {
+				if _, err := s.Stage(t.Context(), "p", nil); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	l := r.stage(r.bare())
+	if got := list(t, l.Workspace); len(got) != 3 || len(got["a"]) != 1<<20 {
+		t.Errorf("%d entries", len(got))
+	}
+}
+
+func TestCopyEndsWithItsContext(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{"host/a": "1"})
+	l := r.stage(r.bare())
+	unlock, err := lock(t.Context(), filepath.Join(filepath.Dir(l.Workspace), "lock"), func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	var told []Progress
+	_, err = r.stager(r.bare()).Stage(ctx, "p", func(p Progress) { told = append(told, p) })
+	var known *Error
+	if !errors.As(err, &known) || known.Phase != SessionCreate || !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	if len(told) != 1 || !strings.HasPrefix(told[0].Text, "waiting for") {
+		t.Error("the wait was not told:", told)
+	}
+}
+
+func TestRefreshOfAnUnchangedHostPathWritesNothing(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{"host/a": "1", "host/d/b": "2", "host/l": "-> a"})
+	l := r.stage(r.bare())
+	before := times(t, l.Workspace)
+	r.stage(r.bare())
+	if diff := cmp.Diff(before, times(t, l.Workspace)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func times(t *testing.T, folder string) map[string]int64 {
+	t.Helper()
+	all := map[string]int64{}
+	for name := range list(t, folder) {
+		info, err := os.Lstat(filepath.Join(folder, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[name] = info.ModTime().UnixNano()
+	}
+	return all
+}
+
+func FuzzRecordOfTheCopy(f *testing.F) {
+	f.Add([]byte(`{"a":{"m":420,"s":1,"t":"2026-01-01T00:00:00Z"},"l":{"m":134217728,"l":"a"}}`))
+	f.Add([]byte(`{"../x":{}}`))
+	f.Add([]byte(`{"":{},".":{}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		dir := t.TempDir()
+		for _, name := range []string{"from", "to"} {
+			if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, "from/a"), []byte("1"), 0o600), os.WriteFile(filepath.Join(dir, "record"), data, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if err := refresh(t.Context(), filepath.Join(dir, "from"), filepath.Join(dir, "to"), filepath.Join(dir, "record")); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(filepath.Join(dir, "to/a"))
+		if err != nil || !bytes.Equal(got, []byte("1")) {
+			t.Fatal(string(got), err)
+		}
+	})
+}

@@ -1,0 +1,294 @@
+package catalog
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Scope says who shares a process of a server.
+type Scope string
+
+// The scopes.
+const (
+	ScopeSession   Scope = "session"   // each session has its own
+	ScopePrincipal Scope = "principal" // all sessions of a principal
+	ScopeShared    Scope = "shared"    // all sessions of a tenant
+)
+
+// HostPathAuto in the place of a host path has it inferred from the absolute
+// paths in the command and its arguments.
+const HostPathAuto = "auto"
+
+// Box is the section x-dormouse.box of a server: what surrounds its processes.
+// It holds no secrets: the values of its env are in Server.Env.
+type Box struct {
+	// Image is the container image of the box; it says nothing on one machine.
+	Image string `json:"image,omitempty"`
+	// Offline is network "off": the server's processes have no network. What the
+	// box installs for them still comes over it.
+	Offline bool `json:"offline,omitempty"`
+
+	// HostPath is a folder with the server's program, absolute or [HostPathAuto];
+	// "" for none. With HostPathWritable (host_path_mode "rw") the server works in
+	// that folder; without ("ro") in a copy of it, and the folder never changes.
+	HostPath         string `json:"host_path,omitempty"`
+	HostPathWritable bool   `json:"host_path_rw,omitempty"`
+	// MountRoots are the folders that a host path must lie in, the file's
+	// x-dormouse.allowed_mount_roots; nil means anywhere.
+	MountRoots []string `json:"mount_roots,omitempty"`
+
+	// Limits of one process with its children; 0 for none.
+	CPUs     float64 `json:"cpus,omitempty"` // whole processors
+	MemoryMB int     `json:"memory_mb,omitempty"`
+	Pids     int     `json:"pids,omitempty"` // processes and threads
+	// ReadOnlyRootFS leaves only workspace and temporary folder writable.
+	ReadOnlyRootFS bool `json:"ro_rootfs,omitempty"`
+
+	// Profile is the named profile the fields above come from where the file says
+	// nothing, "" for none. A server with a profile must not run where the profile
+	// cannot be kept.
+	Profile string `json:"profile,omitempty"`
+
+	Scope   Scope `json:"scope,omitempty"`   // "" is ScopeSession
+	Prewarm int   `json:"prewarm,omitempty"` // boxes kept ready, 0 to [MaxPrewarm]
+
+	// Secrets names the variables of Server.Env whose values must never appear in
+	// what a box says, beside those whose names look secret.
+	Secrets []string `json:"secrets,omitempty"`
+}
+
+// MaxPrewarm bounds Box.Prewarm.
+const MaxPrewarm = 16
+
+// Confined says that something of a sandbox was asked for: the server must not run
+// without one.
+func (b Box) Confined() bool {
+	return b.Profile != "" || b.Offline || b.CPUs > 0 || b.MemoryMB > 0 || b.Pids > 0 || b.ReadOnlyRootFS
+}
+
+// profile is a set of values with a name. A file may set other values, but not for
+// the locked fields.
+type profile struct {
+	box    Box
+	tool   time.Duration
+	locked []string
+}
+
+// profiles are the named ones, with the same values as the system they come from.
+func profiles() map[string]profile {
+	return map[string]profile{
+		"default": {
+			box:  Box{Offline: true, CPUs: 1, MemoryMB: 512, Pids: 128, ReadOnlyRootFS: true},
+			tool: 120 * time.Second,
+		},
+		"offline_readonly": {
+			box:  Box{Offline: true, CPUs: 0.5, MemoryMB: 256, Pids: 64, ReadOnlyRootFS: true},
+			tool: 60 * time.Second,
+			locked: []string{
+				"network", "host_path_mode", "cpus", "memory_mb", "pids_limit", "read_only_rootfs", "tool_timeout_sec",
+			},
+		},
+		"network_basic": {
+			box:  Box{CPUs: 1, MemoryMB: 512, Pids: 128, ReadOnlyRootFS: true},
+			tool: 120 * time.Second,
+		},
+		"network_extended": {
+			box:  Box{CPUs: 2, MemoryMB: 1024, Pids: 256},
+			tool: 300 * time.Second,
+		},
+	}
+}
+
+// # Reading
+
+// box reads x-dormouse.box. The profile comes first, whatever the order in the
+// file: other keys change what it says.
+func (r *serverReader) box(n node) {
+	var p profile
+	if m, ok := n.get("profile"); ok && m.value.shape != null {
+		p = r.profile(m)
+	}
+	r.each(n, func(m member) {
+		if m.value.shape == null {
+			return
+		}
+		before, problems := r.server, len(r.problems)
+		r.boxField(m)
+		if len(r.problems) == problems && slices.Contains(p.locked, m.name) && changed(before, r.server) {
+			r.locked(m.value.at, m.name, before.Box.Profile)
+			r.server = before
+		}
+	})
+	for _, name := range r.server.Box.Secrets {
+		if _, ok := r.server.Env[name]; !ok {
+			m, _ := n.get("secrets")
+			r.warn(m.at, "%s: secrets names %q, which is no variable of env", r.what, name)
+		}
+	}
+	r.checkHostPath(n)
+}
+
+func (r *serverReader) locked(at int, field, profile string) {
+	r.fail(at, "%s: %s is locked by the profile %q: leave it out or choose another profile", r.what, field, profile)
+}
+
+// changed compares what profiles can lock.
+func changed(a, b Server) bool {
+	x, y := a.Box, b.Box
+	return a.ToolTimeout != b.ToolTimeout || x.Offline != y.Offline || x.HostPathWritable != y.HostPathWritable ||
+		x.CPUs != y.CPUs || x.MemoryMB != y.MemoryMB || x.Pids != y.Pids || x.ReadOnlyRootFS != y.ReadOnlyRootFS
+}
+
+func (r *serverReader) profile(m member) profile {
+	all := profiles()
+	p, ok := all[m.value.text]
+	if m.value.shape != text || !ok {
+		r.oneOf(m, slices.Sorted(maps.Keys(all))...)
+		return profile{}
+	}
+	roots := r.server.Box.MountRoots
+	r.server.Box = p.box
+	r.server.Box.Profile, r.server.Box.MountRoots = m.value.text, roots
+	switch {
+	case !r.times["tool_timeout_sec"]:
+		r.server.ToolTimeout = p.tool
+	case slices.Contains(p.locked, "tool_timeout_sec") && r.server.ToolTimeout != p.tool:
+		// It stands above the section, where the check of the section does not look.
+		r.locked(m.at, "tool_timeout_sec", m.value.text)
+	}
+	return p
+}
+
+// boxField reads one key of the section.
+func (r *serverReader) boxField(m member) {
+	b := &r.server.Box
+	switch m.name {
+	case "profile": // read already
+	case "image":
+		b.Image = r.text(m.value, "image")
+	case "network":
+		b.Offline = r.oneOf(m, "on", "off") == "off"
+	case "host_path":
+		b.HostPath = r.text(m.value, "host_path")
+	case "host_path_mode":
+		b.HostPathWritable = r.oneOf(m, "ro", "rw") == "rw"
+	case "env":
+		// What only holds here wins over what holds for all clients.
+		if r.want(m.value, object, r.what+": box env") {
+			r.each(m.value, r.variable)
+		}
+	case "cpus":
+		r.number(m, 0.01, 64, &b.CPUs)
+	case "memory_mb":
+		r.whole(m, 16, 1<<20, &b.MemoryMB)
+	case "pids_limit":
+		r.whole(m, 1, 1<<16, &b.Pids)
+	case "read_only_rootfs":
+		if r.want(m.value, boolean, r.what+": "+m.name) {
+			b.ReadOnlyRootFS = m.value.on
+		}
+	case "scope":
+		b.Scope = Scope(r.oneOf(m, string(ScopeSession), string(ScopePrincipal), string(ScopeShared)))
+		r.notYet(m, b.Scope != ScopeSession)
+	case "prewarm":
+		r.whole(m, 0, MaxPrewarm, &b.Prewarm)
+		r.notYet(m, b.Prewarm > 0)
+	case "secrets":
+		r.secrets(m)
+	default:
+		if !r.time(m) {
+			r.warn(m.at, "%s: unknown key %q under x-dormouse.box is ignored", r.what, m.name)
+		}
+	}
+}
+
+// notYet warns of a value that is kept but that nothing acts on so far.
+func (r *serverReader) notYet(m member, used bool) {
+	if used {
+		r.warn(m.at, "%s: %s has no effect yet: each session has its own process, started when it is needed", r.what, m.name)
+	}
+}
+
+func (r *serverReader) secrets(m member) {
+	if !r.want(m.value, array, r.what+": secrets") {
+		return
+	}
+	for i, item := range m.value.items {
+		if r.want(item, text, fmt.Sprintf("%s: secrets[%d]", r.what, i)) {
+			r.server.Box.Secrets = append(r.server.Box.Secrets, item.text)
+		}
+	}
+}
+
+// checkHostPath refuses what cannot be the path of a folder. Whether it is there,
+// and where its links lead, the box finds out.
+func (r *serverReader) checkHostPath(n node) {
+	m, _ := n.get("host_path")
+	path, roots := r.server.Box.HostPath, r.server.Box.MountRoots
+	if path == "" || path == HostPathAuto {
+		return
+	}
+	r.server.Box.HostPath = filepath.Clean(path)
+	switch {
+	case !filepath.IsAbs(path) || filepath.Clean(path) != strings.TrimSuffix(path, "/") && path != "/":
+		r.fail(m.value.at, "%s: host_path must be an absolute path without . and .., or %q", r.what, HostPathAuto)
+	case roots != nil && !slices.ContainsFunc(roots, func(root string) bool { return within(filepath.Clean(path), root) }):
+		r.fail(m.value.at, "%s: host_path is outside of allowed_mount_roots", r.what)
+	}
+}
+
+// within says whether path is root or below it; both are clean.
+func within(path, root string) bool {
+	rel, err := filepath.Rel(root, path)
+	return err == nil && filepath.IsLocal(rel)
+}
+
+// oneOf reads one of a few words; it gives "" and complains if m is none.
+func (r *serverReader) oneOf(m member, allowed ...string) string {
+	if m.value.shape == text && slices.Contains(allowed, m.value.text) {
+		return m.value.text
+	}
+	list := ""
+	for i, a := range allowed {
+		switch {
+		case i == 0:
+		case i == len(allowed)-1:
+			list += " or "
+		default:
+			list += ", "
+		}
+		list += fmt.Sprintf("%q", a)
+	}
+	r.fail(m.value.at, "%s: %s must be %s", r.what, m.name, list)
+	return ""
+}
+
+// number reads a number between two bounds.
+func (r *serverReader) number(m member, least, most float64, to *float64) {
+	if !r.want(m.value, number, r.what+": "+m.name) {
+		return
+	}
+	v := m.value.float()
+	if v < least || v > most {
+		r.fail(m.value.at, "%s: %s must be at least %g and at most %g", r.what, m.name, least, most)
+		return
+	}
+	*to = v
+}
+
+// whole reads a whole number between two bounds.
+func (r *serverReader) whole(m member, least, most int, to *int) {
+	if !r.want(m.value, number, r.what+": "+m.name) {
+		return
+	}
+	v := m.value.float()
+	if v < float64(least) || v > float64(most) || v != float64(int(v)) {
+		r.fail(m.value.at, "%s: %s must be a whole number, at least %d and at most %d", r.what, m.name, least, most)
+		return
+	}
+	*to = int(v)
+}
