@@ -15,7 +15,7 @@ func main() {
 	if err != nil {
 		boot.Fail(err)
 	}
-	host := session.NewHost(f.Store, relay.NewBackend(f.Relay), session.Limits{})
+	host := session.NewHost(f.Store, relay.NewBackend(f.Relay), f.Limits)
 	boot.Start(front.Lambda(front.New(front.Options{
 		Servers: f.Server, Host: host, AllowedHosts: f.Hosts, Log: f.Log,
 		// One machine, one user: everybody who reaches the endpoint is its owner.

@@ -25,71 +25,142 @@ type outcome struct {
 	Error  string `json:"error"`
 }
 
-// client is one SDK at one version. prepare installs it and returns the command that runs it,
-// without --url and --transport; name is what the client must call itself.
+// client is one SDK at one version. prepare installs it and returns the command that runs it over a
+// transport, without --url and --transport; name is what the client must call itself.
 type client struct {
 	name    string
-	prepare func(*testing.T) []string
+	prepare func(t *testing.T, transport string) []string
 }
 
-func allClients() []client {
-	return []client{
+// The transports, as the programs call them.
+const (
+	streamable = "http" // Streamable HTTP
+	sse        = "sse"  // HTTP+SSE 2024-11-05
+	webSocket  = "ws"   // one message in each text message, subprotocol mcp
+)
+
+// clientsOver returns the SDKs that have a transport; the Go SDK's WebSocket is our own.
+func clientsOver(transport string) []client {
+	all := []client{
 		{"ts-1.32.2", prepareTypeScript},
-		{"py-1.30.0", func(t *testing.T) []string { return preparePython(t, "requirements-1.30.0.txt") }},
-		{"py-2.3.0", func(t *testing.T) []string { return preparePython(t, "requirements-2.3.0.txt") }},
-		{"go-1.8.0", prepareGo},
+		{"py-1.30.0", func(t *testing.T, _ string) []string { return preparePython(t, "requirements-1.30.0.txt", "client.py") }},
+		{"go-1.8.0", func(t *testing.T, _ string) []string { return prepareGo(t) }},
 	}
+	if transport == webSocket {
+		return all // mcp 2.x has given it up
+	}
+	return append(all, client{"py-2.3.0", func(t *testing.T, _ string) []string {
+		return preparePython(t, "requirements-2.3.0.txt", "client.py")
+	}})
 }
 
 func allChecks() []string {
 	return []string{
-		"initialize", "list", "echo-unicode", "echo-256k", "echo-20", "progress", "sampling",
+		"initialize", "list", "echo-unicode", "echo-large", "echo-20", "progress", "sampling",
 		"elicitation", "roots", "logging", "cancel", "ping", "close",
 	}
 }
 
 func TestReferenceServerPassesEveryClient(t *testing.T) {
-	runClients(t, startReference(t))
-}
-
-func TestDormousePassesEveryClient(t *testing.T) {
-	runClients(t, startDormouse(t))
-}
-
-func runClients(t *testing.T, url string) {
-	for _, c := range allClients() {
-		t.Run(c.name, func(t *testing.T) {
-			outcomes := runClient(t, c, url)
-			for _, check := range allChecks() {
-				t.Run(check, func(t *testing.T) {
-					got, ok := outcomes[check]
-					switch {
-					case !ok:
-						t.Fatal("the client ended without reporting this check")
-					case !got.OK:
-						t.Fatalf("after %d ms: %s", got.MS, got.Error)
-					}
-					t.Logf("%d ms", got.MS)
-				})
-			}
+	for _, transport := range []string{streamable, sse} {
+		t.Run(transport, func(t *testing.T) {
+			runClients(t, transport, startReference(t, transport))
 		})
 	}
 }
 
-// runClient returns what the client reported, by check. A report that does not agree with itself
-// or with the list of checks fails the test.
-func runClient(t *testing.T, c client, url string) map[string]outcome {
+func TestDormousePassesEveryClient(t *testing.T) {
+	urls := startDormouse(t)
+	for _, transport := range dormouseTransports() {
+		t.Run(transport, func(t *testing.T) { runClients(t, transport, urls[transport]) })
+	}
+}
+
+// TestClientsOfAllTransportsAtOnceDoNotMix runs every client over every transport against one
+// server at the same time. What a client says carries its name and its transport, and each looks for
+// its own in all that it gets: an answer that went astray fails a check.
+func TestClientsOfAllTransportsAtOnceDoNotMix(t *testing.T) {
+	urls := startDormouse(t)
+	var runs []*clientRun
+	for _, transport := range dormouseTransports() {
+		for _, c := range clientsOver(transport) {
+			runs = append(runs, c.run(t, transport, urls[transport]))
+		}
+	}
+	for _, r := range runs {
+		r.start(t)
+	}
+	for _, r := range runs {
+		t.Run(r.name+" over "+r.transport, func(t *testing.T) { r.report(t) })
+	}
+}
+
+// runClients runs one client after the other.
+func runClients(t *testing.T, transport, url string) {
+	for _, c := range clientsOver(transport) {
+		t.Run(c.name, func(t *testing.T) {
+			r := c.run(t, transport, url)
+			r.start(t)
+			r.report(t)
+		})
+	}
+}
+
+// clientRun is one run of a client's program.
+type clientRun struct {
+	name, transport string
+	cmd             *exec.Cmd
+	stdout, stderr  bytes.Buffer
+}
+
+// run makes everything ready to start.
+func (c client) run(t *testing.T, transport, url string) *clientRun {
 	t.Helper()
-	command := append(c.prepare(t), "--url", url, "--transport", "http")
+	command := append(c.prepare(t, transport), "--url", url, "--transport", transport)
+	return newRun(t, c.name, transport, command)
+}
+
+func newRun(t *testing.T, name, transport string, command []string) *clientRun {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), runLimit)
-	defer cancel()
-	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &stdout, &stderr, 5*time.Second
-	runErr := cmd.Run()
-	outcomes, allOK := parseOutcomes(t, c.name, &stdout)
-	if stderr.Len() > 0 {
-		t.Logf("stderr: %s", stderr.Bytes())
+	t.Cleanup(cancel)
+	r := &clientRun{name: name, transport: transport, cmd: exec.CommandContext(ctx, command[0], command[1:]...)}
+	r.cmd.Stdout, r.cmd.Stderr, r.cmd.WaitDelay = &r.stdout, &r.stderr, 5*time.Second
+	return r
+}
+
+func (r *clientRun) start(t *testing.T) {
+	t.Helper()
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// report makes a subtest of every check.
+func (r *clientRun) report(t *testing.T) {
+	outcomes := r.outcomes(t)
+	for _, check := range allChecks() {
+		t.Run(check, func(t *testing.T) {
+			got, ok := outcomes[check]
+			switch {
+			case !ok:
+				t.Fatal("the client ended without reporting this check")
+			case !got.OK:
+				t.Fatalf("after %d ms: %s", got.MS, got.Error)
+			}
+			t.Logf("%d ms", got.MS)
+		})
+	}
+}
+
+// outcomes waits for the client and returns what it reported, by check. A report that does not
+// agree with itself or with the list of checks fails the test.
+func (r *clientRun) outcomes(t *testing.T) map[string]outcome {
+	t.Helper()
+	runErr := r.cmd.Wait()
+	outcomes, allOK := parseOutcomes(t, r.name, &r.stdout)
+	if r.stderr.Len() > 0 {
+		t.Logf("stderr: %s", r.stderr.Bytes())
 	}
 	if allOK && runErr != nil {
 		t.Errorf("all checks passed, but the client ended with: %v", runErr)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -21,26 +22,40 @@ const (
 	readyLimit = time.Minute
 	// stopLimit is how long a stopped endpoint may take before it is killed.
 	stopLimit = 10 * time.Second
-	// urlVariable names an endpoint that runs already and hosts server-everything.
-	urlVariable = "DORMOUSE_TEST_URL"
+	// urlVariable names an endpoint that runs already and hosts server-everything, as
+	// http://HOST/everything/mcp; socketVariable is its URL for WebSocket clients.
+	urlVariable    = "DORMOUSE_TEST_URL"
+	socketVariable = "DORMOUSE_TEST_SOCKET_URL"
 )
 
-// startDormouse returns the URL of a Dormouse that hosts server-everything: the one that
-// DORMOUSE_TEST_URL names, else one of our own on a free port with empty data.
-func startDormouse(t *testing.T) string {
+// urls are where an endpoint is, by transport.
+type urls map[string]string
+
+// dormouseTransports are those that Dormouse is tested over.
+func dormouseTransports() []string { return []string{streamable, sse, webSocket} }
+
+// dormouseURLs says where a server is for clients of each transport.
+func dormouseURLs(mcp, socket string) urls {
+	return urls{streamable: mcp, sse: strings.TrimSuffix(mcp, "/mcp") + "/sse", webSocket: socket}
+}
+
+// startDormouse returns the URLs of a Dormouse that hosts server-everything: of the one that
+// DORMOUSE_TEST_URL names, else of one of our own on free ports with empty data.
+func startDormouse(t *testing.T) urls {
 	t.Helper()
 	if url := os.Getenv(urlVariable); url != "" {
-		return url
+		return dormouseURLs(url, os.Getenv(socketVariable))
 	}
 	binary := filepath.Join(repoRoot(t), "bin", "dormouse")
 	if _, err := os.Stat(binary); err != nil {
 		t.Fatalf("%v; run make build first, or name a running endpoint in %s", err, urlVariable)
 	}
-	return start(t, nil, dormouseCommand(binary, t.TempDir(), serversFile(t))...)
+	ready := start(t, nil, dormouseCommand(binary, t.TempDir(), serversFile(t))...)
+	return dormouseURLs(ready.URL, ready.SocketURL)
 }
 
 // dormouseCommand is the one place that knows Dormouse's command line. Its output must hold a
-// JSON line {"kind":"ready","url":URL}.
+// JSON line {"kind":"ready","url":URL,"socket_url":URL}.
 func dormouseCommand(binary, data, servers string) []string {
 	return []string{binary, "run", "--listen", "127.0.0.1:0", "--json", "--data", data, "--servers", servers}
 }
@@ -64,21 +79,30 @@ func serversFile(t *testing.T) string {
 	return path
 }
 
-// startReference returns the URL of server-everything's own Streamable HTTP server.
-func startReference(t *testing.T) string {
+// startReference returns the URL of server-everything's own server for a transport, which is
+// Streamable HTTP or HTTP+SSE.
+func startReference(t *testing.T, transport string) string {
 	t.Helper()
 	shim, err := filepath.Abs(filepath.Join("everything", "loopback.cjs"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return start(t, []string{"PORT=0"}, tool(t, "node", nodeHelp), "--require", shim, everything(t), "streamableHttp")
+	mode := map[string]string{streamable: "streamableHttp", sse: "sse"}[transport]
+	return start(t, []string{"PORT=0"}, tool(t, "node", nodeHelp), "--require", shim, everything(t), mode).URL
 }
 
-// start runs an endpoint until the test ends and returns the URL of its ready line. The endpoint
+// ready is what an endpoint says once it serves.
+type ready struct {
+	Kind      string `json:"kind"`
+	URL       string `json:"url"`
+	SocketURL string `json:"socket_url"`
+}
+
+// start runs an endpoint until the test ends and returns its ready line. The endpoint
 // gets a process group of its own, and what it leaves behind there is killed with it.
-func start(t *testing.T, env []string, command ...string) string {
+func start(t *testing.T, env []string, command ...string) ready {
 	t.Helper()
-	out := &endpointOutput{ready: make(chan string, 1)}
+	out := &endpointOutput{ready: make(chan ready, 1)}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Env = append(os.Environ(), env...)
@@ -106,20 +130,20 @@ func start(t *testing.T, env []string, command ...string) string {
 		}
 	})
 	select {
-	case url := <-out.ready:
-		return url
+	case line := <-out.ready:
+		return line
 	case <-exited:
 		t.Fatalf("the endpoint ended before it was ready: %s", cmd.ProcessState)
 	case <-time.After(readyLimit):
 		t.Fatalf("the endpoint was not ready within %s", readyLimit)
 	}
-	return ""
+	return ready{}
 }
 
 // endpointOutput keeps the end of what a process prints and finds the ready line in it. One
 // goroutine of os/exec writes, tests read the tail.
 type endpointOutput struct {
-	ready chan string // holds one URL; a second ready line is dropped
+	ready chan ready // holds one; a second ready line is dropped
 
 	mu   sync.Mutex
 	line []byte
@@ -144,12 +168,12 @@ func (o *endpointOutput) Write(p []byte) (int, error) {
 }
 
 func (o *endpointOutput) look(line []byte) {
-	var event struct{ Kind, URL string }
+	var event ready
 	if json.Unmarshal(line, &event) != nil || event.Kind != "ready" || event.URL == "" {
 		return
 	}
 	select {
-	case o.ready <- event.URL:
+	case o.ready <- event:
 	default:
 	}
 }

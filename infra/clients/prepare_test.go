@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -21,14 +23,40 @@ const (
 	pythonHelp = "python3 with venv is needed: install Python 3.11 or newer (on Debian and Ubuntu also python3-venv)"
 )
 
-func prepareTypeScript(t *testing.T) []string {
+func prepareTypeScript(t *testing.T, transport string) []string {
 	dir := nodeModules(t, "ts")
 	// Node looks for packages beside the script, so the script moves to the packages.
 	copyFile(t, filepath.Join("ts", "client.mjs"), filepath.Join(dir, "client.mjs"))
-	return []string{tool(t, "node", nodeHelp), filepath.Join(dir, "client.mjs")}
+	node := []string{tool(t, "node", nodeHelp)}
+	if transport == webSocket && nodeMajor(t, node[0]) < 22 {
+		node = append(node, "--experimental-websocket", "--no-warnings")
+	}
+	return append(node, filepath.Join(dir, "client.mjs"))
 }
 
-func preparePython(t *testing.T, requirements string) []string {
+// nodeMajor reads "v20.20.2".
+func nodeMajor(t *testing.T, node string) int {
+	t.Helper()
+	version := string(output(t, node, "--version"))
+	major, _, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
+	n, err := strconv.Atoi(major)
+	if err != nil {
+		t.Fatalf("node calls its version %q", version)
+	}
+	return n
+}
+
+// prepareTypeScriptPolls installs the SDK that name pins and puts the program beside it, with what
+// it needs of this SDK.
+func prepareTypeScriptPolls(t *testing.T, name string) []string {
+	t.Helper()
+	dir := nodeModules(t, name)
+	copyFile(t, filepath.Join(name, "sdk.mjs"), filepath.Join(dir, "sdk.mjs"))
+	copyFile(t, filepath.Join("ts", "polls.mjs"), filepath.Join(dir, "polls.mjs"))
+	return []string{tool(t, "node", nodeHelp), filepath.Join(dir, "polls.mjs")}
+}
+
+func preparePython(t *testing.T, requirements, program string) []string {
 	t.Helper()
 	python := tool(t, "python3", pythonHelp)
 	requirements = filepath.Join("py", requirements)
@@ -38,11 +66,11 @@ func preparePython(t *testing.T, requirements string) []string {
 		runIn(t, ".", "is a package index within reach?", venvPython(dir),
 			"-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "-r", requirements)
 	})
-	return []string{venvPython(dir), filepath.Join("py", "client.py")}
+	return []string{venvPython(dir), filepath.Join("py", program)}
 }
 
 func prepareGo(t *testing.T) []string {
-	binary := filepath.Join(t.TempDir(), "gosdk")
+	binary := filepath.Join(repoRoot(t), ".tools", "clients", "gosdk") // up to date, it is not built again
 	runIn(t, ".", "does the module build?", tool(t, "go", "go is needed: https://go.dev/dl"), "build", "-o", binary, "./gosdk")
 	return []string{binary}
 }

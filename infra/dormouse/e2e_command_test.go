@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -84,9 +85,30 @@ func TestE2ETerminalShowsWhatWakesAndSleeps(t *testing.T) {
 			return strings.Contains(line, paste+m.urls["one"])
 		})
 	}
+	m.awaitLine(m.out, time.Second, "where WebSocket clients connect", func(line string) bool {
+		return strings.HasPrefix(line, "  ws://127.0.0.1:") && strings.HasSuffix(line, "/local?server=one")
+	})
 	m.session("one").text("count", "")
 	for _, shown := range []string{"function.wake", "box.wake", "function.sleep", "box.sleep", "0 processes"} {
 		m.awaitLine(m.out, asleepWithin, shown, func(line string) bool { return strings.Contains(line, shown) })
+	}
+}
+
+func TestE2EStoreMayBeAnotherFile(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	store := "sqlite:" + filepath.Join(t.TempDir(), "elsewhere.db")
+	m.start("--store", store)
+	c := m.session("one")
+	if out, err := m.command("ps", "--store", store).Output(); err != nil || !strings.Contains(string(out), c.session[:12]) {
+		t.Errorf("ps does not find the session: %v\n%s", err, out)
+	}
+	if out, err := m.command("ps").CombinedOutput(); err == nil || !strings.Contains(string(out), "--store") {
+		t.Errorf("ps of the data folder, which has no store, says %v\n%s", err, out)
+	}
+	out, err := m.command("ps", "--store", "dynamodb:table").Output()
+	if err != nil || !strings.Contains(string(out), "another store") {
+		t.Errorf("ps of a store it cannot read says %v\n%s", err, out)
 	}
 }
 

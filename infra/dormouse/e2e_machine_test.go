@@ -72,6 +72,7 @@ type machine struct {
 	out    *journal      // stdout
 	log    *journal      // stderr
 	urls   map[string]string
+	ws     map[string]string // where WebSocket clients connect, by server
 }
 
 // newMachine makes a machine that hosts these servers. It is not started.
@@ -115,7 +116,7 @@ func (m *machine) start(flags ...string) {
 	m.run(append([]string{"--json"}, flags...)...)
 	m.await(20*time.Second, "the endpoint is ready", func(e event) bool {
 		if e.Kind == "ready" {
-			m.urls[e.Name] = e.URL
+			m.urls[e.Name], m.ws[e.Name] = e.URL, e.SocketURL
 		}
 		return len(m.urls) == m.hosted()
 	})
@@ -124,7 +125,8 @@ func (m *machine) start(flags ...string) {
 // run starts dormouse run and returns at once.
 func (m *machine) run(flags ...string) {
 	m.t.Helper()
-	m.out, m.log, m.urls, m.exited = newJournal(), newJournal(), map[string]string{}, make(chan struct{})
+	m.out, m.log, m.exited = newJournal(), newJournal(), make(chan struct{})
+	m.urls, m.ws = map[string]string{}, map[string]string{}
 	m.cmd = m.command("run", append([]string{"--listen", "127.0.0.1:0", "--servers", m.servers}, flags...)...)
 	m.cmd.Stdout, m.cmd.Stderr = m.out, m.log
 	m.cmd.WaitDelay = 5 * time.Second
@@ -209,7 +211,7 @@ func (m *machine) ended(within time.Duration) *os.ProcessState {
 // process is one that runs for a machine.
 type process struct {
 	pid     int
-	program string // dormouse, http, relay, sweep, runner or stdio
+	program string // dormouse, http, socket, relay, sweep, runner or stdio
 	server  string // of a stdio process: its -name
 }
 
@@ -328,6 +330,8 @@ type event struct {
 	Detail  string
 	URL     string
 	Running int
+
+	SocketURL string `json:"socket_url"`
 }
 
 // events returns what has been printed so far.

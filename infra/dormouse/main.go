@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -23,12 +24,19 @@ type commands struct {
 
 type runCommand struct {
 	Listen     string        `default:"127.0.0.1:8787" help:"Address of the endpoint. Other than loopback: everybody who reaches it may use the servers."`
+	Sockets    string        `help:"Address of the endpoint for WebSocket clients. Without it, the port behind that of --listen."`
 	Servers    string        `default:"servers.json" type:"path" help:"The servers file, in the mcpServers form."`
 	Data       string        `default:".dormouse" type:"path" help:"Folder for sessions, events and the ticket secret."`
+	Store      string        `help:"Where sessions are kept: sqlite:PATH, or dynamodb:TABLE?endpoint=URL with the credentials in the environment. Without it, a SQLite file in the data folder."`
 	SleepAfter time.Duration `default:"10s" help:"A function process that had nothing to do for this long is stopped."`
 	Idle       time.Duration `default:"120s" help:"A box that had nothing to do for this long says bye; servers may set their own."`
 	Concurrent bool          `help:"Let one function process take 16 invocations at once: lighter under load, but not how Lambda does it."`
 	JSON       bool          `help:"Print events as JSON lines."`
+
+	// For tests and for the curious.
+	SocketIdle time.Duration `default:"10m" hidden:"" help:"A WebSocket connection on which nothing was said for this long is closed."`
+	SocketLife time.Duration `default:"2h" hidden:"" help:"A WebSocket connection is closed when it is this old."`
+	Disorder   time.Duration `hidden:"" help:"Delay each WebSocket message by chance, up to this, before its function is invoked."`
 }
 
 func (c *runCommand) Run() error {
@@ -38,11 +46,17 @@ func (c *runCommand) Run() error {
 	if err != nil {
 		return fmt.Errorf("where this program is: %w", err)
 	}
-	return local.Run(ctx, local.Config{
-		Listen: c.Listen, Servers: c.Servers, Data: c.Data, SleepAfter: c.SleepAfter, Idle: c.Idle,
+	cfg := local.Config{
+		Listen: c.Listen, Sockets: c.Sockets, Store: c.Store, Servers: c.Servers, Data: c.Data,
+		SleepAfter: c.SleepAfter, Idle: c.Idle,
 		Concurrent: c.Concurrent, JSON: c.JSON, Programs: filepath.Dir(bin), Environ: os.Environ(),
 		Out: os.Stdout, Log: os.Stderr,
-	})
+		Limits: local.WebSocketLimits{Idle: c.SocketIdle, Life: c.SocketLife},
+	}
+	if c.Disorder > 0 {
+		cfg.Shuffle = &local.Shuffle{Seed: rand.Uint64(), MaxDelay: c.Disorder}
+	}
+	return local.Run(ctx, cfg)
 }
 
 func main() {

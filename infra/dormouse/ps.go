@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"text/tabwriter"
 	"time"
 
@@ -17,15 +16,16 @@ import (
 )
 
 type psCommand struct {
-	Data string `default:".dormouse" type:"path" help:"Folder that dormouse run was given."`
-	JSON bool   `help:"Print one JSON object."`
+	Data  string `default:".dormouse" type:"path" help:"Folder that dormouse run was given."`
+	Store string `help:"As dormouse run was given. Sessions are shown from SQLite only."`
+	JSON  bool   `help:"Print one JSON object."`
 }
 
 // report is what ps prints as JSON. Times are RFC 3339, UTC.
 type report struct {
 	Running bool `json:"running"` // is dormouse run up?
 	local.MachineStatus
-	Sessions []sessionLine `json:"sessions"`
+	Sessions []sessionLine `json:"sessions"` // null if they are not in SQLite
 }
 
 type sessionLine struct {
@@ -48,8 +48,14 @@ func (c *psCommand) Run() error {
 	if r.MachineStatus, r.Running, err = local.Status(ctx, c.Data); err != nil {
 		return err
 	}
-	if r.Sessions, err = sessions(ctx, c.Data); err != nil {
+	path, ok, err := local.SQLite(c.Store, c.Data)
+	if err != nil {
 		return err
+	}
+	if ok {
+		if r.Sessions, err = sessions(ctx, path); err != nil {
+			return err
+		}
 	}
 	if c.JSON {
 		enc := json.NewEncoder(os.Stdout)
@@ -61,10 +67,9 @@ func (c *psCommand) Run() error {
 
 // sessions reads them from the store, which is there whether anything runs or
 // not.
-func sessions(ctx context.Context, data string) ([]sessionLine, error) {
-	path := filepath.Join(data, local.StoreFile)
+func sessions(ctx context.Context, path string) ([]sessionLine, error) {
 	if _, err := os.Stat(path); err != nil {
-		return nil, fmt.Errorf("no sessions in %s: %w; name the folder with --data", data, err)
+		return nil, fmt.Errorf("there are no sessions: %w; name the folder with --data, or the store with --store", err)
 	}
 	store, err := sqlitestore.Open(path)
 	if err != nil {
@@ -131,6 +136,10 @@ func (r report) print(out io.Writer, now time.Time) error {
 			}
 		}
 		say("\n")
+	}
+	if r.Sessions == nil {
+		say("The sessions are in another store.\n")
+		return w.Flush()
 	}
 	say("SESSION\tSERVER\tSTATE\tCLIENT\tAGE\tLAST MESSAGE\tENDS IN\n")
 	for _, s := range r.Sessions {

@@ -29,10 +29,12 @@ func (a *WebSocketAPI) Connections() http.Handler {
 	mux.Handle("POST "+path, a.onConnection(a.post))
 	mux.Handle("GET "+path, a.onConnection(describe))
 	mux.Handle("DELETE "+path, a.onConnection(remove))
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		fail(w, http.StatusForbidden, "ForbiddenException", "Forbidden")
-	})
+	mux.HandleFunc("/", noConnections)
 	return mux
+}
+
+func noConnections(w http.ResponseWriter, _ *http.Request) {
+	fail(w, http.StatusForbidden, "ForbiddenException", "Forbidden")
 }
 
 // onConnection is what the three methods have in common.

@@ -25,11 +25,11 @@ type wsSDK struct {
 	api *apigatewaymanagementapi.Client
 }
 
-func newWSSDK(t *testing.T, dial func(context.Context, string, string) (net.Conn, error)) wsSDK {
+func newWSSDK(t *testing.T, stage string, dial func(context.Context, string, string) (net.Conn, error)) wsSDK {
 	transport := &http.Transport{DialContext: dial}
 	t.Cleanup(transport.CloseIdleConnections)
 	return wsSDK{t, apigatewaymanagementapi.New(apigatewaymanagementapi.Options{
-		BaseEndpoint: aws.String("http://local/prod"), Region: "local", RetryMaxAttempts: 1,
+		BaseEndpoint: aws.String("http://local/" + stage), Region: "local", RetryMaxAttempts: 1,
 		HTTPClient: &http.Client{Transport: transport},
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: "id", SecretAccessKey: "secret"}, nil
@@ -38,7 +38,7 @@ func newWSSDK(t *testing.T, dial func(context.Context, string, string) (net.Conn
 }
 
 // sdk returns a client of the bench's own network.
-func (b *wsBench) sdk() wsSDK { return newWSSDK(b.t, b.connections.dial) }
+func (b *wsBench) sdk() wsSDK { return newWSSDK(b.t, b.cfg.Stage, b.connections.dial) }
 
 func (s wsSDK) post(id, data string) error {
 	_, err := s.api.PostToConnection(s.t.Context(), &apigatewaymanagementapi.PostToConnectionInput{ConnectionId: &id, Data: []byte(data)})
@@ -71,7 +71,7 @@ func TestTheSDKPostsOverAUnixSocket(t *testing.T) {
 	go func() { _ = srv.Serve(l) }()
 	defer func() { _ = srv.Close() }()
 	var d net.Dialer
-	sdk := newWSSDK(t, func(ctx context.Context, _, _ string) (net.Conn, error) { return d.DialContext(ctx, "unix", path) })
+	sdk := newWSSDK(t, "prod", func(ctx context.Context, _, _ string) (net.Conn, error) { return d.DialContext(ctx, "unix", path) })
 
 	conn, id := b.client()
 	if err := sdk.post(id, "hello"); err != nil {

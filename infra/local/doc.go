@@ -1,15 +1,19 @@
 // Package local is AWS on one machine, as far as Dormouse needs it: it runs the real
 // function binaries behind a Lambda Runtime API, starts them on demand, stops them
-// when they are idle, and puts an API Gateway REST API and WebSocket API in front of
-// them. A function cannot tell the difference by what it receives.
+// when they are idle, and puts an API Gateway REST API and two WebSocket APIs (for
+// runners and for clients) in front of them. Functions call back into it: they post
+// to connections and invoke each other. A function cannot tell the difference by
+// what it receives.
 //
 // It hides processes, the Runtime API, and the shape of API Gateway's events and
 // answers. It knows nothing of MCP, keeps nothing when it ends, checks no
-// credentials, and imitates no AWS service beyond these three.
+// credentials, and imitates no AWS service beyond these.
 //
-//	client ─HTTP─▶ [RESTAPI] ─┐                       ┌─▶ process (one invocation at a time)
-//	                          ├─▶ [Invoker] = [Pool] ─┤      ▲ next / │ response
-//	client ─WS───▶ WebSocket ─┘                       └─▶ process ──▼─┘ Runtime API on a unix socket
+//	client ─HTTP─▶ [RESTAPI] ──────┐                       ┌─▶ process (one invocation at a time)
+//	client ─WS─┐                   ├─▶ [Invoker] = [Pool] ─┤      ▲ next / │ response
+//	runner ─WS─┴▶ [WebSocketAPI] ──┤                       └─▶ process ──▼─┘ Runtime API on a unix socket
+//	function ──▶ [LambdaAPI] ──────┘                              │
+//	             @connections of the WebSocket APIs ◀─────────────┘ also on unix sockets
 package local
 
 import (

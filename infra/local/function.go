@@ -179,7 +179,9 @@ func (f *function) arrive(i *instance) {
 		i.ready = true
 		i.initTimer.Stop()
 		i.sleeper = time.AfterFunc(f.pool.cfg.SleepAfter, func() { f.doze(i) })
-		f.pool.cfg.Recorder.Record(Event{Kind: FunctionReady, Name: f.Name, PID: i.pid(), Duration: time.Since(i.born)})
+		took := time.Since(i.born)
+		f.count.Init += wholeMilliseconds(took)
+		f.pool.cfg.Recorder.Record(Event{Kind: FunctionReady, Name: f.Name, PID: i.pid(), Duration: took})
 	}
 	if n := len(i.returning); n > 0 {
 		i.returning[n-1].timer.Stop()
@@ -244,7 +246,11 @@ func (f *function) bill(inv *invocation, failed bool) {
 	if failed {
 		f.count.Failed++
 	}
-	f.count.Billed += (time.Since(inv.started) + time.Millisecond - 1).Truncate(time.Millisecond)
+	f.count.Billed += wholeMilliseconds(time.Since(inv.started))
+}
+
+func wholeMilliseconds(d time.Duration) time.Duration {
+	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
 // expire kills the process of an invocation that ran out of time, also when it has

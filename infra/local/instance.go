@@ -274,7 +274,7 @@ func (i *instance) environment() []string {
 		"LAMBDA_TASK_ROOT=" + filepath.Dir(f.Path), "_HANDLER=" + filepath.Base(f.Path),
 		"AWS_REGION=" + region, "AWS_DEFAULT_REGION=" + region,
 		"AWS_LAMBDA_FUNCTION_NAME=" + f.Name, "AWS_LAMBDA_FUNCTION_VERSION=$LATEST",
-		"AWS_LAMBDA_FUNCTION_MEMORY_SIZE=256", "AWS_LAMBDA_INITIALIZATION_TYPE=on-demand",
+		"AWS_LAMBDA_FUNCTION_MEMORY_SIZE=" + strconv.Itoa(f.MemoryMB), "AWS_LAMBDA_INITIALIZATION_TYPE=on-demand",
 		"AWS_LAMBDA_LOG_GROUP_NAME=/aws/lambda/" + f.Name, "AWS_LAMBDA_LOG_STREAM_NAME=" + i.id,
 		// Many small processes share few cores: one P each saves the wake-ups between
 		// the goroutines of the HTTP client, a quarter of the CPU of an invocation.

@@ -19,6 +19,7 @@ import (
 
 const (
 	defaultTimeout      = 3 * time.Second
+	defaultMemory       = 256
 	defaultMaxInstances = 100
 	defaultSleepAfter   = 10 * time.Second
 	defaultInitTimeout  = 10 * time.Second
@@ -35,6 +36,9 @@ type FunctionConfig struct {
 	// Timeout is how long one invocation may take until the last byte of its
 	// answer; then the process is killed. 0 means 3 s, as on Lambda.
 	Timeout time.Duration
+	// MemoryMB is what the function would have on Lambda; it is told so and billed for
+	// it, but not held to it. 0 means 256.
+	MemoryMB int
 	// MaxInstances is how many processes may exist at the same time; 0 means 100.
 	MaxInstances int
 	// Concurrency is how many invocations one process takes at the same time. 0 and
@@ -134,6 +138,7 @@ func (p *Pool) add(fc FunctionConfig) error {
 		return fmt.Errorf("function %s: path %q is not absolute", fc.Name, fc.Path)
 	}
 	fc.Timeout = orElse(fc.Timeout, defaultTimeout)
+	fc.MemoryMB = orElse(fc.MemoryMB, defaultMemory)
 	fc.MaxInstances = orElse(fc.MaxInstances, defaultMaxInstances)
 	fc.Concurrency = orElse(fc.Concurrency, 1)
 	p.functions[fc.Name] = &function{pool: p, FunctionConfig: fc, instances: map[*instance]bool{}}
@@ -215,8 +220,10 @@ type FunctionStatus struct {
 	// Invoked counts the invocations that reached a process, Failed those of them
 	// that failed in any way, Throttled those refused with ErrThrottled.
 	Invoked, Failed, Throttled int
-	// Billed is the sum of all durations, each rounded up to a millisecond.
-	Billed time.Duration
+	// Billed is the sum of all durations, each rounded up to a millisecond; Init that
+	// of the times from the start of a process until it was ready, which Lambda bills
+	// as well.
+	Billed, Init time.Duration
 }
 
 // InstanceStatus is one process of a function.
@@ -232,6 +239,20 @@ func (p *Pool) Status() []FunctionStatus {
 	list := make([]FunctionStatus, 0, len(p.names))
 	for _, name := range p.names {
 		list = append(list, p.functions[name].status())
+	}
+	return list
+}
+
+// Usage returns what Lambda would bill, in the order of the configuration.
+func (p *Pool) Usage() []FunctionUsage {
+	list := make([]FunctionUsage, 0, len(p.names))
+	for _, name := range p.names {
+		f := p.functions[name]
+		s := f.status()
+		list = append(list, FunctionUsage{
+			Name: name, MemoryMB: f.MemoryMB, Requests: s.Invoked, Duration: s.Billed + s.Init,
+			Failed: s.Failed, Throttled: s.Throttled,
+		})
 	}
 	return list
 }

@@ -5,9 +5,9 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
-	"io"
+	"errors"
 	"os"
-	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-lambda-go/events"
@@ -24,8 +24,11 @@ const sweepEvery = time.Minute
 // promise that nothing runs, so it skips its turn while no box does: a box record
 // that is not asleep has a task.
 func (m *machine) startSweep(ctx context.Context) error {
-	if _, err := os.Stat(filepath.Join(m.data, StoreFile)); err == nil {
-		m.sweep(scheduleEvent())
+	if !m.storeIsNew() {
+		select {
+		case <-m.sweep(scheduleEvent()):
+		case <-ctx.Done():
+		}
 	}
 	go func() {
 		tick := time.NewTicker(sweepEvery)
@@ -44,6 +47,16 @@ func (m *machine) startSweep(ctx context.Context) error {
 	return nil
 }
 
+// storeIsNew says whether nobody can have left anything behind.
+func (m *machine) storeIsNew() bool {
+	path, ok := strings.CutPrefix(m.store, sqlite)
+	if !ok {
+		return false
+	}
+	_, err := os.Stat(path)
+	return errors.Is(err, os.ErrNotExist)
+}
+
 func (m *machine) boxesRun(ctx context.Context) bool {
 	tasks, err := m.boxes.Tasks(ctx)
 	if err != nil {
@@ -57,38 +70,21 @@ func (m *machine) boxesRun(ctx context.Context) bool {
 	return false
 }
 
-// sweepTries is how often an event is handled until it succeeds: once and two
-// retries, as Lambda does for what is invoked asynchronously.
-const sweepTries = 3
-
-// sweep invokes the sweep function, as EventBridge does.
-func (m *machine) sweep(e events.CloudWatchEvent) {
+// sweep invokes the sweep function, as EventBridge does. The channel is closed when
+// that has come to its end.
+func (m *machine) sweep(e events.CloudWatchEvent) <-chan struct{} {
 	payload, err := json.Marshal(e)
+	if err != nil { // its only raw part was encoded by taskEvent
+		panic("local: an event that cannot be encoded: " + err.Error())
+	}
+	done, err := m.lambda.Send("sweep", payload)
 	if err != nil {
-		m.log.Error("an event cannot be encoded", "error", err)
-		return
+		m.log.Warn("a sweep was not begun; the next one will try again", "detail_type", e.DetailType, "error", err)
+		closed := make(chan struct{})
+		close(closed)
+		return closed
 	}
-	for range sweepTries {
-		if err = m.sweepOnce(payload); err == nil {
-			return
-		}
-	}
-	m.log.Warn("a sweep failed; the next one will try again", "detail_type", e.DetailType, "error", err)
-}
-
-func (m *machine) sweepOnce(payload []byte) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	inv, err := m.pool.Invoke(ctx, "sweep", payload)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = inv.Body.Close() }()
-	if inv.Failed != nil {
-		return inv.Failed
-	}
-	_, err = io.Copy(io.Discard, inv.Body)
-	return err
+	return done
 }
 
 func scheduleEvent() events.CloudWatchEvent {

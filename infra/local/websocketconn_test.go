@@ -108,23 +108,6 @@ func TestAFailedRouteIsToldToTheClient(t *testing.T) {
 	}
 }
 
-func TestARouteTakes29SecondsAtMost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		release := make(chan struct{})
-		b := newWSBench(t, onMessage(func(wsEvent) (wsAnswer, error) { <-release; return wsAnswer{}, nil }), nil)
-		defer close(release)
-		conn, _ := b.client()
-		b.say(conn, "?")
-		start := time.Now()
-		if got := b.hear(conn); !strings.Contains(got, textTimeout) {
-			t.Errorf("heard %s", got)
-		}
-		if took := time.Since(start); took != 29*time.Second {
-			t.Errorf("took %v", took)
-		}
-	})
-}
-
 func TestMessagesOfOneConnectionRunAtTheSameTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		second := make(chan struct{})
@@ -238,20 +221,6 @@ func TestWhatIsOverALimitClosesTheConnection(t *testing.T) {
 	}
 }
 
-func TestAnIdleConnectionIsClosedAfterTenMinutes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newWSBench(t, echo, nil)
-		conn, _ := b.client()
-		start := time.Now()
-		if end := b.closeOf(conn); end.Code != websocket.StatusGoingAway || end.Reason != "Going away" {
-			t.Errorf("close = %+v", end)
-		}
-		if took := time.Since(start); took != 10*time.Minute {
-			t.Errorf("after %v", took)
-		}
-	})
-}
-
 func TestMessagesInEitherDirectionKeepAConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newWSBench(t, onMessage(func(wsEvent) (wsAnswer, error) { return wsAnswer{StatusCode: 200}, nil }), nil)
@@ -296,33 +265,6 @@ func TestPingsDoNotKeepAConnection(t *testing.T) {
 	})
 }
 
-func TestAConnectionLivesForTwoHours(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newWSBench(t, echo, nil)
-		conn, _ := b.client()
-		start := time.Now()
-		for {
-			if err := conn.Write(t.Context(), websocket.MessageText, []byte("busy")); err != nil {
-				t.Fatal(err)
-			}
-			if _, _, err := conn.Read(t.Context()); err != nil {
-				if websocket.CloseStatus(err) != websocket.StatusGoingAway {
-					t.Errorf("error = %v", err)
-				}
-				break
-			}
-			if time.Since(start) >= 115*time.Minute {
-				_ = b.closeOf(conn)
-				break
-			}
-			time.Sleep(5 * time.Minute)
-		}
-		if took := time.Since(start); took != 2*time.Hour {
-			t.Errorf("closed after %v", took)
-		}
-	})
-}
-
 func TestDisconnectSaysHowTheClientLeft(t *testing.T) {
 	tests := map[string]struct {
 		leave  func(*websocket.Conn) error
@@ -349,18 +291,6 @@ func TestDisconnectSaysHowTheClientLeft(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestDisconnectCanBeDropped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newWSBench(t, echo, func(c *WebSocketConfig) { c.DropDisconnect = true })
-		conn, _ := b.client()
-		_ = conn.Close(websocket.StatusNormalClosure, "")
-		synctest.Wait()
-		if n := len(b.fn.route("$disconnect")); n != 0 {
-			t.Errorf("%d $disconnect events", n)
-		}
-	})
 }
 
 // rawClient opens a connection by hand, with early sent right behind the request.

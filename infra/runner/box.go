@@ -3,11 +3,14 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box"
+	"github.com/dormouse-mcp/dormouse/shared/box/stage"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -20,7 +23,9 @@ type boxed struct {
 	log  *slog.Logger
 }
 
-func newBox(s catalog.Server, log *slog.Logger) *boxed {
+// newBox makes a box whose processes work below the folder work; installs are kept
+// in the folder cache.
+func newBox(s catalog.Server, work, cache string, log *slog.Logger) *boxed {
 	b := &boxed{log: log}
 	tools := s.ToolTimeout
 	if tools == 0 {
@@ -31,10 +36,41 @@ func newBox(s catalog.Server, log *slog.Logger) *boxed {
 		Base: map[string]string{
 			"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME"), "LANG": os.Getenv("LANG"), "TMPDIR": os.Getenv("TMPDIR"),
 		},
-		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, Idle: s.Idle,
+		Secrets: s.Box.Secrets, Stager: stagerFor(s, work, cache, log),
+		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, AnswerTimeout: s.AnswerTimeout, Idle: s.Idle,
 	}, b, log)
 	return b
 }
+
+// stagerFor prepares the processes of a server. One that asks for a sandbox is not
+// started without one.
+func stagerFor(s catalog.Server, work, cache string, log *slog.Logger) box.Stager {
+	if s.Box.Confined() {
+		return unconfined{}
+	}
+	environ := map[string]string{}
+	for _, pair := range os.Environ() {
+		if name, value, ok := strings.Cut(pair, "="); ok {
+			environ[name] = value
+		}
+	}
+	return stage.New(stage.Config{Base: work, Cache: cache, Environ: environ, Log: log}, stage.Server{
+		Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
+		HostPath: s.Box.HostPath, Writable: s.Box.HostPathWritable, MountRoots: s.Box.MountRoots,
+	})
+}
+
+// unconfined refuses to prepare anything.
+type unconfined struct{}
+
+func (unconfined) Stage(context.Context, string, func(stage.Progress)) (stage.Launch, error) {
+	return stage.Launch{}, &stage.Error{
+		Phase: stage.SessionCreate,
+		Err:   errors.New("x-dormouse.box asks for a sandbox, and this box has none: take profile, network, limits and read_only_rootfs out, or run it where there is one"),
+	}
+}
+
+func (unconfined) Remove(string) error { return nil }
 
 // live runs until the box is asleep, fenced or told to stop. Processes are stopped
 // while the link is still up, so that open requests get their ends.

@@ -7,11 +7,14 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -63,13 +66,45 @@ func run(log *slog.Logger) error {
 			return fmt.Errorf("DORMOUSE_LINGER: %w", err)
 		}
 	}
-	b := newBox(server, log)
+	work, cache := folders(session.BoxID(os.Getenv(relay.EnvBox)), gen)
+	defer func() {
+		if err := os.RemoveAll(work); err != nil {
+			log.Warn("the workspaces of the box were not removed", "folder", work, "error", err)
+		}
+		_ = os.Remove(filepath.Dir(work)) // unless a newer runner of the box has its own there
+	}()
+	b := newBox(server, work, cache, log)
 	b.link = relay.NewRunner(relay.RunnerConfig{
 		URL: os.Getenv("DORMOUSE_RELAY_URL"), Box: session.BoxID(os.Getenv(relay.EnvBox)), Gen: session.Generation(gen),
 		Token: os.Getenv(relay.EnvToken), Task: os.Getenv("DORMOUSE_BOX_TASK"), Idle: server.Idle, Linger: linger, Executor: b, Log: log,
 	})
 	forget("DORMOUSE_")
 	return b.live(ctx)
+}
+
+// folders are where processes work and where installs are kept. Those of an earlier
+// runner of the box, which was killed, are removed: it did not come to it.
+func folders(id session.BoxID, gen int64) (work, cache string) {
+	cache = os.Getenv("DORMOUSE_CACHE")
+	if cache == "" {
+		cache = "/var/cache/dormouse" // below the home of root nobody else can read
+		if own, err := os.UserCacheDir(); err == nil && os.Geteuid() != 0 {
+			cache = filepath.Join(own, "dormouse")
+		}
+	}
+	sum := sha256.Sum256([]byte(id))
+	ours := filepath.Join(cache, "work", hex.EncodeToString(sum[:8]))
+	work = filepath.Join(ours, strconv.FormatInt(gen, 10))
+	older, err := os.ReadDir(ours)
+	if err != nil {
+		return work, cache // there is nothing
+	}
+	for _, e := range older {
+		if n, err := strconv.ParseInt(e.Name(), 10, 64); err == nil && n < gen {
+			_ = os.RemoveAll(filepath.Join(ours, e.Name())) // if not now, then by the next
+		}
+	}
+	return work, cache
 }
 
 // forget takes what the runner was told out of its environment, before there is

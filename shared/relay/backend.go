@@ -20,7 +20,9 @@ func NewBackend(c Config) *Backend { return &Backend{newBoxes(c)} }
 const (
 	validity  = 10 * time.Minute
 	ackWithin = time.Second
-	lookAfter = 10 * time.Second // a request that was accepted: look whether its box lives
+	// A function that only waits until a request is accepted shall not wait long.
+	ackWithinWS = 200 * time.Millisecond
+	lookAfter   = 10 * time.Second // a request that was accepted: look whether its box lives
 )
 
 // Deliver implements session.Backend. For an awake box it posts; for any other
@@ -65,7 +67,11 @@ func (x boxes) deliverFrame(d session.Delivery, gen session.Generation, notAfter
 		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox, Again: d.Again,
 		Lens: []int{len(d.Client.Init), len(d.Raw)}, Payload: payload,
 	}
-	if len(d.Requests) > 0 {
+	switch {
+	case len(d.Requests) == 0:
+	case d.Client.Transport == session.WebSocket:
+		f.AckWithin = ackWithinWS.Milliseconds()
+	default:
 		f.AckWithin = ackWithin.Milliseconds()
 	}
 	return f

@@ -17,26 +17,27 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Poster sends to a WebSocket connection (PostToConnection). Success means that
-// the gateway took it, no more. Errors: Closed if the connection is gone and this
-// post certainly did not arrive; Unavailable if nothing is known; TooLarge.
-type Poster interface {
-	Post(ctx context.Context, conn string, data []byte) error
-}
+// Poster posts frames to the connections of runners.
+type Poster = session.Poster
 
-// Config is what the host's end of the relay works with. All fields but Log's
-// and the durations' defaults are needed.
+// Config is what the host's end of the relay works with. All fields but Clients,
+// Log and the durations are needed.
 type Config struct {
 	Store  session.Store
 	Poster Poster
-	Fleet  fleet.Fleet
-	Sealer *Sealer
+	// Clients reaches the connections of WebSocket clients. Without it nothing is
+	// pushed, and what should be stands owed.
+	Clients session.Clients
+	Fleet   fleet.Fleet
+	Sealer  *Sealer
 	// Launch gives what a runner for a box has to be told besides what the relay
 	// itself tells it; it fails for a server that is not configured (any more).
 	Launch func(box session.Box) (map[string]string, error)
 	// StartTimeout is how long a box may take from the wake to its hello; 3 min.
 	StartTimeout time.Duration
-	Log          *slog.Logger
+	// EventAge is how long events are kept, see session.Limits; 24 h.
+	EventAge time.Duration
+	Log      *slog.Logger
 }
 
 // Environment of a runner, as [Config.Launch] and the relay give it.
@@ -49,8 +50,12 @@ const (
 // maxAttempts is how often a box is started for one wake.
 const maxAttempts = 2
 
-// boxes is what all of the host's end shares: the life of a box record.
-type boxes struct{ Config }
+// boxes is what all of the host's end shares: the life of a box record, and the
+// way of events to clients.
+type boxes struct {
+	Config
+	out session.Outlet
+}
 
 func newBoxes(c Config) boxes {
 	if c.StartTimeout == 0 {
@@ -59,7 +64,10 @@ func newBoxes(c Config) boxes {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return boxes{c}
+	if c.EventAge == 0 {
+		c.EventAge = 24 * time.Hour
+	}
+	return boxes{c, session.Outlet{Store: c.Store, Clients: c.Clients}}
 }
 
 // rouse sees to it that somebody starts a box that is asleep, and returns the
@@ -223,16 +231,19 @@ func (x boxes) endItem(ctx context.Context, it session.Item, why session.Failure
 func (x boxes) end(ctx context.Context, a session.Address, why session.Failure) error {
 	for {
 		tail, err := x.Store.Tail(ctx, a.Session, a.Stream)
-		if err != nil || tail.Final {
+		if err != nil {
 			return err
+		}
+		expires := time.Now().Add(x.EventAge)
+		if tail.Final {
+			return x.out.Ended(ctx, a, tail, expires)
 		}
 		events, err := x.endEvents(ctx, a, tail, why)
 		if err != nil {
 			return err
 		}
-		err = x.Store.Append(ctx, session.Batch{
-			Session: a.Session, Stream: a.Stream, First: tail.Last + 1, Final: true, Events: events,
-			Expires: time.Now().Add(eventAge),
+		err = x.out.End(ctx, a, session.Batch{
+			Session: a.Session, Stream: a.Stream, First: tail.Last + 1, Final: true, Events: events, Expires: expires,
 		})
 		if !errors.Is(err, session.Conflict) {
 			return err
@@ -272,9 +283,6 @@ const (
 	phaseUnavailable = "box_unavailable"
 	phaseRuntime     = "runtime"
 )
-
-// eventAge is how long events are kept.
-const eventAge = 24 * time.Hour
 
 // failureError is how a failure reaches a client.
 func failureError(box session.BoxID, f session.Failure) *wire.Error {

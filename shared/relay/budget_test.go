@@ -39,6 +39,7 @@ type counted struct {
 	work   sync.WaitGroup
 	busy   int
 	idle   time.Time
+	posted int // messages to the client
 }
 
 type costs struct {
@@ -53,7 +54,7 @@ func newCounted(t *testing.T) *counted {
 	}
 	c := &counted{store: sessiontest.NewCounting(sessiontest.NewMemory()), idle: time.Now()}
 	config := relay.Config{
-		Store: c.store, Sealer: sealer, Poster: c, Fleet: c,
+		Store: c.store, Sealer: sealer, Poster: c, Clients: clientsOf{c}, Fleet: c,
 		Launch: func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
 	}
 	c.host = session.NewHost(c.store, relay.NewBackend(config), session.Limits{})
@@ -205,7 +206,7 @@ func (c *counted) open(t *testing.T) session.ID {
 		t.Fatal(err)
 	}
 	c.reset()
-	s, call, err := c.host.Initialize(t.Context(), caller, parse(t, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`))
+	s, call, err := c.host.Initialize(t.Context(), caller, "", parse(t, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +347,7 @@ func TestBudgetOfEnding(t *testing.T) {
 }
 
 func TestBudgetOfAListen(t *testing.T) {
-	want := costs{Reads: 2, Writes: 1, Up: frames{}, Down: frames{}}
+	want := costs{Reads: 1, Writes: 1, Up: frames{}, Down: frames{}}
 	budget(t, want, ready, func(t *testing.T, c *counted, id session.ID) {
 		call, err := c.host.Listen(t.Context(), caller, id, "")
 		if err != nil {

@@ -2,7 +2,10 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/coder/websocket"
@@ -17,18 +20,32 @@ const (
 // DialWebSocket is the Dialer for API Gateway: a WebSocket client that sends each
 // message in frames of at most [MaxWSFrame] bytes, header included, and takes
 // text messages of up to 131,072 bytes. A longer or a binary one ends the
-// connection. ctx bounds the opening handshake.
+// connection. ctx bounds the opening handshake. A host that answers with a status
+// is a [RefusedError].
 func DialWebSocket(ctx context.Context, url string) (Conn, error) {
-	conn, response, err := websocket.Dial(ctx, url, nil) //nolint:bodyclose // Dial says that it never needs to be
+	return dialWebSocket(ctx, url, http.DefaultClient)
+}
+
+func dialWebSocket(ctx context.Context, url string, client *http.Client) (Conn, error) {
+	conn, response, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPClient: client}) //nolint:bodyclose // Dial says that it never needs to be
 	if err != nil {
-		if response != nil {
-			return nil, fmt.Errorf("the relay refused the connection with status %d: %w", response.StatusCode, err)
+		if response != nil && response.StatusCode != http.StatusSwitchingProtocols {
+			return nil, fmt.Errorf("%w: %w", &RefusedError{Status: response.StatusCode, After: retryAfter(response.Header)}, err)
 		}
 		return nil, fmt.Errorf("the relay is not reachable: %w", err)
 	}
 	conn.SetReadLimit(readLimit)
 	gone, hangUp := context.WithCancel(context.WithoutCancel(ctx))
 	return webSocket{conn, gone, hangUp}, nil
+}
+
+// retryAfter reads the header of that name, in its form in seconds.
+func retryAfter(h http.Header) time.Duration {
+	seconds, err := strconv.ParseUint(h.Get("Retry-After"), 10, 16)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(seconds) * time.Second
 }
 
 type webSocket struct {
@@ -41,20 +58,30 @@ type webSocket struct {
 // be UTF-8.
 func (w webSocket) Send(ctx context.Context, message []byte) error {
 	if len(message) <= frameRoom {
-		return w.conn.Write(ctx, websocket.MessageText, message)
+		return ended(w.conn.Write(ctx, websocket.MessageText, message))
 	}
 	out, err := w.conn.Writer(ctx, websocket.MessageText)
 	if err != nil {
-		return err
+		return ended(err)
 	}
 	for len(message) > 0 {
 		n := min(frameRoom, len(message))
 		if _, err := out.Write(message[:n]); err != nil {
-			return err
+			return ended(err)
 		}
 		message = message[n:]
 	}
-	return out.Close()
+	return ended(out.Close())
+}
+
+// ended adds the close code to the error of a connection that the peer has closed
+// with one.
+func ended(err error) error {
+	var closed websocket.CloseError
+	if !errors.As(err, &closed) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", &ClosedError{Code: CloseCode(closed.Code), Reason: closed.Reason}, err)
 }
 
 // Receive reads one text message.
@@ -64,7 +91,7 @@ func (w webSocket) Receive(ctx context.Context) ([]byte, error) {
 	defer context.AfterFunc(w.gone, cancel)()
 	kind, message, err := w.conn.Read(ctx)
 	if err != nil {
-		return nil, err
+		return nil, ended(err)
 	}
 	if kind != websocket.MessageText {
 		return nil, fmt.Errorf("the relay sent a binary message of %d bytes; only text is spoken here", len(message))

@@ -1,62 +1,144 @@
 // Package relay carries messages between the functions (the host) and a box: both
 // ends of it, the records' transitions, tickets, and what is done when a box
 // sleeps, wakes or is lost. It hides WebSocket connections, frames, resending and
-// fencing; above it there is a session.Backend, below it a Box that executes.
+// fencing; above it there is a session.Backend, below it a Box that executes. It
+// does not know HTTP, nor what a message means.
+//
+// The rules are those of a model-checked protocol. record.go has the box record's
+// transitions, backend.go the functions that have a message, handler.go the relay
+// function, sweep.go whoever finds a box lost, runner.go and the files beside it
+// the runner's end. What follows is all that a second runner has to know.
 //
 // # Frames
 //
-// A frame is one WebSocket text message: a header, one line of JSON, then, where
-// the type has a payload, a newline and the payload, which is raw JSON-RPC copied
-// byte for byte. Header fields and types a reader does not know are ignored; "v"
-// is 1. A frame is at most 120,000 bytes (API Gateway takes 131,072) and goes out
-// in WebSocket frames of at most 32,768. A longer frame is cut, see below.
+// A frame is one WebSocket text message, UTF-8: a header, one line of JSON, then,
+// where the type has a payload, a newline and the payload, which is raw JSON-RPC
+// copied byte for byte. "v" is 1 and "t" the type, and what else is in the header
+// is said below; a field that is left out is zero or empty. Fields and types a
+// reader does not know are passed over. A frame with another "v" is refused, and
+// the connection goes on. A message is at most 120,000 bytes (API Gateway takes
+// 131,072), in WebSocket frames of at most 32,768 with their heads.
 //
-// Runner to host. Each is one invocation of the relay function; they are handled
-// concurrently and in any order. What stands behind "⇒" is the answer, sent on
-// the same connection as the route response.
+// Each message of a runner is one invocation of the relay function. They are
+// handled concurrently, in any order, some twice, some never. Behind "⇒" is the
+// answer, on the same connection; behind ";" what makes up for a lost frame.
 //
-//	hello   box gen token runner link task questions   ⇒ welcome | fenced
-//	pull    box gen runner n                           ⇒ pulled   (after deliver frames)
-//	taken   box gen tickets                            ⇒ (nothing)
-//	events  box gen seq session items tickets + payload  ⇒ ack
-//	status  box gen server process phase detail …      ⇒ (nothing)
-//	bye     box gen runner link                        ⇒ bye-ok | fenced
-//	part    box frame n of + payload                   ⇒ part-ok
-//	whole   box frame of                               ⇒ what the joined frame is answered with
+//	hello   box gen runner link task [token] [questions]  ⇒ welcome | fenced; again every 5 s, 3 times
+//	pull    box gen runner n                              ⇒ delivers, then pulled | fenced; again every 2 s
+//	taken   box gen tickets                               ⇒ nothing; the next deliver of the same id
+//	events  box gen seq session items tickets + payload   ⇒ ack; again every 5 s
+//	status  box gen session ticket process phase detail [+ payload]  ⇒ nothing
+//	bye     box gen runner link                           ⇒ bye-ok | fenced; again every 2 s, 5 times
+//	part    box gen runner frame n of + payload           ⇒ part-ok | fenced; again every 5 s
+//	whole   box gen runner frame of                       ⇒ what the joined frame is answered with; every 5 s
 //
 // Host to runner:
 //
-//	welcome gen link          the hello was taken; with a new gen, pull
-//	fenced  link              somebody newer runs this box: stop, exit
-//	nudge                     the inbox has something: pull
-//	deliver id gen … + payload  execute this
-//	pulled  n ids             these ids were delivered for pull n, or need not be
+//	welcome gen link             the hello link was taken; gen is the generation from now on
+//	fenced  link                 somebody newer runs this box: stop, exit
+//	nudge                        the inbox has something: pull
+//	deliver id gen session server ticket level subscribed notAfter ackWithin inbox again lens + payload
+//	pulled  n ids                these ids were delivered for pull n
 //	ack     seq session next closed fenced
 //	bye-ok  link
-//	answer  session question + payload   a client's response to a question
-//	stop    session           end the process of this session (the client sent DELETE)
-//	drain   in                reconnect within this many milliseconds (a redeploy)
-//	part    frame n of + payload         a piece of a long frame
+//	answer  session question + payload   a client's response to a question; may come twice
+//	stop    session              end the session's process: the client sent DELETE
+//	drain   in                   connect anew at a random moment within so many milliseconds
+//	part-ok frame n
+//	part    frame n of + payload
 //
-// # Waking, delivering, sleeping, losing
+// A message that is none of these (API Gateway's own word for a function that
+// failed) says nothing; what was not answered is sent again.
 //
-// The rules are those of a model-checked protocol; each file says which it holds:
+// # Who runs a box
 //
-//   - record.go: the box record's transitions, as pure functions.
-//   - backend.go: the functions that have a message: deliver, look, wake, wait for
-//     a sign of life, free or end a request whose box is gone.
-//   - handler.go: the relay function: hello, pull with claim, taken, events, bye.
-//   - sweep.go: whoever finds a box lost.
-//   - runner.go and the files beside it: the runner's end.
+// A box is run by one runner at a time. It is started with the box's name, a
+// generation and a one-time token, and draws a random id, runner. link counts its
+// hellos with news: one for each connection, and one after a bye. Its first hellos
+// bring the token, until a welcome. Only a welcome with the newest link counts;
+// nothing is executed, and nothing but hello is sent, before it. A fenced for the
+// newest link is the end; for an older one the runner says hello once more. A hello
+// with a link that was welcomed is a ping. task is the fleet's name for it.
+// questions are the ids of questions that clients have not answered, by session:
+// answers that were lost come again. After a welcome with a new gen, and after
+// each nudge, the runner pulls with the next n until every id of pulled has come.
+//
+// # Delivering
+//
+// lens cuts the payload of a deliver in two: the client's initialize params, then
+// the message as it wrote it. level and subscribed are what a fresh process has to
+// be told, again says that the session has had a process before. A message is
+// executed if gen is the runner's, no bye was said since the last welcome, id is
+// new, and, without inbox, notAfter (Unix milliseconds) is not passed. ids are
+// remembered for 15 minutes and while in flight. ackWithin (milliseconds) is set if
+// an end is owed: a runner that has no ack of the end by then sends taken with the
+// ticket, unless inbox was set; so too when the same id comes again.
+//
+// # Events
+//
+// Of one session one batch is under way: seq goes up from 1 for the life of the
+// runner, and the same bytes are sent again until the ack. A batch holds up to
+// 1,000 events and 4 MiB, or one event of up to 16 MiB. items has, for each stream,
+// common first: stream ("" for common), the ticket of its delivery (for common any
+// of the session), first (from 1 on; for common 0 until an ack has told next in
+// this generation, then counted on from there), final (the last event ends the
+// stream) and marked (it ends, and inbox or taken left a trace), and lens, the
+// lengths of its events, which follow on one another in the payload. tickets are
+// those of streams in the batch that do not end and have no trace yet: it is put
+// first. An ack with fenced is a fence. closed are streams the host has ended:
+// nothing more is sent for them, and their calls are cancelled.
+//
+// A ticket is opaque to a runner: a sealed address that the host can open, good for
+// 7 days, for one box, one session, one stream and the generation it was given to
+// or later ones. It is copied, never made. status with a payload is the result of
+// a fresh process's initialize, asked for with protocol version detail; without, it
+// is a line for the host's log.
 //
 // # Long frames
 //
-// Runner to host: the frame's bytes are cut at UTF-8 boundaries into parts with a
-// payload of at most 100,000 bytes, each stored by whichever invocation gets it
-// and answered with part-ok. When all are, whole makes the host join and handle
-// the frame as if it had come in one piece. All of it may be repeated; parts are
-// not deleted but expire, so that whole can always be sent again. Host to
-// runner: parts are posted in order and joined in the runner's memory; whole is
-// not sent, the last part completes the frame; parts of a frame that stays
-// incomplete are dropped when the connection closes. A joined frame is at most 17 MiB.
+// Runner to host: the frame's bytes are cut between characters into pieces of at
+// most 100,000 bytes, n from 0 to of-1. frame is "place.nonce", place one of 0 to
+// 63, of which a runner uses each for one frame at a time. At most 8 parts are
+// under way. Once all have their part-ok, whole has the host join and handle the
+// frame. Parts are not deleted but expire after 15 minutes; after three wholes
+// without an answer the parts are sent anew. Host to runner: parts come without
+// part-ok and whole, in any order, some twice; those of a frame that is not
+// complete when the connection closes are dropped. A joined frame is at most 17 MiB.
+//
+// # Connections
+//
+// A ping every 5 minutes keeps the idle limit of 10 minutes away. After 110 minutes,
+// before the limit of 2 hours, or when a drain says so, the runner opens another
+// connection and says hello on it; the old one is used until the welcome, and read
+// for 5 seconds more. What was not acked, and an open pull, is then sent again.
+// A connection that ends is followed by another after 0.5 s, doubled each time up
+// to 10 s, times a random 0.1 to 1.1, for up to 2 minutes. The WebSocket close code,
+// or the HTTP status of a refused upgrade, changes that:
+//
+//	1008 1013, 429 503            come back, after about 10 s or Retry-After
+//	1002 1003 1007 1009 1010,
+//	other 3xx and 4xx (not 408)   come back, but not after the fifth in 10 minutes
+//	4001                          fenced
+//	4002, others to 4499          do not come back
+//	all others, 4500 to 4999, no code at all    come back
+//
+// # Sleeping
+//
+// With nothing in flight, unacked, asked or pulled for the idle time the runner
+// says bye, and executes nothing from then on. After bye-ok it stays for 5 seconds.
+// A deliver or nudge in that time, or a lost connection before bye-ok, makes it say
+// hello with the next link: welcome with the same gen means that the bye was not
+// processed, with a greater one that it was. Delivers of an older gen are dropped.
+//
+// # An exchange
+//
+//	→ {"v":1,"t":"hello","box":"acme/files","gen":4,"token":"k3…","runner":"r9","link":1,"task":"t1"}
+//	← {"v":1,"t":"welcome","gen":4,"link":1}
+//	→ {"v":1,"t":"pull","box":"acme/files","gen":4,"runner":"r9","n":1}
+//	← {"v":1,"t":"deliver","gen":4,"session":"s1","ticket":"Zx…","id":"d1","server":"files","notAfter":1767225600000,"ackWithin":1000,"inbox":true,"lens":[2,40]}
+//	  {}{"jsonrpc":"2.0","id":1,"method":"ping"}
+//	← {"v":1,"t":"pulled","n":1,"ids":["d1"]}
+//	→ {"v":1,"t":"events","box":"acme/files","gen":4,"session":"s1","seq":1,"items":[{"ticket":"Zx…","stream":"d1","first":1,"final":true,"marked":true,"lens":[36]}]}
+//	  {"jsonrpc":"2.0","id":1,"result":{}}
+//	← {"v":1,"t":"ack","session":"s1","seq":1}
 package relay

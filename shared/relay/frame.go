@@ -3,6 +3,8 @@ package relay
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"time"
 	"unicode/utf8"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -32,7 +34,7 @@ const (
 	Events Type = "events" // box gen seq session items tickets + payload; one batch. tickets: put these taken marks first
 	Status Type = "status" // box gen session ticket process phase detail + handshake payload
 	Bye    Type = "bye"    // box gen runner link; from now on nothing is executed
-	Whole  Type = "whole"  // box frame of; all parts are there
+	Whole  Type = "whole"  // box gen runner frame of; all parts are there
 )
 
 // Host to runner.
@@ -50,7 +52,7 @@ const (
 	PartOK  Type = "part-ok" // frame n
 )
 
-// Part goes both ways: frame n of + payload.
+// Part goes both ways: frame n of + payload; the runner's also box gen runner.
 const Part Type = "part"
 
 // Frame is any frame. Which fields are set is said by its Type's comment.
@@ -136,15 +138,29 @@ func Encode(f Frame) []byte {
 	return b.Bytes()
 }
 
-// Decode reads a frame. The payload aliases data. Errors are session.Invalid.
+// VersionError is the cause of [Decode]'s error for a frame that can be read but
+// is of another version of the protocol.
+type VersionError struct{ V int }
+
+// Error implements error.
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("version %d is spoken, and this side speaks version %d", e.V, Version)
+}
+
+// Decode reads a frame. The payload aliases data. Errors are session.Invalid; for
+// a frame of another version, which says nothing about those that follow, the
+// cause is a [VersionError].
 func Decode(data []byte) (Frame, error) {
 	head, payload, _ := bytes.Cut(data, []byte{'\n'})
 	var f Frame
 	if err := json.Unmarshal(head, &f); err != nil {
 		return Frame{}, session.Errorf(session.Invalid, "relay frame of %d bytes has no readable header", len(data)).Because(err)
 	}
-	if f.V != Version || f.Type == "" {
-		return Frame{}, session.Errorf(session.Invalid, "relay frame has version %d and type %q; this side speaks version %d", f.V, f.Type, Version)
+	switch {
+	case f.V == 0 || f.Type == "":
+		return Frame{}, session.Errorf(session.Invalid, "a message of %d bytes is JSON but no relay frame", len(data))
+	case f.V != Version:
+		return Frame{}, session.Errorf(session.Invalid, "relay frame of type %q is not understood", f.Type).Because(&VersionError{f.V})
 	}
 	f.Payload = payload
 	return f, nil
@@ -157,6 +173,11 @@ func Cut(encoded []byte, box session.BoxID, name string) [][]byte {
 	if len(encoded) <= MaxFrame {
 		return [][]byte{encoded}
 	}
+	return cutAs(encoded, Frame{Box: box, Frame: name})
+}
+
+// cutAs cuts a frame of any length into parts that have a header in common.
+func cutAs(encoded []byte, head Frame) [][]byte {
 	var pieces [][]byte
 	for rest := encoded; len(rest) > 0; {
 		n := min(MaxPiece, len(rest))
@@ -169,10 +190,20 @@ func Cut(encoded []byte, box session.BoxID, name string) [][]byte {
 		pieces = append(pieces, rest[:n])
 		rest = rest[n:]
 	}
+	head.Type, head.Of = Part, len(pieces)
 	for i, p := range pieces {
-		pieces[i] = Encode(Frame{Type: Part, Box: box, Frame: name, N: int64(i), Of: len(pieces), Payload: p})
+		head.N, head.Payload = int64(i), p
+		pieces[i] = Encode(head)
 	}
 	return pieces
+}
+
+// DrainFrame is the frame that asks a runner to connect anew within a time, which
+// it does at a moment it draws, so that a host that is about to be replaced does
+// not see all of them at once. It is posted to the connection of a box record; no
+// answer comes but the hello on the next connection.
+func DrainFrame(within time.Duration) []byte {
+	return Encode(Frame{Type: Drain, In: within.Milliseconds()})
 }
 
 // cutPayload splits a payload by lengths, which must add up to all of it.

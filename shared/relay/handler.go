@@ -278,10 +278,11 @@ func (h *Handler) bye(ctx context.Context, f Frame) (*Frame, error) {
 }
 
 // events stores a batch: marks first, then the common stream, then the request
-// streams, then the marks of what has ended are removed, then the ack. All of it
-// may be repeated.
+// streams; then what is stored goes out to clients that are pushed to, the marks
+// of what has ended are removed, and the ack is the last. All of it may be
+// repeated.
 func (h *Handler) events(ctx context.Context, f Frame) (*Frame, error) {
-	batches, err := h.batches(f)
+	postings, err := h.postings(f)
 	if errors.Is(err, session.Invalid) {
 		// Sent again it would be refused again: close what it is about, so that the
 		// box does not stay awake for it.
@@ -295,19 +296,18 @@ func (h *Handler) events(ctx context.Context, f Frame) (*Frame, error) {
 		return nil, err
 	}
 	ack := &Frame{Type: Ack, Seq: f.Seq, Session: f.Session}
+	stored := make([]session.Posting, 0, len(postings))
 	for _, i := range commonFirst(f.Items) {
-		b := batches[i]
-		if b.Stream == session.Common {
-			ack.Next, ack.Fenced, err = h.appendCommon(ctx, b)
-		} else {
-			var closed bool
-			if closed, err = h.appendStream(ctx, b); closed {
-				ack.Closed = append(ack.Closed, b.Stream)
-			}
-		}
+		p, ok, err := h.store(ctx, postings[i], ack)
 		if err != nil || ack.Fenced {
 			return ack, err
 		}
+		if ok {
+			stored = append(stored, p)
+		}
+	}
+	if err := h.out.Send(ctx, stored...); err != nil {
+		return nil, err
 	}
 	for _, it := range f.Items {
 		if it.Final && it.Marked {
@@ -317,6 +317,27 @@ func (h *Handler) events(ctx context.Context, f Frame) (*Frame, error) {
 		}
 	}
 	return ack, nil
+}
+
+// store writes one stream's events and notes in the ack what became of them. It
+// returns them with their place in the log; ok is false if they are not to go out.
+func (h *Handler) store(ctx context.Context, p session.Posting, ack *Frame) (stored session.Posting, ok bool, err error) {
+	if p.Batch.Stream != session.Common {
+		closed, err := h.appendStream(ctx, p)
+		if closed {
+			ack.Closed = append(ack.Closed, p.Batch.Stream)
+		}
+		return p, !closed, err
+	}
+	first, v, err := h.appendCommon(ctx, p)
+	if err != nil {
+		return p, false, err
+	}
+	if ack.Fenced = v == refuse; !ack.Fenced {
+		p.Batch.First = first
+		ack.Next = first + session.Index(len(p.Batch.Events))
+	}
+	return p, v == write, nil
 }
 
 // refused is the ack of a batch of which nothing was stored.
@@ -342,12 +363,12 @@ func commonFirst(items []EventItem) []int {
 	return order
 }
 
-// batches opens the tickets and cuts the payload. A frame in which anything is
+// postings opens the tickets and cuts the payload. A frame in which anything is
 // wrong is refused whole.
-func (h *Handler) batches(f Frame) ([]session.Batch, error) {
-	batches := make([]session.Batch, len(f.Items))
+func (h *Handler) postings(f Frame) ([]session.Posting, error) {
+	postings := make([]session.Posting, len(f.Items))
 	rest := f.Payload
-	expires := time.Now().Add(eventAge)
+	expires := time.Now().Add(h.EventAge)
 	for i, it := range f.Items {
 		t, err := h.open(f, it.Ticket)
 		if err != nil {
@@ -368,53 +389,59 @@ func (h *Handler) batches(f Frame) ([]session.Batch, error) {
 			return nil, session.Errorf(session.Invalid, "an events frame of session %s has lengths that do not fit its payload", t.Session)
 		}
 		rest = rest[size:]
-		batches[i] = session.Batch{
+		postings[i] = session.Posting{To: t.Address, Batch: session.Batch{
 			Session: t.Session, Stream: it.Stream, First: it.First, Gen: f.Gen, Seq: f.Seq,
 			Final: it.Final && it.Stream != session.Common, Events: events, Expires: expires,
-		}
+		}}
 	}
-	return batches, nil
+	return postings, nil
 }
 
 // appendStream writes to a request stream. The runner numbers it from 1, and the
 // only other writer is whoever ended the request by an error: a conflict means
 // that the stream is closed.
-func (h *Handler) appendStream(ctx context.Context, b session.Batch) (closed bool, err error) {
-	if b.First < 1 {
-		return false, session.Errorf(session.Invalid, "a batch of stream %s begins at index %d", b.Stream, b.First)
+func (h *Handler) appendStream(ctx context.Context, p session.Posting) (closed bool, err error) {
+	if p.Batch.First < 1 {
+		return false, session.Errorf(session.Invalid, "a batch of stream %s begins at index %d", p.Batch.Stream, p.Batch.First)
 	}
-	err = h.Store.Append(ctx, b)
+	err = h.out.Write(ctx, p.To, p.Batch)
 	if errors.Is(err, session.Conflict) {
 		return true, nil
 	}
 	return false, err
 }
 
-// appendCommon writes to the common stream and returns the index after it. A
-// runner new to a session does not know where its numbers begin and sends First
-// 0: the place is found by writing, which is what fences its predecessor.
-func (h *Handler) appendCommon(ctx context.Context, b session.Batch) (next session.Index, fenced bool, err error) {
+// appendCommon writes to the common stream and returns the first index. A runner
+// new to a session does not know where its numbers begin and sends First 0: the
+// place is found by writing, which is what fences its predecessor. The verdict is
+// write, refuse, or ignore for a frame that comes after its session's next.
+func (h *Handler) appendCommon(ctx context.Context, p session.Posting) (first session.Index, v verdict, err error) {
+	b := p.Batch
 	if b.First > 0 {
-		err := h.Store.Append(ctx, b)
+		err := h.out.Write(ctx, p.To, b)
 		if errors.Is(err, session.Conflict) {
-			return 0, true, nil
+			return 0, refuse, nil
 		}
-		return b.First + session.Index(len(b.Events)), false, err
+		return b.First, write, err
 	}
 	for {
 		tail, err := h.Store.Tail(ctx, b.Session, session.Common)
 		switch {
 		case err != nil:
-			return 0, false, err
+			return 0, refuse, err
 		case tail.Gen == b.Gen && tail.Seq >= b.Seq:
-			return tail.Last + 1, false, nil // stored already, the ack was lost
+			v := write // stored already, the ack was lost
+			if tail.Seq > b.Seq {
+				v = ignore
+			}
+			return tail.Last + 1 - session.Index(len(b.Events)), v, nil
 		case tail.Gen > b.Gen:
-			return 0, true, nil
+			return 0, refuse, nil
 		}
 		b.First = tail.Last + 1
-		err = h.Store.Append(ctx, b)
+		err = h.out.Write(ctx, p.To, b)
 		if !errors.Is(err, session.Conflict) {
-			return b.First + session.Index(len(b.Events)), false, err
+			return b.First, write, err
 		}
 	}
 }

@@ -3,6 +3,7 @@ package relay
 import (
 	"encoding/json"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -157,8 +158,8 @@ func (l *life) takenDue() {
 	}
 	soon := time.Now().Add(takeAlong)
 	var due []*delivery
-	for _, d := range l.owed {
-		if !d.reported && d.due.Before(soon) {
+	for _, id := range slices.Sorted(maps.Keys(l.owed)) {
+		if d := l.owed[id]; !d.reported && d.due.Before(soon) {
 			due = append(due, d)
 		}
 	}

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -22,6 +21,11 @@ const (
 	sendWithin    = 30 * time.Second
 	firstBackOff  = 500 * time.Millisecond
 	lastBackOff   = 10 * time.Second
+	longBackOff   = 5                // doublings of the first; where a host that throttles puts a runner
+	longestWait   = 30 * time.Second // of what a host asks for
+	roundsWithin  = 10 * time.Minute
+	maxRounds     = 5           // ends within that time that may be this runner's fault
+	maxDrain      = time.Hour   // a drain spreads over no more
 	looseAfter    = time.Minute // without a connection, back-pressure ends
 	maxQuestions  = 80_000      // bytes of questions in a hello; the rest is asked with the next
 	maxJoinedKept = 1000        // names of joined frames a connection remembers
@@ -39,6 +43,9 @@ type links struct {
 	welcomed bool  // at least once: the token is used up
 	failed   int   // attempts since the last welcome, for the back-off
 	lost     error // why the last one failed
+	rounds   int   // ends since rounded that said comeRound
+	rounded  time.Time
+	renewBy  time.Time // when renewal rings
 	kept     [][]byte
 
 	redial, giveUp, loosen, pinging, renewal alarm
@@ -60,8 +67,9 @@ type link struct {
 	gone    chan struct{} // closed when dead
 	dead    bool
 
-	parts  Assembler
-	joined map[string]bool // frames that are complete: a late copy of a part begins nothing
+	parts   Assembler
+	joined  map[string]bool // frames that are complete: a late copy of a part begins nothing
+	foreign bool            // a frame of another version came
 }
 
 // outgoing is a message on its way to the writer. One that is kept goes to the
@@ -96,7 +104,7 @@ func (l *life) dialed(conn Conn, err error) {
 	l.dialing = false
 	if err != nil {
 		l.Log.Warn("connecting to the host failed", "attempt", l.failed+1, "error", err)
-		l.retry(err)
+		l.retry(sequelOf(err), err)
 		return
 	}
 	lk := &link{conn: conn, out: make(chan []byte, 1), gone: make(chan struct{}), joined: map[string]bool{}}
@@ -305,7 +313,12 @@ func (l *life) promote(lk *link) {
 	l.redial.stop()
 	l.giveUp.stop()
 	l.loosen.stop()
-	l.set(&l.renewal, l.RenewAfter, l.renew)
+	l.renewIn(l.RenewAfter)
+}
+
+func (l *life) renewIn(after time.Duration) {
+	l.renewBy = time.Now().Add(after)
+	l.set(&l.renewal, after, l.renew)
 }
 
 // resume goes on after a welcome where the last connection or the last bye
@@ -354,11 +367,17 @@ func (l *life) renew() {
 }
 
 // drain renews within a time the host has given, spread so that not every runner
-// comes at once.
+// comes at once. A quarter of the time is left for connecting; a renewal that is
+// due earlier stays where it is.
 func (l *life) drain(within time.Duration) {
 	if l.linked() {
-		l.set(&l.renewal, rand.N(max(within*3/4, 1)), l.renew)
+		l.renewIn(min(l.drawn(within*3/4), time.Until(l.renewBy)))
 	}
+}
+
+// drawn is a time from 0 to below d.
+func (l *life) drawn(d time.Duration) time.Duration {
+	return time.Duration(l.Rand.Int64N(int64(max(d, 1))))
 }
 
 // cut takes note that a connection is gone, and sees to another.
@@ -367,6 +386,10 @@ func (l *life) cut(lk *link, err error) {
 		return
 	}
 	l.drop(lk, "lost")
+	after := sequelOf(err)
+	if lk.no < l.no && (after == fencedOff || after == stayAway) {
+		after = comeBack // said before a hello that has not been answered: that decides
+	}
 	switch lk {
 	case l.live:
 		l.live = nil
@@ -374,26 +397,49 @@ func (l *life) cut(lk *link, err error) {
 		l.set(&l.giveUp, l.ReconnectFor, l.abandon)
 		l.set(&l.loosen, looseAfter, l.loosenAll)
 		l.cutAsleep()
-		l.retry(err)
+		l.retry(after, err)
 	case l.next:
 		l.next = nil
 		if l.live != nil {
 			// The host may believe that this was the connection. Tell it otherwise.
 			l.hello(l.live)
 		}
-		l.retry(err)
+		l.retry(after, err)
 	}
 }
 
-// retry connects after a pause that grows with every failure.
-func (l *life) retry(err error) {
+// retry connects after a pause that grows with every failure, unless the host has
+// said that it is of no use.
+func (l *life) retry(after sequel, err error) {
 	l.lost = err
-	if l.stage == lingering {
+	switch {
+	case l.stage == lingering:
 		return // nothing is left to say
+	case after == fencedOff:
+		l.fence()
+		return
+	case l.unwelcome(after) && l.live == nil:
+		l.finish(session.Errorf(session.Invalid, "the relay does not take the runner of box %s", l.Box).Because(err))
+		return
+	case after == comeLater:
+		l.failed = max(l.failed, longBackOff)
 	}
-	pause := min(firstBackOff<<min(l.failed, 10), lastBackOff)
+	pause := min(firstBackOff<<min(l.failed, longBackOff), lastBackOff)
 	l.failed++
-	l.set(&l.redial, rand.N(pause)+pause/10, l.renew)
+	l.set(&l.redial, max(l.drawn(pause)+pause/10, min(askedToWait(err), longestWait)), l.renew)
+}
+
+// unwelcome says that the host has refused this runner for good: by saying so, or
+// by refusing it again and again. While there is a connection, that is of use.
+func (l *life) unwelcome(after sequel) bool {
+	if after != comeRound {
+		return after == stayAway
+	}
+	if time.Since(l.rounded) > roundsWithin {
+		l.rounds, l.rounded = 0, time.Now()
+	}
+	l.rounds++
+	return l.rounds >= maxRounds
 }
 
 func (l *life) abandon() {

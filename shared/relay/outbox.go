@@ -26,9 +26,10 @@ const (
 // outboxes are the events of all sessions.
 type outboxes struct {
 	boxes     map[session.ID]*outbox
-	transfers map[string]*transfer
-	seqs      int64 // no forgotten outbox has used a higher number
-	loose     bool  // the connection has been lost for long: do not hold processes up
+	transfers map[string]*transfer // that have a place
+	lining    []*transfer          // that wait for one
+	seqs      int64                // no forgotten outbox has used a higher number
+	loose     bool                 // the connection has been lost for long: do not hold processes up
 }
 
 func newOutboxes() outboxes {
@@ -307,7 +308,8 @@ func (l *life) loosenAll() {
 // gathered. In a new generation the indexes of the common streams are learned
 // anew, which is what fences the one before.
 func (l *life) resumeOutboxes(moved, fresh bool) {
-	for _, o := range l.boxes {
+	for _, id := range slices.Sorted(maps.Keys(l.boxes)) {
+		o := l.boxes[id]
 		if fresh {
 			o.next = 0
 		}
@@ -318,8 +320,8 @@ func (l *life) resumeOutboxes(moved, fresh bool) {
 			l.sendBatch(o.unacked)
 		}
 	}
-	for _, t := range l.transfers {
-		if moved && t.unanswered {
+	for _, name := range slices.Sorted(maps.Keys(l.transfers)) {
+		if t := l.transfers[name]; moved && t.unanswered {
 			l.sendParts(t)
 		}
 	}

@@ -1,6 +1,11 @@
 package relay
 
-import "github.com/dormouse-mcp/dormouse/shared/session"
+import (
+	"slices"
+	"strconv"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
 
 // window is how many parts of one frame are under way at a time: each is an
 // invocation of the relay function.
@@ -10,10 +15,17 @@ const window = 8
 // have let them expire.
 const wholes = 3
 
+// MaxTransfers is how many long frames of one runner may be under way. Each has
+// one of so many places, the number at the head of its name: a host that keeps
+// parts by place holds a bounded number of them, whatever a runner sends.
+const MaxTransfers = 64
+
 // transfer is a long frame on its way: its parts, each until part-ok, then whole.
 // It is of no connection: parts the host has stay there.
 type transfer struct {
-	name       string
+	data       []byte // until it has a place
+	place      int
+	name       string // "" while it waits for a place
 	parts      [][]byte
 	state      []partState
 	missing    int // parts without part-ok
@@ -32,11 +44,28 @@ const (
 
 // transfer begins a long frame whose answer drops it.
 func (l *life) transfer(data []byte) *transfer {
-	t := &transfer{name: session.NewNonce()}
-	t.parts = Cut(data, l.Box, t.name)
+	t := &transfer{data: data}
+	if len(l.transfers) == MaxTransfers {
+		l.lining = append(l.lining, t)
+	} else {
+		l.admit(t)
+	}
+	return t
+}
+
+// admit gives a long frame a place and a name, and cuts it. Who runs the box, and
+// in which generation, is in each part, since each is stored by itself.
+func (l *life) admit(t *transfer) {
+	var taken [MaxTransfers]bool
+	for _, other := range l.transfers {
+		taken[other.place] = true
+	}
+	t.place = slices.Index(taken[:], false)
+	t.name = strconv.Itoa(t.place) + "." + session.NewNonce()
+	t.parts = cutAs(t.data, Frame{Box: l.Box, Gen: l.gen, Runner: l.runner, Frame: t.name})
+	t.data = nil
 	t.restart()
 	l.transfers[t.name] = t
-	return t
 }
 
 // transferKept sends a long frame that has no answer: once its parts have been
@@ -53,8 +82,8 @@ func (t *transfer) restart() {
 
 // sendParts sends, for the first time or again, what the host has not taken.
 func (l *life) sendParts(t *transfer) {
-	if !l.linked() {
-		return // resumeOutboxes
+	if !l.linked() || t.name == "" {
+		return // resumeOutboxes, or dropTransfer
 	}
 	if t.joins == wholes {
 		t.restart()
@@ -98,7 +127,7 @@ func (l *life) fillWindow(t *transfer) {
 }
 
 func (l *life) join(t *transfer) {
-	whole := Encode(Frame{Type: Whole, Box: l.Box, Frame: t.name, Of: len(t.parts)})
+	whole := Encode(Frame{Type: Whole, Box: l.Box, Gen: l.gen, Runner: l.runner, Frame: t.name, Of: len(t.parts)})
 	if t.unanswered {
 		l.dropTransfer(t)
 		l.sendKept(whole)
@@ -121,10 +150,19 @@ func (l *life) partTaken(f Frame) {
 	l.watchParts(t)
 }
 
-// dropTransfer forgets a long frame that was answered. nil is no transfer.
+// dropTransfer forgets a long frame that was answered, and begins the next that
+// waits for its place. nil is no transfer.
 func (l *life) dropTransfer(t *transfer) {
-	if t != nil {
-		t.again.stop()
-		delete(l.transfers, t.name)
+	if t == nil {
+		return
+	}
+	t.again.stop()
+	delete(l.transfers, t.name)
+	if len(l.lining) > 0 && len(l.transfers) < MaxTransfers {
+		next := l.lining[0]
+		l.lining[0] = nil
+		l.lining = l.lining[1:]
+		l.admit(next)
+		l.sendParts(next)
 	}
 }

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -14,28 +15,26 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// PosterOptions are what a Poster needs besides the endpoint. The zero value of
-// a field leaves the SDK's own.
+// PosterOptions are what a Poster needs besides the endpoint.
 type PosterOptions struct {
-	// Socket is a unix socket to reach the endpoint by, on one machine.
+	// Socket is a unix socket to reach the endpoint by, on one machine. What
+	// listens there asks for no credentials, so that none are needed.
 	Socket      string
 	Region      string
 	Credentials aws.CredentialsProvider
 }
 
-type connections struct {
+// Connections posts to the connections of one WebSocket API, and closes them. It
+// implements session.Clients. Safe for concurrent use.
+type Connections struct {
 	api *apigatewaymanagementapi.Client
 }
 
-// NewPoster posts to the connections of a WebSocket API at its @connections
-// endpoint, https://HOST/STAGE.
-func NewPoster(endpoint string, o PosterOptions) Poster {
+// NewPoster makes the Connections of an @connections endpoint, https://HOST/STAGE.
+func NewPoster(endpoint string, o PosterOptions) *Connections {
 	opts := apigatewaymanagementapi.Options{
 		BaseEndpoint: aws.String(endpoint), Region: o.Region, Credentials: o.Credentials,
 		RetryMaxAttempts: 2,
-	}
-	if opts.Region == "" {
-		opts.Region = "local"
 	}
 	if o.Socket != "" {
 		opts.HTTPClient = &http.Client{Transport: &http.Transport{
@@ -45,28 +44,41 @@ func NewPoster(endpoint string, o PosterOptions) Poster {
 				return d.DialContext(ctx, "unix", o.Socket)
 			},
 		}}
-	}
-	if opts.Credentials == nil {
+		// The client signs in any case.
+		opts.Region = cmp.Or(opts.Region, "local")
 		opts.Credentials = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: "local", SecretAccessKey: "local"}, nil
 		})
 	}
-	return &connections{apigatewaymanagementapi.New(opts)}
+	return &Connections{apigatewaymanagementapi.New(opts)}
 }
 
-// Post implements Poster.
-func (c *connections) Post(ctx context.Context, conn string, data []byte) error {
+// Post implements session.Poster.
+func (c *Connections) Post(ctx context.Context, conn string, data []byte) error {
 	_, err := c.api.PostToConnection(ctx, &apigatewaymanagementapi.PostToConnectionInput{ConnectionId: &conn, Data: data})
-	var gone *types.GoneException
 	var large *types.PayloadTooLargeException
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &gone):
+	case isGone(err):
 		return session.Errorf(session.Closed, "the connection is gone").Because(err)
 	case errors.As(err, &large):
 		return session.Errorf(session.TooLarge, "a frame of %d bytes is over the gateway's limit", len(data)).Because(err)
 	default:
 		return session.Errorf(session.Unavailable, "the gateway did not take a frame").Because(err)
 	}
+}
+
+// Close implements session.Clients.
+func (c *Connections) Close(ctx context.Context, conn string) error {
+	_, err := c.api.DeleteConnection(ctx, &apigatewaymanagementapi.DeleteConnectionInput{ConnectionId: &conn})
+	if err == nil || isGone(err) {
+		return nil
+	}
+	return session.Errorf(session.Unavailable, "the gateway did not close a connection").Because(err)
+}
+
+func isGone(err error) bool {
+	var gone *types.GoneException
+	return errors.As(err, &gone)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -81,14 +82,16 @@ type StatusReport struct {
 // Conn is a connection to the relay that carries text messages of up to
 // [MaxFrame] bytes. Send and Receive are each called by one goroutine, Close by
 // any, and makes both of them return. Any error of Send or Receive means that the
-// connection is of no use any more.
+// connection is of no use any more; a [ClosedError] in it says with which code the
+// peer has closed it, and so whether to come back.
 type Conn interface {
 	Send(ctx context.Context, message []byte) error
 	Receive(ctx context.Context) ([]byte, error)
 	Close(reason string) error
 }
 
-// Dialer opens a connection to the relay. ctx bounds the opening only.
+// Dialer opens a connection to the relay. ctx bounds the opening only. A
+// [RefusedError] in the error says that there is a host, which does not want it.
 type Dialer func(ctx context.Context, url string) (Conn, error)
 
 // RunnerConfig is what a Runner works with. Durations of zero mean the default.
@@ -108,7 +111,11 @@ type RunnerConfig struct {
 	ReconnectFor time.Duration // tries to reach the host before it gives up; 2 min
 	Flush        time.Duration // after Run's ctx is done: for what is in flight to end; 5 s
 
-	Log *slog.Logger // nil for none
+	// Rand draws the pauses before a reconnect and the moment at which a drain is
+	// followed, for nobody but Run. nil is one that is seeded at random; a
+	// simulation gives one it has seeded.
+	Rand *rand.Rand
+	Log  *slog.Logger // nil for none
 }
 
 func (c RunnerConfig) withDefaults() RunnerConfig {
@@ -125,6 +132,9 @@ func (c RunnerConfig) withDefaults() RunnerConfig {
 	def(&c.Flush, 5*time.Second)
 	if c.Dial == nil {
 		c.Dial = DialWebSocket
+	}
+	if c.Rand == nil {
+		c.Rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -151,6 +161,8 @@ func NewRunner(c RunnerConfig) *Runner {
 //   - nil: the box has fallen asleep, or ctx was done and it could say bye.
 //   - [ErrFenced]: somebody newer runs this box. Nothing more is sent.
 //   - session.Unavailable: the host could not be reached for ReconnectFor.
+//   - session.Invalid: there is a host, and it does not take this runner: it said
+//     so with a [CloseCode], or refused connections time and again.
 //   - the cause of ctx: ctx is done and the box was not idle within Flush. From
 //     the moment ctx is done no new message is executed; the caller stops its
 //     processes meanwhile, so that open requests get their ends.
@@ -314,11 +326,24 @@ func (l *life) received(lk *link, data []byte, err error) {
 		f, err = Decode(data)
 	}
 	if err != nil {
-		// Such as the gateway's own word for a function that failed.
-		l.Log.Warn("message is no relay frame", "bytes", len(data), "error", err)
+		l.unreadable(lk, len(data), err)
 		return
 	}
 	l.frame(lk, f)
+}
+
+// unreadable passes over what is no frame, such as the gateway's own word for a
+// function that failed. A host of another version says all it says in vain: that
+// is told once.
+func (l *life) unreadable(lk *link, size int, err error) {
+	var version *VersionError
+	if errors.As(err, &version) {
+		if lk.foreign {
+			return
+		}
+		lk.foreign = true
+	}
+	l.Log.Warn("message is no relay frame", "link", lk.no, "bytes", size, "error", err)
 }
 
 func (l *life) frame(lk *link, f Frame) {
@@ -342,7 +367,7 @@ func (l *life) frame(lk *link, f Frame) {
 	case Stop:
 		l.call(func() { l.Executor.StopSession(f.Session) })
 	case Drain:
-		l.drain(time.Duration(f.In) * time.Millisecond)
+		l.drain(time.Duration(min(max(f.In, 0), maxDrain.Milliseconds())) * time.Millisecond)
 	case PartOK:
 		l.partTaken(f)
 	default:

@@ -33,6 +33,9 @@ func (w *world) check() {
 	for _, c := range w.clients {
 		w.checkClient(c, log)
 	}
+	for _, s := range w.sockets {
+		s.check(log)
+	}
 }
 
 type simStreamKey struct {

@@ -127,7 +127,7 @@ func (c *simClient) initialize(n int) bool {
 	params := fmt.Appendf(nil, `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":%q,"version":"1"},"label":%q}`, c.name, r.label)
 	m := simMessage(wire.NewRequest(r.ids[0], wire.MethodInitialize, params))
 	r.post(func(ctx context.Context) (*session.Call, error) {
-		s, call, err := c.w.host().Initialize(ctx, c.caller, m)
+		s, call, err := c.w.host().Initialize(ctx, c.caller, "", m)
 		if err == nil {
 			c.w.ledger.owns(c.w, s.ID, c.name)
 			r.learn(call)

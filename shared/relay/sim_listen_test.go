@@ -49,7 +49,7 @@ func (c *simClient) listen() {
 			}
 			for err == nil && a.step(ctx) == nil {
 				p.write(func() { last = c.hear(call, events, last); retry = call.Retry() })
-				if !time.Now().Before(until) {
+				if _, closed := call.Close(); closed || call.Done() || !time.Now().Before(until) {
 					return
 				}
 				events, err = call.Next(ctx, until)

@@ -102,6 +102,18 @@ func (s *simStore) Save(ctx context.Context, v session.Session) error {
 	return change(ctx, "Save", func() error { return s.Memory.Save(ctx, v) })
 }
 
+func (s *simStore) PutConnection(ctx context.Context, c session.Connection) error {
+	return change(ctx, "PutConnection", func() error { return s.Memory.PutConnection(ctx, c) })
+}
+
+func (s *simStore) Connection(ctx context.Context, id string) (session.Connection, error) {
+	return through(ctx, "Connection", func() (session.Connection, error) { return s.Memory.Connection(ctx, id) })
+}
+
+func (s *simStore) DeleteConnection(ctx context.Context, id string) error {
+	return change(ctx, "DeleteConnection", func() error { return s.Memory.DeleteConnection(ctx, id) })
+}
+
 func (s *simStore) PutAnswer(ctx context.Context, v session.Answer) (bool, error) {
 	return written(ctx, "PutAnswer", func() (bool, error) { return s.Memory.PutAnswer(ctx, v) })
 }

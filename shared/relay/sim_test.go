@@ -21,16 +21,15 @@ import (
 // in worlds with virtual time: a store, a gateway, a fleet, boxes and clients,
 // where frames come late, twice, in any order or never, and everything that can
 // die dies. What happens in a world follows from its seed: every actor draws from
-// a generator of its own, so that the order in which goroutines run changes
-// nothing. (What the runner draws itself, the pause before it reconnects, is not
-// seeded: a world in which connections are cut may go another way each time.)
+// a generator of its own, the runner for its pauses too, so that the order in which
+// goroutines run changes nothing.
 //
 //	go test ./shared/relay -run Simulation -sim.seeds 5000            more worlds
 //	go test ./shared/relay -run Simulation -sim.seed 77 -sim.trace -v   one, told
 //
 // The worlds are in these files: sim_random_test.go (actors and faults),
 // sim_store_test.go, sim_gateway_test.go, sim_fleet_test.go, sim_box_test.go (what
-// a box executes), sim_client_test.go, sim_listen_test.go (GET), and
+// a box executes), sim_client_test.go, sim_listen_test.go (GET), sim_socket_test.go, and
 // sim_check_test.go (the promises).
 var (
 	simSeeds = flag.Int("sim.seeds", 200, "simulate this many worlds; 1 is the default with -sim.seed")
@@ -89,6 +88,7 @@ type world struct {
 	fleet   *simFleet
 	ledger  *ledger
 	clients []*simClient
+	sockets []*simSocket
 
 	mu     sync.Mutex
 	story  []string
@@ -129,6 +129,9 @@ func (w *world) run() {
 	for _, c := range w.clients {
 		busy.Go(c.run)
 	}
+	for _, s := range w.sockets {
+		busy.Go(s.run)
+	}
 	w.wg.Go(w.sweepEveryMinute)
 	w.wg.Go(w.fleet.killAtRandom)
 	limit := time.AfterFunc(w.trouble+6*time.Hour, func() {
@@ -149,6 +152,10 @@ func (w *world) run() {
 	for _, c := range w.clients {
 		c.listening.Wait()
 	}
+	for _, s := range w.sockets {
+		s.finish()
+	}
+	quiet = quiet && w.becomesQuiet()
 	if quiet {
 		w.check()
 	}

@@ -4,12 +4,10 @@
 package boot
 
 import (
-	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"strconv"
@@ -25,17 +23,23 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
 
-// Environment of every function. The last three are for one machine only: unix
-// sockets in the place of AWS's endpoints.
+// Environment of every function. Those with SOCKET at their end are for one
+// machine only: unix sockets in the place of AWS's endpoints.
 const (
 	EnvStore             = "DORMOUSE_STORE"              // sqlite:PATH
 	EnvServers           = "DORMOUSE_SERVERS"            // path of the servers file
 	EnvSecret            = "DORMOUSE_SECRET"             // hex, 32 bytes or more; seals tickets
 	EnvRelayURL          = "DORMOUSE_RELAY_URL"          // where runners connect, wss://... or ws://...
 	EnvConnections       = "DORMOUSE_RELAY_CONNECTIONS"  // @connections endpoint of the relay's WebSocket API
+	EnvClients           = "DORMOUSE_SOCKET_CONNECTIONS" // @connections endpoint of the WebSocket API for clients
 	EnvIdle              = "DORMOUSE_IDLE"               // seconds; default for servers that set none
 	EnvHosts             = "DORMOUSE_HOSTS"              // values of Host that are served, with commas between; empty: loopback names
+	EnvLife              = "DORMOUSE_SESSION_LIFE"       // seconds, as the next three; see session.Limits, which has the defaults
+	EnvInitTimeout       = "DORMOUSE_INIT_TIMEOUT"
+	EnvEventAge          = "DORMOUSE_EVENT_AGE"
+	EnvHold              = "DORMOUSE_HOLD"
 	EnvRuntimeSocket     = "DORMOUSE_RUNTIME_SOCKET"     // Lambda Runtime API
+	EnvInvokeSocket      = "DORMOUSE_INVOKE_SOCKET"      // Lambda's API to invoke functions
 	EnvConnectionsSocket = "DORMOUSE_CONNECTIONS_SOCKET" // @connections
 	EnvFleetSocket       = "DORMOUSE_FLEET_SOCKET"       // the process fleet
 )
@@ -45,6 +49,7 @@ type Function struct {
 	Store   session.Store
 	Catalog *catalog.Catalog
 	Relay   relay.Config
+	Limits  session.Limits
 	Hosts   []string // see front.Options.AllowedHosts
 	Log     *slog.Logger
 
@@ -71,23 +76,38 @@ func Open() (*Function, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", EnvSecret, err)
 	}
-	idle, err := strconv.ParseFloat(os.Getenv(EnvIdle), 64)
-	if err != nil || idle <= 0 {
-		return nil, fmt.Errorf("%s: want a number of seconds above 0", EnvIdle)
-	}
-	f := &Function{
-		Store: store, Catalog: servers, Log: log,
-		relayURL: os.Getenv(EnvRelayURL), idle: time.Duration(idle * float64(time.Second)),
+	f := &Function{Store: store, Catalog: servers, Log: log, relayURL: os.Getenv(EnvRelayURL)}
+	if err := f.times(); err != nil {
+		return nil, err
 	}
 	if hosts := os.Getenv(EnvHosts); hosts != "" {
 		f.Hosts = strings.Split(hosts, ",")
 	}
 	f.Relay = relay.Config{
-		Store: store, Sealer: sealer, Log: log, Launch: f.launch,
-		Poster: relay.NewPoster(os.Getenv(EnvConnections), relay.PosterOptions{Socket: os.Getenv(EnvConnectionsSocket)}),
-		Fleet:  process.NewClient(os.Getenv(EnvFleetSocket)),
+		Store: store, Sealer: sealer, Log: log, Launch: f.launch, EventAge: f.Limits.EventAge,
+		Poster: connections(EnvConnections), Clients: connections(EnvClients),
+		Fleet: process.NewClient(os.Getenv(EnvFleetSocket)),
 	}
 	return f, nil
+}
+
+// times reads what is given in seconds. All but the idle time may be left out.
+func (f *Function) times() error {
+	for name, to := range map[string]*time.Duration{
+		EnvIdle: &f.idle, EnvLife: &f.Limits.Life, EnvInitTimeout: &f.Limits.InitTimeout,
+		EnvEventAge: &f.Limits.EventAge, EnvHold: &f.Limits.Hold,
+	} {
+		text, ok := os.LookupEnv(name)
+		if !ok && name != EnvIdle {
+			continue
+		}
+		seconds, err := strconv.ParseFloat(text, 64)
+		if err != nil || seconds <= 0 {
+			return fmt.Errorf("%s: want a number of seconds above 0", name)
+		}
+		*to = time.Duration(seconds * float64(time.Second))
+	}
+	return nil
 }
 
 func openStore(name string) (session.Store, error) {
@@ -121,12 +141,7 @@ func (f *Function) Server(name string) (session.Server, bool) {
 // that is where the dialer goes.
 func Start(handler any) {
 	if socket := os.Getenv(EnvRuntimeSocket); socket != "" {
-		http.DefaultTransport = &http.Transport{
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				var d net.Dialer
-				return d.DialContext(ctx, "unix", socket)
-			},
-		}
+		http.DefaultTransport = &http.Transport{DialContext: overUnix(socket)}
 	}
 	lambda.Start(handler)
 }

@@ -10,7 +10,8 @@ const listen = net.Server.prototype.listen;
 net.Server.prototype.listen = function (port, ...rest) {
   const options = typeof port === "object" && port !== null ? port : { port };
   this.once("listening", () => {
-    const url = `http://127.0.0.1:${this.address().port}/mcp`;
+    const path = process.argv.includes("sse") ? "/sse" : "/mcp";
+    const url = `http://127.0.0.1:${this.address().port}${path}`;
     process.stdout.write(`${JSON.stringify({ kind: "ready", url })}\n`);
   });
   const callback = rest.find((arg) => typeof arg === "function");

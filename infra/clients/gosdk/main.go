@@ -2,6 +2,11 @@
 // one MCP endpoint that hosts server-everything, and prints one JSON line for each.
 //
 //	gosdk --url http://127.0.0.1:8080/mcp --transport http
+//	gosdk --url http://127.0.0.1:8080/sse --transport sse
+//	gosdk --url 'ws://127.0.0.1:8081/local?server=everything' --transport ws
+//
+// With --plan it makes the calls of a plan instead, over Streamable HTTP, and prints what came; see
+// polls.go.
 //
 // Exit code: 0 all checks passed, 1 some failed, 2 wrong usage. The same checks, under the same
 // names, are in ../ts/client.mjs and ../py/client.py. It knows nothing of Dormouse: any endpoint
@@ -16,6 +21,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"slices"
 	"time"
 )
 
@@ -47,16 +53,20 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("gosdk", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	url := flags.String("url", "", "the MCP endpoint")
-	transport := flags.String("transport", "http", "the transport; http is the only one so far")
+	transport := flags.String("transport", "http", "the transport: http, sse or ws")
 	protocol := flags.String("protocol", "", "the protocol version to offer; empty means the SDK's own default")
+	plan := flags.String("plan", "", "calls to make instead of the checks, as JSON; see polls.go")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
-	if *url == "" || *transport != "http" {
+	if *url != "" && *plan != "" {
+		return runPlan(ctx, *url, *plan, stdout, stderr)
+	}
+	if *url == "" || !slices.Contains([]string{"http", "sse", "ws"}, *transport) {
 		flags.Usage()
 		return 2
 	}
-	s := newSession(*url, *protocol)
+	s := newSession(*url, *transport, *protocol)
 	lines := json.NewEncoder(stdout)
 	lines.SetEscapeHTML(false)
 	client, code := "go-"+sdkVersion(), 0

@@ -42,7 +42,7 @@ func TestRunRefusesWhatItCannotDo(t *testing.T) {
 	for name, args := range map[string][]string{
 		"no url":            {},
 		"unknown flag":      {"--url", "http://127.0.0.1/", "--nope"},
-		"unknown transport": {"--url", "http://127.0.0.1/", "--transport", "ws"},
+		"unknown transport": {"--url", "http://127.0.0.1/", "--transport", "stdio"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer

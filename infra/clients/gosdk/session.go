@@ -13,12 +13,14 @@ import (
 // session is the SDK's client and all that the server asked it or told it. The SDK calls the
 // handlers from its own goroutines; mu guards what they leave behind.
 type session struct {
-	url, protocol string
-	client        *mcp.Client
-	sdk           *mcp.ClientSession
-	wire          *wiretap
-	progress      chan string
-	logs          chan logMessage
+	url, kind, protocol string // kind is the transport: "http", "sse" or "ws"
+	label               string // in all that this client says, so that what belongs to another one shows
+	client              *mcp.Client
+	sdk                 *mcp.ClientSession
+	hangUp              context.CancelFunc // ends what is left of the connection
+	wire                *wiretap
+	progress            chan string
+	logs                chan logMessage
 
 	mu              sync.Mutex
 	samplingPrompts []string
@@ -30,10 +32,12 @@ type logMessage struct{ level, text string }
 // newSession prepares a client for url. An empty protocol leaves the choice to the SDK.
 //
 //nolint:staticcheck // sampling, roots and logging are what is tested, deprecated from 2026-07-28 or not
-func newSession(url, protocol string) *session {
+func newSession(url, kind, protocol string) *session {
 	s := &session{
 		url:      url,
+		kind:     kind,
 		protocol: protocol,
+		label:    fmt.Sprintf("go-%s over %s", sdkVersion(), kind),
 		wire:     &wiretap{base: http.DefaultTransport},
 		progress: make(chan string, 64),
 		logs:     make(chan logMessage, 64),
@@ -51,14 +55,32 @@ func newSession(url, protocol string) *session {
 	return s
 }
 
+// connect gives up when ctx ends. What it opened lives on: over HTTP+SSE the SDK binds the stream to
+// the context it connects with.
 func (s *session) connect(ctx context.Context) error {
-	transport := &mcp.StreamableClientTransport{Endpoint: s.url, HTTPClient: &http.Client{Transport: s.wire}}
-	sdk, err := s.client.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: s.protocol})
+	life, hangUp := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, hangUp)
+	defer stop()
+	sdk, err := s.client.Connect(life, s.transport(), &mcp.ClientSessionOptions{ProtocolVersion: s.protocol})
 	if err != nil {
+		hangUp()
 		return err
 	}
+	s.hangUp = hangUp
 	s.sdk = sdk
 	return nil
+}
+
+func (s *session) transport() mcp.Transport {
+	tapped := &http.Client{Transport: s.wire}
+	switch s.kind {
+	case "sse":
+		return &mcp.SSEClientTransport{Endpoint: s.url, HTTPClient: tapped}
+	case "ws":
+		return &webSocket{url: s.url, tap: s.wire}
+	default:
+		return &mcp.StreamableClientTransport{Endpoint: s.url, HTTPClient: tapped}
+	}
 }
 
 //nolint:staticcheck // sampling is what is tested, deprecated from 2026-07-28 or not
@@ -74,7 +96,7 @@ func (s *session) sample(_ context.Context, req *mcp.CreateMessageRequest) (*mcp
 		Model:      "test-model",
 		Role:       "assistant",
 		StopReason: "endTurn",
-		Content:    &mcp.TextContent{Text: fmt.Sprintf(`sampled 🐭 "%s"`, text.Text)},
+		Content:    &mcp.TextContent{Text: fmt.Sprintf(`sampled by %s 🐭 "%s"`, s.label, text.Text)},
 	}, nil
 }
 
@@ -140,7 +162,11 @@ func (s *session) callWith(ctx context.Context, params *mcp.CallToolParams) (str
 	return text, nil
 }
 
+// echo marks what it sends, but an empty text stays one.
 func (s *session) echo(ctx context.Context, message string) error {
+	if message != "" {
+		message += " (" + s.label + ")"
+	}
 	text, err := s.call(ctx, "echo", map[string]any{"message": message})
 	if err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// wiretap notes in which order progress and responses come in over HTTP. The SDK hands
+// wiretap notes in which order progress and responses come in over the transport. The SDK hands
 // notifications to a queue and responses straight to the caller, so the order its handlers see
 // proves nothing about the endpoint. It also notes how DELETE was answered.
 type wiretap struct {

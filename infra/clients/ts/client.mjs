@@ -2,8 +2,10 @@
 // endpoint that hosts server-everything, and prints one JSON line for each.
 //
 //   node client.mjs --url http://127.0.0.1:8080/mcp --transport http
+//   node client.mjs --url http://127.0.0.1:8080/sse --transport sse
+//   node client.mjs --url ws://127.0.0.1:8081/local?server=everything --transport ws
 //
-// Exit code: 0 all checks passed, 1 some failed, 2 wrong usage. The same checks, under the same
+// The last needs Node 22, or node --experimental-websocket. Exit code: 0 all checks passed, 1 some failed, 2 wrong usage. The same checks, under the same
 // names, are in ../py/client.py and ../gosdk/main.go.
 
 import { createRequire } from "node:module";
@@ -11,6 +13,7 @@ import { dirname, join } from "node:path";
 import { parseArgs } from "node:util";
 
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
+import { SSEClientTransport } from "@modelcontextprotocol/sdk/client/sse.js";
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 import {
   CreateMessageRequestSchema,
@@ -19,9 +22,15 @@ import {
   ListRootsRequestSchema,
   LoggingMessageNotificationSchema,
 } from "@modelcontextprotocol/sdk/types.js";
+import { WebSocketClientTransport } from "@modelcontextprotocol/sdk/client/websocket.js";
 
 const CHECK_TIMEOUT_MS = 60_000;
 const CANCEL_PROMPT_MS = 3_000;
+
+// API Gateway takes frames of up to 32 KiB from WebSocket clients, and the clients send each
+// message in one frame; in JSON this text grows to up to 2.4 times its size.
+const ECHO_BYTES = 256 * 1024;
+const SOCKET_ECHO_BYTES = 12 * 1024;
 
 const UNICODE_SAMPLES = [
   "plain ascii",
@@ -102,24 +111,43 @@ class Session {
   elicitations = [];
   rootsAsked = 0;
   deleteStatus = undefined;
+  arrived = [];
   roots = [
     { uri: "file:///srv/one", name: "one" },
     { uri: "file:///srv/zw%C3%A9i", name: "zwéi 🌱" },
   ];
 
-  constructor(url) {
-    this.transport = new StreamableHTTPClientTransport(new URL(url), {
+  /** label is in all that this client says, so that what belongs to another one shows. */
+  constructor(url, kind, label) {
+    this.kind = kind;
+    this.label = label;
+    this.transport = this.#newTransport(new URL(url));
+    const told = this.transport.setProtocolVersion?.bind(this.transport);
+    this.transport.setProtocolVersion = (version) => {
+      this.version = version;
+      told?.(version);
+    };
+    this.client = new Client(
+      { name: "dormouse-client-ts", version: "1.0.0" },
+      { capabilities: { sampling: {}, elicitation: { form: {} }, roots: { listChanged: true } } },
+    );
+    this.#answerServer();
+  }
+
+  #newTransport(url) {
+    switch (this.kind) {
+      case "sse":
+        return new SSEClientTransport(url);
+      case "ws":
+        return new WebSocketClientTransport(url);
+    }
+    return new StreamableHTTPClientTransport(url, {
       fetch: async (target, init) => {
         const response = await fetch(target, init);
         if (init?.method === "DELETE") this.deleteStatus = response.status;
         return response;
       },
     });
-    this.client = new Client(
-      { name: "dormouse-client-ts", version: "1.0.0" },
-      { capabilities: { sampling: {}, elicitation: { form: {} }, roots: { listChanged: true } } },
-    );
-    this.#answerServer();
   }
 
   #answerServer() {
@@ -130,7 +158,7 @@ class Session {
         model: "test-model",
         role: "assistant",
         stopReason: "endTurn",
-        content: { type: "text", text: `sampled 🐭 "${prompt}"` },
+        content: { type: "text", text: `sampled by ${this.label} 🐭 "${prompt}"` },
       };
     });
     this.client.setRequestHandler(ElicitRequestSchema, async ({ params }) => {
@@ -144,6 +172,15 @@ class Session {
     this.client.setNotificationHandler(LoggingMessageNotificationSchema, ({ params }) => this.logs.push(params));
   }
 
+  /** Notes what comes in from here on, before the SDK has it. */
+  tap() {
+    const take = this.transport.onmessage;
+    this.transport.onmessage = (message, ...rest) => {
+      this.arrived.push(message);
+      take(message, ...rest);
+    };
+  }
+
   async call(name, args = {}, options = {}) {
     const result = await this.client.callTool({ name, arguments: args }, undefined, {
       timeout: CHECK_TIMEOUT_MS,
@@ -154,7 +191,8 @@ class Session {
   }
 
   async echo(message) {
-    mustEqual(await this.call("echo", { message }), `Echo: ${message}`, "echo");
+    const marked = message && `${message} (${this.label})`;
+    mustEqual(await this.call("echo", { message: marked }), `Echo: ${marked}`, "echo");
   }
 }
 
@@ -180,10 +218,12 @@ function mustHold(items, field, wanted, what) {
 
 async function checkInitialize(s) {
   await s.client.connect(s.transport, { timeout: CHECK_TIMEOUT_MS });
+  s.connected = true;
+  s.tap();
   mustEqual(s.client.getServerVersion()?.name, "mcp-servers/everything", "serverInfo.name");
   mustEqual(s.client.getServerVersion()?.version, "2.0.0", "serverInfo.version");
-  mustEqual(s.transport.protocolVersion, LATEST_PROTOCOL_VERSION, "negotiated version");
-  must(s.transport.sessionId, "the answer to initialize names no session");
+  mustEqual(s.version, LATEST_PROTOCOL_VERSION, "negotiated version");
+  must(s.kind !== "http" || s.transport.sessionId, "the answer to initialize names no session");
   const capabilities = s.client.getServerCapabilities() ?? {};
   for (const name of ["tools", "prompts", "resources", "logging"]) {
     must(capabilities[name], `capability ${name} is missing`);
@@ -214,9 +254,10 @@ async function checkEchoUnicode(s) {
   for (const sample of UNICODE_SAMPLES) await s.echo(sample);
 }
 
-async function checkEcho256k(s) {
-  const text = textOfBytes(256 * 1024);
-  mustEqual(Buffer.byteLength(text), 262144, "size of the argument");
+async function checkEchoLarge(s) {
+  const size = s.kind === "ws" ? SOCKET_ECHO_BYTES : ECHO_BYTES;
+  const text = textOfBytes(size);
+  mustEqual(Buffer.byteLength(text), size, "size of the argument");
   await s.echo(text);
 }
 
@@ -224,25 +265,35 @@ async function checkEcho20(s) {
   await Promise.all(Array.from({ length: 20 }, (_, i) => s.echo(`call ${i} 🐭`)));
 }
 
+/**
+ * Over HTTP+SSE and WebSocket this SDK drops progress that comes in together with the result: it
+ * forgets who waits for progress before it hands it on. Whether all has come is seen before that.
+ */
 async function checkProgress(s) {
   const steps = 5;
   const seen = [];
+  s.arrived = [];
   const answer = await s.call("trigger-long-running-operation", { duration: 1, steps }, {
     onprogress: ({ progress, total }) => seen.push(`${progress}/${total}`),
   });
   seen.push("result");
-  const want = [...Array.from({ length: steps }, (_, i) => `${i + 1}/${steps}`), "result"];
-  mustEqual(seen.join(" "), want.join(" "), "progress");
+  const want = [...Array.from({ length: steps }, (_, i) => `${i + 1}/${steps}`), "result"].join(" ");
+  const came = s.arrived.flatMap(({ method, params, result }) => {
+    if (method === "notifications/progress") return [`${params.progress}/${params.total}`];
+    return result ? ["result"] : [];
+  });
+  mustEqual(came.join(" "), want, "progress that came in");
+  if (s.kind === "http") mustEqual(seen.join(" "), want, "progress");
   must(answer.includes(`Steps: ${steps}.`), `unexpected result: ${answer}`);
 }
 
 async function checkSampling(s) {
-  const prompt = 'what is "U+2028"? \u2028 🐭';
+  const prompt = `what is "U+2028"? \u2028 🐭 asks ${s.label}`;
   const answer = await s.call("trigger-sampling-request", { prompt, maxTokens: 50 });
   const asked = `Resource trigger-sampling-request context: ${prompt}`;
   mustEqual(s.samplingPrompts.join("|"), asked, "prompt that reached the client");
   const result = JSON.parse(answer.slice(answer.indexOf("{")));
-  mustEqual(result.content.text, `sampled 🐭 "${asked}"`, "sampled text in the result");
+  mustEqual(result.content.text, `sampled by ${s.label} 🐭 "${asked}"`, "sampled text in the result");
   mustEqual(result.model, "test-model", "model in the result");
 }
 
@@ -309,11 +360,14 @@ async function checkPing(s) {
 }
 
 async function checkClose(s) {
+  const closed = new Promise((resolve) => (s.client.onclose = resolve));
   try {
-    await s.transport.terminateSession();
+    await s.transport.terminateSession?.();
   } finally {
     await s.client.close();
   }
+  await closed;
+  if (s.kind !== "http") return;
   must(s.deleteStatus >= 200 && s.deleteStatus < 300, `DELETE answered ${s.deleteStatus}`);
 }
 
@@ -321,7 +375,7 @@ const CHECKS = [
   ["initialize", checkInitialize],
   ["list", checkList],
   ["echo-unicode", checkEchoUnicode],
-  ["echo-256k", checkEcho256k],
+  ["echo-large", checkEchoLarge],
   ["echo-20", checkEcho20],
   ["progress", checkProgress],
   ["sampling", checkSampling],
@@ -363,15 +417,15 @@ async function runCheck(session, check, run) {
 
 async function main() {
   const { values } = parseArgs({ options: { url: { type: "string" }, transport: { type: "string", default: "http" } } });
-  if (!values.url || values.transport !== "http") {
-    process.stderr.write("usage: node client.mjs --url URL --transport http (the only transport so far)\n");
+  const { url, transport } = values;
+  if (!url || !["http", "sse", "ws"].includes(transport)) {
+    process.stderr.write("usage: node client.mjs --url URL --transport http|sse|ws\n");
     return 2;
   }
-  const session = new Session(values.url);
+  const session = new Session(url, transport, `ts-${sdkVersion()} over ${transport}`);
   let failed = 0;
   for (const [name, run] of CHECKS) {
-    const connected = session.transport.sessionId !== undefined || name === "initialize";
-    const check = connected ? run : () => Promise.reject(new Error("not run: there is no session"));
+    const check = session.connected || name === "initialize" ? run : () => Promise.reject(new Error("not run: there is no session"));
     if (!(await runCheck(session, name, check))) failed += 1;
   }
   return failed === 0 ? 0 : 1;

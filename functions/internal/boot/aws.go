@@ -1,0 +1,103 @@
+package boot
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+
+	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// What Lambda puts into the environment of a function by itself.
+const (
+	envRegion   = "AWS_REGION"
+	envKey      = "AWS_ACCESS_KEY_ID"
+	envSecret   = "AWS_SECRET_ACCESS_KEY" //nolint:gosec // the name of a variable
+	envToken    = "AWS_SESSION_TOKEN"     //nolint:gosec // as above
+	envFunction = "AWS_LAMBDA_FUNCTION_NAME"
+	envDomain   = "AWS_URL_SUFFIX" // set by the template where it is not amazonaws.com
+)
+
+// credentials are those of the function's role, which Lambda renews by starting
+// the function anew.
+func credentials() aws.CredentialsProvider {
+	return aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+		c := aws.Credentials{AccessKeyID: os.Getenv(envKey), SecretAccessKey: os.Getenv(envSecret), SessionToken: os.Getenv(envToken)}
+		if !c.HasKeys() {
+			return c, errors.New(envKey + " and " + envSecret + " are not set; a function's role sets them")
+		}
+		return c, nil
+	})
+}
+
+// connections reaches the connections of the WebSocket API whose endpoint a
+// variable names.
+func connections(env string) *relay.Connections {
+	return relay.NewPoster(os.Getenv(env), relay.PosterOptions{
+		Socket: os.Getenv(EnvConnectionsSocket), Region: os.Getenv(envRegion), Credentials: credentials(),
+	})
+}
+
+// InvokeSelf starts an invocation of this same function with a payload (JSON), and
+// does not wait for it. Lambda repeats one that fails.
+//
+// Errors: Unavailable.
+func (f *Function) InvokeSelf(ctx context.Context, payload []byte) error {
+	name, region, socket := os.Getenv(envFunction), os.Getenv(envRegion), os.Getenv(EnvInvokeSocket)
+	endpoint := "http://local"
+	if socket == "" {
+		endpoint = "https://lambda." + region + "." + cmp.Or(os.Getenv(envDomain), "amazonaws.com")
+	}
+	target := endpoint + "/2015-03-31/functions/" + url.PathEscape(name) + "/invocations"
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(payload))
+	if err != nil {
+		return fmt.Errorf("invoke %q: %w", name, err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("X-Amz-Invocation-Type", "Event")
+	client := &http.Client{Timeout: 10 * time.Second}
+	if socket != "" {
+		client.Transport = &http.Transport{DisableKeepAlives: true, DialContext: overUnix(socket)}
+	} else if err := sign(ctx, r, payload, region); err != nil {
+		return err
+	}
+	res, err := client.Do(r)
+	if err != nil {
+		return session.Errorf(session.Unavailable, "the function could not invoke itself").Because(err)
+	}
+	defer func() { _ = res.Body.Close() }() // nothing of it is read
+	if res.StatusCode != http.StatusAccepted {
+		return session.Errorf(session.Unavailable, "the function could not invoke itself: status %d", res.StatusCode)
+	}
+	return nil
+}
+
+func sign(ctx context.Context, r *http.Request, payload []byte, region string) error {
+	creds, err := credentials().Retrieve(ctx)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(payload)
+	return v4.NewSigner().SignHTTP(ctx, creds, r, hex.EncodeToString(sum[:]), "lambda", region, time.Now())
+}
+
+// overUnix dials a unix socket, whatever the address.
+func overUnix(socket string) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", socket)
+	}
+}

@@ -1,0 +1,239 @@
+package clients
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// ledger is what the server saw of its clients, and what it sent them.
+type ledger struct {
+	pace time.Duration
+
+	mu  sync.Mutex
+	all []*seen // in the order in which the requests came
+}
+
+// seen is one exchange. The body is read by others only once it has ended.
+type seen struct {
+	method  string
+	session session.ID
+	from    string           // Last-Event-ID
+	stream  session.StreamID // that it names; Common for a GET without one
+	begun   time.Time
+	ended   time.Time // zero while it is being served
+	status  int
+	media   string
+	body    bytes.Buffer
+}
+
+func (l *ledger) begin(r *http.Request) *seen {
+	s := &seen{
+		method: r.Method, session: session.ID(r.Header.Get(wire.HeaderSessionID)),
+		from: r.Header.Get(wire.HeaderLastEventID), begun: time.Now(),
+	}
+	if id, err := session.ParseEventID(s.from); err == nil {
+		s.stream = id.Stream
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, s)
+	return s
+}
+
+func (l *ledger) end(s *seen) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.ended = time.Now()
+}
+
+// streams returns what was served, with the events of each response.
+func (l *ledger) streams(t *testing.T) []served {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []served
+	for _, s := range l.all {
+		if s.ended.IsZero() || s.media != wire.MediaSSE {
+			continue
+		}
+		one := served{seen: s}
+		for r := wire.NewSSEReader(bytes.NewReader(s.body.Bytes()), 1<<20); ; {
+			e, err := r.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			one.events = append(one.events, e)
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// served is a response that was an event stream.
+type served struct {
+	*seen
+	events []wire.SSE
+}
+
+// last is the id its client comes back with, and retry how long after.
+func (s served) last() (id string, retry time.Duration) {
+	for _, e := range s.events {
+		if e.ID != "" {
+			id = e.ID
+		}
+		if e.Retry > 0 {
+			retry = e.Retry
+		}
+	}
+	return id, retry
+}
+
+// timerSlack is what a client's timer may be early by: Node's are, by a millisecond.
+const timerSlack = 2 * time.Millisecond
+
+// check holds everything that was served against the polling contract: no error status on a GET,
+// every stream begins with a fresh id, a retry and empty data, and no client came back earlier
+// than it was told, or with anything but the last id it was given. sharedPace is for clients that
+// keep one pace for all their streams: they may take the one of another stream.
+func (l *ledger) check(t *testing.T, sharedPace bool) {
+	t.Helper()
+	streams := l.streams(t)
+	fresh := map[string]bool{}
+	by := map[string]served{} // by the id that its client comes back with
+	for _, s := range streams {
+		if len(s.events) == 0 {
+			t.Errorf("%s from %q was answered with an empty stream", s.method, s.from)
+			continue
+		}
+		first := s.events[0]
+		if first.ID == "" || first.Retry <= 0 || !first.HasData || len(first.Data) != 0 || first.Name != "" {
+			t.Errorf("P1: %s from %q begins with %+v", s.method, s.from, first)
+		}
+		if fresh[first.ID] {
+			t.Errorf("P2: id %s opened two responses", first.ID)
+		}
+		fresh[first.ID] = true
+		id, _ := s.last()
+		by[string(s.session)+" "+id] = s
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.all {
+		if s.method != http.MethodGet || s.ended.IsZero() {
+			continue
+		}
+		if s.status != http.StatusOK {
+			t.Errorf("P3: a GET from %q was answered with %d", s.from, s.status)
+		}
+		if s.from == "" {
+			continue
+		}
+		before, ok := by[string(s.session)+" "+s.from]
+		if !ok {
+			t.Errorf("a client came back from %q, which is not the last it was given", s.from)
+			continue
+		}
+		if waited, told := s.begun.Sub(before.ended), l.told(before, sharedPace); waited < told-timerSlack {
+			t.Errorf("P6: a client was told to wait %s and came back to %q after %s", told, s.from, waited)
+		}
+	}
+}
+
+func (l *ledger) told(before served, sharedPace bool) time.Duration {
+	if sharedPace {
+		return l.pace
+	}
+	_, retry := before.last()
+	return retry
+}
+
+// calls counts what the request streams of all sessions have come to.
+type calls struct {
+	polls    map[session.StreamID]int // GETs that named the stream
+	troubled map[session.StreamID]int // of them, those that were told a longer retry
+	results  map[string]int           // by the text of the message
+}
+
+func (l *ledger) calls(t *testing.T) calls {
+	t.Helper()
+	c := calls{map[session.StreamID]int{}, map[session.StreamID]int{}, map[string]int{}}
+	for _, s := range l.streams(t) {
+		for _, e := range s.events {
+			if bytes.Contains(e.Data, []byte(`"result"`)) {
+				c.results[string(s.session)+" "+string(e.Data)]++
+			}
+		}
+		if s.stream == session.Common {
+			continue
+		}
+		c.polls[s.stream]++
+		if _, retry := s.last(); retry == 10*l.pace {
+			c.troubled[s.stream]++
+		}
+	}
+	return c
+}
+
+// once checks that no result was sent twice.
+func (c calls) once(t *testing.T) {
+	t.Helper()
+	for result, n := range c.results {
+		if n != 1 {
+			t.Errorf("sent %d times: %s", n, result)
+		}
+	}
+}
+
+// sorted returns how many polls the calls took, fewest first, those without polls left out.
+func (c calls) sorted() []int {
+	var n []int
+	for _, polls := range c.polls {
+		n = append(n, polls)
+	}
+	slices.Sort(n)
+	return n
+}
+
+// noting keeps a copy of a response.
+type noting struct {
+	http.ResponseWriter
+	seen *seen
+}
+
+// WriteHeader notes the status and what kind of body follows.
+func (n *noting) WriteHeader(status int) {
+	n.seen.status, n.seen.media = status, n.Header().Get("Content-Type")
+	n.ResponseWriter.WriteHeader(status)
+}
+
+// Write notes what is sent.
+func (n *noting) Write(p []byte) (int, error) {
+	n.seen.body.Write(p)
+	return n.ResponseWriter.Write(p)
+}
+
+// Unwrap lets http.ResponseController flush.
+func (n *noting) Unwrap() http.ResponseWriter { return n.ResponseWriter }
+
+// numbers are the words "1" to "n" and then more.
+func numbers(n int, more ...string) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprint(i+1))
+	}
+	return strings.Join(append(all, more...), " ")
+}

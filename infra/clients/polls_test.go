@@ -1,0 +1,252 @@
+//go:build clients
+
+package clients
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
+)
+
+// poller is an SDK as a client that polls. prepare returns the command without --url and --plan;
+// sharedPace: it keeps one retry for all its streams.
+type poller struct {
+	name       string
+	prepare    func(*testing.T) []string
+	sharedPace bool
+}
+
+func allPollers() []poller {
+	return []poller{
+		{"go-1.8.0", prepareGo, false},
+		{"ts-1.32.2", func(t *testing.T) []string { return prepareTypeScriptPolls(t, "ts") }, true},
+		{"ts-2.4.0", func(t *testing.T) []string { return prepareTypeScriptPolls(t, "ts2") }, true},
+		{"py-1.30.0", func(t *testing.T) []string { return preparePython(t, "requirements-1.30.0.txt", "polls.py") }, false},
+		{"py-2.3.0", func(t *testing.T) []string { return preparePython(t, "requirements-2.3.0.txt", "polls.py") }, false},
+	}
+}
+
+// step is one call of a plan, as the programs read it.
+type step struct {
+	Check     string         `json:"check"`
+	Tool      string         `json:"tool"`
+	Arguments map[string]any `json:"arguments"`
+	Until     string         `json:"until,omitempty"`
+}
+
+// polled is what came of a step, as the programs print it.
+type polled struct {
+	Client   string    `json:"client"`
+	Check    string    `json:"check"`
+	Text     string    `json:"text"`
+	Progress []float64 `json:"progress"`
+	Logs     []string  `json:"logs"`
+	Odd      []string  `json:"odd"`
+	Error    string    `json:"error"`
+}
+
+// The default limits are a retry of 1 s and a hold of 25 s. Here they are milliseconds, so that
+// hundreds of polls take seconds; nothing else is changed.
+const pollPace, pollHold = 4 * time.Millisecond, 5 * time.Millisecond
+
+func TestCallsEndInTheirResultHoweverManyPollsTheyTake(t *testing.T) {
+	plan := []step{
+		pollStep(0, ""), pollStep(1, ""), pollStep(12, ""), pollStep(250, ""),
+		// On every one a store that does not answer for three polls.
+		pollStep(9, "Load"), pollStep(10, "Wait"), pollStep(11, "Tail"),
+	}
+	for _, p := range startAll(t, session.Limits{Pace: pollPace, Hold: pollHold}, plan) {
+		t.Run(p.poller.name, func(t *testing.T) {
+			for i, got := range p.lines(t) {
+				want := fmt.Sprintf("after %v polls", plan[i].Arguments["n"])
+				if got.Text != want || len(got.Odd) > 0 {
+					t.Errorf("%s: got %+v, want %q", plan[i].Check, got, want)
+				}
+			}
+			p.server.ledger.check(t, p.sharedPace)
+			calls := p.server.ledger.calls(t)
+			calls.once(t)
+			if diff := cmp.Diff([]int{1, 9, 10, 11, 12, 250}, calls.sorted()); diff != "" {
+				t.Errorf("polls of each call (-want +got):\n%s", diff)
+			}
+			for stream, polls := range calls.polls {
+				want := 0
+				if polls >= 9 && polls <= 11 {
+					want = lastTrouble - firstTrouble + 1
+				}
+				if got := calls.troubled[stream]; got != want {
+					t.Errorf("P3: of a call of %d polls %d were told the longer retry, want %d", polls, got, want)
+				}
+			}
+		})
+	}
+}
+
+func pollStep(n int, down string) step {
+	return step{Check: fmt.Sprintf("poll-%d%s", n, down), Tool: "poll", Arguments: map[string]any{"n": n, "down": down}}
+}
+
+func TestCallOutlivesAStoreThatFailsUnderItsFirstResponse(t *testing.T) {
+	plan := []step{{Check: "stumble", Tool: "stumble"}}
+	// The response must be held for long enough to meet the trouble.
+	for _, p := range startAll(t, session.Limits{Pace: pollPace, Hold: time.Minute}, plan) {
+		t.Run(p.poller.name, func(t *testing.T) {
+			got := p.lines(t)[0]
+			want := polled{Client: p.poller.name, Check: "stumble", Text: "after all", Progress: []float64{1}, Logs: []string{}, Odd: []string{}}
+			if diff := cmp.Diff(want, got, cmp.Transformer("empty", func(s []string) string { return strings.Join(s, "\n") })); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if p.server.store.failures() == 0 {
+				t.Error("the store was never in trouble")
+			}
+			p.server.ledger.check(t, p.sharedPace)
+			p.server.ledger.calls(t).once(t)
+		})
+	}
+}
+
+func TestCommonStreamLosesAndDoublesNothingOverManyPolls(t *testing.T) {
+	const said = 30
+	plan := []step{
+		{Check: "notify", Tool: "notify", Arguments: map[string]any{"n": said}, Until: "end"},
+		{Check: "after", Tool: "poll", Arguments: map[string]any{"n": 1}}, // what comes late is in its line
+	}
+	for _, p := range startAll(t, session.Limits{Pace: pollPace, Hold: pollHold}, plan) {
+		t.Run(p.poller.name, func(t *testing.T) {
+			lines := p.lines(t)
+			var heard []string
+			for _, line := range lines {
+				if line.Error != "" || len(line.Odd) > 0 {
+					t.Errorf("got %+v", line)
+				}
+				heard = append(heard, line.Logs...)
+			}
+			if got, want := strings.Join(heard, " "), numbers(said, "end"); got != want {
+				t.Errorf("heard %s, want %s", got, want)
+			}
+			p.server.ledger.check(t, p.sharedPace)
+			p.server.ledger.calls(t).once(t)
+		})
+	}
+}
+
+// scale is what two hours are shortened by, together with everything that is measured in time: the
+// retry of 1 s is 2 ms, the hold of 25 s is 50 ms, two hours are 14.4 s. Not scaled are the second
+// in which the first response may be JSON, and what a client and a machine need for one poll.
+const scale = 500
+
+func TestClientsSitOutACallOfTwoScaledHours(t *testing.T) {
+	const takes, ticks = 2 * time.Hour / scale, 29
+	plan := []step{
+		{Check: "long", Tool: "long", Until: "end", Arguments: map[string]any{
+			"ms": takes.Milliseconds(), "step": takes.Milliseconds() / (ticks + 1),
+		}},
+		{Check: "after", Tool: "poll", Arguments: map[string]any{"n": 1}},
+	}
+	for _, p := range startAll(t, session.Limits{Pace: time.Second / scale, Hold: 25 * time.Second / scale}, plan) {
+		t.Run(p.poller.name, func(t *testing.T) {
+			lines := p.lines(t)
+			var progressed []string
+			for _, n := range lines[0].Progress {
+				progressed = append(progressed, fmt.Sprint(n))
+			}
+			if got, want := lines[0].Text, fmt.Sprintf("after %d steps", ticks); got != want {
+				t.Errorf("got %+v, want %q", lines[0], want)
+			}
+			if got, want := strings.Join(progressed, " "), numbers(ticks); got != want {
+				t.Errorf("progress: got %s, want %s", got, want)
+			}
+			heard := strings.Join(slices.Concat(lines[0].Logs, lines[1].Logs), " ")
+			if want := "3 6 9 12 15 18 21 24 27 end"; heard != want {
+				t.Errorf("on the common stream: got %s, want %s", heard, want)
+			}
+			p.server.ledger.check(t, p.sharedPace)
+			calls := p.server.ledger.calls(t)
+			calls.once(t)
+			if polls := calls.sorted(); len(polls) != 2 || polls[1] <= 100 || polls[1] >= 600 {
+				t.Errorf("polls of the calls: %v; want one, and more than 100 but fewer than 300 an hour", polls)
+			}
+		})
+	}
+}
+
+// pollRun is a client that works off a plan against an endpoint of its own.
+type pollRun struct {
+	poller
+	*clientRun
+	server *pollServer
+	plan   []step
+}
+
+// startAll starts every client against an endpoint of its own: what they do is mostly waiting, so
+// they do it all at once.
+func startAll(t *testing.T, limits session.Limits, plan []step) []*pollRun {
+	t.Helper()
+	steps, err := json.Marshal(plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*pollRun
+	for _, p := range allPollers() {
+		server := newPollServer(t, openSQLite(t), limits)
+		endpoint := httptest.NewServer(server)
+		t.Cleanup(endpoint.Close)
+		command := append(p.prepare(t), "--url", endpoint.URL+"/polls/mcp", "--plan", string(steps))
+		all = append(all, &pollRun{p, newRun(t, p.name, streamable, command), server, plan})
+	}
+	for _, r := range all {
+		r.start(t)
+	}
+	return all
+}
+
+// lines waits for the client to end and returns its line for each step.
+func (r *pollRun) lines(t *testing.T) []polled {
+	t.Helper()
+	if err := r.cmd.Wait(); err != nil {
+		t.Fatalf("the client ended with %v\n%s\n%s", err, &r.stdout, &r.stderr)
+	}
+	var lines []polled
+	for decoder := json.NewDecoder(&r.stdout); ; {
+		var line polled
+		if err := decoder.Decode(&line); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if line.Client != r.poller.name || len(lines) == len(r.plan) || line.Check != r.plan[len(lines)].Check {
+			t.Fatalf("%s says %+v", r.poller.name, line)
+		}
+		lines = append(lines, line)
+	}
+	if len(lines) != len(r.plan) {
+		t.Fatalf("%d lines for %d calls\n%s", len(lines), len(r.plan), &r.stderr)
+	}
+	return lines
+}
+
+func openSQLite(t *testing.T) session.Store {
+	t.Helper()
+	store, err := sqlitestore.Open(filepath.Join(t.TempDir(), "sessions.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return store
+}

@@ -1,0 +1,401 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// socket is one MCP client over one WebSocket connection, used by one goroutine. It
+// keeps the ids of events, if it asked to be told them.
+type socket struct {
+	t       *testing.T
+	conn    *websocket.Conn
+	ids     int
+	session string
+	last    string // id of the newest event
+}
+
+// dial connects to a hosted server; more goes into the query.
+func (m *machine) dial(server string, more url.Values) *socket {
+	m.t.Helper()
+	address, ok := m.ws[server]
+	if !ok {
+		m.t.Fatalf("server %s is not announced", server)
+	}
+	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
+	defer cancel()
+	conn, res, err := websocket.Dial(ctx, strings.TrimSuffix(address+"&"+more.Encode(), "&"), &websocket.DialOptions{Subprotocols: []string{"mcp"}}) //nolint:bodyclose // the library closes it
+	if err != nil {
+		m.t.Fatalf("connect to %s: %v (%v)", server, err, res)
+	}
+	m.t.Cleanup(func() { _ = conn.CloseNow() })
+	conn.SetReadLimit(-1)
+	if got := conn.Subprotocol(); got != "mcp" {
+		m.t.Errorf("the subprotocol is %q, want mcp", got)
+	}
+	return &socket{t: m.t, conn: conn}
+}
+
+// talk connects and does the handshake with the usual parameters.
+func (m *machine) talk(server string) *socket {
+	m.t.Helper()
+	s := m.dial(server, url.Values{"event-ids": {"1"}})
+	s.say(`{"jsonrpc":"2.0","id":"init","method":"initialize","params":` + params + `}`)
+	if init := s.end(`"init"`); init.Result == nil {
+		m.t.Fatalf("initialize was answered %s", init.Raw)
+	}
+	s.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	return s
+}
+
+// resume connects to a session of before, behind an event.
+func (m *machine) resume(server string, of *socket) *socket {
+	m.t.Helper()
+	s := m.dial(server, url.Values{"session": {of.session}, "last-event-id": {of.last}, "event-ids": {"1"}})
+	s.session, s.last, s.ids = of.session, of.last, of.ids
+	return s
+}
+
+func (s *socket) say(text string) {
+	s.t.Helper()
+	if err := s.try(text); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// try sends a message, in frames as short as the gateway wants them.
+func (s *socket) try(text string) error {
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	w, err := s.conn.Writer(ctx, websocket.MessageText)
+	if err != nil {
+		return err
+	}
+	for part := range slices.Chunk([]byte(text), 32<<10) {
+		if _, err := w.Write(part); err != nil {
+			return err
+		}
+	}
+	return w.Close()
+}
+
+// hear returns the next message that is not about event ids.
+func (s *socket) hear() (wire.Message, error) {
+	for {
+		m, told, err := s.read()
+		if err != nil || !told {
+			return m, err
+		}
+	}
+}
+
+// read returns the next message; told means that it named an event.
+func (s *socket) read() (m wire.Message, told bool, err error) {
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	_, data, err := s.conn.Read(ctx)
+	if err != nil {
+		return m, false, err
+	}
+	m, err = wire.Parse(data)
+	if err != nil || m.Method != "notifications/dormouse/event" {
+		return m, false, err
+	}
+	var p struct{ SessionID, EventID string }
+	if err := json.Unmarshal(m.Params, &p); err != nil || p.SessionID == "" || p.EventID == "" {
+		return m, true, fmt.Errorf("an event is told as %s: %w", m.Raw, err)
+	}
+	s.session = p.SessionID
+	// That a request was accepted, with index 0, may be told after its first events.
+	index, stream := eventID(p.EventID)
+	if before, same := eventID(s.last); same != stream || index > before {
+		s.last = p.EventID
+	}
+	return m, true, nil
+}
+
+// eventID is an event's index and its stream.
+func eventID(id string) (index int, stream string) {
+	number, stream, _ := strings.Cut(id, "/")
+	index, _ = strconv.Atoi(number) // of the common stream, with a nonce, none is compared
+	return index, stream
+}
+
+// named reads notices of events, and nothing else, until what they say is enough.
+func (s *socket) named(enough func() bool) {
+	s.t.Helper()
+	for !enough() {
+		if m, told, err := s.read(); err != nil || !told {
+			s.t.Fatalf("got %s, %v, behind event %q", m.Raw, err, s.last)
+		}
+	}
+}
+
+// follow returns what comes, up to the response to a request.
+func (s *socket) follow(id string) ([]wire.Message, error) {
+	var all []wire.Message
+	for {
+		m, err := s.hear()
+		if err != nil {
+			return all, fmt.Errorf("request %s, after %v: %w", id, ended(all), err)
+		}
+		all = append(all, m)
+		if m.Kind == wire.Response && string(m.ID) == id {
+			return all, nil
+		}
+	}
+}
+
+func (s *socket) end(id string) wire.Message {
+	s.t.Helper()
+	all, err := s.follow(id)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return all[len(all)-1]
+}
+
+// ask sends a tools/call and returns its id.
+func (s *socket) ask(tool, arguments string) string {
+	s.t.Helper()
+	s.ids++
+	id := strconv.Itoa(s.ids)
+	s.say((*client)(nil).request(id, tool, arguments))
+	return id
+}
+
+// id is the session's, which is told with the first event.
+func (s *socket) id() string {
+	s.t.Helper()
+	s.named(func() bool { return s.session != "" })
+	return s.session
+}
+
+func (s *socket) text(tool, arguments string) string {
+	s.t.Helper()
+	return textOf(s.end(s.ask(tool, arguments)))
+}
+
+func TestE2ESocketTalk(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil, "two": nil})
+	m.start()
+	t.Run("lists tools", func(t *testing.T) { m.in(t).socketLists() })
+	t.Run("progress before the result", func(t *testing.T) { m.in(t).socketProgress() })
+	t.Run("questions", func(t *testing.T) { m.in(t).socketQuestions() })
+	t.Run("ping and nonsense are answered in place", func(t *testing.T) { m.in(t).socketInPlace() })
+	t.Run("long messages", func(t *testing.T) { m.in(t).socketLong() })
+	t.Run("sessions do not mix", func(t *testing.T) { m.in(t).socketsApart() })
+	m.await(time.Second, "the wake of socket is shown", func(e event) bool { return e.Kind == "function.wake" && e.Name == "socket" })
+}
+
+func (m *machine) socketLists() {
+	s := m.talk("one")
+	s.say(`{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/list"}`)
+	if got := s.end("9007199254740993"); !strings.Contains(string(got.Result), `"echo"`) {
+		m.t.Errorf("tools/list was answered %s", got.Raw)
+	}
+}
+
+func (m *machine) socketProgress() {
+	const steps = 50
+	s := m.talk("one")
+	id := s.ask("work", fmt.Sprintf(`{"before":%d}`, steps))
+	got, err := s.follow(id)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	var want []string
+	for n := 1; n <= steps; n++ {
+		want = append(want, fmt.Sprintf("progress %d", n))
+	}
+	if diff := cmp.Diff(append(want, "response "+id), ended(got)); diff != "" {
+		m.t.Errorf("messages of the call (-want +got):\n%s", diff)
+	}
+}
+
+func (m *machine) socketQuestions() {
+	for method, result := range map[string]string{
+		"sampling/createMessage": `{"role":"assistant","model":"m","content":{"type":"text","text":"<it> is 9007199254740993"}}`,
+		"elicitation/create":     `{"action":"accept","content":{"n":1e2}}`,
+	} {
+		s := m.talk("one")
+		id := s.ask("ask", fmt.Sprintf(`{"method":%q}`, method))
+		question, err := s.hear()
+		if err != nil || question.Kind != wire.Request || question.Method != method || question.Params == nil {
+			m.t.Fatalf("the call has begun with %s, %v, want the question %s", question.Raw, err, method)
+		}
+		s.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, question.ID, result))
+		if want := fmt.Sprintf(`{"jsonrpc":"2.0","id":"s1","result":%s}`, result) + "\n"; textOf(s.end(id)) != want {
+			m.t.Errorf("%s: the server was not answered %q", method, want)
+		}
+	}
+}
+
+func (m *machine) socketInPlace() {
+	s := m.talk("one")
+	s.say(`{"jsonrpc":"2.0","id":"p","method":"ping"}`)
+	if got := s.end(`"p"`); got.Result == nil {
+		m.t.Errorf("ping was answered %s", got.Raw)
+	}
+	s.say(`{"jsonrpc":`)
+	got, err := s.hear()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if f, err := failureOf(got); err != nil || f.Code != int(wire.CodeParse) || !strings.Contains(string(got.Raw), `"id":null`) {
+		m.t.Errorf("half a message was answered %s", got.Raw)
+	}
+}
+
+// socketLong: 128 KB is the gateway's limit in both directions. What is over it on
+// the way out becomes an error that says so; the connection stays.
+func (m *machine) socketLong() {
+	s := m.talk("one")
+	text := longText(100 << 10)
+	got := s.end(s.ask("echo", `{"text":`+text+`}`))
+	if want := `{"content":[{"type":"text","text":` + text + `}]}`; string(got.Result) != want {
+		m.t.Errorf("echo of %d bytes came back with %d, or others", len(want), len(got.Result))
+	}
+	// The result quotes the answer, in which every backslash becomes two.
+	id := s.ask("ask", `{"method":"elicitation/create"}`)
+	question, err := s.hear()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	s.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept","content":{"n":"%s"}}}`, question.ID, strings.Repeat(`\\`, 50_000)))
+	f, err := failureOf(s.end(id))
+	if err != nil || !strings.Contains(f.Message, "131072") || !strings.Contains(f.Message, "Streamable HTTP") {
+		m.t.Errorf("a result over the limit came as %.200q, %v", f.Message, err)
+	}
+	if got := s.text("count", ""); got != "1" {
+		m.t.Errorf("behind it the counter says %s, want 1", got)
+	}
+}
+
+func (m *machine) socketsApart() {
+	one, two, web := m.talk("one"), m.talk("two"), m.session("one")
+	for n := 1; n <= 5; n++ {
+		if a, b, c := one.text("count", ""), two.text("count", ""), web.text("count", ""); a+b+c != strings.Repeat(fmt.Sprint(n), 3) {
+			m.t.Fatalf("round %d: the counters say %s, %s and %s", n, a, b, c)
+		}
+	}
+	if a, b := one.id(), two.id(); a == b || a == web.session {
+		m.t.Errorf("sessions are %s, %s and %s", a, b, web.session)
+	}
+}
+
+// The gateway keeps the connection; whatever else there was is gone. Here the long
+// silence is as short as it takes for everything to have ended.
+func TestE2ESocketOutlivesALongSilence(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start(sleepy()...)
+	s := m.talk("one")
+	s.text("count", "")
+	m.asleep()
+	m.await(time.Second, "the end of the last process is told", func(e event) bool { return e.Kind == "process.count" })
+	m.quiet(3 * time.Second)
+	if u := m.usage(); u.Socket.Open != 1 || u.Relay.Open != 0 {
+		t.Errorf("%d clients and %d runners are connected, want the client alone", u.Socket.Open, u.Relay.Open)
+	}
+	if got := s.text("count", ""); got != "1" {
+		t.Errorf("the counter says %s, want 1 in a process started anew", got)
+	}
+	m.startedAnew(s.id())
+	m.asleep()
+}
+
+func TestE2ESocketOutlivesEveryProgram(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start()
+	s := m.talk("one")
+	s.text("count", "")
+	m.killFunctions("socket", "relay", "sweep")
+	if got := s.text("count", ""); got != "2" {
+		t.Errorf("after the functions were killed the counter says %s, want 2", got)
+	}
+	m.killFunctions("socket", "relay", "sweep")
+	m.kill(m.those("runner", "stdio")...)
+	m.await(5*time.Second, "the fleet has noticed", func(e event) bool { return e.Kind == "box.crash" })
+	if got := s.text("count", ""); got != "1" {
+		t.Errorf("after everything was killed the counter says %s, want 1", got)
+	}
+}
+
+// A client whose connection was lost in the middle of a call gets the rest on the
+// next one, in order, and nothing twice.
+func TestE2ESocketGoesOnWhereItWasCut(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start()
+	s := m.talk("one")
+	gate := filepath.Join(t.TempDir(), "gate")
+	id := s.ask("work", fmt.Sprintf(`{"gate":%q,"before":3,"after":2}`, gate))
+	for n := 1; n <= 3; n++ {
+		if got, err := s.hear(); err != nil || got.Method != wire.NotifyProgress {
+			t.Fatalf("progress %d: %s, %v", n, got.Raw, err)
+		}
+	}
+	s.named(func() bool { index, _ := eventID(s.last); return index == 3 })
+	_ = s.conn.CloseNow()
+	write(t, gate, "")
+	s = m.resume("one", s)
+	got, err := s.follow(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff([]string{"progress 4", "progress 5", "response " + id}, ended(got)); d != "" {
+		t.Errorf("messages on the next connection (-want +got):\n%s", d)
+	}
+	if got := s.text("count", ""); got != "1" {
+		t.Errorf("the counter says %s, want 1", got)
+	}
+}
+
+// The machine itself may end: the client connects anew and names its session.
+func TestE2ESocketSessionOutlivesTheMachine(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start()
+	s := m.talk("one")
+	s.text("count", "")
+	s.id()
+	m.killAll()
+	m.start()
+	s = m.resume("one", s)
+	if got := s.text("count", ""); got != "1" {
+		t.Errorf("the counter says %s, want 1 in a process started anew", got)
+	}
+	m.startedAnew(s.id())
+}
+
+func TestE2ECallOverWebSocketCostsTheClientsTwoMessagesMore(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start()
+	s := m.dial("one", url.Values{})
+	s.say(`{"jsonrpc":"2.0","id":"init","method":"initialize","params":` + params + `}`)
+	s.end(`"init"`)
+	s.text("count", "")
+	got := m.costs(func() error { s.text("count", ""); return nil })
+	if d := cmp.Diff(counted{RelayIn: 1, RelayOut: 2, SocketIn: 1, SocketOut: 1}, got); d != "" {
+		t.Errorf("messages of one call (-want +got):\n%s", d)
+	}
+}

@@ -1,0 +1,85 @@
+package local
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestStoreNameIsGoodInAnotherFolder(t *testing.T) {
+	t.Chdir(t.TempDir())
+	here, err := storeName("sqlite:here.db", "/data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]string{
+		"":                    "sqlite:/data/store.db",
+		"sqlite:/other/x.db":  "sqlite:/other/x.db",
+		"sqlite:./here.db":    here,
+		"dynamodb:T?region=r": "dynamodb:T?region=r",
+	}
+	for store, want := range tests {
+		if got, err := storeName(store, "/data"); err != nil || got != want {
+			t.Errorf("%q is %q, %v, want %q", store, got, err, want)
+		}
+	}
+	if here == "sqlite:here.db" {
+		t.Error("a relative path stayed one")
+	}
+	if _, err := storeName("sqlite:", "/data"); err == nil {
+		t.Error("sqlite: without a path was taken")
+	}
+}
+
+func TestSocketsAreServedOnePortOn(t *testing.T) {
+	tests := map[string]struct{ listen, sockets, want string }{
+		"standard":     {"127.0.0.1:8787", "", "127.0.0.1:8788"},
+		"any port":     {"localhost:0", "", "localhost:0"},
+		"IPv6":         {"[::1]:80", "", "[::1]:81"},
+		"all":          {":8787", "", ":8788"},
+		"told":         {"127.0.0.1:8787", "0.0.0.0:1", "0.0.0.0:1"},
+		"named":        {"127.0.0.1:http", "", "127.0.0.1:http"},
+		"not a listen": {"nonsense", "", "nonsense"},
+	}
+	for name, test := range tests {
+		m := &machine{cfg: Config{Listen: test.listen, Sockets: test.sockets}}
+		if got := m.socketsAddress(); got != test.want {
+			t.Errorf("%s: %s, want %s", name, got, test.want)
+		}
+	}
+}
+
+func TestOnlyLoopbackHasNamesOfItsOwn(t *testing.T) {
+	for address, want := range map[string]string{
+		"127.0.0.1:1": "", "localhost:1": "", "[::1]:1": "",
+		"0.0.0.0:1": "*", ":1": "*", "192.0.2.1:1": "*", "example.test:1": "*",
+	} {
+		if got := servedHosts(address); got != want {
+			t.Errorf("%s is served under %q, want %q", address, got, want)
+		}
+	}
+}
+
+func TestFunctionsSeeCredentialsOnlyForAStoreOnAWS(t *testing.T) {
+	environ := []string{
+		"DORMOUSE_HOLD=1", "DORMOUSE_EVENT_AGE=2", "DORMOUSE_STORE=no", "OTHER=no",
+		"AWS_ACCESS_KEY_ID=id", "AWS_SECRET_ACCESS_KEY=key", "AWS_REGION=eu", "AWS_PROFILE=no",
+	}
+	settings := map[string]string{"DORMOUSE_HOLD": "1", "DORMOUSE_EVENT_AGE": "2"}
+	tests := map[string]struct {
+		store   string
+		environ []string
+		want    map[string]string
+	}{
+		"this machine":    {"sqlite:/x", environ, settings},
+		"AWS":             {"dynamodb:T", environ, map[string]string{"DORMOUSE_HOLD": "1", "DORMOUSE_EVENT_AGE": "2", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_REGION": "eu"}},
+		"no credentials":  {"dynamodb:T?endpoint=http://127.0.0.1:1", environ[:4], map[string]string{"DORMOUSE_HOLD": "1", "DORMOUSE_EVENT_AGE": "2", "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}},
+		"nothing is said": {"sqlite:/x", nil, map[string]string{}},
+	}
+	for name, test := range tests {
+		m := &machine{cfg: Config{Environ: test.environ}, store: test.store}
+		if d := cmp.Diff(test.want, m.passedOn()); d != "" {
+			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
+	}
+}

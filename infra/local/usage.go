@@ -1,0 +1,104 @@
+package local
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+)
+
+// Usage is what a bill for the machine would be made of, counted since Run began.
+// Reads and writes of the store are not in it.
+type Usage struct {
+	Since, Until time.Time
+	REST         RESTUsage      // the API of HTTP clients
+	Relay        WebSocketUsage // the API of runners
+	Socket       WebSocketUsage // the API of WebSocket clients
+	Functions    []FunctionUsage
+	Events       EventUsage
+	Boxes        map[string]BoxUsage // by server
+}
+
+// FunctionUsage is what Lambda bills for one function.
+type FunctionUsage struct {
+	Name     string
+	MemoryMB int
+	Requests int // invocations that reached a process
+	// Duration is the sum of all invocations that have ended and of all starts of
+	// processes, each rounded up to a millisecond.
+	Duration time.Duration
+	// Failed are those of Requests that failed in any way; Throttled found every
+	// instance busy and are not in Requests.
+	Failed, Throttled int
+}
+
+// GBSeconds is Duration in Lambda's unit.
+func (f FunctionUsage) GBSeconds() float64 { return f.Duration.Seconds() * float64(f.MemoryMB) / 1024 }
+
+// EventUsage is what became of the asynchronous invocations.
+type EventUsage struct {
+	Accepted int64
+	Lost     int64 // given up after all tries
+}
+
+// BoxUsage is the boxes of one server, as Fargate bills tasks.
+type BoxUsage struct {
+	Tasks int64
+	// Time of all tasks together, also of the running ones: each rounded up to a
+	// second, a minute at least.
+	Time time.Duration
+}
+
+func (m *machine) usage(ctx context.Context) (Usage, error) {
+	tasks, err := m.boxes.Tasks(ctx)
+	if err != nil {
+		return Usage{}, err
+	}
+	now := time.Now()
+	return Usage{
+		Since: m.began, Until: now,
+		REST: m.rest.Usage(), Relay: m.relay.Usage(), Socket: m.socket.Usage(), Functions: m.pool.Usage(),
+		Events: m.lambda.Usage(), Boxes: m.tasks.usage(tasks, now),
+	}, nil
+}
+
+// taskMeter adds up tasks that have stopped. The zero value is one that has seen
+// none.
+type taskMeter struct {
+	mu      sync.Mutex
+	stopped map[string]BoxUsage
+}
+
+// leastTask is the shortest time that Fargate bills.
+const leastTask = time.Minute
+
+func (u BoxUsage) and(t fleet.Status, until time.Time) BoxUsage {
+	span := max(until.Sub(t.Started)+time.Second-1, leastTask).Truncate(time.Second)
+	return BoxUsage{Tasks: u.Tasks + 1, Time: u.Time + span}
+}
+
+func (m *taskMeter) add(t fleet.Status) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.stopped == nil {
+		m.stopped = map[string]BoxUsage{}
+	}
+	m.stopped[t.Server] = m.stopped[t.Server].and(t, t.Stopped)
+}
+
+// usage is what has stopped and what of tasks still runs.
+func (m *taskMeter) usage(tasks []fleet.Status, now time.Time) map[string]BoxUsage {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := map[string]BoxUsage{}
+	for server, u := range m.stopped {
+		all[server] = u
+	}
+	for _, t := range tasks {
+		if t.State != fleet.Stopped {
+			all[t.Server] = all[t.Server].and(t, now)
+		}
+	}
+	return all
+}

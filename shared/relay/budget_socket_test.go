@@ -1,0 +1,134 @@
+package relay_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// What the operations of a WebSocket client cost. The function that takes a
+// message reads the record of its connection too, if it has not met it before.
+
+// clientsOf counts what is posted to clients.
+type clientsOf struct{ c *counted }
+
+func (k clientsOf) Post(_ context.Context, conn string, _ []byte) error {
+	k.c.mu.Lock()
+	defer k.c.mu.Unlock()
+	if strings.HasPrefix(conn, "gone") {
+		return session.Errorf(session.Closed, "simulated: gone")
+	}
+	k.c.posted++
+	return nil
+}
+
+func (clientsOf) Close(context.Context, string) error { return nil }
+
+// overSocket opens a session over a connection and lets the box wake for it.
+func (c *counted) overSocket(t *testing.T, conn string) (session.Caller, session.ID) {
+	t.Helper()
+	caller := caller
+	caller.Transport, caller.Conn = session.WebSocket, conn
+	s, err := c.host.Connect(t.Context(), caller, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.host.Initialize(t.Context(), caller, s.ID, parse(t, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)); err != nil {
+		t.Fatal(err)
+	}
+	c.message(t, caller, s.ID, initialized)
+	c.message(t, caller, s.ID, callWith(`{}`))
+	time.Sleep(10 * time.Second)
+	return caller, s.ID
+}
+
+// message does what the socket function does with a message.
+func (c *counted) message(t *testing.T, caller session.Caller, id session.ID, raw string) {
+	t.Helper()
+	if _, err := c.host.Connection(t.Context(), caller.Conn); err != nil {
+		t.Fatal(err)
+	}
+	call, err := c.host.Accept(t.Context(), caller, id, []wire.Message{parse(t, raw)}, false)
+	if err == nil && call != nil {
+		_, err = call.Next(t.Context(), time.Now())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// socketBudget runs an operation over a socket and compares what it cost, with
+// the read of the connection, and how many messages the client got.
+func socketBudget(t *testing.T, want costs, posted int, conn string, operation func(t *testing.T, c *counted, caller session.Caller, id session.ID)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCounted(t)
+		c.open(t) // for the handshake record
+		caller, id := c.overSocket(t, conn)
+		c.reset()
+		c.posted = 0
+		operation(t, c, caller, id)
+		synctest.Wait()
+		if diff := cmp.Diff(want, c.costs()); diff != "" {
+			t.Errorf("costs (-want +got):\n%s", diff)
+		}
+		if c.posted != posted {
+			t.Errorf("%d messages to the client, want %d", c.posted, posted)
+		}
+		time.Sleep(10 * time.Minute)
+		c.life.Wait()
+		c.work.Wait()
+	})
+}
+
+func TestBudgetOfACallOverASocket(t *testing.T) {
+	want := costs{Reads: 2, Writes: 1, Up: frames{relay.Events: 1}, Down: frames{relay.Deliver: 1, relay.Ack: 1}}
+	socketBudget(t, want, 1, "c1", func(t *testing.T, c *counted, caller session.Caller, id session.ID) {
+		c.message(t, caller, id, callWith(`{"sleep":100}`))
+	})
+}
+
+func TestBudgetOfASlowCallOverASocket(t *testing.T) {
+	// The sign of life is looked at, and then nothing of ours runs.
+	want := costs{Reads: 4, Writes: 3, Up: frames{relay.Taken: 1, relay.Events: 1}, Down: frames{relay.Deliver: 1, relay.Ack: 1}}
+	socketBudget(t, want, 1, "c1", func(t *testing.T, c *counted, caller session.Caller, id session.ID) {
+		c.message(t, caller, id, callWith(`{"sleep":60000}`))
+		time.Sleep(2 * time.Minute)
+	})
+}
+
+func TestBudgetOfACallWithProgressOverASocket(t *testing.T) {
+	want := costs{Reads: 2, Writes: 4, Up: frames{relay.Events: 2}, Down: frames{relay.Deliver: 1, relay.Ack: 2}}
+	socketBudget(t, want, 2, "c1", func(t *testing.T, c *counted, caller session.Caller, id session.ID) {
+		c.message(t, caller, id, callWith(`{"progress":1}`))
+		time.Sleep(time.Second)
+	})
+}
+
+func TestBudgetOfACallWhoseConnectionHasGone(t *testing.T) {
+	// The record is read, and holds from then on that the client is owed the answer.
+	want := costs{Reads: 3, Writes: 2, Up: frames{relay.Events: 1}, Down: frames{relay.Deliver: 1, relay.Ack: 1}}
+	socketBudget(t, want, 0, "gone", func(t *testing.T, c *counted, caller session.Caller, id session.ID) {
+		c.message(t, caller, id, callWith(`{"sleep":100}`))
+	})
+}
+
+func TestBudgetOfAnHourOfSilenceOverASocket(t *testing.T) {
+	socketBudget(t, costs{Up: frames{relay.Bye: 1}, Down: frames{relay.ByeOK: 1}, Reads: 1, Writes: 1}, 0, "c1",
+		func(*testing.T, *counted, session.Caller, session.ID) { time.Sleep(time.Hour) }) // the box falls asleep, and that is all
+}
+
+func TestBudgetOfAPingOverASocket(t *testing.T) {
+	socketBudget(t, costs{Reads: 2, Up: frames{}, Down: frames{}}, 0, "c1",
+		func(t *testing.T, c *counted, caller session.Caller, id session.ID) {
+			c.message(t, caller, id, `{"jsonrpc":"2.0","id":2,"method":"ping"}`)
+		})
+}
