@@ -18,7 +18,7 @@ import (
 type Ticket struct {
 	session.Address
 	Gen     session.Generation `json:"g"`
-	Expires int64              `json:"e"` // Unix seconds
+	Expires int64              `json:"x"` // Unix seconds
 }
 
 // ticketLife is longer than any process is kept alive by one request.
