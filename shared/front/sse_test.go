@@ -205,6 +205,19 @@ func TestSSEClientThatForgetsItsSessionNeedNotInitialize(t *testing.T) {
 	})
 }
 
+// go-sdk's client asks for the modern era before it sends initialize.
+func TestSSEClientMayAskForTheModernEraFirst(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		c := w.openSSE("quiet", "")
+		c.accepted(`{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{}}`)
+		c.open()
+		got := c.messages()
+		if len(got) != 2 || !strings.Contains(got[0], "-32601") || got[1] != initialized {
+			t.Errorf("got %v", got)
+		}
+	})
+}
+
 func TestSSEStreamThatWasNeverInitializedLeavesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		w.openSSE("quiet", "").close()

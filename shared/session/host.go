@@ -187,6 +187,13 @@ func (h *Host) Accept(ctx context.Context, c Caller, id ID, msgs []wire.Message,
 	if len(msgs) == 1 && msgs[0].Method == wire.MethodPing && msgs[0].Kind == wire.Request {
 		return h.readyCall(wire.ResultResponse(msgs[0].ID, json.RawMessage("{}"))), h.touch(ctx, s)
 	}
+	if s.State == Opened && len(msgs) == 1 && msgs[0].Method == wire.MethodDiscover && msgs[0].Kind == wire.Request {
+		// The question of a client that would speak the modern era. It is no reason to
+		// begin a session, and the client then sends initialize.
+		return h.readyCall(wire.ErrorResponse(msgs[0].ID, &wire.Error{
+			Code: wire.CodeMethodNotFound, Message: "this connection speaks the versions that begin with initialize; send that",
+		})), nil
+	}
 	if s, box, err = h.initialized(ctx, c, s, box); err != nil {
 		return nil, err
 	}
@@ -274,6 +281,10 @@ func joined(msgs []wire.Message, batch bool) []byte {
 }
 
 func (h *Host) deliver(ctx context.Context, c Caller, s Session, box Box, raw []byte, requests []json.RawMessage, initialize bool) (*Call, error) {
+	return h.deliverAs(ctx, c, s, box, NewStreamID(), raw, requests, initialize)
+}
+
+func (h *Host) deliverAs(ctx context.Context, c Caller, s Session, box Box, stream StreamID, raw []byte, requests []json.RawMessage, initialize bool) (*Call, error) {
 	again := s.Served
 	if len(requests) > 0 && !again {
 		var err error
@@ -287,7 +298,7 @@ func (h *Host) deliver(ctx context.Context, c Caller, s Session, box Box, raw []
 	}
 	d := Delivery{
 		Address: Address{
-			Session: s.ID, Stream: NewStreamID(), Requests: requests, Conn: c.Conn, EventIDs: c.EventIDs,
+			Session: s.ID, Stream: stream, Requests: requests, Conn: c.Conn, EventIDs: c.EventIDs,
 			Principal: c.Principal, Digest: s.Digest, Box: c.box(), Again: again,
 			Init: initialize, Out: c.Transport == SSE,
 		},

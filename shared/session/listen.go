@@ -29,7 +29,7 @@ const (
 	// run out, in multiples of the pace: a client that was told to come back after
 	// twice the pace finds its place free and reports what it has had, before
 	// another one gets that again.
-	graceRetries = 3
+	graceRetries = 5
 	// stagger is how much later than the one before each shadow asks for a lease
 	// that has become free, so that the oldest gets it and the others do not all
 	// write in vain.
@@ -47,7 +47,7 @@ const (
 //
 // A listener whose event id carries the word of the lease's holder is that
 // holder's client come back, and takes the lease over. Any other takes it when it
-// has been free for three times the pace, and is a shadow until then; of more
+// has been free for five times the pace, and is a shadow until then; of more
 // than [Limits].Shadows the one that has waited longest is sent away.
 //
 // Cost: one read, one write, and a read for each look (see [Call.Next]).

@@ -149,7 +149,9 @@ func (o Outlet) post(ctx context.Context, a Address, b Batch) error {
 	for i, raw := range b.Events {
 		id := EventID{Stream: b.Stream, Index: b.First + Index(i)}
 		err := o.event(ctx, a.Conn, a.EventIDs, a.Session, id, raw)
-		if errors.Is(err, Closed) {
+		if errors.Is(err, Closed) || errors.Is(err, Unavailable) {
+			// Unavailable: noted before it is tried again, because whoever appends may
+			// not live to do so.
 			return o.owe(ctx, a.Session, Cursor{Stream: b.Stream, Index: id.Index - 1}, last)
 		}
 		if err != nil {
@@ -279,7 +281,7 @@ func (o Outlet) End(ctx context.Context, a Address, b Batch) error {
 //
 // Errors: Unavailable.
 func (o Outlet) Ended(ctx context.Context, a Address, tail Tail, expires time.Time) error {
-	if !a.Out && a.Conn == "" {
+	if !a.Pushed() {
 		return nil
 	}
 	last, err := o.lastResponses(ctx, a, tail)

@@ -74,6 +74,7 @@ type Session struct {
 	Init       json.RawMessage // the client's own initialize params
 	Level      string          // last logging/setLevel, "" for none
 	Subscribed []string        // resource URIs, in the order of subscription
+	ServerInfo json.RawMessage `json:",omitempty"` // Modern only: what the server calls itself, nil until that is known
 	Created    time.Time
 	Used       time.Time // last message, to within half of the life: touched lazily
 	Expires    time.Time
@@ -190,6 +191,10 @@ type Address struct {
 	Init      bool              `json:"i,omitempty"` // the request is initialize: whoever appends its end settles the session
 	Out       bool              `json:"o,omitempty"` // events are also copied to the Out stream of the session (HTTP+SSE)
 }
+
+// Pushed says that the client of this request does not come for its events: they
+// are sent to its connection, or copied to its Out stream.
+func (a Address) Pushed() bool { return a.Conn != "" || a.Out }
 
 // ItemState of an in-flight item.
 type ItemState string

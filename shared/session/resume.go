@@ -63,7 +63,7 @@ func (c *Call) Hold() time.Duration {
 	case !c.Stored():
 		return 0
 	case c.stream == Common && c.polls > idlePolls:
-		return time.Second
+		return min(c.host.limits.Pace, c.host.limits.Hold)
 	default:
 		return c.host.limits.Hold
 	}

@@ -61,8 +61,8 @@ func change(t *testing.T, store session.Store, id session.ID, f func(*session.Se
 
 func TestOfTooManyShadowsTheOldestIsSentAwayForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, store, id := listening(t)
-		h = session.NewHost(store, nobody{}, session.Limits{Shadows: 3, Hold: time.Hour})
+		_, store, id := listening(t)
+		h := session.NewHost(store, nobody{}, session.Limits{Shadows: 3, Hold: time.Hour})
 		var calls []*session.Call
 		for range 6 { // a primary, 3 that may wait, 2 too many
 			calls = append(calls, open(t, h, id, ""))
@@ -82,8 +82,8 @@ func TestOfTooManyShadowsTheOldestIsSentAwayForLong(t *testing.T) {
 
 func TestAShadowLeavesItsPlaceWhenItComesBackAndWhenItIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, store, id := listening(t)
-		h = session.NewHost(store, nobody{}, session.Limits{Hold: time.Hour})
+		_, store, id := listening(t)
+		h := session.NewHost(store, nobody{}, session.Limits{Hold: time.Hour})
 		open(t, h, id, "")
 		one := open(t, h, id, "")
 		for range 5 {
@@ -133,8 +133,8 @@ func TestAListenerOfASessionThatHasEndedIsDoneAtItsNextLook(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h, store, id := listening(t)
-				h = session.NewHost(store, nobody{}, session.Limits{Hold: time.Hour})
+				_, store, id := listening(t)
+				h := session.NewHost(store, nobody{}, session.Limits{Hold: time.Hour})
 				primary, shadow := open(t, h, id, ""), open(t, h, id, "")
 				time.Sleep(time.Second)
 				end(t, h, store, id)

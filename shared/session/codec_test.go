@@ -1,0 +1,55 @@
+package session_test
+
+import (
+	"bytes"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// FuzzPages splits its input at zero bytes into events, joins them and takes them
+// apart again from any cursor, in pages of any size.
+func FuzzPages(f *testing.F) {
+	for _, seed := range []string{"", "{}", "{}\x00[]", "\x00\x00", "a\nb", "\r\x00\xff\xfe\x00\"\u2028\""} {
+		f.Add([]byte(seed), int64(7), int64(6), 2)
+	}
+	f.Add([]byte("1\x002"), int64(math.MaxInt64-3), int64(-1), 0)
+	f.Fuzz(func(t *testing.T, data []byte, first, after int64, limit int) {
+		b := session.Batch{First: session.Index(first), Events: bytes.Split(data, []byte{0}), Final: true, Retry: time.Second}
+		lines, err := b.Lines()
+		if bad := first < 1 || bytes.ContainsRune(data, '\n'); bad || len(b.Events) > session.MaxBatchEvents {
+			if bad && session.CodeOf(err) != session.Invalid || err == nil {
+				t.Fatalf("Lines: %v", err)
+			}
+			return
+		}
+		if first > math.MaxInt64-session.MaxBatchEvents {
+			return
+		}
+		p := session.NewPages(session.Index(after), limit)
+		if wanted, _ := p.Wants(b.First, len(b.Events)); wanted {
+			p.Add(b.First, len(b.Events), b.Final, b.Retry, lines)
+		}
+		page := p.Page()
+		from := max(after-first+1, 0)
+		if rest := int64(len(b.Events)) - from; rest <= 0 {
+			if diff := cmp.Diff(session.Page{}, page); diff != "" {
+				t.Fatal(diff)
+			}
+			return
+		}
+		for i, e := range page.Events {
+			last := int(from)+i == len(b.Events)-1
+			if !bytes.Equal(e.Raw, b.Events[int(from)+i]) || e.Final != last || (e.Retry > 0) != last {
+				t.Fatalf("event %d is %+v", i, e)
+			}
+		}
+		if page.More != (int(from)+len(page.Events) < len(b.Events)) || page.Gap != (first > max(after, 0)+1) {
+			t.Fatalf("more %t, gap %t", page.More, page.Gap)
+		}
+	})
+}

@@ -1,0 +1,49 @@
+package session_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+func TestAStreamThatHasEndedAndIsGoneEndsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, store, id := listening(t)
+		stream := session.NewStreamID()
+		for i, raw := range []string{"1", "2"} {
+			err := store.Append(t.Context(), session.Batch{
+				Session: id, Stream: stream, First: session.Index(i + 1), Gen: 1, Seq: int64(i + 1), Final: i == 1,
+				Events: [][]byte{[]byte(raw)}, Expires: time.Now().Add(time.Hour),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, c := range []struct {
+			after session.Index
+			age   time.Duration
+			got   string
+		}{{1, 0, "2"}, {2, 0, ""}, {9, 0, ""}, {0, 2 * time.Hour, ""}, {1, 0, ""}, {2, 0, ""}} {
+			time.Sleep(c.age)
+			begun := time.Now()
+			call, err := h.Resume(t.Context(), someone, id, session.EventID{Stream: stream, Index: c.after}.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := next(t, call, 25*time.Second)
+			if got != c.got || !call.Done() || time.Since(begun) > 0 {
+				t.Errorf("after %d: got %q, done %t after %s; want %q and the end at once", c.after, got, call.Done(), time.Since(begun), c.got)
+			}
+		}
+	})
+}
+
+func TestAStreamOfWhichNothingIsThereEndsAtOnce(t *testing.T) {
+	h, _, id := listening(t)
+	call, err := h.Resume(t.Context(), someone, id, "7/"+string(session.NewStreamID()))
+	if err != nil || !call.Done() {
+		t.Errorf("done %t, %v", call != nil && call.Done(), err)
+	}
+}
