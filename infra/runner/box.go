@@ -57,6 +57,7 @@ func stagerFor(s catalog.Server, work, cache string, log *slog.Logger) box.Stage
 	return stage.New(stage.Config{Base: work, Cache: cache, Environ: environ, Log: log}, stage.Server{
 		Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
 		HostPath: s.Box.HostPath, Writable: s.Box.HostPathWritable, MountRoots: s.Box.MountRoots,
+		Workspace: s.Box.Confined(),
 	})
 }
 

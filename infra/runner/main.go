@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -31,6 +32,7 @@ const (
 )
 
 func main() {
+	sandbox.Enter(os.Args)
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	if os.Getpid() == 1 {
 		code, err := supervise("/proc/self/exe", os.Args, os.Environ())

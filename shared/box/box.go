@@ -115,6 +115,7 @@ type Box struct {
 	log    *slog.Logger
 	hide   *redactor
 	grace  grace
+	lacks  sync.Once // what sandboxes do without has been logged
 
 	// mu guards everything below, with all sessions and processes. It is held for
 	// work on tables and for copying messages, never during a system call that may

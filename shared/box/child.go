@@ -31,6 +31,7 @@ type child struct {
 	pid    int
 	since  time.Time
 	grace  grace
+	clear  func() // ends what is left beside the group
 	stdin  *os.File
 	stdout *drain
 	stderr *drain
@@ -63,7 +64,10 @@ func (e exit) String() string {
 
 // startChild starts a process. Who started it reads stdout and stderr to their end.
 func startChild(l launch, g grace) (*child, error) {
-	c := &child{grace: g, abandoned: make(chan struct{}), exited: make(chan struct{})}
+	c := &child{grace: g, abandoned: make(chan struct{}), exited: make(chan struct{}), clear: func() {}}
+	if l.clear != nil {
+		c.clear = l.clear
+	}
 	c.cmd = &exec.Cmd{Path: l.path, Args: l.argv, Env: l.env, Dir: l.dir, SysProcAttr: attributes()}
 	// Pipes of our own, because Wait of those of exec.Cmd closes them with output
 	// still in them.
@@ -73,9 +77,14 @@ func startChild(l launch, g grace) (*child, error) {
 	}
 	in, out, diag := pipes[0], pipes[1], pipes[2]
 	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = in.r, out.w, diag.w
-	err = c.cmd.Start()
+	start := c.cmd.Start
+	if l.start != nil {
+		start = func() error { return l.start(c.cmd) }
+	}
+	err = start()
 	closeAll(in.r, out.w, diag.w)
 	if err != nil {
+		c.clear()
 		closeAll(in.w, out.r, diag.r)
 		return nil, err
 	}
@@ -90,6 +99,7 @@ func startChild(l launch, g grace) (*child, error) {
 // wait notes the end of the process.
 func (c *child) wait() {
 	c.reap()
+	c.clear()
 	c.end = exitOf(c.cmd.ProcessState)
 	close(c.exited)
 	// A process that left the group may hold the pipes open. Whoever reads them now

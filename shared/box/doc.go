@@ -35,10 +35,23 @@
 // makes clients poll for it for ever. And how long a box is idle counts from what
 // clients do, not from what servers say by themselves.
 //
+// # Before it starts
+//
+// A [Stager] puts in place what a process needs: its workspace, its dependencies,
+// the package that npx or uvx would fetch. That counts for the startup timeout, is
+// told as [Staging], and fails with the phases session_create and dep_install. What
+// was made for the process of a session stays while the process sleeps and goes with
+// the session.
+//
+// # Time
+//
+// A request has the tool timeout from when the process knows it. While a question
+// that belongs to it is open to the client that clock stands still, and the answer
+// timeout of the question runs instead: a human may take hours, a client that has
+// gone must not take for ever.
+//
 // # What it does not do yet
 //
-// The server runs with the rights of the runner, in the directory and with the
-// programs that are there: no dependency install, no staging of a workspace, no
-// resource limits, no sandbox, no snapshots. Each of these gets a file of its own
-// here, and the phase under which its failures are told is in [Phase] already.
+// What a process writes into its workspace is not kept beyond the life of the box.
+// Without [Server].Sandbox the server runs with the rights of the runner.
 package box

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -33,6 +34,7 @@ const coverage = "GOCOVERDIR"
 const exitAtOnce = "GORACE"
 
 func TestMain(m *testing.M) {
+	sandbox.Enter(os.Args)
 	if how := os.Getenv(behaviour); how != "" {
 		newFake(how).serve()
 		os.Exit(0)

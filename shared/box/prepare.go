@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/box/stage"
 )
 
@@ -25,7 +26,7 @@ func (p *process) prepare() (launch, error) {
 	p.begun = time.Now()
 	s := p.box.server
 	if s.Stager == nil {
-		return s.launch()
+		return p.confine(s, stage.Launch{Cwd: s.Cwd})
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -42,7 +43,7 @@ func (p *process) prepare() (launch, error) {
 	if err != nil {
 		return launch{}, err
 	}
-	return s.staged(l).launch()
+	return p.confine(s.staged(l), l)
 }
 
 // progress tells of one step of the start.
@@ -60,6 +61,9 @@ func (p *process) progress(step stage.Progress) {
 
 // startFault is why a process cannot be started.
 func (b *Box) startFault(err error) *fault {
+	if confined := (*sandbox.Error)(nil); errors.As(err, &confined) {
+		return b.server.fault(PhaseSessionCreate, "cannot be started: %s", b.hide.text(err.Error()))
+	}
 	var e *stage.Error
 	if !errors.As(err, &e) {
 		return b.server.fault(PhaseProcessStart, "cannot be started: %s", b.hide.text(err.Error()))

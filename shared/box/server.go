@@ -7,11 +7,13 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/box/stage"
 )
 
@@ -47,6 +49,12 @@ type Server struct {
 	// Stager prepares each process and says what of Command, Args and Cwd is then to
 	// be executed. Nil executes them as they are.
 	Stager Stager
+
+	// Sandbox makes the place that the process of a session is confined to, one for
+	// each process. It knows what the Stager has put in place, which is its Cwd only
+	// without one. Its errors are told as session_create if they are a
+	// [*sandbox.Error]. Nil leaves the server the rights of the runner.
+	Sandbox func(session string, placed stage.Launch) (*sandbox.Sandbox, error)
 
 	// StartupTimeout is how long a process may take from its start to its answer to
 	// initialize, with what is done for it before. Zero means the default.
@@ -131,6 +139,10 @@ type launch struct {
 	argv []string
 	env  []string
 	dir  string
+
+	// Of its sandbox, nil without one.
+	start func(*exec.Cmd) error
+	clear func() // ends what is left of the process, and of its place
 }
 
 // launch resolves the command as the server's own environment would. It fails

@@ -202,6 +202,10 @@ func (x boxes) overItem(ctx context.Context, b session.Box, it session.Item) (re
 				return released, err
 			}
 		}
+		if tail.Final {
+			// All it said was acked before its bye, so that nothing is left to be pushed.
+			return false, x.Store.DeleteItem(ctx, it.Box, it.ID, it.Gen)
+		}
 	}
 	return false, x.endItem(ctx, it, failureOf(b, it.Gen))
 }

@@ -209,7 +209,7 @@ func (h *Handler) claim(ctx context.Context, conn string, b session.Box, it sess
 		return false, err
 	}
 	if tail.Final {
-		return false, h.Store.DeleteItem(ctx, it.Box, it.ID, b.Gen)
+		return false, h.endedItem(ctx, it)
 	}
 	s, _, err := h.Store.Load(ctx, it.Address.Session, b.ID)
 	if errors.Is(err, session.NotFound) || err == nil && s.State == session.Ended {

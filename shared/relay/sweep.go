@@ -176,6 +176,17 @@ func (x boxes) sweepEnded(ctx context.Context, it session.Item) error {
 	if err != nil || !tail.Final {
 		return err
 	}
+	return x.endedItem(ctx, it)
+}
+
+// endedItem removes the mark of a request that has its end in the log. If the end
+// has to be pushed, the mark stays while its generation lives: the runner sends
+// the batch until it is acked, and should it be lost before, the mark says that
+// nobody knows whether the client has the end.
+func (x boxes) endedItem(ctx context.Context, it session.Item) error {
+	if it.Address.Pushed() {
+		return nil
+	}
 	return x.Store.DeleteItem(ctx, it.Box, it.ID, it.Gen)
 }
 

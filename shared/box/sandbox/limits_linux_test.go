@@ -96,14 +96,13 @@ func TestFileSizeLimitBites(t *testing.T) {
 }
 
 func TestCPUTimeLimitBites(t *testing.T) {
-	everyHost(t, func(t *testing.T, h host) {
-		p := h.policy(t)
-		p.CPUTime = time.Millisecond // rounded up to a second
-		r := h.run(t, job{Policy: p, Path: prober(t), Args: []string{"spin"}})
-		if r.code != 128+int(unix.SIGKILL) && r.code != 128+int(unix.SIGXCPU) && !strings.Contains(r.out, "SIGXCPU") {
-			t.Errorf("exit code %d: %s", r.code, r.out)
-		}
-	})
+	h := host{uid: os.Getuid()} // one is enough: it computes for a second
+	p := h.policy(t)
+	p.CPUTime = time.Millisecond // rounded up
+	r := h.run(t, job{Policy: p, Path: prober(t), Args: []string{"spin"}})
+	if r.code != 128+int(unix.SIGKILL) && r.code != 128+int(unix.SIGXCPU) && !strings.Contains(r.out, "SIGXCPU") {
+		t.Errorf("exit code %d: %s", r.code, r.out)
+	}
 }
 
 func TestCPULimitCannotBeUndone(t *testing.T) {

@@ -25,7 +25,7 @@ func (s *Sandbox) Start(cmd *exec.Cmd) error {
 	return cmd.Start()
 }
 
-// End does nothing: programs have no user of their own.
-func (s *Sandbox) End() error { return nil }
+// End removes Temp. Programs have no user by which they could be found.
+func (s *Sandbox) End() error { return s.removeTemp() }
 
 func owned(fs.FileInfo) (user uint32, names uint64) { return 0, 1 }

@@ -28,6 +28,7 @@
 //	memory, environment and stderr   own user, Landlock     older kernel and not root
 //	  of neighbours
 //	signals to neighbours            own user, Landlock     kernel before 6.12 and not root
+//	abstract unix sockets of others  Landlock               kernel before 6.12
 //	processes and threads            RLIMIT_NPROC           the runner is not root: it counts
 //	                                                        all that its user runs
 //	memory                           RLIMIT_DATA            counted for each process by itself,
@@ -65,7 +66,7 @@ type Policy struct {
 	// and execute what is there. They are made where they are missing (their parents
 	// are not), belong to its user, and are closed to others. "" for none. A folder
 	// that belongs to its user already is taken for done: what was put into it by
-	// somebody else since is not handed over.
+	// somebody else since is not handed over. [Sandbox.End] removes Temp.
 	Workspace string
 	Temp      string
 	// Read names files and folders it may read and execute beside those of the

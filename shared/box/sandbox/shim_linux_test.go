@@ -154,16 +154,16 @@ func TestProgramDiesWithItsRunner(t *testing.T) {
 	defer closeAll(stdout)
 	other := exec.CommandContext(t.Context(), "/proc/self/exe")
 	other.Env = []string{role + "=" + marshal(t, job{Policy: p, Path: prober(t), Args: []string{"hold", "x"}})}
-	in, err := other.StdinPipe()
+	in, stdin, err := os.Pipe() // stays open, or the program would end by itself
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = in.Close() }()
-	other.Stdout = out
+	defer closeAll(stdin)
+	other.Stdin, other.Stdout = in, out
 	if err := other.Start(); err != nil {
 		t.Fatal(err)
 	}
-	closeAll(out)
+	closeAll(in, out)
 	first := make([]byte, 64)
 	n, err := stdout.Read(first)
 	if err != nil {
@@ -204,6 +204,9 @@ func TestEndReachesWhatLeftTheGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, func() bool { return gone(pid) })
+	if _, err := os.Stat(p.Temp); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the temporary folder is left: %v", err)
+	}
 }
 
 // gone says whether a process has ended; a zombie has.

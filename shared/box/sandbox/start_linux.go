@@ -87,13 +87,19 @@ func (s *Sandbox) Start(cmd *exec.Cmd) error {
 	}
 }
 
-// End ends every process of the sandbox's own user, also those that have left the
-// process group of the program. It does nothing where there is no such user. It is
-// for when the program is gone, or is to go.
+// End ends every process of the sandbox's own user, where it has one, also those that
+// have left the process group of the program. Then it removes Temp. It is for when
+// the program is gone, or is to go; the sandbox can be used again.
 func (s *Sandbox) End() error {
-	if s.user == 0 {
-		return nil
+	if s.user != 0 {
+		if err := s.endUser(); err != nil {
+			return err
+		}
 	}
+	return s.removeTemp()
+}
+
+func (s *Sandbox) endUser() error {
 	o := s.order()
 	o.End = true
 	cmd := &exec.Cmd{}

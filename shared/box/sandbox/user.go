@@ -108,3 +108,13 @@ func ownTree(dir string, user int) error {
 	}
 	return os.Lchown(dir, user, user)
 }
+
+func (s *Sandbox) removeTemp() error {
+	if s.policy.Temp == "" {
+		return nil
+	}
+	if err := os.RemoveAll(s.policy.Temp); err != nil {
+		return &Error{Step: "end", Err: err}
+	}
+	return nil
+}

@@ -24,16 +24,19 @@ case "$1$2" in
 -c*) cat "$(dirname "$PIP_LOG_OF_TEST")/version"; echo version >>"$PIP_LOG_OF_TEST" ;;
 -mvenv)
 	echo "venv" >>"$PIP_LOG_OF_TEST"
-	mkdir -p "$3/bin" "$3/lib/python3.11/site-packages"
-	cp "$0" "$3/bin/python" ;;
+	for venv; do :; done
+	mkdir -p "$venv/bin" "$venv/lib/python3.11/site-packages"
+	cp "$0" "$venv/bin/python" ;;
 -mpip)
+	[ "$3" = --version ] && { cat "$(dirname "$PIP_LOG_OF_TEST")/pip-version"; exit; }
 	echo "pip $*" >>"$PIP_LOG_OF_TEST"
 	export VENV="$(dirname "$0")/.."
+	[ "$3" = --python ] && VENV="$(dirname "$4")/.."
 	. "$(dirname "$PIP_LOG_OF_TEST")/pip" ;;
 *) exit 64 ;;
 esac
 `)
-	r.write(map[string]string{"version": "cpython-311 3.11.7 test\n", "pip": "echo noise; echo more noise >&2\n"})
+	r.write(map[string]string{"version": "cpython-311 3.11.7 test\n", "pip-version": "pip 24.0 from x\n", "pip": "echo noise; echo more noise >&2\n"})
 }
 
 func (r *rig) python(files map[string]string) Server {
@@ -55,8 +58,19 @@ func TestRequirementsAreInstalledIntoAVirtualEnvironment(t *testing.T) {
 	if l.Command != "python" || len(l.Reads) != 1 || !strings.HasPrefix(venv, l.Reads[0]) {
 		t.Errorf("got %+v", l)
 	}
-	if n := r.count("pip -m pip install"); n != 1 || !strings.HasSuffix(r.log()[len(r.log())-1], "-r requirements.txt") {
+	if n := r.count("pip -m pip --python " + venv + "/bin/python install"); n != 1 || !strings.HasSuffix(r.log()[len(r.log())-1], "-r requirements.txt") {
 		t.Error(r.log())
+	}
+}
+
+func TestPipThatIsTooOldInstallsFromWithin(t *testing.T) {
+	for _, version := range []string{"pip 22.2.2 from x", "pip 9.0", "no such module", ""} {
+		r := newRig(t)
+		s := r.python(map[string]string{"host/requirements.txt": "a"})
+		r.write(map[string]string{"pip-version": version})
+		if r.stage(s); r.count("pip -m pip install ") != 1 {
+			t.Error(version, r.log())
+		}
 	}
 }
 

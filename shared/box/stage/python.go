@@ -186,15 +186,15 @@ func (s *staging) buildPython(ctx context.Context, b build, interpreter string, 
 // venv makes the virtual environment <dir>/venv with packages in it.
 func (s *staging) venv(ctx context.Context, b build, interpreter, from string, what []string) error {
 	venv := filepath.Join(b.dir, "venv")
-	python := filepath.Join(venv, "bin", "python")
-	steps := [][]string{
-		{interpreter, "-m", "venv", venv},
-		append([]string{python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--quiet"}, what...),
+	first, pip := []string{interpreter, "-m", "venv", venv}, s.pip(ctx, interpreter, venv)
+	if pip[0] == interpreter {
+		first = []string{interpreter, "-m", "venv", "--without-pip", venv} // installing pip is what takes long
 	}
+	steps := [][]string{first, append(append(pip, "install", "--no-input", "--disable-pip-version-check", "--quiet"), what...)}
 	if uv, err := s.program("uv"); err == nil {
 		steps = [][]string{
 			{uv, "venv", "--quiet", "--python", interpreter, venv},
-			append([]string{uv, "pip", "install", "--quiet", "--python", python}, what...),
+			append([]string{uv, "pip", "install", "--quiet", "--python", filepath.Join(venv, "bin", "python")}, what...),
 		}
 	}
 	for _, argv := range steps {
@@ -203,4 +203,20 @@ func (s *staging) venv(ctx context.Context, b build, interpreter, from string, w
 		}
 	}
 	return nil
+}
+
+// pip is the beginning of a command line that works on a virtual environment: the
+// pip of the interpreter if it knows how to (since 22.3), else that of the
+// environment itself.
+func (s *staging) pip(ctx context.Context, interpreter, venv string) []string {
+	python := filepath.Join(venv, "bin", "python")
+	out, err := command{argv: []string{interpreter, "-m", "pip", "--version"}, env: s.environ()}.run(ctx)
+	var major, minor int
+	if err == nil {
+		_, err = fmt.Sscanf(string(out), "pip %d.%d", &major, &minor)
+	}
+	if err == nil && (major > 22 || major == 22 && minor >= 3) {
+		return []string{interpreter, "-m", "pip", "--python", python}
+	}
+	return []string{python, "-m", "pip"}
 }

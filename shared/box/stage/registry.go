@@ -138,19 +138,18 @@ func (s *staging) pypi(r request) (h handler, ok bool) {
 		return version, program, err
 	}
 	h.newest = func(ctx context.Context, now resolved) (string, error) {
-		return s.newestPypi(ctx, filepath.Join(now.Dir, "venv"), r)
+		return s.newestPypi(ctx, interpreter, filepath.Join(now.Dir, "venv"), r)
 	}
 	return h, true
 }
 
 // newestPypi asks the installer what it would do to bring the package up to date.
-func (s *staging) newestPypi(ctx context.Context, venv string, r request) (string, error) {
-	python := filepath.Join(venv, "bin", "python")
+func (s *staging) newestPypi(ctx context.Context, interpreter, venv string, r request) (string, error) {
 	if uv, err := s.program("uv"); err == nil {
 		// It tells what it would do on stderr, which is all this reads.
 		var said head
 		said.left = maxAnswer
-		argv := []string{uv, "pip", "install", "--python", python, "--dry-run", "--no-deps", "--upgrade", "--color=never", r.spec}
+		argv := []string{uv, "pip", "install", "--python", filepath.Join(venv, "bin", "python"), "--dry-run", "--no-deps", "--upgrade", "--color=never", r.spec}
 		if _, err := (command{argv: argv, env: s.environ(), log: &said}).run(ctx); err != nil {
 			return "", err
 		}
@@ -162,10 +161,9 @@ func (s *staging) newestPypi(ctx context.Context, venv string, r request) (strin
 		}
 		return "", nil
 	}
-	argv := []string{
-		python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--quiet", "--retries", "0",
-		"--dry-run", "--no-deps", "--upgrade", "--report", "-", r.spec,
-	}
+	argv := append(s.pip(ctx, interpreter, venv),
+		"install", "--no-input", "--disable-pip-version-check", "--quiet", "--retries", "0",
+		"--dry-run", "--no-deps", "--upgrade", "--report", "-", r.spec)
 	out, err := command{argv: argv, env: s.environ()}.run(ctx)
 	if err != nil {
 		return "", err

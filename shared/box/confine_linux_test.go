@@ -1,0 +1,73 @@
+package box
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
+	"github.com/dormouse-mcp/dormouse/shared/box/stage"
+)
+
+func TestServerRunsInItsSandbox(t *testing.T) {
+	t.Parallel()
+	temp := filepath.Join(t.TempDir(), "temp")
+	r := newRig(t, "normal", func(s *Server) {
+		s.Base = map[string]string{"HOME": "/somebody", "SECRET_OF_THE_RUNNER": "1"}
+		s.Sandbox = func(string, stage.Launch) (*sandbox.Sandbox, error) {
+			// The test binary is where only this user may go.
+			return sandbox.New(sandbox.Policy{Temp: temp, KeepUser: true}, sandbox.Probe())
+		}
+	})
+	pid := string(r.result(r.call("1", "pid", "0")))
+	status, err := os.ReadFile("/proc/" + pid + "/status")
+	if err != nil || !strings.Contains(string(status), "NoNewPrivs:\t1") || !strings.Contains(string(status), "CapEff:\t0000000000000000") {
+		t.Errorf("it is not confined, %v:\n%s", err, status)
+	}
+	raw, err := os.ReadFile("/proc/" + pid + "/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := "\x00" + string(raw)
+	if !strings.Contains(env, "\x00HOME="+temp+"\x00") || !strings.Contains(env, "\x00TMPDIR="+temp+"\x00") || strings.Contains(env, "RUNNER") {
+		t.Errorf("its environment is %q", env)
+	}
+	if err := r.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(temp); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its temporary folder is left: %v", err)
+	}
+}
+
+func TestServerIsNotStartedWithoutTheSandboxItDemands(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal", func(s *Server) {
+		s.Sandbox = func(string, stage.Launch) (*sandbox.Sandbox, error) {
+			return sandbox.New(sandbox.Policy{Demand: []sandbox.Guard{sandbox.GuardNetwork}}, sandbox.Support{})
+		}
+	})
+	_, message, _, data := r.failure(r.call("1", "pid", "0"))
+	if data.Phase != PhaseSessionCreate || !strings.Contains(message, "network: the kernel has no seccomp") {
+		t.Errorf("phase %s: %s", data.Phase, message)
+	}
+	if len(r.Processes()) != 0 {
+		t.Error("there is a process")
+	}
+}
+
+func TestSandboxThatCannotBeMadeIsToldAsSuch(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal", func(s *Server) {
+		s.Sandbox = func(string, stage.Launch) (*sandbox.Sandbox, error) {
+			return sandbox.New(sandbox.Policy{Read: []string{"/nowhere"}, Workspace: "/nowhere/workspace"}, sandbox.Probe())
+		}
+	})
+	_, message, _, data := r.failure(r.call("1", "pid", "0"))
+	if data.Phase != PhaseSessionCreate || !strings.Contains(message, "/nowhere") {
+		t.Errorf("phase %s: %s", data.Phase, message)
+	}
+}
