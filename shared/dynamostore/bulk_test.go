@@ -18,7 +18,24 @@ func TestBulk(t *testing.T) {
 		}
 		return sum
 	}
-	sessiontest.Bulk(t, sessiontest.Harness{Open: func(t *testing.T) session.Store { return open(t, Options{}) }}, spent)
+	sessiontest.Bulk(t, sessiontest.Harness{Open: func(t *testing.T) session.Store { return open(t, Options{}) }, Fill: fill}, spent)
+}
+
+// fill writes the rows that Create would, 25 a request.
+func fill(t *testing.T, s session.Store, list []session.Session) {
+	t.Helper()
+	var writes []types.WriteRequest
+	for _, x := range list {
+		x.Rev = 1
+		r, err := sessionRow(x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		writes = append(writes, types.WriteRequest{PutRequest: &types.PutRequest{Item: r}})
+	}
+	if err := s.(*Store).writeMany(t.Context(), writes); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // sizeOf is how DynamoDB measures an item: names and values.

@@ -1,10 +1,8 @@
 package sessiontest
 
 import (
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -58,13 +56,19 @@ func Bulk(t *testing.T, h Harness, spent func(session.Store) Spent) {
 	}
 }
 
-// long writes a stream of events that say their index, 250 in a batch.
+// line is an event that says its index, of a usual size.
+func line(i session.Index) string { return fmt.Sprintf(`{"jsonrpc":"2.0","i":%0100d}`, i) }
+
+// long writes a stream of events, 250 in a batch.
 func long(t *testing.T, k *kit, stream session.StreamID, total int) {
 	t.Helper()
 	const batch = 250
 	for first := 1; first <= total; first += batch {
-		b := aBatch(session.Index(first), numbered(session.Index(first), batch)...)
+		b := aBatch(session.Index(first))
 		b.Stream = stream
+		for i := range session.Index(batch) {
+			b.Events = append(b.Events, []byte(line(b.First+i)))
+		}
 		put(t, k, b)
 	}
 }
@@ -81,7 +85,7 @@ func replay(t *testing.T, s session.Store, stream session.StreamID, total int) (
 			t.Fatalf("a gap after %d", after)
 		}
 		for _, e := range p.Events {
-			if after++; e.Index != after || string(e.Raw) != fmt.Sprint(after) {
+			if after++; e.Index != after || string(e.Raw) != line(after) {
 				t.Fatalf("event %d with %q in the place of %d", e.Index, e.Raw, after)
 			}
 		}
@@ -94,22 +98,15 @@ func replay(t *testing.T, s session.Store, stream session.StreamID, total int) (
 // abandoned makes 10,000 sessions whose life is over, with 500 living ones among
 // them, which List still pages through in order.
 func abandoned(t *testing.T, k *kit) {
-	const total, every, workers = 10_500, 21, 8
-	errs := make([]error, workers)
-	var wg sync.WaitGroup
-	for w := range workers {
-		wg.Go(func() {
-			for i := w; i < total && errs[w] == nil; i += workers {
-				x := plain(session.ID(fmt.Sprintf("s%05d", i)), "acme")
-				if i%every != 0 {
-					x.Expires = past()
-				}
-				errs[w] = k.Create(t.Context(), x)
-			}
-		})
+	const total, every = 10_500, 21
+	list := make([]session.Session, total)
+	for i := range list {
+		list[i] = plain(session.ID(fmt.Sprintf("s%05d", i)), "acme")
+		if i%every != 0 {
+			list[i].Expires = past()
+		}
 	}
-	wg.Wait()
-	noError(t, "Create", errors.Join(errs...))
+	fill(t, k, list)
 	for _, tenant := range []string{"acme", ""} {
 		var ids []session.ID
 		for after := session.ID(""); ; after = ids[len(ids)-1] {
@@ -147,5 +144,16 @@ func Idle() session.Session {
 		Created: now(), Used: now(), Expires: future(), Served: true, Pushes: true,
 		Primary: session.Lease{Nonce: session.NewNonce()[:10], Until: now()}, Delivered: 1234,
 		Shadows: []session.Lease{{Nonce: session.NewNonce()[:10], Until: now()}},
+	}
+}
+
+func fill(t *testing.T, k *kit, list []session.Session) {
+	t.Helper()
+	if k.harness.Fill != nil {
+		k.harness.Fill(t, k.Store, list)
+		return
+	}
+	for _, x := range list {
+		noError(t, "Create", k.Create(t.Context(), x))
 	}
 }

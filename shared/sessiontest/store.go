@@ -25,6 +25,9 @@ type Harness struct {
 	// Bounded opens a store without data that keeps at most 8 events of a stream
 	// or session, and looks whenever it should. Nil for a driver without bounds.
 	Bounded func(t *testing.T) session.Store
+	// Fill stores many new sessions as Create would, for a driver that can do it in
+	// fewer round trips. Nil for one that has nothing quicker than Create.
+	Fill func(t *testing.T, s session.Store, list []session.Session)
 	// Polls says that a Wait does not notice items: nothing but an event, or its
 	// time, ends it.
 	Polls bool

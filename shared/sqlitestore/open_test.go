@@ -84,6 +84,35 @@ func execute(t *testing.T, path, query string) {
 	}
 }
 
+// asVersion1 turns a file back into what the first version wrote.
+const asVersion1 = `DROP TABLE connections; ALTER TABLE events DROP COLUMN retry; PRAGMA user_version=1`
+
+func TestOpenBringsAnOlderStoreUpToDate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store.db")
+	s := open(t, path)
+	put(t, s, batch("r", 1, `1`, `2`), ended(batch("r", 3, `3`)))
+	if err := errors.Join(s.Create(t.Context(), session.Session{ID: "s1", Level: "info"}), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, path, asVersion1)
+	var handles []*Store
+	for range 2 {
+		s = open(t, path)
+		defer func() { _ = s.Close() }()
+		handles = append(handles, s)
+	}
+	for _, s := range handles {
+		p := read(t, s, "r", 0)
+		same(t, "events and Final", []any{indexes(p), p.Final()}, []any{[]session.Index{1, 2, 3}, true})
+		x, _, err := s.Load(t.Context(), "s1", "b")
+		same(t, "session", []any{x.Level, err}, []any{"info", nil})
+		put(t, s, ended(batch("r", 3, `3`))) // it is known to be the same
+		if err := s.PutConnection(t.Context(), session.Connection{ID: "c"}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestOpenRefusesAStoreOfANewerVersion(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.db")
 	if err := open(t, path).Close(); err != nil {
