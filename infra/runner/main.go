@@ -7,8 +7,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,6 +19,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
+	"github.com/dormouse-mcp/dormouse/shared/box/stage"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -68,12 +67,15 @@ func run(log *slog.Logger) error {
 			return fmt.Errorf("DORMOUSE_LINGER: %w", err)
 		}
 	}
-	work, cache := folders(session.BoxID(os.Getenv(relay.EnvBox)), gen)
+	cache := cacheFolder()
+	work, release, err := stage.Claim(ctx, filepath.Join(cache, "work"))
+	if err != nil {
+		return err
+	}
 	defer func() {
-		if err := os.RemoveAll(work); err != nil {
+		if err := release(); err != nil {
 			log.Warn("the workspaces of the box were not removed", "folder", work, "error", err)
 		}
-		_ = os.Remove(filepath.Dir(work)) // unless a newer runner of the box has its own there
 	}()
 	b := newBox(server, work, cache, log)
 	b.link = relay.NewRunner(relay.RunnerConfig{
@@ -84,29 +86,17 @@ func run(log *slog.Logger) error {
 	return b.live(ctx)
 }
 
-// folders are where processes work and where installs are kept. Those of an earlier
-// runner of the box, which was killed, are removed: it did not come to it.
-func folders(id session.BoxID, gen int64) (work, cache string) {
-	cache = os.Getenv("DORMOUSE_CACHE")
-	if cache == "" {
-		cache = "/var/cache/dormouse" // below the home of root nobody else can read
-		if own, err := os.UserCacheDir(); err == nil && os.Geteuid() != 0 {
-			cache = filepath.Join(own, "dormouse")
-		}
+// cacheFolder is where installs are kept and workspaces are made.
+func cacheFolder() string {
+	if folder := os.Getenv("DORMOUSE_CACHE"); folder != "" {
+		return folder
 	}
-	sum := sha256.Sum256([]byte(id))
-	ours := filepath.Join(cache, "work", hex.EncodeToString(sum[:8]))
-	work = filepath.Join(ours, strconv.FormatInt(gen, 10))
-	older, err := os.ReadDir(ours)
-	if err != nil {
-		return work, cache // there is nothing
+	// Below the home of root nobody else could read, and servers may run as another
+	// user.
+	if own, err := os.UserCacheDir(); err == nil && os.Geteuid() != 0 {
+		return filepath.Join(own, "dormouse")
 	}
-	for _, e := range older {
-		if n, err := strconv.ParseInt(e.Name(), 10, 64); err == nil && n < gen {
-			_ = os.RemoveAll(filepath.Join(ours, e.Name())) // if not now, then by the next
-		}
-	}
-	return work, cache
+	return "/var/cache/dormouse"
 }
 
 // forget takes what the runner was told out of its environment, before there is

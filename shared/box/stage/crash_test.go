@@ -3,6 +3,7 @@ package stage
 import (
 	"bufio"
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -152,4 +153,77 @@ func TestLockIsNotInheritedByPrograms(t *testing.T) {
 		t.Fatal(err)
 	}
 	again()
+}
+
+func TestFolderOfARunnerIsItsOwnWhileItLives(t *testing.T) {
+	root := t.TempDir()
+	one, release, err := Claim(t.Context(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, releaseTwo, err := Claim(t.Context(), root)
+	if err != nil || one == two {
+		t.Fatal(one, two, err)
+	}
+	if _, err := os.Stat(one); err != nil {
+		t.Error("a living runner's folder was removed:", err)
+	}
+	if err := errors.Join(release(), releaseTwo()); err != nil {
+		t.Error(err)
+	}
+	if left := list(t, root); len(left) != 1 { // the lock
+		t.Error(left)
+	}
+}
+
+// B19: what a killed runner has left is found by the next, whichever box it was of.
+func TestFolderOfAKilledRunnerIsRemovedByTheNext(t *testing.T) {
+	r := newRig(t)
+	killed := r.other()
+	killed.Env = append(killed.Env, "STAGE_TEST_CLAIM=1")
+	out, err := killed.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := killed.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := strings.TrimSpace(line)
+	claim := func() {
+		_, release, err := Claim(t.Context(), r.root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = release() })
+	}
+	if claim(); !there(folder) {
+		t.Fatal("removed while it lived")
+	}
+	if err := killed.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = killed.Wait() // it was killed
+	if claim(); there(folder) {
+		t.Error("it is still there")
+	}
+}
+
+func there(folder string) bool {
+	_, err := os.Stat(folder)
+	return err == nil
+}
+
+// claimOnce is what the test binary does as a runner that is to be killed.
+func claimOnce(root string) int {
+	folder, _, err := Claim(context.Background(), root)
+	if err != nil || os.MkdirAll(filepath.Join(folder, ".mcp", "x", "workspace"), 0o700) != nil {
+		return 1
+	}
+	_, _ = os.Stdout.WriteString(folder + "\n")
+	time.Sleep(time.Hour) // until it is killed
+	return 0
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,21 +19,11 @@ import (
 // waits for a lock cannot be given up, so this asks again and again, ever more
 // seldom.
 func lock(ctx context.Context, file string, waiting func()) (unlock func(), err error) {
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
 	pause := 5 * time.Millisecond
 	for first := true; ; first = false {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			return func() { _ = f.Close() }, nil // which gives the lock back
-		case errors.Is(err, unix.EINTR):
-			continue
-		case !errors.Is(err, unix.EWOULDBLOCK):
-			_ = f.Close()
-			return nil, fmt.Errorf("lock %s: %w", file, err)
+		unlock, held, err := tryLock(file)
+		if err != nil || !held {
+			return unlock, err
 		}
 		if first {
 			waiting()
@@ -43,8 +34,70 @@ func lock(ctx context.Context, file string, waiting func()) (unlock func(), err 
 			pause = min(2*pause, 200*time.Millisecond)
 		case <-ctx.Done():
 			t.Stop()
-			_ = f.Close()
 			return nil, fmt.Errorf("another start holds it: %w", context.Cause(ctx))
 		}
 	}
+}
+
+// tryLock takes the lock of a file unless somebody else holds it.
+func tryLock(file string) (unlock func(), held bool, err error) {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, false, err
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return func() { _ = f.Close() }, false, nil // which gives the lock back
+		case errors.Is(err, unix.EINTR):
+			continue
+		}
+		_ = f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, true, nil
+		}
+		return nil, false, fmt.Errorf("lock %s: %w", file, err)
+	}
+}
+
+// Claim makes a folder below root for a runner alone, to be the Base of its
+// Config, and removes those of runners that were killed: as long as a runner lives
+// it holds a lock in its folder. release removes the folder; nothing may work there
+// any more.
+func Claim(ctx context.Context, root string) (folder string, release func() error, err error) {
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return "", nil, fmt.Errorf("make a folder for workspaces: %w", err)
+	}
+	// Or a folder could be taken for an abandoned one before its lock is held.
+	unlock, err := lock(ctx, filepath.Join(root, "lock"), func() {})
+	if err != nil {
+		return "", nil, err
+	}
+	defer unlock()
+	others, err := filepath.Glob(filepath.Join(root, "box-*"))
+	if err != nil {
+		return "", nil, err
+	}
+	for _, other := range others {
+		if done, held, err := tryLock(filepath.Join(other, "alive")); err == nil && !held {
+			_ = os.RemoveAll(other) // if not now, then by the next
+			done()
+		}
+	}
+	folder, err = os.MkdirTemp(root, "box-")
+	if err != nil {
+		return "", nil, err
+	}
+	if err := os.Chmod(folder, 0o755); err != nil { // servers may run as another user
+		return "", nil, err
+	}
+	mine, _, err := tryLock(filepath.Join(folder, "alive"))
+	if err != nil {
+		return "", nil, err
+	}
+	return folder, func() error {
+		defer mine()
+		return os.RemoveAll(folder)
+	}, nil
 }

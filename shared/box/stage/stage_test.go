@@ -19,7 +19,9 @@ import (
 const runnerRole = "STAGE_TEST_RUNNER"
 
 func TestMain(m *testing.M) {
-	if folder := os.Getenv(runnerRole); folder != "" {
+	if folder := os.Getenv(runnerRole); folder != "" && os.Getenv("STAGE_TEST_CLAIM") != "" {
+		os.Exit(claimOnce(folder))
+	} else if folder != "" {
 		os.Exit(stageOnce(folder))
 	}
 	os.Exit(m.Run())

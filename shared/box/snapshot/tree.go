@@ -1,0 +1,269 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxTree is how many names a workspace may have, changed or not: more than staging
+// lets in, and what is kept comes on top.
+const maxTree = 100_000
+
+// entry is one file, folder or link of a workspace, as it was looked at.
+type entry struct {
+	mode  fs.FileMode // type and permissions
+	size  int64       // of a file
+	time  time.Time   // of a file
+	inode uint64      // of a file
+	link  string      // where a link leads, relative to its folder
+	out   bool        // it is not the workspace's alone, or cannot be read
+}
+
+// same says that nothing was changed between two looks.
+func (e entry) same(o entry) bool {
+	return e.mode == o.mode && e.size == o.size && e.time.Equal(o.time) && e.inode == o.inode && e.link == o.link
+}
+
+// tree is a workspace by the clean, slashed paths of what is in it.
+type tree map[string]entry
+
+// names are sorted, so that a folder comes before what is in it.
+func (t tree) names() []string { return slices.Sorted(maps.Keys(t)) }
+
+// same says that nothing was changed between two looks.
+func (t tree) same(o tree) bool { return maps.EqualFunc(t, o, entry.same) }
+
+// hidden says whether something above name could not be read, so that nobody knows
+// whether name is there.
+func (t tree) hidden(name string) bool {
+	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+		if t[dir].out {
+			return true
+		}
+	}
+	return false
+}
+
+// skipped says whether a name is not looked at: dependencies and caches, which are
+// made anew.
+func skipped(name string) bool {
+	first, _, _ := strings.Cut(name, "/")
+	return slices.Contains([]string{".venv", ".cache", ".tmp", "node_modules"}, first)
+}
+
+// scan looks at a workspace. No link is followed.
+func scan(ctx context.Context, root *os.Root, limits Limits) (tree, error) {
+	s := scanner{ctx: ctx, root: root, found: tree{}, most: maxTree + limits.Files, limits: limits, names: map[uint64]uint64{}, seen: map[uint64]uint64{}}
+	if real, err := filepath.EvalSymlinks(root.Name()); err == nil {
+		s.real = real
+	}
+	if err := s.folder("."); err != nil {
+		return nil, err
+	}
+	for name, e := range s.found {
+		if e.mode.IsRegular() && s.names[e.inode] > s.seen[e.inode] {
+			// What it has in common with somebody else is not the process's to hand on.
+			e.out = true
+			s.found[name] = e
+		}
+	}
+	return s.found, nil
+}
+
+type scanner struct {
+	ctx    context.Context
+	root   *os.Root
+	real   string // the path of the workspace, links followed; "" if unknown
+	found  tree
+	most   int
+	limits Limits
+
+	// Of files with several names, by inode: how many names, and how many of them
+	// were seen.
+	names, seen map[uint64]uint64
+}
+
+// folder looks at everything in one folder, some names at a time: a process may
+// have made any number of them.
+func (s *scanner) folder(name string) error {
+	if err := context.Cause(s.ctx); err != nil {
+		return err
+	}
+	dir, err := s.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return s.unread(name, err)
+	}
+	defer func() { _ = dir.Close() }() // only read
+	var inside []string
+	for {
+		some, err := dir.ReadDir(256)
+		for _, d := range some {
+			folder, err := s.look(path.Join(name, d.Name()))
+			if err != nil {
+				return err
+			}
+			if folder {
+				inside = append(inside, path.Join(name, d.Name()))
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return s.unread(name, err)
+		}
+	}
+	// Open no more than one folder at a time, however deep they are.
+	_ = dir.Close()
+	for _, sub := range inside {
+		if err := s.folder(sub); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unread notes a folder that cannot be read.
+func (s *scanner) unread(name string, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && name != ".":
+		delete(s.found, name)
+		return nil
+	case name == "." || !errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.ENOTDIR):
+		return err
+	}
+	e := s.found[name]
+	e.out = true
+	s.found[name] = e
+	return nil
+}
+
+// look notes one name, and says whether it is a folder to be looked into.
+func (s *scanner) look(name string) (folder bool, err error) {
+	if skipped(name) {
+		return false, nil
+	}
+	if len(s.found) >= s.most || len(name) > maxName {
+		return false, &LimitError{Files: s.most, MaxFiles: s.limits.Files, MaxBytes: s.limits.Bytes}
+	}
+	info, err := s.root.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	e := entry{mode: info.Mode() & (fs.ModeType | fs.ModePerm)}
+	switch e.mode.Type() {
+	case 0:
+		e.size, e.time = info.Size(), info.ModTime()
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			e.inode = st.Ino
+			if st.Nlink > 1 {
+				s.names[e.inode] = uint64(st.Nlink) //nolint:unconvert // its type differs between systems
+				s.seen[e.inode]++
+			}
+		}
+	case fs.ModeDir:
+	case fs.ModeSymlink:
+		e.mode = fs.ModeSymlink
+		e.link, e.out = s.link(name)
+	default:
+		return false, nil // a socket, a pipe, a device
+	}
+	s.found[name] = e
+	return e.mode.IsDir(), nil
+}
+
+// link reads a link; out says that it leads out of the workspace.
+func (s *scanner) link(name string) (to string, out bool) {
+	to, err := s.root.Readlink(name)
+	if err != nil {
+		return "", true
+	}
+	if filepath.IsAbs(to) {
+		// The workspace has another path when it is restored.
+		rel, err := filepath.Rel(s.real, filepath.Clean(to))
+		if s.real == "" || err != nil || !filepath.IsLocal(rel) {
+			return to, true
+		}
+		if to, err = filepath.Rel(path.Dir(name), rel); err != nil {
+			return "", true
+		}
+		return to, false
+	}
+	return to, leavesOut(s.root, name, to)
+}
+
+// leavesOut says whether the link name, which is there, leads out of the folder, by
+// itself or by way of others.
+func leavesOut(root *os.Root, name, to string) bool {
+	if len(to) > maxName || !local(name, to) {
+		return true
+	}
+	_, err := root.Stat(name)
+	return err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ELOOP) && !absolute(root, path.Join(path.Dir(name), to))
+}
+
+// local says whether the text of a link leads to somewhere in the folder.
+func local(name, to string) bool {
+	return to != "" && !filepath.IsAbs(to) && filepath.IsLocal(path.Join(path.Dir(name), to))
+}
+
+// absolute says whether name is a link with an absolute path, which is judged by
+// itself.
+func absolute(root *os.Root, name string) bool {
+	link, err := root.Readlink(name)
+	return err == nil && filepath.IsAbs(link)
+}
+
+// changes is what differs between two looks at a workspace.
+type changes struct {
+	put   []string // made or changed, a folder before what is in it
+	gone  []string // no longer there, a folder after what is in it
+	stats Stats
+}
+
+// compare finds what differs between what was staged and what is there now.
+func compare(base, now tree, limits Limits) (changes, error) {
+	var c changes
+	var largest string
+	for _, name := range now.names() {
+		e := now[name]
+		was, known := base[name]
+		switch {
+		case known && was.same(e):
+		case e.out:
+			c.stats.LeftOut++
+		default:
+			c.put = append(c.put, name)
+			c.stats.Bytes += e.size
+			if largest == "" || e.size > now[largest].size {
+				largest = name
+			}
+		}
+	}
+	for _, name := range base.names() {
+		if _, there := now[name]; !there && !now.hidden(name) {
+			c.gone = append(c.gone, name)
+		}
+	}
+	slices.Reverse(c.gone)
+	c.stats.Files, c.stats.Gone = len(c.put), len(c.gone)
+	if n := len(c.put) + len(c.gone); n > limits.Files || c.stats.Bytes > limits.Bytes {
+		return c, &LimitError{Bytes: c.stats.Bytes, MaxBytes: limits.Bytes, Files: n, MaxFiles: limits.Files, Largest: largest}
+	}
+	return c, nil
+}

@@ -1,0 +1,308 @@
+package snapshot
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// unpack puts an archive into a workspace in which nothing works. After an error
+// the workspace is half of one and half of the other.
+//
+// Nobody says that the archive is ours: nothing outside of root is touched, and
+// whatever is not what pack writes is refused.
+func unpack(ctx context.Context, r io.Reader, root *os.Root, limits Limits) error {
+	z, err := zstd.NewReader(reader{ctx, r}, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20))
+	if err != nil {
+		return err
+	}
+	defer z.Close()
+	// More than headers may need, and padding.
+	most := limits.Bytes + int64(limits.Files+1)*(4*maxName+8<<10)
+	bounded := &io.LimitedReader{R: z, N: most}
+	if err := untar(ctx, bounded, root, limits); err != nil {
+		return readError(ctx, err)
+	}
+	// The checksum stands at the end, and nothing but zeros may be before it.
+	rest := make([]byte, 4<<10)
+	for {
+		n, err := bounded.Read(rest)
+		if slices.ContainsFunc(rest[:n], func(b byte) bool { return b != 0 }) {
+			return corrupt("there is something behind its end")
+		}
+		if errors.Is(err, io.EOF) && bounded.N > 0 {
+			return nil
+		}
+		if err != nil {
+			return readError(ctx, err)
+		}
+	}
+}
+
+// readError tells an archive that is damaged from one that cannot be read, or not
+// written out, now.
+func readError(ctx context.Context, err error) error {
+	var place *fs.PathError
+	var link *os.LinkError
+	var limit *LimitError
+	var source *sourceError
+	if ctx.Err() != nil || errors.Is(err, ErrCorrupt) || errors.As(err, &place) || errors.As(err, &link) || errors.As(err, &limit) || errors.As(err, &source) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrCorrupt, err)
+}
+
+// sourceError is that of a store whose snapshot is being read.
+type sourceError struct{ error }
+
+// Unwrap gives the error of the store.
+func (e *sourceError) Unwrap() error { return e.error }
+
+// source marks the errors of a store.
+type source struct{ r io.Reader }
+
+// Read implements io.Reader.
+func (s source) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		err = &sourceError{err}
+	}
+	return n, err
+}
+
+func corrupt(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrCorrupt, fmt.Sprintf(format, args...))
+}
+
+// untar reads the archive below the compression.
+func untar(ctx context.Context, r io.Reader, root *os.Root, limits Limits) error {
+	u := unpacker{ctx: ctx, in: tar.NewReader(r), root: root, limits: limits, modes: map[string]fs.FileMode{}}
+	want, err := u.begin()
+	if err != nil {
+		return err
+	}
+	for {
+		h, err := u.in.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if err := u.entry(h); err != nil {
+			return err
+		}
+	}
+	if u.entries != want {
+		return corrupt("it has %d entries of %d", u.entries, want)
+	}
+	return u.finish()
+}
+
+type unpacker struct {
+	ctx    context.Context
+	in     *tar.Reader
+	root   *os.Root
+	limits Limits
+
+	entries int
+	bytes   int64
+	modes   map[string]fs.FileMode // of folders: set when nothing is written into them any more
+	links   []string
+}
+
+// begin reads the global header: how many entries there are.
+func (u *unpacker) begin() (int, error) {
+	h, err := u.in.Next()
+	if errors.Is(err, io.EOF) {
+		return 0, corrupt("it is empty")
+	}
+	if err != nil {
+		return 0, err
+	}
+	if h.Typeflag != tar.TypeXGlobalHeader || h.PAXRecords[recordVersion] != version {
+		return 0, corrupt("it is not of a form this runner knows")
+	}
+	n, err := strconv.Atoi(h.PAXRecords[recordEntries])
+	if err != nil || n < 0 {
+		return 0, corrupt("it does not say how many entries it has")
+	}
+	if n > u.limits.Files {
+		return 0, &LimitError{Files: n, MaxFiles: u.limits.Files, MaxBytes: u.limits.Bytes}
+	}
+	return n, nil
+}
+
+func (u *unpacker) entry(h *tar.Header) error {
+	if err := context.Cause(u.ctx); err != nil {
+		return err
+	}
+	if u.entries++; u.entries > u.limits.Files {
+		return &LimitError{Files: u.entries, MaxFiles: u.limits.Files, MaxBytes: u.limits.Bytes}
+	}
+	name := h.Name
+	if h.Typeflag == tar.TypeDir {
+		name = strings.TrimSuffix(name, "/")
+	}
+	if !fine(name) {
+		return corrupt("it names %q", h.Name)
+	}
+	_, gone := h.PAXRecords[recordGone]
+	switch {
+	case gone && h.Typeflag == tar.TypeReg && h.Size == 0:
+		return u.remove(name)
+	case h.Typeflag == tar.TypeReg:
+		if u.bytes += h.Size; u.bytes > u.limits.Bytes {
+			return &LimitError{Bytes: u.bytes, MaxBytes: u.limits.Bytes, Files: u.entries, MaxFiles: u.limits.Files, Largest: name}
+		}
+		return u.file(name, h)
+	case h.Typeflag == tar.TypeDir:
+		return u.folder(name, h)
+	case h.Typeflag == tar.TypeSymlink:
+		return u.link(name, h.Linkname)
+	default:
+		return corrupt("%q is neither file, folder nor link", name)
+	}
+}
+
+// fine says whether pack could have written a name. fs.ValidPath would refuse names
+// that are not UTF-8, which files may have.
+func fine(name string) bool {
+	return name != "" && name != "." && len(name) <= maxName && path.Clean(name) == name && !path.IsAbs(name) &&
+		name != ".." && !strings.HasPrefix(name, "../") && !strings.Contains(name, "\x00") && !skipped(name)
+}
+
+// remove takes away what the process had removed. A folder that has something new
+// in it stays.
+func (u *unpacker) remove(name string) error {
+	if !u.reached(name) {
+		return nil
+	}
+	err := u.root.Remove(name)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if info, lerr := u.root.Lstat(name); lerr == nil && info.IsDir() {
+		return nil
+	}
+	return err
+}
+
+// reached says whether everything above a name is a folder.
+func (u *unpacker) reached(name string) bool {
+	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+		if info, err := u.root.Lstat(dir); err != nil || !info.IsDir() {
+			return false
+		}
+	}
+	return true
+}
+
+// above makes everything above a name a folder that can be written in.
+func (u *unpacker) above(name string) error {
+	if u.reached(name) {
+		return nil
+	}
+	dirs := strings.Split(path.Dir(name), "/")
+	for i := range dirs {
+		if err := u.makeFolder(path.Join(dirs[:i+1]...)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (u *unpacker) makeFolder(name string) error {
+	info, err := u.root.Lstat(name)
+	if err == nil && info.IsDir() {
+		return nil
+	}
+	if err == nil {
+		err = u.root.Remove(name)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return u.root.Mkdir(name, 0o755)
+}
+
+func (u *unpacker) folder(name string, h *tar.Header) error {
+	err := u.above(name)
+	if err == nil {
+		err = u.makeFolder(name)
+	}
+	if err != nil {
+		return err
+	}
+	u.modes[name] = fs.FileMode(h.Mode) & fs.ModePerm //nolint:gosec // only nine bits are kept
+	return u.root.Chmod(name, u.modes[name]|0o700)
+}
+
+func (u *unpacker) file(name string, h *tar.Header) (err error) {
+	if err := u.clear(name); err != nil {
+		return err
+	}
+	f, err := u.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if _, err := io.Copy(f, u.in); err != nil {
+		return err
+	}
+	if err := f.Chmod(fs.FileMode(h.Mode) & fs.ModePerm); err != nil {
+		return err
+	}
+	// In vain for a time the file system does not have.
+	_ = u.root.Chtimes(name, h.ModTime, h.ModTime)
+	return nil
+}
+
+// clear makes room for a file or link.
+func (u *unpacker) clear(name string) error {
+	if err := u.above(name); err != nil {
+		return err
+	}
+	return u.root.RemoveAll(name)
+}
+
+func (u *unpacker) link(name, to string) error {
+	if !local(name, to) || len(to) > maxName {
+		return corrupt("link %q leads out of the workspace", name)
+	}
+	if err := u.clear(name); err != nil {
+		return err
+	}
+	u.links = append(u.links, name)
+	return u.root.Symlink(to, name)
+}
+
+// finish checks what only the whole shows, and closes folders.
+func (u *unpacker) finish() error {
+	for _, name := range u.links {
+		to, err := u.root.Readlink(name)
+		if err == nil && leavesOut(u.root, name, to) {
+			return corrupt("link %q leads out of the workspace by way of others", name)
+		}
+	}
+	for name, mode := range u.modes {
+		// One that was a folder may have become a link by a later entry.
+		if info, err := u.root.Lstat(name); err != nil || !info.IsDir() || mode|0o700 == mode {
+			continue
+		}
+		if err := u.root.Chmod(name, mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}
