@@ -236,6 +236,9 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case !call.Stored() && len(events) > 0:
+		if x.method == wire.MethodInitialize {
+			x.opts.Host.Tell(ctx, c, x.session)
+		}
 		return session.Fit(events[0].Raw), nil
 	case c.EventIDs:
 		return session.EventNotice(x.session, session.EventID{Stream: call.Cursor().Stream}, x.id), nil

@@ -234,6 +234,24 @@ func TestSocketAnswersInPlaceByTheRoute(t *testing.T) {
 	})
 }
 
+func TestSocketTellsTheSessionOfAnInitializeThatWasAnsweredInPlace(t *testing.T) {
+	inSockets(t, func(t *testing.T, w *sockets) {
+		w.record = true
+		if status, _, body := w.connect("c1", "server=s&event-ids=1"); status != 200 {
+			t.Fatal(status, body)
+		}
+		w.send("c1", wsInitialize)
+		c, err := w.store.Connection(t.Context(), "c1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := `{"jsonrpc":"2.0","method":"notifications/dormouse/event","params":{"sessionId":"` + string(c.Session) + `","eventId":"0"}}`
+		if diff := cmp.Diff([]string{want}, w.take("c1")); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
 func TestSocketPushesWhatTheServerSaysInOrder(t *testing.T) {
 	inSockets(t, func(t *testing.T, w *sockets) {
 		w.connect("c1", "server=s")
@@ -458,6 +476,22 @@ func TestSocketLambdaReadsTheEventsOfTheAPI(t *testing.T) {
 		status, _, body = invoke(`{"headers":{"Host":"evil.example"},"requestContext":{"routeKey":"$connect","connectionId":"c2"}}`)
 		if status != 403 {
 			t.Errorf("another Host: %d %s", status, body)
+		}
+	})
+}
+
+func TestSocketReadsTheRecordOfAConnectionOnce(t *testing.T) {
+	inSockets(t, func(t *testing.T, w *sockets) {
+		w.open("c1")
+		counting := sessiontest.NewCounting(w.store)
+		w.store = counting
+		warm := w.function()
+		for _, reads := range []int{2, 1} { // the connection, and the session
+			counting.Reset()
+			warm.Message(t.Context(), "c1", []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
+			if n := counting.Counts(); n.Reads != reads || n.Writes != 0 {
+				t.Errorf("%d reads and %d writes, want %d and 0", n.Reads, n.Writes, reads)
+			}
 		}
 	})
 }

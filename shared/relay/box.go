@@ -35,7 +35,7 @@ type Config struct {
 	Launch func(box session.Box) (map[string]string, error)
 	// StartTimeout is how long a box may take from the wake to its hello; 3 min.
 	StartTimeout time.Duration
-	// EventAge is how long events are kept, see session.Limits; 24 h.
+	// EventAge is how long events are kept, see session.Limits; session.EventAge.
 	EventAge time.Duration
 	Log      *slog.Logger
 }
@@ -65,7 +65,7 @@ func newBoxes(c Config) boxes {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	if c.EventAge == 0 {
-		c.EventAge = 24 * time.Hour
+		c.EventAge = session.EventAge
 	}
 	return boxes{c, session.Outlet{Store: c.Store, Clients: c.Clients}}
 }
@@ -233,6 +233,9 @@ func (x boxes) endItem(ctx context.Context, it session.Item, why session.Failure
 // this and the last batch of a dead runner are written at the log's end: one of
 // them wins, the other looks again.
 func (x boxes) end(ctx context.Context, a session.Address, why session.Failure) error {
+	if len(a.Requests) == 0 {
+		return nil // nobody waits; no honest runner marks such a delivery
+	}
 	for {
 		tail, err := x.Store.Tail(ctx, a.Session, a.Stream)
 		if err != nil {

@@ -47,12 +47,15 @@ type costs struct {
 	Up, Down      map[relay.Type]int
 }
 
-func newCounted(t *testing.T) *counted {
+func newCounted(t *testing.T) *counted { return countedOn(t, sessiontest.NewMemory()) }
+
+// countedOn is the same world over another store.
+func countedOn(t *testing.T, store session.Store) *counted {
 	sealer, err := relay.NewSealer(make([]byte, 32))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &counted{store: sessiontest.NewCounting(sessiontest.NewMemory()), idle: time.Now()}
+	c := &counted{store: sessiontest.NewCounting(store), idle: time.Now()}
 	config := relay.Config{
 		Store: c.store, Sealer: sealer, Poster: c, Clients: clientsOf{c}, Fleet: c,
 		Launch: func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
@@ -166,6 +169,11 @@ func (c *counted) Deliver(d relay.Delivery) {
 	c.busy++
 	c.mu.Unlock()
 	c.work.Go(func() {
+		if m.Method == wire.MethodInitialize {
+			c.runner.Status(relay.StatusReport{
+				Session: d.Session, Ticket: d.Ticket, Detail: wire.V20251125, Handshake: json.RawMessage(handshake),
+			})
+		}
 		var do struct{ Sleep, Progress int }
 		_ = json.Unmarshal(m.Params, &do)
 		for range do.Progress {
@@ -178,9 +186,16 @@ func (c *counted) Deliver(d relay.Delivery) {
 		c.idle = time.Now()
 		c.mu.Unlock()
 		c.runner.Event(relay.Event{
-			Session: d.Session, Stream: d.ID, Ticket: d.Ticket, Final: true, Raw: wire.ResultResponse(m.ID, json.RawMessage(`{}`)),
+			Session: d.Session, Stream: d.ID, Ticket: d.Ticket, Final: true, Raw: wire.ResultResponse(m.ID, json.RawMessage(resultOf(m))),
 		})
 	})
+}
+
+func resultOf(m wire.Message) string {
+	if m.Method == wire.MethodInitialize {
+		return handshake
+	}
+	return "{}"
 }
 
 func (c *counted) Answer(session.ID, string, []byte)        {}
@@ -197,11 +212,14 @@ var caller = session.Caller{
 	Server: session.Server{Name: "s", Digest: "digest", Record: true}, Tenant: "t", Principal: "p", Transport: session.HTTP,
 }
 
+// handshake is what the server answers to initialize.
+const handshake = `{"protocolVersion":"2025-11-25","capabilities":{"logging":{}}}`
+
 // open opens a session of a server whose handshake is on record.
 func (c *counted) open(t *testing.T) session.ID {
 	t.Helper()
 	if err := c.store.SaveHandshake(t.Context(), session.Handshake{
-		Digest: "digest", Version: wire.V20251125, Result: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{"logging":{}}}`),
+		Digest: "digest", Version: wire.V20251125, Result: json.RawMessage(handshake),
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -68,12 +70,22 @@ func (h *Handler) frame(ctx context.Context, conn string, f Frame) ([]byte, erro
 	return Encode(*reply), nil
 }
 
+// part keeps a piece of a long frame, under the frame's place: what a box has here
+// is bounded by MaxTransfers frames. Only the runner of the box may write.
 func (h *Handler) part(ctx context.Context, f Frame) ([]byte, error) {
-	if f.Box == "" || f.Frame == "" || f.N < 0 || f.N > maxJoined/MaxPiece || len(f.Payload) > MaxFrame {
+	place, nonce, ok := placeOf(f.Frame)
+	if !ok || f.Box == "" || f.N < 0 || f.N > maxJoined/MaxPiece || len(f.Payload) > MaxFrame {
 		return nil, session.Errorf(session.Invalid, "part %d of relay frame %q is not one", f.N, f.Frame)
 	}
-	err := h.Store.PutPart(ctx, session.Part{
-		Box: f.Box, Frame: f.Frame, N: int(f.N), Data: f.Payload, Expires: time.Now().Add(partLife),
+	b, err := h.Store.Box(ctx, f.Box)
+	if err != nil {
+		return nil, err
+	}
+	if b.Runner == "" || b.Runner != f.Runner {
+		return Encode(Frame{Type: Fenced, Link: b.Link}), nil
+	}
+	err = h.Store.PutPart(ctx, session.Part{
+		Box: f.Box, Frame: place, N: int(f.N), Data: slices.Concat([]byte(nonce), f.Payload), Expires: time.Now().Add(partLife),
 	})
 	if err != nil {
 		return nil, err
@@ -81,11 +93,27 @@ func (h *Handler) part(ctx context.Context, f Frame) ([]byte, error) {
 	return Encode(Frame{Type: PartOK, Frame: f.Frame, N: f.N}), nil
 }
 
+// placeOf takes the name of a long frame apart. The nonce, with the newline that
+// ends it, stands before each piece: the place may hold pieces of an older frame.
+func placeOf(frame string) (place, nonce string, ok bool) {
+	place, nonce, ok = strings.Cut(frame, ".")
+	n, err := strconv.Atoi(place)
+	if !ok || err != nil || n < 0 || n >= MaxTransfers || strconv.Itoa(n) != place || nonce == "" || len(nonce) > 64 {
+		return "", "", false
+	}
+	return place, nonce + "\n", true
+}
+
 func (h *Handler) whole(ctx context.Context, f Frame) (Frame, error) {
-	parts, err := h.Store.Parts(ctx, f.Box, f.Frame)
+	place, nonce, ok := placeOf(f.Frame)
+	if !ok {
+		return Frame{}, session.Errorf(session.Invalid, "relay frame %q is not one", f.Frame)
+	}
+	parts, err := h.Store.Parts(ctx, f.Box, place)
 	if err != nil {
 		return Frame{}, err
 	}
+	parts = slices.DeleteFunc(parts, func(p session.Part) bool { return !bytes.HasPrefix(p.Data, []byte(nonce)) })
 	if len(parts) != f.Of || f.Of == 0 {
 		return Frame{}, session.Errorf(session.Invalid, "relay frame %q has %d of %d parts", f.Frame, len(parts), f.Of)
 	}
@@ -94,11 +122,11 @@ func (h *Handler) whole(ctx context.Context, f Frame) (Frame, error) {
 		if p.N != i || b.Len()+len(p.Data) > maxJoined {
 			return Frame{}, session.Errorf(session.Invalid, "relay frame %q cannot be joined", f.Frame)
 		}
-		b.Write(p.Data)
+		b.Write(p.Data[len(nonce):])
 	}
 	joined, err := Decode(b.Bytes())
-	if err == nil && (joined.Type == Part || joined.Type == Whole) {
-		err = session.Errorf(session.Invalid, "relay frame %q holds a %s", f.Frame, joined.Type)
+	if err == nil && (joined.Type == Part || joined.Type == Whole || joined.Box != f.Box) {
+		err = session.Errorf(session.Invalid, "relay frame %q holds a %s of box %s", f.Frame, joined.Type, joined.Box)
 	}
 	return joined, err
 }
@@ -141,9 +169,17 @@ func (h *Handler) hello(ctx context.Context, conn string, f Frame) (*Frame, erro
 }
 
 // answers posts what clients have answered to the questions a runner says are
-// open: an answer posted while it was between two connections was lost.
+// open: an answer posted while it was between two connections was lost. Sessions
+// that are not of its box are passed over.
 func (h *Handler) answers(ctx context.Context, conn string, f Frame) error {
 	for id, questions := range f.Questions {
+		s, _, err := h.Store.Load(ctx, id, f.Box)
+		if errors.Is(err, session.NotFound) || err == nil && session.BoxFor(s.Tenant, s.Server) != f.Box {
+			continue
+		}
+		if err != nil {
+			return err
+		}
 		answers, err := h.Store.Answers(ctx, id, questions)
 		if err != nil {
 			return err
@@ -225,9 +261,12 @@ func (h *Handler) claim(ctx context.Context, conn string, b session.Box, it sess
 // mark puts the taken marks a frame asks for.
 func (h *Handler) mark(ctx context.Context, f Frame) error {
 	for _, sealed := range f.Tickets {
-		t, err := h.open(f, sealed)
+		t, err := h.open(ctx, f, sealed)
 		if err != nil {
 			return err
+		}
+		if len(t.Requests) == 0 {
+			return session.Errorf(session.Invalid, "a ticket of session %s is owed no end", t.Session)
 		}
 		if _, err := h.Store.PutItem(ctx, session.Item{
 			Box: t.Box, ID: t.Stream, State: session.Taken, Gen: t.Gen, Address: t.Address, Created: time.Now(),
@@ -238,14 +277,25 @@ func (h *Handler) mark(ctx context.Context, f Frame) error {
 	return nil
 }
 
-// open reads a ticket and checks that this box may use it.
-func (h *Handler) open(f Frame, sealed string) (Ticket, error) {
+// open reads a ticket and checks that this box may use it. The generation a frame
+// claims is that of the ticket, or, for common events that come with an older one,
+// not above the record's: who wrote with a higher one would fence all that follow.
+func (h *Handler) open(ctx context.Context, f Frame, sealed string) (Ticket, error) {
 	t, err := h.Sealer.Open(sealed)
 	if err != nil {
 		return t, err
 	}
 	if t.Box != f.Box || t.Gen > f.Gen {
 		return t, session.Errorf(session.Invalid, "a ticket of box %s, generation %d came from box %s, generation %d", t.Box, t.Gen, f.Box, f.Gen)
+	}
+	if f.Gen > t.Gen {
+		b, err := h.Store.Box(ctx, f.Box)
+		if err != nil {
+			return t, err
+		}
+		if f.Gen > b.Gen {
+			return t, session.Errorf(session.Invalid, "box %s claims generation %d and has only %d", f.Box, f.Gen, b.Gen)
+		}
 	}
 	return t, nil
 }
@@ -256,7 +306,7 @@ func (h *Handler) status(ctx context.Context, f Frame) error {
 		h.Log.InfoContext(ctx, "process", "box", f.Box, "session", f.Session, "process", f.Process, "phase", f.Phase, "detail", f.Detail)
 		return nil
 	}
-	t, err := h.open(f, f.Ticket)
+	t, err := h.open(ctx, f, f.Ticket)
 	if err != nil {
 		return err
 	}
@@ -282,7 +332,7 @@ func (h *Handler) bye(ctx context.Context, f Frame) (*Frame, error) {
 // of what has ended are removed, and the ack is the last. All of it may be
 // repeated.
 func (h *Handler) events(ctx context.Context, f Frame) (*Frame, error) {
-	postings, err := h.postings(f)
+	postings, err := h.postings(ctx, f)
 	if errors.Is(err, session.Invalid) {
 		// Sent again it would be refused again: close what it is about, so that the
 		// box does not stay awake for it.
@@ -365,12 +415,12 @@ func commonFirst(items []EventItem) []int {
 
 // postings opens the tickets and cuts the payload. A frame in which anything is
 // wrong is refused whole.
-func (h *Handler) postings(f Frame) ([]session.Posting, error) {
+func (h *Handler) postings(ctx context.Context, f Frame) ([]session.Posting, error) {
 	postings := make([]session.Posting, len(f.Items))
 	rest := f.Payload
 	expires := time.Now().Add(h.EventAge)
 	for i, it := range f.Items {
-		t, err := h.open(f, it.Ticket)
+		t, err := h.open(ctx, f, it.Ticket)
 		if err != nil {
 			return nil, err
 		}
@@ -379,7 +429,10 @@ func (h *Handler) postings(f Frame) ([]session.Posting, error) {
 		}
 		size := 0
 		for _, n := range it.Lens {
-			size += max(n, 0)
+			size += min(max(n, 0), len(rest)+1) // the sum of lengths that lie must not overflow
+			if size > len(rest) {
+				break
+			}
 		}
 		if size > len(rest) || len(it.Lens) == 0 {
 			return nil, session.Errorf(session.Invalid, "an events frame of session %s has lengths that do not fit its payload", t.Session)

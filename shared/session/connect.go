@@ -108,7 +108,7 @@ func (h *Host) closeAll(ctx context.Context, conns []string, closed map[string]b
 func (h *Host) putConnection(ctx context.Context, c Caller, id ID) error {
 	return h.store.PutConnection(ctx, Connection{
 		ID: c.Conn, Session: id, Server: c.Server.Name, Tenant: c.Tenant, Principal: c.Principal,
-		EventIDs: c.EventIDs, Expires: time.Now().Add(connectionLife),
+		EventIDs: c.EventIDs, Credential: c.Credential, Expires: time.Now().Add(connectionLife),
 	})
 }
 
@@ -170,6 +170,14 @@ func (h *Host) Connection(ctx context.Context, conn string) (Connection, error) 
 	return c, err
 }
 
+// Drop closes a connection whose client has lost its right to it. One that has gone
+// is fine.
+//
+// Errors: Unavailable.
+func (h *Host) Drop(ctx context.Context, conn string) error {
+	return h.closeAll(ctx, []string{conn}, map[string]bool{})
+}
+
 // Disconnect is told, if all goes well, that a connection has gone. The session
 // lives on.
 //
@@ -191,6 +199,14 @@ func (h *Host) Disconnect(ctx context.Context, conn string) error {
 		return err
 	}
 	return h.store.DeleteConnection(ctx, conn)
+}
+
+// Tell tells a WebSocket client that asked for event ids where its session stands,
+// if it can: at its beginning, before there is any event.
+func (h *Host) Tell(ctx context.Context, c Caller, id ID) {
+	if c.EventIDs && h.out.Clients != nil {
+		_ = h.out.Clients.Post(ctx, c.Conn, EventNotice(id, EventID{}, nil)) // the next event says more
+	}
 }
 
 // Push pushes what a session is owed to its connections, and waits for one that

@@ -11,7 +11,8 @@
 //	front ◀─ Call.Next   ◀─ Store.Wait            the log is the only meeting place
 //
 // The answer is written to the log by somebody else: the relay function that got
-// it from the box. A client that comes back later takes the same Store.Wait.
+// it from the box. A client that comes back later takes the same Store.Wait. To a
+// client that is pushed to, it goes on from there, by whoever wrote it ([Outlet]).
 //
 // # Invariants
 //
@@ -31,5 +32,5 @@
 //   - I7 A request that cannot be finished gets its error event from whoever finds
 //     out: runner, relay, sweep, or the function that waits.
 //   - I8 A request is accepted when the function says so to the client, and it
-//     says so only after a durable trace exists ([Call.Accepted]).
+//     says so only after a durable trace exists ([Call.Next]).
 package session

@@ -149,16 +149,37 @@ func (o Outlet) post(ctx context.Context, a Address, b Batch) error {
 	for i, raw := range b.Events {
 		id := EventID{Stream: b.Stream, Index: b.First + Index(i)}
 		err := o.event(ctx, a.Conn, a.EventIDs, a.Session, id, raw)
-		if errors.Is(err, Closed) || errors.Is(err, Unavailable) {
-			// Unavailable: noted before it is tried again, because whoever appends may
-			// not live to do so.
+		switch {
+		case errors.Is(err, Closed):
 			return o.owe(ctx, a.Session, Cursor{Stream: b.Stream, Index: id.Index - 1}, last)
-		}
-		if err != nil {
+		case errors.Is(err, Unavailable):
+			return o.again(ctx, a, Cursor{Stream: b.Stream, Index: id.Index - 1}, last)
+		case err != nil:
 			return err
 		}
 	}
 	return nil
+}
+
+// again is for a post of which nothing is known. That something is owed is noted
+// before it is tried again, because whoever appends may not live to do so. If the
+// connection has survived, the stream then goes on as before.
+func (o Outlet) again(ctx context.Context, a Address, from Cursor, last Index) error {
+	if err := o.owe(ctx, a.Session, from, last); err != nil || from.Stream == Common {
+		return err
+	}
+	s, _, err := o.Store.Load(ctx, a.Session, "")
+	if err == nil {
+		_, err = update(ctx, o.Store, s, func(s *Session) bool {
+			c := s.cursor(from.Stream)
+			if c == nil || c.Index < last || !slices.Contains(s.Conns, a.Conn) {
+				return false
+			}
+			s.Pushed = slices.DeleteFunc(s.Pushed, func(c Cursor) bool { return c.Stream == from.Stream })
+			return true
+		})
+	}
+	return unlessGone(err)
 }
 
 // event posts one event, and its id if the client wants to know it. An id that is

@@ -176,6 +176,24 @@ func TestAnEventForAGoneConnectionGoesToTheNextOne(t *testing.T) {
 	})
 }
 
+func TestAPostOfWhichNothingIsKnownIsMadeAgainAndTheStreamGoesOnAsBefore(t *testing.T) {
+	store, g := sessiontest.NewMemory(), newGateway("c1")
+	s := connect(t, wsHost(store, g), "c1", "")
+	a := session.Address{Session: s.ID, Stream: session.NewStreamID(), Conn: "c1"}
+	out := session.Outlet{Store: store, Clients: g}
+	tries := 0
+	g.faults, g.chance = true, func(int) bool { tries++; return tries == 3 } // twice a post
+	if err := out.Append(t.Context(), a, batchOf(a, 1, `{"n":1}`, `{"n":2}`, `{"n":3}`)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{`{"n":1}`, `{"n":2}`, `{"n":3}`}, g.arrived("c1")); diff != "" {
+		t.Error(diff)
+	}
+	if s, _, err := store.Load(t.Context(), s.ID, ""); err != nil || s.Owes() {
+		t.Errorf("still owed: %+v, %v", s.Pushed, err)
+	}
+}
+
 func TestWhatIsTooLargeForAWebSocketBecomesAnErrorAndStaysInTheLog(t *testing.T) {
 	store, g := sessiontest.NewMemory(), newGateway("c1")
 	s := connect(t, wsHost(store, g), "c1", "")

@@ -106,7 +106,9 @@ type Connection struct {
 	Tenant    string
 	Principal string
 	EventIDs  bool // the client wants to be told event ids
-	Expires   time.Time
+	// Credential is what the client proved itself with; see Identity.
+	Credential string `json:",omitempty"`
+	Expires    time.Time
 }
 
 // Lease is the right of one GET to the common stream, until it plans to close.

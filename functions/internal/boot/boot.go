@@ -5,12 +5,10 @@ package boot
 
 import (
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -20,21 +18,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet/process"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
-	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
 
 // Environment of every function. Those with SOCKET at their end are for one
 // machine only: unix sockets in the place of AWS's endpoints.
 const (
-	EnvStore             = "DORMOUSE_STORE"              // sqlite:PATH
+	EnvStore             = "DORMOUSE_STORE"              // sqlite:PATH or dynamodb:TABLE[?endpoint=URL&region=NAME]
 	EnvServers           = "DORMOUSE_SERVERS"            // path of the servers file
 	EnvSecret            = "DORMOUSE_SECRET"             // hex, 32 bytes or more; seals tickets
 	EnvRelayURL          = "DORMOUSE_RELAY_URL"          // where runners connect, wss://... or ws://...
 	EnvConnections       = "DORMOUSE_RELAY_CONNECTIONS"  // @connections endpoint of the relay's WebSocket API
 	EnvClients           = "DORMOUSE_SOCKET_CONNECTIONS" // @connections endpoint of the WebSocket API for clients
-	EnvIdle              = "DORMOUSE_IDLE"               // seconds; default for servers that set none
+	EnvIdle              = "DORMOUSE_IDLE"               // a time; default for servers that set none
 	EnvHosts             = "DORMOUSE_HOSTS"              // values of Host that are served, with commas between; empty: loopback names
-	EnvLife              = "DORMOUSE_SESSION_LIFE"       // seconds, as the next three; see session.Limits, which has the defaults
+	EnvLife              = "DORMOUSE_SESSION_LIFE"       // a time (90s, 36h; a bare number is seconds), as the next three; see session.Limits
 	EnvInitTimeout       = "DORMOUSE_INIT_TIMEOUT"
 	EnvEventAge          = "DORMOUSE_EVENT_AGE"
 	EnvHold              = "DORMOUSE_HOLD"
@@ -60,9 +57,17 @@ type Function struct {
 // Open reads the environment and opens the store. Its errors name the variable.
 func Open() (*Function, error) {
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
-	store, err := openStore(os.Getenv(EnvStore))
+	f := &Function{Log: log, relayURL: os.Getenv(EnvRelayURL)}
+	var err error
+	if f.idle, err = duration(os.Getenv(EnvIdle)); err != nil {
+		return nil, fmt.Errorf("%s: %w", EnvIdle, err)
+	}
+	if f.Limits, err = limits(); err != nil {
+		return nil, err
+	}
+	store, err := openStore(os.Getenv(EnvStore), f.Limits)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", EnvStore, err)
+		return nil, err
 	}
 	servers, _, err := catalog.Load(os.Getenv(EnvServers), os.LookupEnv)
 	if err != nil {
@@ -76,10 +81,7 @@ func Open() (*Function, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", EnvSecret, err)
 	}
-	f := &Function{Store: store, Catalog: servers, Log: log, relayURL: os.Getenv(EnvRelayURL)}
-	if err := f.times(); err != nil {
-		return nil, err
-	}
+	f.Store, f.Catalog = store, servers
 	if hosts := os.Getenv(EnvHosts); hosts != "" {
 		f.Hosts = strings.Split(hosts, ",")
 	}
@@ -89,33 +91,6 @@ func Open() (*Function, error) {
 		Fleet: process.NewClient(os.Getenv(EnvFleetSocket)),
 	}
 	return f, nil
-}
-
-// times reads what is given in seconds. All but the idle time may be left out.
-func (f *Function) times() error {
-	for name, to := range map[string]*time.Duration{
-		EnvIdle: &f.idle, EnvLife: &f.Limits.Life, EnvInitTimeout: &f.Limits.InitTimeout,
-		EnvEventAge: &f.Limits.EventAge, EnvHold: &f.Limits.Hold,
-	} {
-		text, ok := os.LookupEnv(name)
-		if !ok && name != EnvIdle {
-			continue
-		}
-		seconds, err := strconv.ParseFloat(text, 64)
-		if err != nil || seconds <= 0 {
-			return fmt.Errorf("%s: want a number of seconds above 0", name)
-		}
-		*to = time.Duration(seconds * float64(time.Second))
-	}
-	return nil
-}
-
-func openStore(name string) (session.Store, error) {
-	const sqlite = "sqlite:"
-	if len(name) <= len(sqlite) || name[:len(sqlite)] != sqlite {
-		return nil, errors.New("want sqlite:PATH")
-	}
-	return sqlitestore.Open(name[len(sqlite):])
 }
 
 // launch is what a runner is told besides what the relay tells it.

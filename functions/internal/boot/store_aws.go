@@ -1,0 +1,17 @@
+//go:build aws
+
+package boot
+
+import (
+	"fmt"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// sqliteForm is empty: a function that is deployed has nothing to do with SQLite,
+// which would be more than half of what it starts with.
+const sqliteForm = ""
+
+func openSQLite(string, session.Limits) (session.Store, error) {
+	return nil, fmt.Errorf("this program was built for AWS (-tags aws), without SQLite; want %s", storeForms)
+}

@@ -1,0 +1,15 @@
+//go:build !aws
+
+package boot
+
+import (
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
+)
+
+// sqliteForm begins the list of what DORMOUSE_STORE may be.
+const sqliteForm = "sqlite:PATH or "
+
+func openSQLite(path string, limits session.Limits) (session.Store, error) {
+	return sqlitestore.Open(path, sqlitestore.Options{Age: limits.EventAge})
+}

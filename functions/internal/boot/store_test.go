@@ -1,0 +1,107 @@
+package boot
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// openable are stores that can be opened in this build, whatever its tags.
+func openable(t *testing.T) map[string]string {
+	forms := map[string]string{
+		"a table":             "dynamodb:dormouse",
+		"a table elsewhere":   "dynamodb:dormouse?endpoint=http://127.0.0.1:8000",
+		"a table in a region": "dynamodb:dormouse?region=eu-central-1",
+	}
+	if sqliteForm != "" {
+		forms["a file"] = "sqlite:" + filepath.Join(t.TempDir(), "store.db")
+	}
+	return forms
+}
+
+func TestStoreIsOpenedByItsForm(t *testing.T) {
+	t.Setenv(envRegion, "eu-west-1")
+	for name, form := range openable(t) {
+		t.Run(name, func(t *testing.T) {
+			s, err := openStore(form, session.Limits{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestStoreThatIsNoneIsToldWithWhatItMayBe(t *testing.T) {
+	t.Setenv(envRegion, "")
+	t.Setenv("AWS_DEFAULT_REGION", "")
+	for name, test := range map[string]struct{ form, want string }{
+		"not set":          {"", "is not set; want "},
+		"another kind":     {"redis:x", `is "redis:x"; want `},
+		"no path":          {"sqlite:", `is "sqlite:"; want `},
+		"no table":         {"dynamodb:", `is "dynamodb:"; want `},
+		"short table":      {"dynamodb:x?region=r", `"x" is no name of a table`},
+		"no region":        {"dynamodb:dormouse", "set AWS_REGION"},
+		"unknown setting":  {"dynamodb:dormouse?zone=1&region=r", `"zone" is not a setting`},
+		"twice":            {"dynamodb:dormouse?region=r&region=s", `"region" is not a setting of a table, or is there twice`},
+		"endpoint no URL":  {"dynamodb:dormouse?endpoint=localhost:8000", "is no endpoint"},
+		"query unreadable": {"dynamodb:dormouse?endpoint=%zz", "cannot be read"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := openStore(test.form, session.Limits{})
+			if err == nil || !strings.HasPrefix(err.Error(), EnvStore) || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error is %v, want one of %s with %q", err, EnvStore, test.want)
+			}
+		})
+	}
+}
+
+func TestTimesAreReadIntoTheLimits(t *testing.T) {
+	t.Setenv(EnvLife, "36h")
+	t.Setenv(EnvInitTimeout, "1m30s")
+	t.Setenv(EnvEventAge, "")
+	t.Setenv(EnvHold, "0.5")
+	got, err := limits()
+	want := session.Limits{Life: 36 * time.Hour, InitTimeout: 90 * time.Second, Hold: 500 * time.Millisecond}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("limits: %v (-want +got):\n%s", err, diff)
+	}
+}
+
+func TestTimeThatIsNoneIsToldWithItsVariable(t *testing.T) {
+	for _, text := range []string{"0", "-1s", "soon", "NaN", "Inf", "1e300", "7d"} {
+		t.Setenv(EnvHold, text)
+		_, err := limits()
+		if err == nil || !strings.Contains(err.Error(), EnvHold) || !strings.Contains(err.Error(), "90s, 25m or 36h") {
+			t.Errorf("%s: error is %v, want one that names the variable and what it may be", text, err)
+		}
+	}
+}
+
+func TestWhatIsDeployedHasNoSQLite(t *testing.T) {
+	const functions = "github.com/dormouse-mcp/dormouse/functions/..."
+	deps := func(tags string) string {
+		out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-tags", tags, functions).CombinedOutput()
+		if err != nil {
+			t.Fatalf("go list: %v\n%s", err, out)
+		}
+		return string(out)
+	}
+	deployed := deps("lambda.norpc,aws")
+	for _, module := range []string{"modernc.org/sqlite", "shared/sqlitestore", "aws-sdk-go-v2/config"} {
+		if strings.Contains(deployed, module) {
+			t.Errorf("with -tags aws the functions import %s", module)
+		}
+	}
+	if !strings.Contains(deps("lambda.norpc"), "modernc.org/sqlite") {
+		t.Error("without -tags aws the functions have no SQLite, so this test shows nothing")
+	}
+}

@@ -1,0 +1,297 @@
+package relay_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
+	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
+)
+
+// The world of budget_test.go over the real drivers, still in virtual time: what
+// is on the other side of a driver is outside of the bubble, and while somebody
+// waits for it, time stands still. So a call that takes five seconds costs the
+// same on every machine, and the test takes none of them.
+
+// dynamoDB is what the tests of this package run against.
+var dynamoDB = dynamotest.Server{Running: os.Getenv(dynamotest.Variable)}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	dynamoDB.Stop()
+	os.Exit(code)
+}
+
+// driver makes a store. It is called outside of the bubble and returns what opens
+// the store inside.
+type driver func(t *testing.T) (open func(t *testing.T) session.Store)
+
+// The bounds of the log are out of reach: to look after them is done by lot.
+const (
+	manyEvents = 1 << 30
+	manyBytes  = 1 << 50
+)
+
+func onSQLite(t *testing.T) func(*testing.T) session.Store {
+	path := filepath.Join(t.TempDir(), "store.db")
+	return func(t *testing.T) session.Store {
+		s, err := sqlitestore.Open(path, sqlitestore.Options{Events: manyEvents, Bytes: manyBytes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &woken{Store: s, changed: make(chan struct{})}
+	}
+}
+
+// woken waits in virtual time in the place of the driver, which waits for a
+// datagram that no bubble knows of. It reads when something was appended.
+type woken struct {
+	session.Store
+	mu      sync.Mutex
+	changed chan struct{}
+}
+
+func (w *woken) Append(ctx context.Context, b session.Batch) error {
+	err := w.Store.Append(ctx, b)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	close(w.changed)
+	w.changed = make(chan struct{})
+	return err
+}
+
+func (w *woken) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
+	for {
+		w.mu.Lock()
+		changed := w.changed
+		w.mu.Unlock()
+		p, err := w.Read(ctx, id, stream, after, session.MaxWait)
+		if err != nil || len(p.Events) > 0 || !time.Now().Before(until) {
+			return p, err
+		}
+		timer := time.NewTimer(time.Until(until))
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-ctx.Done():
+			return session.Page{}, ctx.Err()
+		}
+		timer.Stop()
+	}
+}
+
+func onDynamoDB(t *testing.T) func(*testing.T) session.Store {
+	keys := dynamostore.Keys{ID: "local", Secret: "local"}
+	place := dynamostore.Place{Table: "cost-" + session.NewNonce(), Region: "us-east-1", Endpoint: dynamoDB.Endpoint(t)}
+	if err := place.EnsureTable(t.Context(), keys); err != nil {
+		t.Fatal(err)
+	}
+	lock := newAirlock(t)
+	return func(*testing.T) session.Store {
+		s := dynamostore.New(place.Client(keys, lock), place.Table, dynamostore.Options{Events: manyEvents, Bytes: manyBytes})
+		return &paced{Store: s}
+	}
+}
+
+// paced checks the schedule of the driver's Wait: every 5 ms at first, then after
+// a tenth of the time waited, at last every second, and one request more for the
+// batch before the cursor.
+type paced struct {
+	*dynamostore.Store
+	mu      sync.Mutex
+	waiting int
+	excess  []time.Duration // waits that asked more often
+}
+
+func (p *paced) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
+	p.enter(1)
+	defer p.enter(-1)
+	begun, before := time.Now(), p.Usage().Requests["Wait"]
+	page, err := p.Store.Wait(ctx, id, stream, after, until)
+	took := time.Since(begun)
+	if p.Usage().Requests["Wait"]-before > asked(took)+1 {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.excess = append(p.excess, took)
+	}
+	return page, err
+}
+
+// enter sees to it that there is one waiter, whose requests can be told.
+func (p *paced) enter(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waiting += n; p.waiting > 1 {
+		panic("two wait at once: whose requests are whose?")
+	}
+}
+
+// asked is how many requests a wait of that time makes at most.
+func asked(took time.Duration) (n int64) {
+	for waited := time.Duration(0); waited <= took; n++ {
+		waited += min(max(waited/10, 5*time.Millisecond), time.Second)
+	}
+	return n + 1 // at the end
+}
+
+// airlock takes HTTP requests out of a bubble and answers in. What goes through is
+// bytes, and the channels are made outside.
+type airlock struct{ free chan *exchange }
+
+type exchange struct {
+	out chan *http.Request // of the outside world
+	in  chan answered
+}
+
+type answered struct {
+	status int
+	header http.Header
+	body   []byte
+	err    error
+}
+
+func newAirlock(t *testing.T) *airlock {
+	const atOnce = 8
+	l := &airlock{free: make(chan *exchange, atOnce)}
+	var all sync.WaitGroup
+	for range atOnce {
+		x := &exchange{out: make(chan *http.Request), in: make(chan answered)}
+		all.Go(func() {
+			for r := range x.out {
+				x.in <- send(r)
+			}
+		})
+		l.free <- x
+	}
+	t.Cleanup(func() {
+		for range atOnce {
+			close((<-l.free).out)
+		}
+		all.Wait()
+	})
+	return l
+}
+
+func send(r *http.Request) answered {
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return answered{err: err}
+	}
+	defer func() { _ = res.Body.Close() }() // it was read
+	body, err := io.ReadAll(res.Body)
+	return answered{res.StatusCode, res.Header, body, err}
+}
+
+// Do implements dynamodb.HTTPClient. It cannot be cut short: time does not pass.
+func (l *airlock) Do(r *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	out, err := http.NewRequestWithContext(context.Background(), r.Method, r.URL.String(), bytes.NewReader(body)) //nolint:usetesting // the context of a bubble stays in it
+	if err != nil {
+		return nil, err
+	}
+	out.Header = r.Header.Clone()
+	x := <-l.free
+	defer func() { l.free <- x }()
+	x.out <- out
+	a := <-x.in
+	if a.err != nil {
+		return nil, a.err
+	}
+	return &http.Response{
+		StatusCode: a.status, Header: a.header, Body: io.NopCloser(bytes.NewReader(a.body)), ContentLength: int64(len(a.body)), Request: r,
+	}, nil
+}
+
+// bill is what an operation cost.
+type bill struct {
+	Calls         map[string]int // of the store, those of Wait too
+	Reads, Writes int            // without Wait
+	Up, Down      frames
+	DynamoDB      consumed // zero on another driver
+}
+
+// consumed is what DynamoDB counted. What Wait asked for is apart.
+type consumed struct {
+	Requests              int
+	ReadUnits, WriteUnits float64
+	Waits                 int
+	WaitUnits             float64
+}
+
+func (c *counted) consumed() (u consumed) {
+	p, ok := c.store.Unwrap().(*paced)
+	if !ok {
+		return u
+	}
+	usage := p.Usage()
+	for name, n := range usage.Requests {
+		if name == "Wait" {
+			u.Waits = int(n)
+		} else {
+			u.Requests += int(n)
+		}
+	}
+	u.ReadUnits, u.WriteUnits, u.WaitUnits = usage.ReadUnits-usage.WaitUnits, usage.WriteUnits, usage.WaitUnits
+	return u
+}
+
+func (c *counted) bill(before consumed) bill {
+	k, n := c.costs(), c.store.Counts()
+	u := c.consumed()
+	u.Requests -= before.Requests
+	u.ReadUnits -= before.ReadUnits
+	u.WriteUnits -= before.WriteUnits
+	u.Waits -= before.Waits
+	u.WaitUnits -= before.WaitUnits
+	return bill{Calls: maps.Clone(n.Calls), Reads: n.Reads, Writes: n.Writes, Up: k.Up, Down: k.Down, DynamoDB: u}
+}
+
+// billed runs an operation on a driver in a world of its own.
+func billed(t *testing.T, on driver, o operation) (b bill) {
+	t.Helper()
+	open := on(t)
+	now := time.Now()
+	synctest.Test(t, func(t *testing.T) {
+		// What the other side calls expired must not have expired: the bubble is
+		// ahead of it, for as long as anything here takes.
+		time.Sleep(time.Until(now.Add(time.Hour)))
+		c := countedOn(t, open(t))
+		id := o.prepare(t, c)
+		synctest.Wait()
+		c.reset()
+		before := c.consumed()
+		o.run(t, c, id)
+		synctest.Wait()
+		b = c.bill(before)
+		if p, ok := c.store.Unwrap().(*paced); ok && len(p.excess) > 0 {
+			t.Errorf("waits of %v asked DynamoDB more often than the schedule says", p.excess)
+		}
+		time.Sleep(10 * time.Minute)
+		c.life.Wait()
+		c.work.Wait()
+		if err := c.store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// operation is something that happens to a session, and what has to be before.
+type operation struct {
+	prepare func(t *testing.T, c *counted) session.ID
+	run     func(t *testing.T, c *counted, id session.ID)
+}

@@ -1,0 +1,94 @@
+package relay_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// management serves an @connections endpoint on a unix socket, and returns its
+// path and what it was asked.
+func management(t *testing.T, status int, errorType string) (socket string, asked *[]string) {
+	t.Helper()
+	asked = &[]string{}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		*asked = append(*asked, r.Method+" "+r.URL.Path)
+		w.Header().Set("X-Amzn-Errortype", errorType)
+		w.WriteHeader(status)
+	}))
+	socket = filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", socket) //nolint:noctx // it opens at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	server.Listener = listener
+	server.Start()
+	t.Cleanup(server.Close)
+	return socket, asked
+}
+
+func TestPosterTellsWhatTheGatewaySaid(t *testing.T) {
+	for name, c := range map[string]struct {
+		status      int
+		errorType   string
+		post, close session.Code
+	}{
+		"taken":     {200, "", "", ""},
+		"gone":      {410, "GoneException", session.Closed, ""},
+		"too large": {413, "PayloadTooLargeException", session.TooLarge, session.Unavailable},
+		"throttled": {429, "LimitExceededException", session.Unavailable, session.Unavailable},
+		"forbidden": {403, "ForbiddenException", session.Unavailable, session.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			socket, asked := management(t, c.status, c.errorType)
+			p := relay.NewPoster("http://local/stage", relay.PosterOptions{Socket: socket})
+			if err := p.Post(t.Context(), "c1", []byte("{}")); session.CodeOf(err) != c.post {
+				t.Errorf("post: %v", err)
+			}
+			if want := "POST /stage/@connections/c1"; (*asked)[0] != want {
+				t.Errorf("asked %v", *asked)
+			}
+			*asked = nil
+			if err := p.Close(t.Context(), "c1"); session.CodeOf(err) != c.close {
+				t.Errorf("close: %v", err)
+			}
+			if diff := cmp.Diff("DELETE /stage/@connections/c1", (*asked)[0]); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestPosterSignsWithTheCredentialsItIsGivenAndNoOthers(t *testing.T) {
+	var signed string
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { signed = r.Header.Get("Authorization") }))
+	defer server.Close()
+	role := aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+		return aws.Credentials{AccessKeyID: "THEROLE", SecretAccessKey: "secret", SessionToken: "token"}, nil
+	})
+	for name, o := range map[string]relay.PosterOptions{
+		"THEROLE/": {Region: "eu-west-1", Credentials: role},
+		"":         {Region: "eu-west-1"},
+	} {
+		signed = ""
+		if err := relay.NewPoster(server.URL, o).Post(t.Context(), "c1", []byte("{}")); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(signed, name) || name == "" && signed != "" {
+			t.Errorf("signed %q, want by %q", signed, name)
+		}
+	}
+}
