@@ -62,13 +62,18 @@ test-e2e: need-race need-node build ## Run the end-to-end tests: the built progr
 test-clients: need-go need-node need-python build ## Run real clients (TypeScript, Python, Go) against Dormouse
 	@go test -count=1 -v -tags clients ./infra/clients/...
 
+# LANE=2025-11-25 runs the lanes of one requirement set, LANE=2025-11-25/legacy one.
+.PHONY: conformance
+conformance: need-go need-node build ## Run the official conformance suite through the relay (LANE= for some of it)
+	@go test -count=1 -v -tags conformance -run '$(if $(LANE),TestOfficialSuitePasses/$(LANE),.)' ./infra/conformance
+
 .PHONY: lint
 lint: need-go $(STAMP) ## Run the linters
 	@$(LINT) run ./...
 
 .PHONY: vet
 vet: need-go
-	@go vet -tags e2e,clients ./...
+	@go vet -tags e2e,clients,conformance ./...
 
 .PHONY: fmt
 fmt: need-go $(STAMP) ## Format all Go files

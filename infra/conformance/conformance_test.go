@@ -1,0 +1,164 @@
+//go:build conformance
+
+// Package conformance runs the official MCP conformance suite against Dormouse, once for each
+// hosted server and revision of the protocol: a lane. It runs only as tests (build tag conformance,
+// by `make conformance`), which install what is pinned into .tools/conformance: the suite and its
+// Node.js (suite), and the servers that are hosted over stdio (servers): go-sdk's everything-server
+// of the legacy era and that of both, and one of our own. A legacy server that was made for the suite
+// lacks what the scenarios for 2026-07-28 call; ours has it, and asks its client where a modern
+// server would answer with input requests.
+//
+// A lane passes when every scored scenario has a check that succeeded and none that failed or
+// warned. Nothing is expected to fail. The suite's exit code and its ticks are not asked: it
+// prints one for warnings, and for scenarios that have proved nothing.
+//
+// Where the server has an HTTP server of its own, the suite runs against that too. What succeeds
+// there has to succeed through Dormouse, scored or not. The control also tells a broken suite from a
+// broken endpoint, and it is not judged.
+//
+// The suite's one scenario about polling needs a tool that outlasts its patience; slow_test.go has
+// it. What the suite says nothing about (HTTP+SSE, WebSocket, most of replay) is left to
+// shared/front and infra/clients.
+package conformance
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	revision2025 = "2025-11-25"
+	revision2026 = "2026-07-28"
+)
+
+// lane is a hosted server at one revision.
+type lane struct {
+	server, revision string
+	// direct are the arguments with which the server's own HTTP server speaks the revision; nil if
+	// it does not.
+	direct []string
+}
+
+func lanes() []lane {
+	return []lane{
+		{server: "legacy", revision: revision2025, direct: []string{}},
+		{server: "dual", revision: revision2025, direct: []string{"-stateless=false"}},
+		{server: "extended", revision: revision2026},
+		{server: "dual", revision: revision2026, direct: []string{}},
+	}
+}
+
+func buildServers(t *testing.T) map[string]string {
+	t.Helper()
+	return map[string]string{
+		"legacy":   buildServer(t, "legacy", everythingServer, "legacy"),
+		"extended": buildServer(t, "legacy", "./testdata/extended", "extended"),
+		"dual":     buildServer(t, "dual", everythingServer, "dual"),
+	}
+}
+
+// The lanes are run one after the other. -run 'TestOfficialSuitePasses/2025-11-25/legacy' runs one.
+func TestOfficialSuitePasses(t *testing.T) {
+	suite, binaries := installSuite(t), buildServers(t)
+	servers := map[string]server{}
+	for name, binary := range binaries {
+		servers[name] = server{Command: binary}
+	}
+	urls := startDormouse(t, servers)
+	var rows []row
+	for _, revision := range []string{revision2025, revision2026} {
+		t.Run(revision, func(t *testing.T) {
+			want := suite.requirements(t, revision)
+			for _, l := range lanes() {
+				if l.revision == revision {
+					t.Run(l.server, func(t *testing.T) {
+						rows = append(rows, l.run(t, suite, want, urls[l.server], binaries[l.server])...)
+					})
+				}
+			}
+		})
+	}
+	t.Logf("lanes:\n%s", table(rows))
+}
+
+// run returns the row of the lane, and before it that of its control.
+func (l lane) run(t *testing.T, suite suite, want requirements, url, binary string) (rows []row) {
+	t.Helper()
+	if l.revision == revision2026 {
+		discover(t, url)
+	}
+	name := l.server + "-" + l.revision
+	here := suite.run(t, name, url, want, "--requirements", l.revision)
+	problems := problemsOf(here)
+	if l.direct != nil {
+		direct := suite.run(t, name+"-direct", startDirectly(t, binary, l.direct...), want, "--requirements", l.revision)
+		rows = append(rows, row{name + ", directly", direct})
+		problems = append(problems, lost(direct, here)...)
+	}
+	for _, problem := range problems {
+		t.Error(problem)
+	}
+	return append(rows, row{name, here})
+}
+
+// discover fails at once, with one line, if nobody speaks 2026-07-28 at a URL.
+func discover(t *testing.T, url string) {
+	t.Helper()
+	body := `{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{` +
+		`"io.modelcontextprotocol/protocolVersion":"` + revision2026 + `","io.modelcontextprotocol/clientCapabilities":{}}}}`
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{
+		"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+		"MCP-Protocol-Version": revision2026, "Mcp-Method": "server/discover",
+	} {
+		req.Header.Set(name, value)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer bytes.Buffer
+	_, err = answer.ReadFrom(res.Body)
+	if err := errors.Join(err, res.Body.Close()); err != nil {
+		t.Fatal(err)
+	}
+	var message struct {
+		Result struct {
+			SupportedVersions []string `json:"supportedVersions"`
+		} `json:"result"`
+	}
+	if err := json.Unmarshal(answer.Bytes(), &message); err != nil || !slices.Contains(message.Result.SupportedVersions, revision2026) {
+		t.Fatalf("%s does not speak %s: server/discover was answered with %s %s", url, revision2026, res.Status, answer.Bytes())
+	}
+}
+
+// Polling is not scored, and no everything-server makes a client poll through a host that answers
+// with JSON what comes soon.
+func TestPollingScenarioPasses(t *testing.T) {
+	suite := installSuite(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := startDormouse(t, map[string]server{"slow": {Command: self, Args: []string{slowServer}}})["slow"]
+	want := requirements{scored: []string{"server-sse-polling"}}
+	results := suite.run(t, "slow-polling", url, want, "--scenario", want.scored[0])
+	for _, problem := range problemsOf(results) {
+		t.Error(problem)
+	}
+	for _, id := range []string{"server-sse-priming-event", "server-sse-retry-field", "server-sse-disconnect-resume"} {
+		if !results[0].says(id, success) {
+			t.Errorf("%s did not succeed", id)
+		}
+	}
+	t.Logf("lanes:\n%s", table([]row{{"slow, polling", results}}))
+}

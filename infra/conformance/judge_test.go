@@ -1,0 +1,258 @@
+package conformance
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// The statuses of a check, as the suite writes them. An INFO says something about the run and
+// proves nothing.
+const (
+	success = "SUCCESS"
+	failure = "FAILURE"
+	warning = "WARNING"
+	skipped = "SKIPPED"
+)
+
+// check is one entry of a scenario's checks.json.
+type check struct {
+	ID           string          `json:"id"`
+	Status       string          `json:"status"`
+	Description  string          `json:"description"`
+	ErrorMessage string          `json:"errorMessage"`
+	Details      json.RawMessage `json:"details"`
+}
+
+// requirements are the server scenarios that the suite runs for a revision of the protocol.
+type requirements struct {
+	scored, notScored []string
+}
+
+// parseRequirements reads what `conformance list --requirements` prints: a list of scenarios
+// below a line for each side, then those that are run but not scored, with their side behind them.
+func parseRequirements(listing string) (requirements, error) {
+	var r requirements
+	section := ""
+	for line := range strings.Lines(listing) {
+		line = strings.TrimRight(line, "\n")
+		item, isItem := strings.CutPrefix(strings.TrimLeft(line, " "), "- ")
+		switch {
+		case !isItem && line != "" && !strings.HasPrefix(line, " "):
+			section, _, _ = strings.Cut(line, " ")
+		case !isItem:
+		case section == "Server":
+			r.scored = append(r.scored, item)
+		case section == "Run":
+			if name, ours := strings.CutSuffix(item, " [server]"); ours {
+				r.notScored = append(r.notScored, name)
+			}
+		}
+	}
+	if len(r.scored) == 0 {
+		return r, fmt.Errorf("the suite lists no server scenarios: %q", listing)
+	}
+	return r, nil
+}
+
+// scenario is what came of one scenario. One without checks ended before it wrote any.
+type scenario struct {
+	name   string
+	scored bool
+	checks []check
+}
+
+// resultFolder is how the suite calls the folder of a scenario's results: with the time it began.
+func resultFolder() *regexp.Regexp {
+	return regexp.MustCompile(`^server-(.+)-\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d-\d{3}Z$`)
+}
+
+// readResults reads the results of all scenarios that were required, in their order. A result of a
+// scenario that was not is an error: it would go unseen.
+func readResults(dir string, want requirements) ([]scenario, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("the suite left no results: %w", err)
+	}
+	all := slices.Concat(want.scored, want.notScored)
+	checks, pattern := map[string][]check{}, resultFolder()
+	for _, entry := range entries {
+		parts := pattern.FindStringSubmatch(entry.Name())
+		if parts == nil || !slices.Contains(all, parts[1]) {
+			return nil, fmt.Errorf("%s is not the result of a required scenario", entry.Name())
+		}
+		if checks[parts[1]], err = readChecks(filepath.Join(dir, entry.Name(), "checks.json")); err != nil {
+			return nil, err
+		}
+	}
+	var results []scenario
+	for _, name := range all {
+		results = append(results, scenario{name: name, scored: slices.Contains(want.scored, name), checks: checks[name]})
+	}
+	return results, nil
+}
+
+func readChecks(path string) ([]check, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var checks []check
+	if err := json.Unmarshal(data, &checks); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return checks, nil
+}
+
+func (s scenario) count(status string) int {
+	n := 0
+	for _, c := range s.checks {
+		if c.Status == status {
+			n++
+		}
+	}
+	return n
+}
+
+// says tells whether a check of this id has one of the statuses.
+func (s scenario) says(id string, statuses ...string) bool {
+	return slices.ContainsFunc(s.checks, func(c check) bool { return c.ID == id && slices.Contains(statuses, c.Status) })
+}
+
+// verdict is one word for a scenario. The suite itself prints a tick for all but failed.
+type verdict string
+
+const (
+	passed  verdict = "ok"
+	warned  verdict = "warn"
+	failed  verdict = "FAIL"
+	vacuous verdict = "vacuous" // no check succeeded and none failed: nothing was proved
+)
+
+func (s scenario) verdict() verdict {
+	switch {
+	case s.checks == nil || s.count(failure) > 0:
+		return failed
+	case s.count(warning) > 0:
+		return warned
+	case s.count(success) == 0:
+		return vacuous
+	}
+	return passed
+}
+
+// problems says why the scenario is not ok, a line for each check that is to blame.
+func (s scenario) problems() []string {
+	if s.checks == nil {
+		return []string{s.name + ": ended without results; the suite's output says why"}
+	}
+	var lines []string
+	for _, c := range s.checks {
+		if c.Status == failure || c.Status == warning {
+			lines = append(lines, fmt.Sprintf("%s: %s %s: %s; details: %s",
+				s.name, c.Status, c.ID, c.message(), c.details(600)))
+		}
+	}
+	if s.verdict() == vacuous {
+		lines = append(lines, s.name+": no check succeeded")
+	}
+	return lines
+}
+
+func (c check) message() string {
+	if c.ErrorMessage != "" {
+		return c.ErrorMessage
+	}
+	return c.Description
+}
+
+// details are what the check saw, often the exchange, on one line of so many bytes. All of it is in
+// the results.
+func (c check) details(limit int) string {
+	var line bytes.Buffer
+	if json.Compact(&line, c.Details) != nil || line.Len() == 0 {
+		return "none"
+	}
+	if line.Len() > limit {
+		return strings.ToValidUTF8(line.String()[:limit], "") + "…"
+	}
+	return line.String()
+}
+
+// problemsOf says why a lane does not pass: each scored scenario has to be ok.
+func problemsOf(results []scenario) []string {
+	var lines []string
+	for _, s := range results {
+		if s.scored {
+			lines = append(lines, s.problems()...)
+		}
+	}
+	return lines
+}
+
+// lost lists the checks that succeed when the suite asks the server directly, and fail, warn or are
+// skipped here, be the scenario scored or not: what a server can do must not get lost on the way. A
+// check that is no longer made is not among them: a host may answer in JSON what a server streams,
+// and then there is no stream to look at.
+func lost(direct, here []scenario) []string {
+	var lines []string
+	for i, d := range direct {
+		if here[i].checks == nil && d.checks != nil {
+			lines = append(lines, d.name+": has results without Dormouse")
+		}
+		for _, c := range d.checks {
+			line := fmt.Sprintf("%s: %s succeeds without Dormouse", d.name, c.ID)
+			good := d.says(c.ID, success) && !d.says(c.ID, failure, warning, skipped)
+			if good && here[i].says(c.ID, failure, warning, skipped) && !slices.Contains(lines, line) {
+				lines = append(lines, line)
+			}
+		}
+	}
+	return lines
+}
+
+// row is one line of the table of lanes.
+type row struct {
+	lane    string
+	results []scenario
+}
+
+// table counts scenarios by verdict, scored and not, and checks by status.
+func table(rows []row) string {
+	var text, lines strings.Builder
+	lines.WriteString("lane\tscored ok/warn/FAIL/vacuous\tnot scored ok/warn/FAIL/vacuous\tchecks passed/warn/failed/skipped\n")
+	for _, r := range rows {
+		scored, rest, checks := map[verdict]int{}, map[verdict]int{}, map[string]int{}
+		for _, s := range r.results {
+			if s.scored {
+				scored[s.verdict()]++
+			} else {
+				rest[s.verdict()]++
+			}
+			for _, status := range []string{success, warning, failure, skipped} {
+				checks[status] += s.count(status)
+			}
+		}
+		fmt.Fprintf(&lines, "%s\t%s\t%s\t%d/%d/%d/%d\n", r.lane, verdicts(scored), verdicts(rest),
+			checks[success], checks[warning], checks[failure], checks[skipped])
+	}
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	_, _ = w.Write([]byte(lines.String())) // a strings.Builder takes everything
+	_ = w.Flush()
+	return text.String()
+}
+
+func verdicts(n map[verdict]int) string {
+	return fmt.Sprintf("%d/%d/%d/%d", n[passed], n[warned], n[failed], n[vacuous])
+}
