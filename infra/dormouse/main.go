@@ -1,5 +1,6 @@
 // Command dormouse is the command line: it hosts the servers of a servers file
-// on this machine, and shows what runs and which sessions there are.
+// on this machine, shows what runs and which sessions there are, and manages
+// API keys.
 package main
 
 import (
@@ -18,16 +19,19 @@ import (
 )
 
 type commands struct {
-	Run runCommand `cmd:"" help:"Host the servers of a servers file on this machine."`
-	PS  psCommand  `cmd:"" name:"ps" help:"Show functions, boxes, processes and sessions."`
+	Run  runCommand  `cmd:"" help:"Host the servers of a servers file on this machine."`
+	PS   psCommand   `cmd:"" name:"ps" help:"Show functions, boxes, processes and sessions."`
+	Logs logsCommand `cmd:"" help:"Show what the processes of a server or session said on stderr."`
+	Keys keysCommand `cmd:"" help:"Make, show and revoke API keys."`
 }
 
 type runCommand struct {
-	Listen     string        `default:"127.0.0.1:8787" help:"Address of the endpoint. Other than loopback: everybody who reaches it may use the servers."`
+	Listen     string        `default:"127.0.0.1:8787" help:"Address of the endpoint."`
 	Sockets    string        `help:"Address of the endpoint for WebSocket clients. Without it, the port behind that of --listen."`
 	Servers    string        `default:"servers.json" type:"path" help:"The servers file, in the mcpServers form."`
 	Data       string        `default:".dormouse" type:"path" help:"Folder for sessions, events and the ticket secret."`
-	Store      string        `help:"Where sessions are kept: sqlite:PATH, or dynamodb:TABLE?endpoint=URL with the credentials in the environment. Without it, a SQLite file in the data folder."`
+	Store      string        `help:"Where sessions are kept: sqlite:PATH, or dynamodb:TABLE[?endpoint=URL&region=NAME] with the credentials in the environment (a table that is missing at an endpoint of its own is made). Without it, a SQLite file in the data folder."`
+	Access     string        `enum:",keys,open" default:"" help:"Who is let in: keys, who has an API key; open, everybody who reaches an endpoint. Without it, open if the endpoints are on loopback, and else keys."`
 	SleepAfter time.Duration `default:"10s" help:"A function process that had nothing to do for this long is stopped."`
 	Idle       time.Duration `default:"120s" help:"A box that had nothing to do for this long says bye; servers may set their own."`
 	Concurrent bool          `help:"Let one function process take 16 invocations at once: lighter under load, but not how Lambda does it."`
@@ -46,10 +50,14 @@ func (c *runCommand) Run() error {
 	if err != nil {
 		return fmt.Errorf("where this program is: %w", err)
 	}
+	store, more, err := useTable(ctx, c.Store)
+	if err != nil {
+		return err
+	}
 	cfg := local.Config{
-		Listen: c.Listen, Sockets: c.Sockets, Store: c.Store, Servers: c.Servers, Data: c.Data,
-		SleepAfter: c.SleepAfter, Idle: c.Idle,
-		Concurrent: c.Concurrent, JSON: c.JSON, Programs: filepath.Dir(bin), Environ: os.Environ(),
+		Listen: c.Listen, Sockets: c.Sockets, Store: store, Servers: c.Servers, Data: c.Data,
+		Access: c.Access, SleepAfter: c.SleepAfter, Idle: c.Idle,
+		Concurrent: c.Concurrent, JSON: c.JSON, Programs: filepath.Dir(bin), Environ: append(os.Environ(), more...),
 		Out: os.Stdout, Log: os.Stderr,
 		Limits: local.WebSocketLimits{Idle: c.SocketIdle, Life: c.SocketLife},
 	}

@@ -17,9 +17,11 @@
 //	              q#<deliver id>             an item: inbox entry and in-flight mark
 //	              f#<frame>#<n>              a piece of a relay frame
 //	H#<digest>    v#<version>                a handshake record
+//	K#<key id>    m                          an API key
+//	K#<hash>      t                          a one-time ticket to connect
 //	Z#<name>#<n>  z                          a part of a value that is too long for its item
 //
-// K# is reserved. A batch is found by the index of its first event, so
+// A batch is found by the index of its first event, so
 // that two writers always meet on the same key. Parts have partition keys of their
 // own: the 16 MiB of one batch would otherwise have to pass through one partition,
 // which takes 1 MB a second. They are written before the item that names them and
@@ -35,7 +37,8 @@
 //	q  batch number                           b  bytes of the data
 //	f  final                                  h  SHA-256 of the data
 //	w  retry of the last event, milliseconds
-//	T  tenant: key of the index "tenant"      s  state of an item
+//	T  tenant of a session, or that it is an  s  state of an item
+//	   API key: key of the index "tenant"
 //	D  box: key of the index "due"
 //
 // What has u in the past is not there, whether DynamoDB has deleted it or not. A
@@ -135,6 +138,8 @@ type Usage struct {
 	// those of the indexes. It reports nothing for a request that failed; a
 	// refused conditional write costs as much as one that is not refused.
 	ReadUnits, WriteUnits float64
+	// WaitUnits is the part of ReadUnits that the reads of Wait have consumed.
+	WaitUnits float64
 	// Requests counts requests by DynamoDB operation, without repeats; the reads
 	// of Wait count as "Wait".
 	Requests map[string]int64
@@ -157,5 +162,8 @@ func (s *Store) count(operation string, reads, writes float64) {
 	}
 	s.usage.Requests[operation]++
 	s.usage.ReadUnits += reads
+	if operation == "Wait" {
+		s.usage.WaitUnits += reads
+	}
 	s.usage.WriteUnits += writes
 }

@@ -17,7 +17,7 @@ import (
 // sessionRow is a session as it is stored.
 func sessionRow(x session.Session) (row, error) {
 	r := key(sessionKey(x.ID), "m")
-	r["r"], r["T"] = num(x.Rev), tenantKey(x.Tenant)
+	r["r"], r["T"] = num(x.Rev), str(tenantKey(x.Tenant))
 	r.expire(x.Expires, 0)
 	if x.Init != nil {
 		r["i"] = bin(x.Init)
@@ -30,7 +30,7 @@ func sessionRow(x session.Session) (row, error) {
 	return r, checkInline("the session with its initialize parameters", len(x.Init), len(record))
 }
 
-func tenantKey(tenant string) types.AttributeValue { return str("T#" + tenant) }
+func tenantKey(tenant string) string { return "T#" + tenant }
 
 func sessionOf(r row) (session.Session, error) {
 	x, err := session.UnmarshalSession(r.record())
@@ -165,17 +165,19 @@ func (s *Store) sessionKeys(ctx context.Context, tenant, after string, limit int
 	if tenant == "" {
 		err = s.scanIndex(ctx, tenantIndex, collect)
 	} else {
-		err = s.queryTenant(ctx, tenant, after, limit, collect)
+		err = s.queryTenant(ctx, tenantKey(tenant), after, limit, collect)
 	}
 	slices.Sort(keys)
 	return keys[:min(len(keys), limit)], err
 }
 
+// queryTenant calls each for what one key of the index "tenant" has behind a
+// partition key, in order, until it returns false.
 func (s *Store) queryTenant(ctx context.Context, tenant, after string, limit int, each func(row) bool) error {
 	in := &dynamodb.QueryInput{
 		TableName: &s.table, IndexName: aws.String(tenantIndex), Limit: aws.Int32(int32(min(limit, 1000))),
 		KeyConditionExpression:    aws.String("T = :tenant AND PK > :after"),
-		ExpressionAttributeValues: row{":tenant": tenantKey(tenant), ":after": str(after)},
+		ExpressionAttributeValues: row{":tenant": str(tenant), ":after": str(after)},
 		ReturnConsumedCapacity:    types.ReturnConsumedCapacityTotal,
 	}
 	for {

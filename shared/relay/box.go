@@ -117,7 +117,7 @@ func (x boxes) start(ctx context.Context, b session.Box, token string) (session.
 		}
 		x.Log.WarnContext(ctx, "box start failed", "box", b.ID, "generation", b.Gen, "attempt", b.Attempt, "error", err)
 		b.Failure = session.Failure{Phase: phaseUnavailable, Detail: startFailure(err), At: time.Now()}
-		if b.Attempt >= maxAttempts || errors.Is(err, session.NotFound) {
+		if b.Attempt >= maxAttempts || errors.Is(err, session.NotFound) || errors.Is(err, fleet.ErrDisabled) {
 			return b, x.giveUp(ctx, b)
 		}
 		now := time.Now()
@@ -136,6 +136,8 @@ func startFailure(err error) string {
 	switch {
 	case errors.Is(err, fleet.ErrCapacity):
 		return "there is no room for another box now; try again in a minute"
+	case errors.Is(err, fleet.ErrDisabled):
+		return "boxes are switched off here, so that no stdio server runs; trying again does not help"
 	case errors.Is(err, session.NotFound):
 		return "the server is not configured any more"
 	default:

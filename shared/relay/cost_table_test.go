@@ -2,7 +2,6 @@ package relay_test
 
 import (
 	"bytes"
-	"strconv"
 	"testing"
 	"time"
 
@@ -24,26 +23,81 @@ func prices() []price {
 
 func handshakes() []price {
 	return []price{
-		{name: "initialize, from the handshake record", operation: operation{opened, func(t *testing.T, c *counted, _ session.ID) {
-			c.begin(t)
-		}}},
-		{name: "initialize, by a box that has to wake", operation: operation{nothing, func(t *testing.T, c *counted, _ session.ID) {
-			c.begin(t)
-		}}},
-		{name: "notifications/initialized", operation: operation{opened, sends(initialized)}},
+		{
+			name:  "initialize, from the handshake record",
+			calls: "Create, Handshake",
+			reads: 1, write: 1, requests: 2, readUnits: 1, writeUnits: 2,
+			operation: operation{opened, func(t *testing.T, c *counted, _ session.ID) {
+				c.begin(t)
+			}},
+		},
+		{
+			name:  "initialize, by a box that has to wake",
+			calls: "Append, 4 Box, Claim, Create, DeleteItem, Handshake, Items, 2 Load, PutItem, 2 Save, 2 SaveBox, SaveHandshake, Tail",
+			reads: 9, write: 10, waits: 1, requests: 19, readUnits: 9, writeUnits: 14, up: "events, hello, pull, status", down: "ack, deliver, pulled, welcome",
+			operation: operation{nothing, func(t *testing.T, c *counted, _ session.ID) {
+				c.begin(t)
+			}},
+		},
+		{
+			name:  "notifications/initialized",
+			calls: "Load, Save",
+			reads: 1, write: 1, requests: 2, readUnits: 1, writeUnits: 2,
+			operation: operation{opened, sends(initialized)},
+		},
 	}
 }
 
 func calls() []price {
 	return []price{
-		{name: "tools/call, awake box, answered within a second", operation: operation{working, sends(callWith(`{"sleep":300}`))}},
-		{name: "the same, after 5 s", operation: operation{working, sends(callWith(`{"sleep":5000}`))}},
-		{name: "the same, with one progress", operation: operation{working, sends(callWith(`{"progress":1}`))}},
-		{name: "the same, that wakes a box", operation: operation{sleeping, sends(callWith(`{}`))}},
-		{name: "the first of a session, that wakes a box", operation: operation{begun, sends(callWith(`{}`))}},
-		{name: "another notification", operation: operation{working, sends(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)}},
-		{name: "ping", operation: operation{begun, sends(`{"jsonrpc":"2.0","id":2,"method":"ping"}`)}},
-		{name: "an answer to a question", operation: operation{working, sends(`{"jsonrpc":"2.0","id":"q1","result":{}}`)}},
+		{
+			name:  "tools/call, awake box, answered within a second",
+			calls: "Append, Load",
+			reads: 1, write: 1, waits: 1, requests: 2, readUnits: 2, writeUnits: 1, up: "events", down: "ack, deliver",
+			operation: operation{working, sends(callWith(`{"sleep":300}`))},
+		},
+		{
+			name:  "the same, after 5 s",
+			calls: "Append, Box, DeleteItem, Item, Load, PutItem",
+			reads: 3, write: 3, waits: 2, requests: 6, readUnits: 4, writeUnits: 5, up: "events, taken", down: "ack, deliver",
+			operation: operation{working, sends(callWith(`{"sleep":5000}`))},
+		},
+		{
+			name:  "the same, with one progress",
+			calls: "2 Append, DeleteItem, Load, PutItem",
+			reads: 1, write: 4, waits: 2, requests: 5, readUnits: 2, writeUnits: 6, up: "2 events", down: "2 ack, deliver",
+			operation: operation{working, sends(callWith(`{"progress":1}`))},
+		},
+		{
+			name:  "the same, that wakes a box",
+			calls: "Append, 3 Box, Claim, DeleteItem, Items, 2 Load, PutItem, 2 SaveBox, Tail",
+			reads: 7, write: 6, waits: 1, requests: 13, readUnits: 8, writeUnits: 9, up: "events, hello, pull", down: "ack, deliver, pulled, welcome",
+			operation: operation{sleeping, sends(callWith(`{}`))},
+		},
+		{
+			name:  "the first of a session, that wakes a box",
+			calls: "Append, 3 Box, Claim, DeleteItem, Items, 2 Load, PutItem, Save, 2 SaveBox, Tail",
+			reads: 7, write: 7, waits: 1, requests: 14, readUnits: 7, writeUnits: 10, up: "events, hello, pull", down: "ack, deliver, pulled, welcome",
+			operation: operation{begun, sends(callWith(`{}`))},
+		},
+		{
+			name:  "another notification",
+			calls: "Load",
+			reads: 1, requests: 1, readUnits: 2, down: "deliver",
+			operation: operation{working, sends(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)},
+		},
+		{
+			name:  "ping",
+			calls: "Load",
+			reads: 1, requests: 1, readUnits: 1,
+			operation: operation{begun, sends(`{"jsonrpc":"2.0","id":2,"method":"ping"}`)},
+		},
+		{
+			name:  "an answer to a question",
+			calls: "Load, PutAnswer",
+			reads: 1, write: 1, requests: 2, readUnits: 2, writeUnits: 1, down: "answer",
+			operation: operation{working, sends(`{"jsonrpc":"2.0","id":"q1","result":{}}`)},
+		},
 	}
 }
 
@@ -59,21 +113,53 @@ func polls() []price {
 		return id
 	}
 	return []price{
-		{name: "a poll of a call in flight, held for 5 s in vain", operation: operation{inFlight, func(t *testing.T, c *counted, id session.ID) {
-			c.resume(t, id, cursor, 5*time.Second)
-		}}},
-		{name: "GET, held for 25 s in vain", operation: operation{begun, func(t *testing.T, c *counted, id session.ID) {
-			c.resume(t, id, "", 25*time.Second)
-		}}},
+		{
+			name:  "a poll of a call in flight, held for 5 s in vain",
+			calls: "Item, Load, Tail",
+			reads: 3, waits: 1, requests: 3, readUnits: 3,
+			operation: operation{inFlight, func(t *testing.T, c *counted, id session.ID) {
+				c.resume(t, id, cursor, 5*time.Second)
+			}},
+		},
+		{
+			name:  "GET, held for 25 s in vain",
+			calls: "2 Load, Save",
+			reads: 2, write: 1, waits: 2, requests: 3, readUnits: 2, writeUnits: 1,
+			operation: operation{begun, func(t *testing.T, c *counted, id session.ID) {
+				c.resume(t, id, "", 25*time.Second)
+			}},
+		},
 	}
 }
 
-// replays resume ended streams from their beginning: events of 120 bytes, 100 in a
+// replays resume ended streams from their beginning: events of 100 bytes, 100 in a
 // batch.
 func replays() []price {
-	stored := func(n int) price {
+	all := []price{
+		{
+			name:  "resume of 1 event",
+			calls: "Load, Tail",
+			reads: 2, waits: 1, requests: 2, readUnits: 2, replay: &consumed{Waits: 1, WaitUnits: 1},
+		},
+		{
+			name:  "resume of 100 events",
+			calls: "Load, Tail",
+			reads: 2, waits: 1, requests: 2, readUnits: 4, replay: &consumed{Waits: 1, WaitUnits: 3},
+		},
+		{
+			name:  "resume of 1000 events",
+			calls: "Load, Tail",
+			reads: 2, waits: 1, requests: 2, readUnits: 4, replay: &consumed{Waits: 2, WaitUnits: 27},
+		},
+		{
+			name:  "resume of 5000 events",
+			calls: "Load, Tail",
+			reads: 2, waits: 5, requests: 2, readUnits: 4, replay: &consumed{Waits: 10, WaitUnits: 143},
+		},
+	}
+	for i, n := range []int{1, 100, 1000, 5000} {
 		stream := session.NewStreamID()
-		return price{name: "resume of " + strconv.Itoa(n) + " events", replay: &consumed{}, operation: operation{
+		all[i].operation = operation{
 			func(t *testing.T, c *counted) session.ID {
 				id := begun(t, c)
 				c.log(t, id, stream, n)
@@ -85,22 +171,33 @@ func replays() []price {
 					t.Errorf("%d events came, want %d", got, n)
 				}
 			},
-		}}
+		}
 	}
-	one, hundred, thousand, more := stored(1), stored(100), stored(1000), stored(5000)
-	one.name = "resume of 1 event"
-	return []price{one, hundred, thousand, more}
+	return all
 }
 
 func rest() []price {
 	return []price{
-		{name: "DELETE", operation: operation{working, func(t *testing.T, c *counted, id session.ID) {
-			if err := c.host.End(t.Context(), caller, id); err != nil {
-				t.Fatal(err)
-			}
-		}}},
-		{name: "a box falls asleep", operation: operation{working, silent(10 * time.Minute)}},
-		{name: "a session, a day of silence", operation: operation{sleeping, silent(24 * time.Hour)}},
+		{
+			name:  "DELETE",
+			calls: "Load, Save",
+			reads: 1, write: 1, requests: 2, readUnits: 2, writeUnits: 2, down: "stop",
+			operation: operation{working, func(t *testing.T, c *counted, id session.ID) {
+				if err := c.host.End(t.Context(), caller, id); err != nil {
+					t.Fatal(err)
+				}
+			}},
+		},
+		{
+			name:  "a box falls asleep",
+			calls: "Box, SaveBox",
+			reads: 1, write: 1, requests: 2, readUnits: 1, writeUnits: 2, up: "bye", down: "bye-ok",
+			operation: operation{working, silent(10 * time.Minute)},
+		},
+		{
+			name:      "a session, a day of silence",
+			operation: operation{sleeping, silent(24 * time.Hour)},
+		},
 	}
 }
 
@@ -118,20 +215,50 @@ func sockets() []price {
 		}
 	}
 	return []price{
-		{name: "WebSocket: connect", operation: operation{opened, func(t *testing.T, c *counted, _ session.ID) {
-			c.connect(t, "c1", "")
-		}}},
-		{name: "WebSocket: connect to a session", operation: operation{connected, func(t *testing.T, c *counted, id session.ID) {
-			c.connect(t, "c2", id)
-		}}},
-		{name: "WebSocket: tools/call, within a fifth of a second", operation: operation{connected, says(callWith(`{"sleep":100}`), time.Second)}},
-		{name: "WebSocket: the same, after a minute", operation: operation{connected, says(callWith(`{"sleep":60000}`), time.Minute+time.Second)}},
-		{name: "WebSocket: ping", operation: operation{connected, says(`{"jsonrpc":"2.0","id":2,"method":"ping"}`, time.Second)}},
-		{name: "WebSocket: disconnect", operation: operation{connected, func(t *testing.T, c *counted, _ session.ID) {
-			if err := c.host.Disconnect(t.Context(), "c1"); err != nil {
-				t.Fatal(err)
-			}
-		}}},
+		{
+			name:  "WebSocket: connect",
+			calls: "Create, PutConnection",
+			write: 2, requests: 2, writeUnits: 3,
+			operation: operation{opened, func(t *testing.T, c *counted, _ session.ID) {
+				c.connect(t, "c1", "")
+			}},
+		},
+		{
+			name:  "WebSocket: connect to a session",
+			calls: "Load, PutConnection, Save",
+			reads: 1, write: 2, requests: 3, readUnits: 2, writeUnits: 3,
+			operation: operation{connected, func(t *testing.T, c *counted, id session.ID) {
+				c.connect(t, "c2", id)
+			}},
+		},
+		{
+			name:  "WebSocket: tools/call, within a fifth of a second",
+			calls: "Append, Connection, Load",
+			reads: 2, write: 1, waits: 1, requests: 3, readUnits: 3, writeUnits: 1, up: "events", down: "ack, deliver",
+			operation: operation{connected, says(callWith(`{"sleep":100}`), time.Second)},
+		},
+		{
+			name:  "WebSocket: the same, after a minute",
+			calls: "Append, Box, Connection, DeleteItem, Item, Load, PutItem",
+			reads: 4, write: 3, waits: 1, requests: 7, readUnits: 5, writeUnits: 5, up: "events, taken", down: "ack, deliver",
+			operation: operation{connected, says(callWith(`{"sleep":60000}`), time.Minute+time.Second)},
+		},
+		{
+			name:  "WebSocket: ping",
+			calls: "Connection, Load",
+			reads: 2, requests: 2, readUnits: 3,
+			operation: operation{connected, says(`{"jsonrpc":"2.0","id":2,"method":"ping"}`, time.Second)},
+		},
+		{
+			name:  "WebSocket: disconnect",
+			calls: "Connection, DeleteConnection, Load, Save",
+			reads: 2, write: 2, requests: 4, readUnits: 2, writeUnits: 2,
+			operation: operation{connected, func(t *testing.T, c *counted, _ session.ID) {
+				if err := c.host.Disconnect(t.Context(), "c1"); err != nil {
+					t.Fatal(err)
+				}
+			}},
+		},
 	}
 }
 
@@ -229,7 +356,7 @@ func (c *counted) resume(t *testing.T, id session.ID, last string, hold time.Dur
 func (c *counted) log(t *testing.T, id session.ID, stream session.StreamID, n int) {
 	t.Helper()
 	const batch = 100
-	event := []byte(`{"x":"` + string(bytes.Repeat([]byte("x"), 112)) + `"}`)
+	event := []byte(`{"x":"` + string(bytes.Repeat([]byte("x"), 92)) + `"}`)
 	for first := 1; first <= n; first += batch {
 		b := session.Batch{
 			Session: id, Stream: stream, First: session.Index(first), Gen: 1, Seq: int64(first), Expires: time.Now().Add(time.Hour),

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 )
@@ -121,6 +122,10 @@ func TestCostsInTheArchitectureAreThose(t *testing.T) {
 	text, err := os.ReadFile("../../ARCHITECTURE.md")
 	if err != nil {
 		t.Fatal(err)
+	}
+	most := fmt.Sprintf("at most %d requests in 5 s and %d in 25 s", asked(5*time.Second)+1, asked(25*time.Second)+1)
+	if !strings.Contains(string(text), most) {
+		t.Errorf("ARCHITECTURE.md does not say %q of the waits", most)
 	}
 	var got []string
 	for line := range strings.Lines(string(text)) {

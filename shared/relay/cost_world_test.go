@@ -92,8 +92,12 @@ func (w *woken) Wait(ctx context.Context, id session.ID, stream session.StreamID
 }
 
 func onDynamoDB(t *testing.T) func(*testing.T) session.Store {
+	endpoint, err := dynamoDB.Endpoint()
+	if err != nil {
+		t.Fatal(err)
+	}
 	keys := dynamostore.Keys{ID: "local", Secret: "local"}
-	place := dynamostore.Place{Table: "cost-" + session.NewNonce(), Region: "us-east-1", Endpoint: dynamoDB.Endpoint(t)}
+	place := dynamostore.Place{Table: "cost-" + session.NewNonce(), Region: "us-east-1", Endpoint: endpoint}
 	if err := place.EnsureTable(t.Context(), keys); err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +203,8 @@ func (l *airlock) Do(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := http.NewRequestWithContext(context.Background(), r.Method, r.URL.String(), bytes.NewReader(body)) //nolint:usetesting // the context of a bubble stays in it
+	// With a context of its own: that of a bubble has to stay in it.
+	out, err := http.NewRequestWithContext(context.Background(), r.Method, r.URL.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ const (
 	MaxBatchEvents = 1000      // events of one Append
 	MaxBatchBytes  = 16 << 20  // bytes of one Append, and from which on a page ends
 	MaxRead        = 1000      // events of one Read
-	MaxWait        = 100       // events of one Wait
+	MaxWait        = MaxRead   // events of one Wait
 	MaxPart        = 128 << 10 // bytes of one PutPart
 )
 
@@ -182,6 +182,12 @@ func UnmarshalConnection(record []byte) (Connection, error) {
 	var c Connection
 	err := json.Unmarshal(record, &c)
 	return c, err
+}
+
+func unmarshal[T any](record []byte) (T, error) {
+	var v T
+	err := json.Unmarshal(record, &v)
+	return v, err
 }
 
 func marshal(v any) ([]byte, error) {

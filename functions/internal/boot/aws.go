@@ -28,6 +28,7 @@ const (
 	envSecret   = "AWS_SECRET_ACCESS_KEY" //nolint:gosec // the name of a variable
 	envToken    = "AWS_SESSION_TOKEN"     //nolint:gosec // as above
 	envFunction = "AWS_LAMBDA_FUNCTION_NAME"
+	envSAMLocal = "AWS_SAM_LOCAL"  // "true" under sam local
 	envDomain   = "AWS_URL_SUFFIX" // set by the template where it is not amazonaws.com
 )
 

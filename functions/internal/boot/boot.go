@@ -14,6 +14,7 @@ import (
 
 	"github.com/aws/aws-lambda-go/lambda"
 
+	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/fleet/process"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
@@ -31,6 +32,8 @@ const (
 	EnvClients           = "DORMOUSE_SOCKET_CONNECTIONS" // @connections endpoint of the WebSocket API for clients
 	EnvIdle              = "DORMOUSE_IDLE"               // a time; default for servers that set none
 	EnvHosts             = "DORMOUSE_HOSTS"              // values of Host that are served, with commas between; empty: loopback names
+	EnvAccess            = "DORMOUSE_ACCESS"             // keys, or open on one machine; see access.go
+	EnvSnapshots         = "DORMOUSE_SNAPSHOTS"          // where boxes keep workspaces: folder:PATH; empty: nowhere
 	EnvLife              = "DORMOUSE_SESSION_LIFE"       // a time (90s, 36h; a bare number is seconds), as the next three; see session.Limits
 	EnvInitTimeout       = "DORMOUSE_INIT_TIMEOUT"
 	EnvEventAge          = "DORMOUSE_EVENT_AGE"
@@ -48,16 +51,19 @@ type Function struct {
 	Relay   relay.Config
 	Limits  session.Limits
 	Hosts   []string // see front.Options.AllowedHosts
+	Auth    auth.Authenticator
+	Tickets *auth.Tickets
 	Log     *slog.Logger
 
-	relayURL string
-	idle     time.Duration
+	relayURL  string
+	snapshots string
+	idle      time.Duration
 }
 
 // Open reads the environment and opens the store. Its errors name the variable.
 func Open() (*Function, error) {
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
-	f := &Function{Log: log, relayURL: os.Getenv(EnvRelayURL)}
+	f := &Function{Log: log, relayURL: os.Getenv(EnvRelayURL), snapshots: os.Getenv(EnvSnapshots)}
 	var err error
 	if f.idle, err = duration(os.Getenv(EnvIdle)); err != nil {
 		return nil, fmt.Errorf("%s: %w", EnvIdle, err)
@@ -81,7 +87,10 @@ func Open() (*Function, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", EnvSecret, err)
 	}
-	f.Store, f.Catalog = store, servers
+	f.Store, f.Catalog, f.Tickets = store, servers, auth.NewTickets(store)
+	if f.Auth, err = access(store); err != nil {
+		return nil, err
+	}
 	if hosts := os.Getenv(EnvHosts); hosts != "" {
 		f.Hosts = strings.Split(hosts, ",")
 	}
@@ -102,7 +111,14 @@ func (f *Function) launch(b session.Box) (map[string]string, error) {
 	if s.Idle == 0 {
 		s.Idle = f.idle
 	}
-	return map[string]string{"DORMOUSE_SERVER": s.Marshal(), "DORMOUSE_RELAY_URL": f.relayURL}, nil
+	env := map[string]string{"DORMOUSE_SERVER": s.Marshal(), "DORMOUSE_RELAY_URL": f.relayURL}
+	if f.snapshots != "" {
+		env[EnvSnapshots] = f.snapshots
+		if f.Limits.Life > 0 {
+			env["DORMOUSE_SNAPSHOT_AGE"] = (2 * f.Limits.Life).String()
+		}
+	}
+	return env, nil
 }
 
 // Server is what the core knows of a configured server.

@@ -40,8 +40,8 @@ func named(s session.Store, err error) (session.Store, error) {
 }
 
 // openTable makes the store on a table that is there already. The client is made
-// by hand: the SDK's own reading of files and profiles is as large as all of the
-// rest, and a function has its region and its credentials in the environment.
+// without the SDK's config module: that reads files and profiles, while a function
+// has its region and its credentials in the environment.
 func openTable(where string, limits session.Limits) (session.Store, error) {
 	place, err := dynamostore.ParsePlace(where, cmp.Or(os.Getenv(envRegion), os.Getenv("AWS_DEFAULT_REGION")))
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 // sqliteForm is empty: a function that is deployed has nothing to do with SQLite,
-// which would be more than half of what it starts with.
+// which would be a third of the program.
 const sqliteForm = ""
 
 func openSQLite(string, session.Limits) (session.Store, error) {

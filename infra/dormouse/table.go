@@ -1,0 +1,42 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
+)
+
+const dynamodb = "dynamodb:"
+
+// useTable sees to it that the table of a store on DynamoDB is there; other stores
+// it leaves as they are. It returns the store with its region written out, and
+// what the functions need in their environment besides what it is: they must find
+// the same table, and DynamoDB Local has others for other regions and keys.
+func useTable(ctx context.Context, store string) (name string, more []string, err error) {
+	where, ok := strings.CutPrefix(store, dynamodb)
+	if !ok {
+		return store, nil, nil
+	}
+	place, err := dynamostore.ParsePlace(where, cmp.Or(os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION")))
+	if err != nil {
+		return "", nil, fmt.Errorf("--store %s: %w", store, err)
+	}
+	keys := dynamostore.Keys{
+		ID: os.Getenv("AWS_ACCESS_KEY_ID"), Secret: os.Getenv("AWS_SECRET_ACCESS_KEY"), Token: os.Getenv("AWS_SESSION_TOKEN"),
+	}
+	if place.Endpoint != "" && keys.ID == "" { // DynamoDB Local takes any
+		keys = dynamostore.Keys{ID: "local", Secret: "local"}
+		more = []string{"AWS_ACCESS_KEY_ID=local", "AWS_SECRET_ACCESS_KEY=local"}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	if err := place.EnsureTable(ctx, keys); err != nil {
+		return "", nil, fmt.Errorf("--store %s: %w", store, err)
+	}
+	return dynamodb + place.String(), more, nil
+}

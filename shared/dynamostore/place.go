@@ -1,0 +1,137 @@
+package dynamostore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// Place says where a table is.
+type Place struct {
+	Table    string // 3 to 255 characters: letters, digits, "_", "-" and "."
+	Region   string
+	Endpoint string // URL of a DynamoDB that is not AWS's own, "" for AWS's
+}
+
+// PlaceForm is how a place is written, for messages about one that is not.
+const PlaceForm = "TABLE[?endpoint=URL&region=NAME]"
+
+// ParsePlace reads a place as [PlaceForm] says. region is that of a place that
+// names none; without any, one with an endpoint is in us-east-1, because DynamoDB
+// Local takes every region.
+//
+// Errors: Invalid, saying what is wrong with which part.
+func ParsePlace(text, region string) (Place, error) {
+	table, query, _ := strings.Cut(text, "?")
+	settings, err := url.ParseQuery(query)
+	if err != nil {
+		return Place{}, session.Errorf(session.Invalid, "what follows %q cannot be read; want %s", table+"?", PlaceForm).Because(err)
+	}
+	p := Place{Table: table, Endpoint: settings.Get("endpoint")}
+	p.Region = cmp.Or(settings.Get("region"), region)
+	if p.Endpoint != "" {
+		p.Region = cmp.Or(p.Region, "us-east-1")
+	}
+	for name, values := range settings {
+		if name != "endpoint" && name != "region" || len(values) != 1 {
+			return Place{}, session.Errorf(session.Invalid, "%q is not a setting of a table, or is there twice; want %s", name, PlaceForm)
+		}
+	}
+	if ok, err := regexp.MatchString(`^[A-Za-z0-9_.-]{3,255}$`, table); err != nil || !ok {
+		return Place{}, session.Errorf(session.Invalid, "%q is no name of a table: want 3 to 255 letters, digits, _, - and .", table)
+	}
+	if u, err := url.Parse(p.Endpoint); p.Endpoint != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		return Place{}, session.Errorf(session.Invalid, "%q is no endpoint: want http://HOST:PORT or https://HOST", p.Endpoint)
+	}
+	if p.Region == "" {
+		return Place{}, session.Errorf(session.Invalid, "the region of table %q is not known: write %s?region=NAME, or set AWS_REGION", table, table)
+	}
+	return p, nil
+}
+
+// String is the place as [ParsePlace] reads it, with its region.
+func (p Place) String() string {
+	settings := url.Values{"region": {p.Region}}
+	if p.Endpoint != "" {
+		settings.Set("endpoint", p.Endpoint)
+	}
+	return p.Table + "?" + settings.Encode()
+}
+
+// Keys are credentials that do not change while the program runs.
+type Keys struct{ ID, Secret, Token string }
+
+// Retrieve implements aws.CredentialsProvider.
+func (k Keys) Retrieve(context.Context) (aws.Credentials, error) {
+	c := aws.Credentials{AccessKeyID: k.ID, SecretAccessKey: k.Secret, SessionToken: k.Token}
+	if !c.HasKeys() {
+		return c, errors.New("there are no credentials for DynamoDB: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+	}
+	return c, nil
+}
+
+// Client makes a client for the place. transport may be nil.
+func (p Place) Client(credentials aws.CredentialsProvider, transport dynamodb.HTTPClient) *dynamodb.Client {
+	o := dynamodb.Options{Region: p.Region, Credentials: credentials, HTTPClient: transport}
+	if p.Endpoint != "" {
+		o.BaseEndpoint = &p.Endpoint
+	}
+	return dynamodb.New(o)
+}
+
+// EnsureTable sees to it that the table is there and can be written to, within the
+// time of ctx. One that is missing is made at an endpoint of its own (DynamoDB
+// Local), and is an error on AWS, where it belongs to a stack.
+//
+// Errors: NotFound (on AWS) with what to do, Unavailable.
+func (p Place) EnsureTable(ctx context.Context, credentials aws.CredentialsProvider) error {
+	client := p.Client(credentials, nil)
+	_, err := client.DescribeTable(ctx, &dynamodb.DescribeTableInput{TableName: &p.Table})
+	var missing *types.ResourceNotFoundException
+	switch {
+	case err == nil:
+		return nil
+	case !errors.As(err, &missing):
+		return session.Errorf(session.Unavailable, "DynamoDB cannot be asked for table %q (region %s)", p.Table, p.Region).Because(err)
+	case p.Endpoint == "":
+		return session.Errorf(session.NotFound,
+			"there is no table %q in region %s: sam deploy makes it, or create one with the properties in shared/dynamostore/table.json; a local one is named with ?endpoint=URL", p.Table, p.Region)
+	}
+	return p.createTable(ctx, client)
+}
+
+func (p Place) createTable(ctx context.Context, client *dynamodb.Client) error {
+	create, live, err := TableDefinition(p.Table)
+	if err != nil {
+		return err
+	}
+	failed := func(err error) error {
+		return session.Errorf(session.Unavailable, "table %q cannot be made at %s", p.Table, p.Endpoint).Because(err)
+	}
+	var exists *types.ResourceInUseException
+	if _, err := client.CreateTable(ctx, create); err != nil && !errors.As(err, &exists) {
+		return failed(err)
+	}
+	waiter := dynamodb.NewTableExistsWaiter(client, func(o *dynamodb.TableExistsWaiterOptions) { o.MinDelay = 100 * time.Millisecond })
+	patience := time.Minute
+	if until, ok := ctx.Deadline(); ok {
+		patience = time.Until(until)
+	}
+	if err := waiter.Wait(ctx, &dynamodb.DescribeTableInput{TableName: &p.Table}, patience); err != nil {
+		return failed(err)
+	}
+	if _, err := client.UpdateTimeToLive(ctx, live); err != nil {
+		return failed(err)
+	}
+	return nil
+}
