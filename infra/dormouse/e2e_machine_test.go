@@ -52,6 +52,11 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer func() { _ = os.RemoveAll(stdioFolder) }() // nothing to do about it at the end
+		// Servers in a sandbox have a user of their own.
+		if err := os.Chmod(stdioFolder, 0o755); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 		return m.Run()
 	}())
 }
@@ -66,6 +71,8 @@ type machine struct {
 	data    string
 	servers string // the servers file
 	tmp     string // TMPDIR of every process: what tells them from those of other machines
+
+	env []string // beside that of the test
 
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when the program has ended; cmd.ProcessState is set then
@@ -143,7 +150,8 @@ func (m *machine) run(flags ...string) {
 // command is the built program with this machine's folders.
 func (m *machine) command(verb string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(programs, "dormouse"), append([]string{verb, "--data", m.data}, args...)...) //nolint:noctx // ended by end
-	cmd.Env = append(os.Environ(), "TMPDIR="+m.tmp)
+	cmd.Env = append(os.Environ(), "TMPDIR="+m.tmp, "DORMOUSE_CACHE="+filepath.Join(stdioFolder, "cache"))
+	cmd.Env = append(cmd.Env, m.env...)
 	return cmd
 }
 

@@ -21,14 +21,54 @@ func (m *machine) startFleet(context.Context) error {
 	}
 	m.boxes = boxes.NewPool(boxes.Config{
 		Command: filepath.Join(m.cfg.Programs, "runner"), Dir: m.data, MaxTasks: maxBoxes,
-		Env:     m.environment("PATH", "HOME", "TMPDIR", "LANG"),
-		OnStart: m.boxStarted, OnStop: m.boxStopped,
+		Env:      m.boxEnvironment(),
+		Disabled: m.boxesOff(),
+		OnStart:  m.boxStarted, OnStop: m.boxStopped,
 		Output: func(t fleet.Status, line string) { m.output("box "+t.Server, line) },
 		Logger: m.log,
 	})
 	m.closers = append(m.closers, m.boxes.Close)
 	return m.serveUnix("fleet", m.boxes.Handler())
 }
+
+// boxesOff says whether DORMOUSE_BOXES is anything but "on", or nothing: what cannot
+// be understood starts no servers.
+func (m *machine) boxesOff() bool {
+	switch m.environment("DORMOUSE_BOXES")["DORMOUSE_BOXES"] {
+	case "", "on":
+		return false
+	default:
+		m.log.Warn("boxes are switched off by DORMOUSE_BOXES: no stdio server is started")
+		return true
+	}
+}
+
+// boxEnvironment is what runners are told by this machine: where programs and the
+// user's things are, settings of the runner, and how to reach package registries.
+// Servers get none of it but PATH, HOME, TMPDIR and LANG.
+func (m *machine) boxEnvironment() map[string]string {
+	env := m.environment("PATH", "HOME", "TMPDIR", "LANG", "DORMOUSE_CACHE", "DORMOUSE_BOX_PROCESSES",
+		"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "PYENV_ROOT")
+	env["DORMOUSE_LOGS"] = filepath.Join(m.data, LogFolder)
+	for _, kv := range m.cfg.Environ {
+		name, value, _ := strings.Cut(kv, "=")
+		upper := strings.ToUpper(name)
+		for _, prefix := range []string{"PIP_", "UV_", "NPM_CONFIG_"} {
+			if strings.HasPrefix(upper, prefix) {
+				env[name] = value
+			}
+		}
+		switch upper {
+		case "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY":
+			env[name] = value
+		}
+	}
+	return env
+}
+
+// LogFolder is the folder in the data folder that holds what processes of servers
+// said on stderr: SERVER/SESSION.NANOSECONDS.log, and .log.old for what was before.
+const LogFolder = "logs"
 
 // maxBoxes is how many boxes one machine runs at the same time.
 const maxBoxes = 64
@@ -116,7 +156,9 @@ func (m *machine) functionEnvironment() ([]string, error) {
 		"GOMAXPROCS=1",
 		"DORMOUSE_STORE="+m.store,
 		"DORMOUSE_SERVERS="+servers,
+		"DORMOUSE_ACCESS="+m.access(),
 		"DORMOUSE_SECRET="+m.secret,
+		"DORMOUSE_SNAPSHOTS=folder:"+filepath.Join(m.data, "snapshots"),
 		"DORMOUSE_IDLE="+strconv.FormatFloat(m.cfg.Idle.Seconds(), 'f', -1, 64),
 		"DORMOUSE_RELAY_URL=ws://"+m.runners.Addr().String()+"/"+relayStage,
 		"DORMOUSE_RELAY_CONNECTIONS=http://local/"+relayStage,
@@ -148,11 +190,30 @@ func (m *machine) passedOn() map[string]string {
 // loopback, or a web page could reach it by a name of its own; somebody who opens
 // it to a network has names nobody here knows.
 func servedHosts(address string) string {
-	host, _, err := net.SplitHostPort(address)
-	if ip := net.ParseIP(host); err == nil && (host == "localhost" || ip != nil && ip.IsLoopback()) {
+	if isLoopback(address) {
 		return ""
 	}
 	return "*"
+}
+
+func isLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+}
+
+// access is what the functions find in DORMOUSE_ACCESS. Whoever reaches loopback is
+// the user of this machine; others have to say who they are, unless it was said
+// that they need not.
+func (m *machine) access() string {
+	switch {
+	case m.cfg.Access != "":
+		return m.cfg.Access
+	case isLoopback(m.cfg.Listen) && isLoopback(m.socketsAddress()):
+		return AccessOpen
+	default:
+		return AccessKeys
+	}
 }
 
 // inherited is the environment of this program without what is Dormouse's own.

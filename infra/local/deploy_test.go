@@ -60,6 +60,21 @@ func TestOnlyLoopbackHasNamesOfItsOwn(t *testing.T) {
 	}
 }
 
+func TestKeysAreNeededBeyondLoopback(t *testing.T) {
+	for name, test := range map[string]struct{ listen, sockets, access, want string }{
+		"loopback":                 {"127.0.0.1:1", "", "", "open"},
+		"loopback with keys":       {"127.0.0.1:1", "", "keys", "keys"},
+		"everywhere":               {"0.0.0.0:1", "", "", "keys"},
+		"everywhere, and told so":  {":1", "", "open", "open"},
+		"sockets only, everywhere": {"localhost:1", "0.0.0.0:2", "", "keys"},
+	} {
+		m := &machine{cfg: Config{Listen: test.listen, Sockets: test.sockets, Access: test.access}}
+		if got := m.access(); got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+	}
+}
+
 func TestFunctionsSeeCredentialsOnlyForAStoreOnAWS(t *testing.T) {
 	environ := []string{
 		"DORMOUSE_HOLD=1", "DORMOUSE_EVENT_AGE=2", "DORMOUSE_STORE=no", "OTHER=no",

@@ -123,10 +123,17 @@ func (m *machine) announce() {
 		}
 		_, _ = fmt.Fprintf(m.cfg.Out, pasteLines, name, web, socket)
 	}
+	if !m.cfg.JSON && m.access() == AccessKeys {
+		_, _ = fmt.Fprintln(m.cfg.Out, keyLines)
+	}
 	if !m.cfg.JSON {
 		_, _ = fmt.Fprintln(m.cfg.Out, "\nNothing runs until a message comes. Ctrl-C ends it.")
 	}
 }
+
+const keyLines = `
+Callers need an API key, which "dormouse keys create NAME --server SERVER" makes, in a header:
+  Authorization: Bearer KEY`
 
 const pasteLines = `
 %[1]s  %[2]s

@@ -19,13 +19,20 @@ import (
 // StoreFile is the name of the store in the data folder.
 const StoreFile = "store.db"
 
-// Config says what [Run] hosts and how. Sockets, Store, Concurrent, JSON, Limits and
-// Shuffle may be left out.
+// Who is let in; see [Config].
+const (
+	AccessKeys = "keys" // who has an API key
+	AccessOpen = "open" // everybody who reaches an endpoint
+)
+
+// Config says what [Run] hosts and how. Sockets, Store, Access, Concurrent, JSON,
+// Limits and Shuffle may be left out.
 type Config struct {
 	Listen     string          // HOST:PORT of the HTTP endpoint; port 0 takes a free one
 	Sockets    string          // the same for WebSocket clients; "" is the port behind Listen's
 	Store      string          // "sqlite:PATH", or what else DORMOUSE_STORE of a function may be; "" is [StoreFile] in Data
 	Servers    string          // path of the servers file
+	Access     string          // AccessKeys or AccessOpen; "" is open on loopback and else keys
 	Data       string          // folder of the store, the ticket secret and the sockets
 	SleepAfter time.Duration   // an idle function process is stopped after this
 	Idle       time.Duration   // an idle box says bye after this, unless its server sets its own

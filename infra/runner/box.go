@@ -1,15 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box"
+	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/box/stage"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
@@ -23,55 +25,61 @@ type boxed struct {
 	log  *slog.Logger
 }
 
-// newBox makes a box whose processes work below the folder work; installs are kept
-// in the folder cache.
-func newBox(s catalog.Server, work, cache string, log *slog.Logger) *boxed {
+// place is where a box works.
+type place struct {
+	work  string // folder of this runner alone, for workspaces and temporary files
+	cache string // folder of installs, shared
+	logs  string // folder for what processes say on stderr, "" for none
+	max   int    // processes at a time
+	on    sandbox.Support
+	keep  box.Keeper // nil keeps no workspaces
+}
+
+// newBox makes the box of a server.
+func newBox(s catalog.Server, at place, log *slog.Logger) *boxed {
 	b := &boxed{log: log}
 	tools := s.ToolTimeout
 	if tools == 0 {
 		tools = -1 // the file's "off" is the box's "no limit"
 	}
-	b.box = box.New(box.Server{
+	own := box.Server{
 		Name: s.Name, Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
 		Base: map[string]string{
 			"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME"), "LANG": os.Getenv("LANG"), "TMPDIR": os.Getenv("TMPDIR"),
 		},
-		Secrets: s.Box.Secrets, Stager: stagerFor(s, work, cache, log),
+		Secrets: s.Box.Secrets, Mark: at.work, MaxProcesses: at.max,
 		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, AnswerTimeout: s.AnswerTimeout, Idle: s.Idle,
-	}, b, log)
+	}
+	own.Stager, own.Keeper = stagerFor(s, at, log), at.keep
+	if s.Box.Confined() {
+		env := map[string]string{"PATH": cmp.Or(s.Env["PATH"], own.Base["PATH"]), "HOME": own.Base["HOME"]}
+		if c, err := newConfiner(s, at.work, env, at.on); err != nil {
+			own.Stager = refused{whyRefused(err)}
+		} else {
+			own.Sandbox = c.place
+		}
+	}
+	if at.logs != "" {
+		own.Stderr = logFiles{folder: filepath.Join(at.logs, s.Name), log: log}.open
+	}
+	b.box = box.New(own, b, log)
 	return b
 }
 
-// stagerFor prepares the processes of a server. One that asks for a sandbox is not
-// started without one.
-func stagerFor(s catalog.Server, work, cache string, log *slog.Logger) box.Stager {
-	if s.Box.Confined() {
-		return unconfined{}
-	}
+// stagerFor prepares the processes of a server.
+func stagerFor(s catalog.Server, at place, log *slog.Logger) box.Stager {
 	environ := map[string]string{}
 	for _, pair := range os.Environ() {
 		if name, value, ok := strings.Cut(pair, "="); ok {
 			environ[name] = value
 		}
 	}
-	return stage.New(stage.Config{Base: work, Cache: cache, Environ: environ, Log: log}, stage.Server{
+	return stage.New(stage.Config{Base: at.work, Cache: at.cache, Environ: environ, Log: log}, stage.Server{
 		Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
 		HostPath: s.Box.HostPath, Writable: s.Box.HostPathWritable, MountRoots: s.Box.MountRoots,
-		Workspace: s.Box.Confined(),
+		Workspace: s.Workspace(),
 	})
 }
-
-// unconfined refuses to prepare anything.
-type unconfined struct{}
-
-func (unconfined) Stage(context.Context, string, func(stage.Progress)) (stage.Launch, error) {
-	return stage.Launch{}, &stage.Error{
-		Phase: stage.SessionCreate,
-		Err:   errors.New("x-dormouse.box asks for a sandbox, and this box has none: take profile, network, limits and read_only_rootfs out, or run it where there is one"),
-	}
-}
-
-func (unconfined) Remove(string) error { return nil }
 
 // live runs until the box is asleep, fenced or told to stop. Processes are stopped
 // while the link is still up, so that open requests get their ends.
@@ -84,7 +92,7 @@ func (b *boxed) live(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-ended:
 		}
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime+saveTime)
 		defer cancel()
 		if err := b.box.Close(stop); err != nil {
 			b.log.Warn("processes did not end in time", "error", err)

@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/box/stage"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
@@ -67,23 +68,37 @@ func run(log *slog.Logger) error {
 			return fmt.Errorf("DORMOUSE_LINGER: %w", err)
 		}
 	}
-	cache := cacheFolder()
-	work, release, err := stage.Claim(ctx, filepath.Join(cache, "work"))
+	keep, err := newKeeping(os.Getenv("DORMOUSE_SNAPSHOTS"), os.Getenv("DORMOUSE_SNAPSHOT_AGE"))
 	if err != nil {
 		return err
 	}
+	id := session.BoxID(os.Getenv(relay.EnvBox))
+	at := place{cache: cacheFolder(), keep: keep.keeper(server, id, gen, log), logs: os.Getenv("DORMOUSE_LOGS"), on: sandbox.Probe()}
+	if at.max, err = maxProcesses(os.Getenv("DORMOUSE_BOX_PROCESSES")); err != nil {
+		return fmt.Errorf("DORMOUSE_BOX_PROCESSES: %w", err)
+	}
+	work, release, err := stage.Claim(ctx, filepath.Join(at.cache, "work"), func(folder string) error {
+		return endLeftovers(folder, at.on)
+	})
+	if err != nil {
+		return err
+	}
+	at.work = work
 	defer func() {
-		if err := release(); err != nil {
-			log.Warn("the workspaces of the box were not removed", "folder", work, "error", err)
+		if err := errors.Join(box.EndMarked(work), release()); err != nil {
+			log.Warn("what the box has made is not all removed", "folder", work, "error", err)
 		}
 	}()
-	b := newBox(server, work, cache, log)
+	b := newBox(server, at, log)
 	b.link = relay.NewRunner(relay.RunnerConfig{
-		URL: os.Getenv("DORMOUSE_RELAY_URL"), Box: session.BoxID(os.Getenv(relay.EnvBox)), Gen: session.Generation(gen),
+		URL: os.Getenv("DORMOUSE_RELAY_URL"), Box: id, Gen: session.Generation(gen),
 		Token: os.Getenv(relay.EnvToken), Task: os.Getenv("DORMOUSE_BOX_TASK"), Idle: server.Idle, Linger: linger, Executor: b, Log: log,
+		Flush: stopTime + saveTime, // it is over as soon as nothing is in flight
 	})
 	forget("DORMOUSE_")
-	return b.live(ctx)
+	err = b.live(ctx)
+	keep.sweep(context.WithoutCancel(ctx), log)
+	return err
 }
 
 // cacheFolder is where installs are kept and workspaces are made.
@@ -97,6 +112,36 @@ func cacheFolder() string {
 		return filepath.Join(own, "dormouse")
 	}
 	return "/var/cache/dormouse"
+}
+
+// maxProcesses is how many processes a box runs at a time.
+func maxProcesses(text string) (int, error) {
+	if text == "" {
+		return 256, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err == nil && n < 1 {
+		err = errors.New("it must be 1 or more")
+	}
+	return n, err
+}
+
+// endLeftovers ends the processes of a runner that was killed: those that carry the
+// mark of its folder, and all of the users that go with the workspaces in it.
+func endLeftovers(folder string, on sandbox.Support) error {
+	err := box.EndMarked(folder)
+	if on.Users == 0 {
+		return err
+	}
+	there, _ := filepath.Glob(filepath.Join(folder, ".mcp", "*", "workspace")) // the pattern is well formed
+	for _, dir := range there {
+		left, failed := sandbox.New(sandbox.Policy{Network: true, Workspace: dir}, on)
+		if failed == nil {
+			failed = left.End()
+		}
+		err = errors.Join(err, failed)
+	}
+	return err
 }
 
 // forget takes what the runner was told out of its environment, before there is

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -115,7 +116,11 @@ type Box struct {
 	log    *slog.Logger
 	hide   *redactor
 	grace  grace
-	lacks  sync.Once // what sandboxes do without has been logged
+	lacks  sync.Once    // what sandboxes do without has been logged
+	marks  atomic.Int64 // given to processes
+	saving context.Context
+	// abandon ends what is being saved.
+	abandon context.CancelFunc
 
 	// mu guards everything below, with all sessions and processes. It is held for
 	// work on tables and for copying messages, never during a system call that may
@@ -125,6 +130,7 @@ type Box struct {
 	closed   bool
 	used     time.Time // when a client, or a call of one, last did something
 	counts   Counts
+	starts   backOff       // after starts that failed
 	active   int           // processes and calls of the sink under way
 	over     chan struct{} // not nil when Close waits: closed when active is zero
 }
@@ -134,8 +140,9 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
+	saving, abandon := context.WithCancel(context.Background())
 	return &Box{
-		server: s.withDefaults(), sink: k, log: log, hide: newRedactor(s.Env, s.Secrets),
+		saving: saving, abandon: abandon, server: s.withDefaults(), sink: k, log: log, hide: newRedactor(s.Env, s.Secrets),
 		grace:    grace{stdin: time.Second, term: 5 * time.Second},
 		sessions: map[string]*session{}, used: time.Now(),
 	}
@@ -167,10 +174,7 @@ func (b *Box) Deliver(d Deliver) {
 	}
 	st.open = len(requests(msgs))
 	if b.closed {
-		for _, m := range requests(msgs) {
-			st.open--
-			s.event(st, b.unavailable("the box is shut down, try again").response(m.ID), st.open == 0)
-		}
+		s.refuseAll(st, requests(msgs), b.unavailable("the box is shut down, try again"))
 		return
 	}
 	b.execute(s, st, msgs, d.Again)
@@ -181,7 +185,12 @@ func (b *Box) Deliver(d Deliver) {
 func (b *Box) execute(s *session, st *stream, msgs []wire.Message, again bool) {
 	p := s.current
 	if p == nil && slices.ContainsFunc(msgs, forProcess) {
-		p = s.start()
+		free, ok := b.room()
+		if !ok {
+			s.refuseAll(st, requests(msgs), b.full())
+			return
+		}
+		p = s.start(free)
 		if again {
 			b.log.Info("process started anew in a living session: what the one before had in memory is gone",
 				"server", b.server.Name, "session", s.id)
@@ -312,7 +321,8 @@ func (b *Box) Open() []Inflight {
 
 // IdleSince is when a client, or a request of one, last did something. ok is true
 // only if no request is in flight, no process is being started, no question is open
-// and the sink has taken everything.
+// and the sink has taken everything; and with a Keeper, if no process is left whose
+// workspace is not saved yet.
 func (b *Box) IdleSince() (since time.Time, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -347,11 +357,12 @@ func (b *Box) Counts() Counts {
 }
 
 // Close stops all processes and returns when they are gone, with everything in
-// their groups, and the sink has taken their last events. That takes no longer than
-// the slowest of them: six seconds and a moment. Requests that are in flight end a
+// their groups, the sink has taken their last events, and the workspaces are saved.
+// But for that it takes no longer than the slowest of them: six seconds and a
+// moment. Requests that are in flight end a
 // second after the call at the latest, and those that come later at once; both with
-// phase box_unavailable. When ctx ends first, the processes are killed and its cause
-// is returned.
+// phase box_unavailable. When ctx ends first, the processes are killed, what is
+// not saved is given up, and its cause is returned.
 func (b *Box) Close(ctx context.Context) error {
 	over := b.shut()
 	select {
@@ -359,6 +370,7 @@ func (b *Box) Close(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
+	b.abandon()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, s := range b.sessions {
@@ -421,6 +433,11 @@ func (b *Box) remove(session string) {
 	b.enter()
 	go func() {
 		err := b.server.Stager.Remove(session)
+		if b.server.Keeper != nil {
+			ctx, done := context.WithTimeout(b.saving, saveTime)
+			defer done()
+			err = errors.Join(err, b.server.Keeper.Forget(ctx, session))
+		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if err != nil {

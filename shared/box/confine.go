@@ -1,6 +1,7 @@
 package box
 
 import (
+	"fmt"
 	"maps"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/stage"
@@ -10,8 +11,11 @@ import (
 // started in the sandbox that the server wants. There is no way past one: if it
 // cannot be made, nothing is started.
 func (p *process) confine(s Server, placed stage.Launch) (launch, error) {
+	clear := p.mark(&s)
 	if s.Sandbox == nil {
-		return s.launch()
+		l, err := s.launch()
+		l.clear = clear
+		return l, err
 	}
 	place, err := s.Sandbox(p.s.id, placed)
 	if err != nil {
@@ -32,9 +36,29 @@ func (p *process) confine(s Server, placed stage.Launch) (launch, error) {
 	l, err := s.launch()
 	l.start = place.Start
 	l.clear = func() {
+		clear()
 		if err := place.End(); err != nil {
 			log.Warn("the sandbox is not cleared", "session", p.s.id, "error", err)
 		}
 	}
 	return l, err
+}
+
+// mark gives the process its mark, and returns what ends all that carry it.
+func (p *process) mark(s *Server) (clear func()) {
+	if s.Mark == "" {
+		return func() {}
+	}
+	own := fmt.Sprintf("%s/%d", s.Mark, p.box.marks.Add(1))
+	env := maps.Clone(s.Env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	env[MarkEnv] = own
+	s.Env = env
+	return func() {
+		if err := EndMarked(own); err != nil {
+			p.box.log.Warn("what a process has started is still there", "server", s.Name, "session", p.s.id, "error", err)
+		}
+	}
 }

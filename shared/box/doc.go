@@ -43,15 +43,18 @@
 // was made for the process of a session stays while the process sleeps and goes with
 // the session.
 //
+// # Asleep
+//
+// A [Keeper] puts back what was in the workspace before the process starts, and saves
+// it when the process has ended. That is before the box says that it is idle, so who
+// wakes it finds everything. One that has failed, or was killed at work, is not saved:
+// it may have left half a file. In the life of the box its workspace stays as it is;
+// after it what was saved last comes back.
+//
 // # Time
 //
 // A request has the tool timeout from when the process knows it. While a question
 // that belongs to it is open to the client that clock stands still, and the answer
 // timeout of the question runs instead: a human may take hours, a client that has
 // gone must not take for ever.
-//
-// # What it does not do yet
-//
-// What a process writes into its workspace is not kept beyond the life of the box.
-// Without [Server].Sandbox the server runs with the rights of the runner.
 package box

@@ -38,6 +38,9 @@ type Failure struct {
 
 	// Stderr is the end of what the process wrote there, up to 4,000 characters.
 	Stderr string `json:"stderr,omitempty"`
+	// OutOfMemory says that the process seems to have ended for want of memory: it said
+	// so on its stderr, or was killed by somebody else than the box, as the kernel does.
+	OutOfMemory bool `json:"out_of_memory,omitempty"`
 	// NoiseLines counts the lines of its stdout that were no messages.
 	NoiseLines int64 `json:"noise_lines,omitempty"`
 	// Since is when the process was started, zero if it never was.
@@ -50,6 +53,8 @@ type Failure struct {
 	// name of the one that moves it ("" for one that is fixed).
 	Limit   float64 `json:"limit,omitempty"`
 	Setting string  `json:"setting,omitempty"`
+	// RetryAfter is in how many seconds it makes sense to try again, 0 for whenever.
+	RetryAfter float64 `json:"retry_after_sec,omitempty"`
 }
 
 // ServerError is a JSON-RPC error that a server answered, without its data.

@@ -77,6 +77,7 @@ func (p *process) greeted(m wire.Message) {
 func (p *process) ready() {
 	p.startup.Stop()
 	p.state = Ready
+	p.box.starts.success()
 	p.report(Ready, nil)
 	session, ticket, version, result := p.s.id, p.s.ticket, p.version, p.result
 	p.s.tell(told{call: func(k Sink) { k.Handshake(session, ticket, version, result) }})

@@ -2,12 +2,14 @@ package box
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/box/stage"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // startCause is why a start is given up before there is a process.
@@ -43,20 +45,41 @@ func (p *process) prepare() (launch, error) {
 	if err != nil {
 		return launch{}, err
 	}
-	return p.confine(s.staged(l), l)
+	keep, err := p.restore(ctx, l)
+	if err != nil {
+		return launch{}, err
+	}
+	ready, err := p.confine(s.staged(l), l)
+	ready.keep = keep
+	return ready, err
 }
 
-// progress tells of one step of the start.
+// progress tells of one step of the start: the sink, and the clients that wait for
+// the process and gave a progress token.
 func (p *process) progress(step stage.Progress) {
 	b := p.box
+	text := b.hide.text(step.Text)
+	p.diary.note("%s", text)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	st := p.status(Staging, nil)
-	st.Detail = b.hide.text(step.Text)
+	st.Detail = text
 	p.s.tell(told{call: func(k Sink) {
 		b.log.Info("process", "server", b.server.Name, "session", st.Session, "state", string(Staging), "step", st.Detail)
 		k.Process(st)
 	}})
+	// Progress has to grow, and the server's own begins at zero or above.
+	p.steps++
+	at := -1 / float64(uint64(1)<<min(p.steps, 40))
+	for _, r := range p.conv.inOrder() {
+		if r.token == nil {
+			continue
+		}
+		params, err := json.Marshal(map[string]any{"progressToken": r.token, "progress": at, "message": st.Detail})
+		if err == nil {
+			p.s.event(r.stream, wire.NewNotification(wire.NotifyProgress, params), false)
+		}
+	}
 }
 
 // startFault is why a process cannot be started.

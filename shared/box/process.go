@@ -4,8 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/stage"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -25,9 +30,12 @@ type process struct {
 	state    ProcessState
 	failed   *fault // why its requests end, nil for what its exit says
 	stopping bool   // its end was asked for
+	atWork   bool   // it had requests then
 	ended    bool   // its requests have ended: what it says now goes nowhere
 	spoke    bool   // it has said something valid
+	followed bool   // another process waits for its room
 	noise    int64
+	steps    int // of its start that were told
 
 	begun     time.Time // its start, with what is done before
 	handshake int64     // id of initialize
@@ -41,9 +49,11 @@ type process struct {
 	held      []heldLine // until it is ready
 	heldBytes int
 
-	child  *child     // nil before it runs
-	queue  *lineQueue // to its stdin
-	stderr stderrRing
+	child     *child     // nil before it runs
+	workspace string     // that is saved when it has ended, "" for none
+	queue     *lineQueue // to its stdin
+	stderr    stderrRing
+	diary     *diary // keeps its stderr for later, nil for nowhere
 }
 
 // heldLine is a message for a process that is not ready, with the number of its
@@ -70,7 +80,9 @@ func newProcess(s *session) *process {
 func (p *process) run() {
 	if p.awaitTurn() && p.launch() {
 		p.accompany()
+		p.keep()
 	}
+	p.diary.close(p.howItEnded())
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
 	p.endRequests(p.obituary())
@@ -92,16 +104,39 @@ func (p *process) awaitTurn() bool {
 	case <-p.halt:
 		return false
 	default:
+		return p.awaitStart()
+	}
+}
+
+// awaitStart waits as long as a start has to after those that failed.
+func (p *process) awaitStart() bool {
+	p.box.mu.Lock()
+	wait, failed := p.box.starts.wait(), p.box.starts.failed
+	p.box.mu.Unlock()
+	if wait == 0 {
+		return true
+	}
+	p.progress(stage.Progress{Text: fmt.Sprintf("waiting %s to start the server again: it failed %d times", wait.Round(time.Second), failed)})
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-p.halt:
+		return false
+	case <-t.C:
 		return true
 	}
 }
 
 // launch starts the OS process and says initialize to it.
 func (p *process) launch() bool {
+	p.diary = p.box.server.diary(p.s.id, p.box.hide)
 	l, err := p.prepare()
 	var c *child
 	if err == nil {
 		c, err = startChild(l, p.box.grace)
+	}
+	if err == nil {
+		p.diary.note("process %d of session %s started", c.pid, p.s.id)
 	}
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
@@ -109,7 +144,7 @@ func (p *process) launch() bool {
 		p.fail(p.box.startFault(err))
 		return false
 	}
-	p.child = c
+	p.child, p.workspace = c, l.keep
 	if p.stopping {
 		c.terminate()
 	}
@@ -126,7 +161,7 @@ func (p *process) accompany() {
 	begin := func(f func()) { go func() { f(); done <- struct{}{} }() }
 	begin(p.speak)
 	begin(p.listen)
-	begin(func() { p.stderr.readFrom(c.stderr) })
+	begin(func() { p.stderr.readFrom(io.TeeReader(c.stderr, p.diary)) })
 	select {
 	case <-c.exited:
 	case <-c.abandoned:
@@ -194,7 +229,7 @@ func (p *process) stop(f *fault) {
 	}
 	p.s.detach(p)
 	if !p.stopping {
-		p.stopping = true
+		p.stopping, p.atWork = true, !p.conv.idle()
 		close(p.halt)
 	}
 	if p.child != nil {
@@ -225,6 +260,9 @@ func (p *process) bury() {
 		}
 		return
 	}
+	if p.state != Ready {
+		p.box.starts.failure()
+	}
 	p.report(Exited, p.obituary())
 }
 
@@ -242,14 +280,32 @@ func (p *process) obituary() *fault {
 		phase, when = PhaseProcessStart, " before it answered initialize"
 	}
 	how := "closed its stdin or stdout and did not exit"
-	if e, gone := p.exit(); gone {
+	e, gone := p.exit()
+	if gone {
 		how = e.String()
 	}
+	starved := gone && p.starved(e)
+	if starved {
+		how += ", it seems for want of memory"
+	}
 	f := p.fill(p.box.server.fault(phase, "%s%s", how, when))
+	f.data.OutOfMemory = starved
 	if last := lastLine(f.data.Stderr); last != "" {
 		f.message += ": " + last
 	}
 	return f
+}
+
+// starved says whether a process that ended by itself did so for want of memory.
+func (p *process) starved(e exit) bool {
+	if p.stopping || e.code != nil && *e.code == 0 {
+		return false
+	}
+	said, _ := p.stderr.text()
+	said = strings.ToLower(said)
+	return e.signal == "SIGKILL" || slices.ContainsFunc([]string{
+		"out of memory", "cannot allocate memory", "memoryerror", "bad_alloc", "memory allocation of",
+	}, func(words string) bool { return strings.Contains(said, words) })
 }
 
 // fill adds to a fault what is known of the process.
@@ -264,6 +320,19 @@ func (p *process) fill(f *fault) *fault {
 		f.data.ExitCode, f.data.Signal = e.code, e.signal
 	}
 	return f
+}
+
+// howItEnded is the last line of its diary.
+func (p *process) howItEnded() string {
+	if e, gone := p.exit(); gone {
+		return fmt.Sprintf("process %d %s", p.child.pid, e)
+	}
+	p.box.mu.Lock()
+	defer p.box.mu.Unlock()
+	if p.failed == nil {
+		return "no process was started"
+	}
+	return p.failed.message
 }
 
 // exit is how the process ended, if it has.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -24,6 +25,10 @@ const (
 	DefaultAnswerTimeout  = 6 * time.Hour
 	DefaultIdle           = 120 * time.Second
 )
+
+// WorkspaceVariable stands, in arguments and in values of the environment, for the
+// workspace of the process, which nobody knows before it is made.
+const WorkspaceVariable = "${workspaceFolder}"
 
 // Server is the configured server of a box. New takes it over: its map and slice
 // must not change any more.
@@ -49,12 +54,31 @@ type Server struct {
 	// Stager prepares each process and says what of Command, Args and Cwd is then to
 	// be executed. Nil executes them as they are.
 	Stager Stager
+	// Keeper keeps the workspaces that the Stager makes while the box sleeps. Nil
+	// keeps none. The Stager must be there.
+	Keeper Keeper
 
 	// Sandbox makes the place that the process of a session is confined to, one for
 	// each process. It knows what the Stager has put in place, which is its Cwd only
 	// without one. Its errors are told as session_create if they are a
 	// [*sandbox.Error]. Nil leaves the server the rights of the runner.
 	Sandbox func(session string, placed stage.Launch) (*sandbox.Sandbox, error)
+
+	// Mark, if there is one, is text that no other box on the machine has, such as a
+	// folder of its own. Each process then has it in the variable [MarkEnv], with a
+	// slash and a number behind it; what carries that of a process when it has ended,
+	// such as a child that left its group, is ended with it. [EndMarked] finds what a
+	// runner that was killed has left. Only on Linux.
+	Mark string
+	// MaxProcesses is how many processes there may be at a time, in all sessions; 0
+	// for any number. One more has the process stopped that has had nothing to do for
+	// longest, and is refused if all have.
+	MaxProcesses int
+	// Stderr, if not nil, is asked for a place for what the process of a session says
+	// on its stderr. It gets whole lines with secrets hidden, and lines that begin
+	// with "---" about the process itself; it is called from one goroutine at a time.
+	// Its errors are nobody's. The box closes it. Nil leaves it out.
+	Stderr func(session string) io.WriteCloser
 
 	// StartupTimeout is how long a process may take from its start to its answer to
 	// initialize, with what is done for it before. Zero means the default.
@@ -115,10 +139,18 @@ func (s Server) environment() map[string]string {
 // staged is the server as it is to be started once a process was prepared.
 func (s Server) staged(l stage.Launch) Server {
 	path := s.environment()["PATH"]
-	s.Command, s.Args, s.Cwd = l.Command, l.Args, l.Cwd
+	s.Command, s.Args, s.Cwd = l.Command, slices.Clone(l.Args), l.Cwd
 	env := map[string]string{}
 	maps.Copy(env, s.Env)
 	maps.Copy(env, l.Env)
+	if l.Workspace != "" {
+		for i, arg := range s.Args {
+			s.Args[i] = strings.ReplaceAll(arg, WorkspaceVariable, l.Workspace)
+		}
+		for name, value := range env {
+			env[name] = strings.ReplaceAll(value, WorkspaceVariable, l.Workspace)
+		}
+	}
 	if len(l.Path) > 0 {
 		env["PATH"] = strings.Join(append(slices.Clone(l.Path), path), ":")
 	}
@@ -139,6 +171,7 @@ type launch struct {
 	argv []string
 	env  []string
 	dir  string
+	keep string // the workspace that is to be saved when it has ended, "" for none
 
 	// Of its sandbox, nil without one.
 	start func(*exec.Cmd) error

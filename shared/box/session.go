@@ -56,9 +56,13 @@ func (s *session) note(d Deliver, msgs []wire.Message) {
 	}
 }
 
-// start makes a process that runs as soon as those before it are gone.
-func (s *session) start() *process {
+// start makes a process that runs as soon as those before it are gone, and the one
+// whose room it has, which may be nil.
+func (s *session) start(room *process) *process {
 	p := newProcess(s)
+	if room != nil {
+		p.before = append(p.before, room.gone)
+	}
 	for _, old := range s.live {
 		p.before = append(p.before, old.gone)
 	}
@@ -112,6 +116,14 @@ func (s *session) request(p *process, st *stream, m wire.Message) {
 func (s *session) refuse(st *stream, id json.RawMessage, e *wire.Error) {
 	st.open--
 	s.event(st, wire.ErrorResponse(id, e), st.open == 0)
+}
+
+// refuseAll ends the requests of a delivery that no process gets.
+func (s *session) refuseAll(st *stream, requests []wire.Message, f *fault) {
+	for _, m := range requests {
+		st.open--
+		s.event(st, f.response(m.ID), st.open == 0)
+	}
 }
 
 func (s *session) notification(p *process, m wire.Message) {
@@ -223,7 +235,9 @@ func (s *session) hasStream(id string) bool {
 // busy reports whether something is under way that an idle box has not.
 func (s *session) busy() bool {
 	return s.telling || slices.ContainsFunc(s.live, func(p *process) bool {
-		return p.state == Started && s.current == p || !p.conv.idle()
+		// A box that is asleep may be woken at once, by a runner that wants to find
+		// what this one has kept.
+		return p.state == Started && s.current == p || !p.conv.idle() || p.workspace != ""
 	})
 }
 

@@ -85,6 +85,7 @@ func lastLine(tail string) string {
 type redactor struct {
 	secrets []string // longest first, so that one within another is no way in
 	all     *strings.Replacer
+	parts   *strings.Replacer // the lines of secrets that have several
 }
 
 // newRedactor hides the values of variables with names that look secret, and those
@@ -104,6 +105,14 @@ func newRedactor(env map[string]string, marked []string) *redactor {
 		pairs = append(pairs, s, hidden)
 	}
 	r.all = strings.NewReplacer(pairs...)
+	for _, s := range r.secrets {
+		for line := range strings.Lines(s) {
+			if line = strings.TrimSpace(line); len(line) >= minSecret {
+				pairs = append(pairs, line, hidden)
+			}
+		}
+	}
+	r.parts = strings.NewReplacer(pairs...)
 	return r
 }
 
@@ -116,6 +125,28 @@ func looksSecret(name string) bool {
 
 // text hides the secrets in s.
 func (r *redactor) text(s string) string { return r.all.Replace(s) }
+
+// lines hides the secrets in some lines, also one that goes on in the lines before
+// or after.
+func (r *redactor) lines(s string) string { return r.parts.Replace(s) }
+
+// before is how much of s can be told though more of it is to come: all but what may
+// be the beginning of a secret.
+func (r *redactor) before(s []byte) int {
+	if len(r.secrets) == 0 {
+		return len(s)
+	}
+	// Secrets do not overlap what is before the longest one's length, or they begin
+	// there and are whole.
+	cut := max(0, len(s)-len(r.secrets[0]))
+	for _, secret := range r.secrets {
+		from := max(0, cut-len(secret)+1)
+		if i := strings.Index(string(s[from:]), secret); i >= 0 && from+i < cut {
+			cut = from + i
+		}
+	}
+	return cut
+}
 
 // begin hides the rest of a secret that s begins with.
 func (r *redactor) begin(s string) string {

@@ -56,6 +56,9 @@ type Box struct {
 	Scope   Scope `json:"scope,omitempty"`   // "" is ScopeSession
 	Prewarm int   `json:"prewarm,omitempty"` // boxes kept ready, 0 to [MaxPrewarm]
 
+	// Snapshot is what the file says; "" is SnapshotSession, see [Server.Kept].
+	Snapshot Snapshot `json:"snapshot,omitempty"`
+
 	// Secrets names the variables of Server.Env whose values must never appear in
 	// what a box says, beside those whose names look secret.
 	Secrets []string `json:"secrets,omitempty"`
@@ -197,6 +200,11 @@ func (r *serverReader) boxField(m member) {
 	case "prewarm":
 		r.whole(m, 0, MaxPrewarm, &b.Prewarm)
 		r.notYet(m, b.Prewarm > 0)
+	case "snapshot":
+		b.Snapshot = Snapshot(r.oneOf(m, string(SnapshotOff), string(SnapshotSession), string(SnapshotPrincipal)))
+		if b.Snapshot == SnapshotPrincipal {
+			r.warn(m.at, `%s: snapshot "principal" is taken for "session" so far`, r.what)
+		}
 	case "secrets":
 		r.secrets(m)
 	default:

@@ -12,7 +12,7 @@ type expansion struct {
 // expand puts variables into s: `${VAR}` is the variable, `${VAR:-default}` the
 // default when the variable is not set or empty. Anything else stays as it is:
 // `$VAR`, `$$`, and `${…}` around something that is not a name, as a shell
-// script in args may hold. What was put in is not expanded again, and a default
+// script in args may hold, and so does [WorkspaceVariable], whatever is set. What was put in is not expanded again, and a default
 // ends at the first `}`.
 func expand(s string, getenv Getenv) expansion {
 	var e expansion
@@ -25,6 +25,11 @@ func expand(s string, getenv Getenv) expansion {
 		}
 		inside, after, closed := strings.Cut(rest, "}")
 		name, fallback, optional := strings.Cut(inside, ":-")
+		if closed && inside == workspaceName {
+			out.WriteString(WorkspaceVariable)
+			s = after
+			continue
+		}
 		if !closed || !variable(name) {
 			e.odd = true
 			out.WriteString("${")

@@ -64,8 +64,14 @@ func (r *serverReader) field(m member) {
 	switch m.name {
 	case "command":
 		r.server.Command = r.text(m.value, "command")
+		if strings.Contains(r.server.Command, WorkspaceVariable) {
+			r.fail(m.value.at, "%s: command: %s can stand in args and env only", r.what, WorkspaceVariable)
+		}
 	case "cwd":
 		r.server.Cwd = r.text(m.value, "cwd")
+		if strings.Contains(r.server.Cwd, WorkspaceVariable) {
+			r.fail(m.value.at, "%s: cwd: a process works in %s anyway: leave cwd out", r.what, WorkspaceVariable)
+		}
 	case "args":
 		if r.want(m.value, array, r.what+": args") {
 			for i, item := range m.value.items {

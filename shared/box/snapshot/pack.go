@@ -155,4 +155,3 @@ func (r reader) Read(p []byte) (int, error) {
 	}
 	return r.r.Read(p)
 }
-

@@ -72,6 +72,11 @@ type Store interface {
 	Delete(ctx context.Context, key string, gen int64) error
 }
 
+// SessionKey is the key of what a session keeps in a box, whose sessions share
+// nothing with those of another. Whoever ends a session while its box is asleep
+// deletes what is under it.
+func SessionKey(box, session string) string { return box + "\x00" + session }
+
 // What holds when [Limits] says nothing.
 const (
 	DefaultBytes = 256 << 20
@@ -112,12 +117,4 @@ func (e *LimitError) Error() string {
 			e.Bytes>>20, e.MaxBytes>>20, e.Largest)
 	}
 	return fmt.Sprintf("the workspace has more than %d changed files, the limit for a snapshot: put what need not be kept into .cache or .tmp", e.MaxFiles)
-}
-
-// Stats is what is in a snapshot.
-type Stats struct {
-	Files   int   // files, folders and links
-	Gone    int   // names of what is gone
-	Bytes   int64 // of all files, uncompressed
-	LeftOut int   // changed, but not the workspace's alone, or not to be read
 }

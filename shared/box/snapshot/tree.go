@@ -172,7 +172,7 @@ func (s *scanner) look(name string) (folder bool, err error) {
 		if st, ok := info.Sys().(*syscall.Stat_t); ok {
 			e.inode = st.Ino
 			if st.Nlink > 1 {
-				s.names[e.inode] = uint64(st.Nlink) //nolint:unconvert // its type differs between systems
+				s.names[e.inode] = uint64(st.Nlink)
 				s.seen[e.inode]++
 			}
 		}
@@ -233,7 +233,7 @@ func absolute(root *os.Root, name string) bool {
 type changes struct {
 	put   []string // made or changed, a folder before what is in it
 	gone  []string // no longer there, a folder after what is in it
-	stats Stats
+	stats stats
 }
 
 // compare finds what differs between what was staged and what is there now.
@@ -246,10 +246,10 @@ func compare(base, now tree, limits Limits) (changes, error) {
 		switch {
 		case known && was.same(e):
 		case e.out:
-			c.stats.LeftOut++
+			c.stats.leftOut++
 		default:
 			c.put = append(c.put, name)
-			c.stats.Bytes += e.size
+			c.stats.bytes += e.size
 			if largest == "" || e.size > now[largest].size {
 				largest = name
 			}
@@ -261,9 +261,17 @@ func compare(base, now tree, limits Limits) (changes, error) {
 		}
 	}
 	slices.Reverse(c.gone)
-	c.stats.Files, c.stats.Gone = len(c.put), len(c.gone)
-	if n := len(c.put) + len(c.gone); n > limits.Files || c.stats.Bytes > limits.Bytes {
-		return c, &LimitError{Bytes: c.stats.Bytes, MaxBytes: limits.Bytes, Files: n, MaxFiles: limits.Files, Largest: largest}
+	c.stats.files, c.stats.gone = len(c.put), len(c.gone)
+	if n := len(c.put) + len(c.gone); n > limits.Files || c.stats.bytes > limits.Bytes {
+		return c, &LimitError{Bytes: c.stats.bytes, MaxBytes: limits.Bytes, Files: n, MaxFiles: limits.Files, Largest: largest}
 	}
 	return c, nil
+}
+
+// stats is what is in a snapshot.
+type stats struct {
+	files   int   // files, folders and links
+	gone    int   // names of what is gone
+	bytes   int64 // of all files, uncompressed
+	leftOut int   // changed, but not the workspace's alone, or not to be read
 }

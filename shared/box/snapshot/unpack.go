@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -244,7 +245,7 @@ func (u *unpacker) folder(name string, h *tar.Header) error {
 	if err != nil {
 		return err
 	}
-	u.modes[name] = fs.FileMode(h.Mode) & fs.ModePerm //nolint:gosec // only nine bits are kept
+	u.modes[name] = fs.FileMode(h.Mode) & fs.ModePerm
 	return u.root.Chmod(name, u.modes[name]|0o700)
 }
 
@@ -295,12 +296,14 @@ func (u *unpacker) finish() error {
 			return corrupt("link %q leads out of the workspace by way of others", name)
 		}
 	}
-	for name, mode := range u.modes {
+	folders := slices.Sorted(maps.Keys(u.modes))
+	slices.Reverse(folders) // nobody gets into a folder that is closed
+	for _, name := range folders {
 		// One that was a folder may have become a link by a later entry.
-		if info, err := u.root.Lstat(name); err != nil || !info.IsDir() || mode|0o700 == mode {
+		if info, err := u.root.Lstat(name); err != nil || !info.IsDir() || u.modes[name]|0o700 == u.modes[name] {
 			continue
 		}
-		if err := u.root.Chmod(name, mode); err != nil {
+		if err := u.root.Chmod(name, u.modes[name]); err != nil {
 			return err
 		}
 	}

@@ -157,11 +157,11 @@ func TestLockIsNotInheritedByPrograms(t *testing.T) {
 
 func TestFolderOfARunnerIsItsOwnWhileItLives(t *testing.T) {
 	root := t.TempDir()
-	one, release, err := Claim(t.Context(), root)
+	one, release, err := Claim(t.Context(), root, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	two, releaseTwo, err := Claim(t.Context(), root)
+	two, releaseTwo, err := Claim(t.Context(), root, nil)
 	if err != nil || one == two {
 		t.Fatal(one, two, err)
 	}
@@ -194,7 +194,7 @@ func TestFolderOfAKilledRunnerIsRemovedByTheNext(t *testing.T) {
 	}
 	folder := strings.TrimSpace(line)
 	claim := func() {
-		_, release, err := Claim(t.Context(), r.root)
+		_, release, err := Claim(t.Context(), r.root, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -219,7 +219,7 @@ func there(folder string) bool {
 
 // claimOnce is what the test binary does as a runner that is to be killed.
 func claimOnce(root string) int {
-	folder, _, err := Claim(context.Background(), root)
+	folder, _, err := Claim(context.Background(), root, nil)
 	if err != nil || os.MkdirAll(filepath.Join(folder, ".mcp", "x", "workspace"), 0o700) != nil {
 		return 1
 	}

@@ -63,9 +63,10 @@ func tryLock(file string) (unlock func(), held bool, err error) {
 
 // Claim makes a folder below root for a runner alone, to be the Base of its
 // Config, and removes those of runners that were killed: as long as a runner lives
-// it holds a lock in its folder. release removes the folder; nothing may work there
-// any more.
-func Claim(ctx context.Context, root string) (folder string, release func() error, err error) {
+// it holds a lock in its folder. bury is called with each of those folders first, to
+// end what still works there, and may be nil; one that it fails for is left for the
+// next. release removes the folder; nothing may work there any more.
+func Claim(ctx context.Context, root string, bury func(folder string) error) (folder string, release func() error, err error) {
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return "", nil, fmt.Errorf("make a folder for workspaces: %w", err)
 	}
@@ -81,7 +82,9 @@ func Claim(ctx context.Context, root string) (folder string, release func() erro
 	}
 	for _, other := range others {
 		if done, held, err := tryLock(filepath.Join(other, "alive")); err == nil && !held {
-			_ = os.RemoveAll(other) // if not now, then by the next
+			if bury == nil || bury(other) == nil {
+				_ = os.RemoveAll(other) // if not now, then by the next
+			}
 			done()
 		}
 	}

@@ -1,0 +1,64 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"flag"
+	"testing"
+	"time"
+)
+
+// abandoned is how many sessions are started and left alone. The acceptance is 1,000.
+var abandoned = flag.Int("abandoned", 100, "sessions of TestE2EAbandonedSessionsLeaveNothing")
+
+// Every tenth session is followed by the death of a runner, every fiftieth by that
+// of everything.
+const (
+	runnerDies     = 10
+	everythingDies = 50
+)
+
+func TestE2EAbandonedSessionsLeaveNothing(t *testing.T) {
+	t.Parallel()
+	m := rogues(t, map[string]map[string]any{
+		"confined": {"profile": "network_basic"}, "free": {},
+	})
+	work := m.ownCache()
+	m.start(sleepy()...)
+	for n := 1; n <= *abandoned; n++ {
+		name := []string{"confined", "free"}[n%2]
+		c := m.client(name)
+		if err := c.open(params); err != nil {
+			t.Fatalf("session %d: %v", n, err)
+		}
+		// Some leave processes behind, some are cut in the middle of a call.
+		s, err := c.post(c.request(c.id(), []string{"pid", "leak", "deaf"}[n%3], ""))
+		if err != nil {
+			t.Fatalf("session %d: %v", n, err)
+		}
+		if n%3 == 1 {
+			_, err = s.messages()
+		}
+		s.close()
+		if err != nil {
+			t.Errorf("session %d: %v", n, err)
+		}
+		switch {
+		case n%everythingDies == 0:
+			m.killAll()
+			m.start(sleepy()...)
+		case n%runnerDies == 0:
+			m.kill(m.those("runner")...)
+		}
+	}
+	m.eventually(2*time.Minute, "all that was abandoned is asleep", func() bool { return len(m.those("runner")) == 0 })
+	// What runners that were killed have left goes with the next ones.
+	for _, name := range []string{"confined", "free"} {
+		m.session(name).text("pid", "")
+	}
+	m.interrupt()
+	if left := marked(t, work); len(left) > 0 {
+		t.Errorf("%d processes are left: %v", len(left), left)
+	}
+	m.leftFolders(work, 0)
+}

@@ -1,0 +1,284 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// rogue is the program in testdata/rogue, built once.
+var rogue = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(stdioFolder, "rogue")
+	build := exec.Command("go", "build", "-o", path, "./testdata/rogue")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("build testdata/rogue: %w: %s", err, out)
+	}
+	return path, err
+})
+
+// rogues makes a machine that hosts the rogue server under some names, each with
+// its x-dormouse.box and flags.
+func rogues(t *testing.T, boxes map[string]map[string]any, flags ...string) *machine {
+	t.Helper()
+	program, err := rogue()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := map[string]any{}
+	for name, box := range boxes {
+		file[name] = map[string]any{
+			"command": program, "args": append([]string{}, flags...),
+			"env": map[string]string{"API_TOKEN": "s3cr3t-of-the-test"}, "x-dormouse": map[string]any{"box": box},
+		}
+	}
+	return machineOf(t, file)
+}
+
+// marked lists what runs of the boxes of this test run whose work folder is dir.
+func marked(t *testing.T, mark string) (pids []string) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range all {
+		env, err := os.ReadFile(file)
+		if err == nil && bytes.Contains(env, []byte("DORMOUSE_PROCESS="+mark)) {
+			pids = append(pids, strings.Split(file, "/")[2])
+		}
+	}
+	return pids
+}
+
+// ownCache gives the machine a cache of its own and returns the folder in it in
+// which boxes work.
+func (m *machine) ownCache() (work string) {
+	m.t.Helper()
+	cache, err := os.MkdirTemp(stdioFolder, "cache-")
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if err := os.Chmod(cache, 0o755); err != nil {
+		m.t.Fatal(err)
+	}
+	m.env = append(m.env, "DORMOUSE_CACHE="+cache)
+	return filepath.Join(cache, "work")
+}
+
+func TestE2EServerWithAProfileIsConfined(t *testing.T) {
+	t.Parallel()
+	m := rogues(t, map[string]map[string]any{
+		"strict": {"profile": "default"}, "limits": {"memory_mb": 256}, "free": {},
+	})
+	secret := filepath.Join(stdioFolder, "somebody-elses")
+	write(t, secret, "x")
+	m.ownCache()
+	m.start(sleepy()...)
+	address := strings.TrimPrefix(strings.Split(m.urls["free"], "/free")[0], "http://")
+
+	c := m.session("strict")
+	for _, try := range []struct{ tool, path, want string }{
+		{"dial", address, "not supported"},
+		{"write", "/tmp/rogue-was-here", "permission denied"},
+		{"read", secret, "permission denied"},
+		{"read", "/proc/" + strconv.Itoa(m.only("runner").pid) + "/environ", "permission denied"},
+		{"write", "in-the-workspace", "done"},
+	} {
+		if got := c.text(try.tool, fmt.Sprintf(`{"path":%q}`, try.path)); !strings.Contains(got, try.want) {
+			t.Errorf("strict: %s %s: %s, want %s", try.tool, try.path, got, try.want)
+		}
+	}
+	env := c.text("env", "")
+	for _, name := range []string{"DORMOUSE_TOKEN", "DORMOUSE_SERVER", "PIP_", "NPM_CONFIG"} {
+		if strings.Contains(env, name) {
+			t.Errorf("strict: environment of the server has %s:\n%s", name, env)
+		}
+	}
+
+	if got := m.session("limits").text("dial", fmt.Sprintf(`{"path":%q}`, address)); got != "done" {
+		t.Errorf("limits: dial: %s", got)
+	}
+	c = m.session("limits")
+	all, err := c.call("eat", `{"mb":1024}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f, err := failureOf(all[len(all)-1]); err != nil || f.Data.Phase != "runtime" || !strings.Contains(f.Message, "for want of memory") {
+		t.Errorf("limits: 1 GiB with 256 MiB allowed ended with %+v, %v", f, err)
+	}
+	if got := c.text("pid", ""); got == "" {
+		t.Error("limits: the session is gone with its process")
+	}
+
+	c = m.session("free")
+	if got := c.text("read", fmt.Sprintf(`{"path":%q}`, secret)); got != "done" {
+		t.Errorf("a server that asks for nothing cannot read what its user can: %s", got)
+	}
+}
+
+func TestE2EBoxesThatAreSwitchedOffRefuseAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, setting := range []string{"off", "nonsense"} {
+		t.Run(setting, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, servers{"one": nil})
+			m.env = append(m.env, "DORMOUSE_BOXES="+setting)
+			m.start(sleepy()...)
+			begun := time.Now()
+			_, f := m.refused("one", func() time.Time { return begun.Add(10 * time.Second) })
+			if f.Data.Phase != "box_unavailable" || !strings.Contains(f.Message, "switched off") {
+				t.Errorf("refused with %+v", f)
+			}
+			if took := time.Since(begun); took > 5*time.Second {
+				t.Errorf("that took %s", took)
+			}
+			if n := m.count("box.wake"); n != 0 {
+				t.Errorf("%d boxes were started", n)
+			}
+		})
+	}
+}
+
+func TestE2ELogsOfAProcessThatIsGone(t *testing.T) {
+	t.Parallel()
+	m := rogues(t, map[string]map[string]any{"one": {}, "other": {}}, "-stderr", "a key is s3cr3t-of-the-test\nand no more\n")
+	m.start(sleepy()...)
+	c := m.session("one")
+	c.text("pid", "")
+	logs := func(of string) string {
+		out, err := m.command("logs", of).CombinedOutput()
+		if err != nil {
+			t.Errorf("dormouse logs %s: %v: %s", of, err, out)
+		}
+		return string(out)
+	}
+	m.eventually(5*time.Second, "the logs of a living process", func() bool { return strings.Contains(logs("one"), "and no more") })
+	m.asleep()
+	m.interrupt()
+	for _, of := range []string{"one", c.session[:12]} {
+		got := logs(of)
+		for _, want := range []string{"a key is ***\nand no more\n", "session " + c.session, "started", "exited with code 0"} {
+			if !strings.Contains(got, want) {
+				t.Errorf("logs %s lacks %q:\n%s", of, want, got)
+			}
+		}
+		if strings.Contains(got, "s3cr3t") || strings.Contains(got, "other") {
+			t.Errorf("logs %s says too much:\n%s", of, got)
+		}
+	}
+	if out, err := m.command("logs", "other").CombinedOutput(); err == nil || !strings.Contains(string(out), "nothing is kept") {
+		t.Errorf("logs of a server that never ran: %v: %s", err, out)
+	}
+}
+
+func TestE2EStartTellsAWaitingClientHowFarItIs(t *testing.T) {
+	t.Parallel()
+	folder := filepath.Join(t.TempDir(), "project")
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m := rogues(t, map[string]map[string]any{"one": {"host_path": folder}})
+	m.start(sleepy()...)
+	c := m.session("one")
+	m.asleep()
+	all, err := c.call("pid", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, msg := range all {
+		if msg.Method == wire.NotifyProgress {
+			if text, _ := wire.String(wire.Lookup(msg.Params, "message")); !strings.Contains(text, "workspace") {
+				t.Errorf("progress is %s", msg.Raw)
+			}
+			return
+		}
+	}
+	t.Errorf("no progress before the answer: %d messages", len(all))
+}
+
+// rss is the most memory that a process has had, in MiB.
+func rss(t *testing.T, pid int) int {
+	t.Helper()
+	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(status), "VmHWM:")
+	var kib int
+	if _, err := fmt.Sscan(rest, &kib); err != nil {
+		t.Fatalf("%v in %s", err, status)
+	}
+	return kib >> 10
+}
+
+// maxRunner is what a runner may have in memory in MiB, whatever its servers do.
+const maxRunner = 160
+
+func TestE2ERogueServersHarmOnlyThemselves(t *testing.T) {
+	t.Parallel()
+	m := rogues(t, map[string]map[string]any{"rogue": {}}, "-ignore-term")
+	work := m.ownCache()
+	m.start("--sleep-after", sleepAfter.String(), "--idle", "60s")
+	good := m.session("rogue")
+	pid := good.text("pid", "")
+	runner := m.only("runner").pid
+
+	for _, flood := range []struct{ tool, arguments string }{
+		{"flood", `{"bytes":1073741824}`},
+		{"flood", `{"bytes":268435456,"line":true}`},
+		{"flood-stderr", `{"bytes":268435456}`},
+		{"twice", `{}`},
+		{"leak", `{}`},
+	} {
+		if _, err := m.session("rogue").call(flood.tool, flood.arguments); err != nil {
+			t.Errorf("%s: %v", flood.tool, err)
+		}
+		if got := good.text("pid", ""); got != pid {
+			t.Errorf("after %s the process of another session is %s, was %s", flood.tool, got, pid)
+		}
+	}
+	deaf := m.session("rogue")
+	deaf.text("deaf", "")
+	for range 40 { // fills its pipe, then its queue
+		s, err := deaf.post(deaf.request(deaf.id(), "pid", `{"path":"`+strings.Repeat("x", 1<<20)+`"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.close()
+	}
+	if got := good.text("pid", ""); got != pid {
+		t.Errorf("after deaf the process of another session is %s, was %s", got, pid)
+	}
+	most := rss(t, runner)
+	t.Logf("the runner has had %d MiB", most)
+	if most > maxRunner {
+		t.Errorf("the runner has had %d MiB, want at most %d", most, maxRunner)
+	}
+	m.interrupt()
+	if left := marked(t, work); len(left) > 0 {
+		t.Errorf("processes are left: %v", left)
+	}
+	m.leftFolders(work, 0)
+}
+
+// leftFolders wants so many folders of boxes.
+func (m *machine) leftFolders(work string, want int) {
+	m.t.Helper()
+	left, err := filepath.Glob(filepath.Join(work, "box-*"))
+	if err != nil || len(left) != want {
+		m.t.Errorf("folders of boxes: %v, %v, want %d", left, err, want)
+	}
+}

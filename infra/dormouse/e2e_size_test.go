@@ -1,0 +1,285 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+const (
+	maxPosted = 4 << 20 // bytes of the body of a POST
+	maxPushed = 131_072 // bytes of a message to a WebSocket client
+)
+
+// TestE2ESizes sends the largest messages there are through the whole machine:
+// gateway, functions, store, relay in its parts of 120 KB, box and process. Nothing
+// of them is changed on the way.
+func TestE2ESizes(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start()
+	t.Run("the largest argument over Streamable HTTP", func(t *testing.T) { m.in(t).largestArgument() })
+	t.Run("a result of 5 MiB over Streamable HTTP", func(t *testing.T) { m.in(t).largeResult() })
+	t.Run("the same over HTTP+SSE", func(t *testing.T) { m.in(t).largeOverSSE() })
+	t.Run("one byte more is refused by both", func(t *testing.T) { m.in(t).tooLarge() })
+	t.Run("up to the limit of WebSockets and beyond it", func(t *testing.T) { m.in(t).largestPush() })
+}
+
+// filled is a request to echo a text, of exactly so many bytes, and its result.
+func filled(id string, size int) (request, result string) {
+	bare := (*client)(nil).request(id, "echo", `{"text":""}`)
+	text := filling(size-len(bare), 0)
+	return (*client)(nil).request(id, "echo", `{"text":"`+text+`"}`), `{"content":[{"type":"text","text":"` + text + `"}]}`
+}
+
+// filling is the inside of a JSON string of so many bytes: characters of one to four
+// bytes in an order without a period, behind each so many escaped backslashes.
+func filling(size, backslashes int) string {
+	r := rand.New(rand.NewPCG(7, uint64(size)))
+	pieces := []string{"a", "Z", " ", "ä", "ß", "é", "€", "漢", "字", "𝄞", "🐭"}
+	var b strings.Builder
+	for longest := 4 + 2*backslashes; b.Len()+longest <= size; {
+		b.WriteString(pieces[r.IntN(len(pieces))])
+		b.WriteString(strings.Repeat(`\\`, backslashes))
+	}
+	b.WriteString(strings.Repeat("x", size-b.Len()))
+	return b.String()
+}
+
+// quoting is an answer of a client to a question, and the result of the call that
+// asked, which quotes the answer: each of its backslashes has become two.
+func quoting(t *testing.T, text string) (answer, result string) {
+	t.Helper()
+	answer = `"result":{"action":"accept","content":{"n":"` + text + `"}}}`
+	quoted, err := json.Marshal(`{"jsonrpc":"2.0","id":"s1",` + answer + "\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer, `{"content":[{"type":"text","text":` + string(quoted) + `}]}`
+}
+
+// fiveMiB is an answer below the limit of a POST whose result has 5 MiB.
+func fiveMiB(t *testing.T) (answer, result string) {
+	t.Helper()
+	answer, result = quoting(t, filling(3_300_000, 2))
+	if len(result) < 5<<20 || len(answer) > maxPosted {
+		t.Fatalf("an answer of %d bytes makes a result of %d", len(answer), len(result))
+	}
+	return answer, result
+}
+
+func (m *machine) largestArgument() {
+	c := m.session("one")
+	request, want := filled("1", maxPosted)
+	s, err := c.post(request)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	ctx, cancel := c.patience()
+	defer cancel()
+	messages, err := c.follow(ctx, s, "1")
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	same(m.t, messages[len(messages)-1], want)
+}
+
+func same(t *testing.T, m wire.Message, want string) {
+	t.Helper()
+	if string(m.Result) != want {
+		t.Errorf("the result has %d bytes, want %d that are the same: %.200s", len(m.Result), len(want), m.Raw)
+	}
+}
+
+func (m *machine) largeResult() {
+	c := m.session("one")
+	answer, want := fiveMiB(m.t)
+	c.quoted("1", answer, want)
+}
+
+// quoted makes the call whose result quotes an answer.
+func (c *client) quoted(id, answer, want string) {
+	c.t.Helper()
+	s, err := c.post(c.request(id, "ask", `{"method":"elicitation/create"}`))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	question, err := s.next()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := c.tell(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s`, question.ID, answer)); err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := c.patience()
+	defer cancel()
+	messages, err := c.follow(ctx, s, id)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	same(c.t, messages[len(messages)-1], want)
+}
+
+// listener is a client of HTTP+SSE: one stream to listen to, and a URL to post to.
+type listener struct {
+	*stream
+	t    *testing.T
+	post string
+}
+
+// listen opens an event stream and does the handshake.
+func (m *machine) listen(server string) *listener {
+	m.t.Helper()
+	at, err := url.Parse(strings.TrimSuffix(m.urls[server], "mcp") + "sse")
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	r, err := http.NewRequestWithContext(m.t.Context(), http.MethodGet, at.String(), nil)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	r.Header.Set("Accept", wire.MediaSSE)
+	res, err := http.DefaultClient.Do(r) //nolint:bodyclose // by stream.close
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	l := &listener{stream: &stream{status: res.StatusCode, header: res.Header, body: res.Body, events: wire.NewSSEReader(res.Body, 16<<20)}, t: m.t}
+	m.t.Cleanup(l.close)
+	first, err := l.events.Next()
+	to, bad := at.Parse(string(first.Data))
+	if err != nil || bad != nil || first.Name != "endpoint" || to.Host != at.Host {
+		m.t.Fatalf("the stream begins with %q %s (%v, %v), want an endpoint on the same host", first.Name, first.Data, err, bad)
+	}
+	l.post = to.String()
+	l.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":` + params + `}`)
+	if init, err := l.response("0"); err != nil || init.Result == nil {
+		m.t.Fatalf("initialize was answered %s, %v", init.Raw, err)
+	}
+	l.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	return l
+}
+
+// say posts a message that has to be taken.
+func (l *listener) say(text string) {
+	l.t.Helper()
+	if status, body := l.try(text); status != http.StatusAccepted {
+		l.t.Fatalf("a message of %d bytes was answered with %d %s", len(text), status, body)
+	}
+}
+
+func (l *listener) try(text string) (status int, body string) {
+	l.t.Helper()
+	return posted(l.t, l.post, text)
+}
+
+func posted(t *testing.T, to, text string, headers ...string) (status int, body string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, to, strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", wire.MediaJSON)
+	r.Header.Set("Accept", wire.MediaJSON+", "+wire.MediaSSE)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	raw, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(raw)
+}
+
+func (m *machine) largeOverSSE() {
+	l := m.listen("one")
+	request, want := filled("1", maxPosted)
+	l.say(request)
+	end, err := l.response("1")
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	same(m.t, end, want)
+
+	answer, want := fiveMiB(m.t)
+	l.say((*client)(nil).request("2", "ask", `{"method":"elicitation/create"}`))
+	question, err := l.next()
+	if err != nil || question.Method != "elicitation/create" {
+		m.t.Fatalf("the call has begun with %.200s, %v", question.Raw, err)
+	}
+	l.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s`, question.ID, answer))
+	if end, err = l.response("2"); err != nil {
+		m.t.Fatal(err)
+	}
+	same(m.t, end, want)
+}
+
+// tooLarge: what is over the limit is refused with the limit, and did not happen.
+func (m *machine) tooLarge() {
+	c, l := m.session("one"), m.listen("one")
+	request, _ := filled("1", maxPosted+1)
+	for over, answered := range map[string]func() (int, string){
+		"Streamable HTTP": func() (int, string) {
+			return posted(m.t, c.url, request, wire.HeaderSessionID, c.session, wire.HeaderProtocolVersion, wire.V20251125)
+		},
+		"HTTP+SSE": func() (int, string) { return l.try(request) },
+	} {
+		if status, body := answered(); status != http.StatusRequestEntityTooLarge || !strings.Contains(body, "4194304 bytes") {
+			m.t.Errorf("%s: status %d %.200s, want 413 and the limit", over, status, body)
+		}
+	}
+	if got := c.text("count", ""); got != "1" {
+		m.t.Errorf("behind it the counter says %s, want 1", got)
+	}
+	l.say((*client)(nil).request("2", "count", ""))
+	if end, err := l.response("2"); err != nil || textOf(end) != "1" {
+		m.t.Errorf("behind it the counter says %.200s, %v, want 1", end.Raw, err)
+	}
+}
+
+// largestPush: the last byte that fits, and one more. The error names both numbers;
+// the same call over Streamable HTTP has its result whole.
+func (m *machine) largestPush() {
+	const backslashes = 25_000
+	s := m.talk("one")
+	for n, size := range []int{maxPushed, maxPushed + 1} {
+		id := fmt.Sprint(n + 1)
+		_, bare := quoting(m.t, strings.Repeat(`\\`, backslashes))
+		message := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, bare)
+		answer, want := quoting(m.t, strings.Repeat(`\\`, backslashes)+strings.Repeat("x", size-len(message)))
+		if asked := s.ask("ask", `{"method":"elicitation/create"}`); asked != id {
+			m.t.Fatalf("the call is %s", asked)
+		}
+		question, err := s.hear()
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		s.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s`, question.ID, answer))
+		end := s.end(id)
+		if size <= maxPushed {
+			same(m.t, end, want)
+			continue
+		}
+		var f struct {
+			Message string
+			Data    struct{ Bytes, Limit int }
+		}
+		if json.Unmarshal(end.Error, &f) != nil || f.Data.Bytes != size || f.Data.Limit != maxPushed || !strings.Contains(f.Message, "use Streamable HTTP") {
+			m.t.Errorf("%d bytes came as %.300s", size, end.Raw)
+		}
+		m.session("one").quoted(id, answer, want)
+	}
+}

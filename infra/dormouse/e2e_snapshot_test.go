@@ -1,0 +1,148 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The server writes its knowledge graph into a file. It is the real one, from npm.
+func TestE2EMemoryServerKeepsItsFile(t *testing.T) {
+	t.Parallel()
+	for name, box := range map[string]map[string]any{
+		"plain": {}, "sandbox": {"profile": "default"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			memorySleepsAndWakes(t, box)
+		})
+	}
+}
+
+func memorySleepsAndWakes(t *testing.T, box map[string]any) {
+	m := machineOf(t, map[string]any{"memory": map[string]any{
+		"command": "npx", "args": []string{"-y", "@modelcontextprotocol/server-memory@2026.8.31"},
+		"env":        map[string]string{"MEMORY_FILE_PATH": "${workspaceFolder}/memory.jsonl"},
+		"x-dormouse": map[string]any{"box": box},
+	}})
+	m.start(sleepy()...)
+	c := m.session("memory")
+	m.remember(c, "Dormouse", "sleeps between messages")
+	m.asleep()
+	m.remember(c, "Hatter", "does not sleep") // by another box
+	m.asleep()
+
+	if m.interrupt().ExitCode() != 0 {
+		t.Error("dormouse run did not end well")
+	}
+	m.start(sleepy()...)
+	c = m.again(c, "memory")
+	graph := m.structured(c, "read_graph", "")
+	for _, want := range []string{"Dormouse", "sleeps between messages", "Hatter", "does not sleep"} {
+		if !strings.Contains(graph, want) {
+			t.Errorf("after two sleeps and a restart the graph lacks %q: %s", want, graph)
+		}
+	}
+	if other := m.structured(m.session("memory"), "read_graph", ""); strings.Contains(other, "Dormouse") {
+		t.Errorf("another session reads it: %s", other)
+	}
+	if n := m.snapshots(); n != 1 {
+		t.Errorf("%d snapshots, want that of the first session", n)
+	}
+	if status, err := c.status(http.MethodDelete, ""); err != nil || status >= 300 {
+		t.Errorf("DELETE: status %d, %v", status, err)
+	}
+	m.eventually(10*time.Second, "the snapshot of an ended session is gone", func() bool { return m.snapshots() == 0 })
+	m.asleep()
+}
+
+func (m *machine) remember(c *client, name, what string) {
+	m.t.Helper()
+	arguments := fmt.Sprintf(`{"entities":[{"name":%q,"entityType":"guest","observations":[%q]}]}`, name, what)
+	if got := m.structured(c, "create_entities", arguments); !strings.Contains(got, name) {
+		m.t.Fatalf("create_entities: %s", got)
+	}
+}
+
+// structured calls a tool and returns its result as it came.
+func (m *machine) structured(c *client, tool, arguments string) string {
+	m.t.Helper()
+	all, err := c.call(tool, arguments)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	last := all[len(all)-1]
+	if last.Result == nil {
+		m.t.Fatalf("%s: %s", tool, last.Error)
+	}
+	return string(last.Result)
+}
+
+// snapshots counts what is in the machine's folder of snapshots.
+func (m *machine) snapshots() int {
+	m.t.Helper()
+	all, err := filepath.Glob(filepath.Join(m.data, "snapshots", "*", "current"))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return len(all)
+}
+
+func TestE2EKilledServerLeavesTheLastWholeSnapshot(t *testing.T) {
+	t.Parallel()
+	for _, program := range []string{"stdio", "runner"} {
+		t.Run(program, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, servers{"one": {"-calls", "${workspaceFolder}/notes"}})
+			m.start(sleepy()...)
+			c := m.session("one")
+			c.text("count", `{"tag":"whole"}`)
+			m.asleep()
+
+			gate := filepath.Join(m.tmp, "never")
+			broken := make(chan error, 1)
+			go func() {
+				all, err := c.call("work", fmt.Sprintf(`{"tag":"half","gate":%q}`, gate))
+				if n := len(all); err == nil && (n == 0 || all[n-1].Error == nil) {
+					err = fmt.Errorf("the call of a killed server ended with %v", all)
+				}
+				broken <- err
+			}()
+			m.eventually(patience, "the server writes", func() bool {
+				all := m.those("stdio")
+				return len(all) == 1 && slices.Contains(m.notes(all[0]), "half")
+			})
+			if got := m.notes(m.only("stdio")); !slices.Equal(got, []string{"whole", "half"}) {
+				t.Errorf("the server that was woken has %v", got)
+			}
+			m.kill(m.only(program))
+			if err := <-broken; err != nil {
+				t.Error(err)
+			}
+			m.asleep()
+
+			c.text("count", `{"tag":"next"}`)
+			if got := m.notes(m.only("stdio")); !slices.Equal(got, []string{"whole", "next"}) {
+				t.Errorf("after the next sleep the server has %v, want what was saved last, and what came since", got)
+			}
+			m.asleep()
+		})
+	}
+}
+
+// notes are the lines of the file that a server has in its workspace.
+func (m *machine) notes(p process) []string {
+	m.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cwd/notes", p.pid))
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(text))
+}

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
+)
+
+type keysCommand struct {
+	Create createKeyCommand `cmd:"" help:"Make an API key and print it. It cannot be shown again."`
+	List   listKeysCommand  `cmd:"" help:"Show the keys there are."`
+	Revoke revokeKeyCommand `cmd:"" help:"End a key, everywhere within 30 seconds. What is being held at that time ends by itself; see SECURITY.md."`
+}
+
+// keyStore says where the keys are, and how they are printed.
+type keyStore struct {
+	Data  string `default:".dormouse" type:"path" help:"Folder that dormouse run was given."`
+	Store string `help:"As dormouse run was given, or dynamodb:TABLE of what is deployed, with the credentials in the environment."`
+	JSON  bool   `help:"Print JSON."`
+}
+
+// use opens the store for what is done with it.
+func (k keyStore) use(do func(context.Context, session.Keys) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	store, err := k.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = store.Close() }()
+	return do(ctx, store)
+}
+
+func (k keyStore) open(ctx context.Context) (session.Store, error) {
+	path, ok, err := local.SQLite(k.Store, k.Data)
+	if err != nil {
+		return nil, err
+	}
+	if ok {
+		return sqlitestore.Open(path)
+	}
+	name, more, err := useTable(ctx, k.Store)
+	if err != nil {
+		return nil, err
+	}
+	where, ok := strings.CutPrefix(name, dynamodb)
+	if !ok {
+		return nil, fmt.Errorf("--store is %q; want sqlite:PATH or dynamodb:%s", k.Store, dynamostore.PlaceForm)
+	}
+	place, err := dynamostore.ParsePlace(where, "")
+	if err != nil {
+		return nil, err
+	}
+	return dynamostore.New(place.Client(credentialsOf(more), nil), place.Table, dynamostore.Options{}), nil
+}
+
+// credentialsOf are those of the environment, or what stands in for them.
+func credentialsOf(instead []string) dynamostore.Keys {
+	value := func(name string) string {
+		for _, kv := range instead {
+			if v, ok := strings.CutPrefix(kv, name+"="); ok {
+				return v
+			}
+		}
+		return os.Getenv(name)
+	}
+	return dynamostore.Keys{ID: value("AWS_ACCESS_KEY_ID"), Secret: value("AWS_SECRET_ACCESS_KEY"), Token: value("AWS_SESSION_TOKEN")}
+}
+
+// keyLine is a key as it is printed as JSON. Times are RFC 3339, UTC.
+type keyLine struct {
+	Key       string     `json:"key,omitempty"` // only when it is made
+	ID        string     `json:"id"`
+	Tenant    string     `json:"tenant"`
+	Principal string     `json:"principal"`
+	Servers   []string   `json:"servers"`
+	Created   time.Time  `json:"created"`
+	LastUsed  *time.Time `json:"last_used,omitempty"` // to within an hour
+	Expires   *time.Time `json:"expires,omitempty"`   // of a key that is revoked: when it is forgotten
+	Revoked   *time.Time `json:"revoked,omitempty"`
+}
+
+func lineOf(k session.Key) keyLine {
+	at := func(t time.Time) *time.Time {
+		if t.IsZero() {
+			return nil
+		}
+		t = t.UTC()
+		return &t
+	}
+	return keyLine{
+		ID: k.ID, Tenant: k.Tenant, Principal: k.Principal, Servers: k.Servers,
+		Created: k.Created.UTC(), LastUsed: at(k.Used), Expires: at(k.Expires), Revoked: at(k.Revoked),
+	}
+}
+
+func printJSON(v any) error {
+	enc := json.NewEncoder(os.Stdout)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+type createKeyCommand struct {
+	Principal  string   `arg:"" help:"As whom the holder acts. Sessions are the principal's: a key that replaces another has the same."`
+	Tenant     string   `default:"default" help:"Tenants share neither sessions nor boxes."`
+	Server     []string `help:"Name of a server the key is for; may be repeated."`
+	AllServers bool     `help:"The key is for every server."`
+	Days       int      `default:"365" help:"After so many days the key ends; 0 for never."`
+	keyStore
+}
+
+func (c *createKeyCommand) Run() error {
+	switch {
+	case c.AllServers == (len(c.Server) > 0):
+		return fmt.Errorf("say which servers the key is for: --server NAME, or --all-servers")
+	case c.Days < 0:
+		return fmt.Errorf("--days is %d; want a number of days, or 0 for never", c.Days)
+	}
+	grant := auth.Grant{Tenant: c.Tenant, Principal: c.Principal, Servers: c.Server, Life: time.Duration(c.Days) * 24 * time.Hour}
+	if c.AllServers {
+		grant.Servers = []string{session.EveryServer}
+	}
+	return c.use(func(ctx context.Context, store session.Keys) error {
+		key, record, err := auth.Create(ctx, store, grant)
+		if err != nil {
+			return err
+		}
+		if c.JSON {
+			line := lineOf(record)
+			line.Key = key
+			return printJSON(line)
+		}
+		_, err = fmt.Fprintln(os.Stdout, key)
+		_, _ = fmt.Fprintf(os.Stderr, "Key %s acts as %s of tenant %s. It is shown this once; send it as Authorization: Bearer KEY.\n",
+			record.ID, record.Principal, record.Tenant)
+		return err
+	})
+}
+
+type listKeysCommand struct {
+	Tenant string `help:"Only keys of this tenant."`
+	keyStore
+}
+
+func (c *listKeysCommand) Run() error {
+	return c.use(func(ctx context.Context, store session.Keys) error {
+		keys, err := auth.List(ctx, store, c.Tenant)
+		if err != nil {
+			return err
+		}
+		lines := []keyLine{}
+		for _, k := range keys {
+			lines = append(lines, lineOf(k))
+		}
+		if c.JSON {
+			return printJSON(lines)
+		}
+		return printKeys(os.Stdout, lines, time.Now())
+	})
+}
+
+func printKeys(out io.Writer, keys []keyLine, now time.Time) error {
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	say := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
+	day := func(t *time.Time) string {
+		if t == nil {
+			return "never"
+		}
+		return t.Format(time.DateOnly)
+	}
+	say("KEY\tTENANT\tPRINCIPAL\tSERVERS\tMADE\tLAST USED\tENDS\n")
+	for _, k := range keys {
+		used, ends := "never", day(k.Expires)
+		if k.LastUsed != nil {
+			used = age(now, *k.LastUsed).Truncate(time.Minute).String() + " ago"
+		}
+		if k.Revoked != nil {
+			ends = "revoked " + day(k.Revoked)
+		}
+		say("%s\t%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, k.Tenant, k.Principal, strings.Join(k.Servers, ","), day(&k.Created), used, ends)
+	}
+	return w.Flush()
+}
+
+type revokeKeyCommand struct {
+	Key string `arg:"" help:"Its id, as list shows it; or the key itself."`
+	keyStore
+}
+
+func (c *revokeKeyCommand) Run() error {
+	return c.use(func(ctx context.Context, store session.Keys) error {
+		k, err := auth.Revoke(ctx, store, c.Key)
+		if err != nil {
+			return err
+		}
+		if c.JSON {
+			return printJSON(lineOf(k))
+		}
+		_, err = fmt.Fprintf(os.Stdout, "Key %s of %s, tenant %s, is revoked.\n", k.ID, k.Principal, k.Tenant)
+		return err
+	})
+}

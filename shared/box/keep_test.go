@@ -1,0 +1,283 @@
+package box
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
+	"github.com/dormouse-mcp/dormouse/shared/box/stage"
+)
+
+// keeperHand is a Keeper that notes its calls.
+type keeperHand struct {
+	mu    sync.Mutex
+	calls []string
+	alive func() bool // is there a process?
+
+	restore error
+	save    func(ctx context.Context) error // nil for one that succeeds at once
+}
+
+func (k *keeperHand) note(call string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.calls = append(k.calls, call)
+}
+
+// said lists the calls so far.
+func (k *keeperHand) said() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.calls)
+}
+
+func (k *keeperHand) Restore(_ context.Context, process, _ string) error {
+	k.note("restore " + process)
+	return k.restore
+}
+
+func (k *keeperHand) Save(ctx context.Context, process, _ string) error {
+	if k.alive != nil && k.alive() {
+		k.note("save, but it runs " + process)
+	}
+	k.note("save " + process)
+	if k.save != nil {
+		return k.save(ctx)
+	}
+	return nil
+}
+
+func (k *keeperHand) Forget(_ context.Context, process string) error {
+	k.note("forget " + process)
+	return nil
+}
+
+// keeping is a box whose processes have a workspace that is kept.
+func keeping(t *testing.T, how string, k Keeper, change ...func(*Server)) (r *rig, removed chan string) {
+	t.Helper()
+	place := t.TempDir()
+	staged, removed := with(func(context.Context, string, func(stage.Progress)) (stage.Launch, error) {
+		l := asConfigured(t)
+		l.Workspace = place
+		return l, nil
+	})
+	return newRig(t, how, append([]func(*Server){staged, func(s *Server) { s.Keeper = k }}, change...)...), removed
+}
+
+// calls waits until the keeper has been called so.
+func calls(t *testing.T, k *keeperHand, want ...string) {
+	t.Helper()
+	eventually(t, strings.Join(want, ", "), func() bool { return len(k.said()) >= len(want) })
+	if got := k.said(); !slices.Equal(got, want) {
+		t.Errorf("the keeper was called %v, want %v", got, want)
+	}
+}
+
+func TestWorkspaceIsRestoredBeforeAndSavedAfterAProcess(t *testing.T) {
+	t.Parallel()
+	k := &keeperHand{}
+	r, _ := keeping(t, "plain", k, func(s *Server) { s.Idle = 20 * time.Millisecond })
+	k.alive = func() bool {
+		return slices.ContainsFunc(r.Processes(), func(p ProcessStatus) bool { return alive(p.PID) })
+	}
+	r.result(r.call("1", "echo", "{}"))
+	r.state(t, Stopped)
+	r.result(r.call("2", "echo", "{}"))
+	r.state(t, Stopped)
+	calls(t, k, "restore s", "save s", "restore s", "save s")
+}
+
+func TestBoxIsNotIdleBeforeWorkspacesAreSaved(t *testing.T) {
+	t.Parallel()
+	saving, goOn := make(chan struct{}), make(chan struct{})
+	k := &keeperHand{save: func(context.Context) error {
+		close(saving)
+		<-goOn
+		return nil
+	}}
+	r, _ := keeping(t, "plain", k, func(s *Server) { s.Idle = 20 * time.Millisecond })
+	r.result(r.call("1", "echo", "{}"))
+	if _, ok := r.IdleSince(); ok {
+		t.Error("idle while its process runs")
+	}
+	<-saving
+	if _, ok := r.IdleSince(); ok {
+		t.Error("idle while its workspace is saved")
+	}
+	// The next process waits for it.
+	next := r.call("2", "echo", "{}")
+	if said := k.said(); len(said) != 2 {
+		t.Errorf("the keeper was called %v", said)
+	}
+	k.save = nil
+	close(goOn)
+	r.result(next)
+	eventually(t, "the box is idle", func() bool {
+		_, ok := r.IdleSince()
+		return ok
+	})
+}
+
+func TestRequestsEndBeforeTheWorkspaceIsSaved(t *testing.T) {
+	t.Parallel()
+	goOn := make(chan struct{})
+	k := &keeperHand{save: func(context.Context) error {
+		<-goOn
+		return nil
+	}}
+	r, _ := keeping(t, "plain", k)
+	call := r.call("1", "close stdout", "{}")
+	r.hurry()
+	r.failure(call)
+	close(goOn)
+}
+
+func TestProcessThatWasBrokenOffIsNotSaved(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"die", "die by signal"} {
+		k := &keeperHand{}
+		r, _ := keeping(t, "plain", k)
+		r.failure(r.call("1", how, "{}"))
+		r.state(t, Exited)
+		// The next one goes on where it was, and is saved.
+		r.result(r.call("2", "echo", "{}"))
+		if err := r.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		calls(t, k, "restore s", "restore s", "save s")
+	}
+	t.Run("killed at work", func(t *testing.T) {
+		k := &keeperHand{}
+		r, _ := keeping(t, "deaf", k)
+		r.hurry()
+		r.result(r.call("1", "stop reading", "{}"))
+		hangs := r.call("2", "hang", "{}")
+		if err := r.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		r.failure(hangs)
+		calls(t, k, "restore s")
+	})
+	t.Run("killed idle", func(t *testing.T) {
+		k := &keeperHand{}
+		r, _ := keeping(t, "deaf", k)
+		r.hurry()
+		r.result(r.call("1", "stop reading", "{}"))
+		if err := r.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		calls(t, k, "restore s", "save s")
+	})
+}
+
+func TestWorkspaceThatCannotBeRestoredStartsNothing(t *testing.T) {
+	t.Parallel()
+	k := &keeperHand{restore: errors.New("restore the workspace: key hunter22 is wrong")}
+	r, removed := keeping(t, "plain", k, func(s *Server) { s.Env["API_KEY"] = "hunter22" })
+	_, message, _, data := r.failure(r.call("1", "echo", "{}"))
+	if data.Phase != PhaseSessionCreate || message != `server "fake": cannot be started: restore the workspace: key *** is wrong` {
+		t.Errorf("%s: %+v", message, data)
+	}
+	if got := <-removed; got != "s" {
+		t.Error(got)
+	}
+	calls(t, k, "restore s")
+}
+
+func TestEndedSessionIsForgottenAndNotSaved(t *testing.T) {
+	t.Parallel()
+	k := &keeperHand{}
+	r, removed := keeping(t, "plain", k)
+	r.result(r.call("1", "echo", "{}"))
+	r.StopSession("s")
+	<-removed
+	calls(t, k, "restore s", "forget s")
+	r.StopSession("of an earlier life")
+	<-removed
+	calls(t, k, "restore s", "forget s", "forget of an earlier life")
+}
+
+func TestCloseWaitsForWhatIsSavedAsLongAsItHasTime(t *testing.T) {
+	t.Parallel()
+	begun := make(chan struct{})
+	given := make(chan error, 1)
+	k := &keeperHand{save: func(ctx context.Context) error {
+		close(begun)
+		<-ctx.Done()
+		given <- ctx.Err()
+		return ctx.Err()
+	}}
+	r, _ := keeping(t, "plain", k)
+	r.result(r.call("1", "echo", "{}"))
+	ctx, cancel := context.WithCancel(t.Context())
+	closed := make(chan error)
+	go func() { closed <- r.Close(ctx) }()
+	<-begun
+	select {
+	case err := <-closed:
+		t.Fatal("closed before it was saved:", err)
+	default:
+	}
+	cancel()
+	if err := <-closed; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if err := <-given; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+func TestProcessIsToldWhereItsWorkspaceIs(t *testing.T) {
+	t.Parallel()
+	r, _ := keeping(t, "plain", &keeperHand{}, func(s *Server) { s.Env["MEMORY"] = WorkspaceVariable + "/memory.json" })
+	var env []string
+	if err := json.Unmarshal(r.result(r.call("1", "env", "{}")), &env); err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(env, func(v string) bool { return strings.HasPrefix(v, "MEMORY=") })
+	if i < 0 || !filepath.IsAbs(strings.TrimPrefix(env[i], "MEMORY=")) || !strings.HasSuffix(env[i], "/memory.json") {
+		t.Error(env)
+	}
+	s := Server{Args: []string{"a", "${workspaceFolder}/b:${workspaceFolder}"}}
+	if got := s.staged(stage.Launch{Args: s.Args, Workspace: "/w"}).Args[1]; got != "/w/b:/w" || s.Args[1] == got {
+		t.Errorf("argument %s, and the one that was configured is %s", got, s.Args[1])
+	}
+}
+
+// With all real parts but a server: what a process of one box leaves another finds.
+func TestFilesComeBackInTheNextBox(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	for i, want := range []string{"", "x", "xx"} {
+		r := newRig(t, "plain", func(s *Server) {
+			s.Env["FILE"] = WorkspaceVariable + "/file"
+			script := `cat "$FILE" >&2 2>/dev/null; printf x >> "$FILE"; exec "$0"`
+			s.Args = []string{"-c", script, s.Command}
+			s.Command = "/bin/sh"
+			s.Stager = stage.New(stage.Config{Base: filepath.Join(root, "base", string(rune('a'+i))), Cache: filepath.Join(root, "cache")},
+				stage.Server{Command: s.Command, Args: s.Args, Workspace: true})
+			s.Keeper = snapshot.NewKeeper(snapshot.Config{
+				Store: snapshot.NewFolder(filepath.Join(root, "snapshots")), Generation: int64(i), Key: func(p string) string { return p },
+			})
+		})
+		var dir string
+		if err := json.Unmarshal(r.result(r.call("1", "cwd", "{}")), &dir); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(filepath.Join(dir, "file"))
+		if string(text) != want+"x" || err != nil {
+			t.Errorf("box %d finds %q and adds to it (%v), want %q", i, text, err, want+"x")
+		}
+		if err := r.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}

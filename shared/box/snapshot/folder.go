@@ -1,0 +1,338 @@
+package snapshot
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Folder is a [Store] in a folder of this machine, which several programs may share.
+// Each key has a folder of its own, named by its digest, with the file "current",
+// the pointer, and the archive it names. Both are put in place by a rename, under a
+// lock that the kernel takes from a holder that dies.
+type Folder struct {
+	path string
+	fail func(step string) error // in tests: what happens before a step of a Put; nil for nothing
+}
+
+// NewFolder makes a store in the folder path, which is made when something is saved.
+// Only the user of this program can read what is in it.
+func NewFolder(path string) *Folder { return &Folder{path: path} }
+
+var _ Store = (*Folder)(nil)
+
+// pointer is the file "current".
+type pointer struct {
+	Generation int64  `json:"generation"`
+	Object     string `json:"object"`
+}
+
+const (
+	pointerFile = "current"
+	suffix      = ".tar.zst"
+	lockFile    = ".lock"
+	sweptFile   = ".swept"
+)
+
+// Get implements [Store]. What was got counts as used, see [Folder.Sweep].
+func (f *Folder) Get(_ context.Context, key string, _ int64) (io.ReadCloser, time.Time, error) {
+	none := fmt.Errorf("%w in the folder of snapshots", ErrNone)
+	if _, err := os.Stat(f.of(key)); errors.Is(err, fs.ErrNotExist) {
+		return nil, time.Time{}, none
+	}
+	unlock, err := f.lock()
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	defer unlock() // an open file stays readable when it is replaced
+	p, err := f.current(key)
+	if err != nil || p.Object == "" {
+		return nil, time.Time{}, errors.Join(err, none)
+	}
+	file, err := os.Open(filepath.Join(f.of(key), p.Object))
+	if err != nil {
+		return nil, time.Time{}, fmt.Errorf("open the snapshot: %w", err)
+	}
+	info, err := file.Stat()
+	if err != nil {
+		_ = file.Close() // only read
+		return nil, time.Time{}, err
+	}
+	now := time.Now()
+	// One that cannot be marked goes a little early.
+	_ = os.Chtimes(filepath.Join(f.of(key), pointerFile), now, now)
+	return file, info.ModTime(), nil
+}
+
+// Put implements [Store].
+func (f *Folder) Put(_ context.Context, key string, gen int64, write func(io.Writer) error) (err error) {
+	dir := f.of(key)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make a folder for the snapshot: %w", err)
+	}
+	file, err := os.CreateTemp(dir, "*"+suffix)
+	if err != nil {
+		return fmt.Errorf("make the snapshot: %w", err)
+	}
+	defer func() {
+		_ = file.Close() // it was synced, or is of no use
+		if err != nil {
+			_ = os.Remove(file.Name()) // the error says more
+			_ = os.Remove(dir)         // if this was the first
+		}
+	}()
+	// As long as it is written nobody else tidies it away.
+	err = flock(file, unix.LOCK_EX)
+	if err == nil {
+		err = write(file)
+	}
+	if err == nil {
+		err = f.step("sync")
+	}
+	if err == nil {
+		err = file.Sync()
+	}
+	if err != nil {
+		return fmt.Errorf("write the snapshot: %w", err)
+	}
+	unlock, err := f.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return f.commit(key, pointer{Generation: gen, Object: filepath.Base(file.Name())})
+}
+
+// commit makes an object the snapshot of a key. The caller has the lock.
+func (f *Folder) commit(key string, p pointer) error {
+	was, err := f.current(key)
+	if err != nil {
+		return err
+	}
+	if was.Generation > p.Generation {
+		return fmt.Errorf("generation %d, and there is a snapshot of %d: %w", p.Generation, was.Generation, ErrStale)
+	}
+	dir := f.of(key)
+	if _, err := os.Stat(filepath.Join(dir, p.Object)); err != nil {
+		return fmt.Errorf("the snapshot was swept away before it was saved: %w", err)
+	}
+	text, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	if err := f.step("commit"); err != nil {
+		return err
+	}
+	if err := replace(filepath.Join(dir, pointerFile), text); err != nil {
+		return fmt.Errorf("save the snapshot: %w", err)
+	}
+	// From here on it is saved. Of what cannot be removed the next one rids us.
+	f.removeOthers(dir, p.Object)
+	return nil
+}
+
+// removeOthers removes the objects of a key but one, also those of programs that
+// were killed, but none that is being written.
+func (f *Folder) removeOthers(dir, object string) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		name := filepath.Join(dir, e.Name())
+		if e.Name() == pointerFile || e.Name() == object {
+			continue
+		}
+		if file, err := os.Open(name); err == nil {
+			if flock(file, unix.LOCK_EX|unix.LOCK_NB) == nil {
+				_ = os.Remove(name)
+			}
+			_ = file.Close() // only read
+		}
+	}
+}
+
+// Delete implements [Store].
+func (f *Folder) Delete(_ context.Context, key string, gen int64) error {
+	if _, err := os.Stat(f.of(key)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	unlock, err := f.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	p, err := f.current(key)
+	if err != nil || p.Generation > gen {
+		return err
+	}
+	return f.remove(f.of(key))
+}
+
+// Sweep removes the snapshots that were neither saved nor got for longer than age,
+// and returns how many. Who calls it more often than a day has 24 times age gets 0
+// and no work.
+func (f *Folder) Sweep(_ context.Context, age time.Duration) (int, error) {
+	mark := filepath.Join(f.path, sweptFile)
+	if info, err := os.Stat(mark); err == nil && time.Since(info.ModTime()) < age/24 {
+		return 0, nil
+	}
+	entries, err := os.ReadDir(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	unlock, err := f.lock()
+	if err != nil {
+		return 0, err
+	}
+	defer unlock()
+	if err := replace(mark, nil); err != nil {
+		return 0, err
+	}
+	n := 0
+	for _, e := range entries {
+		dir := filepath.Join(f.path, e.Name())
+		if !e.IsDir() || time.Since(newest(dir)) < age {
+			continue
+		}
+		if err := f.remove(dir); err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, nil
+}
+
+// newest is when something in a folder was last written.
+func newest(dir string) time.Time {
+	var last time.Time
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return time.Now() // somebody else was faster
+	}
+	if info, err := os.Stat(dir); err == nil {
+		last = info.ModTime()
+	}
+	if len(entries) > 0 {
+		last = time.Time{} // the folder itself changes with every tidying
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && info.ModTime().After(last) {
+			last = info.ModTime()
+		}
+	}
+	return last
+}
+
+// remove removes the folder of a key, the pointer first: what it does not come to
+// is not a snapshot any more.
+func (f *Folder) remove(dir string) error {
+	if err := os.Remove(filepath.Join(dir, pointerFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the snapshot: %w", err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove the snapshot: %w", err)
+	}
+	return nil
+}
+
+// of is the folder of a key.
+func (f *Folder) of(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return filepath.Join(f.path, hex.EncodeToString(sum[:]))
+}
+
+// current reads the pointer of a key, which is zero if there is none.
+func (f *Folder) current(key string) (pointer, error) {
+	var p pointer
+	text, err := os.ReadFile(filepath.Join(f.of(key), pointerFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return p, nil
+	}
+	if err != nil {
+		return p, fmt.Errorf("read which snapshot is the newest: %w", err)
+	}
+	if err := json.Unmarshal(text, &p); err != nil {
+		return p, fmt.Errorf("%w: which is the newest cannot be read: %w", ErrCorrupt, err)
+	}
+	if p.Object != filepath.Base(p.Object) || !strings.HasSuffix(p.Object, suffix) {
+		return p, fmt.Errorf("%w: the newest has the name %q", ErrCorrupt, p.Object)
+	}
+	return p, nil
+}
+
+// lock keeps out all who commit, read or remove, for the moment that takes.
+func (f *Folder) lock() (unlock func(), err error) {
+	if err := os.MkdirAll(f.path, 0o700); err != nil {
+		return nil, fmt.Errorf("make the folder of snapshots: %w", err)
+	}
+	file, err := os.OpenFile(filepath.Join(f.path, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the folder of snapshots: %w", err)
+	}
+	if err := flock(file, unix.LOCK_EX); err != nil {
+		_ = file.Close() // the error says more
+		return nil, fmt.Errorf("lock the folder of snapshots: %w", err)
+	}
+	return func() { _ = file.Close() }, nil // which gives the lock back
+}
+
+func flock(file *os.File, how int) error {
+	for {
+		if err := unix.Flock(int(file.Fd()), how); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+func (f *Folder) step(name string) error {
+	if f.fail == nil {
+		return nil
+	}
+	return f.fail(name)
+}
+
+// replace puts a file in place in one step, that also a loss of power does not
+// leave half done.
+func replace(name string, text []byte) (err error) {
+	temp, err := os.CreateTemp(filepath.Dir(name), ".new-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(temp.Name()) // the error says more
+		}
+	}()
+	_, err = io.Copy(temp, bytes.NewReader(text))
+	if err == nil {
+		err = temp.Sync()
+	}
+	if err = errors.Join(err, temp.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(temp.Name(), name); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }() // only read
+	return dir.Sync()
+}

@@ -1,0 +1,303 @@
+package snapshot
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestMain makes the test binary a program that is killed while it saves.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("SNAPSHOT_TEST_FOLDER"); dir != "" {
+		os.Exit(saveAndHang(dir, os.Getenv("SNAPSHOT_TEST_STEP")))
+	}
+	os.Exit(m.Run())
+}
+
+// saveAndHang saves something, says so at a step, and waits there to be killed.
+func saveAndHang(dir, step string) int {
+	hang := func() {
+		_, _ = os.Stdout.WriteString("there\n")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	}
+	f := NewFolder(dir)
+	f.fail = func(s string) error {
+		if s == step {
+			hang()
+		}
+		return nil
+	}
+	err := f.Put(context.Background(), "key", 7, func(w io.Writer) error {
+		if _, err := io.WriteString(w, "half of what is "); err != nil {
+			return err
+		}
+		if step == "write" {
+			hang()
+		}
+		_, err := io.WriteString(w, "new")
+		return err
+	})
+	if err != nil {
+		return 1
+	}
+	hang()
+	return 0
+}
+
+func text(s string) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := io.WriteString(w, s)
+		return err
+	}
+}
+
+func got(t *testing.T, s Store, key string) string {
+	t.Helper()
+	r, saved, err := s.Get(t.Context(), key, 99)
+	if errors.Is(err, ErrNone) {
+		return "none"
+	}
+	must(t, err)
+	b, err := io.ReadAll(r)
+	must(t, err, r.Close())
+	if saved.IsZero() || time.Since(saved) > time.Hour {
+		t.Errorf("saved at %v", saved)
+	}
+	return string(b)
+}
+
+// holds lists the files of a store, without the lock.
+func holds(t *testing.T, dir string) int {
+	t.Helper()
+	n := 0
+	for name, what := range seen(t, dir) {
+		if what != "/" && !strings.HasPrefix(name, ".") {
+			n++
+		}
+	}
+	return n
+}
+
+func TestFolderGivesWhatWasPutLast(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "snapshots")
+	f := NewFolder(dir)
+	if g := got(t, f, "key"); g != "none" {
+		t.Error(g)
+	}
+	must(t, f.Put(t.Context(), "key", 1, text("one")), f.Put(t.Context(), "other", 1, text("x")), f.Put(t.Context(), "key", 1, text("two")))
+	if g := got(t, NewFolder(dir), "key"); g != "two" {
+		t.Error(g)
+	}
+	if n := holds(t, dir); n != 4 {
+		t.Errorf("%d files for two snapshots: %v", n, seen(t, dir))
+	}
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Error(info.Mode(), err)
+	}
+	must(t, f.Delete(t.Context(), "key", 1), f.Delete(t.Context(), "not there", 1))
+	if g := got(t, f, "key") + got(t, f, "other"); g != "nonex" {
+		t.Error(g)
+	}
+}
+
+func TestStaleRunnerDoesNotReplaceANewerSnapshot(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	f := NewFolder(dir)
+	must(t, f.Put(t.Context(), "key", 3, text("three")))
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	late := make(chan error)
+	go func() {
+		late <- f.Put(t.Context(), "key", 3, func(w io.Writer) error {
+			close(begun)
+			<-goOn
+			return text("three, late")(w)
+		})
+	}()
+	<-begun
+	must(t, NewFolder(dir).Put(t.Context(), "key", 4, text("four")))
+	close(goOn)
+	if err := <-late; !errors.Is(err, ErrStale) {
+		t.Errorf("got %v", err)
+	}
+	if err := f.Delete(t.Context(), "key", 3); err != nil {
+		t.Error(err)
+	}
+	if g := got(t, f, "key"); g != "four" {
+		t.Error(g)
+	}
+	if n := holds(t, dir); n != 2 {
+		t.Errorf("%d files for one snapshot", n)
+	}
+}
+
+func TestFailedSaveLeavesTheSnapshotBefore(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("no room")
+	for _, step := range []string{"write", "sync", "commit"} {
+		t.Run(step, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			f := NewFolder(dir)
+			for _, before := range []string{"none", "old"} {
+				if before == "old" {
+					must(t, f.Put(t.Context(), "key", 1, text("old")))
+				}
+				f.fail = func(s string) error {
+					if s == step {
+						return broken
+					}
+					return nil
+				}
+				err := f.Put(t.Context(), "key", 2, func(w io.Writer) error { return errors.Join(text("half")(w), f.fail("write")) })
+				if !errors.Is(err, broken) {
+					t.Errorf("got %v", err)
+				}
+				f.fail = nil
+				if g := got(t, f, "key"); g != before {
+					t.Errorf("there is %q, want %q", g, before)
+				}
+			}
+			if n := holds(t, dir); n != 2 {
+				t.Errorf("%d files for one snapshot", n)
+			}
+		})
+	}
+}
+
+func TestRunnerThatIsKilledWhileItSavesLeavesTheLastWholeSnapshot(t *testing.T) {
+	t.Parallel()
+	for step, want := range map[string]string{"write": "old", "sync": "old", "commit": "old", "end": "half of what is new"} {
+		t.Run(step, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			f := NewFolder(dir)
+			must(t, f.Put(t.Context(), "key", 1, text("old")))
+			killAt(t, dir, step)
+			if g := got(t, f, "key"); g != want {
+				t.Errorf("there is %q, want %q", g, want)
+			}
+			// The lock went with it, and its remains go with the next.
+			must(t, f.Put(t.Context(), "key", 8, text("next")))
+			if n := holds(t, dir); n != 2 {
+				t.Errorf("%d files for one snapshot: %v", n, seen(t, dir))
+			}
+		})
+	}
+}
+
+// killAt has another process save, and kills it at a step.
+func killAt(t *testing.T, dir, step string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), "SNAPSHOT_TEST_FOLDER="+dir, "SNAPSHOT_TEST_STEP="+step)
+	in, err := cmd.StdinPipe()
+	must(t, err)
+	defer func() { _ = in.Close() }()
+	out, err := cmd.StdoutPipe()
+	must(t, err, cmd.Start())
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "there\n" {
+		t.Errorf("it said %q (%v)", line, err)
+	}
+	must(t, cmd.Process.Kill())
+	_ = cmd.Wait() // it was killed
+}
+
+func TestManyWhoSaveAtOnceLeaveOneWholeSnapshot(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var all sync.WaitGroup
+	for gen := range 20 {
+		all.Go(func() {
+			f := NewFolder(dir)
+			s := strings.Repeat(fmt.Sprintf("%02d", gen), 50_000)
+			if err := f.Put(t.Context(), "key", int64(gen), text(s)); err != nil && !errors.Is(err, ErrStale) {
+				t.Error(err)
+			}
+			if r, _, err := f.Get(t.Context(), "key", int64(gen)); err == nil {
+				b, err := io.ReadAll(r)
+				if err != nil || len(b) != 100_000 || string(b) != strings.Repeat(string(b[:2]), 50_000) || string(b[:2]) < fmt.Sprintf("%02d", gen) {
+					t.Errorf("generation %d got %d bytes of %.2s: %v", gen, len(b), b, err)
+				}
+				_ = r.Close()
+			} else {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if g := got(t, NewFolder(dir), "key"); g[:2] != "19" {
+		t.Errorf("the last is of generation %s", g[:2])
+	}
+	if n := holds(t, dir); n != 2 {
+		t.Errorf("%d files for one snapshot", n)
+	}
+}
+
+func TestSweepTakesWhatNobodyUses(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	f := NewFolder(dir)
+	const age = 24 * time.Hour
+	for _, key := range []string{"old", "got", "new"} {
+		must(t, f.Put(t.Context(), key, 1, text(key)))
+	}
+	past := time.Now().Add(-2 * age)
+	for _, key := range []string{"old", "got"} {
+		p, err := f.current(key)
+		must(t, err, os.Chtimes(filepath.Join(f.of(key), pointerFile), past, past), os.Chtimes(filepath.Join(f.of(key), p.Object), past, past))
+	}
+	r, _, err := f.Get(t.Context(), "got", 1) // which counts as used
+	must(t, err, r.Close())
+	must(t, os.Mkdir(filepath.Join(dir, "left"), 0o700), os.Chtimes(filepath.Join(dir, "left"), past, past))
+	if n, err := f.Sweep(t.Context(), age); n != 2 || err != nil {
+		t.Errorf("%d swept: %v", n, err)
+	}
+	for _, c := range [][2]string{{"old", "none"}, {"new", "new"}} {
+		if g := got(t, f, c[0]); g != c[1] {
+			t.Errorf("%s: %s", c[0], g)
+		}
+	}
+	if n := len(outer(t, dir)); n != 4 { // two, the lock and the mark
+		t.Errorf("there is %v", outer(t, dir))
+	}
+	must(t, os.Mkdir(filepath.Join(dir, "left"), 0o700), os.Chtimes(filepath.Join(dir, "left"), past, past))
+	if n, err := f.Sweep(t.Context(), age); n != 0 || err != nil {
+		t.Errorf("%d swept at once again: %v", n, err)
+	}
+	if n, err := NewFolder(filepath.Join(dir, "not there")).Sweep(t.Context(), age); n != 0 || err != nil {
+		t.Error(n, err)
+	}
+}
+
+func TestPointerThatLeadsElsewhereIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, p := range []string{`{"generation":1,"object":"../../x.tar.zst"}`, `{"generation":1,"object":"passwd"}`, `{"gen`, ``} {
+		f := NewFolder(t.TempDir())
+		must(t, f.Put(t.Context(), "key", 1, text("x")), os.WriteFile(filepath.Join(f.of("key"), pointerFile), []byte(p), 0o600))
+		if _, _, err := f.Get(t.Context(), "key", 1); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %v", p, err)
+		}
+	}
+}
+
+func TestKeeperKeepsInAFolder(t *testing.T) {
+	t.Parallel()
+	f := NewFolder(filepath.Join(t.TempDir(), "snapshots"))
+	lived(t, f, files{"a": "a"}, func(dir string) { files{"b": "b"}.put(t, dir) })
+	if diff := cmp.Diff(files{"a": "a", "b": "b"}, seen(t, slept(t, f, files{"a": "a"}))); diff != "" {
+		t.Errorf("after the sleep (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,186 @@
+package snapshot
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// files describes a workspace: the contents of a file by its path, "/" for a
+// folder, "-> target" for a link.
+type files map[string]string
+
+func (f files) put(t *testing.T, dir string) {
+	t.Helper()
+	for name, what := range f {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		switch {
+		case what == "/":
+			err = os.MkdirAll(path, 0o755)
+		case len(what) > 3 && what[:3] == "-> ":
+			err = os.Symlink(what[3:], path)
+		default:
+			err = os.WriteFile(path, []byte(what), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// workspace makes one.
+func workspace(t *testing.T, f files) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "workspace")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { open(dir) })
+	f.put(t, dir)
+	return dir
+}
+
+// open makes everything in a workspace removable.
+func open(dir string) {
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error {
+		if d != nil && d.IsDir() {
+			_ = os.Chmod(path, 0o700)
+		}
+		return nil
+	})
+}
+
+// seen is what is in a workspace.
+func seen(t *testing.T, dir string) files {
+	t.Helper()
+	f := files{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if path == dir || errors.Is(err, fs.ErrPermission) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		switch d.Type() {
+		case fs.ModeDir:
+			f[name] = "/"
+		case fs.ModeSymlink:
+			to, err := os.Readlink(path)
+			f[name] = "-> " + to
+			return err
+		case 0:
+			text, err := os.ReadFile(path)
+			f[name] = string(text)
+			if errors.Is(err, fs.ErrPermission) {
+				err = nil
+			}
+			return err
+		default:
+			f[name] = d.Type().String()
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// memory is a store for tests of what uses one.
+type memory struct {
+	mu    sync.Mutex
+	all   map[string][]byte
+	saved time.Time
+	puts  int
+	fail  error
+}
+
+func (m *memory) Get(_ context.Context, key string, _ int64) (io.ReadCloser, time.Time, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.fail != nil {
+		return nil, time.Time{}, m.fail
+	}
+	b, ok := m.all[key]
+	if !ok {
+		return nil, time.Time{}, fmt.Errorf("in memory: %w", ErrNone)
+	}
+	return io.NopCloser(bytes.NewReader(b)), m.saved, nil
+}
+
+func (m *memory) Put(_ context.Context, key string, _ int64, write func(io.Writer) error) error {
+	var b bytes.Buffer
+	if err := write(&b); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.fail != nil {
+		return m.fail
+	}
+	if m.all == nil {
+		m.all = map[string][]byte{}
+	}
+	m.all[key], m.saved = b.Bytes(), time.Now()
+	m.puts++
+	return nil
+}
+
+func (m *memory) Delete(_ context.Context, key string, _ int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.all, key)
+	return nil
+}
+
+// keeper makes one whose processes each have their own key.
+func keeper(s Store, gen int64, l Limits) *Keeper {
+	return NewKeeper(Config{Store: s, Generation: gen, Limits: l, Key: func(process string) string { return "box\x00" + process }})
+}
+
+// slept restores what was saved into a workspace staged anew.
+func slept(t *testing.T, s Store, staged files) string {
+	t.Helper()
+	dir := workspace(t, staged)
+	if err := keeper(s, 2, Limits{}).Restore(t.Context(), "p", dir); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// lived stages a workspace, has a process work in it, and saves it.
+func lived(t *testing.T, s Store, staged files, work func(dir string)) {
+	t.Helper()
+	k := keeper(s, 1, Limits{})
+	dir := workspace(t, staged)
+	if err := k.Restore(t.Context(), "p", dir); err != nil {
+		t.Fatal(err)
+	}
+	work(dir)
+	if err := k.Save(t.Context(), "p", dir); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}

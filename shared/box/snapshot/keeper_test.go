@@ -1,0 +1,441 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+func TestWhatAProcessChangedComesBack(t *testing.T) {
+	t.Parallel()
+	staged := files{"main.py": "v1", "data/a": "a", "data/b": "b", "old": "/", "link": "-> main.py", "turns/into/file": "x", "folder": "y"}
+	s := &memory{}
+	lived(t, s, staged, func(dir string) {
+		must(t,
+			os.WriteFile(filepath.Join(dir, "memory.json"), []byte(`{"a":1}`), 0o600),
+			os.WriteFile(filepath.Join(dir, "data", "a"), []byte("changed"), 0o644),
+			os.Remove(filepath.Join(dir, "data", "b")),
+			os.Remove(filepath.Join(dir, "old")),
+			os.Remove(filepath.Join(dir, "link")),
+			os.Symlink("data/a", filepath.Join(dir, "link")),
+			os.RemoveAll(filepath.Join(dir, "turns")),
+			os.WriteFile(filepath.Join(dir, "turns"), []byte("file"), 0o644),
+			os.Remove(filepath.Join(dir, "folder")),
+			os.MkdirAll(filepath.Join(dir, "folder", "in", "folder"), 0o755),
+			os.WriteFile(filepath.Join(dir, "folder", "in", "empty"), nil, 0o644),
+			os.Symlink("not/there", filepath.Join(dir, "dangles")),
+			os.Symlink("round", filepath.Join(dir, "round")),
+			os.WriteFile(filepath.Join(dir, "not\xffutf8 \n"), []byte("odd"), 0o644),
+		)
+	})
+	want := files{
+		"main.py": "v1", "memory.json": `{"a":1}`, "data": "/", "data/a": "changed", "link": "-> data/a", "turns": "file",
+		"folder": "/", "folder/in": "/", "folder/in/folder": "/", "folder/in/empty": "", "dangles": "-> not/there", "round": "-> round",
+		"not\xffutf8 \n": "odd",
+	}
+	if diff := cmp.Diff(want, seen(t, slept(t, s, staged))); diff != "" {
+		t.Errorf("after the sleep (-want +got):\n%s", diff)
+	}
+}
+
+func TestSourceThatMovedOnIsMerged(t *testing.T) {
+	t.Parallel()
+	s := &memory{}
+	lived(t, s, files{"main.py": "v1", "conf": "1", "sub/x": "x", "sub/y": "y"}, func(dir string) {
+		must(t, os.WriteFile(filepath.Join(dir, "conf"), []byte("mine"), 0o644), os.RemoveAll(filepath.Join(dir, "sub")))
+	})
+	got := seen(t, slept(t, s, files{"main.py": "v2!", "conf": "2", "sub/x": "x", "sub/new": "z"}))
+	want := files{"main.py": "v2!", "conf": "mine", "sub": "/", "sub/new": "z"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("after the sleep (-want +got):\n%s", diff)
+	}
+}
+
+func TestPermissionsAndTimesComeBackButNoSetuid(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2020, 2, 3, 4, 5, 6, 789_000_000, time.UTC)
+	s := &memory{}
+	lived(t, s, nil, func(dir string) {
+		files{"tool": "#!", "secret": "s", "closed/in": "x"}.put(t, dir)
+		must(t,
+			os.Chmod(filepath.Join(dir, "tool"), 0o755|fs.ModeSetuid|fs.ModeSetgid),
+			os.Chmod(filepath.Join(dir, "secret"), 0o400),
+			os.Chmod(filepath.Join(dir, "closed"), 0o500|fs.ModeSticky),
+			os.Chtimes(filepath.Join(dir, "tool"), at, at),
+		)
+		t.Cleanup(func() { _ = os.Chmod(filepath.Join(dir, "closed"), 0o700) })
+	})
+	dir := slept(t, s, nil)
+	t.Cleanup(func() { _ = os.Chmod(filepath.Join(dir, "closed"), 0o700) })
+	for name, want := range map[string]fs.FileMode{"tool": 0o755, "secret": 0o400, "closed": 0o500 | fs.ModeDir, "closed/in": 0o644} {
+		info, err := os.Lstat(filepath.Join(dir, name))
+		if err != nil || info.Mode() != want {
+			t.Errorf("%s is %v, want %v (%v)", name, info.Mode(), want, err)
+		}
+	}
+	if info, err := os.Stat(filepath.Join(dir, "tool")); err != nil || !info.ModTime().Equal(at) {
+		t.Errorf("its time is %v, want %v (%v)", info.ModTime(), at, err)
+	}
+}
+
+func TestDependenciesAndCachesAreNotKept(t *testing.T) {
+	t.Parallel()
+	s := &memory{}
+	lived(t, s, nil, func(dir string) {
+		files{".venv/x": "1", ".cache/x": "1", ".tmp/x": "1", "node_modules": "-> /cache", "sub/.cache": "kept", "a": "b"}.put(t, dir)
+	})
+	if diff := cmp.Diff(files{"sub": "/", "sub/.cache": "kept", "a": "b"}, seen(t, slept(t, s, nil))); diff != "" {
+		t.Errorf("after the sleep (-want +got):\n%s", diff)
+	}
+}
+
+func TestNothingOfOthersIsSaved(t *testing.T) {
+	t.Parallel()
+	outside := filepath.Join(t.TempDir(), "others")
+	must(t, os.WriteFile(outside, []byte("a secret of others"), 0o644))
+	s := &memory{}
+	lived(t, s, nil, func(dir string) {
+		files{
+			"absolute": "-> " + outside, "up": "-> ../../others", "by/way": "-> ..", "of": "-> by/way/../../x", "deep/er/way": "-> ../..", "others": "-> deep/er/way/../x",
+			"one": "mine", "sub/x": "mine too",
+		}.put(t, dir)
+		must(t,
+			os.Link(outside, filepath.Join(dir, "hard")),
+			os.Link(filepath.Join(dir, "one"), filepath.Join(dir, "two")),
+			os.Symlink(filepath.Join(dir, "sub", "x"), filepath.Join(dir, "sub", "own")),
+			unix.Mkfifo(filepath.Join(dir, "pipe"), 0o666),
+		)
+	})
+	want := files{"by": "/", "by/way": "-> ..", "deep": "/", "deep/er": "/", "deep/er/way": "-> ../..", "sub": "/", "sub/x": "mine too", "sub/own": "-> x", "one": "mine", "two": "mine"}
+	if diff := cmp.Diff(want, seen(t, slept(t, s, nil))); diff != "" {
+		t.Errorf("after the sleep (-want +got):\n%s", diff)
+	}
+	if strings.Contains(string(s.all["box\x00p"]), "a secret of others") {
+		t.Error("a file outside of the workspace was saved")
+	}
+}
+
+func TestWhatCannotBeReadIsLeftOutAndNotTakenForRemoved(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() == 0 {
+		// Root reads everything; what is promised then is that nothing is lost.
+		s := &memory{}
+		lived(t, s, files{"locked/x": "x"}, func(dir string) { must(t, os.Chmod(filepath.Join(dir, "locked"), 0)) })
+		dir := slept(t, s, files{"locked/x": "x"})
+		if text, err := os.ReadFile(filepath.Join(dir, "locked", "x")); string(text) != "x" {
+			t.Error(string(text), err)
+		}
+		return
+	}
+	s := &memory{}
+	lived(t, s, files{"locked/x": "x"}, func(dir string) {
+		must(t, os.Chmod(filepath.Join(dir, "locked"), 0), os.WriteFile(filepath.Join(dir, "y"), nil, 0o600))
+		t.Cleanup(func() { _ = os.Chmod(filepath.Join(dir, "locked"), 0o700) })
+	})
+	if diff := cmp.Diff(files{"locked": "/", "locked/x": "x", "y": ""}, seen(t, slept(t, s, files{"locked/x": "x"}))); diff != "" {
+		t.Errorf("after the sleep (-want +got):\n%s", diff)
+	}
+}
+
+func TestNothingIsSavedWhenNothingChanged(t *testing.T) {
+	t.Parallel()
+	s := &memory{}
+	staged := files{"a": "a"}
+	lived(t, s, staged, func(string) {})
+	if s.puts != 0 {
+		t.Errorf("%d snapshots of an untouched workspace", s.puts)
+	}
+	lived(t, s, staged, func(dir string) { files{"b": "b"}.put(t, dir) })
+	lived(t, s, staged, func(string) {})
+	if s.puts != 1 {
+		t.Errorf("%d snapshots, want 1", s.puts)
+	}
+	// Or what sweeps by age would take it.
+	s.saved = time.Now().Add(-25 * time.Hour)
+	lived(t, s, staged, func(string) {})
+	if s.puts != 2 {
+		t.Errorf("%d snapshots, want 2", s.puts)
+	}
+}
+
+func TestSnapshotIsWholeAfterSeveralSleeps(t *testing.T) {
+	t.Parallel()
+	s := &memory{}
+	for i := range 4 {
+		lived(t, s, files{"staged": "s"}, func(dir string) { files{fmt.Sprint(i): "x"}.put(t, dir) })
+	}
+	want := files{"staged": "s", "0": "x", "1": "x", "2": "x", "3": "x"}
+	if diff := cmp.Diff(want, seen(t, slept(t, s, files{"staged": "s"}))); diff != "" {
+		t.Errorf("after the sleep (-want +got):\n%s", diff)
+	}
+}
+
+// A process may end and be started again while its box lives. Staging refreshes its
+// workspace then.
+func TestWhatStagingChangesInALivingBoxIsNotTheProcesss(t *testing.T) {
+	t.Parallel()
+	s := &memory{}
+	k := keeper(s, 1, Limits{})
+	dir := workspace(t, files{"main.py": "v1", "gone": "1", "unwanted": "2", "d/unwanted": "3", "comes": "4"})
+	must(t, k.Restore(t.Context(), "p", dir))
+	files{"mine": "1"}.put(t, dir)
+	must(t, os.Remove(filepath.Join(dir, "unwanted")), os.RemoveAll(filepath.Join(dir, "d")), os.Remove(filepath.Join(dir, "comes")), k.Save(t.Context(), "p", dir))
+
+	// What has changed at the source, and what staging puts back.
+	files{"main.py": "v2!", "unwanted": "2", "d/unwanted": "3", "comes": "something else"}.put(t, dir)
+	must(t, os.Remove(filepath.Join(dir, "gone")), k.Restore(t.Context(), "p", dir))
+	if diff := cmp.Diff(files{"main.py": "v2!", "mine": "1", "comes": "something else"}, seen(t, dir)); diff != "" {
+		t.Errorf("in the living box (-want +got):\n%s", diff)
+	}
+	files{"mine too": "2"}.put(t, dir)
+	must(t, k.Save(t.Context(), "p", dir))
+
+	got := seen(t, slept(t, s, files{"main.py": "v3!!", "gone": "again", "unwanted": "2", "d/unwanted": "3", "comes": "x"}))
+	want := files{"main.py": "v3!!", "gone": "again", "mine": "1", "mine too": "2", "comes": "x"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("after the sleep (-want +got):\n%s", diff)
+	}
+}
+
+// The box does not save what a process leaves that was broken off, but the next one
+// works on in it.
+func TestWhatABrokenOffProcessLeftIsSavedByTheNext(t *testing.T) {
+	t.Parallel()
+	s := &memory{}
+	k := keeper(s, 1, Limits{})
+	dir := workspace(t, files{"staged": "s", "gone": "g"})
+	must(t, k.Restore(t.Context(), "p", dir))
+	files{"one": "1", "staged": "changed"}.put(t, dir)
+	must(t, os.Remove(filepath.Join(dir, "gone")), k.Restore(t.Context(), "p", dir))
+	must(t, k.Save(t.Context(), "p", dir))
+	want := files{"one": "1", "staged": "changed"}
+	if diff := cmp.Diff(want, seen(t, slept(t, s, files{"staged": "s", "gone": "g"}))); diff != "" {
+		t.Errorf("after the sleep (-want +got):\n%s", diff)
+	}
+}
+
+func TestWorkspaceThatFailedToGoOnIsBegunAnew(t *testing.T) {
+	t.Parallel()
+	s := &memory{}
+	k := keeper(s, 1, Limits{})
+	dir := workspace(t, files{"staged": "s"})
+	must(t, k.Restore(t.Context(), "p", dir))
+	files{"mine": "1"}.put(t, dir)
+	must(t, k.Save(t.Context(), "p", dir))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := k.Restore(ctx, "p", dir); err == nil {
+		t.Fatal("restored")
+	}
+	// Whoever calls removes the workspace then.
+	dir = workspace(t, files{"staged": "s"})
+	must(t, k.Restore(t.Context(), "p", dir), k.Save(t.Context(), "p", dir))
+	for where, got := range map[string]files{"the workspace": seen(t, dir), "the snapshot": seen(t, slept(t, s, files{"staged": "s"}))} {
+		if diff := cmp.Diff(files{"staged": "s", "mine": "1"}, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", where, diff)
+		}
+	}
+}
+
+func TestTooMuchIsNotSavedAndSaysSo(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		limits Limits
+		work   files
+		want   string
+	}{
+		"bytes": {
+			Limits{Bytes: 3 << 20},
+			files{"small": "x", "sub/large": strings.Repeat("x", 4<<20)},
+			`save the workspace: the workspace has 4 MiB of changes, over the limit of 3 MiB for a snapshot (the largest is "sub/large"): put what need not be kept into .cache or .tmp`,
+		},
+		"files": {
+			Limits{Files: 3},
+			files{"a": "", "b": "", "c": "", "d": ""},
+			"save the workspace: the workspace has more than 3 changed files, the limit for a snapshot: put what need not be kept into .cache or .tmp",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := &memory{}
+			lived(t, s, nil, func(dir string) { files{"before": "1"}.put(t, dir) })
+			k := keeper(s, 2, c.limits)
+			dir := workspace(t, nil)
+			must(t, k.Restore(t.Context(), "p", dir))
+			c.work.put(t, dir)
+			err := k.Save(t.Context(), "p", dir)
+			var limit *LimitError
+			if !errors.As(err, &limit) || err.Error() != c.want {
+				t.Errorf("got %v", err)
+			}
+			if diff := cmp.Diff(files{"before": "1"}, seen(t, slept(t, s, nil))); diff != "" {
+				t.Errorf("the snapshot before (-want +got):\n%s", diff)
+			}
+			// When it fits again it is saved.
+			for name := range c.work {
+				must(t, os.RemoveAll(filepath.Join(dir, name)))
+			}
+			must(t, os.RemoveAll(filepath.Join(dir, "sub")), os.WriteFile(filepath.Join(dir, "after"), nil, 0o600), k.Save(t.Context(), "p", dir))
+			if got := seen(t, slept(t, s, nil)); len(got) != 2 {
+				t.Errorf("after the sleep there is %v", got)
+			}
+		})
+	}
+}
+
+func TestDeepTreeIsBounded(t *testing.T) {
+	t.Parallel()
+	k := keeper(&memory{}, 1, Limits{})
+	dir := workspace(t, nil)
+	must(t, k.Restore(t.Context(), "p", dir))
+	must(t, os.MkdirAll(filepath.Join(dir, strings.Repeat("deep/", 300)), 0o755))
+	var limit *LimitError
+	if err := k.Save(t.Context(), "p", dir); !errors.As(err, &limit) {
+		t.Errorf("got %v", err)
+	}
+	// The next process in it may go on, and tidy up.
+	must(t, k.Restore(t.Context(), "p", dir), os.RemoveAll(filepath.Join(dir, "deep")), k.Save(t.Context(), "p", dir))
+}
+
+func TestStoreThatFailsIsTold(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("store is down")
+	s := &memory{fail: broken}
+	k := keeper(s, 1, Limits{})
+	dir := workspace(t, nil)
+	if err := k.Restore(t.Context(), "p", dir); !errors.Is(err, broken) || errors.Is(err, ErrCorrupt) {
+		t.Errorf("restore: %v", err)
+	}
+	s.fail = nil
+	must(t, k.Restore(t.Context(), "p", dir))
+	files{"a": "a"}.put(t, dir)
+	s.fail = broken
+	if err := k.Save(t.Context(), "p", dir); !errors.Is(err, broken) {
+		t.Errorf("save: %v", err)
+	}
+	s.fail = nil
+	must(t, k.Save(t.Context(), "p", dir))
+	if diff := cmp.Diff(files{"a": "a"}, seen(t, slept(t, s, nil))); diff != "" {
+		t.Errorf("saved in the end (-want +got):\n%s", diff)
+	}
+}
+
+func TestWorkspaceThatWasNotRestoredIsNotSaved(t *testing.T) {
+	t.Parallel()
+	s := &memory{}
+	lived(t, s, nil, func(dir string) { files{"a": "a"}.put(t, dir) })
+	s.fail = errors.New("store is down")
+	k := keeper(s, 2, Limits{})
+	dir := workspace(t, nil)
+	if err := k.Restore(t.Context(), "p", dir); err == nil {
+		t.Fatal("restored")
+	}
+	s.fail = nil
+	must(t, k.Save(t.Context(), "p", dir))
+	if s.puts != 1 {
+		t.Error("an empty workspace was saved over a snapshot")
+	}
+}
+
+func TestEndedSessionLeavesNothing(t *testing.T) {
+	t.Parallel()
+	s := &memory{}
+	lived(t, s, nil, func(dir string) { files{"a": "a"}.put(t, dir) })
+	must(t, keeper(s, 2, Limits{}).Forget(t.Context(), "p"))
+	if len(s.all) != 0 {
+		t.Error("its snapshot is still there")
+	}
+}
+
+func TestProcessesWithOneKeyShareASnapshot(t *testing.T) {
+	t.Parallel()
+	s := &memory{}
+	k := NewKeeper(Config{Store: s, Key: func(string) string { return "principal" }})
+	one, two := workspace(t, nil), workspace(t, nil)
+	must(t, k.Restore(t.Context(), "one", one))
+	files{"a": "a"}.put(t, one)
+	must(t, k.Save(t.Context(), "one", one), k.Restore(t.Context(), "two", two))
+	if diff := cmp.Diff(files{"a": "a"}, seen(t, two)); diff != "" {
+		t.Errorf("the other starts with (-want +got):\n%s", diff)
+	}
+}
+
+func TestSaveAndRestoreEndWithTheirContext(t *testing.T) {
+	t.Parallel()
+	s := &memory{}
+	lived(t, s, nil, func(dir string) { files{"a": "a"}.put(t, dir) })
+	k := keeper(s, 2, Limits{})
+	dir := workspace(t, nil)
+	must(t, k.Restore(t.Context(), "p", dir))
+	files{"b": "b"}.put(t, dir)
+	why := errors.New("no time")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(why)
+	if err := k.Save(ctx, "p", dir); !errors.Is(err, why) {
+		t.Errorf("save: %v", err)
+	}
+	if err := k.Restore(ctx, "q", dir); !errors.Is(err, why) {
+		t.Errorf("restore: %v", err)
+	}
+}
+
+// A process that does not end when it should may swap what is being saved.
+func TestFileThatIsSwappedWhileItIsSavedIsNotRead(t *testing.T) {
+	t.Parallel()
+	outside := filepath.Join(t.TempDir(), "others")
+	must(t, os.WriteFile(outside, []byte("x"), 0o644))
+	for name, swap := range map[string]func(path string) error{
+		"for a link out":  func(path string) error { return os.Symlink(outside, path) },
+		"for a link":      func(path string) error { return os.Symlink("y", path) },
+		"for a pipe":      func(path string) error { return unix.Mkfifo(path, 0o666) },
+		"for another":     func(path string) error { return os.WriteFile(path, []byte("y"), 0o644) },
+		"for a folder":    func(path string) error { return os.Mkdir(path, 0o755) },
+		"for a hard link": func(path string) error { return os.Link(outside, path) },
+		"for nothing":     func(string) error { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := workspace(t, files{"x": "x", "y": "y"})
+			root, err := os.OpenRoot(dir)
+			must(t, err)
+			defer func() { must(t, root.Close()) }()
+			now, err := scan(t.Context(), root, Limits{}.withDefaults())
+			must(t, err)
+			c, err := compare(nil, now, Limits{}.withDefaults())
+			must(t, err)
+			must(t, os.Remove(filepath.Join(dir, "x")), swap(filepath.Join(dir, "x")))
+			var out strings.Builder
+			if err := pack(t.Context(), &out, root, now, c); err == nil {
+				t.Error("it was saved")
+			}
+		})
+	}
+}
+
+func TestInodeTellsAFileThatLooksTheSame(t *testing.T) {
+	t.Parallel()
+	s := &memory{}
+	staged := files{"a": "before"}
+	lived(t, s, staged, func(dir string) {
+		path := filepath.Join(dir, "a")
+		info, err := os.Stat(path)
+		must(t, err)
+		must(t, os.WriteFile(path+"2", []byte("after!"), info.Mode()), os.Chtimes(path+"2", info.ModTime(), info.ModTime()), os.Rename(path+"2", path))
+		if now, err := os.Stat(path); err != nil || now.Sys().(*syscall.Stat_t).Ino == info.Sys().(*syscall.Stat_t).Ino {
+			t.Fatal("the inode is the same", err)
+		}
+	})
+	if got := seen(t, slept(t, s, staged))["a"]; got != "after!" {
+		t.Errorf("after the sleep: %s", got)
+	}
+}

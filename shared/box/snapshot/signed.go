@@ -1,0 +1,226 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"time"
+)
+
+// Host gives the URLs that a [Signed] store reads from and writes to, and keeps the
+// pointers. It is the only one with rights in the bucket: a runner can reach the
+// snapshots of its own box, one at a time, for as long as a URL is good.
+type Host interface {
+	// Newest gives a URL from which the newest snapshot of a key can be got, and when
+	// it was saved. It fails with [ErrNone].
+	Newest(ctx context.Context, key string, gen int64) (get string, saved time.Time, err error)
+	// Room gives the place of a new object of size bytes, with a name that no other
+	// object has.
+	Room(ctx context.Context, key string, gen, size int64) (Room, error)
+	// Commit makes an object that has been put the snapshot of a key, and fails with
+	// [ErrStale] if there is one of a newer generation.
+	Commit(ctx context.Context, key string, gen int64, object string) error
+	// Forget removes what gen or an older generation has saved.
+	Forget(ctx context.Context, key string, gen int64) error
+}
+
+// Room is where an object may be put.
+type Room struct {
+	Object string      // its name, for [Host].Commit
+	URL    string      // presigned, for PUT
+	Header http.Header // what the signature wants sent
+}
+
+// SignedConfig is what a [Signed] store works with.
+type SignedConfig struct {
+	Host Host
+	// Temp is a folder outside of all workspaces, in which a snapshot is built: S3
+	// wants to know its size before it comes.
+	Temp   string
+	Client *http.Client // nil for one that follows no redirects
+	// Pauses come between tries. nil for two, of 200 ms and of 1 s.
+	Pauses []time.Duration
+}
+
+// Signed is a [Store] in S3, or what speaks like it, by presigned URLs. URLs are
+// secrets and never appear in its errors.
+type Signed struct{ cfg SignedConfig }
+
+// NewSigned makes a store. It holds nothing open.
+func NewSigned(c SignedConfig) *Signed {
+	if c.Client == nil {
+		c.Client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	}
+	if c.Pauses == nil {
+		c.Pauses = []time.Duration{200 * time.Millisecond, time.Second}
+	}
+	return &Signed{c}
+}
+
+var _ Store = (*Signed)(nil)
+
+// Get implements [Store].
+func (s *Signed) Get(ctx context.Context, key string, gen int64) (io.ReadCloser, time.Time, error) {
+	var body io.ReadCloser
+	var saved time.Time
+	err := s.try(ctx, func() error {
+		// A URL each time: the one before may be too old by now.
+		from, at, err := s.cfg.Host.Newest(ctx, key, gen)
+		if err != nil {
+			return &final{err}
+		}
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, from, http.NoBody)
+		if err != nil {
+			return &final{withoutURL(err)}
+		}
+		body, err = s.send(r)
+		saved = at
+		return err
+	})
+	if err != nil {
+		return nil, time.Time{}, fmt.Errorf("get the snapshot: %w", err)
+	}
+	return body, saved, nil
+}
+
+// Put implements [Store].
+func (s *Signed) Put(ctx context.Context, key string, gen int64, write func(io.Writer) error) (err error) {
+	file, err := os.CreateTemp(s.cfg.Temp, "snapshot-*")
+	if err != nil {
+		return fmt.Errorf("make the snapshot: %w", err)
+	}
+	defer func() {
+		_ = file.Close() // nothing of it is kept
+		_ = os.Remove(file.Name())
+	}()
+	if err := write(file); err != nil {
+		return fmt.Errorf("write the snapshot: %w", err)
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return fmt.Errorf("write the snapshot: %w", err)
+	}
+	var object string
+	err = s.try(ctx, func() error {
+		room, err := s.cfg.Host.Room(ctx, key, gen, info.Size())
+		if err != nil {
+			return &final{err}
+		}
+		object = room.Object
+		return s.put(ctx, room, file, info.Size())
+	})
+	if err != nil {
+		return fmt.Errorf("put the snapshot: %w", err)
+	}
+	if err := s.cfg.Host.Commit(ctx, key, gen, object); err != nil {
+		return fmt.Errorf("save the snapshot: %w", err)
+	}
+	return nil
+}
+
+func (s *Signed) put(ctx context.Context, room Room, file *os.File, size int64) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPut, room.URL, http.NoBody)
+	if err != nil {
+		return &final{withoutURL(err)}
+	}
+	if size > 0 {
+		// Not the file itself: the client would close it.
+		r.Body = io.NopCloser(io.NewSectionReader(file, 0, size))
+		r.ContentLength = size
+	}
+	for name, values := range room.Header {
+		r.Header[http.CanonicalHeaderKey(name)] = values
+	}
+	body, err := s.send(r)
+	if err != nil {
+		return err
+	}
+	return body.Close()
+}
+
+// Delete implements [Store].
+func (s *Signed) Delete(ctx context.Context, key string, gen int64) error {
+	if err := s.cfg.Host.Forget(ctx, key, gen); err != nil {
+		return fmt.Errorf("delete the snapshot: %w", err)
+	}
+	return nil
+}
+
+// send gives the body of an answer 200, which the caller closes.
+func (s *Signed) send(r *http.Request) (io.ReadCloser, error) {
+	answer, err := s.cfg.Client.Do(r)
+	if err != nil {
+		return nil, withoutURL(err)
+	}
+	switch code := answer.StatusCode; {
+	case code == http.StatusOK:
+		return &storeBody{answer.Body}, nil
+	case code >= 500, code == http.StatusTooManyRequests, code == http.StatusRequestTimeout:
+		err = fmt.Errorf("the store answers %d", code)
+	case code == http.StatusNotFound:
+		err = &final{fmt.Errorf("%w: the store has no such object", ErrNone)}
+	default:
+		err = &final{fmt.Errorf("the store answers %d", code)}
+	}
+	// Its text is for those who debug S3, and may repeat the request.
+	_ = answer.Body.Close()
+	return nil, err
+}
+
+// storeBody is a body without URLs in its errors.
+type storeBody struct{ io.ReadCloser }
+
+// Read implements io.Reader.
+func (b *storeBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = withoutURL(err)
+	}
+	return n, err
+}
+
+// final is an error after which nothing is tried again.
+type final struct{ error }
+
+// Unwrap gives what happened.
+func (f *final) Unwrap() error { return f.error }
+
+// try does something until it succeeds, is of no use, or was tried often enough.
+func (s *Signed) try(ctx context.Context, do func() error) error {
+	for _, pause := range s.cfg.Pauses {
+		err := do()
+		var last *final
+		if err == nil {
+			return nil
+		}
+		if errors.As(err, &last) {
+			return last.error
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return errors.Join(err, context.Cause(ctx))
+		}
+	}
+	err := do()
+	var last *final
+	if errors.As(err, &last) {
+		return last.error
+	}
+	return err
+}
+
+// withoutURL takes the URL out of an error: its signature is a secret.
+func withoutURL(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return fmt.Errorf("reach the store: %w", u.Err)
+	}
+	return err
+}

@@ -1,0 +1,268 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// bucket behaves like S3 for objects that are got and put by presigned URLs, and is
+// the host that gives them.
+type bucket struct {
+	t   *testing.T
+	url string
+
+	mu      sync.Mutex
+	objects map[string]string
+	newest  map[string]pointer
+	rooms   int
+	trouble []int // answers to the next requests
+	cut     bool  // the connection of the next answer is cut in the middle
+}
+
+const signature = "X-Amz-Signature=s3cret"
+
+func newBucket(t *testing.T) *bucket {
+	t.Helper()
+	b := &bucket{t: t, objects: map[string]string{}, newest: map[string]pointer{}}
+	s := httptest.NewServer(b)
+	t.Cleanup(s.Close)
+	b.url = s.URL
+	return b
+}
+
+// ServeHTTP is S3.
+func (b *bucket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	name := strings.TrimPrefix(r.URL.Path, "/")
+	switch {
+	case len(b.trouble) > 0:
+		code := b.trouble[0]
+		b.trouble = b.trouble[1:]
+		w.Header().Set("Location", "http://127.0.0.1:1/elsewhere") // of a redirect
+		w.WriteHeader(code)
+		_, _ = io.WriteString(w, "<Error>"+r.URL.String()+"</Error>")
+	case r.URL.RawQuery != signature+"&for="+r.Method:
+		w.WriteHeader(http.StatusForbidden)
+	case r.Method == http.MethodGet:
+		text, ok := b.objects[name]
+		if !ok {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		w.Header().Set("Content-Length", fmt.Sprint(len(text)))
+		if b.cut {
+			text = text[:len(text)/2]
+		}
+		_, _ = io.WriteString(w, text)
+	case err != nil:
+	case r.ContentLength < 0 || len(r.TransferEncoding) > 0: // S3 takes no chunks
+		w.WriteHeader(http.StatusLengthRequired)
+	case r.Header.Get("If-None-Match") != "*":
+		w.WriteHeader(http.StatusForbidden) // it is signed
+	default:
+		b.objects[name] = string(body)
+	}
+}
+
+func (b *bucket) sign(method, object string) string {
+	return b.url + "/" + object + "?" + signature + "&for=" + method
+}
+
+// Newest implements Host.
+func (b *bucket) Newest(_ context.Context, key string, _ int64) (string, time.Time, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p, ok := b.newest[key]
+	if !ok {
+		return "", time.Time{}, ErrNone
+	}
+	return b.sign(http.MethodGet, p.Object), time.Now(), nil
+}
+
+// Room implements Host.
+func (b *bucket) Room(_ context.Context, key string, gen, _ int64) (Room, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.rooms++
+	object := fmt.Sprintf("%x/%d-%d", key, gen, b.rooms)
+	return Room{Object: object, URL: b.sign(http.MethodPut, object), Header: http.Header{"if-none-match": {"*"}}}, nil
+}
+
+// Commit implements Host.
+func (b *bucket) Commit(_ context.Context, key string, gen int64, object string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.newest[key].Generation > gen {
+		return ErrStale
+	}
+	b.newest[key] = pointer{gen, object}
+	return nil
+}
+
+// Forget implements Host.
+func (b *bucket) Forget(_ context.Context, key string, gen int64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.newest[key].Generation <= gen {
+		delete(b.newest, key)
+	}
+	return nil
+}
+
+func (b *bucket) store(temp string) *Signed {
+	return NewSigned(SignedConfig{Host: b, Temp: temp, Pauses: []time.Duration{time.Millisecond, time.Millisecond}})
+}
+
+func TestSignedGivesWhatWasPutLast(t *testing.T) {
+	t.Parallel()
+	b, temp := newBucket(t), t.TempDir()
+	s := b.store(temp)
+	if g := got(t, s, "key"); g != "none" {
+		t.Error(g)
+	}
+	must(t, s.Put(t.Context(), "key", 1, text("one")), s.Put(t.Context(), "key", 2, text("two")))
+	if err := s.Put(t.Context(), "key", 1, text("late")); !errors.Is(err, ErrStale) {
+		t.Errorf("got %v", err)
+	}
+	if g := got(t, s, "key"); g != "two" {
+		t.Error(g)
+	}
+	must(t, s.Put(t.Context(), "key", 3, text("")))
+	if g := got(t, s, "key"); g != "" {
+		t.Error(g)
+	}
+	must(t, s.Delete(t.Context(), "key", 2))
+	if g := got(t, s, "key"); g != "" {
+		t.Errorf("an older runner deleted a newer snapshot: %s", g)
+	}
+	must(t, s.Delete(t.Context(), "key", 3))
+	if g := got(t, s, "key"); g != "none" {
+		t.Error(g)
+	}
+	if left := seen(t, temp); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestSignedTriesAgain(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	s := b.store(t.TempDir())
+	b.trouble = []int{503, 500}
+	must(t, s.Put(t.Context(), "key", 1, text("one")))
+	b.trouble = []int{429, 503}
+	if g := got(t, s, "key"); g != "one" {
+		t.Error(g)
+	}
+	b.trouble = []int{503, 503, 503}
+	if err := s.Put(t.Context(), "key", 1, text("two")); err == nil || !strings.Contains(err.Error(), "answers 503") {
+		t.Errorf("got %v", err)
+	}
+	if g := got(t, s, "key"); g != "one" {
+		t.Errorf("after a put that failed: %s", g)
+	}
+}
+
+func TestSignedGivesUpWhatIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, code := range []int{301, 307, 400, 403, 412} {
+		b := newBucket(t)
+		s := b.store(t.TempDir())
+		must(t, s.Put(t.Context(), "key", 1, text("one")))
+		b.trouble = []int{code, 503} // the second is for who tries again
+		if _, _, err := s.Get(t.Context(), "key", 1); err == nil || !strings.Contains(err.Error(), fmt.Sprint("answers ", code)) {
+			t.Errorf("%d: %v", code, err)
+		}
+		b.trouble = []int{code, 503}
+		if err := s.Put(t.Context(), "key", 1, text("two")); err == nil || len(b.trouble) != 1 {
+			t.Errorf("%d: %v, %d left", code, err, len(b.trouble))
+		}
+	}
+	b := newBucket(t)
+	b.newest["key"] = pointer{1, "expired"}
+	if _, _, err := b.store(t.TempDir()).Get(t.Context(), "key", 1); !errors.Is(err, ErrNone) {
+		t.Errorf("an object that has expired: %v", err)
+	}
+}
+
+func TestSignatureIsInNoError(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	s := b.store(t.TempDir())
+	must(t, s.Put(t.Context(), "key", 1, text(strings.Repeat("x", 100_000))))
+	var errs []error
+	b.trouble = []int{403}
+	_, _, err := s.Get(t.Context(), "key", 1)
+	errs = append(errs, err)
+	b.cut = true
+	r, _, err := s.Get(t.Context(), "key", 1)
+	must(t, err)
+	_, err = io.ReadAll(r)
+	errs = append(errs, err, r.Close())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, _, err = s.Get(ctx, "key", 1)
+	errs = append(errs, err, s.Put(ctx, "key", 1, text("x")))
+	b.url = "http://127.0.0.1:1"
+	_, _, err = s.Get(t.Context(), "key", 1)
+	errs = append(errs, err)
+	b.url = "http://bad host"
+	errs = append(errs, s.Put(t.Context(), "key", 1, text("x")))
+	n := 0
+	for _, err := range errs {
+		if err != nil {
+			n++
+			if strings.Contains(err.Error(), "s3cret") || strings.Contains(err.Error(), "X-Amz") {
+				t.Errorf("it is told: %v", err)
+			}
+		}
+	}
+	if n != 6 {
+		t.Errorf("%d of 6 failed: %v", n, errs)
+	}
+}
+
+func TestFailedWriteIsNotPut(t *testing.T) {
+	t.Parallel()
+	b, temp := newBucket(t), t.TempDir()
+	broken := errors.New("broken")
+	if err := b.store(temp).Put(t.Context(), "key", 1, func(io.Writer) error { return broken }); !errors.Is(err, broken) {
+		t.Errorf("got %v", err)
+	}
+	if len(b.objects)+len(seen(t, temp)) != 0 {
+		t.Error("something is left")
+	}
+}
+
+func TestKeeperKeepsInABucket(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	s := b.store(t.TempDir())
+	lived(t, s, files{"a": "a"}, func(dir string) { files{"b": strings.Repeat("b", 100_000)}.put(t, dir) })
+	if diff := cmp.Diff(files{"a": "a", "b": strings.Repeat("b", 100_000)}, seen(t, slept(t, s, files{"a": "a"}))); diff != "" {
+		t.Errorf("after the sleep (-want +got):\n%s", diff)
+	}
+	// A connection that is cut is no damaged snapshot.
+	b.cut = true
+	dir := workspace(t, nil)
+	if err := keeper(s, 2, Limits{}).Restore(t.Context(), "p", dir); err == nil {
+		t.Error("half a snapshot was restored")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "b")); err == nil {
+		t.Log("what was unpacked so far is for the caller to remove")
+	}
+}

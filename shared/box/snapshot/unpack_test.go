@@ -1,0 +1,262 @@
+package snapshot
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/zstd"
+)
+
+// item is an entry of an archive that a test makes.
+type item struct {
+	tar.Header
+	text string
+}
+
+func regular(name, text string) item {
+	return item{tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(text)), Mode: 0o644}, text}
+}
+
+func symlink(name, to string) item {
+	return item{tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: to}, ""}
+}
+
+func directory(name string) item {
+	return item{tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: 0o755}, ""}
+}
+
+func removed(name string) item {
+	return item{tar.Header{Typeflag: tar.TypeReg, Name: name, Format: tar.FormatPAX, PAXRecords: map[string]string{recordGone: "1"}}, ""}
+}
+
+// tarball makes an archive that says it has n entries.
+func tarball(t testing.TB, n string, items ...item) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	head := tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{recordVersion: version, recordEntries: n}}
+	err := w.WriteHeader(&head)
+	for _, i := range items {
+		if err == nil {
+			err = w.WriteHeader(&i.Header)
+		}
+		if err == nil {
+			_, err = io.WriteString(w, i.text)
+		}
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func compress(t testing.TB, raw []byte) []byte {
+	t.Helper()
+	z, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return z.EncodeAll(raw, nil)
+}
+
+// archive is a whole one.
+func archive(t testing.TB, items ...item) []byte {
+	return compress(t, tarball(t, strconv.Itoa(len(items)), items...))
+}
+
+// unpackInto unpacks into a workspace beside which there is something to harm.
+func unpackInto(t *testing.T, staged files, data []byte, l Limits) (got files, err error) {
+	t.Helper()
+	dir := workspace(t, staged)
+	beside := filepath.Join(filepath.Dir(dir), "beside")
+	must(t, os.WriteFile(beside, []byte("safe"), 0o600))
+	root, err := os.OpenRoot(dir)
+	must(t, err)
+	defer func() { must(t, root.Close()) }()
+	err = unpack(t.Context(), bytes.NewReader(data), root, l.withDefaults())
+	if diff := cmp.Diff(files{"beside": "safe", "workspace": "/"}, outer(t, filepath.Dir(dir))); diff != "" {
+		t.Errorf("outside of the workspace (-want +got):\n%s", diff)
+	}
+	return seen(t, dir), err
+}
+
+// outer is what is directly in a folder.
+func outer(t *testing.T, dir string) files {
+	t.Helper()
+	f := seen(t, dir)
+	for name := range f {
+		if strings.Contains(name, "/") {
+			delete(f, name)
+		}
+	}
+	return f
+}
+
+func TestHostileArchiveIsRefused(t *testing.T) {
+	t.Parallel()
+	kind := func(flag byte) item {
+		return item{tar.Header{Typeflag: flag, Name: "x", Linkname: "../beside", Mode: 0o644}, ""}
+	}
+	for name, items := range map[string][]item{
+		"absolute name":              {regular("/tmp/x", "x")},
+		"name that goes up":          {regular("../beside", "x")},
+		"name that goes up within":   {regular("a/../../beside", "x")},
+		"name that is not clean":     {regular("a//b", "x")},
+		"name with a dot":            {regular("./a", "x")},
+		"the workspace itself":       {directory(".")},
+		"folder above":               {directory("..")},
+		"removal above":              {removed("../beside")},
+		"removal of everything":      {removed(".")},
+		"dependencies":               {regular("node_modules/x", "x")},
+		"link for dependencies":      {symlink("node_modules", "a")},
+		"long name":                  {regular(strings.Repeat("x/", maxName)+"x", "x")},
+		"link to an absolute path":   {symlink("l", "/etc/passwd")},
+		"link up":                    {symlink("l", "../beside")},
+		"link to nothing":            {symlink("l", "")},
+		"link up by way of others":   {directory("a"), directory("a/b"), symlink("a/b/c", "../.."), symlink("l", "a/b/c/../beside")},
+		"link up by way of later":    {directory("a"), directory("a/b"), symlink("l", "a/b/c/../beside"), symlink("a/b/c", "../..")},
+		"hard link":                  {kind(tar.TypeLink)},
+		"character device":           {kind(tar.TypeChar)},
+		"block device":               {kind(tar.TypeBlock)},
+		"pipe":                       {kind(tar.TypeFifo)},
+		"contiguous file":            {kind(tar.TypeCont)},
+		"removal with contents":      {{tar.Header{Typeflag: tar.TypeReg, Name: "a", Size: 1, Format: tar.FormatPAX, PAXRecords: map[string]string{recordGone: "1"}}, "x"}, kind(tar.TypeFifo)},
+		"another header in between":  {regular("a", "a"), {tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{recordVersion: "2"}}, ""}},
+		"unknown kind":               {kind('Z')},
+		"removal of something above": {removed("a/../../beside")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := unpackInto(t, nil, archive(t, items...), Limits{}); !errors.Is(err, ErrCorrupt) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// A link of the workspace may lead anywhere by now: staging and processes made it.
+func TestNothingIsWrittenWhereALinkLeads(t *testing.T) {
+	t.Parallel()
+	staged := files{"out": "-> ../beside", "up": "-> ..", "in": "-> real", "real/x": "x"}
+	got, err := unpackInto(t, staged, archive(t,
+		removed("up/beside"), regular("out", "mine"), regular("up/beside", "mine"), regular("in/x", "mine"),
+	), Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := files{"out": "mine", "up": "/", "up/beside": "mine", "in": "/", "in/x": "mine", "real": "/", "real/x": "x"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("in the workspace (-want +got):\n%s", diff)
+	}
+}
+
+func TestRemovalOfAFolderKeepsWhatIsNewInIt(t *testing.T) {
+	t.Parallel()
+	got, err := unpackInto(t, files{"d/old": "1", "d/new": "2", "e/old": "3"}, archive(t, removed("e/old"), removed("e"), removed("d/old"), removed("d"), removed("f/g")), Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(files{"d": "/", "d/new": "2"}, got); diff != "" {
+		t.Errorf("in the workspace (-want +got):\n%s", diff)
+	}
+}
+
+func TestArchiveThatIsNotWholeIsRefused(t *testing.T) {
+	t.Parallel()
+	whole := archive(t, regular("a", strings.Repeat("abc", 10_000)), regular("b", "b"))
+	flipped := bytes.Clone(whole)
+	flipped[len(flipped)-1] ^= 1
+	for name, data := range map[string][]byte{
+		"nothing":             nil,
+		"cut in the middle":   whole[:len(whole)/2],
+		"cut at the end":      whole[:len(whole)-1],
+		"without checksum":    whole[:len(whole)-4],
+		"with a wrong one":    flipped,
+		"something else":      []byte("<Error><Code>AccessDenied</Code></Error>"),
+		"empty tar":           compress(t, make([]byte, 1024)),
+		"without our header":  compress(t, tarball(t, "1", regular("a", "a"))[1024+512:]),
+		"fewer than it says":  compress(t, tarball(t, "2", regular("a", "a"))),
+		"more than it says":   compress(t, tarball(t, "1", regular("a", "a"), regular("b", "b"))),
+		"says nonsense":       compress(t, tarball(t, "-1", regular("a", "a"))),
+		"something behind it": compress(t, append(tarball(t, "1", regular("a", "a")), "more"...)),
+		"two of them":         append(bytes.Clone(whole), whole...),
+		"cut in the tar":      compress(t, tarball(t, "1", regular("a", "a"))[:1024+512]),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := unpackInto(t, nil, data, Limits{}); !errors.Is(err, ErrCorrupt) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestBombIsRefusedBeforeItFillsTheDisk(t *testing.T) {
+	t.Parallel()
+	many := make([]item, 50)
+	for i := range many {
+		many[i] = regular(strconv.Itoa(i), "")
+	}
+	for name, data := range map[string][]byte{
+		"large file":        archive(t, regular("a", strings.Repeat("x", 2<<20))),
+		"together large":    archive(t, regular("a", strings.Repeat("x", 700<<10)), regular("b", strings.Repeat("x", 700<<10))),
+		"many files":        archive(t, many...),
+		"more than it says": compress(t, tarball(t, "1", many...)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := unpackInto(t, nil, data, Limits{Bytes: 1 << 20, Files: 10})
+			var limit *LimitError
+			if !errors.As(err, &limit) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	t.Run("endless zeros", func(t *testing.T) {
+		t.Parallel()
+		padded := append(tarball(t, "1", regular("a", "a")), make([]byte, 8<<20)...)
+		if _, err := unpackInto(t, nil, compress(t, padded), Limits{Bytes: 1 << 10, Files: 1}); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func FuzzUnpack(f *testing.F) {
+	whole := tarball(f, "4", removed("gone"), directory("d"), regular("d/a", "a"), symlink("l", "d/a"))
+	f.Add(whole)
+	f.Add(tarball(f, "1", regular("../x", "x")))
+	f.Add(tarball(f, "2", symlink("l", "d"), regular("l/x", "x")))
+	f.Add(tarball(f, "3", directory("a"), symlink("a/b", ".."), symlink("l", "a/b/../x")))
+	f.Add(tarball(f, "1", item{tar.Header{Typeflag: tar.TypeLink, Name: "x", Linkname: "staged"}, ""}))
+	f.Add(compress(f, whole))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		dir := workspace(t, files{"staged": "s", "gone": "g", "out": "-> ../beside", "up": "-> .."})
+		root, err := os.OpenRoot(dir)
+		must(t, err)
+		defer func() { must(t, root.Close()) }()
+		limits := Limits{Bytes: 1 << 16, Files: 50}
+		// Once below the checksum, once with all of it. What they say is of no matter
+		// here, but only what they do.
+		_ = untar(t.Context(), bytes.NewReader(data), root, limits)
+		_ = unpack(t.Context(), bytes.NewReader(data), root, limits)
+		if diff := cmp.Diff(files{"workspace": "/"}, outer(t, filepath.Dir(dir))); diff != "" {
+			t.Errorf("outside of the workspace (-want +got):\n%s", diff)
+		}
+		var size int
+		got := seen(t, dir)
+		for _, text := range got {
+			size += len(text)
+		}
+		if len(got) > 50*maxName || size > 4<<16 {
+			t.Errorf("%d files with %d bytes", len(got), size)
+		}
+	})
+}
