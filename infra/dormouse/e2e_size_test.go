@@ -3,6 +3,7 @@
 package main_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -143,7 +144,9 @@ func (m *machine) listen(server string) *listener {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	r, err := http.NewRequestWithContext(m.t.Context(), http.MethodGet, at.String(), nil)
+	ctx, cancel := context.WithTimeout(m.t.Context(), 2*patience)
+	m.t.Cleanup(cancel)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
 		m.t.Fatal(err)
 	}

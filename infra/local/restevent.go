@@ -252,7 +252,7 @@ func readRequest(r *http.Request) ([]byte, error) {
 }
 
 func marshalEvent(e *events.APIGatewayProxyRequest) ([]byte, error) {
-	payload, err := json.Marshal(e)
+	payload, err := marshal(e)
 	if err != nil {
 		return nil, fmt.Errorf("encode the event: %w", err)
 	}
@@ -260,4 +260,14 @@ func marshalEvent(e *events.APIGatewayProxyRequest) ([]byte, error) {
 		return nil, fmt.Errorf("the event has %d bytes, Lambda takes %d", len(payload), maxEvent)
 	}
 	return payload, nil
+}
+
+// marshal writes JSON without the escapes that are for web pages only: they make
+// six bytes of one, and Lambda bounds an event.
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte{'\n'}), err
 }

@@ -282,3 +282,11 @@ func FuzzReadBuffered(f *testing.F) {
 		head.apply(http.Header{})
 	})
 }
+
+func TestEventEscapesNoMoreThanJSONAsks(t *testing.T) {
+	r := httptest.NewRequestWithContext(t.Context(), "POST", "http://localhost/mcp", nil)
+	payload, err := marshalEvent(restEvent(r, []byte(strings.Repeat("<>&", 1<<20)), "local", "local", time.Now()))
+	if err != nil || len(payload) > 3<<20+10_000 {
+		t.Errorf("3 MiB of a body are an event of %d bytes: %v", len(payload), err)
+	}
+}

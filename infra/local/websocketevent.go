@@ -122,7 +122,7 @@ func (a routeAnswer) ok() bool { return a.StatusCode >= 200 && a.StatusCode <= 2
 // context.DeadlineExceeded when the function did not answer within the integration
 // timeout; the function runs on.
 func (a *WebSocketAPI) invoke(event *events.APIGatewayWebsocketProxyRequest) (routeAnswer, error) {
-	payload, err := json.Marshal(event)
+	payload, err := marshal(event)
 	if err != nil {
 		return routeAnswer{}, fmt.Errorf("encode the event: %w", err)
 	}

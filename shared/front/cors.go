@@ -39,13 +39,26 @@ func (x *exchange) preflight() {
 	h.Set("Allow", methods)
 	if h.Get("Access-Control-Allow-Origin") != "" {
 		h.Set("Access-Control-Allow-Methods", methods)
-		h.Set("Access-Control-Allow-Headers", strings.Join([]string{
+		h.Set("Access-Control-Allow-Headers", strings.Join(append([]string{
 			"Content-Type", "Accept", "Authorization", wire.HeaderSessionID, wire.HeaderProtocolVersion,
 			wire.HeaderLastEventID, wire.HeaderMethod, wire.HeaderName,
-		}, ", "))
+		}, paramHeaders(x.r.Header)...), ", "))
 		h.Set("Access-Control-Max-Age", "86400")
 	}
 	x.empty(http.StatusNoContent)
+}
+
+// paramHeaders are the headers a page asks for that carry arguments of a tool.
+// Their names are the server's, so they can only be allowed as they are asked for.
+func paramHeaders(h http.Header) (names []string) {
+	for _, name := range strings.Split(strings.Join(h.Values("Access-Control-Request-Headers"), ","), ",") {
+		name = strings.TrimSpace(name)
+		odd := strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c > '~' })
+		if param, ok := strings.CutPrefix(strings.ToLower(name), "mcp-param-"); ok && param != "" && !odd && len(name) <= 128 {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func allowedHost(allowed []string, host string) bool {

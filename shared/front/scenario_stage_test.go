@@ -28,7 +28,8 @@ type stage struct {
 	live      map[*sessiontest.Faulty]bool
 	calls     map[string]int // of the store, by method, made by requests
 	delivered []session.Delivery
-	ended     []session.ID // sessions whose end the backend was told
+	ended     []session.ID         // sessions whose end the backend was told
+	answered  func(session.Answer) // is told what the backend was handed; may be nil
 }
 
 // scenario plays a scenario on every store, in fake time.
@@ -373,6 +374,16 @@ func (b spy) Deliver(ctx context.Context, d session.Delivery, box session.Box) (
 	b.s.delivered = append(b.s.delivered, d)
 	b.s.mu.Unlock()
 	return b.backend.Deliver(ctx, d, box)
+}
+
+func (b spy) Answer(ctx context.Context, a session.Answer, box session.Box) error {
+	b.s.mu.Lock()
+	answered := b.s.answered
+	b.s.mu.Unlock()
+	if answered != nil {
+		answered(a)
+	}
+	return b.backend.Answer(ctx, a, box)
 }
 
 func (b spy) End(ctx context.Context, record session.Session, box session.Box) error {

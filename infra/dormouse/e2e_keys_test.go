@@ -1,0 +1,187 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// keys is dormouse keys on the data of this machine. It returns what is printed.
+func (m *machine) keys(verb string, args ...string) string {
+	m.t.Helper()
+	cmd := m.command("keys", append([]string{verb}, args...)...)
+	// The flags of a verb follow the verb.
+	cmd.Args = slices.Concat([]string{cmd.Args[0], "keys", verb}, args, []string{"--data", m.data})
+	var says strings.Builder
+	cmd.Stderr = &says
+	out, err := cmd.Output()
+	if err != nil {
+		m.t.Fatalf("dormouse keys %s: %v: %s", verb, err, says.String())
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// guarded asks a server for something with a key, and returns the response's
+// status.
+func (m *machine) guarded(method, url, key, session, body string) (status int, header http.Header) {
+	m.t.Helper()
+	r, err := http.NewRequestWithContext(m.t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	r.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+	if key != "" {
+		r.Header.Set("Authorization", "Bearer "+key)
+	}
+	if session != "" {
+		r.Header.Set("Mcp-Session-Id", session)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }() // nothing of it is read
+	return res.StatusCode, res.Header
+}
+
+// connected dials the endpoint for WebSocket clients and returns the status.
+func (m *machine) connected(server string, more url.Values, header http.Header) int {
+	m.t.Helper()
+	u, err := url.Parse(m.ws[server])
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	query := u.Query()
+	for name, values := range more {
+		query[name] = values
+	}
+	u.RawQuery = query.Encode()
+	conn, res, err := websocket.Dial(m.t.Context(), u.String(), &websocket.DialOptions{HTTPHeader: header})
+	if err == nil {
+		_ = conn.CloseNow() // it has served
+	}
+	if res == nil {
+		m.t.Fatal(err)
+	}
+	return res.StatusCode
+}
+
+func TestE2EKeysLetInWhoHasOne(t *testing.T) {
+	m := newMachine(t, servers{"one": nil, "two": nil})
+	m.start("--access", "keys")
+	key, other := m.keys("create", "ada", "--server", "one"), m.keys("create", "ada", "--server", "two")
+	const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":` + params + `}`
+
+	for name, test := range map[string]struct {
+		key    string
+		status int
+	}{"no key": {"", 401}, "a key nobody made": {key[:12] + strings.Repeat("a", 32), 401}, "another server's": {other, 403}} {
+		if status, _ := m.guarded("POST", m.urls["one"], test.key, "", initialize); status != test.status {
+			t.Errorf("%s: %d, want %d", name, status, test.status)
+		}
+		header := http.Header{}
+		if test.key != "" {
+			header.Set("Authorization", "Bearer "+test.key)
+		}
+		if status := m.connected("one", nil, header); status != test.status {
+			t.Errorf("%s, WebSocket: %d, want %d", name, status, test.status)
+		}
+	}
+	if boxes := m.those("runner", "stdio"); len(boxes) > 0 {
+		t.Errorf("a box was started for who was refused: %v", boxes)
+	}
+
+	status, header := m.guarded("POST", m.urls["one"], key, "", initialize)
+	opened := header.Get("Mcp-Session-Id")
+	if status != 200 || opened == "" {
+		t.Fatalf("with a key: %d", status)
+	}
+	m.ticketLetsInOnce(key)
+
+	m.keys("revoke", key)
+	m.eventually(40*time.Second, "the key is worth nothing", func() bool {
+		status, _ := m.guarded("POST", m.urls["one"], key, opened, `{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+		return status == 401
+	})
+	var listed []struct{ ID, Revoked string }
+	if err := json.Unmarshal([]byte(m.keys("list", "--json")), &listed); err != nil || len(listed) != 2 {
+		t.Fatal(listed, err)
+	}
+	for _, k := range listed {
+		if revoked := k.Revoked != ""; revoked != strings.HasPrefix(key, "dm_"+k.ID) {
+			t.Errorf("the list shows %+v", k)
+		}
+	}
+	again := m.keys("create", "ada", "--server", "one")
+	if status, _ := m.guarded("POST", m.urls["one"], again, opened, `{"jsonrpc":"2.0","id":2,"method":"ping"}`); status != 200 {
+		t.Errorf("another key of the same principal, in the session: %d", status)
+	}
+	for _, text := range []string{m.out.tail(1000), m.log.tail(1000)} {
+		for _, secret := range []string{key, other, again} {
+			if strings.Contains(text, secret[12:]) {
+				t.Error("a key was printed")
+			}
+		}
+	}
+}
+
+func TestE2EKeysAreMadeInTheTableThatIsNamed(t *testing.T) {
+	dynamoDB := dynamotest.Server{Running: os.Getenv(dynamotest.Variable)}
+	t.Cleanup(dynamoDB.Stop)
+	endpoint, err := dynamoDB.Endpoint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMachine(t, servers{"one": nil})
+	store := "dynamodb:e2e-" + session.NewNonce() + "?endpoint=" + endpoint
+	m.start("--access", "keys", "--store", store)
+	key := m.keys("create", "ada", "--all-servers", "--store", store)
+	const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
+	if status, _ := m.guarded("POST", m.urls["one"], key, "none", ping); status != 404 { // there is no such session
+		t.Errorf("with a key: %d", status)
+	}
+	m.keys("revoke", key, "--store", store)
+	if list := m.keys("list", "--store", store); !strings.Contains(list, "revoked") {
+		t.Errorf("the list shows %s", list)
+	}
+	m.killFunctions("http")
+	if status, _ := m.guarded("POST", m.urls["one"], key, "none", ping); status != 401 {
+		t.Errorf("with the key that was revoked: %d", status)
+	}
+}
+
+// ticketLetsInOnce connects as a page does: without headers.
+func (m *machine) ticketLetsInOnce(key string) {
+	m.t.Helper()
+	r, err := http.NewRequestWithContext(m.t.Context(), "POST", strings.TrimSuffix(m.urls["one"], "mcp")+"ticket", nil)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+key)
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }() // all of it was read
+	var answer struct{ Ticket string }
+	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil || answer.Ticket == "" {
+		m.t.Fatalf("POST ticket: %d, %v", res.StatusCode, err)
+	}
+	for _, want := range []int{101, 401} {
+		if got := m.connected("one", url.Values{"ticket": {answer.Ticket}}, nil); got != want {
+			m.t.Errorf("a ticket: %d, want %d", got, want)
+		}
+	}
+}

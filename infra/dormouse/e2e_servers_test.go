@@ -1,0 +1,169 @@
+//go:build e2e && servers
+
+package main_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// real is a server that people use, out of a package registry.
+type real struct {
+	command, tool, arguments, want string
+	args                           []string
+	env                            map[string]string
+}
+
+// realServers are four of npm and four of PyPI. folder has a git repository and a
+// note in it, page is the address of a page.
+func realServers(folder, page string) map[string]real {
+	npm := func(name string, more ...string) []string {
+		return append([]string{"-y", "@modelcontextprotocol/server-" + name + "@2026.8.31"}, more...)
+	}
+	return map[string]real{
+		"everything": {"npx", "echo", `{"message":"hello"}`, "hello", npm("everything"), nil},
+		"filesystem": {"npx", "read_text_file", fmt.Sprintf(`{"path":%q}`, filepath.Join(folder, "note.txt")), "dormice sleep", npm("filesystem", folder), nil},
+		"memory": {
+			"npx", "create_entities", `{"entities":[{"name":"Dormouse","entityType":"guest","observations":["sleeps"]}]}`, "entities",
+			npm("memory"), map[string]string{"MEMORY_FILE_PATH": filepath.Join(folder, "memory.jsonl")},
+		},
+		"thinking": {
+			"npx", "sequentialthinking", `{"thought":"why","nextThoughtNeeded":false,"thoughtNumber":1,"totalThoughts":1}`, "thoughtNumber",
+			npm("sequential-thinking"), nil,
+		},
+		"time":  {"uvx", "get_current_time", `{"timezone":"UTC"}`, "UTC", []string{"mcp-server-time==2026.10.19"}, nil},
+		"git":   {"uvx", "git_log", fmt.Sprintf(`{"repo_path":%q}`, folder), "first commit", []string{"mcp-server-git==2026.10.19"}, nil},
+		"fetch": {"uvx", "fetch", fmt.Sprintf(`{"url":%q}`, page), "dormice sleep", []string{"mcp-server-fetch==2026.10.24", "--ignore-robots-txt", "--allow-private-ips"}, nil},
+		"sqlite": {
+			"uvx", "list_tables", `{}`, "[]",
+			[]string{"--with", "mcp<2", "mcp-server-sqlite==2025.4.25", "--db-path", filepath.Join(folder, "test.db")}, nil,
+		},
+	}
+}
+
+// TestServersOfTheRegistriesRun calls a tool of each, from nothing, from sleep, and
+// once more the way a client would start it without Dormouse.
+func TestServersOfTheRegistriesRun(t *testing.T) {
+	folder := t.TempDir()
+	write(t, filepath.Join(folder, "note.txt"), "dormice sleep\n")
+	for _, args := range [][]string{
+		{"init", "-q"}, {"add", "note.txt"},
+		{"-c", "user.name=t", "-c", "user.email=t@example.test", "commit", "-q", "-m", "first commit"},
+	} {
+		git := exec.CommandContext(t.Context(), "git", args...)
+		git.Dir = folder
+		if out, err := git.CombinedOutput(); err != nil {
+			t.Fatalf("git %v: %v: %s", args, err, out)
+		}
+	}
+	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprint(w, "<html><body><h1>Notes</h1><p>dormice sleep</p></body></html>")
+	}))
+	defer page.Close()
+	all := realServers(folder, page.URL)
+	file := map[string]any{}
+	for name, s := range all {
+		file[name] = map[string]any{"command": s.command, "args": s.args, "env": s.env}
+	}
+	m := machineOf(t, file)
+	m.env = append(m.env, "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
+	m.start(sleepy()...)
+	cold, warm := map[string]time.Duration{}, map[string]time.Duration{}
+	for name, s := range all {
+		m := m.in(t)
+		c := m.client(name)
+		begun := time.Now()
+		if err := within(c, 5*time.Minute); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		m.wants(c, name, s)
+		cold[name] = time.Since(begun)
+		m.asleep()
+		begun = time.Now()
+		m.wants(c, name, s)
+		warm[name] = time.Since(begun)
+	}
+	t.Logf("%-12s %10s %10s %12s", "server", "cold", "from sleep", "npx/uvx form")
+	for name, s := range all {
+		t.Logf("%-12s %10s %10s %12s", name, cold[name].Round(time.Millisecond), warm[name].Round(time.Millisecond), alone(t, s))
+	}
+}
+
+// within opens a session with more patience than usual: packages are fetched.
+func within(c *client, patience time.Duration) error {
+	s, err := c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":%s}`, params))
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	stop := time.AfterFunc(patience, s.close)
+	defer stop.Stop()
+	answer, err := s.response("0")
+	if err != nil {
+		return err
+	}
+	if answer.Result == nil {
+		return fmt.Errorf("initialize was refused: %s", answer.Error)
+	}
+	c.session = s.header.Get("Mcp-Session-Id")
+	return c.tell(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+}
+
+func (m *machine) wants(c *client, name string, s real) {
+	m.t.Helper()
+	all, err := c.call(s.tool, s.arguments)
+	if err != nil {
+		m.t.Errorf("%s: %s: %v", name, s.tool, err)
+		return
+	}
+	if last := all[len(all)-1]; last.Error != nil || strings.Contains(string(last.Result), `"isError":true`) || !strings.Contains(string(last.Result), s.want) {
+		m.t.Errorf("%s: %s answered %s, want %q in it", name, s.tool, last.Raw, s.want)
+	}
+}
+
+// alone is how long a warm start of the command takes by itself, to the answer to
+// initialize; "" where the command is not on this machine.
+func alone(t *testing.T, s real) string {
+	t.Helper()
+	if _, err := exec.LookPath(s.command); err != nil {
+		return "no " + s.command
+	}
+	var took time.Duration
+	for range 2 { // the first fills the cache
+		cmd := exec.CommandContext(t.Context(), s.command, s.args...)
+		cmd.Env = os.Environ()
+		for name, value := range s.env {
+			cmd.Env = append(cmd.Env, name+"="+value)
+		}
+		cmd.WaitDelay = time.Second
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := newJournal()
+		cmd.Stdout = out
+		begun := time.Now()
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = fmt.Fprintf(in, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":%s}`+"\n", params)
+		_, more := out.lines()
+		select {
+		case <-more:
+		case <-time.After(5 * time.Minute):
+			t.Errorf("%s %v by itself does not answer", s.command, s.args)
+		}
+		took = time.Since(begun)
+		_ = in.Close()
+		_ = cmd.Wait() // how it ends says nothing here
+	}
+	return took.Round(time.Millisecond).String()
+}

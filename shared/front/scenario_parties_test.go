@@ -1,0 +1,437 @@
+package front_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// hall is a stage where clients of all transports meet: it is the WebSocket API too,
+// and a server's tools can ask their clients.
+type hall struct {
+	*stage
+	batch sync.Mutex // one batch is under way at a time, as a runner has it for each session
+
+	mu     sync.Mutex
+	posted map[string][]string    // what was posted to a connection, in order
+	gone   map[string]bool        // connections
+	asked  map[string]chan string // answers by session and question
+	conns  int                    // that there have been
+}
+
+func newHall(s *stage) *hall {
+	h := &hall{stage: s, posted: map[string][]string{}, gone: map[string]bool{}, asked: map[string]chan string{}}
+	s.answered = h.hear
+	for _, server := range []string{"quiet", "pushy"} {
+		box := session.Box{ID: session.BoxFor("tenant", server), State: session.Awake, Gen: 1}
+		if err := s.backend.store.SaveBox(s.t.Context(), box); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	h.tool(wire.MethodInitialize, func(v voice) {
+		v.end(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}}}`)
+	})
+	return h
+}
+
+// Post implements session.Clients.
+func (h *hall) Post(_ context.Context, conn string, data []byte) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gone[conn] {
+		return session.Errorf(session.Closed, "simulated: gone")
+	}
+	h.posted[conn] = append(h.posted[conn], string(data))
+	return nil
+}
+
+// Close implements session.Clients.
+func (h *hall) Close(_ context.Context, conn string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.gone[conn] = true
+	return nil
+}
+
+// socket serves one event of the WebSocket API by a function made for it.
+func (h *hall) socket(serve func(*front.Socket)) {
+	host, leave := h.host()
+	defer leave()
+	opts, owed := h.opts, []session.ID(nil)
+	opts.Host = host.WithClients(h)
+	k := front.NewSocket(front.SocketOptions{Options: opts, Push: func(_ context.Context, id session.ID) error {
+		owed = append(owed, id)
+		return nil
+	}})
+	serve(k)
+	for _, id := range owed {
+		if err := k.Push(h.t.Context(), id); err != nil {
+			h.t.Error(err)
+		}
+	}
+}
+
+// connect asks for a connection.
+func (h *hall) connect(query url.Values, headers ...string) (conn string, status int) {
+	h.mu.Lock()
+	h.conns++
+	conn = fmt.Sprint("c", h.conns)
+	h.mu.Unlock()
+	r := httptest.NewRequestWithContext(h.t.Context(), http.MethodGet, "http://127.0.0.1/local?"+query.Encode(), nil)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	h.socket(func(k *front.Socket) { status, _, _ = k.Connect(h.t.Context(), conn, r) })
+	return conn, status
+}
+
+// voice is what a tool of a hall says with: all of it reaches the client, whatever
+// its transport, as if it had come through the relay function.
+type voice struct {
+	run
+	h *hall
+}
+
+// tool adds a tool to the servers.
+func (h *hall) tool(name string, f func(voice)) {
+	h.backend.tool(name, func(r run) { f(voice{r, h}) })
+}
+
+func (v voice) append(raw string, final bool) {
+	v.h.batch.Lock()
+	defer v.h.batch.Unlock()
+	tail, err := v.store.Tail(v.ctx, v.session, v.stream)
+	if err == nil {
+		err = session.Outlet{Store: v.store, Clients: v.h}.Append(v.ctx, v.address, session.Batch{
+			Session: v.session, Stream: v.stream, First: tail.Last + 1, Gen: 1, Seq: seq.Add(1), Final: final, Events: [][]byte{[]byte(raw)},
+		})
+	}
+	if err != nil {
+		v.h.t.Error(err)
+	}
+}
+
+func (v voice) say(text string) { v.append(said(text), false) }
+
+func (v voice) end(result string) {
+	v.append(`{"jsonrpc":"2.0","id":`+string(v.requests[0])+`,"result":`+result+`}`, true)
+}
+
+// aside is the voice of a server that says something outside of any request.
+func (v voice) aside() voice {
+	v.stream = session.Common
+	return v
+}
+
+// ask asks the client, and waits for as long as it takes to answer; the end of the
+// test is the end of the tool.
+func (v voice) ask(id, question string) (answer string) {
+	heard := make(chan string, 1)
+	v.h.mu.Lock()
+	v.h.asked[string(v.session)+" "+id] = heard
+	v.h.mu.Unlock()
+	v.append(`{"jsonrpc":"2.0","id":"`+id+`",`+question+`}`, false)
+	select {
+	case answer = <-heard:
+	case <-v.h.t.Context().Done():
+		runtime.Goexit()
+	}
+	return answer
+}
+
+// hear is told of each answer. A repeat means nothing.
+func (h *hall) hear(a session.Answer) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at := string(a.Session) + " " + a.Question
+	if heard := h.asked[at]; heard != nil {
+		heard <- string(a.Raw)
+		delete(h.asked, at)
+	}
+}
+
+// sent are the messages the server was handed, of one session.
+func (h *hall) sent(id string) (all []session.Delivery) {
+	h.stage.mu.Lock()
+	defer h.stage.mu.Unlock()
+	for _, d := range h.delivered {
+		if string(d.Session) == id {
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+// party is a client with one session, over any transport.
+type party interface {
+	id() string
+	// say sends a message, which has to be taken.
+	say(raw string)
+	// heard is what the server has said since the last time, in order.
+	heard() []string
+	// leave loses every connection; back comes back to what was there and what may come.
+	leave()
+	back()
+}
+
+// transports are the ways to be a client of a session. headers come in pairs.
+var transports = map[string]func(h *hall, server string, headers ...string) party{
+	"Streamable HTTP": func(h *hall, server string, headers ...string) party {
+		a := h.do(request("POST", "/"+server+"/mcp", initialize, headers...))
+		p := &httpParty{h: h, headers: headers, client: &client{
+			w: h.world, server: server, session: a.header.Get("Mcp-Session-Id"), version: wire.V20251125,
+		}}
+		if a.status != http.StatusOK || p.session == "" {
+			h.t.Fatalf("initialize was answered with %d %s", a.status, a.body)
+		}
+		p.say(wsInitialized)
+		return p
+	},
+	"HTTP+SSE": func(h *hall, server string, headers ...string) party {
+		p := &sseParty{h: h, server: server, headers: headers}
+		p.back()
+		p.greet(h.t, p)
+		return p
+	},
+	"WebSocket": func(h *hall, server string, headers ...string) party {
+		p := &wsParty{h: h, server: server, headers: headers, last: map[string]string{}}
+		p.back()
+		p.greet(h.t, p)
+		return p
+	},
+}
+
+// greeting is the handshake of those who have a connection before they say anything.
+type greeting struct{}
+
+func (greeting) greet(t *testing.T, p party) {
+	t.Helper()
+	p.say(initialize)
+	if got := p.heard(); len(got) != 1 || !strings.Contains(got[0], `"id":0,"result"`) {
+		t.Fatalf("initialize was answered with %q", got)
+	}
+	p.say(wsInitialized)
+}
+
+// parties plays a scenario over every transport, on every store.
+func parties(t *testing.T, server string, play func(t *testing.T, h *hall, p party)) {
+	for _, over := range slices.Sorted(maps.Keys(transports)) {
+		t.Run(over, func(t *testing.T) {
+			scenario(t, func(t *testing.T, s *stage) {
+				h := newHall(s)
+				p := transports[over](h, server)
+				play(t, h, p)
+				p.leave()
+			})
+		})
+	}
+}
+
+// httpParty is a client of Streamable HTTP: a response for each request, and a GET
+// when it comes back and nothing is left to take up.
+type httpParty struct {
+	*client
+	h       *hall
+	headers []string
+	open    []*reading // in the order they were opened
+	told    []string   // before its connections were lost
+}
+
+// reading is a response, and how much of it has been heard.
+type reading struct {
+	*conn
+	n int
+}
+
+func (p *httpParty) id() string { return p.session }
+
+func (p *httpParty) say(raw string) {
+	p.h.t.Helper()
+	r := p.request("POST", raw, p.headers...)
+	if m, err := wire.Parse([]byte(raw)); err == nil && m.Kind == wire.Request {
+		p.open = append(p.open, &reading{conn: p.h.begin(r)})
+		return
+	}
+	if a := p.h.do(r); a.status != http.StatusAccepted {
+		p.h.t.Fatalf("%s was answered with %d %s", raw, a.status, a.body)
+	}
+}
+
+func (p *httpParty) heard() []string {
+	p.h.t.Helper()
+	all := p.told
+	p.told = nil
+	for _, r := range p.open {
+		a := r.seen()
+		var datas []string
+		switch {
+		case a.status == http.StatusOK && a.header.Get("Content-Type") == wire.MediaJSON:
+			datas = []string{a.body}
+		case a.status != 0:
+			datas = a.datas(p.h.t)
+		}
+		all, r.n = append(all, datas[r.n:]...), len(datas)
+	}
+	return all
+}
+
+func (p *httpParty) leave() {
+	p.told = p.heard()
+	for _, r := range p.open {
+		r.leave()
+	}
+}
+
+func (p *httpParty) back() {
+	var resumed []*reading
+	for _, r := range p.open {
+		a := r.read()
+		if a.header.Get("Content-Type") != wire.MediaSSE {
+			continue
+		}
+		resumed = append(resumed, &reading{conn: p.h.begin(p.request("GET", "", append([]string{"Last-Event-ID", a.lastID(p.h.t)}, p.headers...)...))})
+	}
+	if resumed == nil {
+		resumed = []*reading{{conn: p.h.begin(p.request("GET", "", p.headers...))}}
+	}
+	p.open = resumed
+}
+
+// sseParty is a client of HTTP+SSE.
+type sseParty struct {
+	greeting
+	h       *hall
+	server  string
+	headers []string
+	reading *reading
+	last    string // id of the last event, and session, of the stream of before
+	session string
+}
+
+func (p *sseParty) id() string { return p.session }
+
+func (p *sseParty) back() {
+	p.h.t.Helper()
+	headers := append([]string{"Accept", wire.MediaSSE, "Last-Event-ID", p.last}, p.headers...)
+	p.reading = &reading{conn: p.h.begin(request("GET", "/"+p.server+"/sse", "", headers...)), n: 1}
+	first := p.reading.seen().events(p.h.t)[0]
+	to, err := url.Parse(string(first.Data))
+	if err != nil || first.Name != "endpoint" {
+		p.h.t.Fatalf("the stream begins with %q %s, %v", first.Name, first.Data, err)
+	}
+	if now := to.Query().Get("sessionId"); p.session != "" && now != p.session {
+		p.h.t.Errorf("came back to session %s, want %s", now, p.session)
+	} else {
+		p.session = now
+	}
+}
+
+func (p *sseParty) say(raw string) {
+	p.h.t.Helper()
+	if a := p.h.do(request("POST", "/"+p.server+"/message?sessionId="+p.session, raw, p.headers...)); a.status != http.StatusAccepted {
+		p.h.t.Fatalf("%s was answered with %d %s", raw, a.status, a.body)
+	}
+}
+
+func (p *sseParty) heard() (all []string) {
+	p.h.t.Helper()
+	a := p.reading.seen()
+	for _, e := range a.events(p.h.t)[p.reading.n:] {
+		p.reading.n++
+		if e.Name != "message" {
+			p.h.t.Errorf("an event is a %q: %s", e.Name, e.Data)
+		}
+		all = append(all, string(e.Data))
+	}
+	return all
+}
+
+func (p *sseParty) leave() { p.last = p.reading.leave().lastID(p.h.t) }
+
+// wsParty is a client of a WebSocket that asked for event ids.
+type wsParty struct {
+	greeting
+	h       *hall
+	server  string
+	headers []string
+	conn    string
+	session string
+	told    []string          // in place, or before the connection was lost
+	last    map[string]string // id of the last event of each stream
+}
+
+func (p *wsParty) id() string { return p.session }
+
+func (p *wsParty) back() {
+	p.h.t.Helper()
+	query := url.Values{"server": {p.server}, "event-ids": {"1"}}
+	if p.session != "" {
+		query.Set("session", p.session)
+		query["last-event-id"] = slices.Collect(maps.Values(p.last))
+	}
+	var status int
+	if p.conn, status = p.h.connect(query, p.headers...); status != http.StatusOK {
+		p.h.t.Fatalf("the connection was refused with %d", status)
+	}
+}
+
+func (p *wsParty) say(raw string) {
+	p.h.socket(func(k *front.Socket) {
+		if reply := k.Message(p.h.t.Context(), p.conn, []byte(raw)); reply != nil {
+			p.take(string(reply))
+		}
+	})
+}
+
+// take keeps what a message says, and the message if it is not about an event.
+func (p *wsParty) take(raw string) {
+	var m struct {
+		Method string
+		Params struct{ SessionID, EventID string }
+	}
+	if json.Unmarshal([]byte(raw), &m) != nil || m.Method != "notifications/dormouse/event" {
+		p.told = append(p.told, raw)
+		return
+	}
+	p.session = m.Params.SessionID
+	_, stream, _ := strings.Cut(m.Params.EventID, "/")
+	// That a request was accepted may be told after its first event.
+	if !strings.HasPrefix(m.Params.EventID, "0/") || p.last[stream] == "" {
+		p.last[stream] = m.Params.EventID
+	}
+}
+
+func (p *wsParty) heard() []string {
+	settle()
+	p.h.mu.Lock()
+	posted := p.h.posted[p.conn]
+	delete(p.h.posted, p.conn)
+	p.h.mu.Unlock()
+	for _, raw := range posted {
+		p.take(raw)
+	}
+	all := p.told
+	p.told = nil
+	return all
+}
+
+func (p *wsParty) leave() {
+	p.told = p.heard()
+	_ = p.h.Close(p.h.t.Context(), p.conn)
+	p.h.socket(func(k *front.Socket) { k.Disconnect(p.h.t.Context(), p.conn) })
+	synctest.Wait()
+}
