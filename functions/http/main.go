@@ -2,8 +2,6 @@
 package main
 
 import (
-	"net/http"
-
 	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
 	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
@@ -18,7 +16,6 @@ func main() {
 	host := session.NewHost(f.Store, relay.NewBackend(f.Relay), f.Limits)
 	boot.Start(front.Lambda(front.New(front.Options{
 		Servers: f.Server, Host: host, AllowedHosts: f.Hosts, Log: f.Log,
-		// One machine, one user: everybody who reaches the endpoint is its owner.
-		Principal: func(*http.Request) (tenant, principal string, err error) { return "local", "local", nil },
+		Auth: f.Auth, Tickets: f.Tickets,
 	})))
 }

@@ -3,7 +3,6 @@ package main
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
 	"github.com/dormouse-mcp/dormouse/shared/front"
@@ -20,8 +19,7 @@ func main() {
 	s := front.NewSocket(front.SocketOptions{
 		Options: front.Options{
 			Servers: f.Server, Host: host, AllowedHosts: f.Hosts, Log: f.Log,
-			// One machine, one user: everybody who reaches the endpoint is its owner.
-			Principal: func(*http.Request) (tenant, principal string, err error) { return "local", "local", nil },
+			Auth: f.Auth, Tickets: f.Tickets,
 		},
 		// Nothing can be sent to a connection before this invocation has ended.
 		Push: func(ctx context.Context, id session.ID) error {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -63,8 +64,8 @@ func (s *pollServer) handler() http.Handler {
 		Servers: func(name string) (session.Server, bool) {
 			return session.Server{Name: name, Digest: name}, name == "polls"
 		},
-		Host:      session.NewHost(s.store, s, s.limits),
-		Principal: func(*http.Request) (string, string, error) { return "tenant", "ada", nil },
+		Host: session.NewHost(s.store, s, s.limits),
+		Auth: auth.Open{},
 	})
 }
 

@@ -68,7 +68,7 @@ func (m *machine) connected(server string, more url.Values, header http.Header) 
 		query[name] = values
 	}
 	u.RawQuery = query.Encode()
-	conn, res, err := websocket.Dial(m.t.Context(), u.String(), &websocket.DialOptions{HTTPHeader: header})
+	conn, res, err := websocket.Dial(m.t.Context(), u.String(), &websocket.DialOptions{HTTPHeader: header}) //nolint:bodyclose // its documentation says that it never has to be
 	if err == nil {
 		_ = conn.CloseNow() // it has served
 	}

@@ -3,12 +3,15 @@
 package main_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,7 +35,8 @@ func realServers(folder, page string) map[string]real {
 		"filesystem": {"npx", "read_text_file", fmt.Sprintf(`{"path":%q}`, filepath.Join(folder, "note.txt")), "dormice sleep", npm("filesystem", folder), nil},
 		"memory": {
 			"npx", "create_entities", `{"entities":[{"name":"Dormouse","entityType":"guest","observations":["sleeps"]}]}`, "entities",
-			npm("memory"), map[string]string{"MEMORY_FILE_PATH": filepath.Join(folder, "memory.jsonl")},
+			npm("memory"),
+			map[string]string{"MEMORY_FILE_PATH": filepath.Join(folder, "memory.jsonl")},
 		},
 		"thinking": {
 			"npx", "sequentialthinking", `{"thought":"why","nextThoughtNeeded":false,"thoughtNumber":1,"totalThoughts":1}`, "thoughtNumber",
@@ -43,7 +47,8 @@ func realServers(folder, page string) map[string]real {
 		"fetch": {"uvx", "fetch", fmt.Sprintf(`{"url":%q}`, page), "dormice sleep", []string{"mcp-server-fetch==2026.10.24", "--ignore-robots-txt", "--allow-private-ips"}, nil},
 		"sqlite": {
 			"uvx", "list_tables", `{}`, "[]",
-			[]string{"--with", "mcp<2", "mcp-server-sqlite==2025.4.25", "--db-path", filepath.Join(folder, "test.db")}, nil,
+			[]string{"--with", "mcp<2", "mcp-server-sqlite==2025.4.25", "--db-path", filepath.Join(folder, "test.db")},
+			nil,
 		},
 	}
 }
@@ -54,7 +59,8 @@ func TestServersOfTheRegistriesRun(t *testing.T) {
 	folder := t.TempDir()
 	write(t, filepath.Join(folder, "note.txt"), "dormice sleep\n")
 	for _, args := range [][]string{
-		{"init", "-q"}, {"add", "note.txt"},
+		{"init", "-q"},
+		{"add", "note.txt"},
 		{"-c", "user.name=t", "-c", "user.email=t@example.test", "commit", "-q", "-m", "first commit"},
 	} {
 		git := exec.CommandContext(t.Context(), "git", args...)
@@ -91,10 +97,36 @@ func TestServersOfTheRegistriesRun(t *testing.T) {
 		m.wants(c, name, s)
 		warm[name] = time.Since(begun)
 	}
-	t.Logf("%-12s %10s %10s %12s", "server", "cold", "from sleep", "npx/uvx form")
+	t.Logf("%-12s %10s %10s %14s %10s", "server", "cold", "from sleep", "npx/uvx alone", "program")
 	for name, s := range all {
-		t.Logf("%-12s %10s %10s %12s", name, cold[name].Round(time.Millisecond), warm[name].Round(time.Millisecond), alone(t, s))
+		form := "no " + s.command
+		if _, err := exec.LookPath(s.command); err == nil {
+			form = alone(t, s.command, s.args, s.env)
+		}
+		program, rest := s.installed(t)
+		t.Logf("%-12s %10s %10s %14s %10s", name, cold[name].Round(time.Millisecond), warm[name].Round(time.Millisecond), form, alone(t, program, rest, s.env))
 	}
+}
+
+// installed is the program that the box executes in the place of npx or uvx, and its
+// arguments.
+func (s real) installed(t *testing.T) (program string, args []string) {
+	t.Helper()
+	of := slices.IndexFunc(s.args, func(arg string) bool { return strings.Contains(arg, "server-") })
+	name, _, _ := strings.Cut(strings.TrimPrefix(path.Base(s.args[of]), "mcp-"), "@")
+	name, _, _ = strings.Cut(name, "==")
+	files, err := filepath.Glob(filepath.Join(stdioFolder, "cache", "resolved", "*.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		var known struct{ Program string }
+		if err := json.Unmarshal([]byte(read(t, file)), &known); err == nil && filepath.Base(known.Program) == "mcp-"+name {
+			return known.Program, s.args[of+1:]
+		}
+	}
+	t.Fatalf("no install of %s in %v", name, files)
+	return "", nil
 }
 
 // within opens a session with more patience than usual: packages are fetched.
@@ -129,18 +161,15 @@ func (m *machine) wants(c *client, name string, s real) {
 	}
 }
 
-// alone is how long a warm start of the command takes by itself, to the answer to
-// initialize; "" where the command is not on this machine.
-func alone(t *testing.T, s real) string {
+// alone is how long a warm start of a command takes by itself, to the answer to
+// initialize.
+func alone(t *testing.T, command string, args []string, env map[string]string) string {
 	t.Helper()
-	if _, err := exec.LookPath(s.command); err != nil {
-		return "no " + s.command
-	}
 	var took time.Duration
-	for range 2 { // the first fills the cache
-		cmd := exec.CommandContext(t.Context(), s.command, s.args...)
+	for range 2 { // the first fills the caches
+		cmd := exec.CommandContext(t.Context(), command, args...)
 		cmd.Env = os.Environ()
-		for name, value := range s.env {
+		for name, value := range env {
 			cmd.Env = append(cmd.Env, name+"="+value)
 		}
 		cmd.WaitDelay = time.Second
@@ -154,16 +183,19 @@ func alone(t *testing.T, s real) string {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		_, _ = fmt.Fprintf(in, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":%s}`+"\n", params)
-		_, more := out.lines()
+		_, answered := out.lines()
+		if _, err := fmt.Fprintf(in, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":%s}`+"\n", params); err != nil {
+			t.Errorf("%s does not read: %v", command, err)
+		}
 		select {
-		case <-more:
+		case <-answered:
 		case <-time.After(5 * time.Minute):
-			t.Errorf("%s %v by itself does not answer", s.command, s.args)
+			t.Errorf("%s %v by itself does not answer", command, args)
 		}
 		took = time.Since(begun)
 		_ = in.Close()
-		_ = cmd.Wait() // how it ends says nothing here
+		_ = cmd.Process.Kill() // some do not notice that their stdin has ended
+		_ = cmd.Wait()         // says that it was killed
 	}
 	return took.Round(time.Millisecond).String()
 }

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"log/slog"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -95,6 +96,34 @@ func TestFunctionsSeeCredentialsOnlyForAStoreOnAWS(t *testing.T) {
 		m := &machine{cfg: Config{Environ: test.environ}, store: test.store}
 		if d := cmp.Diff(test.want, m.passedOn()); d != "" {
 			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
+	}
+}
+
+func TestBoxesAreToldHowToReachRegistriesAndNothingElse(t *testing.T) {
+	m := &machine{data: "/data", cfg: Config{Environ: []string{
+		"PATH=/bin", "HOME=/home/me", "DORMOUSE_CACHE=/cache", "DORMOUSE_BOX_PROCESSES=7", "https_proxy=http://p", "NO_PROXY=x",
+		"PIP_INDEX_URL=http://pip", "UV_INDEX=http://uv", "npm_config_registry=http://npm", "NODE_EXTRA_CA_CERTS=/ca",
+		"DORMOUSE_SESSION_LIFE=1h", "AWS_SECRET_ACCESS_KEY=x", "GITHUB_TOKEN=x", "PIPELINE=x",
+	}}}
+	want := map[string]string{
+		"PATH": "/bin", "HOME": "/home/me", "DORMOUSE_CACHE": "/cache", "DORMOUSE_BOX_PROCESSES": "7", "DORMOUSE_LOGS": "/data/logs",
+		"https_proxy": "http://p", "NO_PROXY": "x", "PIP_INDEX_URL": "http://pip", "UV_INDEX": "http://uv",
+		"npm_config_registry": "http://npm", "NODE_EXTRA_CA_CERTS": "/ca",
+	}
+	if diff := cmp.Diff(want, m.boxEnvironment()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestBoxesAreOffForWhatCannotBeUnderstood(t *testing.T) {
+	for environ, want := range map[string]bool{
+		"": false, "DORMOUSE_BOXES=": false, "DORMOUSE_BOXES=on": false,
+		"DORMOUSE_BOXES=off": true, "DORMOUSE_BOXES=ON": true, "DORMOUSE_BOXES=true": true,
+	} {
+		m := &machine{cfg: Config{Environ: []string{environ}}, log: slog.New(slog.DiscardHandler)}
+		if got := m.boxesOff(); got != want {
+			t.Errorf("%q: off %v, want %v", environ, got, want)
 		}
 	}
 }

@@ -4,11 +4,12 @@
 // paths). It hides headers, statuses, server-sent events, CORS and the
 // polling contract from the rest, and holds the one table from our errors to HTTP
 // statuses and JSON-RPC codes. Its second entrance, [Lambda], is the same handler
-// behind a REST API with response streaming.
+// behind a REST API with response streaming. WebSocket has an entrance of its own,
+// [Socket], which says what a client's author has to know.
 //
 // It executes nothing, stores nothing and keeps nothing between two requests: a
 // session, its streams and their cursors are package session's. It does not know
-// who a caller is ([Options].Principal does), nor what a message means beyond
+// who a caller is ([Authenticator] does), nor what a message means beyond
 // what a transport has to: its kind, its id, initialize, and the protocol version.
 //
 // # The polling contract

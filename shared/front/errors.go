@@ -9,16 +9,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// ErrUnauthenticated is what [Options].Principal returns for a request that does
-// not say who sends it, or cannot prove it. It is answered with 401.
-var ErrUnauthenticated = errors.New("the request is not authenticated; send an Authorization header")
-
 // table says what each of our codes is to an HTTP client. It is the only place
 // that does. A code that is not in it is Internal.
 func table(code session.Code) (status int, rpc wire.Code) {
 	switch code {
 	case session.Invalid:
 		return http.StatusBadRequest, wire.CodeInvalidRequest
+	case session.Unauthenticated:
+		return http.StatusUnauthorized, wire.CodeServer
+	case session.Forbidden:
+		return http.StatusForbidden, wire.CodeServer
 	case session.NotFound:
 		return http.StatusNotFound, wire.CodeSessionNotFound
 	case session.Duplicate:
@@ -75,8 +75,6 @@ func problemOf(err error) *problem {
 	case errors.As(err, &known): // whatever caused it
 	case errors.As(err, &rpc):
 		return &problem{status: http.StatusBadRequest, code: session.Invalid, rpc: rpc}
-	case errors.Is(err, ErrUnauthenticated):
-		return refusal(http.StatusUnauthorized, session.Invalid, wire.CodeServer, ErrUnauthenticated.Error())
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return refusal(http.StatusServiceUnavailable, session.Unavailable, wire.CodeServer, "the time for this request is over; send it again")
 	}
@@ -100,6 +98,8 @@ func text(err error, code session.Code) string {
 		return known.Message
 	case errors.As(err, &id):
 		return id.Error()
+	case code == session.Unauthenticated:
+		return "the request is not authenticated; send an Authorization header"
 	case code == session.NotFound:
 		return "there is no such session; send initialize to open one"
 	default:
@@ -115,11 +115,12 @@ func (x *exchange) refuse(err error) {
 	}
 	h := x.w.Header()
 	h.Del(wire.HeaderSessionID)
+	if p.code == session.Unauthenticated || p.code == session.Forbidden {
+		h.Set("WWW-Authenticate", challenge(x.r, p.status))
+	}
 	switch p.status {
 	case http.StatusMethodNotAllowed:
 		h.Set("Allow", p.allow)
-	case http.StatusUnauthorized:
-		h.Set("WWW-Authenticate", "Bearer")
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		h.Set("Retry-After", "1")
 	}

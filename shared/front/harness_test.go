@@ -47,16 +47,16 @@ func newWorld(t *testing.T) *world {
 			}
 			return session.Server{}, false
 		},
-		Principal: func(r *http.Request) (string, string, error) {
+		Auth: principal(func(r *http.Request) (string, error) {
 			switch r.Header.Get("Authorization") {
 			case "Bearer nobody":
-				return "", "", front.ErrUnauthenticated
+				return "", session.Unauthenticated
 			case "":
-				return "tenant", "ada", nil
+				return "ada", nil
 			default:
-				return "tenant", r.Header.Get("Authorization"), nil
+				return r.Header.Get("Authorization"), nil
 			}
-		},
+		}),
 		Log: slog.New(slog.NewJSONHandler(logged, nil)),
 	}
 	err := store.SaveHandshake(t.Context(), session.Handshake{
@@ -67,6 +67,16 @@ func newWorld(t *testing.T) *world {
 	}
 	return w
 }
+
+// principal authenticates by a function.
+type principal func(*http.Request) (name string, err error)
+
+func (p principal) Authenticate(r *http.Request, _ string) (session.Identity, error) {
+	name, err := p(r)
+	return session.Identity{Tenant: "tenant", Principal: name}, err
+}
+
+func (principal) Confirm(context.Context, string, string) error { return nil }
 
 // bubble runs a test in fake time.
 func bubble(t *testing.T, test func(t *testing.T, w *world)) {

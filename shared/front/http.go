@@ -14,16 +14,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Options of a front. Servers, Host and Principal are needed; what else is zero
+// Options of a front. Servers, Host and Auth are needed; what else is zero
 // gets the default that is named.
 type Options struct {
 	// Servers finds a configured server by its name.
 	Servers func(name string) (session.Server, bool)
 	// Host serves the sessions.
 	Host *session.Host
-	// Principal says who sent a request. [ErrUnauthenticated] is answered with
-	// 401, other errors by the table. Without this function nobody is let in.
-	Principal func(*http.Request) (tenant, principal string, err error)
+	// Auth says who sent a request. Without it nobody is let in.
+	Auth Authenticator
+	// Tickets are for WebSocket clients that cannot send headers. Without it there
+	// are none.
+	Tickets Tickets
 	// AllowedHosts are the values of Host that are served: "name" with any port,
 	// "name:port", or "*" for all. Empty: 127.0.0.1, ::1 and localhost.
 	AllowedHosts []string
@@ -42,6 +44,9 @@ type Options struct {
 	// Limit is how long any response may be held. It must be below what the
 	// platform allows; 14 min. A deadline of the request's context bounds it too.
 	Limit time.Duration
+	// Sealer seals what modern clients carry between the rounds of a call. Without
+	// it they cannot be asked anything: a server's questions are refused.
+	Sealer Sealer
 	// MaxBody bounds the body of a POST in bytes; 4 MiB.
 	MaxBody int64
 }
@@ -61,8 +66,8 @@ func (o Options) withDefaults() Options {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Principal == nil {
-		o.Principal = func(*http.Request) (string, string, error) { return "", "", ErrUnauthenticated }
+	if o.Auth == nil {
+		o.Auth = nobody{}
 	}
 	return o
 }
@@ -121,7 +126,7 @@ func (x *exchange) serve() error {
 	if err != nil {
 		return err
 	}
-	tenant, principal, err := x.opts.Principal(x.r)
+	who, err := x.opts.Auth.Authenticate(x.r, name)
 	if err != nil {
 		return err
 	}
@@ -129,7 +134,7 @@ func (x *exchange) serve() error {
 	if !ok {
 		return refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "there is no such server; servers are at /<server>/mcp")
 	}
-	x.caller = session.Caller{Server: server, Tenant: tenant, Principal: principal, Transport: session.HTTP}
+	x.caller = caller(who, server, session.HTTP)
 	return serve()
 }
 

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -64,7 +63,7 @@ func ladder() []rung {
 			a.headers["Mcp-Session-Id"], a.body = "absent", initialize
 		}},
 		{"initialize in a batch", 400, wire.CodeInvalidRequest, body("[" + initialize + "]")},
-		{"modern", 400, wire.CodeUnsupportedVersion, func(a *attempt) {
+		{"modern", 400, wire.CodeHeaderMismatch, func(a *attempt) {
 			a.body = `{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`
 		}},
 		{"version", 400, wire.CodeServer, header("MCP-Protocol-Version", "1999-01-01")},
@@ -233,30 +232,6 @@ func TestBodyLimitIsFourMiB(t *testing.T) {
 	r.ContentLength = 4<<20 + 1
 	if got := w.do(r); got.status != 413 || !strings.Contains(got.body, "4194304") {
 		t.Errorf("got %d %s", got.status, got.body)
-	}
-}
-
-func TestModernRequestIsSentBackToInitialize(t *testing.T) {
-	meta := func(version string) string {
-		return `{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"` + version + `"}}}`
-	}
-	plain := `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`
-	tests := []struct{ name, header, body, requested string }{
-		{"by its meta", "", meta("2026-07-28"), "2026-07-28"},
-		{"by its header", "2026-07-28", plain, "2026-07-28"},
-		{"newer than any", "2099-01-01", plain, "2099-01-01"},
-		{"meta before header", "2026-07-28", meta("2027-01-01"), "2027-01-01"},
-		{"discover", "2026-07-28", `{"jsonrpc":"2.0","id":7,"method":"server/discover"}`, "2026-07-28"},
-		{"discover without a version", "", `{"jsonrpc":"2.0","id":7,"method":"server/discover"}`, ""},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			got := newWorld(t).do(request("POST", "/quiet/mcp", tt.body, "MCP-Protocol-Version", tt.header))
-			want := `"data":{"supported":["2025-11-25","2025-06-18","2025-03-26","2024-11-05"],"requested":"` + tt.requested + `"}`
-			if code, _ := got.rpcError(t); got.status != 400 || code != -32022 || !strings.Contains(got.body, want) || !strings.Contains(got.body, `"id":7`) {
-				t.Errorf("got %d %s, want %s", got.status, got.body, want)
-			}
-		})
 	}
 }
 
@@ -510,6 +485,14 @@ func TestPreflightIsAnsweredBeforeAnythingElse(t *testing.T) {
 	}
 }
 
+func TestPreflightAllowsTheHeadersOfArguments(t *testing.T) {
+	a := newWorld(t).do(request("OPTIONS", "/quiet/mcp", "", "Origin", "http://localhost:3000",
+		"Access-Control-Request-Headers", "content-type, mcp-param-region, mcp-param-, x-evil"))
+	if got := a.header.Get("Access-Control-Allow-Headers"); !strings.HasSuffix(got, ", mcp-param-region") {
+		t.Errorf("allowed: %s", got)
+	}
+}
+
 func TestPreflightOfAStrangerIsRefused(t *testing.T) {
 	if got := newWorld(t).do(request("OPTIONS", "/quiet/mcp", "", "Origin", "https://evil.example")); got.status != 403 {
 		t.Errorf("got %d", got.status)
@@ -518,7 +501,7 @@ func TestPreflightOfAStrangerIsRefused(t *testing.T) {
 
 func TestWithoutAPrincipalNobodyIsLetIn(t *testing.T) {
 	w := newWorld(t)
-	w.opts.Principal = nil
+	w.opts.Auth = nil
 	got := w.do(request("POST", "/quiet/mcp", initialize))
 	if got.status != 401 || got.header.Get("WWW-Authenticate") != "Bearer" {
 		t.Errorf("got %d %v", got.status, got.header)
@@ -527,14 +510,15 @@ func TestWithoutAPrincipalNobodyIsLetIn(t *testing.T) {
 
 func TestPrincipalMayRefuseWithAnyCode(t *testing.T) {
 	tests := map[int]error{
-		401: front.ErrUnauthenticated,
+		401: session.Unauthenticated,
+		403: session.Forbidden,
 		404: session.Errorf(session.NotFound, "gone"),
 		429: session.Errorf(session.Busy, "slow down"),
 		503: session.Errorf(session.Unavailable, "keys cannot be read"),
 	}
 	for want, err := range tests {
 		w := newWorld(t)
-		w.opts.Principal = func(*http.Request) (string, string, error) { return "", "", err }
+		w.opts.Auth = principal(func(*http.Request) (string, error) { return "", err })
 		if got := w.do(request("POST", "/quiet/mcp", initialize)); got.status != want {
 			t.Errorf("got %d, want %d", got.status, want)
 		}

@@ -28,6 +28,9 @@ func (x *exchange) post() error {
 	if err != nil {
 		return err
 	}
+	if x.isModernPost(msgs) {
+		return x.modern(msgs, batch)
+	}
 	initialize, err := x.checkMessages(msgs, batch)
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 //	                   DELETE          the end of a session
 //	/<server>/sse      GET             HTTP+SSE: the event stream
 //	/<server>/message  POST            HTTP+SSE: a message
+//	/<server>/ticket   POST            a ticket for one WebSocket connection
 //
 // A client that tries the newest transport first posts to a URL that may be the
 // one of an event stream: 405 tells it to go on trying.
@@ -43,6 +44,9 @@ func (x *exchange) route() (server string, serve func() error, err error) {
 	case resource == "message":
 		allowed = methodsMessage
 		serve = map[string]func() error{http.MethodPost: x.message}[x.r.Method]
+	case resource == "ticket" && x.opts.Tickets != nil:
+		allowed = methodsMessage
+		serve = map[string]func() error{http.MethodPost: x.ticket}[x.r.Method]
 	}
 	switch {
 	case allowed == "":

@@ -26,7 +26,11 @@ const Subprotocol = "mcp"
 //
 // # For authors of clients
 //
-// Connect to the API's URL with ?server=NAME, and the subprotocol mcp, if any. A
+// Connect to the API's URL with ?server=NAME, and the subprotocol mcp, if any. Send
+// an Authorization header; a client that cannot, such as a page, posts to
+// /<server>/ticket of the HTTP endpoint with that header, and connects within a
+// minute with &ticket=TICKET, which is good for one connection. Who loses the right
+// to the server loses the connection. A
 // message of the connection is one JSON-RPC message of at most 128 KiB, or a batch
 // in version 2025-03-26. Begin with initialize. A response that is larger comes as
 // an error that says so.
@@ -136,7 +140,8 @@ func (k *Socket) turn(what, conn string) *turn {
 //	Host, Origin                      403
 //	subprotocols without mcp          400
 //	no server named                   400
-//	principal                         401
+//	principal, ticket                 401
+//	that of other servers             403
 //	no such server                    404
 //	malformed id                      400
 //	no such session                   404
@@ -155,7 +160,7 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 	if name == "" {
 		return "", session.Errorf(session.Invalid, "the address names no server; connect to …?server=NAME")
 	}
-	tenant, principal, err := x.opts.Principal(r)
+	who, err := x.identify(ctx, r, name)
 	if err != nil {
 		return "", err
 	}
@@ -176,10 +181,9 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 	if resume == "" && len(cursors) > 0 {
 		return "", session.Errorf(session.Invalid, "last-event-id goes with a session; add session=ID")
 	}
-	s, err := x.opts.Host.Connect(ctx, session.Caller{
-		Server: server, Tenant: tenant, Principal: principal, Transport: session.WebSocket,
-		Conn: x.conn, EventIDs: query.Get("event-ids") == "1",
-	}, resume, cursors)
+	c := caller(who, server, session.WebSocket)
+	c.Conn, c.EventIDs = x.conn, query.Get("event-ids") == "1"
+	s, err := x.opts.Host.Connect(ctx, c, resume, cursors)
 	if err != nil {
 		return "", err
 	}
@@ -283,13 +287,16 @@ func (x *turn) caller(ctx context.Context) (session.Caller, error) {
 		x.recall.put(c)
 	}
 	x.session, x.server = c.Session, c.Server
+	if err := x.confirm(ctx, c); err != nil {
+		return session.Caller{}, err
+	}
 	server, ok := x.opts.Servers(c.Server)
 	if !ok {
 		return session.Caller{}, session.Errorf(session.NotFound, "the server is not configured any more")
 	}
-	return session.Caller{
-		Server: server, Tenant: c.Tenant, Principal: c.Principal, Transport: session.WebSocket, Conn: c.ID, EventIDs: c.EventIDs,
-	}, nil
+	from := caller(session.Identity{Tenant: c.Tenant, Principal: c.Principal, Credential: c.Credential}, server, session.WebSocket)
+	from.Conn, from.EventIDs = c.ID, c.EventIDs
+	return from, nil
 }
 
 func (x *turn) refuse(err error) (status int, body []byte) {

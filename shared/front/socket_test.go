@@ -27,6 +27,7 @@ type sockets struct {
 	tools   map[string]func(say func(raw string, final bool))
 	limits  session.Limits
 	record  bool // the server has a handshake record
+	adjust  func(*front.Options)
 	mu      sync.Mutex
 	got     map[string][]string // what was posted, by connection
 	gone    map[string]bool
@@ -53,21 +54,25 @@ func inSockets(t *testing.T, test func(t *testing.T, w *sockets)) {
 
 // function is a function that has just been started.
 func (w *sockets) function() *front.Socket {
-	return front.NewSocket(front.SocketOptions{
+	o := front.SocketOptions{
 		Options: front.Options{
 			Servers: func(name string) (session.Server, bool) {
 				return session.Server{Name: name, Digest: "d", Record: w.record}, name == "s"
 			},
 			Host: session.NewHost(w.store, w, w.limits).WithClients(w),
-			Principal: func(r *http.Request) (string, string, error) {
+			Auth: principal(func(r *http.Request) (string, error) {
 				if r.Header.Get("Authorization") == "nobody" {
-					return "", "", front.ErrUnauthenticated
+					return "", session.Unauthenticated
 				}
-				return "tenant", "ada" + r.Header.Get("Authorization"), nil
-			},
+				return "ada" + r.Header.Get("Authorization"), nil
+			}),
 		},
 		Push: func(_ context.Context, id session.ID) error { w.pushes = append(w.pushes, id); return nil },
-	})
+	}
+	if w.adjust != nil {
+		w.adjust(&o.Options)
+	}
+	return front.NewSocket(o)
 }
 
 func (w *sockets) Post(_ context.Context, conn string, data []byte) error {

@@ -27,7 +27,7 @@ import (
 
 // TestTranscripts replays the stories in testdata, in fake time. A story is prose,
 // then requests and the responses to them, in order, each request served by a
-// handler made for it. Random words have names (SESSION-1, STREAM-1, NONCE-1) in
+// handler made for it. Random words have names (SESSION-1, STREAM-1, NONCE-1, STATE-1) in
 // the order they appear. Headers that begin with Story- are not sent:
 //
 //	Story-Wait   time that passes before the request
@@ -68,6 +68,7 @@ func tell(t *testing.T, w *world, files []txtar.File) []txtar.File {
 	if err := w.store.SaveBox(t.Context(), session.Box{ID: session.BoxFor("tenant", "quiet"), State: session.Awake, Gen: 1}); err != nil {
 		t.Fatal(err)
 	}
+	w.opts.Sealer = newSealer(t)
 	names := &aliases{words: map[string]string{}, count: map[string]int{}}
 	var told []txtar.File
 	for _, f := range files {
@@ -167,7 +168,9 @@ func (n *aliases) name(kind, word string) {
 	n.words[fmt.Sprintf("%s-%d", kind, n.count[kind])] = word
 }
 
-var aliasForm = regexp.MustCompile(`(SESSION|STREAM|NONCE)-\d+`)
+var aliasForm = regexp.MustCompile(`(SESSION|STREAM|NONCE|STATE)-\d+`)
+
+var stateForm = regexp.MustCompile(`"requestState":"([^"]+)"`)
 
 func (n *aliases) resolve(text string) string {
 	return aliasForm.ReplaceAllStringFunc(text, func(name string) string {
@@ -186,6 +189,9 @@ func (n *aliases) hide(a *answer) string {
 			n.name("STREAM", string(id.Stream))
 			n.name("NONCE", id.Nonce)
 		}
+	}
+	for _, found := range stateForm.FindAllStringSubmatch(a.body, -1) {
+		n.name("STATE", found[1])
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "HTTP/1.1 %d %s\n", a.status, http.StatusText(a.status))

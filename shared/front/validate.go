@@ -23,6 +23,7 @@ import (
 //	path                                    404 -32000  serve
 //	method                                  405 -32000
 //	principal                               401 -32000
+//	principal of other servers              403 -32000
 //	server                                  404 -32000
 //	Accept                                  406 -32000  accept
 //	Content-Type                            415 -32000  contentType
@@ -31,7 +32,7 @@ import (
 //	JSON-RPC                                400 -32600
 //	initialize with a session id            400 -32600  checkMessages
 //	initialize in a batch                   400 -32600
-//	modern era                              400 -32022
+//	modern era                              its own ladder, see modern.go
 //	unsupported version                     400 -32000
 //	batch in a version without              400 -32600
 //	no session id                           400 -32000  sessionID
@@ -115,11 +116,6 @@ func (x *exchange) checkMessages(msgs []wire.Message, batch bool) (initialize bo
 	case initialize:
 		return true, nil
 	}
-	for _, m := range msgs {
-		if requested, modern := modernVersion(m, version); modern {
-			return false, unsupportedModern(requested)
-		}
-	}
 	if err := x.version(); err != nil {
 		return false, err
 	}
@@ -150,13 +146,17 @@ func isModern(version string) bool {
 }
 
 // unsupportedModern sends a modern client back to initialize.
-func unsupportedModern(requested string) error {
+func unsupportedModern(requested string) error { return unsupported(requested, wire.LegacyVersions()) }
+
+// unsupported tells which versions are spoken (MCP 2026-07-28, "Protocol Version
+// Negotiation").
+func unsupported(requested string, supported []string) error {
 	p := refusal(http.StatusBadRequest, session.Invalid, wire.CodeUnsupportedVersion,
-		"this protocol version is not spoken here; send initialize with one of the supported versions")
+		"this protocol version is not spoken here; use one of the supported versions")
 	p.rpc.Data = struct {
 		Supported []string `json:"supported"`
 		Requested string   `json:"requested"`
-	}{wire.LegacyVersions(), clip(requested)}
+	}{supported, clip(requested)}
 	return p
 }
 

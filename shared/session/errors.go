@@ -14,6 +14,10 @@ type Code string
 const (
 	// Invalid: the caller sent something that can never be right. Do not retry.
 	Invalid Code = "invalid"
+	// Unauthenticated: the caller does not say who it is, or cannot prove it.
+	Unauthenticated Code = "unauthenticated"
+	// Forbidden: it is known who the caller is, and that it may not do this.
+	Forbidden Code = "forbidden"
 	// NotFound: no such session, server or stream, or it has ended or expired.
 	NotFound Code = "not_found"
 	// Duplicate: the id is in use in this session (a request in flight). Who knows

@@ -46,6 +46,9 @@ type Caller struct {
 	Transport Transport
 	Conn      string // WebSocket connection events shall also go to, or ""
 	EventIDs  bool   // that connection's client wants to be told event ids
+	// Credential is what the caller proved itself with; see Identity. A session does
+	// not depend on it.
+	Credential string
 }
 
 func (c Caller) box() BoxID { return BoxFor(c.Tenant, c.Server.Name) }

@@ -20,6 +20,7 @@ import (
 type Store interface {
 	Sessions
 	Connections
+	Keys
 	Log
 	Boxes
 	Close() error

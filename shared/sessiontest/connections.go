@@ -9,7 +9,7 @@ import (
 // aConnection is a connection with every field filled.
 func aConnection(id string) session.Connection {
 	return session.Connection{
-		ID: id, Session: "s1", Server: "everything", Tenant: "acme", Principal: "alice <é>", EventIDs: true, Expires: future(),
+		ID: id, Session: "s1", Server: "everything", Tenant: "acme", Principal: "alice <é>", EventIDs: true, Credential: "k1", Expires: future(),
 	}
 }
 

@@ -125,6 +125,42 @@ func (c *Counting) DeleteConnection(ctx context.Context, id string) error {
 	return c.inner.DeleteConnection(ctx, id)
 }
 
+// CreateKey is a write.
+func (c *Counting) CreateKey(ctx context.Context, k session.Key) error {
+	c.write("CreateKey", 0)
+	return c.inner.CreateKey(ctx, k)
+}
+
+// Key is a read.
+func (c *Counting) Key(ctx context.Context, id string) (session.Key, error) {
+	c.read("Key")
+	return c.inner.Key(ctx, id)
+}
+
+// SaveKey is a write.
+func (c *Counting) SaveKey(ctx context.Context, k session.Key) error {
+	c.write("SaveKey", 0)
+	return c.inner.SaveKey(ctx, k)
+}
+
+// ListKeys is counted as one read, though it may cost a driver several.
+func (c *Counting) ListKeys(ctx context.Context, tenant, after string, limit int) ([]session.Key, error) {
+	c.read("ListKeys")
+	return c.inner.ListKeys(ctx, tenant, after, limit)
+}
+
+// PutEntryTicket is a write.
+func (c *Counting) PutEntryTicket(ctx context.Context, t session.EntryTicket) error {
+	c.write("PutEntryTicket", 0)
+	return c.inner.PutEntryTicket(ctx, t)
+}
+
+// TakeEntryTicket is a write.
+func (c *Counting) TakeEntryTicket(ctx context.Context, hash string) (session.EntryTicket, error) {
+	c.write("TakeEntryTicket", 0)
+	return c.inner.TakeEntryTicket(ctx, hash)
+}
+
 // SaveHandshake is a write.
 func (c *Counting) SaveHandshake(ctx context.Context, h session.Handshake) error {
 	c.write("SaveHandshake", len(h.Result))

@@ -194,6 +194,36 @@ func (f *Faulty) DeleteConnection(ctx context.Context, id string) error {
 	return run(ctx, f, "DeleteConnection", func() error { return f.inner.DeleteConnection(ctx, id) })
 }
 
+// CreateKey is the inner store's, or fails.
+func (f *Faulty) CreateKey(ctx context.Context, k session.Key) error {
+	return run(ctx, f, "CreateKey", func() error { return f.inner.CreateKey(ctx, k) })
+}
+
+// Key is the inner store's, or fails.
+func (f *Faulty) Key(ctx context.Context, id string) (session.Key, error) {
+	return call(ctx, f, "Key", func() (session.Key, error) { return f.inner.Key(ctx, id) })
+}
+
+// SaveKey is the inner store's, or fails.
+func (f *Faulty) SaveKey(ctx context.Context, k session.Key) error {
+	return run(ctx, f, "SaveKey", func() error { return f.inner.SaveKey(ctx, k) })
+}
+
+// ListKeys is the inner store's, or fails.
+func (f *Faulty) ListKeys(ctx context.Context, tenant, after string, limit int) ([]session.Key, error) {
+	return call(ctx, f, "ListKeys", func() ([]session.Key, error) { return f.inner.ListKeys(ctx, tenant, after, limit) })
+}
+
+// PutEntryTicket is the inner store's, or fails.
+func (f *Faulty) PutEntryTicket(ctx context.Context, t session.EntryTicket) error {
+	return run(ctx, f, "PutEntryTicket", func() error { return f.inner.PutEntryTicket(ctx, t) })
+}
+
+// TakeEntryTicket is the inner store's, or fails.
+func (f *Faulty) TakeEntryTicket(ctx context.Context, hash string) (session.EntryTicket, error) {
+	return call(ctx, f, "TakeEntryTicket", func() (session.EntryTicket, error) { return f.inner.TakeEntryTicket(ctx, hash) })
+}
+
 // SaveHandshake is the inner store's, or fails.
 func (f *Faulty) SaveHandshake(ctx context.Context, h session.Handshake) error {
 	return run(ctx, f, "SaveHandshake", func() error { return f.inner.SaveHandshake(ctx, h) })

@@ -22,6 +22,8 @@ type Memory struct {
 	sessions   map[session.ID]session.Session
 	answers    map[session.ID]map[string]session.Answer
 	conns      map[string]session.Connection
+	keys       map[string]session.Key
+	tickets    map[string]session.EntryTicket
 	handshakes map[[2]string]session.Handshake
 	streams    map[streamKey]map[session.Index]session.Batch // by first index
 	boxes      map[session.BoxID]session.Box
@@ -48,6 +50,8 @@ func NewMemory() *Memory {
 		sessions:   map[session.ID]session.Session{},
 		answers:    map[session.ID]map[string]session.Answer{},
 		conns:      map[string]session.Connection{},
+		keys:       map[string]session.Key{},
+		tickets:    map[string]session.EntryTicket{},
 		handshakes: map[[2]string]session.Handshake{},
 		streams:    map[streamKey]map[session.Index]session.Batch{},
 		boxes:      map[session.BoxID]session.Box{},

@@ -44,6 +44,8 @@ func Store(t *testing.T, h Harness) {
 		{"Sessions", sessionPromises()},
 		{"Answers", answerPromises()},
 		{"Connections", connectionPromises()},
+		{"Keys", keyPromises()},
+		{"EntryTickets", entryTicketPromises()},
 		{"Append", appendPromises()},
 		{"Read", readPromises()},
 		{"Bounds", boundPromises(h)},

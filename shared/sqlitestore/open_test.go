@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -84,32 +85,48 @@ func execute(t *testing.T, path, query string) {
 	}
 }
 
-// asVersion1 turns a file back into what the first version wrote.
-const asVersion1 = `DROP TABLE connections; ALTER TABLE events DROP COLUMN retry; PRAGMA user_version=1`
+// asVersion2 and asVersion1 turn a file back into what an older version wrote.
+const asVersion2 = `DROP TABLE keys; DROP TABLE entry_tickets; PRAGMA user_version=2`
+
+const asVersion1 = asVersion2 + `; DROP TABLE connections; ALTER TABLE events DROP COLUMN retry; PRAGMA user_version=1`
 
 func TestOpenBringsAnOlderStoreUpToDate(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "store.db")
-	s := open(t, path)
-	put(t, s, batch("r", 1, `1`, `2`), ended(batch("r", 3, `3`)))
-	if err := errors.Join(s.Create(t.Context(), session.Session{ID: "s1", Level: "info"}), s.Close()); err != nil {
-		t.Fatal(err)
+	for name, older := range map[string]string{"1": asVersion1, "2": asVersion2} {
+		t.Run("version "+name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "store.db")
+			s := open(t, path)
+			put(t, s, batch("r", 1, `1`, `2`), ended(batch("r", 3, `3`)))
+			if err := errors.Join(s.Create(t.Context(), session.Session{ID: "s1", Level: "info"}), s.Close()); err != nil {
+				t.Fatal(err)
+			}
+			execute(t, path, older)
+			var handles []*Store
+			for range 2 {
+				s = open(t, path)
+				defer func() { _ = s.Close() }()
+				handles = append(handles, s)
+			}
+			for i, s := range handles {
+				upToDate(t, s, strconv.Itoa(i))
+			}
+		})
 	}
-	execute(t, path, asVersion1)
-	var handles []*Store
-	for range 2 {
-		s = open(t, path)
-		defer func() { _ = s.Close() }()
-		handles = append(handles, s)
-	}
-	for _, s := range handles {
-		p := read(t, s, "r", 0)
-		same(t, "events and Final", []any{indexes(p), p.Final()}, []any{[]session.Index{1, 2, 3}, true})
-		x, _, err := s.Load(t.Context(), "s1", "b")
-		same(t, "session", []any{x.Level, err}, []any{"info", nil})
-		put(t, s, ended(batch("r", 3, `3`))) // it is known to be the same
-		if err := s.PutConnection(t.Context(), session.Connection{ID: "c"}); err != nil {
-			t.Error(err)
-		}
+}
+
+// upToDate looks for what was written before, and at what is new.
+func upToDate(t *testing.T, s *Store, name string) {
+	t.Helper()
+	p := read(t, s, "r", 0)
+	same(t, "events and Final", []any{indexes(p), p.Final()}, []any{[]session.Index{1, 2, 3}, true})
+	x, _, err := s.Load(t.Context(), "s1", "b")
+	same(t, "session", []any{x.Level, err}, []any{"info", nil})
+	put(t, s, ended(batch("r", 3, `3`))) // it is known to be the same
+	if err := errors.Join(
+		s.PutConnection(t.Context(), session.Connection{ID: "c"}),
+		s.CreateKey(t.Context(), session.Key{ID: name}),
+		s.PutEntryTicket(t.Context(), session.EntryTicket{Hash: name}),
+	); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -118,10 +135,10 @@ func TestOpenRefusesAStoreOfANewerVersion(t *testing.T) {
 	if err := open(t, path).Close(); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, path, "PRAGMA user_version=3")
+	execute(t, path, "PRAGMA user_version=4")
 	_, err := Open(path)
 	wantCode(t, "Open", err, session.Invalid)
-	want := path + " was written by a newer version (schema 3, this one knows 2); update dormouse or name another file"
+	want := path + " was written by a newer version (schema 4, this one knows 3); update dormouse or name another file"
 	same(t, "message", err.Error(), want)
 }
 
@@ -197,7 +214,7 @@ func damage(t *testing.T, s *Store) {
 		}
 	}
 	// Make the store forget the pages it has in memory.
-	execute(t, s.path, "PRAGMA user_version=2; PRAGMA wal_checkpoint(TRUNCATE)")
+	execute(t, s.path, "PRAGMA user_version=3; PRAGMA wal_checkpoint(TRUNCATE)")
 }
 
 func TestAFullDiskIsUnavailableAndLeavesNothingHalf(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 // What PRAGMA application_id and user_version say of a file of ours.
 const (
 	applicationID = 0x646f726d // "dorm"
-	schemaVersion = 2
+	schemaVersion = 3
 )
 
 // schema: times are Unix microseconds. Records that are read whole are JSON;
@@ -39,7 +39,7 @@ CREATE TABLE handshakes (
 	PRIMARY KEY (digest, version)
 );
 
-` + eventsSchema + connectionsSchema + `
+` + eventsSchema + connectionsSchema + keysSchema + `
 CREATE TABLE boxes (
 	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, state TEXT NOT NULL, record TEXT NOT NULL
 ) WITHOUT ROWID;
@@ -77,7 +77,15 @@ CREATE TABLE connections (id TEXT PRIMARY KEY, expires INTEGER NOT NULL, record 
 CREATE INDEX connections_expires ON connections (expires);
 `
 
-// upgrade1 leads from version 1.
+const keysSchema = `
+CREATE TABLE keys (
+	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, tenant TEXT NOT NULL, expires INTEGER NOT NULL, record TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE entry_tickets (hash TEXT PRIMARY KEY, expires INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE INDEX entry_tickets_expires ON entry_tickets (expires);
+`
+
+// upgrade1 leads from version 1 to 2, keysSchema from there to 3.
 const upgrade1 = `
 DROP INDEX events_purge;
 ALTER TABLE events RENAME TO events1;
@@ -135,10 +143,7 @@ func (s *Store) upgrade(ctx context.Context) error {
 	if err != nil || version == schemaVersion {
 		return err
 	}
-	steps := upgrade1
-	if version == 0 {
-		steps = schema
-	}
+	steps := map[int]string{0: schema, 1: upgrade1 + keysSchema, 2: keysSchema}[version]
 	if _, err := tx.ExecContext(ctx, steps+fmt.Sprintf("PRAGMA application_id=%d; PRAGMA user_version=%d;", applicationID, schemaVersion)); err != nil {
 		return failed(err)
 	}

@@ -1,0 +1,113 @@
+package auth
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"regexp"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// Grant is what a new key allows.
+type Grant struct {
+	Tenant    string        // 1 to 64 letters, digits, "-", "_" and ".", the first a letter or digit
+	Principal string        // 1 to 128 visible characters: as whom its holder acts
+	Servers   []string      // at least one; session.EveryServer for all
+	Life      time.Duration // 0: until it is revoked
+}
+
+func (g Grant) check() error {
+	visible := func(c rune) bool { return unicode.IsPrint(c) && c != ' ' }
+	switch {
+	case !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`).MatchString(g.Tenant):
+		return session.Errorf(session.Invalid, "%q is no name of a tenant; use up to 64 letters, digits, -, _ and .", g.Tenant)
+	case g.Principal == "" || len(g.Principal) > 128 || strings.ContainsFunc(g.Principal, func(c rune) bool { return !visible(c) }):
+		return session.Errorf(session.Invalid, "%q is no name of a principal; use up to 128 visible characters without spaces", g.Principal)
+	case len(g.Servers) == 0:
+		return session.Errorf(session.Invalid, "the key is for no server; name the servers it is for")
+	case g.Life < 0:
+		return session.Errorf(session.Invalid, "the key would have expired already; give it a longer life")
+	}
+	return nil
+}
+
+// Create makes a key. What it returns as key is not kept anywhere and cannot be had
+// again.
+//
+// Errors: Invalid (the grant), Unavailable: the key may have been made, and then
+// nobody has it.
+func Create(ctx context.Context, store session.Keys, g Grant) (key string, record session.Key, err error) {
+	if err := g.check(); err != nil {
+		return "", session.Key{}, err
+	}
+	now := time.Now()
+	record = session.Key{Tenant: g.Tenant, Principal: g.Principal, Servers: g.Servers, Created: now}
+	if g.Life > 0 {
+		record.Expires = now.Add(g.Life)
+	}
+	for {
+		key, record.ID = newKey()
+		sum := sha256.Sum256([]byte(key))
+		record.Hash = sum[:]
+		// An id that is taken is one in a billion: another one is not.
+		if err = store.CreateKey(ctx, record); !errors.Is(err, session.Conflict) {
+			break
+		}
+	}
+	if err != nil {
+		return "", session.Key{}, err
+	}
+	record.Rev = 1
+	return key, record, nil
+}
+
+// keptRevoked is how long the record of a revoked key is kept, for those who look.
+const keptRevoked = 30 * 24 * time.Hour
+
+// Revoke ends a key, by its id or by the whole key, and returns its record; one that
+// was revoked before stays as it is. See the package comment for how fast.
+//
+// Errors: NotFound, Unavailable: it may not be revoked; do it again.
+func Revoke(ctx context.Context, store session.Keys, name string) (session.Key, error) {
+	id, _, _ := strings.Cut(strings.TrimPrefix(name, keyPrefix), "_")
+	for {
+		k, err := store.Key(ctx, id)
+		if errors.Is(err, session.NotFound) {
+			return session.Key{}, session.Errorf(session.NotFound, "there is no key with this id; list the keys there are").Because(err)
+		}
+		if err != nil || !k.Revoked.IsZero() {
+			return k, err
+		}
+		k.Revoked = time.Now()
+		if end := k.Revoked.Add(keptRevoked); k.Expires.IsZero() || k.Expires.After(end) {
+			k.Expires = end
+		}
+		// A conflict is a use that was noted meanwhile, once an hour: it is soon over.
+		if err := store.SaveKey(ctx, k); !errors.Is(err, session.Conflict) {
+			k.Rev++
+			return k, err
+		}
+	}
+}
+
+// List returns the keys of a tenant, "" for all, in order of id.
+//
+// Errors: Unavailable.
+func List(ctx context.Context, store session.Keys, tenant string) ([]session.Key, error) {
+	const page = 100
+	var all []session.Key
+	for after := ""; ; after = all[len(all)-1].ID {
+		keys, err := store.ListKeys(ctx, tenant, after, page)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, keys...)
+		if len(keys) < page {
+			return all, nil
+		}
+	}
+}

@@ -1,0 +1,59 @@
+package auth
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/hex"
+	"strings"
+)
+
+// A key is dm_<id>_<secret>. The id, 40 random bits, finds its record and may be
+// shown; the secret has 160. A ticket is dt_<secret>. Both are recognised by their
+// beginnings, also by those who scan for secrets that were published.
+const (
+	keyPrefix    = "dm_"
+	ticketPrefix = "dt_"
+	idChars      = 8
+	secretChars  = 32
+)
+
+const alphabet = "abcdefghijklmnopqrstuvwxyz234567"
+
+// random returns random characters, five bits each; n is a multiple of eight.
+func random(n int) string {
+	raw := make([]byte, n*5/8)
+	_, _ = rand.Read(raw) // it never fails
+	return base32.NewEncoding(alphabet).EncodeToString(raw)
+}
+
+// newKey returns a key and its id.
+func newKey() (key, id string) {
+	id = random(idChars)
+	return keyPrefix + id + "_" + random(secretChars), id
+}
+
+// parseKey returns the id of what may be a key. Anything else costs no read.
+func parseKey(key string) (id string, ok bool) {
+	rest, ok := strings.CutPrefix(key, keyPrefix)
+	id, secret, cut := strings.Cut(rest, "_")
+	return id, ok && cut && isID(id) && isRandom(secret, secretChars)
+}
+
+func isID(s string) bool { return isRandom(s, idChars) }
+
+func newTicket() string { return ticketPrefix + random(secretChars) }
+
+func isTicket(s string) bool {
+	secret, ok := strings.CutPrefix(s, ticketPrefix)
+	return ok && isRandom(secret, secretChars)
+}
+
+func isRandom(s string, n int) bool { return len(s) == n && strings.Trim(s, alphabet) == "" }
+
+// hashOf is under what a ticket is kept. Its bits are random, so that no slower
+// hash is needed.
+func hashOf(ticket string) string {
+	sum := sha256.Sum256([]byte(ticket))
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,100 @@
+package bridge
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+)
+
+// object is a JSON object taken apart: the members in their order, the values byte
+// for byte.
+type object []member
+
+type member struct {
+	key   string
+	value json.RawMessage
+}
+
+// objectOf reads an object; ok is false for anything else.
+func objectOf(raw json.RawMessage) (o object, ok bool) {
+	if !isObject(raw) {
+		return nil, false
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	if _, err := dec.Token(); err != nil {
+		return nil, false
+	}
+	for dec.More() {
+		token, err := dec.Token()
+		key, isKey := token.(string)
+		var m member
+		if err != nil || !isKey || dec.Decode(&m.value) != nil {
+			return nil, false
+		}
+		m.key = key
+		o = append(o, m)
+	}
+	return o, true
+}
+
+func isObject(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '{' }
+
+// get returns the value of the last member with this key, as all readers of JSON
+// here do, nil if there is none.
+func (o object) get(key string) json.RawMessage {
+	for _, m := range slices.Backward(o) {
+		if m.key == key {
+			return m.value
+		}
+	}
+	return nil
+}
+
+// with returns the object with one member of this key, in the place of the first.
+func (o object) with(key string, value json.RawMessage) object {
+	at := slices.IndexFunc(o, func(m member) bool { return m.key == key })
+	rest := o.without(key)
+	if at < 0 {
+		at = len(rest)
+	}
+	return slices.Insert(rest, at, member{key, value})
+}
+
+// without returns a copy without the members of these keys.
+func (o object) without(keys ...string) object {
+	return slices.DeleteFunc(slices.Clone(o), func(m member) bool { return slices.Contains(keys, m.key) })
+}
+
+// encode writes the object down.
+func (o object) encode() json.RawMessage {
+	size := 2
+	for _, m := range o {
+		size += len(m.key) + len(m.value) + 4
+	}
+	out := append(make([]byte, 0, size), '{')
+	for i, m := range o {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(append(append(out, text(m.key)...), ':'), m.value...)
+	}
+	return append(out, '}')
+}
+
+// text is a string as JSON, without the escapes that are for HTML.
+func text(s string) json.RawMessage {
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(s) // a string always encodes
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
+}
+
+// numbers decodes any JSON; numbers keep their digits.
+func numbers(raw json.RawMessage) any {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	var v any
+	_ = dec.Decode(&v) // what is no JSON is nil
+	return v
+}

@@ -1,0 +1,143 @@
+package bridge
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// question is a server's request that waits for the client.
+type question struct {
+	key    string // in inputRequests: the id under which the server asked
+	index  session.Index
+	method string
+	params json.RawMessage
+}
+
+// Answer is a response to a server's question.
+type Answer struct {
+	Question string
+	Raw      []byte // the JSON-RPC response
+}
+
+// input is the question as an entry of inputRequests. It has params also where
+// none are needed: go-sdk 1.8 cannot read it without.
+func (q question) input() json.RawMessage {
+	params, _ := objectOf(q.params)
+	return object{
+		{"method", text(q.method)},
+		{"params", params.without("_meta", "elicitationId", "task").encode()},
+	}.encode()
+}
+
+// needs is the capability a client must have declared to be asked this, as a path;
+// ok is false for what no client can be asked.
+func (q question) needs() (path []string, ok bool) {
+	switch q.method {
+	case wire.MethodRootsList:
+		return []string{"roots"}, true
+	case wire.MethodCreateMessage:
+		if wire.Lookup(q.params, "tools") != nil || wire.Lookup(q.params, "toolChoice") != nil {
+			return []string{"sampling", "tools"}, true
+		}
+		return []string{"sampling"}, true
+	case wire.MethodElicit:
+		if mode, _ := wire.String(wire.Lookup(q.params, "mode")); mode == "url" {
+			return []string{"elicitation", "url"}, true
+		}
+		return []string{"elicitation", "form"}, true
+	default:
+		return nil, false
+	}
+}
+
+// declared says whether a client's capabilities hold one. Elicitation without a
+// mode means forms, as it did before there were modes.
+func declared(capabilities json.RawMessage, path []string) bool {
+	if isObject(wire.Lookup(capabilities, path...)) {
+		return true
+	}
+	if slices.Equal(path, []string{"elicitation", "form"}) {
+		modes, ok := objectOf(wire.Lookup(capabilities, "elicitation"))
+		return ok && modes.get("url") == nil
+	}
+	return false
+}
+
+// required is a capability as an object that could be declared.
+func required(path []string) json.RawMessage {
+	value := json.RawMessage("{}")
+	for _, key := range slices.Backward(path) {
+		value = object{{key, value}}.encode()
+	}
+	return value
+}
+
+// withContext takes from a request to sample what only clients can do that have
+// declared it; servers are to leave it out then.
+func (q question) withContext(capabilities json.RawMessage) question {
+	if q.method == wire.MethodCreateMessage && !declared(capabilities, []string{"sampling", "context"}) {
+		q.params, _ = wire.Replace(q.params, json.RawMessage(`"none"`), "includeContext")
+	}
+	return q
+}
+
+// refused answers a question in the place of a client that cannot: an elicitation
+// is cancelled, as its user would, and anything else is no method of this client.
+func (q question) refused(why string) Answer {
+	id := text(q.key)
+	if q.method == wire.MethodElicit {
+		return Answer{q.key, wire.ResultResponse(id, json.RawMessage(`{"action":"cancel"}`))}
+	}
+	return Answer{q.key, wire.ErrorResponse(id, &wire.Error{Code: wire.CodeMethodNotFound, Message: why})}
+}
+
+// Unasked answers a question that belongs to no request, which no modern client
+// can be asked; ok is false if raw is none.
+func Unasked(raw []byte) (a Answer, ok bool) {
+	m, err := wire.Parse(raw)
+	key, isText := wire.String(m.ID)
+	if err != nil || m.Kind != wire.Request || !isText {
+		return Answer{}, false
+	}
+	q := question{key: key, method: m.Method, params: m.Params}
+	return q.refused("the client can only be asked while one of its requests is served"), true
+}
+
+// response is a client's entry of inputResponses as the response the server waits
+// for.
+func response(key, method string, input json.RawMessage) (Answer, error) {
+	if !isObject(input) {
+		return Answer{}, invalid("params.%s member %q must be an object: the result of %s", inputResponses, key, method)
+	}
+	if method == wire.MethodElicit {
+		action, _ := wire.String(wire.Lookup(input, "action"))
+		if action != "accept" && action != "decline" && action != "cancel" {
+			return Answer{}, invalid("params.%s member %q must have the action accept, decline or cancel", inputResponses, key)
+		}
+	}
+	return Answer{key, wire.ResultResponse(text(key), input)}, nil
+}
+
+// elicitations are what a server wants the user to visit before it is called again
+// (code -32042, 2025-11-25).
+func elicitations(fault json.RawMessage) []question {
+	var urls []json.RawMessage
+	if json.Unmarshal(wire.Lookup(fault, "data", "elicitations"), &urls) != nil {
+		return nil
+	}
+	var qs []question
+	for i, params := range urls {
+		if !isObject(params) {
+			return nil
+		}
+		o, _ := objectOf(params)
+		qs = append(qs, question{
+			key: "url-" + strconv.Itoa(i+1), method: wire.MethodElicit, params: o.with("mode", text("url")).encode(),
+		})
+	}
+	return qs
+}

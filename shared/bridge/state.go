@@ -1,0 +1,125 @@
+package bridge
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// State is what a call in several rounds has to remember between two of them. The
+// client carries it as requestState. It is worth something only to the caller
+// whose session it names, for the same method and params, until it expires.
+//
+// It may be used more than once: of the answers to a question the first counts,
+// and to read a log again does no harm.
+type State struct {
+	// Session is the caller's own, which is computed of who it is.
+	Session session.ID `json:"s"`
+	// Stream of the call that waits. "" if the call is over and is to be made again
+	// (the server wanted its user to visit something first).
+	Stream session.StreamID `json:"d,omitempty"`
+	// From is the index in front of the first question, Seen that of the last event
+	// that the client was told or that was answered for it.
+	From session.Index `json:"f,omitempty"`
+	Seen session.Index `json:"a,omitempty"`
+	// Asked maps the keys of the input requests to the methods.
+	Asked  map[string]string `json:"q"`
+	Digest string            `json:"h"` // of the request, see [Request.Digest]
+	Round  int               `json:"r"` // how many rounds there were
+	// Expires is in Unix seconds.
+	Expires int64 `json:"e"`
+}
+
+// Sealer seals states with one secret (AES-256-GCM), so that a client can neither
+// read nor change what it carries. It has no state and is safe for concurrent use.
+type Sealer struct{ aead cipher.AEAD }
+
+// NewSealer makes a Sealer from a secret of at least 32 bytes (session.Invalid if
+// shorter). It may be the secret that tickets are sealed with: the key is another.
+func NewSealer(secret []byte) (*Sealer, error) {
+	if len(secret) < 32 {
+		return nil, session.Errorf(session.Invalid, "the secret for request states has %d bytes; it needs 32 or more", len(secret))
+	}
+	key := sha256.Sum256(append([]byte("dormouse request state v1\x00"), secret...))
+	block, err := aes.NewCipher(key[:])
+	if err != nil {
+		return nil, err
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		return nil, err
+	}
+	return &Sealer{aead}, nil
+}
+
+// Seal returns plain as text that only [Sealer.Open] reads.
+func (s *Sealer) Seal(plain []byte) string {
+	return base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, plain, nil))
+}
+
+// Open returns what was sealed; ok is false for what was not sealed with this
+// secret, or was changed.
+func (s *Sealer) Open(sealed string) (plain []byte, ok bool) {
+	box, err := base64.RawURLEncoding.DecodeString(sealed)
+	if err != nil {
+		return nil, false
+	}
+	plain, err = s.aead.Open(nil, nil, box, nil)
+	return plain, err == nil
+}
+
+// Encode writes a state down, to be sealed.
+func (s State) Encode() []byte {
+	plain, err := json.Marshal(s)
+	if err != nil { // it holds strings and numbers only
+		panic("bridge: a state that cannot be encoded: " + err.Error())
+	}
+	return plain
+}
+
+// Resume reads the state a request brings, opened, and holds it to who asks and
+// what is asked. Errors are *[wire.Error] with [wire.CodeInvalidParams].
+func (r Request) Resume(plain []byte, caller session.ID, now time.Time) (State, error) {
+	var s State
+	switch err := json.Unmarshal(plain, &s); {
+	case err != nil, s.Session != caller:
+		return State{}, BadState()
+	case now.Unix() > s.Expires:
+		return State{}, invalid("params.%s has expired; send the request anew, without it", requestState)
+	case s.Digest != r.Digest():
+		return State{}, invalid("params.%s is of another request; send it with the params it was given for", requestState)
+	}
+	return s, nil
+}
+
+// BadState is the error for a request state that is not the caller's, or that
+// nobody here has made.
+func BadState() *wire.Error {
+	return invalid("params.%s is not one that was given to this caller; send the request anew, without it", requestState)
+}
+
+// Digest is of all that has to be the same in every round: the method and the
+// params without what differs by design. The order of members does not matter, nor
+// does white space.
+func (r Request) Digest() string {
+	params, _ := objectOf(r.Params)
+	hash := sha256.New()
+	// Numbers keep their digits.
+	canonical := func(raw json.RawMessage) []byte {
+		out, err := json.Marshal(numbers(raw))
+		if err != nil { // it was JSON before
+			panic("bridge: params that cannot be encoded: " + err.Error())
+		}
+		return out
+	}
+	hash.Write(canonical(text(r.Method)))
+	hash.Write(canonical(params.without(inputResponses, requestState, "_meta").encode()))
+	return hex.EncodeToString(hash.Sum(nil))
+}

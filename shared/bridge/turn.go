@@ -1,0 +1,263 @@
+package bridge
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// Turn is one response to a modern client: what it makes of the events of a call,
+// from the first, or from where the round before ended, to the result or to the
+// next questions. It is used by one goroutine.
+type Turn struct {
+	req    Request
+	id     session.StreamID // the request's id inside
+	server json.RawMessage
+	state  State // of the round before, zero in the first
+	given  map[string]bool
+
+	at       session.Index
+	open     []question
+	again    bool     // what is open is to be done before the call is made again
+	lacks    []string // a capability the server asked for in vain
+	progress float64
+	moved    bool // there was progress
+}
+
+// NewTurn begins the response to a request whose id inside is the stream's. server
+// is what the server calls itself, nil if that is not known. A state that is not
+// zero is that of the round before; the events of the call are then given from
+// behind its From on.
+func NewTurn(r Request, stream session.StreamID, server json.RawMessage, s State) *Turn {
+	return &Turn{req: r, id: stream, server: server, state: s, given: map[string]bool{}, at: s.From}
+}
+
+// Served says what the server calls itself, for a turn that was begun before that
+// was known.
+func (t *Turn) Served(server json.RawMessage) { t.server = server }
+
+// Answers are the responses a retry brings, for the questions it was asked. What
+// is missing is asked again, what was not asked is ignored.
+//
+// Errors: *[wire.Error] with [wire.CodeInvalidParams] for one that is no answer.
+func (t *Turn) Answers() ([]Answer, error) {
+	inputs, _ := objectOf(t.req.Responses)
+	var answers []Answer
+	for _, in := range inputs {
+		method, asked := t.state.Asked[in.key]
+		if !asked || t.given[in.key] {
+			continue
+		}
+		// As everywhere, of a key that comes twice the last counts.
+		a, err := response(in.key, method, inputs.get(in.key))
+		if err != nil {
+			return nil, err
+		}
+		t.given[in.key] = true
+		answers = append(answers, a)
+	}
+	return answers, nil
+}
+
+// Complete says that every question of the round before was answered, and whether
+// all of them with yes.
+func (t *Turn) Complete() (complete, agreed bool) {
+	inputs, _ := objectOf(t.req.Responses)
+	agreed = true
+	for key := range t.state.Asked {
+		if !t.given[key] {
+			return false, false
+		}
+		action, elicited := wire.String(wire.Lookup(inputs.get(key), "action"))
+		agreed = agreed && (!elicited || action == "accept")
+	}
+	return true, agreed
+}
+
+// Step is what an event means.
+type Step struct {
+	Notify []byte    // a notification to the client, nil for none
+	Answer *Answer   // what the server is to be answered at once, in the client's place
+	Reply  *Response // the end of the call
+}
+
+// Response is the end of a response to a client.
+type Response struct {
+	Raw  []byte
+	Code wire.Code // of an error, 0 for a result
+}
+
+// Take takes the next event of the call.
+func (t *Turn) Take(e session.Event) Step {
+	seen := e.Index <= t.state.Seen
+	t.at = e.Index
+	m, err := wire.Parse(e.Raw)
+	switch {
+	case err != nil: // an event of pace, which is for streams that are resumed
+		return Step{}
+	case m.Kind == wire.Request:
+		return t.ask(e.Index, m, seen)
+	case m.Kind == wire.Notification && m.Method == wire.NotifyCancelled:
+		t.withdraw(m)
+		return Step{}
+	case m.Kind == wire.Notification && seen:
+		return Step{}
+	case m.Kind == wire.Notification:
+		return Step{Notify: t.notification(m)}
+	case !wire.SameID(m.ID, text(string(t.id))):
+		return Step{} // of a request that was sent along
+	default:
+		return t.end(m)
+	}
+}
+
+// ask takes a question of the server.
+func (t *Turn) ask(index session.Index, m wire.Message, seen bool) Step {
+	key, ok := wire.String(m.ID)
+	q := question{key: key, index: index, method: m.Method, params: bytes.Clone(m.Params)}
+	_, asked := t.state.Asked[key]
+	if !ok || t.given[key] || seen && !asked {
+		return Step{}
+	}
+	needs, known := q.needs()
+	if !known {
+		a := q.refused("this client cannot be asked " + m.Method)
+		return Step{Answer: &a}
+	}
+	if !declared(t.req.Capabilities, needs) {
+		t.lacks = needs
+		a := q.refused("the client has not declared the capability " + strings.Join(needs, "."))
+		return Step{Answer: &a}
+	}
+	if !t.req.Rounds() {
+		a := q.refused("the client cannot be asked while it waits for " + t.req.Method)
+		return Step{Answer: &a}
+	}
+	t.open = append(t.open, q.withContext(t.req.Capabilities))
+	return Step{}
+}
+
+// withdraw takes back a question the server no longer wants answered.
+func (t *Turn) withdraw(m wire.Message) {
+	key, ok := wire.String(wire.Lookup(m.Params, "requestId"))
+	t.open = slices.DeleteFunc(t.open, func(q question) bool { return ok && q.key == key })
+}
+
+// notification is what the client gets of one, nil if that is nothing: only what
+// is of this request and what it wants to hear.
+func (t *Turn) notification(m wire.Message) []byte {
+	switch m.Method {
+	case wire.NotifyProgress:
+		n, err := strconv.ParseFloat(string(wire.Lookup(m.Params, "progress")), 64)
+		if t.req.Token == nil || err != nil || t.moved && n <= t.progress {
+			return nil
+		}
+		t.progress, t.moved = n, true
+		// A retry may have another token than the request the server knows.
+		raw, _ := wire.Replace(m.Raw, t.req.Token, "params", wire.MetaProgressToken)
+		return raw
+	case wire.NotifyMessage:
+		level, _ := wire.String(wire.Lookup(m.Params, "level"))
+		if t.req.LogLevel == "" || severity(level) < severity(t.req.LogLevel) {
+			return nil
+		}
+		return m.Raw
+	default:
+		return nil
+	}
+}
+
+// end takes the response.
+func (t *Turn) end(m wire.Message) Step {
+	if m.Error == nil {
+		// Many servers ask for roots whatever is called, and do without.
+		if t.lacks != nil && t.lacks[0] != "roots" && string(wire.Lookup(m.Result, "isError")) == "true" {
+			return t.missing(t.lacks, firstText(m.Result))
+		}
+		return Step{Reply: &Response{Raw: wire.ResultResponse(t.req.ID, Result(t.req.Method, m.Result, t.server))}}
+	}
+	said, _ := wire.String(wire.Lookup(m.Error, "message"))
+	if string(wire.Lookup(m.Error, "code")) == strconv.Itoa(int(wire.CodeURLElicitation)) && t.req.Rounds() {
+		if visits := elicitations(m.Error); len(visits) > 0 {
+			if path := []string{"elicitation", "url"}; !declared(t.req.Capabilities, path) {
+				return t.missing(path, said)
+			}
+			t.open, t.again = visits, true
+			return Step{}
+		}
+	}
+	if t.lacks != nil {
+		return t.missing(t.lacks, said)
+	}
+	fault, code := Fault(m.Error)
+	return Step{Reply: &Response{Raw: faultResponse(t.req.ID, fault), Code: code}}
+}
+
+// firstText is the first text of a tool's result, "" if it has none.
+func firstText(result json.RawMessage) string {
+	var r struct {
+		Content []struct{ Text string }
+	}
+	_ = json.Unmarshal(result, &r) // what has another form says nothing
+	for _, c := range r.Content {
+		if c.Text != "" {
+			return c.Text
+		}
+	}
+	return ""
+}
+
+// missing is the error for a call that failed because its server asked for
+// something the request has not declared. said is what the server made of it.
+func (t *Turn) missing(path []string, said string) Step {
+	e := &wire.Error{
+		Code:    wire.CodeMissingCapability,
+		Message: "the server needs the client capability " + strings.Join(path, ".") + " for this; declare it, or do without",
+		Data: struct {
+			Required json.RawMessage `json:"requiredCapabilities"`
+			Said     string          `json:"serverError,omitempty"`
+		}{required(path), said},
+	}
+	return Step{Reply: &Response{Raw: wire.ErrorResponse(t.req.ID, e), Code: e.Code}}
+}
+
+// Asks says that there are questions for the client. More may follow at once, or
+// the server may take them back.
+func (t *Turn) Asks() bool { return len(t.open) > 0 && (t.again || t.at >= t.state.Seen) }
+
+// Again says that the call is over, and that what is asked has to be done before
+// it is made again.
+func (t *Turn) Again() bool { return t.again }
+
+// State is what the client has to bring back with its answers; Session and Expires
+// are the caller's to set.
+func (t *Turn) State() State {
+	s := State{Asked: map[string]string{}, Digest: t.req.Digest(), Round: t.state.Round + 1}
+	for _, q := range t.open {
+		s.Asked[q.key] = q.method
+	}
+	if !t.again {
+		s.Stream, s.From, s.Seen = t.id, t.open[0].index-1, t.at
+	}
+	return s
+}
+
+// Required is the response that asks the client, with its sealed state (MCP
+// 2026-07-28, "Multi Round-Trip Requests").
+func (t *Turn) Required(sealed string) []byte {
+	inputs := make(object, len(t.open))
+	for i, q := range t.open {
+		inputs[i] = member{q.key, q.input()}
+	}
+	result := object{
+		{"resultType", text(wire.ResultInputRequired)},
+		{inputRequests, inputs.encode()},
+		{requestState, text(sealed)},
+	}.withMeta(wire.MetaServerInfo, t.server)
+	return wire.ResultResponse(t.req.ID, result.encode())
+}

@@ -1,0 +1,340 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// A client of the modern era (2026-07-28) has no session, but the process that
+// serves it has to be found again: a question of it is answered by another request.
+// So inside there is a session for each tenant, principal and server, whose id is
+// computed, and which no verb of the legacy era reaches because its transport is
+// [Modern]. Requests of one principal share it, and its process; each gets an id of
+// its own inside, the name of its stream.
+
+// Modern is the transport of the sessions that are pinned to modern clients.
+const Modern Transport = "modern"
+
+// Client is what a modern client says of itself. The process hears of the first
+// one only: it is initialized once.
+type Client struct {
+	Init json.RawMessage // params for initialize
+	// Verbose: it wants log messages. The server is then asked for all of them, once
+	// and for good; who wants fewer has to leave them out.
+	Verbose bool
+}
+
+// PinnedID is the id of the session that is pinned to a caller.
+func PinnedID(c Caller) ID {
+	sum := sha256.Sum256(fmt.Appendf(nil, "modern %q %q %q", c.Tenant, c.Principal, c.Server.Name))
+	return ID(strings.ToLower(ids.EncodeToString(sum[:20])))
+}
+
+// Stream is the stream of the call. That of a request of [Host.Send] is also the
+// id that the request has inside, as a string.
+func (c *Call) Stream() StreamID { return c.stream }
+
+// Send gives a modern client's request to the process that is pinned to it. The
+// call's response has the id [Call.Stream]; other responses in it are to be
+// ignored. server is what the server calls itself, nil until that is known: it is
+// taken from the handshake record, so never without one.
+//
+// Cost: as a tools/call of a session; a read and two writes more for the first
+// request of all, a read more while there is no record, and a write more for the
+// first that wants log messages.
+//
+// Errors: TooLarge, Unavailable, Busy.
+func (h *Host) Send(ctx context.Context, c Caller, client Client, method string, params json.RawMessage) (call *Call, server json.RawMessage, err error) {
+	s, box, err := h.pinned(ctx, c, client)
+	if err != nil {
+		return nil, nil, err
+	}
+	quiet := client.Verbose && s.Level == ""
+	if quiet {
+		if s, err = h.update(ctx, s, func(s *Session) bool { s.Level = mostVerbose; return true }); err != nil {
+			return nil, nil, err
+		}
+	}
+	stream := NewStreamID()
+	raw, requests := wire.NewRequest(quoted(string(stream)), method, params), []json.RawMessage{quoted(string(stream))}
+	if quiet {
+		// In one delivery, so that the process certainly hears of the level first.
+		level := quoted(string(stream) + "-level")
+		set := wire.NewRequest(level, wire.MethodSetLevel, json.RawMessage(`{"level":"`+mostVerbose+`"}`))
+		raw, requests = batchOf([][]byte{set, raw}), append(requests, level)
+	}
+	call, err = h.deliverAs(ctx, c, s, box, stream, raw, requests, false)
+	return call, s.ServerInfo, err
+}
+
+const mostVerbose = "debug"
+
+// quoted is a word as JSON.
+func quoted(word string) json.RawMessage { return json.RawMessage(strconv.Quote(word)) }
+
+func batchOf(raws [][]byte) []byte {
+	return slices.Concat([]byte{'['}, bytes.Join(raws, []byte{','}), []byte{']'})
+}
+
+// Greeting is what the caller's server answers to initialize: the result from the
+// handshake record, or if there is none a call that starts the process and whose
+// response it is.
+//
+// Errors: Unavailable, Busy.
+func (h *Host) Greeting(ctx context.Context, c Caller, client Client) (result json.RawMessage, call *Call, err error) {
+	if c.Server.Record {
+		record, err := h.store.Handshake(ctx, c.Server.Digest, wire.V20251125)
+		if !errors.Is(err, NotFound) {
+			return record.Result, nil, err
+		}
+	}
+	s, box, err := h.pinned(ctx, c, client)
+	if err != nil {
+		return nil, nil, err
+	}
+	stream := NewStreamID()
+	id := quoted(string(stream))
+	call, err = h.deliverAs(ctx, c, s, box, stream, wire.NewRequest(id, wire.MethodInitialize, s.Init), []json.RawMessage{id}, false)
+	return nil, call, err
+}
+
+// Reattach takes up a call of [Host.Send] behind an index, after it has handed over
+// responses to questions of it, as [Host.Reply] does. A call that is over and of
+// which nothing is kept is Done.
+//
+// Errors: NotFound (the caller has no calls), Unavailable.
+func (h *Host) Reattach(ctx context.Context, c Caller, stream StreamID, after Index, responses ...[]byte) (call *Call, server json.RawMessage, err error) {
+	s, box, err := h.Load(ctx, c, PinnedID(c))
+	if err == nil {
+		err = h.replies(ctx, s, box, responses)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	call, err = h.Resume(ctx, c, s.ID, EventID{Stream: stream, Index: after}.String())
+	return call, s.ServerInfo, err
+}
+
+// Reply stores responses to questions of the process that is pinned to a caller,
+// and hands them over. Of two for one question the first counts.
+//
+// Errors: Unavailable.
+func (h *Host) Reply(ctx context.Context, c Caller, responses ...[]byte) error {
+	s, box, err := h.Load(ctx, c, PinnedID(c))
+	if err != nil {
+		return unlessGone(err)
+	}
+	return h.replies(ctx, s, box, responses)
+}
+
+func (h *Host) replies(ctx context.Context, s Session, box Box, responses [][]byte) error {
+	for _, raw := range responses {
+		m, err := wire.Parse(raw)
+		if err != nil {
+			return err
+		}
+		if err := h.answer(ctx, s, box, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Abandon cancels a call of [Host.Send], whose client has closed the response. A
+// server that works on it is told, once; one that has not begun never hears of it.
+//
+// Errors: Unavailable.
+func (h *Host) Abandon(ctx context.Context, c Caller, stream StreamID) error {
+	s, box, err := h.Load(ctx, c, PinnedID(c))
+	if err != nil {
+		return unlessGone(err)
+	}
+	if box.State == Awake {
+		raw := wire.NewNotification(wire.NotifyCancelled,
+			json.RawMessage(`{"requestId":`+string(quoted(string(stream)))+`,"reason":"the client closed the response"}`))
+		_, err := h.deliver(ctx, c, s, box, raw, nil, false)
+		return err
+	}
+	// Whoever takes the message out of the inbox looks first whether it has an end.
+	a := Address{Session: s.ID, Stream: stream}
+	for {
+		tail, err := h.store.Tail(ctx, s.ID, stream)
+		if err != nil || tail.Final {
+			return err
+		}
+		err = h.out.End(ctx, a, Batch{
+			Session: s.ID, Stream: stream, First: tail.Last + 1, Final: true, Expires: time.Now().Add(h.limits.EventAge),
+			Events: [][]byte{wire.ErrorResponse(quoted(string(stream)), &wire.Error{
+				Code: wire.CodeCancelled, Message: "the request was cancelled: its response was closed",
+			})},
+		})
+		if !errors.Is(err, Conflict) {
+			return err
+		}
+	}
+}
+
+// Watch follows what the process that is pinned to a caller says outside of
+// requests, from now on. Unlike [Host.Listen] it is not one reader's alone.
+//
+// Errors: Unavailable.
+func (h *Host) Watch(ctx context.Context, c Caller) (*Call, error) {
+	id := PinnedID(c)
+	tail, err := h.store.Tail(ctx, id, Common)
+	if err != nil {
+		return nil, err
+	}
+	return &Call{host: h, session: id, stream: Common, after: tail.Last, begun: time.Now()}, nil
+}
+
+// Subscribe asks the process for news of resources. The call's response to uris[i]
+// has the id [Call.Stream] + "-" + i. It stays subscribed, also after it has
+// slept, until [Host.Unsubscribe] has been called as often.
+//
+// Errors: Busy (too many), Unavailable.
+func (h *Host) Subscribe(ctx context.Context, c Caller, client Client, uris []string) (*Call, error) {
+	s, box, err := h.pinned(ctx, c, client)
+	if err != nil {
+		return nil, err
+	}
+	full := false
+	s, err = h.update(ctx, s, func(s *Session) bool {
+		if full = len(s.Subscribed)+len(uris) > maxSubscribed; full {
+			return false
+		}
+		s.Subscribed = append(slices.Clone(s.Subscribed), uris...)
+		return true
+	})
+	if err == nil && full {
+		err = Errorf(Busy, "more than %d resources are listened to; end another subscription first", maxSubscribed)
+	}
+	if err != nil {
+		return nil, err
+	}
+	call, err := h.subscription(ctx, c, s, box, wire.MethodSubscribe, uris)
+	if err != nil {
+		return nil, errors.Join(err, h.Unsubscribe(ctx, c, uris))
+	}
+	return call, nil
+}
+
+// Unsubscribe takes back one Subscribe. A process that sleeps is not woken.
+//
+// Errors: Unavailable.
+func (h *Host) Unsubscribe(ctx context.Context, c Caller, uris []string) error {
+	s, box, err := h.Load(ctx, c, PinnedID(c))
+	if err != nil {
+		return unlessGone(err)
+	}
+	var last []string
+	s, err = h.update(ctx, s, func(s *Session) bool {
+		left := slices.Clone(s.Subscribed)
+		last = nil
+		for _, uri := range uris {
+			if i := slices.Index(left, uri); i >= 0 {
+				left = slices.Delete(left, i, i+1)
+			}
+			if !slices.Contains(left, uri) {
+				last = append(last, uri)
+			}
+		}
+		changed := len(left) != len(s.Subscribed)
+		s.Subscribed = left
+		return changed
+	})
+	if err != nil || len(last) == 0 || box.State != Awake {
+		return unlessGone(err)
+	}
+	_, err = h.subscription(ctx, c, s, box, wire.MethodUnsubscribe, last)
+	return err
+}
+
+func (h *Host) subscription(ctx context.Context, c Caller, s Session, box Box, method string, uris []string) (*Call, error) {
+	stream := NewStreamID()
+	raws := make([][]byte, len(uris))
+	requests := make([]json.RawMessage, len(uris))
+	for i, uri := range uris {
+		params, err := json.Marshal(map[string]string{"uri": uri})
+		if err != nil {
+			return nil, err // strings always encode
+		}
+		requests[i] = quoted(string(stream) + "-" + strconv.Itoa(i))
+		raws[i] = wire.NewRequest(requests[i], method, params)
+	}
+	return h.deliverAs(ctx, c, s, box, stream, batchOf(raws), requests, false)
+}
+
+// pinned is the session that is pinned to a caller, made when there is none. It
+// follows the configuration of its server. One that an operator has ended begins
+// anew.
+func (h *Host) pinned(ctx context.Context, c Caller, client Client) (Session, Box, error) {
+	id := PinnedID(c)
+	s, box, err := h.store.Load(ctx, id, c.box())
+	if errors.Is(err, NotFound) {
+		if s, err = h.pin(ctx, c, id, client); errors.Is(err, Conflict) {
+			s, box, err = h.store.Load(ctx, id, c.box()) // another request was faster
+		}
+	}
+	if err != nil {
+		return Session{}, Box{}, err
+	}
+	moved := s.Digest != c.Server.Digest
+	server := s.ServerInfo
+	if server == nil || moved {
+		if server, err = h.serverInfo(ctx, c); err != nil {
+			return Session{}, Box{}, err
+		}
+	}
+	s, err = h.update(ctx, s, func(s *Session) bool {
+		same := s.Digest == c.Server.Digest && s.State == Ready && bytes.Equal(s.ServerInfo, server)
+		if due := time.Until(s.Expires) <= h.limits.Life/2; same && !due {
+			return false
+		}
+		s.Digest, s.ServerInfo, s.State, s.Quit = c.Server.Digest, server, Ready, QuitNone
+		h.extend(s)
+		return true
+	})
+	return s, box, err
+}
+
+// pin makes the session. It is ready at once: the box does the handshake with the
+// process, as always when it starts one.
+func (h *Host) pin(ctx context.Context, c Caller, id ID, client Client) (Session, error) {
+	server, err := h.serverInfo(ctx, c)
+	if err != nil {
+		return Session{}, err
+	}
+	s := h.opened(c)
+	s.ID, s.Transport, s.State, s.Version, s.Init, s.ServerInfo = id, Modern, Ready, wire.V20251125, bytes.Clone(client.Init), server
+	h.extend(&s)
+	if err := h.store.Create(ctx, s); err != nil {
+		return Session{}, err
+	}
+	s.Rev = 1
+	return s, nil
+}
+
+// serverInfo is what the server calls itself, nil if there is no record of it.
+func (h *Host) serverInfo(ctx context.Context, c Caller) (json.RawMessage, error) {
+	if !c.Server.Record {
+		return nil, nil
+	}
+	record, err := h.store.Handshake(ctx, c.Server.Digest, wire.V20251125)
+	if err != nil && !errors.Is(err, NotFound) {
+		return nil, err
+	}
+	if info := wire.Lookup(record.Result, "serverInfo"); len(info) > 0 && info[0] == '{' {
+		return bytes.Clone(info), nil
+	}
+	return nil, nil
+}

@@ -1,0 +1,231 @@
+package session_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// took is a backend that keeps what it is given.
+type took struct {
+	nobody
+	mu         *sync.Mutex
+	deliveries *[]session.Delivery
+}
+
+func newTook() took { return took{mu: &sync.Mutex{}, deliveries: &[]session.Delivery{}} }
+
+func (b took) Deliver(_ context.Context, d session.Delivery, _ session.Box) (session.Tender, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	*b.deliveries = append(*b.deliveries, d)
+	return nil, nil
+}
+
+var (
+	modernCaller = session.Caller{
+		Server: session.Server{Name: "s", Digest: "d1", Record: true}, Tenant: "t", Principal: "p", Transport: session.Modern,
+	}
+	modernClient = session.Client{Init: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"first"}}`)}
+)
+
+func send(t *testing.T, h *session.Host, c session.Caller, client session.Client) (*session.Call, json.RawMessage) {
+	t.Helper()
+	call, server, err := h.Send(t.Context(), c, client, "tools/call", json.RawMessage(`{"name":"x"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return call, server
+}
+
+func pinned(t *testing.T, store session.Store, c session.Caller) session.Session {
+	t.Helper()
+	s, _, err := store.Load(t.Context(), session.PinnedID(c), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestPinnedIDIsOfTenantPrincipalAndServer(t *testing.T) {
+	base := modernCaller
+	others := map[string]func(*session.Caller){
+		"tenant":    func(c *session.Caller) { c.Tenant = "t2" },
+		"principal": func(c *session.Caller) { c.Principal = "p2" },
+		"server":    func(c *session.Caller) { c.Server.Name = "s2" },
+		"where they end": func(c *session.Caller) {
+			c.Tenant, c.Principal = `t" "p`, ""
+		},
+	}
+	for name, change := range others {
+		c := base
+		if change(&c); session.PinnedID(c) == session.PinnedID(base) {
+			t.Errorf("%s does not matter", name)
+		}
+	}
+	again := base
+	again.Server.Digest, again.Conn = "d2", "c"
+	if session.PinnedID(again) != session.PinnedID(base) {
+		t.Error("something else matters")
+	}
+}
+
+func TestBudgetOfAModernCall(t *testing.T) {
+	store := sessiontest.NewCounting(sessiontest.NewMemory())
+	b := newTook()
+	h := session.NewHost(store, b, session.Limits{})
+	record := session.Handshake{Digest: "d1", Version: wire.V20251125, Result: json.RawMessage(`{"serverInfo":{"name":"srv"}}`)}
+	if err := store.SaveHandshake(t.Context(), record); err != nil {
+		t.Fatal(err)
+	}
+	steps := []struct {
+		name          string
+		do            func()
+		reads, writes int
+	}{
+		{"discover", func() {
+			if result, call, err := h.Greeting(t.Context(), modernCaller, modernClient); err != nil || call != nil || string(result) != string(record.Result) {
+				t.Errorf("got %s %v %v", result, call, err)
+			}
+		}, 1, 0},
+		{"the first of all", func() { send(t, h, modernCaller, modernClient) }, 2, 2},
+		{"any other", func() { send(t, h, modernCaller, modernClient) }, 1, 0},
+		{"the first that wants log messages", func() { send(t, h, modernCaller, session.Client{Verbose: true}) }, 1, 1},
+		{"the next that does", func() { send(t, h, modernCaller, session.Client{Verbose: true}) }, 1, 0},
+	}
+	for _, s := range steps {
+		store.Reset()
+		s.do()
+		if n := store.Counts(); n.Reads != s.reads || n.Writes != s.writes {
+			t.Errorf("%s: %d reads and %d writes (%v), want %d and %d", s.name, n.Reads, n.Writes, n.Calls, s.reads, s.writes)
+		}
+	}
+}
+
+func TestModernRequestsOfOnePrincipalShareASession(t *testing.T) {
+	store := sessiontest.NewMemory()
+	b := newTook()
+	h := session.NewHost(store, b, session.Limits{})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if _, _, err := h.Send(t.Context(), modernCaller, modernClient, "tools/list", nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	streams := map[session.StreamID]bool{}
+	for _, d := range *b.deliveries {
+		m, err := wire.Parse(d.Raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if id, _ := wire.String(m.ID); d.Session != session.PinnedID(modernCaller) || id != string(d.Stream) {
+			t.Errorf("session %s, stream %s, request %s", d.Session, d.Stream, m.ID)
+		}
+		streams[d.Stream] = true
+	}
+	if len(streams) != 8 {
+		t.Errorf("%d streams", len(streams))
+	}
+	s := pinned(t, store, modernCaller)
+	if s.State != session.Ready || s.Transport != session.Modern || string(s.Init) != string(modernClient.Init) {
+		t.Errorf("got %+v", s)
+	}
+}
+
+func TestPinnedSessionFollowsTheServersConfiguration(t *testing.T) {
+	store := sessiontest.NewMemory()
+	h := session.NewHost(store, newTook(), session.Limits{})
+	for _, digest := range []string{"d1", "d2"} {
+		record := session.Handshake{Digest: digest, Version: wire.V20251125, Result: json.RawMessage(`{"serverInfo":{"name":"` + digest + `"}}`)}
+		if err := store.SaveHandshake(t.Context(), record); err != nil {
+			t.Fatal(err)
+		}
+		c := modernCaller
+		c.Server.Digest = digest
+		_, server := send(t, h, c, modernClient)
+		if s := pinned(t, store, c); s.Digest != digest || string(server) != `{"name":"`+digest+`"}` {
+			t.Errorf("digest %s, server %s; want %s", s.Digest, server, digest)
+		}
+	}
+}
+
+func TestPinnedSessionBeginsAnewWhenItIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := sessiontest.NewMemory()
+		h := session.NewHost(store, newTook(), session.Limits{})
+		send(t, h, modernCaller, modernClient)
+		if err := h.Terminate(t.Context(), session.PinnedID(modernCaller)); err != nil {
+			t.Fatal(err)
+		}
+		send(t, h, modernCaller, modernClient)
+		if s := pinned(t, store, modernCaller); s.State != session.Ready || s.Quit != session.QuitNone {
+			t.Errorf("ended by an operator: %+v", s)
+		}
+		time.Sleep(8 * 24 * time.Hour)
+		if _, _, err := store.Load(t.Context(), session.PinnedID(modernCaller), ""); !errors.Is(err, session.NotFound) {
+			t.Errorf("it has not expired: %v", err)
+		}
+		send(t, h, modernCaller, modernClient)
+		pinned(t, store, modernCaller)
+	})
+}
+
+func TestPinnedSessionLivesWhileItIsUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := sessiontest.NewMemory()
+		h := session.NewHost(store, newTook(), session.Limits{})
+		send(t, h, modernCaller, modernClient)
+		created := pinned(t, store, modernCaller).Created
+		for range 5 {
+			time.Sleep(5 * 24 * time.Hour)
+			send(t, h, modernCaller, modernClient)
+		}
+		if s := pinned(t, store, modernCaller); !s.Created.Equal(created) {
+			t.Error("it was made anew")
+		}
+	})
+}
+
+func TestSubscriptionsArePinnedOnceForEachListener(t *testing.T) {
+	store := sessiontest.NewMemory()
+	b := newTook()
+	h := session.NewHost(store, b, session.Limits{})
+	subscribe := func(uris ...string) error {
+		_, err := h.Subscribe(t.Context(), modernCaller, modernClient, uris)
+		return err
+	}
+	for range 2 {
+		if err := subscribe("a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awake := session.Box{ID: session.BoxFor("t", "s"), State: session.Awake, Gen: 1}
+	if err := store.SaveBox(t.Context(), awake); err != nil {
+		t.Fatal(err)
+	}
+	for left := 1; left >= 0; left-- {
+		if err := h.Unsubscribe(t.Context(), modernCaller, []string{"a"}); err != nil {
+			t.Fatal(err)
+		}
+		if s := pinned(t, store, modernCaller); len(s.Subscribed) != left {
+			t.Errorf("subscribed to %v", s.Subscribed)
+		}
+	}
+	if n := len(*b.deliveries); n != 3 {
+		t.Errorf("%d deliveries, want two subscriptions and one end", n)
+	}
+	if err := subscribe(make([]string, 501)...); !errors.Is(err, session.Busy) {
+		t.Errorf("501 resources: %v", err)
+	}
+}
