@@ -128,3 +128,51 @@ ifeq ($(findstring --servers,$(ARGS))$(findstring --help,$(ARGS)),)
 	@for program in node npx; do command -v $$program >/dev/null || { \
 	  echo "$$program is not on the PATH, but servers.json starts a server with npx: install Node.js 20 or newer (https://nodejs.org), or name another file with ARGS='--servers FILE'" >&2; exit 1; }; done
 endif
+
+# ---- AWS
+
+# The processor of functions and boxes, arm64 or x86_64, and the section of samconfig.toml.
+ARCH   ?= arm64
+CONFIG ?= default
+
+AWS_GOARCH := $(if $(filter x86_64,$(ARCH)),amd64,arm64)
+AWS_BUILD  := CGO_ENABLED=0 GOOS=linux GOARCH=$(AWS_GOARCH) go build -trimpath -ldflags '-s -w'
+SAM        := $(TOOLS)/sam/aws-sam-cli-1.170.0-cfn-lint-1.58.0/bin/sam
+export SAM_CLI_TELEMETRY ?= 0
+
+# What sam build calls (BuildMethod: makefile in template.yaml).
+build-HttpFunction build-SocketFunction build-RelayFunction build-SweepFunction: build-%Function: need-go
+	@$(AWS_BUILD) -tags lambda.norpc,aws -o '$(ARTIFACTS_DIR)/bootstrap' ./functions/$$(tr A-Z a-z <<<'$*')
+	@cp servers.json '$(ARTIFACTS_DIR)/'
+
+# The tests of infra/stack install it.
+$(SAM): | need-python
+	@go test -count=1 -run '^TestTheTemplateIsValid$$' ./infra/stack
+
+.PHONY: sam-build
+sam-build: $(SAM) ## Build the functions for AWS into .aws-sam (ARCH=x86_64 for the other processor)
+	@$(SAM) build --config-env $(CONFIG) $(if $(filter x86_64,$(ARCH)),--parameter-overrides Architecture=x86_64)
+
+# sam takes --parameter-overrides in the place of those in samconfig.toml: with
+# ARCH=x86_64 name the others in ARGS, or write it there.
+.PHONY: deploy
+deploy: sam-build ## Deploy to AWS (CONFIG=dev or prod for others in samconfig.toml)
+	@$(SAM) deploy --config-env $(CONFIG) $(if $(filter x86_64,$(ARCH)),--parameter-overrides Architecture=x86_64 $(ARGS))
+
+.PHONY: delete
+delete: $(SAM) ## Delete the stack; table and bucket stay
+	@$(SAM) delete --config-env $(CONFIG)
+
+.PHONY: logs
+logs: $(SAM) ## Follow the logs of the stack
+	@$(SAM) logs --config-env $(CONFIG) --tail
+
+# IMAGE is the RepositoryUri of the stack's outputs and a tag.
+.PHONY: image
+image: need-go ## Push the image of the boxes without Docker (IMAGE=REPOSITORY:TAG; password of user AWS on stdin)
+	@[ -n '$(IMAGE)' ] || { echo 'want IMAGE=REPOSITORY:TAG, the RepositoryUri that make deploy prints: aws ecr get-login-password | make image IMAGE=...:latest' >&2; exit 1; }
+	@mkdir -p bin/linux-$(AWS_GOARCH)
+	@$(AWS_BUILD) -o bin/linux-$(AWS_GOARCH)/runner ./infra/runner
+	@go run ./infra/image -platform linux/$(AWS_GOARCH) -user AWS -to '$(IMAGE)' \
+	  bin/linux-$(AWS_GOARCH)/runner=/usr/local/bin/dormouse-runner \
+	  ghcr.io/astral-sh/uv:0.9.11:/uv=/usr/local/bin/uv ghcr.io/astral-sh/uv:0.9.11:/uvx=/usr/local/bin/uvx

@@ -16,6 +16,6 @@ func main() {
 	host := session.NewHost(f.Store, relay.NewBackend(f.Relay), f.Limits)
 	boot.Start(front.Lambda(front.New(front.Options{
 		Servers: f.Server, Host: host, AllowedHosts: f.Hosts, Log: f.Log,
-		Auth: f.Auth, Tickets: f.Tickets,
+		Auth: f.Auth, Tickets: f.Tickets, Sealer: f.States,
 	})))
 }

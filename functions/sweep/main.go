@@ -10,6 +10,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/fleet/ecs"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 )
 
@@ -24,11 +25,19 @@ func main() {
 	}
 	w := relay.NewSweeper(f.Relay)
 	boot.Start(func(ctx context.Context, e events.CloudWatchEvent) error {
-		if e.DetailType != taskStopped {
+		var t fleet.Status
+		ours := true
+		var err error
+		switch e.DetailType {
+		case taskStopped:
+			err = json.Unmarshal(e.Detail, &t)
+		case ecs.EventDetailType:
+			t, ours, err = ecs.TaskEvent(e.Detail)
+		default:
 			return w.Sweep(ctx)
 		}
-		var t fleet.Status
-		if err := json.Unmarshal(e.Detail, &t); err != nil {
+		// ECS also tells of tasks that are about to stop.
+		if err != nil || !ours || t.State != fleet.Stopped {
 			return err
 		}
 		return w.Stopped(ctx, t)

@@ -44,7 +44,9 @@ func clientsOver(transport string) []client {
 	all := []client{
 		{"ts-1.32.2", prepareTypeScript},
 		{"py-1.30.0", func(t *testing.T, _ string) []string { return preparePython(t, "requirements-1.30.0.txt", "client.py") }},
-		{"go-1.8.0", func(t *testing.T, _ string) []string { return prepareGo(t) }},
+		// Of its own accord it would speak the modern era, which has no ping, no log level of a
+		// session and no session.
+		{"go-1.8.0", func(t *testing.T, _ string) []string { return append(prepareGo(t), "--protocol", "2025-11-25") }},
 	}
 	if transport == webSocket {
 		return all // mcp 2.x has given it up

@@ -27,6 +27,8 @@ var (
 	// ErrCapacity means that the fleet runs as many tasks as it may. Nothing was
 	// started; try again when one has stopped.
 	ErrCapacity = errors.New("fleet: no room for another task")
+	// ErrDisabled means that boxes are switched off: there is no use in waiting.
+	ErrDisabled = errors.New("fleet: boxes are switched off")
 	// ErrInvalid means that the task can never be started as it was given.
 	ErrInvalid = errors.New("fleet: the task cannot be run as given")
 	// ErrUnavailable means that the fleet did not answer or is shutting down. A

@@ -1,7 +1,8 @@
 // Package front is HTTP in and out: Streamable HTTP as MCP 2025-03-26, 2025-06-18
 // and 2025-11-25 have it (basic/transports), for every configured server at
 // /<server>/mcp, and HTTP+SSE of 2024-11-05 at /<server>/sse (see route.go for all
-// paths). It hides headers, statuses, server-sent events, CORS and the
+// paths). Clients of 2026-07-28 come to /<server>/mcp too; modern.go says how they
+// are told apart and served. It hides headers, statuses, server-sent events, CORS and the
 // polling contract from the rest, and holds the one table from our errors to HTTP
 // statuses and JSON-RPC codes. Its second entrance, [Lambda], is the same handler
 // behind a REST API with response streaming. WebSocket has an entrance of its own,

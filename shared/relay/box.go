@@ -33,6 +33,8 @@ type Config struct {
 	// Launch gives what a runner for a box has to be told besides what the relay
 	// itself tells it; it fails for a server that is not configured (any more).
 	Launch func(box session.Box) (map[string]string, error)
+	// ListLag is how young a task may be that the fleet's list does not show yet.
+	ListLag time.Duration
 	// StartTimeout is how long a box may take from the wake to its hello; 3 min.
 	StartTimeout time.Duration
 	// EventAge is how long events are kept, see session.Limits; session.EventAge.

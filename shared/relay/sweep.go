@@ -46,7 +46,9 @@ func (w *Sweeper) Sweep(ctx context.Context) error {
 	}
 	var errs []error
 	for _, b := range boxes {
-		if t, ok := alive[b.Task]; b.State == session.Awake && (!ok || t.State == fleet.Stopped) {
+		t, ok := alive[b.Task]
+		missing := !ok && time.Since(b.Changed) > w.ListLag
+		if b.State == session.Awake && (missing || t.State == fleet.Stopped) {
 			errs = append(errs, w.lost(ctx, b, stopFailure(t)))
 		}
 		errs = append(errs, w.settle(ctx, b.ID))

@@ -58,11 +58,14 @@ func waitPromises(h Harness) []promise {
 				same(t, "events", raws(t, w.page), []string{`2`, `3`})
 			}
 		}},
-		{"a page holds at most 100 events", func(t *testing.T, k *kit) {
-			put(t, k, aBatch(1, numbered(1, 150)...))
+		{"a page holds as many events as that of a Read", func(t *testing.T, k *kit) {
+			put(t, k, aBatch(1, numbered(1, session.MaxWait)...))
+			more := aBatch(session.MaxWait+1, numbered(session.MaxWait+1, 50)...)
+			more.Seq++
+			put(t, k, more)
 			w := soon(t, wait(t.Context(), k, 0, far()))
 			noError(t, "Wait", w.err)
-			same(t, "events", raws(t, w.page), numbered(1, 100))
+			same(t, "events", raws(t, w.page), numbered(1, session.MaxWait))
 			same(t, "More", w.page.More, true)
 		}},
 		{"an append is noticed", func(t *testing.T, k *kit) { noticed(t, k, k.Store) }},

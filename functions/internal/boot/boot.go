@@ -15,8 +15,8 @@ import (
 	"github.com/aws/aws-lambda-go/lambda"
 
 	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/fleet/process"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -38,6 +38,7 @@ const (
 	EnvInitTimeout       = "DORMOUSE_INIT_TIMEOUT"
 	EnvEventAge          = "DORMOUSE_EVENT_AGE"
 	EnvHold              = "DORMOUSE_HOLD"
+	EnvFleet             = "DORMOUSE_FLEET"              // where boxes run on AWS, see ecs.ParsePlace
 	EnvRuntimeSocket     = "DORMOUSE_RUNTIME_SOCKET"     // Lambda Runtime API
 	EnvInvokeSocket      = "DORMOUSE_INVOKE_SOCKET"      // Lambda's API to invoke functions
 	EnvConnectionsSocket = "DORMOUSE_CONNECTIONS_SOCKET" // @connections
@@ -53,6 +54,7 @@ type Function struct {
 	Hosts   []string // see front.Options.AllowedHosts
 	Auth    auth.Authenticator
 	Tickets *auth.Tickets
+	States  *bridge.Sealer // seals what modern clients carry between rounds
 	Log     *slog.Logger
 
 	relayURL  string
@@ -87,6 +89,9 @@ func Open() (*Function, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", EnvSecret, err)
 	}
+	if f.States, err = bridge.NewSealer(secret); err != nil {
+		return nil, fmt.Errorf("%s: %w", EnvSecret, err)
+	}
 	f.Store, f.Catalog, f.Tickets = store, servers, auth.NewTickets(store)
 	if f.Auth, err = access(store); err != nil {
 		return nil, err
@@ -94,10 +99,14 @@ func Open() (*Function, error) {
 	if hosts := os.Getenv(EnvHosts); hosts != "" {
 		f.Hosts = strings.Split(hosts, ",")
 	}
+	boxes, err := f.fleet()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", EnvFleet, err)
+	}
 	f.Relay = relay.Config{
 		Store: store, Sealer: sealer, Log: log, Launch: f.launch, EventAge: f.Limits.EventAge,
 		Poster: connections(EnvConnections), Clients: connections(EnvClients),
-		Fleet: process.NewClient(os.Getenv(EnvFleetSocket)),
+		Fleet: boxes, ListLag: listLag,
 	}
 	return f, nil
 }

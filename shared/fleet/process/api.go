@@ -20,7 +20,7 @@ import (
 //	DELETE /tasks/{id}?reason=                → 204
 //	GET    /tasks                             → 200 tasksAnswer
 //
-// A failure is an errorAnswer with status 400, 429 or 503.
+// A failure is an errorAnswer with status 400, 403, 429 or 503.
 type (
 	runAnswer struct {
 		ID string `json:"id"`
@@ -29,7 +29,7 @@ type (
 		Tasks []fleet.Status `json:"tasks"`
 	}
 	errorAnswer struct {
-		Code    string `json:"code"` // invalid, capacity or unavailable
+		Code    string `json:"code"` // invalid, capacity, disabled or unavailable
 		Message string `json:"message"`
 	}
 )
@@ -78,6 +78,8 @@ func answerError(w http.ResponseWriter, err error) {
 		status, code = http.StatusBadRequest, "invalid"
 	case errors.Is(err, fleet.ErrCapacity):
 		status, code = http.StatusTooManyRequests, "capacity"
+	case errors.Is(err, fleet.ErrDisabled):
+		status, code = http.StatusForbidden, "disabled"
 	}
 	answer(w, status, errorAnswer{Code: code, Message: err.Error()})
 }
@@ -174,6 +176,8 @@ func readError(res *http.Response) error {
 		kind = fleet.ErrInvalid
 	case "capacity":
 		kind = fleet.ErrCapacity
+	case "disabled":
+		kind = fleet.ErrDisabled
 	}
 	return &remoteError{kind: kind, text: a.Message}
 }

@@ -63,6 +63,8 @@ type Config struct {
 	Dir string
 	// MaxTasks is how many tasks may run at the same time; 0 means 16.
 	MaxTasks int
+	// Disabled pools run nothing: Run fails at once.
+	Disabled bool
 	// Grace is the time between SIGTERM and SIGKILL; 0 means 10 s.
 	Grace time.Duration
 	// OnStart is told of each task once, when its runner has been started and before
@@ -141,14 +143,17 @@ func (p *Pool) spawner() {
 }
 
 // Run implements [fleet.Fleet]. It returns [fleet.ErrInvalid] for a task without a
-// usable client token or environment, [fleet.ErrCapacity] when MaxTasks run, and
-// [fleet.ErrUnavailable] when the pool is closed or the runner cannot be started.
+// usable client token or environment, [fleet.ErrCapacity] when MaxTasks run,
+// [fleet.ErrDisabled] when it is disabled, and [fleet.ErrUnavailable] when the pool is closed or the runner cannot be started.
 func (p *Pool) Run(ctx context.Context, t fleet.Task) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
 	if err := validate(t); err != nil {
 		return "", err
+	}
+	if p.cfg.Disabled {
+		return "", fleet.ErrDisabled
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,0 +1,219 @@
+package stack_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// packages are what is installed, pinned here only.
+func packages() []string { return []string{"aws-sam-cli==1.170.0", "cfn-lint==1.58.0"} }
+
+const howToGetSAM = `these tests run the SAM command and cfn-lint, which they install into .tools: install Python 3.10 or newer with venv and pip ("apt-get install python3-venv"), and see that a package index is within reach`
+
+type sam struct{ python string }
+
+// tools returns the SAM command, installed once. Runs beside one another wait for the
+// first.
+func tools(t *testing.T) sam {
+	t.Helper()
+	dir, err := install(t.Context())
+	if err != nil {
+		t.Fatalf("%v\n%s", err, howToGetSAM)
+	}
+	return sam{filepath.Join(dir, "bin", "python")}
+}
+
+func install(ctx context.Context) (string, error) {
+	all, err := filepath.Abs(root(".tools", "sam"))
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(all, 0o755); err != nil {
+		return "", err
+	}
+	lock, err := os.OpenFile(filepath.Join(all, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = lock.Close() }()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return "", fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+	dir := filepath.Join(all, strings.ReplaceAll(strings.Join(packages(), "-"), "==", "-"))
+	stamp := filepath.Join(dir, ".installed")
+	if _, err := os.Stat(stamp); err == nil {
+		return dir, nil
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	pip := append([]string{filepath.Join(dir, "bin", "python"), "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"}, packages()...)
+	for _, command := range [][]string{{"python3", "-m", "venv", dir}, pip} {
+		if out, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput(); err != nil {
+			return "", fmt.Errorf("%s: %w\n%s", strings.Join(command, " "), err, out)
+		}
+	}
+	return dir, os.WriteFile(stamp, nil, 0o644)
+}
+
+// run returns what a program says, which must succeed.
+func run(t *testing.T, name string, args ...string) []byte {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), "AWS_DEFAULT_REGION=us-east-1", "SAM_CLI_TELEMETRY=0")
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s: %v\n%s%s", strings.Join(args, " "), err, &stdout, &stderr)
+	}
+	return stdout.Bytes()
+}
+
+type object = map[string]any
+
+// stack is the template as CloudFormation gets it.
+type stack struct {
+	params     map[string]string
+	conditions object
+	resources  map[string]object
+}
+
+// expanded is made once for all tests of a run; it is read only.
+var expanded struct {
+	sync.Once
+	raw []byte
+}
+
+// expand returns the expanded template with the parameters' defaults.
+func expand(t *testing.T) stack {
+	t.Helper()
+	python := tools(t).python
+	expanded.Do(func() { expanded.raw = run(t, python, filepath.Join("testdata", "expand.py"), root("template.yaml")) })
+	var template struct {
+		Parameters map[string]struct{ Default any }
+		Conditions object
+		Resources  map[string]object
+	}
+	if err := json.Unmarshal(expanded.raw, &template); err != nil {
+		t.Fatal(err)
+	}
+	s := stack{params: map[string]string{"AWS::StackName": "stack"}, conditions: template.Conditions, resources: template.Resources}
+	for name, p := range template.Parameters {
+		s.params[name] = fmt.Sprint(p.Default)
+	}
+	return s
+}
+
+// get returns the properties of a resource.
+func (s stack) get(t *testing.T, name, kind string) object {
+	t.Helper()
+	r, ok := s.resources[name]
+	if !ok || r["Type"] != kind {
+		t.Fatalf("%s is a %v, want a %s", name, r["Type"], kind)
+	}
+	properties, _ := r["Properties"].(object)
+	return properties
+}
+
+func dig(in any, keys ...string) any {
+	for _, k := range keys {
+		m, _ := in.(object)
+		in = m[k]
+	}
+	return in
+}
+
+// value is what CloudFormation makes of a value: a resource is its name, its attribute
+// NAME.ATTRIBUTE, a list its items with commas between.
+func (s stack) value(v any) string {
+	switch v := v.(type) {
+	case []any:
+		return strings.Join(s.list(v), ",")
+	case object:
+		for function, arg := range v {
+			return s.call(function, arg)
+		}
+		return ""
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
+func (s stack) list(v any) []string {
+	items, ok := v.([]any)
+	if !ok {
+		return strings.Split(s.value(v), ",")
+	}
+	var all []string
+	for _, item := range items {
+		all = append(all, s.value(item))
+	}
+	return all
+}
+
+func (s stack) call(function string, arg any) string {
+	list, _ := arg.([]any)
+	switch function {
+	case "Ref":
+		return s.ref(fmt.Sprint(arg))
+	case "Fn::GetAtt":
+		return strings.Join(s.list(arg), ".")
+	case "Fn::Join":
+		return strings.Join(s.list(list[1]), s.value(list[0]))
+	case "Fn::If":
+		if s.holds(object{"Condition": list[0]}) {
+			return s.value(list[1])
+		}
+		return s.value(list[2])
+	case "Fn::Sub":
+		text, own := arg, object{}
+		if list != nil {
+			text, own = list[0], list[1].(object)
+		}
+		return os.Expand(fmt.Sprint(text), func(name string) string {
+			if v, ok := own[name]; ok {
+				return s.value(v)
+			}
+			return s.ref(name)
+		})
+	}
+	panic("the tests cannot evaluate " + function)
+}
+
+func (s stack) ref(name string) string {
+	if v, ok := s.params[name]; ok {
+		return v
+	}
+	return name
+}
+
+func (s stack) holds(condition any) bool {
+	for function, arg := range condition.(object) {
+		list, _ := arg.([]any)
+		switch function {
+		case "Condition":
+			return s.holds(s.conditions[fmt.Sprint(arg)])
+		case "Fn::Equals":
+			return s.value(list[0]) == s.value(list[1])
+		case "Fn::Not":
+			return !s.holds(list[0])
+		case "Fn::And":
+			return s.holds(list[0]) && s.holds(list[1])
+		}
+	}
+	panic(fmt.Sprintf("the tests cannot evaluate %v", condition))
+}

@@ -1,0 +1,221 @@
+// Package stack_test checks template.yaml and samconfig.toml: what AWS would refuse, and
+// what it would accept and do wrong. Nothing of AWS is called.
+package stack_test
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/dormouse-mcp/dormouse/shared/fleet/ecs"
+)
+
+func TestTheTemplateIsValid(t *testing.T) {
+	sam := tools(t)
+	run(t, sam.python, "-m", "samcli", "validate", "--lint", "--template", root("template.yaml"))
+	run(t, filepath.Join(filepath.Dir(sam.python), "cfn-lint"), root("template.yaml"))
+}
+
+// SAM's word for a streaming endpoint is not CloudFormation's; with the latter all
+// checks pass and answers are buffered.
+func TestAnswersOfTheRESTAPIAreStreamed(t *testing.T) {
+	s := expand(t)
+	api := s.get(t, "HttpApi", "AWS::ApiGateway::RestApi")
+	paths := dig(api, "Body", "paths").(object)
+	for _, path := range []string{"/", "/{proxy+}"} {
+		integration, _ := dig(paths, path, "x-amazon-apigateway-any-method", "x-amazon-apigateway-integration").(object)
+		uri := s.value(integration["uri"])
+		if !strings.HasSuffix(uri, ":lambda:path/2021-11-15/functions/HttpFunction.Arn/response-streaming-invocations") {
+			t.Errorf("%s: uri %q", path, uri)
+		}
+		if integration["responseTransferMode"] != "STREAM" || integration["timeoutInMillis"] != 900000.0 {
+			t.Errorf("%s: mode %v, timeout %v", path, integration["responseTransferMode"], integration["timeoutInMillis"])
+		}
+	}
+	if len(paths) != 2 {
+		t.Errorf("paths: %v", slices.Collect(maps.Keys(paths)))
+	}
+	if d := cmp.Diff(object{"Types": []any{"REGIONAL"}}, api["EndpointConfiguration"]); d != "" {
+		t.Error("the endpoint:", d)
+	}
+}
+
+func TestTheRelayAnswersFramesOnTheirConnection(t *testing.T) {
+	s := expand(t)
+	route := s.get(t, "RelayApiDefaultRoute", "AWS::ApiGatewayV2::Route")
+	answers := s.get(t, "RelayAnswers", "AWS::ApiGatewayV2::RouteResponse")
+	if route["RouteKey"] != "$default" || route["RouteResponseSelectionExpression"] != "$default" || answers["RouteResponseKey"] != "$default" {
+		t.Errorf("route %v, answers %v", route, answers)
+	}
+	if got := s.value(answers["RouteId"]); got != "RelayApiDefaultRoute" {
+		t.Errorf("answers of %s", got)
+	}
+}
+
+func TestEveryWebSocketRouteHasItsFunction(t *testing.T) {
+	s := expand(t)
+	for api, function := range map[string]string{"SocketApi": "SocketFunction", "RelayApi": "RelayFunction"} {
+		for _, route := range []string{"Connect", "Default", "Disconnect"} {
+			integration := s.get(t, api+route+"Integration", "AWS::ApiGatewayV2::Integration")
+			if uri := s.value(integration["IntegrationUri"]); !strings.HasSuffix(uri, "/functions/"+function+".Arn/invocations") {
+				t.Errorf("%s %s: %s", api, route, uri)
+			}
+			s.get(t, api+route+"Permission", "AWS::Lambda::Permission")
+		}
+	}
+}
+
+func TestTheTableIsTheOneTheStoreIsTestedWith(t *testing.T) {
+	raw, err := os.ReadFile(root("shared", "dynamostore", "table.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want object
+	if err := json.Unmarshal(raw, &want); err != nil {
+		t.Fatal(err)
+	}
+	s := expand(t)
+	got := maps.Clone(s.get(t, "Table", "AWS::DynamoDB::Table"))
+	if dig(got, "PointInTimeRecoverySpecification", "PointInTimeRecoveryEnabled") != true || dig(got, "SSESpecification", "SSEEnabled") != true {
+		t.Error("it is not recoverable, or not encrypted")
+	}
+	delete(got, "PointInTimeRecoverySpecification")
+	delete(got, "SSESpecification")
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if s.resources["Table"]["DeletionPolicy"] != "Retain" || s.resources["Bucket"]["DeletionPolicy"] != "Retain" {
+		t.Error("table or bucket is deleted with the stack")
+	}
+}
+
+// What the template writes for fleet/ecs is what it reads.
+func TestTheFleetReadsWhatTheTemplateWrites(t *testing.T) {
+	tests := []struct {
+		name   string
+		params map[string]string
+		want   ecs.Config
+	}{
+		{"own network and image", nil, ecs.Config{
+			Subnets: []string{"SubnetA", "SubnetB"}, PublicIP: true, Image: "Repository.RepositoryUri:latest", Arch: "arm64",
+			Size: ecs.Size{CPUs: 0.25, MemoryMB: 512},
+		}},
+		{"given network and image", map[string]string{
+			"VpcId": "vpc-1", "SubnetIds": "subnet-1,subnet-2,subnet-3", "PublicIp": "false", "RunnerImage": "example.com/r@sha256:0", "Spot": "true",
+			"Architecture": "x86_64", "BoxCpu": "2", "BoxMemory": "5000",
+		}, ecs.Config{
+			Subnets: []string{"subnet-1", "subnet-2", "subnet-3"}, Spot: true, Image: "example.com/r@sha256:0", Arch: "amd64",
+			Size: ecs.Size{CPUs: 2, MemoryMB: 5000},
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := expand(t)
+			maps.Copy(s.params, tt.params)
+			variables := dig(s.get(t, "HttpFunction", "AWS::Lambda::Function"), "Environment", "Variables").(object)
+			got, err := ecs.ParsePlace(s.value(variables["DORMOUSE_FLEET"]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := tt.want
+			want.Region, want.Cluster, want.SecurityGroups = "AWS::Region", "Cluster", []string{"BoxSecurityGroup"}
+			want.ExecutionRole, want.Family, want.LogGroup = "BoxExecutionRole.Arn", "stack-box", "BoxLogs"
+			if d := cmp.Diff(want, got); d != "" {
+				t.Error(d)
+			}
+			got.Credentials = aws.AnonymousCredentials{}
+			if _, err := ecs.New(got); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestNobodyGetsIntoABox(t *testing.T) {
+	s := expand(t)
+	if in := s.get(t, "BoxSecurityGroup", "AWS::EC2::SecurityGroup")["SecurityGroupIngress"]; in != nil {
+		t.Errorf("ingress: %v", in)
+	}
+	for name, r := range s.resources {
+		if r["Type"] == "AWS::EC2::SecurityGroupIngress" {
+			t.Errorf("%s lets somebody in", name)
+		}
+	}
+}
+
+// It is decoded as hexadecimal, and 32 bytes at least are wanted of it.
+func TestTheSecretIsHexadecimal(t *testing.T) {
+	g, _ := expand(t).get(t, "TicketSecret", "AWS::SecretsManager::Secret")["GenerateSecretString"].(object)
+	left := ""
+	for _, c := range "0123456789abcdefghijklmnopqrstuvwxyz" {
+		if !strings.ContainsRune(g["ExcludeCharacters"].(string), c) {
+			left += string(c)
+		}
+	}
+	if left != "0123456789abcdef" || g["ExcludeUppercase"] != true || g["ExcludePunctuation"] != true || g["IncludeSpace"] != nil || g["PasswordLength"] != 64.0 {
+		t.Errorf("%v leaves %q", g, left)
+	}
+}
+
+func TestNoResourceWaitsForItself(t *testing.T) {
+	s := expand(t)
+	names := slices.Sorted(maps.Keys(s.resources))
+	needs := map[string][]string{}
+	for _, name := range names {
+		text, err := json.Marshal(s.resources[name])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, other := range names {
+			quoted := regexp.QuoteMeta(other)
+			used := regexp.MustCompile(`"Ref":"` + quoted + `"|"Fn::GetAtt":\["` + quoted + `"|\$\{` + quoted + `[.}]|"DependsOn":(\[[^]]*)?"` + quoted + `"`)
+			if other != name && used.Match(text) {
+				needs[name] = append(needs[name], other)
+			}
+		}
+	}
+	done := map[string]bool{}
+	var visit func(path []string)
+	visit = func(path []string) {
+		last := path[len(path)-1]
+		if slices.Contains(path[:len(path)-1], last) {
+			t.Fatalf("a circle: %s", strings.Join(path, " → "))
+		}
+		if done[last] {
+			return
+		}
+		for _, next := range needs[last] {
+			visit(append(slices.Clone(path), next))
+		}
+		done[last] = true
+	}
+	for _, name := range names {
+		visit([]string{name})
+	}
+	if len(needs["HttpFunction"]) == 0 {
+		t.Error("nothing was found, so this test shows nothing")
+	}
+}
+
+func TestNoAccountRegionOrProfileIsBakedIn(t *testing.T) {
+	for _, name := range []string{"template.yaml", "samconfig.toml"} {
+		raw, err := os.ReadFile(root(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := regexp.MustCompile(`\b(us|eu|ap|sa|ca|me|af|il)-[a-z]+-\d\b|\b\d{12}\b|(?m)^\s*(profile|region)\s*=`).FindString(string(raw)); found != "" {
+			t.Errorf("%s: %q", name, found)
+		}
+	}
+}
+
+func root(parts ...string) string { return filepath.Join(append([]string{"..", ".."}, parts...)...) }

@@ -1,0 +1,24 @@
+"""Writes the template that CloudFormation gets from AWS::Serverless, as JSON.
+
+Arguments: the template, then NAME=VALUE for parameters. What the transform needs of
+AWS (managed policies, the region) is given to it, so that nothing is called.
+"""
+
+import json
+import os
+import sys
+
+os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
+
+from samcli.yamlhelper import yaml_parse
+from samtranslator.parser.parser import Parser
+from samtranslator.translator.translator import Translator
+
+with open(sys.argv[1], encoding="utf-8") as file:
+    template = yaml_parse(file.read())
+parameters = {name: spec.get("Default", "") for name, spec in template["Parameters"].items()}
+parameters.update(pair.split("=", 1) for pair in sys.argv[2:])
+# As sam package leaves it.
+template["Globals"]["Function"]["CodeUri"] = "s3://bucket/code"
+translator = Translator(managed_policy_map={}, sam_parser=Parser())
+json.dump(translator.translate(template, parameters), sys.stdout, indent=1, default=str)

@@ -1,0 +1,141 @@
+package ecs
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	api "github.com/aws/aws-sdk-go-v2/service/ecs"
+	"github.com/aws/aws-sdk-go-v2/service/ecs/types"
+
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+)
+
+// container is the name of the one container of a task.
+const container = "runner"
+
+// stopTimeout is the time between SIGTERM and SIGKILL, in seconds: for the runner to
+// stop its processes and say bye. Fargate allows 120.
+const stopTimeout = 30
+
+// Size is what a task has of a machine. The zero value is the smallest there is.
+type Size struct {
+	CPUs     float64 // processors, 0 or more
+	MemoryMB int     // mebibytes, 0 or more
+}
+
+// Fargate rounds a size up to the nearest that Fargate sells: the fewest processors
+// that can have the memory, then the least memory. Errors: fleet.ErrInvalid if there is
+// none, which is above 16 processors or 122,880 MiB.
+func (s Size) Fargate() (Size, error) {
+	if !(s.CPUs >= 0) || s.MemoryMB < 0 { // a NaN is no size either
+		return Size{}, fmt.Errorf("%w: %v processors and %d MiB are no size", fleet.ErrInvalid, s.CPUs, s.MemoryMB)
+	}
+	for _, row := range fargate() {
+		if s.CPUs > row.cpus || s.MemoryMB > row.most {
+			continue
+		}
+		if s.MemoryMB <= row.least {
+			return Size{row.cpus, row.least}, nil
+		}
+		if row.step == 0 { // the smallest row doubles
+			return Size{row.cpus, 1 << int(math.Ceil(math.Log2(float64(s.MemoryMB))))}, nil
+		}
+		steps := (s.MemoryMB - row.least + row.step - 1) / row.step
+		return Size{row.cpus, row.least + steps*row.step}, nil
+	}
+	return Size{}, fmt.Errorf("%w: Fargate has no task of %v processors and %d MiB: it ends at 16 and 122880",
+		fleet.ErrInvalid, s.CPUs, s.MemoryMB)
+}
+
+// sizes is a row of Fargate's table for Linux.
+type sizes struct {
+	cpus              float64
+	least, most, step int // MiB
+}
+
+func fargate() []sizes {
+	return []sizes{
+		{0.25, 512, 2048, 0},
+		{0.5, 1024, 4096, 1024},
+		{1, 2048, 8192, 1024},
+		{2, 4096, 16384, 1024},
+		{4, 8192, 30720, 1024},
+		{8, 16384, 61440, 4096},
+		{16, 32768, 122880, 8192},
+	}
+}
+
+func architectures() map[string]types.CPUArchitecture {
+	return map[string]types.CPUArchitecture{"arm64": types.CPUArchitectureArm64, "amd64": types.CPUArchitectureX8664}
+}
+
+// definition is the task definition for a task. Its family has the digest of all it
+// says in its name, so that equal ones are one and a changed one is another: a fleet
+// need not know which exist. It holds nothing of one task.
+func (f *Fleet) definition(t fleet.Task) (*api.RegisterTaskDefinitionInput, error) {
+	var shape Shape
+	if f.cfg.Shape != nil {
+		shape = f.cfg.Shape(t)
+	}
+	size := Size{CPUs: cmp.Or(shape.Size.CPUs, f.cfg.Size.CPUs), MemoryMB: cmp.Or(shape.Size.MemoryMB, f.cfg.Size.MemoryMB)}
+	size, err := size.Fargate()
+	if err != nil {
+		return nil, err
+	}
+	units := int32(size.CPUs * 1024)
+	def := &api.RegisterTaskDefinitionInput{
+		RequiresCompatibilities: []types.Compatibility{types.CompatibilityFargate},
+		NetworkMode:             types.NetworkModeAwsvpc,
+		Cpu:                     aws.String(strconv.Itoa(int(units))),
+		Memory:                  aws.String(strconv.Itoa(size.MemoryMB)),
+		ExecutionRoleArn:        &f.cfg.ExecutionRole,
+		RuntimePlatform: &types.RuntimePlatform{
+			CpuArchitecture: architectures()[f.cfg.Arch], OperatingSystemFamily: types.OSFamilyLinux,
+		},
+		ContainerDefinitions: []types.ContainerDefinition{{
+			Name: aws.String(container), Image: aws.String(cmp.Or(shape.Image, f.cfg.Image)), Essential: aws.Bool(true),
+			Cpu: units, Memory: aws.Int32(int32(size.MemoryMB)), StopTimeout: aws.Int32(stopTimeout), //nolint:gosec // at most 122880
+			LogConfiguration: f.logs(),
+			LinuxParameters: &types.LinuxParameters{Capabilities: &types.KernelCapabilities{
+				// What a runner has no use for. It keeps those it starts servers as other
+				// users with.
+				Drop: []string{"AUDIT_WRITE", "MKNOD", "NET_BIND_SERVICE", "NET_RAW", "SETFCAP", "SYS_CHROOT"},
+			}},
+		}},
+	}
+	encoded, err := json.Marshal(def)
+	if err != nil {
+		return nil, fmt.Errorf("%w: the task definition cannot be encoded: %w", fleet.ErrInvalid, err)
+	}
+	sum := sha256.Sum256(encoded)
+	def.Family = aws.String(f.cfg.Family + "-" + hex.EncodeToString(sum[:8]))
+	return def, nil
+}
+
+func (f *Fleet) logs() *types.LogConfiguration {
+	if f.cfg.LogGroup == "" {
+		return nil
+	}
+	return &types.LogConfiguration{LogDriver: types.LogDriverAwslogs, Options: map[string]string{
+		"awslogs-group": f.cfg.LogGroup, "awslogs-region": f.cfg.Region, "awslogs-stream-prefix": "box",
+		// A log that does not take lines must not stop a server.
+		"mode": "non-blocking", "max-buffer-size": "4m",
+	}}
+}
+
+// register makes the definition, or one more revision of it. Equal revisions are
+// harmless: the last is used. To look first whether there is one would need the right
+// to read every task definition of the account.
+func (f *Fleet) register(ctx context.Context, def *api.RegisterTaskDefinitionInput) error {
+	if _, err := f.api.RegisterTaskDefinition(ctx, def); err != nil {
+		return fmt.Errorf("register its definition %s: %w", *def.Family, err)
+	}
+	return nil
+}

@@ -1,0 +1,287 @@
+// Package ecs is the fleet of AWS: a task is one Fargate task of an ECS cluster. It
+// hides task definitions, the sizes Fargate sells, how a task is told apart from
+// others in a cluster, and which of ECS's answers mean "no room", "never" and "not
+// now".
+//
+// It makes no cluster, network, role or log group (the stack's template does), keeps
+// nothing between calls, and does not decide when a box is started.
+//
+// # Names
+//
+// The id of a task is its client token. It is known before the task is, so that the
+// runner can be told ([TaskEnv]), and ECS keeps it as the task's startedBy. What the
+// task is for (box and server) is its task group. Both come back in lists and in
+// events, so that nothing has to be remembered; tasks in the cluster that are
+// somebody else's have no such group and are not seen.
+//
+// # Secrets
+//
+// A task's environment travels as container overrides. Whoever may describe tasks of
+// the cluster can read them; a box cannot, as it is given no role.
+package ecs
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	api "github.com/aws/aws-sdk-go-v2/service/ecs"
+	"github.com/aws/aws-sdk-go-v2/service/ecs/types"
+
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+)
+
+// TaskEnv is the environment variable that tells a runner its task id.
+const TaskEnv = "DORMOUSE_BOX_TASK"
+
+const (
+	// maxOverrides is ECS's limit for all overrides of a task, as JSON.
+	maxOverrides = 8192
+	maxGroup     = 255
+	maxReason    = 255
+	// callTimeout bounds a method of the fleet with all its calls and repeats: no
+	// message waits for an ECS that does not answer.
+	callTimeout = 20 * time.Second
+	attempts    = 4
+	maxBackoff  = 2 * time.Second
+)
+
+// Config says where and how tasks run. All fields but Spot, PublicIP, LogGroup,
+// Shape, Endpoint and HTTPClient are required.
+type Config struct {
+	Region      string
+	Credentials aws.CredentialsProvider
+	// Endpoint is another endpoint than the region's own; "" for that.
+	Endpoint string
+	// HTTPClient may be nil.
+	HTTPClient api.HTTPClient
+
+	// Cluster is the name or ARN of the cluster.
+	Cluster string
+	// Subnets and SecurityGroups are ids; the groups need to let nothing in.
+	Subnets        []string
+	SecurityGroups []string
+	// PublicIP gives each task a public address. In subnets without a NAT gateway it
+	// is the only way out to the image and the relay.
+	PublicIP bool
+	// Spot runs tasks on spare capacity: cheaper, and AWS may end one with two
+	// minutes' notice, which is a SIGTERM to the runner. When there is none, Run
+	// fails with fleet.ErrCapacity: it never falls back to the full price.
+	Spot bool
+	// ExecutionRole is the ARN of the role that pulls the image and writes the log.
+	// The box itself is given no role, and so holds no credential.
+	ExecutionRole string
+	// Family is the prefix of the names of task definitions, 1 to 200 letters,
+	// digits, "-" and "_". It keeps two deployments of one account apart.
+	Family string
+	// LogGroup gets what runners write; "" for no log.
+	LogGroup string
+	// Image and Size are what a task gets whose Shape says nothing.
+	Image string
+	Size  Size
+	// Arch is the architecture of images, "arm64" or "amd64".
+	Arch string
+	// Shape gives what a task needs that is not as usual; nil for no exceptions.
+	Shape func(fleet.Task) Shape
+}
+
+// Shape is how one server's tasks differ from the others. Zero fields mean: as usual.
+type Shape struct {
+	Image string
+	Size  Size
+}
+
+// Fleet runs boxes as Fargate tasks. It is safe for concurrent use and remembers
+// nothing: two of one Config are as good as one.
+type Fleet struct {
+	cfg Config
+	api *api.Client
+}
+
+var _ fleet.Fleet = (*Fleet)(nil)
+
+// New returns the fleet of a cluster. It makes no call. Errors: fleet.ErrInvalid for a
+// Config with which no task could ever be run.
+func New(c Config) (*Fleet, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	o := api.Options{
+		Region: c.Region, Credentials: c.Credentials, HTTPClient: c.HTTPClient,
+		Retryer: retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts, o.MaxBackoff = attempts, maxBackoff }),
+	}
+	if c.Endpoint != "" {
+		o.BaseEndpoint = &c.Endpoint
+	}
+	return &Fleet{cfg: c, api: api.New(o)}, nil
+}
+
+func (c Config) check() error {
+	for what, missing := range map[string]bool{
+		"Region": c.Region == "", "Credentials": c.Credentials == nil, "Cluster": c.Cluster == "", "Subnets": len(c.Subnets) == 0,
+		"SecurityGroups": len(c.SecurityGroups) == 0, "ExecutionRole": c.ExecutionRole == "", "Image": c.Image == "",
+	} {
+		if missing {
+			return fmt.Errorf("%w: %s is not set", fleet.ErrInvalid, what)
+		}
+	}
+	if !regexp.MustCompile(`^[A-Za-z0-9_-]{1,200}$`).MatchString(c.Family) {
+		return fmt.Errorf("%w: the family %q is not 1 to 200 letters, digits, - and _", fleet.ErrInvalid, c.Family)
+	}
+	if _, ok := architectures()[c.Arch]; !ok {
+		return fmt.Errorf("%w: the architecture %q is neither arm64 nor amd64", fleet.ErrInvalid, c.Arch)
+	}
+	_, err := c.Size.Fargate()
+	return err
+}
+
+// Run implements [fleet.Fleet]. The id is t.ClientToken, which must consist of letters,
+// digits, "-", "_" and "/". Known definitions take one call; the first task of a new
+// one takes three.
+//
+// Errors: fleet.ErrInvalid also if the environment is longer than ECS takes (8,192
+// characters with everything else that is overridden), if Fargate has no such size, or
+// if ECS refuses the request for what it says; fleet.ErrCapacity if there is no spare
+// Fargate capacity, the account's quota is used up or the rate of starts is too high;
+// fleet.ErrUnavailable otherwise.
+func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	def, err := f.definition(t)
+	if err != nil {
+		return "", err
+	}
+	in, err := f.request(t, *def.Family)
+	if err != nil {
+		return "", err
+	}
+	err = f.run(ctx, in)
+	if refused(err) {
+		// It may be that there is no such definition yet. ECS has no error of its own
+		// for that.
+		if err = f.register(ctx, def); err == nil {
+			err = f.run(ctx, in)
+		}
+	}
+	if err != nil {
+		return "", classify("start the task", err)
+	}
+	return t.ClientToken, nil
+}
+
+// run starts one task. The task that a token already stands for is as good as a new
+// one, also if it was asked for in other words.
+func (f *Fleet) run(ctx context.Context, in *api.RunTaskInput) error {
+	out, err := f.api.RunTask(ctx, in)
+	var known *types.ConflictException
+	switch {
+	case errors.As(err, &known) && len(known.ResourceIds) > 0:
+		return nil
+	case err != nil:
+		return err
+	case len(out.Tasks) == 0:
+		return notPlaced(out.Failures)
+	}
+	return nil
+}
+
+// request is what RunTask is asked for. It is the same for equal tasks.
+func (f *Fleet) request(t fleet.Task, family string) (*api.RunTaskInput, error) {
+	overrides, err := overrides(t)
+	if err != nil {
+		return nil, err
+	}
+	group := groupOf(t)
+	if len(group) > maxGroup {
+		return nil, fmt.Errorf("%w: the names of box and server are too long, %d characters of a task group that may have %d",
+			fleet.ErrInvalid, len(group), maxGroup)
+	}
+	in := &api.RunTaskInput{
+		Cluster: &f.cfg.Cluster, TaskDefinition: &family, ClientToken: &t.ClientToken, StartedBy: &t.ClientToken, Group: &group,
+		Count: aws.Int32(1), Overrides: overrides,
+		NetworkConfiguration: &types.NetworkConfiguration{AwsvpcConfiguration: &types.AwsVpcConfiguration{
+			Subnets: f.cfg.Subnets, SecurityGroups: f.cfg.SecurityGroups, AssignPublicIp: types.AssignPublicIpDisabled,
+		}},
+	}
+	if f.cfg.PublicIP {
+		in.NetworkConfiguration.AwsvpcConfiguration.AssignPublicIp = types.AssignPublicIpEnabled
+	}
+	if f.cfg.Spot {
+		in.CapacityProviderStrategy = []types.CapacityProviderStrategyItem{{CapacityProvider: aws.String("FARGATE_SPOT"), Weight: 1}}
+	} else {
+		in.LaunchType = types.LaunchTypeFargate
+	}
+	return in, nil
+}
+
+// overrides are a task's own environment, in order, so that equal tasks are equal
+// requests.
+func overrides(t fleet.Task) (*types.TaskOverride, error) {
+	if err := validate(t); err != nil {
+		return nil, err
+	}
+	env := []types.KeyValuePair{{Name: aws.String(TaskEnv), Value: &t.ClientToken}}
+	for name, value := range t.Env {
+		if name != TaskEnv {
+			env = append(env, types.KeyValuePair{Name: &name, Value: &value})
+		}
+	}
+	slices.SortFunc(env, func(a, b types.KeyValuePair) int { return strings.Compare(*a.Name, *b.Name) })
+	type pair struct {
+		Name  string `json:"name"`
+		Value string `json:"value"`
+	}
+	pairs := make([]pair, len(env))
+	for i, e := range env {
+		pairs[i] = pair{*e.Name, *e.Value}
+	}
+	// As long as what goes over the wire, which the SDK writes.
+	encoded, err := json.Marshal(map[string]any{"containerOverrides": []any{map[string]any{"name": container, "environment": pairs}}})
+	if err != nil {
+		return nil, fmt.Errorf("%w: the environment cannot be encoded: %w", fleet.ErrInvalid, err)
+	}
+	if len(encoded) > maxOverrides {
+		return nil, fmt.Errorf("%w: the environment takes %d characters, ECS allows %d: make the server's env and args shorter",
+			fleet.ErrInvalid, len(encoded), maxOverrides)
+	}
+	return &types.TaskOverride{ContainerOverrides: []types.ContainerOverride{{Name: aws.String(container), Environment: env}}}, nil
+}
+
+func validate(t fleet.Task) error {
+	if t.ClientToken == "" || len(t.ClientToken) > fleet.MaxClientToken || !regexp.MustCompile(`^[A-Za-z0-9_/-]+$`).MatchString(t.ClientToken) {
+		return fmt.Errorf("%w: the client token must be 1 to %d letters, digits, -, _ and /", fleet.ErrInvalid, fleet.MaxClientToken)
+	}
+	for name, value := range t.Env {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
+			return fmt.Errorf("%w: environment variable %q has a name or value no process can get", fleet.ErrInvalid, name)
+		}
+	}
+	return nil
+}
+
+// groupPrefix marks the tasks that are ours.
+const groupPrefix = "dormouse:"
+
+// groupOf is what a task is for, in characters that a task group may have.
+func groupOf(t fleet.Task) string {
+	return groupPrefix + encode(t.Box) + ":" + encode(t.Server)
+}
+
+func encode(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
+
+// readGroup is the inverse of groupOf; ok is false for tasks of others.
+func readGroup(group string) (box, server string, ok bool) {
+	rest, ours := strings.CutPrefix(group, groupPrefix)
+	first, second, two := strings.Cut(rest, ":")
+	b, err1 := base64.RawURLEncoding.DecodeString(first)
+	s, err2 := base64.RawURLEncoding.DecodeString(second)
+	return string(b), string(s), ours && two && err1 == nil && err2 == nil
+}

@@ -1,0 +1,245 @@
+package ecs
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	api "github.com/aws/aws-sdk-go-v2/service/ecs"
+	"github.com/aws/aws-sdk-go-v2/service/ecs/types"
+
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+)
+
+// EventDetailType is the detail type of the EventBridge events that [TaskEvent] reads.
+const EventDetailType = "ECS Task State Change"
+
+// page is how many tasks ECS lists and describes in one call.
+const page = 100
+
+// Stop implements [fleet.Fleet]. reason is cut at 255 characters. ECS lists a task some
+// seconds after it was started at the latest: within them it is not known yet, and
+// nothing is stopped.
+//
+// Errors: fleet.ErrCapacity if the rate of calls is too high, fleet.ErrUnavailable.
+func (f *Fleet) Stop(ctx context.Context, id, reason string) error {
+	if id == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	arns, err := f.list(ctx, &api.ListTasksInput{StartedBy: &id})
+	if err != nil {
+		return err
+	}
+	if len(reason) > maxReason {
+		reason = strings.ToValidUTF8(reason[:maxReason], "")
+	}
+	for _, arn := range arns {
+		_, err := f.api.StopTask(ctx, &api.StopTaskInput{Cluster: &f.cfg.Cluster, Task: &arn, Reason: &reason})
+		if err != nil && !refused(err) { // refused: ECS has forgotten it since
+			return classify("stop the task", err)
+		}
+	}
+	return nil
+}
+
+// Tasks implements [fleet.Fleet]. ECS's lists lag behind by some seconds.
+//
+// Errors: fleet.ErrCapacity if the rate of calls is too high, fleet.ErrUnavailable.
+func (f *Fleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var arns []string
+	// A task that stops between the two lists is then on both, not on none.
+	for _, desired := range []types.DesiredStatus{types.DesiredStatusRunning, types.DesiredStatusStopped} {
+		some, err := f.list(ctx, &api.ListTasksInput{DesiredStatus: desired})
+		if err != nil {
+			return nil, err
+		}
+		arns = append(arns, some...)
+	}
+	slices.Sort(arns)
+	var all []task
+	for some := range slices.Chunk(slices.Compact(arns), page) {
+		out, err := f.api.DescribeTasks(ctx, &api.DescribeTasksInput{Cluster: &f.cfg.Cluster, Tasks: some})
+		if err != nil {
+			return nil, classify("describe tasks", err)
+		}
+		// Those among out.Failures were forgotten since they were listed.
+		for _, t := range out.Tasks {
+			all = append(all, described(t))
+		}
+	}
+	slices.SortStableFunc(all, func(a, b task) int { return a.CreatedAt.Compare(b.CreatedAt) })
+	list := make([]fleet.Status, 0, len(all))
+	for _, t := range all {
+		s, ours := t.status()
+		old := !s.Stopped.IsZero() && time.Since(s.Stopped) > fleet.Remembered
+		if ours && !old {
+			list = append(list, s)
+		}
+	}
+	return list, nil
+}
+
+// list gives the ARNs of a whole list of tasks of the cluster.
+func (f *Fleet) list(ctx context.Context, in *api.ListTasksInput) ([]string, error) {
+	in.Cluster, in.MaxResults = &f.cfg.Cluster, aws.Int32(page)
+	var arns []string
+	for {
+		out, err := f.api.ListTasks(ctx, in)
+		if err != nil {
+			return nil, classify("list tasks", err)
+		}
+		arns = append(arns, out.TaskArns...)
+		if in.NextToken = out.NextToken; value(in.NextToken) == "" {
+			return arns, nil
+		}
+	}
+}
+
+// TaskEvent reads the detail of an event with [EventDetailType]. ours is false for a
+// task of somebody else in the cluster. Errors: fleet.ErrInvalid if it is no such
+// detail.
+func TaskEvent(detail json.RawMessage) (s fleet.Status, ours bool, err error) {
+	var t task
+	if err := json.Unmarshal(detail, &t); err != nil {
+		return s, false, fmt.Errorf("%w: the event does not describe a task: %w", fleet.ErrInvalid, err)
+	}
+	if t.LastStatus == "" {
+		return s, false, fmt.Errorf("%w: the event does not say what became of the task", fleet.ErrInvalid)
+	}
+	s, ours = t.status()
+	return s, ours, nil
+}
+
+// task is what a description and an event say alike about a task, in the event's
+// words.
+type task struct {
+	Group              string      `json:"group"`
+	StartedBy          string      `json:"startedBy"`
+	LastStatus         string      `json:"lastStatus"`
+	StopCode           string      `json:"stopCode"`
+	StoppedReason      string      `json:"stoppedReason"`
+	CreatedAt          time.Time   `json:"createdAt"`
+	StartedAt          time.Time   `json:"startedAt"`
+	ExecutionStoppedAt time.Time   `json:"executionStoppedAt"`
+	StoppedAt          time.Time   `json:"stoppedAt"`
+	Containers         []contained `json:"containers"`
+}
+
+type contained struct {
+	Name       string `json:"name"`
+	LastStatus string `json:"lastStatus"`
+	Reason     string `json:"reason"`
+	ExitCode   *int32 `json:"exitCode"`
+}
+
+func described(t types.Task) task {
+	own := task{
+		Group: value(t.Group), StartedBy: value(t.StartedBy), LastStatus: value(t.LastStatus), StopCode: string(t.StopCode),
+		StoppedReason: value(t.StoppedReason), CreatedAt: value(t.CreatedAt), StartedAt: value(t.StartedAt),
+		ExecutionStoppedAt: value(t.ExecutionStoppedAt), StoppedAt: value(t.StoppedAt),
+	}
+	for _, c := range t.Containers {
+		own.Containers = append(own.Containers, contained{value(c.Name), value(c.LastStatus), value(c.Reason), c.ExitCode})
+	}
+	return own
+}
+
+func (t task) runner() contained {
+	for _, c := range t.Containers {
+		if c.Name == container {
+			return c
+		}
+	}
+	return contained{}
+}
+
+func (t task) status() (s fleet.Status, ours bool) {
+	box, server, ours := readGroup(t.Group)
+	if !ours || t.StartedBy == "" {
+		return fleet.Status{}, false
+	}
+	s = fleet.Status{
+		ID: t.StartedBy, ClientToken: t.StartedBy, Box: box, Server: server, State: t.state(), Started: t.StartedAt,
+	}
+	if s.State != fleet.Stopped {
+		return s, true
+	}
+	s.Stopped = t.StoppedAt
+	if s.Stopped.IsZero() {
+		s.Stopped = t.ExecutionStoppedAt
+	}
+	s.ExitCode, s.Signal = exit(t.runner().ExitCode)
+	s.Reason = t.reason(s)
+	return s, true
+}
+
+// state is where a task is. ECS has more states; before the last it takes the network
+// interface away for some seconds, when the runner is long gone.
+func (t task) state() fleet.State {
+	switch t.LastStatus {
+	case "STOPPED", "DELETED":
+		return fleet.Stopped
+	case "DEPROVISIONING":
+		if t.runner().LastStatus == "STOPPED" && !t.ExecutionStoppedAt.IsZero() {
+			return fleet.Stopped
+		}
+	case "PROVISIONING", "PENDING", "ACTIVATING":
+		return fleet.Pending
+	}
+	if t.StartedAt.IsZero() { // stopped before it began
+		if t.LastStatus != "RUNNING" {
+			return fleet.Pending
+		}
+	}
+	return fleet.Running
+}
+
+// exit reads a container's exit code, which is 128 more than the signal that ended it.
+// There is none if it never ran.
+func exit(code *int32) (int, string) {
+	if code == nil {
+		return -1, ""
+	}
+	if name, ok := signals()[*code-128]; ok {
+		return -1, name
+	}
+	return int(*code), ""
+}
+
+// signals are those that end a process and mean something on every architecture of
+// Linux that Fargate has.
+func signals() map[int32]string {
+	return map[int32]string{
+		1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
+		10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ", 31: "SIGSYS",
+	}
+}
+
+// reason says why a task stopped: what Stop was given, else what the container or ECS
+// says, else how the runner ended.
+func (t task) reason(s fleet.Status) string {
+	if t.StopCode == string(types.TaskStopCodeUserInitiated) && t.StoppedReason != "" {
+		return t.StoppedReason
+	}
+	if why := t.runner().Reason; why != "" {
+		return why
+	}
+	switch {
+	case t.StopCode != string(types.TaskStopCodeEssentialContainerExited):
+		return cmp.Or(t.StoppedReason, "the runner ended in an unknown way")
+	case s.Signal != "":
+		return "the runner was killed by " + s.Signal
+	case s.ExitCode < 0:
+		return cmp.Or(t.StoppedReason, "the runner ended in an unknown way")
+	}
+	return fmt.Sprintf("the runner exited with code %d", s.ExitCode)
+}

@@ -1,0 +1,72 @@
+package process
+
+import (
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/fleet/fleettest"
+)
+
+// ledger makes what a pool tells as it happens waitable by task.
+type ledger struct {
+	mu    sync.Mutex
+	chans map[string]chan fleet.Status
+}
+
+func (l *ledger) of(what, id string) chan fleet.Status {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c, ok := l.chans[what+id]
+	if !ok {
+		c = make(chan fleet.Status, 10)
+		l.chans[what+id] = c
+	}
+	return c
+}
+
+func TestPoolKeepsTheContract(t *testing.T) {
+	fleettest.Run(t, func(t *testing.T) fleettest.Harness {
+		l := &ledger{chans: map[string]chan fleet.Status{}}
+		h := newHarness(t, func(c *Config) {
+			c.MaxTasks = fleettest.Room
+			c.OnStop = func(s fleet.Status) { l.of("end ", s.ID) <- s }
+			c.Output = func(s fleet.Status, _ string) {
+				select {
+				case l.of("line ", s.ID) <- s:
+				case <-time.After(20 * time.Second):
+				}
+			}
+		})
+		role := func(name string) map[string]string {
+			return map[string]string{roleEnv: name, "GORACE": "atexit_sleep_ms=0"}
+		}
+		return fleettest.Harness{
+			Fleet: h.Pool, Waits: role("polite"), Exits3: role("exit3"),
+			Ready: func(t *testing.T, id string) { receive(t, "a line of the runner", l.of("line ", id)) },
+			Kill: func(t *testing.T, id string) {
+				if err := syscall.Kill(pidOf(t, h.Pool, id), syscall.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+			},
+			Ended: func(t *testing.T, id string) { receive(t, "the end of a task", l.of("end ", id)) },
+		}
+	})
+}
+
+func pidOf(t *testing.T, p *Pool, id string) int {
+	t.Helper()
+	list, err := p.Tasks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range list {
+		if s.ID == id {
+			return s.PID
+		}
+	}
+	t.Fatalf("no task %s", id)
+	return 0
+}
