@@ -62,6 +62,11 @@ test-e2e: need-race need-node build ## Run the end-to-end tests: the built progr
 test-clients: need-go need-node need-python build ## Run real clients (TypeScript, Python, Go) against Dormouse
 	@go test -count=1 -v -tags clients ./infra/clients/...
 
+# Eight servers of npm and PyPI, fetched with nothing in the cache.
+.PHONY: test-servers
+test-servers: need-race need-node need-python build ## Run real servers (npm, PyPI), call a tool of each, measure their starts
+	@go test -count=1 -v -tags e2e,servers -run '^TestServers' -timeout 20m ./infra/dormouse
+
 # LANE=2025-11-25 runs the lanes of one requirement set, LANE=2025-11-25/legacy one.
 .PHONY: conformance
 conformance: need-go need-node build ## Run the official conformance suite through the relay (LANE= for some of it)
@@ -73,7 +78,8 @@ lint: need-go $(STAMP) ## Run the linters
 
 .PHONY: vet
 vet: need-go
-	@go vet -tags e2e,clients,conformance ./...
+	@go vet -tags e2e,clients,conformance,servers ./...
+	@go vet -tags aws ./functions/...
 
 .PHONY: fmt
 fmt: need-go $(STAMP) ## Format all Go files

@@ -4,6 +4,8 @@ package main_test
 
 import (
 	"flag"
+	"strconv"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -24,6 +26,13 @@ func TestE2EAbandonedSessionsLeaveNothing(t *testing.T) {
 		"confined": {"profile": "network_basic"}, "free": {},
 	})
 	work := m.ownCache()
+	t.Cleanup(func() {
+		for _, pid := range marked(t, work) { // of a test that has failed
+			if n, err := strconv.Atoi(pid); err == nil {
+				_ = syscall.Kill(n, syscall.SIGKILL)
+			}
+		}
+	})
 	m.start(sleepy()...)
 	for n := 1; n <= *abandoned; n++ {
 		name := []string{"confined", "free"}[n%2]

@@ -1,6 +1,23 @@
 // Command runner is the program of a box: it connects to the relay, runs stdio
 // servers, and ends when there is nothing to do.
 //
+// Beside what the relay tells it (DORMOUSE_BOX, DORMOUSE_GENERATION, DORMOUSE_TOKEN)
+// it reads DORMOUSE_SERVER, DORMOUSE_RELAY_URL and, if they are there:
+//
+//	DORMOUSE_CACHE          folder of installs and workspaces; that of the user's
+//	                        caches without it, /var/cache/dormouse for root
+//	DORMOUSE_LOGS           folder for what servers say on stderr; nowhere without it
+//	DORMOUSE_BOX_PROCESSES  processes at a time, 256 without it
+//	DORMOUSE_LINGER         how long it lingers after its bye
+//	DORMOUSE_SNAPSHOTS, DORMOUSE_SNAPSHOT_AGE
+//
+// A server that asks for nothing of a sandbox runs with the rights of the runner.
+// One with a profile, or read_only_rootfs, sees of the disk the system, the
+// interpreters in its PATH, what was staged for it, and its workspace; one that asks
+// for limits or network off alone keeps the files of its user. Under root both have a
+// user of their own. What the kernel lacks for it is said once, and refused if nobody
+// may get out.
+//
 // It exits with 0 after it fell asleep, 3 when it was fenced by a newer runner of
 // the same box, and 1 when it could not do its work.
 package main

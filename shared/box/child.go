@@ -30,6 +30,7 @@ type child struct {
 	cmd    *exec.Cmd
 	pid    int
 	since  time.Time
+	kills  int // oomKills when it began
 	grace  grace
 	clear  func() // ends what is left beside the group
 	stdin  *os.File
@@ -88,7 +89,7 @@ func startChild(l launch, g grace) (*child, error) {
 		closeAll(in.w, out.r, diag.r)
 		return nil, err
 	}
-	c.pid, c.since = c.cmd.Process.Pid, time.Now()
+	c.pid, c.since, c.kills = c.cmd.Process.Pid, time.Now(), oomKills()
 	c.stdin = in.w
 	c.stdout = &drain{f: out.r, exited: c.exited, left: drainReads}
 	c.stderr = &drain{f: diag.r, exited: c.exited, left: drainReads}
@@ -139,6 +140,16 @@ func (c *child) terminate() {
 			}
 		}()
 	})
+}
+
+// wasAbandoned says whether the process was given its time to end and did not.
+func (c *child) wasAbandoned() bool {
+	select {
+	case <-c.abandoned:
+		return true
+	default:
+		return false
+	}
 }
 
 func (c *child) exits(within time.Duration) bool {

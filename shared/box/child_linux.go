@@ -1,7 +1,10 @@
 package box
 
 import (
+	"bytes"
 	"errors"
+	"os"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -12,6 +15,19 @@ import (
 // of the thread that started the process; the Go runtime keeps its threads.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}
+
+// oomKills is how many processes the kernel has killed for want of memory since it
+// was started, on the whole machine.
+func oomKills() int {
+	stat, err := os.ReadFile("/proc/vmstat")
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := bytes.Cut(stat, []byte("\noom_kill "))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	n, _ := strconv.Atoi(string(line)) // kernels before 4.13 do not count
+	return n
 }
 
 // reap waits for the process. It looks before it reaps: as long as the process is a

@@ -10,6 +10,9 @@ func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }
 
+// oomKills is not counted.
+func oomKills() int { return 0 }
+
 // reap waits for the process, and kills what is left of its group right after.
 func (c *child) reap() {
 	// Its error is the exit status once more.

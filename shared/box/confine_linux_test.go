@@ -71,3 +71,25 @@ func TestSandboxThatCannotBeMadeIsToldAsSuch(t *testing.T) {
 		t.Errorf("phase %s: %s", data.Phase, message)
 	}
 }
+
+func TestProgramThatTheSandboxCannotReachIsExplained(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	script := filepath.Join(dir, "server")
+	if err := os.WriteFile(script, []byte("#!"+filepath.Join(dir, "interpreter")+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "interpreter"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, "normal", func(s *Server) {
+		s.Command = script
+		s.Sandbox = func(string, stage.Launch) (*sandbox.Sandbox, error) {
+			return sandbox.New(sandbox.Policy{Network: true, KeepUser: true, Read: []string{dir}}, sandbox.Probe())
+		}
+	})
+	_, message, _, data := r.failure(r.call("1", "pid", "0"))
+	if data.Phase != PhaseProcessStart || !strings.Contains(message, "must be open to other users") {
+		t.Errorf("%q %+v", message, data)
+	}
+}

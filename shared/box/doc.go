@@ -41,7 +41,25 @@
 // the package that npx or uvx would fetch. That counts for the startup timeout, is
 // told as [Staging], and fails with the phases session_create and dep_install. What
 // was made for the process of a session stays while the process sleeps and goes with
-// the session.
+// the session. Clients that wait for the process and gave a progress token are told
+// too, as progress below zero: the server's own begins at zero or above.
+//
+// A start that fails ends what waits for it at once. The next one waits, from the
+// second failure on, for 2, 4 and then 8 seconds, whichever session it is for.
+//
+// # How many, and what they leave
+//
+// There may be a limit of processes. One more then takes the room of the one that
+// has had nothing to do for longest, and is refused, with a time to come back, when
+// all are at work.
+//
+// Every process carries a mark, by which what it has started is found and ended when
+// it has ended itself, wherever that has moved to; and by which the next runner finds
+// what one that was killed has left.
+//
+// What a process says on stderr is kept in two places, without secrets: its end in
+// memory for the errors that end its requests, and all of it where [Server].Stderr
+// says.
 //
 // # Asleep
 //
@@ -57,4 +75,8 @@
 // that belongs to it is open to the client that clock stands still, and the answer
 // timeout of the question runs instead: a human may take hours, a client that has
 // gone must not take for ever.
+//
+// # What it does not do
+//
+// Without [Server].Sandbox the server runs with the rights of the runner.
 package box

@@ -39,7 +39,7 @@ type Failure struct {
 	// Stderr is the end of what the process wrote there, up to 4,000 characters.
 	Stderr string `json:"stderr,omitempty"`
 	// OutOfMemory says that the process seems to have ended for want of memory: it said
-	// so on its stderr, or was killed by somebody else than the box, as the kernel does.
+	// so on its stderr, or was killed by somebody else while the kernel killed for it.
 	OutOfMemory bool `json:"out_of_memory,omitempty"`
 	// NoiseLines counts the lines of its stdout that were no messages.
 	NoiseLines int64 `json:"noise_lines,omitempty"`

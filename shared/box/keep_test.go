@@ -134,8 +134,8 @@ func TestRequestsEndBeforeTheWorkspaceIsSaved(t *testing.T) {
 		return nil
 	}}
 	r, _ := keeping(t, "plain", k)
-	call := r.call("1", "close stdout", "{}")
 	r.hurry()
+	call := r.call("1", "close stdout", "{}")
 	r.failure(call)
 	close(goOn)
 }

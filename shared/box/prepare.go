@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"strings"
 	"time"
 
@@ -89,7 +90,11 @@ func (b *Box) startFault(err error) *fault {
 	}
 	var e *stage.Error
 	if !errors.As(err, &e) {
-		return b.server.fault(PhaseProcessStart, "cannot be started: %s", b.hide.text(err.Error()))
+		message := err.Error()
+		if b.server.Sandbox != nil && errors.Is(err, fs.ErrPermission) {
+			message += " in its sandbox: the program and its interpreter, and the folders above them, must be open to other users (chmod o+rx), in the PATH or below host_path"
+		}
+		return b.server.fault(PhaseProcessStart, "cannot be started: %s", b.hide.text(message))
 	}
 	// The end of what an install said may begin in the middle of a secret.
 	said := b.hide.end(b.hide.begin(b.hide.text(e.Stderr)))

@@ -281,10 +281,10 @@ func (p *process) obituary() *fault {
 	}
 	how := "closed its stdin or stdout and did not exit"
 	e, gone := p.exit()
-	if gone {
-		how = e.String()
+	if gone && !p.child.wasAbandoned() {
+		how = e.String() // else by our signal
 	}
-	starved := gone && p.starved(e)
+	starved := gone && p.starved(e, oomKills() > p.child.kills)
 	if starved {
 		how += ", it seems for want of memory"
 	}
@@ -297,13 +297,14 @@ func (p *process) obituary() *fault {
 }
 
 // starved says whether a process that ended by itself did so for want of memory.
-func (p *process) starved(e exit) bool {
+// killed says that the kernel has killed something for it meanwhile.
+func (p *process) starved(e exit, killed bool) bool {
 	if p.stopping || e.code != nil && *e.code == 0 {
 		return false
 	}
 	said, _ := p.stderr.text()
 	said = strings.ToLower(said)
-	return e.signal == "SIGKILL" || slices.ContainsFunc([]string{
+	return killed && e.signal == "SIGKILL" || slices.ContainsFunc([]string{
 		"out of memory", "cannot allocate memory", "memoryerror", "bad_alloc", "memory allocation of",
 	}, func(words string) bool { return strings.Contains(said, words) })
 }

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
+	"github.com/dormouse-mcp/dormouse/shared/box/stage"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
+
+// root and user are what runners with all of Linux at hand have.
+var (
+	root = sandbox.Support{Limits: true, Landlock: 7, Seccomp: true, FirstUser: 1 << 30, Users: 1 << 20}
+	user = sandbox.Support{Limits: true, Landlock: 7, Seccomp: true}
+)
+
+// confined makes the confiner of a server for which no toolchain is in the way.
+func confined(t *testing.T, b catalog.Box, on sandbox.Support) (*confiner, error) {
+	t.Helper()
+	return newConfiner(catalog.Server{Name: "s", Box: b}, t.TempDir(), map[string]string{"HOME": "/home/me"}, on)
+}
+
+func TestBoxSettingsBecomeAPolicy(t *testing.T) {
+	placed := stage.Launch{Command: "/nowhere", Cwd: "/w/workspace", Workspace: "/w/workspace", Reads: []string{"/cache/node/x"}}
+	enclosed := []sandbox.Guard{sandbox.GuardFiles, sandbox.GuardNeighbours}
+	limits := []sandbox.Guard{sandbox.GuardMemory, sandbox.GuardCPUs}
+	tests := map[string]struct {
+		box  catalog.Box
+		on   sandbox.Support
+		want sandbox.Policy
+	}{
+		"a profile without network": {
+			catalog.Box{Profile: "default", Offline: true, CPUs: 1, MemoryMB: 512, Pids: 128, ReadOnlyRootFS: true},
+			root,
+			sandbox.Policy{
+				Workspace: "/w/workspace", Temp: "/t", Read: []string{"/cache/node/x"}, Memory: 512 << 20, Processes: 128, CPUs: 1,
+				Demand: slices.Concat([]sandbox.Guard{sandbox.GuardNetwork}, enclosed, limits),
+			},
+		},
+		"a profile with network and a writable disk": {
+			catalog.Box{Profile: "network_extended", CPUs: 2, MemoryMB: 1024, Pids: 256},
+			user,
+			sandbox.Policy{
+				Network: true, Workspace: "/w/workspace", Temp: "/t", Read: []string{"/cache/node/x"}, Write: existing("/tmp", "/var/tmp"),
+				Memory: 1024 << 20, Processes: 256, CPUs: 2, Demand: slices.Concat(enclosed, limits),
+			},
+		},
+		"a limit alone keeps the files and the home of the user": {
+			catalog.Box{MemoryMB: 256},
+			user,
+			sandbox.Policy{Network: true, Workspace: "/w/workspace", Write: []string{"/"}, Memory: 256 << 20},
+		},
+		"a limit alone under root": {
+			catalog.Box{Pids: 9},
+			root,
+			sandbox.Policy{Network: true, Workspace: "/w/workspace", Temp: "/t", Write: []string{"/"}, Processes: 9},
+		},
+		"no network alone": {
+			catalog.Box{Offline: true},
+			user,
+			sandbox.Policy{Workspace: "/w/workspace", Write: []string{"/"}, Demand: []sandbox.Guard{sandbox.GuardNetwork}},
+		},
+		"a folder of the user to work in": {
+			catalog.Box{ReadOnlyRootFS: true, HostPath: "/w/workspace", HostPathWritable: true},
+			root,
+			sandbox.Policy{
+				Network: true, KeepUser: true, Temp: "/t", Read: []string{"/cache/node/x"}, Write: []string{"/w/workspace"}, Demand: enclosed,
+			},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			c, err := confined(t, test.box, test.on)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, c.policy(placed, "/t")); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// B3: never on the host when a sandbox was asked for.
+func TestServerIsRefusedWhereItsSandboxCannotBe(t *testing.T) {
+	noLandlock := sandbox.Support{Limits: true, Seccomp: true}
+	tests := map[string]struct {
+		box  catalog.Box
+		on   sandbox.Support
+		want string // in the error; "" for none
+	}{
+		"no network, no seccomp":        {catalog.Box{Offline: true}, sandbox.Support{Limits: true, Landlock: 7}, "network"},
+		"a profile, no landlock":        {catalog.Box{Profile: "network_basic"}, noLandlock, "files"},
+		"read-only, no landlock":        {catalog.Box{ReadOnlyRootFS: true}, noLandlock, "files"},
+		"a profile, not linux":          {catalog.Box{Profile: "network_basic", MemoryMB: 9}, sandbox.Support{}, "memory"},
+		"a limit alone, not linux":      {catalog.Box{MemoryMB: 9}, sandbox.Support{}, ""},
+		"processes of a profile, user":  {catalog.Box{Profile: "network_basic", Pids: 9}, user, ""},
+		"everything that is to be had":  {catalog.Box{Profile: "default", Offline: true, CPUs: 1, Pids: 9}, root, ""},
+		"no network is had without all": {catalog.Box{Offline: true}, noLandlock, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := confined(t, test.box, test.on)
+			if test.want == "" {
+				if err != nil {
+					t.Errorf("refused: %v", err)
+				}
+				return
+			}
+			if !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(err.Error(), test.want+":") {
+				t.Fatalf("error %v, want a refusal for %s", err, test.want)
+			}
+			_, err = refused{whyRefused(err)}.Stage(t.Context(), "p", nil)
+			var e *stage.Error
+			if !errors.As(err, &e) || e.Phase != stage.SessionCreate || !strings.Contains(err.Error(), "x-dormouse.box") {
+				t.Errorf("the start fails with %v", err)
+			}
+		})
+	}
+}
+
+func TestEnclosedServerSeesTheToolchainsOfItsPathAndNoMoreOfTheHome(t *testing.T) {
+	home := t.TempDir()
+	node := filepath.Join(home, ".nvm", "versions", "v22")
+	for _, file := range []string{
+		filepath.Join(node, "bin", "node"), filepath.Join(node, "lib", "x"), filepath.Join(home, ".pyenv", "shims", "python3"),
+		filepath.Join(home, "bin", "tool"), filepath.Join(home, "notes"),
+	} {
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, nil, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := strings.Join([]string{filepath.Join(node, "bin"), filepath.Join(home, ".pyenv", "shims"), filepath.Join(home, "bin")}, ":")
+	c := &confiner{box: catalog.Box{Profile: "default"}, on: user, env: map[string]string{"HOME": home, "PATH": path}}
+	got := c.policy(stage.Launch{Command: "tool"}, "/t").Read
+	slices.Sort(got)
+	real := func(parts ...string) string {
+		p, err := filepath.EvalSymlinks(filepath.Join(parts...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	want := []string{real(node, "bin"), real(node, "lib"), real(home, ".pyenv"), real(home, "bin")}
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func kept(t *testing.T, folder string) (names []string, bytes int64) {
+	t.Helper()
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm() != 0o600 {
+			t.Errorf("%s has mode %s", e.Name(), info.Mode())
+		}
+		names = append(names, e.Name())
+		bytes += info.Size()
+	}
+	return names, bytes
+}
+
+func TestLogOfAProcessKeepsTheEndAndStaysSmall(t *testing.T) {
+	l := logFiles{folder: filepath.Join(t.TempDir(), "server"), log: slog.New(slog.DiscardHandler)}
+	w := l.open("session-1")
+	line := strings.Repeat("x", 99) + "\n"
+	for range 5000 { // about 8 times what is kept
+		if _, err := w.Write([]byte(line)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := w.Write([]byte("the end\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	names, bytes := kept(t, l.folder)
+	if len(names) != 2 || !strings.HasPrefix(names[0], "session-1.") {
+		t.Errorf("files are %v", names)
+	}
+	if bytes < maxLogHalf || bytes > 2*maxLogHalf {
+		t.Errorf("%d bytes are kept, want one to two times %d", bytes, maxLogHalf)
+	}
+	end, err := os.ReadFile(filepath.Join(l.folder, names[0]))
+	if err != nil || !strings.HasSuffix(string(end), "the end\n") {
+		t.Errorf("%v: it ends with %q", err, end[max(0, len(end)-20):])
+	}
+}
+
+func TestLogsOfTheNewestProcessesAreKept(t *testing.T) {
+	l := logFiles{folder: filepath.Join(t.TempDir(), "server"), log: slog.New(slog.DiscardHandler)}
+	for n := range maxLogs + 5 {
+		w := l.open("s")
+		if _, err := w.Write([]byte("x\n")); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if n == 10 {
+			names, _ := kept(t, l.folder)
+			old := time.Now().Add(-maxLogAge - time.Hour)
+			if err := os.Chtimes(filepath.Join(l.folder, names[0]), old, old); err != nil {
+				t.Fatal(err)
+			}
+			l.prune()
+			if after, _ := kept(t, l.folder); len(after) != len(names)-1 {
+				t.Errorf("%d files after one of %d became too old", len(after), len(names))
+			}
+		}
+	}
+	if names, _ := kept(t, l.folder); len(names) != maxLogs {
+		t.Errorf("%d files are kept, want %d", len(names), maxLogs)
+	}
+}
+
+func TestLogFileLiesInItsFolderWhateverTheSessionIsCalled(t *testing.T) {
+	for _, session := range []string{"", "..", "../../etc/passwd", "a/b", "a.b", strings.Repeat("x", 300), "ü"} {
+		if name := fileName(session); len(name) != 32 || strings.ContainsAny(name, "./") {
+			t.Errorf("%q becomes %q", session, name)
+		}
+	}
+	if name := fileName("Ab-_9"); name != "Ab-_9" {
+		t.Errorf("a plain name becomes %q", name)
+	}
+}

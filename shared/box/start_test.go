@@ -1,0 +1,281 @@
+package box
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/stage"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// deliverIn sends a tools/call in some session and returns the name of its stream.
+func (r *rig) deliverIn(session, tool string) string {
+	r.n++
+	id := "d" + strconv.Itoa(r.n)
+	r.Deliver(Deliver{ID: id, Session: session, Raw: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q}}`, r.n, tool)})
+	return id
+}
+
+// B13: starts that fail are followed by longer and longer pauses; B14: the failure
+// itself is told at once.
+func TestStartsThatFailAreFollowedByPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		works := false
+		change, _ := with(func(context.Context, string, func(stage.Progress)) (stage.Launch, error) {
+			if works {
+				// It gets further, and is asked no more in this test.
+				return stage.Launch{}, context.Canceled
+			}
+			return stage.Launch{}, &stage.Error{Phase: stage.DepInstall, Err: errors.New("no network")}
+		})
+		s := Server{Name: "fake"}
+		change(&s)
+		r := &rig{recorder: newRecorder(), t: t}
+		r.Box = New(s, r.recorder, nil)
+		for i, want := range []time.Duration{0, 0, 2 * time.Second, 4 * time.Second, 8 * time.Second, 8 * time.Second} {
+			begun := time.Now()
+			// Of another session each: the server is what cannot start.
+			if _, _, _, data := r.failure(r.deliverIn("s"+strconv.Itoa(i), "x")); data.Phase != PhaseDepInstall {
+				t.Errorf("attempt %d: %+v", i, data)
+			}
+			if took := time.Since(begun); took != want {
+				t.Errorf("attempt %d took %s, want %s", i, took, want)
+			}
+		}
+		if st := r.state(t, Staging); !strings.Contains(st.Detail, "waiting 2s") {
+			t.Errorf("whoever waits is told %+v", st)
+		}
+		r.mu.Lock()
+		r.starts.success()
+		wait := r.starts.wait()
+		r.mu.Unlock()
+		if wait != 0 {
+			t.Errorf("after a start that succeeded the next waits %s", wait)
+		}
+	})
+}
+
+func TestProcessThatWaitsForItsStartCanBeStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		change, removed := with(func(context.Context, string, func(stage.Progress)) (stage.Launch, error) {
+			t.Error("it was staged")
+			return stage.Launch{}, context.Canceled
+		})
+		s := Server{Name: "fake"}
+		change(&s)
+		r := &rig{recorder: newRecorder(), t: t}
+		r.Box = New(s, r.recorder, nil)
+		r.starts = backOff{failed: 3, next: time.Now().Add(4 * time.Second)}
+		call := r.deliverIn("s", "x")
+		synctest.Wait()
+		if _, idle := r.IdleSince(); idle {
+			t.Error("a box with a start that waits is idle")
+		}
+		r.StopSession("s")
+		if _, _, _, data := r.failure(call); data.Phase != PhaseBoxUnavailable {
+			t.Errorf("%+v", data)
+		}
+		<-removed
+	})
+}
+
+// B14: a process that lives is waited for, however long it takes to answer.
+func TestSlowHandshakeIsWaitedFor(t *testing.T) {
+	inBubble(t, Server{StartupTimeout: 5 * time.Minute}, func(t *testing.T, d dialogue) {
+		d.p.state, d.p.begun = Started, time.Now()
+		call := d.call("1", "echo", "{}")
+		d.mu.Lock()
+		d.p.initialize()
+		d.mu.Unlock()
+		time.Sleep(4 * time.Minute)
+		d.hears(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`, d.p.handshake))
+		if d.ended(call) || !strings.Contains(d.told(), `"tools/call"`) {
+			t.Errorf("the call did not reach the process: %s", d.told())
+		}
+		d.hears(`{"jsonrpc":"2.0","id":2,"result":{}}`)
+		d.result(call)
+		d.CloseStream("s", call)
+		d.mu.Lock()
+		d.p.idle.Stop()
+		d.mu.Unlock()
+	})
+}
+
+// B15: after the death of a process N callers at once have one restart, and all are
+// answered.
+func TestManyCallersAfterADeathHaveOneRestart(t *testing.T) {
+	t.Parallel()
+	starts := filepath.Join(t.TempDir(), "starts")
+	change, _ := with(func(context.Context, string, func(stage.Progress)) (stage.Launch, error) {
+		f, err := os.OpenFile(starts, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			return stage.Launch{}, err
+		}
+		_, err = f.WriteString("x")
+		return asConfigured(t), errors.Join(err, f.Close())
+	})
+	r := newRig(t, "normal", change)
+	before := string(r.result(r.deliverIn("s", "pid")))
+	r.failure(r.deliverIn("s", "die"))
+	var streams []string
+	for range 50 {
+		streams = append(streams, r.deliverIn("s", "pid"))
+	}
+	pids := map[string]bool{}
+	for _, s := range streams {
+		pids[string(r.result(s))] = true
+	}
+	if n, err := os.ReadFile(starts); err != nil || len(n) != 2 || len(pids) != 1 || pids[before] {
+		t.Errorf("%d starts (%v), answers of %v, the one that died was %s", len(n), err, pids, before)
+	}
+}
+
+func TestClientThatWaitsIsToldHowFarTheStartIs(t *testing.T) {
+	t.Parallel()
+	change, _ := with(func(_ context.Context, _ string, tell func(stage.Progress)) (stage.Launch, error) {
+		tell(stage.Progress{Phase: stage.SessionCreate, Text: "copying the workspace"})
+		tell(stage.Progress{Phase: stage.DepInstall, Text: "installing with hunter22"})
+		return asConfigured(t), nil
+	})
+	r := newRig(t, "normal", change, func(s *Server) { s.Env["API_KEY"] = "hunter22" })
+	stream := r.deliver(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid","_meta":{"progressToken":"mine"}}}`)
+	last := -2.0
+	for _, want := range []string{"copying the workspace", "installing with ***"} {
+		m, err := wire.Parse(r.event(t, stream).Raw)
+		if err != nil || m.Method != wire.NotifyProgress {
+			t.Fatalf("%s, %v", m.Raw, err)
+		}
+		text, _ := wire.String(wire.Lookup(m.Params, "message"))
+		token, _ := wire.String(wire.Lookup(m.Params, "progressToken"))
+		at, err := strconv.ParseFloat(string(wire.Lookup(m.Params, "progress")), 64)
+		if text != want || token != "mine" || err != nil || at <= last || at >= 0 {
+			t.Errorf("progress %s, want %q, more than %g and less than the server's own", m.Raw, want, last)
+		}
+		last = at
+	}
+	r.result(stream)
+}
+
+func TestClientThatGaveNoTokenIsToldNothing(t *testing.T) {
+	t.Parallel()
+	change, _ := with(func(_ context.Context, _ string, tell func(stage.Progress)) (stage.Launch, error) {
+		tell(stage.Progress{Phase: stage.SessionCreate, Text: "copying the workspace"})
+		return asConfigured(t), nil
+	})
+	r := newRig(t, "normal", change)
+	if e := r.event(t, r.call("1", "pid", "0")); !e.Final {
+		t.Errorf("there is %s before the answer", e.Raw)
+	}
+}
+
+func TestOneMoreProcessTakesTheRoomOfTheIdlest(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal", func(s *Server) { s.MaxProcesses = 2 })
+	first := string(r.result(r.deliverIn("a", "pid")))
+	second := string(r.result(r.deliverIn("b", "pid")))
+	r.result(r.deliverIn("a", "pid")) // so that b is the idlest
+	r.result(r.deliverIn("c", "pid"))
+	if st := r.state(t, Stopped); st.Session != "b" {
+		t.Errorf("the process of %s was stopped, want that of b", st.Session)
+	}
+	if n := len(r.Processes()); n > 2 {
+		t.Errorf("%d processes run", n)
+	}
+	if got := string(r.result(r.deliverIn("a", "pid"))); got != first {
+		t.Errorf("the process of a is %s, was %s", got, first)
+	}
+	if got := string(r.result(r.deliverIn("b", "pid"))); got == second {
+		t.Error("b was not started anew")
+	}
+}
+
+// L-32: those that end count until they are gone.
+func TestOneMoreProcessIsRefusedWhenAllAreAtWork(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal", func(s *Server) { s.MaxProcesses = 2 })
+	r.deliverIn("a", "hang")
+	hang := r.deliverIn("b", "hang")
+	r.result(r.deliverIn("a", "pid"))
+	_, message, _, data := r.failure(r.deliverIn("c", "pid"))
+	if data.Phase != PhaseBoxUnavailable || data.Limit != 2 || data.RetryAfter != 10 || !strings.Contains(message, "try again in 10s") {
+		t.Errorf("%q %+v", message, data)
+	}
+	r.StopSession("b")
+	waits := r.deliverIn("c", "pid") // in the room of the one that ends
+	r.failure(hang)
+	r.result(waits)
+	if n := len(r.Processes()); n > 2 {
+		t.Errorf("%d processes run", n)
+	}
+}
+
+func TestRoomOfAProcessIsGivenOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal", func(s *Server) { s.MaxProcesses = 1 })
+	r.result(r.deliverIn("a", "pid"))
+	b, c := r.deliverIn("b", "pid"), r.deliverIn("c", "pid")
+	r.result(b)
+	if _, _, _, data := r.failure(c); data.Phase != PhaseBoxUnavailable || data.RetryAfter == 0 {
+		t.Errorf("two got the room of one: %+v", data)
+	}
+}
+
+func TestProcessThatRanOutOfMemoryIsToldApart(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		exit   exit
+		killed bool
+		stderr string
+		want   bool
+	}{
+		"go":             {code(2), false, "fatal error: runtime: out of memory\n", true},
+		"node":           {exit{signal: "SIGABRT"}, false, "FATAL ERROR: Reached heap limit - JavaScript heap out of memory", true},
+		"python":         {code(1), false, "Traceback:\nMemoryError\n", true},
+		"c++":            {exit{signal: "SIGABRT"}, false, "terminate called after throwing 'std::bad_alloc'", true},
+		"the kernel":     {exit{signal: "SIGKILL"}, true, "", true},
+		"somebody":       {exit{signal: "SIGKILL"}, false, "", false},
+		"another signal": {exit{signal: "SIGTERM"}, true, "", false},
+		"another error":  {code(1), true, "no module named mcp", false},
+		"a clean exit":   {code(0), true, "was out of memory once", false},
+	}
+	for name, test := range tests {
+		p := &process{}
+		_, _ = p.stderr.Write([]byte(test.stderr))
+		if got := p.starved(test.exit, test.killed); got != test.want {
+			t.Errorf("%s: %v, want %v", name, got, test.want)
+		}
+	}
+	if (&process{stopping: true}).starved(exit{signal: "SIGKILL"}, true) {
+		t.Error("the kill of the box itself counts")
+	}
+}
+
+func code(n int) exit { return exit{code: &n} }
+
+// L-35: a start that takes its time holds up nobody else.
+func TestSessionsStartBesideOneAnother(t *testing.T) {
+	t.Parallel()
+	gate := make(chan struct{})
+	change, _ := with(func(ctx context.Context, process string, _ func(stage.Progress)) (stage.Launch, error) {
+		if process == "slow" {
+			select {
+			case <-gate:
+			case <-ctx.Done():
+			}
+		}
+		return asConfigured(t), nil
+	})
+	r := newRig(t, "normal", change)
+	slow := r.deliverIn("slow", "pid")
+	r.result(r.deliverIn("quick", "pid"))
+	close(gate)
+	r.result(slow)
+}
