@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"os/exec"
+	"slices"
 	"testing"
 	"time"
 )
@@ -42,7 +43,7 @@ const (
 // clientsOver returns the SDKs that have a transport; the Go SDK's WebSocket is our own.
 func clientsOver(transport string) []client {
 	all := []client{
-		{"ts-1.32.2", prepareTypeScript},
+		{"ts-1.32.2", func(t *testing.T, transport string) []string { return prepareTypeScript(t, "ts", transport) }},
 		{"py-1.30.0", func(t *testing.T, _ string) []string { return preparePython(t, "requirements-1.30.0.txt", "client.py") }},
 		// Of its own accord it would speak the modern era, which has no ping, no log level of a
 		// session and no session.
@@ -56,11 +57,35 @@ func clientsOver(transport string) []client {
 	}})
 }
 
+// modernClients returns the SDKs that speak the era without sessions, in each of their modes that
+// comes to it.
+func modernClients() map[string]client {
+	typeScript := func(mode string) client {
+		return client{"ts-2.4.0", func(t *testing.T, transport string) []string {
+			return append(prepareTypeScript(t, "ts2", transport), "--mode", mode)
+		}}
+	}
+	python := func(mode string) client {
+		return client{"py-2.3.0", func(t *testing.T, _ string) []string {
+			return append(preparePython(t, "requirements-2.3.0.txt", "client.py"), "--mode", mode)
+		}}
+	}
+	return map[string]client{
+		"ts auto": typeScript("auto"), "ts pin": typeScript("pin"), "py auto": python("auto"), "py 2026-07-28": python("2026-07-28"),
+		"go": {"go-1.8.0", func(t *testing.T, _ string) []string { return append(prepareGo(t), "--era", "modern") }},
+	}
+}
+
 func allChecks() []string {
 	return []string{
 		"initialize", "list", "echo-unicode", "echo-large", "echo-20", "progress", "sampling",
 		"elicitation", "roots", "logging", "cancel", "ping", "close",
 	}
+}
+
+// modernChecks are those that mean something without sessions.
+func modernChecks() []string {
+	return slices.DeleteFunc(allChecks(), func(check string) bool { return check == "logging" || check == "ping" })
 }
 
 func TestReferenceServerPassesEveryClient(t *testing.T) {
@@ -75,6 +100,19 @@ func TestDormousePassesEveryClient(t *testing.T) {
 	urls := startDormouse(t)
 	for _, transport := range dormouseTransports() {
 		t.Run(transport, func(t *testing.T) { runClients(t, transport, urls[transport]) })
+	}
+}
+
+// Each has an endpoint of its own: requests of one principal share a process, and server-everything
+// keeps the roots of the first client it asks.
+func TestDormousePassesEveryModernClient(t *testing.T) {
+	for name, c := range modernClients() {
+		t.Run(name, func(t *testing.T) {
+			r := c.run(t, streamable, startDormouse(t)[streamable])
+			r.checks = modernChecks()
+			r.start(t)
+			r.report(t)
+		})
 	}
 }
 
@@ -111,6 +149,7 @@ func runClients(t *testing.T, transport, url string) {
 // clientRun is one run of a client's program.
 type clientRun struct {
 	name, transport string
+	checks          []string
 	cmd             *exec.Cmd
 	stdout, stderr  bytes.Buffer
 }
@@ -126,7 +165,7 @@ func newRun(t *testing.T, name, transport string, command []string) *clientRun {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), runLimit)
 	t.Cleanup(cancel)
-	r := &clientRun{name: name, transport: transport, cmd: exec.CommandContext(ctx, command[0], command[1:]...)}
+	r := &clientRun{name: name, transport: transport, checks: allChecks(), cmd: exec.CommandContext(ctx, command[0], command[1:]...)}
 	r.cmd.Stdout, r.cmd.Stderr, r.cmd.WaitDelay = &r.stdout, &r.stderr, 5*time.Second
 	return r
 }
@@ -141,7 +180,7 @@ func (r *clientRun) start(t *testing.T) {
 // report makes a subtest of every check.
 func (r *clientRun) report(t *testing.T) {
 	outcomes := r.outcomes(t)
-	for _, check := range allChecks() {
+	for _, check := range r.checks {
 		t.Run(check, func(t *testing.T) {
 			got, ok := outcomes[check]
 			switch {
@@ -160,7 +199,7 @@ func (r *clientRun) report(t *testing.T) {
 func (r *clientRun) outcomes(t *testing.T) map[string]outcome {
 	t.Helper()
 	runErr := r.cmd.Wait()
-	outcomes, allOK := parseOutcomes(t, r.name, &r.stdout)
+	outcomes, allOK := parseOutcomes(t, r.name, r.checks, &r.stdout)
 	if r.stderr.Len() > 0 {
 		t.Logf("stderr: %s", r.stderr.Bytes())
 	}
@@ -173,11 +212,11 @@ func (r *clientRun) outcomes(t *testing.T) map[string]outcome {
 	return outcomes
 }
 
-func parseOutcomes(t *testing.T, name string, lines io.Reader) (outcomes map[string]outcome, allOK bool) {
+func parseOutcomes(t *testing.T, name string, checks []string, lines io.Reader) (outcomes map[string]outcome, allOK bool) {
 	t.Helper()
 	outcomes, allOK = map[string]outcome{}, true
 	known := map[string]bool{}
-	for _, check := range allChecks() {
+	for _, check := range checks {
 		known[check] = true
 	}
 	decoder := json.NewDecoder(lines)

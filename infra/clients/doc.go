@@ -4,9 +4,11 @@
 //
 // # The checks
 //
-// ts, py and gosdk hold one program each. All three run the same checks under the same names
-// against an endpoint that hosts server-everything (pinned in everything), over Streamable HTTP,
-// HTTP+SSE 2024-11-05 or WebSocket as far as their SDK has it, and print one JSON line a check:
+// ts, py and gosdk hold one program each; ts2 holds the second generation of the TypeScript SDK for
+// that in ts. All run the same checks under the same names against an endpoint that hosts
+// server-everything (pinned in everything), over Streamable HTTP, HTTP+SSE 2024-11-05 or WebSocket as
+// far as their SDK has it, and print one JSON line a check. In the era without sessions (2026-07-28)
+// they leave out what it has not got.
 //
 //	{"client":"ts-1.32.2","check":"echo-large","ok":true,"ms":12}
 //
@@ -21,9 +23,9 @@
 // clients that are sent away hundreds of times. The endpoint is packages front and session over
 // SQLite, made anew for each request, with a scripted server behind them (pollserver_test.go). What
 // it saw and sent is checked (pollledger_test.go), and so is what the clients say: the programs take
-// a plan of calls and print a line with all that came of each. ts2 holds a second generation of the
-// TypeScript SDK for it. Limits are shortened to milliseconds, except for go-sdk, which also sits
-// through two hours of virtual time with the default ones (polltime_test.go, in every test run).
+// a plan of calls and print a line with all that came of each. Limits are shortened to milliseconds,
+// except for go-sdk, which also sits through two hours of virtual time with the default ones
+// (polltime_test.go, in every test run).
 //
 // The package does not test the wire itself; shared/front does.
 package clients

@@ -23,9 +23,11 @@ const (
 	pythonHelp = "python3 with venv is needed: install Python 3.11 or newer (on Debian and Ubuntu also python3-venv)"
 )
 
-func prepareTypeScript(t *testing.T, transport string) []string {
-	dir := nodeModules(t, "ts")
-	// Node looks for packages beside the script, so the script moves to the packages.
+// prepareTypeScript installs the SDK that name pins and puts the program beside it, with what it needs
+// of this SDK: Node looks for packages beside the script.
+func prepareTypeScript(t *testing.T, name, transport string) []string {
+	dir := nodeModules(t, name)
+	copyFile(t, filepath.Join(name, "sdk.mjs"), filepath.Join(dir, "sdk.mjs"))
 	copyFile(t, filepath.Join("ts", "client.mjs"), filepath.Join(dir, "client.mjs"))
 	node := []string{tool(t, "node", nodeHelp)}
 	if transport == webSocket && nodeMajor(t, node[0]) < 22 {

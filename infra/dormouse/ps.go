@@ -3,9 +3,13 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -25,7 +29,21 @@ type psCommand struct {
 type report struct {
 	Running bool `json:"running"` // is dormouse run up?
 	local.MachineStatus
-	Sessions []sessionLine `json:"sessions"` // null if they are not in SQLite
+	// Processes are those of servers, as their boxes see them: also those that are put
+	// in place, or have failed or been stopped, in a box that is still there.
+	Processes []processLine `json:"processes"`
+	Sessions  []sessionLine `json:"sessions"` // null if they are not in SQLite
+}
+
+type processLine struct {
+	Box      string    `json:"box"`
+	Process  string    `json:"process"` // its session, or those that share it
+	PID      int       `json:"pid,omitempty"`
+	State    string    `json:"state"`           // staging, started, ready, stopped, exited
+	Phase    string    `json:"phase,omitempty"` // in which it failed
+	Detail   string    `json:"detail,omitempty"`
+	Since    time.Time `json:"since"` // it is in that state
+	Restarts int       `json:"restarts"`
 }
 
 type sessionLine struct {
@@ -48,6 +66,9 @@ func (c *psCommand) Run() error {
 	if r.MachineStatus, r.Running, err = local.Status(ctx, c.Data); err != nil {
 		return err
 	}
+	if r.Processes, err = processes(filepath.Join(c.Data, local.LogFolder), r.Boxes); err != nil {
+		return err
+	}
 	path, ok, err := local.SQLite(c.Store, c.Data)
 	if err != nil {
 		return err
@@ -63,6 +84,29 @@ func (c *psCommand) Run() error {
 		return enc.Encode(r)
 	}
 	return r.print(os.Stdout, time.Now())
+}
+
+// processes reads what the runners of boxes write beside their logs.
+func processes(folder string, boxes []local.BoxStatus) ([]processLine, error) {
+	all := []processLine{}
+	for _, b := range boxes {
+		text, err := os.ReadFile(filepath.Join(folder, b.Server, b.Task+".processes"))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it has had none yet, or has ended meanwhile
+		}
+		var own []processLine
+		if err == nil {
+			err = json.Unmarshal(text, &own)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read how the processes of box %s are: %w", b.Box, err)
+		}
+		for _, p := range own {
+			p.Box = b.Box
+			all = append(all, p)
+		}
+	}
+	return all, nil
 }
 
 // sessions reads them from the store, which is there whether anything runs or
@@ -137,6 +181,18 @@ func (r report) print(out io.Writer, now time.Time) error {
 		}
 		say("\n")
 	}
+	if len(r.Processes) > 0 {
+		say("PROCESS\tBOX\tPID\tSTATE\tFOR\tRESTARTS\tWHY\n")
+		for _, p := range r.Processes {
+			state := p.State
+			if p.Phase != "" {
+				state += " (" + p.Phase + ")"
+			}
+			why, _, _ := strings.Cut(p.Detail, "\n")
+			say("%s\t%s\t%d\t%s\t%s\t%d\t%s\n", short(p.Process), p.Box, p.PID, state, age(now, p.Since), p.Restarts, clip(why, 100))
+		}
+		say("\n")
+	}
 	if r.Sessions == nil {
 		say("The sessions are in another store.\n")
 		return w.Flush()
@@ -147,10 +203,26 @@ func (r report) print(out io.Writer, now time.Time) error {
 		if s.Quit != "" {
 			state += " (" + s.Quit + ")"
 		}
-		say("%s\t%s\t%s\t%s\t%s\t%s ago\t%s\n", s.ID[:min(12, len(s.ID))], s.Server, state, s.Client,
+		say("%s\t%s\t%s\t%s\t%s\t%s ago\t%s\n", short(s.ID), s.Server, state, s.Client,
 			age(now, s.Created), age(now, s.LastMessage), s.Expires.Sub(now).Round(time.Minute))
 	}
 	return w.Flush()
+}
+
+// short is enough of a session's id, or a principal's hash, to know it by.
+func short(name string) string {
+	if kind, hash, ok := strings.Cut(name, "-"); ok && kind == "principal" {
+		return kind + "-" + hash[:min(8, len(hash))]
+	}
+	return name[:min(12, len(name))]
+}
+
+// clip cuts a text to so many characters.
+func clip(text string, most int) string {
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most-1]) + "…"
+	}
+	return text
 }
 
 func age(now, since time.Time) time.Duration { return max(0, now.Sub(since)).Round(time.Second) }

@@ -171,10 +171,10 @@ func (m *machine) functionEnvironment() ([]string, error) {
 }
 
 // passedOn are the variables of this program that the functions get as they are:
-// settings of sessions, which they read themselves, and the credentials of a store
+// settings of sessions and boxes, which they read themselves, and the credentials of a store
 // on AWS. One on this machine needs none, and then the functions do not see them.
 func (m *machine) passedOn() map[string]string {
-	env := m.environment("DORMOUSE_SESSION_LIFE", "DORMOUSE_INIT_TIMEOUT", "DORMOUSE_EVENT_AGE", "DORMOUSE_HOLD")
+	env := m.environment("DORMOUSE_SESSION_LIFE", "DORMOUSE_INIT_TIMEOUT", "DORMOUSE_EVENT_AGE", "DORMOUSE_HOLD", "DORMOUSE_TENANT_BOXES")
 	if strings.HasPrefix(m.store, sqlite) {
 		return env
 	}

@@ -22,6 +22,7 @@ import (
 type boxed struct {
 	box  *box.Box
 	link *relay.Runner
+	show *board // nil for none
 	log  *slog.Logger
 }
 
@@ -30,6 +31,7 @@ type place struct {
 	work  string // folder of this runner alone, for workspaces and temporary files
 	cache string // folder of installs, shared
 	logs  string // folder for what processes say on stderr, "" for none
+	task  string // the fleet's name for this runner
 	max   int    // processes at a time
 	on    sandbox.Support
 	keep  box.Keeper // nil keeps no workspaces
@@ -47,10 +49,10 @@ func newBox(s catalog.Server, at place, log *slog.Logger) *boxed {
 		Base: map[string]string{
 			"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME"), "LANG": os.Getenv("LANG"), "TMPDIR": os.Getenv("TMPDIR"),
 		},
-		Secrets: s.Box.Secrets, Mark: at.work, MaxProcesses: at.max,
+		Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, Mark: at.work, MaxProcesses: at.max,
 		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, AnswerTimeout: s.AnswerTimeout, Idle: s.Idle,
 	}
-	own.Stager, own.Keeper = stagerFor(s, at, log), at.keep
+	own.Stager, own.Keeper, own.Kept = stagerFor(s, at, log), at.keep, box.Scope(s.Kept())
 	if s.Box.Confined() {
 		env := map[string]string{"PATH": cmp.Or(s.Env["PATH"], own.Base["PATH"]), "HOME": own.Base["HOME"]}
 		if c, err := newConfiner(s, at.work, env, at.on); err != nil {
@@ -60,7 +62,11 @@ func newBox(s catalog.Server, at place, log *slog.Logger) *boxed {
 		}
 	}
 	if at.logs != "" {
-		own.Stderr = logFiles{folder: filepath.Join(at.logs, s.Name), log: log}.open
+		folder := filepath.Join(at.logs, s.Name)
+		own.Stderr = logFiles{folder: folder, log: log}.open
+		if at.task != "" {
+			b.show = newBoard(folder, at.task, log)
+		}
 	}
 	b.box = box.New(own, b, log)
 	return b
@@ -107,7 +113,7 @@ func (b *boxed) live(ctx context.Context) error {
 // Deliver implements relay.Executor.
 func (b *boxed) Deliver(d relay.Delivery) {
 	b.box.Deliver(box.Deliver{
-		ID: string(d.ID), Session: string(d.Session), Ticket: d.Ticket, Init: d.Init, Level: d.Level,
+		ID: string(d.ID), Session: string(d.Session), Principal: d.Principal, Ticket: d.Ticket, Init: d.Init, Level: d.Level,
 		Subscriptions: d.Subscribed, Raw: d.Raw, Again: d.Again,
 	})
 }
@@ -150,4 +156,4 @@ func (b *boxed) Handshake(s, ticket, requestedVersion string, result json.RawMes
 }
 
 // Process implements box.Sink. The box has logged it already.
-func (b *boxed) Process(box.ProcessStatus) {}
+func (b *boxed) Process(s box.ProcessStatus) { b.show.show(s) }

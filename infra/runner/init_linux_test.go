@@ -42,7 +42,7 @@ func first(t *testing.T, script string) *exec.Cmd {
 	return cmd
 }
 
-func exitCode(t *testing.T, err error) int {
+func exitCodeOf(t *testing.T, err error) int {
 	t.Helper()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
@@ -52,10 +52,10 @@ func exitCode(t *testing.T, err error) int {
 }
 
 func TestFirstProcessExitsAsTheRunnerDoes(t *testing.T) {
-	if code := exitCode(t, first(t, "exit 3").Run()); code != 3 {
+	if code := exitCodeOf(t, first(t, "exit 3").Run()); code != 3 {
 		t.Errorf("exit code %d", code)
 	}
-	if code := exitCode(t, first(t, "kill -9 $$").Run()); code != 128+9 {
+	if code := exitCodeOf(t, first(t, "kill -9 $$").Run()); code != 128+9 {
 		t.Errorf("exit code %d after SIGKILL", code)
 	}
 }
@@ -70,7 +70,7 @@ func TestFirstProcessReapsOrphans(t *testing.T) {
 			sleep 0.05
 		done
 		exit 4`
-	if code := exitCode(t, first(t, script).Run()); code != 4 {
+	if code := exitCodeOf(t, first(t, script).Run()); code != 4 {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -96,7 +96,7 @@ func TestFirstProcessPassesSignalsOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _ = io.Copy(io.Discard, out)
-	if code := exitCode(t, cmd.Wait()); code != 5 {
+	if code := exitCodeOf(t, cmd.Wait()); code != 5 {
 		t.Errorf("exit code %d", code)
 	}
 }

@@ -67,8 +67,13 @@ func (l logFiles) prune() {
 	}
 	var files []file
 	for _, e := range entries {
-		if info, err := e.Info(); err == nil && filepath.Ext(e.Name()) == logEnding {
+		info, err := e.Info()
+		switch {
+		case err != nil:
+		case filepath.Ext(e.Name()) == logEnding:
 			files = append(files, file{e.Name(), info.ModTime()})
+		case filepath.Ext(e.Name()) == boardEnding && time.Since(info.ModTime()) > maxLogAge:
+			_ = os.Remove(filepath.Join(l.folder, e.Name())) // of a runner that was killed
 		}
 	}
 	slices.SortFunc(files, func(a, b file) int { return cmp.Or(b.used.Compare(a.used), cmp.Compare(b.name, a.name)) })

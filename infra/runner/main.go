@@ -6,7 +6,8 @@
 //
 //	DORMOUSE_CACHE          folder of installs and workspaces; that of the user's
 //	                        caches without it, /var/cache/dormouse for root
-//	DORMOUSE_LOGS           folder for what servers say on stderr; nowhere without it
+//	DORMOUSE_LOGS           folder for what servers say on stderr, and for how their
+//	                        processes are; nowhere without it
 //	DORMOUSE_BOX_PROCESSES  processes at a time, 256 without it
 //	DORMOUSE_LINGER         how long it lingers after its bye
 //	DORMOUSE_SNAPSHOTS, DORMOUSE_SNAPSHOT_AGE
@@ -19,7 +20,8 @@
 // may get out.
 //
 // It exits with 0 after it fell asleep, 3 when it was fenced by a newer runner of
-// the same box, and 1 when it could not do its work.
+// the same box, 4 when it did not reach the relay, and 1 when it could not do its
+// work otherwise.
 package main
 
 import (
@@ -61,10 +63,19 @@ func main() {
 	}
 	if err := run(log); err != nil {
 		log.Error("the box ended", "code", session.CodeOf(err), "error", err)
-		if errors.Is(err, relay.ErrFenced) {
-			os.Exit(exitFenced)
-		}
-		os.Exit(exitFailed)
+		os.Exit(exitCode(err))
+	}
+}
+
+// exitCode tells the fleet, and by it the host, why the runner ended.
+func exitCode(err error) int {
+	switch {
+	case errors.Is(err, relay.ErrFenced):
+		return exitFenced
+	case errors.Is(err, session.Unavailable):
+		return relay.ExitUnreachable
+	default:
+		return exitFailed
 	}
 }
 
@@ -90,7 +101,7 @@ func run(log *slog.Logger) error {
 		return err
 	}
 	id := session.BoxID(os.Getenv(relay.EnvBox))
-	at := place{cache: cacheFolder(), keep: keep.keeper(server, id, gen, log), logs: os.Getenv("DORMOUSE_LOGS"), on: sandbox.Probe()}
+	at := place{cache: cacheFolder(), keep: keep.keeper(server, id, gen, log), logs: os.Getenv("DORMOUSE_LOGS"), task: os.Getenv("DORMOUSE_BOX_TASK"), on: sandbox.Probe()}
 	if at.max, err = maxProcesses(os.Getenv("DORMOUSE_BOX_PROCESSES")); err != nil {
 		return fmt.Errorf("DORMOUSE_BOX_PROCESSES: %w", err)
 	}
@@ -107,9 +118,10 @@ func run(log *slog.Logger) error {
 		}
 	}()
 	b := newBox(server, at, log)
+	defer b.show.remove()
 	b.link = relay.NewRunner(relay.RunnerConfig{
 		URL: os.Getenv("DORMOUSE_RELAY_URL"), Box: id, Gen: session.Generation(gen),
-		Token: os.Getenv(relay.EnvToken), Task: os.Getenv("DORMOUSE_BOX_TASK"), Idle: server.Idle, Linger: linger, Executor: b, Log: log,
+		Token: os.Getenv(relay.EnvToken), Task: at.task, Idle: server.Idle, Linger: linger, Executor: b, Log: log,
 		Flush: stopTime + saveTime, // it is over as soon as nothing is in flight
 	})
 	forget("DORMOUSE_")

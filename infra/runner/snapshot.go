@@ -62,8 +62,7 @@ func (k keeping) keeper(s catalog.Server, id session.BoxID, gen int64, log *slog
 	}
 	return snapshot.NewKeeper(snapshot.Config{
 		Store: k.folder, Generation: gen, Log: log,
-		// A process is named by its session.
-		Key: func(process string) string { return snapshot.SessionKey(string(id), process) },
+		Key: func(owner string) string { return snapshot.Key(string(id), owner) },
 	})
 }
 

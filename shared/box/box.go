@@ -22,6 +22,9 @@ type Deliver struct {
 	ID      string // deliver id: the name of the request stream it opens
 	Session string
 	Ticket  string // opaque: comes back with the events
+	// Principal tells principals apart: letters, digits, - and _, up to 64, the same
+	// for all sessions of one. "" if it is not known.
+	Principal string
 
 	// Init, Level and Subscriptions are what a process must be told that is started
 	// for this session now or later: the params of the client's own initialize (nil:
@@ -66,7 +69,8 @@ const (
 // ProcessStatus says what became of a process. No value in it holds a secret of the
 // server's environment.
 type ProcessStatus struct {
-	Session string
+	Process string // its name: that of its session, or of those that share it
+	Session string // that has it, or of several the one that was heard last
 	Ticket  string // the newest of the session
 	State   ProcessState
 	Phase   Phase  // in which it failed, "" if it did not
@@ -107,8 +111,8 @@ type Sink interface {
 	Process(ProcessStatus)
 }
 
-// Box hosts one server for one tenant, with a process for each session. It is safe
-// for concurrent use, and its methods do not block on processes or the [Sink],
+// Box hosts one server for one tenant, with a process for each session or for
+// several, as [Server].Scope says. It is safe for concurrent use, and its methods do not block on processes or the [Sink],
 // apart from Close.
 type Box struct {
 	server Server
@@ -127,6 +131,7 @@ type Box struct {
 	// wait, a call of the sink or the parsing of a message.
 	mu       sync.Mutex
 	sessions map[string]*session
+	groups   map[string]*group
 	closed   bool
 	used     time.Time // when a client, or a call of one, last did something
 	counts   Counts
@@ -144,7 +149,7 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 	return &Box{
 		saving: saving, abandon: abandon, server: s.withDefaults(), sink: k, log: log, hide: newRedactor(s.Env, s.Secrets),
 		grace:    grace{stdin: time.Second, term: 5 * time.Second},
-		sessions: map[string]*session{}, used: time.Now(),
+		sessions: map[string]*session{}, groups: map[string]*group{}, used: time.Now(),
 	}
 }
 
@@ -159,15 +164,23 @@ func (b *Box) Deliver(d Deliver) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.touch()
-	s := b.session(d.Session)
-	defer s.tidy()
+	s, fresh := b.session(d.Session, d.Principal)
+	g := s.group
+	level, subscriptions := g.level(), g.subscriptions()
+	defer func() {
+		g.tidy()
+		s.tidy()
+	}()
 	if s.hasStream(d.ID) {
 		b.counts.Unknown++
 		b.log.Warn("delivery twice, dropped", "server", b.server.Name, "session", s.id, "stream", d.ID)
 		return
 	}
 	s.note(d, msgs)
-	st := &stream{id: d.ID, ticket: d.Ticket, came: b.used}
+	if fresh {
+		g.settle(level, subscriptions)
+	}
+	st := &stream{session: s, id: d.ID, ticket: d.Ticket, came: b.used}
 	if err != nil {
 		s.event(st, invalid(msgs, err), true)
 		return
@@ -183,14 +196,14 @@ func (b *Box) Deliver(d Deliver) {
 // execute gives messages to the process of the session, which is started if one of
 // them is for it.
 func (b *Box) execute(s *session, st *stream, msgs []wire.Message, again bool) {
-	p := s.current
+	p := s.group.current
 	if p == nil && slices.ContainsFunc(msgs, forProcess) {
 		free, ok := b.room()
 		if !ok {
 			s.refuseAll(st, requests(msgs), b.full())
 			return
 		}
-		p = s.start(free)
+		p = s.group.start(free)
 		if again {
 			b.log.Info("process started anew in a living session: what the one before had in memory is gone",
 				"server", b.server.Name, "session", s.id)
@@ -255,8 +268,8 @@ func (b *Box) Answer(session, question string, raw []byte) {
 	defer b.mu.Unlock()
 	b.touch()
 	if s := b.sessions[session]; s != nil && err == nil {
-		for _, p := range s.live {
-			if p.conv.answer(question, m) {
+		for _, p := range s.group.live {
+			if p.conv.answer(s, question, m) {
 				return
 			}
 		}
@@ -275,18 +288,24 @@ func (b *Box) CloseStream(session, stream string) {
 	}
 }
 
-// StopSession says that a session has ended: its process is stopped. What was in
-// flight ends with an error if the process does not answer on its way out.
+// StopSession says that a session has ended. Its own process is stopped: what was in
+// flight ends with an error if the process does not answer on its way out. One that
+// it shares goes on, and what was in flight is cancelled.
 func (b *Box) StopSession(session string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := b.sessions[session]
-	if s == nil || len(s.live) == 0 {
+	s, ended := b.sessions[session], b.unavailable("the session was ended")
+	switch {
+	case b.server.Scope.wide():
+		if s != nil {
+			s.depart(ended)
+		}
+	case s == nil || len(s.group.live) == 0:
 		b.remove(session)
-		return
+	default:
+		s.over = true
+		s.group.stop(ended)
 	}
-	s.over = true
-	s.stop(b.unavailable("the session was ended"))
 }
 
 // Questions lists for each session the questions that have no answer yet, in the
@@ -296,8 +315,8 @@ func (b *Box) Questions() map[string][]string {
 	defer b.mu.Unlock()
 	open := map[string][]string{}
 	for id, s := range b.sessions {
-		for _, p := range s.live {
-			if q := p.conv.openQuestions(); q != nil {
+		for _, p := range s.group.live {
+			if q := p.conv.openQuestions(s); q != nil {
 				open[id] = append(open[id], q...)
 			}
 		}
@@ -327,20 +346,25 @@ func (b *Box) IdleSince() (since time.Time, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, s := range b.sessions {
-		if s.busy() {
+		if s.telling {
+			return time.Time{}, false
+		}
+	}
+	for _, g := range b.groups {
+		if g.busy() {
 			return time.Time{}, false
 		}
 	}
 	return b.used, true
 }
 
-// Processes lists what runs, also what is being stopped, by session.
+// Processes lists what runs, also what is being stopped, by name.
 func (b *Box) Processes() []ProcessStatus {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var all []ProcessStatus
-	for _, id := range slices.Sorted(maps.Keys(b.sessions)) {
-		for _, p := range b.sessions[id].live {
+	for _, id := range slices.Sorted(maps.Keys(b.groups)) {
+		for _, p := range b.groups[id].live {
 			if p.child != nil {
 				all = append(all, p.status(p.state, nil))
 			}
@@ -373,8 +397,8 @@ func (b *Box) Close(ctx context.Context) error {
 	b.abandon()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, s := range b.sessions {
-		for _, p := range s.live {
+	for _, g := range b.groups {
+		for _, p := range g.live {
 			if p.child != nil {
 				p.child.signal(syscall.SIGKILL)
 			}
@@ -387,8 +411,8 @@ func (b *Box) shut() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
-	for _, s := range b.sessions {
-		s.stop(b.unavailable("the box is shut down, try again"))
+	for _, g := range b.groups {
+		g.stop(b.unavailable("the box is shut down, try again"))
 	}
 	if b.over == nil {
 		b.over = make(chan struct{})
@@ -400,14 +424,23 @@ func (b *Box) shut() <-chan struct{} {
 
 // # For sessions and processes; mu is held
 
-func (b *Box) session(id string) *session {
-	s := b.sessions[id]
-	if s == nil {
-		s = &session{box: b, id: id}
+// session finds or makes a session, as a member of its group. It is fresh if it was
+// none.
+func (b *Box) session(id, principal string) (s *session, fresh bool) {
+	if s = b.sessions[id]; s == nil {
+		s = &session{box: b, id: id, principal: principal}
 		s.room.L = &b.mu
 		b.sessions[id] = s
 	}
-	return s
+	name := b.server.Scope.name(id, s.principal)
+	g := b.groups[name]
+	if g == nil {
+		g = &group{box: b, id: name}
+		b.groups[name] = g
+	}
+	fresh = !slices.Contains(g.members, s)
+	g.join(s)
+	return s, fresh
 }
 
 func (b *Box) touch() { b.used = time.Now() }
@@ -436,7 +469,11 @@ func (b *Box) remove(session string) {
 		if b.server.Keeper != nil {
 			ctx, done := context.WithTimeout(b.saving, saveTime)
 			defer done()
-			err = errors.Join(err, b.server.Keeper.Forget(ctx, session))
+			if b.server.Kept == ScopePrincipal {
+				b.server.Keeper.Leave(session)
+			} else {
+				err = errors.Join(err, b.server.Keeper.Forget(ctx, session))
+			}
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()

@@ -18,12 +18,12 @@ func (b *Box) room() (free *process, ok bool) {
 	}
 	n := 0
 	var idle *process
-	for _, s := range b.sessions {
-		for _, p := range s.live {
+	for _, g := range b.groups {
+		for _, p := range g.live {
 			switch {
 			case p.followed:
 				continue // its room is that of another, which is counted
-			case p.stopping || s.current != p:
+			case p.stopping || g.current != p:
 				free = p
 			case p.state == Ready && p.conv.idle() && (idle == nil || p.used.Before(idle.used)):
 				idle = p
@@ -35,7 +35,7 @@ func (b *Box) room() (free *process, ok bool) {
 		return nil, true
 	}
 	if free == nil && idle != nil {
-		b.log.Info("an idle process is stopped to make room", "server", b.server.Name, "session", idle.s.id, "limit", b.server.MaxProcesses)
+		b.log.Info("an idle process is stopped to make room", "server", b.server.Name, "process", idle.g.id, "limit", b.server.MaxProcesses)
 		idle.stop(nil)
 		free = idle
 	}

@@ -17,7 +17,7 @@ func (p *process) confine(s Server, placed stage.Launch) (launch, error) {
 		l.clear = clear
 		return l, err
 	}
-	place, err := s.Sandbox(p.s.id, placed)
+	place, err := s.Sandbox(p.g.id, placed)
 	if err != nil {
 		return launch{}, err
 	}
@@ -38,7 +38,7 @@ func (p *process) confine(s Server, placed stage.Launch) (launch, error) {
 	l.clear = func() {
 		clear()
 		if err := place.End(); err != nil {
-			log.Warn("the sandbox is not cleared", "session", p.s.id, "error", err)
+			log.Warn("the sandbox is not cleared", "process", p.g.id, "error", err)
 		}
 	}
 	return l, err
@@ -58,7 +58,7 @@ func (p *process) mark(s *Server) (clear func()) {
 	s.Env = env
 	return func() {
 		if err := EndMarked(own); err != nil {
-			p.box.log.Warn("what a process has started is still there", "server", s.Name, "session", p.s.id, "error", err)
+			p.box.log.Warn("what a process has started is still there", "server", s.Name, "process", p.g.id, "error", err)
 		}
 	}
 }

@@ -42,11 +42,15 @@ type conversation struct {
 	// it is asked and when it is answered, withdrawn, or its request ends. They may
 	// be nil.
 	opened, closed func(*question)
+	// direct says, for a process of several sessions, whose client a request of the
+	// process is for, or why it is refused. owner is the call it may belong to, mixed
+	// says that there are calls of several principals. Nil for a process of one session.
+	direct func(owner *request, mixed bool, m wire.Message) (*session, *wire.Error)
 
 	last      int64 // number given to a request
 	requests  map[int64]*request
-	byID      map[string]*request // by the key of the client's id
-	passed    *list.List          // of *request: those the process knows, oldest first
+	byID      map[clientID]*request
+	passed    *list.List // of *request: those the process knows, oldest first
 	questions map[string]*question
 	asked     map[string]*question // by the key of the server's id
 	questionN int64
@@ -54,9 +58,16 @@ type conversation struct {
 
 // stream is the request stream of one delivery.
 type stream struct {
-	id, ticket string
+	session    *session
+	id, ticket string // "" for the common stream
 	came       time.Time
 	open       int // requests without an end
+}
+
+// clientID is the id of a client's request, by its key.
+type clientID struct {
+	session *session
+	key     string
 }
 
 // request is a client's request in flight.
@@ -78,6 +89,7 @@ type question struct {
 	visible string // id the client sees
 	id      json.RawMessage
 	order   int64
+	session *session // whose client is asked, nil for the only one
 	call    *request // that it belongs to, nil on the common stream
 	timer   *time.Timer
 }
@@ -85,7 +97,7 @@ type question struct {
 func newConversation(send func(int64, []byte) bool, event func(*stream, []byte, bool), quiet func()) *conversation {
 	return &conversation{
 		send: send, event: event, quiet: quiet,
-		requests: map[int64]*request{}, byID: map[string]*request{}, passed: list.New(),
+		requests: map[int64]*request{}, byID: map[clientID]*request{}, passed: list.New(),
 		questions: map[string]*question{}, asked: map[string]*question{},
 	}
 }
@@ -105,7 +117,7 @@ func (c *conversation) idle() bool { return len(c.requests) == 0 }
 
 // add takes a request of the client into the table, or says why not.
 func (c *conversation) add(st *stream, m wire.Message) (*request, *wire.Error) {
-	key := idKey(m.ID)
+	key := clientID{st.session, idKey(m.ID)}
 	token := wire.Lookup(m.Params, "_meta", wire.MetaProgressToken)
 	switch {
 	case len(m.ID) > maxID || len(token) > maxID:
@@ -141,9 +153,9 @@ func (c *conversation) known(r *request) {
 }
 
 // cancel ends the request that a client's notifications/cancelled names, and tells
-// the process. It returns nil if there is no such request here.
-func (c *conversation) cancel(m wire.Message) *request {
-	r := c.byID[idKey(wire.Lookup(m.Params, "requestId"))]
+// the process. It returns nil if there is no such request of the session here.
+func (c *conversation) cancel(s *session, m wire.Message) *request {
+	r := c.byID[clientID{s, idKey(wire.Lookup(m.Params, "requestId"))}]
 	if r == nil || r.method == wire.MethodInitialize {
 		return nil // initialize must not be cancelled (MCP 2025-11-25, basic/utilities/cancellation)
 	}
@@ -163,11 +175,11 @@ func (c *conversation) tellCancelled(r *request, reason string) {
 	c.send(0, wire.NewNotification(wire.NotifyCancelled, fmt.Appendf(nil, `{"requestId":%d,"reason":%q}`, r.number, reason)))
 }
 
-// answer passes the client's response to an open question. It is false when there
-// is no such question, or m is no response to it.
-func (c *conversation) answer(visible string, m wire.Message) bool {
+// answer passes the response of a session's client to an open question. It is false
+// when the session was asked no such question, or m is no response to it.
+func (c *conversation) answer(s *session, visible string, m wire.Message) bool {
 	q := c.questions[visible]
-	if q == nil || m.Kind != wire.Response {
+	if q == nil || m.Kind != wire.Response || q.session != nil && q.session != s {
 		return false
 	}
 	line, ok := wire.Replace(m.Raw, q.id, "id")
@@ -206,21 +218,28 @@ func (c *conversation) request(id json.RawMessage) *request {
 }
 
 // ask passes a request of the process to the client, as a question under an id that
-// is unique in the session for ever and that nobody can guess. It is false when
-// there are too many.
-func (c *conversation) ask(m wire.Message) bool {
+// is unique in the session for ever and that nobody can guess. Else it says why not.
+func (c *conversation) ask(m wire.Message) *wire.Error {
 	if len(c.questions) >= maxQuestions || len(m.ID) > maxID {
-		return false
+		return &wire.Error{Code: wire.CodeInternal, Message: "too many requests to the client are open"}
+	}
+	owner, mixed := c.owner()
+	var to *session
+	if c.direct != nil {
+		var refused *wire.Error
+		if to, refused = c.direct(owner, mixed, m); refused != nil {
+			return refused
+		}
 	}
 	c.questionN++
-	q := &question{visible: "q-" + uuid.NewString(), id: m.ID, order: c.questionN, call: c.newest()}
+	q := &question{visible: "q-" + uuid.NewString(), id: m.ID, order: c.questionN, session: to, call: owner}
 	c.questions[q.visible], c.asked[idKey(m.ID)] = q, q
 	raw, _ := wire.Replace(m.Raw, json.RawMessage(`"`+q.visible+`"`), "id")
 	c.event(q.stream(), raw, false)
 	if q.call != nil && c.opened != nil {
 		c.opened(q)
 	}
-	return true
+	return nil
 }
 
 // notification passes a notification of the process to the stream it belongs to.
@@ -232,8 +251,14 @@ func (c *conversation) notification(m wire.Message) bool {
 	case wire.NotifyCancelled:
 		return c.withdraw(m)
 	case wire.NotifyMessage:
-		if r := c.newest(); r != nil {
-			c.event(r.stream, m.Raw, false)
+		r, mixed := c.owner()
+		switch {
+		case mixed:
+			return false // it may be of anybody's call, so that nobody may read it
+		case r != nil:
+			if c.direct == nil || r.stream.session.wants(m) {
+				c.event(r.stream, m.Raw, false)
+			}
 			return true
 		}
 	}
@@ -245,6 +270,9 @@ func (c *conversation) progress(m wire.Message) bool {
 	token := wire.Lookup(m.Params, wire.MetaProgressToken)
 	n, err := strconv.ParseInt(string(token), 10, 64)
 	if err != nil || n < 1 || n > c.last {
+		if c.direct != nil {
+			return false // of a session, but who knows of which
+		}
 		c.event(nil, m.Raw, false) // no token of ours
 		return true
 	}
@@ -269,14 +297,23 @@ func (c *conversation) withdraw(m wire.Message) bool {
 	return true
 }
 
-// newest is the request that what the process says by itself belongs to: of those
-// it knows the last one, nil for none.
-func (c *conversation) newest() *request {
-	if e := c.passed.Back(); e != nil {
+// owner is the request that what the process says by itself belongs to: of those
+// it knows the last one, nil for none. It is mixed when they are of several
+// principals, so that it may as well be another's.
+func (c *conversation) owner() (newest *request, mixed bool) {
+	for e := c.passed.Back(); e != nil; e = e.Prev() {
 		r, _ := e.Value.(*request)
-		return r
+		switch {
+		case newest == nil:
+			newest = r
+		case r.stream.session.principal != newest.stream.session.principal:
+			return newest, true
+		}
+		if c.direct == nil {
+			break // all are of one session
+		}
 	}
-	return nil
+	return newest, false
 }
 
 // # Ends
@@ -299,10 +336,27 @@ func (c *conversation) endAll(f *fault) {
 	clear(c.asked)
 }
 
+// leave ends what a session that goes has open: its requests with f, and what its
+// client was asked with an error.
+func (c *conversation) leave(s *session, f *fault) {
+	for _, r := range c.inOrder() {
+		if r.stream.session == s {
+			c.tellCancelled(r, "the session has ended")
+			c.end(r, f.response(r.id))
+		}
+	}
+	for _, q := range c.questions {
+		if q.session == s {
+			c.send(0, wire.ErrorResponse(q.id, &wire.Error{Code: wire.CodeInternal, Message: "the session that was asked has ended"}))
+			c.forget(q)
+		}
+	}
+}
+
 // drop forgets a request without a word to the client.
 func (c *conversation) drop(r *request) {
 	delete(c.requests, r.number)
-	delete(c.byID, idKey(r.id))
+	delete(c.byID, clientID{r.stream.session, idKey(r.id)})
 	if r.passed != nil {
 		c.passed.Remove(r.passed)
 	}
@@ -349,11 +403,14 @@ func (c *conversation) inOrder() []*request {
 	return all
 }
 
-// openQuestions lists the ids clients see, in the order in which they were asked.
-func (c *conversation) openQuestions() []string {
+// openQuestions lists the ids that a session's client sees, in the order in which it
+// was asked.
+func (c *conversation) openQuestions(of *session) []string {
 	var all []*question
 	for _, q := range c.questions {
-		all = append(all, q)
+		if q.session == nil || q.session == of {
+			all = append(all, q)
+		}
 	}
 	slices.SortFunc(all, func(a, b *question) int { return cmp.Compare(a.order, b.order) })
 	var ids []string
@@ -363,11 +420,17 @@ func (c *conversation) openQuestions() []string {
 	return ids
 }
 
+// stream is where the question went out, nil for the common stream of the only
+// session.
 func (q *question) stream() *stream {
-	if q.call == nil {
+	switch {
+	case q.call != nil:
+		return q.call.stream
+	case q.session != nil:
+		return &stream{session: q.session}
+	default:
 		return nil
 	}
-	return q.call.stream
 }
 
 // idKey is equal for ids that are the same by [wire.SameID], "" for what is no id.

@@ -25,10 +25,10 @@ func inBubble(t *testing.T, s Server, test func(*testing.T, dialogue)) {
 		s.Name = "fake"
 		r := &rig{recorder: newRecorder(), t: t}
 		r.Box = New(s, r.recorder, nil)
-		session := r.session("s")
-		p := newProcess(session)
+		session, _ := r.session("s", "")
+		p := newProcess(session.group)
 		p.state, p.result = Ready, json.RawMessage(`{}`)
-		session.current, session.live = p, []*process{p}
+		session.group.current, session.group.live = p, []*process{p}
 		test(t, dialogue{r, p})
 		synctest.Wait()
 	})

@@ -1,6 +1,6 @@
 // Package box runs one configured stdio MCP server for one tenant: one OS process
-// for each session, started by the first message of that session and stopped when
-// it is idle. It hides processes and their groups, line framing, the initialize
+// for each session, or for several, started by the first message and stopped when it
+// is idle. It hides processes and their groups, line framing, the initialize
 // handshake, ids and progress tokens that would collide, the choice of the stream a
 // message belongs to, and what becomes of open requests when a process dies.
 //
@@ -35,6 +35,24 @@
 // makes clients poll for it for ever. And how long a box is idle counts from what
 // clients do, not from what servers say by themselves.
 //
+// # One process of several sessions
+//
+// With a wider [Scope] all sessions of a principal, or all of the box, have one
+// process. Ids, progress tokens and cancellations are mapped by session, as equal ids
+// of one session are by number. The process is initialized once, for a client that can
+// everything, and each session's initialize is answered with that. Its log level is
+// the most verbose that a session has set, its subscriptions are those of all, and
+// what it says of no call is told to every session that wants it: log lines from the
+// session's own level on, changes of resources it has subscribed to, all else. A
+// question goes to the client whose call is in flight, with none to the newest session
+// that can answer. A client that cannot answer is not asked: the process is told so.
+// So it is, and its log lines go nowhere, while calls of several principals are in
+// flight, since nobody can tell whose they belong to.
+//
+// The end of a session cancels its calls and takes back what only it has set. Sessions
+// that were never ended are forgotten with the process, or when there are over a
+// thousand; one that speaks again is back with it.
+//
 // # Before it starts
 //
 // A [Stager] puts in place what a process needs: its workspace, its dependencies,
@@ -67,7 +85,9 @@
 // it when the process has ended. That is before the box says that it is idle, so who
 // wakes it finds everything. One that has failed, or was killed at work, is not saved:
 // it may have left half a file. In the life of the box its workspace stays as it is;
-// after it what was saved last comes back.
+// after it what was saved last comes back. What is kept for a principal ([Server].Kept)
+// comes back at each start, because another of its sessions may have saved meanwhile:
+// of two that work at the same time, what the later one leaves is kept.
 //
 // # Time
 //

@@ -11,7 +11,7 @@ import (
 // initialize begins the handshake with a process that was just started.
 func (p *process) initialize() {
 	id := strconv.AppendInt(nil, p.handshake, 10)
-	params := initParams(p.s.init)
+	params := p.g.initParams()
 	p.version, _ = wire.String(wire.Lookup(params, "protocolVersion"))
 	// A token of the client is no token of ours: progress for it would be taken for
 	// that of another request.
@@ -79,14 +79,14 @@ func (p *process) ready() {
 	p.state = Ready
 	p.box.starts.success()
 	p.report(Ready, nil)
-	session, ticket, version, result := p.s.id, p.s.ticket, p.version, p.result
-	p.s.tell(told{call: func(k Sink) { k.Handshake(session, ticket, version, result) }})
+	session, ticket, version, result := p.g.speaker.id, p.g.speaker.ticket, p.version, p.result
+	p.g.speaker.tell(told{call: func(k Sink) { k.Handshake(session, ticket, version, result) }})
 
 	p.write(wire.NewNotification(wire.NotifyInitialized, nil))
-	if p.s.level != "" {
-		p.setUp(wire.MethodSetLevel, map[string]string{"level": p.s.level})
+	if level := p.g.level(); level != "" {
+		p.setUp(wire.MethodSetLevel, map[string]string{"level": level})
 	}
-	for _, uri := range p.s.subscriptions {
+	for _, uri := range p.g.subscriptions() {
 		p.setUp(wire.MethodSubscribe, map[string]string{"uri": uri})
 	}
 	for _, r := range p.conv.inOrder() {

@@ -3,6 +3,7 @@ package box
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/stage"
@@ -12,17 +13,20 @@ import (
 // process of the session, and the box, which does not sleep before.
 const saveTime = 2 * time.Minute
 
-// Keeper keeps the workspaces of processes while their box sleeps. Calls for one
-// process follow on one another.
+// Keeper keeps the workspaces of processes while their box sleeps. owner names what is
+// kept: it is the process, or "principal-" and a hash, for which then several
+// processes may come. Calls for one process follow on one another.
 type Keeper interface {
-	// Restore puts what was kept of a process into the workspace that was staged for
-	// it. A workspace it fails with is removed.
-	Restore(ctx context.Context, process, workspace string) error
-	// Save keeps what a process, which has ended, has changed. When it fails what was
-	// kept before must still be.
-	Save(ctx context.Context, process, workspace string) error
-	// Forget removes what is kept of a process of a session that has ended.
-	Forget(ctx context.Context, process string) error
+	// Restore puts what is kept for owner into the workspace that was staged for a
+	// process. A workspace it fails with is removed.
+	Restore(ctx context.Context, process, owner, workspace string) error
+	// Save keeps for owner what a process, which has ended, has changed. When it fails
+	// what was kept before must still be.
+	Save(ctx context.Context, process, owner, workspace string) error
+	// Leave says that the workspace of a process is gone. What is kept stays.
+	Leave(process string)
+	// Forget removes what is kept for owner, whose process of the same name is over.
+	Forget(ctx context.Context, owner string) error
 }
 
 // restore brings the workspace of a process that is staged to where the one before
@@ -32,14 +36,17 @@ func (p *process) restore(ctx context.Context, l stage.Launch) (string, error) {
 	if s.Keeper == nil || l.Workspace == "" {
 		return "", nil
 	}
-	err := s.Keeper.Restore(ctx, p.s.id, l.Workspace)
+	p.box.mu.Lock()
+	owner := p.owner()
+	p.box.mu.Unlock()
+	err := s.Keeper.Restore(ctx, p.g.id, owner, l.Workspace)
 	if err == nil {
 		return l.Workspace, nil
 	}
 	if cause := context.Cause(ctx); cause != nil {
 		err = fmt.Errorf("%w (%w)", err, cause)
 	}
-	if failed := s.Stager.Remove(p.s.id); failed != nil {
+	if failed := s.Stager.Remove(p.g.id); failed != nil {
 		err = fmt.Errorf("%w; and it is not removed: %w", err, failed)
 	}
 	return "", &stage.Error{Phase: stage.SessionCreate, Err: err}
@@ -51,12 +58,12 @@ func (p *process) keep() {
 	b := p.box
 	b.mu.Lock()
 	p.endRequests(p.obituary())
-	workspace, inOrder := p.workspace, p.inOrder()
-	if p.s.over {
+	workspace, inOrder, owner := p.workspace, p.inOrder(), p.owner()
+	if p.over() {
 		workspace = ""
 	}
 	b.mu.Unlock()
-	log := b.log.With("server", b.server.Name, "session", p.s.id)
+	log := b.log.With("server", b.server.Name, "process", p.g.id)
 	switch {
 	case workspace == "":
 	case !inOrder:
@@ -64,10 +71,33 @@ func (p *process) keep() {
 	default:
 		ctx, done := context.WithTimeout(b.saving, saveTime)
 		defer done()
-		if err := b.server.Keeper.Save(ctx, p.s.id, workspace); err != nil {
+		err := b.server.Keeper.Save(ctx, p.g.id, owner, workspace)
+		if err != nil {
 			log.Warn("workspace not saved; the snapshot before stays", "error", err)
+			return
+		}
+		if owner == p.g.id {
+			return
+		}
+		// Until it is started again another process of the owner may save.
+		b.server.Keeper.Leave(p.g.id)
+		if err := b.server.Stager.Remove(p.g.id); err != nil {
+			log.Warn("workspace not removed", "error", err)
 		}
 	}
+}
+
+// owner names what is kept of the workspace.
+func (p *process) owner() string {
+	if s := p.g.speaker; p.g.id == s.id {
+		return p.box.server.Kept.name(s.id, s.principal)
+	}
+	return p.g.id
+}
+
+// over says that the process was of a session that has ended.
+func (p *process) over() bool {
+	return slices.ContainsFunc(p.g.members, func(s *session) bool { return s.over })
 }
 
 // inOrder says whether the process came to an end of its own, or had nothing to do

@@ -39,20 +39,30 @@ func (k *keeperHand) said() []string {
 	return slices.Clone(k.calls)
 }
 
-func (k *keeperHand) Restore(_ context.Context, process, _ string) error {
-	k.note("restore " + process)
+func (k *keeperHand) Restore(_ context.Context, process, owner, _ string) error {
+	k.note(strings.TrimSpace("restore " + process + " " + ofOther(process, owner)))
 	return k.restore
 }
 
-func (k *keeperHand) Save(ctx context.Context, process, _ string) error {
+func (k *keeperHand) Save(ctx context.Context, process, owner, _ string) error {
 	if k.alive != nil && k.alive() {
 		k.note("save, but it runs " + process)
 	}
-	k.note("save " + process)
+	k.note(strings.TrimSpace("save " + process + " " + ofOther(process, owner)))
 	if k.save != nil {
 		return k.save(ctx)
 	}
 	return nil
+}
+
+func (k *keeperHand) Leave(process string) { k.note("leave " + process) }
+
+// ofOther is the owner if it is not the process.
+func ofOther(process, owner string) string {
+	if owner == process {
+		return ""
+	}
+	return "of " + owner
 }
 
 func (k *keeperHand) Forget(_ context.Context, process string) error {
@@ -278,6 +288,69 @@ func TestFilesComeBackInTheNextBox(t *testing.T) {
 		}
 		if err := r.Close(t.Context()); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+func TestSessionsOfAPrincipalBeginWithWhatTheLastOneLeft(t *testing.T) {
+	t.Parallel()
+	k := &keeperHand{}
+	r, removed := keeping(t, "plain", k, func(s *Server) { s.Idle, s.Kept = 20*time.Millisecond, ScopePrincipal })
+	c := crowd{r}
+	c.result(c.callAs("ann/1", "1", "echo", "0"))
+	calls(t, k, "restore ann/1 of principal-ann", "save ann/1 of principal-ann", "leave ann/1")
+	if gone := <-removed; gone != "ann/1" {
+		t.Errorf("the workspace of %s was removed", gone)
+	}
+	// Its end takes nothing from the others.
+	c.StopSession("ann/1")
+	if gone := <-removed; gone != "ann/1" {
+		t.Errorf("the workspace of %s was removed", gone)
+	}
+	calls(t, k, "restore ann/1 of principal-ann", "save ann/1 of principal-ann", "leave ann/1", "leave ann/1")
+}
+
+func TestWhatASharedProcessHasKeptOutlivesEverySession(t *testing.T) {
+	t.Parallel()
+	k := &keeperHand{}
+	r, _ := keeping(t, "plain", k, func(s *Server) { s.Idle, s.Scope = 20*time.Millisecond, ScopePrincipal })
+	c := crowd{r}
+	c.result(c.callAs("ann/1", "1", "echo", "0"))
+	c.StopSession("ann/1")
+	c.state(t, Stopped)
+	calls(t, k, "restore principal-ann", "save principal-ann")
+}
+
+func TestPrincipalsKeepApartWhatTheySave(t *testing.T) {
+	t.Parallel()
+	store := snapshot.NewFolder(t.TempDir())
+	k := snapshot.NewKeeper(snapshot.Config{Store: store, Generation: 1, Key: func(owner string) string { return snapshot.Key("b", owner) }})
+	work := func(process, owner, write string) (found string) {
+		dir := t.TempDir()
+		if err := k.Restore(t.Context(), process, owner, dir); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(filepath.Join(dir, "note"))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "note"), []byte(write), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := k.Save(t.Context(), process, owner, dir); err != nil {
+			t.Fatal(err)
+		}
+		k.Leave(process)
+		return string(text)
+	}
+	for _, step := range [][4]string{
+		{"s1", "principal-ann", "of s1", ""},
+		{"s2", "principal-bob", "of s2", ""},
+		{"s3", "principal-ann", "of s3", "of s1"},
+		{"s1", "principal-ann", "again", "of s3"},
+	} {
+		if found := work(step[0], step[1], step[2]); found != step[3] {
+			t.Errorf("%s of %s found %q, want %q", step[0], step[1], found, step[3])
 		}
 	}
 }

@@ -42,7 +42,7 @@ func (p *process) prepare() (launch, error) {
 		case <-ctx.Done():
 		}
 	}()
-	l, err := s.Stager.Stage(ctx, p.s.id, p.progress)
+	l, err := s.Stager.Stage(ctx, p.g.id, p.progress)
 	if err != nil {
 		return launch{}, err
 	}
@@ -65,7 +65,7 @@ func (p *process) progress(step stage.Progress) {
 	defer b.mu.Unlock()
 	st := p.status(Staging, nil)
 	st.Detail = text
-	p.s.tell(told{call: func(k Sink) {
+	p.g.speaker.tell(told{call: func(k Sink) {
 		b.log.Info("process", "server", b.server.Name, "session", st.Session, "state", string(Staging), "step", st.Detail)
 		k.Process(st)
 	}})
@@ -78,7 +78,7 @@ func (p *process) progress(step stage.Progress) {
 		}
 		params, err := json.Marshal(map[string]any{"progressToken": r.token, "progress": at, "message": st.Detail})
 		if err == nil {
-			p.s.event(r.stream, wire.NewNotification(wire.NotifyProgress, params), false)
+			p.event(r.stream, wire.NewNotification(wire.NotifyProgress, params), false)
 		}
 	}
 }

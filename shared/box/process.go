@@ -20,7 +20,7 @@ import (
 // one that reads stderr; all have ended when gone is closed.
 type process struct {
 	box  *Box
-	s    *session
+	g    *group
 	conv *conversation
 
 	before []<-chan struct{} // gone of the processes it follows
@@ -63,13 +63,16 @@ type heldLine struct {
 	line   []byte
 }
 
-func newProcess(s *session) *process {
+func newProcess(g *group) *process {
 	p := &process{
-		box: s.box, s: s, state: Started, own: map[int64]bool{},
+		box: g.box, g: g, state: Started, own: map[int64]bool{},
 		halt: make(chan struct{}), gone: make(chan struct{}), queue: newLineQueue(maxQueue),
 	}
-	p.conv = newConversation(p.send, s.event, p.touch)
+	p.conv = newConversation(p.send, p.event, p.touch)
 	p.conv.opened, p.conv.closed = p.await, p.goOn
+	if g.box.server.Scope.wide() {
+		p.conv.direct = g.direct
+	}
 	p.handshake = p.conv.number()
 	return p
 }
@@ -88,7 +91,7 @@ func (p *process) run() {
 	p.endRequests(p.obituary())
 	p.bury()
 	close(p.gone)
-	p.s.left(p)
+	p.g.left(p)
 }
 
 // awaitTurn waits for the processes before to be gone: a session has one at a time,
@@ -129,14 +132,14 @@ func (p *process) awaitStart() bool {
 
 // launch starts the OS process and says initialize to it.
 func (p *process) launch() bool {
-	p.diary = p.box.server.diary(p.s.id, p.box.hide)
+	p.diary = p.box.server.diary(p.g.id, p.box.hide)
 	l, err := p.prepare()
 	var c *child
 	if err == nil {
 		c, err = startChild(l, p.box.grace)
 	}
 	if err == nil {
-		p.diary.note("process %d of session %s started", c.pid, p.s.id)
+		p.diary.note("process %d of session %s started", c.pid, p.g.id)
 	}
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
@@ -201,7 +204,7 @@ func (p *process) listen() {
 		default:
 			p.hear(line)
 		}
-		p.s.awaitRoom()
+		p.g.awaitRoom()
 	}
 }
 
@@ -210,7 +213,7 @@ func (p *process) listen() {
 func (p *process) leave() {
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
-	p.s.detach(p)
+	p.g.detach(p)
 	p.child.terminate()
 }
 
@@ -227,7 +230,7 @@ func (p *process) stop(f *fault) {
 		own := *f // filled with what is known of this process
 		p.failed = &own
 	}
-	p.s.detach(p)
+	p.g.detach(p)
 	if !p.stopping {
 		p.stopping, p.atWork = true, !p.conv.idle()
 		close(p.halt)
@@ -349,6 +352,19 @@ func (p *process) exit() (exit, bool) {
 	}
 }
 
+// event tells a session of a message: that of the stream, and for the common stream,
+// which is nil, all that have the process.
+func (p *process) event(to *stream, raw []byte, final bool) {
+	switch {
+	case to != nil:
+		to.session.event(to, raw, final)
+	case p.box.server.Scope.wide():
+		p.g.tellAll(raw)
+	default:
+		p.g.speaker.event(nil, raw, final)
+	}
+}
+
 // # To the process
 
 // request gives a request to the process, or ends it.
@@ -356,13 +372,13 @@ func (p *process) request(st *stream, m wire.Message) {
 	if len(p.conv.requests) >= maxRequests {
 		f := p.box.server.fault(PhaseRuntime, "has %d requests in flight, wait for one of them to end", maxRequests)
 		st.open--
-		p.s.event(st, p.fill(f).response(m.ID), st.open == 0)
+		p.event(st, p.fill(f).response(m.ID), st.open == 0)
 		return
 	}
 	r, refused := p.conv.add(st, m)
 	switch {
 	case refused != nil:
-		p.s.refuse(st, m.ID, refused)
+		st.session.refuse(st, m.ID, refused)
 	case m.Method == wire.MethodInitialize:
 		if p.state == Ready {
 			p.conv.end(r, wire.ResultResponse(r.id, p.result))
@@ -403,7 +419,7 @@ func (p *process) write(line []byte) bool {
 	if p.queue.push(line) {
 		return true
 	}
-	p.box.log.Warn("message to a server that does not read dropped", "server", p.box.server.Name, "session", p.s.id, "bytes", len(line))
+	p.box.log.Warn("message to a server that does not read dropped", "server", p.box.server.Name, "process", p.g.id, "bytes", len(line))
 	return false
 }
 
@@ -450,11 +466,10 @@ func (p *process) heard(m wire.Message) {
 	case wire.Response:
 		p.answered(m)
 	case wire.Request:
-		switch {
-		case m.Method == wire.MethodPing:
+		if m.Method == wire.MethodPing {
 			p.write(wire.ResultResponse(m.ID, nil))
-		case !p.conv.ask(m):
-			p.write(wire.ErrorResponse(m.ID, &wire.Error{Code: wire.CodeInternal, Message: "too many requests to the client are open"}))
+		} else if refused := p.conv.ask(m); refused != nil {
+			p.write(wire.ErrorResponse(m.ID, refused))
 		}
 	case wire.Notification:
 		if !p.conv.notification(m) {
@@ -468,7 +483,7 @@ func (p *process) heard(m wire.Message) {
 func (p *process) garbled(id, raw json.RawMessage, err error) {
 	p.noise++
 	p.box.counts.Noise++
-	p.box.log.Debug("output that is no message skipped", "server", p.box.server.Name, "session", p.s.id, "bytes", len(raw))
+	p.box.log.Debug("output that is no message skipped", "server", p.box.server.Name, "process", p.g.id, "bytes", len(raw))
 	r := p.conv.request(id)
 	if r == nil || wire.Lookup(raw, "method") != nil {
 		return
@@ -482,7 +497,7 @@ func (p *process) overlong(long *tooLong) {
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
 	p.box.counts.Oversize++
-	p.box.log.Warn("line of a server over the limit dropped", "server", p.box.server.Name, "session", p.s.id, "bytes", long.bytes, "limit", maxLine)
+	p.box.log.Warn("line of a server over the limit dropped", "server", p.box.server.Name, "process", p.g.id, "bytes", long.bytes, "limit", maxLine)
 	id, ok := long.answers()
 	if r := p.conv.request(id); ok && r != nil {
 		f := p.box.server.fault(PhaseToolCall, "answered %s with %d bytes, over the limit of %d", r.method, long.bytes, maxLine)
@@ -509,7 +524,7 @@ func (p *process) touch() {
 		defer p.box.mu.Unlock()
 		// It may have been touched while this waited for the lock; and when something
 		// is open, its end touches.
-		if p.s.current == p && p.conv.idle() && time.Since(p.used) >= p.box.server.Idle {
+		if p.g.current == p && p.conv.idle() && time.Since(p.used) >= p.box.server.Idle {
 			p.stop(nil)
 		}
 	})
@@ -520,8 +535,8 @@ func (p *process) touch() {
 // report tells the sink and the log how far the process is.
 func (p *process) report(state ProcessState, f *fault) {
 	st := p.status(state, f)
-	log := p.box.log.With("server", p.box.server.Name, "session", st.Session, "pid", st.PID)
-	p.s.tell(told{call: func(k Sink) {
+	log := p.box.log.With("server", p.box.server.Name, "process", st.Process, "pid", st.PID)
+	p.g.speaker.tell(told{call: func(k Sink) {
 		if f == nil {
 			log.Info("process", "state", string(state))
 		} else {
@@ -532,7 +547,7 @@ func (p *process) report(state ProcessState, f *fault) {
 }
 
 func (p *process) status(state ProcessState, f *fault) ProcessStatus {
-	st := ProcessStatus{Session: p.s.id, Ticket: p.s.ticket, State: state, NoiseLines: p.noise}
+	st := ProcessStatus{Process: p.g.id, Session: p.g.speaker.id, Ticket: p.g.speaker.ticket, State: state, NoiseLines: p.noise}
 	if p.child != nil {
 		st.PID, st.Since = p.child.pid, p.child.since.UTC()
 	}

@@ -78,7 +78,7 @@ func (k *talk) said(raw string) bool {
 	case wire.Response:
 		return k.response(m)
 	case wire.Request:
-		return k.ask(m)
+		return k.ask(m) == nil
 	default:
 		return k.notification(m)
 	}
@@ -90,7 +90,7 @@ func (k *talk) cancelled(raw string) bool {
 	if err != nil {
 		k.t.Fatal(err)
 	}
-	return k.cancel(m) != nil
+	return k.cancel(nil, m) != nil
 }
 
 // wantOut compares what came out since the last time. %s in a line stands for the
@@ -105,7 +105,7 @@ func (k *talk) wantOut(lines ...string) {
 
 func (k *talk) question() string {
 	k.t.Helper()
-	all := k.openQuestions()
+	all := k.openQuestions(nil)
 	if len(all) != 1 {
 		k.t.Fatalf("open questions: %q, want one", all)
 	}
@@ -220,13 +220,13 @@ func TestQuestionGoesToTheCallItBelongsToAndItsAnswerBack(t *testing.T) {
 			k.wantOut(c.stream + `: {"jsonrpc":"2.0","id":"` + q + `","method":"sampling/createMessage","params":{"x":1.0}}`)
 			k.sent = nil
 			answer, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":"` + q + `","result":{"r":1.0}}`))
-			if err != nil || !k.answer(q, answer) {
+			if err != nil || !k.answer(nil, q, answer) {
 				t.Fatalf("the answer is not taken (%v)", err)
 			}
 			if diff := cmp.Diff([]string{`{"jsonrpc":"2.0","id":9007199254740993,"result":{"r":1.0}}`}, k.sent); diff != "" {
 				t.Errorf("the process gets (-want +got):\n%s", diff)
 			}
-			if k.answer(q, answer) {
+			if k.answer(nil, q, answer) {
 				t.Error("a second answer is taken")
 			}
 		})
@@ -252,7 +252,7 @@ func TestQuestionIsForgottenWithItsCall(t *testing.T) {
 	k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m"}`)
 	k.said(`{"jsonrpc":"2.0","id":5,"method":"elicitation/create"}`)
 	k.said(`{"jsonrpc":"2.0","id":1,"result":{}}`)
-	if open := k.openQuestions(); open != nil || !k.idle() {
+	if open := k.openQuestions(nil); open != nil || !k.idle() {
 		t.Errorf("open questions %q after the end of the call", open)
 	}
 	k.out = nil
@@ -271,7 +271,7 @@ func TestServerWithdrawsAQuestionOnItsStream(t *testing.T) {
 	k.out = nil
 	k.said(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"e","reason":"late"}}`)
 	k.wantOut(`a: {"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"` + q + `","reason":"late"}}`)
-	if k.openQuestions() != nil {
+	if k.openQuestions(nil) != nil {
 		t.Error("the question is still open")
 	}
 }
@@ -554,10 +554,11 @@ func FuzzOutput(f *testing.F) {
 		k := newRecorder()
 		b := New(Server{Name: "fake"}, k, nil)
 		b.mu.Lock()
-		p := newProcess(b.session("s"))
-		p.s.live = []*process{p}
+		s, _ := b.session("s", "")
+		p := newProcess(s.group)
+		p.g.live = []*process{p}
 		p.startup = time.AfterFunc(time.Hour, func() {})
-		st := &stream{id: "d", open: 2}
+		st := &stream{session: s, id: "d", open: 2}
 		for _, raw := range []string{`{"jsonrpc":"2.0","id":"a","method":"m","params":{"_meta":{"progressToken":"t"}}}`, `{"jsonrpc":"2.0","id":"b","method":"m"}`} {
 			m, err := wire.Parse([]byte(raw))
 			if err != nil {
@@ -572,7 +573,7 @@ func FuzzOutput(f *testing.F) {
 		b.mu.Lock()
 		p.endRequests(p.obituary())
 		p.bury()
-		p.s.left(p)
+		p.g.left(p)
 		b.enter() // of the process, which was not run
 		b.mu.Unlock()
 		if err := b.Close(t.Context()); err != nil {
@@ -645,7 +646,7 @@ func TestASwitchedOffLimitIsNoDeadline(t *testing.T) {
 	d := r.call("1", "hang", "0")
 	r.result(r.call("2", "echo", "0"))
 	r.mu.Lock()
-	for _, p := range r.sessions["s"].live {
+	for _, p := range r.sessions["s"].group.live {
 		for _, q := range p.conv.requests {
 			if q.timer != nil {
 				t.Error("a call has a deadline")

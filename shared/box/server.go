@@ -57,12 +57,21 @@ type Server struct {
 	// Keeper keeps the workspaces that the Stager makes while the box sleeps. Nil
 	// keeps none. The Stager must be there.
 	Keeper Keeper
+	// Kept, for processes of one session, is ScopePrincipal if each is to begin with
+	// what any other of its principal has left last.
+	Kept Scope
 
-	// Sandbox makes the place that the process of a session is confined to, one for
-	// each process. It knows what the Stager has put in place, which is its Cwd only
+	// Scope says which sessions have one process between them; "" is ScopeSession. The
+	// first one's delivery starts it, the end of one leaves it to the others, and all
+	// hear what it says of no call. Who shares it sees what others do in it, as far as
+	// the server shows that.
+	Scope Scope
+
+	// Sandbox makes the place that a process is confined to, one for each, by the name
+	// of the process. It knows what the Stager has put in place, which is its Cwd only
 	// without one. Its errors are told as session_create if they are a
 	// [*sandbox.Error]. Nil leaves the server the rights of the runner.
-	Sandbox func(session string, placed stage.Launch) (*sandbox.Sandbox, error)
+	Sandbox func(process string, placed stage.Launch) (*sandbox.Sandbox, error)
 
 	// Mark, if there is one, is text that no other box on the machine has, such as a
 	// folder of its own. Each process then has it in the variable [MarkEnv], with a
@@ -74,11 +83,11 @@ type Server struct {
 	// for any number. One more has the process stopped that has had nothing to do for
 	// longest, and is refused if all have.
 	MaxProcesses int
-	// Stderr, if not nil, is asked for a place for what the process of a session says
-	// on its stderr. It gets whole lines with secrets hidden, and lines that begin
+	// Stderr, if not nil, is asked for a place for what a process says on its stderr,
+	// by the name of the process. It gets whole lines with secrets hidden, and lines that begin
 	// with "---" about the process itself; it is called from one goroutine at a time.
 	// Its errors are nobody's. The box closes it. Nil leaves it out.
-	Stderr func(session string) io.WriteCloser
+	Stderr func(process string) io.WriteCloser
 
 	// StartupTimeout is how long a process may take from its start to its answer to
 	// initialize, with what is done for it before. Zero means the default.
@@ -96,7 +105,8 @@ type Server struct {
 // Stager puts in place what processes need before they start. A [stage.Stager] is
 // one.
 type Stager interface {
-	// Stage prepares a process, which is named by its session. It blocks as long as
+	// Stage prepares a process by its name, which is that of its session, or begins
+	// with "principal-", or is "shared". It blocks as long as
 	// that takes, and gives up when ctx ends. Its errors may be a [*stage.Error].
 	Stage(ctx context.Context, process string, tell func(stage.Progress)) (stage.Launch, error)
 	// Remove takes away what was made for a process of a session that has ended.

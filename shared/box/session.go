@@ -15,17 +15,18 @@ const maxUntold = 4 << 20
 // session is what the box knows of one client session. The box's lock guards it.
 // It is forgotten when no process and no event of it is left.
 type session struct {
-	box *Box
-	id  string
+	box       *Box
+	id        string
+	principal string
+	group     *group
+	departed  bool // it has left its group
 
 	// As the newest delivery said that said it.
 	ticket, level string
 	subscriptions []string
 	init          json.RawMessage
 
-	current *process   // takes new messages, nil for none
-	live    []*process // that one, and those that are being stopped
-	over    bool       // it has ended: nothing of it is to stay
+	over bool // it has ended, and with it its own process: nothing of it is to stay
 
 	untold []told
 	bytes  int       // of untold
@@ -56,44 +57,30 @@ func (s *session) note(d Deliver, msgs []wire.Message) {
 	}
 }
 
-// start makes a process that runs as soon as those before it are gone, and the one
-// whose room it has, which may be nil.
-func (s *session) start(room *process) *process {
-	p := newProcess(s)
-	if room != nil {
-		p.before = append(p.before, room.gone)
+// depart takes the session out of a group of several. Its requests end with f; the
+// process goes on for the others.
+func (s *session) depart(f *fault) {
+	g := s.group
+	if s.departed || !slices.Contains(g.members, s) {
+		return
 	}
-	for _, old := range s.live {
-		p.before = append(p.before, old.gone)
+	level, subscriptions := g.level(), g.subscriptions()
+	for _, p := range g.live {
+		p.conv.leave(s, f)
 	}
-	s.current = p
-	s.live = append(s.live, p)
-	s.box.enter()
-	go p.run()
-	return p
-}
-
-// left takes a process away that is gone.
-func (s *session) left(p *process) {
-	s.detach(p)
-	s.live = slices.DeleteFunc(s.live, func(l *process) bool { return l == p })
-	if s.over && len(s.live) == 0 {
-		s.box.remove(s.id)
+	g.members = slices.DeleteFunc(g.members, func(m *session) bool { return m == s })
+	if n := len(g.members); n > 0 && g.speaker == s {
+		g.speaker = g.members[n-1]
 	}
+	s.departed = true
+	s.room.Broadcast()
+	g.settle(level, subscriptions)
 	s.tidy()
-	s.box.leave()
-}
-
-// detach lets no new message reach the process: the next one starts another.
-func (s *session) detach(p *process) {
-	if s.current == p {
-		s.current = nil
-	}
 }
 
 // tidy forgets the session if nothing is left of it.
 func (s *session) tidy() {
-	if len(s.live) == 0 && !s.telling && s.box.sessions[s.id] == s {
+	if (len(s.group.live) == 0 || s.departed) && !s.telling && s.box.sessions[s.id] == s {
 		delete(s.box.sessions, s.id)
 	}
 }
@@ -102,12 +89,17 @@ func (s *session) tidy() {
 
 // request begins one request of a delivery: it ends here, or p has it.
 func (s *session) request(p *process, st *stream, m wire.Message) {
-	for _, other := range s.live {
+	for _, other := range s.group.live {
 		// A process that is being stopped may still answer to the id.
-		if other != p && other.conv.byID[idKey(m.ID)] != nil {
+		if other != p && other.conv.byID[clientID{s, idKey(m.ID)}] != nil {
 			s.refuse(st, m.ID, &wire.Error{Code: wire.CodeInvalidRequest, Message: "duplicate request id"})
 			return
 		}
+	}
+	if s.box.server.Scope.wide() && !s.group.common(s, &m) {
+		st.open--
+		s.event(st, wire.ResultResponse(m.ID, nil), st.open == 0)
+		return
 	}
 	p.request(st, m)
 }
@@ -131,8 +123,8 @@ func (s *session) notification(p *process, m wire.Message) {
 	case m.Method == wire.NotifyInitialized:
 		// The box has said it, or will.
 	case m.Method == wire.NotifyCancelled:
-		for _, l := range s.live {
-			if l.conv.cancel(m) != nil {
+		for _, l := range s.group.live {
+			if l.conv.cancel(s, m) != nil {
 				return
 			}
 		}
@@ -146,7 +138,7 @@ func (s *session) notification(p *process, m wire.Message) {
 // event tells the sink of a message; a nil stream is the common one.
 func (s *session) event(to *stream, raw []byte, final bool) {
 	e := Event{Session: s.id, Ticket: s.ticket, Raw: raw, Final: final}
-	if to != nil {
+	if to != nil && to.id != "" {
 		e.Stream, e.Ticket = to.id, to.ticket
 	}
 	s.tell(told{call: func(k Sink) { k.Event(e) }, stream: e.Stream, bytes: len(raw)})
@@ -183,20 +175,11 @@ func (s *session) tellAll() {
 	b.leave()
 }
 
-// awaitRoom returns when the sink has taken most of what was said.
-func (s *session) awaitRoom() {
-	s.box.mu.Lock()
-	defer s.box.mu.Unlock()
-	for s.bytes > maxUntold {
-		s.room.Wait()
-	}
-}
-
 // closeStream drops a stream with all that it still says.
 func (s *session) closeStream(id string) {
-	for _, p := range s.live {
+	for _, p := range s.group.live {
 		for _, r := range p.conv.inOrder() {
-			if r.stream.id == id {
+			if r.stream.session == s && r.stream.id == id {
 				p.conv.tellCancelled(r, "the stream of the request was closed")
 				p.conv.drop(r)
 			}
@@ -216,9 +199,9 @@ func (s *session) closeStream(id string) {
 func (s *session) inflight() []Inflight {
 	var all []Inflight
 	seen := map[*stream]bool{}
-	for _, p := range s.live {
+	for _, p := range s.group.live {
 		for _, r := range p.conv.inOrder() {
-			if st := r.stream; !seen[st] {
+			if st := r.stream; st.session == s && !seen[st] {
 				seen[st] = true
 				all = append(all, Inflight{ID: st.id, Session: s.id, Ticket: st.ticket, Since: st.came})
 			}
@@ -230,20 +213,4 @@ func (s *session) inflight() []Inflight {
 // hasStream reports whether a delivery of this id has requests in flight.
 func (s *session) hasStream(id string) bool {
 	return slices.ContainsFunc(s.inflight(), func(i Inflight) bool { return i.ID == id })
-}
-
-// busy reports whether something is under way that an idle box has not.
-func (s *session) busy() bool {
-	return s.telling || slices.ContainsFunc(s.live, func(p *process) bool {
-		// A box that is asleep may be woken at once, by a runner that wants to find
-		// what this one has kept.
-		return p.state == Started && s.current == p || !p.conv.idle() || p.workspace != ""
-	})
-}
-
-// stop ends all processes of the session.
-func (s *session) stop(f *fault) {
-	for _, p := range s.live {
-		p.stop(f)
-	}
 }

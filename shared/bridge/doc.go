@@ -11,6 +11,7 @@
 //     and says what the client is told, and what is answered in its place.
 //   - [State] travels with the client between two rounds of one call, sealed.
 //   - [Discover], [Listener]: what has no counterpart in the legacy era.
+//   - [HeaderParams], [CheckParams]: which arguments headers have to repeat.
 //
 // It is pure: no input or output, no clock, nothing that lasts. It does not know
 // how messages travel, and it holds no capability for granted that a request has

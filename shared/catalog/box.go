@@ -9,14 +9,16 @@ import (
 	"time"
 )
 
-// Scope says who shares a process of a server.
+// Scope says who shares a process of a server. Who does works in one workspace, sees
+// what others do in the process as far as the server shows it, and hears what it says
+// of no call. The protocol version is that of the first.
 type Scope string
 
 // The scopes.
 const (
 	ScopeSession   Scope = "session"   // each session has its own
 	ScopePrincipal Scope = "principal" // all sessions of a principal
-	ScopeShared    Scope = "shared"    // all sessions of a tenant
+	ScopeShared    Scope = "shared"    // all sessions of a tenant, whoever they belong to
 )
 
 // HostPathAuto in the place of a host path has it inferred from the absolute
@@ -50,22 +52,19 @@ type Box struct {
 
 	// Profile is the named profile the fields above come from where the file says
 	// nothing, "" for none. A server with a profile must not run where the profile
-	// cannot be kept.
+	// cannot be kept, but for its pids_limit: without root no system has that, and the
+	// box logs that it does without.
 	Profile string `json:"profile,omitempty"`
 
-	Scope   Scope `json:"scope,omitempty"`   // "" is ScopeSession
-	Prewarm int   `json:"prewarm,omitempty"` // boxes kept ready, 0 to [MaxPrewarm]
+	Scope Scope `json:"scope,omitempty"` // "" is ScopeSession
 
-	// Snapshot is what the file says; "" is SnapshotSession, see [Server.Kept].
+	// Snapshot is what the file says; see [Server.Kept].
 	Snapshot Snapshot `json:"snapshot,omitempty"`
 
 	// Secrets names the variables of Server.Env whose values must never appear in
 	// what a box says, beside those whose names look secret.
 	Secrets []string `json:"secrets,omitempty"`
 }
-
-// MaxPrewarm bounds Box.Prewarm.
-const MaxPrewarm = 16
 
 // Confined says that something of a sandbox was asked for: the server must not run
 // without one.
@@ -133,6 +132,28 @@ func (r *serverReader) box(n node) {
 		}
 	}
 	r.checkHostPath(n)
+	r.checkSnapshot(n)
+}
+
+// checkSnapshot refuses to keep for one session, or one principal, a workspace that
+// more of them work in.
+func (r *serverReader) checkSnapshot(n node) {
+	m, _ := n.get("snapshot")
+	scope := r.server.Box.Scope
+	switch r.server.Box.Snapshot {
+	case SnapshotSession:
+		if scope == ScopeSession || scope == "" {
+			return
+		}
+	case SnapshotPrincipal:
+		if scope != ScopeShared {
+			return
+		}
+	default:
+		return
+	}
+	r.fail(m.value.at, "%s: snapshot %q does not fit scope %q: leave it out, for what is kept is then of all who share the process, or make it \"off\"",
+		r.what, r.server.Box.Snapshot, scope)
 }
 
 func (r *serverReader) locked(at int, field, profile string) {
@@ -196,15 +217,10 @@ func (r *serverReader) boxField(m member) {
 		}
 	case "scope":
 		b.Scope = Scope(r.oneOf(m, string(ScopeSession), string(ScopePrincipal), string(ScopeShared)))
-		r.notYet(m, b.Scope != ScopeSession)
 	case "prewarm":
-		r.whole(m, 0, MaxPrewarm, &b.Prewarm)
-		r.notYet(m, b.Prewarm > 0)
+		r.prewarm(m)
 	case "snapshot":
 		b.Snapshot = Snapshot(r.oneOf(m, string(SnapshotOff), string(SnapshotSession), string(SnapshotPrincipal)))
-		if b.Snapshot == SnapshotPrincipal {
-			r.warn(m.at, `%s: snapshot "principal" is taken for "session" so far`, r.what)
-		}
 	case "secrets":
 		r.secrets(m)
 	default:
@@ -214,10 +230,15 @@ func (r *serverReader) boxField(m member) {
 	}
 }
 
-// notYet warns of a value that is kept but that nothing acts on so far.
-func (r *serverReader) notYet(m member, used bool) {
-	if used {
-		r.warn(m.at, "%s: %s has no effect yet: each session has its own process, started when it is needed", r.what, m.name)
+// prewarm refuses all but 0. What is kept ready would run while nobody speaks; and a
+// process that was started ahead in a box that is awake could not be given to anybody:
+// it needs the workspace and the initialize of its session.
+func (r *serverReader) prewarm(m member) {
+	if !r.want(m.value, number, r.what+": "+m.name) {
+		return
+	}
+	if m.value.float() != 0 {
+		r.fail(m.value.at, `%s: prewarm is not offered, because nothing runs while nobody speaks: leave it out; raise idle_seconds to have a box stay awake longer, or let sessions share a process with scope`, r.what)
 	}
 }
 

@@ -88,7 +88,10 @@ func TestWrongBoxValueIsRefusedByNameWithWhatIsAllowed(t *testing.T) {
 		{`{"read_only_rootfs": "yes"}`, `read_only_rootfs must be true or false, not a string`},
 		{`{"profile": "fast"}`, `profile must be "default", "network_basic", "network_extended" or "offline_readonly"`},
 		{`{"scope": "tenant"}`, `scope must be "session", "principal" or "shared"`},
-		{`{"prewarm": 17}`, `prewarm must be a whole number, at least 0 and at most 16`},
+		{`{"prewarm": 2}`, `prewarm is not offered, because nothing runs while nobody speaks: leave it out; raise idle_seconds to have a box stay awake longer, or let sessions share a process with scope`},
+		{`{"prewarm": "2"}`, `prewarm must be a number, not a string`},
+		{`{"scope": "principal", "snapshot": "session"}`, `snapshot "session" does not fit scope "principal": leave it out, for what is kept is then of all who share the process, or make it "off"`},
+		{`{"snapshot": "principal", "scope": "shared"}`, `snapshot "principal" does not fit scope "shared": leave it out, for what is kept is then of all who share the process, or make it "off"`},
 		{`{"secrets": "K"}`, `secrets must be an array, not a string`},
 		{`{"secrets": [1]}`, `secrets[0] must be a string, not a number`},
 		{`{"answer_timeout_sec": 0}`, `answer_timeout_sec must be more than 0 and at most 86400 seconds`},
@@ -219,9 +222,12 @@ func TestSecretsNameVariables(t *testing.T) {
 	}
 }
 
-func TestWhatHasNoEffectYetIsSaid(t *testing.T) {
-	got, warnings := boxed(t, `{"scope": "shared", "prewarm": 2}`)
-	if len(warnings) != 2 || got.Box.Scope != catalog.ScopeShared || got.Box.Prewarm != 2 {
-		t.Error(warnings, got.Box)
+func TestScopesAreTakenWithoutAWarning(t *testing.T) {
+	for _, scope := range []catalog.Scope{catalog.ScopeSession, catalog.ScopePrincipal, catalog.ScopeShared} {
+		got, warnings := boxed(t, `{"prewarm": 0, "scope": "`+string(scope)+`"}`)
+		again, err := catalog.UnmarshalServer(got.Marshal())
+		if err != nil || len(warnings) != 0 || again.Box.Scope != scope {
+			t.Error(scope, warnings, again.Box, err)
+		}
 	}
 }

@@ -14,7 +14,9 @@ type Snapshot string
 const (
 	SnapshotOff       Snapshot = "off"
 	SnapshotSession   Snapshot = "session"   // for the session, until it ends
-	SnapshotPrincipal Snapshot = "principal" // for all sessions of a principal
+	SnapshotPrincipal Snapshot = "principal" // for all sessions of a principal: what the last to stop has left
+	// SnapshotShared is what scope "shared" makes of it; it is not said in the file.
+	SnapshotShared Snapshot = "shared"
 )
 
 // WorkspaceVariable stands, in args and env, for the workspace of a process, which
@@ -38,6 +40,12 @@ func (s Server) Kept() Snapshot {
 	switch {
 	case !s.Workspace(), s.Box.HostPath != "" && s.Box.HostPathWritable:
 		return SnapshotOff
+	case s.Box.Snapshot == SnapshotOff:
+		return SnapshotOff
+	case s.Box.Scope == ScopePrincipal:
+		return SnapshotPrincipal
+	case s.Box.Scope == ScopeShared:
+		return SnapshotShared
 	case s.Box.Snapshot == "":
 		return SnapshotSession
 	default:

@@ -45,10 +45,19 @@ func TestFilesAreKeptWhereThereIsAWorkspace(t *testing.T) {
 	}
 }
 
-func TestPrincipalsSnapshotIsNotThereYet(t *testing.T) {
-	got, warnings := boxed(t, `{"snapshot": "principal"}`)
-	if len(warnings) != 1 || !strings.Contains(warnings[0].Text, `taken for "session" so far`) || got.Kept() != catalog.SnapshotPrincipal {
-		t.Error(warnings, got.Kept())
+func TestWhoSharesAProcessSharesWhatIsKept(t *testing.T) {
+	for keys, want := range map[string]catalog.Snapshot{
+		`{"snapshot": "principal"}`:                       catalog.SnapshotPrincipal,
+		`{"snapshot": "principal", "scope": "principal"}`: catalog.SnapshotPrincipal,
+		`{"host_path": "/srv/x", "scope": "principal"}`:   catalog.SnapshotPrincipal,
+		`{"host_path": "/srv/x", "scope": "shared"}`:      catalog.SnapshotShared,
+		`{"snapshot": "off", "scope": "shared"}`:          catalog.SnapshotOff,
+		`{"scope": "shared"}`:                             catalog.SnapshotOff,
+	} {
+		got, warnings := boxed(t, keys)
+		if len(warnings) > 0 || got.Kept() != want {
+			t.Errorf("%s: kept %s (%v)", keys, got.Kept(), warnings)
+		}
 	}
 }
 

@@ -155,21 +155,25 @@ func (s *Store) put(ctx context.Context, r row, condition string, values row) (o
 	return out.Attributes, true, nil
 }
 
-// update changes a row if its condition holds. It returns the row as it is now if
-// it was changed, and what is in the way if not; nil if there is nothing.
+// update changes a row by a SET expression if its condition holds. It returns the row
+// as it is now if it was changed, and what is in the way if not; nil if there is
+// nothing. Each update has a nonce, as each put.
 func (s *Store) update(ctx context.Context, k row, expression, condition string, values row) (now row, changed bool, err error) {
+	nonce := session.NewNonce()
+	values[":o"] = str(nonce)
 	out, err := ask(ctx, s, s.client.UpdateItem, &dynamodb.UpdateItemInput{
-		TableName: &s.table, Key: k, UpdateExpression: &expression, ConditionExpression: &condition, ExpressionAttributeValues: values,
+		TableName: &s.table, Key: k, UpdateExpression: aws.String(expression + ", o = :o"), ConditionExpression: &condition, ExpressionAttributeValues: values,
 		ReturnValues:                        types.ReturnValueAllNew,
 		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
 		ReturnConsumedCapacity:              types.ReturnConsumedCapacityTotal,
 	})
 	if err != nil {
 		s.count("UpdateItem", 0, 0)
-		if stored, isRefused := refused(err); isRefused {
-			return stored, false, nil
+		stored, isRefused := refused(err)
+		if !isRefused {
+			return nil, false, s.failed(err)
 		}
-		return nil, false, s.failed(err)
+		return stored, stored.str("o") == nonce, nil
 	}
 	s.count("UpdateItem", 0, unitsOf(out.ConsumedCapacity))
 	return out.Attributes, true, nil

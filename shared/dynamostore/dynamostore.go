@@ -16,7 +16,7 @@
 //	B#<box>       m                          the box record
 //	              q#<deliver id>             an item: inbox entry and in-flight mark
 //	              f#<frame>#<n>              a piece of a relay frame
-//	H#<digest>    v#<version>                a handshake record
+//	H#<record>    v#<part>                   a part of a handshake record
 //	K#<key id>    m                          an API key
 //	K#<hash>      t                          a one-time ticket to connect
 //	Z#<name>#<n>  z                          a part of a value that is too long for its item

@@ -60,7 +60,7 @@ func newWorld(t *testing.T) *world {
 		Log: slog.New(slog.NewJSONHandler(logged, nil)),
 	}
 	err := store.SaveHandshake(t.Context(), session.Handshake{
-		Digest: "known", Version: wire.V20251125, Result: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{}}`),
+		Digest: session.RecordFor("tenant", "known"), Version: wire.V20251125, Result: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{}}`),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -198,7 +198,8 @@ func (x *exchange) finish() {
 	}
 }
 
-// log writes the one line of this request. It holds no body, no header and no id.
+// log writes the one line of this request. It holds no body, no message's id
+// and of the headers the session's only.
 func (x *exchange) log(more ...slog.Attr) {
 	level := slog.LevelInfo
 	attrs := append(make([]slog.Attr, 0, 10),

@@ -1,6 +1,7 @@
 package front
 
 import (
+	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -19,10 +20,10 @@ import (
 //
 //	batch, response               400 -32600  modern
 //	notification                  202         (there is none that means anything)
-//	header missing or different   400 -32020  headers
+//	header missing or different   400 -32020  headers; those of arguments last, bridge.CheckParams
 //	version                       400 -32022
-//	_meta                         400 -32602  bridge.ReadRequest
 //	method                        404 -32601
+//	_meta                         400 -32602  bridge.ReadRequest
 //	client capability             400 -32021  bridge.Turn
 //	anything the server says      as statusOf
 //
@@ -69,6 +70,11 @@ func (x *exchange) modern(msgs []wire.Message, batch bool) error {
 	if version := x.r.Header.Get(wire.HeaderProtocolVersion); version != wire.V20260728 {
 		return unsupported(version, bridge.Versions())
 	}
+	// Before _meta, for clients send what they have kept of the other era without: go-sdk's
+	// ping and logging/setLevel.
+	if m.Method != wire.MethodDiscover && m.Method != wire.MethodListen && !bridge.Offered(m.Method) {
+		return refusal(http.StatusNotFound, session.Invalid, wire.CodeMethodNotFound, "this method is not served in version "+wire.V20260728)
+	}
 	req, err := bridge.ReadRequest(m)
 	if err != nil {
 		return err
@@ -76,13 +82,15 @@ func (x *exchange) modern(msgs []wire.Message, batch bool) error {
 	if x.opts.Sealer == nil {
 		req.Capabilities = []byte("{}")
 	}
-	switch {
-	case m.Method == wire.MethodDiscover:
+	return x.serveModern(req)
+}
+
+func (x *exchange) serveModern(req bridge.Request) error {
+	switch req.Method {
+	case wire.MethodDiscover:
 		return x.discover(req)
-	case m.Method == wire.MethodListen:
+	case wire.MethodListen:
 		return x.subscribe(req)
-	case !bridge.Offered(m.Method):
-		return refusal(http.StatusNotFound, session.Invalid, wire.CodeMethodNotFound, "this method is not served in version "+wire.V20260728)
 	default:
 		return x.tool(req)
 	}
@@ -112,7 +120,7 @@ func (x *exchange) headers(m wire.Message) error {
 		if !strings.HasPrefix(header, http.CanonicalHeaderKey(wire.HeaderParamPrefix)) {
 			continue
 		}
-		// Which argument it repeats only the tool's schema says; the server compares.
+		// Which argument it repeats only the tool's schema says; see forward.
 		if _, ok := wire.DecodeHeaderValue(values[0]); !ok || len(values) > 1 {
 			return mismatch(header, "params.arguments")
 		}
@@ -222,7 +230,11 @@ func raws(answers []bridge.Answer) [][]byte {
 }
 
 func (x *exchange) forward(req bridge.Request) error {
-	call, server, err := x.opts.Host.Send(x.ctx(), x.caller, client(req), req.Method, req.Forward())
+	c := client(req)
+	if req.Method == wire.MethodToolsCall {
+		c.Check = func(known json.RawMessage) error { return bridge.CheckParams(known, req, x.r.Header.Values) }
+	}
+	call, server, err := x.opts.Host.Send(x.ctx(), x.caller, c, req.Method, req.Forward())
 	if err != nil {
 		return err
 	}
@@ -266,7 +278,7 @@ const gather = 30 * time.Millisecond
 // cancelled it. One that can come back with the same state has not.
 func (x *exchange) follows(req bridge.Request, call *session.Call, turn *bridge.Turn) error {
 	out := x.reply(req)
-	err := x.turn(out, call, turn)
+	err := x.turn(out, req, call, turn)
 	if err == nil {
 		return nil
 	}
@@ -282,7 +294,7 @@ func (x *exchange) follows(req bridge.Request, call *session.Call, turn *bridge.
 
 // turn reads events until there is an answer: the server's, or questions for the
 // client.
-func (x *exchange) turn(out *reply, call *session.Call, turn *bridge.Turn) error {
+func (x *exchange) turn(out *reply, req bridge.Request, call *session.Call, turn *bridge.Turn) error {
 	var asked time.Time // when the first question came
 	for {
 		if !turn.Asks() {
@@ -311,12 +323,26 @@ func (x *exchange) turn(out *reply, call *session.Call, turn *bridge.Turn) error
 			return errForgotten
 		}
 		for _, e := range events {
-			done, err := x.take(out, turn.Take(e))
+			step := turn.Take(e)
+			if err := x.learn(req, call, e, step); err != nil {
+				return err
+			}
+			done, err := x.take(out, step)
 			if done || err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// learn keeps what a list of tools says of the headers of later calls, before the
+// client can make one.
+func (x *exchange) learn(req bridge.Request, call *session.Call, e session.Event, step bridge.Step) error {
+	first := req.Method == wire.MethodToolsList && wire.Lookup(req.Params, "cursor") == nil
+	if !first || step.Reply == nil || step.Reply.Code != 0 {
+		return nil
+	}
+	return x.opts.Host.Learn(x.ctx(), x.caller, call, bridge.HeaderParams(wire.Lookup(e.Raw, "result")))
 }
 
 // take does what an event means.

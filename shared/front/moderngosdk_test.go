@@ -152,6 +152,27 @@ func TestGoSDKKeepsItsConnectionOverAnError(t *testing.T) {
 	}
 }
 
+// Its client sends these without _meta.
+func TestGoSDKLearnsThatAMethodIsNoMore(t *testing.T) {
+	w := goWorld(t)
+	s := goClient(t, serve(t, w).url, &mcp.ClientOptions{})
+	if err := s.Ping(t.Context(), nil); !isCode(err, jsonrpc.CodeMethodNotFound) {
+		t.Errorf("ping: %v", err)
+	}
+	//nolint:staticcheck // that it is deprecated is the point
+	if err := s.SetLoggingLevel(t.Context(), &mcp.SetLoggingLevelParams{Level: "info"}); !isCode(err, jsonrpc.CodeMethodNotFound) {
+		t.Errorf("logging/setLevel: %v", err)
+	}
+	if _, err := s.ListTools(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func isCode(err error, code int64) bool {
+	var rpc *jsonrpc.Error
+	return errors.As(err, &rpc) && rpc.Code == code
+}
+
 func TestGoSDKHearsThatToolsHaveChanged(t *testing.T) {
 	w := goWorld(t)
 	changed := make(chan struct{}, 8)
@@ -171,4 +192,10 @@ func TestGoSDKHearsThatToolsHaveChanged(t *testing.T) {
 	if err := s.Close(); err != nil && !strings.Contains(err.Error(), "closed") {
 		t.Error(err)
 	}
+}
+
+func TestModernNameThatGoSendsAsItIs(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		w.do(toolCall("zwéi").request()).result(t)
+	})
 }

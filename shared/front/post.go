@@ -24,7 +24,7 @@ func (x *exchange) post() error {
 		return err
 	}
 	msgs, batch, err := wire.ParseBody(body)
-	x.note(msgs)
+	x.method, x.id = subject(msgs)
 	if err != nil {
 		return err
 	}

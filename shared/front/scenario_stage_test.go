@@ -51,7 +51,7 @@ func scenario(t *testing.T, play func(t *testing.T, s *stage)) {
 func newStage(t *testing.T, open func() session.Store) *stage {
 	w := newWorld(t)
 	s := &stage{world: w, open: open, live: map[*sessiontest.Faulty]bool{}, calls: map[string]int{}}
-	known, err := w.store.Handshake(t.Context(), "known", "2025-11-25")
+	known, err := w.store.Handshake(t.Context(), session.RecordFor("tenant", "known"), "2025-11-25")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -216,7 +216,7 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 		defer cancel()
 	}
 	msgs, batch, err := wire.ParseBody(data)
-	x.note(msgs)
+	x.method, x.id = subject(msgs)
 	if err != nil {
 		return nil, err
 	}
@@ -263,17 +263,6 @@ func (x *turn) accept(ctx context.Context, c session.Caller, msgs []wire.Message
 		return call, err
 	}
 	return x.opts.Host.Accept(ctx, c, x.session, msgs, batch)
-}
-
-func (x *turn) note(msgs []wire.Message) {
-	if len(msgs) == 0 {
-		return
-	}
-	first := max(0, slices.IndexFunc(msgs, func(m wire.Message) bool { return m.Kind == wire.Request }))
-	x.method = msgs[first].Method
-	if msgs[first].Kind != wire.Response {
-		x.id = msgs[first].ID
-	}
 }
 
 // caller is who a connection belongs to.

@@ -41,7 +41,7 @@ func newSockets(t *testing.T) *sockets {
 		tools: map[string]func(say func(string, bool)){},
 	}
 	if err := w.store.SaveHandshake(t.Context(), session.Handshake{
-		Digest: "d", Version: wire.V20251125, Result: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{}}`),
+		Digest: session.RecordFor("tenant", "d"), Version: wire.V20251125, Result: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{}}`),
 	}); err != nil {
 		t.Fatal(err)
 	}

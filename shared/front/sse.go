@@ -46,10 +46,10 @@ func (x *exchange) eventStream() error {
 	}
 	out := x.commit()
 	out.endpoint(call.Cursor(), x.endpoint(), x.opts.Host.Limits().Pace)
-	x.send(out, call, end)
+	sent := x.send(out, call, end)
 	ctx, cancel := x.detached()
 	defer cancel()
-	_ = call.Report(ctx) // if it fails, the next stream repeats what this one sent
+	_ = call.Report(ctx, sent) // if it fails, the next stream repeats what this one sent
 	return nil
 }
 
@@ -89,18 +89,23 @@ func (s *stream) endpoint(id session.EventID, uri string, retry time.Duration) {
 }
 
 // send sends what comes until the session has ended, another stream has taken its
-// place, the time is over or the client has gone.
-func (x *exchange) send(out *stream, call *session.Call, end time.Time) {
+// place, the time is over or the client has gone. It returns how far it came.
+func (x *exchange) send(out *stream, call *session.Call, end time.Time) (sent session.Index) {
+	sent = call.Cursor().Index
 	for {
-		if out.flush() != nil || call.Done() || !time.Now().Before(end) {
-			return
+		if out.flush() != nil {
+			return sent
+		}
+		sent = call.Cursor().Index
+		if call.Done() || !time.Now().Before(end) {
+			return sent
 		}
 		events, err := call.Next(x.ctx(), earlier(end, time.Now().Add(x.opts.KeepAlive)))
 		if err != nil {
 			if x.ctx().Err() == nil {
 				x.err = err
 			}
-			return
+			return sent
 		}
 		if len(events) == 0 {
 			out.comment("keep-alive")
@@ -130,7 +135,7 @@ func (x *exchange) message() error {
 		return err
 	}
 	msgs, batch, err := wire.ParseBody(body)
-	x.note(msgs)
+	x.method, x.id = subject(msgs)
 	if err != nil {
 		return err
 	}

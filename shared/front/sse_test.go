@@ -1,7 +1,9 @@
 package front_test
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -189,6 +191,41 @@ func TestSSEClientThatComesBackGoesOnInItsSession(t *testing.T) {
 			})
 		})
 	}
+}
+
+// deafAfter is a response whose writes fail from the moment a word is to be sent.
+type deafAfter struct {
+	*recorder
+	word string
+}
+
+func (d deafAfter) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte(d.word)) {
+		return 0, io.ErrClosedPipe
+	}
+	return d.recorder.Write(p)
+}
+
+func TestSSEEventThatCouldNotBeSentComesOnTheNextStream(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.backend.tool("talk", func(r run) { r.say("heard"); time.Sleep(time.Minute); r.say("unheard"); r.end(`{"content":[]}`) })
+		r := request("GET", "/quiet/sse", "", "Accept", "text/event-stream")
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			w.handler().ServeHTTP(deafAfter{&recorder{header: http.Header{}, begun: time.Now(), ctx: r.Context()}, "unheard"}, r)
+		}()
+		synctest.Wait()
+		c := &sseClient{w: w, server: "quiet", session: w.sessions()[0]}
+		c.open()
+		c.accepted(callOf("talk"))
+		<-over
+		synctest.Wait()
+		back := w.openSSE("quiet", "?sessionId="+c.session)
+		if diff := cmp.Diff([]string{said("unheard"), called}, back.messages()); diff != "" {
+			t.Error(diff)
+		}
+	})
 }
 
 // TypeScript's client takes its stream up anew without a word of its session, and

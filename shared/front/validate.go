@@ -36,7 +36,8 @@ import (
 //	unsupported version                     400 -32000
 //	batch in a version without              400 -32600
 //	no session id                           400 -32000  sessionID
-//	no such session                         404 -32001  session.Host
+//	messages at once, ids of requests       413 -32600  session.Host
+//	no such session                         404 -32001
 
 // accept wants every one of the media types in Accept. A request without one
 // promised nothing, and MCP asks for the promise.
@@ -90,16 +91,17 @@ func (x *exchange) body() ([]byte, error) {
 	return body, nil
 }
 
-// note keeps the id and the method that answers and the log line are about.
-func (x *exchange) note(msgs []wire.Message) {
+// subject is what answers and log lines are about: the first request, or else the
+// first message. A response has an id of somebody else's.
+func subject(msgs []wire.Message) (method string, id json.RawMessage) {
 	if len(msgs) == 0 {
-		return
+		return "", nil
 	}
-	first := max(0, slices.IndexFunc(msgs, func(m wire.Message) bool { return m.Kind == wire.Request }))
-	x.method = msgs[first].Method
-	if msgs[first].Kind != wire.Response {
-		x.id = msgs[first].ID
+	first := msgs[max(0, slices.IndexFunc(msgs, func(m wire.Message) bool { return m.Kind == wire.Request }))]
+	if first.Kind == wire.Response {
+		return first.Method, nil
 	}
+	return first.Method, first.ID
 }
 
 // checkMessages is the part of the ladder that needs the messages.

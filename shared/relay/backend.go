@@ -2,6 +2,8 @@ package relay
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"time"
 
@@ -37,6 +39,11 @@ func (k *Backend) Deliver(ctx context.Context, d session.Delivery, box session.B
 		}
 		return nil, nil
 	}
+	if box.State == session.Asleep {
+		if err := k.allow(ctx, d.Box, d.Client.Tenant); err != nil {
+			return nil, err
+		}
+	}
 	t := &tender{k: k, d: d, notAfter: time.Now().Add(validity)}
 	return t, t.send(ctx, box)
 }
@@ -63,7 +70,7 @@ func (x boxes) deliverFrame(d session.Delivery, gen session.Generation, notAfter
 	payload := make([]byte, 0, len(d.Client.Init)+len(d.Raw))
 	payload = append(append(payload, d.Client.Init...), d.Raw...)
 	f := Frame{
-		Type: Deliver, ID: d.Stream, Gen: gen, Session: d.Session, Server: d.Server, Ticket: x.Sealer.Seal(d.Address, gen),
+		Type: Deliver, ID: d.Stream, Gen: gen, Session: d.Session, Principal: principalHash(d), Server: d.Server, Ticket: x.Sealer.Seal(d.Address, gen),
 		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox, Again: d.Again,
 		Lens: []int{len(d.Client.Init), len(d.Raw)}, Payload: payload,
 	}
@@ -75,6 +82,13 @@ func (x boxes) deliverFrame(d session.Delivery, gen session.Generation, notAfter
 		f.AckWithin = ackWithin.Milliseconds()
 	}
 	return f
+}
+
+// principalHash names the principal of a delivery to its box, which learns nothing
+// from it but who is the same.
+func principalHash(d session.Delivery) string {
+	sum := sha256.Sum256([]byte(string(d.Box) + "\x00" + d.Client.Principal))
+	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
 
 // Attend implements session.Backend.

@@ -35,6 +35,9 @@ type Config struct {
 	Launch func(box session.Box) (map[string]string, error)
 	// ListLag is how young a task may be that the fleet's list does not show yet.
 	ListLag time.Duration
+	// TenantBoxes is how many boxes of one tenant may run at a time, more or less; a
+	// request that would wake one more is Busy. 0 is any number.
+	TenantBoxes int
 	// StartTimeout is how long a box may take from the wake to its hello; 3 min.
 	StartTimeout time.Duration
 	// EventAge is how long events are kept, see session.Limits; session.EventAge.
@@ -51,6 +54,10 @@ const (
 
 // maxAttempts is how often a box is started for one wake.
 const maxAttempts = 2
+
+// maxUnanswered is how often a wake lease is written without an answer. One that
+// was stored all the same, and lost, runs out as that of a function that died.
+const maxUnanswered = 3
 
 // boxes is what all of the host's end shares: the life of a box record, and the
 // way of events to clients.
@@ -77,7 +84,7 @@ func newBoxes(c Config) boxes {
 // write. tenant and server are what a box nobody has written yet gets.
 func (x boxes) rouse(ctx context.Context, id session.BoxID, tenant, server string) (session.Box, error) {
 	owner := session.NewNonce()
-	for {
+	for unanswered := 0; ; {
 		b, err := x.Store.Box(ctx, id)
 		if err != nil {
 			return b, err
@@ -96,13 +103,15 @@ func (x boxes) rouse(ctx context.Context, id session.BoxID, tenant, server strin
 			b = wake(b, owner, hashToken(token), now, now.Add(x.StartTimeout))
 		}
 		if err := x.Store.SaveBox(ctx, b); err != nil {
-			if errors.Is(err, session.Conflict) || errors.Is(err, session.Unavailable) {
-				if ctx.Err() != nil {
-					return b, err
-				}
-				continue
+			if errors.Is(err, session.Unavailable) {
+				unanswered++
+			} else if !errors.Is(err, session.Conflict) {
+				return b, err
 			}
-			return b, err
+			if unanswered == maxUnanswered || ctx.Err() != nil {
+				return b, err
+			}
+			continue
 		}
 		b.Rev++
 		return x.start(ctx, b, token)
@@ -267,9 +276,12 @@ func (x boxes) end(ctx context.Context, a session.Address, why session.Failure) 
 func (x boxes) endEvents(ctx context.Context, a session.Address, tail session.Tail, why session.Failure) ([][]byte, error) {
 	open := slices.Clone(a.Requests)
 	for after := session.Index(0); len(a.Requests) > 1 && after < tail.Last; {
-		page, err := x.Store.Read(ctx, a.Session, a.Stream, after, 1000)
-		if err != nil || len(page.Events) == 0 {
+		page, err := x.Store.Read(ctx, a.Session, a.Stream, after, session.MaxRead)
+		if err != nil {
 			return nil, err
+		}
+		if len(page.Events) == 0 {
+			break // they have expired: a second error is better than no end
 		}
 		for _, e := range page.Events {
 			after = e.Index
@@ -292,6 +304,7 @@ func (x boxes) endEvents(ctx context.Context, a session.Address, tail session.Ta
 // box.
 const (
 	phaseUnavailable = "box_unavailable"
+	phaseConnect     = "relay_connect"
 	phaseRuntime     = "runtime"
 )
 

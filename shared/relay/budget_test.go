@@ -219,7 +219,7 @@ const handshake = `{"protocolVersion":"2025-11-25","capabilities":{"logging":{}}
 func (c *counted) open(t *testing.T) session.ID {
 	t.Helper()
 	if err := c.store.SaveHandshake(t.Context(), session.Handshake{
-		Digest: "digest", Version: wire.V20251125, Result: json.RawMessage(handshake),
+		Digest: session.RecordFor("t", "digest"), Version: wire.V20251125, Result: json.RawMessage(handshake),
 	}); err != nil {
 		t.Fatal(err)
 	}

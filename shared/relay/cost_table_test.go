@@ -45,8 +45,22 @@ func handshakes() []price {
 			reads: 1, write: 1, requests: 2, readUnits: 1, writeUnits: 2,
 			operation: operation{opened, sends(initialized)},
 		},
+		{
+			name:  "tools/list, from the handshake record",
+			calls: "Handshake, Load",
+			reads: 2, requests: 2, readUnits: 3,
+			operation: operation{listed, sends(toolsList)},
+		},
+		{
+			name:  "tools/list, awake box, for the first time",
+			calls: "Append, 2 Handshake, Load, SaveHandshake",
+			reads: 3, write: 2, waits: 1, requests: 5, readUnits: 4, writeUnits: 2, up: "events", down: "ack, deliver",
+			operation: operation{working, sends(toolsList)},
+		},
 	}
 }
+
+const toolsList = `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`
 
 func calls() []price {
 	return []price{
@@ -280,6 +294,13 @@ func begun(t *testing.T, c *counted) session.ID {
 func working(t *testing.T, c *counted) session.ID {
 	id := c.open(t)
 	awake(t, c, id)
+	return id
+}
+
+// listed: its box is awake, and the list of tools on record.
+func listed(t *testing.T, c *counted) session.ID {
+	id := working(t, c)
+	c.send(t, id, toolsList)
 	return id
 }
 

@@ -58,7 +58,7 @@ func newCutWorld(t *testing.T, point cutPoint, seed uint64) *cutWorld {
 	w.wire.handler = NewHandler(w.config)
 	w.host = session.NewHost(w.memory, NewBackend(w.config), session.Limits{})
 	if err := w.memory.SaveHandshake(t.Context(), session.Handshake{
-		Digest: "digest", Version: wire.V20251125,
+		Digest: session.RecordFor("t", "digest"), Version: wire.V20251125,
 		Result: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{"logging":{}}}`),
 	}); err != nil {
 		t.Fatal(err)

@@ -37,7 +37,7 @@
 //	welcome gen link             the hello link was taken; gen is the generation from now on
 //	fenced  link                 somebody newer runs this box: stop, exit
 //	nudge                        the inbox has something: pull
-//	deliver id gen session server ticket level subscribed notAfter ackWithin inbox again lens + payload
+//	deliver id gen session principal server ticket level subscribed notAfter ackWithin inbox again lens + payload
 //	pulled  n ids                these ids were delivered for pull n
 //	ack     seq session next closed fenced
 //	bye-ok  link
@@ -67,7 +67,9 @@
 //
 // lens cuts the payload of a deliver in two: the client's initialize params, then
 // the message as it wrote it. level and subscribed are what a fresh process has to
-// be told, again says that the session has had a process before. A message is
+// be told, again says that the session has had a process before, and principal is
+// the same for all sessions of one principal in the box, which may share a process
+// or what is kept of it, and tells nothing else. A message is
 // executed if gen is the runner's, no bye was said since the last welcome, id is
 // new, and, without inbox, notAfter (Unix milliseconds) is not passed. ids are
 // remembered for 15 minutes and while in flight. ackWithin (milliseconds) is set if
@@ -92,16 +94,16 @@
 // 7 days, for one box, one session, one stream and the generation it was given to
 // or later ones. It is copied, never made. status with a payload is the result of
 // a fresh process's initialize, asked for with protocol version detail; without, it
-// is a line for the host's log.
+// is a line for the host's log, if it comes over the connection that the box has.
 //
 // # Long frames
 //
-// Runner to host: the frame's bytes are cut between characters into pieces of at
-// most 100,000 bytes, n from 0 to of-1. frame is "place.nonce", place one of 0 to
-// 63, of which a runner uses each for one frame at a time. At most 8 parts are
-// under way. Once all have their part-ok, whole has the host join and handle the
-// frame. Parts are not deleted but expire after 15 minutes; after three wholes
-// without an answer the parts are sent anew. Host to runner: parts come without
+// Runner to host, for any frame but a hello with questions: its bytes are cut
+// between characters into pieces of at most 100,000 bytes, n from 0 to of-1. frame
+// is "place.nonce", place one of 0 to 63, of which a runner uses each for one frame
+// at a time. At most 8 parts are under way. Once all have their part-ok, whole has
+// the host join and handle the frame. Parts are not deleted but expire after 15
+// minutes; after three wholes without an answer the parts are sent anew. Host to runner: parts come without
 // part-ok and whole, in any order, some twice; those of a frame that is not
 // complete when the connection closes are dropped. A joined frame is at most 17 MiB.
 //
@@ -135,7 +137,7 @@
 //	→ {"v":1,"t":"hello","box":"acme/files","gen":4,"token":"k3…","runner":"r9","link":1,"task":"t1"}
 //	← {"v":1,"t":"welcome","gen":4,"link":1}
 //	→ {"v":1,"t":"pull","box":"acme/files","gen":4,"runner":"r9","n":1}
-//	← {"v":1,"t":"deliver","gen":4,"session":"s1","ticket":"Zx…","id":"d1","server":"files","notAfter":1767225600000,"ackWithin":1000,"inbox":true,"lens":[2,40]}
+//	← {"v":1,"t":"deliver","gen":4,"session":"s1","principal":"Uq0kPzvZ3bXk9Qe1","ticket":"Zx…","id":"d1","server":"files","notAfter":1767225600000,"ackWithin":1000,"inbox":true,"lens":[2,40]}
 //	  {}{"jsonrpc":"2.0","id":1,"method":"ping"}
 //	← {"v":1,"t":"pulled","n":1,"ids":["d1"]}
 //	→ {"v":1,"t":"events","box":"acme/files","gen":4,"session":"s1","seq":1,"items":[{"ticket":"Zx…","stream":"d1","first":1,"final":true,"marked":true,"lens":[36]}]}

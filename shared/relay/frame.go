@@ -42,7 +42,7 @@ const (
 	Welcome Type = "welcome" // gen link
 	Fenced  Type = "fenced"  // link
 	Nudge   Type = "nudge"   //
-	Deliver Type = "deliver" // id gen session server ticket level subscribed init notAfter ackWithin inbox again lens + payload
+	Deliver Type = "deliver" // id gen session principal server ticket level subscribed notAfter ackWithin inbox again lens + payload
 	Pulled  Type = "pulled"  // n ids
 	Ack     Type = "ack"     // seq session next closed fenced
 	ByeOK   Type = "bye-ok"  // link
@@ -79,7 +79,7 @@ type Frame struct {
 	Ticket  string             `json:"ticket,omitempty"`
 
 	// Events. Next on an ack is the index of the next common event, once a batch
-	// held common events; Base of the first such batch is unknown (0).
+	// held common events.
 	Seq    int64              `json:"seq,omitempty"`
 	Items  []EventItem        `json:"items,omitempty"`
 	Next   session.Index      `json:"next,omitempty"`
@@ -89,6 +89,7 @@ type Frame struct {
 	// Deliver. Lens cuts the payload: the client's initialize params, then the
 	// message.
 	ID         session.StreamID `json:"id,omitempty"`
+	Principal  string           `json:"principal,omitempty"` // a hash that tells the principals of a box apart
 	Server     string           `json:"server,omitempty"`
 	Level      string           `json:"level,omitempty"`
 	Subscribed []string         `json:"subscribed,omitempty"`

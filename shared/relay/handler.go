@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // Handler is the relay function: it takes one frame of a runner's connection at
@@ -30,7 +31,7 @@ const partLife = 15 * time.Minute
 // Errors: Invalid for a frame no honest runner sends; Unavailable if it was not
 // handled, or not to its end: the runner sends it again.
 func (h *Handler) Frame(ctx context.Context, conn string, data []byte) ([]byte, error) {
-	f, err := Decode(data)
+	f, err := fromRunner(data)
 	if err != nil {
 		return nil, err
 	}
@@ -43,6 +44,18 @@ func (h *Handler) Frame(ctx context.Context, conn string, data []byte) ([]byte, 
 		}
 	}
 	return h.frame(ctx, conn, f)
+}
+
+// maxName is more than any name of a box, a session or a runner has. What is longer
+// would stand in keys and log lines.
+const maxName = 200
+
+func fromRunner(data []byte) (Frame, error) {
+	f, err := Decode(data)
+	if err == nil && max(len(f.Box), len(f.Session), len(f.Runner)) > maxName {
+		return Frame{}, session.Errorf(session.Invalid, "a relay frame of %d bytes has a name of more than %d", len(data), maxName)
+	}
+	return f, err
 }
 
 func (h *Handler) frame(ctx context.Context, conn string, f Frame) ([]byte, error) {
@@ -58,7 +71,7 @@ func (h *Handler) frame(ctx context.Context, conn string, f Frame) ([]byte, erro
 	case Events:
 		reply, err = h.events(ctx, f)
 	case Status:
-		err = h.status(ctx, f)
+		err = h.status(ctx, conn, f)
 	case Bye:
 		reply, err = h.bye(ctx, f)
 	default:
@@ -124,8 +137,9 @@ func (h *Handler) whole(ctx context.Context, f Frame) (Frame, error) {
 		}
 		b.Write(p.Data[len(nonce):])
 	}
-	joined, err := Decode(b.Bytes())
-	if err == nil && (joined.Type == Part || joined.Type == Whole || joined.Box != f.Box) {
+	joined, err := fromRunner(b.Bytes())
+	never := joined.Type == Part || joined.Type == Whole || len(joined.Questions) > 0
+	if err == nil && (never || joined.Box != f.Box) {
 		err = session.Errorf(session.Invalid, "relay frame %q holds a %s of box %s", f.Frame, joined.Type, joined.Box)
 	}
 	return joined, err
@@ -260,6 +274,9 @@ func (h *Handler) claim(ctx context.Context, conn string, b session.Box, it sess
 
 // mark puts the taken marks a frame asks for.
 func (h *Handler) mark(ctx context.Context, f Frame) error {
+	if len(f.Tickets) > session.MaxBatchEvents {
+		return session.Errorf(session.Invalid, "a frame of box %s has %d tickets; at most %d are taken", f.Box, len(f.Tickets), session.MaxBatchEvents)
+	}
 	for _, sealed := range f.Tickets {
 		t, err := h.open(ctx, f, sealed)
 		if err != nil {
@@ -300,20 +317,30 @@ func (h *Handler) open(ctx context.Context, f Frame, sealed string) (Ticket, err
 	return t, nil
 }
 
-// status keeps the handshake record of a fresh process, and logs the rest.
-func (h *Handler) status(ctx context.Context, f Frame) error {
+// maxDetail is how many bytes of a runner's own words go to the log.
+const maxDetail = 500
+
+// status keeps the handshake record of a fresh process, and logs the rest: of a runner
+// on the connection its box has, no other is known.
+func (h *Handler) status(ctx context.Context, conn string, f Frame) error {
 	if len(f.Payload) == 0 {
-		h.Log.InfoContext(ctx, "process", "box", f.Box, "session", f.Session, "process", f.Process, "phase", f.Phase, "detail", f.Detail)
+		b, err := h.Store.Box(ctx, f.Box)
+		if err != nil || b.State != session.Awake || b.Conn != conn {
+			return err
+		}
+		h.Log.InfoContext(ctx, "process", "box", f.Box, "session", f.Session, "process", clip(f.Process), "phase", clip(f.Phase), "detail", clip(f.Detail))
 		return nil
 	}
 	t, err := h.open(ctx, f, f.Ticket)
-	if err != nil {
+	if err != nil || !wire.Legacy(f.Detail) { // clients ask for any version, but are answered in these
 		return err
 	}
 	return h.Store.SaveHandshake(ctx, session.Handshake{
 		Digest: t.Digest, Version: f.Detail, Result: bytes.Clone(f.Payload), Taken: time.Now(),
 	})
 }
+
+func clip(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxDetail)], "") }
 
 func (h *Handler) bye(ctx context.Context, f Frame) (*Frame, error) {
 	_, v, err := h.change(ctx, f.Box, func(b session.Box) (session.Box, verdict) { return bye(b, f, time.Now()) })
@@ -414,8 +441,16 @@ func commonFirst(items []EventItem) []int {
 }
 
 // postings opens the tickets and cuts the payload. A frame in which anything is
-// wrong is refused whole.
+// wrong is refused whole, and one with more than a batch holds: each stream is a
+// write.
 func (h *Handler) postings(ctx context.Context, f Frame) ([]session.Posting, error) {
+	count := 0
+	for _, it := range f.Items {
+		count += len(it.Lens)
+	}
+	if most := session.MaxBatchEvents; max(count, len(f.Items), len(f.Tickets)) > most {
+		return nil, session.Errorf(session.Invalid, "an events frame of session %s has more than %d events", f.Session, most)
+	}
 	postings := make([]session.Posting, len(f.Items))
 	rest := f.Payload
 	expires := time.Now().Add(h.EventAge)

@@ -6,7 +6,9 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -299,35 +301,80 @@ func TestFramesThatMakeNoSenseAreRefused(t *testing.T) {
 	}
 	long := strings.Repeat("x", 1<<20)
 	for what, data := range map[string][]byte{
-		"nothing":               {},
-		"a newline":             []byte("\n"),
-		"no JSON":               []byte("hello"),
-		"half a header":         []byte(`{"v":1,"t":"events","items":[{`),
-		"an array":              []byte(`[{"v":1,"t":"events"}]`),
-		"wrong types":           []byte(`{"v":"1","t":5,"gen":{},"lens":"x"}`),
-		"numbers too big":       []byte(`{"v":1,"t":"pull","gen":1e400}`),
-		"deep arrays":           []byte(`{"v":1,"t":"pull","x":` + strings.Repeat("[", 50_000) + strings.Repeat("]", 50_000) + `}`),
-		"deep objects":          []byte(`{"v":1,"t":"pull","x":` + strings.Repeat(`{"x":`, 50_000)),
-		"an unknown type":       []byte(`{"v":1,"t":"give-me-all","box":"a/s"}`),
-		"a type of the host":    relay.Encode(relay.Frame{Type: relay.Welcome, Box: honestBox, Gen: 99}),
-		"a deliver":             relay.Encode(relay.Frame{Type: relay.Deliver, Box: honestBox, Session: "a1", ID: "d9", Lens: []int{0, 2}, Payload: []byte("{}")}),
-		"no lengths":            events(),
-		"a negative length":     events(-1),
-		"negative and positive": events(-13, 26),
-		"a length too short":    events(12, 2),
-		"a length too long":     events(14),
-		"a huge length":         events(math.MaxInt),
-		"no index":              relay.Encode(s.events("m1", "d1", 0, ticket)),
-		"a negative index":      relay.Encode(s.events("m1", "d1", -1, ticket)),
-		"whole of nothing":      relay.Encode(relay.Frame{Type: relay.Whole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x", Of: 1}),
-		"whole of none":         relay.Encode(relay.Frame{Type: relay.Whole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x"}),
-		"a part too long":       relay.Encode(relay.Frame{Type: relay.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x", Of: 1, Payload: []byte(long)}),
-		"a negative part":       relay.Encode(relay.Frame{Type: relay.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x", N: -1, Of: 1, Payload: []byte("x")}),
-		"a part far behind":     relay.Encode(relay.Frame{Type: relay.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x", N: 1 << 40, Of: 1, Payload: []byte("x")}),
-		"a part of no frame":    relay.Encode(relay.Frame{Type: relay.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Of: 1, Payload: []byte("x")}),
-		"a part of no box":      relay.Encode(relay.Frame{Type: relay.Part, Frame: "0.x", Of: 1, Payload: []byte("x")}),
+		"nothing":                {},
+		"a newline":              []byte("\n"),
+		"no JSON":                []byte("hello"),
+		"half a header":          []byte(`{"v":1,"t":"events","items":[{`),
+		"an array":               []byte(`[{"v":1,"t":"events"}]`),
+		"wrong types":            []byte(`{"v":"1","t":5,"gen":{},"lens":"x"}`),
+		"numbers too big":        []byte(`{"v":1,"t":"pull","gen":1e400}`),
+		"deep arrays":            []byte(`{"v":1,"t":"pull","x":` + strings.Repeat("[", 50_000) + strings.Repeat("]", 50_000) + `}`),
+		"deep objects":           []byte(`{"v":1,"t":"pull","x":` + strings.Repeat(`{"x":`, 50_000)),
+		"an unknown type":        []byte(`{"v":1,"t":"give-me-all","box":"a/s"}`),
+		"a type of the host":     relay.Encode(relay.Frame{Type: relay.Welcome, Box: honestBox, Gen: 99}),
+		"a deliver":              relay.Encode(relay.Frame{Type: relay.Deliver, Box: honestBox, Session: "a1", ID: "d9", Lens: []int{0, 2}, Payload: []byte("{}")}),
+		"no lengths":             events(),
+		"a negative length":      events(-1),
+		"negative and positive":  events(-13, 26),
+		"a length too short":     events(12, 2),
+		"a length too long":      events(14),
+		"a huge length":          events(math.MaxInt),
+		"no index":               relay.Encode(s.events("m1", "d1", 0, ticket)),
+		"a negative index":       relay.Encode(s.events("m1", "d1", -1, ticket)),
+		"whole of nothing":       relay.Encode(relay.Frame{Type: relay.Whole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x", Of: 1}),
+		"whole of none":          relay.Encode(relay.Frame{Type: relay.Whole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x"}),
+		"a part too long":        relay.Encode(relay.Frame{Type: relay.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x", Of: 1, Payload: []byte(long)}),
+		"a negative part":        relay.Encode(relay.Frame{Type: relay.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x", N: -1, Of: 1, Payload: []byte("x")}),
+		"a part far behind":      relay.Encode(relay.Frame{Type: relay.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x", N: 1 << 40, Of: 1, Payload: []byte("x")}),
+		"a part of no frame":     relay.Encode(relay.Frame{Type: relay.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Of: 1, Payload: []byte("x")}),
+		"more items than events": s.crowd(session.MaxBatchEvents + 1),
+		"more tickets than any":  relay.Encode(relay.Frame{Type: relay.Taken, Box: hostileBox, Gen: hostileGen, Tickets: slices.Repeat([]string{ticket}, session.MaxBatchEvents+1)}),
+		"a part of no box":       relay.Encode(relay.Frame{Type: relay.Part, Frame: "0.x", Of: 1, Payload: []byte("x")}),
 	} {
 		s.gainsNothing(what, data)
+	}
+}
+
+// crowd is a batch of so many events.
+func (s *siege) crowd(n int) []byte {
+	f := s.events("m1", "d1", 1, s.ticket("m1", "d1", hostileBox, hostileGen))
+	f.Items[0].Lens, f.Payload = slices.Repeat([]int{2}, n), bytes.Repeat([]byte("{}"), n)
+	return relay.Encode(f)
+}
+
+func TestOnlyTheRunnersOwnConnectionWritesToTheHostsLog(t *testing.T) {
+	s := newSiege(t)
+	var log bytes.Buffer
+	h := relay.NewHandler(relay.Config{Store: s.store, Sealer: s.sealer, Poster: s, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	say := func(conn string, box session.BoxID, detail string) {
+		f := relay.Frame{Type: relay.Status, Box: box, Gen: hostileGen, Session: "m1", Process: "p1", Phase: "runtime", Detail: detail}
+		if _, err := h.Frame(t.Context(), conn, relay.Encode(f)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	say("conn-x", hostileBox, "from nobody")
+	say("conn-m", honestBox, "of another box")
+	if log.Len() > 0 {
+		t.Errorf("logged: %s", log.String())
+	}
+	say("conn-m", hostileBox, strings.Repeat("loud ", 20_000))
+	if got := log.String(); !strings.Contains(got, "loud") || len(got) > 2000 {
+		t.Errorf("logged %d bytes: %.200s", len(got), got)
+	}
+}
+
+func TestFrameWithANameThatIsTooLongIsRefusedInFewWords(t *testing.T) {
+	s := newSiege(t)
+	long := strings.Repeat("x", 5000)
+	for _, f := range []relay.Frame{
+		{Type: relay.Hello, Box: session.BoxID(long), Runner: "r"},
+		{Type: relay.Pull, Box: hostileBox, Runner: long},
+		{Type: relay.Events, Box: hostileBox, Session: session.ID(long), Items: []relay.EventItem{{}}},
+	} {
+		_, err := s.handle(relay.Encode(f))
+		if session.CodeOf(err) != session.Invalid || len(err.Error()) > 200 {
+			t.Errorf("%s: %.300v", f.Type, err)
+		}
 	}
 }
 
@@ -339,6 +386,8 @@ func TestJoinedFrameHasNoMorePowerThanAnother(t *testing.T) {
 		{Type: relay.Whole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.a", Of: 1},
 		{Type: relay.Part, Box: honestBox, Frame: "0.a", Of: 1, Payload: []byte("x")},
 		s.events("a1", session.Common, 2, s.ticket("a1", "d1", honestBox, honestGen)),
+		// Questions are read one by one: there must not be more than one message holds.
+		{Type: relay.Hello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 7, Questions: map[session.ID][]string{"m1": {"q"}}},
 	} {
 		name := fmt.Sprintf("%d.a", n)
 		part := relay.Frame{Type: relay.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: name, Of: 1, Payload: relay.Encode(inner)}

@@ -122,7 +122,7 @@ func (l *life) run(f Frame) {
 	l.delivered++
 	l.call(func() {
 		l.Executor.Deliver(Delivery{
-			ID: f.ID, Session: f.Session, Server: f.Server, Ticket: f.Ticket, Level: f.Level,
+			ID: f.ID, Session: f.Session, Principal: f.Principal, Server: f.Server, Ticket: f.Ticket, Level: f.Level,
 			Subscribed: f.Subscribed, Init: json.RawMessage(parts[0]), Raw: parts[1], HasRequests: requests, Again: f.Again,
 		})
 	})

@@ -16,6 +16,10 @@ import (
 // caller stops its processes and exits. It is the code session.Fenced.
 const ErrFenced = session.Fenced
 
+// ExitUnreachable is the status a runner exits with whose [Runner.Run] ended because
+// the host could not be reached: of a box that is starting, clients are then told so.
+const ExitUnreachable = 4
+
 // Executor is the box as the runner's end of the relay sees it. All methods are
 // called by one goroutine, one after the other in the order of what came in;
 // while one of them blocks, nothing else is executed. None may keep the caller
@@ -46,6 +50,7 @@ type Executor interface {
 type Delivery struct {
 	ID          session.StreamID // deliver id, and the stream its events go to
 	Session     session.ID
+	Principal   string // a hash that all sessions of one principal have, and no others
 	Server      string
 	Ticket      string   // goes back with the events
 	Level       string   // last logging/setLevel of the session, "" for none
@@ -69,7 +74,7 @@ type Event struct {
 // StatusReport tells the host of a process. With a Handshake it is the result a
 // fresh process gave to initialize (then Detail is the protocol version that was
 // asked for, and Ticket one of the session's), which the host keeps; without, it
-// is a line for its log.
+// is a line for its log, each text in it cut to 500 bytes.
 type StatusReport struct {
 	Session   session.ID
 	Ticket    string

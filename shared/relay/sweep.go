@@ -29,27 +29,28 @@ func (w *Sweeper) Sweep(ctx context.Context) error {
 	// The list is read after the records: a task that is not on it can then not
 	// have been started since.
 	boxes := make([]session.Box, 0, len(due))
+	var errs []error
 	for _, id := range due {
 		b, err := w.Store.Box(ctx, id)
 		if err != nil {
-			return err
+			errs = append(errs, err)
+			continue
 		}
 		boxes = append(boxes, b)
 	}
 	tasks, err := w.Fleet.Tasks(ctx)
 	if err != nil {
-		return err
+		return errors.Join(append(errs, err)...)
 	}
 	alive := map[string]fleet.Status{}
 	for _, t := range tasks {
 		alive[t.ID] = t
 	}
-	var errs []error
 	for _, b := range boxes {
 		t, ok := alive[b.Task]
 		missing := !ok && time.Since(b.Changed) > w.ListLag
 		if b.State == session.Awake && (missing || t.State == fleet.Stopped) {
-			errs = append(errs, w.lost(ctx, b, stopFailure(t)))
+			errs = append(errs, w.lost(ctx, b, stopFailure(t, false)))
 		}
 		errs = append(errs, w.settle(ctx, b.ID))
 	}
@@ -64,19 +65,22 @@ func (w *Sweeper) Stopped(ctx context.Context, t fleet.Status) error {
 	}
 	switch {
 	case b.State == session.Awake && b.Task == t.ID:
-		err = w.lost(ctx, b, stopFailure(t))
+		err = w.lost(ctx, b, stopFailure(t, false))
 	case b.State == session.Starting && t.ClientToken == ClientToken(b.ID, b.Gen):
-		b.Failure = stopFailure(t)
+		b.Failure = stopFailure(t, true)
 		err = w.again(ctx, b)
 	}
 	return errors.Join(err, w.settle(ctx, b.ID))
 }
 
-// stopFailure is what clients are told of a task that ended under them. A task
+// stopFailure is what clients are told of a task that ended under them, or, when it
+// was starting, before it ever said hello. A task
 // the fleet knows nothing of any more is a zero Status.
-func stopFailure(t fleet.Status) session.Failure {
+func stopFailure(t fleet.Status, starting bool) session.Failure {
 	f := session.Failure{Phase: phaseRuntime, Exit: t.ExitCode, Signal: t.Signal, At: t.Stopped}
 	switch {
+	case t.ID != "" && t.ExitCode == ExitUnreachable && starting:
+		f.Phase, f.Detail = phaseConnect, "the box was started and could not reach the host; nothing was executed"
 	case t.ID == "":
 		f.Detail, f.At = "the box is gone; whether the request was executed is not known", time.Now()
 	case t.Signal != "":
@@ -122,7 +126,8 @@ func ignoreConflict(err error) error {
 
 // settle does for one box what its record and its items say is due: a start that
 // ran out of time, requests taken by a generation that is over, requests that
-// wait for a box nobody wakes.
+// wait for a box nobody wakes. One request that cannot be ended does not keep it
+// from the others.
 func (x boxes) settle(ctx context.Context, id session.BoxID) error {
 	b, err := x.Store.Box(ctx, id)
 	if err != nil {
@@ -144,7 +149,9 @@ func (x boxes) settle(ctx context.Context, id session.BoxID) error {
 		return err
 	}
 	waiting := false
+	var errs []error
 	for _, it := range items {
+		var err error
 		switch {
 		case it.State == session.Taken && b.Over(it.Gen):
 			var released bool
@@ -157,18 +164,17 @@ func (x boxes) settle(ctx context.Context, id session.BoxID) error {
 		default:
 			waiting = true
 		}
-		if err != nil {
-			return err
-		}
+		errs = append(errs, err)
 	}
-	if !waiting {
-		return nil
+	switch {
+	case !waiting:
+	case b.State == session.Awake:
+		errs = append(errs, ignoreClosed(x.post(ctx, b.Conn, Frame{Type: Nudge})))
+	default:
+		_, err = x.rouse(ctx, id, b.Tenant, b.Server)
+		errs = append(errs, err)
 	}
-	if b.State == session.Awake {
-		return ignoreClosed(x.post(ctx, b.Conn, Frame{Type: Nudge}))
-	}
-	_, err = x.rouse(ctx, id, b.Tenant, b.Server)
-	return err
+	return errors.Join(errs...)
 }
 
 // sweepEnded removes the mark of a request that has ended; the function that

@@ -9,7 +9,7 @@ import (
 type Server struct {
 	Name   string
 	Digest string // of everything that changes how it behaves
-	Record bool   // initialize may be answered from the handshake record
+	Record bool   // initialize, discover and lists may be answered from the handshake record
 }
 
 // Delivery is one client message (or batch) on its way to a server.

@@ -19,6 +19,7 @@ type Call struct {
 	duty    Duty
 	begun   time.Time
 	ready   []byte // answered in place
+	params  []byte // of a modern client, what was known then; see Host.Learn
 	done    bool
 	lease   *listener // of a GET on the common stream
 	polls   int       // empty polls in a row before this one

@@ -50,17 +50,19 @@ func (h *Host) Follow(ctx context.Context, c Caller, id ID, from *Index, until t
 	return call, err
 }
 
-// Report notes how far a client that follows the Out stream was sent it, because
-// most never say so themselves. It is for the end of the event stream; if it is
-// not reached, the next one repeats what was sent.
-func (c *Call) Report(ctx context.Context) error {
+// Report notes up to which event a client that follows the Out stream was sent it,
+// because most never say so themselves. It is for the end of the event stream; if it
+// is not reached, the next one repeats what was sent.
+//
+// Errors: Unavailable.
+func (c *Call) Report(ctx context.Context, sent Index) error {
 	s, _, err := c.host.store.Load(ctx, c.session, "")
 	if err == nil {
 		_, err = c.host.update(ctx, s, func(s *Session) bool {
-			if s.Primary.Nonce != c.follower.nonce || s.Delivered >= c.after {
+			if s.Primary.Nonce != c.follower.nonce || s.Delivered >= sent {
 				return false
 			}
-			s.Delivered = c.after
+			s.Delivered = sent
 			return true
 		})
 	}

@@ -59,16 +59,22 @@ func (c Caller) box() BoxID { return BoxFor(c.Tenant, c.Server.Name) }
 // asked for, the Call is ready at once and no box is touched; otherwise the box
 // is asked, and a session whose initialize fails is ended.
 //
-// Errors: Invalid (params, or initialized already), NotFound (id), Unavailable,
-// Busy.
+// Errors: Invalid (params, or initialized already), TooLarge (parameters over
+// 64 KiB, an id over 16 KiB), NotFound (id), Unavailable, Busy.
 func (h *Host) Initialize(ctx context.Context, c Caller, id ID, m wire.Message) (Session, *Call, error) {
 	version, ok := wire.String(wire.Lookup(m.Params, "protocolVersion"))
 	if !ok {
 		return Session{}, nil, Errorf(Invalid, "initialize has no params.protocolVersion; send the newest version you speak as a string")
 	}
+	if err := bounded(m); err != nil {
+		return Session{}, nil, err
+	}
+	if len(m.Params) > maxInit {
+		return Session{}, nil, Errorf(TooLarge, "the parameters of initialize have %d bytes; send at most %d", len(m.Params), maxInit)
+	}
 	var record *Handshake
 	if c.Server.Record {
-		rec, err := h.store.Handshake(ctx, c.Server.Digest, wire.Negotiate(version))
+		rec, err := h.store.Handshake(ctx, RecordFor(c.Tenant, c.Server.Digest), wire.Negotiate(version))
 		if err != nil && !errors.Is(err, NotFound) {
 			return Session{}, nil, err
 		}
@@ -96,7 +102,7 @@ func (h *Host) Initialize(ctx context.Context, c Caller, id ID, m wire.Message) 
 	if err != nil {
 		return Session{}, nil, err
 	}
-	call, err := h.deliver(ctx, c, s, box, m.Raw, []json.RawMessage{m.ID}, true)
+	call, err := h.deliver(ctx, c, s, box, m.Raw, Address{Requests: []json.RawMessage{m.ID}, Init: true})
 	if err != nil {
 		return Session{}, nil, err
 	}
@@ -176,13 +182,17 @@ func (h *Host) Load(ctx context.Context, c Caller, id ID) (Session, Box, error) 
 // The Call is nil when nothing is owed a response. Otherwise nothing has been
 // accepted yet: see [Call].
 //
-// Local, without waking a box: ping, notifications/initialized, and responses
-// to questions of a box that is gone. A notification reaches an awake box at
+// Local, without waking a box: ping, notifications/initialized, lists that stand in
+// the handshake record, and responses to questions of a box that is gone. A notification reaches an awake box at
 // most once and is dropped for a sleeping one, which has nothing in flight that
 // it could matter to.
 //
-// Errors: NotFound (session), Invalid, TooLarge, Unavailable, Busy.
+// Errors: NotFound (session), Invalid, TooLarge (over [MaxBatchEvents] messages, or
+// ids of over 16 KiB together), Unavailable, Busy.
 func (h *Host) Accept(ctx context.Context, c Caller, id ID, msgs []wire.Message, batch bool) (*Call, error) {
+	if err := bounded(msgs...); err != nil {
+		return nil, err
+	}
 	s, box, err := h.Load(ctx, c, id)
 	if err != nil {
 		return nil, err
@@ -204,6 +214,28 @@ func (h *Host) Accept(ctx context.Context, c Caller, id ID, msgs []wire.Message,
 		return nil, Errorf(Invalid, "version %s has no batches; send each message by itself", s.Version)
 	}
 	return h.accept(ctx, c, s, box, msgs, batch)
+}
+
+// maxIDs bounds the ids of the requests in one body, in bytes: they stand in a record
+// that a store keeps whole.
+const maxIDs = 16 << 10
+
+// bounded refuses what could not be ended: whoever finds a box lost writes the ends of
+// all requests of a body in one batch.
+func bounded(msgs ...wire.Message) error {
+	if len(msgs) > MaxBatchEvents {
+		return Errorf(TooLarge, "%d messages at once; send at most %d", len(msgs), MaxBatchEvents)
+	}
+	size := 0
+	for _, m := range msgs {
+		if m.Kind == wire.Request {
+			size += len(m.ID)
+		}
+	}
+	if size > maxIDs {
+		return Errorf(TooLarge, "the ids of the requests have %d bytes; use shorter ones, of at most %d together", size, maxIDs)
+	}
+	return nil
 }
 
 // overtaking is how long a message may come before the initialize that was sent
@@ -268,7 +300,18 @@ func (h *Host) accept(ctx context.Context, c Caller, s Session, box Box, msgs []
 	if err != nil {
 		return nil, err
 	}
-	return h.deliver(ctx, c, s, box, joined(rest, batch), requests, false)
+	a := Address{Requests: requests}
+	if m := rest[0]; !batch && m.Kind == wire.Request {
+		result, part, err := h.recorded(ctx, c, s, box, m.Method, m.Params)
+		if err != nil {
+			return nil, err
+		}
+		if result != nil {
+			return h.readyCall(wire.ResultResponse(m.ID, result)), nil
+		}
+		a.List = part
+	}
+	return h.deliver(ctx, c, s, box, joined(rest, batch), a)
 }
 
 // joined is the body again, without the messages that were taken out.
@@ -283,13 +326,11 @@ func joined(msgs []wire.Message, batch bool) []byte {
 	return slices.Concat([]byte{'['}, bytes.Join(raws, []byte{','}), []byte{']'})
 }
 
-func (h *Host) deliver(ctx context.Context, c Caller, s Session, box Box, raw []byte, requests []json.RawMessage, initialize bool) (*Call, error) {
-	return h.deliverAs(ctx, c, s, box, NewStreamID(), raw, requests, initialize)
-}
-
-func (h *Host) deliverAs(ctx context.Context, c Caller, s Session, box Box, stream StreamID, raw []byte, requests []json.RawMessage, initialize bool) (*Call, error) {
+// deliver hands a message over. Of the address only what is of the message is given:
+// Requests, Init and List, and the Stream if it has one already.
+func (h *Host) deliver(ctx context.Context, c Caller, s Session, box Box, raw []byte, a Address) (*Call, error) {
 	again := s.Served
-	if len(requests) > 0 && !again {
+	if len(a.Requests) > 0 && !again {
 		var err error
 		if s, err = h.update(ctx, s, func(s *Session) bool {
 			first := !s.Served
@@ -299,16 +340,14 @@ func (h *Host) deliverAs(ctx context.Context, c Caller, s Session, box Box, stre
 			return nil, err
 		}
 	}
-	d := Delivery{
-		Address: Address{
-			Session: s.ID, Stream: stream, Requests: requests, Conn: c.Conn, EventIDs: c.EventIDs,
-			Principal: c.Principal, Digest: s.Digest, Box: c.box(), Again: again,
-			Init: initialize, Out: c.Transport == SSE,
-		},
-		Client: s, Server: c.Server.Name, Raw: raw,
+	if a.Stream == "" {
+		a.Stream = NewStreamID()
 	}
+	a.Session, a.Conn, a.EventIDs, a.Out = s.ID, c.Conn, c.EventIDs, c.Transport == SSE
+	a.Principal, a.Digest, a.Box, a.Again = c.Principal, RecordFor(c.Tenant, s.Digest), c.box(), again
+	d := Delivery{Address: a, Client: s, Server: c.Server.Name, Raw: raw}
 	tender, err := h.backend.Deliver(ctx, d, box)
-	if err != nil || len(requests) == 0 {
+	if err != nil || len(a.Requests) == 0 {
 		return nil, err
 	}
 	call := &Call{host: h, session: s.ID, stream: d.Stream, tender: tender, begun: time.Now()}
@@ -336,7 +375,7 @@ func (h *Host) ready(ctx context.Context, s Session) error {
 }
 
 // remember keeps what a fresh process of this session has to be told: the log
-// level and the subscriptions.
+// level and the subscriptions, as many as the record holds.
 func (h *Host) remember(ctx context.Context, s Session, msgs []wire.Message) (Session, error) {
 	kept := func(m wire.Message) bool {
 		return m.Kind == wire.Request && (m.Method == wire.MethodSetLevel || m.Method == wire.MethodSubscribe || m.Method == wire.MethodUnsubscribe)
@@ -355,12 +394,20 @@ func (h *Host) remember(ctx context.Context, s Session, msgs []wire.Message) (Se
 	})
 }
 
-// maxSubscribed bounds the session record.
-const maxSubscribed = 500
+// Bounds of what a session's record keeps of its client. Drivers keep it whole, and
+// every delivery carries it.
+const (
+	maxInit       = 64 << 10  // bytes of its initialize parameters
+	maxLevel      = 64        // bytes; no level of MCP is longer
+	maxSubscribed = 500       // resources
+	maxURIs       = 128 << 10 // bytes of their URIs together
+)
 
 func (s *Session) note(m wire.Message) {
 	if m.Method == wire.MethodSetLevel {
-		s.Level, _ = wire.String(wire.Lookup(m.Params, "level"))
+		if level, ok := wire.String(wire.Lookup(m.Params, "level")); ok && len(level) <= maxLevel {
+			s.Level = level
+		}
 		return
 	}
 	uri, ok := wire.String(wire.Lookup(m.Params, "uri"))
@@ -368,7 +415,11 @@ func (s *Session) note(m wire.Message) {
 		return
 	}
 	s.Subscribed = slices.DeleteFunc(slices.Clone(s.Subscribed), func(u string) bool { return u == uri })
-	if m.Method == wire.MethodSubscribe && len(s.Subscribed) < maxSubscribed {
+	size := len(uri)
+	for _, other := range s.Subscribed {
+		size += len(other)
+	}
+	if m.Method == wire.MethodSubscribe && len(s.Subscribed) < maxSubscribed && size <= maxURIs {
 		s.Subscribed = append(s.Subscribed, uri)
 	}
 }

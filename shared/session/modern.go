@@ -32,6 +32,9 @@ type Client struct {
 	// Verbose: it wants log messages. The server is then asked for all of them, once
 	// and for good; who wants fewer has to leave them out.
 	Verbose bool
+	// Check, if not nil, is called with what [Host.Learn] keeps, nil for nothing,
+	// before anything is sent. Its error is that of Send.
+	Check func(params json.RawMessage) error
 }
 
 // PinnedID is the id of the session that is pinned to a caller.
@@ -49,15 +52,33 @@ func (c *Call) Stream() StreamID { return c.stream }
 // ignored. server is what the server calls itself, nil until that is known: it is
 // taken from the handshake record, so never without one.
 //
+// A list that stands in the handshake record is answered from there, without a box.
+//
 // Cost: as a tools/call of a session; a read and two writes more for the first
 // request of all, a read more while there is no record, and a write more for the
-// first that wants log messages.
+// first that wants log messages. A list has a read more, and no write if it is in
+// the record.
 //
-// Errors: TooLarge, Unavailable, Busy.
+// Errors: TooLarge, Unavailable, Busy, those of client.Check.
 func (h *Host) Send(ctx context.Context, c Caller, client Client, method string, params json.RawMessage) (call *Call, server json.RawMessage, err error) {
 	s, box, err := h.pinned(ctx, c, client)
 	if err != nil {
 		return nil, nil, err
+	}
+	stream := NewStreamID()
+	if client.Check != nil {
+		if err := client.Check(s.Params); err != nil {
+			return nil, nil, err
+		}
+	}
+	result, part, err := h.recorded(ctx, c, s, box, method, params)
+	if err != nil {
+		return nil, nil, err
+	}
+	if result != nil {
+		call := h.readyCall(wire.ResultResponse(quoted(string(stream)), result))
+		call.stream, call.params = stream, s.Params
+		return call, s.ServerInfo, nil
 	}
 	quiet := client.Verbose && s.Level == ""
 	if quiet {
@@ -65,16 +86,38 @@ func (h *Host) Send(ctx context.Context, c Caller, client Client, method string,
 			return nil, nil, err
 		}
 	}
-	stream := NewStreamID()
 	raw, requests := wire.NewRequest(quoted(string(stream)), method, params), []json.RawMessage{quoted(string(stream))}
 	if quiet {
 		// In one delivery, so that the process certainly hears of the level first.
 		level := quoted(string(stream) + "-level")
 		set := wire.NewRequest(level, wire.MethodSetLevel, json.RawMessage(`{"level":"`+mostVerbose+`"}`))
-		raw, requests = batchOf([][]byte{set, raw}), append(requests, level)
+		raw, requests, part = batchOf([][]byte{set, raw}), append(requests, level), ""
 	}
-	call, err = h.deliverAs(ctx, c, s, box, stream, raw, requests, false)
+	call, err = h.deliver(ctx, c, s, box, raw, Address{Stream: stream, Requests: requests, List: part})
+	if call != nil {
+		call.params = s.Params
+	}
 	return call, s.ServerInfo, err
+}
+
+// Learn keeps what a list of tools, the answer to a call of [Host.Send], says of
+// the headers of later requests: Check gets it. It costs a read and a write if it
+// says something else than before, and nothing if not.
+//
+// Errors: Unavailable.
+func (h *Host) Learn(ctx context.Context, c Caller, call *Call, params json.RawMessage) error {
+	if bytes.Equal(call.params, params) {
+		return nil
+	}
+	s, _, err := h.Load(ctx, c, PinnedID(c))
+	if err == nil {
+		_, err = h.update(ctx, s, func(s *Session) bool {
+			same := bytes.Equal(s.Params, params)
+			s.Params = bytes.Clone(params)
+			return !same
+		})
+	}
+	return unlessGone(err)
 }
 
 const mostVerbose = "debug"
@@ -93,7 +136,7 @@ func batchOf(raws [][]byte) []byte {
 // Errors: Unavailable, Busy.
 func (h *Host) Greeting(ctx context.Context, c Caller, client Client) (result json.RawMessage, call *Call, err error) {
 	if c.Server.Record {
-		record, err := h.store.Handshake(ctx, c.Server.Digest, wire.V20251125)
+		record, err := h.store.Handshake(ctx, RecordFor(c.Tenant, c.Server.Digest), wire.V20251125)
 		if !errors.Is(err, NotFound) {
 			return record.Result, nil, err
 		}
@@ -104,7 +147,7 @@ func (h *Host) Greeting(ctx context.Context, c Caller, client Client) (result js
 	}
 	stream := NewStreamID()
 	id := quoted(string(stream))
-	call, err = h.deliverAs(ctx, c, s, box, stream, wire.NewRequest(id, wire.MethodInitialize, s.Init), []json.RawMessage{id}, false)
+	call, err = h.deliver(ctx, c, s, box, wire.NewRequest(id, wire.MethodInitialize, s.Init), Address{Stream: stream, Requests: []json.RawMessage{id}})
 	return nil, call, err
 }
 
@@ -162,7 +205,7 @@ func (h *Host) Abandon(ctx context.Context, c Caller, stream StreamID) error {
 	if box.State == Awake {
 		raw := wire.NewNotification(wire.NotifyCancelled,
 			json.RawMessage(`{"requestId":`+string(quoted(string(stream)))+`,"reason":"the client closed the response"}`))
-		_, err := h.deliver(ctx, c, s, box, raw, nil, false)
+		_, err := h.deliver(ctx, c, s, box, raw, Address{})
 		return err
 	}
 	// Whoever takes the message out of the inbox looks first whether it has an end.
@@ -271,7 +314,7 @@ func (h *Host) subscription(ctx context.Context, c Caller, s Session, box Box, m
 		requests[i] = quoted(string(stream) + "-" + strconv.Itoa(i))
 		raws[i] = wire.NewRequest(requests[i], method, params)
 	}
-	return h.deliverAs(ctx, c, s, box, stream, batchOf(raws), requests, false)
+	return h.deliver(ctx, c, s, box, batchOf(raws), Address{Stream: stream, Requests: requests})
 }
 
 // pinned is the session that is pinned to a caller, made when there is none. It
@@ -329,7 +372,7 @@ func (h *Host) serverInfo(ctx context.Context, c Caller) (json.RawMessage, error
 	if !c.Server.Record {
 		return nil, nil
 	}
-	record, err := h.store.Handshake(ctx, c.Server.Digest, wire.V20251125)
+	record, err := h.store.Handshake(ctx, RecordFor(c.Tenant, c.Server.Digest), wire.V20251125)
 	if err != nil && !errors.Is(err, NotFound) {
 		return nil, err
 	}

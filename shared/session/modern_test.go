@@ -82,7 +82,7 @@ func TestBudgetOfAModernCall(t *testing.T) {
 	store := sessiontest.NewCounting(sessiontest.NewMemory())
 	b := newTook()
 	h := session.NewHost(store, b, session.Limits{})
-	record := session.Handshake{Digest: "d1", Version: wire.V20251125, Result: json.RawMessage(`{"serverInfo":{"name":"srv"}}`)}
+	record := session.Handshake{Digest: session.RecordFor("t", "d1"), Version: wire.V20251125, Result: json.RawMessage(`{"serverInfo":{"name":"srv"}}`)}
 	if err := store.SaveHandshake(t.Context(), record); err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestPinnedSessionFollowsTheServersConfiguration(t *testing.T) {
 	store := sessiontest.NewMemory()
 	h := session.NewHost(store, newTook(), session.Limits{})
 	for _, digest := range []string{"d1", "d2"} {
-		record := session.Handshake{Digest: digest, Version: wire.V20251125, Result: json.RawMessage(`{"serverInfo":{"name":"` + digest + `"}}`)}
+		record := session.Handshake{Digest: session.RecordFor("t", digest), Version: wire.V20251125, Result: json.RawMessage(`{"serverInfo":{"name":"` + digest + `"}}`)}
 		if err := store.SaveHandshake(t.Context(), record); err != nil {
 			t.Fatal(err)
 		}

@@ -61,10 +61,19 @@ func (o Outlet) Append(ctx context.Context, a Address, b Batch) error {
 
 // Write is the first half of Append: the log. The end of an initialize settles
 // the session before it can be read, so that no client is faster; an error ends
-// the session, once it is known to be what the client gets.
+// the session, once it is known to be what the client gets. Lists go into the
+// handshake record, and out of it when they have changed.
 func (o Outlet) Write(ctx context.Context, a Address, b Batch) error {
-	if !a.Init || !b.Final || b.Stream != a.Stream {
-		return o.Store.Append(ctx, b)
+	if b.Stream == Common {
+		if err := o.forgetLists(ctx, a, b); err != nil {
+			return err
+		}
+	}
+	if ends := b.Final && b.Stream == a.Stream; !ends || !a.Init {
+		if err := o.Store.Append(ctx, b); err != nil || !ends || a.List == "" {
+			return err
+		}
+		return o.noteList(ctx, a, b.Events[len(b.Events)-1])
 	}
 	result := wire.Lookup(b.Events[len(b.Events)-1], "result")
 	if result != nil {

@@ -137,8 +137,8 @@ func (p *pusher) run(ctx context.Context, id ID, note func(*Session) bool, done 
 			p.s, p.dropped = s, nil
 			err := p.work(ctx)
 			p.held = err == nil
-			if err == nil && done(&p.s) {
-				return nil
+			if err == nil && len(p.s.Conns) > 0 {
+				return nil // all that the log still has was pushed
 			}
 			if err != nil && !errors.Is(err, errLeaseLost) {
 				return unlessGone(err)

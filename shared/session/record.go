@@ -75,6 +75,7 @@ type Session struct {
 	Level      string          // last logging/setLevel, "" for none
 	Subscribed []string        // resource URIs, in the order of subscription
 	ServerInfo json.RawMessage `json:",omitempty"` // Modern only: what the server calls itself, nil until that is known
+	Params     json.RawMessage `json:",omitempty"` // Modern only: which arguments of tools headers repeat; see Host.Learn
 	Created    time.Time
 	Used       time.Time // last message, to within half of the life: touched lazily
 	Expires    time.Time
@@ -187,7 +188,8 @@ type Address struct {
 	Conn      string            `json:"c,omitempty"` // WebSocket connection of the client, if that is where events go too
 	EventIDs  bool              `json:"e,omitempty"` // and each event's id
 	Principal string            `json:"p,omitempty"`
-	Digest    string            `json:"h,omitempty"` // server digest, for the handshake record
+	Digest    string            `json:"h,omitempty"` // names the handshake record; see RecordFor
+	List      string            `json:"l,omitempty"` // the part of it that the answer is for, "" for none
 	Box       BoxID             `json:"b"`
 	Again     bool              `json:"a,omitempty"` // the session was Served before: a process started for this is not its first
 	Init      bool              `json:"i,omitempty"` // the request is initialize: whoever appends its end settles the session
@@ -271,11 +273,11 @@ type Answer struct {
 	Expires  time.Time
 }
 
-// Handshake is what a server answered to initialize, by server digest and
-// requested version: the handshake record.
+// Handshake is a part of a handshake record: what a server answered to initialize,
+// by the version the client requested, or what it lists.
 type Handshake struct {
-	Digest  string
-	Version string // as requested by the client
+	Digest  string // which record; see RecordFor
+	Version string // which part: a protocol version, or the name of a list
 	Result  json.RawMessage
 	Taken   time.Time
 }

@@ -47,9 +47,10 @@ type Sessions interface {
 	PutAnswer(ctx context.Context, a Answer) (first bool, err error)
 	// Answers returns those of the questions that have been answered.
 	Answers(ctx context.Context, id ID, questions []string) ([]Answer, error)
-	// SaveHandshake writes a handshake record, over an older one.
+	// SaveHandshake writes a part of a handshake record, over an older one. One of
+	// 256 KiB fits; TooLarge if a driver cannot keep it.
 	SaveHandshake(ctx context.Context, h Handshake) error
-	// Handshake reads one. NotFound if there is none.
+	// Handshake reads a part. NotFound if there is none.
 	Handshake(ctx context.Context, digest, version string) (Handshake, error)
 }
 

@@ -3,6 +3,7 @@ package sessiontest
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,6 +78,14 @@ func answerPromises() []promise {
 			wantCode(t, "Handshake of another version", err, session.NotFound)
 			_, err = k.Handshake(t.Context(), "d2", "v1")
 			wantCode(t, "Handshake of another digest", err, session.NotFound)
+		}},
+		{"a handshake record holds a long list", func(t *testing.T, k *kit) {
+			list := json.RawMessage(`{"tools":["` + strings.Repeat("x", 256<<10-14) + `"]}`)
+			h := session.Handshake{Digest: "t/d1", Version: "tools/list 2025-11-25 roots,sampling", Result: list, Taken: now()}
+			noError(t, "SaveHandshake", k.SaveHandshake(t.Context(), h))
+			got, err := k.other(t).Handshake(t.Context(), h.Digest, h.Version)
+			noError(t, "Handshake", err)
+			same(t, "Handshake", got, h)
 		}},
 		{"a handshake record is written over an older one", func(t *testing.T, k *kit) {
 			h := session.Handshake{Digest: "d1", Version: "2025-11-25", Result: json.RawMessage(`{"old":1}`), Taken: past()}

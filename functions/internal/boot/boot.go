@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -31,6 +32,7 @@ const (
 	EnvConnections       = "DORMOUSE_RELAY_CONNECTIONS"  // @connections endpoint of the relay's WebSocket API
 	EnvClients           = "DORMOUSE_SOCKET_CONNECTIONS" // @connections endpoint of the WebSocket API for clients
 	EnvIdle              = "DORMOUSE_IDLE"               // a time; default for servers that set none
+	EnvTenantBoxes       = "DORMOUSE_TENANT_BOXES"       // boxes of one tenant at a time, more are refused with Busy; any number without it
 	EnvHosts             = "DORMOUSE_HOSTS"              // values of Host that are served, with commas between; empty: loopback names
 	EnvAccess            = "DORMOUSE_ACCESS"             // keys, or open on one machine; see access.go
 	EnvSnapshots         = "DORMOUSE_SNAPSHOTS"          // where boxes keep workspaces: folder:PATH; empty: nowhere
@@ -103,12 +105,28 @@ func Open() (*Function, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", EnvFleet, err)
 	}
+	quota, err := tenantBoxes(os.Getenv(EnvTenantBoxes))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", EnvTenantBoxes, err)
+	}
 	f.Relay = relay.Config{
 		Store: store, Sealer: sealer, Log: log, Launch: f.launch, EventAge: f.Limits.EventAge,
 		Poster: connections(EnvConnections), Clients: connections(EnvClients),
-		Fleet: boxes, ListLag: listLag,
+		Fleet: boxes, ListLag: listLag, TenantBoxes: quota,
 	}
 	return f, nil
+}
+
+// tenantBoxes reads how many boxes a tenant may have at a time, 0 for any number.
+func tenantBoxes(text string) (int, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("want a whole number, 0 for no limit, not %q", text)
+	}
+	return n, nil
 }
 
 // launch is what a runner is told besides what the relay tells it.

@@ -5,6 +5,9 @@
 //	gosdk --url http://127.0.0.1:8080/sse --transport sse
 //	gosdk --url 'ws://127.0.0.1:8081/local?server=everything' --transport ws
 //
+// With --era modern it wants the SDK to speak the era without sessions (2026-07-28), and leaves out
+// what that era has not got.
+//
 // With --plan it makes the calls of a plan instead, over Streamable HTTP, and prints what came; see
 // polls.go.
 //
@@ -55,6 +58,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	url := flags.String("url", "", "the MCP endpoint")
 	transport := flags.String("transport", "http", "the transport: http, sse or ws")
 	protocol := flags.String("protocol", "", "the protocol version to offer; empty means the SDK's own default")
+	era := flags.String("era", "legacy", "the checks to run: legacy or modern")
 	plan := flags.String("plan", "", "calls to make instead of the checks, as JSON; see polls.go")
 	if err := flags.Parse(args); err != nil {
 		return 2
@@ -62,15 +66,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if *url != "" && *plan != "" {
 		return runPlan(ctx, *url, *plan, stdout, stderr)
 	}
-	if *url == "" || !slices.Contains([]string{"http", "sse", "ws"}, *transport) {
+	if *url == "" || !slices.Contains([]string{"http", "sse", "ws"}, *transport) || !slices.Contains([]string{"legacy", "modern"}, *era) {
 		flags.Usage()
 		return 2
 	}
 	s := newSession(*url, *transport, *protocol)
+	s.modern = *era == "modern"
 	lines := json.NewEncoder(stdout)
 	lines.SetEscapeHTML(false)
 	client, code := "go-"+sdkVersion(), 0
-	for _, c := range allChecks() {
+	for _, c := range s.checks() {
 		line := runCheck(ctx, s, client, c)
 		if !line.OK {
 			code = 1

@@ -14,6 +14,7 @@ import (
 // handlers from its own goroutines; mu guards what they leave behind.
 type session struct {
 	url, kind, protocol string // kind is the transport: "http", "sse" or "ws"
+	modern              bool   // the era without sessions is wanted
 	label               string // in all that this client says, so that what belongs to another one shows
 	client              *mcp.Client
 	sdk                 *mcp.ClientSession

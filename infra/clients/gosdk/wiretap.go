@@ -43,7 +43,7 @@ func (w *wiretap) restart() {
 }
 
 // noted returns what came in since restart: "1/5" for a progress notification, "result" for a
-// response.
+// response that ends a call: the SDK goes on by itself with one that only asks something.
 func (w *wiretap) noted() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -65,6 +65,9 @@ func (w *wiretap) note(line []byte) {
 			Progress float64 `json:"progress"`
 			Total    float64 `json:"total"`
 		} `json:"params"`
+		Result struct {
+			Type string `json:"resultType"`
+		} `json:"result"`
 	}
 	line = bytes.TrimSpace(bytes.TrimPrefix(line, []byte("data:")))
 	if !bytes.HasPrefix(line, []byte("{")) || json.Unmarshal(line, &msg) != nil {
@@ -75,7 +78,7 @@ func (w *wiretap) note(line []byte) {
 	switch {
 	case msg.Method == "notifications/progress":
 		w.order = append(w.order, fmt.Sprintf("%g/%g", msg.Params.Progress, msg.Params.Total))
-	case msg.Method == "" && msg.ID != nil:
+	case msg.Method == "" && msg.ID != nil && msg.Result.Type != "input_required":
 		w.order = append(w.order, "result")
 	}
 }

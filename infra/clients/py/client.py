@@ -1,4 +1,4 @@
-"""The official Python SDK as a test client, for mcp 1.x and for mcp 2.x in its legacy mode.
+"""The official Python SDK as a test client, for mcp 1.x and for mcp 2.x in all its modes.
 
 Runs a fixed list of checks against one MCP endpoint that hosts server-everything, and prints one
 JSON line for each:
@@ -7,7 +7,8 @@ JSON line for each:
     python client.py --url http://127.0.0.1:8080/sse --transport sse
     python client.py --url ws://127.0.0.1:8081/local?server=everything --transport ws
 
-mcp 2.x has no WebSocket. Exit code: 0 all checks passed, 1 some failed, 2 wrong usage. The same checks, under the same
+mcp 2.x has no WebSocket. Its mode is legacy unless --mode says otherwise: with auto or 2026-07-28 it
+must speak the era without sessions, and what that era has not got is left out. Exit code: 0 all checks passed, 1 some failed, 2 wrong usage. The same checks, under the same
 names, are in ../ts/client.mjs and ../gosdk/main.go.
 """
 
@@ -45,6 +46,7 @@ else:
 CHECK_TIMEOUT = 60.0
 CANCEL_PROMPT = 3.0
 HANDSHAKE_VERSION = "2025-11-25"
+MODERN_VERSION = "2026-07-28"
 
 # API Gateway takes frames of up to 32 KiB from WebSocket clients, and the clients send each message
 # in one frame; in JSON this text grows to up to 2.4 times its size.
@@ -106,12 +108,15 @@ class Session:
     holds them; open() and close() only talk to it and can therefore be given up on.
     """
 
-    def __init__(self, url: str, kind: str) -> None:
+    def __init__(self, url: str, kind: str, mode: str) -> None:
         self.url = url
         self.kind = kind
+        self.mode = mode
+        self.modern = mode != "legacy"
         # In all that this client says, so that what belongs to another one shows.
         self.label = f"py-{SDK_VERSION} over {kind}"
         self.sdk: ClientSession | None = None
+        self.caller: object = None  # who calls tools: in the modern era one that answers questions in rounds
         self.initialized: dict = {}
         self.session_id: str | None = None
         self.delete_status: int | None = None
@@ -179,15 +184,23 @@ class Session:
             "client_info": types.Implementation(name="dormouse-client-py", version="1.0.0"),
         }
         if IS_V2:
-            client = Client(transport, mode="legacy", read_timeout_seconds=CHECK_TIMEOUT, **callbacks)
+            client = Client(transport, mode=self.mode, read_timeout_seconds=CHECK_TIMEOUT, **callbacks)
             self.sdk = (await stack.enter_async_context(client)).session
-            self.initialized = wire(self.sdk.initialize_result)
+            self.caller = client if self.modern else self.sdk
+            if self.modern:
+                self.initialized = {
+                    "protocolVersion": client.protocol_version,
+                    "serverInfo": client.server_info and wire(client.server_info),
+                    "capabilities": wire(client.server_capabilities),
+                }
+            else:
+                self.initialized = wire(self.sdk.initialize_result)
         else:
             read, write, *_ = await stack.enter_async_context(transport)
             session = ClientSession(read, write, read_timeout_seconds=timedelta(seconds=CHECK_TIMEOUT), **callbacks)
             session = await stack.enter_async_context(session)
             self.initialized = wire(await session.initialize())
-            self.sdk = session
+            self.sdk = self.caller = session
 
     async def _note_response(self, response: httpx.Response) -> None:
         self.session_id = response.headers.get("mcp-session-id", self.session_id)
@@ -222,7 +235,7 @@ class Session:
         self.log_arrived = anyio.Event()
 
     async def call(self, name: str, arguments: dict | None = None, **options: object) -> str:
-        result = wire(await self.sdk.call_tool(name, arguments or {}, **options))
+        result = wire(await self.caller.call_tool(name, arguments or {}, **options))
         must(not result.get("isError"), f"tool {name} answered an error: {str(result['content'])[:300]}")
         return "\n".join(part.get("text", "") for part in result["content"])
 
@@ -256,10 +269,16 @@ def must_hold(items: list[dict], field: str, wanted: list[str], what: str) -> No
 
 async def check_initialize(s: Session) -> None:
     await s.open()
+    if s.modern:
+        must_equal(s.initialized["protocolVersion"], MODERN_VERSION, "negotiated version")
+        must(s.session_id is None, "an answer names a session")
+    if s.mode == MODERN_VERSION:
+        return  # it takes the version for granted, and asks nothing
     must_equal(s.initialized["serverInfo"]["name"], "mcp-servers/everything", "serverInfo.name")
     must_equal(s.initialized["serverInfo"]["version"], "2.0.0", "serverInfo.version")
-    must_equal(s.initialized["protocolVersion"], HANDSHAKE_VERSION, "negotiated version")
-    must(s.kind != "http" or s.session_id, "the answer to initialize names no session")
+    if not s.modern:
+        must_equal(s.initialized["protocolVersion"], HANDSHAKE_VERSION, "negotiated version")
+        must(s.kind != "http" or s.session_id, "the answer to initialize names no session")
     for name in ("tools", "prompts", "resources", "logging"):
         must(name in s.initialized["capabilities"], f"capability {name} is missing")
 
@@ -340,6 +359,8 @@ async def check_roots(s: Session) -> None:
     must(s.roots_asked > 0, "the server never asked for the roots")
     for root in s.roots:
         must(f"{root['name']}\n   URI: {root['uri']}" in listed, f"{root['uri']} is not in: {listed}")
+    if s.modern:
+        return  # nothing tells a server that they have changed
     s.roots = [*s.roots, {"uri": "file:///srv/three", "name": "three"}]
     await s.sdk.send_roots_list_changed()
     # The server asks again on its own time; nothing else tells when it has the new list.
@@ -405,7 +426,7 @@ async def check_ping(s: Session) -> None:
 
 async def check_close(s: Session) -> None:
     await s.close()
-    must(s.kind != "http" or s.delete_status in range(200, 300), f"DELETE answered {s.delete_status}")
+    must(s.kind != "http" or s.modern or s.delete_status in range(200, 300), f"DELETE answered {s.delete_status}")
 
 
 CHECKS = [
@@ -423,6 +444,9 @@ CHECKS = [
     ("ping", check_ping),
     ("close", check_close),
 ]
+
+# Without sessions there is no log level of one, and no ping.
+LEGACY_ONLY = ("logging", "ping")
 
 
 def error_text(error: BaseException) -> str:
@@ -450,11 +474,12 @@ async def run_check(session: Session, name: str, check) -> bool:
     return line["ok"]
 
 
-async def run(url: str, kind: str) -> int:
-    session = Session(url, kind)
+async def run(url: str, kind: str, mode: str) -> int:
+    session = Session(url, kind, mode)
     async with anyio.create_task_group() as tg:
         tg.start_soon(session.own)
-        outcomes = [await run_check(session, name, check) for name, check in CHECKS]
+        checks = [(name, check) for name, check in CHECKS if not (session.modern and name in LEGACY_ONLY)]
+        outcomes = [await run_check(session, name, check) for name, check in checks]
         tg.cancel_scope.cancel()
     return 0 if all(outcomes) else 1
 
@@ -463,8 +488,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Check one MCP endpoint with the Python SDK.")
     parser.add_argument("--url", required=True)
     parser.add_argument("--transport", choices=["http", "sse"] + ["ws"] * (not IS_V2), default="http")
+    parser.add_argument("--mode", choices=["legacy"] + ["auto", MODERN_VERSION] * IS_V2, default="legacy")
     args = parser.parse_args()
-    return anyio.run(run, args.url, args.transport)
+    return anyio.run(run, args.url, args.transport, args.mode)
 
 
 if __name__ == "__main__":

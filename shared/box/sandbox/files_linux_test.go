@@ -157,7 +157,7 @@ func TestNeighboursCannotBeReadOrSignaled(t *testing.T) {
 func TestNeighboursAreApartByUserAlone(t *testing.T) {
 	h := host{uid: os.Getuid()}
 	if !h.ownUser() {
-		t.Log("not root: users cannot be changed, which Support says")
+		notShown(t, "neighbours apart by user: not root")
 		return
 	}
 	theirs, mine := h.policy(t), h.policy(t)
@@ -176,7 +176,7 @@ func TestNeighboursAreApartByUserAlone(t *testing.T) {
 
 func TestNeighbourOfTheSameUserIsApartByLandlock(t *testing.T) {
 	if Probe().Landlock == 0 {
-		t.Log("no landlock: GuardNeighbours is then missing, see TestMissing")
+		notShown(t, "neighbours apart by Landlock: the kernel has none")
 		return
 	}
 	h := host{uid: os.Getuid()}

@@ -93,6 +93,31 @@ func everyHost(t *testing.T, test func(t *testing.T, h host)) {
 	t.Run("user", func(t *testing.T) { test(t, host{uid: os.Getuid()}) })
 }
 
+// unprivileged, when it is 1, has the tests pass that need what this machine lacks.
+const unprivileged = "DORMOUSE_TEST_UNPRIVILEGED"
+
+// notShown fails a test that cannot show what it is for: a run that is green must not
+// mean less on one machine than on another without saying so.
+func notShown(t *testing.T, why string) {
+	t.Helper()
+	if os.Getenv(unprivileged) == "1" {
+		t.Log("not shown:", why)
+		return
+	}
+	t.Errorf("not shown: %s. Run the tests as root on Linux 6.12 or later, with Landlock among the security modules (cat /sys/kernel/security/lsm), or set %s=1 to go without", why, unprivileged)
+}
+
+// What every test that runs by everyHost leaves out is told here, once.
+func TestThisMachineCanShowEveryGuard(t *testing.T) {
+	on := Probe()
+	if os.Getuid() != 0 || on.Users == 0 {
+		notShown(t, "what holds for a runner that is root, which gives each process a user of its own")
+	}
+	if on.Landlock == 0 || !on.Seccomp || !on.Limits {
+		notShown(t, fmt.Sprintf("what the kernel lacks (%+v)", on))
+	}
+}
+
 // ownUser says whether programs of this host get a user of their own.
 func (h host) ownUser() bool { return h.uid == 0 && Probe().Users > 0 }
 

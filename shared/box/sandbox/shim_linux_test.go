@@ -126,7 +126,7 @@ func TestStepThatFailsIsNamed(t *testing.T) {
 func TestFolderThatTheUserCannotReachIsExplained(t *testing.T) {
 	h := host{uid: os.Getuid()}
 	if !h.ownUser() {
-		t.Log("not root: the user does not change")
+		notShown(t, "a folder that the new user cannot reach: not root")
 		return
 	}
 	closed := filepath.Join(h.folder(t), "closed")
@@ -185,7 +185,7 @@ func TestProgramDiesWithItsRunner(t *testing.T) {
 func TestEndReachesWhatLeftTheGroup(t *testing.T) {
 	h := host{uid: os.Getuid()}
 	if !h.ownUser() {
-		t.Log("not root: there is no user to know them by")
+		notShown(t, "what left the group is known by its user: not root")
 		return
 	}
 	p := h.policy(t)

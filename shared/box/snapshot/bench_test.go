@@ -26,10 +26,10 @@ func BenchmarkUntouched(b *testing.B) {
 			s := &memory{}
 			for b.Loop() {
 				k := keeper(s, 1, Limits{})
-				if err := k.Restore(b.Context(), "p", dir); err != nil {
+				if err := k.Restore(b.Context(), "p", "p", dir); err != nil {
 					b.Fatal(err)
 				}
-				if err := k.Save(b.Context(), "p", dir); err != nil {
+				if err := k.Save(b.Context(), "p", "p", dir); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -47,26 +47,26 @@ func BenchmarkSaveAndRestore(b *testing.B) {
 	store := NewFolder(b.TempDir())
 	for name, do := range map[string]func(k *Keeper, dir string) error{
 		"save": func(k *Keeper, dir string) error {
-			if err := k.Restore(b.Context(), "other", dir); err != nil {
+			if err := k.Restore(b.Context(), "other", "other", dir); err != nil {
 				return err
 			}
 			if err := os.WriteFile(filepath.Join(dir, "data"), data, 0o600); err != nil {
 				return err
 			}
-			return k.Save(b.Context(), "other", dir)
+			return k.Save(b.Context(), "other", "other", dir)
 		},
-		"restore": func(k *Keeper, dir string) error { return k.Restore(b.Context(), "p", dir) },
+		"restore": func(k *Keeper, dir string) error { return k.Restore(b.Context(), "p", "p", dir) },
 	} {
 		b.Run(name, func(b *testing.B) {
 			from := b.TempDir()
 			k := keeper(store, 1, Limits{})
-			if err := k.Restore(b.Context(), "p", from); err != nil {
+			if err := k.Restore(b.Context(), "p", "p", from); err != nil {
 				b.Fatal(err)
 			}
 			if err := os.WriteFile(filepath.Join(from, "data"), data, 0o600); err != nil {
 				b.Fatal(err)
 			}
-			if err := k.Save(b.Context(), "p", from); err != nil {
+			if err := k.Save(b.Context(), "p", "p", from); err != nil {
 				b.Fatal(err)
 			}
 			b.SetBytes(int64(len(data)))

@@ -79,12 +79,9 @@ func (f *Folder) Get(_ context.Context, key string, _ int64) (io.ReadCloser, tim
 // Put implements [Store].
 func (f *Folder) Put(_ context.Context, key string, gen int64, write func(io.Writer) error) (err error) {
 	dir := f.of(key)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make a folder for the snapshot: %w", err)
-	}
-	file, err := os.CreateTemp(dir, "*"+suffix)
+	file, err := f.begin(dir)
 	if err != nil {
-		return fmt.Errorf("make the snapshot: %w", err)
+		return err
 	}
 	defer func() {
 		_ = file.Close() // it was synced, or is of no use
@@ -93,12 +90,7 @@ func (f *Folder) Put(_ context.Context, key string, gen int64, write func(io.Wri
 			_ = os.Remove(dir)         // if this was the first
 		}
 	}()
-	// As long as it is written nobody else tidies it away.
-	err = flock(file, unix.LOCK_EX)
-	if err == nil {
-		err = write(file)
-	}
-	if err == nil {
+	if err = write(file); err == nil {
 		err = f.step("sync")
 	}
 	if err == nil {
@@ -113,6 +105,28 @@ func (f *Folder) Put(_ context.Context, key string, gen int64, write func(io.Wri
 	}
 	defer unlock()
 	return f.commit(key, pointer{Generation: gen, Object: filepath.Base(file.Name())})
+}
+
+// begin makes the file of a snapshot. It is locked for as long as it is written, so
+// that nobody else tidies it away, and before anybody can look for what to tidy.
+func (f *Folder) begin(dir string) (*os.File, error) {
+	unlock, err := f.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make a folder for the snapshot: %w", err)
+	}
+	file, err := os.CreateTemp(dir, "*"+suffix)
+	if err == nil {
+		if err = flock(file, unix.LOCK_EX); err == nil {
+			return file, nil
+		}
+		_ = file.Close() // nothing is in it
+		_ = os.Remove(file.Name())
+	}
+	return nil, fmt.Errorf("make the snapshot: %w", err)
 }
 
 // commit makes an object the snapshot of a key. The caller has the lock.

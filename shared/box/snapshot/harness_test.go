@@ -158,7 +158,7 @@ func keeper(s Store, gen int64, l Limits) *Keeper {
 func slept(t *testing.T, s Store, staged files) string {
 	t.Helper()
 	dir := workspace(t, staged)
-	if err := keeper(s, 2, Limits{}).Restore(t.Context(), "p", dir); err != nil {
+	if err := keeper(s, 2, Limits{}).Restore(t.Context(), "p", "p", dir); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -169,11 +169,11 @@ func lived(t *testing.T, s Store, staged files, work func(dir string)) {
 	t.Helper()
 	k := keeper(s, 1, Limits{})
 	dir := workspace(t, staged)
-	if err := k.Restore(t.Context(), "p", dir); err != nil {
+	if err := k.Restore(t.Context(), "p", "p", dir); err != nil {
 		t.Fatal(err)
 	}
 	work(dir)
-	if err := k.Save(t.Context(), "p", dir); err != nil {
+	if err := k.Save(t.Context(), "p", "p", dir); err != nil {
 		t.Fatal(err)
 	}
 }

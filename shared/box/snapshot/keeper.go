@@ -23,16 +23,16 @@ type Config struct {
 	Store Store
 	// Generation is that of the box; see [Store].
 	Generation int64
-	// Key names the snapshot of a process. Two processes with one key share it: each
-	// starts with what was saved last.
-	Key    func(process string) string
+	// Key names the snapshot of an owner in the Store.
+	Key    func(owner string) string
 	Limits Limits
 	Log    *slog.Logger // nil for none
 }
 
 // Keeper keeps the workspaces of the processes of one box, each named as its stager
-// names it. Calls for one process must follow on one another; those for several
-// need not.
+// names it, for an owner: the process itself, or somebody who has several, which then
+// share a snapshot. Calls for one process must follow on one another; those for
+// several need not.
 type Keeper struct {
 	cfg Config
 	log *slog.Logger
@@ -60,11 +60,11 @@ func NewKeeper(c Config) *Keeper {
 	return &Keeper{cfg: c, log: log, kept: map[string]*kept{}}
 }
 
-// Restore puts the newest snapshot of a process into the workspace that was staged
-// for it. Where one was restored before, in the life of this Keeper, there is
-// nothing to put back, and it only notes what staging has changed. After an error
+// Restore puts the newest snapshot of owner into the workspace that was staged for a
+// process. Where one was restored before, and not left since, there is nothing to put
+// back, and it only notes what staging has changed. After an error
 // the workspace must not be used but removed and staged anew.
-func (k *Keeper) Restore(ctx context.Context, process, workspace string) error {
+func (k *Keeper) Restore(ctx context.Context, process, owner, workspace string) error {
 	w := k.take(process) // after an error it is begun anew
 	root, err := os.OpenRoot(workspace)
 	if err != nil {
@@ -88,7 +88,7 @@ func (k *Keeper) Restore(ctx context.Context, process, workspace string) error {
 		return nil
 	}
 	w = &kept{base: staged, last: maps.Clone(staged), open: true}
-	if err := k.get(ctx, process, root, w); err != nil {
+	if err := k.get(ctx, process, owner, root, w); err != nil {
 		return fmt.Errorf("restore the workspace: %w", err)
 	}
 	k.keep(process, w)
@@ -153,9 +153,9 @@ func (w *kept) restaged(now tree) {
 }
 
 // get unpacks the newest snapshot, if there is one.
-func (k *Keeper) get(ctx context.Context, process string, root *os.Root, w *kept) error {
+func (k *Keeper) get(ctx context.Context, process, owner string, root *os.Root, w *kept) error {
 	begun := time.Now()
-	archive, saved, err := k.cfg.Store.Get(ctx, k.cfg.Key(process), k.cfg.Generation)
+	archive, saved, err := k.cfg.Store.Get(ctx, k.cfg.Key(owner), k.cfg.Generation)
 	if errors.Is(err, ErrNone) {
 		return nil
 	}
@@ -174,11 +174,11 @@ func (k *Keeper) get(ctx context.Context, process string, root *os.Root, w *kept
 	return nil
 }
 
-// Save brings what a process has changed to the store. It must have ended, with all
+// Save brings what a process has changed to the store, for owner. The process must have ended, with all
 // that it had started. A workspace in which nothing has changed is not saved. After
 // an error the snapshot before is still there: a [*LimitError], [ErrStale], or that
 // of the store.
-func (k *Keeper) Save(ctx context.Context, process, workspace string) error {
+func (k *Keeper) Save(ctx context.Context, process, owner, workspace string) error {
 	w := k.of(process)
 	if w == nil {
 		return nil // it was never restored, so nobody knows what has changed
@@ -204,7 +204,7 @@ func (k *Keeper) Save(ctx context.Context, process, workspace string) error {
 		return nil
 	}
 	if err == nil {
-		err = k.cfg.Store.Put(ctx, k.cfg.Key(process), k.cfg.Generation, func(to io.Writer) error {
+		err = k.cfg.Store.Put(ctx, k.cfg.Key(owner), k.cfg.Generation, func(to io.Writer) error {
 			return pack(ctx, to, root, now, c)
 		})
 	}
@@ -224,10 +224,14 @@ func (w *kept) due(now tree) bool {
 	return w.stale || !w.last.same(now) || !w.saved.IsZero() && time.Since(w.saved) > renewAfter
 }
 
-// Forget deletes the snapshot of a process whose session has ended.
-func (k *Keeper) Forget(ctx context.Context, process string) error {
-	k.take(process)
-	return k.cfg.Store.Delete(ctx, k.cfg.Key(process), k.cfg.Generation)
+// Leave says that the workspace of a process is removed: its next one is a fresh one.
+func (k *Keeper) Leave(process string) { k.take(process) }
+
+// Forget deletes the snapshot of an owner that is over, and leaves the workspace of
+// the process of the same name.
+func (k *Keeper) Forget(ctx context.Context, owner string) error {
+	k.take(owner)
+	return k.cfg.Store.Delete(ctx, k.cfg.Key(owner), k.cfg.Generation)
 }
 
 func (k *Keeper) of(process string) *kept {

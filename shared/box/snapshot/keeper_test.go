@@ -187,18 +187,18 @@ func TestWhatStagingChangesInALivingBoxIsNotTheProcesss(t *testing.T) {
 	s := &memory{}
 	k := keeper(s, 1, Limits{})
 	dir := workspace(t, files{"main.py": "v1", "gone": "1", "unwanted": "2", "d/unwanted": "3", "comes": "4"})
-	must(t, k.Restore(t.Context(), "p", dir))
+	must(t, k.Restore(t.Context(), "p", "p", dir))
 	files{"mine": "1"}.put(t, dir)
-	must(t, os.Remove(filepath.Join(dir, "unwanted")), os.RemoveAll(filepath.Join(dir, "d")), os.Remove(filepath.Join(dir, "comes")), k.Save(t.Context(), "p", dir))
+	must(t, os.Remove(filepath.Join(dir, "unwanted")), os.RemoveAll(filepath.Join(dir, "d")), os.Remove(filepath.Join(dir, "comes")), k.Save(t.Context(), "p", "p", dir))
 
 	// What has changed at the source, and what staging puts back.
 	files{"main.py": "v2!", "unwanted": "2", "d/unwanted": "3", "comes": "something else"}.put(t, dir)
-	must(t, os.Remove(filepath.Join(dir, "gone")), k.Restore(t.Context(), "p", dir))
+	must(t, os.Remove(filepath.Join(dir, "gone")), k.Restore(t.Context(), "p", "p", dir))
 	if diff := cmp.Diff(files{"main.py": "v2!", "mine": "1", "comes": "something else"}, seen(t, dir)); diff != "" {
 		t.Errorf("in the living box (-want +got):\n%s", diff)
 	}
 	files{"mine too": "2"}.put(t, dir)
-	must(t, k.Save(t.Context(), "p", dir))
+	must(t, k.Save(t.Context(), "p", "p", dir))
 
 	got := seen(t, slept(t, s, files{"main.py": "v3!!", "gone": "again", "unwanted": "2", "d/unwanted": "3", "comes": "x"}))
 	want := files{"main.py": "v3!!", "gone": "again", "mine": "1", "mine too": "2", "comes": "x"}
@@ -214,10 +214,10 @@ func TestWhatABrokenOffProcessLeftIsSavedByTheNext(t *testing.T) {
 	s := &memory{}
 	k := keeper(s, 1, Limits{})
 	dir := workspace(t, files{"staged": "s", "gone": "g"})
-	must(t, k.Restore(t.Context(), "p", dir))
+	must(t, k.Restore(t.Context(), "p", "p", dir))
 	files{"one": "1", "staged": "changed"}.put(t, dir)
-	must(t, os.Remove(filepath.Join(dir, "gone")), k.Restore(t.Context(), "p", dir))
-	must(t, k.Save(t.Context(), "p", dir))
+	must(t, os.Remove(filepath.Join(dir, "gone")), k.Restore(t.Context(), "p", "p", dir))
+	must(t, k.Save(t.Context(), "p", "p", dir))
 	want := files{"one": "1", "staged": "changed"}
 	if diff := cmp.Diff(want, seen(t, slept(t, s, files{"staged": "s", "gone": "g"}))); diff != "" {
 		t.Errorf("after the sleep (-want +got):\n%s", diff)
@@ -229,17 +229,17 @@ func TestWorkspaceThatFailedToGoOnIsBegunAnew(t *testing.T) {
 	s := &memory{}
 	k := keeper(s, 1, Limits{})
 	dir := workspace(t, files{"staged": "s"})
-	must(t, k.Restore(t.Context(), "p", dir))
+	must(t, k.Restore(t.Context(), "p", "p", dir))
 	files{"mine": "1"}.put(t, dir)
-	must(t, k.Save(t.Context(), "p", dir))
+	must(t, k.Save(t.Context(), "p", "p", dir))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := k.Restore(ctx, "p", dir); err == nil {
+	if err := k.Restore(ctx, "p", "p", dir); err == nil {
 		t.Fatal("restored")
 	}
 	// Whoever calls removes the workspace then.
 	dir = workspace(t, files{"staged": "s"})
-	must(t, k.Restore(t.Context(), "p", dir), k.Save(t.Context(), "p", dir))
+	must(t, k.Restore(t.Context(), "p", "p", dir), k.Save(t.Context(), "p", "p", dir))
 	for where, got := range map[string]files{"the workspace": seen(t, dir), "the snapshot": seen(t, slept(t, s, files{"staged": "s"}))} {
 		if diff := cmp.Diff(files{"staged": "s", "mine": "1"}, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", where, diff)
@@ -271,9 +271,9 @@ func TestTooMuchIsNotSavedAndSaysSo(t *testing.T) {
 			lived(t, s, nil, func(dir string) { files{"before": "1"}.put(t, dir) })
 			k := keeper(s, 2, c.limits)
 			dir := workspace(t, nil)
-			must(t, k.Restore(t.Context(), "p", dir))
+			must(t, k.Restore(t.Context(), "p", "p", dir))
 			c.work.put(t, dir)
-			err := k.Save(t.Context(), "p", dir)
+			err := k.Save(t.Context(), "p", "p", dir)
 			var limit *LimitError
 			if !errors.As(err, &limit) || err.Error() != c.want {
 				t.Errorf("got %v", err)
@@ -285,7 +285,7 @@ func TestTooMuchIsNotSavedAndSaysSo(t *testing.T) {
 			for name := range c.work {
 				must(t, os.RemoveAll(filepath.Join(dir, name)))
 			}
-			must(t, os.RemoveAll(filepath.Join(dir, "sub")), os.WriteFile(filepath.Join(dir, "after"), nil, 0o600), k.Save(t.Context(), "p", dir))
+			must(t, os.RemoveAll(filepath.Join(dir, "sub")), os.WriteFile(filepath.Join(dir, "after"), nil, 0o600), k.Save(t.Context(), "p", "p", dir))
 			if got := seen(t, slept(t, s, nil)); len(got) != 2 {
 				t.Errorf("after the sleep there is %v", got)
 			}
@@ -297,14 +297,14 @@ func TestDeepTreeIsBounded(t *testing.T) {
 	t.Parallel()
 	k := keeper(&memory{}, 1, Limits{})
 	dir := workspace(t, nil)
-	must(t, k.Restore(t.Context(), "p", dir))
+	must(t, k.Restore(t.Context(), "p", "p", dir))
 	must(t, os.MkdirAll(filepath.Join(dir, strings.Repeat("deep/", 300)), 0o755))
 	var limit *LimitError
-	if err := k.Save(t.Context(), "p", dir); !errors.As(err, &limit) {
+	if err := k.Save(t.Context(), "p", "p", dir); !errors.As(err, &limit) {
 		t.Errorf("got %v", err)
 	}
 	// The next process in it may go on, and tidy up.
-	must(t, k.Restore(t.Context(), "p", dir), os.RemoveAll(filepath.Join(dir, "deep")), k.Save(t.Context(), "p", dir))
+	must(t, k.Restore(t.Context(), "p", "p", dir), os.RemoveAll(filepath.Join(dir, "deep")), k.Save(t.Context(), "p", "p", dir))
 }
 
 func TestStoreThatFailsIsTold(t *testing.T) {
@@ -313,18 +313,18 @@ func TestStoreThatFailsIsTold(t *testing.T) {
 	s := &memory{fail: broken}
 	k := keeper(s, 1, Limits{})
 	dir := workspace(t, nil)
-	if err := k.Restore(t.Context(), "p", dir); !errors.Is(err, broken) || errors.Is(err, ErrCorrupt) {
+	if err := k.Restore(t.Context(), "p", "p", dir); !errors.Is(err, broken) || errors.Is(err, ErrCorrupt) {
 		t.Errorf("restore: %v", err)
 	}
 	s.fail = nil
-	must(t, k.Restore(t.Context(), "p", dir))
+	must(t, k.Restore(t.Context(), "p", "p", dir))
 	files{"a": "a"}.put(t, dir)
 	s.fail = broken
-	if err := k.Save(t.Context(), "p", dir); !errors.Is(err, broken) {
+	if err := k.Save(t.Context(), "p", "p", dir); !errors.Is(err, broken) {
 		t.Errorf("save: %v", err)
 	}
 	s.fail = nil
-	must(t, k.Save(t.Context(), "p", dir))
+	must(t, k.Save(t.Context(), "p", "p", dir))
 	if diff := cmp.Diff(files{"a": "a"}, seen(t, slept(t, s, nil))); diff != "" {
 		t.Errorf("saved in the end (-want +got):\n%s", diff)
 	}
@@ -337,11 +337,11 @@ func TestWorkspaceThatWasNotRestoredIsNotSaved(t *testing.T) {
 	s.fail = errors.New("store is down")
 	k := keeper(s, 2, Limits{})
 	dir := workspace(t, nil)
-	if err := k.Restore(t.Context(), "p", dir); err == nil {
+	if err := k.Restore(t.Context(), "p", "p", dir); err == nil {
 		t.Fatal("restored")
 	}
 	s.fail = nil
-	must(t, k.Save(t.Context(), "p", dir))
+	must(t, k.Save(t.Context(), "p", "p", dir))
 	if s.puts != 1 {
 		t.Error("an empty workspace was saved over a snapshot")
 	}
@@ -362,9 +362,9 @@ func TestProcessesWithOneKeyShareASnapshot(t *testing.T) {
 	s := &memory{}
 	k := NewKeeper(Config{Store: s, Key: func(string) string { return "principal" }})
 	one, two := workspace(t, nil), workspace(t, nil)
-	must(t, k.Restore(t.Context(), "one", one))
+	must(t, k.Restore(t.Context(), "one", "one", one))
 	files{"a": "a"}.put(t, one)
-	must(t, k.Save(t.Context(), "one", one), k.Restore(t.Context(), "two", two))
+	must(t, k.Save(t.Context(), "one", "one", one), k.Restore(t.Context(), "two", "two", two))
 	if diff := cmp.Diff(files{"a": "a"}, seen(t, two)); diff != "" {
 		t.Errorf("the other starts with (-want +got):\n%s", diff)
 	}
@@ -376,15 +376,15 @@ func TestSaveAndRestoreEndWithTheirContext(t *testing.T) {
 	lived(t, s, nil, func(dir string) { files{"a": "a"}.put(t, dir) })
 	k := keeper(s, 2, Limits{})
 	dir := workspace(t, nil)
-	must(t, k.Restore(t.Context(), "p", dir))
+	must(t, k.Restore(t.Context(), "p", "p", dir))
 	files{"b": "b"}.put(t, dir)
 	why := errors.New("no time")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(why)
-	if err := k.Save(ctx, "p", dir); !errors.Is(err, why) {
+	if err := k.Save(ctx, "p", "p", dir); !errors.Is(err, why) {
 		t.Errorf("save: %v", err)
 	}
-	if err := k.Restore(ctx, "q", dir); !errors.Is(err, why) {
+	if err := k.Restore(ctx, "q", "q", dir); !errors.Is(err, why) {
 		t.Errorf("restore: %v", err)
 	}
 }

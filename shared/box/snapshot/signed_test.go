@@ -259,7 +259,7 @@ func TestKeeperKeepsInABucket(t *testing.T) {
 	// A connection that is cut is no damaged snapshot.
 	b.cut = true
 	dir := workspace(t, nil)
-	if err := keeper(s, 2, Limits{}).Restore(t.Context(), "p", dir); err == nil {
+	if err := keeper(s, 2, Limits{}).Restore(t.Context(), "p", "p", dir); err == nil {
 		t.Error("half a snapshot was restored")
 	}
 	if _, err := os.Stat(filepath.Join(dir, "b")); err == nil {

@@ -72,10 +72,10 @@ type Store interface {
 	Delete(ctx context.Context, key string, gen int64) error
 }
 
-// SessionKey is the key of what a session keeps in a box, whose sessions share
-// nothing with those of another. Whoever ends a session while its box is asleep
-// deletes what is under it.
-func SessionKey(box, session string) string { return box + "\x00" + session }
+// Key is the key of what an owner keeps in a box: a session, or "principal-" and the
+// hash of one, or "shared" for all. Those of two boxes share nothing. Whoever ends a
+// session while its box is asleep deletes what is under it.
+func Key(box, owner string) string { return box + "\x00" + owner }
 
 // What holds when [Limits] says nothing.
 const (

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/dormouse-mcp/dormouse/shared/box"
+)
+
+func shown(t *testing.T, folder string) []notice {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(folder, "task"+boardEnding))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []notice
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestBoardShowsHowEachProcessIs(t *testing.T) {
+	t.Parallel()
+	folder := filepath.Join(t.TempDir(), "x")
+	b := newBoard(folder, "task", slog.New(slog.DiscardHandler))
+	for _, s := range []box.ProcessStatus{
+		{Process: "a", State: box.Staging, Detail: "installing"},
+		{Process: "a", State: box.Started, PID: 1},
+		{Process: "a", State: box.Exited, PID: 1, Phase: box.PhaseMCPInit, Detail: "refused"},
+		{Process: "b", State: box.Exited, Phase: box.PhaseDepInstall},
+		{Process: "a", State: box.Started, PID: 2},
+		{Process: "a", State: box.Ready, PID: 2},
+	} {
+		b.show(s)
+	}
+	want := []notice{{Process: "a", PID: 2, State: "ready", Restarts: 1}, {Process: "b", State: "exited", Phase: "dep_install"}}
+	if diff := cmp.Diff(want, shown(t, folder), cmpopts.IgnoreFields(notice{}, "Since")); diff != "" {
+		t.Error(diff)
+	}
+	b.remove()
+	if left, _ := os.ReadDir(folder); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestBoardSaysSinceWhenAProcessIsAsItIs(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	b := newBoard(folder, "task", slog.New(slog.DiscardHandler))
+	b.show(box.ProcessStatus{Process: "a", State: box.Staging, Detail: "one"})
+	since := shown(t, folder)[0].Since
+	b.show(box.ProcessStatus{Process: "a", State: box.Staging, Detail: "two"})
+	if n := shown(t, folder)[0]; !n.Since.Equal(since) || n.Detail != "two" || time.Since(since) > time.Minute {
+		t.Errorf("%+v, it was since %s", n, since)
+	}
+}
+
+func TestBoardForgetsWhatIsLongGone(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	b := newBoard(folder, "task", slog.New(slog.DiscardHandler))
+	b.show(box.ProcessStatus{Process: "runs", State: box.Ready, PID: 1})
+	for i := range 3 * maxGone {
+		b.show(box.ProcessStatus{Process: fmt.Sprint("p", i), State: box.Stopped})
+	}
+	if n := len(shown(t, folder)); n != maxGone+1 || len(b.starts) > maxGone+1 {
+		t.Errorf("%d are shown", n)
+	}
+}
+
+func TestABoardOfNothingShowsNothing(t *testing.T) {
+	t.Parallel()
+	var b *board
+	b.show(box.ProcessStatus{Process: "a"})
+	b.remove()
+}

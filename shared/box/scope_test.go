@@ -1,0 +1,376 @@
+package box
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// crowd is a box whose sessions share processes.
+type crowd struct{ *rig }
+
+func newCrowd(t *testing.T, scope Scope, change ...func(*Server)) crowd {
+	t.Helper()
+	return crowd{newRig(t, "normal", append(change, func(s *Server) { s.Scope = scope })...)}
+}
+
+// as delivers a message of a session, whose principal is what is in front of its
+// slash, and returns the name of its stream.
+func (c crowd) as(session, raw string, change ...func(*Deliver)) string {
+	c.n++
+	principal, _, _ := strings.Cut(session, "/")
+	d := Deliver{ID: "d" + strconv.Itoa(c.n), Session: session, Principal: principal, Ticket: "of " + session, Raw: []byte(raw)}
+	for _, f := range change {
+		f(&d)
+	}
+	c.Deliver(d)
+	return d.ID
+}
+
+// callAs sends a tools/call of a session.
+func (c crowd) callAs(session, id, tool, arguments string, change ...func(*Deliver)) string {
+	return c.as(session, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":"t"}}}`, id, tool, arguments), change...)
+}
+
+// saysIn has the server say lines in a call of a session.
+func (c crowd) saysIn(session, id string, lines ...string) string {
+	return c.callAs(session, id, "say", strconv.Quote(strings.Join(lines, "\n")+"\n"))
+}
+
+// hears waits for the next event of a session on a stream.
+func (c crowd) hears(session, stream string) Event {
+	c.t.Helper()
+	return find(c.t, c.recorder, session+" on "+strconv.Quote(stream), func(e Event) bool { return e.Session == session && e.Stream == stream })
+}
+
+// heard lists the methods a session has heard on its common stream so far, which is
+// all that came before what the test has waited for.
+func (c crowd) heard(session string) []string {
+	var all []string
+	for _, v := range c.past {
+		if e, ok := v.(Event); ok && e.Session == session && e.Stream == "" {
+			method, _ := wire.String(wire.Lookup(e.Raw, "method"))
+			all = append(all, method)
+		}
+	}
+	return all
+}
+
+// toServer lists what the process has got by a method, all but ids.
+func (c crowd) toServer(session, method string) []string {
+	c.t.Helper()
+	c.n++
+	var lines []json.RawMessage
+	if err := json.Unmarshal(c.result(c.as(session, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"test/seen"}`, 100000+c.n))), &lines); err != nil {
+		c.t.Fatal(err)
+	}
+	var all []string
+	for _, l := range lines {
+		if name, _ := wire.String(wire.Lookup(l, "method")); name == method {
+			all = append(all, string(wire.Lookup(l, "params")))
+		}
+	}
+	return all
+}
+
+func withInit(capabilities string) func(*Deliver) {
+	return func(d *Deliver) {
+		d.Init = json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":` + capabilities + `,"clientInfo":{"name":"secretive","version":"1"}}`)
+	}
+}
+
+const done = `{"jsonrpc":"2.0","id":$ID,"result":{}}`
+
+func TestWhoSharesAProcess(t *testing.T) {
+	t.Parallel()
+	for scope, want := range map[Scope][4]int{ // which process each session has
+		"": {0, 1, 2, 3}, ScopeSession: {0, 1, 2, 3}, ScopePrincipal: {0, 0, 2, 3}, ScopeShared: {0, 0, 0, 0},
+	} {
+		t.Run(string(scope), func(t *testing.T) {
+			t.Parallel()
+			c := newCrowd(t, scope)
+			pids := map[string]int{}
+			for i, session := range []string{"ann/1", "ann/2", "bob/1", "/unknown"} {
+				pid := string(c.result(c.callAs(session, "1", "pid", "0")))
+				if _, ok := pids[pid]; !ok {
+					pids[pid] = i
+				}
+				if pids[pid] != want[i] {
+					t.Errorf("%s has the process of session %d, want that of %d", session, pids[pid], want[i])
+				}
+			}
+		})
+	}
+}
+
+func TestEqualIdsAndTokensOfSessionsThatShareAreToldApart(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t, ScopeShared)
+	hangs := c.callAs("ann/1", "1", "hang", "0")
+	works := c.saysIn("bob/1", "1", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":$TOKEN,"progress":1}}`, done)
+	progress := c.hears("bob/1", works)
+	if got := string(wire.Lookup(progress.Raw, "params", "progressToken")); got != `"t"` || progress.Ticket != "of bob/1" {
+		t.Errorf("progress with token %s, ticket %s", got, progress.Ticket)
+	}
+	if e := c.hears("bob/1", works); !e.Final || string(wire.Lookup(e.Raw, "id")) != "1" {
+		t.Errorf("the call ended with %s", e.Raw)
+	}
+	if open := c.Open(); len(open) != 1 || open[0].ID != hangs || open[0].Session != "ann/1" {
+		t.Errorf("open: %+v", open)
+	}
+}
+
+func TestASessionCancelsItsOwnCallsOnly(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t, ScopeShared)
+	c.result(c.callAs("ann/1", "0", "echo", "0")) // it is ready
+	hangs, other := c.callAs("ann/1", "1", "hang", "0"), c.callAs("bob/1", "2", "hang", "0")
+	const cancel = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`
+	c.as("bob/1", cancel) // has no such call
+	c.CloseStream("bob/1", hangs)
+	if open := c.Open(); len(open) != 2 {
+		t.Fatalf("open: %+v", open)
+	}
+	c.as("ann/1", cancel)
+	if e := c.hears("ann/1", hangs); !e.Final || string(wire.Lookup(e.Raw, "error", "code")) != strconv.Itoa(int(wire.CodeCancelled)) {
+		t.Errorf("it ended with %s", e.Raw)
+	}
+	if open := c.Open(); len(open) != 1 || open[0].ID != other {
+		t.Errorf("open: %+v", open)
+	}
+	if told := c.toServer("bob/1", wire.NotifyCancelled); len(told) != 1 {
+		t.Errorf("the server was told %v", told)
+	}
+}
+
+func TestWhatBelongsToNoCallIsToldToEverySession(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t, ScopeShared)
+	c.result(c.callAs("ann/1", "1", "echo", "0"))
+	c.result(c.saysIn("bob/1", "1", `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, done))
+	for _, session := range []string{"ann/1", "bob/1"} {
+		e := c.hears(session, "")
+		if method, _ := wire.String(wire.Lookup(e.Raw, "method")); method != wire.NotifyToolsChanged || e.Ticket != "of "+session {
+			t.Errorf("%s heard %s with ticket %q", session, e.Raw, e.Ticket)
+		}
+	}
+}
+
+func TestProgressForATokenOfNobodyIsToldToNobody(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t, ScopeShared)
+	c.result(c.callAs("ann/1", "1", "echo", "0"))
+	c.result(c.saysIn("bob/1", "1", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"own","progress":1}}`, done))
+	c.result(c.callAs("ann/1", "2", "echo", "0"))
+	if a, b := c.heard("ann/1"), c.heard("bob/1"); len(a)+len(b) > 0 {
+		t.Errorf("heard: %v, %v", a, b)
+	}
+}
+
+func TestAQuestionOfACallGoesToItsSessionAndNobodyElseAnswersIt(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t, ScopeShared)
+	c.result(c.callAs("bob/1", "1", "echo", "0", withInit(`{"sampling":{}}`)))
+	asks := c.callAs("ann/1", "1", "ask", "7", withInit(`{"sampling":{}}`))
+	c.as("bob/1", `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`) // the newest, without a call
+	question, _ := wire.String(wire.Lookup(c.hears("ann/1", asks).Raw, "id"))
+	if open := c.Questions(); len(open) != 1 || len(open["ann/1"]) != 1 {
+		t.Errorf("questions: %v", open)
+	}
+	c.Answer("bob/1", question, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%q,"result":{"by":"bob"}}`, question))
+	c.Answer("ann/1", question, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%q,"result":{"by":"ann"}}`, question))
+	if got := string(wire.Lookup(c.result(asks), "answer", "result", "by")); got != `"ann"` {
+		t.Errorf("answered by %s", got)
+	}
+}
+
+// refusedCode is the code of the error that the server got for its question, once it
+// has answered the call in which it asked.
+func (c crowd) refusedCode(asks string) string {
+	c.t.Helper()
+	return string(wire.Lookup(c.result(asks), "answer", "error", "code"))
+}
+
+func TestAQuestionThatItsClientCannotAnswerIsRefused(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t, ScopeShared)
+	c.result(c.callAs("bob/1", "1", "echo", "0", withInit(`{"sampling":{}}`)))
+	if code := c.refusedCode(c.callAs("ann/1", "1", "ask", "7", withInit(`{"roots":{}}`))); code != strconv.Itoa(int(wire.CodeMethodNotFound)) {
+		t.Errorf("the server got %s", code)
+	}
+}
+
+func TestAQuestionIsRefusedWhenItMayBeOfSeveralPrincipals(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t, ScopeShared)
+	c.callAs("bob/1", "1", "hang", "0", withInit(`{"sampling":{}}`))
+	if code := c.refusedCode(c.callAs("ann/1", "1", "ask", "7", withInit(`{"sampling":{}}`))); code != strconv.Itoa(int(wire.CodeInternal)) {
+		t.Errorf("the server got %s", code)
+	}
+	said := c.saysIn("ann/1", "2", `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"whose?"}}`, done)
+	if e := c.hears("ann/1", said); !e.Final {
+		t.Errorf("a log line that may be of several was told: %s", e.Raw)
+	}
+	// Both are of one principal: the newest call is as good a guess as in one session.
+	c.as("bob/1", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+	c.callAs("ann/2", "1", "hang", "0", withInit(`{"sampling":{}}`))
+	asks := c.callAs("ann/1", "3", "ask", "8")
+	if e := c.hears("ann/1", asks); e.Final {
+		t.Errorf("refused: %s", e.Raw)
+	}
+}
+
+func TestAQuestionOfNoCallGoesToTheNewestSessionThatCanAnswer(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t, ScopeShared)
+	for session, capabilities := range map[string]string{"ann/1": `{"roots":{}}`, "bob/1": `{"roots":{}}`} {
+		c.result(c.callAs(session, "1", "echo", "0", withInit(capabilities)))
+	}
+	c.result(c.callAs("bob/1", "2", "echo", "0"))
+	c.result(c.callAs("cid/1", "1", "echo", "0", withInit(`{"sampling":{}}`)))
+	c.result(c.saysIn("cid/1", "2", done, `{"jsonrpc":"2.0","id":"r","method":"roots/list"}`))
+	question, _ := wire.String(wire.Lookup(c.hears("bob/1", "").Raw, "id"))
+	c.StopSession("bob/1")
+	if open := c.Questions(); len(open) > 0 {
+		t.Errorf("questions: %v", open)
+	}
+	c.Answer("bob/1", question, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%q,"result":{"roots":[]}}`, question))
+	c.result(c.saysIn("cid/1", "3", done, `{"jsonrpc":"2.0","id":"s","method":"roots/list"}`))
+	if method, _ := wire.String(wire.Lookup(c.hears("ann/1", "").Raw, "method")); method != wire.MethodRootsList {
+		t.Errorf("ann was told %s", method)
+	}
+	if b := c.heard("cid/1"); len(b) > 0 {
+		t.Errorf("who cannot answer heard %v", b)
+	}
+}
+
+func TestTheLogOfASharedProcessIsAsVerboseAsAnybodyWants(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t, ScopeShared)
+	level := func(session, id, level string) {
+		c.result(c.as(session, `{"jsonrpc":"2.0","id":`+id+`,"method":"logging/setLevel","params":{"level":"`+level+`"}}`,
+			func(d *Deliver) { d.Level = level }))
+	}
+	level("ann/1", "1", "error")
+	level("bob/1", "1", "debug")
+	level("ann/1", "2", "warning")
+	set := c.toServer("ann/1", wire.MethodSetLevel)
+	if last := set[len(set)-1]; last != `{"level":"debug"}` {
+		t.Errorf("the server was set to %v", set)
+	}
+	quiet := func(d *Deliver) { d.Level = "warning" }
+	c.result(c.callAs("ann/1", "3", "say", strconv.Quote(done+"\n"+`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}`+"\n"), quiet))
+	c.hears("bob/1", "")
+	if a := c.heard("ann/1"); len(a) > 0 {
+		t.Errorf("ann heard %v", a)
+	}
+	c.StopSession("bob/1")
+	set = c.toServer("ann/1", wire.MethodSetLevel)
+	if last := set[len(set)-1]; last != `{"level":"warning"}` {
+		t.Errorf("when bob has gone the server was set to %v", set)
+	}
+}
+
+func TestAResourceStaysSubscribedForWhoStillWantsIt(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t, ScopeShared)
+	to := func(uris ...string) func(*Deliver) { return func(d *Deliver) { d.Subscriptions = uris } }
+	const params = `"params":{"uri":"x:/a"}}`
+	c.result(c.as("ann/1", `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe",`+params, to("x:/a")))
+	c.result(c.as("bob/1", `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe",`+params, to("x:/a")))
+	if e := c.hears("ann/1", c.as("ann/1", `{"jsonrpc":"2.0","id":2,"method":"resources/unsubscribe",`+params)); string(e.Raw) != `{"jsonrpc":"2.0","id":2,"result":{}}` {
+		t.Errorf("unsubscribe was answered %s", e.Raw)
+	}
+	c.result(c.callAs("ann/1", "3", "say", strconv.Quote(done+"\n"+`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"x:/a/b"}}`+"\n")))
+	c.hears("bob/1", "")
+	if a := c.heard("ann/1"); len(a) > 0 {
+		t.Errorf("ann heard %v", a)
+	}
+	if got := c.toServer("ann/1", wire.MethodUnsubscribe); len(got) > 0 {
+		t.Errorf("the server was told %v", got)
+	}
+	c.StopSession("bob/1")
+	if diff := cmp.Diff([]string{`{"uri":"x:/a"}`}, c.toServer("ann/1", wire.MethodUnsubscribe)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestASessionThatComesLaterBringsWhatItHasSet(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t, ScopeShared)
+	c.result(c.callAs("ann/1", "1", "echo", "0"))
+	c.result(c.callAs("bob/1", "1", "echo", "0", func(d *Deliver) { d.Level, d.Subscriptions = "info", []string{"x:/b"} }))
+	if diff := cmp.Diff([]string{`{"level":"info"}`}, c.toServer("ann/1", wire.MethodSetLevel)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{`{"uri":"x:/b"}`}, c.toServer("ann/1", wire.MethodSubscribe)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestALaterInitializeIsAnsweredByTheProcessThatIsThere(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t, ScopeShared)
+	const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
+	first, second := c.result(c.as("ann/1", initialize)), c.result(c.as("bob/1", initialize))
+	if diff := cmp.Diff(string(first), string(second)); diff != "" {
+		t.Error(diff)
+	}
+	told := c.toServer("ann/1", wire.MethodInitialize)
+	if len(told) != 1 || wire.Lookup([]byte(told[0]), "capabilities", "sampling") == nil || strings.Contains(told[0], `"x"`) {
+		t.Errorf("the server was told %s", told)
+	}
+}
+
+func TestTheEndOfASessionLeavesTheProcessToTheOthers(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t, ScopePrincipal)
+	pid := string(c.result(c.callAs("ann/1", "1", "pid", "0")))
+	hangs := c.callAs("ann/2", "1", "hang", "0")
+	c.result(c.callAs("ann/1", "2", "echo", "0"))
+	c.StopSession("ann/2")
+	if _, _, _, data := c.failure(hangs); data.Phase != PhaseBoxUnavailable {
+		t.Errorf("what was in flight ended with %+v", data)
+	}
+	c.StopSession("nobody/1")
+	if now := string(c.result(c.callAs("ann/1", "3", "pid", "0"))); now != pid {
+		t.Error("the process was ended")
+	}
+	if told := c.toServer("ann/1", wire.NotifyCancelled); len(told) != 1 {
+		t.Errorf("the server was told %v", told)
+	}
+}
+
+func TestTheDeathOfASharedProcessEndsTheCallsOfAll(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t, ScopeShared)
+	hangs := c.callAs("ann/1", "1", "hang", "0")
+	dies := c.callAs("bob/1", "1", "die", "0")
+	for _, stream := range []string{hangs, dies} {
+		if _, _, _, data := c.failure(stream); data.Phase != PhaseRuntime || data.ExitCode == nil || *data.ExitCode != 3 {
+			t.Errorf("%s ended with %+v", stream, data)
+		}
+	}
+	c.result(c.callAs("ann/1", "1", "echo", "0"))
+}
+
+func TestAProcessHasABoundedNumberOfSessions(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t, ScopeShared)
+	c.callAs("ann/1", "1", "hang", "0")
+	for i := range maxMembers + 10 {
+		c.as("bob/"+strconv.Itoa(i), `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups["shared"]
+	if n := len(g.members); n != maxMembers || g.members[0].id != "ann/1" {
+		t.Errorf("%d sessions, first %s", n, g.members[0].id)
+	}
+}

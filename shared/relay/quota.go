@@ -1,0 +1,49 @@
+package relay
+
+import (
+	"context"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// allow is Busy if a tenant has as many boxes as it may have, and the one that is
+// about to be woken is not among them. It is asked before there is any trace of the
+// request: what was accepted once is executed, whatever the quota. So callers at the
+// same moment may together start a few more, as may an index of the store that lags.
+//
+// Without a quota it costs nothing; with one a Due, and a read of each box when there
+// seem to be too many, since those that have messages waiting are due as well.
+func (x boxes) allow(ctx context.Context, id session.BoxID, tenant string) error {
+	if x.TenantBoxes <= 0 {
+		return nil
+	}
+	due, err := x.Store.Due(ctx)
+	if err != nil {
+		return err
+	}
+	var others []session.BoxID
+	for _, other := range due {
+		// The server's name, behind the last slash, has none in it.
+		if i := strings.LastIndexByte(string(other), '/'); other != id && i >= 0 && string(other[:i]) == tenant {
+			others = append(others, other)
+		}
+	}
+	if len(others) < x.TenantBoxes {
+		return nil
+	}
+	up := 0
+	for _, other := range others {
+		b, err := x.Store.Box(ctx, other)
+		if err != nil {
+			return err
+		}
+		if b.State != session.Asleep {
+			up++
+		}
+	}
+	if up < x.TenantBoxes {
+		return nil
+	}
+	return session.Errorf(session.Busy, "%d boxes run, as many as one tenant may have: try again when one of them has fallen asleep", up)
+}

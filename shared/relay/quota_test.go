@@ -1,0 +1,116 @@
+package relay_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+)
+
+// anyFleet starts whatever it is asked to, and counts.
+type anyFleet struct {
+	noFleet
+	started int
+}
+
+func (f *anyFleet) Run(context.Context, fleet.Task) (string, error) {
+	f.started++
+	return "task", nil
+}
+
+// manyBoxes is a store with boxes of tenant "t" in some states.
+func manyBoxes(t *testing.T, states map[string]session.BoxState) *sessiontest.Memory {
+	t.Helper()
+	store := sessiontest.NewMemory()
+	for server, state := range states {
+		if err := store.SaveBox(t.Context(), session.Box{ID: session.BoxFor("t", server), Tenant: "t", Server: server, Gen: 1, State: state}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return store
+}
+
+// wakes delivers a request for a box that is asleep.
+func wakes(t *testing.T, store session.Store, quota int, tenant, server string) (started int, err error) {
+	t.Helper()
+	f := &anyFleet{}
+	c := configOf(t, store)
+	c.Fleet, c.TenantBoxes = f, quota
+	id := session.BoxFor(tenant, server)
+	_, err = relay.NewBackend(c).Deliver(t.Context(), session.Delivery{
+		Address: session.Address{Session: "one", Stream: "a", Box: id, Requests: []json.RawMessage{json.RawMessage("1")}},
+		Client:  session.Session{ID: "one", Tenant: tenant, Server: server}, Server: server, Raw: []byte(`{}`),
+	}, session.Box{ID: id})
+	return f.started, err
+}
+
+func TestATenantHasNoMoreBoxesThanItMay(t *testing.T) {
+	two := map[string]session.BoxState{"up": session.Awake, "coming": session.Starting, "down": session.Asleep}
+	for what, c := range map[string]struct {
+		quota          int
+		tenant, server string
+		ok             bool
+	}{
+		"no quota":       {0, "t", "new", true},
+		"room":           {3, "t", "new", true},
+		"full":           {2, "t", "new", false},
+		"over":           {1, "t", "down", false},
+		"another tenant": {2, "t/x", "new", true},
+	} {
+		store := manyBoxes(t, two)
+		started, err := wakes(t, store, c.quota, c.tenant, c.server)
+		if c.ok {
+			if err != nil || started != 1 {
+				t.Errorf("%s: %d started, %v", what, started, err)
+			}
+			continue
+		}
+		items, failed := store.Items(t.Context(), session.BoxFor(c.tenant, c.server))
+		b, also := store.Box(t.Context(), session.BoxFor(c.tenant, c.server))
+		if !errors.Is(err, session.Busy) || started != 0 || len(items) > 0 || b.State != session.Asleep || failed != nil || also != nil {
+			t.Errorf("%s: %v, %d started, items %v, box %+v", what, err, started, items, b)
+		}
+	}
+}
+
+func TestABoxThatSleepsOverItsInboxCountsForNothing(t *testing.T) {
+	store := manyBoxes(t, map[string]session.BoxState{"up": session.Awake, "down": session.Asleep})
+	if _, err := store.PutItem(t.Context(), session.Item{Box: "t/down", ID: "x", State: session.Waiting}); err != nil {
+		t.Fatal(err)
+	}
+	if started, err := wakes(t, store, 2, "t", "new"); err != nil || started != 1 {
+		t.Errorf("%d started, %v", started, err)
+	}
+}
+
+func TestABoxThatCannotReachTheHostIsToldAsSuch(t *testing.T) {
+	store := sessiontest.NewMemory()
+	if err := store.SaveBox(t.Context(), session.Box{ID: "t/s", Tenant: "t", Server: "s", Gen: 1, State: session.Starting, Attempt: 2}); err != nil {
+		t.Fatal(err)
+	}
+	a := session.Address{Session: "one", Stream: "a", Box: "t/s", Requests: []json.RawMessage{json.RawMessage("1")}}
+	if _, err := store.PutItem(t.Context(), session.Item{Box: "t/s", ID: "a", State: session.Waiting, Address: a, Raw: []byte(`{}`)}); err != nil {
+		t.Fatal(err)
+	}
+	err := relay.NewSweeper(configOf(t, store)).Stopped(t.Context(), fleet.Status{
+		ID: "task", Box: "t/s", ClientToken: relay.ClientToken("t/s", 1), ExitCode: relay.ExitUnreachable,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := store.Read(t.Context(), "one", "a", 0, 10)
+	if err != nil || len(page.Events) != 1 {
+		t.Fatalf("%+v, %v", page, err)
+	}
+	var e struct {
+		Error struct{ Data struct{ Phase string } }
+	}
+	if err := json.Unmarshal(page.Events[0].Raw, &e); err != nil || e.Error.Data.Phase != "relay_connect" {
+		t.Errorf("whoever waits is told %s (%v)", page.Events[0].Raw, err)
+	}
+}

@@ -1,0 +1,121 @@
+package session_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// Whoever ends the requests of a box that was lost writes their ends in one batch,
+// and their ids stand in a record: there must not be more than both hold.
+func TestWhatIsSentAtOnceIsBounded(t *testing.T) {
+	request := func(id string) string { return `{"jsonrpc":"2.0","id":` + id + `,"method":"tools/list"}` }
+	many := func(n int, message func(i int) string) string {
+		all := make([]string, n)
+		for i := range all {
+			all[i] = message(i)
+		}
+		return "[" + strings.Join(all, ",") + "]"
+	}
+	numbered := func(i int) string { return request(fmt.Sprint(i)) }
+	answered := func(i int) string { return fmt.Sprintf(`{"jsonrpc":"2.0","id":"q%d","result":{}}`, i) }
+	tests := []struct {
+		name, body string
+		want       session.Code
+	}{
+		{"as many requests as one batch of events holds", many(session.MaxBatchEvents, numbered), ""},
+		{"one request more", many(session.MaxBatchEvents+1, numbered), session.TooLarge},
+		{"one answer more", many(session.MaxBatchEvents+1, answered), session.TooLarge},
+		{"an id that is long", request(`"` + strings.Repeat("x", 16<<10-2) + `"`), ""},
+		{"an id that is too long", request(`"` + strings.Repeat("x", 16<<10-1) + `"`), session.TooLarge},
+		{"ids that are too long together", many(2, func(int) string { return request(`"` + strings.Repeat("x", 8<<10) + `"`) }), session.TooLarge},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, memory, id := listening(t)
+			store := sessiontest.NewCounting(memory)
+			msgs, batch, err := wire.ParseBody([]byte(tt.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = session.NewHost(store, nobody{}, session.Limits{}).Accept(t.Context(), someone, id, msgs, batch)
+			if got := session.CodeOf(err); got != tt.want {
+				t.Errorf("got %q (%v), want %q", got, err, tt.want)
+			}
+			if n := store.Counts(); tt.want != "" && n.Writes > 0 {
+				t.Errorf("it was refused after %v", n.Calls)
+			}
+		})
+	}
+}
+
+func TestAnInitializeWithAnIDThatIsTooLongOpensNoSession(t *testing.T) {
+	store := sessiontest.NewMemory()
+	m, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":"` + strings.Repeat("x", 16<<10) + `","method":"initialize","params":{"protocolVersion":"2025-11-25"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = session.NewHost(store, nobody{}, session.Limits{}).Initialize(t.Context(), someone, "", m)
+	if session.CodeOf(err) != session.TooLarge {
+		t.Errorf("got %v, want too_large", err)
+	}
+	if list, err := store.List(t.Context(), "", "", 10); err != nil || len(list) > 0 {
+		t.Errorf("left %v, %v", list, err)
+	}
+}
+
+func TestAnInitializeWithTooManyParametersOpensNoSession(t *testing.T) {
+	store := sessiontest.NewMemory()
+	host := session.NewHost(store, nobody{}, session.Limits{})
+	open := func(n int) session.Code {
+		m, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","x":"` + strings.Repeat("x", n) + `"}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, err = host.Initialize(t.Context(), someone, "", m)
+		return session.CodeOf(err)
+	}
+	if got := open(64 << 10); got != session.TooLarge {
+		t.Errorf("got %q, want too_large", got)
+	}
+	if list, err := store.List(t.Context(), "", "", 10); err != nil || len(list) > 0 {
+		t.Errorf("left %v, %v", list, err)
+	}
+	if got := open(60 << 10); got != "" {
+		t.Errorf("shorter ones were refused: %s", got)
+	}
+}
+
+// What a session remembers of its client stands in a record that is written whole.
+func TestWhatASessionRemembersIsBounded(t *testing.T) {
+	host, store, id := listening(t)
+	send := func(method, params string) {
+		m, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":` + params + `}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := host.Accept(t.Context(), someone, id, []wire.Message{m}, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send("logging/setLevel", `{"level":"warning"}`)
+	send("logging/setLevel", `{"level":"`+strings.Repeat("x", 1<<20)+`"}`)
+	for i := range 20 {
+		send("resources/subscribe", fmt.Sprintf(`{"uri":"file:///%d%s"}`, i, strings.Repeat("x", 10<<10)))
+	}
+	s, _, err := store.Load(t.Context(), id, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := 0
+	for _, uri := range s.Subscribed {
+		size += len(uri)
+	}
+	if s.Level != "warning" || size > 128<<10 || len(s.Subscribed) < 10 {
+		t.Errorf("it remembers a level of %d bytes, and %d resources in %d bytes", len(s.Level), len(s.Subscribed), size)
+	}
+}

@@ -1,0 +1,285 @@
+package session_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+const toolList = `{"tools":[{"name":"a","inputSchema":{"type":"object"},"x-extra":9007199254740993}]}`
+
+// lister is a host before a backend that keeps what it is given, and a box that
+// answers it by hand.
+type lister struct {
+	*session.Host
+	store *sessiontest.Counting
+	took
+}
+
+func newLister(t *testing.T) *lister {
+	t.Helper()
+	store := sessiontest.NewCounting(sessiontest.NewMemory())
+	b := newTook()
+	return &lister{session.NewHost(store, b, session.Limits{}), store, b}
+}
+
+// legacy opens a session of a client with these capabilities.
+func (l *lister) legacy(t *testing.T, c session.Caller, capabilities string) session.ID {
+	t.Helper()
+	m, err := wire.Parse(wire.NewRequest(json.RawMessage("0"), wire.MethodInitialize,
+		json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":`+capabilities+`,"clientInfo":{"name":"c"}}`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _, err := l.Initialize(t.Context(), c, "", m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.ID
+}
+
+// ask sends a request of a legacy client. It returns what it is answered with from
+// the record, or the delivery that the box gets.
+func (l *lister) ask(t *testing.T, c session.Caller, id session.ID, raw string) (string, *session.Delivery) {
+	t.Helper()
+	m, err := wire.Parse([]byte(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := len(*l.deliveries)
+	call, err := l.Accept(t.Context(), c, id, []wire.Message{m}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(*l.deliveries) > before {
+		return "", &(*l.deliveries)[before]
+	}
+	events, err := call.Next(t.Context(), time.Now())
+	if err != nil || len(events) != 1 {
+		t.Fatalf("got %v %v", events, err)
+	}
+	return string(events[0].Raw), nil
+}
+
+// answers is the box's answer to a delivery.
+func (l *lister) answers(t *testing.T, d *session.Delivery, result string) {
+	t.Helper()
+	if d == nil {
+		t.Fatal("the box was not asked")
+	}
+	l.says(t, d.Address, session.Batch{
+		Session: d.Session, Stream: d.Stream, First: 1, Gen: 1, Seq: 1, Final: true,
+		Events: [][]byte{[]byte(`{"jsonrpc":"2.0","id":` + string(d.Requests[0]) + `,` + result + `}`)},
+	})
+}
+
+func (l *lister) says(t *testing.T, a session.Address, b session.Batch) {
+	t.Helper()
+	if err := (session.Outlet{Store: l.store}).Append(t.Context(), a, b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func httpCaller() session.Caller {
+	c := modernCaller
+	c.Transport = session.HTTP
+	return c
+}
+
+// superset are the capabilities of modern clients, as the process is told.
+const superset = `{"roots":{},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`
+
+const askTools = `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`
+
+func TestListIsAnsweredFromTheRecordInBothEras(t *testing.T) {
+	l := newLister(t)
+	id := l.legacy(t, httpCaller(), superset)
+	_, d := l.ask(t, httpCaller(), id, askTools)
+	l.answers(t, d, `"result":`+toolList)
+
+	l.store.Reset()
+	if got, _ := l.ask(t, httpCaller(), id, `{"jsonrpc":"2.0","id":"x","method":"tools/list","params":{"_meta":{"progressToken":1}}}`); got != `{"jsonrpc":"2.0","id":"x","result":`+toolList+`}` {
+		t.Errorf("the legacy client got %s", got)
+	}
+	if n := l.store.Counts(); n.Reads != 2 || n.Writes != 0 {
+		t.Errorf("that took %v", n.Calls)
+	}
+	modern := session.Client{Init: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":` + superset + `}`), Verbose: true}
+	for range 2 {
+		l.store.Reset()
+		call, _, err := l.Send(t.Context(), modernCaller, modern, "tools/list", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		events, err := call.Next(t.Context(), time.Now())
+		if want := `{"jsonrpc":"2.0","id":"` + string(call.Stream()) + `","result":` + toolList + `}`; err != nil || string(events[0].Raw) != want {
+			t.Errorf("the modern client got %v %v", events, err)
+		}
+	}
+	if n := l.store.Counts(); n.Writes != 0 || n.Reads != 3 { // the third looks for the server's name, which has no record here
+		t.Errorf("that took %v", n.Calls)
+	}
+	if n := len(*l.deliveries); n != 2 {
+		t.Errorf("%d deliveries, want the initialize and the first list", n)
+	}
+}
+
+func TestListIsNotAnsweredFromARecordOfOthers(t *testing.T) {
+	other := func(change func(*session.Caller)) session.Caller {
+		c := httpCaller()
+		change(&c)
+		return c
+	}
+	for name, c := range map[string]struct {
+		caller                session.Caller
+		capabilities, request string
+	}{
+		"another tenant":        {other(func(c *session.Caller) { c.Tenant = "t2" }), `{}`, askTools},
+		"another configuration": {other(func(c *session.Caller) { c.Server.Digest = "d2" }), `{}`, askTools},
+		"record off":            {other(func(c *session.Caller) { c.Server.Record = false }), `{}`, askTools},
+		"other capabilities":    {httpCaller(), `{"roots":{}}`, askTools},
+		"finer capabilities":    {httpCaller(), `{"sampling":{"tools":{}}}`, askTools},
+		"unknown capabilities":  {httpCaller(), `{"extensions":{"x":{}}}`, askTools},
+		"another list":          {httpCaller(), `{}`, `{"jsonrpc":"2.0","id":7,"method":"prompts/list"}`},
+		"a page":                {httpCaller(), `{}`, `{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"cursor":"2"}}`},
+		"params nobody knows":   {httpCaller(), `{}`, `{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"tag":"x"}}`},
+	} {
+		l := newLister(t)
+		_, d := l.ask(t, httpCaller(), l.legacy(t, httpCaller(), `{}`), askTools)
+		l.answers(t, d, `"result":`+toolList)
+		if got, d := l.ask(t, c.caller, l.legacy(t, c.caller, c.capabilities), c.request); d == nil {
+			t.Errorf("%s: answered with %s", name, got)
+		}
+	}
+}
+
+func TestWhatIsNotAWholeListIsNotKept(t *testing.T) {
+	for name, c := range map[string]struct{ request, result string }{
+		"a first page": {askTools, `"result":{"tools":[],"nextCursor":"2"}`},
+		"a later page": {`{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"cursor":"2"}}`, `"result":{"tools":[]}`},
+		"an error":     {askTools, `"error":{"code":-32601,"message":"no tools"}`},
+		"too long":     {askTools, `"result":{"tools":["` + strings.Repeat("x", 256<<10) + `"]}`},
+		"no object":    {askTools, `"result":[]`},
+	} {
+		l := newLister(t)
+		id := l.legacy(t, httpCaller(), `{}`)
+		_, d := l.ask(t, httpCaller(), id, c.request)
+		l.answers(t, d, c.result)
+		if got, d := l.ask(t, httpCaller(), id, askTools); d == nil {
+			t.Errorf("%s: answered with %.100s", name, got)
+		}
+	}
+}
+
+func TestListThatHasChangedIsAskedForADay(t *testing.T) {
+	for notification, list := range map[string]string{
+		wire.NotifyToolsChanged:     wire.MethodToolsList,
+		wire.NotifyPromptsChanged:   wire.MethodPromptsList,
+		wire.NotifyResourcesChanged: wire.MethodResourceTemplatesList,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLister(t)
+			request := `{"jsonrpc":"2.0","id":7,"method":"` + list + `"}`
+			id := l.legacy(t, httpCaller(), `{}`)
+			asked := func(when string, want bool) *session.Delivery {
+				t.Helper()
+				_, d := l.ask(t, httpCaller(), id, request)
+				if asked := d != nil; asked != want {
+					t.Fatalf("%s, %s: the box was asked: %t", list, when, asked)
+				}
+				return d
+			}
+			d := asked("at first", true)
+			l.answers(t, d, `"result":{}`)
+			asked("once it is known", false)
+			l.says(t, d.Address, session.Batch{Session: d.Session, Stream: session.Common, First: 1, Gen: 1, Seq: 2, Events: [][]byte{
+				wire.NewNotification(wire.NotifyResourceUpdated, nil), wire.NewNotification(notification, nil),
+			}})
+			l.answers(t, asked("when it has changed", true), `"result":{}`)
+			l.answers(t, asked("when it was asked for since", true), `"result":{}`)
+			l.keepAlive(t, id)
+			time.Sleep(24 * time.Hour)
+			l.answers(t, asked("a day later", true), `"result":{}`)
+			asked("after that", false)
+		})
+	}
+}
+
+// keepAlive makes a session one that lives longer than until it is initialized.
+func (l *lister) keepAlive(t *testing.T, id session.ID) {
+	t.Helper()
+	m, err := wire.Parse(wire.NewNotification(wire.NotifyInitialized, nil))
+	if err == nil {
+		_, err = l.Accept(t.Context(), httpCaller(), id, []wire.Message{m}, false)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestListOfBeforeABoxWokeIsAskedAnewWhileItIsAwake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLister(t)
+		id := l.legacy(t, httpCaller(), `{}`)
+		_, d := l.ask(t, httpCaller(), id, askTools)
+		l.answers(t, d, `"result":{"tools":[1]}`)
+		time.Sleep(time.Second)
+		box := session.Box{ID: d.Box, Tenant: "t", Server: "s", State: session.Awake, Gen: 2, Changed: time.Now()}
+		if err := l.store.SaveBox(t.Context(), box); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		_, d = l.ask(t, httpCaller(), id, askTools)
+		l.answers(t, d, `"result":{"tools":[2]}`)
+		if got, _ := l.ask(t, httpCaller(), id, askTools); !strings.Contains(got, `{"tools":[2]}`) {
+			t.Errorf("then it is answered with %s", got)
+		}
+	})
+}
+
+// The client that hears of a change asks at once. Were the list still in the record,
+// it would get the old one.
+func TestChangedListLeavesTheRecordBeforeAnybodyHearsOfIt(t *testing.T) {
+	l := newLister(t)
+	id := l.legacy(t, httpCaller(), `{}`)
+	_, d := l.ask(t, httpCaller(), id, askTools)
+	l.answers(t, d, `"result":{}`)
+	faulty := sessiontest.NewFaulty(l.store, 1, sessiontest.Faults{})
+	faulty.Set("Append", sessiontest.Faults{Lost: 1})
+	err := session.Outlet{Store: faulty}.Append(t.Context(), d.Address, session.Batch{
+		Session: d.Session, Stream: session.Common, First: 1, Gen: 1, Seq: 2, Events: [][]byte{wire.NewNotification(wire.NotifyToolsChanged, nil)},
+	})
+	if err == nil {
+		t.Fatal("the append did not fail")
+	}
+	if got, d := l.ask(t, httpCaller(), id, askTools); d == nil {
+		t.Errorf("answered with %s", got)
+	}
+}
+
+func TestHandshakeOfOneTenantIsNoOthers(t *testing.T) {
+	l := newLister(t)
+	record := session.Handshake{Digest: session.RecordFor("t", "d1"), Version: wire.V20251125, Result: json.RawMessage(`{"serverInfo":{"name":"evil"}}`)}
+	if err := l.store.SaveHandshake(t.Context(), record); err != nil {
+		t.Fatal(err)
+	}
+	for tenant, asked := range map[string]int{"t": 0, "t2": 2} {
+		*l.deliveries = nil
+		c := modernCaller
+		c.Tenant = tenant
+		if _, _, err := l.Greeting(t.Context(), c, modernClient); err != nil {
+			t.Fatal(err)
+		}
+		c.Transport = session.HTTP
+		l.legacy(t, c, `{}`)
+		if n := len(*l.deliveries); n != asked {
+			t.Errorf("tenant %s: its box was asked %d times, want %d", tenant, n, asked)
+		}
+	}
+}
