@@ -60,6 +60,9 @@ func itemRow(it session.Item) (row, error) {
 	record, err := session.MarshalItem(it)
 	r := key(boxKey(it.Box), itemKey(it.ID))
 	r["D"], r["s"], r["g"] = str(it.Box), str(it.State), num(it.Gen)
+	if it.Round > 0 {
+		r["n"] = num(it.Round)
+	}
 	r.setRecord(record)
 	return r, err
 }
@@ -125,6 +128,30 @@ func (s *Store) Release(ctx context.Context, box session.BoxID, id session.Strea
 		"s = :taken AND g = :gen AND (attribute_exists(d) OR attribute_exists(k))",
 		row{":taken": str(session.Taken), ":waiting": str(session.Waiting), ":gen": num(gen), ":none": num(0)})
 	return released, err
+}
+
+// SwapItem stores an item over another; see [session.Boxes].
+func (s *Store) SwapItem(ctx context.Context, was, it session.Item) (swapped bool, err error) {
+	r, err := itemRow(it)
+	if err != nil {
+		return false, err
+	}
+	if err := s.spill(ctx, r, it.Raw, time.Now().Add(partsLife)); err != nil {
+		return false, err
+	}
+	condition, values := "s = :state AND g = :gen AND attribute_not_exists(n)", row{":state": str(was.State), ":gen": num(was.Gen)}
+	if was.Round > 0 {
+		condition, values[":round"] = "s = :state AND g = :gen AND n = :round", num(was.Round)
+	}
+	old, swapped, err := s.put(ctx, r, condition, values)
+	if err != nil || !swapped {
+		return false, err
+	}
+	if old.str("z") != r.str("z") {
+		// The item is another; the parts of the old one go by themselves if this fails.
+		_ = s.writeMany(ctx, deletions(old))
+	}
+	return true, nil
 }
 
 func noItem() error {

@@ -34,9 +34,12 @@ type Backend interface {
 	// client polls. NotFound if nobody owes this stream an end.
 	Attend(ctx context.Context, s Session, stream StreamID) (Tender, error)
 	// Answer hands over a client's response that is in the store already. It may
-	// be lost: a box asks for answers when it reconnects.
+	// be lost: a box asks for answers when it reconnects, and the answers of a
+	// suspended call are looked for by the sweep. The box may be asleep if the
+	// question is one of a suspended call; see [Suspends].
 	Answer(ctx context.Context, a Answer, box Box) error
-	// End tells the box that a session has ended. It may be lost.
+	// End tells the box that a session has ended, which may be lost, and ends its
+	// suspended calls.
 	End(ctx context.Context, s Session, box Box) error
 }
 

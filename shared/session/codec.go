@@ -147,12 +147,18 @@ type itemRecord struct {
 	Requests [][]byte `json:",omitempty"`
 	NotAfter time.Time
 	Created  time.Time
+
+	Round     int        `json:",omitempty"`
+	Questions []Question `json:",omitempty"`
+	Base      Index      `json:",omitempty"`
 }
 
-// MarshalItem is the JSON of what never changes of an item: Address, NotAfter and
-// Created. Errors: Invalid as [MarshalSession].
+// MarshalItem is the JSON of what only SwapItem changes of an item: all but its key,
+// State, Gen and Raw. Errors: Invalid as [MarshalSession].
 func MarshalItem(it Item) ([]byte, error) {
-	r := itemRecord{Address: it.Address, NotAfter: it.NotAfter, Created: it.Created}
+	r := itemRecord{
+		Address: it.Address, NotAfter: it.NotAfter, Created: it.Created, Round: it.Round, Questions: it.Questions, Base: it.Base,
+	}
 	r.Address.Requests = nil
 	for _, id := range it.Address.Requests {
 		r.Requests = append(r.Requests, id)
@@ -167,6 +173,7 @@ func UnmarshalItem(record []byte, it *Item) error {
 		return err
 	}
 	it.Address, it.NotAfter, it.Created = r.Address, r.NotAfter, r.Created
+	it.Round, it.Questions, it.Base = r.Round, r.Questions, r.Base
 	for _, id := range r.Requests {
 		it.Address.Requests = append(it.Address.Requests, json.RawMessage(id))
 	}

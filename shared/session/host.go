@@ -477,13 +477,18 @@ func update(ctx context.Context, store Sessions, s Session, change func(*Session
 const contended = 10 * time.Second
 
 // answer stores a client's response to a server's question, then hands it over.
-// A question of a box that does not run any more has nobody to take the answer.
+// A question of a process that does not run any more has nobody to take the answer;
+// that of a suspended call needs no process.
 func (h *Host) answer(ctx context.Context, s Session, box Box, m wire.Message) error {
 	question, ok := wire.String(m.ID)
-	if !ok || box.State == Asleep {
+	_, _, suspends := Suspends(question)
+	if !ok || box.State == Asleep && !suspends {
 		return nil
 	}
 	a := Answer{Session: s.ID, Question: question, Raw: m.Raw, Expires: time.Now().Add(h.limits.EventAge)}
+	if suspends {
+		a.Expires = time.Now().Add(MaxAsk) // the answer to another question may come last
+	}
 	first, err := h.store.PutAnswer(ctx, a)
 	if err != nil {
 		return err

@@ -203,23 +203,30 @@ func (a Address) Pushed() bool { return a.Conn != "" || a.Out }
 // ItemState of an in-flight item.
 type ItemState string
 
-// An item waits in the inbox, or was taken by one generation.
+// An item waits in the inbox, was taken by one generation, or waits for its client;
+// see suspend.go.
 const (
-	Waiting ItemState = "waiting"
-	Taken   ItemState = "taken"
+	Waiting   ItemState = "waiting"
+	Taken     ItemState = "taken"
+	Suspended ItemState = "suspended"
 )
 
 // Item is the durable trace of a message on its way to a box: an inbox entry
-// while Waiting, the mark of who owes the end once Taken.
+// while Waiting, the mark of who owes the end once Taken, and of what is to be done
+// once its client has answered while Suspended.
 type Item struct {
 	Box      BoxID
 	ID       StreamID
 	State    ItemState
-	Gen      Generation // for Taken: which generation
+	Gen      Generation // for Taken and Suspended: which generation took it
+	Round    int        // how often it was suspended
 	Address  Address
-	Raw      []byte    // the message while it waits; nil on an item that was put as Taken
-	NotAfter time.Time // a waiting item older than this is never claimed
-	Created  time.Time
+	Raw      []byte    // the message while it waits, for a box or for answers; nil on an item that was put as Taken
+	NotAfter time.Time // a waiting item older than this is never claimed, a suspended one ends
+	Created  time.Time // when it came into the state of Waiting or Suspended
+
+	Questions []Question // while Suspended: what its client is asked
+	Base      Index      // index of the last event before this round; 0 in the first
 }
 
 // Batch is some events of one stream, written in one go.

@@ -128,12 +128,18 @@ type Boxes interface {
 	PutItem(ctx context.Context, it Item) (put bool, err error)
 	// Claim makes a waiting item Taken by gen and returns it with Raw, which
 	// stays stored. An item already taken by the same gen is returned again.
-	// NotFound if there is none, Conflict if another generation has it.
+	// NotFound if there is none, Conflict if another generation has it, or if it is
+	// Suspended.
 	Claim(ctx context.Context, box BoxID, id StreamID, gen Generation) (Item, error)
 	// Release makes an item that is Taken by gen, and still has its message,
 	// Waiting again. released is false, and nothing is written, if it is anything
 	// else or not there.
 	Release(ctx context.Context, box BoxID, id StreamID, gen Generation) (released bool, err error)
+	// SwapItem stores it over the item with its box and id, if that one has the
+	// State, Gen and Round of was. swapped is false, and nothing is written, if it
+	// has not, or is not there. A repeat after Unavailable finds its own: read and
+	// look. It may wake those who Wait for the stream.
+	SwapItem(ctx context.Context, was, it Item) (swapped bool, err error)
 	// Item reads one item. NotFound if there is none.
 	Item(ctx context.Context, box BoxID, id StreamID) (Item, error)
 	// Items returns the items of a box by id, Raw left out.

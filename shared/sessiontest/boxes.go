@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -26,6 +27,7 @@ func aBox(id session.BoxID) session.Box {
 func anItem(box session.BoxID, id session.StreamID) session.Item {
 	return session.Item{
 		Box: box, ID: id, State: session.Waiting, Raw: []byte("{\n " + rawJSON + "\n}"), NotAfter: future(), Created: now(),
+		Round: 3, Base: 7, Questions: []session.Question{{ID: "<é>.3.1", Key: "who & \u2028", Method: "elicitation/create", Of: 1}},
 		Address: session.Address{
 			Session: "s1", Stream: id, Conn: "c-2=", Principal: "p-1", Digest: "d-1", Box: box, Again: true, Init: true, Out: true, EventIDs: true,
 			Requests: []json.RawMessage{json.RawMessage(`9007199254740993`), json.RawMessage(`"<é\u00e9>"`), json.RawMessage(`1.0`)},
@@ -233,6 +235,23 @@ func itemPromises() []promise {
 			})
 			same(t, "generation", item(t, k, "r1").Gen, session.Generation(won))
 		}},
+		{"SwapItem stores an item over the one that is as it was seen, every field of it", swapItem},
+		{"SwapItem over one that has changed, or is gone, writes nothing", swapNothing},
+		{"of many that swap an item one does", func(t *testing.T, k *kit) {
+			was := anItem("b1", "r1")
+			putItem(t, k, was, true)
+			won := race(t, k, 8, func(s session.Store, i int) error {
+				it := was
+				it.Round, it.Raw = was.Round+1, fmt.Append(nil, i)
+				swapped, err := s.SwapItem(t.Context(), was, it)
+				if err == nil && !swapped {
+					err = session.Errorf(session.Conflict, "another was quicker")
+				}
+				return err
+			})
+			same(t, "the item's message", string(item(t, k, "r1").Raw), fmt.Sprint(won))
+		}},
+		{"what is suspended is nobody's to claim or release, and goes when it is deleted", suspendedItem},
 		{"Items are those of one box, by id, without their messages", func(t *testing.T, k *kit) {
 			var want []session.Item
 			for _, id := range []session.StreamID{"r3", "r1", "r2"} {
@@ -252,6 +271,90 @@ func itemPromises() []promise {
 		}},
 		{"DeleteItem with a generation removes what that one has taken, else anything", deleteItem},
 	}
+}
+
+// swap swaps an item of box b1 and says whether that is to be.
+func swap(t *testing.T, s session.Store, was, it session.Item, want bool) {
+	t.Helper()
+	swapped, err := s.SwapItem(t.Context(), was, it)
+	noError(t, "SwapItem", err)
+	same(t, fmt.Sprintf("swapped %s from round %d to %d", it.ID, was.Round, it.Round), swapped, want)
+}
+
+func swapItem(t *testing.T, k *kit) {
+	mark := anItem("b1", "r1")
+	mark.State, mark.Gen, mark.Raw, mark.Round, mark.Questions, mark.Base = session.Taken, 3, nil, 0, nil, 0
+	putItem(t, k, mark, true)
+	asks := anItem("b1", "r1")
+	asks.State, asks.Gen, asks.Round = session.Suspended, 3, 1
+	swap(t, k.other(t), mark, asks, true)
+	same(t, "suspended", item(t, k, "r1"), asks)
+	again := asks
+	again.State, again.Gen, again.Questions, again.Raw = session.Waiting, 0, nil, []byte(`"answered"`)
+	again.NotAfter = again.NotAfter.Add(time.Minute)
+	swap(t, k, asks, again, true)
+	same(t, "waiting", item(t, k.other(t), "r1"), again)
+	again.State, again.Gen = session.Taken, 4
+	got, err := k.Claim(t.Context(), "b1", "r1", 4)
+	noError(t, "Claim", err)
+	same(t, "claimed", got, again)
+	asks = anItem("b1", "r1")
+	asks.State, asks.Gen, asks.Round, asks.Base, asks.Raw = session.Suspended, 4, 2, 9, []byte(strings.Repeat("long ", 200<<10))
+	swap(t, k, again, asks, true)
+	same(t, "suspended again", item(t, k, "r1"), asks)
+	again.State, again.Gen, again.Round, again.Base, again.Raw = session.Waiting, 0, 2, 9, []byte(strings.Repeat("as long", 200<<10))
+	swap(t, k, asks, again, true)
+	same(t, "waiting again", item(t, k, "r1"), again)
+}
+
+func swapNothing(t *testing.T, k *kit) {
+	it := anItem("b1", "r1")
+	it.State, it.Gen, it.Round = session.Suspended, 3, 2
+	swap(t, k, it, it, false)
+	putItem(t, k, it, true)
+	for _, change := range []func(*session.Item){
+		func(it *session.Item) { it.Round = 1 },
+		func(it *session.Item) { it.Round = 3 },
+		func(it *session.Item) { it.Gen = 4 },
+		func(it *session.Item) { it.State = session.Taken },
+		func(it *session.Item) { it.State = session.Waiting },
+		func(it *session.Item) { it.State, it.Gen, it.Round = session.Taken, 0, 0 },
+	} {
+		was := it
+		change(&was)
+		other := it
+		other.Round, other.Raw = 9, []byte(`"other"`)
+		swap(t, k.other(t), was, other, false)
+		same(t, "the item", item(t, k, "r1"), it)
+	}
+	other := it
+	other.Box = "b2"
+	swap(t, k, it, other, false)
+}
+
+func suspendedItem(t *testing.T, k *kit) {
+	it := anItem("b1", "r1")
+	it.State, it.Gen = session.Suspended, 3
+	putItem(t, k, it, true)
+	for _, gen := range []session.Generation{0, 3, 4} {
+		_, err := k.Claim(t.Context(), "b1", "r1", gen)
+		wantCode(t, fmt.Sprintf("Claim by generation %d", gen), err, session.Conflict)
+		released, err := k.Release(t.Context(), "b1", "r1", gen)
+		noError(t, "Release", err)
+		same(t, "released", released, false)
+	}
+	noError(t, "DeleteItem by the generation", k.DeleteItem(t.Context(), "b1", "r1", 3))
+	same(t, "the item", item(t, k, "r1"), it)
+	items, err := k.Items(t.Context(), "b1")
+	noError(t, "Items", err)
+	it.Raw = nil
+	same(t, "Items", items, []session.Item{it})
+	due, err := k.Due(t.Context())
+	noError(t, "Due", err)
+	same(t, "Due", due, []session.BoxID{"b1"})
+	noError(t, "DeleteItem", k.DeleteItem(t.Context(), "b1", "r1", 0))
+	_, err = k.Item(t.Context(), "b1", "r1")
+	wantCode(t, "Item", err, session.NotFound)
 }
 
 func item(t *testing.T, s session.Store, id session.StreamID) session.Item {

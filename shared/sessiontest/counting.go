@@ -231,6 +231,12 @@ func (c *Counting) Release(ctx context.Context, box session.BoxID, id session.St
 	return c.inner.Release(ctx, box, id, gen)
 }
 
+// SwapItem is a write.
+func (c *Counting) SwapItem(ctx context.Context, was, it session.Item) (swapped bool, err error) {
+	c.write("SwapItem", len(it.Raw))
+	return c.inner.SwapItem(ctx, was, it)
+}
+
 // Claim is a write.
 func (c *Counting) Claim(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (session.Item, error) {
 	c.write("Claim", 0)

@@ -284,6 +284,11 @@ func (f *Faulty) Release(ctx context.Context, box session.BoxID, id session.Stre
 	return call(ctx, f, "Release", func() (bool, error) { return f.inner.Release(ctx, box, id, gen) })
 }
 
+// SwapItem is the inner store's, or fails.
+func (f *Faulty) SwapItem(ctx context.Context, was, it session.Item) (swapped bool, err error) {
+	return call(ctx, f, "SwapItem", func() (bool, error) { return f.inner.SwapItem(ctx, was, it) })
+}
+
 // Item is the inner store's, or fails.
 func (f *Faulty) Item(ctx context.Context, box session.BoxID, id session.StreamID) (session.Item, error) {
 	return call(ctx, f, "Item", func() (session.Item, error) { return f.inner.Item(ctx, box, id) })

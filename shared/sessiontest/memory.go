@@ -265,8 +265,8 @@ func (m *Memory) Claim(_ context.Context, box session.BoxID, id session.StreamID
 		it.State, it.Gen = session.Taken, gen
 		m.items[box][id] = it
 		m.wake(it.Address.Session, id)
-	case it.Gen != gen:
-		return session.Item{}, session.Errorf(session.Conflict, "item %s of box %s was taken by generation %d", id, box, it.Gen)
+	case it.State != session.Taken || it.Gen != gen:
+		return session.Item{}, session.Errorf(session.Conflict, "item %s of box %s is %s by generation %d", id, box, it.State, it.Gen)
 	}
 	return cloneItem(it), nil
 }
@@ -282,6 +282,19 @@ func (m *Memory) Release(_ context.Context, box session.BoxID, id session.Stream
 	it.State, it.Gen = session.Waiting, 0
 	m.items[box][id] = it
 	m.wake(it.Address.Session, id)
+	return true, nil
+}
+
+// SwapItem implements session.Boxes.
+func (m *Memory) SwapItem(_ context.Context, was, it session.Item) (swapped bool, err error) {
+	m.lock()
+	defer m.mu.Unlock()
+	old, ok := m.items[it.Box][it.ID]
+	if !ok || old.State != was.State || old.Gen != was.Gen || old.Round != was.Round {
+		return false, nil
+	}
+	m.items[it.Box][it.ID] = cloneItem(it)
+	m.wake(it.Address.Session, it.ID)
 	return true, nil
 }
 
@@ -374,7 +387,7 @@ func cloneSession(s session.Session) session.Session {
 }
 
 func cloneItem(it session.Item) session.Item {
-	it.Raw = bytes.Clone(it.Raw)
+	it.Raw, it.Questions = bytes.Clone(it.Raw), slices.Clone(it.Questions)
 	it.Address.Requests = slices.Clone(it.Address.Requests)
 	for i, id := range it.Address.Requests {
 		it.Address.Requests[i] = bytes.Clone(id)

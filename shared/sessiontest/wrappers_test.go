@@ -46,6 +46,7 @@ func each(ctx context.Context, s session.Store) map[string]func() error {
 		"SaveBox":          func() error { return s.SaveBox(ctx, session.Box{ID: "b"}) },
 		"PutItem":          func() error { _, err := s.PutItem(ctx, session.Item{Raw: []byte("1234")}); return err },
 		"Release":          func() error { _, err := s.Release(ctx, "b", "r", 1); return err },
+		"SwapItem":         func() error { _, err := s.SwapItem(ctx, session.Item{}, session.Item{}); return err },
 		"Claim":            func() error { _, err := s.Claim(ctx, "b", "r", 1); return err },
 		"Item":             func() error { _, err := s.Item(ctx, "b", "r"); return err },
 		"Items":            func() error { _, err := s.Items(ctx, "b"); return err },
@@ -74,7 +75,7 @@ func TestCountingTellsReadsWritesAndWaitsApart(t *testing.T) {
 		_ = do() // also what fails is counted
 		want.Calls[name] = 1
 	}
-	want.Reads, want.Writes, want.Waits = 15, 17, 1
+	want.Reads, want.Writes, want.Waits = 15, 18, 1
 	want.Bytes = 2 + 3 + 4 + 8
 	same(t, "Counts", c.Counts(), want)
 	c.Reset()

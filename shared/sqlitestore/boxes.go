@@ -121,6 +121,25 @@ func (s *Store) Release(ctx context.Context, box session.BoxID, id session.Strea
 	return true, nil
 }
 
+// The round is in the record, which is a text even where it was stored as a blob.
+const swapItem = `
+UPDATE items SET state = ?3, gen = ?4, record = ?5, raw = ?6
+WHERE box = ?1 AND id = ?2 AND state = ?7 AND gen = ?8 AND coalesce(json_extract(CAST(record AS TEXT), '$.Round'), 0) = ?9`
+
+// SwapItem stores an item over another; see [session.Boxes].
+func (s *Store) SwapItem(ctx context.Context, was, it session.Item) (swapped bool, err error) {
+	record, err := session.MarshalItem(it)
+	if err != nil {
+		return false, err
+	}
+	changed, err := s.write(ctx, swapItem, it.Box, it.ID, it.State, it.Gen, record, it.Raw, was.State, was.Gen, was.Round)
+	if err != nil || changed == 0 {
+		return false, err
+	}
+	s.bells.ring(it.Address.Session, it.ID)
+	return true, nil
+}
+
 const readItem = `SELECT state, gen, record, raw FROM items WHERE box = ? AND id = ?`
 
 // Item reads an item; see [session.Boxes].
