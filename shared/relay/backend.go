@@ -37,7 +37,7 @@ func (k *Backend) Deliver(ctx context.Context, d session.Delivery, box session.B
 		if box.State == session.Awake {
 			k.postOnce(ctx, box.Conn, k.deliverFrame(d, box.Gen, time.Now().Add(validity), false))
 		}
-		return nil, nil
+		return nil, k.cancelled(ctx, d)
 	}
 	if box.State == session.Asleep {
 		if err := k.allow(ctx, d.Box, d.Client.Tenant); err != nil {
@@ -108,6 +108,9 @@ func (k *Backend) Attend(ctx context.Context, s session.Session, stream session.
 
 // Answer implements session.Backend.
 func (k *Backend) Answer(ctx context.Context, a session.Answer, box session.Box) error {
+	if _, _, ok := session.Suspends(a.Question); ok {
+		return k.answered(ctx, a.Session, box.ID, a.Question)
+	}
 	if box.State == session.Awake {
 		k.postOnce(ctx, box.Conn, answerFrame(a))
 	}
@@ -123,7 +126,11 @@ func (k *Backend) End(ctx context.Context, s session.Session, box session.Box) e
 	if box.State == session.Awake {
 		k.postOnce(ctx, box.Conn, Frame{Type: Stop, Session: s.ID})
 	}
-	return nil
+	if !mayBeAsked(s) {
+		return nil
+	}
+	all := func(session.Item) bool { return true }
+	return k.endAsking(ctx, session.Address{Session: s.ID, Box: box.ID}, all, failureError(box.ID, sessionEnded()))
 }
 
 // tender is one function's duty for one request. The
@@ -248,7 +255,15 @@ func (t *tender) step(ctx context.Context) error {
 // a box that has to come.
 func (t *tender) haveItem(ctx context.Context, it session.Item) error {
 	t.inbox = true
-	if it.State == session.Waiting {
+	switch it.State {
+	case session.Taken:
+	case session.Suspended:
+		t.bound, t.accepted = 0, true
+		if time.Now().After(it.NotAfter) {
+			return t.k.endItem(ctx, it, unanswered(it))
+		}
+		return nil // it waits for its client, and no box has to live for that
+	case session.Waiting:
 		t.tries++
 		if time.Now().After(it.NotAfter) {
 			return t.k.endItem(ctx, it, expired)
@@ -275,6 +290,18 @@ func (t *tender) after(ctx context.Context, b session.Box) error {
 	tail, err := t.k.Store.Tail(ctx, t.d.Session, t.d.Stream)
 	if err != nil || tail.Final {
 		return err
+	}
+	if tail.Last > 0 && !t.inbox {
+		// It has been begun, so a trace was put after it was looked for: the call may
+		// have been suspended since, and its box asleep.
+		it, err := t.k.Store.Item(ctx, t.d.Box, t.d.Stream)
+		if err == nil {
+			return t.haveItem(ctx, it)
+		}
+		if !errors.Is(err, session.NotFound) {
+			return err
+		}
+		t.inbox = true
 	}
 	if t.inbox || !b.Clean(t.bound) || t.d.Raw == nil {
 		return t.k.end(ctx, t.d.Address, failureOf(b, t.bound))

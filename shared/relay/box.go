@@ -201,7 +201,7 @@ func (x boxes) endItems(ctx context.Context, id session.BoxID, match func(sessio
 
 // overItem sees to an item that was taken by a generation that is over, as b
 // says, which must have been read before. One that ended by its own bye had
-// nothing in flight: what it took from the inbox and has no event in the log was
+// nothing in flight: what it took from the inbox and has no new event in the log was
 // claimed by a pull that came too late, was not executed, and may go to another.
 // Anything else ends in an error.
 func (x boxes) overItem(ctx context.Context, b session.Box, it session.Item) (released bool, err error) {
@@ -210,7 +210,7 @@ func (x boxes) overItem(ctx context.Context, b session.Box, it session.Item) (re
 		if err != nil {
 			return false, err
 		}
-		if tail.Last == 0 {
+		if tail.Last == it.Base {
 			if released, err = x.Store.Release(ctx, it.Box, it.ID, it.Gen); err != nil || released {
 				return released, err
 			}
@@ -223,29 +223,50 @@ func (x boxes) overItem(ctx context.Context, b session.Box, it session.Item) (re
 	return false, x.endItem(ctx, it, failureOf(b, it.Gen))
 }
 
-// endItem gives a request its error, then removes its item. A waiting item is
-// claimed first, for generation 0, so that no runner can have it.
+// endItem gives a request its error, then removes its item. One that waits, for a
+// box or for its client, is taken first, for generation 0, so that no runner can
+// have it.
 func (x boxes) endItem(ctx context.Context, it session.Item, why session.Failure) error {
+	return x.endItemWith(ctx, it, failureError(it.Box, why))
+}
+
+func (x boxes) endItemWith(ctx context.Context, it session.Item, why *wire.Error) error {
 	gen := it.Gen
-	if it.State == session.Waiting {
+	if it.State != session.Taken {
 		gen = 0
-		if _, err := x.Store.Claim(ctx, it.Box, it.ID, 0); err != nil {
-			if errors.Is(err, session.Conflict) || errors.Is(err, session.NotFound) {
-				return nil // taken by a runner after all, or ended
-			}
+		if taken, err := x.take(ctx, it); err != nil || !taken {
 			return err
 		}
 	}
-	if err := x.end(ctx, it.Address, why); err != nil {
+	if err := x.endWith(ctx, it.Address, why); err != nil {
 		return err
 	}
 	return x.Store.DeleteItem(ctx, it.Box, it.ID, gen)
+}
+
+// take takes an item for generation 0; taken is false if a runner has it after all,
+// or it has ended.
+func (x boxes) take(ctx context.Context, it session.Item) (taken bool, err error) {
+	if it.State == session.Suspended {
+		ends := it
+		ends.State, ends.Gen, ends.Questions, ends.Raw = session.Taken, 0, nil, nil
+		return x.Store.SwapItem(ctx, it, ends)
+	}
+	_, err = x.Store.Claim(ctx, it.Box, it.ID, 0)
+	if errors.Is(err, session.Conflict) || errors.Is(err, session.NotFound) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // end writes the error that ends a request, unless its stream has ended. Both
 // this and the last batch of a dead runner are written at the log's end: one of
 // them wins, the other looks again.
 func (x boxes) end(ctx context.Context, a session.Address, why session.Failure) error {
+	return x.endWith(ctx, a, failureError(a.Box, why))
+}
+
+func (x boxes) endWith(ctx context.Context, a session.Address, why *wire.Error) error {
 	if len(a.Requests) == 0 {
 		return nil // nobody waits; no honest runner marks such a delivery
 	}
@@ -273,7 +294,7 @@ func (x boxes) end(ctx context.Context, a session.Address, why session.Failure) 
 
 // endEvents is an error for every request of the delivery that has no response
 // in the log yet (a batch may have some).
-func (x boxes) endEvents(ctx context.Context, a session.Address, tail session.Tail, why session.Failure) ([][]byte, error) {
+func (x boxes) endEvents(ctx context.Context, a session.Address, tail session.Tail, why *wire.Error) ([][]byte, error) {
 	open := slices.Clone(a.Requests)
 	for after := session.Index(0); len(a.Requests) > 1 && after < tail.Last; {
 		page, err := x.Store.Read(ctx, a.Session, a.Stream, after, session.MaxRead)
@@ -295,7 +316,7 @@ func (x boxes) endEvents(ctx context.Context, a session.Address, tail session.Ta
 	}
 	events := make([][]byte, len(open))
 	for i, id := range open {
-		events[i] = wire.ErrorResponse(id, failureError(a.Box, why))
+		events[i] = wire.ErrorResponse(id, why)
 	}
 	return events, nil
 }
@@ -306,6 +327,7 @@ const (
 	phaseUnavailable = "box_unavailable"
 	phaseConnect     = "relay_connect"
 	phaseRuntime     = "runtime"
+	phaseToolCall    = "tool_call"
 )
 
 // failureError is how a failure reaches a client.

@@ -42,8 +42,8 @@ const (
 	Welcome Type = "welcome" // gen link
 	Fenced  Type = "fenced"  // link
 	Nudge   Type = "nudge"   //
-	Deliver Type = "deliver" // id gen session principal server ticket level subscribed notAfter ackWithin inbox again lens + payload
-	Pulled  Type = "pulled"  // n ids
+	Deliver Type = "deliver" // id round base gen session principal server ticket level subscribed notAfter ackWithin inbox again lens + payload
+	Pulled  Type = "pulled"  // n ids rounds
 	Ack     Type = "ack"     // seq session next closed fenced
 	ByeOK   Type = "bye-ok"  // link
 	Answer  Type = "answer"  // session question + payload
@@ -75,6 +75,8 @@ type Frame struct {
 	Of      int                `json:"of,omitempty"`
 	Frame   string             `json:"frame,omitempty"`
 	IDs     []session.StreamID `json:"ids,omitempty"`
+	// Rounds are those of the deliveries among IDs that were suspended before.
+	Rounds map[session.StreamID]int `json:"rounds,omitempty"`
 	Tickets []string           `json:"tickets,omitempty"`
 	Ticket  string             `json:"ticket,omitempty"`
 
@@ -87,8 +89,10 @@ type Frame struct {
 	Fenced bool               `json:"fenced,omitempty"`
 
 	// Deliver. Lens cuts the payload: the client's initialize params, then the
-	// message.
+	// message. Round is how often it was suspended, Base the last index of its stream.
 	ID         session.StreamID `json:"id,omitempty"`
+	Round      int              `json:"round,omitempty"`
+	Base       session.Index    `json:"base,omitempty"`
 	Principal  string           `json:"principal,omitempty"` // a hash that tells the principals of a box apart
 	Server     string           `json:"server,omitempty"`
 	Level      string           `json:"level,omitempty"`
@@ -120,6 +124,18 @@ type EventItem struct {
 	Final  bool             `json:"final,omitempty"`  // the last event ends its stream
 	Marked bool             `json:"marked,omitempty"` // Final, and an in-flight item is there to be deleted: the delivery came from the inbox, or taken was sent for it
 	Lens   []int            `json:"lens"`
+	Asks   *Asks            `json:"asks,omitempty"` // the last event ends not the stream but the round
+}
+
+// Asks suspends a delivery: its client is asked something, and nothing runs for it
+// until there are answers. The request that is then to be sent again stands in the
+// payload behind the events of the item. Marked says that an in-flight item is
+// there, as for an end.
+type Asks struct {
+	Round     int                `json:"round"` // that begins: one more than the delivery's
+	Questions []session.Question `json:"questions"`
+	Within    int64              `json:"within"` // milliseconds for the answers
+	Len       int                `json:"len"`    // bytes of the request
 }
 
 // Encode writes a frame, however long.

@@ -238,6 +238,12 @@ func (h *Handler) pull(ctx context.Context, conn string, f Frame) (*Frame, error
 		}
 		if delivered {
 			reply.IDs = append(reply.IDs, it.ID)
+			if it.Round > 0 {
+				if reply.Rounds == nil {
+					reply.Rounds = map[session.StreamID]int{}
+				}
+				reply.Rounds[it.ID] = it.Round
+			}
 		}
 	}
 	return reply, nil
@@ -263,13 +269,15 @@ func (h *Handler) claim(ctx context.Context, conn string, b session.Box, it sess
 	}
 	s, _, err := h.Store.Load(ctx, it.Address.Session, b.ID)
 	if errors.Is(err, session.NotFound) || err == nil && s.State == session.Ended {
-		return false, h.endItem(ctx, it, session.Failure{Phase: phaseUnavailable, Detail: "the session has ended"})
+		return false, h.endItem(ctx, it, sessionEnded())
 	}
 	if err != nil {
 		return false, err
 	}
 	d := session.Delivery{Address: it.Address, Client: s, Server: b.Server, Raw: it.Raw}
-	return true, h.post(ctx, conn, h.deliverFrame(d, b.Gen, it.NotAfter, true))
+	f := h.deliverFrame(d, b.Gen, it.NotAfter, true)
+	f.Round, f.Base = it.Round, it.Base
+	return true, h.post(ctx, conn, f)
 }
 
 // mark puts the taken marks a frame asks for.
@@ -355,7 +363,7 @@ func (h *Handler) bye(ctx context.Context, f Frame) (*Frame, error) {
 }
 
 // events stores a batch: marks first, then the common stream, then the request
-// streams; then what is stored goes out to clients that are pushed to, the marks
+// streams, each after the item of its suspension if it has one; then what is stored goes out to clients that are pushed to, the marks
 // of what has ended are removed, and the ack is the last. All of it may be
 // repeated.
 func (h *Handler) events(ctx context.Context, f Frame) (*Frame, error) {
@@ -398,9 +406,19 @@ func (h *Handler) events(ctx context.Context, f Frame) (*Frame, error) {
 
 // store writes one stream's events and notes in the ack what became of them. It
 // returns them with their place in the log; ok is false if they are not to go out.
-func (h *Handler) store(ctx context.Context, p session.Posting, ack *Frame) (stored session.Posting, ok bool, err error) {
+func (h *Handler) store(ctx context.Context, say said, ack *Frame) (stored session.Posting, ok bool, err error) {
+	p := say.Posting
 	if p.Batch.Stream != session.Common {
-		closed, err := h.appendStream(ctx, p)
+		closed := false
+		if say.asks != nil {
+			if ok, err = h.suspend(ctx, *say.asks, say.marked); err != nil {
+				return p, false, err
+			}
+			closed = !ok
+		}
+		if !closed {
+			closed, err = h.appendStream(ctx, p)
+		}
 		if closed {
 			ack.Closed = append(ack.Closed, p.Batch.Stream)
 		}
@@ -440,10 +458,17 @@ func commonFirst(items []EventItem) []int {
 	return order
 }
 
+// said is what an events frame says of one stream.
+type said struct {
+	session.Posting
+	asks   *session.Item // not nil: the delivery is suspended, and this is put first
+	marked bool
+}
+
 // postings opens the tickets and cuts the payload. A frame in which anything is
 // wrong is refused whole, and one with more than a batch holds: each stream is a
 // write.
-func (h *Handler) postings(ctx context.Context, f Frame) ([]session.Posting, error) {
+func (h *Handler) postings(ctx context.Context, f Frame) ([]said, error) {
 	count := 0
 	for _, it := range f.Items {
 		count += len(it.Lens)
@@ -451,7 +476,7 @@ func (h *Handler) postings(ctx context.Context, f Frame) ([]session.Posting, err
 	if most := session.MaxBatchEvents; max(count, len(f.Items), len(f.Tickets)) > most {
 		return nil, session.Errorf(session.Invalid, "an events frame of session %s has more than %d events", f.Session, most)
 	}
-	postings := make([]session.Posting, len(f.Items))
+	postings := make([]said, len(f.Items))
 	rest := f.Payload
 	expires := time.Now().Add(h.EventAge)
 	for i, it := range f.Items {
@@ -462,27 +487,50 @@ func (h *Handler) postings(ctx context.Context, f Frame) ([]session.Posting, err
 		if t.Session != f.Session || it.Stream != session.Common && it.Stream != t.Stream {
 			return nil, session.Errorf(session.Invalid, "a ticket of session %s does not fit the stream it came with", t.Session)
 		}
-		size := 0
-		for _, n := range it.Lens {
-			size += min(max(n, 0), len(rest)+1) // the sum of lengths that lie must not overflow
-			if size > len(rest) {
-				break
-			}
-		}
-		if size > len(rest) || len(it.Lens) == 0 {
+		var events [][]byte
+		var again []byte
+		var ok bool
+		if events, again, rest, ok = it.cut(rest); !ok {
 			return nil, session.Errorf(session.Invalid, "an events frame of session %s has lengths that do not fit its payload", t.Session)
 		}
-		events, ok := cutPayload(rest[:size], it.Lens)
-		if !ok {
-			return nil, session.Errorf(session.Invalid, "an events frame of session %s has lengths that do not fit its payload", t.Session)
-		}
-		rest = rest[size:]
-		postings[i] = session.Posting{To: t.Address, Batch: session.Batch{
+		p := said{marked: it.Marked, Posting: session.Posting{To: t.Address, Batch: session.Batch{
 			Session: t.Session, Stream: it.Stream, First: it.First, Gen: f.Gen, Seq: f.Seq,
 			Final: it.Final && it.Stream != session.Common, Events: events, Expires: expires,
-		}}
+		}}}
+		if it.Asks != nil {
+			asks, err := suspension(t, it, again)
+			if err != nil {
+				return nil, err
+			}
+			p.asks = &asks
+		}
+		postings[i] = p
 	}
 	return postings, nil
+}
+
+// cut takes an item's events from the front of a payload, and the request behind
+// them if it has one.
+func (it EventItem) cut(payload []byte) (events [][]byte, again, rest []byte, ok bool) {
+	lens := it.Lens
+	if it.Asks != nil {
+		lens = append(slices.Clone(lens), it.Asks.Len)
+	}
+	size := 0
+	for _, n := range lens {
+		size += min(max(n, 0), len(payload)+1) // the sum of lengths that lie must not overflow
+		if size > len(payload) {
+			return nil, nil, nil, false
+		}
+	}
+	events, ok = cutPayload(payload[:size], lens)
+	if !ok || len(it.Lens) == 0 {
+		return nil, nil, nil, false
+	}
+	if it.Asks != nil {
+		again = events[len(events)-1]
+	}
+	return events[:len(it.Lens)], again, payload[size:], true
 }
 
 // appendStream writes to a request stream. The runner numbers it from 1, and the

@@ -35,25 +35,27 @@ type inflight struct {
 type pull struct {
 	n       int64
 	open    bool
-	missing map[session.StreamID]bool // ids told by pulled and not seen; nil before pulled
+	missing map[session.StreamID]int // rounds by ids told by pulled and not seen; nil before pulled
 	again   alarm
 }
 
 // delivery is one message that was executed.
 type delivery struct {
 	id       session.StreamID
+	round    int // how often it was suspended: a later round is another delivery
 	session  session.ID
 	ticket   string
 	due      time.Time // when taken is sent, if its end has not been stored
 	taken    alarm
 	traced   bool // the host certainly has that trace
 	reported bool // the host has, or was sent, a durable trace of it: it came from the inbox, or by taken
-	ended    bool // the final event was said, or the host has closed the stream
-	stored   bool // the host has the end
+	ended    bool // the final event was said, or it was suspended, or the host has closed the stream
+	stored   bool // the host has the end, or that it was suspended
 	over     time.Time
 
 	sent    session.Index // index of the last event that is in a batch
 	pending [][]byte      // events that are in none yet
+	asks    *Suspension   // behind them, until it is in a batch
 }
 
 func newInflight() inflight {
@@ -64,9 +66,11 @@ func newInflight() inflight {
 // it was not executed before. A message from the inbox has been claimed for this
 // generation, so nobody else may end it: it is executed however old it is.
 func (l *life) deliver(f Frame) {
-	if d, ok := l.deliveries[f.ID]; ok {
-		l.seen(f.ID)
-		l.deliveredAgain(d, f)
+	if d, ok := l.deliveries[f.ID]; ok && (f.Round <= d.round || !d.ended) {
+		if f.Round == d.round {
+			l.seen(f)
+			l.deliveredAgain(d, f)
+		}
 		return
 	}
 	switch {
@@ -83,7 +87,7 @@ func (l *life) deliver(f Frame) {
 		return
 	}
 	l.run(f)
-	l.seen(f.ID)
+	l.seen(f)
 }
 
 // deliveredAgain: its sender has no sign of life. If it has ended, the batch with
@@ -99,7 +103,7 @@ func (l *life) deliveredAgain(d *delivery, f Frame) {
 
 // run has the box execute a message.
 func (l *life) run(f Frame) {
-	d := &delivery{id: f.ID, session: f.Session, ticket: f.Ticket}
+	d := &delivery{id: f.ID, round: f.Round, session: f.Session, ticket: f.Ticket, sent: f.Base}
 	l.deliveries[f.ID] = d
 	parts, ok := cutPayload(f.Payload, f.Lens)
 	if !ok || len(parts) != 2 {
@@ -122,7 +126,7 @@ func (l *life) run(f Frame) {
 	l.delivered++
 	l.call(func() {
 		l.Executor.Deliver(Delivery{
-			ID: f.ID, Session: f.Session, Principal: f.Principal, Server: f.Server, Ticket: f.Ticket, Level: f.Level,
+			ID: f.ID, Round: f.Round, Session: f.Session, Principal: f.Principal, Server: f.Server, Ticket: f.Ticket, Level: f.Level,
 			Subscribed: f.Subscribed, Init: json.RawMessage(parts[0]), Raw: parts[1], HasRequests: requests, Again: f.Again,
 		})
 	})
@@ -130,7 +134,9 @@ func (l *life) run(f Frame) {
 
 // forgetLater: nothing is owed for a delivery any more.
 func (l *life) forgetLater(d *delivery) {
-	delete(l.owed, d.id)
+	if l.owed[d.id] == d { // and not the next round of it
+		delete(l.owed, d.id)
+	}
 	d.ended, d.stored, d.over = true, true, time.Now()
 	d.taken.stop()
 }
@@ -233,18 +239,20 @@ func (l *life) pulled(f Frame) {
 	if !l.pull.open || f.N != l.pull.n {
 		return
 	}
-	l.pull.missing = map[session.StreamID]bool{}
+	l.pull.missing = map[session.StreamID]int{}
 	for _, id := range f.IDs {
-		if l.deliveries[id] == nil {
-			l.pull.missing[id] = true
+		if d := l.deliveries[id]; d == nil || d.round < f.Rounds[id] {
+			l.pull.missing[id] = f.Rounds[id]
 		}
 	}
 	l.closePull()
 }
 
 // seen: a deliver came.
-func (l *life) seen(id session.StreamID) {
-	delete(l.pull.missing, id)
+func (l *life) seen(f Frame) {
+	if round, ok := l.pull.missing[f.ID]; ok && round <= f.Round {
+		delete(l.pull.missing, f.ID)
+	}
 	l.closePull()
 }
 

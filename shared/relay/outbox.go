@@ -59,7 +59,7 @@ type batch struct {
 	transfer *transfer
 	size     int // bytes of events
 	common   bool
-	ends     []*delivery // whose final event it holds
+	ends     []*delivery // whose final event it holds, or that they are suspended
 	traces   []*delivery // whose taken mark it asks for
 	again    alarm
 }
@@ -91,6 +91,9 @@ func (l *life) gather(o *outbox, e Event) {
 	if !ok {
 		return
 	}
+	if e.Asks != nil && !l.suspendable(e) {
+		return
+	}
 	if e.Stream == session.Common {
 		ticket := cmp.Or(e.Ticket, o.ticket)
 		if ticket == "" {
@@ -110,7 +113,11 @@ func (l *life) gather(o *outbox, e Event) {
 	}
 	d.pending = append(d.pending, raw)
 	o.size += len(raw)
-	if e.Final {
+	if e.Asks != nil {
+		d.asks = e.Asks
+		o.size += len(e.Asks.Raw)
+	}
+	if e.Final || e.Asks != nil {
 		d.ended = true
 		l.running--
 	}
@@ -163,18 +170,24 @@ func (l *life) batch(o *outbox) (Frame, *batch) {
 	b := &batch{seq: o.seq, gen: l.gen}
 	f := Frame{Type: Events, Box: l.Box, Gen: l.gen, Seq: o.seq, Session: o.session}
 	var events [][]byte
-	take := func(pending [][]byte) (rest [][]byte, lens []int) {
+	// behind stands right after the last one.
+	take := func(pending [][]byte, behind []byte) (rest [][]byte, lens []int) {
 		for i, raw := range pending {
-			if len(events) == maxBatch || len(events) > 0 && b.size+len(raw) > maxPayload {
+			size := len(raw)
+			if i == len(pending)-1 {
+				size += len(behind)
+			}
+			if len(events) >= maxBatch || len(events) > 0 && b.size+size > maxPayload {
 				return pending[i:], lens
 			}
-			events, lens, b.size = append(events, raw), append(lens, len(raw)), b.size+len(raw)
+			events, lens, b.size = append(events, raw), append(lens, len(raw)), b.size+size
 		}
+		events = append(events, behind)
 		return nil, lens
 	}
 	var lens []int
 	if len(o.common) > 0 {
-		o.common, lens = take(o.common)
+		o.common, lens = take(o.common, nil)
 		f.Items = append(f.Items, EventItem{Ticket: o.voucher, First: o.next, Lens: lens})
 		b.common = true
 		if o.next > 0 {
@@ -183,11 +196,15 @@ func (l *life) batch(o *outbox) (Frame, *batch) {
 	}
 	for len(o.streams) > 0 {
 		d := o.streams[0]
-		if d.pending, lens = take(d.pending); len(lens) == 0 {
+		if d.pending, lens = take(d.pending, d.asks.raw()); len(lens) == 0 {
 			break
 		}
-		final := d.ended && len(d.pending) == 0
-		if !final && !d.traced {
+		over := d.ended && len(d.pending) == 0
+		final, asks := over && d.asks == nil, (*Asks)(nil)
+		if over {
+			asks = d.asks.frame(d.round + 1)
+		}
+		if !over && !d.traced {
 			// Before the client sees progress there must be a trace of who owes the end,
 			// and a taken frame may have been lost.
 			f.Tickets = append(f.Tickets, d.ticket)
@@ -195,10 +212,10 @@ func (l *life) batch(o *outbox) (Frame, *batch) {
 			b.traces = append(b.traces, d)
 		}
 		f.Items = append(f.Items, EventItem{
-			Ticket: d.ticket, Stream: d.id, First: d.sent + 1, Final: final, Marked: final && d.reported, Lens: lens,
+			Ticket: d.ticket, Stream: d.id, First: d.sent + 1, Final: final, Marked: over && d.reported, Lens: lens, Asks: asks,
 		})
 		d.sent += session.Index(len(lens))
-		if final {
+		if over {
 			b.ends = append(b.ends, d)
 		}
 		if len(d.pending) > 0 {
@@ -278,7 +295,10 @@ func (l *life) closeStream(o *outbox, id session.StreamID) {
 	for _, raw := range d.pending {
 		o.size -= len(raw)
 	}
-	d.pending = nil
+	if len(d.pending) > 0 {
+		o.size -= len(d.asks.raw())
+	}
+	d.pending, d.asks = nil, nil
 	o.streams = slices.DeleteFunc(o.streams, func(other *delivery) bool { return other == d })
 	if !d.ended {
 		l.running--

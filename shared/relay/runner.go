@@ -25,8 +25,9 @@ const ExitUnreachable = 4
 // while one of them blocks, nothing else is executed. None may keep the caller
 // waiting for [Runner.Run] to return.
 type Executor interface {
-	// Deliver executes a message. It is called at most once for a delivery id.
-	// If it has requests, the box owes one event with Final for it.
+	// Deliver executes a message. It is called at most once for a delivery id and
+	// round. If it has requests, the box owes one event with Final for it, or with
+	// Asks, after which it knows nothing of it any more.
 	Deliver(d Delivery)
 	// Answer hands over the client's response to a question. It may come twice,
 	// and for a question that is not open any more.
@@ -49,6 +50,7 @@ type Executor interface {
 // the Executor.
 type Delivery struct {
 	ID          session.StreamID // deliver id, and the stream its events go to
+	Round       int              // how often it was suspended; Raw then has the answers
 	Session     session.ID
 	Principal   string // a hash that all sessions of one principal have, and no others
 	Server      string
@@ -68,7 +70,18 @@ type Event struct {
 	Stream  session.StreamID // session.Common, or the id of the delivery it belongs to
 	Ticket  string           // of the delivery; on the common stream the session's newest, or "" for that
 	Raw     []byte
-	Final   bool // the last event of its request stream
+	Final   bool        // the last event of its request stream
+	Asks    *Suspension // not nil: the last event of this round of the stream
+}
+
+// Suspension is what is to become of a delivery that needs something of its client:
+// it waits, without this box, for answers to its questions, which were asked by
+// events of its stream, the last of which it comes with. Their ids are those of
+// [session.QuestionID] in the round after the delivery's.
+type Suspension struct {
+	Questions []session.Question
+	Raw       []byte        // the request to send again, without answers; or a batch
+	Within    time.Duration // for the answers
 }
 
 // StatusReport tells the host of a process. With a Handshake it is the result a

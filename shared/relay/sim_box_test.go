@@ -45,7 +45,9 @@ type simCall struct {
 	ticket  string
 	ctx     context.Context // ends when its events are of no use any more
 	cancel  context.CancelFunc
+	round   int
 	open    []json.RawMessage // requests without a response
+	asking  []simAsking       // those of them that need input
 	stopped bool              // nothing more is said
 }
 
@@ -81,7 +83,7 @@ func (x *simBox) Deliver(d Delivery) {
 		})
 	}
 	s.ticket = d.Ticket
-	c := &simCall{id: d.ID, s: s, ticket: d.Ticket}
+	c := &simCall{id: d.ID, s: s, ticket: d.Ticket, round: d.Round}
 	for _, m := range msgs {
 		if m.Kind == wire.Request {
 			c.open = append(c.open, m.ID)
@@ -130,7 +132,12 @@ func simHandshake(by string) json.RawMessage {
 // execute is one request. What it does follows from its label.
 func (x *simBox) execute(c *simCall, m wire.Message) {
 	label := labelOf(m.Raw)
-	a := x.w.actor("executes " + label)
+	name := "executes " + label
+	if c.round > 0 {
+		name = fmt.Sprintf("%s in round %d", name, c.round)
+	}
+	a := x.w.actor(name)
+	x.answered(c, m)
 	if m.Method == wire.MethodInitialize {
 		if nap(c.ctx, draw(a.rng, 3*time.Second)) == nil {
 			x.respond(c, m.ID, wire.ResultResponse(m.ID, simHandshake(x.p.name)))
@@ -144,6 +151,7 @@ func (x *simBox) execute(c *simCall, m wire.Message) {
 			return
 		}
 		kind := a.rng.IntN(6)
+		n += 100 * c.round // no two events are the same
 		switch {
 		case a.rng.IntN(x.w.chatty) == 0:
 			x.say(nil, c.s, session.Common, x.notice("notifications/message", label, n), false)
@@ -158,6 +166,10 @@ func (x *simBox) execute(c *simCall, m wire.Message) {
 	if nap(c.ctx, total/time.Duration(steps+1)) != nil {
 		return
 	}
+	if c.round < x.w.rounds(label) {
+		x.wants(a, c, m)
+		return
+	}
 	size := 0
 	if a.rng.IntN(50) == 0 {
 		size = 200_000 + a.rng.IntN(100_000)
@@ -165,7 +177,7 @@ func (x *simBox) execute(c *simCall, m wire.Message) {
 	result := fmt.Appendf(nil, `{"label":%q,"by":%q,"pad":%q}`, label, x.p.name, strings.Repeat("ä", size/2))
 	x.respond(c, m.ID, wire.ResultResponse(m.ID, result))
 	if a.rng.IntN(6) == 0 && nap(x.p.ctx, draw(a.rng, 2*x.w.idle)) == nil {
-		x.say(nil, c.s, session.Common, x.notice("notifications/message", label, steps), false)
+		x.say(nil, c.s, session.Common, x.notice("notifications/message", label, 100*c.round+steps), false)
 	}
 }
 
@@ -237,9 +249,11 @@ func (x *simBox) respond(c *simCall, id json.RawMessage, raw []byte) {
 	before := len(c.open)
 	c.open = slices.DeleteFunc(c.open, func(o json.RawMessage) bool { return wire.SameID(o, id) })
 	left := len(c.open)
+	final := left == 0 && len(c.asking) == 0
 	x.mu.Unlock()
 	if left < before {
-		x.sayInTurn(c, c.s, c.id, raw, left == 0)
+		x.sayInTurn(c, c.s, c.id, raw, final)
+		x.suspendInTurn(c)
 	}
 	<-c.s.turn
 }
@@ -252,22 +266,29 @@ func (x *simBox) say(c *simCall, s *simSession, stream session.StreamID, raw []b
 }
 
 func (x *simBox) sayInTurn(c *simCall, s *simSession, stream session.StreamID, raw []byte, final bool) {
+	e := Event{Session: s.id, Stream: stream, Raw: raw, Final: final}
+	x.mu.Lock()
+	e.Ticket = s.ticket
+	x.mu.Unlock()
+	if c != nil {
+		e.Ticket = c.ticket
+	}
+	x.handInTurn(c, e)
+	if final {
+		x.over(c)
+	}
+}
+
+func (x *simBox) handInTurn(c *simCall, e Event) {
 	x.mu.Lock()
 	if x.gone || c != nil && c.stopped {
 		x.mu.Unlock()
 		return
 	}
-	ticket := s.ticket
-	if c != nil {
-		ticket = c.ticket
-	}
 	x.last = time.Now()
-	x.w.ledger.says(s.id, stream, utterance{by: x.p.name, raw: string(raw), final: final, due: len(x.calls) > 0})
+	x.w.ledger.says(e.Session, e.Stream, utterance{by: x.p.name, raw: string(e.Raw), final: e.Final, due: len(x.calls) > 0})
 	x.mu.Unlock()
-	x.runner.Event(Event{Session: s.id, Stream: stream, Ticket: ticket, Raw: raw, Final: final})
-	if final {
-		x.over(c)
-	}
+	x.runner.Event(e)
 }
 
 // over: nothing more comes of a call.
@@ -276,7 +297,9 @@ func (x *simBox) over(c *simCall) {
 	defer x.mu.Unlock()
 	c.stopped = true
 	c.cancel()
-	delete(x.calls, c.id)
+	if x.calls[c.id] == c { // and not the next round of it
+		delete(x.calls, c.id)
+	}
 	x.last = time.Now()
 }
 
@@ -323,6 +346,10 @@ func (x *simBox) StopSession(s session.ID) {
 func (x *simBox) fail(c *simCall, why string) {
 	x.mu.Lock()
 	open := slices.Clone(c.open)
+	for _, r := range c.asking {
+		open = append(open, simMessage(r.raw).ID)
+	}
+	c.open, c.asking = slices.Clone(open), nil
 	x.mu.Unlock()
 	for _, id := range open {
 		x.respond(c, id, wire.ErrorResponse(id, &wire.Error{

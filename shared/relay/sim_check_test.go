@@ -25,6 +25,7 @@ func (w *world) check() {
 	for _, s := range log {
 		w.checkIndexes(s)
 		w.checkEvents(s)
+		w.checkAsked(s)
 		if s.id != session.Common {
 			w.checkEnd(s)
 		}
@@ -112,7 +113,7 @@ func (w *world) checkEvents(s *simStream) {
 		}
 		said[by]++
 	}
-	if s.id != session.Common && len(said) > 1 {
+	if s.id != session.Common && len(said) > 1 && !w.asks() {
 		w.breaks("%s was written by %d processes", w.title(s), len(said))
 	}
 }

@@ -124,7 +124,7 @@ func (c *simClient) open() bool {
 
 func (c *simClient) initialize(n int) bool {
 	r := c.request(fmt.Sprintf("%s.init%d", c.name, n), 1)
-	params := fmt.Appendf(nil, `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":%q,"version":"1"},"label":%q}`, c.name, r.label)
+	params := fmt.Appendf(nil, `{"protocolVersion":"2025-11-25","capabilities":%s,"clientInfo":{"name":%q,"version":"1"},"label":%q}`, c.w.capabilities(), c.name, r.label)
 	m := simMessage(wire.NewRequest(r.ids[0], wire.MethodInitialize, params))
 	r.post(func(ctx context.Context) (*session.Call, error) {
 		s, call, err := c.w.host().Initialize(ctx, c.caller, "", m)
@@ -237,6 +237,7 @@ func (c *simClient) send(under *sync.WaitGroup, r *simRequest) {
 		params := fmt.Appendf(nil, `{"label":%q,"level":"info","uri":"file:///%s","pad":%q}`, label, label, strings.Repeat("ö", size/2))
 		msgs = append(msgs, simMessage(wire.NewRequest(id, methods[c.a.rng.IntN(len(methods))], params)))
 	}
+	c.cancels(r)
 	under.Go(func() {
 		r.post(func(ctx context.Context) (*session.Call, error) {
 			return c.w.host().Accept(ctx, c.caller, c.id, msgs, len(msgs) > 1)
@@ -251,7 +252,7 @@ func (c *simClient) end() {
 	c.mu.Lock()
 	for _, r := range c.requests {
 		r.mu.Lock()
-		r.late = !r.done
+		r.late = r.late || !r.done
 		r.mu.Unlock()
 	}
 	c.mu.Unlock()

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -15,10 +16,16 @@ type ledger struct {
 	owners map[session.ID]string       // whose session
 	ended  map[string]bool             // clients that have ended their session
 	labels map[session.StreamID]string // of the first message of a delivery
-	byID   map[session.StreamID]string // which process executed a delivery
+	byID   map[simRound]string         // which process executed a delivery
 	runs   map[string]execution        // by label of the message
 	spoken map[session.ID]map[speaker][]utterance
 	closed map[session.StreamID]bool // CloseStream was said
+}
+
+// simRound is one round of a delivery.
+type simRound struct {
+	id    session.StreamID
+	round int
 }
 
 type execution struct {
@@ -42,7 +49,7 @@ type utterance struct {
 func newLedger() *ledger {
 	return &ledger{
 		owners: map[session.ID]string{}, ended: map[string]bool{}, labels: map[session.StreamID]string{},
-		byID: map[session.StreamID]string{}, runs: map[string]execution{},
+		byID: map[simRound]string{}, runs: map[string]execution{},
 		spoken: map[session.ID]map[speaker][]utterance{}, closed: map[session.StreamID]bool{},
 	}
 }
@@ -87,16 +94,20 @@ func (l *ledger) label(id session.StreamID) string {
 // executes takes note of the execution of a delivery and checks that it is the
 // only one, and in the right place.
 func (l *ledger) executes(w *world, by, client string, d Delivery, msgs []wire.Message) {
-	w.tell(by, "EXECUTES %s", labelOf(d.Raw))
+	w.tell(by, "EXECUTES %s, round %d", labelOf(d.Raw), d.Round)
 	l.learns(d.ID, d.Raw)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if old, ok := l.byID[d.ID]; ok {
-		w.breaks("delivery %s executed twice, by %s and by %s", labelOf(d.Raw), old, by)
+	round := simRound{d.ID, d.Round}
+	if old, ok := l.byID[round]; ok {
+		w.breaks("delivery %s executed twice in round %d, by %s and by %s", labelOf(d.Raw), d.Round, old, by)
 	}
-	l.byID[d.ID] = by
+	l.byID[round] = by
 	for _, m := range msgs {
 		label := labelOf(m.Raw)
+		if d.Round > 0 {
+			label = fmt.Sprintf("%s#%d", label, d.Round)
+		}
 		if old, ok := l.runs[label]; ok && old.by != by {
 			w.breaks("message %s executed twice, by %s and by %s", label, old.by, by)
 		}

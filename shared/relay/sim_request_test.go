@@ -218,11 +218,12 @@ func (c *simClient) answerTo(raw []byte) {
 		return
 	}
 	question, _ := wire.String(m.ID)
+	name := "answer " + simQuestion(m)
 	c.w.wg.Go(func() {
-		if nap(c.w.ctx, draw(c.w.random("answer "+question), 20*time.Second)) != nil {
+		if nap(c.w.ctx, draw(c.w.random(name), 20*time.Second)) != nil {
 			return
 		}
 		answer := wire.ResultResponse(m.ID, fmt.Appendf(nil, `{"answer":%q}`, question))
-		_ = c.tell("answer "+question, answer)
+		_ = c.tell(name, answer)
 	})
 }

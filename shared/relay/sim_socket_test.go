@@ -170,11 +170,12 @@ func (s *simSocket) hears(data []byte) {
 
 func (s *simSocket) answer(m wire.Message) {
 	question, _ := wire.String(m.ID)
+	name := simQuestion(m)
 	s.w.wg.Go(func() {
-		_ = nap(s.w.ctx, draw(s.w.random("answer "+question), 20*time.Second))
+		_ = nap(s.w.ctx, draw(s.w.random("answer "+name), 20*time.Second))
 		raw := wire.ResultResponse(m.ID, fmt.Appendf(nil, `{"answer":%q}`, question))
 		for n := 1; s.w.ctx.Err() == nil; n++ {
-			_, _, err := s.message(fmt.Sprintf("%s.answer %s#%d", s.name, question, n), raw)
+			_, _, err := s.message(fmt.Sprintf("%s.answer %s#%d", s.name, name, n), raw)
 			if err == nil || errors.Is(err, session.NotFound) || nap(s.w.ctx, 3*time.Second) != nil {
 				return
 			}
@@ -360,7 +361,7 @@ func (s *simSocket) open(n int) bool {
 	s.g.change(s.conn, func(p *simPeer) { p.here = false })
 	s.connect("", false)
 	label := fmt.Sprintf("%s.init%d", s.name, n)
-	params := fmt.Appendf(nil, `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":%q,"version":"1"},"label":%q}`, s.name, label)
+	params := fmt.Appendf(nil, `{"protocolVersion":"2025-11-25","capabilities":%s,"clientInfo":{"name":%q,"version":"1"},"label":%q}`, s.w.capabilities(), s.name, label)
 	r := s.send(label, wire.NewRequest(fmt.Appendf(nil, "%q", label), wire.MethodInitialize, params))
 	for range 60 {
 		s.mu.Lock()

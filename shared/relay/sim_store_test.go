@@ -188,6 +188,15 @@ func (s *simStore) Release(ctx context.Context, box session.BoxID, id session.St
 	})
 }
 
+func (s *simStore) SwapItem(ctx context.Context, was, v session.Item) (bool, error) {
+	return written(ctx, "SwapItem", func() (bool, error) {
+		swapped, err := s.Memory.SwapItem(ctx, was, v)
+		actorOf(ctx).tell("item %s: from %s, generation %d, round %d to %s, round %d: %v",
+			s.w.name(v.ID), was.State, was.Gen, was.Round, v.State, v.Round, swapped)
+		return swapped, err
+	})
+}
+
 func (s *simStore) Item(ctx context.Context, box session.BoxID, id session.StreamID) (session.Item, error) {
 	return through(ctx, "Item", func() (session.Item, error) { return s.Memory.Item(ctx, box, id) })
 }

@@ -159,6 +159,10 @@ func (x boxes) settle(ctx context.Context, id session.BoxID) error {
 			waiting = waiting || released
 		case it.State == session.Taken:
 			err = x.sweepEnded(ctx, it)
+		case it.State == session.Suspended:
+			var resumed bool
+			resumed, err = x.settleSuspended(ctx, b, it)
+			waiting = waiting || resumed
 		case time.Now().After(it.NotAfter):
 			err = x.endItem(ctx, it, expired)
 		default:

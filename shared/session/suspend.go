@@ -20,10 +20,10 @@ import (
 
 // Question is something a suspended call wants to know of its client.
 type Question struct {
-	ID     string // what the client knows it by; see QuestionID
-	Key    string // what the server calls it, unique in its request
-	Method string // such as elicitation/create
-	Of     int    `json:",omitempty"` // which request of Item.Raw asks, if that is a batch
+	ID     string `json:"id"`           // what the client knows it by; see QuestionID
+	Key    string `json:"key"`          // what the server calls it, unique in its request
+	Method string `json:"method"`       // such as elicitation/create
+	Of     int    `json:"of,omitempty"` // which request of Item.Raw asks, if that is a batch
 }
 
 // MaxRounds is how often one call may ask. A server that asks more goes round in

@@ -1,0 +1,159 @@
+package bridge
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// A modern server's call for input becomes questions to a legacy client, and their
+// answers the same request again (MCP 2026-07-28, "Multi Round-Trip Requests").
+
+// Input is one entry of a server's inputRequests.
+type Input struct {
+	Key    string
+	Method string
+	Params json.RawMessage // nil for none
+}
+
+// Wants says that a result is not the answer but a call for input.
+func Wants(result json.RawMessage) bool {
+	kind, _ := wire.String(wire.Lookup(result, "resultType"))
+	return kind == wire.ResultInputRequired
+}
+
+// ReadInputs reads a call for input. Without inputs the request is to be sent again
+// as it is, with state. state is the JSON of requestState, nil for none. The error
+// is fit for the client: what the server said makes no sense.
+func ReadInputs(result json.RawMessage) (inputs []Input, state json.RawMessage, fault *wire.Error) {
+	state = wire.Lookup(result, requestState)
+	if _, ok := wire.String(state); !ok && state != nil {
+		return nil, nil, unable("the server asks for input with a requestState that is no string")
+	}
+	asked := wire.Lookup(result, inputRequests)
+	o, ok := objectOf(asked)
+	if !ok && asked != nil && string(asked) != "null" {
+		return nil, nil, unable("the server asks for input with inputRequests that are no object")
+	}
+	if len(o) == 0 && state == nil {
+		return nil, nil, unable("the server asks for input and does not say which")
+	}
+	for i, m := range o {
+		method, _ := wire.String(wire.Lookup(m.value, "method"))
+		in := Input{Key: m.key, Method: method}
+		if params := wire.Lookup(m.value, "params"); isObject(params) {
+			in.Params = params
+		}
+		if _, ok := in.question().needs(); !ok || o[i+1:].get(m.key) != nil {
+			return nil, nil, unable("the server asks for an input that no client can give, or for one twice")
+		}
+		inputs = append(inputs, in)
+	}
+	return inputs, state, nil
+}
+
+func (in Input) question() question {
+	return question{key: in.Key, method: in.Method, params: in.Params}
+}
+
+// unable is why a call ends that cannot go on.
+func unable(why string) *wire.Error {
+	return &wire.Error{Code: wire.CodeInternal, Message: "tool_call: " + why, Data: map[string]any{"phase": "tool_call"}}
+}
+
+// Question is the request by which a legacy client is asked for an input, under an
+// id. The error is for a client that has not declared that it can be asked.
+func (l Legacy) Question(in Input, id string) ([]byte, *wire.Error) {
+	path, _ := in.question().needs()
+	if !declared(l.capabilities.encode(), path) {
+		return nil, unable("the server needs the capability " + strings.Join(path, ".") + ", which the client has not declared")
+	}
+	params := in.Params
+	if o, ok := objectOf(params); ok && path[len(path)-1] == "url" && o.get("elicitationId") == nil {
+		params = o.with("elicitationId", text(id)).encode() // needed in 2025-11-25
+	}
+	if o, ok := objectOf(params); ok && len(o) == 0 {
+		params = nil
+	}
+	return wire.NewRequest(text(id), in.Method, params), nil
+}
+
+// Retry is a request as it is to be sent again once there are answers: with the
+// state the server gave, and without the answers to what it asked before.
+func Retry(raw []byte, state json.RawMessage) []byte {
+	m, err := wire.Parse(raw)
+	if err != nil {
+		return raw // it was sent before
+	}
+	params, _ := objectOf(m.Params)
+	params = params.without(inputResponses, requestState)
+	if state != nil {
+		params = append(params, member{requestState, state})
+	}
+	return withParams(m, params)
+}
+
+// withParams is a request with other params, and its own id.
+func withParams(m wire.Message, params object) []byte {
+	if out, ok := wire.Replace(m.Raw, params.encode(), "params"); ok {
+		return out
+	}
+	return wire.NewRequest(m.ID, m.Method, params.encode())
+}
+
+// Again is what a suspended delivery becomes when its questions are answered: the
+// requests of raw, which [Retry] made, with the answers. An elicitation that the
+// client answered with an error is cancelled, as if its user had done so. There is
+// no such word for anything else: the error then says how the delivery ends.
+func Again(raw []byte, questions []session.Question, answers []session.Answer) ([]byte, *wire.Error) {
+	given := map[string]wire.Message{}
+	for _, a := range answers {
+		if m, err := wire.Parse(a.Raw); err == nil && m.Kind == wire.Response {
+			given[a.Question] = m
+		}
+	}
+	msgs, batch, err := wire.ParseBody(raw)
+	if err != nil {
+		return nil, unable("the request that was to be sent again cannot be read")
+	}
+	inputs := make([]object, len(msgs))
+	for _, q := range questions {
+		if q.Of < 0 || q.Of >= len(msgs) {
+			return nil, unable("a question belongs to no request")
+		}
+		value, fault := answerTo(q, given[q.ID])
+		if fault != nil {
+			return nil, fault
+		}
+		inputs[q.Of] = inputs[q.Of].with(q.Key, value)
+	}
+	out := make([]string, len(msgs))
+	for i, m := range msgs {
+		params, _ := objectOf(m.Params)
+		if len(inputs[i]) > 0 {
+			params = params.with(inputResponses, inputs[i].encode())
+		}
+		out[i] = string(withParams(m, params))
+	}
+	if !batch {
+		return []byte(out[0]), nil
+	}
+	return []byte("[" + strings.Join(out, ",") + "]"), nil
+}
+
+// answerTo is the client's answer to one question as an entry of inputResponses.
+func answerTo(q session.Question, m wire.Message) (json.RawMessage, *wire.Error) {
+	switch {
+	case isObject(m.Result):
+		return m.Result, nil
+	case q.Method == wire.MethodElicit:
+		return json.RawMessage(`{"action":"cancel"}`), nil
+	case m.Error != nil:
+		said, _ := wire.String(wire.Lookup(m.Error, "message"))
+		return nil, unable("the client answered " + q.Method + " with an error, which the server cannot be told: " + said)
+	default:
+		return nil, unable("the client answered " + q.Method + " with no object")
+	}
+}
