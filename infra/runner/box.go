@@ -23,6 +23,7 @@ type boxed struct {
 	box  *box.Box
 	link *relay.Runner
 	show *board // nil for none
+	era  string // what the host believes
 	log  *slog.Logger
 }
 
@@ -33,13 +34,14 @@ type place struct {
 	logs  string // folder for what processes say on stderr, "" for none
 	task  string // the fleet's name for this runner
 	max   int    // processes at a time
+	era   string // relay.EraModern if the server is known to speak no other
 	on    sandbox.Support
 	keep  box.Keeper // nil keeps no workspaces
 }
 
 // newBox makes the box of a server.
 func newBox(s catalog.Server, at place, log *slog.Logger) *boxed {
-	b := &boxed{log: log}
+	b := &boxed{log: log, era: at.era}
 	tools := s.ToolTimeout
 	if tools == 0 {
 		tools = -1 // the file's "off" is the box's "no limit"
@@ -49,7 +51,7 @@ func newBox(s catalog.Server, at place, log *slog.Logger) *boxed {
 		Base: map[string]string{
 			"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME"), "LANG": os.Getenv("LANG"), "TMPDIR": os.Getenv("TMPDIR"),
 		},
-		Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, Mark: at.work, MaxProcesses: at.max,
+		Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, Mark: at.work, MaxProcesses: at.max, Modern: at.era == relay.EraModern,
 		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, AnswerTimeout: s.AnswerTimeout, Idle: s.Idle,
 	}
 	own.Stager, own.Keeper, own.Kept = stagerFor(s, at, log), at.keep, box.Scope(s.Kept())
@@ -113,7 +115,7 @@ func (b *boxed) live(ctx context.Context) error {
 // Deliver implements relay.Executor.
 func (b *boxed) Deliver(d relay.Delivery) {
 	b.box.Deliver(box.Deliver{
-		ID: string(d.ID), Session: string(d.Session), Principal: d.Principal, Ticket: d.Ticket, Init: d.Init, Level: d.Level,
+		ID: string(d.ID), Round: d.Round, Session: string(d.Session), Principal: d.Principal, Ticket: d.Ticket, Init: d.Init, Level: d.Level,
 		Subscriptions: d.Subscribed, Raw: d.Raw, Again: d.Again,
 	})
 }
@@ -145,14 +147,25 @@ func (b *boxed) IdleSince() (time.Time, bool) { return b.box.IdleSince() }
 
 // Event implements box.Sink.
 func (b *boxed) Event(e box.Event) {
-	b.link.Event(relay.Event{
+	event := relay.Event{
 		Session: session.ID(e.Session), Stream: session.StreamID(e.Stream), Ticket: e.Ticket, Raw: e.Raw, Final: e.Final,
-	})
+	}
+	if e.Asks != nil {
+		event.Asks = &relay.Suspension{Questions: e.Asks.Questions, Raw: e.Asks.Raw, Within: e.Asks.Within}
+	}
+	b.link.Event(event)
 }
 
 // Handshake implements box.Sink.
 func (b *boxed) Handshake(s, ticket, requestedVersion string, result json.RawMessage) {
-	b.link.Status(relay.StatusReport{Session: session.ID(s), Ticket: ticket, Detail: requestedVersion, Handshake: result})
+	report := relay.StatusReport{Session: session.ID(s), Ticket: ticket, Detail: requestedVersion, Handshake: result}
+	switch modern := b.box.Modern(); {
+	case modern && b.era != relay.EraModern:
+		report.Era = relay.EraModern
+	case !modern && b.era == relay.EraModern:
+		report.Era = relay.EraLegacy
+	}
+	b.link.Status(report)
 }
 
 // Process implements box.Sink. The box has logged it already.

@@ -101,7 +101,10 @@ func run(log *slog.Logger) error {
 		return err
 	}
 	id := session.BoxID(os.Getenv(relay.EnvBox))
-	at := place{cache: cacheFolder(), keep: keep.keeper(server, id, gen, log), logs: os.Getenv("DORMOUSE_LOGS"), task: os.Getenv("DORMOUSE_BOX_TASK"), on: sandbox.Probe()}
+	at := place{
+		cache: cacheFolder(), keep: keep.keeper(server, id, gen, log), logs: os.Getenv("DORMOUSE_LOGS"), task: os.Getenv("DORMOUSE_BOX_TASK"),
+		era: os.Getenv(relay.EnvEra), on: sandbox.Probe(),
+	}
 	if at.max, err = maxProcesses(os.Getenv("DORMOUSE_BOX_PROCESSES")); err != nil {
 		return fmt.Errorf("DORMOUSE_BOX_PROCESSES: %w", err)
 	}

@@ -25,6 +25,7 @@ type Deliver struct {
 	// Principal tells principals apart: letters, digits, - and _, up to 64, the same
 	// for all sessions of one. "" if it is not known.
 	Principal string
+	Round     int // how often it was suspended: Raw then has the answers
 
 	// Init, Level and Subscriptions are what a process must be told that is started
 	// for this session now or later: the params of the client's own initialize (nil:
@@ -50,6 +51,9 @@ type Event struct {
 	Ticket  string // that of the delivery; on the common stream the session's newest
 	Raw     []byte // one line of JSON without its end; the receiver owns it
 	Final   bool   // the last event of the request stream
+	// Asks, if it is not nil, comes with the last event of a delivery that needs
+	// something of its client: the box forgets it, and it comes back in the next round.
+	Asks *Suspension
 }
 
 // ProcessState is how far a process is in its life.
@@ -132,6 +136,7 @@ type Box struct {
 	mu       sync.Mutex
 	sessions map[string]*session
 	groups   map[string]*group
+	modern   bool // the server refuses initialize and answers server/discover
 	closed   bool
 	used     time.Time // when a client, or a call of one, last did something
 	counts   Counts
@@ -149,7 +154,7 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 	return &Box{
 		saving: saving, abandon: abandon, server: s.withDefaults(), sink: k, log: log, hide: newRedactor(s.Env, s.Secrets),
 		grace:    grace{stdin: time.Second, term: 5 * time.Second},
-		sessions: map[string]*session{}, groups: map[string]*group{}, used: time.Now(),
+		sessions: map[string]*session{}, groups: map[string]*group{}, used: time.Now(), modern: s.Modern,
 	}
 }
 
@@ -180,7 +185,7 @@ func (b *Box) Deliver(d Deliver) {
 	if fresh {
 		g.settle(level, subscriptions)
 	}
-	st := &stream{session: s, id: d.ID, ticket: d.Ticket, came: b.used}
+	st := &stream{session: s, id: d.ID, ticket: d.Ticket, round: d.Round, came: b.used}
 	if err != nil {
 		s.event(st, invalid(msgs, err), true)
 		return

@@ -46,6 +46,9 @@ type conversation struct {
 	// process is for, or why it is refused. owner is the call it may belong to, mixed
 	// says that there are calls of several principals. Nil for a process of one session.
 	direct func(owner *request, mixed bool, m wire.Message) (*session, *wire.Error)
+	// asks is called with a stream of which no request is open any more, and some need
+	// something of their client. It may be nil.
+	asks func(*stream)
 
 	last      int64 // number given to a request
 	requests  map[int64]*request
@@ -60,8 +63,10 @@ type conversation struct {
 type stream struct {
 	session    *session
 	id, ticket string // "" for the common stream
+	round      int    // how often its delivery was suspended
 	came       time.Time
-	open       int // requests without an end
+	open       int      // requests that are at work
+	asking     []asking // those that need something of their client
 }
 
 // clientID is the id of a client's request, by its key.
@@ -82,6 +87,9 @@ type request struct {
 	due    time.Time     // when timer fires
 	left   time.Duration // until then, while asked is not zero
 	asked  int           // its open questions
+
+	line    []byte // as the process would have got it in the legacy era, if it is modern
+	retries int    // how often the process has asked to be sent it again
 }
 
 // question is a server's request to the client that has no answer yet.
@@ -323,8 +331,24 @@ func (c *conversation) owner() (newest *request, mixed bool) {
 // open.
 func (c *conversation) end(r *request, raw []byte) {
 	c.drop(r)
+	st := r.stream
+	st.open--
+	c.event(st, raw, st.open == 0 && len(st.asking) == 0)
+	c.askIfLast(st)
+}
+
+// suspend takes a request out that goes on when its client has given something.
+func (c *conversation) suspend(r *request, a asking) {
+	c.drop(r)
 	r.stream.open--
-	c.event(r.stream, raw, r.stream.open == 0)
+	r.stream.asking = append(r.stream.asking, a)
+	c.askIfLast(r.stream)
+}
+
+func (c *conversation) askIfLast(st *stream) {
+	if st.open == 0 && len(st.asking) > 0 && c.asks != nil {
+		c.asks(st)
+	}
 }
 
 // endAll ends all requests and forgets all questions.

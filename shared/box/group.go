@@ -287,6 +287,12 @@ func (g *group) settle(level string, subscriptions []string) {
 	if p == nil || p.state != Ready {
 		return // it is told when it is
 	}
+	if p.modern {
+		if !slices.Equal(g.subscriptions(), subscriptions) {
+			p.subscribe()
+		}
+		return // each request has the level of its session
+	}
 	if now := g.level(); now != level && now != "" {
 		p.setUp(wire.MethodSetLevel, map[string]string{"level": now})
 	}

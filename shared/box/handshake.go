@@ -10,14 +10,13 @@ import (
 
 // initialize begins the handshake with a process that was just started.
 func (p *process) initialize() {
-	id := strconv.AppendInt(nil, p.handshake, 10)
-	params := p.g.initParams()
-	p.version, _ = wire.String(wire.Lookup(params, "protocolVersion"))
-	// A token of the client is no token of ours: progress for it would be taken for
-	// that of another request.
-	params, _ = wire.Replace(params, id, "_meta", wire.MetaProgressToken)
-	p.write(wire.Compact(wire.NewRequest(id, wire.MethodInitialize, params)))
-
+	method := wire.MethodInitialize
+	if p.modern {
+		method = wire.MethodDiscover
+		p.probe()
+	} else {
+		p.introduce()
+	}
 	limit := p.box.server.StartupTimeout
 	p.startup = time.AfterFunc(limit-time.Since(p.begun), func() {
 		p.box.mu.Lock()
@@ -25,10 +24,21 @@ func (p *process) initialize() {
 		if p.state != Started || p.ended {
 			return
 		}
-		f := p.box.server.fault(PhaseMCPInit, "did not answer initialize within %s (startup_timeout_sec)", limit)
+		f := p.box.server.fault(PhaseMCPInit, "did not answer %s within %s (startup_timeout_sec)", method, limit)
 		f.data.Limit, f.data.Setting = limit.Seconds(), "startup_timeout_sec"
 		p.fail(f)
 	})
+}
+
+// introduce says who the client is, in the legacy era.
+func (p *process) introduce() {
+	id := strconv.AppendInt(nil, p.handshake, 10)
+	params := p.g.initParams()
+	p.version, _ = wire.String(wire.Lookup(params, "protocolVersion"))
+	// A token of the client is no token of ours: progress for it would be taken for
+	// that of another request.
+	params, _ = wire.Replace(params, id, "_meta", wire.MetaProgressToken)
+	p.write(wire.Compact(wire.NewRequest(id, wire.MethodInitialize, params)))
 }
 
 // initParams are those of the client, or what a client without wishes would send
@@ -49,7 +59,7 @@ func (p *process) answered(m wire.Message) {
 		p.greeted(m)
 	case err == nil && p.own[n]:
 		delete(p.own, n)
-	case !p.conv.response(m):
+	case !p.respond(m):
 		p.box.counts.Late++
 	}
 }
@@ -59,15 +69,18 @@ func (p *process) greeted(m wire.Message) {
 	switch {
 	case p.state != Started:
 		p.box.counts.Late++
+	case p.modern:
+		p.discovered(m)
 	case m.Error != nil:
 		e := refusal(m.Error, p.box.hide)
 		f := p.box.server.fault(PhaseMCPInit, "refused initialize: %s (%d)", e.Message, e.Code)
 		f.data.ServerError = e
-		p.fail(f)
+		p.otherwise(true, f)
 	case m.Result[0] != '{':
 		p.fail(p.box.server.fault(PhaseMCPInit, "answered initialize with a result that is no object"))
 	default:
 		p.result = m.Result
+		p.box.modern = false
 		p.ready()
 	}
 }
@@ -82,6 +95,22 @@ func (p *process) ready() {
 	session, ticket, version, result := p.g.speaker.id, p.g.speaker.ticket, p.version, p.result
 	p.g.speaker.tell(told{call: func(k Sink) { k.Handshake(session, ticket, version, result) }})
 
+	if p.modern {
+		p.subscribe()
+	} else {
+		p.setUpAll()
+	}
+	for _, r := range p.conv.inOrder() {
+		if r.method == wire.MethodInitialize {
+			p.conv.end(r, wire.ResultResponse(r.id, p.greeting(r.stream.session)))
+		}
+	}
+	p.sendHeld()
+	p.touch()
+}
+
+// setUpAll tells a process of the legacy era what the session has set before.
+func (p *process) setUpAll() {
 	p.write(wire.NewNotification(wire.NotifyInitialized, nil))
 	if level := p.g.level(); level != "" {
 		p.setUp(wire.MethodSetLevel, map[string]string{"level": level})
@@ -89,13 +118,6 @@ func (p *process) ready() {
 	for _, uri := range p.g.subscriptions() {
 		p.setUp(wire.MethodSubscribe, map[string]string{"uri": uri})
 	}
-	for _, r := range p.conv.inOrder() {
-		if r.method == wire.MethodInitialize {
-			p.conv.end(r, wire.ResultResponse(r.id, p.result))
-		}
-	}
-	p.sendHeld()
-	p.touch()
 }
 
 // setUp sends a request of our own. Its answer goes nowhere: what it asks for is

@@ -38,7 +38,11 @@ type process struct {
 	steps    int // of its start that were told
 
 	begun     time.Time // its start, with what is done before
-	handshake int64     // id of initialize
+	modern    bool      // it is spoken to as a server of the modern era
+	refused   *fault    // why one was that was spoken to otherwise, nil if there was none
+	discover  json.RawMessage
+	changes   int64 // id of the request for notifications of changes, 0 for none
+	handshake int64 // id of initialize
 	version   string
 	result    json.RawMessage // of initialize
 	own       map[int64]bool  // ids of other requests of ours, without an answer yet
@@ -65,16 +69,22 @@ type heldLine struct {
 
 func newProcess(g *group) *process {
 	p := &process{
-		box: g.box, g: g, state: Started, own: map[int64]bool{},
+		box: g.box, g: g, state: Started, modern: g.box.modern, own: map[int64]bool{},
 		halt: make(chan struct{}), gone: make(chan struct{}), queue: newLineQueue(maxQueue),
 	}
-	p.conv = newConversation(p.send, p.event, p.touch)
-	p.conv.opened, p.conv.closed = p.await, p.goOn
-	if g.box.server.Scope.wide() {
-		p.conv.direct = g.direct
-	}
-	p.handshake = p.conv.number()
+	p.converse(newConversation(p.send, p.event, p.touch))
 	return p
+}
+
+// converse takes over a conversation, which begins with a handshake.
+func (p *process) converse(c *conversation) {
+	p.conv = c
+	c.send, c.event, c.quiet, c.opened, c.closed = p.send, p.event, p.touch, p.await, p.goOn
+	c.asks = func(st *stream) { st.session.ask(st) }
+	if p.box.server.Scope.wide() {
+		c.direct = p.g.direct
+	}
+	p.handshake = c.number()
 }
 
 // # Its life
@@ -381,7 +391,7 @@ func (p *process) request(st *stream, m wire.Message) {
 		st.session.refuse(st, m.ID, refused)
 	case m.Method == wire.MethodInitialize:
 		if p.state == Ready {
-			p.conv.end(r, wire.ResultResponse(r.id, p.result))
+			p.conv.end(r, wire.ResultResponse(r.id, p.greeting(r.stream.session)))
 		}
 	case !p.conv.pass(r, m.Raw):
 		p.conv.end(r, p.deaf().response(r.id))
@@ -406,8 +416,13 @@ func (p *process) send(number int64, line []byte) bool {
 		p.heldBytes += len(line)
 		return true
 	}
+	if p.modern {
+		if line = p.translate(number, line); line == nil {
+			return true
+		}
+	}
 	ok := p.write(line)
-	if r := p.conv.requests[number]; ok && r != nil {
+	if r := p.conv.requests[number]; ok && r != nil && r.passed == nil {
 		p.conv.known(r)
 		p.limit(r)
 	}
@@ -472,7 +487,7 @@ func (p *process) heard(m wire.Message) {
 			p.write(wire.ErrorResponse(m.ID, refused))
 		}
 	case wire.Notification:
-		if !p.conv.notification(m) {
+		if m, ok := p.plain(m); ok && !p.conv.notification(m) {
 			p.box.counts.Late++
 		}
 	}

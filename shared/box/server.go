@@ -89,6 +89,11 @@ type Server struct {
 	// Its errors are nobody's. The box closes it. Nil leaves it out.
 	Stderr func(process string) io.WriteCloser
 
+	// Modern says that the server was found to speak the modern era only. A process of
+	// it then need not be asked in vain for the other first. It is found out anew if it
+	// is wrong.
+	Modern bool
+
 	// StartupTimeout is how long a process may take from its start to its answer to
 	// initialize, with what is done for it before. Zero means the default.
 	StartupTimeout time.Duration

@@ -63,9 +63,28 @@ func unable(why string) *wire.Error {
 	return &wire.Error{Code: wire.CodeInternal, Message: "tool_call: " + why, Data: map[string]any{"phase": "tool_call"}}
 }
 
-// Question is the request by which a legacy client is asked for an input, under an
-// id. The error is for a client that has not declared that it can be asked.
-func (l Legacy) Question(in Input, id string) ([]byte, *wire.Error) {
+// Asked is a question that was put to a legacy client.
+type Asked = session.Question
+
+// Ask puts inputs to a legacy client, as questions that begin a round of a stream:
+// which they are, counted on from first, and the requests that ask them. of is the
+// place of the request that needs them in its batch. The fault is for a client that
+// has not declared that it can be asked.
+func (l Legacy) Ask(stream string, round, first, of int, inputs []Input) (asked []Asked, requests [][]byte, fault *wire.Error) {
+	for i, in := range inputs {
+		id := session.QuestionID(session.StreamID(stream), round, first+i)
+		raw, fault := l.request(in, id)
+		if fault != nil {
+			return nil, nil, fault
+		}
+		asked = append(asked, Asked{ID: id, Key: in.Key, Method: in.Method, Of: of})
+		requests = append(requests, raw)
+	}
+	return asked, requests, nil
+}
+
+// request is the request by which a legacy client is asked for an input.
+func (l Legacy) request(in Input, id string) ([]byte, *wire.Error) {
 	path, _ := in.question().needs()
 	if !declared(l.capabilities.encode(), path) {
 		return nil, unable("the server needs the capability " + strings.Join(path, ".") + ", which the client has not declared")

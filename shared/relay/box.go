@@ -50,6 +50,7 @@ const (
 	EnvBox        = "DORMOUSE_BOX"
 	EnvGeneration = "DORMOUSE_GENERATION"
 	EnvToken      = "DORMOUSE_TOKEN"
+	EnvEra        = "DORMOUSE_ERA" // EraModern, or not set
 )
 
 // maxAttempts is how often a box is started for one wake.
@@ -162,6 +163,9 @@ func (x boxes) run(ctx context.Context, b session.Box, token string) error {
 		return err
 	}
 	env[EnvBox], env[EnvGeneration], env[EnvToken] = string(b.ID), strconv.FormatInt(int64(b.Gen), 10), token
+	if b.Era != "" {
+		env[EnvEra] = b.Era
+	}
 	_, err = x.Fleet.Run(ctx, fleet.Task{ClientToken: ClientToken(b.ID, b.Gen), Box: string(b.ID), Server: b.Server, Env: env})
 	return err
 }

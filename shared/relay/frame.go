@@ -32,7 +32,7 @@ const (
 	Pull   Type = "pull"   // box gen runner n; what waits in the inbox?
 	Taken  Type = "taken"  // box gen tickets; these are being executed
 	Events Type = "events" // box gen seq session items tickets + payload; one batch. tickets: put these taken marks first
-	Status Type = "status" // box gen session ticket process phase detail + handshake payload
+	Status Type = "status" // box gen session ticket process phase detail era + handshake payload
 	Bye    Type = "bye"    // box gen runner link; from now on nothing is executed
 	Whole  Type = "whole"  // box gen runner frame of; all parts are there
 )
@@ -71,14 +71,14 @@ type Frame struct {
 	// asks for answers that came while nobody listened.
 	Questions map[session.ID][]string `json:"questions,omitempty"`
 
-	N       int64              `json:"n,omitempty"`
-	Of      int                `json:"of,omitempty"`
-	Frame   string             `json:"frame,omitempty"`
-	IDs     []session.StreamID `json:"ids,omitempty"`
+	N     int64              `json:"n,omitempty"`
+	Of    int                `json:"of,omitempty"`
+	Frame string             `json:"frame,omitempty"`
+	IDs   []session.StreamID `json:"ids,omitempty"`
 	// Rounds are those of the deliveries among IDs that were suspended before.
-	Rounds map[session.StreamID]int `json:"rounds,omitempty"`
-	Tickets []string           `json:"tickets,omitempty"`
-	Ticket  string             `json:"ticket,omitempty"`
+	Rounds  map[session.StreamID]int `json:"rounds,omitempty"`
+	Tickets []string                 `json:"tickets,omitempty"`
+	Ticket  string                   `json:"ticket,omitempty"`
 
 	// Events. Next on an ack is the index of the next common event, once a batch
 	// held common events.
@@ -111,6 +111,7 @@ type Frame struct {
 	Process string `json:"process,omitempty"`
 	Phase   string `json:"phase,omitempty"`
 	Detail  string `json:"detail,omitempty"`
+	Era     string `json:"era,omitempty"` // of the server, if it is news
 
 	Payload []byte `json:"-"`
 }

@@ -377,7 +377,7 @@ func (l *life) forgetOutboxes(old time.Time) {
 func (l *life) status(s StatusReport) {
 	f := Frame{
 		Type: Status, Box: l.Box, Gen: l.gen, Session: s.Session, Ticket: s.Ticket,
-		Process: s.Process, Phase: s.Phase, Detail: s.Detail, Payload: bytes.ToValidUTF8(s.Handshake, []byte("\uFFFD")),
+		Process: s.Process, Phase: s.Phase, Detail: s.Detail, Era: s.Era, Payload: bytes.ToValidUTF8(s.Handshake, []byte("\uFFFD")),
 	}
 	data := Encode(f)
 	switch {

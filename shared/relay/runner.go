@@ -95,7 +95,17 @@ type StatusReport struct {
 	Phase     string
 	Detail    string
 	Handshake json.RawMessage
+	// Era goes with a Handshake of a server that speaks the modern era only
+	// ([EraModern]), or no longer does ([EraLegacy]). A later runner of the box is told
+	// the first by [EnvEra].
+	Era string
 }
+
+// The eras of a server, where it is news.
+const (
+	EraModern = "modern"
+	EraLegacy = "legacy"
+)
 
 // Conn is a connection to the relay that carries text messages of up to
 // [MaxFrame] bytes. Send and Receive are each called by one goroutine, Close by

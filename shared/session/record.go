@@ -159,7 +159,10 @@ type Box struct {
 	Attempt   int
 	TokenHash string
 	Failure   Failure // why the last generation was lost, or the last start failed
-	Changed   time.Time
+	// Era is what a process of the server was found to speak that can speak only the
+	// modern era, "" for all others: what the next runner is told to begin with.
+	Era     string `json:",omitempty"`
+	Changed time.Time
 }
 
 // Failure is what is known of the end of a box that did not say bye.

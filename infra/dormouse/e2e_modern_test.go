@@ -1,0 +1,162 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// modern is the program in testdata/modern, a server of 2026-07-28 only, built once.
+var modern = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(stdioFolder, "modern")
+	out, err := exec.Command("go", "build", "-o", path, "./testdata/modern").CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("build testdata/modern: %w: %s", err, out)
+	}
+	return path, err
+})
+
+// modernMachine is a machine that hosts that server, and the file that gets a line
+// for each run of a tool.
+func modernMachine(t *testing.T) (m *machine, calls, starts string) {
+	t.Helper()
+	program, err := modern()
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	calls, starts = filepath.Join(folder, "calls"), filepath.Join(folder, "starts")
+	m = machineOf(t, map[string]any{"booking": map[string]any{"command": program, "args": []string{"-calls", calls, "-starts", starts}}})
+	return m, calls, starts
+}
+
+func linesOf(t *testing.T, file string) []string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSpace(string(text)), "\n")
+}
+
+// asked reads a stream up to a question, and where it was.
+func (s *stream) asked() (wire.Message, error) {
+	for {
+		m, err := s.next()
+		if err != nil || m.Kind == wire.Request {
+			return m, err
+		}
+		if m.Kind == wire.Response {
+			return m, fmt.Errorf("a response came where a question should: %s", m.Raw)
+		}
+	}
+}
+
+// question polls until a question has come behind an event.
+func (c *client) question(s *stream) (q wire.Message, last string, err error) {
+	c.t.Helper()
+	for {
+		q, err = s.asked()
+		s.close()
+		if err == nil || s.last == "" {
+			return q, s.last, err
+		}
+		last := s.last
+		if s, err = c.resume(last); err != nil {
+			return q, last, err
+		}
+		s.last = last
+	}
+}
+
+func TestE2EAnswerAfterEveryProcessWasKilled(t *testing.T) {
+	t.Parallel()
+	m, calls, _ := modernMachine(t)
+	m.start(sleepy()...)
+	c := m.session("booking")
+	s, err := c.post(c.request("77", "book", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round, answer := range []string{`{"name":"Ada"}`, `{"right":true}`} {
+		q, last, err := c.question(s)
+		if err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		if q.Method != wire.MethodElicit {
+			t.Fatalf("round %d asks %s", round, q.Raw)
+		}
+		if round == 0 {
+			m.await(asleepWithin, "the box sleeps though a question is open", func(e event) bool { return e.Kind == "box.sleep" })
+		}
+		m.killAll()
+		m.start(sleepy()...)
+		c = m.again(c, "booking")
+		if err := c.tell(`{"jsonrpc":"2.0","id":` + string(q.ID) + `,"result":{"action":"accept","content":` + answer + `}}`); err != nil {
+			t.Fatal(err)
+		}
+		if s, err = c.resume(last); err != nil {
+			t.Fatal(err)
+		}
+		s.last = last
+	}
+	ctx, cancel := c.patience()
+	defer cancel()
+	messages, err := c.follow(ctx, s, "77")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := textOf(messages[len(messages)-1]); got != "booked: right for Ada, true" {
+		t.Errorf("the call ended with %q", got)
+	}
+	want := []string{`book ""`, `book "named"`, `book "right for Ada"`}
+	if diff := cmp.Diff(want, linesOf(t, calls)); diff != "" {
+		t.Errorf("runs of the tool (-want +got):\n%s", diff)
+	}
+}
+
+func TestE2EEraIsFoundOutOnce(t *testing.T) {
+	t.Parallel()
+	m, _, starts := modernMachine(t)
+	m.start()
+	c := m.session("booking")
+	first := c.text("pid", "")
+	if n := len(linesOf(t, starts)); n != 2 {
+		t.Errorf("%d starts; want one that refuses initialize, and one that is spoken to in its era", n)
+	}
+	m.killAll()
+	m.start()
+	c = m.again(c, "booking")
+	second := c.text("pid", "")
+	if n := len(linesOf(t, starts)); n != 3 || first == second {
+		t.Errorf("%d starts after the box was started again, and the process %s became %s", n, first, second)
+	}
+	for _, version := range []string{wire.V20250326, wire.V20251125} {
+		other := m.client("booking")
+		if err := other.open(`{"protocolVersion":"` + version + `","capabilities":{},"clientInfo":{"name":"plain","version":"1"}}`); err != nil {
+			t.Fatal(err)
+		}
+		messages, err := other.call("book", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := failureOf(messages[len(messages)-1])
+		if err != nil || f.Data.Phase != "tool_call" || !strings.Contains(f.Message, "elicitation.form") {
+			t.Errorf("a client that cannot be asked got %+v, %v", f, err)
+		}
+		if _, err := strconv.Atoi(other.text("pid", "")); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,220 @@
+package box
+
+import (
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// Servers of the modern era (2026-07-28). The sessions of a box are of the legacy
+// one, so a server that speaks both is spoken to in that. Only if it refuses
+// initialize, another process of it is asked for server/discover: one process has
+// one era, which its first message decides. What was found out holds for all later
+// processes of the box, until one refuses it.
+//
+// Such a process gets what the client of the session said in initialize with each
+// request. It does not ask: it answers that it needs input. The delivery then is
+// suspended, and nothing of it stays here.
+
+// Modern says that the server speaks the modern era only, as far as is known.
+func (b *Box) Modern() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.modern
+}
+
+// probe begins the handshake of the modern era.
+func (p *process) probe() {
+	p.write(bridge.Probe(strconv.AppendInt(nil, p.handshake, 10)))
+}
+
+// discovered takes the answer to server/discover.
+func (p *process) discovered(m wire.Message) {
+	if m.Error != nil || bridge.ReadProbe(m) == bridge.LegacyOnly {
+		p.otherwise(false, p.box.server.fault(PhaseMCPInit, "does not answer server/discover as a server of version %s", wire.V20260728))
+		return
+	}
+	p.discover, p.box.modern = m.Result, true
+	p.version, _ = wire.String(wire.Lookup(p.g.initParams(), "protocolVersion"))
+	p.result = p.greeting(p.g.speaker)
+	p.ready()
+}
+
+// client is a session's client as the server is told of it.
+func (s *session) client() bridge.Legacy { return bridge.ReadLegacy(initParams(s.init)) }
+
+// greeting is what the client of a session gets for its initialize.
+func (p *process) greeting(s *session) json.RawMessage {
+	if p.modern {
+		return s.client().Initialize(p.discover)
+	}
+	return p.result
+}
+
+// otherwise has another process take over all that this one was to do, because it
+// refuses the era it was spoken to in. If the other one was tried already, it fails.
+func (p *process) otherwise(modern bool, f *fault) {
+	if p.refused != nil {
+		p.fail(p.refused)
+		return
+	}
+	if p.stopping || p.g.current != p {
+		p.fail(f)
+		return
+	}
+	p.box.log.Info("process refuses the era it was spoken to in", "server", p.box.server.Name, "process", p.g.id, "modern", p.modern)
+	p.followed = true
+	next := p.g.start(p)
+	next.modern, next.refused = modern, p.fill(f)
+	empty := next.conv
+	next.converse(p.conv)
+	next.held, next.heldBytes = p.held, p.heldBytes
+	p.converse(empty)
+	p.held, p.heldBytes = nil, 0
+	p.ended = true // what it still says belongs to nothing
+	p.stop(nil)
+	p.g.current = next
+}
+
+// # To the process
+
+// translate is a line for a server of the modern era. It is nil if there is nothing
+// to send: the era has no such message, or it is answered here.
+func (p *process) translate(number int64, line []byte) []byte {
+	m, err := wire.Parse(line)
+	r := p.conv.requests[number]
+	switch {
+	case err != nil:
+		return line
+	case m.Kind == wire.Notification:
+		if m.Method == wire.NotifyRootsChanged {
+			return nil // they are asked for in each call
+		}
+		return line
+	case r == nil:
+		return line
+	}
+	switch m.Method {
+	case wire.MethodSubscribe, wire.MethodUnsubscribe:
+		p.subscribe()
+		p.conv.end(r, wire.ResultResponse(r.id, nil))
+		return nil
+	case wire.MethodSetLevel, wire.MethodPing:
+		p.conv.end(r, wire.ResultResponse(r.id, nil)) // the level goes with each request
+		return nil
+	}
+	r.line = line
+	s := r.stream.session
+	params := s.client().Params(m.Method, m.Params, s.level, r.stream.round > 0 || r.retries > 0)
+	if out, ok := wire.Replace(line, params, "params"); ok {
+		return out
+	}
+	return wire.NewRequest(m.ID, m.Method, params)
+}
+
+// subscribe asks for the notifications of changes that the session wants, in the
+// place of what was asked before.
+func (p *process) subscribe() {
+	if p.changes != 0 {
+		p.write(wire.NewNotification(wire.NotifyCancelled, strconv.AppendInt([]byte(`{"requestId":`), p.changes, 10)))
+	}
+	n := p.conv.number()
+	raw := p.g.speaker.client().Listen(strconv.AppendInt(nil, n, 10), p.discover, p.g.subscriptions())
+	if p.changes = 0; raw == nil {
+		return
+	}
+	p.changes, p.own[n] = n, true
+	p.write(raw)
+}
+
+// # From the process
+
+// respond passes a response of the process to the client that waits for it. It is
+// false when none does.
+func (p *process) respond(m wire.Message) bool {
+	r := p.conv.request(m.ID)
+	switch {
+	case r == nil:
+		return false
+	case !p.modern:
+		return p.conv.response(m)
+	case m.Error != nil:
+		m.Raw, _ = wire.Replace(m.Raw, bridge.PlainFault(r.method, m.Error), "error")
+	case bridge.Wants(m.Result):
+		p.needs(r, m.Result)
+		return true
+	default:
+		m.Raw, _ = wire.Replace(m.Raw, bridge.Plain(m.Result), "result")
+	}
+	return p.conv.response(m)
+}
+
+// plain is a notification of the process as clients know it.
+func (p *process) plain(m wire.Message) (wire.Message, bool) {
+	if !p.modern {
+		return m, true
+	}
+	raw := bridge.PlainNotification(m)
+	if raw == nil {
+		return m, false
+	}
+	m, err := wire.Parse(raw)
+	return m, err == nil
+}
+
+// Retries of a request whose server wants to be called again at once.
+const (
+	maxRetries = 10
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = 2 * time.Second
+)
+
+// needs takes the word of the process that it needs something for a request.
+func (p *process) needs(r *request, result json.RawMessage) {
+	inputs, state, fault := bridge.ReadInputs(result)
+	if fault == nil && len(inputs) == 0 {
+		p.retry(r, state)
+		return
+	}
+	var a asking
+	if fault == nil {
+		st := r.stream
+		a.questions, a.requests, fault = st.session.client().Ask(st.id, st.round+1, st.questions(), len(st.asking), inputs)
+	}
+	if fault != nil {
+		p.conv.end(r, wire.ErrorResponse(r.id, fault))
+		return
+	}
+	a.raw = bridge.Retry(r.original(), state)
+	a.within = p.box.server.AnswerTimeout
+	p.conv.suspend(r, a)
+}
+
+// original is a request as the client wrote it.
+func (r *request) original() []byte {
+	raw, _ := wire.Replace(r.line, r.id, "id")
+	if r.token != nil {
+		raw, _ = wire.Replace(raw, r.token, "params", "_meta", wire.MetaProgressToken)
+	}
+	return raw
+}
+
+// retry sends a request again, a little later.
+func (p *process) retry(r *request, state json.RawMessage) {
+	if r.retries++; r.retries > maxRetries {
+		f := p.box.server.fault(phaseOf(r), "wants %s to be sent again and again; it was given up after %d times", r.method, maxRetries)
+		p.conv.end(r, p.fill(f).response(r.id))
+		return
+	}
+	line := bridge.Retry(r.line, state)
+	time.AfterFunc(min(firstRetry<<(r.retries-1), lastRetry), func() {
+		p.box.mu.Lock()
+		defer p.box.mu.Unlock()
+		if p.conv.requests[r.number] == r && !p.ended && !p.send(r.number, line) {
+			p.conv.end(r, p.deaf().response(r.id))
+		}
+	})
+}
