@@ -118,6 +118,10 @@ func runner() {
 }
 
 func (f *fake) take(m wire.Message) {
+	if strings.HasPrefix(f.how, "modern") {
+		f.takeModern(m)
+		return
+	}
 	switch {
 	case m.Method == wire.MethodInitialize:
 		f.initialize(m)

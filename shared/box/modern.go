@@ -2,6 +2,7 @@ package box
 
 import (
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -119,7 +120,7 @@ func (p *process) translate(number int64, line []byte) []byte {
 // place of what was asked before.
 func (p *process) subscribe() {
 	if p.changes != 0 {
-		p.write(wire.NewNotification(wire.NotifyCancelled, strconv.AppendInt([]byte(`{"requestId":`), p.changes, 10)))
+		p.write(wire.NewNotification(wire.NotifyCancelled, fmt.Appendf(nil, `{"requestId":%d}`, p.changes)))
 	}
 	n := p.conv.number()
 	raw := p.g.speaker.client().Listen(strconv.AppendInt(nil, n, 10), p.discover, p.g.subscriptions())

@@ -1,0 +1,314 @@
+package box
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	core "github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// takeModern is a server of 2026-07-28 only. Its first message decides what it
+// speaks: after an initialize it refuses everything, as real ones do that are pinned.
+func (f *fake) takeModern(m wire.Message) {
+	first, _ := wire.String(wire.Lookup(f.seen[0], "method"))
+	switch {
+	case m.Kind != wire.Request:
+	case m.Method == wire.MethodInitialize:
+		say(string(wire.ErrorResponse(m.ID, &wire.Error{Code: wire.CodeUnsupportedVersion, Message: "no", Data: map[string]any{"supported": []string{wire.V20260728}}})))
+	case first == wire.MethodInitialize:
+		say(string(wire.ErrorResponse(m.ID, &wire.Error{Code: wire.CodeInvalidRequest, Message: "pinned"})))
+	case m.Method == wire.MethodDiscover:
+		answer(m.ID, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true}},"ttlMs":1,"cacheScope":"public","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"fake","version":"2"}}}`)
+	case m.Method == wire.MethodListen:
+		id := string(m.ID)
+		say(`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":` + id + `}}}`)
+		say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":` + id + `}}}`)
+	case m.Method == wire.MethodToolsCall:
+		name, _ := wire.String(wire.Lookup(m.Params, "name"))
+		f.callModern(name, m)
+	case m.Method == "test/seen":
+		f.call("seen", m, nil)
+	default:
+		answer(m.ID, `{"resultType":"complete","method":"`+m.Method+`"}`)
+	}
+}
+
+func (f *fake) callModern(name string, m wire.Message) {
+	state, _ := wire.String(wire.Lookup(m.Params, "requestState"))
+	asks := func(state string, inputs string) {
+		answer(m.ID, `{"resultType":"input_required","content":null,"inputRequests":{`+inputs+`},"requestState":"`+state+`"}`)
+	}
+	const form = `{"method":"elicitation/create","params":{"message":"?","requestedSchema":{"type":"object","properties":{}}}}`
+	switch {
+	case name == "twice" && state == "":
+		asks("one", `"a":`+form+`,"b":`+form)
+	case name == "twice" && state == "one":
+		asks("two", `"c":`+form)
+	case name == "samples":
+		asks("s", `"m":{"method":"sampling/createMessage","params":{}}`)
+	case name == "nonsense":
+		answer(m.ID, `{"resultType":"input_required"}`)
+	case name == "busy" && state != "+++":
+		answer(m.ID, `{"resultType":"input_required","requestState":"`+state+`+"}`)
+	case name == "busy for ever":
+		answer(m.ID, `{"resultType":"input_required","requestState":"s"}`)
+	case name == "fails":
+		say(string(wire.ErrorResponse(m.ID, &wire.Error{Code: wire.CodeInvalidParams, Message: "bad"})))
+	case name == "pid":
+		answer(m.ID, fmt.Sprintf(`{"resultType":"complete","pid":%d}`, os.Getpid()))
+	default:
+		answer(m.ID, `{"resultType":"complete","content":[],"params":`+string(m.Params)+`}`)
+	}
+}
+
+// modernInit is what a client says that can be asked with forms.
+const modernInit = `{"protocolVersion":"2025-06-18","capabilities":{"elicitation":{}},"clientInfo":{"name":"c","version":"1"}}`
+
+// deliverAs delivers a message of a client that can be asked, in a round.
+func (r *rig) deliverAs(stream string, round int, raw string) {
+	r.Deliver(Deliver{ID: stream, Session: "s", Ticket: "t", Round: round, Init: json.RawMessage(modernInit), Level: "info", Raw: []byte(raw)})
+}
+
+// asks waits for the events of a stream up to the one that suspends it.
+func (r *rig) asks(stream string) (events []Event, s *Suspension) {
+	r.t.Helper()
+	for {
+		e := r.event(r.t, stream)
+		if events = append(events, e); e.Final {
+			r.t.Fatalf("%s ended with %s", stream, e.Raw)
+		}
+		if e.Asks != nil {
+			return events, e.Asks
+		}
+	}
+}
+
+func TestServerThatRefusesInitializeIsSpokenToInItsEra(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "modern")
+	r.deliverAs("d1", 0, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":`+modernInit+`}`)
+	want := `{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true}},"serverInfo":{"name":"fake","version":"2"}}`
+	if diff := cmp.Diff(want, string(r.result("d1"))); diff != "" {
+		t.Errorf("initialize (-want +got):\n%s", diff)
+	}
+	h := find(t, r.recorder, "the handshake", func(handshake) bool { return true })
+	if h.version != "2025-06-18" || string(h.result) != want || !r.Modern() {
+		t.Errorf("%s for %s is told to the host; modern: %v", h.result, h.version, r.Modern())
+	}
+	if got := methods(r.seen()); !slices.Equal(got, []string{wire.MethodDiscover, wire.MethodListen}) {
+		t.Errorf("the process that serves was told %v", got)
+	}
+	if n := len(r.Processes()); n != 1 {
+		t.Errorf("%d processes are left", n)
+	}
+}
+
+func TestServerThatIsKnownToBeModernIsNotAskedForInitialize(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "modern", func(s *Server) { s.Modern = true })
+	r.deliverAs("d1", 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)
+	r.result("d1")
+	r.Deliver(Deliver{ID: "d2", Session: "other", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)})
+	r.result("d2")
+	started := 0
+	for _, v := range append(r.past, left(r.recorder)...) {
+		if s, ok := v.(ProcessStatus); ok && s.State == Started {
+			started++
+		}
+	}
+	if started != 2 {
+		t.Errorf("%d processes for two sessions", started)
+	}
+}
+
+func left(r *recorder) (calls []any) {
+	for {
+		select {
+		case v := <-r.calls:
+			calls = append(calls, v)
+		default:
+			return calls
+		}
+	}
+}
+
+func TestServerThatIsWronglyTakenForModernIsSpokenToInItsEra(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "", func(s *Server) { s.Env[behaviour], s.Modern = "usual", true })
+	if got := r.result(r.call("1", "echo", `"x"`)); string(got) != `{"echo":"x"}` || r.Modern() {
+		t.Errorf("got %s, modern: %v", got, r.Modern())
+	}
+}
+
+func TestModernServerHearsOfTheClientAndTheClientHearsNothingModern(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "modern", func(s *Server) { s.Modern = true })
+	r.deliverAs("d1", 0, `{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/call","params":{"name":"echo","arguments":{"n":1.0},"_meta":{"progressToken":"p"}}}`)
+	e := r.final(t, "d1")
+	var got struct {
+		ID     json.RawMessage
+		Result struct {
+			ResultType string
+			Params     struct {
+				Name      string
+				Arguments json.RawMessage
+				Meta      map[string]any `json:"_meta"`
+			}
+		}
+	}
+	if err := json.Unmarshal(e.Raw, &got); err != nil {
+		t.Fatal(err)
+	}
+	meta := got.Result.Params.Meta
+	delete(meta, wire.MetaProgressToken) // a number of the box's
+	want := map[string]any{
+		wire.MetaProtocolVersion: wire.V20260728, wire.MetaLogLevel: "info",
+		wire.MetaClientCapabilities: map[string]any{"elicitation": map[string]any{"form": map[string]any{}}},
+		wire.MetaClientInfo:         map[string]any{"name": "c", "version": "1"},
+	}
+	if diff := cmp.Diff(want, meta); diff != "" {
+		t.Errorf("_meta (-want +got):\n%s", diff)
+	}
+	if string(got.ID) != "9007199254740993" || string(got.Result.Params.Arguments) != `{"n":1.0}` || got.Result.ResultType != "" {
+		t.Errorf("%s", e.Raw)
+	}
+	changed := r.event(t, "")
+	if string(changed.Raw) != `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}` {
+		t.Errorf("the common stream has %s", changed.Raw)
+	}
+}
+
+func TestWhatTheModernEraHasNotIsAnsweredByTheBox(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "modern", func(s *Server) { s.Modern = true })
+	for i, raw := range []string{
+		`"method":"logging/setLevel","params":{"level":"debug"}`, `"method":"ping"`,
+		`"method":"resources/subscribe","params":{"uri":"file:///a"}`, `"method":"resources/unsubscribe","params":{"uri":"file:///a"}`,
+	} {
+		stream := fmt.Sprintf("d%d", i+1)
+		r.Deliver(Deliver{ID: stream, Session: "s", Subscriptions: []string{"file:///a"}[:min(1, i%3)], Raw: []byte(`{"jsonrpc":"2.0","id":1,` + raw + `}`)})
+		if got := r.result(stream); string(got) != "{}" {
+			t.Errorf("%s: %s", raw, got)
+		}
+	}
+	r.Deliver(Deliver{ID: "n", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)})
+	want := []string{wire.MethodDiscover, wire.MethodListen, wire.NotifyCancelled, wire.MethodListen, wire.NotifyCancelled, wire.MethodListen}
+	lines := r.seen()
+	if diff := cmp.Diff(want, methods(lines)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if first, stop := wire.Lookup(lines[1], "id"), wire.Lookup(lines[2], "params", "requestId"); !wire.SameID(first, stop) {
+		t.Errorf("listen %s is cancelled as %s", first, stop)
+	}
+	if uris := wire.Lookup(lines[3], "params", "notifications", "resourceSubscriptions"); string(uris) != `["file:///a"]` {
+		t.Errorf("subscribed to %s", uris)
+	}
+}
+
+func TestCallThatNeedsInputIsSuspendedAndNothingOfItStays(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "modern", func(s *Server) { s.Modern = true })
+	stream := string(core.NewStreamID())
+	call := `{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/call","params":{"name":"twice","arguments":{"x":1.0},"_meta":{"progressToken":"p"}}}`
+	r.deliverAs(stream, 0, call)
+	events, asks := r.asks(stream)
+	want := []bridge.Asked{{ID: stream + ".1.0", Key: "a", Method: wire.MethodElicit}, {ID: stream + ".1.1", Key: "b", Method: wire.MethodElicit}}
+	if diff := cmp.Diff(want, asks.Questions); diff != "" || len(events) != 2 || asks.Within != DefaultAnswerTimeout {
+		t.Errorf("%d questions, within %s: %s", len(events), asks.Within, diff)
+	}
+	if id, _ := wire.String(wire.Lookup(events[1].Raw, "id")); id != want[1].ID || events[1].Ticket != "t" {
+		t.Errorf("the second question is %s", events[1].Raw)
+	}
+	if got := wire.Lookup(asks.Raw, "params", "requestState"); string(got) != `"one"` || !strings.HasPrefix(string(asks.Raw), call[:len(call)-2]) {
+		t.Errorf("to be sent again: %s", asks.Raw)
+	}
+	eventually(t, "nothing is in flight", func() bool { _, idle := r.IdleSince(); return idle && len(r.Open()) == 0 && len(r.Questions()) == 0 })
+
+	raw, fault := bridge.Again(asks.Raw, asks.Questions, []core.Answer{
+		{Question: want[0].ID, Raw: []byte(`{"jsonrpc":"2.0","id":"x","result":{"action":"accept","content":{"n":1.50}}}`)},
+		{Question: want[1].ID, Raw: []byte(`{"jsonrpc":"2.0","id":"x","result":{"action":"decline"}}`)},
+	})
+	if fault != nil {
+		t.Fatal(fault)
+	}
+	other := newRig(t, "modern", func(s *Server) { s.Modern = true }) // another box, later
+	other.deliverAs(stream, 1, string(raw))
+	_, asks = other.asks(stream)
+	if len(asks.Questions) != 1 || asks.Questions[0].ID != stream+".2.0" || string(wire.Lookup(asks.Raw, "params", "requestState")) != `"two"` ||
+		wire.Lookup(asks.Raw, "params", "inputResponses") != nil {
+		t.Errorf("the second round asks %v, and is sent again as %s", asks.Questions, asks.Raw)
+	}
+	raw, _ = bridge.Again(asks.Raw, asks.Questions, []core.Answer{{Question: stream + ".2.0", Raw: []byte(`{"jsonrpc":"2.0","id":"x","error":{"code":1,"message":""}}`)}})
+	r.deliverAs(stream, 2, string(raw)) // the first one again
+	got := r.result(stream)
+	if string(wire.Lookup(got, "params", "inputResponses")) != `{"c":{"action":"cancel"}}` || string(wire.Lookup(got, "params", "arguments")) != `{"x":1.0}` {
+		t.Errorf("the last round was told %s", got)
+	}
+}
+
+func TestBatchIsSuspendedWhenAllOfItHasEndedOrAsks(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "modern", func(s *Server) { s.Modern = true })
+	stream := string(core.NewStreamID())
+	r.deliverAs(stream, 0, `[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"twice"}},`+
+		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"echo"}},{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"twice"}}]`)
+	events, asks := r.asks(stream)
+	if first, _ := wire.Parse(events[0].Raw); first.Kind != wire.Response || string(first.ID) != "2" || len(events) != 5 {
+		t.Errorf("%d events, the first %s", len(events), events[0].Raw)
+	}
+	msgs, batch, err := wire.ParseBody(asks.Raw)
+	if err != nil || !batch || len(msgs) != 2 || string(msgs[0].ID) != "1" || string(msgs[1].ID) != "3" {
+		t.Errorf("to be sent again: %s", asks.Raw)
+	}
+	var of []int
+	for i, q := range asks.Questions {
+		of = append(of, q.Of)
+		if q.ID != fmt.Sprintf("%s.1.%d", stream, i) {
+			t.Errorf("question %d is %s", i, q.ID)
+		}
+	}
+	if !slices.Equal(of, []int{0, 0, 1, 1}) {
+		t.Errorf("questions of requests %v", of)
+	}
+}
+
+func TestInputThatCannotBeHadEndsTheCall(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "modern", func(s *Server) { s.Modern = true })
+	for tool, want := range map[string]string{
+		"samples": "the capability sampling, which the client has not declared", "nonsense": "does not say which",
+	} {
+		r.deliverAs(tool, 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"`+tool+`"}}`)
+		if _, message, code, data := r.failure(tool); code != -32603 || !strings.Contains(message, want) || data.Phase != PhaseToolCall {
+			t.Errorf("%s: %d %s %+v", tool, code, message, data)
+		}
+	}
+	r.deliverAs("f", 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"fails"}}`)
+	if _, message, code, _ := r.failure("f"); code != -32602 || message != "bad" {
+		t.Errorf("%d %s", code, message)
+	}
+}
+
+func TestServerThatWantsToBeCalledAgainIsForSomeTime(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "modern", func(s *Server) { s.Modern = true })
+	r.deliverAs("d1", 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"busy"}}`)
+	if got := r.result("d1"); string(wire.Lookup(got, "params", "requestState")) != `"+++"` {
+		t.Errorf("got %s", got)
+	}
+	r.none(t, "d1")
+	begun := time.Now()
+	r.deliverAs("d2", 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"busy for ever"}}`)
+	if _, message, _, data := r.failure("d2"); data.Phase != PhaseToolCall || !strings.Contains(message, "given up") || time.Since(begun) > patience {
+		t.Errorf("%s %+v", message, data)
+	}
+}
