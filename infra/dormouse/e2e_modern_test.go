@@ -3,7 +3,9 @@
 package main_test
 
 import (
+	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -123,6 +125,95 @@ func TestE2EAnswerAfterEveryProcessWasKilled(t *testing.T) {
 	want := []string{`book ""`, `book "named"`, `book "right for Ada"`}
 	if diff := cmp.Diff(want, linesOf(t, calls)); diff != "" {
 		t.Errorf("runs of the tool (-want +got):\n%s", diff)
+	}
+}
+
+func TestE2EAnswersOverASocket(t *testing.T) {
+	t.Parallel()
+	m, calls, _ := modernMachine(t)
+	m.start(sleepy()...)
+	s := m.talk("booking")
+	id := s.ask("book", "{}")
+	for round, answer := range []string{`{"name":"Ada"}`, `{"right":true}`} {
+		q, err := s.hear()
+		if err != nil || q.Method != wire.MethodElicit {
+			t.Fatalf("round %d asks %s, %v", round, q.Raw, err)
+		}
+		if round == 0 {
+			m.asleep() // nobody waits for a client that is pushed to
+		}
+		s.say(`{"jsonrpc":"2.0","id":` + string(q.ID) + `,"result":{"action":"accept","content":` + answer + `}}`)
+	}
+	if got := textOf(s.end(id)); got != "booked: right for Ada, true" {
+		t.Errorf("the call ended with %q", got)
+	}
+	if got := linesOf(t, calls); len(got) != 3 {
+		t.Errorf("the tool was run %d times: %q", len(got), got)
+	}
+}
+
+// modernCall is a request of a client of 2026-07-28 that can be asked with forms.
+func (c *client) modernCall(more string) wire.Message {
+	c.t.Helper()
+	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"e2e","version":"1"},"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{}}}}`
+	ctx, cancel := c.patience()
+	defer cancel()
+	body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"book","arguments":{},` + meta + more + `}}`
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, strings.NewReader(body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for name, value := range map[string]string{
+		"Accept": wire.MediaJSON + ", " + wire.MediaSSE, "Content-Type": wire.MediaJSON,
+		wire.HeaderProtocolVersion: wire.V20260728, "Mcp-Method": "tools/call", "Mcp-Name": "book",
+	} {
+		r.Header.Set(name, value)
+	}
+	res, err := c.http.Do(r) //nolint:bodyclose // by stream.close
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	s := &stream{status: res.StatusCode, header: res.Header, body: res.Body}
+	if strings.HasPrefix(res.Header.Get("Content-Type"), wire.MediaSSE) {
+		s.events = wire.NewSSEReader(res.Body, 16<<20)
+	}
+	defer s.close()
+	answer, err := s.response("1")
+	if err != nil || answer.Result == nil {
+		c.t.Fatalf("status %d: %s, %v", s.status, answer.Raw, err)
+	}
+	return answer
+}
+
+func TestE2EModernClientAndServer(t *testing.T) {
+	t.Parallel()
+	m, calls, _ := modernMachine(t)
+	m.start(sleepy()...)
+	more := ""
+	for round, answer := range []string{`{"name":"Ada"}`, `{"right":true}`} {
+		asks := m.client("booking").modernCall(more)
+		var result struct {
+			ResultType    string
+			InputRequests map[string]json.RawMessage
+			RequestState  string
+		}
+		if err := json.Unmarshal(asks.Result, &result); err != nil || result.ResultType != wire.ResultInputRequired || len(result.InputRequests) != 1 {
+			t.Fatalf("round %d is answered with %s", round, asks.Raw)
+		}
+		for key := range result.InputRequests {
+			more = fmt.Sprintf(`,"requestState":%q,"inputResponses":{%q:{"action":"accept","content":%s}}`, result.RequestState, key, answer)
+		}
+		if round == 0 {
+			m.asleep()
+			m.killAll()
+			m.start(sleepy()...)
+		}
+	}
+	if got := textOf(m.client("booking").modernCall(more)); got != "booked: right for Ada, true" {
+		t.Errorf("the call ended with %q", got)
+	}
+	if got := linesOf(t, calls); len(got) != 3 {
+		t.Errorf("the tool was run %d times: %q", len(got), got)
 	}
 }
 
