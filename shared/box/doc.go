@@ -53,6 +53,14 @@
 // that were never ended are forgotten with the process, or when there are over a
 // thousand; one that speaks again is back with it.
 //
+// # Eras
+//
+// Sessions are of the legacy era. A server that refuses initialize is tried as one of
+// the modern era (2026-07-28), in another process, and if it is one the box remembers.
+// It hears with each request what initialize would have told; its results lose what
+// clients do not know. It cannot ask: a call of it that needs input ends here as a
+// [Suspension], and is delivered again, to any box, when the client has answered.
+//
 // # Before it starts
 //
 // A [Stager] puts in place what a process needs: its workspace, its dependencies,

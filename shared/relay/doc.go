@@ -27,7 +27,7 @@
 //	pull    box gen runner n                              ⇒ delivers, then pulled | fenced; again every 2 s
 //	taken   box gen tickets                               ⇒ nothing; the next deliver of the same id
 //	events  box gen seq session items tickets + payload   ⇒ ack; again every 5 s
-//	status  box gen session ticket process phase detail [+ payload]  ⇒ nothing
+//	status  box gen session ticket process phase detail [era] [+ payload]  ⇒ nothing
 //	bye     box gen runner link                           ⇒ bye-ok | fenced; again every 2 s, 5 times
 //	part    box gen runner frame n of + payload           ⇒ part-ok | fenced; again every 5 s
 //	whole   box gen runner frame of                       ⇒ what the joined frame is answered with; every 5 s
@@ -37,8 +37,8 @@
 //	welcome gen link             the hello link was taken; gen is the generation from now on
 //	fenced  link                 somebody newer runs this box: stop, exit
 //	nudge                        the inbox has something: pull
-//	deliver id gen session principal server ticket level subscribed notAfter ackWithin inbox again lens + payload
-//	pulled  n ids                these ids were delivered for pull n
+//	deliver id round base gen session principal server ticket level subscribed notAfter ackWithin inbox again lens + payload
+//	pulled  n ids rounds         these ids were delivered for pull n
 //	ack     seq session next closed fenced
 //	bye-ok  link
 //	answer  session question + payload   a client's response to a question; may come twice
@@ -76,6 +76,20 @@
 // an end is owed: a runner that has no ack of the end by then sends taken with the
 // ticket, unless inbox was set; so too when the same id comes again.
 //
+// # Suspended deliveries
+//
+// A delivery that needs something of its client can be suspended instead of ended:
+// the item of its last event has asks, with the round that begins (one more than the
+// delivery's, 0 if it had none), the questions, each the id of a request among its
+// events, which is "stream.round.n", the key and the method of the server, and, in a
+// batch, of which request; within (milliseconds), for the answers; and len, the
+// length of the request that is to be sent again, which stands in the payload behind
+// the events of the item. marked says what it says for an end. With the ack the
+// runner knows nothing of the delivery any more. When all is answered it comes again
+// through an inbox, maybe another runner's: with round, which makes it another
+// delivery than that with the same id and a lower one, and with base, behind which the
+// indexes of its stream go on. pulled tells the rounds of those ids that have one.
+//
 // # Events
 //
 // Of one session one batch is under way: seq goes up from 1 for the life of the
@@ -95,6 +109,8 @@
 // or later ones. It is copied, never made. status with a payload is the result of
 // a fresh process's initialize, asked for with protocol version detail; without, it
 // is a line for the host's log, if it comes over the connection that the box has.
+// era, "modern" or "legacy", says that the server was found to speak the modern era
+// only, or no longer so: what the next runner of the box is told.
 //
 // # Long frames
 //
