@@ -13,6 +13,16 @@
 //   - [Discover], [Listener]: what has no counterpart in the legacy era.
 //   - [HeaderParams], [CheckParams]: which arguments headers have to repeat.
 //
+// The other direction is a legacy client before a server that speaks the modern era
+// only:
+//
+//   - [Legacy] is the client: what the server has to be told of it with each request
+//     ([Legacy.Params]), and what it gets for its initialize.
+//   - [Plain], [PlainFault] and [PlainNotification] are what it hears of the server.
+//   - [ReadInputs] and [Legacy.Ask] make questions to it of a call for input, [Retry]
+//     and [Again] the request that is sent again with its answers.
+//   - [Probe], [ReadProbe]: which era a server is of.
+//
 // It is pure: no input or output, no clock, nothing that lasts. It does not know
 // how messages travel, and it holds no capability for granted that a request has
 // not declared. Members it does not know pass as they are, byte for byte.

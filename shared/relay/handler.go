@@ -340,7 +340,7 @@ func (h *Handler) status(ctx context.Context, conn string, f Frame) error {
 		return nil
 	}
 	t, err := h.open(ctx, f, f.Ticket)
-	if err != nil || !wire.Legacy(f.Detail) { // clients ask for any version, but are answered in these
+	if err != nil {
 		return err
 	}
 	if f.Era != "" {
@@ -348,28 +348,15 @@ func (h *Handler) status(ctx context.Context, conn string, f Frame) error {
 			return err
 		}
 	}
+	if !wire.Legacy(f.Detail) { // clients ask for any version, but are answered in these
+		return nil
+	}
 	return h.Store.SaveHandshake(ctx, session.Handshake{
 		Digest: t.Digest, Version: f.Detail, Result: bytes.Clone(f.Payload), Taken: time.Now(),
 	})
 }
 
 func clip(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxDetail)], "") }
-
-// era notes what the next runner of the box is to begin with.
-func (h *Handler) era(ctx context.Context, f Frame) error {
-	_, _, err := h.change(ctx, f.Box, func(b session.Box) (session.Box, verdict) {
-		era := EraModern
-		if f.Era != EraModern {
-			era = ""
-		}
-		if b.Era == era {
-			return b, known
-		}
-		b.Era = era
-		return b, write
-	})
-	return err
-}
 
 func (h *Handler) bye(ctx context.Context, f Frame) (*Frame, error) {
 	_, v, err := h.change(ctx, f.Box, func(b session.Box) (session.Box, verdict) { return bye(b, f, time.Now()) })

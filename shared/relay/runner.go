@@ -101,12 +101,6 @@ type StatusReport struct {
 	Era string
 }
 
-// The eras of a server, where it is news.
-const (
-	EraModern = "modern"
-	EraLegacy = "legacy"
-)
-
 // Conn is a connection to the relay that carries text messages of up to
 // [MaxFrame] bytes. Send and Receive are each called by one goroutine, Close by
 // any, and makes both of them return. Any error of Send or Receive means that the
