@@ -312,3 +312,39 @@ func TestServerThatWantsToBeCalledAgainIsForSomeTime(t *testing.T) {
 		t.Errorf("%s %+v", message, data)
 	}
 }
+
+func TestModernProcessOfSeveralSessionsIsToldOfEachClient(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "modern", func(s *Server) { s.Scope = ScopeShared })
+	for _, name := range []string{"one", "two"} {
+		r.Deliver(Deliver{
+			ID: name, Session: name, Level: map[string]string{"two": "error"}[name], Init: json.RawMessage(`{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"` + name + `"}}`),
+			Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`),
+		})
+		meta := wire.Lookup(r.result(name), "params", "_meta")
+		got, _ := wire.String(wire.Lookup(meta, wire.MetaClientInfo, "name"))
+		level, _ := wire.String(wire.Lookup(meta, wire.MetaLogLevel))
+		if got != name || level != map[string]string{"two": "error"}[name] {
+			t.Errorf("a call of %s is made for %q at level %q", name, got, level)
+		}
+	}
+	if n := len(r.Processes()); n != 1 {
+		t.Errorf("%d processes", n)
+	}
+}
+
+func TestCancelReachesAModernServer(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "modern", func(s *Server) { s.Modern = true })
+	r.deliverAs("d0", 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)
+	r.result("d0") // it is ready
+	r.deliverAs("d1", 0, `{"jsonrpc":"2.0","id":"mine","method":"tools/call","params":{"name":"busy for ever"}}`)
+	r.Deliver(Deliver{ID: "d2", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"mine"}}`)})
+	if _, _, code, _ := r.failure("d1"); code != int(wire.CodeCancelled) {
+		t.Errorf("it ended with %d", code)
+	}
+	lines := r.seen()
+	if !slices.Contains(methods(lines), wire.NotifyCancelled) {
+		t.Errorf("the server was told %v", methods(lines))
+	}
+}
