@@ -370,6 +370,10 @@ type psReport struct {
 			Command string
 		}
 	}
+	Processes []struct {
+		Box, Process, State, Phase string
+		PID, Restarts              int
+	}
 	Sessions []struct {
 		ID, Server, State, Client string
 		Version                   string `json:"protocol_version"`

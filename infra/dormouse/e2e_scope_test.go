@@ -1,0 +1,129 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// boxesOf makes a machine that hosts the test server under some names, each with its
+// x-dormouse.box and flags.
+func boxesOf(t *testing.T, boxes map[string]map[string]any, flags ...string) *machine {
+	t.Helper()
+	program, err := stdio()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := map[string]any{}
+	for name, box := range boxes {
+		file[name] = map[string]any{
+			"command": program, "args": append([]string{"-name", name}, flags...), "x-dormouse": map[string]any{"box": box},
+		}
+	}
+	return machineOf(t, file)
+}
+
+func TestE2EScopeSaysWhoSharesAProcess(t *testing.T) {
+	t.Parallel()
+	m := boxesOf(t, map[string]map[string]any{"own": {}, "all": {"scope": "shared"}, "mine": {"scope": "principal"}})
+	m.start()
+	for server, shared := range map[string]bool{"own": false, "all": true, "mine": true} {
+		one, two := m.session(server), m.session(server)
+		if a, b := one.whoami().PID, two.whoami().PID; (a == b) != shared {
+			t.Errorf("%s: the sessions have processes %d and %d", server, a, b)
+		}
+	}
+	names := map[string]string{}
+	for _, p := range m.ps().Processes {
+		kind, _, _ := strings.Cut(p.Process, "-")
+		names[p.Box[strings.LastIndex(p.Box, "/")+1:]] += kind + " " + p.State
+	}
+	if names["all"] != "shared ready" || names["mine"] != "principal ready" {
+		t.Errorf("ps shows %v", names)
+	}
+}
+
+func TestE2ESharedProcessGoesOnWhenASessionEnds(t *testing.T) {
+	t.Parallel()
+	m := boxesOf(t, map[string]map[string]any{"all": {"scope": "shared"}})
+	m.start(sleepy()...)
+	one, two := m.session("all"), m.session("all")
+	pid := one.whoami().PID
+	if _, err := one.status("DELETE", ""); err != nil {
+		t.Fatal(err)
+	}
+	if now := two.whoami().PID; now != pid {
+		t.Errorf("the process was %d and is %d", pid, now)
+	}
+	m.asleep()
+}
+
+func TestE2EWorkspaceOfAPrincipal(t *testing.T) {
+	t.Parallel()
+	for name, box := range map[string]map[string]any{
+		"a process each": {"snapshot": "principal"}, "one process": {"snapshot": "principal", "scope": "principal"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := boxesOf(t, map[string]map[string]any{"one": box}, "-calls", "${workspaceFolder}/notes")
+			m.start(sleepy()...)
+			c := m.session("one")
+			c.text("count", `{"tag":"first"}`)
+			m.asleep()
+			if _, err := c.status("DELETE", ""); err != nil {
+				t.Fatal(err)
+			}
+			m.session("one").text("count", `{"tag":"second"}`)
+			if got := m.notes(m.only("stdio")); !slices.Equal(got, []string{"first", "second"}) {
+				t.Errorf("another session of the principal finds %v", got)
+			}
+			m.asleep()
+		})
+	}
+}
+
+func TestE2EPSShowsThePhaseInWhichAProcessFailed(t *testing.T) {
+	t.Parallel()
+	m := boxesOf(t, map[string]map[string]any{"one": {}}, "-exit-while", filepath.Join(t.TempDir(), "is-never-there"))
+	m.start()
+	c := m.session("one")
+	pid := c.whoami().PID
+	m.psText("ready", fmt.Sprint(pid))
+	m.kill(m.only("stdio"))
+	m.eventually(10*time.Second, "ps shows the failure", func() bool {
+		for _, p := range m.ps().Processes {
+			if p.State == "exited" && p.Phase == "runtime" && p.Process == c.session {
+				return true
+			}
+		}
+		return false
+	})
+	c.whoami()
+	for _, p := range m.ps().Processes {
+		if p.State != "ready" || p.Restarts != 1 {
+			t.Errorf("after it was started again ps shows %+v", p)
+		}
+	}
+	m.psText("ready", "RESTARTS")
+}
+
+func TestE2EATenantHasNoMoreBoxesThanItMay(t *testing.T) {
+	t.Parallel()
+	m := boxesOf(t, map[string]map[string]any{"one": {}, "two": {}})
+	m.env = append(m.env, "DORMOUSE_TENANT_BOXES=1")
+	m.start(sleepy()...)
+	one := m.session("one")
+	one.whoami()
+	two := m.client("two")
+	if err := two.open(params); err == nil || !strings.Contains(err.Error(), "as many as one tenant may have") {
+		t.Errorf("a second box ended in %v, want a refusal", err)
+	}
+	m.asleep()
+	m.session("two").whoami()
+	m.asleep()
+}

@@ -1,0 +1,27 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+func TestExitCodeSaysWhyTheRunnerEnded(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		err  error
+		want int
+	}{
+		{session.Errorf(relay.ErrFenced, "somebody newer"), 3},
+		{fmt.Errorf("run: %w", session.Errorf(session.Unavailable, "no host")), 4},
+		{session.Errorf(session.Invalid, "refused"), 1},
+		{errors.New("no folder"), 1},
+	} {
+		if got := exitCode(c.err); got != c.want {
+			t.Errorf("%v: exit code %d, want %d", c.err, got, c.want)
+		}
+	}
+}
