@@ -142,6 +142,12 @@ func (f *function) assign(inv *invocation, i *instance) {
 // there is one or until gone is closed; then it returns false.
 func (f *function) poll(i *instance, gone <-chan struct{}) (*invocation, bool) {
 	f.mu.Lock()
+	if !f.instances[i] {
+		// The process died while its request was on the way here. It is buried: what it
+		// was given now, nobody would end.
+		f.mu.Unlock()
+		return nil, false
+	}
 	if i.ending() {
 		f.mu.Unlock()
 		<-gone

@@ -246,6 +246,33 @@ func TestUndeliveredInvocationGoesToAnotherProcess(t *testing.T) {
 	}
 }
 
+// A request for work that is handled after its process was buried must not get any.
+func TestRequestOfAProcessThatIsGoneGetsNoWork(t *testing.T) {
+	r := newRig(t, nil)
+	inv, err := r.pool.Invoke(t.Context(), "echo", payload(t, "hello", query("mode", "echo")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	finish(inv)
+	f := r.pool.functions["echo"]
+	f.mu.Lock()
+	var gone *instance
+	for i := range f.instances {
+		gone = i
+	}
+	f.mu.Unlock()
+	if err := syscall.Kill(gone.pid(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-gone.dead
+	f.mu.Lock()
+	f.waiting = append(f.waiting, newInvocation(f, nil))
+	f.mu.Unlock()
+	if got, ok := f.poll(gone, make(chan struct{})); ok {
+		t.Errorf("it got %v", got.id)
+	}
+}
+
 // TestEveryInvocationEndsWhateverIsKilled kills processes at random moments of their
 // lives, also before they are ready.
 func TestEveryInvocationEndsWhateverIsKilled(t *testing.T) {
