@@ -103,7 +103,7 @@ func TestSealerSecretMustBeLong(t *testing.T) {
 }
 
 func TestSealedIsReadByItsSecretOnly(t *testing.T) {
-	sealer := func(secret string) *bridge.Sealer {
+	sealer := func(secret string) *session.Sealer {
 		s, err := bridge.NewSealer([]byte(strings.Repeat(secret, 32)))
 		if err != nil {
 			t.Fatal(err)

@@ -1,10 +1,7 @@
 package bridge
 
 import (
-	"crypto/aes"
-	"crypto/cipher"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"time"
@@ -37,42 +34,10 @@ type State struct {
 	Expires int64 `json:"e"`
 }
 
-// Sealer seals states with one secret (AES-256-GCM), so that a client can neither
-// read nor change what it carries. It has no state and is safe for concurrent use.
-type Sealer struct{ aead cipher.AEAD }
-
-// NewSealer makes a Sealer from a secret of at least 32 bytes (session.Invalid if
-// shorter). It may be the secret that tickets are sealed with: the key is another.
-func NewSealer(secret []byte) (*Sealer, error) {
-	if len(secret) < 32 {
-		return nil, session.Errorf(session.Invalid, "the secret for request states has %d bytes; it needs 32 or more", len(secret))
-	}
-	key := sha256.Sum256(append([]byte("dormouse request state v1\x00"), secret...))
-	block, err := aes.NewCipher(key[:])
-	if err != nil {
-		return nil, err
-	}
-	aead, err := cipher.NewGCMWithRandomNonce(block)
-	if err != nil {
-		return nil, err
-	}
-	return &Sealer{aead}, nil
-}
-
-// Seal returns plain as text that only [Sealer.Open] reads.
-func (s *Sealer) Seal(plain []byte) string {
-	return base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, plain, nil))
-}
-
-// Open returns what was sealed; ok is false for what was not sealed with this
-// secret, or was changed.
-func (s *Sealer) Open(sealed string) (plain []byte, ok bool) {
-	box, err := base64.RawURLEncoding.DecodeString(sealed)
-	if err != nil {
-		return nil, false
-	}
-	plain, err = s.aead.Open(nil, nil, box, nil)
-	return plain, err == nil
+// NewSealer makes what seals states from a secret of at least 32 bytes
+// (session.Invalid if shorter). It may be the secret that tickets are sealed with.
+func NewSealer(secret []byte) (*session.Sealer, error) {
+	return session.NewSealer(secret, "request state")
 }
 
 // Encode writes a state down, to be sealed.

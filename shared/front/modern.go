@@ -30,7 +30,7 @@ import (
 // A session id and a Last-Event-ID are ignored, and none is sent.
 
 // Sealer seals what a client carries from one round of a call to the next.
-// bridge.Sealer is one.
+// session.Sealer is one.
 type Sealer interface {
 	Seal(plain []byte) string
 	Open(sealed string) (plain []byte, ok bool)

@@ -1,8 +1,6 @@
 package relay
 
 import (
-	"crypto/aes"
-	"crypto/cipher"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
@@ -24,27 +22,19 @@ type Ticket struct {
 // ticketLife is longer than any process is kept alive by one request.
 const ticketLife = 7 * 24 * time.Hour
 
-// Sealer seals and opens tickets with one secret (AES-256-GCM). It has no state
-// and is safe for concurrent use.
-type Sealer struct{ aead cipher.AEAD }
+// Sealer seals and opens tickets with one secret. It has no state and is safe for
+// concurrent use.
+type Sealer struct{ sealer *session.Sealer }
 
 // NewSealer makes a Sealer from a secret of at least 32 bytes (Invalid if
 // shorter). Everybody with the secret can write tickets: it lives in the secret
 // store and never in a box.
 func NewSealer(secret []byte) (*Sealer, error) {
-	if len(secret) < 32 {
-		return nil, session.Errorf(session.Invalid, "the ticket secret has %d bytes; it needs 32 or more", len(secret))
-	}
-	key := sha256.Sum256(append([]byte("dormouse ticket v1\x00"), secret...))
-	block, err := aes.NewCipher(key[:])
+	sealer, err := session.NewSealer(secret, "ticket")
 	if err != nil {
 		return nil, err
 	}
-	aead, err := cipher.NewGCMWithRandomNonce(block)
-	if err != nil {
-		return nil, err
-	}
-	return &Sealer{aead}, nil
+	return &Sealer{sealer}, nil
 }
 
 // Seal writes a ticket for an address and a generation.
@@ -53,19 +43,15 @@ func (s *Sealer) Seal(a session.Address, gen session.Generation) string {
 	if err != nil { // an Address holds only strings and valid raw ids
 		panic("relay: an address that cannot be encoded: " + err.Error())
 	}
-	return base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, plain, nil))
+	return s.sealer.Seal(plain)
 }
 
 // Open reads a ticket. One that was not sealed with this secret, was changed, or
 // has expired is Invalid.
 func (s *Sealer) Open(sealed string) (Ticket, error) {
-	box, err := base64.RawURLEncoding.DecodeString(sealed)
-	if err != nil {
-		return Ticket{}, session.Errorf(session.Invalid, "a ticket is not base64url").Because(err)
-	}
-	plain, err := s.aead.Open(nil, nil, box, nil)
-	if err != nil {
-		return Ticket{}, session.Errorf(session.Invalid, "a ticket was not sealed here, or was changed").Because(err)
+	plain, ok := s.sealer.Open(sealed)
+	if !ok {
+		return Ticket{}, session.Errorf(session.Invalid, "a ticket was not sealed here, or was changed")
 	}
 	var t Ticket
 	if err := json.Unmarshal(plain, &t); err != nil {

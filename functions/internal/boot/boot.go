@@ -56,7 +56,7 @@ type Function struct {
 	Hosts   []string // see front.Options.AllowedHosts
 	Auth    auth.Authenticator
 	Tickets *auth.Tickets
-	States  *bridge.Sealer // seals what modern clients carry between rounds
+	States  *session.Sealer // seals what modern clients carry between rounds
 	Log     *slog.Logger
 
 	relayURL  string
