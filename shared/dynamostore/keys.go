@@ -134,15 +134,11 @@ func (s *Store) appendKeys(list []session.Key, rows []row, tenant string) ([]ses
 
 // PutEntryTicket keeps a ticket; see [session.Keys].
 func (s *Store) PutEntryTicket(ctx context.Context, t session.EntryTicket) error {
-	r := key(keyKey(t.Hash), "t")
-	r.expire(t.Expires, 0)
 	record, err := session.MarshalEntryTicket(t)
 	if err != nil {
 		return err
 	}
-	r.setRecord(record)
-	_, _, err = s.put(ctx, r, "", nil)
-	return err
+	return s.putRecord(ctx, key(keyKey(t.Hash), "t"), record, t.Expires)
 }
 
 // TakeEntryTicket returns a ticket and removes it; see [session.Keys]. A ticket

@@ -270,14 +270,18 @@ func (s *Store) raw(ctx context.Context, r row) ([]byte, error) {
 
 // PutConnection keeps the record of a connection; see [session.Connections].
 func (s *Store) PutConnection(ctx context.Context, c session.Connection) error {
-	r := key(connectionKey(c.ID), "m")
-	r.expire(c.Expires, 0)
 	record, err := session.MarshalConnection(c)
 	if err != nil {
 		return err
 	}
+	return s.putRecord(ctx, key(connectionKey(c.ID), "m"), record, c.Expires)
+}
+
+// putRecord writes a row that has a record and a time to expire, and nothing else.
+func (s *Store) putRecord(ctx context.Context, r row, record []byte, expires time.Time) error {
+	r.expire(expires, 0)
 	r.setRecord(record)
-	_, _, err = s.put(ctx, r, "", nil)
+	_, _, err := s.put(ctx, r, "", nil)
 	return err
 }
 
