@@ -143,7 +143,7 @@ func TestRequestsAreRefusedWithoutAnEffect(t *testing.T) {
 				server = "t"
 			}
 			who, err := as(auth.NewKeys(r.count), server, test.headers...)
-			if cost := r.cost(); session.CodeOf(err) != test.code || who != (session.Identity{}) || cost != [2]int{test.reads, 0} {
+			if cost := r.cost(); session.CodeOf(err) != test.code || !cmp.Equal(who, session.Identity{}) || cost != [2]int{test.reads, 0} {
 				t.Errorf("%s: %v, %v; %d reads and writes", name, who, err, cost)
 			}
 			if err != nil && strings.Contains(err.Error(), good[12:]) {
@@ -372,7 +372,7 @@ func TestInstanceDoesNotRememberWithoutBound(t *testing.T) {
 
 func TestOpenLetsEverybodyInAsTheUserOfTheMachine(t *testing.T) {
 	who, err := as(auth.Open{}, "s")
-	if want := (session.Identity{Tenant: "local", Principal: "local"}); who != want || err != nil {
+	if want := (session.Identity{Tenant: "local", Principal: "local"}); !cmp.Equal(who, want) || err != nil {
 		t.Errorf("%v, %v", who, err)
 	}
 	if err := (auth.Open{}).Confirm(t.Context(), "", "s"); err != nil {
