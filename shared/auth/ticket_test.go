@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -24,7 +26,7 @@ func TestTicketIsGoodOnce(t *testing.T) {
 	r := newRig(t)
 	ticket, who := ticketFor(t, r)
 	got, err := auth.NewTickets(r.count).Redeem(t.Context(), ticket, "s")
-	if got != who || err != nil {
+	if !cmp.Equal(got, who) || err != nil {
 		t.Errorf("%v, %v", got, err)
 	}
 	_, err = auth.NewTickets(r.count).Redeem(t.Context(), ticket, "s")

@@ -60,15 +60,27 @@ func TestServerHasDefaultsWhereFileIsSilent(t *testing.T) {
 func TestServerHasWhatTheFileSays(t *testing.T) {
 	got := one(t, `{"$schema": "s", "mcpServers": {"x": {
 		"type": "stdio", "command": "uvx", "args": ["a", "-b", ""], "env": {"TZ": "UTC", "E": ""}, "cwd": "sub dir",
-		"x-dormouse": {"idle_seconds": 0.25, "startup_timeout_sec": 60, "tool_timeout_sec": 0, "record": "off", "enabled": false}
+		"x-dormouse": {"idle_seconds": 0.25, "startup_timeout_sec": 60, "tool_timeout_sec": 0, "record": "off", "tasks": "always", "enabled": false}
 	}}}`, nil)
 	want := catalog.Server{
 		Name: "x", Command: "uvx", Args: []string{"a", "-b", ""}, Env: map[string]string{"TZ": "UTC", "E": ""},
-		Cwd: "sub dir", Idle: 250 * time.Millisecond, StartupTimeout: time.Minute, AnswerTimeout: 6 * time.Hour, Disabled: true,
+		Cwd: "sub dir", Idle: 250 * time.Millisecond, StartupTimeout: time.Minute, AnswerTimeout: 6 * time.Hour, Tasks: "always", Disabled: true,
 		Box: catalog.Box{Scope: catalog.ScopeSession},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(catalog.Server{}, "Digest")); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestNativeServerNeedsNoCommandAndHasNoRecord(t *testing.T) {
+	c, warnings, err := catalog.Parse([]byte(`{"mcpServers": {"a": {"x-dormouse": {"native": "n", "answer_timeout_sec": 5}}, "b": {"x-dormouse": {"native": "m"}}}}`), "f", nil)
+	if err != nil || len(warnings) > 0 {
+		t.Fatal(err, warnings)
+	}
+	a, _ := c.Server("a")
+	b, _ := c.Server("b")
+	if a.Native != "n" || a.Record || a.AnswerTimeout != 5*time.Second || a.Digest == b.Digest {
+		t.Errorf("got %+v and %+v", a, b)
 	}
 }
 

@@ -39,6 +39,9 @@ func (r *serverReader) read() Server {
 	for _, read := range r.after {
 		read()
 	}
+	if r.isNative() {
+		return r.native()
+	}
 	command, given := r.key.value.get("command")
 	given = given && command.value.shape != null
 	switch {
@@ -51,6 +54,33 @@ func (r *serverReader) read() Server {
 	if size := len(r.server.Marshal()); size > MaxMarshal && len(r.problems) == before {
 		r.fail(r.key.at, "%s: %d bytes in all, but a box takes at most %d: move long values into a file that the server reads", r.what, size, MaxMarshal)
 	}
+	return r.server
+}
+
+// isNative says that the file calls the server native, with a right name or not.
+func (r *serverReader) isNative() bool {
+	ours, _ := r.key.value.get("x-dormouse")
+	name, ok := ours.value.get("native")
+	return ok && name.value.shape != null
+}
+
+// native is a server that is part of the functions: nothing starts it, and it has no
+// box. What it answers follows from a program that may be another tomorrow, so that
+// there is no record of it.
+func (r *serverReader) native() Server {
+	for _, key := range []string{"command", "args", "env", "cwd"} {
+		if m, ok := r.key.value.get(key); ok && m.value.shape != null {
+			r.fail(m.at, "%s: %s is for a server that is started: leave it out beside native", r.what, key)
+		}
+	}
+	ours, _ := r.key.value.get("x-dormouse") // isNative
+	for _, key := range []string{"box", "idle_seconds", "startup_timeout_sec"} {
+		if m, ok := ours.value.get(key); ok && m.value.shape != null {
+			r.fail(m.at, "%s: %s is for a server in a box: leave it out beside native", r.what, key)
+		}
+	}
+	r.server.Record = false
+	r.server.Digest = r.server.digest()
 	return r.server
 }
 
@@ -88,7 +118,7 @@ func (r *serverReader) field(m member) {
 		}
 	case "type", "disabled", "enabled", "description", "name", "icon", "headers", "timeout", "trust", "tools",
 		"autoApprove", "alwaysAllow", "includeTools", "excludeTools", "enabledTools", "disabledTools":
-	case "idle_seconds", "startup_timeout_sec", "tool_timeout_sec", "answer_timeout_sec", "record":
+	case "idle_seconds", "startup_timeout_sec", "tool_timeout_sec", "answer_timeout_sec", "record", "tasks":
 		r.warn(m.at, "%s: key %q is ignored here: move it under x-dormouse", r.what, m.name)
 	default:
 		r.warn(m.at, "%s: unknown key %q is ignored", r.what, m.name)
@@ -127,11 +157,22 @@ func (r *serverReader) additions(n node) {
 // addition reads one key under x-dormouse.
 func (r *serverReader) addition(m member) {
 	switch m.name {
+	case "native":
+		if r.server.Native = r.text(m.value, "native"); r.server.Native == "" && m.value.shape == text {
+			r.fail(m.value.at, "%s: native must be the name of a server that is part of the functions", r.what)
+		}
 	case "record":
 		if m.value.shape != text || m.value.text != "on" && m.value.text != "off" {
 			r.fail(m.value.at, `%s: record must be "on" or "off"`, r.what)
 		}
 		r.server.Record = m.value.text != "off"
+	case "tasks":
+		switch mode := m.value.text; {
+		case m.value.shape != text || mode != "auto" && mode != "always" && mode != "off":
+			r.fail(m.value.at, `%s: tasks must be "auto", "always" or "off"`, r.what)
+		case mode != "auto":
+			r.server.Tasks = mode
+		}
 	case "enabled":
 	default:
 		if !r.time(m) {

@@ -32,7 +32,10 @@ const MaxMarshal = 8 << 10
 // Env, and Args where they came from variables, may hold secrets. String,
 // GoString, LogValue and encoding/json leave them out; only Marshal writes them.
 type Server struct {
-	Name    string            // matches [A-Za-z0-9][A-Za-z0-9._-]{0,63}
+	Name string // matches [A-Za-z0-9][A-Za-z0-9._-]{0,63}
+	// Native is the name of a server that is part of the functions, x-dormouse.native;
+	// "" for one that Command starts in a box. One of the two is set.
+	Native  string
 	Command string            // a program, never with arguments in it
 	Args    []string          `json:"-"`
 	Env     map[string]string `json:"-"`
@@ -54,6 +57,9 @@ type Server struct {
 
 	// Record permits keeping a handshake record; off with x-dormouse.record.
 	Record bool
+	// Tasks says which calls become tasks (x-dormouse.tasks): "always", "off", or "" for
+	// those that take long.
+	Tasks string
 	// Disabled servers are kept but never launched.
 	Disabled bool
 }
@@ -71,6 +77,7 @@ type marshaled struct {
 	AnswerTimeout  time.Duration     `json:"answer_timeout_ns,omitempty"`
 	Box            Box               `json:"box,omitzero"`
 	Record         bool              `json:"record"`
+	Tasks          string            `json:"tasks,omitempty"`
 	Disabled       bool              `json:"disabled,omitempty"`
 }
 
@@ -82,7 +89,7 @@ func (s Server) Marshal() string {
 		Name: s.Name, Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
 		Idle: s.Idle, StartupTimeout: s.StartupTimeout, ToolTimeout: s.ToolTimeout, AnswerTimeout: s.AnswerTimeout,
 		Box:    s.Box,
-		Record: s.Record, Disabled: s.Disabled,
+		Record: s.Record, Tasks: s.Tasks, Disabled: s.Disabled,
 	}))
 }
 
@@ -105,7 +112,7 @@ func UnmarshalServer(text string) (Server, error) {
 		Name: m.Name, Command: m.Command, Args: m.Args, Env: m.Env, Cwd: m.Cwd,
 		Idle: m.Idle, StartupTimeout: m.StartupTimeout, ToolTimeout: m.ToolTimeout, AnswerTimeout: m.AnswerTimeout,
 		Box:    m.Box,
-		Record: m.Record, Disabled: m.Disabled,
+		Record: m.Record, Tasks: m.Tasks, Disabled: m.Disabled,
 	}
 	if s.AnswerTimeout == 0 {
 		s.AnswerTimeout = DefaultAnswerTimeout // an older writer says nothing
@@ -116,6 +123,9 @@ func UnmarshalServer(text string) (Server, error) {
 
 // String names the server without arguments and without values of Env.
 func (s Server) String() string {
+	if s.Native != "" {
+		return fmt.Sprintf("server %q: native %q", s.Name, s.Native)
+	}
 	return fmt.Sprintf("server %q: command %q, %d args, env [%s]",
 		s.Name, s.Command, len(s.Args), strings.Join(s.envNames(), " "))
 }
@@ -129,6 +139,7 @@ func (s Server) LogValue() slog.Value {
 	return slog.GroupValue(
 		slog.String("name", s.Name),
 		slog.String("command", s.Command),
+		slog.String("native", s.Native),
 		slog.Int("args", len(s.Args)),
 		slog.Any("env", s.envNames()),
 		slog.String("digest", s.Digest[:min(12, len(s.Digest))]),
@@ -147,6 +158,9 @@ func (s Server) digest() string {
 	}
 	// The leading number is the version of this list: raise it when the list changes.
 	list := []any{1, s.Command, append([]string{}, s.Args...), env, s.Cwd}
+	if s.Native != "" {
+		list = append(list, "native", s.Native)
+	}
 	if b := s.Box; b.Image != "" || b.HostPath != "" || b.Offline {
 		// Only where there is something to say: the digests of all other servers stay.
 		list = append(list, b.Image, b.HostPath, b.Offline)

@@ -78,6 +78,12 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 		{"idle tiny", server(`"command": "a", "x-dormouse": {"idle_seconds": 1e-12}`), `f:2:54: server "x": idle_seconds must be more than 0 and at most 86400 seconds`},
 		{"startup huge", server(`"command": "a", "x-dormouse": {"startup_timeout_sec": 1e999}`), `f:2:61: server "x": startup_timeout_sec must be more than 0 and at most 86400 seconds`},
 		{"tool below zero", server(`"command": "a", "x-dormouse": {"tool_timeout_sec": -1}`), `f:2:58: server "x": tool_timeout_sec must be 0, for no limit, and at most 86400 seconds`},
+		{"tasks of no kind", server(`"command": "a", "x-dormouse": {"tasks": "on"}`), `f:2:47: server "x": tasks must be "auto", "always" or "off"`},
+		{"native with a command", server(`"command": "a", "x-dormouse": {"native": "n"}`), `f:2:7: server "x": command is for a server that is started: leave it out beside native`},
+		{"native with a box", server(`"x-dormouse": {"native": "n", "box": {}}`), `f:2:37: server "x": box is for a server in a box: leave it out beside native`},
+		{"native with idle time", server(`"x-dormouse": {"native": "n", "idle_seconds": 5}`), `f:2:37: server "x": idle_seconds is for a server in a box: leave it out beside native`},
+		{"native without a name", server(`"x-dormouse": {"native": ""}`), `f:2:32: server "x": native must be the name of a server that is part of the functions`},
+		{"native a number", server(`"x-dormouse": {"native": 1}`), `f:2:32: server "x": native must be a string, not a number`},
 		{"record a boolean", server(`"command": "a", "x-dormouse": {"record": false}`), `f:2:48: server "x": record must be "on" or "off"`},
 
 		// Variables.

@@ -10,6 +10,9 @@ type Server struct {
 	Name   string
 	Digest string // of everything that changes how it behaves
 	Record bool   // initialize, discover and lists may be answered from the handshake record
+	Tasks  TaskMode
+	// InPlace: it is executed without a box, by the function that has the message.
+	InPlace bool
 }
 
 // Delivery is one client message (or batch) on its way to a server.
@@ -18,6 +21,7 @@ type Delivery struct {
 	Client  Session // Init, Level and Subscribed: what a fresh process has to be told
 	Server  string
 	Raw     []byte // one message or a batch array, as the client wrote it
+	Brief   bool   // its caller only waits until it is accepted, so that a trace is wanted soon
 }
 
 // Backend executes what clients send: behind the relay in a box, or in place.
@@ -52,6 +56,18 @@ type Tender interface {
 	// be called again. An error is Unavailable and may be followed by another
 	// Tend.
 	Tend(ctx context.Context) (Duty, error)
+}
+
+// Holder is a Tender that executes the request itself, in the function that holds it.
+// There is nothing to be gained from sending its client away, nor from asking the
+// store for what was written here.
+type Holder interface {
+	// Held says that it is still executed.
+	Held() bool
+	// Watch is [Log.Wait] for what is executed here: it returns what stands in the log by
+	// now, or an empty page at until. ok is false if only the store knows what is behind
+	// after: the request has come to an end or a halt, or somebody else has ended it.
+	Watch(ctx context.Context, after Index, until time.Time) (page Page, ok bool, err error)
 }
 
 // Duty is what is left of a Tender's duty.

@@ -21,6 +21,7 @@ type Call struct {
 	ready   []byte // answered in place
 	params  []byte // of a modern client, what was known then; see Host.Learn
 	done    bool
+	halted  bool      // what was executed here is not any more; see Holder
 	lease   *listener // of a GET on the common stream
 	polls   int       // empty polls in a row before this one
 	gap     bool
@@ -51,8 +52,15 @@ func (c *Call) Gap() bool { return c.gap }
 // [Call.Cursor] with that retry.
 func (c *Call) Close() (retry time.Duration, now bool) { return c.pause, c.pause > 0 }
 
+// Held says that the request is executed in this very function, so that its response
+// should be held for as long as that is so; see [Holder].
+func (c *Call) Held() bool {
+	h, ok := c.tender.(Holder)
+	return ok && h.Held()
+}
+
 // Next returns the next events, at least one, in order; or none when until has
-// passed. Before it returns for the first time, with or without events, the
+// passed, or what was executed here has come to a halt (see [Holder]). Before it returns for the first time, with or without events, the
 // request has been accepted (I8), even if that takes until after until: what
 // comes back without an error may be told to the client. An event that says no
 // more than that the stream is closed has no Raw.
@@ -74,7 +82,7 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]Event, error) {
 				return nil, err
 			}
 		}
-		page, err := c.read(ctx, until)
+		page, halts, err := c.read(ctx, until)
 		if err != nil {
 			return nil, err
 		}
@@ -85,7 +93,7 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]Event, error) {
 			c.lease.current = true
 		}
 		now := time.Now()
-		if c.tender != nil && !now.Before(c.duty.Next) {
+		if c.tender != nil && (halts || !now.Before(c.duty.Next)) {
 			if c.duty, err = c.tender.Tend(ctx); err != nil {
 				return nil, err
 			}
@@ -94,7 +102,7 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]Event, error) {
 		if !accepted && now.Sub(c.begun) > c.host.limits.AcceptBy {
 			return nil, Errorf(Unavailable, "the box has not given a sign of life in %s, so the request was not accepted; send it again", c.host.limits.AcceptBy)
 		}
-		if accepted && !now.Before(until) {
+		if accepted && (halts || !now.Before(until)) {
 			c.look(ctx)
 			return nil, nil
 		}
@@ -102,10 +110,11 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]Event, error) {
 	return nil, nil
 }
 
-// read waits for events until something else is due.
-func (c *Call) read(ctx context.Context, until time.Time) (Page, error) {
+// read waits for events until something else is due. halts says that what was
+// executed here has come to a halt without an end.
+func (c *Call) read(ctx context.Context, until time.Time) (page Page, halts bool, err error) {
 	if c.lease != nil && !c.lease.held {
-		return Page{}, sleepUntil(ctx, earlier(until, c.lease.again))
+		return Page{}, false, sleepUntil(ctx, earlier(until, c.lease.again))
 	}
 	wake := until
 	if c.tender != nil {
@@ -117,7 +126,15 @@ func (c *Call) read(ctx context.Context, until time.Time) (Page, error) {
 		}
 		wake = earlier(wake, c.duty.Next)
 	}
-	return c.host.store.Wait(ctx, c.session, c.stream, c.after, wake)
+	if h, ok := c.tender.(Holder); ok && !c.halted {
+		page, ok, err := h.Watch(ctx, c.after, wake)
+		if ok || err != nil {
+			return page, false, err
+		}
+		c.halted, halts, wake = true, true, time.Now()
+	}
+	page, err = c.host.store.Wait(ctx, c.session, c.stream, c.after, wake)
+	return page, halts, err
 }
 
 // firstTend is a little longer than a runner waits before it says that it has

@@ -33,10 +33,14 @@ func (h *Host) Open(ctx context.Context, c Caller) (Session, error) {
 
 func (h *Host) opened(c Caller) Session {
 	now := time.Now()
-	return Session{
+	s := Session{
 		ID: NewID(), Server: c.Server.Name, Digest: c.Server.Digest, Tenant: c.Tenant, Principal: c.Principal,
 		Transport: c.Transport, State: Opened, Created: now, Used: now, Expires: now.Add(h.limits.InitTimeout),
 	}
+	if len(c.Props) <= MaxProps {
+		s.Props = c.Props
+	}
+	return s
 }
 
 // Connect takes a new WebSocket connection, c.Conn: into a new session in state

@@ -19,6 +19,7 @@ type Host struct {
 	backend Backend
 	limits  Limits
 	out     Outlet
+	mark    string
 }
 
 // NewHost makes a Host. Zero limits get their defaults.
@@ -31,6 +32,14 @@ func NewHost(store Store, backend Backend, limits Limits) *Host {
 func (h *Host) WithClients(clients Clients) *Host {
 	with := *h
 	with.out.Clients = clients
+	return &with
+}
+
+// WithMark is the same Host with a mark in the ids of the streams it begins; see
+// [NewMark].
+func (h *Host) WithMark(mark string) *Host {
+	with := *h
+	with.mark = mark
 	return &with
 }
 
@@ -49,6 +58,7 @@ type Caller struct {
 	// Credential is what the caller proved itself with; see Identity. A session does
 	// not depend on it.
 	Credential string
+	Props      []byte // see Identity; a session keeps what its caller brought last
 }
 
 func (c Caller) box() BoxID { return BoxFor(c.Tenant, c.Server.Name) }
@@ -329,37 +339,51 @@ func joined(msgs []wire.Message, batch bool) []byte {
 // deliver hands a message over. Of the address only what is of the message is given:
 // Requests, Init and List, and the Stream if it has one already.
 func (h *Host) deliver(ctx context.Context, c Caller, s Session, box Box, raw []byte, a Address) (*Call, error) {
-	again := s.Served
-	if len(a.Requests) > 0 && !again {
+	return h.hand(ctx, c, s, box, Delivery{Raw: raw, Address: a})
+}
+
+// hand is deliver for a delivery of which Raw, Brief and that of the address is given.
+func (h *Host) hand(ctx context.Context, c Caller, s Session, box Box, d Delivery) (*Call, error) {
+	a, again := d.Address, s.Served
+	if len(a.Requests) > 0 {
 		var err error
-		if s, err = h.update(ctx, s, func(s *Session) bool {
-			first := !s.Served
-			s.Served = true
-			return first
-		}); err != nil {
+		if s, err = h.update(ctx, s, func(s *Session) bool { return s.met(c) }); err != nil {
 			return nil, err
 		}
 	}
 	if a.Stream == "" {
-		a.Stream = NewStreamID()
+		a.Stream = NewMarkedStreamID(h.mark)
 	}
 	a.Session, a.Conn, a.EventIDs, a.Out = s.ID, c.Conn, c.EventIDs, c.Transport == SSE
 	a.Principal, a.Digest, a.Box, a.Again = c.Principal, RecordFor(c.Tenant, s.Digest), c.box(), again
-	d := Delivery{Address: a, Client: s, Server: c.Server.Name, Raw: raw}
+	a.Trace = TraceOf(ctx)
+	d.Address, d.Client, d.Server = a, s, c.Server.Name
 	tender, err := h.backend.Deliver(ctx, d, box)
 	if err != nil || len(a.Requests) == 0 {
 		return nil, err
 	}
 	call := &Call{host: h, session: s.ID, stream: d.Stream, tender: tender, begun: time.Now()}
-	if c.Transport == WebSocket {
-		call.duty.Next = call.begun.Add(firstTendWS)
+	if d.Brief || c.Transport == WebSocket {
+		call.duty.Next = call.begun.Add(firstTendBrief)
 	}
 	return call, nil
 }
 
-// firstTendWS is firstTend for a function that only waits for the request to be
+// firstTendBrief is firstTend for a function that only waits for the request to be
 // accepted: its runner says sooner that it has taken it.
-const firstTendWS = 300 * time.Millisecond
+const firstTendBrief = 300 * time.Millisecond
+
+// met notes what a message brings that others do not: that a box is given one, and
+// what is known of its caller by now. It says whether that is news.
+func (s *Session) met(c Caller) (news bool) {
+	if !s.Served && !c.Server.InPlace {
+		s.Served, news = true, true
+	}
+	if c.Props != nil && len(c.Props) <= MaxProps && !bytes.Equal(s.Props, c.Props) {
+		s.Props, news = bytes.Clone(c.Props), true
+	}
+	return news
+}
 
 // ready marks the session as initialized, which is what gives it its long life.
 func (h *Host) ready(ctx context.Context, s Session) error {

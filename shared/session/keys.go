@@ -12,7 +12,13 @@ type Identity struct {
 	// Credential names what the caller proved itself with, if that can be taken
 	// away again: a key's ID. It proves nothing by itself and may be logged.
 	Credential string
+	// Props is what else is known of the principal, such as the claims of a token: a
+	// JSON object of at most MaxProps bytes, nil for nothing. Native servers get it.
+	Props []byte
 }
+
+// MaxProps bounds [Identity.Props]: a session keeps it.
+const MaxProps = 16 << 10
 
 // EveryServer in Key.Servers stands for all of them.
 const EveryServer = "*"

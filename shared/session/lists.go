@@ -119,7 +119,27 @@ func (h *Host) recorded(ctx context.Context, c Caller, s Session, box Box, metho
 	case string(list.Result) == changedList, box.State == Awake && list.Taken.Before(box.Changed):
 		return nil, part, nil
 	}
+	if s.Transport != Modern {
+		return plainList(list.Result), part, nil
+	}
 	return list.Result, part, nil
+}
+
+// plainList is a list as a legacy client knows it. A server that speaks both eras may
+// have been asked for it in the modern one.
+func plainList(list json.RawMessage) json.RawMessage {
+	var members map[string]json.RawMessage
+	if wire.Lookup(list, "resultType") == nil || json.Unmarshal(list, &members) != nil {
+		return list
+	}
+	for _, modern := range []string{"resultType", "ttlMs", "cacheScope"} {
+		delete(members, modern)
+	}
+	plain, err := json.Marshal(members)
+	if err != nil {
+		return list // it was JSON before
+	}
+	return plain
 }
 
 // noteList keeps what a box has answered to a request for a list, if that is all of

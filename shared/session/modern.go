@@ -33,8 +33,9 @@ type Client struct {
 	// and for good; who wants fewer has to leave them out.
 	Verbose bool
 	// Check, if not nil, is called with what [Host.Learn] keeps, nil for nothing,
-	// before anything is sent. Its error is that of Send.
-	Check func(params json.RawMessage) error
+	// before anything is sent. Its error is that of Send. With brief the caller does
+	// not want to wait for the end of the call, but until it is accepted.
+	Check func(params json.RawMessage) (brief bool, err error)
 }
 
 // PinnedID is the id of the session that is pinned to a caller.
@@ -65,9 +66,9 @@ func (h *Host) Send(ctx context.Context, c Caller, client Client, method string,
 	if err != nil {
 		return nil, nil, err
 	}
-	stream := NewStreamID()
+	stream, brief := NewMarkedStreamID(h.mark), false
 	if client.Check != nil {
-		if err := client.Check(s.Params); err != nil {
+		if brief, err = client.Check(s.Params); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -93,7 +94,7 @@ func (h *Host) Send(ctx context.Context, c Caller, client Client, method string,
 		set := wire.NewRequest(level, wire.MethodSetLevel, json.RawMessage(`{"level":"`+mostVerbose+`"}`))
 		raw, requests, part = batchOf([][]byte{set, raw}), append(requests, level), ""
 	}
-	call, err = h.deliver(ctx, c, s, box, raw, Address{Stream: stream, Requests: requests, List: part})
+	call, err = h.hand(ctx, c, s, box, Delivery{Raw: raw, Brief: brief, Address: Address{Stream: stream, Requests: requests, List: part}})
 	if call != nil {
 		call.params = s.Params
 	}
@@ -133,7 +134,7 @@ func batchOf(raws [][]byte) []byte {
 // handshake record, or if there is none a call that starts the process and whose
 // response it is.
 //
-// Errors: Unavailable, Busy.
+// Errors: TooLarge, Unavailable, Busy.
 func (h *Host) Greeting(ctx context.Context, c Caller, client Client) (result json.RawMessage, call *Call, err error) {
 	if c.Server.Record {
 		record, err := h.store.Handshake(ctx, RecordFor(c.Tenant, c.Server.Digest), wire.V20251125)
@@ -145,7 +146,7 @@ func (h *Host) Greeting(ctx context.Context, c Caller, client Client) (result js
 	if err != nil {
 		return nil, nil, err
 	}
-	stream := NewStreamID()
+	stream := NewMarkedStreamID(h.mark)
 	id := quoted(string(stream))
 	call, err = h.deliver(ctx, c, s, box, wire.NewRequest(id, wire.MethodInitialize, s.Init), Address{Stream: stream, Requests: []json.RawMessage{id}})
 	return nil, call, err
@@ -164,9 +165,15 @@ func (h *Host) Reattach(ctx context.Context, c Caller, stream StreamID, after In
 	if err != nil {
 		return nil, nil, err
 	}
-	call, err = h.Resume(ctx, c, s.ID, EventID{Stream: stream, Index: after}.String())
+	if call, err = h.Resume(ctx, c, s.ID, EventID{Stream: stream, Index: after}.String()); call != nil {
+		call.params = s.Params
+	}
 	return call, s.ServerInfo, err
 }
+
+// Learned is what [Host.Learn] had kept when the call was sent or taken up, nil for
+// nothing.
+func (c *Call) Learned() json.RawMessage { return c.params }
 
 // Reply stores responses to questions of the process that is pinned to a caller,
 // and hands them over. Of two for one question the first counts.
@@ -193,20 +200,22 @@ func (h *Host) replies(ctx context.Context, s Session, box Box, responses [][]by
 	return nil
 }
 
-// Abandon cancels a call of [Host.Send], whose client has closed the response. A
-// server that works on it is told, once; one that has not begun never hears of it.
+// Abandon cancels a call of [Host.Send], whose client has closed the response, or
+// cancels the task that it became: why says so in a few words. A server that works on
+// it is told, once; one that has not begun never hears of it.
 //
 // Errors: Unavailable.
-func (h *Host) Abandon(ctx context.Context, c Caller, stream StreamID) error {
+func (h *Host) Abandon(ctx context.Context, c Caller, stream StreamID, why string) error {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err != nil {
 		return unlessGone(err)
 	}
-	if box.State == Awake {
+	if box.State == Awake || c.Server.InPlace {
 		raw := wire.NewNotification(wire.NotifyCancelled,
-			json.RawMessage(`{"requestId":`+string(quoted(string(stream)))+`,"reason":"the client closed the response"}`))
-		_, err := h.deliver(ctx, c, s, box, raw, Address{})
-		return err
+			json.RawMessage(`{"requestId":`+string(quoted(string(stream)))+`,"reason":`+string(quoted(why))+`}`))
+		if _, err := h.deliver(ctx, c, s, box, raw, Address{}); err != nil || !c.Server.InPlace {
+			return err
+		}
 	}
 	// Whoever takes the message out of the inbox looks first whether it has an end.
 	a := Address{Session: s.ID, Stream: stream}
@@ -218,7 +227,7 @@ func (h *Host) Abandon(ctx context.Context, c Caller, stream StreamID) error {
 		err = h.out.End(ctx, a, Batch{
 			Session: s.ID, Stream: stream, First: tail.Last + 1, Final: true, Expires: time.Now().Add(h.limits.EventAge),
 			Events: [][]byte{wire.ErrorResponse(quoted(string(stream)), &wire.Error{
-				Code: wire.CodeCancelled, Message: "the request was cancelled: its response was closed",
+				Code: wire.CodeCancelled, Message: "the request was cancelled: " + why,
 			})},
 		})
 		if !errors.Is(err, Conflict) {
@@ -244,7 +253,7 @@ func (h *Host) Watch(ctx context.Context, c Caller) (*Call, error) {
 // has the id [Call.Stream] + "-" + i. It stays subscribed, also after it has
 // slept, until [Host.Unsubscribe] has been called as often.
 //
-// Errors: Busy (too many), Unavailable.
+// Errors: TooLarge, Busy (too many), Unavailable.
 func (h *Host) Subscribe(ctx context.Context, c Caller, client Client, uris []string) (*Call, error) {
 	s, box, err := h.pinned(ctx, c, client)
 	if err != nil {
@@ -303,7 +312,7 @@ func (h *Host) Unsubscribe(ctx context.Context, c Caller, uris []string) error {
 }
 
 func (h *Host) subscription(ctx context.Context, c Caller, s Session, box Box, method string, uris []string) (*Call, error) {
-	stream := NewStreamID()
+	stream := NewMarkedStreamID(h.mark)
 	raws := make([][]byte, len(uris))
 	requests := make([]json.RawMessage, len(uris))
 	for i, uri := range uris {
@@ -319,8 +328,11 @@ func (h *Host) subscription(ctx context.Context, c Caller, s Session, box Box, m
 
 // pinned is the session that is pinned to a caller, made when there is none. It
 // follows the configuration of its server. One that an operator has ended begins
-// anew.
+// anew. A client that says too much of itself is refused each time, not only the first.
 func (h *Host) pinned(ctx context.Context, c Caller, client Client) (Session, Box, error) {
+	if len(client.Init) > maxInit {
+		return Session{}, Box{}, Errorf(TooLarge, "what the client says of itself has %d bytes; send at most %d in clientInfo", len(client.Init), maxInit)
+	}
 	id := PinnedID(c)
 	s, box, err := h.store.Load(ctx, id, c.box())
 	if errors.Is(err, NotFound) {
@@ -342,6 +354,9 @@ func (h *Host) pinned(ctx context.Context, c Caller, client Client) (Session, Bo
 		same := s.Digest == c.Server.Digest && s.State == Ready && bytes.Equal(s.ServerInfo, server)
 		if due := time.Until(s.Expires) <= h.limits.Life/2; same && !due {
 			return false
+		}
+		if s.State == Ended {
+			s.Created = time.Now() // what was kept of the one before is not this one's
 		}
 		s.Digest, s.ServerInfo, s.State, s.Quit = c.Server.Digest, server, Ready, QuitNone
 		h.extend(s)

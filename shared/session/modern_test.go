@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -179,6 +180,23 @@ func TestPinnedSessionBeginsAnewWhenItIsOver(t *testing.T) {
 		send(t, h, modernCaller, modernClient)
 		pinned(t, store, modernCaller)
 	})
+}
+
+func TestModernClientThatSaysTooMuchOfItselfIsRefused(t *testing.T) {
+	store := sessiontest.NewMemory()
+	h := session.NewHost(store, newTook(), session.Limits{})
+	of := func(size int) session.Client {
+		return session.Client{Init: json.RawMessage(`{"clientInfo":"` + strings.Repeat("x", size-len(`{"clientInfo":""}`)) + `"}`)}
+	}
+	for range 2 {
+		if _, _, err := h.Send(t.Context(), modernCaller, of(64<<10+1), "tools/call", nil); !errors.Is(err, session.TooLarge) {
+			t.Errorf("got %v", err)
+		}
+	}
+	if _, _, err := store.Load(t.Context(), session.PinnedID(modernCaller), ""); !errors.Is(err, session.NotFound) {
+		t.Errorf("a session was made: %v", err)
+	}
+	send(t, h, modernCaller, of(64<<10))
 }
 
 func TestPinnedSessionLivesWhileItIsUsed(t *testing.T) {

@@ -27,6 +27,7 @@ const (
 	pushLease    = 30 * time.Second
 	pushPage     = 100
 	keptFinished = 32              // entries of streams of which nothing is owed any more
+	keptOwed     = 1024            // of the others, or the record would outgrow a row of the store
 	comingUp     = 5 * time.Second // a connection may answer 410 for so long after $connect
 	pushRetry    = 50 * time.Millisecond
 	streamLife   = 7 * 24 * time.Hour // an entry of a request stream older than this has no log
@@ -69,7 +70,29 @@ func (s *Session) owe(c Cursor) bool {
 		}
 		return drop
 	})
+	s.dropOwed()
 	return true
+}
+
+// dropOwed drops the entries of the oldest request streams when there are too many. What
+// they owe is not pushed any more; it stands in the log, for a client that asks for it by
+// an event id. Their late appenders add an entry anew, of what then comes.
+func (s *Session) dropOwed() {
+	var owed []Cursor
+	for _, c := range s.Pushed {
+		if !c.Final && c.Stream != Common && !c.Stream.Time().IsZero() {
+			owed = append(owed, c)
+		}
+	}
+	if len(owed) <= keptOwed {
+		return
+	}
+	slices.SortStableFunc(owed, func(a, b Cursor) int { return a.Stream.Time().Compare(b.Stream.Time()) })
+	drop := map[StreamID]bool{}
+	for _, c := range owed[:len(owed)-keptOwed] {
+		drop[c.Stream] = true
+	}
+	s.Pushed = slices.DeleteFunc(s.Pushed, func(c Cursor) bool { return drop[c.Stream] })
 }
 
 // owe notes that a stream is owed from a cursor on, unless that is known, and

@@ -43,3 +43,40 @@ func TestWhatIsOwedAndHasExpiredIsNotPushedForEver(t *testing.T) {
 		t.Errorf("%v, after the record was written %d times", err, n)
 	}
 }
+
+// gone are clients whose connections have all ended.
+type gone struct{ hearing }
+
+func (gone) Post(context.Context, string, []byte) error { return session.Closed }
+
+func TestStreamsThatAreOwedAndNeverEndDoNotFillTheRecord(t *testing.T) {
+	store := sessiontest.NewMemory()
+	expires := time.Now().Add(time.Hour)
+	s := session.Session{ID: session.NewID(), Transport: session.WebSocket, State: session.Ready, Expires: expires}
+	s.Pushed = []session.Cursor{{Stream: session.Common, Index: 1}}
+	for range 1024 {
+		s.Pushed = append(s.Pushed, session.Cursor{Stream: session.NewStreamID(), Index: 1})
+	}
+	if err := store.Create(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	out := session.Outlet{Store: store, Clients: gone{}}
+	newest := session.NewStreamID()
+	if err := out.Send(t.Context(), session.Posting{
+		To:    session.Address{Session: s.ID, Stream: newest, Conn: "gone"},
+		Batch: session.Batch{Session: s.ID, Stream: newest, First: 1, Events: [][]byte{[]byte(`{}`)}, Expires: expires},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	got, _, err := store.Load(t.Context(), s.ID, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, last := got.Pushed[0], got.Pushed[len(got.Pushed)-1]
+	if len(got.Pushed) != 1025 || first.Stream != session.Common || last.Stream != newest {
+		t.Errorf("%d entries, the first of %q, the last of %q, want that of %q", len(got.Pushed), first.Stream, last.Stream, newest)
+	}
+	if got.Pushed[1].Stream == s.Pushed[1].Stream {
+		t.Error("the oldest is there still")
+	}
+}

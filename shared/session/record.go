@@ -67,6 +67,7 @@ type Session struct {
 	Digest     string // of the server's configuration when the session began
 	Tenant     string
 	Principal  string // who opened it; every verb is refused to anybody else
+	Props      []byte `json:",omitempty"` // what was last known of who opened it; see Identity
 	Transport  Transport
 	State      State
 	Quit       Quit
@@ -159,8 +160,8 @@ type Box struct {
 	Attempt   int
 	TokenHash string
 	Failure   Failure // why the last generation was lost, or the last start failed
-	// Era is what a process of the server was found to speak that can speak only the
-	// modern era, "" for all others: what the next runner is told to begin with.
+	// Era is what the server was found to speak, "" while that is not known: what the
+	// next runner is told to begin with.
 	Era     string `json:",omitempty"`
 	Changed time.Time
 }
@@ -197,6 +198,7 @@ type Address struct {
 	Again     bool              `json:"a,omitempty"` // the session was Served before: a process started for this is not its first
 	Init      bool              `json:"i,omitempty"` // the request is initialize: whoever appends its end settles the session
 	Out       bool              `json:"o,omitempty"` // events are also copied to the Out stream of the session (HTTP+SSE)
+	Trace     string            `json:"t,omitempty"` // names the client's request in all logs; see WithTrace
 }
 
 // Pushed says that the client of this request does not come for its events: they
@@ -206,12 +208,14 @@ func (a Address) Pushed() bool { return a.Conn != "" || a.Out }
 // ItemState of an in-flight item.
 type ItemState string
 
-// An item waits in the inbox, was taken by one generation, or waits for its client;
-// see suspend.go.
+// An item waits in the inbox, was taken by one generation, or waits for its client (see
+// suspend.go). A leftover is no message: its session has ended, and what a box has kept
+// of it is to be removed.
 const (
 	Waiting   ItemState = "waiting"
 	Taken     ItemState = "taken"
 	Suspended ItemState = "suspended"
+	Leftover  ItemState = "leftover"
 )
 
 // Item is the durable trace of a message on its way to a box: an inbox entry

@@ -15,7 +15,7 @@ type Counts struct {
 	Reads  int
 	Writes int
 	Waits  int   // calls of Wait, which are not reads of the operation
-	Bytes  int64 // of events, messages, answers, parts and initialize parameters given to writes
+	Bytes  int64 // of events, messages, answers, parts, durable values and initialize parameters given to writes
 	Calls  map[string]int
 }
 
@@ -159,6 +159,18 @@ func (c *Counting) PutEntryTicket(ctx context.Context, t session.EntryTicket) er
 func (c *Counting) TakeEntryTicket(ctx context.Context, hash string) (session.EntryTicket, error) {
 	c.write("TakeEntryTicket", 0)
 	return c.inner.TakeEntryTicket(ctx, hash)
+}
+
+// LoadState is a read.
+func (c *Counting) LoadState(ctx context.Context, k session.StateKey) (session.StateValue, error) {
+	c.read("LoadState")
+	return c.inner.LoadState(ctx, k)
+}
+
+// SaveState is a write.
+func (c *Counting) SaveState(ctx context.Context, v session.StateValue) (session.StateValue, error) {
+	c.write("SaveState", len(v.Data))
+	return c.inner.SaveState(ctx, v)
 }
 
 // SaveHandshake is a write.

@@ -224,6 +224,16 @@ func (f *Faulty) TakeEntryTicket(ctx context.Context, hash string) (session.Entr
 	return call(ctx, f, "TakeEntryTicket", func() (session.EntryTicket, error) { return f.inner.TakeEntryTicket(ctx, hash) })
 }
 
+// LoadState is the inner store's, or fails.
+func (f *Faulty) LoadState(ctx context.Context, k session.StateKey) (session.StateValue, error) {
+	return call(ctx, f, "LoadState", func() (session.StateValue, error) { return f.inner.LoadState(ctx, k) })
+}
+
+// SaveState is the inner store's, or fails.
+func (f *Faulty) SaveState(ctx context.Context, v session.StateValue) (session.StateValue, error) {
+	return call(ctx, f, "SaveState", func() (session.StateValue, error) { return f.inner.SaveState(ctx, v) })
+}
+
 // SaveHandshake is the inner store's, or fails.
 func (f *Faulty) SaveHandshake(ctx context.Context, h session.Handshake) error {
 	return run(ctx, f, "SaveHandshake", func() error { return f.inner.SaveHandshake(ctx, h) })

@@ -46,6 +46,7 @@ func Store(t *testing.T, h Harness) {
 		{"Connections", connectionPromises()},
 		{"Keys", keyPromises()},
 		{"EntryTickets", entryTicketPromises()},
+		{"States", statePromises()},
 		{"Append", appendPromises()},
 		{"Read", readPromises()},
 		{"Bounds", boundPromises(h)},

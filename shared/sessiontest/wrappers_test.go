@@ -35,6 +35,8 @@ func each(ctx context.Context, s session.Store) map[string]func() error {
 		"ListKeys":         func() error { _, err := s.ListKeys(ctx, "", "", 1); return err },
 		"PutEntryTicket":   func() error { return s.PutEntryTicket(ctx, session.EntryTicket{Hash: "h"}) },
 		"TakeEntryTicket":  func() error { _, err := s.TakeEntryTicket(ctx, "h"); return err },
+		"LoadState":        func() error { _, err := s.LoadState(ctx, session.StateKey{}); return err },
+		"SaveState":        func() error { _, err := s.SaveState(ctx, session.StateValue{Data: []byte("123")}); return err },
 		"SaveHandshake":    func() error { return s.SaveHandshake(ctx, session.Handshake{}) },
 		"Handshake":        func() error { _, err := s.Handshake(ctx, "d", "v"); return err },
 		"Append":           func() error { return s.Append(ctx, aBatch(1, `1`, `23`)) },
@@ -75,8 +77,8 @@ func TestCountingTellsReadsWritesAndWaitsApart(t *testing.T) {
 		_ = do() // also what fails is counted
 		want.Calls[name] = 1
 	}
-	want.Reads, want.Writes, want.Waits = 15, 18, 1
-	want.Bytes = 2 + 3 + 4 + 8
+	want.Reads, want.Writes, want.Waits = 16, 19, 1
+	want.Bytes = 2 + 3 + 4 + 8 + 3
 	same(t, "Counts", c.Counts(), want)
 	c.Reset()
 	same(t, "Counts after Reset", c.Counts(), Counts{})

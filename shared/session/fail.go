@@ -1,0 +1,70 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// Fail ends the requests of an address with an error, unless their stream has ended.
+// Both this and the last batch of who executed them are written at the end of the
+// log: one of the two wins, the other looks again. expires is when the events may go.
+//
+// Errors: Unavailable.
+func (o Outlet) Fail(ctx context.Context, a Address, why *wire.Error, expires time.Time) error {
+	if len(a.Requests) == 0 {
+		return nil // nobody waits
+	}
+	for {
+		tail, err := o.Store.Tail(ctx, a.Session, a.Stream)
+		if err != nil {
+			return err
+		}
+		if tail.Final {
+			return o.Ended(ctx, a, tail, expires)
+		}
+		events, err := o.failures(ctx, a, tail, why)
+		if err != nil {
+			return err
+		}
+		err = o.End(ctx, a, Batch{
+			Session: a.Session, Stream: a.Stream, First: tail.Last + 1, Final: true, Events: events, Expires: expires,
+		})
+		if !errors.Is(err, Conflict) {
+			return err
+		}
+	}
+}
+
+// failures is an error for every request that has no response in the log yet (a
+// batch may have some).
+func (o Outlet) failures(ctx context.Context, a Address, tail Tail, why *wire.Error) ([][]byte, error) {
+	open := slices.Clone(a.Requests)
+	for after := Index(0); len(a.Requests) > 1 && after < tail.Last; {
+		page, err := o.Store.Read(ctx, a.Session, a.Stream, after, MaxRead)
+		if err != nil {
+			return nil, err
+		}
+		if len(page.Events) == 0 {
+			break // they have expired: a second error is better than no end
+		}
+		for _, e := range page.Events {
+			after = e.Index
+			if m, err := wire.Parse(e.Raw); err == nil && m.Kind == wire.Response {
+				open = slices.DeleteFunc(open, func(id json.RawMessage) bool { return wire.SameID(id, m.ID) })
+			}
+		}
+	}
+	if len(open) == 0 {
+		open = a.Requests[:1] // cannot be: the last response would have been final
+	}
+	events := make([][]byte, len(open))
+	for i, id := range open {
+		events[i] = wire.ErrorResponse(id, why)
+	}
+	return events, nil
+}

@@ -1,0 +1,134 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+)
+
+// A task (extension io.modelcontextprotocol/tasks of 2026-07-28) is a call of
+// [Host.Send] whose client has gone away with a name for it. Nothing is added to
+// what such a call leaves behind anyway: its stream in the log of the pinned session,
+// and the item that says who owes the end. To ask for a task is to read the two.
+
+// TaskMode says which calls of a server become tasks, for clients that know them.
+type TaskMode string
+
+// Which calls become tasks.
+const (
+	TasksAuto   TaskMode = ""       // those that take longer than a response is held for
+	TasksAlways TaskMode = "always" // all that do not end at once
+	TasksOff    TaskMode = "off"    // none, and clients are not told of tasks
+)
+
+// Recalled is a call of [Host.Send], as it is found by somebody who comes for it
+// later.
+type Recalled struct {
+	Events []Event         // all that is kept of it, in order
+	Gap    bool            // there were more in front of those that are kept
+	Server json.RawMessage // what the server calls itself, nil if that is not known
+	// Lost says that the call has not ended and nobody owes it an end: what it came
+	// to is not kept, or it never was.
+	Lost bool
+
+	session Session
+	box     Box
+	stream  StreamID
+}
+
+// Ended says that the end of the call is among its events.
+func (r *Recalled) Ended() bool { return len(r.Events) > 0 && r.Events[len(r.Events)-1].Final }
+
+// Last is the index of the last event that is there, 0 if there is none.
+func (r *Recalled) Last() Index {
+	if len(r.Events) == 0 {
+		return 0
+	}
+	return r.Events[len(r.Events)-1].Index
+}
+
+// Recall reads a call of the caller. Cost: two reads, and one more for each 1,000
+// events.
+//
+// Errors: NotFound (the caller has no calls), Unavailable.
+func (h *Host) Recall(ctx context.Context, c Caller, stream StreamID) (*Recalled, error) {
+	s, box, err := h.Load(ctx, c, PinnedID(c))
+	if err != nil {
+		return nil, err
+	}
+	r := &Recalled{Server: s.ServerInfo, session: s, box: box, stream: stream}
+	return r, h.reread(ctx, r)
+}
+
+// reread reads all events of a call.
+func (h *Host) reread(ctx context.Context, r *Recalled) error {
+	r.Events, r.Gap = nil, false
+	for after := Index(0); ; after = r.Last() {
+		page, err := h.store.Read(ctx, r.session.ID, r.stream, after, MaxRead)
+		if err != nil {
+			return err
+		}
+		r.Events = append(r.Events, page.Events...)
+		r.Gap = r.Gap || page.Gap
+		if !page.More || len(page.Events) == 0 {
+			return nil
+		}
+	}
+}
+
+// LookAfter is for a call that has not ended: it finds out whether it still can. It
+// sees to a box that does not live any more, as everybody who waits for a call does.
+// It costs a read, three if nobody owes the call an end, and what [Tender.Tend] costs
+// if the box is not awake.
+//
+// Errors: Unavailable.
+func (h *Host) LookAfter(ctx context.Context, r *Recalled) error {
+	tender, err := h.backend.Attend(ctx, r.session, r.stream)
+	switch {
+	case errors.Is(err, NotFound):
+		// The end is written before the item goes: it may have come in between.
+		err = h.reread(ctx, r)
+		r.Lost = err == nil && !r.Ended()
+		return err
+	case err != nil || r.box.State == Awake:
+		return err
+	}
+	_, err = tender.Tend(ctx)
+	return err
+}
+
+// Answered says which questions of a call have been answered. It costs a read if
+// there are any questions.
+//
+// Errors: Unavailable.
+func (h *Host) Answered(ctx context.Context, r *Recalled, questions []string) (map[string]bool, error) {
+	if len(questions) == 0 {
+		return nil, nil
+	}
+	answers, err := h.store.Answers(ctx, r.session.ID, questions)
+	if err != nil {
+		return nil, err
+	}
+	answered := make(map[string]bool, len(answers))
+	for _, a := range answers {
+		answered[a.Question] = true
+	}
+	return answered, nil
+}
+
+// Answer stores responses to questions of a call and hands them over, as
+// [Host.Reply] does. It costs a write for each.
+//
+// Errors: Unavailable.
+func (h *Host) Answer(ctx context.Context, r *Recalled, responses ...[]byte) error {
+	return h.replies(ctx, r.session, r.box, responses)
+}
+
+// Pace is how long a client is told to wait before it asks again for a call that was
+// begun so long ago: a tenth of that, so that a call of an hour is asked for about a
+// hundred times.
+func (h *Host) Pace(age time.Duration) time.Duration {
+	pace := h.limits.Pace
+	return min(max(age/10, pace), 60*pace).Round(time.Millisecond)
+}

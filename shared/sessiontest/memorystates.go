@@ -1,0 +1,57 @@
+package sessiontest
+
+import (
+	"bytes"
+	"context"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// stateKey is a key as a map takes it: instants that are the same are equal in it.
+func stateKey(k session.StateKey) session.StateKey {
+	if !k.Since.IsZero() {
+		k.Since = time.UnixMilli(k.Since.UnixMilli()).UTC()
+	}
+	return k
+}
+
+// state is a value that is there, or one with Rev 0. It must be called with the lock.
+func (m *Memory) state(k session.StateKey, now time.Time) session.StateValue {
+	v, ok := m.states[stateKey(k)]
+	if !ok || !alive(v.Expires, now) {
+		v = session.StateValue{}
+	}
+	v.Key, v.Data = k, bytes.Clone(v.Data)
+	return v
+}
+
+// LoadState implements session.States.
+func (m *Memory) LoadState(_ context.Context, k session.StateKey) (session.StateValue, error) {
+	if err := k.Check(); err != nil {
+		return session.StateValue{}, err
+	}
+	now := m.lock()
+	defer m.mu.Unlock()
+	return m.state(k, now), nil
+}
+
+// SaveState implements session.States.
+func (m *Memory) SaveState(_ context.Context, v session.StateValue) (session.StateValue, error) {
+	if err := v.Check(); err != nil {
+		return session.StateValue{}, err
+	}
+	now := m.lock()
+	defer m.mu.Unlock()
+	if old := m.state(v.Key, now); old.Rev != v.Rev {
+		return session.StateValue{}, session.Errorf(session.Conflict, "the durable value %q has revision %d, not %d", v.Key.Name, old.Rev, v.Rev)
+	}
+	if len(v.Data) == 0 {
+		delete(m.states, stateKey(v.Key))
+		return session.StateValue{Key: v.Key}, nil
+	}
+	v.Rev, v.Data = session.NextRev(v.Rev), bytes.Clone(v.Data)
+	m.states[stateKey(v.Key)] = v
+	v.Data = bytes.Clone(v.Data)
+	return v, nil
+}
