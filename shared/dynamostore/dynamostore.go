@@ -12,6 +12,8 @@
 //	S#<session>   m                          the session record
 //	              e#<stream>#<first index>   a batch of events; the common stream is "-"
 //	              p#<question>               a client's answer
+//	              v#<since>#<hash>           a durable value of the session
+//	V#<owner>     v#<hash>                   a durable value of a principal or a server
 //	C#<conn>      m                          the record of a client's WebSocket connection
 //	B#<box>       m                          the box record
 //	              q#<deliver id>             an item: inbox entry and in-flight mark

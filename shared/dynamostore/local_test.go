@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 }
 
 // endpoint is the URL of the DynamoDB under test.
-func endpoint(t *testing.T) string {
+func endpoint(t testing.TB) string {
 	t.Helper()
 	url, err := dynamoDB.Endpoint()
 	if err != nil {
@@ -33,7 +33,7 @@ func endpoint(t *testing.T) string {
 }
 
 // dial returns a client of the DynamoDB under test.
-func dial(t *testing.T) *dynamodb.Client {
+func dial(t testing.TB) *dynamodb.Client {
 	t.Helper()
 	return client(endpoint(t), nil)
 }
@@ -50,7 +50,7 @@ func client(url string, transport dynamodb.HTTPClient) *dynamodb.Client {
 
 // newTable makes a table of a test's own. Nothing is ever deleted from it for its
 // age: what has expired is still there.
-func newTable(t *testing.T, c *dynamodb.Client) string {
+func newTable(t testing.TB, c *dynamodb.Client) string {
 	t.Helper()
 	name := "t" + session.NewNonce()
 	create, _, err := TableDefinition(name)
@@ -70,7 +70,7 @@ func newTable(t *testing.T, c *dynamodb.Client) string {
 
 // open makes a Store on a table of its own. The machine may be busy, so it is
 // more patient than usual.
-func open(t *testing.T, o Options) *Store {
+func open(t testing.TB, o Options) *Store {
 	t.Helper()
 	if o.Patience == 0 {
 		o.Patience = time.Minute

@@ -132,16 +132,18 @@ func (s *Store) Newest(ctx context.Context, id session.ID) (session.StreamID, er
 	return stream, err
 }
 
-// prolong keeps the last batch of a common stream from being deleted while its
-// session lives: the next index is known from it. It was written with time to
-// spare for the first day of the session; after that, whenever the life of the
-// session has been made longer, that of the batch is. What fails here is done the
-// next time, because each time it is done for twice as long as it has to be.
+// prolong keeps the last batch of a common stream, from which the next index is
+// known, and the durable values of a session from being deleted while the session
+// lives. They were written with time to spare for the first day of the session;
+// after that, whenever the life of the session has been made longer, theirs is.
+// What fails here is done the next time, because each time it is done for twice as
+// long as it has to be.
 func (s *Store) prolong(ctx context.Context, x session.Session, old row) {
 	if time.Since(x.Created) < s.options.Age || x.Expires.IsZero() || x.Expires.Sub(old.expires()) < time.Hour {
 		return
 	}
 	until := num(x.Expires.Add(s.options.Life).Unix())
+	s.prolongStates(ctx, x, until)
 	sp := tailSpan(x.ID, session.Common)
 	_ = s.query(ctx, sp, func(r row) (bool, error) {
 		_, _, err := s.update(ctx, key(r.str("PK"), r.str("SK")), "SET x = :until", "x < :until", row{":until": until})

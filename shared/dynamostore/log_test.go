@@ -257,3 +257,42 @@ func TestPollsBecomeRarer(t *testing.T) {
 		}
 	}
 }
+
+func TestDurableValuesAreKeptForAsLongAsTheirSession(t *testing.T) {
+	const day = 24 * time.Hour
+	s := open(t, Options{})
+	created := time.Now().Add(-5 * day)
+	x := session.Session{ID: "s1", Created: created, Expires: time.Now().Add(day)}
+	if err := s.Create(t.Context(), x); err != nil {
+		t.Fatal(err)
+	}
+	k := session.StateKey{Tenant: "acme", Server: "a", Scope: session.StateOfSession, Of: "s1", Since: created, Name: "n"}
+	before := k
+	before.Since = created.Add(-day)
+	deleted := func(k session.StateKey) time.Duration {
+		at := stateRow(k)
+		r, err := s.get(t.Context(), at.str("PK"), at.str("SK"))
+		if err != nil || r == nil {
+			t.Fatal(r, err)
+		}
+		return time.Until(time.Unix(r.num("x"), 0))
+	}
+	for _, k := range []session.StateKey{k, before} {
+		if _, err := s.SaveState(t.Context(), session.StateValue{Key: k, Data: []byte("1")}); err != nil {
+			t.Fatal(err)
+		}
+		if left := deleted(k); left < 13*day || left > 15*day {
+			t.Errorf("a value is deleted in %s, want 14 days", left)
+		}
+	}
+	x.Rev, x.Expires = 1, time.Now().Add(10*day)
+	if err := s.Save(t.Context(), x); err != nil {
+		t.Fatal(err)
+	}
+	if left := deleted(k); left < 16*day || left > 18*day {
+		t.Errorf("a value of a session that was prolonged is deleted in %s, want the life of the session and 7 days", left)
+	}
+	if left := deleted(before); left > 15*day {
+		t.Errorf("a value of the session before is deleted in %s, want what it was", left)
+	}
+}

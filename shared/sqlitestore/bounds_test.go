@@ -313,3 +313,31 @@ func TestExpiredRequestStreamCanBeginAnew(t *testing.T) {
 	put(t, s, old, batch("r1", 1, `new`))
 	same(t, "event", string(read(t, s, "r1", 0).Events[0].Raw), "new")
 }
+
+func TestDurableValuesOfASessionGoWithItAndOthersStay(t *testing.T) {
+	s := fresh(t)
+	created := time.Now().UTC()
+	keys := map[string]session.StateKey{}
+	for i, name := range []string{"gone", "here"} {
+		x := session.Session{ID: session.ID(name), Created: created, Expires: created.Add(time.Duration(2*i-1) * time.Hour)}
+		keys[name] = session.StateKey{Tenant: "acme", Server: "a", Scope: session.StateOfSession, Of: name, Since: created, Name: "n"}
+		if err := s.Create(t.Context(), x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	keys["server"] = session.StateKey{Tenant: "acme", Server: "a", Scope: session.StateOfServer, Name: "n"}
+	for _, k := range keys {
+		if _, err := s.SaveState(t.Context(), session.StateValue{Key: k, Data: []byte("1")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for name, k := range keys {
+		v, err := s.LoadState(t.Context(), k)
+		same(t, name, []any{v.Rev != 0, err}, []any{name != "gone", nil})
+	}
+	_, err := s.SaveState(t.Context(), session.StateValue{Key: keys["gone"], Data: []byte("1")})
+	wantCode(t, "SaveState after the session", err, session.NotFound)
+}

@@ -85,13 +85,15 @@ func execute(t *testing.T, path, query string) {
 	}
 }
 
-// asVersion2 and asVersion1 turn a file back into what an older version wrote.
-const asVersion2 = `DROP TABLE keys; DROP TABLE entry_tickets; PRAGMA user_version=2`
+// asVersion3, asVersion2 and asVersion1 turn a file back into what an older version wrote.
+const asVersion3 = `DROP TRIGGER sessions_states; DROP TABLE states; PRAGMA user_version=3`
+
+const asVersion2 = asVersion3 + `; DROP TABLE keys; DROP TABLE entry_tickets; PRAGMA user_version=2`
 
 const asVersion1 = asVersion2 + `; DROP TABLE connections; ALTER TABLE events DROP COLUMN retry; PRAGMA user_version=1`
 
 func TestOpenBringsAnOlderStoreUpToDate(t *testing.T) {
-	for name, older := range map[string]string{"1": asVersion1, "2": asVersion2} {
+	for name, older := range map[string]string{"1": asVersion1, "2": asVersion2, "3": asVersion3} {
 		t.Run("version "+name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "store.db")
 			s := open(t, path)
@@ -128,6 +130,10 @@ func upToDate(t *testing.T, s *Store, name string) {
 	); err != nil {
 		t.Error(err)
 	}
+	_, err = s.SaveState(t.Context(), session.StateValue{
+		Key: session.StateKey{Tenant: "acme", Server: "a", Scope: session.StateOfServer, Name: name}, Data: []byte("1"),
+	})
+	same(t, "SaveState", err, nil)
 }
 
 func TestOpenRefusesAStoreOfANewerVersion(t *testing.T) {
@@ -135,10 +141,10 @@ func TestOpenRefusesAStoreOfANewerVersion(t *testing.T) {
 	if err := open(t, path).Close(); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, path, "PRAGMA user_version=4")
+	execute(t, path, "PRAGMA user_version=5")
 	_, err := Open(path)
 	wantCode(t, "Open", err, session.Invalid)
-	want := path + " was written by a newer version (schema 4, this one knows 3); update dormouse or name another file"
+	want := path + " was written by a newer version (schema 5, this one knows 4); update dormouse or name another file"
 	same(t, "message", err.Error(), want)
 }
 

@@ -12,7 +12,7 @@ import (
 // What PRAGMA application_id and user_version say of a file of ours.
 const (
 	applicationID = 0x646f726d // "dorm"
-	schemaVersion = 3
+	schemaVersion = 4
 )
 
 // schema: times are Unix microseconds. Records that are read whole are JSON;
@@ -39,7 +39,7 @@ CREATE TABLE handshakes (
 	PRIMARY KEY (digest, version)
 );
 
-` + eventsSchema + connectionsSchema + keysSchema + `
+` + eventsSchema + connectionsSchema + keysSchema + statesSchema + `
 CREATE TABLE boxes (
 	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, state TEXT NOT NULL, record TEXT NOT NULL
 ) WITHOUT ROWID;
@@ -85,7 +85,21 @@ CREATE TABLE entry_tickets (hash TEXT PRIMARY KEY, expires INTEGER NOT NULL, rec
 CREATE INDEX entry_tickets_expires ON entry_tickets (expires);
 `
 
-// upgrade1 leads from version 1 to 2, keysSchema from there to 3.
+// A row is a durable value; since is in milliseconds, 0 but for those of sessions,
+// which are deleted with the row of their session.
+const statesSchema = `
+CREATE TABLE states (
+	scope TEXT NOT NULL, owner TEXT NOT NULL, tenant TEXT NOT NULL, server TEXT NOT NULL, since INTEGER NOT NULL, name TEXT NOT NULL,
+	rev INTEGER NOT NULL, expires INTEGER NOT NULL, data BLOB NOT NULL,
+	PRIMARY KEY (scope, owner, tenant, server, since, name)
+);
+CREATE INDEX states_expires ON states (expires);
+CREATE TRIGGER sessions_states AFTER DELETE ON sessions BEGIN
+	DELETE FROM states WHERE scope = 'session' AND owner = old.id;
+END;
+`
+
+// upgrade1 leads from version 1 to 2, keysSchema from there to 3, statesSchema to 4.
 const upgrade1 = `
 DROP INDEX events_purge;
 ALTER TABLE events RENAME TO events1;
@@ -143,7 +157,7 @@ func (s *Store) upgrade(ctx context.Context) error {
 	if err != nil || version == schemaVersion {
 		return err
 	}
-	steps := map[int]string{0: schema, 1: upgrade1 + keysSchema, 2: keysSchema}[version]
+	steps := map[int]string{0: schema, 1: upgrade1 + keysSchema + statesSchema, 2: keysSchema + statesSchema, 3: statesSchema}[version]
 	if _, err := tx.ExecContext(ctx, steps+fmt.Sprintf("PRAGMA application_id=%d; PRAGMA user_version=%d;", applicationID, schemaVersion)); err != nil {
 		return failed(err)
 	}

@@ -72,6 +72,7 @@ type Store struct {
 	path    string
 	db      *sql.DB
 	bells   *bells
+	desk    *desk
 	looks   looks
 
 	turn       chan struct{}        // holds one token: who has taken it has the connection
@@ -100,6 +101,7 @@ func Open(path string, options ...Options) (*Store, error) {
 	if s.bells, err = newBells(path); err != nil {
 		return nil, session.Errorf(session.Unavailable, "the session store has no place for its sockets; see that its folder can be written to").Because(err)
 	}
+	s.desk = &desk{bells: s.bells}
 	if s.db, err = sql.Open("sqlite", dsn(path)); err == nil {
 		// One connection: more would only wait for one another, and each has a
 		// cache of its own.
@@ -116,6 +118,7 @@ func Open(path string, options ...Options) (*Store, error) {
 // Close gives up the connection. Calls under way end, those who Wait within a
 // second.
 func (s *Store) Close() error {
+	s.desk.close()
 	s.bells.close()
 	if s.db == nil {
 		return nil

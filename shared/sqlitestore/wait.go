@@ -32,21 +32,36 @@ const slowest = time.Second
 // only. Then it reads, then it waits: a writer that came before the socket is
 // found by the read, and one that comes after it rings. Up to four waiters of one
 // stream are rung; any more read at a falling pace, at most a second apart.
+//
+// A stream with the mark of this store (see [Store.Mark]) needs none of that: there
+// is one socket for all of them, bound before any began, and the first wait reads
+// only when it has rung.
 func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
 	if !time.Now().Before(until) {
 		return s.waitRead(ctx, id, stream, after)
 	}
-	b := s.bells.hang(id, stream)
+	var b waiter
+	quiet := false
+	if e := s.desk.wait(id, stream); e != nil {
+		b, quiet = e, e.quiet
+	} else {
+		b = s.bells.hang(id, stream)
+	}
 	defer b.takeDown()
 	begun, rung := time.Now(), false
 	for {
-		p, err := s.waitRead(ctx, id, stream, after)
+		var p session.Page
+		var err error
+		if !quiet {
+			p, err = s.waitRead(ctx, id, stream, after)
+		}
+		quiet = false
 		now := time.Now()
 		if err != nil || len(p.Events) > 0 || rung || !now.Before(until) {
 			return p, err
 		}
 		next := now.Add(slowest)
-		if b.conn == nil {
+		if !b.rings() {
 			next = now.Add(min(max(now.Sub(begun)/10, 5*time.Millisecond), slowest))
 		}
 		if next.After(until) {
@@ -54,6 +69,14 @@ func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID
 		}
 		rung = b.wait(ctx, next)
 	}
+}
+
+// waiter is one wait for a ring.
+type waiter interface {
+	rings() bool // whether anybody can ring it
+	// wait returns true when it is rung, false at until or when ctx ends.
+	wait(ctx context.Context, until time.Time) (rung bool)
+	takeDown()
 }
 
 // waitRead reads a page; a context that has ended is its own error.
@@ -140,32 +163,43 @@ func shortHash(parts ...string) string {
 
 // name is where waiter number slot of a stream listens.
 func (b *bells) name(id session.ID, stream session.StreamID) string {
-	return filepath.Join(b.dir, shortHash(b.db, string(id), string(stream)))
+	return filepath.Join(b.dir, b.key(id, stream))
+}
+
+// key is the name of a stream in datagrams and of sockets.
+func (b *bells) key(id session.ID, stream session.StreamID) string {
+	return shortHash(b.db, string(id), string(stream))
 }
 
 func slotName(name string, slot int) string { return name + "." + strconv.Itoa(slot) }
 
 // ring wakes those who wait for a stream. It never blocks; a waiter that cannot
 // be rung has rings enough already, or reads by itself within a second.
-func (b *bells) ring(id session.ID, stream session.StreamID) { b.ringFrom(b.name(id, stream), 0) }
+func (b *bells) ring(id session.ID, stream session.StreamID) {
+	name := b.key(id, stream)
+	if mark := stream.Mark(); mark != "" {
+		_ = b.send(filepath.Join(b.dir, deskName(mark)), append([]byte{ringing}, name...))
+	}
+	b.ringFrom(filepath.Join(b.dir, name), 0)
+}
 
 // ringFrom rings the waiters of a stream from a slot on. They fill the slots from
 // the first: behind an empty one there is nobody.
 func (b *bells) ringFrom(name string, slot int) {
 	for ; slot < slots; slot++ {
-		if errors.Is(b.send(slotName(name, slot), ringing), unix.ENOENT) {
+		if errors.Is(b.send(slotName(name, slot), []byte{ringing}), unix.ENOENT) {
 			return
 		}
 	}
 }
 
-func (b *bells) send(name string, what byte) error {
+func (b *bells) send(name string, what []byte) error {
 	raw, err := b.out.SyscallConn()
 	if err != nil {
 		return err
 	}
 	controlErr := raw.Control(func(fd uintptr) {
-		err = unix.Sendto(int(fd), []byte{what}, unix.MSG_DONTWAIT, &unix.SockaddrUnix{Name: name})
+		err = unix.Sendto(int(fd), what, unix.MSG_DONTWAIT, &unix.SockaddrUnix{Name: name})
 	})
 	return errors.Join(controlErr, err)
 }
@@ -194,7 +228,7 @@ func (b *bells) take(name string) *net.UnixConn {
 	conn, err := bind(name)
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
-		if !errors.Is(b.send(name, probe), unix.ECONNREFUSED) {
+		if !errors.Is(b.send(name, []byte{probe}), unix.ECONNREFUSED) {
 			return nil
 		}
 		// Its waiter was killed. Should another waiter do the same at the same
@@ -226,7 +260,8 @@ func (b bell) takeDown() {
 	}
 }
 
-// wait returns true when the bell rings, false at until or when ctx ends.
+func (b bell) rings() bool { return b.conn != nil }
+
 func (b bell) wait(ctx context.Context, until time.Time) (rung bool) {
 	if b.conn == nil {
 		timer := time.NewTimer(time.Until(until))
@@ -271,7 +306,7 @@ func (b *bells) sweep() error {
 			continue
 		}
 		name := filepath.Join(b.dir, e.Name())
-		if errors.Is(b.send(name, probe), unix.ECONNREFUSED) {
+		if errors.Is(b.send(name, []byte{probe}), unix.ECONNREFUSED) {
 			_ = os.Remove(name)
 		}
 	}

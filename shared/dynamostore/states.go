@@ -1,0 +1,101 @@
+package dynamostore
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// stateRow is the key of a durable value: with its session, or in a partition for
+// each owner. What a client or an author named is hashed, so that it can neither be
+// too long nor be taken for something else.
+func stateRow(k session.StateKey) row {
+	sum := func(text string) string {
+		h := sha256.Sum256([]byte(text))
+		return strings.ToLower(base32.HexEncoding.EncodeToString(h[:20]))
+	}
+	if k.Scope == session.StateOfSession {
+		return key(sessionKey(session.ID(k.Of)), fmt.Sprintf("v#%d#%s", k.Since.UnixMilli(), sum(fmt.Sprintf("%q %q %q", k.Tenant, k.Server, k.Name))))
+	}
+	return key("V#"+sum(fmt.Sprintf("%q %q %q %q", k.Tenant, k.Server, k.Scope, k.Of)), "v#"+sum(k.Name))
+}
+
+// LoadState reads a durable value; see [session.States].
+func (s *Store) LoadState(ctx context.Context, k session.StateKey) (session.StateValue, error) {
+	if err := k.Check(); err != nil {
+		return session.StateValue{}, err
+	}
+	at := stateRow(k)
+	r, err := s.get(ctx, at.str("PK"), at.str("SK"))
+	if err != nil || !r.alive(time.Now()) {
+		return session.StateValue{Key: k}, err
+	}
+	return session.StateValue{Key: k, Rev: r.num("r"), Data: r.bin("d"), Expires: r.expires()}, nil
+}
+
+// SaveState writes a durable value; see [session.States]. One that is deleted is
+// written as one that has expired, so that a repeat whose first answer was lost is
+// known by its nonce.
+func (s *Store) SaveState(ctx context.Context, v session.StateValue) (session.StateValue, error) {
+	if err := v.Check(); err != nil {
+		return session.StateValue{}, err
+	}
+	was, values := v.Rev, nowValue()
+	v.Rev = session.NextRev(was)
+	r, condition := stateRow(v.Key), isFree
+	if was != 0 {
+		condition, values[":rev"] = "r = :rev AND (attribute_not_exists(u) OR u > :now)", num(was)
+	}
+	switch {
+	case len(v.Data) == 0 && was == 0:
+		return s.noState(ctx, v.Key)
+	case len(v.Data) == 0:
+		v = session.StateValue{Key: v.Key}
+		r.expire(time.Now().Add(-time.Second), 0)
+	case v.Key.Scope == session.StateOfSession:
+		// As long again as a session may live; see prolong.
+		r["x"] = num(time.Now().Add(2 * s.options.Life).Unix())
+		r["r"], r["d"] = num(v.Rev), bin(v.Data)
+	default:
+		r.expire(v.Expires, 0)
+		r["r"], r["d"] = num(v.Rev), bin(v.Data)
+	}
+	_, written, err := s.put(ctx, r, condition, values)
+	if err != nil {
+		return session.StateValue{}, err
+	}
+	if !written {
+		return session.StateValue{}, changedState(v.Key)
+	}
+	return v, nil
+}
+
+// noState is for who deletes what he has not found.
+func (s *Store) noState(ctx context.Context, k session.StateKey) (session.StateValue, error) {
+	v, err := s.LoadState(ctx, k)
+	if err == nil && v.Rev != 0 {
+		err = changedState(k)
+	}
+	return session.StateValue{Key: k}, err
+}
+
+func changedState(k session.StateKey) error {
+	return session.Errorf(session.Conflict, "the durable value %q has been changed since it was read; read it again", k.Name)
+}
+
+// prolongStates does for the values of a session what prolong does for its stream.
+func (s *Store) prolongStates(ctx context.Context, x session.Session, until types.AttributeValue) {
+	begin := fmt.Sprintf("v#%d#", x.Created.UnixMilli())
+	sp := span{pk: sessionKey(x.ID), from: begin, to: begin + "~", fields: "PK, SK"}
+	_ = s.query(ctx, sp, func(r row) (bool, error) {
+		_, _, err := s.update(ctx, key(r.str("PK"), r.str("SK")), "SET x = :until", "x < :until", row{":until": until})
+		return err == nil, err
+	})
+}
