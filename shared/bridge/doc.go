@@ -11,7 +11,9 @@
 //     and says what the client is told, and what is answered in its place.
 //   - [State] travels with the client between two rounds of one call, sealed.
 //   - [Discover], [Listener]: what has no counterpart in the legacy era.
-//   - [HeaderParams], [CheckParams]: which arguments headers have to repeat.
+//   - [ToolNotes]: what a list of tools says that calls are held to: [CheckParams],
+//     which arguments headers have to repeat, and [NotedTasks].
+//   - [Task] is a call whose client comes for it later, and [TaskRef] what its name says.
 //
 // The other direction is a legacy client before a server that speaks the modern era
 // only:

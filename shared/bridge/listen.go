@@ -7,8 +7,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// maxSubscriptions bounds the resources of one listen stream.
-const maxSubscriptions = 100
+// Bounds of one listen stream. Each task is a stream in the log that is waited for.
+const (
+	maxSubscriptions = 100 // resources
+	maxTasks         = 16
+)
 
 // Listener is one listen stream: which notifications its client wants, of those
 // its server can send (MCP 2026-07-28, "Subscriptions").
@@ -17,6 +20,7 @@ type Listener struct {
 	server json.RawMessage
 	lists  object   // the members of the filter that are honoured, all true
 	uris   []string // resources the client wants to hear of
+	tasks  []string // and tasks, by their names
 }
 
 // NewListener reads subscriptions/listen, before a server that answered this to
@@ -57,6 +61,36 @@ func NewListener(r Request, handshake json.RawMessage) (*Listener, error) {
 	return l, nil
 }
 
+// ReadTasks reads the names of tasks that a client wants to hear of. Errors are
+// [NeedsTasks], for one that has not declared them, and *[wire.Error] with
+// [wire.CodeInvalidParams].
+func (l *Listener) ReadTasks(r Request) error {
+	var names []string
+	switch value := wire.Lookup(r.Params, "notifications", "taskIds"); {
+	case value == nil:
+		return nil
+	case json.Unmarshal(value, &names) != nil:
+		return invalid("params.notifications.taskIds must be an array of task ids")
+	case !r.KnowsTasks():
+		return NeedsTasks()
+	}
+	slices.Sort(names)
+	if names = slices.Compact(names); len(names) > maxTasks {
+		return invalid("%d tasks in one subscription; listen to at most %d", len(names), maxTasks)
+	}
+	l.tasks = names
+	return nil
+}
+
+// Tasks are the names of the tasks the client wants to hear of.
+func (l *Listener) Tasks() []string { return slices.Clone(l.tasks) }
+
+// HonourTasks leaves the tasks of which the client is told.
+func (l *Listener) HonourTasks(names []string) { l.tasks = slices.Clone(names) }
+
+// OnlyTasks says that there is nothing to tell but of tasks.
+func (l *Listener) OnlyTasks() bool { return len(l.lists) == 0 && len(l.uris) == 0 && len(l.tasks) > 0 }
+
 // Resources are the URIs the server has to be told of.
 func (l *Listener) Resources() []string { return slices.Clone(l.uris) }
 
@@ -67,17 +101,25 @@ func (l *Listener) Honour(uris []string) { l.uris = slices.Clone(uris) }
 func (l *Listener) Acknowledged() []byte {
 	filter := slices.Clone(l.lists)
 	if len(l.uris) > 0 {
-		list := []byte{'['}
-		for i, uri := range l.uris {
-			if i > 0 {
-				list = append(list, ',')
-			}
-			list = append(list, text(uri)...)
-		}
-		filter = append(filter, member{"resourceSubscriptions", append(list, ']')})
+		filter = append(filter, member{"resourceSubscriptions", texts(l.uris)})
+	}
+	if len(l.tasks) > 0 {
+		filter = append(filter, member{"taskIds", texts(l.tasks)})
 	}
 	return wire.NewNotification(wire.NotifyAcknowledged,
 		object{{"_meta", l.stamp()}, {"notifications", filter.encode()}}.encode())
+}
+
+// texts is a list of strings as JSON.
+func texts(list []string) json.RawMessage {
+	out := []byte{'['}
+	for i, s := range list {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, text(s)...)
+	}
+	return append(out, ']')
 }
 
 func (l *Listener) stamp() json.RawMessage { return object{{wire.MetaSubscriptionID, l.id}}.encode() }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"slices"
+	"strconv"
 )
 
 // object is a JSON object taken apart: the members in their order, the values byte
@@ -89,6 +90,9 @@ func text(s string) json.RawMessage {
 	_ = enc.Encode(s) // a string always encodes
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
 }
+
+// number is a whole number as JSON.
+func number(n int64) json.RawMessage { return strconv.AppendInt(nil, n, 10) }
 
 // numbers decodes any JSON; numbers keep their digits.
 func numbers(raw json.RawMessage) any {

@@ -51,6 +51,62 @@ func HeaderParams(list json.RawMessage) json.RawMessage {
 	return out
 }
 
+// ToolNotes is what a result of tools/list says that later calls are held to, for
+// [NotedParams] and [NotedTasks]; nil if it says nothing, or if the list goes on in
+// another page.
+func ToolNotes(list json.RawMessage) json.RawMessage {
+	var notes object
+	if params := HeaderParams(list); params != nil {
+		notes = append(notes, member{"params", params})
+	}
+	if tasks := taskSupport(list); len(tasks) > 0 {
+		notes = append(notes, member{"tasks", tasks.encode()})
+	}
+	if size := len(notes.encode()); len(notes) == 0 || size > 2*maxParams {
+		return nil
+	}
+	return notes.encode()
+}
+
+// taskSupport is, by tool, what a list says of tasks.
+func taskSupport(list json.RawMessage) object {
+	var tools []json.RawMessage
+	if wire.Lookup(list, "nextCursor") != nil || json.Unmarshal(wire.Lookup(list, "tools"), &tools) != nil {
+		return nil
+	}
+	var known object
+	for _, tool := range tools {
+		name, named := wire.String(wire.Lookup(tool, "name"))
+		if support, ok := wire.String(wire.Lookup(tool, "execution", "taskSupport")); named && ok {
+			known = append(known, member{name, text(support)})
+		}
+	}
+	return known
+}
+
+// NotedParams are the [HeaderParams] in notes.
+func NotedParams(notes json.RawMessage) json.RawMessage { return wire.Lookup(notes, "params") }
+
+// TaskSupport is what a tool says of tasks (execution.taskSupport), "" for nothing.
+type TaskSupport string
+
+// What tools say of tasks.
+const (
+	TaskForbidden TaskSupport = "forbidden"
+	TaskOptional  TaskSupport = "optional"
+	TaskRequired  TaskSupport = "required"
+)
+
+// NotedTasks is what notes say of the tool that a request calls.
+func NotedTasks(notes json.RawMessage, r Request) TaskSupport {
+	name, ok := wire.String(wire.Lookup(r.Params, "name"))
+	if !ok {
+		return ""
+	}
+	support, _ := wire.String(wire.Lookup(notes, "tasks", name))
+	return TaskSupport(support)
+}
+
 // annotated collects the annotations of the properties of a schema; it is false if
 // one breaks the rules. What is not reached through properties alone is not looked
 // at: there an annotation has no meaning.

@@ -11,7 +11,8 @@ import (
 
 // question is a server's request that waits for the client.
 type question struct {
-	key    string // in inputRequests: the id under which the server asked
+	id     string // under which the server asked
+	key    string // in inputRequests
 	index  session.Index
 	method string
 	params json.RawMessage
@@ -88,11 +89,11 @@ func (q question) withContext(capabilities json.RawMessage) question {
 // refused answers a question in the place of a client that cannot: an elicitation
 // is cancelled, as its user would, and anything else is no method of this client.
 func (q question) refused(why string) Answer {
-	id := text(q.key)
+	id := text(q.id)
 	if q.method == wire.MethodElicit {
-		return Answer{q.key, wire.ResultResponse(id, json.RawMessage(`{"action":"cancel"}`))}
+		return Answer{q.id, wire.ResultResponse(id, json.RawMessage(`{"action":"cancel"}`))}
 	}
-	return Answer{q.key, wire.ErrorResponse(id, &wire.Error{Code: wire.CodeMethodNotFound, Message: why})}
+	return Answer{q.id, wire.ErrorResponse(id, &wire.Error{Code: wire.CodeMethodNotFound, Message: why})}
 }
 
 // Unasked answers a question that belongs to no request, which no modern client
@@ -103,13 +104,26 @@ func Unasked(raw []byte) (a Answer, ok bool) {
 	if err != nil || m.Kind != wire.Request || !isText {
 		return Answer{}, false
 	}
-	q := question{key: key, method: m.Method, params: m.Params}
+	q := question{id: key, method: m.Method, params: m.Params}
 	return q.refused("the client can only be asked while one of its requests is served"), true
 }
 
+// name is a key for a question that says what it is about: the only field of a form,
+// "" where there is none.
+func (q question) name() string {
+	fields, ok := objectOf(wire.Lookup(q.params, "requestedSchema", "properties"))
+	if !ok || q.method != wire.MethodElicit || len(fields) != 1 || len(fields[0].key) > maxName {
+		return ""
+	}
+	return fields[0].key
+}
+
+// maxName bounds a key that a server's schema gives.
+const maxName = 128
+
 // response is a client's entry of inputResponses as the response the server waits
-// for.
-func response(key, method string, input json.RawMessage) (Answer, error) {
+// for under an id.
+func response(id, key, method string, input json.RawMessage) (Answer, error) {
 	if !isObject(input) {
 		return Answer{}, invalid("params.%s member %q must be an object: the result of %s", inputResponses, key, method)
 	}
@@ -119,7 +133,7 @@ func response(key, method string, input json.RawMessage) (Answer, error) {
 			return Answer{}, invalid("params.%s member %q must have the action accept, decline or cancel", inputResponses, key)
 		}
 	}
-	return Answer{key, wire.ResultResponse(text(key), input)}, nil
+	return Answer{id, wire.ResultResponse(text(id), input)}, nil
 }
 
 // elicitations are what a server wants the user to visit before it is called again
@@ -135,8 +149,9 @@ func elicitations(fault json.RawMessage) []question {
 			return nil
 		}
 		o, _ := objectOf(params)
+		key := "url-" + strconv.Itoa(i+1)
 		qs = append(qs, question{
-			key: "url-" + strconv.Itoa(i+1), method: wire.MethodElicit, params: o.with("mode", text("url")).encode(),
+			id: key, key: key, method: wire.MethodElicit, params: o.with("mode", text("url")).encode(),
 		})
 	}
 	return qs

@@ -31,6 +31,11 @@ type Request struct {
 	Token        json.RawMessage // its progress token, nil for none
 	Responses    json.RawMessage // the object inputResponses, nil for none
 	State        string          // requestState, "" in the first round
+
+	// passed says that the round before was passed on as the server answered it, and
+	// own is the requestState it gave then, nil for none.
+	passed bool
+	own    json.RawMessage
 }
 
 // ReadRequest reads what the modern era wants in a request. Errors are *[wire.Error]
@@ -84,14 +89,49 @@ func (r Request) Rounds() bool {
 	return r.Method == wire.MethodToolsCall || r.Method == wire.MethodPromptsGet || r.Method == wire.MethodResourcesRead
 }
 
-// Forward is what a legacy server gets as params: without what is the modern
-// protocol's own. nil for none.
+// Forward is what goes to the server as params, nil for none: what the client said,
+// for a server that is spoken to in this era; for one of the legacy era somebody has
+// yet to take out what that does not know ([Strip]). Of a call that may become a task
+// it is taken out here: its rounds have to be in the log, so that its server is asked
+// in the place of a legacy client ([Legacy.Ask]).
 func (r Request) Forward() json.RawMessage {
+	if r.mayBeTask() {
+		return Strip(r.Method, r.Params)
+	}
 	params, ok := objectOf(r.Params)
+	if !ok || r.State == "" {
+		return r.Params
+	}
+	params = params.without(requestState)
+	switch {
+	case !r.passed:
+		params = params.without(inputResponses)
+	case r.own != nil:
+		params = params.with(requestState, r.own)
+	}
+	return params.encode()
+}
+
+// mayBeTask says that the client knows tasks (extension io.modelcontextprotocol/tasks).
+func (r Request) mayBeTask() bool {
+	return r.Method == wire.MethodToolsCall && r.KnowsTasks()
+}
+
+// SaysModern says that the params of a request, or those of initialize that [Superset]
+// made, are of a modern client.
+func SaysModern(params json.RawMessage) bool {
+	version, _ := wire.String(wire.Lookup(params, "_meta", wire.MetaProtocolVersion))
+	return version != "" && !wire.Legacy(version)
+}
+
+// Strip takes out of the params of a modern client's request what a legacy server
+// does not know. nil for none.
+func Strip(method string, raw json.RawMessage) json.RawMessage {
+	params, ok := objectOf(raw)
 	if !ok {
 		return nil
 	}
-	if r.Rounds() {
+	if rounds(method) {
 		params = params.without(inputResponses, requestState)
 	}
 	if meta, ok := objectOf(params.get("_meta")); ok {
@@ -136,7 +176,8 @@ func HeaderName(m wire.Message) (name string, wanted bool) {
 
 // Superset is what a server is told in initialize of a client that has said
 // nothing yet: all that clients can do. Each request is held to what it declares.
-// client is clientInfo, nil for none.
+// client is clientInfo, nil for none. _meta says whose it is ([SaysModern]), and does
+// not reach the server.
 func Superset(client json.RawMessage) json.RawMessage {
 	if client == nil {
 		client = json.RawMessage(`{"name":"dormouse","version":"1"}`)
@@ -145,6 +186,7 @@ func Superset(client json.RawMessage) json.RawMessage {
 		{"protocolVersion", text(wire.V20251125)},
 		{"capabilities", json.RawMessage(`{"roots":{},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`)},
 		{"clientInfo", client},
+		{"_meta", object{{wire.MetaProtocolVersion, text(wire.V20260728)}}.encode()},
 	}.encode()
 }
 

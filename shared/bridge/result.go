@@ -73,19 +73,50 @@ func ServerInfo(handshake json.RawMessage) json.RawMessage {
 }
 
 // Discover is the result of server/discover of a server that answered this to
-// initialize (MCP 2026-07-28, "Discovery").
-func Discover(handshake json.RawMessage) json.RawMessage {
+// initialize (MCP 2026-07-28, "Discovery"). tasks says that its calls may become tasks,
+// which is our doing, whatever the server is.
+func Discover(handshake json.RawMessage, tasks bool) json.RawMessage {
 	capabilities, _ := objectOf(wire.Lookup(handshake, "capabilities"))
+	if tasks {
+		extensions, _ := objectOf(capabilities.get("extensions"))
+		capabilities = capabilities.with("extensions", extensions.with(Tasks, json.RawMessage("{}")).encode())
+	}
 	o := object{
 		{"resultType", text(wire.ResultComplete)},
 		{"supportedVersions", versions()},
 		// Tasks of 2025-11-25 are not those of the extension.
 		{"capabilities", capabilities.without("tasks").encode()},
 	}
-	if instructions := wire.Lookup(handshake, "instructions"); instructions != nil {
-		o = append(o, member{"instructions", instructions})
+	for _, key := range []string{"instructions", "ttlMs"} {
+		if value := wire.Lookup(handshake, key); value != nil {
+			o = append(o, member{key, value})
+		}
 	}
 	return Result(wire.MethodDiscover, o.encode(), ServerInfo(handshake))
+}
+
+// Unknown stands in for the handshake of a server that has yet to start for the first
+// time: a client that waited for that in server/discover would take it for one of the
+// legacy era. It offers what servers have and is not to be kept; what the server turns
+// out not to have, its lists are empty of ([Turn.Take]).
+func Unknown() json.RawMessage {
+	return json.RawMessage(`{"capabilities":{"tools":{},"prompts":{},"resources":{},"completions":{},"logging":{}},"ttlMs":0}`)
+}
+
+// nothing is the empty result of a list, nil for other methods.
+func nothing(method string) json.RawMessage {
+	switch method {
+	case wire.MethodToolsList:
+		return json.RawMessage(`{"tools":[]}`)
+	case wire.MethodPromptsList:
+		return json.RawMessage(`{"prompts":[]}`)
+	case wire.MethodResourcesList:
+		return json.RawMessage(`{"resources":[]}`)
+	case wire.MethodResourceTemplatesList:
+		return json.RawMessage(`{"resourceTemplates":[]}`)
+	default:
+		return nil
+	}
 }
 
 // Versions are those a client may speak, newest first.

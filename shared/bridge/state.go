@@ -26,10 +26,18 @@ type State struct {
 	// that the client was told or that was answered for it.
 	From session.Index `json:"f,omitempty"`
 	Seen session.Index `json:"a,omitempty"`
-	// Asked maps the keys of the input requests to the methods.
-	Asked  map[string]string `json:"q"`
-	Digest string            `json:"h"` // of the request, see [Request.Digest]
-	Round  int               `json:"r"` // how many rounds there were
+	// Asked maps the keys of the input requests to the methods, and IDs to what the
+	// server calls them, where that is not the key.
+	Asked map[string]string `json:"q"`
+	IDs   map[string]string `json:"i,omitempty"`
+	// Passed says that the server answered with the input requests itself: the call is
+	// over, and made again with the answers and the state it gave, which is Own (nil
+	// for none).
+	Passed bool            `json:"p,omitempty"`
+	Own    json.RawMessage `json:"o,omitempty"`
+
+	Digest string `json:"h"` // of the request, see [Request.Digest]
+	Round  int    `json:"r"` // how many rounds there were
 	// Expires is in Unix seconds.
 	Expires int64 `json:"e"`
 }
@@ -38,6 +46,25 @@ type State struct {
 // (session.Invalid if shorter). It may be the secret that tickets are sealed with.
 func NewSealer(secret []byte) (*session.Sealer, error) {
 	return session.NewSealer(secret, "request state")
+}
+
+// id is what the server calls the question of a key.
+func (s State) id(key string) string {
+	if id, ok := s.IDs[key]; ok {
+		return id
+	}
+	return key
+}
+
+// key is the key of a question that was asked already, by its id; ok is false for
+// others.
+func (s State) key(id string) (key string, ok bool) {
+	for key := range s.Asked {
+		if s.id(key) == id {
+			return key, true
+		}
+	}
+	return "", false
 }
 
 // Encode writes a state down, to be sealed.

@@ -55,7 +55,7 @@ func ReadInputs(result json.RawMessage) (inputs []Input, state json.RawMessage, 
 }
 
 func (in Input) question() question {
-	return question{key: in.Key, method: in.Method, params: in.Params}
+	return question{id: in.Key, key: in.Key, method: in.Method, params: in.Params}
 }
 
 // unable is why a call ends that cannot go on.

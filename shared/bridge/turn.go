@@ -18,13 +18,16 @@ type Turn struct {
 	req    Request
 	id     session.StreamID // the request's id inside
 	server json.RawMessage
-	state  State // of the round before, zero in the first
-	given  map[string]bool
+	state  State           // of the round before, zero in the first
+	given  map[string]bool // ids of questions that have their answer
+	used   map[string]bool // keys of answers that came before their question
 
 	at       session.Index
 	open     []question
-	again    bool     // what is open is to be done before the call is made again
-	lacks    []string // a capability the server asked for in vain
+	passed   json.RawMessage // the server's own call for input, nil for none
+	own      json.RawMessage // and its requestState, nil for none
+	again    bool            // what is open is to be done before the call is made again
+	lacks    []string        // a capability the server asked for in vain
 	progress float64
 	moved    bool // there was progress
 }
@@ -34,7 +37,7 @@ type Turn struct {
 // zero is that of the round before; the events of the call are then given from
 // behind its From on.
 func NewTurn(r Request, stream session.StreamID, server json.RawMessage, s State) *Turn {
-	return &Turn{req: r, id: stream, server: server, state: s, given: map[string]bool{}, at: s.From}
+	return &Turn{req: r, id: stream, server: server, state: s, given: map[string]bool{}, used: map[string]bool{}, at: s.From}
 }
 
 // Served says what the server calls itself, for a turn that was begun before that
@@ -50,15 +53,16 @@ func (t *Turn) Answers() ([]Answer, error) {
 	var answers []Answer
 	for _, in := range inputs {
 		method, asked := t.state.Asked[in.key]
-		if !asked || t.given[in.key] {
+		id := t.state.id(in.key)
+		if !asked || t.given[id] {
 			continue
 		}
 		// As everywhere, of a key that comes twice the last counts.
-		a, err := response(in.key, method, inputs.get(in.key))
+		a, err := response(id, in.key, method, inputs.get(in.key))
 		if err != nil {
 			return nil, err
 		}
-		t.given[in.key] = true
+		t.given[id] = true
 		answers = append(answers, a)
 	}
 	return answers, nil
@@ -70,7 +74,7 @@ func (t *Turn) Complete() (complete, agreed bool) {
 	inputs, _ := objectOf(t.req.Responses)
 	agreed = true
 	for key := range t.state.Asked {
-		if !t.given[key] {
+		if !t.given[t.state.id(key)] {
 			return false, false
 		}
 		action, elicited := wire.String(wire.Lookup(inputs.get(key), "action"))
@@ -118,11 +122,14 @@ func (t *Turn) Take(e session.Event) Step {
 
 // ask takes a question of the server.
 func (t *Turn) ask(index session.Index, m wire.Message, seen bool) Step {
-	key, ok := wire.String(m.ID)
-	q := question{key: key, index: index, method: m.Method, params: bytes.Clone(m.Params)}
-	_, asked := t.state.Asked[key]
-	if !ok || t.given[key] || seen && !asked {
+	id, ok := wire.String(m.ID)
+	q := question{id: id, index: index, method: m.Method, params: bytes.Clone(m.Params)}
+	key, asked := t.state.key(id)
+	if !ok || t.given[id] || seen && !asked {
 		return Step{}
+	}
+	if q.key = key; !asked {
+		q.key = t.keyFor(q)
 	}
 	needs, known := q.needs()
 	if !known {
@@ -138,14 +145,45 @@ func (t *Turn) ask(index session.Index, m wire.Message, seen bool) Step {
 		a := q.refused("the client cannot be asked while it waits for " + t.req.Method)
 		return Step{Answer: &a}
 	}
+	if a := t.early(q); a != nil {
+		return Step{Answer: a}
+	}
 	t.open = append(t.open, q.withContext(t.req.Capabilities))
 	return Step{}
 }
 
+// keyFor is the key under which a client is asked: one that says what is asked, if
+// there is one that is free, else the id. In a task keys are unique for all its life,
+// so that it is the id.
+func (t *Turn) keyFor(q question) string {
+	name := q.name()
+	_, before := t.state.Asked[name]
+	if name == "" || before || t.req.mayBeTask() || slices.ContainsFunc(t.open, func(o question) bool { return o.key == name }) {
+		return q.id
+	}
+	return name
+}
+
+// early is the answer to a question that came with the request, nil for none: a
+// client that knows what is asked need not be asked. One that cannot be used is not
+// missed, for the client is asked then.
+func (t *Turn) early(q question) *Answer {
+	if t.req.State != "" || q.key == q.id || t.used[q.key] {
+		return nil
+	}
+	responses, _ := objectOf(t.req.Responses)
+	a, err := response(q.id, q.key, q.method, responses.get(q.key))
+	if err != nil {
+		return nil
+	}
+	t.used[q.key], t.given[q.id] = true, true
+	return &a
+}
+
 // withdraw takes back a question the server no longer wants answered.
 func (t *Turn) withdraw(m wire.Message) {
-	key, ok := wire.String(wire.Lookup(m.Params, "requestId"))
-	t.open = slices.DeleteFunc(t.open, func(q question) bool { return ok && q.key == key })
+	id, ok := wire.String(wire.Lookup(m.Params, "requestId"))
+	t.open = slices.DeleteFunc(t.open, func(q question) bool { return ok && q.id == id })
 }
 
 // notification is what the client gets of one, nil if that is nothing: only what
@@ -174,6 +212,9 @@ func (t *Turn) notification(m wire.Message) []byte {
 
 // end takes the response.
 func (t *Turn) end(m wire.Message) Step {
+	if m.Error == nil && t.req.Rounds() && Wants(m.Result) {
+		return t.pass(m.Result)
+	}
 	if m.Error == nil {
 		// Many servers ask for roots whatever is called, and do without.
 		if t.lacks != nil && t.lacks[0] != "roots" && string(wire.Lookup(m.Result, "isError")) == "true" {
@@ -195,7 +236,34 @@ func (t *Turn) end(m wire.Message) Step {
 		return t.missing(t.lacks, said)
 	}
 	fault, code := Fault(m.Error)
+	if none := nothing(t.req.Method); none != nil && code == wire.CodeMethodNotFound {
+		// The client may have been told that it can ask, see [Unknown].
+		return Step{Reply: &Response{Raw: wire.ResultResponse(t.req.ID, Result(t.req.Method, none, t.server))}}
+	}
 	return Step{Reply: &Response{Raw: faultResponse(t.req.ID, fault), Code: code}}
+}
+
+// pass takes the word of a server of the modern era that it needs input.
+func (t *Turn) pass(result json.RawMessage) Step {
+	inputs, own, fault := ReadInputs(result)
+	if fault != nil {
+		return Step{Reply: &Response{Raw: wire.ErrorResponse(t.req.ID, fault), Code: fault.Code}}
+	}
+	for _, in := range inputs {
+		if path, _ := in.question().needs(); !declared(t.req.Capabilities, path) {
+			return t.missing(path, "")
+		}
+	}
+	t.passed, t.own = result, own
+	return Step{}
+}
+
+// Request is the request of the turn as it is to be sent again, with what its state
+// says.
+func (t *Turn) Request() Request {
+	r := t.req
+	r.passed, r.own = t.state.Passed, t.state.Own
+	return r
 }
 
 // firstText is the first text of a tool's result, "" if it has none.
@@ -228,18 +296,29 @@ func (t *Turn) missing(path []string, said string) Step {
 
 // Asks says that there are questions for the client. More may follow at once, or
 // the server may take them back.
-func (t *Turn) Asks() bool { return len(t.open) > 0 && (t.again || t.at >= t.state.Seen) }
+func (t *Turn) Asks() bool {
+	return t.passed != nil || len(t.open) > 0 && (t.again || t.at >= t.state.Seen)
+}
 
 // Again says that the call is over, and that what is asked has to be done before
 // it is made again.
-func (t *Turn) Again() bool { return t.again }
+func (t *Turn) Again() bool { return t.again || t.passed != nil }
 
 // State is what the client has to bring back with its answers; Session and Expires
 // are the caller's to set.
 func (t *Turn) State() State {
 	s := State{Asked: map[string]string{}, Digest: t.req.Digest(), Round: t.state.Round + 1}
+	if t.passed != nil {
+		s.Passed, s.Own = true, t.own
+		return s
+	}
 	for _, q := range t.open {
-		s.Asked[q.key] = q.method
+		if s.Asked[q.key] = q.method; q.key != q.id {
+			if s.IDs == nil {
+				s.IDs = map[string]string{}
+			}
+			s.IDs[q.key] = q.id
+		}
 	}
 	if !t.again {
 		s.Stream, s.From, s.Seen = t.id, t.open[0].index-1, t.at
@@ -250,6 +329,10 @@ func (t *Turn) State() State {
 // Required is the response that asks the client, with its sealed state (MCP
 // 2026-07-28, "Multi Round-Trip Requests").
 func (t *Turn) Required(sealed string) []byte {
+	if t.passed != nil {
+		result, _ := objectOf(t.passed)
+		return wire.ResultResponse(t.req.ID, result.with(requestState, text(sealed)).withMeta(wire.MetaServerInfo, t.server).encode())
+	}
 	inputs := make(object, len(t.open))
 	for i, q := range t.open {
 		inputs[i] = member{q.key, q.input()}
