@@ -1,0 +1,82 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+)
+
+// counted is what the months and the silence are made of, with one message each.
+func counted() (all []meter.Operation) {
+	for _, name := range []string{
+		"HTTP: tools/call, 50 ms", "WebSocket: tools/call, 50 ms", "initialize, from the handshake record", "notifications/initialized",
+		"tools/list, from the handshake record", "WebSocket: connect", "WebSocket: disconnect", "WebSocket: ping",
+		"the first of a session, that wakes a box", "a box falls asleep", "GET of an idle listener, held for 1 s",
+	} {
+		all = append(all, meter.Operation{Name: name, Invocations: 1, Messages: 1})
+	}
+	return all
+}
+
+// printed is what the tables say of these counts.
+func printed(t *testing.T, operations []meter.Operation) (string, error) {
+	t.Helper()
+	var b bytes.Buffer
+	tb := tables{out: &b, prices: meter.Published(), habits: meter.Usual(), operations: operations, stack: stack{alarms: 10, dashboards: 1, secrets: 1}}
+	err := tb.print()
+	return b.String(), err
+}
+
+func TestTablesSayTheirDateAndTheirAssumptions(t *testing.T) {
+	text, err := printed(t, counted())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{meter.Published().Date, meter.McpAgent().Date, "256 MB", "| 0 |", "| 1 thousand |", "| 1 million |", "| 100 million |"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in the tables:\n%s", want, text)
+		}
+	}
+}
+
+func TestWithoutCountsThereAreNoTables(t *testing.T) {
+	if _, err := printed(t, counted()[1:]); err == nil || !strings.Contains(err.Error(), "make bench-cost") {
+		t.Errorf("the error is %v", err)
+	}
+	if err := run(filepath.Join(t.TempDir(), "none.json"), "", "template.yaml"); err == nil || !strings.Contains(err.Error(), "make bench-cost") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+func TestTheStackIsCountedInTheTemplate(t *testing.T) {
+	text, err := os.ReadFile("../../template.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := stackOf(string(text)); got.alarms == 0 || got.dashboards != 1 || got.secrets != 1 {
+		t.Errorf("the stack has %+v", got)
+	}
+}
+
+func TestDollarsAreReadable(t *testing.T) {
+	for usd, want := range map[float64]string{0: "–", 0.000012: "$1e-05", 0.006: "$0.01", 12.345: "$12.35", 1999.6: "$2000"} {
+		if got := dollars(usd); got != want {
+			t.Errorf("%v is %s, want %s", usd, got, want)
+		}
+	}
+}
+
+func TestAnAlwaysOnTaskCostsTheSameWithoutCalls(t *testing.T) {
+	g := meter.Supergateway()
+	if got := g.Tasks(0); got != 1 {
+		t.Errorf("%v tasks for nobody, want 1", got)
+	}
+	if a, b := g.Cost(meter.Published(), 0, 24*time.Hour, 0), g.Cost(meter.Published(), 1, 24*time.Hour, 0); a != b || a == 0 {
+		t.Errorf("a day costs %v without a session and %v with one", a, b)
+	}
+}

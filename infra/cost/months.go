@@ -1,0 +1,101 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+)
+
+// work is how calls come in a month: in sessions, each of so many calls one after
+// another, that keep a box awake.
+type work struct {
+	calls  int           // of a session
+	talk   time.Duration // from its first message to its last
+	toolMS string        // a call takes so long
+}
+
+func usualWork() work { return work{calls: 20, talk: 5 * time.Minute, toolMS: "50"} }
+
+const hoursOfMonth = 730
+
+// months is what a month of calls costs.
+func (t tables) months() error {
+	w := usualWork()
+	http, err := t.session(w, false)
+	if err != nil {
+		return err
+	}
+	socket, err := t.session(w, true)
+	if err != nil {
+		return err
+	}
+	socket = socket.Plus(meter.Units{ConnectionMinutes: w.talk.Minutes()})
+	box := t.habits.Awake(t.habits.BoxStart + w.talk + t.habits.Idle)
+	gateway, object := meter.Supergateway(), meter.McpAgent()
+	t.say("\nA month: sessions of %d calls in %v, each call %s ms of a tool, logs included; a box awake for that, its start and %v, for one session or for ten at a time.\n",
+		w.calls, w.talk, w.toolMS, t.habits.Idle)
+	t.say("The stack by itself, in the first two columns: %d alarms, %d dashboard, %d secret (AWS gives the first ten alarms and three dashboards of an account for nothing), and a sweep every %v. supergateway: as many sessions at a time as come in five times the mean rate, each kept for %v. Durable Objects: %s, %s, the plan of $%.0f included.\n",
+		t.stack.alarms, t.stack.dashboards, t.stack.secrets, sweepEvery, w.talk, object.Source, object.Date, object.Month)
+	t.head("calls a month", "over HTTP", "over WebSocket", "boxes, one a session", "boxes, ten sessions in one", "supergateway, always on", "Durable Objects")
+	for _, calls := range []float64{0, 1e3, 1e6, 1e8} {
+		sessions := calls / float64(w.calls)
+		fixed := t.fixed()
+		peak := 5 * sessions * w.talk.Hours() / hoursOfMonth
+		t.row(count(calls), fixed+t.prices.Cost(http)*sessions, fixed+t.prices.Cost(socket)*sessions,
+			t.prices.Cost(box)*sessions, t.prices.Cost(box)*sessions/10,
+			gateway.Cost(t.prices, peak, hoursOfMonth*time.Hour, meter.GB(int64(calls)*1000)),
+			object.Month+object.Call(50*time.Millisecond)*calls)
+	}
+	return nil
+}
+
+// session is what one session uses but for the time of its box: what begins and ends
+// it, its calls, the first of which wakes the box, and the box's falling asleep.
+func (t tables) session(w work, socket bool) (u meter.Units, err error) {
+	add := func(name string, times float64) {
+		o, e := t.find(name)
+		if e != nil {
+			err = e
+		}
+		if socket && o.Requests > 0 { // it comes as a message, and is answered by one unless it is a notification
+			o.Requests, o.Messages = 0, o.Messages+2
+			if strings.HasPrefix(name, "notifications/") {
+				o.Messages--
+			}
+		}
+		u = u.Plus(o.Units(t.habits).Times(times))
+	}
+	over := "HTTP"
+	if socket {
+		over = "WebSocket"
+		add("WebSocket: connect", 1)
+		add("WebSocket: disconnect", 1)
+	}
+	for _, name := range []string{
+		"initialize, from the handshake record", "notifications/initialized", "tools/list, from the handshake record",
+		"the first of a session, that wakes a box", "a box falls asleep",
+	} {
+		add(name, 1)
+	}
+	add(over+": tools/call, "+w.toolMS+" ms", float64(w.calls-1))
+	return u, err
+}
+
+// fixed is a month of the stack itself.
+func (t tables) fixed() float64 {
+	sweep := meter.Operation{Invocations: 1, Trips: 1, ReadUnits: 1}
+	return t.stack.month() + t.prices.Cost(sweep.Units(t.habits))*float64(hoursOfMonth*time.Hour)/float64(sweepEvery)
+}
+
+func count(n float64) string {
+	switch {
+	case n >= 1e6:
+		return fmt.Sprintf("%.0f million", n/1e6)
+	case n >= 1e3:
+		return fmt.Sprintf("%.0f thousand", n/1e3)
+	default:
+		return fmt.Sprintf("%.0f", n)
+	}
+}

@@ -1,0 +1,137 @@
+package meter
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// Namespace of the metrics in CloudWatch.
+const Namespace = "Dormouse"
+
+// The names of metrics. Dimension is server, which is one of those in the servers file;
+// errors also have code. Sessions and tenants are properties of a line, never
+// dimensions: each value of one would be billed as a metric of its own.
+const (
+	metricCalls     = "calls"                // messages of clients, and of runners for the relay
+	metricPolls     = "polls"                // requests that only ask for what is there
+	metricErrors    = "errors"               //
+	metricWakes     = "wakes"                // boxes that were started
+	metricFunction  = "wake_function_ms"     // process of a function, to its first invocation
+	metricBox       = "wake_box_ms"          // from the wake to the runner's hello
+	metricServer    = "wake_server_ms"       // from the start of a process to the end of its handshake
+	metricFirst     = "wake_first_answer_ms" // of the request that woke a box, to its end
+	metricBoxes     = "boxes"                // that are up, as the sweep finds them
+	metricBytesIn   = "bytes_in"
+	metricBytesOut  = "bytes_out"
+	dimensionServer = "server"
+	dimensionCode   = "code"
+)
+
+// emf is the head of a line in CloudWatch's embedded metric format.
+type emf struct {
+	Timestamp int64       `json:"Timestamp"` // Unix milliseconds
+	Metrics   []directive `json:"CloudWatchMetrics"`
+}
+
+type directive struct {
+	Namespace  string     `json:"Namespace"`
+	Dimensions [][]string `json:"Dimensions"`
+	Metrics    []metric   `json:"Metrics"`
+}
+
+type metric struct {
+	Name string `json:"Name"`
+	Unit string `json:"Unit"`
+}
+
+// value is a metric with what was measured. Those that are zero are left out: what is
+// never said is never billed.
+type value struct {
+	metric
+	n int64
+}
+
+func counts(name string, n int) value { return value{metric{name, "Count"}, int64(n)} }
+func bytesOf(name string, n int) value {
+	return value{metric{name, "Bytes"}, int64(n)}
+}
+
+func took(name string, d time.Duration) value {
+	return value{metric{name, "Milliseconds"}, d.Milliseconds()}
+}
+
+// metrics are the attributes of what was measured, and, if they are to be metrics, the
+// head that says so.
+func metrics(a session.Account, t tally, start time.Duration, on bool) []any {
+	calls, polls, failures := 1, 0, 0
+	if a.Poll {
+		calls, polls = 0, 1
+	}
+	if a.Over == session.OverEvent {
+		calls = 0
+	}
+	if a.Code != "" {
+		failures = 1
+	}
+	values := []value{
+		counts(metricCalls, calls), counts(metricPolls, polls), counts(metricWakes, t.wakes), counts(metricBoxes, t.boxes),
+		bytesOf(metricBytesIn, a.In), bytesOf(metricBytesOut, a.Out), took(metricFunction, start), took(metricBox, t.boxStart),
+	}
+	if t.wakes > 0 {
+		values = append(values, took(metricFirst, a.Took))
+	}
+	return attributes(values, counts(metricErrors, failures), on && a.Server != "")
+}
+
+// Started are the attributes of a runner's line that says how long a server took to
+// start.
+func Started(server string, span time.Duration, on bool) []any {
+	return append([]any{dimensionServer, server}, attributes([]value{took(metricServer, span)}, value{}, on)...)
+}
+
+func attributes(values []value, failures value, on bool) (attrs []any) {
+	var said []metric
+	for _, v := range values {
+		if v.n != 0 {
+			attrs, said = append(attrs, v.Name, v.n), append(said, v.metric)
+		}
+	}
+	head := emf{Timestamp: time.Now().UnixMilli()}
+	if len(said) > 0 {
+		head.Metrics = append(head.Metrics, directive{Namespace, [][]string{{dimensionServer}}, said})
+	}
+	if failures.n != 0 {
+		attrs = append(attrs, failures.Name, failures.n)
+		head.Metrics = append(head.Metrics, directive{Namespace, [][]string{{dimensionServer}, {dimensionServer, dimensionCode}}, []metric{failures.metric}})
+	}
+	if !on || len(head.Metrics) == 0 {
+		return attrs
+	}
+	return append(attrs, "_aws", head)
+}
+
+// Line is what [ReadLine] finds in a log line.
+type Line struct {
+	Server  string
+	Tenant  string
+	Session string
+	Conn    string
+	Units   Units
+}
+
+// ReadLine reads the line of an invocation. ok is false for any other.
+func ReadLine(text []byte) (l Line, ok bool) {
+	var v struct {
+		Server  string `json:"server"`
+		Tenant  string `json:"tenant"`
+		Session string `json:"session_id"`
+		Conn    string `json:"connection_id"`
+		Units   *Units `json:"units"`
+	}
+	if json.Unmarshal(text, &v) != nil || v.Units == nil {
+		return Line{}, false
+	}
+	return Line{Server: v.Server, Tenant: v.Tenant, Session: v.Session, Conn: v.Conn, Units: *v.Units}, true
+}

@@ -1,0 +1,192 @@
+package meter
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// Meter counts what the invocations of one function process use. Each takes with it,
+// when it ends, what was counted since the last one ended: where a process has one
+// invocation at a time, as on Lambda, that is its own, and where it has several the sum
+// is right. It implements session.Meter and is safe for concurrent use.
+type Meter struct {
+	options Options
+	started time.Time
+
+	mu     sync.Mutex
+	spent  func() Stored // of the store; nil for none
+	before Stored
+	now    tally
+	warm   bool // an invocation has ended
+}
+
+var _ session.Meter = (*Meter)(nil)
+
+// Options of a Meter.
+type Options struct {
+	MemoryMB float64   // of the function; 256
+	Metrics  bool      // lines are CloudWatch metrics too, which AWS bills by name and server
+	Started  time.Time // of the process; zero if that is not known
+}
+
+// tally is what is counted outside of accounts.
+type tally struct {
+	posts    int
+	messages float64 // of those posts
+	wakes    int
+	boxStart time.Duration // from a wake to its hello, zero if there was none
+	boxes    int           // that the sweep has found
+	swept    bool
+}
+
+// New makes a Meter.
+func New(o Options) *Meter {
+	if o.MemoryMB == 0 {
+		o.MemoryMB = Usual().MemoryMB
+	}
+	return &Meter{options: o, started: o.Started}
+}
+
+// Store returns the store, counted. spent says what it has consumed so far; without it,
+// it is estimated (see [Estimate]).
+func (m *Meter) Store(s session.Store, spent func() Stored) session.Store {
+	if spent == nil {
+		e := Estimate(s)
+		s, spent = e, e.Spent
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.spent, m.before = spent, spent()
+	return &watched{Store: s, meter: m}
+}
+
+// watched sees boxes wake by what is written about them.
+type watched struct {
+	session.Store
+	meter *Meter
+
+	mu       sync.Mutex
+	starting session.Box // the last that was read while it was starting
+}
+
+// Box remembers since when a box has been starting.
+func (w *watched) Box(ctx context.Context, id session.BoxID) (session.Box, error) {
+	b, err := w.Store.Box(ctx, id)
+	if err == nil && b.State == session.Starting {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.starting = b
+	}
+	return b, err
+}
+
+// SaveBox counts the wakes, and how long they took to the hello.
+func (w *watched) SaveBox(ctx context.Context, b session.Box) error {
+	err := w.Store.SaveBox(ctx, b)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	was := w.starting
+	w.starting = session.Box{}
+	w.mu.Unlock()
+	w.meter.count(func(t *tally) {
+		switch {
+		case b.State == session.Starting:
+			t.wakes++
+		case b.State == session.Awake && was.ID == b.ID && was.Gen == b.Gen:
+			t.boxStart = b.Changed.Sub(was.Changed)
+		}
+	})
+	return nil
+}
+
+// Due counts the boxes that are up, or have something to do.
+func (w *watched) Due(ctx context.Context) ([]session.BoxID, error) {
+	all, err := w.Store.Due(ctx)
+	if err == nil {
+		w.meter.count(func(t *tally) { t.boxes, t.swept = len(all), true })
+	}
+	return all, err
+}
+
+// Clients returns the connections, counted.
+func (m *Meter) Clients(c session.Clients) session.Clients { return &posted{Clients: c, meter: m} }
+
+type posted struct {
+	session.Clients
+	meter *Meter
+}
+
+// Post counts a message that was taken.
+func (p *posted) Post(ctx context.Context, conn string, data []byte) error {
+	err := p.Clients.Post(ctx, conn, data)
+	if err == nil {
+		p.meter.count(func(t *tally) {
+			t.posts++
+			t.messages += Messages(len(data))
+		})
+	}
+	return err
+}
+
+func (m *Meter) count(what func(*tally)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	what(&m.now)
+}
+
+// take ends an invocation: what was counted since the last, and how long the process
+// had lived when it began, if it was its first.
+func (m *Meter) take(took time.Duration) (t tally, stored Stored, start time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t, m.now = m.now, tally{}
+	if m.spent != nil {
+		now := m.spent()
+		stored, m.before = now.Minus(m.before), now
+	}
+	if !m.warm && !m.started.IsZero() {
+		start = max(0, time.Since(m.started)-took)
+	}
+	m.warm = true
+	return t, stored, start
+}
+
+// Spent implements session.Meter: "tenant" and "units", what is billed for the
+// invocation, then what [Options].Metrics makes metrics of.
+func (m *Meter) Spent(a session.Account) []any {
+	t, stored, start := m.take(a.Took)
+	u := units(a, t, stored, m.options.MemoryMB)
+	attrs := []any{"tenant", a.Tenant, "units", u}
+	return append(attrs, metrics(a, t, start, m.options.Metrics)...)
+}
+
+// restUnit is how much of an answer is in the price of a REST request.
+const restUnit = 10 << 20
+
+// units is what is billed for one invocation. The gateway's own log is not in it.
+func units(a session.Account, t tally, stored Stored, memoryMB float64) Units {
+	billed := (a.Took + time.Millisecond - 1).Truncate(time.Millisecond)
+	u := Units{
+		Invocations: 1, GBSeconds: billed.Seconds() * memoryMB / 1024, Messages: t.messages,
+		ReadUnits: stored.ReadUnits, WriteUnits: stored.WriteUnits, LogGB: GB(int64(Usual().LogBytes)),
+	}
+	switch a.Over {
+	case session.OverREST:
+		u.Requests = 1 + float64(max(0, a.Out-1)/restUnit)
+		u.OutGB = GB(int64(a.Out))
+	case session.OverSocket, session.OverRelay:
+		for _, size := range []int{a.In, a.Out} {
+			if size > 0 {
+				u.Messages += Messages(size)
+			}
+		}
+		u.OutGB = GB(int64(a.Out))
+	case session.OverEvent:
+	}
+	return u
+}

@@ -1,0 +1,239 @@
+package meter_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+)
+
+// written is a log line with what was spent in it, read again as JSON.
+func written(t *testing.T, attrs []any) map[string]any {
+	t.Helper()
+	var b bytes.Buffer
+	slog.New(slog.NewJSONHandler(&b, nil)).Info("request", attrs...)
+	var line map[string]any
+	if err := json.Unmarshal(b.Bytes(), &line); err != nil {
+		t.Fatal(err)
+	}
+	return line
+}
+
+// conns takes every post.
+type conns struct{}
+
+func (conns) Post(context.Context, string, []byte) error { return nil }
+func (conns) Close(context.Context, string) error        { return nil }
+
+// near are two counts that are the same but for rounding.
+func near(a, b float64) bool { return math.Abs(a-b) < 1e-12 }
+
+func TestALineSaysWhatItsInvocationIsBilledFor(t *testing.T) {
+	m := meter.New(meter.Options{MemoryMB: 512})
+	store := m.Store(sessiontest.NewMemory(), nil)
+	clients := m.Clients(conns{})
+	if _, err := store.Box(t.Context(), "acme/one"); err != nil {
+		t.Fatal(err)
+	}
+	if err := clients.Post(t.Context(), "c", make([]byte, 33<<10)); err != nil {
+		t.Fatal(err)
+	}
+	line := written(t, append([]any{"server", "one", "session_id", "s1", "connection_id", "c1"},
+		m.Spent(session.Account{Over: session.OverREST, Tenant: "acme", Server: "one", Out: 11 << 20, Took: 1500 * time.Microsecond})...))
+	text, err := json.Marshal(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, ok := meter.ReadLine(text)
+	if !ok {
+		t.Fatalf("%s is not read", text)
+	}
+	got.Units.LogGB = 0
+	want := meter.Line{Server: "one", Tenant: "acme", Session: "s1", Conn: "c1", Units: meter.Units{
+		Invocations: 1, GBSeconds: 0.001, Requests: 2, Messages: 2, ReadUnits: 1, OutGB: 11.0 / 1024,
+	}}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+func TestWhatALineHasSaidTheNextDoesNotRepeat(t *testing.T) {
+	m := meter.New(meter.Options{})
+	store := m.Store(sessiontest.NewMemory(), nil)
+	for range 2 {
+		if _, err := store.Box(t.Context(), "acme/one"); err != nil {
+			t.Fatal(err)
+		}
+		line := written(t, m.Spent(session.Account{Over: session.OverSocket, In: 1}))
+		if got := line["units"].(map[string]any)["read_units"]; got != 1.0 {
+			t.Errorf("%v read units, want 1", got)
+		}
+	}
+}
+
+func TestMessagesAreBilledBySize(t *testing.T) {
+	for size, want := range map[int]float64{0: 1, 1: 1, 32 << 10: 1, 32<<10 + 1: 2, 128 << 10: 4} {
+		if got := meter.Messages(size); got != want {
+			t.Errorf("%d bytes are %v messages, want %v", size, got, want)
+		}
+	}
+}
+
+func TestMetricsHaveServersAsDimensionsAndNothingElse(t *testing.T) {
+	m := meter.New(meter.Options{Metrics: true})
+	line := written(t, m.Spent(session.Account{Over: session.OverREST, Tenant: "acme", Server: "one", Session: "s1", In: 5, Out: 7, Code: session.Busy}))
+	head := line["_aws"].(map[string]any)
+	dimensions := map[string]bool{}
+	for _, d := range head["CloudWatchMetrics"].([]any) {
+		d := d.(map[string]any)
+		if d["Namespace"] != meter.Namespace {
+			t.Errorf("namespace %v", d["Namespace"])
+		}
+		for _, set := range d["Dimensions"].([]any) {
+			for _, name := range set.([]any) {
+				dimensions[name.(string)] = true
+			}
+		}
+		for _, metric := range d["Metrics"].([]any) {
+			if name := metric.(map[string]any)["Name"].(string); line[name] == nil {
+				t.Errorf("metric %s has no value in the line", name)
+			}
+		}
+	}
+	if d := cmp.Diff(map[string]bool{"server": true, "code": true}, dimensions); d != "" {
+		t.Errorf("dimensions (-want +got):\n%s", d)
+	}
+	if line["errors"] != 1.0 || line["calls"] != 1.0 || line["bytes_out"] != 7.0 {
+		t.Errorf("the line is %v", line)
+	}
+}
+
+func TestLinesAreNoMetricsUnlessTheyAreToBe(t *testing.T) {
+	for name, m := range map[string]*meter.Meter{
+		"switched off":        meter.New(meter.Options{}),
+		"of no server at all": meter.New(meter.Options{Metrics: true}),
+	} {
+		a := session.Account{Over: session.OverREST, Tenant: "acme", Server: "one"}
+		if strings.HasPrefix(name, "of no server") {
+			a.Server = ""
+		}
+		if line := written(t, m.Spent(a)); line["_aws"] != nil {
+			t.Errorf("%s: %v", name, line)
+		}
+	}
+}
+
+func TestAWakeIsToldByItsPhases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		time.Sleep(7 * time.Millisecond)
+		m := meter.New(meter.Options{Started: began})
+		store := m.Store(sessiontest.NewMemory(), nil)
+		b := session.Box{ID: "acme/one", State: session.Starting, Gen: 1, Attempt: 1, Changed: time.Now()}
+		if err := store.SaveBox(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Millisecond)
+		line := written(t, m.Spent(session.Account{Over: session.OverREST, Server: "one", Took: 3 * time.Millisecond}))
+		if line["wakes"] != 1.0 || line["wake_function_ms"] != 7.0 || line["wake_first_answer_ms"] != 3.0 || line["wake_box_ms"] != nil {
+			t.Errorf("the function that wakes says %v", line)
+		}
+		time.Sleep(20 * time.Millisecond)
+		b, err := store.Box(t.Context(), b.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.State, b.Changed = session.Awake, time.Now()
+		if err := store.SaveBox(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		line = written(t, m.Spent(session.Account{Over: session.OverRelay, Server: "one"}))
+		if line["wake_box_ms"] != 23.0 || line["wakes"] != nil || line["wake_function_ms"] != nil {
+			t.Errorf("the function that hears the hello says %v", line)
+		}
+	})
+}
+
+func TestABillIsTheSumOfItsCharges(t *testing.T) {
+	p := meter.Published()
+	u := meter.Units{Requests: 1e6, Messages: 3e6, Invocations: 2e6, ReadUnits: 2e6, WriteUnits: 1e6}
+	if got := p.Cost(u); !near(got, 3.5+3+0.4+0.25+0.625) {
+		t.Errorf("it costs %v", got)
+	}
+	if got := p.Cost(u.Plus(u)) - p.Cost(u.Times(2)); !near(got, 0) {
+		t.Errorf("twice and again differ by %v", got)
+	}
+	if n := len(p.Bill(u)); n != 5 {
+		t.Errorf("the bill has %d lines, want 5", n)
+	}
+	all := meter.Units{
+		Invocations: 1, GBSeconds: 1, Requests: 1, Messages: 1, ConnectionMinutes: 1, ReadUnits: 1, WriteUnits: 1, StoredGBMonths: 1,
+		VCPUSeconds: 1, TaskGBSeconds: 1, AddressSeconds: 1, LogGB: 1, OutGB: 1,
+	}
+	if n := len(p.Bill(all)); n != 13 {
+		t.Errorf("%d of 13 units have a price", n)
+	}
+	if p.Date == "" || p.Source == "" {
+		t.Errorf("the prices do not say of when and from where they are: %+v", p)
+	}
+}
+
+func TestOwnPricesStandInThePlaceOfThePublished(t *testing.T) {
+	p, err := meter.Published().With([]byte(`{"date":"2027-01-01","usd":{"messages":{"usd":0.5,"for":1000000}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Cost(meter.Units{Messages: 1e6, Requests: 1e6}); !near(got, 4) || p.Date != "2027-01-01" || p.Region != "us-east-1" {
+		t.Errorf("%v at %+v", got, p)
+	}
+	if got := meter.Published().Cost(meter.Units{Messages: 1e6}); !near(got, 1) {
+		t.Errorf("the published price has become %v", got)
+	}
+}
+
+func TestPricesThatAreNoneAreRefused(t *testing.T) {
+	for name, file := range map[string]string{
+		"no JSON":      `{`,
+		"no date":      `{"usd":{}}`,
+		"unknown unit": `{"date":"2027-01-01","usd":{"cups":{"usd":1,"for":1}}}`,
+		"negative":     `{"date":"2027-01-01","usd":{"messages":{"usd":-1,"for":1}}}`,
+		"for nothing":  `{"date":"2027-01-01","usd":{"messages":{"usd":1}}}`,
+		"misspelt":     `{"date":"2027-01-01","price":{}}`,
+	} {
+		if _, err := meter.Published().With([]byte(file)); err == nil {
+			t.Errorf("%s is taken", name)
+		}
+	}
+}
+
+func TestATaskIsBilledForAMinuteAtLeastAndInWholeSeconds(t *testing.T) {
+	size := meter.BoxSize{VCPUs: 0.5, MemoryMB: 2048, Addresses: 1}
+	for seconds, want := range map[float64]float64{0: 60, 59.5: 60, 60.1: 61, 3600: 3600} {
+		got := meter.Task(seconds, size)
+		if d := cmp.Diff(meter.Units{VCPUSeconds: want / 2, TaskGBSeconds: want * 2, AddressSeconds: want}, got); d != "" {
+			t.Errorf("%v seconds (-want +got):\n%s", seconds, d)
+		}
+	}
+}
+
+func FuzzReadLine(f *testing.F) {
+	f.Add([]byte(`{"server":"one","tenant":"a","session_id":"s","units":{"invocations":1}}`))
+	f.Add([]byte(`{"units":null}`))
+	f.Add([]byte("not JSON"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if l, ok := meter.ReadLine(text); !ok && l != (meter.Line{}) {
+			t.Errorf("%q is refused and read as %+v", text, l)
+		}
+	})
+}

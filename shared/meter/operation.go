@@ -1,0 +1,85 @@
+package meter
+
+import "time"
+
+// Operation is what was counted when something was done once.
+type Operation struct {
+	Name        string
+	Requests    int           // of the REST API
+	Messages    int           // of WebSocket APIs, both ways, none over 32 KB
+	Invocations int           // of functions
+	Trips       int           // round trips to the store but for those that wait
+	Posts       int           // to connections
+	ReadUnits   float64       // but for those of waits
+	WriteUnits  float64       //
+	Waits       float64       // requests of waits; each is a read unit at least, also one that finds nothing
+	WaitUnits   float64       // what they consumed, if that is more
+	Held        time.Duration // a function waits for so long, in no round trip
+	Wakes       int           // boxes it has to wait for
+	OutBytes    int
+}
+
+// Habits is what an operation costs beyond what can be counted without AWS. They are
+// assumptions, and a bill says which.
+type Habits struct {
+	MemoryMB float64       // of a function
+	Own      time.Duration // work of a function in an invocation
+	Trip     time.Duration // a round trip to DynamoDB, in the same region
+	Post     time.Duration // of a message to a connection
+	LogBytes int           // of an invocation, with Lambda's own lines
+	BoxStart time.Duration // from RunTask to the runner's hello
+	Box      BoxSize
+	Idle     time.Duration // a box stays awake without work
+	Stored   int           // bytes of an idle session
+}
+
+// Usual are the habits that the tables are made with. Own: on one machine a function
+// works 0.5 (relay) to 0.9 ms (http) in an invocation, SQLite included, and 256 MB have
+// a seventh of a processor; the rest are assumptions until a stack was measured.
+func Usual() Habits {
+	return Habits{
+		MemoryMB: 256, Own: 5 * time.Millisecond, Trip: 4 * time.Millisecond, Post: 8 * time.Millisecond, LogBytes: 900,
+		BoxStart: 30 * time.Second, Box: DefaultBox(), Idle: 2 * time.Minute, Stored: 1250,
+	}
+}
+
+// Units of the operation, but for the time of boxes. Lambda rounds each invocation up
+// to a millisecond.
+func (o Operation) Units(h Habits) Units {
+	busy := time.Duration(o.Invocations)*(h.Own+time.Millisecond/2) + time.Duration(o.Trips)*h.Trip + time.Duration(o.Posts)*h.Post +
+		o.Held + time.Duration(o.Wakes)*h.BoxStart
+	waits := max(o.Waits, o.WaitUnits) + float64(o.Wakes*Polls(h.BoxStart))
+	return Units{
+		Invocations: float64(o.Invocations), Requests: float64(o.Requests), Messages: float64(o.Messages),
+		GBSeconds: busy.Seconds() * h.MemoryMB / 1024, ReadUnits: o.ReadUnits + waits, WriteUnits: o.WriteUnits,
+		LogGB: GB(int64(o.Invocations * h.LogBytes)), OutGB: GB(int64(o.OutBytes)),
+	}
+}
+
+// Polls is how many requests the store on DynamoDB makes at most to wait for so long:
+// every 5 ms at first, then after a tenth of the time waited, at last every second.
+func Polls(wait time.Duration) (n int) {
+	for waited := time.Duration(0); waited <= wait; n++ {
+		waited += min(max(waited/10, 5*time.Millisecond), time.Second)
+	}
+	return n + 1 // at the end
+}
+
+// day and month are those of the tables.
+const (
+	day   = 24 * time.Hour
+	month = 730 * time.Hour
+)
+
+// Silent is so many sessions, each of which says nothing for a day. poll is what a
+// client that listens does every so often; a zero time is one that does not.
+func (h Habits) Silent(sessions int, poll Operation, every time.Duration) Units {
+	u := Units{StoredGBMonths: GB(int64(h.Stored)) * day.Hours() / month.Hours()}
+	if every > 0 {
+		u = u.Plus(poll.Units(h).Times(float64(day) / float64(every)))
+	}
+	return u.Times(float64(sessions))
+}
+
+// Awake is a box that is awake for that time.
+func (h Habits) Awake(span time.Duration) Units { return Task(span.Seconds(), h.Box) }

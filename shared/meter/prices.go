@@ -1,0 +1,103 @@
+package meter
+
+import (
+	"bytes"
+	_ "embed" // prices.json
+	"encoding/json"
+	"fmt"
+	"math"
+)
+
+//go:embed prices.json
+var published []byte
+
+// Price is what so many of something cost.
+type Price struct {
+	USD  float64 `json:"usd"`
+	For  float64 `json:"for"` // of the unit; more than 0
+	What string  `json:"what"`
+}
+
+// Prices is a price for each of the Units, by the names these have in JSON.
+type Prices struct {
+	Date   string           `json:"date"` // when they were looked up, YYYY-MM-DD
+	Region string           `json:"region"`
+	Source string           `json:"source"`
+	USD    map[string]Price `json:"usd"`
+}
+
+// Published returns AWS's own prices at the date they carry.
+func Published() Prices {
+	var p Prices
+	if err := json.Unmarshal(published, &p); err != nil { // it is part of the program
+		panic("meter: prices.json: " + err.Error())
+	}
+	return p
+}
+
+// With returns the prices with those of a JSON file in their place. The file has the
+// form of prices.json; what it leaves out stays, and its date must be said. The error
+// names a unit that nobody knows, or a price that is none.
+func (p Prices) With(file []byte) (Prices, error) {
+	var own Prices
+	d := json.NewDecoder(bytes.NewReader(file))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&own); err != nil {
+		return Prices{}, fmt.Errorf("the prices cannot be read: %w", err)
+	}
+	if own.Date == "" {
+		return Prices{}, fmt.Errorf(`the prices have no date; add "date": "YYYY-MM-DD"`)
+	}
+	known := map[string]bool{}
+	var u Units
+	u.each(func(name string, _ *float64) { known[name] = true })
+	all := map[string]Price{}
+	for name, price := range p.USD {
+		all[name] = price
+	}
+	for name, price := range own.USD {
+		if !known[name] {
+			return Prices{}, fmt.Errorf("the prices have %q, which is nothing that is billed", name)
+		}
+		if !(price.USD >= 0) || !(price.For > 0) || math.IsInf(price.USD, 1) {
+			return Prices{}, fmt.Errorf(`the price of %q is none; want "usd" of 0 or more and "for" above 0`, name)
+		}
+		if price.What == "" {
+			price.What = all[name].What
+		}
+		all[name] = price
+	}
+	if own.Region == "" {
+		own.Region = p.Region
+	}
+	own.USD = all
+	return own, nil
+}
+
+// Charge is a line of a bill.
+type Charge struct {
+	Unit  string  `json:"unit"` // its name in JSON
+	What  string  `json:"what"`
+	Count float64 `json:"count"`
+	USD   float64 `json:"usd"`
+}
+
+// Bill says what the units cost, in the order of their fields, without those of which
+// there are none.
+func (p Prices) Bill(u Units) []Charge {
+	var all []Charge
+	u.each(func(name string, n *float64) {
+		if price, ok := p.USD[name]; ok && *n != 0 {
+			all = append(all, Charge{Unit: name, What: price.What, Count: *n, USD: *n * price.USD / price.For})
+		}
+	})
+	return all
+}
+
+// Cost is the sum of the bill, in US dollars.
+func (p Prices) Cost(u Units) (usd float64) {
+	for _, c := range p.Bill(u) {
+		usd += c.USD
+	}
+	return usd
+}

@@ -1,0 +1,89 @@
+package meter
+
+import "math"
+
+// Units is what is billed, by what it is billed in. It is for one call as for a year
+// of them: all are plain sums. The zero value is nothing.
+type Units struct {
+	Invocations       float64 `json:"invocations,omitempty"`        // of functions
+	GBSeconds         float64 `json:"gb_seconds,omitempty"`         // of functions
+	Requests          float64 `json:"requests,omitempty"`           // of the REST API; one more for each 10 MB of an answer
+	Messages          float64 `json:"messages,omitempty"`           // of WebSocket APIs, both ways, one for each 32 KB begun
+	ConnectionMinutes float64 `json:"connection_minutes,omitempty"` // of WebSocket APIs
+	ReadUnits         float64 `json:"read_units,omitempty"`         // of DynamoDB, 4 KB, strongly consistent
+	WriteUnits        float64 `json:"write_units,omitempty"`        // of DynamoDB, 1 KB
+	StoredGBMonths    float64 `json:"stored_gb_months,omitempty"`   // of DynamoDB
+	VCPUSeconds       float64 `json:"vcpu_seconds,omitempty"`       // of tasks
+	TaskGBSeconds     float64 `json:"task_gb_seconds,omitempty"`    // of tasks
+	AddressSeconds    float64 `json:"address_seconds,omitempty"`    // of tasks with a public IPv4 address
+	LogGB             float64 `json:"log_gb,omitempty"`             // taken in by CloudWatch Logs
+	OutGB             float64 `json:"out_gb,omitempty"`             // to the internet
+}
+
+// each gives every field with the name it has in a file of prices.
+func (u *Units) each(visit func(name string, n *float64)) {
+	visit("invocations", &u.Invocations)
+	visit("gb_seconds", &u.GBSeconds)
+	visit("requests", &u.Requests)
+	visit("messages", &u.Messages)
+	visit("connection_minutes", &u.ConnectionMinutes)
+	visit("read_units", &u.ReadUnits)
+	visit("write_units", &u.WriteUnits)
+	visit("stored_gb_months", &u.StoredGBMonths)
+	visit("vcpu_seconds", &u.VCPUSeconds)
+	visit("task_gb_seconds", &u.TaskGBSeconds)
+	visit("address_seconds", &u.AddressSeconds)
+	visit("log_gb", &u.LogGB)
+	visit("out_gb", &u.OutGB)
+}
+
+// Plus is the sum of both.
+func (u Units) Plus(v Units) Units {
+	var added []float64
+	v.each(func(_ string, n *float64) { added = append(added, *n) })
+	i := 0
+	u.each(func(_ string, n *float64) { *n += added[i]; i++ })
+	return u
+}
+
+// Times is so many of them.
+func (u Units) Times(k float64) Units {
+	u.each(func(_ string, n *float64) { *n *= k })
+	return u
+}
+
+// WithoutTasks is what is left when the time of boxes is counted apart.
+func (u Units) WithoutTasks() Units {
+	u.VCPUSeconds, u.TaskGBSeconds, u.AddressSeconds = 0, 0, 0
+	return u
+}
+
+// Sizes of what is billed, in bytes.
+const (
+	messageUnit = 32 << 10 // of a WebSocket message
+	gigabyte    = 1 << 30
+	leastTask   = 60 // seconds that Fargate bills of a task at least
+)
+
+// Messages is how many messages a WebSocket API bills for one of so many bytes.
+func Messages(size int) float64 {
+	return float64(max(1, (size+messageUnit-1)/messageUnit))
+}
+
+// GB is so many bytes.
+func GB(size int64) float64 { return float64(size) / gigabyte }
+
+// Task is what a Fargate task costs that ran for so many seconds: whole ones, sixty at
+// least. size is what it has of a machine.
+func Task(seconds float64, size BoxSize) Units {
+	billed := max(math.Ceil(seconds), leastTask)
+	return Units{
+		VCPUSeconds: billed * size.VCPUs, TaskGBSeconds: billed * size.MemoryMB / 1024, AddressSeconds: billed * size.Addresses,
+	}
+}
+
+// BoxSize is what a task has. MemoryMB in MiB. Addresses is 1 for a public address.
+type BoxSize struct{ VCPUs, MemoryMB, Addresses float64 }
+
+// DefaultBox is the size of template.yaml's boxes.
+func DefaultBox() BoxSize { return BoxSize{VCPUs: 0.25, MemoryMB: 512, Addresses: 1} }
