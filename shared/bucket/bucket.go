@@ -1,0 +1,305 @@
+// Package bucket keeps the snapshots of workspaces in S3, or what speaks like it: the
+// host's part, which signs. A box holds no credential; it is given a URL for one object
+// of its own, for some minutes, with which nothing else can be reached. The package
+// hides names of objects, Signature Version 4, and how the newest of several snapshots
+// is told while runners are killed and frames come twice or late.
+//
+// It does not know who asks: that a box asks for its own is for the caller to see to
+// (package relay does). What is in a snapshot it never sees.
+//
+// # Objects
+//
+//	PREFIX/TENANT/SERVER/OWNER/GENERATION-TIME-NONCE.tar.zst   a snapshot
+//	PREFIX/TENANT/SERVER/OWNER/current                         the name of the newest
+//
+// TENANT and SERVER are those of the box, as digests where they have characters that
+// would have to be escaped, and OWNER is a digest. A snapshot counts once current names
+// it, which is written on condition of what was read, and only ever moved to a name that
+// is greater: names of one owner grow with the generation of the box and with time. So a
+// put that nobody confirmed is nothing, a confirmation that comes twice or late changes
+// nothing, and one of a runner that was replaced is refused.
+//
+// What nobody confirmed, and what nobody uses, goes by the bucket's own rules of age.
+package bucket
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// MaxSnapshot is how many bytes a snapshot may have: what a runner packs at most by
+// itself, which is 256 MiB of files, and the names of as many files as it packs.
+const MaxSnapshot = 288 << 20
+
+const (
+	callTimeout = 5 * time.Second // of one request
+	urlLife     = 10 * time.Minute
+	maxPointer  = 4 << 10 // bytes
+	maxTries    = 5       // writes of a pointer that somebody else writes too
+	current     = "current"
+	ending      = ".tar.zst"
+)
+
+// Config says where the bucket is and who asks it. Place and Credentials are needed.
+type Config struct {
+	Place       Place
+	Credentials aws.CredentialsProvider
+	Domain      string // of AWS, where it is not amazonaws.com
+	MaxBytes    int64  // of a snapshot; 0 for MaxSnapshot
+	Client      *http.Client
+}
+
+// Bucket signs URLs and keeps the pointers. It remembers nothing and is safe for
+// concurrent use.
+type Bucket struct{ cfg Config }
+
+// New makes a Bucket. It makes no call.
+func New(c Config) *Bucket {
+	c.MaxBytes = cmp.Or(c.MaxBytes, MaxSnapshot)
+	c.Domain = cmp.Or(c.Domain, "amazonaws.com")
+	if c.Client == nil {
+		c.Client = &http.Client{
+			// Not the default one, which a function may have dial elsewhere.
+			Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}
+	}
+	return &Bucket{c}
+}
+
+// pointer is the object current.
+type pointer struct {
+	Generation session.Generation `json:"generation"`
+	Object     string             `json:"object"`
+	Saved      time.Time          `json:"saved"`
+
+	etag string // as it was read; "" if there is none
+}
+
+// Newest gives a URL from which the newest snapshot of an owner can be got within some
+// minutes, and when it was saved. Errors: NotFound if there is none, Unavailable.
+func (b *Bucket) Newest(ctx context.Context, box session.BoxID, owner string) (get string, saved time.Time, err error) {
+	p, err := b.pointer(ctx, box, owner)
+	if err != nil {
+		return "", time.Time{}, err
+	}
+	if p.Object == "" {
+		return "", time.Time{}, session.Errorf(session.NotFound, "there is no snapshot")
+	}
+	get, _, err = b.presign(ctx, http.MethodGet, folder(box, owner)+p.Object, 0)
+	return get, p.Saved, err
+}
+
+// Room gives the place of a new snapshot of size bytes: its name, a URL for PUT that is
+// good for some minutes and takes just as many bytes, and the header that has to be sent.
+// Errors: Fenced if a newer generation has saved, TooLarge, Invalid, Unavailable.
+func (b *Bucket) Room(ctx context.Context, box session.BoxID, owner string, gen session.Generation, size int64) (object, put string, header map[string]string, err error) {
+	switch {
+	case size > b.cfg.MaxBytes:
+		return "", "", nil, session.Errorf(session.TooLarge, "the snapshot has %d bytes; at most %d are kept", size, b.cfg.MaxBytes)
+	case size < 1:
+		return "", "", nil, session.Errorf(session.Invalid, "a snapshot of %d bytes is none", size)
+	}
+	p, err := b.pointer(ctx, box, owner)
+	if err != nil {
+		return "", "", nil, err
+	}
+	if p.Generation > gen {
+		return "", "", nil, stale(gen, p)
+	}
+	at := time.Now().UnixMilli()
+	if _, before, ok := parts(p.Object); ok && p.Generation == gen {
+		at = max(at, before+1) // by another function's clock
+	}
+	object = fmt.Sprintf("%016d-%013d-%s%s", gen, at, session.NewNonce(), ending)
+	put, header, err = b.presign(ctx, http.MethodPut, folder(box, owner)+object, size)
+	return object, put, header, err
+}
+
+// Commit makes an object that was put the newest snapshot of an owner, and removes the
+// one before. It may be repeated, and does nothing for an object that is older than the
+// newest. Errors: Fenced if a newer generation has saved, Invalid for what is no name
+// that Room gave, Unavailable.
+func (b *Bucket) Commit(ctx context.Context, box session.BoxID, owner string, gen session.Generation, object string) error {
+	of, _, ok := parts(object)
+	if !ok || of > gen {
+		return session.Errorf(session.Invalid, "%q is no object of generation %d", clip(object), gen)
+	}
+	for range maxTries {
+		p, err := b.pointer(ctx, box, owner)
+		switch {
+		case err != nil:
+			return err
+		case p.Generation > of:
+			return stale(of, p)
+		case p.Object >= object:
+			return nil // this very one, or a word of before that came late
+		}
+		text, err := json.Marshal(pointer{Generation: of, Object: object, Saved: time.Now().UTC()})
+		if err != nil {
+			return err
+		}
+		when := http.Header{"If-None-Match": {"*"}}
+		if p.etag != "" {
+			when = http.Header{"If-Match": {p.etag}}
+		}
+		answer, err := b.call(ctx, http.MethodPut, folder(box, owner)+current, when, text)
+		if err != nil {
+			return err
+		}
+		switch answer.code {
+		case http.StatusOK:
+			if p.Object != "" {
+				// It is only in the way: what is not removed now goes by its age.
+				_, _ = b.call(ctx, http.MethodDelete, folder(box, owner)+p.Object, nil, nil)
+			}
+			return nil
+		case http.StatusPreconditionFailed, http.StatusConflict, http.StatusNotFound:
+			continue // somebody else has written, or removed it
+		}
+		return answer.unexpected("write which snapshot is the newest")
+	}
+	return session.Errorf(session.Unavailable, "several runners save one snapshot at a time; try again")
+}
+
+// Forget removes what gen or an older generation has saved of an owner, if anything.
+// Errors: Unavailable.
+func (b *Bucket) Forget(ctx context.Context, box session.BoxID, owner string, gen session.Generation) error {
+	p, err := b.pointer(ctx, box, owner)
+	if err != nil || p.Object == "" || p.Generation > gen {
+		return err
+	}
+	for _, name := range []string{current, p.Object} { // the pointer first: then there is no snapshot any more
+		answer, err := b.call(ctx, http.MethodDelete, folder(box, owner)+name, nil, nil)
+		if err != nil {
+			return err
+		}
+		if answer.code != http.StatusNoContent && answer.code != http.StatusOK && answer.code != http.StatusNotFound {
+			return answer.unexpected("remove a snapshot")
+		}
+	}
+	return nil
+}
+
+func stale(gen session.Generation, p pointer) error {
+	return session.Errorf(session.Fenced, "generation %d saves, and there is a snapshot of %d", gen, p.Generation)
+}
+
+// pointer reads which snapshot is the newest; it is zero if there is none.
+func (b *Bucket) pointer(ctx context.Context, box session.BoxID, owner string) (pointer, error) {
+	answer, err := b.call(ctx, http.MethodGet, folder(box, owner)+current, nil, nil)
+	switch {
+	case err != nil:
+		return pointer{}, err
+	case answer.code == http.StatusNotFound:
+		return pointer{}, nil
+	case answer.code != http.StatusOK:
+		return pointer{}, answer.unexpected("read which snapshot is the newest")
+	}
+	p := pointer{etag: answer.etag}
+	if err := json.Unmarshal(answer.body, &p); err != nil {
+		return pointer{}, session.Errorf(session.Unavailable, "which snapshot is the newest cannot be read").Because(err)
+	}
+	gen, _, ok := parts(p.Object)
+	if !ok || gen != p.Generation || p.etag == "" {
+		return pointer{}, session.Errorf(session.Unavailable, "which snapshot is the newest cannot be read: it is said to be %q", clip(p.Object))
+	}
+	return p, nil
+}
+
+// answer is what S3 said.
+type answer struct {
+	code int
+	etag string
+	body []byte
+}
+
+// unexpected is an error with what S3 minds; the rest of its text may repeat the request.
+func (a answer) unexpected(what string) error {
+	why := ""
+	if m := regexp.MustCompile(`<Code>([A-Za-z]{1,60})</Code>`).FindSubmatch(a.body); m != nil {
+		why = " (" + string(m[1]) + ")"
+	}
+	return session.Errorf(session.Unavailable, "the snapshots cannot be reached").Because(fmt.Errorf("%s: S3 answers %d%s", what, a.code, why))
+}
+
+// call makes one signed request for an object.
+func (b *Bucket) call(ctx context.Context, method, object string, header http.Header, body []byte) (answer, error) {
+	failed := func(err error) (answer, error) {
+		return answer{}, session.Errorf(session.Unavailable, "the snapshots cannot be reached").Because(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, b.url(object), bytes.NewReader(body))
+	if err != nil {
+		return failed(err)
+	}
+	for name, values := range header {
+		r.Header[name] = values
+	}
+	if err := b.sign(ctx, r, body); err != nil {
+		return failed(err)
+	}
+	res, err := b.cfg.Client.Do(r)
+	if err != nil {
+		return failed(err)
+	}
+	defer func() { _ = res.Body.Close() }() // only read
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxPointer))
+	if err != nil {
+		return failed(err)
+	}
+	return answer{res.StatusCode, res.Header.Get("ETag"), text}, nil
+}
+
+// folder is where an owner of a box has its objects, below the prefix.
+func folder(box session.BoxID, owner string) string {
+	tenant, server := "", string(box)
+	if i := strings.LastIndexByte(server, '/'); i >= 0 { // a server's name has none in it
+		tenant, server = server[:i], server[i+1:]
+	}
+	sum := sha256.Sum256([]byte(string(box) + "\x00" + owner))
+	return plain(tenant) + "/" + plain(server) + "/" + hex.EncodeToString(sum[:]) + "/"
+}
+
+// plain is a name that needs no escaping and is not another's.
+func plain(name string) string {
+	ok := name != "" && len(name) <= 100
+	for _, c := range []byte(name) {
+		ok = ok && (c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '-' || c == '_')
+	}
+	if ok {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return "." + hex.EncodeToString(sum[:]) // no plain name has a dot
+}
+
+// parts are the generation and the time in the name of a snapshot.
+func parts(object string) (gen session.Generation, at int64, ok bool) {
+	fields := strings.SplitN(strings.TrimSuffix(object, ending), "-", 3)
+	if !strings.HasSuffix(object, ending) || len(fields) != 3 || len(fields[0]) != 16 || len(fields[1]) != 13 || plain(fields[2]) != fields[2] {
+		return 0, 0, false
+	}
+	g, err1 := strconv.ParseUint(fields[0], 10, 63)
+	t, err2 := strconv.ParseUint(fields[1], 10, 63)
+	return session.Generation(g), int64(t), errors.Join(err1, err2) == nil //nolint:gosec // they have 63 bits
+}
+
+func clip(s string) string { return s[:min(len(s), 100)] }

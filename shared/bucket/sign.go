@@ -1,0 +1,73 @@
+package bucket
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// service is S3's name in a signature.
+const service = "s3"
+
+// url is the address of an object: the bucket is in the host on AWS, and in the path at
+// an endpoint of one's own.
+func (b *Bucket) url(object string) string {
+	p := b.cfg.Place
+	if p.Prefix != "" {
+		object = p.Prefix + "/" + object
+	}
+	if p.Endpoint != "" {
+		return p.Endpoint + "/" + p.Bucket + "/" + object
+	}
+	return fmt.Sprintf("https://%s.s3.%s.%s/%s", p.Bucket, p.Region, b.cfg.Domain, object)
+}
+
+// asWritten has the signer take a path as it is: S3 does not escape it twice.
+func asWritten(o *v4.SignerOptions) { o.DisableURIPathEscaping = true }
+
+// sign signs a request of the host's own.
+func (b *Bucket) sign(ctx context.Context, r *http.Request, body []byte) error {
+	credentials, err := b.cfg.Credentials.Retrieve(ctx)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(body)
+	digest := hex.EncodeToString(sum[:])
+	r.Header.Set("X-Amz-Content-Sha256", digest)
+	return v4.NewSigner().SignHTTP(ctx, credentials, r, digest, service, b.cfg.Place.Region, time.Now(), asWritten)
+}
+
+// presign gives a URL for one object and method. One for PUT takes size bytes, neither
+// more nor less, and only while there is no such object.
+func (b *Bucket) presign(ctx context.Context, method, object string, size int64) (url string, header map[string]string, err error) {
+	failed := func(err error) (string, map[string]string, error) {
+		return "", nil, session.Errorf(session.Unavailable, "no URL for a snapshot can be signed").Because(err)
+	}
+	credentials, err := b.cfg.Credentials.Retrieve(ctx)
+	if err != nil {
+		return failed(err)
+	}
+	life := "?X-Amz-Expires=" + strconv.Itoa(int(urlLife/time.Second))
+	r, err := http.NewRequestWithContext(ctx, method, b.url(object)+life, http.NoBody)
+	if err != nil {
+		return failed(err)
+	}
+	if method == http.MethodPut {
+		r.ContentLength = size // and with it a header that is signed
+		r.Header.Set("If-None-Match", "*")
+		header = map[string]string{"If-None-Match": "*"}
+	}
+	url, _, err = v4.NewSigner().PresignHTTP(ctx, credentials, r, "UNSIGNED-PAYLOAD", service, b.cfg.Place.Region, time.Now(), asWritten)
+	if err != nil {
+		return failed(err)
+	}
+	return url, header, nil
+}
