@@ -13,6 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/box/stage"
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -23,6 +24,9 @@ type boxed struct {
 	box  *box.Box
 	link *relay.Runner
 	show *board // nil for none
+	all  *sharing
+	name func(session, principal string) string // of the process of a session
+	took *starts
 	era  string // what the host believes
 	log  *slog.Logger
 }
@@ -34,14 +38,14 @@ type place struct {
 	logs  string // folder for what processes say on stderr, "" for none
 	task  string // the fleet's name for this runner
 	max   int    // processes at a time
-	era   string // relay.EraModern if the server is known to speak no other
+	era   string // of the server, "" if it is not known
 	on    sandbox.Support
 	keep  box.Keeper // nil keeps no workspaces
 }
 
 // newBox makes the box of a server.
 func newBox(s catalog.Server, at place, log *slog.Logger) *boxed {
-	b := &boxed{log: log, era: at.era}
+	b := &boxed{log: log, era: at.era, took: newStarts(s.Name, os.Getenv("DORMOUSE_METRICS") == "on", log)}
 	tools := s.ToolTimeout
 	if tools == 0 {
 		tools = -1 // the file's "off" is the box's "no limit"
@@ -51,7 +55,7 @@ func newBox(s catalog.Server, at place, log *slog.Logger) *boxed {
 		Base: map[string]string{
 			"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME"), "LANG": os.Getenv("LANG"), "TMPDIR": os.Getenv("TMPDIR"),
 		},
-		Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, Mark: at.work, MaxProcesses: at.max, Modern: at.era == relay.EraModern,
+		Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, Mark: at.work, MaxProcesses: at.max, Era: bridge.Era(at.era),
 		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, AnswerTimeout: s.AnswerTimeout, Idle: s.Idle,
 	}
 	own.Stager, own.Keeper, own.Kept = stagerFor(s, at, log), at.keep, box.Scope(s.Kept())
@@ -66,11 +70,12 @@ func newBox(s catalog.Server, at place, log *slog.Logger) *boxed {
 	if at.logs != "" {
 		folder := filepath.Join(at.logs, s.Name)
 		own.Stderr = logFiles{folder: folder, log: log}.open
+		b.all = &sharing{folder: folder, log: log, known: map[string]bool{}}
 		if at.task != "" {
 			b.show = newBoard(folder, at.task, log)
 		}
 	}
-	b.box = box.New(own, b, log)
+	b.box, b.name = box.New(own, b, log), own.Scope.Name
 	return b
 }
 
@@ -114,6 +119,7 @@ func (b *boxed) live(ctx context.Context) error {
 
 // Deliver implements relay.Executor.
 func (b *boxed) Deliver(d relay.Delivery) {
+	b.all.note(b.name(string(d.Session), d.Principal), string(d.Session))
 	b.box.Deliver(box.Deliver{
 		ID: string(d.ID), Round: d.Round, Session: string(d.Session), Principal: d.Principal, Ticket: d.Ticket, Init: d.Init, Level: d.Level,
 		Subscriptions: d.Subscribed, Raw: d.Raw, Again: d.Again,
@@ -159,14 +165,14 @@ func (b *boxed) Event(e box.Event) {
 // Handshake implements box.Sink.
 func (b *boxed) Handshake(s, ticket, requestedVersion string, result json.RawMessage) {
 	report := relay.StatusReport{Session: session.ID(s), Ticket: ticket, Detail: requestedVersion, Handshake: result}
-	switch modern := b.box.Modern(); {
-	case modern && b.era != relay.EraModern:
-		report.Era = relay.EraModern
-	case !modern && b.era == relay.EraModern:
-		report.Era = relay.EraLegacy
+	if era := string(b.box.Era()); era != b.era {
+		report.Era = era
 	}
 	b.link.Status(report)
 }
 
 // Process implements box.Sink. The box has logged it already.
-func (b *boxed) Process(s box.ProcessStatus) { b.show.show(s) }
+func (b *boxed) Process(s box.ProcessStatus) {
+	b.show.show(s)
+	b.took.seen(s)
+}

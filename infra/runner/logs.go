@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -43,6 +46,56 @@ func (l logFiles) open(session string) io.WriteCloser {
 	return &logFile{path: filepath.Join(l.folder, name)}
 }
 
+// sharedEnding is that of a file beside the logs of a process that several sessions
+// share: PROCESS.sessions, with a line for each.
+const sharedEnding = ".sessions"
+
+// maxShared bounds such a file, in bytes; over it the older half goes.
+const maxShared = 64 << 10
+
+// sharing notes which sessions share a process, so that its logs are found by each. A
+// nil sharing notes nothing. One goroutine uses it.
+type sharing struct {
+	folder string
+	log    *slog.Logger
+	known  map[string]bool // sessions, by process
+}
+
+// note says that a session has a process.
+func (s *sharing) note(process, session string) {
+	if s == nil || process == session || s.known[process+"\x00"+session] {
+		return
+	}
+	if len(s.known) >= maxShared {
+		clear(s.known) // a line twice does no harm
+	}
+	s.known[process+"\x00"+session] = true
+	if err := s.write(filepath.Join(s.folder, fileName(process)+sharedEnding), fileName(session)); err != nil {
+		s.log.Warn("logs will not be found by a session that shares a process", "session_id", session, "error", err)
+	}
+}
+
+func (s *sharing) write(path, session string) error {
+	if err := os.MkdirAll(s.folder, 0o700); err != nil {
+		return err
+	}
+	lines, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if len(lines) > maxShared {
+		lines = lines[len(lines)/2:]
+		lines = lines[bytes.IndexByte(lines, '\n')+1:]
+	}
+	// Another runner of the box may do the same, and a line be lost: it is only for who
+	// looks for logs.
+	temp := path + ".new"
+	if err := os.WriteFile(temp, append(lines, session+"\n"...), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temp, path)
+}
+
 // fileName is the session, or its digest if it could mean another file.
 func fileName(session string) string {
 	plain := func(c rune) bool {
@@ -72,6 +125,8 @@ func (l logFiles) prune() {
 		case err != nil:
 		case filepath.Ext(e.Name()) == logEnding:
 			files = append(files, file{e.Name(), info.ModTime()})
+		case filepath.Ext(e.Name()) == sharedEnding && time.Since(info.ModTime()) > maxLogAge:
+			_ = os.Remove(filepath.Join(l.folder, e.Name())) // as old as all the logs it is for
 		case filepath.Ext(e.Name()) == boardEnding && time.Since(info.ModTime()) > maxLogAge:
 			_ = os.Remove(filepath.Join(l.folder, e.Name())) // of a runner that was killed
 		}

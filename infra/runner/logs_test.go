@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -93,4 +94,36 @@ func TestLogFileLiesInItsFolderWhateverTheSessionIsCalled(t *testing.T) {
 	if name := fileName("Ab-_9"); name != "Ab-_9" {
 		t.Errorf("a plain name becomes %q", name)
 	}
+}
+
+func TestWhoSharesAProcessIsNotedOnceAndStaysSmall(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "server")
+	noted := func() []string {
+		text, err := os.ReadFile(filepath.Join(folder, "shared.sessions"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(text) > maxShared+100 {
+			t.Fatalf("it has %d bytes", len(text))
+		}
+		return strings.Fields(string(text))
+	}
+	s := &sharing{folder: folder, log: slog.New(slog.DiscardHandler), known: map[string]bool{}}
+	for range 3 {
+		s.note("shared", "s1")
+		s.note("shared", "s2")
+		s.note("s3", "s3") // has its own
+	}
+	if got := strings.Join(noted(), " "); got != "s1 s2" {
+		t.Errorf("noted are %s", got)
+	}
+	for n := range 3000 {
+		s.note("shared", fmt.Sprintf("session-%032d", n))
+	}
+	all := noted()
+	if last := all[len(all)-1]; last != fmt.Sprintf("session-%032d", 2999) || len(all) < 500 {
+		t.Errorf("%d are noted, the last is %s", len(all), last)
+	}
+	var none *sharing
+	none.note("shared", "s1")
 }

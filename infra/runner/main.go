@@ -6,11 +6,15 @@
 //
 //	DORMOUSE_CACHE          folder of installs and workspaces; that of the user's
 //	                        caches without it, /var/cache/dormouse for root
+//	DORMOUSE_CACHE_AGE      how long an install is kept that nobody uses, 720h without it
+//	DORMOUSE_CACHE_MB       of all installs, 10240 without it; those that were not used
+//	                        for longest go first, and none that is in use
 //	DORMOUSE_LOGS           folder for what servers say on stderr, and for how their
 //	                        processes are; nowhere without it
 //	DORMOUSE_BOX_PROCESSES  processes at a time, 256 without it
 //	DORMOUSE_LINGER         how long it lingers after its bye
 //	DORMOUSE_SNAPSHOTS, DORMOUSE_SNAPSHOT_AGE
+//	DORMOUSE_PROFILE        folder of the socket for profiles of the runner; see shared/profile
 //
 // A server that asks for nothing of a sandbox runs with the rights of the runner.
 // One with a profile, or read_only_rootfs, sees of the disk the system, the
@@ -41,6 +45,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/box/stage"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/profile"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -82,6 +87,9 @@ func exitCode(err error) int {
 func run(log *slog.Logger) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if err := profile.Serve(os.Getenv(profile.Environment), "runner"); err != nil {
+		return err
+	}
 	server, err := catalog.UnmarshalServer(os.Getenv("DORMOUSE_SERVER"))
 	if err != nil {
 		return fmt.Errorf("DORMOUSE_SERVER: %w", err)
@@ -100,9 +108,13 @@ func run(log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	installs, err := newKeep(os.Getenv("DORMOUSE_CACHE_AGE"), os.Getenv("DORMOUSE_CACHE_MB"))
+	if err != nil {
+		return err
+	}
 	id := session.BoxID(os.Getenv(relay.EnvBox))
 	at := place{
-		cache: cacheFolder(), keep: keep.keeper(server, id, gen, log), logs: os.Getenv("DORMOUSE_LOGS"), task: os.Getenv("DORMOUSE_BOX_TASK"),
+		cache: cacheFolder(), logs: os.Getenv("DORMOUSE_LOGS"), task: os.Getenv("DORMOUSE_BOX_TASK"),
 		era: os.Getenv(relay.EnvEra), on: sandbox.Probe(),
 	}
 	if at.max, err = maxProcesses(os.Getenv("DORMOUSE_BOX_PROCESSES")); err != nil {
@@ -114,7 +126,7 @@ func run(log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	at.work = work
+	at.work, at.keep = work, keep.keeper(server, id, gen, work, log)
 	defer func() {
 		if err := errors.Join(box.EndMarked(work), release()); err != nil {
 			log.Warn("what the box has made is not all removed", "folder", work, "error", err)
@@ -127,9 +139,13 @@ func run(log *slog.Logger) error {
 		Token: os.Getenv(relay.EnvToken), Task: at.task, Idle: server.Idle, Linger: linger, Executor: b, Log: log,
 		Flush: stopTime + saveTime, // it is over as soon as nothing is in flight
 	})
+	if keep.host != nil {
+		keep.host.link = b.link
+	}
 	forget("DORMOUSE_")
 	err = b.live(ctx)
 	keep.sweep(context.WithoutCancel(ctx), log)
+	tidy(context.WithoutCancel(ctx), at.cache, installs, log)
 	return err
 }
 

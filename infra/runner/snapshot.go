@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box"
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -25,19 +27,25 @@ const snapshotAge = 14 * 24 * time.Hour
 // keeping is where a runner keeps workspaces; the zero keeping keeps none.
 type keeping struct {
 	folder *snapshot.Folder
+	host   *asked // whose URLs are used instead of a folder
 	age    time.Duration
 }
 
-// newKeeping reads DORMOUSE_SNAPSHOTS, which is "folder:" and an absolute path, or
-// nothing, and DORMOUSE_SNAPSHOT_AGE, a duration, or nothing.
+// newKeeping reads DORMOUSE_SNAPSHOTS, which is "folder:" and an absolute path, "host"
+// for where the host gives URLs to, or nothing, and DORMOUSE_SNAPSHOT_AGE, a duration,
+// or nothing.
 func newKeeping(store, age string) (keeping, error) {
 	k := keeping{age: snapshotAge}
-	if store == "" {
+	switch store {
+	case "":
+		return k, nil
+	case "host":
+		k.host = &asked{}
 		return k, nil
 	}
 	path, ok := strings.CutPrefix(store, "folder:")
 	if !ok || !filepath.IsAbs(path) {
-		return k, errors.New("DORMOUSE_SNAPSHOTS: want folder: and an absolute path")
+		return k, errors.New("DORMOUSE_SNAPSHOTS: want host, or folder: and an absolute path")
 	}
 	k.folder = snapshot.NewFolder(path)
 	if age == "" {
@@ -51,10 +59,18 @@ func newKeeping(store, age string) (keeping, error) {
 	return k, nil
 }
 
-// keeper keeps the workspaces of a server's processes, if they are to be kept.
-func (k keeping) keeper(s catalog.Server, id session.BoxID, gen int64, log *slog.Logger) box.Keeper {
+// keeper keeps the workspaces of a server's processes, if they are to be kept. temp is
+// a folder outside of them.
+func (k keeping) keeper(s catalog.Server, id session.BoxID, gen int64, temp string, log *slog.Logger) box.Keeper {
 	if s.Kept() == catalog.SnapshotOff {
 		return nil
+	}
+	if k.host != nil {
+		return snapshot.NewKeeper(snapshot.Config{
+			Store:      snapshot.NewSigned(snapshot.SignedConfig{Host: k.host, Temp: temp}),
+			Generation: gen, Log: log,
+			Key: func(owner string) string { return owner }, // the host knows which box asks
+		})
 	}
 	if k.folder == nil {
 		log.Info("workspaces are not kept while the box sleeps: it was not told where", "server", s.Name)
@@ -78,4 +94,50 @@ func (k keeping) sweep(ctx context.Context, log *slog.Logger) {
 	if n > 0 {
 		log.Info("snapshots removed that nobody used", "count", n)
 	}
+}
+
+// asked is the host as a box asks it for snapshots, over its link. The link is there
+// before any process is.
+type asked struct{ link *relay.Runner }
+
+var _ snapshot.Host = (*asked)(nil)
+
+// ask makes an error that a store of snapshots knows of the host's.
+func (a *asked) ask(ctx context.Context, q relay.SnapshotRequest) (relay.SnapshotAnswer, error) {
+	answer, err := a.link.Snapshot(ctx, q)
+	switch {
+	case errors.Is(err, session.NotFound):
+		err = fmt.Errorf("%w: %w", snapshot.ErrNone, err)
+	case errors.Is(err, session.Fenced):
+		err = fmt.Errorf("%w: %w", snapshot.ErrStale, err)
+	}
+	return answer, err
+}
+
+// Newest implements snapshot.Host. The generation is what the host has of the box.
+func (a *asked) Newest(ctx context.Context, owner string, _ int64) (get string, saved time.Time, err error) {
+	answer, err := a.ask(ctx, relay.SnapshotRequest{Type: relay.Get, Owner: owner})
+	return answer.URL, answer.Saved, err
+}
+
+// Room implements snapshot.Host.
+func (a *asked) Room(ctx context.Context, owner string, _, size int64) (snapshot.Room, error) {
+	answer, err := a.ask(ctx, relay.SnapshotRequest{Type: relay.Put, Owner: owner, Size: size})
+	room := snapshot.Room{Object: answer.Object, URL: answer.URL, Header: http.Header{}}
+	for name, value := range answer.Header {
+		room.Header.Set(name, value)
+	}
+	return room, err
+}
+
+// Commit implements snapshot.Host.
+func (a *asked) Commit(ctx context.Context, owner string, _ int64, object string) error {
+	_, err := a.ask(ctx, relay.SnapshotRequest{Type: relay.Done, Owner: owner, Object: object})
+	return err
+}
+
+// Forget implements snapshot.Host.
+func (a *asked) Forget(ctx context.Context, owner string, _ int64) error {
+	_, err := a.ask(ctx, relay.SnapshotRequest{Type: relay.Forget, Owner: owner})
+	return err
 }

@@ -17,6 +17,7 @@ func TestWhereSnapshotsAreKept(t *testing.T) {
 		want       time.Duration
 	}{
 		{"", "", false, true, 14 * 24 * time.Hour},
+		{"host", "", true, true, 14 * 24 * time.Hour},
 		{"folder:/x", "", true, true, 14 * 24 * time.Hour},
 		{"folder:/x", "3h", true, true, 3 * time.Hour},
 		{"folder:/x", "0s", false, false, 0},
@@ -27,7 +28,7 @@ func TestWhereSnapshotsAreKept(t *testing.T) {
 		{"s3:x", "", false, false, 0},
 	} {
 		k, err := newKeeping(c.store, c.age)
-		if (err == nil) != c.ok || c.ok && (k.age != c.want || (k.folder != nil) != c.kept) {
+		if (err == nil) != c.ok || c.ok && (k.age != c.want || (k.folder != nil || k.host != nil) != c.kept) {
 			t.Errorf("%q, %q: %+v, %v", c.store, c.age, k, err)
 		}
 	}
@@ -43,13 +44,13 @@ func TestOnlyWorkspacesThatAreAskedForAreKept(t *testing.T) {
 	plain := catalog.Server{Name: "x", Command: "a"}
 	asked := plain
 	asked.Box.Snapshot = catalog.SnapshotSession
-	if k.keeper(plain, "b", 1, log) != nil {
+	if k.keeper(plain, "b", 1, t.TempDir(), log) != nil {
 		t.Error("kept, and nothing asks for a workspace")
 	}
-	if k.keeper(asked, "b", 1, log) == nil {
+	if k.keeper(asked, "b", 1, t.TempDir(), log) == nil {
 		t.Error("not kept")
 	}
-	if (keeping{}).keeper(asked, "b", 1, log) != nil {
+	if (keeping{}).keeper(asked, "b", 1, t.TempDir(), log) != nil {
 		t.Error("kept nowhere")
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -136,7 +137,7 @@ type Box struct {
 	mu       sync.Mutex
 	sessions map[string]*session
 	groups   map[string]*group
-	modern   bool // the server refuses initialize and answers server/discover
+	era      bridge.Era // of the server, "" if it is not known
 	closed   bool
 	used     time.Time // when a client, or a call of one, last did something
 	counts   Counts
@@ -154,7 +155,7 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 	return &Box{
 		saving: saving, abandon: abandon, server: s.withDefaults(), sink: k, log: log, hide: newRedactor(s.Env, s.Secrets),
 		grace:    grace{stdin: time.Second, term: 5 * time.Second},
-		sessions: map[string]*session{}, groups: map[string]*group{}, used: time.Now(), modern: s.Modern,
+		sessions: map[string]*session{}, groups: map[string]*group{}, used: time.Now(), era: s.Era,
 	}
 }
 
@@ -178,7 +179,7 @@ func (b *Box) Deliver(d Deliver) {
 	}()
 	if s.hasStream(d.ID) {
 		b.counts.Unknown++
-		b.log.Warn("delivery twice, dropped", "server", b.server.Name, "session", s.id, "stream", d.ID)
+		b.log.Warn("delivery twice, dropped", "server", b.server.Name, "session_id", s.id, "stream", d.ID)
 		return
 	}
 	s.note(d, msgs)
@@ -211,7 +212,7 @@ func (b *Box) execute(s *session, st *stream, msgs []wire.Message, again bool) {
 		p = s.group.start(free)
 		if again {
 			b.log.Info("process started anew in a living session: what the one before had in memory is gone",
-				"server", b.server.Name, "session", s.id)
+				"server", b.server.Name, "session_id", s.id)
 		}
 	}
 	if p != nil {
@@ -437,7 +438,7 @@ func (b *Box) session(id, principal string) (s *session, fresh bool) {
 		s.room.L = &b.mu
 		b.sessions[id] = s
 	}
-	name := b.server.Scope.name(id, s.principal)
+	name := b.server.Scope.Name(id, s.principal)
 	g := b.groups[name]
 	if g == nil {
 		g = &group{box: b, id: name}
@@ -483,7 +484,7 @@ func (b *Box) remove(session string) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if err != nil {
-			b.log.Warn("what was made for a process was not removed", "server", b.server.Name, "session", session, "error", err)
+			b.log.Warn("what was made for a process was not removed", "server", b.server.Name, "session_id", session, "error", err)
 		}
 		b.leave()
 	}()

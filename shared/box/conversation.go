@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -88,7 +89,8 @@ type request struct {
 	left   time.Duration // until then, while asked is not zero
 	asked  int           // its open questions
 
-	line    []byte // as the process would have got it in the legacy era, if it is modern
+	modern  bool   // it is a modern client's, in the words of that era
+	line    []byte // as the process would have got it in the legacy era, if only that is modern
 	retries int    // how often the process has asked to be sent it again
 }
 
@@ -136,7 +138,7 @@ func (c *conversation) add(st *stream, m wire.Message) (*request, *wire.Error) {
 	if idKey(token) == "" {
 		token = nil // neither string nor number: the server may make of it what it likes
 	}
-	r := &request{number: c.number(), id: m.ID, token: token, method: m.Method, stream: st}
+	r := &request{number: c.number(), id: m.ID, token: token, method: m.Method, stream: st, modern: bridge.SaysModern(m.Params)}
 	c.requests[r.number], c.byID[key] = r, r
 	return r, nil
 }

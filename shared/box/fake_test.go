@@ -122,7 +122,17 @@ func (f *fake) take(m wire.Message) {
 		f.takeModern(m)
 		return
 	}
+	if f.how == "dual" {
+		f.takeDual(m)
+		return
+	}
+	f.takeLegacy(m)
+}
+
+func (f *fake) takeLegacy(m wire.Message) {
 	switch {
+	case m.Method == wire.MethodDiscover:
+		f.takeProbe(m)
 	case m.Method == wire.MethodInitialize:
 		f.initialize(m)
 	case m.Method == wire.MethodToolsCall:

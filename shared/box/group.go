@@ -21,9 +21,9 @@ const (
 // wide says that a process may be of several sessions.
 func (s Scope) wide() bool { return s == ScopePrincipal || s == ScopeShared }
 
-// name is what a session's part of the scope is called. A session whose principal is
-// not known shares nothing.
-func (s Scope) name(session, principal string) string {
+// Name is what the process of a session is called, which is the session if it shares it
+// with nobody. A session whose principal is not known shares nothing.
+func (s Scope) Name(session, principal string) string {
 	switch {
 	case s == ScopeShared:
 		return "shared"

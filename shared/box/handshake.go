@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -13,15 +14,23 @@ func (p *process) initialize() {
 	method := wire.MethodInitialize
 	if p.modern {
 		method = wire.MethodDiscover
-		p.probe()
+		p.write(bridge.Probe(strconv.AppendInt(nil, p.handshake, 10)))
 	} else {
 		p.introduce()
 	}
 	limit := p.box.server.StartupTimeout
-	p.startup = time.AfterFunc(limit-time.Since(p.begun), func() {
+	within := limit - time.Since(p.begun)
+	if p.probe == probing {
+		within = min(within, p.box.server.ProbeTime)
+	}
+	p.startup = time.AfterFunc(within, func() {
 		p.box.mu.Lock()
 		defer p.box.mu.Unlock()
 		if p.state != Started || p.ended {
+			return
+		}
+		if p.probe == probing {
+			p.probed(probeSilent)
 			return
 		}
 		f := p.box.server.fault(PhaseMCPInit, "did not answer %s within %s (startup_timeout_sec)", method, limit)
@@ -38,6 +47,9 @@ func (p *process) introduce() {
 	// A token of the client is no token of ours: progress for it would be taken for
 	// that of another request.
 	params, _ = wire.Replace(params, id, "_meta", wire.MetaProgressToken)
+	if bridge.SaysModern(params) {
+		params = bridge.Strip(wire.MethodInitialize, params)
+	}
 	p.write(wire.Compact(wire.NewRequest(id, wire.MethodInitialize, params)))
 }
 
@@ -80,7 +92,9 @@ func (p *process) greeted(m wire.Message) {
 		p.fail(p.box.server.fault(PhaseMCPInit, "answered initialize with a result that is no object"))
 	default:
 		p.result = m.Result
-		p.box.modern = false
+		if p.refused != nil || p.probe != probeNone {
+			p.box.era = bridge.LegacyOnly
+		}
 		p.ready()
 	}
 }

@@ -90,7 +90,7 @@ func (p *process) keep() {
 // owner names what is kept of the workspace.
 func (p *process) owner() string {
 	if s := p.g.speaker; p.g.id == s.id {
-		return p.box.server.Kept.name(s.id, s.principal)
+		return p.box.server.Kept.Name(s.id, s.principal)
 	}
 	return p.g.id
 }

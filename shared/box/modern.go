@@ -10,35 +10,72 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Servers of the modern era (2026-07-28). The sessions of a box are of the legacy
-// one, so a server that speaks both is spoken to in that. Only if it refuses
-// initialize, another process of it is asked for server/discover: one process has
-// one era, which its first message decides. What was found out holds for all later
-// processes of the box, until one refuses it.
+// Servers of the modern era (2026-07-28). One process has one era, which its first
+// message decides; a server that speaks both is spoken to in that of the session's
+// client. As long as nothing is known of a server, the first process for a modern
+// client is asked for server/discover, and if that is not understood it was one to
+// throw away; the first for a legacy client is asked for initialize, and only if it
+// refuses, another for server/discover. What was found out holds for all later
+// processes of the box, until one refuses it. A process of several sessions is spoken
+// to in the legacy era, if it can be.
 //
-// Such a process gets what the client of the session said in initialize with each
-// request. It does not ask: it answers that it needs input. The delivery then is
+// A request of a modern client passes to such a process as it is, and so does the
+// answer. With one of a legacy client it gets what that said in initialize. It does
+// not ask: it answers that it needs input. The delivery of a legacy client then is
 // suspended, and nothing of it stays here.
 
-// Modern says that the server speaks the modern era only, as far as is known.
-func (b *Box) Modern() bool {
+// Era is what the server speaks, "" if that is not known.
+func (b *Box) Era() bridge.Era {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.modern
+	return b.era
 }
 
-// probe begins the handshake of the modern era.
-func (p *process) probe() {
-	p.write(bridge.Probe(strconv.AppendInt(nil, p.handshake, 10)))
+// probe is what is known of a process by asking for server/discover in a process of
+// a server of which nothing was known.
+type probe int
+
+const (
+	probeNone    probe = iota // nobody asked
+	probing                   // this process is asked
+	probeRefused              // the one before has refused
+	probeSilent               // the one before has not answered
+)
+
+// speaks says in which era a new process of the group is spoken to.
+func (g *group) speaks() (modern bool, p probe) {
+	switch {
+	case g.box.era == bridge.ModernOnly:
+		return true, probeNone
+	case g.box.server.Scope.wide() || !bridge.SaysModern(g.speaker.init):
+		return false, probeNone
+	case g.box.era == "":
+		return true, probing
+	default:
+		return g.box.era == bridge.DualEra, probeNone
+	}
+}
+
+// probed has another process take over from one that did not answer server/discover
+// as servers of the modern era do.
+func (p *process) probed(how probe) {
+	p.otherwise(false, p.box.server.fault(PhaseMCPInit, "does not answer server/discover as a server of version %s", wire.V20260728))
+	if next := p.g.current; p.followed && next != nil {
+		next.refused, next.probe = nil, how
+	}
 }
 
 // discovered takes the answer to server/discover.
 func (p *process) discovered(m wire.Message) {
-	if m.Error != nil || bridge.ReadProbe(m) == bridge.LegacyOnly {
-		p.otherwise(false, p.box.server.fault(PhaseMCPInit, "does not answer server/discover as a server of version %s", wire.V20260728))
+	era := bridge.ReadProbe(m)
+	if m.Error != nil || era == bridge.LegacyOnly {
+		p.probed(probeRefused)
 		return
 	}
-	p.discover, p.box.modern = m.Result, true
+	if p.refused != nil {
+		era = bridge.ModernOnly // whatever it says of initialize
+	}
+	p.discover, p.box.era = m.Result, era
 	p.version, _ = wire.String(wire.Lookup(p.g.initParams(), "protocolVersion"))
 	p.result = p.greeting(p.g.speaker)
 	p.ready()
@@ -62,6 +99,10 @@ func (p *process) otherwise(modern bool, f *fault) {
 		p.fail(p.refused)
 		return
 	}
+	if p.probe == probeRefused {
+		p.fail(f)
+		return
+	}
 	if p.stopping || p.g.current != p {
 		p.fail(f)
 		return
@@ -69,7 +110,7 @@ func (p *process) otherwise(modern bool, f *fault) {
 	p.box.log.Info("process refuses the era it was spoken to in", "server", p.box.server.Name, "process", p.g.id, "modern", p.modern)
 	p.followed = true
 	next := p.g.start(p)
-	next.modern, next.refused = modern, p.fill(f)
+	next.modern, next.refused, next.probe = modern, p.fill(f), probeNone
 	empty := next.conv
 	next.converse(p.conv)
 	next.held, next.heldBytes = p.held, p.heldBytes
@@ -82,14 +123,20 @@ func (p *process) otherwise(modern bool, f *fault) {
 
 // # To the process
 
-// translate is a line for a server of the modern era. It is nil if there is nothing
+// translate is a line in the words of the process's era. It is nil if there is nothing
 // to send: the era has no such message, or it is answered here.
 func (p *process) translate(number int64, line []byte) []byte {
-	m, err := wire.Parse(line)
 	r := p.conv.requests[number]
+	theirs := r != nil && r.modern
+	if p.modern == theirs {
+		return line
+	}
+	m, err := wire.Parse(line)
 	switch {
 	case err != nil:
 		return line
+	case theirs:
+		return withParams(m, bridge.Strip(m.Method, m.Params))
 	case m.Kind == wire.Notification:
 		if m.Method == wire.NotifyRootsChanged {
 			return nil // they are asked for in each call
@@ -109,9 +156,15 @@ func (p *process) translate(number int64, line []byte) []byte {
 	}
 	r.line = line
 	s := r.stream.session
-	params := s.client().Params(m.Method, m.Params, s.level, r.stream.round > 0 || r.retries > 0)
-	if out, ok := wire.Replace(line, params, "params"); ok {
-		return out
+	return withParams(m, s.client().Params(m.Method, m.Params, s.level, r.stream.round > 0 || r.retries > 0))
+}
+
+// withParams is a request with other params, nil for none.
+func withParams(m wire.Message, params json.RawMessage) []byte {
+	if params != nil {
+		if out, ok := wire.Replace(m.Raw, params, "params"); ok {
+			return out
+		}
 	}
 	return wire.NewRequest(m.ID, m.Method, params)
 }
@@ -140,7 +193,7 @@ func (p *process) respond(m wire.Message) bool {
 	switch {
 	case r == nil:
 		return false
-	case !p.modern:
+	case !p.modern || r.modern:
 		return p.conv.response(m)
 	case m.Error != nil:
 		m.Raw, _ = wire.Replace(m.Raw, bridge.PlainFault(r.method, m.Error), "error")

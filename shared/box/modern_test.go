@@ -27,6 +27,9 @@ func (f *fake) takeModern(m wire.Message) {
 	case first == wire.MethodInitialize:
 		say(string(wire.ErrorResponse(m.ID, &wire.Error{Code: wire.CodeInvalidRequest, Message: "pinned"})))
 	case m.Method == wire.MethodDiscover:
+		if f.how == "modern but slow" {
+			time.Sleep(200 * time.Millisecond)
+		}
 		answer(m.ID, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true}},"ttlMs":1,"cacheScope":"public","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"fake","version":"2"}}}`)
 	case m.Method == wire.MethodListen:
 		id := string(m.ID)
@@ -70,6 +73,31 @@ func (f *fake) callModern(name string, m wire.Message) {
 	}
 }
 
+// A server that speaks both eras, in that of its first message.
+func (f *fake) takeDual(m wire.Message) {
+	first, _ := wire.String(wire.Lookup(f.seen[0], "method"))
+	switch {
+	case first == wire.MethodDiscover && m.Method == wire.MethodDiscover:
+		answer(m.ID, `{"resultType":"complete","supportedVersions":["2026-07-28","2025-11-25"],"capabilities":{}}`)
+	case first == wire.MethodDiscover:
+		f.takeModern(m)
+	default:
+		f.takeLegacy(m)
+	}
+}
+
+// takeProbe is a server of the legacy era that is asked for server/discover.
+func (f *fake) takeProbe(m wire.Message) {
+	switch f.how {
+	case "exits when probed":
+		os.Exit(0)
+	case "hangs when probed":
+		block()
+	default:
+		say(string(wire.ErrorResponse(m.ID, &wire.Error{Code: wire.CodeMethodNotFound, Message: "no"})))
+	}
+}
+
 // modernInit is what a client says that can be asked with forms.
 const modernInit = `{"protocolVersion":"2025-06-18","capabilities":{"elicitation":{}},"clientInfo":{"name":"c","version":"1"}}`
 
@@ -101,8 +129,8 @@ func TestServerThatRefusesInitializeIsSpokenToInItsEra(t *testing.T) {
 		t.Errorf("initialize (-want +got):\n%s", diff)
 	}
 	h := find(t, r.recorder, "the handshake", func(handshake) bool { return true })
-	if h.version != "2025-06-18" || string(h.result) != want || !r.Modern() {
-		t.Errorf("%s for %s is told to the host; modern: %v", h.result, h.version, r.Modern())
+	if h.version != "2025-06-18" || string(h.result) != want || r.Era() != bridge.ModernOnly {
+		t.Errorf("%s for %s is told to the host; era: %q", h.result, h.version, r.Era())
 	}
 	if got := methods(r.seen()); !slices.Equal(got, []string{wire.MethodDiscover, wire.MethodListen}) {
 		t.Errorf("the process that serves was told %v", got)
@@ -114,7 +142,7 @@ func TestServerThatRefusesInitializeIsSpokenToInItsEra(t *testing.T) {
 
 func TestServerThatIsKnownToBeModernIsNotAskedForInitialize(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, "modern", func(s *Server) { s.Modern = true })
+	r := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
 	r.deliverAs("d1", 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)
 	r.result("d1")
 	r.Deliver(Deliver{ID: "d2", Session: "other", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)})
@@ -143,15 +171,15 @@ func left(r *recorder) (calls []any) {
 
 func TestServerThatIsWronglyTakenForModernIsSpokenToInItsEra(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, "", func(s *Server) { s.Env[behaviour], s.Modern = "usual", true })
-	if got := r.result(r.call("1", "echo", `"x"`)); string(got) != `{"echo":"x"}` || r.Modern() {
-		t.Errorf("got %s, modern: %v", got, r.Modern())
+	r := newRig(t, "", func(s *Server) { s.Env[behaviour], s.Era = "usual", bridge.ModernOnly })
+	if got := r.result(r.call("1", "echo", `"x"`)); string(got) != `{"echo":"x"}` || r.Era() != bridge.LegacyOnly {
+		t.Errorf("got %s, era: %q", got, r.Era())
 	}
 }
 
 func TestModernServerHearsOfTheClientAndTheClientHearsNothingModern(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, "modern", func(s *Server) { s.Modern = true })
+	r := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
 	r.deliverAs("d1", 0, `{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/call","params":{"name":"echo","arguments":{"n":1.0},"_meta":{"progressToken":"p"}}}`)
 	e := r.final(t, "d1")
 	var got struct {
@@ -189,7 +217,7 @@ func TestModernServerHearsOfTheClientAndTheClientHearsNothingModern(t *testing.T
 
 func TestWhatTheModernEraHasNotIsAnsweredByTheBox(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, "modern", func(s *Server) { s.Modern = true })
+	r := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
 	for i, raw := range []string{
 		`"method":"logging/setLevel","params":{"level":"debug"}`, `"method":"ping"`,
 		`"method":"resources/subscribe","params":{"uri":"file:///a"}`, `"method":"resources/unsubscribe","params":{"uri":"file:///a"}`,
@@ -216,7 +244,7 @@ func TestWhatTheModernEraHasNotIsAnsweredByTheBox(t *testing.T) {
 
 func TestCallThatNeedsInputIsSuspendedAndNothingOfItStays(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, "modern", func(s *Server) { s.Modern = true })
+	r := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
 	stream := string(core.NewStreamID())
 	call := `{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/call","params":{"name":"twice","arguments":{"x":1.0},"_meta":{"progressToken":"p"}}}`
 	r.deliverAs(stream, 0, call)
@@ -240,7 +268,7 @@ func TestCallThatNeedsInputIsSuspendedAndNothingOfItStays(t *testing.T) {
 	if fault != nil {
 		t.Fatal(fault)
 	}
-	other := newRig(t, "modern", func(s *Server) { s.Modern = true }) // another box, later
+	other := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly }) // another box, later
 	other.deliverAs(stream, 1, string(raw))
 	_, asks = other.asks(stream)
 	if len(asks.Questions) != 1 || asks.Questions[0].ID != stream+".2.0" || string(wire.Lookup(asks.Raw, "params", "requestState")) != `"two"` ||
@@ -257,7 +285,7 @@ func TestCallThatNeedsInputIsSuspendedAndNothingOfItStays(t *testing.T) {
 
 func TestBatchIsSuspendedWhenAllOfItHasEndedOrAsks(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, "modern", func(s *Server) { s.Modern = true })
+	r := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
 	stream := string(core.NewStreamID())
 	r.deliverAs(stream, 0, `[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"twice"}},`+
 		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"echo"}},{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"twice"}}]`)
@@ -283,7 +311,7 @@ func TestBatchIsSuspendedWhenAllOfItHasEndedOrAsks(t *testing.T) {
 
 func TestInputThatCannotBeHadEndsTheCall(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, "modern", func(s *Server) { s.Modern = true })
+	r := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
 	for tool, want := range map[string]string{
 		"samples": "the capability sampling, which the client has not declared", "nonsense": "does not say which",
 	} {
@@ -300,7 +328,7 @@ func TestInputThatCannotBeHadEndsTheCall(t *testing.T) {
 
 func TestServerThatWantsToBeCalledAgainIsForSomeTime(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, "modern", func(s *Server) { s.Modern = true })
+	r := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
 	r.deliverAs("d1", 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"busy"}}`)
 	if got := r.result("d1"); string(wire.Lookup(got, "params", "requestState")) != `"+++"` {
 		t.Errorf("got %s", got)
@@ -335,7 +363,7 @@ func TestModernProcessOfSeveralSessionsIsToldOfEachClient(t *testing.T) {
 
 func TestCancelReachesAModernServer(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, "modern", func(s *Server) { s.Modern = true })
+	r := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
 	r.deliverAs("d0", 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)
 	r.result("d0") // it is ready
 	r.deliverAs("d1", 0, `{"jsonrpc":"2.0","id":"mine","method":"tools/call","params":{"name":"busy for ever"}}`)
@@ -346,5 +374,127 @@ func TestCancelReachesAModernServer(t *testing.T) {
 	lines := r.seen()
 	if !slices.Contains(methods(lines), wire.NotifyCancelled) {
 		t.Errorf("the server was told %v", methods(lines))
+	}
+}
+
+// ask is a request of a modern client, as a delivery brings it.
+func (r *rig) ask(session, stream, method, params string) string {
+	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"sampling":{}},"x":1}`
+	raw := fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":%q,"params":{%s%s}}`, stream, method, params, meta)
+	r.Deliver(Deliver{ID: stream, Session: session, Ticket: "t", Init: bridge.Superset(nil), Raw: []byte(raw)})
+	return stream
+}
+
+// begun counts the processes that were started so far.
+func (r *rig) begun() (n int) {
+	for _, v := range append(r.past, left(r.recorder)...) {
+		if s, ok := v.(ProcessStatus); ok && s.State == Started {
+			n++
+		}
+	}
+	return n
+}
+
+func TestRequestOfAModernClientPassesToAModernServerAsItIs(t *testing.T) {
+	t.Parallel()
+	for how, era := range map[string]bridge.Era{"modern": bridge.ModernOnly, "dual": bridge.DualEra} {
+		r := newRig(t, how)
+		got := r.result(r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo","inputResponses":{"a":{}},"requestState":"mine",`))
+		want := `{"resultType":"complete","content":[],"params":{"name":"echo","inputResponses":{"a":{}},"requestState":"mine","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"sampling":{}},"x":1}}}`
+		if diff := cmp.Diff(want, string(got)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", how, diff)
+		}
+		e := r.final(t, r.ask("s", "d2", wire.MethodToolsCall, `"name":"samples",`))
+		if want := `{"jsonrpc":"2.0","id":"d2","result":{"resultType":"input_required","content":null,"inputRequests":{"m":{"method":"sampling/createMessage","params":{}}},"requestState":"s"}}`; string(e.Raw) != want || e.Asks != nil {
+			t.Errorf("%s asks with %s", how, e.Raw)
+		}
+		if n := r.begun(); n != 1 || r.Era() != era {
+			t.Errorf("%s: %d processes, and it is taken for %q", how, n, r.Era())
+		}
+	}
+}
+
+func TestServerOfBothErasIsSpokenToInThatOfTheClient(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "dual")
+	r.result(r.ask("modern client", "d1", wire.MethodToolsCall, `"name":"echo",`))
+	r.Deliver(Deliver{ID: "d2", Session: "legacy client", Init: json.RawMessage(modernInit), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":"x"}}`)})
+	if got := string(r.result("d2")); got != `{"echo":"x"}` {
+		t.Errorf("the legacy client gets %s", got)
+	}
+	if n := r.begun(); n != 2 || r.Era() != bridge.DualEra {
+		t.Errorf("%d processes for two sessions, era %q", n, r.Era())
+	}
+}
+
+func TestServerThatDoesNotKnowTheProbeIsOfTheLegacyEra(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"refuses the probe", "exits when probed"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, how)
+			r.ask("s", "d1", wire.MethodToolsCall, `"name":"seen","inputResponses":{"a":{}},"requestState":"mine",`)
+			var seen []json.RawMessage
+			if err := json.Unmarshal(r.result("d1"), &seen); err != nil {
+				t.Fatal(err)
+			}
+			if got := methods(seen); !slices.Equal(got, []string{wire.MethodInitialize, wire.NotifyInitialized, wire.MethodToolsCall}) {
+				t.Errorf("the process that serves was told %v", got)
+			}
+			if meta := wire.Lookup(seen[0], "params", "_meta"); wire.Lookup(meta, wire.MetaProtocolVersion) != nil {
+				t.Errorf("initialize says %s", meta)
+			}
+			if got := string(wire.Lookup(seen[2], "params")); got != `{"name":"seen","_meta":{"x":1}}` {
+				t.Errorf("the call says %s", got)
+			}
+			r.result(r.ask("other", "d2", wire.MethodToolsCall, `"name":"echo",`))
+			if n := r.begun(); n != 3 || r.Era() != bridge.LegacyOnly {
+				t.Errorf("%d processes for two sessions, era %q", n, r.Era())
+			}
+		})
+	}
+}
+
+func TestServerThatHangsOnTheProbeIsTriedOtherwise(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "hangs when probed", func(s *Server) { s.ProbeTime = 50 * time.Millisecond })
+	r.hurry()
+	r.result(r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo",`))
+	if n := r.begun(); n != 2 || r.Era() != bridge.LegacyOnly {
+		t.Errorf("%d processes, era %q", n, r.Era())
+	}
+}
+
+func TestServerThatIsSlowToAnswerTheProbeIsStillFoundToBeModern(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "modern but slow", func(s *Server) { s.ProbeTime = 50 * time.Millisecond })
+	r.hurry()
+	r.result(r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo",`))
+	if n := r.begun(); n != 3 || r.Era() != bridge.ModernOnly {
+		t.Errorf("%d processes, era %q", n, r.Era())
+	}
+}
+
+func TestServerThatRefusesBothErasSaysWhy(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "refuses")
+	_, message, _, data := r.failure(r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo",`))
+	if data.Phase != PhaseMCPInit || !strings.Contains(message, "refused initialize") {
+		t.Errorf("%s: %s", data.Phase, message)
+	}
+	if n := r.begun(); n != 2 {
+		t.Errorf("%d processes", n)
+	}
+}
+
+func TestProcessOfSeveralSessionsIsSpokenToInTheLegacyEra(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "dual", func(s *Server) { s.Scope = ScopeShared })
+	r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo","arguments":1,`)
+	if got := string(r.result("d1")); got != `{"echo":1}` {
+		t.Errorf("got %s", got)
+	}
+	if n := r.begun(); n != 1 {
+		t.Errorf("%d processes", n)
 	}
 }

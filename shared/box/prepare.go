@@ -66,7 +66,7 @@ func (p *process) progress(step stage.Progress) {
 	st := p.status(Staging, nil)
 	st.Detail = text
 	p.g.speaker.tell(told{call: func(k Sink) {
-		b.log.Info("process", "server", b.server.Name, "session", st.Session, "state", string(Staging), "step", st.Detail)
+		b.log.Info("process", "server", b.server.Name, "session_id", st.Session, "state", string(Staging), "step", st.Detail)
 		k.Process(st)
 	}})
 	// Progress has to grow, and the server's own begins at zero or above.

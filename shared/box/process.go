@@ -40,6 +40,7 @@ type process struct {
 	begun     time.Time // its start, with what is done before
 	modern    bool      // it is spoken to as a server of the modern era
 	refused   *fault    // why one was that was spoken to otherwise, nil if there was none
+	probe     probe
 	discover  json.RawMessage
 	changes   int64 // id of the request for notifications of changes, 0 for none
 	handshake int64 // id of initialize
@@ -69,9 +70,10 @@ type heldLine struct {
 
 func newProcess(g *group) *process {
 	p := &process{
-		box: g.box, g: g, state: Started, modern: g.box.modern, own: map[int64]bool{},
+		box: g.box, g: g, state: Started, own: map[int64]bool{},
 		halt: make(chan struct{}), gone: make(chan struct{}), queue: newLineQueue(maxQueue),
 	}
+	p.modern, p.probe = g.speaks()
 	p.converse(newConversation(p.send, p.event, p.touch))
 	return p
 }
@@ -223,6 +225,9 @@ func (p *process) listen() {
 func (p *process) leave() {
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
+	if p.probe == probing && p.state == Started && !p.ended && !p.stopping {
+		p.probed(probeSilent)
+	}
 	p.g.detach(p)
 	p.child.terminate()
 }
@@ -416,10 +421,8 @@ func (p *process) send(number int64, line []byte) bool {
 		p.heldBytes += len(line)
 		return true
 	}
-	if p.modern {
-		if line = p.translate(number, line); line == nil {
-			return true
-		}
+	if line = p.translate(number, line); line == nil {
+		return true
 	}
 	ok := p.write(line)
 	if r := p.conv.requests[number]; ok && r != nil && r.passed == nil {

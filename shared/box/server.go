@@ -16,11 +16,13 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/box/stage"
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
 )
 
 // What holds when a [Server] says nothing.
 const (
 	DefaultStartupTimeout = 300 * time.Second
+	DefaultProbeTime      = 30 * time.Second
 	DefaultToolTimeout    = 300 * time.Second
 	DefaultAnswerTimeout  = 6 * time.Hour
 	DefaultIdle           = 120 * time.Second
@@ -89,14 +91,17 @@ type Server struct {
 	// Its errors are nobody's. The box closes it. Nil leaves it out.
 	Stderr func(process string) io.WriteCloser
 
-	// Modern says that the server was found to speak the modern era only. A process of
-	// it then need not be asked in vain for the other first. It is found out anew if it
-	// is wrong.
-	Modern bool
+	// Era is what the server was found to speak, "" if that is not known. A process of
+	// it then need not be asked in vain. It is found out anew if it is wrong.
+	Era bridge.Era
 
 	// StartupTimeout is how long a process may take from its start to its answer to
 	// initialize, with what is done for it before. Zero means the default.
 	StartupTimeout time.Duration
+	// ProbeTime is how long a process of a server of which nothing is known may take to
+	// answer server/discover, from its start; some servers hang on what they do not
+	// know. Zero means the default.
+	ProbeTime time.Duration
 	// ToolTimeout is how long one tools/call, or any other request, may take from when
 	// the process is given it. Zero means the default, less than zero no limit.
 	ToolTimeout time.Duration
@@ -119,6 +124,9 @@ type Stager interface {
 }
 
 func (s Server) withDefaults() Server {
+	if s.ProbeTime <= 0 {
+		s.ProbeTime = DefaultProbeTime
+	}
 	if s.StartupTimeout <= 0 {
 		s.StartupTimeout = DefaultStartupTimeout
 	}

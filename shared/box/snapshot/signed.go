@@ -162,7 +162,8 @@ func (s *Signed) send(r *http.Request) (io.ReadCloser, error) {
 	case code >= 500, code == http.StatusTooManyRequests, code == http.StatusRequestTimeout:
 		err = fmt.Errorf("the store answers %d", code)
 	case code == http.StatusNotFound:
-		err = &final{fmt.Errorf("%w: the store has no such object", ErrNone)}
+		// Somebody may have saved since the URL was given, and this one be removed.
+		err = fmt.Errorf("%w: the store has no such object", ErrNone)
 	default:
 		err = &final{fmt.Errorf("the store answers %d", code)}
 	}

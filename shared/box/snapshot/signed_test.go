@@ -29,6 +29,7 @@ type bucket struct {
 	rooms   int
 	trouble []int // answers to the next requests
 	cut     bool  // the connection of the next answer is cut in the middle
+	before  func()
 }
 
 const signature = "X-Amz-Signature=s3cret"
@@ -45,6 +46,9 @@ func newBucket(t *testing.T) *bucket {
 // ServeHTTP is S3.
 func (b *bucket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
+	if b.before != nil {
+		b.before()
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	name := strings.TrimPrefix(r.URL.Path, "/")
@@ -196,6 +200,24 @@ func TestSignedGivesUpWhatIsRefused(t *testing.T) {
 	b.newest["key"] = pointer{1, "expired"}
 	if _, _, err := b.store(t.TempDir()).Get(t.Context(), "key", 1); !errors.Is(err, ErrNone) {
 		t.Errorf("an object that has expired: %v", err)
+	}
+}
+
+func TestSnapshotThatIsReplacedWhileItIsGotIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	s := b.store(t.TempDir())
+	must(t, s.Put(t.Context(), "key", 1, text("one")))
+	b.before = func() { // between the URL and the request for it
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if p := b.newest["key"]; p.Object != "two" {
+			delete(b.objects, p.Object)
+			b.objects["two"], b.newest["key"] = "two", pointer{1, "two"}
+		}
+	}
+	if g := got(t, s, "key"); g != "two" {
+		t.Error(g)
 	}
 }
 

@@ -26,6 +26,10 @@
 // that dies in whatever way, so there is no stale lock to be recognized by its age
 // or by a process id that may be somebody else's by now.
 //
+// What nobody has used for long, or does not fit any more, [Tidy] removes. A Stager
+// holds what it has given out until it is closed, or its runner dies, and what is held
+// is not removed.
+//
 // Installs run in a process group of their own that is killed when the start is
 // given up, with a clean environment: proxies, certificates and the settings of
 // pip, uv and npm, but nothing else of the runner or the server. They have the

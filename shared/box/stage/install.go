@@ -39,11 +39,11 @@ func (s *staging) install(ctx context.Context, r recipe) (string, error) {
 
 func (s *staging) installed(ctx context.Context, r recipe) (string, error) {
 	home := filepath.Join(s.cfg.Cache, r.kind, r.key)
+	if err := s.hold(ctx, home); err != nil {
+		return "", err
+	}
 	if dir, ok := r.ready(home); ok {
 		return dir, nil
-	}
-	if err := os.MkdirAll(home, 0o755); err != nil {
-		return "", err
 	}
 	unlock, err := lock(ctx, filepath.Join(home, "lock"), func() {
 		s.say(DepInstall, "waiting for another start that installs %s", r.what)
@@ -91,6 +91,7 @@ func (s *staging) make(ctx context.Context, home string, r recipe) (string, erro
 	}
 	s.log.Info("installed", "kind", r.kind, "what", r.what, "folder", home, "seconds", time.Since(begun).Seconds())
 	s.say(DepInstall, "installed %s in %.1f s", r.what, time.Since(begun).Seconds())
+	s.measure(home, dir)
 	return dir, writeFile(filepath.Join(home, "ready"), []byte(filepath.Base(dir)))
 }
 

@@ -19,9 +19,14 @@ import (
 // waits for a lock cannot be given up, so this asks again and again, ever more
 // seldom.
 func lock(ctx context.Context, file string, waiting func()) (unlock func(), err error) {
+	return lockAs(ctx, file, unix.LOCK_EX, waiting)
+}
+
+// lockAs is lock for one kind of lock.
+func lockAs(ctx context.Context, file string, kind int, waiting func()) (unlock func(), err error) {
 	pause := 5 * time.Millisecond
 	for first := true; ; first = false {
-		unlock, held, err := tryLock(file)
+		unlock, held, err := tryLockAs(file, kind)
 		if err != nil || !held {
 			return unlock, err
 		}
@@ -41,12 +46,16 @@ func lock(ctx context.Context, file string, waiting func()) (unlock func(), err 
 
 // tryLock takes the lock of a file unless somebody else holds it.
 func tryLock(file string) (unlock func(), held bool, err error) {
+	return tryLockAs(file, unix.LOCK_EX)
+}
+
+func tryLockAs(file string, kind int) (unlock func(), held bool, err error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, false, err
 	}
 	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err = unix.Flock(int(f.Fd()), kind|unix.LOCK_NB)
 		switch {
 		case err == nil:
 			return func() { _ = f.Close() }, false, nil // which gives the lock back

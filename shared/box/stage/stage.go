@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 )
 
 // Config is where a Stager keeps things.
@@ -77,6 +78,9 @@ type Stager struct {
 	cfg    Config
 	server Server
 	log    *slog.Logger
+
+	mu   sync.Mutex
+	held map[string]func() // installs that are in use, by their folders; each gives it back
 }
 
 // New makes a Stager. It touches nothing yet.
@@ -85,7 +89,7 @@ func New(c Config, s Server) *Stager {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Stager{cfg: c, server: s, log: log}
+	return &Stager{cfg: c, server: s, log: log, held: map[string]func(){}}
 }
 
 // Stage prepares one process; process names it among those of the box and may be

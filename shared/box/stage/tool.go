@@ -115,7 +115,7 @@ func (s *staging) resolve(ctx context.Context, r request, h handler) (resolved, 
 	folder := filepath.Join(s.cfg.Cache, "resolved")
 	key := digest(append([]string{"tool-1", r.kind, r.spec, r.program, r.python, h.runtime}, r.with...)...)
 	file := filepath.Join(folder, key+".json")
-	if known := readResolved(file); known.fresh(r.pinned, time.Now()) {
+	if known := readResolved(file); s.usable(ctx, known, r.pinned) {
 		return known, nil
 	}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
@@ -129,7 +129,7 @@ func (s *staging) resolve(ctx context.Context, r request, h handler) (resolved, 
 	}
 	defer unlock()
 	known := readResolved(file)
-	if known.fresh(r.pinned, time.Now()) {
+	if s.usable(ctx, known, r.pinned) {
 		return known, nil
 	}
 	got, err := s.renew(ctx, r, h, known, key)
@@ -141,6 +141,11 @@ func (s *staging) resolve(ctx context.Context, r request, h handler) (resolved, 
 		return resolved{}, err
 	}
 	return got, writeFile(file, data)
+}
+
+// usable says whether an install can go on being used, and if so takes it into use.
+func (s *staging) usable(ctx context.Context, known resolved, pinned bool) bool {
+	return known.fresh(pinned, time.Now()) && s.hold(ctx, filepath.Dir(known.Dir)) == nil && known.usable()
 }
 
 func readResolved(file string) resolved {
@@ -155,7 +160,7 @@ func readResolved(file string) resolved {
 // renew installs a package, or a newer version of it. Where there is an install it
 // does not fail.
 func (s *staging) renew(ctx context.Context, r request, h handler, known resolved, key string) (resolved, error) {
-	if !known.usable() {
+	if !known.usable() || s.hold(ctx, filepath.Dir(known.Dir)) != nil || !known.usable() {
 		return s.fetch(ctx, r, h, key, r.spec, "")
 	}
 	s.say(DepInstall, "looking for a newer version of %s", r.name)

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box"
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+)
+
+// starts measures how long processes take from their start to the end of their
+// handshake: the part of a wake that nobody but the runner sees.
+type starts struct {
+	server  string
+	metrics bool
+	log     *slog.Logger
+
+	mu    sync.Mutex
+	since map[string]time.Time // of those that have begun
+}
+
+func newStarts(server string, metrics bool, log *slog.Logger) *starts {
+	return &starts{server: server, metrics: metrics, log: log, since: map[string]time.Time{}}
+}
+
+// seen takes the next state of a process.
+func (s *starts) seen(p box.ProcessStatus) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	begun, known := s.since[p.Process]
+	switch p.State {
+	case box.Staging:
+	case box.Started:
+		s.since[p.Process] = time.Now()
+	case box.Ready:
+		if known {
+			attrs := []any{"process", p.Process, "session_id", p.Session}
+			s.log.Info("server started", append(attrs, meter.Started(s.server, time.Since(begun), s.metrics)...)...)
+		}
+		delete(s.since, p.Process)
+	case box.Stopped, box.Exited:
+		delete(s.since, p.Process)
+	}
+}

@@ -1,0 +1,194 @@
+package stage
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Installs that nobody uses any more. The file "used" of an install says when it was used
+// last, by its time, and whether it is in use, by a lock: every Stager that has given it
+// out holds that, shared with others, for as long as it lives. The kernel takes it from a
+// runner that dies. Who removes an install holds it alone.
+
+// Keep bounds a cache. Zero means no bound.
+type Keep struct {
+	Age   time.Duration // since an install was used last
+	Bytes int64         // of all installs; those that were not used for longest go first
+}
+
+const (
+	usedFile   = "used"
+	sizeFile   = "size"
+	tidiedFile = ".tidied"
+	tidyEvery  = 24 * time.Hour
+	touchEvery = time.Hour // a start within it costs no write
+)
+
+// hold says that an install is in use from now on, and waits while somebody removes it:
+// it has to be looked at after that, not before.
+func (s *Stager) hold(ctx context.Context, home string) error {
+	file := filepath.Join(home, usedFile)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held[home] == nil {
+		if err := os.MkdirAll(home, 0o755); err != nil {
+			return err
+		}
+		release, err := lockAs(ctx, file, unix.LOCK_SH, func() {})
+		if err != nil {
+			return fmt.Errorf("use an install: %w", err)
+		}
+		s.held[home] = release
+	}
+	if info, err := os.Stat(file); err != nil || time.Since(info.ModTime()) > touchEvery {
+		now := time.Now()
+		return os.Chtimes(file, now, now)
+	}
+	return nil
+}
+
+// Close says that nothing runs any more of what was staged.
+func (s *Stager) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, release := range s.held {
+		release()
+	}
+	clear(s.held)
+}
+
+// measure notes how large an install is that was just made, and that the cache may have
+// grown over its limit. What cannot be noted is found out later.
+func (s *Stager) measure(home, dir string) {
+	if n, err := size(dir); err == nil {
+		_ = writeFile(filepath.Join(home, sizeFile), []byte(strconv.FormatInt(n, 10)))
+	}
+	_ = os.Remove(filepath.Join(s.cfg.Cache, tidiedFile))
+}
+
+// stored is an install as [Tidy] sees it.
+type stored struct {
+	home  string
+	used  time.Time
+	bytes int64
+}
+
+// Tidy removes installs from a cache that are beyond what is to be kept and that nobody
+// uses, also those that were never finished, and returns how many. It does so once a
+// day, or after something was installed; else it has nothing to do. What is left of an
+// install are two empty files, because a lock that is removed could be held by two.
+func Tidy(ctx context.Context, cache string, keep Keep) (removed int, err error) {
+	mark := filepath.Join(cache, tidiedFile)
+	if info, err := os.Stat(mark); err == nil && time.Since(info.ModTime()) < tidyEvery {
+		return 0, nil
+	}
+	locks, err := filepath.Glob(filepath.Join(cache, "*", "*", "lock"))
+	if err != nil || len(locks) == 0 {
+		return 0, err
+	}
+	if err := writeFile(mark, nil); err != nil { // first: what is installed meanwhile removes it
+		return 0, err
+	}
+	all := make([]stored, 0, len(locks))
+	total := int64(0)
+	for _, file := range locks {
+		k, err := inspect(filepath.Dir(file))
+		if err != nil {
+			return 0, err
+		}
+		total += k.bytes
+		all = append(all, k)
+	}
+	slices.SortFunc(all, func(a, b stored) int { return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.home, b.home)) })
+	var errs []error
+	for _, k := range all {
+		old := keep.Age > 0 && time.Since(k.used) > keep.Age
+		if ctx.Err() != nil || !old && (keep.Bytes <= 0 || total <= keep.Bytes) {
+			break // those that follow were used later
+		}
+		gone, err := k.remove()
+		if errs = append(errs, err); gone {
+			total -= k.bytes
+			removed++
+		}
+	}
+	return removed, errors.Join(errs...)
+}
+
+// inspect measures an install.
+func inspect(home string) (stored, error) {
+	k := stored{home: home}
+	for _, name := range []string{usedFile, "ready", "lock"} { // one made before there was a used has its other files
+		if info, err := os.Stat(filepath.Join(home, name)); err == nil {
+			k.used = info.ModTime()
+			break
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(home, sizeFile))
+	if err == nil {
+		if k.bytes, err = strconv.ParseInt(string(text), 10, 64); err == nil {
+			return k, nil
+		}
+	}
+	k.bytes, err = size(home)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // it is being made, or removed
+	}
+	return k, err
+}
+
+// remove removes an install unless somebody uses or makes it, or there is nothing left.
+func (k stored) remove() (gone bool, err error) {
+	for _, name := range []string{"lock", usedFile} {
+		unlock, held, err := tryLock(filepath.Join(k.home, name))
+		if err != nil || held {
+			return false, err
+		}
+		defer unlock()
+	}
+	entries, err := os.ReadDir(k.home)
+	if err != nil {
+		return false, err
+	}
+	// The file that makes it an install first: what a crash leaves behind it is none.
+	names := []string{"ready"}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "made-") || e.Name() == "output" || e.Name() == sizeFile {
+			names = append(names, e.Name())
+			gone = true
+		}
+	}
+	for _, name := range names {
+		if err := os.RemoveAll(filepath.Join(k.home, name)); err != nil {
+			return false, fmt.Errorf("remove an install that nobody uses: %w", err)
+		}
+	}
+	return gone, nil
+}
+
+// size is how many bytes the files below a folder have.
+func size(folder string) (int64, error) {
+	var n int64
+	err := filepath.WalkDir(folder, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil {
+			n += info.Size()
+		}
+		return err
+	})
+	return n, err
+}

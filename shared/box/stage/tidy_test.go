@@ -1,0 +1,200 @@
+package stage
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// stageWith stages with a Stager that is in the test's hands.
+func (r *rig) stageWith(s *Stager) Launch {
+	r.t.Helper()
+	l, err := s.Stage(r.t.Context(), "p", nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return l
+}
+
+// tidy tidies, whenever that was done before.
+func (r *rig) tidy(keep Keep) int {
+	r.t.Helper()
+	_ = os.Remove(filepath.Join(r.root, "cache", tidiedFile))
+	n, err := Tidy(r.t.Context(), filepath.Join(r.root, "cache"), keep)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return n
+}
+
+// unused makes an install one that was not used for a time.
+func (r *rig) unused(l Launch, since time.Duration) {
+	r.t.Helper()
+	at := time.Now().Add(-since)
+	if err := os.Chtimes(filepath.Join(filepath.Dir(l.Reads[0]), usedFile), at, at); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+const day = 24 * time.Hour
+
+func TestInstallThatNobodyUsesIsRemovedAndMadeAgain(t *testing.T) {
+	for name, server := range map[string]func(*rig) Server{
+		"dependencies": func(r *rig) Server {
+			return r.python(map[string]string{"host/requirements.txt": "a\n", "host/server.py": ""})
+		},
+		"npx": (*rig).registry,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			server := server(r)
+			one := r.stager(server)
+			l := r.stageWith(one)
+			r.unused(l, 31*day)
+			if n := r.tidy(Keep{Age: 30 * day}); n != 0 || !there(l.Reads[0]) {
+				t.Errorf("removed %d, and a box that lives uses it", n)
+			}
+			one.Close()
+			if n := r.tidy(Keep{Age: 32 * day}); n != 0 || !there(l.Reads[0]) {
+				t.Errorf("removed %d before its time", n)
+			}
+			if n := r.tidy(Keep{Age: 30 * day}); n != 1 || there(l.Reads[0]) {
+				t.Errorf("removed %d", n)
+			}
+			if n := r.tidy(Keep{Age: 30 * day}); n != 0 {
+				t.Errorf("removed %d once more", n)
+			}
+			two := r.stager(server)
+			defer two.Close()
+			if again := r.stageWith(two); !there(again.Reads[0]) {
+				t.Errorf("the next start gets %+v", again)
+			}
+		})
+	}
+}
+
+func TestStartUsesAnInstall(t *testing.T) {
+	r := newRig(t)
+	server := r.registry()
+	for range 2 {
+		s := r.stager(server)
+		l := r.stageWith(s)
+		s.Close()
+		if n := r.tidy(Keep{Age: 30 * day}); n != 0 {
+			t.Fatal("one that was just used is removed")
+		}
+		r.unused(l, 29*day) // the next start is that of the second round
+	}
+}
+
+func TestInstallsThatWereNotUsedForLongestGoWhenThereIsTooMuch(t *testing.T) {
+	r := newRig(t)
+	var all []Launch
+	for i, manifest := range []string{"a\n", "b\n", "c\n", "d\n"} {
+		r.write(map[string]string{"pip": `head -c 100000 /dev/zero >"$VENV/big"`})
+		server := r.python(map[string]string{"host/requirements.txt": manifest, "host/server.py": ""})
+		r.write(map[string]string{"pip": `head -c 100000 /dev/zero >"$VENV/big"`})
+		s := r.stager(server)
+		l := r.stageWith(s)
+		if i == 0 {
+			defer s.Close() // a box lives
+		} else {
+			s.Close()
+		}
+		r.unused(l, time.Duration(10-i)*time.Hour)
+		all = append(all, l)
+	}
+	if n := r.tidy(Keep{Bytes: 1 << 20}); n != 0 {
+		t.Errorf("removed %d, and there is room", n)
+	}
+	if n := r.tidy(Keep{Bytes: 250_000}); n != 2 {
+		t.Errorf("removed %d", n)
+	}
+	for i, want := range []bool{true, false, false, true} {
+		if there(all[i].Reads[0]) != want {
+			t.Errorf("install %d is there: %t", i, !want)
+		}
+	}
+}
+
+func TestInstallThatWasNeverFinishedIsRemoved(t *testing.T) {
+	r := newRig(t)
+	r.write(map[string]string{"cache/npm/k/made-1/x": "x", "cache/npm/k/lock": "", "cache/work/lock": "", "cache/work/box-1/made-1/x": ""})
+	at := time.Now().Add(-40 * day)
+	if err := os.Chtimes(filepath.Join(r.root, "cache", "npm", "k", "lock"), at, at); err != nil {
+		t.Fatal(err)
+	}
+	unlock, _, err := tryLock(filepath.Join(r.root, "cache", "npm", "k", "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := r.tidy(Keep{Age: 30 * day}); n != 0 {
+		t.Error("removed while it is being made")
+	}
+	unlock()
+	if n := r.tidy(Keep{Age: 30 * day}); n != 1 {
+		t.Errorf("removed %d", n)
+	}
+	if _, err := os.Stat(filepath.Join(r.root, "cache", "work", "box-1", "made-1", "x")); err != nil {
+		t.Errorf("what is no install: %v", err)
+	}
+}
+
+func TestCacheIsTidiedOnceADayAndAfterAnInstall(t *testing.T) {
+	r := newRig(t)
+	cache := filepath.Join(r.root, "cache")
+	tidied := func() bool {
+		t.Helper()
+		before, _ := os.Stat(filepath.Join(cache, tidiedFile))
+		if _, err := Tidy(t.Context(), cache, Keep{Age: day}); err != nil {
+			t.Fatal(err)
+		}
+		after, err := os.Stat(filepath.Join(cache, tidiedFile))
+		return err == nil && (before == nil || !os.SameFile(before, after))
+	}
+	if tidied() {
+		t.Error("there is nothing to tidy")
+	}
+	server := r.python(map[string]string{"host/requirements.txt": "a\n", "host/server.py": ""})
+	r.stageWith(r.stager(server))
+	if !tidied() || tidied() {
+		t.Error("not once after an install")
+	}
+	r.stageWith(r.stager(server)) // which installs nothing
+	if tidied() {
+		t.Error("tidied after a start that installs nothing")
+	}
+	at := time.Now().Add(-25 * time.Hour)
+	if err := os.Chtimes(filepath.Join(cache, tidiedFile), at, at); err != nil {
+		t.Fatal(err)
+	}
+	if !tidied() {
+		t.Error("not tidied after a day")
+	}
+}
+
+func TestStartWaitsForWhoRemovesItsInstall(t *testing.T) {
+	r := newRig(t)
+	server := r.registry()
+	one := r.stager(server)
+	l := r.stageWith(one)
+	one.Close()
+	home := filepath.Dir(l.Reads[0])
+	release, _, err := tryLock(filepath.Join(home, usedFile)) // as remove holds it
+	if err != nil {
+		t.Fatal(err)
+	}
+	two := r.stager(server)
+	defer two.Close()
+	done := make(chan Launch, 1)
+	go func() { done <- r.stageWith(two) }()
+	if err := os.RemoveAll(l.Reads[0]); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	if again := <-done; !there(again.Reads[0]) || !strings.HasPrefix(again.Reads[0], filepath.Join(r.root, "cache")) {
+		t.Errorf("it got %+v", again)
+	}
+}

@@ -1,0 +1,331 @@
+package box
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+func TestBatchIsOneStreamThatEndsOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	d := r.deliver(" [ {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/list\"},\n{\"jsonrpc\":\"2.0\",\"method\":\"notifications/roots/list_changed\"}, {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"prompts/list\"},{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"ping\"}]")
+	var got []string
+	for final := false; !final; {
+		e := r.event(t, d)
+		got = append(got, string(wire.Lookup(e.Raw, "id"))+" "+string(wire.Lookup(e.Raw, "error", "code")))
+		final = e.Final
+	}
+	if diff := cmp.Diff([]string{"1 -32600", "1 ", "2 "}, got); diff != "" {
+		t.Errorf("ends of the batch (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"initialize", "notifications/initialized", "tools/list", "notifications/roots/list_changed", "ping"}, methods(r.seen())); diff != "" {
+		t.Errorf("the process got (-want +got):\n%s", diff)
+	}
+}
+
+func TestBatchOfTheServerIsUnpacked(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	d := r.call(`"c"`, "say", `"[{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{}}, 5, {\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{\"a\":1.0}}]\n"`)
+	if e := r.event(t, d); e.Final || string(wire.Lookup(e.Raw, "method")) != `"notifications/message"` {
+		t.Errorf("first came %s", e.Raw)
+	}
+	if e := r.event(t, d); !e.Final || string(e.Raw) != `{"jsonrpc":"2.0","id":"c","result":{"a":1.0}}` {
+		t.Errorf("then came %s", e.Raw)
+	}
+}
+
+func TestMessageThatCannotBeReadEndsItsStream(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	for raw, want := range map[string]string{
+		`{"jsonrpc":"2.0","id":7`:             "null -32700",
+		`{"jsonrpc":"2.0","id":7,"method":1}`: "7 -32600",
+		`[]`:                                  "null -32600",
+		`[{"jsonrpc":"2.0","id":7,"method":"m"},{"jsonrpc":"1"}]`: "null -32600",
+	} {
+		id, _, code, _ := r.failure(r.deliver(raw))
+		if got := id + " " + strconv.Itoa(code); got != want {
+			t.Errorf("%s ends with %s, want %s", raw, got, want)
+		}
+	}
+	if len(r.Processes()) != 0 {
+		t.Error("a process was started")
+	}
+}
+
+func TestEventsCarryTheTicketOfTheirDelivery(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	hang := r.call("1", "hang", "0") // ticket t1
+	r.result(r.call("2", "say", `"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{}}\n"`))
+	if e := r.event(t, ""); e.Ticket != "t2" || e.Session != "s" || e.Final {
+		t.Errorf("the common event is %+v", e)
+	}
+	r.deliver(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+	if e := r.final(t, hang); e.Ticket != "t1" {
+		t.Errorf("the end of the first has ticket %q", e.Ticket)
+	}
+}
+
+func TestClosedStreamIsCancelledAndSaysNothingMore(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	d := r.call("1", "ask", `"e"`)
+	q, _ := wire.String(wire.Lookup(r.event(t, d).Raw, "id"))
+	r.CloseStream("s", d)
+	r.CloseStream("s", "unknown")
+	r.CloseStream("unknown", d)
+	r.Answer("s", q, []byte(`{"jsonrpc":"2.0","id":"`+q+`","result":{}}`))
+	lines := r.seen()
+	cancel := lines[len(lines)-1]
+	if string(wire.Lookup(cancel, "method")) != `"notifications/cancelled"` || string(wire.Lookup(cancel, "params", "requestId")) != string(wire.Lookup(lines[len(lines)-2], "id")) {
+		t.Errorf("the process got %s at last", cancel)
+	}
+	// The server answers all the same, as it may: nothing of it comes out.
+	number := string(wire.Lookup(lines[len(lines)-2], "id"))
+	r.result(r.call("2", "say", `"{\"jsonrpc\":\"2.0\",\"id\":`+number+`,\"result\":{}}\n{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{}}\n"`))
+	r.none(t, d)
+	if r.Counts().Late != 1 {
+		t.Errorf("%d late messages, want 1", r.Counts().Late)
+	}
+	eventually(t, "the box is idle", func() bool { _, idle := r.IdleSince(); return idle })
+}
+
+func TestClosedStreamDropsWhatTheSinkHasNotTaken(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	r.block = make(chan struct{})
+	d := r.call("1", "echo", "0")
+	eventually(t, "the call has ended", func() bool { return len(r.Open()) == 0 })
+	r.CloseStream("s", d)
+	close(r.block)
+	r.result(r.call("2", "echo", "0"))
+	r.none(t, d)
+}
+
+func TestDeliveryInFlightIsNotExecutedTwice(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	d := r.call("1", "hang", "0")
+	r.Deliver(Deliver{ID: d, Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}`)})
+	if diff := cmp.Diff([]string{"initialize", "notifications/initialized", "tools/call"}, methods(r.seen())); diff != "" {
+		t.Errorf("the process got (-want +got):\n%s", diff)
+	}
+	r.none(t, d)
+}
+
+func TestResponsesInADeliveryAreDropped(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	r.deliver(`{"jsonrpc":"2.0","id":1,"result":{}}`)
+	if r.Counts().Unknown != 1 || len(r.Processes()) != 0 {
+		t.Errorf("counts %+v, processes %+v", r.Counts(), r.Processes())
+	}
+}
+
+func TestHugeResultIsByteExact(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	const size = 5 << 20
+	got := r.result(r.call("1", "big", strconv.Itoa(size)))
+	want := []byte(`"` + bigText(size) + `"`)
+	if !bytes.Equal(got, want) {
+		t.Errorf("%d bytes came, want the %d that were said", len(got), len(want))
+	}
+}
+
+func TestInvalidUTF8BecomesTheReplacementCharacter(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	got := r.result(r.call("1", "say", `"{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":\"a\\xffb\"}\n"`))
+	if string(got) != "\"a\uFFFDb\"" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestEventIsOneLineAlsoToThoseWhoEndLinesWithCR(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	d := r.call("1", "say", `"{\"jsonrpc\":\"2.0\",\r\"id\":$ID,\r\"result\":{}}\r\n"`)
+	if e := r.final(t, d); string(e.Raw) != `{"jsonrpc":"2.0","id":1,"result":{}}` {
+		t.Errorf("got %q", e.Raw)
+	}
+}
+
+// FuzzOutput has a server say anything, before and after the handshake.
+func FuzzOutput(f *testing.F) {
+	for _, s := range []string{
+		`{"jsonrpc":"2.0","id":1,"result":{}}` + "\n" + `{"jsonrpc":"2.0","id":2,"result":{}}`,
+		`{"jsonrpc":"2.0","id":1,"error":{"code":1.5,"message":7}}`,
+		`{"jsonrpc":"2.0","id":1,"result":[]}`,
+		`[{"jsonrpc":"2.0","id":3,"method":"ping"},{"jsonrpc":"2.0","id":3,"method":"roots/list"},null]`,
+		`{"jsonrpc":"2.0","id":1,"result":{}}` + "\n" + `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":2}}`,
+		`{"jsonrpc":"2.0","id":1,"result":{}}` + "\n" + `{"jsonrpc":"2.0","id":3,"result":{},"error":null}`,
+		`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}` + "\r\n\xff{}",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, out []byte) {
+		k := newRecorder()
+		b := New(Server{Name: "fake"}, k, nil)
+		b.mu.Lock()
+		s, _ := b.session("s", "")
+		p := newProcess(s.group)
+		p.g.live = []*process{p}
+		p.startup = time.AfterFunc(time.Hour, func() {})
+		st := &stream{session: s, id: "d", open: 2}
+		for _, raw := range []string{`{"jsonrpc":"2.0","id":"a","method":"m","params":{"_meta":{"progressToken":"t"}}}`, `{"jsonrpc":"2.0","id":"b","method":"m"}`} {
+			m, err := wire.Parse([]byte(raw))
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.request(st, m)
+		}
+		b.mu.Unlock()
+		for line := range bytes.SplitSeq(out, []byte("\n")) {
+			p.hear(line)
+		}
+		b.mu.Lock()
+		p.endRequests(p.obituary())
+		p.bury()
+		p.g.left(p)
+		b.enter() // of the process, which was not run
+		b.mu.Unlock()
+		if err := b.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ends := 0
+		for len(k.calls) > 0 {
+			e, ok := (<-k.calls).(Event)
+			if !ok {
+				continue
+			}
+			if _, err := wire.Parse(e.Raw); err != nil || bytes.ContainsAny(e.Raw, "\r\n") {
+				t.Errorf("event %q is no message on one line: %v", e.Raw, err)
+			}
+			if e.Stream == "d" && ends == 1 {
+				t.Errorf("event after the end: %s", e.Raw)
+			}
+			if e.Final {
+				ends++
+			}
+		}
+		if ends != 1 {
+			t.Errorf("the stream ended %d times", ends)
+		}
+	})
+}
+
+func TestBrokenResponseEndsItsRequest(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	_, message, code, data := r.failure(r.call("1", "say", `"{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{},\"error\":null}\n"`))
+	if code != -32603 || data.Phase != PhaseToolCall || !strings.Contains(message, "answered tools/call with something that is no JSON-RPC response") {
+		t.Errorf("got %d %q %+v", code, message, data)
+	}
+	r.result(r.call("2", "echo", "1"))
+}
+
+func TestSlowCallIsCancelledAndTheProcessLivesOn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal", func(s *Server) { s.ToolTimeout = 50 * time.Millisecond })
+	pid := r.result(r.deliver(`{"jsonrpc":"2.0","id":1,"method":"test/pid"}`))
+	id, message, code, data := r.failure(r.call("2", "hang", "0"))
+	if id != "2" || code != -32603 || data.Phase != PhaseToolCall || data.Limit != 0.05 || data.Setting != "tool_timeout_sec" {
+		t.Errorf("got id %s, code %d, data %+v", id, code, data)
+	}
+	if want := `server "fake": did not answer tools/call within 50ms (tool_timeout_sec); it was cancelled`; message != want {
+		t.Errorf("got %q, want %q", message, want)
+	}
+	lines := r.seen()
+	if got := string(wire.Lookup(lines[len(lines)-1], "method")); got != `"notifications/cancelled"` {
+		t.Errorf("the process got %s at last", lines[len(lines)-1])
+	}
+	if got := r.result(r.deliver(`{"jsonrpc":"2.0","id":3,"method":"test/pid"}`)); string(got) != string(pid) {
+		t.Errorf("process %s became %s", pid, got)
+	}
+}
+
+func TestARequestThatIsNoCallHasTheDeadlineToo(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal", func(s *Server) { s.ToolTimeout = 50 * time.Millisecond })
+	_, message, _, data := r.failure(r.deliver(`{"jsonrpc":"2.0","id":1,"method":"test/hang"}`))
+	if data.Phase != PhaseRuntime || !strings.Contains(message, "did not answer test/hang within 50ms") {
+		t.Errorf("got %q %+v", message, data)
+	}
+}
+
+func TestASwitchedOffLimitIsNoDeadline(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal", func(s *Server) { s.ToolTimeout = -1 })
+	d := r.call("1", "hang", "0")
+	r.result(r.call("2", "echo", "0"))
+	r.mu.Lock()
+	for _, p := range r.sessions["s"].group.live {
+		for _, q := range p.conv.requests {
+			if q.timer != nil {
+				t.Error("a call has a deadline")
+			}
+		}
+	}
+	r.mu.Unlock()
+	r.none(t, d)
+}
+
+func TestOpenListsDeliveriesUntilTheirEnd(t *testing.T) {
+	t.Parallel()
+	before := time.Now()
+	r := newRig(t, "normal")
+	a := r.call("1", "hang", "0")
+	b := r.deliver(`[{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"hang"}},{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"hang"}}]`)
+	open := r.Open()
+	if len(open) != 2 || open[0].ID != a || open[0].Ticket != "t1" || open[1].ID != b || open[0].Since.Before(before) {
+		t.Errorf("open are %+v", open)
+	}
+	for _, id := range []string{"1", "2"} {
+		r.deliver(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + id + `}}`)
+	}
+	if open := r.Open(); len(open) != 1 || open[0].ID != b {
+		t.Errorf("open are %+v", open)
+	}
+	if _, idle := r.IdleSince(); idle {
+		t.Error("the box is idle with a request in flight")
+	}
+}
+
+// BenchmarkCall is a call through a box to a process and back.
+func BenchmarkCall(b *testing.B) {
+	me, err := os.Executable()
+	if err != nil {
+		b.Fatal(err)
+	}
+	k := newRecorder()
+	box := New(Server{Name: "fake", Command: me, Env: map[string]string{behaviour: "normal", exitAtOnce: "atexit_sleep_ms=0"}}, k, nil)
+	raw := []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"a":1}}}`)
+	call := func() {
+		box.Deliver(Deliver{ID: "d", Session: "s", Raw: raw})
+		for {
+			if e, ok := (<-k.calls).(Event); ok && e.Final {
+				return
+			}
+		}
+	}
+	call()
+	b.ResetTimer()
+	for b.Loop() {
+		call()
+	}
+	b.StopTimer()
+	if err := box.Close(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+}
