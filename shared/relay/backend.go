@@ -23,8 +23,8 @@ const (
 	validity  = 10 * time.Minute
 	ackWithin = time.Second
 	// A function that only waits until a request is accepted shall not wait long.
-	ackWithinWS = 200 * time.Millisecond
-	lookAfter   = 10 * time.Second // a request that was accepted: look whether its box lives
+	ackWithinBrief = 200 * time.Millisecond
+	lookAfter      = 10 * time.Second // a request that was accepted: look whether its box lives
 )
 
 // Deliver implements session.Backend. For an awake box it posts; for any other
@@ -51,7 +51,7 @@ func (k *Backend) Deliver(ctx context.Context, d session.Delivery, box session.B
 // postOnce is for what may be lost.
 func (k *Backend) postOnce(ctx context.Context, conn string, f Frame) {
 	if err := k.post(ctx, conn, f); err != nil && !errors.Is(err, session.Closed) {
-		k.Log.WarnContext(ctx, "post to a box failed", "type", f.Type, "session", f.Session, "error", err)
+		k.Log.WarnContext(ctx, "post to a box failed", "type", f.Type, "session_id", f.Session, "error", err)
 	}
 }
 
@@ -71,13 +71,13 @@ func (x boxes) deliverFrame(d session.Delivery, gen session.Generation, notAfter
 	payload = append(append(payload, d.Client.Init...), d.Raw...)
 	f := Frame{
 		Type: Deliver, ID: d.Stream, Gen: gen, Session: d.Session, Principal: principalHash(d), Server: d.Server, Ticket: x.Sealer.Seal(d.Address, gen),
-		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox, Again: d.Again,
+		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox, Again: d.Again, Trace: d.Trace,
 		Lens: []int{len(d.Client.Init), len(d.Raw)}, Payload: payload,
 	}
 	switch {
 	case len(d.Requests) == 0:
-	case d.Client.Transport == session.WebSocket:
-		f.AckWithin = ackWithinWS.Milliseconds()
+	case d.Brief || d.Client.Transport == session.WebSocket:
+		f.AckWithin = ackWithinBrief.Milliseconds()
 	default:
 		f.AckWithin = ackWithin.Milliseconds()
 	}
@@ -125,6 +125,9 @@ func answerFrame(a session.Answer) Frame {
 func (k *Backend) End(ctx context.Context, s session.Session, box session.Box) error {
 	if box.State == session.Awake {
 		k.postOnce(ctx, box.Conn, Frame{Type: Stop, Session: s.ID})
+	}
+	if err := k.leave(ctx, s, box); err != nil {
+		k.Log.WarnContext(ctx, "the snapshot of an ended session stays until its age removes it", "session_id", s.ID, "error", err)
 	}
 	if !mayBeAsked(s) {
 		return nil
@@ -256,7 +259,7 @@ func (t *tender) step(ctx context.Context) error {
 func (t *tender) haveItem(ctx context.Context, it session.Item) error {
 	t.inbox = true
 	switch it.State {
-	case session.Taken:
+	case session.Taken, session.Leftover: // the latter is no request's
 	case session.Suspended:
 		t.bound, t.accepted = 0, true
 		if time.Now().After(it.NotAfter) {

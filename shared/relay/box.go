@@ -4,11 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strconv"
 	"time"
 
@@ -33,16 +31,29 @@ type Config struct {
 	// Launch gives what a runner for a box has to be told besides what the relay
 	// itself tells it; it fails for a server that is not configured (any more).
 	Launch func(box session.Box) (map[string]string, error)
+	// Elsewhere says that a box is only a name, under which somebody else keeps items
+	// and sees to them; nil: there are none.
+	Elsewhere func(session.BoxID) bool
 	// ListLag is how young a task may be that the fleet's list does not show yet.
 	ListLag time.Duration
 	// TenantBoxes is how many boxes of one tenant may run at a time, more or less; a
 	// request that would wake one more is Busy. 0 is any number.
 	TenantBoxes int
+	// Snapshots is where this function gives runners URLs for; nil gives none.
+	Snapshots Snapshots
+	// Kept says that the sessions of a server leave a snapshot while their box sleeps.
+	// Forget removes what a generation of a box, or an older one, has kept of an owner.
+	// nil for no server's, and where this function cannot.
+	Kept   func(server string) bool
+	Forget func(ctx context.Context, box session.BoxID, owner string, gen session.Generation) error
 	// StartTimeout is how long a box may take from the wake to its hello; 3 min.
 	StartTimeout time.Duration
 	// EventAge is how long events are kept, see session.Limits; session.EventAge.
 	EventAge time.Duration
 	Log      *slog.Logger
+	// Meter is told of each frame that was handled, and its log line is then written.
+	// nil for none.
+	Meter session.Meter
 }
 
 // Environment of a runner, as [Config.Launch] and the relay give it.
@@ -50,7 +61,7 @@ const (
 	EnvBox        = "DORMOUSE_BOX"
 	EnvGeneration = "DORMOUSE_GENERATION"
 	EnvToken      = "DORMOUSE_TOKEN"
-	EnvEra        = "DORMOUSE_ERA" // EraModern, or not set
+	EnvEra        = "DORMOUSE_ERA" // EraModern, EraLegacy, EraDual, or not set
 )
 
 // maxAttempts is how often a box is started for one wake.
@@ -271,58 +282,7 @@ func (x boxes) end(ctx context.Context, a session.Address, why session.Failure) 
 }
 
 func (x boxes) endWith(ctx context.Context, a session.Address, why *wire.Error) error {
-	if len(a.Requests) == 0 {
-		return nil // nobody waits; no honest runner marks such a delivery
-	}
-	for {
-		tail, err := x.Store.Tail(ctx, a.Session, a.Stream)
-		if err != nil {
-			return err
-		}
-		expires := time.Now().Add(x.EventAge)
-		if tail.Final {
-			return x.out.Ended(ctx, a, tail, expires)
-		}
-		events, err := x.endEvents(ctx, a, tail, why)
-		if err != nil {
-			return err
-		}
-		err = x.out.End(ctx, a, session.Batch{
-			Session: a.Session, Stream: a.Stream, First: tail.Last + 1, Final: true, Events: events, Expires: expires,
-		})
-		if !errors.Is(err, session.Conflict) {
-			return err
-		}
-	}
-}
-
-// endEvents is an error for every request of the delivery that has no response
-// in the log yet (a batch may have some).
-func (x boxes) endEvents(ctx context.Context, a session.Address, tail session.Tail, why *wire.Error) ([][]byte, error) {
-	open := slices.Clone(a.Requests)
-	for after := session.Index(0); len(a.Requests) > 1 && after < tail.Last; {
-		page, err := x.Store.Read(ctx, a.Session, a.Stream, after, session.MaxRead)
-		if err != nil {
-			return nil, err
-		}
-		if len(page.Events) == 0 {
-			break // they have expired: a second error is better than no end
-		}
-		for _, e := range page.Events {
-			after = e.Index
-			if m, err := wire.Parse(e.Raw); err == nil && m.Kind == wire.Response {
-				open = slices.DeleteFunc(open, func(id json.RawMessage) bool { return wire.SameID(id, m.ID) })
-			}
-		}
-	}
-	if len(open) == 0 {
-		open = a.Requests[:1] // cannot be: the last response would have been final
-	}
-	events := make([][]byte, len(open))
-	for i, id := range open {
-		events[i] = wire.ErrorResponse(id, why)
-	}
-	return events, nil
+	return x.out.Fail(ctx, a, why, time.Now().Add(x.EventAge))
 }
 
 // The error phases this end can find out about itself; the others come from the

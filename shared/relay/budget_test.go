@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"strconv"
 	"sync"
@@ -40,6 +41,8 @@ type counted struct {
 	busy   int
 	idle   time.Time
 	posted int // messages to the client
+
+	runnerLog *slog.Logger // of the runner, nil for none
 }
 
 type costs struct {
@@ -50,7 +53,7 @@ type costs struct {
 func newCounted(t *testing.T) *counted { return countedOn(t, sessiontest.NewMemory()) }
 
 // countedOn is the same world over another store.
-func countedOn(t *testing.T, store session.Store) *counted {
+func countedOn(t *testing.T, store session.Store, change ...func(*relay.Config)) *counted {
 	sealer, err := relay.NewSealer(make([]byte, 32))
 	if err != nil {
 		t.Fatal(err)
@@ -59,6 +62,9 @@ func countedOn(t *testing.T, store session.Store) *counted {
 	config := relay.Config{
 		Store: c.store, Sealer: sealer, Poster: c, Clients: clientsOf{c}, Fleet: c,
 		Launch: func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
+	}
+	for _, f := range change {
+		f(&config)
 	}
 	c.host = session.NewHost(c.store, relay.NewBackend(config), session.Limits{})
 	c.relay = relay.NewHandler(config)
@@ -147,7 +153,7 @@ func (c *counted) Run(ctx context.Context, t fleet.Task) (string, error) {
 	}
 	c.conn = &countedConn{c: c, in: make(chan []byte, 1000), closed: make(chan struct{})}
 	c.runner = relay.NewRunner(relay.RunnerConfig{
-		Box: session.BoxID(t.Box), Gen: session.Generation(gen), Token: t.Env[relay.EnvToken], Task: "task", Executor: c,
+		Box: session.BoxID(t.Box), Gen: session.Generation(gen), Token: t.Env[relay.EnvToken], Task: "task", Executor: c, Log: c.runnerLog,
 		Dial: func(context.Context, string) (relay.Conn, error) { return c.conn, nil },
 	})
 	own := context.WithoutCancel(ctx)

@@ -15,7 +15,7 @@ import (
 // and not there.
 func prices() []price {
 	var all []price
-	for _, group := range [][]price{handshakes(), calls(), polls(), replays(), rest(), sockets()} {
+	for _, group := range [][]price{handshakes(), calls(), polls(), tasked(), replays(), rest(), sockets()} {
 		all = append(all, group...)
 	}
 	return all

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
+	"github.com/dormouse-mcp/dormouse/shared/meter"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
@@ -226,7 +227,8 @@ type bill struct {
 	Calls         map[string]int // of the store, those of Wait too
 	Reads, Writes int            // without Wait
 	Up, Down      frames
-	DynamoDB      consumed // zero on another driver
+	DynamoDB      consumed     // zero on another driver
+	Guess         meter.Stored // zero if nobody estimates
 }
 
 // consumed is what DynamoDB counted. What Wait asked for is apart.
@@ -237,8 +239,32 @@ type consumed struct {
 	WaitUnits             float64
 }
 
+// estimated is a driver of whose calls it is also estimated what they cost.
+func estimated(on driver) driver {
+	return func(t *testing.T) func(*testing.T) session.Store {
+		open := on(t)
+		return func(t *testing.T) session.Store { return meter.Estimate(open(t)) }
+	}
+}
+
+// guess is what the operations are estimated to have consumed.
+func (c *counted) guess() (s meter.Stored) {
+	if e, ok := c.store.Unwrap().(*meter.EstimateStore); ok {
+		s = e.Spent()
+	}
+	return s
+}
+
+// driver is the store below all that count.
+func (c *counted) driver() session.Store {
+	if e, ok := c.store.Unwrap().(*meter.EstimateStore); ok {
+		return e.Store
+	}
+	return c.store.Unwrap()
+}
+
 func (c *counted) consumed() (u consumed) {
-	p, ok := c.store.Unwrap().(*paced)
+	p, ok := c.driver().(*paced)
 	if !ok {
 		return u
 	}
@@ -278,11 +304,12 @@ func billed(t *testing.T, on driver, o operation) (b bill) {
 		id := o.prepare(t, c)
 		synctest.Wait()
 		c.reset()
-		before := c.consumed()
+		before, guess := c.consumed(), c.guess()
 		o.run(t, c, id)
 		synctest.Wait()
 		b = c.bill(before)
-		if p, ok := c.store.Unwrap().(*paced); ok && len(p.excess) > 0 {
+		b.Guess = c.guess().Minus(guess)
+		if p, ok := c.driver().(*paced); ok && len(p.excess) > 0 {
 			t.Errorf("waits of %v asked DynamoDB more often than the schedule says", p.excess)
 		}
 		time.Sleep(10 * time.Minute)

@@ -31,13 +31,17 @@
 //	bye     box gen runner link                           ⇒ bye-ok | fenced; again every 2 s, 5 times
 //	part    box gen runner frame n of + payload           ⇒ part-ok | fenced; again every 5 s
 //	whole   box gen runner frame of                       ⇒ what the joined frame is answered with; every 5 s
+//	get     box gen runner n owner                        ⇒ kept; again every 5 s, and so the next three
+//	put     box gen runner n owner size                   ⇒ kept
+//	done    box gen runner n owner object                 ⇒ kept
+//	forget  box gen runner n owner                        ⇒ kept
 //
 // Host to runner:
 //
 //	welcome gen link             the hello link was taken; gen is the generation from now on
 //	fenced  link                 somebody newer runs this box: stop, exit
 //	nudge                        the inbox has something: pull
-//	deliver id round base gen session principal server ticket level subscribed notAfter ackWithin inbox again lens + payload
+//	deliver id round base gen session principal server ticket level subscribed notAfter ackWithin inbox again lens trace + payload
 //	pulled  n ids rounds         these ids were delivered for pull n
 //	ack     seq session next closed fenced
 //	bye-ok  link
@@ -46,6 +50,7 @@
 //	drain   in                   connect anew at a random moment within so many milliseconds
 //	part-ok frame n
 //	part    frame n of + payload
+//	kept    n [url] [header] [object] [saved] [refused]
 //
 // A message that is none of these (API Gateway's own word for a function that
 // failed) says nothing; what was not answered is sent again.
@@ -69,7 +74,8 @@
 // the message as it wrote it. level and subscribed are what a fresh process has to
 // be told, again says that the session has had a process before, and principal is
 // the same for all sessions of one principal in the box, which may share a process
-// or what is kept of it, and tells nothing else. A message is
+// or what is kept of it, and tells nothing else. trace is the name of the client's
+// request in all logs, and is for the runner's own. A message is
 // executed if gen is the runner's, no bye was said since the last welcome, id is
 // new, and, without inbox, notAfter (Unix milliseconds) is not passed. ids are
 // remembered for 15 minutes and while in flight. ackWithin (milliseconds) is set if
@@ -109,8 +115,8 @@
 // or later ones. It is copied, never made. status with a payload is the result of
 // a fresh process's initialize, asked for with protocol version detail; without, it
 // is a line for the host's log, if it comes over the connection that the box has.
-// era, "modern" or "legacy", says that the server was found to speak the modern era
-// only, or no longer so: what the next runner of the box is told.
+// era says that the server was found to speak one era only, "modern" or "legacy", or
+// both, "dual": what the next runner of the box is told.
 //
 // # Long frames
 //
@@ -139,6 +145,18 @@
 //	4001                          fenced
 //	4002, others to 4499          do not come back
 //	all others, 4500 to 4999, no code at all    come back
+//
+// # Snapshots
+//
+// A runner that keeps workspaces with its host asks for URLs; n counts what it asks.
+// owner is a session, or a name of the runner's for several that share what is kept; all
+// of it is the box's own. kept for get has a url to GET and when that was saved (Unix
+// milliseconds); for put, with the size in bytes, a url to PUT exactly so many bytes to,
+// the header to send with it, and the name of the object, which done then makes the
+// newest snapshot of owner. Until then it is none. URLs are good for 10 minutes. refused
+// is not_found, if there is no snapshot; fenced, if somebody newer runs the box or has
+// saved; too_large; or invalid. forget removes what there is; so does the host, once the
+// box sleeps, for a session that has ended. All of it may be said twice.
 //
 // # Sleeping
 //

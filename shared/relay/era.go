@@ -8,21 +8,18 @@ import (
 
 // The eras of a server, where it is news.
 const (
-	EraModern = "modern"
-	EraLegacy = "legacy"
+	EraModern = "modern" // no other
+	EraLegacy = "legacy" // no other
+	EraDual   = "dual"
 )
 
 // era notes what the next runner of the box is to begin with.
 func (h *Handler) era(ctx context.Context, f Frame) error {
 	_, _, err := h.change(ctx, f.Box, func(b session.Box) (session.Box, verdict) {
-		era := EraModern
-		if f.Era != EraModern {
-			era = ""
-		}
-		if b.Era == era {
+		if b.Era == f.Era || f.Era != EraModern && f.Era != EraLegacy && f.Era != EraDual {
 			return b, known
 		}
-		b.Era = era
+		b.Era = f.Era
 		return b, write
 	})
 	return err

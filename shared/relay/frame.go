@@ -35,6 +35,10 @@ const (
 	Status Type = "status" // box gen session ticket process phase detail era + handshake payload
 	Bye    Type = "bye"    // box gen runner link; from now on nothing is executed
 	Whole  Type = "whole"  // box gen runner frame of; all parts are there
+	Get    Type = "get"    // box gen runner n owner; where is the newest snapshot?
+	Put    Type = "put"    // box gen runner n owner size; where may another go?
+	Done   Type = "done"   // box gen runner n owner object; it is there
+	Forget Type = "forget" // box gen runner n owner; it is of no use any more
 )
 
 // Host to runner.
@@ -42,7 +46,7 @@ const (
 	Welcome Type = "welcome" // gen link
 	Fenced  Type = "fenced"  // link
 	Nudge   Type = "nudge"   //
-	Deliver Type = "deliver" // id round base gen session principal server ticket level subscribed notAfter ackWithin inbox again lens + payload
+	Deliver Type = "deliver" // id round base gen session principal server ticket level subscribed notAfter ackWithin inbox again lens trace + payload
 	Pulled  Type = "pulled"  // n ids rounds
 	Ack     Type = "ack"     // seq session next closed fenced
 	ByeOK   Type = "bye-ok"  // link
@@ -50,6 +54,7 @@ const (
 	Stop    Type = "stop"    // session
 	Drain   Type = "drain"   // in
 	PartOK  Type = "part-ok" // frame n
+	Kept    Type = "kept"    // n url header object saved refused; the answer to get, put, done and forget
 )
 
 // Part goes both ways: frame n of + payload; the runner's also box gen runner.
@@ -102,6 +107,7 @@ type Frame struct {
 	Inbox      bool             `json:"inbox,omitempty"`
 	Again      bool             `json:"again,omitempty"` // the session has had a process before
 	Lens       []int            `json:"lens,omitempty"`
+	Trace      string           `json:"trace,omitempty"` // the client's request in all logs
 
 	Question string `json:"question,omitempty"`
 	In       int64  `json:"in,omitempty"` // milliseconds
@@ -112,6 +118,15 @@ type Frame struct {
 	Phase   string `json:"phase,omitempty"`
 	Detail  string `json:"detail,omitempty"`
 	Era     string `json:"era,omitempty"` // of the server, if it is news
+
+	// Snapshots. What of these a Kept has says the Type it answers.
+	Owner   string            `json:"owner,omitempty"`
+	Size    int64             `json:"size,omitempty"` // bytes
+	Object  string            `json:"object,omitempty"`
+	URL     string            `json:"url,omitempty"` // a secret
+	Header  map[string]string `json:"header,omitempty"`
+	Saved   int64             `json:"saved,omitempty"` // Unix milliseconds
+	Refused session.Code      `json:"refused,omitempty"`
 
 	Payload []byte `json:"-"`
 }

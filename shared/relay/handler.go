@@ -31,19 +31,27 @@ const partLife = 15 * time.Minute
 // Errors: Invalid for a frame no honest runner sends; Unavailable if it was not
 // handled, or not to its end: the runner sends it again.
 func (h *Handler) Frame(ctx context.Context, conn string, data []byte) ([]byte, error) {
+	a := h.account(conn, data)
 	f, err := fromRunner(data)
 	if err != nil {
-		return nil, err
+		return nil, a.end(ctx, f, nil, err)
 	}
+	ctx = a.gather(ctx)
+	reply, err := h.take(ctx, conn, &f)
+	return reply, a.end(ctx, f, reply, err)
+}
+
+// take handles a frame, and leaves in f the one that its parts were joined to.
+func (h *Handler) take(ctx context.Context, conn string, f *Frame) (reply []byte, err error) {
 	if f.Type == Part {
-		return h.part(ctx, f)
+		return h.part(ctx, *f)
 	}
 	if f.Type == Whole {
-		if f, err = h.whole(ctx, f); err != nil {
+		if *f, err = h.whole(ctx, *f); err != nil {
 			return nil, err
 		}
 	}
-	return h.frame(ctx, conn, f)
+	return h.frame(ctx, conn, *f)
 }
 
 // maxName is more than any name of a box, a session or a runner has. What is longer
@@ -52,7 +60,7 @@ const maxName = 200
 
 func fromRunner(data []byte) (Frame, error) {
 	f, err := Decode(data)
-	if err == nil && max(len(f.Box), len(f.Session), len(f.Runner)) > maxName {
+	if err == nil && max(len(f.Box), len(f.Session), len(f.Runner), len(f.Owner), len(f.Object)) > maxName {
 		return Frame{}, session.Errorf(session.Invalid, "a relay frame of %d bytes has a name of more than %d", len(data), maxName)
 	}
 	return f, err
@@ -74,11 +82,16 @@ func (h *Handler) frame(ctx context.Context, conn string, f Frame) ([]byte, erro
 		err = h.status(ctx, conn, f)
 	case Bye:
 		reply, err = h.bye(ctx, f)
+	case Get, Put, Done, Forget:
+		reply, err = h.snapshot(ctx, f)
 	default:
 		// A type this version does not know is from a newer runner: not an error.
 	}
 	if err != nil || reply == nil {
 		return nil, err
+	}
+	if proves(*reply) {
+		proven(ctx, "")
 	}
 	return Encode(*reply), nil
 }
@@ -103,6 +116,7 @@ func (h *Handler) part(ctx context.Context, f Frame) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	proven(ctx, "")
 	return Encode(Frame{Type: PartOK, Frame: f.Frame, N: f.N}), nil
 }
 
@@ -322,6 +336,7 @@ func (h *Handler) open(ctx context.Context, f Frame, sealed string) (Ticket, err
 			return t, session.Errorf(session.Invalid, "box %s claims generation %d and has only %d", f.Box, f.Gen, b.Gen)
 		}
 	}
+	proven(ctx, t.Trace)
 	return t, nil
 }
 
@@ -336,7 +351,8 @@ func (h *Handler) status(ctx context.Context, conn string, f Frame) error {
 		if err != nil || b.State != session.Awake || b.Conn != conn {
 			return err
 		}
-		h.Log.InfoContext(ctx, "process", "box", f.Box, "session", f.Session, "process", clip(f.Process), "phase", clip(f.Phase), "detail", clip(f.Detail))
+		proven(ctx, "")
+		h.Log.InfoContext(ctx, "process", "box", f.Box, "session_id", f.Session, "process", clip(f.Process), "phase", clip(f.Phase), "detail", clip(f.Detail))
 		return nil
 	}
 	t, err := h.open(ctx, f, f.Ticket)
@@ -379,7 +395,7 @@ func (h *Handler) events(ctx context.Context, f Frame) (*Frame, error) {
 	if errors.Is(err, session.Invalid) {
 		// Sent again it would be refused again: close what it is about, so that the
 		// box does not stay awake for it.
-		h.Log.WarnContext(ctx, "events refused", "box", f.Box, "session", f.Session, "error", err)
+		h.Log.WarnContext(ctx, "events refused", "box", f.Box, "session_id", f.Session, "error", err)
 		return refused(f), nil
 	}
 	if err != nil {
@@ -464,81 +480,6 @@ func commonFirst(items []EventItem) []int {
 		}
 	}
 	return order
-}
-
-// said is what an events frame says of one stream.
-type said struct {
-	session.Posting
-	asks   *session.Item // not nil: the delivery is suspended, and this is put first
-	marked bool
-}
-
-// postings opens the tickets and cuts the payload. A frame in which anything is
-// wrong is refused whole, and one with more than a batch holds: each stream is a
-// write.
-func (h *Handler) postings(ctx context.Context, f Frame) ([]said, error) {
-	count := 0
-	for _, it := range f.Items {
-		count += len(it.Lens)
-	}
-	if most := session.MaxBatchEvents; max(count, len(f.Items), len(f.Tickets)) > most {
-		return nil, session.Errorf(session.Invalid, "an events frame of session %s has more than %d events", f.Session, most)
-	}
-	postings := make([]said, len(f.Items))
-	rest := f.Payload
-	expires := time.Now().Add(h.EventAge)
-	for i, it := range f.Items {
-		t, err := h.open(ctx, f, it.Ticket)
-		if err != nil {
-			return nil, err
-		}
-		if t.Session != f.Session || it.Stream != session.Common && it.Stream != t.Stream {
-			return nil, session.Errorf(session.Invalid, "a ticket of session %s does not fit the stream it came with", t.Session)
-		}
-		var events [][]byte
-		var again []byte
-		var ok bool
-		if events, again, rest, ok = it.cut(rest); !ok {
-			return nil, session.Errorf(session.Invalid, "an events frame of session %s has lengths that do not fit its payload", t.Session)
-		}
-		p := said{marked: it.Marked, Posting: session.Posting{To: t.Address, Batch: session.Batch{
-			Session: t.Session, Stream: it.Stream, First: it.First, Gen: f.Gen, Seq: f.Seq,
-			Final: it.Final && it.Stream != session.Common, Events: events, Expires: expires,
-		}}}
-		if it.Asks != nil {
-			asks, err := suspension(t, it, again)
-			if err != nil {
-				return nil, err
-			}
-			p.asks = &asks
-		}
-		postings[i] = p
-	}
-	return postings, nil
-}
-
-// cut takes an item's events from the front of a payload, and the request behind
-// them if it has one.
-func (it EventItem) cut(payload []byte) (events [][]byte, again, rest []byte, ok bool) {
-	lens := it.Lens
-	if it.Asks != nil {
-		lens = append(slices.Clone(lens), it.Asks.Len)
-	}
-	size := 0
-	for _, n := range lens {
-		size += min(max(n, 0), len(payload)+1) // the sum of lengths that lie must not overflow
-		if size > len(payload) {
-			return nil, nil, nil, false
-		}
-	}
-	events, ok = cutPayload(payload[:size], lens)
-	if !ok || len(it.Lens) == 0 {
-		return nil, nil, nil, false
-	}
-	if it.Asks != nil {
-		again = events[len(events)-1]
-	}
-	return events[:len(it.Lens)], again, payload[size:], true
 }
 
 // appendStream writes to a request stream. The runner numbers it from 1, and the

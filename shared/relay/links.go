@@ -331,6 +331,7 @@ func (l *life) resume(moved, fresh bool) {
 	}
 	l.resumeInflight(moved, fresh)
 	l.resumeOutboxes(moved, fresh)
+	l.resumeQueries()
 	l.watchIdle()
 }
 

@@ -97,7 +97,7 @@ func (l *life) gather(o *outbox, e Event) {
 	if e.Stream == session.Common {
 		ticket := cmp.Or(e.Ticket, o.ticket)
 		if ticket == "" {
-			l.Log.Error("event of a session that was never delivered to", "session", e.Session, "bytes", len(raw))
+			l.Log.Error("event of a session that was never delivered to", "session_id", e.Session, "bytes", len(raw))
 			return
 		}
 		o.common, o.voucher, o.size = append(o.common, raw), ticket, o.size+len(raw)
@@ -105,7 +105,7 @@ func (l *life) gather(o *outbox, e Event) {
 	}
 	d := l.deliveries[e.Stream]
 	if d == nil || d.ended || d.session != e.Session {
-		l.Log.Debug("event of a stream that is closed", "session", e.Session, "stream", e.Stream, "bytes", len(raw))
+		l.Log.Debug("event of a stream that is closed", "session_id", e.Session, "stream", e.Stream, "bytes", len(raw))
 		return
 	}
 	if len(d.pending) == 0 {
@@ -129,13 +129,13 @@ func (l *life) gather(o *outbox, e Event) {
 func (l *life) sendable(e Event) (raw []byte, ok bool) {
 	raw = e.Raw
 	if !utf8.Valid(raw) {
-		l.Log.Warn("event with bytes that are not UTF-8", "session", e.Session, "stream", e.Stream, "bytes", len(raw))
+		l.Log.Warn("event with bytes that are not UTF-8", "session_id", e.Session, "stream", e.Stream, "bytes", len(raw))
 		raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
 	}
 	if len(raw) <= MaxMessage {
 		return raw, true
 	}
-	l.Log.Warn("event over the limit", "session", e.Session, "stream", e.Stream, "bytes", len(raw), "limit", MaxMessage)
+	l.Log.Warn("event over the limit", "session_id", e.Session, "stream", e.Stream, "bytes", len(raw), "limit", MaxMessage)
 	m, err := wire.Parse(raw)
 	if !e.Final && (err != nil || m.Kind != wire.Response) {
 		return nil, false
@@ -304,7 +304,7 @@ func (l *life) closeStream(o *outbox, id session.StreamID) {
 		l.running--
 	}
 	l.forgetLater(d)
-	l.Log.Warn("stream was ended by the host", "session", d.session, "stream", id)
+	l.Log.Warn("stream was ended by the host", "session_id", d.session, "stream", id)
 	l.call(func() { l.Executor.CloseStream(d.session, id) })
 }
 
@@ -382,7 +382,7 @@ func (l *life) status(s StatusReport) {
 	data := Encode(f)
 	switch {
 	case len(data) > maxJoined:
-		l.Log.Warn("report over the limit", "session", s.Session, "bytes", len(data), "limit", maxJoined)
+		l.Log.Warn("report over the limit", "session_id", s.Session, "bytes", len(data), "limit", maxJoined)
 	case len(data) > MaxFrame:
 		l.transferKept(data)
 	case len(s.Handshake) > 0:

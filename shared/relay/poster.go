@@ -1,12 +1,9 @@
 package relay
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"net"
 	"net/http"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/apigatewaymanagementapi"
@@ -27,34 +24,27 @@ type PosterOptions struct {
 // Connections posts to the connections of one WebSocket API, and closes them. It
 // implements session.Clients. Safe for concurrent use.
 type Connections struct {
-	api *apigatewaymanagementapi.Client
+	api   *apigatewaymanagementapi.Client
+	local *localConnections // on one machine, instead
 }
 
 // NewPoster makes the Connections of an @connections endpoint, https://HOST/STAGE.
 func NewPoster(endpoint string, o PosterOptions) *Connections {
-	opts := apigatewaymanagementapi.Options{
+	if o.Socket != "" {
+		return &Connections{local: newLocalConnections(endpoint, o.Socket)}
+	}
+	return &Connections{api: apigatewaymanagementapi.New(apigatewaymanagementapi.Options{
 		BaseEndpoint: aws.String(endpoint), Region: o.Region, Credentials: o.Credentials,
 		RetryMaxAttempts: 2,
-	}
-	if o.Socket != "" {
-		opts.HTTPClient = &http.Client{Transport: &http.Transport{
-			MaxIdleConnsPerHost: 8, IdleConnTimeout: time.Minute,
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				var d net.Dialer
-				return d.DialContext(ctx, "unix", o.Socket)
-			},
-		}}
-		// The client signs in any case.
-		opts.Region = cmp.Or(opts.Region, "local")
-		opts.Credentials = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
-			return aws.Credentials{AccessKeyID: "local", SecretAccessKey: "local"}, nil
-		})
-	}
-	return &Connections{apigatewaymanagementapi.New(opts)}
+	})}
 }
 
 // Post implements session.Poster.
 func (c *Connections) Post(ctx context.Context, conn string, data []byte) error {
+	if c.local != nil {
+		status, err := c.local.do(ctx, http.MethodPost, conn, data)
+		return posted(status, len(data), err)
+	}
 	_, err := c.api.PostToConnection(ctx, &apigatewaymanagementapi.PostToConnectionInput{ConnectionId: &conn, Data: data})
 	var large *types.PayloadTooLargeException
 	switch {
@@ -71,6 +61,13 @@ func (c *Connections) Post(ctx context.Context, conn string, data []byte) error 
 
 // Close implements session.Clients.
 func (c *Connections) Close(ctx context.Context, conn string) error {
+	if c.local != nil {
+		status, err := c.local.do(ctx, http.MethodDelete, conn, nil)
+		if err == nil && (status == http.StatusNoContent || status == http.StatusOK || status == http.StatusGone) {
+			return nil
+		}
+		return session.Errorf(session.Unavailable, "the gateway did not close a connection").Because(refusedWith(status, err))
+	}
 	_, err := c.api.DeleteConnection(ctx, &apigatewaymanagementapi.DeleteConnectionInput{ConnectionId: &conn})
 	if err == nil || isGone(err) {
 		return nil

@@ -61,6 +61,7 @@ type Delivery struct {
 	Raw         []byte // as the client wrote it
 	HasRequests bool   // an end is owed
 	Again       bool   // the session has had a process before
+	Trace       string // the client's request in all logs, "" if it has no name
 }
 
 // Event is one message a process has said. Raw is one line of JSON without the
@@ -95,9 +96,8 @@ type StatusReport struct {
 	Phase     string
 	Detail    string
 	Handshake json.RawMessage
-	// Era goes with a Handshake of a server that speaks the modern era only
-	// ([EraModern]), or no longer does ([EraLegacy]). A later runner of the box is told
-	// the first by [EnvEra].
+	// Era goes with a Handshake if it is news what the server speaks: [EraModern],
+	// [EraLegacy] or [EraDual]. A later runner of the box is told by [EnvEra].
 	Era string
 }
 
@@ -283,6 +283,7 @@ type life struct {
 	outboxes
 	sleep
 	executing
+	queries
 	housekeeping alarm
 }
 
@@ -292,6 +293,7 @@ func newLife(ctx context.Context, r *Runner) *life {
 	l.inflight = newInflight()
 	l.outboxes = newOutboxes()
 	l.open = map[*link]bool{}
+	l.asking = map[int64]*query{}
 	l.calls = make(chan func(), 1)
 	return l
 }
@@ -392,6 +394,8 @@ func (l *life) frame(lk *link, f Frame) {
 		l.drain(time.Duration(min(max(f.In, 0), maxDrain.Milliseconds())) * time.Millisecond)
 	case PartOK:
 		l.partTaken(f)
+	case Kept:
+		l.answered(f)
 	default:
 		// A type this version does not know is from a newer host: not an error.
 	}

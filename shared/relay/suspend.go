@@ -45,7 +45,7 @@ func (l *life) suspendable(e Event) bool {
 	default:
 		return true
 	}
-	l.Log.Warn("call ended that cannot be suspended", "session", e.Session, "stream", e.Stream, "reason", why)
+	l.Log.Warn("call ended that cannot be suspended", "session_id", e.Session, "stream", e.Stream, "reason", why)
 	ids := requestIDs(e.Asks.Raw)
 	for i, id := range ids {
 		raw := wire.ErrorResponse(id, &wire.Error{Code: wire.CodeInternal, Message: "tool_call: " + why, Data: map[string]any{"phase": phaseToolCall}})

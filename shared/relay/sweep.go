@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
@@ -18,41 +19,93 @@ type Sweeper struct{ boxes }
 // NewSweeper makes a Sweeper.
 func NewSweeper(c Config) *Sweeper { return &Sweeper{newBoxes(c)} }
 
-// Sweep looks at every box that is not asleep or has items, and compares awake
-// boxes with the fleet's list: it is what the schedule calls, and what starts
-// with a new machine. It goes on after a box that fails and returns all errors.
+// orphanAge is for how long a box's record must not have changed before a task is
+// stopped that it does not know. A runner that said bye, was fenced or lost its host
+// has ended by itself long before.
+const orphanAge = 10 * time.Minute
+
+// Sweep looks at every box that is not asleep or has items, and compares records and
+// the fleet's list both ways: a box whose task has gone is lost, and a task that no
+// record knows is stopped. It is what the schedule calls, and what starts with a new
+// machine. It goes on after a box that fails, and without the list, and returns all
+// errors.
 func (w *Sweeper) Sweep(ctx context.Context) error {
 	due, err := w.Store.Due(ctx)
-	if err != nil || len(due) == 0 {
+	if err != nil {
 		return err
 	}
 	// The list is read after the records: a task that is not on it can then not
 	// have been started since.
-	boxes := make([]session.Box, 0, len(due))
+	boxes := make(map[session.BoxID]session.Box, len(due))
 	var errs []error
 	for _, id := range due {
+		if w.Elsewhere != nil && w.Elsewhere(id) {
+			continue
+		}
 		b, err := w.Store.Box(ctx, id)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		boxes = append(boxes, b)
+		boxes[id] = b
 	}
 	tasks, err := w.Fleet.Tasks(ctx)
-	if err != nil {
-		return errors.Join(append(errs, err)...)
-	}
-	alive := map[string]fleet.Status{}
-	for _, t := range tasks {
-		alive[t.ID] = t
-	}
-	for _, b := range boxes {
-		t, ok := alive[b.Task]
-		missing := !ok && time.Since(b.Changed) > w.ListLag
-		if b.State == session.Awake && (missing || t.State == fleet.Stopped) {
-			errs = append(errs, w.lost(ctx, b, stopFailure(t, false)))
+	listed := err == nil
+	errs = append(errs, err)
+	for _, id := range due {
+		b, ok := boxes[id]
+		if !ok {
+			continue
 		}
-		errs = append(errs, w.settle(ctx, b.ID))
+		if listed {
+			errs = append(errs, w.compare(ctx, b, tasks))
+		}
+		errs = append(errs, w.settle(ctx, id))
+	}
+	if listed {
+		errs = append(errs, w.stopOrphans(ctx, boxes, tasks))
+	}
+	return errors.Join(errs...)
+}
+
+// compare looks for the task of a box, which may have ended without a word.
+func (w *Sweeper) compare(ctx context.Context, b session.Box, tasks []fleet.Status) error {
+	at := slices.IndexFunc(tasks, func(t fleet.Status) bool { return runs(b, t) })
+	var t fleet.Status
+	if at >= 0 {
+		t = tasks[at]
+	}
+	switch {
+	case b.State == session.Awake && (t.State == fleet.Stopped || at < 0 && time.Since(b.Changed) > w.ListLag):
+		return w.lost(ctx, b, stopFailure(t, false))
+	case b.State == session.Starting && t.State == fleet.Stopped:
+		b.Failure = stopFailure(t, true)
+		return w.again(ctx, b)
+	}
+	return nil // one that never came up runs out of time
+}
+
+// runs says that a task is the one a box's record is about.
+func runs(b session.Box, t fleet.Status) bool {
+	return b.State == session.Awake && b.Task == t.ID ||
+		b.State == session.Starting && t.ClientToken == ClientToken(b.ID, b.Gen)
+}
+
+// stopOrphans stops what runs for nobody: starts that were given up or taken over and
+// came up after all, and runners that did not end. boxes are records from before the
+// list was read.
+func (w *Sweeper) stopOrphans(ctx context.Context, boxes map[session.BoxID]session.Box, tasks []fleet.Status) error {
+	var errs []error
+	for _, t := range tasks {
+		if t.State == fleet.Stopped || runs(boxes[session.BoxID(t.Box)], t) {
+			continue
+		}
+		b, err := w.Store.Box(ctx, session.BoxID(t.Box))
+		if err == nil && !runs(b, t) && time.Since(b.Changed) > orphanAge {
+			w.Log.WarnContext(ctx, "task stopped that no box knows", "task", t.ID, "box", t.Box, "server", t.Server)
+			err = w.Fleet.Stop(ctx, t.ID, "no box knows it")
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
@@ -64,9 +117,10 @@ func (w *Sweeper) Stopped(ctx context.Context, t fleet.Status) error {
 		return err
 	}
 	switch {
-	case b.State == session.Awake && b.Task == t.ID:
+	case !runs(b, t):
+	case b.State == session.Awake:
 		err = w.lost(ctx, b, stopFailure(t, false))
-	case b.State == session.Starting && t.ClientToken == ClientToken(b.ID, b.Gen):
+	default:
 		b.Failure = stopFailure(t, true)
 		err = w.again(ctx, b)
 	}
@@ -98,6 +152,10 @@ func (w *Sweeper) lost(ctx context.Context, b session.Box, why session.Failure) 
 	err := w.Store.SaveBox(ctx, lose(b, why, time.Now()))
 	if errors.Is(err, session.Conflict) {
 		return nil
+	}
+	if err == nil {
+		w.Log.WarnContext(ctx, "box lost", "box", b.ID, "server", b.Server, "generation", b.Gen, "task", b.Task,
+			"exit_code", why.Exit, "signal", why.Signal)
 	}
 	return err
 }
@@ -159,6 +217,8 @@ func (x boxes) settle(ctx context.Context, id session.BoxID) error {
 			waiting = waiting || released
 		case it.State == session.Taken:
 			err = x.sweepEnded(ctx, it)
+		case it.State == session.Leftover:
+			err = x.settleLeftover(ctx, b, it)
 		case it.State == session.Suspended:
 			var resumed bool
 			resumed, err = x.settleSuspended(ctx, b, it)

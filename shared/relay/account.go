@@ -1,0 +1,94 @@
+package relay
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// account is what one frame of a runner costs, and its log line, which is written when
+// somebody counts.
+type account struct {
+	h      *Handler
+	begun  time.Time
+	conn   string
+	size   int
+	proven bool     // the frame is from the box it names
+	traces []string // of the requests whose tickets were opened
+}
+
+func (h *Handler) account(conn string, data []byte) *account {
+	return &account{h: h, begun: time.Now(), conn: conn, size: len(data)}
+}
+
+type gathering struct{}
+
+// gather has [proven] find the account.
+func (a *account) gather(ctx context.Context) context.Context {
+	return context.WithValue(ctx, gathering{}, a)
+}
+
+// maxTraces is how many requests the line of a frame names.
+const maxTraces = 20
+
+// proven says that the frame under way is from the box it names, and of which request
+// it is, if that is known.
+func proven(ctx context.Context, trace string) {
+	a, ok := ctx.Value(gathering{}).(*account)
+	if !ok {
+		return
+	}
+	a.proven = true
+	if trace != "" && len(a.traces) < maxTraces && !slices.Contains(a.traces, trace) {
+		a.traces = append(a.traces, trace)
+	}
+}
+
+// proves says that an answer is given only to the runner of the box that was named.
+func proves(reply Frame) bool {
+	switch reply.Type {
+	case Welcome, Pulled, ByeOK:
+		return true
+	case Kept:
+		return reply.Refused == ""
+	default:
+		return false
+	}
+}
+
+// end writes the line and passes the error on. What somebody claims to be without a
+// ticket, a token or the runner's id is in nobody's bill.
+func (a *account) end(ctx context.Context, f Frame, reply []byte, err error) error {
+	h := a.h
+	if h.Meter == nil {
+		return err
+	}
+	who := session.Account{Over: session.OverRelay, Conn: a.conn, In: a.size, Out: len(reply), Took: time.Since(a.begun), Code: session.CodeOf(err)}
+	if a.proven {
+		who.Tenant, who.Server = f.Box.Parts()
+		who.Session = f.Session
+	}
+	attrs := []any{
+		"type", clip(string(f.Type)), "server", who.Server, "session_id", who.Session, "connection_id", a.conn,
+		"duration_ms", who.Took.Milliseconds(),
+	}
+	if f.Box != "" {
+		attrs = append(attrs, "box", f.Box)
+	}
+	if trace := session.TraceOf(ctx); trace != "" {
+		attrs = append(attrs, "trace", trace)
+	}
+	if len(a.traces) > 0 {
+		attrs = append(attrs, "traces", a.traces)
+	}
+	level := slog.LevelInfo
+	if err != nil {
+		level = slog.LevelWarn
+		attrs = append(attrs, "code", who.Code, "error", err)
+	}
+	h.Log.Log(ctx, level, "frame", append(attrs, h.Meter.Spent(who)...)...)
+	return err
+}

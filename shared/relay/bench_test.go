@@ -1,0 +1,118 @@
+package relay_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// benchAddress is that of a tools/call.
+func benchAddress() session.Address {
+	return session.Address{
+		Session: session.NewID(), Stream: session.NewStreamID(), Requests: []json.RawMessage{[]byte("17")},
+		Principal: "local", Digest: "d41d8cd98f00b204e9800998ecf8427e", Box: "local/echo", Again: true,
+	}
+}
+
+func benchSealer(b *testing.B) *relay.Sealer {
+	b.Helper()
+	s, err := relay.NewSealer(bytes.Repeat([]byte("k"), 32))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return s
+}
+
+// BenchmarkTicket is what a delivery costs to seal and each batch of its events to open.
+func BenchmarkTicket(b *testing.B) {
+	s, a := benchSealer(b), benchAddress()
+	b.Run("seal", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			s.Seal(a, 3)
+		}
+	})
+	sealed := s.Seal(a, 3)
+	b.Run("open", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := s.Open(sealed); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+// benchFrames are the two of a call, and one as long as a frame may be.
+func benchFrames(b *testing.B) map[string]relay.Frame {
+	a := benchAddress()
+	params := []byte(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}`)
+	call := []byte(`{"jsonrpc":"2.0","id":17,"method":"tools/call","params":{"name":"echo","arguments":{"message":"hello"}}}`)
+	result := []byte(`{"jsonrpc":"2.0","id":17,"result":{"content":[{"type":"text","text":"Echo: hello"}]}}`)
+	large := bytes.Repeat([]byte("x"), relay.MaxPiece)
+	ticket := benchSealer(b).Seal(a, 3)
+	events := func(event []byte) relay.Frame {
+		return relay.Frame{
+			Type: relay.Events, Box: a.Box, Gen: 3, Seq: 42, Session: a.Session,
+			Items:   []relay.EventItem{{Ticket: ticket, Stream: a.Stream, First: 1, Final: true, Lens: []int{len(event)}}},
+			Payload: event,
+		}
+	}
+	return map[string]relay.Frame{
+		"deliver": {
+			Type: relay.Deliver, ID: a.Stream, Gen: 3, Session: a.Session, Server: "echo", Ticket: ticket, AckWithin: 1000,
+			Lens: []int{len(params), len(call)}, Payload: append(params, call...),
+		},
+		"events":        events(result),
+		"events 100 KB": events(large),
+	}
+}
+
+func BenchmarkEncode(b *testing.B) {
+	for name, f := range benchFrames(b) {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(relay.Encode(f))))
+			b.ReportAllocs()
+			for b.Loop() {
+				relay.Encode(f)
+			}
+		})
+	}
+}
+
+func BenchmarkDecode(b *testing.B) {
+	for name, f := range benchFrames(b) {
+		encoded := relay.Encode(f)
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(encoded)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := relay.Decode(encoded); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkCut is a message of 4 MiB on its way through frames, and joined again.
+func BenchmarkCut(b *testing.B) {
+	encoded := relay.Encode(relay.Frame{Type: relay.Events, Box: "local/echo", Gen: 3, Payload: bytes.Repeat([]byte("x"), 4<<20)})
+	b.SetBytes(int64(len(encoded)))
+	b.ReportAllocs()
+	for b.Loop() {
+		var join relay.Assembler
+		for _, piece := range relay.Cut(encoded, "local/echo", "f") {
+			f, err := relay.Decode(piece)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if _, _, err := join.Add(f); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}

@@ -1,0 +1,254 @@
+package relay_test
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// The operations of the table of costs again, and calls of tools that take longer,
+// as what is billed for them on AWS: what infra/cost makes its tables of.
+
+// countsFile is where TestCountsForTheBill leaves what it counted.
+var countsFile = flag.String("counts", "", "write the counted operations to this file, as JSON")
+
+// billable is an operation with what the counts of the relay do not tell.
+type billable struct {
+	name string
+	operation
+	requests int  // of the client: of the REST API, or
+	messages int  // over a WebSocket, both ways
+	enters   bool // the client's request is an invocation
+	wakes    int
+	held     *time.Duration // a function waits; nil: for as long as it takes
+	pushes   int            // posts to the client
+	bytes    int            // of the answers
+}
+
+// answerBytes is what a client gets of a call, with headers.
+const answerBytes = 1000
+
+func billables() []billable {
+	var all []billable
+	for _, p := range prices() {
+		if strings.HasPrefix(p.name, "WebSocket: tools/call") || strings.HasPrefix(p.name, "WebSocket: the same") || p.name == "tools/call, awake box, answered within a second" {
+			continue
+		}
+		b := billable{name: strings.Replace(p.name, "the same", "tools/call", 1), operation: p.operation, enters: true, requests: 1, bytes: answerBytes}
+		switch {
+		case strings.HasPrefix(p.name, "WebSocket: "):
+			b.requests, b.held = 0, new(time.Duration)
+			if p.name == "WebSocket: ping" {
+				b.messages = 2
+			}
+		case p.name == "a box falls asleep", strings.HasPrefix(p.name, "a session, a day"):
+			b.requests, b.enters, b.bytes, b.held = 0, false, 0, new(time.Duration)
+		}
+		if strings.Contains(p.up, "hello") {
+			b.wakes = 1
+		}
+		if p.name == "resume of 100 events" {
+			b.bytes = 100 * 200
+		}
+		all = append(all, b)
+	}
+	return append(all, longerCalls()...)
+}
+
+func longerCalls() (all []billable) {
+	for _, took := range []string{"10", "50", "100", "300"} {
+		all = append(all, billable{
+			name: "HTTP: tools/call, " + took + " ms", requests: 1, enters: true, bytes: answerBytes,
+			operation: operation{working, sends(callWith(`{"sleep":` + took + `}`))},
+		})
+	}
+	for _, took := range []string{"10", "50", "100", "300"} {
+		all = append(all, overSocketFor(took, true))
+	}
+	all = append(all, overSocketFor("10", false))
+	return append(all, billable{
+		name: "GET of an idle listener, held for 1 s", requests: 1, enters: true, bytes: answerBytes,
+		operation: operation{begun, func(t *testing.T, c *counted, id session.ID) { c.resume(t, id, "", time.Second) }},
+	})
+}
+
+// overSocketFor is a call over a WebSocket. The function stays until it is accepted.
+// An instance that has met the connection knows its record.
+func overSocketFor(took string, met bool) billable {
+	var who session.Caller
+	b := billable{name: "WebSocket: tools/call, " + took + " ms", messages: 2, enters: true, held: new(time.Duration), pushes: 1, bytes: answerBytes}
+	if !met {
+		b.name += ", by an instance new to the connection"
+	}
+	b.operation = operation{
+		func(t *testing.T, c *counted) (id session.ID) {
+			opened(t, c)
+			who, id = c.overSocket(t, "c1")
+			return id
+		},
+		func(t *testing.T, c *counted, id session.ID) {
+			if !met {
+				if _, err := c.host.Connection(t.Context(), who.Conn); err != nil {
+					t.Fatal(err)
+				}
+			}
+			begun := time.Now()
+			call, err := c.host.Accept(t.Context(), who, id, []wire.Message{parse(t, callWith(`{"sleep":`+took+`}`))}, false)
+			if err == nil {
+				_, err = call.Next(t.Context(), begun)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			*b.held = time.Since(begun)
+			time.Sleep(time.Second)
+		},
+	}
+	return b
+}
+
+// of says what is billed for an operation.
+func (o billable) of(b bill, took time.Duration) meter.Operation {
+	got := meter.Operation{
+		Name: o.name, Requests: o.requests, Messages: o.messages, Wakes: o.wakes, OutBytes: o.bytes, Posts: o.pushes,
+		Trips: b.DynamoDB.Requests, ReadUnits: b.DynamoDB.ReadUnits, WriteUnits: b.DynamoDB.WriteUnits,
+		Waits: float64(b.DynamoDB.Waits), WaitUnits: b.DynamoDB.WaitUnits, Held: took,
+	}
+	if o.held != nil {
+		got.Held = *o.held
+	}
+	if o.enters {
+		got.Invocations++
+	}
+	for _, n := range b.Up {
+		got.Invocations += n
+		got.Messages += n
+	}
+	for kind, n := range b.Down {
+		got.Messages += n
+		if kind == "deliver" || kind == "answer" || kind == "stop" || kind == "nudge" {
+			got.Posts += n // the others are what a route answers
+		}
+	}
+	return got
+}
+
+// oneTable is DynamoDB Local with one table for all that is counted: sessions do not
+// meet in it.
+func oneTable(t *testing.T) driver {
+	open := onDynamoDB(t)
+	return func(*testing.T) func(*testing.T) session.Store { return open }
+}
+
+// count is what an operation is billed for, the mean of so many times: when a wait
+// asks is a matter of chance.
+func count(t *testing.T, on driver, o billable, times int) meter.Operation {
+	t.Helper()
+	sum := countOnce(t, on, o)
+	for range times - 1 {
+		again := countOnce(t, on, o)
+		sum.Waits += again.Waits
+		sum.WaitUnits += again.WaitUnits
+		sum.Held += again.Held
+	}
+	sum.Waits /= float64(times)
+	sum.WaitUnits /= float64(times)
+	sum.Held /= time.Duration(times)
+	return sum
+}
+
+func countOnce(t *testing.T, on driver, o billable) meter.Operation {
+	t.Helper()
+	var took time.Duration
+	timed := operation{o.prepare, func(t *testing.T, c *counted, id session.ID) {
+		begun := time.Now()
+		o.run(t, c, id)
+		took = time.Since(begun)
+		synctest.Wait()
+	}}
+	return o.of(billed(t, on, timed), took)
+}
+
+// What calls of a tool that takes 10 ms may cost at most, in US dollars a million, and
+// a thousand silent sessions a day. The time of boxes is apart, and so are logs.
+const (
+	mostHTTP   = 10.0
+	mostSocket = 7.0
+	mostSilent = 0.02
+)
+
+func TestCallsCostAtMostThis(t *testing.T) {
+	most := map[string]float64{"HTTP: tools/call, 10 ms": mostHTTP, "WebSocket: tools/call, 10 ms": mostSocket}
+	prices, habits, on := meter.Published(), meter.Usual(), oneTable(t)
+	for _, o := range longerCalls() {
+		if most[o.name] == 0 {
+			continue
+		}
+		u := count(t, on, o, 10).Units(habits)
+		u.LogGB = 0
+		if got := prices.Cost(u) * 1e6; got > most[o.name] {
+			t.Errorf("%s: a million cost $%.2f, at most %.2f: %+v", o.name, got, most[o.name], prices.Bill(u.Times(1e6)))
+		}
+		delete(most, o.name)
+	}
+	if len(most) > 0 {
+		t.Errorf("not counted: %v", most)
+	}
+}
+
+func TestSilenceCostsAtMostThis(t *testing.T) {
+	var quiet meter.Operation
+	for _, o := range billables() {
+		if o.name == "a session, a day of silence" {
+			quiet = count(t, onDynamoDB, o, 1)
+		}
+	}
+	if quiet.Name == "" {
+		t.Fatal("silence was not counted")
+	}
+	habits := meter.Usual()
+	u := quiet.Units(habits).Times(1000).Plus(habits.Silent(1000, meter.Operation{}, 0))
+	if got := meter.Published().Cost(u); got == 0 || got > mostSilent {
+		t.Errorf("a thousand silent sessions cost $%.5f a day, at most %.2f: %+v", got, mostSilent, u)
+	}
+}
+
+// TestCountsForTheBill leaves the counts of all operations for make bench-cost; it does
+// nothing unless it is told where.
+func TestCountsForTheBill(t *testing.T) {
+	if *countsFile == "" {
+		return
+	}
+	var all []meter.Operation
+	for _, o := range billables() {
+		times := 1
+		if strings.Contains(o.name, "tools/call,") {
+			times = 5
+		}
+		all = append(all, count(t, onDynamoDB, o, times))
+	}
+	writeCounts(t, all)
+}
+
+func writeCounts(t *testing.T, all []meter.Operation) {
+	t.Helper()
+	text, err := json.MarshalIndent(all, "", " ")
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(*countsFile), 0o755)
+	}
+	if err == nil {
+		err = os.WriteFile(*countsFile, text, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
