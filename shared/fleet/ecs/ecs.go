@@ -26,7 +26,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -55,7 +54,7 @@ const (
 )
 
 // Config says where and how tasks run. All fields but Spot, PublicIP, LogGroup,
-// Shape, Endpoint and HTTPClient are required.
+// Disabled, Shape, Endpoint and HTTPClient are required.
 type Config struct {
 	Region      string
 	Credentials aws.CredentialsProvider
@@ -89,6 +88,8 @@ type Config struct {
 	Size  Size
 	// Arch is the architecture of images, "arm64" or "amd64".
 	Arch string
+	// Disabled runs nothing: Run fails at once, with fleet.ErrDisabled.
+	Disabled bool
 	// Shape gives what a task needs that is not as usual; nil for no exceptions.
 	Shape func(fleet.Task) Shape
 }
@@ -133,7 +134,7 @@ func (c Config) check() error {
 			return fmt.Errorf("%w: %s is not set", fleet.ErrInvalid, what)
 		}
 	}
-	if !regexp.MustCompile(`^[A-Za-z0-9_-]{1,200}$`).MatchString(c.Family) {
+	if !isName(c.Family, 200, "_-") {
 		return fmt.Errorf("%w: the family %q is not 1 to 200 letters, digits, - and _", fleet.ErrInvalid, c.Family)
 	}
 	if _, ok := architectures()[c.Arch]; !ok {
@@ -149,12 +150,15 @@ func (c Config) check() error {
 //
 // Errors: fleet.ErrInvalid also if the environment is longer than ECS takes (8,192
 // characters with everything else that is overridden), if Fargate has no such size, or
-// if ECS refuses the request for what it says; fleet.ErrCapacity if there is no spare
+// if ECS refuses the request for what it says; fleet.ErrDisabled, without a call; fleet.ErrCapacity if there is no spare
 // Fargate capacity, the account's quota is used up or the rate of starts is too high;
 // fleet.ErrUnavailable otherwise.
 func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	if f.cfg.Disabled {
+		return "", fleet.ErrDisabled
+	}
 	def, err := f.definition(t)
 	if err != nil {
 		return "", err
@@ -256,7 +260,7 @@ func overrides(t fleet.Task) (*types.TaskOverride, error) {
 }
 
 func validate(t fleet.Task) error {
-	if t.ClientToken == "" || len(t.ClientToken) > fleet.MaxClientToken || !regexp.MustCompile(`^[A-Za-z0-9_/-]+$`).MatchString(t.ClientToken) {
+	if !isName(t.ClientToken, fleet.MaxClientToken, "_/-") {
 		return fmt.Errorf("%w: the client token must be 1 to %d letters, digits, -, _ and /", fleet.ErrInvalid, fleet.MaxClientToken)
 	}
 	for name, value := range t.Env {
@@ -265,6 +269,14 @@ func validate(t fleet.Task) error {
 		}
 	}
 	return nil
+}
+
+// isName says that s is 1 to most ASCII letters, digits and characters of more. A
+// regular expression would take half a millisecond of every cold start.
+func isName(s string, most int, more string) bool {
+	return s != "" && len(s) <= most && !strings.ContainsFunc(s, func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune(more, c)
+	})
 }
 
 // groupPrefix marks the tasks that are ours.

@@ -23,11 +23,12 @@ type place struct {
 	CPUs           float64  `json:"cpus"`
 	MemoryMB       int      `json:"memoryMb"`
 	Arch           string   `json:"arch"`
+	Endpoint       string   `json:"endpoint"`
 }
 
 // ParsePlace reads a Config from the form that template.yaml writes: one JSON object
-// whose keys are those of Config, with a small first letter. Credentials, Endpoint,
-// HTTPClient and Shape are left for the caller. Errors: fleet.ErrInvalid for what is no
+// whose keys are those of Config, with a small first letter; an endpoint is only for
+// where there is no AWS. Credentials, HTTPClient and Shape are left for the caller. Errors: fleet.ErrInvalid for what is no
 // such object; [New] checks the values.
 func ParsePlace(text string) (Config, error) {
 	var p place
@@ -42,6 +43,6 @@ func ParsePlace(text string) (Config, error) {
 	return Config{
 		Region: p.Region, Cluster: p.Cluster, Subnets: p.Subnets, SecurityGroups: p.SecurityGroups, PublicIP: p.PublicIP, Spot: p.Spot,
 		ExecutionRole: p.ExecutionRole, Family: p.Family, LogGroup: p.LogGroup, Image: p.Image,
-		Size: Size{CPUs: p.CPUs, MemoryMB: p.MemoryMB}, Arch: p.Arch,
+		Size: Size{CPUs: p.CPUs, MemoryMB: p.MemoryMB}, Arch: p.Arch, Endpoint: p.Endpoint,
 	}, nil
 }
