@@ -46,6 +46,7 @@ func (nobody) Confirm(context.Context, string, string) error { return session.Un
 func caller(who session.Identity, server session.Server, over session.Transport) session.Caller {
 	return session.Caller{
 		Server: server, Tenant: who.Tenant, Principal: who.Principal, Credential: who.Credential, Transport: over,
+		Props: who.Props,
 	}
 }
 

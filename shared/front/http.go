@@ -49,6 +49,8 @@ type Options struct {
 	Sealer Sealer
 	// MaxBody bounds the body of a POST in bytes; 4 MiB.
 	MaxBody int64
+	// Meter counts what each request costs, in its log line. nil for none.
+	Meter session.Meter
 }
 
 func (o Options) withDefaults() Options {
@@ -84,6 +86,10 @@ func New(opts Options) *HTTP { return &HTTP{opts: opts.withDefaults()} }
 // with http.ErrAbortHandler.
 func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{opts: &h.opts, w: w, r: r, begun: time.Now()}
+	if h.opts.Meter != nil {
+		x.sent = &counter{ResponseWriter: w}
+		x.w = x.sent
+	}
 	defer x.finish()
 	if err := x.serve(); err != nil {
 		x.refuse(err)
@@ -102,6 +108,7 @@ type exchange struct {
 	id      json.RawMessage // of the first request in the body: errors are answered to it
 	method  string          // of that request, or else of the first message
 	status  int             // what was sent; 0: nothing yet
+	sent    *counter        // what was written, if anybody counts
 	err     error           // what went wrong, also behind a status that says it did not
 }
 
@@ -222,7 +229,8 @@ func (x *exchange) log(more ...slog.Attr) {
 			attrs = append(attrs, slog.String("error", x.err.Error()))
 		}
 	}
-	x.opts.Log.LogAttrs(context.WithoutCancel(x.ctx()), level, "request", append(attrs, more...)...)
+	attrs = append(append(attrs, more...), x.spent()...)
+	x.opts.Log.LogAttrs(context.WithoutCancel(x.ctx()), level, "request", attrs...)
 }
 
 // clip keeps what a client wrote from filling the log.

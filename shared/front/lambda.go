@@ -11,6 +11,7 @@ import (
 	"github.com/aws/aws-lambda-go/events"
 	"github.com/awslabs/aws-lambda-go-api-proxy/core"
 
+	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -27,7 +28,7 @@ import (
 // request is answered with 400. The returned error is always nil.
 func Lambda(h http.Handler) func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
 	return func(ctx context.Context, event events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
-		ctx, cancel := context.WithCancel(ctx)
+		ctx, cancel := context.WithCancel(session.WithTrace(ctx, event.RequestContext.RequestID))
 		r, err := request(ctx, event)
 		if err != nil {
 			cancel()

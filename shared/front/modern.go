@@ -72,12 +72,16 @@ func (x *exchange) modern(msgs []wire.Message, batch bool) error {
 	}
 	// Before _meta, for clients send what they have kept of the other era without: go-sdk's
 	// ping and logging/setLevel.
-	if m.Method != wire.MethodDiscover && m.Method != wire.MethodListen && !bridge.Offered(m.Method) {
+	served := m.Method == wire.MethodDiscover || m.Method == wire.MethodListen || x.tasks() && bridge.IsTaskMethod(m.Method)
+	if !served && !bridge.Offered(m.Method) {
 		return refusal(http.StatusNotFound, session.Invalid, wire.CodeMethodNotFound, "this method is not served in version "+wire.V20260728)
 	}
 	req, err := bridge.ReadRequest(m)
 	if err != nil {
 		return err
+	}
+	if !x.tasks() {
+		req = req.WithoutTasks()
 	}
 	if x.opts.Sealer == nil {
 		req.Capabilities = []byte("{}")
@@ -91,6 +95,8 @@ func (x *exchange) serveModern(req bridge.Request) error {
 		return x.discover(req)
 	case wire.MethodListen:
 		return x.subscribe(req)
+	case wire.MethodTasksGet, wire.MethodTasksUpdate, wire.MethodTasksCancel:
+		return x.serveTask(req)
 	default:
 		return x.tool(req)
 	}
@@ -137,7 +143,7 @@ func hasName(method string) bool {
 	case wire.MethodToolsCall, wire.MethodPromptsGet, wire.MethodResourcesRead:
 		return true
 	default:
-		return false
+		return bridge.IsTaskMethod(method)
 	}
 }
 
@@ -161,14 +167,15 @@ func (x *exchange) discover(req bridge.Request) error {
 	case refused != nil:
 		out.finish(refused.Raw, refused.Code)
 	default:
-		out.finish(wire.ResultResponse(req.ID, bridge.Discover(handshake)), 0)
+		out.finish(wire.ResultResponse(req.ID, bridge.Discover(handshake, x.tasks())), 0)
 	}
 	return nil
 }
 
 // greeting finds what the server answered to initialize: in the record of its
 // handshake, or when there is none by starting it. A start goes on when the client
-// has gone: the next one finds the record. refused is the error of one that failed.
+// has gone, or has its answer without it: the next one finds the record. refused is
+// the error of one that failed.
 func (x *exchange) greeting(out *reply, req bridge.Request) (handshake []byte, refused *bridge.Response, err error) {
 	result, call, err := x.opts.Host.Greeting(x.ctx(), x.caller, client(req))
 	if err != nil || call == nil {
@@ -176,9 +183,14 @@ func (x *exchange) greeting(out *reply, req bridge.Request) (handshake []byte, r
 	}
 	turn := bridge.NewTurn(req, call.Stream(), nil, bridge.State{})
 	for {
-		events, err := out.next(call)
-		if err != nil {
+		events, err := out.until(call, x.begun.Add(firstDiscover))
+		switch {
+		case err != nil:
 			return nil, nil, err
+		case len(events) == 0 && call.Done():
+			return nil, nil, errOver
+		case len(events) == 0 && time.Since(x.begun) >= firstDiscover:
+			return bridge.Unknown(), nil, nil
 		}
 		for _, e := range events {
 			switch step := turn.Take(e); {
@@ -191,6 +203,11 @@ func (x *exchange) greeting(out *reply, req bridge.Request) (handshake []byte, r
 		}
 	}
 }
+
+// firstDiscover is how long the first server/discover of all waits for its server to
+// start. Clients that probe take a longer silence for a server of the other era:
+// Python's and Rust's after 10 s.
+const firstDiscover = 5 * time.Second
 
 // tool serves all requests that are for the server, in the first round or in a
 // later one.
@@ -218,7 +235,7 @@ func (x *exchange) tool(req bridge.Request) error {
 		return err
 	}
 	turn.Served(server)
-	return x.follows(req, call, turn)
+	return x.follows(req, call, server, turn)
 }
 
 func raws(answers []bridge.Answer) [][]byte {
@@ -232,13 +249,22 @@ func raws(answers []bridge.Answer) [][]byte {
 func (x *exchange) forward(req bridge.Request) error {
 	c := client(req)
 	if req.Method == wire.MethodToolsCall {
-		c.Check = func(known json.RawMessage) error { return bridge.CheckParams(known, req, x.r.Header.Values) }
+		c.Check = func(notes json.RawMessage) (brief bool, err error) {
+			if err := bridge.CheckParams(bridge.NotedParams(notes), req, x.r.Header.Values); err != nil {
+				return false, err
+			}
+			if x.lacksTasks(req, notes) {
+				return false, bridge.NeedsTasks()
+			}
+			after, ok := x.taskAfter(req, notes)
+			return ok && after <= soon, nil
+		}
 	}
 	call, server, err := x.opts.Host.Send(x.ctx(), x.caller, c, req.Method, req.Forward())
 	if err != nil {
 		return err
 	}
-	return x.follows(req, call, bridge.NewTurn(req, call.Stream(), server, bridge.State{}))
+	return x.follows(req, call, server, bridge.NewTurn(req, call.Stream(), server, bridge.State{}))
 }
 
 // again makes a call again that was over, once its client has done what the server
@@ -247,7 +273,7 @@ func (x *exchange) again(req bridge.Request, turn *bridge.Turn) error {
 	if complete, agreed := turn.Complete(); !complete || !agreed {
 		return &wire.Error{Code: wire.CodeInvalidParams, Message: "the server wants its user to visit a page first, and not every request for that was accepted; send the request anew"}
 	}
-	return x.forward(req)
+	return x.forward(turn.Request())
 }
 
 // resume opens the state a client brings.
@@ -275,17 +301,25 @@ func (x *exchange) seal(state bridge.State) string {
 const gather = 30 * time.Millisecond
 
 // follows answers with what comes of a call. A client that closes the response has
-// cancelled it. One that can come back with the same state has not.
-func (x *exchange) follows(req bridge.Request, call *session.Call, turn *bridge.Turn) error {
+// cancelled it. One that can come back with the same state has not. server is what
+// the server calls itself, nil if that is not known.
+func (x *exchange) follows(req bridge.Request, call *session.Call, server json.RawMessage, turn *bridge.Turn) error {
 	out := x.reply(req)
+	if after, ok := x.taskAfter(req, call.Learned()); ok {
+		out.task = x.begun.Add(after)
+	}
 	err := x.turn(out, req, call, turn)
-	if err == nil {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errTask):
+		x.become(out, req, call, server)
 		return nil
 	}
 	if req.State == "" || errors.Is(err, errGone) || errors.Is(err, errLate) || errors.Is(err, errForgotten) {
 		ctx, cancel := x.detached()
 		defer cancel()
-		if abandoned := x.opts.Host.Abandon(ctx, x.caller, call.Stream()); abandoned != nil && x.err == nil {
+		if abandoned := x.opts.Host.Abandon(ctx, x.caller, call.Stream(), "the client closed the response"); abandoned != nil && x.err == nil {
 			x.err = abandoned
 		}
 	}
@@ -293,7 +327,7 @@ func (x *exchange) follows(req bridge.Request, call *session.Call, turn *bridge.
 }
 
 // turn reads events until there is an answer: the server's, or questions for the
-// client.
+// client; or until the call is to become a task (errTask).
 func (x *exchange) turn(out *reply, req bridge.Request, call *session.Call, turn *bridge.Turn) error {
 	var asked time.Time // when the first question came
 	for {
@@ -335,14 +369,14 @@ func (x *exchange) turn(out *reply, req bridge.Request, call *session.Call, turn
 	}
 }
 
-// learn keeps what a list of tools says of the headers of later calls, before the
-// client can make one.
+// learn keeps what a list of tools says of later calls, before the client can make
+// one.
 func (x *exchange) learn(req bridge.Request, call *session.Call, e session.Event, step bridge.Step) error {
 	first := req.Method == wire.MethodToolsList && wire.Lookup(req.Params, "cursor") == nil
 	if !first || step.Reply == nil || step.Reply.Code != 0 {
 		return nil
 	}
-	return x.opts.Host.Learn(x.ctx(), x.caller, call, bridge.HeaderParams(wire.Lookup(e.Raw, "result")))
+	return x.opts.Host.Learn(x.ctx(), x.caller, call, bridge.ToolNotes(wire.Lookup(e.Raw, "result")))
 }
 
 // take does what an event means.

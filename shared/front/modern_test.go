@@ -244,7 +244,7 @@ func TestModernHeadersOfSessionsAreIgnored(t *testing.T) {
 	})
 }
 
-func TestModernCallIsToldWithoutItsEra(t *testing.T) {
+func TestModernCallIsForwardedAsItWasSaid(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		a := ask{
 			id: "9007199254740993", method: "tools/call",
@@ -260,9 +260,9 @@ func TestModernCallIsToldWithoutItsEra(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		inside := `{"name":"echo","arguments":{"n":12345678901234567890.50,"<k>":1},"_meta":{"traceparent":"00-1","progressToken":"p"}}`
-		if diff := cmp.Diff(inside, string(m.Params)); diff != "" {
-			t.Error(diff)
+		inside := `{"name":"echo","arguments":{"n":12345678901234567890.50,"<k>":1},"inputResponses":{},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`
+		if !strings.HasPrefix(string(m.Params), inside) || !strings.Contains(string(m.Params), `"traceparent":"00-1","progressToken":"p"`) {
+			t.Errorf("the server gets %s", m.Params)
 		}
 		if id, ok := wire.String(m.ID); !ok || session.StreamID(id).Time().IsZero() {
 			t.Errorf("id inside %s", m.ID)
@@ -507,7 +507,7 @@ func TestModernDiscover(t *testing.T) {
 		got := w.do(ask{server: "known", method: "server/discover", id: `"d1"`}.request())
 		want := `{"jsonrpc":"2.0","id":"d1","result":{"resultType":"complete",` +
 			`"supportedVersions":["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"],` +
-			`"capabilities":{"tools":{"listChanged":true},"logging":{}},"instructions":"be <kind>","ttlMs":3600000,"cacheScope":"private",` +
+			`"capabilities":{"tools":{"listChanged":true},"logging":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"instructions":"be <kind>","ttlMs":3600000,"cacheScope":"private",` +
 			`"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"srv","version":"1.0.0"}}}}`
 		if got.body != want || got.status != 200 {
 			t.Errorf("got  %d %s\nwant %s", got.status, got.body, want)
@@ -530,17 +530,53 @@ func (w *world) handshake(t *testing.T, result string) {
 func TestModernDiscoverWithoutARecordStartsTheServer(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("initialize", func(r run) {
-			time.Sleep(40 * time.Second)
+			time.Sleep(4 * time.Second)
 			r.end(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"srv","version":"1"}}`)
 		})
 		got := w.do(ask{method: "server/discover"}.request())
-		datas := got.datas(t)
-		if len(datas) != 1 || !strings.Contains(datas[0], `"capabilities":{"tools":{}}`) {
-			t.Errorf("got %s", datas)
+		if !strings.Contains(got.body, `"capabilities":{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}`) {
+			t.Errorf("got %s", got.body)
 		}
-		init := `"params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}},"clientInfo":{"name":"t","version":"1"}}`
+		init := `"params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}},"clientInfo":{"name":"t","version":"1"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}`
 		if !strings.Contains(w.backend.got[0], init) {
 			t.Errorf("the server got %s", w.backend.got[0])
+		}
+	})
+}
+
+func TestModernDiscoverDoesNotWaitForALongStart(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		w.backend.tool("initialize", func(r run) {
+			time.Sleep(time.Minute)
+			r.end(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"srv","version":"1"}}`)
+		})
+		begun := time.Now()
+		got := w.do(ask{method: "server/discover"}.request())
+		if took := time.Since(begun); took < 5*time.Second || took > 6*time.Second {
+			t.Errorf("it took %s", took)
+		}
+		result := wire.Lookup([]byte(got.body), "result")
+		if !strings.Contains(got.header.Get("Content-Type"), "json") || string(wire.Lookup(result, "ttlMs")) != "0" || wire.Lookup(result, "capabilities", "prompts") == nil ||
+			!strings.Contains(string(wire.Lookup(result, "supportedVersions")), `"2026-07-28","2025-11-25"`) {
+			t.Errorf("got %s", got.body)
+		}
+		time.Sleep(time.Minute) // of the bubble: the start goes on
+		if n := len(w.backend.got); n != 1 {
+			t.Errorf("%d messages to the server", n)
+		}
+	})
+}
+
+func TestListOfWhatAServerDoesNotHaveIsEmpty(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		for method, key := range map[string]string{"prompts/list": "prompts", "resources/list": "resources", "resources/templates/list": "resourceTemplates"} {
+			w.backend.tool(method, func(r run) {
+				r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,"error":{"code":-32601,"message":"Method not found"}}`, true)
+			})
+			got := w.do(ask{method: method}.request())
+			if list := wire.Lookup([]byte(got.body), "result", key); string(list) != "[]" {
+				t.Errorf("%s: %s", method, got.body)
+			}
 		}
 	})
 }

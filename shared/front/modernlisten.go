@@ -23,6 +23,9 @@ func (x *exchange) subscribe(req bridge.Request) error {
 		return nil
 	}
 	l, err := bridge.NewListener(req, handshake)
+	if err == nil && x.tasks() {
+		err = l.ReadTasks(req)
+	}
 	if err == nil {
 		err = x.listens(out, req, l)
 	}
@@ -52,29 +55,20 @@ func (x *exchange) listens(out *reply, req bridge.Request, l *bridge.Listener) e
 		}
 		l.Honour(honoured)
 	}
+	tasks, err := x.watchTasks(req, l)
+	if err != nil {
+		return err
+	}
 	if err := out.notify(l.Acknowledged()); err != nil {
 		return err
 	}
-	for {
-		events, err := out.next(call)
-		if errors.Is(err, errLate) {
-			out.finish(l.End(), 0)
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		for _, e := range events {
-			if a, ok := bridge.Unasked(e.Raw); ok {
-				err = x.opts.Host.Reply(x.ctx(), x.caller, a.Raw)
-			} else if raw := l.Notification(e.Raw); raw != nil {
-				err = out.notify(raw)
-			}
-			if err != nil {
-				return err
-			}
-		}
+	hears := listening{x: x, out: out, l: l, tasks: tasks}
+	err = hears.to(call)
+	if errors.Is(err, errLate) || errors.Is(err, errTold) {
+		out.finish(l.End(), 0)
+		return nil
 	}
+	return err
 }
 
 // honoured waits for the answers to a subscription and returns the resources of

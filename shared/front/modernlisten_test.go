@@ -40,7 +40,7 @@ func TestModernListenTellsWhatIsHonoured(t *testing.T) {
 		{"nothing", `{}`, `{}`},
 		{"what the server can", `{"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":true}`, `{"resourcesListChanged":true,"toolsListChanged":true}`},
 		{"what is wanted", `{"toolsListChanged":false,"resourcesListChanged":true}`, `{"resourcesListChanged":true}`},
-		{"nothing that is unknown", `{"taskIds":["t"]}`, `{}`},
+		{"nothing that is unknown", `{"otherIds":["t"]}`, `{}`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -20,6 +20,7 @@ type reply struct {
 	id    []byte
 	end   time.Time // when it has to be over
 	alive time.Time // when there has to be a sign of life
+	task  time.Time // when the call becomes a task, if it has been accepted; zero for never
 	out   *stream   // nil while nothing has been sent
 }
 
@@ -41,15 +42,23 @@ var (
 )
 
 // next returns the next events of a call, at least one, and shows meanwhile that
-// somebody is there.
+// somebody is there. It fails with errTask when the call is to become a task.
 func (r *reply) next(call *session.Call) ([]session.Event, error) {
 	for {
-		events, err := r.until(call, earlier(r.end, r.alive))
+		until := earlier(r.end, r.alive)
+		// What is executed in this very function ends with it.
+		mayLeave := !r.task.IsZero() && !call.Held()
+		if mayLeave {
+			until = earlier(until, r.task)
+		}
+		events, err := r.until(call, until)
 		switch {
 		case err != nil || len(events) > 0:
 			return events, err
 		case call.Done():
 			return nil, errOver
+		case mayLeave && !time.Now().Before(r.task):
+			return nil, errTask
 		case !time.Now().Before(r.end):
 			return nil, errLate
 		}
@@ -57,6 +66,28 @@ func (r *reply) next(call *session.Call) ([]session.Event, error) {
 			if err := r.comment(); err != nil {
 				return nil, err
 			}
+		}
+	}
+}
+
+// wait waits for something to hear, and shows meanwhile that somebody is there.
+func (r *reply) wait(hear <-chan heard) (heard, error) {
+	for {
+		timer := time.NewTimer(time.Until(earlier(r.end, r.alive)))
+		select {
+		case h := <-hear:
+			timer.Stop()
+			return h, nil
+		case <-r.x.ctx().Done():
+			timer.Stop()
+			return heard{}, errGone
+		case <-timer.C:
+		}
+		if !time.Now().Before(r.end) {
+			return heard{}, errLate
+		}
+		if err := r.comment(); err != nil {
+			return heard{}, err
 		}
 	}
 }

@@ -90,7 +90,9 @@ func (k *Socket) Connect(ctx context.Context, conn string, r *http.Request) (sta
 // accepted or refused.
 func (k *Socket) Message(ctx context.Context, conn string, data []byte) (reply []byte) {
 	x := k.turn("message", conn)
+	x.in = len(data)
 	defer func() {
+		x.out = len(reply)
 		if fault := recover(); x.finish(ctx, fault) {
 			reply = wire.ErrorResponse(x.id, problemOf(x.err).rpc)
 		}
@@ -129,6 +131,8 @@ type turn struct {
 	id         json.RawMessage
 	method     string
 	err        error
+	tenant     string
+	in, out    int // bytes
 }
 
 func (k *Socket) turn(what, conn string) *turn {
@@ -168,7 +172,7 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 	if !ok {
 		return "", session.Errorf(session.NotFound, "there is no such server; check the name behind ?server=")
 	}
-	x.server = server.Name
+	x.server, x.tenant = server.Name, who.Tenant
 	var cursors []session.EventID
 	for _, text := range query["last-event-id"] {
 		id, err := session.ParseEventID(text)
@@ -275,7 +279,7 @@ func (x *turn) caller(ctx context.Context) (session.Caller, error) {
 		}
 		x.recall.put(c)
 	}
-	x.session, x.server = c.Session, c.Server
+	x.session, x.server, x.tenant = c.Session, c.Server, c.Tenant
 	if err := x.confirm(ctx, c); err != nil {
 		return session.Caller{}, err
 	}
@@ -322,6 +326,7 @@ func (x *turn) finish(ctx context.Context, fault any) (panicked bool) {
 			attrs = append(attrs, slog.String("error", x.err.Error()))
 		}
 	}
+	attrs = append(attrs, x.spent(ctx)...)
 	x.opts.Log.LogAttrs(context.WithoutCancel(ctx), level, "socket", attrs...)
 	return fault != nil
 }

@@ -43,6 +43,7 @@ func PushEvent(id session.ID) ([]byte, error) {
 // invocation to be repeated, which only one to push ever is.
 func (k *Socket) Lambda(ctx context.Context, e SocketEvent) (events.APIGatewayProxyResponse, error) {
 	conn := e.RequestContext.ConnectionID
+	ctx = session.WithTrace(ctx, e.RequestContext.RequestID)
 	res := events.APIGatewayProxyResponse{StatusCode: http.StatusOK}
 	if e.Push != nil {
 		return res, k.Push(ctx, e.Push.Session)

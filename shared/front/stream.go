@@ -74,8 +74,14 @@ func (s *stream) flush() error {
 
 // follow sends events, and then what comes, until the stream has ended, its time
 // is over or the client has gone; comments keep the way open meanwhile.
-func (x *exchange) follow(out *stream, call *session.Call, events []session.Event, gap bool, end time.Time) {
+//
+// A response to what is executed in this function is held for longer than its time.
+func (x *exchange) follow(out *stream, call *session.Call, events []session.Event, gap bool, hold time.Time) {
 	for {
+		end := hold
+		if call.Held() {
+			end = x.until(x.opts.Limit)
+		}
 		if gap {
 			out.gap()
 		}
