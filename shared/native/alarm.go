@@ -1,0 +1,288 @@
+package native
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// Alarm is an appointment: of an author's handler ([Session.WakeAt]), or of a call
+// that pauses. What it is about is in the store; an alarm only says that it is time,
+// so one that comes twice, late or for nothing does no harm.
+type Alarm struct {
+	Session session.ID `json:"session"`
+	Tenant  string     `json:"tenant"`
+	Server  string     `json:"server"`
+	// Name is what the author calls it, at most [MaxAlarmName] bytes.
+	Name string `json:"name,omitempty"`
+	// Stream and Round name a call that pauses and goes on then; "" and 0 for an
+	// author's alarm.
+	Stream session.StreamID `json:"stream,omitempty"`
+	Round  int              `json:"round,omitempty"`
+	At     time.Time        `json:"at"`
+	// Payload is the author's, JSON of at most [MaxAlarmPayload] bytes. It is not
+	// given to the scheduler.
+	Payload json.RawMessage `json:"-"`
+}
+
+// Bounds of an author's alarm, in bytes.
+const (
+	MaxAlarmName    = 120
+	MaxAlarmPayload = 64 << 10
+)
+
+// Scheduler invokes the function for HTTP with [AlarmEvent] when an alarm is due: at
+// least once, and not before At. It keeps alarms when nothing runs. Safe for
+// concurrent use.
+type Scheduler interface {
+	// Schedule takes an alarm; one with the same [Alarm.ID] again is fine. A time that
+	// has passed is due at once. Errors: Busy, Unavailable.
+	Schedule(ctx context.Context, a Alarm) error
+	// Cancel forgets an alarm by its ID; one that is not there is fine. It may be on
+	// its way already. Errors: Busy, Unavailable.
+	Cancel(ctx context.Context, a Alarm) error
+}
+
+// ID names an alarm to a scheduler: 32 characters, a to v and 0 to 9. Its time is in
+// it: a schedule that has just been executed may be deleted a little later, and must
+// not take the next one of the same name with it.
+func (a Alarm) ID() string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %q %q %d %d", a.Tenant, a.Server, a.Session, a.Stream, a.Name, a.Round, a.At.UnixMilli()))
+	return strings.ToLower(base32.HexEncoding.EncodeToString(sum[:20]))
+}
+
+// alarmEvent is what a scheduler invokes the function with. Nothing that comes
+// through API Gateway has a member of this name at its top.
+type alarmEvent struct {
+	Alarm *Alarm `json:"dormouseAlarm"`
+}
+
+// AlarmEvent is the payload to invoke the function for HTTP with when an alarm is
+// due, JSON of at most a few hundred bytes.
+func AlarmEvent(a Alarm) ([]byte, error) { return json.Marshal(alarmEvent{&a}) }
+
+// ReadAlarm reads an [AlarmEvent]; ok is false for any other event.
+func ReadAlarm(event []byte) (a Alarm, ok bool) {
+	var e alarmEvent
+	if json.Unmarshal(event, &e) != nil || e.Alarm == nil || e.Alarm.Session == "" {
+		return Alarm{}, false
+	}
+	return *e.Alarm, true
+}
+
+// alarmPrefix begins the names of the values that alarms are, in the scope of their
+// session.
+const alarmPrefix = "\x00alarm:"
+
+// maxAlarmTries is how often a handler of an alarm may fail.
+const maxAlarmTries = 3
+
+// appointment is the record of an author's alarm.
+type appointment struct {
+	At      time.Time       `json:"at"`
+	Payload json.RawMessage `json:"payload,omitempty"`
+	Until   time.Time       `json:"until,omitzero"` // somebody handles it, and has said so until then
+	Tries   int             `json:"tries,omitempty"`
+}
+
+// OnAlarm sets what is called when an alarm of this session is due; it is for the
+// [Server] that is made, which an alarm makes as a message does. An alarm is handled
+// once, by one function at a time; a handler that fails, or whose function dies, is
+// called again, three times at most. What the client is to hear is said by
+// [Session.Notify].
+func (s Session) OnAlarm(handle func(ctx context.Context, a Alarm) error) { s.in.onAlarm = handle }
+
+// WakeAt has the handler of [Session.OnAlarm] called at a time or soon after (on AWS
+// within a minute), also when nothing runs then and everything was deployed anew.
+// payload, which may be nil, is kept as JSON. An alarm of the same name is replaced.
+// Alarms go with their session: one whose session has ended or expired is not called.
+//
+// Errors: session.Invalid (a name that is not 1 to 120 bytes long), session.TooLarge
+// (a payload over 64 KiB), session.Busy, session.Unavailable; one of encoding/json
+// for a payload that is not JSON.
+func (s Session) WakeAt(ctx context.Context, name string, at time.Time, payload any) error {
+	if s.in.k.Schedule == nil {
+		return session.Errorf(session.Unavailable, "no alarms are kept here")
+	}
+	if name == "" || len(name) > MaxAlarmName {
+		return session.Errorf(session.Invalid, "the name of an alarm has %d bytes; it needs 1 to %d", len(name), MaxAlarmName)
+	}
+	raw, err := json.Marshal(payload)
+	if err != nil {
+		return err
+	}
+	if len(raw) > MaxAlarmPayload {
+		return session.Errorf(session.TooLarge, "the payload of alarm %q has %d bytes; at most %d are kept", name, len(raw), MaxAlarmPayload)
+	}
+	if now := time.Now(); at.Before(now) {
+		at = now
+	}
+	next := appointment{At: at.UTC().Truncate(time.Millisecond), Payload: raw}
+	was, err := s.appoint(ctx, name, &next)
+	if err != nil {
+		return err
+	}
+	if err := s.in.k.Schedule.Schedule(ctx, s.alarm(name, next)); err != nil {
+		return err
+	}
+	return s.unschedule(ctx, name, was, next)
+}
+
+// CancelWake forgets an alarm. One that is not there is fine; one that is being
+// handled is not stopped.
+//
+// Errors: session.Invalid, session.Busy, session.Unavailable.
+func (s Session) CancelWake(ctx context.Context, name string) error {
+	was, err := s.appoint(ctx, name, nil)
+	if err != nil {
+		return err
+	}
+	return s.unschedule(ctx, name, was, appointment{})
+}
+
+// appoint writes an appointment, nil for none, over the one there is, and returns
+// that.
+func (s Session) appoint(ctx context.Context, name string, next *appointment) (was appointment, err error) {
+	state := s.State(OfSession)
+	for tries := 0; ; tries++ {
+		v, err := state.store.LoadState(ctx, state.own(alarmPrefix+name))
+		if err != nil {
+			return was, err
+		}
+		if v.Rev != 0 {
+			if err := json.Unmarshal(v.Data, &was); err != nil {
+				return was, err
+			}
+		}
+		if next != nil {
+			_, err = state.save(ctx, v, next)
+		} else if v.Rev != 0 {
+			_, err = state.save(ctx, v, nil)
+		}
+		if !errors.Is(err, session.Conflict) {
+			return was, err
+		}
+		if err := rest(ctx, rand.N(min(time.Millisecond<<min(tries, 10), 100*time.Millisecond))); err != nil {
+			return was, err
+		}
+	}
+}
+
+// unschedule takes an appointment that was replaced from the scheduler. One that
+// stays comes for nothing.
+func (s Session) unschedule(ctx context.Context, name string, was, next appointment) error {
+	if s.in.k.Schedule == nil || was.At.IsZero() || was.At.Equal(next.At) || was.At.Before(time.Now()) {
+		return nil
+	}
+	return s.in.k.Schedule.Cancel(ctx, s.alarm(name, was))
+}
+
+func (s Session) alarm(name string, a appointment) Alarm {
+	r := s.in.record
+	return Alarm{Session: r.ID, Tenant: r.Tenant, Server: r.Server, Name: name, At: a.At, Payload: a.Payload}
+}
+
+// ring handles an author's alarm that is due. Nil if there is nothing to do, also
+// because it is not there any more or has another time; after an error it has to come
+// again.
+func (k *Backend) ring(ctx context.Context, a Alarm) error {
+	record, _, err := k.Store.Load(ctx, a.Session, "")
+	switch {
+	case errors.Is(err, session.NotFound), err == nil && (record.State == session.Ended || record.Tenant != a.Tenant || record.Server != a.Server):
+		return nil
+	case err != nil:
+		return err
+	}
+	hosted, ok := k.Servers(record.Server)
+	if !ok {
+		k.Log.WarnContext(ctx, "alarm of a server that is not configured any more", "server", record.Server, "session_id", record.ID, "alarm", a.Name)
+		return nil
+	}
+	in := &inside{k: k, record: record, server: hosted, init: record.Init, extra: extraOf(record, nil)}
+	s := Session{in}
+	state := s.State(OfSession)
+	v, err := state.store.LoadState(ctx, state.own(alarmPrefix+a.Name))
+	if err != nil || v.Rev == 0 {
+		return err
+	}
+	var due appointment
+	if err := json.Unmarshal(v.Data, &due); err != nil {
+		return err
+	}
+	now := time.Now()
+	switch {
+	case !due.At.Equal(a.At):
+		return nil // it was replaced, and the other one comes by itself
+	case due.At.After(now.Add(early)):
+		return k.Schedule.Schedule(ctx, a)
+	case due.Until.After(now):
+		return session.Errorf(session.Busy, "alarm %q is being handled", a.Name)
+	case due.Tries >= maxAlarmTries:
+		_, err := state.save(ctx, v, nil)
+		return err
+	}
+	due.Until, due.Tries = now.Add(lease), due.Tries+1
+	if v.Rev, err = state.save(ctx, v, due); err != nil {
+		return err // somebody else has it: this one comes again and finds out
+	}
+	a.Payload = due.Payload
+	return k.handleAlarm(ctx, s, v, due, a)
+}
+
+// handleAlarm is ring for who has said that he does it.
+func (k *Backend) handleAlarm(ctx context.Context, s Session, v session.StateValue, due appointment, a Alarm) error {
+	handling, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if deadline, ok := ctx.Deadline(); ok {
+		handling, cancel = context.WithDeadline(handling, deadline.Add(-spare))
+		defer cancel()
+	}
+	h := hold(context.WithoutCancel(ctx), s.State(OfSession), v, func(until time.Time) any {
+		held := due
+		held.Until = until
+		return held
+	}, func() {}) // set anew or cancelled meanwhile, which does not stop it
+	err := s.in.callAlarm(handling, s, a)
+	var left any
+	if err != nil && due.Tries < maxAlarmTries {
+		again := due
+		again.Until = time.Time{}
+		left = again
+	}
+	_, saved := h.release(left)
+	if errors.Is(saved, session.Conflict) {
+		saved = nil
+	}
+	if err == nil {
+		return saved
+	}
+	k.Log.WarnContext(ctx, "alarm failed", "server", a.Server, "session_id", a.Session, "alarm", a.Name, "tries", due.Tries, "error", err)
+	if left == nil {
+		return saved
+	}
+	return errors.Join(err, saved)
+}
+
+// callAlarm calls an author's code, which may panic.
+func (in *inside) callAlarm(ctx context.Context, s Session, a Alarm) (err error) {
+	if _, err := makeServer(ctx, s); err != nil {
+		return err
+	}
+	if in.onAlarm == nil {
+		return errors.New("the server has set an alarm and no handler; call OnAlarm when it is made")
+	}
+	defer func() {
+		if fault := recover(); fault != nil {
+			err = in.panicked(ctx, fault)
+		}
+	}()
+	return in.onAlarm(ctx, a)
+}

@@ -1,0 +1,276 @@
+package native
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// Config is what a Backend works with. All fields but Clients, Schedule, Invoke and
+// Log are needed.
+type Config struct {
+	Store session.Store
+	// Servers gives a configured server, by its name in the servers file; ok is false
+	// for one that is not native.
+	Servers func(name string) (h Hosted, ok bool)
+	// Next gets everything that is for other servers.
+	Next session.Backend
+	// Clients reaches the connections of WebSocket clients. Without it nothing is
+	// pushed, and what should be stands owed.
+	Clients session.Clients
+	// Schedule keeps alarms. Without one, calls that pause go on when somebody looks
+	// after them, which the sweep does.
+	Schedule Scheduler
+	// Invoke starts an invocation of a function that calls [Backend.Handle] with this
+	// event, and does not wait for it. Without it everything is executed in place.
+	Invoke func(ctx context.Context, event []byte) error
+	// EventAge is how long events are kept, see session.Limits; session.EventAge.
+	EventAge time.Duration
+	Log      *slog.Logger
+}
+
+// Backend executes messages for native servers in place. It implements
+// session.Backend. Apart from what it is executing it holds nothing; safe for
+// concurrent use.
+type Backend struct {
+	Config
+	out     session.Outlet
+	schemas *mcp.SchemaCache
+
+	mu      sync.Mutex
+	running map[session.StreamID]*run
+}
+
+// NewBackend makes a Backend. One for the life of a process is best: schemas are
+// then worked out once.
+func NewBackend(c Config) *Backend {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.EventAge == 0 {
+		c.EventAge = session.EventAge
+	}
+	return &Backend{
+		Config: c, out: session.Outlet{Store: c.Store, Clients: c.Clients}, schemas: mcp.NewSchemaCache(),
+		running: map[session.StreamID]*run{},
+	}
+}
+
+// validity is for how long a message waits to be executed.
+const validity = 10 * time.Minute
+
+// Owns says whether a box is the place of a native server: there is none, but its
+// items stand under that name.
+func (k *Backend) Owns(box session.BoxID) bool {
+	_, ok := k.Servers(serverOf(box))
+	return ok
+}
+
+// serverOf is the server of a box. Its name is behind the last slash.
+func serverOf(box session.BoxID) string {
+	return string(box[strings.LastIndexByte(string(box), '/')+1:])
+}
+
+// Deliver implements session.Backend.
+func (k *Backend) Deliver(ctx context.Context, d session.Delivery, box session.Box) (session.Tender, error) {
+	server, ok := k.Servers(d.Server)
+	if !ok {
+		return k.Next.Deliver(ctx, d, box)
+	}
+	msgs, _, err := wire.ParseBody(d.Raw)
+	if err != nil {
+		return nil, session.Errorf(session.Invalid, "the message cannot be read").Because(err)
+	}
+	if err := k.cancelled(ctx, d, msgs); err != nil || len(d.Requests) == 0 {
+		return nil, err // the modern era has no other notification of a client
+	}
+	if k.Invoke != nil && elsewhere(d, msgs[0]) && slices.ContainsFunc(msgs, long) {
+		return k.apart(ctx, d)
+	}
+	r := k.newRun(ctx, d.Address, d.Client, server)
+	r.take(msgs, false)
+	r.enter(ctx)
+	go r.execute()
+	return r, nil
+}
+
+// elsewhere says that the answer is not for the response to what was sent: who sent
+// it over a WebSocket, to a stream of HTTP+SSE, or may be told that it became a task,
+// would have to wait for nothing.
+func elsewhere(d session.Delivery, first wire.Message) bool {
+	return d.Pushed() || d.Brief || d.Client.Transport == session.Modern && !bridge.SaysModern(first.Params)
+}
+
+// long says that a request is answered by an author's code, which may take its time.
+func long(m wire.Message) bool {
+	switch m.Method {
+	case wire.MethodToolsCall, wire.MethodPromptsGet, wire.MethodResourcesRead, wire.MethodComplete:
+		return true
+	default:
+		return false
+	}
+}
+
+// apart puts a message down and has another invocation execute it.
+func (k *Backend) apart(ctx context.Context, d session.Delivery) (session.Tender, error) {
+	now := time.Now()
+	it := session.Item{
+		Box: d.Box, ID: d.Stream, State: session.Waiting, Address: d.Address, Raw: d.Raw, NotAfter: now.Add(validity), Created: now,
+	}
+	if _, err := k.Store.PutItem(ctx, it); err != nil {
+		return nil, err
+	}
+	k.summon(ctx, it)
+	return &watch{k: k, s: d.Client, box: d.Box, stream: d.Stream}, nil
+}
+
+// summon has an invocation execute an item that waits. One that is lost is made up
+// for later.
+func (k *Backend) summon(ctx context.Context, it session.Item) {
+	if err := k.invoke(ctx, it); err != nil {
+		k.Log.WarnContext(ctx, "call waits for an invocation", "session_id", it.Address.Session, "stream", it.ID, "error", err)
+	}
+}
+
+func (k *Backend) invoke(ctx context.Context, it session.Item) error {
+	if k.Invoke == nil {
+		return nil
+	}
+	event, err := AlarmEvent(k.alarmOf(it, time.Now()))
+	if err != nil {
+		return err
+	}
+	return k.Invoke(ctx, event)
+}
+
+// alarmOf is the alarm that has an item go on.
+func (k *Backend) alarmOf(it session.Item, at time.Time) Alarm {
+	server := serverOf(it.Box)
+	return Alarm{
+		Session: it.Address.Session, Tenant: strings.TrimSuffix(string(it.Box), "/"+server), Server: server,
+		Stream: it.ID, Round: it.Round, At: at,
+	}
+}
+
+// Attend implements session.Backend.
+func (k *Backend) Attend(ctx context.Context, s session.Session, stream session.StreamID) (session.Tender, error) {
+	if _, ok := k.Servers(s.Server); !ok {
+		return k.Next.Attend(ctx, s, stream)
+	}
+	box := session.BoxFor(s.Tenant, s.Server)
+	it, err := k.Store.Item(ctx, box, stream)
+	if err != nil {
+		return nil, err
+	}
+	if it.Address.Session != s.ID {
+		return nil, session.Errorf(session.NotFound, "the stream is not one of this session")
+	}
+	return &watch{k: k, s: s, box: box, stream: stream}, nil
+}
+
+// watch is the duty of a function for a request that is executed elsewhere.
+type watch struct {
+	k      *Backend
+	s      session.Session
+	box    session.BoxID
+	stream session.StreamID
+}
+
+// lookAfter is how often the function that waits looks whether a request still goes
+// on.
+const lookAfter = 10 * time.Second
+
+// Tend implements session.Tender.
+func (w *watch) Tend(ctx context.Context) (session.Duty, error) {
+	duty := session.Duty{Accepted: true, Next: time.Now().Add(lookAfter)}
+	it, err := w.k.Store.Item(ctx, w.box, w.stream)
+	if errors.Is(err, session.NotFound) {
+		return duty, nil // it has ended, or is being ended
+	}
+	if err == nil {
+		err = w.k.settle(ctx, it)
+	}
+	return duty, err
+}
+
+// Answer implements session.Backend.
+func (k *Backend) Answer(ctx context.Context, a session.Answer, box session.Box) error {
+	if !k.Owns(box.ID) {
+		return k.Next.Answer(ctx, a, box)
+	}
+	stream, _, ok := session.Suspends(a.Question)
+	if !ok {
+		return nil
+	}
+	it, err := k.Store.Item(ctx, box.ID, stream)
+	switch {
+	case errors.Is(err, session.NotFound):
+		return nil // it has ended
+	case err != nil:
+		return err
+	case it.Address.Session != a.Session || !it.Asks(a.Question):
+		return nil
+	}
+	return k.answered(ctx, it)
+}
+
+// End implements session.Backend.
+func (k *Backend) End(ctx context.Context, s session.Session, box session.Box) error {
+	if _, ok := k.Servers(s.Server); !ok {
+		return k.Next.End(ctx, s, box)
+	}
+	k.interrupt(s.ID, func(*run) bool { return true })
+	return k.endItems(ctx, box.ID, s.ID, func(session.Item) bool { return true }, failure(phaseUnavailable, "the session has ended"))
+}
+
+// cancelled ends the requests that messages of a client cancel.
+func (k *Backend) cancelled(ctx context.Context, d session.Delivery, msgs []wire.Message) error {
+	var ids []json.RawMessage
+	for _, m := range msgs {
+		if id := wire.Lookup(m.Params, "requestId"); m.Method == wire.NotifyCancelled && id != nil {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	// One of a batch that has others beside it goes on. A modern client's request is
+	// called as its stream.
+	meant := func(a session.Address) bool {
+		return slices.ContainsFunc(ids, func(id json.RawMessage) bool {
+			name, _ := wire.String(id)
+			return name == string(a.Stream) || len(a.Requests) == 1 && wire.SameID(id, a.Requests[0])
+		})
+	}
+	why := &wire.Error{Code: wire.CodeCancelled, Message: "request cancelled by the client"}
+	err := k.endItems(ctx, d.Box, d.Session, func(it session.Item) bool { return meant(it.Address) }, why)
+	for _, r := range k.interrupt(d.Session, func(r *run) bool { return meant(r.address) }) {
+		// It may have left no trace yet.
+		err = errors.Join(err, k.out.Fail(ctx, r.address, why, time.Now().Add(k.EventAge)))
+	}
+	return err
+}
+
+// interrupt stops what is executed here for a session.
+func (k *Backend) interrupt(id session.ID, match func(*run) bool) (stopped []*run) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, r := range k.running {
+		if r.address.Session == id && match(r) {
+			r.stop()
+			stopped = append(stopped, r)
+		}
+	}
+	return stopped
+}

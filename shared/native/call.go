@@ -1,0 +1,411 @@
+package native
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// call executes one request.
+type call struct {
+	r        *run
+	id       json.RawMessage
+	ended    bool         // its response was said; the run's
+	m        wire.Message // as the client wrote it, or as it is sent again
+	later    bool         // it is sent again: what is there of earlier rounds is ours
+	retries  int
+	answered atomic.Bool
+
+	mu      sync.Mutex
+	conn    *connection        // of the round that is executed
+	session *mcp.ServerSession // the same
+	closed  bool
+}
+
+// outcome is what a call has come to: a response, or what it asks for.
+type outcome struct {
+	call *call
+	raw  []byte
+	asks *asking
+}
+
+// asking is a call that goes on later.
+type asking struct {
+	id       json.RawMessage
+	raw      []byte         // the request as it is sent again
+	inputs   []bridge.Input // what it needs of its client, or
+	at       time.Time      // when it goes on
+	asked    []bridge.Asked
+	requests [][]byte
+}
+
+// modern says that the client speaks the era the server is driven in.
+func (c *call) modern() bool { return c.r.in.record.Transport == session.Modern }
+
+// direct says that the request is one of that era as it stands. Those of a call that
+// may become a task are not: its questions are to stand in the log.
+func (c *call) direct() bool { return c.modern() && bridge.SaysModern(c.m.Params) }
+
+// client is who the server is told is before it.
+func (c *call) client() bridge.Legacy { return bridge.ReadLegacy(c.r.in.record.Init) }
+
+// execute does all of it.
+func (c *call) execute() outcome {
+	defer c.answered.Store(true)
+	if c.m.Method == wire.MethodInitialize || c.m.Method == wire.MethodSubscribe || c.m.Method == wire.MethodUnsubscribe {
+		return c.discovered()
+	}
+	switch c.m.Method {
+	case wire.MethodPing, wire.MethodSetLevel: // the level goes with each request
+		return c.result(json.RawMessage("{}"))
+	case wire.MethodDiscover, wire.MethodListen: // of the other era, or answered by the front
+		return c.fault(&wire.Error{Code: wire.CodeMethodNotFound, Message: "this method is not served in the version that the client speaks"})
+	}
+	for {
+		result, fault := c.send(c.m.Method, c.params())
+		if fault != nil {
+			return c.fault(fault)
+		}
+		if !bridge.Wants(result) {
+			return c.result(c.fit(result))
+		}
+		if o, again := c.wants(result); !again {
+			return o
+		}
+		if !c.pauses() {
+			return outcome{call: c}
+		}
+	}
+}
+
+// discovered answers what follows from what the server can do.
+func (c *call) discovered() outcome {
+	discover, fault := c.send(wire.MethodDiscover, bridge.ReadLegacy(c.r.in.record.Init).Params(wire.MethodDiscover, nil, "", false))
+	switch {
+	case fault != nil:
+		return c.fault(fault)
+	case c.m.Method == wire.MethodInitialize && c.modern():
+		return c.result(bridge.Handshake(discover))
+	case c.m.Method == wire.MethodInitialize:
+		return c.result(c.client().Initialize(discover))
+	case string(wire.Lookup(discover, "capabilities", "resources", "subscribe")) != "true":
+		return c.fault(&wire.Error{Code: wire.CodeMethodNotFound, Message: "the server does not tell of changes of its resources"})
+	}
+	if uri, ok := wire.String(wire.Lookup(c.m.Params, "uri")); ok && c.m.Method == wire.MethodSubscribe {
+		if err := c.r.k.subscribed(c.r.ctx, c.r.in.record, uri); err != nil {
+			return c.fault(&wire.Error{Code: wire.CodeInternal, Message: "the subscription could not be kept; subscribe again"})
+		}
+	}
+	return c.result(json.RawMessage("{}"))
+}
+
+// params are those of the request as the server gets them.
+func (c *call) params() json.RawMessage {
+	if c.direct() {
+		return c.m.Params
+	}
+	return c.client().Params(c.m.Method, c.m.Params, c.r.in.record.Level, c.later)
+}
+
+func (c *call) result(result json.RawMessage) outcome {
+	return outcome{call: c, raw: wire.ResultResponse(c.id, result)}
+}
+
+func (c *call) fault(e *wire.Error) outcome {
+	if e.Code == 0 {
+		e.Code = wire.CodeInternal // go-sdk has none for errors that are not its own
+	}
+	raw := wire.ErrorResponse(c.id, e)
+	if !c.modern() {
+		raw, _ = wire.Replace(raw, bridge.PlainFault(c.m.Method, wire.Lookup(raw, "error")), "error")
+	}
+	return outcome{call: c, raw: raw}
+}
+
+// fit is a result as the client gets it. Nobody has said that it is for everybody
+// if it only has what go-sdk puts there.
+func (c *call) fit(result json.RawMessage) json.RawMessage {
+	if !c.modern() {
+		return bridge.Plain(result)
+	}
+	if string(wire.Lookup(result, "ttlMs")) == "0" && string(wire.Lookup(result, "cacheScope")) == `"public"` {
+		result, _ = wire.Replace(result, json.RawMessage(`"private"`), "cacheScope")
+	}
+	return result
+}
+
+// Retries of a request whose server wants to be called again at once.
+const (
+	maxRetries = 10
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = 2 * time.Second
+)
+
+// wants takes the server's word that it needs something. again is true if the
+// request only has to be sent again.
+func (c *call) wants(result json.RawMessage) (o outcome, again bool) {
+	inputs, state, fault := bridge.ReadInputs(result)
+	if fault != nil {
+		return c.fault(fault), false
+	}
+	a := &asking{id: c.id, inputs: inputs}
+	if at, own, ok := readLater(state); ok && len(inputs) == 0 {
+		a.at, a.raw = at, bridge.Retry(c.m.Raw, own)
+		return outcome{call: c, asks: a}, false
+	}
+	if len(inputs) > 0 && c.direct() {
+		return c.result(bridge.Asking(result)), false // its client calls again by itself
+	}
+	a.raw = bridge.Retry(c.m.Raw, state)
+	if len(inputs) > 0 {
+		return outcome{call: c, asks: a}, false
+	}
+	m, err := wire.Parse(a.raw)
+	if c.retries++; c.retries > maxRetries || err != nil {
+		return c.fault(failure(phaseToolCall, fmt.Sprintf("the server wants %s to be sent again and again; it was given up after %d times", c.m.Method, maxRetries))), false
+	}
+	c.m, c.later = m, true
+	return outcome{}, true
+}
+
+// pauses is false if the call was stopped while it waited to be sent again.
+func (c *call) pauses() bool {
+	timer := time.NewTimer(min(firstRetry<<(c.retries-1), lastRetry))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-c.r.stopped:
+		return false
+	}
+}
+
+// send makes the server and has it answer one request.
+func (c *call) send(method string, params json.RawMessage) (result json.RawMessage, fault *wire.Error) {
+	in := *c.r.in
+	in.init, in.method = in.record.Init, method
+	if method == wire.MethodToolsCall {
+		in.tool, _ = wire.String(wire.Lookup(params, "name"))
+	}
+	if c.direct() {
+		in.init = bridge.Declared(c.m.Params)
+	}
+	server, err := makeServer(c.r.ctx, Session{&in})
+	if err != nil {
+		c.r.k.Log.WarnContext(c.r.ctx, "server cannot be made", "server", in.record.Server, "session_id", in.record.ID, "error", err)
+		return nil, failure(phaseInit, err.Error())
+	}
+	conn := newConnection(c, method, params, &in)
+	ss, err := server.Connect(c.r.ctx, conn, nil)
+	if err != nil {
+		return nil, failure(phaseInit, err.Error())
+	}
+	if !c.opened(conn, ss) {
+		return nil, failure(phaseRuntime, "the request was stopped")
+	}
+	response := conn.answer()
+	switch {
+	case response == nil:
+		return nil, failure(phaseRuntime, "the request was stopped")
+	case response.Error != nil:
+		return nil, faultOf(response.Error)
+	default:
+		return response.Result, nil
+	}
+}
+
+// opened notes what is to be closed; ok is false if the call was stopped before.
+func (c *call) opened(conn *connection, ss *mcp.ServerSession) (ok bool) {
+	c.close() // of the round before
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		_ = conn.Close() // returns nil always
+		_ = ss.Close()   // as above
+		return false
+	}
+	c.conn, c.session = conn, ss
+	return true
+}
+
+// cancel stops what is executed: its context ends, and its answer is not heard.
+func (c *call) cancel() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	if c.conn != nil && !c.answered.Load() {
+		_ = c.conn.Close() // returns nil always
+	}
+}
+
+// close ends the connection of the round that was executed last. It waits for its
+// handlers.
+func (c *call) close() {
+	c.mu.Lock()
+	ss := c.session
+	c.session = nil
+	c.mu.Unlock()
+	if ss != nil {
+		_ = ss.Close() // says how the connection ended, which is how it was meant to
+	}
+}
+
+// makeServer calls an author's code, which may panic.
+func makeServer(ctx context.Context, s Session) (server *mcp.Server, err error) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			server, err = nil, s.in.panicked(ctx, fault)
+		}
+	}()
+	if server, err = s.in.server.Make(ctx, s); err != nil {
+		return nil, err
+	}
+	if server == nil {
+		return nil, errors.New("the server was not made; return one, or an error")
+	}
+	server.AddReceivingMiddleware(s.in.guard)
+	return server, nil
+}
+
+// guard answers a request whose handler panics.
+func (in *inside) guard(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (result mcp.Result, err error) {
+		defer func() {
+			if fault := recover(); fault != nil {
+				result, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: in.panicked(ctx, fault).Error()}
+			}
+		}()
+		return next(ctx, method, req)
+	}
+}
+
+func (in *inside) panicked(ctx context.Context, fault any) error {
+	in.k.Log.ErrorContext(ctx, "native server panics", "server", in.record.Server, "session_id", in.record.ID,
+		"error", fmt.Sprint(fault), "stack", string(debug.Stack()))
+	return errors.New(phaseRuntime + ": the server failed in a way it did not foresee; its operator's log has the cause")
+}
+
+// faultOf is a server's error as a client gets it.
+func faultOf(err error) *wire.Error {
+	var e *jsonrpc.Error
+	if !errors.As(err, &e) {
+		return &wire.Error{Code: wire.CodeInternal, Message: err.Error()}
+	}
+	out := &wire.Error{Code: wire.Code(e.Code), Message: e.Message}
+	if len(e.Data) > 0 {
+		out.Data = e.Data
+	}
+	return out
+}
+
+// connection is the transport of one request: it is read once, and then there is
+// nothing more until it is closed.
+type connection struct {
+	c       *call
+	id      string
+	token   json.RawMessage // the client's own progress token, nil for none
+	request chan *jsonrpc.Request
+	done    chan *jsonrpc.Response
+	closed  chan struct{}
+	once    func()
+}
+
+// requestID and progressToken are what each request has inside.
+const (
+	requestID     = 1
+	progressToken = "1"
+)
+
+func newConnection(c *call, method string, params json.RawMessage, in *inside) *connection {
+	conn := &connection{
+		c: c, id: string(in.record.ID), token: wire.Lookup(params, "_meta", wire.MetaProgressToken),
+		request: make(chan *jsonrpc.Request, 1), done: make(chan *jsonrpc.Response, 1), closed: make(chan struct{}),
+	}
+	conn.once = sync.OnceFunc(func() { close(conn.closed) })
+	if conn.token != nil {
+		params, _ = wire.Replace(params, json.RawMessage(progressToken), "_meta", wire.MetaProgressToken)
+	}
+	id, _ := jsonrpc.MakeID(float64(requestID)) // a number is an id
+	conn.request <- &jsonrpc.Request{ID: id, Method: method, Params: params, Extra: in.extra}
+	return conn
+}
+
+// Connect implements mcp.Transport.
+func (n *connection) Connect(context.Context) (mcp.Connection, error) { return n, nil }
+
+// SessionID implements mcp.Connection.
+func (n *connection) SessionID() string { return n.id }
+
+// Read implements mcp.Connection.
+func (n *connection) Read(ctx context.Context) (jsonrpc.Message, error) {
+	select {
+	case m := <-n.request:
+		return m, nil
+	case <-n.closed:
+		return nil, io.EOF
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Write implements mcp.Connection.
+func (n *connection) Write(_ context.Context, m jsonrpc.Message) error {
+	switch m := m.(type) {
+	case *jsonrpc.Response:
+		select {
+		case n.done <- m:
+		default: // there is one answer
+		}
+	case *jsonrpc.Request:
+		if m.IsCall() {
+			return errors.New("a native server asks by returning InputRequests, not while it is executed")
+		}
+		n.notice(m)
+	}
+	return nil
+}
+
+// notice passes on what a server says while it is executed, if the client can have
+// asked for it.
+func (n *connection) notice(m *jsonrpc.Request) {
+	params := json.RawMessage(m.Params)
+	switch m.Method {
+	case wire.NotifyProgress:
+		if n.token == nil {
+			return
+		}
+		params, _ = wire.Replace(params, n.token, wire.MetaProgressToken)
+	case wire.NotifyToolsChanged, wire.NotifyPromptsChanged, wire.NotifyResourcesChanged, wire.NotifyResourceUpdated, wire.NotifyCancelled:
+		return // of no request: Session.Notify is for them
+	}
+	n.c.r.say(wire.NewNotification(m.Method, params))
+}
+
+// Close implements mcp.Connection.
+func (n *connection) Close() error {
+	n.once()
+	return nil
+}
+
+// answer waits for the response, nil if the connection is closed first.
+func (n *connection) answer() *jsonrpc.Response {
+	select {
+	case m := <-n.done:
+		return m
+	case <-n.closed:
+		return nil
+	}
+}

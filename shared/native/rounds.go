@@ -1,0 +1,306 @@
+package native
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// laterPrefix begins the state of a call that goes on at a time. No client can send
+// it: the state of a round is kept here.
+const laterPrefix = "dormouse-later:"
+
+// maxPauses is how often one call may go on later.
+const maxPauses = 10_000
+
+// Later is the result of a tool whose call is not over and has nothing to do until a
+// time: its handler is called again then, with the same arguments and state as
+// RequestState, by an invocation of its own. Nothing runs meanwhile. Progress that
+// was told before reaches the client at once.
+//
+// In a batch of which another call asks its client, it may be called sooner. A call
+// may pause 10,000 times, at most as long as its session lives.
+func Later(at time.Time, state string) *mcp.CallToolResult {
+	return &mcp.CallToolResult{
+		InputRequests: mcp.InputRequestMap{}, RequestState: laterPrefix + strconv.FormatInt(at.UnixMilli(), 10) + ":" + state,
+	}
+}
+
+// readLater reads the state of a [Later]: when, and the author's own state as JSON.
+func readLater(state json.RawMessage) (at time.Time, own json.RawMessage, ok bool) {
+	text, _ := wire.String(state)
+	rest, ok := strings.CutPrefix(text, laterPrefix)
+	if !ok {
+		return time.Time{}, nil, false
+	}
+	ms, state2, _ := strings.Cut(rest, ":")
+	n, err := strconv.ParseInt(ms, 10, 64)
+	if err != nil {
+		return time.Time{}, nil, false
+	}
+	own, err = json.Marshal(state2)
+	return time.UnixMilli(n), own, err == nil
+}
+
+// ask takes up a call that goes on later. It returns the error that ends one that
+// cannot.
+func (r *run) ask(a *asking) []byte {
+	most, why := session.MaxRounds, "the server has asked too often"
+	if len(a.inputs) == 0 {
+		most, why = maxPauses, "the call has paused too often"
+	}
+	if r.round >= most {
+		return wire.ErrorResponse(a.id, failure(phaseToolCall, why))
+	}
+	if len(a.inputs) > 0 {
+		first := 0
+		for _, other := range r.asks {
+			first += len(other.asked)
+		}
+		var fault *wire.Error
+		client := bridge.ReadLegacy(r.in.record.Init)
+		a.asked, a.requests, fault = client.Ask(string(r.address.Stream), r.round+1, first, len(r.asks), a.inputs)
+		if fault != nil {
+			return wire.ErrorResponse(a.id, fault)
+		}
+	}
+	r.asks = append(r.asks, a)
+	return nil
+}
+
+// suspend ends the round of a request that goes on later. The item comes before the
+// questions: an answer finds it. Where there are none, another round may begin as
+// soon as there is an item, so that what was said comes before it.
+func (r *run) suspend() {
+	var questions []bridge.Asked
+	var raws, requests [][]byte
+	var at time.Time
+	for _, a := range r.asks {
+		questions, requests, raws = append(questions, a.asked...), append(requests, a.requests...), append(raws, a.raw)
+		if !a.at.IsZero() && (at.IsZero() || a.at.Before(at)) {
+			at = a.at
+		}
+	}
+	said := append(r.drain(true), requests...)
+	if len(questions) > 0 {
+		within := r.in.server.AnswerTimeout
+		if within <= 0 {
+			within = session.MaxAsk
+		}
+		it := r.item().Suspend(questions, merged(raws), r.base+session.Index(len(said)), time.Now(), within)
+		if r.park(it) {
+			r.writeAll(said)
+		}
+		return
+	}
+	if len(said) > 0 {
+		if err := r.mark(); err != nil {
+			r.warn(err)
+			r.lost = true
+			return
+		}
+		r.writeAll(said)
+	}
+	it := r.item()
+	it.State, it.Round, it.Raw, it.NotAfter = session.Suspended, r.round+1, merged(raws), at
+	if !r.lost && r.park(it) {
+		r.warn(r.k.schedule(r.ctx, it))
+	}
+}
+
+func (r *run) writeAll(events [][]byte) {
+	for len(events) > 0 && !r.lost {
+		n := fits(events)
+		r.write(events[:n], false)
+		events = events[n:]
+	}
+}
+
+// park puts the item of a suspended request. If it cannot, the request is given up.
+func (r *run) park(it session.Item) bool {
+	var err error
+	if r.traced {
+		r.parked, err = r.k.swap(r.ctx, r.item(), it)
+	} else {
+		r.parked, err = r.k.put(r.ctx, it)
+	}
+	r.warn(err)
+	r.lost = !r.parked
+	return r.parked
+}
+
+// schedule sets the alarm of a call that pauses.
+func (k *Backend) schedule(ctx context.Context, it session.Item) error {
+	if k.Schedule == nil {
+		return nil
+	}
+	return k.Schedule.Schedule(ctx, k.alarmOf(it, it.NotAfter))
+}
+
+// attempts is how often a write is tried that shall not be lost.
+const attempts = 5
+
+// put stores an item that nobody else can have put.
+func (k *Backend) put(ctx context.Context, it session.Item) (put bool, err error) {
+	for n := range attempts {
+		time.Sleep(time.Duration(n) * 50 * time.Millisecond)
+		if _, err = k.Store.PutItem(ctx, it); !errors.Is(err, session.Unavailable) {
+			return err == nil, err
+		}
+	}
+	return false, err
+}
+
+// swap stores an item over another, and finds out whether it did where the answer
+// was lost.
+func (k *Backend) swap(ctx context.Context, was, it session.Item) (swapped bool, err error) {
+	for n := range attempts {
+		time.Sleep(time.Duration(n) * 50 * time.Millisecond)
+		if swapped, err = k.Store.SwapItem(ctx, was, it); swapped || err != nil && !errors.Is(err, session.Unavailable) {
+			return swapped, err
+		}
+		if err == nil && n == 0 {
+			return false, nil
+		}
+		now, look := k.Store.Item(ctx, it.Box, it.ID)
+		switch {
+		case errors.Is(look, session.NotFound):
+			return false, nil
+		case look != nil:
+			err = look
+		case now.State == it.State && now.Gen == it.Gen && now.Round == it.Round:
+			return true, nil
+		case now.State != was.State || now.Gen != was.Gen || now.Round != was.Round:
+			return false, nil
+		}
+	}
+	return false, err
+}
+
+// answered has a suspended call go on if all its questions are answered. One whose
+// client cannot do what it was asked ends. it may come without Raw.
+func (k *Backend) answered(ctx context.Context, it session.Item) error {
+	ids := make([]string, len(it.Questions))
+	for i, q := range it.Questions {
+		ids[i] = q.ID
+	}
+	answers, err := k.Store.Answers(ctx, it.Address.Session, ids)
+	if err != nil || len(answers) < len(ids) {
+		return err
+	}
+	if it, err = k.whole(ctx, it); err != nil || it.Raw == nil {
+		return err
+	}
+	raw, fault := bridge.Again(it.Raw, it.Questions, answers)
+	if fault != nil {
+		return k.endItem(ctx, it, fault)
+	}
+	if k.Invoke == nil || k.waits(it) {
+		r, err := k.resume(ctx, it, raw)
+		if r != nil {
+			go r.execute()
+		}
+		return err
+	}
+	now := time.Now()
+	next := it.Resume(raw, now, now.Add(validity))
+	swapped, err := k.swap(ctx, it, next)
+	if swapped {
+		k.summon(ctx, next)
+	}
+	return err
+}
+
+// waits says that who brings an answer to a call waits for its end in the same
+// request: a client of the modern era does.
+func (k *Backend) waits(it session.Item) bool {
+	a := k.alarmOf(it, time.Time{})
+	return it.Address.Session == session.PinnedID(session.Caller{
+		Tenant: a.Tenant, Principal: it.Address.Principal, Server: session.Server{Name: a.Server},
+	})
+}
+
+// whole reads an item that came without its message; Raw is nil if it has changed
+// since.
+func (k *Backend) whole(ctx context.Context, it session.Item) (session.Item, error) {
+	if it.Raw != nil {
+		return it, nil
+	}
+	now, err := k.Store.Item(ctx, it.Box, it.ID)
+	if errors.Is(err, session.NotFound) || err == nil && (now.State != it.State || now.Round != it.Round) {
+		return it, nil
+	}
+	return now, err
+}
+
+// Handle is what an invocation does that an alarm has begun, or [Config.Invoke]. It
+// returns when it is done. After an error it is to be called again.
+//
+// Errors: Unavailable.
+func (k *Backend) Handle(ctx context.Context, a Alarm) error {
+	if a.Stream == "" {
+		return k.ring(ctx, a)
+	}
+	it, err := k.Store.Item(ctx, session.BoxFor(a.Tenant, a.Server), a.Stream)
+	switch {
+	case errors.Is(err, session.NotFound):
+		return nil // it has ended
+	case err != nil:
+		return err
+	case it.Address.Session != a.Session || it.Round != a.Round:
+		return nil // it has gone on
+	case it.State == session.Waiting, it.State == session.Suspended && len(it.Questions) == 0:
+		return k.goOn(ctx, it)
+	default:
+		return k.settle(ctx, it)
+	}
+}
+
+// goOn executes an item that waits for nothing any more.
+func (k *Backend) goOn(ctx context.Context, it session.Item) error {
+	if it.State == session.Suspended && time.Now().Before(it.NotAfter.Add(-early)) {
+		return k.schedule(ctx, it)
+	}
+	r, err := k.resume(ctx, it, it.Raw)
+	if r != nil {
+		r.execute()
+	}
+	return err
+}
+
+// early is how much too soon an alarm may come: schedulers know seconds.
+const early = time.Second
+
+// resume claims an item for this function, to execute raw. The run is nil if somebody
+// else has it, or there is nothing to be executed any more.
+func (k *Backend) resume(ctx context.Context, it session.Item, raw []byte) (*run, error) {
+	s, _, err := k.Store.Load(ctx, it.Address.Session, "")
+	if errors.Is(err, session.NotFound) || err == nil && s.State == session.Ended {
+		return nil, k.endItem(ctx, it, failure(phaseUnavailable, "the session has ended"))
+	}
+	if err != nil {
+		return nil, err
+	}
+	server, ok := k.Servers(s.Server)
+	msgs, _, bad := wire.ParseBody(raw)
+	if !ok || bad != nil {
+		return nil, k.endItem(ctx, it, failure(phaseUnavailable, "the server is not configured any more"))
+	}
+	r := k.newRun(ctx, it.Address, s, server)
+	r.round, r.base, r.traced = it.Round, it.Base, true
+	if swapped, err := k.swap(ctx, it, r.item()); err != nil || !swapped {
+		return nil, err
+	}
+	r.take(msgs, it.Round > 0)
+	r.enter(ctx)
+	return r, nil
+}

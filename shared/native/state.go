@@ -1,0 +1,277 @@
+package native
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// Scope says whose durable values are.
+type Scope = session.StateScope
+
+// The scopes of durable values. Tenants never see each other's.
+const (
+	OfSession   Scope = session.StateOfSession   // of the session; they go with it
+	OfPrincipal Scope = session.StateOfPrincipal // of all sessions of the principal with this server
+	OfServer    Scope = session.StateOfServer    // of all sessions of the tenant with this server
+)
+
+// State is the durable values of one scope, by name: what outlives the message, the
+// process and the deployment. A name has 1 to 128 bytes, and does not begin with a
+// zero byte; a value is anything that JSON holds in 256 KiB.
+type State struct {
+	store session.States
+	key   session.StateKey
+	life  time.Duration
+}
+
+// State is the durable values of a scope. A modern client's session is all that its
+// principal does with this server.
+func (s Session) State(scope Scope) State { return stateOf(s.in.k.Store, s.in.record, scope) }
+
+func stateOf(store session.States, s session.Session, scope Scope) State {
+	k := session.StateKey{Tenant: s.Tenant, Server: s.Server, Scope: scope}
+	switch scope {
+	case OfSession:
+		k.Of, k.Since = string(s.ID), s.Created
+	case OfPrincipal:
+		k.Of = s.Principal
+	case OfServer:
+	}
+	return State{store: store, key: k}
+}
+
+// Expiring is the same values, but what is saved goes when it was not saved again for
+// so long. It is not for values of a session.
+func (s State) Expiring(after time.Duration) State {
+	s.life = after
+	return s
+}
+
+// Load reads a value into a pointer, which is left as it is if there is none: rev is
+// then 0, else what [State.Save] wants to hear.
+//
+// Errors: session.Invalid (the name), session.Unavailable; one of encoding/json if
+// the value is not what into points to.
+func (s State) Load(ctx context.Context, name string, into any) (rev int64, err error) {
+	k, err := s.named(name)
+	if err != nil {
+		return 0, err
+	}
+	v, err := s.store.LoadState(ctx, k)
+	if err != nil || v.Rev == 0 {
+		return 0, err
+	}
+	return v.Rev, json.Unmarshal(v.Data, into)
+}
+
+// Save writes a value, nil for deleting it, if it is still the one that was loaded
+// with rev, and returns the rev to save over it. If somebody else was first, that is
+// session.Conflict: load and decide again, which [Update] does.
+//
+// Errors: session.Invalid (the name), session.TooLarge, session.Conflict,
+// session.Unavailable (it may have been saved); one of encoding/json for what is not
+// JSON.
+func (s State) Save(ctx context.Context, name string, rev int64, value any) (next int64, err error) {
+	k, err := s.named(name)
+	if err != nil {
+		return 0, err
+	}
+	return s.save(ctx, session.StateValue{Key: k, Rev: rev}, value)
+}
+
+func (s State) save(ctx context.Context, v session.StateValue, value any) (int64, error) {
+	v.Data, v.Expires = nil, time.Time{}
+	if value != nil {
+		data, err := json.Marshal(value)
+		if err != nil {
+			return 0, err
+		}
+		if v.Data = data; s.life > 0 {
+			v.Expires = time.Now().Add(s.life)
+		}
+	}
+	v, err := s.store.SaveState(ctx, v)
+	return v.Rev, err
+}
+
+// named is the key of an author's value.
+func (s State) named(name string) (session.StateKey, error) {
+	if strings.HasPrefix(name, "\x00") {
+		return session.StateKey{}, session.Errorf(session.Invalid, "the name of a durable value must not begin with a zero byte")
+	}
+	return s.own(name), nil
+}
+
+// own is the key of a value of ours. Its name begins with a zero byte.
+func (s State) own(name string) session.StateKey {
+	k := s.key
+	k.Name = name
+	return k
+}
+
+// Update changes a value by what is there: change gets it, or the zero value if there
+// is none, and returns what is to be there. It is called again whenever somebody else
+// was first, so no change is lost; it must do nothing but reckon. An error of it ends
+// the update, and nothing is saved.
+//
+// Errors: those of [State.Load] and [State.Save] but session.Conflict.
+func Update[T any](ctx context.Context, s State, name string, change func(old T) (T, error)) (T, error) {
+	for tries := 0; ; tries++ {
+		var value T
+		rev, err := s.Load(ctx, name, &value)
+		if err == nil {
+			value, err = change(value)
+		}
+		if err == nil {
+			_, err = s.Save(ctx, name, rev, value)
+		}
+		if !errors.Is(err, session.Conflict) {
+			return value, err
+		}
+		if err := rest(ctx, rand.N(min(time.Millisecond<<min(tries, 10), 100*time.Millisecond))); err != nil {
+			return value, err
+		}
+	}
+}
+
+// rest waits.
+func rest(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// maxOnce is how long the name of something that is done once may be, in bytes.
+const (
+	maxOnce    = session.MaxStateName - len(oncePrefix)
+	oncePrefix = "\x00once:"
+)
+
+// once is the record of something that is done once.
+type once struct {
+	Done  bool      `json:"done,omitempty"`
+	Until time.Time `json:"until,omitzero"` // somebody does it, and has said so until then
+}
+
+// Once does something that is to be done once in a scope, such as to initialize it,
+// and returns when it has been done: by this call, or by another, also in another
+// process. While one does it the others wait. If it fails, or its process dies, the
+// next one does it; then it may have been done in part. So it is done at most once
+// at a time, and successfully once. ctx of f ends if another has taken over, which
+// only happens to a process that stood still for half a minute.
+//
+// name has 1 to 122 bytes and names nothing that Load knows. Errors: that of f;
+// session.Invalid, session.Unavailable, that of ctx.
+func (s State) Once(ctx context.Context, name string, f func(context.Context) error) error {
+	if name == "" || len(name) > maxOnce {
+		return session.Errorf(session.Invalid, "the name of what is done once has %d bytes; it needs 1 to %d", len(name), maxOnce)
+	}
+	k := s.own(oncePrefix + name)
+	for begun := time.Now(); ; {
+		v, err := s.store.LoadState(ctx, k)
+		if err != nil {
+			return err
+		}
+		var o once
+		if v.Rev != 0 {
+			if err := json.Unmarshal(v.Data, &o); err != nil {
+				return err
+			}
+		}
+		now := time.Now()
+		switch {
+		case o.Done:
+			return nil
+		case o.Until.After(now):
+			err = rest(ctx, min(max(now.Sub(begun)/10, 5*time.Millisecond), time.Second, o.Until.Sub(now)))
+		default:
+			if v.Rev, err = s.save(ctx, v, once{Until: now.Add(lease)}); err == nil {
+				return s.doOnce(ctx, v, f)
+			}
+			if errors.Is(err, session.Conflict) {
+				err = nil
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// doOnce is for who has said that he does it.
+func (s State) doOnce(ctx context.Context, v session.StateValue, f func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	h := hold(context.WithoutCancel(ctx), s, v, func(until time.Time) any { return once{Until: until} }, cancel)
+	err := f(ctx)
+	if err != nil {
+		_, _ = h.release(nil) // or it runs out
+		return err
+	}
+	_, err = h.release(once{Done: true})
+	return err
+}
+
+// holding is a value that says, as long as it is held, that somebody does what it is
+// about.
+type holding struct {
+	state State
+	v     session.StateValue
+	quit  chan struct{}
+	done  chan struct{}
+}
+
+// hold renews what a value says by mark, until it is released. lost is called if
+// somebody else has written it.
+func hold(ctx context.Context, s State, v session.StateValue, mark func(until time.Time) any, lost func()) *holding {
+	h := &holding{state: s, v: v, quit: make(chan struct{}), done: make(chan struct{})}
+	go func() {
+		defer close(h.done)
+		beat := time.NewTicker(renew)
+		defer beat.Stop()
+		for {
+			select {
+			case <-h.quit:
+				return
+			case <-beat.C:
+			}
+			rev, err := s.save(ctx, h.v, mark(time.Now().Add(lease)))
+			switch {
+			case err == nil:
+				h.v.Rev = rev
+			case errors.Is(err, session.Conflict):
+				lost()
+				return
+			}
+		}
+	}()
+	return h
+}
+
+// release writes what the value says from now on, nil to delete it. Conflict if
+// somebody else has written it.
+func (h *holding) release(value any) (rev int64, err error) {
+	close(h.quit)
+	<-h.done
+	ctx, cancel := context.WithTimeout(context.Background(), lease)
+	defer cancel()
+	for pause := 10 * time.Millisecond; ; pause *= 2 {
+		if rev, err = h.state.save(ctx, h.v, value); !errors.Is(err, session.Unavailable) || pause > time.Second {
+			return rev, err
+		}
+		if rest(ctx, pause) != nil {
+			return 0, err
+		}
+	}
+}
