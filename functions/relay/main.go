@@ -16,16 +16,16 @@ func main() {
 	if err != nil {
 		boot.Fail(err)
 	}
-	h := relay.NewHandler(f.Relay)
+	h := relay.NewHandler(f.RelayWithBucket())
 	boot.Start(func(ctx context.Context, e events.APIGatewayWebsocketProxyRequest) (events.APIGatewayProxyResponse, error) {
 		// $connect proves nothing and $disconnect is a hint at most: who a
 		// connection belongs to is said by its hello.
 		if e.RequestContext.RouteKey != "$default" {
 			return events.APIGatewayProxyResponse{StatusCode: 200}, nil
 		}
+		ctx = session.WithTrace(ctx, e.RequestContext.RequestID)
 		reply, err := h.Frame(ctx, e.RequestContext.ConnectionID, []byte(e.Body))
 		if err != nil {
-			f.Log.WarnContext(ctx, "frame refused", "connection", e.RequestContext.ConnectionID, "code", session.CodeOf(err), "error", err)
 			return events.APIGatewayProxyResponse{StatusCode: 500}, nil
 		}
 		return events.APIGatewayProxyResponse{StatusCode: 200, Body: string(reply)}, nil

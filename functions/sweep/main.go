@@ -5,10 +5,12 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 
 	"github.com/aws/aws-lambda-go/events"
 
 	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
+	"github.com/dormouse-mcp/dormouse/functions/internal/inplace"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/fleet/ecs"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
@@ -23,8 +25,14 @@ func main() {
 	if err != nil {
 		boot.Fail(err)
 	}
-	w := relay.NewSweeper(f.Relay)
-	boot.Start(func(ctx context.Context, e events.CloudWatchEvent) error {
+	natives, err := inplace.Janitor(f)
+	if err != nil {
+		boot.Fail(err)
+	}
+	c := f.RelayWithBucket()
+	c.Elsewhere = natives.Owns
+	w := relay.NewSweeper(c)
+	boot.Start(boot.Quiet(boot.Event(f, func(ctx context.Context, e events.CloudWatchEvent) error {
 		var t fleet.Status
 		ours := true
 		var err error
@@ -34,12 +42,12 @@ func main() {
 		case ecs.EventDetailType:
 			t, ours, err = ecs.TaskEvent(e.Detail)
 		default:
-			return w.Sweep(ctx)
+			return errors.Join(w.Sweep(ctx), natives.Sweep(ctx))
 		}
 		// ECS also tells of tasks that are about to stop.
 		if err != nil || !ours || t.State != fleet.Stopped {
 			return err
 		}
 		return w.Stopped(ctx, t)
-	})
+	})))
 }

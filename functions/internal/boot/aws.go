@@ -28,8 +28,9 @@ const (
 	envSecret   = "AWS_SECRET_ACCESS_KEY" //nolint:gosec // the name of a variable
 	envToken    = "AWS_SESSION_TOKEN"     //nolint:gosec // as above
 	envFunction = "AWS_LAMBDA_FUNCTION_NAME"
-	envSAMLocal = "AWS_SAM_LOCAL"  // "true" under sam local
-	envDomain   = "AWS_URL_SUFFIX" // set by the template where it is not amazonaws.com
+	envMemory   = "AWS_LAMBDA_FUNCTION_MEMORY_SIZE" // MiB
+	envSAMLocal = "AWS_SAM_LOCAL"                   // "true" under sam local
+	envDomain   = "AWS_URL_SUFFIX"                  // set by the template where it is not amazonaws.com
 )
 
 // credentials are those of the function's role, which Lambda renews by starting
@@ -57,7 +58,15 @@ func connections(env string) *relay.Connections {
 //
 // Errors: Unavailable.
 func (f *Function) InvokeSelf(ctx context.Context, payload []byte) error {
-	name, region, socket := os.Getenv(envFunction), os.Getenv(envRegion), os.Getenv(EnvInvokeSocket)
+	return f.Invoke(ctx, os.Getenv(envFunction), payload)
+}
+
+// Invoke starts an invocation of a function, by its name or ARN, and does not wait
+// for it.
+//
+// Errors: Unavailable.
+func (f *Function) Invoke(ctx context.Context, name string, payload []byte) error {
+	region, socket := os.Getenv(envRegion), os.Getenv(EnvInvokeSocket)
 	endpoint := "http://local"
 	if socket == "" {
 		endpoint = "https://lambda." + region + "." + cmp.Or(os.Getenv(envDomain), "amazonaws.com")
@@ -72,27 +81,27 @@ func (f *Function) InvokeSelf(ctx context.Context, payload []byte) error {
 	client := &http.Client{Timeout: 10 * time.Second}
 	if socket != "" {
 		client.Transport = &http.Transport{DisableKeepAlives: true, DialContext: overUnix(socket)}
-	} else if err := sign(ctx, r, payload, region); err != nil {
+	} else if err := sign(ctx, r, payload, "lambda", region); err != nil {
 		return err
 	}
 	res, err := client.Do(r)
 	if err != nil {
-		return session.Errorf(session.Unavailable, "the function could not invoke itself").Because(err)
+		return session.Errorf(session.Unavailable, "the function could not invoke %q", name).Because(err)
 	}
 	defer func() { _ = res.Body.Close() }() // nothing of it is read
 	if res.StatusCode != http.StatusAccepted {
-		return session.Errorf(session.Unavailable, "the function could not invoke itself: status %d", res.StatusCode)
+		return session.Errorf(session.Unavailable, "the function could not invoke %q: status %d", name, res.StatusCode)
 	}
 	return nil
 }
 
-func sign(ctx context.Context, r *http.Request, payload []byte, region string) error {
+func sign(ctx context.Context, r *http.Request, payload []byte, service, region string) error {
 	creds, err := credentials().Retrieve(ctx)
 	if err != nil {
 		return err
 	}
 	sum := sha256.Sum256(payload)
-	return v4.NewSigner().SignHTTP(ctx, creds, r, hex.EncodeToString(sum[:]), "lambda", region, time.Now())
+	return v4.NewSigner().SignHTTP(ctx, creds, r, hex.EncodeToString(sum[:]), service, region, time.Now())
 }
 
 // overUnix dials a unix socket, whatever the address.

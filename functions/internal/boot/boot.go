@@ -7,17 +7,16 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"os"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/aws/aws-lambda-go/lambda"
-
 	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/meter"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -33,9 +32,12 @@ const (
 	EnvClients           = "DORMOUSE_SOCKET_CONNECTIONS" // @connections endpoint of the WebSocket API for clients
 	EnvIdle              = "DORMOUSE_IDLE"               // a time; default for servers that set none
 	EnvTenantBoxes       = "DORMOUSE_TENANT_BOXES"       // boxes of one tenant at a time, more are refused with Busy; any number without it
+	EnvBoxes             = "DORMOUSE_BOXES"              // on AWS: on, also without it; anything else starts none
+	EnvBoxProcesses      = "DORMOUSE_BOX_PROCESSES"      // on AWS: processes of a box at a time; the runner's own without it
 	EnvHosts             = "DORMOUSE_HOSTS"              // values of Host that are served, with commas between; empty: loopback names
 	EnvAccess            = "DORMOUSE_ACCESS"             // keys, or open on one machine; see access.go
-	EnvSnapshots         = "DORMOUSE_SNAPSHOTS"          // where boxes keep workspaces: folder:PATH; empty: nowhere
+	EnvSnapshots         = "DORMOUSE_SNAPSHOTS"          // where boxes keep workspaces: folder:PATH, or s3:BUCKET[/PREFIX][?endpoint=URL&region=NAME]; empty: nowhere
+	EnvMetrics           = "DORMOUSE_METRICS"            // off: log lines are no CloudWatch metrics, which AWS bills for
 	EnvLife              = "DORMOUSE_SESSION_LIFE"       // a time (90s, 36h; a bare number is seconds), as the next three; see session.Limits
 	EnvInitTimeout       = "DORMOUSE_INIT_TIMEOUT"
 	EnvEventAge          = "DORMOUSE_EVENT_AGE"
@@ -58,16 +60,20 @@ type Function struct {
 	Tickets *auth.Tickets
 	States  *session.Sealer // seals what modern clients carry between rounds
 	Log     *slog.Logger
+	Meter   *meter.Meter // counts what Store and the connections of Relay cost
 
+	mark      func() string // nil for a store without
 	relayURL  string
-	snapshots string
+	snapshots string         // what runners are told of where workspaces are kept
+	bucket    *bucket.Bucket // nil for none
+	processes string         // of a box at a time, as the runner reads it; "" for its own
 	idle      time.Duration
 }
 
 // Open reads the environment and opens the store. Its errors name the variable.
 func Open() (*Function, error) {
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
-	f := &Function{Log: log, relayURL: os.Getenv(EnvRelayURL), snapshots: os.Getenv(EnvSnapshots)}
+	f := &Function{Log: log, Meter: newMeter(), relayURL: os.Getenv(EnvRelayURL), processes: os.Getenv(EnvBoxProcesses)}
 	var err error
 	if f.idle, err = duration(os.Getenv(EnvIdle)); err != nil {
 		return nil, fmt.Errorf("%s: %w", EnvIdle, err)
@@ -94,6 +100,10 @@ func Open() (*Function, error) {
 	if f.States, err = bridge.NewSealer(secret); err != nil {
 		return nil, fmt.Errorf("%s: %w", EnvSecret, err)
 	}
+	if m, ok := store.(interface{ Mark() string }); ok {
+		f.mark = m.Mark
+	}
+	store = counted(f.Meter, store)
 	f.Store, f.Catalog, f.Tickets = store, servers, auth.NewTickets(store)
 	if f.Auth, err = access(store); err != nil {
 		return nil, err
@@ -111,8 +121,11 @@ func Open() (*Function, error) {
 	}
 	f.Relay = relay.Config{
 		Store: store, Sealer: sealer, Log: log, Launch: f.launch, EventAge: f.Limits.EventAge,
-		Poster: connections(EnvConnections), Clients: connections(EnvClients),
+		Poster: f.Meter.Clients(connections(EnvConnections)), Clients: f.Meter.Clients(connections(EnvClients)), Meter: f.Meter,
 		Fleet: boxes, ListLag: listLag, TenantBoxes: quota,
+	}
+	if err := f.keep(os.Getenv(EnvSnapshots)); err != nil {
+		return nil, fmt.Errorf("%s: %w", EnvSnapshots, err)
 	}
 	return f, nil
 }
@@ -129,6 +142,15 @@ func tenantBoxes(text string) (int, error) {
 	return n, nil
 }
 
+// Mark is the mark by which the store finds those who wait here, empty for a store
+// that has none; see [session.NewMark].
+func (f *Function) Mark() string {
+	if f.mark == nil {
+		return ""
+	}
+	return f.mark()
+}
+
 // launch is what a runner is told besides what the relay tells it.
 func (f *Function) launch(b session.Box) (map[string]string, error) {
 	s, ok := f.Catalog.Server(b.Server)
@@ -139,6 +161,12 @@ func (f *Function) launch(b session.Box) (map[string]string, error) {
 		s.Idle = f.idle
 	}
 	env := map[string]string{"DORMOUSE_SERVER": s.Marshal(), "DORMOUSE_RELAY_URL": f.relayURL}
+	if f.processes != "" {
+		env[EnvBoxProcesses] = f.processes
+	}
+	if metricsOn() {
+		env[EnvMetrics] = "on"
+	}
 	if f.snapshots != "" {
 		env[EnvSnapshots] = f.snapshots
 		if f.Limits.Life > 0 {
@@ -151,17 +179,7 @@ func (f *Function) launch(b session.Box) (map[string]string, error) {
 // Server is what the core knows of a configured server.
 func (f *Function) Server(name string) (session.Server, bool) {
 	s, ok := f.Catalog.Server(name)
-	return session.Server{Name: s.Name, Digest: s.Digest, Record: s.Record}, ok && !s.Disabled
-}
-
-// Start takes invocations until the process is stopped. On one machine the
-// Runtime API is a unix socket: aws-lambda-go clones http.DefaultTransport, so
-// that is where the dialer goes.
-func Start(handler any) {
-	if socket := os.Getenv(EnvRuntimeSocket); socket != "" {
-		http.DefaultTransport = &http.Transport{DialContext: overUnix(socket)}
-	}
-	lambda.Start(handler)
+	return session.Server{Name: s.Name, Digest: s.Digest, Record: s.Record, Tasks: session.TaskMode(s.Tasks), InPlace: s.Native != ""}, ok && !s.Disabled
 }
 
 // Fail reports why a function cannot start and ends the process.

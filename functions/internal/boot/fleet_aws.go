@@ -24,10 +24,13 @@ func (f *Function) fleet() (fleet.Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Credentials = credentials()
+	c.Credentials, c.Disabled = credentials(), boxesOff(os.Getenv(EnvBoxes))
 	c.Shape = func(t fleet.Task) ecs.Shape {
 		s, _ := f.Catalog.Server(t.Server)
 		return ecs.Shape{Image: s.Box.Image, Size: ecs.Size{CPUs: s.Box.CPUs, MemoryMB: s.Box.MemoryMB}}
 	}
 	return ecs.New(c)
 }
+
+// boxesOff says whether boxes are switched off: what cannot be understood starts none.
+func boxesOff(text string) bool { return text != "" && text != "on" }

@@ -1,0 +1,52 @@
+package boot
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// metricsOn says whether log lines are CloudWatch metrics too: on AWS, unless
+// EnvMetrics is off.
+func metricsOn() bool {
+	return os.Getenv(EnvMetrics) != "off" && os.Getenv(EnvRuntimeSocket) == "" && os.Getenv(envSAMLocal) != "true"
+}
+
+// newMeter counts what this process uses.
+func newMeter() *meter.Meter {
+	memory, _ := strconv.ParseFloat(os.Getenv(envMemory), 64) // 0 for none: what template.yaml says
+	return meter.New(meter.Options{MemoryMB: memory, Started: time.Now(), Metrics: metricsOn()})
+}
+
+// counted returns the store, counted. DynamoDB says itself what it charges.
+func counted(m *meter.Meter, s session.Store) session.Store {
+	table, ok := s.(*dynamostore.Store)
+	if !ok {
+		return m.Store(s, nil)
+	}
+	return m.Store(s, func() meter.Stored {
+		u := table.Usage()
+		return meter.Stored{ReadUnits: u.ReadUnits, WriteUnits: u.WriteUnits, Polls: u.WaitUnits}
+	})
+}
+
+// Event makes a handler of events leave a log line for each, with what it has cost.
+func Event[E any](f *Function, handle func(context.Context, E) error) func(context.Context, E) error {
+	return func(ctx context.Context, e E) error {
+		begun := time.Now()
+		err := handle(ctx, e)
+		a := session.Account{Over: session.OverEvent, Took: time.Since(begun), Code: session.CodeOf(err)}
+		attrs, level := []any{"duration_ms", a.Took.Milliseconds()}, slog.LevelInfo
+		if err != nil {
+			attrs, level = append(attrs, "code", a.Code, "error", err), slog.LevelError
+		}
+		f.Log.Log(ctx, level, "event", append(attrs, f.Meter.Spent(a)...)...)
+		return err
+	}
+}

@@ -1,0 +1,177 @@
+package natives
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+)
+
+// cloud invokes functions as the servers of this package need it: each message and
+// each alarm by handlers that were made for it.
+type cloud struct {
+	t      *testing.T
+	store  session.Store
+	sealer *session.Sealer
+	server string
+}
+
+func newCloud(t *testing.T, server string) *cloud {
+	sealer, err := bridge.NewSealer([]byte("a secret of thirty-two bytes, at least"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &cloud{t: t, store: sessiontest.NewMemory(), sealer: sealer, server: server}
+}
+
+func (c *cloud) backend() *native.Backend {
+	return native.NewBackend(native.Config{
+		Store: c.store, Schedule: c, Log: slog.New(slog.DiscardHandler),
+		Servers: func(name string) (native.Hosted, bool) {
+			return native.Hosted{Make: Servers()[c.server]}, name == c.server
+		},
+		Invoke: func(_ context.Context, event []byte) error {
+			a, ok := native.ReadAlarm(event)
+			if !ok {
+				c.t.Errorf("no event of ours: %s", event)
+			}
+			return c.Schedule(context.Background(), a)
+		},
+	})
+}
+
+// Schedule implements native.Scheduler.
+func (c *cloud) Schedule(_ context.Context, a native.Alarm) error {
+	time.AfterFunc(time.Until(a.At), func() {
+		if err := c.backend().Handle(context.Background(), a); err != nil {
+			c.t.Error(err)
+		}
+	})
+	return nil
+}
+
+// Cancel implements native.Scheduler.
+func (c *cloud) Cancel(context.Context, native.Alarm) error { return nil }
+
+// Authenticate implements front.Authenticator.
+func (c *cloud) Authenticate(*http.Request, string) (session.Identity, error) {
+	return session.Identity{Tenant: "acme", Principal: "ada"}, nil
+}
+
+// Confirm implements front.Authenticator.
+func (c *cloud) Confirm(context.Context, string, string) error { return nil }
+
+// RoundTrip is a request of a client.
+func (c *cloud) RoundTrip(r *http.Request) (*http.Response, error) {
+	host := session.NewHost(c.store, c.backend(), session.Limits{})
+	h := native.Handler(front.New(front.Options{
+		Servers: func(name string) (session.Server, bool) {
+			return session.Server{Name: name, Digest: "d", InPlace: true}, name == c.server
+		},
+		Host: host, Auth: c, Sealer: c.sealer, Log: slog.New(slog.DiscardHandler),
+	}))
+	rec := httptest.NewRecorder()
+	in := httptest.NewRequestWithContext(r.Context(), r.Method, r.URL.String(), r.Body)
+	in.Header = r.Header
+	h.ServeHTTP(rec, in)
+	return rec.Result(), nil
+}
+
+// connect is a real client of the legacy era or of the modern one.
+func (c *cloud) connect(t *testing.T, version string, options *mcp.ClientOptions) *mcp.ClientSession {
+	t.Helper()
+	client := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, options)
+	s, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{
+		Endpoint: "http://localhost/" + c.server + "/mcp", HTTPClient: &http.Client{Transport: c}, DisableStandaloneSSE: true,
+	}, &mcp.ClientSessionOptions{ProtocolVersion: version})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func call(t *testing.T, s *mcp.ClientSession, tool string, arguments map[string]any) string {
+	t.Helper()
+	p := &mcp.CallToolParams{Name: tool, Arguments: arguments}
+	p.SetProgressToken("p")
+	r, err := s.CallTool(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Content[0].(*mcp.TextContent).Text
+}
+
+// eachEra runs a test with a client of each era, in fake time.
+func eachEra(t *testing.T, server string, test func(t *testing.T, c *cloud, version string)) {
+	for _, version := range []string{"2025-06-18", "2025-11-25", "2026-07-28"} {
+		t.Run(version, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { test(t, newCloud(t, server), version) })
+		})
+	}
+}
+
+func TestCounterCountsOnThoughItIsMadeAnewForEachMessage(t *testing.T) {
+	eachEra(t, "counter", func(t *testing.T, c *cloud, version string) {
+		s := c.connect(t, version, nil)
+		var got []string
+		for range 3 {
+			got = append(got, call(t, s, "add", map[string]any{"by": 5}))
+		}
+		if joined := strings.Join(got, " "); joined != "5 10 15" {
+			t.Errorf("counted %s", joined)
+		}
+	})
+}
+
+func TestBookingWaitsForTheUserAndNothingRuns(t *testing.T) {
+	for answer, want := range map[string]string{"accept": "booked: Ulm", "decline": "not booked: the user did not agree"} {
+		eachEra(t, "booking", func(t *testing.T, c *cloud, version string) {
+			s := c.connect(t, version, &mcp.ClientOptions{
+				ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+					time.Sleep(time.Hour)
+					return &mcp.ElicitResult{Action: answer, Content: map[string]any{"seats": 2}}, nil
+				},
+			})
+			if got := call(t, s, "book", map[string]any{"trip": "Ulm"}); got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+func TestJobTellsItsProgressAndEndsByAlarms(t *testing.T) {
+	eachEra(t, "job", func(t *testing.T, c *cloud, version string) {
+		var mu sync.Mutex
+		var steps []string
+		s := c.connect(t, version, &mcp.ClientOptions{
+			ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+				mu.Lock()
+				defer mu.Unlock()
+				steps = append(steps, r.Params.Message)
+			},
+		})
+		if got := call(t, s, "work", map[string]any{"steps": 3, "seconds": 60}); got != "worked 3 steps" {
+			t.Errorf("got %q", got)
+		}
+		synctest.Wait() // the client hears of progress beside its call
+		mu.Lock()
+		defer mu.Unlock()
+		if joined := strings.Join(steps, ", "); joined != "step 1, step 2, step 3" {
+			t.Errorf("told %s", joined)
+		}
+	})
+}

@@ -1,0 +1,87 @@
+// Package run is the functions as an author of native servers builds them: a main
+// that calls one of these with its servers is all of a program of their own.
+//
+//	func main() { run.HTTP(native.Servers{"hello": hello}) }
+//
+// It reads the environment as every function does (see template.yaml), and returns
+// when the process is to end.
+package run
+
+import (
+	"context"
+
+	"github.com/aws/aws-lambda-go/events"
+
+	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
+	"github.com/dormouse-mcp/dormouse/functions/internal/inplace"
+	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// event is what the function for HTTP is invoked with: a request of the REST API, one
+// of somebody who calls the function itself, or an alarm of a native server. What a
+// client sends is inside of a request, never at the top of an event.
+type event struct {
+	events.APIGatewayProxyRequest
+	Alarm  *native.Alarm  `json:"dormouseAlarm"`
+	Caller *native.Caller `json:"dormouseCaller"`
+}
+
+// HTTP is the function behind the REST API, and the one that alarms invoke.
+func HTTP(servers native.Servers) {
+	f, err := boot.Open()
+	if err != nil {
+		boot.Fail(err)
+	}
+	backend, err := inplace.Backend(f, servers)
+	if err != nil {
+		boot.Fail(err)
+	}
+	serve := front.Lambda(native.Handler(front.New(front.Options{
+		Servers: f.Server, Host: session.NewHost(f.Store, backend, f.Limits).WithMark(f.Mark()), AllowedHosts: f.Hosts, Log: f.Log, Meter: f.Meter,
+		Auth: native.Callers{Next: f.Auth}, Tickets: f.Tickets, Sealer: f.States,
+	})))
+	alarm := boot.Event(f, backend.Handle)
+	boot.Start(func(ctx context.Context, e event) (*events.APIGatewayProxyStreamingResponse, error) {
+		if e.Alarm != nil {
+			return &events.APIGatewayProxyStreamingResponse{}, alarm(ctx, *e.Alarm)
+		}
+		if e.Caller != nil {
+			var err error
+			if ctx, err = e.Caller.In(ctx); err != nil {
+				return nil, err
+			}
+		}
+		return serve(ctx, e.APIGatewayProxyRequest)
+	})
+}
+
+// Socket is the function behind the WebSocket API for clients.
+func Socket(servers native.Servers) {
+	f, err := boot.Open()
+	if err != nil {
+		boot.Fail(err)
+	}
+	backend, err := inplace.Backend(f, servers)
+	if err != nil {
+		boot.Fail(err)
+	}
+	s := front.NewSocket(front.SocketOptions{
+		Options: front.Options{
+			Servers: f.Server, Host: session.NewHost(f.Store, backend, f.Limits).WithMark(f.Mark()).WithClients(f.Relay.Clients), AllowedHosts: f.Hosts,
+			Log: f.Log, Auth: f.Auth, Tickets: f.Tickets, Meter: f.Meter,
+		},
+		// Nothing can be sent to a connection before this invocation has ended.
+		Push: func(ctx context.Context, id session.ID) error {
+			payload, err := front.PushEvent(id)
+			if err != nil {
+				return err
+			}
+			return f.InvokeSelf(ctx, payload)
+		},
+	})
+	boot.Start(func(ctx context.Context, e front.SocketEvent) (events.APIGatewayProxyResponse, error) {
+		return native.Stay(ctx, func(ctx context.Context) (events.APIGatewayProxyResponse, error) { return s.Lambda(ctx, e) })
+	})
+}
