@@ -3,6 +3,10 @@
 package main_test
 
 import (
+	"encoding/json"
+	"math"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -106,5 +110,118 @@ func TestE2EUsageTellsWhatAMachineWouldCost(t *testing.T) {
 	}
 	if u.Events.Lost > 0 {
 		t.Errorf("events are counted as %+v", u.Events)
+	}
+}
+
+// billReport is what dormouse bill --json prints.
+type billReport struct {
+	USD     float64
+	Charges []struct {
+		Unit  string
+		Count float64
+		USD   float64
+	}
+	Owners []struct {
+		Name, Server, Tenant string
+		USD                  float64
+		Units                map[string]float64
+	}
+}
+
+// count is how many of a unit are billed in all.
+func (b billReport) count(unit string) float64 {
+	for _, c := range b.Charges {
+		if c.Unit == unit {
+			return c.Count
+		}
+	}
+	return 0
+}
+
+func (m *machine) bill(by string) (b billReport) {
+	m.t.Helper()
+	out, err := m.command("bill", "--json", "--by", by).Output()
+	if err == nil {
+		err = json.Unmarshal(out, &b)
+	}
+	if err != nil {
+		m.t.Fatalf("dormouse bill: %v\n%s", err, out)
+	}
+	return b
+}
+
+func TestE2EBillSaysWhatEachSessionHasCost(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil, "two": nil})
+	m.start(sleepy()...)
+	busy, calm := m.session("one"), m.session("two")
+	for range 5 {
+		busy.text("count", "")
+	}
+	calm.text("count", "")
+	m.asleep()
+	u, b := m.usage(), m.bill("session")
+	if got, want := b.count("messages"), float64(u.Relay.MessagesIn+u.Relay.MessagesOut); got != want {
+		t.Errorf("%v messages are billed, %v were counted", got, want)
+	}
+	if got := b.count("requests"); got != 10 {
+		t.Errorf("%v requests are billed, want 10", got)
+	}
+	owned, requests := map[string]float64{}, map[string]float64{}
+	for _, o := range b.Owners {
+		for unit, n := range o.Units {
+			owned[unit] += n
+		}
+		requests[o.Server+" "+o.Name] = o.Units["requests"]
+	}
+	if requests["one "+busy.session] != 7 || requests["two "+calm.session] != 3 {
+		t.Errorf("requests by session are %v", requests)
+	}
+	for _, unit := range []string{"requests", "messages", "read_units", "write_units", "vcpu_seconds", "connection_minutes"} {
+		if got, want := owned[unit], b.count(unit); want == 0 || math.Abs(got-want) > 1e-6 {
+			t.Errorf("owners have %v %s together, the bill has %v", got, unit, want)
+		}
+	}
+	m.interrupt()
+	after := m.bill("server")
+	if after.USD < b.USD || len(after.Owners) < 2 {
+		t.Errorf("when dormouse run has ended, the bill is %+v; it was %v before", after, b.USD)
+	}
+}
+
+func TestE2ECallCanBeFollowedThroughAllLogs(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	m.start()
+	c := m.session("one")
+	c.text("count", "")
+	m.counted() // nothing is under way
+	names := func(message, trace string) bool {
+		lines, _ := m.log.lines()
+		return slices.ContainsFunc(lines, func(text string) bool {
+			var line struct {
+				Msg, Trace string
+				Type       string
+				Traces     []string
+			}
+			return json.Unmarshal([]byte(text), &line) == nil && line.Msg == message && (line.Trace == trace || slices.Contains(line.Traces, trace))
+		})
+	}
+	lines, _ := m.log.lines()
+	trace := ""
+	for _, text := range lines {
+		if strings.Contains(text, `"rpc_method":"tools/call"`) {
+			var line struct{ Trace string }
+			if err := json.Unmarshal([]byte(text), &line); err != nil {
+				t.Fatal(err)
+			}
+			trace = line.Trace
+		}
+	}
+	if trace == "" {
+		t.Fatal("the line of the request names none")
+	}
+	for _, message := range []string{"request", "deliver", "frame"} {
+		m.eventually(5*time.Second, message+" is logged with the name of the request", func() bool { return names(message, trace) })
 	}
 }

@@ -48,6 +48,28 @@ func TestE2EScopeSaysWhoSharesAProcess(t *testing.T) {
 	}
 }
 
+func TestE2ELogsOfASessionThatSharesItsProcess(t *testing.T) {
+	t.Parallel()
+	m := boxesOf(t, map[string]map[string]any{"all": {"scope": "shared"}, "mine": {"scope": "principal"}})
+	m.start()
+	for _, server := range []string{"all", "mine"} {
+		var said []string
+		for range 2 {
+			c := m.session(server)
+			c.whoami()
+			out, err := m.command("logs", c.session[:12]).CombinedOutput()
+			if err != nil || !strings.HasPrefix(string(out), "==> "+server+", process ") || strings.Count(string(out), "==> ") != 1 {
+				t.Errorf("logs of a session of %s: %v: %s", server, err, out)
+			}
+			head, _, _ := strings.Cut(string(out), "\n")
+			said = append(said, head)
+		}
+		if said[0] != said[1] {
+			t.Errorf("sessions of %s find %q and %q", server, said[0], said[1])
+		}
+	}
+}
+
 func TestE2ESharedProcessGoesOnWhenASessionEnds(t *testing.T) {
 	t.Parallel()
 	m := boxesOf(t, map[string]map[string]any{"all": {"scope": "shared"}})

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/bucket/buckettest"
 )
 
 // The server writes its knowledge graph into a file. It is the real one, from npm.
@@ -135,6 +137,46 @@ func TestE2EKilledServerLeavesTheLastWholeSnapshot(t *testing.T) {
 			m.asleep()
 		})
 	}
+}
+
+func TestE2EWorkspaceIsKeptInABucket(t *testing.T) {
+	t.Parallel()
+	s3 := buckettest.New(t)
+	m := newMachine(t, servers{"one": {"-calls", "${workspaceFolder}/notes"}})
+	m.env = append(
+		m.env, "DORMOUSE_SNAPSHOTS=s3:kept/snapshots?region="+buckettest.Region+"&endpoint="+s3.Endpoint(),
+		"AWS_ACCESS_KEY_ID="+buckettest.KeyID, "AWS_SECRET_ACCESS_KEY="+buckettest.Secret, "AWS_SESSION_TOKEN="+buckettest.Token,
+	)
+	m.start(sleepy()...)
+	t.Cleanup(func() {
+		for _, r := range s3.Requests() {
+			if strings.Contains(r, " 403") {
+				t.Errorf("the bucket refused %s", r)
+			}
+		}
+	})
+	c := m.session("one")
+	for _, tag := range []string{"first", "second", "third"} {
+		c.text("count", fmt.Sprintf(`{"tag":%q}`, tag))
+		if tag == "third" {
+			if got := m.notes(m.only("stdio")); !slices.Equal(got, []string{"first", "second", "third"}) {
+				t.Errorf("after two sleeps the server has %v", got)
+			}
+		}
+		m.asleep()
+	}
+	if got := s3.Objects(); len(got) != 2 {
+		t.Errorf("kept are %v, want the last snapshot and the pointer to it", got)
+	}
+	if status, err := c.status(http.MethodDelete, ""); err != nil || status >= 300 {
+		t.Errorf("DELETE: status %d, %v", status, err)
+	}
+	// Its box is asleep, and a machine on which nothing runs is swept when it is started.
+	if m.interrupt().ExitCode() != 0 {
+		t.Error("dormouse run did not end well")
+	}
+	m.start(sleepy()...)
+	m.eventually(10*time.Second, "the snapshot of an ended session is gone", func() bool { return len(s3.Objects()) == 0 })
 }
 
 // notes are the lines of the file that a server has in its workspace.

@@ -40,7 +40,7 @@ func (c *logsCommand) print(out io.Writer, folder string) error {
 		if err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintf(out, "==> %s, session %s\n%s", k.server, k.session, lastLines(text, c.Lines)); err != nil {
+		if _, err := fmt.Fprintf(out, "==> %s, %s\n%s", k.server, k.whose(), lastLines(text, c.Lines)); err != nil {
 			return err
 		}
 	}
@@ -49,8 +49,19 @@ func (c *logsCommand) print(out io.Writer, folder string) error {
 
 // keptLog is what is kept of one process.
 type keptLog struct {
-	server, session, path string
-	began                 int64 // nanoseconds
+	server, path string
+	process      string // its session, or what those that share it are called
+	began        int64  // nanoseconds
+}
+
+// is says whether a process is that of a session, of whose id the beginning is given:
+// its own, or one that it shares.
+func (k keptLog) is(session string) bool {
+	if strings.HasPrefix(k.process, session) {
+		return true
+	}
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(k.path), k.process+".sessions"))
+	return err == nil && strings.Contains("\n"+string(text), "\n"+session)
 }
 
 // keptLogs finds those of a server or else of a session, oldest first.
@@ -61,19 +72,27 @@ func keptLogs(folder, of string) ([]keptLog, error) {
 		return nil, err
 	}
 	for _, path := range files {
-		session, at, ok := strings.Cut(strings.TrimSuffix(filepath.Base(path), ".log"), ".")
+		process, at, ok := strings.Cut(strings.TrimSuffix(filepath.Base(path), ".log"), ".")
 		began, err := strconv.ParseInt(at, 10, 64)
 		if ok && err == nil {
-			all = append(all, keptLog{filepath.Base(filepath.Dir(path)), session, path, began})
+			all = append(all, keptLog{filepath.Base(filepath.Dir(path)), path, process, began})
 		}
 	}
 	match := func(k keptLog) bool { return k.server == of }
 	if !slices.ContainsFunc(all, match) {
-		match = func(k keptLog) bool { return strings.HasPrefix(k.session, of) }
+		match = func(k keptLog) bool { return k.is(of) }
 	}
 	all = slices.DeleteFunc(all, func(k keptLog) bool { return !match(k) })
 	slices.SortFunc(all, func(a, b keptLog) int { return cmp.Compare(a.began, b.began) })
 	return all, nil
+}
+
+// whose names the session, or the sessions, of a process.
+func (k keptLog) whose() string {
+	if k.process == "shared" || strings.HasPrefix(k.process, "principal-") {
+		return "process " + k.process
+	}
+	return "session " + k.process
 }
 
 // text is all that is kept: the file that is full, and the one after it.

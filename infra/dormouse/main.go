@@ -16,12 +16,14 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/profile"
 )
 
 type commands struct {
 	Run  runCommand  `cmd:"" help:"Host the servers of a servers file on this machine."`
 	PS   psCommand   `cmd:"" name:"ps" help:"Show functions, boxes, processes and sessions."`
 	Logs logsCommand `cmd:"" help:"Show what the processes of a server or session said on stderr."`
+	Bill billCommand `cmd:"" help:"Show what AWS would have billed for what this machine has done."`
 	Keys keysCommand `cmd:"" help:"Make, show and revoke API keys."`
 }
 
@@ -31,6 +33,7 @@ type runCommand struct {
 	Servers    string        `default:"servers.json" type:"path" help:"The servers file, in the mcpServers form."`
 	Data       string        `default:".dormouse" type:"path" help:"Folder for sessions, events and the ticket secret."`
 	Store      string        `help:"Where sessions are kept: sqlite:PATH, or dynamodb:TABLE[?endpoint=URL&region=NAME] with the credentials in the environment (a table that is missing at an endpoint of its own is made). Without it, a SQLite file in the data folder."`
+	Functions  string        `type:"existingdir" help:"Folder with programs of your own, http and socket: functions with your servers in Go. What is not there is the one that comes with Dormouse."`
 	Access     string        `enum:",keys,open" default:"" help:"Who is let in: keys, who has an API key; open, everybody who reaches an endpoint. Without it, open if the endpoints are on loopback, and else keys."`
 	SleepAfter time.Duration `default:"10s" help:"A function process that had nothing to do for this long is stopped."`
 	Idle       time.Duration `default:"120s" help:"A box that had nothing to do for this long says bye; servers may set their own."`
@@ -46,6 +49,9 @@ type runCommand struct {
 func (c *runCommand) Run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if err := profile.Serve(os.Getenv(profile.Environment), "dormouse"); err != nil {
+		return err
+	}
 	bin, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("where this program is: %w", err)
@@ -57,7 +63,7 @@ func (c *runCommand) Run() error {
 	cfg := local.Config{
 		Listen: c.Listen, Sockets: c.Sockets, Store: store, Servers: c.Servers, Data: c.Data,
 		Access: c.Access, SleepAfter: c.SleepAfter, Idle: c.Idle,
-		Concurrent: c.Concurrent, JSON: c.JSON, Programs: filepath.Dir(bin), Environ: append(os.Environ(), more...),
+		Concurrent: c.Concurrent, JSON: c.JSON, Programs: filepath.Dir(bin), Own: c.Functions, Environ: append(os.Environ(), more...),
 		Out: os.Stdout, Log: os.Stderr,
 		Limits: local.WebSocketLimits{Idle: c.SocketIdle, Life: c.SocketLife},
 	}

@@ -105,6 +105,7 @@ func (m *machine) startControl(context.Context) error {
 	}
 	answer("/ps", func(ctx context.Context) (any, error) { return m.status(ctx) })
 	answer("/usage", func(ctx context.Context) (any, error) { return m.usage(ctx) })
+	answer("/bill", func(ctx context.Context) (any, error) { return m.bill(ctx) })
 	return m.serveUnix("control", mux)
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -47,7 +48,7 @@ func (m *machine) boxesOff() bool {
 // user's things are, settings of the runner, and how to reach package registries.
 // Servers get none of it but PATH, HOME, TMPDIR and LANG.
 func (m *machine) boxEnvironment() map[string]string {
-	env := m.environment("PATH", "HOME", "TMPDIR", "LANG", "DORMOUSE_CACHE", "DORMOUSE_BOX_PROCESSES",
+	env := m.environment("PATH", "HOME", "TMPDIR", "LANG", "DORMOUSE_CACHE", "DORMOUSE_CACHE_AGE", "DORMOUSE_CACHE_MB", "DORMOUSE_BOX_PROCESSES", "DORMOUSE_PROFILE",
 		"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "PYENV_ROOT")
 	env["DORMOUSE_LOGS"] = filepath.Join(m.data, LogFolder)
 	for _, kv := range m.cfg.Environ {
@@ -99,6 +100,7 @@ func (m *machine) boxStopped(t fleet.Status) {
 	}
 	m.recorder.Record(e)
 	m.tasks.add(t)
+	m.ledger.stopped(t)
 	if t.ExitCode != 0 {
 		m.sweep(taskEvent(t))
 	}
@@ -118,7 +120,7 @@ func (m *machine) startFunctions(ctx context.Context) error {
 	}
 	m.pool, err = NewPool(PoolConfig{
 		Socket: m.socketFile("runtime"), SleepAfter: m.cfg.SleepAfter, Recorder: m.recorder, Logger: m.log,
-		Output: m.output, Env: env, Functions: m.functions(),
+		Output: m.functionOutput, Env: env, Functions: m.functions(),
 	})
 	if err != nil {
 		return err
@@ -132,7 +134,7 @@ func (m *machine) functions() []FunctionConfig {
 	if m.cfg.Concurrent {
 		concurrency = 16
 	}
-	program := func(name string) string { return filepath.Join(m.cfg.Programs, name) }
+	program := m.program
 	hosts := func(address string) []string { return []string{"DORMOUSE_HOSTS=" + servedHosts(address)} }
 	return []FunctionConfig{
 		{Name: "http", Path: program("http"), Timeout: 15 * time.Minute, MaxInstances: 1000, Concurrency: concurrency, Env: hosts(m.cfg.Listen)},
@@ -140,6 +142,17 @@ func (m *machine) functions() []FunctionConfig {
 		{Name: "relay", Path: program("relay"), Timeout: 29 * time.Second, MaxInstances: 200, Concurrency: concurrency},
 		{Name: "sweep", Path: program("sweep"), Timeout: 5 * time.Minute, MaxInstances: 2},
 	}
+}
+
+// program is the program of a function: the user's own, if there is one.
+func (m *machine) program(name string) string {
+	if m.cfg.Own != "" {
+		own := filepath.Join(m.cfg.Own, name)
+		if _, err := os.Stat(own); err == nil {
+			return own
+		}
+	}
+	return filepath.Join(m.cfg.Programs, name)
 }
 
 // functionEnvironment is what all functions are told, as template.yaml does on AWS.
@@ -158,7 +171,7 @@ func (m *machine) functionEnvironment() ([]string, error) {
 		"DORMOUSE_SERVERS="+servers,
 		"DORMOUSE_ACCESS="+m.access(),
 		"DORMOUSE_SECRET="+m.secret,
-		"DORMOUSE_SNAPSHOTS=folder:"+filepath.Join(m.data, "snapshots"),
+		snapshotsEnv+"="+m.snapshots(),
 		"DORMOUSE_IDLE="+strconv.FormatFloat(m.cfg.Idle.Seconds(), 'f', -1, 64),
 		"DORMOUSE_RELAY_URL=ws://"+m.runners.Addr().String()+"/"+relayStage,
 		"DORMOUSE_RELAY_CONNECTIONS=http://local/"+relayStage,
@@ -166,16 +179,34 @@ func (m *machine) functionEnvironment() ([]string, error) {
 		"DORMOUSE_RUNTIME_SOCKET="+m.socketFile("runtime"),
 		"DORMOUSE_CONNECTIONS_SOCKET="+m.socketFile("connections"),
 		"DORMOUSE_INVOKE_SOCKET="+m.socketFile("invoke"),
+		"DORMOUSE_SCHEDULES="+scheduleSettings(),
+		"DORMOUSE_SCHEDULES_SOCKET="+m.socketFile("schedules"),
 		"DORMOUSE_FLEET_SOCKET="+m.socketFile("fleet"),
 	), nil
 }
 
+// scheduleSettings says where alarms are kept, as native.SchedulesConfig.
+func scheduleSettings() string {
+	return `{"group":"` + ScheduleGroup + `","target":"` + functionARN("http") + `","role":"arn:aws:iam::` + account + `:role/schedules"}`
+}
+
+const snapshotsEnv = "DORMOUSE_SNAPSHOTS"
+
+// snapshots is where workspaces are kept: beside the rest of the data, if nothing else
+// is said.
+func (m *machine) snapshots() string {
+	if said := m.environment(snapshotsEnv)[snapshotsEnv]; said != "" {
+		return said
+	}
+	return "folder:" + filepath.Join(m.data, "snapshots")
+}
+
 // passedOn are the variables of this program that the functions get as they are:
 // settings of sessions and boxes, which they read themselves, and the credentials of a store
-// on AWS. One on this machine needs none, and then the functions do not see them.
+// or a bucket on AWS. One on this machine needs none, and then the functions do not see them.
 func (m *machine) passedOn() map[string]string {
-	env := m.environment("DORMOUSE_SESSION_LIFE", "DORMOUSE_INIT_TIMEOUT", "DORMOUSE_EVENT_AGE", "DORMOUSE_HOLD", "DORMOUSE_TENANT_BOXES")
-	if strings.HasPrefix(m.store, sqlite) {
+	env := m.environment("DORMOUSE_SESSION_LIFE", "DORMOUSE_INIT_TIMEOUT", "DORMOUSE_EVENT_AGE", "DORMOUSE_HOLD", "DORMOUSE_TENANT_BOXES", "DORMOUSE_PROFILE")
+	if strings.HasPrefix(m.store, sqlite) && !strings.HasPrefix(m.snapshots(), "s3:") {
 		return env
 	}
 	keys := m.environment("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION")

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"strconv"
 	"time"
 )
@@ -30,11 +31,21 @@ func socketAPI(in Invoker, log *slog.Logger) WebSocketConfig {
 	return WebSocketConfig{Name: "socket", Stage: socketStage, Function: "socket", Invoker: in, Logger: log}
 }
 
-// startLambda opens what functions invoke each other by.
+// startLambda opens what functions invoke each other by, at once or at a time.
 func (m *machine) startLambda(context.Context) error {
 	m.lambda = NewLambdaAPI(LambdaConfig{Invoker: m.pool, Functions: m.pool.names, RetryWait: eventRetryWait, Logger: m.log})
 	m.closers = append(m.closers, m.lambda.Close)
-	return m.serveUnix("invoke", m.lambda)
+	if err := m.serveUnix("invoke", m.lambda); err != nil {
+		return err
+	}
+	schedules, err := NewScheduleAPI(ScheduleConfig{
+		Folder: filepath.Join(m.data, "schedules"), Functions: m.pool.names, Send: m.lambda.Send, Logger: m.log,
+	})
+	if err != nil {
+		return err
+	}
+	m.closers = append(m.closers, schedules.Close)
+	return m.serveUnix("schedules", schedules)
 }
 
 // startGateways makes the three APIs and serves the runners'. Both WebSocket APIs
@@ -46,6 +57,7 @@ func (m *machine) startGateways(context.Context) error {
 	}
 	open := func(cfg WebSocketConfig) (*WebSocketAPI, error) {
 		cfg.Limits, cfg.Shuffle = m.cfg.Limits, m.cfg.Shuffle
+		cfg.Opened, cfg.Closed = m.ledger.opened, m.ledger.closed
 		return NewWebSocketAPI(cfg)
 	}
 	if m.relay, err = open(relayAPI(m.pool, m.log)); err != nil {

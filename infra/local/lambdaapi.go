@@ -44,6 +44,7 @@ type LambdaConfig struct {
 // LambdaAPI is Lambda's Invoke, as AWS's SDKs and EventBridge use it:
 //
 //	POST /2015-03-31/functions/<name or ARN>/invocations
+//	POST /2021-11-15/functions/<name or ARN>/response-streaming-invocations
 //
 // X-Amz-Invocation-Type says how: RequestResponse (and none) waits for the answer,
 // Event is answered with 202 at once and handled in the background, DryRun with 204.
@@ -56,8 +57,11 @@ type LambdaConfig struct {
 // X-Amz-Function-Error. Signatures are not asked for: serve this on a unix socket
 // that only this user can reach.
 //
-// Versions, aliases, logs in the answer, destinations, dead letters and streamed
-// answers are not imitated.
+// The second is InvokeWithResponseStream: the answer is an event stream of what the
+// function writes while it does.
+//
+// Versions, aliases, logs in the answer, destinations and dead letters are not
+// imitated.
 type LambdaAPI struct {
 	cfg LambdaConfig
 	log *slog.Logger
@@ -89,7 +93,7 @@ func NewLambdaAPI(cfg LambdaConfig) *LambdaAPI {
 
 // ServeHTTP implements [http.Handler].
 func (a *LambdaAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	name, ok := invokedFunction(r)
+	name, streamed, ok := invokedFunction(r)
 	switch {
 	case !ok:
 		fail(w, http.StatusNotFound, "UnknownOperationException", "")
@@ -117,15 +121,24 @@ func (a *LambdaAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest, "InvalidRequestContentException", "Could not parse request body into json")
 		return
 	}
+	if streamed {
+		a.stream(w, r, kind, name, payload)
+		return
+	}
 	a.invoke(w, r, kind, name, payload)
 }
 
 // invokedFunction takes the name out of the path.
-func invokedFunction(r *http.Request) (string, bool) {
+func invokedFunction(r *http.Request) (name string, streamed, ok bool) {
 	rest, ok := strings.CutPrefix(r.URL.Path, "/2015-03-31/functions/")
 	name, end := strings.CutSuffix(rest, "/invocations")
+	if !ok {
+		rest, ok = strings.CutPrefix(r.URL.Path, "/2021-11-15/functions/")
+		name, end = strings.CutSuffix(rest, "/response-streaming-invocations")
+		streamed = ok
+	}
 	name = strings.TrimPrefix(name, functionARN(""))
-	return name, ok && end && r.Method == http.MethodPost && name != "" && !strings.Contains(name, "/")
+	return name, streamed, ok && end && r.Method == http.MethodPost && name != "" && !strings.Contains(name, "/")
 }
 
 func (a *LambdaAPI) invoke(w http.ResponseWriter, r *http.Request, kind, name string, payload []byte) {

@@ -66,7 +66,7 @@ func TestRequestReachesTheFunctionAndComesBack(t *testing.T) {
 	if err := json.Unmarshal([]byte(got.body), &e); err != nil {
 		t.Fatal(err)
 	}
-	if e.Path != "/mcp" || e.HTTPMethod != "POST" || e.Body != "zwölf" || e.RequestContext.Stage != "dev" ||
+	if e.Path != "/mcp" || e.HTTPMethod != "POST" || e.Body != "enfDtmxm" || !e.IsBase64Encoded || e.RequestContext.Stage != "dev" ||
 		e.PathParameters["proxy"] != "mcp" || e.QueryStringParameters["a"] != "1" || e.RequestContext.Identity.SourceIP != "127.0.0.1" {
 		t.Errorf("event: %s", got.body)
 	}

@@ -12,7 +12,6 @@ import (
 	"net/textproto"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/aws/aws-lambda-go/events"
 	"github.com/google/uuid"
@@ -34,10 +33,10 @@ const (
 // it comes through a custom domain: no stage in the path, and as domain name what
 // the client asked for, here with its port.
 //
-// It differs from the real one in three ways: header names are in canonical form and
-// not as the client spelled them; what is null there when empty is "" here where
-// the Go type is a string; and a body that is no UTF-8 is base64 as if the API had
-// "*/*" among its binary media types, while text stays text.
+// A body is base64, as that of an API with "*/*" among its binary media types: text
+// in JSON in JSON may take twice its length, and Lambda bounds an event. It differs
+// from the real one in a thing only, besides values: header names are in canonical
+// form, and not as the client spelled them. [marshalEvent] writes it.
 func restEvent(r *http.Request, body []byte, stage, apiID string, now time.Time) *events.APIGatewayProxyRequest {
 	path := r.URL.EscapedPath()
 	headers := requestHeaders(r, now)
@@ -61,9 +60,7 @@ func restEvent(r *http.Request, body []byte, stage, apiID string, now time.Time)
 	if query := r.URL.Query(); len(query) > 0 {
 		e.MultiValueQueryStringParameters, e.QueryStringParameters = query, lastOfEach(query)
 	}
-	if utf8.Valid(body) {
-		e.Body = string(body)
-	} else {
+	if len(body) > 0 {
 		e.Body, e.IsBase64Encoded = base64.StdEncoding.EncodeToString(body), true
 	}
 	return e
@@ -251,8 +248,46 @@ func readRequest(r *http.Request) ([]byte, error) {
 	return body.Bytes(), nil
 }
 
+// proxyEvent is an event as API Gateway writes it: null where the Go type has "" or
+// nothing, and the fields that the Go type does not have. What stands here hides what
+// is embedded.
+type proxyEvent struct {
+	*events.APIGatewayProxyRequest
+	RequestContext  proxyContext `json:"requestContext"`
+	Body            *string      `json:"body"`
+	IsBase64Encoded bool         `json:"isBase64Encoded"`
+}
+
+type proxyContext struct {
+	*events.APIGatewayProxyRequestContext
+	Identity     proxyIdentity `json:"identity"`
+	Authorizer   *struct{}     `json:"authorizer,omitempty"` // there is none
+	DeploymentID string        `json:"deploymentId"`
+}
+
+// proxyIdentity has what only authorizers of other kinds know, as null.
+type proxyIdentity struct {
+	AccessKey                     *string `json:"accessKey"`
+	AccountID                     *string `json:"accountId"`
+	Caller                        *string `json:"caller"`
+	CognitoAuthenticationProvider *string `json:"cognitoAuthenticationProvider"`
+	CognitoAuthenticationType     *string `json:"cognitoAuthenticationType"`
+	CognitoIdentityID             *string `json:"cognitoIdentityId"`
+	CognitoIdentityPoolID         *string `json:"cognitoIdentityPoolId"`
+	PrincipalOrgID                *string `json:"principalOrgId"`
+	SourceIP                      string  `json:"sourceIp"`
+	User                          *string `json:"user"`
+	UserAgent                     *string `json:"userAgent"`
+	UserArn                       *string `json:"userArn"`
+}
+
 func marshalEvent(e *events.APIGatewayProxyRequest) ([]byte, error) {
-	payload, err := marshal(e)
+	c := &e.RequestContext
+	identity := proxyIdentity{SourceIP: c.Identity.SourceIP, UserAgent: orNull(c.Identity.UserAgent)}
+	payload, err := marshal(proxyEvent{
+		APIGatewayProxyRequest: e, Body: orNull(e.Body), IsBase64Encoded: e.IsBase64Encoded,
+		RequestContext: proxyContext{APIGatewayProxyRequestContext: c, Identity: identity, DeploymentID: "local"},
+	})
 	if err != nil {
 		return nil, fmt.Errorf("encode the event: %w", err)
 	}
@@ -260,6 +295,13 @@ func marshalEvent(e *events.APIGatewayProxyRequest) ([]byte, error) {
 		return nil, fmt.Errorf("the event has %d bytes, Lambda takes %d", len(payload), maxEvent)
 	}
 	return payload, nil
+}
+
+func orNull(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
 }
 
 // marshal writes JSON without the escapes that are for web pages only: they make

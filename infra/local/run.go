@@ -41,6 +41,7 @@ type Config struct {
 	Limits     WebSocketLimits // of both WebSocket APIs
 	Shuffle    *Shuffle        // of both, may be nil
 	Programs   string          // folder of the built programs (http, socket, relay, sweep, runner)
+	Own        string          // folder of http and socket programs that are taken in their place, as far as they are there; "" for none
 	Environ    []string        // as os.Environ: what ${VAR} in the servers file means, and settings of the functions
 	Out        io.Writer       // events, and the lines to paste
 	Log        io.Writer       // log lines of functions and boxes
@@ -53,7 +54,7 @@ func Run(ctx context.Context, cfg Config) error {
 	m := &machine{cfg: cfg, began: time.Now(), log: slog.New(slog.NewJSONHandler(cfg.Log, nil))}
 	defer m.stop(context.WithoutCancel(ctx))
 	for _, step := range []func(context.Context) error{
-		m.readServers, m.openData, m.startFleet, m.startFunctions, m.startLambda, m.startGateways,
+		m.readServers, m.openData, m.openLedger, m.startFleet, m.startFunctions, m.startLambda, m.startGateways,
 		m.startControl, m.startSweep, m.startEndpoints,
 	} {
 		if err := step(ctx); err != nil {
@@ -81,6 +82,7 @@ type machine struct {
 
 	boxes   *boxes.Pool
 	tasks   taskMeter
+	ledger  *ledger
 	pool    *Pool
 	lambda  *LambdaAPI
 	rest    *RESTAPI
@@ -152,6 +154,7 @@ func (m *machine) stop(ctx context.Context) {
 			m.log.Warn("not everything ended in time", "error", err)
 		}
 	}
+	m.saveBill(ctx, true)
 	if m.sockets != "" {
 		_ = os.RemoveAll(m.sockets)
 	}
@@ -162,3 +165,9 @@ func (m *machine) stop(ctx context.Context) {
 
 // output passes a line of a function or a runner on. They write slog JSON.
 func (m *machine) output(_, line string) { _, _ = fmt.Fprintln(m.cfg.Log, line) }
+
+// functionOutput is output for functions, which say what they have used.
+func (m *machine) functionOutput(name, line string) {
+	m.ledger.line(line)
+	m.output(name, line)
+}

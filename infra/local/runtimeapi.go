@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/dormouse-mcp/dormouse/shared/loop"
 )
 
 const (
@@ -36,6 +38,7 @@ const (
 //	POST /<instance>/2018-06-01/runtime/invocation/<id>/response
 //	POST /<instance>/2018-06-01/runtime/invocation/<id>/error
 //	POST /<instance>/2018-06-01/runtime/init/error
+//	GET  /<instance>/2018-06-01/runtime/loop        what is quicker, see [loop]
 //	POST /<instance>/2020-01-01/extension/register
 //	GET  /<instance>/2020-01-01/extension/event/next
 type runtimeAPI Pool
@@ -54,6 +57,8 @@ func (a *runtimeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case ok && invocation == "next" && r.Method == http.MethodGet:
 		a.next(w, r, i)
+	case call == loop.Path && r.Method == http.MethodGet:
+		a.loop(w, i)
 	case ok && r.Method == http.MethodPost:
 		request, what, _ := strings.Cut(invocation, "/")
 		a.answer(w, r, i, request, what)
@@ -124,7 +129,11 @@ func (a *runtimeAPI) answer(w http.ResponseWriter, r *http.Request, i *instance,
 		accept(w)
 		return
 	}
-	if a.response(r, i, inv) {
+	whole := a.response(i, inv, incoming{
+		contentType: r.Header.Get("Content-Type"), body: r.Body,
+		broken: func() *FunctionError { return trailerError(r.Trailer, inv) },
+	})
+	if whole {
 		accept(w)
 	}
 }
@@ -159,29 +168,37 @@ func (a *runtimeAPI) register(w http.ResponseWriter, i *instance) {
 	})
 }
 
+// incoming is an answer that a process has begun. broken is asked at its end for the
+// error that the function gave in the middle of it; nil for none.
+type incoming struct {
+	contentType string
+	body        io.Reader
+	broken      func() *FunctionError
+}
+
 // response passes the answer on while the process writes it, and reports whether it
 // came to its end. The caller gets the invocation with the first bytes. There are
 // two buffers: the process fills one while the caller reads the other, and the
 // hand-over of the one says that the other is free.
-func (a *runtimeAPI) response(r *http.Request, i *instance, inv *invocation) bool {
+func (a *runtimeAPI) response(i *instance, inv *invocation, from incoming) bool {
 	s := &stream{
 		pool: &a.buffers, chunks: make(chan []byte), closed: make(chan struct{}),
 		mine: a.buffers.Get().(*[streamBuffer]byte), theirs: a.buffers.Get().(*[streamBuffer]byte),
 	}
-	n, err := readSome(r.Body, s.theirs[:])
+	n, err := readSome(from.body, s.theirs[:])
 	if n == 0 {
 		s.recycle()
-		return a.empty(r, i, inv, err)
+		return a.empty(i, inv, from, err)
 	}
 	s.rest = s.theirs[:n]
 	if inv.claim() {
-		inv.result <- result{answer: &Invocation{ContentType: r.Header.Get("Content-Type"), Body: s}}
+		inv.result <- result{answer: &Invocation{ContentType: from.contentType, Body: s}}
 	} else {
 		_ = s.Close()
 	}
 	mine, theirs := s.mine, s.theirs
 	for err == nil {
-		n, err = readSome(r.Body, mine[:])
+		n, err = readSome(from.body, mine[:])
 		if n == 0 {
 			continue
 		}
@@ -191,19 +208,19 @@ func (a *runtimeAPI) response(r *http.Request, i *instance, inv *invocation) boo
 		case <-s.closed:
 		}
 	}
-	failure := ending(r, i, inv, err)
+	failure := ending(i, inv, from, err)
 	i.fn.complete(inv, failure != nil)
 	s.finish(failure)
 	return errors.Is(err, io.EOF)
 }
 
 // empty settles an answer without a first byte.
-func (a *runtimeAPI) empty(r *http.Request, i *instance, inv *invocation, err error) bool {
-	failure := ending(r, i, inv, err)
+func (a *runtimeAPI) empty(i *instance, inv *invocation, from incoming, err error) bool {
+	failure := ending(i, inv, from, err)
 	i.fn.complete(inv, failure != nil)
 	if inv.claim() {
 		inv.result <- result{answer: &Invocation{
-			ContentType: r.Header.Get("Content-Type"), Body: noBody{}, Failed: failure,
+			ContentType: from.contentType, Body: noBody{}, Failed: failure,
 		}}
 	}
 	return errors.Is(err, io.EOF)
@@ -218,11 +235,11 @@ func readSome(from io.Reader, buf []byte) (int, error) {
 	}
 }
 
-// ending says what the end of an answer means: nil if it is whole, the error of the
-// trailers if the function gave one, else what became of the process.
-func ending(r *http.Request, i *instance, inv *invocation, err error) *FunctionError {
+// ending says what the end of an answer means: nil if it is whole, the error that
+// the function gave if it did, else what became of the process.
+func ending(i *instance, inv *invocation, from incoming, err error) *FunctionError {
 	if errors.Is(err, io.EOF) {
-		return trailerError(r.Trailer, inv)
+		return from.broken()
 	}
 	patience := time.NewTimer(deathWait)
 	defer patience.Stop()

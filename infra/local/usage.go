@@ -8,8 +8,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
 
-// Usage is what a bill for the machine would be made of, counted since Run began.
-// Reads and writes of the store are not in it.
+// Usage is what the emulator itself counts, since Run began: what a [Bill] is made of,
+// but for the store.
 type Usage struct {
 	Since, Until time.Time
 	REST         RESTUsage      // the API of HTTP clients
@@ -56,11 +56,18 @@ func (m *machine) usage(ctx context.Context) (Usage, error) {
 		return Usage{}, err
 	}
 	now := time.Now()
+	u := m.counters(now)
+	u.Boxes = m.tasks.usage(tasks, now)
+	return u, nil
+}
+
+// counters is usage without boxes.
+func (m *machine) counters(now time.Time) Usage {
 	return Usage{
 		Since: m.began, Until: now,
 		REST: m.rest.Usage(), Relay: m.relay.Usage(), Socket: m.socket.Usage(), Functions: m.pool.Usage(),
-		Events: m.lambda.Usage(), Boxes: m.tasks.usage(tasks, now),
-	}, nil
+		Events: m.lambda.Usage(),
+	}
 }
 
 // taskMeter adds up tasks that have stopped. The zero value is one that has seen

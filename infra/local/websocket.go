@@ -32,6 +32,10 @@ type WebSocketConfig struct {
 	DropDisconnect bool
 	// Shuffle, if set, delays each message's invocation by chance.
 	Shuffle *Shuffle
+	// Opened and Closed are told of each connection, and of how long it was open; may
+	// be nil.
+	Opened func(conn string)
+	Closed func(conn string, lived time.Duration)
 	// Logger may be nil.
 	Logger *slog.Logger
 }
@@ -213,6 +217,9 @@ func (a *WebSocketAPI) register(c *wsConn) bool {
 	defer a.mu.Unlock()
 	a.usage.Connections++
 	a.conns[c.id] = c
+	if a.cfg.Opened != nil {
+		a.cfg.Opened(c.id)
+	}
 	return !a.closed
 }
 
@@ -220,7 +227,11 @@ func (a *WebSocketAPI) unregister(c *wsConn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.conns, c.id)
-	a.usage.ConnectedTime += time.Since(c.connectedAt)
+	lived := time.Since(c.connectedAt)
+	a.usage.ConnectedTime += lived
+	if a.cfg.Closed != nil {
+		a.cfg.Closed(c.id, lived)
+	}
 }
 
 func (a *WebSocketAPI) find(id string) (*wsConn, bool) {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -26,6 +27,17 @@ func main() {
 	s.AddReceivingMiddleware(refuse)
 	mcp.AddTool(s, &mcp.Tool{Name: "book", Description: "needs a name, then a yes"}, func(_ context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
 		note(*calls, fmt.Sprintf("book %q", r.Params.RequestState))
+		return book(r)
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "plan", Description: "thinks, then needs a name"}, func(ctx context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+		note(*calls, fmt.Sprintf("plan %q", r.Params.RequestState))
+		if r.Params.RequestState == "" {
+			select {
+			case <-ctx.Done():
+				return nil, nil, ctx.Err()
+			case <-time.After(2 * time.Second):
+			}
+		}
 		return book(r)
 	})
 	mcp.AddTool(s, &mcp.Tool{Name: "pid", Description: "of the process"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {

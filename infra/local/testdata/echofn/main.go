@@ -128,8 +128,14 @@ func handle(ctx context.Context, e events.APIGatewayProxyRequest) (any, error) {
 		a.Body = io.LimitReader(&pattern{}, n)
 		return a, nil
 	case "head":
-		a := ok([]byte("{}"))
-		return a, json.Unmarshal([]byte(e.Body), a)
+		a, body := ok([]byte("{}")), []byte(e.Body)
+		if e.IsBase64Encoded {
+			var err error
+			if body, err = base64.StdEncoding.DecodeString(e.Body); err != nil {
+				return nil, err
+			}
+		}
+		return a, json.Unmarshal(body, a)
 	case "buffered":
 		return events.APIGatewayProxyResponse{
 			StatusCode: 201, Headers: map[string]string{"X-Kind": "buffered", "Content-Type": "text/plain"},
