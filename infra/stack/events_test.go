@@ -2,7 +2,9 @@ package stack_test
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,8 +12,10 @@ import (
 	"testing"
 
 	"github.com/aws/aws-lambda-go/events"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet/ecs"
+	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -62,6 +66,9 @@ func TestEventsOfWebSocketAPIsAreReadable(t *testing.T) {
 	for _, function := range []string{"socket", "relay"} {
 		routes := map[string]bool{}
 		for _, name := range files(t, function) {
+			if name == "socket-push" {
+				continue
+			}
 			e := decode[events.APIGatewayWebsocketProxyRequest](t, name)
 			c := e.RequestContext
 			kind := map[string]string{"$connect": "CONNECT", "$default": "MESSAGE", "$disconnect": "DISCONNECT"}[c.RouteKey]
@@ -85,6 +92,59 @@ func TestEventsOfWebSocketAPIsAreReadable(t *testing.T) {
 		if len(routes) != 3 {
 			t.Errorf("%s: events for the routes %v only", function, routes)
 		}
+	}
+}
+
+// It comes from the function itself.
+func TestTheEventToPushIsTheOneTheFunctionSends(t *testing.T) {
+	e := decode[front.SocketEvent](t, "socket-push")
+	sent, err := front.PushEvent(e.Push.Session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := decode[map[string]any](t, "socket-push"); cmp.Diff(unmarshal(t, sent), got) != "" {
+		t.Errorf("the file has %v, sent is %s", got, sent)
+	}
+}
+
+func unmarshal(t *testing.T, raw []byte) (v map[string]any) {
+	t.Helper()
+	if err := json.Unmarshal(raw, &v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestEventsOfTheRESTAPIAreReadable(t *testing.T) {
+	methods := map[string]bool{}
+	for _, name := range files(t, "http") {
+		raw, err := os.ReadFile(root("events", name+".json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var e events.APIGatewayProxyRequest // which does not know all of what AWS sends
+		if err := json.Unmarshal(raw, &e); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		methods[e.HTTPMethod] = true
+		if e.Resource != "/{proxy+}" || e.Path != "/"+e.PathParameters["proxy"] || e.RequestContext.Stage != "v1" || e.IsBase64Encoded != (e.Body != "") {
+			t.Errorf("%s: resource %q, path %q, stage %q, base64 %t", name, e.Resource, e.Path, e.RequestContext.Stage, e.IsBase64Encoded)
+		}
+		for header, values := range e.MultiValueHeaders {
+			if len(values) != 1 || values[0] != e.Headers[header] || len(e.Headers) != len(e.MultiValueHeaders) {
+				t.Errorf("%s: %s is %q and %q", name, header, values, e.Headers[header])
+			}
+		}
+		body, err := base64.StdEncoding.DecodeString(e.Body)
+		if err == nil && len(body) > 0 {
+			_, _, err = wire.ParseBody(body)
+		}
+		if err != nil && name != "http-put" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if want := []string{"DELETE", "GET", "OPTIONS", "POST", "PUT"}; cmp.Diff(want, slices.Sorted(maps.Keys(methods))) != "" {
+		t.Errorf("events for the methods %v only", methods)
 	}
 }
 

@@ -6,7 +6,9 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -69,8 +71,13 @@ func sources(t *testing.T) map[string]*ast.File {
 	return files
 }
 
+// ofBucket is what package bucket, which speaks HTTP itself, asks S3 for.
+func ofBucket() map[string]string {
+	return map[string]string{"MethodGet": "s3:GetObject", "MethodPut": "s3:PutObject", "MethodDelete": "s3:DeleteObject"}
+}
+
 // called lists the IAM actions that the code needs: by the inputs it makes of the
-// SDK's operations, and the one call that is made without the SDK.
+// SDK's operations, and the calls that are made without the SDK.
 func called(t *testing.T) []string {
 	t.Helper()
 	var actions []string
@@ -104,12 +111,18 @@ func called(t *testing.T) []string {
 					actions = append(actions, services()[service].actions(operation)...)
 				}
 			case *ast.SelectorExpr:
+				if action, ok := ofBucket()[n.Sel.Name]; ok && filepath.ToSlash(filepath.Dir(name)) == "shared/bucket" {
+					actions = append(actions, action, "s3:ListBucket") // the latter to be told what is not there
+				}
 				if n.Sel.Name == "EnsureTable" && strings.HasPrefix(name, "functions/") {
 					t.Errorf("%s calls EnsureTable: a function has no right to", name)
 				}
 			case *ast.BasicLit:
-				if strings.Contains(n.Value, "/2015-03-31/functions/") {
+				switch {
+				case strings.Contains(n.Value, "/2015-03-31/functions/"):
 					actions = append(actions, "lambda:InvokeFunction")
+				case n.Value == `"/schedules/"`:
+					actions = append(actions, "scheduler:CreateSchedule", "scheduler:DeleteSchedule", "iam:PassRole") // of the schedules' role
 				}
 			}
 			return true
@@ -151,19 +164,19 @@ func many(v any) any {
 func granted(t *testing.T, s stack) map[string][]statement {
 	t.Helper()
 	all := map[string][]statement{}
-	core := s.get(t, "CorePolicy", "AWS::IAM::ManagedPolicy")
 	for _, f := range []string{"Http", "Socket", "Relay", "Sweep"} {
 		if got := s.value(s.get(t, f+"Function", "AWS::Lambda::Function")["Role"]); got != f+"Role.Arn" {
 			t.Errorf("%s has the role %s", f, got)
-		}
-		if !slices.Contains(s.list(core["Roles"]), f+"Role") {
-			t.Errorf("%s does not have CorePolicy", f)
 		}
 		role := s.get(t, f+"Role", "AWS::IAM::Role")
 		if managed := role["ManagedPolicyArns"]; managed != nil {
 			t.Errorf("%s has policies that are not in the template: %v", f, managed)
 		}
-		all[f] = s.statements(core["PolicyDocument"])
+		for _, r := range s.resources {
+			if p, _ := r["Properties"].(object); r["Type"] == "AWS::IAM::ManagedPolicy" && slices.Contains(s.list(p["Roles"]), f+"Role") {
+				all[f] = append(all[f], s.statements(p["PolicyDocument"])...)
+			}
+		}
 		for _, p := range role["Policies"].([]any) {
 			all[f] = append(all[f], s.statements(dig(p, "PolicyDocument"))...)
 		}
@@ -171,37 +184,72 @@ func granted(t *testing.T, s stack) map[string][]statement {
 	return all
 }
 
-func TestFunctionsMayDoWhatTheyCallAndNothingElse(t *testing.T) {
-	var got []string
-	for _, statements := range granted(t, expand(t)) {
-		for _, s := range statements {
-			got = append(got, s.actions...)
-		}
-	}
-	slices.Sort(got)
-	// What Lambda itself does in a function's name.
-	want := append(called(t), "logs:CreateLogStream", "logs:PutLogEvents")
-	slices.Sort(want)
-	if d := cmp.Diff(want, slices.Compact(got)); d != "" {
-		t.Errorf("needed (-) and granted (+):\n%s", d)
+// ofOwn are the methods that ask AWS for something without the SDK, and what for.
+func ofOwn() map[string][]string {
+	return map[string][]string{
+		"functions/internal/boot.invoke":      {"lambda:InvokeFunction"},
+		"shared/native.(*Schedules).Schedule": {"scheduler:CreateSchedule", "iam:PassRole"}, // of the schedules' role
+		"shared/native.(*Schedules).Cancel":   {"scheduler:DeleteSchedule"},
+		"shared/bucket.(*Bucket).pointer":     {"s3:GetObject", "s3:ListBucket"}, // the latter to be told what is not there
+		"shared/bucket.(*Bucket).Room":        {"s3:PutObject"},
+		"shared/bucket.(*Bucket).Commit":      {"s3:PutObject", "s3:DeleteObject"},
+		"shared/bucket.(*Bucket).Forget":      {"s3:DeleteObject"},
 	}
 }
 
-func TestOnlyWhoNeedsARightHasIt(t *testing.T) {
-	only := map[string][]string{
-		"lambda:InvokeFunction": {"Socket"},
-		"ecs:ListTasks":         {"Sweep"},
-		"ecs:DescribeTasks":     {"Sweep"},
-		"ecs:StopTask":          {"Sweep"},
-	}
-	for f, statements := range granted(t, expand(t)) {
-		for _, s := range statements {
-			for _, action := range s.actions {
-				if who, limited := only[action]; limited && !slices.Contains(who, f) {
-					t.Errorf("%s may %s", f, action)
-				}
-			}
+// linked lists the IAM actions that each function may need as it is deployed. The
+// linker leaves out a method that nothing can call: what of the SDK is in a program is
+// what that program may ask AWS for.
+func linked(t *testing.T) map[string][]string {
+	t.Helper()
+	operation := regexp.MustCompile(sdk + `(\w+)\.\(\*Client\)\.([A-Z]\w+)$`)
+	all := map[string][]string{}
+	for _, f := range []string{"Http", "Socket", "Relay", "Sweep"} {
+		program := filepath.Join(t.TempDir(), f)
+		cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-tags", "lambda.norpc,aws", "-o", program, "../../functions/"+strings.ToLower(f))
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
 		}
+		symbols, err := exec.CommandContext(t.Context(), "go", "tool", "nm", program).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(symbols)) {
+			fields := strings.Fields(line)
+			name := fields[len(fields)-1]
+			if m := operation.FindStringSubmatch(name); m != nil && m[2] != "DescribeEndpoints" { // of discovery, which is off
+				all[f] = append(all[f], services()[m[1]].actions(m[2])...)
+			}
+			all[f] = append(all[f], ofOwn()[strings.TrimPrefix(name, "github.com/dormouse-mcp/dormouse/")]...)
+		}
+		slices.Sort(all[f])
+		all[f] = slices.Compact(all[f])
+	}
+	return all
+}
+
+func TestEachFunctionMayDoWhatItCallsAndNothingElse(t *testing.T) {
+	needs, has := linked(t), granted(t, expand(t))
+	var together []string
+	for f, needed := range needs {
+		var got []string
+		for _, s := range has[f] {
+			got = append(got, s.actions...)
+		}
+		slices.Sort(got)
+		together = append(together, needed...)
+		// What Lambda itself does in a function's name.
+		want := append(slices.Clone(needed), "logs:CreateLogStream", "logs:PutLogEvents")
+		slices.Sort(want)
+		if d := cmp.Diff(want, slices.Compact(got)); d != "" {
+			t.Errorf("%s: needed (-) and granted (+):\n%s", f, d)
+		}
+	}
+	// Read out of the sources: what is linked and not known here, or known and not there.
+	slices.Sort(together)
+	if d := cmp.Diff(called(t), slices.Compact(together)); d != "" {
+		t.Errorf("in the sources (-) and in the programs (+):\n%s", d)
 	}
 }
 

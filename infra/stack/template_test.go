@@ -4,6 +4,9 @@ package stack_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/token"
 	"maps"
 	"os"
 	"path/filepath"
@@ -17,6 +20,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet/ecs"
+	"github.com/dormouse-mcp/dormouse/shared/native"
 )
 
 func TestTheTemplateIsValid(t *testing.T) {
@@ -44,20 +48,27 @@ func TestAnswersOfTheRESTAPIAreStreamed(t *testing.T) {
 	if len(paths) != 2 {
 		t.Errorf("paths: %v", slices.Collect(maps.Keys(paths)))
 	}
+	if binary := s.list(api["BinaryMediaTypes"]); !slices.Equal(binary, []string{"*~1*"}) { // "/" is written so
+		t.Errorf("binary media types: %v", binary)
+	}
 	if d := cmp.Diff(object{"Types": []any{"REGIONAL"}}, api["EndpointConfiguration"]); d != "" {
 		t.Error("the endpoint:", d)
 	}
 }
 
-func TestTheRelayAnswersFramesOnTheirConnection(t *testing.T) {
+// Both functions answer messages by the answer of the route; without both resources it
+// goes nowhere, and nothing says so.
+func TestAnswersOfRoutesGoBackOnTheirConnection(t *testing.T) {
 	s := expand(t)
-	route := s.get(t, "RelayApiDefaultRoute", "AWS::ApiGatewayV2::Route")
-	answers := s.get(t, "RelayAnswers", "AWS::ApiGatewayV2::RouteResponse")
-	if route["RouteKey"] != "$default" || route["RouteResponseSelectionExpression"] != "$default" || answers["RouteResponseKey"] != "$default" {
-		t.Errorf("route %v, answers %v", route, answers)
-	}
-	if got := s.value(answers["RouteId"]); got != "RelayApiDefaultRoute" {
-		t.Errorf("answers of %s", got)
+	for _, api := range []string{"Relay", "Socket"} {
+		route := s.get(t, api+"ApiDefaultRoute", "AWS::ApiGatewayV2::Route")
+		answers := s.get(t, api+"Answers", "AWS::ApiGatewayV2::RouteResponse")
+		if route["RouteKey"] != "$default" || route["RouteResponseSelectionExpression"] != "$default" || answers["RouteResponseKey"] != "$default" {
+			t.Errorf("route %v, answers %v", route, answers)
+		}
+		if of, got := s.value(answers["ApiId"]), s.value(answers["RouteId"]); got != api+"ApiDefaultRoute" || of != api+"Api" {
+			t.Errorf("answers of %s of %s", got, of)
+		}
 	}
 }
 
@@ -140,6 +151,31 @@ func TestTheFleetReadsWhatTheTemplateWrites(t *testing.T) {
 	}
 }
 
+// What the template writes for native.Schedules is what it reads: a group and a role
+// of the stack, and the function by a name that makes no circle.
+func TestAlarmsAreSetWhereTheTemplateSays(t *testing.T) {
+	s := expand(t)
+	function := s.get(t, "HttpFunction", "AWS::Lambda::Function")
+	var got native.SchedulesConfig
+	if err := json.Unmarshal([]byte(s.value(dig(function, "Environment", "Variables").(object)["DORMOUSE_SCHEDULES"])), &got); err != nil {
+		t.Fatal(err)
+	}
+	want := native.SchedulesConfig{
+		Group: "Schedules", Role: "SchedulesRole.Arn",
+		Target: "arn:AWS::Partition:lambda:AWS::Region:AWS::AccountId:function:" + s.value(function["FunctionName"]),
+	}
+	if got.Group != want.Group || got.Role != want.Role || got.Target != want.Target {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	s.get(t, "Schedules", "AWS::Scheduler::ScheduleGroup")
+	trust := fmt.Sprint(dig(s.get(t, "SchedulesRole", "AWS::IAM::Role"), "AssumeRolePolicyDocument"))
+	for _, part := range []string{"scheduler.amazonaws.com", "aws:SourceAccount", "aws:SourceArn"} {
+		if !strings.Contains(trust, part) {
+			t.Errorf("the role of alarms is not bound to %s: %s", part, trust)
+		}
+	}
+}
+
 func TestNobodyGetsIntoABox(t *testing.T) {
 	s := expand(t)
 	if in := s.get(t, "BoxSecurityGroup", "AWS::EC2::SecurityGroup")["SecurityGroupIngress"]; in != nil {
@@ -219,3 +255,44 @@ func TestNoAccountRegionOrProfileIsBakedIn(t *testing.T) {
 }
 
 func root(parts ...string) string { return filepath.Join(append([]string{"..", ".."}, parts...)...) }
+
+// Alarms and widgets that nothing ever reaches look like a healthy stack.
+func TestWhatIsWatchedIsWritten(t *testing.T) {
+	s := expand(t)
+	var literals strings.Builder
+	for _, f := range sources(t) {
+		ast.Inspect(f, func(n ast.Node) bool {
+			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+				literals.WriteString(lit.Value + "\n")
+			}
+			return true
+		})
+	}
+	var watched []string
+	for _, r := range s.resources {
+		if r["Type"] == "AWS::Logs::MetricFilter" {
+			pattern := fmt.Sprint(dig(r, "Properties", "FilterPattern"))
+			m := regexp.MustCompile(`^\{ \$\.msg = ("[^"]+") \}$`).FindStringSubmatch(pattern)
+			if m == nil {
+				t.Errorf("pattern %s", pattern)
+				continue
+			}
+			watched = append(watched, m[1])
+		}
+	}
+	board := s.value(s.get(t, "Dashboard", "AWS::CloudWatch::Dashboard")["DashboardBody"])
+	if !json.Valid([]byte(board)) {
+		t.Errorf("the dashboard is no JSON: %s", board)
+	}
+	for _, m := range regexp.MustCompile(`MetricName=\\"(\w+)\\"`).FindAllStringSubmatch(board, -1) {
+		watched = append(watched, `"`+m[1]+`"`)
+	}
+	if len(watched) < 10 {
+		t.Errorf("only %v is watched", watched)
+	}
+	for _, w := range watched {
+		if !strings.Contains(literals.String(), w) {
+			t.Errorf("%s is watched, and written nowhere", w)
+		}
+	}
+}

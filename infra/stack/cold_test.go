@@ -1,0 +1,243 @@
+//go:build cold
+
+package stack_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+)
+
+// starts is how often each function is started, in turns.
+const starts = 20
+
+// What is aimed at, for the median of one function on a machine that does nothing
+// else. Lambda's processors are slower and its start is more than this; what is
+// measured is our part of it.
+const (
+	aimTime = 6 * time.Millisecond
+	aimSize = 12 << 20
+)
+
+// coldFunctions are the deployed programs and the event each is started for: one that
+// reads the table once, and finds nothing.
+func coldFunctions() map[string]string {
+	return map[string]string{"http": "http-initialize", "socket": "socket-tools-call", "relay": "relay-hello", "sweep": "sweep-schedule"}
+}
+
+// cold is one start.
+type cold struct {
+	next, answer time.Duration // since exec
+	peak         int           // KiB of memory, resident
+}
+
+// TestColdStarts prints what a cold start of each function takes of its own: from exec
+// to the first question for work, and to the answer, with a call to a DynamoDB that
+// answers at once.
+func TestColdStarts(t *testing.T) {
+	all := coldFunctions()
+	names := []string{"http", "socket", "relay", "sweep"}
+	dir, events := t.TempDir(), map[string][]byte{}
+	for _, name := range names {
+		build(t, filepath.Join(dir, name), "../../functions/"+name)
+		raw, err := os.ReadFile(root("events", all[name]+".json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		events[name] = raw
+	}
+	nothing := filepath.Join(dir, "nothing")
+	build(t, nothing, "./testdata/nothing")
+	table := httptest.NewServer(http.HandlerFunc(emptyTable))
+	defer table.Close()
+	measured := map[string][]cold{}
+	var bare []cold
+	for range starts {
+		bare = append(bare, cold{next: runs(t, nothing)})
+		for _, name := range names {
+			measured[name] = append(measured[name], start(t, filepath.Join(dir, name), table.URL, events[name]))
+		}
+	}
+	rows := []string{"function\tsize\texec to next, min\tmedian\tmax\tto the answer, min\tmedian\tmax\tmemory\t"}
+	for _, name := range names {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		next, answer, peak := spread(measured[name], func(c cold) time.Duration { return c.next }), spread(measured[name], func(c cold) time.Duration { return c.answer }), 0
+		for _, c := range measured[name] {
+			peak = max(peak, c.peak)
+		}
+		rows = append(rows, fmt.Sprintf("%s\t%.1f MB\t%s\t%s\t%s\t%s\t%s\t%s\t%.1f MB\t", name, float64(info.Size())/1e6, next[0], next[1], next[2],
+			answer[0], answer[1], answer[2], float64(peak)*1024/1e6))
+		if info.Size() > aimSize {
+			t.Errorf("%s has %d bytes, more than %d", name, info.Size(), aimSize)
+		}
+	}
+	floor := spread(bare, func(c cold) time.Duration { return c.next })
+	rows = append(rows, fmt.Sprintf("a program that does nothing\t\t%s\t%s\t%s\t\t\t\t\t", floor[0], floor[1], floor[2]))
+	var out strings.Builder
+	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	_, err := fmt.Fprintln(w, strings.Join(rows, "\n"))
+	if err == nil {
+		err = w.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d starts each, in turns; aims: %s for the median to the answer, %d MB\n%s", starts, aimTime, aimSize>>20, &out)
+}
+
+// build makes a program as make build-…Function does, for this machine.
+func build(t *testing.T, to, from string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-tags", "lambda.norpc,aws", "-o", to, from)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// runs is how long a program takes from exec to its end: what is this machine's, and not
+// a function's.
+func runs(t *testing.T, program string) time.Duration {
+	t.Helper()
+	begun := time.Now()
+	if err := exec.CommandContext(t.Context(), program).Run(); err != nil {
+		t.Fatal(err)
+	}
+	return time.Since(begun)
+}
+
+// emptyTable is a DynamoDB that has nothing.
+func emptyTable(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body) // of a function that was killed: nobody reads the answer either
+	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
+	answer := `{}`
+	if _, action, _ := strings.Cut(r.Header.Get("X-Amz-Target"), "."); action == "BatchGetItem" {
+		answer = `{"Responses":{},"UnprocessedKeys":{}}`
+	}
+	_, _ = io.WriteString(w, answer)
+}
+
+// start runs a function until it has answered one event.
+func start(t *testing.T, program, table string, event []byte) cold {
+	t.Helper()
+	asked, answered := make(chan time.Time, 1), make(chan time.Time, 1)
+	var said bytes.Buffer
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /2018-06-01/runtime/invocation/next", func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case asked <- time.Now():
+		default: // for the second event, which never comes
+			<-r.Context().Done()
+			return
+		}
+		w.Header().Set("Lambda-Runtime-Aws-Request-Id", "8476a536-e9f4-11e8-9739-2dfe598c3fcd")
+		w.Header().Set("Lambda-Runtime-Deadline-Ms", strconv.FormatInt(time.Now().Add(time.Minute).UnixMilli(), 10))
+		w.Header().Set("Lambda-Runtime-Invoked-Function-Arn", "arn:aws:lambda:us-east-1:123456789012:function:cold")
+		_, _ = w.Write(event)
+	})
+	mux.HandleFunc("POST /2018-06-01/runtime/invocation/{id}/{what}", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(&said, r.Body)
+		if r.PathValue("what") != "response" {
+			said.WriteString(" is a failure")
+		}
+		answered <- time.Now()
+		w.WriteHeader(http.StatusAccepted)
+	})
+	var c net.ListenConfig
+	l, err := c.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
+	go func() { _ = api.Serve(l) }()
+	defer func() { _ = api.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program)
+	cmd.Dir = root()
+	cmd.Env = coldEnvironment(l.Addr().String(), table)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	begun := time.Now()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		cancel()
+		_ = cmd.Wait() // it was killed
+	}()
+	var result cold
+	select {
+	case at := <-answered:
+		result.answer, result.next = at.Sub(begun), (<-asked).Sub(begun)
+	case <-ctx.Done():
+		t.Fatalf("%s does not answer: %s", program, &stderr)
+	}
+	if strings.HasSuffix(said.String(), "is a failure") || strings.Contains(said.String(), "the session store did not answer") {
+		t.Fatalf("%s: %s\n%s", program, &said, &stderr)
+	}
+	result.peak = peak(t, cmd.Process.Pid)
+	return result
+}
+
+func coldEnvironment(api, table string) []string {
+	place, _ := json.Marshal(map[string]any{
+		"region": "us-east-1", "cluster": "c", "subnets": []string{"subnet-1"}, "securityGroups": []string{"sg-1"}, "executionRole": "arn:aws:iam::123456789012:role/r",
+		"family": "stack-box", "image": "example.com/r", "cpus": 0.25, "memoryMb": 512, "arch": "arm64", "endpoint": table,
+	})
+	return []string{
+		"AWS_LAMBDA_RUNTIME_API=" + api, "AWS_REGION=us-east-1", "AWS_ACCESS_KEY_ID=k", "AWS_SECRET_ACCESS_KEY=s", "AWS_LAMBDA_FUNCTION_NAME=cold",
+		"DORMOUSE_STORE=dynamodb:cold?endpoint=" + table, "DORMOUSE_SERVERS=servers.json", "DORMOUSE_FLEET=" + string(place),
+		"DORMOUSE_SECRET=00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff", "DORMOUSE_HOSTS=*", "DORMOUSE_IDLE=120",
+		"DORMOUSE_RELAY_URL=wss://r.example.com/v1", "DORMOUSE_RELAY_CONNECTIONS=" + table, "DORMOUSE_SOCKET_CONNECTIONS=" + table,
+	}
+}
+
+// peak is the most memory that a process had resident, in KiB; 0 where it is not told.
+func peak(t *testing.T, pid int) int {
+	t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0
+	}
+	found := regexp.MustCompile(`VmHWM:\s+(\d+)`).FindSubmatch(raw)
+	if found == nil {
+		return 0
+	}
+	n, err := strconv.Atoi(string(found[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// spread is the least, the median and the most, in milliseconds.
+func spread(all []cold, of func(cold) time.Duration) (least [3]string) {
+	values := make([]time.Duration, len(all))
+	for i, c := range all {
+		values[i] = of(c)
+	}
+	slices.Sort(values)
+	for i, v := range []time.Duration{values[0], (values[(len(values)-1)/2] + values[len(values)/2]) / 2, values[len(values)-1]} {
+		least[i] = fmt.Sprintf("%.1f ms", float64(v.Microseconds())/1000)
+	}
+	return least
+}

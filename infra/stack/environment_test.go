@@ -1,0 +1,98 @@
+package stack_test
+
+import (
+	"go/ast"
+	"go/token"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// elsewhere are the variables that functions read and the template does not set, and
+// why.
+func elsewhere() map[string]string {
+	return map[string]string{
+		"DORMOUSE_ACCESS":             "callers have keys; what else there is, is for one machine",
+		"DORMOUSE_CONNECTIONS_SOCKET": "one machine",
+		"DORMOUSE_FLEET_SOCKET":       "one machine",
+		"DORMOUSE_INVOKE_SOCKET":      "one machine",
+		"DORMOUSE_RUNTIME_SOCKET":     "one machine",
+		"DORMOUSE_SCHEDULES_SOCKET":   "one machine",
+	}
+}
+
+// read lists the variables that functions read: the constants of package boot that
+// begin with Env.
+func read(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	for name, f := range sources(t) {
+		if !strings.HasPrefix(name, "functions/") {
+			continue
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			spec, ok := n.(*ast.ValueSpec)
+			if !ok {
+				return true
+			}
+			for i, ident := range spec.Names {
+				if !strings.HasPrefix(ident.Name, "Env") || i >= len(spec.Values) {
+					continue
+				}
+				if lit, ok := spec.Values[i].(*ast.BasicLit); ok && lit.Kind == token.STRING {
+					value, err := strconv.Unquote(lit.Value)
+					if err != nil {
+						t.Fatal(err)
+					}
+					names = append(names, value)
+				}
+			}
+			return true
+		})
+	}
+	return names
+}
+
+func TestFunctionsReadWhatTheTemplateSetsAndTheTemplateSetsWhatTheyRead(t *testing.T) {
+	s, known := expand(t), read(t)
+	if len(known) < 10 {
+		t.Fatalf("functions read %v only, so this test shows nothing", known)
+	}
+	for _, f := range []string{"Http", "Socket", "Relay", "Sweep"} {
+		set, _ := dig(s.get(t, f+"Function", "AWS::Lambda::Function"), "Environment", "Variables").(object)
+		for _, name := range slices.Sorted(maps.Keys(set)) {
+			if strings.HasPrefix(name, "DORMOUSE_") && !slices.Contains(known, name) {
+				t.Errorf("%s has %s, which nobody reads", f, name)
+			}
+			if why, ok := elsewhere()[name]; ok {
+				t.Errorf("%s has %s, which is not for AWS: %s", f, name, why)
+			}
+		}
+		for _, name := range known {
+			if _, ok := set[name]; !ok && elsewhere()[name] == "" {
+				t.Errorf("%s reads %s, which the template does not set", f, name)
+			}
+		}
+	}
+	for name := range elsewhere() {
+		if !slices.Contains(known, name) {
+			t.Errorf("nobody reads %s any more", name)
+		}
+	}
+}
+
+// A value that functions cannot read would be found out by the first message.
+func TestEverySettingOfTheTemplateHasAForm(t *testing.T) {
+	s := expand(t)
+	set, _ := dig(s.get(t, "HttpFunction", "AWS::Lambda::Function"), "Environment", "Variables").(object)
+	for name, want := range map[string]string{
+		"DORMOUSE_STORE": "dynamodb:Table", "DORMOUSE_SESSION_LIFE": "168h", "DORMOUSE_EVENT_AGE": "24h",
+		"DORMOUSE_INIT_TIMEOUT": "60s", "DORMOUSE_HOLD": "25s", "DORMOUSE_TENANT_BOXES": "0", "DORMOUSE_IDLE": "120",
+	} {
+		if got := s.value(set[name]); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+}

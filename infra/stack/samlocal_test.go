@@ -1,0 +1,431 @@
+//go:build samlocal
+
+package stack_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
+	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// Every file of events/ goes to the function it is for, as it is deployed, in the
+// container that sam local invoke makes. Beside it stand DynamoDB Local, and one
+// server that plays ECS, both @connections APIs, and the runner of a box.
+
+// What SAM gives a function for its role when the machine has no credentials. DynamoDB
+// Local keeps tables apart by them.
+const (
+	samKey    = "defaultkey"
+	samSecret = "defaultsecret"
+	samRegion = "us-east-1"
+)
+
+// What the files of events/ say.
+const (
+	eventKey     = "dm_example2_exampleexampleexampleexampleexam"
+	eventSession = session.ID("2kq8v4m1t7h3c9p5n0r6d2g8s4j1b7u3")
+	eventToken   = "Yk3vX0mC2b1yZtQJ8nXo5g"
+	eventTicket  = "Zx0aB1cD2eF3" // stands for one: a real one is good for a week
+	eventTask    = "q4C0mXyG2b1yZtQJ8nXo5wq1o5m3k0o9s7d2f4h6j8k"
+	runnerConn   = "UZxGacMkIAMDJRA="
+	clientConn   = "UZxFkdMkIAMCJQA="
+	tenant       = "acme"
+	principal    = "ada"
+	server       = "everything"
+)
+
+// dynamoDB is for all cases of a run.
+var dynamoDB = dynamotest.Server{Running: os.Getenv(dynamotest.Variable)}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	dynamoDB.Stop()
+	os.Exit(code)
+}
+
+// world is what one invocation finds.
+type world struct {
+	t       *testing.T
+	url     string // of the server that plays AWS, as containers reach it
+	table   string
+	store   session.Store
+	sealer  *relay.Sealer
+	handler *relay.Handler
+	digest  string
+
+	mu    sync.Mutex
+	posts map[string][]string // by connection
+	tasks []map[string]string // the environments of those that were started
+	gone  map[string]bool     // connections that answer 410
+	dead  bool                // nobody answers as the runner
+	faint error               // what went wrong while AWS was played
+}
+
+const secretHex = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	dynamo, err := dynamoDB.Endpoint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := url.Parse(dynamo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, table: "t" + session.NewNonce(), posts: map[string][]string{}, gone: map[string]bool{}}
+	w.listen(httputil.NewSingleHostReverseProxy(to))
+	client := dynamodb.New(dynamodb.Options{
+		Region: samRegion, BaseEndpoint: &dynamo,
+		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+			return aws.Credentials{AccessKeyID: samKey, SecretAccessKey: samSecret}, nil
+		}),
+	})
+	create, _, err := dynamostore.TableDefinition(w.table)
+	if err == nil {
+		_, err = client.CreateTable(t.Context(), create)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.store = dynamostore.New(client, w.table, dynamostore.Options{Patience: time.Minute})
+	secret, err := hex.DecodeString(secretHex)
+	if err == nil {
+		w.sealer, err = relay.NewSealer(secret)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.handler = relay.NewHandler(relay.Config{Store: w.store, Sealer: w.sealer, Poster: w, Fleet: noFleet{}, Launch: nil})
+	servers, _, err := catalog.Load(root("servers.json"), os.LookupEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _ := servers.Server(server)
+	w.digest = s.Digest
+	return w
+}
+
+type noFleet struct{ fleet.Fleet }
+
+// listen starts the server that plays AWS where containers reach it: at the address
+// that the engine's bridge has on this machine, or, where containers are in a machine
+// of their own, at the one that they reach this one by.
+func (w *world) listen(dynamo http.Handler) {
+	w.t.Helper()
+	host, on := "host.docker.internal", "127.0.0.1"
+	name := run(w.t, "docker", "network", "inspect", "bridge", "--format", `{{index .Options "com.docker.network.bridge.name"}}`)
+	if bridge, err := net.InterfaceByName(strings.TrimSpace(string(name))); err == nil {
+		addresses, err := bridge.Addrs()
+		if err != nil || len(addresses) == 0 {
+			w.t.Fatalf("the bridge %s has no address, %v", name, err)
+		}
+		host, _, _ = strings.Cut(addresses[0].String(), "/")
+		on = host
+	}
+	var c net.ListenConfig
+	l, err := c.Listen(w.t.Context(), "tcp", net.JoinHostPort(on, "0"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	for _, api := range []string{"relay", "socket"} {
+		mux.HandleFunc("POST /"+api+"/@connections/{id}", w.connections)
+		mux.HandleFunc("DELETE /"+api+"/@connections/{id}", w.connections)
+	}
+	mux.HandleFunc("POST /ecs/", w.ecs)
+	mux.Handle("/", dynamo)
+	s := httptest.NewUnstartedServer(mux)
+	_ = s.Listener.Close() // of another address
+	s.Listener = l
+	s.Start()
+	w.t.Cleanup(s.Close)
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.url = "http://" + net.JoinHostPort(host, port)
+}
+
+// connections is the @connections API of both WebSocket APIs.
+func (w *world) connections(rw http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err == nil {
+		err = w.Post(r.Context(), r.PathValue("id"), body)
+	}
+	if err != nil {
+		rw.Header().Set("X-Amzn-Errortype", "GoneException")
+		rw.WriteHeader(http.StatusGone)
+	}
+}
+
+// Post implements relay.Poster. Behind the runner's connection stands a runner.
+func (w *world) Post(_ context.Context, conn string, data []byte) error {
+	w.mu.Lock()
+	w.posts[conn] = append(w.posts[conn], string(data))
+	gone, dead := w.gone[conn], w.dead
+	w.mu.Unlock()
+	if gone {
+		return session.Errorf(session.Closed, "the test closed it")
+	}
+	if f, err := relay.Decode(data); conn == runnerConn && !dead && err == nil && f.Type == relay.Deliver {
+		go w.execute(f)
+	}
+	return nil
+}
+
+// execute answers every request of a delivery.
+func (w *world) execute(f relay.Frame) {
+	message := f.Payload[f.Lens[0]:]
+	one := []json.RawMessage{message}
+	if bytes.HasPrefix(message, []byte("[")) {
+		_ = json.Unmarshal(message, &one) // the payload is what the function sent
+	}
+	item := relay.EventItem{Ticket: f.Ticket, Stream: f.ID, First: 1, Final: true, Marked: f.Inbox}
+	out := relay.Frame{Type: relay.Events, Box: session.BoxFor(tenant, server), Gen: f.Gen, Session: f.Session, Seq: 1}
+	for _, raw := range one {
+		var m struct {
+			ID     json.RawMessage `json:"id"`
+			Params struct {
+				Arguments struct {
+					Message string `json:"message"`
+				} `json:"arguments"`
+			} `json:"params"`
+		}
+		if err := json.Unmarshal(raw, &m); err != nil || m.ID == nil {
+			continue
+		}
+		event := fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":%q}]}}`, m.ID, "Echo: "+m.Params.Arguments.Message)
+		item.Lens = append(item.Lens, len(event))
+		out.Payload = append(out.Payload, event...)
+	}
+	out.Items = []relay.EventItem{item}
+	w.say(out)
+}
+
+// say has the runner send a frame.
+func (w *world) say(f relay.Frame) (answer relay.Frame) {
+	f.V = relay.Version
+	raw, err := w.handler.Frame(context.Background(), runnerConn, relay.Encode(f))
+	if err == nil && raw != nil {
+		answer, err = relay.Decode(raw)
+	}
+	if err != nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.faint = fmt.Errorf("a %s frame of the runner: %w", f.Type, err)
+	}
+	return answer
+}
+
+// ecs starts tasks, and knows none when it is asked.
+func (w *world) ecs(rw http.ResponseWriter, r *http.Request) {
+	_, action, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
+	var in struct {
+		ClientToken string `json:"clientToken"`
+		Overrides   struct {
+			ContainerOverrides []struct {
+				Environment []struct{ Name, Value string } `json:"environment"`
+			} `json:"containerOverrides"`
+		} `json:"overrides"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+		rw.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	answer := map[string]any{}
+	switch action {
+	case "RunTask":
+		env := map[string]string{}
+		for _, e := range in.Overrides.ContainerOverrides[0].Environment {
+			env[e.Name] = e.Value
+		}
+		answer = map[string]any{"tasks": []any{map[string]any{"taskArn": "arn:aws:ecs:us-east-1:123456789012:task/c/1", "startedBy": in.ClientToken}}}
+		w.mu.Lock()
+		w.tasks = append(w.tasks, env)
+		dead := w.dead
+		w.mu.Unlock()
+		if !dead {
+			go w.wake(env)
+		}
+	case "ListTasks":
+		answer["taskArns"] = []string{}
+	}
+	rw.Header().Set("Content-Type", "application/x-amz-json-1.1")
+	_ = json.NewEncoder(rw).Encode(answer) // a function that went away needs no answer
+}
+
+// wake is what the runner of a task does first.
+func (w *world) wake(env map[string]string) {
+	var gen session.Generation
+	_, _ = fmt.Sscan(env[relay.EnvGeneration], &gen)
+	box := session.BoxID(env[relay.EnvBox])
+	w.say(relay.Frame{Type: relay.Hello, Box: box, Gen: gen, Token: env[relay.EnvToken], Runner: "r9", Link: 1, Task: env["DORMOUSE_BOX_TASK"]})
+	w.say(relay.Frame{Type: relay.Pull, Box: box, Gen: gen, Runner: "r9", N: 1})
+}
+
+// settings are the environment of the function.
+func (w *world) settings() map[string]string {
+	place := `{"region":"us-east-1","cluster":"c","subnets":["subnet-1"],"securityGroups":["sg-1"],"executionRole":"arn:aws:iam::123456789012:role/r",` +
+		`"family":"stack-box","image":"example.com/r","cpus":0.25,"memoryMb":512,"arch":"arm64","endpoint":"` + w.url + `/ecs/"}`
+	return map[string]string{
+		"DORMOUSE_STORE":              "dynamodb:" + w.table + "?endpoint=" + url.QueryEscape(w.url) + "&region=" + samRegion,
+		"DORMOUSE_SECRET":             secretHex,
+		"DORMOUSE_RELAY_URL":          "wss://relay.example.com/v1",
+		"DORMOUSE_RELAY_CONNECTIONS":  w.url + "/relay",
+		"DORMOUSE_SOCKET_CONNECTIONS": w.url + "/socket",
+		"DORMOUSE_FLEET":              place,
+		"DORMOUSE_IDLE":               "120",
+		"DORMOUSE_HOLD":               "2s",
+		"DORMOUSE_SNAPSHOTS":          "",
+		"DORMOUSE_SCHEDULES":          "",
+	}
+}
+
+// invoke runs sam local invoke and returns what the function answered.
+func (w *world) invoke(event string, raw []byte) []byte {
+	w.t.Helper()
+	dir := w.t.TempDir()
+	vars, err := json.Marshal(map[string]any{"Parameters": w.settings()})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for name, content := range map[string][]byte{"event.json": raw, "vars.json": vars} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	name, _, _ := strings.Cut(event, "-")
+	function := strings.ToUpper(name[:1]) + name[1:] + "Function"
+	args := []string{
+		"-m", "samcli", "local", "invoke", function, "--template", built(w.t), "--event", filepath.Join(dir, "event.json"),
+		"--env-vars", filepath.Join(dir, "vars.json"), "--parameter-overrides", "Architecture=" + lambdaArch(), "--no-memory-limit",
+	}
+	if os.Getenv("ENGINE_STARTED") != "" {
+		args = append(args, "--skip-pull-image")
+	}
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, tools(w.t).python, args...)
+	cmd.Env = append(os.Environ(), "AWS_DEFAULT_REGION="+samRegion, "SAM_CLI_TELEMETRY=0", "AWS_EC2_METADATA_DISABLED=true")
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err = cmd.Run()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil || w.faint != nil {
+		w.t.Fatalf("%v, %v\n%s%s", err, w.faint, &stdout, &stderr)
+	}
+	if w.t.Failed() || testing.Verbose() {
+		w.t.Logf("%s", &stderr)
+	}
+	return stdout.Bytes()
+}
+
+// lambdaArch is this machine's, so that nothing has to be emulated.
+func lambdaArch() string {
+	if runtime.GOARCH == "amd64" {
+		return "x86_64"
+	}
+	return runtime.GOARCH
+}
+
+func buildDir() string { return root(".aws-sam", "local") }
+
+// built is the template with the functions that make sam-local has built. Streams of
+// HTTP+SSE are held until the function's time is over: here that is soon.
+func built(t *testing.T) string {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(buildDir(), "template.yaml"))
+	if err != nil {
+		t.Fatalf("%v: run make sam-local", err)
+	}
+	short := bytes.Replace(raw, []byte("Timeout: 900"), []byte("Timeout: 15"), 1)
+	if bytes.Equal(short, raw) {
+		t.Fatal("no function has 900 s")
+	}
+	name := filepath.Join(buildDir(), "template-short.yaml")
+	part := filepath.Join(t.TempDir(), "template.yaml")
+	if err := os.WriteFile(part, short, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(part, name); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// keep stores what the events name: the key and, if the case has one, the session.
+func (w *world) keep(transport session.Transport) {
+	w.t.Helper()
+	now := time.Now()
+	sum := sha256.Sum256([]byte(eventKey))
+	err := w.store.CreateKey(w.t.Context(), session.Key{
+		ID: "example2", Hash: sum[:], Tenant: tenant, Principal: principal, Servers: []string{session.EveryServer}, Created: now,
+	})
+	if err == nil && transport != "" {
+		err = w.store.Create(w.t.Context(), session.Session{
+			ID: eventSession, Server: server, Digest: w.digest, Tenant: tenant, Principal: principal, Transport: transport, State: session.Ready,
+			Version: "2025-11-25", Init: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"example-client","version":"1.0.0"}}`),
+			Created: now, Used: now, Expires: now.Add(time.Hour), Pushes: true, Served: true,
+		})
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// note keeps a part of the server's handshake record.
+func (w *world) note(part, result string) {
+	w.t.Helper()
+	err := w.store.SaveHandshake(w.t.Context(), session.Handshake{
+		Digest: session.RecordFor(tenant, w.digest), Version: part, Result: json.RawMessage(result), Taken: time.Now(),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// box stores the box that the events name, in a state.
+func (w *world) box(state session.BoxState) {
+	w.t.Helper()
+	b := session.Box{ID: session.BoxFor(tenant, server), Tenant: tenant, Server: server, State: state, Gen: 4, Changed: time.Now()}
+	switch state {
+	case session.Awake:
+		b.Runner, b.Conn, b.Link, b.Task = "r9", runnerConn, 1, eventTask
+	case session.Starting:
+		sum := sha256.Sum256([]byte(eventToken))
+		b.TokenHash, b.Until, b.Attempt, b.Owner = hex.EncodeToString(sum[:]), time.Now().Add(time.Minute), 1, "o"
+	case session.Asleep:
+	}
+	if err := w.store.SaveBox(w.t.Context(), b); err != nil {
+		w.t.Fatal(err)
+	}
+}

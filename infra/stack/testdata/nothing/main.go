@@ -1,0 +1,4 @@
+// Command nothing ends at once.
+package main
+
+func main() {}
