@@ -62,6 +62,12 @@ test-e2e: need-race need-node build ## Run the end-to-end tests: the built progr
 test-clients: need-go need-node need-python build ## Run real clients (TypeScript, Python, Go) against Dormouse
 	@go test -count=1 -v -tags clients ./infra/clients/...
 
+# Cargo builds the Rust client once, which takes minutes. README= leaves README.md as it is.
+README ?= 1
+.PHONY: matrix
+matrix: need-go need-node need-python need-cargo build ## Run every client against servers of each era, and write the table of README.md
+	@DORMOUSE_MATRIX_README='$(README)' go test -count=1 -v -tags clients,matrix -run '^TestMatrix$$' -timeout 40m ./infra/clients
+
 # Eight servers of npm and PyPI, fetched with nothing in the cache.
 .PHONY: test-servers
 test-servers: need-race need-node need-python build ## Run real servers (npm, PyPI), call a tool of each, measure their starts
@@ -78,7 +84,7 @@ lint: need-go $(STAMP) ## Run the linters
 
 .PHONY: vet
 vet: need-go
-	@go vet -tags e2e,clients,conformance,servers ./...
+	@go vet -tags e2e,clients,matrix,conformance,servers ./...
 	@go vet -tags aws ./functions/...
 
 .PHONY: fmt
@@ -95,9 +101,36 @@ fuzz: need-go ## Fuzz every decoder for FUZZTIME (10s) each
 	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x "$$(dirname "$$file")" </dev/null; \
 	  done
 
+# PART='latency,wake' PEERS='dormouse,supergateway' SERVER=everything SCALE=0.5; OUT is for
+# results.json, PUBLISH for the table and the plots. infra/bench/doc.go says what is measured.
+ROUNDS  ?= 3
+OUT     ?= .bench
 .PHONY: bench
-bench: need-go ## Run the benchmarks (BENCH='Parse' for some of them)
-	@go test -run '^$$' -bench '$(BENCH)' -benchmem ./...
+bench: need-go build ## Measure Dormouse beside what users would pick instead (PART= PEERS= ROUNDS=3)
+	@go build -o '$(TOOLS)/bench/bench' ./infra/bench
+	@'$(TOOLS)/bench/bench' -rounds $(ROUNDS) -out '$(OUT)' $(if $(PART),-part '$(PART)') $(if $(PEERS),-peers '$(PEERS)') \
+	  $(if $(SERVER),-server '$(SERVER)') $(if $(SCALE),-scale '$(SCALE)') $(if $(PUBLISH),-publish '$(PUBLISH)')
+
+.PHONY: bench-native
+bench-native: need-go ## Compare a call of a native server with go-sdk's own handler, in one run: medians and their ratio
+	@go test -run '^$$' -bench '^BenchmarkRebuilt$$' -benchtime 5s ./shared/native | grep -v '^{'
+
+# What benchstat compares: make bench-go > new.txt && benchstat infra/bench/baseline.txt new.txt
+COUNT ?= 6
+.PHONY: bench-go
+bench-go: need-go ## Run the Go benchmarks of the hot path, for benchstat (BENCH='Parse' for some, COUNT=6)
+	@go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime 200ms -count $(COUNT) ./shared/wire ./shared/relay ./shared/sqlitestore ./shared/dynamostore
+
+.PHONY: profile
+profile: ## Take CPU profiles of every program under load, print their first lines (PEERS=dormouse-concurrent)
+	@$(MAKE) bench PART=profile ROUNDS=1 PEERS='$(if $(PEERS),$(PEERS),dormouse)'
+
+# The operations are counted anew, with the real driver against DynamoDB Local; then
+# they are money. COST='-prices FILE' takes other prices.
+.PHONY: bench-cost
+bench-cost: need-go ## Print what each operation, silence and a month of calls cost on AWS, and elsewhere
+	@go test -count=1 -run '^TestCountsForTheBill$$' ./shared/relay -counts '$(CURDIR)/bin/cost/operations.json'
+	@go run ./infra/cost $(COST)
 
 .PHONY: first-run
 first-run: need-go need-node ## Measure what a new user waits for: clone, build, URL, first tool result
@@ -114,7 +147,7 @@ $(STAMP): | need-go
 	@touch '$@'
 
 # What must be on this machine, said in a sentence before something else fails.
-.PHONY: need-go need-race need-node need-python need-servers
+.PHONY: need-go need-race need-node need-python need-cargo need-servers
 need-go:
 	@command -v go >/dev/null || { echo 'go is not on the PATH: install Go 1.26 or newer, see https://go.dev/dl' >&2; exit 1; }
 
@@ -128,11 +161,14 @@ need-node:
 need-python:
 	@command -v python3 >/dev/null || { echo 'python3 is not on the PATH: install Python 3.10 or newer' >&2; exit 1; }
 
+need-cargo:
+	@command -v cargo >/dev/null || { echo 'cargo is not on the PATH: install Rust 1.90 or newer, see https://rustup.rs' >&2; exit 1; }
+
 # Only the servers.json that comes with Dormouse needs Node.
 need-servers:
 ifeq ($(findstring --servers,$(ARGS))$(findstring --help,$(ARGS)),)
-	@for program in node npx; do command -v $$program >/dev/null || { \
-	  echo "$$program is not on the PATH, but servers.json starts a server with npx: install Node.js 20 or newer (https://nodejs.org), or name another file with ARGS='--servers FILE'" >&2; exit 1; }; done
+	@if grep -qs '"npx"' servers.json; then for program in node npx; do command -v $$program >/dev/null || { \
+	  echo "$$program is not on the PATH, but servers.json starts a server with npx: install Node.js 20 or newer (https://nodejs.org), or name another file with ARGS='--servers FILE'" >&2; exit 1; }; done; fi
 endif
 
 # ---- AWS
@@ -159,6 +195,27 @@ $(SAM): | need-python
 sam-build: $(SAM) ## Build the functions for AWS into .aws-sam (ARCH=x86_64 for the other processor)
 	@$(SAM) build --config-env $(CONFIG) $(if $(filter x86_64,$(ARCH)),--parameter-overrides Architecture=x86_64)
 
+# The functions as they are deployed, for this machine's processor. Ends with 69 where
+# there is no Docker engine and none can be started.
+LOCAL_ARCH := $(if $(filter aarch64 arm64,$(shell uname -m)),arm64,x86_64)
+
+.PHONY: sam-local
+sam-local: need-go $(SAM) ## Send every file of events/ through sam local invoke (needs Docker, or root to start it)
+	@ARCH=$(LOCAL_ARCH) AWS_DEFAULT_REGION=us-east-1 $(SAM) build --build-dir .aws-sam/local --parameter-overrides Architecture=$(LOCAL_ARCH) >/dev/null
+	@go test -count=1 -tags samlocal -run '^TestSAMLocalIsPrepared$$' ./infra/stack
+	@infra/stack/engine.sh infra/stack/samlocal.sh $(SAM)
+
+.PHONY: check-stack
+check-stack: need-go $(SAM) ## Check the template and build the functions for AWS, as make deploy does
+	@AWS_DEFAULT_REGION=us-east-1 $(SAM) validate --lint
+	@$(dir $(SAM))cfn-lint template.yaml
+	@AWS_DEFAULT_REGION=us-east-1 ARCH=$(ARCH) $(SAM) build --build-dir .aws-sam/check $(if $(filter x86_64,$(ARCH)),--parameter-overrides Architecture=x86_64) >/dev/null
+	@ls -l .aws-sam/check/*/bootstrap | awk '{ printf "%s: %.1f MB\n", $$9, $$5 / 1e6 }'
+
+.PHONY: bench-cold
+bench-cold: need-go ## Measure cold starts and sizes of the functions as they are deployed
+	@go test -count=1 -v -tags cold -run '^TestColdStarts$$' ./infra/stack
+
 # sam takes --parameter-overrides in the place of those in samconfig.toml: with
 # ARCH=x86_64 name the others in ARGS, or write it there.
 .PHONY: deploy
@@ -178,7 +235,7 @@ logs: $(SAM) ## Follow the logs of the stack
 image: need-go ## Push the image of the boxes without Docker (IMAGE=REPOSITORY:TAG; password of user AWS on stdin)
 	@[ -n '$(IMAGE)' ] || { echo 'want IMAGE=REPOSITORY:TAG, the RepositoryUri that make deploy prints: aws ecr get-login-password | make image IMAGE=...:latest' >&2; exit 1; }
 	@mkdir -p bin/linux-$(AWS_GOARCH)
-	@$(AWS_BUILD) -o bin/linux-$(AWS_GOARCH)/runner ./infra/runner
+	@$(AWS_BUILD) -tags aws -o bin/linux-$(AWS_GOARCH)/runner ./infra/runner
 	@go run ./infra/image -platform linux/$(AWS_GOARCH) -user AWS -to '$(IMAGE)' \
 	  bin/linux-$(AWS_GOARCH)/runner=/usr/local/bin/dormouse-runner \
 	  ghcr.io/astral-sh/uv:0.9.11:/uv=/usr/local/bin/uv ghcr.io/astral-sh/uv:0.9.11:/uvx=/usr/local/bin/uvx
