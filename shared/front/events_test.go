@@ -3,6 +3,7 @@ package front_test
 import (
 	"bytes"
 	"encoding/json"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,7 +20,7 @@ import (
 // The session and the stream the events in /events are about.
 const (
 	eventSession = session.ID("2kq8v4m1t7h3c9p5n0r6d2g8s4j1b7u3")
-	eventStream  = session.StreamID("0cphe6d3k5o7v4m1t7h3c9p5n0")
+	eventStream  = session.StreamID("06bk5gpt3sv7v4m1t7h3c9p5n0")
 )
 
 // eventWorld has that session, which is ready, and that stream, which has ended.
@@ -27,6 +28,8 @@ func eventWorld(t *testing.T) *world {
 	w := newWorld(t)
 	w.opts.AllowedHosts = []string{"a1b2c3d4e5.execute-api.us-east-1.amazonaws.com"}
 	w.opts.Servers = func(name string) (session.Server, bool) { return session.Server{Name: name}, name == "everything" }
+	// Whose key is in the files is not looked at here.
+	w.opts.Auth = principal(func(*http.Request) (string, error) { return "ada", nil })
 	now := time.Now()
 	err := w.store.Create(t.Context(), session.Session{
 		ID: eventSession, Server: "everything", Tenant: "tenant", Principal: "ada", Transport: session.HTTP, State: session.Ready,
