@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// The tests' program is also the reaper of processes they start.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "reap" {
+		if err := reap(os.Args[2:]); err != nil {
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func TestQuantilesAreTheNearestRank(t *testing.T) {
+	var took []time.Duration
+	for i := 100; i > 0; i-- {
+		took = append(took, time.Duration(i)*time.Millisecond)
+	}
+	got := []float64{quantile(took, 0), quantile(took, 0.5), quantile(took, 0.95), quantile(took, 0.99), quantile(took, 1), quantile(took[:1], 0.5)}
+	if diff := cmp.Diff([]float64{1, 50, 95, 99, 100, 100}, got); diff != "" {
+		t.Error(diff)
+	}
+	if !math.IsNaN(quantile(nil, 0.5)) {
+		t.Error("a quantile of nothing is a number")
+	}
+}
+
+func TestRatiosAreOfTheSameRound(t *testing.T) {
+	var s samples
+	for round, pair := range map[int][2]float64{1: {2, 1}, 2: {30, 10}, 3: {4, 0}} {
+		s = append(s, sample{"p", round, "a", "m", "ms", pair[0]}, sample{"p", round, "b", "m", "ms", pair[1]})
+	}
+	s = append(s, sample{"p", 4, "a", "m", "ms", 9})
+	if diff := cmp.Diff(spread{2, 2, 2.5, 3}, s.ratio("p", "a", "b", "m")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestWhatWasNotMeasuredIsNoFigure(t *testing.T) {
+	kept := finite(samples{{Value: math.NaN()}, {Value: math.Inf(1)}, {Value: 1}})
+	if len(kept) != 1 || cell(samples{}.spread("p", "a", "m")) != "–" {
+		t.Error(kept)
+	}
+}
+
+func TestFiguresAreInTheOrderOfMeasuring(t *testing.T) {
+	s := samples{{Part: "p", Peer: "short", Metric: "call"}, {Part: "p", Peer: "short", Metric: "own"}}
+	for _, metric := range []string{"initialize", "call", "memory"} {
+		s = append(s, sample{Part: "p", Peer: "long", Metric: metric}, sample{Part: "p", Peer: "long", Metric: metric, Round: 2})
+	}
+	var got []string
+	for _, m := range s.metrics("p") {
+		got = append(got, m.Metric)
+	}
+	if diff := cmp.Diff([]string{"initialize", "call", "memory", "own"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestPartsMeasuredAnewReplaceTheirFiguresOnly(t *testing.T) {
+	r := results{Parts: map[string]partRun{}, Samples: samples{{Part: "latency", Value: 1}, {Part: programsTable, Value: 2}, {Part: "idle", Value: 3}}}
+	r.merge(map[string]partRun{"latency": {}}, samples{{Part: "latency", Value: 4}})
+	if diff := cmp.Diff(samples{{Part: "idle", Value: 3}, {Part: "latency", Value: 4}}, r.Samples); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestEverybodyHasANameOfItsOwn(t *testing.T) {
+	names := append(peerNames(), partNames()...)
+	slices.Sort(names)
+	if len(slices.Compact(slices.Clone(names))) != len(names) {
+		t.Error(names)
+	}
+	for _, p := range parts() {
+		for _, base := range p.bases {
+			if !slices.Contains(peerNames(), base) {
+				t.Errorf("%s compares with %s, which is no peer", p.name, base)
+			}
+		}
+		if !slices.ContainsFunc(peers(), func(x peer) bool { return p.wants(x) && p.fits(x) }) {
+			t.Errorf("nobody takes part in %s", p.name)
+		}
+	}
+}
+
+func TestPlotsAreWellFormed(t *testing.T) {
+	s := samples{{"latency", 1, "dormouse", "p50 at 1", "ms", 2}, {"latency", 2, "dormouse", "p50 at 1", "ms", 3}}
+	for _, p := range plots() {
+		d := xml.NewDecoder(strings.NewReader(p.draw(s)))
+		for {
+			if _, err := d.Token(); err == io.EOF { //nolint:errorlint // the decoder promises the bare value
+				break
+			} else if err != nil {
+				t.Fatalf("%s: %v", p.file, err)
+			}
+		}
+	}
+	if !strings.Contains(plots()[0].draw(s), ">2.50<") {
+		t.Error("the median is not in the picture")
+	}
+}
+
+// answering serves one answer, JSON or an event stream, with the request's id in the place of ID.
+func answering(t *testing.T, kind, text string) client {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var asked struct{ ID json.RawMessage }
+		_ = json.NewDecoder(r.Body).Decode(&asked) // a test sends requests only
+		w.Header().Set("Content-Type", kind)
+		_, _ = io.WriteString(w, strings.ReplaceAll(text, "ID", string(asked.ID)))
+	}))
+	t.Cleanup(s.Close)
+	return sessionless().make(s.URL, "2025-06-18")
+}
+
+func TestOnlyTheRightAnswerCounts(t *testing.T) {
+	const right = `{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":"Echo: hello"}]}}`
+	const other = `{"jsonrpc":"2.0","id":99,"result":{"content":[{"type":"text","text":"Echo: hello"}]}}`
+	for _, test := range []struct {
+		name, kind, text string
+		want             error
+	}{
+		{"JSON", "application/json", right, nil},
+		{"an event stream", "text/event-stream", "id: 1\ndata: \n\nevent: message\ndata: " + right + "\n\n", nil},
+		{"behind that of another", "text/event-stream", "data: " + other + "\n\ndata: " + right + "\n\n", nil},
+		{"another text", "application/json", strings.Replace(right, "hello", "hullo", 1), wrongAnswer{}},
+		{"to another request", "application/json", other, wrongAnswer{}},
+		{"only to another", "text/event-stream", "data: " + other + "\n\n", streamEnded{}},
+		{"an error", "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"no"}}`, failure{-32000, "no"}},
+		{"an error of the tool", "application/json", `{"jsonrpc":"2.0","id":ID,"result":{"isError":true,"content":[{"type":"text","text":"Echo: hello"}]}}`, wrongAnswer{}},
+		{"no JSON", "application/json", "oops", wrongAnswer{}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := hello(t.Context(), answering(t, test.kind, test.text))
+			if got, want := fmt.Sprintf("%T", err), fmt.Sprintf("%T", test.want); got != want {
+				t.Errorf("%v is a %s, want a %s", err, got, want)
+			}
+		})
+	}
+}
+
+func TestLoadCountsFailures(t *testing.T) {
+	calls := 0
+	e := &endpoint{running: here(t, "sleep", "60")}
+	no := errors.New("no")
+	l, err := press(t.Context(), e, []client{nil}, 50*time.Millisecond, func(context.Context, client) error {
+		if calls++; calls%2 == 0 {
+			return no
+		}
+		return nil
+	})
+	if err != nil || len(l.took)+l.failed != calls || l.failed != calls/2 || !errors.Is(l.first, no) {
+		t.Errorf("%d calls: %d answered, %d failed, %v, %v", calls, len(l.took), l.failed, l.first, err)
+	}
+}
+
+// here starts a command below a reaper, which is this program.
+func here(t *testing.T, command ...string) *running {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := place{self: self, scratch: t.TempDir()}.run(command, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.kill)
+	return r
+}
+
+func TestWhatAnOrphanUsedIsCounted(t *testing.T) {
+	// The inner shell burns some CPU after its parent has gone, then ends.
+	r := here(t, "sh", "-c", `(sh -c 'i=0; while [ $i -lt 150000 ]; do i=$((i+1)); done; exit' &); exec sleep 60`)
+	seen := false
+	for ends := time.Now().Add(20 * time.Second); ; {
+		all, err := below(r.pid())
+		if err == nil {
+			burning := slices.ContainsFunc(all, func(m member) bool { return m.command == "sh" })
+			if seen = seen || burning; seen && !burning {
+				break
+			}
+		}
+		if time.Now().After(ends) {
+			t.Fatal("the shell neither began nor ended")
+		}
+		time.Sleep(time.Millisecond) // a real process
+	}
+	cpu, n, err := treeCPU(r.pid())
+	if err != nil || n != 1 || cpu < 3*tick {
+		t.Errorf("%v of %d processes, %v; want the CPU of the one that has ended, and one that sleeps", cpu, n, err)
+	}
+}
+
+func TestStopLeavesNothing(t *testing.T) {
+	r := here(t, "sh", "-c", `(trap '' TERM; sleep 60 & wait) & exec sleep 60`)
+	for all := []member(nil); len(all) < 4; {
+		all, _ = below(r.pid()) // until all are there
+	}
+	r.kill()
+	if all, err := below(r.pid()); err == nil {
+		t.Errorf("still there: %v", all)
+	}
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// maxAnswer bounds what a client reads of one message.
+const maxAnswer = 32 << 20
+
+// httpClient speaks Streamable HTTP, with a session or without.
+type httpClient struct {
+	address, version string
+	keeps            bool // a session, which it begins with initialize and ends with DELETE
+	http             *http.Client
+	ids              requestIDs
+	session          string
+}
+
+func newHTTPClient(address, version string, keeps bool) *httpClient {
+	return &httpClient{address: address, version: version, keeps: keeps, http: &http.Client{
+		Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true},
+	}}
+}
+
+func (c *httpClient) open(ctx context.Context) error {
+	if !c.keeps {
+		return nil
+	}
+	id := c.ids.next()
+	body, err := request(id, "initialize", initialize(c.version))
+	if err != nil {
+		return err
+	}
+	res, err := c.post(ctx, body, "") //nolint:bodyclose // read closes it
+	if err != nil {
+		return err
+	}
+	c.session = res.Header.Get("Mcp-Session-Id")
+	if _, err := read(res, id, nil); err != nil {
+		return err
+	}
+	if res, err = c.post(ctx, []byte(initialized), ""); err != nil { //nolint:bodyclose // finish closes it
+		return err
+	}
+	return finish(res)
+}
+
+func (c *httpClient) call(ctx context.Context, tool string, arguments any) (json.RawMessage, error) {
+	id := c.ids.next()
+	body, err := request(id, "tools/call", callParams(c.version, tool, arguments))
+	if err != nil {
+		return nil, err
+	}
+	res, err := c.post(ctx, body, tool) //nolint:bodyclose // read closes it
+	if err != nil {
+		return nil, err
+	}
+	return read(res, id, nil)
+}
+
+func (c *httpClient) close(ctx context.Context) error {
+	defer c.drop()
+	if c.session == "" {
+		return nil
+	}
+	res, err := c.do(ctx, http.MethodDelete, c.address, nil, nil) //nolint:bodyclose // finish closes it
+	if err != nil {
+		return err
+	}
+	return finish(res)
+}
+
+func (c *httpClient) drop() { c.http.CloseIdleConnections() }
+
+// post sends a message; tool is the one that is called, if one is. The response is 200 or 202, and
+// its body the caller's to close.
+func (c *httpClient) post(ctx context.Context, body []byte, tool string) (*http.Response, error) {
+	header := http.Header{
+		"Content-Type": {"application/json"},
+		"Accept":       {"application/json, text/event-stream"},
+	}
+	if c.version == "2026-07-28" {
+		header.Set("Mcp-Method", "tools/call")
+		header.Set("Mcp-Name", tool)
+	}
+	return c.do(ctx, http.MethodPost, c.address, header, body)
+}
+
+func (c *httpClient) do(ctx context.Context, method, address string, header http.Header, body []byte) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, address, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	if header != nil {
+		r.Header = header
+	}
+	if c.session != "" {
+		r.Header.Set("Mcp-Session-Id", c.session)
+	}
+	if c.session != "" || !c.keeps {
+		r.Header.Set("Mcp-Protocol-Version", c.version)
+	}
+	res, err := c.http.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode/100 == 2 {
+		return res, nil
+	}
+	defer func() { _ = res.Body.Close() }()
+	text, _ := io.ReadAll(io.LimitReader(res.Body, 300)) // what there is of a reason
+	if bytes.HasPrefix(text, []byte("<")) {
+		text = nil // a page, with nothing in it for a program
+	}
+	return nil, statusError{res.StatusCode, strings.TrimSpace(string(text))}
+}
+
+// statusError is an HTTP status that is no success.
+type statusError struct {
+	status int
+	text   string
+}
+
+func (e statusError) Error() string { return fmt.Sprintf("HTTP %d: %s", e.status, e.text) }
+
+// read takes the answer to a request out of a response, JSON or event stream, and closes it. seen,
+// if it is not nil, is told of each event.
+func read(res *http.Response, id int64, seen func(wire.SSE)) (json.RawMessage, error) {
+	defer func() { _ = res.Body.Close() }()
+	if !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
+		text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+		if err != nil {
+			return nil, err
+		}
+		var a answer
+		if err := json.Unmarshal(text, &a); err != nil {
+			return nil, wrongAnswer{fmt.Sprintf("%.200q", text)}
+		}
+		if !a.mine(id) {
+			return nil, wrongAnswer{fmt.Sprintf("to request %s, not %d: %.200s", a.ID, id, text)}
+		}
+		return a.result()
+	}
+	events := wire.NewSSEReader(res.Body, maxAnswer)
+	for {
+		e, err := events.Next()
+		if err == io.EOF { //nolint:errorlint // the reader promises the bare value
+			return nil, streamEnded{}
+		}
+		if err != nil {
+			return nil, err
+		}
+		if seen != nil {
+			seen(e)
+		}
+		var a answer
+		if len(e.Data) == 0 || json.Unmarshal(e.Data, &a) != nil || !a.mine(id) {
+			continue
+		}
+		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 1<<10)) // the connection is kept only if the end was read
+		return a.result()
+	}
+}
+
+// finish reads a response whose body says nothing.
+func finish(res *http.Response) error {
+	defer func() { _ = res.Body.Close() }()
+	_, err := io.Copy(io.Discard, io.LimitReader(res.Body, maxAnswer))
+	return err
+}

@@ -1,0 +1,100 @@
+// Command echo is the MCP server that stands behind every host in the benchmark: tools that do next
+// to nothing, built with the official go-sdk. Over stdio it is what is hosted; with -http it serves
+// the same tools itself, resident, which is the least that any host can be compared with.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+func main() {
+	listen := flag.String("http", "", "serve Streamable HTTP at this `address` instead of stdio")
+	json := flag.Bool("json", false, "with -http: answer in JSON instead of event streams")
+	stateless := flag.Bool("stateless", false, "with -http: keep no sessions, as clients of 2026-07-28 want it")
+	store := flag.Bool("event-store", false, "with -http: keep events in memory, for clients that come back")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var err error
+	if *listen == "" {
+		err = server().Run(ctx, &mcp.StdioTransport{})
+	} else {
+		options := &mcp.StreamableHTTPOptions{JSONResponse: *json, Stateless: *stateless}
+		if *store {
+			options.EventStore = mcp.NewMemoryEventStore(nil)
+		}
+		err = serve(ctx, *listen, options)
+	}
+	if err != nil && ctx.Err() == nil {
+		fmt.Fprintln(os.Stderr, "echo:", err)
+		os.Exit(1)
+	}
+}
+
+func serve(ctx context.Context, address string, options *mcp.StreamableHTTPOptions) error {
+	var lc net.ListenConfig
+	listener, err := lc.Listen(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/mcp", mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server() }, options))
+	s := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	context.AfterFunc(ctx, func() { _ = s.Close() }) // the process ends
+	return s.Serve(listener)
+}
+
+type (
+	said struct {
+		Message string `json:"message" jsonschema:"what to say back"`
+	}
+	filled struct {
+		Bytes int `json:"bytes" jsonschema:"how long the answer is"`
+	}
+	slowed struct {
+		Milliseconds int  `json:"milliseconds" jsonschema:"how long to take"`
+		Progress     bool `json:"progress,omitempty" jsonschema:"report progress once, at the start"`
+	}
+)
+
+// server has the tools of the benchmark. echo answers as the reference server's tool of that name.
+func server() *mcp.Server {
+	s := mcp.NewServer(&mcp.Implementation{Name: "echo", Version: "1.0.0"}, nil)
+	mcp.AddTool(s, &mcp.Tool{Name: "echo", Description: "Say it back"}, func(_ context.Context, _ *mcp.CallToolRequest, in said) (*mcp.CallToolResult, any, error) {
+		return text("Echo: " + in.Message), nil, nil
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "fill", Description: "Answer with so many bytes"}, func(_ context.Context, _ *mcp.CallToolRequest, in filled) (*mcp.CallToolResult, any, error) {
+		return text(strings.Repeat("x", max(0, min(in.Bytes, 16<<20)))), nil, nil
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "slow", Description: "Answer late"}, slow)
+	return s
+}
+
+func slow(ctx context.Context, r *mcp.CallToolRequest, in slowed) (*mcp.CallToolResult, any, error) {
+	if token := r.Params.GetProgressToken(); in.Progress && token != nil {
+		if err := r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 1}); err != nil {
+			return nil, nil, err
+		}
+	}
+	select {
+	case <-time.After(time.Duration(in.Milliseconds) * time.Millisecond):
+		return text("Echo: slow"), nil, nil
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+}
+
+func text(s string) *mcp.CallToolResult {
+	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: s}}}
+}

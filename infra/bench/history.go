@@ -1,0 +1,195 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
+)
+
+// How much there is of a past.
+const (
+	pastEvents   = 100_000
+	pastSessions = 100_000
+)
+
+// history measures a call in a session with 10 and with 100,000 past events, and with 10 and 100,000
+// sessions in the store, on both drivers. The three are called in turns, so that each meets the same
+// machine.
+func history(ctx context.Context, m *measurement) error {
+	if err := m.historyOn(ctx, "SQLite", func(e *endpoint) (session.Store, error) {
+		return sqlitestore.Open(filepath.Join(e.data, local.StoreFile))
+	}, func() []string { return nil }); err != nil {
+		return err
+	}
+	url, err := m.dynamoDB.Endpoint()
+	if err != nil {
+		m.say("DynamoDB Local is not there: %v", err)
+		m.notes = append(m.notes, fmt.Sprintf("not measured on DynamoDB: %v", err))
+		return nil
+	}
+	tables := map[string]string{}
+	next := ""
+	return m.historyOn(ctx, "DynamoDB Local", func(e *endpoint) (session.Store, error) {
+		place, err := dynamostore.ParsePlace(tables[e.data], "")
+		if err != nil {
+			return nil, err
+		}
+		transport := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+		return dynamostore.New(place.Client(dynamostore.Keys{ID: "local", Secret: "local"}, transport), place.Table, dynamostore.Options{}), nil
+	}, func() []string {
+		next = "bench-" + session.NewNonce() + "?endpoint=" + url + "&region=local"
+		return []string{"--store", "dynamodb:" + next}
+	}, func(e *endpoint) { tables[e.data] = next })
+}
+
+// historyOn measures on one driver. flags are those of the next machine; started is told of each.
+func (m *measurement) historyOn(ctx context.Context, driver string, store func(*endpoint) (session.Store, error), flags func() []string, started ...func(*endpoint)) error {
+	var places [2]*endpoint // one with few sessions, one with many
+	for i := range places {
+		e, err := m.start(ctx, launch{flags: flags()})
+		if err != nil {
+			return err
+		}
+		defer e.stop()
+		for _, tell := range started {
+			tell(e)
+		}
+		places[i] = e
+	}
+	few, past, many, err := m.threeSessions(ctx, places)
+	if err != nil {
+		return err
+	}
+	events, sessions, err := m.seed(ctx, places, store, past.session)
+	if err != nil {
+		return fmt.Errorf("seed: %w", err)
+	}
+	in := ", " + driver
+	m.add("past events"+in, "", float64(events))
+	m.add("sessions"+in, "", float64(sessions))
+	if events < pastEvents || sessions < pastSessions {
+		m.notes = append(m.notes, fmt.Sprintf("%s took only %d events and %d sessions in the time there was", driver, events, sessions))
+	}
+	var took [3][]time.Duration
+	for range 12 {
+		for i, c := range []*httpClient{few, past, many} {
+			e := places[i/2]
+			l, err := press(ctx, e, []client{c}, m.scale(300*time.Millisecond), hello)
+			if err != nil {
+				return err
+			}
+			if l.first != nil {
+				return l.first
+			}
+			took[i] = append(took[i], l.took...)
+		}
+	}
+	base := quantile(took[0], 0.5)
+	m.add("p50 of a call"+in, "ms", base)
+	m.add("over that, past events"+in, "", quantile(took[1], 0.5)/base)
+	m.add("over that, sessions"+in, "", quantile(took[2], 0.5)/base)
+	return nil
+}
+
+// threeSessions opens one that will have no past and one that will, in the first place, and one in
+// the other, with ten calls in each.
+func (m *measurement) threeSessions(ctx context.Context, places [2]*endpoint) (few, past, many *httpClient, err error) {
+	var all [3]*httpClient
+	for i := range all {
+		c := newHTTPClient(places[i/2].address, "2025-06-18", true)
+		if _, err := timed(ctx, c.open); err != nil {
+			return nil, nil, nil, err
+		}
+		for range 10 {
+			if _, err := timed(ctx, func(ctx context.Context) error { return hello(ctx, c) }); err != nil {
+				return nil, nil, nil, err
+			}
+		}
+		all[i] = c
+	}
+	return all[0], all[1], all[2], nil
+}
+
+// seed writes events into a session of the first place, and sessions into the second, as many as
+// the time allows.
+func (m *measurement) seed(ctx context.Context, places [2]*endpoint, store func(*endpoint) (session.Store, error), past string) (events, sessions int, err error) {
+	first, err := store(places[0])
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, first.Close()) }()
+	second, err := store(places[1])
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, second.Close()) }()
+	const batch = 250
+	line := []byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` + string(bytes.Repeat([]byte("x"), 60)) + `"}}`)
+	lines := make([][]byte, batch)
+	for i := range lines {
+		lines[i] = line
+	}
+	batches, err := repeat(ctx, pastEvents/batch, m.scale(60*time.Second), func(ctx context.Context, _ int) error {
+		return first.Append(ctx, session.Batch{
+			Session: session.ID(past), Stream: session.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
+			Events: lines, Expires: time.Now().Add(time.Hour),
+		})
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	sessions, err = repeat(ctx, pastSessions, m.scale(90*time.Second), func(ctx context.Context, _ int) error {
+		now := time.Now()
+		return second.Create(ctx, session.Session{
+			ID: session.NewID(), Server: "echo", Digest: "bench", Tenant: "local", Principal: "local",
+			Transport: session.HTTP, State: session.Ready, Version: "2025-06-18", Created: now, Used: now,
+			Init:    []byte(`{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}`),
+			Expires: now.Add(time.Hour),
+		})
+	})
+	return batches * batch, sessions, err
+}
+
+// repeat does something n times, 8 at a time, or as often as the time allows, and says how often.
+func repeat(ctx context.Context, n int, limit time.Duration, do func(context.Context, int) error) (int, error) {
+	ends := time.Now().Add(limit)
+	numbers := make(chan int)
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	done := 0
+	var first error
+	for range 8 {
+		wg.Go(func() {
+			for i := range numbers {
+				err := do(ctx, i)
+				mu.Lock()
+				if done++; err != nil && first == nil {
+					first = err
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for i := range n {
+		mu.Lock()
+		stop := first != nil
+		mu.Unlock()
+		if stop || time.Now().After(ends) {
+			break
+		}
+		numbers <- i
+	}
+	close(numbers)
+	wg.Wait()
+	return done, first
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// idle measures what sessions cost that nobody uses: processes and memory with none, 100 and 1,000
+// of them, each after one call and a rest.
+func idle(ctx context.Context, m *measurement) error {
+	e, err := m.start(ctx, launch{
+		flags: []string{"--idle", "1s", "--sleep-after", "1s"},
+		env:   []string{"DORMOUSE_BOX_PROCESSES=2000"},
+	})
+	if err != nil {
+		return err
+	}
+	defer e.stop()
+	var clients []client
+	defer func() {
+		for _, c := range clients {
+			c.drop()
+		}
+	}()
+	ends := time.Now().Add(m.scale(90 * time.Second))
+	var before usage
+	for _, want := range []int{0, 100, 1000} {
+		complete, err := m.grow(ctx, e, &clients, want, ends)
+		if err != nil {
+			return err
+		}
+		if !complete {
+			m.say("only %d of %d sessions in the time there is", len(clients), want)
+			m.notes = append(m.notes, fmt.Sprintf("%s: %d of %d sessions in the time there was", m.peer.name, len(clients), want))
+			break
+		}
+		rested, err := m.rest(ctx, e)
+		if err != nil {
+			return err
+		}
+		at := fmt.Sprintf(" at %d", want)
+		m.add("processes"+at, "", float64(rested.Processes))
+		m.add("RSS"+at, "MB", float64(rested.RSS)/1e6)
+		m.add("PSS"+at, "MB", float64(rested.PSS)/1e6)
+		if want == 100 {
+			m.add("PSS a session", "MB", float64(rested.PSS-before.PSS)/1e6/float64(want))
+		}
+		before = rested
+	}
+	return nil
+}
+
+// grow opens sessions with one call each until there are enough or the time is over.
+func (m *measurement) grow(ctx context.Context, e *endpoint, clients *[]client, want int, ends time.Time) (bool, error) {
+	for len(*clients) < want {
+		if time.Now().After(ends) {
+			return false, nil
+		}
+		opened, _, err := open(ctx, e, min(20, want-len(*clients)), 4)
+		*clients = append(*clients, opened...)
+		if err != nil {
+			return false, err
+		}
+		for _, c := range opened {
+			if _, err := timed(ctx, func(ctx context.Context) error { return hello(ctx, c) }); err != nil {
+				return false, err
+			}
+		}
+	}
+	return true, nil
+}
+
+// rest waits until a peer has as few processes as it will have: until their number has stood still
+// for 8 s, 20 s at most. What sleeps between messages takes 7 s to fall asleep, as it is started
+// here.
+func (m *measurement) rest(ctx context.Context, e *endpoint) (usage, error) {
+	last, since := -1, time.Now()
+	for ends := time.Now().Add(20 * time.Second); time.Now().Before(ends); {
+		_, n, err := treeCPU(e.pid())
+		if err != nil {
+			return usage{}, err
+		}
+		if n != last {
+			last, since = n, time.Now()
+		}
+		if time.Since(since) > 8*time.Second {
+			break
+		}
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-ctx.Done():
+			return usage{}, ctx.Err()
+		}
+	}
+	return treeUsage(e.pid())
+}
+
+// growth opens sessions, makes one call in each and ends them, for some time, and measures what is
+// left of them after a rest: in memory beyond what a warm-up left, and on disk.
+func growth(ctx context.Context, m *measurement) error {
+	e, err := m.start(ctx, launch{flags: []string{"--idle", "1s", "--sleep-after", "1s"}})
+	if err != nil {
+		return err
+	}
+	defer e.stop()
+	if _, err := m.churn(ctx, e, m.scale(5*time.Second)); err != nil {
+		return err
+	}
+	before, err := m.rest(ctx, e)
+	if err != nil {
+		return err
+	}
+	disk := m.stored(e)
+	began := time.Now()
+	n, err := m.churn(ctx, e, m.scale(15*time.Second))
+	if err != nil {
+		return err
+	}
+	lasted := time.Since(began)
+	after, err := m.rest(ctx, e)
+	if err != nil {
+		return err
+	}
+	per := 10_000 / float64(n)
+	m.add("sessions", "", float64(n))
+	if n < 100 {
+		return fmt.Errorf("%d sessions in the time there was are too few to say anything", n)
+	}
+	m.add("sessions a second", "/s", float64(n)/lasted.Seconds())
+	m.add("CPU a session", "ms", ms(after.CPU-before.CPU)/float64(n))
+	m.add("RSS growth per 10,000", "MB", float64(after.RSS-before.RSS)/1e6*per)
+	m.add("PSS growth per 10,000", "MB", float64(after.PSS-before.PSS)/1e6*per)
+	if e.data != "" {
+		m.add("disk growth per 10,000", "MB", float64(m.stored(e)-disk)/1e6*per)
+	}
+	m.add("processes after", "", float64(after.Processes))
+	return nil
+}
+
+// churn returns how many sessions were opened, called in and ended.
+func (m *measurement) churn(ctx context.Context, e *endpoint, lasts time.Duration) (int, error) {
+	n := 0
+	for ends := time.Now().Add(lasts); time.Now().Before(ends); {
+		clients, _, err := open(ctx, e, 8, 4)
+		if err != nil {
+			return n, err
+		}
+		for _, c := range clients {
+			if _, err := timed(ctx, func(ctx context.Context) error { return hello(ctx, c) }); err != nil {
+				return n, err
+			}
+		}
+		finishAll(ctx, clients)
+		n += len(clients)
+	}
+	return n, nil
+}
+
+// stored is how many bytes a peer has on disk.
+func (m *measurement) stored(e *endpoint) (sum int64) {
+	_ = filepath.WalkDir(e.data, func(_ string, d os.DirEntry, err error) error { // what vanishes meanwhile is not counted
+		if err != nil {
+			return nil //nolint:nilerr // as above
+		}
+		if info, err := d.Info(); err == nil && info.Mode().IsRegular() {
+			sum += info.Size()
+		}
+		return nil
+	})
+	return sum
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// installLimit bounds one installation.
+const installLimit = 5 * time.Minute
+
+// prepare builds the echo server and installs what the peers need. What cannot be had is returned
+// with the reason; the benchmark goes on without it and says so.
+func (p place) prepare(ctx context.Context, needs []string) (missing map[string]string, err error) {
+	if err := os.MkdirAll(p.tools, 0o755); err != nil {
+		return nil, err
+	}
+	if err := p.command(ctx, p.root, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", p.echo(), "./infra/bench/echo"); err != nil {
+		return nil, err
+	}
+	missing = map[string]string{}
+	steps := []struct {
+		need string
+		make func(context.Context) error
+	}{
+		{needNode, p.installNode},
+		{needMCPAgent, p.bundleMCPAgent},
+		{needMCPProxy, func(ctx context.Context) error { return p.installPython(ctx, needMCPProxy) }},
+		{needAWSLabs, func(ctx context.Context) error { return p.installPython(ctx, needAWSLabs) }},
+	}
+	for _, step := range steps {
+		if !slices.Contains(needs, step.need) {
+			continue
+		}
+		if err := step.make(ctx); err != nil {
+			missing[step.need] = err.Error()
+		}
+	}
+	return missing, nil
+}
+
+func (p place) peerFile(name ...string) string {
+	return filepath.Join(append([]string{p.root, "infra/bench/peers"}, name...)...)
+}
+
+func (p place) installNode(ctx context.Context) error {
+	return p.once(needNode, []string{p.peerFile("node", "package.json"), p.peerFile("node", "package-lock.json")}, func(dir string) error {
+		if err := copyFiles(dir, p.peerFile("node", "package.json"), p.peerFile("node", "package-lock.json")); err != nil {
+			return err
+		}
+		// Not npm ci, which refuses the lock file where a registry has not the workerd of every platform.
+		return p.command(ctx, dir, "npm", "install", "--ignore-scripts", "--legacy-peer-deps", "--no-audit", "--no-fund", "--loglevel=error")
+	})
+}
+
+func (p place) bundleMCPAgent(ctx context.Context) error {
+	files := []string{p.peerFile("mcpagent", "worker.mjs"), p.peerFile("mcpagent", "email.mjs"), p.peerFile("mcpagent", "config.capnp")}
+	return p.once(needMCPAgent, append(files, p.peerFile("node", "package-lock.json")), func(dir string) error {
+		if err := copyFiles(dir, files...); err != nil {
+			return err
+		}
+		if err := os.Symlink(p.node(), filepath.Join(dir, "node_modules")); err != nil {
+			return err
+		}
+		return p.command(ctx, dir, p.node(".bin", "esbuild"), "worker.mjs", "--bundle", "--format=esm", "--outfile=bundle.mjs",
+			"--platform=neutral", "--main-fields=module,main", "--conditions=workerd,worker,browser,import",
+			"--alias:path=node:path", "--external:cloudflare:*", "--external:node:*", "--log-level=error")
+	})
+}
+
+func (p place) installPython(ctx context.Context, peer string) error {
+	list := p.peerFile(peer + ".txt")
+	return p.once(peer, []string{list}, func(dir string) error {
+		if err := p.command(ctx, p.root, "python3", "-m", "venv", dir); err != nil {
+			return err
+		}
+		return p.command(ctx, p.root, filepath.Join(dir, "bin", "python"),
+			"-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "-r", list)
+	})
+}
+
+// once makes a folder of .tools/bench unless it was made from the same files. The stamp is written
+// last, so that what was cut short is done again.
+func (p place) once(name string, from []string, make func(dir string) error) error {
+	sum := sha256.New()
+	for _, file := range from {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		sum.Write(text)
+	}
+	key := hex.EncodeToString(sum.Sum(nil))
+	dir := filepath.Join(p.tools, name)
+	stamp := filepath.Join(dir, ".installed")
+	if old, err := os.ReadFile(stamp); err == nil && string(old) == key {
+		return nil
+	}
+	fmt.Fprintf(os.Stderr, "installing %s into .tools/bench, once\n", name)
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := make(dir); err != nil {
+		return err
+	}
+	return os.WriteFile(stamp, []byte(key), 0o644)
+}
+
+// command runs one to its end; its output is in the error.
+func (p place) command(ctx context.Context, dir, name string, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, installLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.WaitDelay = dir, 5*time.Second
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", filepath.Base(name), err, bytes.TrimSpace(out[max(0, len(out)-600):]))
+	}
+	return nil
+}

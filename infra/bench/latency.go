@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+)
+
+// latency measures initialize, the first call, and calls one at a time and 16 at a time.
+func latency(ctx context.Context, m *measurement) error {
+	e, err := m.start(ctx, launch{})
+	if err != nil {
+		return err
+	}
+	defer e.stop()
+	if err := warm(ctx, e, m.scale(time.Second)); err != nil {
+		return err
+	}
+	if err := openings(ctx, e, m); err != nil {
+		return err
+	}
+	for _, at := range []struct {
+		clients int
+		lasts   time.Duration
+	}{{1, m.scale(2 * time.Second)}, {16, m.scale(3 * time.Second)}} {
+		clients, _, err := open(ctx, e, at.clients, 4)
+		if err != nil {
+			return err
+		}
+		for _, c := range clients { // each session has its process before the clock runs
+			if _, err := timed(ctx, func(ctx context.Context) error { return echo(ctx, c, "first") }); err != nil {
+				return err
+			}
+		}
+		l, err := press(ctx, e, clients, at.lasts, hello)
+		if err != nil {
+			return err
+		}
+		m.load(at.clients, l)
+		if at.clients == 16 {
+			u, err := treeUsage(e.pid())
+			if err != nil {
+				return err
+			}
+			m.add("RSS", "MB", float64(u.RSS)/1e6)
+			m.add("PSS", "MB", float64(u.PSS)/1e6)
+			m.programs(l)
+		}
+		finishAll(ctx, clients)
+	}
+	return nil
+}
+
+func hello(ctx context.Context, c client) error { return echo(ctx, c, "hello") }
+
+// warm loads a peer until it has all the processes that it will want.
+func warm(ctx context.Context, e *endpoint, lasts time.Duration) error {
+	clients, _, err := open(ctx, e, 16, 4)
+	if err != nil {
+		return err
+	}
+	defer finishAll(ctx, clients)
+	l, err := press(ctx, e, clients, lasts, hello)
+	if err == nil && len(l.took) == 0 {
+		err = fmt.Errorf("no call of the warm-up was answered: %w", l.first)
+	}
+	return err
+}
+
+// openings measures what a new client waits for.
+func openings(ctx context.Context, e *endpoint, m *measurement) error {
+	var inits, firsts []time.Duration
+	before, _, err := treeCPU(e.pid())
+	if err != nil {
+		return err
+	}
+	n := 0
+	for ends := time.Now().Add(m.scale(2 * time.Second)); n < 20 && time.Now().Before(ends); n++ {
+		c := e.client()
+		took, err := timed(ctx, c.open)
+		if err != nil {
+			return err
+		}
+		inits = append(inits, took)
+		if took, err = timed(ctx, func(ctx context.Context) error { return hello(ctx, c) }); err != nil {
+			return err
+		}
+		firsts = append(firsts, took)
+		finishAll(ctx, []client{c})
+	}
+	after, _, err := treeCPU(e.pid())
+	if err != nil {
+		return err
+	}
+	if e.peer.keeps {
+		m.add("initialize p50", "ms", quantile(inits, 0.5))
+		m.add("CPU of a session of one call", "ms", ms(after-before)/float64(n))
+	}
+	m.add("first call p50", "ms", quantile(firsts, 0.5))
+	return nil
+}
+
+// load adds what a load says.
+func (m *measurement) load(clients int, l load) {
+	at := fmt.Sprintf(" at %d", clients)
+	m.add("p50"+at, "ms", quantile(l.took, 0.50))
+	m.add("p95"+at, "ms", quantile(l.took, 0.95))
+	m.add("p99"+at, "ms", quantile(l.took, 0.99))
+	m.add("calls"+at, "/s", l.perSecond())
+	cpu := l.perCall()
+	if len(l.took) == 0 {
+		cpu = math.NaN()
+	}
+	m.add("CPU a call"+at, "ms", cpu)
+	m.add("failed"+at, "", float64(l.failed))
+	if l.first != nil {
+		m.say("%d calls failed at %d; the first: %v", l.failed, clients, l.first)
+	}
+}
+
+// programs adds where the CPU of a call went.
+func (m *measurement) programs(l load) {
+	for _, name := range slices.Sorted(maps.Keys(l.programs)) {
+		if each := ms(l.programs[name]) / float64(max(1, len(l.took))); each >= 0.01 {
+			m.found = append(m.found, sample{programsTable, m.round, m.peer.name, name, "ms", each})
+		}
+	}
+}

@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// loss measures what is lost when a connection is cut in the middle of a call, and when the host is
+// stopped or killed and started again with what it keeps on disk.
+func loss(ctx context.Context, m *measurement) error {
+	e, err := m.start(ctx, launch{})
+	if err != nil {
+		return err
+	}
+	defer func() { e.stop() }()
+	for _, c := range cutCases() {
+		if err := m.cuts(ctx, e, c); err != nil {
+			return err
+		}
+	}
+	for _, how := range []struct {
+		name string
+		end  func(*endpoint)
+	}{{"stopped", func(e *endpoint) { e.stop() }}, {"killed", func(e *endpoint) { e.kill() }}} {
+		clients, _, err := open(ctx, e, 5, 2)
+		if err != nil {
+			return err
+		}
+		for _, c := range clients {
+			if err := hello(ctx, c); err != nil {
+				return err
+			}
+		}
+		how.end(e)
+		again, err := m.start(ctx, launch{data: e.data})
+		if err != nil {
+			return err
+		}
+		e = again
+		alive := 0
+		for _, c := range clients {
+			h, ok := c.(*httpClient)
+			if !ok {
+				return errors.New("only clients over HTTP come back")
+			}
+			h.drop()
+			h.address = e.address
+			if _, err := timed(ctx, func(ctx context.Context) error { return hello(ctx, h) }); err == nil {
+				alive++
+			}
+		}
+		m.add("sessions left, "+how.name, "%", 100*float64(alive)/float64(len(clients)))
+	}
+	return nil
+}
+
+// cutCall is how long a call takes that is cut.
+const cutCall = 2000 * time.Millisecond
+
+// cutCase is when a call is cut and when its client comes back.
+type cutCase struct {
+	version  string
+	progress bool          // something was said before the cut
+	after    time.Duration // it is cut
+	back     time.Duration // its client is, since the call was sent
+}
+
+func (c cutCase) name() string {
+	what := fmt.Sprintf("%s cut at %.1f s", c.version, c.after.Seconds())
+	if c.progress {
+		what += " after progress"
+	}
+	if c.back > cutCall {
+		what += ", back after the answer"
+	}
+	return what
+}
+
+func cutCases() (all []cutCase) {
+	const early, late, at, end = 300 * time.Millisecond, 1300 * time.Millisecond, 10 * time.Millisecond, cutCall + 300*time.Millisecond
+	for _, version := range []string{"2025-06-18", "2025-11-25"} {
+		all = append(all,
+			cutCase{version, false, early, early + at}, cutCase{version, true, early, early + at},
+			cutCase{version, false, late, late + at}, cutCase{version, true, late, end})
+	}
+	return all
+}
+
+// cuts makes four calls of a case at the same time.
+func (m *measurement) cuts(ctx context.Context, e *endpoint, how cutCase) error {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var took []time.Duration
+	var failed error
+	const calls = 4
+	for range calls {
+		wg.Go(func() {
+			c := newHTTPClient(e.address, how.version, true)
+			d, got, err := cutCallOf(ctx, c, how)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed = err
+			}
+			if got {
+				took = append(took, d)
+			}
+		})
+	}
+	wg.Wait()
+	if failed != nil {
+		return failed
+	}
+	m.add(how.name(), "% recovered", 100*float64(len(took))/calls)
+	if how.version == "2025-11-25" && how.back > cutCall {
+		m.add("until that answer p50", "ms", quantile(took, 0.5))
+	}
+	return nil
+}
+
+// cutCallOf calls slow in a new session, goes away, and comes back for the answer. got says whether
+// it was there, and took how long that took; the error is of what went before.
+func cutCallOf(ctx context.Context, c *httpClient, how cutCase) (took time.Duration, got bool, err error) {
+	defer c.drop()
+	if _, err := timed(ctx, c.open); err != nil {
+		return 0, false, err
+	}
+	id := c.ids.next()
+	body, err := request(id, "tools/call", callParams(c.version, "slow", map[string]any{"milliseconds": cutCall.Milliseconds(), "progress": how.progress}))
+	if err != nil {
+		return 0, false, err
+	}
+	began := time.Now()
+	cut, cancel := context.WithTimeout(ctx, how.after)
+	defer cancel()
+	last := ""
+	if res, err := c.post(cut, body, "slow"); err == nil { //nolint:bodyclose // read closes it
+		_, _ = read(res, id, func(e wire.SSE) { // it is cut off, as it shall be
+			if e.ID != "" {
+				last = e.ID
+			}
+		})
+	}
+	select {
+	case <-time.After(time.Until(began.Add(how.back))):
+	case <-ctx.Done():
+		return 0, false, ctx.Err()
+	}
+	if last == "" {
+		return 0, false, nil
+	}
+	back := time.Now()
+	got = c.fetch(ctx, id, last, 5*time.Second)
+	return time.Since(back), got, nil
+}
+
+// fetch comes with Last-Event-ID until the answer is there. A host that has not noticed the cut yet
+// says 409.
+func (c *httpClient) fetch(ctx context.Context, id int64, last string, limit time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for ctx.Err() == nil {
+		res, err := c.do(ctx, http.MethodGet, c.address, http.Header{"Accept": {"text/event-stream"}, "Last-Event-Id": {last}}, nil) //nolint:bodyclose // read closes it
+		var status statusError
+		switch {
+		case errors.As(err, &status) && status.status == http.StatusConflict:
+		case err != nil:
+			return false
+		default:
+			if _, err := read(res, id, func(e wire.SSE) {
+				if e.ID != "" {
+					last = e.ID
+				}
+			}); err == nil {
+				return true
+			}
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+	return false
+}

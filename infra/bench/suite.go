@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
+)
+
+// part is something to measure, by itself.
+type part struct {
+	name  string
+	about string
+	wants func(peer) bool // who takes part if nobody is named
+	fits  func(peer) bool // who can
+	run   func(context.Context, *measurement) error
+	// bases are whom others are compared with, round by round.
+	bases []string
+	// tools are those of our own echo server, beyond echo.
+	tools bool
+	// asked is a part that runs only when it is named.
+	asked bool
+}
+
+func parts() []part {
+	anybody := func(peer) bool { return true }
+	ours := func(p peer) bool { return strings.HasPrefix(p.name, "dormouse") }
+	keeps := func(p peer) bool { return p.keeps }
+	named := func(names ...string) func(peer) bool {
+		return func(p peer) bool { return slices.Contains(names, p.name) }
+	}
+	return []part{
+		{name: "profile", about: "CPU profiles of every program at 16", wants: named("dormouse", "dormouse-concurrent"), fits: ours, run: profiles, asked: true},
+		{name: "latency", about: "initialize, first call, calls at 1 and 16", wants: anybody, fits: anybody, run: latency, bases: []string{"supergateway", "mcpagent", "native"}},
+		{name: "idle", about: "sessions that nobody uses, 8 s after their last call", wants: named("dormouse", "supergateway", "mcp-proxy", "mcpagent", "native"), fits: keeps, run: idle},
+		{name: "wake", about: "the first call after a rest", wants: named("dormouse", "supergateway", "mcpagent", "native"), fits: keeps, run: wake, bases: []string{"mcpagent"}},
+		{name: "loss", about: "calls that were cut, and a host that was started again", wants: named("dormouse", "supergateway", "mcp-proxy", "mcpagent", "native", "native-event-store"), fits: func(p peer) bool { return p.resumes }, run: loss, tools: true},
+		{name: "payload", about: "large requests and answers, one at a time", wants: named("dormouse", "supergateway", "mcp-proxy", "mcpagent", "native"), fits: anybody, run: payload, tools: true, bases: []string{"supergateway", "mcpagent", "native"}},
+		{name: "growth", about: "what ended sessions leave behind", wants: named("dormouse", "supergateway", "mcp-proxy", "mcpagent", "native"), fits: keeps, run: growth},
+		{name: "history", about: "a call, and what was before it", wants: named("dormouse"), fits: named("dormouse", "dormouse-concurrent"), run: history},
+		{name: "sockets", about: "WebSocket clients that are silent", wants: named("dormouse-ws"), fits: named("dormouse-ws"), run: sockets},
+	}
+}
+
+// programsTable has where the CPU of a call at 16 goes; latency fills it.
+const programsTable = "programs"
+
+func partNames() (names []string) {
+	for _, p := range parts() {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+// suite is one run of the benchmark.
+type suite struct {
+	place   place
+	options options
+	out     io.Writer
+	server  []string
+	who     []peer
+	missing map[string]string // peers left out, and why
+	found   samples
+	ran     map[string]partRun
+	notes   []string // of the part that runs
+
+	dynamoDB *dynamotest.Server
+}
+
+func newSuite(p place, o options, out io.Writer) *suite {
+	return &suite{place: p, options: o, out: out, missing: map[string]string{}, ran: map[string]partRun{}, dynamoDB: &dynamotest.Server{Running: o.dynamoDB}}
+}
+
+// serve finds the command of the stdio server.
+func (s *suite) serve(missing map[string]string) error {
+	switch s.options.server {
+	case "echo":
+		s.server = []string{s.place.echo()}
+		return nil
+	case "everything":
+		if why, ok := missing[needNode]; ok {
+			return fmt.Errorf("the reference server could not be installed: %s", why)
+		}
+		s.server = []string{"node", s.place.node("@modelcontextprotocol", "server-everything", "dist", "index.js")}
+		return nil
+	default:
+		return fmt.Errorf("there is no server %q; there are echo and everything", s.options.server)
+	}
+}
+
+// leaveOut keeps the peers that can run, and says of each other one why it cannot.
+func (s *suite) leaveOut(who []peer, missing map[string]string) {
+	for _, p := range who {
+		i := slices.IndexFunc(p.needs, func(n string) bool { return missing[n] != "" })
+		if i < 0 {
+			s.who = append(s.who, p)
+			continue
+		}
+		s.missing[p.name] = missing[p.needs[i]]
+		s.say("%s is not measured: %s", p.name, missing[p.needs[i]])
+	}
+}
+
+// measure runs a part: each round has every peer once, in an order of its own.
+func (s *suite) measure(ctx context.Context, p part) error {
+	if s.options.rounds < 1 {
+		return nil
+	}
+	if p.tools && s.options.server != "echo" {
+		s.say("%s is not measured: server %s has not the tools for it", p.name, s.options.server)
+		return nil
+	}
+	run := partRun{
+		Began: time.Now().UTC(), Server: s.options.server, Rounds: s.options.rounds, Scale: s.options.scale,
+		Busy: busy(), Missing: s.missing,
+	}
+	s.notes = nil
+	defer func() {
+		run.Notes = s.notes
+		s.ran[p.name] = run
+	}()
+	for round := 1; round <= s.options.rounds; round++ {
+		for _, i := range rand.Perm(len(s.who)) {
+			who := s.who[i]
+			if !p.fits(who) || s.options.peers == "" && !p.wants(who) {
+				continue
+			}
+			m := &measurement{suite: s, part: p.name, round: round, peer: who}
+			began := time.Now()
+			err := p.run(ctx, m)
+			if ctx.Err() != nil {
+				return errors.New("interrupted")
+			}
+			if err != nil {
+				m.say("failed: %v", err)
+				s.notes = append(s.notes, fmt.Sprintf("%s, round %d: %v", who.name, round, err))
+				continue
+			}
+			m.say("done in %.1f s", time.Since(began).Seconds())
+		}
+	}
+	return nil
+}
+
+func (s *suite) say(format string, values ...any) {
+	_, _ = fmt.Fprintf(s.out, format+"\n", values...) // a terminal that is gone
+}
+
+// measurement is one part of one peer in one round.
+type measurement struct {
+	*suite
+	part  string
+	round int
+	peer  peer
+}
+
+// start starts the peer, with the server of the run.
+func (m *measurement) start(ctx context.Context, l launch) (*endpoint, error) {
+	if l.server == nil {
+		l.server = m.server
+	}
+	e, err := m.peer.start(ctx, m.place, l)
+	if err != nil {
+		return nil, fmt.Errorf("start: %w", err)
+	}
+	e.peer = m.peer
+	return e, nil
+}
+
+func (m *measurement) add(metric, unit string, value float64) {
+	m.found = append(m.found, sample{m.part, m.round, m.peer.name, metric, unit, value})
+}
+
+func (m *measurement) say(format string, values ...any) {
+	m.suite.say("%s %d/%d %s: %s", m.part, m.round, m.options.rounds, m.peer.name, fmt.Sprintf(format, values...))
+}
+
+func (m *measurement) scale(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * m.options.scale)
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// tick is the unit of CPU times in /proc on every Linux that Go runs on.
+const tick = 10 * time.Millisecond
+
+// usage is what a tree of processes has used and holds at one moment.
+type usage struct {
+	CPU       time.Duration // user and system, of the living and of all that were waited for
+	Processes int           // the reaper is not counted
+	RSS, PSS  int64         // bytes; PSS shares out what several processes map
+}
+
+// member is one process below a reaper.
+type member struct {
+	pid, parent int
+	cpu         time.Duration // with that of the children it has waited for
+	own         time.Duration // without
+	command     string
+}
+
+// treeCPU adds up the CPU time of a reaper and all below it, to within a tick for each process that
+// lives.
+func treeCPU(root int) (time.Duration, int, error) {
+	all, err := below(root)
+	if err != nil {
+		return 0, 0, err
+	}
+	var sum time.Duration
+	for _, m := range all {
+		sum += m.cpu
+	}
+	return sum, len(all) - 1, nil
+}
+
+// treePrograms is the CPU time of the living by program, which says where that of a call goes.
+func treePrograms(root int) (map[string]time.Duration, error) {
+	all, err := below(root)
+	if err != nil {
+		return nil, err
+	}
+	programs := map[string]time.Duration{}
+	for _, m := range all {
+		if m.pid != root {
+			programs[m.command] += m.own
+		}
+	}
+	return programs, nil
+}
+
+// treeUsage is treeCPU with memory, which costs a walk over the pages of each process.
+func treeUsage(root int) (usage, error) {
+	all, err := below(root)
+	if err != nil {
+		return usage{}, err
+	}
+	var u usage
+	for _, m := range all {
+		u.CPU += m.cpu
+		if m.pid == root {
+			continue
+		}
+		u.Processes++
+		rss, pss := memory(m.pid)
+		u.RSS += rss
+		u.PSS += pss
+	}
+	return u, nil
+}
+
+// below lists root and its descendants.
+func below(root int) ([]member, error) {
+	folders, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil, err
+	}
+	children := map[int][]member{}
+	var all []member
+	for _, folder := range folders {
+		m, ok := process(folder)
+		switch {
+		case !ok:
+		case m.pid == root:
+			all = append(all, m)
+		default:
+			children[m.parent] = append(children[m.parent], m)
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("process %d has ended", root)
+	}
+	for i := 0; i < len(all); i++ {
+		all = append(all, children[all[i].pid]...)
+	}
+	return all, nil
+}
+
+// process reads one stat file; false means that it has ended meanwhile, or is a zombie whose time is
+// still to be waited for and counted here as well as there would be twice.
+func process(folder string) (member, bool) {
+	text, err := os.ReadFile(filepath.Join(folder, "stat"))
+	if err != nil {
+		return member{}, false
+	}
+	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
+	if open < 0 || end < open {
+		return member{}, false
+	}
+	fields := strings.Fields(string(text[end+1:]))
+	const state, parent, utime, stime, cutime, cstime = 0, 1, 11, 12, 13, 14
+	if len(fields) <= cstime {
+		return member{}, false
+	}
+	m := member{command: string(text[open+1 : end])}
+	m.pid, _ = strconv.Atoi(strings.TrimSpace(string(text[:open])))
+	m.parent, _ = strconv.Atoi(fields[parent])
+	for _, i := range []int{utime, stime, cutime, cstime} {
+		n, _ := strconv.ParseInt(fields[i], 10, 64)
+		if m.cpu += time.Duration(n) * tick; i == stime {
+			m.own = m.cpu
+		}
+	}
+	return m, fields[state] != "X"
+}
+
+// memory reads RSS and PSS of a process in bytes; 0 if it has ended.
+func memory(pid int) (rss, pss int64) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		return 0, 0
+	}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(line, ":")
+		n, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+		if err != nil {
+			continue
+		}
+		switch name {
+		case "Rss":
+			rss = n << 10
+		case "Pss":
+			pss = n << 10
+		}
+	}
+	return rss, pss
+}
