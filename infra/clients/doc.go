@@ -1,6 +1,7 @@
 // Package clients proves an MCP endpoint with real clients: the official SDKs of other people,
 // at pinned versions, each in its own language. It runs only as tests (build tag clients, by
-// `make test-clients`), which install what is pinned into .tools/clients. There are two lists.
+// `make test-clients`), which install what is pinned into .tools/clients. There are two lists, and the
+// matrix.
 //
 // # The checks
 //
@@ -26,6 +27,14 @@
 // a plan of calls and print a line with all that came of each. Limits are shortened to milliseconds,
 // except for go-sdk, which also sits through two hours of virtual time with the default ones
 // (polltime_test.go, in every test run).
+//
+// # The matrix
+//
+// Every client, in each of its modes, meets a server of the legacy era (server-everything), one of both
+// and one of 2026-07-28 only (eras is both), and runs the checks (matrix_test.go, build tag matrix, by
+// `make matrix`, which writes the table of README.md). Here are also fastmcp, rmcp (rust), the
+// inspector's command line and mcp-remote, in front of the Go client. Each cell begins with a cold
+// start; cold_test.go has one that takes longer than clients wait for server/discover.
 //
 // The package does not test the wire itself; shared/front does.
 package clients

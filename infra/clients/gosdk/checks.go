@@ -63,12 +63,15 @@ func checkInitialize(ctx context.Context, s *session) error {
 			want = modernSince
 		}
 	}
-	if result.ServerInfo == nil || result.Capabilities == nil {
-		return errors.New("the server names neither itself nor what it can")
-	}
 	modern := result.ProtocolVersion >= modernSince
 	if s.modern && !modern {
 		return fmt.Errorf("negotiated version %s is not of the modern era", result.ProtocolVersion)
+	}
+	if s.cold {
+		return nil // the server may not have said yet who it is
+	}
+	if result.ServerInfo == nil || result.Capabilities == nil {
+		return errors.New("the server names neither itself nor what it can")
 	}
 	return errors.Join(
 		wantText(result.ServerInfo.Name, "mcp-servers/everything", "serverInfo.name"),

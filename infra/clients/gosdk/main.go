@@ -8,6 +8,10 @@
 // With --era modern it wants the SDK to speak the era without sessions (2026-07-28), and leaves out
 // what that era has not got.
 //
+// With --cold the server has yet to start, and need not have said who it is when it is discovered.
+//
+// With --through it speaks stdio to a program that passes it on to the endpoint.
+//
 // With --plan it makes the calls of a plan instead, over Streamable HTTP, and prints what came; see
 // polls.go.
 //
@@ -25,6 +29,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -59,6 +64,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	transport := flags.String("transport", "http", "the transport: http, sse or ws")
 	protocol := flags.String("protocol", "", "the protocol version to offer; empty means the SDK's own default")
 	era := flags.String("era", "legacy", "the checks to run: legacy or modern")
+	cold := flags.Bool("cold", false, "the server has yet to start, and need not say who it is")
+	through := flags.String("through", "", "a program, with arguments, that speaks stdio here and to the endpoint there; its URL is added")
 	plan := flags.String("plan", "", "calls to make instead of the checks, as JSON; see polls.go")
 	if err := flags.Parse(args); err != nil {
 		return 2
@@ -70,8 +77,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		flags.Usage()
 		return 2
 	}
+	if *through != "" {
+		*transport = "stdio"
+	}
 	s := newSession(*url, *transport, *protocol)
-	s.modern = *era == "modern"
+	s.through = append(strings.Fields(*through), *url)
+	s.modern, s.cold = *era == "modern", *cold
 	lines := json.NewEncoder(stdout)
 	lines.SetEscapeHTML(false)
 	client, code := "go-"+sdkVersion(), 0

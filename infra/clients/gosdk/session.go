@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
+	"os/exec"
 	"strings"
 	"sync"
 
@@ -13,9 +15,11 @@ import (
 // session is the SDK's client and all that the server asked it or told it. The SDK calls the
 // handlers from its own goroutines; mu guards what they leave behind.
 type session struct {
-	url, kind, protocol string // kind is the transport: "http", "sse" or "ws"
-	modern              bool   // the era without sessions is wanted
-	label               string // in all that this client says, so that what belongs to another one shows
+	url, kind, protocol string   // kind is the transport: "http", "sse", "ws" or "stdio"
+	through             []string // for stdio: the program that speaks to the URL
+	modern              bool     // the era without sessions is wanted
+	cold                bool     // the server may not have been started when it is discovered
+	label               string   // in all that this client says, so that what belongs to another one shows
 	client              *mcp.Client
 	sdk                 *mcp.ClientSession
 	hangUp              context.CancelFunc // ends what is left of the connection
@@ -79,6 +83,11 @@ func (s *session) transport() mcp.Transport {
 		return &mcp.SSEClientTransport{Endpoint: s.url, HTTPClient: tapped}
 	case "ws":
 		return &webSocket{url: s.url, tap: s.wire}
+	case "stdio":
+		// It ends when the session closes its stdin.
+		program := exec.CommandContext(context.Background(), s.through[0], s.through[1:]...)
+		program.Stderr = os.Stderr
+		return &mcp.LoggingTransport{Transport: &mcp.CommandTransport{Command: program}, Writer: &tappedLines{tap: s.wire}}
 	default:
 		return &mcp.StreamableClientTransport{Endpoint: s.url, HTTPClient: tapped}
 	}

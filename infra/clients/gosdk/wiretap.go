@@ -83,6 +83,16 @@ func (w *wiretap) note(line []byte) {
 	}
 }
 
+// tappedLines takes what mcp.LoggingTransport writes, a line in one piece for each message.
+type tappedLines struct{ tap *wiretap }
+
+func (l *tappedLines) Write(p []byte) (int, error) {
+	if line, ok := bytes.CutPrefix(p, []byte("read: ")); ok {
+		l.tap.note(line)
+	}
+	return len(p), nil
+}
+
 type tappedBody struct {
 	io.ReadCloser
 	tap  *wiretap

@@ -108,8 +108,9 @@ class Session:
     holds them; open() and close() only talk to it and can therefore be given up on.
     """
 
-    def __init__(self, url: str, kind: str, mode: str) -> None:
+    def __init__(self, url: str, kind: str, mode: str, cold: bool) -> None:
         self.url = url
+        self.cold = cold  # the server has yet to start, and need not say who it is
         self.kind = kind
         self.mode = mode
         self.modern = mode != "legacy"
@@ -272,8 +273,8 @@ async def check_initialize(s: Session) -> None:
     if s.modern:
         must_equal(s.initialized["protocolVersion"], MODERN_VERSION, "negotiated version")
         must(s.session_id is None, "an answer names a session")
-    if s.mode == MODERN_VERSION:
-        return  # it takes the version for granted, and asks nothing
+    if s.cold or s.mode == MODERN_VERSION:
+        return  # nobody has said yet who the server is; this client takes the version for granted
     must_equal(s.initialized["serverInfo"]["name"], "mcp-servers/everything", "serverInfo.name")
     must_equal(s.initialized["serverInfo"]["version"], "2.0.0", "serverInfo.version")
     if not s.modern:
@@ -474,8 +475,8 @@ async def run_check(session: Session, name: str, check) -> bool:
     return line["ok"]
 
 
-async def run(url: str, kind: str, mode: str) -> int:
-    session = Session(url, kind, mode)
+async def run(url: str, kind: str, mode: str, cold: bool) -> int:
+    session = Session(url, kind, mode, cold)
     async with anyio.create_task_group() as tg:
         tg.start_soon(session.own)
         checks = [(name, check) for name, check in CHECKS if not (session.modern and name in LEGACY_ONLY)]
@@ -489,8 +490,9 @@ def main() -> int:
     parser.add_argument("--url", required=True)
     parser.add_argument("--transport", choices=["http", "sse"] + ["ws"] * (not IS_V2), default="http")
     parser.add_argument("--mode", choices=["legacy"] + ["auto", MODERN_VERSION] * IS_V2, default="legacy")
+    parser.add_argument("--cold", action="store_true")
     args = parser.parse_args()
-    return anyio.run(run, args.url, args.transport, args.mode)
+    return anyio.run(run, args.url, args.transport, args.mode, args.cold)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,127 @@
+package programtest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os/exec"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const (
+	// readyLimit bounds the time until an endpoint says that it serves.
+	readyLimit = time.Minute
+	// stopLimit is how long a stopped endpoint may take before it is killed.
+	stopLimit = 10 * time.Second
+)
+
+// Process is a started endpoint.
+type Process struct {
+	cmd    *exec.Cmd
+	out    *output
+	exited chan struct{}
+}
+
+// Start runs a command, with env added to ours, until the test ends. It gets a process group of its
+// own, and what it leaves behind there is killed with it. When the test has failed, the end of what
+// it printed is logged.
+func Start(t testing.TB, env []string, command ...string) *Process {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	p := &Process{
+		cmd:    exec.CommandContext(ctx, command[0], command[1:]...),
+		out:    &output{ready: make(chan []byte, 256)},
+		exited: make(chan struct{}),
+	}
+	p.cmd.Env = append(p.cmd.Environ(), env...)
+	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
+	p.cmd.WaitDelay = stopLimit
+	if err := p.cmd.Start(); err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(p.exited)
+		_ = p.cmd.Wait() // we stop it ourselves; how it ends is not what is tested
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-p.exited
+		if err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			t.Errorf("kill what %s left behind: %v", command[0], err)
+		}
+		if t.Failed() {
+			t.Logf("the last output of %s:\n%s", command[0], p.out.tail())
+		}
+	})
+	return p
+}
+
+// Exited is closed when the process has ended.
+func (p *Process) Exited() <-chan struct{} { return p.exited }
+
+// Ready waits for the next line that says that something serves: a JSON object with kind "ready" and
+// a url.
+func (p *Process) Ready(t testing.TB) []byte {
+	t.Helper()
+	select {
+	case line := <-p.out.ready:
+		return line
+	case <-p.exited:
+		t.Fatalf("%s ended before it was ready: %s", p.cmd.Path, p.cmd.ProcessState)
+	case <-time.After(readyLimit):
+		t.Fatalf("%s was not ready within %s", p.cmd.Path, readyLimit)
+	}
+	return nil
+}
+
+// output keeps the end of what a process prints and finds the ready lines in it. One goroutine of
+// os/exec writes, tests read the tail.
+type output struct {
+	ready chan []byte // what does not fit is dropped
+
+	mu   sync.Mutex
+	line []byte
+	kept []byte
+}
+
+// Write implements io.Writer.
+func (o *output) Write(p []byte) (int, error) {
+	const keep = 8 << 10
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.kept = append(o.kept, p...)
+	o.kept = o.kept[max(0, len(o.kept)-keep):]
+	o.line = append(o.line, p...)
+	for {
+		line, rest, whole := bytes.Cut(o.line, []byte("\n"))
+		if !whole {
+			return len(p), nil
+		}
+		o.look(line)
+		o.line = rest
+	}
+}
+
+func (o *output) look(line []byte) {
+	var event struct{ Kind, URL string }
+	if json.Unmarshal(line, &event) != nil || event.Kind != "ready" || event.URL == "" {
+		return
+	}
+	select {
+	case o.ready <- bytes.Clone(line):
+	default:
+	}
+}
+
+func (o *output) tail() []byte {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return bytes.Clone(o.kept)
+}

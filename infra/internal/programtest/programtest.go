@@ -1,0 +1,194 @@
+// Package programtest is what tests share that run real programs: finding and installing them, once for
+// each thing that is pinned, and starting endpoints, which end with the test and leave nothing behind.
+// It knows Dormouse's command line and nothing of MCP. Failures end the test and say what to do.
+package programtest
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// installLimit bounds one installation from a package registry.
+const installLimit = 5 * time.Minute
+
+// Root is the folder of the repository, the one with .tools and bin.
+func Root(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for from := dir; ; dir = filepath.Dir(dir) {
+		// Test servers have modules of their own below it.
+		if _, err := os.Stat(filepath.Join(dir, "template.yaml")); err == nil {
+			return dir
+		}
+		if dir == filepath.Dir(dir) {
+			t.Fatalf("no folder above %s has a template.yaml", from)
+		}
+	}
+}
+
+// Tool is the path of a program that has to be on the machine; help says how it gets there.
+func Tool(t testing.TB, name, help string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Fatalf("%v; %s", err, help)
+	}
+	return path
+}
+
+// Run runs a command in a folder and returns what it printed on stdout. limit 0 is five minutes.
+func Run(t testing.TB, dir, help string, limit time.Duration, name string, args ...string) []byte {
+	t.Helper()
+	if limit == 0 {
+		limit = installLimit
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.WaitDelay, cmd.Stderr = dir, 5*time.Second, &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v; %s\n%s%s", cmd, err, help, out, stderr.Bytes())
+	}
+	return out
+}
+
+// Installed returns the folder .tools/<name>-<digest of key>, which install has filled once. The stamp
+// is written last, so that an installation that was cut short is done again.
+func Installed(t testing.TB, name string, key []byte, install func(dir string)) string {
+	t.Helper()
+	sum := sha256.Sum256(key)
+	dir := filepath.Join(Root(t), ".tools", name+"-"+hex.EncodeToString(sum[:6]))
+	stamp := filepath.Join(dir, ".installed")
+	if _, err := os.Stat(stamp); err == nil {
+		return dir
+	}
+	t.Logf("installing into %s, once", dir)
+	Empty(t, dir)
+	install(dir)
+	Write(t, stamp, nil)
+	return dir
+}
+
+// NodeModules installs what from/package-lock.json pins and returns the folder with node_modules. key
+// is what else the installation depends on.
+func NodeModules(t testing.TB, name, from string, key []byte) string {
+	t.Helper()
+	npm := Tool(t, "npm", NodeHelp)
+	lock := filepath.Join(from, "package-lock.json")
+	return Installed(t, name, append(Read(t, lock), key...), func(dir string) {
+		Copy(t, filepath.Join(from, "package.json"), filepath.Join(dir, "package.json"))
+		Copy(t, lock, filepath.Join(dir, "package-lock.json"))
+		Run(t, dir, "is a package registry within reach?", 0, npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+	})
+}
+
+// Python installs a file of requirements into an environment of its own and returns its interpreter.
+func Python(t testing.TB, name, requirements string) string {
+	t.Helper()
+	python := Tool(t, "python3", PythonHelp)
+	key := append(Read(t, requirements), Run(t, ".", PythonHelp, 0, python, "--version")...)
+	own := func(dir string) string { return filepath.Join(dir, "bin", "python") }
+	return own(Installed(t, name, key, func(dir string) {
+		Run(t, ".", PythonHelp, 0, python, "-m", "venv", dir)
+		Run(t, ".", "is a package index within reach?", 0, own(dir),
+			"-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "-r", requirements)
+	}))
+}
+
+// What to do when a program is missing.
+const (
+	NodeHelp   = "node and npm are needed: install Node.js 20 or newer from https://nodejs.org or your system's packages"
+	PythonHelp = "python3 with venv is needed: install Python 3.11 or newer (on Debian and Ubuntu also python3-venv)"
+	GoHelp     = "go is needed: https://go.dev/dl"
+)
+
+// Build builds a Go package, seen from a folder, as .tools/<name>. What is up to date is not built again.
+func Build(t testing.TB, name, dir, pkg string) string {
+	t.Helper()
+	binary := filepath.Join(Root(t), ".tools", name)
+	Run(t, dir, "does the module build?", 0, Tool(t, "go", GoHelp), "build", "-o", binary, pkg)
+	return binary
+}
+
+// Hosted is where Dormouse has a server.
+type Hosted struct {
+	Name      string `json:"name"`
+	URL       string `json:"url"`        // for Streamable HTTP
+	SocketURL string `json:"socket_url"` // for WebSocket
+}
+
+// Host starts a Dormouse that hosts servers, entries of the servers file by name, on free ports with
+// empty data, and with further flags.
+func Host(t testing.TB, servers map[string]any, flags ...string) map[string]Hosted {
+	t.Helper()
+	binary := filepath.Join(Root(t), "bin", "dormouse")
+	if _, err := os.Stat(binary); err != nil {
+		t.Fatalf("%v; run make build first", err)
+	}
+	file, err := json.Marshal(map[string]any{"mcpServers": servers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "servers.json")
+	Write(t, path, file)
+	command := []string{binary, "run", "--listen", "127.0.0.1:0", "--json", "--data", t.TempDir(), "--servers", path}
+	p := Start(t, nil, append(command, flags...)...)
+	hosted := map[string]Hosted{}
+	for range servers {
+		var h Hosted
+		line := p.Ready(t)
+		if err := json.Unmarshal(line, &h); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		hosted[h.Name] = h
+	}
+	return hosted
+}
+
+// Empty makes a folder that has nothing in it.
+func Empty(t testing.TB, dir string) {
+	t.Helper()
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Read is all of a file.
+func Read(t testing.TB, path string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// Write makes a file of data.
+func Write(t testing.TB, path string, data []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Copy copies a file.
+func Copy(t testing.TB, from, to string) {
+	t.Helper()
+	Write(t, to, Read(t, from))
+}
