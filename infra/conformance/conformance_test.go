@@ -12,6 +12,8 @@
 // warned. Nothing is expected to fail. The suite's exit code and its ticks are not asked: it
 // prints one for warnings, and for scenarios that have proved nothing.
 //
+// servers/native is one in Go that is hosted without a box: it is part of functions of its own.
+//
 // Where the server has an HTTP server of its own, the suite runs against that too. What succeeds
 // there has to succeed through Dormouse, scored or not. The control also tells a broken suite from a
 // broken endpoint, and it is not judged.
@@ -51,6 +53,10 @@ func lanes() []lane {
 		{server: "dual", revision: revision2025, direct: []string{"-stateless=false"}},
 		{server: "extended", revision: revision2026},
 		{server: "dual", revision: revision2026, direct: []string{}},
+		{server: "modern", revision: revision2025},
+		{server: "modern", revision: revision2026},
+		{server: "native", revision: revision2025},
+		{server: "native", revision: revision2026},
 	}
 }
 
@@ -70,6 +76,12 @@ func TestOfficialSuitePasses(t *testing.T) {
 	for name, binary := range binaries {
 		servers[name] = server{Command: binary}
 	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	servers["modern"] = server{Command: self, Args: []string{modernOnlyServer, binaries["dual"]}}
+	servers["native"] = nativeServer("everything")
 	urls := startDormouse(t, servers)
 	var rows []row
 	for _, revision := range []string{revision2025, revision2026} {

@@ -21,14 +21,22 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == slowServer {
-		if err := serveSlowly(context.Background()); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
+	if len(os.Args) < 2 {
+		os.Exit(m.Run())
 	}
-	os.Exit(m.Run())
+	var err error
+	switch os.Args[1] {
+	case slowServer:
+		err = serveSlowly(context.Background())
+	case modernOnlyServer:
+		err = serveModernOnly(context.Background(), os.Args[2:])
+	default:
+		os.Exit(m.Run())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 }
 
 // serveSlowly serves the one tool that the polling scenario calls until stdin ends.

@@ -26,6 +26,19 @@ func elicits(message, field, kind string) asks {
 	}
 }
 
+// optionally asks the user for one field that may be left empty, and is glad of any other.
+func optionally(message, field string) asks {
+	return func(ctx context.Context, session *mcp.ServerSession) (string, error) {
+		result, err := session.Elicit(ctx, &mcp.ElicitParams{Message: message, RequestedSchema: &jsonschema.Schema{
+			Type: "object", Properties: map[string]*jsonschema.Schema{field: {Type: "string"}},
+		}})
+		if err != nil || result.Action != "accept" {
+			return "", err
+		}
+		return text("%v", result.Content).Text, nil
+	}
+}
+
 // samples asks the client's model.
 func samples(prompt string) asks {
 	return func(ctx context.Context, session *mcp.ServerSession) (string, error) {
@@ -87,10 +100,12 @@ func atOnce(questions ...asks) asks {
 }
 
 func addAskingTools(server *mcp.Server) {
+	// The suite looks for a question about user_name and answers with a field called name.
+	userName := optionally("What is your name?", "user_name")
 	confirm := elicits("Please confirm", "ok", "boolean")
 	for name, ask := range map[string]asks{
 		"test_missing_capability":                    samples("Say something."),
-		"test_input_required_result_elicitation":     elicits("What is your name?", "name", "string"),
+		"test_input_required_result_elicitation":     userName,
 		"test_input_required_result_sampling":        samples("What is the capital of France?"),
 		"test_input_required_result_list_roots":      roots,
 		"test_input_required_result_request_state":   confirm,
