@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"bytes"
 	"encoding/json"
 
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -44,4 +45,39 @@ func Declared(params json.RawMessage) json.RawMessage {
 		}
 	}
 	return o.encode()
+}
+
+// MetaTaskSupport is where in _meta a tool of a native server has what belongs in
+// execution.taskSupport.
+const MetaTaskSupport = "io.github.dormouse-mcp/taskSupport"
+
+// Executions is a result of tools/list with what [MetaTaskSupport] says in its place.
+func Executions(list json.RawMessage) json.RawMessage {
+	if !bytes.Contains(list, []byte(MetaTaskSupport)) {
+		return list
+	}
+	var tools []json.RawMessage
+	if json.Unmarshal(wire.Lookup(list, "tools"), &tools) != nil {
+		return list
+	}
+	for i, raw := range tools {
+		tool, _ := objectOf(raw)
+		meta, ok := objectOf(tool.get("_meta"))
+		support := meta.get(MetaTaskSupport)
+		if !ok || support == nil {
+			continue
+		}
+		if meta = meta.without(MetaTaskSupport); len(meta) > 0 {
+			tool = tool.with("_meta", meta.encode())
+		} else {
+			tool = tool.without("_meta")
+		}
+		tools[i] = tool.with("execution", object{{"taskSupport", support}}.encode()).encode()
+	}
+	raw, err := json.Marshal(tools)
+	if err != nil {
+		return list // it was JSON before
+	}
+	list, _ = wire.Replace(list, raw, "tools")
+	return list
 }

@@ -59,7 +59,7 @@ func ToolNotes(list json.RawMessage) json.RawMessage {
 	if params := HeaderParams(list); params != nil {
 		notes = append(notes, member{"params", params})
 	}
-	if tasks := taskSupport(list); len(tasks) > 0 {
+	if tasks := taskSupport(list); len(tasks) > 0 && wire.Lookup(list, "nextCursor") == nil {
 		notes = append(notes, member{"tasks", tasks.encode()})
 	}
 	if size := len(notes.encode()); len(notes) == 0 || size > 2*maxParams {
@@ -71,7 +71,7 @@ func ToolNotes(list json.RawMessage) json.RawMessage {
 // taskSupport is, by tool, what a list says of tasks.
 func taskSupport(list json.RawMessage) object {
 	var tools []json.RawMessage
-	if wire.Lookup(list, "nextCursor") != nil || json.Unmarshal(wire.Lookup(list, "tools"), &tools) != nil {
+	if json.Unmarshal(wire.Lookup(list, "tools"), &tools) != nil {
 		return nil
 	}
 	var known object

@@ -153,14 +153,9 @@ func (s Session) CancelWake(ctx context.Context, name string) error {
 func (s Session) appoint(ctx context.Context, name string, next *appointment) (was appointment, err error) {
 	state := s.State(OfSession)
 	for tries := 0; ; tries++ {
-		v, err := state.store.LoadState(ctx, state.own(alarmPrefix+name))
+		v, was, err := s.appointed(ctx, name)
 		if err != nil {
 			return was, err
-		}
-		if v.Rev != 0 {
-			if err := json.Unmarshal(v.Data, &was); err != nil {
-				return was, err
-			}
 		}
 		if next != nil {
 			_, err = state.save(ctx, v, next)
@@ -174,6 +169,15 @@ func (s Session) appoint(ctx context.Context, name string, next *appointment) (w
 			return was, err
 		}
 	}
+}
+
+// appointed reads an appointment. The value has Rev 0 if there is none.
+func (s Session) appointed(ctx context.Context, name string) (v session.StateValue, a appointment, err error) {
+	state := s.State(OfSession)
+	if v, err = state.store.LoadState(ctx, state.own(alarmPrefix+name)); err == nil && v.Rev != 0 {
+		err = json.Unmarshal(v.Data, &a)
+	}
+	return v, a, err
 }
 
 // unschedule takes an appointment that was replaced from the scheduler. One that
@@ -192,49 +196,68 @@ func (s Session) alarm(name string, a appointment) Alarm {
 
 // ring handles an author's alarm that is due. Nil if there is nothing to do, also
 // because it is not there any more or has another time; after an error it has to come
-// again.
+// again. What handles it already may be dead: that is waited for, because whoever
+// sends an alarm again may not do so for as long as a lease lasts.
 func (k *Backend) ring(ctx context.Context, a Alarm) error {
+	held, err := k.ringOnce(ctx, a)
+	if err == nil && !held.IsZero() {
+		if err = rest(ctx, time.Until(held)); err == nil {
+			held, err = k.ringOnce(ctx, a)
+		}
+	}
+	if err == nil && !held.IsZero() {
+		err = session.Errorf(session.Busy, "alarm %q is being handled", a.Name)
+	}
+	return err
+}
+
+// ringOnce is ring, if nobody else has said until held that he does it.
+func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err error) {
 	record, _, err := k.Store.Load(ctx, a.Session, "")
 	switch {
 	case errors.Is(err, session.NotFound), err == nil && (record.State == session.Ended || record.Tenant != a.Tenant || record.Server != a.Server):
-		return nil
+		return held, nil
 	case err != nil:
-		return err
+		return held, err
 	}
 	hosted, ok := k.Servers(record.Server)
 	if !ok {
 		k.Log.WarnContext(ctx, "alarm of a server that is not configured any more", "server", record.Server, "session_id", record.ID, "alarm", a.Name)
-		return nil
+		return held, nil
 	}
 	in := &inside{k: k, record: record, server: hosted, init: record.Init, extra: extraOf(record, nil)}
 	s := Session{in}
-	state := s.State(OfSession)
-	v, err := state.store.LoadState(ctx, state.own(alarmPrefix+a.Name))
+	v, due, err := s.appointed(ctx, a.Name)
 	if err != nil || v.Rev == 0 {
-		return err
-	}
-	var due appointment
-	if err := json.Unmarshal(v.Data, &due); err != nil {
-		return err
+		return held, err
 	}
 	now := time.Now()
 	switch {
 	case !due.At.Equal(a.At):
-		return nil // it was replaced, and the other one comes by itself
+		// It was replaced. The other one comes by itself, unless who set it died first.
+		return held, k.reschedule(ctx, s.alarm(a.Name, due))
 	case due.At.After(now.Add(early)):
-		return k.Schedule.Schedule(ctx, a)
+		return held, k.reschedule(ctx, a)
 	case due.Until.After(now):
-		return session.Errorf(session.Busy, "alarm %q is being handled", a.Name)
-	case due.Tries >= maxAlarmTries:
-		_, err := state.save(ctx, v, nil)
-		return err
+		return due.Until, nil
+	case due.Tries >= maxAlarmTries: // the last function that had it died
+		k.Log.WarnContext(ctx, "alarm given up", "server", a.Server, "session_id", a.Session, "alarm", a.Name, "tries", due.Tries)
+		_, err := s.State(OfSession).save(ctx, v, nil)
+		return held, err
 	}
 	due.Until, due.Tries = now.Add(lease), due.Tries+1
-	if v.Rev, err = state.save(ctx, v, due); err != nil {
-		return err // somebody else has it: this one comes again and finds out
+	if v.Rev, err = s.State(OfSession).save(ctx, v, due); err != nil {
+		return held, err // somebody else has it: this one comes again and finds out
 	}
 	a.Payload = due.Payload
-	return k.handleAlarm(ctx, s, v, due, a)
+	return held, k.handleAlarm(ctx, s, v, due, a)
+}
+
+func (k *Backend) reschedule(ctx context.Context, a Alarm) error {
+	if k.Schedule == nil {
+		return nil
+	}
+	return k.Schedule.Schedule(ctx, a)
 }
 
 // handleAlarm is ring for who has said that he does it.
@@ -257,7 +280,7 @@ func (k *Backend) handleAlarm(ctx context.Context, s Session, v session.StateVal
 		again.Until = time.Time{}
 		left = again
 	}
-	_, saved := h.release(left)
+	saved := h.release(left)
 	if errors.Is(saved, session.Conflict) {
 		saved = nil
 	}

@@ -231,7 +231,8 @@ func (k *Backend) End(ctx context.Context, s session.Session, box session.Box) e
 		return k.Next.End(ctx, s, box)
 	}
 	k.interrupt(s.ID, func(*run) bool { return true })
-	return k.endItems(ctx, box.ID, s.ID, func(session.Item) bool { return true }, failure(phaseUnavailable, "the session has ended"))
+	_, err := k.endItems(ctx, box.ID, s.ID, func(session.Item) bool { return true }, failure(phaseUnavailable, "the session has ended"))
+	return err
 }
 
 // cancelled ends the requests that messages of a client cancel.
@@ -254,12 +255,18 @@ func (k *Backend) cancelled(ctx context.Context, d session.Delivery, msgs []wire
 		})
 	}
 	why := &wire.Error{Code: wire.CodeCancelled, Message: "request cancelled by the client"}
-	err := k.endItems(ctx, d.Box, d.Session, func(it session.Item) bool { return meant(it.Address) }, why)
-	for _, r := range k.interrupt(d.Session, func(r *run) bool { return meant(r.address) }) {
-		// It may have left no trace yet.
-		err = errors.Join(err, k.out.Fail(ctx, r.address, why, time.Now().Add(k.EventAge)))
+	for again := d.Client.Transport != session.Modern; ; again = false {
+		found, err := k.endItems(ctx, d.Box, d.Session, func(it session.Item) bool { return meant(it.Address) }, why)
+		for _, r := range k.interrupt(d.Session, func(r *run) bool { return meant(r.address) }) {
+			// It may have left no trace yet.
+			found++
+			err = errors.Join(err, k.out.Fail(ctx, r.address, why, time.Now().Add(k.EventAge)))
+		}
+		// What another function has begun within the last second has left none either.
+		if err != nil || found >= len(ids) || !again || rest(ctx, traceAfter+traceAfter/4) != nil {
+			return err
+		}
 	}
-	return err
 }
 
 // interrupt stops what is executed here for a session.

@@ -1,6 +1,7 @@
 package native_test
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -8,7 +9,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/dormouse-mcp/dormouse/shared/native"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -190,4 +193,38 @@ func TestClientThatWasCutGetsTheRestFromAnotherFunction(t *testing.T) {
 			t.Errorf("a trace stays: %v %v", items, err)
 		}
 	})
+}
+
+// go-sdk has no field for it.
+func TestToolSaysWhatItThinksOfTasks(t *testing.T) {
+	w := memory(t)
+	w.hosted.Make = func(_ context.Context, s native.Session) (*mcp.Server, error) {
+		server := mcp.NewServer(&mcp.Implementation{Name: "t", Version: "1"}, s.Options())
+		own := &mcp.Tool{Name: "b", Meta: mcp.Meta{"mine": 1}}
+		for _, tool := range []*mcp.Tool{native.AsTask(&mcp.Tool{Name: "a"}, native.TaskRequired), native.AsTask(own, native.TaskOptional), {Name: "c"}} {
+			native.AddTool(s, server, tool, func(context.Context, *mcp.CallToolRequest, words) (*mcp.CallToolResult, any, error) {
+				return text(""), nil, nil
+			})
+		}
+		if len(own.Meta) != 1 {
+			t.Error("the author's tool was changed")
+		}
+		return server, nil
+	}
+	for era, list := range map[string]string{
+		"legacy": w.legacy(everything).post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).last(t),
+		"modern": w.modern("tools/list", "", "", "{}").last(t),
+	} {
+		var got []string
+		var tools []json.RawMessage
+		if err := json.Unmarshal(wire.Lookup([]byte(list), "result", "tools"), &tools); err != nil {
+			t.Fatalf("%s: %s", era, list)
+		}
+		for _, tool := range tools {
+			got = append(got, string(wire.Lookup(tool, "execution"))+" "+string(wire.Lookup(tool, "_meta")))
+		}
+		if diff := cmp.Diff([]string{`{"taskSupport":"required"} `, `{"taskSupport":"optional"} {"mine":1}`, " "}, got); diff != "" {
+			t.Errorf("%s: %s", era, diff)
+		}
+	}
 }

@@ -102,7 +102,7 @@ func (c *call) discovered() outcome {
 	case c.m.Method == wire.MethodInitialize:
 		return c.result(c.client().Initialize(discover))
 	case string(wire.Lookup(discover, "capabilities", "resources", "subscribe")) != "true":
-		return c.fault(&wire.Error{Code: wire.CodeMethodNotFound, Message: "the server does not tell of changes of its resources"})
+		return c.fault(noSubscriptions())
 	}
 	if uri, ok := wire.String(wire.Lookup(c.m.Params, "uri")); ok && c.m.Method == wire.MethodSubscribe {
 		if err := c.r.k.subscribed(c.r.ctx, c.r.in.record, uri); err != nil {
@@ -110,6 +110,10 @@ func (c *call) discovered() outcome {
 		}
 	}
 	return c.result(json.RawMessage("{}"))
+}
+
+func noSubscriptions() *wire.Error {
+	return &wire.Error{Code: wire.CodeMethodNotFound, Message: "the server does not tell of changes of its resources"}
 }
 
 // params are those of the request as the server gets them.
@@ -138,6 +142,9 @@ func (c *call) fault(e *wire.Error) outcome {
 // fit is a result as the client gets it. Nobody has said that it is for everybody
 // if it only has what go-sdk puts there.
 func (c *call) fit(result json.RawMessage) json.RawMessage {
+	if c.m.Method == wire.MethodToolsList {
+		result = bridge.Executions(result)
+	}
 	if !c.modern() {
 		return bridge.Plain(result)
 	}
@@ -202,6 +209,10 @@ func (c *call) send(method string, params json.RawMessage) (result json.RawMessa
 	}
 	if c.direct() {
 		in.init = bridge.Declared(c.m.Params)
+	}
+	if c.m.Method == wire.MethodSubscribe || c.m.Method == wire.MethodUnsubscribe {
+		in.subscription = c.m.Method
+		in.uri, _ = wire.String(wire.Lookup(c.m.Params, "uri"))
 	}
 	server, err := makeServer(c.r.ctx, Session{&in})
 	if err != nil {
@@ -288,8 +299,28 @@ func (in *inside) guard(next mcp.MethodHandler) mcp.MethodHandler {
 				result, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: in.panicked(ctx, fault).Error()}
 			}
 		}()
-		return next(ctx, method, req)
+		if result, err = next(ctx, method, req); err == nil && in.subscription != "" {
+			err = in.subscribe(ctx, next, req)
+		}
+		return result, err
 	}
+}
+
+// subscribe has the author's handler of subscriptions called, if there is one: go-sdk
+// refuses the request itself in the modern era, but not behind its middleware. An error
+// of the handler refuses it.
+func (in *inside) subscribe(ctx context.Context, next mcp.MethodHandler, discover mcp.Request) error {
+	ss, _ := discover.GetSession().(*mcp.ServerSession)
+	var req mcp.Request = &mcp.SubscribeRequest{Session: ss, Params: &mcp.SubscribeParams{URI: in.uri}, Extra: in.extra}
+	if in.subscription == wire.MethodUnsubscribe {
+		req = &mcp.UnsubscribeRequest{Session: ss, Params: &mcp.UnsubscribeParams{URI: in.uri}, Extra: in.extra}
+	}
+	_, err := next(ctx, in.subscription, req)
+	var none *jsonrpc.Error
+	if errors.As(err, &none) && none.Code == jsonrpc.CodeMethodNotFound {
+		return nil // there is no handler
+	}
+	return err
 }
 
 func (in *inside) panicked(ctx context.Context, fault any) error {

@@ -211,6 +211,71 @@ func TestRoundEndsWhereverItsFunctionDies(t *testing.T) {
 	}
 }
 
+// TestCancelEndsWhereverItsFunctionDies: whoever ends a call in its client's place takes
+// its item first, which had a day to go.
+func TestCancelEndsWhereverItsFunctionDies(t *testing.T) {
+	for name, call := range map[string]string{"asks": toolCall("1", "ask", `{"text":"form"}`, ""), "pauses": toolCall("1", "job", `{}`, "")} {
+		for n := 1; n <= 3; n++ {
+			for _, after := range []bool{false, true} {
+				t.Run(fmt.Sprint(name, n, after), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						w := memory(t)
+						c := w.legacy(everything)
+						store := w.open()
+						first := c.post(call)
+						w.open = func() session.Store { return &mortal{Store: store, n: n, after: after} }
+						c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+						w.open = func() session.Store { return store }
+						if n == 1 && !after {
+							c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+						}
+						time.Sleep(time.Minute)
+						b, _ := w.backend()
+						if err := b.Sweep(t.Context()); err != nil {
+							t.Error(err)
+						}
+						if got := c.poll(first.lastID(t)).body; !strings.Contains(got, `"error"`) {
+							t.Errorf("got %s", got)
+						}
+						w.empty()
+					})
+				})
+			}
+		}
+	}
+}
+
+// A function that sends much to a slow connection is not taken for dead.
+func TestSlowFunctionThatLivesKeepsItsCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := memory(t)
+		w.posting = 200 * time.Millisecond
+		s := w.socket()
+		s.send(t, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`)
+		s.send(t, toolCall("1", "steps", `{"n":400,"millis":5}`, `,"_meta":{"progressToken":"p"}`))
+		w.posts()
+		ctx, cancel := context.WithCancel(t.Context())
+		var swept sync.WaitGroup
+		swept.Go(func() {
+			for ctx.Err() == nil {
+				b, _ := w.backend()
+				if err := b.Sweep(t.Context()); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(10 * time.Second)
+			}
+		})
+		w.work()
+		cancel()
+		swept.Wait()
+		posts := w.posts()
+		if got := posts[len(posts)-1]; len(posts) != 401 || !strings.Contains(got, `"done"`) {
+			t.Errorf("%d were sent, the last is %s", len(posts), got)
+		}
+		w.empty()
+	})
+}
+
 // TestCallsCostWhatTheyMust: round trips to the store.
 func TestCallsCostWhatTheyMust(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -236,8 +301,8 @@ func TestCallsCostWhatTheyMust(t *testing.T) {
 			{"a list", func() { c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`) }, map[string]int{"Load": 1, "Append": 1}},
 			{"by a modern client", func() { w.modernTool("echo", `{}`, "") }, map[string]int{"Load": 1, "Append": 1, "Create": 1}},
 			{"the same again", func() { w.modernTool("echo", `{}`, "") }, map[string]int{"Load": 1, "Append": 1}},
-			{"after 5 s", func() { c.tool("steps", `{"n":1,"millis":5000}`) }, map[string]int{"Load": 1, "PutItem": 1, "Append": 1, "DeleteItem": 1}},
-			{"after 25 s", func() { c.tool("steps", `{"n":1,"millis":25000}`) }, map[string]int{"Load": 1, "PutItem": 1, "SwapItem": 2, "Append": 1, "DeleteItem": 1}},
+			{"after 5 s", func() { c.tool("steps", `{"n":1,"millis":5000}`) }, map[string]int{"Load": 1, "PutItem": 1, "Item": 2, "Append": 1, "DeleteItem": 1}},
+			{"after 25 s", func() { c.tool("steps", `{"n":1,"millis":25000}`) }, map[string]int{"Load": 1, "PutItem": 1, "Item": 10, "SwapItem": 2, "Append": 1, "DeleteItem": 1}},
 		} {
 			if diff := cmp.Diff(op.want, cost(op.do)); diff != "" {
 				t.Errorf("%s: %s", op.name, diff)

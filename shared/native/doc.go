@@ -35,5 +35,14 @@
 // each request has a connection of its own and the same small id there. Errors
 // without a code get one. Results are not public for caches because nothing was
 // said ([Session.Options]). The changes of lists it tells of too late for a server
-// that ends with its answer; [Session.Notify] is for them.
+// that ends with its answer; [Session.Notify] is for them. Its handlers of
+// subscriptions, which it only calls in the legacy era, are called in both. What a tool
+// says of tasks it has no field for; see [AsTask].
+//
+// # Cancel
+//
+// A cancel ends what waits, and what is executed by the same function, at once. What
+// another function executes it ends in the log at once, and its handler notices within
+// two seconds; if that has begun less than a second before, the cancel waits until there
+// is a trace of it.
 package native

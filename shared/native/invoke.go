@@ -86,7 +86,7 @@ type Callers struct{ Next Authenticator }
 
 // Authenticate implements [Authenticator].
 func (c Callers) Authenticate(r *http.Request, server string) (session.Identity, error) {
-	if who, ok := r.Context().Value(callerKey{}).(session.Identity); ok {
+	if who, ok := r.Context().Value(callerKey{}).(session.Identity); ok && who.Principal != "" {
 		return who, nil
 	}
 	return c.Next.Authenticate(r, server)

@@ -210,6 +210,30 @@ func TestACallFromGoMayBringAKey(t *testing.T) {
 	})
 }
 
+// A tool that calls another server by a key does not do so as whoever has called it.
+func TestACallOfSomebodyWhoWasCalledIsHisOwn(t *testing.T) {
+	ctx, err := native.Caller{Tenant: "globex", Principal: "eve"}.In(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var who session.Identity
+	h := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		who, err = native.Callers{Next: keys{}}.Authenticate(r, "demo")
+	})
+	for header, want := range map[string]string{"Bearer secret": "keyholder", "": ""} {
+		res, failed := native.InPlace(h, session.Identity{}).RoundTrip(request("POST", "{}", "Authorization", header).WithContext(ctx))
+		if failed != nil {
+			t.Fatal(failed)
+		}
+		if _, failed = io.Copy(io.Discard, res.Body); failed != nil {
+			t.Fatal(failed)
+		}
+		if failed = res.Body.Close(); failed != nil || who.Principal != want || (err == nil) != (want != "") {
+			t.Errorf("with %q it is %+v, %v, %v", header, who, err, failed)
+		}
+	}
+}
+
 func TestACallFromGoWithoutAnybodyIsRefused(t *testing.T) {
 	eachWay(t, func(t *testing.T, _ *world, calls func(session.Identity) http.RoundTripper) {
 		c := native.Client{Server: "demo", Calls: calls(session.Identity{})}

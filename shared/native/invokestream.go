@@ -151,9 +151,8 @@ func (p *inPlace) RoundTrip(r *http.Request) (*http.Response, error) {
 	// caller waits is not for how long the handler may run.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	unhook := context.AfterFunc(r.Context(), cancel)
-	if p.who.Principal != "" {
-		ctx = withCaller(ctx, p.who)
-	}
+	// Nobody too: a tool that calls may have been called by somebody in the same way.
+	ctx = withCaller(ctx, p.who)
 	call := r.Clone(ctx)
 	call.Host, call.RequestURI = r.URL.Host, r.URL.RequestURI()
 	if call.Body == nil {

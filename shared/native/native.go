@@ -38,6 +38,9 @@ type inside struct {
 	extra  *mcp.RequestExtra
 	method string // of the request, "" for none
 	tool   string // that is called, "" for none
+	// subscription is what the client asks of a resource, "" for nothing; see
+	// inside.subscribe.
+	subscription, uri string
 
 	onAlarm func(context.Context, Alarm) error
 }
@@ -157,8 +160,8 @@ func Handler(h http.Handler) http.Handler {
 		header.Del("Authorization")
 		header.Del("Cookie")
 		here := &presence{header: header}
+		defer here.open.Wait()
 		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), presenceKey{}, here)))
-		here.open.Wait()
 	})
 }
 

@@ -3,6 +3,7 @@ package native_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -97,6 +98,40 @@ func TestSubscribersHearOfAChangeThatAnotherSessionMade(t *testing.T) {
 		w.wantHeard("who is not any more", session.ID(reader.id), updated, updated)
 		w.wantHeard("who subscribed last", session.ID(writer.id), updated)
 	})
+}
+
+// What an author has for go-sdk's own transports is asked here too: of every server that
+// is made for a request of that kind, before anything is kept.
+func TestSubscribeHandlerIsCalledAndMayRefuse(t *testing.T) {
+	w := memory(t)
+	var asked []string
+	w.hosted.Make = func(ctx context.Context, s native.Session) (*mcp.Server, error) {
+		o := s.Options()
+		o.SubscribeHandler = func(_ context.Context, r *mcp.SubscribeRequest) error {
+			asked = append(asked, "subscribe "+r.Params.URI+" "+r.Extra.TokenInfo.UserID)
+			if r.Params.URI != "note://1" {
+				return errors.New("there is no such note")
+			}
+			return nil
+		}
+		o.UnsubscribeHandler = func(_ context.Context, r *mcp.UnsubscribeRequest) error {
+			asked = append(asked, "unsubscribe "+r.Params.URI)
+			return nil
+		}
+		server := mcp.NewServer(&mcp.Implementation{Name: "news", Version: "1"}, o)
+		server.AddResource(&mcp.Resource{Name: "1", URI: "note://1"}, nil)
+		return server, nil
+	}
+	c := w.legacy("{}")
+	c.resource("subscribe")
+	c.resource("unsubscribe")
+	got := c.post(`{"jsonrpc":"2.0","id":7,"method":"resources/subscribe","params":{"uri":"note://2"}}`).last(t)
+	if !strings.Contains(got, "there is no such note") {
+		t.Errorf("got %s", got)
+	}
+	if diff := cmp.Diff([]string{"subscribe note://1 ada", "unsubscribe note://1", "subscribe note://2 ada"}, asked); diff != "" {
+		t.Error(diff)
+	}
 }
 
 func TestManySubscribeAtOnceAndAllHear(t *testing.T) {

@@ -19,8 +19,12 @@ import (
 // it: the state of a round is kept here.
 const laterPrefix = "dormouse-later:"
 
-// maxPauses is how often one call may go on later.
-const maxPauses = 10_000
+// maxPauses is how often one call may go on later, and maxAsked how many questions are
+// open at a time: they stand in one record.
+const (
+	maxPauses = 10_000
+	maxAsked  = 100
+)
 
 // Later is the result of a tool whose call is not over and has nothing to do until a
 // time: its handler is called again then, with the same arguments and state as
@@ -28,7 +32,8 @@ const maxPauses = 10_000
 // was told before reaches the client at once.
 //
 // In a batch of which another call asks its client, it may be called sooner. A call
-// may pause 10,000 times, at most as long as its session lives.
+// may pause 10,000 times, at most as long as its session lives, and can ask its client
+// in its first 100 rounds, pauses included.
 func Later(at time.Time, state string) *mcp.CallToolResult {
 	return &mcp.CallToolResult{
 		InputRequests: mcp.InputRequestMap{}, RequestState: laterPrefix + strconv.FormatInt(at.UnixMilli(), 10) + ":" + state,
@@ -66,6 +71,9 @@ func (r *run) ask(a *asking) []byte {
 		for _, other := range r.asks {
 			first += len(other.asked)
 		}
+		if first+len(a.inputs) > maxAsked {
+			return wire.ErrorResponse(a.id, failure(phaseToolCall, "the server asks for too much at a time"))
+		}
 		var fault *wire.Error
 		client := bridge.ReadLegacy(r.in.record.Init)
 		a.asked, a.requests, fault = client.Ask(string(r.address.Stream), r.round+1, first, len(r.asks), a.inputs)
@@ -98,7 +106,7 @@ func (r *run) suspend() {
 		}
 		it := r.item().Suspend(questions, merged(raws), r.base+session.Index(len(said)), time.Now(), within)
 		if r.park(it) {
-			r.writeAll(said)
+			r.writeAll(said, false)
 		}
 		return
 	}
@@ -108,20 +116,12 @@ func (r *run) suspend() {
 			r.lost = true
 			return
 		}
-		r.writeAll(said)
+		r.writeAll(said, false)
 	}
 	it := r.item()
 	it.State, it.Round, it.Raw, it.NotAfter = session.Suspended, r.round+1, merged(raws), at
 	if !r.lost && r.park(it) {
 		r.warn(r.k.schedule(r.ctx, it))
-	}
-}
-
-func (r *run) writeAll(events [][]byte) {
-	for len(events) > 0 && !r.lost {
-		n := fits(events)
-		r.write(events[:n], false)
-		events = events[n:]
 	}
 }
 
@@ -186,8 +186,10 @@ func (k *Backend) swap(ctx context.Context, was, it session.Item) (swapped bool,
 	return false, err
 }
 
-// answered has a suspended call go on if all its questions are answered. One whose
-// client cannot do what it was asked ends. it may come without Raw.
+// answered has a suspended call go on if all its questions are answered, by an
+// invocation of its own: who brings the last answer, or only looks, is not held for as
+// long as the round takes. One whose client cannot do what it was asked ends. it may
+// come without Raw.
 func (k *Backend) answered(ctx context.Context, it session.Item) error {
 	ids := make([]string, len(it.Questions))
 	for i, q := range it.Questions {
@@ -204,7 +206,7 @@ func (k *Backend) answered(ctx context.Context, it session.Item) error {
 	if fault != nil {
 		return k.endItem(ctx, it, fault)
 	}
-	if k.Invoke == nil || k.waits(it) {
+	if k.Invoke == nil {
 		r, err := k.resume(ctx, it, raw)
 		if r != nil {
 			go r.execute()
@@ -218,15 +220,6 @@ func (k *Backend) answered(ctx context.Context, it session.Item) error {
 		k.summon(ctx, next)
 	}
 	return err
-}
-
-// waits says that who brings an answer to a call waits for its end in the same
-// request: a client of the modern era does.
-func (k *Backend) waits(it session.Item) bool {
-	a := k.alarmOf(it, time.Time{})
-	return it.Address.Session == session.PinnedID(session.Caller{
-		Tenant: a.Tenant, Principal: it.Address.Principal, Server: session.Server{Name: a.Server},
-	})
 }
 
 // whole reads an item that came without its message; Raw is nil if it has changed
@@ -290,13 +283,23 @@ func (k *Backend) resume(ctx context.Context, it session.Item, raw []byte) (*run
 	if err != nil {
 		return nil, err
 	}
+	if it.State == session.Suspended {
+		// Who cancelled it may have come before there was an item.
+		tail, err := k.Store.Tail(ctx, it.Address.Session, it.ID)
+		if err != nil {
+			return nil, err
+		}
+		if tail.Final {
+			return nil, k.endItem(ctx, it, failure(phaseRuntime, "the request has ended"))
+		}
+	}
 	server, ok := k.Servers(s.Server)
 	msgs, _, bad := wire.ParseBody(raw)
 	if !ok || bad != nil {
 		return nil, k.endItem(ctx, it, failure(phaseUnavailable, "the server is not configured any more"))
 	}
 	r := k.newRun(ctx, it.Address, s, server)
-	r.round, r.base, r.traced = it.Round, it.Base, true
+	r.round, r.base, r.traced, r.renewed = it.Round, it.Base, true, time.Now()
 	if swapped, err := k.swap(ctx, it, r.item()); err != nil || !swapped {
 		return nil, err
 	}

@@ -22,9 +22,11 @@ const (
 	// gatherFor is for how long what it says later is gathered for one write.
 	gatherFor = 100 * time.Millisecond
 	// lease is for how long an item says that its request is executed, renew how often
-	// that is said anew.
+	// that is said anew, and look how often it is seen whether it still stands: a client
+	// may have cancelled elsewhere.
 	lease = 30 * time.Second
 	renew = 10 * time.Second
+	look  = 2 * time.Second
 	// spare is what remains of a function's time when what it executes is given up.
 	spare = 5 * time.Second
 	// unwind is how long a handler may take to notice that it was stopped.
@@ -35,6 +37,7 @@ const (
 const (
 	mostEvents = session.MaxBatchEvents / 2
 	mostBytes  = 4 << 20
+	mostPushed = 50 // events that are also sent to a connection
 )
 
 // run executes one delivery, or the next round of one: it is the only writer of its
@@ -52,6 +55,7 @@ type run struct {
 	gen     session.Generation // names this run in its item
 	base    session.Index      // the last event that is in the log
 	traced  bool               // an item says that it is executed here
+	renewed time.Time          // when it said so last
 	lost    bool               // somebody else has ended the request
 	parked  bool               // the item is suspended
 	until   time.Time          // when it is given up; zero for never
@@ -144,7 +148,7 @@ func (r *run) leave() {
 
 // follow takes what the calls come to, and keeps the trace meanwhile.
 func (r *run) follow(results <-chan outcome) {
-	trace, beat := time.NewTimer(traceAfter), time.NewTicker(renew)
+	trace, beat := time.NewTimer(traceAfter), time.NewTicker(look)
 	defer trace.Stop()
 	defer beat.Stop()
 	var late, flush <-chan time.Time
@@ -173,7 +177,7 @@ func (r *run) follow(results <-chan outcome) {
 			flush = nil
 			r.flush()
 		case <-beat.C:
-			r.warn(r.renew())
+			r.warn(r.stands())
 		case <-late:
 			r.giveUp()
 			return
@@ -210,6 +214,11 @@ func (r *run) giveUp() {
 
 // say takes an event for the log.
 func (r *run) say(raw []byte) {
+	if len(raw) > session.MaxBatchBytes {
+		if raw = r.tooLarge(raw); raw == nil {
+			return
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.shut {
@@ -221,6 +230,17 @@ func (r *run) say(raw []byte) {
 	case r.news <- struct{}{}:
 	default:
 	}
+}
+
+// tooLarge is what is said in the place of an event that the log does not take: an
+// error for an answer, nothing for what was said along the way.
+func (r *run) tooLarge(raw []byte) []byte {
+	m, err := wire.Parse(raw)
+	if err != nil || m.Kind != wire.Response {
+		r.warn(session.Errorf(session.TooLarge, "a notification of the server was left out: it has %d bytes", len(raw)))
+		return nil
+	}
+	return wire.ErrorResponse(m.ID, failure(phaseToolCall, "the answer is larger than the log takes"))
 }
 
 // full says that more has been said than one write takes.
@@ -250,7 +270,7 @@ func (r *run) mark() error {
 		// One whose answer was lost. There is no other: the stream's name is new.
 		put = true
 	}
-	r.traced = put
+	r.traced, r.renewed = put, time.Now()
 	return err
 }
 
@@ -263,15 +283,28 @@ func (r *run) item() session.Item {
 	}
 }
 
-// renew says that the request is still executed. If somebody has ended it, that is
-// the end.
-func (r *run) renew() error {
+// stands sees to the item: it is read, or, when that is due, renewed.
+func (r *run) stands() error {
 	if !r.traced {
 		return nil
 	}
-	swapped, err := r.k.swap(r.ctx, r.item(), r.item())
-	if err == nil && !swapped {
-		r.lost = true
+	if time.Since(r.renewed) >= renew-look/2 {
+		return r.renew()
+	}
+	it, err := r.k.Store.Item(r.ctx, r.address.Box, r.address.Stream)
+	if errors.Is(err, session.NotFound) || err == nil && it.Gen != r.gen {
+		r.lost, err = true, nil
+	}
+	return err
+}
+
+// renew says that the request is still executed. If somebody has ended it, that is
+// the end.
+func (r *run) renew() error {
+	it := r.item()
+	swapped, err := r.k.Store.SwapItem(r.ctx, it, it)
+	if err == nil {
+		r.renewed, r.lost = time.Now(), !swapped
 	}
 	return err
 }
@@ -283,19 +316,31 @@ func (r *run) flush() {
 		r.warn(err)
 		return // what was said waits for the next time
 	}
-	said := r.drain(false)
-	for len(said) > 0 && !r.lost {
-		n := fits(said)
-		r.write(said[:n], false)
-		said = said[n:]
+	r.writeAll(r.drain(false), false)
+}
+
+// writeAll writes events, in as many writes as it takes, the last of them the end with
+// final. It keeps the lease meanwhile: each event may have to be sent to a connection,
+// one after the other.
+func (r *run) writeAll(events [][]byte, final bool) {
+	for len(events) > 0 && !r.lost {
+		n := r.fits(events)
+		r.write(events[:n], final && n == len(events))
+		events = events[n:]
+		if len(events) > 0 && r.traced && !r.parked && time.Since(r.renewed) >= renew {
+			r.warn(r.renew())
+		}
 	}
 }
 
 // fits is how many of these events go into one write.
-func fits(events [][]byte) int {
-	size := 0
+func (r *run) fits(events [][]byte) int {
+	most, size := mostEvents, 0
+	if r.address.Conn != "" {
+		most = mostPushed
+	}
 	for i, e := range events {
-		if size += len(e); i > 0 && (i == mostEvents || size > mostBytes) {
+		if size += len(e); i > 0 && (i == most || size > mostBytes) {
 			return i
 		}
 	}
@@ -316,9 +361,6 @@ func (r *run) write(events [][]byte, final bool) {
 			r.base = b.Last()
 			r.publish(b)
 			return
-		case errors.Is(err, session.TooLarge) && final:
-			b.Events = [][]byte{wire.ErrorResponse(r.address.Requests[0], failure(phaseToolCall, "the answer is larger than the log takes"))}
-			continue
 		case !errors.Is(err, session.Unavailable):
 			r.lost = true // the stream has its end
 			if !errors.Is(err, session.Conflict) {
@@ -341,14 +383,10 @@ func (r *run) finish() {
 		r.suspend()
 	}
 	said := r.drain(true)
-	for len(said) > 0 && !r.lost {
-		n := fits(said)
-		if n < len(said) {
-			r.warn(r.mark())
-		}
-		r.write(said[:n], n == len(said))
-		said = said[n:]
+	if r.fits(said) < len(said) && !r.lost {
+		r.warn(r.mark())
 	}
+	r.writeAll(said, true)
 	if r.traced && !r.parked && !r.lost {
 		r.warn(r.k.Store.DeleteItem(r.ctx, r.address.Box, r.address.Stream, r.gen))
 	}

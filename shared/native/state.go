@@ -1,6 +1,7 @@
 package native
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -197,7 +198,10 @@ func (s State) Once(ctx context.Context, name string, f func(context.Context) er
 			err = rest(ctx, min(max(now.Sub(begun)/10, 5*time.Millisecond), time.Second, o.Until.Sub(now)))
 		default:
 			if v.Rev, err = s.save(ctx, v, once{Until: now.Add(lease)}); err == nil {
-				return s.doOnce(ctx, v, f)
+				if over, err := s.doOnce(ctx, v, f); over {
+					return err
+				}
+				continue // another has taken over
 			}
 			if errors.Is(err, session.Conflict) {
 				err = nil
@@ -209,18 +213,18 @@ func (s State) Once(ctx context.Context, name string, f func(context.Context) er
 	}
 }
 
-// doOnce is for who has said that he does it.
-func (s State) doOnce(ctx context.Context, v session.StateValue, f func(context.Context) error) error {
+// doOnce is for who has said that he does it. over is false if another has taken over
+// before it was noted as done.
+func (s State) doOnce(ctx context.Context, v session.StateValue, f func(context.Context) error) (over bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	h := hold(context.WithoutCancel(ctx), s, v, func(until time.Time) any { return once{Until: until} }, cancel)
-	err := f(ctx)
-	if err != nil {
-		_, _ = h.release(nil) // or it runs out
-		return err
+	if err := f(ctx); err != nil {
+		_ = h.release(nil) // or it runs out
+		return true, err
 	}
-	_, err = h.release(once{Done: true})
-	return err
+	err = h.release(once{Done: true})
+	return !errors.Is(err, session.Conflict), err
 }
 
 // holding is a value that says, as long as it is held, that somebody does what it is
@@ -230,6 +234,9 @@ type holding struct {
 	v     session.StateValue
 	quit  chan struct{}
 	done  chan struct{}
+
+	unsure bool   // whether sent, which was written last, is there
+	sent   []byte // nil: it was deleted
 }
 
 // hold renews what a value says by mark, until it is released. lost is called if
@@ -246,11 +253,7 @@ func hold(ctx context.Context, s State, v session.StateValue, mark func(until ti
 				return
 			case <-beat.C:
 			}
-			rev, err := s.save(ctx, h.v, mark(time.Now().Add(lease)))
-			switch {
-			case err == nil:
-				h.v.Rev = rev
-			case errors.Is(err, session.Conflict):
+			if errors.Is(h.save(ctx, mark(time.Now().Add(lease))), session.Conflict) {
 				lost()
 				return
 			}
@@ -259,19 +262,43 @@ func hold(ctx context.Context, s State, v session.StateValue, mark func(until ti
 	return h
 }
 
+// save writes what the value says. Conflict if somebody else has written it: what was
+// written here, and nobody said so, is looked at first.
+func (h *holding) save(ctx context.Context, value any) error {
+	if h.unsure {
+		now, err := h.state.store.LoadState(ctx, h.v.Key)
+		if err != nil {
+			return err
+		}
+		if h.unsure = false; bytes.Equal(now.Data, h.sent) {
+			h.v.Rev = now.Rev
+		}
+	}
+	rev, err := h.state.save(ctx, h.v, value)
+	switch {
+	case err == nil:
+		h.v.Rev = rev
+	case errors.Is(err, session.Unavailable):
+		if h.unsure, h.sent = true, nil; value != nil {
+			h.sent, _ = json.Marshal(value) // it was encoded before
+		}
+	}
+	return err
+}
+
 // release writes what the value says from now on, nil to delete it. Conflict if
 // somebody else has written it.
-func (h *holding) release(value any) (rev int64, err error) {
+func (h *holding) release(value any) error {
 	close(h.quit)
 	<-h.done
 	ctx, cancel := context.WithTimeout(context.Background(), lease)
 	defer cancel()
 	for pause := 10 * time.Millisecond; ; pause *= 2 {
-		if rev, err = h.state.save(ctx, h.v, value); !errors.Is(err, session.Unavailable) || pause > time.Second {
-			return rev, err
+		if err := h.save(ctx, value); !errors.Is(err, session.Unavailable) || pause > time.Second {
+			return err
 		}
-		if rest(ctx, pause) != nil {
-			return 0, err
+		if err := rest(ctx, pause); err != nil {
+			return err
 		}
 	}
 }

@@ -106,6 +106,44 @@ func TestWhatFailsOnceIsDoneByTheNext(t *testing.T) {
 	}
 }
 
+// unanswered is a store that stores, and does not say so the first time.
+type unanswered struct {
+	session.Store
+	by time.Time // from then on
+	n  atomic.Int32
+}
+
+func (u *unanswered) SaveState(ctx context.Context, v session.StateValue) (session.StateValue, error) {
+	saved, err := u.Store.SaveState(ctx, v)
+	if err == nil && !time.Now().Before(u.by) && u.n.Add(1) == 1 {
+		return session.StateValue{}, session.Errorf(session.Unavailable, "the answer is lost")
+	}
+	return saved, err
+}
+
+func TestWhatIsDoneOnceSurvivesAnAnswerOfTheStoreThatIsLost(t *testing.T) {
+	for name, from := range map[string]time.Duration{"when it is renewed": renew, "when it is done": 2*renew + time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &unanswered{Store: sessiontest.NewMemory(), by: time.Now().Add(from)}
+				state, done := stateOf(store, aSession("s1"), OfSession), 0
+				for range 2 {
+					err := state.Once(t.Context(), "init", func(ctx context.Context) error {
+						done++
+						return rest(ctx, 2*renew+time.Second)
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+				if done != 1 || store.n.Load() == 0 {
+					t.Errorf("done %d times, %d answers were lost", done, store.n.Load())
+				}
+			})
+		})
+	}
+}
+
 func TestWhatAProcessLeftBehindIsTakenOverWhenItsLeaseHasRunOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state := stateOf(sessiontest.NewMemory(), aSession("s1"), OfSession)

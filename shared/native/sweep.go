@@ -95,10 +95,12 @@ func (k *Backend) settleAsking(ctx context.Context, it session.Item, now time.Ti
 }
 
 // endItem ends a request in the place of whoever has it: it is taken from him first,
-// so that one of the two writes the end.
+// so that one of the two writes the end. If this function dies in between, the lease
+// runs out that it has taken with it.
 func (k *Backend) endItem(ctx context.Context, it session.Item, why *wire.Error) error {
 	ends := it
 	ends.State, ends.Gen, ends.Questions, ends.Raw = session.Taken, 0, nil, nil
+	ends.NotAfter = time.Now().Add(grace)
 	if it.State != session.Taken || it.Gen != 0 {
 		if swapped, err := k.swap(ctx, it, ends); err != nil || !swapped {
 			return err
@@ -115,17 +117,18 @@ func (k *Backend) endItem(ctx context.Context, it session.Item, why *wire.Error)
 	return k.Store.DeleteItem(ctx, it.Box, it.ID, 0)
 }
 
-// endItems ends those requests of a session that match.
-func (k *Backend) endItems(ctx context.Context, box session.BoxID, id session.ID, match func(session.Item) bool, why *wire.Error) error {
+// endItems ends those requests of a session that match, and says how many there were.
+func (k *Backend) endItems(ctx context.Context, box session.BoxID, id session.ID, match func(session.Item) bool, why *wire.Error) (found int, err error) {
 	items, err := k.Store.Items(ctx, box)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	var errs []error
 	for _, it := range items {
 		if it.Address.Session == id && match(it) {
+			found++
 			errs = append(errs, k.endItem(ctx, it, why))
 		}
 	}
-	return errors.Join(errs...)
+	return found, errors.Join(errs...)
 }

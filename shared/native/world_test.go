@@ -41,6 +41,7 @@ type world struct {
 	invoked  []native.Alarm // not yet executed
 	alarms   map[string]native.Alarm
 	posted   []string // to the one connection of the WebSocket API
+	posting  time.Duration
 	props    []byte
 	invoking error
 }
@@ -181,6 +182,7 @@ func (w *world) due() []native.Alarm {
 
 // Post implements session.Clients.
 func (w *world) Post(_ context.Context, _ string, data []byte) error {
+	time.Sleep(w.posting) // virtual
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.posted = append(w.posted, string(data))

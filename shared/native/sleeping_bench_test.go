@@ -1,0 +1,108 @@
+package native_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// BenchmarkSleeping compares what a stdio server is answered from its handshake record
+// while it sleeps with a tools/call of a native server: in process, on SQLite, in turns.
+// What is reported is the median of each and its ratio to the call. A box that is asked
+// for anything fails it. Run it with `make bench-native`.
+func BenchmarkSleeping(b *testing.B) {
+	store, err := sqlitestore.Open(filepath.Join(b.TempDir(), "store.db"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = store.Close() })
+	w := newWorld(b, func() session.Store { return store })
+	w.hosted.Make = bench
+	called := native.Handler(front.New(w.options()))
+	asleep := sleeping(b, w, store)
+	id, mine := opened(b, called), opened(b, asleep)
+	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
+	steps := []struct {
+		name, want string
+		h          http.Handler
+		body       string
+		headers    []string
+	}{
+		{"call", `"text":"hello"`, called, toolCall("7", "echo", `{"text":"hello"}`, ""), []string{wire.HeaderSessionID, id, wire.HeaderProtocolVersion, wire.V20251125}},
+		{"discover", `"supportedVersions"`, asleep, `{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{` + meta + `}}`, []string{wire.HeaderProtocolVersion, wire.V20260728, wire.HeaderMethod, wire.MethodDiscover}},
+		{"initialize", `"serverInfo"`, asleep, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`, nil},
+		{"list", `"inputSchema"`, asleep, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, []string{wire.HeaderSessionID, mine, wire.HeaderProtocolVersion, wire.V20251125}},
+	}
+	took := make([][]time.Duration, len(steps))
+	turn := func() {
+		for i, s := range steps {
+			rec, begun := httptest.NewRecorder(), time.Now()
+			s.h.ServeHTTP(rec, request("POST", s.body, s.headers...))
+			took[i] = append(took[i], time.Since(begun))
+			if !strings.Contains(rec.Body.String(), s.want) {
+				b.Fatalf("%s: got %d %s", s.name, rec.Code, rec.Body)
+			}
+		}
+	}
+	for range 200 { // warm
+		turn()
+	}
+	clear(took)
+	for b.Loop() {
+		turn()
+	}
+	p50 := func(i int) float64 {
+		slices.Sort(took[i])
+		return float64(took[i][len(took[i])/2]) / float64(time.Microsecond)
+	}
+	for i, s := range steps {
+		b.ReportMetric(p50(i), s.name+"-p50-µs")
+		if i > 0 {
+			b.ReportMetric(p50(i)/p50(0), s.name+"-ratio")
+		}
+	}
+}
+
+// sleeping serves a stdio server of which everything is on record.
+func sleeping(b *testing.B, w *world, store session.Store) http.Handler {
+	for part, result := range map[string]string{
+		wire.V20251125: `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"bench","version":"1"}}`,
+		wire.MethodToolsList + " " + wire.V20251125 + " ": `{"tools":[{"name":"echo","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}}]}`,
+	} {
+		if err := store.SaveHandshake(b.Context(), session.Handshake{
+			Digest: session.RecordFor("acme", "d"), Version: part, Result: json.RawMessage(result), Taken: time.Now(), Expires: time.Now().Add(time.Hour),
+		}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	o := w.options()
+	o.Host = session.NewHost(store, noBox{b: b}, session.Limits{})
+	o.Servers = func(name string) (session.Server, bool) {
+		return session.Server{Name: name, Digest: "d", Record: true}, true
+	}
+	return front.New(o)
+}
+
+// noBox is a backend that is asked for nothing.
+type noBox struct {
+	session.Backend // nil: a call of any other method ends the benchmark, too
+
+	b *testing.B
+}
+
+func (n noBox) Deliver(_ context.Context, d session.Delivery, _ session.Box) (session.Tender, error) {
+	n.b.Errorf("a box was asked: %s", d.Raw)
+	return nil, session.Errorf(session.Unavailable, "it sleeps")
+}
