@@ -116,6 +116,7 @@ type createKeyCommand struct {
 	Tenant     string   `default:"default" help:"Tenants share neither sessions nor boxes."`
 	Server     []string `help:"Name of a server the key is for; may be repeated."`
 	AllServers bool     `help:"The key is for every server."`
+	Props      string   `help:"JSON object that your servers in Go are told of the principal, such as a plan or a name."`
 	Days       int      `default:"365" help:"After so many days the key ends; 0 for never."`
 	keyStore
 }
@@ -128,6 +129,9 @@ func (c *createKeyCommand) Run() error {
 		return fmt.Errorf("--days is %d; want a number of days, or 0 for never", c.Days)
 	}
 	grant := auth.Grant{Tenant: c.Tenant, Principal: c.Principal, Servers: c.Server, Life: time.Duration(c.Days) * 24 * time.Hour}
+	if c.Props != "" {
+		grant.Props = []byte(c.Props)
+	}
 	if c.AllServers {
 		grant.Servers = []string{session.EveryServer}
 	}

@@ -90,7 +90,7 @@ func (a *Keys) Authenticate(r *http.Request, server string) (session.Identity, e
 	if err != nil {
 		return session.Identity{}, err
 	}
-	return session.Identity{Tenant: k.Tenant, Principal: k.Principal, Credential: k.ID}, nil
+	return session.Identity{Tenant: k.Tenant, Principal: k.Principal, Credential: k.ID, Props: k.Props}, nil
 }
 
 // Confirm says whether somebody who was authenticated earlier, with this

@@ -379,3 +379,18 @@ func TestOpenLetsEverybodyInAsTheUserOfTheMachine(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestWhatAKeySaysOfItsPrincipalComesWithEveryRequest(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		key, _, err := auth.Create(t.Context(), r.count, auth.Grant{
+			Tenant: "acme", Principal: "alice", Servers: []string{"one"}, Props: []byte(`{"plan":"pro"}`),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		who, err := as(auth.NewKeys(r.count), "one", "Bearer "+key)
+		if err != nil || string(who.Props) != `{"plan":"pro"}` {
+			t.Errorf("%s, %v", who.Props, err)
+		}
+	})
+}

@@ -1,8 +1,10 @@
 package auth
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"regexp"
 	"strings"
@@ -12,12 +14,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
+// MaxProps bounds [Grant.Props].
+const MaxProps = 4 << 10
+
 // Grant is what a new key allows.
 type Grant struct {
 	Tenant    string        // 1 to 64 letters, digits, "-", "_" and ".", the first a letter or digit
 	Principal string        // 1 to 128 visible characters: as whom its holder acts
 	Servers   []string      // at least one; session.EveryServer for all
 	Life      time.Duration // 0: until it is revoked
+	// Props is what native servers are told of the principal besides: a JSON object of
+	// at most MaxProps bytes, nil for nothing.
+	Props []byte
 }
 
 func (g Grant) check() error {
@@ -29,6 +37,10 @@ func (g Grant) check() error {
 		return session.Errorf(session.Invalid, "%q is no name of a principal; use up to 128 visible characters without spaces", g.Principal)
 	case len(g.Servers) == 0:
 		return session.Errorf(session.Invalid, "the key is for no server; name the servers it is for")
+	case len(g.Props) > MaxProps:
+		return session.Errorf(session.Invalid, "the props have %d bytes; at most %d are kept", len(g.Props), MaxProps)
+	case g.Props != nil && (!json.Valid(g.Props) || bytes.TrimSpace(g.Props)[0] != '{'):
+		return session.Errorf(session.Invalid, "the props are not a JSON object")
 	case g.Life < 0:
 		return session.Errorf(session.Invalid, "the key would have expired already; give it a longer life")
 	}
@@ -45,7 +57,7 @@ func Create(ctx context.Context, store session.Keys, g Grant) (key string, recor
 		return "", session.Key{}, err
 	}
 	now := time.Now()
-	record = session.Key{Tenant: g.Tenant, Principal: g.Principal, Servers: g.Servers, Created: now}
+	record = session.Key{Tenant: g.Tenant, Principal: g.Principal, Servers: g.Servers, Props: g.Props, Created: now}
 	if g.Life > 0 {
 		record.Expires = now.Add(g.Life)
 	}

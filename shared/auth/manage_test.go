@@ -51,6 +51,8 @@ func TestGrantThatIsWrongMakesNoKey(t *testing.T) {
 		"a principal with a control": {Tenant: "t", Principal: "a\x1b[2J", Servers: []string{"s"}},
 		"a principal too long":       {Tenant: "t", Principal: strings.Repeat("p", 129), Servers: []string{"s"}},
 		"no server":                  {Tenant: "t", Principal: "p"},
+		"props that are a list":      {Tenant: "t", Principal: "p", Servers: []string{"s"}, Props: []byte(`[1]`)},
+		"props that are too long":    {Tenant: "t", Principal: "p", Servers: []string{"s"}, Props: []byte(`{"a":"` + strings.Repeat("a", 5000) + `"}`)},
 		"a life that is over":        {Tenant: "t", Principal: "p", Servers: []string{"s"}, Life: -1},
 	} {
 		r := newRig(t)

@@ -19,9 +19,13 @@ func (s *Store) Read(ctx context.Context, id session.ID, stream session.StreamID
 }
 
 // Wait waits for something to read; see [session.Log]. It polls: every 5 to 10 ms
-// at first, then after a tenth of the time it has waited, at last every second.
+// at first, then after a tenth of the time it has waited, at last every second. In a
+// stream that has just begun it does not look at once: nothing can be there.
 func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
 	r := s.newReader(id, stream, after, "Wait")
+	if err := settle(ctx, min(infant-time.Since(stream.Time()), infant, time.Until(until))); err != nil {
+		return session.Page{}, err
+	}
 	for begun := time.Now(); ; {
 		p, err := r.page(ctx, session.MaxWait)
 		if ctx.Err() != nil {
@@ -31,13 +35,29 @@ func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID
 		if err != nil || len(p.Events) > 0 || !now.Before(until) {
 			return p, err
 		}
-		timer := time.NewTimer(min(pace(now.Sub(begun)), until.Sub(now)))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return session.Page{}, ctx.Err()
+		if err := settle(ctx, min(pace(now.Sub(begun)), until.Sub(now))); err != nil {
+			return session.Page{}, err
 		}
+	}
+}
+
+// infant is the age up to which a stream is not looked at: a request is not answered
+// within it, which takes three hops and a write.
+const infant = 4 * time.Millisecond
+
+// settle lets a time pass. A stream from the future, by the clock of another machine,
+// is waited for no longer than one that begins now.
+func settle(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 

@@ -318,6 +318,7 @@ func (s *Store) SaveHandshake(ctx context.Context, h session.Handshake) error {
 		return session.Errorf(session.Invalid, "the handshake record has a time that cannot be stored").Because(err)
 	}
 	r.setRecord(taken)
+	r.expire(h.Expires, 0)
 	if h.Result != nil {
 		r["d"] = bin(h.Result)
 	}
@@ -335,10 +336,10 @@ func (s *Store) Handshake(ctx context.Context, digest, version string) (session.
 	if err != nil {
 		return session.Handshake{}, err
 	}
-	if r == nil {
+	if !r.alive(time.Now()) {
 		return session.Handshake{}, session.Errorf(session.NotFound, "there is no handshake record of this server for version %q", version)
 	}
-	h := session.Handshake{Digest: digest, Version: version, Result: r.bin("d")}
+	h := session.Handshake{Digest: digest, Version: version, Result: r.bin("d"), Expires: r.expires()}
 	if err := h.Taken.UnmarshalText(r.record()); err != nil {
 		return session.Handshake{}, s.failed(err)
 	}

@@ -10,7 +10,9 @@ type Server struct {
 	Name   string
 	Digest string // of everything that changes how it behaves
 	Record bool   // initialize, discover and lists may be answered from the handshake record
-	Tasks  TaskMode
+	// OwnLists: lists may not; the box is asked for them each time.
+	OwnLists bool
+	Tasks    TaskMode
 	// InPlace: it is executed without a box, by the function that has the message.
 	InPlace bool
 }

@@ -210,13 +210,6 @@ func (h *Host) Accept(ctx context.Context, c Caller, id ID, msgs []wire.Message,
 	if len(msgs) == 1 && msgs[0].Method == wire.MethodPing && msgs[0].Kind == wire.Request {
 		return h.readyCall(wire.ResultResponse(msgs[0].ID, json.RawMessage("{}"))), h.touch(ctx, s)
 	}
-	if s.State == Opened && len(msgs) == 1 && msgs[0].Method == wire.MethodDiscover && msgs[0].Kind == wire.Request {
-		// The question of a client that would speak the modern era. It is no reason to
-		// begin a session, and the client then sends initialize.
-		return h.readyCall(wire.ErrorResponse(msgs[0].ID, &wire.Error{
-			Code: wire.CodeMethodNotFound, Message: "this connection speaks the versions that begin with initialize; send that",
-		})), nil
-	}
 	if s, box, err = h.initialized(ctx, c, s, box); err != nil {
 		return nil, err
 	}

@@ -31,6 +31,7 @@ type Key struct {
 	Tenant    string
 	Principal string   // as whom its holder acts; a key that replaces this one has the same
 	Servers   []string // it may be used for; or EveryServer
+	Props     []byte   `json:",omitempty"` // of who uses it, see Identity
 	Created   time.Time
 	Used      time.Time // touched lazily; zero for never
 	Revoked   time.Time // zero for a key that is good

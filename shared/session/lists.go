@@ -24,7 +24,7 @@ import (
 //     all any more, for each process may have changed its own, and everybody asks
 //     his own process for a day (listChanges) at least.
 //
-// A server whose lists depend on anything else switches its record off.
+// A server whose lists depend on anything else has them not kept ([Server].OwnLists).
 
 // RecordFor names the handshake record of a server: by the tenant too, because what
 // is in it was said in a box, and a box is its tenant's.
@@ -44,7 +44,7 @@ const changedList = "null"
 // session; ok is false for what is not kept. Pages are not: a cursor may be worth
 // nothing to another process.
 func (s Session) listPart(c Caller, method string, params json.RawMessage) (part string, ok bool) {
-	if !c.Server.Record || s.Digest != c.Server.Digest || !isList(method) {
+	if !c.Server.Record || c.Server.OwnLists || s.Digest != c.Server.Digest || !isList(method) {
 		return "", false
 	}
 	var members map[string]json.RawMessage
@@ -157,7 +157,7 @@ func (o Outlet) noteList(ctx context.Context, a Address, response []byte) error 
 	case err == nil && string(old.Result) == changedList && now.Sub(old.Taken) < listChanges:
 		return nil
 	}
-	return o.Store.SaveHandshake(ctx, Handshake{Digest: a.Digest, Version: a.List, Result: bytes.Clone(list), Taken: now})
+	return o.Store.SaveHandshake(ctx, Handshake{Digest: a.Digest, Version: a.List, Result: bytes.Clone(list), Taken: now, Expires: now.Add(HandshakeLife)})
 }
 
 // forgetLists takes lists out of the record of which a process says that they have
@@ -176,7 +176,8 @@ func (o Outlet) forgetLists(ctx context.Context, a Address, b Batch) error {
 		if !ok {
 			continue
 		}
-		if err := o.Store.SaveHandshake(ctx, Handshake{Digest: a.Digest, Version: part, Result: json.RawMessage(changedList), Taken: time.Now()}); err != nil {
+		now := time.Now()
+		if err := o.Store.SaveHandshake(ctx, Handshake{Digest: a.Digest, Version: part, Result: json.RawMessage(changedList), Taken: now, Expires: now.Add(HandshakeLife)}); err != nil {
 			return err
 		}
 	}

@@ -142,6 +142,7 @@ func TestListIsNotAnsweredFromARecordOfOthers(t *testing.T) {
 	}{
 		"another tenant":        {other(func(c *session.Caller) { c.Tenant = "t2" }), `{}`, askTools},
 		"another configuration": {other(func(c *session.Caller) { c.Server.Digest = "d2" }), `{}`, askTools},
+		"lists not kept":        {other(func(c *session.Caller) { c.Server.OwnLists = true }), `{}`, askTools},
 		"record off":            {other(func(c *session.Caller) { c.Server.Record = false }), `{}`, askTools},
 		"other capabilities":    {httpCaller(), `{"roots":{}}`, askTools},
 		"finer capabilities":    {httpCaller(), `{"sampling":{"tools":{}}}`, askTools},
@@ -157,6 +158,44 @@ func TestListIsNotAnsweredFromARecordOfOthers(t *testing.T) {
 			t.Errorf("%s: answered with %s", name, got)
 		}
 	}
+}
+
+// With lists switched off the handshake alone is kept.
+func TestListsAloneMayBeKeptOutOfTheRecord(t *testing.T) {
+	c := httpCaller()
+	c.Server.OwnLists = true
+	l := newLister(t)
+	id := l.legacy(t, c, `{}`)
+	for range 2 {
+		_, d := l.ask(t, c, id, askTools)
+		if d == nil {
+			t.Fatal("a list is answered without its server")
+		}
+		if d.List != "" {
+			t.Errorf("its answer would be kept as %q", d.List)
+		}
+	}
+	if err := l.store.SaveHandshake(t.Context(), session.Handshake{
+		Digest: session.RecordFor(c.Tenant, c.Server.Digest), Version: wire.V20251125, Result: json.RawMessage(`{"capabilities":{}}`),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if result, call, err := l.Greeting(t.Context(), c, session.Client{Init: json.RawMessage(`{}`)}); err != nil || call != nil || result == nil {
+		t.Errorf("the handshake is %s, %v, %v", result, call, err)
+	}
+}
+
+func TestNothingIsAnsweredFromARecordThatHasExpired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLister(t)
+		id := l.legacy(t, httpCaller(), `{}`)
+		_, d := l.ask(t, httpCaller(), id, askTools)
+		l.answers(t, d, `"result":`+toolList)
+		time.Sleep(session.HandshakeLife + time.Second)
+		if got, d := l.ask(t, httpCaller(), l.legacy(t, httpCaller(), `{}`), askTools); d == nil {
+			t.Errorf("answered with %s", got)
+		}
+	})
 }
 
 func TestWhatIsNotAWholeListIsNotKept(t *testing.T) {

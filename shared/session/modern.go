@@ -261,14 +261,18 @@ func (h *Host) Subscribe(ctx context.Context, c Caller, client Client, uris []st
 	}
 	full := false
 	s, err = h.update(ctx, s, func(s *Session) bool {
-		if full = len(s.Subscribed)+len(uris) > maxSubscribed; full {
+		size := 0
+		for _, uri := range slices.Concat(s.Subscribed, uris) {
+			size += len(uri)
+		}
+		if full = len(s.Subscribed)+len(uris) > maxSubscribed || size > maxURIs; full {
 			return false
 		}
 		s.Subscribed = append(slices.Clone(s.Subscribed), uris...)
 		return true
 	})
 	if err == nil && full {
-		err = Errorf(Busy, "more than %d resources are listened to; end another subscription first", maxSubscribed)
+		err = Errorf(Busy, "more than %d resources, or %d bytes of their URIs, are listened to; end another subscription first", maxSubscribed, maxURIs)
 	}
 	if err != nil {
 		return nil, err

@@ -247,3 +247,14 @@ func TestSubscriptionsArePinnedOnceForEachListener(t *testing.T) {
 		t.Errorf("501 resources: %v", err)
 	}
 }
+
+func TestURIsThatAreListenedToAreBounded(t *testing.T) {
+	h := session.NewHost(sessiontest.NewMemory(), newTook(), session.Limits{})
+	long := strings.Repeat("u", 50<<10)
+	if _, err := h.Subscribe(t.Context(), modernCaller, modernClient, []string{"a:" + long, "b:" + long}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Subscribe(t.Context(), modernCaller, modernClient, []string{"c:" + long}); !errors.Is(err, session.Busy) {
+		t.Errorf("got %v, want Busy", err)
+	}
+}

@@ -294,7 +294,13 @@ type Handshake struct {
 	Version string // which part: a protocol version, or the name of a list
 	Result  json.RawMessage
 	Taken   time.Time
+	Expires time.Time // zero for never
 }
+
+// HandshakeLife is how long a part of a handshake record is kept that nobody has
+// written again: each start of a process writes what it answers to initialize, and the
+// first list that is asked for behind it.
+const HandshakeLife = 30 * 24 * time.Hour
 
 // Part is a piece of a relay frame that was too big for one message.
 type Part struct {

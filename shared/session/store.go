@@ -54,7 +54,7 @@ type Sessions interface {
 	// SaveHandshake writes a part of a handshake record, over an older one. One of
 	// 256 KiB fits; TooLarge if a driver cannot keep it.
 	SaveHandshake(ctx context.Context, h Handshake) error
-	// Handshake reads a part. NotFound if there is none.
+	// Handshake reads a part. NotFound if there is none or it has expired.
 	Handshake(ctx context.Context, digest, version string) (Handshake, error)
 }
 
@@ -133,7 +133,7 @@ type Boxes interface {
 	// Claim makes a waiting item Taken by gen and returns it with Raw, which
 	// stays stored. An item already taken by the same gen is returned again.
 	// NotFound if there is none, Conflict if another generation has it, or if it is
-	// Suspended.
+	// Suspended or a Leftover.
 	Claim(ctx context.Context, box BoxID, id StreamID, gen Generation) (Item, error)
 	// Release makes an item that is Taken by gen, and still has its message,
 	// Waiting again. released is false, and nothing is written, if it is anything

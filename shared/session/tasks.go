@@ -1,10 +1,14 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // A task (extension io.modelcontextprotocol/tasks of 2026-07-28) is a call of
@@ -25,7 +29,9 @@ const (
 // Recalled is a call of [Host.Send], as it is found by somebody who comes for it
 // later.
 type Recalled struct {
-	Events []Event         // all that is kept of it, in order
+	// Events are what is kept of it, in order, as far as it says what has become of the
+	// call: without log lines, and of progress the last only.
+	Events []Event
 	Gap    bool            // there were more in front of those that are kept
 	Server json.RawMessage // what the server calls itself, nil if that is not known
 	// Lost says that the call has not ended and nobody owes it an end: what it came
@@ -35,18 +41,16 @@ type Recalled struct {
 	session Session
 	box     Box
 	stream  StreamID
+	last    Index
+
+	progress Index // the last of those
 }
 
 // Ended says that the end of the call is among its events.
 func (r *Recalled) Ended() bool { return len(r.Events) > 0 && r.Events[len(r.Events)-1].Final }
 
 // Last is the index of the last event that is there, 0 if there is none.
-func (r *Recalled) Last() Index {
-	if len(r.Events) == 0 {
-		return 0
-	}
-	return r.Events[len(r.Events)-1].Index
-}
+func (r *Recalled) Last() Index { return r.last }
 
 // Recall reads a call of the caller. Cost: two reads, and one more for each 1,000
 // events.
@@ -63,18 +67,36 @@ func (h *Host) Recall(ctx context.Context, c Caller, stream StreamID) (*Recalled
 
 // reread reads all events of a call.
 func (h *Host) reread(ctx context.Context, r *Recalled) error {
-	r.Events, r.Gap = nil, false
-	for after := Index(0); ; after = r.Last() {
-		page, err := h.store.Read(ctx, r.session.ID, r.stream, after, MaxRead)
+	r.Events, r.Gap, r.last, r.progress = nil, false, 0, 0
+	for {
+		page, err := h.store.Read(ctx, r.session.ID, r.stream, r.last, MaxRead)
 		if err != nil {
 			return err
 		}
-		r.Events = append(r.Events, page.Events...)
+		for _, e := range page.Events {
+			r.take(e)
+		}
 		r.Gap = r.Gap || page.Gap
 		if !page.More || len(page.Events) == 0 {
 			return nil
 		}
 	}
+}
+
+// take keeps an event that says what has become of the call: a call may have said
+// more along the way than a function has room for.
+func (r *Recalled) take(e Event) {
+	r.last = e.Index
+	m, err := wire.Parse(e.Raw)
+	if err == nil && m.Kind == wire.Notification && m.Method != wire.NotifyCancelled {
+		if m.Method != wire.NotifyProgress {
+			return
+		}
+		r.Events = slices.DeleteFunc(r.Events, func(old Event) bool { return old.Index == r.progress })
+		r.progress = e.Index
+	}
+	e.Raw = bytes.Clone(e.Raw) // not the page that it is a part of
+	r.Events = append(r.Events, e)
 }
 
 // LookAfter is for a call that has not ended: it finds out whether it still can. It

@@ -90,13 +90,24 @@ func answerPromises() []promise {
 		{"a handshake record is written over an older one", func(t *testing.T, k *kit) {
 			h := session.Handshake{Digest: "d1", Version: "2025-11-25", Result: json.RawMessage(`{"old":1}`), Taken: past()}
 			noError(t, "SaveHandshake", k.SaveHandshake(t.Context(), h))
-			h.Result, h.Taken = json.RawMessage(rawJSON), now()
+			h.Result, h.Taken, h.Expires = json.RawMessage(rawJSON), now(), future()
 			filled(t, h)
 			noError(t, "SaveHandshake again", k.SaveHandshake(t.Context(), h))
 			got, err := k.other(t).Handshake(t.Context(), "d1", "2025-11-25")
 			noError(t, "Handshake", err)
 			same(t, "Handshake", got, h)
 			same(t, "Result, byte for byte", string(got.Result), rawJSON)
+		}},
+		{"a handshake record that has expired is NotFound, until it is written again", func(t *testing.T, k *kit) {
+			h := session.Handshake{Digest: "d1", Version: "v1", Result: json.RawMessage(`1`), Taken: past(), Expires: past()}
+			noError(t, "SaveHandshake", k.SaveHandshake(t.Context(), h))
+			_, err := k.Handshake(t.Context(), "d1", "v1")
+			wantCode(t, "Handshake", err, session.NotFound)
+			h.Taken, h.Expires = now(), future()
+			noError(t, "SaveHandshake again", k.SaveHandshake(t.Context(), h))
+			got, err := k.other(t).Handshake(t.Context(), "d1", "v1")
+			noError(t, "Handshake", err)
+			same(t, "Handshake", got, h)
 		}},
 	}
 }

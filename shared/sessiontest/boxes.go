@@ -29,7 +29,7 @@ func anItem(box session.BoxID, id session.StreamID) session.Item {
 		Box: box, ID: id, State: session.Waiting, Raw: []byte("{\n " + rawJSON + "\n}"), NotAfter: future(), Created: now(),
 		Round: 3, Base: 7, Questions: []session.Question{{ID: "<é>.3.1", Key: "who & \u2028", Method: "elicitation/create", Of: 1}},
 		Address: session.Address{
-			Session: "s1", Stream: id, Conn: "c-2=", Principal: "p-1", Digest: "d-1", Box: box, Again: true, Init: true, Out: true, EventIDs: true, List: "tools/list",
+			Session: "s1", Stream: id, Conn: "c-2=", Principal: "p-1", Digest: "d-1", Box: box, Again: true, Init: true, Out: true, EventIDs: true, List: "tools/list", Trace: "t-1",
 			Requests: []json.RawMessage{json.RawMessage(`9007199254740993`), json.RawMessage(`"<é\u00e9>"`), json.RawMessage(`1.0`)},
 		},
 	}
@@ -252,6 +252,7 @@ func itemPromises() []promise {
 			same(t, "the item's message", string(item(t, k, "r1").Raw), fmt.Sprint(won))
 		}},
 		{"what is suspended is nobody's to claim or release, and goes when it is deleted", suspendedItem},
+		{"what a session leaves behind is nobody's to claim or release, and goes when it is deleted", leftoverItem},
 		{"Items are those of one box, by id, without their messages", func(t *testing.T, k *kit) {
 			var want []session.Item
 			for _, id := range []session.StreamID{"r3", "r1", "r2"} {
@@ -335,6 +336,23 @@ func swapNothing(t *testing.T, k *kit) {
 func suspendedItem(t *testing.T, k *kit) {
 	it := anItem("b1", "r1")
 	it.State, it.Gen = session.Suspended, 3
+	keptBack(t, k, it)
+}
+
+// leftoverItem is of no message and no time, as it is put when a session ends.
+func leftoverItem(t *testing.T, k *kit) {
+	it := session.Item{
+		Box: "b1", ID: "r1", State: session.Leftover, Address: session.Address{Session: "s1", Box: "b1"}, Created: now(),
+	}
+	keptBack(t, k, it)
+	putItem(t, k, it, true)
+	putItem(t, k.other(t), it, false) // who ends a session may do so twice
+	same(t, "the item", item(t, k, "r1"), it)
+}
+
+// keptBack puts an item that no generation may have.
+func keptBack(t *testing.T, k *kit, it session.Item) {
+	t.Helper()
 	putItem(t, k, it, true)
 	for _, gen := range []session.Generation{0, 3, 4} {
 		_, err := k.Claim(t.Context(), "b1", "r1", gen)
@@ -344,7 +362,7 @@ func suspendedItem(t *testing.T, k *kit) {
 		same(t, "released", released, false)
 	}
 	noError(t, "DeleteItem by the generation", k.DeleteItem(t.Context(), "b1", "r1", 3))
-	same(t, "the item", item(t, k, "r1"), it)
+	same(t, "the item", item(t, k.other(t), "r1"), it)
 	items, err := k.Items(t.Context(), "b1")
 	noError(t, "Items", err)
 	it.Raw = nil

@@ -177,10 +177,10 @@ func (m *Memory) SaveHandshake(_ context.Context, h session.Handshake) error {
 
 // Handshake implements session.Sessions.
 func (m *Memory) Handshake(_ context.Context, digest, version string) (session.Handshake, error) {
-	m.lock()
+	now := m.lock()
 	defer m.mu.Unlock()
 	h, ok := m.handshakes[[2]string{digest, version}]
-	if !ok {
+	if !ok || !alive(h.Expires, now) {
 		return session.Handshake{}, session.Errorf(session.NotFound, "there is no handshake record of %s for %s", digest, version)
 	}
 	h.Result = bytes.Clone(h.Result)

@@ -83,6 +83,6 @@ func (m *Memory) TakeEntryTicket(_ context.Context, hash string) (session.EntryT
 }
 
 func cloneKey(k session.Key) session.Key {
-	k.Hash, k.Servers = bytes.Clone(k.Hash), slices.Clone(k.Servers)
+	k.Hash, k.Servers, k.Props = bytes.Clone(k.Hash), slices.Clone(k.Servers), bytes.Clone(k.Props)
 	return k
 }

@@ -27,7 +27,7 @@ func aSession(id session.ID) session.Session {
 		Shadows: []session.Lease{{Nonce: "n2", Until: now()}, {Nonce: "n3", Until: future()}}, Conns: []string{"c-1=", "c-2="},
 		Pushed: []session.Cursor{{Stream: "r1", Index: 7, Final: true}, {Stream: "r2", Index: 1}},
 		Pusher: session.Lease{Nonce: "n4", Until: future()}, ServerInfo: json.RawMessage(`{"name":"s"}`),
-		Params: json.RawMessage(`{"t":{"Region":["region"]}}`),
+		Params: json.RawMessage(`{"t":{"Region":["region"]}}`), Props: []byte(`{"plan":"é"}`),
 	}
 }
 

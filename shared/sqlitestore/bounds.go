@@ -242,12 +242,13 @@ WHERE rowid IN (SELECT rowid FROM events AS e WHERE purge <= ?1 AND ` + isTail +
 	purgeTickets  = `DELETE FROM entry_tickets WHERE rowid IN (SELECT rowid FROM entry_tickets WHERE expires <= ?1 LIMIT 100)`
 	purgeKeys     = `DELETE FROM keys WHERE expires <= ?1` // they are few
 	purgeStates   = `DELETE FROM states WHERE rowid IN (SELECT rowid FROM states WHERE expires <= ?1 LIMIT 100)`
+	purgeRecords  = `DELETE FROM handshakes WHERE rowid IN (SELECT rowid FROM handshakes WHERE expires <= ?1 LIMIT 100)`
 	purgeParts    = `DELETE FROM parts WHERE rowid IN (SELECT rowid FROM parts WHERE expires <= ?1 LIMIT 100)`
 )
 
 // purge removes up to 100 expired rows of each kind and says how many it found.
 func (s *Store) purge(ctx context.Context) (removed int64, err error) {
-	for _, query := range []string{emptyTails, purgeEvents, purgeSessions, purgeAnswers, purgeConns, purgeTickets, purgeKeys, purgeStates, purgeParts} {
+	for _, query := range []string{emptyTails, purgeEvents, purgeSessions, purgeAnswers, purgeConns, purgeTickets, purgeKeys, purgeStates, purgeRecords, purgeParts} {
 		n, err := s.write(ctx, query, now())
 		if err != nil {
 			return removed, err

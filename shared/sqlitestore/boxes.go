@@ -2,14 +2,36 @@ package sqlitestore
 
 import (
 	"context"
+	"sync"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-func boxOf(rev int64, record []byte) (session.Box, error) {
-	b, err := session.UnmarshalBox(record)
+// boxes remembers what records of boxes said, by their bytes: every message reads
+// that of its box, and they change seldom. Safe for concurrent use.
+type boxes struct {
+	mu    sync.Mutex
+	known map[string]session.Box
+}
+
+// maxBoxes bounds the memory of boxes.
+const maxBoxes = 256
+
+func (x *boxes) of(rev int64, record []byte) (b session.Box, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	b, ok := x.known[string(record)]
+	if !ok {
+		if b, err = session.UnmarshalBox(record); err != nil {
+			return b, err
+		}
+		if x.known == nil || len(x.known) >= maxBoxes {
+			x.known = map[string]session.Box{}
+		}
+		x.known[string(record)] = b
+	}
 	b.Rev = rev
-	return b, err
+	return b, nil
 }
 
 const readBox = `SELECT rev, record FROM boxes WHERE id = ?`
@@ -25,7 +47,7 @@ func (s *Store) Box(ctx context.Context, id session.BoxID) (session.Box, error) 
 	if !found {
 		return session.Box{ID: id}, nil
 	}
-	b, err := boxOf(rev, record)
+	b, err := s.boxes.of(rev, record)
 	if err != nil {
 		return session.Box{}, failed(err)
 	}

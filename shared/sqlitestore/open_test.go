@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -85,15 +86,17 @@ func execute(t *testing.T, path, query string) {
 	}
 }
 
-// asVersion3, asVersion2 and asVersion1 turn a file back into what an older version wrote.
-const asVersion3 = `DROP TRIGGER sessions_states; DROP TABLE states; PRAGMA user_version=3`
+// asVersion4 to asVersion1 turn a file back into what an older version wrote.
+const asVersion4 = `DROP INDEX handshakes_expires; ALTER TABLE handshakes DROP COLUMN expires; PRAGMA user_version=4`
+
+const asVersion3 = asVersion4 + `; DROP TRIGGER sessions_states; DROP TABLE states; PRAGMA user_version=3`
 
 const asVersion2 = asVersion3 + `; DROP TABLE keys; DROP TABLE entry_tickets; PRAGMA user_version=2`
 
 const asVersion1 = asVersion2 + `; DROP TABLE connections; ALTER TABLE events DROP COLUMN retry; PRAGMA user_version=1`
 
 func TestOpenBringsAnOlderStoreUpToDate(t *testing.T) {
-	for name, older := range map[string]string{"1": asVersion1, "2": asVersion2, "3": asVersion3} {
+	for name, older := range map[string]string{"1": asVersion1, "2": asVersion2, "3": asVersion3, "4": asVersion4} {
 		t.Run("version "+name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "store.db")
 			s := open(t, path)
@@ -127,6 +130,7 @@ func upToDate(t *testing.T, s *Store, name string) {
 		s.PutConnection(t.Context(), session.Connection{ID: "c"}),
 		s.CreateKey(t.Context(), session.Key{ID: name}),
 		s.PutEntryTicket(t.Context(), session.EntryTicket{Hash: name}),
+		s.SaveHandshake(t.Context(), session.Handshake{Digest: name, Expires: time.Now().Add(time.Hour)}),
 	); err != nil {
 		t.Error(err)
 	}
@@ -141,10 +145,10 @@ func TestOpenRefusesAStoreOfANewerVersion(t *testing.T) {
 	if err := open(t, path).Close(); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, path, "PRAGMA user_version=5")
+	execute(t, path, "PRAGMA user_version=6")
 	_, err := Open(path)
 	wantCode(t, "Open", err, session.Invalid)
-	want := path + " was written by a newer version (schema 5, this one knows 4); update dormouse or name another file"
+	want := path + " was written by a newer version (schema 6, this one knows 5); update dormouse or name another file"
 	same(t, "message", err.Error(), want)
 }
 

@@ -12,7 +12,7 @@ import (
 // What PRAGMA application_id and user_version say of a file of ours.
 const (
 	applicationID = 0x646f726d // "dorm"
-	schemaVersion = 4
+	schemaVersion = 5
 )
 
 // schema: times are Unix microseconds. Records that are read whole are JSON;
@@ -34,12 +34,7 @@ CREATE TABLE answers (
 );
 CREATE INDEX answers_expires ON answers (expires);
 
-CREATE TABLE handshakes (
-	digest TEXT NOT NULL, version TEXT NOT NULL, taken TEXT NOT NULL, result BLOB,
-	PRIMARY KEY (digest, version)
-);
-
-` + eventsSchema + connectionsSchema + keysSchema + statesSchema + `
+` + eventsSchema + connectionsSchema + keysSchema + statesSchema + handshakesSchema + `
 CREATE TABLE boxes (
 	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, state TEXT NOT NULL, record TEXT NOT NULL
 ) WITHOUT ROWID;
@@ -99,7 +94,16 @@ CREATE TRIGGER sessions_states AFTER DELETE ON sessions BEGIN
 END;
 `
 
-// upgrade1 leads from version 1 to 2, keysSchema from there to 3, statesSchema to 4.
+const handshakesSchema = `
+CREATE TABLE handshakes (
+	digest TEXT NOT NULL, version TEXT NOT NULL, taken TEXT NOT NULL, expires INTEGER NOT NULL, result BLOB,
+	PRIMARY KEY (digest, version)
+);
+CREATE INDEX handshakes_expires ON handshakes (expires);
+`
+
+// upgrade1 leads from version 1 to 2, keysSchema from there to 3, statesSchema to 4,
+// upgrade4 to 5.
 const upgrade1 = `
 DROP INDEX events_purge;
 ALTER TABLE events RENAME TO events1;
@@ -107,6 +111,9 @@ ALTER TABLE events RENAME TO events1;
 INSERT INTO events SELECT session, stream, first, n, gen, seq, final, 0, bytes, written, expires, purge, hash, data FROM events1;
 DROP TABLE events1;
 ` + connectionsSchema
+
+// upgrade4 leaves nothing in the handshake records: servers say it again.
+const upgrade4 = `DROP TABLE handshakes;` + handshakesSchema
 
 // migrate sees that the file has our schema. Turning a new file into WAL mode
 // fails at once while another process does the same, whatever the busy timeout.
@@ -157,7 +164,9 @@ func (s *Store) upgrade(ctx context.Context) error {
 	if err != nil || version == schemaVersion {
 		return err
 	}
-	steps := map[int]string{0: schema, 1: upgrade1 + keysSchema + statesSchema, 2: keysSchema + statesSchema, 3: statesSchema}[version]
+	steps := map[int]string{
+		0: schema, 1: upgrade1 + keysSchema + statesSchema + upgrade4, 2: keysSchema + statesSchema + upgrade4, 3: statesSchema + upgrade4, 4: upgrade4,
+	}[version]
 	if _, err := tx.ExecContext(ctx, steps+fmt.Sprintf("PRAGMA application_id=%d; PRAGMA user_version=%d;", applicationID, schemaVersion)); err != nil {
 		return failed(err)
 	}

@@ -52,7 +52,7 @@ func (s *Store) Load(ctx context.Context, id session.ID, boxID session.BoxID) (s
 	}
 	box := session.Box{ID: boxID}
 	if brev != nil {
-		if box, err = boxOf(*brev, brecord); err != nil {
+		if box, err = s.boxes.of(*brev, brecord); err != nil {
 			return session.Session{}, session.Box{}, failed(err)
 		}
 	}
@@ -207,7 +207,7 @@ func (s *Store) DeleteConnection(ctx context.Context, id string) error {
 	return err
 }
 
-const saveHandshake = `INSERT OR REPLACE INTO handshakes (digest, version, taken, result) VALUES (?, ?, ?, ?)`
+const saveHandshake = `INSERT OR REPLACE INTO handshakes (digest, version, taken, expires, result) VALUES (?, ?, ?, ?, ?)`
 
 // SaveHandshake writes a handshake record; see [session.Sessions].
 func (s *Store) SaveHandshake(ctx context.Context, h session.Handshake) error {
@@ -215,24 +215,27 @@ func (s *Store) SaveHandshake(ctx context.Context, h session.Handshake) error {
 	if err != nil {
 		return session.Errorf(session.Invalid, "the handshake record has a time that cannot be stored").Because(err)
 	}
-	_, err = s.write(ctx, saveHandshake, h.Digest, h.Version, taken, []byte(h.Result))
+	if _, err = s.write(ctx, saveHandshake, h.Digest, h.Version, taken, expiry(h.Expires), []byte(h.Result)); err == nil {
+		s.tidy(ctx)
+	}
 	return err
 }
 
-const readHandshake = `SELECT taken, result FROM handshakes WHERE digest = ? AND version = ?`
+const readHandshake = `SELECT taken, expires, result FROM handshakes WHERE digest = ? AND version = ? AND expires > ?`
 
 // Handshake reads a handshake record; see [session.Sessions].
 func (s *Store) Handshake(ctx context.Context, digest, version string) (session.Handshake, error) {
 	h := session.Handshake{Digest: digest, Version: version}
 	var taken, result []byte
-	found, err := s.row(ctx, readHandshake, []any{digest, version}, []any{&taken, &result})
+	var expires int64
+	found, err := s.row(ctx, readHandshake, []any{digest, version, now()}, []any{&taken, &expires, &result})
 	if err != nil {
 		return session.Handshake{}, err
 	}
 	if !found {
 		return session.Handshake{}, session.Errorf(session.NotFound, "there is no handshake record of this server for version %q", version)
 	}
-	h.Result = result
+	h.Result, h.Expires = result, expiryOf(expires)
 	if err := h.Taken.UnmarshalText(taken); err != nil {
 		return session.Handshake{}, failed(err)
 	}

@@ -74,6 +74,7 @@ type Store struct {
 	bells   *bells
 	desk    *desk
 	looks   looks
+	boxes   boxes
 
 	turn       chan struct{}        // holds one token: who has taken it has the connection
 	statements map[string]*sql.Stmt // by text; prepared when first used

@@ -1,0 +1,86 @@
+package sqlitestore
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestACallLooksUpWhatItNeeds: what a message does to the store takes as long with
+// 100,000 sessions, or events of its session, as with ten, because every statement
+// goes down an index to what it is about.
+func TestACallLooksUpWhatItNeeds(t *testing.T) {
+	s := fresh(t)
+	events := func(terms string) string {
+		return "SEARCH events USING INDEX sqlite_autoindex_events_1 (" + terms + ")"
+	}
+	batches := "session=? AND stream=? AND first"
+	for name, c := range map[string]struct {
+		query string
+		plan  []string
+	}{
+		"loadSession": {loadSession, []string{
+			"CO-ROUTINE (subquery-1)", "SCAN CONSTANT ROW", "SCAN (subquery-1)", // the one row of SELECT 1
+			"SEARCH s USING INDEX sqlite_autoindex_sessions_1 (id=?) LEFT-JOIN", "SEARCH b USING PRIMARY KEY (id=?) LEFT-JOIN",
+		}},
+		"saveSession": {saveSession, []string{"SEARCH sessions USING INDEX sqlite_autoindex_sessions_1 (id=?)"}},
+		"hasSession":  {hasSession, []string{"SEARCH sessions USING INDEX sqlite_autoindex_sessions_1 (id=?)"}},
+		"readBatch":   {readBatch, []string{events(batches + "=?")}},
+		"readEvents": {readEvents, []string{
+			events(batches + ">?"), "SCALAR SUBQUERY 1",
+			"SEARCH events USING COVERING INDEX sqlite_autoindex_events_1 (" + batches + "<?)",
+		}},
+		"readTail":       {readTail, []string{events("session=? AND stream=?")}},
+		"newestStream":   {newestStream, []string{events("session=? AND stream>?")}},
+		"readLog":        {readLog, []string{events("session=?")}},
+		"dropBatch":      {dropBatch, []string{events(batches + "=?")}},
+		"readBox":        {readBox, []string{"SEARCH boxes USING PRIMARY KEY (id=?)"}},
+		"readItem":       {readItem, []string{"SEARCH items USING INDEX sqlite_autoindex_items_1 (box=? AND id=?)"}},
+		"claimItem":      {claimItem, []string{"SEARCH items USING INDEX sqlite_autoindex_items_1 (box=? AND id=?)"}},
+		"deleteItem":     {deleteItem, []string{"SEARCH items USING INDEX sqlite_autoindex_items_1 (box=? AND id=?)"}},
+		"readItems":      {readItems, []string{"SEARCH items USING INDEX sqlite_autoindex_items_1 (box=?)"}},
+		"readAnswer":     {readAnswer, []string{"SEARCH answers USING INDEX sqlite_autoindex_answers_1 (session=? AND question=?)"}},
+		"readConnection": {readConnection, []string{"SEARCH connections USING INDEX sqlite_autoindex_connections_1 (id=?)"}},
+		"readHandshake":  {readHandshake, []string{"SEARCH handshakes USING INDEX sqlite_autoindex_handshakes_1 (digest=? AND version=?)"}},
+		"readKey":        {readKey, []string{"SEARCH keys USING PRIMARY KEY (id=?)"}},
+		"appendBatch": {appendBatch, []string{
+			"SCAN CONSTANT ROW", "SCALAR SUBQUERY 1", events(batches + ">?"),
+		}},
+	} {
+		same(t, name, plan(t, s, c.query), c.plan)
+	}
+}
+
+// TestWhatHasExpiredIsFoundByAnIndex: the purge that some write in 256 does takes no
+// longer for what has not expired.
+func TestWhatHasExpiredIsFoundByAnIndex(t *testing.T) {
+	s := fresh(t)
+	for _, query := range []string{emptyTails, purgeEvents, purgeSessions, purgeAnswers, purgeConns, purgeTickets, purgeStates, purgeParts} {
+		for _, step := range plan(t, s, query) {
+			if strings.HasPrefix(step, "SCAN") {
+				t.Errorf("%s\ndoes %s", query, step)
+			}
+		}
+	}
+}
+
+// plan is what SQLite does for a statement, step by step.
+func plan(t *testing.T, s *Store, query string) (steps []string) {
+	t.Helper()
+	rows, err := s.db.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, make([]any, 13)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var id, parent, unused int
+		var detail string
+		if err := rows.Scan(&id, &parent, &unused, &detail); err != nil {
+			t.Fatal(err)
+		}
+		steps = append(steps, detail)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return steps
+}
