@@ -3,12 +3,14 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/aws/aws-lambda-go/events"
 
 	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 func main() {
@@ -17,17 +19,36 @@ func main() {
 		boot.Fail(err)
 	}
 	h := relay.NewHandler(f.RelayWithBucket())
-	boot.Start(func(ctx context.Context, e events.APIGatewayWebsocketProxyRequest) (events.APIGatewayProxyResponse, error) {
+	boot.Start(func(ctx context.Context, e message) (events.APIGatewayProxyResponse, error) {
 		// $connect proves nothing and $disconnect is a hint at most: who a
 		// connection belongs to is said by its hello.
-		if e.RequestContext.RouteKey != "$default" {
+		if e.route != "$default" {
 			return events.APIGatewayProxyResponse{StatusCode: 200}, nil
 		}
-		ctx = session.WithTrace(ctx, e.RequestContext.RequestID)
-		reply, err := h.Frame(ctx, e.RequestContext.ConnectionID, []byte(e.Body))
+		ctx = session.WithTrace(ctx, e.request)
+		reply, err := h.Frame(ctx, e.connection, []byte(e.body))
 		if err != nil {
 			return events.APIGatewayProxyResponse{StatusCode: 500}, nil
 		}
 		return events.APIGatewayProxyResponse{StatusCode: 200, Body: string(reply)}, nil
 	})
+}
+
+// message is the part of an event of the WebSocket API that is looked at.
+type message struct{ route, request, connection, body string }
+
+// UnmarshalJSON decodes valid JSON.
+func (m *message) UnmarshalJSON(raw []byte) error {
+	wire.Members(raw, func(key string, value json.RawMessage) bool {
+		switch key {
+		case "body":
+			m.body, _ = wire.String(value) // null is none
+		case "requestContext":
+			m.route, _ = wire.String(wire.Lookup(value, "routeKey"))
+			m.request, _ = wire.String(wire.Lookup(value, "requestId"))
+			m.connection, _ = wire.String(wire.Lookup(value, "connectionId"))
+		}
+		return true
+	})
+	return nil
 }

@@ -9,6 +9,7 @@ package run
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/aws/aws-lambda-go/events"
 
@@ -23,9 +24,22 @@ import (
 // of somebody who calls the function itself, or an alarm of a native server. What a
 // client sends is inside of a request, never at the top of an event.
 type event struct {
-	events.APIGatewayProxyRequest
-	Alarm  *native.Alarm  `json:"dormouseAlarm"`
-	Caller *native.Caller `json:"dormouseCaller"`
+	front.Event
+	Alarm  *native.Alarm
+	Caller *native.Caller
+}
+
+// UnmarshalJSON decodes valid JSON.
+func (e *event) UnmarshalJSON(raw []byte) error {
+	return front.DecodeEvent(raw, &e.Event, func(key string, value json.RawMessage) error {
+		switch key {
+		case "dormouseAlarm":
+			return json.Unmarshal(value, &e.Alarm)
+		case "dormouseCaller":
+			return json.Unmarshal(value, &e.Caller)
+		}
+		return nil
+	})
 }
 
 // HTTP is the function behind the REST API, and the one that alarms invoke.

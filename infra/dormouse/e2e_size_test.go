@@ -140,6 +140,18 @@ type listener struct {
 // listen opens an event stream and does the handshake.
 func (m *machine) listen(server string) *listener {
 	m.t.Helper()
+	l := m.listenBehind(server, "")
+	l.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":` + params + `}`)
+	if init, err := l.response("0"); err != nil || init.Result == nil {
+		m.t.Fatalf("initialize was answered %s, %v", init.Raw, err)
+	}
+	l.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	return l
+}
+
+// listenBehind opens an event stream behind an event of before, "" for none.
+func (m *machine) listenBehind(server, last string) *listener {
+	m.t.Helper()
 	at, err := url.Parse(strings.TrimSuffix(m.urls[server], "mcp") + "sse")
 	if err != nil {
 		m.t.Fatal(err)
@@ -151,6 +163,9 @@ func (m *machine) listen(server string) *listener {
 		m.t.Fatal(err)
 	}
 	r.Header.Set("Accept", wire.MediaSSE)
+	if last != "" {
+		r.Header.Set(wire.HeaderLastEventID, last)
+	}
 	res, err := http.DefaultClient.Do(r) //nolint:bodyclose // by stream.close
 	if err != nil {
 		m.t.Fatal(err)
@@ -163,11 +178,6 @@ func (m *machine) listen(server string) *listener {
 		m.t.Fatalf("the stream begins with %q %s (%v, %v), want an endpoint on the same host", first.Name, first.Data, err, bad)
 	}
 	l.post = to.String()
-	l.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":` + params + `}`)
-	if init, err := l.response("0"); err != nil || init.Result == nil {
-		m.t.Fatalf("initialize was answered %s, %v", init.Raw, err)
-	}
-	l.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	return l
 }
 

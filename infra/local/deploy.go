@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -50,6 +49,8 @@ func (m *machine) boxesOff() bool {
 func (m *machine) boxEnvironment() map[string]string {
 	env := m.environment("PATH", "HOME", "TMPDIR", "LANG", "DORMOUSE_CACHE", "DORMOUSE_CACHE_AGE", "DORMOUSE_CACHE_MB", "DORMOUSE_BOX_PROCESSES", "DORMOUSE_PROFILE",
 		"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "PYENV_ROOT")
+	// As for functions; see their environment.
+	env["GOMAXPROCS"] = "1"
 	env["DORMOUSE_LOGS"] = filepath.Join(m.data, LogFolder)
 	for _, kv := range m.cfg.Environ {
 		name, value, _ := strings.Cut(kv, "=")
@@ -118,6 +119,9 @@ func (m *machine) startFunctions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := m.checkNatives(ctx, env); err != nil {
+		return err
+	}
 	m.pool, err = NewPool(PoolConfig{
 		Socket: m.socketFile("runtime"), SleepAfter: m.cfg.SleepAfter, Recorder: m.recorder, Logger: m.log,
 		Output: m.functionOutput, Env: env, Functions: m.functions(),
@@ -134,25 +138,13 @@ func (m *machine) functions() []FunctionConfig {
 	if m.cfg.Concurrent {
 		concurrency = 16
 	}
-	program := m.program
 	hosts := func(address string) []string { return []string{"DORMOUSE_HOSTS=" + servedHosts(address)} }
 	return []FunctionConfig{
-		{Name: "http", Path: program("http"), Timeout: 15 * time.Minute, MaxInstances: 1000, Concurrency: concurrency, Env: hosts(m.cfg.Listen)},
-		{Name: "socket", Path: program("socket"), Timeout: 29 * time.Second, MaxInstances: 1000, Concurrency: concurrency, Env: hosts(m.socketsAddress())},
-		{Name: "relay", Path: program("relay"), Timeout: 29 * time.Second, MaxInstances: 200, Concurrency: concurrency},
-		{Name: "sweep", Path: program("sweep"), Timeout: 5 * time.Minute, MaxInstances: 2},
+		{Name: "http", Path: m.program("http"), Timeout: 15 * time.Minute, MaxInstances: 1000, Concurrency: concurrency, Env: hosts(m.cfg.Listen)},
+		{Name: "socket", Path: m.program("socket"), Timeout: 29 * time.Second, MaxInstances: 1000, Concurrency: concurrency, Env: hosts(m.socketsAddress())},
+		{Name: "relay", Path: m.program("relay"), Timeout: 29 * time.Second, MaxInstances: 200, Concurrency: concurrency},
+		{Name: "sweep", Path: m.program("sweep"), Timeout: 5 * time.Minute, MaxInstances: 2},
 	}
-}
-
-// program is the program of a function: the user's own, if there is one.
-func (m *machine) program(name string) string {
-	if m.cfg.Own != "" {
-		own := filepath.Join(m.cfg.Own, name)
-		if _, err := os.Stat(own); err == nil {
-			return own
-		}
-	}
-	return filepath.Join(m.cfg.Programs, name)
 }
 
 // functionEnvironment is what all functions are told, as template.yaml does on AWS.

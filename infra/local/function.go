@@ -41,6 +41,7 @@ type function struct {
 type poll struct {
 	inst *instance
 	work chan *invocation // one place: who hands over never waits
+	loop *looped          // in the place of work: who invokes does the talking
 }
 
 type invocation struct {
@@ -84,27 +85,30 @@ func (inv *invocation) error(kind, format string, args ...any) *FunctionError {
 	}
 }
 
-func (f *function) submit(inv *invocation) error {
+// submit finds a process for inv. What it returns, if not nil, has to serve it.
+func (f *function) submit(inv *invocation) (*looped, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
-		return ErrClosed
+		return nil, ErrClosed
 	}
 	if n := len(f.idle); n > 0 {
 		last := f.idle[n-1]
 		f.idle[n-1] = nil
 		f.idle = f.idle[:n-1]
 		f.assign(inv, last.inst)
-		last.work <- inv
-		return nil
+		if last.loop == nil {
+			last.work <- inv
+		}
+		return last.loop, nil
 	}
 	if f.coming <= len(f.waiting) && f.live >= f.MaxInstances {
 		f.count.Throttled++
-		return ErrThrottled
+		return nil, ErrThrottled
 	}
 	f.waiting = append(f.waiting, inv)
 	f.refill()
-	return nil
+	return nil, nil
 }
 
 // refill starts as many processes as there are waiting invocations without a
@@ -333,6 +337,9 @@ func (f *function) buried(i *instance) {
 	f.mu.Lock()
 	f.retire(i)
 	delete(f.instances, i)
+	for _, l := range i.loops {
+		_ = l.conn.Close() // nobody is at the other end
+	}
 	f.pool.instances.Delete(i.id)
 	i.initTimer.Stop()
 	if i.sleeper != nil {

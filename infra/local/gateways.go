@@ -68,7 +68,7 @@ func (m *machine) startGateways(context.Context) error {
 	}
 	m.closers = append(m.closers, m.relay.Close, m.socket.Close)
 	m.serve(m.runners, m.relay)
-	return m.serveUnix("connections", connectionsOf(m.relay, m.socket))
+	return m.servePlain("connections", connectionsOf(m.relay, m.socket))
 }
 
 // connectionsOf is the @connections API of several APIs on one endpoint.

@@ -57,6 +57,7 @@ type instance struct {
 	report    *FunctionError
 	coming    int // polls on their way
 	inflight  map[string]*invocation
+	loops     []*looped
 	returning []*invocation // answered; the process has not asked again yet
 	served    int
 	since     time.Time // of the state

@@ -189,8 +189,12 @@ func (p *Pool) Invoke(ctx context.Context, name string, payload []byte) (*Invoca
 		return nil, err
 	}
 	inv := newInvocation(f, payload)
-	if err := f.submit(inv); err != nil {
+	through, err := f.submit(inv)
+	if err != nil {
 		return nil, fmt.Errorf("invoke function %s: %w", name, err)
+	}
+	if through != nil {
+		through.serve(ctx, inv)
 	}
 	select {
 	case r := <-inv.result:

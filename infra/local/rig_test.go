@@ -84,6 +84,9 @@ func newRig(t testing.TB, change func(*PoolConfig)) *rig {
 		Socket: r.socket, SleepAfter: time.Hour, Recorder: NewRecorder(r.note), Output: r.line,
 		Functions: []FunctionConfig{{Name: "echo", Path: echoProgram(t), Timeout: patience}},
 	}
+	if os.Getenv("ECHO_LOOP") != "" {
+		cfg.Env = append(cfg.Env, "ECHO_LOOP=1")
+	}
 	if change != nil {
 		change(&cfg)
 	}

@@ -2,71 +2,144 @@ package local
 
 import (
 	"bytes"
-	"io"
+	"context"
+	"net"
 	"net/http"
 
 	"github.com/dormouse-mcp/dormouse/shared/loop"
 )
 
-// loop gives a process its invocations over the connection it came by, one after the
-// other, until it is dead.
+// looped is one connection of a process that takes its invocations by way of package
+// loop. While it is idle nobody waits at it: who invokes the function writes and reads
+// itself, which saves every invocation two changes of goroutine.
+type looped struct {
+	api  *runtimeAPI
+	inst *instance
+	conn net.Conn
+	link *loop.Conn
+}
+
+// loop takes a connection over.
 func (a *runtimeAPI) loop(w http.ResponseWriter, i *instance) {
 	<-i.spawned
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		refuseCall(w, http.StatusInternalServerError, "Hijack", err.Error())
+		refuseCall(w, http.StatusInternalServerError, "NotTakenOver", err.Error())
 		return
 	}
-	c, err := loop.NewConn(conn)
-	defer func() { _ = conn.Close() }()
-	for err == nil {
-		inv, ok := i.fn.poll(i, i.dead)
-		if !ok {
-			return
-		}
-		err = a.turn(c, i, inv)
+	link, err := loop.NewConn(conn)
+	if err != nil {
+		_ = conn.Close() // the process is dying, and its end settles everything
+		return
 	}
-	// A connection that broke is one of a dying process, and its end settles everything.
+	l := &looped{api: a, inst: i, conn: conn, link: link}
+	i.fn.mu.Lock()
+	if !i.fn.instances[i] {
+		_ = conn.Close()
+	}
+	i.loops = append(i.loops, l)
+	i.fn.mu.Unlock()
+	l.park()
 }
 
-// turn is one invocation: handed out, and answered.
-func (a *runtimeAPI) turn(c *loop.Conn, i *instance, inv *invocation) error {
-	err := c.Hand(loop.Invocation{
-		ID: inv.id, ARN: functionARN(i.fn.Name), Trace: newTraceID(inv.started),
-		Deadline: inv.started.Add(i.fn.Timeout), Payload: inv.payload,
+// park offers the connection for the next invocation. If one waits, it is served in
+// the background.
+func (l *looped) park() {
+	f, i := l.inst.fn, l.inst
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.instances[i] || i.ending() {
+		return
+	}
+	f.arrive(i)
+	if len(f.waiting) == 0 {
+		f.idle = append(f.idle, &poll{inst: i, loop: l})
+		return
+	}
+	inv := f.waiting[0]
+	f.waiting[0] = nil
+	f.waiting = f.waiting[1:]
+	f.assign(inv, i)
+	go l.serve(context.Background(), inv)
+}
+
+// serve hands an invocation out, and returns when its result is there or will come
+// without the caller, or ctx has ended. A connection that breaks is one of a dying
+// process, whose end settles everything.
+func (l *looped) serve(ctx context.Context, inv *invocation) {
+	f := l.inst.fn
+	if _, ok := f.deliver(inv); !ok {
+		return
+	}
+	err := l.link.Hand(loop.Invocation{
+		ID: inv.id, ARN: functionARN(f.Name), Trace: newTraceID(inv.started),
+		Deadline: inv.started.Add(f.Timeout), Payload: inv.payload,
 	})
 	if err != nil {
-		return err
+		return
 	}
-	answer, err := c.Answer()
+	interrupted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(interrupted)
+		l.link.Interrupt()
+	})
+	err = l.link.Await()
+	if stop() {
+		l.finish(inv, err)
+		return
+	}
+	go func() {
+		<-interrupted
+		l.link.Resume()
+		l.finish(inv, l.link.Await())
+	}()
+}
+
+// finish takes the answer.
+func (l *looped) finish(inv *invocation, err error) {
 	if err != nil {
-		return err
+		return
 	}
-	if i.fn.take(i, inv.id) == nil {
-		return io.ErrUnexpectedEOF
+	f := l.inst.fn
+	answer, err := l.link.Answer()
+	if err != nil || f.take(l.inst, inv.id) == nil {
+		return
 	}
-	if answer.Failed != nil {
-		i.fn.complete(inv, true)
+	body, whole := answer.Whole()
+	switch {
+	case answer.Failed != nil:
+		f.complete(inv, true)
 		inv.fail(reported(inv, answer.Failed))
-		return nil
-	}
-	if body, ok := answer.Whole(); ok {
-		i.fn.complete(inv, false)
+		l.again()
+	case whole:
+		f.complete(inv, false)
 		if inv.claim() {
-			inv.result <- result{answer: &Invocation{ContentType: answer.ContentType, Body: wholeBody{bytes.NewReader(body)}}}
+			inv.result <- result{answer: &Invocation{ContentType: answer.ContentType, Body: wholeBody{bytes.NewReader(body), body}}}
 		}
-		return nil
+		l.park()
+	default:
+		go l.stream(inv, answer)
 	}
+}
+
+// stream passes an answer on while it comes.
+func (l *looped) stream(inv *invocation, answer *loop.Answer) {
 	from := incoming{contentType: answer.ContentType, body: answer, broken: func() *FunctionError {
 		if r := answer.Broken(); r != nil {
 			return reported(inv, r)
 		}
 		return nil
 	}}
-	if !a.response(i, inv, from) {
-		return io.ErrUnexpectedEOF
+	if l.api.response(l.inst, inv, from) {
+		l.again()
 	}
-	return nil
+}
+
+// again parks the connection when the process is ready.
+func (l *looped) again() {
+	if l.link.Ready() == nil {
+		l.park()
+	}
 }
 
 func reported(inv *invocation, r *loop.Report) *FunctionError {
@@ -74,6 +147,9 @@ func reported(inv *invocation, r *loop.Report) *FunctionError {
 }
 
 // wholeBody is the body of an answer of which nothing has to be waited for.
-type wholeBody struct{ *bytes.Reader }
+type wholeBody struct {
+	*bytes.Reader
+	all []byte
+}
 
 func (wholeBody) Close() error { return nil }

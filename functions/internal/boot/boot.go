@@ -38,6 +38,7 @@ const (
 	EnvAccess            = "DORMOUSE_ACCESS"             // keys, or open on one machine; see access.go
 	EnvSnapshots         = "DORMOUSE_SNAPSHOTS"          // where boxes keep workspaces: folder:PATH, or s3:BUCKET[/PREFIX][?endpoint=URL&region=NAME]; empty: nowhere
 	EnvMetrics           = "DORMOUSE_METRICS"            // off: log lines are no CloudWatch metrics, which AWS bills for
+	EnvCheck             = "DORMOUSE_CHECK"              // anything: the function only finds out whether it can start
 	EnvLife              = "DORMOUSE_SESSION_LIFE"       // a time (90s, 36h; a bare number is seconds), as the next three; see session.Limits
 	EnvInitTimeout       = "DORMOUSE_INIT_TIMEOUT"
 	EnvEventAge          = "DORMOUSE_EVENT_AGE"
@@ -121,7 +122,7 @@ func Open() (*Function, error) {
 	}
 	f.Relay = relay.Config{
 		Store: store, Sealer: sealer, Log: log, Launch: f.launch, EventAge: f.Limits.EventAge,
-		Poster: f.Meter.Clients(connections(EnvConnections)), Clients: f.Meter.Clients(connections(EnvClients)), Meter: f.Meter,
+		Poster: f.Meter.Runners(connections(EnvConnections)), Clients: f.Meter.Clients(connections(EnvClients)), Meter: f.Meter,
 		Fleet: boxes, ListLag: listLag, TenantBoxes: quota,
 	}
 	if err := f.keep(os.Getenv(EnvSnapshots)); err != nil {
@@ -179,7 +180,7 @@ func (f *Function) launch(b session.Box) (map[string]string, error) {
 // Server is what the core knows of a configured server.
 func (f *Function) Server(name string) (session.Server, bool) {
 	s, ok := f.Catalog.Server(name)
-	return session.Server{Name: s.Name, Digest: s.Digest, Record: s.Record, Tasks: session.TaskMode(s.Tasks), InPlace: s.Native != ""}, ok && !s.Disabled
+	return session.Server{Name: s.Name, Digest: s.Digest, Record: s.Record, OwnLists: s.OwnLists, Tasks: session.TaskMode(s.Tasks), InPlace: s.Native != ""}, ok && !s.Disabled
 }
 
 // Fail reports why a function cannot start and ends the process.

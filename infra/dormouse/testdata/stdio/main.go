@@ -185,6 +185,7 @@ func (s *server) ask(method string) json.RawMessage {
 	params := map[string]string{
 		"sampling/createMessage": `{"messages":[{"role":"user","content":{"type":"text","text":"what is it?"}}],"maxTokens":9}`,
 		"elicitation/create":     `{"message":"which one?","requestedSchema":{"type":"object","properties":{"n":{"type":"number"}}}}`,
+		"roots/list":             `{}`,
 	}[method]
 	answer := make(chan json.RawMessage, 1)
 	s.mu.Lock()

@@ -1,5 +1,6 @@
 // Program echofn is the function the tests of package local run: an unmodified
-// lambda.Start loop that does what the query parameter "mode" says.
+// lambda.Start loop, or, with ECHO_LOOP, that of package loop, that does what the query
+// parameter "mode" says.
 package main
 
 import (
@@ -23,6 +24,8 @@ import (
 	"github.com/aws/aws-lambda-go/events"
 	"github.com/aws/aws-lambda-go/lambda"
 	"github.com/aws/aws-lambda-go/lambdacontext"
+
+	"github.com/dormouse-mcp/dormouse/shared/loop"
 )
 
 func main() {
@@ -51,6 +54,15 @@ func main() {
 	case "report-stay":
 		reportInit()
 		select {}
+	}
+	if os.Getenv("ECHO_LOOP") != "" {
+		_, instance, _ := strings.Cut(os.Getenv("AWS_LAMBDA_RUNTIME_API"), "/")
+		h := loop.Function(handle, func(ctx context.Context, inv loop.Invocation) context.Context {
+			ctx = context.WithValue(ctx, "x-amzn-trace-id", inv.Trace)
+			return lambdacontext.NewContext(ctx, &lambdacontext.LambdaContext{AwsRequestID: inv.ID, InvokedFunctionArn: inv.ARN})
+		})
+		fmt.Fprintln(os.Stderr, loop.Serve(context.Background(), os.Getenv("DORMOUSE_RUNTIME_SOCKET"), instance, lambdacontext.MaxConcurrency(), h, nil))
+		os.Exit(1)
 	}
 	lambda.StartWithOptions(handle, options...)
 }

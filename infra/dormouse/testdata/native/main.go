@@ -1,0 +1,112 @@
+// Command native is the functions for HTTP and WebSocket clients with the server of the
+// end-to-end tests that is part of them: the one it is called as. It shows what is kept
+// of a session while everything that executes is killed.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/functions/run"
+	"github.com/dormouse-mcp/dormouse/shared/native"
+)
+
+func main() {
+	servers := native.Servers{"probe": probe}
+	if filepath.Base(os.Args[0]) == "socket" {
+		run.Socket(servers)
+		return
+	}
+	run.HTTP(servers)
+}
+
+const resource = "probe://x"
+
+type none struct{}
+
+func probe(_ context.Context, s native.Session) (*mcp.Server, error) {
+	options := s.Options()
+	options.Capabilities.Resources = &mcp.ResourceCapabilities{Subscribe: true}
+	options.Capabilities.Logging = &mcp.LoggingCapabilities{}
+	server := mcp.NewServer(&mcp.Implementation{Name: "probe", Version: "1"}, options)
+	server.AddResource(&mcp.Resource{Name: "x", URI: resource}, func(context.Context, *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: resource, Text: "x"}}}, nil
+	})
+	native.AddTool(s, server, &mcp.Tool{Name: "add", Description: "Initialize once, then count"}, answer(s, add))
+	native.AddTool(s, server, &mcp.Tool{Name: "who", Description: "Tell of the session, and log at two levels"}, answer(s, who))
+	native.AddTool(s, server, &mcp.Tool{Name: "touch", Description: "Change the resource"}, answer(s, touch))
+	native.AddTool(s, server, &mcp.Tool{Name: "linger", Description: "Work for a minute"}, answer(s, linger))
+	return server, nil
+}
+
+type tool func(ctx context.Context, s native.Session, r *mcp.CallToolRequest) (string, error)
+
+// answer is a handler that says what the tool has to say.
+func answer(s native.Session, t tool) mcp.ToolHandlerFor[none, any] {
+	return func(ctx context.Context, r *mcp.CallToolRequest, _ none) (*mcp.CallToolResult, any, error) {
+		text, err := t(ctx, s, r)
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, err
+	}
+}
+
+func increment(n int) (int, error) { return n + 1, nil }
+
+// add says how often it was called, and how often the session was initialized.
+func add(ctx context.Context, s native.Session, _ *mcp.CallToolRequest) (string, error) {
+	state := s.State(native.OfSession)
+	err := state.Once(ctx, "init", func(ctx context.Context) error {
+		select { // long enough for others to come
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(200 * time.Millisecond):
+		}
+		_, err := native.Update(ctx, state, "inits", increment)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	n, err := native.Update(ctx, state, "count", increment)
+	if err != nil {
+		return "", err
+	}
+	var inits int
+	_, err = state.Load(ctx, "inits", &inits)
+	return fmt.Sprintf("%d of %d", n, inits), err
+}
+
+func who(ctx context.Context, s native.Session, r *mcp.CallToolRequest) (string, error) {
+	for _, level := range []mcp.LoggingLevel{"info", "error"} {
+		if err := r.Session.Log(ctx, &mcp.LoggingMessageParams{Level: level, Data: "asked"}); err != nil {
+			return "", err
+		}
+	}
+	client := ""
+	if c := s.Client(); c != nil {
+		client = c.Name
+	}
+	text, err := json.Marshal(map[string]any{
+		"principal": s.Principal(), "props": s.Props(), "client": client, "subscribed": s.Subscribed(),
+		"user": r.Extra.TokenInfo.UserID, "header": r.Extra.Header.Get("X-Probe"), "authorization": r.Extra.Header.Get("Authorization"),
+	})
+	return string(text), err
+}
+
+func touch(ctx context.Context, s native.Session, _ *mcp.CallToolRequest) (string, error) {
+	return "touched", s.ResourceUpdated(ctx, resource)
+}
+
+func linger(ctx context.Context, _ native.Session, _ *mcp.CallToolRequest) (string, error) {
+	select {
+	case <-ctx.Done():
+		return "", ctx.Err()
+	case <-time.After(time.Minute):
+		return "lingered", nil
+	}
+}
