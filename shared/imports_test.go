@@ -69,6 +69,7 @@ func arrows() []arrow {
 		{"infra/image", nil},
 		{"infra/clients/...", nil},
 		{"infra/internal/programtest", nil},
+		{"infra/conformance/servers/native", []string{"functions/run", "shared/native"}},
 	}
 }
 
@@ -88,7 +89,7 @@ func owners() []owner {
 		{"github.com/aws/smithy-go", []string{"shared/dynamostore", "shared/fleet/ecs", "shared/relay", "functions/..."}},
 		{"github.com/aws/aws-lambda-go", []string{"functions/...", "shared/front", "infra/local"}},
 		{"github.com/awslabs/aws-lambda-go-api-proxy", []string{"functions/...", "shared/front", "infra/local"}},
-		{"github.com/modelcontextprotocol/go-sdk", []string{"shared/native", "functions/natives", "infra/clients/...", "infra/bench/echo"}},
+		{"github.com/modelcontextprotocol/go-sdk", []string{"shared/native", "functions/natives", "infra/clients/...", "infra/bench/echo", "infra/conformance/servers/native", "infra/dormouse/testdata/native"}},
 		{"github.com/google/jsonschema-go", []string{"shared/native", "infra/clients/..."}},
 		{"github.com/coder/websocket", []string{"shared/relay", "infra/local", "infra/clients/...", "infra/bench"}},
 		{"github.com/google/go-containerregistry", []string{"infra/image"}},

@@ -24,7 +24,7 @@ func required() []string {
 	for _, r := range []struct {
 		prefix      string
 		first, last int
-	}{{"R-", 1, 43}, {"R-", 76, 78}, {"C-", 1, 19}, {"C-", 31, 77}, {"P", 1, 7}, {"B-", 1, 28}, {"L-", 1, 45}} {
+	}{{"R-", 1, 43}, {"R-", 76, 78}, {"C-", 1, 19}, {"C-", 31, 77}, {"P", 1, 7}, {"B-", 1, 28}, {"L-", 1, 45}, {"E-", 1, 20}} {
 		for n := r.first; n <= r.last; n++ {
 			ids = append(ids, fmt.Sprint(r.prefix, n))
 		}
@@ -50,8 +50,8 @@ type scenario struct {
 }
 
 var (
-	scenarioID    = regexp.MustCompile(`^([CRLMB]-|P)[1-9][0-9]*$`)
-	idsInComments = regexp.MustCompile(`\b[CRLMB]-[1-9][0-9]*\b`)
+	scenarioID    = regexp.MustCompile(`^([CRLMBE]-|P)[1-9][0-9]*$`)
+	idsInComments = regexp.MustCompile(`\b[CRLMBE]-[1-9][0-9]*\b`)
 	testName      = regexp.MustCompile(`^[a-z][a-z0-9]*\.(Test|Fuzz)[A-Z0-9]\w*(/.+)?$`)
 	codeSpan      = regexp.MustCompile("`([^`]*)`")
 )

@@ -47,12 +47,16 @@ type conversation struct {
 	// process is for, or why it is refused. owner is the call it may belong to, mixed
 	// says that there are calls of several principals. Nil for a process of one session.
 	direct func(owner *request, mixed bool, m wire.Message) (*session, *wire.Error)
+	// abandon ends what a request has become that the client has given up, another one
+	// than it sent; false if it is still that. It may be nil.
+	abandon func(*request) bool
 	// asks is called with a stream of which no request is open any more, and some need
 	// something of their client. It may be nil.
 	asks func(*stream)
 
 	last      int64 // number given to a request
 	requests  map[int64]*request
+	renamed   map[int64]*request // by the number they were sent again under
 	byID      map[clientID]*request
 	passed    *list.List // of *request: those the process knows, oldest first
 	questions map[string]*question
@@ -90,7 +94,9 @@ type request struct {
 	asked  int           // its open questions
 
 	modern  bool   // it is a modern client's, in the words of that era
-	line    []byte // as the process would have got it in the legacy era, if only that is modern
+	line    []byte // as it was sent, or would be in the legacy era, if it may have to be sent again
+	sent    int64  // the number the process has to answer
+	task    *task  // that it has become in the process, nil for none
 	retries int    // how often the process has asked to be sent it again
 }
 
@@ -107,7 +113,7 @@ type question struct {
 func newConversation(send func(int64, []byte) bool, event func(*stream, []byte, bool), quiet func()) *conversation {
 	return &conversation{
 		send: send, event: event, quiet: quiet,
-		requests: map[int64]*request{}, byID: map[clientID]*request{}, passed: list.New(),
+		requests: map[int64]*request{}, renamed: map[int64]*request{}, byID: map[clientID]*request{}, passed: list.New(),
 		questions: map[string]*question{}, asked: map[string]*question{},
 	}
 }
@@ -139,6 +145,7 @@ func (c *conversation) add(st *stream, m wire.Message) (*request, *wire.Error) {
 		token = nil // neither string nor number: the server may make of it what it likes
 	}
 	r := &request{number: c.number(), id: m.ID, token: token, method: m.Method, stream: st, modern: bridge.SaysModern(m.Params)}
+	r.sent = r.number
 	c.requests[r.number], c.byID[key] = r, r
 	return r, nil
 }
@@ -170,8 +177,8 @@ func (c *conversation) cancel(s *session, m wire.Message) *request {
 		return nil // initialize must not be cancelled (MCP 2025-11-25, basic/utilities/cancellation)
 	}
 	if r.passed != nil {
-		line, _ := wire.Replace(m.Raw, strconv.AppendInt(nil, r.number, 10), "params", "requestId")
-		c.send(0, wire.Compact(line))
+		line, _ := wire.Replace(m.Raw, strconv.AppendInt(nil, r.sent, 10), "params", "requestId")
+		c.withdrawn(r, wire.Compact(line))
 	}
 	c.end(r, wire.ErrorResponse(r.id, &wire.Error{Code: wire.CodeCancelled, Message: "request cancelled by the client"}))
 	return r
@@ -182,7 +189,23 @@ func (c *conversation) tellCancelled(r *request, reason string) {
 	if r.passed == nil {
 		return
 	}
-	c.send(0, wire.NewNotification(wire.NotifyCancelled, fmt.Appendf(nil, `{"requestId":%d,"reason":%q}`, r.number, reason)))
+	c.withdrawn(r, wire.NewNotification(wire.NotifyCancelled, fmt.Appendf(nil, `{"requestId":%d,"reason":%q}`, r.sent, reason)))
+}
+
+// withdrawn has the process stop working for a request, by this line if it is still
+// what the client sent.
+func (c *conversation) withdrawn(r *request, line []byte) {
+	if c.abandon == nil || !c.abandon(r) {
+		c.send(0, line)
+	}
+}
+
+// again gives a request another number, which the process answers from now on.
+func (c *conversation) again(r *request) int64 {
+	delete(c.renamed, r.sent)
+	r.sent = c.number()
+	c.renamed[r.sent] = r
+	return r.sent
 }
 
 // answer passes the response of a session's client to an open question. It is false
@@ -221,7 +244,10 @@ func (c *conversation) request(id json.RawMessage) *request {
 		return nil
 	}
 	r := c.requests[n]
-	if r == nil || r.passed == nil {
+	if r == nil {
+		r = c.renamed[n]
+	}
+	if r == nil || r.passed == nil || r.sent != n {
 		return nil
 	}
 	return r
@@ -286,8 +312,8 @@ func (c *conversation) progress(m wire.Message) bool {
 		c.event(nil, m.Raw, false) // no token of ours
 		return true
 	}
-	r := c.request(token)
-	if r == nil || r.token == nil {
+	r := c.requests[n]
+	if r == nil || r.passed == nil || r.token == nil {
 		return false
 	}
 	raw, _ := wire.Replace(m.Raw, r.token, "params", wire.MetaProgressToken)
@@ -382,6 +408,7 @@ func (c *conversation) leave(s *session, f *fault) {
 // drop forgets a request without a word to the client.
 func (c *conversation) drop(r *request) {
 	delete(c.requests, r.number)
+	delete(c.renamed, r.sent)
 	delete(c.byID, clientID{r.stream.session, idKey(r.id)})
 	if r.passed != nil {
 		c.passed.Remove(r.passed)

@@ -61,6 +61,9 @@
 // clients do not know. It cannot ask: a call of it that needs input ends here as a
 // [Suspension], and is delivered again, to any box, when the client has answered.
 //
+// Tasks of 2025-11-25 are kept from clients. A tool of a legacy server that can be
+// called as such a task only is called as one in its client's place.
+//
 // # Before it starts
 //
 // A [Stager] puts in place what a process needs: its workspace, its dependencies,

@@ -126,6 +126,10 @@ func (f *fake) take(m wire.Message) {
 		f.takeDual(m)
 		return
 	}
+	if strings.HasPrefix(f.how, "tasks") {
+		f.takeTasks(m)
+		return
+	}
 	f.takeLegacy(m)
 }
 

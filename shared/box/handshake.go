@@ -16,12 +16,13 @@ func (p *process) initialize() {
 		method = wire.MethodDiscover
 		p.write(bridge.Probe(strconv.AppendInt(nil, p.handshake, 10)))
 	} else {
-		p.introduce()
+		p.introduce(p.handshake)
 	}
 	limit := p.box.server.StartupTimeout
 	within := limit - time.Since(p.begun)
 	if p.probe == probing {
 		within = min(within, p.box.server.ProbeTime)
+		p.insist = time.AfterFunc(within/6, p.insisted)
 	}
 	p.startup = time.AfterFunc(within, func() {
 		p.box.mu.Lock()
@@ -40,8 +41,8 @@ func (p *process) initialize() {
 }
 
 // introduce says who the client is, in the legacy era.
-func (p *process) introduce() {
-	id := strconv.AppendInt(nil, p.handshake, 10)
+func (p *process) introduce(number int64) {
+	id := strconv.AppendInt(nil, number, 10)
 	params := p.g.initParams()
 	p.version, _ = wire.String(wire.Lookup(params, "protocolVersion"))
 	// A token of the client is no token of ours: progress for it would be taken for
@@ -69,8 +70,11 @@ func (p *process) answered(m wire.Message) {
 	switch {
 	case err == nil && n == p.handshake:
 		p.greeted(m)
+	case err == nil && n == p.second:
+		p.greetedAfterAll(m)
 	case err == nil && p.own[n]:
 		delete(p.own, n)
+	case err == nil && p.toolsTold(n, m):
 	case !p.respond(m):
 		p.box.counts.Late++
 	}
@@ -91,7 +95,7 @@ func (p *process) greeted(m wire.Message) {
 	case m.Result[0] != '{':
 		p.fail(p.box.server.fault(PhaseMCPInit, "answered initialize with a result that is no object"))
 	default:
-		p.result = m.Result
+		p.introduced(m.Result)
 		if p.refused != nil || p.probe != probeNone {
 			p.box.era = bridge.LegacyOnly
 		}

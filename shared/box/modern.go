@@ -65,6 +65,29 @@ func (p *process) probed(how probe) {
 	}
 }
 
+// insisted says initialize to a process that does not answer server/discover: some
+// servers pass over what they do not know, others have yet to read their first
+// message. Whichever is answered first is what the process speaks (MCP 2026-07-28,
+// stdio).
+func (p *process) insisted() {
+	p.box.mu.Lock()
+	defer p.box.mu.Unlock()
+	if p.probe == probing && p.state == Started && !p.ended && !p.stopping {
+		p.second = p.conv.number()
+		p.introduce(p.second)
+	}
+}
+
+// greetedAfterAll takes the answer to that. An error says less than the answer to
+// server/discover will.
+func (p *process) greetedAfterAll(m wire.Message) {
+	if p.state == Started && m.Error == nil && m.Result[0] == '{' {
+		p.modern, p.probe, p.box.era = false, probeSilent, bridge.LegacyOnly
+		p.introduced(m.Result)
+		p.ready()
+	}
+}
+
 // discovered takes the answer to server/discover.
 func (p *process) discovered(m wire.Message) {
 	era := bridge.ReadProbe(m)
@@ -193,8 +216,10 @@ func (p *process) respond(m wire.Message) bool {
 	switch {
 	case r == nil:
 		return false
+	case !p.modern && p.asTask(r, m):
+		return true
 	case !p.modern || r.modern:
-		return p.conv.response(m)
+		return p.conv.response(p.listed(r, m))
 	case m.Error != nil:
 		m.Raw, _ = wire.Replace(m.Raw, bridge.PlainFault(r.method, m.Error), "error")
 	case bridge.Wants(m.Result):

@@ -28,7 +28,7 @@ func (f *fake) takeModern(m wire.Message) {
 		say(string(wire.ErrorResponse(m.ID, &wire.Error{Code: wire.CodeInvalidRequest, Message: "pinned"})))
 	case m.Method == wire.MethodDiscover:
 		if f.how == "modern but slow" {
-			time.Sleep(200 * time.Millisecond)
+			time.Sleep(600 * time.Millisecond)
 		}
 		answer(m.ID, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true}},"ttlMs":1,"cacheScope":"public","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"fake","version":"2"}}}`)
 	case m.Method == wire.MethodListen:
@@ -93,6 +93,7 @@ func (f *fake) takeProbe(m wire.Message) {
 		os.Exit(0)
 	case "hangs when probed":
 		block()
+	case "passes over the probe":
 	default:
 		say(string(wire.ErrorResponse(m.ID, &wire.Error{Code: wire.CodeMethodNotFound, Message: "no"})))
 	}
@@ -461,6 +462,27 @@ func TestServerThatHangsOnTheProbeIsTriedOtherwise(t *testing.T) {
 	r.hurry()
 	r.result(r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo",`))
 	if n := r.begun(); n != 2 || r.Era() != bridge.LegacyOnly {
+		t.Errorf("%d processes, era %q", n, r.Era())
+	}
+}
+
+func TestServerThatPassesOverTheProbeIsSpokenToInTheLegacyEra(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "passes over the probe", func(s *Server) { s.ProbeTime = 3 * time.Second })
+	r.result(r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo",`))
+	if got := methods(r.seen()); !slices.Equal(got, []string{wire.MethodDiscover, wire.MethodInitialize, wire.NotifyInitialized, wire.MethodToolsCall}) {
+		t.Errorf("it was told %v", got)
+	}
+	if n := r.begun(); n != 1 || r.Era() != bridge.LegacyOnly {
+		t.Errorf("%d processes, era %q", n, r.Era())
+	}
+}
+
+func TestServerThatIsAskedForBothIsWhatItAnswersFirst(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "modern but slow", func(s *Server) { s.ProbeTime = 3 * time.Second })
+	r.result(r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo",`))
+	if n := r.begun(); n != 1 || r.Era() != bridge.ModernOnly {
 		t.Errorf("%d processes, era %q", n, r.Era())
 	}
 }

@@ -41,11 +41,14 @@ type process struct {
 	modern    bool      // it is spoken to as a server of the modern era
 	refused   *fault    // why one was that was spoken to otherwise, nil if there was none
 	probe     probe
+	insist    *time.Timer // to say initialize to one that does not answer server/discover
+	second    int64       // id of that, 0 for none
 	discover  json.RawMessage
 	changes   int64 // id of the request for notifications of changes, 0 for none
 	handshake int64 // id of initialize
 	version   string
-	result    json.RawMessage // of initialize
+	result    json.RawMessage // of initialize, as clients get it
+	tasks     *taskTools      // of one that has tasks of 2025-11-25, nil of others
 	own       map[int64]bool  // ids of other requests of ours, without an answer yet
 	startup   *time.Timer
 	idle      *time.Timer
@@ -83,6 +86,7 @@ func (p *process) converse(c *conversation) {
 	p.conv = c
 	c.send, c.event, c.quiet, c.opened, c.closed = p.send, p.event, p.touch, p.await, p.goOn
 	c.asks = func(st *stream) { st.session.ask(st) }
+	c.abandon = p.cancelTask
 	if p.box.server.Scope.wide() {
 		c.direct = p.g.direct
 	}
@@ -267,7 +271,7 @@ func (p *process) endRequests(f *fault) {
 
 // bury stops the timers and reports the end.
 func (p *process) bury() {
-	for _, t := range []*time.Timer{p.startup, p.idle} {
+	for _, t := range []*time.Timer{p.startup, p.insist, p.idle} {
 		if t != nil {
 			t.Stop()
 		}
@@ -424,8 +428,12 @@ func (p *process) send(number int64, line []byte) bool {
 	if line = p.translate(number, line); line == nil {
 		return true
 	}
+	r := p.conv.requests[number]
+	if r != nil {
+		line = p.outgoing(r, line)
+	}
 	ok := p.write(line)
-	if r := p.conv.requests[number]; ok && r != nil && r.passed == nil {
+	if ok && r != nil && r.passed == nil {
 		p.conv.known(r)
 		p.limit(r)
 	}
@@ -490,7 +498,7 @@ func (p *process) heard(m wire.Message) {
 			p.write(wire.ErrorResponse(m.ID, refused))
 		}
 	case wire.Notification:
-		if m, ok := p.plain(m); ok && !p.conv.notification(m) {
+		if m, ok := p.plain(m); ok && !p.ofTasks(m) && !p.conv.notification(m) {
 			p.box.counts.Late++
 		}
 	}

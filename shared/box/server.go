@@ -99,8 +99,8 @@ type Server struct {
 	// initialize, with what is done for it before. Zero means the default.
 	StartupTimeout time.Duration
 	// ProbeTime is how long a process of a server of which nothing is known may take to
-	// answer server/discover, from its start; some servers hang on what they do not
-	// know. Zero means the default.
+	// answer server/discover, from its start, before it is thrown away; after a sixth of
+	// that it is asked for initialize, too. Zero means the default.
 	ProbeTime time.Duration
 	// ToolTimeout is how long one tools/call, or any other request, may take from when
 	// the process is given it. Zero means the default, less than zero no limit.

@@ -72,6 +72,15 @@ func TestServerHasWhatTheFileSays(t *testing.T) {
 	}
 }
 
+func TestRecordKeepsTheHandshakeWithOrWithoutLists(t *testing.T) {
+	for value, want := range map[string][2]bool{"on": {true, false}, "initialize": {true, true}, "off": {false, false}} {
+		s := one(t, `{"mcpServers": {"x": {"command": "a", "x-dormouse": {"record": "`+value+`"}}}}`, nil)
+		if got := [2]bool{s.Record, s.OwnLists}; got != want {
+			t.Errorf("%s: kept, lists asked for: %v, want %v", value, got, want)
+		}
+	}
+}
+
 func TestNativeServerNeedsNoCommandAndHasNoRecord(t *testing.T) {
 	c, warnings, err := catalog.Parse([]byte(`{"mcpServers": {"a": {"x-dormouse": {"native": "n", "answer_timeout_sec": 5}}, "b": {"x-dormouse": {"native": "m"}}}}`), "f", nil)
 	if err != nil || len(warnings) > 0 {

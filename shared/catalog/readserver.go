@@ -162,10 +162,10 @@ func (r *serverReader) addition(m member) {
 			r.fail(m.value.at, "%s: native must be the name of a server that is part of the functions", r.what)
 		}
 	case "record":
-		if m.value.shape != text || m.value.text != "on" && m.value.text != "off" {
-			r.fail(m.value.at, `%s: record must be "on" or "off"`, r.what)
+		if m.value.shape != text || m.value.text != "on" && m.value.text != "initialize" && m.value.text != "off" {
+			r.fail(m.value.at, `%s: record must be "on", "initialize" or "off"`, r.what)
 		}
-		r.server.Record = m.value.text != "off"
+		r.server.Record, r.server.OwnLists = m.value.text != "off", m.value.text == "initialize"
 	case "tasks":
 		switch mode := m.value.text; {
 		case m.value.shape != text || mode != "auto" && mode != "always" && mode != "off":

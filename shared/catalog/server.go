@@ -57,6 +57,8 @@ type Server struct {
 
 	// Record permits keeping a handshake record; off with x-dormouse.record.
 	Record bool
+	// OwnLists keeps the lists out of it (x-dormouse.record "initialize").
+	OwnLists bool
 	// Tasks says which calls become tasks (x-dormouse.tasks): "always", "off", or "" for
 	// those that take long.
 	Tasks string
@@ -77,6 +79,7 @@ type marshaled struct {
 	AnswerTimeout  time.Duration     `json:"answer_timeout_ns,omitempty"`
 	Box            Box               `json:"box,omitzero"`
 	Record         bool              `json:"record"`
+	OwnLists       bool              `json:"own_lists,omitempty"`
 	Tasks          string            `json:"tasks,omitempty"`
 	Disabled       bool              `json:"disabled,omitempty"`
 }
@@ -89,7 +92,7 @@ func (s Server) Marshal() string {
 		Name: s.Name, Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
 		Idle: s.Idle, StartupTimeout: s.StartupTimeout, ToolTimeout: s.ToolTimeout, AnswerTimeout: s.AnswerTimeout,
 		Box:    s.Box,
-		Record: s.Record, Tasks: s.Tasks, Disabled: s.Disabled,
+		Record: s.Record, OwnLists: s.OwnLists, Tasks: s.Tasks, Disabled: s.Disabled,
 	}))
 }
 
@@ -112,7 +115,7 @@ func UnmarshalServer(text string) (Server, error) {
 		Name: m.Name, Command: m.Command, Args: m.Args, Env: m.Env, Cwd: m.Cwd,
 		Idle: m.Idle, StartupTimeout: m.StartupTimeout, ToolTimeout: m.ToolTimeout, AnswerTimeout: m.AnswerTimeout,
 		Box:    m.Box,
-		Record: m.Record, Tasks: m.Tasks, Disabled: m.Disabled,
+		Record: m.Record, OwnLists: m.OwnLists, Tasks: m.Tasks, Disabled: m.Disabled,
 	}
 	if s.AnswerTimeout == 0 {
 		s.AnswerTimeout = DefaultAnswerTimeout // an older writer says nothing

@@ -22,6 +22,9 @@ import (
 type stage struct {
 	*world
 	open func() session.Store // one more handle on the data
+	// behind makes what a host has behind it, of a handle on the store; nil for the
+	// scripted backend.
+	behind func(session.Store) session.Backend
 
 	mu        sync.Mutex
 	faults    map[string]sessiontest.Faults // by method of the store, as of now
@@ -123,7 +126,11 @@ func (s *stage) host() (host *session.Host, leave func()) {
 		faulty.Set(m, faults)
 	}
 	s.live[faulty] = true
-	return session.NewHost(faulty, spy{s.backend, s}, s.limits), func() {
+	var backend session.Backend = spy{s.backend, s}
+	if s.behind != nil {
+		backend = s.behind(faulty)
+	}
+	return session.NewHost(faulty, backend, s.limits), func() {
 		_ = counting.Close()
 		s.mu.Lock()
 		defer s.mu.Unlock()

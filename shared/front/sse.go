@@ -142,12 +142,40 @@ func (x *exchange) message() error {
 	if err := x.named(id); err != nil {
 		return err
 	}
+	if x.isModernPost(msgs) {
+		return x.notModern(msgs)
+	}
 	call, err := x.taken(msgs, batch)
 	if err != nil {
 		return err
 	}
 	if call != nil {
 		if err := x.onStream(call); err != nil {
+			return err
+		}
+	}
+	x.text(http.StatusAccepted, "Accepted")
+	return nil
+}
+
+// notModern refuses messages of the modern era, which has no event stream. Requests are
+// answered there, like all others: clients take a refused POST for a connection that is
+// broken, and those that ask for the modern era first go on with initialize.
+func (x *exchange) notModern(msgs []wire.Message) error {
+	if _, _, err := x.opts.Host.Load(x.ctx(), x.caller, x.session); err != nil {
+		return err
+	}
+	var answers [][]byte
+	for _, m := range msgs {
+		if m.Kind != wire.Request {
+			continue
+		}
+		requested, _ := modernVersion(m, x.r.Header.Get(wire.HeaderProtocolVersion))
+		x.err = unsupportedModern(requested)
+		answers = append(answers, wire.ErrorResponse(m.ID, problemOf(x.err).rpc))
+	}
+	if len(answers) > 0 {
+		if err := x.opts.Host.Say(x.ctx(), x.session, answers...); err != nil {
 			return err
 		}
 	}

@@ -3,6 +3,7 @@ package front_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"strings"
@@ -242,15 +243,48 @@ func TestSSEClientThatForgetsItsSessionNeedNotInitialize(t *testing.T) {
 	})
 }
 
-// go-sdk's client asks for the modern era before it sends initialize.
-func TestSSEClientMayAskForTheModernEraFirst(t *testing.T) {
+// go-sdk's client asks for the modern era before it sends initialize. It is told on the
+// stream, as any answer: a POST that is refused ends its connection.
+func TestSSEClientThatAsksForTheModernEraIsToldTheVersions(t *testing.T) {
+	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}`
+	for name, ask := range map[string]struct {
+		message string
+		headers []string
+	}{
+		"discover without a version": {`{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{}}`, nil},
+		"discover":                   {`{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{` + meta + `}}`, nil},
+		"a call":                     {`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo",` + meta + `}}`, nil},
+		"a call, by the header":      {callOf("echo"), []string{wire.HeaderProtocolVersion, wire.V20260728}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				c := w.openSSE("quiet", "")
+				if a := c.post(ask.message, ask.headers...); a.status != http.StatusAccepted {
+					t.Fatalf("answered with %d %s", a.status, a.body)
+				}
+				c.open()
+				got := c.messages()
+				if len(got) != 2 || got[1] != initialized {
+					t.Fatalf("got %v", got)
+				}
+				refused := json.RawMessage(got[0])
+				if string(wire.Lookup(refused, "id")) != "1" || string(wire.Lookup(refused, "error", "code")) != "-32022" ||
+					!strings.Contains(got[0], wire.V20241105) || strings.Contains(string(wire.Lookup(refused, "error", "data", "supported")), wire.V20260728) {
+					t.Errorf("got %s", refused)
+				}
+			})
+		})
+	}
+}
+
+func TestSSEMessageOfTheModernEraReachesNoServer(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		c := w.openSSE("quiet", "")
-		c.accepted(`{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{}}`)
-		c.open()
-		got := c.messages()
-		if len(got) != 2 || !strings.Contains(got[0], "-32601") || got[1] != initialized {
-			t.Errorf("got %v", got)
+		c := w.openSSE("quiet", "").open()
+		c.accepted(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`)
+		before := len(w.backend.got)
+		c.accepted(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`)
+		if got := w.backend.got[before:]; len(got) > 0 {
+			t.Errorf("the server got %s", got)
 		}
 	})
 }

@@ -51,12 +51,14 @@ type Report struct {
 //	data    ◀ process  a piece of it
 //	end     ◀ process  ends it: nothing, or a Report if it is not whole
 //	failed  ◀ process  a Report in the place of an answer
+//	ready   ◀ process  it has done with the invocation, and can have another
 const (
 	invoke byte = 'i'
 	head   byte = 'h'
 	data   byte = 'd'
 	end    byte = 'e'
 	failed byte = 'f'
+	ready  byte = 'r'
 
 	frameHead = 5
 	// maxFrame bounds what is believed of a length.

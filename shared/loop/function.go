@@ -15,7 +15,7 @@ import (
 func Function[E, R any](f func(context.Context, E) (R, error), call func(context.Context, Invocation) context.Context) Handler {
 	return func(ctx context.Context, inv Invocation) (io.Reader, error) {
 		var event E
-		if err := json.Unmarshal(inv.Payload, &event); err != nil {
+		if err := decode(inv.Payload, &event); err != nil {
 			return nil, err
 		}
 		if call != nil {
@@ -36,6 +36,15 @@ func Function[E, R any](f func(context.Context, E) (R, error), call func(context
 		}
 		return &encoded{b}, nil
 	}
+}
+
+// decode leaves out what encoding/json does first, a look at whether all of it is JSON,
+// for events that decode themselves: who invokes functions has looked.
+func decode(payload []byte, event any) error {
+	if own, ok := event.(json.Unmarshaler); ok {
+		return own.UnmarshalJSON(payload)
+	}
+	return json.Unmarshal(payload, event)
 }
 
 // encoded is an answer as JSON.

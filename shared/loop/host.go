@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"time"
 )
 
 // Conn is the end of a connection at who runs the function. It is used by one
@@ -47,7 +48,22 @@ func (c *Conn) Hand(inv Invocation) error {
 	return err
 }
 
-// Answer is how the process answers. It is read to its end before the next Hand.
+// Await returns when an answer has begun, or the process is gone, or after
+// [Conn.Interrupt]; then it can be called again.
+func (c *Conn) Await() error {
+	_, err := c.r.Peek(frameHead)
+	return err
+}
+
+// Interrupt ends an Await, now or to come, with os.ErrDeadlineExceeded, until Resume.
+// It may be called by any goroutine.
+func (c *Conn) Interrupt() { _ = c.conn.SetReadDeadline(time.Unix(1, 0)) }
+
+// Resume ends what Interrupt began.
+func (c *Conn) Resume() { _ = c.conn.SetReadDeadline(time.Time{}) }
+
+// Answer is how the process answers. It is read to its end, or taken as a whole,
+// before [Conn.Ready] and the next Hand.
 type Answer struct {
 	ContentType string
 	Failed      *Report // in the place of an answer
@@ -79,14 +95,17 @@ func (c *Conn) Answer() (*Answer, error) {
 }
 
 // Whole returns all of an answer of which nothing has been read yet, if it is there
-// already and has come to its end without an error.
+// already, has come to its end without an error, and the process is ready for more.
 func (a *Answer) Whole() (body []byte, ok bool) {
 	there, _ := a.c.r.Peek(a.c.r.Buffered()) // cannot fail
 	body = []byte{}
 	for at := 0; len(there)-at >= frameHead; {
 		kind, n := there[at], int(binary.BigEndian.Uint32(there[at+1:]))
 		if at += frameHead; kind == end && n == 0 {
-			_, _ = a.c.r.Discard(at) // it was buffered
+			if len(there)-at < frameHead || there[at] != ready {
+				break
+			}
+			_, _ = a.c.r.Discard(at + frameHead) // it was buffered
 			a.end = true
 			return body, true
 		}
@@ -97,6 +116,17 @@ func (a *Answer) Whole() (body []byte, ok bool) {
 		at += n
 	}
 	return nil, false
+}
+
+// Ready waits until the process can have another invocation, behind an answer that was
+// read to its end, or failed, and was not taken as a whole.
+func (c *Conn) Ready() error {
+	var h [frameHead]byte
+	kind, n, err := readHead(c.r, &h)
+	if err == nil && (kind != ready || n != 0) {
+		err = fmt.Errorf("%w: kind %q, %d bytes", errFrame, kind, n)
+	}
+	return err
 }
 
 // Read returns what the process has sent; io.EOF behind an answer that has come to

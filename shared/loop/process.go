@@ -116,7 +116,11 @@ func (c *link) handle(ctx context.Context, inv Invocation, h Handler, logged fun
 	answer, report, panicked := execute(ctx, inv, h)
 	if report != nil {
 		logged(*report)
-		if err := c.write(appendReport(c.out[:0], failed, *report)); err != nil {
+		b := appendReport(c.out[:0], failed, *report)
+		if !panicked {
+			b = appendReady(b)
+		}
+		if err := c.write(b); err != nil {
 			return err
 		}
 		if panicked {
@@ -124,10 +128,12 @@ func (c *link) handle(ctx context.Context, inv Invocation, h Handler, logged fun
 		}
 		return nil
 	}
-	if closer, ok := answer.(io.Closer); ok {
-		defer func() { _ = closer.Close() }() // all that it had to give was read
-	}
 	return c.answer(answer)
+}
+
+func appendReady(b []byte) []byte {
+	b, at := begin(b, ready)
+	return finish(b, at)
 }
 
 func execute(ctx context.Context, inv Invocation, h Handler) (answer io.Reader, report *Report, panicked bool) {
@@ -155,15 +161,15 @@ func typeName(v any) string {
 	return t.Name()
 }
 
-// answer sends what is read, as soon as it is read: all of it in one write if there
-// is nothing to wait for.
+// answer sends what is read, as soon as it is read, and closes it; all of it in one
+// write if there is nothing to wait for.
 func (c *link) answer(from io.Reader) error {
-	kind, ready := "application/octet-stream", func() bool { return false }
+	kind, there := "application/octet-stream", func() bool { return false }
 	if t, ok := from.(interface{ ContentType() string }); ok {
 		kind = t.ContentType()
 	}
 	if r, ok := from.(interface{ Ready() bool }); ok {
-		ready = r.Ready
+		there = r.Ready
 	}
 	b, at := begin(c.out[:0], head)
 	b = finish(append(b, kind...), at)
@@ -178,16 +184,35 @@ func (c *link) answer(from io.Reader) error {
 		switch {
 		case errors.Is(err, io.EOF):
 			b, at = begin(b, end)
-			return c.write(finish(b, at))
+			return c.done(from, finish(b, at), there())
 		case err != nil:
-			return c.write(appendReport(b, end, *reportOf(err)))
-		case len(b) > piece || len(b) > 0 && !ready():
+			return c.done(from, appendReport(b, end, *reportOf(err)), false)
+		case len(b) > piece || len(b) > 0 && !there():
 			if err := c.write(b); err != nil {
+				if closer, ok := from.(io.Closer); ok {
+					_ = closer.Close() // nobody reads on
+				}
 				return err
 			}
 			b = b[:0]
 		}
 	}
+}
+
+// done sends the end of an answer, and closes it: before that if it takes no time.
+func (c *link) done(from io.Reader, last []byte, quick bool) error {
+	closer, ok := from.(io.Closer)
+	if ok && !quick {
+		if err := c.write(last); err != nil {
+			_ = closer.Close() // as below
+			return err
+		}
+		last = c.out[:0]
+	}
+	if ok {
+		_ = closer.Close() // all that it had to give was read
+	}
+	return c.write(appendReady(last))
 }
 
 // grow makes room for n bytes more.

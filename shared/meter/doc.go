@@ -12,5 +12,6 @@
 //
 // It does not know AWS's APIs, reads no environment, and writes nothing: its
 // attributes stand in lines that others write. Free tiers, discounts and taxes are in
-// no bill, nor is what costs the same without a message (keys, alarms, a domain).
+// no bill, nor is what costs the same without a message (keys, alarms, a domain), nor
+// what others keep for it (workspaces in S3, schedules).
 package meter

@@ -11,10 +11,10 @@ import (
 const Namespace = "Dormouse"
 
 // The names of metrics. Dimension is server, which is one of those in the servers file;
-// errors also have code. Sessions and tenants are properties of a line, never
+// errors also have code, and boxes none. Sessions and tenants are properties of a line, never
 // dimensions: each value of one would be billed as a metric of its own.
 const (
-	metricCalls     = "calls"                // messages of clients, and of runners for the relay
+	metricCalls     = "calls"                // messages of clients
 	metricPolls     = "polls"                // requests that only ask for what is there
 	metricErrors    = "errors"               //
 	metricWakes     = "wakes"                // boxes that were started
@@ -22,7 +22,7 @@ const (
 	metricBox       = "wake_box_ms"          // from the wake to the runner's hello
 	metricServer    = "wake_server_ms"       // from the start of a process to the end of its handshake
 	metricFirst     = "wake_first_answer_ms" // of the request that woke a box, to its end
-	metricBoxes     = "boxes"                // that are up, as the sweep finds them
+	metricBoxes     = "boxes"                // that are up, or due, as the sweep finds them
 	metricBytesIn   = "bytes_in"
 	metricBytesOut  = "bytes_out"
 	dimensionServer = "server"
@@ -64,26 +64,34 @@ func took(name string, d time.Duration) value {
 
 // metrics are the attributes of what was measured, and, if they are to be metrics, the
 // head that says so.
-func metrics(a session.Account, t tally, start time.Duration, on bool) []any {
+func metrics(a session.Account, t tally, start time.Duration, on bool) (attrs []any) {
 	calls, polls, failures := 1, 0, 0
 	if a.Poll {
 		calls, polls = 0, 1
 	}
-	if a.Over == session.OverEvent {
+	if a.Over == session.OverEvent || a.Over == session.OverRelay {
 		calls = 0
 	}
 	if a.Code != "" {
 		failures = 1
 	}
 	values := []value{
-		counts(metricCalls, calls), counts(metricPolls, polls), counts(metricWakes, t.wakes), counts(metricBoxes, t.boxes),
+		counts(metricCalls, calls), counts(metricPolls, polls), counts(metricWakes, t.wakes),
 		bytesOf(metricBytesIn, a.In), bytesOf(metricBytesOut, a.Out), took(metricFunction, start), took(metricBox, t.boxStart),
 	}
 	if t.wakes > 0 {
 		values = append(values, took(metricFirst, a.Took))
 	}
-	return attributes(values, counts(metricErrors, failures), on && a.Server != "")
+	if a.Over == session.OverEvent && a.Server == "" && t.boxes > 0 { // the sweep
+		attrs = append(attrs, metricBoxes, t.boxes)
+		if on {
+			attrs = append(attrs, "_aws", headOf(directive{Namespace, [][]string{{}}, []metric{{metricBoxes, "Count"}}}))
+		}
+	}
+	return append(attrs, attributes(values, counts(metricErrors, failures), on && a.Server != "")...)
 }
+
+func headOf(all ...directive) emf { return emf{Timestamp: time.Now().UnixMilli(), Metrics: all} }
 
 // Started are the attributes of a runner's line that says how long a server took to
 // start.
@@ -98,7 +106,7 @@ func attributes(values []value, failures value, on bool) (attrs []any) {
 			attrs, said = append(attrs, v.Name, v.n), append(said, v.metric)
 		}
 	}
-	head := emf{Timestamp: time.Now().UnixMilli()}
+	head := headOf()
 	if len(said) > 0 {
 		head.Metrics = append(head.Metrics, directive{Namespace, [][]string{{dimensionServer}}, said})
 	}

@@ -14,7 +14,8 @@ import (
 // of each record, a write unit for each 1 KB begun, one more where an index has to
 // follow, and for Wait what the polls in that time would have cost, though this store
 // may need none. Calls that failed count as one request. What the other store spends
-// on keeping within the bounds of its log is not in it. Safe for concurrent use.
+// on keeping within the bounds of its log, and on what is written over or deleted where
+// that was larger, is not in it. Safe for concurrent use.
 type EstimateStore struct {
 	session.Store
 
@@ -85,7 +86,31 @@ func sizeOf[T any](marshal func(T) ([]byte, error), v T, data int) int {
 	return overhead + len(record) + data
 }
 
-func sessionSize(s session.Session) int { return sizeOf(session.MarshalSession, s, len(s.Init)) }
+func sessionSize(s session.Session) int {
+	return sizeOf(session.MarshalSession, s, len(s.Init))
+}
+
+// Records that surely have less than a read unit are not encoded to be measured: what
+// stands in JSON takes six bytes for one at most, and numbers, times and names of
+// fields less than 1,500 in all.
+const surely = (readUnit - overhead - 1500) / 6
+
+func sessionRead(s session.Session) int {
+	if len(s.Subscribed)+len(s.Shadows)+len(s.Conns)+len(s.Pushed) > 0 ||
+		len(s.ID)+len(s.Server)+len(s.Digest)+len(s.Tenant)+len(s.Principal)+len(s.Props)+len(s.Version)+len(s.Init)+
+			len(s.ServerInfo)+len(s.Params)+len(s.Primary.Nonce)+len(s.Level) > surely {
+		return sessionSize(s)
+	}
+	return overhead
+}
+
+func boxRead(b session.Box) int {
+	if len(b.ID)+len(b.Tenant)+len(b.Server)+len(b.Runner)+len(b.Task)+len(b.Conn)+len(b.Owner)+len(b.TokenHash)+
+		len(b.Failure.Phase)+len(b.Failure.Detail)+len(b.Failure.Signal) > surely {
+		return sizeOf(session.MarshalBox, b, 0)
+	}
+	return overhead
+}
 
 // moved says whether the expiry of a session is new, so that its index follows.
 func (e *EstimateStore) moved(s session.Session) (indexes int) {
@@ -108,9 +133,9 @@ func (e *EstimateStore) Create(ctx context.Context, s session.Session) error {
 // Load is two reads.
 func (e *EstimateStore) Load(ctx context.Context, id session.ID, box session.BoxID) (session.Session, session.Box, error) {
 	s, b, err := e.Store.Load(ctx, id, box)
-	e.read(sessionSize(s))
+	e.read(sessionRead(s))
 	if box != "" {
-		e.read(sizeOf(session.MarshalBox, b, 0))
+		e.read(boxRead(b))
 	}
 	if err == nil {
 		_ = e.moved(s)
@@ -181,6 +206,16 @@ func (e *EstimateStore) CreateKey(ctx context.Context, k session.Key) error {
 func (e *EstimateStore) Key(ctx context.Context, id string) (session.Key, error) {
 	e.read(0)
 	return e.Store.Key(ctx, id)
+}
+
+// ListKeys is reads of an index.
+func (e *EstimateStore) ListKeys(ctx context.Context, tenant, after string, limit int) ([]session.Key, error) {
+	all, err := e.Store.ListKeys(ctx, tenant, after, limit)
+	e.read(0)
+	for _, k := range all {
+		e.read(sizeOf(session.MarshalKey, k, 0))
+	}
+	return all, err
 }
 
 // SaveKey is a write.
@@ -344,6 +379,19 @@ func (e *EstimateStore) Due(ctx context.Context) ([]session.BoxID, error) {
 	all, err := e.Store.Due(ctx)
 	e.read(len(all) * overhead)
 	return all, err
+}
+
+// LoadState is a read.
+func (e *EstimateStore) LoadState(ctx context.Context, k session.StateKey) (session.StateValue, error) {
+	v, err := e.Store.LoadState(ctx, k)
+	e.read(overhead + len(v.Data))
+	return v, err
+}
+
+// SaveState is a write.
+func (e *EstimateStore) SaveState(ctx context.Context, v session.StateValue) (session.StateValue, error) {
+	e.write(overhead+len(v.Data), 0)
+	return e.Store.SaveState(ctx, v)
 }
 
 // PutPart is a write.

@@ -34,12 +34,11 @@ type Options struct {
 
 // tally is what is counted outside of accounts.
 type tally struct {
-	posts    int
-	messages float64 // of those posts
+	messages float64 // that were posted
+	pushed   int     // bytes of those to clients
 	wakes    int
 	boxStart time.Duration // from a wake to its hello, zero if there was none
-	boxes    int           // that the sweep has found
-	swept    bool
+	boxes    int           // that are due, if somebody has looked
 }
 
 // New makes a Meter.
@@ -108,26 +107,45 @@ func (w *watched) SaveBox(ctx context.Context, b session.Box) error {
 func (w *watched) Due(ctx context.Context) ([]session.BoxID, error) {
 	all, err := w.Store.Due(ctx)
 	if err == nil {
-		w.meter.count(func(t *tally) { t.boxes, t.swept = len(all), true })
+		w.meter.count(func(t *tally) { t.boxes = len(all) })
 	}
 	return all, err
 }
 
-// Clients returns the connections, counted.
-func (m *Meter) Clients(c session.Clients) session.Clients { return &posted{Clients: c, meter: m} }
+// Clients returns the connections of clients, counted.
+func (m *Meter) Clients(c session.Clients) session.Clients {
+	return &clients{c, &posted{Poster: c, meter: m, away: true}}
+}
+
+// Runners returns the connections of runners, counted. What goes to them stays in the
+// region.
+func (m *Meter) Runners(p session.Poster) session.Poster { return &posted{Poster: p, meter: m} }
+
+type clients struct {
+	session.Clients
+	posted *posted
+}
+
+// Post counts a message that was taken.
+func (c *clients) Post(ctx context.Context, conn string, data []byte) error {
+	return c.posted.Post(ctx, conn, data)
+}
 
 type posted struct {
-	session.Clients
+	session.Poster
 	meter *Meter
+	away  bool // to the internet
 }
 
 // Post counts a message that was taken.
 func (p *posted) Post(ctx context.Context, conn string, data []byte) error {
-	err := p.Clients.Post(ctx, conn, data)
+	err := p.Poster.Post(ctx, conn, data)
 	if err == nil {
 		p.meter.count(func(t *tally) {
-			t.posts++
 			t.messages += Messages(len(data))
+			if p.away {
+				t.pushed += len(data)
+			}
 		})
 	}
 	return err
@@ -172,20 +190,22 @@ const restUnit = 10 << 20
 func units(a session.Account, t tally, stored Stored, memoryMB float64) Units {
 	billed := (a.Took + time.Millisecond - 1).Truncate(time.Millisecond)
 	u := Units{
-		Invocations: 1, GBSeconds: billed.Seconds() * memoryMB / 1024, Messages: t.messages,
+		Invocations: 1, GBSeconds: billed.Seconds() * memoryMB / 1024, Messages: t.messages, OutGB: GB(int64(t.pushed)),
 		ReadUnits: stored.ReadUnits, WriteUnits: stored.WriteUnits, LogGB: GB(int64(Usual().LogBytes)),
 	}
 	switch a.Over {
 	case session.OverREST:
 		u.Requests = 1 + float64(max(0, a.Out-1)/restUnit)
-		u.OutGB = GB(int64(a.Out))
+		u.OutGB += GB(int64(a.Out))
 	case session.OverSocket, session.OverRelay:
 		for _, size := range []int{a.In, a.Out} {
 			if size > 0 {
 				u.Messages += Messages(size)
 			}
 		}
-		u.OutGB = GB(int64(a.Out))
+		if a.Over == session.OverSocket {
+			u.OutGB += GB(int64(a.Out))
+		}
 	case session.OverEvent:
 	}
 	return u

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -61,7 +62,7 @@ func TestALineSaysWhatItsInvocationIsBilledFor(t *testing.T) {
 	}
 	got.Units.LogGB = 0
 	want := meter.Line{Server: "one", Tenant: "acme", Session: "s1", Conn: "c1", Units: meter.Units{
-		Invocations: 1, GBSeconds: 0.001, Requests: 2, Messages: 2, ReadUnits: 1, OutGB: 11.0 / 1024,
+		Invocations: 1, GBSeconds: 0.001, Requests: 2, Messages: 2, ReadUnits: 1, OutGB: meter.GB(11<<20 + 33<<10),
 	}}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
@@ -236,4 +237,104 @@ func FuzzReadLine(f *testing.F) {
 			t.Errorf("%q is refused and read as %+v", text, l)
 		}
 	})
+}
+
+func TestNoCallOfAStoreIsForNothing(t *testing.T) {
+	all := reflect.TypeFor[session.Store]()
+	for i := range all.NumMethod() {
+		m := all.Method(i)
+		if m.Name == "Close" {
+			continue
+		}
+		e := meter.Estimate(sessiontest.NewMemory())
+		args := []reflect.Value{reflect.ValueOf(t.Context())}
+		for n := 1; n < m.Type.NumIn(); n++ {
+			arg := reflect.New(m.Type.In(n)).Elem()
+			if arg.Type() == reflect.TypeFor[[]string]() {
+				arg = reflect.ValueOf([]string{"q1"})
+			}
+			args = append(args, arg)
+		}
+		reflect.ValueOf(e).MethodByName(m.Name).Call(args) // most fail, which is billed too
+		if got := e.Spent(); got.ReadUnits+got.WriteUnits < 1 {
+			t.Errorf("%s is billed with %+v", m.Name, got)
+		}
+	}
+}
+
+func TestDurableValuesAreBilledBySize(t *testing.T) {
+	e := meter.Estimate(sessiontest.NewMemory())
+	key := session.StateKey{Tenant: "acme", Server: "one", Scope: session.StateOfServer, Name: "n"}
+	v, err := e.SaveState(t.Context(), session.StateValue{Key: key, Data: make([]byte, 5<<10)})
+	if err == nil {
+		_, err = e.LoadState(t.Context(), key)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(meter.Stored{ReadUnits: 2, WriteUnits: 6}, e.Spent()); d != "" {
+		t.Errorf("written and read (-want +got):\n%s", d)
+	}
+	v.Data = nil
+	if _, err := e.SaveState(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+	if got := e.Spent().WriteUnits; got != 7 {
+		t.Errorf("%v write units with the deletion, want 7", got)
+	}
+}
+
+func TestWhatIsPushedToClientsGoesToTheInternetAndFramesDoNot(t *testing.T) {
+	m := meter.New(meter.Options{})
+	clients, runners := m.Clients(conns{}), m.Runners(conns{})
+	for _, post := range []func(context.Context, string, []byte) error{clients.Post, runners.Post} {
+		if err := post(t.Context(), "c", make([]byte, 40<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	line := written(t, m.Spent(session.Account{Over: session.OverRelay, Tenant: "acme", Server: "one", In: 10, Out: 10}))
+	got := line["units"].(map[string]any)
+	if got["messages"] != 2.0+2+1+1 || got["out_gb"] != float64(40<<10)/(1<<30) {
+		t.Errorf("units are %v", got)
+	}
+}
+
+func TestFramesOfRunnersAreNoCalls(t *testing.T) {
+	m := meter.New(meter.Options{Metrics: true})
+	line := written(t, m.Spent(session.Account{Over: session.OverRelay, Tenant: "acme", Server: "one", In: 5}))
+	if line["calls"] != nil {
+		t.Errorf("a frame counts as %v calls", line["calls"])
+	}
+}
+
+func TestTheSweepSaysHowManyBoxesAreUpForAllServersTogether(t *testing.T) {
+	m := meter.New(meter.Options{Metrics: true})
+	store := m.Store(sessiontest.NewMemory(), nil)
+	if err := store.SaveBox(t.Context(), session.Box{ID: "acme/one", State: session.Awake}); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		account session.Account
+		want    any
+	}{
+		{session.Account{Over: session.OverEvent}, 1.0},
+		{session.Account{Over: session.OverREST, Server: "one"}, nil}, // it asked for the sake of a quota
+	} {
+		if _, err := store.Due(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		line := written(t, m.Spent(tt.account))
+		if line["boxes"] != tt.want {
+			t.Errorf("%s says %v boxes, want %v", tt.account.Over, line["boxes"], tt.want)
+		}
+		if tt.want == nil {
+			continue
+		}
+		want := []any{map[string]any{
+			"Namespace": meter.Namespace, "Dimensions": []any{[]any{}}, "Metrics": []any{map[string]any{"Name": "boxes", "Unit": "Count"}},
+		}}
+		if d := cmp.Diff(any(want), line["_aws"].(map[string]any)["CloudWatchMetrics"]); d != "" {
+			t.Errorf("(-want +got):\n%s", d)
+		}
+	}
 }

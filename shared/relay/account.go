@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -16,8 +17,10 @@ type account struct {
 	begun  time.Time
 	conn   string
 	size   int
-	proven bool     // the frame is from the box it names
-	traces []string // of the requests whose tickets were opened
+	proven bool // the frame is from the box it names
+	// Of the tickets that were opened: the session of the first, and their requests.
+	session session.ID
+	traces  []string
 }
 
 func (h *Handler) account(conn string, data []byte) *account {
@@ -26,7 +29,7 @@ func (h *Handler) account(conn string, data []byte) *account {
 
 type gathering struct{}
 
-// gather has [proven] find the account.
+// gather has [proven] and [opened] find the account.
 func (a *account) gather(ctx context.Context) context.Context {
 	return context.WithValue(ctx, gathering{}, a)
 }
@@ -34,16 +37,23 @@ func (a *account) gather(ctx context.Context) context.Context {
 // maxTraces is how many requests the line of a frame names.
 const maxTraces = 20
 
-// proven says that the frame under way is from the box it names, and of which request
-// it is, if that is known.
-func proven(ctx context.Context, trace string) {
+// proven says that the frame under way is from the box it names.
+func proven(ctx context.Context) {
+	if a, ok := ctx.Value(gathering{}).(*account); ok {
+		a.proven = true
+	}
+}
+
+// opened says that besides it has this ticket. What a frame says of its session
+// without one is not believed: it would be in that session's bill.
+func opened(ctx context.Context, t Ticket) {
 	a, ok := ctx.Value(gathering{}).(*account)
 	if !ok {
 		return
 	}
-	a.proven = true
-	if trace != "" && len(a.traces) < maxTraces && !slices.Contains(a.traces, trace) {
-		a.traces = append(a.traces, trace)
+	a.proven, a.session = true, cmp.Or(a.session, t.Session)
+	if t.Trace != "" && len(a.traces) < maxTraces && !slices.Contains(a.traces, t.Trace) {
+		a.traces = append(a.traces, t.Trace)
 	}
 }
 
@@ -52,8 +62,6 @@ func proves(reply Frame) bool {
 	switch reply.Type {
 	case Welcome, Pulled, ByeOK:
 		return true
-	case Kept:
-		return reply.Refused == ""
 	default:
 		return false
 	}
@@ -69,7 +77,7 @@ func (a *account) end(ctx context.Context, f Frame, reply []byte, err error) err
 	who := session.Account{Over: session.OverRelay, Conn: a.conn, In: a.size, Out: len(reply), Took: time.Since(a.begun), Code: session.CodeOf(err)}
 	if a.proven {
 		who.Tenant, who.Server = f.Box.Parts()
-		who.Session = f.Session
+		who.Session = a.session
 	}
 	attrs := []any{
 		"type", clip(string(f.Type)), "server", who.Server, "session_id", who.Session, "connection_id", a.conn,

@@ -129,3 +129,48 @@ func TestNobodyIsBilledForAFrameOfSomebodyElse(t *testing.T) {
 		}
 	}
 }
+
+func TestABoxIsBilledForWhatItAsksOfSnapshotsWhateverTheAnswer(t *testing.T) {
+	a := newAsylum(t)
+	a.keeping()
+	m := &teller{}
+	a.config.Meter = m
+	if got := a.asks(relay.Frame{Type: relay.Get, Owner: "s1"}); got.Refused != session.NotFound {
+		t.Fatalf("answered with %+v", got)
+	}
+	a.asks(relay.Frame{Type: relay.Get, Owner: "s1", Box: asylumBox, Gen: asylumGen, Runner: "made up"})
+	if len(m.told) != 2 || m.told[0].Tenant != "t" || m.told[0].Server != "s" || m.told[1].Tenant != "" {
+		t.Errorf("counted as %+v", m.told)
+	}
+}
+
+func TestABoxNamesNoSessionInTheBillThatItHasNoTicketOf(t *testing.T) {
+	a := newAsylum(t)
+	m := &teller{}
+	a.config.Meter = m
+	h := relay.NewHandler(a.config)
+	said := []byte(`{"jsonrpc":"2.0","method":"x"}`)
+	for _, f := range []relay.Frame{
+		{Type: relay.Status, Session: "made up", Process: "p", Phase: "ready"},
+		{Type: relay.Pull, Runner: "r", N: 1, Session: "made up"},
+		{Type: relay.Taken, Session: "made up", Tickets: []string{a.config.Sealer.Seal(a.address(), asylumGen)}},
+		{Type: relay.Events, Session: "s1", Seq: 1, Items: []relay.EventItem{{
+			Ticket: a.config.Sealer.Seal(a.address(), asylumGen), Stream: a.stream, First: 1, Lens: []int{len(said)},
+		}}, Payload: said},
+	} {
+		f.Box, f.Gen = asylumBox, asylumGen
+		if _, err := h.Frame(t.Context(), "c", relay.Encode(f)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []session.ID
+	for _, told := range m.told {
+		if told.Tenant != "t" {
+			t.Errorf("counted as %+v", told)
+		}
+		got = append(got, told.Session)
+	}
+	if d := cmp.Diff([]session.ID{"", "", "s1", "s1"}, got); d != "" {
+		t.Errorf("sessions (-want +got):\n%s", d)
+	}
+}

@@ -3,6 +3,7 @@ package relay_test
 import (
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,8 +57,9 @@ func billables() []billable {
 		if strings.Contains(p.up, "hello") {
 			b.wakes = 1
 		}
-		if p.name == "resume of 100 events" {
-			b.bytes = 100 * 200
+		var events int
+		if n, _ := fmt.Sscanf(p.name, "resume of %d event", &events); n == 1 {
+			b.bytes = max(answerBytes, events*200)
 		}
 		all = append(all, b)
 	}

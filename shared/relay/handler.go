@@ -54,13 +54,13 @@ func (h *Handler) take(ctx context.Context, conn string, f *Frame) (reply []byte
 	return h.frame(ctx, conn, *f)
 }
 
-// maxName is more than any name of a box, a session or a runner has. What is longer
-// would stand in keys and log lines.
+// maxName is more than any name of a box, a session, a runner or a task has. What is
+// longer would stand in keys, records and log lines.
 const maxName = 200
 
 func fromRunner(data []byte) (Frame, error) {
 	f, err := Decode(data)
-	if err == nil && max(len(f.Box), len(f.Session), len(f.Runner), len(f.Owner), len(f.Object)) > maxName {
+	if err == nil && max(len(f.Box), len(f.Session), len(f.Runner), len(f.Task), len(f.Owner), len(f.Object)) > maxName {
 		return Frame{}, session.Errorf(session.Invalid, "a relay frame of %d bytes has a name of more than %d", len(data), maxName)
 	}
 	return f, err
@@ -91,7 +91,7 @@ func (h *Handler) frame(ctx context.Context, conn string, f Frame) ([]byte, erro
 		return nil, err
 	}
 	if proves(*reply) {
-		proven(ctx, "")
+		proven(ctx)
 	}
 	return Encode(*reply), nil
 }
@@ -116,7 +116,7 @@ func (h *Handler) part(ctx context.Context, f Frame) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	proven(ctx, "")
+	proven(ctx)
 	return Encode(Frame{Type: PartOK, Frame: f.Frame, N: f.N}), nil
 }
 
@@ -336,7 +336,7 @@ func (h *Handler) open(ctx context.Context, f Frame, sealed string) (Ticket, err
 			return t, session.Errorf(session.Invalid, "box %s claims generation %d and has only %d", f.Box, f.Gen, b.Gen)
 		}
 	}
-	proven(ctx, t.Trace)
+	opened(ctx, t)
 	return t, nil
 }
 
@@ -351,7 +351,7 @@ func (h *Handler) status(ctx context.Context, conn string, f Frame) error {
 		if err != nil || b.State != session.Awake || b.Conn != conn {
 			return err
 		}
-		proven(ctx, "")
+		proven(ctx)
 		h.Log.InfoContext(ctx, "process", "box", f.Box, "session_id", f.Session, "process", clip(f.Process), "phase", clip(f.Phase), "detail", clip(f.Detail))
 		return nil
 	}
@@ -367,8 +367,9 @@ func (h *Handler) status(ctx context.Context, conn string, f Frame) error {
 	if !wire.Legacy(f.Detail) { // clients ask for any version, but are answered in these
 		return nil
 	}
+	now := time.Now()
 	return h.Store.SaveHandshake(ctx, session.Handshake{
-		Digest: t.Digest, Version: f.Detail, Result: bytes.Clone(f.Payload), Taken: time.Now(),
+		Digest: t.Digest, Version: f.Detail, Result: bytes.Clone(f.Payload), Taken: now, Expires: now.Add(session.HandshakeLife),
 	})
 }
 

@@ -328,6 +328,7 @@ func TestFramesThatMakeNoSenseAreRefused(t *testing.T) {
 		"a part far behind":      relay.Encode(relay.Frame{Type: relay.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x", N: 1 << 40, Of: 1, Payload: []byte("x")}),
 		"a part of no frame":     relay.Encode(relay.Frame{Type: relay.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Of: 1, Payload: []byte("x")}),
 		"more items than events": s.crowd(session.MaxBatchEvents + 1),
+		"a task without end":     relay.Encode(relay.Frame{Type: relay.Hello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 99, Task: long[:1000]}),
 		"more tickets than any":  relay.Encode(relay.Frame{Type: relay.Taken, Box: hostileBox, Gen: hostileGen, Tickets: slices.Repeat([]string{ticket}, session.MaxBatchEvents+1)}),
 		"a part of no box":       relay.Encode(relay.Frame{Type: relay.Part, Frame: "0.x", Of: 1, Payload: []byte("x")}),
 	} {

@@ -2,11 +2,13 @@ package relay_test
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -90,5 +92,69 @@ func TestPosterSignsWithTheCredentialsItIsGivenAndNoOthers(t *testing.T) {
 		if !strings.Contains(signed, name) || name == "" && signed != "" {
 			t.Errorf("signed %q, want by %q", signed, name)
 		}
+	}
+}
+
+func TestPosterUsesItsConnectionAgainAndAnotherWhenThatIsGone(t *testing.T) {
+	var opened atomic.Int64
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if string(body) != "{}" || r.ContentLength != 2 {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+	}))
+	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	socket := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", socket) //nolint:noctx // it opens at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = server.Listener.Close() // it is not used
+	server.Listener = listener
+	server.Start()
+	defer server.Close()
+	p := relay.NewPoster("http://local/stage", relay.PosterOptions{Socket: socket})
+	post := func(want int64) {
+		t.Helper()
+		if err := p.Post(t.Context(), "c1", []byte("{}")); err != nil {
+			t.Fatal(err)
+		}
+		if n := opened.Load(); n != want {
+			t.Errorf("%d connections, want %d", n, want)
+		}
+	}
+	post(1)
+	post(1)
+	server.CloseClientConnections()
+	post(2)
+}
+
+func TestPosterGivesUpWithItsCaller(t *testing.T) {
+	begun := make(chan struct{})
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		close(begun)
+		<-r.Context().Done()
+	}))
+	socket := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", socket) //nolint:noctx // it opens at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = server.Listener.Close() // it is not used
+	server.Listener = listener
+	server.Start()
+	defer server.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-begun
+		cancel()
+	}()
+	p := relay.NewPoster("http://local/stage", relay.PosterOptions{Socket: socket})
+	if err := p.Post(ctx, "c1", []byte("{}")); session.CodeOf(err) != session.Unavailable {
+		t.Errorf("post: %v", err)
 	}
 }

@@ -50,6 +50,7 @@ func (h *Handler) snapshot(ctx context.Context, f Frame) (*Frame, error) {
 		reply.Refused = session.Fenced
 		return reply, nil
 	}
+	proven(ctx)
 	var saved time.Time
 	switch f.Type {
 	case Get:

@@ -1,0 +1,201 @@
+package box
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// takeTasks is a server with tasks of 2025-11-25 whose tools run as such only, but for
+// those that say otherwise by their name.
+func (f *fake) takeTasks(m wire.Message) {
+	name, _ := wire.String(wire.Lookup(m.Params, "name"))
+	task := wire.Lookup(m.Params, "task")
+	switch {
+	case m.Method == wire.MethodInitialize && f.how == "tasks":
+		answer(m.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"tasks":{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}},"serverInfo":{"name":"fake","version":"1"}}`)
+	case m.Method == wire.MethodToolsList && wire.Lookup(m.Params, "cursor") == nil:
+		answer(m.ID, `{"tools":[{"name":"works","execution":{"taskSupport":"required"}, "x":1e2},{"name":"b","execution":{"taskSupport":"optional"}},{"name":"c"}],"nextCursor":"n"}`)
+	case m.Method == wire.MethodToolsList:
+		answer(m.ID, `{"tools":[{"name":"asks","execution":{"taskSupport":"required"}},{"name":"fails","execution":{"taskSupport":"required"}},{"name":"hangs","execution":{"taskSupport":"required"}}]}`)
+	case m.Method == wire.MethodToolsCall && name == "no such tool":
+		say(string(wire.ErrorResponse(m.ID, &wire.Error{Code: wire.CodeMethodNotFound, Message: "no such tool"})))
+	case m.Method == wire.MethodToolsCall && name == "error":
+		answer(m.ID, `{"isError":true,"content":[{"type":"text","text":"MCP error -32601: of another server"}]}`)
+	case m.Method == wire.MethodToolsCall && name == "works" && task == nil: // as TypeScript's SDK says it
+		answer(m.ID, `{"isError":true,"content":[{"type":"text","text":"MCP error -32601: requires a task"}]}`)
+	case m.Method == wire.MethodToolsCall && name != "plain" && task == nil:
+		say(string(wire.ErrorResponse(m.ID, &wire.Error{Code: wire.CodeMethodNotFound, Message: "requires a task"})))
+	case m.Method == wire.MethodToolsCall && task != nil:
+		f.asks["token"] = wire.Lookup(m.Params, "_meta", "progressToken")
+		f.asks["tool"] = json.RawMessage(`"` + name + `"`)
+		answer(m.ID, `{"task":{"taskId":"t-1","status":"working","createdAt":"2026-01-01T00:00:00Z","ttl":null}}`)
+		say(`{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{"taskId":"t-1","status":"working"}}`)
+	case m.Method == wire.MethodTasksResult:
+		f.finish(m)
+	default:
+		f.takeLegacy(m)
+	}
+}
+
+// finish answers tasks/result as the tool wants.
+func (f *fake) finish(m wire.Message) {
+	switch tool, _ := wire.String(f.asks["tool"]); tool {
+	case "works":
+		say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":` + string(f.asks["token"]) + `,"progress":1}}`)
+		answer(m.ID, `{"content":[],"done":`+string(wire.Lookup(m.Params, "taskId"))+`}`)
+	case "asks":
+		f.asks["q"] = m.ID
+		say(`{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t-1"}}}}`)
+		line, _ := f.in.ReadBytes('\n')
+		f.seen = append(f.seen, line)
+		answer(m.ID, `{"heard":`+strings.TrimSpace(string(line))+`}`)
+	case "fails":
+		say(string(wire.ErrorResponse(m.ID, &wire.Error{Code: wire.CodeInternal, Message: "failed"})))
+	case "hangs":
+	}
+}
+
+func TestToolThatRunsAsATaskOnlyIsRunAsOne(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "tasks")
+	stream := r.deliver(`{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"works","arguments":{"n":9007199254740993},"_meta":{"progressToken":"p"}}}`)
+	if e := r.event(t, stream); string(wire.Lookup(e.Raw, "params", "progressToken")) != `"p"` {
+		t.Errorf("the first event is %s", e.Raw)
+	}
+	if got := string(r.result(stream)); got != `{"content":[],"done":"t-1"}` {
+		t.Errorf("got %s", got)
+	}
+	seen := r.seen()
+	want := []string{wire.MethodInitialize, wire.NotifyInitialized, wire.MethodToolsCall, wire.MethodToolsList, wire.MethodToolsCall, wire.MethodTasksResult}
+	if diff := cmp.Diff(want, methods(seen)); diff != "" {
+		t.Fatalf("the server was told (-want +got):\n%s", diff)
+	}
+	again := seen[4]
+	if got := string(wire.Lookup(again, "params", "arguments", "n")); got != "9007199254740993" || wire.Lookup(again, "params", "task", "ttl") == nil {
+		t.Errorf("it was called as a task by %s", again)
+	}
+	ids := []string{string(wire.Lookup(seen[2], "id")), string(wire.Lookup(again, "id")), string(wire.Lookup(seen[5], "id"))}
+	slices.Sort(ids)
+	if len(slices.Compact(ids)) != 3 {
+		t.Errorf("ids were used twice: %v", ids)
+	}
+	r.none(t, "") // what the server says of its task is told to nobody
+}
+
+func TestClientsAreNotToldOfTasksOfTheLegacyEra(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "tasks")
+	init := r.result(r.deliver(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`))
+	want := `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"fake","version":"1"}}`
+	if string(init) != want {
+		t.Errorf("initialize is answered with %s", init)
+	}
+	if h := find(t, r.recorder, "the handshake", func(handshake) bool { return true }); string(h.result) != want {
+		t.Errorf("the record is %s", h.result)
+	}
+	list := r.result(r.deliver(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`))
+	if want := `{"tools":[{"name":"works","execution":{"taskSupport":"optional"}, "x":1e2},{"name":"b","execution":{"taskSupport":"optional"}},{"name":"c"}],"nextCursor":"n"}`; string(list) != want {
+		t.Errorf("the list is %s", list)
+	}
+}
+
+func TestServerWithoutTasksIsNotCalledForOne(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "tasks not declared")
+	if _, message, code, _ := r.failure(r.call("1", "hangs", `{}`)); code != int(wire.CodeMethodNotFound) || message != "requires a task" {
+		t.Errorf("got %d %s", code, message)
+	}
+	if list := r.result(r.deliver(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)); !strings.Contains(string(list), `"required"`) {
+		t.Errorf("the list is %s", list)
+	}
+}
+
+// A tool that has run, or may have, is not called again.
+func TestToolThatIsNoTaskIsCalledOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "tasks")
+	if got := string(r.result(r.call("1", "plain", `{}`))); got != `{"echo":{}}` {
+		t.Errorf("got %s", got)
+	}
+	if _, message, code, _ := r.failure(r.call("2", "no such tool", `{}`)); code != int(wire.CodeMethodNotFound) || message != "no such tool" {
+		t.Errorf("got %d %s", code, message)
+	}
+	for id := range 2 {
+		if got := string(r.result(r.call(strconv.Itoa(3+id), "error", `{}`))); !strings.Contains(got, "of another server") {
+			t.Errorf("got %s", got)
+		}
+	}
+	want := []string{
+		wire.MethodInitialize, wire.NotifyInitialized, wire.MethodToolsCall, wire.MethodToolsCall,
+		wire.MethodToolsList, wire.MethodToolsList, wire.MethodToolsCall, wire.MethodToolsCall,
+	}
+	if diff := cmp.Diff(want, methods(r.seen())); diff != "" {
+		t.Errorf("the server was told (-want +got):\n%s", diff)
+	}
+}
+
+func TestToolThatIsKnownToBeATaskIsCalledAsOneAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "tasks")
+	r.result(r.deliver(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"cursor":"n"}}`))
+	if _, message, _, _ := r.failure(r.call("2", "fails", `{}`)); message != "failed" {
+		t.Errorf("a task that failed is told as %s", message)
+	}
+	want := []string{wire.MethodInitialize, wire.NotifyInitialized, wire.MethodToolsList, wire.MethodToolsCall, wire.MethodTasksResult}
+	if diff := cmp.Diff(want, methods(r.seen())); diff != "" {
+		t.Errorf("the server was told (-want +got):\n%s", diff)
+	}
+}
+
+func TestTaskAsksTheClientOfItsCall(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "tasks")
+	stream := r.call("1", "asks", `{}`)
+	q := r.event(t, stream)
+	id, _ := wire.String(wire.Lookup(q.Raw, "id"))
+	if method, _ := wire.String(wire.Lookup(q.Raw, "method")); method != wire.MethodElicit {
+		t.Fatalf("asked %s", q.Raw)
+	}
+	r.Answer("s", id, []byte(`{"jsonrpc":"2.0","id":"`+id+`","result":{"action":"accept"}}`))
+	if got := string(wire.Lookup(r.result(stream), "heard", "result", "action")); got != `"accept"` {
+		t.Errorf("the task heard %s", got)
+	}
+}
+
+func TestTaskEndsWithItsCall(t *testing.T) {
+	for name, ended := range map[string]func(r *rig){
+		"cancelled by the client": func(r *rig) {
+			r.deliver(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"enough"}}`)
+		},
+		"over its time": func(*rig) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, "tasks", func(s *Server) {
+				if name == "over its time" {
+					s.ToolTimeout = 300 * time.Millisecond
+				}
+			})
+			stream := r.call("1", "hangs", `{}`)
+			eventually(t, "it waits for the task", func() bool {
+				return slices.Contains(methods(r.seen()), wire.MethodTasksResult)
+			})
+			ended(r)
+			r.failure(stream)
+			seen := r.seen()
+			last := seen[len(seen)-1]
+			if got := methods(seen); got[len(got)-1] != wire.MethodTasksCancel || slices.Contains(got, wire.NotifyCancelled) ||
+				string(wire.Lookup(last, "params", "taskId")) != `"t-1"` {
+				t.Errorf("the server was told %v", got)
+			}
+		})
+	}
+}
