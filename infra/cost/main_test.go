@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +61,24 @@ func TestTheStackIsCountedInTheTemplate(t *testing.T) {
 	}
 	if got := stackOf(string(text)); got.alarms == 0 || got.dashboards != 1 || got.secrets != 1 {
 		t.Errorf("the stack has %+v", got)
+	}
+}
+
+func TestTheReadmeSaysWhatTheStackCostsByItself(t *testing.T) {
+	text, err := os.ReadFile("../../template.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tb := tables{prices: meter.Published(), habits: meter.Usual(), stack: stackOf(string(text))}
+	month := dollars(tb.fixed())
+	for _, want := range []string{"| 0 | " + month + " | " + month + " |", "The " + month + " are " + strconv.Itoa(tb.stack.alarms) + " alarms, "} {
+		if !strings.Contains(string(readme), want) {
+			t.Errorf("README.md does not say %q", want)
+		}
 	}
 }
 

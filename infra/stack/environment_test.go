@@ -15,6 +15,7 @@ import (
 func elsewhere() map[string]string {
 	return map[string]string{
 		"DORMOUSE_ACCESS":             "callers have keys; what else there is, is for one machine",
+		"DORMOUSE_CHECK":              "one machine",
 		"DORMOUSE_CONNECTIONS_SOCKET": "one machine",
 		"DORMOUSE_FLEET_SOCKET":       "one machine",
 		"DORMOUSE_INVOKE_SOCKET":      "one machine",

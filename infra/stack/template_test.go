@@ -256,6 +256,29 @@ func TestNoAccountRegionOrProfileIsBakedIn(t *testing.T) {
 
 func root(parts ...string) string { return filepath.Join(append([]string{"..", ".."}, parts...)...) }
 
+// What an alarm counts, the dashboard shows.
+func TestStartsThatFailAreShownWhereTheyAreCounted(t *testing.T) {
+	s := expand(t)
+	var counted []string
+	for _, r := range s.resources {
+		if p, _ := r["Properties"].(object); r["Type"] == "AWS::Logs::MetricFilter" && strings.Contains(fmt.Sprint(p["FilterPattern"]), "box start failed") {
+			counted = append(counted, s.value(p["LogGroupName"]))
+		}
+	}
+	var shown []string
+	board := s.value(s.get(t, "Dashboard", "AWS::CloudWatch::Dashboard")["DashboardBody"])
+	for _, query := range regexp.MustCompile(`"query":"([^"]*box start failed[^"]*)"`).FindAllStringSubmatch(board, -1) {
+		for _, source := range regexp.MustCompile(`SOURCE '([^']+)'`).FindAllStringSubmatch(query[1], -1) {
+			shown = append(shown, source[1])
+		}
+	}
+	slices.Sort(counted)
+	slices.Sort(shown)
+	if d := cmp.Diff(counted, shown); d != "" || len(shown) == 0 {
+		t.Errorf("counted (-) and shown (+):\n%s", d)
+	}
+}
+
 // Alarms and widgets that nothing ever reaches look like a healthy stack.
 func TestWhatIsWatchedIsWritten(t *testing.T) {
 	s := expand(t)
