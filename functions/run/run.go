@@ -56,7 +56,10 @@ func HTTP(servers native.Servers) {
 		Servers: f.Server, Host: session.NewHost(f.Store, backend, f.Limits).WithMark(f.Mark()), AllowedHosts: f.Hosts, Log: f.Log, Meter: f.Meter,
 		Auth: native.Callers{Next: f.Auth}, Tickets: f.Tickets, Sealer: f.States,
 	})))
-	alarm := boot.Event(f, backend.Handle)
+	alarm := boot.Event(f, func(a native.Alarm) session.Account {
+		s, _ := f.Server(a.Server) // a name that is not configured would be a metric of its own
+		return session.Account{Tenant: a.Tenant, Server: s.Name, Session: a.Session}
+	}, backend.Handle)
 	boot.Start(func(ctx context.Context, e event) (*events.APIGatewayProxyStreamingResponse, error) {
 		if e.Alarm != nil {
 			return &events.APIGatewayProxyStreamingResponse{}, alarm(ctx, *e.Alarm)

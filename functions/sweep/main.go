@@ -32,7 +32,7 @@ func main() {
 	c := f.RelayWithBucket()
 	c.Elsewhere = natives.Owns
 	w := relay.NewSweeper(c)
-	boot.Start(boot.Quiet(boot.Event(f, func(ctx context.Context, e events.CloudWatchEvent) error {
+	boot.Start(boot.Quiet(boot.Event(f, nil, func(ctx context.Context, e events.CloudWatchEvent) error {
 		var t fleet.Status
 		ours := true
 		var err error

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -73,13 +72,9 @@ const validity = 10 * time.Minute
 // Owns says whether a box is the place of a native server: there is none, but its
 // items stand under that name.
 func (k *Backend) Owns(box session.BoxID) bool {
-	_, ok := k.Servers(serverOf(box))
+	_, server := box.Parts()
+	_, ok := k.Servers(server)
 	return ok
-}
-
-// serverOf is the server of a box. Its name is behind the last slash.
-func serverOf(box session.BoxID) string {
-	return string(box[strings.LastIndexByte(string(box), '/')+1:])
 }
 
 // Deliver implements session.Backend.
@@ -156,11 +151,8 @@ func (k *Backend) invoke(ctx context.Context, it session.Item) error {
 
 // alarmOf is the alarm that has an item go on.
 func (k *Backend) alarmOf(it session.Item, at time.Time) Alarm {
-	server := serverOf(it.Box)
-	return Alarm{
-		Session: it.Address.Session, Tenant: strings.TrimSuffix(string(it.Box), "/"+server), Server: server,
-		Stream: it.ID, Round: it.Round, At: at,
-	}
+	tenant, server := it.Box.Parts()
+	return Alarm{Session: it.Address.Session, Tenant: tenant, Server: server, Stream: it.ID, Round: it.Round, At: at}
 }
 
 // Attend implements session.Backend.

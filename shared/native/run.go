@@ -37,7 +37,8 @@ const (
 const (
 	mostEvents = session.MaxBatchEvents / 2
 	mostBytes  = 4 << 20
-	mostPushed = 50 // events that are also sent to a connection
+	mostPushed = 50            // events that are also sent to a connection
+	mostKept   = 2 * mostBytes // of what was written, for who watches
 )
 
 // run executes one delivery, or the next round of one: it is the only writer of its
@@ -430,7 +431,11 @@ func (r *run) publish(b session.Batch) {
 		e.Final = b.Final && e.Index == b.Last()
 		r.written = append(r.written, e)
 	}
-	if len(r.written) > mostEvents { // nobody watches, or the store has to tell
+	size := 0
+	for _, e := range r.written {
+		size += len(e.Raw)
+	}
+	if len(r.written) > mostEvents || size > mostKept { // nobody watches, or the store has to tell
 		r.from = r.written[len(r.written)-1].Index
 		r.written = nil
 	}

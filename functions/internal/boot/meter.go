@@ -37,12 +37,20 @@ func counted(m *meter.Meter, s session.Store) session.Store {
 }
 
 // Event makes a handler of events leave a log line for each, with what it has cost.
-func Event[E any](f *Function, handle func(context.Context, E) error) func(context.Context, E) error {
+// whose says for whom an event is handled (Tenant, Server and Session of an account);
+// nil is for nobody.
+func Event[E any](f *Function, whose func(E) session.Account, handle func(context.Context, E) error) func(context.Context, E) error {
 	return func(ctx context.Context, e E) error {
 		begun := time.Now()
 		err := handle(ctx, e)
-		a := session.Account{Over: session.OverEvent, Took: time.Since(begun), Code: session.CodeOf(err)}
-		attrs, level := []any{"duration_ms", a.Took.Milliseconds()}, slog.LevelInfo
+		var a session.Account
+		var attrs []any
+		if whose != nil {
+			a = whose(e)
+			attrs = append(attrs, "server", a.Server, "session_id", string(a.Session))
+		}
+		a.Over, a.Took, a.Code = session.OverEvent, time.Since(begun), session.CodeOf(err)
+		attrs, level := append(attrs, "duration_ms", a.Took.Milliseconds()), slog.LevelInfo
 		if err != nil {
 			attrs, level = append(attrs, "code", a.Code, "error", err), slog.LevelError
 		}
