@@ -159,8 +159,8 @@ func (x *exchange) message() error {
 }
 
 // notModern refuses messages of the modern era, which has no event stream. Requests are
-// answered there, like all others: clients take a refused POST for a connection that is
-// broken, and those that ask for the modern era first go on with initialize.
+// answered there, like all others: go's client takes a refused POST for a connection that
+// is broken, and asks for the modern era first; told so it goes on with initialize.
 func (x *exchange) notModern(msgs []wire.Message) error {
 	if _, _, err := x.opts.Host.Load(x.ctx(), x.caller, x.session); err != nil {
 		return err

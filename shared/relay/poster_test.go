@@ -133,9 +133,32 @@ func TestPosterUsesItsConnectionAgainAndAnotherWhenThatIsGone(t *testing.T) {
 	post(2)
 }
 
+func TestPosterAsksAgainWhenThereIsNoRoom(t *testing.T) {
+	var asked atomic.Int64
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1) < 4 {
+			w.WriteHeader(http.StatusTooManyRequests)
+		}
+	}))
+	socket := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", socket) //nolint:noctx // it opens at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = server.Listener.Close() // it is not used
+	server.Listener = listener
+	server.Start()
+	defer server.Close()
+	p := relay.NewPoster("http://local/stage", relay.PosterOptions{Socket: socket})
+	if err := p.Post(t.Context(), "c1", []byte("{}")); err != nil || asked.Load() != 4 {
+		t.Errorf("asked %d times: %v", asked.Load(), err)
+	}
+}
+
 func TestPosterGivesUpWithItsCaller(t *testing.T) {
 	begun := make(chan struct{})
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // until then it does not see who leaves
 		close(begun)
 		<-r.Context().Done()
 	}))

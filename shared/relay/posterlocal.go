@@ -46,9 +46,32 @@ func newLocalConnections(endpoint, socket string) *localConnections {
 	return l
 }
 
-// do makes a request and returns the status of the answer. It is made twice if a
-// connection from before has been closed meanwhile.
+// patience is how long a gateway is asked again that has no room for a message: the
+// pieces of a long one are posted faster than they are read at the other end.
+const patience = 500 * time.Millisecond
+
+// do makes a request and returns the status of the answer, the last one if it is made
+// again because the gateway is busy.
 func (l *localConnections) do(ctx context.Context, method, conn string, data []byte) (int, error) {
+	for begun, pause := time.Now(), time.Millisecond; ; pause *= 2 {
+		status, err := l.once(ctx, method, conn, data)
+		busy := status == http.StatusTooManyRequests || status >= http.StatusInternalServerError
+		if err != nil || !busy || time.Since(begun)+pause > patience {
+			return status, err
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return status, nil
+		}
+	}
+}
+
+// once makes a request, and again if a connection from before has been closed
+// meanwhile.
+func (l *localConnections) once(ctx context.Context, method, conn string, data []byte) (int, error) {
 	for {
 		c, used, err := l.take(ctx)
 		if err != nil {

@@ -140,3 +140,22 @@ func TestSweepRemovesTheSocketOfAKilledProcess(t *testing.T) {
 	}
 	same(t, "sockets", sockets(t, s), []string{deskName(living)})
 }
+
+func TestNoRingOfManyIsLost(t *testing.T) {
+	s := fresh(t)
+	writer := again(t, s)
+	const waiters = 64 // more than a socket keeps
+	var all [waiters]*deskBell
+	var streams [waiters]session.StreamID
+	for i := range all {
+		streams[i] = marked(t, s)
+		all[i] = s.desk.wait("s1", streams[i])
+		defer all[i].takeDown()
+	}
+	for _, stream := range streams {
+		writer.bells.ring("s1", stream)
+	}
+	for i, w := range all {
+		wantRing(t, string(streams[i]), w, true)
+	}
+}

@@ -99,6 +99,8 @@ type bells struct {
 }
 
 const (
+	// ringTime bounds how long a writer waits until a process has room for a ring.
+	ringTime = 20 * time.Millisecond
 	// slots is how many waiters of one stream can be rung.
 	slots = 4
 	// maxSocketPath is what macOS takes, the least of all.
@@ -125,6 +127,9 @@ func newBells(path string) (*bells, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
 	if err == nil {
 		unix.CloseOnExec(fd)
+		// It can only fail for a time that cannot be, and rings would wait for longer.
+		limit := unix.NsecToTimeval(ringTime.Nanoseconds())
+		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit)
 	}
 	syscall.ForkLock.RUnlock()
 	if err != nil {
@@ -173,12 +178,17 @@ func (b *bells) key(id session.ID, stream session.StreamID) string {
 
 func slotName(name string, slot int) string { return name + "." + strconv.Itoa(slot) }
 
-// ring wakes those who wait for a stream. It never blocks; a waiter that cannot
-// be rung has rings enough already, or reads by itself within a second.
+// ring wakes those who wait for a stream. It blocks for ringTime at most; a waiter
+// that cannot be rung has rings enough already, or reads by itself within a second.
 func (b *bells) ring(id session.ID, stream session.StreamID) {
 	name := b.key(id, stream)
 	if mark := stream.Mark(); mark != "" {
-		_ = b.send(filepath.Join(b.dir, deskName(mark)), append([]byte{ringing}, name...))
+		// The kernel keeps ten datagrams of a socket, and this one is for all streams of
+		// a process: there has to be room for the ring soon.
+		desk, what := filepath.Join(b.dir, deskName(mark)), append([]byte{ringing}, name...)
+		if err := b.send(desk, what, unix.MSG_DONTWAIT); errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) {
+			_ = b.send(desk, what, 0)
+		}
 	}
 	b.ringFrom(filepath.Join(b.dir, name), 0)
 }
@@ -187,19 +197,19 @@ func (b *bells) ring(id session.ID, stream session.StreamID) {
 // the first: behind an empty one there is nobody.
 func (b *bells) ringFrom(name string, slot int) {
 	for ; slot < slots; slot++ {
-		if errors.Is(b.send(slotName(name, slot), []byte{ringing}), unix.ENOENT) {
+		if errors.Is(b.send(slotName(name, slot), []byte{ringing}, unix.MSG_DONTWAIT), unix.ENOENT) {
 			return
 		}
 	}
 }
 
-func (b *bells) send(name string, what []byte) error {
+func (b *bells) send(name string, what []byte, flags int) error {
 	raw, err := b.out.SyscallConn()
 	if err != nil {
 		return err
 	}
 	controlErr := raw.Control(func(fd uintptr) {
-		err = unix.Sendto(int(fd), what, unix.MSG_DONTWAIT, &unix.SockaddrUnix{Name: name})
+		err = unix.Sendto(int(fd), what, flags, &unix.SockaddrUnix{Name: name})
 	})
 	return errors.Join(controlErr, err)
 }
@@ -228,7 +238,7 @@ func (b *bells) take(name string) *net.UnixConn {
 	conn, err := bind(name)
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
-		if !errors.Is(b.send(name, []byte{probe}), unix.ECONNREFUSED) {
+		if !errors.Is(b.send(name, []byte{probe}, unix.MSG_DONTWAIT), unix.ECONNREFUSED) {
 			return nil
 		}
 		// Its waiter was killed. Should another waiter do the same at the same
@@ -306,7 +316,7 @@ func (b *bells) sweep() error {
 			continue
 		}
 		name := filepath.Join(b.dir, e.Name())
-		if errors.Is(b.send(name, []byte{probe}), unix.ECONNREFUSED) {
+		if errors.Is(b.send(name, []byte{probe}, unix.MSG_DONTWAIT), unix.ECONNREFUSED) {
 			_ = os.Remove(name)
 		}
 	}
