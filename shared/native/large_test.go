@@ -12,22 +12,22 @@ import (
 
 // Where nobody waits in this function, what was said does not gather in it.
 func TestWhatNobodyWatchesIsNotKept(t *testing.T) {
-	r := &run{grown: make(chan struct{})}
+	r := newShown()
 	much := make([]byte, mostBytes)
 	for i := range session.Index(5) {
 		r.publish(session.Batch{First: i + 1, Events: [][]byte{much}})
 	}
 	size := 0
-	for _, e := range r.written {
+	for _, e := range r.tail {
 		size += len(e.Raw)
 	}
 	if size > mostKept {
 		t.Errorf("%d bytes are kept, want at most %d", size, mostKept)
 	}
-	if _, ok, _ := r.watch(0); ok {
+	if _, ok, _ := r.behind(0); ok {
 		t.Error("what is not kept is told to be all there is")
 	}
-	if page, ok, _ := r.watch(4); ok && len(page.Events) != 1 {
+	if page, ok, _ := r.behind(4); ok && len(page.Events) != 1 {
 		t.Errorf("behind the last but one there are %d events", len(page.Events))
 	}
 }

@@ -37,8 +37,7 @@ const (
 const (
 	mostEvents = session.MaxBatchEvents / 2
 	mostBytes  = 4 << 20
-	mostPushed = 50            // events that are also sent to a connection
-	mostKept   = 2 * mostBytes // of what was written, for who watches
+	mostPushed = 50 // events that are also sent to a connection
 )
 
 // run executes one delivery, or the next round of one: it is the only writer of its
@@ -73,9 +72,7 @@ type run struct {
 	shut bool
 	news chan struct{} // has room for one: something was said
 
-	written []session.Event // what is in the log, as far as nobody has watched it
-	from    session.Index   // in front of them
-	grown   chan struct{}   // closed when there is more
+	shown *shown // what of it is in the log, for who waits in this function
 }
 
 // newRun makes the run of a delivery. ctx is that of the invocation: its end stops
@@ -87,7 +84,7 @@ func (k *Backend) newRun(ctx context.Context, a session.Address, s session.Sessi
 		gen:     session.Generation(rand.Int64N(1<<52) + 1),
 		trace:   make(chan chan error),
 		stopped: make(chan struct{}), over: make(chan struct{}), news: make(chan struct{}, 1),
-		grown: make(chan struct{}),
+		shown: newShown(),
 	}
 	r.stop = sync.OnceFunc(func() { close(r.stopped) })
 	if deadline, ok := ctx.Deadline(); ok {
@@ -360,7 +357,7 @@ func (r *run) write(events [][]byte, final bool) {
 		switch {
 		case err == nil:
 			r.base = b.Last()
-			r.publish(b)
+			r.shown.publish(b)
 			return
 		case !errors.Is(err, session.Unavailable):
 			r.lost = true // the stream has its end
@@ -422,62 +419,9 @@ func (r *run) warn(err error) {
 	}
 }
 
-// publish tells who watches what stands in the log.
-func (r *run) publish(b session.Batch) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for i, raw := range b.Events {
-		e := session.Event{Index: b.First + session.Index(i), Raw: raw}
-		e.Final = b.Final && e.Index == b.Last()
-		r.written = append(r.written, e)
-	}
-	size := 0
-	for _, e := range r.written {
-		size += len(e.Raw)
-	}
-	if len(r.written) > mostEvents || size > mostKept { // nobody watches, or the store has to tell
-		r.from = r.written[len(r.written)-1].Index
-		r.written = nil
-	}
-	close(r.grown)
-	r.grown = make(chan struct{})
-}
-
 // Watch implements session.Holder.
 func (r *run) Watch(ctx context.Context, after session.Index, until time.Time) (page session.Page, ok bool, err error) {
-	timer := time.NewTimer(time.Until(until))
-	defer timer.Stop()
-	for {
-		page, ok, grown := r.watch(after)
-		if !ok || len(page.Events) > 0 {
-			return page, ok, nil
-		}
-		select {
-		case <-grown:
-		case <-r.over: // what came last has been written before
-			page, ok, _ := r.watch(after)
-			return page, ok && len(page.Events) > 0, nil
-		case <-timer.C:
-			return session.Page{}, true, nil
-		case <-ctx.Done():
-			return session.Page{}, false, ctx.Err()
-		}
-	}
-}
-
-// watch is what there is behind an index; ok is false if that is not here.
-func (r *run) watch(after session.Index) (page session.Page, ok bool, grown <-chan struct{}) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if after < r.from {
-		return page, false, nil
-	}
-	n := 0
-	for n < len(r.written) && r.written[n].Index <= after {
-		n++
-	}
-	page.Events, r.written, r.from = r.written[n:], r.written[n:], after
-	return page, true, r.grown
+	return r.shown.watch(ctx, after, until, r.over)
 }
 
 // Held says that the request is executed here; see session.Holder.

@@ -1,0 +1,83 @@
+package native
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// mostKept is how many bytes are kept for who watches.
+const mostKept = 2 * mostBytes
+
+// shown is what a run has written to the log, as far as nobody has watched it yet: the
+// function that waits for the answer is mostly the one that executes, and need not ask
+// the store. What nobody comes for is dropped at a bound; the store has it.
+type shown struct {
+	mu    sync.Mutex
+	tail  []session.Event
+	from  session.Index // in front of them
+	grown chan struct{} // closed when there is more
+}
+
+func newShown() *shown { return &shown{grown: make(chan struct{})} }
+
+// publish shows what stands in the log now.
+func (s *shown) publish(b session.Batch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, raw := range b.Events {
+		e := session.Event{Index: b.First + session.Index(i), Raw: raw}
+		e.Final = b.Final && e.Index == b.Last()
+		s.tail = append(s.tail, e)
+	}
+	size := 0
+	for _, e := range s.tail {
+		size += len(e.Raw)
+	}
+	if len(s.tail) > mostEvents || size > mostKept {
+		s.from = s.tail[len(s.tail)-1].Index
+		s.tail = nil
+	}
+	close(s.grown)
+	s.grown = make(chan struct{})
+}
+
+// watch waits for what comes behind an index, as session.Holder says; over is closed
+// when nothing more comes.
+func (s *shown) watch(ctx context.Context, after session.Index, until time.Time, over <-chan struct{}) (page session.Page, ok bool, err error) {
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	for {
+		page, ok, grown := s.behind(after)
+		if !ok || len(page.Events) > 0 {
+			return page, ok, nil
+		}
+		select {
+		case <-grown:
+		case <-over: // what came last has been written before
+			page, ok, _ := s.behind(after)
+			return page, ok && len(page.Events) > 0, nil
+		case <-timer.C:
+			return session.Page{}, true, nil
+		case <-ctx.Done():
+			return session.Page{}, false, ctx.Err()
+		}
+	}
+}
+
+// behind is what there is behind an index; ok is false if that is not here.
+func (s *shown) behind(after session.Index) (page session.Page, ok bool, grown <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if after < s.from {
+		return page, false, nil
+	}
+	n := 0
+	for n < len(s.tail) && s.tail[n].Index <= after {
+		n++
+	}
+	page.Events, s.tail, s.from = s.tail[n:], s.tail[n:], after
+	return page, true, s.grown
+}
