@@ -330,9 +330,8 @@ func TestEveryInvocationEndsWhateverIsKilled(t *testing.T) {
 		defer f.mu.Unlock()
 		return f.coming == 0 && len(f.waiting) == 0 && f.live == len(f.instances) && len(f.idle) == f.live
 	})
-	if got := r.call("mode", "echo"); got.body != "hello" {
-		t.Errorf("afterwards: %+v", got)
-	}
+	// The last that was killed may take a call with it before its end is seen.
+	eventually(t, "an answer afterwards", func() bool { return r.call("mode", "echo").body == "hello" })
 }
 
 func TestReportedErrorLeavesTheProcess(t *testing.T) {
