@@ -142,7 +142,7 @@ func TestBookingWaitsForTheUserAndNothingRuns(t *testing.T) {
 		eachEra(t, "booking", func(t *testing.T, c *cloud, version string) {
 			s := c.connect(t, version, &mcp.ClientOptions{
 				ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
-					time.Sleep(time.Hour)
+					time.Sleep(time.Hour) // virtual
 					return &mcp.ElicitResult{Action: answer, Content: map[string]any{"seats": 2}}, nil
 				},
 			})

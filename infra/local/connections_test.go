@@ -212,7 +212,7 @@ func TestAClientThatDoesNotReadCannotHoldUpTheClose(t *testing.T) {
 		if err := sdk.delete(id); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(flushTime)
+		time.Sleep(flushTime) // virtual
 		if code, _ := b.disconnect(); code != 1000 {
 			t.Errorf("$disconnect with %d", code)
 		}
@@ -224,7 +224,7 @@ func TestGetTellsWhenAndWho(t *testing.T) {
 		b := newWSBench(t, echo, nil)
 		start := time.Now()
 		conn, id := b.client()
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // virtual
 		b.say(conn, "x")
 		b.hear(conn)
 		got, err := b.sdk().get(id)

@@ -108,16 +108,7 @@ func TestPosterUsesItsConnectionAgainAndAnotherWhenThatIsGone(t *testing.T) {
 			opened.Add(1)
 		}
 	}
-	socket := filepath.Join(t.TempDir(), "s")
-	listener, err := net.Listen("unix", socket) //nolint:noctx // it opens at once
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = server.Listener.Close() // it is not used
-	server.Listener = listener
-	server.Start()
-	defer server.Close()
-	p := relay.NewPoster("http://local/stage", relay.PosterOptions{Socket: socket})
+	p := posterTo(t, server)
 	post := func(want int64) {
 		t.Helper()
 		if err := p.Post(t.Context(), "c1", []byte("{}")); err != nil {
@@ -133,13 +124,9 @@ func TestPosterUsesItsConnectionAgainAndAnotherWhenThatIsGone(t *testing.T) {
 	post(2)
 }
 
-func TestPosterAsksAgainWhenThereIsNoRoom(t *testing.T) {
-	var asked atomic.Int64
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if asked.Add(1) < 4 {
-			w.WriteHeader(http.StatusTooManyRequests)
-		}
-	}))
+// posterTo starts a server on a unix socket, and gives what posts to it.
+func posterTo(t *testing.T, server *httptest.Server) *relay.Connections {
+	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	listener, err := net.Listen("unix", socket) //nolint:noctx // it opens at once
 	if err != nil {
@@ -148,8 +135,18 @@ func TestPosterAsksAgainWhenThereIsNoRoom(t *testing.T) {
 	_ = server.Listener.Close() // it is not used
 	server.Listener = listener
 	server.Start()
-	defer server.Close()
-	p := relay.NewPoster("http://local/stage", relay.PosterOptions{Socket: socket})
+	t.Cleanup(server.Close)
+	return relay.NewPoster("http://local/stage", relay.PosterOptions{Socket: socket})
+}
+
+func TestPosterAsksAgainWhenThereIsNoRoom(t *testing.T) {
+	var asked atomic.Int64
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1) < 4 {
+			w.WriteHeader(http.StatusTooManyRequests)
+		}
+	}))
+	p := posterTo(t, server)
 	if err := p.Post(t.Context(), "c1", []byte("{}")); err != nil || asked.Load() != 4 {
 		t.Errorf("asked %d times: %v", asked.Load(), err)
 	}
