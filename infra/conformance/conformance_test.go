@@ -24,9 +24,9 @@
 package conformance
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"os"
 	"slices"
@@ -122,7 +122,21 @@ func (l lane) run(t *testing.T, suite suite, want requirements, url, binary stri
 // discover fails at once, with one line, if nobody speaks 2026-07-28 at a URL.
 func discover(t *testing.T, url string) {
 	t.Helper()
-	body := `{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{` +
+	status, answer := ask(t, url, "server/discover")
+	var message struct {
+		Result struct {
+			SupportedVersions []string `json:"supportedVersions"`
+		} `json:"result"`
+	}
+	if err := json.Unmarshal(answer, &message); err != nil || !slices.Contains(message.Result.SupportedVersions, revision2026) {
+		t.Fatalf("%s does not speak %s: server/discover was answered with %s %s", url, revision2026, status, answer)
+	}
+}
+
+// ask sends a request without parameters as a client of 2026-07-28.
+func ask(t *testing.T, url, method string) (status string, answer []byte) {
+	t.Helper()
+	body := `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"_meta":{` +
 		`"io.modelcontextprotocol/protocolVersion":"` + revision2026 + `","io.modelcontextprotocol/clientCapabilities":{}}}}`
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
@@ -130,7 +144,7 @@ func discover(t *testing.T, url string) {
 	}
 	for name, value := range map[string]string{
 		"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
-		"MCP-Protocol-Version": revision2026, "Mcp-Method": "server/discover",
+		"MCP-Protocol-Version": revision2026, "Mcp-Method": method,
 	} {
 		req.Header.Set(name, value)
 	}
@@ -138,19 +152,11 @@ func discover(t *testing.T, url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var answer bytes.Buffer
-	_, err = answer.ReadFrom(res.Body)
+	answer, err = io.ReadAll(res.Body)
 	if err := errors.Join(err, res.Body.Close()); err != nil {
 		t.Fatal(err)
 	}
-	var message struct {
-		Result struct {
-			SupportedVersions []string `json:"supportedVersions"`
-		} `json:"result"`
-	}
-	if err := json.Unmarshal(answer.Bytes(), &message); err != nil || !slices.Contains(message.Result.SupportedVersions, revision2026) {
-		t.Fatalf("%s does not speak %s: server/discover was answered with %s %s", url, revision2026, res.Status, answer.Bytes())
-	}
+	return res.Status, answer
 }
 
 // Polling is not scored, and no everything-server makes a client poll through a host that answers

@@ -3,8 +3,6 @@
 package conformance
 
 import (
-	"io"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -53,25 +51,7 @@ func runTasks(t *testing.T, suite suite, server, url string) (all []scenario) {
 // listTools asks a server for its tools, as a client of 2026-07-28.
 func listTools(t *testing.T, url string) {
 	t.Helper()
-	body := `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{` +
-		`"io.modelcontextprotocol/protocolVersion":"` + revision2026 + `","io.modelcontextprotocol/clientCapabilities":{}}}}`
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, value := range map[string]string{
-		"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
-		"MCP-Protocol-Version": revision2026, "Mcp-Method": "tools/list",
-	} {
-		req.Header.Set(name, value)
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer, err := io.ReadAll(res.Body)
-	_ = res.Body.Close() // it was read to its end, or not
-	if err != nil || !strings.Contains(string(answer), `"tools"`) {
-		t.Fatalf("tools/list was answered with %s %s (%v)", res.Status, answer, err)
+	if status, answer := ask(t, url, "tools/list"); !strings.Contains(string(answer), `"tools"`) {
+		t.Fatalf("tools/list was answered with %s %s", status, answer)
 	}
 }
