@@ -17,6 +17,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/shared/profile"
+	"github.com/dormouse-mcp/dormouse/shared/slack"
 )
 
 type commands struct {
@@ -47,6 +48,7 @@ type runCommand struct {
 }
 
 func (c *runCommand) Run() error {
+	slack.Take(slack.Machine, os.Args, os.Environ())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := profile.Serve(os.Getenv(profile.Environment), "dormouse"); err != nil {

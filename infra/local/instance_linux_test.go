@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/slack"
 )
 
 func TestProcessesOutliveTheThreadOfTheirCaller(t *testing.T) {
@@ -30,6 +32,13 @@ func TestProcessesOutliveTheThreadOfTheirCaller(t *testing.T) {
 	r.settled(1)
 	if got := r.call("mode", "echo").pid(t); got != pid {
 		t.Fatalf("process %d answered, want %d", got, pid)
+	}
+}
+
+func TestFunctionsMayBeWokenLate(t *testing.T) {
+	r := newRig(t, nil)
+	if got, want := r.call("mode", "slack").body, strconv.Itoa(int(slack.Worker)); got != want {
+		t.Errorf("timer slack %q, want %s ns", got, want)
 	}
 }
 

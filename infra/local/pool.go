@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/slack"
 )
 
 const (
@@ -174,6 +176,7 @@ func listenUnix(path string) (net.Listener, error) {
 func (p *Pool) spawner() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	slack.Set(slack.Worker)
 	for spawn := range p.spawns {
 		spawn()
 	}

@@ -40,6 +40,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/slack"
 )
 
 // TaskEnv is the environment variable that tells a runner its task id.
@@ -137,6 +138,7 @@ func NewPool(cfg Config) *Pool {
 func (p *Pool) spawner() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	slack.Set(slack.Worker)
 	for spawn := range p.spawns {
 		spawn()
 	}

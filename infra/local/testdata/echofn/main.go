@@ -87,6 +87,9 @@ func handle(ctx context.Context, e events.APIGatewayProxyRequest) (any, error) {
 		return ok(asJSON(os.Environ())), nil
 	case "context":
 		return ok(asJSON(describe(ctx))), nil
+	case "slack":
+		slack, err := os.ReadFile("/proc/self/timerslack_ns")
+		return ok(bytes.TrimSpace(slack)), err
 	case "print":
 		fmt.Println("to stdout")
 		fmt.Fprint(os.Stderr, "to stderr\n"+strings.Repeat("x", 100_000)+"\n")
