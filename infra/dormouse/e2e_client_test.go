@@ -172,8 +172,6 @@ func (c *client) send(ctx context.Context, method, last, body string) (*stream, 
 	if err != nil {
 		return nil, err
 	}
-	r.Header.Set("Accept", wire.MediaJSON+", "+wire.MediaSSE)
-	r.Header.Set("Content-Type", wire.MediaJSON)
 	if c.session != "" {
 		r.Header.Set(wire.HeaderSessionID, c.session)
 		r.Header.Set(wire.HeaderProtocolVersion, wire.V20251125)
@@ -181,6 +179,13 @@ func (c *client) send(ctx context.Context, method, last, body string) (*stream, 
 	if last != "" {
 		r.Header.Set(wire.HeaderLastEventID, last)
 	}
+	return c.do(r)
+}
+
+// do sends a request, with the headers that every one has, and returns the open response.
+func (c *client) do(r *http.Request) (*stream, error) {
+	r.Header.Set("Accept", wire.MediaJSON+", "+wire.MediaSSE)
+	r.Header.Set("Content-Type", wire.MediaJSON)
 	res, err := c.http.Do(r) //nolint:bodyclose // by stream.close
 	if err != nil {
 		return nil, err

@@ -152,37 +152,54 @@ func TestE2EAnswersOverASocket(t *testing.T) {
 	}
 }
 
-// modernCall is a request of a client of 2026-07-28 that can be asked with forms.
-func (c *client) modernCall(more string) wire.Message {
+// modernly sends a request as a client of 2026-07-28 that has told these capabilities,
+// and returns what it is answered in the end. params are the members of params beside
+// _meta; name is "" for a method without; more headers come in pairs.
+func (c *client) modernly(method, name, params, capabilities string, headers ...string) (status int, answer wire.Message) {
 	c.t.Helper()
-	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"e2e","version":"1"},"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{}}}}`
+	if params != "" {
+		params += ","
+	}
+	body := `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{` + params + `"_meta":{"` + wire.MetaProtocolVersion + `":"` + wire.V20260728 + `","` +
+		wire.MetaClientCapabilities + `":` + capabilities + `}}}`
 	ctx, cancel := c.patience()
 	defer cancel()
-	body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"book","arguments":{},` + meta + more + `}}`
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, strings.NewReader(body))
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	for name, value := range map[string]string{
-		"Accept": wire.MediaJSON + ", " + wire.MediaSSE, "Content-Type": wire.MediaJSON,
-		wire.HeaderProtocolVersion: wire.V20260728, "Mcp-Method": "tools/call", "Mcp-Name": "book",
-	} {
-		r.Header.Set(name, value)
+	headers = append(headers, wire.HeaderProtocolVersion, wire.V20260728, wire.HeaderMethod, method)
+	if name != "" {
+		headers = append(headers, wire.HeaderName, name)
 	}
-	res, err := c.http.Do(r) //nolint:bodyclose // by stream.close
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	s, err := c.do(r)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	s := &stream{status: res.StatusCode, header: res.Header, body: res.Body}
-	if strings.HasPrefix(res.Header.Get("Content-Type"), wire.MediaSSE) {
-		s.events = wire.NewSSEReader(res.Body, 16<<20)
-	}
 	defer s.close()
-	answer, err := s.response("1")
-	if err != nil || answer.Result == nil {
-		c.t.Fatalf("status %d: %s, %v", s.status, answer.Raw, err)
+	if answer, err = s.response("1"); err != nil {
+		c.t.Fatalf("%s: status %d: %v", method, s.status, err)
+	}
+	return s.status, answer
+}
+
+// served is what such a request is answered that is served.
+func (c *client) served(method, name, params, capabilities string, headers ...string) wire.Message {
+	c.t.Helper()
+	status, answer := c.modernly(method, name, params, capabilities, headers...)
+	if answer.Result == nil {
+		c.t.Fatalf("%s: status %d: %s", method, status, answer.Raw)
 	}
 	return answer
+}
+
+// book calls the tool book as a client that can be asked with forms.
+func (c *client) book(more string) wire.Message {
+	c.t.Helper()
+	return c.served(wire.MethodToolsCall, "book", `"name":"book","arguments":{}`+more, `{"elicitation":{"form":{}}}`)
 }
 
 func TestE2EModernClientAndServer(t *testing.T) {
@@ -191,7 +208,7 @@ func TestE2EModernClientAndServer(t *testing.T) {
 	m.start(sleepy()...)
 	more := ""
 	for round, answer := range []string{`{"name":"Ada"}`, `{"right":true}`} {
-		asks := m.client("booking").modernCall(more)
+		asks := m.client("booking").book(more)
 		var result struct {
 			ResultType    string
 			InputRequests map[string]json.RawMessage
@@ -209,7 +226,7 @@ func TestE2EModernClientAndServer(t *testing.T) {
 			m.start(sleepy()...)
 		}
 	}
-	if got := textOf(m.client("booking").modernCall(more)); got != "booked: right for Ada, true" {
+	if got := textOf(m.client("booking").book(more)); got != "booked: right for Ada, true" {
 		t.Errorf("the call ended with %q", got)
 	}
 	if got := linesOf(t, calls); len(got) != 3 {

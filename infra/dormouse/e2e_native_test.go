@@ -6,8 +6,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -221,31 +219,7 @@ func TestE2ENativeToolSeesWhatTheKeySaysOfItsPrincipal(t *testing.T) {
 	m, own := probeMachine(t)
 	m.start(append(own, "--access", "keys")...)
 	key := m.keys("create", "ada", "--server", "probe", "--props", `{"plan":"pro"}`)
-	body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"who","arguments":{},"_meta":{` +
-		`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, m.urls["probe"], strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, value := range map[string]string{
-		"Accept": wire.MediaJSON + ", " + wire.MediaSSE, "Content-Type": wire.MediaJSON, "Authorization": "Bearer " + key, "X-Probe": "here",
-		wire.HeaderProtocolVersion: wire.V20260728, "Mcp-Method": "tools/call", "Mcp-Name": "who",
-	} {
-		r.Header.Set(name, value)
-	}
-	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer, err := io.ReadAll(res.Body)
-	_ = res.Body.Close() // it was read
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := wire.Parse(answer)
-	if err != nil {
-		t.Fatalf("%d %s: %v", res.StatusCode, answer, err)
-	}
+	got := m.client("probe").served(wire.MethodToolsCall, "who", `"name":"who","arguments":{}`, "{}", "Authorization", "Bearer "+key, "X-Probe", "here")
 	want := `{"authorization":"","client":"","header":"here","principal":"ada","props":{"plan":"pro"},"subscribed":null,"user":"ada"}`
 	if diff := cmp.Diff(want, textOf(got)); diff != "" {
 		t.Errorf("what the tool sees (-want +got):\n%s", diff)

@@ -5,7 +5,6 @@ package main_test
 import (
 	"bytes"
 	"encoding/json"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -15,38 +14,7 @@ import (
 // modern sends a request of the era without sessions and returns the result.
 func (c *client) modern(method string) json.RawMessage {
 	c.t.Helper()
-	ctx, cancel := c.patience()
-	defer cancel()
-	body := `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"_meta":{"` + wire.MetaProtocolVersion + `":"` + wire.V20260728 + `","` +
-		wire.MetaClientCapabilities + `":{}}}}`
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	for name, value := range map[string]string{
-		"Content-Type": wire.MediaJSON, "Accept": wire.MediaJSON + ", " + wire.MediaSSE,
-		wire.HeaderProtocolVersion: wire.V20260728, wire.HeaderMethod: method,
-	} {
-		req.Header.Set(name, value)
-	}
-	res, err := c.http.Do(req)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer func() { _ = res.Body.Close() }()
-	var answer bytes.Buffer
-	if _, err := answer.ReadFrom(res.Body); err != nil {
-		c.t.Fatal(err)
-	}
-	_, raw, streamed := strings.Cut(answer.String(), "data: ")
-	if !streamed {
-		raw = answer.String()
-	}
-	result := wire.Lookup([]byte(strings.TrimSpace(raw)), "result")
-	if res.StatusCode != http.StatusOK || result == nil {
-		c.t.Fatalf("%s was answered with %s %s", method, res.Status, answer.String())
-	}
-	return result
+	return c.served(method, "", "", "{}").Result
 }
 
 // list asks for the tools as a client with a session does.

@@ -139,15 +139,5 @@ func changed(text string) string {
 // asking calls the tool ask as a client of 2026-07-28 that can be asked everything.
 func (c *client) asking(method, more string) (status int, answer wire.Message) {
 	c.t.Helper()
-	status, body := posted(c.t, c.url, fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ask","arguments":{"method":%q},`+
-		`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"roots":{},"sampling":{},"elicitation":{"form":{}}}}%s}}`, method, more),
-		wire.HeaderProtocolVersion, wire.V20260728, wire.HeaderMethod, wire.MethodToolsCall, wire.HeaderName, "ask")
-	if _, data, ok := strings.Cut(body, "data: "); ok {
-		body = data // an event stream with one message
-	}
-	answer, err := wire.Parse([]byte(strings.TrimSpace(body)))
-	if err != nil {
-		c.t.Fatalf("%s: status %d: %s: %v", method, status, body, err)
-	}
-	return status, answer
+	return c.modernly(wire.MethodToolsCall, "ask", fmt.Sprintf(`"name":"ask","arguments":{"method":%q}%s`, method, more), `{"roots":{},"sampling":{},"elicitation":{"form":{}}}`)
 }

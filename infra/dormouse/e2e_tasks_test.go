@@ -4,8 +4,6 @@ package main_test
 
 import (
 	"encoding/json"
-	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -18,34 +16,7 @@ import (
 // into out. params are the members of params without _meta.
 func (c *client) about(method, name, params string, out any) {
 	c.t.Helper()
-	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":` +
-		`{"elicitation":{"form":{}},"extensions":{"io.modelcontextprotocol/tasks":{}}}}`
-	ctx, cancel := c.patience()
-	defer cancel()
-	body := `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{` + params + `,` + meta + `}}`
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	for header, value := range map[string]string{
-		"Accept": wire.MediaJSON + ", " + wire.MediaSSE, "Content-Type": wire.MediaJSON,
-		wire.HeaderProtocolVersion: wire.V20260728, wire.HeaderMethod: method, wire.HeaderName: name,
-	} {
-		r.Header.Set(header, value)
-	}
-	res, err := c.http.Do(r) //nolint:bodyclose // by stream.close
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	s := &stream{status: res.StatusCode, header: res.Header, body: res.Body}
-	if strings.HasPrefix(res.Header.Get("Content-Type"), wire.MediaSSE) {
-		s.events = wire.NewSSEReader(res.Body, 16<<20)
-	}
-	defer s.close()
-	answer, err := s.response("1")
-	if err != nil || answer.Result == nil {
-		c.t.Fatalf("%s: status %d: %s, %v", method, s.status, answer.Raw, err)
-	}
+	answer := c.served(method, name, params, `{"elicitation":{"form":{}},"extensions":{"io.modelcontextprotocol/tasks":{}}}`)
 	if err := json.Unmarshal(answer.Result, out); err != nil {
 		c.t.Fatalf("%s: %s: %v", method, answer.Raw, err)
 	}
