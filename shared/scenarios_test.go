@@ -24,7 +24,7 @@ func required() []string {
 	for _, r := range []struct {
 		prefix      string
 		first, last int
-	}{{"R-", 1, 43}, {"R-", 76, 78}, {"C-", 1, 19}, {"C-", 31, 77}, {"P", 1, 7}, {"B-", 1, 28}, {"L-", 1, 45}, {"E-", 1, 20}} {
+	}{{"R-", 1, 108}, {"C-", 1, 92}, {"P", 1, 7}, {"B-", 1, 28}, {"L-", 1, 45}, {"E-", 1, 20}} {
 		for n := r.first; n <= r.last; n++ {
 			ids = append(ids, fmt.Sprint(r.prefix, n))
 		}

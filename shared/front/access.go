@@ -16,7 +16,7 @@ type Authenticator interface {
 	// headers only.
 	//
 	// Errors: Unauthenticated is answered with 401, Forbidden with 403, others by the
-	// table.
+	// table. An identity without a tenant or a principal is one too, and let in nowhere.
 	Authenticate(r *http.Request, server string) (session.Identity, error)
 	// Confirm says whether the credential of somebody who was authenticated earlier is
 	// still good for a server. Errors are those of Authenticate.
@@ -41,6 +41,15 @@ func (nobody) Authenticate(*http.Request, string) (session.Identity, error) {
 	return session.Identity{}, session.Unauthenticated
 }
 func (nobody) Confirm(context.Context, string, string) error { return session.Unauthenticated }
+
+// whole refuses an identity that does not say whose somebody is: all who have none would
+// share their sessions and boxes.
+func whole(who session.Identity, err error) (session.Identity, error) {
+	if err == nil && (who.Tenant == "" || who.Principal == "") {
+		return session.Identity{}, session.Errorf(session.Internal, "the authenticator has let in somebody without a tenant or a principal")
+	}
+	return who, err
+}
 
 // caller is who was authenticated, as the core knows it.
 func caller(who session.Identity, server session.Server, over session.Transport) session.Caller {

@@ -133,7 +133,7 @@ func (x *exchange) serve() error {
 	if err != nil {
 		return err
 	}
-	who, err := x.opts.Auth.Authenticate(x.r, name)
+	who, err := whole(x.opts.Auth.Authenticate(x.r, name))
 	if err != nil {
 		return err
 	}

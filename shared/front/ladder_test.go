@@ -244,23 +244,6 @@ func TestLegacyVersionInMetaIsNotModern(t *testing.T) {
 	}
 }
 
-func TestVersionHeaderIsNotLookedAtOnInitialize(t *testing.T) {
-	for _, version := range []string{"2026-07-28", "1999-01-01", "nonsense"} {
-		if got := newWorld(t).do(request("POST", "/quiet/mcp", initialize, "MCP-Protocol-Version", version)); got.status != 200 {
-			t.Errorf("%s: got %d %s", version, got.status, got.body)
-		}
-	}
-}
-
-func TestModernClientIsToldThatOnlyPostIsThere(t *testing.T) {
-	for _, method := range []string{"GET", "DELETE"} {
-		got := newWorld(t).do(request(method, "/quiet/mcp", "", "MCP-Protocol-Version", "2026-07-28"))
-		if got.status != 405 || got.header.Get("Allow") != "POST, OPTIONS" {
-			t.Errorf("%s: got %d, Allow %q", method, got.status, got.header.Get("Allow"))
-		}
-	}
-}
-
 func TestGetAndDeleteAreCheckedInOrder(t *testing.T) {
 	tests := []struct {
 		name, method string

@@ -16,7 +16,7 @@ func TestModernParamHeadersHaveToRepeatArgumentsOnceTheListIsKnown(t *testing.T)
 		call("Mcp-Param-City", "Bern").result(t) // nothing is known
 		w.do(ask{method: "tools/list"}.request()).result(t)
 		asked := len(w.backend.got)
-		for _, headers := range [][]string{nil, {"Mcp-Param-City", "Bern"}} {
+		for _, headers := range [][]string{nil, {"Mcp-Param-City", "Bern"}, {"Mcp-Param-City", "=?base64?QmVybg==?="}} {
 			if got := call(headers...); got.status != 400 || !strings.Contains(got.body, "-32020") {
 				t.Errorf("%v: got %d %s", headers, got.status, got.body)
 			}

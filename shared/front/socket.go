@@ -164,7 +164,7 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 	if name == "" {
 		return "", session.Errorf(session.Invalid, "the address names no server; connect to …?server=NAME")
 	}
-	who, err := x.identify(ctx, r, name)
+	who, err := whole(x.identify(ctx, r, name))
 	if err != nil {
 		return "", err
 	}

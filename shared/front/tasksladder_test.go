@@ -59,10 +59,14 @@ func TestTaskIsNobodyElses(t *testing.T) {
 		other.headers = append(other.headers, "Authorization", "eve")
 		elsewhere := made.of("tasks/get", "")
 		elsewhere.server = "pushy"
+		tampered := []byte(made.TaskID)
+		if tampered[40] = 'A'; made.TaskID[40] == 'A' {
+			tampered[40] = 'B'
+		}
 		for name, a := range map[string]ask{
 			"of another principal":     other,
 			"at another server":        elsewhere,
-			"tampered with":            task{TaskID: made.TaskID[:40] + "A" + made.TaskID[41:]}.of("tasks/get", ""),
+			"tampered with":            task{TaskID: string(tampered)}.of("tasks/get", ""),
 			"cut":                      task{TaskID: made.TaskID[:len(made.TaskID)-1]}.of("tasks/get", ""),
 			"a request state":          task{TaskID: state}.of("tasks/get", ""),
 			"the stream it is in":      task{TaskID: string(session.NewStreamID())}.of("tasks/get", ""),

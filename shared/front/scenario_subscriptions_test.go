@@ -1,0 +1,81 @@
+package front_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// listened is a stage with a server "known" that tells of changes, and what it was
+// asked for by whoever listens.
+func listened(t *testing.T, s *stage) func() []string {
+	t.Helper()
+	s.handshake(t, listenable)
+	box := session.Box{ID: session.BoxFor("tenant", "known"), State: session.Awake, Gen: 1}
+	if err := s.backend.store.SaveBox(t.Context(), box); err != nil {
+		t.Fatal(err)
+	}
+	return subscriptions(s.world)
+}
+
+const (
+	updated  = `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a"`
+	listenTo = `{"resourceSubscriptions":["file:///a"]}`
+)
+
+// R-85: a listener hears on the response to its POST, and has ended its subscription
+// when it closes that: the server is told. What else the client asks meanwhile is
+// answered by itself.
+func TestListenerThatClosesItsResponseHasEndedItsSubscription(t *testing.T) {
+	scenario(t, func(t *testing.T, s *stage) {
+		asked := listened(t, s)
+		listener := s.begin(listening(listenTo).request())
+		listener.seen()
+		s.pushed(updated + `}}`)
+		s.do(ask{server: "known", method: "tools/list"}.request()).result(t)
+		want := []string{acknowledged(listenTo), updated + `,` + stamp + `}}`}
+		if diff := cmp.Diff(want, listener.seen().datas(t)); diff != "" || listener.isOver() {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+		listener.leave()
+		if diff := cmp.Diff([]string{"subscribe file:///a", "tools/list ", "unsubscribe file:///a"}, asked()); diff != "" {
+			t.Errorf("the server was asked (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// R-86: one that is held to the end of its time is ended with a result, which says of
+// which server and which subscription it is.
+func TestListenerWhoseTimeIsOverIsEndedWithAResult(t *testing.T) {
+	scenario(t, func(t *testing.T, s *stage) {
+		listened(t, s)
+		s.opts.Limit = time.Minute
+		a := s.do(listening(`{"toolsListChanged":true}`).request())
+		if diff := cmp.Diff([]string{acknowledged(`{"toolsListChanged":true}`), ended}, a.datas(t)); diff != "" || a.took != time.Minute {
+			t.Errorf("after %s (-want +got):\n%s", a.took, diff)
+		}
+	})
+}
+
+// R-87: one that cannot go on is not told that it was ended, but that it failed.
+func TestListenerThatCannotGoOnGetsNoResult(t *testing.T) {
+	scenario(t, func(t *testing.T, s *stage) {
+		listened(t, s)
+		listener := s.begin(listening(`{"toolsListChanged":true}`).request())
+		listener.seen()
+		s.down("Wait")
+		s.pushed(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`) // to look for the next is in vain
+		datas := listener.end().datas(t)
+		want := []string{acknowledged(`{"toolsListChanged":true}`), `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{` + stamp + `}}`}
+		if diff := cmp.Diff(want, datas[:len(datas)-1]); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+		if last := []byte(datas[len(datas)-1]); string(wire.Lookup(last, "id")) != "41" || wire.Lookup(last, "error") == nil || wire.Lookup(last, "result") != nil {
+			t.Errorf("it ends with %s", last)
+		}
+	})
+}
