@@ -32,13 +32,15 @@ func BenchmarkRebuilt(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = store.Close() })
-	rebuilt := func(store session.Store) http.Handler {
+	rebuilt := func(store session.Store, mark string) http.Handler {
 		w := newWorld(b, func() session.Store { return store })
 		w.hosted.Make = bench
-		return native.Handler(front.New(w.options()))
+		o := w.options()
+		o.Host = o.Host.WithMark(mark) // as the functions do
+		return native.Handler(front.New(o))
 	}
 	handlers := []http.Handler{
-		rebuilt(store), rebuilt(sessiontest.NewMemory()),
+		rebuilt(store, store.Mark()), rebuilt(sessiontest.NewMemory(), ""),
 		mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return benchServer(nil) },
 			&mcp.StreamableHTTPOptions{Logger: slog.New(slog.DiscardHandler)}),
 	}
@@ -78,7 +80,9 @@ func BenchmarkCall(b *testing.B) {
 	b.Cleanup(func() { _ = store.Close() })
 	w.open = func() session.Store { return store }
 	w.hosted.Make = bench
-	h := native.Handler(front.New(w.options()))
+	o := w.options()
+	o.Host = o.Host.WithMark(store.Mark())
+	h := native.Handler(front.New(o))
 	id := opened(b, h)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -1,7 +1,9 @@
 package session
 
 import (
+	"bytes"
 	"encoding/json"
+	"slices"
 	"strconv"
 	"time"
 
@@ -88,6 +90,15 @@ type Session struct {
 	Conns      []string // open WebSocket connections as far as known, newest last
 	Pushed     []Cursor // streams whose own connection has gone; see Cursor
 	Pusher     Lease    // who is pushing what is behind Pushed
+}
+
+// Clone is a copy that has nothing in common with the session.
+func (s Session) Clone() Session {
+	s.Props, s.Init = bytes.Clone(s.Props), bytes.Clone(s.Init)
+	s.ServerInfo, s.Params = bytes.Clone(s.ServerInfo), bytes.Clone(s.Params)
+	s.Subscribed, s.Conns = slices.Clone(s.Subscribed), slices.Clone(s.Conns)
+	s.Shadows, s.Pushed = slices.Clone(s.Shadows), slices.Clone(s.Pushed)
+	return s
 }
 
 // Cursor says how far a stream of a WebSocket session was pushed to its client,

@@ -83,7 +83,7 @@ func (m *Memory) Create(_ context.Context, s session.Session) error {
 		return session.Errorf(session.Conflict, "session %s is there already", s.ID)
 	}
 	s.Rev = 1
-	m.sessions[s.ID] = cloneSession(s)
+	m.sessions[s.ID] = s.Clone()
 	return nil
 }
 
@@ -96,7 +96,7 @@ func (m *Memory) Load(_ context.Context, id session.ID, box session.BoxID) (sess
 	if !ok || !alive(s.Expires, now) {
 		return session.Session{}, b, session.Errorf(session.NotFound, "there is no session %s", id).Because(expiredIf(ok))
 	}
-	return cloneSession(s), b, nil
+	return s.Clone(), b, nil
 }
 
 // expiredIf is why a row that is there is not found.
@@ -119,7 +119,7 @@ func (m *Memory) Save(_ context.Context, s session.Session) error {
 		return session.Errorf(session.Conflict, "session %s has revision %d, not %d", s.ID, old.Rev, s.Rev)
 	}
 	s.Rev++
-	m.sessions[s.ID] = cloneSession(s)
+	m.sessions[s.ID] = s.Clone()
 	return nil
 }
 
@@ -131,7 +131,7 @@ func (m *Memory) List(_ context.Context, tenant string, after session.ID, limit 
 	for _, id := range slices.Sorted(maps.Keys(m.sessions)) {
 		s := m.sessions[id]
 		if len(out) < limit && id > after && alive(s.Expires, now) && (tenant == "" || s.Tenant == tenant) {
-			out = append(out, cloneSession(s))
+			out = append(out, s.Clone())
 		}
 	}
 	return out, nil
@@ -379,13 +379,6 @@ func (m *Memory) Parts(_ context.Context, box session.BoxID, frame string) ([]se
 	}
 	slices.SortFunc(out, func(a, b session.Part) int { return cmp.Compare(a.N, b.N) })
 	return out, nil
-}
-
-func cloneSession(s session.Session) session.Session {
-	s.Init = bytes.Clone(s.Init)
-	s.Subscribed, s.Conns = slices.Clone(s.Subscribed), slices.Clone(s.Conns)
-	s.Shadows, s.Pushed = slices.Clone(s.Shadows), slices.Clone(s.Pushed)
-	return s
 }
 
 func cloneItem(it session.Item) session.Item {

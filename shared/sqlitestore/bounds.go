@@ -15,7 +15,7 @@ import (
 const openFactor = 16
 
 // lookEvery is how many small batches a session gets before its bounds are looked
-// at. A look reads a row for each batch of the session; the more it found, the
+// at. A look adds up a row for each batch of the session; the more it found, the
 // later the next, so that all looks together cost a few rows for each batch.
 const (
 	lookEvery = 16
@@ -68,6 +68,13 @@ func (s *Store) bound(ctx context.Context, b session.Batch, size int) {
 	if !s.looks.due(b.Session, 1+int(8*lookEvery*share)) {
 		return
 	}
+	batches, over, err := s.weigh(ctx, b.Session)
+	if err == nil && !over {
+		s.looks.found(b.Session, batches)
+	}
+	if err != nil || !over {
+		return
+	}
 	log, err := s.logOf(ctx, b.Session)
 	if err != nil {
 		return
@@ -77,6 +84,24 @@ func (s *Store) bound(ctx context.Context, b session.Batch, size int) {
 	if len(drop) > 0 {
 		_ = s.dropBatches(ctx, b.Session, drop)
 	}
+}
+
+const weighLog = `
+SELECT count(*), coalesce(sum(n), 0), coalesce(sum(bytes), 0), coalesce(min(stream), ''), coalesce(min(written), 0) FROM events
+WHERE session = ? AND expires > ?`
+
+// weigh says how many batches a session has, and whether any may have to go: they do
+// not if all together are within the bounds, or are of requests that began just now
+// and cannot be far over them.
+func (s *Store) weigh(ctx context.Context, id session.ID) (batches int, over bool, err error) {
+	var events int
+	var size, oldest int64
+	var first session.StreamID
+	_, err = s.row(ctx, weighLog, []any{id, now()}, []any{&batches, &events, &size, &first, &oldest})
+	o := s.options
+	over = events > openFactor*o.Events || size > openFactor*o.Bytes ||
+		(events > o.Events || size > o.Bytes) && (first == session.Common || now()-oldest >= o.Settle.Microseconds())
+	return batches, over, err
 }
 
 // logBatch is a batch as the bounds see it.
@@ -207,8 +232,9 @@ func (s *Store) tidy(ctx context.Context) {
 	}
 }
 
-// Sweep removes everything that has expired and the sockets of waiters that were
-// killed. Nothing depends on it but space.
+// Sweep removes everything that has expired, events once the hour is over in which
+// they have, and the sockets of waiters that were killed. Nothing depends on it but
+// space.
 //
 // Errors: Unavailable.
 func (s *Store) Sweep(ctx context.Context) error {
@@ -229,13 +255,20 @@ func (s *Store) Sweep(ctx context.Context) error {
 
 // The last batch of the common stream of a living session says where the stream
 // goes on. It stays when its events have expired, without them.
+//
+// Events go by the hour, once it is over; of 100 hours of sessions at a time.
 const (
-	isTail = `(e.stream = '' AND EXISTS (SELECT 1 FROM sessions WHERE id = e.session AND expires > ?1)
+	dueHours  = `hour < ?1 / 3600000000 ORDER BY hour, session LIMIT 100`
+	dueEvents = `e.session IN (SELECT session FROM purges WHERE ` + dueHours + `) AND e.purge <= ?1`
+	isTail    = `(e.stream = '' AND EXISTS (SELECT 1 FROM sessions WHERE id = e.session AND expires > ?1)
 	AND NOT EXISTS (SELECT 1 FROM events AS l WHERE l.session = e.session AND l.stream = '' AND l.first > e.first))`
 	emptyTails = `
 UPDATE events AS t SET data = x'', bytes = 0, purge = (SELECT expires FROM sessions WHERE id = t.session)
-WHERE rowid IN (SELECT rowid FROM events AS e WHERE purge <= ?1 AND ` + isTail + ` LIMIT 100)`
-	purgeEvents   = `DELETE FROM events WHERE rowid IN (SELECT rowid FROM events AS e WHERE purge <= ?1 AND NOT ` + isTail + ` LIMIT 100)`
+WHERE rowid IN (SELECT rowid FROM events AS e WHERE ` + dueEvents + ` AND ` + isTail + ` LIMIT 100)`
+	purgeEvents = `DELETE FROM events WHERE rowid IN (SELECT rowid FROM events AS e WHERE ` + dueEvents + ` AND NOT ` + isTail + ` LIMIT 100)`
+	purgeHours  = `
+DELETE FROM purges WHERE (hour, session) IN (SELECT hour, session FROM purges WHERE ` + dueHours + `)
+AND NOT EXISTS (SELECT 1 FROM events AS e WHERE e.session = purges.session AND e.purge <= ?1)`
 	purgeSessions = `DELETE FROM sessions WHERE rowid IN (SELECT rowid FROM sessions WHERE expires <= ?1 LIMIT 100)`
 	purgeAnswers  = `DELETE FROM answers WHERE rowid IN (SELECT rowid FROM answers WHERE expires <= ?1 LIMIT 100)`
 	purgeConns    = `DELETE FROM connections WHERE rowid IN (SELECT rowid FROM connections WHERE expires <= ?1 LIMIT 100)`
@@ -248,7 +281,7 @@ WHERE rowid IN (SELECT rowid FROM events AS e WHERE purge <= ?1 AND ` + isTail +
 
 // purge removes up to 100 expired rows of each kind and says how many it found.
 func (s *Store) purge(ctx context.Context) (removed int64, err error) {
-	for _, query := range []string{emptyTails, purgeEvents, purgeSessions, purgeAnswers, purgeConns, purgeTickets, purgeKeys, purgeStates, purgeRecords, purgeParts} {
+	for _, query := range []string{emptyTails, purgeEvents, purgeHours, purgeSessions, purgeAnswers, purgeConns, purgeTickets, purgeKeys, purgeStates, purgeRecords, purgeParts} {
 		n, err := s.write(ctx, query, now())
 		if err != nil {
 			return removed, err

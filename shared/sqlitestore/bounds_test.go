@@ -161,6 +161,24 @@ func TestBytesAreBounded(t *testing.T) {
 	}
 }
 
+func TestNothingIsReadOfALogOfWhichNothingCanGo(t *testing.T) {
+	s := fresh(t, Options{Events: 8, Settle: time.Hour})
+	over := func() bool {
+		t.Helper()
+		_, over, err := s.weigh(t.Context(), "s1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return over
+	}
+	for i := range 20 {
+		put(t, s, ended(batch(session.StreamID(fmt.Sprint("r", i)), 1, `1`)))
+	}
+	same(t, "over, with what has ended just now", over(), false)
+	put(t, s, batch(session.Common, 1, `1`))
+	same(t, "over, with the common stream", over(), true)
+}
+
 func TestAWriterSeesTheBoundsSoonerOrLater(t *testing.T) {
 	s := fresh(t, Options{Settle: time.Nanosecond})
 	for i := range 1500 {
@@ -234,6 +252,30 @@ func TestSweepRemovesAllThatHasExpiredAndNothingElse(t *testing.T) {
 	for table, want := range map[string]int{"sessions": 1, "answers": 0, "events": 1, "parts": 0} {
 		same(t, "rows in "+table, count(t, s, table), want)
 	}
+}
+
+func TestWhatIsToBeDeletedIsNotedOnceForAnHourOfASession(t *testing.T) {
+	s := fresh(t)
+	at := time.Now().Add(90 * time.Minute).Truncate(time.Hour)
+	write := func(stream session.StreamID, expires time.Time) {
+		b := batch(stream, 1, `1`)
+		b.Expires = expires
+		put(t, s, b)
+	}
+	for i := range 10 {
+		write(session.StreamID(fmt.Sprint("r", i)), at.Add(time.Duration(i)*time.Minute))
+	}
+	same(t, "hours", count(t, s, "purges"), 1)
+	write("later", at.Add(time.Hour))
+	same(t, "hours with one more", count(t, s, "purges"), 2)
+	if _, err := s.db.ExecContext(t.Context(), "UPDATE events SET purge = 1 WHERE stream = 'later'"); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "hours when one is over", count(t, s, "purges"), 3)
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "events and hours after a sweep", []int{count(t, s, "events"), count(t, s, "purges")}, []int{10, 2})
 }
 
 func TestOnePurgeIsBounded(t *testing.T) {

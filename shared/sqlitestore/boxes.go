@@ -2,36 +2,16 @@ package sqlitestore
 
 import (
 	"context"
-	"sync"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// boxes remembers what records of boxes said, by their bytes: every message reads
-// that of its box, and they change seldom. Safe for concurrent use.
-type boxes struct {
-	mu    sync.Mutex
-	known map[string]session.Box
-}
-
-// maxBoxes bounds the memory of boxes.
-const maxBoxes = 256
-
-func (x *boxes) of(rev int64, record []byte) (b session.Box, err error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	b, ok := x.known[string(record)]
-	if !ok {
-		if b, err = session.UnmarshalBox(record); err != nil {
-			return b, err
-		}
-		if x.known == nil || len(x.known) >= maxBoxes {
-			x.known = map[string]session.Box{}
-		}
-		x.known[string(record)] = b
-	}
+// boxOf puts the record of a box together from its columns. Nothing in it can be
+// changed by who else has it.
+func (s *Store) boxOf(rev int64, record []byte) (session.Box, error) {
+	b, err := s.boxes.of(record, session.UnmarshalBox)
 	b.Rev = rev
-	return b, nil
+	return b, err
 }
 
 const readBox = `SELECT rev, record FROM boxes WHERE id = ?`
@@ -47,7 +27,7 @@ func (s *Store) Box(ctx context.Context, id session.BoxID) (session.Box, error) 
 	if !found {
 		return session.Box{ID: id}, nil
 	}
-	b, err := s.boxes.of(rev, record)
+	b, err := s.boxOf(rev, record)
 	if err != nil {
 		return session.Box{}, failed(err)
 	}
@@ -92,7 +72,7 @@ func (s *Store) PutItem(ctx context.Context, it session.Item) (put bool, err err
 	if err != nil || changed == 0 {
 		return false, err
 	}
-	s.bells.ring(it.Address.Session, it.ID)
+	s.ring(it.Address.Session, it.ID, ring{})
 	s.tidy(ctx)
 	return true, nil
 }
@@ -119,7 +99,7 @@ func (s *Store) Claim(ctx context.Context, box session.BoxID, id session.StreamI
 	if err := session.UnmarshalItem(record, &it); err != nil {
 		return session.Item{}, failed(err)
 	}
-	s.bells.ring(it.Address.Session, id)
+	s.ring(it.Address.Session, id, ring{})
 	return it, nil
 }
 
@@ -139,7 +119,7 @@ func (s *Store) Release(ctx context.Context, box session.BoxID, id session.Strea
 	if err := session.UnmarshalItem(record, &it); err != nil {
 		return false, failed(err)
 	}
-	s.bells.ring(it.Address.Session, id)
+	s.ring(it.Address.Session, id, ring{})
 	return true, nil
 }
 
@@ -158,7 +138,7 @@ func (s *Store) SwapItem(ctx context.Context, was, it session.Item) (swapped boo
 	if err != nil || changed == 0 {
 		return false, err
 	}
-	s.bells.ring(it.Address.Session, it.ID)
+	s.ring(it.Address.Session, it.ID, ring{})
 	return true, nil
 }
 

@@ -25,7 +25,7 @@ func wantRing(t *testing.T, what string, w waiter, want bool) {
 	if want {
 		until = far()
 	}
-	if w.wait(t.Context(), until) != want {
+	if _, rung := w.wait(t.Context(), until); rung != want {
 		t.Errorf("%s: rung is not %t", what, want)
 	}
 }
@@ -93,8 +93,8 @@ func TestOnlyTheFirstWaitForAYoungStreamDoesNotLook(t *testing.T) {
 	if quiet(stream) {
 		t.Error("the second does not look")
 	}
-	for range maxHeard {
-		s.desk.rung(string(session.NewStreamID()))
+	for range maxKeys {
+		s.desk.heard.add(string(session.NewStreamID()))
 	}
 	if quiet(marked(t, s)) {
 		t.Error("a desk that has forgotten rings does not look")
@@ -112,6 +112,43 @@ func TestStreamsOfOthersHaveSocketsOfTheirOwn(t *testing.T) {
 	defer b.takeDown()
 	put(t, o, batch(stream, 1, `1`))
 	rings(t, "Append", b, true)
+}
+
+func TestWhoWaitsElsewhereIsRungByTheDesk(t *testing.T) {
+	s := fresh(t)
+	other, writer := again(t, s), again(t, s)
+	for name, w := range map[string]*Store{"written where it began": s, "written elsewhere": writer} {
+		stream := marked(t, s)
+		b := other.bells.hang("s1", stream) // its client came back there
+		put(t, w, batch(stream, 1, `1`))
+		rings(t, name, b, true)
+		b.takeDown()
+	}
+}
+
+func TestWhoWaitsForAStreamOfADeadProcessIsRungByItsWriter(t *testing.T) {
+	s := fresh(t)
+	o := again(t, s)
+	stream := marked(t, o)
+	b := s.bells.hang("s1", stream)
+	defer b.takeDown()
+	if err := o.Close(); err != nil {
+		t.Fatal(err)
+	}
+	put(t, again(t, s), batch(stream, 1, `1`))
+	rings(t, "Append", b, true)
+	same(t, "rings", b.rings(), true)
+}
+
+func TestADeskForgetsWhoWaitsElsewhereUnlessItIsToldAgain(t *testing.T) {
+	var r recent
+	r.add("a")
+	r.turned = time.Now().Add(-2 * memory)
+	r.add("b")
+	same(t, "both", []bool{r.has("a"), r.has("b")}, []bool{true, true})
+	r.turned = time.Now().Add(-2 * memory)
+	r.add("b")
+	same(t, "the one that was added again", []bool{r.has("a"), r.has("b")}, []bool{false, true})
 }
 
 func TestAStoreThatIsClosedLeavesNoSocket(t *testing.T) {
@@ -153,7 +190,7 @@ func TestNoRingOfManyIsLost(t *testing.T) {
 		defer all[i].takeDown()
 	}
 	for _, stream := range streams {
-		writer.bells.ring("s1", stream)
+		writer.ring("s1", stream, ring{})
 	}
 	for i, w := range all {
 		wantRing(t, string(streams[i]), w, true)

@@ -86,8 +86,11 @@ func execute(t *testing.T, path, query string) {
 	}
 }
 
-// asVersion4 to asVersion1 turn a file back into what an older version wrote.
-const asVersion4 = `DROP INDEX handshakes_expires; ALTER TABLE handshakes DROP COLUMN expires; PRAGMA user_version=4`
+// asVersion5 to asVersion1 turn a file back into what an older version wrote.
+const asVersion5 = `
+DROP TRIGGER events_written; DROP TRIGGER events_kept; DROP TABLE purges; CREATE INDEX events_purge ON events (purge); PRAGMA user_version=5`
+
+const asVersion4 = asVersion5 + `; DROP INDEX handshakes_expires; ALTER TABLE handshakes DROP COLUMN expires; PRAGMA user_version=4`
 
 const asVersion3 = asVersion4 + `; DROP TRIGGER sessions_states; DROP TABLE states; PRAGMA user_version=3`
 
@@ -96,11 +99,13 @@ const asVersion2 = asVersion3 + `; DROP TABLE keys; DROP TABLE entry_tickets; PR
 const asVersion1 = asVersion2 + `; DROP TABLE connections; ALTER TABLE events DROP COLUMN retry; PRAGMA user_version=1`
 
 func TestOpenBringsAnOlderStoreUpToDate(t *testing.T) {
-	for name, older := range map[string]string{"1": asVersion1, "2": asVersion2, "3": asVersion3, "4": asVersion4} {
+	for name, older := range map[string]string{"1": asVersion1, "2": asVersion2, "3": asVersion3, "4": asVersion4, "5": asVersion5} {
 		t.Run("version "+name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "store.db")
 			s := open(t, path)
-			put(t, s, batch("r", 1, `1`, `2`), ended(batch("r", 3, `3`)))
+			old := batch("old", 1, `1`)
+			old.Expires = time.Now().Add(-time.Hour)
+			put(t, s, batch("r", 1, `1`, `2`), ended(batch("r", 3, `3`)), old)
 			if err := errors.Join(s.Create(t.Context(), session.Session{ID: "s1", Level: "info"}), s.Close()); err != nil {
 				t.Fatal(err)
 			}
@@ -114,6 +119,10 @@ func TestOpenBringsAnOlderStoreUpToDate(t *testing.T) {
 			for i, s := range handles {
 				upToDate(t, s, strconv.Itoa(i))
 			}
+			if err := s.Sweep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			same(t, "batches that have not expired", count(t, s, "events"), 2)
 		})
 	}
 }
@@ -145,10 +154,10 @@ func TestOpenRefusesAStoreOfANewerVersion(t *testing.T) {
 	if err := open(t, path).Close(); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, path, "PRAGMA user_version=6")
+	execute(t, path, "PRAGMA user_version=7")
 	_, err := Open(path)
 	wantCode(t, "Open", err, session.Invalid)
-	want := path + " was written by a newer version (schema 6, this one knows 5); update dormouse or name another file"
+	want := path + " was written by a newer version (schema 7, this one knows 6); update dormouse or name another file"
 	same(t, "message", err.Error(), want)
 }
 
@@ -224,7 +233,9 @@ func damage(t *testing.T, s *Store) {
 		}
 	}
 	// Make the store forget the pages it has in memory.
-	execute(t, s.path, "PRAGMA user_version=3; PRAGMA wal_checkpoint(TRUNCATE)")
+	if _, err := s.db.ExecContext(t.Context(), "PRAGMA shrink_memory"); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestAFullDiskIsUnavailableAndLeavesNothingHalf(t *testing.T) {

@@ -31,6 +31,7 @@ func TestACallLooksUpWhatItNeeds(t *testing.T) {
 		}},
 		"readTail":       {readTail, []string{events("session=? AND stream=?")}},
 		"newestStream":   {newestStream, []string{events("session=? AND stream>?")}},
+		"weighLog":       {weighLog, []string{events("session=?")}},
 		"readLog":        {readLog, []string{events("session=?")}},
 		"dropBatch":      {dropBatch, []string{events(batches + "=?")}},
 		"readBox":        {readBox, []string{"SEARCH boxes USING PRIMARY KEY (id=?)"}},
@@ -43,7 +44,7 @@ func TestACallLooksUpWhatItNeeds(t *testing.T) {
 		"readHandshake":  {readHandshake, []string{"SEARCH handshakes USING INDEX sqlite_autoindex_handshakes_1 (digest=? AND version=?)"}},
 		"readKey":        {readKey, []string{"SEARCH keys USING PRIMARY KEY (id=?)"}},
 		"appendBatch": {appendBatch, []string{
-			"SCAN CONSTANT ROW", "SCALAR SUBQUERY 1", events(batches + ">?"),
+			"SCALAR SUBQUERY 1", events(batches + ">?"),
 		}},
 	} {
 		same(t, name, plan(t, s, c.query), c.plan)
@@ -54,7 +55,7 @@ func TestACallLooksUpWhatItNeeds(t *testing.T) {
 // longer for what has not expired.
 func TestWhatHasExpiredIsFoundByAnIndex(t *testing.T) {
 	s := fresh(t)
-	for _, query := range []string{emptyTails, purgeEvents, purgeSessions, purgeAnswers, purgeConns, purgeTickets, purgeStates, purgeParts} {
+	for _, query := range []string{emptyTails, purgeEvents, purgeHours, purgeSessions, purgeAnswers, purgeConns, purgeTickets, purgeStates, purgeParts} {
 		for _, step := range plan(t, s, query) {
 			if strings.HasPrefix(step, "SCAN") {
 				t.Errorf("%s\ndoes %s", query, step)

@@ -9,10 +9,11 @@ import (
 )
 
 // sessionOf puts a session together from its columns.
-func sessionOf(rev int64, record, raw []byte) (session.Session, error) {
-	s, err := session.UnmarshalSession(record)
-	s.Rev, s.Init = rev, raw
-	return s, err
+func (s *Store) sessionOf(rev int64, record, raw []byte) (session.Session, error) {
+	x, err := s.sessions.of(record, session.UnmarshalSession)
+	x = x.Clone()
+	x.Rev, x.Init = rev, raw
+	return x, err
 }
 
 const createSession = `
@@ -36,34 +37,35 @@ func (s *Store) Create(ctx context.Context, x session.Session) error {
 	return nil
 }
 
+// A record that is not there has revision 0.
 const loadSession = `
-SELECT s.rev, s.expires > ?3, s.record, s.init, b.rev, b.record FROM (SELECT 1)
+SELECT coalesce(s.rev, 0), coalesce(s.expires > ?3, 0), s.record, s.init, coalesce(b.rev, 0), b.record FROM (SELECT 1)
 LEFT JOIN sessions AS s ON s.id = ?1
 LEFT JOIN boxes AS b ON b.id = ?2`
 
 // Load reads a session and a box; see [session.Sessions].
 func (s *Store) Load(ctx context.Context, id session.ID, boxID session.BoxID) (session.Session, session.Box, error) {
-	var srev, brev *int64
-	var alive *bool
+	var srev, brev int64
+	var alive bool
 	var srecord, raw, brecord []byte
 	_, err := s.row(ctx, loadSession, []any{id, boxID, now()}, []any{&srev, &alive, &srecord, &raw, &brev, &brecord})
 	if err != nil {
 		return session.Session{}, session.Box{}, err
 	}
 	box := session.Box{ID: boxID}
-	if brev != nil {
-		if box, err = s.boxes.of(*brev, brecord); err != nil {
+	if brev != 0 {
+		if box, err = s.boxOf(brev, brecord); err != nil {
 			return session.Session{}, session.Box{}, failed(err)
 		}
 	}
-	if srev == nil || !*alive {
+	if srev == 0 || !alive {
 		err := session.Errorf(session.NotFound, "there is no such session, or it has expired")
-		if srev != nil {
+		if srev != 0 {
 			err = err.Because(session.QuitExpired)
 		}
 		return session.Session{}, box, err
 	}
-	x, err := sessionOf(*srev, srecord, raw)
+	x, err := s.sessionOf(srev, srecord, raw)
 	if err != nil {
 		return session.Session{}, session.Box{}, failed(err)
 	}
@@ -115,7 +117,7 @@ func (s *Store) List(ctx context.Context, tenant string, after session.ID, limit
 		if err := scan(&rev, &record, &raw); err != nil {
 			return false, err
 		}
-		x, err := sessionOf(rev, record, raw)
+		x, err := s.sessionOf(rev, record, raw)
 		list = append(list, x)
 		return true, err
 	})

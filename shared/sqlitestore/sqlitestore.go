@@ -68,13 +68,14 @@ func (o Options) withDefaults() Options {
 // that has begun to read or write is not cut off; it takes 5 seconds at most,
 // and that only if another process holds the file.
 type Store struct {
-	options Options
-	path    string
-	db      *sql.DB
-	bells   *bells
-	desk    *desk
-	looks   looks
-	boxes   boxes
+	options  Options
+	path     string
+	db       *sql.DB
+	bells    *bells
+	desk     *desk
+	looks    looks
+	sessions known[session.Session]
+	boxes    known[session.Box]
 
 	turn       chan struct{}        // holds one token: who has taken it has the connection
 	statements map[string]*sql.Stmt // by text; prepared when first used

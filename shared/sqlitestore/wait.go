@@ -35,7 +35,8 @@ const slowest = time.Second
 //
 // A stream with the mark of this store (see [Store.Mark]) needs none of that: there
 // is one socket for all of them, bound before any began, and the first wait reads
-// only when it has rung.
+// only when it has rung, and not even then if the ring has brought what it would
+// read.
 func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
 	if !time.Now().Before(until) {
 		return s.waitRead(ctx, id, stream, after)
@@ -49,10 +50,11 @@ func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID
 	}
 	defer b.takeDown()
 	begun, rung := time.Now(), false
+	var brought ring
 	for {
-		var p session.Page
+		p, known := brought.page(after)
 		var err error
-		if !quiet {
+		if !quiet && !known {
 			p, err = s.waitRead(ctx, id, stream, after)
 		}
 		quiet = false
@@ -67,7 +69,7 @@ func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID
 		if next.After(until) {
 			next = until
 		}
-		rung = b.wait(ctx, next)
+		brought, rung = b.wait(ctx, next)
 	}
 }
 
@@ -75,7 +77,7 @@ func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID
 type waiter interface {
 	rings() bool // whether anybody can ring it
 	// wait returns true when it is rung, false at until or when ctx ends.
-	wait(ctx context.Context, until time.Time) (rung bool)
+	wait(ctx context.Context, until time.Time) (r ring, rung bool)
 	takeDown()
 }
 
@@ -105,12 +107,15 @@ const (
 	slots = 4
 	// maxSocketPath is what macOS takes, the least of all.
 	maxSocketPath = 103
-	nameLength    = 16 + len(".0")
+	keyLength     = 16
+	nameLength    = keyLength + len(".0")
 )
 
-// The datagrams.
+// The datagrams, by their first byte. To the socket of one waiter it is all there is;
+// to that of a desk the key of the stream follows.
 const (
-	ringing = 'r'
+	ringing = 'r' // and to a desk, what was written; see ring
+	waiting = 'w' // to a desk: somebody else waits for a stream that began there
 	probe   = 'p' // is somebody there? not a ring
 )
 
@@ -178,19 +183,29 @@ func (b *bells) key(id session.ID, stream session.StreamID) string {
 
 func slotName(name string, slot int) string { return name + "." + strconv.Itoa(slot) }
 
-// ring wakes those who wait for a stream. It blocks for ringTime at most; a waiter
-// that cannot be rung has rings enough already, or reads by itself within a second.
-func (b *bells) ring(id session.ID, stream session.StreamID) {
-	name := b.key(id, stream)
-	if mark := stream.Mark(); mark != "" {
-		// The kernel keeps ten datagrams of a socket, and this one is for all streams of
-		// a process: there has to be room for the ring soon.
-		desk, what := filepath.Join(b.dir, deskName(mark)), append([]byte{ringing}, name...)
-		if err := b.send(desk, what, unix.MSG_DONTWAIT); errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) {
-			_ = b.send(desk, what, 0)
-		}
+// ring wakes those who wait for a stream, and tells those at its desk what was
+// written. It blocks for ringTime at most; a waiter that cannot be rung has rings
+// enough already, or reads by itself within a second.
+//
+// A desk knows who waits elsewhere for the streams that began there, so that nobody
+// has to be looked for: usually nobody does.
+func (s *Store) ring(id session.ID, stream session.StreamID, r ring) {
+	key, mark := s.bells.key(id, stream), stream.Mark()
+	if mark != "" && (s.desk.rings(mark, key, r) || s.bells.sendDesk(mark, ringing, key, r) == nil) {
+		return
 	}
-	b.ringFrom(filepath.Join(b.dir, name), 0)
+	s.bells.ringFrom(filepath.Join(s.bells.dir, key), 0)
+}
+
+// sendDesk sends a datagram to a desk. The kernel keeps ten for a socket, and this one
+// is for all streams of a process: there has to be room soon.
+func (b *bells) sendDesk(mark string, kind byte, key string, r ring) error {
+	desk, what := filepath.Join(b.dir, deskName(mark)), r.append(append([]byte{kind}, key...))
+	err := b.send(desk, what, unix.MSG_DONTWAIT)
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) {
+		err = b.send(desk, what, 0)
+	}
+	return err
 }
 
 // ringFrom rings the waiters of a stream from a slot on. They fill the slots from
@@ -218,6 +233,7 @@ func (b *bells) send(name string, what []byte, flags int) error {
 type bell struct {
 	bells *bells
 	name  string // of the stream
+	mark  string // of the stream
 	slot  int
 	conn  *net.UnixConn
 }
@@ -227,7 +243,9 @@ func (b *bells) hang(id session.ID, stream session.StreamID) bell {
 	name := b.name(id, stream)
 	for slot := range slots {
 		if conn := b.take(slotName(name, slot)); conn != nil {
-			return bell{bells: b, name: name, slot: slot, conn: conn}
+			w := bell{bells: b, name: name, mark: stream.Mark(), slot: slot, conn: conn}
+			_ = w.rings() // it is asked again
+			return w
 		}
 	}
 	return bell{}
@@ -270,9 +288,18 @@ func (b bell) takeDown() {
 	}
 }
 
-func (b bell) rings() bool { return b.conn != nil }
+// rings tells the desk of the stream, which forgets in a while. Without a desk that
+// lives, writers ring here themselves.
+func (b bell) rings() bool {
+	if b.conn == nil || b.mark == "" {
+		return b.conn != nil
+	}
+	err := b.bells.sendDesk(b.mark, waiting, filepath.Base(b.name), ring{})
+	return err == nil || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED)
+}
 
-func (b bell) wait(ctx context.Context, until time.Time) (rung bool) {
+// wait returns no more than that something rang.
+func (b bell) wait(ctx context.Context, until time.Time) (r ring, rung bool) {
 	if b.conn == nil {
 		timer := time.NewTimer(time.Until(until))
 		defer timer.Stop()
@@ -280,10 +307,10 @@ func (b bell) wait(ctx context.Context, until time.Time) (rung bool) {
 		case <-timer.C:
 		case <-ctx.Done():
 		}
-		return false
+		return ring{}, false
 	}
 	if err := b.conn.SetReadDeadline(until); err != nil {
-		return false
+		return ring{}, false
 	}
 	// The deadline set when ctx ends comes after the one above, because ctx is
 	// looked at in between.
@@ -293,10 +320,10 @@ func (b bell) wait(ctx context.Context, until time.Time) (rung bool) {
 	for {
 		n, err := b.conn.Read(what[:])
 		if err != nil {
-			return false
+			return ring{}, false
 		}
 		if n == 1 && what[0] == ringing {
-			return true
+			return ring{}, true
 		}
 	}
 }

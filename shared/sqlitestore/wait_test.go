@@ -27,7 +27,7 @@ func rings(t *testing.T, what string, b bell, want bool) {
 	if want {
 		until = far()
 	}
-	if b.wait(t.Context(), until) != want {
+	if _, rung := b.wait(t.Context(), until); rung != want {
 		t.Errorf("%s: rung is not %t", what, want)
 	}
 }
@@ -71,7 +71,7 @@ func TestARingBeforeTheWaitIsKept(t *testing.T) {
 	s := fresh(t)
 	b := hung(t, s)
 	for range 1000 { // more than any socket holds
-		s.bells.ring("s1", "r1")
+		s.ring("s1", "r1", ring{})
 	}
 	rings(t, "ring before the wait", b, true)
 }
