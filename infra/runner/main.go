@@ -57,7 +57,8 @@ const (
 
 func main() {
 	sandbox.Enter(os.Args)
-	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	out := newGathered(os.Stderr)
+	log := slog.New(out)
 	if os.Getpid() == 1 {
 		code, err := supervise("/proc/self/exe", os.Args, os.Environ())
 		if err != nil {
@@ -70,6 +71,7 @@ func main() {
 		log.Error("the box ended", "code", session.CodeOf(err), "error", err)
 		os.Exit(exitCode(err))
 	}
+	out.lines.flush()
 }
 
 // exitCode tells the fleet, and by it the host, why the runner ended.

@@ -1,6 +1,7 @@
 package front
 
 import (
+	"bytes"
 	"encoding/json"
 
 	"github.com/aws/aws-lambda-go/events"
@@ -45,29 +46,31 @@ func DecodeEvent(raw []byte, e *Event, other func(key string, value json.RawMess
 // decode is false for an event that is not as API Gateway writes it, or when other is.
 func (e *Event) decode(raw []byte, other func(key string, value json.RawMessage) bool) bool {
 	good := true
-	whole := wire.Members(raw, func(key string, value json.RawMessage) bool {
-		switch key {
-		case "path":
+	whole := wire.Tokens(raw, func(token []byte, value json.RawMessage) bool {
+		switch string(token) {
+		case `"path"`:
 			good = str(value, &e.Path)
-		case "httpMethod":
+		case `"httpMethod"`:
 			good = str(value, &e.HTTPMethod)
-		case "body":
+		case `"body"`:
 			good = str(value, &e.Body)
-		case "isBase64Encoded":
+		case `"isBase64Encoded"`:
 			e.IsBase64Encoded = string(value) == "true"
-		case "headers":
+		case `"headers"`:
 			good = texts(value, &e.Headers)
-		case "multiValueHeaders":
+		case `"multiValueHeaders"`:
 			good = lists(value, &e.MultiValueHeaders)
-		case "queryStringParameters":
+		case `"queryStringParameters"`:
 			good = texts(value, &e.QueryStringParameters)
-		case "multiValueQueryStringParameters":
+		case `"multiValueQueryStringParameters"`:
 			good = lists(value, &e.MultiValueQueryStringParameters)
-		case "requestContext":
+		case `"requestContext"`:
 			good = e.context(value)
-		case "resource", "pathParameters", "stageVariables":
+		case `"resource"`, `"pathParameters"`, `"stageVariables"`:
 		default:
-			good = other(key, value)
+			if good = plain(token); good {
+				good = other(string(token[1:len(token)-1]), value)
+			}
 		}
 		return good
 	})
@@ -77,19 +80,24 @@ func (e *Event) decode(raw []byte, other func(key string, value json.RawMessage)
 func (e *Event) context(raw []byte) (good bool) {
 	c := &e.RequestContext
 	good = true
-	whole := wire.Members(raw, func(key string, value json.RawMessage) bool {
-		switch key {
-		case "domainName":
+	whole := wire.Tokens(raw, func(token []byte, value json.RawMessage) bool {
+		switch string(token) {
+		case `"domainName"`:
 			good = str(value, &c.DomainName)
-		case "requestId":
+		case `"requestId"`:
 			good = str(value, &c.RequestID)
-		case "identity":
+		case `"identity"`:
 			good = str(wire.Lookup(value, "sourceIp"), &c.Identity.SourceIP)
+		default:
+			good = plain(token)
 		}
 		return good
 	})
 	return whole && good
 }
+
+// plain is false for a key with an escape, which could be any.
+func plain(token []byte) bool { return bytes.IndexByte(token, '\\') < 0 }
 
 // str decodes a string; null and nothing are the empty one.
 func str(raw json.RawMessage, into *string) (ok bool) {
@@ -120,12 +128,17 @@ func lists(raw json.RawMessage, into *map[string][]string) bool {
 	}
 	all, good := make(map[string][]string, 16), true
 	*into = all
+	var ones []string // what the lists of one string are cut from
 	return wire.Members(raw, func(key string, value json.RawMessage) bool {
 		var one string
 		// Most lists have one string, without a comma or bracket that could end it.
 		if n := len(value); n > 4 && value[0] == '[' && value[1] == '"' && value[n-2] == '"' {
 			if one, good = wire.String(value[1 : n-1]); good {
-				all[key] = []string{one}
+				if len(ones) == cap(ones) {
+					ones = make([]string, 0, 16)
+				}
+				ones = append(ones, one)
+				all[key] = ones[len(ones)-1 : len(ones) : len(ones)]
 				return true
 			}
 		}

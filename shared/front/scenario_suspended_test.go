@@ -143,10 +143,10 @@ type denBox struct {
 }
 
 // Send implements relay.Conn. What a box that was killed has sent arrives all the same.
-func (b *denBox) Send(ctx context.Context, data []byte) error {
+func (b *denBox) Send(data []byte) error {
 	go func() {
 		err := b.d.function(func(c relay.Config) error {
-			reply, err := relay.NewHandler(c).Frame(context.WithoutCancel(ctx), b.task, data)
+			reply, err := relay.NewHandler(c).Frame(context.WithoutCancel(b.ctx), b.task, data)
 			if err == nil && reply != nil {
 				b.in <- reply
 			}
@@ -160,14 +160,14 @@ func (b *denBox) Send(ctx context.Context, data []byte) error {
 }
 
 // Receive implements relay.Conn.
-func (b *denBox) Receive(ctx context.Context) ([]byte, error) {
+func (b *denBox) Receive() ([]byte, error) {
 	select {
 	case data := <-b.in:
 		return data, nil
 	case <-b.hung:
 		return nil, io.EOF
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	case <-b.ctx.Done():
+		return nil, b.ctx.Err()
 	}
 }
 

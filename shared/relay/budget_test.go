@@ -107,10 +107,10 @@ type countedConn struct {
 	once   sync.Once
 }
 
-func (k *countedConn) Send(ctx context.Context, data []byte) error {
+func (k *countedConn) Send(data []byte) error {
 	k.c.count(false, data)
 	k.c.work.Go(func() {
-		reply, err := k.c.relay.Frame(context.WithoutCancel(ctx), "the-connection", data)
+		reply, err := k.c.relay.Frame(context.Background(), "the-connection", data)
 		if err != nil {
 			panic(err)
 		}
@@ -122,14 +122,12 @@ func (k *countedConn) Send(ctx context.Context, data []byte) error {
 	return nil
 }
 
-func (k *countedConn) Receive(ctx context.Context) ([]byte, error) {
+func (k *countedConn) Receive() ([]byte, error) {
 	select {
 	case data := <-k.in:
 		return data, nil
 	case <-k.closed:
 		return nil, io.EOF
-	case <-ctx.Done():
-		return nil, ctx.Err()
 	}
 }
 

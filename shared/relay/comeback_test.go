@@ -66,8 +66,8 @@ type gatedConn struct {
 	g *gate
 }
 
-func (c gatedConn) Receive(ctx context.Context) ([]byte, error) {
-	data, err := c.Conn.Receive(ctx)
+func (c gatedConn) Receive() ([]byte, error) {
+	data, err := c.Conn.Receive()
 	c.g.mu.Lock()
 	defer c.g.mu.Unlock()
 	if err != nil && c.g.ending != nil {
@@ -296,7 +296,7 @@ func TestCloseCodeOfTheHostIsRead(t *testing.T) {
 	conn, server := dialRaw(t)
 	received := make(chan error, 1)
 	go func() {
-		_, err := conn.Receive(t.Context())
+		_, err := conn.Receive()
 		received <- err
 	}()
 	go server.write(0x88, append([]byte{0x0f, 0xa1}, "somebody newer"...)) // 4001
@@ -312,7 +312,7 @@ func TestCloseCodeOfTheHostIsRead(t *testing.T) {
 func TestCutConnectionHasNoCloseCode(t *testing.T) {
 	conn, server := dialRaw(t)
 	_ = server.conn.Close()
-	_, err := conn.Receive(t.Context())
+	_, err := conn.Receive()
 	var closed *relay.ClosedError
 	if errors.As(err, &closed) || !errors.Is(err, io.EOF) {
 		t.Errorf("got %v", err)

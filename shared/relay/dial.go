@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/coder/websocket"
@@ -20,13 +23,26 @@ const (
 // DialWebSocket is the Dialer for API Gateway: a WebSocket client that sends each
 // message in frames of at most [MaxWSFrame] bytes, header included, and takes
 // text messages of up to 131,072 bytes. A longer or a binary one ends the
-// connection. ctx bounds the opening handshake. A host that answers with a status
-// is a [RefusedError].
+// connection, and so does a send that takes longer than 30 s. ctx bounds the opening
+// handshake. A host that answers with a status is a [RefusedError].
+//
+// Besides ws:// and wss://, url may be ws+unix:SOCKET:PATH, on one machine.
 func DialWebSocket(ctx context.Context, url string) (Conn, error) {
-	return dialWebSocket(ctx, url, http.DefaultClient)
+	where, ok := strings.CutPrefix(url, "ws+unix:")
+	if !ok {
+		return dialWebSocket(ctx, url, http.DefaultClient)
+	}
+	socket, path, _ := strings.Cut(where, ":")
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", socket)
+	}}
+	return dialWebSocket(ctx, "ws://local"+path, &http.Client{Transport: transport})
 }
 
 func dialWebSocket(ctx context.Context, url string, client *http.Client) (Conn, error) {
+	w := &webSocket{}
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { w.under = c.Conn }})
 	conn, response, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPClient: client}) //nolint:bodyclose // Dial says that it never needs to be
 	if err != nil {
 		if response != nil && response.StatusCode != http.StatusSwitchingProtocols {
@@ -35,8 +51,10 @@ func dialWebSocket(ctx context.Context, url string, client *http.Client) (Conn, 
 		return nil, fmt.Errorf("the relay is not reachable: %w", err)
 	}
 	conn.SetReadLimit(readLimit)
-	gone, hangUp := context.WithCancel(context.WithoutCancel(ctx))
-	return webSocket{conn, gone, hangUp}, nil
+	w.conn = conn
+	w.stuck = time.AfterFunc(sendWithin, w.hangUp)
+	w.stuck.Stop()
+	return w, nil
 }
 
 // retryAfter reads the header of that name, in its form in seconds.
@@ -48,15 +66,22 @@ func retryAfter(h http.Header) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
+// webSocket gives its library contexts that never end, since one that can costs a watcher
+// for each message. What ends a call instead is hanging up.
 type webSocket struct {
-	conn   *websocket.Conn
-	gone   context.Context // ends a read, and with it the connection
-	hangUp context.CancelFunc
+	conn  *websocket.Conn
+	under net.Conn    // what conn is spoken over
+	stuck *time.Timer // hangs up on a peer that does not read
 }
+
+func (w *webSocket) hangUp() { _ = w.under.Close() }
 
 // Send writes one text message. It cuts at any byte: only a whole message has to
 // be UTF-8.
-func (w webSocket) Send(ctx context.Context, message []byte) error {
+func (w *webSocket) Send(message []byte) error {
+	w.stuck.Reset(sendWithin)
+	defer w.stuck.Stop()
+	ctx := context.Background()
 	if len(message) <= frameRoom {
 		return ended(w.conn.Write(ctx, websocket.MessageText, message))
 	}
@@ -85,11 +110,8 @@ func ended(err error) error {
 }
 
 // Receive reads one text message.
-func (w webSocket) Receive(ctx context.Context) ([]byte, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(w.gone, cancel)()
-	kind, message, err := w.conn.Read(ctx)
+func (w *webSocket) Receive() ([]byte, error) {
+	kind, message, err := w.conn.Read(context.Background())
 	if err != nil {
 		return nil, ended(err)
 	}
@@ -100,7 +122,7 @@ func (w webSocket) Receive(ctx context.Context) ([]byte, error) {
 }
 
 // Close says goodbye and hangs up, at once if the peer does not answer soon.
-func (w webSocket) Close(reason string) error {
+func (w *webSocket) Close(reason string) error {
 	defer w.hangUp()
 	defer time.AfterFunc(closeGrace, w.hangUp).Stop()
 	return w.conn.Close(websocket.StatusNormalClosure, reason)

@@ -119,7 +119,7 @@ func TestMessagesGoOutInFramesTheGatewayTakes(t *testing.T) {
 	for _, size := range []int{0, 1, 32_754, 32_755, 65_508, 65_509, relay.MaxFrame} {
 		message := []byte(strings.Repeat("é", size/2) + strings.Repeat("x", size%2))
 		sent := make(chan error, 1)
-		go func() { sent <- conn.Send(t.Context(), message) }()
+		go func() { sent <- conn.Send(message) }()
 		var got []byte
 		for i := 0; ; i++ {
 			f := server.read()
@@ -147,12 +147,12 @@ func TestMessagesOfTheGatewaysLimitAreRead(t *testing.T) {
 	conn, server := dialRaw(t)
 	message := bytes.Repeat([]byte("x"), 131_072)
 	go server.write(0x81, message)
-	got, err := conn.Receive(t.Context())
+	got, err := conn.Receive()
 	if err != nil || !bytes.Equal(got, message) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
 	go server.write(0x81, append(message, 'x'))
-	if _, err := conn.Receive(t.Context()); err == nil {
+	if _, err := conn.Receive(); err == nil {
 		t.Error("a message over the limit was read")
 	}
 }
@@ -160,7 +160,7 @@ func TestMessagesOfTheGatewaysLimitAreRead(t *testing.T) {
 func TestBinaryMessageIsRefused(t *testing.T) {
 	conn, server := dialRaw(t)
 	go server.write(0x82, []byte("x"))
-	if _, err := conn.Receive(t.Context()); err == nil {
+	if _, err := conn.Receive(); err == nil {
 		t.Error("a binary message was read")
 	}
 }
@@ -169,7 +169,7 @@ func TestCloseEndsAReceiveThoughThePeerIsSilent(t *testing.T) {
 	conn, server := dialRaw(t)
 	received := make(chan error, 1)
 	go func() {
-		_, err := conn.Receive(t.Context())
+		_, err := conn.Receive()
 		received <- err
 	}()
 	closed := make(chan struct{})
@@ -184,7 +184,7 @@ func TestCloseEndsAReceiveThoughThePeerIsSilent(t *testing.T) {
 		t.Error("a receive on a closed connection succeeded")
 	}
 	<-closed
-	if err := conn.Send(t.Context(), []byte("x")); err == nil {
+	if err := conn.Send([]byte("x")); err == nil {
 		t.Error("a send on a closed connection succeeded")
 	}
 }

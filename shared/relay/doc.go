@@ -13,11 +13,11 @@
 //
 // A frame is one WebSocket text message, UTF-8: a header, one line of JSON, then,
 // where the type has a payload, a newline and the payload, which is raw JSON-RPC
-// copied byte for byte. "v" is 1 and "t" the type, and what else is in the header
-// is said below; a field that is left out is zero or empty. Fields and types a
-// reader does not know are passed over. A frame with another "v" is refused, and
-// the connection goes on. A message is at most 120,000 bytes (API Gateway takes
-// 131,072), in WebSocket frames of at most 32,768 with their heads.
+// copied byte for byte. "v" is 1 and "t" the type, and what else is in the header is
+// said below; a field that is left out is zero or empty, and no key has an escape.
+// Fields and types a reader does not know are passed over. A frame with another "v"
+// is refused, and the connection goes on. A message is at most 120,000 bytes (API
+// Gateway takes 131,072), in WebSocket frames of at most 32,768 with their heads.
 //
 // Each message of a runner is one invocation of the relay function. They are
 // handled concurrently, in any order, some twice, some never. Behind "⇒" is the

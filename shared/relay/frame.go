@@ -2,7 +2,6 @@ package relay
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"time"
 	"unicode/utf8"
@@ -157,18 +156,16 @@ type Asks struct {
 // Encode writes a frame, however long.
 func Encode(f Frame) []byte {
 	f.V = Version
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(f); err != nil { // strings, numbers and slices of them only
-		panic("relay: a frame header that cannot be encoded: " + err.Error())
+	const others = 256 // bytes, about
+	size := others + len(f.Ticket) + len(f.Payload)
+	for _, it := range f.Items {
+		size += len(it.Ticket) + others
 	}
-	if len(f.Payload) == 0 {
-		b.Truncate(b.Len() - 1)
-		return b.Bytes()
+	b := f.write(make([]byte, 0, size))
+	if len(f.Payload) > 0 {
+		b = append(append(b, '\n'), f.Payload...)
 	}
-	b.Write(f.Payload)
-	return b.Bytes()
+	return b
 }
 
 // VersionError is the cause of [Decode]'s error for a frame that can be read but
@@ -186,7 +183,7 @@ func (e *VersionError) Error() string {
 func Decode(data []byte) (Frame, error) {
 	head, payload, _ := bytes.Cut(data, []byte{'\n'})
 	var f Frame
-	if err := json.Unmarshal(head, &f); err != nil {
+	if err := f.read(head); err != nil {
 		return Frame{}, session.Errorf(session.Invalid, "relay frame of %d bytes has no readable header", len(data)).Because(err)
 	}
 	switch {

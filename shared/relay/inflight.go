@@ -127,12 +127,11 @@ func (l *life) run(f Frame) {
 	if f.Trace != "" {
 		l.Log.Info("deliver", "trace", clip(f.Trace), "session_id", f.Session, "stream", f.ID, "round", f.Round)
 	}
-	l.call(func() {
-		l.Executor.Deliver(Delivery{
-			ID: f.ID, Round: f.Round, Session: f.Session, Principal: f.Principal, Server: f.Server, Ticket: f.Ticket, Level: f.Level,
-			Subscribed: f.Subscribed, Init: json.RawMessage(parts[0]), Raw: parts[1], HasRequests: requests, Again: f.Again, Trace: f.Trace,
-		})
-	})
+	message := Delivery{
+		ID: f.ID, Round: f.Round, Session: f.Session, Principal: f.Principal, Server: f.Server, Ticket: f.Ticket, Level: f.Level,
+		Subscribed: f.Subscribed, Init: json.RawMessage(parts[0]), Raw: parts[1], HasRequests: requests, Again: f.Again, Trace: f.Trace,
+	}
+	l.call(func() { l.Executor.Deliver(message) })
 }
 
 // forgetLater: nothing is owed for a delivery any more.

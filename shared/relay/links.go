@@ -109,22 +109,21 @@ func (l *life) dialed(conn Conn, err error) {
 	}
 	lk := &link{conn: conn, out: make(chan []byte, 1), gone: make(chan struct{}), joined: map[string]bool{}}
 	l.next, l.open[lk] = lk, true
-	ctx := context.WithoutCancel(l.ctx) // Close ends both
-	l.wg.Go(func() { l.read(ctx, lk) })
-	l.wg.Go(func() { l.write(ctx, lk) })
+	l.wg.Go(func() { l.read(lk) })
+	l.wg.Go(func() { l.write(lk) })
 	l.hello(lk)
 }
 
-func (l *life) read(ctx context.Context, lk *link) {
+func (l *life) read(lk *link) {
 	for {
-		data, err := lk.conn.Receive(ctx)
+		data, err := lk.conn.Receive()
 		if !l.r.post(func(l *life) { l.received(lk, data, err) }) || err != nil {
 			return
 		}
 	}
 }
 
-func (l *life) write(ctx context.Context, lk *link) {
+func (l *life) write(lk *link) {
 	for {
 		var data []byte
 		select {
@@ -137,9 +136,7 @@ func (l *life) write(ctx context.Context, lk *link) {
 			return
 		default:
 		}
-		within, cancel := context.WithTimeout(ctx, sendWithin)
-		err := lk.conn.Send(within, data)
-		cancel()
+		err := lk.conn.Send(data)
 		if !l.r.post(func(l *life) { l.written(lk, err) }) {
 			return
 		}

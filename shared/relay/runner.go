@@ -103,12 +103,13 @@ type StatusReport struct {
 
 // Conn is a connection to the relay that carries text messages of up to
 // [MaxFrame] bytes. Send and Receive are each called by one goroutine, Close by
-// any, and makes both of them return. Any error of Send or Receive means that the
-// connection is of no use any more; a [ClosedError] in it says with which code the
-// peer has closed it, and so whether to come back.
+// any, and makes both of them return. Receive returns a slice that nobody else has.
+// Any error of Send or Receive means that the connection is of no use any more, and a
+// Send of more than 30 s is one; a [ClosedError] in it says with which code the peer
+// has closed it, and so whether to come back.
 type Conn interface {
-	Send(ctx context.Context, message []byte) error
-	Receive(ctx context.Context) ([]byte, error)
+	Send(message []byte) error
+	Receive() ([]byte, error)
 	Close(reason string) error
 }
 
@@ -387,9 +388,11 @@ func (l *life) frame(lk *link, f Frame) {
 	case ByeOK:
 		l.byeTaken(f)
 	case Answer:
-		l.call(func() { l.Executor.Answer(f.Session, f.Question, f.Payload) })
+		s, question, raw := f.Session, f.Question, f.Payload
+		l.call(func() { l.Executor.Answer(s, question, raw) })
 	case Stop:
-		l.call(func() { l.Executor.StopSession(f.Session) })
+		s := f.Session
+		l.call(func() { l.Executor.StopSession(s) })
 	case Drain:
 		l.drain(time.Duration(min(max(f.In, 0), maxDrain.Milliseconds())) * time.Millisecond)
 	case PartOK:

@@ -324,7 +324,7 @@ type memoryConn struct {
 	reason string
 }
 
-func (c *memoryConn) Send(ctx context.Context, data []byte) error {
+func (c *memoryConn) Send(data []byte) error {
 	c.wire.jam <- struct{}{}
 	<-c.wire.jam
 	select {
@@ -340,14 +340,12 @@ func (c *memoryConn) Send(ctx context.Context, data []byte) error {
 	return nil
 }
 
-func (c *memoryConn) Receive(ctx context.Context) ([]byte, error) {
+func (c *memoryConn) Receive() ([]byte, error) {
 	select {
 	case data := <-c.in:
 		return data, nil
 	case <-c.closed:
 		return nil, io.EOF
-	case <-ctx.Done():
-		return nil, ctx.Err()
 	}
 }
 

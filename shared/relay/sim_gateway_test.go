@@ -156,7 +156,7 @@ func (c *simConn) Close(reason string) error {
 }
 
 // Receive implements Conn.
-func (c *simConn) Receive(ctx context.Context) ([]byte, error) {
+func (c *simConn) Receive() ([]byte, error) {
 	select {
 	case <-c.gone:
 		return nil, errCut
@@ -167,8 +167,6 @@ func (c *simConn) Receive(ctx context.Context) ([]byte, error) {
 		return data, nil
 	case <-c.gone:
 		return nil, errCut
-	case <-ctx.Done():
-		return nil, ctx.Err()
 	}
 }
 
@@ -184,7 +182,7 @@ func (c *simConn) passes() bool {
 
 // Send implements Conn: the frame becomes an invocation of the relay function, or
 // two, or none.
-func (c *simConn) Send(ctx context.Context, message []byte) error {
+func (c *simConn) Send(message []byte) error {
 	w := c.g.w
 	select {
 	case <-c.gone:
@@ -194,7 +192,7 @@ func (c *simConn) Send(ctx context.Context, message []byte) error {
 	if len(message) > MaxFrame {
 		w.breaks("a runner sends a frame of %d bytes", len(message))
 	}
-	if err := nap(ctx, 50*time.Microsecond+draw(c.a.rng, 50*time.Microsecond)); err != nil {
+	if err := nap(context.Background(), 50*time.Microsecond+draw(c.a.rng, 50*time.Microsecond)); err != nil {
 		return err
 	}
 	c.frame++

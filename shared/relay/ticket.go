@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // Ticket is what a sealed ticket says: the address of a request's end, for one
@@ -46,6 +47,48 @@ func (s *Sealer) Seal(a session.Address, gen session.Generation) string {
 	return s.sealer.Seal(plain)
 }
 
+// member takes one member, as [Frame.member] does: a ticket is opened for each batch of
+// events.
+func (t *Ticket) member(key []byte, v json.RawMessage) bool {
+	switch string(key) {
+	case `"s"`:
+		return readText(v, &t.Session)
+	case `"d"`:
+		return readText(v, &t.Stream)
+	case `"r"`:
+		return wire.Elements(v, func(id json.RawMessage) bool {
+			t.Requests = append(t.Requests, id)
+			return true
+		})
+	case `"c"`:
+		return readText(v, &t.Conn)
+	case `"e"`:
+		return readFlag(v, &t.EventIDs)
+	case `"p"`:
+		return readText(v, &t.Principal)
+	case `"h"`:
+		return readText(v, &t.Digest)
+	case `"l"`:
+		return readText(v, &t.List)
+	case `"b"`:
+		return readText(v, &t.Box)
+	case `"a"`:
+		return readFlag(v, &t.Again)
+	case `"i"`:
+		return readFlag(v, &t.Init)
+	case `"o"`:
+		return readFlag(v, &t.Out)
+	case `"t"`:
+		return readText(v, &t.Trace)
+	case `"g"`:
+		return readNumber(v, &t.Gen)
+	case `"x"`:
+		return readNumber(v, &t.Expires)
+	default:
+		return true // of a newer version
+	}
+}
+
 // Open reads a ticket. One that was not sealed with this secret, was changed, or
 // has expired is Invalid.
 func (s *Sealer) Open(sealed string) (Ticket, error) {
@@ -54,8 +97,8 @@ func (s *Sealer) Open(sealed string) (Ticket, error) {
 		return Ticket{}, session.Errorf(session.Invalid, "a ticket was not sealed here, or was changed")
 	}
 	var t Ticket
-	if err := json.Unmarshal(plain, &t); err != nil {
-		return Ticket{}, session.Errorf(session.Invalid, "a ticket holds something else").Because(err)
+	if !readObject(plain, t.member) {
+		return Ticket{}, session.Errorf(session.Invalid, "a ticket holds something else")
 	}
 	if time.Now().Unix() > t.Expires {
 		return Ticket{}, session.Errorf(session.Invalid, "a ticket of session %s has expired", t.Session)

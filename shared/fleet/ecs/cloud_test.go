@@ -310,12 +310,12 @@ func (c *cable) isDead() bool {
 }
 
 // Send implements relay.Conn.
-func (c *cable) Send(ctx context.Context, data []byte) error {
+func (c *cable) Send(data []byte) error {
 	if c.isDead() {
 		return nil
 	}
 	go func() {
-		reply, err := c.m.s.handler.Frame(context.WithoutCancel(ctx), c.name, data)
+		reply, err := c.m.s.handler.Frame(context.Background(), c.name, data)
 		if err != nil {
 			c.m.s.t.Errorf("frame: %v", err)
 		}
@@ -331,14 +331,12 @@ func (c *cable) Send(ctx context.Context, data []byte) error {
 }
 
 // Receive implements relay.Conn.
-func (c *cable) Receive(ctx context.Context) ([]byte, error) {
+func (c *cable) Receive() ([]byte, error) {
 	select {
 	case data := <-c.in:
 		return data, nil
 	case <-c.gone:
 		return nil, io.EOF
-	case <-ctx.Done():
-		return nil, ctx.Err()
 	}
 }
 

@@ -1,0 +1,93 @@
+package relay_test
+
+import (
+	"context"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// echoBox answers every delivery, from a goroutine of its own as a box does.
+type echoBox struct {
+	runner *relay.Runner
+	answer []byte
+}
+
+func (b *echoBox) Deliver(d relay.Delivery) {
+	go b.runner.Event(relay.Event{Session: d.Session, Stream: d.ID, Ticket: d.Ticket, Raw: b.answer, Final: true})
+}
+
+func (*echoBox) Answer(session.ID, string, []byte)        {}
+func (*echoBox) CloseStream(session.ID, session.StreamID) {}
+func (*echoBox) StopSession(session.ID)                   {}
+func (*echoBox) Questions() map[session.ID][]string       { return nil }
+func (*echoBox) IdleSince() (since time.Time, ok bool)    { return time.Now(), true }
+
+// hostConn is the host's end of a connection without a network.
+type hostConn struct {
+	up, down chan []byte
+	closed   chan struct{}
+}
+
+func (c *hostConn) Send(message []byte) error {
+	select {
+	case c.up <- message:
+		return nil
+	case <-c.closed:
+		return io.ErrClosedPipe
+	}
+}
+
+func (c *hostConn) Receive() ([]byte, error) {
+	select {
+	case message := <-c.down:
+		return message, nil
+	case <-c.closed:
+		return nil, io.EOF
+	}
+}
+
+func (c *hostConn) Close(string) error {
+	close(c.closed)
+	return nil
+}
+
+// BenchmarkRunner is what a call costs a runner, without its network and its box.
+func BenchmarkRunner(b *testing.B) {
+	conn := &hostConn{up: make(chan []byte, 16), down: make(chan []byte, 16), closed: make(chan struct{})}
+	box := &echoBox{answer: []byte(`{"jsonrpc":"2.0","id":17,"result":{"content":[{"type":"text","text":"Echo: hello"}]}}`)}
+	box.runner = relay.NewRunner(relay.RunnerConfig{
+		Box: "local/echo", Gen: 3, Executor: box,
+		Dial: func(context.Context, string) (relay.Conn, error) { return conn, nil },
+	})
+	ctx, cancel := context.WithCancel(b.Context())
+	ended := make(chan error)
+	go func() { ended <- box.runner.Run(ctx) }()
+	next := func(want relay.Type) relay.Frame {
+		f, err := relay.Decode(<-conn.up)
+		if err != nil || f.Type != want {
+			b.Fatalf("%s came, want %s: %v", f.Type, want, err)
+		}
+		return f
+	}
+	hello := next(relay.Hello)
+	conn.down <- relay.Encode(relay.Frame{Type: relay.Welcome, Gen: 3, Link: hello.Link})
+	conn.down <- relay.Encode(relay.Frame{Type: relay.Pulled, N: next(relay.Pull).N})
+	deliver := benchFrames(b)["deliver"]
+	deliver.NotAfter = time.Now().Add(time.Hour).UnixMilli()
+	b.ReportAllocs()
+	for b.Loop() {
+		deliver.ID = session.NewStreamID()
+		conn.down <- relay.Encode(deliver)
+		events := next(relay.Events)
+		conn.down <- relay.Encode(relay.Frame{Type: relay.Ack, Session: events.Session, Seq: events.Seq})
+	}
+	cancel()
+	conn.down <- relay.Encode(relay.Frame{Type: relay.ByeOK, Link: next(relay.Bye).Link})
+	if err := <-ended; err != nil {
+		b.Error(err)
+	}
+}
