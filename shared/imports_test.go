@@ -62,7 +62,7 @@ func arrows() []arrow {
 		{"shared/fleet/process", []string{"shared/fleet", "shared/slack"}},
 		{"functions/...", []string{"shared/...", "functions/internal/...", "functions/natives", "functions/run"}},
 		{"infra/runner", []string{"shared/box", "shared/box/stage", "shared/box/sandbox", "shared/box/snapshot", "shared/bridge", "shared/relay", "shared/session", "shared/wire", "shared/catalog", "shared/profile", "shared/meter"}},
-		{"infra/local", []string{"shared/loop", "shared/slack", "shared/fleet", "shared/fleet/process", "shared/fleet/ecs", "shared/catalog", "shared/meter"}},
+		{"infra/local", []string{"shared/wire", "shared/loop", "shared/slack", "shared/fleet", "shared/fleet/process", "shared/fleet/ecs", "shared/catalog", "shared/meter"}},
 		{"infra/dormouse/...", []string{"..."}},
 		{"infra/bench", []string{"shared/wire", "shared/session", "shared/sqlitestore", "shared/dynamostore", "shared/dynamostore/dynamotest", "shared/profile", "infra/local"}},
 		{"infra/bench/echo", nil},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -23,34 +24,40 @@ import (
 // read and its buffer is full), BadRequestException 400 (no such id can exist).
 // A request must carry a Signature Version 4, else 403; the signature itself is
 // not verified: serve this on a unix socket that only this user can reach.
-func (a *WebSocketAPI) Connections() http.Handler {
-	mux := http.NewServeMux()
-	path := "/" + a.cfg.Stage + "/@connections/{id}"
-	mux.Handle("POST "+path, a.onConnection(a.post))
-	mux.Handle("GET "+path, a.onConnection(describe))
-	mux.Handle("DELETE "+path, a.onConnection(remove))
-	mux.HandleFunc("/", noConnections)
-	return mux
+func (a *WebSocketAPI) Connections() http.Handler { return connectionsOf{a} }
+
+// connectionsOf is the @connections API of several APIs on one endpoint. It cuts the path
+// by hand: a message to a box is a request, of which a router would be a quarter.
+type connectionsOf []*WebSocketAPI
+
+// ServeHTTP finds the connection.
+func (all connectionsOf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	stage, resource, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	id, ok := strings.CutPrefix(resource, "@connections/")
+	at := slices.IndexFunc(all, func(a *WebSocketAPI) bool { return a.cfg.Stage == stage })
+	switch {
+	case !ok || at < 0:
+		fail(w, http.StatusForbidden, "ForbiddenException", "Forbidden")
+	case !isSigned(r):
+		fail(w, http.StatusForbidden, "MissingAuthenticationTokenException", "Missing Authentication Token")
+	case !isGatewayID(id):
+		fail(w, http.StatusBadRequest, "BadRequestException", "Invalid connectionId: "+id)
+	default:
+		all[at].onConnection(w, r, id)
+	}
 }
 
-func noConnections(w http.ResponseWriter, _ *http.Request) {
-	fail(w, http.StatusForbidden, "ForbiddenException", "Forbidden")
-}
-
-// onConnection is what the three methods have in common.
-func (a *WebSocketAPI) onConnection(do func(http.ResponseWriter, *http.Request, *wsConn)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		id := r.PathValue("id")
-		switch {
-		case !isSigned(r):
-			fail(w, http.StatusForbidden, "MissingAuthenticationTokenException", "Missing Authentication Token")
-			return
-		case !isGatewayID(id):
-			fail(w, http.StatusBadRequest, "BadRequestException", "Invalid connectionId: "+id)
-			return
-		}
-		c, _ := a.find(id)
-		do(w, r, c)
+func (a *WebSocketAPI) onConnection(w http.ResponseWriter, r *http.Request, id string) {
+	c, _ := a.find(id)
+	switch r.Method {
+	case http.MethodPost:
+		a.post(w, r, c)
+	case http.MethodGet:
+		describe(w, c)
+	case http.MethodDelete:
+		remove(w, c)
+	default:
+		fail(w, http.StatusForbidden, "ForbiddenException", "Forbidden")
 	}
 }
 
@@ -79,7 +86,7 @@ func (a *WebSocketAPI) post(w http.ResponseWriter, r *http.Request, c *wsConn) {
 	}
 }
 
-func describe(w http.ResponseWriter, _ *http.Request, c *wsConn) {
+func describe(w http.ResponseWriter, c *wsConn) {
 	if c == nil {
 		gone(w)
 		return
@@ -105,7 +112,7 @@ func describe(w http.ResponseWriter, _ *http.Request, c *wsConn) {
 
 func milliseconds(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
 
-func remove(w http.ResponseWriter, _ *http.Request, c *wsConn) {
+func remove(w http.ResponseWriter, c *wsConn) {
 	if c == nil {
 		gone(w)
 		return

@@ -110,11 +110,6 @@ func (m *machine) boxStopped(t fleet.Status) {
 // startFunctions opens the pool of function processes. The functions get the
 // environment of this program, because the servers file may refer to it.
 func (m *machine) startFunctions(ctx context.Context) error {
-	var lc net.ListenConfig
-	var err error
-	if m.runners, err = lc.Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
-		return err
-	}
 	env, err := m.functionEnvironment()
 	if err != nil {
 		return err
@@ -165,7 +160,7 @@ func (m *machine) functionEnvironment() ([]string, error) {
 		"DORMOUSE_SECRET="+m.secret,
 		snapshotsEnv+"="+m.snapshots(),
 		"DORMOUSE_IDLE="+strconv.FormatFloat(m.cfg.Idle.Seconds(), 'f', -1, 64),
-		"DORMOUSE_RELAY_URL=ws://"+m.runners.Addr().String()+"/"+relayStage,
+		"DORMOUSE_RELAY_URL=ws+unix:"+m.socketFile("relay")+":/"+relayStage,
 		"DORMOUSE_RELAY_CONNECTIONS=http://local/"+relayStage,
 		"DORMOUSE_SOCKET_CONNECTIONS=http://local/"+socketStage,
 		"DORMOUSE_RUNTIME_SOCKET="+m.socketFile("runtime"),

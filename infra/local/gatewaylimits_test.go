@@ -300,7 +300,7 @@ func TestConnectionsOfTwoAPIsShareAnEndpoint(t *testing.T) {
 			t.Fatal(err)
 		}
 		both := newPipeListener()
-		b.serve(both, connectionsOf(b.WebSocketAPI, other))
+		b.serve(both, connectionsOf{b.WebSocketAPI, other})
 		conn, id := b.client()
 		if err := newWSSDK(t, "one", both.dial).post(id, "hello"); err != nil {
 			t.Fatal(err)

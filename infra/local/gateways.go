@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/url"
 	"path/filepath"
 	"strconv"
@@ -67,18 +66,10 @@ func (m *machine) startGateways(context.Context) error {
 		return err
 	}
 	m.closers = append(m.closers, m.relay.Close, m.socket.Close)
-	m.serve(m.runners, m.relay)
-	return m.servePlain("connections", connectionsOf(m.relay, m.socket))
-}
-
-// connectionsOf is the @connections API of several APIs on one endpoint.
-func connectionsOf(apis ...*WebSocketAPI) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("/", noConnections)
-	for _, a := range apis {
-		mux.Handle("/"+a.cfg.Stage+"/", a.Connections())
+	if err := m.serveUnix("relay", m.relay); err != nil {
+		return err
 	}
-	return mux
+	return m.servePlain("connections", connectionsOf{m.relay, m.socket})
 }
 
 // startEndpoints opens what clients connect to: last, when all behind it is there.

@@ -2,6 +2,7 @@ package local
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -219,6 +220,12 @@ func (i *instance) run() {
 	if err == nil {
 		i.end = proc.wait()
 		output.finish()
+		f.mu.Lock()
+		loops := i.loops
+		f.mu.Unlock()
+		for _, l := range loops {
+			l.drain()
+		}
 	}
 	f.buried(i)
 }
@@ -349,7 +356,7 @@ func (o *output) copyTo(sink func(line string)) {
 	for {
 		line, err := r.ReadSlice('\n')
 		if len(line) > 0 {
-			sink(strings.ToValidUTF8(strings.TrimRight(string(line), "\r\n"), "\uFFFD"))
+			sink(outputLine(line))
 		}
 		for errors.Is(err, bufio.ErrBufferFull) {
 			_, err = r.ReadSlice('\n')
@@ -358,6 +365,11 @@ func (o *output) copyTo(sink func(line string)) {
 			return
 		}
 	}
+}
+
+func outputLine(line []byte) string {
+	line = bytes.TrimRight(line[:min(len(line), maxOutputLine)], "\r\n")
+	return strings.ToValidUTF8(string(line), "\uFFFD")
 }
 
 // finish returns when the lines written before the end of the process are out.

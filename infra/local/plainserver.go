@@ -84,7 +84,7 @@ func (s *plainServer) talk(conn net.Conn) {
 		if req.Header.Get("Expect") != "" {
 			_, _ = conn.Write([]byte("HTTP/1.1 100 Continue\r\n\r\n")) // a write that fails does so again
 		}
-		s.handler.ServeHTTP(w, req.WithContext(context.Background()))
+		s.handler.ServeHTTP(w, req)
 		// What the handler has left unread is in the way of the next request.
 		_, drained := bytes.NewBuffer(nil).ReadFrom(http.MaxBytesReader(nil, req.Body, maxRequestBody))
 		if _, err := conn.Write(w.bytes(req.Method)); err != nil || drained != nil || req.Close {

@@ -66,9 +66,9 @@ type PoolConfig struct {
 	// StopGrace is the time between SIGTERM and SIGKILL; 0 means 500 ms, Lambda's
 	// limit for a function that has asked for SIGTERM.
 	StopGrace time.Duration
-	// Output gets each line a function writes to stdout or stderr, without its end
-	// and cut at 64 KiB; nil throws them away. It may be called by several
-	// goroutines at once.
+	// Output gets each line a function writes to stdout or stderr, or says with the end
+	// of an invocation (Say of package loop), without its end and cut at 64 KiB; nil
+	// throws them away. It may be called by several goroutines at once.
 	Output   func(function, line string)
 	Recorder *Recorder    // told of every process; may be nil
 	Logger   *slog.Logger // may be nil

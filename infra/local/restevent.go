@@ -248,62 +248,6 @@ func readRequest(r *http.Request) ([]byte, error) {
 	return body.Bytes(), nil
 }
 
-// proxyEvent is an event as API Gateway writes it: null where the Go type has "" or
-// nothing, and the fields that the Go type does not have. What stands here hides what
-// is embedded.
-type proxyEvent struct {
-	*events.APIGatewayProxyRequest
-	RequestContext  proxyContext `json:"requestContext"`
-	Body            *string      `json:"body"`
-	IsBase64Encoded bool         `json:"isBase64Encoded"`
-}
-
-type proxyContext struct {
-	*events.APIGatewayProxyRequestContext
-	Identity     proxyIdentity `json:"identity"`
-	Authorizer   *struct{}     `json:"authorizer,omitempty"` // there is none
-	DeploymentID string        `json:"deploymentId"`
-}
-
-// proxyIdentity has what only authorizers of other kinds know, as null.
-type proxyIdentity struct {
-	AccessKey                     *string `json:"accessKey"`
-	AccountID                     *string `json:"accountId"`
-	Caller                        *string `json:"caller"`
-	CognitoAuthenticationProvider *string `json:"cognitoAuthenticationProvider"`
-	CognitoAuthenticationType     *string `json:"cognitoAuthenticationType"`
-	CognitoIdentityID             *string `json:"cognitoIdentityId"`
-	CognitoIdentityPoolID         *string `json:"cognitoIdentityPoolId"`
-	PrincipalOrgID                *string `json:"principalOrgId"`
-	SourceIP                      string  `json:"sourceIp"`
-	User                          *string `json:"user"`
-	UserAgent                     *string `json:"userAgent"`
-	UserArn                       *string `json:"userArn"`
-}
-
-func marshalEvent(e *events.APIGatewayProxyRequest) ([]byte, error) {
-	c := &e.RequestContext
-	identity := proxyIdentity{SourceIP: c.Identity.SourceIP, UserAgent: orNull(c.Identity.UserAgent)}
-	payload, err := marshal(proxyEvent{
-		APIGatewayProxyRequest: e, Body: orNull(e.Body), IsBase64Encoded: e.IsBase64Encoded,
-		RequestContext: proxyContext{APIGatewayProxyRequestContext: c, Identity: identity, DeploymentID: "local"},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("encode the event: %w", err)
-	}
-	if len(payload) > maxEvent {
-		return nil, fmt.Errorf("the event has %d bytes, Lambda takes %d", len(payload), maxEvent)
-	}
-	return payload, nil
-}
-
-func orNull(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
-}
-
 // marshal writes JSON without the escapes that are for web pages only: they make
 // six bytes of one, and Lambda bounds an event.
 func marshal(v any) ([]byte, error) {

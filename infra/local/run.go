@@ -51,6 +51,9 @@ type Config struct {
 // returns, no process that it started is left. One data folder is used by one Run
 // at a time.
 func Run(ctx context.Context, cfg Config) error {
+	lines := &gatherer{to: cfg.Log}
+	defer lines.flush()
+	cfg.Log = lines
 	m := &machine{cfg: cfg, began: time.Now(), log: slog.New(slog.NewJSONHandler(cfg.Log, nil))}
 	defer m.stop(context.WithoutCancel(ctx))
 	for _, step := range []func(context.Context) error{
@@ -88,7 +91,6 @@ type machine struct {
 	rest    *RESTAPI
 	relay   *WebSocketAPI                 // for runners
 	socket  *WebSocketAPI                 // for clients
-	runners net.Listener                  // what relay is served on
 	public  []net.Listener                // HTTP, then WebSocket
 	closers []func(context.Context) error // in the order of opening
 }

@@ -5,6 +5,8 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"sync"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/loop"
 )
@@ -17,6 +19,9 @@ type looped struct {
 	inst *instance
 	conn net.Conn
 	link *loop.Conn
+	// reading is held from when an invocation is delivered until the beginning of its
+	// answer is taken.
+	reading sync.Mutex
 }
 
 // loop takes a connection over.
@@ -68,7 +73,9 @@ func (l *looped) park() {
 // process, whose end settles everything.
 func (l *looped) serve(ctx context.Context, inv *invocation) {
 	f := l.inst.fn
+	l.reading.Lock()
 	if _, ok := f.deliver(inv); !ok {
+		l.reading.Unlock()
 		return
 	}
 	err := l.link.Hand(loop.Invocation{
@@ -76,6 +83,7 @@ func (l *looped) serve(ctx context.Context, inv *invocation) {
 		Deadline: inv.started.Add(f.Timeout), Payload: inv.payload,
 	})
 	if err != nil {
+		l.reading.Unlock()
 		return
 	}
 	interrupted := make(chan struct{})
@@ -95,14 +103,16 @@ func (l *looped) serve(ctx context.Context, inv *invocation) {
 	}()
 }
 
-// finish takes the answer.
+// finish takes the answer, err if there is none.
 func (l *looped) finish(inv *invocation, err error) {
-	if err != nil {
-		return
-	}
 	f := l.inst.fn
-	answer, err := l.link.Answer()
-	if err != nil || f.take(l.inst, inv.id) == nil {
+	var answer *loop.Answer
+	if err == nil {
+		answer, err = l.link.Answer()
+	}
+	taken := err == nil && f.take(l.inst, inv.id) != nil
+	l.reading.Unlock()
+	if !taken {
 		return
 	}
 	body, whole := answer.Whole()
@@ -116,10 +126,20 @@ func (l *looped) finish(inv *invocation, err error) {
 		if inv.claim() {
 			inv.result <- result{answer: &Invocation{ContentType: answer.ContentType, Body: wholeBody{bytes.NewReader(body), body}}}
 		}
+		said := l.link.Said()
 		l.park()
+		l.tell(said)
 	default:
 		go l.stream(inv, answer)
 	}
+}
+
+// drain returns when the beginning of an answer that a dead process has left behind is
+// taken.
+func (l *looped) drain() {
+	_ = l.conn.SetReadDeadline(time.Now().Add(deathWait))
+	l.reading.Lock()
+	defer l.reading.Unlock()
 }
 
 // stream passes an answer on while it comes.
@@ -138,7 +158,21 @@ func (l *looped) stream(inv *invocation, answer *loop.Answer) {
 // again parks the connection when the process is ready.
 func (l *looped) again() {
 	if l.link.Ready() == nil {
+		said := l.link.Said()
 		l.park()
+		l.tell(said)
+	}
+}
+
+// tell passes on what the process has said with the end of an invocation, as if it had
+// written it to stderr.
+func (l *looped) tell(said []byte) {
+	f := l.inst.fn
+	if f.pool.cfg.Output == nil {
+		return
+	}
+	for line := range bytes.Lines(said) {
+		f.pool.cfg.Output(f.Name, outputLine(line))
 	}
 }
 

@@ -69,8 +69,13 @@ type ledger struct {
 	conns   map[string]Owner // of open connections
 	lines   meter.Units      // of this run: what only lines tell
 	tasks   meter.Units      // of this run, of boxes that have stopped
+	unread  []string         // lines that nobody needed yet
 	changed bool
 }
+
+// unreadMost bounds the lines that wait to be read. Many at once take a fraction of the
+// time of as many on their own, in the middle of invocations.
+const unreadMost = 64
 
 func newLedger(size func(string) meter.BoxSize, saved Bill) *ledger {
 	l := &ledger{size: size, since: saved.Since, before: saved.Total, shares: map[Owner]meter.Units{}, conns: map[string]Owner{}}
@@ -94,12 +99,25 @@ func (l *ledger) line(text string) {
 	if !strings.Contains(text, `"units":{`) {
 		return
 	}
-	said, ok := meter.ReadLine([]byte(text))
-	if !ok {
-		return
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.unread = append(l.unread, text); len(l.unread) >= unreadMost {
+		l.read()
+	}
+}
+
+// read comes before all that looks at what lines have said.
+func (l *ledger) read() {
+	for _, text := range l.unread {
+		if said, ok := meter.ReadLine([]byte(text)); ok {
+			l.said(said)
+		}
+	}
+	clear(l.unread)
+	l.unread = l.unread[:0]
+}
+
+func (l *ledger) said(said meter.Line) {
 	o := Owner{said.Server, said.Tenant, said.Session}
 	if said.Tenant == "" { // nobody was let in, whatever was asked for
 		o = Owner{}
@@ -116,12 +134,14 @@ func (l *ledger) line(text string) {
 func (l *ledger) opened(conn string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.read()
 	l.conns[conn] = Owner{}
 }
 
 func (l *ledger) closed(conn string, lived time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.read()
 	o := l.conns[conn]
 	delete(l.conns, conn)
 	l.give(o, meter.Units{ConnectionMinutes: lived.Minutes()})
@@ -150,6 +170,7 @@ func (l *ledger) task(t fleet.Status, until time.Time) meter.Units {
 func (l *ledger) bill(now time.Time, gateways meter.Units, running []fleet.Status) Bill {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.read()
 	b := Bill{Since: l.since, Until: now, Total: l.before.Plus(gateways).Plus(l.lines).Plus(l.tasks), Shares: []Share{}}
 	all := map[Owner]meter.Units{}
 	for o, u := range l.shares {
@@ -257,6 +278,7 @@ func (m *machine) saveBill(ctx context.Context, end bool) {
 func (l *ledger) take() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.read()
 	changed := l.changed
 	l.changed = false
 	return changed

@@ -132,3 +132,21 @@ func TestALedgerHasABound(t *testing.T) {
 		t.Errorf("%d owners; what is over the bound has %+v", len(l.shares), l.shares[Owner{Server: "one", Tenant: "acme"}])
 	}
 }
+
+func TestLinesAreReadBeforeWhoLooksAtThem(t *testing.T) {
+	l := testLedger(Bill{})
+	l.opened("c1")
+	for range unreadMost + 1 {
+		l.line(spentLine)
+	}
+	if !l.take() {
+		t.Error("nothing has changed")
+	}
+	l.line(spentLine)
+	l.closed("c1", time.Minute)
+	owner := Owner{"one", "acme", "s1"}
+	want := meter.Units{Invocations: unreadMost + 2, ReadUnits: 2 * (unreadMost + 2), WriteUnits: 3 * (unreadMost + 2), ConnectionMinutes: 1}
+	if d := cmp.Diff(want, sharesOf(l.bill(time.Now(), meter.Units{}, nil))[owner]); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}

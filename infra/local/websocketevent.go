@@ -10,10 +10,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/aws/aws-lambda-go/events"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 const (
@@ -122,10 +125,7 @@ func (a routeAnswer) ok() bool { return a.StatusCode >= 200 && a.StatusCode <= 2
 // context.DeadlineExceeded when the function did not answer within the integration
 // timeout; the function runs on.
 func (a *WebSocketAPI) invoke(event *events.APIGatewayWebsocketProxyRequest) (routeAnswer, error) {
-	payload, err := marshal(event)
-	if err != nil {
-		return routeAnswer{}, fmt.Errorf("encode the event: %w", err)
-	}
+	payload := marshalSocketEvent(event)
 	ctx, cancel := context.WithTimeout(a.ctx, a.limits.Integration)
 	defer cancel()
 	inv, err := a.cfg.Invoker.Invoke(ctx, a.cfg.Function, payload)
@@ -150,7 +150,32 @@ func (a *WebSocketAPI) invoke(event *events.APIGatewayWebsocketProxyRequest) (ro
 	case len(body) > maxRouteAnswer:
 		return routeAnswer{}, fmt.Errorf("the answer is longer than %d bytes", maxRouteAnswer)
 	}
-	var answer routeAnswer
+	return readRouteAnswer(body)
+}
+
+// readRouteAnswer decodes what a function answers. An answer without headers, which
+// that to every message is, needs no reflection.
+func readRouteAnswer(body []byte) (answer routeAnswer, err error) {
+	known := true
+	if json.Valid(body) && wire.Tokens(body, func(name []byte, value json.RawMessage) bool {
+		switch string(name) {
+		case `"statusCode"`:
+			answer.StatusCode, err = strconv.Atoi(string(value))
+			known = err == nil
+		case `"body"`:
+			answer.Body, known = wire.String(value)
+		case `"isBase64Encoded"`:
+			answer.IsBase64Encoded = string(value) == "true"
+		case `"headers"`, `"multiValueHeaders"`:
+			known = string(value) == "null"
+		default:
+			known = false
+		}
+		return known
+	}) && known {
+		return answer, nil
+	}
+	answer = routeAnswer{}
 	if err := json.Unmarshal(body, &answer); err != nil {
 		return routeAnswer{}, fmt.Errorf("the answer is not a proxy response: %w", err)
 	}

@@ -8,7 +8,8 @@
 // A connection has one invocation at a time; a process that takes several has as many
 // connections. What Lambda promises a function holds: an invocation has its id,
 // deadline and trace; an answer goes out while it is made; an error or a panic is
-// reported, and so is one in the middle of an answer.
+// reported, and so is one in the middle of an answer. Besides, the end of an invocation
+// can carry what would be a line on stderr ([Say]).
 //
 // The package does not know what a function is invoked for, and starts and ends no
 // process. On AWS nothing of it is used.
@@ -51,7 +52,8 @@ type Report struct {
 //	data    ◀ process  a piece of it
 //	end     ◀ process  ends it: nothing, or a Report if it is not whole
 //	failed  ◀ process  a Report in the place of an answer
-//	ready   ◀ process  it has done with the invocation, and can have another
+//	ready   ◀ process  it has done with the invocation, and can have another: what it
+//	                   says of the one that has ended, see [Say]
 const (
 	invoke byte = 'i'
 	head   byte = 'h'
@@ -65,6 +67,8 @@ const (
 	maxFrame = 1 << 30
 	// piece is how much of an answer goes into a frame.
 	piece = 32 << 10
+	// maxText bounds the frames that are neither an invocation nor data.
+	maxText = 1 << 20
 )
 
 var errFrame = errors.New("a frame of the loop has not the form it must have")
@@ -83,12 +87,15 @@ func readHead(from io.Reader, into *[frameHead]byte) (kind byte, length int, err
 	if _, err := io.ReadFull(from, into[:]); err != nil {
 		return 0, 0, err
 	}
-	n := binary.BigEndian.Uint32(into[1:])
+	n := lengthOf(into[:])
 	if n > maxFrame {
 		return 0, 0, fmt.Errorf("%w: %d bytes", errFrame, n)
 	}
-	return into[0], int(n), nil
+	return into[0], n, nil
 }
+
+// lengthOf is what the head of a frame says of what follows.
+func lengthOf(frame []byte) int { return int(binary.BigEndian.Uint32(frame[1:])) }
 
 // appendInvoke appends the frame of an invocation, without its payload, which has to
 // follow.

@@ -2,7 +2,7 @@ package loop
 
 import (
 	"bufio"
-	"encoding/binary"
+	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +15,7 @@ type Conn struct {
 	conn net.Conn
 	r    *bufio.Reader
 	out  []byte
+	said []byte
 }
 
 // readAhead is the most of an answer that is taken as a whole.
@@ -81,7 +82,7 @@ func (c *Conn) Answer() (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if kind != head && kind != failed || n > 1<<20 {
+	if kind != head && kind != failed || n > maxText {
 		return nil, fmt.Errorf("%w: kind %q, %d bytes", errFrame, kind, n)
 	}
 	text := make([]byte, n)
@@ -100,12 +101,14 @@ func (a *Answer) Whole() (body []byte, ok bool) {
 	there, _ := a.c.r.Peek(a.c.r.Buffered()) // cannot fail
 	body = []byte{}
 	for at := 0; len(there)-at >= frameHead; {
-		kind, n := there[at], int(binary.BigEndian.Uint32(there[at+1:]))
+		kind, n := there[at], lengthOf(there[at:])
 		if at += frameHead; kind == end && n == 0 {
-			if len(there)-at < frameHead || there[at] != ready {
+			last := there[at:]
+			if len(last) < frameHead || last[0] != ready || len(last) < frameHead+lengthOf(last) {
 				break
 			}
-			_, _ = a.c.r.Discard(at + frameHead) // it was buffered
+			a.c.said = bytes.Clone(last[frameHead : frameHead+lengthOf(last)])
+			_, _ = a.c.r.Discard(at + frameHead + len(a.c.said)) // it was buffered
 			a.end = true
 			return body, true
 		}
@@ -123,10 +126,23 @@ func (a *Answer) Whole() (body []byte, ok bool) {
 func (c *Conn) Ready() error {
 	var h [frameHead]byte
 	kind, n, err := readHead(c.r, &h)
-	if err == nil && (kind != ready || n != 0) {
+	if err == nil && (kind != ready || n > maxText) {
 		err = fmt.Errorf("%w: kind %q, %d bytes", errFrame, kind, n)
 	}
+	if err != nil {
+		return err
+	}
+	c.said = make([]byte, n)
+	_, err = io.ReadFull(c.r, c.said)
 	return err
+}
+
+// Said is what the process has said of its last invocation (see [Say]), once it is
+// ready or its answer was taken as a whole. It is the caller's.
+func (c *Conn) Said() []byte {
+	said := c.said
+	c.said = nil
+	return said
 }
 
 // Read returns what the process has sent; io.EOF behind an answer that has come to
@@ -155,7 +171,7 @@ func (a *Answer) frame() error {
 	case kind == data:
 		a.left = n
 		return nil
-	case kind != end || n > 1<<20:
+	case kind != end || n > maxText:
 		return fmt.Errorf("%w: kind %q, %d bytes", errFrame, kind, n)
 	}
 	if a.end = true; n > 0 {

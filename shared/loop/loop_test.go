@@ -196,6 +196,48 @@ func TestAnAnswerEndsBeforeItsProcessIsReady(t *testing.T) {
 	ready(t, hosts[0])
 }
 
+func TestWhatAnInvocationSaysComesWithItsEnd(t *testing.T) {
+	for name, whole := range map[string]bool{"of an answer that is there": true, "of one that is streamed": false} {
+		t.Run(name, func(t *testing.T) {
+			ctxs := make(chan context.Context, 1)
+			says := func(ctx context.Context, _ loop.Invocation) (io.Reader, error) {
+				if !loop.Say(ctx, []byte("one\n")) || !loop.Say(context.WithoutCancel(ctx), []byte("two\n")) {
+					t.Error("nothing can be said")
+				}
+				if loop.Say(ctx, make([]byte, 2<<20)) {
+					t.Error("anything can be said")
+				}
+				ctxs <- ctx
+				return strings.NewReader("answer"), nil
+			}
+			handler := says
+			if whole {
+				handler = loop.Function(func(ctx context.Context, _ any) (string, error) {
+					_, err := says(ctx, loop.Invocation{})
+					return "answer", err
+				}, nil)
+			}
+			hosts, _ := process(t, 1, handler)
+			a := call(t, hosts[0], "{}")
+			if !whole {
+				read(t, a)
+				ready(t, hosts[0])
+			} else if _, ok := a.Whole(); !ok {
+				t.Error("it is not whole")
+			}
+			if said := string(hosts[0].Said()); said != "one\ntwo\n" {
+				t.Errorf("said %q", said)
+			}
+			if said := hosts[0].Said(); said != nil {
+				t.Errorf("said again %q", said)
+			}
+			if loop.Say(<-ctxs, []byte("late")) || loop.Say(t.Context(), []byte("elsewhere")) {
+				t.Error("something is said of no invocation")
+			}
+		})
+	}
+}
+
 func TestAnErrorIsReportedAndTheProcessLivesOn(t *testing.T) {
 	hosts, _ := process(t, 1, loop.Function(func(_ context.Context, e string) (any, error) {
 		if e == "bad" {
@@ -283,6 +325,8 @@ func TestAProcessEndsWhenItIsCutOff(t *testing.T) {
 
 func FuzzConnSurvivesAnyAnswer(f *testing.F) {
 	f.Add([]byte("h\x00\x00\x00\x01td\x00\x00\x00\x02hie\x00\x00\x00\x00r\x00\x00\x00\x00"))
+	f.Add([]byte("h\x00\x00\x00\x00e\x00\x00\x00\x00r\x00\x00\x00\x02ok"))
+	f.Add([]byte("h\x00\x00\x00\x00e\x00\x00\x00\x00r\xff\xff\xff\xff"))
 	f.Add([]byte("f\x00\x00\x00\x02{}"))
 	f.Add([]byte("h\x00\x00\x00\x00e\x00\x00\x00\x02{}"))
 	f.Add([]byte("d\xff\xff\xff\xff"))

@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"runtime/debug"
 	"strings"
+	"sync"
 )
 
 // Handler executes one invocation. It is called by as many goroutines as there are
@@ -113,12 +114,14 @@ func (c *link) next() (Invocation, error) {
 func (c *link) handle(ctx context.Context, inv Invocation, h Handler, logged func(Report)) error {
 	ctx, cancel := context.WithDeadline(ctx, inv.Deadline)
 	defer cancel()
+	said := &sayings{}
+	ctx = context.WithValue(ctx, saying{}, said)
 	answer, report, panicked := execute(ctx, inv, h)
 	if report != nil {
 		logged(*report)
 		b := appendReport(c.out[:0], failed, *report)
 		if !panicked {
-			b = appendReady(b)
+			b = appendReady(b, said)
 		}
 		if err := c.write(b); err != nil {
 			return err
@@ -128,12 +131,43 @@ func (c *link) handle(ctx context.Context, inv Invocation, h Handler, logged fun
 		}
 		return nil
 	}
-	return c.answer(answer)
+	return c.answer(answer, said)
 }
 
-func appendReady(b []byte) []byte {
+type saying struct{}
+
+// sayings is what an invocation says until it ends.
+type sayings struct {
+	mu    sync.Mutex
+	text  []byte
+	ended bool
+}
+
+// Say has text go to who runs the function with the end of the invocation whose context
+// this is, which costs nobody a write or a wake-up of its own. It reports whether it
+// will: not if the invocation has ended, or is none of a loop, or has said too much. It
+// is lost if the process ends first.
+func Say(ctx context.Context, text []byte) bool {
+	s, ok := ctx.Value(saying{}).(*sayings)
+	if !ok {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended || len(s.text)+len(text) > maxText {
+		return false
+	}
+	s.text = append(s.text, text...)
+	return true
+}
+
+// appendReady ends an invocation.
+func appendReady(b []byte, s *sayings) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
 	b, at := begin(b, ready)
-	return finish(b, at)
+	return finish(append(b, s.text...), at)
 }
 
 func execute(ctx context.Context, inv Invocation, h Handler) (answer io.Reader, report *Report, panicked bool) {
@@ -163,7 +197,7 @@ func typeName(v any) string {
 
 // answer sends what is read, as soon as it is read, and closes it; all of it in one
 // write if there is nothing to wait for.
-func (c *link) answer(from io.Reader) error {
+func (c *link) answer(from io.Reader, said *sayings) error {
 	kind, there := "application/octet-stream", func() bool { return false }
 	if t, ok := from.(interface{ ContentType() string }); ok {
 		kind = t.ContentType()
@@ -184,9 +218,9 @@ func (c *link) answer(from io.Reader) error {
 		switch {
 		case errors.Is(err, io.EOF):
 			b, at = begin(b, end)
-			return c.done(from, finish(b, at), there())
+			return c.done(from, finish(b, at), there(), said)
 		case err != nil:
-			return c.done(from, appendReport(b, end, *reportOf(err)), false)
+			return c.done(from, appendReport(b, end, *reportOf(err)), false, said)
 		case len(b) > piece || len(b) > 0 && !there():
 			if err := c.write(b); err != nil {
 				if closer, ok := from.(io.Closer); ok {
@@ -200,7 +234,7 @@ func (c *link) answer(from io.Reader) error {
 }
 
 // done sends the end of an answer, and closes it: before that if it takes no time.
-func (c *link) done(from io.Reader, last []byte, quick bool) error {
+func (c *link) done(from io.Reader, last []byte, quick bool, said *sayings) error {
 	closer, ok := from.(io.Closer)
 	if ok && !quick {
 		if err := c.write(last); err != nil {
@@ -212,7 +246,7 @@ func (c *link) done(from io.Reader, last []byte, quick bool) error {
 	if ok {
 		_ = closer.Close() // all that it had to give was read
 	}
-	return c.write(appendReady(last))
+	return c.write(appendReady(last, said))
 }
 
 // grow makes room for n bytes more.

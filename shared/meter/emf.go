@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // Namespace of the metrics in CloudWatch.
@@ -129,17 +130,26 @@ type Line struct {
 	Units   Units
 }
 
-// ReadLine reads the line of an invocation. ok is false for any other.
+// ReadLine reads the line of an invocation, which is JSON as slog writes it. ok is false
+// for any other.
 func ReadLine(text []byte) (l Line, ok bool) {
-	var v struct {
-		Server  string `json:"server"`
-		Tenant  string `json:"tenant"`
-		Session string `json:"session_id"`
-		Conn    string `json:"connection_id"`
-		Units   *Units `json:"units"`
-	}
-	if json.Unmarshal(text, &v) != nil || v.Units == nil {
+	whole := wire.Tokens(text, func(key []byte, value json.RawMessage) bool {
+		switch string(key) {
+		case `"server"`:
+			l.Server, _ = wire.String(value)
+		case `"tenant"`:
+			l.Tenant, _ = wire.String(value)
+		case `"session_id"`:
+			l.Session, _ = wire.String(value)
+		case `"connection_id"`:
+			l.Conn, _ = wire.String(value)
+		case `"units"`:
+			ok = l.Units.read(value)
+		}
+		return true
+	})
+	if !whole || !ok {
 		return Line{}, false
 	}
-	return Line{Server: v.Server, Tenant: v.Tenant, Session: v.Session, Conn: v.Conn, Units: *v.Units}, true
+	return l, true
 }

@@ -1,6 +1,12 @@
 package meter
 
-import "math"
+import (
+	"encoding/json"
+	"math"
+	"strconv"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
 
 // Units is what is billed, by what it is billed in. It is for one call as for a year
 // of them: all are plain sums. The zero value is nothing.
@@ -37,9 +43,24 @@ func (u *Units) each(visit func(name string, n *float64)) {
 	visit("out_gb", &u.OutGB)
 }
 
+// read takes units as they are encoded, and is false for anything else.
+func (u *Units) read(text []byte) (ok bool) {
+	numbers := true
+	return wire.Members(text, func(key string, value json.RawMessage) bool {
+		number, err := strconv.ParseFloat(string(value), 64)
+		numbers = err == nil && !math.IsNaN(number) && !math.IsInf(number, 0)
+		u.each(func(name string, n *float64) {
+			if name == key {
+				*n = number
+			}
+		})
+		return numbers
+	}) && numbers
+}
+
 // Plus is the sum of both.
 func (u Units) Plus(v Units) Units {
-	var added []float64
+	added := make([]float64, 0, 16)
 	v.each(func(_ string, n *float64) { added = append(added, *n) })
 	i := 0
 	u.each(func(_ string, n *float64) { *n += added[i]; i++ })

@@ -27,7 +27,7 @@ const (
 	EnvStore             = "DORMOUSE_STORE"              // sqlite:PATH or dynamodb:TABLE[?endpoint=URL&region=NAME]
 	EnvServers           = "DORMOUSE_SERVERS"            // path of the servers file
 	EnvSecret            = "DORMOUSE_SECRET"             // hex, 32 bytes or more; seals tickets
-	EnvRelayURL          = "DORMOUSE_RELAY_URL"          // where runners connect, wss://... or ws://...
+	EnvRelayURL          = "DORMOUSE_RELAY_URL"          // where runners connect, see relay.DialWebSocket
 	EnvConnections       = "DORMOUSE_RELAY_CONNECTIONS"  // @connections endpoint of the relay's WebSocket API
 	EnvClients           = "DORMOUSE_SOCKET_CONNECTIONS" // @connections endpoint of the WebSocket API for clients
 	EnvIdle              = "DORMOUSE_IDLE"               // a time; default for servers that set none
@@ -73,7 +73,7 @@ type Function struct {
 
 // Open reads the environment and opens the store. Its errors name the variable.
 func Open() (*Function, error) {
-	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	log := newLog()
 	f := &Function{Log: log, Meter: newMeter(), relayURL: os.Getenv(EnvRelayURL), processes: os.Getenv(EnvBoxProcesses)}
 	var err error
 	if f.idle, err = duration(os.Getenv(EnvIdle)); err != nil {
