@@ -48,7 +48,7 @@ type runCommand struct {
 }
 
 func (c *runCommand) Run() error {
-	slack.Take(slack.Machine, os.Args, os.Environ())
+	slack.Take(slack.Several, os.Args, os.Environ())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := profile.Serve(os.Getenv(profile.Environment), "dormouse"); err != nil {

@@ -37,7 +37,7 @@ func TestProcessesOutliveTheThreadOfTheirCaller(t *testing.T) {
 
 func TestFunctionsMayBeWokenLate(t *testing.T) {
 	r := newRig(t, nil)
-	if got, want := r.call("mode", "slack").body, strconv.Itoa(int(slack.Worker)); got != want {
+	if got, want := r.call("mode", "slack").body, strconv.Itoa(int(slack.Single)); got != want {
 		t.Errorf("timer slack %q, want %s ns", got, want)
 	}
 }

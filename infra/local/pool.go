@@ -176,7 +176,7 @@ func listenUnix(path string) (net.Listener, error) {
 func (p *Pool) spawner() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	slack.Set(slack.Worker)
+	slack.Set(slack.Single)
 	for spawn := range p.spawns {
 		spawn()
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dormouse-mcp/dormouse/shared/slack"
 )
 
 const (
@@ -82,7 +84,7 @@ func startChild(l launch, g grace) (*child, error) {
 	if l.start != nil {
 		start = func() error { return l.start(c.cmd) }
 	}
-	err = start()
+	err = slack.Start(slack.Several, start)
 	closeAll(in.r, out.w, diag.w)
 	if err != nil {
 		c.clear()

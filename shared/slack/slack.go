@@ -13,12 +13,11 @@ package slack
 import "time"
 
 const (
-	// Machine is for the program that holds a machine together. It runs on several
-	// processors, so that its threads also wait for each other by the clock, briefly.
-	Machine = 500 * time.Microsecond
-	// Worker is for programs on one processor that wait for messages: functions and
-	// runners. Their timers are deadlines and paces, of 100 ms at the least.
-	Worker = 5 * time.Millisecond
-	// Server is for programs of which nothing is known but that they serve MCP.
-	Server = time.Millisecond
+	// Several is for programs that run on several processors, and for those of which
+	// nothing is known: the threads of one in Go also wait for each other by the clock,
+	// for some µs. More than this made one call of twenty late.
+	Several = 500 * time.Microsecond
+	// Single is for our programs that run on one processor: functions and runners. Their
+	// timers are deadlines and paces, of 100 ms at the least.
+	Single = 5 * time.Millisecond
 )

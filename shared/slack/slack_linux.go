@@ -19,6 +19,15 @@ func Get() time.Duration {
 	return time.Duration(d)
 }
 
+// Start has what it starts, with start, begin with that slack.
+func Start(d time.Duration, start func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer Set(Get())
+	Set(d)
+	return start()
+}
+
 // Take gives all threads of this program that slack, by executing the program once
 // more in its own place: in the same process, with args and env, which should be its
 // own. It returns when that has been done, or if it cannot be, which costs processor

@@ -27,12 +27,18 @@ func TestMain(m *testing.M) {
 }
 
 func TestAChildHasTheSlackOfTheThreadThatStartsIt(t *testing.T) {
-	runtime.LockOSThread() // never unlocked: the thread ends with the test
-	slack.Set(2 * time.Millisecond)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	was := slack.Get()
 	cmd := exec.Command("cat", "/proc/self/timerslack_ns") //nolint:noctx // it ends at once
-	out, err := cmd.Output()
-	if got := strings.TrimSpace(string(out)); got != "2000000" || err != nil {
+	var out strings.Builder
+	cmd.Stdout = &out
+	err := slack.Start(2*time.Millisecond, cmd.Run)
+	if got := strings.TrimSpace(out.String()); got != "2000000" || err != nil {
 		t.Errorf("%q, %v", got, err)
+	}
+	if got := slack.Get(); got != was {
+		t.Errorf("the thread has %s, had %s", got, was)
 	}
 }
 

@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/dormouse-mcp/dormouse/shared/slack"
 )
 
 // shimName is what a shim is called, and the only argument it has.
@@ -110,7 +108,6 @@ func closeOnExec(first int) error {
 func limit(o order) error {
 	p := o.Policy
 	unix.Umask(0o077)
-	slack.Set(slack.Server)
 	// Of all that could be killed for want of memory the runner comes last. The
 	// kernel may be without.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("500"), 0)

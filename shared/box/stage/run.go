@@ -15,6 +15,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dormouse-mcp/dormouse/shared/slack"
 )
 
 const (
@@ -55,7 +57,7 @@ func (c command) run(ctx context.Context) ([]byte, error) {
 	// The group, not only its leader: npm and pip do their work in children.
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	cmd.WaitDelay = 2 * time.Second
-	if err := cmd.Start(); err != nil {
+	if err := slack.Start(slack.Several, cmd.Start); err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.argv[0], err)
 	}
 	sweep(cmd.Process.Pid)

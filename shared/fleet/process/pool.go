@@ -138,7 +138,7 @@ func NewPool(cfg Config) *Pool {
 func (p *Pool) spawner() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	slack.Set(slack.Worker)
+	slack.Set(slack.Single)
 	for spawn := range p.spawns {
 		spawn()
 	}

@@ -225,8 +225,6 @@ func inherited() {
 	say(fmt.Sprintf("umask %o leads %v uid %d", umask, sid == os.Getpid() && unix.Getpgrp() == os.Getpid(), os.Getuid()), err)
 	groups, err := os.Getgroups()
 	say(fmt.Sprintf("groups %v", groups), err)
-	slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
-	say(fmt.Sprintf("slack %d", slack), err)
 }
 
 // threads starts processes that stay, until it cannot.
