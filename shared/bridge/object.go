@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"slices"
 	"strconv"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // object is a JSON object taken apart: the members in their order, the values byte
@@ -16,26 +18,16 @@ type member struct {
 	value json.RawMessage
 }
 
-// objectOf reads an object; ok is false for anything else.
+// objectOf reads an object; ok is false for anything else. The values are part of raw.
 func objectOf(raw json.RawMessage) (o object, ok bool) {
-	if !isObject(raw) {
+	if !isObject(raw) || !wire.Valid(raw) {
 		return nil, false
 	}
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	if _, err := dec.Token(); err != nil {
-		return nil, false
-	}
-	for dec.More() {
-		token, err := dec.Token()
-		key, isKey := token.(string)
-		var m member
-		if err != nil || !isKey || dec.Decode(&m.value) != nil {
-			return nil, false
-		}
-		m.key = key
-		o = append(o, m)
-	}
-	return o, true
+	ok = wire.Members(raw, func(key string, value json.RawMessage) bool {
+		o = append(o, member{key, value})
+		return true
+	})
+	return o, ok
 }
 
 func isObject(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '{' }
@@ -84,11 +76,24 @@ func (o object) encode() json.RawMessage {
 
 // text is a string as JSON, without the escapes that are for HTML.
 func text(s string) json.RawMessage {
+	if plain(s) {
+		return append(append(append(make([]byte, 0, len(s)+2), '"'), s...), '"')
+	}
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
 	_ = enc.Encode(s) // a string always encodes
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
+}
+
+// plain says that a string stands in JSON as it is.
+func plain(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
 }
 
 // number is a whole number as JSON.

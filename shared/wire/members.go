@@ -3,8 +3,8 @@ package wire
 import "encoding/json"
 
 // Members calls each for every member of an object, in order, with its key and its
-// value, which alias raw, until it returns false. ok is false if raw is no object, or a
-// key has an escape; raw must be valid JSON besides, as for [Lookup].
+// value, which alias raw, until it returns false. ok is false if raw is no object; raw
+// must be valid JSON besides, as for [Lookup].
 func Members(raw []byte, each func(key string, value json.RawMessage) bool) (ok bool) {
 	sound := true
 	ok = Tokens(raw, func(token []byte, value json.RawMessage) bool {
