@@ -5,6 +5,8 @@ import (
 	"strconv"
 
 	"github.com/aws/aws-lambda-go/events"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // Events are written by hand because each request and message has one, for which
@@ -150,7 +152,7 @@ func (o *object) number(name string, n int64) {
 
 func (o *object) text(name, s string) {
 	o.name(name)
-	o.b = appendText(o.b, s)
+	o.b = wire.AppendString(o.b, s)
 }
 
 func (o *object) textOrNull(name, s string) {
@@ -169,8 +171,8 @@ func (o *object) texts(name string, all map[string]string) {
 	o.open(name)
 	for key, value := range all {
 		o.comma()
-		o.b = append(appendText(o.b, key), ':')
-		o.b = appendText(o.b, value)
+		o.b = append(wire.AppendString(o.b, key), ':')
+		o.b = wire.AppendString(o.b, value)
 	}
 	o.close()
 }
@@ -183,23 +185,12 @@ func (o *object) lists(name string, all map[string][]string) {
 	o.open(name)
 	for key, values := range all {
 		o.comma()
-		o.b = append(appendText(o.b, key), ':', '[')
+		o.b = append(wire.AppendString(o.b, key), ':', '[')
 		for _, value := range values {
 			o.comma()
-			o.b = appendText(o.b, value)
+			o.b = wire.AppendString(o.b, value)
 		}
 		o.b = append(o.b, ']')
 	}
 	o.close()
-}
-
-// appendText writes a string; what has to be escaped is left to encoding/json.
-func appendText(b []byte, s string) []byte {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
-			coded, _ := marshal(s) // strings always encode
-			return append(b, coded...)
-		}
-	}
-	return append(append(append(b, '"'), s...), '"')
 }

@@ -69,32 +69,13 @@ func (o object) encode() json.RawMessage {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = append(append(append(out, text(m.key)...), ':'), m.value...)
+		out = append(append(wire.AppendString(out, m.key), ':'), m.value...)
 	}
 	return append(out, '}')
 }
 
 // text is a string as JSON, without the escapes that are for HTML.
-func text(s string) json.RawMessage {
-	if plain(s) {
-		return append(append(append(make([]byte, 0, len(s)+2), '"'), s...), '"')
-	}
-	var out bytes.Buffer
-	enc := json.NewEncoder(&out)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(s) // a string always encodes
-	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
-}
-
-// plain says that a string stands in JSON as it is.
-func plain(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
-			return false
-		}
-	}
-	return true
-}
+func text(s string) json.RawMessage { return wire.AppendString(make([]byte, 0, len(s)+2), s) }
 
 // number is a whole number as JSON.
 func number(n int64) json.RawMessage { return strconv.AppendInt(nil, n, 10) }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"strconv"
-	"unicode/utf8"
 
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -19,7 +18,7 @@ import (
 func (f *Frame) write(dst []byte) []byte {
 	w := writer{append(dst, `{"v":`...)}
 	w.b = strconv.AppendInt(w.b, int64(f.V), 10)
-	w.b = appendString(append(w.b, `,"t":`...), string(f.Type))
+	w.b = wire.AppendString(append(w.b, `,"t":`...), string(f.Type))
 	w.text("box", string(f.Box))
 	w.number("gen", int64(f.Gen))
 	w.text("token", f.Token)
@@ -85,7 +84,7 @@ func (w *writer) key(name string) {
 func (w *writer) text(name, s string) {
 	if s != "" {
 		w.key(name)
-		w.b = appendString(w.b, s)
+		w.b = wire.AppendString(w.b, s)
 	}
 }
 
@@ -137,7 +136,7 @@ func (w *writer) items(items []EventItem) {
 		if i > 0 {
 			w.b = append(w.b, ',')
 		}
-		w.b = appendString(append(w.b, `{"ticket":`...), it.Ticket)
+		w.b = wire.AppendString(append(w.b, `{"ticket":`...), it.Ticket)
 		w.text("stream", string(it.Stream))
 		w.number("first", int64(it.First))
 		w.flag("final", it.Final)
@@ -147,16 +146,6 @@ func (w *writer) items(items []EventItem) {
 		w.b = append(w.b, '}')
 	}
 	w.b = append(w.b, ']')
-}
-
-// appendString appends a JSON string. Bytes that are not UTF-8 become U+FFFD.
-func appendString(dst []byte, s string) []byte {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf {
-			return appendJSON(dst, s)
-		}
-	}
-	return append(append(append(dst, '"'), s...), '"')
 }
 
 func appendJSON(dst []byte, v any) []byte {

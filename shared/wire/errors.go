@@ -68,7 +68,7 @@ func (e *Error) Error() string {
 func ErrorResponse(id json.RawMessage, e *Error) []byte {
 	out := appendID(make([]byte, 0, 96+len(id)+len(e.Message)), id)
 	out = fmt.Appendf(out, `,"error":{"code":%d,"message":`, int(e.Code))
-	out = appendString(out, e.Message)
+	out = AppendString(out, e.Message)
 	if e.Data != nil {
 		if data, err := encode(e.Data); err == nil {
 			out = append(append(out, `,"data":`...), data...)
@@ -111,21 +111,11 @@ func appendID(dst []byte, id json.RawMessage) []byte {
 
 // appendCall ends a message with its method and params.
 func appendCall(dst []byte, method string, params json.RawMessage) []byte {
-	dst = appendString(append(dst, `"method":`...), method)
+	dst = AppendString(append(dst, `"method":`...), method)
 	if params != nil {
 		dst = append(append(dst, `,"params":`...), params...)
 	}
 	return append(dst, '}')
-}
-
-// appendString appends s as a JSON string. Every Go string can be encoded: bytes
-// that are not UTF-8 become U+FFFD.
-func appendString(dst []byte, s string) []byte {
-	quoted, err := encode(s)
-	if err != nil {
-		return append(dst, `""`...)
-	}
-	return append(dst, quoted...)
 }
 
 // encode is json.Marshal without the escaping of <, > and &, which would change

@@ -76,6 +76,18 @@ func unescape(raw []byte) (s string, ok bool) {
 	return s, err == nil
 }
 
+// AppendString appends s as a JSON string, without the escapes that are for HTML. Every
+// Go string can be encoded: bytes that are not UTF-8 become U+FFFD.
+func AppendString(dst []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			coded, _ := encode(s) // a string always encodes
+			return append(dst, coded...)
+		}
+	}
+	return append(append(append(dst, '"'), s...), '"')
+}
+
 // is reports whether token is a JSON string with the value want.
 func is(token []byte, want string) bool {
 	if len(token) < 2 || token[0] != '"' {

@@ -111,6 +111,20 @@ func TestCompactPutsAMessageOnOneLine(t *testing.T) {
 	}
 }
 
+func TestAppendStringWritesWhatIsReadAgain(t *testing.T) {
+	for s, want := range map[string]string{
+		"": `""`, "plain": `"plain"`, "<&>": `"<&>"`, `a"b\c`: `"a\"b\\c"`, "line\n": `"line\n"`, "é": `"é"`, "\x7f": "\"\x7f\"", "\xff": `"\ufffd"`,
+	} {
+		got := wire.AppendString([]byte("x"), s)
+		if string(got) != "x"+want {
+			t.Errorf("%q is written %s, want %s", s, got[1:], want)
+		}
+		if back, ok := wire.String(got[1:]); !ok || back != strings.ToValidUTF8(s, "\ufffd") {
+			t.Errorf("%s is read %q, %t", got[1:], back, ok)
+		}
+	}
+}
+
 func TestString(t *testing.T) {
 	tests := []struct {
 		raw, want string
