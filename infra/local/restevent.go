@@ -247,13 +247,3 @@ func readRequest(r *http.Request) ([]byte, error) {
 	}
 	return body.Bytes(), nil
 }
-
-// marshal writes JSON without the escapes that are for web pages only: they make
-// six bytes of one, and Lambda bounds an event.
-func marshal(v any) ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	err := enc.Encode(v)
-	return bytes.TrimSuffix(b.Bytes(), []byte{'\n'}), err
-}
