@@ -295,6 +295,7 @@ func (c *client) push(text string) {
 type backend struct {
 	store   session.Store
 	tools   map[string]func(run)
+	running sync.WaitGroup // tools
 	mu      sync.Mutex
 	got     []string
 	answers []string
@@ -343,7 +344,7 @@ func (b *backend) Deliver(ctx context.Context, d session.Delivery, _ session.Box
 		name = msgs[0].Method
 	}
 	if f := b.tools[name]; f != nil {
-		go f(r)
+		b.running.Go(func() { f(r) })
 	} else {
 		r.end(`{"content":[]}`)
 	}

@@ -59,7 +59,10 @@ func newStage(t *testing.T, open func() session.Store) *stage {
 		t.Fatal(err)
 	}
 	own := open() // the server's and the test's
-	t.Cleanup(func() { _ = own.Close() })
+	t.Cleanup(func() {
+		w.backend.running.Wait() // tools have the store till they end
+		_ = own.Close()
+	})
 	w.store.Store, w.backend.store = own, own
 	if err := own.SaveHandshake(t.Context(), known); err != nil {
 		t.Fatal(err)
