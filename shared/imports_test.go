@@ -61,8 +61,8 @@ func arrows() []arrow {
 		{"shared/fleet/ecs", []string{"shared/fleet"}},
 		{"shared/fleet/process", []string{"shared/fleet", "shared/slack"}},
 		{"functions/...", []string{"shared/...", "functions/internal/...", "functions/natives", "functions/run"}},
-		{"infra/runner", []string{"shared/box", "shared/box/stage", "shared/box/sandbox", "shared/box/snapshot", "shared/bridge", "shared/relay", "shared/session", "shared/wire", "shared/catalog", "shared/profile", "shared/meter"}},
-		{"infra/local", []string{"shared/wire", "shared/loop", "shared/slack", "shared/fleet", "shared/fleet/process", "shared/fleet/ecs", "shared/catalog", "shared/meter"}},
+		{"infra/runner", []string{"infra/internal/gather", "shared/box", "shared/box/stage", "shared/box/sandbox", "shared/box/snapshot", "shared/bridge", "shared/relay", "shared/session", "shared/wire", "shared/catalog", "shared/profile", "shared/meter"}},
+		{"infra/local", []string{"infra/internal/gather", "shared/wire", "shared/loop", "shared/slack", "shared/fleet", "shared/fleet/process", "shared/fleet/ecs", "shared/catalog", "shared/meter"}},
 		{"infra/dormouse/...", []string{"..."}},
 		{"infra/bench", []string{"shared/wire", "shared/session", "shared/sqlitestore", "shared/dynamostore", "shared/dynamostore/dynamotest", "shared/profile", "infra/local"}},
 		{"infra/bench/echo", nil},
@@ -70,6 +70,7 @@ func arrows() []arrow {
 		{"infra/image", nil},
 		{"infra/clients/...", nil},
 		{"infra/internal/programtest", nil},
+		{"infra/internal/gather", nil},
 		{"infra/conformance/servers/native", []string{"functions/run", "shared/native"}},
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/internal/gather"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	boxes "github.com/dormouse-mcp/dormouse/shared/fleet/process"
 )
@@ -47,12 +48,18 @@ type Config struct {
 	Log        io.Writer       // log lines of functions and boxes
 }
 
+// Lines of the log wait so long for others, and no more than so many bytes of them.
+const (
+	gatherTime = 10 * time.Millisecond
+	gatherMost = 256 << 10
+)
+
 // Run hosts the servers of a servers file on this machine until ctx ends. When it
 // returns, no process that it started is left. One data folder is used by one Run
 // at a time.
 func Run(ctx context.Context, cfg Config) error {
-	lines := &gatherer{to: cfg.Log}
-	defer lines.flush()
+	lines := &gather.Writer{To: cfg.Log, Every: gatherTime, Most: gatherMost}
+	defer lines.Flush()
 	cfg.Log = lines
 	m := &machine{cfg: cfg, began: time.Now(), log: slog.New(slog.NewJSONHandler(cfg.Log, nil))}
 	defer m.stop(context.WithoutCancel(ctx))

@@ -4,8 +4,9 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"sync"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/gather"
 )
 
 // gatherFor is how long a line of the log may wait for others.
@@ -19,12 +20,12 @@ const maxGathered = 32 << 10
 // once, behind those that wait.
 type gathered struct {
 	slog.Handler
-	lines *lines
+	lines *gather.Writer
 }
 
 // newGathered makes the handler of a log of JSON.
 func newGathered(to io.Writer) gathered {
-	l := &lines{to: to}
+	l := &gather.Writer{To: to, Every: gatherFor, Most: maxGathered}
 	return gathered{slog.NewJSONHandler(l, nil), l}
 }
 
@@ -32,7 +33,7 @@ func newGathered(to io.Writer) gathered {
 func (g gathered) Handle(ctx context.Context, r slog.Record) error {
 	err := g.Handler.Handle(ctx, r)
 	if r.Level > slog.LevelInfo {
-		g.lines.flush()
+		g.lines.Flush()
 	}
 	return err
 }
@@ -45,44 +46,4 @@ func (g gathered) WithAttrs(attrs []slog.Attr) slog.Handler {
 // WithGroup implements [slog.Handler].
 func (g gathered) WithGroup(name string) slog.Handler {
 	return gathered{g.Handler.WithGroup(name), g.lines}
-}
-
-// lines are those that wait.
-type lines struct {
-	mu    sync.Mutex
-	to    io.Writer
-	wait  []byte
-	later *time.Timer // set while some wait
-}
-
-// Write takes a line.
-func (l *lines) Write(line []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.wait = append(l.wait, line...)
-	switch {
-	case len(l.wait) > maxGathered:
-		l.write()
-	case l.later == nil:
-		l.later = time.AfterFunc(gatherFor, l.flush)
-	}
-	return len(line), nil
-}
-
-// flush writes what waits.
-func (l *lines) flush() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.write()
-}
-
-func (l *lines) write() {
-	if l.later != nil {
-		l.later.Stop()
-		l.later = nil
-	}
-	if len(l.wait) > 0 {
-		_, _ = l.to.Write(l.wait) // there is nobody to tell
-		l.wait = l.wait[:0]
-	}
 }

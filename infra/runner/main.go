@@ -71,7 +71,7 @@ func main() {
 		log.Error("the box ended", "code", session.CodeOf(err), "error", err)
 		os.Exit(exitCode(err))
 	}
-	out.lines.flush()
+	out.lines.Flush()
 }
 
 // exitCode tells the fleet, and by it the host, why the runner ended.

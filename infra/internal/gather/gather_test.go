@@ -1,10 +1,17 @@
-package local
+package gather_test
 
 import (
 	"bytes"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/gather"
+)
+
+const (
+	gatherTime = 10 * time.Millisecond
+	gatherMost = 256 << 10
 )
 
 // writes are the writes that came, one by one.
@@ -18,7 +25,7 @@ func (w *writes) Write(p []byte) (int, error) {
 func TestLinesOfOneMomentAreOneWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &writes{}
-		g := &gatherer{to: to}
+		g := &gather.Writer{To: to, Every: gatherTime, Most: gatherMost}
 		for _, line := range []string{"a\n", "b\n"} {
 			if n, err := g.Write([]byte(line)); n != len(line) || err != nil {
 				t.Errorf("%d, %v", n, err)
@@ -29,18 +36,18 @@ func TestLinesOfOneMomentAreOneWrite(t *testing.T) {
 		if _, err := g.Write([]byte("c\n")); err != nil {
 			t.Error(err)
 		}
-		g.flush()
+		g.Flush()
 		if len(to.all) != 2 || to.all[0] != "a\nb\n" || to.all[1] != "c\n" {
 			t.Errorf("writes: %q", to.all)
 		}
-		time.Sleep(gatherTime) // the timer of c finds nothing
+		time.Sleep(gatherTime) // virtual: the timer of c finds nothing
 	})
 }
 
 func TestMoreLinesThanWaitAreWrittenAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &writes{}
-		g := &gatherer{to: to}
+		g := &gather.Writer{To: to, Every: gatherTime, Most: gatherMost}
 		line := append(bytes.Repeat([]byte{'x'}, gatherMost), '\n')
 		if _, err := g.Write(line); err != nil {
 			t.Error(err)
