@@ -12,6 +12,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
@@ -118,6 +119,8 @@ type createKeyCommand struct {
 	AllServers bool     `help:"The key is for every server."`
 	Props      string   `help:"JSON object that your servers in Go are told of the principal, such as a plan or a name."`
 	Days       int      `default:"365" help:"After so many days the key ends; 0 for never."`
+	Servers    string   `default:"servers.json" type:"path" help:"The servers file, which must have each --server. Without a file the names are not checked."`
+	Force      bool     `help:"Do not check the names of servers."`
 	keyStore
 }
 
@@ -127,6 +130,9 @@ func (c *createKeyCommand) Run() error {
 		return fmt.Errorf("say which servers the key is for: --server NAME, or --all-servers")
 	case c.Days < 0:
 		return fmt.Errorf("--days is %d; want a number of days, or 0 for never", c.Days)
+	}
+	if err := c.checkServers(); err != nil {
+		return err
 	}
 	grant := auth.Grant{Tenant: c.Tenant, Principal: c.Principal, Servers: c.Server, Life: time.Duration(c.Days) * 24 * time.Hour}
 	if c.Props != "" {
@@ -150,6 +156,30 @@ func (c *createKeyCommand) Run() error {
 			record.ID, record.Principal, record.Tenant)
 		return err
 	})
+}
+
+// checkServers refuses names that the servers file does not have. A file that is
+// elsewhere, as for a stack on AWS, or that cannot be read, is a warning.
+func (c *createKeyCommand) checkServers() error {
+	if c.Force || len(c.Server) == 0 {
+		return nil
+	}
+	servers, _, err := catalog.Load(c.Servers, os.LookupEnv)
+	if err != nil {
+		_, _ = fmt.Fprintf(os.Stderr, "The names of servers are not checked: %v\n", err)
+		return nil
+	}
+	for _, name := range c.Server {
+		if _, ok := servers.Server(name); ok {
+			continue
+		}
+		hint := "it has " + strings.Join(servers.Names(), ", ")
+		if nearest := servers.Nearest(name); nearest != "" {
+			hint = "did you mean " + nearest + "?"
+		}
+		return fmt.Errorf("%s has no server %s: %s (--force makes the key all the same)", c.Servers, name, hint)
+	}
+	return nil
 }
 
 type listKeysCommand struct {

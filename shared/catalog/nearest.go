@@ -1,0 +1,36 @@
+package catalog
+
+import "strings"
+
+// Nearest returns the name in the file that somebody who wrote name most likely
+// meant, "" if none is close. Case does not count.
+func (c *Catalog) Nearest(name string) string {
+	nearest, least := "", 1+len(name)/3
+	for _, n := range c.names {
+		if d := edits(strings.ToLower(n), strings.ToLower(name)); d <= least && (nearest == "" || d < least) {
+			nearest, least = n, d
+		}
+	}
+	return nearest
+}
+
+// edits counts the bytes to insert, remove or change that make a into b.
+func edits(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}
