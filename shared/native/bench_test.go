@@ -32,15 +32,13 @@ func BenchmarkRebuilt(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = store.Close() })
-	rebuilt := func(store session.Store, mark string) http.Handler {
+	rebuilt := func(store session.Store) http.Handler {
 		w := newWorld(b, func() session.Store { return store })
 		w.hosted.Make = bench
-		o := w.options()
-		o.Host = o.Host.WithMark(mark) // as the functions do
-		return native.Handler(front.New(o))
+		return native.Handler(front.New(w.options()))
 	}
 	handlers := []http.Handler{
-		rebuilt(store, store.Mark()), rebuilt(sessiontest.NewMemory(), ""),
+		rebuilt(store), rebuilt(sessiontest.NewMemory()),
 		mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return benchServer(nil) },
 			&mcp.StreamableHTTPOptions{Logger: slog.New(slog.DiscardHandler)}),
 	}
@@ -80,9 +78,7 @@ func BenchmarkCall(b *testing.B) {
 	b.Cleanup(func() { _ = store.Close() })
 	w.open = func() session.Store { return store }
 	w.hosted.Make = bench
-	o := w.options()
-	o.Host = o.Host.WithMark(store.Mark())
-	h := native.Handler(front.New(o))
+	h := native.Handler(front.New(w.options()))
 	id := opened(b, h)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -46,35 +46,6 @@ func NewStreamID() StreamID {
 	return StreamID(strings.ToLower(ids.EncodeToString(u[:])))
 }
 
-// A mark names whoever draws stream ids, among those that share a store, and stands
-// in the ids it draws: so it is known from an id alone who waits for it first. Six
-// letters and digits of an id are one; those of ids without a mark name nobody.
-const (
-	markAt     = 19 // behind the time
-	markLength = 6
-)
-
-// NewMark draws a mark. 1 in 2^30 is the same as another.
-func NewMark() string { return NewNonce()[:markLength] }
-
-// NewMarkedStreamID draws a stream id with a mark; an empty mark is none. It has 44
-// random bits besides.
-func NewMarkedStreamID(mark string) StreamID {
-	s := NewStreamID()
-	if len(mark) != markLength {
-		return s
-	}
-	return s[:markAt] + StreamID(mark) + s[markAt+markLength:]
-}
-
-// Mark is where the mark of a stream id stands; empty for what is no such id.
-func (s StreamID) Mark() string {
-	if len(s) != 26 {
-		return ""
-	}
-	return string(s[markAt : markAt+markLength])
-}
-
 // Time is when the stream began, to the millisecond; zero for the common stream
 // and for what is no stream id.
 func (s StreamID) Time() time.Time {

@@ -69,15 +69,3 @@ func TestIDsAreVisibleASCIIAndDiffer(t *testing.T) {
 		}
 	}
 }
-
-func TestAMarkStandsInAStreamIDThatIsOneBesides(t *testing.T) {
-	mark := session.NewMark()
-	before := time.Now().Truncate(time.Millisecond)
-	a, b := session.NewMarkedStreamID(mark), session.NewMarkedStreamID(mark)
-	if a == b || a.Mark() != mark || len(a) != len(session.NewStreamID()) || a.Time().Before(before) {
-		t.Errorf("%s and %s with mark %s, begun at %v", a, b, mark, a.Time())
-	}
-	if s := session.NewMarkedStreamID(""); len(s) != 26 || session.Common.Mark() != "" || session.Out.Mark() != "" {
-		t.Errorf("a stream without a mark is %s", s)
-	}
-}

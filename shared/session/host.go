@@ -19,7 +19,6 @@ type Host struct {
 	backend Backend
 	limits  Limits
 	out     Outlet
-	mark    string
 }
 
 // NewHost makes a Host. Zero limits get their defaults.
@@ -32,14 +31,6 @@ func NewHost(store Store, backend Backend, limits Limits) *Host {
 func (h *Host) WithClients(clients Clients) *Host {
 	with := *h
 	with.out.Clients = clients
-	return &with
-}
-
-// WithMark is the same Host with a mark in the ids of the streams it begins; see
-// [NewMark].
-func (h *Host) WithMark(mark string) *Host {
-	with := *h
-	with.mark = mark
 	return &with
 }
 
@@ -345,7 +336,7 @@ func (h *Host) hand(ctx context.Context, c Caller, s Session, box Box, d Deliver
 		}
 	}
 	if a.Stream == "" {
-		a.Stream = NewMarkedStreamID(h.mark)
+		a.Stream = NewStreamID()
 	}
 	a.Session, a.Conn, a.EventIDs, a.Out = s.ID, c.Conn, c.EventIDs, c.Transport == SSE
 	a.Principal, a.Digest, a.Box, a.Again = c.Principal, RecordFor(c.Tenant, s.Digest), c.box(), again

@@ -66,7 +66,7 @@ func (h *Host) Send(ctx context.Context, c Caller, client Client, method string,
 	if err != nil {
 		return nil, nil, err
 	}
-	stream, brief := NewMarkedStreamID(h.mark), false
+	stream, brief := NewStreamID(), false
 	if client.Check != nil {
 		if brief, err = client.Check(s.Params); err != nil {
 			return nil, nil, err
@@ -146,7 +146,7 @@ func (h *Host) Greeting(ctx context.Context, c Caller, client Client) (result js
 	if err != nil {
 		return nil, nil, err
 	}
-	stream := NewMarkedStreamID(h.mark)
+	stream := NewStreamID()
 	id := quoted(string(stream))
 	call, err = h.deliver(ctx, c, s, box, wire.NewRequest(id, wire.MethodInitialize, s.Init), Address{Stream: stream, Requests: []json.RawMessage{id}})
 	return nil, call, err
@@ -316,7 +316,7 @@ func (h *Host) Unsubscribe(ctx context.Context, c Caller, uris []string) error {
 }
 
 func (h *Host) subscription(ctx context.Context, c Caller, s Session, box Box, method string, uris []string) (*Call, error) {
-	stream := NewMarkedStreamID(h.mark)
+	stream := NewStreamID()
 	raws := make([][]byte, len(uris))
 	requests := make([]json.RawMessage, len(uris))
 	for i, uri := range uris {

@@ -44,7 +44,7 @@ func soon(t *testing.T, back <-chan waited) waited {
 func far() time.Time { return time.Now().Add(time.Minute) }
 
 func waitPromises(h Harness) []promise {
-	items := promise{"an item that is put or claimed ends the wait", itemWakes}
+	items := promise{"an item that is put or claimed by this handle ends the wait", itemWakes}
 	if h.Polls {
 		items = promise{"an item that is put or claimed is no event", itemIsNoEvent}
 	}
@@ -71,7 +71,8 @@ func waitPromises(h Harness) []promise {
 		{"an append is noticed", func(t *testing.T, k *kit) { noticed(t, k, k.Store) }},
 		{"an append by another handle is noticed", func(t *testing.T, k *kit) { noticed(t, k, k.other(t)) }},
 		{"all who wait for a stream notice", everybodyNotices},
-		{"no wake-up is lost between looking and waiting", stress},
+		{"no wake-up is lost between looking and waiting", func(t *testing.T, k *kit) { stress(t, k, k.Store, 2000) }},
+		{"no write of another handle is missed between looking and waiting", func(t *testing.T, k *kit) { stress(t, k, k.other(t), 200) }},
 		{"an append to another stream is none to this one", func(t *testing.T, k *kit) {
 			back := wait(t.Context(), k, 0, time.Now().Add(50*time.Millisecond))
 			b := aBatch(1, `1`)
@@ -139,9 +140,9 @@ func everybodyNotices(t *testing.T, k *kit) {
 // stress is a long conversation: the writer writes when the reader has read, so
 // that each write meets a reader somewhere between looking and waiting. A
 // store that loses wake-ups falls back to its slow pace and is too slow.
-func stress(t *testing.T, k *kit) {
-	const pairs, perStream, pace = 2000, 100, 40 * time.Millisecond
-	writer := k.other(t)
+func stress(t *testing.T, k *kit, writer session.Store, pairs int) {
+	const perStream, pace = 100, 40 * time.Millisecond
+	most := time.Duration(pairs) * pace
 	turns, written := make(chan session.Batch), make(chan error, 1)
 	go func() {
 		var err error
@@ -164,14 +165,14 @@ func stress(t *testing.T, k *kit) {
 				same(t, "events", raws(t, p), []string{fmt.Sprint(i)})
 				break
 			}
-			if time.Since(begin) > pairs*pace {
-				t.Fatalf("event %d of %d has not come in %s", i, pairs, pairs*pace)
+			if time.Since(begin) > most {
+				t.Fatalf("event %d of %d has not come in %s", i, pairs, most)
 			}
 		}
 	}
 	close(turns)
 	noError(t, "Append", <-written)
-	if took := time.Since(begin); took > pairs*pace {
+	if took := time.Since(begin); took > most {
 		t.Fatalf("%d events took %s, more than %s each: wake-ups are lost", pairs, took, pace)
 	}
 }
@@ -180,7 +181,7 @@ func stress(t *testing.T, k *kit) {
 // tries, each with a longer head start; one that ends well before until is
 // enough.
 func itemWakes(t *testing.T, k *kit) {
-	writer := k.other(t)
+	writer := k.Store
 	for _, c := range []struct {
 		name  string
 		there bool // before the wait begins

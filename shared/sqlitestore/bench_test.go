@@ -67,16 +67,15 @@ func processorTime(b *testing.B) (stop func()) {
 	return func() { b.ReportMetric(float64(used()-begin)/float64(b.N), "cpu-ns/op") }
 }
 
-// BenchmarkWake is how long it takes from an Append until a Wait in another
-// handle has returned the event, and back.
+// BenchmarkWake is how long it takes from an Append until a Wait has returned the
+// event, and back.
 func BenchmarkWake(b *testing.B) {
-	path := filepath.Join(b.TempDir(), "store.db")
-	here, there := open(b, path), open(b, path)
-	defer func() { _, _ = here.Close(), there.Close() }()
+	s := open(b, filepath.Join(b.TempDir(), "store.db"))
+	defer func() { _ = s.Close() }()
 	batch := func(stream session.StreamID, i int) session.Batch {
 		return session.Batch{Session: "s", Stream: stream, First: session.Index(i), Events: [][]byte{fmt.Append(nil, i)}, Expires: time.Now().Add(time.Hour)}
 	}
-	next := func(s *Store, stream session.StreamID, i int) error {
+	next := func(stream session.StreamID, i int) error {
 		for {
 			p, err := s.Wait(b.Context(), "s", stream, session.Index(i-1), time.Now().Add(time.Minute))
 			if err != nil || len(p.Events) > 0 {
@@ -87,11 +86,11 @@ func BenchmarkWake(b *testing.B) {
 	failed := make(chan error, 1)
 	go func() {
 		for i := 1; ; i++ {
-			if err := next(there, "ping", i); err != nil {
+			if err := next("ping", i); err != nil {
 				failed <- err
 				return
 			}
-			if err := there.Append(b.Context(), batch("pong", i)); err != nil {
+			if err := s.Append(b.Context(), batch("pong", i)); err != nil {
 				failed <- err
 				return
 			}
@@ -101,14 +100,14 @@ func BenchmarkWake(b *testing.B) {
 	i := 0
 	for b.Loop() {
 		i++
-		if err := here.Append(b.Context(), batch("ping", i)); err != nil {
+		if err := s.Append(b.Context(), batch("ping", i)); err != nil {
 			b.Fatal(err)
 		}
-		if err := next(here, "pong", i); err != nil {
+		if err := next("pong", i); err != nil {
 			b.Fatal(err)
 		}
 	}
-	_ = there.Close()
+	_ = s.Close()
 	if err := <-failed; session.CodeOf(err) != session.Unavailable {
 		b.Fatal(err)
 	}

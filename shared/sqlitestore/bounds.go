@@ -228,29 +228,20 @@ const tidyEvery = 256
 func (s *Store) tidy(ctx context.Context) {
 	if rand.IntN(tidyEvery) == 0 {
 		_, _ = s.purge(ctx)
-		_ = s.bells.sweep()
 	}
 }
 
 // Sweep removes everything that has expired, events once the hour is over in which
-// they have, and the sockets of waiters that were killed. Nothing depends on it but
-// space.
+// they have. Nothing depends on it but space.
 //
 // Errors: Unavailable.
 func (s *Store) Sweep(ctx context.Context) error {
 	for {
 		removed, err := s.purge(ctx)
-		if err != nil {
+		if err != nil || removed == 0 {
 			return err
 		}
-		if removed == 0 {
-			break
-		}
 	}
-	if err := s.bells.sweep(); err != nil {
-		return failed(err)
-	}
-	return nil
 }
 
 // The last batch of the common stream of a living session says where the stream

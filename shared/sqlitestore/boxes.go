@@ -72,7 +72,7 @@ func (s *Store) PutItem(ctx context.Context, it session.Item) (put bool, err err
 	if err != nil || changed == 0 {
 		return false, err
 	}
-	s.ring(it.Address.Session, it.ID, ring{})
+	s.waiters.wake(it.Address.Session, it.ID, news{})
 	s.tidy(ctx)
 	return true, nil
 }
@@ -99,7 +99,7 @@ func (s *Store) Claim(ctx context.Context, box session.BoxID, id session.StreamI
 	if err := session.UnmarshalItem(record, &it); err != nil {
 		return session.Item{}, failed(err)
 	}
-	s.ring(it.Address.Session, id, ring{})
+	s.waiters.wake(it.Address.Session, id, news{})
 	return it, nil
 }
 
@@ -119,7 +119,7 @@ func (s *Store) Release(ctx context.Context, box session.BoxID, id session.Strea
 	if err := session.UnmarshalItem(record, &it); err != nil {
 		return false, failed(err)
 	}
-	s.ring(it.Address.Session, id, ring{})
+	s.waiters.wake(it.Address.Session, id, news{})
 	return true, nil
 }
 
@@ -138,7 +138,7 @@ func (s *Store) SwapItem(ctx context.Context, was, it session.Item) (swapped boo
 	if err != nil || changed == 0 {
 		return false, err
 	}
-	s.ring(it.Address.Session, it.ID, ring{})
+	s.waiters.wake(it.Address.Session, it.ID, news{})
 	return true, nil
 }
 

@@ -36,7 +36,7 @@ func (s *Store) Append(ctx context.Context, b session.Batch) error {
 	}
 	hash, written := sha256.Sum256(data), time.Now()
 	expires := min(expiry(b.Expires), written.Add(s.options.Age).UnixMicro())
-	var news ring
+	var n news
 	for {
 		changed, err := s.write(ctx, appendBatch, b.Session, b.Stream, b.First, len(b.Events), b.Gen, b.Seq, b.Final,
 			len(data), written.UnixMicro(), expires, hash[:], data, b.Retry.Milliseconds())
@@ -45,7 +45,7 @@ func (s *Store) Append(ctx context.Context, b session.Batch) error {
 		}
 		if changed > 0 {
 			if expires > written.UnixMicro() {
-				news = ringOf(b, data)
+				n = news{b.First, len(b.Events), b.Final, b.Retry.Truncate(time.Millisecond), data}
 			}
 			break
 		}
@@ -71,7 +71,7 @@ func (s *Store) Append(ctx context.Context, b session.Batch) error {
 		}
 		break
 	}
-	s.ring(b.Session, b.Stream, news)
+	s.waiters.wake(b.Session, b.Stream, n)
 	s.bound(ctx, b, len(data))
 	s.tidy(ctx)
 	return nil

@@ -18,10 +18,9 @@ func TestOpenMakesFileAndFoldersForThisUserOnly(t *testing.T) {
 	s := open(t, path)
 	defer func() { _ = s.Close() }()
 	for name, want := range map[string]os.FileMode{
-		filepath.Dir(path):                     0o700,
-		path:                                   0o600,
-		path + "-wal":                          0o600,
-		filepath.Join(filepath.Dir(path), "w"): 0o700,
+		filepath.Dir(path): 0o700,
+		path:               0o600,
+		path + "-wal":      0o600,
 	} {
 		info, err := os.Stat(name)
 		if err != nil {

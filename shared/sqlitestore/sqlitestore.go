@@ -2,8 +2,8 @@
 // many processes read and write at once, and that outlives all of them.
 //
 // It hides SQL, the schema, the layout of the log, and how a process learns that
-// another one has written (a unix datagram for each waiter; see [Store.Wait]).
-// It does not know who uses it, and it does not log.
+// another one has written (see [Store.Wait]). It does not know who uses it, and it
+// does not log.
 //
 // What is written survives the death of any process. The newest writes may be
 // lost, each as a whole, when the machine itself goes down: the file is in WAL
@@ -19,6 +19,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
@@ -71,22 +72,23 @@ type Store struct {
 	options  Options
 	path     string
 	db       *sql.DB
-	bells    *bells
-	desk     *desk
 	looks    looks
+	waiters  waiters
+	watch    watch
 	sessions known[session.Session]
 	boxes    known[session.Box]
 
 	turn       chan struct{}        // holds one token: who has taken it has the connection
 	statements map[string]*sql.Stmt // by text; prepared when first used
+	closing    sync.Once
+	closed     chan struct{}
 }
 
 var _ session.Store = (*Store)(nil)
 
 // Open opens the store at path and makes it if it is not there, with its folder,
 // for this user only. Of options at most the first counts. Beside the file there
-// are two of SQLite's own and a folder "w" with the sockets of those who wait;
-// see [Store.Wait] for where it is when path is long.
+// are two of SQLite's own.
 //
 // Errors: Invalid if the file is no store, or one of a newer version;
 // Unavailable.
@@ -99,11 +101,7 @@ func Open(path string, options ...Options) (*Store, error) {
 	if err != nil {
 		return nil, session.Errorf(session.Unavailable, "the session store cannot be opened; see that its folder can be written to").Because(err)
 	}
-	s := &Store{options: o.withDefaults(), path: path, turn: make(chan struct{}, 1), statements: map[string]*sql.Stmt{}}
-	if s.bells, err = newBells(path); err != nil {
-		return nil, session.Errorf(session.Unavailable, "the session store has no place for its sockets; see that its folder can be written to").Because(err)
-	}
-	s.desk = &desk{bells: s.bells}
+	s := &Store{options: o.withDefaults(), path: path, turn: make(chan struct{}, 1), statements: map[string]*sql.Stmt{}, closed: make(chan struct{})}
 	if s.db, err = sql.Open("sqlite", dsn(path)); err == nil {
 		// One connection: more would only wait for one another, and each has a
 		// cache of its own.
@@ -117,11 +115,9 @@ func Open(path string, options ...Options) (*Store, error) {
 	return s, nil
 }
 
-// Close gives up the connection. Calls under way end, those who Wait within a
-// second.
+// Close gives up the connection. Calls under way end.
 func (s *Store) Close() error {
-	s.desk.close()
-	s.bells.close()
+	s.closing.Do(func() { close(s.closed) })
 	if s.db == nil {
 		return nil
 	}
@@ -131,9 +127,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// prepareFile returns where path really is, so that all processes agree on the
-// names derived from it, and makes the file before SQLite does: it holds what
-// clients sent and is nobody else's to read.
+// prepareFile returns where path really is, and makes the file before SQLite does:
+// it holds what clients sent and is nobody else's to read.
 func prepareFile(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {

@@ -1,351 +1,231 @@
 package sqlitestore
 
 import (
+	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/base32"
 	"errors"
-	"fmt"
-	"io/fs"
-	"net"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
-	"syscall"
+	"hash/maphash"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// slowest is the pace at which a waiter reads even if nothing rings: a ring can
-// be lost when the writer dies between its write and the ring.
-const slowest = time.Second
-
 // Wait waits for something to read; see [session.Log].
 //
-// The waiter binds a unix datagram socket with a name made from the stream, in
-// the folder "w" beside the database (or, when that path is too long for a
-// socket, "/tmp/dormouse-<uid>-<hash of the path>"); the folder is for this user
-// only. Then it reads, then it waits: a writer that came before the socket is
-// found by the read, and one that comes after it rings. Up to four waiters of one
-// stream are rung; any more read at a falling pace, at most a second apart.
-//
-// A stream with the mark of this store (see [Store.Mark]) needs none of that: there
-// is one socket for all of them, bound before any began, and the first wait reads
-// only when it has rung, and not even then if the ring has brought what it would
-// read.
+// A write of this Store wakes those who wait in it, and Append hands them the batch.
+// For the writes of other processes Wait looks by itself: first when the stream is
+// 4 ms old, then every 5 to 10 ms, then after a tenth of the time it has waited, at
+// last every second. It reads then only if another process has written since.
 func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
-	if !time.Now().Before(until) {
-		return s.waitRead(ctx, id, stream, after)
+	w := s.waiters.enter(id, stream)
+	defer s.waiters.leave(w)
+	begun := time.Now()
+	look, read, seen := begun, false, int64(0)
+	if s.waiters.untouched(w.stream) {
+		look = stream.Time().Add(infant)
 	}
-	var b waiter
-	quiet := false
-	if e := s.desk.wait(id, stream); e != nil {
-		b, quiet = e, e.quiet
-	} else {
-		b = s.bells.hang(id, stream)
-	}
-	defer b.takeDown()
-	begun, rung := time.Now(), false
-	var brought ring
 	for {
-		p, known := brought.page(after)
-		var err error
-		if !quiet && !known {
-			p, err = s.waitRead(ctx, id, stream, after)
-		}
-		quiet = false
-		now := time.Now()
-		if err != nil || len(p.Events) > 0 || rung || !now.Before(until) {
-			return p, err
-		}
-		next := now.Add(slowest)
-		if !b.rings() {
-			next = now.Add(min(max(now.Sub(begun)/10, 5*time.Millisecond), slowest))
-		}
-		if next.After(until) {
-			next = until
-		}
-		brought, rung = b.wait(ctx, next)
-	}
-}
-
-// waiter is one wait for a ring.
-type waiter interface {
-	rings() bool // whether anybody can ring it
-	// wait returns true when it is rung, false at until or when ctx ends.
-	wait(ctx context.Context, until time.Time) (r ring, rung bool)
-	takeDown()
-}
-
-// waitRead reads a page; a context that has ended is its own error.
-func (s *Store) waitRead(ctx context.Context, id session.ID, stream session.StreamID, after session.Index) (session.Page, error) {
-	if err := ctx.Err(); err != nil {
-		return session.Page{}, err
-	}
-	p, err := s.Read(ctx, id, stream, after, session.MaxWait)
-	if err != nil && ctx.Err() != nil {
-		return session.Page{}, ctx.Err()
-	}
-	return p, err
-}
-
-// bells is how processes wake one another: a folder of datagram sockets.
-type bells struct {
-	dir string
-	db  string   // base name of the database: folders may hold several
-	out *os.File // an unbound datagram socket that everything is sent from
-}
-
-const (
-	// ringTime bounds how long a writer waits until a process has room for a ring.
-	ringTime = 20 * time.Millisecond
-	// slots is how many waiters of one stream can be rung.
-	slots = 4
-	// maxSocketPath is what macOS takes, the least of all.
-	maxSocketPath = 103
-	keyLength     = 16
-	nameLength    = keyLength + len(".0")
-)
-
-// The datagrams, by their first byte. To the socket of one waiter it is all there is;
-// to that of a desk the key of the stream follows.
-const (
-	ringing = 'r' // and to a desk, what was written; see ring
-	waiting = 'w' // to a desk: somebody else waits for a stream that began there
-	probe   = 'p' // is somebody there? not a ring
-)
-
-func newBells(path string) (*bells, error) {
-	b := &bells{dir: filepath.Join(filepath.Dir(path), "w"), db: filepath.Base(path)}
-	if len(b.dir)+1+nameLength > maxSocketPath {
-		b.dir = filepath.Join("/tmp", fmt.Sprintf("dormouse-%d-%s", os.Getuid(), shortHash(b.dir)))
-	}
-	if err := b.makeDir(); err != nil {
-		return nil, err
-	}
-	// Nobody may fork between the two calls, or the child keeps the socket.
-	syscall.ForkLock.RLock()
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
-	if err == nil {
-		unix.CloseOnExec(fd)
-		// It can only fail for a time that cannot be, and rings would wait for longer.
-		limit := unix.NsecToTimeval(ringTime.Nanoseconds())
-		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit)
-	}
-	syscall.ForkLock.RUnlock()
-	if err != nil {
-		return nil, fmt.Errorf("open a datagram socket: %w", err)
-	}
-	b.out = os.NewFile(uintptr(fd), "bells")
-	return b, nil
-}
-
-// makeDir makes the folder for this user only, and refuses one of somebody else,
-// who could read along.
-func (b *bells) makeDir() error {
-	if err := os.Mkdir(b.dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	info, err := os.Lstat(b.dir)
-	if err != nil {
-		return err
-	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !info.IsDir() || !ok || int(st.Uid) != os.Getuid() {
-		return fmt.Errorf("%s is not a folder of this user; remove it", b.dir)
-	}
-	if info.Mode().Perm() != 0o700 {
-		return os.Chmod(b.dir, 0o700)
-	}
-	return nil
-}
-
-func (b *bells) close() { _ = b.out.Close() }
-
-func shortHash(parts ...string) string {
-	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
-	return strings.ToLower(base32.HexEncoding.EncodeToString(sum[:10]))
-}
-
-// name is where waiter number slot of a stream listens.
-func (b *bells) name(id session.ID, stream session.StreamID) string {
-	return filepath.Join(b.dir, b.key(id, stream))
-}
-
-// key is the name of a stream in datagrams and of sockets.
-func (b *bells) key(id session.ID, stream session.StreamID) string {
-	return shortHash(b.db, string(id), string(stream))
-}
-
-func slotName(name string, slot int) string { return name + "." + strconv.Itoa(slot) }
-
-// ring wakes those who wait for a stream, and tells those at its desk what was
-// written. It blocks for ringTime at most; a waiter that cannot be rung has rings
-// enough already, or reads by itself within a second.
-//
-// A desk knows who waits elsewhere for the streams that began there, so that nobody
-// has to be looked for: usually nobody does.
-func (s *Store) ring(id session.ID, stream session.StreamID, r ring) {
-	key, mark := s.bells.key(id, stream), stream.Mark()
-	if mark != "" && (s.desk.rings(mark, key, r) || s.bells.sendDesk(mark, ringing, key, r) == nil) {
-		return
-	}
-	s.bells.ringFrom(filepath.Join(s.bells.dir, key), 0)
-}
-
-// sendDesk sends a datagram to a desk. The kernel keeps ten for a socket, and this one
-// is for all streams of a process: there has to be room soon.
-func (b *bells) sendDesk(mark string, kind byte, key string, r ring) error {
-	desk, what := filepath.Join(b.dir, deskName(mark)), r.append(append([]byte{kind}, key...))
-	err := b.send(desk, what, unix.MSG_DONTWAIT)
-	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) {
-		err = b.send(desk, what, 0)
-	}
-	return err
-}
-
-// ringFrom rings the waiters of a stream from a slot on. They fill the slots from
-// the first: behind an empty one there is nobody.
-func (b *bells) ringFrom(name string, slot int) {
-	for ; slot < slots; slot++ {
-		if errors.Is(b.send(slotName(name, slot), []byte{ringing}, unix.MSG_DONTWAIT), unix.ENOENT) {
-			return
-		}
-	}
-}
-
-func (b *bells) send(name string, what []byte, flags int) error {
-	raw, err := b.out.SyscallConn()
-	if err != nil {
-		return err
-	}
-	controlErr := raw.Control(func(fd uintptr) {
-		err = unix.Sendto(int(fd), what, flags, &unix.SockaddrUnix{Name: name})
-	})
-	return errors.Join(controlErr, err)
-}
-
-// bell is one waiter's socket. Without a conn nobody can ring it.
-type bell struct {
-	bells *bells
-	name  string // of the stream
-	mark  string // of the stream
-	slot  int
-	conn  *net.UnixConn
-}
-
-// hang binds a socket for a waiter of a stream, in the first slot that is free.
-func (b *bells) hang(id session.ID, stream session.StreamID) bell {
-	name := b.name(id, stream)
-	for slot := range slots {
-		if conn := b.take(slotName(name, slot)); conn != nil {
-			w := bell{bells: b, name: name, mark: stream.Mark(), slot: slot, conn: conn}
-			_ = w.rings() // it is asked again
-			return w
-		}
-	}
-	return bell{}
-}
-
-// take binds a socket in a slot, nil if it is taken.
-func (b *bells) take(name string) *net.UnixConn {
-	conn, err := bind(name)
-	switch {
-	case errors.Is(err, unix.EADDRINUSE):
-		if !errors.Is(b.send(name, []byte{probe}, unix.MSG_DONTWAIT), unix.ECONNREFUSED) {
-			return nil
-		}
-		// Its waiter was killed. Should another waiter do the same at the same
-		// moment, one of the two is left to read by itself.
-		_ = os.Remove(name)
-		conn, err = bind(name)
-	case errors.Is(err, unix.ENOENT):
-		if err = b.makeDir(); err == nil {
-			conn, err = bind(name)
-		}
-	}
-	if err != nil {
-		return nil
-	}
-	return conn
-}
-
-func bind(name string) (*net.UnixConn, error) {
-	return net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
-}
-
-// takeDown frees the slot. Those behind it would not be rung any more: they are
-// rung now, come back, and take a slot that is.
-func (b bell) takeDown() {
-	if b.conn != nil {
-		_ = os.Remove(slotName(b.name, b.slot))
-		_ = b.conn.Close()
-		b.bells.ringFrom(b.name, b.slot+1)
-	}
-}
-
-// rings tells the desk of the stream, which forgets in a while. Without a desk that
-// lives, writers ring here themselves.
-func (b bell) rings() bool {
-	if b.conn == nil || b.mark == "" {
-		return b.conn != nil
-	}
-	err := b.bells.sendDesk(b.mark, waiting, filepath.Base(b.name), ring{})
-	return err == nil || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED)
-}
-
-// wait returns no more than that something rang.
-func (b bell) wait(ctx context.Context, until time.Time) (r ring, rung bool) {
-	if b.conn == nil {
-		timer := time.NewTimer(time.Until(until))
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-		return ring{}, false
-	}
-	if err := b.conn.SetReadDeadline(until); err != nil {
-		return ring{}, false
-	}
-	// The deadline set when ctx ends comes after the one above, because ctx is
-	// looked at in between.
-	stop := context.AfterFunc(ctx, func() { _ = b.conn.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	var what [1]byte
-	for {
-		n, err := b.conn.Read(what[:])
+		n, woken, err := w.wait(ctx, s.closed, earlier(look, until))
 		if err != nil {
-			return ring{}, false
+			return session.Page{}, err
 		}
-		if n == 1 && what[0] == ringing {
-			return ring{}, true
+		if p, known := n.page(after); known {
+			return p, nil
+		}
+		now := time.Now()
+		over := woken || !now.Before(until)
+		version, err := s.foreign(ctx) // before the read, which may find more
+		if err == nil && (woken || !read || version != seen) {
+			var p session.Page
+			p, err = s.Read(ctx, id, stream, after, session.MaxWait)
+			if len(p.Events) > 0 {
+				return p, nil
+			}
+		}
+		if ctx.Err() != nil {
+			return session.Page{}, ctx.Err()
+		}
+		if err != nil || over {
+			return session.Page{}, err
+		}
+		read, seen, look = true, version, now.Add(pace(now.Sub(begun)))
+	}
+}
+
+// infant is the age at which a stream is first looked at for what other processes
+// have written: they take longer to answer a request.
+const infant = 4 * time.Millisecond
+
+// pace is the time to the next look.
+func pace(waited time.Duration) time.Duration {
+	return min(max(waited/10, 5*time.Millisecond+rand.N(5*time.Millisecond)), time.Second)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// watch knows whether other processes have written.
+type watch struct {
+	mu      sync.Mutex
+	version int64
+	asked   time.Time
+}
+
+// watchAge is for how long one look at the file serves all who wait.
+const watchAge = 4 * time.Millisecond
+
+const dataVersion = `PRAGMA data_version`
+
+// foreign returns a number that changes when another connection has written to the
+// file. It may be the number of up to watchAge ago.
+func (s *Store) foreign(ctx context.Context) (int64, error) {
+	begun := time.Now()
+	s.watch.mu.Lock()
+	version, age := s.watch.version, begun.Sub(s.watch.asked)
+	s.watch.mu.Unlock()
+	if age >= 0 && age < watchAge {
+		return version, nil
+	}
+	if _, err := s.row(ctx, dataVersion, nil, []any{&version}); err != nil {
+		return 0, err
+	}
+	s.watch.mu.Lock()
+	defer s.watch.mu.Unlock()
+	s.watch.version, s.watch.asked = version, begun
+	return version, nil
+}
+
+// streamKey names a stream of a session.
+type streamKey struct {
+	session session.ID
+	stream  session.StreamID
+}
+
+// waiters are those who wait in this Store. The zero value is ready.
+type waiters struct {
+	mu sync.Mutex
+	by map[streamKey][]*waiter
+
+	// touched is when a stream was last written to through this Store, in Unix
+	// milliseconds. Streams share a place by their hash, and the last of them counts.
+	touched [4096]atomic.Int64
+}
+
+// waiter is one call of Wait.
+type waiter struct {
+	stream streamKey
+	news   chan news // it has room for one
+}
+
+func (w *waiters) enter(id session.ID, stream session.StreamID) *waiter {
+	entered := &waiter{streamKey{id, stream}, make(chan news, 1)}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.by == nil {
+		w.by = map[streamKey][]*waiter{}
+	}
+	w.by[entered.stream] = append(w.by[entered.stream], entered)
+	return entered
+}
+
+func (w *waiters) leave(left *waiter) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	stay := slices.DeleteFunc(w.by[left.stream], func(o *waiter) bool { return o == left })
+	if w.by[left.stream] = stay; len(stay) == 0 {
+		delete(w.by, left.stream)
+	}
+}
+
+var seed = maphash.MakeSeed()
+
+func (w *waiters) place(stream streamKey) *atomic.Int64 {
+	return &w.touched[maphash.Comparable(seed, stream)%uint64(len(w.touched))]
+}
+
+// untouched says that a stream is younger than infant and that nothing was written
+// to it through this Store: there is nothing to read yet. Who asks has entered
+// before, so that a write that comes later wakes it.
+func (w *waiters) untouched(stream streamKey) bool {
+	begun := stream.stream.Time()
+	age := time.Since(begun)
+	return age >= 0 && age < infant && w.place(stream).Load() < begun.UnixMilli()
+}
+
+// wake hands news to those who wait for a stream.
+func (w *waiters) wake(id session.ID, stream session.StreamID, n news) {
+	key := streamKey{id, stream}
+	w.place(key).Store(time.Now().UnixMilli())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, o := range w.by[key] {
+		select {
+		case o.news <- n.clone():
+		default: // it has news already, and looks for more
 		}
 	}
 }
 
-// stale is the age from which a socket may be one that a killed waiter left.
-const stale = time.Minute
+// wait returns news, or nothing at a time. Its error is that of ctx, or Unavailable
+// when the store is closed.
+func (w *waiter) wait(ctx context.Context, closed <-chan struct{}, until time.Time) (n news, woken bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return news{}, false, err
+	}
+	select {
+	case n := <-w.news:
+		return n, true, nil
+	default:
+	}
+	rest := time.Until(until)
+	if rest <= 0 {
+		return news{}, false, nil
+	}
+	timer := time.NewTimer(rest)
+	defer timer.Stop()
+	select {
+	case n := <-w.news:
+		return n, true, nil
+	case <-timer.C:
+		return news{}, false, nil
+	case <-closed:
+		return news{}, false, failed(errors.New("the store was closed"))
+	case <-ctx.Done():
+		return news{}, false, ctx.Err()
+	}
+}
 
-// sweep removes the sockets of waiters that were killed.
-func (b *bells) sweep() error {
-	entries, err := os.ReadDir(b.dir)
-	if err != nil {
-		return err
+// news is a batch that was just written, so that who waits for it need not read it.
+// The zero value says no more than that something was written.
+type news struct {
+	first session.Index
+	n     int
+	final bool
+	retry time.Duration
+	lines []byte
+}
+
+// clone is the news for one waiter, who may change what it is given.
+func (n news) clone() news {
+	n.lines = bytes.Clone(n.lines)
+	return n
+}
+
+// page is what a read after a cursor would find; known is false if the news do not
+// say, because what they bring is not what comes next.
+func (n news) page(after session.Index) (p session.Page, known bool) {
+	if n.n == 0 || n.first != max(after, 0)+1 {
+		return session.Page{}, false
 	}
-	for _, e := range entries {
-		info, err := e.Info()
-		if err != nil || time.Since(info.ModTime()) < stale {
-			continue
-		}
-		name := filepath.Join(b.dir, e.Name())
-		if errors.Is(b.send(name, []byte{probe}, unix.MSG_DONTWAIT), unix.ECONNREFUSED) {
-			_ = os.Remove(name)
-		}
-	}
-	return nil
+	pages := session.NewPages(after, session.MaxWait)
+	pages.Add(n.first, n.n, n.final, n.retry, n.lines)
+	return pages.Page(), true
 }

@@ -63,7 +63,6 @@ type Function struct {
 	Log     *slog.Logger
 	Meter   *meter.Meter // counts what Store and the connections of Relay cost
 
-	mark      func() string // nil for a store without
 	relayURL  string
 	snapshots string         // what runners are told of where workspaces are kept
 	bucket    *bucket.Bucket // nil for none
@@ -100,9 +99,6 @@ func Open() (*Function, error) {
 	}
 	if f.States, err = bridge.NewSealer(secret); err != nil {
 		return nil, fmt.Errorf("%s: %w", EnvSecret, err)
-	}
-	if m, ok := store.(interface{ Mark() string }); ok {
-		f.mark = m.Mark
 	}
 	store = counted(f.Meter, store)
 	f.Store, f.Catalog, f.Tickets = store, servers, auth.NewTickets(store)
@@ -141,15 +137,6 @@ func tenantBoxes(text string) (int, error) {
 		return 0, fmt.Errorf("want a whole number, 0 for no limit, not %q", text)
 	}
 	return n, nil
-}
-
-// Mark is the mark by which the store finds those who wait here, empty for a store
-// that has none; see [session.NewMark].
-func (f *Function) Mark() string {
-	if f.mark == nil {
-		return ""
-	}
-	return f.mark()
 }
 
 // launch is what a runner is told besides what the relay tells it.
