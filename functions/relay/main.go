@@ -20,7 +20,10 @@ func main() {
 	}
 	h := relay.NewHandler(f.RelayWithBucket())
 	boot.Start(func(ctx context.Context, e message) (events.APIGatewayProxyResponse, error) {
-		// $connect proves nothing and $disconnect is a hint at most: who a
+		if e.route == "$connect" && f.Relay.Sealer.Admit(json.RawMessage(e.headers)) != nil {
+			return events.APIGatewayProxyResponse{StatusCode: 401}, nil
+		}
+		// The rest of $connect proves nothing and $disconnect is a hint at most: who a
 		// connection belongs to is said by its hello.
 		if e.route != "$default" {
 			return events.APIGatewayProxyResponse{StatusCode: 200}, nil
@@ -35,7 +38,7 @@ func main() {
 }
 
 // message is the part of an event of the WebSocket API that is looked at.
-type message struct{ route, request, connection, body string }
+type message struct{ route, request, connection, body, headers string }
 
 // UnmarshalJSON decodes valid JSON.
 func (m *message) UnmarshalJSON(raw []byte) error {
@@ -43,6 +46,8 @@ func (m *message) UnmarshalJSON(raw []byte) error {
 		switch key {
 		case "body":
 			m.body, _ = wire.String(value) // null is none
+		case "headers":
+			m.headers = string(value)
 		case "requestContext":
 			m.route, _ = wire.String(wire.Lookup(value, "routeKey"))
 			m.request, _ = wire.String(wire.Lookup(value, "requestId"))

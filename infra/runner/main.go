@@ -138,7 +138,7 @@ func run(log *slog.Logger) error {
 	defer b.show.remove()
 	b.link = relay.NewRunner(relay.RunnerConfig{
 		URL: os.Getenv("DORMOUSE_RELAY_URL"), Box: id, Gen: session.Generation(gen),
-		Token: os.Getenv(relay.EnvToken), Task: at.task, Idle: server.Idle, Linger: linger, Executor: b, Log: log,
+		Token: os.Getenv(relay.EnvToken), Pass: os.Getenv(relay.EnvPass), Task: at.task, Idle: server.Idle, Linger: linger, Executor: b, Log: log,
 		Flush: stopTime + saveTime, // it is over as soon as nothing is in flight
 	})
 	if keep.host != nil {

@@ -213,7 +213,14 @@ func relayCases() map[string]samCase {
 		}
 	}
 	return map[string]samCase{
-		"relay-connect":    {nil, nil, nothing},
+		"relay-connect": {nil, func(w *world, event []byte) []byte {
+			return bytes.ReplaceAll(event, []byte("A-PASS"), []byte(w.sealer.Pass(session.BoxFor(tenant, server))))
+		}, nothing},
+		"relay-connect without a pass": {nil, nil, func(w *world, out []byte) {
+			if a := answered(w, out); a.StatusCode != 401 {
+				w.t.Errorf("%s", out)
+			}
+		}},
 		"relay-disconnect": {nil, nil, nothing},
 		"relay-hello":      {with(session.HTTP, session.Starting), nil, replies(relay.Welcome)},
 		"relay-hello for a box that somebody else runs": {func(w *world) {

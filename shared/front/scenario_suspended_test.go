@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -90,7 +91,7 @@ func (f denFleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 	b.hang = sync.OnceFunc(func() { close(b.hung) })
 	b.runner = relay.NewRunner(relay.RunnerConfig{
 		Box: session.BoxID(t.Box), Gen: session.Generation(gen), Token: t.Env[relay.EnvToken], Task: b.task, Executor: b, Flush: time.Millisecond,
-		Dial: func(context.Context, string) (relay.Conn, error) { return b, nil },
+		Dial: func(context.Context, string, http.Header) (relay.Conn, error) { return b, nil },
 	})
 	f.d.mu.Lock()
 	f.d.box = b

@@ -3,6 +3,7 @@ package relay_test
 import (
 	"context"
 	"io"
+	"net/http"
 	"testing"
 	"time"
 
@@ -61,7 +62,7 @@ func BenchmarkRunner(b *testing.B) {
 	box := &echoBox{answer: []byte(`{"jsonrpc":"2.0","id":17,"result":{"content":[{"type":"text","text":"Echo: hello"}]}}`)}
 	box.runner = relay.NewRunner(relay.RunnerConfig{
 		Box: "local/echo", Gen: 3, Executor: box,
-		Dial: func(context.Context, string) (relay.Conn, error) { return conn, nil },
+		Dial: func(context.Context, string, http.Header) (relay.Conn, error) { return conn, nil },
 	})
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan error)

@@ -61,7 +61,8 @@ const (
 	EnvBox        = "DORMOUSE_BOX"
 	EnvGeneration = "DORMOUSE_GENERATION"
 	EnvToken      = "DORMOUSE_TOKEN"
-	EnvEra        = "DORMOUSE_ERA" // EraModern, EraLegacy, EraDual, or not set
+	EnvPass       = "DORMOUSE_PASS" // opens connections, see Sealer.Admit
+	EnvEra        = "DORMOUSE_ERA"  // EraModern, EraLegacy, EraDual, or not set
 )
 
 // maxAttempts is how often a box is started for one wake.
@@ -174,6 +175,7 @@ func (x boxes) run(ctx context.Context, b session.Box, token string) error {
 		return err
 	}
 	env[EnvBox], env[EnvGeneration], env[EnvToken] = string(b.ID), strconv.FormatInt(int64(b.Gen), 10), token
+	env[EnvPass] = x.Sealer.Pass(b.ID)
 	if b.Era != "" {
 		env[EnvEra] = b.Era
 	}

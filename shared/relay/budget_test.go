@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net/http"
 	"strconv"
 	"sync"
 	"testing"
@@ -152,7 +153,7 @@ func (c *counted) Run(ctx context.Context, t fleet.Task) (string, error) {
 	c.conn = &countedConn{c: c, in: make(chan []byte, 1000), closed: make(chan struct{})}
 	c.runner = relay.NewRunner(relay.RunnerConfig{
 		Box: session.BoxID(t.Box), Gen: session.Generation(gen), Token: t.Env[relay.EnvToken], Task: "task", Executor: c, Log: c.runnerLog,
-		Dial: func(context.Context, string) (relay.Conn, error) { return c.conn, nil },
+		Dial: func(context.Context, string, http.Header) (relay.Conn, error) { return c.conn, nil },
 	})
 	own := context.WithoutCancel(ctx)
 	c.life.Go(func() { _ = c.runner.Run(own) })

@@ -80,7 +80,9 @@ func sequelOf(err error) sequel {
 		return comeBack
 	}
 	switch s := refused.Status; {
-	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable:
+	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable || s == http.StatusForbidden:
+		// The gateway forbids a connection also when the function behind it is throttled.
+		// One without a good pass is Unauthorized.
 		return comeLater
 	case s == http.StatusRequestTimeout || s >= http.StatusInternalServerError:
 		return comeBack

@@ -31,8 +31,8 @@ func TestHowAConnectionEndedSaysWhetherToComeBack(t *testing.T) {
 		codes(stayAway, CloseRefused, 4000, 4003, 4499),
 		codes(fencedOff, CloseFenced),
 		statuses(comeBack, 408, 500, 502, 504),
-		statuses(comeLater, 429, 503),
-		statuses(comeRound, 200, 302, 400, 401, 403, 404, 410, 426),
+		statuses(comeLater, 403, 429, 503),
+		statuses(comeRound, 200, 302, 400, 401, 404, 410, 426),
 	} {
 		for err, want := range cases {
 			if got := sequelOf(err); got != want {

@@ -31,7 +31,7 @@ type gate struct {
 func (g *gate) at(c *relay.RunnerConfig) {
 	dial := c.Dial
 	c.Rand = rand.New(rand.NewPCG(g.seed, 0))
-	c.Dial = func(ctx context.Context, url string) (relay.Conn, error) {
+	c.Dial = func(ctx context.Context, url string, header http.Header) (relay.Conn, error) {
 		g.mu.Lock()
 		g.dials = append(g.dials, time.Now())
 		refuse := g.refuse
@@ -39,7 +39,7 @@ func (g *gate) at(c *relay.RunnerConfig) {
 		if refuse != nil {
 			return nil, refuse
 		}
-		conn, err := dial(ctx, url)
+		conn, err := dial(ctx, url, header)
 		return gatedConn{conn, g}, err
 	}
 }
@@ -165,7 +165,7 @@ func TestRunnerThatIsSeldomNotUnderstoodGoesOn(t *testing.T) {
 }
 
 func TestHostThatIsBusyIsTriedAgainWithPauses(t *testing.T) {
-	for _, status := range []int{429, 503} {
+	for _, status := range []int{403, 429, 503} { // API Gateway also says 403 when it or the function is throttled
 		var g gate
 		onAwakeBench(t, func(b *bench) {
 			g.set(&relay.RefusedError{Status: status}, nil)
@@ -198,12 +198,12 @@ func TestRetryAfterIsHeeded(t *testing.T) {
 	}, g.at)
 }
 
-func TestRunnerThatIsForbiddenDoesNotTryForEver(t *testing.T) {
-	g := gate{refuse: &relay.RefusedError{Status: 403}}
+func TestRunnerThatIsNotAdmittedDoesNotTryForEver(t *testing.T) {
+	g := gate{refuse: &relay.RefusedError{Status: 401}}
 	onBench(t, func(b *bench) {
 		time.Sleep(time.Minute)
 		var refused *relay.RefusedError
-		if err := b.returned(); session.CodeOf(err) != session.Invalid || !errors.As(err, &refused) || refused.Status != 403 {
+		if err := b.returned(); session.CodeOf(err) != session.Invalid || !errors.As(err, &refused) || refused.Status != 401 {
 			t.Errorf("Run returned %v", err)
 		}
 		if n := len(g.gaps(0)) + 1; n != 5 {
@@ -212,10 +212,10 @@ func TestRunnerThatIsForbiddenDoesNotTryForEver(t *testing.T) {
 	}, g.at)
 }
 
-func TestForbiddenRenewalDoesNotEndAConnectionThatWorks(t *testing.T) {
+func TestRefusedRenewalDoesNotEndAConnectionThatWorks(t *testing.T) {
 	var g gate
 	onAwakeBench(t, func(b *bench) {
-		g.set(&relay.RefusedError{Status: 403}, nil)
+		g.set(&relay.RefusedError{Status: 401}, nil)
 		b.pass(115 * time.Minute)
 		b.runs()
 		if n := len(g.gaps(0)); n < 20 {
@@ -333,7 +333,7 @@ func TestRefusalSaysWhenToComeAgain(t *testing.T) {
 	}
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close() })
-	_, err = relay.DialWebSocket(t.Context(), "ws://"+listener.Addr().String())
+	_, err = relay.DialWebSocket(t.Context(), "ws://"+listener.Addr().String(), nil)
 	var refused *relay.RefusedError
 	if !errors.As(err, &refused) || refused.Status != http.StatusTooManyRequests || refused.After != 9*time.Second {
 		t.Errorf("got %v", err)

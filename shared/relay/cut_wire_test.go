@@ -104,8 +104,8 @@ func (w *cutWire) close() {
 	w.wg.Wait()
 }
 
-func (w *cutWire) dial(ctx context.Context, url string) (Conn, error) {
-	return dialWebSocket(ctx, url, w.client)
+func (w *cutWire) dial(ctx context.Context, url string, header http.Header) (Conn, error) {
+	return dialWebSocket(ctx, url, header, w.client)
 }
 
 func (w *cutWire) dialPipe(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -132,6 +132,10 @@ func (w *cutWire) pause(most time.Duration) time.Duration {
 
 // accept is the gateway's end of one connection.
 func (w *cutWire) accept(rw http.ResponseWriter, r *http.Request) {
+	if err := w.handler.Sealer.Admit(fmt.Appendf(nil, "{%q:%q}", passHeader, r.Header.Get(passHeader))); err != nil {
+		http.Error(rw, err.Error(), http.StatusUnauthorized)
+		return
+	}
 	conn, err := websocket.Accept(rw, r, nil)
 	if err != nil {
 		return // it was cut in the handshake

@@ -83,7 +83,7 @@ func (w *cutWorld) Run(_ context.Context, task fleet.Task) (string, error) {
 		return "", err
 	}
 	c := RunnerConfig{
-		URL: "ws://relay", Box: session.BoxID(task.Box), Gen: session.Generation(gen), Token: task.Env[EnvToken], Task: "task",
+		URL: "ws://relay", Box: session.BoxID(task.Box), Gen: session.Generation(gen), Token: task.Env[EnvToken], Pass: task.Env[EnvPass], Task: "task",
 		Executor: w.box, Dial: w.wire.dial, Idle: 20 * time.Second, Rand: rand.New(rand.NewPCG(w.seed, 2)),
 	}
 	if w.set != nil {

@@ -27,23 +27,23 @@ const (
 // handshake. A host that answers with a status is a [RefusedError].
 //
 // Besides ws:// and wss://, url may be ws+unix:SOCKET:PATH, on one machine.
-func DialWebSocket(ctx context.Context, url string) (Conn, error) {
+func DialWebSocket(ctx context.Context, url string, header http.Header) (Conn, error) {
 	where, ok := strings.CutPrefix(url, "ws+unix:")
 	if !ok {
-		return dialWebSocket(ctx, url, http.DefaultClient)
+		return dialWebSocket(ctx, url, header, http.DefaultClient)
 	}
 	socket, path, _ := strings.Cut(where, ":")
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", socket)
 	}}
-	return dialWebSocket(ctx, "ws://local"+path, &http.Client{Transport: transport})
+	return dialWebSocket(ctx, "ws://local"+path, header, &http.Client{Transport: transport})
 }
 
-func dialWebSocket(ctx context.Context, url string, client *http.Client) (Conn, error) {
+func dialWebSocket(ctx context.Context, url string, header http.Header, client *http.Client) (Conn, error) {
 	w := &webSocket{}
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { w.under = c.Conn }})
-	conn, response, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPClient: client}) //nolint:bodyclose // Dial says that it never needs to be
+	conn, response, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPClient: client, HTTPHeader: header}) //nolint:bodyclose // Dial says that it never needs to be
 	if err != nil {
 		if response != nil && response.StatusCode != http.StatusSwitchingProtocols {
 			return nil, fmt.Errorf("%w: %w", &RefusedError{Status: response.StatusCode, After: retryAfter(response.Header)}, err)

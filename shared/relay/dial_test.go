@@ -59,7 +59,7 @@ func dialRaw(t *testing.T) (relay.Conn, *rawServer) {
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel() // bounds the opening only
-	conn, err := relay.DialWebSocket(ctx, "ws://"+listener.Addr().String())
+	conn, err := relay.DialWebSocket(ctx, "ws://"+listener.Addr().String(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestRefusedConnectionSaysTheStatus(t *testing.T) {
 	}
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close() })
-	if _, err := relay.DialWebSocket(t.Context(), "ws://"+listener.Addr().String()); err == nil || !strings.Contains(err.Error(), "403") {
+	if _, err := relay.DialWebSocket(t.Context(), "ws://"+listener.Addr().String(), nil); err == nil || !strings.Contains(err.Error(), "403") {
 		t.Errorf("got %v", err)
 	}
 }

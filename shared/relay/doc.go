@@ -131,6 +131,10 @@
 //
 // # Connections
 //
+// A runner opens a connection with a pass, which the relay function checks without a
+// read of the store ([Sealer.Admit]). Its first pass is in its environment, and each
+// welcome brings a fresh one as its ticket.
+//
 // A ping every 5 minutes keeps the idle limit of 10 minutes away. After 110 minutes,
 // before the limit of 2 hours, or when a drain says so, the runner opens another
 // connection and says hello on it; the old one is used until the welcome, and read
@@ -139,7 +143,7 @@
 // to 10 s, times a random 0.1 to 1.1, for up to 2 minutes. The WebSocket close code,
 // or the HTTP status of a refused upgrade, changes that:
 //
-//	1008 1013, 429 503            come back, after about 10 s or Retry-After
+//	1008 1013, 403 429 503        come back, after about 10 s or Retry-After
 //	1002 1003 1007 1009 1010,
 //	other 3xx and 4xx (not 408)   come back, but not after the fifth in 10 minutes
 //	4001                          fenced

@@ -42,7 +42,7 @@ const (
 
 // Host to runner.
 const (
-	Welcome Type = "welcome" // gen link
+	Welcome Type = "welcome" // gen link ticket (a fresh pass)
 	Fenced  Type = "fenced"  // link
 	Nudge   Type = "nudge"   //
 	Deliver Type = "deliver" // id round base gen session principal server ticket level subscribed notAfter ackWithin inbox again lens trace + payload

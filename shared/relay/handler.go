@@ -193,7 +193,7 @@ func (h *Handler) hello(ctx context.Context, conn string, f Frame) (*Frame, erro
 	if err := h.answers(ctx, conn, f); err != nil {
 		return nil, err
 	}
-	return &Frame{Type: Welcome, Gen: b.Gen, Link: f.Link}, nil
+	return &Frame{Type: Welcome, Gen: b.Gen, Link: f.Link, Ticket: h.Sealer.Pass(b.ID)}, nil
 }
 
 // answers posts what clients have answered to the questions a runner says are

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -90,10 +91,11 @@ func (l *life) connect() {
 		return
 	}
 	l.dialing = true
+	header := carrying(l.Pass)
 	l.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(l.ctx, dialWithin)
 		defer cancel()
-		conn, err := l.Dial(ctx, l.URL)
+		conn, err := l.Dial(ctx, l.URL, header)
 		if !l.r.post(func(l *life) { l.dialed(conn, err) }) && err == nil {
 			_ = conn.Close("stopped") // nobody is left who could act on it
 		}
@@ -291,6 +293,7 @@ func (l *life) welcomeCame(lk *link, f Frame) {
 	}
 	fresh, same := f.Gen != l.gen || !l.welcomed, l.stage == up
 	l.gen, l.stage, l.welcomed = f.Gen, up, true
+	l.Pass = cmp.Or(f.Ticket, l.Pass)
 	if moved || !same {
 		l.Log.Info("welcomed by the host", "generation", l.gen, "link", l.no)
 	}

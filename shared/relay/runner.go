@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"sync"
 	"time"
 
@@ -113,9 +114,9 @@ type Conn interface {
 	Close(reason string) error
 }
 
-// Dialer opens a connection to the relay. ctx bounds the opening only. A
+// Dialer opens a connection to the relay, with a header. ctx bounds the opening only. A
 // [RefusedError] in the error says that there is a host, which does not want it.
-type Dialer func(ctx context.Context, url string) (Conn, error)
+type Dialer func(ctx context.Context, url string, header http.Header) (Conn, error)
 
 // RunnerConfig is what a Runner works with. Durations of zero mean the default.
 type RunnerConfig struct {
@@ -123,6 +124,7 @@ type RunnerConfig struct {
 	Box      session.BoxID      // the box it runs
 	Gen      session.Generation // of the wake lease it was started for
 	Token    string             // one-time token of that lease
+	Pass     string             // what the relay admits connections with, of EnvPass
 	Task     string             // the fleet's name for this runner
 	Executor Executor
 	Dial     Dialer // DialWebSocket

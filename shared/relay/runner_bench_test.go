@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -304,7 +305,7 @@ func (w *memoryWire) set(down bool) {
 	w.down = down
 }
 
-func (w *memoryWire) dial(ctx context.Context, url string) (relay.Conn, error) {
+func (w *memoryWire) dial(ctx context.Context, url string, _ http.Header) (relay.Conn, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.down {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 	"sync"
@@ -119,7 +120,7 @@ func (p *simProc) live() {
 		URL: "ws://simulated", Box: session.BoxID(p.task.Env[EnvBox]), Gen: session.Generation(gen),
 		Token: p.task.Env[EnvToken], Task: p.status.ID, Executor: p.box, Idle: w.idle, Log: w.logger(p.name),
 		Rand: w.random(p.name + "/runner"),
-		Dial: func(context.Context, string) (Conn, error) {
+		Dial: func(context.Context, string, http.Header) (Conn, error) {
 			c, err := w.gateway.connect(p, dialing)
 			if err != nil {
 				return nil, err

@@ -23,9 +23,9 @@ type Ticket struct {
 // ticketLife is longer than any process is kept alive by one request.
 const ticketLife = 7 * 24 * time.Hour
 
-// Sealer seals and opens tickets with one secret. It has no state and is safe for
-// concurrent use.
-type Sealer struct{ sealer *session.Sealer }
+// Sealer seals and opens tickets and passes with one secret. It has no state and is
+// safe for concurrent use.
+type Sealer struct{ sealer, passes *session.Sealer }
 
 // NewSealer makes a Sealer from a secret of at least 32 bytes (Invalid if
 // shorter). Everybody with the secret can write tickets: it lives in the secret
@@ -35,7 +35,11 @@ func NewSealer(secret []byte) (*Sealer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Sealer{sealer}, nil
+	passes, err := session.NewSealer(secret, "pass")
+	if err != nil {
+		return nil, err
+	}
+	return &Sealer{sealer, passes}, nil
 }
 
 // Seal writes a ticket for an address and a generation.

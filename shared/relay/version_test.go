@@ -169,6 +169,9 @@ func TestHostPassesOverFieldsItDoesNotKnow(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", f.Type, err)
 		}
+		if f.Type == relay.Hello && want.Ticket != "" && got.Ticket != "" {
+			want.Ticket, got.Ticket = "", "" // passes are sealed with nonces of their own
+		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("answer to %s:\n%s", f.Type, diff)
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strconv"
 	"sync"
 	"testing"
@@ -293,7 +294,7 @@ type cable struct {
 	once sync.Once
 }
 
-func (m *machine) dial(context.Context, string) (relay.Conn, error) {
+func (m *machine) dial(context.Context, string, http.Header) (relay.Conn, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.dead {
