@@ -52,7 +52,7 @@ func (c *confiner) enclosed() bool { return c.box.Profile != "" || c.box.ReadOnl
 func (c *confiner) policy(placed stage.Launch, temp string) sandbox.Policy {
 	b := c.box
 	p := sandbox.Policy{
-		Network: !b.Offline, Memory: int64(b.MemoryMB) << 20, Processes: b.Pids, CPUs: b.CPUs,
+		Sockets: c.sockets(), Memory: int64(b.MemoryMB) << 20, Processes: b.Pids, CPUs: b.CPUs,
 		Workspace: placed.Workspace, Demand: c.demand(),
 	}
 	if b.HostPathWritable && b.HostPath != "" {
@@ -80,6 +80,19 @@ func (c *confiner) policy(placed stage.Launch, temp string) sandbox.Policy {
 	return p
 }
 
+// sockets are what the server may open. One that sees nothing of its user's files gets
+// no socket that leads to that user's other programs, either.
+func (c *confiner) sockets() sandbox.Sockets {
+	switch {
+	case c.box.Offline:
+		return sandbox.NoSockets
+	case c.enclosed():
+		return sandbox.InternetSockets
+	default:
+		return sandbox.AllSockets
+	}
+}
+
 // demand is what the server must not run without: that nobody gets out. Limits are
 // demanded by a profile, but for that of processes: without root no system has it,
 // and the box says that it does without.
@@ -87,6 +100,9 @@ func (c *confiner) demand() []sandbox.Guard {
 	var all []sandbox.Guard
 	if c.box.Offline {
 		all = append(all, sandbox.GuardNetwork)
+	}
+	if c.sockets() < sandbox.AllSockets {
+		all = append(all, sandbox.GuardSockets)
 	}
 	if c.enclosed() {
 		all = append(all, sandbox.GuardFiles, sandbox.GuardNeighbours)

@@ -29,7 +29,7 @@ func confined(t *testing.T, b catalog.Box, on sandbox.Support) (*confiner, error
 
 func TestBoxSettingsBecomeAPolicy(t *testing.T) {
 	placed := stage.Launch{Command: "/nowhere", Cwd: "/w/workspace", Workspace: "/w/workspace", Reads: []string{"/cache/node/x"}}
-	enclosed := []sandbox.Guard{sandbox.GuardFiles, sandbox.GuardNeighbours}
+	enclosed := []sandbox.Guard{sandbox.GuardSockets, sandbox.GuardFiles, sandbox.GuardNeighbours}
 	limits := []sandbox.Guard{sandbox.GuardMemory, sandbox.GuardCPUs}
 	tests := map[string]struct {
 		box  catalog.Box
@@ -48,30 +48,30 @@ func TestBoxSettingsBecomeAPolicy(t *testing.T) {
 			catalog.Box{Profile: "network_extended", CPUs: 2, MemoryMB: 1024, Pids: 256},
 			user,
 			sandbox.Policy{
-				Network: true, Workspace: "/w/workspace", Temp: "/t", Read: []string{"/cache/node/x"}, Write: existing("/tmp", "/var/tmp"),
+				Sockets: sandbox.InternetSockets, Workspace: "/w/workspace", Temp: "/t", Read: []string{"/cache/node/x"}, Write: existing("/tmp", "/var/tmp"),
 				Memory: 1024 << 20, Processes: 256, CPUs: 2, Demand: slices.Concat(enclosed, limits),
 			},
 		},
 		"a limit alone keeps the files and the home of the user": {
 			catalog.Box{MemoryMB: 256},
 			user,
-			sandbox.Policy{Network: true, Workspace: "/w/workspace", Write: []string{"/"}, Memory: 256 << 20},
+			sandbox.Policy{Sockets: sandbox.AllSockets, Workspace: "/w/workspace", Write: []string{"/"}, Memory: 256 << 20},
 		},
 		"a limit alone under root": {
 			catalog.Box{Pids: 9},
 			root,
-			sandbox.Policy{Network: true, Workspace: "/w/workspace", Temp: "/t", Write: []string{"/"}, Processes: 9},
+			sandbox.Policy{Sockets: sandbox.AllSockets, Workspace: "/w/workspace", Temp: "/t", Write: []string{"/"}, Processes: 9},
 		},
 		"no network alone": {
 			catalog.Box{Offline: true},
 			user,
-			sandbox.Policy{Workspace: "/w/workspace", Write: []string{"/"}, Demand: []sandbox.Guard{sandbox.GuardNetwork}},
+			sandbox.Policy{Workspace: "/w/workspace", Write: []string{"/"}, Demand: []sandbox.Guard{sandbox.GuardNetwork, sandbox.GuardSockets}},
 		},
 		"a folder of the user to work in": {
 			catalog.Box{ReadOnlyRootFS: true, HostPath: "/w/workspace", HostPathWritable: true},
 			root,
 			sandbox.Policy{
-				Network: true, KeepUser: true, Temp: "/t", Read: []string{"/cache/node/x"}, Write: []string{"/w/workspace"}, Demand: enclosed,
+				Sockets: sandbox.InternetSockets, KeepUser: true, Temp: "/t", Read: []string{"/cache/node/x"}, Write: []string{"/w/workspace"}, Demand: enclosed,
 			},
 		},
 	}
@@ -96,7 +96,11 @@ func TestServerIsRefusedWhereItsSandboxCannotBe(t *testing.T) {
 		on   sandbox.Support
 		want string // in the error; "" for none
 	}{
-		"no network, no seccomp":        {catalog.Box{Offline: true}, sandbox.Support{Limits: true, Landlock: 7}, "network"},
+		"no network, no seccomp": {catalog.Box{Offline: true}, sandbox.Support{Limits: true, Landlock: 7}, "network"},
+		"a profile with network, no seccomp": {
+			catalog.Box{Profile: "network_basic"}, sandbox.Support{Limits: true, Landlock: 7}, "sockets",
+		},
+		"read-only, no seccomp":         {catalog.Box{ReadOnlyRootFS: true}, sandbox.Support{Limits: true, Landlock: 7}, "sockets"},
 		"a profile, no landlock":        {catalog.Box{Profile: "network_basic"}, noLandlock, "files"},
 		"read-only, no landlock":        {catalog.Box{ReadOnlyRootFS: true}, noLandlock, "files"},
 		"a profile, not linux":          {catalog.Box{Profile: "network_basic", MemoryMB: 9}, sandbox.Support{}, "memory"},

@@ -185,7 +185,7 @@ func endLeftovers(folder string, on sandbox.Support) error {
 	}
 	there, _ := filepath.Glob(filepath.Join(folder, ".mcp", "*", "workspace")) // the pattern is well formed
 	for _, dir := range there {
-		left, failed := sandbox.New(sandbox.Policy{Network: true, Workspace: dir}, on)
+		left, failed := sandbox.New(sandbox.Policy{Workspace: dir}, on)
 		if failed == nil {
 			failed = left.End()
 		}

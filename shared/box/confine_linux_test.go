@@ -85,7 +85,7 @@ func TestProgramThatTheSandboxCannotReachIsExplained(t *testing.T) {
 	r := newRig(t, "normal", func(s *Server) {
 		s.Command = script
 		s.Sandbox = func(string, stage.Launch) (*sandbox.Sandbox, error) {
-			return sandbox.New(sandbox.Policy{Network: true, KeepUser: true, Read: []string{dir}}, sandbox.Probe())
+			return sandbox.New(sandbox.Policy{Sockets: sandbox.AllSockets, KeepUser: true, Read: []string{dir}}, sandbox.Probe())
 		}
 	})
 	_, message, _, data := r.failure(r.call("1", "pid", "0"))

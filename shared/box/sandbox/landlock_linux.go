@@ -49,7 +49,7 @@ func landlock(o order) (ruleset, error) {
 	}
 	handled := handledAccess(o.Support.Landlock)
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: handled}
-	if o.Support.Landlock >= 4 && !o.Policy.Network {
+	if o.Support.Landlock >= 4 && o.Policy.Sockets == NoSockets {
 		attr.Handled_access_net = unix.LANDLOCK_ACCESS_NET_BIND_TCP | unix.LANDLOCK_ACCESS_NET_CONNECT_TCP
 	}
 	if o.Support.Landlock >= 6 {

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"net"
 	"os"
+	"path/filepath"
 	"runtime"
 	"testing"
 
@@ -30,24 +31,45 @@ func listener(t *testing.T, network, address string) net.Listener {
 	return l
 }
 
-func TestNetworkOffLeavesUnixSocketsOnlyInGo(t *testing.T) {
+// openSocket listens in a folder, for every user.
+func openSocket(t *testing.T, network, folder string) (file string) {
+	t.Helper()
+	file = filepath.Join(folder, "socket")
+	listener(t, network, file)
+	if err := os.Chmod(file, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestNoSocketsLeavesNoneInGo(t *testing.T) {
 	everyHost(t, func(t *testing.T, h host) {
 		l := listener(t, "tcp", "127.0.0.1:0")
 		p := h.policy(t)
-		expect(t, h.probe(t, p, "sockets", l.Addr().String(), ""),
+		expect(t, h.probe(t, p, "sockets", l.Addr().String()),
 			"tcp=EAFNOSUPPORT", "udp=EAFNOSUPPORT", "raw=EAFNOSUPPORT", "tcp6=EAFNOSUPPORT", "packet=EAFNOSUPPORT",
-			"netlink=EAFNOSUPPORT", "connect=EAFNOSUPPORT", "io_uring=EPERM", "unix=ok", "unix listen=ok", "unix connect=ok")
+			"netlink=EAFNOSUPPORT", "netlink of sockets=EAFNOSUPPORT", "vsock=EAFNOSUPPORT", "connect=EAFNOSUPPORT", "io_uring=EPERM",
+			"unix=EAFNOSUPPORT", "unix listen=EAFNOSUPPORT")
 	})
 }
 
-func TestNetworkOnReachesTheNetwork(t *testing.T) {
+func TestInternetSocketsReachTheNetworkAndNothingElse(t *testing.T) {
 	everyHost(t, func(t *testing.T, h host) {
 		l := listener(t, "tcp", "127.0.0.1:0")
 		p := h.policy(t)
-		p.Network = true
+		p.Sockets = InternetSockets
 		// Sockets for which one must be root stay shut, and so does io_uring.
-		expect(t, h.probe(t, p, "sockets", l.Addr().String(), ""),
-			"tcp=ok", "udp=ok", "raw=EPERM", "packet=EPERM", "netlink=ok", "connect=ok", "io_uring=EPERM", "unix connect=ok")
+		expect(t, h.probe(t, p, "sockets", l.Addr().String()),
+			"tcp=ok", "udp=ok", "raw=EPERM", "packet=EAFNOSUPPORT", "netlink=ok", "netlink of sockets=EAFNOSUPPORT", "vsock=EAFNOSUPPORT",
+			"connect=ok", "io_uring=EPERM", "unix=EAFNOSUPPORT", "unix listen=EAFNOSUPPORT")
+	})
+}
+
+func TestAllSocketsReachWhatServesTheUser(t *testing.T) {
+	everyHost(t, func(t *testing.T, h host) {
+		p := h.policy(t)
+		p.Sockets = AllSockets
+		expect(t, h.probe(t, p, "sockets", "127.0.0.1:1"), "unix=ok", "unix listen=ok", "unix connect=ok", "netlink of sockets=ok")
 	})
 }
 
@@ -56,10 +78,13 @@ func TestNetworkOffHoldsInC(t *testing.T) {
 		return []string{"-Wall", "-D_GNU_SOURCE", "-o", to, "testdata/sockets.c"}
 	})
 	everyHost(t, func(t *testing.T, h host) {
-		r := h.run(t, job{Policy: h.policy(t), Path: program})
+		streams, sequential := openSocket(t, "unix", h.folder(t)), openSocket(t, "unixpacket", h.folder(t))
+		r := h.run(t, job{Policy: h.policy(t), Path: program, Args: []string{streams, sequential}})
 		expect(t, r.out, "tcp=EAFNOSUPPORT", "udp=EAFNOSUPPORT", "raw=EAFNOSUPPORT", "tcp6=EAFNOSUPPORT",
-			"packet=EAFNOSUPPORT", "netlink=EAFNOSUPPORT", "high bits=EAFNOSUPPORT", "unix=ok", "pair=ok", "io_uring=EPERM",
-			"no call=ENOSYS")
+			"packet=EAFNOSUPPORT", "netlink=EAFNOSUPPORT", "high bits=EAFNOSUPPORT", "unix=EAFNOSUPPORT", "pair=ok",
+			"connect the pair=EISCONN", "and without its peer=EISCONN", "send on the pair=EISCONN", "listen on the pair=EINVAL",
+			"sequential pair=ok", "connect it=EISCONN", "datagram pair=ESOCKTNOSUPPORT", "raw pair=ESOCKTNOSUPPORT",
+			"flags=ESOCKTNOSUPPORT", "io_uring=EPERM", "no call=ENOSYS")
 		if runtime.GOARCH == "amd64" {
 			expect(t, r.out, "compat=SIGSYS", "x32=SIGSYS")
 		}
@@ -75,10 +100,10 @@ func TestNetworkOffHoldsInPython(t *testing.T) {
 		p.Read = []string{script}
 		off := h.run(t, job{Policy: p, Path: python, Args: []string{script, l.Addr().String()}})
 		expect(t, off.out, "tcp=EAFNOSUPPORT", "udp=EAFNOSUPPORT", "raw=EAFNOSUPPORT", "tcp6=EAFNOSUPPORT",
-			"connect=EAFNOSUPPORT", "pair=ok", "child=ok", "thread=ok", "file=ok")
-		p.Network = true
+			"connect=EAFNOSUPPORT", "unix=EAFNOSUPPORT", "pair=ok", "loop=ok", "child=ok", "thread=ok", "file=ok")
+		p.Sockets = InternetSockets
 		on := h.run(t, job{Policy: p, Path: python, Args: []string{script, l.Addr().String()}})
-		expect(t, on.out, "tcp=ok", "connect=ok")
+		expect(t, on.out, "tcp=ok", "connect=ok", "lookup=ok", "loop=ok", "unix=EAFNOSUPPORT")
 	})
 }
 
@@ -90,22 +115,23 @@ func TestNetworkOffHoldsInNode(t *testing.T) {
 		p := h.policy(t)
 		p.Read = []string{script}
 		off := h.run(t, job{Policy: p, Path: node, Args: []string{script, l.Addr().String()}})
-		expect(t, off.out, "connect=EAFNOSUPPORT", "udp=EAFNOSUPPORT", "unix=ok", "thread=ok", "child=ok", "file=ok")
-		p.Network = true
+		expect(t, off.out, "connect=EAFNOSUPPORT", "udp=EAFNOSUPPORT", "unix=EAFNOSUPPORT", "fork=ok", "thread=ok", "child=ok", "file=ok")
+		p.Sockets = InternetSockets
 		on := h.run(t, job{Policy: p, Path: node, Args: []string{script, l.Addr().String()}})
-		expect(t, on.out, "connect=ok", "udp=ok")
+		expect(t, on.out, "connect=ok", "udp=ok", "interfaces=ok", "lookup=ok", "unix=EAFNOSUPPORT")
 	})
 }
 
-func TestAbstractSocketsOfOthersAreOutOfReachSinceLinux612(t *testing.T) {
-	want := "abstract=EPERM"
-	if Probe().Landlock < 6 {
-		want = "abstract=ok"
-	}
+func TestUnixSocketsOfOthersAreOutOfReach(t *testing.T) {
 	name := "sandbox-test-" + t.Name()
 	listener(t, "unix", "@"+name)
 	everyHost(t, func(t *testing.T, h host) {
-		expect(t, h.probe(t, h.policy(t), "sockets", "127.0.0.1:1", name), want)
+		p := h.policy(t)
+		for _, address := range []string{"@" + name, openSocket(t, "unix", h.folder(t))} {
+			expect(t, h.probe(t, p, "reach", address), "connect=EAFNOSUPPORT", "send=ESOCKTNOSUPPORT")
+			p.Sockets = InternetSockets
+			expect(t, h.probe(t, p, "reach", address), "connect=EAFNOSUPPORT", "send=ESOCKTNOSUPPORT")
+		}
 	})
 }
 
@@ -127,9 +153,12 @@ func shared(t *testing.T, file string) string {
 }
 
 // interpret runs a filter for one system call.
-func interpret(t *testing.T, filter []unix.SockFilter, arch, nr uint32, arg0 uint64) uint32 {
+func interpret(t *testing.T, filter []unix.SockFilter, arch, nr uint32, args []uint64) uint32 {
 	t.Helper()
-	data := map[uint32]uint32{dataNumber: nr, dataArch: arch, dataArg0: uint32(arg0)}
+	data := map[uint32]uint32{dataNumber: nr, dataArch: arch}
+	for i, arg := range args {
+		data[uint32(dataArg0+8*i)] = uint32(arg)
+	}
 	acc := uint32(0)
 	for pc := 0; pc < len(filter); pc++ {
 		ins := filter[pc]
@@ -143,6 +172,8 @@ func interpret(t *testing.T, filter []unix.SockFilter, arch, nr uint32, arg0 uin
 		switch ins.Code {
 		case unix.BPF_LD | unix.BPF_W | unix.BPF_ABS:
 			acc = data[ins.K]
+		case unix.BPF_ALU | unix.BPF_AND | unix.BPF_K:
+			acc &= ins.K
 		case unix.BPF_RET | unix.BPF_K:
 			return ins.K
 		case unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K:
@@ -161,8 +192,9 @@ func interpret(t *testing.T, filter []unix.SockFilter, arch, nr uint32, arg0 uin
 
 func TestFilter(t *testing.T) {
 	const amd, arm = unix.AUDIT_ARCH_X86_64, unix.AUDIT_ARCH_AARCH64
-	off, on := Policy{}, Policy{Network: true}
-	afnosupport, eperm := refuse(unix.EAFNOSUPPORT), refuse(unix.EPERM)
+	off, on, all := Policy{}, Policy{Sockets: InternetSockets}, Policy{Sockets: AllSockets}
+	afnosupport, socktnosupport, eperm := refuse(unix.EAFNOSUPPORT), refuse(unix.ESOCKTNOSUPPORT), refuse(unix.EPERM)
+	args := func(all ...uint64) []uint64 { return all }
 	const allow, kill = uint32(unix.SECCOMP_RET_ALLOW), uint32(unix.SECCOMP_RET_KILL_PROCESS)
 	for _, c := range []struct {
 		name    string
@@ -170,29 +202,50 @@ func TestFilter(t *testing.T) {
 		made    uint32
 		arch    uint32
 		nr      uint32
-		arg0    uint64
+		args    []uint64
 		verdict uint32
 	}{
-		{"read", off, amd, amd, unix.SYS_READ, 0, allow},
-		{"inet socket, off", off, amd, amd, unix.SYS_SOCKET, unix.AF_INET, afnosupport},
-		{"inet socket, on", on, amd, amd, unix.SYS_SOCKET, unix.AF_INET, allow},
-		{"unix socket, off", off, amd, amd, unix.SYS_SOCKET, unix.AF_UNIX, allow},
-		{"pair", off, amd, amd, unix.SYS_SOCKETPAIR, unix.AF_UNIX, allow},
-		{"inet pair", off, amd, amd, unix.SYS_SOCKETPAIR, unix.AF_INET, afnosupport},
-		{"other architecture", off, amd, arm, unix.SYS_READ, 0, kill},
-		{"arm", off, arm, arm, unix.SYS_SOCKET, unix.AF_INET, afnosupport},
-		{"amd on arm", off, arm, amd, unix.SYS_READ, 0, kill},
-		{"x32", on, amd, amd, x32 | unix.SYS_READ, 0, kill},
-		{"no call", on, amd, amd, 0xffffffff, 0, allow},
-		{"fork", on, amd, amd, unix.SYS_CLONE, uint64(unix.SIGCHLD), allow},
-		{"thread", on, amd, amd, unix.SYS_CLONE, unix.CLONE_VM | unix.CLONE_THREAD | unix.CLONE_SIGHAND, allow},
-		{"user namespace", on, amd, amd, unix.SYS_CLONE, unix.CLONE_NEWUSER, eperm},
-		{"clone3", on, amd, amd, unix.SYS_CLONE3, 0, refuse(unix.ENOSYS)},
-		{"ptrace", on, amd, amd, unix.SYS_PTRACE, 0, eperm},
-		{"affinity", on, amd, amd, unix.SYS_SCHED_SETAFFINITY, 0, allow},
-		{"affinity with a limit", Policy{CPUs: 1}, amd, amd, unix.SYS_SCHED_SETAFFINITY, 0, eperm},
+		{"read", off, amd, amd, unix.SYS_READ, nil, allow},
+		{"inet socket, off", off, amd, amd, unix.SYS_SOCKET, args(unix.AF_INET), afnosupport},
+		{"inet socket, on", on, amd, amd, unix.SYS_SOCKET, args(unix.AF_INET), allow},
+		{"inet6 socket, on", on, amd, amd, unix.SYS_SOCKET, args(unix.AF_INET6), allow},
+		{"unix socket, off", off, amd, amd, unix.SYS_SOCKET, args(unix.AF_UNIX, unix.SOCK_STREAM), afnosupport},
+		{"unix socket, on", on, amd, amd, unix.SYS_SOCKET, args(unix.AF_UNIX, unix.SOCK_STREAM), afnosupport},
+		{"unix socket with more bits, on", on, amd, amd, unix.SYS_SOCKET, args(1<<32 | unix.AF_UNIX), afnosupport},
+		{"unix socket, all", all, amd, amd, unix.SYS_SOCKET, args(unix.AF_UNIX), allow},
+		{"routes, off", off, amd, amd, unix.SYS_SOCKET, args(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE), afnosupport},
+		{"routes, on", on, amd, amd, unix.SYS_SOCKET, args(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE), allow},
+		{"sockets by netlink", on, amd, amd, unix.SYS_SOCKET, args(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_SOCK_DIAG), afnosupport},
+		{"programs by netlink", on, amd, amd, unix.SYS_SOCKET, args(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_USERSOCK), afnosupport},
+		{"vsock", on, amd, amd, unix.SYS_SOCKET, args(unix.AF_VSOCK, unix.SOCK_STREAM), afnosupport},
+		{"pair", off, amd, amd, unix.SYS_SOCKETPAIR, args(unix.AF_UNIX, unix.SOCK_STREAM), allow},
+		{"pair with flags", off, amd, amd, unix.SYS_SOCKETPAIR, args(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK), allow},
+		{"sequential pair", on, amd, amd, unix.SYS_SOCKETPAIR, args(unix.AF_UNIX, unix.SOCK_SEQPACKET), allow},
+		{"datagram pair", on, amd, amd, unix.SYS_SOCKETPAIR, args(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), socktnosupport},
+		{"raw pair, which is one of datagrams", off, amd, amd, unix.SYS_SOCKETPAIR, args(unix.AF_UNIX, unix.SOCK_RAW), socktnosupport},
+		{"datagram pair, all", all, amd, amd, unix.SYS_SOCKETPAIR, args(unix.AF_UNIX, unix.SOCK_DGRAM), allow},
+		{"inet pair", off, amd, amd, unix.SYS_SOCKETPAIR, args(unix.AF_INET, unix.SOCK_STREAM), afnosupport},
+		{"other architecture", off, amd, arm, unix.SYS_READ, nil, kill},
+		{"arm", off, arm, arm, unix.SYS_SOCKET, args(unix.AF_INET), afnosupport},
+		{"amd on arm", off, arm, amd, unix.SYS_READ, nil, kill},
+		{"386 on amd", all, amd, unix.AUDIT_ARCH_I386, 102, nil, kill},
+		{"32 bits on arm", all, arm, unix.AUDIT_ARCH_ARM, 281, nil, kill},
+		{"x32", on, amd, amd, x32 | unix.SYS_READ, nil, kill},
+		{"no call", on, amd, amd, 0xffffffff, nil, allow},
+		{"fork", on, amd, amd, unix.SYS_CLONE, args(uint64(unix.SIGCHLD)), allow},
+		{"thread", on, amd, amd, unix.SYS_CLONE, args(unix.CLONE_VM | unix.CLONE_THREAD | unix.CLONE_SIGHAND), allow},
+		{"user namespace", on, amd, amd, unix.SYS_CLONE, args(unix.CLONE_NEWUSER), eperm},
+		{"clone3", on, amd, amd, unix.SYS_CLONE3, nil, refuse(unix.ENOSYS)},
+		{"ptrace", all, amd, amd, unix.SYS_PTRACE, nil, eperm},
+		{"io_uring", all, amd, amd, unix.SYS_IO_URING_SETUP, nil, eperm},
+		{"shared memory", on, amd, amd, unix.SYS_SHMAT, nil, eperm},
+		{"shared memory, all", all, amd, amd, unix.SYS_SHMAT, nil, allow},
+		{"limits of its own", on, amd, amd, unix.SYS_PRLIMIT64, args(0), allow},
+		{"limits of another", all, amd, amd, unix.SYS_PRLIMIT64, args(4711), eperm},
+		{"affinity", on, amd, amd, unix.SYS_SCHED_SETAFFINITY, nil, allow},
+		{"affinity with a limit", Policy{CPUs: 1}, amd, amd, unix.SYS_SCHED_SETAFFINITY, nil, eperm},
 	} {
-		if got := interpret(t, program(c.policy, c.made), c.arch, c.nr, c.arg0); got != c.verdict {
+		if got := interpret(t, program(c.policy, c.made), c.arch, c.nr, c.args); got != c.verdict {
 			t.Errorf("%s: %#x instead of %#x", c.name, got, c.verdict)
 		}
 	}

@@ -20,7 +20,9 @@ func guards(lacks []Lack) []Guard {
 func TestMissing(t *testing.T) {
 	everything := Policy{Memory: 1, Processes: 1, CPUs: 1, OpenFiles: 1}
 	open := everything
-	open.Network = true
+	open.Sockets = AllSockets
+	internet := everything
+	internet.Sockets = InternetSockets
 	kept := everything
 	kept.KeepUser = true
 	full := Support{Limits: true, Landlock: 7, Seccomp: true, FirstUser: 1000, Users: 1000}
@@ -37,15 +39,16 @@ func TestMissing(t *testing.T) {
 	}{
 		{"everything is there", full, everything, nil},
 		{"nothing is there", Support{}, everything, []Guard{
-			GuardNetwork, GuardFiles, GuardNeighbours, GuardMemory, GuardProcesses, GuardCPUs, GuardLimits,
+			GuardNetwork, GuardSockets, GuardFiles, GuardNeighbours, GuardMemory, GuardProcesses, GuardCPUs, GuardLimits,
 		}},
-		{"nothing is there, little is asked for", Support{}, Policy{Network: true}, []Guard{GuardFiles, GuardNeighbours}},
+		{"nothing is there, little is asked for", Support{}, Policy{Sockets: AllSockets}, []Guard{GuardFiles, GuardNeighbours}},
 		{"not root", without(func(s *Support) { s.Users = 0 }), everything, []Guard{GuardProcesses}},
 		{"the user is kept", full, kept, []Guard{GuardProcesses}},
 		{"no landlock", without(func(s *Support) { s.Landlock = 0 }), everything, []Guard{GuardFiles}},
 		{"no landlock, the user is kept", without(func(s *Support) { s.Landlock = 0 }), kept, []Guard{GuardFiles, GuardNeighbours, GuardProcesses}},
-		{"no seccomp", without(func(s *Support) { s.Seccomp = false }), everything, []Guard{GuardNetwork, GuardCPUs}},
-		{"no seccomp, network on", without(func(s *Support) { s.Seccomp = false }), open, []Guard{GuardCPUs}},
+		{"no seccomp", without(func(s *Support) { s.Seccomp = false }), everything, []Guard{GuardNetwork, GuardSockets, GuardCPUs}},
+		{"no seccomp, internet", without(func(s *Support) { s.Seccomp = false }), internet, []Guard{GuardSockets, GuardCPUs}},
+		{"no seccomp, all sockets", without(func(s *Support) { s.Seccomp = false }), open, []Guard{GuardCPUs}},
 	} {
 		if diff := cmp.Diff(c.want, guards(c.system.Missing(c.policy))); diff != "" {
 			t.Errorf("%s: %s", c.name, diff)
@@ -69,13 +72,13 @@ func TestPolicyThatDemandsNothingDoesWithoutAndSaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]Guard{GuardNetwork, GuardFiles, GuardNeighbours}, guards(s.Lacks())); diff != "" {
+	if diff := cmp.Diff([]Guard{GuardNetwork, GuardSockets, GuardFiles, GuardNeighbours}, guards(s.Lacks())); diff != "" {
 		t.Error(diff)
 	}
 }
 
 func TestGuardThatIsNotAskedForIsNotDemanded(t *testing.T) {
-	if _, err := New(Policy{Network: true, Demand: []Guard{GuardNetwork}}, Support{}); err != nil {
+	if _, err := New(Policy{Sockets: AllSockets, Demand: []Guard{GuardNetwork, GuardSockets}}, Support{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -89,6 +92,7 @@ func TestWrongPolicies(t *testing.T) {
 		"root as workspace":  {Workspace: "/"},
 		"memory":             {Memory: -1},
 		"processes":          {Processes: -1},
+		"sockets":            {Sockets: AllSockets + 1},
 		"cpus":               {CPUs: math.NaN()},
 	} {
 		if _, err := New(p, Support{}); err == nil || errors.Is(err, ErrRefused) {

@@ -23,12 +23,16 @@
 //	a user of its own                a uid by workspace     the runner is not root
 //	files: the system read-only,     Landlock (5.13)        what the user may open: with a user of
 //	  workspace and temp writable                           its own what is open to everybody
-//	network off: no socket but       seccomp                –
-//	  unix ones, no io_uring
+//	sockets: those of Sockets, no    seccomp                –
+//	  io_uring; pairs for itself
 //	memory, environment and stderr   own user, Landlock     older kernel and not root
 //	  of neighbours
 //	signals to neighbours            own user, Landlock     kernel before 6.12 and not root
-//	abstract unix sockets of others  Landlock               kernel before 6.12
+//	unix sockets of others, but for  seccomp                –
+//	  AllSockets
+//	System V and POSIX queues and    seccomp                –
+//	  shared memory, but for the same
+//	limits of neighbours             seccomp                –
 //	processes and threads            RLIMIT_NPROC           the runner is not root: it counts
 //	                                                        all that its user runs
 //	memory                           RLIMIT_DATA            counted for each process by itself,
@@ -37,9 +41,17 @@
 //	open files, size of a file,      rlimits                –
 //	  CPU time
 //
-// Always visible to neighbours are the arguments of a program, in /proc: secrets
-// belong into its environment. And a program that keeps the runner's user can talk
-// to whatever serves that user on a unix socket with a path.
+// A seccomp filter sees the values of a call and no address, so it cannot tell a unix
+// socket of others from one of the program. It therefore refuses to make any, and with
+// them datagram pairs, which can be connected anew. Stream pairs cannot: connect on
+// one is EISCONN. Pipes of Node and the event loops of Python are such pairs.
+//
+// Neighbours always see the arguments of a program in /proc: secrets belong into its
+// environment. /proc also lists processes and the names of sockets. Landlock cannot
+// narrow it to /proc/self: a rule holds for one directory there, and each process that
+// the program starts has another. A program that keeps the runner's user may change
+// the modes, owners and times of that user's files everywhere, for Landlock has no
+// right for these; it still cannot read or write what is in them.
 //
 // It is no virtual machine: whoever breaks the kernel is out. Tenants are kept apart
 // by tasks of their own; the sandbox is for what shares a machine or a task.
@@ -55,12 +67,12 @@ import (
 	"time"
 )
 
-// Policy is what a program may do. The zero Policy allows no network and no writing,
+// Policy is what a program may do. The zero Policy allows no sockets and no writing,
 // and sets no limits. Paths are absolute.
 type Policy struct {
-	// Network on means that the program may open sockets of every family. Off leaves
-	// it those of unix, and everybody it starts. Enforced by seccomp.
-	Network bool
+	// Sockets says which sockets the program, and everything it starts, may open.
+	// Enforced by seccomp.
+	Sockets Sockets
 
 	// Workspace and Temp are folders that the program alone has: it may read, write
 	// and execute what is there. They are made where they are missing (their parents
@@ -107,13 +119,24 @@ type Policy struct {
 	Demand []Guard
 }
 
+// Sockets says which sockets a program may open.
+type Sockets int
+
+// The sockets, each with those before it.
+const (
+	NoSockets       Sockets = iota // connected pairs of unix streams, between a program and what it starts
+	InternetSockets                // IPv4 and IPv6, and the netlink of routes, by which programs list interfaces
+	AllSockets                     // of every family: the program reaches whatever serves its user
+)
+
 // Guard is one thing a [Policy] asks for.
 type Guard string
 
 // The guards. Each is asked for by the fields of [Policy] that it names; the two
 // about others are always.
 const (
-	GuardNetwork    Guard = "network"    // Network off
+	GuardNetwork    Guard = "network"    // NoSockets: nothing on the internet
+	GuardSockets    Guard = "sockets"    // no AllSockets: nothing that serves on this machine's own sockets
 	GuardFiles      Guard = "files"      // Workspace, Temp, Read and Write are all it can open
 	GuardNeighbours Guard = "neighbours" // memory, environment and descriptors of other programs
 	GuardMemory     Guard = "memory"     // Memory
@@ -217,7 +240,9 @@ func (s Support) Missing(p Policy) []Lack {
 		}
 	}
 	const elsewhere = "this is not linux"
-	need(!p.Network, s.Seccomp, GuardNetwork, "the kernel has no seccomp filters, or there is none for this architecture")
+	const filters = "the kernel has no seccomp filters, or there is none for this architecture"
+	need(p.Sockets < InternetSockets, s.Seccomp, GuardNetwork, filters)
+	need(p.Sockets < AllSockets, s.Seccomp, GuardSockets, filters)
 	need(true, s.Landlock > 0, GuardFiles, "the kernel has no landlock, it needs linux 5.13 with landlock among its lsm")
 	need(true, s.Landlock > 0 || own, GuardNeighbours, "the kernel has no landlock and the program has no user of its own, which needs a runner that is root")
 	need(p.Memory > 0, s.Limits, GuardMemory, elsewhere)
@@ -241,6 +266,9 @@ func (p Policy) check() error {
 		case path == "/" && i < 2:
 			return errors.New("workspace and temp cannot be /")
 		}
+	}
+	if p.Sockets < NoSockets || p.Sockets > AllSockets {
+		return fmt.Errorf("sockets is %d, use one of the constants", p.Sockets)
 	}
 	for name, v := range map[string]float64{
 		"memory": float64(p.Memory), "processes": float64(p.Processes), "cpus": p.CPUs, "open files": float64(p.OpenFiles),

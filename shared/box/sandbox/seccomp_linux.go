@@ -27,7 +27,12 @@ const (
 	dataNumber = 0
 	dataArch   = 4
 	dataArg0   = 16
+	dataArg1   = 24
+	dataArg2   = 32
 )
+
+// sockType is the part of a socket's type that is no flag.
+const sockType = 0xf
 
 // x32 marks the calls of a second interface of amd64, with numbers of its own.
 const x32 = 0x40000000
@@ -50,6 +55,12 @@ func denied(p Policy) []uint32 {
 	}
 	if p.CPUs > 0 {
 		calls = append(calls, unix.SYS_SCHED_SETAFFINITY)
+	}
+	if p.Sockets < AllSockets {
+		calls = append(calls, // queues and memory of whatever else the user runs
+			unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL,
+			unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
+		)
 	}
 	return calls
 }
@@ -87,13 +98,38 @@ func program(p Policy, arch uint32) []unix.SockFilter {
 	// Its flags are out of reach for a filter. C libraries take clone then.
 	c.when(unix.SYS_CLONE3, refuse(unix.ENOSYS))
 	c.call(unix.SYS_CLONE, func(c *code) { c.any(newNamespaces, refuse(unix.EPERM)) })
-	if !p.Network {
-		for _, nr := range []uint32{unix.SYS_SOCKET, unix.SYS_SOCKETPAIR} {
-			c.call(nr, func(c *code) { c.unless(unix.AF_UNIX, refuse(unix.EAFNOSUPPORT)) })
-		}
+	// The limits of another process: without CPU time, or files, it ends.
+	c.call(unix.SYS_PRLIMIT64, func(c *code) { c.unless(0, refuse(unix.EPERM)) })
+	if p.Sockets < AllSockets {
+		c.call(unix.SYS_SOCKET, func(c *code) { c.socket(p.Sockets) })
+		c.call(unix.SYS_SOCKETPAIR, (*code).pair)
 	}
 	c.ret(unix.SECCOMP_RET_ALLOW)
 	return c
+}
+
+// socket allows the families of internet sockets, or none.
+func (c *code) socket(s Sockets) {
+	if s == InternetSockets {
+		c.when(unix.AF_INET, unix.SECCOMP_RET_ALLOW)
+		c.when(unix.AF_INET6, unix.SECCOMP_RET_ALLOW)
+		c.unless(unix.AF_NETLINK, refuse(unix.EAFNOSUPPORT))
+		// Other protocols list the sockets of others, or lead to their programs.
+		c.load(dataArg2)
+		c.when(unix.NETLINK_ROUTE, unix.SECCOMP_RET_ALLOW)
+	}
+	c.ret(refuse(unix.EAFNOSUPPORT))
+}
+
+// pair allows what stays connected to its other end. The kernel makes a datagram
+// socket of unix for SOCK_RAW, too.
+func (c *code) pair() {
+	c.unless(unix.AF_UNIX, refuse(unix.EAFNOSUPPORT))
+	c.load(dataArg1)
+	c.add(unix.BPF_ALU|unix.BPF_AND|unix.BPF_K, 0, 0, sockType)
+	c.when(unix.SOCK_STREAM, unix.SECCOMP_RET_ALLOW)
+	c.when(unix.SOCK_SEQPACKET, unix.SECCOMP_RET_ALLOW)
+	c.ret(refuse(unix.ESOCKTNOSUPPORT))
 }
 
 func refuse(e unix.Errno) uint32 { return unix.SECCOMP_RET_ERRNO | uint32(e) }

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,8 +39,30 @@ static void compat(void) {
 static void x32(void) { syscall(0x40000000 | SYS_socket, AF_INET, SOCK_STREAM, 0); }
 #endif
 
-int main(void) {
+/* pairs tries to make of a pair a socket that leads to somebody else. */
+static void pairs(const char *listener, const char *sequential) {
 	int pair[2];
+	struct sockaddr_un to = {.sun_family = AF_UNIX};
+	struct msghdr m = {.msg_name = &to, .msg_namelen = sizeof to};
+	strncpy(to.sun_path, listener, sizeof to.sun_path - 1);
+	say("pair", socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+	say("connect the pair", connect(pair[0], (struct sockaddr *)&to, sizeof to));
+	say("send on the pair", sendmsg(pair[0], &m, MSG_NOSIGNAL));
+	say("listen on the pair", listen(pair[0], 1));
+	close(pair[1]);
+	shutdown(pair[0], SHUT_RDWR);
+	say("and without its peer", connect(pair[0], (struct sockaddr *)&to, sizeof to));
+	say("sequential pair", socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair));
+	strncpy(to.sun_path, sequential, sizeof to.sun_path - 1);
+	say("connect it", connect(pair[0], (struct sockaddr *)&to, sizeof to));
+	say("datagram pair", socketpair(AF_UNIX, SOCK_DGRAM, 0, pair));
+	say("raw pair", socketpair(AF_UNIX, SOCK_RAW, 0, pair));
+	say("flags", syscall(SYS_socketpair, 0x100000000UL | AF_UNIX, 0x500000000UL | SOCK_DGRAM | SOCK_CLOEXEC, 0, pair));
+}
+
+int main(int argc, char **argv) {
+	if (argc != 3)
+		return 2;
 	char params[256] = {0};
 	say("tcp", socket(AF_INET, SOCK_STREAM, 0));
 	say("udp", socket(AF_INET, SOCK_DGRAM, 0));
@@ -49,7 +72,7 @@ int main(void) {
 	say("netlink", socket(AF_NETLINK, SOCK_RAW, 0));
 	say("high bits", syscall(SYS_socket, 0x100000000UL | AF_INET, SOCK_STREAM, 0));
 	say("unix", socket(AF_UNIX, SOCK_STREAM, 0));
-	say("pair", socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+	pairs(argv[1], argv[2]);
 	say("io_uring", syscall(SYS_io_uring_setup, 4, params));
 	say("no call", syscall(-1));
 #ifdef __x86_64__

@@ -1,4 +1,4 @@
-import errno, os, socket, subprocess, sys, threading, tempfile, multiprocessing
+import asyncio, errno, os, socket, subprocess, sys, threading, tempfile, multiprocessing
 
 def say(name, attempt):
     try:
@@ -18,3 +18,12 @@ say("child", lambda: subprocess.run([sys.executable, "-c", "pass"], check=True))
 t = threading.Thread(target=lambda: None)
 say("thread", t.start)
 say("file", lambda: tempfile.NamedTemporaryFile())
+say("unix", lambda: socket.socket(socket.AF_UNIX))
+say("lookup", lambda: socket.getaddrinfo("localhost", 80))
+
+async def loop():
+    p = await asyncio.create_subprocess_exec(sys.executable, "-c", "print(input())",
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
+    out, _ = await p.communicate(b"said\n")
+    assert out == b"said\n" and p.returncode == 0
+say("loop", lambda: asyncio.run(loop()))

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -23,7 +24,9 @@ func main() {
 	action, args := os.Args[1], os.Args[2:]
 	switch action {
 	case "sockets":
-		sockets(args[0], args[1])
+		sockets(args[0])
+	case "reach":
+		reach(args[0])
 	case "files":
 		files(args)
 	case "hold":
@@ -41,7 +44,7 @@ func main() {
 	case "grow":
 		grow(args[0], number(args[1]))
 	case "spin":
-		for {
+		for n := 0; ; n++ {
 		}
 	case "cpus":
 		cpus()
@@ -75,7 +78,7 @@ func number(s string) int {
 }
 
 // sockets opens one of each family, and connects to an address.
-func sockets(address, abstract string) {
+func sockets(address string) {
 	for _, s := range []struct {
 		name                   string
 		domain, kind, protocol int
@@ -85,7 +88,9 @@ func sockets(address, abstract string) {
 		{"raw", unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP},
 		{"tcp6", unix.AF_INET6, unix.SOCK_STREAM, 0},
 		{"packet", unix.AF_PACKET, unix.SOCK_RAW, 0},
-		{"netlink", unix.AF_NETLINK, unix.SOCK_RAW, 0},
+		{"netlink", unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE},
+		{"netlink of sockets", unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_SOCK_DIAG},
+		{"vsock", unix.AF_VSOCK, unix.SOCK_STREAM, 0},
 		{"unix", unix.AF_UNIX, unix.SOCK_STREAM, 0},
 	} {
 		fd, err := unix.Socket(s.domain, s.kind, s.protocol)
@@ -95,20 +100,27 @@ func sockets(address, abstract string) {
 		say(s.name, err)
 	}
 	say("connect", dial("tcp", address))
-	l, err := net.Listen("unix", filepath.Join(os.Getenv("TMPDIR"), "socket"))
+	l, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", filepath.Join(os.Getenv("TMPDIR"), "socket"))
 	say("unix listen", err)
 	if err == nil {
 		say("unix connect", dial("unix", l.Addr().String()))
-	}
-	if abstract != "" {
-		say("abstract", dial("unix", "@"+abstract))
 	}
 	_, _, errno := unix.Syscall(unix.SYS_IO_URING_SETUP, 1, 0, 0)
 	say("io_uring", errno)
 }
 
+// reach tries a unix socket of somebody else, with a socket and with a pair.
+func reach(address string) {
+	say("connect", dial("unix", address))
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
+	if err == nil {
+		err = unix.Connect(pair[0], &unix.SockaddrUnix{Name: address})
+	}
+	say("send", err)
+}
+
 func dial(network, address string) error {
-	c, err := net.Dial(network, address)
+	c, err := (&net.Dialer{}).DialContext(context.Background(), network, address)
 	if err == nil {
 		_ = c.Close()
 	}
@@ -148,7 +160,7 @@ func files(args []string) {
 		case "rename":
 			err = os.Rename(path, filepath.Join(os.Getenv("TMPDIR"), "renamed"))
 		case "exec":
-			err = exec.Command(path).Run()
+			err = exec.CommandContext(context.Background(), path).Run()
 		}
 		say(what+" "+filepath.Base(path), err)
 	}
@@ -230,7 +242,7 @@ func inherited() {
 // threads starts processes that stay, until it cannot.
 func threads(n int) {
 	for i := range n {
-		cmd := exec.Command("/proc/self/exe", "sleep")
+		cmd := exec.CommandContext(context.Background(), "/proc/self/exe", "sleep")
 		if err := cmd.Start(); err != nil {
 			_, _ = fmt.Fprintf(os.Stdout, "started=%d\n", i)
 			say("next", err)
@@ -300,12 +312,12 @@ func privileges(setuid []string) {
 		}
 	}
 	for _, path := range setuid {
-		out, err := exec.Command(path, "-u").Output()
+		out, err := exec.CommandContext(context.Background(), path, "-u").Output()
 		say(filepath.Base(path)+" "+strings.TrimSpace(string(out)), err)
 	}
 	say("setuid", unix.Setresuid(0, 0, 0))
 	say("userns", unix.Unshare(unix.CLONE_NEWUSER))
-	cmd := exec.Command("/proc/self/exe", "cpus")
+	cmd := exec.CommandContext(context.Background(), "/proc/self/exe", "cpus")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER}
 	say("clone userns", cmd.Run())
 	say("mount", unix.Mount("none", "/mnt", "tmpfs", 0, ""))
@@ -316,7 +328,7 @@ func privileges(setuid []string) {
 
 // escape leaves a process behind in a session of its own.
 func escape() {
-	cmd := exec.Command("/proc/self/exe", "sleep")
+	cmd := exec.CommandContext(context.Background(), "/proc/self/exe", "sleep")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		panic(err)
