@@ -125,6 +125,7 @@ type Box struct {
 	log    *slog.Logger
 	hide   *redactor
 	grace  grace
+	draw   func() int64 // see conversation
 	lacks  sync.Once    // what sandboxes do without has been logged
 	marks  atomic.Int64 // given to processes
 	saving context.Context
@@ -155,6 +156,7 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 	return &Box{
 		saving: saving, abandon: abandon, server: s.withDefaults(), sink: k, log: log, hide: newRedactor(s.Env, s.Secrets),
 		grace:    grace{stdin: time.Second, term: 5 * time.Second},
+		draw:     numbers(s.Scope),
 		sessions: map[string]*session{}, groups: map[string]*group{}, used: time.Now(), era: s.Era,
 	}
 }

@@ -3,6 +3,8 @@ package box
 import (
 	"cmp"
 	"container/list"
+	"crypto/rand"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -31,7 +33,12 @@ const (
 //
 // Ids of clients never reach the process: every request gets a number, which is its
 // id and its progress token there. So neither equal ids of two clients nor of a
-// cancelled request and a new one can be mixed up.
+// cancelled request and a new one can be mixed up. Numbers are drawn at random, so
+// that no client can name the request of another one.
+//
+// Every line for the process, and every message for a client, is written from the
+// parts that were read ([wire.Message.Line]). A member that only the reader on the
+// other side knows does not get there.
 type conversation struct {
 	// send writes a line to the process, event says one to the client. A nil stream
 	// is the common one. They are called with slices that nobody changes any more.
@@ -54,7 +61,9 @@ type conversation struct {
 	// something of their client. It may be nil.
 	asks func(*stream)
 
-	last      int64 // number given to a request
+	draw      func() int64   // a number for a request, not 0
+	kept      map[int64]bool // numbers that requests of our own have had
+	came      int64          // requests so far
 	requests  map[int64]*request
 	renamed   map[int64]*request // by the number they were sent again under
 	byID      map[clientID]*request
@@ -83,6 +92,7 @@ type clientID struct {
 // request is a client's request in flight.
 type request struct {
 	number int64
+	order  int64           // in which it came
 	id     json.RawMessage // as the client wrote it
 	token  json.RawMessage // its progress token, nil for none
 	method string
@@ -110,18 +120,46 @@ type question struct {
 	timer   *time.Timer
 }
 
-func newConversation(send func(int64, []byte) bool, event func(*stream, []byte, bool), quiet func()) *conversation {
+func newConversation(draw func() int64, send func(int64, []byte) bool, event func(*stream, []byte, bool), quiet func()) *conversation {
 	return &conversation{
-		send: send, event: event, quiet: quiet,
+		draw: draw, send: send, event: event, quiet: quiet, kept: map[int64]bool{},
 		requests: map[int64]*request{}, renamed: map[int64]*request{}, byID: map[clientID]*request{}, passed: list.New(),
 		questions: map[string]*question{}, asked: map[string]*question{},
 	}
 }
 
-// number draws a number that no request of this process has had.
+// numbers draws the numbers of requests, from 1. In a process of several sessions they
+// have 53 bits, all that JavaScript can count: nobody guesses what another one's
+// request is called. In a process of one session there is nobody else, and they have
+// 31 bits, because there are servers that keep an id in 32.
+func numbers(scope Scope) func() int64 {
+	bits := 31
+	if scope.wide() {
+		bits = 53
+	}
+	return func() int64 {
+		var b [8]byte
+		_, _ = rand.Read(b[:]) // it never fails
+		return 1 + int64(binary.LittleEndian.Uint64(b[:])>>(64-bits))%(1<<bits-1)
+	}
+}
+
+// number draws a number that no request in flight has, nor any of our own had.
 func (c *conversation) number() int64 {
-	c.last++
-	return c.last
+	for {
+		n := c.draw()
+		if c.requests[n] == nil && c.renamed[n] == nil && !c.kept[n] {
+			return n
+		}
+	}
+}
+
+// own draws a number for a request of our own. There are few, and none gets the
+// number of another one.
+func (c *conversation) own() int64 {
+	n := c.number()
+	c.kept[n] = true
+	return n
 }
 
 // idle reports whether no request is in flight. A question of one keeps it so; a
@@ -144,7 +182,8 @@ func (c *conversation) add(st *stream, m wire.Message) (*request, *wire.Error) {
 	if idKey(token) == "" {
 		token = nil // neither string nor number: the server may make of it what it likes
 	}
-	r := &request{number: c.number(), id: m.ID, token: token, method: m.Method, stream: st, modern: bridge.SaysModern(m.Params)}
+	c.came++
+	r := &request{number: c.number(), order: c.came, id: m.ID, token: token, method: m.Method, stream: st, modern: bridge.SaysModern(m.Params)}
 	r.sent = r.number
 	c.requests[r.number], c.byID[key] = r, r
 	return r, nil
@@ -152,13 +191,12 @@ func (c *conversation) add(st *stream, m wire.Message) (*request, *wire.Error) {
 
 // pass sends a request of the table to the process. It is false when the process
 // has not read enough of what was sent before.
-func (c *conversation) pass(r *request, raw []byte) bool {
-	number := strconv.AppendInt(nil, r.number, 10)
-	line, _ := wire.Replace(raw, number, "id")
+func (c *conversation) pass(r *request, m wire.Message) bool {
+	m.ID = strconv.AppendInt(nil, r.number, 10)
 	if r.token != nil {
-		line, _ = wire.Replace(line, number, "params", "_meta", wire.MetaProgressToken)
+		m.Params, _ = wire.Replace(m.Params, m.ID, "_meta", wire.MetaProgressToken)
 	}
-	return c.send(r.number, wire.Compact(line))
+	return c.send(r.number, m.Line())
 }
 
 // known marks a request as one the process may have read. Before, nothing the
@@ -177,8 +215,8 @@ func (c *conversation) cancel(s *session, m wire.Message) *request {
 		return nil // initialize must not be cancelled (MCP 2025-11-25, basic/utilities/cancellation)
 	}
 	if r.passed != nil {
-		line, _ := wire.Replace(m.Raw, strconv.AppendInt(nil, r.sent, 10), "params", "requestId")
-		c.withdrawn(r, wire.Compact(line))
+		m.Params, _ = wire.Replace(m.Params, strconv.AppendInt(nil, r.sent, 10), "requestId")
+		c.withdrawn(r, m.Line())
 	}
 	c.end(r, wire.ErrorResponse(r.id, &wire.Error{Code: wire.CodeCancelled, Message: "request cancelled by the client"}))
 	return r
@@ -215,12 +253,10 @@ func (c *conversation) answer(s *session, visible string, m wire.Message) bool {
 	if q == nil || m.Kind != wire.Response || q.session != nil && q.session != s {
 		return false
 	}
-	line, ok := wire.Replace(m.Raw, q.id, "id")
-	if ok {
-		c.send(0, wire.Compact(line))
-		c.forget(q)
-	}
-	return ok
+	m.ID = q.id
+	c.send(0, m.Line())
+	c.forget(q)
+	return true
 }
 
 // # From the process
@@ -232,8 +268,8 @@ func (c *conversation) response(m wire.Message) bool {
 	if r == nil {
 		return false
 	}
-	raw, _ := wire.Replace(m.Raw, r.id, "id")
-	c.end(r, raw)
+	m.ID = r.id
+	c.end(r, m.Line())
 	return true
 }
 
@@ -270,8 +306,8 @@ func (c *conversation) ask(m wire.Message) *wire.Error {
 	c.questionN++
 	q := &question{visible: "q-" + uuid.NewString(), id: m.ID, order: c.questionN, session: to, call: owner}
 	c.questions[q.visible], c.asked[idKey(m.ID)] = q, q
-	raw, _ := wire.Replace(m.Raw, json.RawMessage(`"`+q.visible+`"`), "id")
-	c.event(q.stream(), raw, false)
+	m.ID = json.RawMessage(`"` + q.visible + `"`)
+	c.event(q.stream(), m.Line(), false)
 	if q.call != nil && c.opened != nil {
 		c.opened(q)
 	}
@@ -293,31 +329,30 @@ func (c *conversation) notification(m wire.Message) bool {
 			return false // it may be of anybody's call, so that nobody may read it
 		case r != nil:
 			if c.direct == nil || r.stream.session.wants(m) {
-				c.event(r.stream, m.Raw, false)
+				c.event(r.stream, m.Line(), false)
 			}
 			return true
 		}
 	}
-	c.event(nil, m.Raw, false)
+	c.event(nil, m.Line(), false)
 	return true
 }
 
 func (c *conversation) progress(m wire.Message) bool {
-	token := wire.Lookup(m.Params, wire.MetaProgressToken)
-	n, err := strconv.ParseInt(string(token), 10, 64)
-	if err != nil || n < 1 || n > c.last {
+	n, err := strconv.ParseInt(string(wire.Lookup(m.Params, wire.MetaProgressToken)), 10, 64)
+	if err != nil || n < 1 {
 		if c.direct != nil {
 			return false // of a session, but who knows of which
 		}
-		c.event(nil, m.Raw, false) // no token of ours
+		c.event(nil, m.Line(), false) // no token of ours
 		return true
 	}
 	r := c.requests[n]
 	if r == nil || r.passed == nil || r.token == nil {
 		return false
 	}
-	raw, _ := wire.Replace(m.Raw, r.token, "params", wire.MetaProgressToken)
-	c.event(r.stream, raw, false)
+	m.Params, _ = wire.Replace(m.Params, r.token, wire.MetaProgressToken)
+	c.event(r.stream, m.Line(), false)
 	return true
 }
 
@@ -327,8 +362,8 @@ func (c *conversation) withdraw(m wire.Message) bool {
 	if q == nil {
 		return false
 	}
-	raw, _ := wire.Replace(m.Raw, json.RawMessage(`"`+q.visible+`"`), "params", "requestId")
-	c.event(q.stream(), raw, false)
+	m.Params, _ = wire.Replace(m.Params, json.RawMessage(`"`+q.visible+`"`), "requestId")
+	c.event(q.stream(), m.Line(), false)
 	c.forget(q)
 	return true
 }
@@ -452,7 +487,7 @@ func (c *conversation) inOrder() []*request {
 	for _, r := range c.requests {
 		all = append(all, r)
 	}
-	slices.SortFunc(all, func(a, b *request) int { return cmp.Compare(a.number, b.number) })
+	slices.SortFunc(all, func(a, b *request) int { return cmp.Compare(a.order, b.order) })
 	return all
 }
 

@@ -25,6 +25,7 @@ func inBubble(t *testing.T, s Server, test func(*testing.T, dialogue)) {
 		s.Name = "fake"
 		r := &rig{recorder: newRecorder(), t: t}
 		r.Box = New(s, r.recorder, nil)
+		r.draw = counting()
 		session, _ := r.session("s", "")
 		p := newProcess(session.group)
 		p.state, p.result = Ready, json.RawMessage(`{}`)

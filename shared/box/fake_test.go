@@ -406,6 +406,7 @@ func newRig(t *testing.T, how string, change ...func(*Server)) *rig {
 	}
 	r := &rig{recorder: newRecorder(), t: t}
 	r.Box = New(s, r.recorder, nil)
+	r.draw = counting()
 	// Enough on a slow machine for those who want to exit. Tests with one that does
 	// not say how long it gets.
 	r.grace = grace{stdin: patience, term: patience}
@@ -415,6 +416,16 @@ func newRig(t *testing.T, how string, change ...func(*Server)) *rig {
 		eventually(t, "the processes are gone", func() bool { return len(r.Processes()) == 0 })
 	})
 	return r
+}
+
+// counting draws numbers in their order, from 1: tests say what a process says of
+// one.
+func counting() func() int64 {
+	last := int64(0)
+	return func() int64 {
+		last++
+		return last
+	}
 }
 
 // deliver sends a message in session "s" and returns the name of its stream.

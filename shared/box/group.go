@@ -271,7 +271,7 @@ func (g *group) common(s *session, m *wire.Message) (forProcess bool) {
 	switch m.Method {
 	case wire.MethodSetLevel:
 		if verbosity(s.level) >= 0 {
-			m.Raw, _ = wire.Replace(m.Raw, json.RawMessage(`"`+g.level()+`"`), "params", "level")
+			m.Params, _ = wire.Replace(m.Params, json.RawMessage(`"`+g.level()+`"`), "level")
 		}
 	case wire.MethodUnsubscribe:
 		uri, _ := wire.String(wire.Lookup(m.Params, "uri"))

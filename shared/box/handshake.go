@@ -145,7 +145,7 @@ func (p *process) setUp(method string, params map[string]string) {
 	if err != nil {
 		return // strings always encode
 	}
-	n := p.conv.number()
+	n := p.conv.own()
 	p.own[n] = true
 	p.write(wire.NewRequest(strconv.AppendInt(nil, n, 10), method, raw))
 }

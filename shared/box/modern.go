@@ -73,7 +73,7 @@ func (p *process) insisted() {
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
 	if p.probe == probing && p.state == Started && !p.ended && !p.stopping {
-		p.second = p.conv.number()
+		p.second = p.conv.own()
 		p.introduce(p.second)
 	}
 }
@@ -184,12 +184,8 @@ func (p *process) translate(number int64, line []byte) []byte {
 
 // withParams is a request with other params, nil for none.
 func withParams(m wire.Message, params json.RawMessage) []byte {
-	if params != nil {
-		if out, ok := wire.Replace(m.Raw, params, "params"); ok {
-			return out
-		}
-	}
-	return wire.NewRequest(m.ID, m.Method, params)
+	m.Params = params
+	return m.Line()
 }
 
 // subscribe asks for the notifications of changes that the session wants, in the
@@ -198,7 +194,7 @@ func (p *process) subscribe() {
 	if p.changes != 0 {
 		p.write(wire.NewNotification(wire.NotifyCancelled, fmt.Appendf(nil, `{"requestId":%d}`, p.changes)))
 	}
-	n := p.conv.number()
+	n := p.conv.own()
 	raw := p.g.speaker.client().Listen(strconv.AppendInt(nil, n, 10), p.discover, p.g.subscriptions())
 	if p.changes = 0; raw == nil {
 		return
@@ -221,12 +217,12 @@ func (p *process) respond(m wire.Message) bool {
 	case !p.modern || r.modern:
 		return p.conv.response(p.listed(r, m))
 	case m.Error != nil:
-		m.Raw, _ = wire.Replace(m.Raw, bridge.PlainFault(r.method, m.Error), "error")
+		m.Error = bridge.PlainFault(r.method, m.Error)
 	case bridge.Wants(m.Result):
 		p.needs(r, m.Result)
 		return true
 	default:
-		m.Raw, _ = wire.Replace(m.Raw, bridge.Plain(m.Result), "result")
+		m.Result = bridge.Plain(m.Result)
 	}
 	return p.conv.response(m)
 }

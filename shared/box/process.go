@@ -77,7 +77,7 @@ func newProcess(g *group) *process {
 		halt: make(chan struct{}), gone: make(chan struct{}), queue: newLineQueue(maxQueue),
 	}
 	p.modern, p.probe = g.speaks()
-	p.converse(newConversation(p.send, p.event, p.touch))
+	p.converse(newConversation(p.box.draw, p.send, p.event, p.touch))
 	return p
 }
 
@@ -90,7 +90,7 @@ func (p *process) converse(c *conversation) {
 	if p.box.server.Scope.wide() {
 		c.direct = p.g.direct
 	}
-	p.handshake = c.number()
+	p.handshake = c.own()
 }
 
 // # Its life
@@ -402,7 +402,7 @@ func (p *process) request(st *stream, m wire.Message) {
 		if p.state == Ready {
 			p.conv.end(r, wire.ResultResponse(r.id, p.greeting(r.stream.session)))
 		}
-	case !p.conv.pass(r, m.Raw):
+	case !p.conv.pass(r, m):
 		p.conv.end(r, p.deaf().response(r.id))
 	}
 }

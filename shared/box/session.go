@@ -129,7 +129,7 @@ func (s *session) notification(p *process, m wire.Message) {
 			}
 		}
 	case p != nil:
-		p.send(0, wire.Compact(m.Raw))
+		p.send(0, m.Line())
 	}
 }
 

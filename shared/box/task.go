@@ -92,7 +92,7 @@ func (p *process) asTask(r *request, m wire.Message) bool {
 
 // askTools asks for a page of the list of tools.
 func (p *process) askTools(d doubt, cursor json.RawMessage) {
-	n := p.conv.number()
+	n := p.conv.own()
 	p.tasks.asking[n] = d
 	var params json.RawMessage
 	if cursor != nil {
@@ -138,7 +138,7 @@ func (p *process) learn(list json.RawMessage) {
 func (p *process) listed(r *request, m wire.Message) wire.Message {
 	if p.tasks != nil && r.method == wire.MethodToolsList && m.Error == nil {
 		p.learn(m.Result)
-		m.Raw, _ = wire.Replace(m.Raw, bridge.WithoutLegacyNeed(m.Result), "result")
+		m.Result = bridge.WithoutLegacyNeed(m.Result)
 	}
 	return m
 }
@@ -180,7 +180,7 @@ func (p *process) cancelTask(r *request) bool {
 	if r.task == nil || r.task.id == nil {
 		return false
 	}
-	n := p.conv.number()
+	n := p.conv.own()
 	p.own[n] = true
 	p.write(wire.NewRequest(strconv.AppendInt(nil, n, 10), wire.MethodTasksCancel, p.taskParams(r)))
 	return true

@@ -59,6 +59,8 @@ func ladder() []rung {
 		{"size", 413, wire.CodeInvalidRequest, body(strings.Repeat(" ", 2000))},
 		{"json", 400, wire.CodeParse, body(`{"jsonrpc":`)},
 		{"json-rpc", 400, wire.CodeInvalidRequest, body(`{"id":7}`)},
+		{"two ids to some readers", 400, wire.CodeInvalidRequest, body(`{"jsonrpc":"2.0","id":7,"ID":8,"method":"tools/list"}`)},
+		{"two tokens to some readers", 400, wire.CodeInvalidRequest, body(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"x","_meta":{"progressToken":7},"_meta":{}}}`)},
 		{"initialize with a session", 400, wire.CodeInvalidRequest, func(a *attempt) {
 			a.headers["Mcp-Session-Id"], a.body = "absent", initialize
 		}},

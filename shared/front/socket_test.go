@@ -285,6 +285,8 @@ func TestSocketAnswersErrorsAsFrames(t *testing.T) {
 	for name, c := range map[string]struct{ data, want string }{
 		"no JSON":                {`{`, `"id":null,"error":{"code":-32700`},
 		"no JSON-RPC":            {`{"jsonrpc":"2.0","id":3,"method":4}`, `"id":3,"error":{"code":-32600`},
+		"two ids to some":        {`{"jsonrpc":"2.0","id":3,"ID":7,"method":"tools/list"}`, `"id":3,"error":{"code":-32600`},
+		"two tokens to some":     {`{"jsonrpc":"2.0","id":3,"method":"m","params":{"_meta":{"progressToken":7},"_Meta":{}}}`, `"id":3,"error":{"code":-32600`},
 		"initialize again":       {wsInitialize, `"id":0,"error":{"code":-32600`},
 		"initialize in a batch":  {`[` + wsInitialize + `]`, `"id":0,"error":{"code":-32600`},
 		"batch":                  {`[` + wsCall("4", "x") + `]`, `"id":4,"error":{"code":-32600`},

@@ -348,6 +348,7 @@ func TestSSEMessageThatIsRefused(t *testing.T) {
 		{"content type", "/quiet/message?sessionId=SESSION", good, []string{"Content-Type", "text/plain"}, 415, wire.CodeServer},
 		{"no json", "/quiet/message?sessionId=SESSION", "{", nil, 400, wire.CodeParse},
 		{"no message", "/quiet/message?sessionId=SESSION", `{"a":1}`, nil, 400, wire.CodeInvalidRequest},
+		{"two ids to some", "/quiet/message?sessionId=SESSION", `{"jsonrpc":"2.0","id":3,"ID":7,"method":"tools/list"}`, nil, 400, wire.CodeInvalidRequest},
 		{"size", "/quiet/message?sessionId=SESSION", strings.Repeat(" ", 4<<20+1), nil, 413, wire.CodeInvalidRequest},
 		{"initialized already", "/quiet/message?sessionId=SESSION", `{"jsonrpc":"2.0","id":9,"method":"initialize","params":{"protocolVersion":"2024-11-05"}}`, nil, 400, wire.CodeInvalidRequest},
 		{"origin", "/quiet/message?sessionId=SESSION", good, []string{"Origin", "https://evil.example"}, 403, wire.CodeServer},

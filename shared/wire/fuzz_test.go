@@ -20,6 +20,10 @@ import (
 // same kind, with the same id, method and params.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
+		`{"jsonrpc":"2.0","id":1,"\u0049d":2,"method":"m"}`,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","Name":"b"}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"progressToken":1,"\u212a":2,"k":3,"a\u0000":1,"a\u0000b":2}}}`,
+		`{"jsonrpc":"2.0","method":"m","params":{"1":1,"2":1,"3":1,"4":1,"5":1,"6":1,"7":1,"8":1,"9":1,"10":1,"11":1,"12":1,"13":1,"14":1,"15":1,"16":1,"17":1,"17":1}}`,
 		`{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/call","params":{"_meta":{"progressToken":"p"}}}`,
 		`{"jsonrpc":"2.0","\u0069d":"\ud83d\ude00","method":"a\/b"}`,
 		`{"jsonrpc":"2.0","method":"m","params":[1.5e-3,true,false,null,{},[]]}`,
@@ -204,10 +208,59 @@ func reference(raw []byte) (m wire.Message, refused wire.Code) {
 			m.ID = nil
 		}
 	}
-	if !ok {
+	if !ok || isCall && !plainParams(m) {
 		return m, wire.CodeInvalidRequest
 	}
 	return m, 0
+}
+
+// plainParams says that params, and _meta in them, have no key twice and none that is
+// another but for its case.
+func plainParams(m wire.Message) bool {
+	names := "_meta progressToken requestId"
+	if m.Kind == wire.Request && strings.Contains(" initialize tools/call prompts/get resources/read tools/list ", " "+m.Method+" ") {
+		names += " name uri arguments cursor level task taskId protocolVersion capabilities clientInfo inputResponses requestState"
+	}
+	const metas = "progressToken io.modelcontextprotocol/protocolVersion io.modelcontextprotocol/clientCapabilities " +
+		"io.modelcontextprotocol/clientInfo io.modelcontextprotocol/logLevel io.modelcontextprotocol/subscriptionId io.modelcontextprotocol/related-task"
+	return plain(m.Params, names) && plain(member(m.Params, "_meta"), metas)
+}
+
+// plain says it of one object. What is no object is plain.
+func plain(raw json.RawMessage, names string) bool {
+	var keys []string
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	if start, err := dec.Token(); err != nil || start != json.Delim('{') {
+		return true
+	}
+	for dec.More() {
+		token, err := dec.Token()
+		key, isKey := token.(string)
+		var value json.RawMessage
+		if err != nil || !isKey || dec.Decode(&value) != nil {
+			return false
+		}
+		for _, name := range strings.Fields(names) {
+			if alike(key, name) && key != name {
+				return false
+			}
+		}
+		for _, other := range keys {
+			if alike(key, other) {
+				return false
+			}
+		}
+		keys = append(keys, key)
+	}
+	return true
+}
+
+// alike says that some reader may take two keys for one.
+func alike(a, b string) bool {
+	turkish := strings.NewReplacer("ı", "i", "İ", "i")
+	a, _, _ = strings.Cut(a, "\x00")
+	b, _, _ = strings.Cut(b, "\x00")
+	return strings.EqualFold(turkish.Replace(a), turkish.Replace(b))
 }
 
 // members decodes the top level of an object; ok is false when it is none, has
@@ -226,6 +279,13 @@ func members(raw []byte) (fields map[string]json.RawMessage, ok bool) {
 			return nil, false
 		}
 		fields[key] = value
+	}
+	for key := range fields {
+		for _, name := range []string{"jsonrpc", "id", "method", "params", "result", "error"} {
+			if alike(key, name) && key != name {
+				return nil, false
+			}
+		}
 	}
 	return fields, len(fields) <= 64
 }

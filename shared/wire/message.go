@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -53,7 +54,9 @@ type Message struct {
 	// Result and Error: on a response the one that is present, else nil. Result is
 	// any JSON value, Error is a JSON object.
 	Result, Error json.RawMessage
-	// Raw is the whole message, one JSON object without surrounding whitespace.
+	// Raw is the whole message as it came, one JSON object without surrounding
+	// whitespace, and with members that JSON-RPC does not know. What is passed on to
+	// another reader is [Message.Line].
 	Raw []byte
 }
 
@@ -67,8 +70,9 @@ type Message struct {
 //
 // Stricter than JSON-RPC where MCP is: an id is a string or a number, and null
 // only on an error response. A number with a fraction or an exponent is taken as
-// it is. A top-level key that comes twice is refused, because two readers could
-// each believe a different one.
+// it is. A key is refused if two readers could each believe something else of it: a
+// key that comes twice, whatever its case, at the top, in params and in params._meta;
+// and there a key that is one we know but for its case, as "ID".
 func Parse(raw []byte) (Message, error) {
 	if err := check(raw); err != nil {
 		return Message{}, err
@@ -121,6 +125,9 @@ func parse(raw []byte) (Message, error) {
 		return Message{ID: usableID(t.id)}, err
 	}
 	m, err := t.message()
+	if err == nil {
+		err = m.checkParams()
+	}
 	if err != nil {
 		return Message{ID: usableID(t.id)}, err
 	}
@@ -133,15 +140,16 @@ type parts struct {
 	version, id, method, params, result, fault json.RawMessage
 }
 
-// split collects the members of a message. On an error the members read so far
-// are returned with it.
+// split collects the members of a message. On an error the members that could be
+// read are returned with it.
 func split(raw []byte) (parts, error) {
 	var t parts
 	var others []string
+	var wrong error
 	for i, count := 1, 0; ; count++ {
 		m, next, ok := nextMember(raw, i)
 		if !ok {
-			return t, nil
+			return t, wrong
 		}
 		i = next
 		if count == maxMembers {
@@ -149,13 +157,7 @@ func split(raw []byte) (parts, error) {
 		}
 		slot := t.slot(m.key)
 		if slot == nil {
-			key, _ := String(m.key)
-			for _, other := range others {
-				if other == key {
-					return t, invalid("member %q comes twice, send it once", key)
-				}
-			}
-			others = append(others, key)
+			others, wrong = other(others, m.key, wrong)
 			continue
 		}
 		if *slot != nil {
@@ -164,6 +166,21 @@ func split(raw []byte) (parts, error) {
 		}
 		*slot = raw[m.start:m.end:m.end]
 	}
+}
+
+// other notes a member that JSON-RPC does not know. It refuses one that comes twice
+// or that some reader takes for one that it knows.
+func other(others []string, token []byte, wrong error) ([]string, error) {
+	key := string(decoded(token))
+	name := atTop.named(fold(nil, []byte(key)))
+	switch {
+	case wrong != nil:
+	case name != "":
+		wrong = invalid("member %q is refused, because a server could take it for %q: write %q", key, name, name)
+	case slices.Contains(others, key):
+		wrong = invalid("member %q comes twice, send it once", key)
+	}
+	return append(others, key), wrong
 }
 
 // slot returns where the member with this key token goes, nil for one that
@@ -231,6 +248,27 @@ func (t *parts) call() (Message, error) {
 		return Message{}, invalidID(t.id)
 	}
 	return Message{Kind: Request, ID: t.id, Method: method, Params: t.params}, nil
+}
+
+// Line writes the message anew, on one line, from its parts: of Raw nothing is left
+// that is not in them. Who wants another id, other params or another result sets
+// them before.
+func (m Message) Line() []byte {
+	var out []byte
+	switch m.Kind {
+	case Request:
+		out = NewRequest(m.ID, m.Method, m.Params)
+	case Notification:
+		out = NewNotification(m.Method, m.Params)
+	case Response:
+		if m.Error == nil {
+			out = ResultResponse(m.ID, m.Result)
+			break
+		}
+		out = appendID(make([]byte, 0, 40+len(m.ID)+len(m.Error)), m.ID)
+		out = append(append(append(out, `,"error":`...), m.Error...), '}')
+	}
+	return Compact(out)
 }
 
 // SameID reports whether two id tokens are the same id: the same JSON type and

@@ -78,7 +78,7 @@ func TestParseTakesMessagesApart(t *testing.T) {
 			wire.Message{Kind: wire.Response, Error: token(`{"code":-32700,"message":"no"}`)},
 		},
 		{
-			"unknown members stay in raw",
+			"unknown members stay in raw only",
 			`{"jsonrpc":"2.0","id":1,"method":"m","x":{"params":1},"y":2}`,
 			wire.Message{Kind: wire.Request, ID: token(`1`), Method: "m"},
 		},
@@ -147,6 +147,79 @@ func TestParseRefusesWhatIsNotAMessage(t *testing.T) {
 	}
 }
 
+// Keys that a reader could take for another one, or that two readers could read in
+// two ways.
+func TestParseRefusesWhatReadersReadDifferently(t *testing.T) {
+	top := func(keys string) string { return `{"jsonrpc":"2.0","id":1,"method":"tools/call",` + keys + `}` }
+	params := func(keys string) string { return top(`"params":{` + keys + `}`) }
+	meta := func(keys string) string { return params(`"_meta":{` + keys + `}`) }
+	many := ""
+	for i := range 100 {
+		many += fmt.Sprintf(`"k%d":%d,`, i, i)
+	}
+	tests := []struct{ raw, want string }{
+		{top(`"ID":7`), `member "ID" is refused, because a server could take it for "id": write "id"`},
+		{top(`"Method":"m"`), `member "Method" is refused`},
+		{top(`"PARAMS":{}`), `member "PARAMS" is refused`},
+		{top(`"param\u017f":{}`), `member "paramſ" is refused`},
+		{top(`"JſonRPC":"2.0"`), `member "JſonRPC" is refused`},
+		{top(`"\u0130d":7`), `member "İd" is refused`},
+		{top(`"id\u0000":7`), `member "id\x00" is refused`},
+		{params(`"_meta":{"progressToken":7},"_meta":{}`), `key "_meta" comes twice in params of a method of MCP, send it once`},
+		{params(`"_Meta":{"progressToken":7}`), `key "_Meta" of params of a method of MCP is refused, because a server could take it for "_meta": write "_meta"`},
+		{params(`"name":"a","Name":"b"`), `key "Name" of`},
+		{params(`"name":"a","n\u0061me":"b"`), `key "name" comes twice`},
+		{params(`"x":1,"X":2`), `key "X" comes twice`},
+		{params(`"k":1,"\u212a":2`), `comes twice`},
+		{params(many + `"name":"a","K50":1`), `key "K50" comes twice`},
+		{params(many + `"NAME":"a"`), `key "NAME" of`},
+		{meta(`"ProgressToken":7`), `key "ProgressToken" of params._meta is refused`},
+		{meta(`"progressToKen":7`), `key "progressToKen" of params._meta is refused`},
+		{meta(`"progressToken":7,"progressToken":8`), `key "progressToken" comes twice in params._meta`},
+		{meta(`"progressToken\u0000":7`), `of params._meta is refused`},
+		{`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"RequestId":5}}`, `key "RequestId" of params is refused`},
+		{`{"jsonrpc":"2.0","method":"notifications/progress","params":{"PROGRESSTOKEN":5}}`, `key "PROGRESSTOKEN" of params is refused`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.raw, func(t *testing.T) {
+			_, err := wire.Parse([]byte(tt.raw))
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %s", err, tt.want)
+			}
+			wantCode(t, tt.raw, wire.CodeInvalidRequest)
+		})
+	}
+}
+
+// What no reader mixes up is not refused.
+func TestParseTakesKeysOfOthers(t *testing.T) {
+	for _, raw := range []string{
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":{"id":1,"ID":2,"a":1,"a":2}}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"mine/do","params":{"Name":"x","Level":1}}`,
+		`{"jsonrpc":"2.0","id":1,"result":{"_meta":{},"_Meta":{},"a":1,"A":2}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_meta":["progressToken"],"x":{"_meta":{"a":1,"a":1}}}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"m","params":[{"id":1,"id":2}]}`,
+	} {
+		if _, err := wire.Parse([]byte(raw)); err != nil {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+}
+
+func TestLineIsWrittenFromTheParts(t *testing.T) {
+	for _, tt := range []struct{ raw, want string }{
+		{"{\"x\":1,\"params\":{\"a\":\n \"b\\n\"}, \"m\\u0065thod\":\"m\\u0061\",\"id\":1.0,\"jsonrpc\":\"2.0\"}", `{"jsonrpc":"2.0","id":1.0,"method":"ma","params":{"a":"b\n"}}`},
+		{`{"jsonrpc":"2.0","method":"m","x":1}`, `{"jsonrpc":"2.0","method":"m"}`},
+		{`{"result": null,"jsonrpc":"2.0","id":"a","i_d":2,"params":{}}`, `{"jsonrpc":"2.0","id":"a","result":null}`},
+		{`{"error":{"code":1.0},"jsonrpc":"2.0","id":null}`, `{"jsonrpc":"2.0","id":null,"error":{"code":1.0}}`},
+	} {
+		m, err := wire.Parse([]byte(tt.raw))
+		if got := string(m.Line()); err != nil || got != tt.want {
+			t.Errorf("\n got %s, %v\nwant %s", got, err, tt.want)
+		}
+	}
+}
+
 func TestParseTakes64Members(t *testing.T) {
 	if _, err := wire.Parse([]byte(manyMembers(64))); err != nil {
 		t.Error(err)
@@ -158,6 +231,8 @@ func TestParseGivesTheIDOfARefusedMessage(t *testing.T) {
 		{"other version", `{"jsonrpc":"1.0","id":"a","method":"m"}`, `"a"`},
 		{"bad params", `{"jsonrpc":"2.0","params":1,"method":"m","id":12345678901234567890}`, `12345678901234567890`},
 		{"bad id", `{"jsonrpc":"2.0","id":{},"method":"m"}`, ``},
+		{"a key that is nearly one before the id", `{"jsonrpc":"2.0","ID":1,"id":2,"method":"m"}`, `2`},
+		{"params with a key twice", `{"jsonrpc":"2.0","method":"m","params":{"a":1,"a":1},"id":2}`, `2`},
 		{"two ids", `{"jsonrpc":"2.0","id":1,"id":2,"method":"m"}`, ``},
 		{"not json", `{"jsonrpc":"2.0","id":1,`, ``},
 	}

@@ -1,0 +1,123 @@
+package box
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+func TestNumbersInAProcessAreNotToBeGuessed(t *testing.T) {
+	for scope, most := range map[Scope]int64{ScopeSession: 1<<31 - 1, ScopePrincipal: 1<<53 - 1, ScopeShared: 1<<53 - 1} {
+		draw := numbers(scope)
+		seen := map[int64]bool{}
+		var high, odd int
+		for range 1000 {
+			n := draw()
+			if n < 1 || n > most {
+				t.Fatalf("scope %s: drew %d, want 1 to %d", scope, n, most)
+			}
+			seen[n] = true
+			if n > most/2 {
+				high++
+			}
+			odd += int(n % 2)
+		}
+		// Each count is off by so much once in more than a billion runs.
+		if len(seen) < 990 || high < 400 || high > 600 || odd < 400 || odd > 600 {
+			t.Errorf("scope %s: of 1000 numbers %d are different, %d high, %d odd", scope, len(seen), high, odd)
+		}
+	}
+}
+
+func TestNumbersOfOpenRequestsAreDifferent(t *testing.T) {
+	k := newTalk(t)
+	draws := []int64{7, 7, 7, 8, 8, 9, 7, 10}
+	k.draw = func() int64 {
+		n := draws[0]
+		draws = draws[1:]
+		return n
+	}
+	own := k.own()
+	first := k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m"}`)
+	second := k.request(&stream{id: "b", open: 1}, `{"jsonrpc":"2.0","id":2,"method":"m"}`)
+	again := k.again(first)
+	if got := []int64{own, first.number, second.number, again}; got[0] != 7 || got[1] != 8 || got[2] != 9 || got[3] != 10 {
+		t.Errorf("numbers %d, want 7, 8, 9, 10", got)
+	}
+}
+
+// What one client's message could do to another one's call, if the server read it
+// otherwise than the box: {"id":"x","ID":5} is a request of id 5 to encoding/json.
+func TestClientDoesNotReachTheCallOfAnotherOne(t *testing.T) {
+	c := newCrowd(t, ScopeShared)
+	ann := c.callAs("ann/1", "1", "hang", "{}")
+	c.result(c.callAs("ann/1", "2", "echo", "{}")) // it has the call before
+	for name, raw := range map[string]string{
+		"ID":            `{"jsonrpc":"2.0","id":"x","ID":2,"method":"tools/call","params":{"name":"echo"}}`,
+		"Method":        `{"jsonrpc":"2.0","id":"x","method":"ping","Method":"tools/call","params":{"name":"die"}}`,
+		"two _meta":     `{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"echo","_meta":{"progressToken":2},"_meta":{}}}`,
+		"ProgressToken": `{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"echo","_meta":{"ProgressToken":2}}}`,
+		"_Meta":         `{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"echo","_Meta":{"progressToken":2}}}`,
+	} {
+		stream := c.as("mallory/1", raw)
+		if _, message, code, _ := c.failure(stream); code != int(wire.CodeInvalidRequest) {
+			t.Errorf("%s: %d %s, want it refused", name, code, message)
+		}
+	}
+	c.as("mallory/1", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"none","RequestId":2}}`)
+	c.result(c.as("mallory/1", `{"jsonrpc":"2.0","id":"y","method":"m","x":{"id":2},"i-d":2}`))
+	if c.hasEnded("ann/1", ann) {
+		t.Error("the call was ended by another client")
+	}
+	for _, line := range c.lines("mallory/1") {
+		wire.Members(line, func(key string, _ json.RawMessage) bool {
+			if !strings.Contains(" jsonrpc id method params ", " "+key+" ") {
+				t.Errorf("the process was told of %q: %s", key, line)
+			}
+			return true
+		})
+	}
+}
+
+// hasEnded says whether a stream has had its last event.
+func (c crowd) hasEnded(session, stream string) bool {
+	for _, open := range c.Open() {
+		if open.Session == session && open.ID == stream {
+			return false
+		}
+	}
+	return true
+}
+
+// lines are what the process has been told so far.
+func (c crowd) lines(session string) (lines []json.RawMessage) {
+	c.t.Helper()
+	c.n++
+	raw := c.result(c.as(session, `{"jsonrpc":"2.0","id":`+strconv.Itoa(100000+c.n)+`,"method":"test/seen"}`))
+	if err := json.Unmarshal(raw, &lines); err != nil {
+		c.t.Fatal(err)
+	}
+	return lines
+}
+
+// A server may not decide what the box's reader, or the client's, makes of its words.
+func TestServerSaysNothingThatIsReadInTwoWays(t *testing.T) {
+	r := newRig(t, "normal")
+	for name, test := range map[string]struct{ says, fails string }{
+		"a response under two ids":  {`{"jsonrpc":"2.0","id":$ID,"ID":99,"result":{}}`, `member "ID" is refused`},
+		"the second id comes first": {`{"jsonrpc":"2.0","ID":99,"id":$ID,"result":{}}`, `member "ID" is refused`},
+		"two results":               {`{"jsonrpc":"2.0","id":$ID,"result":{},"RESULT":{}}`, `member "RESULT" is refused`},
+	} {
+		stream := r.call(strconv.Quote(name), "say", strconv.Quote(test.says+"\n"))
+		if _, message, _, _ := r.failure(stream); !strings.Contains(message, test.fails) {
+			t.Errorf("%s: %s, want %s", name, message, test.fails)
+		}
+	}
+	stream := r.call("1", "say", strconv.Quote(`{"jsonrpc":"2.0","id":$ID,"result":{"a":1},"session":"other","params":{"_meta":1}}`+"\n"))
+	if e := r.final(t, stream); string(e.Raw) != `{"jsonrpc":"2.0","id":1,"result":{"a":1}}` {
+		t.Errorf("the client is told %s", e.Raw)
+	}
+}

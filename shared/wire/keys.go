@@ -1,0 +1,250 @@
+package wire
+
+import (
+	"bytes"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Readers of JSON differ in what they take a key for: encoding/json ignores its case,
+// others end it at a NUL, and of a key that comes twice some take the first value,
+// some the last, some both. A message with a key that two readers could read in two
+// ways is refused, where the key decides whose the message is or what it does.
+
+// fold appends the key as a reader compares it that ignores case: each letter as the
+// first of those that are the same in Unicode's simple folding, and of the Turkish i
+// what C# and Java make of it. It ends at a NUL.
+func fold(dst, key []byte) []byte {
+	for i := 0; i < len(key); {
+		c := key[i]
+		switch {
+		case c == 0:
+			return dst
+		case c >= utf8.RuneSelf:
+			r, n := utf8.DecodeRune(key[i:])
+			dst = utf8.AppendRune(dst, foldRune(r))
+			i += n
+			continue
+		case 'a' <= c && c <= 'z':
+			c -= 'a' - 'A'
+		}
+		dst = append(dst, c)
+		i++
+	}
+	return dst
+}
+
+func foldRune(r rune) rune {
+	if r == 'ı' || r == 'İ' {
+		return 'I'
+	}
+	for {
+		next := unicode.SimpleFold(r)
+		if next <= r {
+			return next
+		}
+		r = next
+	}
+}
+
+// place is an object whose keys decide something.
+type place string
+
+const (
+	atTop     place = "a message"
+	ofMeta    place = "params._meta"
+	ofAny     place = "params"
+	ofMCPsOwn place = "params of a method of MCP"
+)
+
+// named is the key that decides something at a place and that a key is, as it stands
+// or folded; "" if there is none.
+func (p place) named(key []byte) string {
+	switch p {
+	case atTop:
+		return memberNamed(key)
+	case ofMeta:
+		return metaNamed(key)
+	case ofMCPsOwn:
+		if name := callNamed(key); name != "" {
+			return name
+		}
+	}
+	return paramNamed(key)
+}
+
+func memberNamed(key []byte) string {
+	switch string(key) {
+	case "jsonrpc", "JSONRPC":
+		return "jsonrpc"
+	case "id", "ID":
+		return "id"
+	case "method", "METHOD":
+		return "method"
+	case "params", "PARAMS":
+		return "params"
+	case "result", "RESULT":
+		return "result"
+	case "error", "ERROR":
+		return "error"
+	default:
+		return ""
+	}
+}
+
+func metaNamed(key []byte) string {
+	switch string(key) {
+	case MetaProgressToken, "PROGRESSTOKEN":
+		return MetaProgressToken
+	case MetaProtocolVersion, "IO.MODELCONTEXTPROTOCOL/PROTOCOLVERSION":
+		return MetaProtocolVersion
+	case MetaClientCapabilities, "IO.MODELCONTEXTPROTOCOL/CLIENTCAPABILITIES":
+		return MetaClientCapabilities
+	case MetaClientInfo, "IO.MODELCONTEXTPROTOCOL/CLIENTINFO":
+		return MetaClientInfo
+	case MetaLogLevel, "IO.MODELCONTEXTPROTOCOL/LOGLEVEL":
+		return MetaLogLevel
+	case MetaSubscriptionID, "IO.MODELCONTEXTPROTOCOL/SUBSCRIPTIONID":
+		return MetaSubscriptionID
+	case MetaRelatedTask, "IO.MODELCONTEXTPROTOCOL/RELATED-TASK":
+		return MetaRelatedTask
+	default:
+		return ""
+	}
+}
+
+func paramNamed(key []byte) string {
+	switch string(key) {
+	case "_meta", "_META":
+		return "_meta"
+	case "progressToken", "PROGRESSTOKEN":
+		return "progressToken"
+	case "requestId", "REQUESTID":
+		return "requestId"
+	default:
+		return ""
+	}
+}
+
+func callNamed(key []byte) string {
+	switch string(key) {
+	case "name", "NAME":
+		return "name"
+	case "uri", "URI":
+		return "uri"
+	case "arguments", "ARGUMENTS":
+		return "arguments"
+	case "cursor", "CURSOR":
+		return "cursor"
+	case "level", "LEVEL":
+		return "level"
+	case "task", "TASK":
+		return "task"
+	case "taskId", "TASKID":
+		return "taskId"
+	case "protocolVersion", "PROTOCOLVERSION":
+		return "protocolVersion"
+	case "capabilities", "CAPABILITIES":
+		return "capabilities"
+	case "clientInfo", "CLIENTINFO":
+		return "clientInfo"
+	case "inputResponses", "INPUTRESPONSES":
+		return "inputResponses"
+	case "requestState", "REQUESTSTATE":
+		return "requestState"
+	default:
+		return ""
+	}
+}
+
+// checkParams refuses params in which readers could find different things.
+func (m *Message) checkParams() error {
+	if m.Kind == Response || m.Params == nil || m.Params[0] != '{' {
+		return nil
+	}
+	where := ofAny // a method that servers make up may have any params
+	if m.Kind == Request && ofMCP(m.Method) {
+		where = ofMCPsOwn
+	}
+	meta, err := checkKeys(m.Params, where)
+	if err == nil && meta != nil && meta[0] == '{' {
+		_, err = checkKeys(meta, ofMeta)
+	}
+	return err
+}
+
+// ofMCP reports whether a method is one that a client calls by the specification.
+func ofMCP(method string) bool {
+	switch method {
+	case MethodInitialize, MethodSetLevel, MethodToolsList, MethodToolsCall, MethodPromptsList, MethodPromptsGet,
+		MethodResourcesList, MethodResourceTemplatesList, MethodResourcesRead, MethodSubscribe, MethodUnsubscribe,
+		MethodComplete, MethodDiscover, MethodListen, MethodTasksGet, MethodTasksResult, MethodTasksList,
+		MethodTasksCancel, MethodTasksUpdate:
+		return true
+	default:
+		return false
+	}
+}
+
+// manyKeys is how many keys of an object are compared one by one. Real ones have a
+// handful; a client that sends thousands must not make each be compared with all.
+const manyKeys = 16
+
+// checkKeys refuses an object with a key that is nearly one that decides something, or
+// that comes twice, in whatever case. It returns the value of "_meta".
+func checkKeys(object []byte, where place) (meta []byte, err error) {
+	var room [128]byte
+	var ends [manyKeys]int // of the first keys, folded, one behind the other
+	folded, n := room[:0], 0
+	var many map[string]bool // the others
+	for i := 1; ; {
+		m, next, ok := nextMember(object, i)
+		if !ok {
+			return meta, nil
+		}
+		i = next
+		key := decoded(m.key)
+		before := len(folded)
+		name := where.named(key)
+		if name != "" && string(key) == name {
+			folded = append(folded, key...) // equal to no folded one, for not all of it is upper case
+		} else {
+			folded = fold(folded, key)
+			name = where.named(folded[before:])
+		}
+		this := folded[before:]
+		twice := many[string(this)]
+		for j, start := 0, 0; j < n; j++ {
+			twice = twice || bytes.Equal(this, folded[start:ends[j]])
+			start = ends[j]
+		}
+		switch {
+		case name != "" && string(key) != name:
+			return nil, invalid("key %q of %s is refused, because a server could take it for %q: write %q", string(key), where, name, name)
+		case twice:
+			return nil, invalid("key %q comes twice in %s, send it once", string(key), where)
+		case name == "_meta":
+			meta = object[m.start:m.end:m.end]
+		}
+		if n < manyKeys {
+			ends[n] = len(folded)
+			n++
+			continue
+		}
+		if many == nil {
+			many = map[string]bool{}
+		}
+		many[string(this)] = true
+		folded = folded[:before]
+	}
+}
+
+// decoded is the text of a key token.
+func decoded(token []byte) []byte {
+	key := token[1 : len(token)-1]
+	if bytes.IndexByte(key, '\\') < 0 {
+		return key
+	}
+	s, _ := unescape(token)
+	return []byte(s)
+}
