@@ -69,8 +69,12 @@ func (p place) named(key []byte) string {
 		if name := callNamed(key); name != "" {
 			return name
 		}
+		return paramNamed(key)
+	case ofAny:
+		return paramNamed(key)
+	default:
+		return ""
 	}
-	return paramNamed(key)
 }
 
 func memberNamed(key []byte) string {
