@@ -59,7 +59,7 @@ func TestTheStackIsCountedInTheTemplate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := stackOf(string(text)); got.alarms == 0 || got.dashboards != 1 || got.secrets != 1 {
+	if got := stackOf(string(text)); got.alarms != 18 || got.dashboards != 1 || got.secrets != 1 {
 		t.Errorf("the stack has %+v", got)
 	}
 }
@@ -75,7 +75,7 @@ func TestTheReadmeSaysWhatTheStackCostsByItself(t *testing.T) {
 	}
 	tb := tables{prices: meter.Published(), habits: meter.Usual(), stack: stackOf(string(text))}
 	month := dollars(tb.fixed())
-	for _, want := range []string{"| 0 | " + month + " | " + month + " |", "The " + month + " are " + strconv.Itoa(tb.stack.alarms) + " alarms, "} {
+	for _, want := range []string{"| 0 | " + month + " | " + month + " |", "The " + month + " are " + strconv.Itoa(tb.stack.alarms) + " metrics under an alarm, "} {
 		if !strings.Contains(string(readme), want) {
 			t.Errorf("README.md does not say %q", want)
 		}

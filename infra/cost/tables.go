@@ -18,7 +18,8 @@ type tables struct {
 	stack      stack
 }
 
-// stack is what is in a template and costs the same without a message, a month.
+// stack is what is in a template and costs the same without a message, a month. alarms
+// counts what is billed of them: the metrics they watch.
 type stack struct{ alarms, dashboards, secrets int }
 
 // The prices of these, a month, in US dollars, without free tiers.
@@ -27,11 +28,17 @@ const (
 	dashboardMonth = 3.00
 	secretMonth    = 0.40
 	sweepEvery     = 5 * time.Minute // the schedule of template.yaml
+	metricMonth    = 0.30            // of an hour in which it is written, its part
+	serverMetrics  = 10              // about, of a server, with Metrics=on
 )
 
 func stackOf(template string) stack {
 	has := func(kind string) int { return strings.Count(template, "Type: "+kind+"\n") }
-	return stack{has("AWS::CloudWatch::Alarm"), has("AWS::CloudWatch::Dashboard"), has("AWS::SecretsManager::Secret")}
+	// One that adds metrics up is billed for each. Those of Metrics=on are not there by
+	// themselves.
+	added := strings.Count(template, "MetricStat:") - strings.Count(template, "SUM(METRICS())")
+	alarms := has("AWS::CloudWatch::Alarm") + added - strings.Count(template, "Type: AWS::CloudWatch::Alarm\n    Condition: HasMetrics\n")
+	return stack{alarms, has("AWS::CloudWatch::Dashboard"), has("AWS::SecretsManager::Secret")}
 }
 
 func (s stack) month() float64 {

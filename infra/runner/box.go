@@ -45,7 +45,7 @@ type place struct {
 
 // newBox makes the box of a server.
 func newBox(s catalog.Server, at place, log *slog.Logger) *boxed {
-	b := &boxed{log: log, era: at.era, took: newStarts(s.Name, os.Getenv("DORMOUSE_METRICS") == "on", log)}
+	b := &boxed{log: log, era: at.era, took: newStarts(s.Name, os.Getenv("DORMOUSE_METRICS"), log)}
 	tools := s.ToolTimeout
 	if tools == 0 {
 		tools = -1 // the file's "off" is the box's "no limit"

@@ -13,14 +13,14 @@ import (
 // handshake: the part of a wake that nobody but the runner sees.
 type starts struct {
 	server  string
-	metrics bool
+	metrics string // namespace, "" for none
 	log     *slog.Logger
 
 	mu    sync.Mutex
 	since map[string]time.Time // of those that have begun
 }
 
-func newStarts(server string, metrics bool, log *slog.Logger) *starts {
+func newStarts(server string, metrics string, log *slog.Logger) *starts {
 	return &starts{server: server, metrics: metrics, log: log, since: map[string]time.Time{}}
 }
 

@@ -179,6 +179,8 @@ func (s stack) call(function string, arg any) string {
 			return s.value(list[1])
 		}
 		return s.value(list[2])
+	case "Fn::Split":
+		return strings.Join(strings.Split(s.value(list[1]), s.value(list[0])), ",")
 	case "Fn::Sub":
 		text, own := arg, object{}
 		if list != nil {

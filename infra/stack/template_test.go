@@ -96,16 +96,18 @@ func TestTheTableIsTheOneTheStoreIsTestedWith(t *testing.T) {
 	}
 	s := expand(t)
 	got := maps.Clone(s.get(t, "Table", "AWS::DynamoDB::Table"))
-	if dig(got, "PointInTimeRecoverySpecification", "PointInTimeRecoveryEnabled") != true || dig(got, "SSESpecification", "SSEEnabled") != true {
-		t.Error("it is not recoverable, or not encrypted")
+	if dig(got, "PointInTimeRecoverySpecification", "PointInTimeRecoveryEnabled") != true {
+		t.Error("it is not recoverable")
 	}
 	delete(got, "PointInTimeRecoverySpecification")
-	delete(got, "SSESpecification")
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	if s.resources["Table"]["DeletionPolicy"] != "Retain" || s.resources["Bucket"]["DeletionPolicy"] != "Retain" {
-		t.Error("table or bucket is deleted with the stack")
+	for _, name := range []string{"Table", "Bucket"} {
+		// Of a creation that fails nothing stays, so that the next can begin.
+		if r := s.resources[name]; r["DeletionPolicy"] != "RetainExceptOnCreate" || r["UpdateReplacePolicy"] != "Retain" {
+			t.Errorf("%s: %v, %v", name, r["DeletionPolicy"], r["UpdateReplacePolicy"])
+		}
 	}
 }
 
@@ -116,8 +118,8 @@ func TestTheFleetReadsWhatTheTemplateWrites(t *testing.T) {
 		params map[string]string
 		want   ecs.Config
 	}{
-		{"own network and image", nil, ecs.Config{
-			Subnets: []string{"SubnetA", "SubnetB"}, PublicIP: true, Image: "Repository.RepositoryUri:latest", Arch: "arm64",
+		{"own network and image", map[string]string{"ImageTag": "0ed538c"}, ecs.Config{
+			Subnets: []string{"SubnetA", "SubnetB"}, PublicIP: true, Image: "Repository.RepositoryUri:0ed538c", Arch: "arm64",
 			Size: ecs.Size{CPUs: 0.25, MemoryMB: 512},
 		}},
 		{"given network and image", map[string]string{
@@ -317,5 +319,81 @@ func TestWhatIsWatchedIsWritten(t *testing.T) {
 		if !strings.Contains(literals.String(), w) {
 			t.Errorf("%s is watched, and written nowhere", w)
 		}
+	}
+}
+
+// In an account that has never used ECS a cluster with capacity providers cannot be made.
+func TestAClusterHasCapacityProvidersOnSpotOnly(t *testing.T) {
+	s := expand(t)
+	if p := s.get(t, "Cluster", "AWS::ECS::Cluster"); len(p) > 0 {
+		t.Errorf("the cluster has %v", p)
+	}
+	for spot, want := range map[string]bool{"true": true, "false": false} {
+		s.params["Spot"] = spot
+		if got := s.holds(object{"Condition": s.resources["SpotCapacity"]["Condition"]}); got != want {
+			t.Errorf("Spot=%s: capacity providers are %v, want %v", spot, got, want)
+		}
+	}
+}
+
+func TestImagesDoNotChangeUnderAStack(t *testing.T) {
+	repository := expand(t).get(t, "Repository", "AWS::ECR::Repository")
+	policy := fmt.Sprint(dig(repository, "LifecyclePolicy", "LifecyclePolicyText"))
+	if repository["ImageTagMutability"] != "IMMUTABLE" || strings.Contains(policy, "sinceImagePushed") || !strings.Contains(policy, `"countNumber":20`) {
+		t.Errorf("tags are %v, images expire by %s", repository["ImageTagMutability"], policy)
+	}
+}
+
+// One of the two limits alone would make the other 0.
+func TestEveryWayInIsThrottled(t *testing.T) {
+	s := expand(t)
+	limits := map[string]any{}
+	for _, r := range s.resources {
+		p, _ := r["Properties"].(object)
+		switch r["Type"] {
+		case "AWS::ApiGateway::Stage":
+			limits["HttpApi"] = p["MethodSettings"].([]any)[0]
+		case "AWS::ApiGatewayV2::Stage":
+			limits[s.value(p["ApiId"])] = p["DefaultRouteSettings"]
+		}
+	}
+	for name, want := range map[string]string{"HttpApi": "1000", "SocketApi": "1000", "RelayApi": "2000"} {
+		set, _ := limits[name].(object)
+		if rate, burst := s.value(set["ThrottlingRateLimit"]), s.value(set["ThrottlingBurstLimit"]); rate != want || burst != want {
+			t.Errorf("%s: rate %s, burst %s, want %s", name, rate, burst, want)
+		}
+	}
+}
+
+// With http at its ceiling there must be invocations left for the frames of boxes.
+func TestConcurrencyIsSetOnlyWhereItIsAskedFor(t *testing.T) {
+	s := expand(t)
+	for function, parameter := range map[string]string{"HttpFunction": "HttpConcurrency", "RelayFunction": "RelayConcurrency"} {
+		reserved := s.get(t, function, "AWS::Lambda::Function")["ReservedConcurrentExecutions"]
+		if got := s.value(reserved); got != "AWS::NoValue" {
+			t.Errorf("%s has %s", function, got)
+		}
+		s.params[parameter] = "70"
+		if got := s.value(reserved); got != "70" {
+			t.Errorf("%s has %s with %s=70", function, got, parameter)
+		}
+	}
+}
+
+// Two stacks of an account have metrics of their own.
+func TestMetricsAreTheStacksOwn(t *testing.T) {
+	s := expand(t)
+	s.params["Metrics"] = "on"
+	variables := dig(s.get(t, "HttpFunction", "AWS::Lambda::Function"), "Environment", "Variables").(object)
+	if got := s.value(variables["DORMOUSE_METRICS"]); got != "Dormouse/stack" {
+		t.Errorf("functions count into %q", got)
+	}
+	board := s.value(s.get(t, "Dashboard", "AWS::CloudWatch::Dashboard")["DashboardBody"])
+	if found := regexp.MustCompile(`[{"]Dormouse[",]`).FindString(board); found != "" {
+		t.Errorf("the dashboard has %s", found)
+	}
+	wake := s.value(s.get(t, "WakeTimeAlarm", "AWS::CloudWatch::Alarm")["Metrics"].([]any)[0].(object)["Expression"])
+	if !strings.Contains(wake, `SCHEMA("Dormouse/stack", server)`) {
+		t.Errorf("the alarm asks %s", wake)
 	}
 }

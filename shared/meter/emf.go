@@ -8,9 +8,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Namespace of the metrics in CloudWatch.
-const Namespace = "Dormouse"
-
 // The names of metrics. Dimension is server, which is one of those in the servers file;
 // errors also have code, and boxes none. Sessions and tenants are properties of a line, never
 // dimensions: each value of one would be billed as a metric of its own.
@@ -63,9 +60,9 @@ func took(name string, d time.Duration) value {
 	return value{metric{name, "Milliseconds"}, d.Milliseconds()}
 }
 
-// metrics are the attributes of what was measured, and, if they are to be metrics, the
-// head that says so.
-func metrics(a session.Account, t tally, start time.Duration, on bool) (attrs []any) {
+// metrics are the attributes of what was measured, and, if they are to be metrics of a
+// namespace, the head that says so.
+func metrics(a session.Account, t tally, start time.Duration, space string) (attrs []any) {
 	calls, polls, failures := 1, 0, 0
 	if a.Poll {
 		calls, polls = 0, 1
@@ -85,22 +82,25 @@ func metrics(a session.Account, t tally, start time.Duration, on bool) (attrs []
 	}
 	if a.Over == session.OverEvent && a.Server == "" && t.boxes > 0 { // the sweep
 		attrs = append(attrs, metricBoxes, t.boxes)
-		if on {
-			attrs = append(attrs, "_aws", headOf(directive{Namespace, [][]string{{}}, []metric{{metricBoxes, "Count"}}}))
+		if space != "" {
+			attrs = append(attrs, "_aws", headOf(directive{space, [][]string{{}}, []metric{{metricBoxes, "Count"}}}))
 		}
 	}
-	return append(attrs, attributes(values, counts(metricErrors, failures), on && a.Server != "")...)
+	if a.Server == "" {
+		space = ""
+	}
+	return append(attrs, attributes(values, counts(metricErrors, failures), space)...)
 }
 
 func headOf(all ...directive) emf { return emf{Timestamp: time.Now().UnixMilli(), Metrics: all} }
 
 // Started are the attributes of a runner's line that says how long a server took to
-// start.
-func Started(server string, span time.Duration, on bool) []any {
-	return append([]any{dimensionServer, server}, attributes([]value{took(metricServer, span)}, value{}, on)...)
+// start. It is a metric of a namespace, unless that is "".
+func Started(server string, span time.Duration, space string) []any {
+	return append([]any{dimensionServer, server}, attributes([]value{took(metricServer, span)}, value{}, space)...)
 }
 
-func attributes(values []value, failures value, on bool) (attrs []any) {
+func attributes(values []value, failures value, space string) (attrs []any) {
 	var said []metric
 	for _, v := range values {
 		if v.n != 0 {
@@ -109,13 +109,13 @@ func attributes(values []value, failures value, on bool) (attrs []any) {
 	}
 	head := headOf()
 	if len(said) > 0 {
-		head.Metrics = append(head.Metrics, directive{Namespace, [][]string{{dimensionServer}}, said})
+		head.Metrics = append(head.Metrics, directive{space, [][]string{{dimensionServer}}, said})
 	}
 	if failures.n != 0 {
 		attrs = append(attrs, failures.Name, failures.n)
-		head.Metrics = append(head.Metrics, directive{Namespace, [][]string{{dimensionServer}, {dimensionServer, dimensionCode}}, []metric{failures.metric}})
+		head.Metrics = append(head.Metrics, directive{space, [][]string{{dimensionServer}, {dimensionServer, dimensionCode}}, []metric{failures.metric}})
 	}
-	if !on || len(head.Metrics) == 0 {
+	if space == "" || len(head.Metrics) == 0 {
 		return attrs
 	}
 	return append(attrs, "_aws", head)

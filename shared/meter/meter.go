@@ -28,7 +28,7 @@ var _ session.Meter = (*Meter)(nil)
 // Options of a Meter.
 type Options struct {
 	MemoryMB float64   // of the function; 256
-	Metrics  bool      // lines are CloudWatch metrics too, which AWS bills by name and server
+	Metrics  string    // lines are CloudWatch metrics of this namespace too, which AWS bills by name and server; "" for none
 	Started  time.Time // of the process; zero if that is not known
 }
 

@@ -92,13 +92,13 @@ func TestMessagesAreBilledBySize(t *testing.T) {
 }
 
 func TestMetricsHaveServersAsDimensionsAndNothingElse(t *testing.T) {
-	m := meter.New(meter.Options{Metrics: true})
+	m := meter.New(meter.Options{Metrics: "Dormouse/dev"})
 	line := written(t, m.Spent(session.Account{Over: session.OverREST, Tenant: "acme", Server: "one", Session: "s1", In: 5, Out: 7, Code: session.Busy}))
 	head := line["_aws"].(map[string]any)
 	dimensions := map[string]bool{}
 	for _, d := range head["CloudWatchMetrics"].([]any) {
 		d := d.(map[string]any)
-		if d["Namespace"] != meter.Namespace {
+		if d["Namespace"] != "Dormouse/dev" {
 			t.Errorf("namespace %v", d["Namespace"])
 		}
 		for _, set := range d["Dimensions"].([]any) {
@@ -123,7 +123,7 @@ func TestMetricsHaveServersAsDimensionsAndNothingElse(t *testing.T) {
 func TestLinesAreNoMetricsUnlessTheyAreToBe(t *testing.T) {
 	for name, m := range map[string]*meter.Meter{
 		"switched off":        meter.New(meter.Options{}),
-		"of no server at all": meter.New(meter.Options{Metrics: true}),
+		"of no server at all": meter.New(meter.Options{Metrics: "Dormouse/dev"}),
 	} {
 		a := session.Account{Over: session.OverREST, Tenant: "acme", Server: "one"}
 		if strings.HasPrefix(name, "of no server") {
@@ -300,7 +300,7 @@ func TestWhatIsPushedToClientsGoesToTheInternetAndFramesDoNot(t *testing.T) {
 }
 
 func TestFramesOfRunnersAreNoCalls(t *testing.T) {
-	m := meter.New(meter.Options{Metrics: true})
+	m := meter.New(meter.Options{Metrics: "Dormouse/dev"})
 	line := written(t, m.Spent(session.Account{Over: session.OverRelay, Tenant: "acme", Server: "one", In: 5}))
 	if line["calls"] != nil {
 		t.Errorf("a frame counts as %v calls", line["calls"])
@@ -308,7 +308,7 @@ func TestFramesOfRunnersAreNoCalls(t *testing.T) {
 }
 
 func TestTheSweepSaysHowManyBoxesAreUpForAllServersTogether(t *testing.T) {
-	m := meter.New(meter.Options{Metrics: true})
+	m := meter.New(meter.Options{Metrics: "Dormouse/dev"})
 	store := m.Store(sessiontest.NewMemory(), nil)
 	if err := store.SaveBox(t.Context(), session.Box{ID: "acme/one", State: session.Awake}); err != nil {
 		t.Fatal(err)
@@ -331,7 +331,7 @@ func TestTheSweepSaysHowManyBoxesAreUpForAllServersTogether(t *testing.T) {
 			continue
 		}
 		want := []any{map[string]any{
-			"Namespace": meter.Namespace, "Dimensions": []any{[]any{}}, "Metrics": []any{map[string]any{"Name": "boxes", "Unit": "Count"}},
+			"Namespace": "Dormouse/dev", "Dimensions": []any{[]any{}}, "Metrics": []any{map[string]any{"Name": "boxes", "Unit": "Count"}},
 		}}
 		if d := cmp.Diff(any(want), line["_aws"].(map[string]any)["CloudWatchMetrics"]); d != "" {
 			t.Errorf("(-want +got):\n%s", d)

@@ -39,10 +39,8 @@ func (k *Backend) Deliver(ctx context.Context, d session.Delivery, box session.B
 		}
 		return nil, k.cancelled(ctx, d)
 	}
-	if box.State == session.Asleep {
-		if err := k.allow(ctx, d.Box, d.Client.Tenant); err != nil {
-			return nil, err
-		}
+	if err := k.admit(ctx, d, box); err != nil {
+		return nil, err
 	}
 	t := &tender{k: k, d: d, notAfter: time.Now().Add(validity)}
 	return t, t.send(ctx, box)

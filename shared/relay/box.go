@@ -39,6 +39,10 @@ type Config struct {
 	// TenantBoxes is how many boxes of one tenant may run at a time, more or less; a
 	// request that would wake one more is Busy. 0 is any number.
 	TenantBoxes int
+	// WaitingCalls is how many requests may wait for one box that is not up, more or
+	// less; one more is Busy. A function is held for each of them, of which those that
+	// handle the box's frames must find some left. 0 is any number.
+	WaitingCalls int
 	// Snapshots is where this function gives runners URLs for; nil gives none.
 	Snapshots Snapshots
 	// Kept says that the sessions of a server leave a snapshot while their box sleeps.

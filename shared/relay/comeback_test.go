@@ -1,13 +1,16 @@
 package relay_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -338,4 +341,22 @@ func TestRefusalSaysWhenToComeAgain(t *testing.T) {
 	if !errors.As(err, &refused) || refused.Status != http.StatusTooManyRequests || refused.After != 9*time.Second {
 		t.Errorf("got %v", err)
 	}
+}
+
+func TestAnEmptyMessageIsPassedOverWithoutAWord(t *testing.T) {
+	var log bytes.Buffer
+	onAwakeBench(t, func(b *bench) {
+		log.Reset()
+		b.conn.in <- nil
+		b.nothing()
+		if log.Len() > 0 {
+			t.Errorf("the runner says %s", &log)
+		}
+		b.conn.in <- []byte("what is this")
+		b.nothing()
+		if !strings.Contains(log.String(), "no relay frame") {
+			t.Errorf("of a message that is no frame the runner says %q", &log)
+		}
+		b.runs()
+	}, func(c *relay.RunnerConfig) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 }

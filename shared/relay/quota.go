@@ -7,6 +7,37 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
+// admit is Busy if a request would need a box that its tenant may not have now, or
+// would wait for one that too many wait for already. It is asked before there is any
+// trace of the request.
+func (x boxes) admit(ctx context.Context, d session.Delivery, box session.Box) error {
+	if box.State == session.Awake {
+		return nil
+	}
+	if box.State == session.Asleep {
+		if err := x.allow(ctx, d.Box, d.Client.Tenant); err != nil {
+			return err
+		}
+	}
+	if x.WaitingCalls <= 0 {
+		return nil
+	}
+	items, err := x.Store.Items(ctx, d.Box)
+	if err != nil {
+		return err
+	}
+	waiting := 0
+	for _, it := range items {
+		if it.State == session.Waiting {
+			waiting++
+		}
+	}
+	if waiting < x.WaitingCalls {
+		return nil
+	}
+	return session.Errorf(session.Busy, "%d requests wait for the box of server %q, which is not up yet, as many as may: try again in some seconds", waiting, d.Server)
+}
+
 // allow is Busy if a tenant has as many boxes as it may have, and the one that is
 // about to be woken is not among them. It is asked before there is any trace of the
 // request: what was accepted once is executed, whatever the quota. So callers at the

@@ -114,3 +114,46 @@ func TestABoxThatCannotReachTheHostIsToldAsSuch(t *testing.T) {
 		t.Errorf("whoever waits is told %s (%v)", page.Events[0].Raw, err)
 	}
 }
+
+func TestNoMoreRequestsWaitForABoxThanMay(t *testing.T) {
+	for what, c := range map[string]struct {
+		state   session.BoxState
+		waiting int
+		most    int
+		refused bool
+	}{
+		"the last that may, asleep":      {session.Asleep, 1, 2, false},
+		"one more, asleep":               {session.Asleep, 2, 2, true},
+		"the last that may, starting":    {session.Starting, 1, 2, false},
+		"one more, starting":             {session.Starting, 2, 2, true},
+		"an awake box is not waited for": {session.Awake, 2, 2, false},
+		"any number":                     {session.Starting, 2, 0, false},
+	} {
+		store := manyBoxes(t, map[string]session.BoxState{"s": c.state})
+		for i := range c.waiting {
+			if _, err := store.PutItem(t.Context(), session.Item{Box: "t/s", ID: session.StreamID(rune('k' + i)), State: session.Waiting}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// One that was taken does not wait any more.
+		if _, err := store.PutItem(t.Context(), session.Item{Box: "t/s", ID: "taken", State: session.Taken, Gen: 1}); err != nil {
+			t.Fatal(err)
+		}
+		config := configOf(t, store)
+		config.Fleet, config.WaitingCalls = &anyFleet{}, c.most
+		config.Poster = nobody{}
+		_, err := relay.NewBackend(config).Deliver(t.Context(), session.Delivery{
+			Address: session.Address{Session: "one", Stream: "a", Box: "t/s", Requests: []json.RawMessage{json.RawMessage("1")}},
+			Client:  session.Session{ID: "one", Tenant: "t", Server: "s"}, Server: "s", Raw: []byte(`{}`),
+		}, session.Box{ID: "t/s", State: c.state})
+		_, trace := store.Item(t.Context(), "t/s", "a")
+		if c.refused && (!errors.Is(err, session.Busy) || trace == nil) || !c.refused && err != nil {
+			t.Errorf("%s: %v, item %v", what, err, trace)
+		}
+	}
+}
+
+// nobody is a Poster all of whose posts may have arrived.
+type nobody struct{}
+
+func (nobody) Post(context.Context, string, []byte) error { return nil }

@@ -340,6 +340,9 @@ func (l *life) received(lk *link, data []byte, err error) {
 		l.cut(lk, err)
 		return
 	}
+	if len(data) == 0 {
+		return // a gateway may give a function's empty answer as an empty message
+	}
 	f, err := Decode(data)
 	if err == nil && f.Type == Part {
 		if data, err = lk.join(f); data == nil && err == nil {

@@ -32,12 +32,13 @@ const (
 	EnvClients           = "DORMOUSE_SOCKET_CONNECTIONS" // @connections endpoint of the WebSocket API for clients
 	EnvIdle              = "DORMOUSE_IDLE"               // a time; default for servers that set none
 	EnvTenantBoxes       = "DORMOUSE_TENANT_BOXES"       // boxes of one tenant at a time, more are refused with Busy; any number without it
+	EnvWaitingCalls      = "DORMOUSE_WAITING_CALLS"      // calls that may wait for a box that is not up, more are refused with Busy; any number without it
 	EnvBoxes             = "DORMOUSE_BOXES"              // on AWS: on, also without it; anything else starts none
 	EnvBoxProcesses      = "DORMOUSE_BOX_PROCESSES"      // on AWS: processes of a box at a time; the runner's own without it
 	EnvHosts             = "DORMOUSE_HOSTS"              // values of Host that are served, with commas between; empty: loopback names
 	EnvAccess            = "DORMOUSE_ACCESS"             // keys, or open on one machine; see access.go
 	EnvSnapshots         = "DORMOUSE_SNAPSHOTS"          // where boxes keep workspaces: folder:PATH, or s3:BUCKET[/PREFIX][?endpoint=URL&region=NAME]; empty: nowhere
-	EnvMetrics           = "DORMOUSE_METRICS"            // off: log lines are no CloudWatch metrics, which AWS bills for
+	EnvMetrics           = "DORMOUSE_METRICS"            // the CloudWatch namespace of which log lines are metrics, which AWS bills for; off, also without it: they are none
 	EnvCheck             = "DORMOUSE_CHECK"              // anything: the function only finds out whether it can start
 	EnvLife              = "DORMOUSE_SESSION_LIFE"       // a time (90s, 36h; a bare number is seconds), as the next three; see session.Limits
 	EnvInitTimeout       = "DORMOUSE_INIT_TIMEOUT"
@@ -112,14 +113,18 @@ func Open() (*Function, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", EnvFleet, err)
 	}
-	quota, err := tenantBoxes(os.Getenv(EnvTenantBoxes))
+	boxesOfTenant, err := quota(EnvTenantBoxes)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", EnvTenantBoxes, err)
+		return nil, err
+	}
+	waiting, err := quota(EnvWaitingCalls)
+	if err != nil {
+		return nil, err
 	}
 	f.Relay = relay.Config{
 		Store: store, Sealer: sealer, Log: log, Launch: f.launch, EventAge: f.Limits.EventAge,
 		Poster: f.Meter.Runners(connections(EnvConnections)), Clients: f.Meter.Clients(connections(EnvClients)), Meter: f.Meter,
-		Fleet: boxes, ListLag: listLag, TenantBoxes: quota,
+		Fleet: boxes, ListLag: listLag, TenantBoxes: boxesOfTenant, WaitingCalls: waiting,
 	}
 	if err := f.keep(os.Getenv(EnvSnapshots)); err != nil {
 		return nil, fmt.Errorf("%s: %w", EnvSnapshots, err)
@@ -127,14 +132,15 @@ func Open() (*Function, error) {
 	return f, nil
 }
 
-// tenantBoxes reads how many boxes a tenant may have at a time, 0 for any number.
-func tenantBoxes(text string) (int, error) {
+// quota reads how many of something there may be at a time, 0 for any number.
+func quota(name string) (int, error) {
+	text := os.Getenv(name)
 	if text == "" {
 		return 0, nil
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 {
-		return 0, fmt.Errorf("want a whole number, 0 for no limit, not %q", text)
+		return 0, fmt.Errorf("%s: want a whole number, 0 for no limit, not %q", name, text)
 	}
 	return n, nil
 }
@@ -152,8 +158,8 @@ func (f *Function) launch(b session.Box) (map[string]string, error) {
 	if f.processes != "" {
 		env[EnvBoxProcesses] = f.processes
 	}
-	if metricsOn() {
-		env[EnvMetrics] = "on"
+	if space := metricsSpace(); space != "" {
+		env[EnvMetrics] = space
 	}
 	if f.snapshots != "" {
 		env[EnvSnapshots] = f.snapshots

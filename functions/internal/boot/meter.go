@@ -12,16 +12,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// metricsOn says whether log lines are CloudWatch metrics too: on AWS, unless
-// EnvMetrics is off.
-func metricsOn() bool {
-	return os.Getenv(EnvMetrics) != "off" && os.Getenv(EnvRuntimeSocket) == "" && os.Getenv(envSAMLocal) != "true"
+// metricsSpace is the CloudWatch namespace of which log lines are metrics too: on AWS,
+// where EnvMetrics names one.
+func metricsSpace() string {
+	space := os.Getenv(EnvMetrics)
+	if space == "off" || os.Getenv(EnvRuntimeSocket) != "" || os.Getenv(envSAMLocal) == "true" {
+		return ""
+	}
+	return space
 }
 
 // newMeter counts what this process uses.
 func newMeter() *meter.Meter {
 	memory, _ := strconv.ParseFloat(os.Getenv(envMemory), 64) // 0 for none: what template.yaml says
-	return meter.New(meter.Options{MemoryMB: memory, Started: time.Now(), Metrics: metricsOn()})
+	return meter.New(meter.Options{MemoryMB: memory, Started: time.Now(), Metrics: metricsSpace()})
 }
 
 // counted returns the store, counted. DynamoDB says itself what it charges.
