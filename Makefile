@@ -52,7 +52,7 @@ test-unit: need-race ## Run the unit tests with the race detector
 
 # End-to-end tests have the build tag e2e and names that begin with TestE2E.
 .PHONY: test-e2e
-test-e2e: need-race need-node build ## Run the end-to-end tests: the built programs and real servers
+test-e2e: need-race need-node need-python build ## Run the end-to-end tests: the built programs and real servers
 	@packages=$$(grep -rl --include='*_test.go' --exclude-dir='.[!.]*' --exclude-dir=node_modules '^//go:build .*\be2e\b' . \
 	  | xargs -r -n1 dirname | sort -u || true); \
 	if [ -z "$$packages" ]; then echo 'no package has end-to-end tests'; exit 0; fi; \

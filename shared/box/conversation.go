@@ -114,6 +114,7 @@ type request struct {
 type question struct {
 	visible string // id the client sees
 	id      json.RawMessage
+	token   json.RawMessage // its progress token, nil for none
 	order   int64
 	session *session // whose client is asked, nil for the only one
 	call    *request // that it belongs to, nil on the common stream
@@ -210,6 +211,7 @@ func (c *conversation) known(r *request) {
 // cancel ends the request that a client's notifications/cancelled names, and tells
 // the process. It returns nil if there is no such request of the session here.
 func (c *conversation) cancel(s *session, m wire.Message) *request {
+	m = c.notice(m)
 	r := c.byID[clientID{s, idKey(wire.Lookup(m.Params, "requestId"))}]
 	if r == nil || r.method == wire.MethodInitialize {
 		return nil // initialize must not be cancelled (MCP 2025-11-25, basic/utilities/cancellation)
@@ -259,6 +261,30 @@ func (c *conversation) answer(s *session, visible string, m wire.Message) bool {
 	return true
 }
 
+// mayReport reports whether a session's client may tell this progress: in a process of
+// several sessions, only that of a question it was asked.
+func (c *conversation) mayReport(s *session, m wire.Message) bool {
+	if c.direct == nil {
+		return true
+	}
+	token := wire.Lookup(m.Params, wire.MetaProgressToken)
+	for _, q := range c.questions {
+		if q.session == s && wire.SameID(q.token, token) {
+			return true
+		}
+	}
+	return false
+}
+
+// notice is a notification of a client as the process gets it. A progress token in it
+// could be that of a request; it becomes one that nobody has.
+func (c *conversation) notice(m wire.Message) wire.Message {
+	if wire.Lookup(m.Params, "_meta", wire.MetaProgressToken) != nil {
+		m.Params, _ = wire.Replace(m.Params, strconv.AppendInt(nil, c.number(), 10), "_meta", wire.MetaProgressToken)
+	}
+	return m
+}
+
 // # From the process
 
 // response passes a response of the process to the client that waits for it. It is
@@ -304,7 +330,8 @@ func (c *conversation) ask(m wire.Message) *wire.Error {
 		}
 	}
 	c.questionN++
-	q := &question{visible: "q-" + uuid.NewString(), id: m.ID, order: c.questionN, session: to, call: owner}
+	token := wire.Lookup(m.Params, "_meta", wire.MetaProgressToken)
+	q := &question{visible: "q-" + uuid.NewString(), id: m.ID, token: token, order: c.questionN, session: to, call: owner}
 	c.questions[q.visible], c.asked[idKey(m.ID)] = q, q
 	m.ID = json.RawMessage(`"` + q.visible + `"`)
 	c.event(q.stream(), m.Line(), false)

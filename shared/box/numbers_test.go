@@ -121,3 +121,32 @@ func TestServerSaysNothingThatIsReadInTwoWays(t *testing.T) {
 		t.Errorf("the client is told %s", e.Raw)
 	}
 }
+
+// Progress that a client tells is about a question of the process: of one that it was
+// asked itself.
+func TestClientTellsProgressOfItsOwnQuestionsOnly(t *testing.T) {
+	c := newCrowd(t, ScopeShared)
+	const init = `{"sampling":{}}`
+	asks := `{"jsonrpc":"2.0","id":0,"method":"sampling/createMessage","params":{"_meta":{"progressToken":0}}}`
+	call := c.callAs("ann/1", "1", "say", strconv.Quote(asks+"\n"), withInit(init))
+	c.hears("ann/1", call) // the question
+	for _, session := range []string{"mallory/1", "ann/1"} {
+		c.as(session, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":0,"progress":1,"message":"`+session+`"}}`)
+	}
+	c.as("mallory/1", `{"jsonrpc":"2.0","method":"notifications/x","params":{"_meta":{"progressToken":2}}}`)
+	var said []string
+	for _, line := range c.lines("ann/1") {
+		switch method, _ := wire.String(wire.Lookup(line, "method")); method {
+		case wire.NotifyProgress:
+			message, _ := wire.String(wire.Lookup(line, "params", "message"))
+			said = append(said, message)
+		case "notifications/x":
+			if token := string(wire.Lookup(line, "params", "_meta", "progressToken")); token == "2" {
+				t.Error("a notification has the progress token of a call of another client")
+			}
+		}
+	}
+	if len(said) != 1 || said[0] != "ann/1" {
+		t.Errorf("progress of the question was told by %q, want ann/1 alone", said)
+	}
+}

@@ -128,8 +128,10 @@ func (s *session) notification(p *process, m wire.Message) {
 				return
 			}
 		}
+	case p != nil && m.Method == wire.NotifyProgress && !p.conv.mayReport(s, m):
+		s.box.counts.Unknown++
 	case p != nil:
-		p.send(0, m.Line())
+		p.send(0, p.conv.notice(m).Line())
 	}
 }
 

@@ -196,7 +196,7 @@ func reference(raw []byte) (m wire.Message, refused wire.Code) {
 	switch {
 	case isCall:
 		ok = json.Unmarshal(token, &method) == nil && string(token) != "null" && m.Result == nil && m.Error == nil &&
-			(m.ID == nil || goodID) && (m.Params == nil || m.Params[0] == '{' || m.Params[0] == '[')
+			(m.ID == nil || goodID && !strings.HasPrefix(method, "notifications/")) && (m.Params == nil || m.Params[0] == '{' || m.Params[0] == '[')
 		if m.Kind, m.Method = wire.Request, method; m.ID == nil {
 			m.Kind = wire.Notification
 		}
@@ -218,7 +218,7 @@ func reference(raw []byte) (m wire.Message, refused wire.Code) {
 // another but for its case.
 func plainParams(m wire.Message) bool {
 	names := "_meta progressToken requestId"
-	if m.Kind == wire.Request && strings.Contains(" initialize tools/call prompts/get resources/read tools/list ", " "+m.Method+" ") {
+	if strings.Contains(" initialize tools/call prompts/get resources/read tools/list ", " "+m.Method+" ") {
 		names += " name uri arguments cursor level task taskId protocolVersion capabilities clientInfo inputResponses requestState"
 	}
 	const metas = "progressToken io.modelcontextprotocol/protocolVersion io.modelcontextprotocol/clientCapabilities " +
@@ -244,6 +244,9 @@ func plain(raw json.RawMessage, names string) bool {
 			if alike(key, name) && key != name {
 				return false
 			}
+		}
+		if key == "__proto__" {
+			return false
 		}
 		for _, other := range keys {
 			if alike(key, other) {

@@ -167,7 +167,7 @@ func (m *Message) checkParams() error {
 		return nil
 	}
 	where := ofAny // a method that servers make up may have any params
-	if m.Kind == Request && ofMCP(m.Method) {
+	if ofMCP(m.Method) {
 		where = ofMCPsOwn
 	}
 	meta, err := checkKeys(m.Params, where)
@@ -225,6 +225,8 @@ func checkKeys(object []byte, where place) (meta []byte, err error) {
 		switch {
 		case name != "" && string(key) != name:
 			return nil, invalid("key %q of %s is refused, because a server could take it for %q: write %q", string(key), where, name, name)
+		case string(key) == "__proto__":
+			return nil, invalid("key %q of %s is refused, because JavaScript could take what is in it for more keys", string(key), where)
 		case twice:
 			return nil, invalid("key %q comes twice in %s, send it once", string(key), where)
 		case name == "_meta":

@@ -246,6 +246,8 @@ func (t *parts) call() (Message, error) {
 		return Message{Kind: Notification, Method: method, Params: t.params}, nil
 	case usableID(t.id) == nil:
 		return Message{}, invalidID(t.id)
+	case strings.HasPrefix(method, "notifications/"):
+		return Message{}, invalid("%s is a notification: send it without an id", method)
 	}
 	return Message{Kind: Request, ID: t.id, Method: method, Params: t.params}, nil
 }
