@@ -216,26 +216,33 @@ check-stack: need-go $(SAM) ## Check the template and build the functions for AW
 bench-cold: need-go ## Measure cold starts and sizes of the functions as they are deployed
 	@go test -count=1 -v -tags cold -run '^TestColdStarts$$' ./infra/stack
 
-# sam takes --parameter-overrides in the place of those in samconfig.toml: with
-# ARCH=x86_64 name the others in ARGS, or write it there.
+# Without ARCH a stack keeps the processor it has. ARGS='NAME=VALUE ...' are parameters of
+# template.yaml, besides those of samconfig.toml; FORCE=1 takes an account with few
+# concurrent invocations.
+STACK := go run ./infra/stack/deploy -sam $(SAM) -config $(CONFIG)
+
 .PHONY: deploy
-deploy: sam-build ## Deploy to AWS (CONFIG=dev or prod for others in samconfig.toml)
-	@$(SAM) deploy --config-env $(CONFIG) $(if $(filter x86_64,$(ARCH)),--parameter-overrides Architecture=x86_64 $(ARGS))
+deploy: need-go $(SAM) ## Deploy to AWS with the image of the boxes (CONFIG=dev or prod for others in samconfig.toml)
+	@$(STACK) $(if $(filter-out file,$(origin ARCH)),-arch $(ARCH)) $(if $(FORCE),-force) up $(ARGS)
 
 .PHONY: delete
-delete: $(SAM) ## Delete the stack; table and bucket stay
-	@$(SAM) delete --config-env $(CONFIG)
+delete: need-go $(SAM) ## Stop the boxes and delete the stack; table and bucket stay (PURGE=1 deletes them too)
+	@$(STACK) $(if $(PURGE),-purge) down
 
 .PHONY: logs
 logs: $(SAM) ## Follow the logs of the stack
 	@$(SAM) logs --config-env $(CONFIG) --tail
 
-# IMAGE is the RepositoryUri of the stack's outputs and a tag.
-.PHONY: image
-image: need-go ## Push the image of the boxes without Docker (IMAGE=REPOSITORY:TAG; password of user AWS on stdin)
-	@[ -n '$(IMAGE)' ] || { echo 'want IMAGE=REPOSITORY:TAG, the RepositoryUri that make deploy prints: aws ecr get-login-password | make image IMAGE=...:latest' >&2; exit 1; }
+.PHONY: runner-aws
+runner-aws: need-go
 	@mkdir -p bin/linux-$(AWS_GOARCH)
 	@$(AWS_BUILD) -tags aws -o bin/linux-$(AWS_GOARCH)/runner ./infra/runner
+
+# make deploy calls it. IMAGE is the RepositoryUri of the stack's outputs and a tag that
+# is not there yet; RunnerImage or ImageTag then names it.
+.PHONY: image
+image: runner-aws ## Push the image of the boxes without Docker (IMAGE=REPOSITORY:TAG; password of user AWS on stdin)
+	@[ -n '$(IMAGE)' ] || { echo 'want IMAGE=REPOSITORY:TAG, the RepositoryUri of the stack: aws ecr get-login-password | make image IMAGE=...:mine' >&2; exit 1; }
 	@go run ./infra/image -platform linux/$(AWS_GOARCH) -user AWS -to '$(IMAGE)' \
 	  bin/linux-$(AWS_GOARCH)/runner=/usr/local/bin/dormouse-runner \
 	  ghcr.io/astral-sh/uv:0.9.11:/uv=/usr/local/bin/uv ghcr.io/astral-sh/uv:0.9.11:/uvx=/usr/local/bin/uvx

@@ -68,6 +68,7 @@ func arrows() []arrow {
 		{"infra/bench/echo", nil},
 		{"infra/cost", []string{"shared/meter"}},
 		{"infra/image", nil},
+		{"infra/stack/deploy", nil},
 		{"infra/clients/...", nil},
 		{"infra/internal/programtest", nil},
 		{"infra/internal/gather", nil},

@@ -1,0 +1,321 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// account is an AWS account as the command aws shows it, with a log of what was run.
+type account struct {
+	t       *testing.T
+	replies map[string][]string // by the beginning of a command; each is used once, the last for ever; "!" is an error
+	log     []string
+}
+
+func (a *account) do(_ context.Context, c command) (string, error) {
+	line := c.Name + " " + strings.Join(c.Args, " ")
+	if c.Stdin != "" {
+		line += " < " + c.Stdin
+	}
+	a.log = append(a.log, line)
+	for key, replies := range a.replies {
+		if !strings.HasPrefix(line, key) {
+			continue
+		}
+		if len(replies) > 1 {
+			a.replies[key] = replies[1:]
+		}
+		if said, failed := strings.CutPrefix(replies[0], "!"); failed {
+			return "", errors.New(said)
+		}
+		return replies[0], nil
+	}
+	if c.Name == "aws" {
+		a.t.Errorf("nobody expects %s", line)
+	}
+	return "", nil
+}
+
+// ran are the commands that begin so, in order, without that.
+func (a *account) ran(prefix string) (all []string) {
+	for _, line := range a.log {
+		if rest, ok := strings.CutPrefix(line, prefix); ok {
+			all = append(all, rest)
+		}
+	}
+	return all
+}
+
+// before says that the first command was run, and before the second.
+func (a *account) before(first, second string) {
+	a.t.Helper()
+	at := func(prefix string) int {
+		return slices.IndexFunc(a.log, func(line string) bool { return strings.HasPrefix(line, prefix) })
+	}
+	if one, two := at(first), at(second); one < 0 || two < one {
+		a.t.Errorf("%q is number %d and %q number %d of\n%s", first, one, second, two, strings.Join(a.log, "\n"))
+	}
+}
+
+const (
+	noStack  = "!Stack with id dormouse does not exist"
+	outputs  = `"Outputs":[{"OutputKey":"RepositoryUri","OutputValue":"1.dkr.ecr/dormouse-repo","Description":"images"},{"OutputKey":"FirstKey","OutputValue":"bin/dormouse keys create","Description":"a key"},{"OutputKey":"TableName","OutputValue":"tab"},{"OutputKey":"BucketName","OutputValue":"buck"}]`
+	oldStack = `{"Stacks":[{"StackStatus":"UPDATE_COMPLETE","Parameters":[{"ParameterKey":"Architecture","ParameterValue":"x86_64"},{"ParameterKey":"SessionHours","ParameterValue":"168"},{"ParameterKey":"Boxes","ParameterValue":"on"}],` + outputs + `}]}`
+	noImage  = "!An error occurred (ImageNotFoundException)"
+	taken    = "!An error occurred (InvalidInput): Service role name AWSServiceRoleForECS has been taken"
+)
+
+func limits(total, free string) string {
+	return `{"AccountLimit":{"ConcurrentExecutions":` + total + `,"UnreservedConcurrentExecutions":` + free + `}}`
+}
+
+// usual is an account with a thousand invocations and no stack.
+func usual(t *testing.T) *account {
+	return &account{t: t, replies: map[string][]string{
+		"aws lambda get-account-settings":        {limits("1000", "1000")},
+		"aws cloudformation describe-stacks":     {noStack, oldStack},
+		"aws ec2 describe-availability-zones":    {`["use1-az1","use1-az2"]`},
+		"aws iam create-service-linked-role":     {taken},
+		"aws ecr describe-images":                {noImage},
+		"aws ecr get-login-password":             {"word"},
+		"git rev-parse":                          {"0ed538c1a2b3\n"},
+		"aws cloudformation update-stack":        {""},
+		"aws cloudformation wait":                {""},
+		"aws cloudformation describe-stack-reso": {"the-cluster"},
+	}}
+}
+
+const config = `
+[default.global.parameters]
+stack_name = "dormouse"
+[dev.global.parameters]
+stack_name = "dormouse-dev"
+[dev.deploy.parameters]
+parameter_overrides = "Spot=true IdleSeconds=30"
+`
+
+// deploy runs the program in a folder with the configuration and the runners.
+func deploy(t *testing.T, a *account, section string, set func(*program), args ...string) (string, error) {
+	t.Helper()
+	t.Chdir(t.TempDir())
+	for name, text := range map[string]string{"samconfig.toml": config, "bin/linux-arm64/runner": "arm", "bin/linux-amd64/runner": "amd"} {
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out bytes.Buffer
+	p := program{do: a.do, out: &out, sam: "sam"}
+	if set != nil {
+		set(&p)
+	}
+	var err error
+	synctest.Test(t, func(t *testing.T) { err = p.run(t.Context(), section, args) })
+	return out.String(), err
+}
+
+func TestANewStackLeavesInvocationsForItsBoxes(t *testing.T) {
+	a := usual(t)
+	out, err := deploy(t, a, "default", nil, "up")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"--config-env default --parameter-overrides Architecture=arm64 HttpConcurrency=500 ImageTag=0ed538c1a2b3-ddf7ff5e RelayConcurrency=100 WaitingCalls=333"}
+	if d := cmp.Diff(want, a.ran("sam deploy ")); d != "" {
+		t.Error(d)
+	}
+	// The repository comes with the stack.
+	a.before("aws iam create-service-linked-role", "sam deploy")
+	a.before("make sam-build ARCH=arm64", "sam deploy")
+	a.before("sam deploy", "make image ARCH=arm64 IMAGE=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-ddf7ff5e < word")
+	if !strings.Contains(out, "a key:\n  bin/dormouse keys create") {
+		t.Errorf("the user is told %s", out)
+	}
+}
+
+func TestAnAccountWithFewInvocationsIsRefusedUnlessForced(t *testing.T) {
+	small := func() *account {
+		a := usual(t)
+		a.replies["aws lambda get-account-settings"] = []string{limits("10", "10")}
+		return a
+	}
+	a := small()
+	_, err := deploy(t, a, "default", nil, "up")
+	if err == nil || !strings.Contains(err.Error(), "aws service-quotas request-service-quota-increase") || len(a.ran("sam")) > 0 {
+		t.Errorf("%v; ran %q", err, a.log)
+	}
+	a = small()
+	out, err := deploy(t, a, "default", func(p *program) { p.force = true }, "up")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Nothing can be reserved there; what waits is bounded all the same.
+	if got := a.ran("sam deploy ")[0]; strings.Contains(got, "Concurrency") || !strings.Contains(got, "WaitingCalls=3") {
+		t.Errorf("deployed with %s", got)
+	}
+	if !strings.Contains(out, "service-quotas") {
+		t.Errorf("the user is told %s", out)
+	}
+}
+
+func TestAStackKeepsItsProcessorAndGetsItsImageFirst(t *testing.T) {
+	a := usual(t)
+	a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
+	if _, err := deploy(t, a, "dev", nil, "up", "IdleSeconds=60"); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"--config-env dev --parameter-overrides Architecture=x86_64 IdleSeconds=60 ImageTag=0ed538c1a2b3-240389f4 Spot=true"}
+	got := a.ran("sam deploy ")
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	a.before("make sam-build ARCH=x86_64", "sam deploy")
+	a.before("make image ARCH=x86_64", "sam deploy")
+
+	a = usual(t)
+	a.replies["aws cloudformation describe-stacks"], a.replies["aws ecr describe-images"] = []string{oldStack}, []string{"{}"}
+	if _, err := deploy(t, a, "dev", func(p *program) { p.arch = "arm64" }, "up"); err != nil {
+		t.Fatal(err)
+	}
+	if got := a.ran("sam deploy ")[0]; !strings.Contains(got, "Architecture=arm64") || len(a.ran("make image")) > 0 {
+		t.Errorf("a caller's own processor, and an image that is there: %s, %q", got, a.log)
+	}
+}
+
+func TestAnImageOfTheUsersOwnIsNotPushed(t *testing.T) {
+	a := usual(t)
+	if _, err := deploy(t, a, "default", nil, "up", "RunnerImage=example.com/r@sha256:0"); err != nil {
+		t.Fatal(err)
+	}
+	if got := a.ran("sam deploy ")[0]; strings.Contains(got, "ImageTag") || len(a.ran("make image")) > 0 {
+		t.Errorf("%s, %q", got, a.log)
+	}
+}
+
+func TestANewNetworkIsInZonesWithFargate(t *testing.T) {
+	for zones, want := range map[string]string{
+		`["use1-az6","use1-az1"]`:                           "",
+		`["usw1-az3","usw1-az1"]`:                           "ZoneIds=usw1-az1,usw1-az3",
+		`["apne1-az4","apne1-az3","apne1-az1","apne1-az2"]`: "ZoneIds=apne1-az1,apne1-az2",
+	} {
+		a := usual(t)
+		a.replies["aws ec2 describe-availability-zones"] = []string{zones}
+		if _, err := deploy(t, a, "default", nil, "up"); err != nil {
+			t.Fatal(err)
+		}
+		if got := a.ran("sam deploy ")[0]; want == "" && strings.Contains(got, "ZoneIds") || !strings.Contains(got, want) {
+			t.Errorf("%s: %s", zones, got)
+		}
+	}
+}
+
+func TestWhatWouldFailLaterIsRefusedFirst(t *testing.T) {
+	for want, c := range map[string]struct {
+		stack string
+		args  []string
+	}{
+		"SnapshotDays=14":       {noStack, []string{"up", "SnapshotDays=13"}},
+		"SnapshotDays=30":       {oldStack, []string{"up", "SessionHours=360"}},
+		"cannot be updated":     {strings.Replace(oldStack, "UPDATE_COMPLETE", "ROLLBACK_COMPLETE", 1), []string{"up"}},
+		"want NAME=VALUE":       {noStack, []string{"up", "Spot"}},
+		"neither up nor down":   {noStack, []string{"sideways"}},
+		"no stack dormouse":     {noStack, []string{"down"}},
+		"Unable to locate cred": {"!Unable to locate credentials", []string{"up"}},
+	} {
+		a := usual(t)
+		a.replies["aws cloudformation describe-stacks"] = []string{c.stack}
+		_, err := deploy(t, a, "default", nil, c.args...)
+		if err == nil || !strings.Contains(err.Error(), want) || len(a.ran("sam")) > 0 {
+			t.Errorf("want %q: %v; ran %q", want, err, a.log)
+		}
+	}
+}
+
+func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
+	for _, purge := range []bool{false, true} {
+		a := usual(t)
+		a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
+		a.replies["aws ecs list-tasks"] = []string{`["t1","t2"]`, `["t2"]`, `[]`}
+		a.replies["aws ecs stop-task"] = []string{""}
+		a.replies["aws ecs list-task-definition-families"] = []string{`["dormouse-box-0123456789abcdef","dormouse-box-two-box-0123456789abcdef"]`}
+		a.replies["aws ecs list-task-definitions"] = []string{`["d:1","d:2"]`}
+		a.replies["aws ecs deregister-task-definition"], a.replies["aws ecs delete-task-definitions"] = []string{""}, []string{""}
+		a.replies["aws s3"], a.replies["aws dynamodb"] = []string{""}, []string{""}
+		out, err := deploy(t, a, "default", func(p *program) { p.purge = purge }, "down")
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.before("aws cloudformation update-stack --stack-name dormouse --use-previous-template", "aws cloudformation wait stack-update-complete")
+		a.before("aws cloudformation wait", "aws ecs list-tasks")
+		a.before("aws ecs list-tasks", "sam delete --config-env default --no-prompts")
+		a.before("sam delete", "aws ecs list-task-definition-families")
+		if got := a.ran("aws cloudformation update-stack")[0]; !strings.HasSuffix(got,
+			"--parameters ParameterKey=Boxes,ParameterValue=off ParameterKey=Architecture,UsePreviousValue=true ParameterKey=SessionHours,UsePreviousValue=true") {
+			t.Errorf("updated with %s", got)
+		}
+		if got := a.ran("aws ecs stop-task --cluster the-cluster --task "); len(got) != 2 {
+			t.Errorf("stopped %q", got)
+		}
+		if d := cmp.Diff([]string{"d:1", "d:2"}, a.ran("aws ecs delete-task-definitions --task-definitions ")); d != "" {
+			t.Error(d)
+		}
+		if gone := len(a.ran("aws s3 rb s3://buck --force")) + len(a.ran("aws dynamodb delete-table --table-name tab")); purge != (gone == 2) {
+			t.Errorf("purge=%v: %d of table and bucket are deleted", purge, gone)
+		}
+		if told := strings.Contains(out, "aws dynamodb delete-table --table-name tab"); told == purge {
+			t.Errorf("purge=%v: the user is told %s", purge, out)
+		}
+	}
+}
+
+// A file that comes with the project is read as sam reads it.
+func TestTheProjectsOwnSettingsAreRead(t *testing.T) {
+	text, err := os.ReadFile("../../../samconfig.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := readSettings(string(text), "dev")
+	if err != nil || s.stack != "dormouse-dev" || s.params["Spot"] != "true" {
+		t.Errorf("%+v, %v", s, err)
+	}
+	for _, wrong := range []string{`parameter_overrides = ["A=B"]`, `parameter_overrides = "A"`} {
+		if _, err := readSettings("[x.global.parameters]\nstack_name = \"x\"\n[x.deploy.parameters]\n"+wrong, "x"); err == nil {
+			t.Errorf("%s is taken", wrong)
+		}
+	}
+	if _, err := readSettings(string(text), "nobody"); err == nil {
+		t.Error("a section that is not there is taken")
+	}
+}
+
+func TestACommandThatIsNotThereIsNamed(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	if _, err := execute(t.Context(), command{Name: "aws"}); err == nil || !strings.Contains(err.Error(), "install it") {
+		t.Error(err)
+	}
+}
+
+func TestWhatACommandSaysOfItsFailureIsPassedOn(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "aws"), []byte("#!/bin/sh\necho out; echo 'does not exist' >&2; exit $1\n"), 0o700); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	if out, err := execute(t.Context(), command{Name: "aws", Args: []string{"0"}}); err != nil || out != "out\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+	if _, err := execute(t.Context(), command{Name: "aws", Args: []string{"254"}}); err == nil || !strings.Contains(err.Error(), "does not exist") {
+		t.Error(err)
+	}
+}

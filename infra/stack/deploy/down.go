@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"time"
+)
+
+const (
+	tasksEvery  = 5 * time.Second
+	tasksWithin = 5 * time.Minute
+)
+
+// down deletes the stack and what it has made at run time. Table and bucket stay,
+// unless they are to be purged.
+func (p *program) down(ctx context.Context) error {
+	s, err := p.describe(ctx)
+	if err != nil {
+		return err
+	}
+	if s == nil {
+		return fmt.Errorf("there is no stack %s in this account and region", p.config.stack)
+	}
+	if s.whole() {
+		if err := p.boxesOff(ctx, s); err != nil {
+			return err
+		}
+		if err := p.endTasks(ctx); err != nil {
+			return err
+		}
+	}
+	if _, err := p.do(ctx, command{Name: p.sam, Args: []string{"delete", "--config-env", p.config.section, "--no-prompts"}, Show: true}); err != nil {
+		return err
+	}
+	if err := p.definitions(ctx); err != nil {
+		return err
+	}
+	return p.lasting(ctx, s)
+}
+
+// boxesOff keeps the functions from starting boxes. A cluster with tasks in it cannot
+// be deleted, and a network not while they run.
+func (p *program) boxesOff(ctx context.Context, s *stack) error {
+	if s.Params["Boxes"] == "off" {
+		return nil
+	}
+	args := []string{
+		"cloudformation", "update-stack", "--stack-name", p.config.stack, "--use-previous-template",
+		"--capabilities", "CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND", "--parameters", "ParameterKey=Boxes,ParameterValue=off",
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Params)) {
+		if name != "Boxes" {
+			args = append(args, "ParameterKey="+name+",UsePreviousValue=true")
+		}
+	}
+	if _, err := p.aws(ctx, args...); err != nil {
+		return err
+	}
+	p.say("boxes are being switched off")
+	_, err := p.aws(ctx, "cloudformation", "wait", "stack-update-complete", "--stack-name", p.config.stack)
+	return err
+}
+
+// endTasks stops all boxes, and waits until none is left.
+func (p *program) endTasks(ctx context.Context) error {
+	cluster, err := p.aws(ctx, "cloudformation", "describe-stack-resource", "--stack-name", p.config.stack, "--logical-resource-id", "Cluster",
+		"--query", "StackResourceDetail.PhysicalResourceId", "--output", "text")
+	if err != nil {
+		return err
+	}
+	asked := map[string]bool{}
+	for end := time.Now().Add(tasksWithin); ; time.Sleep(tasksEvery) {
+		tasks, err := p.list(ctx, "ecs", "list-tasks", "--cluster", cluster, "--query", "taskArns")
+		if err != nil || len(tasks) == 0 {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%d tasks of the cluster %s still run; run make delete again", len(tasks), cluster)
+		}
+		for _, task := range tasks {
+			if asked[task] {
+				continue
+			}
+			if _, err := p.aws(ctx, "ecs", "stop-task", "--cluster", cluster, "--task", task, "--reason", "the stack is deleted"); err != nil {
+				return err
+			}
+			asked[task] = true
+		}
+	}
+}
+
+// definitions deletes the task definitions that the functions have registered.
+func (p *program) definitions(ctx context.Context) error {
+	prefix := p.config.stack + "-box-"
+	families, err := p.list(ctx, "ecs", "list-task-definition-families", "--family-prefix", prefix, "--status", "ACTIVE", "--query", "families")
+	if err != nil {
+		return err
+	}
+	ours := regexp.MustCompile("^" + regexp.QuoteMeta(prefix) + "[0-9a-f]{16}$") // another stack's name may begin so
+	for _, family := range families {
+		if !ours.MatchString(family) {
+			continue
+		}
+		all, err := p.list(ctx, "ecs", "list-task-definitions", "--family-prefix", family, "--query", "taskDefinitionArns")
+		if err != nil {
+			return err
+		}
+		for _, arn := range all {
+			if _, err := p.aws(ctx, "ecs", "deregister-task-definition", "--task-definition", arn); err != nil {
+				return err
+			}
+			if _, err := p.aws(ctx, "ecs", "delete-task-definitions", "--task-definitions", arn); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// lasting deletes what a deletion of the stack leaves, or says how.
+func (p *program) lasting(ctx context.Context, s *stack) error {
+	table, bucket := s.output("TableName"), s.output("BucketName")
+	if table == "" || bucket == "" {
+		return nil // it never came to them
+	}
+	commands := [][]string{{"s3", "rb", "s3://" + bucket, "--force"}, {"dynamodb", "delete-table", "--table-name", table}}
+	if !p.purge {
+		p.say("Table and bucket are still there, with all sessions and workspaces. PURGE=1 deletes them too, and so do:")
+	}
+	var failed []error
+	for _, c := range commands {
+		if p.purge {
+			_, err := p.aws(ctx, c...)
+			failed = append(failed, err)
+			continue
+		}
+		line := "  aws"
+		for _, word := range c {
+			line += " " + word
+		}
+		p.say("%s", line)
+	}
+	return errors.Join(failed...)
+}

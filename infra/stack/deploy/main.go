@@ -1,0 +1,105 @@
+// Command deploy brings the stack of template.yaml to AWS, and takes it away again,
+// for make deploy and make delete. It looks first at what an account lacks that would
+// fail later or for others, builds, pushes the image of the boxes under a tag that
+// never moves, runs sam deploy with all parameters that must not be left to what the
+// last deployment said, and prints what comes next.
+//
+// It calls the commands aws, sam and make, with the region and the credentials that
+// those find. It keeps nothing.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// command is a program to run. With Show its output is the user's, else it is returned.
+type command struct {
+	Name  string
+	Args  []string
+	Stdin string
+	Show  bool
+}
+
+// program is one run.
+type program struct {
+	do     func(context.Context, command) (string, error)
+	out    io.Writer
+	config settings
+	arch   string // as the caller wants it, "" for what the stack has
+	sam    string
+	given  map[string]string // parameters of the caller
+	force  bool
+	purge  bool
+}
+
+func main() {
+	p := program{do: execute, out: os.Stdout}
+	section := flag.String("config", "default", "section of samconfig.toml")
+	flag.StringVar(&p.arch, "arch", "", "processor of functions and boxes: arm64 or x86_64; without it what the stack has, arm64 for a new one")
+	flag.StringVar(&p.sam, "sam", "sam", "the sam command")
+	flag.BoolVar(&p.force, "force", false, "deploy into an account with few concurrent invocations")
+	flag.BoolVar(&p.purge, "purge", false, "down: delete table and bucket too, with all sessions")
+	flag.Parse()
+	if err := p.run(context.Background(), *section, flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, "deploy:", err)
+		os.Exit(1)
+	}
+}
+
+func (p *program) run(ctx context.Context, section string, args []string) error {
+	if len(args) == 0 {
+		return errors.New("want up or down, then NAME=VALUE for parameters of template.yaml")
+	}
+	text, err := os.ReadFile("samconfig.toml")
+	if err != nil {
+		return err
+	}
+	if p.config, err = readSettings(string(text), section); err != nil {
+		return fmt.Errorf("samconfig.toml: %w", err)
+	}
+	if p.given, err = overrides(strings.Join(args[1:], " ")); err != nil {
+		return err
+	}
+	switch args[0] {
+	case "up":
+		return p.up(ctx)
+	case "down":
+		return p.down(ctx)
+	}
+	return fmt.Errorf("%q is neither up nor down", args[0])
+}
+
+// aws runs the AWS command and returns what it says, without the last newline.
+func (p *program) aws(ctx context.Context, args ...string) (string, error) {
+	out, err := p.do(ctx, command{Name: "aws", Args: args})
+	return strings.TrimSpace(out), err
+}
+
+// say writes a line to the user.
+func (p *program) say(format string, args ...any) { _, _ = fmt.Fprintf(p.out, format+"\n", args...) }
+
+// execute runs a command. Its error has what the command said on stderr.
+func execute(ctx context.Context, c command) (string, error) {
+	cmd := exec.CommandContext(ctx, c.Name, c.Args...)
+	var out, said bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(c.Stdin), &out, &said
+	if c.Show {
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	}
+	err := cmd.Run()
+	if errors.Is(err, exec.ErrNotFound) {
+		return "", fmt.Errorf("the command %s is not on the PATH: install it (https://aws.amazon.com/cli for aws)", c.Name)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w\n%s", c.Name, strings.Join(c.Args[:min(2, len(c.Args))], " "), err, strings.TrimSpace(said.String()))
+	}
+	return out.String(), nil
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Lambda keeps this many invocations unreserved; an account that has no more than a
+// few of them is full with that many waiting clients.
+const fewInvocations = 100
+
+// quotaCommand asks AWS for what an account has after its first weeks.
+const quotaCommand = "aws service-quotas request-service-quota-increase --service-code lambda --quota-code L-B99A9384 --desired-value 1000"
+
+// concurrency looks at how many invocations the account may have at a time, and
+// returns the parameters of a new stack that keep its waiting clients from taking all.
+func (p *program) concurrency(ctx context.Context) (map[string]string, error) {
+	text, err := p.aws(ctx, "lambda", "get-account-settings", "--output", "json")
+	if err != nil {
+		return nil, err
+	}
+	var got struct {
+		AccountLimit struct{ ConcurrentExecutions, UnreservedConcurrentExecutions int }
+	}
+	if err := json.Unmarshal([]byte(text), &got); err != nil {
+		return nil, fmt.Errorf("aws lambda get-account-settings: %w", err)
+	}
+	total, free := got.AccountLimit.ConcurrentExecutions, got.AccountLimit.UnreservedConcurrentExecutions
+	if total < fewInvocations {
+		if !p.force {
+			return nil, fmt.Errorf("this account may have %d invocations at a time, and each waiting client holds one: "+
+				"ask for more, which takes AWS some hours, or take FORCE=1 to deploy all the same\n\n  %s", total, quotaCommand)
+		}
+		p.say("This account may have %d invocations at a time. More clients than that at once are throttled:\n\n  %s\n", total, quotaCommand)
+	}
+	own := map[string]string{"WaitingCalls": strconv.Itoa(max(1, total/3))}
+	if http, relay := free/2, free/10; free-http-relay >= fewInvocations {
+		own["HttpConcurrency"], own["RelayConcurrency"] = strconv.Itoa(http), strconv.Itoa(relay)
+	}
+	return own, nil
+}
+
+// withFargate are the zones that have Fargate, of those regions where not all have.
+var withFargate = map[string][]string{ //nolint:gochecknoglobals // read only
+	"usw1": {"usw1-az1", "usw1-az3"}, "apne1": {"apne1-az1", "apne1-az2", "apne1-az4"},
+}
+
+// zones are the parameters of a new stack with a network of its own, where the first
+// two zones of the region would not do.
+func (p *program) zones(ctx context.Context) (map[string]string, error) {
+	there, err := p.list(ctx, "ec2", "describe-availability-zones", "--query", "AvailabilityZones[].ZoneId")
+	if err != nil {
+		return nil, err
+	}
+	var good []string
+	odd := false
+	for _, zone := range there {
+		region, _, _ := strings.Cut(zone, "-")
+		if having, some := withFargate[region]; some {
+			odd = true
+			if !slices.Contains(having, zone) {
+				continue
+			}
+		}
+		good = append(good, zone)
+	}
+	if !odd {
+		return nil, nil
+	}
+	if len(good) < 2 {
+		return nil, fmt.Errorf("this account has %v, of which %v have Fargate; two are needed: give VpcId and SubnetIds", there, good)
+	}
+	slices.Sort(good)
+	return map[string]string{"ZoneIds": good[0] + "," + good[1]}, nil
+}
+
+// settle is how long IAM takes until a new role is known everywhere.
+const settle = 10 * time.Second
+
+// serviceRole sees to the role that ECS acts in. An account gets it with its first
+// cluster, and that cluster may fail because of it.
+func (p *program) serviceRole(ctx context.Context) {
+	_, err := p.aws(ctx, "iam", "create-service-linked-role", "--aws-service-name", "ecs.amazonaws.com")
+	switch {
+	case err == nil:
+		p.say("made the account's role for ECS")
+		time.Sleep(settle)
+	case strings.Contains(err.Error(), "has been taken"): // it is there
+	default:
+		p.say("whether the account has its role for ECS is not known: %v", err)
+	}
+}
+
+// coherent checks what the template cannot: values that need one another.
+func coherent(params map[string]string) error {
+	number := func(name string, usual int) int {
+		if n, err := strconv.Atoi(params[name]); err == nil {
+			return n
+		}
+		return usual
+	}
+	days, hours := number("SnapshotDays", 15), number("SessionHours", 168)
+	if days*24 < 2*hours {
+		return fmt.Errorf("SnapshotDays=%d is less than twice SessionHours=%d: a session would lose its workspace while it lives; take SnapshotDays=%d",
+			days, hours, (2*hours+23)/24)
+	}
+	return nil
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// settings are what samconfig.toml says of one section.
+type settings struct {
+	section string // of the file, as sam's --config-env
+	stack   string
+	params  map[string]string
+}
+
+// readSettings reads a section. It knows the tables and the strings of TOML, which is
+// all that the file has.
+func readSettings(text, section string) (settings, error) {
+	s := settings{section: section, params: map[string]string{}}
+	header := regexp.MustCompile(`^\[([\w.-]+)\]$`)
+	pair := regexp.MustCompile(`^(\w+)\s*=\s*"([^"\\]*)"$`)
+	table := ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if m := header.FindStringSubmatch(line); m != nil {
+			table = m[1]
+			continue
+		}
+		m := pair.FindStringSubmatch(line)
+		switch {
+		case table == section+".global.parameters" && m != nil && m[1] == "stack_name":
+			s.stack = m[2]
+		case table != section+".deploy.parameters" || !strings.HasPrefix(line, "parameter_overrides"):
+		case m == nil:
+			return s, fmt.Errorf(`parameter_overrides of %s must be one string on one line: "NAME=VALUE NAME=VALUE"`, section)
+		default:
+			var err error
+			if s.params, err = overrides(m[2]); err != nil {
+				return s, err
+			}
+		}
+	}
+	if s.stack == "" {
+		return s, fmt.Errorf("there is no stack_name in [%s.global.parameters]", section)
+	}
+	return s, nil
+}
+
+// overrides reads NAME=VALUE, with spaces between.
+func overrides(text string) (map[string]string, error) {
+	all := map[string]string{}
+	for _, word := range strings.Fields(text) {
+		name, value, ok := strings.Cut(word, "=")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("%q is no parameter; want NAME=VALUE", word)
+		}
+		all[name] = value
+	}
+	return all, nil
+}

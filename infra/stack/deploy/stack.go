@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// stack is what CloudFormation knows of one that exists.
+type stack struct {
+	Status  string
+	Params  map[string]string
+	Outputs []output
+}
+
+type output struct {
+	OutputKey, OutputValue, Description string
+}
+
+func (s *stack) output(name string) string {
+	for _, o := range s.Outputs {
+		if o.OutputKey == name {
+			return o.OutputValue
+		}
+	}
+	return ""
+}
+
+// describe returns the stack, nil if there is none.
+func (p *program) describe(ctx context.Context) (*stack, error) {
+	text, err := p.aws(ctx, "cloudformation", "describe-stacks", "--stack-name", p.config.stack, "--output", "json")
+	if err != nil {
+		if strings.Contains(err.Error(), "does not exist") {
+			return nil, nil
+		}
+		return nil, err
+	}
+	var got struct {
+		Stacks []struct {
+			StackStatus string
+			Parameters  []struct{ ParameterKey, ParameterValue string }
+			Outputs     []output
+		}
+	}
+	if err := json.Unmarshal([]byte(text), &got); err != nil {
+		return nil, fmt.Errorf("aws cloudformation describe-stacks: %w", err)
+	}
+	if len(got.Stacks) != 1 {
+		return nil, fmt.Errorf("aws describes %d stacks of the name %s", len(got.Stacks), p.config.stack)
+	}
+	one := got.Stacks[0]
+	s := &stack{Status: one.StackStatus, Params: map[string]string{}, Outputs: one.Outputs}
+	for _, pair := range one.Parameters {
+		s.Params[pair.ParameterKey] = pair.ParameterValue
+	}
+	return s, nil
+}
+
+// whole says whether a stack can be updated.
+func (s *stack) whole() bool {
+	return slices.Contains([]string{"CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "IMPORT_COMPLETE"}, s.Status)
+}
+
+// list asks aws for a list of strings.
+func (p *program) list(ctx context.Context, args ...string) ([]string, error) {
+	text, err := p.aws(ctx, append(args, "--output", "json")...)
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	if err := json.Unmarshal([]byte(text), &all); err != nil {
+		return nil, fmt.Errorf("aws %s does not say a list: %w", strings.Join(args[:2], " "), err)
+	}
+	return all, nil
+}

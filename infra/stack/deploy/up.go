@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+)
+
+// up deploys the stack.
+func (p *program) up(ctx context.Context) error {
+	s, err := p.describe(ctx)
+	if err != nil {
+		return err
+	}
+	params, err := p.params(ctx, s)
+	if err != nil {
+		return err
+	}
+	arch := params["Architecture"]
+	tag, err := p.tag(ctx, arch)
+	if err != nil {
+		return err
+	}
+	if params["RunnerImage"] == "" {
+		params["ImageTag"] = tag
+	}
+	p.serviceRole(ctx)
+	build := command{Name: "make", Args: []string{"sam-build", "ARCH=" + arch, "CONFIG=" + p.config.section}, Show: true}
+	if _, err := p.do(ctx, build); err != nil {
+		return err
+	}
+	// The repository is part of the stack. Nobody has a key of a new one, so that nothing
+	// asks for its image before it is there.
+	if s != nil {
+		if err := p.image(ctx, s, params, arch); err != nil {
+			return err
+		}
+	}
+	args := []string{"deploy", "--config-env", p.config.section, "--parameter-overrides"}
+	for _, name := range slices.Sorted(maps.Keys(params)) {
+		args = append(args, name+"="+params[name])
+	}
+	if _, err := p.do(ctx, command{Name: p.sam, Args: args, Show: true}); err != nil {
+		return err
+	}
+	fresh := s == nil
+	if s, err = p.describe(ctx); err != nil {
+		return err
+	}
+	if s == nil {
+		return fmt.Errorf("the stack %s was deployed, and there is none now", p.config.stack)
+	}
+	if fresh {
+		if err := p.image(ctx, s, params, arch); err != nil {
+			return err
+		}
+	}
+	p.next(s)
+	return nil
+}
+
+// params are the parameters that this deployment names: what a new stack needs of its
+// account, then samconfig.toml, then the caller. What nobody names stays as it is.
+func (p *program) params(ctx context.Context, s *stack) (map[string]string, error) {
+	all, effective := map[string]string{}, map[string]string{}
+	account, err := p.concurrency(ctx)
+	if err != nil {
+		return nil, err
+	}
+	arch := "arm64"
+	if s == nil {
+		all = account
+	} else {
+		if !s.whole() {
+			return nil, fmt.Errorf("the stack %s is %s and cannot be updated: look at its events, then make delete", p.config.stack, s.Status)
+		}
+		maps.Copy(effective, s.Params)
+		if own := s.Params["Architecture"]; own != "" {
+			arch = own
+		}
+	}
+	named := maps.Clone(p.config.params)
+	maps.Copy(named, p.given)
+	if s == nil && named["VpcId"] == "" && named["ZoneIds"] == "" {
+		zones, err := p.zones(ctx)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(all, zones)
+	}
+	all["Architecture"] = arch
+	maps.Copy(all, named)
+	if p.arch != "" {
+		all["Architecture"] = p.arch
+	}
+	maps.Copy(effective, all)
+	return all, coherent(effective)
+}
+
+// tag names the image of this runner: the commit, and what the program is.
+func (p *program) tag(ctx context.Context, arch string) (string, error) {
+	if _, err := p.do(ctx, command{Name: "make", Args: []string{"runner-aws", "ARCH=" + arch}, Show: true}); err != nil {
+		return "", err
+	}
+	goarch := "arm64"
+	if arch == "x86_64" {
+		goarch = "amd64"
+	}
+	program, err := os.ReadFile("bin/linux-" + goarch + "/runner")
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(program)
+	commit, err := p.do(ctx, command{Name: "git", Args: []string{"rev-parse", "--short=12", "HEAD"}})
+	if err != nil {
+		commit = "uncommitted"
+	}
+	return strings.TrimSpace(commit) + "-" + hex.EncodeToString(sum[:4]), nil
+}
+
+// image pushes the image of the boxes, unless its tag is there: tags do not move.
+func (p *program) image(ctx context.Context, s *stack, params map[string]string, arch string) error {
+	tag, uri := params["ImageTag"], s.output("RepositoryUri")
+	if params["RunnerImage"] != "" || uri == "" {
+		return nil
+	}
+	_, repository, _ := strings.Cut(uri, "/")
+	_, err := p.aws(ctx, "ecr", "describe-images", "--repository-name", repository, "--image-ids", "imageTag="+tag)
+	if err == nil {
+		return nil
+	}
+	if !strings.Contains(err.Error(), "ImageNotFound") {
+		return err
+	}
+	password, err := p.aws(ctx, "ecr", "get-login-password")
+	if err != nil {
+		return err
+	}
+	_, err = p.do(ctx, command{Name: "make", Args: []string{"image", "ARCH=" + arch, "IMAGE=" + uri + ":" + tag}, Stdin: password, Show: true})
+	return err
+}
+
+// next prints what a user does now, in order.
+func (p *program) next(s *stack) {
+	for _, name := range []string{"Endpoint", "WebSocketUrl", "FirstKey", "ClaudeCode", "McpJson", "DashboardUrl"} {
+		for _, o := range s.Outputs {
+			if o.OutputKey == name {
+				p.say("\n%s:\n  %s", o.Description, o.OutputValue)
+			}
+		}
+	}
+}
