@@ -65,6 +65,17 @@ func believed(d dialogue, raw []byte) (line []byte, want meaning, ok bool) {
 	return lines[0], want, true
 }
 
+// compact is a meaning without the space between tokens, which no reader sees.
+func (m meaning) compact() meaning {
+	for _, value := range []*string{&m.ID, &m.Name, &m.Token, &m.RequestID} {
+		var out bytes.Buffer
+		if json.Compact(&out, []byte(*value)) == nil {
+			*value = out.String()
+		}
+	}
+	return m
+}
+
 // named says that a method has a name among its params.
 func named(method string) bool {
 	return method == wire.MethodToolsCall || method == wire.MethodPromptsGet
@@ -178,7 +189,7 @@ func differs(got, want meaning) string {
 	if !named(want.Method) {
 		got.Name = ""
 	}
-	if got == want {
+	if got.compact() == want.compact() {
 		return ""
 	}
 	return fmt.Sprintf("reads %+v, the box believes %+v", got, want)
