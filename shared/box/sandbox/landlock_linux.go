@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"unsafe"
@@ -35,6 +36,58 @@ func system() []string {
 		"/nix/store", "/gnu/store", "/run/current-system", "/run/systemd/resolve", "/var/lib/ca-certificates",
 		"/dev/urandom", "/dev/random",
 	}
+}
+
+// openSystem is the system for a program that keeps root as its user. The modes of
+// files are nothing in its way, so that it gets what they leave open to others, as
+// everybody else does. The folders in listed may be listed. A file that is put in the
+// place of another later, as resolv.conf may be, is closed to programs that run already.
+func openSystem() (readable, listed []string) {
+	for _, path := range system() {
+		levels := map[string]int{"/etc": math.MaxInt, "/opt": 3, "/sys": 3}[path]
+		parts, whole := openToOthers(path, levels)
+		readable = append(readable, parts...)
+		if !whole {
+			listed = append(listed, path)
+		}
+	}
+	return readable, listed
+}
+
+// openToOthers gives what everybody may read of a path: as a whole, or in parts if some
+// of so many levels below it is closed.
+func openToOthers(path string, levels int) (parts []string, whole bool) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, true
+	}
+	const read, enter = 0o004, 0o001
+	need := fs.FileMode(read)
+	if info.IsDir() {
+		need |= enter
+	}
+	if info.Mode()&need != need {
+		return nil, false
+	}
+	if !info.IsDir() || levels == 0 {
+		return []string{path}, true
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, false
+	}
+	whole = true
+	for _, e := range entries {
+		if e.Type()&fs.ModeSymlink != 0 {
+			continue // what it leads to is what counts
+		}
+		in, all := openToOthers(filepath.Join(path, e.Name()), levels-1)
+		parts, whole = append(parts, in...), whole && all
+	}
+	if whole {
+		return []string{path}, true
+	}
+	return parts, false
 }
 
 func devices() []string { return []string{"/dev/null", "/dev/zero", "/dev/full"} }
@@ -93,8 +146,13 @@ func rules(o order) []rule {
 	if real, err := filepath.EvalSymlinks(program[0]); err == nil {
 		program = append(program, real)
 	}
+	readable, listed := system(), []string(nil)
+	if o.User == 0 && os.Geteuid() == 0 {
+		readable, listed = openSystem()
+	}
 	all := []rule{
-		{system(), landRead, true},
+		{readable, landRead, true},
+		{listed, unix.LANDLOCK_ACCESS_FS_READ_DIR, true},
 		{devices(), landDevice, true},
 		{program, landRead, true},
 		{p.Read, landRead, false},

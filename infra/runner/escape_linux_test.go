@@ -1,0 +1,428 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
+	"github.com/dormouse-mcp/dormouse/shared/box/stage"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
+
+// escapeRoom, when it is long, has the hostile programs of TestEscapeRoom search all
+// they can read for secrets, and ask for sockets of every family and protocol.
+const escapeRoom = "DORMOUSE_ESCAPE_ROOM"
+
+// TestEscapeRoom runs a hostile server with each setting that encloses, for each kind
+// of runner. It tries every way out that it knows (testdata/escape), and so does the
+// same program without a sandbox, which shows that each way leads somewhere.
+func TestEscapeRoom(t *testing.T) {
+	hosts := []escapeHost{{name: "user", uid: os.Getuid()}}
+	if os.Getuid() == 0 {
+		hosts = []escapeHost{{name: "root", own: true}, {name: "user", uid: 65534}, {name: "root, host_path rw", rw: true}}
+	}
+	base := escapeFolder(t)
+	program := filepath.Join(base, "escape")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./testdata/escape")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, settings := range []string{
+		`"profile":"default"`, `"profile":"offline_readonly"`, `"profile":"network_basic"`, `"profile":"network_extended"`,
+		`"read_only_rootfs":true`, `"network":"off"`,
+	} {
+		for _, h := range hosts {
+			if h.rw && strings.Contains(settings, "offline_readonly") {
+				continue // the profile refuses it
+			}
+			t.Run(settings+", "+h.name, func(t *testing.T) { h.escape(t, base, program, settings) })
+		}
+	}
+}
+
+// escapeHost is a kind of runner.
+type escapeHost struct {
+	name string
+	uid  int
+	own  bool // gives each program a user of its own
+	rw   bool // host_path_mode
+}
+
+// escapeFolder is outside of the folders for temporary files, which one of the
+// profiles opens.
+func escapeFolder(t *testing.T) string {
+	t.Helper()
+	in, err := os.UserCacheDir()
+	if os.Getuid() == 0 {
+		in, err = "/var/cache", nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := filepath.Join(in, "dormouse-escape-"+strconv.Itoa(os.Getpid()))
+	if err := os.Mkdir(base, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(base); err != nil {
+			t.Error(err)
+		}
+	})
+	return base
+}
+
+// escapeRole has the test binary be the runner of a hostile program.
+const escapeRole = "RUNNER_TEST_ESCAPE"
+
+// escapeJob is what such a runner is told, and escapeReport what it answers.
+type escapeJob struct {
+	Settings, Folder, Program, Length string
+	RW                                bool
+}
+
+type escapeReport struct {
+	Policy        sandbox.Policy
+	Control, Room string
+	Hits          int64  // connections and datagrams that came from the sandbox
+	Left          string // what the secret file has in it
+	Secret        string
+}
+
+// escape runs the program for one setting, and judges what it says.
+func (h escapeHost) escape(t *testing.T, base, program, settings string) {
+	entries, err := os.ReadDir(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := filepath.Join(base, strconv.Itoa(len(entries)))
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(folder, h.uid, h.uid); err != nil {
+		t.Fatal(err)
+	}
+	length := "short"
+	if os.Getenv(escapeRoom) == "long" {
+		length = "long"
+	}
+	job, err := json.Marshal(escapeJob{settings, folder, program, length, h.rw})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	secret := fmt.Sprintf("escape-secret-%016x", time.Now().UnixNano())
+	cmd.Env = []string{escapeRole + "=" + string(job), "SECRET=" + secret, "PATH=" + os.Getenv("PATH"), "HOME=" + folder, "GORACE=atexit_sleep_ms=0"}
+	cmd.Dir, cmd.Stderr = "/", os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: &syscall.Credential{Uid: uint32(h.uid), Gid: uint32(h.uid)}}
+	out, err := cmd.Output()
+	var r escapeReport
+	if err == nil {
+		err = json.Unmarshal(out, &r)
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, kind := range []string{"socket", "file", "memory", "process", "signal"} {
+		if !strings.Contains(r.Control, "open "+kind+" ") {
+			t.Errorf("nothing of kind %s is open without a sandbox, so nothing is shown of it:\n%s", kind, r.Control)
+		}
+	}
+	if !strings.Contains(r.Control, "leak file ") || !strings.Contains(r.Control, "leak process ") || !strings.Contains(r.Control, "leak memory ") {
+		t.Errorf("the program does not find the secrets without a sandbox:\n%s", r.Control)
+	}
+	h.judge(t, r)
+}
+
+// judge looks for what was open that must not be.
+func (h escapeHost) judge(t *testing.T, r escapeReport) {
+	enclosed := !slices.Contains(r.Policy.Write, "/")
+	counts := map[string]int{}
+	for line := range strings.Lines(r.Room) {
+		what, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		kind, detail, _ := strings.Cut(rest, " ")
+		switch {
+		case what == "tried":
+			counts[kind], _ = strconv.Atoi(detail)
+		case kind == "family" && r.Policy.Sockets == sandbox.InternetSockets && (detail == "internet" || detail == "netlink/0"):
+		case kind == "mode" && !h.own: // there is no right for it, which SECURITY.md says
+		case kind == "signal" && !h.own && sandbox.Probe().Landlock < 6:
+		case (kind == "file" || kind == "system") && !enclosed && (what == "open" || !h.own): // it keeps the files of its user
+		default:
+			t.Errorf("out of the sandbox: %s", line)
+		}
+	}
+	t.Log(counts)
+	for _, kind := range []string{"socket", "pair", "family", "kernel", "privileges", "memory", "file", "system", "process", "signal", "memfd"} {
+		if counts[kind] == 0 {
+			t.Errorf("nothing of kind %s was tried:\n%s", kind, r.Room)
+		}
+	}
+	if r.Hits != 0 {
+		t.Errorf("%d messages have reached the sockets of others", r.Hits)
+	}
+	if (enclosed || h.own) && (strings.Contains(r.Room, r.Secret) || r.Left != r.Secret) {
+		t.Errorf("the secret file holds %q", r.Left)
+	}
+}
+
+// escapeRunner is the runner: it has what a hostile program is after.
+func escapeRunner(text string) error {
+	var job escapeJob
+	if err := json.Unmarshal([]byte(text), &job); err != nil {
+		return err
+	}
+	at := func(name ...string) string { return filepath.Join(append([]string{job.Folder}, name...)...) }
+	for _, dir := range []string{"work", "host", "theirs"} {
+		if err := os.Mkdir(at(dir), 0o755); err != nil {
+			return err
+		}
+	}
+	c, err := job.confiner(at("work"), at("host"))
+	if err != nil {
+		return err
+	}
+	r := escapeReport{Secret: os.Getenv("SECRET")}
+	prey, err := newPrey(at("theirs"), r.Secret)
+	if err != nil {
+		return err
+	}
+	defer prey.close()
+	// The same attempts without a sandbox, of which files do not survive all.
+	decoy := append(prey.told("decoy"), "only=1", "pid="+strconv.Itoa(os.Getpid()))
+	if r.Control, err = job.run(nil, at("theirs"), decoy...); err != nil {
+		return fmt.Errorf("without a sandbox: %w", err)
+	}
+	prey.hits.Store(0)
+
+	neighbour, err := job.neighbour(c, at("work", "neighbour"))
+	if err != nil {
+		return fmt.Errorf("the neighbour: %w", err)
+	}
+	defer neighbour.end()
+	told := append(prey.told("secret"),
+		"file="+at("work", "neighbour", "secret"), "folder="+at("work", "neighbour"), "folder="+at("work"), "folder="+at("theirs"),
+		"pid="+strconv.Itoa(os.Getpid()), "pid="+neighbour.pid,
+	)
+	workspace := at("work", "hostile")
+	if job.RW {
+		workspace = at("host")
+	}
+	launch := stage.Launch{Command: job.Program, Cwd: workspace, Workspace: workspace}
+	place, err := c.place("hostile", launch)
+	if err != nil {
+		return err
+	}
+	r.Policy = c.policy(launch, "")
+	if r.Policy.Sockets == sandbox.NoSockets {
+		told = append(told, "tcp="+prey.tcp)
+	}
+	if job.Length == "long" && !slices.Contains(r.Policy.Write, "/") {
+		for _, root := range []string{"/etc", "/opt", "/proc", "/run", "/var", "/dev", "/tmp", "/home", "/root"} {
+			told = append(told, "search="+root)
+		}
+	}
+	if r.Room, err = job.run(place, workspace, told...); err != nil {
+		return fmt.Errorf("in the sandbox: %w", err)
+	}
+	left, err := os.ReadFile(prey.file("secret"))
+	r.Left, r.Hits = string(left), prey.hits.Load()
+	if err != nil {
+		r.Left = err.Error()
+	}
+	return json.NewEncoder(os.Stdout).Encode(r)
+}
+
+func (j escapeJob) confiner(work, host string) (*confiner, error) {
+	settings := j.Settings
+	if j.RW {
+		settings += `,"host_path":"` + host + `","host_path_mode":"rw"`
+	}
+	text := `{"mcpServers":{"s":{"command":"` + j.Program + `","x-dormouse":{"box":{` + settings + `}}}}}`
+	all, _, err := catalog.Parse([]byte(text), "servers.json", func(string) (string, bool) { return "", false })
+	if err != nil {
+		return nil, err
+	}
+	server, ok := all.Server("s")
+	if !ok {
+		return nil, fmt.Errorf("no server in %s", text)
+	}
+	return newConfiner(server, work, map[string]string{"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME")}, sandbox.Probe())
+}
+
+// run runs the hostile program to its end, in a sandbox or without one.
+func (j escapeJob) run(place *sandbox.Sandbox, own string, told ...string) (string, error) {
+	var out bytes.Buffer
+	cmd := &exec.Cmd{
+		Path: j.Program, Args: append([]string{"escape", j.Length, own}, told...), Env: []string{}, Dir: own, Stdout: &out, Stderr: &out,
+		SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
+	}
+	start := cmd.Start
+	if place != nil {
+		start = func() error { return place.Start(cmd) }
+	}
+	if err := start(); err != nil {
+		return "", err
+	}
+	if err := cmd.Wait(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out.String())
+	}
+	return out.String(), nil
+}
+
+// neighbour is another process of the same server, in a sandbox of its own.
+type neighbour struct {
+	cmd   *exec.Cmd
+	stdin *os.File
+	pid   string
+}
+
+func (j escapeJob) neighbour(c *confiner, workspace string) (*neighbour, error) {
+	place, err := c.place("neighbour", stage.Launch{Command: j.Program, Workspace: workspace})
+	if err != nil {
+		return nil, err
+	}
+	in, stdin, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	stdout, out, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	if j.RW {
+		if err := os.Mkdir(workspace, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	cmd := &exec.Cmd{
+		Path: j.Program, Args: []string{"escape", "hold"}, Env: []string{"SECRET=" + os.Getenv("SECRET")}, Dir: workspace,
+		Stdin: in, Stdout: out, SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
+	}
+	if err := place.Start(cmd); err != nil {
+		return nil, err
+	}
+	_, _ = in.Close(), out.Close()
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	return &neighbour{cmd, stdin, strings.TrimSpace(line)}, err
+}
+
+func (n *neighbour) end() {
+	_ = n.stdin.Close()
+	_ = n.cmd.Wait()
+}
+
+// prey is what the runner has that others must not reach.
+type prey struct {
+	folder  string
+	tcp     string
+	memory  int
+	sockets []string
+	hits    atomic.Int64
+}
+
+func newPrey(folder, secret string) (*prey, error) {
+	p := &prey{folder: folder}
+	for _, name := range []string{"secret", "decoy"} {
+		if err := os.WriteFile(p.file(name), []byte(secret), 0o600); err != nil {
+			return nil, err
+		}
+	}
+	for _, network := range []string{"unix", "unixpacket", "unixgram"} {
+		for _, name := range []string{filepath.Join(folder, network), "@escape-" + network + secret[len(secret)-16:]} {
+			if err := p.listen(network, name); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := p.listen("tcp", "127.0.0.1:0"); err != nil {
+		return nil, err
+	}
+	var err error
+	if p.memory, err = unix.SysvShmGet(unix.IPC_PRIVATE, 4096, 0o600|unix.IPC_CREAT); err != nil {
+		return nil, err
+	}
+	mem, err := unix.SysvShmAttach(p.memory, 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	copy(mem, secret)
+	return p, unix.SysvShmDetach(mem)
+}
+
+func (p *prey) file(name string) string { return filepath.Join(p.folder, name) }
+
+// listen counts what comes. Path sockets are open to everybody.
+func (p *prey) listen(network, address string) error {
+	if network == "unixgram" {
+		conn, err := net.ListenUnixgram(network, &net.UnixAddr{Name: address, Net: network})
+		if err != nil {
+			return err
+		}
+		go func() {
+			for buf := make([]byte, 16); ; p.hits.Add(1) {
+				if _, _, err := conn.ReadFromUnix(buf); err != nil {
+					return
+				}
+			}
+		}()
+	} else {
+		l, err := (&net.ListenConfig{}).Listen(context.Background(), network, address)
+		if err != nil {
+			return err
+		}
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				p.hits.Add(1)
+				_ = conn.Close()
+			}
+		}()
+		if network == "tcp" {
+			p.tcp = l.Addr().String()
+			return nil
+		}
+	}
+	p.sockets = append(p.sockets, address)
+	if address[0] == '@' {
+		return nil
+	}
+	return os.Chmod(address, 0o777)
+}
+
+// told is what the hostile program is told of it.
+func (p *prey) told(file string) []string {
+	all := []string{"file=" + p.file(file), "memory=" + strconv.Itoa(p.memory)}
+	for _, s := range p.sockets {
+		all = append(all, "socket="+s)
+	}
+	for _, path := range []string{"/etc/shadow", "/etc/gshadow", "/etc/ssh/ssh_host_ed25519_key", "/root/.ssh/id_ed25519", "/root/.bashrc"} {
+		all = append(all, "system="+path)
+	}
+	return all
+}
+
+func (p *prey) close() {
+	_, _ = unix.SysvShmCtl(p.memory, unix.IPC_RMID, nil)
+}
