@@ -2,6 +2,7 @@ package sqlitestore
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -51,6 +52,65 @@ func BenchmarkCall(b *testing.B) {
 			}
 		}
 	})
+}
+
+// BenchmarkWriters is what calls of several sessions at once cost the store, each a
+// Load and an Append, if every write goes to the disk before it returns, and if none
+// does; alone, and with the half of a millisecond of a processor that the rest of a
+// call takes, in which the disk can do its part.
+func BenchmarkWriters(b *testing.B) {
+	for _, rest := range []time.Duration{0, 500 * time.Microsecond} {
+		for _, writers := range []int{1, 16} {
+			for _, o := range []Options{{}, {Volatile: true}} {
+				name := "durable"
+				if o.Volatile {
+					name = "volatile"
+				}
+				b.Run(fmt.Sprintf("%d/rest=%s/%s", writers, rest, name), func(b *testing.B) { writeAtOnce(b, o, writers, rest) })
+			}
+		}
+	}
+}
+
+func writeAtOnce(b *testing.B, o Options, writers int, rest time.Duration) {
+	s := open(b, filepath.Join(b.TempDir(), "store.db"), o)
+	defer func() { _ = s.Close() }()
+	event := []byte(`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"` + strings.Repeat("x", 80) + `"}]}}`)
+	call := func(id session.ID) error {
+		if _, _, err := s.Load(b.Context(), id, "b"); err != nil {
+			return err
+		}
+		for begun := time.Now(); time.Since(begun) < rest; { //nolint:revive // it shall keep a processor busy
+		}
+		return s.Append(b.Context(), session.Batch{
+			Session: id, Stream: session.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
+			Events: [][]byte{event}, Expires: time.Now().Add(time.Hour),
+		})
+	}
+	calls, failed := make(chan struct{}), make(chan error, writers)
+	for i := range writers {
+		id := session.ID(fmt.Sprint("s", i))
+		if err := s.Create(b.Context(), session.Session{ID: id, Expires: time.Now().Add(time.Hour)}); err != nil {
+			b.Fatal(err)
+		}
+		go func() {
+			var err error
+			for range calls {
+				err = errors.Join(err, call(id))
+			}
+			failed <- err
+		}()
+	}
+	defer processorTime(b)()
+	for b.Loop() {
+		calls <- struct{}{}
+	}
+	close(calls)
+	for range writers {
+		if err := <-failed; err != nil {
+			b.Fatal(err)
+		}
+	}
 }
 
 // processorTime reports the processor time of the whole process for each

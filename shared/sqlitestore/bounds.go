@@ -197,26 +197,11 @@ func tooLong(stream []logBatch, o Options) []logBatch {
 const dropBatch = `DELETE FROM events WHERE session = ? AND stream = ? AND first = ?`
 
 func (s *Store) dropBatches(ctx context.Context, id session.ID, drop []logBatch) error {
-	st, uncut, err := s.begin(ctx, dropBatch)
-	if err != nil {
-		return err
-	}
-	defer s.end()
-	tx, err := s.db.BeginTx(uncut, nil)
-	if err != nil {
-		return failed(err)
-	}
-	defer func() { _ = tx.Rollback() }()
-	st = tx.StmtContext(uncut, st)
+	w := write{query: dropBatch}
 	for _, b := range drop {
-		if _, err := st.ExecContext(uncut, id, b.stream, b.first); err != nil {
-			return failed(err)
-		}
+		w.args = append(w.args, []any{id, b.stream, b.first})
 	}
-	if err := tx.Commit(); err != nil {
-		return failed(err)
-	}
-	return nil
+	return s.commit(ctx, &w)
 }
 
 // tidyEvery is how many writes there are, on average, for each that also removes

@@ -211,7 +211,7 @@ func TestEventsAreKeptForTheirAgeAtMost(t *testing.T) {
 
 func count(t *testing.T, s *Store, table string) (n int) {
 	t.Helper()
-	if err := s.db.QueryRowContext(t.Context(), "SELECT count(*) FROM "+table).Scan(&n); err != nil {
+	if err := s.writer.db.QueryRowContext(t.Context(), "SELECT count(*) FROM "+table).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -268,7 +268,7 @@ func TestWhatIsToBeDeletedIsNotedOnceForAnHourOfASession(t *testing.T) {
 	same(t, "hours", count(t, s, "purges"), 1)
 	write("later", at.Add(time.Hour))
 	same(t, "hours with one more", count(t, s, "purges"), 2)
-	if _, err := s.db.ExecContext(t.Context(), "UPDATE events SET purge = 1 WHERE stream = 'later'"); err != nil {
+	if _, err := s.writer.db.ExecContext(t.Context(), "UPDATE events SET purge = 1 WHERE stream = 'later'"); err != nil {
 		t.Fatal(err)
 	}
 	same(t, "hours when one is over", count(t, s, "purges"), 3)
@@ -339,7 +339,7 @@ func TestTailOfTheCommonStreamOutlivesItsEvents(t *testing.T) {
 	if err := s.Save(t.Context(), x); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.db.ExecContext(t.Context(), "UPDATE events SET expires = 1, purge = 1"); err != nil {
+	if _, err := s.writer.db.ExecContext(t.Context(), "UPDATE events SET expires = 1, purge = 1"); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Sweep(t.Context()); err != nil {

@@ -86,7 +86,7 @@ RETURNING record, raw`
 func (s *Store) Claim(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (session.Item, error) {
 	it := session.Item{Box: box, ID: id, State: session.Taken, Gen: gen}
 	var record []byte
-	claimed, err := s.row(ctx, claimItem, []any{box, id, gen}, []any{&record, &it.Raw})
+	claimed, err := s.take(ctx, claimItem, []any{box, id, gen}, []any{&record, &it.Raw})
 	if err != nil {
 		return session.Item{}, err
 	}
@@ -112,7 +112,7 @@ RETURNING record`
 func (s *Store) Release(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (released bool, err error) {
 	it := session.Item{Box: box, ID: id}
 	var record []byte
-	released, err = s.row(ctx, releaseItem, []any{box, id, gen}, []any{&record})
+	released, err = s.take(ctx, releaseItem, []any{box, id, gen}, []any{&record})
 	if err != nil || !released {
 		return false, err
 	}

@@ -41,7 +41,7 @@ func TestAnIdleSessionIsSmall(t *testing.T) {
 		t.Fatal(err)
 	}
 	var n int
-	err := s.db.QueryRowContext(t.Context(), "SELECT length(id)*3 + 8*3 + length(tenant)*2 + length(CAST(record AS BLOB)) + length(init) FROM sessions").Scan(&n)
+	err := s.writer.db.QueryRowContext(t.Context(), "SELECT length(id)*3 + 8*3 + length(tenant)*2 + length(CAST(record AS BLOB)) + length(init) FROM sessions").Scan(&n)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -114,7 +114,7 @@ const takeEntryTicket = `DELETE FROM entry_tickets WHERE hash = ? RETURNING expi
 func (s *Store) TakeEntryTicket(ctx context.Context, hash string) (session.EntryTicket, error) {
 	var alive bool
 	var record []byte
-	found, err := s.row(ctx, takeEntryTicket, []any{hash, now()}, []any{&alive, &record})
+	found, err := s.take(ctx, takeEntryTicket, []any{hash, now()}, []any{&alive, &record})
 	if err != nil {
 		return session.EntryTicket{}, err
 	}

@@ -52,12 +52,12 @@ func TestOpenUsesTheJournalThatSurvivesAProcess(t *testing.T) {
 	s := fresh(t)
 	var mode string
 	var synchronous, timeout int
-	err := s.db.QueryRowContext(t.Context(), "SELECT (SELECT journal_mode FROM pragma_journal_mode), (SELECT synchronous FROM pragma_synchronous),"+
+	err := s.writer.db.QueryRowContext(t.Context(), "SELECT (SELECT journal_mode FROM pragma_journal_mode), (SELECT synchronous FROM pragma_synchronous),"+
 		"(SELECT timeout FROM pragma_busy_timeout)").Scan(&mode, &synchronous, &timeout)
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, "journal_mode, synchronous and busy_timeout", []any{mode, synchronous, timeout}, []any{"wal", 1, 5000})
+	same(t, "journal_mode, synchronous and busy_timeout", []any{mode, synchronous, timeout}, []any{"wal", 2, 5000})
 }
 
 func TestDataSurvivesClose(t *testing.T) {
@@ -232,7 +232,7 @@ func damage(t *testing.T, s *Store) {
 		}
 	}
 	// Make the store forget the pages it has in memory.
-	if _, err := s.db.ExecContext(t.Context(), "PRAGMA shrink_memory"); err != nil {
+	if _, err := s.writer.db.ExecContext(t.Context(), "PRAGMA shrink_memory"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -240,7 +240,7 @@ func damage(t *testing.T, s *Store) {
 func TestAFullDiskIsUnavailableAndLeavesNothingHalf(t *testing.T) {
 	s := fresh(t)
 	put(t, s, batch("r", 1, `1`))
-	if _, err := s.db.ExecContext(t.Context(), "PRAGMA max_page_count=40"); err != nil {
+	if _, err := s.writer.db.ExecContext(t.Context(), "PRAGMA max_page_count=40"); err != nil {
 		t.Fatal(err)
 	}
 	big := string(make([]byte, 1<<20))
@@ -253,11 +253,11 @@ func TestAFullDiskIsUnavailableAndLeavesNothingHalf(t *testing.T) {
 func TestABusyFileIsUnavailableAndReadAllTheSame(t *testing.T) {
 	s := fresh(t)
 	put(t, s, batch("r", 1, `1`))
-	tx, err := again(t, s).db.BeginTx(t.Context(), nil)
+	tx, err := again(t, s).writer.db.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.db.ExecContext(t.Context(), "PRAGMA busy_timeout=10"); err != nil {
+	if _, err := s.writer.db.ExecContext(t.Context(), "PRAGMA busy_timeout=10"); err != nil {
 		t.Fatal(err)
 	}
 	wantCode(t, "Append", s.Append(t.Context(), batch("r", 2, `2`)), session.Unavailable)
@@ -271,7 +271,7 @@ func TestABusyFileIsUnavailableAndReadAllTheSame(t *testing.T) {
 func TestAnEndedContextIsUnavailableWithItsError(t *testing.T) {
 	s := fresh(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	s.turn <- struct{}{} // somebody has the connection
+	s.writer.turn <- struct{}{} // somebody has the connection
 	back := make(chan error)
 	go func() { back <- s.Append(ctx, batch("r", 1, `1`)) }()
 	cancel()
@@ -281,6 +281,6 @@ func TestAnEndedContextIsUnavailableWithItsError(t *testing.T) {
 			t.Errorf("the error %v does not hold the context's", err)
 		}
 	}
-	s.end()
+	s.writer.end()
 	same(t, "events", indexes(read(t, s, "r", 0)), []session.Index(nil))
 }

@@ -67,7 +67,7 @@ func TestWhatHasExpiredIsFoundByAnIndex(t *testing.T) {
 // plan is what SQLite does for a statement, step by step.
 func plan(t *testing.T, s *Store, query string) (steps []string) {
 	t.Helper()
-	rows, err := s.db.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, make([]any, 13)...)
+	rows, err := s.writer.db.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, make([]any, 13)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -139,7 +139,7 @@ INSERT INTO purges SELECT DISTINCT purge / 3600000000, session FROM events;
 func (s *Store) migrate(ctx context.Context) error {
 	deadline := time.Now().Add(busyTimeout)
 	for {
-		version, err := s.version(ctx, s.db)
+		version, err := s.version(ctx, s.writer.db)
 		if err == nil && version < schemaVersion {
 			err = s.upgrade(ctx)
 		}
@@ -173,7 +173,7 @@ func (s *Store) version(ctx context.Context, q querier) (int, error) {
 
 // upgrade brings a new file, or one of an older version, to ours.
 func (s *Store) upgrade(ctx context.Context) error {
-	tx, err := s.db.BeginTx(ctx, nil)
+	tx, err := s.writer.db.BeginTx(ctx, nil)
 	if err != nil {
 		return failed(err)
 	}

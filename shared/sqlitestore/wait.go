@@ -84,8 +84,9 @@ const watchAge = 4 * time.Millisecond
 
 const dataVersion = `PRAGMA data_version`
 
-// foreign returns a number that changes when another connection has written to the
-// file. It may be the number of up to watchAge ago.
+// foreign returns a number that changes when another Store has written to the file:
+// the connection that asks is the one that writes here. It may be the number of up to
+// watchAge ago.
 func (s *Store) foreign(ctx context.Context) (int64, error) {
 	begun := time.Now()
 	s.watch.mu.Lock()
@@ -94,7 +95,13 @@ func (s *Store) foreign(ctx context.Context) (int64, error) {
 	if age >= 0 && age < watchAge {
 		return version, nil
 	}
-	if _, err := s.row(ctx, dataVersion, nil, []any{&version}); err != nil {
+	uncut, err := s.writer.begin(ctx)
+	if err != nil {
+		return 0, err
+	}
+	_, err = s.writer.scan(uncut, dataVersion, nil, []any{&version})
+	s.writer.end()
+	if err != nil {
 		return 0, err
 	}
 	s.watch.mu.Lock()

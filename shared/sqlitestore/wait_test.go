@@ -137,7 +137,7 @@ func TestAWaitLooksForWhatOtherProcessesWrite(t *testing.T) {
 
 // hasRead says whether events were read through a store.
 func hasRead(s *Store) bool {
-	_, prepared := s.statements[readEvents]
+	_, prepared := s.reader.statements[readEvents]
 	return prepared
 }
 

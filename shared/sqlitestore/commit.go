@@ -1,0 +1,180 @@
+package sqlitestore
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// write is what a method changes in the file: one statement, run once for each list
+// of arguments, all of them or none.
+type write struct {
+	query string
+	args  [][]any
+	into  []any // for the row that the statement returns; nil for one that returns none
+
+	// Once done is closed:
+	changed int64 // rows, if nothing is returned
+	found   bool  // whether a row was returned
+	err     error
+	done    chan struct{}
+}
+
+// queue is the writes that wait for the connection. The zero value is ready.
+type queue struct {
+	mu      sync.Mutex
+	waiting []*write
+}
+
+func (q *queue) add(w *write) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiting = append(q.waiting, w)
+}
+
+// take empties the queue.
+func (q *queue) take() []*write {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	group := q.waiting
+	q.waiting = nil
+	return group
+}
+
+// withdraw takes one write out, if it still waits.
+func (q *queue) withdraw(w *write) (waited bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	i := slices.Index(q.waiting, w)
+	if i >= 0 {
+		q.waiting = slices.Delete(q.waiting, i, i+1)
+	}
+	return i >= 0
+}
+
+// commit brings a write to the disk, or returns why it could not.
+//
+// Writes queue up while another has the connection. Whoever gets it next writes all
+// that wait in one transaction, with one fsync, and then lets their callers go. So a
+// write waits for no other that has not begun, and the more there are the fewer
+// fsyncs each of them takes.
+func (s *Store) commit(ctx context.Context, w *write) error {
+	if err := ctx.Err(); err != nil {
+		return failed(err)
+	}
+	w.done = make(chan struct{})
+	s.queue.add(w)
+	select {
+	case s.writer.turn <- struct{}{}:
+		s.writeGroup(context.WithoutCancel(ctx), s.queue.take())
+		s.writer.end()
+	case <-w.done:
+	case <-ctx.Done():
+		if s.queue.withdraw(w) {
+			return failed(ctx.Err())
+		}
+	}
+	<-w.done
+	return w.err
+}
+
+// write runs a statement and returns how many rows it changed.
+func (s *Store) write(ctx context.Context, query string, args ...any) (changed int64, err error) {
+	w := write{query: query, args: [][]any{args}}
+	err = s.commit(ctx, &w)
+	return w.changed, err
+}
+
+// take runs a statement that returns the row it has changed.
+func (s *Store) take(ctx context.Context, query string, args, into []any) (found bool, err error) {
+	w := write{query: query, args: [][]any{args}, into: into}
+	err = s.commit(ctx, &w)
+	return w.found, err
+}
+
+// writeGroup writes all of a group and lets their callers go. If one of them fails,
+// each goes on its own, so that it takes no other with it.
+func (s *Store) writeGroup(uncut context.Context, group []*write) {
+	if len(group) > 1 {
+		if err := s.together(uncut, group...); err == nil || isBroken(err) {
+			answer(group, err)
+			return
+		}
+	}
+	for i, w := range group {
+		err := s.alone(uncut, w)
+		if isBroken(err) {
+			answer(group[i:], err)
+			return
+		}
+		answer(group[i:i+1], err)
+	}
+}
+
+func answer(group []*write, err error) {
+	for _, w := range group {
+		w.err = err
+		close(w.done)
+	}
+}
+
+// isBroken says that a write failed by no fault of its own: the next would fail, too.
+func isBroken(err error) bool {
+	return isBusy(err) || primaryCode(err) == sqlite3.SQLITE_IOERR
+}
+
+const (
+	beginWrites  = `BEGIN IMMEDIATE`
+	commitWrites = `COMMIT`
+	undoWrites   = `ROLLBACK`
+)
+
+// together runs writes in one transaction. If it fails, none of them has happened.
+func (s *Store) together(uncut context.Context, group ...*write) error {
+	if _, err := s.writer.exec(uncut, beginWrites); err != nil {
+		return err
+	}
+	var err error
+	for _, w := range group {
+		if err = s.run(uncut, w); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		_, err = s.writer.exec(uncut, commitWrites)
+	}
+	if err != nil {
+		// SQLite has done so already after some errors, and says that there is nothing
+		// to roll back.
+		_, _ = s.writer.exec(uncut, undoWrites)
+	}
+	return err
+}
+
+// alone runs a write in its own transaction.
+func (s *Store) alone(uncut context.Context, w *write) error {
+	if len(w.args) == 1 {
+		return s.run(uncut, w) // a statement is a transaction
+	}
+	return s.together(uncut, w)
+}
+
+// run runs the statement of a write.
+func (s *Store) run(uncut context.Context, w *write) (err error) {
+	w.changed, w.found = 0, false
+	for _, args := range w.args {
+		if w.into != nil {
+			w.found, err = s.writer.scan(uncut, w.query, args, w.into)
+		} else {
+			var changed int64
+			changed, err = s.writer.exec(uncut, w.query, args...)
+			w.changed += changed
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

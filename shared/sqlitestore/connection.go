@@ -1,0 +1,166 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
+)
+
+// connection is one connection to the file, for one caller at a time. Its own
+// cache, and its statements, stay ready.
+type connection struct {
+	db         *sql.DB              // with one connection
+	turn       chan struct{}        // holds one token: who has put it there has the connection
+	statements map[string]*sql.Stmt // by text; prepared when first used
+}
+
+func connect(path string, o Options) (connection, error) {
+	db, err := sql.Open("sqlite", dsn(path, o))
+	if err != nil {
+		return connection{}, failed(err)
+	}
+	db.SetMaxOpenConns(1)
+	return connection{db: db, turn: make(chan struct{}, 1), statements: map[string]*sql.Stmt{}}, nil
+}
+
+// busyTimeout is how long SQLite waits for another process's write to end.
+const busyTimeout = 5 * time.Second
+
+func dsn(path string, o Options) string {
+	u := url.URL{Scheme: "file", Path: path}
+	synchronous := "FULL"
+	if o.Volatile {
+		synchronous = "NORMAL"
+	}
+	parameters := url.Values{
+		"_txlock": {"immediate"}, // a transaction here always writes
+		"_pragma": {
+			fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()),
+			"journal_mode(WAL)",
+			fmt.Sprintf("synchronous(%s)", synchronous),
+			fmt.Sprintf("journal_size_limit(%d)", 64<<20),
+		},
+	}
+	if o.vfs != "" {
+		parameters.Set("vfs", o.vfs)
+	}
+	u.RawQuery = parameters.Encode()
+	return u.String()
+}
+
+func (c *connection) close() error {
+	if c.db == nil {
+		return nil
+	}
+	return c.db.Close()
+}
+
+// begin waits for the connection, which the caller gives back with end.
+//
+// What runs on the connection runs without the caller's context: it is over soon,
+// while database/sql and the driver would start a goroutine each to watch the
+// context, and throw the connection away when it ends.
+func (c *connection) begin(ctx context.Context) (uncut context.Context, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, failed(err)
+	}
+	select {
+	case c.turn <- struct{}{}:
+		return context.WithoutCancel(ctx), nil
+	case <-ctx.Done():
+		return nil, failed(ctx.Err())
+	}
+}
+
+func (c *connection) end() { <-c.turn }
+
+// statement is the statement of a query text, one of the constants of this package.
+func (c *connection) statement(uncut context.Context, query string) (*sql.Stmt, error) {
+	if st, ok := c.statements[query]; ok {
+		return st, nil
+	}
+	st, err := c.db.PrepareContext(uncut, query)
+	if err != nil {
+		return nil, failed(err)
+	}
+	c.statements[query] = st
+	return st, nil
+}
+
+// exec runs a statement and returns how many rows it changed.
+func (c *connection) exec(uncut context.Context, query string, args ...any) (changed int64, err error) {
+	st, err := c.statement(uncut, query)
+	if err != nil {
+		return 0, err
+	}
+	result, err := st.ExecContext(uncut, args...)
+	if err == nil {
+		changed, err = result.RowsAffected()
+	}
+	if err != nil {
+		return 0, failed(err)
+	}
+	return changed, nil
+}
+
+// scan reads the one row of a query. It is not found without an error.
+func (c *connection) scan(uncut context.Context, query string, args, into []any) (found bool, err error) {
+	st, err := c.statement(uncut, query)
+	if err != nil {
+		return false, err
+	}
+	err = st.QueryRowContext(uncut, args...).Scan(into...)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, failed(err)
+	}
+	return true, nil
+}
+
+// row reads the one row of a query. It is not found without an error.
+func (s *Store) row(ctx context.Context, query string, args, into []any) (found bool, err error) {
+	uncut, err := s.reader.begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer s.reader.end()
+	return s.reader.scan(uncut, query, args, into)
+}
+
+// rows calls each for every row of a query until it returns false.
+func (s *Store) rows(ctx context.Context, query string, args []any, each func(scan func(...any) error) (more bool, err error)) error {
+	uncut, err := s.reader.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.reader.end()
+	st, err := s.reader.statement(uncut, query)
+	if err != nil {
+		return err
+	}
+	rows, err := st.QueryContext(uncut, args...)
+	if err != nil {
+		return failed(err)
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		more, err := each(rows.Scan)
+		if err != nil {
+			return failed(err)
+		}
+		if !more {
+			return nil
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return failed(err)
+	}
+	return nil
+}
