@@ -73,10 +73,10 @@ func TestServerHasWhatTheFileSays(t *testing.T) {
 }
 
 func TestRecordKeepsTheHandshakeWithOrWithoutLists(t *testing.T) {
-	for value, want := range map[string][2]bool{"on": {true, false}, "initialize": {true, true}, "off": {false, false}} {
+	for value, want := range map[string][3]bool{"on": {true}, "lists": {true, false, true}, "initialize": {true, true}, "off": {}} {
 		s := one(t, `{"mcpServers": {"x": {"command": "a", "x-dormouse": {"record": "`+value+`"}}}}`, nil)
-		if got := [2]bool{s.Record, s.OwnLists}; got != want {
-			t.Errorf("%s: kept, lists asked for: %v, want %v", value, got, want)
+		if got := [3]bool{s.Record, s.OwnLists, s.SameLists}; got != want {
+			t.Errorf("%s: kept, lists asked for, lists of all: %v, want %v", value, got, want)
 		}
 	}
 }

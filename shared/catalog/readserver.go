@@ -162,10 +162,12 @@ func (r *serverReader) addition(m member) {
 			r.fail(m.value.at, "%s: native must be the name of a server that is part of the functions", r.what)
 		}
 	case "record":
-		if m.value.shape != text || m.value.text != "on" && m.value.text != "initialize" && m.value.text != "off" {
-			r.fail(m.value.at, `%s: record must be "on", "initialize" or "off"`, r.what)
+		switch mode := m.value.text; {
+		case m.value.shape != text || mode != "on" && mode != "lists" && mode != "initialize" && mode != "off":
+			r.fail(m.value.at, `%s: record must be "on", "lists", "initialize" or "off"`, r.what)
+		default:
+			r.server.Record, r.server.OwnLists, r.server.SameLists = mode != "off", mode == "initialize", mode == "lists"
 		}
-		r.server.Record, r.server.OwnLists = m.value.text != "off", m.value.text == "initialize"
 	case "tasks":
 		switch mode := m.value.text; {
 		case m.value.shape != text || mode != "auto" && mode != "always" && mode != "off":

@@ -59,6 +59,8 @@ type Server struct {
 	Record bool
 	// OwnLists keeps the lists out of it (x-dormouse.record "initialize").
 	OwnLists bool
+	// SameLists says that no list depends on who asks (x-dormouse.record "lists").
+	SameLists bool
 	// Tasks says which calls become tasks (x-dormouse.tasks): "always", "off", or "" for
 	// those that take long.
 	Tasks string
@@ -80,6 +82,7 @@ type marshaled struct {
 	Box            Box               `json:"box,omitzero"`
 	Record         bool              `json:"record"`
 	OwnLists       bool              `json:"own_lists,omitempty"`
+	SameLists      bool              `json:"same_lists,omitempty"`
 	Tasks          string            `json:"tasks,omitempty"`
 	Disabled       bool              `json:"disabled,omitempty"`
 }
@@ -92,7 +95,7 @@ func (s Server) Marshal() string {
 		Name: s.Name, Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
 		Idle: s.Idle, StartupTimeout: s.StartupTimeout, ToolTimeout: s.ToolTimeout, AnswerTimeout: s.AnswerTimeout,
 		Box:    s.Box,
-		Record: s.Record, OwnLists: s.OwnLists, Tasks: s.Tasks, Disabled: s.Disabled,
+		Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists, Tasks: s.Tasks, Disabled: s.Disabled,
 	}))
 }
 
@@ -115,7 +118,7 @@ func UnmarshalServer(text string) (Server, error) {
 		Name: m.Name, Command: m.Command, Args: m.Args, Env: m.Env, Cwd: m.Cwd,
 		Idle: m.Idle, StartupTimeout: m.StartupTimeout, ToolTimeout: m.ToolTimeout, AnswerTimeout: m.AnswerTimeout,
 		Box:    m.Box,
-		Record: m.Record, OwnLists: m.OwnLists, Tasks: m.Tasks, Disabled: m.Disabled,
+		Record: m.Record, OwnLists: m.OwnLists, SameLists: m.SameLists, Tasks: m.Tasks, Disabled: m.Disabled,
 	}
 	if s.AnswerTimeout == 0 {
 		s.AnswerTimeout = DefaultAnswerTimeout // an older writer says nothing

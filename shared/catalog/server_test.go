@@ -129,6 +129,7 @@ func TestMarshalRoundTrip(t *testing.T) {
 		`"command": "a"`,
 		digestOf,
 		digestOf + `, "x-dormouse": {"record": "initialize"}`,
+		digestOf + `, "x-dormouse": {"record": "lists"}`,
 		digestOf + `, "x-dormouse": {"idle_seconds": 0.001, "startup_timeout_sec": 86400, "tool_timeout_sec": 0, "record": "off", "tasks": "off", "enabled": false}`,
 		digestOf + `, "x-dormouse": {"box": ` + everyField + `}`,
 		`"command": "<&>\ud83d\ude00\"\\", "args": ["", "\t\r\n\u2028", "\ufffd\ud800"], "env": {"É": "\u007f"}`,
@@ -152,7 +153,7 @@ func TestMarshalRoundTrip(t *testing.T) {
 func fields(s catalog.Server) map[string]any {
 	return map[string]any{
 		"name": s.Name, "command": s.Command, "args": s.Args, "env": s.Env, "cwd": s.Cwd, "digest": s.Digest,
-		"idle": s.Idle, "startup": s.StartupTimeout, "tool": s.ToolTimeout, "record": s.Record, "own lists": s.OwnLists, "disabled": s.Disabled,
+		"idle": s.Idle, "startup": s.StartupTimeout, "tool": s.ToolTimeout, "record": s.Record, "own lists": s.OwnLists, "same lists": s.SameLists, "disabled": s.Disabled,
 		"answer": s.AnswerTimeout, "box": s.Box, "tasks": s.Tasks,
 	}
 }

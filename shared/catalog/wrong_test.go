@@ -84,7 +84,7 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 		{"native with idle time", server(`"x-dormouse": {"native": "n", "idle_seconds": 5}`), `f:2:37: server "x": idle_seconds is for a server in a box: leave it out beside native`},
 		{"native without a name", server(`"x-dormouse": {"native": ""}`), `f:2:32: server "x": native must be the name of a server that is part of the functions`},
 		{"native a number", server(`"x-dormouse": {"native": 1}`), `f:2:32: server "x": native must be a string, not a number`},
-		{"record a boolean", server(`"command": "a", "x-dormouse": {"record": false}`), `f:2:48: server "x": record must be "on", "initialize" or "off"`},
+		{"record a boolean", server(`"command": "a", "x-dormouse": {"record": false}`), `f:2:48: server "x": record must be "on", "lists", "initialize" or "off"`},
 
 		// Variables.
 		{"variable in command", server(`"command": "${BIN}/a"`), unset(18, "command", "BIN")},

@@ -69,7 +69,7 @@ func (x boxes) deliverFrame(d session.Delivery, gen session.Generation, notAfter
 	payload = append(append(payload, d.Client.Init...), d.Raw...)
 	f := Frame{
 		Type: Deliver, ID: d.Stream, Gen: gen, Session: d.Session, Principal: principalHash(d), Server: d.Server, Ticket: x.Sealer.Seal(d.Address, gen),
-		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox, Again: d.Again, Trace: d.Trace,
+		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox, Again: d.Again, Looks: d.Looks(), Trace: d.Trace,
 		Lens: []int{len(d.Client.Init), len(d.Raw)}, Payload: payload,
 	}
 	switch {

@@ -28,7 +28,7 @@
 //	taken   box gen tickets                               ⇒ nothing; the next deliver of the same id
 //	events  box gen seq session items tickets + payload   ⇒ ack; again every 5 s
 //	status  box gen session ticket process phase detail [era] [+ payload]  ⇒ nothing
-//	bye     box gen runner link                           ⇒ bye-ok | fenced; again every 2 s, 5 times
+//	bye     box gen runner link looks                     ⇒ bye-ok | fenced; again every 2 s, 5 times
 //	part    box gen runner frame n of + payload           ⇒ part-ok | fenced; again every 5 s
 //	whole   box gen runner frame of                       ⇒ what the joined frame is answered with; every 5 s
 //	get     box gen runner n owner                        ⇒ kept; again every 5 s, and so the next three
@@ -41,7 +41,7 @@
 //	welcome gen link             the hello link was taken; gen is the generation from now on
 //	fenced  link                 somebody newer runs this box: stop, exit
 //	nudge                        the inbox has something: pull
-//	deliver id round base gen session principal server ticket level subscribed notAfter ackWithin inbox again lens trace + payload
+//	deliver id round base gen session principal server ticket level subscribed notAfter ackWithin inbox again looks lens trace + payload
 //	pulled  n ids rounds         these ids were delivered for pull n
 //	ack     seq session next closed fenced
 //	bye-ok  link

@@ -32,7 +32,7 @@ const (
 	Taken  Type = "taken"  // box gen tickets; these are being executed
 	Events Type = "events" // box gen seq session items tickets + payload; one batch. tickets: put these taken marks first
 	Status Type = "status" // box gen session ticket process phase detail era + handshake payload
-	Bye    Type = "bye"    // box gen runner link; from now on nothing is executed
+	Bye    Type = "bye"    // box gen runner link looks; from now on nothing is executed
 	Whole  Type = "whole"  // box gen runner frame of; all parts are there
 	Get    Type = "get"    // box gen runner n owner; where is the newest snapshot?
 	Put    Type = "put"    // box gen runner n owner size; where may another go?
@@ -105,8 +105,11 @@ type Frame struct {
 	AckWithin  int64            `json:"ackWithin,omitempty"` // milliseconds
 	Inbox      bool             `json:"inbox,omitempty"`
 	Again      bool             `json:"again,omitempty"` // the session has had a process before
-	Lens       []int            `json:"lens,omitempty"`
-	Trace      string           `json:"trace,omitempty"` // the client's request in all logs
+	// Looks on a deliver says that the message asks for a list only, or initializes; on a
+	// bye, that the runner was given nothing else.
+	Looks bool   `json:"looks,omitempty"`
+	Lens  []int  `json:"lens,omitempty"`
+	Trace string `json:"trace,omitempty"` // the client's request in all logs
 
 	Question string `json:"question,omitempty"`
 	In       int64  `json:"in,omitempty"` // milliseconds

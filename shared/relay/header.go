@@ -50,6 +50,7 @@ func (f *Frame) write(dst []byte) []byte {
 	w.number("ackWithin", f.AckWithin)
 	w.flag("inbox", f.Inbox)
 	w.flag("again", f.Again)
+	w.flag("looks", f.Looks)
 	if len(f.Lens) > 0 {
 		w.lens(f.Lens)
 	}
@@ -255,6 +256,8 @@ func (f *Frame) memberOfDelivery(key []byte, v json.RawMessage) bool {
 		return readFlag(v, &f.Inbox)
 	case `"again"`:
 		return readFlag(v, &f.Again)
+	case `"looks"`:
+		return readFlag(v, &f.Looks)
 	case `"lens"`:
 		return readLens(v, &f.Lens)
 	case `"trace"`:

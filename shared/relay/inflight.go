@@ -26,6 +26,7 @@ type inflight struct {
 	owed       map[session.StreamID]*delivery // those whose end the host does not have yet
 	running    int                            // of those: the final event has not been said
 	delivered  int                            // counts executions, to see whether there were any
+	worked     bool                           // one of them did more than look, see Frame.Looks
 	waits      []Frame                        // delivers that came before a welcome
 	nudged     bool                           // a nudge did
 	pull       pull
@@ -124,6 +125,7 @@ func (l *life) run(f Frame) {
 	}
 	l.outbox(f.Session).ticket = f.Ticket
 	l.delivered++
+	l.worked = l.worked || !f.Looks
 	if f.Trace != "" {
 		l.Log.Info("deliver", "trace", clip(f.Trace), "session_id", f.Session, "stream", f.ID, "round", f.Round)
 	}

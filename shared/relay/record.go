@@ -42,7 +42,7 @@ func retry(b session.Box, owner, tokenHash string, now, until time.Time) session
 // lose ends a generation that did not say bye: a runner that died, or a start
 // that is given up.
 func lose(b session.Box, why session.Failure, now time.Time) session.Box {
-	b.State, b.Lost, b.Runner, b.Conn = session.Asleep, b.Gen, "", ""
+	b.State, b.Lost, b.Worked, b.Runner, b.Conn = session.Asleep, b.Gen, b.Gen, "", ""
 	b.Owner, b.TokenHash, b.Until = "", "", time.Time{}
 	b.Failure, b.Changed = why, now
 	return b
@@ -71,6 +71,7 @@ func hello(b session.Box, f Frame, conn string, now time.Time) (session.Box, ver
 	case b.State == session.Awake && same && f.Gen <= b.Gen:
 		return b, known // a ping, or a frame that was overtaken
 	case b.State == session.Asleep && same && b.Gen == f.Gen && f.Link > b.Link:
+		b.Told = again(b.Told, b.Gen)
 		b.State, b.Gen = session.Awake, b.Gen+1 // a hello again, after a bye
 	case b.State == session.Asleep && same && f.Link <= b.Link:
 		return b, ignore // overtaken by its own bye
@@ -79,6 +80,17 @@ func hello(b session.Box, f Frame, conn string, now time.Time) (session.Box, ver
 	}
 	b.Conn, b.Link, b.Changed = conn, f.Link, now
 	return b, write
+}
+
+// again is what was told when a runner goes on in the next generation: its processes,
+// which have said that lists have changed, go on in it too.
+func again(t session.Told, gen session.Generation) session.Told {
+	for _, told := range []*session.Generation{&t.Tools, &t.Prompts, &t.Resources} {
+		if *told == gen {
+			*told++
+		}
+	}
+	return t
 }
 
 func tokenFits(b session.Box, token string) bool {
@@ -92,6 +104,9 @@ func bye(b session.Box, f Frame, now time.Time) (session.Box, verdict) {
 	switch {
 	case b.State == session.Awake && same && b.Link == f.Link:
 		b.State, b.Conn, b.Changed = session.Asleep, "", now
+		if !f.Looks {
+			b.Worked = b.Gen
+		}
 		return b, write
 	case b.State == session.Asleep && same && b.Link == f.Link:
 		return b, known

@@ -394,6 +394,7 @@ func (l *life) frame(lk *link, f Frame) {
 		l.byeTaken(f)
 	case Answer:
 		s, question, raw := f.Session, f.Question, f.Payload
+		l.worked = true
 		l.call(func() { l.Executor.Answer(s, question, raw) })
 	case Stop:
 		s := f.Session

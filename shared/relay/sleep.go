@@ -89,7 +89,7 @@ func (l *life) sayBye() {
 		return
 	}
 	l.byes++
-	l.live.sendFirst(Encode(Frame{Type: Bye, Box: l.Box, Gen: l.gen, Runner: l.runner, Link: l.no}))
+	l.live.sendFirst(Encode(Frame{Type: Bye, Box: l.Box, Gen: l.gen, Runner: l.runner, Link: l.no, Looks: !l.worked}))
 	l.set(&l.byeDue, byeAgain, l.sayBye)
 }
 

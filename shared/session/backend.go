@@ -12,7 +12,10 @@ type Server struct {
 	Record bool   // initialize, discover and lists may be answered from the handshake record
 	// OwnLists: lists may not; the box is asked for them each time.
 	OwnLists bool
-	Tasks    TaskMode
+	// SameLists: lists may depend on nothing but the configuration and what a client says
+	// of itself, so that all principals of a tenant get the same tools and templates.
+	SameLists bool
+	Tasks     TaskMode
 	// InPlace: it is executed without a box, by the function that has the message.
 	InPlace bool
 }

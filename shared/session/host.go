@@ -331,7 +331,7 @@ func (h *Host) hand(ctx context.Context, c Caller, s Session, box Box, d Deliver
 	a, again := d.Address, s.Served
 	if len(a.Requests) > 0 {
 		var err error
-		if s, err = h.update(ctx, s, func(s *Session) bool { return s.met(c) }); err != nil {
+		if s, err = h.update(ctx, s, func(s *Session) bool { return s.met(c, !a.Looks()) }); err != nil {
 			return nil, err
 		}
 	}
@@ -357,10 +357,10 @@ func (h *Host) hand(ctx context.Context, c Caller, s Session, box Box, d Deliver
 // accepted: its runner says sooner that it has taken it.
 const firstTendBrief = 300 * time.Millisecond
 
-// met notes what a message brings that others do not: that a box is given one, and
+// met notes what a message brings that others do not: that a box is given work, and
 // what is known of its caller by now. It says whether that is news.
-func (s *Session) met(c Caller) (news bool) {
-	if !s.Served && !c.Server.InPlace {
+func (s *Session) met(c Caller, work bool) (news bool) {
+	if work && !s.Served && !c.Server.InPlace {
 		s.Served, news = true, true
 	}
 	if c.Props != nil && len(c.Props) <= MaxProps && !bytes.Equal(s.Props, c.Props) {

@@ -3,8 +3,11 @@ package session
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -13,37 +16,62 @@ import (
 )
 
 // A handshake record also keeps what a server lists: tools, prompts, resources and
-// templates. A list is noted when a client asks for it and its box answers, and
-// answered from then on without the box. What it may depend on is in the name of
-// its part of the record: the tenant and the configuration, the version and the
-// capabilities of the client. It is asked for anew
+// templates. The relay function notes a list when a client has asked for it and the
+// box has answered. A later client of the same principal gets it without the box.
 //
-//   - when the box has woken since: the first who asks then gets the process's own,
-//     which is noted in its place;
-//   - when a process has said that its list has changed. Then it is not one list for
-//     all any more, for each process may have changed its own, and everybody asks
-//     his own process for a day (listChanges) at least.
+// The name of a part holds everything the list may depend on: tenant, configuration,
+// principal, protocol version and the capabilities of the client; and the session, once
+// its process has done more than to answer lists ([Session].Served). With
+// [Server].SameLists the operator says that tools and templates do not depend on the
+// principal. Prompts and resources of one principal are told to no other.
 //
-// A server whose lists depend on anything else has them not kept ([Server].OwnLists).
+// A client gets the list that its own process would give. So the record is used only
+// while no process of the session runs that has done anything, and
+//
+//   - if the server announces changes of the list (listChanged), until a process of the
+//     box announces one ([Box].Told). A list of a later generation counts again;
+//   - if it does not, while the box sleeps and has done nothing but answer lists since
+//     the list was taken ([Box].Worked). A tool may have changed the list without a word.
+//
+// Nothing is kept of a server whose lists change on their own ([Server].OwnLists).
 
 // RecordFor names the handshake record of a server: by the tenant too, because what
 // is in it was said in a box, and a box is its tenant's.
 func RecordFor(tenant, digest string) string { return tenant + "/" + digest }
 
-const (
-	// maxList bounds a list that is kept. Who has a longer one asks a box.
-	maxList = 256 << 10
-	// listChanges is for how long a list that has changed is not kept again.
-	listChanges = 24 * time.Hour
-)
+// maxList bounds a list that is kept. For a longer one the box is asked each time.
+const maxList = 255 << 10
 
-// changedList stands in the record for a list that has changed.
-const changedList = "null"
+// keptList is the result in the part of a handshake record that belongs to a list.
+type keptList struct {
+	Gen       Generation      `json:"gen"`            // of the box whose process said it
+	Announced bool            `json:"says,omitempty"` // the server announces changes of this list
+	List      json.RawMessage `json:"list"`
+}
+
+func (k keptList) encode() json.RawMessage {
+	b := fmt.Appendf(nil, `{"gen":%d`, k.Gen)
+	if k.Announced {
+		b = append(b, `,"says":true`...)
+	}
+	b = append(append(b, `,"list":`...), k.List...) // as the server wrote it
+	return append(b, '}')
+}
+
+// holds says that a process of the server would give this list if it was started now.
+func (k keptList) holds(method string, same bool, box Box) bool {
+	return k.Gen > *box.Told.of(kindOf(method)) && (k.Announced || same || box.State == Asleep && k.Gen > box.Worked)
+}
+
+// runs says that the session may have a process that runs and has done something: only
+// that one knows its lists.
+func (s Session) runs(box Box) bool { return s.Served && box.State != Asleep }
 
 // listPart is the part of a handshake record that has the answer to a request of a
 // session; ok is false for what is not kept. Pages are not: a cursor may be worth
 // nothing to another process.
 func (s Session) listPart(c Caller, method string, params json.RawMessage) (part string, ok bool) {
+	same := c.Server.sameList(method)
 	if !c.Server.Record || c.Server.OwnLists || s.Digest != c.Server.Digest || !isList(method) {
 		return "", false
 	}
@@ -55,7 +83,12 @@ func (s Session) listPart(c Caller, method string, params json.RawMessage) (part
 	if len(members) > 0 {
 		return "", false
 	}
-	return s.partOf(method)
+	return s.partOf(method, s.whose(same))
+}
+
+// sameList says that all principals get the same list.
+func (s Server) sameList(method string) bool {
+	return s.SameLists && (method == wire.MethodToolsList || method == wire.MethodResourceTemplatesList)
 }
 
 func isList(method string) bool {
@@ -68,9 +101,23 @@ func isList(method string) bool {
 }
 
 // partOf names the part for a list by what a server knows of the session's client.
-func (s Session) partOf(method string) (part string, ok bool) {
+func (s Session) partOf(method, whose string) (part string, ok bool) {
 	abilities, ok := abilitiesOf(wire.Lookup(s.Init, "capabilities"))
-	return strings.Join([]string{method, s.Version, abilities}, " "), ok
+	return strings.Join([]string{method, s.Version, abilities, whose}, " "), ok
+}
+
+// whose names who gets a list from the record: everybody, the sessions of a principal
+// whose processes have done nothing yet, or the session alone once its own has.
+func (s Session) whose(same bool) string {
+	switch {
+	case same:
+		return ""
+	case s.Served:
+		return string(s.ID)
+	default:
+		sum := sha256.Sum256([]byte(s.Principal))
+		return base64.RawURLEncoding.EncodeToString(sum[:12])
+	}
 }
 
 // abilitiesOf is a name for a client's capabilities. There are few of them, so that
@@ -104,25 +151,27 @@ func abilitiesOf(capabilities json.RawMessage) (name string, known bool) {
 
 // recorded answers a request from the handshake record. Without a result the box is
 // to be asked, and part, if it is not "", is where its answer belongs. It costs a
-// read for a list and nothing for anything else.
+// read for a list that the record may answer, and nothing for anything else.
 func (h *Host) recorded(ctx context.Context, c Caller, s Session, box Box, method string, params json.RawMessage) (result json.RawMessage, part string, err error) {
 	part, ok := s.listPart(c, method, params)
-	if !ok {
-		return nil, "", nil
-	}
-	list, err := h.store.Handshake(ctx, RecordFor(s.Tenant, s.Digest), part)
-	switch {
-	case errors.Is(err, NotFound):
+	if !ok || s.runs(box) {
 		return nil, part, nil
-	case err != nil:
+	}
+	record, err := h.store.Handshake(ctx, RecordFor(s.Tenant, s.Digest), part)
+	if errors.Is(err, NotFound) {
+		return nil, part, nil
+	}
+	if err != nil {
 		return nil, "", err
-	case string(list.Result) == changedList, box.State == Awake && list.Taken.Before(box.Changed):
+	}
+	var kept keptList
+	if json.Unmarshal(record.Result, &kept) != nil || !kept.holds(method, c.Server.sameList(method), box) {
 		return nil, part, nil
 	}
 	if s.Transport != Modern {
-		return plainList(list.Result), part, nil
+		return plainList(kept.List), part, nil
 	}
-	return list.Result, part, nil
+	return kept.List, part, nil
 }
 
 // plainList is a list as a legacy client knows it. A server that speaks both eras may
@@ -143,66 +192,94 @@ func plainList(list json.RawMessage) json.RawMessage {
 }
 
 // noteList keeps what a box has answered to a request for a list, if that is all of
-// it.
-func (o Outlet) noteList(ctx context.Context, a Address, response []byte) error {
-	list := wire.Lookup(response, "result")
+// it. It costs a read if the same list stands in the record already, and else two
+// reads and a write.
+func (o Outlet) noteList(ctx context.Context, a Address, b Batch) error {
+	list := wire.Lookup(b.Events[len(b.Events)-1], "result")
 	if len(list) == 0 || list[0] != '{' || len(list) > maxList || wire.Lookup(list, "nextCursor") != nil {
 		return nil
 	}
-	now := time.Now()
+	now, kept := time.Now(), keptList{Gen: b.Gen, List: list}
 	old, err := o.Store.Handshake(ctx, a.Digest, a.List)
-	switch {
-	case err != nil && !errors.Is(err, NotFound):
+	if err != nil && !errors.Is(err, NotFound) {
 		return err
-	case err == nil && string(old.Result) == changedList && now.Sub(old.Taken) < listChanges:
+	}
+	var was keptList
+	if err == nil && json.Unmarshal(old.Result, &was) == nil && was.Gen == b.Gen && bytes.Equal(was.List, list) {
 		return nil
 	}
-	return o.Store.SaveHandshake(ctx, Handshake{Digest: a.Digest, Version: a.List, Result: bytes.Clone(list), Taken: now, Expires: now.Add(HandshakeLife)})
+	if kept.Announced, err = o.announces(ctx, a); err != nil {
+		return err
+	}
+	return o.Store.SaveHandshake(ctx, Handshake{Digest: a.Digest, Version: a.List, Result: kept.encode(), Taken: now, Expires: now.Add(HandshakeLife)})
 }
 
-// forgetLists takes lists out of the record of which a process says that they have
-// changed, before anybody can hear of it and ask.
+// announces says that the server has promised, when it was initialized, to tell of
+// changes of the list that an address asks for. Without a record of that it has not.
+func (o Outlet) announces(ctx context.Context, a Address) (bool, error) {
+	method, rest, _ := strings.Cut(a.List, " ")
+	version, _, _ := strings.Cut(rest, " ")
+	record, err := o.Store.Handshake(ctx, a.Digest, version)
+	if err != nil {
+		return false, unlessGone(err)
+	}
+	return string(wire.Lookup(record.Result, "capabilities", kindOf(method), "listChanged")) == "true", nil
+}
+
+// forgetLists makes worthless what the record says of lists that a process says have
+// changed, before any client can hear of it and ask. It costs a read, and a write for
+// the first time in a generation.
 func (o Outlet) forgetLists(ctx context.Context, a Address, b Batch) error {
 	changed := changedLists(b.Events)
 	if len(changed) == 0 || a.Digest == "" {
 		return nil
 	}
-	s, _, err := o.Store.Load(ctx, a.Session, a.Box)
-	if err != nil {
-		return unlessGone(err)
-	}
-	for _, method := range changed {
-		part, ok := s.partOf(method)
-		if !ok {
-			continue
+	for {
+		box, err := o.Store.Box(ctx, a.Box)
+		if err != nil {
+			return err
 		}
-		now := time.Now()
-		if err := o.Store.SaveHandshake(ctx, Handshake{Digest: a.Digest, Version: part, Result: json.RawMessage(changedList), Taken: now, Expires: now.Add(HandshakeLife)}); err != nil {
+		news := false
+		for _, kind := range changed {
+			if told := box.Told.of(kind); *told < b.Gen {
+				*told, news = b.Gen, true
+			}
+		}
+		if !news {
+			return nil
+		}
+		if err = o.Store.SaveBox(ctx, box); !errors.Is(err, Conflict) {
 			return err
 		}
 	}
-	return nil
 }
 
-// changedLists are the methods of the lists that events say have changed.
-func changedLists(events [][]byte) []string {
-	var changed []string
+// changedLists are the kinds of lists that events say have changed.
+func changedLists(events [][]byte) (kinds []string) {
 	for _, raw := range events {
 		method, _ := wire.String(wire.Lookup(raw, "method"))
-		var lists []string
 		switch method {
-		case wire.NotifyToolsChanged:
-			lists = []string{wire.MethodToolsList}
-		case wire.NotifyPromptsChanged:
-			lists = []string{wire.MethodPromptsList}
-		case wire.NotifyResourcesChanged:
-			lists = []string{wire.MethodResourcesList, wire.MethodResourceTemplatesList}
-		}
-		for _, list := range lists {
-			if !slices.Contains(changed, list) {
-				changed = append(changed, list)
-			}
+		case wire.NotifyToolsChanged, wire.NotifyPromptsChanged, wire.NotifyResourcesChanged:
+			kinds = append(kinds, kindOf(strings.TrimPrefix(method, "notifications/")))
 		}
 	}
-	return changed
+	return kinds
+}
+
+// kindOf is what a method lists, or a notification is about: the name of a capability.
+func kindOf(method string) string {
+	kind, _, _ := strings.Cut(method, "/")
+	return kind
+}
+
+// of is the generation for a kind of list.
+func (t *Told) of(kind string) *Generation {
+	switch kind {
+	case "tools":
+		return &t.Tools
+	case "prompts":
+		return &t.Prompts
+	default:
+		return &t.Resources
+	}
 }

@@ -19,6 +19,7 @@ const toolList = `{"tools":[{"name":"a","inputSchema":{"type":"object"},"x-extra
 type lister struct {
 	*session.Host
 	store *sessiontest.Counting
+	gen   session.Generation // of the box that answers
 	took
 }
 
@@ -26,7 +27,7 @@ func newLister(t *testing.T) *lister {
 	t.Helper()
 	store := sessiontest.NewCounting(sessiontest.NewMemory())
 	b := newTook()
-	return &lister{session.NewHost(store, b, session.Limits{}), store, b}
+	return &lister{session.NewHost(store, b, session.Limits{}), store, 1, b}
 }
 
 // legacy opens a session of a client with these capabilities.
@@ -74,7 +75,7 @@ func (l *lister) answers(t *testing.T, d *session.Delivery, result string) {
 		t.Fatal("the box was not asked")
 	}
 	l.says(t, d.Address, session.Batch{
-		Session: d.Session, Stream: d.Stream, First: 1, Gen: 1, Seq: 1, Final: true,
+		Session: d.Session, Stream: d.Stream, First: 1, Gen: l.gen, Seq: 1, Final: true,
 		Events: [][]byte{[]byte(`{"jsonrpc":"2.0","id":` + string(d.Requests[0]) + `,` + result + `}`)},
 	})
 }
@@ -216,70 +217,130 @@ func TestWhatIsNotAWholeListIsNotKept(t *testing.T) {
 	}
 }
 
-func TestListThatHasChangedIsAskedForADay(t *testing.T) {
+func TestListThatHasChangedIsAskedForUntilALaterGenerationHasListed(t *testing.T) {
 	for notification, list := range map[string]string{
 		wire.NotifyToolsChanged:     wire.MethodToolsList,
 		wire.NotifyPromptsChanged:   wire.MethodPromptsList,
 		wire.NotifyResourcesChanged: wire.MethodResourceTemplatesList,
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			l := newLister(t)
-			request := `{"jsonrpc":"2.0","id":7,"method":"` + list + `"}`
-			id := l.legacy(t, httpCaller(), `{}`)
-			asked := func(when string, want bool) *session.Delivery {
-				t.Helper()
-				_, d := l.ask(t, httpCaller(), id, request)
-				if asked := d != nil; asked != want {
-					t.Fatalf("%s, %s: the box was asked: %t", list, when, asked)
-				}
-				return d
+		l := newLister(t)
+		request := `{"jsonrpc":"2.0","id":7,"method":"` + list + `"}`
+		id := l.legacy(t, httpCaller(), `{}`)
+		asked := func(when string, want bool) *session.Delivery {
+			t.Helper()
+			_, d := l.ask(t, httpCaller(), id, request)
+			if asked := d != nil; asked != want {
+				t.Fatalf("%s, %s: the box was asked: %t", list, when, asked)
 			}
-			d := asked("at first", true)
-			l.answers(t, d, `"result":{}`)
-			asked("once it is known", false)
-			l.says(t, d.Address, session.Batch{Session: d.Session, Stream: session.Common, First: 1, Gen: 1, Seq: 2, Events: [][]byte{
-				wire.NewNotification(wire.NotifyResourceUpdated, nil), wire.NewNotification(notification, nil),
-			}})
-			l.answers(t, asked("when it has changed", true), `"result":{}`)
-			l.answers(t, asked("when it was asked for since", true), `"result":{}`)
-			l.keepAlive(t, id)
-			time.Sleep(24 * time.Hour)
-			l.answers(t, asked("a day later", true), `"result":{}`)
-			asked("after that", false)
-		})
+			return d
+		}
+		d := asked("at first", true)
+		l.answers(t, d, `"result":{}`)
+		asked("once it is known", false)
+		l.says(t, d.Address, session.Batch{Session: d.Session, Stream: session.Common, First: 1, Gen: 1, Seq: 2, Events: [][]byte{
+			wire.NewNotification(wire.NotifyResourceUpdated, nil), wire.NewNotification(notification, nil),
+		}})
+		l.answers(t, asked("when it has changed", true), `"result":{}`)
+		d = asked("when it was asked for since", true)
+		l.gen = 2
+		l.answers(t, d, `"result":{}`)
+		asked("when a later generation has listed", false)
 	}
 }
 
-// keepAlive makes a session one that lives longer than until it is initialized.
-func (l *lister) keepAlive(t *testing.T, id session.ID) {
+// box puts the box's record into a state.
+func (l *lister) box(t *testing.T, change func(*session.Box)) {
 	t.Helper()
-	m, err := wire.Parse(wire.NewNotification(wire.NotifyInitialized, nil))
+	b, err := l.store.Box(t.Context(), session.BoxFor("t", "s"))
 	if err == nil {
-		_, err = l.Accept(t.Context(), httpCaller(), id, []wire.Message{m}, false)
+		change(&b)
+		err = l.store.SaveBox(t.Context(), b)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func TestListOfBeforeABoxWokeIsAskedAnewWhileItIsAwake(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// announcing puts on record whether the server announces changes of its lists.
+func (l *lister) announcing(t *testing.T, announces string) {
+	t.Helper()
+	if err := l.store.SaveHandshake(t.Context(), session.Handshake{
+		Digest: session.RecordFor("t", "d1"), Version: wire.V20251125,
+		Result: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":` + announces + `}}}`),
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What the record may say while the box has this state, to a session of which no
+// process has done anything, and to one whose process has.
+func TestRecordSaysWhatTheOwnProcessOfASessionWouldSay(t *testing.T) {
+	const call = `{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"x"}}`
+	sleeps, wakes := func(*session.Box) {}, func(b *session.Box) { b.State, b.Gen = session.Awake, 2 }
+	for name, c := range map[string]struct {
+		announces string
+		then      func(*session.Box)
+		called    bool // by the session that asks
+		asked     bool
+	}{
+		"announces, asleep":                       {"true", sleeps, false, false},
+		"announces, awake for others":             {"true", wakes, false, false},
+		"announces, its own process may be awake": {"true", wakes, true, true},
+		"announces, another has worked":           {"true", func(b *session.Box) { b.Gen, b.Worked = 2, 2 }, false, false},
+		"silent, asleep":                          {"false", sleeps, false, false},
+		"silent, awake":                           {"false", wakes, false, true},
+		"silent, worked since":                    {"false", func(b *session.Box) { b.Gen, b.Worked = 1, 1 }, false, true},
+		"silent, worked before":                   {"false", func(b *session.Box) { b.Gen, b.Worked = 1, 0 }, false, false},
+		"silent, has called":                      {"false", sleeps, true, true},
+	} {
 		l := newLister(t)
+		l.announcing(t, c.announces)
+		_, d := l.ask(t, httpCaller(), l.legacy(t, httpCaller(), `{}`), askTools)
+		l.answers(t, d, `"result":`+toolList)
 		id := l.legacy(t, httpCaller(), `{}`)
-		_, d := l.ask(t, httpCaller(), id, askTools)
-		l.answers(t, d, `"result":{"tools":[1]}`)
-		time.Sleep(time.Second)
-		box := session.Box{ID: d.Box, Tenant: "t", Server: "s", State: session.Awake, Gen: 2, Changed: time.Now()}
-		if err := l.store.SaveBox(t.Context(), box); err != nil {
-			t.Fatal(err)
+		if c.called {
+			l.ask(t, httpCaller(), id, call)
 		}
-		time.Sleep(time.Second)
-		_, d = l.ask(t, httpCaller(), id, askTools)
-		l.answers(t, d, `"result":{"tools":[2]}`)
-		if got, _ := l.ask(t, httpCaller(), id, askTools); !strings.Contains(got, `{"tools":[2]}`) {
-			t.Errorf("then it is answered with %s", got)
+		l.box(t, c.then)
+		if _, d := l.ask(t, httpCaller(), id, askTools); (d != nil) != c.asked {
+			t.Errorf("%s: the box was asked: %t", name, d != nil)
 		}
-	})
+	}
+}
+
+func TestProcessThatHasWorkedIsAskedItselfWhileItRuns(t *testing.T) {
+	l := newLister(t)
+	l.announcing(t, "true")
+	id := l.legacy(t, httpCaller(), `{}`)
+	l.ask(t, httpCaller(), id, `{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"x"}}`)
+	_, d := l.ask(t, httpCaller(), id, askTools)
+	l.answers(t, d, `"result":`+toolList)
+	for state, asked := range map[session.BoxState]bool{session.Awake: true, session.Asleep: false} {
+		l.box(t, func(b *session.Box) { b.State, b.Gen = state, 1 })
+		if _, d := l.ask(t, httpCaller(), id, askTools); (d != nil) != asked {
+			t.Errorf("box %q: it was asked: %t", state, d != nil)
+		}
+	}
+}
+
+func TestListsOfAPrincipalAreNoOthers(t *testing.T) {
+	for method, shared := range map[string]bool{
+		wire.MethodToolsList: true, wire.MethodResourceTemplatesList: true, wire.MethodPromptsList: false, wire.MethodResourcesList: false,
+	} {
+		for _, same := range []bool{false, true} {
+			l := newLister(t)
+			alice := httpCaller()
+			alice.Server.SameLists = same
+			mallory := alice
+			mallory.Principal = "mallory"
+			request := `{"jsonrpc":"2.0","id":7,"method":"` + method + `"}`
+			_, d := l.ask(t, alice, l.legacy(t, alice, `{}`), request)
+			l.answers(t, d, `"result":{"of":"alice"}`)
+			if got, d := l.ask(t, mallory, l.legacy(t, mallory, `{}`), request); (d == nil) != (same && shared) {
+				t.Errorf("%s, declared to be the same for all: %t: mallory got %q", method, same, got)
+			}
+		}
+	}
 }
 
 // The client that hears of a change asks at once. Were the list still in the record,

@@ -73,7 +73,7 @@ func (o Outlet) Write(ctx context.Context, a Address, b Batch) error {
 		if err := o.Store.Append(ctx, b); err != nil || !ends || a.List == "" {
 			return err
 		}
-		return o.noteList(ctx, a, b.Events[len(b.Events)-1])
+		return o.noteList(ctx, a, b)
 	}
 	result := wire.Lookup(b.Events[len(b.Events)-1], "result")
 	if result != nil {

@@ -82,7 +82,7 @@ type Session struct {
 	Created    time.Time
 	Used       time.Time // last message, to within half of the life: touched lazily
 	Expires    time.Time
-	Served     bool     // a box has been given a message of it, so that there was a process
+	Served     bool     // a box has done more for it than to answer lists: its process may remember something
 	Pushes     bool     // the server may send what belongs to no request
 	Primary    Lease    // which GET gets the common stream
 	Delivered  Index    // highest index of the common stream that a client reported
@@ -159,11 +159,15 @@ type Box struct {
 	// hello after a bye that was processed.
 	Gen Generation
 	// Lost is the highest generation that did not end by its own bye.
-	Lost   Generation
-	Runner string // random id of the runner; kept when asleep after a bye
-	Task   string // the fleet's name for it
-	Conn   string // WebSocket connection of the runner, only while awake
-	Link   int64  // the runner's own counter of its hellos
+	Lost Generation
+	// Worked is the highest generation that was given more to do than to answer lists,
+	// or of which that is not known.
+	Worked Generation `json:",omitempty"`
+	Told   Told       `json:",omitzero"`
+	Runner string     // random id of the runner; kept when asleep after a bye
+	Task   string     // the fleet's name for it
+	Conn   string     // WebSocket connection of the runner, only while awake
+	Link   int64      // the runner's own counter of its hellos
 	// Only while starting: who holds the wake lease, until when, which attempt,
 	// and the hash of the one-time token the runner must bring.
 	Owner     string
@@ -175,6 +179,12 @@ type Box struct {
 	// next runner is told to begin with.
 	Era     string `json:",omitempty"`
 	Changed time.Time
+}
+
+// Told are the highest generations in which a process has said that a list has changed.
+// What one before them listed may not be so any more.
+type Told struct {
+	Tools, Prompts, Resources Generation `json:",omitempty"`
 }
 
 // Failure is what is known of the end of a box that did not say bye.
@@ -206,7 +216,7 @@ type Address struct {
 	Digest    string            `json:"h,omitempty"` // names the handshake record; see RecordFor
 	List      string            `json:"l,omitempty"` // the part of it that the answer is for, "" for none
 	Box       BoxID             `json:"b"`
-	Again     bool              `json:"a,omitempty"` // the session was Served before: a process started for this is not its first
+	Again     bool              `json:"a,omitempty"` // the session was Served before: a process started for this has lost something
 	Init      bool              `json:"i,omitempty"` // the request is initialize: whoever appends its end settles the session
 	Out       bool              `json:"o,omitempty"` // events are also copied to the Out stream of the session (HTTP+SSE)
 	Trace     string            `json:"t,omitempty"` // names the client's request in all logs; see WithTrace
@@ -215,6 +225,10 @@ type Address struct {
 // Pushed says that the client of this request does not come for its events: they
 // are sent to its connection, or copied to its Out stream.
 func (a Address) Pushed() bool { return a.Conn != "" || a.Out }
+
+// Looks says that the request asks for a list or is an initialize: a process says
+// afterwards what it would have said before.
+func (a Address) Looks() bool { return a.List != "" || a.Init }
 
 // ItemState of an in-flight item.
 type ItemState string

@@ -173,7 +173,10 @@ func (f *Function) launch(b session.Box) (map[string]string, error) {
 // Server is what the core knows of a configured server.
 func (f *Function) Server(name string) (session.Server, bool) {
 	s, ok := f.Catalog.Server(name)
-	return session.Server{Name: s.Name, Digest: s.Digest, Record: s.Record, OwnLists: s.OwnLists, Tasks: session.TaskMode(s.Tasks), InPlace: s.Native != ""}, ok && !s.Disabled
+	return session.Server{
+		Name: s.Name, Digest: s.Digest, Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists,
+		Tasks: session.TaskMode(s.Tasks), InPlace: s.Native != "",
+	}, ok && !s.Disabled
 }
 
 // Fail reports why a function cannot start and ends the process.
