@@ -68,7 +68,7 @@ func arrows() []arrow {
 		{"infra/bench/echo", nil},
 		{"infra/cost", []string{"shared/meter"}},
 		{"infra/image", nil},
-		{"infra/stack/deploy", nil},
+		{"infra/stack/deploy", []string{"shared/catalog"}},
 		{"infra/clients/...", nil},
 		{"infra/internal/programtest", nil},
 		{"infra/internal/gather", nil},

@@ -45,6 +45,7 @@ type place struct {
 
 // newBox makes the box of a server.
 func newBox(s catalog.Server, at place, log *slog.Logger) *boxed {
+	s, unresolved := s.Resolve(os.LookupEnv)
 	b := &boxed{log: log, era: at.era, took: newStarts(s.Name, os.Getenv("DORMOUSE_METRICS"), log)}
 	tools := s.ToolTimeout
 	if tools == 0 {
@@ -66,6 +67,9 @@ func newBox(s catalog.Server, at place, log *slog.Logger) *boxed {
 		} else {
 			own.Sandbox = c.place
 		}
+	}
+	if unresolved != nil {
+		own.Stager, own.Sandbox = refused{unresolved}, nil
 	}
 	if at.logs != "" {
 		folder := filepath.Join(at.logs, s.Name)

@@ -76,19 +76,36 @@ func (e *Error) Error() string { return e.Position.String() + ": " + e.Reason }
 // Load reads the servers file at path. Relative paths inside the file are left
 // as they are. Errors are those of [Parse], or wrap what the file system said.
 func Load(path string, getenv Getenv) (*Catalog, []Warning, error) {
+	data, err := read(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	return Parse(data, path, getenv)
+}
+
+// LoadSome is Load with [ParseSome].
+func LoadSome(path string, getenv Getenv) (*Catalog, []Warning, error) {
+	data, err := read(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	return ParseSome(data, path, getenv)
+}
+
+func read(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil, fmt.Errorf("no servers file: create it or name another: %w", err)
+		return nil, fmt.Errorf("no servers file: create it or name another: %w", err)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("servers file cannot be read: %w", err)
+		return nil, fmt.Errorf("servers file cannot be read: %w", err)
 	}
 	defer func() { _ = f.Close() }() // only read: nothing can be lost
 	data, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
 	if err != nil {
-		return nil, nil, fmt.Errorf("servers file cannot be read: %w", err)
+		return nil, fmt.Errorf("servers file cannot be read: %w", err)
 	}
-	return Parse(data, path, getenv)
+	return data, nil
 }
 
 // Parse reads the content of a servers file; file is only used to name places.
@@ -100,7 +117,27 @@ func Parse(data []byte, file string, getenv Getenv) (*Catalog, []Warning, error)
 	if getenv == nil {
 		getenv = func(string) (string, bool) { return "", false }
 	}
-	r := &reader{source: newSource(file, data), getenv: getenv}
+	return (&reader{source: newSource(file, data), getenv: getenv}).parse()
+}
+
+// ParseSome is Parse for where nobody is there to set a variable: a server whose
+// variable is not set is disabled, and the others are as they would be. The warnings
+// name the servers that are off for it, and nothing else.
+func ParseSome(data []byte, file string, getenv Getenv) (*Catalog, []Warning, error) {
+	if getenv == nil {
+		getenv = func(string) (string, bool) { return "", false }
+	}
+	r := &reader{source: newSource(file, data), getenv: getenv, some: true}
+	c, _, err := r.parse()
+	var off []Warning
+	for _, w := range inOrder(r.off) {
+		off = append(off, Warning{r.source.position(w.at), w.text})
+	}
+	return c, off, err
+}
+
+// parse reads the source.
+func (r *reader) parse() (*Catalog, []Warning, error) {
 	c := &Catalog{servers: map[string]Server{}}
 	root, problem := r.source.parse()
 	if problem != nil {

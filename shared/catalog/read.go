@@ -13,6 +13,8 @@ type reader struct {
 	getenv   Getenv
 	problems []remark
 	warnings []remark
+	some     bool     // a server that lacks a variable is switched off
+	off      []remark // why
 }
 
 func (r *reader) fail(at int, format string, args ...any) {

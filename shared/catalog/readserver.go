@@ -17,12 +17,13 @@ const longest = 24 * time.Hour
 // serverReader reads one server.
 type serverReader struct {
 	*reader
-	what   string // names the server in complaints
-	key    member
-	roots  []string // allowed_mount_roots of the file
-	server Server
-	times  map[string]bool // those that were set, wherever
-	after  []func()        // what is read when every other key has been
+	what    string // names the server in complaints
+	key     member
+	roots   []string // allowed_mount_roots of the file
+	server  Server
+	times   map[string]bool // those that were set, wherever
+	after   []func()        // what is read when every other key has been
+	lacking bool            // a variable, where that switches the server off
 }
 
 func (r *serverReader) read() Server {
@@ -39,6 +40,7 @@ func (r *serverReader) read() Server {
 	for _, read := range r.after {
 		read()
 	}
+	r.server.Disabled = r.server.Disabled || r.lacking
 	if r.isNative() {
 		return r.native()
 	}
@@ -270,6 +272,11 @@ func (r *serverReader) text(n node, field string) string {
 	for _, name := range slices.Compact(e.missing) {
 		if r.server.Disabled {
 			r.warn(n.at, "%s: variable %s is not set; the server is disabled, so it is left empty", field, name)
+			continue
+		}
+		if r.some {
+			r.lacking = true
+			r.off = append(r.off, remark{n.at, fmt.Sprintf("%s: variable %s is not set, so that the server is off", field, name)})
 			continue
 		}
 		r.fail(n.at, "%s: variable %s is not set: set it, or write ${%s:-default}", field, name, name)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/fleet/ecs"
 	"github.com/dormouse-mcp/dormouse/shared/fleet/process"
@@ -27,7 +28,11 @@ func (f *Function) fleet() (fleet.Fleet, error) {
 	c.Credentials, c.Disabled = credentials(), boxesOff(os.Getenv(EnvBoxes))
 	c.Shape = func(t fleet.Task) ecs.Shape {
 		s, _ := f.Catalog.Server(t.Server)
-		return ecs.Shape{Image: s.Box.Image, Size: ecs.Size{CPUs: s.Box.CPUs, MemoryMB: s.Box.MemoryMB}}
+		secrets := map[string]string{}
+		for name, reference := range s.References() {
+			secrets[catalog.SecretVariable(name)] = reference
+		}
+		return ecs.Shape{Image: s.Box.Image, Size: ecs.Size{CPUs: s.Box.CPUs, MemoryMB: s.Box.MemoryMB}, Secrets: secrets}
 	}
 	return ecs.New(c)
 }

@@ -103,11 +103,13 @@ stack_name = "dormouse-dev"
 parameter_overrides = "Spot=true IdleSeconds=30"
 `
 
+var servers = `{"mcpServers": {"x": {"command": "a"}}}` //nolint:gochecknoglobals // tests write others
+
 // deploy runs the program in a folder with the configuration and the runners.
 func deploy(t *testing.T, a *account, section string, set func(*program), args ...string) (string, error) {
 	t.Helper()
 	t.Chdir(t.TempDir())
-	for name, text := range map[string]string{"samconfig.toml": config, "bin/linux-arm64/runner": "arm", "bin/linux-amd64/runner": "amd"} {
+	for name, text := range map[string]string{"samconfig.toml": config, "servers.json": servers, "bin/linux-arm64/runner": "arm", "bin/linux-amd64/runner": "amd"} {
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -275,6 +277,28 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 		}
 		if told := strings.Contains(out, "aws dynamodb delete-table --table-name tab"); told == purge {
 			t.Errorf("purge=%v: the user is told %s", purge, out)
+		}
+	}
+}
+
+func TestServersThatCannotRunThereAreRefusedFirst(t *testing.T) {
+	usually := servers
+	defer func() { servers = usually }()
+	for want, c := range map[string]struct{ env, path string }{
+		`variable GITHUB_TOKEN is not set`:  {"${GITHUB_TOKEN}", ""},
+		`put it below dormouse/`:            {"ssm:/other/github", ""},
+		`put it below mine/`:                {"secretsmanager:dormouse/github", "SecretsPath=mine"},
+		`"ssm:/dormouse/NAME" for a secret`: {"${A}", ""},
+		``:                                  {"secretsmanager:mine/github", "SecretsPath=mine"},
+	} {
+		servers = `{"mcpServers": {"x": {"command": "a", "env": {"TOKEN": "` + c.env + `"}}}}`
+		a, args := usual(t), []string{"up"}
+		if c.path != "" {
+			args = append(args, c.path)
+		}
+		_, err := deploy(t, a, "default", nil, args...)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || len(a.ran("sam")) > 0) {
+			t.Errorf("want %q: %v", want, err)
 		}
 	}
 }

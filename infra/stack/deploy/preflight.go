@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
 // Lambda keeps this many invocations unreserved; an account that has no more than a
@@ -77,6 +80,33 @@ func (p *program) zones(ctx context.Context) (map[string]string, error) {
 	}
 	slices.Sort(good)
 	return map[string]string{"ZoneIds": good[0] + "," + good[1]}, nil
+}
+
+// servers looks at servers.json as the functions will: they have none of the caller's
+// variables, and boxes may read the secrets below one path only.
+func (p *program) servers(params map[string]string, s *stack) error {
+	c, _, err := catalog.Load("servers.json", nil)
+	if err != nil {
+		return fmt.Errorf("%w\n(the functions have none of your variables: write a default, or \"ssm:/%s/NAME\" for a secret that is in AWS Systems Manager)",
+			err, p.config.stack)
+	}
+	path := params["SecretsPath"]
+	if path == "" && s != nil {
+		path = s.Params["SecretsPath"]
+	}
+	path = cmp.Or(path, p.config.stack)
+	for _, name := range c.Names() {
+		server, _ := c.Server(name)
+		for variable, reference := range server.References() {
+			_, secret, _ := catalog.Reference(reference)
+			if strings.HasPrefix(secret, "arn:") || strings.HasPrefix(strings.TrimPrefix(secret, "/"), path+"/") {
+				continue
+			}
+			return fmt.Errorf("servers.json: server %q: env %q names %q, which boxes may not read: put it below %s/, or name its path with SecretsPath",
+				name, variable, reference, path)
+		}
+	}
+	return nil
 }
 
 // settle is how long IAM takes until a new role is known everywhere.

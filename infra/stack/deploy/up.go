@@ -21,6 +21,9 @@ func (p *program) up(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := p.servers(params, s); err != nil {
+		return err
+	}
 	arch := params["Architecture"]
 	tag, err := p.tag(ctx, arch)
 	if err != nil {

@@ -7,10 +7,14 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/arn"
 	api "github.com/aws/aws-sdk-go-v2/service/ecs"
 	"github.com/aws/aws-sdk-go-v2/service/ecs/types"
 
@@ -89,6 +93,10 @@ func (f *Fleet) definition(t fleet.Task) (*api.RegisterTaskDefinitionInput, erro
 	if err != nil {
 		return nil, err
 	}
+	secrets, err := f.secrets(shape.Secrets)
+	if err != nil {
+		return nil, err
+	}
 	units := int32(size.CPUs * 1024)
 	def := &api.RegisterTaskDefinitionInput{
 		RequiresCompatibilities: []types.Compatibility{types.CompatibilityFargate},
@@ -102,7 +110,7 @@ func (f *Fleet) definition(t fleet.Task) (*api.RegisterTaskDefinitionInput, erro
 		ContainerDefinitions: []types.ContainerDefinition{{
 			Name: aws.String(container), Image: aws.String(cmp.Or(shape.Image, f.cfg.Image)), Essential: aws.Bool(true),
 			Cpu: units, Memory: aws.Int32(int32(size.MemoryMB)), StopTimeout: aws.Int32(stopTimeout), //nolint:gosec // at most 122880
-			LogConfiguration: f.logs(),
+			LogConfiguration: f.logs(), Secrets: secrets,
 			LinuxParameters: &types.LinuxParameters{Capabilities: &types.KernelCapabilities{
 				// What a runner has no use for. It keeps those it starts servers as other
 				// users with.
@@ -117,6 +125,32 @@ func (f *Fleet) definition(t fleet.Task) (*api.RegisterTaskDefinitionInput, erro
 	sum := sha256.Sum256(encoded)
 	def.Family = aws.String(f.cfg.Family + "-" + hex.EncodeToString(sum[:8]))
 	return def, nil
+}
+
+// secrets are where ECS finds the values of a task's secrets, in order.
+func (f *Fleet) secrets(named map[string]string) ([]types.Secret, error) {
+	role, err := arn.Parse(f.cfg.ExecutionRole)
+	if err != nil && len(named) > 0 {
+		return nil, fmt.Errorf("%w: the execution role is no ARN, which says in whose account secrets are: %w", fleet.ErrInvalid, err)
+	}
+	var all []types.Secret
+	for _, variable := range slices.Sorted(maps.Keys(named)) {
+		service, name, _ := strings.Cut(named[variable], ":")
+		from := arn.ARN{Partition: role.Partition, Service: service, Region: f.cfg.Region, AccountID: role.AccountID}
+		switch {
+		case arn.IsARN(name):
+			all = append(all, types.Secret{Name: &variable, ValueFrom: &name})
+			continue
+		case service == "ssm":
+			from.Resource = "parameter/" + strings.TrimPrefix(name, "/")
+		case service == "secretsmanager":
+			from.Resource = "secret:" + name
+		default:
+			return nil, fmt.Errorf("%w: the secret %s is in %q, which is neither ssm nor secretsmanager", fleet.ErrInvalid, variable, service)
+		}
+		all = append(all, types.Secret{Name: &variable, ValueFrom: aws.String(from.String())})
+	}
+	return all, nil
 }
 
 func (f *Fleet) logs() *types.LogConfiguration {

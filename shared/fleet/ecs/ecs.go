@@ -17,7 +17,8 @@
 // # Secrets
 //
 // A task's environment travels as container overrides. Whoever may describe tasks of
-// the cluster can read them; a box cannot, as it is given no role.
+// the cluster can read them; a box cannot, as it is given no role. What must not be
+// read there is named in [Shape.Secrets].
 package ecs
 
 import (
@@ -98,6 +99,9 @@ type Config struct {
 type Shape struct {
 	Image string
 	Size  Size
+	// Secrets are variables whose values ECS fetches with the execution role as it starts
+	// a task: "ssm:NAME" or "secretsmanager:NAME", where NAME may be an ARN.
+	Secrets map[string]string
 }
 
 // Fleet runs boxes as Fargate tasks. It is safe for concurrent use and remembers

@@ -159,6 +159,33 @@ func TestEqualShapesShareADefinitionAndOthersDoNot(t *testing.T) {
 	}
 }
 
+func TestSecretsAreNamedInTheDefinitionAndNowhereElse(t *testing.T) {
+	f := newFake()
+	named := map[string]string{
+		"D_B": "secretsmanager:dormouse/openai:key::", "D_A": "ssm:/dormouse/github", "D_C": "ssm:arn:aws:ssm:eu-north-1:123456789012:parameter/x",
+	}
+	x := open(t, f, func(c *Config) { c.Shape = func(fleet.Task) Shape { return Shape{Secrets: named} } })
+	if _, err := x.Run(t.Context(), taskFor("t")); err != nil {
+		t.Fatal(err)
+	}
+	want := []any{
+		map[string]any{"name": "D_A", "valueFrom": "arn:aws:ssm:" + x.cfg.Region + ":123456789012:parameter/dormouse/github"},
+		map[string]any{"name": "D_B", "valueFrom": "arn:aws:secretsmanager:" + x.cfg.Region + ":123456789012:secret:dormouse/openai:key::"},
+		map[string]any{"name": "D_C", "valueFrom": "arn:aws:ssm:eu-north-1:123456789012:parameter/x"},
+	}
+	containers, _ := f.last(t, "RegisterTaskDefinition")["containerDefinitions"].([]any)
+	if d := cmp.Diff(want, containers[0].(map[string]any)["secrets"]); d != "" {
+		t.Error(d)
+	}
+	if run := fmt.Sprint(f.last(t, "RunTask")); strings.Contains(run, "openai") || strings.Contains(run, "github") {
+		t.Errorf("what a task is started with: %s", run)
+	}
+	named = map[string]string{"D_A": "vault:x"}
+	if _, err := x.Run(t.Context(), taskFor("t2")); !errors.Is(err, fleet.ErrInvalid) {
+		t.Errorf("a secret of nowhere: %v", err)
+	}
+}
+
 func TestAnEnvironmentThatECSDoesNotTakeIsRefusedBeforeACall(t *testing.T) {
 	f := newFake()
 	x := open(t, f, nil)

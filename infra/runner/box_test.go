@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// A process gets what the box was given for it, not the name of the secret.
+func TestAServerGetsTheValuesOfItsSecrets(t *testing.T) {
+	t.Setenv("DORMOUSE_ENV_TOKEN", "t0p")
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := catalog.Server{
+		Name: "x", Command: "/bin/sh", Args: []string{"-c", `printf %s "$TOKEN" > "$0"; cat`, pipe}, Env: map[string]string{"TOKEN": "ssm:/x/y"},
+		StartupTimeout: time.Minute, ToolTimeout: time.Minute, AnswerTimeout: time.Minute,
+	}
+	log := slog.New(slog.DiscardHandler)
+	b := newBox(s, place{work: t.TempDir(), cache: t.TempDir(), max: 1}, log)
+	b.link = relay.NewRunner(relay.RunnerConfig{
+		Box: "t/x", Gen: 1, Executor: b, Log: log,
+		Dial: func(context.Context, string, http.Header) (relay.Conn, error) {
+			return nil, errors.New("nobody is there")
+		},
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- b.live(ctx) }()
+	b.Deliver(relay.Delivery{
+		ID: "d", Session: session.ID("s"), Principal: "p", Server: "x", HasRequests: true, Init: json.RawMessage(`{}`),
+		Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`),
+	})
+	got, err := os.ReadFile(pipe) // waits until somebody writes
+	if err != nil || string(got) != "t0p" {
+		t.Errorf("the server has the token %q, %v", got, err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Log(err) // the relay was never there
+	}
+}
