@@ -41,6 +41,9 @@ var _ session.Store = (*EstimateStore)(nil)
 // Estimate makes an EstimateStore, which closes the store when it is closed.
 func Estimate(s session.Store) *EstimateStore { return &EstimateStore{Store: s} }
 
+// Unwrap returns the store whose calls are estimated.
+func (e *EstimateStore) Unwrap() session.Store { return e.Store }
+
 // Spent is what has been consumed since Estimate.
 func (e *EstimateStore) Spent() Stored {
 	e.mu.Lock()

@@ -71,6 +71,9 @@ type watched struct {
 	starting session.Box // the last that was read while it was starting
 }
 
+// Unwrap returns the store that is watched.
+func (w *watched) Unwrap() session.Store { return w.Store }
+
 // Box remembers since when a box has been starting.
 func (w *watched) Box(ctx context.Context, id session.BoxID) (session.Box, error) {
 	b, err := w.Store.Box(ctx, id)

@@ -338,3 +338,15 @@ func TestTheSweepSaysHowManyBoxesAreUpForAllServersTogether(t *testing.T) {
 		}
 	}
 }
+
+func TestTheStoreThatIsCountedCanBeAskedThrough(t *testing.T) {
+	inner := sessiontest.NewMemory()
+	s := meter.New(meter.Options{}).Store(inner, nil)
+	for s != session.Store(inner) {
+		wrapper, ok := s.(interface{ Unwrap() session.Store })
+		if !ok {
+			t.Fatalf("%T hides the store", s)
+		}
+		s = wrapper.Unwrap()
+	}
+}

@@ -79,6 +79,15 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Code}
 }
 
+// unexecuted says of the error that kept a request from being executed that it did.
+func unexecuted(err error) error {
+	var e *Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	return Errorf(e.Code, "the request was not executed: %s", e.Message).Because(e.cause)
+}
+
 // CodeOf returns the code an error carries; an error without one is Internal,
 // and nil is "".
 func CodeOf(err error) Code {

@@ -330,6 +330,9 @@ func (h *Host) deliver(ctx context.Context, c Caller, s Session, box Box, raw []
 func (h *Host) hand(ctx context.Context, c Caller, s Session, box Box, d Delivery) (*Call, error) {
 	a, again := d.Address, s.Served
 	if len(a.Requests) > 0 {
+		if err := writable(ctx, h.store); err != nil {
+			return nil, unexecuted(err)
+		}
 		var err error
 		if s, err = h.update(ctx, s, func(s *Session) bool { return s.met(c, !a.Looks()) }); err != nil {
 			return nil, err

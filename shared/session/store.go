@@ -27,6 +27,30 @@ type Store interface {
 	Close() error
 }
 
+// Writable is what a Store is as well if it can tell that it would fail to write. A
+// request is not executed then: its answer would be lost.
+type Writable interface {
+	// Writable returns why a write would fail by what is known, or nil. It costs no
+	// operation of the store, but for a try now and then while writes do fail. Errors
+	// are Unavailable.
+	Writable(ctx context.Context) error
+}
+
+// writable asks a store, or the one that it wraps.
+func writable(ctx context.Context, s Store) error {
+	for s != nil {
+		if w, ok := s.(Writable); ok {
+			return w.Writable(ctx)
+		}
+		wrapper, ok := s.(interface{ Unwrap() Store })
+		if !ok {
+			return nil
+		}
+		s = wrapper.Unwrap()
+	}
+	return nil
+}
+
 // Sessions keeps session records, what clients answered, and handshake records.
 type Sessions interface {
 	// Create stores a new session with Rev 1. Conflict if the id is taken.

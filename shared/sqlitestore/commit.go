@@ -99,12 +99,12 @@ func (s *Store) take(ctx context.Context, query string, args, into []any) (found
 func (s *Store) writeGroup(uncut context.Context, group []*write) {
 	if len(group) > 1 {
 		if err := s.together(uncut, group...); err == nil || isBroken(err) {
-			answer(group, err)
+			answer(group, s.noted(err))
 			return
 		}
 	}
 	for i, w := range group {
-		err := s.alone(uncut, w)
+		err := s.noted(s.alone(uncut, w))
 		if isBroken(err) {
 			answer(group[i:], err)
 			return

@@ -43,7 +43,9 @@ type Options struct {
 	// newest writes may be lost then, each as a whole, when the machine goes down.
 	Volatile bool
 
-	vfs string // the files as SQLite sees them, for tests
+	// For tests: the files as SQLite sees them, and the room beside one.
+	vfs   string
+	space func(path string) (free uint64, known bool)
 }
 
 func (o Options) withDefaults() Options {
@@ -55,6 +57,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Settle == 0 {
 		o.Settle = time.Minute
+	}
+	if o.space == nil {
+		o.space = freeSpace
 	}
 	if o.Age == 0 {
 		o.Age = session.EventAge
@@ -74,6 +79,7 @@ type Store struct {
 	writer   connection
 	reader   connection
 	queue    queue
+	health   health
 	looks    looks
 	waiters  waiters
 	watch    watch

@@ -1,0 +1,72 @@
+package session_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// unwritable is a store that knows whether its disk is full.
+type unwritable struct {
+	session.Store
+	full bool
+}
+
+func (u *unwritable) Writable(context.Context) error {
+	if u.full {
+		return session.Errorf(session.Unavailable, "the disk is full; free space")
+	}
+	return nil
+}
+
+// delivered counts the messages that reach a box.
+type delivered struct {
+	nobody
+	n int
+}
+
+func (d *delivered) Deliver(context.Context, session.Delivery, session.Box) (session.Tender, error) {
+	d.n++
+	return nil, nil
+}
+
+// TestNothingIsExecutedWhoseAnswerCouldNotBeStored: the message of an awake box is
+// handed over without a write before, so that a full disk would show too late.
+func TestNothingIsExecutedWhoseAnswerCouldNotBeStored(t *testing.T) {
+	_, memory, id := listening(t)
+	disk, backend := &unwritable{Store: memory}, &delivered{}
+	counts := sessiontest.NewCounting(disk)
+	host := session.NewHost(counts, backend, session.Limits{})
+	send := func(message string) error {
+		m, err := wire.Parse([]byte(message))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = host.Accept(t.Context(), someone, id, []wire.Message{m}, false)
+		return err
+	}
+	const call, notification = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a"}}`, `{"jsonrpc":"2.0","method":"notifications/cancelled"}`
+	if err := send(call); err != nil || backend.n != 1 {
+		t.Fatalf("error %v, %d messages reached the box; want one", err, backend.n)
+	}
+	disk.full = true
+	counts.Reset()
+	err := send(call)
+	if session.CodeOf(err) != session.Unavailable || !strings.HasPrefix(err.Error(), "the request was not executed: the disk is full; free space") {
+		t.Errorf("got %v", err)
+	}
+	if got := counts.Counts(); backend.n != 1 || got.Reads != 1 || got.Writes != 0 {
+		t.Errorf("%d messages reached the box, with %+v; want one, and a read", backend.n, got)
+	}
+	if err := send(notification); err != nil || backend.n != 2 {
+		t.Errorf("a notification, which has no answer: %v, %d messages", err, backend.n)
+	}
+	disk.full = false
+	if err := send(call); err != nil || backend.n != 3 {
+		t.Errorf("with room again: %v, %d messages", err, backend.n)
+	}
+}

@@ -1,0 +1,223 @@
+package sqlitestore
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// chaos makes the experiments with disks try everything.
+var chaos = flag.Bool("chaos", false, "try every fault at every call of the disk, which takes minutes")
+
+func TestAStoreWithoutRoomSaysSoBeforeItFails(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store.db")
+	synctest.Test(t, func(t *testing.T) {
+		free, asked := uint64(leastFree), 0
+		s := open(t, path, Options{space: func(string) (uint64, bool) { asked++; return free, true }})
+		defer func() { _ = s.Close() }()
+		same(t, "Writable", s.Writable(t.Context()), nil)
+		free = 1_500_000
+		for range 1000 {
+			same(t, "Writable within the same second", s.Writable(t.Context()), nil)
+		}
+		same(t, "how often the disk was asked", asked, 1)
+		<-time.After(spaceEvery)
+		err := s.Writable(t.Context())
+		wantCode(t, "Writable", err, session.Unavailable)
+		want := fmt.Sprintf("the session store %s has too little room: the disk at %s has 1.5 MB free; free space there, or move --data", s.path, mountOf(s.path))
+		same(t, "error", err.Error(), want)
+		put(t, s, batch("r1", 1, `1`)) // what is on its way has room
+		free = leastFree
+		<-time.After(spaceEvery)
+		same(t, "Writable with room again", s.Writable(t.Context()), nil)
+	})
+}
+
+func TestAnErrorOfTheDiskSaysWhichAndWhatToDo(t *testing.T) {
+	for name, c := range map[string]struct {
+		code int32
+		want string
+	}{
+		"full":      {sqlite3.SQLITE_FULL, "is full: the disk at %s has 2.0 MB free; free space there, or move --data"},
+		"broken":    {sqlite3.SQLITE_IOERR_WRITE, "cannot reach its disk: the disk at %s has 2.0 MB free; see to the disk, or move --data"},
+		"read only": {sqlite3.SQLITE_READONLY, "cannot be written to: the disk at %s has 2.0 MB free; make the file and its folder writable, or move --data"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			d, o := newDisk(t, dir)
+			o.space = func(string) (uint64, bool) { return 2_000_000, true }
+			s := open(t, filepath.Join(dir, "store.db"), o)
+			defer func() { _ = s.Close() }()
+			d.setBefore(func(diskCall) int32 { return c.code })
+			err := s.Append(t.Context(), batch("r1", 1, `1`))
+			wantCode(t, "Append", err, session.Unavailable)
+			want := fmt.Sprintf("the session store %s "+c.want, s.path, mountOf(s.path))
+			var coded *session.Error
+			if !errors.As(err, &coded) || coded.Message != want {
+				t.Errorf("got  %v\nwant %s", err, want)
+			}
+		})
+	}
+}
+
+// sickness is what a disk does wrong, from one of its calls on and for a time.
+type sickness struct {
+	name string
+	on   diskVerb
+	code int32
+	slow time.Duration
+}
+
+// tally is what came of calls beside a disk that fails.
+type tally struct {
+	mu                                   sync.Mutex
+	executed, answered, unknown, refused int
+	kept                                 []session.StreamID // of what was answered
+	late                                 time.Duration      // the first answer after the disk was well again
+}
+
+// TestFullAndSlowDisk: a disk fails, or takes its time, from each of its calls on.
+// Whatever was executed is answered, but for the calls that were in flight when it
+// began; nothing else is executed until the disk does its work, and then all goes on.
+func TestFullAndSlowDisk(t *testing.T) {
+	step, lasting := 19, []time.Duration{time.Second}
+	if *chaos {
+		step, lasting = 1, []time.Duration{time.Second, 30 * time.Second, 2 * time.Minute}
+	}
+	for _, ill := range []sickness{
+		{"ENOSPC", diskWrite, sqlite3.SQLITE_FULL, 0},
+		{"EIO", diskWrite, sqlite3.SQLITE_IOERR_WRITE, 0},
+		{"EIO of fsync", diskSync, sqlite3.SQLITE_IOERR_FSYNC, 0},
+		{"fsync takes 200 ms", diskSync, sqlite3.SQLITE_OK, 200 * time.Millisecond},
+	} {
+		t.Run(ill.name, func(t *testing.T) {
+			var all tally
+			runs := 0
+			for _, d := range lasting {
+				for first := 0; first < 80; first += step {
+					one := beside(t, ill, first, d)
+					runs++
+					all.executed += one.executed
+					all.answered += one.answered
+					all.unknown += one.unknown
+					all.refused += one.refused
+					all.late = max(all.late, one.late)
+				}
+			}
+			t.Logf("%d times for %v: %d calls executed, %d answered, %d not known, %d refused before; the first answer came %s after the disk was well",
+				runs, lasting, all.executed, all.answered, all.unknown, all.refused, all.late)
+		})
+	}
+}
+
+// sickCallers is how many call at once.
+const sickCallers = 4
+
+// beside makes calls beside a disk that is ill for a time, beginning with its call
+// number first.
+func beside(t *testing.T, ill sickness, first int, lasting time.Duration) *tally {
+	t.Helper()
+	dir := t.TempDir()
+	d, o := newDisk(t, dir)
+	d.lax = true
+	n := &tally{}
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, filepath.Join(dir, "store.db"), o)
+		var mu sync.Mutex
+		var from, until time.Time
+		calls := 0
+		d.setBefore(func(c diskCall) int32 {
+			mu.Lock()
+			if calls++; calls > first && from.IsZero() {
+				from, until = time.Now(), time.Now().Add(lasting)
+			}
+			sick := !from.IsZero() && time.Now().Before(until) && c.do == ill.on
+			mu.Unlock()
+			if !sick {
+				return sqlite3.SQLITE_OK
+			}
+			time.Sleep(ill.slow)
+			return ill.code
+		})
+		end := time.Now().Add(lasting + 5*time.Second)
+		var wg sync.WaitGroup
+		for i := range sickCallers {
+			wg.Go(func() { n.call(t, s, session.ID(fmt.Sprint("s", i)), end) })
+		}
+		wg.Wait()
+		n.late = max(0, n.late-until.Sub(end.Add(-lasting-5*time.Second)))
+		d.setBefore(nil)
+		same(t, "Close", s.Close(), nil)
+		n.check(t, s.path, o, ill, first)
+	})
+	return n
+}
+
+// call makes calls until the end. What is not refused is executed.
+func (n *tally) call(t *testing.T, s *Store, id session.ID, end time.Time) {
+	ill, begun := false, time.Now()
+	for i := 0; time.Now().Before(end); i++ {
+		if err := s.Writable(t.Context()); err != nil {
+			n.count(&n.refused)
+			ill = true
+			time.Sleep(50 * time.Millisecond)
+			continue
+		}
+		b := ended(batch(session.StreamID(fmt.Sprint("r", i)), 1, `1`))
+		b.Session = id
+		n.count(&n.executed)
+		if err := s.Append(t.Context(), b); err != nil {
+			n.count(&n.unknown)
+			ill = true
+			continue
+		}
+		n.mu.Lock()
+		n.answered++
+		n.kept = append(n.kept, session.StreamID(id)+"/"+b.Stream)
+		if ill {
+			ill, n.late = false, max(n.late, time.Since(begun))
+		}
+		n.mu.Unlock()
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func (n *tally) count(what *int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	*what++
+}
+
+// check looks at what is left of it all.
+func (n *tally) check(t *testing.T, path string, o Options, ill sickness, first int) {
+	t.Helper()
+	s := open(t, path, o)
+	defer func() { _ = s.Close() }()
+	for _, name := range n.kept {
+		id, stream, _ := strings.Cut(string(name), "/")
+		tail, err := s.Tail(t.Context(), session.ID(id), session.StreamID(stream))
+		if err != nil || !tail.Final {
+			t.Fatalf("from call %d on: the answer to %s is lost: %+v, %v", first, name, tail, err)
+		}
+	}
+	switch {
+	case n.executed != n.answered+n.unknown:
+		t.Errorf("from call %d on: %d executed, %d answered and %d not known", first, n.executed, n.answered, n.unknown)
+	case ill.code == sqlite3.SQLITE_OK && (n.unknown > 0 || n.refused > 0):
+		t.Errorf("from call %d on: a slow disk lost %d and refused %d", first, n.unknown, n.refused)
+	case ill.code != sqlite3.SQLITE_OK && (n.unknown > sickCallers || n.refused == 0):
+		t.Errorf("from call %d on: %d calls have an end that is not known, %d were refused; want at most %d, and some", first, n.unknown, n.refused, sickCallers)
+	case n.late > probeEvery+100*time.Millisecond:
+		t.Errorf("from call %d on: the first answer came %s after the disk was well", first, n.late)
+	}
+}
