@@ -60,11 +60,10 @@ func caller(who session.Identity, server session.Server, over session.Transport)
 }
 
 // challenge is the header that says how to authenticate (RFC 6750 §3). A request
-// that did not try is told no error.
-func challenge(r *http.Request, status int) string {
+// that did not try is told no error. A 403 has none: clients would open a browser for
+// insufficient_scope, and no login gives an API key another server.
+func challenge(r *http.Request) string {
 	switch {
-	case status == http.StatusForbidden:
-		return `Bearer error="insufficient_scope"`
 	case len(r.Header.Values("Authorization")) > 0:
 		return `Bearer error="invalid_token"`
 	default:
@@ -80,7 +79,7 @@ func challenge(r *http.Request, status int) string {
 func (x *exchange) ticket() error {
 	c := x.caller
 	ticket, life, err := x.opts.Tickets.Issue(x.ctx(), session.Identity{
-		Tenant: c.Tenant, Principal: c.Principal, Credential: c.Credential,
+		Tenant: c.Tenant, Principal: c.Principal, Credential: c.Credential, Props: c.Props,
 	}, c.Server.Name)
 	if err != nil {
 		return err

@@ -195,7 +195,7 @@ func TestWhoHasNoRightIsRefusedOnEveryVerbWithoutAnEffect(t *testing.T) {
 			"unknown":   {401, `Bearer error="invalid_token"`},
 			"revoked":   {401, `Bearer error="invalid_token"`},
 			"expired":   {401, `Bearer error="invalid_token"`},
-			"elsewhere": {403, `Bearer error="insufficient_scope"`},
+			"elsewhere": {403, ""}, // no login would help
 		} {
 			for name, verb := range verbs {
 				g.effects()

@@ -19,14 +19,14 @@ func (x *exchange) admit() error {
 	h := x.w.Header()
 	h.Add("Vary", "Origin")
 	if !allowedHost(x.opts.AllowedHosts, x.r.Host) {
-		return refusal(http.StatusForbidden, session.Invalid, wire.CodeServer, "this Host is not served; add it to the allowed hosts, or use another address")
+		return refusal(http.StatusForbidden, session.Invalid, wire.CodeServer, hostNotServed(x.r.Host))
 	}
 	origins := x.r.Header.Values("Origin")
 	if len(origins) == 0 {
 		return nil
 	}
 	if len(origins) > 1 || !allowedOrigin(x.opts.AllowedOrigins, origins[0], x.r.Host) {
-		return refusal(http.StatusForbidden, session.Invalid, wire.CodeServer, "pages of this Origin may not call; add it to the allowed origins")
+		return refusal(http.StatusForbidden, session.Invalid, wire.CodeServer, originNotAllowed(origins[0]))
 	}
 	h.Set("Access-Control-Allow-Origin", origins[0])
 	h.Set("Access-Control-Expose-Headers", wire.HeaderSessionID+", WWW-Authenticate")
@@ -61,6 +61,15 @@ func paramHeaders(h http.Header) (names []string) {
 	return names
 }
 
+// hostNotServed names what to set.
+func hostNotServed(host string) string {
+	return "this Host is not served; start dormouse with --public-url https://" + clip(host)
+}
+
+func originNotAllowed(origin string) string {
+	return "pages of this Origin may not call; start dormouse with --allow-origin " + clip(origin)
+}
+
 func allowedHost(allowed []string, host string) bool {
 	name := hostname(host)
 	if len(allowed) == 0 {
@@ -72,22 +81,30 @@ func allowedHost(allowed []string, host string) bool {
 }
 
 func allowedOrigin(allowed []string, origin, host string) bool {
-	if len(allowed) > 0 {
-		return slices.ContainsFunc(allowed, func(a string) bool {
-			return a == "*" || strings.EqualFold(strings.TrimSuffix(a, "/"), origin)
-		})
+	if slices.ContainsFunc(allowed, func(a string) bool {
+		return a == "*" || strings.EqualFold(strings.TrimSuffix(a, "/"), origin)
+	}) {
+		return true
 	}
 	u, err := url.Parse(origin)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return false
 	}
-	port := map[string]string{"http": ":80", "https": ":443"}[u.Scheme]
-	bare := func(hostport string) string { return strings.TrimSuffix(strings.ToLower(hostport), port) }
-	return loopback(hostname(u.Host)) || bare(u.Host) == bare(host)
+	name, own := hostname(u.Host), hostname(host)
+	same := strings.EqualFold(name, own) || loopback(name) && loopback(own)
+	return same && portOf(u.Host, u.Scheme) == portOf(host, u.Scheme)
 }
 
+func portOf(host, scheme string) string {
+	if _, port, err := net.SplitHostPort(host); err == nil {
+		return port
+	}
+	return map[string]string{"http": "80", "https": "443"}[scheme]
+}
+
+// loopback says that a name means this machine, whoever resolves it.
 func loopback(name string) bool {
-	return name == "127.0.0.1" || name == "::1" || strings.EqualFold(name, "localhost")
+	return strings.EqualFold(name, "localhost") || net.ParseIP(name).IsLoopback()
 }
 
 // hostname is a Host without its port, and an IPv6 address without brackets.

@@ -115,8 +115,12 @@ func (x *exchange) refuse(err error) {
 	}
 	h := x.w.Header()
 	h.Del(wire.HeaderSessionID)
-	if p.code == session.Unauthenticated || p.code == session.Forbidden {
-		h.Set("WWW-Authenticate", challenge(x.r, p.status))
+	if p.code == session.Unauthenticated {
+		h.Set("WWW-Authenticate", challenge(x.r))
+	}
+	if p.status == http.StatusTooManyRequests && x.asks {
+		x.json(http.StatusOK, wire.ErrorResponse(x.id, busy(p.rpc)))
+		return
 	}
 	switch p.status {
 	case http.StatusMethodNotAllowed:
@@ -125,6 +129,17 @@ func (x *exchange) refuse(err error) {
 		h.Set("Retry-After", "1")
 	}
 	x.json(p.status, wire.ErrorResponse(x.id, p.rpc))
+}
+
+// busy is the answer to a request for which there is no room. It is a response like
+// any other: Python's client ends its whole session at a 429, and no client that we
+// know looks at Retry-After.
+func busy(rpc *wire.Error) *wire.Error {
+	told := *rpc
+	told.Data = struct {
+		Seconds int `json:"retryAfterSeconds"`
+	}{1}
+	return &told
 }
 
 // passing says that a poll which met this error has to be told to come back

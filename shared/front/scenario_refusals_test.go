@@ -77,7 +77,8 @@ func TestPagesAndHostsOfElsewhereReachNothing(t *testing.T) {
 		hosts, origins     []string
 		served             bool
 	}{
-		{"here", "localhost", "http://localhost:3000", nil, nil, true},
+		{"here", "localhost:3000", "http://localhost:3000", nil, nil, true},
+		{"another program of this machine", "localhost:8787", "http://localhost:3000", nil, nil, false},
 		{"no page", "localhost", "", nil, nil, true},
 		{"the page of the endpoint", "mcp.example", "https://mcp.example", []string{"mcp.example"}, nil, true},
 		{"a page that is listed", "localhost", page, nil, []string{page}, true},
@@ -87,7 +88,7 @@ func TestPagesAndHostsOfElsewhereReachNothing(t *testing.T) {
 		{"an opaque page", "localhost", "null", nil, nil, false},
 		{"no address of a page", "localhost", "not a url", nil, nil, false},
 		{"another host", "evil.example", "", nil, nil, false},
-		{"another host, a page from here", "evil.example", "http://localhost:3000", nil, nil, false},
+		{"another host, a page from here", "evil.example", "http://localhost", nil, nil, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -207,7 +207,7 @@ func TestErrorsAreToldApart(t *testing.T) {
 			"session terminated":       {func() *answer { return gone.call("x") }, 404, -32001, "no such session"},
 			"session unknown":          {func() *answer { return s.do(unknown.request("POST", callOf("x"))) }, 404, -32001, "no such session"},
 			"too large":                {fails(session.Errorf(session.TooLarge, "over 16 MiB")), 413, -32600, "16 MiB"},
-			"busy":                     {fails(session.Errorf(session.Busy, "no room")), 429, -32000, "no room"},
+			"busy":                     {fails(session.Errorf(session.Busy, "no room")), 200, -32000, "no room"},
 			"input and output":         {fails(session.Errorf(session.Unavailable, "no answer")), 503, -32000, "no answer"},
 			"a store that is down": {func() *answer {
 				s.down("")

@@ -151,10 +151,10 @@ func (k *Socket) turn(what, conn string) *turn {
 //	no such session                   404
 func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, err error) {
 	if !allowedHost(x.opts.AllowedHosts, r.Host) {
-		return "", refusal(http.StatusForbidden, session.Invalid, wire.CodeServer, "this Host is not served; add it to the allowed hosts, or use another address")
+		return "", refusal(http.StatusForbidden, session.Invalid, wire.CodeServer, hostNotServed(r.Host))
 	}
 	if origins := r.Header.Values("Origin"); len(origins) > 1 || len(origins) == 1 && !allowedOrigin(x.opts.AllowedOrigins, origins[0], r.Host) {
-		return "", refusal(http.StatusForbidden, session.Invalid, wire.CodeServer, "pages of this Origin may not connect; add it to the allowed origins")
+		return "", refusal(http.StatusForbidden, session.Invalid, wire.CodeServer, originNotAllowed(origins[0]))
 	}
 	if protocol, err = subprotocol(r); err != nil {
 		return "", err

@@ -24,7 +24,7 @@ const querySession = "sessionId"
 
 // eventStream serves GET /<server>/sse, and GET /<server>/mcp without a session.
 func (x *exchange) eventStream() error {
-	if err := x.accept(wire.MediaSSE); err != nil {
+	if err := x.streams(); err != nil {
 		return err
 	}
 	x.caller.Transport = session.SSE
@@ -146,7 +146,13 @@ func (x *exchange) message() error {
 		return x.notModern(msgs)
 	}
 	call, err := x.taken(msgs, batch)
-	if err != nil {
+	if session.CodeOf(err) == session.Busy && !batch && x.id != nil {
+		x.err = err
+		if err = x.opts.Host.Say(x.ctx(), x.session, wire.ErrorResponse(x.id, busy(problemOf(err).rpc))); err == nil {
+			x.text(http.StatusAccepted, "Accepted")
+		}
+	}
+	if err != nil || x.status != 0 {
 		return err
 	}
 	if call != nil {

@@ -19,6 +19,7 @@ import (
 // be right.
 //
 //	Host, Origin                            403         admit
+//	GET of a page that cannot follow it     403         streams
 //	OPTIONS                                 204         preflight
 //	path                                    404 -32000  serve
 //	method                                  405 -32000
@@ -44,25 +45,54 @@ import (
 func (x *exchange) accept(wanted ...string) error {
 	for _, media := range wanted {
 		if !accepts(x.r.Header.Values("Accept"), media) {
-			return refusal(http.StatusNotAcceptable, session.Invalid, wire.CodeServer,
-				"the client must accept "+strings.Join(wanted, " and ")+"; send both names in one Accept header")
+			return notAcceptable(wanted...)
 		}
 	}
 	return nil
 }
 
+// streams says that a GET is of a client that follows an event stream. A page of
+// elsewhere can have its reader's browser send one without an Origin, as for an image,
+// and each would hold a function. Such a request names no event stream, and browsers say
+// where it comes from.
+func (x *exchange) streams() error {
+	h := x.r.Header
+	site, dest := h.Get("Sec-Fetch-Site"), h.Get("Sec-Fetch-Dest")
+	foreign := site == "cross-site" || site == "same-site"
+	if h.Get("Origin") == "" && (foreign || dest != "" && dest != "empty") {
+		return refusal(http.StatusForbidden, session.Invalid, wire.CodeServer, "an event stream is for a client that follows it; open it with fetch or EventSource from a page that may call")
+	}
+	if !named(h.Values("Accept"), wire.MediaSSE) {
+		return notAcceptable(wire.MediaSSE)
+	}
+	return nil
+}
+
+func notAcceptable(wanted ...string) error {
+	return refusal(http.StatusNotAcceptable, session.Invalid, wire.CodeServer,
+		"the client must accept "+strings.Join(wanted, " and ")+"; name all of it in one Accept header")
+}
+
+// named says that Accept has a media type by its own name.
+func named(headers []string, media string) bool { return slices.Contains(accepted(headers), media) }
+
 func accepts(headers []string, media string) bool {
 	family, _, _ := strings.Cut(media, "/")
+	return slices.ContainsFunc(accepted(headers), func(name string) bool {
+		return name == media || name == family+"/*" || name == "*/*"
+	})
+}
+
+// accepted are the names in Accept that are not refused.
+func accepted(headers []string) (names []string) {
 	for _, item := range strings.Split(strings.Join(headers, ","), ",") {
 		// The name is there also when a parameter is malformed, which does not matter.
 		name, params, _ := mime.ParseMediaType(item)
-		q := params["q"]
-		refused := q != "" && strings.Trim(q, "0.") == ""
-		if !refused && (name == media || name == family+"/*" || name == "*/*") {
-			return true
+		if q := params["q"]; q == "" || strings.Trim(q, "0.") != "" {
+			names = append(names, name)
 		}
 	}
-	return false
+	return names
 }
 
 func (x *exchange) contentType() error {
@@ -74,12 +104,20 @@ func (x *exchange) contentType() error {
 	return nil
 }
 
+// bodyWithin is how long a body may take to come.
+const bodyWithin = time.Minute
+
 // body reads the body, as far as it may be.
 func (x *exchange) body() ([]byte, error) {
 	most := x.opts.MaxBody
 	tooLarge := session.Errorf(session.TooLarge, "the body is larger than %d bytes; send less at once", most)
 	if x.r.ContentLength > most {
 		return nil, tooLarge
+	}
+	// A body that comes in one piece, as behind Lambda, has no deadline.
+	deadline := http.NewResponseController(x.w)
+	if deadline.SetReadDeadline(time.Now().Add(bodyWithin)) == nil {
+		defer func() { _ = deadline.SetReadDeadline(time.Time{}) }() // what could be set can be taken back
 	}
 	body, err := io.ReadAll(io.LimitReader(x.r.Body, most+1))
 	switch {
