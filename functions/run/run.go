@@ -53,7 +53,7 @@ func HTTP(servers native.Servers) {
 		boot.Fail(err)
 	}
 	serve := front.Lambda(native.Handler(front.New(front.Options{
-		Servers: f.Server, Host: session.NewHost(f.Store, backend, f.Limits), AllowedHosts: f.Hosts, Log: f.Log, Meter: f.Meter,
+		Servers: f.Server, Unserved: f.Catalog.Reason, Host: session.NewHost(f.Store, backend, f.Limits), AllowedHosts: f.Hosts, Log: f.Log, Meter: f.Meter,
 		Auth: native.Callers{Next: f.Auth}, Tickets: f.Tickets, Sealer: f.States,
 	})))
 	alarm := boot.Event(f, func(a native.Alarm) session.Account {
@@ -86,7 +86,7 @@ func Socket(servers native.Servers) {
 	}
 	s := front.NewSocket(front.SocketOptions{
 		Options: front.Options{
-			Servers: f.Server, Host: session.NewHost(f.Store, backend, f.Limits).WithClients(f.Relay.Clients), AllowedHosts: f.Hosts,
+			Servers: f.Server, Unserved: f.Catalog.Reason, Host: session.NewHost(f.Store, backend, f.Limits).WithClients(f.Relay.Clients), AllowedHosts: f.Hosts,
 			Log: f.Log, Auth: f.Auth, Tickets: f.Tickets, Meter: f.Meter,
 		},
 		// Nothing can be sent to a connection before this invocation has ended.

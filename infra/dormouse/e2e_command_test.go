@@ -5,6 +5,8 @@ package main_test
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -131,13 +133,58 @@ func TestE2ESecondRunIsRefused(t *testing.T) {
 	}
 }
 
+func TestE2EServerThatCannotBeHostedCostsItselfOnly(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil})
+	good := strings.TrimSuffix(strings.TrimSpace(read(t, m.servers)), "}\n}")
+	write(t, m.servers, good+`, // and some that are wrong
+    "weather": {"command": "x", "env": {"T": "${DORMOUSE_E2E_NOT_SET}"}},
+    "remote": {"url": "https://example.com/mcp"},
+    "line": {"command": "npx -y thing"},
+  },
+}
+`)
+	m.start()
+	if got := m.session("one").text("count", ""); got != "1" {
+		t.Errorf("the good one counts %s", got)
+	}
+	for name, why := range map[string]string{"weather": "DORMOUSE_E2E_NOT_SET is not set", "remote": "not hosted yet", "line": "split it into"} {
+		status, body := m.refusal(strings.Replace(m.urls["one"], "/one/", "/"+name+"/", 1))
+		if status != 503 || !strings.Contains(body, `is not served: `) || !strings.Contains(body, why) || !strings.Contains(body, "(servers.json:") {
+			t.Errorf("%s answers %d %s", name, status, body)
+		}
+		lines, _ := m.log.lines()
+		if !slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, why) && strings.Contains(line, name) }) {
+			t.Errorf("dormouse run does not say why %s is not served: %q", name, lines)
+		}
+	}
+}
+
+// refusal is the answer to an initialize that is refused.
+func (m *machine) refusal(url string) (status int, body string) {
+	m.t.Helper()
+	r, err := http.NewRequestWithContext(m.t.Context(), http.MethodPost, url, strings.NewReader(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":`+params+`}`))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	r.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }() // all of it is read
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return res.StatusCode, string(text)
+}
+
 func TestE2EWrongServersFileSaysWhere(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, text, where, why string }{
-		{"not JSON", "{\n  \"mcpServers\": {\n    \"a\": {\"command\": \"x\",}\n  }\n}\n", ":3:", ""},
-		{"no command", "{\"mcpServers\": {\n  \"a\": {\"args\": []}\n}}\n", ":2:", "command"},
-		{"command line", "{\"mcpServers\": {\n\n  \"a\": {\"command\": \"npx -y thing\"}}}\n", ":3:", "args"},
-		{"variable not set", "{\"mcpServers\": {\"a\": {\"command\": \"x\",\n \"env\": {\"T\": \"${DORMOUSE_E2E_NOT_SET}\"}}}}\n", ":2:", "DORMOUSE_E2E_NOT_SET"},
+		{"not JSON", "{\n  \"mcpServers\": {\n    \"a\": {\"command\": \"x\" \"args\"}\n  }\n}\n", ":3:", ""},
+		{"no servers", "{\n  \"mcpServers\": []}\n", ":2:", "must be an object"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

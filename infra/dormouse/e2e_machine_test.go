@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
 const (
@@ -155,12 +157,20 @@ func (m *machine) command(verb string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// hosted is how many servers of the file can be hosted.
 func (m *machine) hosted() int {
-	var file struct{ MCPServers map[string]any }
-	if err := json.Unmarshal([]byte(read(m.t, m.servers)), &file); err != nil {
+	c, _, err := catalog.Load(m.servers, func(name string) (string, bool) {
+		for _, kv := range m.env {
+			if value, ok := strings.CutPrefix(kv, name+"="); ok {
+				return value, true
+			}
+		}
+		return os.LookupEnv(name)
+	})
+	if err != nil {
 		m.t.Fatal(err)
 	}
-	return len(file.MCPServers)
+	return len(c.Names())
 }
 
 // end stops what still runs when a test is over. A machine that leaves something

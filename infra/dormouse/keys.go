@@ -170,7 +170,7 @@ func (c *createKeyCommand) checkServers() error {
 		return nil
 	}
 	for _, name := range c.Server {
-		if _, ok := servers.Server(name); ok {
+		if _, ok := servers.Server(name); ok || servers.Reason(name) != "" {
 			continue
 		}
 		hint := "it has " + strings.Join(servers.Names(), ", ")

@@ -33,7 +33,7 @@ func createKey(t *testing.T, content string, args ...string) error {
 }
 
 func TestKeyIsRefusedForAServerThatIsNotInTheFile(t *testing.T) {
-	const file = `{"mcpServers": {"buggy": {"command": "a"}, "everything": {"command": "b"}}}`
+	const file = `{"mcpServers": {"buggy": {"command": "a"}, "everything": {"command": "b"}, "unset": {"command": "${DORMOUSE_TEST_NOT_SET}"}}}`
 	for name, test := range map[string]struct {
 		args []string
 		want string // in the error; "" for none
@@ -42,6 +42,7 @@ func TestKeyIsRefusedForAServerThatIsNotInTheFile(t *testing.T) {
 		"other case":  {[]string{"--server", "Everything"}, "has no server Everything: did you mean everything?"},
 		"far off":     {[]string{"--server", "weather"}, "has no server weather: it has buggy, everything"},
 		"second slip": {[]string{"--server", "buggy", "--server", "everythin"}, "has no server everythin: did you mean everything?"},
+		"not hosted":  {[]string{"--server", "unset"}, ""},
 		"right":       {[]string{"--server", "buggy", "--server", "everything"}, ""},
 		"all":         {[]string{"--all-servers"}, ""},
 		"forced":      {[]string{"--server", "bugy", "--force"}, ""},

@@ -118,6 +118,9 @@ func (m *machine) readServers(context.Context) error {
 	for _, w := range warnings {
 		_, _ = fmt.Fprintf(m.cfg.Log, "warning: %v\n", w)
 	}
+	for _, r := range servers.Rejected() {
+		_, _ = fmt.Fprintf(m.cfg.Log, "warning: %v\n", r)
+	}
 	m.servers = servers
 	return nil
 }

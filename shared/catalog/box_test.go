@@ -98,7 +98,7 @@ func TestWrongBoxValueIsRefusedByNameWithWhatIsAllowed(t *testing.T) {
 		{`{"tool_timeout_sec": -1}`, `tool_timeout_sec must be 0, for no limit, and at most 86400 seconds`},
 	} {
 		t.Run(c.box, func(t *testing.T) {
-			_, _, err := catalog.Parse([]byte(server(`"command": "a", "x-dormouse": {"box": `+c.box+`}`)), "f", nil)
+			err := wrong(server(`"command": "a", "x-dormouse": {"box": `+c.box+`}`), nil)
 			if err == nil || !strings.HasSuffix(err.Error(), `server "x": `+c.want) || !strings.HasPrefix(err.Error(), "f:2:") {
 				t.Errorf("\n got %v\nwant %s", err, c.want)
 			}
@@ -147,14 +147,14 @@ func TestLockedFieldOfAProfileCannotBeChanged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			box := fmt.Sprintf(`{%q: %s, "profile": "offline_readonly"}`, name, value)
-			_, _, err := catalog.Parse([]byte(server(`"command": "a", "x-dormouse": {"box": `+box+`}`)), "f", nil)
+			err := wrong(server(`"command": "a", "x-dormouse": {"box": `+box+`}`), nil)
 			want := name + ` is locked by the profile "offline_readonly": leave it out or choose another profile`
 			if err == nil || !strings.HasSuffix(err.Error(), want) {
 				t.Error(err)
 			}
 		})
 	}
-	_, _, err := catalog.Parse([]byte(server(`"command": "a", "x-dormouse": {"tool_timeout_sec": 0, "box": {"profile": "offline_readonly"}}`)), "f", nil)
+	err := wrong(server(`"command": "a", "x-dormouse": {"tool_timeout_sec": 0, "box": {"profile": "offline_readonly"}}`), nil)
 	if err == nil || !strings.Contains(err.Error(), "tool_timeout_sec is locked") {
 		t.Error("a time above the section gets around the lock:", err)
 	}
@@ -177,7 +177,7 @@ func TestConfinedIsWhateverLimitsTheProcess(t *testing.T) {
 
 func TestTimesMayStandInOnePlaceOnly(t *testing.T) {
 	file := server(`"command": "a", "x-dormouse": {"box": {"idle_seconds": 1}, "idle_seconds": 2}`)
-	_, _, err := catalog.Parse([]byte(file), "f", nil)
+	err := wrong(file, nil)
 	if err == nil || !strings.Contains(err.Error(), "idle_seconds is set twice: leave it only under x-dormouse.box") {
 		t.Error(err)
 	}
@@ -186,9 +186,9 @@ func TestTimesMayStandInOnePlaceOnly(t *testing.T) {
 func TestHostPathLiesInTheAllowedRoots(t *testing.T) {
 	read := func(path, roots string) error {
 		file := fmt.Sprintf(`{"mcpServers": {"x": {"command": "a", "x-dormouse": {"box": {"host_path": %q}}}}, "x-dormouse": {"allowed_mount_roots": %s}}`, path, roots)
-		c, _, err := catalog.Parse([]byte(file), "f", nil)
+		err := wrong(file, nil)
 		if err == nil {
-			if s, _ := c.Server("x"); len(s.Box.MountRoots) == 0 {
+			if s, _ := parse(t, file, nil).Server("x"); len(s.Box.MountRoots) == 0 {
 				t.Error("the roots do not reach the box")
 			}
 		}

@@ -27,8 +27,9 @@ type Getenv = func(name string) (value string, ok bool)
 // Catalog is the content of one servers file. It does not change after it was
 // read and may be used from several goroutines.
 type Catalog struct {
-	names   []string
-	servers map[string]Server
+	names    []string // of servers
+	servers  map[string]Server
+	rejected []Rejection
 }
 
 // Server returns the server of that name, also when it is disabled: whoever
@@ -39,8 +40,8 @@ func (c *Catalog) Server(name string) (Server, bool) {
 	return s, ok
 }
 
-// Names returns the names of all servers, disabled ones too, in the order of
-// the file. The caller owns the slice.
+// Names returns the names of all servers, disabled ones too but not those that are
+// rejected, in the order of the file. The caller owns the slice.
 func (c *Catalog) Names() []string { return slices.Clone(c.names) }
 
 // Position is a place in a servers file. Line and Column count from 1; a column
@@ -63,8 +64,8 @@ type Warning struct {
 // String gives file:line:column: text.
 func (w Warning) String() string { return w.Position.String() + ": " + w.Text }
 
-// Error is one thing wrong with a servers file. Reason says what to do about it
-// and holds no value of an environment variable.
+// Error is one thing wrong with a servers file, or with a server in it. Reason says
+// what to do about it and holds no value of an environment variable.
 type Error struct {
 	Position
 	Reason string
@@ -81,15 +82,6 @@ func Load(path string, getenv Getenv) (*Catalog, []Warning, error) {
 		return nil, nil, err
 	}
 	return Parse(data, path, getenv)
-}
-
-// LoadSome is Load with [ParseSome].
-func LoadSome(path string, getenv Getenv) (*Catalog, []Warning, error) {
-	data, err := read(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	return ParseSome(data, path, getenv)
 }
 
 func read(path string) ([]byte, error) {
@@ -110,30 +102,16 @@ func read(path string) ([]byte, error) {
 
 // Parse reads the content of a servers file; file is only used to name places.
 //
-// A file with anything wrong gives no catalog. Then the error joins one [*Error]
-// for each thing found, in the order of the file, so that all can be mended at
-// once. Warnings come with and without an error. data is not kept.
+// Comments and commas behind the last element are allowed, as in the files of
+// editors. What is wrong with one server costs that server only: it is in
+// [Catalog.Rejected]. A file that is wrong as a whole gives no catalog. Then the error
+// joins one [*Error] for each thing found, in the order of the file, so that all can
+// be mended at once. Warnings come with and without an error. data is not kept.
 func Parse(data []byte, file string, getenv Getenv) (*Catalog, []Warning, error) {
 	if getenv == nil {
 		getenv = func(string) (string, bool) { return "", false }
 	}
 	return (&reader{source: newSource(file, data), getenv: getenv}).parse()
-}
-
-// ParseSome is Parse for where nobody is there to set a variable: a server whose
-// variable is not set is disabled, and the others are as they would be. The warnings
-// name the servers that are off for it, and nothing else.
-func ParseSome(data []byte, file string, getenv Getenv) (*Catalog, []Warning, error) {
-	if getenv == nil {
-		getenv = func(string) (string, bool) { return "", false }
-	}
-	r := &reader{source: newSource(file, data), getenv: getenv, some: true}
-	c, _, err := r.parse()
-	var off []Warning
-	for _, w := range inOrder(r.off) {
-		off = append(off, Warning{r.source.position(w.at), w.text})
-	}
-	return c, off, err
 }
 
 // parse reads the source.
@@ -153,8 +131,8 @@ func (r *reader) parse() (*Catalog, []Warning, error) {
 		return c, warnings, nil
 	}
 	var wrong []error
-	for _, p := range inOrder(r.problems) {
-		wrong = append(wrong, &Error{r.source.position(p.at), p.text})
+	for _, e := range r.errors(r.problems) {
+		wrong = append(wrong, e)
 	}
 	return nil, warnings, errors.Join(wrong...)
 }

@@ -168,7 +168,7 @@ func TestDisabledServerMayLackItsVariables(t *testing.T) {
 	if s, _ := c.Server("x"); !s.Disabled || s.Env["K"] != "" {
 		t.Errorf("got %v", s)
 	}
-	if len(warnings) != 2 || !strings.Contains(warnings[1].Text, `env "K": variable KEY is not set`) {
+	if len(warnings) != 2 || !strings.Contains(warnings[1].Text, `env "K": KEY is not set`) {
 		t.Errorf("warnings: %v", warnings)
 	}
 }

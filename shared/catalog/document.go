@@ -82,7 +82,7 @@ func (n node) float() float64 {
 	return v
 }
 
-// parse reads the whole source as one JSON value. Validity is settled before
+// parse reads the whole source as one JSON value, with comments and trailing commas. Validity is settled before
 // the tree is built, because only then does the standard decoder report offsets
 // that count from the beginning of the file.
 func (s source) parse() (node, *remark) {
@@ -96,6 +96,11 @@ func (s source) parse() (node, *remark) {
 		}
 		i, rest = i+n, rest[n:]
 	}
+	clean, problem := s.plain()
+	if problem != nil {
+		return node{}, problem
+	}
+	s.data = clean
 	check := json.NewDecoder(bytes.NewReader(s.data))
 	var whole json.RawMessage
 	if err := check.Decode(&whole); err != nil {
@@ -141,15 +146,15 @@ func (s source) hint(at int) *remark {
 		return nil
 	}
 	rest := s.data[at:]
-	switch {
-	case bytes.HasPrefix(rest, []byte("//")), bytes.HasPrefix(rest, []byte("/*")), rest[0] == '#':
-		return &remark{at, "comments are not JSON: remove it"}
-	case rest[0] == '\'':
+	switch rest[0] {
+	case '#':
+		return &remark{at, "a comment begins with //: change or remove it"}
+	case '\'':
 		return &remark{at, `strings stand in double quotes: "…"`}
-	case rest[0] == '}' || rest[0] == ']':
+	case '}', ']':
 		before := bytes.TrimRight(s.data[:at], " \t\r\n")
 		if bytes.HasSuffix(before, []byte(",")) {
-			return &remark{len(before) - 1, "a comma after the last element is not JSON: remove it"}
+			return &remark{len(before) - 1, "a comma stands where an element should: remove it"}
 		}
 	}
 	return nil

@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
 const withSecrets = `"command": "a", "env": {"TOKEN": "ssm:/dormouse/github", "KEY": "secretsmanager:dormouse/openai:key::", "TZ": "UTC", "URL": "ssm://not a name", "NONE": "ssm:"}`
@@ -47,29 +45,5 @@ func TestASecretThatIsNotThereIsNamedWithAWayOut(t *testing.T) {
 	s = one(t, server(`"command": "a", "env": {"TOKEN": "${TOKEN:-ssm:/dormouse/github}"}`), map[string]string{"TOKEN": "own"})
 	if got, err := s.Resolve(variables(nil)); err != nil || got.Env["TOKEN"] != "own" {
 		t.Errorf("%v, %v", got.Env, err)
-	}
-}
-
-// Where nobody can set a variable one server must not take the others with it.
-func TestAServerThatLacksAVariableIsOffAndTheOthersAreNot(t *testing.T) {
-	file := `{"mcpServers": {
-		"good": {"command": "a", "odd": 1},
-		"args": {"command": "a", "args": ["${GONE}"]},
-		"command": {"command": "${GONE}"},
-		"env": {"command": "a", "env": {"K": "${GONE}${GONE}"}}}}`
-	c, off, err := catalog.ParseSome([]byte(file), "servers.json", variables(nil))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, want := range map[string]bool{"good": false, "args": true, "command": true, "env": true} {
-		if s, ok := c.Server(name); !ok || s.Disabled != want {
-			t.Errorf("%s: %v, disabled %v", name, ok, s.Disabled)
-		}
-	}
-	if len(off) != 3 || !strings.Contains(off[0].Text, `server "args": args[0]: variable GONE is not set`) {
-		t.Errorf("told of %v", off)
-	}
-	if _, _, err := catalog.ParseSome([]byte(`{"mcpServers": {"x": {}}}`), "servers.json", nil); err == nil {
-		t.Error("a file that is wrong is taken")
 	}
 }

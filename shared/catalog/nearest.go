@@ -3,10 +3,14 @@ package catalog
 import "strings"
 
 // Nearest returns the name in the file that somebody who wrote name most likely
-// meant, "" if none is close. Case does not count.
+// meant, "" if none is close: of those that are rejected, too. Case does not count.
 func (c *Catalog) Nearest(name string) string {
 	nearest, least := "", 1+len(name)/3
-	for _, n := range c.names {
+	names := c.Names()
+	for _, r := range c.rejected {
+		names = append(names, r.Name)
+	}
+	for _, n := range names {
 		if d := edits(strings.ToLower(n), strings.ToLower(name)); d <= least && (nearest == "" || d < least) {
 			nearest, least = n, d
 		}

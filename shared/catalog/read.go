@@ -3,6 +3,7 @@ package catalog
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -13,8 +14,6 @@ type reader struct {
 	getenv   Getenv
 	problems []remark
 	warnings []remark
-	some     bool     // a server that lacks a variable is switched off
-	off      []remark // why
 }
 
 func (r *reader) fail(at int, format string, args ...any) {
@@ -23,6 +22,14 @@ func (r *reader) fail(at int, format string, args ...any) {
 
 func (r *reader) warn(at int, format string, args ...any) {
 	r.warnings = append(r.warnings, remark{at, fmt.Sprintf(format, args...)})
+}
+
+// errors are problems with their places, in the order of the file.
+func (r *reader) errors(problems []remark) (all []*Error) {
+	for _, p := range inOrder(problems) {
+		all = append(all, &Error{r.source.position(p.at), p.text})
+	}
+	return all
 }
 
 // want complains unless n has the shape; what names n in the complaint.
@@ -103,22 +110,51 @@ func (r *reader) mountRoots(root node) []string {
 	return roots
 }
 
+// servers reads all servers. Those with a problem are rejected, and so is a name that
+// two of them have: nobody can say which is meant.
 func (r *reader) servers(n node, c *Catalog, roots []string) {
-	r.each(n, func(m member) {
-		switch {
-		case m.name == "ping" || m.name == "sping":
-			r.fail(m.at, "server name %q is reserved: choose another", m.name)
-		case !validName(m.name):
-			r.fail(m.at, "invalid server name %q: begin with a letter or digit, go on with letters, digits, dot, underscore or hyphen, 64 at most", m.name)
+	of := map[string]int{} // the place in rejected by name
+	first := map[string]int{}
+	for _, m := range n.members {
+		before := len(r.problems)
+		if at, twice := first[m.name]; twice {
+			r.fail(m.at, "duplicate key %q: it is already on line %d", m.name, r.source.position(at).Line)
+		} else {
+			first[m.name] = m.at
+			r.one(m, c, roots)
 		}
-		what := fmt.Sprintf("server %q", m.name)
-		if !r.want(m.value, object, what) || r.remote(m.value, what) {
-			return
+		wrong := r.problems[before:]
+		r.problems = r.problems[:before]
+		if len(wrong) == 0 {
+			continue
 		}
-		s := serverReader{reader: r, what: what, key: m, roots: roots}
-		c.names = append(c.names, m.name)
-		c.servers[m.name] = s.read()
-	})
+		delete(c.servers, m.name)
+		c.names = slices.DeleteFunc(c.names, func(name string) bool { return name == m.name })
+		i, ok := of[m.name]
+		if !ok {
+			i = len(c.rejected)
+			of[m.name] = i
+			c.rejected = append(c.rejected, Rejection{Name: m.name})
+		}
+		c.rejected[i].Errors = append(c.rejected[i].Errors, r.errors(wrong)...)
+	}
+}
+
+// one reads one server.
+func (r *reader) one(m member, c *Catalog, roots []string) {
+	switch {
+	case m.name == "ping" || m.name == "sping":
+		r.fail(m.at, "server name %q is reserved: choose another", m.name)
+	case !validName(m.name):
+		r.fail(m.at, "invalid server name %q: begin with a letter or digit, go on with letters, digits, dot, underscore or hyphen, 64 at most", m.name)
+	}
+	what := fmt.Sprintf("server %q", m.name)
+	if !r.want(m.value, object, what) || r.remote(m.value, what) {
+		return
+	}
+	s := serverReader{reader: r, what: what, key: m, roots: roots}
+	c.names = append(c.names, m.name)
+	c.servers[m.name] = s.read()
 }
 
 // validName accepts what stands in a URL path, a DynamoDB key and an event
@@ -136,7 +172,7 @@ func validName(s string) bool {
 // remote refuses servers that are reached by URL instead of started. Clients
 // differ in the word for the URL and do not all need a type beside it.
 func (r *reader) remote(n node, what string) bool {
-	const why = "%s: remote servers are not hosted: connect to it directly, or give the command that starts it"
+	const why = "%s: remote servers are not hosted yet: connect to it directly, or give the command that starts it"
 	for _, name := range []string{"url", "serverUrl", "httpUrl"} {
 		if m, ok := n.get(name); ok {
 			r.fail(m.at, why, what)

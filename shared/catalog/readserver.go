@@ -17,13 +17,12 @@ const longest = 24 * time.Hour
 // serverReader reads one server.
 type serverReader struct {
 	*reader
-	what    string // names the server in complaints
-	key     member
-	roots   []string // allowed_mount_roots of the file
-	server  Server
-	times   map[string]bool // those that were set, wherever
-	after   []func()        // what is read when every other key has been
-	lacking bool            // a variable, where that switches the server off
+	what   string // names the server in complaints
+	key    member
+	roots  []string // allowed_mount_roots of the file
+	server Server
+	times  map[string]bool // those that were set, wherever
+	after  []func()        // what is read when every other key has been
 }
 
 func (r *serverReader) read() Server {
@@ -40,7 +39,6 @@ func (r *serverReader) read() Server {
 	for _, read := range r.after {
 		read()
 	}
-	r.server.Disabled = r.server.Disabled || r.lacking
 	if r.isNative() {
 		return r.native()
 	}
@@ -271,15 +269,10 @@ func (r *serverReader) text(n node, field string) string {
 	slices.Sort(e.missing)
 	for _, name := range slices.Compact(e.missing) {
 		if r.server.Disabled {
-			r.warn(n.at, "%s: variable %s is not set; the server is disabled, so it is left empty", field, name)
+			r.warn(n.at, "%s: %s is not set; the server is disabled, so it is left empty", field, name)
 			continue
 		}
-		if r.some {
-			r.lacking = true
-			r.off = append(r.off, remark{n.at, fmt.Sprintf("%s: variable %s is not set, so that the server is off", field, name)})
-			continue
-		}
-		r.fail(n.at, "%s: variable %s is not set: set it, or write ${%s:-default}", field, name, name)
+		r.fail(n.at, "%s: %s is not set: set it, or write ${%s:-default}", field, name, name)
 	}
 	if !utf8.ValidString(e.text) || strings.Contains(e.text, "\x00") {
 		r.fail(n.at, "%s: a NUL character or bytes that are not UTF-8 cannot be passed to a process", field)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -222,8 +223,12 @@ func TestComplaintsShowNoSecrets(t *testing.T) {
 		`"command": "a", "env": {"K": ` + secret + `}`,
 	} {
 		t.Run(keys[:min(len(keys), 60)], func(t *testing.T) {
-			_, warnings, err := catalog.Parse([]byte(server(keys)), "f", env)
-			if err == nil && len(warnings) == 0 {
+			c, warnings, err := catalog.Parse([]byte(server(keys)), "f", env)
+			if err == nil {
+				err = wrong(server(keys), env)
+				warnings = append(warnings, catalog.Warning{Text: c.Reason("x")})
+			}
+			if err == nil && len(warnings) == 1 {
 				t.Fatal("no complaint")
 			}
 			if said := fmt.Sprint(err, warnings); strings.Contains(said, secret) {
@@ -244,6 +249,7 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(server(keys)))
 	}
 	f.Add([]byte("\ufeff{} "))
+	f.Add([]byte("{ // a\n\"mcpServers\":{\"b\":{\"command\":\"a//\",\"args\":[\"c\\\"/*\",],},/**/}}//"))
 	f.Add([]byte(`{"mcpServers":{"b":{"command":"a"},"b":{}},"servers":0}`))
 	env := variables(map[string]string{"A": "1"})
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -259,8 +265,15 @@ func FuzzParse(f *testing.F) {
 			checkPosition(t, data, first.Position)
 			return
 		}
-		if !json.Valid(bytes.TrimPrefix(data, []byte("\ufeff"))) {
-			t.Fatal("a file that is not JSON was read")
+		trailing := regexp.MustCompile(`,\s*[]}]`)
+		if !json.Valid(bytes.TrimPrefix(data, []byte("\ufeff"))) && !bytes.Contains(data, []byte("/")) && !trailing.Match(data) {
+			t.Fatal("a file that is neither JSON nor has what editors allow was read")
+		}
+		for _, r := range c.Rejected() {
+			if _, ok := c.Server(r.Name); ok || c.Reason(r.Name) == "" {
+				t.Fatalf("server %q is rejected and served", r.Name)
+			}
+			checkPosition(t, data, r.Errors[0].Position)
 		}
 		for _, name := range c.Names() {
 			s, ok := c.Server(name)

@@ -68,7 +68,7 @@ func TestWrongSnapshotIsRefused(t *testing.T) {
 		`"command": "${workspaceFolder}/a"`:                             `command: ${workspaceFolder} can stand in args and env only`,
 		`"command": "a", "cwd": "${workspaceFolder}"`:                   `cwd: a process works in ${workspaceFolder} anyway: leave cwd out`,
 	} {
-		_, _, err := catalog.Parse([]byte(server(keys)), "f", nil)
+		err := wrong(server(keys), nil)
 		if err == nil || !strings.HasSuffix(err.Error(), `server "x": `+want) {
 			t.Errorf("%s: %v", keys, err)
 		}

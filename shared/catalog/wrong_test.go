@@ -2,6 +2,7 @@ package catalog_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,12 +17,12 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 		{"empty", "", `f:1:1: the file is empty: write {"mcpServers": {}}`},
 		{"only space", " \n ", `f:2:2: the file is empty: write {"mcpServers": {}}`},
 		{"cut off", "{\"mcpServers\": {\n\"x\": {", `f:2:7: not JSON: the file ends before its last value does`},
-		{"line comment", "{\n  // hosts\n  \"mcpServers\": {}}", `f:2:3: comments are not JSON: remove it`},
-		{"block comment", `{"mcpServers": /* none */ {}}`, `f:1:16: comments are not JSON: remove it`},
-		{"hash comment", "# hosts\n{}", `f:1:1: comments are not JSON: remove it`},
-		{"comment at the end", "{\"mcpServers\": {}}\n// end", `f:2:1: comments are not JSON: remove it`},
-		{"trailing comma in object", "{\"mcpServers\": {\n  \"x\": {\"command\": \"a\"} ,\n}}", `f:2:25: a comma after the last element is not JSON: remove it`},
-		{"trailing comma in array", `{"mcpServers": {"x": {"command": "a", "args": ["é", ]}}}`, `f:1:51: a comma after the last element is not JSON: remove it`},
+		{"hash comment", "# hosts\n{}", `f:1:1: a comment begins with //: change or remove it`},
+		{"comment without an end", "{\n /* \"mcpServers\": {}}", `f:2:2: the comment has no end: write */ behind it`},
+		{"only a comment", "// none", `f:1:8: the file is empty: write {"mcpServers": {}}`},
+		{"comma in an empty object", "{\"mcpServers\": {\n  ,\n}}", `f:2:3: not JSON: invalid character ',' looking for beginning of object key string`},
+		{"two commas at the end", `{"mcpServers": {"x": {"command": "a", "args": ["é",,]}}}`, `f:1:52: not JSON: invalid character ',' looking for beginning of value`},
+		{"comma behind a name", `{"mcpServers": {"x":, }}`, `f:1:21: not JSON: invalid character ',' looking for beginning of value`},
 		{"single quotes", `{'mcpServers': {}}`, `f:1:2: strings stand in double quotes: "…"`},
 		{"missing comma", `{"mcpServers": {} "b": 1}`, `f:1:19: not JSON: invalid character '"' after object key:value pair`},
 		{"two documents", "{\"mcpServers\": {}}\n {}", `f:2:2: text after the end of the JSON document: remove it`},
@@ -94,17 +95,36 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, _, err := catalog.Parse([]byte(c.file), "f", nil)
-			if err == nil {
-				t.Fatal("no error")
-			}
-			if got != nil {
+			if err != nil && got != nil {
 				t.Error("a catalog came with the error")
+			}
+			if err = wrong(c.file, nil); err == nil {
+				t.Fatal("no error")
 			}
 			if err.Error() != c.want {
 				t.Errorf("\n got %s\nwant %s", err, c.want)
 			}
 		})
 	}
+}
+
+// wrong is all that is wrong with a file: with it as a whole, or else with the servers
+// that it has.
+func wrong(file string, env catalog.Getenv) error {
+	c, _, err := catalog.Parse([]byte(file), "f", env)
+	if err != nil {
+		return err
+	}
+	var all []error
+	for _, r := range c.Rejected() {
+		if _, ok := c.Server(r.Name); ok {
+			return fmt.Errorf("server %q is rejected and served", r.Name)
+		}
+		for _, e := range r.Errors {
+			all = append(all, e)
+		}
+	}
+	return errors.Join(all...)
 }
 
 // server gives a file whose server "x" begins on line 2.
@@ -116,11 +136,11 @@ func badName(quoted string) string {
 }
 
 func remote(column int) string {
-	return place(column) + `remote servers are not hosted: connect to it directly, or give the command that starts it`
+	return place(column) + `remote servers are not hosted yet: connect to it directly, or give the command that starts it`
 }
 
 func unset(column int, field, name string) string {
-	return place(column) + field + `: variable ` + name + ` is not set: set it, or write ${` + name + `:-default}`
+	return place(column) + field + `: ` + name + ` is not set: set it, or write ${` + name + `:-default}`
 }
 
 func place(column int) string {
@@ -130,7 +150,7 @@ func place(column int) string {
 
 func TestAllThatIsWrongIsSaidAtOnce(t *testing.T) {
 	file := "{\"mcpServers\": {\n\"a\": {\"args\": 1},\n\"ping\": {\"command\": \"b\", \"env\": {\"K\": \"${NO}\"}},\n\"c\": {\"url\": \"\"}}}"
-	_, _, err := catalog.Parse([]byte(file), "f", nil)
+	err := wrong(file, nil)
 	var places []string
 	for line := range strings.Lines(err.Error()) {
 		place, _, _ := strings.Cut(line, ": ")
@@ -158,7 +178,7 @@ func TestCommandLineInPlaceOfCommandIsRefused(t *testing.T) {
 		{"${RUN}", split("${RUN}")},
 	} {
 		t.Run(c.command, func(t *testing.T) {
-			_, _, err := catalog.Parse([]byte(server(`"command": "`+c.command+`"`)), "f", env)
+			err := wrong(server(`"command": "`+c.command+`"`), env)
 			if err == nil || err.Error() != c.want {
 				t.Errorf("\n got %v\nwant %s", err, c.want)
 			}
@@ -192,8 +212,7 @@ func TestPathWithSpacesThatOnlyTheBoxMayHaveIsAWarning(t *testing.T) {
 
 func TestServerTooLargeForABoxIsRefused(t *testing.T) {
 	fits := func(n int) error {
-		_, _, err := catalog.Parse([]byte(server(`"command": "a", "args": ["`+strings.Repeat("b", n)+`"]`)), "f", nil)
-		return err
+		return wrong(server(`"command": "a", "args": ["`+strings.Repeat("b", n)+`"]`), nil)
 	}
 	if err := fits(catalog.MaxMarshal - 200); err != nil {
 		t.Error(err)

@@ -47,6 +47,12 @@ func newWorld(t *testing.T) *world {
 			}
 			return session.Server{}, false
 		},
+		Unserved: func(name string) string {
+			if name == "weather" {
+				return "WEATHER_KEY is not set (servers.json:14:32)"
+			}
+			return ""
+		},
 		Auth: principal(func(r *http.Request) (string, error) {
 			switch r.Header.Get("Authorization") {
 			case "Bearer nobody":

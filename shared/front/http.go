@@ -19,6 +19,10 @@ import (
 type Options struct {
 	// Servers finds a configured server by its name.
 	Servers func(name string) (session.Server, bool)
+	// Unserved says why a server of the servers file is not served, in words for
+	// whoever may use it; "" for one that is not in the file. Without it nothing is
+	// known of such servers.
+	Unserved func(name string) string
 	// Host serves the sessions.
 	Host *session.Host
 	// Auth says who sent a request. Without it nobody is let in.
@@ -138,12 +142,28 @@ func (x *exchange) serve() error {
 	if err != nil {
 		return err
 	}
-	server, ok := x.opts.Servers(name)
-	if !ok {
-		return refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, "there is no such server; servers are at /<server>/mcp")
+	server, err := x.opts.server(name, "there is no such server; servers are at /<server>/mcp")
+	if err != nil {
+		return err
 	}
 	x.caller = caller(who, server, session.HTTP)
 	return serve()
+}
+
+// server finds a server for somebody who may use it. If there is none, the error says
+// why, or else what unknown says.
+func (o Options) server(name, unknown string) (session.Server, error) {
+	server, ok := o.Servers(name)
+	if ok {
+		return server, nil
+	}
+	if o.Unserved != nil {
+		if reason := o.Unserved(name); reason != "" {
+			return session.Server{}, refusal(http.StatusServiceUnavailable, session.Unavailable, wire.CodeServer,
+				fmt.Sprintf("server %q is not served: %s", name, reason))
+		}
+	}
+	return session.Server{}, refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, unknown)
 }
 
 // until is when a response has to end that may be held for this long.

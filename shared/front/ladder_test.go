@@ -123,6 +123,25 @@ func TestRefusedRequestNeverReachesTheServer(t *testing.T) {
 	}
 }
 
+func TestServerThatIsNotServedSaysWhy(t *testing.T) {
+	for _, c := range []struct {
+		method, path, key string
+		status            int
+		says              string
+	}{
+		{"POST", "/weather/mcp", "", 503, `server \"weather\" is not served: WEATHER_KEY is not set (servers.json:14:32)`},
+		{"GET", "/weather/mcp", "", 503, `is not served`},
+		{"GET", "/weather/sse", "", 503, `is not served`},
+		{"POST", "/weather/mcp", "Bearer nobody", 401, `not authenticated`},
+		{"POST", "/absent/mcp", "", 404, `there is no such server`},
+	} {
+		a := newWorld(t).do(request(c.method, c.path, initialize, "Authorization", c.key))
+		if a.status != c.status || !strings.Contains(a.body, c.says) || c.status == 401 && strings.Contains(a.body, "WEATHER") {
+			t.Errorf("%s %s %s: got %d %s, want %d %s", c.method, c.path, c.key, a.status, a.body, c.status, c.says)
+		}
+	}
+}
+
 func TestErrorCarriesTheIDOfTheFirstRequest(t *testing.T) {
 	tests := []struct{ name, body, want string }{
 		{"number kept digit by digit", `{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/list"}`, `"id":9007199254740993,`},

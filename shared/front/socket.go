@@ -168,9 +168,9 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 	if err != nil {
 		return "", err
 	}
-	server, ok := x.opts.Servers(name)
-	if !ok {
-		return "", session.Errorf(session.NotFound, "there is no such server; check the name behind ?server=")
+	server, err := x.opts.server(name, "there is no such server; check the name behind ?server=")
+	if err != nil {
+		return "", err
 	}
 	x.server, x.tenant = server.Name, who.Tenant
 	var cursors []session.EventID
@@ -283,9 +283,9 @@ func (x *turn) caller(ctx context.Context) (session.Caller, error) {
 	if err := x.confirm(ctx, c); err != nil {
 		return session.Caller{}, err
 	}
-	server, ok := x.opts.Servers(c.Server)
-	if !ok {
-		return session.Caller{}, session.Errorf(session.NotFound, "the server is not configured any more")
+	server, err := x.opts.server(c.Server, "the server is not configured any more")
+	if err != nil {
+		return session.Caller{}, err
 	}
 	from := caller(session.Identity{Tenant: c.Tenant, Principal: c.Principal, Credential: c.Credential}, server, session.WebSocket)
 	from.Conn, from.EventIDs = c.ID, c.EventIDs

@@ -59,6 +59,12 @@ func (w *sockets) function() *front.Socket {
 			Servers: func(name string) (session.Server, bool) {
 				return session.Server{Name: name, Digest: "d", Record: w.record}, name == "s"
 			},
+			Unserved: func(name string) string {
+				if name == "weather" {
+					return "WEATHER_KEY is not set"
+				}
+				return ""
+			},
 			Host: session.NewHost(w.store, w, w.limits).WithClients(w),
 			Auth: principal(func(r *http.Request) (string, error) {
 				if r.Header.Get("Authorization") == "nobody" {
@@ -206,6 +212,8 @@ func TestSocketLadderOfAConnection(t *testing.T) {
 		"page of another port":  {"server=s", []string{"Origin", "http://localhost:3000"}, 403, "--allow-origin"},
 		"no server":             {"", nil, 400, "?server=NAME"},
 		"unknown server":        {"server=other", nil, 404, "no such server"},
+		"not served":            {"server=weather", nil, 503, `server \"weather\" is not served: WEATHER_KEY is not set`},
+		"not served to nobody":  {"server=weather", []string{"Authorization", "nobody"}, 401, "not authenticated"},
 		"nobody":                {"server=s", []string{"Authorization", "nobody"}, 401, "not authenticated"},
 		"unknown session":       {"server=s&session=unknown", nil, 404, "no such session"},
 		"event id, no session":  {"server=s&last-event-id=1", nil, 400, "add session=ID"},

@@ -86,12 +86,12 @@ func Open() (*Function, error) {
 	if err != nil {
 		return nil, err
 	}
-	servers, off, err := catalog.LoadSome(os.Getenv(EnvServers), os.LookupEnv)
+	servers, _, err := catalog.Load(os.Getenv(EnvServers), os.LookupEnv)
 	if err != nil {
 		return nil, err
 	}
-	for _, w := range off {
-		log.Error("server is off", "error", w.String())
+	for _, r := range servers.Rejected() {
+		log.Error("server is off", "error", r.String())
 	}
 	secret, err := hex.DecodeString(os.Getenv(EnvSecret))
 	if err != nil {
