@@ -35,6 +35,7 @@ type boxed struct {
 type place struct {
 	work  string // folder of this runner alone, for workspaces and temporary files
 	cache string // folder of installs, shared
+	locks string // folder of locks that come before those of the cache, "" for none
 	logs  string // folder for what processes say on stderr, "" for none
 	task  string // the fleet's name for this runner
 	max   int    // processes at a time
@@ -91,10 +92,13 @@ func stagerFor(s catalog.Server, at place, log *slog.Logger) box.Stager {
 			environ[name] = value
 		}
 	}
-	return stage.New(stage.Config{Base: at.work, Cache: at.cache, Environ: environ, Log: log}, stage.Server{
+	env := map[string]string{"PATH": cmp.Or(s.Env["PATH"], environ["PATH"]), "HOME": environ["HOME"]}
+	return stage.New(stage.Config{
+		Base: at.work, Cache: at.cache, Locks: at.locks, Confine: workshops(s, at.work, env, at.on), Environ: environ, Log: log,
+	}, stage.Server{
 		Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
 		HostPath: s.Box.HostPath, Writable: s.Box.HostPathWritable, MountRoots: s.Box.MountRoots,
-		Workspace: s.Workspace(),
+		Workspace: s.Workspace(), Scripts: s.Box.InstallScripts,
 	})
 }
 

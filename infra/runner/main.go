@@ -6,6 +6,8 @@
 //
 //	DORMOUSE_CACHE          folder of installs and workspaces; that of the user's
 //	                        caches without it, /var/cache/dormouse for root
+//	DORMOUSE_LOCKS          folder of locks, which say what packages come to; they come
+//	                        before those in the cache. None without it
 //	DORMOUSE_CACHE_AGE      how long an install is kept that nobody uses, 720h without it
 //	DORMOUSE_CACHE_MB       of all installs, 10240 without it; those that were not used
 //	                        for longest go first, and none that is in use
@@ -116,7 +118,7 @@ func run(log *slog.Logger) error {
 	}
 	id := session.BoxID(os.Getenv(relay.EnvBox))
 	at := place{
-		cache: cacheFolder(), logs: os.Getenv("DORMOUSE_LOGS"), task: os.Getenv("DORMOUSE_BOX_TASK"),
+		cache: cacheFolder(), locks: os.Getenv("DORMOUSE_LOCKS"), logs: os.Getenv("DORMOUSE_LOGS"), task: os.Getenv("DORMOUSE_BOX_TASK"),
 		era: os.Getenv(relay.EnvEra), on: sandbox.Probe(),
 	}
 	if at.max, err = maxProcesses(os.Getenv("DORMOUSE_BOX_PROCESSES")); err != nil {

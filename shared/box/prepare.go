@@ -51,7 +51,7 @@ func (p *process) prepare() (launch, error) {
 		return launch{}, err
 	}
 	ready, err := p.confine(s.staged(l), l)
-	ready.keep = keep
+	ready.keep, ready.unrun = keep, l.Unrun
 	return ready, err
 }
 

@@ -202,3 +202,17 @@ func TestStagedServerAnswers(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestServerThatDoesNotStartNamesInstallScriptsThatWereNotRun(t *testing.T) {
+	change, _ := with(func(context.Context, string, func(stage.Progress)) (stage.Launch, error) {
+		l := asConfigured(t)
+		l.Unrun = []string{"a", "@s/b", "c", "d", "e", "f"}
+		return l, nil
+	})
+	r := newRig(t, "exits", change)
+	_, message, _, f := r.failure(r.call("1", "echo", "{}"))
+	want := "Install scripts were not run (of a, @s/b, c, d, e and 1 more): if the server needs what they make, x-dormouse.box.install_scripts: true has them run, in a sandbox"
+	if f.Phase != PhaseProcessStart || !strings.HasSuffix(message, want) {
+		t.Error(f.Phase, message)
+	}
+}

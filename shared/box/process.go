@@ -59,6 +59,7 @@ type process struct {
 
 	child     *child     // nil before it runs
 	workspace string     // that is saved when it has ended, "" for none
+	unrun     []string   // packages whose install scripts were not run
 	queue     *lineQueue // to its stdin
 	stderr    stderrRing
 	diary     *diary // keeps its stderr for later, nil for nowhere
@@ -163,7 +164,7 @@ func (p *process) launch() bool {
 		p.fail(p.box.startFault(err))
 		return false
 	}
-	p.child, p.workspace = c, l.keep
+	p.child, p.workspace, p.unrun = c, l.keep, l.unrun
 	if p.stopping {
 		c.terminate()
 	}
@@ -315,6 +316,7 @@ func (p *process) obituary() *fault {
 	if last := lastLine(f.data.Stderr); last != "" {
 		f.message += ": " + last
 	}
+	f.message += p.scriptsNotRun()
 	return f
 }
 

@@ -196,6 +196,8 @@ type launch struct {
 	dir  string
 	keep string // the workspace that is to be saved when it has ended, "" for none
 
+	unrun []string // packages whose install scripts were not run
+
 	// Of its sandbox, nil without one.
 	start func(*exec.Cmd) error
 	clear func() // ends what is left of the process, and of its place

@@ -50,6 +50,11 @@ type Box struct {
 	// ReadOnlyRootFS leaves only workspace and temporary folder writable.
 	ReadOnlyRootFS bool `json:"ro_rootfs,omitempty"`
 
+	// InstallScripts has packages run their own code while they are installed: install
+	// scripts of npm, and what builds a Python package from its source. It runs in a
+	// sandbox of its own. Without it that code is not run.
+	InstallScripts bool `json:"install_scripts,omitempty"`
+
 	// Profile is the named profile the fields above come from where the file says
 	// nothing, "" for none. A server with a profile must not run where the profile
 	// cannot be kept, but for its pids_limit: without root no system has that, and the
@@ -214,6 +219,10 @@ func (r *serverReader) boxField(m member) {
 	case "read_only_rootfs":
 		if r.want(m.value, boolean, r.what+": "+m.name) {
 			b.ReadOnlyRootFS = m.value.on
+		}
+	case "install_scripts":
+		if r.want(m.value, boolean, r.what+": "+m.name) {
+			b.InstallScripts = m.value.on
 		}
 	case "scope":
 		b.Scope = Scope(r.oneOf(m, string(ScopeSession), string(ScopePrincipal), string(ScopeShared)))

@@ -14,7 +14,7 @@ import (
 
 const everyField = `{"image": "ghcr.io/a/b:1", "network": "off", "host_path": "/srv/mcp/x", "host_path_mode": "rw", "env": {"L": "box", "M": "m"},
 	"startup_timeout_sec": 1, "tool_timeout_sec": 0, "answer_timeout_sec": 3, "idle_seconds": 4, "cpus": 1.5, "memory_mb": 700, "pids_limit": 99,
-	"read_only_rootfs": true, "scope": "session", "prewarm": 0, "secrets": ["K", "M"]}`
+	"read_only_rootfs": true, "install_scripts": true, "scope": "session", "prewarm": 0, "secrets": ["K", "M"]}`
 
 // boxed reads a server with a section box and returns also the warnings.
 func boxed(t *testing.T, box string) (catalog.Server, []catalog.Warning) {
@@ -34,7 +34,7 @@ func TestBoxHasWhatTheFileSays(t *testing.T) {
 	}
 	want := catalog.Box{
 		Image: "ghcr.io/a/b:1", Offline: true, HostPath: "/srv/mcp/x", HostPathWritable: true,
-		CPUs: 1.5, MemoryMB: 700, Pids: 99, ReadOnlyRootFS: true, Scope: catalog.ScopeSession, Secrets: []string{"K", "M"},
+		CPUs: 1.5, MemoryMB: 700, Pids: 99, ReadOnlyRootFS: true, InstallScripts: true, Scope: catalog.ScopeSession, Secrets: []string{"K", "M"},
 	}
 	if diff := cmp.Diff(want, got.Box); diff != "" {
 		t.Error(diff)

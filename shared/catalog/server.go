@@ -43,9 +43,10 @@ type Server struct {
 
 	// Digest is the SHA-256, in lower-case hex, over everything that changes how
 	// the server behaves: Command, Args, Env, Cwd, and of the box the image, the host
-	// path and whether there is a network. It does not depend on the
-	// order of keys, on the name, or on timeouts, so a handshake record kept
-	// under it stays good when those change. Values of Env go in hashed.
+	// path, whether there is a network and whether packages run their install
+	// scripts. It does not depend on the order of keys, on the name, or on timeouts,
+	// so a handshake record kept under it stays good when those change. Values of Env
+	// go in hashed.
 	Digest string
 
 	Idle           time.Duration // idle_seconds, 0 if the file says nothing
@@ -170,6 +171,9 @@ func (s Server) digest() string {
 	if b := s.Box; b.Image != "" || b.HostPath != "" || b.Offline {
 		// Only where there is something to say: the digests of all other servers stay.
 		list = append(list, b.Image, b.HostPath, b.Offline)
+	}
+	if s.Box.InstallScripts {
+		list = append(list, "install_scripts")
 	}
 	sum := sha256.Sum256(encode(list))
 	return hex.EncodeToString(sum[:])

@@ -30,8 +30,16 @@
 // holds what it has given out until it is closed, or its runner dies, and what is held
 // is not removed.
 //
+// Which packages an install has, with the hash of each, its lock says: a file in the
+// folder locks of the cache, or of Config.Locks, named by what was asked for. The first
+// start makes it, and it stays until somebody removes it; [Tidy] does not. It depends on
+// no path and no program of this machine, so another machine with the same locks gets
+// the same bytes. Locks of Python are of one platform.
+//
 // Installs run in a process group of their own that is killed when the start is
 // given up, with a clean environment: proxies, certificates and the settings of
 // pip, uv and npm, but nothing else of the runner or the server. They have the
-// network also where the server has none.
+// network also where the server has none. They execute nothing of what they install.
+// Server.Scripts has packages run their code, and a Python project of the host path is
+// built in any case; both happen in the place that Config.Confine makes.
 package stage

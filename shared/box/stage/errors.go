@@ -63,7 +63,21 @@ func (d detail) Error() string {
 	if failed.code < 0 {
 		text = " (" + failed.how + ")"
 	}
-	return strings.TrimSuffix(text+": "+failed.said, ": ")
+	text = strings.TrimSuffix(text+": "+failed.said, ": ")
+	if failed.hint != "" {
+		text += "; " + failed.hint
+	}
+	return text
 }
 
 func (d detail) Unwrap() error { return d.err }
+
+// hint adds to a failed command what is to be done, if find has something to say to
+// what the command said.
+func hint(err error, find func(said string) string) error {
+	var failed *commandError
+	if errors.As(err, &failed) && failed.hint == "" {
+		failed.hint = find(failed.more)
+	}
+	return err
+}

@@ -177,9 +177,15 @@ func fileDigest(root *os.Root, name string) (string, error) {
 // installs, under what the file is; a script, as the shims of version managers are,
 // may give another answer tomorrow.
 func (s *staging) version(ctx context.Context, program string, question ...string) (string, error) {
-	id, binary := identity(program)
+	_, binary := identity(program)
+	return s.ask(ctx, binary, program, question...)
+}
+
+// ask gives an answer that was kept, if keep says that they are.
+func (s *staging) ask(ctx context.Context, keep bool, program string, question ...string) (string, error) {
+	id, _ := identity(program)
 	file := filepath.Join(s.cfg.Cache, "versions", digest(append([]string{id}, question...)...))
-	if known, err := os.ReadFile(file); binary && err == nil {
+	if known, err := os.ReadFile(file); keep && err == nil {
 		return string(known), nil
 	}
 	out, err := command{argv: append([]string{program}, question...), env: s.environ(), dir: s.host}.run(ctx)
@@ -187,7 +193,7 @@ func (s *staging) version(ctx context.Context, program string, question ...strin
 		return "", fmt.Errorf("ask %s for its version: %w", filepath.Base(program), err)
 	}
 	answer := strings.TrimSpace(string(out))
-	if binary && os.MkdirAll(filepath.Dir(file), 0o755) == nil {
+	if keep && os.MkdirAll(filepath.Dir(file), 0o755) == nil {
 		_ = writeFile(file, []byte(answer)) // asked again next time
 	}
 	return answer, nil

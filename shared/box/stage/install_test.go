@@ -20,7 +20,13 @@ import (
 // says, a script.
 func (r *rig) fakePython() {
 	r.program("python3", `
+[ "$1" = -I ] && shift
+if [ "$1" = -c ] && [ $# -gt 2 ]; then # guarded
+	shift 2
+	set -- -m pip "$@"
+fi
 case "$1$2" in
+*executable*) echo "$0" ;;
 -c*) cat "$(dirname "$PIP_LOG_OF_TEST")/version"; echo version >>"$PIP_LOG_OF_TEST" ;;
 -mvenv)
 	echo "venv" >>"$PIP_LOG_OF_TEST"
@@ -29,9 +35,18 @@ case "$1$2" in
 	cp "$0" "$venv/bin/python" ;;
 -mpip)
 	[ "$3" = --version ] && { cat "$(dirname "$PIP_LOG_OF_TEST")/pip-version"; exit; }
+	shift 2
 	echo "pip $*" >>"$PIP_LOG_OF_TEST"
 	export VENV="$(dirname "$0")/.."
-	[ "$3" = --python ] && VENV="$(dirname "$4")/.."
+	[ "$1" = --python ] && VENV="$(dirname "$2")/.."
+	for last; do
+		[ "$before" = --dest ] && DEST=$last
+		[ "$before" = --wheel-dir ] && DEST=$last
+		before=$last
+	done
+	if [ -n "$DEST" ] && mkdir -p "$DEST"; then
+		[ "$1" = wheel ] && : >"$DEST/project-1-py3-none-any.whl" || : >"$DEST/a-1-py3-none-any.whl"
+	fi
 	. "$(dirname "$PIP_LOG_OF_TEST")/pip" ;;
 *) exit 64 ;;
 esac
@@ -58,7 +73,7 @@ func TestRequirementsAreInstalledIntoAVirtualEnvironment(t *testing.T) {
 	if l.Command != "python" || len(l.Reads) != 1 || !strings.HasPrefix(venv, l.Reads[0]) {
 		t.Errorf("got %+v", l)
 	}
-	if n := r.count("pip -m pip --python " + venv + "/bin/python install"); n != 1 || !strings.HasSuffix(r.log()[len(r.log())-1], "-r requirements.txt") {
+	if n := r.count("pip --python " + venv + "/bin/python install"); n != 1 || !strings.HasSuffix(r.log()[1], "-r requirements.txt") {
 		t.Error(r.log())
 	}
 }
@@ -68,7 +83,7 @@ func TestPipThatIsTooOldInstallsFromWithin(t *testing.T) {
 		r := newRig(t)
 		s := r.python(map[string]string{"host/requirements.txt": "a"})
 		r.write(map[string]string{"pip-version": version})
-		if r.stage(s); r.count("pip -m pip install ") != 1 {
+		if r.stage(s); r.count("pip install ") != 1 {
 			t.Error(version, r.log())
 		}
 	}
@@ -98,23 +113,31 @@ func TestManifestsOfEveryKindAreFound(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		files map[string]string
-		want  string // what pip is asked for at the end, "" for nothing
+		want  string // what pip is asked for, "" for nothing
 	}{
 		{"none", map[string]string{"host/server.py": ""}, ""},
 		{"requirements", map[string]string{"host/requirements.txt": "a"}, "-r requirements.txt"},
-		{"project", map[string]string{"host/pyproject.toml": "[project]\nname='a'"}, " ."},
-		{"build system", map[string]string{"host/pyproject.toml": "[build-system]\n"}, " ."},
+		{"project", map[string]string{"host/pyproject.toml": "[project]\nname='a'"}, "wheel"},
+		{"build system", map[string]string{"host/pyproject.toml": "[build-system]\n"}, "wheel"},
 		{"settings of tools alone", map[string]string{"host/pyproject.toml": "[tool.ruff]\n"}, ""},
-		{"setup.py", map[string]string{"host/setup.py": ""}, " ."},
-		{"setup.cfg", map[string]string{"host/setup.cfg": "[metadata]\nname=a"}, " ."},
+		{"setup.py", map[string]string{"host/setup.py": ""}, "wheel"},
+		{"setup.cfg", map[string]string{"host/setup.cfg": "[metadata]\nname=a"}, "wheel"},
 		{"setup.cfg of tools alone", map[string]string{"host/setup.cfg": "[flake8]\n"}, ""},
-		{"both", map[string]string{"host/pyproject.toml": "[project]", "host/requirements.txt": "a"}, "-r requirements.txt ."},
+		{"both", map[string]string{"host/pyproject.toml": "[project]", "host/requirements.txt": "a"}, "wheel -r requirements.txt"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t)
 			l := r.stage(r.python(c.files))
-			last := r.log()[len(r.log())-1]
-			if c.want == "" && (last != "" || l.Env["VIRTUAL_ENV"] != "") || !strings.HasSuffix(last, c.want) {
+			asked := ""
+			for _, line := range r.log() {
+				switch {
+				case strings.HasPrefix(line, "pip wheel ") && strings.HasSuffix(line, " ."):
+					asked += "wheel "
+				case strings.HasPrefix(line, "pip download ") && strings.Contains(line, " -r requirements.txt"):
+					asked += "-r requirements.txt"
+				}
+			}
+			if strings.TrimSpace(asked) != c.want || (l.Env["VIRTUAL_ENV"] == "") != (c.want == "") {
 				t.Errorf("log %q", r.log())
 			}
 		})
@@ -214,8 +237,8 @@ func TestFailedInstallTellsExitCodeAndTheEndOfStderr(t *testing.T) {
 func TestOutputOfAnInstallIsKept(t *testing.T) {
 	r := newRig(t)
 	s := r.python(map[string]string{"host/requirements.txt": "a"})
-	kept := func() string {
-		found, err := filepath.Glob(filepath.Join(r.root, "cache/python/*/output"))
+	kept := func(where string) string {
+		found, err := filepath.Glob(filepath.Join(r.root, "cache", where))
 		if err != nil || len(found) != 1 {
 			t.Fatal(found, err)
 		}
@@ -229,12 +252,12 @@ func TestOutputOfAnInstallIsKept(t *testing.T) {
 	if e := r.failure(s); e.Phase != DepInstall {
 		t.Error(e)
 	}
-	if got := kept(); !strings.Contains(got, "out\n") || !strings.Contains(got, "err\n") {
+	if got := kept("locks/*.output"); !strings.Contains(got, "out\n") || !strings.Contains(got, "err\n") {
 		t.Errorf("kept %q", got)
 	}
 	r.write(map[string]string{"pip": "echo fine\n"})
 	r.stage(s)
-	if got := kept(); got != "fine\n" {
+	if got := kept("python/*/output"); got != "fine\n" {
 		t.Errorf("kept %q", got)
 	}
 }
@@ -296,10 +319,10 @@ func TestStartsAtOnceInstallOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if r.count("venv") != 1 || r.count("pip") != 1 {
+	if r.count("venv") != 1 || r.count("pip download") != 1 || r.count("pip --python") != 1 {
 		t.Error(r.log())
 	}
-	for _, text := range []string{"installing the Python dependencies", "waiting for another start that installs the Python dependencies"} {
+	for _, text := range []string{"resolving the Python dependencies", "installing the Python dependencies", "waiting for another start that installs the Python dependencies"} {
 		if phase, ok := told.Load(text); !ok || phase != DepInstall {
 			t.Errorf("nobody was told %q", text)
 		}
@@ -389,9 +412,9 @@ func TestPythonOfAVirtualEnvironmentThatCannotBeMadeAnewIsThatOfTheSystem(t *tes
 func TestUvInstallsWhereThereIsOne(t *testing.T) {
 	r := newRig(t)
 	s := r.python(map[string]string{"host/requirements.txt": "a"})
-	r.program("uv", `echo "uv $*" >>"$PIP_LOG_OF_TEST"; [ "$1" = venv ] && for last; do :; done && mkdir -p "$last/bin" && cp /bin/true "$last/bin/python"; exit 0`)
+	r.program("uv", `echo "uv $*" >>"$PIP_LOG_OF_TEST"; [ "$2" = compile ] && echo "a==1 --hash=sha256:1"; [ "$1" = venv ] && for last; do :; done && mkdir -p "$last/bin" && cp /bin/true "$last/bin/python"; exit 0`)
 	r.stage(s)
-	if r.count("uv venv --quiet --python ") != 1 || r.count("uv pip install --quiet --python ") != 1 || r.count("pip") != 0 {
+	if r.count("uv venv --quiet --python ") != 1 || r.count("uv pip compile ") != 1 || r.count("uv pip install ") != 1 || r.count("pip") != 0 {
 		t.Error(r.log())
 	}
 }
@@ -587,7 +610,7 @@ func TestProgressTellsWhatIsDone(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s: %.26s", p.Phase, p.Text))
 	}
 	want := []string{
-		"session_create: copying the workspace", "dep_install: installing the Python depe", "dep_install: installed the Python depen",
+		"session_create: copying the workspace", "dep_install: resolving the Python depen", "dep_install: installing the Python depe", "dep_install: installed the Python depen",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -37,13 +38,14 @@ func (s *staging) node(ctx context.Context) error {
 		return installError(err)
 	}
 	dir, err := s.install(ctx, recipe{
-		kind: "node", key: digest(append([]string{"node-1", version}, want.parts...)...), what: "the Node.js dependencies",
-		build: func(ctx context.Context, b build) error { return s.buildNode(ctx, b, npm, want) },
+		kind: "node", key: digest(append([]string{"node-2", version, fmt.Sprint(s.server.Scripts)}, want.parts...)...), what: "the Node.js dependencies",
+		build: func(ctx context.Context, b build) error { return s.buildNode(ctx, b, npm, node, want) },
 	})
 	if err != nil {
 		return err
 	}
 	s.launch.Reads = append(s.launch.Reads, dir)
+	s.launch.Unrun = unrun(dir)
 	modules := filepath.Join(dir, "node_modules")
 	if err := os.MkdirAll(modules, 0o755); err != nil { // of a lock without packages
 		return err
@@ -95,16 +97,11 @@ func (s *staging) readNode(ctx context.Context) (nodeWants, error) {
 
 // hasLocal says whether a lock file names folders of the project.
 func hasLocal(lock []byte) bool {
-	var l struct {
-		Packages map[string]struct {
-			Link     bool   `json:"link"`
-			Resolved string `json:"resolved"`
-		} `json:"packages"`
-	}
-	if json.Unmarshal(lock, &l) != nil {
+	all, err := npmPackages(lock)
+	if err != nil {
 		return false // npm will say what is wrong with it
 	}
-	for _, p := range l.Packages {
+	for _, p := range all {
 		if p.Link || strings.HasPrefix(p.Resolved, "file:") {
 			return true
 		}
@@ -112,7 +109,7 @@ func hasLocal(lock []byte) bool {
 	return false
 }
 
-func (s *staging) buildNode(ctx context.Context, b build, npm string, want nodeWants) error {
+func (s *staging) buildNode(ctx context.Context, b build, npm, node string, want nodeWants) error {
 	if want.local {
 		if err := refresh(ctx, s.host, b.dir, filepath.Join(filepath.Dir(b.dir), "source.json")); err != nil {
 			return err
@@ -121,23 +118,38 @@ func (s *staging) buildNode(ctx context.Context, b build, npm string, want nodeW
 	for name, data := range want.files {
 		if name == "package.json" {
 			// Its own scripts, such as prepare, are for those who build the program, and
-			// need a source that is not here. Those of its dependencies are run.
+			// need a source that is not here.
 			data = withoutScripts(data)
+		}
+		if name == ".npmrc" {
+			data = settings(data)
 		}
 		if err := os.WriteFile(filepath.Join(b.dir, name), data, 0o600); err != nil {
 			return err
 		}
 	}
-	argv := []string{npm, "ci", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"}
-	_, err := command{argv: argv, dir: b.dir, env: s.environ(), log: b.log}.run(ctx)
-	if err != nil {
-		return fmt.Errorf("npm ci: %w", err)
+	return s.npmCI(ctx, b, npm, node)
+}
+
+// settings leaves of an .npmrc what says where packages are and how to get them. What
+// else it may say names programs to execute and folders to write in.
+func settings(npmrc []byte) []byte {
+	var kept strings.Builder
+	for line := range strings.Lines(string(npmrc)) {
+		name, _, _ := strings.Cut(strings.TrimSpace(line), "=")
+		name = strings.TrimSpace(name)
+		switch {
+		case strings.HasPrefix(name, "//"), name == "registry", strings.HasSuffix(name, ":registry"):
+		case slices.Contains([]string{
+			"ca", "ca[]", "cafile", "strict-ssl", "proxy", "https-proxy", "noproxy", "always-auth", "legacy-peer-deps", "install-links",
+			"omit", "omit[]", "include", "include[]", "engine-strict", "replace-registry-host",
+		}, name):
+		default:
+			continue
+		}
+		kept.WriteString(strings.TrimRight(line, "\r\n") + "\n")
 	}
-	// It may hold a token, and others can read the install.
-	if err := os.Remove(filepath.Join(b.dir, ".npmrc")); err != nil && want.files[".npmrc"] != nil {
-		return err
-	}
-	return nil
+	return []byte(kept.String())
 }
 
 // withoutScripts takes the scripts out of a package.json. What cannot be read is

@@ -18,6 +18,15 @@ func pythonManifests() []string {
 // pythonVersion asks for all that decides whether an install fits.
 const pythonVersion = "import sys,sysconfig;print(sys.implementation.cache_tag,sys.version.split()[0],sysconfig.get_platform())"
 
+// platform is the part of that answer which decides what files of packages fit.
+func platform(version string) string {
+	words := strings.Fields(version)
+	if len(words) != 3 {
+		return version
+	}
+	return words[0] + " " + words[2]
+}
+
 // python installs what the host path depends on into a virtual environment and
 // lets the process run in it. It returns its folder, "" if there are no manifests.
 // hint names the interpreter the server would have been started with.
@@ -38,21 +47,35 @@ func (s *staging) python(ctx context.Context, hint string) (string, error) {
 	if err != nil {
 		return "", installError(err)
 	}
-	version, err := s.version(ctx, interpreter, "-c", pythonVersion)
+	version, err := s.version(ctx, interpreter, "-I", "-c", pythonVersion)
 	if err != nil {
 		return "", installError(err)
 	}
-	parts := append([]string{"python-1", version}, want.parts...)
-	if want.local {
+	parts := append([]string{"python-2", version, fmt.Sprint(s.server.Scripts)}, want.parts...)
+	if want.project || want.folders {
 		code, err := source(ctx, s.host)
 		if err != nil {
 			return "", err
 		}
 		parts = append(parts, code)
 	}
+	in := pythonInstall{interpreter: interpreter, from: s.host, project: want.project, folders: want.folders}
+	if want.requirements {
+		in.what = []string{"-r", "requirements.txt"}
+	}
+	const what = "the Python dependencies"
+	l := locked{done: func() {}}
+	if !want.folders { // they have no hashes
+		l, err = s.locked(ctx, lockName("python", "project", append([]string{platform(version)}, want.parts...)...), what,
+			func(ctx context.Context, b build) ([]byte, error) { return s.resolvePython(ctx, b, in) })
+		if err != nil {
+			return "", installError(err)
+		}
+	}
+	defer l.done()
 	dir, err := s.install(ctx, recipe{
-		kind: "python", key: digest(parts...), what: "the Python dependencies", whole: wholeVenv,
-		build: func(ctx context.Context, b build) error { return s.buildPython(ctx, b, interpreter, want) },
+		kind: "python", key: digest(append(parts, string(l.text))...), what: what, whole: wholeVenv,
+		build: func(ctx context.Context, b build) error { return s.buildPython(ctx, b, in, l) },
 	})
 	if err != nil {
 		return "", err
@@ -72,7 +95,7 @@ func (s *staging) enter(venv, reads string) {
 type pythonWants struct {
 	requirements bool     // there is a requirements.txt
 	project      bool     // the folder itself can be installed
-	local        bool     // what is installed depends on more than the manifests
+	folders      bool     // the requirements name folders
 	parts        []string // names and contents of the manifests
 }
 
@@ -102,7 +125,6 @@ func readPython(root *os.Root) (pythonWants, error) {
 			w.project = true
 		}
 	}
-	w.local = w.local || w.project
 	return w, nil
 }
 
@@ -136,7 +158,7 @@ func (w *pythonWants) follow(root *os.Root, name, text string, depth int) error 
 				return err
 			}
 		case option == "-e" || option == "--editable" || strings.HasPrefix(line, ".") || strings.Contains(line, "file:"):
-			w.local = true
+			w.folders = true
 		}
 	}
 	return nil
@@ -159,64 +181,4 @@ func (s *Stager) interpreter(hint string) (string, error) {
 func wholeVenv(dir string) bool {
 	info, err := os.Stat(filepath.Join(dir, "venv", "bin", "python"))
 	return err == nil && info.Mode().IsRegular()
-}
-
-func (s *staging) buildPython(ctx context.Context, b build, interpreter string, want pythonWants) error {
-	from := s.host
-	if want.local {
-		// Installing a project writes into its folder.
-		from = filepath.Join(b.dir, "source")
-		if err := os.Mkdir(from, 0o755); err != nil {
-			return err
-		}
-		if err := refresh(ctx, s.host, from, filepath.Join(b.dir, "source.json")); err != nil {
-			return err
-		}
-	}
-	var what []string
-	if want.requirements {
-		what = append(what, "-r", "requirements.txt")
-	}
-	if want.project {
-		what = append(what, ".")
-	}
-	return s.venv(ctx, b, interpreter, from, what)
-}
-
-// venv makes the virtual environment <dir>/venv with packages in it.
-func (s *staging) venv(ctx context.Context, b build, interpreter, from string, what []string) error {
-	venv := filepath.Join(b.dir, "venv")
-	first, pip := []string{interpreter, "-m", "venv", venv}, s.pip(ctx, interpreter, venv)
-	if pip[0] == interpreter {
-		first = []string{interpreter, "-m", "venv", "--without-pip", venv} // installing pip is what takes long
-	}
-	steps := [][]string{first, append(append(pip, "install", "--no-input", "--disable-pip-version-check", "--quiet"), what...)}
-	if uv, err := s.program("uv"); err == nil {
-		steps = [][]string{
-			{uv, "venv", "--quiet", "--python", interpreter, venv},
-			append([]string{uv, "pip", "install", "--quiet", "--python", filepath.Join(venv, "bin", "python")}, what...),
-		}
-	}
-	for _, argv := range steps {
-		if _, err := (command{argv: argv, dir: from, env: s.environ(), log: b.log}).run(ctx); err != nil {
-			return fmt.Errorf("%s: %w", filepath.Base(argv[0]), err)
-		}
-	}
-	return nil
-}
-
-// pip is the beginning of a command line that works on a virtual environment: the
-// pip of the interpreter if it knows how to (since 22.3), else that of the
-// environment itself.
-func (s *staging) pip(ctx context.Context, interpreter, venv string) []string {
-	python := filepath.Join(venv, "bin", "python")
-	out, err := command{argv: []string{interpreter, "-m", "pip", "--version"}, env: s.environ()}.run(ctx)
-	var major, minor int
-	if err == nil {
-		_, err = fmt.Sscanf(string(out), "pip %d.%d", &major, &minor)
-	}
-	if err == nil && (major > 22 || major == 22 && minor >= 3) {
-		return []string{interpreter, "-m", "pip", "--python", python}
-	}
-	return []string{python, "-m", "pip"}
 }

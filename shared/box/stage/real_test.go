@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 )
 
 // The tests here use npm, node and python3 of this machine and small packages of
@@ -23,7 +25,16 @@ func real(root string) Config {
 		name, value, _ := strings.Cut(pair, "=")
 		environ[name] = value
 	}
-	return Config{Base: filepath.Join(root, "base"), Cache: filepath.Join(root, "cache"), Environ: environ}
+	return Config{Base: filepath.Join(root, "base"), Cache: filepath.Join(root, "cache"), Environ: environ, Confine: inSandbox}
+}
+
+// inSandbox confines as a runner does for a user whose interpreters are in its home.
+func inSandbox(folder string, reads []string) (Place, error) {
+	p := sandbox.Policy{Sockets: sandbox.InternetSockets, KeepUser: true, Workspace: folder, Temp: filepath.Join(folder, ".tmp")}
+	for _, program := range reads {
+		p.Read = append(p.Read, filepath.Dir(filepath.Dir(program)))
+	}
+	return sandbox.New(p, sandbox.Probe())
 }
 
 // execute runs what was staged as a box would, and returns its stdout.

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -22,66 +24,125 @@ func (s *staging) npm(r request) (h handler, ok bool) {
 		return h, false
 	}
 	h.runtime, _ = identity(node)
-	quiet := []string{"--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"}
-	h.build = func(ctx context.Context, b build, spec string) error {
+	h.lock = func(context.Context) (string, error) { return lockName(r.kind, r.spec), nil }
+	h.resolve = func(ctx context.Context, b build) ([]byte, error) {
 		// Without a package.json npm would look for one in the folders above.
 		if err := os.WriteFile(filepath.Join(b.dir, "package.json"), []byte(`{"private":true}`), 0o644); err != nil {
-			return err
+			return nil, err
 		}
-		argv := append([]string{npm, "install", "--save-exact"}, quiet...)
-		_, err := command{argv: append(argv, spec), dir: b.dir, env: s.environ(), log: b.log}.run(ctx)
+		argv := npmCommand(npm, "install", "--package-lock-only", "--package-lock=true", "--save-exact", r.spec)
+		if _, err := (command{argv: argv, dir: b.dir, env: s.environ(), log: b.log}).run(ctx); err != nil {
+			return nil, fmt.Errorf("npm install %s: %w", r.spec, err)
+		}
+		text, err := os.ReadFile(filepath.Join(b.dir, "package-lock.json"))
 		if err != nil {
-			return fmt.Errorf("npm install %s: %w", spec, err)
+			return nil, err
 		}
-		return nil
+		return text, hashed(text)
 	}
-	h.open = func(dir string) (string, string, error) { return openNpm(dir, r) }
-	h.newest = func(ctx context.Context, now resolved) (string, error) {
-		argv := append([]string{npm, "view", r.spec, "version", "--json", "--fetch-retries=0", "--prefer-online"}, quiet...)
-		out, err := command{argv: argv, env: s.environ()}.run(ctx)
+	h.build = func(ctx context.Context, b build, l locked) error {
+		top, err := npmTop(l.text)
 		if err != nil {
-			return "", err
+			return fmt.Errorf("lock %s: %w", l.name, err)
 		}
-		return newestNpm(out, now.Version)
+		for name, data := range map[string][]byte{"package.json": top, "package-lock.json": l.text} {
+			if err := os.WriteFile(filepath.Join(b.dir, name), data, 0o644); err != nil {
+				return err
+			}
+		}
+		return l.mismatch(s.npmCI(ctx, b, npm, node))
 	}
+	h.open = func(dir string) (string, error) { return openNpm(dir, r) }
 	return h, true
 }
 
-// newestNpm reads what npm view says: one version, or for a range all that fit in
-// the order of their release. It is "" if that is the version installed.
-func newestNpm(out []byte, installed string) (string, error) {
-	var one string
-	if json.Unmarshal(out, &one) != nil {
-		var all []string
-		if err := json.Unmarshal(out, &all); err != nil || len(all) == 0 {
-			return "", errors.New("npm view gave no version")
+// npmCommand is a command line of npm that executes nothing of what it installs, nor
+// anything that the settings of a project name.
+func npmCommand(npm string, args ...string) []string {
+	return append([]string{npm, args[0], "--ignore-scripts", "--git=git", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"}, args[1:]...)
+}
+
+// npmCI installs what the package-lock.json in b.dir says.
+func (s *staging) npmCI(ctx context.Context, b build, npm, node string) error {
+	// A registry need not be asked anew for what is known: the lock has the hashes. Bytes
+	// that are not those of the lock are fetched again, which would take minutes.
+	if _, err := (command{argv: npmCommand(npm, "ci", "--prefer-offline", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=10000"), dir: b.dir, env: s.environ(), log: b.log}).run(ctx); err != nil {
+		return fmt.Errorf("npm ci: %w", err)
+	}
+	// It may hold a token, and others can read the install, and scripts too.
+	if err := os.Remove(filepath.Join(b.dir, ".npmrc")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	scripts := withScripts(b.dir)
+	switch {
+	case len(scripts) == 0:
+		return nil
+	case s.server.Scripts:
+		return s.runScripts(ctx, b, npm, node)
+	}
+	s.log.Info("install scripts are not run", "packages", scripts, "setting", scriptsSetting)
+	return os.WriteFile(filepath.Join(b.dir, unrunFile), []byte(strings.Join(scripts, "\n")), 0o644)
+}
+
+// npmPackages are the packages of a lock by their folders; that of "" is what asks for
+// the others.
+func npmPackages(lock []byte) (map[string]npmPackage, error) {
+	var l struct {
+		Packages map[string]npmPackage `json:"packages"`
+	}
+	err := json.Unmarshal(lock, &l)
+	return l.Packages, err
+}
+
+type npmPackage struct {
+	Link         bool              `json:"link"`
+	InBundle     bool              `json:"inBundle"`
+	Resolved     string            `json:"resolved"`
+	Integrity    string            `json:"integrity"`
+	Dependencies map[string]string `json:"dependencies"`
+}
+
+// npmTop is the package.json that a lock belongs to.
+func npmTop(lock []byte) ([]byte, error) {
+	all, err := npmPackages(lock)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(map[string]any{"private": true, "dependencies": all[""].Dependencies})
+}
+
+// hashed refuses a lock that leaves open which bytes a package has. A commit of a
+// repository is a hash, too, and what is bundled has the one of its bundle.
+func hashed(lock []byte) error {
+	all, err := npmPackages(lock)
+	if err != nil {
+		return fmt.Errorf("package-lock.json: %w", err)
+	}
+	for _, folder := range slices.Sorted(maps.Keys(all)) {
+		if p := all[folder]; folder != "" && !p.Link && !p.InBundle && p.Integrity == "" && !strings.HasPrefix(p.Resolved, "git") {
+			return fmt.Errorf("the registry gives no hash for %s, so that it could not be told from another package", folder)
 		}
-		one = all[len(all)-1]
 	}
-	if one == installed {
-		return "", nil
-	}
-	return one, nil
+	return nil
 }
 
 // openNpm finds the program of a package in an install.
-func openNpm(dir string, r request) (version, program string, err error) {
+func openNpm(dir string, r request) (program string, err error) {
 	data, err := os.ReadFile(filepath.Join(dir, "node_modules", filepath.FromSlash(r.name), "package.json"))
 	if err != nil {
-		return "", "", fmt.Errorf("package %s is not in its install: %w", r.name, err)
+		return "", fmt.Errorf("package %s is not in its install: %w", r.name, err)
 	}
 	var p struct {
-		Version string          `json:"version"`
-		Bin     json.RawMessage `json:"bin"`
+		Bin json.RawMessage `json:"bin"`
 	}
 	if err := json.Unmarshal(data, &p); err != nil {
-		return "", "", fmt.Errorf("package.json of %s: %w", r.name, err)
+		return "", fmt.Errorf("package.json of %s: %w", r.name, err)
 	}
 	name, err := chooseBin(p.Bin, r)
 	if err != nil {
-		return "", "", err
+		return "", err
 	}
-	return p.Version, filepath.Join(dir, "node_modules", ".bin", name), nil
+	return filepath.Join(dir, "node_modules", ".bin", name), nil
 }
 
 // chooseBin finds the program npx would execute: the one asked for, the only one
@@ -123,84 +184,23 @@ func (s *staging) pypi(r request) (h handler, ok bool) {
 	}
 	h.runtime, _ = identity(interpreter)
 	h.enter = true
-	h.build = func(ctx context.Context, b build, spec string) error {
-		return s.venv(ctx, b, interpreter, b.dir, append([]string{spec}, r.with...))
+	in := pythonInstall{interpreter: interpreter, what: append([]string{r.spec}, r.with...)}
+	h.lock = func(ctx context.Context) (string, error) {
+		// Also for a script: a start of what is installed executes nothing.
+		version, err := s.ask(ctx, true, interpreter, "-I", "-c", pythonVersion)
+		return lockName(r.kind, r.spec, append([]string{platform(version)}, r.with...)...), err
 	}
-	h.open = func(dir string) (string, string, error) {
+	h.resolve = func(ctx context.Context, b build) ([]byte, error) { return s.resolvePython(ctx, b, in) }
+	h.build = func(ctx context.Context, b build, l locked) error { return s.buildPython(ctx, b, in, l) }
+	h.open = func(dir string) (string, error) {
 		program := filepath.Join(dir, "venv", "bin", r.program)
 		if _, err := os.Stat(program); err != nil || !filepath.IsLocal(r.program) {
-			return "", "", fmt.Errorf("package %s has no program %s: name it with --from %s and the program", r.name, r.program, r.spec)
+			return "", fmt.Errorf("package %s has no program %s: name it with --from %s and the program", r.name, r.program, r.spec)
 		}
 		if !wholeVenv(dir) {
-			return "", "", errors.New("the interpreter of the virtual environment is gone")
+			return "", errors.New("the interpreter of the virtual environment is gone")
 		}
-		version, err := installedVersion(filepath.Join(dir, "venv"), r.name)
-		return version, program, err
-	}
-	h.newest = func(ctx context.Context, now resolved) (string, error) {
-		return s.newestPypi(ctx, interpreter, filepath.Join(now.Dir, "venv"), r)
+		return program, nil
 	}
 	return h, true
-}
-
-// newestPypi asks the installer what it would do to bring the package up to date.
-func (s *staging) newestPypi(ctx context.Context, interpreter, venv string, r request) (string, error) {
-	if uv, err := s.program("uv"); err == nil {
-		// It tells what it would do on stderr, which is all this reads.
-		var said head
-		said.left = maxAnswer
-		argv := []string{uv, "pip", "install", "--python", filepath.Join(venv, "bin", "python"), "--dry-run", "--no-deps", "--upgrade", "--color=never", r.spec}
-		if _, err := (command{argv: argv, env: s.environ(), log: &said}).run(ctx); err != nil {
-			return "", err
-		}
-		for line := range strings.Lines(said.data.String()) {
-			if rest, ok := strings.CutPrefix(strings.TrimSpace(line), "+ "); ok {
-				_, version, _ := strings.Cut(rest, "==")
-				return version, nil
-			}
-		}
-		return "", nil
-	}
-	argv := append(s.pip(ctx, interpreter, venv),
-		"install", "--no-input", "--disable-pip-version-check", "--quiet", "--retries", "0",
-		"--dry-run", "--no-deps", "--upgrade", "--report", "-", r.spec)
-	out, err := command{argv: argv, env: s.environ()}.run(ctx)
-	if err != nil {
-		return "", err
-	}
-	var report struct {
-		Install []struct {
-			Metadata struct {
-				Version string `json:"version"`
-			} `json:"metadata"`
-		} `json:"install"`
-	}
-	if err := json.Unmarshal(out, &report); err != nil {
-		return "", fmt.Errorf("report of pip: %w", err)
-	}
-	if len(report.Install) == 0 {
-		return "", nil
-	}
-	return report.Install[0].Metadata.Version, nil
-}
-
-// installedVersion reads the version of a package from the name of the folder in
-// which a virtual environment describes it.
-func installedVersion(venv, name string) (string, error) {
-	folders, err := filepath.Glob(filepath.Join(venv, "lib", "python*", "site-packages", "*.dist-info"))
-	if err != nil {
-		return "", err
-	}
-	for _, f := range folders {
-		have, version, _ := strings.Cut(strings.TrimSuffix(filepath.Base(f), ".dist-info"), "-")
-		if normal(have) == normal(name) {
-			return version, nil
-		}
-	}
-	return "", fmt.Errorf("package %s is not in its install: %w", name, fs.ErrNotExist)
-}
-
-// normal makes names equal that the index takes for the same.
-func normal(name string) string {
-	return strings.NewReplacer("_", "-", ".", "-").Replace(strings.ToLower(name))
 }

@@ -32,6 +32,8 @@ type command struct {
 	dir  string
 	env  []string
 	log  io.Writer // takes what it says, nil for none
+	// start starts it somewhere else than here, nil for cmd.Start.
+	start func(*exec.Cmd) error
 }
 
 // commandError is how a command failed.
@@ -39,6 +41,8 @@ type commandError struct {
 	code int    // -1 if it did not exit by itself
 	how  string // in words, such as "signal: killed"
 	said string // the end of its stderr
+	more string // some more of it
+	hint string // what is to be done, "" if nobody knows
 }
 
 func (e *commandError) Error() string { return fmt.Sprintf("%s: %s", e.how, e.said) }
@@ -57,7 +61,11 @@ func (c command) run(ctx context.Context) ([]byte, error) {
 	// The group, not only its leader: npm and pip do their work in children.
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	cmd.WaitDelay = 2 * time.Second
-	if err := slack.Start(slack.Several, cmd.Start); err != nil {
+	start := cmd.Start
+	if c.start != nil {
+		start = func() error { return c.start(cmd) }
+	}
+	if err := slack.Start(slack.Several, start); err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.argv[0], err)
 	}
 	sweep(cmd.Process.Pid)
@@ -65,7 +73,7 @@ func (c command) run(ctx context.Context) ([]byte, error) {
 	if err == nil || errors.Is(err, exec.ErrWaitDelay) {
 		return out.data.Bytes(), nil
 	}
-	failed := &commandError{code: -1, how: err.Error(), said: said.text()}
+	failed := &commandError{code: -1, how: err.Error(), said: said.text(), more: string(said.data)}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		failed.code = exit.ExitCode()

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -21,11 +22,28 @@ type Config struct {
 	// Cache is a folder for installs. Several boxes may share it, also from several
 	// programs at once.
 	Cache string
+	// Locks is a folder of locks that were made elsewhere, such as in an image. It is
+	// only read, and comes before the locks in Cache; "" for none. See [Stager.Stage].
+	Locks string
+	// Confine makes the sandbox in which code of packages runs while they are installed:
+	// it may write in folder alone, and read what programs need beside the system. Nil
+	// runs no such code.
+	Confine func(folder string, reads []string) (Place, error)
 	// Environ is the environment of the runner, from which installs get what they
 	// may have. PATH in it is where programs are looked for.
 	Environ map[string]string
 	// Log may be nil.
 	Log *slog.Logger
+}
+
+// Place is where a program runs confined. A sandbox.Sandbox is one.
+type Place interface {
+	// Start starts a program, as cmd.Start would.
+	Start(cmd *exec.Cmd) error
+	// Environment gives the variables that belong to the place.
+	Environment() map[string]string
+	// End ends what runs there.
+	End() error
 }
 
 // Server is what is to be started, as it is configured.
@@ -39,7 +57,7 @@ type Server struct {
 	// line, or "" for none. The process works in a copy of it, with dependencies
 	// installed for it, or, if Writable, in the folder itself as it is, with the
 	// dependencies it has there. Nothing is installed from a folder that a process
-	// can write in: installs run with the rights of the runner.
+	// can write in.
 	HostPath string
 	Writable bool
 	// MountRoots are the folders a host path must lie in, links followed; nil for
@@ -47,6 +65,9 @@ type Server struct {
 	MountRoots []string
 	// Workspace asks for an empty workspace where there is no host path.
 	Workspace bool
+	// Scripts has packages run their own code while they are installed, in the place
+	// that Config.Confine makes. Without it that code is not run.
+	Scripts bool
 }
 
 // Auto in the place of a host path has it inferred.
@@ -64,6 +85,9 @@ type Launch struct {
 	// folders outside of it that it must be able to read and execute.
 	Workspace string
 	Reads     []string
+
+	// Unrun names packages whose install scripts were not run.
+	Unrun []string
 }
 
 // Progress is one step of a start, for those who wait for it. Text is short and in

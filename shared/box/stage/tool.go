@@ -2,21 +2,12 @@ package stage
 
 import (
 	"context"
-	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"time"
-)
-
-// Versions that are not pinned are looked up once in renewAfter. When that fails,
-// the install there is goes on being used, and the next try is after retryAfter.
-const (
-	renewAfter = 24 * time.Hour
-	retryAfter = 10 * time.Minute
-	renewLimit = 10 * time.Second // for asking the registry, when there is an install
 )
 
 // request is what a package runner was asked for.
@@ -24,7 +15,6 @@ type request struct {
 	kind    string   // "npm" or "pypi"
 	spec    string   // package with version, range or tag, as the installer takes it
 	name    string   // package alone
-	pinned  bool     // spec names one version
 	with    []string // further packages
 	python  string   // interpreter asked for, "" for any
 	program string   // to execute; "" for the one of the package
@@ -50,16 +40,16 @@ func (s *staging) tool(ctx context.Context) error {
 	if done := s.localBin(r); done {
 		return nil
 	}
-	got, err := s.resolve(ctx, r, h)
+	dir, program, err := s.fetch(ctx, r, h)
 	if err != nil {
 		return installError(err)
 	}
-	s.launch.Command, s.launch.Args = got.Program, r.args
+	s.launch.Command, s.launch.Args = program, r.args
 	if h.enter {
-		s.enter(filepath.Join(got.Dir, "venv"), got.Dir)
+		s.enter(filepath.Join(dir, "venv"), dir)
 	} else {
-		s.launch.Path = append([]string{filepath.Join(got.Dir, "node_modules", ".bin")}, s.launch.Path...)
-		s.launch.Reads = append(s.launch.Reads, got.Dir)
+		s.launch.Path = append([]string{filepath.Join(dir, "node_modules", ".bin")}, s.launch.Path...)
+		s.launch.Reads, s.launch.Unrun = append(s.launch.Reads, dir), unrun(dir)
 	}
 	return nil
 }
@@ -81,133 +71,55 @@ func (s *staging) localBin(r request) bool {
 type handler struct {
 	runtime string // identity of what executes the program
 	enter   bool   // the install is a virtual environment
-	build   func(ctx context.Context, b build, spec string) error
-	// open finds version and program in an install.
-	open func(dir string) (version, program string, err error)
-	// newest asks the registry. It gives "" if that is the version installed.
-	newest func(ctx context.Context, now resolved) (string, error)
+	// lock names the lock of the request.
+	lock    func(ctx context.Context) (string, error)
+	resolve func(ctx context.Context, b build) (lock []byte, err error)
+	build   func(ctx context.Context, b build, l locked) error
+	// open finds the program in an install.
+	open func(dir string) (program string, err error)
 }
 
-// resolved is what a request has come to.
-type resolved struct {
-	Version string
-	Dir     string
-	Program string
-	Checked time.Time // the registry was asked, or the install was made
-	Tried   time.Time // it was asked in vain
-}
-
-func (r resolved) usable() bool {
-	if r.Program == "" {
-		return false
-	}
-	info, err := os.Stat(r.Program) // also false when an interpreter it links to is gone
-	return err == nil && info.Mode()&0o111 != 0
-}
-
-func (r resolved) fresh(pinned bool, now time.Time) bool {
-	return r.usable() && (pinned || now.Sub(r.Checked) < renewAfter || now.Sub(r.Tried) < retryAfter)
-}
-
-// resolve gives the install for a request: the one it came to before, without
-// asking anybody, as long as that is fresh.
-func (s *staging) resolve(ctx context.Context, r request, h handler) (resolved, error) {
-	folder := filepath.Join(s.cfg.Cache, "resolved")
-	key := digest(append([]string{"tool-1", r.kind, r.spec, r.program, r.python, h.runtime}, r.with...)...)
-	file := filepath.Join(folder, key+".json")
-	if known := readResolved(file); s.usable(ctx, known, r.pinned) {
-		return known, nil
-	}
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return resolved{}, err
-	}
-	unlock, err := lock(ctx, filepath.Join(folder, key+".lock"), func() {
-		s.say(DepInstall, "waiting for another start that installs %s", r.spec)
-	})
+// fetch gives the install for a request, and the program in it. Which packages it has
+// the lock says, which is made by the first start that has none: a version that is not
+// pinned stays the same until somebody removes the lock.
+func (s *staging) fetch(ctx context.Context, r request, h handler) (dir, program string, err error) {
+	name, err := h.lock(ctx)
 	if err != nil {
-		return resolved{}, err
+		return "", "", err
 	}
-	defer unlock()
-	known := readResolved(file)
-	if s.usable(ctx, known, r.pinned) {
-		return known, nil
-	}
-	got, err := s.renew(ctx, r, h, known, key)
+	l, err := s.locked(ctx, name, r.name, h.resolve)
 	if err != nil {
-		return resolved{}, err
+		return "", "", err
 	}
-	data, err := json.Marshal(got)
-	if err != nil {
-		return resolved{}, err
-	}
-	return got, writeFile(file, data)
-}
-
-// usable says whether an install can go on being used, and if so takes it into use.
-func (s *staging) usable(ctx context.Context, known resolved, pinned bool) bool {
-	return known.fresh(pinned, time.Now()) && s.hold(ctx, filepath.Dir(known.Dir)) == nil && known.usable()
-}
-
-func readResolved(file string) resolved {
-	var r resolved
-	data, err := os.ReadFile(file)
-	if err != nil || json.Unmarshal(data, &r) != nil {
-		return resolved{}
-	}
-	return r
-}
-
-// renew installs a package, or a newer version of it. Where there is an install it
-// does not fail.
-func (s *staging) renew(ctx context.Context, r request, h handler, known resolved, key string) (resolved, error) {
-	if !known.usable() || s.hold(ctx, filepath.Dir(known.Dir)) != nil || !known.usable() {
-		return s.fetch(ctx, r, h, key, r.spec, "")
-	}
-	s.say(DepInstall, "looking for a newer version of %s", r.name)
-	ask, cancel := context.WithTimeout(ctx, renewLimit)
-	defer cancel()
-	newest, err := h.newest(ask, known)
-	if err == nil && newest == "" {
-		known.Checked = time.Now()
-		return known, nil
-	}
-	if err == nil {
-		var got resolved
-		if got, err = s.fetch(ctx, r, h, key, r.spec, newest); err == nil {
-			return got, nil
-		}
-	}
-	s.log.Warn("package could not be renewed, the version installed is used", "package", r.name, "version", known.Version, "error", err)
-	known.Tried = time.Now()
-	return known, nil
-}
-
-// fetch installs spec; version only tells the install from older ones.
-func (s *staging) fetch(ctx context.Context, r request, h handler, key, spec, version string) (resolved, error) {
-	what := r.name
-	if version != "" {
-		what += " " + version
-	}
-	dir, err := s.installed(ctx, recipe{
-		kind: r.kind, key: digest(key, version), what: what,
+	defer l.done()
+	key := digest("tool-2", r.kind, r.program, h.runtime, fmt.Sprint(s.server.Scripts), string(l.text))
+	dir, err = s.installed(ctx, recipe{
+		kind: r.kind, key: key, what: r.name,
 		build: func(ctx context.Context, b build) error {
-			if err := h.build(ctx, b, spec); err != nil {
+			if err := h.build(ctx, b, l); err != nil {
 				return err
 			}
-			_, _, err := h.open(b.dir)
+			program, err := h.open(b.dir)
+			if err == nil && !executable(program) {
+				err = fmt.Errorf("package %s has no program %s: nothing that can be executed is there", r.name, filepath.Base(program))
+			}
 			return err
 		},
 		whole: func(dir string) bool {
-			_, program, err := h.open(dir)
-			return err == nil && resolved{Program: program}.usable()
+			program, err := h.open(dir)
+			return err == nil && executable(program)
 		},
 	})
 	if err != nil {
-		return resolved{}, err
+		return "", "", err
 	}
-	got := resolved{Dir: dir, Checked: time.Now()}
-	got.Version, got.Program, err = h.open(dir)
-	return got, err
+	program, err = h.open(dir)
+	return dir, program, err
+}
+
+func executable(program string) bool {
+	info, err := os.Stat(program) // also fails when an interpreter it links to is gone
+	return err == nil && info.Mode()&0o111 != 0
 }
 
 // # Command lines
@@ -277,7 +189,6 @@ func parseNpx(args []string) (request, bool) {
 	r.name = r.spec
 	if at > 0 {
 		r.name = r.spec[:at]
-		r.pinned = exactVersion(r.spec[at+1:])
 	}
 	return r, npmName().MatchString(r.name) && safeSpec(r.spec)
 }
@@ -312,39 +223,32 @@ func parseUvx(args []string) (request, bool) {
 		r.program = args[0]
 	}
 	r.args = args[1:]
-	r.spec, r.name, r.pinned = pypiSpec(r.spec)
+	r.spec, r.name = pypiSpec(r.spec)
 	if r.program == "" {
 		r.program = r.name
 	}
 	ok := r.name != "" && pypiName().MatchString(r.program) && safeSpec(r.spec)
 	for _, w := range r.with {
-		_, name, _ := pypiSpec(w)
+		_, name := pypiSpec(w)
 		ok = ok && name != "" && safeSpec(w)
 	}
 	return r, ok
 }
 
 // pypiSpec turns the forms of uvx (name@version, name@latest) into those of pip.
-func pypiSpec(spec string) (pip, name string, pinned bool) {
+func pypiSpec(spec string) (pip, name string) {
 	name = pypiName().FindString(spec)
 	base, version, at := strings.Cut(spec, "@")
 	switch rest := strings.TrimSpace(version); {
 	case !at:
 	case strings.ContainsAny(rest, "/:"):
-		return spec, "", false // an address
+		return spec, "" // an address
 	case rest == "latest":
 		spec = base
 	default:
 		spec = base + "==" + rest
 	}
-	_, exact, is := strings.Cut(spec, "==")
-	return spec, name, is && exactVersion(exact) && !strings.ContainsAny(spec, ",;")
-}
-
-// exactVersion says whether a version names one release.
-func exactVersion(v string) bool {
-	return v != "" && strings.Contains(v, ".") && regexp.MustCompile(`^v?[0-9]+(\.[0-9]+)+[-+.0-9A-Za-z]*$`).MatchString(v) &&
-		!strings.HasSuffix(v, ".x") && !strings.HasSuffix(v, ".*")
+	return spec, name
 }
 
 // npmName is a package of the registry; what else npx takes, such as addresses of

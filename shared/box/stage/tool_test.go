@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -19,14 +18,14 @@ func TestCommandLinesOfNpxAreRead(t *testing.T) {
 		{"npx -y pkg", &request{spec: "pkg", name: "pkg"}},
 		{"npx pkg a -b", &request{spec: "pkg", name: "pkg", args: []string{"a", "-b"}}},
 		{"/usr/bin/npx -y pkg", &request{spec: "pkg", name: "pkg"}},
-		{"npx --yes --quiet @scope/pkg@1.2.3 /data", &request{spec: "@scope/pkg@1.2.3", name: "@scope/pkg", pinned: true, args: []string{"/data"}}},
+		{"npx --yes --quiet @scope/pkg@1.2.3 /data", &request{spec: "@scope/pkg@1.2.3", name: "@scope/pkg", args: []string{"/data"}}},
 		{"npx -y pkg@latest", &request{spec: "pkg@latest", name: "pkg"}},
 		{"npx -y pkg@^1.2", &request{spec: "pkg@^1.2", name: "pkg"}},
 		{"npx -y pkg@1", &request{spec: "pkg@1", name: "pkg"}},
 		{"npx -y pkg@1.x", &request{spec: "pkg@1.x", name: "pkg"}},
-		{"npx -y pkg@2.0.0-beta.1", &request{spec: "pkg@2.0.0-beta.1", name: "pkg", pinned: true}},
+		{"npx -y pkg@2.0.0-beta.1", &request{spec: "pkg@2.0.0-beta.1", name: "pkg"}},
 		{"npx -y -- pkg --flag", &request{spec: "pkg", name: "pkg", args: []string{"--flag"}}},
-		{"npx -p pkg@1.0.0 run a", &request{spec: "pkg@1.0.0", name: "pkg", pinned: true, program: "run", args: []string{"a"}}},
+		{"npx -p pkg@1.0.0 run a", &request{spec: "pkg@1.0.0", name: "pkg", program: "run", args: []string{"a"}}},
 		{"npx -y --package=pkg run", &request{spec: "pkg", name: "pkg", program: "run"}},
 		{"npx", nil},
 		{"npx -y", nil},
@@ -58,11 +57,11 @@ func TestCommandLinesOfUvxAreRead(t *testing.T) {
 		{"uvx mcp-server-time", &request{spec: "mcp-server-time", name: "mcp-server-time", program: "mcp-server-time"}},
 		{"uvx mcp-server-time --tz UTC", &request{spec: "mcp-server-time", name: "mcp-server-time", program: "mcp-server-time", args: []string{"--tz", "UTC"}}},
 		{"uv tool run pkg a", &request{spec: "pkg", name: "pkg", program: "pkg", args: []string{"a"}}},
-		{"uvx pkg@1.2.3", &request{spec: "pkg==1.2.3", name: "pkg", program: "pkg", pinned: true}},
+		{"uvx pkg@1.2.3", &request{spec: "pkg==1.2.3", name: "pkg", program: "pkg"}},
 		{"uvx pkg@latest", &request{spec: "pkg", name: "pkg", program: "pkg"}},
-		{"uvx pkg==1.2.3", &request{spec: "pkg==1.2.3", name: "pkg", program: "pkg", pinned: true}},
+		{"uvx pkg==1.2.3", &request{spec: "pkg==1.2.3", name: "pkg", program: "pkg"}},
 		{"uvx pkg[extra]>=1,<2", &request{spec: "pkg[extra]>=1,<2", name: "pkg", program: "pkg"}},
-		{"uvx --from pkg==1.0.0 tool x", &request{spec: "pkg==1.0.0", name: "pkg", program: "tool", pinned: true, args: []string{"x"}}},
+		{"uvx --from pkg==1.0.0 tool x", &request{spec: "pkg==1.0.0", name: "pkg", program: "tool", args: []string{"x"}}},
 		{"uvx --with mcp<2 --with a,b pkg", &request{spec: "pkg", name: "pkg", program: "pkg", with: []string{"mcp<2", "a", "b"}}},
 		{"uvx --python 3.11 pkg", &request{spec: "pkg", name: "pkg", program: "pkg", python: "3.11"}},
 		{"uvx -p=3.11 -q pkg", &request{spec: "pkg", name: "pkg", program: "pkg", python: "3.11"}},
@@ -129,9 +128,11 @@ root="$(dirname "$PIP_LOG_OF_TEST")"
 [ -e "$root/offline" ] && { echo "npm error code ENOTFOUND" >&2; exit 1; }
 latest=$(cat "$root/latest")
 case $1 in
-view) echo "\"$latest\"" ;;
 install)
 	echo "noise on stdout"
+	echo "{\"packages\":{\"\":{\"dependencies\":{\"srv\":\"$latest\"}},\"node_modules/srv\":{\"integrity\":\"sha512-$latest\"}}}" >package-lock.json ;;
+ci)
+	latest=$(sed 's/.*sha512-\([0-9.]*\).*/\1/' package-lock.json)
 	mkdir -p node_modules/srv node_modules/.bin
 	echo "{\"version\":\"$latest\",\"bin\":\"cli.js\"}" >node_modules/srv/package.json
 	printf '#!/bin/sh\n' >node_modules/srv/cli.js; chmod +x node_modules/srv/cli.js
@@ -139,27 +140,6 @@ install)
 esac
 `})
 	return Server{Command: "npx", Args: []string{"-y", "srv", "--flag"}}
-}
-
-// age makes what was resolved older.
-func (r *rig) age(by time.Duration) {
-	r.t.Helper()
-	files, err := filepath.Glob(filepath.Join(r.root, "cache/resolved/*.json"))
-	if err != nil || len(files) != 1 {
-		r.t.Fatal(files, err)
-	}
-	known := readResolved(files[0])
-	known.Checked = known.Checked.Add(-by)
-	if !known.Tried.IsZero() {
-		known.Tried = known.Tried.Add(-by)
-	}
-	data, err := json.Marshal(known)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	if err := os.WriteFile(files[0], data, 0o600); err != nil {
-		r.t.Fatal(err)
-	}
 }
 
 func TestNpxIsInstalledOnceAndThenTheProgramItself(t *testing.T) {
@@ -187,50 +167,30 @@ func TestRestartNeedsNoNetwork(t *testing.T) {
 	if again := r.stage(s); again.Command != l.Command {
 		t.Errorf("got %+v", again)
 	}
-	r.age(2 * renewAfter)
-	if again := r.stage(s); again.Command != l.Command || r.count("npm view") != 1 {
-		t.Errorf("got %+v, %v", again, r.log())
-	}
-	if r.stage(s); r.count("npm view") != 1 {
-		t.Error("it is asked again at once:", r.log())
-	}
-	r.age(retryAfter)
-	if r.stage(s); r.count("npm view") != 2 {
-		t.Error("it is never asked again:", r.log())
+}
+
+// forget removes all locks, as an operator does who wants packages resolved anew.
+func (r *rig) forget() {
+	r.t.Helper()
+	if err := os.RemoveAll(filepath.Join(r.root, "cache/locks")); err != nil {
+		r.t.Fatal(err)
 	}
 }
 
-func TestVersionThatIsNotPinnedIsRenewedOnceADay(t *testing.T) {
+func TestVersionThatIsNotPinnedStaysUntilItsLockIsRemoved(t *testing.T) {
 	r := newRig(t)
 	s := r.registry()
 	first := r.stage(s)
 	r.write(map[string]string{"latest": "2.0.0"})
-	r.age(renewAfter - time.Hour)
-	if l := r.stage(s); l.Command != first.Command || r.count("npm view") != 0 {
-		t.Error("renewed within the day:", r.log())
+	if l := r.stage(s); l.Command != first.Command || r.count("npm install") != 1 {
+		t.Error("renewed by itself:", r.log())
 	}
-	r.age(2 * time.Hour)
-	second := r.stage(s)
-	if second.Command == first.Command || r.count("npm install") != 2 {
-		t.Error("not renewed after a day:", r.log())
+	r.forget()
+	if second := r.stage(s); second.Command == first.Command || r.count("npm install") != 2 || r.count("npm ci") != 2 {
+		t.Error("not renewed:", r.log())
 	}
 	if _, err := os.Stat(first.Command); err != nil {
 		t.Error("a process may still run the older one:", err)
-	}
-	r.age(2 * renewAfter)
-	if l := r.stage(s); l.Command != second.Command || r.count("npm install") != 2 || r.count("npm view") != 2 {
-		t.Error("installed again though there is nothing newer:", r.log())
-	}
-}
-
-func TestVersionThatIsPinnedIsNeverAskedFor(t *testing.T) {
-	r := newRig(t)
-	s := r.registry()
-	s.Args[1] = "srv@1.0.0"
-	l := r.stage(s)
-	r.age(1000 * renewAfter)
-	if again := r.stage(s); again.Command != l.Command || r.count("npm view") != 0 || r.count("npm install") != 1 {
-		t.Error(r.log())
 	}
 }
 
@@ -247,7 +207,7 @@ func TestFailedFetchTellsPhaseExitCodeAndStderr(t *testing.T) {
 func TestPackageWithoutProgramSaysSo(t *testing.T) {
 	r := newRig(t)
 	s := r.registry()
-	r.write(map[string]string{"npm-does": `mkdir -p node_modules/srv; echo '{"version":"1.0.0"}' >node_modules/srv/package.json`})
+	r.write(map[string]string{"npm-does": `echo '{"packages":{}}' >package-lock.json; mkdir -p node_modules/srv; echo '{"version":"1.0.0"}' >node_modules/srv/package.json`})
 	if e := r.failure(s); e.Phase != DepInstall || !strings.Contains(e.Error(), "package srv has no program srv") {
 		t.Error(e)
 	}
@@ -263,7 +223,7 @@ func TestInstallThatWasTornApartIsMadeAnew(t *testing.T) {
 	if err := os.RemoveAll(l.Reads[0]); err != nil {
 		t.Fatal(err)
 	}
-	if again := r.stage(s); r.count("npm install") != 2 || again.Command == l.Command {
+	if again := r.stage(s); r.count("npm install") != 1 || r.count("npm ci") != 2 || again.Command == l.Command {
 		t.Error(r.log())
 	}
 }
@@ -298,8 +258,9 @@ func (r *rig) index() Server {
 root="$(dirname "$PIP_LOG_OF_TEST")"
 [ -e "$root/offline" ] && { echo "ERROR: No matching distribution" >&2; exit 1; }
 latest=$(cat "$root/latest")
+for last; do :; done
 case "$*" in
-*--dry-run*) if [ -e "$VENV/lib/python3.11/site-packages/py_srv-$latest.dist-info" ]; then echo '{"install":[]}'; else echo "{\"install\":[{\"metadata\":{\"version\":\"$latest\"}}]}"; fi ;;
+*"download "*) mkdir -p "$DEST"; echo "$latest" >"$DEST/py_srv-$latest-py3-none-any.whl" ;;
 *) mkdir -p "$VENV/lib/python3.11/site-packages/py_srv-$latest.dist-info"
 	printf '#!/bin/sh\n' >"$VENV/bin/py-srv"; chmod +x "$VENV/bin/py-srv" ;;
 esac
@@ -321,24 +282,17 @@ func TestUvxIsInstalledOnceAndThenTheProgramItself(t *testing.T) {
 	}
 }
 
-func TestUvxIsRenewedOnceADay(t *testing.T) {
+func TestUvxStaysUntilItsLockIsRemoved(t *testing.T) {
 	r := newRig(t)
 	s := r.index()
 	first := r.stage(s)
-	r.age(2 * renewAfter)
-	if l := r.stage(s); l.Command != first.Command || r.count("venv") != 1 {
-		t.Error("installed again though there is nothing newer:", r.log())
-	}
 	r.write(map[string]string{"latest": "1.1.0"})
-	r.age(2 * renewAfter)
-	second := r.stage(s)
-	if second.Command == first.Command || r.count("venv") != 2 {
-		t.Error(r.log())
+	if l := r.stage(s); l.Command != first.Command || r.count("venv") != 1 {
+		t.Error("installed again:", r.log())
 	}
-	r.write(map[string]string{"offline": ""})
-	r.age(2 * renewAfter)
-	if l := r.stage(s); l.Command != second.Command {
-		t.Errorf("got %+v", l)
+	r.forget()
+	if second := r.stage(s); second.Command == first.Command || r.count("venv") != 2 {
+		t.Error(r.log())
 	}
 }
 
@@ -347,7 +301,7 @@ func TestUvxTakesFurtherPackagesAndInterpreters(t *testing.T) {
 	s := r.index()
 	s.Args = []string{"--with", "mcp<2", "--from", "py-srv==1.0.0", "py-srv", "x"}
 	r.stage(s)
-	if !strings.HasSuffix(r.log()[len(r.log())-1], " py-srv==1.0.0 mcp<2") {
+	if r.count("pip download") != 1 || !strings.HasSuffix(r.log()[1], " py-srv==1.0.0 mcp<2") {
 		t.Error(r.log())
 	}
 	s.Args = []string{"--python", "3.99", "py-srv"}

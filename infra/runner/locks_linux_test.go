@@ -1,0 +1,91 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// installed is what an install has in files of a package.
+func (i *installs) installed(server, file string) string {
+	i.t.Helper()
+	l, err := i.stage(server)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	found, err := filepath.Glob(filepath.Join(l.Reads[0], file))
+	if err != nil || len(found) != 1 {
+		i.t.Fatal(found, err)
+	}
+	text, err := os.ReadFile(found[0])
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// elsewhere is another machine, which has the locks of this one and nothing else.
+func (i *installs) elsewhere() {
+	i.t.Helper()
+	other := filepath.Join(i.t.TempDir(), "locks")
+	if err := os.Rename(filepath.Join(i.at.cache, "locks"), other); err != nil {
+		i.t.Fatal(err)
+	}
+	i.forget()
+	i.at.locks = other
+}
+
+// forget cleans the caches, those of npm and pip too.
+func (i *installs) forget() {
+	i.t.Helper()
+	for _, dir := range []string{i.at.cache, filepath.Join(i.root, "home")} {
+		if err := os.RemoveAll(dir); err != nil {
+			i.t.Fatal(err)
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			i.t.Fatal(err)
+		}
+	}
+}
+
+func TestLockGivesTheSamePackagesEverywhere(t *testing.T) {
+	const node, python = `{"command": "npx", "args": ["-y", "top"]}`, `{"command": "uvx", "args": ["toppy"]}`
+	const nodeFile, pythonFile = "node_modules/below/text", "venv/lib/python3*/site-packages/belowpy.py"
+	from := newRegistry(t)
+	i := newInstalls(t, from)
+	publish := func(version string) {
+		from.publish("top", version, map[string]any{"bin": "cli.js", "dependencies": map[string]string{"below": "*"}}, file("package/cli.js", "#!/usr/bin/env node\n"))
+		from.publish("below", version, map[string]any{}, file("package/text", version))
+		from.index("toppy", "toppy-"+version+"-py3-none-any.whl", wheel(t, "toppy", version, []string{"belowpy"}, nil))
+		from.index("belowpy", "belowpy-"+version+"-py3-none-any.whl", wheel(t, "belowpy", version, nil, map[string]string{"belowpy.py": version}))
+	}
+	both := func(want string) {
+		t.Helper()
+		if got := i.installed(node, nodeFile); got != want {
+			t.Errorf("npm has installed %q, want %q", got, want)
+		}
+		if got := i.installed(python, pythonFile); got != want {
+			t.Errorf("pip has installed %q, want %q", got, want)
+		}
+	}
+	publish("1.0.0")
+	both("1.0.0")
+	publish("2.0.0")
+	both("1.0.0")
+	i.elsewhere()
+	both("1.0.0")
+
+	// The same version with other bytes, as from a registry that was taken over.
+	i.forget()
+	from.publish("below", "1.0.0", map[string]any{}, file("package/text", "other"))
+	from.index("belowpy", "belowpy-1.0.0-py3-none-any.whl", wheel(t, "belowpy", "1.0.0", nil, map[string]string{"belowpy.py": "other"}))
+	for _, server := range []string{node, python} {
+		_, err := i.stage(server)
+		if err == nil || !strings.Contains(err.Error(), "the registry gives other bytes than the lock") || !strings.Contains(err.Error(), "remove the lock") {
+			t.Errorf("%s: %v", server, err)
+		}
+	}
+	i.at.locks = ""
+	both("2.0.0")
+}

@@ -1,0 +1,267 @@
+package main
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
+	"github.com/dormouse-mcp/dormouse/shared/box/stage"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
+
+// registry serves packages of a test on loopback: npm's form, and the simple index of
+// Python.
+type registry struct {
+	t    *testing.T
+	http *httptest.Server
+
+	mu      sync.Mutex
+	files   map[string][]byte         // by their paths
+	npm     map[string]map[string]any // manifests by name, then by version
+	python  map[string][]string       // names of files, by project
+	reports []report                  // what code of packages has said
+}
+
+// report is what code of a package has tried, and what came of it.
+type report struct {
+	Tried int      `json:"tried"`
+	Did   []string `json:"did"` // what should have failed
+	Env   string   `json:"env"`
+	UID   int      `json:"uid"`
+}
+
+func newRegistry(t *testing.T) *registry {
+	t.Helper()
+	r := &registry{t: t, files: map[string][]byte{}, npm: map[string]map[string]any{}, python: map[string][]string{}}
+	r.http = httptest.NewServer(r)
+	t.Cleanup(r.http.Close)
+	return r
+}
+
+func (r *registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	path := strings.Trim(q.URL.Path, "/")
+	project, simple := strings.CutPrefix(path, "simple/")
+	switch {
+	case path == "report":
+		body, _ := io.ReadAll(q.Body)
+		var said report
+		if err := json.Unmarshal(body, &said); err != nil {
+			r.t.Errorf("a report of %q: %v", body, err)
+		}
+		r.reports = append(r.reports, said)
+	case r.files[path] != nil:
+		_, _ = w.Write(r.files[path])
+	case simple && r.python[project] != nil:
+		w.Header().Set("Content-Type", "text/html")
+		for _, file := range r.python[project] {
+			sum := sha256.Sum256(r.files["files/"+file])
+			_, _ = fmt.Fprintf(w, "<a href=\"/files/%s#sha256=%x\">%s</a>\n", file, sum, file)
+		}
+	case r.npm[path] != nil:
+		latest := slices.Max(slices.Collect(maps.Keys(r.npm[path])))
+		_ = json.NewEncoder(w).Encode(map[string]any{"name": path, "dist-tags": map[string]string{"latest": latest}, "versions": r.npm[path]})
+	default:
+		http.NotFound(w, q)
+	}
+}
+
+// said gives the reports so far and forgets them.
+func (r *registry) said() []report {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	said := r.reports
+	r.reports = nil
+	return said
+}
+
+// publish adds a version of an npm package with a tarball. A second one of the same
+// version changes its bytes.
+func (r *registry) publish(name, version string, manifest map[string]any, entries ...tar.Header) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	manifest["name"], manifest["version"] = name, version
+	text, err := json.Marshal(manifest)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	data := tarball(r.t, append([]tar.Header{file("package/package.json", string(text))}, entries...)...)
+	path := fmt.Sprintf("%s/-/%s-%s.tgz", name, filepath.Base(name), version)
+	sum := sha512.Sum512(data)
+	listed := maps.Clone(manifest)
+	listed["dist"] = map[string]string{
+		"tarball": r.http.URL + "/" + path, "integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:]),
+	}
+	if r.npm[name] == nil {
+		r.npm[name] = map[string]any{}
+	}
+	r.files[path], r.npm[name][version] = data, listed
+}
+
+// index adds a file to the index of Python.
+func (r *registry) index(project, name string, data []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.files["files/"+name] = data
+	if !slices.Contains(r.python[project], name) {
+		r.python[project] = append(r.python[project], name)
+	}
+}
+
+// file is an entry of a tarball with its text, which travels in a record of its header.
+func file(name, text string) tar.Header {
+	return tar.Header{Name: name, Mode: 0o755, Typeflag: tar.TypeReg, Size: int64(len(text)), PAXRecords: map[string]string{"test.text": text}}
+}
+
+func tarball(t *testing.T, entries ...tar.Header) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	packed := gzip.NewWriter(&out)
+	w := tar.NewWriter(packed)
+	for _, h := range entries {
+		text := h.PAXRecords["test.text"]
+		h.PAXRecords, h.Format = nil, tar.FormatPAX
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := packed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// wheel makes one with a program, and with further members. A text that begins with
+// "-> " is a link.
+func wheel(t *testing.T, project, version string, requires []string, more map[string]string) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := zip.NewWriter(&out)
+	info := project + "-" + version + ".dist-info/"
+	meta := "Metadata-Version: 2.1\nName: " + project + "\nVersion: " + version + "\n"
+	for _, r := range requires {
+		meta += "Requires-Dist: " + r + "\n"
+	}
+	members := map[string]string{
+		project + ".py": "def main():\n    print('" + version + "')\n", info + "METADATA": meta, info + "RECORD": "",
+		info + "WHEEL":            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+		info + "entry_points.txt": "[console_scripts]\n" + project + " = " + project + ":main\n",
+	}
+	maps.Copy(members, more)
+	record := ""
+	for name := range members {
+		record += name + ",,\n"
+	}
+	members[info+"RECORD"] = record
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		h := &zip.FileHeader{Name: name, Method: zip.Deflate}
+		text, link := strings.CutPrefix(members[name], "-> ")
+		h.SetMode(0o755)
+		if link {
+			h.SetMode(fs.ModeSymlink | 0o777)
+		}
+		f, err := w.CreateHeader(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(f, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// installs is a machine that installs from the registry of a test.
+type installs struct {
+	t    *testing.T
+	from *registry
+	root string // open to all
+	on   sandbox.Support
+	at   place
+}
+
+func newInstalls(t *testing.T, from *registry) *installs {
+	t.Helper()
+	root := t.TempDir()
+	for _, dir := range []string{filepath.Dir(root), root} {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	i := &installs{t: t, from: from, root: root, on: sandbox.Probe()}
+	i.at = place{work: filepath.Join(root, "work"), cache: filepath.Join(root, "cache"), on: i.on}
+	for _, dir := range []string{i.at.work, i.at.cache, filepath.Join(root, "home")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, pair := range os.Environ() {
+		name, _, _ := strings.Cut(pair, "=")
+		if upper := strings.ToUpper(name); strings.HasPrefix(upper, "PIP_") || strings.HasPrefix(upper, "NPM_CONFIG_") || strings.HasPrefix(upper, "UV_") {
+			t.Setenv(name, "") // has the test put it back
+			_ = os.Unsetenv(name)
+		}
+	}
+	for name, value := range map[string]string{
+		"PATH": "/usr/bin:/bin:/usr/local/bin", "HOME": filepath.Join(root, "home"), "TMPDIR": root,
+		"npm_config_registry": from.http.URL, "npm_config_fetch_retries": "0", "PIP_INDEX_URL": from.http.URL + "/simple", "PIP_TRUSTED_HOST": "127.0.0.1",
+	} {
+		t.Setenv(name, value)
+	}
+	return i
+}
+
+// stage installs what a servers file asks for.
+func (i *installs) stage(text string) (stage.Launch, error) {
+	i.t.Helper()
+	all, _, err := catalog.Parse([]byte(`{"mcpServers": {"s": `+text+`}}`), "servers.json", nil)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	s, ok := all.Server("s")
+	if !ok {
+		i.t.Fatal("no server")
+	}
+	return stagerFor(s, i.at, slog.New(slog.DiscardHandler)).Stage(i.t.Context(), "p", nil)
+}
+
+// digestOf is the digest of a file.
+func digestOf(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+
+	"github.com/dormouse-mcp/dormouse/shared/box"
+	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
+	"github.com/dormouse-mcp/dormouse/shared/box/stage"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
+
+// workshop is the sandbox in which packages run their code while they are installed:
+// the network is on, one folder is writable, and nobody's secrets are there.
+type workshop struct {
+	*sandbox.Sandbox
+	mark string // of what runs there
+}
+
+// Environment gives what belongs to the sandbox, and the mark.
+func (w workshop) Environment() map[string]string {
+	env := w.Sandbox.Environment()
+	env[box.MarkEnv] = w.mark
+	return env
+}
+
+// End ends what runs there, also what has left the process group of its install.
+func (w workshop) End() error { return errors.Join(box.EndMarked(w.mark), w.Sandbox.End()) }
+
+// workshops makes the workshops of a server. One that is confined itself is not
+// installed where nobody can be kept in.
+func workshops(s catalog.Server, work string, env map[string]string, on sandbox.Support) func(folder string, reads []string) (stage.Place, error) {
+	c := confiner{box: s.Box, on: on, env: env}
+	var made atomic.Int64
+	return func(folder string, reads []string) (stage.Place, error) {
+		p := sandbox.Policy{Sockets: sandbox.InternetSockets, Workspace: folder, Temp: filepath.Join(folder, ".tmp")}
+		p.Read = append(p.Read, c.toolchains(stage.Launch{})...)
+		for _, program := range reads {
+			p.Read = append(p.Read, c.install(program)...)
+		}
+		switch {
+		case s.Box.Confined():
+			p.Demand = []sandbox.Guard{sandbox.GuardFiles, sandbox.GuardNeighbours, sandbox.GuardSockets}
+		case !open(append(p.Read, folder)...):
+			// The server itself runs as this user. Another could not even start the
+			// interpreter.
+			p.KeepUser = true
+		}
+		in, err := sandbox.New(p, on)
+		if err != nil {
+			return nil, err
+		}
+		return workshop{in, fmt.Sprintf("%s/install-%d", work, made.Add(1))}, nil
+	}
+}
+
+// open says whether every user may enter the folders above some paths.
+func open(paths ...string) bool {
+	for _, p := range paths {
+		for dir := filepath.Dir(p); dir != "/" && dir != "."; dir = filepath.Dir(dir) {
+			if info, err := os.Stat(dir); err != nil || info.Mode()&0o001 == 0 {
+				return false
+			}
+		}
+	}
+	return true
+}

@@ -1,0 +1,134 @@
+package stage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// locked is a lock: the packages that a request came to, with the hashes of their files.
+type locked struct {
+	text []byte
+	name string
+	// made is a folder with what was fetched to make the lock, "" for a lock that was
+	// there. It is gone after done.
+	made string
+	done func()
+}
+
+// lockName names the lock of a request. The beginning is for people; the digest is of
+// all that the lock depends on, which is nothing of this machine but its platform.
+func lockName(kind, what string, parts ...string) string {
+	plain := strings.Map(func(r rune) rune {
+		if strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._", r) {
+			return r
+		}
+		return '-'
+	}, what)
+	return kind + "-" + strings.Trim(plain[:min(len(plain), 60)], "-.") + "-" + digest(append([]string{"lock-1", kind, what}, parts...)...)[:16]
+}
+
+// locked finds the lock of a request, or has resolve make it in an empty folder. The
+// caller calls done of what it gets.
+func (s *staging) locked(ctx context.Context, name, what string, resolve func(ctx context.Context, b build) ([]byte, error)) (locked, error) {
+	own := filepath.Join(s.cfg.Cache, "locks", name)
+	l := locked{name: name, done: func() {}}
+	if text, err := s.readLock(own); err != nil || text != nil {
+		l.text = text
+		return l, err
+	}
+	if err := os.MkdirAll(filepath.Dir(own), 0o755); err != nil {
+		return l, err
+	}
+	unlock, err := lock(ctx, own+".lock", func() {
+		s.say(DepInstall, "waiting for another start that installs %s", what)
+	})
+	if err != nil {
+		return l, err
+	}
+	if text, err := s.readLock(own); err != nil || text != nil { // the other start has made it
+		unlock()
+		l.text = text
+		return l, err
+	}
+	l.made = own + ".making"
+	l.done = func() {
+		_ = os.RemoveAll(l.made) // if not now, then before the next try
+		unlock()
+	}
+	if l.text, err = s.resolved(ctx, own, l.made, what, resolve); err != nil {
+		l.done()
+		l.done = func() {}
+	}
+	return l, err
+}
+
+// resolved makes a lock and keeps it.
+func (s *staging) resolved(ctx context.Context, own, dir, what string, resolve func(ctx context.Context, b build) ([]byte, error)) ([]byte, error) {
+	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o755)); err != nil {
+		return nil, err
+	}
+	output, err := record(own + ".output")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = output.Close() }() // what it lacks is not worth a failure
+	s.say(DepInstall, "resolving %s", what)
+	text, err := resolve(ctx, build{dir: dir, log: output})
+	if err != nil {
+		s.log.Warn("resolve failed", "what", what, "output", own+".output")
+		return nil, err
+	}
+	s.log.Info("resolved", "what", what, "lock", own)
+	_ = os.Remove(own + ".output") // it is of use when something fails
+	return text, writeFile(own, text)
+}
+
+// readLock reads a lock; it is nil if there is none.
+func (s *staging) readLock(own string) ([]byte, error) {
+	files := []string{own}
+	if s.cfg.Locks != "" {
+		files = []string{filepath.Join(s.cfg.Locks, filepath.Base(own)), own}
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("read a lock: %w", err)
+		case len(bytes.TrimSpace(text)) == 0:
+			return nil, fmt.Errorf("lock %s is empty: remove it to have the packages resolved anew", filepath.Base(file))
+		}
+		return text, nil
+	}
+	return nil, nil
+}
+
+// mismatch says of a failed install that it met other bytes than those of its lock.
+func (l locked) mismatch(err error) error {
+	return hint(err, func(said string) string {
+		for _, words := range []string{"EINTEGRITY", "DO NOT MATCH THE HASHES", "Hash mismatch"} {
+			if strings.Contains(said, words) {
+				return fmt.Sprintf("the registry gives other bytes than the lock %s names, so nothing is installed: find out why; if the new ones are wanted, remove the lock from the folder locks of the cache", l.name)
+			}
+		}
+		return ""
+	})
+}
+
+// fileHash is how requirements name the bytes of a file.
+func fileHash(file string) (string, error) {
+	root, err := os.OpenRoot(filepath.Dir(file))
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = root.Close() }() // only read
+	sum, err := fileDigest(root, filepath.Base(file))
+	return "sha256:" + sum, err
+}

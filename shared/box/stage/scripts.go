@@ -1,0 +1,206 @@
+package stage
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// What packages execute while they are installed: install scripts of npm, and what
+// builds a source distribution of Python. It is code of strangers, and of a folder that
+// is hosted, so it runs in a sandbox, or not at all.
+
+// scriptsSetting is how an operator allows it.
+const scriptsSetting = "x-dormouse.box.install_scripts: true"
+
+// errNoPlace is for a Stager that has no sandbox.
+var errNoPlace = errors.New("there is no sandbox to run the code of packages in")
+
+// confined runs a command where it can write in folder alone, and sees of the runner's
+// environment what is no secret.
+func (s *staging) confined(ctx context.Context, folder string, c command, reads ...string) error {
+	if s.cfg.Confine == nil {
+		return errNoPlace
+	}
+	place, err := s.cfg.Confine(folder, reads)
+	if err != nil {
+		return fmt.Errorf("packages run their code in a sandbox only: %w", err)
+	}
+	c.env, c.start = slices.DeleteFunc(c.env, secret), place.Start
+	for name, value := range place.Environment() {
+		c.env = append(c.env, name+"="+value)
+	}
+	_, err = c.run(ctx)
+	return errors.Join(err, place.End())
+}
+
+// secret says of a variable that it may hold a secret, or leads to a folder that a
+// sandbox has not.
+func secret(pair string) bool {
+	name, value, _ := strings.Cut(pair, "=")
+	name = strings.ToUpper(name)
+	if name == "HOME" || name == "TMPDIR" || withoutCredentials(value) != value {
+		return true
+	}
+	for _, part := range []string{"TOKEN", "SECRET", "PASS", "AUTH", "KEY", "CRED", "USER", "CLIENT_CERT", "CACHE", "CONFIG_FILE", "GLOBALCONFIG", "PREFIX"} {
+		if strings.Contains(strings.TrimPrefix(name, "NPM_CONFIG_"), part) {
+			return true
+		}
+	}
+	return false
+}
+
+// unrunFile is the list of packages whose scripts were not run, in an install.
+const unrunFile = "scripts-not-run"
+
+// unrun reads the list of an install.
+func unrun(dir string) []string {
+	text, err := os.ReadFile(filepath.Join(dir, unrunFile))
+	if err != nil {
+		return nil // the usual case: there are none
+	}
+	return strings.Fields(string(text))
+}
+
+// withScripts finds the packages below node_modules that have install scripts.
+func withScripts(dir string) []string {
+	var found []string
+	// What cannot be read is not counted: the list is for a hint.
+	_ = filepath.WalkDir(filepath.Join(dir, "node_modules"), func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.Name() != "package.json" || !e.Type().IsRegular() {
+			return nil
+		}
+		above := filepath.Dir(filepath.Dir(path))
+		if in := filepath.Base(above); in != "node_modules" && (!strings.HasPrefix(in, "@") || filepath.Base(filepath.Dir(above)) != "node_modules") {
+			return nil // a file of a package, not its manifest
+		}
+		var p struct {
+			Scripts map[string]string `json:"scripts"`
+		}
+		data, err := os.ReadFile(path)
+		if err != nil || json.Unmarshal(data, &p) != nil {
+			return nil
+		}
+		_, gyp := os.Stat(filepath.Join(filepath.Dir(path), "binding.gyp"))
+		if p.Scripts["preinstall"] != "" || p.Scripts["install"] != "" || p.Scripts["postinstall"] != "" || gyp == nil {
+			name, _ := filepath.Rel(above, filepath.Dir(path))
+			if in := filepath.Base(above); in != "node_modules" {
+				name = in + "/" + name
+			}
+			found = append(found, name)
+		}
+		return nil
+	})
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
+// runScripts runs the install scripts of all packages in b.dir, in a sandbox. What
+// they have made is then copied by the runner: so it belongs to the runner, leads
+// nowhere, and cannot be changed by what a script has left running.
+func (s *staging) runScripts(ctx context.Context, b build, npm, node string) error {
+	work := b.dir + "-scripts"
+	if err := errors.Join(os.Rename(b.dir, work), os.Mkdir(b.dir, 0o755)); err != nil {
+		return err
+	}
+	argv := []string{npm, "rebuild", "--ignore-scripts=false", "--foreground-scripts", "--no-update-notifier", "--loglevel=error"}
+	// Newer ones want each package to be allowed by name, which is what the setting does.
+	env := s.environ("npm_config_dangerously_allow_all_scripts=true")
+	if err := s.confined(ctx, work, command{argv: argv, dir: work, env: env, log: b.log}, realPaths(npm, node)...); err != nil {
+		return fmt.Errorf("npm rebuild: %w", err)
+	}
+	if err := copyOut(ctx, work, b.dir); err != nil {
+		return fmt.Errorf("take over what install scripts have made: %w", err)
+	}
+	return os.RemoveAll(work)
+}
+
+func realPaths(programs ...string) []string {
+	var all []string
+	for _, p := range programs {
+		if real, err := filepath.EvalSymlinks(p); err == nil {
+			all = append(all, real)
+		}
+	}
+	return all
+}
+
+// copyOut copies folders, plain files, and links that lead to something of the copy.
+func copyOut(ctx context.Context, from, to string) error {
+	src, err := os.OpenRoot(from)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = src.Close() }() // only read
+	dst, err := os.OpenRoot(to)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dst.Close() }() // every write is checked where it is made
+	var links []string
+	err = fs.WalkDir(src.FS(), ".", func(name string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil || name == ".":
+			return err
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case e.IsDir():
+			return dst.Mkdir(name, 0o755)
+		case e.Type() == fs.ModeSymlink:
+			links = append(links, name)
+			target, err := src.Readlink(name)
+			if err != nil {
+				return err
+			}
+			return dst.Symlink(target, name)
+		case e.Type().IsRegular():
+			return copyFile(src, dst, name)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, name := range links {
+		if _, err := dst.Stat(name); err != nil { // also if it leads out
+			if err := dst.Remove(name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func copyFile(src, dst *os.Root, name string) (err error) {
+	in, err := src.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }() // only read
+	info, err := in.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return err
+	}
+	mode := fs.FileMode(0o644)
+	if info.Mode()&0o100 != 0 {
+		mode = 0o755
+	}
+	out, err := dst.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	if err = errors.Join(err, out.Close()); err != nil {
+		return err
+	}
+	return dst.Chtimes(name, info.ModTime(), info.ModTime()) // compiled files are compared by it
+}
