@@ -27,7 +27,7 @@ type keysCommand struct {
 // keyStore says where the keys are, and how they are printed.
 type keyStore struct {
 	Data  string `default:".dormouse" type:"path" help:"Folder that dormouse run was given."`
-	Store string `help:"As dormouse run was given, or dynamodb:TABLE of what is deployed, with the credentials in the environment."`
+	Store string `help:"As dormouse run was given, or dynamodb:TABLE of what is deployed, with the credentials in the environment or of the aws command."`
 	JSON  bool   `help:"Print JSON."`
 }
 
@@ -63,11 +63,12 @@ func (k keyStore) open(ctx context.Context) (session.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return dynamostore.New(place.Client(credentialsOf(more), nil), place.Table, dynamostore.Options{}), nil
+	return dynamostore.New(place.Client(credentialsOf(ctx, more), nil), place.Table, dynamostore.Options{}), nil
 }
 
-// credentialsOf are those of the environment, or what stands in for them.
-func credentialsOf(instead []string) dynamostore.Keys {
+// credentialsOf are those of the environment, or what stands in for them, or those that
+// the aws command has.
+func credentialsOf(ctx context.Context, instead []string) dynamostore.Keys {
 	value := func(name string) string {
 		for _, kv := range instead {
 			if v, ok := strings.CutPrefix(kv, name+"="); ok {
@@ -76,7 +77,11 @@ func credentialsOf(instead []string) dynamostore.Keys {
 		}
 		return os.Getenv(name)
 	}
-	return dynamostore.Keys{ID: value("AWS_ACCESS_KEY_ID"), Secret: value("AWS_SECRET_ACCESS_KEY"), Token: value("AWS_SESSION_TOKEN")}
+	keys := dynamostore.Keys{ID: value("AWS_ACCESS_KEY_ID"), Secret: value("AWS_SECRET_ACCESS_KEY"), Token: value("AWS_SESSION_TOKEN")}
+	if keys.ID == "" {
+		return signedIn(ctx)
+	}
+	return keys
 }
 
 // keyLine is a key as it is printed as JSON. Times are RFC 3339, UTC.

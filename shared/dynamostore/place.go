@@ -82,7 +82,7 @@ type Keys struct{ ID, Secret, Token string }
 func (k Keys) Retrieve(context.Context) (aws.Credentials, error) {
 	c := aws.Credentials{AccessKeyID: k.ID, SecretAccessKey: k.Secret, SessionToken: k.Token}
 	if !c.HasKeys() {
-		return c, errors.New("there are no credentials for DynamoDB: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+		return c, errors.New("there are no credentials for DynamoDB: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or sign in with the aws command")
 	}
 	return c, nil
 }

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
+)
+
+func TestCredentialsComeFromTheEnvironmentThenFromTheAWSCommand(t *testing.T) {
+	dir := t.TempDir()
+	script := "#!/bin/sh\n[ \"$*\" = 'configure export-credentials --format process' ] || exit 1\n" +
+		`echo '{"Version":1,"AccessKeyId":"A","SecretAccessKey":"S","SessionToken":"T","Expiration":"2026-11-22T00:00:00Z"}'` + "\n"
+	if err := os.WriteFile(filepath.Join(dir, "aws"), []byte(script), 0o700); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"} {
+		t.Setenv(name, "")
+	}
+	if got, want := credentialsOf(t.Context(), nil), (dynamostore.Keys{ID: "A", Secret: "S", Token: "T"}); got != want {
+		t.Errorf("the aws command's: %+v", got)
+	}
+	instead := []string{"AWS_ACCESS_KEY_ID=i", "AWS_SECRET_ACCESS_KEY=s"}
+	if got, want := credentialsOf(t.Context(), instead), (dynamostore.Keys{ID: "i", Secret: "s"}); got != want {
+		t.Errorf("what stands in: %+v", got)
+	}
+	t.Setenv("AWS_ACCESS_KEY_ID", "env")
+	if got := credentialsOf(t.Context(), nil); got.ID != "env" {
+		t.Errorf("the environment's: %+v", got)
+	}
+	t.Setenv("AWS_ACCESS_KEY_ID", "")
+	t.Setenv("PATH", t.TempDir())
+	if got := credentialsOf(t.Context(), nil); got != (dynamostore.Keys{}) {
+		t.Errorf("nobody's: %+v", got)
+	}
+}
