@@ -28,7 +28,7 @@ func (s *Store) Append(ctx context.Context, b session.Batch) error {
 			return err
 		}
 		if old != nil && (b.Stream == session.Common || old.alive(time.Now())) {
-			return sameBatch(old, r)
+			return sameBatch(old, r, b)
 		}
 	}
 	if err := s.spill(ctx, r, data, outlive(r.expires())); err != nil {
@@ -43,7 +43,7 @@ func (s *Store) Append(ctx context.Context, b session.Batch) error {
 		return err
 	}
 	if !written {
-		return sameBatch(old, r)
+		return sameBatch(old, r, b)
 	}
 	s.bound(ctx, b, len(data))
 	return nil
@@ -74,12 +74,12 @@ func (s *Store) batchRow(b session.Batch, data []byte) row {
 }
 
 // sameBatch is nil if the batch that is stored is the one to be written.
-func sameBatch(old, r row) error {
+func sameBatch(old, r row, b session.Batch) error {
 	if old.num("g") != r.num("g") || old.num("q") != r.num("q") || old.flag("f") != r.flag("f") ||
 		old.num("w") != r.num("w") || !bytes.Equal(old.bin("h"), r.bin("h")) {
 		return session.Errorf(session.Conflict, "index %d of the stream is written already", firstOf(r))
 	}
-	return nil
+	return b.Repeated()
 }
 
 // tailFields are the attributes of a batch without its data.

@@ -244,31 +244,30 @@ func (x boxes) overItem(ctx context.Context, b session.Box, it session.Item) (re
 	return false, x.endItem(ctx, it, failureOf(b, it.Gen))
 }
 
-// endItem gives a request its error, then removes its item. One that waits, for a
-// box or for its client, is taken first, for generation 0, so that no runner can
-// have it.
+// endItem gives a request its error, then removes its item. Whoever ends a request
+// takes its item first, for generation 0: no runner can have it then, and a request
+// that its box has suspended since the item was read goes on.
 func (x boxes) endItem(ctx context.Context, it session.Item, why session.Failure) error {
 	return x.endItemWith(ctx, it, failureError(it.Box, why))
 }
 
 func (x boxes) endItemWith(ctx context.Context, it session.Item, why *wire.Error) error {
-	gen := it.Gen
-	if it.State != session.Taken {
-		gen = 0
-		if taken, err := x.take(ctx, it); err != nil || !taken {
-			return err
-		}
+	if taken, err := x.take(ctx, it); err != nil || !taken {
+		return err
 	}
 	if err := x.endWith(ctx, it.Address, why); err != nil {
 		return err
 	}
-	return x.Store.DeleteItem(ctx, it.Box, it.ID, gen)
+	return x.Store.DeleteItem(ctx, it.Box, it.ID, 0)
 }
 
-// take takes an item for generation 0; taken is false if a runner has it after all,
+// take takes an item for generation 0; taken is false if somebody else has changed it,
 // or it has ended.
 func (x boxes) take(ctx context.Context, it session.Item) (taken bool, err error) {
-	if it.State == session.Suspended {
+	if it.State == session.Taken && it.Gen == 0 {
+		return true, nil // by somebody who may have died
+	}
+	if it.State != session.Waiting {
 		ends := it
 		ends.State, ends.Gen, ends.Questions, ends.Raw = session.Taken, 0, nil, nil
 		return x.Store.SwapItem(ctx, it, ends)

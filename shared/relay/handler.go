@@ -416,8 +416,8 @@ func (h *Handler) events(ctx context.Context, f Frame) (*Frame, error) {
 			stored = append(stored, p)
 		}
 	}
-	if err := h.out.Send(ctx, stored...); err != nil {
-		return nil, err
+	if sent, err := h.out.Send(ctx, stored...); err != nil || !sent {
+		return nil, err // without an ack the runner sends it again
 	}
 	for _, it := range f.Items {
 		if it.Final && it.Marked {
@@ -442,20 +442,19 @@ func (h *Handler) store(ctx context.Context, say said, ack *Frame) (stored sessi
 			closed = !ok
 		}
 		if !closed {
-			closed, err = h.appendStream(ctx, p)
+			closed, err = h.appendStream(ctx, &p)
 		}
 		if closed {
 			ack.Closed = append(ack.Closed, p.Batch.Stream)
 		}
 		return p, !closed, err
 	}
-	first, v, err := h.appendCommon(ctx, p)
+	v, err := h.appendCommon(ctx, &p)
 	if err != nil {
 		return p, false, err
 	}
 	if ack.Fenced = v == refuse; !ack.Fenced {
-		p.Batch.First = first
-		ack.Next = first + session.Index(len(p.Batch.Events))
+		ack.Next = p.Batch.Last() + 1
 	}
 	return p, v == write, nil
 }
@@ -486,48 +485,49 @@ func commonFirst(items []EventItem) []int {
 // appendStream writes to a request stream. The runner numbers it from 1, and the
 // only other writer is whoever ended the request by an error: a conflict means
 // that the stream is closed.
-func (h *Handler) appendStream(ctx context.Context, p session.Posting) (closed bool, err error) {
+func (h *Handler) appendStream(ctx context.Context, p *session.Posting) (closed bool, err error) {
 	if p.Batch.First < 1 {
 		return false, session.Errorf(session.Invalid, "a batch of stream %s begins at index %d", p.Batch.Stream, p.Batch.First)
 	}
-	err = h.out.Write(ctx, p.To, p.Batch)
+	p.Again, err = h.out.Write(ctx, p.To, p.Batch)
 	if errors.Is(err, session.Conflict) {
 		return true, nil
 	}
 	return false, err
 }
 
-// appendCommon writes to the common stream and returns the first index. A runner
+// appendCommon writes to the common stream and sets the first index. A runner
 // new to a session does not know where its numbers begin and sends First 0: the
 // place is found by writing, which is what fences its predecessor. The verdict is
 // write, refuse, or ignore for a frame that comes after its session's next.
-func (h *Handler) appendCommon(ctx context.Context, p session.Posting) (first session.Index, v verdict, err error) {
-	b := p.Batch
+func (h *Handler) appendCommon(ctx context.Context, p *session.Posting) (v verdict, err error) {
+	b := &p.Batch
 	if b.First > 0 {
-		err := h.out.Write(ctx, p.To, b)
+		p.Again, err = h.out.Write(ctx, p.To, *b)
 		if errors.Is(err, session.Conflict) {
-			return 0, refuse, nil
+			return refuse, nil
 		}
-		return b.First, write, err
+		return write, err
 	}
 	for {
 		tail, err := h.Store.Tail(ctx, b.Session, session.Common)
 		switch {
 		case err != nil:
-			return 0, refuse, err
+			return refuse, err
 		case tail.Gen == b.Gen && tail.Seq >= b.Seq:
 			v := write // stored already, the ack was lost
 			if tail.Seq > b.Seq {
 				v = ignore
 			}
-			return tail.Last + 1 - session.Index(len(b.Events)), v, nil
+			b.First, p.Again = tail.Last+1-session.Index(len(b.Events)), p.To.Conn != ""
+			return v, nil
 		case tail.Gen > b.Gen:
-			return 0, refuse, nil
+			return refuse, nil
 		}
 		b.First = tail.Last + 1
-		err = h.out.Write(ctx, p.To, b)
+		p.Again, err = h.out.Write(ctx, p.To, *b)
 		if !errors.Is(err, session.Conflict) {
-			return b.First, write, err
+			return write, err
 		}
 	}
 }

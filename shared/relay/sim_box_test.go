@@ -145,17 +145,20 @@ func (x *simBox) execute(c *simCall, m wire.Message) {
 		return
 	}
 	steps := a.rng.IntN(5)
+	if x.w.slowly {
+		steps = a.rng.IntN(100)
+	}
 	total := simWork(a)
 	for n := range steps {
 		if nap(c.ctx, total/time.Duration(steps+1)) != nil {
 			return
 		}
 		kind := a.rng.IntN(6)
-		n += 100 * c.round // no two events are the same
+		n += 128 * c.round // no two events are the same
 		switch {
 		case a.rng.IntN(x.w.chatty) == 0:
 			x.say(nil, c.s, session.Common, x.notice("notifications/message", label, n), false)
-		case kind == 0:
+		case kind == 0 && n%128 < 5:
 			if !x.ask(a, c, label, n) {
 				return
 			}
@@ -177,7 +180,7 @@ func (x *simBox) execute(c *simCall, m wire.Message) {
 	result := fmt.Appendf(nil, `{"label":%q,"by":%q,"pad":%q}`, label, x.p.name, strings.Repeat("ä", size/2))
 	x.respond(c, m.ID, wire.ResultResponse(m.ID, result))
 	if a.rng.IntN(6) == 0 && nap(x.p.ctx, draw(a.rng, 2*x.w.idle)) == nil {
-		x.say(nil, c.s, session.Common, x.notice("notifications/message", label, 100*c.round+steps), false)
+		x.say(nil, c.s, session.Common, x.notice("notifications/message", label, 128*c.round+steps), false)
 	}
 }
 
@@ -198,7 +201,11 @@ func simWork(a *actor) time.Duration {
 
 // notice is an event that is like no other.
 func (x *simBox) notice(method, label string, n int) []byte {
-	return wire.NewNotification(method, fmt.Appendf(nil, `{"label":%q,"by":%q,"n":%d}`, label, x.p.name, n))
+	pad := ""
+	if x.w.slowly {
+		pad = fmt.Sprintf(`,"pad":%q`, strings.Repeat("x", 100<<(n%8)))
+	}
+	return wire.NewNotification(method, fmt.Appendf(nil, `{"label":%q,"by":%q,"n":%d%s}`, label, x.p.name, n, pad))
 }
 
 // simAnswer is how long a box waits for an answer: longer than until the next

@@ -237,7 +237,7 @@ func (c *simConn) invoke(name string, late time.Duration, message []byte) {
 		switch {
 		case err != nil:
 			a.tell("failed: %v", err)
-			if w.none() && !errors.Is(err, session.Closed) {
+			if w.none() && !w.slowly && !errors.Is(err, session.Closed) {
 				w.breaks("frame %s was not handled though nothing went wrong: %v", name, err)
 			}
 			c.toRunner(a, fmt.Appendf(nil, `{"message":"Internal server error","connectionId":%q,"requestId":%q}`, c.name, name))

@@ -16,12 +16,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
+// foundOfSockets are worlds behind the first 100 in which a defect showed, or would
+// show if a rule were taken out: 900788 and 901986 a batch that was repeated while it
+// was still being posted, 901672 a suspended call ended by who had read its item before,
+// 1962 a stream that goes straight again though its end is owed, 1557 a batch in doubt
+// of a session that is gone.
+var foundOfSockets = [...]uint64{900788, 901986, 901672, 1962, 1557}
+
 // TestSimulationOfSockets adds WebSocket clients to the worlds. Their connections
 // break, with and without a word, and they come back with or without what they
 // have.
 func TestSimulationOfSockets(t *testing.T) {
-	n := max(1, *simSeeds/2)
-	for seed := *simSeed; seed < *simSeed+uint64(n); seed++ {
+	for _, seed := range worlds(*simSeeds/2, foundOfSockets[:]) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -55,6 +61,7 @@ type simPeers struct {
 type simPeer struct {
 	owner       *simSocket
 	here, blind bool
+	buffer      simBuffer
 }
 
 // Post implements session.Poster. What is taken arrives, if anybody hears it.
@@ -71,6 +78,9 @@ func (g *simPeers) Post(ctx context.Context, conn string, data []byte) error {
 	}
 	if a.chance(g.w.postUnknown) {
 		return unavailable("a post to a client was not sent")
+	}
+	if err := g.room(ctx, conn, len(data)); err != nil {
+		return err
 	}
 	g.mu.Lock()
 	p := g.peers[conn]

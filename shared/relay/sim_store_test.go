@@ -2,6 +2,8 @@ package relay
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -99,7 +101,22 @@ func (s *simStore) Load(ctx context.Context, id session.ID, box session.BoxID) (
 }
 
 func (s *simStore) Save(ctx context.Context, v session.Session) error {
-	return change(ctx, "Save", func() error { return s.Memory.Save(ctx, v) })
+	return change(ctx, "Save", func() error {
+		err := s.Memory.Save(ctx, v)
+		if *simTrace {
+			actorOf(ctx).tell("saves %s, owed %v, lease until %s: %v", s.w.ledger.owner(v.ID), s.w.owed(v), v.Pusher.Until.Sub(s.w.begun), session.CodeOf(err))
+		}
+		return err
+	})
+}
+
+// owed tells what a session's record says of its connections.
+func (w *world) owed(s session.Session) []string {
+	var said []string
+	for _, c := range s.Pushed {
+		said = append(said, fmt.Sprintf("%s %d live %v final %v", w.name(c.Stream), c.Index, c.Live, c.Final))
+	}
+	return said
 }
 
 func (s *simStore) PutConnection(ctx context.Context, c session.Connection) error {
@@ -131,8 +148,13 @@ func (s *simStore) Handshake(ctx context.Context, digest, version string) (sessi
 }
 
 func (s *simStore) Append(ctx context.Context, v session.Batch) error {
+	wrote := false
 	return change(ctx, "Append", func() error {
 		err := s.Memory.Append(ctx, v)
+		if errors.Is(err, session.Duplicate) && wrote {
+			err = nil // as a driver knows its own first try
+		}
+		wrote = wrote || err == nil
 		actorOf(ctx).tell("appends %d events to %s of %s at %d, generation %d, batch %d, final %v: %v",
 			len(v.Events), s.w.name(v.Stream), s.w.ledger.owner(v.Session), v.First, v.Gen, v.Seq, v.Final, session.CodeOf(err))
 		return err

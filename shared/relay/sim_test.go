@@ -43,21 +43,26 @@ var (
 // any conflict, 4956 a request freed without a look at the log.
 var found = [...]uint64{281, 990, 1961, 4956}
 
-func TestSimulation(t *testing.T) {
+// worlds are the seeds that the flags ask for, or n, and those that were found, if
+// they ask for none.
+func worlds(n int, found []uint64) []uint64 {
 	given := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	n := *simSeeds
 	if given["sim.seed"] && !given["sim.seeds"] {
 		n = 1
 	}
 	var seeds []uint64
-	for seed := *simSeed; seed < *simSeed+uint64(n); seed++ {
+	for seed := *simSeed; seed < *simSeed+uint64(max(n, 1)); seed++ {
 		seeds = append(seeds, seed)
 	}
 	if !given["sim.seed"] && !given["sim.seeds"] {
-		seeds = append(seeds, found[:]...)
+		seeds = append(seeds, found...)
 	}
-	for _, seed := range seeds {
+	return seeds
+}
+
+func TestSimulation(t *testing.T) {
+	for _, seed := range worlds(*simSeeds, found[:]) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { newWorld(t, seed).run() })
@@ -82,6 +87,8 @@ type world struct {
 	memory  *sessiontest.Memory
 	config  Config
 	idle    time.Duration // until a box sleeps
+	slowly  bool          // clients of sockets read slowly what is a lot
+	tally   *tally        // what is counted over all worlds of a test; nil for nothing
 	chatty  int           // one in so many things a box says belongs to no request
 	sleepy  chan struct{} // closed, and made anew, when a runner says bye
 	gateway *simGateway

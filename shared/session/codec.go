@@ -44,6 +44,14 @@ func (b Batch) Lines() ([]byte, error) {
 // Last is the index of the last event of a batch.
 func (b Batch) Last() Index { return b.First + Index(len(b.Events)) - 1 }
 
+// Repeated is what Append answers for a batch that is there already.
+func (b Batch) Repeated() error {
+	if b.Once {
+		return Errorf(Duplicate, "index %d of the stream has this batch already", b.First)
+	}
+	return nil
+}
+
 // Pages makes one [Page] out of the batches of a stream, which are given to it in
 // order, each at most once; batches that are gone are left out. A page ends, with
 // More, when it holds as many events as it may or MaxBatchBytes, and before a

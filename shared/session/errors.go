@@ -22,6 +22,7 @@ const (
 	NotFound Code = "not_found"
 	// Duplicate: the id is in use in this session (a request in flight). Who knows
 	// what is in flight is the box, which answers the second request with an error.
+	// Of [Log], to who asks for it: the very batch is there already.
 	Duplicate Code = "duplicate"
 	// Conflict: somebody else wrote first. Read again, decide again.
 	Conflict Code = "conflict"

@@ -45,46 +45,67 @@ type Outlet struct {
 type Posting struct {
 	To    Address
 	Batch Batch
+	Again bool // it was in the log before: whoever wrote it may be posting it, or may have
 }
 
-// Append writes a batch of a stream of a and delivers it. It may be repeated
-// after Unavailable; a client that is pushed to may then get an event twice, and
-// after no other error.
+// Append writes a batch of a stream of a and delivers it. One writer at a time may
+// repeat it after Unavailable; a client that is pushed to may then get an event
+// twice, and after no other error.
 //
 // Errors: Conflict (nothing was written, see [Log]), Unavailable.
 func (o Outlet) Append(ctx context.Context, a Address, b Batch) error {
-	if err := o.Write(ctx, a, b); err != nil {
+	again, err := o.Write(ctx, a, b)
+	if err != nil {
 		return err
 	}
-	return o.Send(ctx, Posting{a, b})
+	if a.Conn == "" || !again {
+		_, err = o.Send(ctx, Posting{a, b, false})
+		return err
+	}
+	// Nobody else posts it.
+	ps := []Posting{{a, b, true}}
+	if err := o.copyOut(ctx, ps); err != nil {
+		return err
+	}
+	return o.byRecord(ctx, ps, []Index{b.First - 1})
 }
 
 // Write is the first half of Append: the log. The end of an initialize settles
 // the session before it can be read, so that no client is faster; an error ends
 // the session, once it is known to be what the client gets. Lists go into the
-// handshake record, and out of it when they have changed.
-func (o Outlet) Write(ctx context.Context, a Address, b Batch) error {
+// handshake record, and out of it when they have changed. again says, of a batch for
+// a connection, that it was in the log before.
+func (o Outlet) Write(ctx context.Context, a Address, b Batch) (again bool, err error) {
 	if b.Stream == Common {
 		if err := o.forgetLists(ctx, a, b); err != nil {
-			return err
+			return false, err
 		}
 	}
 	if ends := b.Final && b.Stream == a.Stream; !ends || !a.Init {
-		if err := o.Store.Append(ctx, b); err != nil || !ends || a.List == "" {
-			return err
+		if again, err = o.write(ctx, a, b); err != nil || !ends || a.List == "" {
+			return again, err
 		}
-		return o.noteList(ctx, a, b)
+		return again, o.noteList(ctx, a, b)
 	}
 	result := wire.Lookup(b.Events[len(b.Events)-1], "result")
 	if result != nil {
 		if err := settle(ctx, o.Store, a.Session, result); err != nil {
-			return err
+			return false, err
 		}
 	}
-	if err := o.Store.Append(ctx, b); err != nil || result != nil {
-		return err
+	if again, err = o.write(ctx, a, b); err != nil || result != nil {
+		return again, err
 	}
-	return o.failed(ctx, a.Session, quitOf(b.Events[len(b.Events)-1]))
+	return again, o.failed(ctx, a.Session, quitOf(b.Events[len(b.Events)-1]))
+}
+
+func (o Outlet) write(ctx context.Context, a Address, b Batch) (again bool, err error) {
+	b.Once = a.Conn != ""
+	err = o.Store.Append(ctx, b)
+	if errors.Is(err, Duplicate) {
+		return true, nil
+	}
+	return false, err
 }
 
 // settle takes over what a box answered to initialize. A session that is gone
@@ -123,72 +144,149 @@ func unlessGone(err error) error {
 
 // Send is the second half of Append, for batches of one session that were written
 // together: all in one batch to the Out stream if it has one, each event to its
-// connection if it has one.
-func (o Outlet) Send(ctx context.Context, ps ...Posting) error {
+// connection if it has one. sent is false if somebody else may be posting them now:
+// whoever wants to know is to write and send them again after some seconds.
+func (o Outlet) Send(ctx context.Context, ps ...Posting) (sent bool, err error) {
 	if err := o.copyOut(ctx, ps); err != nil {
-		return err
+		return false, err
 	}
-	for _, p := range ps {
-		if p.To.Conn == "" {
-			continue
+	ps = slices.DeleteFunc(slices.Clone(ps), func(p Posting) bool { return p.To.Conn == "" })
+	reached := make([]Index, len(ps))
+	for i, p := range ps {
+		reached[i] = p.Batch.First - 1
+	}
+	if o.Clients != nil && slices.ContainsFunc(ps, func(p Posting) bool { return p.Again }) {
+		if sent, err := o.repeat(ctx, ps); err != nil || !sent {
+			return false, err
 		}
-		if err := o.post(ctx, p.To, p.Batch); err != nil {
-			return err
+		return true, o.byRecord(ctx, ps, reached)
+	}
+	until := time.Now().Add(straight)
+	for i, p := range ps {
+		if reached[i], err = o.post(ctx, p.To, p.Batch, until); err != nil {
+			return false, err
+		}
+		if reached[i] < p.Batch.Last() {
+			return true, o.byRecord(ctx, ps, reached)
 		}
 	}
-	return nil
+	return true, nil
 }
 
-// post sends a batch to the connection its request came over. The common stream
-// is of no request: if anything of it is owed already, this is too.
-func (o Outlet) post(ctx context.Context, a Address, b Batch) error {
-	last := b.First + Index(len(b.Events)) - 1
+// post sends a batch straight to the connection its request came over, and says how
+// far it came: not behind a post that failed, and no further than until. The common
+// stream is of no request: if anything of it is owed already, this is too.
+func (o Outlet) post(ctx context.Context, a Address, b Batch, until time.Time) (reached Index, err error) {
+	reached = b.First - 1
 	if o.Clients == nil {
-		return o.owe(ctx, a.Session, Cursor{Stream: b.Stream, Index: b.First - 1}, last)
+		return reached, nil
 	}
 	if b.Stream == Common {
 		s, _, err := o.Store.Load(ctx, a.Session, "")
 		if err != nil {
-			return unlessGone(err)
+			return b.Last(), unlessGone(err)
 		}
-		if s.cursor(Common) != nil {
-			return o.owe(ctx, a.Session, Cursor{Stream: Common}, last)
+		if c := s.cursor(Common); c != nil && !c.Live {
+			return reached, nil
 		}
 	}
-	for i, raw := range b.Events {
-		id := EventID{Stream: b.Stream, Index: b.First + Index(i)}
-		err := o.event(ctx, a.Conn, a.EventIDs, a.Session, id, raw)
+	posting, cancel := context.WithDeadline(ctx, until.Add(onePost))
+	defer cancel()
+	for _, raw := range b.Events {
+		if time.Now().After(until) {
+			return reached, nil
+		}
+		err := o.event(posting, a.Conn, a.EventIDs, a.Session, EventID{Stream: b.Stream, Index: reached + 1}, raw)
 		switch {
-		case errors.Is(err, Closed):
-			return o.owe(ctx, a.Session, Cursor{Stream: b.Stream, Index: id.Index - 1}, last)
-		case errors.Is(err, Unavailable):
-			return o.again(ctx, a, Cursor{Stream: b.Stream, Index: id.Index - 1}, last)
+		case errors.Is(err, Closed), errors.Is(err, Unavailable), err != nil && posting.Err() != nil && ctx.Err() == nil:
+			return reached, nil
 		case err != nil:
-			return err
+			return reached, err
 		}
+		reached++
 	}
-	return nil
+	return reached, nil
 }
 
-// again is for a post of which nothing is known. That something is owed is noted
-// before it is tried again, because whoever appends may not live to do so. If the
-// connection has survived, the stream then goes on as before.
-func (o Outlet) again(ctx context.Context, a Address, from Cursor, last Index) error {
-	if err := o.owe(ctx, a.Session, from, last); err != nil || from.Stream == Common {
-		return err
+// byRecord is for batches that were posted as far as reached says, where that is not
+// all. It is noted first, because whoever appends may not live to do more. The rest is
+// pushed by whoever has the lease.
+func (o Outlet) byRecord(ctx context.Context, ps []Posting, reached []Index) error {
+	id := ps[0].To.Session
+	p := pusher{Outlet: o, nonce: NewNonce()}
+	note := func(s *Session) (changed bool) {
+		for i, p := range ps {
+			changed = s.reached(p.Batch, reached[i]) || changed
+		}
+		return changed
 	}
-	s, _, err := o.Store.Load(ctx, a.Session, "")
-	if err == nil {
-		_, err = update(ctx, o.Store, s, func(s *Session) bool {
-			c := s.cursor(from.Stream)
-			if c == nil || c.Index < last || !slices.Contains(s.Conns, a.Conn) {
-				return false
-			}
-			s.Pushed = slices.DeleteFunc(s.Pushed, func(c Cursor) bool { return c.Stream == from.Stream })
-			return true
+	done := func(s *Session) bool {
+		return !slices.ContainsFunc(ps, func(p Posting) bool {
+			c := s.cursor(p.Batch.Stream)
+			return c != nil && !c.settled() && c.Index < p.Batch.Last()
 		})
 	}
-	return unlessGone(err)
+	if err := p.run(ctx, id, note, done); err != nil || o.Clients == nil || len(p.s.Conns) == 0 {
+		return err
+	}
+	return o.revive(ctx, ps)
+}
+
+// reached notes how far a batch was posted straight. It says whether that is news.
+func (s *Session) reached(b Batch, i Index) bool {
+	c := s.cursor(b.Stream)
+	switch {
+	case c != nil && (!c.Live || c.Index >= b.Last()):
+		return false
+	case i < b.Last():
+		return s.owe(Cursor{Stream: b.Stream, Index: i})
+	default:
+		return s.owe(Cursor{Stream: b.Stream, Index: i, Final: b.Final, Live: true})
+	}
+}
+
+// revive has streams go straight again of which all was pushed, and whose connections
+// have survived.
+func (o Outlet) revive(ctx context.Context, ps []Posting) error {
+	for {
+		s, _, err := o.Store.Load(ctx, ps[0].To.Session, "")
+		if err != nil {
+			return unlessGone(err)
+		}
+		s.Pushed = slices.Clone(s.Pushed)
+		changed := false
+		for _, p := range ps {
+			c := s.cursor(p.Batch.Stream)
+			survives := slices.Contains(s.Conns, p.To.Conn) && (p.Batch.Stream != Common || len(s.Conns) == 1)
+			if c == nil || c.settled() || c.Index < p.Batch.Last() || !survives {
+				continue
+			}
+			// Somebody may have ended the stream, and owe that.
+			tail, err := o.Store.Tail(ctx, s.ID, c.Stream)
+			if err != nil {
+				return err
+			}
+			if tail.Last <= c.Index {
+				*c, changed = Cursor{Stream: c.Stream, Index: c.Index, Live: true}, true
+			}
+		}
+		if !changed {
+			return nil
+		}
+		if s.Pusher.heldAt(time.Now()) {
+			// Whoever has the lease would push what is then posted straight.
+			if end, ends := ctx.Deadline(); ends && time.Until(end) < toNote {
+				return errSlow
+			}
+			if err := sleepUntil(ctx, time.Now().Add(pushRetry)); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := o.Store.Save(ctx, s); !errors.Is(err, Conflict) {
+			return unlessGone(err)
+		}
+	}
 }
 
 // event posts one event, and its id if the client wants to know it. An id that is
@@ -295,13 +393,13 @@ func (h *Host) Say(ctx context.Context, id ID, raws ...[]byte) error {
 //
 // Errors: Conflict (nothing was written), Unavailable.
 func (o Outlet) End(ctx context.Context, a Address, b Batch) error {
-	if err := o.Write(ctx, a, b); err != nil {
+	if _, err := o.Write(ctx, a, b); err != nil {
 		return err
 	}
-	if err := o.copyOut(ctx, []Posting{{a, b}}); err != nil || a.Conn == "" {
+	if err := o.copyOut(ctx, []Posting{{a, b, false}}); err != nil || a.Conn == "" {
 		return err
 	}
-	return o.owe(ctx, a.Session, Cursor{Stream: b.Stream, Index: b.First - 1}, b.First+Index(len(b.Events))-1)
+	return o.owe(ctx, a.Session, Cursor{Stream: b.Stream, Index: b.First - 1}, b.Last())
 }
 
 // Ended is for somebody who wants to end a request that has ended, and cannot know

@@ -245,14 +245,14 @@ func TestBatchesOfOneFrameAreCopiedToTheOutStreamOnce(t *testing.T) {
 	one, two := address(session.Common), address(session.NewStreamID())
 	frame := []session.Posting{{To: one, Batch: batchOf(one, 1, `{"n":1}`)}, {To: two, Batch: batchOf(two, 1, `{"n":2}`, `{"n":3}`)}}
 	for range 2 { // the ack of the first was lost
-		if err := out.Send(t.Context(), frame...); err != nil {
+		if _, err := out.Send(t.Context(), frame...); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if err := h.Say(t.Context(), s.ID, []byte(`{"n":4}`)); err != nil {
 		t.Fatal(err)
 	}
-	if err := out.Send(t.Context(), frame...); err != nil { // late
+	if _, err := out.Send(t.Context(), frame...); err != nil { // late
 		t.Fatal(err)
 	}
 	page, err := store.Read(t.Context(), s.ID, session.Out, 0, 10)
@@ -274,7 +274,7 @@ func TestAnEndThatWasWrittenButNotCopiedIsCopiedByTheNext(t *testing.T) {
 	out := session.Outlet{Store: store}
 	b := batchOf(a, 1, `{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"x"}}`)
 	b.Gen, b.Seq, b.Final = 0, 0, true
-	if err := out.Write(t.Context(), a, b); err != nil {
+	if _, err := out.Write(t.Context(), a, b); err != nil {
 		t.Fatal(err)
 	}
 	tail, err := store.Tail(t.Context(), "s", a.Stream)

@@ -23,9 +23,21 @@ import (
 //     connection. So an acked batch is with the client or stands owed.
 //   - A client that comes back and says what it has, sets the cursors and breaks
 //     the lease: whoever held it was posting to a connection that is no more.
+//
+// A connection that is only slow is served in the same way. Whoever has written a
+// batch posts it straight for a second; the rest of it goes by the record, and the
+// stream is Live again once all is pushed. Whoever finds a batch in the log, because
+// its runner had no answer, does not post it: it notes the doubt and does not answer.
+// By the next time, seconds later, the writer has answered the runner, has made an
+// entry, or is dead. Only then the batch is pushed once more.
 const (
+	straight     = time.Second     // a batch is posted without a note
+	onePost      = 2 * time.Second // and its last post may take so much longer
+	inDoubt      = 4 * time.Second // more than both together, and less than a runner waits before it repeats a batch
+	maxSkew      = time.Minute     // between the clocks of two functions
 	pushLease    = 30 * time.Second
 	pushPage     = 100
+	toNote       = 5 * time.Second // of a function's time, for how far it came
 	keptFinished = 32              // entries of streams of which nothing is owed any more
 	keptOwed     = 1024            // of the others, or the record would outgrow a row of the store
 	comingUp     = 5 * time.Second // a connection may answer 410 for so long after $connect
@@ -45,27 +57,37 @@ func (s *Session) cursor(stream StreamID) *Cursor {
 
 // Owes says that events may wait in the log for the session's next connection.
 func (s *Session) Owes() bool {
-	return slices.ContainsFunc(s.Pushed, func(c Cursor) bool { return !c.Final })
+	return slices.ContainsFunc(s.Pushed, func(c Cursor) bool { return !c.settled() })
 }
 
+// settled says that nothing behind a cursor is owed.
+func (c Cursor) settled() bool { return c.Final || c.Live }
+
 // owe adds an entry, unless the stream has one, and drops what is of no use any
-// more. It says whether anything changed.
+// more. It says whether anything changed. What a Live stream has got in the meantime
+// was posted straight.
 func (s *Session) owe(c Cursor) bool {
-	if s.cursor(c.Stream) != nil {
-		return false
+	if old := s.cursor(c.Stream); old != nil {
+		if !old.Live {
+			return false
+		}
+		c.Index = max(c.Index, old.Index)
+		s.Pushed = slices.Clone(s.Pushed)
+		*s.cursor(c.Stream) = c
+		return true
 	}
 	s.Pushed = append(slices.Clone(s.Pushed), c)
 	finished := 0
 	for _, c := range s.Pushed {
-		if c.Final {
+		if c.settled() {
 			finished++
 		}
 	}
 	old := time.Now().Add(-streamLife)
 	s.Pushed = slices.DeleteFunc(s.Pushed, func(c Cursor) bool {
 		begun := c.Stream.Time()
-		drop := c.Final && finished > keptFinished || !begun.IsZero() && begun.Before(old)
-		if drop && c.Final {
+		drop := c.settled() && finished > keptFinished || !begun.IsZero() && begun.Before(old)
+		if drop && c.settled() {
 			finished--
 		}
 		return drop
@@ -74,13 +96,57 @@ func (s *Session) owe(c Cursor) bool {
 	return true
 }
 
+// repeat decides whether batches of a session that were in the log already are to be
+// pushed. mine is false while whoever wrote them may still be posting them.
+func (o Outlet) repeat(ctx context.Context, ps []Posting) (mine bool, err error) {
+	s, _, err := o.Store.Load(ctx, ps[0].To.Session, "")
+	if errors.Is(err, NotFound) {
+		return true, nil // nobody is pushed to any more
+	}
+	if err == nil {
+		_, err = update(ctx, o.Store, s, func(s *Session) (changed bool) {
+			mine = true
+			for _, p := range ps {
+				sure, noted := s.doubt(p.Batch)
+				mine, changed = mine && sure, changed || noted
+			}
+			return changed
+		})
+	}
+	return mine, err
+}
+
+// doubt says whether it is known by now that nobody posts a batch without a lease, or
+// notes that somebody wants to know.
+func (s *Session) doubt(b Batch) (sure, noted bool) {
+	c := s.cursor(b.Stream)
+	now := time.Now()
+	switch {
+	case c != nil && (c.Final || c.Index >= b.Last()):
+		return true, false // it was pushed
+	case c != nil && !c.Live:
+		return !s.Pusher.heldAt(now), false
+	case c != nil && c.Index >= b.First-1 && !c.Since.IsZero():
+		age := now.Sub(c.Since)
+		return age >= inDoubt || age < -maxSkew, false
+	}
+	s.owe(Cursor{Stream: b.Stream, Index: b.First - 1, Live: true, Since: now})
+	return false, true
+}
+
+// heldAt says that a lease is somebody's. One that ends later than any could was given
+// by a clock that was wrong.
+func (l Lease) heldAt(now time.Time) bool {
+	return l.Until.After(now) && l.Until.Before(now.Add(pushLease+maxSkew))
+}
+
 // dropOwed drops the entries of the oldest request streams when there are too many. What
 // they owe is not pushed any more; it stands in the log, for a client that asks for it by
 // an event id. Their late appenders add an entry anew, of what then comes.
 func (s *Session) dropOwed() {
 	var owed []Cursor
 	for _, c := range s.Pushed {
-		if !c.Final && c.Stream != Common && !c.Stream.Time().IsZero() {
+		if !c.settled() && c.Stream != Common && !c.Stream.Time().IsZero() {
 			owed = append(owed, c)
 		}
 	}
@@ -103,7 +169,11 @@ func (o Outlet) owe(ctx context.Context, id ID, from Cursor, last Index) error {
 		c := s.cursor(from.Stream)
 		return c == nil || c.Final || c.Index >= last
 	}
-	return p.run(ctx, id, func(s *Session) bool { return s.owe(from) }, done)
+	note := func(s *Session) bool {
+		c := s.cursor(from.Stream)
+		return (c == nil || !c.Live || c.Index < last) && s.owe(from)
+	}
+	return p.run(ctx, id, note, done)
 }
 
 // push pushes all that a session is owed.
@@ -134,8 +204,10 @@ func (p *pusher) run(ctx context.Context, id ID, note func(*Session) bool, done 
 		}
 		changed := note(&s)
 		over := p.Clients == nil || len(s.Conns) == 0 || done(&s)
-		busy := s.Pusher.Until.After(time.Now())
-		if !over && !busy {
+		busy := s.Pusher.heldAt(time.Now())
+		end, ends := ctx.Deadline()
+		late := ends && time.Until(end) < 2*toNote
+		if !over && !busy && !late {
 			s.Pusher, changed = Lease{Nonce: p.nonce, Until: time.Now().Add(pushLease)}, true
 		}
 		if changed {
@@ -150,7 +222,10 @@ func (p *pusher) run(ctx context.Context, id ID, note func(*Session) bool, done 
 		}
 		switch {
 		case over:
+			p.s = s
 			return nil
+		case late:
+			return errSlow
 		case busy:
 			if err := sleepUntil(ctx, time.Now().Add(pause)); err != nil {
 				return err
@@ -169,6 +244,10 @@ func (p *pusher) run(ctx context.Context, id ID, note func(*Session) bool, done 
 		}
 	}
 }
+
+// errSlow: there is more to push than this function has time for. It may be all that
+// is left of its time to note how far it came.
+var errSlow = Errorf(Unavailable, "the client takes its events slowly; whoever comes next goes on")
 
 // errLeaseLost: somebody has taken or broken the lease.
 var errLeaseLost = errors.New("the lease of who pushes is another's")
@@ -209,7 +288,7 @@ func (p *pusher) work(ctx context.Context) error {
 // connection.
 func (p *pusher) pushAll(ctx context.Context) error {
 	for i := 0; i < len(p.s.Pushed); i++ {
-		for more := true; more && i < len(p.s.Pushed) && !p.s.Pushed[i].Final && len(p.s.Conns) > 0; {
+		for more := true; more && i < len(p.s.Pushed) && !p.s.Pushed[i].settled() && len(p.s.Conns) > 0; {
 			c := &p.s.Pushed[i]
 			page, err := p.Store.Read(ctx, p.s.ID, c.Stream, c.Index, pushPage)
 			if err != nil {
@@ -233,12 +312,17 @@ func (p *pusher) pushAll(ctx context.Context) error {
 func (p *pusher) pushPage(ctx context.Context, c *Cursor, page Page) error {
 	ctx, cancel := context.WithDeadline(ctx, p.s.Pusher.Until)
 	defer cancel()
+	end, _ := ctx.Deadline()
+	stop := end.Add(-toNote)
 	if page.Gap {
 		if _, err := p.push1(ctx, Event{Raw: gapNotice()}, EventID{}); err != nil {
 			return err
 		}
 	}
 	for _, e := range page.Events {
+		if time.Now().After(stop) {
+			return errSlow
+		}
 		pushed, err := p.push1(ctx, e, EventID{Stream: c.Stream, Index: e.Index})
 		if err != nil || !pushed {
 			return err
@@ -338,7 +422,7 @@ func (p *pusher) merge(ctx context.Context) error {
 		return errLeaseLost
 	}
 	for _, c := range mine.Pushed {
-		if theirs := s.cursor(c.Stream); theirs != nil {
+		if theirs := s.cursor(c.Stream); theirs != nil && !c.Live && c.Index > theirs.Index {
 			*theirs = c
 		}
 	}

@@ -32,7 +32,7 @@ func TestWhatIsOwedAndHasExpiredIsNotPushedForEver(t *testing.T) {
 	if err := counting.PutConnection(t.Context(), session.Connection{ID: "new", Session: s.ID, Expires: expires}); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 	defer cancel()
 	out := session.Outlet{Store: forgetful{counting}, Clients: hearing{}}
 	stream := session.NewStreamID()
@@ -62,7 +62,7 @@ func TestStreamsThatAreOwedAndNeverEndDoNotFillTheRecord(t *testing.T) {
 	}
 	out := session.Outlet{Store: store, Clients: gone{}}
 	newest := session.NewStreamID()
-	if err := out.Send(t.Context(), session.Posting{
+	if _, err := out.Send(t.Context(), session.Posting{
 		To:    session.Address{Session: s.ID, Stream: newest, Conn: "gone"},
 		Batch: session.Batch{Session: s.ID, Stream: newest, First: 1, Events: [][]byte{[]byte(`{}`)}, Expires: expires},
 	}); err != nil {

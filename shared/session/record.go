@@ -104,10 +104,15 @@ func (s Session) Clone() Session {
 // Cursor says how far a stream of a WebSocket session was pushed to its client,
 // once the connection its request came over has gone. What is behind it stands in
 // the log and is owed to the next connection of the session.
+//
+// While it is Live, nothing is owed: events go straight to that connection, and Index
+// is only how far they had got when somebody noted it.
 type Cursor struct {
 	Stream StreamID
-	Index  Index // the last event that was pushed
-	Final  bool  // it was the last of its stream
+	Index  Index     // the last event that was pushed
+	Final  bool      // it was the last of its stream
+	Live   bool      `json:",omitempty"`
+	Since  time.Time `json:",omitzero"` // while Live: since when nobody knows whether the batch behind Index was pushed
 }
 
 // Connection is the record of one WebSocket connection of a client. It is never
@@ -272,6 +277,7 @@ type Batch struct {
 	Retry   time.Duration // of the last event; see Event
 	Events  [][]byte
 	Expires time.Time
+	Once    bool // Append says Duplicate, and not nil, if the batch is there already; it is not stored
 }
 
 // Tail is what the last batch of a stream says. The zero value is an empty

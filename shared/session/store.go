@@ -111,7 +111,8 @@ type Log interface {
 	// Append writes a batch (1 to MaxBatchEvents events of one line each,
 	// MaxBatchBytes together at most) under the key of its first index, if that
 	// key is free. Same Gen, Seq, Final, Retry (to the millisecond) and bytes
-	// already there: nil, nothing is written. Anything else there: Conflict. Where
+	// already there: nil, or Duplicate if b is to be written Once; nothing is written.
+	// A store that repeats its own try knows that. Anything else there: Conflict. Where
 	// a batch was dropped or has expired on the common stream the key is not free;
 	// the same batch again may then be either. It wakes those who Wait for the
 	// stream.
@@ -119,7 +120,7 @@ type Log interface {
 	// The caller must write at Tail.Last+1 only, so that two writers always meet
 	// on the same key; the store does not check for holes.
 	//
-	// Errors: Invalid and TooLarge as [Batch.Lines] says, Conflict.
+	// Errors: Invalid and TooLarge as [Batch.Lines] says, Conflict, Duplicate.
 	Append(ctx context.Context, b Batch) error
 	// Read returns events strictly after a cursor, at most limit; a limit outside
 	// 1 to MaxRead is moved into it. A page ends early, with More, when it holds

@@ -130,7 +130,14 @@ func appendConflict(t *testing.T, k *kit) {
 		change(&b)
 		wantCode(t, name, k.Append(t.Context(), b), session.Conflict)
 	}
-	same(t, "events", raws(t, read(t, k, 0, 10)), []string{`1`, `2`, `3`})
+	again := aBatch(1, `1`, `2`)
+	noError(t, "the same again", k.Append(t.Context(), again))
+	again.Once = true
+	wantCode(t, "the same, to be written once", k.Append(t.Context(), again), session.Duplicate)
+	once := aBatch(4, `4`)
+	once.Once = true
+	noError(t, "another, to be written once", k.Append(t.Context(), once))
+	same(t, "events", raws(t, read(t, k, 0, 10)), []string{`1`, `2`, `3`, `4`})
 }
 
 func apart(t *testing.T, k *kit) {

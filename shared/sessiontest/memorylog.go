@@ -21,7 +21,7 @@ func (m *Memory) Append(_ context.Context, b session.Batch) error {
 	key := streamKey{b.Session, b.Stream}
 	if old, ok := m.streams[key][b.First]; ok && (b.Stream == session.Common || alive(old.Expires, now)) {
 		if old.Gen == b.Gen && old.Seq == b.Seq && old.Final == b.Final && old.Retry == b.Retry && slices.EqualFunc(old.Events, b.Events, bytes.Equal) {
-			return nil
+			return b.Repeated()
 		}
 		return session.Errorf(session.Conflict, "index %d of stream %q was written by generation %d, batch %d", b.First, b.Stream, old.Gen, old.Seq)
 	}
@@ -155,6 +155,6 @@ func cloneBatch(b session.Batch) session.Batch {
 	for i, e := range b.Events {
 		events[i] = bytes.Clone(e)
 	}
-	b.Events = events
+	b.Events, b.Once = events, false
 	return b
 }

@@ -37,6 +37,7 @@ func (s *Store) Append(ctx context.Context, b session.Batch) error {
 	hash, written := sha256.Sum256(data), time.Now()
 	expires := min(expiry(b.Expires), written.Add(s.options.Age).UnixMicro())
 	var n news
+	var repeated error
 	for {
 		changed, err := s.write(ctx, appendBatch, b.Session, b.Stream, b.First, len(b.Events), b.Gen, b.Seq, b.Final,
 			len(data), written.UnixMicro(), expires, hash[:], data, b.Retry.Milliseconds())
@@ -69,12 +70,13 @@ func (s *Store) Append(ctx context.Context, b session.Batch) error {
 		case gen != b.Gen || seq != b.Seq || final != b.Final || retry != b.Retry.Milliseconds() || !bytes.Equal(stored, hash[:]):
 			return conflict(b)
 		}
+		repeated = b.Repeated()
 		break
 	}
 	s.waiters.wake(b.Session, b.Stream, n)
 	s.bound(ctx, b, len(data))
 	s.tidy(ctx)
-	return nil
+	return repeated
 }
 
 func conflict(b session.Batch) error {

@@ -1,0 +1,129 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// TestPushOnce is for clients over WebSocket that read at 0 to 10 KB a second what is
+// a lot, and lose their connections. In half of the worlds nothing goes wrong but that:
+// each event comes once, in order, and so does the end. In the others functions die
+// anywhere, between the append, the posts and the ack too: then, and only then, an event
+// may come twice.
+//
+//	go test ./shared/relay -run PushOnce -sim.seed 1 -sim.seeds 5000 -v
+func TestPushOnce(t *testing.T) {
+	count := newTally()
+	t.Cleanup(func() { t.Log(count) })
+	// 147: a stream goes straight again while another function has the lease.
+	for _, seed := range worlds(*simSeeds/5, []uint64{147}) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, seed)
+				w.faults, w.slowly, w.tally = faults{trouble: w.trouble, limited: w.limited}, true, count
+				if seed%2 == 0 {
+					w.die = 0.1
+				}
+				w.addSockets()
+				count.add("worlds", 1)
+				w.run()
+				for _, s := range w.sockets {
+					count.add("clients", 1)
+					count.add("connections", s.conns)
+					count.add("events and answers that arrived", len(s.got))
+				}
+			})
+		})
+	}
+}
+
+// tally counts what a test has tried and seen.
+type tally struct {
+	mu    sync.Mutex
+	names []string
+	n     map[string]int
+}
+
+func newTally() *tally { return &tally{n: map[string]int{}} }
+
+// add counts n more of what is named. A nil tally counts nothing.
+func (c *tally) add(name string, n int) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.n[name]; !ok {
+		c.names = append(c.names, name)
+	}
+	c.n[name] += n
+}
+
+// String is one line for each.
+func (c *tally) String() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	text := "tried and counted:"
+	for _, name := range c.names {
+		text += fmt.Sprintf("\n%9d %s", c.n[name], name)
+	}
+	return text
+}
+
+// simBuffer is what a gateway holds for a client that does not read. The client then
+// misses nothing: what the gateway has taken arrives.
+type simBuffer struct {
+	bytes float64
+	at    time.Time
+}
+
+const (
+	simBufferSize     = 128 << 10
+	simBufferPatience = 500 * time.Millisecond // a poster tries for so long
+)
+
+// room waits until the gateway takes so many bytes for a connection.
+func (g *simPeers) room(ctx context.Context, conn string, size int) error {
+	begun := time.Now()
+	for g.w.slowly && !g.w.calm.Load() {
+		g.mu.Lock()
+		p := g.peers[conn]
+		if p == nil || !p.here {
+			g.mu.Unlock()
+			return nil
+		}
+		b := &p.buffer
+		b.bytes = max(0, b.bytes-g.rate(conn)*time.Since(b.at).Seconds())
+		b.at = time.Now()
+		free := b.bytes == 0 || b.bytes+float64(size) <= simBufferSize
+		if free {
+			b.bytes += float64(size)
+		}
+		g.mu.Unlock()
+		if free {
+			return nil
+		}
+		if time.Since(begun) > simBufferPatience {
+			g.w.tally.add("posts for which there was no room", 1)
+			return session.Errorf(session.Unavailable, "simulated: the client does not read")
+		}
+		if nap(ctx, 50*time.Millisecond) != nil {
+			return unavailable("the function is over")
+		}
+	}
+	return nil
+}
+
+// rate is how many bytes a second a client reads now; it changes every 20 s.
+func (g *simPeers) rate(conn string) float64 {
+	window := time.Since(g.w.begun) / (20 * time.Second)
+	rng := g.w.random(fmt.Sprintf("reading %s in %d", conn, window))
+	return []float64{0, 100, 1 << 10, 3 << 10, 10 << 10}[rng.IntN(5)]
+}
