@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -176,5 +177,15 @@ func (refused) Remove(string) error { return nil }
 
 // whyRefused is for the client: what is missing, and what to do.
 func whyRefused(err error) error {
-	return fmt.Errorf("x-dormouse.box asks for a sandbox that this machine does not have: run the server where there is one, or change profile, network or read_only_rootfs: %w", err)
+	return fmt.Errorf("x-dormouse.box asks for a sandbox that this machine (%s) does not have: run the server where there is one, or change profile, network or read_only_rootfs: %w", kernel(), err)
+}
+
+// kernel names the system, and on Linux its version, on which it depends what a sandbox
+// can be made of.
+func kernel() string {
+	version, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return runtime.GOOS
+	}
+	return runtime.GOOS + " " + strings.TrimSpace(string(version))
 }

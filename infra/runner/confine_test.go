@@ -123,7 +123,7 @@ func TestServerIsRefusedWhereItsSandboxCannotBe(t *testing.T) {
 			}
 			_, err = refused{whyRefused(err)}.Stage(t.Context(), "p", nil)
 			var e *stage.Error
-			if !errors.As(err, &e) || e.Phase != stage.SessionCreate || !strings.Contains(err.Error(), "x-dormouse.box") {
+			if !errors.As(err, &e) || e.Phase != stage.SessionCreate || !strings.Contains(err.Error(), "x-dormouse.box") || !strings.Contains(err.Error(), "("+kernel()+")") {
 				t.Errorf("the start fails with %v", err)
 			}
 		})

@@ -285,7 +285,7 @@ func TestServersThatCannotRunThereAreRefusedFirst(t *testing.T) {
 	usually := servers
 	defer func() { servers = usually }()
 	for want, c := range map[string]struct{ env, path string }{
-		`variable GITHUB_TOKEN is not set`:  {"${GITHUB_TOKEN}", ""},
+		`GITHUB_TOKEN is not set`:           {"${GITHUB_TOKEN}", ""},
 		`put it below dormouse/`:            {"ssm:/other/github", ""},
 		`put it below mine/`:                {"secretsmanager:dormouse/github", "SecretsPath=mine"},
 		`"ssm:/dormouse/NAME" for a secret`: {"${A}", ""},

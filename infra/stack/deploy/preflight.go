@@ -87,8 +87,11 @@ func (p *program) zones(ctx context.Context) (map[string]string, error) {
 func (p *program) servers(params map[string]string, s *stack) error {
 	c, _, err := catalog.Load("servers.json", nil)
 	if err != nil {
-		return fmt.Errorf("%w\n(the functions have none of your variables: write a default, or \"ssm:/%s/NAME\" for a secret that is in AWS Systems Manager)",
-			err, p.config.stack)
+		return err
+	}
+	if rejected := c.Rejected(); len(rejected) > 0 {
+		return fmt.Errorf("%v\n(the functions have none of your variables: write a default, or \"ssm:/%s/NAME\" for a secret that is in AWS Systems Manager)",
+			rejected[0], p.config.stack)
 	}
 	path := params["SecretsPath"]
 	if path == "" && s != nil {
