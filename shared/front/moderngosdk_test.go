@@ -57,11 +57,11 @@ func goWorld(t *testing.T) *world {
 		r.end(`{"tools":[{"name":"ask","inputSchema":{"type":"object"}}]}`)
 	})
 	w.backend.tool("ask", func(r run) {
-		r.asks("q1", elicit)
-		r.asks("q2", roots)
-		r.answers("q1", "q2")
-		r.asks("q3", sample)
-		r.answers("q3")
+		r.asks("q-1", elicit)
+		r.asks("q-2", roots)
+		r.answers("q-1", "q-2")
+		r.asks("q-3", sample)
+		r.answers("q-3")
 		r.end(`{"content":[{"type":"text","text":"all answered"}]}`)
 	})
 	w.backend.tool("steps", func(r run) {

@@ -203,9 +203,9 @@ func TestModernQuestionOfNoRequestIsRefused(t *testing.T) {
 		w.do(ask{server: "known", method: "tools/list"}.request()).result(t)
 		listen := w.start(listening(`{}`).request())
 		synctest.Wait()
-		w.pushed(`{"jsonrpc":"2.0","id":"q1","method":"roots/list"}`)
+		w.pushed(`{"jsonrpc":"2.0","id":"q-1","method":"roots/list"}`)
 		<-listen
-		if len(w.backend.answers) != 1 || !strings.Contains(w.backend.answers[0], `"id":"q1","error":{"code":-32601`) {
+		if len(w.backend.answers) != 1 || !strings.Contains(w.backend.answers[0], `"id":"q-1","error":{"code":-32601`) {
 			t.Errorf("answers %s", w.backend.answers)
 		}
 	})

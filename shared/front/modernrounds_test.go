@@ -91,23 +91,23 @@ func TestModernQuestionsOfOneCallComeTogether(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		var said []string
 		w.backend.tool("asks", func(r run) {
-			r.asks("q1", elicit)
+			r.asks("q-1", elicit)
 			time.Sleep(20 * time.Millisecond)
-			r.asks("q2", sample)
-			r.asks("q3", roots)
-			said = r.answers("q1", "q2", "q3")
+			r.asks("q-2", sample)
+			r.asks("q-3", roots)
+			said = r.answers("q-1", "q-2", "q-3")
 			r.end(`{"content":[]}`)
 		})
 		first := w.do(asking("asks").request())
 		asked := first.required(t)
-		want := `"inputRequests":{"q1":{` + elicit + `},"q2":{` + sample + `},"q3":{` + roots + `,"params":{}}}`
+		want := `"inputRequests":{"q-1":{` + elicit + `},"q-2":{` + sample + `},"q-3":{` + roots + `,"params":{}}}`
 		if first.status != 200 || !strings.Contains(first.body, want) {
 			t.Fatalf("got %s, want %s", first.body, want)
 		}
 		if first.took != 30*time.Millisecond {
 			t.Errorf("asked after %s", first.took)
 		}
-		got := w.do(asking("asks").retry(asked, `{"q1":`+accept+`,"q2":{"role":"assistant"},"q3":{"roots":[]},"q9":{"extra":1}}`).request())
+		got := w.do(asking("asks").retry(asked, `{"q-1":`+accept+`,"q-2":{"role":"assistant"},"q-3":{"roots":[]},"q-9":{"extra":1}}`).request())
 		if got.body != `{"jsonrpc":"2.0","id":"again","result":{"content":[],"resultType":"complete"}}` {
 			t.Errorf("got %s", got.body)
 		}
@@ -157,11 +157,11 @@ func TestModernDeclineAndCancelAreTheServersToHear(t *testing.T) {
 	for _, action := range []string{"decline", "cancel"} {
 		modern(t, func(t *testing.T, w *world) {
 			w.backend.tool("asks", func(r run) {
-				r.asks("q1", elicit)
-				r.end(`{"said":` + r.answers("q1")[0] + `}`)
+				r.asks("q-1", elicit)
+				r.end(`{"said":` + r.answers("q-1")[0] + `}`)
 			})
 			asked := w.do(asking("asks").request()).required(t)
-			got := w.do(asking("asks").retry(asked, `{"q1":{"action":"`+action+`"}}`).request())
+			got := w.do(asking("asks").retry(asked, `{"q-1":{"action":"`+action+`"}}`).request())
 			if string(wire.Lookup(got.result(t), "said", "action")) != `"`+action+`"` {
 				t.Errorf("got %s", got.body)
 			}
@@ -172,23 +172,23 @@ func TestModernDeclineAndCancelAreTheServersToHear(t *testing.T) {
 func TestModernMissingAnswerIsAskedForAgain(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) {
-			r.asks("q1", elicit)
-			r.asks("q2", elicit)
-			r.answers("q1", "q2")
+			r.asks("q-1", elicit)
+			r.asks("q-2", elicit)
+			r.answers("q-1", "q-2")
 			r.end(`{"content":[]}`)
 		})
 		asked := w.do(asking("asks").request()).required(t)
-		again := w.do(asking("asks").retry(asked, `{"q1":`+accept+`}`).request()).required(t)
-		if _, ok := again.Requests["q2"]; !ok || len(again.Requests) != 1 {
+		again := w.do(asking("asks").retry(asked, `{"q-1":`+accept+`}`).request()).required(t)
+		if _, ok := again.Requests["q-2"]; !ok || len(again.Requests) != 1 {
 			t.Fatalf("got %+v", again.Requests)
 		}
-		w.do(asking("asks").retry(again, `{"q2":`+accept+`}`).request()).result(t)
+		w.do(asking("asks").retry(again, `{"q-2":`+accept+`}`).request()).result(t)
 	})
 }
 
 func TestModernRetryWithoutAnyAnswerIsAskedAgain(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("asks", func(r run) { r.asks("q1", elicit) })
+		w.backend.tool("asks", func(r run) { r.asks("q-1", elicit) })
 		asked := w.do(asking("asks").request()).required(t)
 		a := asking("asks")
 		a.params += `,"requestState":"` + asked.State + `"`
@@ -202,14 +202,14 @@ func TestModernRetryWithoutAnyAnswerIsAskedAgain(t *testing.T) {
 func TestModernRetryThatIsLostIsSentAgain(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) {
-			r.asks("q1", elicit)
-			r.end(`{"said":` + r.answers("q1")[0] + `}`)
+			r.asks("q-1", elicit)
+			r.end(`{"said":` + r.answers("q-1")[0] + `}`)
 		})
 		asked := w.do(asking("asks").request()).required(t)
-		lost := asking("asks").retry(asked, `{"q1":`+accept+`}`)
+		lost := asking("asks").retry(asked, `{"q-1":`+accept+`}`)
 		// Its answer arrived; its response did not.
 		w.do(lost.request()).result(t)
-		got := w.do(asking("asks").retry(asked, `{"q1":{"action":"decline"}}`).request())
+		got := w.do(asking("asks").retry(asked, `{"q-1":{"action":"decline"}}`).request())
 		if string(wire.Lookup(got.result(t), "said", "action")) != `"accept"` {
 			t.Errorf("the second answer counted: %s", got.body)
 		}
@@ -222,13 +222,13 @@ func TestModernRetryThatIsLostIsSentAgain(t *testing.T) {
 func TestModernDoubledRetryIsAnsweredTwice(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) {
-			r.asks("q1", elicit)
-			r.answers("q1")
+			r.asks("q-1", elicit)
+			r.answers("q-1")
 			time.Sleep(5 * time.Second)
 			r.end(`{"content":[]}`)
 		})
 		asked := w.do(asking("asks").request()).required(t)
-		retry := asking("asks").retry(asked, `{"q1":`+accept+`}`)
+		retry := asking("asks").retry(asked, `{"q-1":`+accept+`}`)
 		one, two := w.start(retry.request()), w.start(retry.request())
 		if a, b := <-one, <-two; a.body != b.body || !strings.Contains(a.body, `"complete"`) {
 			t.Errorf("got %s and %s", a.body, b.body)
@@ -257,12 +257,12 @@ func TestModernStateIsWorthNothing(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			modern(t, func(t *testing.T, w *world) {
-				w.backend.tool("asks", func(r run) { r.asks("q1", elicit) })
+				w.backend.tool("asks", func(r run) { r.asks("q-1", elicit) })
 				asked := w.do(asking("asks").request()).required(t)
 				before := len(w.backend.got)
 				a := asking("asks")
 				tt.change(&a, &asked)
-				got := w.do(a.retry(asked, `{"q1":`+accept+`}`).request())
+				got := w.do(a.retry(asked, `{"q-1":`+accept+`}`).request())
 				if code, _ := got.rpcError(t); got.status != 400 || code != -32602 {
 					t.Errorf("got %d %s", got.status, got.body)
 				}
@@ -277,24 +277,24 @@ func TestModernStateIsWorthNothing(t *testing.T) {
 func TestModernStateFitsParamsInAnyOrder(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) {
-			r.asks("q1", elicit)
-			r.answers("q1")
+			r.asks("q-1", elicit)
+			r.answers("q-1")
 			r.end(`{}`)
 		})
 		a := asking("asks")
 		a.params = `"name":"asks","arguments":{"a":1, "b":[1.0,"<"]}`
 		asked := w.do(a.request()).required(t)
 		a.params = `"arguments":{"b":[1.0,"\u003c"],"a":1},"name":"asks"`
-		w.do(a.retry(asked, `{"q1":`+accept+`}`).request()).result(t)
+		w.do(a.retry(asked, `{"q-1":`+accept+`}`).request()).result(t)
 	})
 }
 
 func TestModernAnswerThatIsNoneIsRefused(t *testing.T) {
 	for _, input := range []string{`7`, `null`, `"yes"`, `{}`, `{"action":"perhaps"}`} {
 		modern(t, func(t *testing.T, w *world) {
-			w.backend.tool("asks", func(r run) { r.asks("q1", elicit) })
+			w.backend.tool("asks", func(r run) { r.asks("q-1", elicit) })
 			asked := w.do(asking("asks").request()).required(t)
-			got := w.do(asking("asks").retry(asked, `{"q1":`+input+`}`).request())
+			got := w.do(asking("asks").retry(asked, `{"q-1":`+input+`}`).request())
 			if code, _ := got.rpcError(t); got.status != 400 || code != -32602 {
 				t.Errorf("%s: got %d %s", input, got.status, got.body)
 			}
@@ -335,18 +335,18 @@ func TestModernClientIsAskedOnlyWhatItHasDeclared(t *testing.T) {
 			modern(t, func(t *testing.T, w *world) {
 				var said string
 				w.backend.tool("asks", func(r run) {
-					r.asks("q1", tt.question)
-					said = r.answers("q1")[0]
+					r.asks("q-1", tt.question)
+					said = r.answers("q-1")[0]
 					r.end(`{"content":[]}`)
 				})
 				a := toolCall("asks")
 				a.caps = tt.caps
 				got := w.do(a.request())
 				if tt.refused == "" {
-					if _, ok := got.required(t).Requests["q1"]; !ok || strings.Contains(got.body, "elicitationId") {
+					if _, ok := got.required(t).Requests["q-1"]; !ok || strings.Contains(got.body, "elicitationId") {
 						t.Errorf("got %s", got.body)
 					}
-					w.do(a.retry(got.required(t), `{"q1":`+accept+`}`).request()).result(t)
+					w.do(a.retry(got.required(t), `{"q-1":`+accept+`}`).request()).result(t)
 					return
 				}
 				got.result(t)
@@ -367,8 +367,8 @@ func TestModernCallThatFailsForACapabilitySaysWhich(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			modern(t, func(t *testing.T, w *world) {
 				w.backend.tool("asks", func(r run) {
-					r.asks("q1", tt.question)
-					r.answers("q1")
+					r.asks("q-1", tt.question)
+					r.answers("q-1")
 					r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,`+tt.end+`}`, true)
 				})
 				got := w.do(toolCall("asks").request())
@@ -383,8 +383,8 @@ func TestModernCallThatFailsForACapabilitySaysWhich(t *testing.T) {
 func TestModernToolThatDoesWithoutRootsKeepsItsOwnError(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) {
-			r.asks("q1", roots)
-			r.answers("q1")
+			r.asks("q-1", roots)
+			r.answers("q-1")
 			r.end(`{"isError":true,"content":[]}`)
 		})
 		if got := w.do(toolCall("asks").request()); string(wire.Lookup(got.result(t), "isError")) != "true" {
@@ -396,8 +396,8 @@ func TestModernToolThatDoesWithoutRootsKeepsItsOwnError(t *testing.T) {
 func TestModernMethodWithoutRoundsIsNotAsked(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("tools/list", func(r run) {
-			r.asks("q1", roots)
-			r.answers("q1")
+			r.asks("q-1", roots)
+			r.answers("q-1")
 			r.end(`{"tools":[]}`)
 		})
 		w.do(ask{method: "tools/list", caps: allCaps}.request()).result(t)
@@ -407,8 +407,8 @@ func TestModernMethodWithoutRoundsIsNotAsked(t *testing.T) {
 func TestModernQuestionThatIsTakenBackIsNotAsked(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) {
-			r.asks("q1", elicit)
-			r.append(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"q1"}}`, false)
+			r.asks("q-1", elicit)
+			r.append(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"q-1"}}`, false)
 			time.Sleep(time.Second)
 			r.end(`{"content":[]}`)
 		})
@@ -452,13 +452,13 @@ func TestModernURLsAreVisitedBeforeTheCallIsMadeAgain(t *testing.T) {
 func TestModernCallWhoseBoxIsLostSaysSo(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) {
-			r.asks("q1", elicit)
+			r.asks("q-1", elicit)
 			time.Sleep(time.Minute)
 			r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,"error":{"code":-32603,"message":"the box stopped"}}`, true)
 		})
 		asked := w.do(asking("asks").request()).required(t)
 		time.Sleep(2 * time.Minute)
-		got := w.do(asking("asks").retry(asked, `{"q1":`+accept+`}`).request())
+		got := w.do(asking("asks").retry(asked, `{"q-1":`+accept+`}`).request())
 		if code, message := got.rpcError(t); code != -32603 || message != "the box stopped" {
 			t.Errorf("got %d %s", got.status, got.body)
 		}
@@ -467,10 +467,10 @@ func TestModernCallWhoseBoxIsLostSaysSo(t *testing.T) {
 
 func TestModernCallOfWhichNothingIsKeptIsOver(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("asks", func(r run) { r.asks("q1", elicit) })
+		w.backend.tool("asks", func(r run) { r.asks("q-1", elicit) })
 		asked := w.do(asking("asks").request()).required(t)
 		w.backend.attend = session.Errorf(session.NotFound, "nobody owes this an end")
-		got := w.do(asking("asks").retry(asked, `{"q1":`+accept+`}`).request())
+		got := w.do(asking("asks").retry(asked, `{"q-1":`+accept+`}`).request())
 		if code, message := got.rpcError(t); got.status != 400 || code != -32602 || !strings.Contains(message, "anew") {
 			t.Errorf("got %d %s", got.status, got.body)
 		}
@@ -489,12 +489,12 @@ func (s forgetful) Wait(ctx context.Context, id session.ID, stream session.Strea
 func TestModernQuestionThatIsNotKeptCannotBeAskedAgain(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) {
-			r.asks("q1", elicit)
-			r.asks("q2", elicit)
+			r.asks("q-1", elicit)
+			r.asks("q-2", elicit)
 		})
 		asked := w.do(asking("asks").request()).required(t)
 		w.store.Store = forgetful{w.store.Store}
-		got := w.do(asking("asks").retry(asked, `{"q2":`+accept+`}`).request())
+		got := w.do(asking("asks").retry(asked, `{"q-2":`+accept+`}`).request())
 		if code, message := got.rpcError(t); got.status != 400 || code != -32602 || !strings.Contains(message, "not kept") {
 			t.Errorf("got %d %s", got.status, got.body)
 		}
@@ -507,12 +507,12 @@ func TestModernQuestionThatIsNotKeptCannotBeAskedAgain(t *testing.T) {
 func TestModernClientThatGoesWhileQuestionsAreGatheredHasCancelled(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) {
-			r.asks("q1", elicit)
-			r.answers("q1")
-			r.asks("q2", elicit)
+			r.asks("q-1", elicit)
+			r.answers("q-1")
+			r.asks("q-2", elicit)
 		})
 		asked := w.do(asking("asks").request()).required(t)
-		r, cut := cuttable(asking("asks").retry(asked, `{"q1":`+accept+`}`).request())
+		r, cut := cuttable(asking("asks").retry(asked, `{"q-1":`+accept+`}`).request())
 		done := w.start(r)
 		time.Sleep(25 * time.Millisecond) // q2 comes within 10 ms, and is held for 30
 		cut()
@@ -526,11 +526,11 @@ func TestModernClientThatGoesWhileQuestionsAreGatheredHasCancelled(t *testing.T)
 func TestModernRetryThatIsClosedCancelsTheCall(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) {
-			r.asks("q1", elicit)
-			r.answers("q1")
+			r.asks("q-1", elicit)
+			r.answers("q-1")
 		})
 		asked := w.do(asking("asks").request()).required(t)
-		r, cut := cuttable(asking("asks").retry(asked, `{"q1":`+accept+`}`).request())
+		r, cut := cuttable(asking("asks").retry(asked, `{"q-1":`+accept+`}`).request())
 		done := w.start(r)
 		time.Sleep(time.Second)
 		cut()
@@ -544,12 +544,12 @@ func TestModernRetryThatIsClosedCancelsTheCall(t *testing.T) {
 func TestModernStoreTroubleDoesNotCancelACallThatWaits(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) {
-			r.asks("q1", elicit)
-			r.answers("q1")
+			r.asks("q-1", elicit)
+			r.answers("q-1")
 			r.end(`{"content":[]}`)
 		})
 		asked := w.do(asking("asks").request()).required(t)
-		retry := asking("asks").retry(asked, `{"q1":`+accept+`}`)
+		retry := asking("asks").retry(asked, `{"q-1":`+accept+`}`)
 		w.store.down("Wait")
 		if got := w.do(retry.request()); got.status != 503 {
 			t.Errorf("got %d %s", got.status, got.body)
@@ -564,8 +564,8 @@ func TestModernWithoutASealerNobodyIsAsked(t *testing.T) {
 		w.opts.Sealer = nil
 		var said string
 		w.backend.tool("asks", func(r run) {
-			r.asks("q1", elicit)
-			said = r.answers("q1")[0]
+			r.asks("q-1", elicit)
+			said = r.answers("q-1")[0]
 			r.end(`{"content":[]}`)
 		})
 		w.do(asking("asks").request()).result(t)

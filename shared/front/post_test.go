@@ -254,8 +254,8 @@ func TestTheFirstAnswerToAQuestionIsTheOnlyOneThatIsHeard(t *testing.T) {
 	if err := w.store.SaveBox(t.Context(), session.Box{ID: session.BoxFor("tenant", "quiet"), State: session.Awake, Gen: 1}); err != nil {
 		t.Fatal(err)
 	}
-	first := `{"jsonrpc":"2.0","id":"q1","result":{"action":"accept"}}`
-	for _, body := range []string{first, `{"jsonrpc":"2.0","id":"q1","result":{"action":"decline"}}`} {
+	first := `{"jsonrpc":"2.0","id":"q-1","result":{"action":"accept"}}`
+	for _, body := range []string{first, `{"jsonrpc":"2.0","id":"q-1","result":{"action":"decline"}}`} {
 		if a := c.post(body); a.status != 202 {
 			t.Fatalf("got %d %s", a.status, a.body)
 		}

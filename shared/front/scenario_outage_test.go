@@ -94,7 +94,7 @@ func TestWhatNeedsNoAnswerIsTakenOnceTheStoreIsBack(t *testing.T) {
 	}{
 		"initialized":  {`{"jsonrpc":"2.0","method":"notifications/initialized"}`, []string{"", "Load", "Save"}},
 		"notification": {`{"jsonrpc":"2.0","method":"notifications/x"}`, []string{"", "Load"}},
-		"answer":       {`{"jsonrpc":"2.0","id":"q","result":{}}`, []string{"", "Load", "PutAnswer"}},
+		"answer":       {`{"jsonrpc":"2.0","id":"q-1","result":{}}`, []string{"", "Load", "Save", "PutAnswer"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

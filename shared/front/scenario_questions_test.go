@@ -11,11 +11,11 @@ import (
 )
 
 // question is the scripted server's, as its client sees it.
-func question(text string) string { return `{"jsonrpc":"2.0","id":"q1",` + text + `}` }
+func question(text string) string { return `{"jsonrpc":"2.0","id":"q-1",` + text + `}` }
 
 // asks adds a tool that asks its client something and ends with what it heard.
 func (h *hall) asks(text string) {
-	h.tool("ask", func(v voice) { v.end(`{"heard":` + v.ask("q1", text) + `}`) })
+	h.tool("ask", func(v voice) { v.end(`{"heard":` + v.ask("q-1", text) + `}`) })
 }
 
 // C-61, C-65: the client of a question has lost its connections when it answers,
@@ -33,7 +33,7 @@ func TestQuestionIsAnsweredFromElsewhereHoursLater(t *testing.T) {
 				p.leave()
 				time.Sleep(5 * time.Hour)
 				p.back()
-				const answer = `{"jsonrpc":"2.0","id":"q1","result":{"late":"but here"}}`
+				const answer = `{"jsonrpc":"2.0","id":"q-1","result":{"late":"but here"}}`
 				p.say(answer)
 				if diff := cmp.Diff([]string{resultOf(`{"heard":` + answer + `}`)}, p.heard()); diff != "" {
 					t.Errorf("-want +got:\n%s", diff)
@@ -59,7 +59,7 @@ func TestQuestionIsAnsweredOverTheSameSocketAnHourLater(t *testing.T) {
 				t.Fatalf("-want +got:\n%s", diff)
 			}
 		}
-		const answer = `{"jsonrpc":"2.0","id":"q1","result":{"action":"accept"}}`
+		const answer = `{"jsonrpc":"2.0","id":"q-1","result":{"action":"accept"}}`
 		p.say(answer)
 		if diff := cmp.Diff([]string{resultOf(`{"heard":` + answer + `}`)}, p.heard()); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
@@ -82,7 +82,7 @@ func TestWhatAClientAnswersIsWhatTheServerHears(t *testing.T) {
 				h.asks(elicit)
 				p.say(callOf("ask"))
 				p.heard()
-				answer := `{"jsonrpc":"2.0","id":"q1",` + end + `}`
+				answer := `{"jsonrpc":"2.0","id":"q-1",` + end + `}`
 				p.say(answer)
 				if diff := cmp.Diff([]string{resultOf(`{"heard":` + answer + `}`)}, p.heard()); diff != "" {
 					t.Errorf("-want +got:\n%s", diff)
@@ -106,7 +106,7 @@ func TestQuestionRidesTheResponseOfItsCall(t *testing.T) {
 		if diff := cmp.Diff([]string{question(elicit)}, call.seen().datas(t)); diff != "" {
 			t.Fatalf("-want +got:\n%s", diff)
 		}
-		const answer = `{"jsonrpc":"2.0","id":"q1","result":{}}`
+		const answer = `{"jsonrpc":"2.0","id":"q-1","result":{}}`
 		v.post(answer)
 		if diff := cmp.Diff([]string{question(elicit), resultOf(`{"heard":` + answer + `}`)}, call.end().datas(t)); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
@@ -136,7 +136,7 @@ func TestCallBesideAQuestionIsNotMixedWithIt(t *testing.T) {
 		if diff := cmp.Diff([]string{said("half"), `{"jsonrpc":"2.0","id":2,"result":{"work":"done"}}`}, p.heard()); diff != "" {
 			t.Errorf("the call beside (-want +got):\n%s", diff)
 		}
-		const answer = `{"jsonrpc":"2.0","id":"q1","result":{"action":"accept"}}`
+		const answer = `{"jsonrpc":"2.0","id":"q-1","result":{"action":"accept"}}`
 		p.say(answer)
 		if diff := cmp.Diff([]string{resultOf(`{"heard":` + answer + `}`)}, p.heard()); diff != "" {
 			t.Errorf("the call that asked (-want +got):\n%s", diff)
@@ -157,7 +157,7 @@ func TestCancelOfACallThatAsksReachesTheServer(t *testing.T) {
 		if got := string(all[len(all)-1].Raw); got != cancel {
 			t.Errorf("the server got %s last", got)
 		}
-		p.say(`{"jsonrpc":"2.0","id":"q1","result":{"action":"cancel"}}`) // the tool goes on
+		p.say(`{"jsonrpc":"2.0","id":"q-1","result":{"action":"cancel"}}`) // the tool goes on
 		p.heard()
 	})
 }
@@ -201,7 +201,7 @@ func TestPingOfAServerIsAnsweredOutsideOfACall(t *testing.T) {
 		h.tool("later", func(v voice) {
 			v.end(`{}`)
 			time.Sleep(time.Hour)
-			heard <- v.aside().ask("q1", ping)
+			heard <- v.aside().ask("q-1", ping)
 		})
 		p.say(callOf("later"))
 		p.heard()
@@ -211,7 +211,7 @@ func TestPingOfAServerIsAnsweredOutsideOfACall(t *testing.T) {
 		if diff := cmp.Diff([]string{question(ping)}, p.heard()); diff != "" {
 			t.Fatalf("-want +got:\n%s", diff)
 		}
-		answer := string(wire.ResultResponse([]byte(`"q1"`), []byte(`{}`)))
+		answer := string(wire.ResultResponse([]byte(`"q-1"`), []byte(`{}`)))
 		p.say(answer)
 		if got := <-heard; got != answer {
 			t.Errorf("the server heard %s", got)

@@ -163,7 +163,7 @@ func TestThreeTransportsOfOneServerDoNotMix(t *testing.T) {
 		h := newHall(s)
 		h.tool("ask", func(v voice) {
 			v.say("begun " + string(v.session))
-			v.end(`{"heard":` + v.ask("q1", elicit) + `}`)
+			v.end(`{"heard":` + v.ask("q-1", elicit) + `}`)
 		})
 		h.tool("other", func(v voice) { v.end(`{"of":"` + string(v.session) + `"}`) })
 		all := map[string]party{}
@@ -172,12 +172,12 @@ func TestThreeTransportsOfOneServerDoNotMix(t *testing.T) {
 		}
 		for over, p := range all {
 			p.say(callOf("ask"))
-			want := []string{said("begun " + p.id()), `{"jsonrpc":"2.0","id":"q1",` + elicit + `}`}
+			want := []string{said("begun " + p.id()), `{"jsonrpc":"2.0","id":"q-1",` + elicit + `}`}
 			if diff := cmp.Diff(want, p.heard()); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", over, diff)
 			}
 		}
-		answer := func(p party) string { return `{"jsonrpc":"2.0","id":"q1","result":{"i am":"` + p.id() + `"}}` }
+		answer := func(p party) string { return `{"jsonrpc":"2.0","id":"q-1","result":{"i am":"` + p.id() + `"}}` }
 		for over, p := range all {
 			p.say(strings.Replace(callOf("other"), `"id":1`, `"id":2`, 1))
 			p.say(answer(p))
@@ -307,7 +307,7 @@ func TestSessionOfAnotherPrincipalIsUnknownByEveryWayIn(t *testing.T) {
 		delivered, before := len(h.delivered), map[string]session.Session{web: record(web), sse: record(sse), ws: record(ws)}
 		for name, r := range map[string]*http.Request{
 			"POST":         request("POST", "/pushy/mcp", callOf("echo"), sessionIs, web),
-			"an answer":    request("POST", "/pushy/mcp", `{"jsonrpc":"2.0","id":"q1","result":{}}`, sessionIs, web),
+			"an answer":    request("POST", "/pushy/mcp", `{"jsonrpc":"2.0","id":"q-1","result":{}}`, sessionIs, web),
 			"GET":          request("GET", "/pushy/mcp", "", sessionIs, web),
 			"GET, resumed": request("GET", "/pushy/mcp", "", sessionIs, web, lastEventIs, "1"),
 			"DELETE":       request("DELETE", "/pushy/mcp", "", sessionIs, web),

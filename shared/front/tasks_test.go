@@ -324,9 +324,9 @@ func TestTaskAsksOneAfterTheOther(t *testing.T) {
 		var said []string
 		w.backend.tool("asks", func(r run) {
 			time.Sleep(5 * time.Second)
-			r.asks("q1", elicit)
-			r.asks("q2", roots)
-			said = r.answers("q1", "q2")
+			r.asks("q-1", elicit)
+			r.asks("q-2", roots)
+			said = r.answers("q-1", "q-2")
 			time.Sleep(5 * time.Second)
 			r.end(`{"content":[]}`)
 		})
@@ -338,15 +338,15 @@ func TestTaskAsksOneAfterTheOther(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		got := w.get(made)
-		if got.Status != "input_required" || len(got.InputRequests) != 2 || string(got.InputRequests["q1"]) != `{`+elicit+`}` {
+		if got.Status != "input_required" || len(got.InputRequests) != 2 || string(got.InputRequests["q-1"]) != `{`+elicit+`}` {
 			t.Fatalf("got %+v", got)
 		}
-		w.acked(made.of("tasks/update", `,"inputResponses":{"q9":{"extra":1}}`))
-		w.acked(made.of("tasks/update", `,"inputResponses":{"q2":{"roots":[]}}`))
-		if got = w.get(made); got.Status != "input_required" || len(got.InputRequests) != 1 || got.InputRequests["q1"] == nil {
+		w.acked(made.of("tasks/update", `,"inputResponses":{"q-9":{"extra":1}}`))
+		w.acked(made.of("tasks/update", `,"inputResponses":{"q-2":{"roots":[]}}`))
+		if got = w.get(made); got.Status != "input_required" || len(got.InputRequests) != 1 || got.InputRequests["q-1"] == nil {
 			t.Errorf("after one answer: %+v", got)
 		}
-		w.acked(made.of("tasks/update", `,"inputResponses":{"q1":`+accept+`,"q2":{"roots":["late"]}}`))
+		w.acked(made.of("tasks/update", `,"inputResponses":{"q-1":`+accept+`,"q-2":{"roots":["late"]}}`))
 		if got = w.get(made); got.Status != "working" || len(got.InputRequests) != 0 {
 			t.Errorf("after both: %+v", got)
 		}
@@ -357,27 +357,27 @@ func TestTaskAsksOneAfterTheOther(t *testing.T) {
 		if diff := cmp.Diff([]string{accept, `{"roots":[]}`}, said); diff != "" {
 			t.Error(diff)
 		}
-		w.acked(made.of("tasks/update", `,"inputResponses":{"q1":{"action":"cancel"}}`))
+		w.acked(made.of("tasks/update", `,"inputResponses":{"q-1":{"action":"cancel"}}`))
 	})
 }
 
 func TestTaskIsMadeBehindTheRoundsOfItsCall(t *testing.T) {
 	tasks(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) {
-			r.asks("q1", elicit)
-			r.answers("q1")
+			r.asks("q-1", elicit)
+			r.answers("q-1")
 			time.Sleep(5 * time.Second)
-			r.asks("q2", elicit)
+			r.asks("q-2", elicit)
 		})
 		a := tasking("asks")
 		a.caps = taskAskCaps
 		asked := w.do(a.request()).required(t)
-		made := w.becomes(a.retry(asked, `{"q1":`+accept+`}`))
+		made := w.becomes(a.retry(asked, `{"q-1":`+accept+`}`))
 		if got := w.get(made); got.Status != "working" {
 			t.Errorf("what was answered before is asked again: %+v", got)
 		}
 		time.Sleep(5 * time.Second)
-		if got := w.get(made); got.Status != "input_required" || len(got.InputRequests) != 1 || got.InputRequests["q2"] == nil {
+		if got := w.get(made); got.Status != "input_required" || len(got.InputRequests) != 1 || got.InputRequests["q-2"] == nil {
 			t.Errorf("got %+v", got)
 		}
 	})
@@ -396,8 +396,8 @@ func TestTaskDoesNotAskWhatWasNotDeclared(t *testing.T) {
 			tasks(t, func(t *testing.T, w *world) {
 				w.backend.tool("asks", func(r run) {
 					time.Sleep(5 * time.Second)
-					r.asks("q1", elicit)
-					r.end(`{"content":[{"type":"text","text":` + fmt.Sprintf("%q", r.answers("q1")[0]) + `}]}`)
+					r.asks("q-1", elicit)
+					r.end(`{"content":[{"type":"text","text":` + fmt.Sprintf("%q", r.answers("q-1")[0]) + `}]}`)
 				})
 				a := tasking("asks")
 				a.caps = c.call
@@ -409,7 +409,7 @@ func TestTaskDoesNotAskWhatWasNotDeclared(t *testing.T) {
 				if asked := got.Status == "input_required"; asked == c.refused {
 					t.Errorf("got %+v", got)
 				}
-				w.acked(made.of("tasks/update", `,"inputResponses":{"q1":`+accept+`}`)) // too late, or in time
+				w.acked(made.of("tasks/update", `,"inputResponses":{"q-1":`+accept+`}`)) // too late, or in time
 				time.Sleep(time.Second)
 				if got = w.get(made); c.refused && !strings.Contains(string(got.Result), `{\"action\":\"cancel\"}`) {
 					t.Errorf("the server was not told: %+v", got)
@@ -539,8 +539,8 @@ func TestTaskBudget(t *testing.T) {
 	tasks(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) {
 			time.Sleep(5 * time.Second)
-			r.asks("q1", elicit)
-			r.answers("q1")
+			r.asks("q-1", elicit)
+			r.answers("q-1")
 			r.end(`{"content":[]}`)
 		})
 		a := tasking("asks")
@@ -558,7 +558,7 @@ func TestTaskBudget(t *testing.T) {
 			{"a call that becomes a task", func() { made = w.becomes(a) }, 1, 0},
 			{"working", func() { w.get(made) }, 2, 0}, // and what Attend costs
 			{"asking", func() { time.Sleep(5 * time.Second); w.get(made) }, 3, 0},
-			{"an answer", func() { w.acked(made.of("tasks/update", `,"inputResponses":{"q1":`+accept+`}`)) }, 3, 1},
+			{"an answer", func() { w.acked(made.of("tasks/update", `,"inputResponses":{"q-1":`+accept+`}`)) }, 3, 1},
 			{"completed", func() { time.Sleep(time.Second); w.get(made) }, 2, 0},
 			{"cancelled", func() { w.acked(made.of("tasks/cancel", "")) }, 1, 0},
 			{"of somebody else", func() { w.do(task{TaskID: "t"}.of("tasks/get", "").request()) }, 0, 0},

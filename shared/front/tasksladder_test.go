@@ -50,7 +50,7 @@ func TestTaskLadder(t *testing.T) {
 func TestTaskIsNobodyElses(t *testing.T) {
 	tasks(t, func(t *testing.T, w *world) {
 		w.after("slow", 10*time.Second)
-		w.backend.tool("asks", func(r run) { r.asks("q1", elicit) })
+		w.backend.tool("asks", func(r run) { r.asks("q-1", elicit) })
 		made := w.becomes(tasking("slow"))
 		a := tasking("asks")
 		a.caps = taskAskCaps
@@ -86,12 +86,12 @@ func TestTaskIsNobodyElses(t *testing.T) {
 
 func TestTaskUpdateIsRead(t *testing.T) {
 	tasks(t, func(t *testing.T, w *world) {
-		w.backend.tool("asks", func(r run) { time.Sleep(2 * time.Second); r.asks("q1", elicit) })
+		w.backend.tool("asks", func(r run) { time.Sleep(2 * time.Second); r.asks("q-1", elicit) })
 		a := tasking("asks")
 		a.caps = taskAskCaps
 		made := w.becomes(a)
 		time.Sleep(2 * time.Second)
-		for _, responses := range []string{``, `,"inputResponses":[]`, `,"inputResponses":{"q1":7}`, `,"inputResponses":{"q1":{"action":"maybe"}}`} {
+		for _, responses := range []string{``, `,"inputResponses":[]`, `,"inputResponses":{"q-1":7}`, `,"inputResponses":{"q-1":{"action":"maybe"}}`} {
 			if got := w.do(made.of("tasks/update", responses).request()); got.status != 400 || !strings.Contains(got.body, `"code":-32602`) {
 				t.Errorf("%s: %d %s", responses, got.status, got.body)
 			}

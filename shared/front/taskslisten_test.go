@@ -18,8 +18,8 @@ func TestTaskIsListenedTo(t *testing.T) {
 	tasks(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) {
 			time.Sleep(5 * time.Second)
-			r.asks("q1", elicit)
-			r.answers("q1")
+			r.asks("q-1", elicit)
+			r.answers("q-1")
 			r.end(`{"content":[]}`)
 		})
 		a := tasking("asks")
@@ -27,7 +27,7 @@ func TestTaskIsListenedTo(t *testing.T) {
 		made := w.becomes(a)
 		listens := w.start(hearsOf(`["unknown","`+made.TaskID+`"]`, "").request())
 		time.Sleep(10 * time.Second)
-		update := made.of("tasks/update", `,"inputResponses":{"q1":`+accept+`}`)
+		update := made.of("tasks/update", `,"inputResponses":{"q-1":`+accept+`}`)
 		update.server = "known"
 		w.acked(update)
 		got := <-listens

@@ -109,9 +109,9 @@ func storyTools(w *world) {
 		}
 	})
 	w.backend.tool("ask", func(r run) {
-		r.append(`{"jsonrpc":"2.0","id":"q1","method":"elicitation/create","params":{"message":"Really?","requestedSchema":{"type":"object","properties":{}}}}`, false)
+		r.append(`{"jsonrpc":"2.0","id":"q-1","method":"elicitation/create","params":{"message":"Really?","requestedSchema":{"type":"object","properties":{}}}}`, false)
 		for {
-			answers, err := r.store.Answers(r.ctx, r.session, []string{"q1"})
+			answers, err := r.store.Answers(r.ctx, r.session, []string{"q-1"})
 			if err != nil || len(answers) > 0 {
 				break
 			}

@@ -114,9 +114,9 @@ func calls() []price {
 		},
 		{
 			name:  "an answer to a question",
-			calls: "Load, PutAnswer",
-			reads: 1, write: 1, requests: 2, readUnits: 2, writeUnits: 1, down: "answer",
-			operation: operation{working, sends(`{"jsonrpc":"2.0","id":"q1","result":{}}`)},
+			calls: "Load, PutAnswer, Save",
+			reads: 1, write: 2, requests: 3, readUnits: 2, writeUnits: 2, down: "answer",
+			operation: operation{working, sends(`{"jsonrpc":"2.0","id":"q-1","result":{}}`)},
 		},
 	}
 }

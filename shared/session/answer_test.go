@@ -2,7 +2,10 @@ package session_test
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -70,6 +73,61 @@ func TestAnAnswerForABoxThatSleepsIsNotKept(t *testing.T) {
 	if n := counting.Counts(); n.Writes != 0 || len(got) != 0 {
 		t.Errorf("%d writes, the box heard %q; nobody is there to take the answer", n.Writes, got)
 	}
+}
+
+func TestAnAnswerToWhatWasNeverAskedIsNotKept(t *testing.T) {
+	_, store, id := listening(t)
+	if err := store.SaveBox(t.Context(), session.Box{ID: session.BoxFor("t", "s"), State: session.Awake, Gen: 1}); err != nil {
+		t.Fatal(err)
+	}
+	counting := sessiontest.NewCounting(store)
+	host := session.NewHost(counting, asking{got: new([]string)}, session.Limits{})
+	for _, other := range []string{
+		`7`, `"x"`, `"mine-1"`, `"q-` + strings.Repeat("x", 63) + `"`, `"` + session.QuestionID(session.NewStreamID(), 1, 0) + `"`,
+	} {
+		answer(t, host, id, `{"jsonrpc":"2.0","id":`+other+`,"result":{}}`)
+	}
+	if n := counting.Counts(); n.Writes != 0 {
+		t.Errorf("%v", n.Calls)
+	}
+}
+
+func TestAnswersOfASessionAreBoundedForADay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, id := listening(t)
+		if err := store.SaveBox(t.Context(), session.Box{ID: session.BoxFor("t", "s"), State: session.Awake, Gen: 1}); err != nil {
+			t.Fatal(err)
+		}
+		host := session.NewHost(store, asking{got: new([]string)}, session.Limits{})
+		large := func(i int) error {
+			m, err := wire.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"q-%d","result":{"x":"%s"}}`, i, strings.Repeat("x", 4<<20-100)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = host.Accept(t.Context(), someone, id, []wire.Message{m}, false)
+			return err
+		}
+		for i := range 16 {
+			if err := large(i); err != nil {
+				t.Fatal(i, err)
+			}
+		}
+		if err := large(17); session.CodeOf(err) != session.TooLarge {
+			t.Errorf("over 64 MiB: %v", err)
+		}
+		s, _, err := store.Load(t.Context(), id, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Expires = time.Now().Add(72 * time.Hour)
+		if err := store.Save(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(session.EventAge + time.Second)
+		if err := large(18); err != nil {
+			t.Errorf("a day later: %v", err)
+		}
+	})
 }
 
 func answer(t *testing.T, h *session.Host, id session.ID, raw string) {

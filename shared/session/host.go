@@ -7,6 +7,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -271,7 +272,8 @@ func (h *Host) accept(ctx context.Context, c Caller, s Session, box Box, msgs []
 	for _, m := range msgs {
 		switch {
 		case m.Kind == wire.Response:
-			if err := h.answer(ctx, s, box, m); err != nil {
+			var err error
+			if s, err = h.answered(ctx, s, box, m); err != nil {
 				return nil, err
 			}
 			continue
@@ -486,6 +488,46 @@ func update(ctx context.Context, store Sessions, s Session, change func(*Session
 // contended is for how long a change of a session is tried that others come
 // between. Each time one of them gets through, so it takes many of them.
 const contended = 10 * time.Second
+
+// answered takes a response that a client has written. One that answers no question of
+// ours is not stored: ids of questions are made by boxes ("q-" and a UUID) and by
+// [QuestionID]. A client can make up one of a box, so the bytes are bounded too.
+func (h *Host) answered(ctx context.Context, s Session, box Box, m wire.Message) (Session, error) {
+	question, _ := wire.String(m.ID)
+	if stream, _, ok := Suspends(question); ok {
+		it, err := h.store.Item(ctx, box.ID, stream)
+		if err != nil || it.Address.Session != s.ID || !it.Asks(question) {
+			return s, unlessGone(err)
+		}
+	} else if !strings.HasPrefix(question, "q-") || len(question) > maxQuestion || box.State == Asleep {
+		return s, nil
+	}
+	full := false
+	s, err := h.update(ctx, s, func(s *Session) bool {
+		now := time.Now()
+		if now.Sub(s.Answers.Since) > h.limits.EventAge {
+			s.Answers = Answers{Since: now}
+		}
+		if full = s.Answers.Bytes+len(m.Raw) > maxAnswers; full {
+			return false
+		}
+		s.Answers.Bytes += len(m.Raw)
+		return true
+	})
+	if err == nil && full {
+		err = Errorf(TooLarge, "the answers of this session have over %d bytes in a day; open another session", maxAnswers)
+	}
+	if err != nil {
+		return s, err
+	}
+	return s, h.answer(ctx, s, box, m)
+}
+
+// maxQuestion bounds the id of a question, in bytes. A box's has 38.
+const maxQuestion = 64
+
+// maxAnswers bounds what a session's client answers while answers are kept, in bytes.
+const maxAnswers = 64 << 20
 
 // answer stores a client's response to a server's question, then hands it over.
 // A question of a process that does not run any more has nobody to take the answer;

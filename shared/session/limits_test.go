@@ -22,7 +22,7 @@ func TestWhatIsSentAtOnceIsBounded(t *testing.T) {
 		return "[" + strings.Join(all, ",") + "]"
 	}
 	numbered := func(i int) string { return request(fmt.Sprint(i)) }
-	answered := func(i int) string { return fmt.Sprintf(`{"jsonrpc":"2.0","id":"q%d","result":{}}`, i) }
+	answered := func(i int) string { return fmt.Sprintf(`{"jsonrpc":"2.0","id":"q-%d","result":{}}`, i) }
 	tests := []struct {
 		name, body string
 		want       session.Code

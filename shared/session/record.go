@@ -90,6 +90,13 @@ type Session struct {
 	Conns      []string // open WebSocket connections as far as known, newest last
 	Pushed     []Cursor // streams whose own connection has gone; see Cursor
 	Pusher     Lease    // who is pushing what is behind Pushed
+	Answers    Answers  `json:",omitzero"`
+}
+
+// Answers counts what a client has answered, while it is kept.
+type Answers struct {
+	Bytes int
+	Since time.Time
 }
 
 // Clone is a copy that has nothing in common with the session.

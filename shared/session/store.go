@@ -68,10 +68,8 @@ type Sessions interface {
 	// order of id, strictly after an id, at most limit.
 	List(ctx context.Context, tenant string, after ID, limit int) ([]Session, error)
 	// PutAnswer keeps a client's response to a question. The first one wins: for
-	// a question that has one already, nothing is written and first is false. Answers
-	// are bounded by their age alone: a count would be a write more for each, and who
-	// answers what was never asked stores no more than it sends, for a day, in a session
-	// of its own, at the rate that its key or the API is held to.
+	// a question that has one already, nothing is written and first is false. A
+	// session's record counts the bytes, see [Answers].
 	PutAnswer(ctx context.Context, a Answer) (first bool, err error)
 	// Answers returns those of the questions that have been answered.
 	Answers(ctx context.Context, id ID, questions []string) ([]Answer, error)

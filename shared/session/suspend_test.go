@@ -69,7 +69,18 @@ func TestAnAnswerToASuspendedCallIsTakenWhileTheBoxSleeps(t *testing.T) {
 	counting := sessiontest.NewCounting(store)
 	var got []string
 	host := session.NewHost(counting, asking{got: &got}, session.Limits{})
-	raw := `{"jsonrpc":"2.0","id":"` + session.QuestionID(session.NewStreamID(), 1, 1) + `","result":{}}`
+	stream := session.NewStreamID()
+	question := session.QuestionID(stream, 1, 1)
+	s, _, err := store.Load(t.Context(), id, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	item := session.Item{Box: session.BoxFor(s.Tenant, s.Server), ID: stream, Address: session.Address{Session: id}}.
+		Suspend([]session.Question{{ID: question}}, nil, 1, time.Now(), time.Hour)
+	if _, err := store.PutItem(t.Context(), item); err != nil {
+		t.Fatal(err)
+	}
+	raw := `{"jsonrpc":"2.0","id":"` + question + `","result":{}}`
 	answer(t, host, id, raw)
 	if n := counting.Counts(); n.Calls["PutAnswer"] != 1 || len(got) != 1 || got[0] != raw {
 		t.Errorf("calls %v, the backend heard %q", n.Calls, got)
