@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -43,6 +45,64 @@ func newKeep(age, mb string) (stage.Keep, error) {
 		k.Bytes = n << 20
 	}
 	return k, nil
+}
+
+// cacheFolder finds where installs are kept and workspaces are made: the folder that
+// is named, or else the first that can be written. data is the folder of this machine's
+// data, "" for none.
+func cacheFolder(named, data string) (string, error) {
+	if named != "" {
+		return firstWritable([]string{named})
+	}
+	return firstWritable(cacheFolders(data))
+}
+
+// cacheFolders are those that a cache may have. In that of the data there is room also
+// for a user who has no home.
+func cacheFolders(data string) []string {
+	var folders []string
+	// Below the home of root nobody else could read, and servers may run as another
+	// user.
+	if own, err := os.UserCacheDir(); err == nil && os.Geteuid() != 0 {
+		folders = append(folders, filepath.Join(own, "dormouse"))
+	}
+	folders = append(folders, "/var/cache/dormouse")
+	if data != "" {
+		folders = append(folders, filepath.Join(data, "cache"))
+	}
+	return folders
+}
+
+func firstWritable(folders []string) (string, error) {
+	var failed []error
+	for _, folder := range folders {
+		err := writable(folder)
+		if err == nil {
+			return folder, nil
+		}
+		failed = append(failed, err)
+	}
+	return "", fmt.Errorf("no folder for installs and workspaces can be written, give one by DORMOUSE_CACHE: %w", errors.Join(failed...))
+}
+
+// writable makes a folder, and says whether files can be made in it.
+func writable(folder string) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(folder, ".writable-*")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// dataFolder is the folder of this machine's data, in which that of the logs is.
+func dataFolder(logs string) string {
+	if logs == "" {
+		return ""
+	}
+	return filepath.Dir(logs)
 }
 
 // tidy removes the installs that nobody has used for long.

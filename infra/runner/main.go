@@ -4,8 +4,9 @@
 // Beside what the relay tells it (DORMOUSE_BOX, DORMOUSE_GENERATION, DORMOUSE_TOKEN)
 // it reads DORMOUSE_SERVER, DORMOUSE_RELAY_URL and, if they are there:
 //
-//	DORMOUSE_CACHE          folder of installs and workspaces; that of the user's
-//	                        caches without it, /var/cache/dormouse for root
+//	DORMOUSE_CACHE          folder of installs and workspaces; without it the first that
+//	                        can be written of: that of the user's caches, if it is not
+//	                        root, /var/cache/dormouse, cache beside DORMOUSE_LOGS
 //	DORMOUSE_LOCKS          folder of locks, which say what packages come to; they come
 //	                        before those in the cache. None without it
 //	DORMOUSE_CACHE_AGE      how long an install is kept that nobody uses, 720h without it
@@ -118,8 +119,11 @@ func run(log *slog.Logger) error {
 	}
 	id := session.BoxID(os.Getenv(relay.EnvBox))
 	at := place{
-		cache: cacheFolder(), locks: os.Getenv("DORMOUSE_LOCKS"), logs: os.Getenv("DORMOUSE_LOGS"), task: os.Getenv("DORMOUSE_BOX_TASK"),
+		locks: os.Getenv("DORMOUSE_LOCKS"), logs: os.Getenv("DORMOUSE_LOGS"), task: os.Getenv("DORMOUSE_BOX_TASK"),
 		era: os.Getenv(relay.EnvEra), on: sandbox.Probe(),
+	}
+	if at.cache, err = cacheFolder(os.Getenv("DORMOUSE_CACHE"), dataFolder(at.logs)); err != nil {
+		return err
 	}
 	if at.max, err = maxProcesses(os.Getenv("DORMOUSE_BOX_PROCESSES")); err != nil {
 		return fmt.Errorf("DORMOUSE_BOX_PROCESSES: %w", err)
@@ -151,19 +155,6 @@ func run(log *slog.Logger) error {
 	keep.sweep(context.WithoutCancel(ctx), log)
 	tidy(context.WithoutCancel(ctx), at.cache, installs, log)
 	return err
-}
-
-// cacheFolder is where installs are kept and workspaces are made.
-func cacheFolder() string {
-	if folder := os.Getenv("DORMOUSE_CACHE"); folder != "" {
-		return folder
-	}
-	// Below the home of root nobody else could read, and servers may run as another
-	// user.
-	if own, err := os.UserCacheDir(); err == nil && os.Geteuid() != 0 {
-		return filepath.Join(own, "dormouse")
-	}
-	return "/var/cache/dormouse"
 }
 
 // maxProcesses is how many processes a box runs at a time.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
@@ -88,30 +89,44 @@ func TestABoxThatSleepsOverItsInboxCountsForNothing(t *testing.T) {
 	}
 }
 
-func TestABoxThatCannotReachTheHostIsToldAsSuch(t *testing.T) {
-	store := sessiontest.NewMemory()
-	if err := store.SaveBox(t.Context(), session.Box{ID: "t/s", Tenant: "t", Server: "s", Gen: 1, State: session.Starting, Attempt: 2}); err != nil {
-		t.Fatal(err)
-	}
-	a := session.Address{Session: "one", Stream: "a", Box: "t/s", Requests: []json.RawMessage{json.RawMessage("1")}}
-	if _, err := store.PutItem(t.Context(), session.Item{Box: "t/s", ID: "a", State: session.Waiting, Address: a, Raw: []byte(`{}`)}); err != nil {
-		t.Fatal(err)
-	}
-	err := relay.NewSweeper(configOf(t, store)).Stopped(t.Context(), fleet.Status{
-		ID: "task", Box: "t/s", ClientToken: relay.ClientToken("t/s", 1), ExitCode: relay.ExitUnreachable,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	page, err := store.Read(t.Context(), "one", "a", 0, 10)
-	if err != nil || len(page.Events) != 1 {
-		t.Fatalf("%+v, %v", page, err)
-	}
-	var e struct {
-		Error struct{ Data struct{ Phase string } }
-	}
-	if err := json.Unmarshal(page.Events[0].Raw, &e); err != nil || e.Error.Data.Phase != "relay_connect" {
-		t.Errorf("whoever waits is told %s (%v)", page.Events[0].Raw, err)
+// A runner that has never said hello has executed nothing, and whoever waits is told so,
+// and why it ended.
+func TestABoxThatDoesNotStartIsToldAsSuch(t *testing.T) {
+	for phase, c := range map[string]struct {
+		end  fleet.Status
+		want string
+	}{
+		"relay_connect": {fleet.Status{ExitCode: relay.ExitUnreachable}, "nothing was executed"},
+		"box_unavailable": {
+			fleet.Status{ExitCode: 1, Reason: "the runner exited with code 1: open /x: permission denied"},
+			"the box could not start (the runner exited with code 1: open /x: permission denied); nothing was executed",
+		},
+	} {
+		store := sessiontest.NewMemory()
+		if err := store.SaveBox(t.Context(), session.Box{ID: "t/s", Tenant: "t", Server: "s", Gen: 1, State: session.Starting, Attempt: 2}); err != nil {
+			t.Fatal(err)
+		}
+		a := session.Address{Session: "one", Stream: "a", Box: "t/s", Requests: []json.RawMessage{json.RawMessage("1")}}
+		if _, err := store.PutItem(t.Context(), session.Item{Box: "t/s", ID: "a", State: session.Waiting, Address: a, Raw: []byte(`{}`)}); err != nil {
+			t.Fatal(err)
+		}
+		c.end.ID, c.end.Box, c.end.ClientToken = "task", "t/s", relay.ClientToken("t/s", 1)
+		if err := relay.NewSweeper(configOf(t, store)).Stopped(t.Context(), c.end); err != nil {
+			t.Fatal(err)
+		}
+		page, err := store.Read(t.Context(), "one", "a", 0, 10)
+		if err != nil || len(page.Events) != 1 {
+			t.Fatalf("%+v, %v", page, err)
+		}
+		var e struct {
+			Error struct {
+				Message string
+				Data    struct{ Phase string }
+			}
+		}
+		if err := json.Unmarshal(page.Events[0].Raw, &e); err != nil || e.Error.Data.Phase != phase || !strings.Contains(e.Error.Message, c.want) {
+			t.Errorf("whoever waits is told %s (%v)", page.Events[0].Raw, err)
+		}
 	}
 }
 

@@ -135,6 +135,8 @@ func stopFailure(t fleet.Status, starting bool) session.Failure {
 	switch {
 	case t.ID != "" && t.ExitCode == ExitUnreachable && starting:
 		f.Phase, f.Detail = phaseConnect, "the box was started and could not reach the host; nothing was executed"
+	case t.ID != "" && starting:
+		f.Phase, f.Detail = phaseUnavailable, fmt.Sprintf("the box could not start (%s); nothing was executed", t.Reason)
 	case t.ID == "":
 		f.Detail, f.At = "the box is gone; whether the request was executed is not known", time.Now()
 	case t.Signal != "":

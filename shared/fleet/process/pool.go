@@ -216,18 +216,15 @@ func (p *Pool) spawn(cmd *exec.Cmd) error {
 func (p *Pool) watch(t *task, started fleet.Status, out *os.File) {
 	defer p.running.Done()
 	p.log.Info("box task started", "task", started.ID, "box", started.Box, "server", started.Server, "pid", started.PID)
-	drained := make(chan struct{})
-	go func() {
-		defer close(drained)
-		p.copyLines(started, out)
-	}()
+	drained := make(chan string, 1)
+	go func() { drained <- p.copyLines(started, out) }()
 	left := p.bury(t)
 	// A survivor that still holds the pipe must not hold the report.
 	_ = out.SetReadDeadline(time.Now().Add(time.Second))
-	<-drained
+	failure := <-drained
 	_ = out.Close()
 
-	end := p.settle(t)
+	end := p.settle(t, failure)
 	if left != nil {
 		p.log.Error("processes of a stopped box are still alive", "task", end.ID, "box", end.Box, "error", left)
 	}
@@ -248,8 +245,9 @@ func (p *Pool) runnerGone(t *task) {
 	}
 }
 
-// settle writes down how the task ended, after its runner has been waited for.
-func (p *Pool) settle(t *task) fleet.Status {
+// settle writes down how the task ended, after its runner has been waited for. failure
+// is the last error that the runner has logged.
+func (p *Pool) settle(t *task, failure string) fleet.Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &t.status
@@ -258,6 +256,9 @@ func (p *Pool) settle(t *task) fleet.Status {
 	if ps := t.cmd.ProcessState; ps != nil {
 		s.ExitCode = ps.ExitCode()
 		why = fmt.Sprintf("the runner exited with code %d", s.ExitCode)
+		if failure != "" && s.ExitCode > 0 {
+			why += ": " + failure
+		}
 		if ws, ok := ps.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 			s.Signal = signalName(ws.Signal())
 			why = "the runner was killed by " + s.Signal

@@ -138,6 +138,14 @@ func TestOutputArrivesLineByLineAlsoWithoutALineEnd(t *testing.T) {
 	}
 }
 
+func TestReasonOfARunnerThatFailsHasItsLastError(t *testing.T) {
+	h := newHarness(t, nil)
+	h.run("a", "fails")
+	if end := h.end(); end.ExitCode != 1 || end.Reason != "the runner exited with code 1: open /x/lock: permission denied" {
+		t.Errorf("status = %+v", end)
+	}
+}
+
 func TestALongLineIsCutAndTheNextOneIsWhole(t *testing.T) {
 	h := newHarness(t, nil)
 	h.run("a", "long")

@@ -37,6 +37,11 @@ func TestMain(m *testing.M) {
 		say("one line")
 		fmt.Fprint(os.Stderr, "no line end")
 		os.Exit(3)
+	case "fails":
+		say(`{"level":"ERROR","msg":"before","error":"an older one"}`)
+		say(`{"level":"ERROR","msg":"the box ended","error":"open /x/lock: permission denied"}`)
+		say(`{"level":"INFO","msg":"\"ERROR\"","error":"none"}`)
+		os.Exit(1)
 	case "env":
 		say(strings.Join(os.Environ(), " "))
 	case "long":
