@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -178,6 +179,37 @@ func (m *machine) refusal(url string) (status int, body string) {
 		m.t.Fatal(err)
 	}
 	return res.StatusCode, string(text)
+}
+
+func TestE2EFilesBesideTheServersFileAreFound(t *testing.T) {
+	t.Parallel()
+	program, err := stdio()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := machineOf(t, map[string]any{
+		"script":  map[string]any{"command": "sh", "args": []string{"mine.sh"}},
+		"program": map[string]any{"command": "./bin/mine"},
+		"none":    map[string]any{"command": "sh", "args": []string{"none.sh"}},
+	})
+	folder := filepath.Dir(m.servers)
+	write(t, filepath.Join(folder, "mine.sh"), "exec "+program+" -name script\n")
+	if err := os.Mkdir(filepath.Join(folder, "bin"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(program, filepath.Join(folder, "bin", "mine")); err != nil {
+		t.Fatal(err)
+	}
+	m.start()
+	for _, name := range []string{"script", "program"} {
+		if got := m.session(name).text("count", ""); got != "1" {
+			t.Errorf("%s counts %s", name, got)
+		}
+	}
+	status, body := m.refusal(m.urls["none"])
+	if !strings.Contains(body, "none.sh in "+folder) {
+		t.Errorf("a script that is not there: %d %s, want the folder", status, body)
+	}
 }
 
 func TestE2EWrongServersFileSaysWhere(t *testing.T) {

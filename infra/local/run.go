@@ -108,7 +108,7 @@ func (m *machine) readServers(context.Context) error {
 		name, value, _ := strings.Cut(kv, "=")
 		environ[name] = value
 	}
-	servers, warnings, err := catalog.Load(m.cfg.Servers, func(name string) (string, bool) {
+	servers, warnings, err := catalog.LoadHere(m.cfg.Servers, func(name string) (string, bool) {
 		value, ok := environ[name]
 		return value, ok
 	})

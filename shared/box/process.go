@@ -58,6 +58,7 @@ type process struct {
 	heldBytes int
 
 	child     *child     // nil before it runs
+	lacks     string     // the script that is not there, in words, "" for none
 	workspace string     // that is saved when it has ended, "" for none
 	unrun     []string   // packages whose install scripts were not run
 	queue     *lineQueue // to its stdin
@@ -164,7 +165,7 @@ func (p *process) launch() bool {
 		p.fail(p.box.startFault(err))
 		return false
 	}
-	p.child, p.workspace, p.unrun = c, l.keep, l.unrun
+	p.child, p.workspace, p.unrun, p.lacks = c, l.keep, l.unrun, l.lacks()
 	if p.stopping {
 		c.terminate()
 	}
@@ -300,7 +301,7 @@ func (p *process) obituary() *fault {
 	case p.spoke:
 		phase, when = PhaseMCPInit, " before it answered initialize"
 	default:
-		phase, when = PhaseProcessStart, " before it answered initialize"
+		phase, when = PhaseProcessStart, " before it answered initialize"+p.lacks
 	}
 	how := "closed its stdin or stdout and did not exit"
 	e, gone := p.exit()

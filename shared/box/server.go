@@ -1,6 +1,7 @@
 package box
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -201,6 +202,28 @@ type launch struct {
 	// Of its sandbox, nil without one.
 	start func(*exec.Cmd) error
 	clear func() // ends what is left of the process, and of its place
+}
+
+// lacks names the first argument that looks like a script and is not there, and the
+// folder it was looked for in. It is for a server that ends at once: whether an
+// argument is a file, only the server knows.
+func (l launch) lacks() string {
+	for _, arg := range l.argv[1:] {
+		if !slices.Contains([]string{".py", ".js", ".mjs", ".cjs", ".ts", ".sh", ".rb", ".jar"}, filepath.Ext(arg)) || strings.HasPrefix(arg, "-") {
+			continue
+		}
+		file, dir := arg, cmp.Or(l.dir, ".")
+		if !filepath.IsAbs(arg) {
+			file = filepath.Join(dir, arg)
+		}
+		if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+			return ""
+		}
+		if file, err := filepath.Abs(file); err == nil {
+			return fmt.Sprintf("; there is no %s in %s", filepath.Base(file), filepath.Dir(file))
+		}
+	}
+	return ""
 }
 
 // launch resolves the command as the server's own environment would. It fails

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 )
 
@@ -75,13 +76,30 @@ type Error struct {
 func (e *Error) Error() string { return e.Position.String() + ": " + e.Reason }
 
 // Load reads the servers file at path. Relative paths inside the file are left
-// as they are. Errors are those of [Parse], or wrap what the file system said.
+// as they are: they are those of the box's image. Errors are those of [Parse], or wrap
+// what the file system said.
 func Load(path string, getenv Getenv) (*Catalog, []Warning, error) {
+	return load(path, "", getenv)
+}
+
+// LoadHere is Load on the machine that the servers run on: relative paths are those of
+// the folder of the file. A relative cwd, the cwd of a server that has none and no
+// workspace, a command with a slash, and arguments that name files there (with a dot or
+// a slash in them) become absolute.
+func LoadHere(path string, getenv Getenv) (*Catalog, []Warning, error) {
+	folder, err := filepath.Abs(filepath.Dir(path))
+	if err != nil {
+		return nil, nil, fmt.Errorf("folder of the servers file: %w", err)
+	}
+	return load(path, folder, getenv)
+}
+
+func load(path, folder string, getenv Getenv) (*Catalog, []Warning, error) {
 	data, err := read(path)
 	if err != nil {
 		return nil, nil, err
 	}
-	return Parse(data, path, getenv)
+	return parse(data, path, folder, getenv)
 }
 
 func read(path string) ([]byte, error) {
@@ -108,14 +126,16 @@ func read(path string) ([]byte, error) {
 // joins one [*Error] for each thing found, in the order of the file, so that all can
 // be mended at once. Warnings come with and without an error. data is not kept.
 func Parse(data []byte, file string, getenv Getenv) (*Catalog, []Warning, error) {
+	return parse(data, file, "", getenv)
+}
+
+// parse is Parse where relative paths are those of a folder, "" for wherever a server
+// runs.
+func parse(data []byte, file, folder string, getenv Getenv) (*Catalog, []Warning, error) {
 	if getenv == nil {
 		getenv = func(string) (string, bool) { return "", false }
 	}
-	return (&reader{source: newSource(file, data), getenv: getenv}).parse()
-}
-
-// parse reads the source.
-func (r *reader) parse() (*Catalog, []Warning, error) {
+	r := &reader{source: newSource(file, data), folder: folder, getenv: getenv}
 	c := &Catalog{servers: map[string]Server{}}
 	root, problem := r.source.parse()
 	if problem != nil {

@@ -11,6 +11,7 @@ import (
 // goes on after a problem, so that one run shows all of them.
 type reader struct {
 	source   source
+	folder   string // of relative paths, "" to leave them
 	getenv   Getenv
 	problems []remark
 	warnings []remark

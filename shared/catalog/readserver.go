@@ -42,6 +42,7 @@ func (r *serverReader) read() Server {
 	if r.isNative() {
 		return r.native()
 	}
+	r.beside()
 	command, given := r.key.value.get("command")
 	given = given && command.value.shape != null
 	switch {

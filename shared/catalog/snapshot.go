@@ -27,7 +27,7 @@ const workspaceName = "workspaceFolder"
 
 // Workspace says whether each process has a folder of its own to work in: a copy of
 // the host path, or else an empty one. It has if something in the file asks for it;
-// other servers work where the runner does, as they do in other clients.
+// other servers work in the folder of the servers file, or on AWS where the runner does.
 func (s Server) Workspace() bool {
 	names := func(text string) bool { return strings.Contains(text, WorkspaceVariable) }
 	return s.Box.Confined() || s.Box.HostPath != "" || s.Box.Snapshot == SnapshotSession || s.Box.Snapshot == SnapshotPrincipal ||

@@ -86,7 +86,7 @@ func Open() (*Function, error) {
 	if err != nil {
 		return nil, err
 	}
-	servers, _, err := catalog.Load(os.Getenv(EnvServers), os.LookupEnv)
+	servers, _, err := readServers(os.Getenv(EnvServers), os.LookupEnv)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,59 @@
+package catalog
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// beside makes relative paths of a server those of the folder of the servers file, on
+// the machine that the server runs on. A server without a workspace works in that
+// folder, unless its cwd says otherwise. A server with a host path finds its files
+// there, as before.
+func (r *serverReader) beside() {
+	s := &r.server
+	if r.folder == "" || s.Box.HostPath != "" && s.Box.HostPath != HostPathAuto {
+		return
+	}
+	workspace := s.Workspace()
+	if !workspace && !filepath.IsAbs(s.Cwd) {
+		s.Cwd = filepath.Join(r.folder, s.Cwd)
+	}
+	if strings.Contains(s.Command, "/") && !filepath.IsAbs(s.Command) {
+		at := filepath.Join(r.folder, s.Command)
+		switch {
+		case exists(at):
+			s.Command = at
+		case workspace, exists(filepath.Join(s.Cwd, s.Command)): // it is looked for there
+		default:
+			s.Command = at
+		}
+	}
+	for i, arg := range s.Args {
+		flag, value, ok := strings.Cut(arg, "=")
+		if ok && strings.HasPrefix(flag, "-") {
+			s.Args[i] = flag + "=" + r.pathOf(value)
+			continue
+		}
+		s.Args[i] = r.pathOf(arg)
+	}
+}
+
+// pathOf is the path of a file beside the servers file that an argument names, or else
+// the argument. A word without a dot or a slash is none, whatever lies there; and what
+// lies in the folder that cwd names is found by the server.
+func (r *serverReader) pathOf(arg string) string {
+	if !strings.ContainsAny(arg, "./") || filepath.IsAbs(arg) || strings.HasPrefix(arg, "-") {
+		return arg
+	}
+	at := filepath.Join(r.folder, arg)
+	if !exists(at) || r.server.Cwd != "" && r.server.Cwd != r.folder && exists(filepath.Join(r.server.Cwd, arg)) {
+		return arg
+	}
+	return at
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
