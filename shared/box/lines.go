@@ -3,6 +3,7 @@ package box
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -106,6 +107,18 @@ func stripSpace(b []byte) []byte {
 		}
 		return r
 	}, b)
+}
+
+// unpack takes a batch apart. Its messages are told one by one, for clients of most
+// versions know no batches, and one that is no message does not spoil the others.
+func unpack(line []byte) []json.RawMessage {
+	if line[0] == '[' {
+		var batch []json.RawMessage
+		if json.Unmarshal(line, &batch) == nil {
+			return batch
+		}
+	}
+	return []json.RawMessage{line}
 }
 
 // lineQueue holds lines for the goroutine that writes them. It is bounded in bytes,

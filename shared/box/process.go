@@ -477,18 +477,6 @@ func (p *process) hear(line []byte) {
 	}
 }
 
-// unpack takes a batch apart. Its messages are told one by one, for clients of most
-// versions know no batches, and one that is no message does not spoil the others.
-func unpack(line []byte) []json.RawMessage {
-	if line[0] == '[' {
-		var batch []json.RawMessage
-		if json.Unmarshal(line, &batch) == nil {
-			return batch
-		}
-	}
-	return []json.RawMessage{line}
-}
-
 func (p *process) heard(m wire.Message) {
 	p.spoke = true
 	switch m.Kind {
