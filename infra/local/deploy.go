@@ -52,6 +52,9 @@ func (m *machine) boxEnvironment() map[string]string {
 	// As for functions; see their environment.
 	env["GOMAXPROCS"] = "1"
 	env["DORMOUSE_LOGS"] = filepath.Join(m.data, LogFolder)
+	if m.access() == AccessOpen && isLoopback(m.cfg.Listen) && isLoopback(m.socketsAddress()) {
+		env["DORMOUSE_SHOW_OUTPUT"] = "on" // whoever calls may read the logs as well
+	}
 	for _, kv := range m.cfg.Environ {
 		name, value, _ := strings.Cut(kv, "=")
 		upper := strings.ToUpper(name)

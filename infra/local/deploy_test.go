@@ -116,6 +116,25 @@ func TestBoxesAreToldHowToReachRegistriesAndNothingElse(t *testing.T) {
 	}
 }
 
+func TestClientsSeeWhatServersPrintOnLoopbackWithoutKeysOnly(t *testing.T) {
+	for _, c := range []struct {
+		listen, sockets, access string
+		want                    string
+	}{
+		{"127.0.0.1:1", "127.0.0.1:2", "", "on"},
+		{"127.0.0.1:1", "127.0.0.1:2", AccessOpen, "on"},
+		{"127.0.0.1:1", "127.0.0.1:2", AccessKeys, ""},
+		{"0.0.0.0:1", "0.0.0.0:2", "", ""},
+		{"0.0.0.0:1", "0.0.0.0:2", AccessOpen, ""},
+		{"127.0.0.1:1", "0.0.0.0:2", AccessOpen, ""},
+	} {
+		m := &machine{cfg: Config{Listen: c.listen, Sockets: c.sockets, Access: c.access}}
+		if got := m.boxEnvironment()["DORMOUSE_SHOW_OUTPUT"]; got != c.want {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+}
+
 func TestBoxesAreOffForWhatCannotBeUnderstood(t *testing.T) {
 	for environ, want := range map[string]bool{
 		"": false, "DORMOUSE_BOXES=": false, "DORMOUSE_BOXES=on": false,

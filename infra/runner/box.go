@@ -37,6 +37,7 @@ type place struct {
 	cache string // folder of installs, shared
 	locks string // folder of locks that come before those of the cache, "" for none
 	logs  string // folder for what processes say on stderr, "" for none
+	show  bool   // clients get what processes say
 	task  string // the fleet's name for this runner
 	max   int    // processes at a time
 	era   string // of the server, "" if it is not known
@@ -57,7 +58,7 @@ func newBox(s catalog.Server, at place, log *slog.Logger) *boxed {
 		Base: map[string]string{
 			"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME"), "LANG": os.Getenv("LANG"), "TMPDIR": os.Getenv("TMPDIR"),
 		},
-		Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, Mark: at.work, MaxProcesses: at.max, Era: bridge.Era(at.era),
+		Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, ShowOutput: at.show, Mark: at.work, MaxProcesses: at.max, Era: bridge.Era(at.era),
 		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, AnswerTimeout: s.AnswerTimeout, Idle: s.Idle,
 	}
 	own.Stager, own.Keeper, own.Kept = stagerFor(s, at, log), at.keep, box.Scope(s.Kept())

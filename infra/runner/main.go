@@ -14,6 +14,7 @@
 //	                        for longest go first, and none that is in use
 //	DORMOUSE_LOGS           folder for what servers say on stderr, and for how their
 //	                        processes are; nowhere without it
+//	DORMOUSE_SHOW_OUTPUT    "on": clients get, in errors, what servers say on stderr
 //	DORMOUSE_BOX_PROCESSES  processes at a time, 256 without it
 //	DORMOUSE_LINGER         how long it lingers after its bye
 //	DORMOUSE_SNAPSHOTS, DORMOUSE_SNAPSHOT_AGE
@@ -119,8 +120,9 @@ func run(log *slog.Logger) error {
 	}
 	id := session.BoxID(os.Getenv(relay.EnvBox))
 	at := place{
-		locks: os.Getenv("DORMOUSE_LOCKS"), logs: os.Getenv("DORMOUSE_LOGS"), task: os.Getenv("DORMOUSE_BOX_TASK"),
-		era: os.Getenv(relay.EnvEra), on: sandbox.Probe(),
+		locks: os.Getenv("DORMOUSE_LOCKS"), logs: os.Getenv("DORMOUSE_LOGS"), show: os.Getenv("DORMOUSE_SHOW_OUTPUT") == "on",
+		task: os.Getenv("DORMOUSE_BOX_TASK"),
+		era:  os.Getenv(relay.EnvEra), on: sandbox.Probe(),
 	}
 	if at.cache, err = cacheFolder(os.Getenv("DORMOUSE_CACHE"), dataFolder(at.logs)); err != nil {
 		return err

@@ -86,6 +86,7 @@ type ProcessStatus struct {
 	ExitCode *int   // nil while it runs, and when Signal is set
 	Signal   string // such as SIGKILL
 	Stderr   string // the end of it, up to 4,000 characters; only when it has ended
+	Stdout   string // of what was no message there, the same
 	// NoiseLines counts the lines of its stdout that were no messages.
 	NoiseLines int64
 }

@@ -28,7 +28,7 @@ const (
 )
 
 // Failure is the member data of the JSON-RPC errors that a box makes itself. No
-// value in it holds a secret of the server's environment.
+// value in it holds a value of the server's environment.
 type Failure struct {
 	Phase  Phase  `json:"phase"`
 	Server string `json:"server"`
@@ -37,8 +37,11 @@ type Failure struct {
 	ExitCode *int   `json:"exit_code,omitempty"`
 	Signal   string `json:"signal,omitempty"` // such as SIGKILL
 
-	// Stderr is the end of what the process wrote there, up to 4,000 characters.
+	// Stderr is the end of what the process wrote there, up to 4,000 characters, and
+	// Stdout that of what it said there that was no message. Clients get both only from
+	// a server that is to show them: see [Server].ShowOutput.
 	Stderr string `json:"stderr,omitempty"`
+	Stdout string `json:"stdout,omitempty"`
 	// OutOfMemory says that the process seems to have ended for want of memory: it said
 	// so on its stderr, or was killed by somebody else while the kernel killed for it.
 	OutOfMemory bool `json:"out_of_memory,omitempty"`
@@ -67,17 +70,37 @@ type ServerError struct {
 // fault is why requests end without a response of the server.
 type fault struct {
 	message string
+	words   string // what the server, or an install, said last: goes on with the message
+	after   string // ends the message
+	show    bool   // clients get the words, and what is in the data of them
 	data    Failure
+}
+
+// whole is the message with the words, for the operator.
+func (f *fault) whole() string {
+	if f.words == "" {
+		return f.message + f.after
+	}
+	return f.message + ": " + f.words + f.after
 }
 
 // response is the error response that ends the request with this id.
 func (f *fault) response(id json.RawMessage) []byte {
-	return wire.ErrorResponse(id, &wire.Error{Code: wire.CodeInternal, Message: f.message, Data: f.data})
+	message, data := f.whole(), f.data
+	if !f.show {
+		message = f.message + f.after
+		if f.words != "" || data.Stderr != "" || data.Stdout != "" {
+			message += "; the operator finds its last words with: dormouse logs " + data.Server + ", or in the log of the box"
+		}
+		data.Stderr, data.Stdout = "", ""
+	}
+	return wire.ErrorResponse(id, &wire.Error{Code: wire.CodeInternal, Message: message, Data: data})
 }
 
 func (s Server) fault(p Phase, format string, args ...any) *fault {
 	return &fault{
 		message: fmt.Sprintf("server %q: ", s.Name) + fmt.Sprintf(format, args...),
+		show:    s.ShowOutput,
 		data:    Failure{Phase: p, Server: s.Name},
 	}
 }

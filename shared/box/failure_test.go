@@ -3,6 +3,7 @@ package box
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,6 +40,51 @@ func TestServerThatExitsAtOnceSaysWhy(t *testing.T) {
 	s := r.state(t, Exited)
 	if s.Phase != PhaseProcessStart || s.ExitCode == nil || *s.ExitCode != 127 || s.PID == 0 || !strings.HasSuffix(s.Stderr, "key ***") {
 		t.Errorf("the end is told as %+v", s)
+	}
+}
+
+func TestServerThatSaysWhyOnStdoutIsHeard(t *testing.T) {
+	t.Parallel()
+	kept := &page{}
+	r := newRig(t, "says why on stdout", func(s *Server) {
+		s.Env["API_KEY"] = "sk-123456789"
+		s.Stderr = func(string) io.WriteCloser { return kept }
+	})
+	_, message, _, data := r.failure(r.call("1", "echo", "1"))
+	if want := `server "fake": exited with code 3 before it answered initialize: no settings.json, key ***`; message != want {
+		t.Errorf("got %q, want %q", message, want)
+	}
+	if want := "reading the settings\nno settings.json, key ***"; data.Stdout != want || data.Stderr != "" || data.NoiseLines != 2 {
+		t.Errorf("data is %+v", data)
+	}
+	if s := r.state(t, Exited); !strings.HasSuffix(s.Detail, "no settings.json, key ***") || s.Stdout != data.Stdout {
+		t.Errorf("the end is told as %+v", s)
+	}
+	if got, _ := kept.read(); !strings.Contains(got, "\nstdout: reading the settings\nstdout: no settings.json, key ***\n--- ") {
+		t.Errorf("its diary says:\n%s", got)
+	}
+}
+
+// What a server prints is the operator's, unless it is said that clients may have it.
+func TestClientsGetNothingThatAServerPrints(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"exits", "says why on stdout"} {
+		r := newRig(t, how, func(s *Server) { s.ShowOutput, s.Env["API_KEY"] = false, "sk-123456789" })
+		_, message, _, data := r.failure(r.call("1", "echo", "1"))
+		if data.Stderr != "" || data.Stdout != "" || data.ExitCode == nil || data.Phase != PhaseProcessStart {
+			t.Errorf("%s: data is %+v", how, data)
+		}
+		if !strings.Contains(message, "before it answered initialize; ") || !strings.Contains(message, "dormouse logs fake") {
+			t.Errorf("%s: %q", how, message)
+		}
+		for _, part := range []string{"module", "settings", "key", hidden} {
+			if all := fmt.Sprintf("%s %+v", message, data); strings.Contains(all, part) {
+				t.Errorf("%s: the client gets %q: %s", how, part, all)
+			}
+		}
+		if s := r.state(t, Exited); !strings.HasSuffix(s.Detail, "key ***") || s.Stderr+s.Stdout == "" {
+			t.Errorf("%s: the operator gets %+v", how, s)
+		}
 	}
 }
 

@@ -61,6 +61,10 @@ func (f *fake) serve() {
 		fmt.Fprintln(os.Stderr, "first line")
 		fmt.Fprintln(os.Stderr, "no module named mcp, key "+os.Getenv("API_KEY"))
 		os.Exit(127)
+	case "says why on stdout":
+		fmt.Fprintln(os.Stdout, "reading the settings")
+		fmt.Fprintln(os.Stdout, "no settings.json, key " + os.Getenv("API_KEY"))
+		os.Exit(3)
 	case "speaks then exits":
 		say(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"hello"}}`)
 		os.Exit(1)
@@ -397,7 +401,7 @@ func newRig(t *testing.T, how string, change ...func(*Server)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := Server{Name: "fake", Command: me, Env: map[string]string{behaviour: how, exitAtOnce: "atexit_sleep_ms=0"}}
+	s := Server{Name: "fake", Command: me, ShowOutput: true, Env: map[string]string{behaviour: how, exitAtOnce: "atexit_sleep_ms=0"}}
 	if testing.CoverMode() != "" {
 		s.Env[coverage] = t.TempDir() // or the server complains on its stderr
 	}

@@ -100,10 +100,10 @@ func (b *Box) startFault(err error) *fault {
 	said := b.hide.end(b.hide.begin(b.hide.text(e.Stderr)))
 	message := e.Error()
 	if e.Stderr != "" {
-		message = strings.Replace(message, e.Stderr, said, 1)
+		message = strings.TrimSuffix(strings.Replace(message, e.Stderr, "", 1), ": ")
 	}
 	f := b.server.fault(Phase(e.Phase), "cannot be started: %s", b.hide.text(message))
-	f.data.ExitCode, f.data.Stderr = e.ExitCode, said
+	f.words, f.data.ExitCode, f.data.Stderr = said, e.ExitCode, said
 	if errors.Is(err, errStartup) {
 		f.data.Limit, f.data.Setting = b.server.StartupTimeout.Seconds(), "startup_timeout_sec"
 	}

@@ -2,12 +2,11 @@ package box
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/stage"
@@ -62,7 +61,8 @@ type process struct {
 	workspace string     // that is saved when it has ended, "" for none
 	unrun     []string   // packages whose install scripts were not run
 	queue     *lineQueue // to its stdin
-	stderr    stderrRing
+	stderr    ring
+	stdout    ring   // what was no message
 	diary     *diary // keeps its stderr for later, nil for nowhere
 }
 
@@ -314,24 +314,9 @@ func (p *process) obituary() *fault {
 	}
 	f := p.fill(p.box.server.fault(phase, "%s%s", how, when))
 	f.data.OutOfMemory = starved
-	if last := lastLine(f.data.Stderr); last != "" {
-		f.message += ": " + last
-	}
-	f.message += p.scriptsNotRun()
+	f.words = cmp.Or(lastLine(f.data.Stderr), lastLine(f.data.Stdout))
+	f.after = p.scriptsNotRun()
 	return f
-}
-
-// starved says whether a process that ended by itself did so for want of memory.
-// killed says that the kernel has killed something for it meanwhile.
-func (p *process) starved(e exit, killed bool) bool {
-	if p.stopping || e.code != nil && *e.code == 0 {
-		return false
-	}
-	said, _ := p.stderr.text()
-	said = strings.ToLower(said)
-	return killed && e.signal == "SIGKILL" || slices.ContainsFunc([]string{
-		"out of memory", "cannot allocate memory", "memoryerror", "bad_alloc", "memory allocation of",
-	}, func(words string) bool { return strings.Contains(said, words) })
 }
 
 // fill adds to a fault what is known of the process.
@@ -340,7 +325,7 @@ func (p *process) fill(f *fault) *fault {
 		return f // it may hold what is known of an install
 	}
 	f.data.NoiseLines = p.noise
-	f.data.Stderr = p.stderr.tail(p.box.hide)
+	f.data.Stderr, f.data.Stdout = p.stderr.tail(p.box.hide), p.stdout.tail(p.box.hide)
 	f.data.Since = p.child.since.UTC()
 	if e, gone := p.exit(); gone {
 		f.data.ExitCode, f.data.Signal = e.code, e.signal
@@ -358,7 +343,7 @@ func (p *process) howItEnded() string {
 	if p.failed == nil {
 		return "no process was started"
 	}
-	return p.failed.message
+	return p.failed.whole()
 }
 
 // exit is how the process ended, if it has.
@@ -465,6 +450,9 @@ func (p *process) hear(line []byte) {
 		if err == nil && bytes.IndexByte(raw, '\r') >= 0 {
 			m, err = wire.Parse(wire.Compact(raw)) // a line to everybody, not just to us
 		}
+		if err != nil && wire.Lookup(raw, "jsonrpc") == nil {
+			p.noted(raw)
+		}
 		p.box.mu.Lock()
 		switch {
 		case p.ended:
@@ -553,6 +541,9 @@ func (p *process) touch() {
 func (p *process) report(state ProcessState, f *fault) {
 	st := p.status(state, f)
 	log := p.box.log.With("server", p.box.server.Name, "process", st.Process, "pid", st.PID)
+	if f != nil && p.diary == nil {
+		log = log.With("stderr", st.Stderr, "stdout", st.Stdout) // there is no other place for it
+	}
 	p.g.speaker.tell(told{call: func(k Sink) {
 		if f == nil {
 			log.Info("process", "state", string(state))
@@ -569,13 +560,13 @@ func (p *process) status(state ProcessState, f *fault) ProcessStatus {
 		st.PID, st.Since = p.child.pid, p.child.since.UTC()
 	}
 	if f != nil {
-		st.Phase, st.Detail = f.data.Phase, f.message
+		st.Phase, st.Detail = f.data.Phase, f.whole()
 	}
 	if e, gone := p.exit(); gone {
 		st.ExitCode, st.Signal = e.code, e.signal
 	}
 	if state == Stopped || state == Exited {
-		st.Stderr = p.stderr.tail(p.box.hide)
+		st.Stderr, st.Stdout = p.stderr.tail(p.box.hide), p.stdout.tail(p.box.hide)
 	}
 	return st
 }

@@ -44,10 +44,10 @@ type Server struct {
 	Command string
 	Args    []string
 	// Env is added to the environment of the server and overrides it. Values of six
-	// bytes and more under names that look secret never appear in what the box says.
+	// bytes and more are hidden in what the box says, in the forms that programs print
+	// them in.
 	Env map[string]string
-	// Secrets names variables of Env whose values, of any length, are as secret as
-	// those under names that look it.
+	// Secrets names variables of Env whose values are hidden whatever their length.
 	Secrets []string
 	// Base is the environment of the runner. PATH, HOME, LANG and TMPDIR are taken
 	// from it; nothing else of it reaches the server.
@@ -87,10 +87,16 @@ type Server struct {
 	// longest, and is refused if all have.
 	MaxProcesses int
 	// Stderr, if not nil, is asked for a place for what a process says on its stderr,
-	// by the name of the process. It gets whole lines with secrets hidden, and lines that begin
-	// with "---" about the process itself; it is called from one goroutine at a time.
-	// Its errors are nobody's. The box closes it. Nil leaves it out.
+	// by the name of the process. It gets whole lines with secrets hidden, lines that
+	// begin with "stdout: " of what was no message there, and lines that begin with "---"
+	// about the process itself; it is called from one goroutine at a time. Its errors are
+	// nobody's. The box closes it. Nil has the end of it logged with the failure.
 	Stderr func(process string) io.WriteCloser
+
+	// ShowOutput says that clients get, in errors, the end of what a process, or its
+	// install, wrote on stderr, and on stdout beside messages: for a machine whose clients
+	// are its operator. What a hosted program prints may be meant for nobody else.
+	ShowOutput bool
 
 	// Era is what the server was found to speak, "" if that is not known. A process of
 	// it then need not be asked in vain. It is found out anew if it is wrong.

@@ -1,0 +1,254 @@
+package box
+
+import (
+	"cmp"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"html"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+const (
+	minSecret = 6 // bytes; shorter values are words, not secrets
+	minWord   = 8 // bytes of a word in a value that is hidden by itself
+	minPart   = 3 // bytes of a secret's beginning, or end, that are hidden
+	hidden    = "***"
+)
+
+// redactor hides the values of a server's environment, also in the forms in which
+// programs print them: base64, hexadecimal, escaped for URLs, JSON or HTML, their lines
+// and words, the passwords in them. Space does not count, for it is where lines are
+// broken. Users and passwords of addresses are hidden whoever they belong to.
+type redactor struct {
+	secrets []string // without space, longest first
+}
+
+// newRedactor hides values of six bytes and more, and shorter ones of the variables
+// that are marked as secrets.
+func newRedactor(env map[string]string, marked []string) *redactor {
+	all := map[string]bool{}
+	for name, value := range env {
+		isMarked := slices.Contains(marked, name)
+		if len(value) < minSecret && !isMarked {
+			continue
+		}
+		for _, part := range partsOf(value) {
+			for _, form := range formsOf(part) {
+				all[withoutSpace(form)] = true
+			}
+		}
+		if plain := withoutSpace(value); plain != "" && (isMarked || len(plain) >= minSecret) {
+			all[plain] = true
+		}
+	}
+	r := &redactor{}
+	for secret := range all {
+		r.secrets = append(r.secrets, secret)
+	}
+	slices.SortFunc(r.secrets, func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b))
+	})
+	return r
+}
+
+// settings finds what stands behind a name that looks secret, as in a connection string
+// or a query.
+var settings = regexp.MustCompile(`(?i)(?:pass|pwd|token|key|secret|auth|cred|sig)\w*\s*[=:]\s*["']?([^\s;&,"']{4,})`)
+
+// partsOf gives a value with the parts of it that programs print by themselves.
+func partsOf(value string) []string {
+	parts := []string{value}
+	for line := range strings.Lines(value) {
+		parts = append(parts, strings.TrimSpace(line))
+	}
+	parts = slices.DeleteFunc(parts, func(s string) bool { return len(withoutSpace(s)) < minSecret })
+	for word := range strings.FieldsSeq(value) {
+		if len(word) >= minWord {
+			parts = append(parts, word)
+		}
+	}
+	for _, found := range settings.FindAllStringSubmatch(value, -1) {
+		parts = append(parts, found[1])
+	}
+	if _, rest, ok := strings.Cut(value, "://"); ok {
+		authority := rest[:cmp.Or(strings.IndexAny(rest, "/?#")+1, len(rest)+1)-1]
+		if at := strings.LastIndexByte(authority, '@'); at >= 0 {
+			user, password, both := strings.Cut(authority[:at], ":")
+			said := password
+			if !both {
+				said = user // a token
+			}
+			plain, err := url.PathUnescape(said)
+			for _, s := range []string{said, plain} {
+				if err == nil && len(s) > minPart {
+					parts = append(parts, s)
+				}
+			}
+		}
+	}
+	return parts
+}
+
+// formsOf gives a secret as programs print it.
+func formsOf(s string) []string {
+	forms := []string{s, html.EscapeString(s), quoted(strconv.Quote(s)), quoted(strconv.QuoteToASCII(s))}
+	if text, err := json.Marshal(s); err == nil {
+		forms = append(forms, quoted(string(text)))
+	}
+	for _, escaped := range []string{
+		url.QueryEscape(s), url.PathEscape(s), strings.ReplaceAll(url.QueryEscape(s), "+", "%20"),
+		strings.NewReplacer("+", "%20", "%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*").Replace(url.QueryEscape(s)),
+	} {
+		forms = append(forms, escaped, lowerHex.ReplaceAllStringFunc(escaped, strings.ToLower))
+	}
+	if len(s) < minSecret {
+		return forms
+	}
+	code := hex.EncodeToString([]byte(s))
+	forms = append(forms, code, strings.ToUpper(code))
+	// Of what is around it, as in user:password, come up to two bytes into its first
+	// characters, and something into its last.
+	for before := range 3 {
+		from, to := (before*8+5)/6, (before+len(s))*8/6
+		for _, form := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+			forms = append(forms, form.EncodeToString([]byte(strings.Repeat("x", before) + s))[from:to])
+		}
+	}
+	return forms
+}
+
+var lowerHex = regexp.MustCompile(`%[0-9A-F]{2}`)
+
+func quoted(s string) string { return s[1 : len(s)-1] }
+
+func withoutSpace(s string) string { return string(flatten(s).text) }
+
+// flat is a text without its space.
+type flat struct {
+	text []byte
+	at   []int // where each byte was
+}
+
+func flatten(s string) flat {
+	f := flat{make([]byte, 0, len(s)), make([]int, 0, len(s))}
+	for i := range len(s) {
+		if c := s[i]; c != ' ' && c != '\t' && c != '\r' && c != '\n' {
+			f.text, f.at = append(f.text, c), append(f.at, i)
+		}
+	}
+	return f
+}
+
+// span is where a secret begins, and where it ends.
+type span struct{ from, to int }
+
+// find gives where secrets are in a text, in order. Those that overlap are one.
+func (r *redactor) find(f flat) []span {
+	var all []span
+	text := string(f.text)
+	for _, secret := range r.secrets {
+		for i := 0; ; {
+			j := strings.Index(text[i:], secret)
+			if j < 0 {
+				break
+			}
+			i += j + len(secret)
+			all = append(all, span{i - len(secret), i})
+		}
+	}
+	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+	merged := all[:0]
+	for _, s := range all {
+		if n := len(merged); n > 0 && s.from < merged[n-1].to {
+			merged[n-1].to = max(merged[n-1].to, s.to)
+			continue
+		}
+		merged = append(merged, s)
+	}
+	return merged
+}
+
+var userinfo = regexp.MustCompile(`://[^/\s"'<>]*@`)
+
+// text hides the secrets in s.
+func (r *redactor) text(s string) string {
+	f := flatten(s)
+	var out strings.Builder
+	last := 0
+	for _, secret := range r.find(f) {
+		out.WriteString(s[last:f.at[secret.from]])
+		out.WriteString(hidden)
+		last = f.at[secret.to-1] + 1
+	}
+	out.WriteString(s[last:])
+	return userinfo.ReplaceAllString(out.String(), "://"+hidden+"@")
+}
+
+// begun is where the beginning of a secret is that a text ends with, of so many bytes at
+// least, and the length of the text if there is none.
+func (r *redactor) begun(f flat, least int) int {
+	first := len(f.text)
+	for _, secret := range r.secrets {
+		for i := max(0, len(f.text)-len(secret)+1); i <= len(f.text)-least && i < first; i++ {
+			if f.text[i] == secret[0] && strings.HasPrefix(secret, string(f.text[i:])) {
+				first = i
+			}
+		}
+	}
+	return first
+}
+
+// before is how much of s can be told though more of it is to come: all but what may
+// be the beginning of a secret, and whole lines only if there is a whole one.
+func (r *redactor) before(s []byte, wholeLines bool) int {
+	f := flatten(string(s))
+	spans, end := r.find(f), len(s)
+	least := 1
+	if wholeLines {
+		least = minPart // a line should not wait for every letter that it may end with
+	}
+	if i := r.begun(f, least); i < len(f.text) {
+		end = f.at[i]
+	}
+	for was := -1; was != end; {
+		was = end
+		for _, secret := range slices.Backward(spans) {
+			if f.at[secret.from] < end && end <= f.at[secret.to-1] {
+				end = f.at[secret.from]
+			}
+		}
+		if wholeLines {
+			end = strings.LastIndexByte(string(s[:end]), '\n') + 1
+		}
+	}
+	return end
+}
+
+// begin hides the rest of a secret that s begins with.
+func (r *redactor) begin(s string) string {
+	f := flatten(s)
+	for _, secret := range r.secrets {
+		for i := 1; i <= len(secret)-minPart; i++ {
+			if strings.HasPrefix(string(f.text[:min(len(f.text), len(secret)-i)]), secret[i:]) {
+				return hidden + s[f.at[len(secret)-i-1]+1:]
+			}
+		}
+	}
+	return s
+}
+
+// end hides the beginning of a secret that s ends with: the process may have been in
+// the middle of writing it. At the end of a line that is less likely.
+func (r *redactor) end(s string) string {
+	f := flatten(s)
+	i := r.begun(f, minPart)
+	if i == len(f.text) || strings.HasSuffix(s, "\n") && len(f.text)-i < minSecret {
+		return s
+	}
+	return s[:f.at[i]] + hidden
+}
