@@ -62,8 +62,8 @@ func (f *fake) serve() {
 		fmt.Fprintln(os.Stderr, "no module named mcp, key "+os.Getenv("API_KEY"))
 		os.Exit(127)
 	case "says why on stdout":
-		fmt.Fprintln(os.Stdout, "reading the settings")
-		fmt.Fprintln(os.Stdout, "no settings.json, key " + os.Getenv("API_KEY"))
+		say("reading the settings")
+		say("no settings.json, key " + os.Getenv("API_KEY"))
 		os.Exit(3)
 	case "speaks then exits":
 		say(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"hello"}}`)
