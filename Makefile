@@ -13,8 +13,8 @@ STAMP := $(TOOLS)/golangci-lint-$(GOLANGCI_LINT_VERSION).installed
 
 # One static program per function, and the programs of infra.
 GO_BUILD := CGO_ENABLED=0 go build -trimpath -tags lambda.norpc -ldflags '-s -w'
-PROGRAMS := $(patsubst functions/%/main.go,%,$(wildcard functions/*/main.go)) \
-            $(patsubst infra/%/main.go,%,$(wildcard infra/runner/main.go infra/dormouse/main.go))
+FUNCTIONS := $(patsubst functions/%/main.go,%,$(wildcard functions/*/main.go))
+PROGRAMS  := dormouse runner $(FUNCTIONS)
 
 # What a caller may set: make run ARGS='--listen 127.0.0.1:9000', make fuzz FUZZTIME=5m.
 ARGS     ?=
@@ -26,7 +26,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: run
-run: need-servers build ## Host the servers of servers.json on this machine (ARGS='--help' for its settings)
+run: need-servers bin/dormouse ## Host the servers of servers.json on this machine (ARGS='--help' for its settings)
 	@exec bin/dormouse run $(ARGS)
 
 .PHONY: build
@@ -34,8 +34,12 @@ build: $(addprefix bin/,$(PROGRAMS)) ## Build all programs into bin/
 
 # The go command knows best what is up to date, so it is always asked.
 .PHONY: force
+bin/dormouse: force need-go
+	@$(GO_BUILD) -o $@ ./infra/dormouse
+bin/runner: force need-go
+	@$(GO_BUILD) -o $@ ./infra/runner/cmd
 bin/%: force need-go
-	@$(GO_BUILD) -o $@ ./$(patsubst %/main.go,%,$(wildcard functions/$*/main.go infra/$*/main.go))
+	@$(GO_BUILD) -o $@ ./functions/$*
 
 # The parts of test, each timed. The first that fails ends it.
 .PHONY: test
@@ -236,7 +240,7 @@ logs: $(SAM) ## Follow the logs of the stack
 .PHONY: runner-aws
 runner-aws: need-go
 	@mkdir -p bin/linux-$(AWS_GOARCH)
-	@$(AWS_BUILD) -tags aws -o bin/linux-$(AWS_GOARCH)/runner ./infra/runner
+	@$(AWS_BUILD) -tags aws -o bin/linux-$(AWS_GOARCH)/runner ./infra/runner/cmd
 
 # make deploy calls it. IMAGE is the RepositoryUri of the stack's outputs and a tag that
 # is not there yet; RunnerImage or ImageTag then names it.

@@ -49,20 +49,28 @@ func arrows() []arrow {
 		{"shared/auth", core},
 		{"shared/meter", core},
 		{"shared/profile", nil},
-		{"shared/loop", nil},
 		{"shared/slack", nil},
 		{"shared/relay", append(core, "shared/fleet", "shared/bridge")},
-		{"shared/box", []string{"shared/wire", "shared/bridge", "shared/box/stage", "shared/box/sandbox", "shared/slack"}},
-		{"shared/box/stage", []string{"shared/slack"}},
+		{"shared/box", []string{"shared/wire", "shared/bridge", "shared/box/stage", "shared/box/sandbox"}},
+		{"shared/box/stage", nil},
 		{"shared/box/sandbox", nil},
 		{"shared/box/snapshot", nil},
 		{"shared/fleet", nil},
 		{"shared/fleet/fleettest", []string{"shared/fleet"}},
 		{"shared/fleet/ecs", []string{"shared/fleet"}},
-		{"shared/fleet/process", []string{"shared/fleet", "shared/slack"}},
-		{"functions/...", []string{"shared/...", "functions/internal/...", "functions/natives", "functions/run"}},
+		{"shared/fleet/process", []string{"shared/fleet"}},
+		{"functions/wiring", []string{"shared/..."}},
+		{"functions/wiring/endpoints", []string{"shared/...", "functions/wiring"}},
+		{"functions/...", []string{"shared/...", "functions/internal/...", "functions/wiring", "functions/wiring/endpoints", "functions/natives", "functions/run"}},
 		{"infra/runner", []string{"infra/internal/gather", "shared/box", "shared/box/stage", "shared/box/sandbox", "shared/box/snapshot", "shared/bridge", "shared/relay", "shared/session", "shared/wire", "shared/catalog", "shared/profile", "shared/meter"}},
-		{"infra/local", []string{"infra/internal/gather", "shared/wire", "shared/loop", "shared/slack", "shared/fleet", "shared/fleet/process", "shared/fleet/ecs", "shared/catalog", "shared/meter"}},
+		{"infra/runner/cmd", []string{"infra/runner", "shared/box/sandbox"}},
+		{"infra/local", []string{"infra/internal/gather", "infra/local/...", "functions/wiring", "functions/wiring/endpoints", "functions/natives", "shared/..."}},
+		{"infra/local/awsapi", nil},
+		{"infra/local/localtest", nil},
+		{"infra/local/journal", nil},
+		{"infra/local/sockets", []string{"infra/local/awsapi", "shared/session"}},
+		{"infra/local/lambda", []string{"infra/local/awsapi", "infra/local/journal"}},
+		{"infra/local/apigw", []string{"infra/local/awsapi", "infra/local/lambda", "infra/local/sockets"}},
 		{"infra/dormouse/...", []string{"..."}},
 		{"infra/bench", []string{"shared/wire", "shared/session", "shared/sqlitestore", "shared/dynamostore", "shared/dynamostore/dynamotest", "shared/profile", "infra/local"}},
 		{"infra/bench/echo", nil},
@@ -88,13 +96,13 @@ type owner struct {
 func owners() []owner {
 	tests := []string{"*test"}
 	return []owner{
-		{"github.com/aws/aws-sdk-go-v2", []string{"shared/dynamostore", "shared/fleet/ecs", "shared/relay", "shared/bucket", "functions/..."}},
+		{"github.com/aws/aws-sdk-go-v2", []string{"shared/dynamostore", "shared/fleet/ecs", "shared/relay", "shared/bucket", "functions/...", "infra/local/localtest"}},
 		{"github.com/aws/smithy-go", []string{"shared/dynamostore", "shared/fleet/ecs", "shared/relay", "functions/..."}},
-		{"github.com/aws/aws-lambda-go", []string{"functions/...", "shared/front", "infra/local"}},
-		{"github.com/awslabs/aws-lambda-go-api-proxy", []string{"functions/...", "shared/front", "infra/local"}},
+		{"github.com/aws/aws-lambda-go", []string{"functions/...", "shared/front", "infra/local", "infra/local/apigw", "infra/local/localtest"}},
+		{"github.com/awslabs/aws-lambda-go-api-proxy", []string{"functions/...", "shared/front"}},
 		{"github.com/modelcontextprotocol/go-sdk", []string{"shared/native", "functions/natives", "infra/clients/...", "infra/bench/echo", "infra/conformance/servers/native", "infra/dormouse/testdata/native"}},
 		{"github.com/google/jsonschema-go", []string{"shared/native", "infra/clients/..."}},
-		{"github.com/coder/websocket", []string{"shared/relay", "infra/local", "infra/clients/...", "infra/bench"}},
+		{"github.com/coder/websocket", []string{"shared/relay", "infra/local/sockets", "infra/local/localtest", "infra/clients/...", "infra/bench"}},
 		{"github.com/google/go-containerregistry", []string{"infra/image"}},
 		{"modernc.org", []string{"shared/sqlitestore"}},
 		{"github.com/klauspost/compress", []string{"shared/box/snapshot"}},
@@ -310,7 +318,7 @@ func checkPure(files []file) (problems []string) {
 // outside the packages that wire.
 func checkCode(files []file) (problems []string) {
 	for _, f := range files {
-		wires := f.test || f.syntax.Name.Name == "main" || f.dir == "functions/internal/boot"
+		wires := f.test || f.syntax.Name.Name == "main" || f.dir == "functions/internal/boot" || f.dir == "functions/internal/alarms" || f.dir == "infra/runner"
 		system := map[string]bool{} // the names that os and syscall have in this file
 		f.imports(func(p string, spec *ast.ImportSpec) {
 			if p != "os" && p != "syscall" {

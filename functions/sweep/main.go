@@ -9,8 +9,10 @@ import (
 
 	"github.com/aws/aws-lambda-go/events"
 
+	"github.com/dormouse-mcp/dormouse/functions/internal/alarms"
 	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
-	"github.com/dormouse-mcp/dormouse/functions/internal/inplace"
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/fleet/ecs"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
@@ -25,14 +27,15 @@ func main() {
 	if err != nil {
 		boot.Fail(err)
 	}
-	natives, err := inplace.Janitor(f)
+	a, err := alarms.Open(f)
 	if err != nil {
 		boot.Fail(err)
 	}
+	natives := endpoints.Janitor(f.Function, a)
 	c := f.RelayWithBucket()
 	c.Elsewhere = natives.Owns
 	w := relay.NewSweeper(c)
-	boot.Start(boot.Quiet(boot.Event(f, nil, func(ctx context.Context, e events.CloudWatchEvent) error {
+	boot.Start(boot.Quiet(wiring.Event(f.Function, nil, func(ctx context.Context, e events.CloudWatchEvent) error {
 		var t fleet.Status
 		ours := true
 		var err error

@@ -7,6 +7,7 @@
 // The parts, each by itself:
 //
 //	latency   initialize, the first call, calls at 1 and 16, where their CPU goes
+//	churn     sessions that are opened, called once and deleted, 16 at once
 //	idle      processes and memory with 0, 100 and 1,000 sessions that nobody uses
 //	wake      the first call after a rest; of Dormouse by phase: function, box, server
 //	loss      calls that were cut, and sessions after the host was stopped or killed

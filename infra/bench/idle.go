@@ -106,7 +106,7 @@ func growth(ctx context.Context, m *measurement) error {
 		return err
 	}
 	defer e.stop()
-	if _, err := m.churn(ctx, e, m.scale(5*time.Second)); err != nil {
+	if _, err := m.sessions(ctx, e, m.scale(5*time.Second)); err != nil {
 		return err
 	}
 	before, err := m.rest(ctx, e)
@@ -115,7 +115,7 @@ func growth(ctx context.Context, m *measurement) error {
 	}
 	disk := m.stored(e)
 	began := time.Now()
-	n, err := m.churn(ctx, e, m.scale(15*time.Second))
+	n, err := m.sessions(ctx, e, m.scale(15*time.Second))
 	if err != nil {
 		return err
 	}
@@ -140,8 +140,8 @@ func growth(ctx context.Context, m *measurement) error {
 	return nil
 }
 
-// churn returns how many sessions were opened, called in and ended.
-func (m *measurement) churn(ctx context.Context, e *endpoint, lasts time.Duration) (int, error) {
+// sessions returns how many sessions were opened, called in and ended.
+func (m *measurement) sessions(ctx context.Context, e *endpoint, lasts time.Duration) (int, error) {
 	n := 0
 	for ends := time.Now().Add(lasts); time.Now().Before(ends); {
 		clients, _, err := open(ctx, e, 8, 4)

@@ -47,6 +47,7 @@ func latency(ctx context.Context, m *measurement) error {
 			}
 			m.add("RSS", "MB", float64(u.RSS)/1e6)
 			m.add("PSS", "MB", float64(u.PSS)/1e6)
+			m.add("RSS without servers", "MB", float64(u.Host)/1e6)
 			m.programs(l)
 		}
 		finishAll(ctx, clients)

@@ -59,8 +59,8 @@ func (e *endpoint) client() client { return e.peer.speaks.make(e.address, e.peer
 func peers() []peer {
 	const sg, mp = "supergateway 4.0.0", "mcp-proxy 0.13.0"
 	return []peer{
-		{name: "dormouse", about: "dormouse run, one invocation a process at a time", speaks: streamable(), keeps: true, servers: true, resumes: true, start: dormouse(overHTTP)},
-		{name: "dormouse-concurrent", about: "dormouse run --concurrent", speaks: streamable(), keeps: true, servers: true, start: dormouse(overHTTP, "--concurrent")},
+		{name: "dormouse", about: "dormouse run", speaks: streamable(), keeps: true, servers: true, resumes: true, start: dormouse(overHTTP)},
+		{name: "dormouse-process", about: "dormouse run --functions process: the programs of the functions, invoked as on AWS", speaks: streamable(), keeps: true, servers: true, start: dormouse(overHTTP, "--functions", "process")},
 		{name: "dormouse-ws", about: "dormouse run, over WebSocket", speaks: webSocket(), keeps: true, servers: true, start: dormouse(overSocket)},
 		{name: "dormouse-sse", about: "dormouse run, over HTTP+SSE", speaks: eventStream(), keeps: true, servers: true, start: dormouse(overSSE)},
 		{name: "dormouse-modern", about: "dormouse run, to a client of 2026-07-28", speaks: modern(), servers: true, start: dormouse(overHTTP)},

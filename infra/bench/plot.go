@@ -21,7 +21,7 @@ type panel struct {
 
 // plots are those that the README shows.
 func plots() []plot {
-	hosts := []string{"dormouse", "dormouse-concurrent", "supergateway", "mcp-proxy", "mcpagent", "awslabs", "native"}
+	hosts := []string{"dormouse", "dormouse-process", "supergateway", "mcp-proxy", "mcpagent", "awslabs", "native"}
 	few := []string{"dormouse", "supergateway", "mcp-proxy", "mcpagent", "native"}
 	return []plot{
 		{"latency.svg", []panel{

@@ -83,6 +83,14 @@ func takeProfiles(ctx context.Context, sockets, folder string, lasts time.Durati
 	return errors.Join(failed...)
 }
 
+// binaryOf is the file of a program: dormouse is its own runner.
+func binaryOf(program string) string {
+	if program == "runner" {
+		return "dormouse"
+	}
+	return program
+}
+
 // topLines prints where each program spends its time, with the time of what it calls.
 func (m *measurement) topLines(ctx context.Context, folder string) error {
 	for _, program := range []string{"http", "relay", "dormouse", "runner", "socket"} {
@@ -94,7 +102,7 @@ func (m *measurement) topLines(ctx context.Context, folder string) error {
 			continue
 		}
 		for _, order := range []string{"-flat", "-cum"} {
-			args := append([]string{"tool", "pprof", "-top", "-nodecount=25", order, m.place.bin(program)}, files...)
+			args := append([]string{"tool", "pprof", "-top", "-nodecount=25", order, m.place.bin(binaryOf(program))}, files...)
 			out, err := exec.CommandContext(ctx, "go", args...).Output()
 			if err != nil {
 				return fmt.Errorf("go tool pprof: %w", err)

@@ -36,14 +36,15 @@ func parts() []part {
 		return func(p peer) bool { return slices.Contains(names, p.name) }
 	}
 	return []part{
-		{name: "profile", about: "CPU profiles of every program at 16", wants: named("dormouse", "dormouse-concurrent"), fits: ours, run: profiles, asked: true},
+		{name: "profile", about: "CPU profiles of every program at 16", wants: named("dormouse", "dormouse-process"), fits: ours, run: profiles, asked: true},
 		{name: "latency", about: "initialize, first call, calls at 1 and 16", wants: anybody, fits: anybody, run: latency, bases: []string{"supergateway", "mcpagent", "native"}},
+		{name: "churn", about: "sessions opened, called once and deleted, 16 at once", wants: named("dormouse", "dormouse-process", "supergateway", "mcpagent", "native"), fits: keeps, run: churn, bases: []string{"supergateway", "mcpagent", "native"}},
 		{name: "idle", about: "sessions that nobody uses, 8 s after their last call", wants: named("dormouse", "supergateway", "mcp-proxy", "mcpagent", "native"), fits: keeps, run: idle},
 		{name: "wake", about: "the first call after a rest", wants: named("dormouse", "supergateway", "mcpagent", "native"), fits: keeps, run: wake, bases: []string{"mcpagent"}},
 		{name: "loss", about: "calls that were cut, and a host that was started again", wants: named("dormouse", "supergateway", "mcp-proxy", "mcpagent", "native", "native-event-store"), fits: func(p peer) bool { return p.resumes }, run: loss, tools: true},
 		{name: "payload", about: "large requests and answers, one at a time", wants: named("dormouse", "supergateway", "mcp-proxy", "mcpagent", "native"), fits: anybody, run: payload, tools: true, bases: []string{"supergateway", "mcpagent", "native"}},
 		{name: "growth", about: "what ended sessions leave behind", wants: named("dormouse", "supergateway", "mcp-proxy", "mcpagent", "native"), fits: keeps, run: growth},
-		{name: "history", about: "a call, and what was before it", wants: named("dormouse"), fits: named("dormouse", "dormouse-concurrent"), run: history},
+		{name: "history", about: "a call, and what was before it", wants: named("dormouse"), fits: named("dormouse", "dormouse-process"), run: history},
 		{name: "sockets", about: "WebSocket clients that are silent", wants: named("dormouse-ws"), fits: named("dormouse-ws"), run: sockets},
 	}
 }

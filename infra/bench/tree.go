@@ -18,6 +18,7 @@ type usage struct {
 	CPU       time.Duration // user and system, of the living and of all that were waited for
 	Processes int           // the reaper is not counted
 	RSS, PSS  int64         // bytes; PSS shares out what several processes map
+	Host      int64         // RSS without the hosted servers
 }
 
 // member is one process below a reaper.
@@ -72,10 +73,16 @@ func treeUsage(root int) (usage, error) {
 		u.Processes++
 		rss, pss := memory(m.pid)
 		u.RSS += rss
+		if !hosted(m.command) {
+			u.Host += rss
+		}
 		u.PSS += pss
 	}
 	return u, nil
 }
+
+// hosted says whether a program is a server, and not part of what hosts it.
+func hosted(command string) bool { return command == "echo" }
 
 // below lists root and its descendants.
 func below(root int) ([]member, error) {
@@ -121,6 +128,9 @@ func process(folder string) (member, bool) {
 		return member{}, false
 	}
 	m := member{command: string(text[open+1 : end])}
+	if line, err := os.ReadFile(filepath.Join(folder, "cmdline")); err == nil && m.command == "dormouse" && bytes.Contains(line, []byte("\x00runner\x00")) {
+		m.command = "runner"
+	}
 	m.pid, _ = strconv.Atoi(strings.TrimSpace(string(text[:open])))
 	m.parent, _ = strconv.Atoi(fields[parent])
 	for _, i := range []int{utime, stime, cutime, cstime} {

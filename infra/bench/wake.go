@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -174,7 +175,10 @@ func (m *measurement) phases(all []woken) {
 	m.add("first call p50", "ms", quantile(took, 0.5))
 	m.add("first call p95", "ms", quantile(took, 0.95))
 	for _, p := range phases {
-		m.add(p.name, "ms", quantile(p.all, 0.5))
+		// Only function programs have the phases of functions.
+		if slices.ContainsFunc(p.all, func(d time.Duration) bool { return d > 0 }) {
+			m.add(p.name, "ms", quantile(p.all, 0.5))
+		}
 	}
 }
 

@@ -19,20 +19,24 @@ func TestCredentialsComeFromTheEnvironmentThenFromTheAWSCommand(t *testing.T) {
 	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"} {
 		t.Setenv(name, "")
 	}
-	if got, want := credentialsOf(t.Context(), nil), (dynamostore.Keys{ID: "A", Secret: "S", Token: "T"}); got != want {
+	of := func(getenv func(string) string) dynamostore.Keys {
+		getenv = credentials(t.Context(), getenv)
+		return dynamostore.Keys{ID: getenv("AWS_ACCESS_KEY_ID"), Secret: getenv("AWS_SECRET_ACCESS_KEY"), Token: getenv("AWS_SESSION_TOKEN")}
+	}
+	if got, want := of(os.Getenv), (dynamostore.Keys{ID: "A", Secret: "S", Token: "T"}); got != want {
 		t.Errorf("the aws command's: %+v", got)
 	}
-	instead := []string{"AWS_ACCESS_KEY_ID=i", "AWS_SECRET_ACCESS_KEY=s"}
-	if got, want := credentialsOf(t.Context(), instead), (dynamostore.Keys{ID: "i", Secret: "s"}); got != want {
+	instead := map[string]string{"AWS_ACCESS_KEY_ID": "i", "AWS_SECRET_ACCESS_KEY": "s"}
+	if got, want := of(func(name string) string { return instead[name] }), (dynamostore.Keys{ID: "i", Secret: "s"}); got != want {
 		t.Errorf("what stands in: %+v", got)
 	}
 	t.Setenv("AWS_ACCESS_KEY_ID", "env")
-	if got := credentialsOf(t.Context(), nil); got.ID != "env" {
+	if got := of(os.Getenv); got.ID != "env" {
 		t.Errorf("the environment's: %+v", got)
 	}
 	t.Setenv("AWS_ACCESS_KEY_ID", "")
 	t.Setenv("PATH", t.TempDir())
-	if got := credentialsOf(t.Context(), nil); got != (dynamostore.Keys{}) {
+	if got := of(os.Getenv); got != (dynamostore.Keys{}) {
 		t.Errorf("nobody's: %+v", got)
 	}
 }

@@ -89,7 +89,7 @@ func TestE2EUsageTellsWhatAMachineWouldCost(t *testing.T) {
 	m.session("one").text("count", "")
 	m.asleep()
 	u := m.usage()
-	if u.REST.Requests != 3 || u.REST.Billed != 3 || u.REST.Bytes == 0 {
+	if u.REST.Requests != 3 || m.programs && (u.REST.Billed != 3 || u.REST.Bytes == 0) {
 		t.Errorf("three requests are counted as %+v", u.REST)
 	}
 	if u.Relay.Connections == 0 || u.Relay.Open != 0 || u.Relay.ConnectedTime < idle {
@@ -105,7 +105,7 @@ func TestE2EUsageTellsWhatAMachineWouldCost(t *testing.T) {
 			t.Errorf("function %s is counted as %+v", f.Name, f)
 		}
 	}
-	if requests["http"] != 3 || int64(requests["relay"]) != u.Relay.Invocations || requests["socket"] != 0 {
+	if m.programs && (requests["http"] != 3 || requests["relay"] == 0 || requests["socket"] != 0) {
 		t.Errorf("invocations are %v", requests)
 	}
 	if u.Events.Lost > 0 {

@@ -3,15 +3,19 @@
 package main_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,7 +31,7 @@ func TestE2EEveryCallEndsWhateverDies(t *testing.T) {
 	t.Parallel()
 	const sessions, calls, kills = 4, 30, 60
 	log := filepath.Join(t.TempDir(), "calls")
-	m := newMachine(t, servers{"one": {"-calls", log}})
+	m := newMachine(t, servers{"one": {"-calls", log}}).asPrograms()
 	m.start()
 	clients := make([]*client, sessions)
 	for i := range clients {
@@ -55,6 +59,63 @@ func TestE2EEveryCallEndsWhateverDies(t *testing.T) {
 	if once := slices.Compact(slices.Clone(ran)); len(once) != len(ran) {
 		t.Errorf("%d calls ran more than once", len(ran)-len(once))
 	}
+	for i, c := range clients {
+		if got := c.text("echo", `{"text":"alive"}`); got != "alive" {
+			t.Errorf("session %d says %q when all is over", i, got)
+		}
+	}
+}
+
+// hostKills is how often TestE2ECallsEndThoughTheHostIsKilled kills dormouse itself: once
+// a second. DORMOUSE_TEST_KILLS=60 makes it a minute.
+const hostKills = "DORMOUSE_TEST_KILLS"
+
+// A few sessions call while dormouse itself is killed every second, and started again at
+// once. What [TestE2EEveryCallEndsWhateverDies] wants holds here too.
+func TestE2ECallsEndThoughTheHostIsKilled(t *testing.T) {
+	t.Parallel()
+	kills, err := strconv.Atoi(cmp.Or(os.Getenv(hostKills), "8"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const sessions = 4
+	log := filepath.Join(t.TempDir(), "calls")
+	m := newMachine(t, servers{"one": {"-calls", log}})
+	m.start()
+	clients := make([]*client, sessions)
+	for i := range clients {
+		clients[i] = m.session("one")
+	}
+	var callers sync.WaitGroup
+	done, made := make(chan struct{}), new(atomic.Int64)
+	for i, c := range clients {
+		callers.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-done:
+					return
+				default:
+					c.survive(fmt.Sprintf("session %d call %d", i, n))
+					made.Add(1)
+				}
+			}
+		})
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for range kills {
+		<-tick.C
+		m.restart()
+	}
+	close(done)
+	callers.Wait()
+
+	ran := strings.Split(strings.TrimSpace(read(t, log)), "\n")
+	slices.Sort(ran)
+	if once := slices.Compact(slices.Clone(ran)); len(once) != len(ran) {
+		t.Errorf("%d calls ran more than once", len(ran)-len(once))
+	}
+	t.Logf("dormouse was killed %d times; %d calls were made, %d ran", kills, made.Load(), len(ran))
 	for i, c := range clients {
 		if got := c.text("echo", `{"text":"alive"}`); got != "alive" {
 			t.Errorf("session %d says %q when all is over", i, got)
@@ -101,6 +162,12 @@ func (c *client) survive(tag string) {
 		}
 		if last == "" {
 			return
+		}
+		if err != nil { // whoever listened there has just been killed
+			select {
+			case <-time.After(20 * time.Millisecond):
+			case <-ctx.Done():
+			}
 		}
 		if s, err = c.send(ctx, http.MethodGet, last, ""); err == nil {
 			s.last = last

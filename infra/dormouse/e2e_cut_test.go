@@ -197,7 +197,7 @@ func (c *client) cutCall(t *testing.T, tag string) (progress []string) {
 func TestE2EKilledFunctionLosesNothing(t *testing.T) {
 	t.Parallel()
 	calls := filepath.Join(t.TempDir(), "calls")
-	m := newMachine(t, servers{"one": {"-calls", calls}})
+	m := newMachine(t, servers{"one": {"-calls", calls}}).asPrograms()
 	m.start()
 	c := m.session("one")
 	w := c.begin()

@@ -36,7 +36,7 @@ func TestE2EDynamoDB(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := newMachine(t, servers{"one": {"-calls", filepath.Join(t.TempDir(), "calls")}})
+			m := newMachine(t, servers{"one": {"-calls", filepath.Join(t.TempDir(), "calls")}}).asPrograms()
 			part(t, m, []string{"--store", "dynamodb:e2e-" + session.NewNonce() + "?endpoint=" + endpoint})
 			if file := filepath.Join(m.data, "store.db"); read(t, file) != "" {
 				t.Errorf("there is a SQLite file %s", file)
@@ -47,7 +47,7 @@ func TestE2EDynamoDB(t *testing.T) {
 
 func TestE2EDynamoDBTableThatIsNoneIsTold(t *testing.T) {
 	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
+	m := newMachine(t, servers{"one": nil}).asPrograms()
 	for store, want := range map[string]string{
 		"dynamodb:x?region=r":                           `"x" is no name of a table`,
 		"dynamodb:dormouse?endpoint=127.0.0.1:8000":     "want http://HOST:PORT",

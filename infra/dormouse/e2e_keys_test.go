@@ -144,7 +144,7 @@ func TestE2EKeysAreMadeInTheTableThatIsNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := newMachine(t, servers{"one": nil})
+	m := newMachine(t, servers{"one": nil}).asPrograms()
 	store := "dynamodb:e2e-" + session.NewNonce() + "?endpoint=" + endpoint
 	m.start("--access", "keys", "--store", store)
 	key := m.keys("create", "ada", "--all-servers", "--store", store)

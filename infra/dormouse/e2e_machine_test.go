@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -75,6 +76,9 @@ type machine struct {
 	tmp     string // TMPDIR of every process: what tells them from those of other machines
 
 	env []string // beside that of the test
+	// programs is true if the functions are programs of their own; see asPrograms.
+	programs bool
+	flags    []string // of the last start
 
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when the program has ended; cmd.ProcessState is set then
@@ -105,10 +109,21 @@ func machineOf(t *testing.T, file map[string]any) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{t: t, data: t.TempDir(), tmp: t.TempDir()}
+	m := &machine{t: t, data: t.TempDir(), tmp: t.TempDir(), programs: os.Getenv(functionsVariable) == "process"}
 	m.servers = filepath.Join(m.tmp, "servers.json")
 	write(t, m.servers, string(text))
 	t.Cleanup(m.end)
+	return m
+}
+
+// functionsVariable says how the machines of all tests execute functions: "process", or
+// inside without it.
+const functionsVariable = "DORMOUSE_TEST_FUNCTIONS"
+
+// asPrograms has the machine execute the functions as programs of their own, for tests
+// that kill one of them.
+func (m *machine) asPrograms() *machine {
+	m.programs = true
 	return m
 }
 
@@ -136,7 +151,12 @@ func (m *machine) run(flags ...string) {
 	m.t.Helper()
 	m.out, m.log, m.exited = newJournal(), newJournal(), make(chan struct{})
 	m.urls, m.ws = map[string]string{}, map[string]string{}
-	m.cmd = m.command("run", append([]string{"--listen", "127.0.0.1:0", "--servers", m.servers}, flags...)...)
+	m.flags = flags
+	all := append([]string{"--listen", "127.0.0.1:0", "--servers", m.servers}, flags...)
+	if m.programs && !slices.Contains(flags, "--functions") {
+		all = append(all, "--functions", "process")
+	}
+	m.cmd = m.command("run", all...)
 	m.cmd.Stdout, m.cmd.Stderr = m.out, m.log
 	m.cmd.WaitDelay = 5 * time.Second
 	if err := m.cmd.Start(); err != nil {
@@ -261,6 +281,9 @@ func (m *machine) processes() []process {
 			continue
 		}
 		p := process{pid: pid, program: filepath.Base(args[0])}
+		if p.program == "dormouse" && len(args) > 1 && args[1] == "runner" {
+			p.program = "runner"
+		}
 		if i := slices.Index(args, "-name"); p.program == "stdio" && i > 0 {
 			p.server = args[i+1]
 		}
@@ -300,6 +323,9 @@ func (m *machine) kill(all ...process) {
 // becomes of that is between the client and the gateway, as on AWS.
 func (m *machine) killFunctions(names ...string) {
 	m.t.Helper()
+	if !m.programs {
+		m.t.Fatal("there are no function programs: call asPrograms before start")
+	}
 	all := m.those(names...)
 	m.kill(all...)
 	for _, p := range all {
@@ -319,6 +345,29 @@ func (m *machine) killAll() {
 		m.kill(left...)
 		return len(left) == 0
 	})
+}
+
+// restart ends dormouse itself with SIGKILL and starts it again, with the addresses that
+// clients know. Its boxes end with it.
+func (m *machine) restart() {
+	m.t.Helper()
+	m.kill(m.only("dormouse"))
+	m.ended(5 * time.Second)
+	host := func(address string) string {
+		u, err := url.Parse(address)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		return u.Host
+	}
+	flags := m.flags
+	for name, address := range m.urls {
+		if !slices.Contains(flags, "--sockets") {
+			flags = append(slices.Clone(flags), "--listen", host(address), "--sockets", host(m.ws[name]))
+		}
+		break
+	}
+	m.start(slices.DeleteFunc(flags, func(f string) bool { return f == "--json" })...)
 }
 
 // asleep waits until nothing but dormouse itself runs.

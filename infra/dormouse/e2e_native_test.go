@@ -145,7 +145,10 @@ func TestE2ENativeJobGoesOnByAnAlarmOverARestart(t *testing.T) {
 		return err == nil && len(kept) > 0
 	})
 	m.redeploy(sleepy()...)
-	m.await(patience, "the alarm begins the next step", func(e event) bool { return e.Kind == "function.wake" && e.Name == "http" })
+	m.eventually(patience, "the alarm begins the next step", func() bool {
+		kept, err := os.ReadDir(filepath.Join(m.data, "schedules"))
+		return err == nil && len(kept) == 0
+	})
 	c = m.again(c, "job")
 	ctx, cancel := c.patience()
 	defer cancel()

@@ -87,7 +87,7 @@ func TestE2ESessionOutlivesEveryProgram(t *testing.T) {
 	for _, program := range []string{"http", "relay", "runner", "stdio"} {
 		t.Run(program, func(t *testing.T) {
 			t.Parallel()
-			m := newMachine(t, servers{"one": nil})
+			m := newMachine(t, servers{"one": nil}).asPrograms()
 			m.start()
 			c := m.session("one")
 			before := c.whoami()

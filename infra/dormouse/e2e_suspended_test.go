@@ -89,7 +89,7 @@ func ranThrice(t *testing.T, calls string) {
 // functions are killed. A changed state and a retry that was sent twice change nothing.
 func TestE2EModernClientIsAskedByALegacyServer(t *testing.T) {
 	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
+	m := newMachine(t, servers{"one": nil}).asPrograms()
 	m.start()
 	for method, answer := range map[string]string{
 		wire.MethodElicit:        `{"action":"accept","content":{"n":9007199254740993}}`,

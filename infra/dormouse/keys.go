@@ -13,9 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
 	"github.com/dormouse-mcp/dormouse/shared/session"
-	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
 
 type keysCommand struct {
@@ -44,44 +42,41 @@ func (k keyStore) use(do func(context.Context, session.Keys) error) error {
 }
 
 func (k keyStore) open(ctx context.Context) (session.Store, error) {
-	path, ok, err := local.SQLite(k.Store, k.Data)
+	name, err := local.StoreName(k.Store, k.Data)
 	if err != nil {
 		return nil, err
 	}
-	if ok {
-		return sqlitestore.Open(path)
-	}
-	name, more, err := useTable(ctx, k.Store)
+	name, more, err := useTable(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	where, ok := strings.CutPrefix(name, dynamodb)
-	if !ok {
-		return nil, fmt.Errorf("--store is %q; want sqlite:PATH or dynamodb:%s", k.Store, dynamostore.PlaceForm)
-	}
-	place, err := dynamostore.ParsePlace(where, "")
-	if err != nil {
-		return nil, err
-	}
-	return dynamostore.New(place.Client(credentialsOf(ctx, more), nil), place.Table, dynamostore.Options{}), nil
-}
-
-// credentialsOf are those of the environment, or what stands in for them, or those that
-// the aws command has.
-func credentialsOf(ctx context.Context, instead []string) dynamostore.Keys {
-	value := func(name string) string {
-		for _, kv := range instead {
-			if v, ok := strings.CutPrefix(kv, name+"="); ok {
+	getenv := func(variable string) string {
+		for _, kv := range more {
+			if v, ok := strings.CutPrefix(kv, variable+"="); ok {
 				return v
 			}
 		}
-		return os.Getenv(name)
+		return os.Getenv(variable)
 	}
-	keys := dynamostore.Keys{ID: value("AWS_ACCESS_KEY_ID"), Secret: value("AWS_SECRET_ACCESS_KEY"), Token: value("AWS_SESSION_TOKEN")}
-	if keys.ID == "" {
-		return signedIn(ctx)
+	if strings.HasPrefix(name, dynamodb) {
+		getenv = credentials(ctx, getenv)
 	}
-	return keys
+	return local.OpenStore(name, getenv, session.Limits{})
+}
+
+// credentials adds those of the aws command to an environment that has none.
+func credentials(ctx context.Context, getenv func(string) string) func(string) string {
+	if getenv("AWS_ACCESS_KEY_ID") != "" {
+		return getenv
+	}
+	k := signedIn(ctx)
+	own := map[string]string{"AWS_ACCESS_KEY_ID": k.ID, "AWS_SECRET_ACCESS_KEY": k.Secret, "AWS_SESSION_TOKEN": k.Token}
+	return func(variable string) string {
+		if v, ok := own[variable]; ok {
+			return v
+		}
+		return getenv(variable)
+	}
 }
 
 // keyLine is a key as it is printed as JSON. Times are RFC 3339, UTC.

@@ -16,6 +16,9 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+	"github.com/dormouse-mcp/dormouse/infra/runner"
+	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/profile"
 	"github.com/dormouse-mcp/dormouse/shared/slack"
 )
@@ -26,6 +29,16 @@ type commands struct {
 	Logs logsCommand `cmd:"" help:"Show what the processes of a server or session said on stderr."`
 	Bill billCommand `cmd:"" help:"Show what AWS would have billed for what this machine has done."`
 	Keys keysCommand `cmd:"" help:"Make, show and revoke API keys."`
+
+	Runner runnerCommand `cmd:"" hidden:"" help:"Be the runner of a box. Only dormouse run calls it."`
+}
+
+type runnerCommand struct{}
+
+// Run is the whole life of a runner.
+func (runnerCommand) Run() error {
+	runner.Main()
+	return nil
 }
 
 type runCommand struct {
@@ -34,21 +47,23 @@ type runCommand struct {
 	Servers    string        `default:"servers.json" type:"path" help:"The servers file, in the mcpServers form."`
 	Data       string        `default:".dormouse" type:"path" help:"Folder for sessions, events and the ticket secret."`
 	Store      string        `help:"Where sessions are kept: sqlite:PATH, or dynamodb:TABLE[?endpoint=URL&region=NAME] with the credentials in the environment (a table that is missing at an endpoint of its own is made). Without it, a SQLite file in the data folder."`
-	Functions  string        `type:"existingdir" help:"Folder with programs of your own, http and socket: functions with your servers in Go. What is not there is the one that comes with Dormouse."`
+	PublicURL  string        `name:"public-url" help:"What clients call the endpoint if that is not --listen: https://HOST of a reverse proxy. Its host is served, and callers need an API key."`
+	Origins    []string      `name:"allow-origin" placeholder:"ORIGIN" help:"Origin of web pages that may call, such as http://localhost:6274; may be repeated. Pages of the endpoint's own address always may."`
+	Functions  string        `default:"inside" help:"Where messages are handled: inside, in this process; process, by the function programs beside this one, invoked as on AWS; or a folder with programs http and socket of your own, with your servers in Go, invoked likewise."`
+	Limits     string        `enum:"home,aws" default:"home" help:"Which limits hold: home, those of one machine; aws, those of AWS's gateways. Function programs always have those of AWS."`
 	Access     string        `enum:",keys,open" default:"" help:"Who is let in: keys, who has an API key; open, everybody who reaches an endpoint. Without it, open if the endpoints are on loopback, and else keys."`
-	SleepAfter time.Duration `default:"10s" help:"A function process that had nothing to do for this long is stopped."`
+	SleepAfter time.Duration `default:"10s" help:"A function program that had nothing to do for this long is stopped."`
 	Idle       time.Duration `default:"120s" help:"A box that had nothing to do for this long says bye; servers may set their own."`
-	Concurrent bool          `help:"Let one function process take 16 invocations at once: lighter under load, but not how Lambda does it."`
 	JSON       bool          `help:"Print events as JSON lines."`
 
 	// For tests and for the curious.
-	SocketIdle time.Duration `default:"10m" hidden:"" help:"A WebSocket connection on which nothing was said for this long is closed."`
-	SocketLife time.Duration `default:"2h" hidden:"" help:"A WebSocket connection is closed when it is this old."`
+	SocketIdle time.Duration `hidden:"" help:"A WebSocket connection on which nothing was said for this long is closed."`
+	SocketLife time.Duration `hidden:"" help:"A WebSocket connection is closed when it is this old."`
 	Disorder   time.Duration `hidden:"" help:"Delay each WebSocket message by chance, up to this, before its function is invoked."`
 }
 
 func (c *runCommand) Run() error {
-	slack.Take(slack.Several, os.Args, os.Environ())
+	slack.Take(os.Args, os.Environ())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := profile.Serve(os.Getenv(profile.Environment), "dormouse"); err != nil {
@@ -62,20 +77,27 @@ func (c *runCommand) Run() error {
 	if err != nil {
 		return err
 	}
+	functions, own := c.Functions, ""
+	if functions != local.FunctionsInside && functions != local.FunctionsProcess {
+		if info, err := os.Stat(functions); err != nil || !info.IsDir() {
+			return fmt.Errorf("--functions is %q; want inside, process, or a folder with programs http and socket", functions)
+		}
+		functions, own = local.FunctionsProcess, functions
+	}
 	cfg := local.Config{
-		Listen: c.Listen, Sockets: c.Sockets, Store: store, Servers: c.Servers, Data: c.Data,
-		Access: c.Access, SleepAfter: c.SleepAfter, Idle: c.Idle,
-		Concurrent: c.Concurrent, JSON: c.JSON, Programs: filepath.Dir(bin), Own: c.Functions, Environ: append(os.Environ(), more...),
-		Out: os.Stdout, Log: os.Stderr,
-		Limits: local.WebSocketLimits{Idle: c.SocketIdle, Life: c.SocketLife},
+		Listen: c.Listen, Sockets: c.Sockets, PublicURL: c.PublicURL, Origins: c.Origins, Store: store, Servers: c.Servers, Data: c.Data,
+		Access: c.Access, Idle: c.Idle, Limits: c.Limits, SocketIdle: c.SocketIdle, SocketLife: c.SocketLife,
+		Functions: functions, Programs: filepath.Dir(bin), Own: own, SleepAfter: c.SleepAfter,
+		Runner: []string{bin, "runner"}, JSON: c.JSON, Environ: append(os.Environ(), more...), Out: os.Stdout, Log: os.Stderr,
 	}
 	if c.Disorder > 0 {
-		cfg.Shuffle = &local.Shuffle{Seed: rand.Uint64(), MaxDelay: c.Disorder}
+		cfg.Shuffle = &sockets.Shuffle{Seed: rand.Uint64(), MaxDelay: c.Disorder}
 	}
 	return local.Run(ctx, cfg)
 }
 
 func main() {
+	sandbox.Enter(os.Args)
 	var c commands
 	k := kong.Parse(&c, kong.Name("dormouse"), kong.Description("MCP servers that sleep between messages."), kong.UsageOnError())
 	k.FatalIfErrorf(k.Run())

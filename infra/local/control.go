@@ -2,10 +2,15 @@ package local
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -75,6 +80,14 @@ func ask(ctx context.Context, data, what string, into any) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	word, err := controlWord(data)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil // nothing was ever run there
+	}
+	if err != nil {
+		return false, err
+	}
+	req.Header.Set("Authorization", "Bearer "+word)
 	res, err := client.Do(req)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -83,10 +96,25 @@ func ask(ctx context.Context, data, what string, into any) (bool, error) {
 		return false, nil // nobody listens: nothing runs
 	}
 	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode != http.StatusOK {
+		return true, fmt.Errorf("dormouse run answers %s to %q", res.Status, what)
+	}
 	if err := json.NewDecoder(res.Body).Decode(into); err != nil {
 		return false, fmt.Errorf("dormouse run did not answer as expected: %w", err)
 	}
 	return true, nil
+}
+
+// controlWord proves to the control socket that its caller can read the data folder, which
+// programs in a sandbox cannot.
+func controlWord(data string) (string, error) {
+	secret, err := readSecret(filepath.Join(data, secretName))
+	if err != nil {
+		return "", err
+	}
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte("control"))
+	return hex.EncodeToString(mac.Sum(nil)), nil
 }
 
 // startControl opens the socket that Status and ReadUsage ask.
@@ -106,16 +134,22 @@ func (m *machine) startControl(context.Context) error {
 	answer("/ps", func(ctx context.Context) (any, error) { return m.status(ctx) })
 	answer("/usage", func(ctx context.Context) (any, error) { return m.usage(ctx) })
 	answer("/bill", func(ctx context.Context) (any, error) { return m.bill(ctx) })
-	return m.serveUnix("control", mux)
+	word, err := controlWord(m.data)
+	if err != nil {
+		return err
+	}
+	want := []byte("Bearer " + word)
+	return m.serveUnix("control", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !hmac.Equal([]byte(r.Header.Get("Authorization")), want) {
+			http.Error(w, "the caller does not know the secret of the data folder", http.StatusUnauthorized)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	}))
 }
 
 func (m *machine) status(ctx context.Context) (MachineStatus, error) {
-	s := MachineStatus{Functions: []ProcessStatus{}, Boxes: []BoxStatus{}}
-	for _, f := range m.pool.Status() {
-		for _, i := range f.Instances {
-			s.Functions = append(s.Functions, ProcessStatus{Name: f.Name, PID: i.PID, State: i.State, Since: i.Since, Invocations: i.Invocations})
-		}
-	}
+	s := MachineStatus{Functions: m.functions.processes(), Boxes: []BoxStatus{}}
 	tasks, err := m.boxes.Tasks(ctx)
 	if err != nil {
 		return s, err

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 )
 
 // openData takes the data folder for this program alone, and makes what is missing
@@ -24,51 +26,19 @@ func (m *machine) openData(context.Context) (err error) {
 	if m.lock, err = lockFile(filepath.Join(m.data, "lock")); err != nil {
 		return fmt.Errorf("%s is in use by another dormouse run; stop that one or name another folder with --data: %w", m.data, err)
 	}
-	if m.secret, err = secretFile(filepath.Join(m.data, "secret")); err != nil {
+	if m.secret, err = secretFile(filepath.Join(m.data, secretName)); err != nil {
 		return err
 	}
-	if m.store, err = storeName(m.cfg.Store, m.data); err != nil {
+	if m.store, err = StoreName(m.cfg.Store, m.data); err != nil {
 		return err
 	}
 	m.sockets, err = socketFolder(m.data)
-	print := HumanPrinter(m.cfg.Out)
+	print := journal.HumanPrinter(m.cfg.Out)
 	if m.cfg.JSON {
-		print = JSONPrinter(m.cfg.Out)
+		print = journal.JSONPrinter(m.cfg.Out)
 	}
-	m.recorder = NewRecorder(print)
+	m.recorder = journal.NewRecorder(print)
 	return err
-}
-
-const sqlite = "sqlite:"
-
-// storeName is what the functions find in DORMOUSE_STORE. They have another working
-// folder, so that a path must be absolute.
-func storeName(store, data string) (string, error) {
-	path, ok := strings.CutPrefix(store, sqlite)
-	switch {
-	case store == "":
-		return sqlite + filepath.Join(data, StoreFile), nil
-	case !ok:
-		return store, nil
-	case path == "":
-		return "", errors.New("the store sqlite: has no path; want sqlite:PATH")
-	}
-	path, err := filepath.Abs(path)
-	return sqlite + path, err
-}
-
-// SQLite is the path of the file that a [Config] with this Store and Data keeps
-// sessions in; false means that they are somewhere else.
-func SQLite(store, data string) (path string, ok bool, err error) {
-	if data, err = filepath.Abs(data); err != nil {
-		return "", false, err
-	}
-	name, err := storeName(store, data)
-	if err != nil {
-		return "", false, err
-	}
-	path, ok = strings.CutPrefix(name, sqlite)
-	return path, ok, nil
 }
 
 // socketFile is the path of one of the unix sockets.
@@ -86,21 +56,29 @@ func lockFile(path string) (*os.File, error) {
 	return f, nil
 }
 
+// secretName is the file of the ticket secret in the data folder.
+const secretName = "secret"
+
 // secretFile reads the ticket secret, and makes it the first time.
 func secretFile(path string) (string, error) {
-	secret, err := os.ReadFile(path)
+	secret, err := readSecret(path)
 	if errors.Is(err, os.ErrNotExist) {
-		secret = []byte(newSecret())
-		err = os.WriteFile(path, secret, 0o600)
+		secret = newSecret()
+		err = writeDurably(path, []byte(hex.EncodeToString(secret)))
 	}
+	return hex.EncodeToString(secret), err
+}
+
+func readSecret(path string) ([]byte, error) {
+	text, err := os.ReadFile(path)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	s := strings.TrimSpace(string(secret))
-	if raw, err := hex.DecodeString(s); err != nil || len(raw) < 32 {
-		return "", fmt.Errorf("%s does not hold 32 bytes in hexadecimal; delete it to have it made anew", path)
+	secret, err := hex.DecodeString(strings.TrimSpace(string(text)))
+	if err != nil || len(secret) < 32 {
+		return nil, fmt.Errorf("%s does not hold 32 bytes in hexadecimal; delete it to have it made anew", path)
 	}
-	return s, nil
+	return secret, nil
 }
 
 // maxSocketPath leaves room for the names of sockets below a folder: a unix
@@ -135,4 +113,27 @@ func socketFolder(data string) (string, error) {
 		return "", err
 	}
 	return path, nil
+}
+
+// writeDurably writes a file for this user as a whole: after a crash it is there with all
+// its bytes, or it is not there.
+func writeDurably(path string, text []byte) error {
+	part := path + ".new"
+	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(part, path)
+	}
+	if err != nil {
+		return err
+	}
+	folder, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
 }

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
 )
 
 // Servers in Go are part of the functions, and a user may have functions of their own
@@ -33,14 +35,14 @@ const checkTime = 30 * time.Second
 // checkNatives has the functions say whether they have the servers in Go that the
 // servers file names, so that one they do not have is known now, and not with the first
 // message.
-func (m *machine) checkNatives(ctx context.Context, env []string) error {
+func (m *machine) checkNatives(ctx context.Context, functions []lambda.FunctionConfig, env []string) error {
 	if !slices.ContainsFunc(m.servers.Names(), func(name string) bool {
 		s, _ := m.servers.Server(name)
 		return s.Native != "" && !s.Disabled
 	}) {
 		return nil
 	}
-	for _, f := range m.functions() {
+	for _, f := range functions {
 		if f.Name != "http" && f.Name != "socket" {
 			continue
 		}

@@ -9,11 +9,15 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/gather"
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	boxes "github.com/dormouse-mcp/dormouse/shared/fleet/process"
 )
 
@@ -26,26 +30,46 @@ const (
 	AccessOpen = "open" // everybody who reaches an endpoint
 )
 
-// Config says what [Run] hosts and how. Sockets, Store, Access, Concurrent, JSON,
-// Limits and Shuffle may be left out.
+// Where the functions' handlers run; see [Config].
+const (
+	FunctionsInside  = "inside"  // in this process
+	FunctionsProcess = "process" // as programs of their own, invoked as on AWS
+)
+
+// Which limits hold; see [Config].
+const (
+	LimitsHome = "home" // those of one machine
+	LimitsAWS  = "aws"  // those of AWS's gateways
+)
+
+// Config says what [Run] hosts and how. Listen, Servers, Data, Runner, Environ, Out and
+// Log are needed.
 type Config struct {
-	Listen     string          // HOST:PORT of the HTTP endpoint; port 0 takes a free one
-	Sockets    string          // the same for WebSocket clients; "" is the port behind Listen's
-	Store      string          // "sqlite:PATH", or what else DORMOUSE_STORE of a function may be; "" is [StoreFile] in Data
-	Servers    string          // path of the servers file
-	Access     string          // AccessKeys or AccessOpen; "" is open on loopback and else keys
-	Data       string          // folder of the store, the ticket secret and the sockets
-	SleepAfter time.Duration   // an idle function process is stopped after this
-	Idle       time.Duration   // an idle box says bye after this, unless its server sets its own
-	Concurrent bool            // a function process takes 16 invocations at once
-	JSON       bool            // print events as JSON lines
-	Limits     WebSocketLimits // of both WebSocket APIs
-	Shuffle    *Shuffle        // of both, may be nil
-	Programs   string          // folder of the built programs (http, socket, relay, sweep, runner)
-	Own        string          // folder of http and socket programs that are taken in their place, as far as they are there; "" for none
-	Environ    []string        // as os.Environ: what ${VAR} in the servers file means, and settings of the functions
-	Out        io.Writer       // events, and the lines to paste
-	Log        io.Writer       // log lines of functions and boxes
+	Listen    string   // HOST:PORT of the HTTP endpoint; port 0 takes a free one
+	Sockets   string   // the same for WebSocket clients; "" is the port behind Listen's
+	PublicURL string   // what clients call the HTTP endpoint behind a proxy; "" for none
+	Origins   []string // origins of web pages that may call besides those of the endpoint itself
+	Store     string   // "sqlite:PATH" or "dynamodb:TABLE…", see [OpenStore]; "" is [StoreFile] in Data
+	Servers   string   // path of the servers file
+	Access    string   // AccessKeys or AccessOpen; "" is open on loopback and else keys
+	Data      string   // folder of the store, the ticket secret and the sockets
+	Runner    []string // the program of a box, absolute, and its arguments
+
+	Idle       time.Duration // an idle box says bye after this, unless its server sets its own
+	Limits     string        // LimitsHome or LimitsAWS; with FunctionsProcess always LimitsAWS
+	SocketIdle time.Duration // in the place of that limit of WebSocket connections
+	SocketLife time.Duration // likewise
+	Shuffle    *sockets.Shuffle
+
+	Functions  string        // FunctionsInside or FunctionsProcess
+	Programs   string        // folder of the programs http, socket, relay and sweep, for FunctionsProcess
+	Own        string        // folder of http and socket programs that are taken in their place, as far as they are there; "" for none
+	SleepAfter time.Duration // an idle function process is stopped after this
+
+	Environ []string  // as os.Environ: what ${VAR} in the servers file means, and settings of the functions
+	JSON    bool      // print events as JSON lines
+	Out     io.Writer // events, and the lines to paste
+	Log     io.Writer // log lines of functions and boxes
 }
 
 // Lines of the log wait so long for others, and no more than so many bytes of them.
@@ -63,43 +87,68 @@ func Run(ctx context.Context, cfg Config) error {
 	cfg.Log = lines
 	m := &machine{cfg: cfg, began: time.Now(), log: slog.New(slog.NewJSONHandler(cfg.Log, nil))}
 	defer m.stop(context.WithoutCancel(ctx))
-	for _, step := range []func(context.Context) error{
-		m.readServers, m.openData, m.openLedger, m.startFleet, m.startFunctions, m.startLambda, m.startGateways,
-		m.startControl, m.startSweep, m.startEndpoints,
-	} {
-		if err := step(ctx); err != nil {
-			return err
-		}
+	if err := m.start(ctx); err != nil {
+		return err
 	}
 	m.announce()
 	<-ctx.Done()
 	return nil
 }
 
-// machine is one machine in the place of AWS. Its fields are set by the steps of
-// Run, in their order.
-type machine struct {
-	cfg      Config
-	log      *slog.Logger
-	recorder *Recorder
-	servers  *catalog.Catalog
-	began    time.Time
-	data     string // absolute
-	store    string // as DORMOUSE_STORE
-	sockets  string // folder of the unix sockets
-	secret   string // hex
-	lock     *os.File
+func (m *machine) start(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{
+		m.readServers, m.openData, m.openLedger, m.startFleet, m.startFunctions, m.startRelay,
+		m.startControl, m.startSweep, m.startEndpoints,
+	} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
-	boxes   *boxes.Pool
-	tasks   taskMeter
-	ledger  *ledger
-	pool    *Pool
-	lambda  *LambdaAPI
-	rest    *RESTAPI
-	relay   *WebSocketAPI                 // for runners
-	socket  *WebSocketAPI                 // for clients
-	public  []net.Listener                // HTTP, then WebSocket
-	closers []func(context.Context) error // in the order of opening
+// machine hosts servers. Its fields are set by the steps of Run, in their order.
+type machine struct {
+	cfg         Config
+	log         *slog.Logger
+	spending    *slog.Logger // log, for lines that say what was used
+	recorder    *journal.Recorder
+	servers     *catalog.Catalog
+	serversFile string // absolute
+	began       time.Time
+	data        string // absolute
+	store       string // see OpenStore
+	sockets     string // folder of the unix sockets
+	secret      string // hex
+	lock        *os.File
+
+	boxes     *boxes.Pool
+	tasks     taskMeter
+	ledger    *ledger
+	functions functions
+	relay     *sockets.API                  // for runners
+	socket    *sockets.API                  // for clients
+	public    []net.Listener                // HTTP, then WebSocket
+	closers   []func(context.Context) error // in the order of opening
+}
+
+// functions execute what the functions do on AWS: in this process ([inside]), or as
+// processes of their own ([emulated]).
+type functions interface {
+	web() http.Handler // serves HTTP clients
+	// sweep begins to look after boxes and what was left behind: after one task that has
+	// stopped, or with nil after all. The channel is closed when that has come to its end.
+	sweep(stopped *fleet.Status) <-chan struct{}
+	processes() []ProcessStatus
+	count(u *Usage) // adds what the functions have used
+}
+
+func (m *machine) startFunctions(ctx context.Context) error {
+	if m.cfg.Functions == FunctionsProcess {
+		m.cfg.Limits = LimitsAWS
+		return m.startEmulated(ctx)
+	}
+	return m.startInside(ctx)
 }
 
 func (m *machine) readServers(context.Context) error {
@@ -122,11 +171,15 @@ func (m *machine) readServers(context.Context) error {
 		_, _ = fmt.Fprintf(m.cfg.Log, "warning: %v\n", r)
 	}
 	m.servers = servers
-	return nil
+	m.serversFile, err = filepath.Abs(m.cfg.Servers)
+	return err
 }
 
+func (m *machine) getenv(name string) string { return m.environment(name)[name] }
+
 func (m *machine) serveUnix(name string, h http.Handler) error {
-	l, err := listenUnix(m.socketFile(name))
+	var lc net.ListenConfig
+	l, err := lc.Listen(context.Background(), "unix", m.socketFile(name))
 	if err != nil {
 		return fmt.Errorf("open the %s socket: %w", name, err)
 	}
@@ -136,7 +189,8 @@ func (m *machine) serveUnix(name string, h http.Handler) error {
 
 // serve runs an HTTP server until stop.
 func (m *machine) serve(l net.Listener, h http.Handler) {
-	s := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelWarn)}
+	crowd := &crowd{since: map[net.Conn]time.Time{}}
+	s := &http.Server{Handler: h, ReadHeaderTimeout: headWithin, IdleTimeout: idleConnections, ConnState: crowd.note, ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelWarn)}
 	go func() {
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			m.log.Error("a server has stopped", "address", l.Addr().String(), "error", err)

@@ -3,15 +3,10 @@ package local
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"os"
 	"strings"
 	"time"
-
-	"github.com/aws/aws-lambda-go/events"
-	"github.com/google/uuid"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
@@ -26,7 +21,7 @@ const sweepEvery = time.Minute
 func (m *machine) startSweep(ctx context.Context) error {
 	if !m.storeIsNew() {
 		select {
-		case <-m.sweep(scheduleEvent()):
+		case <-m.functions.sweep(nil):
 		case <-ctx.Done():
 		}
 	}
@@ -39,7 +34,7 @@ func (m *machine) startSweep(ctx context.Context) error {
 				return
 			case <-tick.C:
 				if m.boxesRun(ctx) {
-					m.sweep(scheduleEvent())
+					m.functions.sweep(nil)
 				}
 			}
 		}
@@ -70,44 +65,8 @@ func (m *machine) boxesRun(ctx context.Context) bool {
 	return false
 }
 
-// sweep invokes the sweep function, as EventBridge does. The channel is closed when
-// that has come to its end.
-func (m *machine) sweep(e events.CloudWatchEvent) <-chan struct{} {
-	payload, err := json.Marshal(e)
-	if err != nil { // its only raw part was encoded by taskEvent
-		panic("local: an event that cannot be encoded: " + err.Error())
-	}
-	done, err := m.lambda.Send("sweep", payload)
-	if err != nil {
-		m.log.Warn("a sweep was not begun; the next one will try again", "detail_type", e.DetailType, "error", err)
-		closed := make(chan struct{})
-		close(closed)
-		return closed
-	}
-	return done
-}
-
-func scheduleEvent() events.CloudWatchEvent {
-	return cloudWatchEvent("Scheduled Event", json.RawMessage("{}"))
-}
-
-func taskEvent(t fleet.Status) events.CloudWatchEvent {
-	detail, err := json.Marshal(t)
-	if err != nil { // strings, numbers and times
-		panic("local: a task status that cannot be encoded: " + err.Error())
-	}
-	return cloudWatchEvent("Dormouse Task Stopped", detail)
-}
-
-func cloudWatchEvent(kind string, detail json.RawMessage) events.CloudWatchEvent {
-	return events.CloudWatchEvent{
-		Version: "0", ID: uuid.NewString(), DetailType: kind, Source: "dormouse.local", AccountID: "000000000000",
-		Time: time.Now().UTC().Truncate(time.Second), Region: "local", Resources: []string{}, Detail: detail,
-	}
-}
-
-func newSecret() string {
-	var b [32]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
+func newSecret() []byte {
+	secret := make([]byte, 32)
+	_, _ = rand.Read(secret) // never fails
+	return secret
 }

@@ -5,6 +5,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/local/apigw"
+	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
+	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
 
@@ -12,34 +15,12 @@ import (
 // but for the store.
 type Usage struct {
 	Since, Until time.Time
-	REST         RESTUsage      // the API of HTTP clients
-	Relay        WebSocketUsage // the API of runners
-	Socket       WebSocketUsage // the API of WebSocket clients
-	Functions    []FunctionUsage
-	Events       EventUsage
+	REST         apigw.RESTUsage // the API of HTTP clients
+	Relay        sockets.Usage   // the API of runners
+	Socket       sockets.Usage   // the API of WebSocket clients
+	Functions    []lambda.FunctionUsage
+	Events       lambda.EventUsage
 	Boxes        map[string]BoxUsage // by server
-}
-
-// FunctionUsage is what Lambda bills for one function.
-type FunctionUsage struct {
-	Name     string
-	MemoryMB int
-	Requests int // invocations that reached a process
-	// Duration is the sum of all invocations that have ended and of all starts of
-	// processes, each rounded up to a millisecond.
-	Duration time.Duration
-	// Failed are those of Requests that failed in any way; Throttled found every
-	// instance busy and are not in Requests.
-	Failed, Throttled int
-}
-
-// GBSeconds is Duration in Lambda's unit.
-func (f FunctionUsage) GBSeconds() float64 { return f.Duration.Seconds() * float64(f.MemoryMB) / 1024 }
-
-// EventUsage is what became of the asynchronous invocations.
-type EventUsage struct {
-	Accepted int64
-	Lost     int64 // given up after all tries
 }
 
 // BoxUsage is the boxes of one server, as Fargate bills tasks.
@@ -63,11 +44,9 @@ func (m *machine) usage(ctx context.Context) (Usage, error) {
 
 // counters is usage without boxes.
 func (m *machine) counters(now time.Time) Usage {
-	return Usage{
-		Since: m.began, Until: now,
-		REST: m.rest.Usage(), Relay: m.relay.Usage(), Socket: m.socket.Usage(), Functions: m.pool.Usage(),
-		Events: m.lambda.Usage(),
-	}
+	u := Usage{Since: m.began, Until: now, Relay: m.relay.Usage(), Socket: m.socket.Usage()}
+	m.functions.count(&u)
+	return u
 }
 
 // taskMeter adds up tasks that have stopped. The zero value is one that has seen

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -61,6 +62,9 @@ type Bill struct {
 // ledger adds up what lines and boxes say. It is safe for concurrent use.
 type ledger struct {
 	size func(server string) meter.BoxSize
+	// whole is true if nothing but lines tells of invocations and requests: if the
+	// handlers run in this process.
+	whole bool
 
 	mu      sync.Mutex
 	since   time.Time
@@ -124,10 +128,57 @@ func (l *ledger) said(said meter.Line) {
 	}
 	l.give(o, said.Units)
 	u := said.Units
-	l.lines = l.lines.Plus(meter.Units{ReadUnits: u.ReadUnits, WriteUnits: u.WriteUnits, LogGB: u.LogGB, OutGB: u.OutGB})
+	known := meter.Units{ReadUnits: u.ReadUnits, WriteUnits: u.WriteUnits, LogGB: u.LogGB, OutGB: u.OutGB}
+	if l.whole {
+		known.Invocations, known.GBSeconds, known.Requests = u.Invocations, u.GBSeconds, u.Requests
+	}
+	l.lines = l.lines.Plus(known)
 	if _, open := l.conns[said.Conn]; said.Conn != "" && open && said.Tenant != "" {
 		l.conns[said.Conn] = o
 	}
+}
+
+// spending is a slog.Handler that has a ledger take the lines that say what was used.
+type spending struct {
+	slog.Handler
+	ledger *ledger
+}
+
+// Handle passes every line on.
+func (s spending) Handle(ctx context.Context, r slog.Record) error {
+	var said meter.Line
+	counted := false
+	r.Attrs(func(a slog.Attr) bool {
+		switch a.Key {
+		case "server":
+			said.Server = a.Value.String()
+		case "tenant":
+			said.Tenant = a.Value.String()
+		case "session_id":
+			said.Session = a.Value.String()
+		case "connection_id":
+			said.Conn = a.Value.String()
+		case "units":
+			said.Units, counted = a.Value.Any().(meter.Units)
+		}
+		return true
+	})
+	if counted {
+		s.ledger.mu.Lock()
+		s.ledger.said(said)
+		s.ledger.mu.Unlock()
+	}
+	return s.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (s spending) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return spending{s.Handler.WithAttrs(attrs), s.ledger}
+}
+
+// WithGroup implements slog.Handler.
+func (s spending) WithGroup(name string) slog.Handler {
+	return spending{s.Handler.WithGroup(name), s.ledger}
 }
 
 // opened begins to look for whom a connection is; closed bills it.
@@ -231,6 +282,8 @@ func (m *machine) openLedger(ctx context.Context) error {
 		saved.Since = m.began
 	}
 	m.ledger = newLedger(m.boxSize, saved)
+	m.ledger.whole = m.cfg.Functions != FunctionsProcess
+	m.spending = slog.New(spending{m.log.Handler(), m.ledger})
 	go func() {
 		tick := time.NewTicker(saveEvery)
 		defer tick.Stop()
@@ -303,10 +356,7 @@ func writeBill(path string, b Bill) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return writeDurably(path, text)
 }
 
 // ReadBill asks the Run that uses a data folder, or else reads what the last one has

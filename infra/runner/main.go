@@ -1,4 +1,4 @@
-// Command runner is the program of a box: it connects to the relay, runs stdio
+// Package runner is the program of a box: it connects to the relay, runs stdio
 // servers, and ends when there is nothing to do.
 //
 // Beside what the relay tells it (DORMOUSE_BOX, DORMOUSE_GENERATION, DORMOUSE_TOKEN)
@@ -30,7 +30,7 @@
 // It exits with 0 after it fell asleep, 3 when it was fenced by a newer runner of
 // the same box, 4 when it did not reach the relay, and 1 when it could not do its
 // work otherwise.
-package main
+package runner
 
 import (
 	"context"
@@ -59,8 +59,10 @@ const (
 	exitFenced = 3
 )
 
-func main() {
-	sandbox.Enter(os.Args)
+// Main is the whole program; it ends the process when it has not failed, too. The
+// program that calls it must have called [sandbox.Enter] before: the runner executes it
+// again to confine its servers.
+func Main() {
 	out := newGathered(os.Stderr)
 	log := slog.New(out)
 	if os.Getpid() == 1 {

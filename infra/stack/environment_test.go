@@ -14,13 +14,10 @@ import (
 // why.
 func elsewhere() map[string]string {
 	return map[string]string{
-		"DORMOUSE_ACCESS":             "callers have keys; what else there is, is for one machine",
-		"DORMOUSE_CHECK":              "one machine",
-		"DORMOUSE_CONNECTIONS_SOCKET": "one machine",
-		"DORMOUSE_FLEET_SOCKET":       "one machine",
-		"DORMOUSE_INVOKE_SOCKET":      "one machine",
-		"DORMOUSE_RUNTIME_SOCKET":     "one machine",
-		"DORMOUSE_SCHEDULES_SOCKET":   "one machine",
+		"DORMOUSE_ACCESS":  "callers have keys; what else there is, is for one machine",
+		"DORMOUSE_CHECK":   "one machine",
+		"DORMOUSE_LOCAL":   "one machine",
+		"DORMOUSE_ORIGINS": "one machine; deployed, pages of the endpoint's own address may call",
 	}
 }
 

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/dormouse-mcp/dormouse/shared/slack"
 )
 
 const (
@@ -84,7 +82,7 @@ func startChild(l launch, g grace) (*child, error) {
 	if l.start != nil {
 		start = func() error { return l.start(c.cmd) }
 	}
-	err = slack.Start(slack.Several, start)
+	err = start()
 	closeAll(in.r, out.w, diag.w)
 	if err != nil {
 		c.clear()

@@ -228,6 +228,11 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	release, err := x.opts.admitted(c)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	for _, m := range msgs {
 		if requested, modern := modernVersion(m, ""); modern {
 			return nil, unsupportedModern(requested)

@@ -132,7 +132,7 @@ func (w *cutWire) pause(most time.Duration) time.Duration {
 
 // accept is the gateway's end of one connection.
 func (w *cutWire) accept(rw http.ResponseWriter, r *http.Request) {
-	if err := w.handler.Sealer.Admit(fmt.Appendf(nil, "{%q:%q}", passHeader, r.Header.Get(passHeader))); err != nil {
+	if err := w.handler.Sealer.Admit(r.Header); err != nil {
 		http.Error(rw, err.Error(), http.StatusUnauthorized)
 		return
 	}

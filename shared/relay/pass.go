@@ -1,14 +1,12 @@
 package relay
 
 import (
-	"encoding/json"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
-	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // A pass is the word with which a runner opens connections. The host seals it for a
@@ -25,18 +23,11 @@ func (s *Sealer) Pass(box session.BoxID) string {
 	return s.passes.Seal([]byte(strconv.FormatInt(time.Now().Add(passLife).Unix(), 10) + " " + string(box)))
 }
 
-// Admit reads the pass from the headers of a $connect event, a JSON object of strings.
-// It is Unauthenticated if there is none, or one that was not sealed with this secret
-// or has expired.
-func (s *Sealer) Admit(headers json.RawMessage) error {
-	pass := ""
-	wire.Members(headers, func(name string, value json.RawMessage) bool {
-		if strings.EqualFold(name, passHeader) {
-			pass, _ = wire.String(value)
-		}
-		return true
-	})
-	plain, ok := s.passes.Open(pass)
+// Admit reads the pass from the headers of a request that asks for a connection. It is
+// Unauthenticated if there is none, or one that was not sealed with this secret or has
+// expired.
+func (s *Sealer) Admit(h http.Header) error {
+	plain, ok := s.passes.Open(h.Get(passHeader))
 	if !ok {
 		return session.Errorf(session.Unauthenticated, "a connection to the relay has no pass of this deployment")
 	}

@@ -3,7 +3,6 @@ package relay_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -15,14 +14,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// headersWith are those of a $connect event.
-func headersWith(t *testing.T, name, pass string) json.RawMessage {
-	t.Helper()
-	raw, err := json.Marshal(map[string]string{"Host": "relay.example.com", name: pass, "Upgrade": "websocket"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return raw
+// headersWith are those of a request for a connection.
+func headersWith(name, pass string) http.Header {
+	h := http.Header{}
+	h.Set("Upgrade", "websocket")
+	h.Set(name, pass)
+	return h
 }
 
 func sealerOf(t *testing.T, fill byte) *relay.Sealer {
@@ -40,12 +37,12 @@ func TestAPassAdmitsForAWeekWhateverTheCaseOfItsHeader(t *testing.T) {
 		pass := s.Pass("acme/echo")
 		time.Sleep(7*24*time.Hour - time.Second)
 		for _, name := range []string{"Dormouse-Pass", "dormouse-pass", "DORMOUSE-PASS"} {
-			if err := s.Admit(headersWith(t, name, pass)); err != nil {
+			if err := s.Admit(headersWith(name, pass)); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
 		time.Sleep(3 * time.Second)
-		if err := s.Admit(headersWith(t, "Dormouse-Pass", pass)); !errors.Is(err, session.Unauthenticated) {
+		if err := s.Admit(headersWith("Dormouse-Pass", pass)); !errors.Is(err, session.Unauthenticated) {
 			t.Errorf("after a week: %v", err)
 		}
 	})
@@ -56,16 +53,14 @@ func TestAStrangerIsNotAdmitted(t *testing.T) {
 	ticket := s.Seal(session.Address{Session: "s", Box: "acme/echo"}, 1)
 	pass := []byte(s.Pass("acme/echo"))
 	pass[len(pass)/2] ^= 1
-	for what, headers := range map[string]json.RawMessage{
+	for what, headers := range map[string]http.Header{
 		"no headers":               nil,
-		"null":                     json.RawMessage("null"),
-		"no pass":                  headersWith(t, "Dormouse-Other", s.Pass("acme/echo")),
-		"an empty pass":            headersWith(t, "Dormouse-Pass", ""),
-		"noise":                    headersWith(t, "Dormouse-Pass", "MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0NTY3ODkw"),
-		"a pass that was changed":  headersWith(t, "Dormouse-Pass", string(pass)),
-		"a pass of another secret": headersWith(t, "Dormouse-Pass", sealerOf(t, 2).Pass("acme/echo")),
-		"a ticket":                 headersWith(t, "Dormouse-Pass", ticket),
-		"a list":                   json.RawMessage(`{"Dormouse-Pass":["x"]}`),
+		"no pass":                  headersWith("Dormouse-Other", s.Pass("acme/echo")),
+		"an empty pass":            headersWith("Dormouse-Pass", ""),
+		"noise":                    headersWith("Dormouse-Pass", "MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0NTY3ODkw"),
+		"a pass that was changed":  headersWith("Dormouse-Pass", string(pass)),
+		"a pass of another secret": headersWith("Dormouse-Pass", sealerOf(t, 2).Pass("acme/echo")),
+		"a ticket":                 headersWith("Dormouse-Pass", ticket),
 	} {
 		if err := s.Admit(headers); !errors.Is(err, session.Unauthenticated) {
 			t.Errorf("%s: %v", what, err)

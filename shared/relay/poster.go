@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"errors"
-	"net/http"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/apigatewaymanagementapi"
@@ -14,9 +13,6 @@ import (
 
 // PosterOptions are what a Poster needs besides the endpoint.
 type PosterOptions struct {
-	// Socket is a unix socket to reach the endpoint by, on one machine. What
-	// listens there asks for no credentials, so that none are needed.
-	Socket      string
 	Region      string
 	Credentials aws.CredentialsProvider
 }
@@ -24,15 +20,11 @@ type PosterOptions struct {
 // Connections posts to the connections of one WebSocket API, and closes them. It
 // implements session.Clients. Safe for concurrent use.
 type Connections struct {
-	api   *apigatewaymanagementapi.Client
-	local *localConnections // on one machine, instead
+	api *apigatewaymanagementapi.Client
 }
 
 // NewPoster makes the Connections of an @connections endpoint, https://HOST/STAGE.
 func NewPoster(endpoint string, o PosterOptions) *Connections {
-	if o.Socket != "" {
-		return &Connections{local: newLocalConnections(endpoint, o.Socket)}
-	}
 	return &Connections{api: apigatewaymanagementapi.New(apigatewaymanagementapi.Options{
 		BaseEndpoint: aws.String(endpoint), Region: o.Region, Credentials: o.Credentials,
 		RetryMaxAttempts: 2,
@@ -41,10 +33,6 @@ func NewPoster(endpoint string, o PosterOptions) *Connections {
 
 // Post implements session.Poster.
 func (c *Connections) Post(ctx context.Context, conn string, data []byte) error {
-	if c.local != nil {
-		status, err := c.local.do(ctx, http.MethodPost, conn, data)
-		return posted(status, len(data), err)
-	}
 	_, err := c.api.PostToConnection(ctx, &apigatewaymanagementapi.PostToConnectionInput{ConnectionId: &conn, Data: data})
 	var large *types.PayloadTooLargeException
 	switch {
@@ -61,13 +49,6 @@ func (c *Connections) Post(ctx context.Context, conn string, data []byte) error 
 
 // Close implements session.Clients.
 func (c *Connections) Close(ctx context.Context, conn string) error {
-	if c.local != nil {
-		status, err := c.local.do(ctx, http.MethodDelete, conn, nil)
-		if err == nil && (status == http.StatusNoContent || status == http.StatusOK || status == http.StatusGone) {
-			return nil
-		}
-		return session.Errorf(session.Unavailable, "the gateway did not close a connection").Because(refusedWith(status, err))
-	}
 	_, err := c.api.DeleteConnection(ctx, &apigatewaymanagementapi.DeleteConnectionInput{ConnectionId: &conn})
 	if err == nil || isGone(err) {
 		return nil

@@ -3,12 +3,9 @@ package relay_test
 import (
 	"context"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -18,28 +15,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// management serves an @connections endpoint on a unix socket, and returns its
-// path and what it was asked.
-func management(t *testing.T, status int, errorType string) (socket string, asked *[]string) {
+// management serves an @connections endpoint, and returns its address and what it was
+// asked.
+func management(t *testing.T, status int, errorType string) (endpoint string, asked *[]string) {
 	t.Helper()
 	asked = &[]string{}
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		*asked = append(*asked, r.Method+" "+r.URL.Path)
 		w.Header().Set("X-Amzn-Errortype", errorType)
 		w.WriteHeader(status)
 	}))
-	socket = filepath.Join(t.TempDir(), "s")
-	listener, err := net.Listen("unix", socket) //nolint:noctx // it opens at once
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Listener.Close(); err != nil {
-		t.Fatal(err)
-	}
-	server.Listener = listener
-	server.Start()
 	t.Cleanup(server.Close)
-	return socket, asked
+	return server.URL, asked
 }
 
 func TestPosterTellsWhatTheGatewaySaid(t *testing.T) {
@@ -55,8 +42,8 @@ func TestPosterTellsWhatTheGatewaySaid(t *testing.T) {
 		"forbidden": {403, "ForbiddenException", session.Unavailable, session.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
-			socket, asked := management(t, c.status, c.errorType)
-			p := relay.NewPoster("http://local/stage", relay.PosterOptions{Socket: socket})
+			endpoint, asked := management(t, c.status, c.errorType)
+			p := relay.NewPoster(endpoint+"/stage", relay.PosterOptions{})
 			if err := p.Post(t.Context(), "c1", []byte("{}")); session.CodeOf(err) != c.post {
 				t.Errorf("post: %v", err)
 			}
@@ -95,85 +82,20 @@ func TestPosterSignsWithTheCredentialsItIsGivenAndNoOthers(t *testing.T) {
 	}
 }
 
-func TestPosterUsesItsConnectionAgainAndAnotherWhenThatIsGone(t *testing.T) {
-	var opened atomic.Int64
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		if string(body) != "{}" || r.ContentLength != 2 {
-			w.WriteHeader(http.StatusBadRequest)
-		}
-	}))
-	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
-		if s == http.StateNew {
-			opened.Add(1)
-		}
-	}
-	p := posterTo(t, server)
-	post := func(want int64) {
-		t.Helper()
-		if err := p.Post(t.Context(), "c1", []byte("{}")); err != nil {
-			t.Fatal(err)
-		}
-		if n := opened.Load(); n != want {
-			t.Errorf("%d connections, want %d", n, want)
-		}
-	}
-	post(1)
-	post(1)
-	server.CloseClientConnections()
-	post(2)
-}
-
-// posterTo starts a server on a unix socket, and gives what posts to it.
-func posterTo(t *testing.T, server *httptest.Server) *relay.Connections {
-	t.Helper()
-	socket := filepath.Join(t.TempDir(), "s")
-	listener, err := net.Listen("unix", socket) //nolint:noctx // it opens at once
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = server.Listener.Close() // it is not used
-	server.Listener = listener
-	server.Start()
-	t.Cleanup(server.Close)
-	return relay.NewPoster("http://local/stage", relay.PosterOptions{Socket: socket})
-}
-
-func TestPosterAsksAgainWhenThereIsNoRoom(t *testing.T) {
-	var asked atomic.Int64
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if asked.Add(1) < 4 {
-			w.WriteHeader(http.StatusTooManyRequests)
-		}
-	}))
-	p := posterTo(t, server)
-	if err := p.Post(t.Context(), "c1", []byte("{}")); err != nil || asked.Load() != 4 {
-		t.Errorf("asked %d times: %v", asked.Load(), err)
-	}
-}
-
 func TestPosterGivesUpWithItsCaller(t *testing.T) {
 	begun := make(chan struct{})
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // until then it does not see who leaves
 		close(begun)
 		<-r.Context().Done()
 	}))
-	socket := filepath.Join(t.TempDir(), "s")
-	listener, err := net.Listen("unix", socket) //nolint:noctx // it opens at once
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = server.Listener.Close() // it is not used
-	server.Listener = listener
-	server.Start()
 	defer server.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		<-begun
 		cancel()
 	}()
-	p := relay.NewPoster("http://local/stage", relay.PosterOptions{Socket: socket})
+	p := relay.NewPoster(server.URL+"/stage", relay.PosterOptions{})
 	if err := p.Post(ctx, "c1", []byte("{}")); session.CodeOf(err) != session.Unavailable {
 		t.Errorf("post: %v", err)
 	}

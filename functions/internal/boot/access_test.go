@@ -1,32 +1,30 @@
 package boot
 
-import (
-	"fmt"
-	"testing"
-
-	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
-)
+import "testing"
 
 func TestEverybodyIsLetInOnOneMachineOnlyAndOnRequestOnly(t *testing.T) {
-	const keys, open, none = "*auth.Keys", "auth.Open", "<nil>"
-	for _, test := range []struct{ mode, socket, sam, want string }{
-		{"", "", "", keys},
-		{"", "/run/runtime.sock", "true", keys},
-		{"keys", "", "", keys},
-		{"keys", "/run/runtime.sock", "", keys},
-		{"open", "/run/runtime.sock", "", open},
-		{"open", "", "true", open},
-		{"open", "", "", none},
-		{"open", "", "false", none},
-		{"Open", "/run/runtime.sock", "", none},
-		{"off", "/run/runtime.sock", "", none},
+	const local = "http://127.0.0.1:1/word"
+	for _, test := range []struct {
+		mode, local, sam string
+		open, refused    bool
+	}{
+		{"", "", "", false, false},
+		{"", local, "true", false, false},
+		{"keys", "", "", false, false},
+		{"keys", local, "", false, false},
+		{"open", local, "", true, false},
+		{"open", "", "true", true, false},
+		{"open", "", "", false, true},
+		{"open", "", "false", false, true},
+		{"Open", local, "", false, true},
+		{"off", local, "", false, true},
 	} {
 		t.Setenv(EnvAccess, test.mode)
-		t.Setenv(EnvRuntimeSocket, test.socket)
+		t.Setenv(EnvLocal, test.local)
 		t.Setenv(envSAMLocal, test.sam)
-		got, err := access(sessiontest.NewMemory())
-		if fmt.Sprintf("%T", got) != test.want || (err == nil) != (test.want != none) {
-			t.Errorf("%+v: %T, %v", test, got, err)
+		open, err := access()
+		if open != test.open || (err != nil) != test.refused {
+			t.Errorf("%+v: %v, %v", test, open, err)
 		}
 	}
 }

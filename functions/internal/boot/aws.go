@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -48,9 +47,16 @@ func credentials() aws.CredentialsProvider {
 // connections reaches the connections of the WebSocket API whose endpoint a
 // variable names.
 func connections(env string) *relay.Connections {
-	return relay.NewPoster(os.Getenv(env), relay.PosterOptions{
-		Socket: os.Getenv(EnvConnectionsSocket), Region: os.Getenv(envRegion), Credentials: credentials(),
-	})
+	return relay.NewPoster(os.Getenv(env), relay.PosterOptions{Region: os.Getenv(envRegion), Credentials: credentials()})
+}
+
+// endpoint is the address of an AWS service in this region, or of what takes its place
+// on one machine.
+func endpoint(service string) string {
+	if local := os.Getenv(EnvLocal); local != "" {
+		return local + "/" + service
+	}
+	return "https://" + service + "." + os.Getenv(envRegion) + "." + cmp.Or(os.Getenv(envDomain), "amazonaws.com")
 }
 
 // InvokeSelf starts an invocation of this same function with a payload (JSON), and
@@ -66,24 +72,17 @@ func (f *Function) InvokeSelf(ctx context.Context, payload []byte) error {
 //
 // Errors: Unavailable.
 func (f *Function) Invoke(ctx context.Context, name string, payload []byte) error {
-	region, socket := os.Getenv(envRegion), os.Getenv(EnvInvokeSocket)
-	endpoint := "http://local"
-	if socket == "" {
-		endpoint = "https://lambda." + region + "." + cmp.Or(os.Getenv(envDomain), "amazonaws.com")
-	}
-	target := endpoint + "/2015-03-31/functions/" + url.PathEscape(name) + "/invocations"
+	target := endpoint("lambda") + "/2015-03-31/functions/" + url.PathEscape(name) + "/invocations"
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(payload))
 	if err != nil {
 		return fmt.Errorf("invoke %q: %w", name, err)
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("X-Amz-Invocation-Type", "Event")
-	client := &http.Client{Timeout: 10 * time.Second}
-	if socket != "" {
-		client.Transport = &http.Transport{DisableKeepAlives: true, DialContext: overUnix(socket)}
-	} else if err := sign(ctx, r, payload, "lambda", region); err != nil {
+	if err := sign(ctx, r, payload, "lambda", os.Getenv(envRegion)); err != nil {
 		return err
 	}
+	client := &http.Client{Timeout: 10 * time.Second}
 	res, err := client.Do(r)
 	if err != nil {
 		return session.Errorf(session.Unavailable, "the function could not invoke %q", name).Because(err)
@@ -104,10 +103,10 @@ func sign(ctx context.Context, r *http.Request, payload []byte, service, region 
 	return v4.NewSigner().SignHTTP(ctx, creds, r, hex.EncodeToString(sum[:]), service, region, time.Now())
 }
 
-// overUnix dials a unix socket, whatever the address.
-func overUnix(socket string) func(context.Context, string, string) (net.Conn, error) {
-	return func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "unix", socket)
+// Scheduler is the address of EventBridge Scheduler, and what signs a request to it with
+// this body.
+func Scheduler() (address string, signer func(ctx context.Context, r *http.Request, body []byte) error) {
+	return endpoint("scheduler"), func(ctx context.Context, r *http.Request, body []byte) error {
+		return sign(ctx, r, body, "scheduler", os.Getenv(envRegion))
 	}
 }

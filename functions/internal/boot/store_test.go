@@ -5,9 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -29,7 +26,7 @@ func TestStoreIsOpenedByItsForm(t *testing.T) {
 	t.Setenv(envRegion, "eu-west-1")
 	for name, form := range openable(t) {
 		t.Run(name, func(t *testing.T) {
-			s, err := openStore(form, session.Limits{})
+			s, _, err := openStore(form, session.Limits{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -56,33 +53,11 @@ func TestStoreThatIsNoneIsToldWithWhatItMayBe(t *testing.T) {
 		"query unreadable": {"dynamodb:dormouse?endpoint=%zz", "cannot be read"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := openStore(test.form, session.Limits{})
+			_, _, err := openStore(test.form, session.Limits{})
 			if err == nil || !strings.HasPrefix(err.Error(), EnvStore) || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error is %v, want one of %s with %q", err, EnvStore, test.want)
 			}
 		})
-	}
-}
-
-func TestTimesAreReadIntoTheLimits(t *testing.T) {
-	t.Setenv(EnvLife, "36h")
-	t.Setenv(EnvInitTimeout, "1m30s")
-	t.Setenv(EnvEventAge, "")
-	t.Setenv(EnvHold, "0.5")
-	got, err := limits()
-	want := session.Limits{Life: 36 * time.Hour, InitTimeout: 90 * time.Second, Hold: 500 * time.Millisecond}
-	if diff := cmp.Diff(want, got); err != nil || diff != "" {
-		t.Errorf("limits: %v (-want +got):\n%s", err, diff)
-	}
-}
-
-func TestTimeThatIsNoneIsToldWithItsVariable(t *testing.T) {
-	for _, text := range []string{"0", "-1s", "soon", "NaN", "Inf", "1e300", "7d"} {
-		t.Setenv(EnvHold, text)
-		_, err := limits()
-		if err == nil || !strings.Contains(err.Error(), EnvHold) || !strings.Contains(err.Error(), "90s, 25m or 36h") {
-			t.Errorf("%s: error is %v, want one that names the variable and what it may be", text, err)
-		}
 	}
 }
 

@@ -15,8 +15,6 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/dormouse-mcp/dormouse/shared/slack"
 )
 
 const (
@@ -65,7 +63,7 @@ func (c command) run(ctx context.Context) ([]byte, error) {
 	if c.start != nil {
 		start = func() error { return c.start(cmd) }
 	}
-	if err := slack.Start(slack.Several, start); err != nil {
+	if err := start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.argv[0], err)
 	}
 	sweep(cmd.Process.Pid)

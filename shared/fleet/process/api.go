@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 
@@ -36,8 +35,8 @@ type (
 
 const maxTaskBytes = 1 << 20
 
-// Handler returns the API that [Client] speaks. It asks nobody who they are: serve
-// it on a unix socket in a directory that only this user can enter.
+// Handler returns the API that [Client] speaks. It asks nobody who they are: whoever
+// serves it lets in only those who may start programs.
 func (p *Pool) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /tasks", func(w http.ResponseWriter, r *http.Request) {
@@ -94,22 +93,17 @@ func answer(w http.ResponseWriter, status int, v any) {
 // Client is the [fleet.Fleet] of a program that does not hold the [Pool] itself.
 // It is safe for concurrent use.
 type Client struct {
+	base string
 	http *http.Client
 }
 
 var _ fleet.Fleet = (*Client)(nil)
 
-// NewClient returns a client of the pool whose Handler is served on the unix
-// socket at path. It does not connect yet and needs no closing, but
-// [Client.CloseIdle] gives its sockets back.
-func NewClient(path string) *Client {
-	var d net.Dialer
-	return &Client{http: &http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return d.DialContext(ctx, "unix", path)
-		},
-		DisableCompression: true,
-	}}}
+// NewClient returns a client of the pool whose Handler is served at base, a URL without
+// a slash at its end. It does not connect yet and needs no closing, but
+// [Client.CloseIdle] gives its connections back.
+func NewClient(base string) *Client {
+	return &Client{base: base, http: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
 }
 
 // Run implements [fleet.Fleet]. An unreachable pool is [fleet.ErrUnavailable].
@@ -142,8 +136,7 @@ func (c *Client) Tasks(ctx context.Context) ([]fleet.Status, error) {
 func (c *Client) CloseIdle() { c.http.CloseIdleConnections() }
 
 func (c *Client) call(ctx context.Context, method, path string, body []byte, into any) error {
-	// The host names nothing: the dialer knows the socket.
-	req, err := http.NewRequestWithContext(ctx, method, "http://fleet"+path, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
 	if err != nil {
 		return fmt.Errorf("%w: %w", fleet.ErrInvalid, err)
 	}

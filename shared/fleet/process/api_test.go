@@ -3,27 +3,19 @@ package process
 import (
 	"context"
 	"errors"
-	"net"
-	"net/http"
-	"path/filepath"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
 
-// serve puts the pool on a unix socket and returns a client of it.
+// serve serves the pool and returns a client of it.
 func serve(t *testing.T, p *Pool) *Client {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "fleet.sock")
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv := &http.Server{Handler: p.Handler()}
-	go func() { _ = srv.Serve(l) }()
-	t.Cleanup(func() { _ = srv.Close() })
-	c := NewClient(path)
+	server := httptest.NewServer(p.Handler())
+	t.Cleanup(server.Close)
+	c := NewClient(server.URL)
 	t.Cleanup(c.CloseIdle)
 	return c
 }
@@ -90,7 +82,7 @@ func TestStopOfAnUnknownTaskThroughTheClientIsNoError(t *testing.T) {
 }
 
 func TestAPoolThatIsNotThereIsUnavailable(t *testing.T) {
-	c := NewClient(filepath.Join(t.TempDir(), "nobody.sock"))
+	c := NewClient("http://127.0.0.1:1")
 	_, err := c.Tasks(t.Context())
 	if !errors.Is(err, fleet.ErrUnavailable) {
 		t.Errorf("error = %v", err)

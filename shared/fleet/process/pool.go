@@ -40,7 +40,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/slack"
 )
 
 // TaskEnv is the environment variable that tells a runner its task id.
@@ -138,7 +137,6 @@ func NewPool(cfg Config) *Pool {
 func (p *Pool) spawner() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	slack.Set(slack.Single)
 	for spawn := range p.spawns {
 		spawn()
 	}

@@ -1,0 +1,39 @@
+// Package alarms reads where a function keeps the alarms of native servers. It stands
+// beside package boot because it links go-sdk, which the relay function does not need.
+package alarms
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
+	"github.com/dormouse-mcp/dormouse/shared/native"
+)
+
+// Env is the variable with native.SchedulesConfig as JSON. Without it no alarms are kept.
+const Env = "DORMOUSE_SCHEDULES"
+
+// Open reads the environment. It connects to nothing.
+func Open(f *boot.Function) (endpoints.Alarms, error) {
+	text := os.Getenv(Env)
+	if text == "" {
+		return endpoints.Alarms{}, nil
+	}
+	var c native.SchedulesConfig
+	err := json.Unmarshal([]byte(text), &c)
+	if err == nil && (c.Group == "" || c.Target == "" || c.Role == "") {
+		err = errors.New("want group, target and role")
+	}
+	if err != nil {
+		return endpoints.Alarms{}, fmt.Errorf("%s: %w", Env, err)
+	}
+	c.Endpoint, c.Sign = boot.Scheduler()
+	return endpoints.Alarms{
+		Schedule: native.NewSchedules(c),
+		Invoke:   func(ctx context.Context, payload []byte) error { return f.Invoke(ctx, c.Target, payload) },
+	}, nil
+}

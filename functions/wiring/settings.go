@@ -1,0 +1,62 @@
+package wiring
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// Variables that set [Settings]. All are optional.
+const (
+	EnvIdle         = "DORMOUSE_IDLE"          // a time; how long a box stays without work, for servers that set none
+	EnvTenantBoxes  = "DORMOUSE_TENANT_BOXES"  // boxes of one tenant at a time, more are refused with Busy; 0: any number
+	EnvWaitingCalls = "DORMOUSE_WAITING_CALLS" // calls that may wait for a box that is not up, more are refused with Busy; 0: any number
+	EnvLife         = "DORMOUSE_SESSION_LIFE"  // a time (90s, 36h; a bare number is seconds), as the next three; see session.Limits
+	EnvInitTimeout  = "DORMOUSE_INIT_TIMEOUT"
+	EnvEventAge     = "DORMOUSE_EVENT_AGE"
+	EnvHold         = "DORMOUSE_HOLD"
+)
+
+// Read sets Limits, Idle, TenantBoxes and WaitingCalls from the variables that are set. The error
+// names the variable, and what it may be.
+func (s *Settings) Read(getenv func(string) string) error {
+	for name, to := range map[string]*time.Duration{
+		EnvLife: &s.Limits.Life, EnvInitTimeout: &s.Limits.InitTimeout, EnvEventAge: &s.Limits.EventAge, EnvHold: &s.Limits.Hold, EnvIdle: &s.Idle,
+	} {
+		text := getenv(name)
+		if text == "" {
+			continue
+		}
+		d, err := duration(text)
+		if err != nil {
+			return fmt.Errorf("%s is %q: %w", name, text, err)
+		}
+		*to = d
+	}
+	for name, to := range map[string]*int{EnvTenantBoxes: &s.TenantBoxes, EnvWaitingCalls: &s.WaitingCalls} {
+		text := getenv(name)
+		if text == "" {
+			continue
+		}
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return fmt.Errorf("%s is %q: want a whole number, 0 for no limit", name, text)
+		}
+		*to = n
+	}
+	return nil
+}
+
+// duration reads a time above 0: a number of seconds, or one with units as Go
+// writes them.
+func duration(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if seconds, bare := strconv.ParseFloat(text, 64); bare == nil && seconds < 1e9 {
+		d, err = time.Duration(seconds*float64(time.Second)), nil
+	}
+	if err != nil || d <= 0 {
+		return 0, errors.New("want a time above 0 such as 90s, 25m or 36h; a bare number is seconds")
+	}
+	return d, nil
+}

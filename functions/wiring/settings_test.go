@@ -1,0 +1,42 @@
+package wiring_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+func read(set map[string]string) (s wiring.Settings, err error) {
+	err = s.Read(func(name string) string { return set[name] })
+	return s, err
+}
+
+func TestVariablesSetTimesAndBounds(t *testing.T) {
+	got, err := read(map[string]string{
+		wiring.EnvLife: "36h", wiring.EnvInitTimeout: "1m30s", wiring.EnvEventAge: "", wiring.EnvHold: "0.5", wiring.EnvTenantBoxes: "3", wiring.EnvIdle: "7",
+	})
+	want := wiring.Settings{
+		Limits: session.Limits{Life: 36 * time.Hour, InitTimeout: 90 * time.Second, Hold: 500 * time.Millisecond},
+		Idle:   7 * time.Second, TenantBoxes: 3,
+	}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("settings: %v (-want +got):\n%s", err, diff)
+	}
+}
+
+func TestVariableThatCannotBeReadIsNamedWithWhatItMayBe(t *testing.T) {
+	for _, text := range []string{"0", "-1s", "soon", "NaN", "Inf", "1e300", "7d"} {
+		_, err := read(map[string]string{wiring.EnvHold: text})
+		if err == nil || !strings.Contains(err.Error(), wiring.EnvHold) || !strings.Contains(err.Error(), "90s, 25m or 36h") {
+			t.Errorf("%s: error is %v, want one that names the variable and what it may be", text, err)
+		}
+	}
+	if _, err := read(map[string]string{wiring.EnvTenantBoxes: "many"}); err == nil || !strings.Contains(err.Error(), "want a whole number") {
+		t.Errorf("error is %v", err)
+	}
+}

@@ -1,0 +1,32 @@
+package wiring_test
+
+import (
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/shared/bucket"
+)
+
+func TestPlacesForWorkspacesAreReadByTheirForm(t *testing.T) {
+	folder := func(string) wiring.Forget { return nil }
+	in := bucket.Config{Place: bucket.Place{Region: "eu-test-1"}}
+	for where, told := range map[string]string{
+		"": "", "folder:/x": "folder:/x", "s3:kept": "host", "s3:kept/a?endpoint=http://127.0.0.1:9": "host",
+	} {
+		var p wiring.Parts
+		if err := p.KeepIn(where, folder, in); err != nil || p.Snapshots != told {
+			t.Errorf("%q: a runner is told %q, %v", where, p.Snapshots, err)
+		}
+		if inBucket := p.Bucket != nil; inBucket != (told == "host") {
+			t.Errorf("%q: in a bucket: %v", where, inBucket)
+		}
+	}
+	for _, where := range []string{"folder:x", "folder:", "/x", "s3:", "s3:K", "gs:kept", "host"} {
+		if err := new(wiring.Parts).KeepIn(where, folder, in); err == nil {
+			t.Errorf("%q is taken", where)
+		}
+	}
+	if err := new(wiring.Parts).KeepIn("folder:/x", nil, in); err == nil {
+		t.Error("a function on AWS takes a folder")
+	}
+}

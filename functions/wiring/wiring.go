@@ -1,0 +1,171 @@
+// Package wiring makes what the handlers of all functions share: the relay's settings,
+// authentication, sealing, metering. The functions on Lambda and `dormouse run` build
+// the same handlers from it. It reads no environment and opens nothing: package boot
+// does both for a function, and package local for one machine.
+package wiring
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/bucket"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// Settings are values that an operator may set. Servers and Secret are needed.
+type Settings struct {
+	Servers      *catalog.Catalog
+	Secret       []byte // 32 bytes or more; it seals tickets
+	Limits       session.Limits
+	Hosts        []string      // see front.Options.AllowedHosts
+	Origins      []string      // see front.Options.AllowedOrigins
+	Open         bool          // everybody is let in; without it, callers need an API key
+	RelayURL     string        // where runners connect, see relay.DialWebSocket
+	Idle         time.Duration // how long a box stays without work, for servers that set no time
+	TenantBoxes  int           // boxes of one tenant at a time; 0: any number
+	WaitingCalls int           // calls that may wait for a box that is not up; 0: any number
+	BoxProcesses string        // processes of a box at a time, as the runner reads it; "": the runner's own limit
+	Metrics      string        // CloudWatch namespace of which log lines are metrics too; "" for none
+}
+
+// Parts are the places that the handlers work with. All but Spent, Bucket and Forget
+// are needed.
+type Parts struct {
+	Store   session.Store
+	Spent   func() meter.Stored // what the store says that it has consumed; nil: it is estimated
+	Fleet   fleet.Fleet
+	ListLag time.Duration   // how late the fleet lists what it runs
+	Runners session.Poster  // the connections of runners
+	Clients session.Clients // the connections of WebSocket clients
+	Meter   *meter.Meter
+	Log     *slog.Logger
+
+	// Snapshots is what a runner is told of where workspaces are kept, "" for nowhere.
+	// Forget removes a kept workspace; Bucket is where they are if that is S3.
+	Snapshots string
+	Forget    Forget
+	Bucket    *bucket.Bucket
+}
+
+// Function is what the handlers of one function are made from.
+type Function struct {
+	Settings
+	Store   session.Store // counted by Meter
+	Relay   relay.Config
+	Auth    auth.Authenticator
+	Tickets *auth.Tickets
+	States  *session.Sealer // seals what modern clients carry between rounds
+	Log     *slog.Logger
+	Meter   *meter.Meter // counts what Store and the connections of Relay cost
+
+	snapshots string
+	bucket    *bucket.Bucket
+}
+
+// New makes a Function. It returns an error for a Secret that is too short.
+func New(s Settings, p Parts) (*Function, error) {
+	sealer, err := relay.NewSealer(s.Secret)
+	if err != nil {
+		return nil, err
+	}
+	states, err := bridge.NewSealer(s.Secret)
+	if err != nil {
+		return nil, err
+	}
+	store := p.Meter.Store(p.Store, p.Spent)
+	f := &Function{
+		Settings: s, Store: store, Auth: auth.NewKeys(store), Tickets: auth.NewTickets(store), States: states,
+		Log: p.Log, Meter: p.Meter, snapshots: p.Snapshots, bucket: p.Bucket,
+	}
+	if s.Open {
+		f.Auth = auth.Open{}
+	}
+	f.Relay = relay.Config{
+		Store: store, Sealer: sealer, Log: p.Log, Launch: f.launch, EventAge: s.Limits.EventAge,
+		Poster: p.Meter.Runners(p.Runners), Clients: p.Meter.Clients(p.Clients), Meter: p.Meter,
+		Fleet: p.Fleet, ListLag: p.ListLag, TenantBoxes: s.TenantBoxes, WaitingCalls: s.WaitingCalls, Forget: p.Forget,
+	}
+	if p.Snapshots != "" {
+		f.Relay.Kept = func(server string) bool {
+			s, ok := s.Servers.Server(server)
+			return ok && s.Kept() == catalog.SnapshotSession
+		}
+	}
+	return f, nil
+}
+
+// RelayWithBucket is Relay for a function that has rights in the bucket of snapshots, if
+// there is one: the relay function and the sweep. The other functions leave what has to
+// be removed there to the sweep.
+func (f *Function) RelayWithBucket() relay.Config {
+	c := f.Relay
+	if f.bucket != nil {
+		c.Snapshots, c.Forget = f.bucket, f.bucket.Forget
+	}
+	return c
+}
+
+// launch returns the variables that a runner gets for its box, besides those of the relay.
+func (f *Function) launch(b session.Box) (map[string]string, error) {
+	s, ok := f.Servers.Server(b.Server)
+	if !ok || s.Disabled {
+		return nil, session.Errorf(session.NotFound, "server %q is not in the servers file", b.Server)
+	}
+	if s.Idle == 0 {
+		s.Idle = f.Idle
+	}
+	env := map[string]string{"DORMOUSE_SERVER": s.Marshal(), "DORMOUSE_RELAY_URL": f.RelayURL}
+	if f.BoxProcesses != "" {
+		env["DORMOUSE_BOX_PROCESSES"] = f.BoxProcesses
+	}
+	if f.Metrics != "" {
+		env["DORMOUSE_METRICS"] = f.Metrics
+	}
+	if f.snapshots != "" {
+		env["DORMOUSE_SNAPSHOTS"] = f.snapshots
+		if f.Limits.Life > 0 {
+			env["DORMOUSE_SNAPSHOT_AGE"] = (2 * f.Limits.Life).String()
+		}
+	}
+	return env, nil
+}
+
+// Server returns what the core knows of a configured server; false for one that is not
+// configured or is disabled.
+func (f *Function) Server(name string) (session.Server, bool) {
+	s, ok := f.Servers.Server(name)
+	return session.Server{
+		Name: s.Name, Digest: s.Digest, Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists,
+		Tasks: session.TaskMode(s.Tasks), InPlace: s.Native != "",
+	}, ok && !s.Disabled
+}
+
+// Event wraps a handler of events so that it leaves a log line for each, with what the
+// event has cost. whose returns for whom an event is handled (Tenant, Server and Session
+// of an account); nil means nobody.
+func Event[E any](f *Function, whose func(E) session.Account, handle func(context.Context, E) error) func(context.Context, E) error {
+	return func(ctx context.Context, e E) error {
+		begun := time.Now()
+		err := handle(ctx, e)
+		var a session.Account
+		var attrs []any
+		if whose != nil {
+			a = whose(e)
+			attrs = append(attrs, "server", a.Server, "session_id", string(a.Session))
+		}
+		a.Over, a.Took, a.Code = session.OverEvent, time.Since(begun), session.CodeOf(err)
+		attrs, level := append(attrs, "duration_ms", a.Took.Milliseconds()), slog.LevelInfo
+		if err != nil {
+			attrs, level = append(attrs, "code", a.Code, "error", err), slog.LevelError
+		}
+		f.Log.Log(ctx, level, "event", append(attrs, f.Meter.Spent(a)...)...)
+		return err
+	}
+}

@@ -1,0 +1,76 @@
+package wiring_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/shared/bucket"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+)
+
+func wired(t *testing.T, p wiring.Parts) *wiring.Function {
+	t.Helper()
+	servers, _, err := catalog.Parse([]byte(`{"mcpServers":{"kept":{"command":"a","x-dormouse":{"box":{"snapshot":"session"}}},
+		"common":{"command":"a","x-dormouse":{"box":{"snapshot":"principal"}}},"plain":{"command":"a"}}}`), "servers.json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Store, p.Meter = sessiontest.NewMemory(), meter.New(meter.Options{})
+	f, err := wiring.New(wiring.Settings{Servers: servers, Secret: make([]byte, 32)}, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func TestRunnersAreToldWhereWorkspacesAreKept(t *testing.T) {
+	env, err := wired(t, wiring.Parts{Snapshots: "folder:/x"}).Relay.Launch(session.Box{Server: "kept"})
+	if err != nil || env["DORMOUSE_SNAPSHOTS"] != "folder:/x" {
+		t.Errorf("a runner is told %v, %v", env, err)
+	}
+}
+
+func TestBucketIsForThoseFunctionsWithRightsInIt(t *testing.T) {
+	f := wired(t, wiring.Parts{Snapshots: "host", Bucket: bucket.New(bucket.Config{})})
+	if f.Relay.Snapshots != nil || f.Relay.Forget != nil {
+		t.Error("every function uses it")
+	}
+	if c := f.RelayWithBucket(); c.Snapshots == nil || c.Forget == nil || c.Kept == nil {
+		t.Error("none does")
+	}
+}
+
+func TestOnlyWhatIsKeptForASessionGoesWithIt(t *testing.T) {
+	f := wired(t, wiring.Parts{Snapshots: "folder:/x"})
+	for server, want := range map[string]bool{"kept": true, "common": false, "plain": false, "unknown": false} {
+		if got := f.Relay.Kept(server); got != want {
+			t.Errorf("%s: %t", server, got)
+		}
+	}
+}
+
+// What an event has cost is billed to whom it was handled for.
+func TestLineOfAnEventSaysForWhomItWas(t *testing.T) {
+	whose := func(tenant string) session.Account {
+		return session.Account{Tenant: tenant, Server: "counter", Session: "s1"}
+	}
+	for want, of := range map[string]func(string) session.Account{
+		`"server":"counter","session_id":"s1",`: whose, `"tenant":"acme","units":{"invocations":1`: whose, `"tenant":"","units":{"invocations":1`: nil,
+	} {
+		var line bytes.Buffer
+		f := &wiring.Function{Log: slog.New(slog.NewJSONHandler(&line, nil)), Meter: meter.New(meter.Options{})}
+		if err := wiring.Event(f, of, func(context.Context, string) error { return nil })(t.Context(), "acme"); err != nil {
+			t.Fatal(err)
+		}
+		if got := line.String(); !strings.Contains(got, want) {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}

@@ -1,0 +1,254 @@
+package apigw
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/coder/websocket"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
+	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+)
+
+// The files of events/ are what AWS sends. Here each is sent again, by the client's
+// part of it, and what the emulator makes of that is compared with the file, field by
+// field. What has another value here is listed by name; it has to be there, and of the
+// same kind.
+
+// elsewhere are the values that an emulator cannot have: names and times.
+var elsewhere = []string{
+	"requestContext.requestId", "requestContext.extendedRequestId", "requestContext.requestTime", "requestContext.requestTimeEpoch",
+	"requestContext.accountId", "requestContext.resourceId", "requestContext.deploymentId",
+	"requestContext.connectedAt", "requestContext.connectionId", "requestContext.messageId",
+}
+
+// onThePath: through a custom domain, as here, there is no stage in it.
+const onThePath = "requestContext.path"
+
+type eventFile struct {
+	HTTPMethod                      string
+	Path                            string
+	Headers                         map[string]string
+	MultiValueQueryStringParameters url.Values
+	Body                            string
+	IsBase64Encoded                 bool
+	RequestContext                  struct {
+		RouteKey, APIID, Stage, DisconnectReason string
+		DisconnectStatusCode                     int
+		Identity                                 struct{ SourceIP, UserAgent string }
+	}
+}
+
+func readEvents(t *testing.T, pattern string) map[string][]byte {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join("..", "..", "..", "events", pattern))
+	if err != nil || len(found) == 0 {
+		t.Fatalf("no events %s, %v", pattern, err)
+	}
+	all := map[string][]byte{}
+	for _, name := range found {
+		if all[filepath.Base(name)], err = os.ReadFile(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+func parseEvent(t *testing.T, raw []byte) (f eventFile) {
+	t.Helper()
+	if err := json.Unmarshal(raw, &f); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// sentByClient are the headers that the gateway did not add.
+func (f eventFile) sentByClient() http.Header {
+	h := http.Header{}
+	for name, value := range f.Headers {
+		if name != "Host" && name != "X-Forwarded-For" && name != "X-Forwarded-Port" && name != "X-Forwarded-Proto" {
+			h.Set(name, value)
+		}
+	}
+	return h
+}
+
+// kept is an Invoker that keeps the events and answers 200.
+type kept struct{ events chan []byte }
+
+func (k kept) Invoke(_ context.Context, _ string, payload []byte) (*lambda.Invocation, error) {
+	k.events <- bytes.Clone(payload)
+	return &lambda.Invocation{Body: io.NopCloser(strings.NewReader(`{"statusCode":200}`))}, nil
+}
+
+func TestEventsOfTheRESTAPIAreThoseOfAWS(t *testing.T) {
+	for name, raw := range readEvents(t, "http-*.json") {
+		t.Run(name, func(t *testing.T) {
+			f := parseEvent(t, raw)
+			body := []byte(f.Body)
+			if f.IsBase64Encoded {
+				var err error
+				if body, err = base64.StdEncoding.DecodeString(f.Body); err != nil {
+					t.Fatal(err)
+				}
+			}
+			target := "https://" + f.Headers["Host"] + f.Path
+			if q := f.MultiValueQueryStringParameters; len(q) > 0 {
+				target += "?" + q.Encode()
+			}
+			r := httptest.NewRequestWithContext(t.Context(), f.HTTPMethod, target, bytes.NewReader(body))
+			r.Header, r.TLS, r.RemoteAddr = f.sentByClient(), &tls.ConnectionState{}, f.RequestContext.Identity.SourceIP+":50000"
+			k := kept{make(chan []byte, 1)}
+			api, err := NewRESTAPI(RESTConfig{Function: "http", Invoker: k, Stage: f.RequestContext.Stage, APIID: f.RequestContext.APIID})
+			if err != nil {
+				t.Fatal(err)
+			}
+			api.ServeHTTP(httptest.NewRecorder(), r)
+			same(t, raw, <-k.events, append(slices.Clone(elsewhere), onThePath))
+		})
+	}
+}
+
+func TestEventsOfWebSocketAPIsAreThoseOfAWS(t *testing.T) {
+	// The emulator listens here, and the upgrade is the library's.
+	connect := []string{
+		"requestContext.domainName", "headers.Host", "multiValueHeaders.Host", "headers.X-Amzn-Trace-Id", "multiValueHeaders.X-Amzn-Trace-Id",
+		"headers.X-Forwarded-For", "multiValueHeaders.X-Forwarded-For", "headers.X-Forwarded-Port", "multiValueHeaders.X-Forwarded-Port",
+		"headers.X-Forwarded-Proto", "multiValueHeaders.X-Forwarded-Proto", "headers.Sec-Websocket-Key", "multiValueHeaders.Sec-Websocket-Key",
+		"requestContext.identity.sourceIp",
+		"requestContext.disconnectReason", // AWS has words of its own for an end without a close frame
+	}
+	all := readEvents(t, "socket-*.json")
+	maps.Copy(all, readEvents(t, "relay-*.json"))
+	delete(all, "socket-push.json") // is no API's
+	for name, raw := range all {
+		t.Run(name, func(t *testing.T) {
+			f := parseEvent(t, raw)
+			api, _, _ := strings.Cut(name, "-")
+			opening := f
+			if f.RequestContext.RouteKey != "$connect" {
+				opening = parseEvent(t, all[api+"-connect.json"])
+			}
+			k := kept{make(chan []byte, 3)}
+			got := f.replay(t, k, opening)
+			same(t, raw, got, append(slices.Clone(elsewhere), connect...))
+		})
+	}
+}
+
+// replay makes a connection and does on it what the event tells of.
+func (f eventFile) replay(t *testing.T, k kept, opening eventFile) []byte {
+	t.Helper()
+	api, err := sockets.New(sockets.Config{
+		Name: f.RequestContext.APIID, Stage: f.RequestContext.Stage,
+		Routes: SocketRoutes{APIID: f.RequestContext.APIID, Stage: f.RequestContext.Stage, Function: "f", Invoker: k, Message: sockets.AWS().Message}.Routes(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(api)
+	defer server.Close()
+	defer func() { _ = api.Close(context.WithoutCancel(t.Context())) }()
+	h := opening.sentByClient()
+	protocols := h.Values("Sec-WebSocket-Protocol")
+	for _, own := range []string{"Sec-Websocket-Protocol", "Sec-Websocket-Key", "Sec-Websocket-Version", "X-Amzn-Trace-Id"} {
+		h.Del(own)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableCompression: true}} // adds no header of its own
+	target := server.URL + "/" + f.RequestContext.Stage + "?" + opening.MultiValueQueryStringParameters.Encode()
+	conn, _, err := websocket.Dial(t.Context(), target, &websocket.DialOptions{HTTPClient: client, HTTPHeader: h, Subprotocols: protocols}) //nolint:bodyclose // Dial says that it never needs to be
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.CloseNow() }()
+	event := <-k.events
+	switch f.RequestContext.RouteKey {
+	case "$default":
+		if err := conn.Write(t.Context(), websocket.MessageText, []byte(f.Body)); err != nil {
+			t.Fatal(err)
+		}
+		event = <-k.events
+	case "$disconnect":
+		if f.RequestContext.DisconnectStatusCode == 1006 {
+			_ = conn.CloseNow() // without a word
+		} else {
+			go func() {
+				_ = conn.Close(websocket.StatusCode(f.RequestContext.DisconnectStatusCode), f.RequestContext.DisconnectReason)
+			}()
+		}
+		event = <-k.events
+	}
+	return event
+}
+
+// same compares the file with what was sent; header names without their case.
+func same(t *testing.T, file, sent []byte, differ []string) {
+	t.Helper()
+	want, got := map[string]any{}, map[string]any{}
+	for into, raw := range map[*map[string]any][]byte{&want: file, &got: sent} {
+		var v any
+		if err := json.Unmarshal(raw, &v); err != nil {
+			t.Fatal(err)
+		}
+		flatten(*into, "", v)
+	}
+	for _, name := range differ {
+		w, wants := want[name]
+		g, has := got[name]
+		if wants != has || wants && kindOf(w) != kindOf(g) {
+			t.Errorf("%s: the file has %v (%t), sent was %v (%t)", name, w, wants, g, has)
+		}
+		delete(want, name)
+		delete(got, name)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("file (-) and emulator (+):\n%s", d)
+	}
+}
+
+// flatten puts every value under its path; lists are values.
+func flatten(into map[string]any, path string, v any) {
+	m, ok := v.(map[string]any)
+	if !ok || len(m) == 0 {
+		into[path] = v
+		return
+	}
+	for name, member := range m {
+		if path == "headers" || path == "multiValueHeaders" {
+			name = http.CanonicalHeaderKey(name)
+		}
+		at := name
+		if path != "" {
+			at = path + "." + name
+		}
+		flatten(into, at, member)
+	}
+}
+
+func kindOf(v any) string {
+	switch v.(type) {
+	case nil:
+		return "null"
+	case string:
+		return "string"
+	case float64:
+		return "number"
+	case []any:
+		return "list"
+	}
+	return "other"
+}

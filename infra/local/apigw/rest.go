@@ -1,0 +1,275 @@
+// Package apigw is API Gateway in front of functions: a REST API, and the routes of a
+// WebSocket API, as events that a function is invoked with. It hides the shape of the
+// events and of the answers.
+package apigw
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
+	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
+)
+
+const (
+	defaultRESTTimeout = 15 * time.Minute
+	defaultIdleTimeout = 5 * time.Minute
+	maxRequestBody     = 10 << 20
+)
+
+// RESTConfig describes one REST API. Function and Invoker are required.
+type RESTConfig struct {
+	Function string
+	Invoker  lambda.Invoker
+	Stage    string // in requestContext only, not in the path; "" means "local"
+	APIID    string // "" means "local"
+	// Timeout is the integration's: the time from the request to the last byte of
+	// the answer. 0 means 15 min, the most a streaming integration may have.
+	Timeout time.Duration
+	// IdleTimeout ends a stream in which no byte comes for this long; 0 means 5 min,
+	// as for a regional API.
+	IdleTimeout time.Duration
+	Logger      *slog.Logger // may be nil
+}
+
+// RESTAPI is a regional API Gateway REST API with one resource, /{proxy+}, and the
+// method ANY, integrated with one function in response transfer mode STREAM. It
+// takes answers of both kinds: streamed (a head, 8 NUL bytes, the body) and
+// buffered (one JSON object).
+//
+// What the gateway itself answers, always as {"message": …}:
+//
+//	403 Missing Authentication Token  the path "/", which no resource matches
+//	413 Request Too Long              a body over 10 MiB
+//	429 Too Many Requests             every instance of the function is busy
+//	502 Internal server error         the function failed, or an event over Lambda's
+//	                                  6 MiB, or the answer has not the form it must have
+//	504 Endpoint request timed out    nothing to send when Timeout has passed
+//
+// A failure after the head has been sent cuts the connection. A client that goes
+// away does not cancel the function; what it still writes is thrown away.
+//
+// Authorizers, stage variables, mapping, compression, throttling by the gateway and
+// the bandwidth limit of streams over 10 MB are not imitated.
+type RESTAPI struct {
+	cfg RESTConfig
+	log *slog.Logger
+
+	requests, billed, bytes atomic.Int64
+}
+
+// RESTUsage is what a bill is made of, counted since the API was made.
+type RESTUsage struct {
+	Requests int64 // that the function was invoked for
+	Billed   int64 // Requests, and one more for each 10 MiB of an answer behind the first
+	Bytes    int64 // of the bodies of answers
+}
+
+// Usage returns the counters as they are now. An answer counts when it has ended,
+// its request at once.
+func (a *RESTAPI) Usage() RESTUsage {
+	return RESTUsage{Requests: a.requests.Load(), Billed: a.billed.Load(), Bytes: a.bytes.Load()}
+}
+
+// restUnit is how much of an answer is in the price of a request.
+const restUnit = 10 << 20
+
+func (a *RESTAPI) meter(sent int64) {
+	a.bytes.Add(sent)
+	a.billed.Add(max(0, sent-1) / restUnit)
+}
+
+var _ http.Handler = (*RESTAPI)(nil)
+
+// NewRESTAPI returns the handler of one API. It needs no closing. An error says
+// which field of cfg is missing.
+func NewRESTAPI(cfg RESTConfig) (*RESTAPI, error) {
+	if cfg.Invoker == nil || cfg.Function == "" {
+		return nil, errors.New("a REST API needs a function and an invoker for it")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Stage == "" {
+		cfg.Stage = "local"
+	}
+	if cfg.APIID == "" {
+		cfg.APIID = "local"
+	}
+	cfg.Timeout = cmp.Or(cfg.Timeout, defaultRESTTimeout)
+	cfg.IdleTimeout = cmp.Or(cfg.IdleTimeout, defaultIdleTimeout)
+	return &RESTAPI{
+		cfg: cfg, log: cfg.Logger,
+	}, nil
+}
+
+// ServeHTTP takes one request to its end.
+func (a *RESTAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	began := time.Now()
+	if r.URL.Path == "/" || r.URL.Path == "" {
+		awsapi.Refuse(w, http.StatusForbidden, "Missing Authentication Token")
+		return
+	}
+	body, err := readRequest(r)
+	if err != nil {
+		if errors.Is(err, errTooLong) {
+			// What follows is not read: the connection cannot be used again.
+			w.Header()["Connection"] = []string{"close"}
+			awsapi.Refuse(w, http.StatusRequestEntityTooLarge, "Request Too Long")
+			return
+		}
+		awsapi.Refuse(w, http.StatusBadRequest, "Bad Request")
+		return
+	}
+	event := restEvent(r, body, a.cfg.Stage, a.cfg.APIID, began)
+	h := w.Header()
+	h["X-Amzn-Requestid"] = []string{event.RequestContext.RequestID}
+	h["X-Amz-Apigw-Id"] = []string{event.RequestContext.ExtendedRequestID}
+	h["X-Amzn-Trace-Id"] = []string{event.Headers["X-Amzn-Trace-Id"]}
+	payload, err := json.Marshal(restJSON{event})
+	if err == nil && len(payload) > maxEvent {
+		err = fmt.Errorf("the event has %d bytes, Lambda takes %d", len(payload), maxEvent)
+	}
+	if err != nil {
+		a.fail(w, event.RequestContext.RequestID, err)
+		return
+	}
+	a.integrate(w, r, event.RequestContext.RequestID, payload, began)
+}
+
+// integrate runs the function and passes its answer on.
+func (a *RESTAPI) integrate(w http.ResponseWriter, r *http.Request, id string, payload []byte, began time.Time) {
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(r.Context()), began.Add(a.cfg.Timeout))
+	inv, err := a.cfg.Invoker.Invoke(ctx, a.cfg.Function, payload)
+	cancel()
+	if err != nil {
+		a.fail(w, id, err)
+		return
+	}
+	defer func() { _ = inv.Body.Close() }()
+	a.requests.Add(1)
+	a.billed.Add(1)
+	if inv.Failed != nil {
+		a.fail(w, id, inv.Failed)
+		return
+	}
+	guard := newGuard(inv.Body, began.Add(a.cfg.Timeout), a.cfg.IdleTimeout)
+	defer guard.stop()
+	if inv.ContentType != streamingType {
+		head, body, err := readBuffered(guard)
+		if err != nil {
+			a.fail(w, id, err)
+			return
+		}
+		head.apply(w.Header())
+		w.WriteHeader(head.StatusCode)
+		_, _ = w.Write(body)
+		a.meter(int64(len(body)))
+		return
+	}
+	buf := make([]byte, 2*maxPrelude)
+	head, first, err := readPrelude(guard, buf)
+	if err != nil {
+		a.fail(w, id, err)
+		return
+	}
+	head.apply(w.Header())
+	w.WriteHeader(head.StatusCode)
+	sent, err := pump(w, guard, first, buf)
+	a.meter(sent)
+	if err != nil {
+		a.log.Warn("the answer of a function broke off", "function", a.cfg.Function, "request_id", id, "error", err)
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// pump writes the body while it comes, and lets nothing wait: whatever was read is
+// flushed, but for the end of an answer of known length, which the server flushes
+// itself, together with the head if that is all. It returns how much it wrote and the
+// error of the function's side; a client that has gone is none.
+func pump(w http.ResponseWriter, from io.Reader, first, buf []byte) (written int64, err error) {
+	rc := http.NewResponseController(w)
+	length, err := strconv.ParseInt(w.Header().Get("Content-Length"), 10, 64)
+	if err != nil {
+		length = -1
+	}
+	chunk, err := first, error(nil)
+	for {
+		if _, gone := w.Write(chunk); gone != nil {
+			return written, nil
+		}
+		written += int64(len(chunk))
+		switch {
+		case errors.Is(err, io.EOF):
+			return written, nil
+		case err != nil:
+			return written, err
+		case length >= 0 && (written == 0 || written >= length):
+		default:
+			if gone := rc.Flush(); gone != nil {
+				return written, nil
+			}
+		}
+		var n int
+		n, err = from.Read(buf)
+		chunk = buf[:n]
+	}
+}
+
+// fail answers for the gateway when nothing of the function's answer was sent, and
+// logs what the client does not get to know.
+func (a *RESTAPI) fail(w http.ResponseWriter, id string, err error) {
+	status, text := http.StatusBadGateway, textInternal
+	switch {
+	case errors.Is(err, lambda.ErrThrottled):
+		status, text = http.StatusTooManyRequests, "Too Many Requests"
+	case errors.Is(err, context.DeadlineExceeded):
+		status, text = http.StatusGatewayTimeout, textTimeout
+	}
+	a.log.Warn("an invocation failed", "function", a.cfg.Function, "request_id", id, "status", status, "error", err)
+	awsapi.Refuse(w, status, text)
+}
+
+// guard reads a body under the limits of a stream. When one is passed, Read returns
+// context.DeadlineExceeded and the body is closed.
+type guard struct {
+	body  io.ReadCloser
+	until time.Time
+	idle  time.Duration
+	timer *time.Timer
+	fired atomic.Bool
+}
+
+func newGuard(body io.ReadCloser, until time.Time, idle time.Duration) *guard {
+	g := &guard{body: body, until: until, idle: idle}
+	g.timer = time.AfterFunc(g.left(), func() {
+		g.fired.Store(true)
+		// The function runs on; its reader wakes up.
+		_ = body.Close()
+	})
+	return g
+}
+
+func (g *guard) left() time.Duration { return min(g.idle, time.Until(g.until)) }
+
+func (g *guard) Read(p []byte) (int, error) {
+	n, err := g.body.Read(p)
+	if err != nil && g.fired.Load() {
+		return n, context.DeadlineExceeded
+	}
+	if n > 0 && !g.fired.Load() {
+		g.timer.Reset(g.left())
+	}
+	return n, err
+}
+
+func (g *guard) stop() { g.timer.Stop() }

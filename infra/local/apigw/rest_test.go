@@ -1,0 +1,494 @@
+package apigw
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/aws/aws-lambda-go/events"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
+	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
+	"github.com/dormouse-mcp/dormouse/shared/native"
+)
+
+// newREST puts a REST API before the pool's function and returns its URL.
+func newREST(t testing.TB, pool *lambda.Pool, change func(*RESTConfig)) string {
+	t.Helper()
+	cfg := RESTConfig{Function: "echo", Invoker: pool}
+	if change != nil {
+		change(&cfg)
+	}
+	api, err := NewRESTAPI(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(api)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// page is a response read to its end.
+type page struct {
+	status int
+	header http.Header
+	length int64 // -1 if it was not told beforehand
+	body   string
+	err    error // of reading the body
+}
+
+func do(t testing.TB, method, url, body string) page {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	got, err := io.ReadAll(resp.Body)
+	return page{resp.StatusCode, resp.Header, resp.ContentLength, string(got), err}
+}
+
+func TestRequestReachesTheFunctionAndComesBack(t *testing.T) {
+	url := newREST(t, newPool(t, nil), func(c *RESTConfig) { c.Stage = "dev" })
+	got := do(t, "POST", url+"/mcp?mode=event&a=1", "zwölf")
+	if got.err != nil || got.status != 200 || got.header.Get("Content-Type") != "application/json" {
+		t.Fatalf("%+v", got)
+	}
+	var e events.APIGatewayProxyRequest
+	if err := json.Unmarshal([]byte(got.body), &e); err != nil {
+		t.Fatal(err)
+	}
+	if e.Path != "/mcp" || e.HTTPMethod != "POST" || e.Body != "enfDtmxm" || !e.IsBase64Encoded || e.RequestContext.Stage != "dev" ||
+		e.PathParameters["proxy"] != "mcp" || e.QueryStringParameters["a"] != "1" || e.RequestContext.Identity.SourceIP != "127.0.0.1" {
+		t.Errorf("event: %s", got.body)
+	}
+	if got.header.Get("X-Amzn-Requestid") != e.RequestContext.RequestID || got.header.Get("X-Amz-Apigw-Id") == "" ||
+		got.header.Get("X-Amzn-Trace-Id") != e.Headers["X-Amzn-Trace-Id"] {
+		t.Errorf("headers: %v", got.header)
+	}
+}
+
+func TestBinaryBodyPassesBothWays(t *testing.T) {
+	url := newREST(t, newPool(t, nil), nil)
+	want := "\xff\x00\xfe binary"
+	if got := do(t, "POST", url+"/x?mode=echo", want); got.body != want || got.err != nil {
+		t.Fatalf("%+v", got)
+	}
+}
+
+func TestBufferedAnswer(t *testing.T) {
+	url := newREST(t, newPool(t, nil), nil)
+	got := do(t, "GET", url+"/x?mode=buffered", "")
+	if got.err != nil || got.status != 201 || got.header.Get("X-Kind") != "buffered" ||
+		got.header.Get("Content-Type") != "text/plain" || got.body != "\xff\x00binary" {
+		t.Fatalf("%+v", got)
+	}
+}
+
+func TestAnswerOfKnownLengthKeepsIt(t *testing.T) {
+	url := newREST(t, newPool(t, nil), nil)
+	got := do(t, "POST", url+"/x?mode=head", `{"StatusCode":200,"Headers":{"Content-Length":"2"}}`)
+	if got.err != nil || got.body != "{}" || got.length != 2 {
+		t.Fatalf("%+v", got)
+	}
+}
+
+func TestStreamReachesTheClientPieceByPiece(t *testing.T) {
+	r, g := newPool(t, nil), localtest.NewGate(t)
+	url := newREST(t, r, nil)
+	req, err := http.NewRequestWithContext(t.Context(), "GET", url+"/x?mode=stream&n=3&gate="+g.Path, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The head comes before the first chunk, which waits at the gate.
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
+		t.Fatalf("%d %v", resp.StatusCode, resp.Header)
+	}
+	held := g.Arrival()
+	for n := 1; n <= 3; n++ {
+		held.Pass()
+		buf := make([]byte, 8)
+		if _, err := io.ReadFull(resp.Body, buf); err != nil || string(buf) != fmt.Sprintf("chunk %d\n", n) {
+			t.Fatalf("read %q, %v", buf, err)
+		}
+	}
+	if rest, err := io.ReadAll(resp.Body); len(rest) != 0 || err != nil {
+		t.Fatalf("rest %q, %v", rest, err)
+	}
+}
+
+func TestClientThatGoesAwayDoesNotStopTheFunction(t *testing.T) {
+	r, g := newPool(t, nil), localtest.NewGate(t)
+	url := newREST(t, r, nil)
+	for _, mode := range []string{"hold", "stream"} {
+		t.Run(mode, func(t *testing.T) {
+			ctx, leave := context.WithCancel(t.Context())
+			req, err := http.NewRequestWithContext(ctx, "GET", url+"/x?mode="+mode+"&n=3&gate="+g.Path, http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			failed := make(chan error, 1)
+			go func() {
+				resp, err := http.DefaultClient.Do(req)
+				if err == nil {
+					_, err = io.ReadAll(resp.Body)
+					_ = resp.Body.Close()
+				}
+				failed <- err
+			}()
+			held := g.Arrival()
+			leave()
+			if err := localtest.Wait(t, failed); !errors.Is(err, context.Canceled) {
+				t.Fatalf("client: %v", err)
+			}
+			for range map[string]int{"hold": 1, "stream": 3}[mode] {
+				held.Pass()
+			}
+			localtest.Eventually(t, "the process to be idle", func() bool {
+				s := r.Status()[0]
+				return len(s.Instances) == 1 && s.Instances[0].State == lambda.StateIdle
+			})
+			if s := r.Status()[0]; s.Failed != 0 {
+				t.Errorf("counters: %+v", s)
+			}
+		})
+	}
+}
+
+func TestFailureAfterTheHeadCutsTheConnection(t *testing.T) {
+	for _, then := range []string{"error", "crash"} {
+		t.Run(then, func(t *testing.T) {
+			r, g := newPool(t, nil), localtest.NewGate(t)
+			url := newREST(t, r, nil)
+			req, err := http.NewRequestWithContext(t.Context(), "GET", url+"/x?mode=stream&n=1&then="+then+"&gate="+g.Path, http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = resp.Body.Close() }()
+			g.Arrival().Pass()
+			got, err := io.ReadAll(resp.Body)
+			if string(got) != "chunk 1\n" || !errors.Is(err, io.ErrUnexpectedEOF) {
+				t.Fatalf("read %q, %v, want a cut", got, err)
+			}
+		})
+	}
+}
+
+func TestGatewayAnswersForTheFunction(t *testing.T) {
+	tests := []struct {
+		name, path string
+		body       string
+		timeout    time.Duration
+		status     int
+		message    string
+	}{
+		{name: "crash", path: "/x?mode=crash", status: 502, message: "Internal server error"},
+		{name: "error", path: "/x?mode=error", status: 502, message: "Internal server error"},
+		{name: "no proxy response", path: "/x?mode=nonsense", status: 502, message: "Internal server error"},
+		{name: "no status code", path: "/x?mode=head", body: `{"StatusCode":0}`, status: 502, message: "Internal server error"},
+		{name: "too slow", path: "/x?mode=slow", timeout: 200 * time.Millisecond, status: 504, message: "Endpoint request timed out"},
+		{name: "root", path: "/", status: 403, message: "Missing Authentication Token"},
+		{name: "over 10 MiB", path: "/x?mode=echo", body: strings.Repeat("x", 10<<20+1), status: 413, message: "Request Too Long"},
+		{name: "over Lambda's limit", path: "/x?mode=echo", body: strings.Repeat("x", 7<<20), status: 502, message: "Internal server error"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			url := newREST(t, newPool(t, nil), func(c *RESTConfig) { c.Timeout = tt.timeout })
+			got := do(t, "POST", url+tt.path, tt.body)
+			if got.err != nil || got.status != tt.status || got.body != fmt.Sprintf(`{"message":%q}`, tt.message) {
+				t.Fatalf("%+v, want %d %s", got, tt.status, tt.message)
+			}
+		})
+	}
+}
+
+func TestChunkedRequestOverTheLimitIsRefused(t *testing.T) {
+	url := newREST(t, newPool(t, nil), nil)
+	body := io.LimitReader(endless{}, maxRequestBody+1) // of a length the client does not tell
+	req, err := http.NewRequestWithContext(t.Context(), "POST", url+"/x", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusRequestEntityTooLarge {
+		t.Fatalf("status %d", resp.StatusCode)
+	}
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = 'x'
+	}
+	return len(p), nil
+}
+
+func TestThrottledRequest(t *testing.T) {
+	r := newPool(t, func(f *lambda.FunctionConfig) { f.MaxInstances = 1 })
+	g := localtest.NewGate(t)
+	url := newREST(t, r, nil)
+	held := make(chan page, 1)
+	go func() { held <- do(t, "GET", url+"/x?mode=hold&gate="+g.Path, "") }()
+	first := g.Arrival()
+	got := do(t, "GET", url+"/x?mode=echo", "")
+	if got.err != nil || got.status != 429 || got.body != `{"message":"Too Many Requests"}` {
+		t.Fatalf("%+v", got)
+	}
+	first.Pass()
+	if got := localtest.Wait(t, held); got.status != 200 {
+		t.Errorf("the one that was first: %+v", got)
+	}
+}
+
+func TestNewRESTAPINeedsAFunction(t *testing.T) {
+	for _, cfg := range []RESTConfig{{}, {Function: "f"}, {Invoker: answering(nil)}} {
+		if _, err := NewRESTAPI(cfg); err == nil {
+			t.Errorf("no error for %+v", cfg)
+		}
+	}
+}
+
+// answering is an Invoker that gives a body for a streamed answer.
+type answering func(ctx context.Context) (io.ReadCloser, error)
+
+func (a answering) Invoke(ctx context.Context, _ string, _ []byte) (*lambda.Invocation, error) {
+	body, err := a(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &lambda.Invocation{ContentType: streamingType, Body: body}, nil
+}
+
+// serveInBubble runs one request and reports whether the handler cut the connection.
+func serveInBubble(t *testing.T, cfg RESTConfig) (rec *httptest.ResponseRecorder, cut bool) {
+	t.Helper()
+	cfg.Function = "f"
+	api, err := NewRESTAPI(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec = httptest.NewRecorder()
+	defer func() {
+		if p := recover(); p != nil {
+			if err, ok := p.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
+				panic(p)
+			}
+			cut = true
+		}
+	}()
+	api.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), "GET", "http://localhost/mcp", nil))
+	return rec, false
+}
+
+func TestStreamLimits(t *testing.T) {
+	const head = `{"statusCode":200}` + preludeEnd
+	tests := []struct {
+		name     string
+		every    time.Duration // between the chunks the function writes, for ever
+		prelude  string
+		lasts    time.Duration
+		status   int
+		complete bool
+	}{
+		{name: "silent stream", every: time.Hour, prelude: head, lasts: 5 * time.Minute, status: 200},
+		{name: "long stream", every: time.Minute, prelude: head, lasts: 15 * time.Minute, status: 200},
+		{name: "head that never ends", every: time.Minute, prelude: `{`, lasts: 15 * time.Minute, status: 504, complete: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, w := io.Pipe()
+				pace := time.NewTicker(tt.every)
+				go func() {
+					_, err := io.WriteString(w, tt.prelude)
+					for err == nil {
+						select {
+						case <-pace.C:
+							_, err = io.WriteString(w, " ")
+						case <-t.Context().Done():
+							return
+						}
+					}
+				}()
+				began := time.Now()
+				rec, cut := serveInBubble(t, RESTConfig{Invoker: answering(func(context.Context) (io.ReadCloser, error) { return r, nil })})
+				if lasted := time.Since(began); lasted != tt.lasts {
+					t.Errorf("ended after %s, want %s", lasted, tt.lasts)
+				}
+				if rec.Code != tt.status || cut == tt.complete {
+					t.Errorf("status %d, cut %t", rec.Code, cut)
+				}
+			})
+		})
+	}
+}
+
+func TestFunctionThatDoesNotAnswerTimesOutAfter15Minutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		rec, _ := serveInBubble(t, RESTConfig{Invoker: answering(func(ctx context.Context) (io.ReadCloser, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})})
+		if lasted := time.Since(began); rec.Code != 504 || lasted != 15*time.Minute {
+			t.Fatalf("status %d after %s", rec.Code, lasted)
+		}
+	})
+}
+
+func TestInvocationDoesNotEndWithTheRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, leave := context.WithCancel(t.Context())
+		api, err := NewRESTAPI(RESTConfig{Function: "f", Invoker: answering(func(ctx context.Context) (io.ReadCloser, error) {
+			leave()
+			synctest.Wait()
+			return io.NopCloser(strings.NewReader(`{"statusCode":200}` + preludeEnd)), ctx.Err()
+		})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec := httptest.NewRecorder()
+		api.ServeHTTP(rec, httptest.NewRequestWithContext(ctx, "GET", "http://localhost/mcp", nil))
+		if rec.Code != 200 {
+			t.Fatalf("status %d", rec.Code)
+		}
+	})
+}
+
+func TestPiecesOfAnAnswerOfKnownLengthAreNotHeldBack(t *testing.T) {
+	r, w := io.Pipe()
+	api, err := NewRESTAPI(RESTConfig{
+		Function: "f",
+		Invoker:  answering(func(context.Context) (io.ReadCloser, error) { return r, nil }),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(api)
+	t.Cleanup(server.Close)
+	more := make(chan struct{})
+	go func() {
+		_, _ = io.WriteString(w, `{"statusCode":200,"headers":{"Content-Length":"10"}}`+preludeEnd+"first")
+		<-more
+		_, _ = io.WriteString(w, "later")
+		_ = w.Close()
+	}()
+	req, err := http.NewRequestWithContext(t.Context(), "GET", server.URL+"/x", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	buf := make([]byte, 5)
+	if _, err := io.ReadFull(resp.Body, buf); err != nil || string(buf) != "first" {
+		t.Fatalf("read %q, %v", buf, err)
+	}
+	close(more)
+	if rest, err := io.ReadAll(resp.Body); err != nil || string(rest) != "later" {
+		t.Fatalf("rest %q, %v", rest, err)
+	}
+}
+
+func BenchmarkREST(b *testing.B) {
+	r := newPool(b, nil)
+	url := newREST(b, r, nil)
+	get := func() {
+		if got := do(b, "POST", url+"/x?mode=echo", strings.Repeat("x", 600)); len(got.body) != 600 || got.err != nil {
+			b.Fatalf("%+v", got)
+		}
+	}
+	get()
+	b.ReportAllocs()
+	for b.Loop() {
+		get()
+	}
+}
+
+func TestRESTUsageCountsRequestsByTheirAnswers(t *testing.T) {
+	r := newPool(t, nil)
+	api, err := NewRESTAPI(RESTConfig{Function: "echo", Invoker: r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(api)
+	defer server.Close()
+	url := server.URL
+	if got := do(t, http.MethodPost, url+"/x?mode=echo", "hello"); got.status != http.StatusOK || got.body != "hello" {
+		t.Fatalf("%+v", got)
+	}
+	do(t, http.MethodGet, url+"/", "") // refused by the gateway
+	localtest.Eventually(t, "the answer is counted", func() bool { return api.Usage().Bytes > 0 })
+	if d := cmp.Diff(RESTUsage{Requests: 1, Billed: 1, Bytes: 5}, api.Usage()); d != "" {
+		t.Errorf("usage (-want +got):\n%s", d)
+	}
+	api.meter(20 << 20)
+	api.meter(20<<20 + 1)
+	if got := api.Usage().Billed; got != 1+1+2 {
+		t.Errorf("answers of 20 MiB and one byte more cost %d on top, want 3", got-1)
+	}
+}
+
+// What a client sends is never at the top of the event that API Gateway makes.
+func TestNobodyCanSayOverHTTPWhoCallsOrThatItIsTime(t *testing.T) {
+	k := kept{make(chan []byte, 2)}
+	api, err := NewRESTAPI(RESTConfig{Function: "http", Invoker: k})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const lie = `{"tenant":"acme","principal":"ada","session":"s1"}`
+	for _, body := range []string{
+		`{"dormouseCaller":` + lie + `,"dormouseAlarm":` + lie + `}`,
+		`","dormouseCaller":` + lie + `,"dormouseAlarm":` + lie + `,"x":"`,
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/demo/mcp?dormouseCaller=%7B%22tenant%22%3A1%7D&dormouseAlarm=1", strings.NewReader(body))
+		for _, name := range []string{"dormouseCaller", "dormouseAlarm", "Dormousecaller", `x","dormouseCaller`} {
+			r.Header[name] = []string{lie}
+		}
+		api.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	for range 2 {
+		payload := localtest.Wait(t, k.events)
+		var top map[string]json.RawMessage
+		if err := json.Unmarshal(payload, &top); err != nil {
+			t.Fatal(err)
+		}
+		for name := range top {
+			if strings.HasPrefix(strings.ToLower(name), "dormouse") {
+				t.Errorf("the event has %s at its top: %s", name, payload)
+			}
+		}
+		if _, ok := native.ReadAlarm(payload); ok {
+			t.Errorf("the event is an alarm: %s", payload)
+		}
+	}
+}

@@ -1,0 +1,288 @@
+package apigw
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/textproto"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-lambda-go/events"
+	"github.com/google/uuid"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
+	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
+)
+
+const (
+	proxyResource = "/{proxy+}"
+
+	// maxPrelude is how far into an answer API Gateway looks for the end of its head.
+	maxPrelude = 16 << 10
+	// maxEvent is Lambda's limit for an event and for a buffered answer.
+	maxEvent = 6 << 20
+
+	streamingType = "application/vnd.awslambda.http-integration-response"
+	preludeEnd    = "\x00\x00\x00\x00\x00\x00\x00\x00"
+)
+
+// restEvent is the event of API Gateway's Lambda proxy integration, format 1.0, as
+// it comes through a custom domain: no stage in the path, and as domain name what
+// the client asked for, here with its port.
+//
+// A body is base64, as that of an API with "*/*" among its binary media types: text
+// in JSON in JSON may take twice its length, and Lambda bounds an event. It differs
+// from the real one in a thing only, besides values: header names are in canonical
+// form, and not as the client spelled them. restJSON encodes it.
+func restEvent(r *http.Request, body []byte, stage, apiID string, now time.Time) *events.APIGatewayProxyRequest {
+	path := r.URL.EscapedPath()
+	headers := requestHeaders(r, now)
+	e := &events.APIGatewayProxyRequest{
+		Resource:          proxyResource,
+		Path:              path,
+		HTTPMethod:        r.Method,
+		Headers:           lastOfEach(headers),
+		MultiValueHeaders: headers,
+		PathParameters:    map[string]string{"proxy": strings.TrimPrefix(r.URL.Path, "/")},
+		RequestContext: events.APIGatewayProxyRequestContext{
+			AccountID: lambda.Account, APIID: apiID, Stage: stage,
+			ResourceID: "proxy", ResourcePath: proxyResource, Path: path,
+			HTTPMethod: r.Method, Protocol: r.Proto,
+			DomainName: r.Host, DomainPrefix: firstLabel(r.Host),
+			RequestID: uuid.NewString(), ExtendedRequestID: awsapi.NewID(),
+			RequestTime: now.UTC().Format(requestTime), RequestTimeEpoch: now.UnixMilli(),
+			Identity: events.APIGatewayRequestIdentity{SourceIP: awsapi.SourceIP(r), UserAgent: r.UserAgent()},
+		},
+	}
+	if query := r.URL.Query(); len(query) > 0 {
+		e.MultiValueQueryStringParameters, e.QueryStringParameters = query, lastOfEach(query)
+	}
+	if len(body) > 0 {
+		e.Body, e.IsBase64Encoded = base64.StdEncoding.EncodeToString(body), true
+	}
+	return e
+}
+
+func firstLabel(host string) string {
+	label, _, _ := strings.Cut(host, ".")
+	return label
+}
+
+// requestHeaders are the client's without those API Gateway drops on the way to a
+// Lambda function, and with those it adds.
+func requestHeaders(r *http.Request, now time.Time) map[string][]string {
+	h := make(map[string][]string, len(r.Header)+5)
+	for name, values := range r.Header {
+		if !droppedInRequest(name) {
+			h[name] = values
+		}
+	}
+	for _, named := range r.Header["Connection"] {
+		for name := range strings.SplitSeq(named, ",") {
+			delete(h, textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(name)))
+		}
+	}
+	proto, port := "http", "80"
+	if r.TLS != nil {
+		proto, port = "https", "443"
+	}
+	if _, p, err := net.SplitHostPort(r.Host); err == nil {
+		port = p
+	}
+	from := awsapi.SourceIP(r)
+	if before := strings.Join(r.Header["X-Forwarded-For"], ", "); before != "" {
+		from = before + ", " + from
+	}
+	h["Host"] = []string{r.Host}
+	h["X-Forwarded-For"] = []string{from}
+	h["X-Forwarded-Port"] = []string{port}
+	h["X-Forwarded-Proto"] = []string{proto}
+	if h["X-Amzn-Trace-Id"] == nil {
+		h["X-Amzn-Trace-Id"] = []string{awsapi.NewTraceID(now)}
+	}
+	return h
+}
+
+// droppedInRequest follows the table in "Amazon API Gateway important notes", its
+// column for Lambda, and drops what RFC 9110 §7.6.1 calls connection-specific.
+func droppedInRequest(name string) bool {
+	switch name {
+	case "Connection", "Content-Md5", "Expect", "Keep-Alive", "Max-Forwards", "Proxy-Authenticate",
+		"Proxy-Connection", "Server", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Www-Authenticate":
+		return true
+	}
+	return false
+}
+
+// responseHeader gives the name under which a header of the function reaches the
+// client, "" if it does not; the same table. The name given is canonical.
+func responseHeader(name string) string {
+	switch name {
+	case "Authorization", "Connection", "Content-Md5", "Date", "Max-Forwards", "Server", "User-Agent",
+		"Www-Authenticate", "X-Amzn-Requestid":
+		return "X-Amzn-Remapped-" + name
+	case "Expect", "Host", "Keep-Alive", "Proxy-Authenticate", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Via":
+		return ""
+	}
+	return name
+}
+
+// responseHead is how a function answers a proxy event: before a stream (without
+// the last two fields), or as the whole of a buffered answer.
+type responseHead struct {
+	StatusCode        int                 `json:"statusCode"`
+	Headers           map[string]string   `json:"headers"`
+	MultiValueHeaders map[string][]string `json:"multiValueHeaders"`
+	Cookies           []string            `json:"cookies"`
+	Body              string              `json:"body"`
+	IsBase64Encoded   bool                `json:"isBase64Encoded"`
+}
+
+// errMalformed says that a function did not answer as a proxy integration must.
+var errMalformed = errors.New("malformed proxy response")
+
+func parseHead(raw []byte) (*responseHead, error) {
+	var head responseHead
+	if err := json.Unmarshal(raw, &head); err != nil {
+		return nil, fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	if head.StatusCode < 200 || head.StatusCode > 599 {
+		return nil, fmt.Errorf("%w: status code %d", errMalformed, head.StatusCode)
+	}
+	return &head, nil
+}
+
+// readPrelude reads the head of a streamed answer into buf, which has room for
+// maxPrelude at least, and returns it with the first bytes of the body, which stay
+// in buf.
+func readPrelude(from io.Reader, buf []byte) (*responseHead, []byte, error) {
+	n := 0
+	for {
+		k, err := from.Read(buf[n:])
+		n += k
+		if at := bytes.Index(buf[:min(n, maxPrelude)], []byte(preludeEnd)); at >= 0 {
+			head, err := parseHead(buf[:at])
+			return head, buf[at+len(preludeEnd) : n], err
+		}
+		switch {
+		case n >= maxPrelude:
+			return nil, nil, fmt.Errorf("%w: no end of the head in the first %d bytes", errMalformed, maxPrelude)
+		case errors.Is(err, io.EOF):
+			return nil, nil, fmt.Errorf("%w: the answer ended after %d bytes, before the end of its head", errMalformed, n)
+		case err != nil:
+			return nil, nil, err
+		}
+	}
+}
+
+// readBuffered reads an answer that is one JSON object.
+func readBuffered(from io.Reader) (*responseHead, []byte, error) {
+	raw, err := io.ReadAll(io.LimitReader(from, maxEvent+1))
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(raw) > maxEvent {
+		return nil, nil, fmt.Errorf("%w: longer than %d bytes", errMalformed, maxEvent)
+	}
+	head, err := parseHead(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	body := []byte(head.Body)
+	if head.IsBase64Encoded {
+		if body, err = base64.StdEncoding.DecodeString(head.Body); err != nil {
+			return nil, nil, fmt.Errorf("%w: %w", errMalformed, err)
+		}
+	}
+	return head, body, nil
+}
+
+// apply puts the function's headers into h as API Gateway does: several values of a
+// name win over the single one, and a body without a type is called JSON.
+func (head *responseHead) apply(h http.Header) {
+	several := make(map[string]bool, len(head.MultiValueHeaders))
+	for name, values := range head.MultiValueHeaders {
+		name = textproto.CanonicalMIMEHeaderKey(name)
+		several[name] = true
+		if to := responseHeader(name); to != "" {
+			h[to] = append(h[to], values...)
+		}
+	}
+	for name, value := range head.Headers {
+		name = textproto.CanonicalMIMEHeaderKey(name)
+		if to := responseHeader(name); to != "" && !several[name] {
+			h[to] = append(h[to], value)
+		}
+	}
+	h["Set-Cookie"] = append(h["Set-Cookie"], head.Cookies...)
+	if len(h["Set-Cookie"]) == 0 {
+		delete(h, "Set-Cookie")
+	}
+	if len(h["Content-Type"]) == 0 {
+		h["Content-Type"] = []string{"application/json"}
+	}
+}
+
+// errTooLong says that a request's body is over the gateway's limit.
+var errTooLong = errors.New("the request body is too long")
+
+// readRequest reads the whole body, which an event must hold.
+func readRequest(r *http.Request) ([]byte, error) {
+	if r.ContentLength > maxRequestBody {
+		return nil, errTooLong
+	}
+	var body bytes.Buffer
+	if r.ContentLength > 0 {
+		body.Grow(int(r.ContentLength) + bytes.MinRead)
+	}
+	n, err := body.ReadFrom(io.LimitReader(r.Body, maxRequestBody+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the request: %w", err)
+	}
+	if n > maxRequestBody {
+		return nil, errTooLong
+	}
+	return body.Bytes(), nil
+}
+
+// restJSON encodes an event as API Gateway does: null where the Go type has nothing, and
+// the members that the Go type does not have.
+type restJSON struct{ *events.APIGatewayProxyRequest }
+
+// MarshalJSON implements json.Marshaler.
+func (e restJSON) MarshalJSON() ([]byte, error) {
+	c := e.RequestContext
+	orNull := func(s string) any {
+		if s == "" {
+			return nil
+		}
+		return s
+	}
+	identity := map[string]any{"sourceIp": c.Identity.SourceIP, "userAgent": orNull(c.Identity.UserAgent)}
+	for _, unknown := range []string{
+		"accessKey", "accountId", "caller", "cognitoAuthenticationProvider", "cognitoAuthenticationType",
+		"cognitoIdentityId", "cognitoIdentityPoolId", "principalOrgId", "user", "userArn",
+	} {
+		identity[unknown] = nil // what only authorizers of other kinds know
+	}
+	return json.Marshal(map[string]any{
+		"resource": e.Resource, "path": e.Path, "httpMethod": e.HTTPMethod,
+		"headers": e.Headers, "multiValueHeaders": e.MultiValueHeaders,
+		"queryStringParameters": e.QueryStringParameters, "multiValueQueryStringParameters": e.MultiValueQueryStringParameters,
+		"pathParameters": e.PathParameters, "stageVariables": nil,
+		"requestContext": map[string]any{
+			"accountId": c.AccountID, "resourceId": c.ResourceID, "stage": c.Stage, "domainName": c.DomainName,
+			"domainPrefix": c.DomainPrefix, "requestId": c.RequestID, "extendedRequestId": c.ExtendedRequestID,
+			"protocol": c.Protocol, "identity": identity, "resourcePath": c.ResourcePath, "path": c.Path,
+			"httpMethod": c.HTTPMethod, "requestTime": c.RequestTime, "requestTimeEpoch": c.RequestTimeEpoch,
+			"apiId": c.APIID, "deploymentId": "local",
+		},
+		"body": orNull(e.Body), "isBase64Encoded": e.IsBase64Encoded,
+	})
+}

@@ -1,0 +1,272 @@
+package apigw
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-lambda-go/events"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
+	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
+	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+)
+
+const (
+	// maxRouteAnswer is Lambda's limit for a synchronous answer.
+	maxRouteAnswer = 6 << 20
+	requestTime    = "02/Jan/2006:15:04:05 -0700"
+
+	textInternal = "Internal server error"
+	textTimeout  = "Endpoint request timed out"
+)
+
+// SocketRoutes are the routes $connect, $default (with a route response) and $disconnect
+// of a WebSocket API, all integrated with one function. All fields but Log are needed.
+type SocketRoutes struct {
+	APIID, Stage string
+	Function     string
+	Invoker      lambda.Invoker
+	Message      int // bytes that a route may answer
+	Log          *slog.Logger
+}
+
+var _ sockets.Routes = socketRoutes{}
+
+type socketRoutes struct{ SocketRoutes }
+
+// Routes returns what a [sockets.API] is made with.
+func (r SocketRoutes) Routes() sockets.Routes {
+	if r.Log == nil {
+		r.Log = slog.New(slog.DiscardHandler)
+	}
+	return socketRoutes{r}
+}
+
+// Connect implements [sockets.Routes].
+func (r socketRoutes) Connect(ctx context.Context, c sockets.Conn, req *http.Request) sockets.Reply {
+	e := r.connectEvent(c, req)
+	answer, err := r.invoke(ctx, e)
+	status := connectStatus(answer, err)
+	if status == http.StatusOK {
+		return sockets.Reply{Status: status, Protocol: answer.header("Sec-WebSocket-Protocol")}
+	}
+	text := http.StatusText(status)
+	switch status {
+	case http.StatusBadGateway:
+		text = textInternal
+	case http.StatusGatewayTimeout:
+		text = textTimeout
+	}
+	return sockets.Reply{Status: status, Body: failure(text, e)}
+}
+
+// Message implements [sockets.Routes]. A failure is API Gateway's message in the place
+// of an answer.
+func (r socketRoutes) Message(ctx context.Context, c sockets.Conn, data []byte) []byte {
+	e := r.messageEvent(c, data)
+	answer, err := r.invoke(ctx, e)
+	reply, sane := routeReply(answer, err, r.SocketRoutes.Message)
+	if sane {
+		return reply
+	}
+	r.Log.Warn("a WebSocket message was not handled", "connection", c.ID,
+		"request", e.RequestContext.RequestID, "status", answer.StatusCode, "error", err)
+	text := textInternal
+	if errors.Is(err, context.DeadlineExceeded) {
+		text = textTimeout
+	}
+	return failure(text, e)
+}
+
+// Disconnect implements [sockets.Routes].
+func (r socketRoutes) Disconnect(ctx context.Context, c sockets.Conn, code int, reason string) {
+	if _, err := r.invoke(ctx, r.disconnectEvent(c, code, reason)); err != nil {
+		r.Log.Info("a $disconnect failed", "connection", c.ID, "error", err)
+	}
+}
+
+func (r SocketRoutes) event(c sockets.Conn, route, kind string) *events.APIGatewayWebsocketProxyRequest {
+	now, id := time.Now(), awsapi.NewID()
+	return &events.APIGatewayWebsocketProxyRequest{
+		RequestContext: events.APIGatewayWebsocketProxyRequestContext{
+			RouteKey: route, EventType: kind, MessageDirection: "IN",
+			Stage: r.Stage, APIID: r.APIID, DomainName: c.Host,
+			ConnectionID: c.ID, ConnectedAt: c.ConnectedAt.UnixMilli(),
+			RequestID: id, ExtendedRequestID: id,
+			RequestTime: now.UTC().Format(requestTime), RequestTimeEpoch: now.UnixMilli(),
+			Identity: events.APIGatewayRequestIdentity{SourceIP: c.SourceIP, UserAgent: c.UserAgent},
+		},
+	}
+}
+
+// connectEvent is the only one that brings the client's headers and query.
+func (r SocketRoutes) connectEvent(c sockets.Conn, req *http.Request) *events.APIGatewayWebsocketProxyRequest {
+	e := r.event(c, "$connect", "CONNECT")
+	h := requestHeaders(req, c.ConnectedAt)
+	e.MultiValueHeaders, e.Headers = h, lastOfEach(h)
+	if q := req.URL.Query(); len(q) > 0 {
+		e.MultiValueQueryStringParameters, e.QueryStringParameters = q, lastOfEach(q)
+	}
+	return e
+}
+
+func (r SocketRoutes) messageEvent(c sockets.Conn, data []byte) *events.APIGatewayWebsocketProxyRequest {
+	e := r.event(c, "$default", "MESSAGE")
+	e.RequestContext.MessageID = awsapi.NewID()
+	e.Body = string(data)
+	return e
+}
+
+func (r SocketRoutes) disconnectEvent(c sockets.Conn, code int, reason string) *events.APIGatewayWebsocketProxyRequest {
+	e := r.event(c, "$disconnect", "DISCONNECT")
+	// What the real one has instead of the client's headers.
+	e.Headers = map[string]string{"Host": c.Host, "x-api-key": "", "X-Forwarded-For": "", "x-restapi": ""}
+	e.MultiValueHeaders = map[string][]string{"Host": {c.Host}, "x-api-key": {""}, "X-Forwarded-For": {""}, "x-restapi": {""}}
+	e.RequestContext.DisconnectStatusCode = int64(code)
+	e.RequestContext.DisconnectReason = &reason
+	return e
+}
+
+func lastOfEach(all map[string][]string) map[string]string {
+	m := make(map[string]string, len(all))
+	for k, v := range all {
+		m[k] = v[len(v)-1]
+	}
+	return m
+}
+
+// socketJSON encodes an event as API Gateway does, without what is empty.
+type socketJSON struct {
+	*events.APIGatewayWebsocketProxyRequest
+}
+
+// MarshalJSON implements json.Marshaler.
+func (e socketJSON) MarshalJSON() ([]byte, error) {
+	c := e.RequestContext
+	about := map[string]any{
+		"stage": c.Stage, "requestId": c.RequestID,
+		"identity": map[string]any{"sourceIp": c.Identity.SourceIP, "userAgent": c.Identity.UserAgent},
+		"apiId":    c.APIID, "connectedAt": c.ConnectedAt, "connectionId": c.ConnectionID, "domainName": c.DomainName,
+		"eventType": c.EventType, "extendedRequestId": c.ExtendedRequestID, "messageDirection": c.MessageDirection,
+		"requestTime": c.RequestTime, "requestTimeEpoch": c.RequestTimeEpoch, "routeKey": c.RouteKey,
+	}
+	if c.MessageID != nil {
+		about["messageId"] = c.MessageID
+	}
+	if c.DisconnectStatusCode != 0 {
+		about["disconnectStatusCode"] = c.DisconnectStatusCode
+	}
+	if c.DisconnectReason != nil {
+		about["disconnectReason"] = c.DisconnectReason
+	}
+	all := map[string]any{"requestContext": about, "isBase64Encoded": false}
+	if len(e.Headers) > 0 {
+		all["headers"], all["multiValueHeaders"] = e.Headers, e.MultiValueHeaders
+	}
+	if len(e.QueryStringParameters) > 0 {
+		all["queryStringParameters"], all["multiValueQueryStringParameters"] = e.QueryStringParameters, e.MultiValueQueryStringParameters
+	}
+	if e.Body != "" {
+		all["body"] = e.Body
+	}
+	return json.Marshal(all)
+}
+
+// routeAnswer is what the function answers for a route, in Lambda proxy form.
+type routeAnswer events.APIGatewayProxyResponse
+
+// header returns the last value of a header, whatever its case.
+func (a routeAnswer) header(name string) string {
+	for k, v := range a.MultiValueHeaders {
+		if strings.EqualFold(k, name) && len(v) > 0 {
+			return v[len(v)-1]
+		}
+	}
+	for k, v := range a.Headers {
+		if strings.EqualFold(k, name) {
+			return v
+		}
+	}
+	return ""
+}
+
+func (a routeAnswer) ok() bool { return a.StatusCode >= 200 && a.StatusCode <= 299 }
+
+// invoke runs one route and reads its whole answer. It returns
+// context.DeadlineExceeded when the function did not answer in time; the function runs
+// on.
+func (r SocketRoutes) invoke(ctx context.Context, event *events.APIGatewayWebsocketProxyRequest) (answer routeAnswer, err error) {
+	payload, err := json.Marshal(socketJSON{event})
+	if err != nil {
+		return routeAnswer{}, err
+	}
+	inv, err := r.Invoker.Invoke(ctx, r.Function, payload)
+	if err != nil {
+		return routeAnswer{}, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = inv.Body.Close() })
+	body, err := io.ReadAll(io.LimitReader(inv.Body, maxRouteAnswer+1))
+	if stop() {
+		_ = inv.Body.Close() // the answer is here; there is nothing to do about it
+	}
+	switch {
+	case ctx.Err() != nil:
+		return routeAnswer{}, ctx.Err()
+	case inv.Failed != nil:
+		return routeAnswer{}, inv.Failed
+	case err != nil:
+		return routeAnswer{}, fmt.Errorf("read the answer: %w", err)
+	case len(body) > maxRouteAnswer:
+		return routeAnswer{}, fmt.Errorf("the answer is longer than %d bytes", maxRouteAnswer)
+	}
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return routeAnswer{}, fmt.Errorf("the answer is not a proxy response: %w", err)
+	}
+	return answer, nil
+}
+
+// connectStatus is what the client's upgrade is answered with; 200 means: upgrade.
+func connectStatus(answer routeAnswer, err error) int {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return http.StatusGatewayTimeout
+	case errors.Is(err, lambda.ErrThrottled):
+		return http.StatusTooManyRequests
+	case err != nil:
+		return http.StatusBadGateway
+	case answer.ok():
+		return http.StatusOK
+	case answer.StatusCode < 300 || answer.StatusCode > 599:
+		return http.StatusBadGateway
+	}
+	return answer.StatusCode
+}
+
+// routeReply is what goes back on the connection; false means that the route did
+// not answer as it must.
+func routeReply(answer routeAnswer, err error, limit int) ([]byte, bool) {
+	if err != nil || !answer.ok() {
+		return nil, false
+	}
+	body := []byte(answer.Body)
+	if answer.IsBase64Encoded {
+		if body, err = base64.StdEncoding.DecodeString(answer.Body); err != nil {
+			return nil, false
+		}
+	}
+	return body, len(body) <= limit
+}
+
+// failure is what a client gets instead of a route's answer.
+func failure(text string, event *events.APIGatewayWebsocketProxyRequest) []byte {
+	ctx := event.RequestContext
+	return fmt.Appendf(nil, `{"message": %q, "connectionId":%q, "requestId":%q}`, text, ctx.ConnectionID, ctx.RequestID)
+}

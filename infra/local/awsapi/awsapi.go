@@ -1,0 +1,70 @@
+// Package awsapi is what the stand-ins for AWS's APIs on this machine have in common:
+// ids, and answers in the form that AWS's SDKs read.
+package awsapi
+
+import (
+	crand "crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"time"
+)
+
+// NewID makes an id as API Gateway gives them to connections, requests and messages:
+// 16 random characters, the last of which is "=".
+func NewID() string {
+	b := make([]byte, 11)
+	_, _ = crand.Read(b) // never fails, see crypto/rand
+	return base64.URLEncoding.EncodeToString(b)
+}
+
+// IsID says whether [NewID] could have made an id.
+func IsID(id string) bool {
+	b, err := base64.URLEncoding.DecodeString(id)
+	return err == nil && len(b) == 11
+}
+
+// SourceIP is the address that a request came from; on a unix socket that is this
+// machine's.
+func SourceIP(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return "127.0.0.1"
+	}
+	return host
+}
+
+// Fail answers with an error in the form of the restJson1 protocol, from which
+// AWS's SDKs make their error types.
+func Fail(w http.ResponseWriter, status int, kind, text string) {
+	w.Header().Set("X-Amzn-ErrorType", kind)
+	w.Header().Set("X-Amzn-RequestId", NewID())
+	body, err := json.Marshal(struct {
+		Message string `json:"message,omitempty"`
+	}{text})
+	if err != nil {
+		body = []byte("{}")
+	}
+	JSON(w, status, body)
+}
+
+// Refuse answers for API Gateway itself, which says why in a member "message".
+func Refuse(w http.ResponseWriter, status int, text string) {
+	JSON(w, status, fmt.Appendf(nil, `{"message":%q}`, text))
+}
+
+// JSON answers with a body that is JSON.
+func JSON(w http.ResponseWriter, status int, body []byte) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	// A client that went away needs no answer.
+	_, _ = w.Write(body)
+}
+
+// NewTraceID makes a trace header as X-Ray does.
+func NewTraceID(now time.Time) string {
+	return fmt.Sprintf("Root=1-%08x-%08x%016x", uint32(now.Unix()), rand.Uint32(), rand.Uint64())
+}

@@ -1,0 +1,235 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-lambda-go/events"
+	"github.com/google/uuid"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/apigw"
+	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
+	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+)
+
+// emulated executes the functions as AWS does: each is a program behind a Runtime API,
+// invoked with API Gateway's events.
+type emulated struct {
+	m     *machine
+	pool  *lambda.Pool
+	api   *lambda.API
+	rest  *apigw.RESTAPI
+	alarm *lambda.ScheduleAPI
+	local string // base URL of the stand-ins for AWS's services, with a secret path
+}
+
+// eventRetryWait is Lambda's minute, made short: on one machine somebody waits.
+const eventRetryWait = time.Second
+
+// maxInstances bounds the processes of one function: each takes some 20 MB.
+const maxInstances = 200
+
+// startEmulated opens the functions as processes. They get the environment of this
+// program, because the servers file may refer to it.
+func (m *machine) startEmulated(ctx context.Context) error {
+	e := &emulated{m: m}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("open what takes the place of AWS's services: %w", err)
+	}
+	// Functions are told the path; nobody else can guess it.
+	secret := "/" + uuid.NewString()
+	e.local = "http://" + l.Addr().String() + secret
+	env := e.environment()
+	if err := m.checkNatives(ctx, e.configs(), env); err != nil {
+		_ = l.Close()
+		return err
+	}
+	e.pool, err = lambda.NewPool(lambda.PoolConfig{
+		SleepAfter: m.cfg.SleepAfter, Recorder: m.recorder, Logger: m.log,
+		Output: m.functionOutput, Env: env, Functions: e.configs(),
+	})
+	if err != nil {
+		_ = l.Close()
+		return err
+	}
+	e.api = lambda.NewAPI(lambda.APIConfig{Invoker: e.pool, Functions: e.pool.Names(), RetryWait: eventRetryWait, Logger: m.log})
+	e.alarm, err = lambda.NewScheduleAPI(lambda.ScheduleConfig{
+		Folder: m.schedulesFolder(), Functions: e.pool.Names(), Send: e.api.Send, Logger: m.log,
+	})
+	if err == nil {
+		e.rest, err = apigw.NewRESTAPI(apigw.RESTConfig{Function: "http", Invoker: e.pool, Logger: m.log})
+	}
+	if err == nil {
+		err = m.openSockets(m.routes(e.pool, relayStage, "relay"), m.routes(e.pool, socketStage, "socket"))
+	}
+	m.functions = e
+	m.closers = append(m.closers, e.close)
+	if err != nil {
+		_ = l.Close()
+		return err
+	}
+	m.serve(l, http.StripPrefix(secret, e.services()))
+	e.alarm.Start()
+	return nil
+}
+
+// services are the stand-ins for AWS's services.
+func (e *emulated) services() http.Handler {
+	mux := http.NewServeMux()
+	for name, h := range map[string]http.Handler{
+		"lambda": e.api, "scheduler": e.alarm, "fleet": e.m.boxes.Handler(), "connections": sockets.Connections{e.m.relay, e.m.socket},
+	} {
+		mux.Handle("/"+name+"/", http.StripPrefix("/"+name, h))
+	}
+	return mux
+}
+
+// routes are those of a WebSocket API with one function behind it.
+func (m *machine) routes(functions lambda.Invoker, stage, function string) sockets.Routes {
+	return apigw.SocketRoutes{APIID: function, Stage: stage, Function: function, Invoker: functions, Message: sockets.AWS().Message, Log: m.log}.Routes()
+}
+
+func (e *emulated) configs() []lambda.FunctionConfig {
+	hosts := func(address string) []string {
+		return []string{"DORMOUSE_HOSTS=" + strings.Join(e.m.servedHosts(address), ",")}
+	}
+	return []lambda.FunctionConfig{
+		{Name: "http", Path: e.m.program("http"), Timeout: 15 * time.Minute, MaxInstances: maxInstances, Env: hosts(e.m.cfg.Listen)},
+		{Name: "socket", Path: e.m.program("socket"), Timeout: 29 * time.Second, MaxInstances: maxInstances, Env: hosts(e.m.socketsAddress())},
+		{Name: "relay", Path: e.m.program("relay"), Timeout: 29 * time.Second, MaxInstances: maxInstances},
+		{Name: "sweep", Path: e.m.program("sweep"), Timeout: 5 * time.Minute, MaxInstances: 2},
+	}
+}
+
+// environment is what all functions are told, as template.yaml does on AWS.
+func (e *emulated) environment() []string {
+	m := e.m
+	env := m.inherited()
+	for name, value := range m.passedOn() {
+		env = append(env, name+"="+value)
+	}
+	return append(env,
+		"DORMOUSE_STORE="+m.store,
+		"DORMOUSE_SERVERS="+m.serversFile,
+		"DORMOUSE_ACCESS="+m.access(),
+		"DORMOUSE_SECRET="+m.secret,
+		snapshotsEnv+"="+m.snapshots(),
+		"DORMOUSE_IDLE="+strconv.FormatFloat(m.cfg.Idle.Seconds(), 'f', -1, 64),
+		"DORMOUSE_RELAY_URL="+m.relayURL(),
+		"DORMOUSE_RELAY_CONNECTIONS="+e.local+"/connections/"+relayStage,
+		"DORMOUSE_SOCKET_CONNECTIONS="+e.local+"/connections/"+socketStage,
+		"DORMOUSE_SCHEDULES="+scheduleSettings(),
+		"DORMOUSE_LOCAL="+e.local,
+		"DORMOUSE_ORIGINS="+strings.Join(m.cfg.Origins, ","),
+	)
+}
+
+// scheduleSettings says where alarms are kept, as native.SchedulesConfig.
+func scheduleSettings() string {
+	return `{"group":"` + lambda.ScheduleGroup + `","target":"` + lambda.FunctionARN("http") + `","role":"arn:aws:iam::` + lambda.Account + `:role/schedules"}`
+}
+
+// passedOn are the variables of this program that the functions get as they are:
+// settings of sessions and boxes, which they read themselves, and the credentials of a
+// store or a bucket on AWS. Functions get no credentials for places of this machine.
+func (m *machine) passedOn() map[string]string {
+	env := m.environment("DORMOUSE_SESSION_LIFE", "DORMOUSE_INIT_TIMEOUT", "DORMOUSE_EVENT_AGE", "DORMOUSE_HOLD", "DORMOUSE_TENANT_BOXES", "DORMOUSE_WAITING_CALLS", "DORMOUSE_PROFILE")
+	if strings.HasPrefix(m.store, sqlite) && !strings.HasPrefix(m.snapshots(), "s3:") {
+		return env
+	}
+	keys := m.environment("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION")
+	maps.Copy(env, keys)
+	return env
+}
+
+// inherited is the environment of this program without what is Dormouse's own.
+func (m *machine) inherited() []string {
+	var env []string
+	for _, kv := range m.cfg.Environ {
+		if !strings.HasPrefix(kv, "DORMOUSE_") && !strings.HasPrefix(kv, "AWS_") && !strings.HasPrefix(kv, "_") {
+			env = append(env, kv)
+		}
+	}
+	return env
+}
+
+func (e *emulated) web() http.Handler { return e.rest }
+
+func (e *emulated) processes() []ProcessStatus {
+	all := []ProcessStatus{}
+	for _, f := range e.pool.Status() {
+		for _, i := range f.Instances {
+			all = append(all, ProcessStatus{Name: f.Name, PID: i.PID, State: i.State, Since: i.Since, Invocations: i.Invocations})
+		}
+	}
+	return all
+}
+
+func (e *emulated) count(u *Usage) {
+	u.REST, u.Functions, u.Events = e.rest.Usage(), e.pool.Usage(), e.api.Usage()
+}
+
+// sweep invokes the sweep function, as EventBridge does.
+func (e *emulated) sweep(stopped *fleet.Status) <-chan struct{} {
+	event := cloudWatchEvent("Scheduled Event", json.RawMessage("{}"))
+	if stopped != nil {
+		detail, err := json.Marshal(stopped)
+		if err != nil { // strings, numbers and times
+			panic("local: a task status that cannot be encoded: " + err.Error())
+		}
+		event = cloudWatchEvent("Dormouse Task Stopped", detail)
+	}
+	payload, err := json.Marshal(event)
+	if err != nil { // its only raw part was encoded above
+		panic("local: an event that cannot be encoded: " + err.Error())
+	}
+	done, err := e.api.Send("sweep", payload)
+	if err != nil {
+		e.m.log.Warn("a sweep was not begun; the next one will try again", "detail_type", event.DetailType, "error", err)
+		return closed()
+	}
+	return done
+}
+
+func closed() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+func cloudWatchEvent(kind string, detail json.RawMessage) events.CloudWatchEvent {
+	return events.CloudWatchEvent{
+		Version: "0", ID: uuid.NewString(), DetailType: kind, Source: "dormouse.local", AccountID: lambda.Account,
+		Time: time.Now().UTC().Truncate(time.Second), Region: "local", Resources: []string{}, Detail: detail,
+	}
+}
+
+// close ends what asks functions for something, and then the functions.
+func (e *emulated) close(ctx context.Context) error {
+	var err error
+	closers := []func(context.Context) error{e.api.Close, e.pool.Close}
+	if e.alarm != nil {
+		closers = slices.Insert(closers, 0, e.alarm.Close)
+	}
+	for _, c := range closers {
+		if failed := c(ctx); failed != nil {
+			err = failed
+		}
+	}
+	return err
+}
+
+// schedulesFolder keeps the alarms of native servers.
+func (m *machine) schedulesFolder() string { return filepath.Join(m.data, "schedules") }

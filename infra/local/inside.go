@@ -1,0 +1,319 @@
+package local
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/functions/natives"
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
+	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
+	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
+	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// inside executes the functions' handlers in this process. It keeps nothing that a
+// message depends on: all of that is in the store.
+type inside struct {
+	m       *machine
+	store   session.Store
+	http    endpoints.HTTP
+	socket  *front.Socket
+	sweeper *relay.Sweeper
+	natives *native.Backend
+	alarm   *lambda.ScheduleAPI
+
+	// ctx is that of what no client waits for: alarms and sweeps.
+	ctx    context.Context
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+
+	requests atomic.Int64
+	callers  inWork
+	bodies   bodies
+}
+
+// startInside makes the handlers, as the mains of the functions do.
+func (m *machine) startInside(context.Context) error {
+	in := &inside{m: m, bodies: newBodies()}
+	in.ctx, in.cancel = context.WithCancel(context.Background())
+	m.functions = in
+	m.closers = append(m.closers, in.close)
+	settings := wiring.Settings{Servers: m.servers, Open: m.access() == AccessOpen, RelayURL: m.relayURL(), Idle: m.cfg.Idle, Origins: m.cfg.Origins}
+	err := settings.Read(m.getenv)
+	if err != nil {
+		return err
+	}
+	settings.Idle = m.cfg.Idle
+	if settings.Secret, err = hex.DecodeString(m.secret); err != nil {
+		return err
+	}
+	if in.store, err = OpenStore(m.store, m.getenv, settings.Limits); err != nil {
+		return err
+	}
+	if in.alarm, err = lambda.NewScheduleAPI(lambda.ScheduleConfig{
+		Folder: m.schedulesFolder(), Functions: []string{"http"}, Send: in.send, Logger: m.log,
+	}); err != nil {
+		return err
+	}
+	runners, clients := &runnerRoutes{log: m.log}, &clientRoutes{in: in}
+	if err := m.openSockets(runners, clients); err != nil {
+		return err
+	}
+	if err := in.wire(settings, runners); err != nil {
+		return err
+	}
+	in.alarm.Start()
+	return nil
+}
+
+// wire makes the handlers of the four functions. Each has a meter of its own.
+func (in *inside) wire(settings wiring.Settings, runners *runnerRoutes) error {
+	m := in.m
+	function := func(hosts []string) (*wiring.Function, error) {
+		s := settings
+		s.Hosts = hosts
+		p := wiring.Parts{
+			Store: in.store, Fleet: m.boxes, Runners: m.relay, Clients: sockets.Clients{API: m.socket},
+			Meter: meter.New(meter.Options{}), Log: m.spending,
+		}
+		if err := p.KeepIn(m.snapshots(), keptFolder, m.bucketConfig()); err != nil {
+			return nil, fmt.Errorf("%s: %w", snapshotsEnv, err)
+		}
+		return wiring.New(s, p)
+	}
+	var of [4]*wiring.Function
+	for i, address := range []string{m.cfg.Listen, m.socketsAddress(), "", ""} {
+		var err error
+		if of[i], err = function(m.servedHosts(address)); err != nil {
+			return err
+		}
+	}
+	alarms := in.alarms()
+	var err error
+	if in.http, err = endpoints.NewHTTP(of[0], natives.Servers(), alarms, in.atHome); err != nil {
+		return err
+	}
+	if in.socket, err = endpoints.NewSocket(of[1], natives.Servers(), alarms, pushLater, in.atHome); err != nil {
+		return err
+	}
+	runners.sealer, runners.handler = of[2].Relay.Sealer, relay.NewHandler(of[2].RelayWithBucket())
+	in.natives = endpoints.Janitor(of[3], alarms)
+	c := of[3].RelayWithBucket()
+	c.Elsewhere = in.natives.Owns
+	in.sweeper = relay.NewSweeper(c)
+	return nil
+}
+
+// atHome is what the front may do where no gateway stands before it.
+func (in *inside) atHome(o *front.Options) {
+	o.Admit = in.callers.admit
+	if in.m.cfg.Limits != LimitsAWS {
+		o.Limit = sockets.Home().Life
+	}
+}
+
+// alarms keep the alarms of native servers in files, and execute what is due here.
+func (in *inside) alarms() endpoints.Alarms {
+	var c native.SchedulesConfig
+	if err := json.Unmarshal([]byte(scheduleSettings()), &c); err != nil { // it is a constant
+		panic("local: " + err.Error())
+	}
+	c.Endpoint, c.Client = "http://local", &http.Client{Transport: native.InPlace(in.alarm, session.Identity{})}
+	return endpoints.Alarms{
+		Schedule: native.NewSchedules(c),
+		Invoke: func(_ context.Context, payload []byte) error {
+			_, err := in.send("http", payload)
+			return err
+		},
+	}
+}
+
+// handleTries is how often an alarm is tried that fails, as Lambda does with an event.
+const handleTries = 3
+
+// send handles the event of an alarm in the background. done is closed when the event was
+// handled or given up.
+func (in *inside) send(_ string, payload []byte) (done <-chan struct{}, err error) {
+	var e struct {
+		Alarm *native.Alarm `json:"dormouseAlarm"`
+	}
+	if err := json.Unmarshal(payload, &e); err != nil || e.Alarm == nil {
+		return nil, session.Errorf(session.Invalid, "the event is no alarm").Because(err)
+	}
+	if in.ctx.Err() != nil {
+		return nil, session.Errorf(session.Unavailable, "dormouse run is ending")
+	}
+	end := make(chan struct{})
+	in.work.Go(func() {
+		defer close(end)
+		for try := range handleTries {
+			if in.http.Alarm(in.ctx, *e.Alarm) == nil || in.ctx.Err() != nil {
+				return
+			}
+			select {
+			case <-time.After(time.Duration(try+1) * time.Second):
+			case <-in.ctx.Done():
+				return
+			}
+		}
+	})
+	return end, nil
+}
+
+func (in *inside) web() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		in.requests.Add(1)
+		in.work.Add(1)
+		defer in.work.Done()
+		defer in.bodies.guard(w, r)()
+		in.http.Handler.ServeHTTP(w, r.WithContext(session.WithTrace(r.Context(), awsapi.NewID())))
+	})
+}
+
+func (in *inside) sweep(stopped *fleet.Status) <-chan struct{} {
+	if in.sweeper == nil || in.ctx.Err() != nil {
+		return closed()
+	}
+	done := make(chan struct{})
+	in.work.Go(func() {
+		defer close(done)
+		var err error
+		if stopped != nil {
+			err = in.sweeper.Stopped(in.ctx, *stopped)
+		} else {
+			err = errors.Join(in.sweeper.Sweep(in.ctx), in.natives.Sweep(in.ctx))
+		}
+		if err != nil {
+			in.m.log.Warn("a sweep has failed; the next one will try again", "error", err)
+		}
+	})
+	return done
+}
+
+func (in *inside) processes() []ProcessStatus { return []ProcessStatus{} }
+
+func (in *inside) count(u *Usage) {
+	u.REST.Requests = in.requests.Load()
+}
+
+// close waits for what no client waits for, and closes the store. An alarm that is being
+// handled is cut short, and comes again.
+func (in *inside) close(ctx context.Context) error {
+	if in.alarm != nil {
+		in.alarm.Stop()
+	}
+	in.cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		in.work.Wait()
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+	var err error
+	if in.alarm != nil {
+		err = in.alarm.Close(ctx)
+	}
+	if in.store != nil {
+		err = errors.Join(err, in.store.Close())
+	}
+	return err
+}
+
+// runnerRoutes is what the API of runners does.
+type runnerRoutes struct {
+	sealer  *relay.Sealer
+	handler *relay.Handler
+	log     interface{ Warn(string, ...any) }
+}
+
+// Connect implements [sockets.Routes].
+func (r *runnerRoutes) Connect(_ context.Context, _ sockets.Conn, req *http.Request) sockets.Reply {
+	if err := r.sealer.Admit(req.Header); err != nil {
+		r.log.Warn("a runner was refused", "error", err)
+		return sockets.Reply{Status: http.StatusUnauthorized}
+	}
+	return sockets.Reply{Status: http.StatusOK}
+}
+
+// Message implements [sockets.Routes].
+func (r *runnerRoutes) Message(ctx context.Context, c sockets.Conn, data []byte) []byte {
+	reply, err := r.handler.Frame(session.WithTrace(ctx, awsapi.NewID()), c.ID, data)
+	if err != nil {
+		return nil // the handler has logged it, and the runner sends the frame again
+	}
+	return reply
+}
+
+// Disconnect implements [sockets.Routes]. It is a hint at most, and not taken.
+func (r *runnerRoutes) Disconnect(context.Context, sockets.Conn, int, string) {}
+
+// clientRoutes is what the API of WebSocket clients does.
+type clientRoutes struct{ in *inside }
+
+// owedKey is the key of a context that gathers the sessions to push to.
+type owedKey struct{}
+
+// pushLater is front.SocketOptions.Push: the session gets what it is owed once its
+// connection is open.
+func pushLater(ctx context.Context, id session.ID) error {
+	if owed, ok := ctx.Value(owedKey{}).(*[]session.ID); ok {
+		*owed = append(*owed, id)
+	}
+	return nil
+}
+
+// Connect implements [sockets.Routes].
+func (r *clientRoutes) Connect(ctx context.Context, c sockets.Conn, req *http.Request) sockets.Reply {
+	var owed []session.ID
+	ctx = context.WithValue(session.WithTrace(ctx, awsapi.NewID()), owedKey{}, &owed)
+	status, protocol, body := r.in.socket.Connect(ctx, c.ID, req)
+	return sockets.Reply{Status: status, Protocol: protocol, Body: body, Opened: func() {
+		for _, id := range owed {
+			r.in.work.Go(func() { r.push(id) })
+		}
+	}}
+}
+
+// push sends a session what it is owed, and tries again after an error.
+func (r *clientRoutes) push(id session.ID) {
+	for try := range handleTries {
+		if r.in.socket.Push(r.in.ctx, id) == nil {
+			return
+		}
+		select {
+		case <-time.After(time.Duration(try+1) * time.Second):
+		case <-r.in.ctx.Done():
+			return
+		}
+	}
+}
+
+// Message implements [sockets.Routes].
+func (r *clientRoutes) Message(ctx context.Context, c sockets.Conn, data []byte) []byte {
+	reply, _ := native.Stay(ctx, func(ctx context.Context) ([]byte, error) {
+		return r.in.socket.Message(session.WithTrace(ctx, awsapi.NewID()), c.ID, data), nil
+	})
+	return reply
+}
+
+// Disconnect implements [sockets.Routes].
+func (r *clientRoutes) Disconnect(ctx context.Context, c sockets.Conn, _ int, _ string) {
+	r.in.socket.Disconnect(session.WithTrace(ctx, awsapi.NewID()), c.ID)
+}

@@ -1,0 +1,98 @@
+package journal
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestRecorderCountsProcesses(t *testing.T) {
+	var got []Event
+	r := NewRecorder(func(e Event) { got = append(got, e) })
+	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	for _, e := range []Event{
+		{Kind: FunctionWake, Name: "http", PID: 1},
+		{Kind: FunctionReady, Name: "http", PID: 1},
+		{Kind: BoxWake, Name: "files", PID: 2},
+		{Kind: FunctionSleep, Name: "http", PID: 1},
+		{Kind: BoxCrash, Name: "files", PID: 2},
+		{Kind: BoxCrash, Name: "files", PID: 2}, // an end told twice counts once
+	} {
+		e.Time = at
+		r.Record(e)
+	}
+	want := []Event{
+		{Time: at, Kind: FunctionWake, Name: "http", PID: 1, Running: 1},
+		{Time: at, Kind: FunctionReady, Name: "http", PID: 1, Running: 1},
+		{Time: at, Kind: BoxWake, Name: "files", PID: 2, Running: 2},
+		{Time: at, Kind: FunctionSleep, Name: "http", PID: 1, Running: 1},
+		{Time: at, Kind: BoxCrash, Name: "files", PID: 2, Running: 0},
+		{Time: at, Kind: ProcessCount, Running: 0},
+		{Time: at, Kind: BoxCrash, Name: "files", PID: 2, Running: 0},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestRecorderSetsTheTime(t *testing.T) {
+	var got Event
+	NewRecorder(func(e Event) { got = e }).Record(Event{Kind: FunctionWake})
+	if got.Time.IsZero() {
+		t.Error("no time")
+	}
+}
+
+func TestNilRecorderRecordsNothing(t *testing.T) {
+	var r *Recorder
+	r.Record(Event{Kind: FunctionWake, PID: 1})
+	if n := r.Running(); n != 0 {
+		t.Errorf("%d processes", n)
+	}
+}
+
+func TestPrinters(t *testing.T) {
+	at := time.Date(2026, 11, 21, 15, 4, 5, 123456789, time.Local)
+	list := []Event{
+		{Time: at, Kind: FunctionWake, Name: "http", PID: 4242, Running: 1},
+		{Time: at, Kind: FunctionReady, Name: "http", PID: 4242, Duration: 3412 * time.Microsecond, Running: 1},
+		{Time: at, Kind: FunctionCrash, Name: "http", PID: 4242, Duration: 62 * time.Second, Detail: "exit status 3 <x>"},
+		{Time: at, Kind: ProcessCount},
+	}
+	t.Run("human", func(t *testing.T) {
+		var out bytes.Buffer
+		for _, e := range list {
+			HumanPrinter(&out)(e)
+		}
+		want := strings.Join([]string{
+			"15:04:05.123  function.wake   http          pid 4242               1 process",
+			"15:04:05.123  function.ready  http          pid 4242       3.4 ms  1 process",
+			"15:04:05.123  function.crash  http          pid 4242         1m2s  0 processes  exit status 3 <x>",
+			"15:04:05.123  process.count                                        0 processes",
+			"",
+		}, "\n")
+		if diff := cmp.Diff(want, out.String()); diff != "" {
+			t.Error(diff)
+		}
+	})
+	t.Run("json", func(t *testing.T) {
+		var out bytes.Buffer
+		for _, e := range list {
+			JSONPrinter(&out)(e)
+		}
+		now := at.UTC().Format(time.RFC3339Nano)
+		want := strings.Join([]string{
+			`{"time":"` + now + `","kind":"function.wake","name":"http","pid":4242,"running":1}`,
+			`{"time":"` + now + `","kind":"function.ready","name":"http","pid":4242,"duration_ms":3.412,"running":1}`,
+			`{"time":"` + now + `","kind":"function.crash","name":"http","pid":4242,"detail":"exit status 3 <x>","duration_ms":62000,"running":0}`,
+			`{"time":"` + now + `","kind":"process.count","running":0}`,
+			"",
+		}, "\n")
+		if diff := cmp.Diff(want, out.String()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}

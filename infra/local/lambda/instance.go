@@ -1,0 +1,384 @@
+package lambda
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+)
+
+const (
+	region = "us-east-1"
+	// Account is the account that this machine's ARNs name.
+	Account = "000000000000"
+
+	maxOutputLine = 64 << 10
+	// outputRest is how long the output of a dead process is still read when a
+	// descendant that left its process group holds the pipe open.
+	outputRest = time.Second
+)
+
+// instance is one process of a function, from the decision to start it until
+// nothing of it is left:
+//
+//	start ─▶ run: spawn ─▶ (ready, busy, idle …) ─▶ end ─▶ function.buried
+type instance struct {
+	id   string // names it in the path of the Runtime API
+	fn   *function
+	born time.Time
+	// spawned is closed when the process exists, or could not be started.
+	spawned chan struct{}
+	// dead is closed when nothing of the process is left; end is set then.
+	dead chan struct{}
+	end  string // "exit status 1", "signal: killed"
+
+	// Guarded by fn.mu.
+	proc      *process // nil until spawned
+	ready     bool     // has asked for an invocation
+	asked     bool     // to stop, with SIGTERM
+	doomed    bool     // killed by the pool
+	retired   bool     // does not count as live any more
+	why       string   // it was asked or doomed
+	report    *FunctionError
+	coming    int // polls on their way
+	inflight  map[string]*invocation
+	returning []*invocation // answered; the process has not asked again yet
+	served    int
+	since     time.Time // of the state
+	initTimer *time.Timer
+	sleeper   *time.Timer // nil until ready
+}
+
+// start begins a new instance. Called with mu held.
+func (f *function) start() {
+	now := time.Now()
+	i := &instance{
+		id: f.Name + "-" + uuid.NewString(), fn: f, born: now, since: now,
+		spawned: make(chan struct{}), dead: make(chan struct{}),
+		inflight: map[string]*invocation{}, coming: f.Concurrency,
+	}
+	i.initTimer = time.AfterFunc(f.pool.cfg.InitTimeout, func() { f.initExpired(i) })
+	f.instances[i] = true
+	f.live++
+	f.coming += i.coming
+	f.pool.instances.Store(i.id, i)
+	f.pool.running.Add(1)
+	go i.run()
+}
+
+func (i *instance) ending() bool { return i.asked || i.doomed }
+
+func (i *instance) pid() int {
+	if i.proc == nil {
+		return 0
+	}
+	return i.proc.cmd.Process.Pid
+}
+
+func (i *instance) status() InstanceStatus {
+	s := InstanceStatus{PID: i.pid(), State: StateIdle, Since: i.since, Invocations: i.served}
+	switch {
+	case i.ending():
+		s.State = StateStopping
+	case !i.ready:
+		s.State = StateStarting
+	case len(i.inflight) > 0:
+		s.State = StateBusy
+	}
+	return s
+}
+
+// retire takes i out of what an invocation could get. Called with mu held.
+func (f *function) retire(i *instance) {
+	if i.retired {
+		return
+	}
+	i.retired = true
+	f.live--
+	f.coming -= i.coming
+	i.coming = 0
+	kept := f.idle[:0]
+	for _, p := range f.idle {
+		if p.inst != i {
+			kept = append(kept, p)
+		}
+	}
+	clear(f.idle[len(kept):])
+	f.idle = kept
+}
+
+// stop asks the process to end. Called with mu held.
+func (f *function) stop(i *instance, why string) {
+	if i.ending() || !f.instances[i] {
+		return
+	}
+	f.retire(i)
+	i.asked, i.why, i.since = true, why, time.Now()
+	if i.proc != nil {
+		i.proc.stop(f.pool.cfg.StopGrace)
+	}
+}
+
+// kill ends the process at once. Called with mu held.
+func (f *function) kill(i *instance, why string) {
+	if i.doomed || !f.instances[i] {
+		return
+	}
+	f.retire(i)
+	i.doomed, i.since = true, time.Now()
+	if i.why == "" {
+		i.why = why
+	}
+	if i.proc != nil {
+		i.proc.kill()
+	}
+}
+
+func (f *function) initExpired(i *instance) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if i.ready || i.ending() {
+		return
+	}
+	limit := f.pool.cfg.InitTimeout
+	if i.report == nil {
+		i.report = &FunctionError{
+			Type:    ErrorTimeout,
+			Message: fmt.Sprintf("the process did not ask for an invocation within %s", limit),
+		}
+	}
+	f.kill(i, fmt.Sprintf("not ready after %s", limit))
+}
+
+// initFailed takes the process's own report that it cannot work. It may end by
+// itself for a moment.
+func (f *function) initFailed(i *instance, report *FunctionError) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if i.ready || i.ending() {
+		return false
+	}
+	i.report = report
+	i.initTimer.Reset(f.pool.cfg.StopGrace)
+	return true
+}
+
+// failure says what the end of i means for inv. Called after the end.
+func (i *instance) failure(inv *invocation) *FunctionError {
+	i.fn.mu.Lock()
+	defer i.fn.mu.Unlock()
+	switch {
+	case inv.verdict != nil:
+		return inv.verdict
+	case i.report != nil:
+		e := *i.report
+		e.Function, e.RequestID = i.fn.Name, inv.id
+		return &e
+	case i.doomed:
+		return inv.error(ErrorExit, "the process was killed because of another invocation: %s", i.why)
+	default:
+		return inv.error(ErrorExit, "Runtime exited with error: %s", i.end)
+	}
+}
+
+// run is the life of the process.
+func (i *instance) run() {
+	f := i.fn
+	defer f.pool.running.Done()
+	proc, output, err := i.spawn()
+	f.mu.Lock()
+	if err != nil {
+		i.report = &FunctionError{Type: ErrorStart, Message: fmt.Sprintf("the program could not be started: %v", err)}
+	} else {
+		i.proc = proc
+		f.pool.cfg.Recorder.Record(journal.Event{Kind: journal.FunctionWake, Name: f.Name, PID: i.pid()})
+		if i.doomed {
+			proc.kill()
+		} else if i.asked {
+			proc.stop(f.pool.cfg.StopGrace)
+		}
+	}
+	f.mu.Unlock()
+	close(i.spawned)
+	if err == nil {
+		i.end = proc.wait()
+		output.finish()
+	}
+	f.buried(i)
+}
+
+// endEvent has no pid if there never was a process. Called with mu held.
+func (i *instance) endEvent() journal.Event {
+	e := journal.Event{Kind: journal.FunctionCrash, Name: i.fn.Name, PID: i.pid(), Detail: i.end, Duration: time.Since(i.born)}
+	switch {
+	case i.doomed:
+		e.Detail = i.why + " (" + i.end + ")"
+	case i.asked:
+		e.Kind, e.Detail = journal.FunctionSleep, i.why
+	}
+	return e
+}
+
+// spawn starts the program. The output is nil if nobody wants it.
+func (i *instance) spawn() (*process, *output, error) {
+	f := i.fn
+	cmd := exec.Command(f.Path) //nolint:noctx // a process outlives the invocation it was started for
+	cmd.Dir = filepath.Dir(f.Path)
+	cmd.Env = i.environment()
+	cmd.SysProcAttr = functionAttr()
+	var out *output
+	if f.pool.cfg.Output != nil {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, nil, fmt.Errorf("make a pipe for the output: %w", err)
+		}
+		defer func() { _ = w.Close() }()
+		cmd.Stdout, cmd.Stderr = w, w
+		out = &output{from: r, done: make(chan struct{})}
+	}
+	started := make(chan error, 1)
+	f.pool.spawns <- func() { started <- cmd.Start() }
+	if err := <-started; err != nil {
+		if out != nil {
+			_ = out.from.Close()
+		}
+		return nil, nil, err
+	}
+	if out != nil {
+		go out.copyTo(func(line string) { f.pool.cfg.Output(f.Name, line) })
+	}
+	return &process{cmd: cmd}, out, nil
+}
+
+// environment is what Lambda sets, as far as a Go function looks at it. What the
+// configuration gives wins over the first part.
+func (i *instance) environment() []string {
+	f := i.fn
+	env := []string{
+		"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp", "TMPDIR=/tmp", "TZ=:UTC",
+		"LAMBDA_TASK_ROOT=" + filepath.Dir(f.Path), "_HANDLER=" + filepath.Base(f.Path),
+		"AWS_REGION=" + region, "AWS_DEFAULT_REGION=" + region,
+		"AWS_LAMBDA_FUNCTION_NAME=" + f.Name, "AWS_LAMBDA_FUNCTION_VERSION=$LATEST",
+		"AWS_LAMBDA_FUNCTION_MEMORY_SIZE=" + strconv.Itoa(f.MemoryMB), "AWS_LAMBDA_INITIALIZATION_TYPE=on-demand",
+		"AWS_LAMBDA_LOG_GROUP_NAME=/aws/lambda/" + f.Name, "AWS_LAMBDA_LOG_STREAM_NAME=" + i.id,
+		// The emulator asks no service of AWS; it knows its functions by a secret path.
+		"AWS_ACCESS_KEY_ID=local", "AWS_SECRET_ACCESS_KEY=local",
+	}
+	env = append(env, f.pool.cfg.Env...)
+	env = append(env, f.Env...)
+	env = append(env, "AWS_LAMBDA_RUNTIME_API="+f.pool.listener.Addr().String()+"/"+i.id)
+	if f.Concurrency > 1 {
+		env = append(env, "AWS_LAMBDA_MAX_CONCURRENCY="+strconv.Itoa(f.Concurrency))
+	}
+	return env
+}
+
+// process is an operating system process, the leader of a group of its own.
+type process struct {
+	cmd *exec.Cmd
+
+	mu     sync.Mutex
+	gone   bool // ended, and its pid may be given to another
+	killer *time.Timer
+}
+
+// wait returns how the process ended, when nothing of its group is left.
+func (p *process) wait() string {
+	awaitEnd(p.cmd)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gone = true
+	if p.killer != nil {
+		p.killer.Stop()
+	}
+	// Before the leader is reaped, so that the number of the group is still its own.
+	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+	var exit *exec.ExitError
+	if err := p.cmd.Wait(); err != nil && !errors.As(err, &exit) && p.cmd.ProcessState == nil {
+		return err.Error()
+	}
+	return p.cmd.ProcessState.String()
+}
+
+// stop asks the process to end and kills its group after grace.
+func (p *process) stop(grace time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.gone || p.killer != nil {
+		return
+	}
+	p.killer = time.AfterFunc(grace, p.kill)
+	// It can only fail when the process has ended, which wait will see.
+	_ = syscall.Kill(p.cmd.Process.Pid, syscall.SIGTERM)
+}
+
+func (p *process) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.gone {
+		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+	}
+}
+
+// output is what a process writes to stdout and stderr.
+type output struct {
+	from *os.File
+	done chan struct{}
+}
+
+func (o *output) copyTo(sink func(line string)) {
+	defer close(o.done)
+	r := bufio.NewReaderSize(o.from, maxOutputLine)
+	for {
+		line, err := r.ReadSlice('\n')
+		if len(line) > 0 {
+			sink(outputLine(line))
+		}
+		for errors.Is(err, bufio.ErrBufferFull) {
+			_, err = r.ReadSlice('\n')
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func outputLine(line []byte) string {
+	line = bytes.TrimRight(line[:min(len(line), maxOutputLine)], "\r\n")
+	return strings.ToValidUTF8(string(line), "\uFFFD")
+}
+
+// finish returns when the lines written before the end of the process are out.
+func (o *output) finish() {
+	if o == nil {
+		return
+	}
+	patience := time.NewTimer(outputRest)
+	defer patience.Stop()
+	select {
+	case <-o.done:
+	case <-patience.C:
+		_ = o.from.SetReadDeadline(time.Now())
+		<-o.done
+	}
+	_ = o.from.Close()
+}
+
+// noBody is the body of an answer that has none.
+type noBody struct{}
+
+func (noBody) Read([]byte) (int, error) { return 0, io.EOF }
+func (noBody) Close() error             { return nil }

@@ -1,0 +1,299 @@
+package lambda
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+)
+
+const (
+	defaultTimeout      = 3 * time.Second
+	defaultMemory       = 256
+	defaultMaxInstances = 100
+	defaultSleepAfter   = 10 * time.Second
+	defaultInitTimeout  = 10 * time.Second
+	defaultStopGrace    = 500 * time.Millisecond
+)
+
+// FunctionConfig describes one function. Name and Path are required.
+type FunctionConfig struct {
+	Name string // letters, digits, "-" and "_"
+	Path string // the program, absolute; its folder is the working directory
+	// Env is added to the environment of the pool ("NAME=value"; the last of one
+	// name wins). Nothing is inherited from this program.
+	Env []string
+	// Timeout is how long one invocation may take until the last byte of its
+	// answer; then the process is killed. 0 means 3 s, as on Lambda.
+	Timeout time.Duration
+	// MemoryMB is what the function would have on Lambda; it is told so and billed for
+	// it, but not held to it. 0 means 256.
+	MemoryMB int
+	// MaxInstances is how many processes may exist at the same time; 0 means 100.
+	MaxInstances int
+	// Concurrency is how many invocations one process takes at the same time. 0 and
+	// 1 mean one, which is how Lambda on demand behaves; more is told to the
+	// process in AWS_LAMBDA_MAX_CONCURRENCY, and a timeout then fails all of them.
+	Concurrency int
+}
+
+// PoolConfig says how a Pool runs its functions. Functions is required.
+type PoolConfig struct {
+	Functions []FunctionConfig
+	// Env is the environment of every function beside what Lambda sets. PATH, HOME
+	// and TMPDIR have defaults (the usual folders, /tmp, /tmp).
+	Env []string
+	// SleepAfter is how long an idle process is kept; 0 means 10 s.
+	SleepAfter time.Duration
+	// InitTimeout is how long a process may take until it asks for its first
+	// invocation; 0 means 10 s.
+	InitTimeout time.Duration
+	// StopGrace is the time between SIGTERM and SIGKILL; 0 means 500 ms, Lambda's
+	// limit for a function that has asked for SIGTERM.
+	StopGrace time.Duration
+	// Output gets each line a function writes to stdout or stderr, without its end and
+	// cut at 64 KiB; nil throws them away. It may be called by several goroutines at once.
+	Output   func(function, line string)
+	Recorder *journal.Recorder // told of every process; may be nil
+	Logger   *slog.Logger      // may be nil
+}
+
+// Pool runs functions as processes of this machine: started when an invocation
+// finds none free, used again last-used-first, stopped when idle. It is safe for
+// concurrent use and must be closed.
+type Pool struct {
+	cfg       PoolConfig
+	log       *slog.Logger
+	functions map[string]*function
+	names     []string
+	instances sync.Map // id in the Runtime API's path -> *instance
+	listener  net.Listener
+	server    *http.Server
+	spawns    chan func()
+	running   sync.WaitGroup // instances
+	closeOnce sync.Once
+}
+
+var _ Invoker = (*Pool)(nil)
+
+// NewPool opens the Runtime API on a free port of loopback; a process is known there by
+// the secret path that it was given. It starts no process, but keeps a thread and a
+// goroutine until Close.
+func NewPool(cfg PoolConfig) (*Pool, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	cfg.SleepAfter = cmp.Or(cfg.SleepAfter, defaultSleepAfter)
+	cfg.InitTimeout = cmp.Or(cfg.InitTimeout, defaultInitTimeout)
+	cfg.StopGrace = cmp.Or(cfg.StopGrace, defaultStopGrace)
+	p := &Pool{
+		cfg: cfg, log: cfg.Logger,
+		functions: map[string]*function{},
+		spawns:    make(chan func()),
+	}
+	for _, fc := range cfg.Functions {
+		if err := p.add(fc); err != nil {
+			return nil, err
+		}
+	}
+	var lc net.ListenConfig
+	var err error
+	if p.listener, err = lc.Listen(context.Background(), "tcp", "127.0.0.1:0"); err != nil {
+		return nil, fmt.Errorf("open the Runtime API: %w", err)
+	}
+	p.server = &http.Server{
+		Handler:  (*runtimeAPI)(p),
+		ErrorLog: slog.NewLogLogger(p.log.Handler(), slog.LevelWarn),
+	}
+	go func() {
+		if err := p.server.Serve(p.listener); !errors.Is(err, http.ErrServerClosed) {
+			p.log.Error("the runtime api has stopped", "error", err)
+		}
+	}()
+	go p.spawner()
+	return p, nil
+}
+
+func (p *Pool) add(fc FunctionConfig) error {
+	if fc.Name == "" || strings.Trim(fc.Name, nameCharacters) != "" {
+		return fmt.Errorf("function name %q: want letters, digits, - and _", fc.Name)
+	}
+	if p.functions[fc.Name] != nil {
+		return fmt.Errorf("function %s is configured twice", fc.Name)
+	}
+	if !filepath.IsAbs(fc.Path) {
+		return fmt.Errorf("function %s: path %q is not absolute", fc.Name, fc.Path)
+	}
+	fc.Timeout = cmp.Or(fc.Timeout, defaultTimeout)
+	fc.MemoryMB = cmp.Or(fc.MemoryMB, defaultMemory)
+	fc.MaxInstances = cmp.Or(fc.MaxInstances, defaultMaxInstances)
+	fc.Concurrency = cmp.Or(fc.Concurrency, 1)
+	p.functions[fc.Name] = &function{pool: p, FunctionConfig: fc, instances: map[*instance]bool{}}
+	p.names = append(p.names, fc.Name)
+	return nil
+}
+
+const nameCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
+
+// spawner starts all processes from one thread that lives as long as the pool: the
+// kernel takes the end of the thread that started a child for the parent's death.
+func (p *Pool) spawner() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for spawn := range p.spawns {
+		spawn()
+	}
+}
+
+// Invoke implements [Invoker].
+func (p *Pool) Invoke(ctx context.Context, name string, payload []byte) (*Invocation, error) {
+	f, ok := p.functions[name]
+	if !ok {
+		return nil, fmt.Errorf("%w: %q", ErrUnknownFunction, name)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	inv := newInvocation(f, payload)
+	if err := f.submit(inv); err != nil {
+		return nil, fmt.Errorf("invoke function %s: %w", name, err)
+	}
+	select {
+	case r := <-inv.result:
+		return r.answer, r.err
+	case <-ctx.Done():
+	}
+	if f.abandon(inv) {
+		return nil, fmt.Errorf("waiting for function %s: %w", name, ctx.Err())
+	}
+	r := <-inv.result
+	return r.answer, r.err
+}
+
+// State of an instance, as [Pool.Status] gives it.
+const (
+	StateStarting = "starting" // not ready yet
+	StateIdle     = "idle"
+	StateBusy     = "busy"
+	StateStopping = "stopping" // asked to stop, or being killed
+)
+
+// FunctionStatus is what one function does now and has done since the pool began.
+type FunctionStatus struct {
+	Name      string
+	Instances []InstanceStatus // by start, the oldest first
+	Waiting   int              // invocations that wait for a process to get ready
+	// Invoked counts the invocations that reached a process, Failed those of them
+	// that failed in any way, Throttled those refused with ErrThrottled.
+	Invoked, Failed, Throttled int
+	// Billed is the sum of all durations, each rounded up to a millisecond; Init that
+	// of the times from the start of a process until it was ready, which Lambda bills
+	// as well.
+	Billed, Init time.Duration
+}
+
+// InstanceStatus is one process of a function.
+type InstanceStatus struct {
+	PID         int // 0 while it is being started
+	State       string
+	Since       time.Time // beginning of the state
+	Invocations int       // handed to this process so far
+}
+
+// Names are the names of all functions in the order of their configuration.
+func (p *Pool) Names() []string { return p.names }
+
+// Status returns all functions in the order of their configuration.
+func (p *Pool) Status() []FunctionStatus {
+	list := make([]FunctionStatus, 0, len(p.names))
+	for _, name := range p.names {
+		list = append(list, p.functions[name].status())
+	}
+	return list
+}
+
+// FunctionUsage is what Lambda bills for one function.
+type FunctionUsage struct {
+	Name     string
+	MemoryMB int
+	Requests int // invocations that reached a process
+	// Duration is the sum of all invocations that have ended and of all starts of
+	// processes, each rounded up to a millisecond.
+	Duration time.Duration
+	// Failed are those of Requests that failed in any way; Throttled found every
+	// instance busy and are not in Requests.
+	Failed, Throttled int
+}
+
+// GBSeconds is Duration in Lambda's unit.
+func (f FunctionUsage) GBSeconds() float64 { return f.Duration.Seconds() * float64(f.MemoryMB) / 1024 }
+
+// Usage returns what Lambda would bill, in the order of the configuration.
+func (p *Pool) Usage() []FunctionUsage {
+	list := make([]FunctionUsage, 0, len(p.names))
+	for _, name := range p.names {
+		f := p.functions[name]
+		s := f.status()
+		list = append(list, FunctionUsage{
+			Name: name, MemoryMB: f.MemoryMB, Requests: s.Invoked, Duration: s.Billed + s.Init,
+			Failed: s.Failed, Throttled: s.Throttled,
+		})
+	}
+	return list
+}
+
+// Close stops all processes (SIGTERM, then SIGKILL after StopGrace), those that are
+// busy too, and returns when none is left. When ctx ends first they are killed at
+// once and its error is returned. Invoke fails with ErrClosed from now on. Close may
+// be called again.
+func (p *Pool) Close(ctx context.Context) error {
+	for _, f := range p.functions {
+		f.close()
+	}
+	gone := make(chan struct{})
+	go func() {
+		p.running.Wait()
+		close(gone)
+	}()
+	var err error
+	select {
+	case <-gone:
+	case <-ctx.Done():
+		err = fmt.Errorf("functions were killed because they did not stop in time: %w", ctx.Err())
+		for _, f := range p.functions {
+			f.killAll()
+		}
+		<-gone
+	}
+	p.closeOnce.Do(func() { close(p.spawns) })
+	return errors.Join(err, p.server.Close())
+}
+
+func byStart(a, b *instance) int { return a.born.Compare(b.born) }
+
+func (f *function) status() FunctionStatus {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.count
+	s.Name, s.Waiting = f.Name, len(f.waiting)
+	all := make([]*instance, 0, len(f.instances))
+	for i := range f.instances {
+		all = append(all, i)
+	}
+	slices.SortFunc(all, byStart)
+	for _, i := range all {
+		s.Instances = append(s.Instances, i.status())
+	}
+	return s
+}

@@ -1,0 +1,312 @@
+package lambda
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
+)
+
+// ScheduleGroup is the group that one machine has schedules in.
+const ScheduleGroup = "dormouse"
+
+// ScheduleConfig describes a [ScheduleAPI]. All but Logger is needed.
+type ScheduleConfig struct {
+	Folder    string // where schedules are kept; made if it is not there
+	Functions []string
+	// Send invokes a function; see [API.Send].
+	Send   func(function string, payload []byte) (done <-chan struct{}, err error)
+	Logger *slog.Logger // may be nil
+}
+
+// ScheduleAPI is the part of Amazon EventBridge Scheduler that Dormouse uses, for
+// schedules that invoke a function once:
+//
+//	POST   /schedules/<name>                   CreateSchedule
+//	DELETE /schedules/<name>?groupName=<name>  DeleteSchedule
+//
+// It takes at(...) in UTC, to the second, in the future, without a flexible window,
+// deleted after completion, in the group [ScheduleGroup]; what AWS would refuse is
+// refused as there: ValidationException 400, ConflictException 409,
+// ResourceNotFoundException 404. A schedule is a file until the function has handled
+// its event (or that was given up), so that it outlives this program; one that was
+// due meanwhile is due at once. ScheduleAPI verifies no signature: whoever serves it
+// authenticates the caller.
+type ScheduleAPI struct {
+	cfg ScheduleConfig
+
+	mu    sync.Mutex
+	now   func() time.Time // the clock of the machine
+	runs  bool             // between Start and Stop
+	ended bool             // after Stop
+	kept  map[string]*oneTime
+	timer *time.Timer    // nil while nothing waits
+	work  sync.WaitGroup // events under way
+}
+
+var _ http.Handler = (*ScheduleAPI)(nil)
+
+// oneTime is a schedule, as the API takes it and as its file has it.
+type oneTime struct {
+	ClientToken                string `json:",omitempty"`
+	GroupName                  string
+	ScheduleExpression         string
+	ScheduleExpressionTimezone string
+	FlexibleTimeWindow         struct{ Mode string }
+	ActionAfterCompletion      string
+	Target                     struct{ Arn, RoleArn, Input string }
+
+	at   time.Time
+	sent bool // its event is under way
+}
+
+// lookEvery is how often the clock is looked at while a schedule waits. A timer stands
+// still while the machine sleeps, so none may run longer.
+const lookEvery = 30 * time.Second
+
+const (
+	atForm           = "at(2006-01-02T15:04:05)"
+	maxScheduleInput = 256 << 10
+)
+
+// NewScheduleAPI takes up the schedules of a folder. It sends no event before
+// [ScheduleAPI.Start], and must be closed.
+func NewScheduleAPI(cfg ScheduleConfig) (*ScheduleAPI, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	a := &ScheduleAPI{cfg: cfg, now: time.Now, kept: map[string]*oneTime{}}
+	if err := os.MkdirAll(cfg.Folder, 0o700); err != nil {
+		return nil, err
+	}
+	files, err := filepath.Glob(filepath.Join(cfg.Folder, "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		s := &oneTime{}
+		if json.Unmarshal(raw, s) == nil {
+			s.at, _ = time.Parse(atForm, s.ScheduleExpression) // zero, if it is none
+		}
+		if s.at.IsZero() {
+			cfg.Logger.Warn("a schedule cannot be read and is left alone", "file", file)
+			continue
+		}
+		a.kept[strings.TrimSuffix(filepath.Base(file), ".json")] = s
+	}
+	return a, nil
+}
+
+// Start begins to send events: at once those of schedules that are due.
+func (a *ScheduleAPI) Start() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.runs = !a.ended
+	a.arm()
+}
+
+// arm sets the timer for the schedule that is due next. Called with mu held.
+func (a *ScheduleAPI) arm() {
+	wait, waits := lookEvery, false
+	for _, s := range a.kept {
+		if !s.sent {
+			wait, waits = min(wait, s.at.Sub(a.now())), true
+		}
+	}
+	if a.timer != nil {
+		a.timer.Stop()
+		a.timer = nil
+	}
+	if waits && a.runs {
+		a.timer = time.AfterFunc(wait, a.look)
+	}
+}
+
+// look sends the events of all schedules that are due.
+func (a *ScheduleAPI) look() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.runs {
+		return
+	}
+	for name, s := range a.kept {
+		if !s.sent && !s.at.After(a.now()) {
+			s.sent = true
+			a.work.Go(func() { a.fire(name, s) })
+		}
+	}
+	a.arm()
+}
+
+// fire sends the event of a schedule, and forgets it when that is done.
+func (a *ScheduleAPI) fire(name string, s *oneTime) {
+	function := strings.TrimPrefix(s.Target.Arn, FunctionARN(""))
+	done, err := a.cfg.Send(function, []byte(s.Target.Input))
+	if err != nil {
+		return // it is being closed: the file stays for the next time
+	}
+	<-done
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.ended && a.kept[name] == s {
+		a.forget(name)
+	}
+}
+
+// forget removes a schedule. It must be called with the lock.
+func (a *ScheduleAPI) forget(name string) {
+	delete(a.kept, name)
+	a.arm()
+	if err := os.Remove(a.file(name)); err != nil {
+		a.cfg.Logger.Warn("a schedule cannot be deleted and will come again", "error", err)
+	}
+}
+
+func (a *ScheduleAPI) file(name string) string { return filepath.Join(a.cfg.Folder, name+".json") }
+
+// Stop sends no event any more, and forgets no schedule: what has not been handled by
+// now stays for the next time.
+func (a *ScheduleAPI) Stop() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.runs, a.ended = false, true
+	a.arm()
+}
+
+// Close is Stop, and waits for the events that are under way until ctx ends.
+func (a *ScheduleAPI) Close(ctx context.Context) error {
+	a.Stop()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		a.work.Wait()
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("close the schedules: %w", ctx.Err())
+	}
+}
+
+// Len is how many schedules are kept.
+func (a *ScheduleAPI) Len() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.kept)
+}
+
+// ServeHTTP implements [http.Handler].
+func (a *ScheduleAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	name, ok := strings.CutPrefix(r.URL.Path, "/schedules/")
+	switch {
+	case !ok || r.Method != http.MethodPost && r.Method != http.MethodDelete:
+		awsapi.Fail(w, http.StatusNotFound, "UnknownOperationException", "")
+	case !regexp.MustCompile(`^[0-9a-zA-Z_.-]{1,64}$`).MatchString(name):
+		awsapi.Fail(w, http.StatusBadRequest, "ValidationException", "Invalid name")
+	case r.Method == http.MethodPost:
+		a.create(w, r, name)
+	default:
+		a.remove(w, r, name)
+	}
+}
+
+func (a *ScheduleAPI) create(w http.ResponseWriter, r *http.Request, name string) {
+	raw, err := io.ReadAll(io.LimitReader(r.Body, 2*maxScheduleInput))
+	s := &oneTime{}
+	if err == nil {
+		err = json.Unmarshal(raw, s)
+	}
+	why := "The request cannot be read"
+	if err == nil {
+		why = a.check(s)
+	}
+	if why != "" {
+		awsapi.Fail(w, http.StatusBadRequest, "ValidationException", why)
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch old := a.kept[name]; {
+	case a.ended:
+		awsapi.Fail(w, http.StatusInternalServerError, "InternalServerException", "")
+		return
+	case s.GroupName != ScheduleGroup:
+		awsapi.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Schedule group "+s.GroupName+" does not exist.")
+		return
+	case old != nil && (s.ClientToken == "" || old.ClientToken != s.ClientToken):
+		awsapi.Fail(w, http.StatusConflict, "ConflictException", "Schedule "+name+" already exists.")
+		return
+	case old == nil:
+		if err := a.write(name, s); err != nil {
+			a.cfg.Logger.Error("a schedule cannot be kept", "error", err)
+			awsapi.Fail(w, http.StatusInternalServerError, "InternalServerException", "")
+			return
+		}
+		a.kept[name] = s
+		a.arm()
+	}
+	answer, _ := json.Marshal(map[string]string{"ScheduleArn": "arn:aws:scheduler:local:000000000000:schedule/" + ScheduleGroup + "/" + name}) // strings always encode
+	awsapi.JSON(w, http.StatusOK, answer)
+}
+
+// check says what AWS would not take, or what is not imitated; "" for nothing.
+func (a *ScheduleAPI) check(s *oneTime) (why string) {
+	at, err := time.Parse(atForm, s.ScheduleExpression)
+	s.at = at
+	function, ours := strings.CutPrefix(s.Target.Arn, FunctionARN(""))
+	switch {
+	case err != nil || s.ScheduleExpressionTimezone != "UTC":
+		return "Invalid Schedule Expression " + s.ScheduleExpression + " in " + s.ScheduleExpressionTimezone + "; at(yyyy-mm-ddThh:mm:ss) in UTC is served here"
+	case !s.at.After(time.Now()):
+		return "Invalid Schedule Expression " + s.ScheduleExpression + ": it is in the past"
+	case len(s.ClientToken) > 64 || s.FlexibleTimeWindow.Mode != "OFF" || s.ActionAfterCompletion != "DELETE":
+		return "ClientToken, FlexibleTimeWindow or ActionAfterCompletion is not what is served here"
+	case !ours || !slices.Contains(a.cfg.Functions, function) || s.Target.RoleArn == "":
+		return "Target is not a function of this machine, or has no role"
+	case len(s.Target.Input) > maxScheduleInput || !json.Valid([]byte(s.Target.Input)):
+		return "Input must be valid JSON of at most 262144 bytes"
+	}
+	return ""
+}
+
+// write makes the file of a schedule, as a whole.
+func (a *ScheduleAPI) write(name string, s *oneTime) error {
+	raw, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	part := a.file(name) + ".part"
+	if err := os.WriteFile(part, raw, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(part, a.file(name))
+}
+
+func (a *ScheduleAPI) remove(w http.ResponseWriter, r *http.Request, name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.kept[name] == nil || r.URL.Query().Get("groupName") != ScheduleGroup {
+		awsapi.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Schedule "+name+" does not exist.")
+		return
+	}
+	a.forget(name)
+	awsapi.JSON(w, http.StatusOK, []byte("{}"))
+}

@@ -1,0 +1,44 @@
+// Package localtest is what the tests of this machine's stand-ins for AWS share: a
+// function program with a gate that holds its invocations, a network of pipes, and
+// clients of WebSocket and @connections APIs. It knows none of the stand-ins.
+package localtest
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Patience is far beyond what any step takes: a test that runs out of it hangs.
+const Patience = 20 * time.Second
+
+// Eventually looks until a condition on real processes holds.
+func Eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	timeout := time.After(Patience)
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-timeout:
+			t.Fatalf("waited in vain for: %s", what)
+		}
+	}
+}
+
+// Wait returns what comes from a channel.
+func Wait[T any](t testing.TB, from <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(Patience):
+		t.Fatal("waited in vain")
+		panic("unreachable")
+	}
+}
+
+// Alive says whether there is a process of this id.
+func Alive(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }

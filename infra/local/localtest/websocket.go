@@ -1,0 +1,116 @@
+package localtest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/coder/websocket"
+)
+
+// WebSockets makes connections to a WebSocket API on a network of pipes.
+type WebSockets struct {
+	T     testing.TB
+	API   *Pipes
+	Stage string
+}
+
+// Refusal is what a client gets instead of an upgrade.
+type Refusal struct {
+	Status int
+	Body   string
+}
+
+// Error implements error.
+func (r Refusal) Error() string { return fmt.Sprintf("refused with %d %s", r.Status, r.Body) }
+
+// Dial opens a connection. The error is a [Refusal] if the server answered.
+func (w WebSockets) Dial(path string, o websocket.DialOptions) (*WebSocket, error) {
+	o.HTTPClient = w.API.Client()
+	conn, res, err := websocket.Dial(w.T.Context(), "ws://gateway.test"+path, &o) //nolint:bodyclose // the library keeps the start of a body and closes it
+	switch {
+	case err == nil:
+		conn.SetReadLimit(-1)
+		w.T.Cleanup(func() { _ = conn.CloseNow() })
+		return &WebSocket{conn, w.T}, nil
+	case res == nil:
+		return nil, err
+	}
+	body, err := io.ReadAll(res.Body)
+	return nil, errors.Join(Refusal{res.StatusCode, string(body)}, err)
+}
+
+// Refused asks for a connection that must not come about.
+func (w WebSockets) Refused(path string) Refusal {
+	w.T.Helper()
+	_, err := w.Dial(path, websocket.DialOptions{})
+	var r Refusal
+	if !errors.As(err, &r) {
+		w.T.Fatalf("dial: %v; want a refusal", err)
+	}
+	return r
+}
+
+// Open opens a connection to the stage, which must be taken.
+func (w WebSockets) Open() *WebSocket {
+	w.T.Helper()
+	conn, err := w.Dial("/"+w.Stage, websocket.DialOptions{})
+	if err != nil {
+		w.T.Fatalf("dial: %v", err)
+	}
+	return conn
+}
+
+// WebSocket is the client's end of a connection.
+type WebSocket struct {
+	*websocket.Conn
+	t testing.TB
+}
+
+// Say sends a text message.
+func (c *WebSocket) Say(text string) {
+	c.t.Helper()
+	if err := c.Write(c.t.Context(), websocket.MessageText, []byte(text)); err != nil {
+		c.t.Fatalf("write: %v", err)
+	}
+}
+
+// SayFrames sends a message in frames, as far as the server takes them.
+func (c *WebSocket) SayFrames(kind websocket.MessageType, frames ...string) {
+	w, err := c.Writer(c.t.Context(), kind)
+	for _, f := range frames {
+		if err == nil {
+			_, err = io.WriteString(w, f)
+		}
+	}
+	if err == nil {
+		_ = w.Close()
+	}
+}
+
+// Hear returns the next message.
+func (c *WebSocket) Hear() string {
+	c.t.Helper()
+	_, data, err := c.Read(c.t.Context())
+	if err != nil {
+		c.t.Fatalf("read: %v", err)
+	}
+	return string(data)
+}
+
+// End reads until the connection ends and returns the close frame.
+func (c *WebSocket) End() websocket.CloseError {
+	c.t.Helper()
+	for {
+		_, _, err := c.Read(c.t.Context())
+		if err == nil {
+			continue
+		}
+		var end websocket.CloseError
+		if !errors.As(err, &end) {
+			c.t.Fatalf("the connection ended without a close frame: %v", err)
+		}
+		return end
+	}
+}

@@ -1,0 +1,226 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
+	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
+	"github.com/dormouse-mcp/dormouse/shared/native"
+)
+
+// configured is a machine that hosts one server in Go. It is stopped at the end of the
+// test.
+func configured(t *testing.T, change func(*Config)) *machine {
+	t.Helper()
+	dir := t.TempDir()
+	servers := filepath.Join(dir, "servers.json")
+	if err := os.WriteFile(servers, []byte(`{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{
+		Listen: "127.0.0.1:0", Servers: servers, Data: filepath.Join(dir, "data"), Runner: []string{"/does/not/exist"},
+		Programs: dir, Idle: time.Minute, Out: io.Discard, Log: io.Discard,
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	m := &machine{cfg: cfg, began: time.Now(), log: slog.New(slog.NewJSONHandler(cfg.Log, nil))}
+	t.Cleanup(func() { m.stop(context.WithoutCancel(t.Context())) })
+	return m
+}
+
+func started(t *testing.T, change func(*Config)) *machine {
+	t.Helper()
+	m := configured(t, change)
+	if err := m.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func request(t *testing.T, client *http.Client, method, target, authorization, body string) (status int, answer string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if authorization != "" {
+		r.Header.Set("Authorization", authorization)
+	}
+	r.Header.Set("X-Amz-Invocation-Type", "Event")
+	r.Header.Set("X-Amz-Date", "20000101T000000Z")
+	res, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(text)
+}
+
+func TestTheStandInsForAWSAreServedBelowTheirSecretPathOnly(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "http")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700); err != nil { //nolint:gosec // it is executed
+		t.Fatal(err)
+	}
+	// Functions say at the start whether they have the native server: /bin/sh has none to miss.
+	m := started(t, func(c *Config) {
+		c.Functions, c.Programs = FunctionsProcess, filepath.Dir(program)
+		_ = os.Symlink(program, filepath.Join(c.Programs, "socket"))
+	})
+	e := m.functions.(*emulated)
+	base, err := url.Parse(e.local)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := "http://" + base.Host
+	const signature = "AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=host, Signature=c"
+	schedule := `{"GroupName":"dormouse","ScheduleExpression":"at(2999-01-02T03:04:05)","ScheduleExpressionTimezone":"UTC",
+		"FlexibleTimeWindow":{"Mode":"OFF"},"ActionAfterCompletion":"DELETE","Target":{"Arn":"` + lambda.FunctionARN("http") + `","RoleArn":"r","Input":"{}"}}`
+	calls := []struct{ method, path, body string }{
+		{"POST", "/lambda/2015-03-31/functions/http/invocations", "{}"},
+		{"POST", "/scheduler/schedules/x", schedule},
+		{"POST", "/fleet/tasks", `{"token":"t"}`},
+		{"GET", "/fleet/tasks", ""},
+		{"POST", "/connections/local/@connections/AAAAAAAAAAAAAAA=", "x"},
+	}
+	for _, secret := range []string{"", "/", "/" + uuid.NewString(), strings.ToUpper(base.Path), base.Path[:len(base.Path)-1], "/x" + base.Path} {
+		for _, c := range calls {
+			if status, text := request(t, http.DefaultClient, c.method, host+secret+c.path, signature, c.body); status != http.StatusNotFound {
+				t.Errorf("%s %s below %q: %d %s, want 404", c.method, c.path, secret, status, text)
+			}
+		}
+	}
+	tasks, err := m.boxes.Tasks(t.Context())
+	if e.api.Usage().Accepted != 0 || e.alarm.Len() != 0 || len(tasks) != 0 || err != nil {
+		t.Errorf("there are %+v, %d schedules, %d tasks, %v", e.api.Usage(), e.alarm.Len(), len(tasks), err)
+	}
+	// With the secret, all of these are served.
+	want := []int{http.StatusAccepted, http.StatusOK, http.StatusBadRequest, http.StatusOK, http.StatusGone}
+	for n, c := range calls {
+		if status, text := request(t, http.DefaultClient, c.method, e.local+c.path, signature, c.body); status != want[n] {
+			t.Errorf("%s %s with the secret: %d %s, want %d", c.method, c.path, status, text, want[n])
+		}
+	}
+}
+
+func TestTheControlSocketAnswersThoseWhoReadTheDataFolder(t *testing.T) {
+	m := started(t, nil)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", m.socketFile("control"))
+	}}}
+	other := t.TempDir()
+	if _, err := secretFile(filepath.Join(other, secretName)); err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := controlWord(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	word, err := controlWord(m.data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/ps", "/usage", "/bill", "/none"} {
+		for _, says := range []string{"", "Bearer ", "Bearer " + foreign, word, "Bearer " + m.secret} {
+			if status, text := request(t, client, http.MethodGet, "http://local"+path, says, ""); status != http.StatusUnauthorized || strings.Contains(text, "{") {
+				t.Errorf("%s, who says %.10q: %d %s, want 401", path, says, status, text)
+			}
+		}
+	}
+	if status, _ := request(t, client, http.MethodGet, "http://local/ps", "Bearer "+word, ""); status != http.StatusOK {
+		t.Errorf("who knows the word: %d", status)
+	}
+	if s, up, err := Status(t.Context(), m.data); err != nil || !up || s.Boxes == nil {
+		t.Errorf("dormouse ps: %+v, %v, %v", s, up, err)
+	}
+	if _, up, err := ReadUsage(t.Context(), other); up || err != nil {
+		t.Errorf("where nothing runs: %v, %v", up, err)
+	}
+}
+
+// What fails at the start is told, and everything that was begun ends.
+func TestAStartThatFailsEnds(t *testing.T) {
+	for _, functions := range []string{FunctionsInside, FunctionsProcess} {
+		m := configured(t, func(c *Config) {
+			c.Functions = functions
+			c.Own = t.TempDir()
+			for _, name := range []string{"http", "socket"} {
+				if err := os.WriteFile(filepath.Join(c.Own, name), []byte("#!/bin/sh\n"), 0o700); err != nil { //nolint:gosec // it is executed
+					t.Fatal(err)
+				}
+			}
+			if err := errors.Join(os.Mkdir(c.Data, 0o700), os.WriteFile(filepath.Join(c.Data, "schedules"), nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if err := m.start(t.Context()); err == nil || !strings.Contains(err.Error(), "schedules") {
+			t.Errorf("%s: %v", functions, err)
+		}
+	}
+}
+
+// alarmed is the handlers of one machine, with schedules in a folder.
+func alarmed(t *testing.T, folder string, handle func(context.Context, native.Alarm) error) *inside {
+	t.Helper()
+	in := &inside{m: &machine{log: slog.New(slog.DiscardHandler)}, http: endpoints.HTTP{Alarm: handle}}
+	in.ctx, in.cancel = context.WithCancel(context.WithoutCancel(t.Context()))
+	var err error
+	if in.alarm, err = lambda.NewScheduleAPI(lambda.ScheduleConfig{Folder: folder, Functions: []string{"http"}, Send: in.send}); err != nil {
+		t.Fatal(err)
+	}
+	in.alarm.Start()
+	return in
+}
+
+func TestAnAlarmThatTheEndCutsShortComesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		folder := t.TempDir()
+		begun := false
+		in := alarmed(t, folder, func(ctx context.Context, _ native.Alarm) error {
+			begun = true
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		a := native.Alarm{Session: "s1", Tenant: "acme", Server: "job", Name: "done", At: time.Now()}
+		if err := in.alarms().Schedule.Schedule(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute) // virtual
+		synctest.Wait()
+		in.work.Go(func() { time.Sleep(time.Second) }) // a request that takes longer to end
+		if err := in.close(t.Context()); err != nil || !begun {
+			t.Errorf("begun: %v, %v", begun, err)
+		}
+		var handled []string
+		again := alarmed(t, folder, func(_ context.Context, a native.Alarm) error {
+			handled = append(handled, a.Name)
+			return nil
+		})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(handled) != 1 || handled[0] != a.Name || again.alarm.Len() != 0 {
+			t.Errorf("after the restart came %q, and %d schedules are left", handled, again.alarm.Len())
+		}
+		if err := again.close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}

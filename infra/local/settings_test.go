@@ -1,0 +1,175 @@
+package local
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
+)
+
+func TestStoreNameIsGoodInAnotherFolder(t *testing.T) {
+	t.Chdir(t.TempDir())
+	here, err := StoreName("sqlite:here.db", "/data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]string{
+		"":                    "sqlite:/data/store.db",
+		"sqlite:/other/x.db":  "sqlite:/other/x.db",
+		"sqlite:./here.db":    here,
+		"dynamodb:T?region=r": "dynamodb:T?region=r",
+	}
+	for store, want := range tests {
+		if got, err := StoreName(store, "/data"); err != nil || got != want {
+			t.Errorf("%q is %q, %v, want %q", store, got, err, want)
+		}
+	}
+	if here == "sqlite:here.db" {
+		t.Error("a relative path stayed one")
+	}
+	if _, err := StoreName("sqlite:", "/data"); err == nil {
+		t.Error("sqlite: without a path was taken")
+	}
+}
+
+func TestSocketsAreServedOnePortOn(t *testing.T) {
+	tests := map[string]struct{ listen, sockets, want string }{
+		"standard":     {"127.0.0.1:8787", "", "127.0.0.1:8788"},
+		"any port":     {"localhost:0", "", "localhost:0"},
+		"IPv6":         {"[::1]:80", "", "[::1]:81"},
+		"all":          {":8787", "", ":8788"},
+		"told":         {"127.0.0.1:8787", "0.0.0.0:1", "0.0.0.0:1"},
+		"named":        {"127.0.0.1:http", "", "127.0.0.1:http"},
+		"not a listen": {"nonsense", "", "nonsense"},
+	}
+	for name, test := range tests {
+		m := &machine{cfg: Config{Listen: test.listen, Sockets: test.sockets}}
+		if got := m.socketsAddress(); got != test.want {
+			t.Errorf("%s: %s, want %s", name, got, test.want)
+		}
+	}
+}
+
+func TestOnlyLoopbackHasNamesOfItsOwn(t *testing.T) {
+	for address, want := range map[string]string{
+		"127.0.0.1:1": "", "localhost:1": "", "[::1]:1": "",
+		"0.0.0.0:1": "*", ":1": "*", "192.0.2.1:1": "*", "example.test:1": "*",
+	} {
+		if got := strings.Join(new(machine).servedHosts(address), ","); got != want {
+			t.Errorf("%s is served under %q, want %q", address, got, want)
+		}
+	}
+}
+
+func TestBehindAProxyItsNameIsServedAndThoseOfLoopback(t *testing.T) {
+	m := &machine{cfg: Config{PublicURL: "https://mcp.example:8443/"}}
+	for _, address := range []string{"127.0.0.1:1", ":1"} {
+		if got := strings.Join(m.servedHosts(address), ","); got != "127.0.0.1,::1,localhost,mcp.example" {
+			t.Errorf("%s is served under %q", address, got)
+		}
+	}
+}
+
+func TestKeysAreNeededBeyondLoopback(t *testing.T) {
+	for name, test := range map[string]struct{ listen, sockets, public, access, want string }{
+		"loopback":                 {"127.0.0.1:1", "", "", "", "open"},
+		"loopback with keys":       {"127.0.0.1:1", "", "", "keys", "keys"},
+		"everywhere":               {"0.0.0.0:1", "", "", "", "keys"},
+		"everywhere, and told so":  {":1", "", "", "open", "open"},
+		"sockets only, everywhere": {"localhost:1", "0.0.0.0:2", "", "", "keys"},
+		"behind a proxy":           {"127.0.0.1:1", "", "https://mcp.example", "", "keys"},
+	} {
+		m := &machine{cfg: Config{Listen: test.listen, Sockets: test.sockets, PublicURL: test.public, Access: test.access}}
+		if got := m.access(); got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+	}
+}
+
+func TestFunctionsSeeCredentialsOnlyForAStoreOnAWS(t *testing.T) {
+	environ := []string{
+		"DORMOUSE_HOLD=1", "DORMOUSE_EVENT_AGE=2", "DORMOUSE_STORE=no", "OTHER=no",
+		"AWS_ACCESS_KEY_ID=id", "AWS_SECRET_ACCESS_KEY=key", "AWS_REGION=eu", "AWS_PROFILE=no",
+	}
+	settings := map[string]string{"DORMOUSE_HOLD": "1", "DORMOUSE_EVENT_AGE": "2"}
+	tests := map[string]struct {
+		store   string
+		environ []string
+		want    map[string]string
+	}{
+		"this machine":    {"sqlite:/x", environ, settings},
+		"AWS":             {"dynamodb:T", environ, map[string]string{"DORMOUSE_HOLD": "1", "DORMOUSE_EVENT_AGE": "2", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_REGION": "eu"}},
+		"no credentials":  {"dynamodb:T?endpoint=http://127.0.0.1:1", environ[:4], settings}, // package lambda gives every function some
+		"nothing is said": {"sqlite:/x", nil, map[string]string{}},
+	}
+	for name, test := range tests {
+		m := &machine{cfg: Config{Environ: test.environ}, store: test.store}
+		if d := cmp.Diff(test.want, m.passedOn()); d != "" {
+			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
+	}
+}
+
+func TestBoxesAreToldHowToReachRegistriesAndNothingElse(t *testing.T) {
+	m := &machine{data: "/data", cfg: Config{Environ: []string{
+		"PATH=/bin", "HOME=/home/me", "DORMOUSE_CACHE=/cache", "DORMOUSE_BOX_PROCESSES=7", "https_proxy=http://p", "NO_PROXY=x",
+		"PIP_INDEX_URL=http://pip", "UV_INDEX=http://uv", "npm_config_registry=http://npm", "NODE_EXTRA_CA_CERTS=/ca",
+		"DORMOUSE_SESSION_LIFE=1h", "AWS_SECRET_ACCESS_KEY=x", "GITHUB_TOKEN=x", "PIPELINE=x",
+	}}}
+	want := map[string]string{
+		"PATH": "/bin", "HOME": "/home/me", "DORMOUSE_CACHE": "/cache", "DORMOUSE_BOX_PROCESSES": "7", "DORMOUSE_LOGS": "/data/logs",
+		"https_proxy": "http://p", "NO_PROXY": "x", "PIP_INDEX_URL": "http://pip", "UV_INDEX": "http://uv",
+		"npm_config_registry": "http://npm", "NODE_EXTRA_CA_CERTS": "/ca", "GOMAXPROCS": "2",
+	}
+	if diff := cmp.Diff(want, m.boxEnvironment()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestClientsSeeWhatServersPrintOnLoopbackWithoutKeysOnly(t *testing.T) {
+	for _, c := range []struct {
+		listen, sockets, access string
+		want                    string
+	}{
+		{"127.0.0.1:1", "127.0.0.1:2", "", "on"},
+		{"127.0.0.1:1", "127.0.0.1:2", AccessOpen, "on"},
+		{"127.0.0.1:1", "127.0.0.1:2", AccessKeys, ""},
+		{"0.0.0.0:1", "0.0.0.0:2", "", ""},
+		{"0.0.0.0:1", "0.0.0.0:2", AccessOpen, ""},
+		{"127.0.0.1:1", "0.0.0.0:2", AccessOpen, ""},
+	} {
+		m := &machine{cfg: Config{Listen: c.listen, Sockets: c.sockets, Access: c.access}}
+		if got := m.boxEnvironment()["DORMOUSE_SHOW_OUTPUT"]; got != c.want {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+}
+
+func TestBoxesAreOffForWhatCannotBeUnderstood(t *testing.T) {
+	for environ, want := range map[string]bool{
+		"": false, "DORMOUSE_BOXES=": false, "DORMOUSE_BOXES=on": false,
+		"DORMOUSE_BOXES=off": true, "DORMOUSE_BOXES=ON": true, "DORMOUSE_BOXES=true": true,
+	} {
+		m := &machine{cfg: Config{Environ: []string{environ}}, log: slog.New(slog.DiscardHandler)}
+		if got := m.boxesOff(); got != want {
+			t.Errorf("%q: off %v, want %v", environ, got, want)
+		}
+	}
+}
+
+// What package wiring reads, the programs of functions read as well.
+func TestFunctionsGetEverySettingThatTheHandlersRead(t *testing.T) {
+	var read []string
+	if err := new(wiring.Settings).Read(func(name string) string { read = append(read, name); return "" }); err != nil || len(read) < 5 {
+		t.Fatalf("%v is read, %v", read, err)
+	}
+	for _, name := range read {
+		m := &machine{cfg: Config{Environ: []string{name + "=7"}}, store: "sqlite:/x"}
+		if got := m.passedOn()[name]; got != "7" && name != wiring.EnvIdle { // which Config has
+			t.Errorf("%s is %q", name, got)
+		}
+	}
+}

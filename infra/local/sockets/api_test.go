@@ -1,0 +1,246 @@
+package sockets
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
+	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
+)
+
+func TestRoutesAreToldWhoConnects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, nil)
+		var query, key string
+		b.routes.connect = func(_ Conn, r *http.Request) Reply {
+			query, key = r.URL.RawQuery, r.Header.Get("X-Key")
+			return Reply{Status: http.StatusOK}
+		}
+		_, err := b.Dial("/prod?a=1&b=2", websocket.DialOptions{HTTPHeader: http.Header{"X-Key": {"k"}, "User-Agent": {"test/1"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := b.routes.conns[0]
+		want := Conn{ID: got.ID, SourceIP: "127.0.0.1", UserAgent: "test/1", Host: "gateway.test", ConnectedAt: time.Now()}
+		if d := cmp.Diff(want, got); d != "" || !awsapi.IsID(got.ID) {
+			t.Errorf("id %q (-want +got):\n%s", got.ID, d)
+		}
+		if query != "a=1&b=2" || key != "k" {
+			t.Errorf("query %q, key %q", query, key)
+		}
+	})
+}
+
+func TestRoutesDecideAboutTheUpgrade(t *testing.T) {
+	for status, taken := range map[int]bool{200: true, 204: true, 299: true, 300: false, 401: false, 502: false} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t, nil)
+			b.routes.connect = func(Conn, *http.Request) Reply { return Reply{Status: status, Body: []byte(`{"why":1}`)} }
+			if taken {
+				b.client()
+				return
+			}
+			if got := b.Refused("/prod"); got.Body != `{"why":1}` || got.Status != status {
+				t.Errorf("got %v, want %d", got, status)
+			}
+			synctest.Wait()
+			if _, _, ends := b.routes.told(); ends != 0 {
+				t.Error("the routes were told of the end of a connection that never was")
+			}
+		})
+	}
+}
+
+func TestTheSubprotocolIsTheRoutesToGive(t *testing.T) {
+	for _, given := range []string{"", "mcp"} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t, nil)
+			b.routes.connect = func(Conn, *http.Request) Reply { return Reply{Status: http.StatusOK, Protocol: given} }
+			conn, err := b.Dial("/prod", websocket.DialOptions{Subprotocols: []string{"other", "mcp"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := conn.Subprotocol(); got != given {
+				t.Errorf("subprotocol = %q, want %q", got, given)
+			}
+		})
+	}
+}
+
+func TestOpenedIsCalledWhenPostsAreTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, nil)
+		b.routes.connect = func(c Conn, _ *http.Request) Reply {
+			if err := b.Post(t.Context(), c.ID, []byte("too soon")); err == nil {
+				t.Error("a post is taken before the routes have decided")
+			}
+			return Reply{Status: http.StatusOK, Opened: func() {
+				if err := b.Post(t.Context(), c.ID, []byte("owed")); err != nil {
+					t.Error(err)
+				}
+			}}
+		}
+		conn, _ := b.client()
+		if got := conn.Hear(); got != "owed" {
+			t.Errorf("heard %q", got)
+		}
+	})
+}
+
+func TestOnlyAnUpgradeOfTheStageReachesTheRoutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, nil)
+		if got := b.Refused("/other"); got.Status != http.StatusForbidden {
+			t.Errorf("wrong stage: %v", got)
+		}
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://gateway.test/prod", nil)
+		res, err := b.WebSockets.API.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != http.StatusUpgradeRequired {
+			t.Errorf("no upgrade: status %d", res.StatusCode)
+		}
+		if conns, _, _ := b.routes.told(); conns != 0 {
+			t.Errorf("the routes were asked %d times", conns)
+		}
+	})
+}
+
+func TestTooManyNewConnectionsAreTurnedAwayForASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, func(c *Config) { c.Limits.NewPerSecond = 3 })
+		for range 3 {
+			b.client()
+		}
+		if got := b.Refused("/prod"); got.Status != http.StatusTooManyRequests {
+			t.Errorf("the fourth: %v; want 429", got)
+		}
+		time.Sleep(time.Second)
+		b.client()
+	})
+}
+
+func TestUsageCountsWhatABillIsMadeOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, nil)
+		b.routes.message = func(context.Context, string) string { return strings.Repeat("x", 65<<10) }
+		conn, _ := b.client()
+		conn.Say("small")
+		conn.Hear()
+		time.Sleep(time.Minute)
+		open := b.Usage()
+		if open.Open != 1 || open.ConnectedTime != time.Minute {
+			t.Errorf("open: %+v", open)
+		}
+		_ = conn.Close(websocket.StatusNormalClosure, "")
+		synctest.Wait()
+		time.Sleep(time.Hour)
+		want := Usage{Connections: 1, ConnectedTime: time.Minute, MessagesIn: 1, MessagesOut: 3}
+		if d := cmp.Diff(want, b.Usage()); d != "" {
+			t.Errorf("usage (-want +got):\n%s", d)
+		}
+	})
+}
+
+func TestWhoBillsIsToldOfEveryConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		open := map[string]bool{}
+		b := newBench(t, func(c *Config) {
+			c.Opened = func(conn string) { open[conn] = true }
+			c.Closed = func(conn string, lived time.Duration) {
+				if !open[conn] || lived != time.Minute {
+					t.Errorf("closed after %v, open: %v", lived, open[conn])
+				}
+				delete(open, conn)
+			}
+		})
+		conn, id := b.client()
+		synctest.Wait()
+		if !open[id] {
+			t.Error("nobody was told of the connection")
+		}
+		time.Sleep(time.Minute)
+		_ = conn.CloseNow()
+		synctest.Wait()
+		if len(open) != 0 {
+			t.Error("nobody was told of its end")
+		}
+	})
+}
+
+func TestCloseEndsAllConnectionsAndRefusesNewOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, nil)
+		one, _ := b.client()
+		two, _ := b.client()
+		closed := make(chan error, 1)
+		go func() { closed <- b.Close(t.Context()) }()
+		for _, conn := range []*localtest.WebSocket{one, two} {
+			if end := conn.End(); end.Code != websocket.StatusGoingAway {
+				t.Errorf("close = %+v, want 1001", end)
+			}
+		}
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		if _, _, ends := b.routes.told(); ends != 2 {
+			t.Errorf("the routes were told of %d ends when Close returned, want 2", ends)
+		}
+		if got := b.Refused("/prod"); got.Status != http.StatusServiceUnavailable {
+			t.Errorf("after close: %v; want 503", got)
+		}
+	})
+}
+
+func TestCloseCutsWhatDoesNotEndInTime(t *testing.T) {
+	for name, test := range map[string]struct {
+		hang func(context.Context, <-chan struct{})
+		took time.Duration
+	}{
+		"a route that ends with its context": {func(ctx context.Context, _ <-chan struct{}) { <-ctx.Done() }, time.Second},
+		"a route that never ends":            {func(_ context.Context, release <-chan struct{}) { <-release }, time.Second + cutTime},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				release := make(chan struct{})
+				defer close(release)
+				b := newBench(t, nil)
+				b.routes.message = func(ctx context.Context, _ string) string { test.hang(ctx, release); return "" }
+				conn, _ := b.client()
+				conn.Say("hangs")
+				synctest.Wait()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				start := time.Now()
+				if err := b.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("error = %v", err)
+				}
+				if took := time.Since(start); took != test.took {
+					t.Errorf("took %v, want %v", took, test.took)
+				}
+			})
+		})
+	}
+}
+
+func TestNewSaysWhatIsMissing(t *testing.T) {
+	for name, cfg := range map[string]Config{
+		"no stage":     {Routes: &notes{}},
+		"a stage path": {Stage: "a/b", Routes: &notes{}},
+		"no routes":    {Stage: "prod"},
+	} {
+		if _, err := New(cfg); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package sockets
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
+)
+
+// ending is what routes were told of the end of a connection.
+type ending struct {
+	conn   string
+	code   int
+	reason string
+}
+
+// notes are routes that keep what they were told.
+type notes struct {
+	connect func(Conn, *http.Request) Reply            // nil takes every connection
+	message func(ctx context.Context, m string) string // nil sends the message back
+
+	mu       sync.Mutex
+	conns    []Conn
+	messages []string
+	ends     []ending
+}
+
+func (n *notes) Connect(_ context.Context, c Conn, r *http.Request) Reply {
+	n.mu.Lock()
+	n.conns = append(n.conns, c)
+	n.mu.Unlock()
+	if n.connect == nil {
+		return Reply{Status: http.StatusOK}
+	}
+	return n.connect(c, r)
+}
+
+func (n *notes) Message(ctx context.Context, _ Conn, data []byte) []byte {
+	n.mu.Lock()
+	n.messages = append(n.messages, string(data))
+	n.mu.Unlock()
+	if n.message == nil {
+		return data
+	}
+	return []byte(n.message(ctx, string(data)))
+}
+
+func (n *notes) Disconnect(_ context.Context, c Conn, code int, reason string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.ends = append(n.ends, ending{c.ID, code, reason})
+}
+
+func (n *notes) told() (conns, messages, ends int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.conns), len(n.messages), len(n.ends)
+}
+
+// bench is an API, which clients and posts reach over pipes.
+type bench struct {
+	*API
+	localtest.WebSockets
+	t           *testing.T
+	routes      *notes
+	connections *localtest.Pipes
+}
+
+func newBench(t *testing.T, change func(*Config)) *bench {
+	t.Helper()
+	b := &bench{t: t, routes: &notes{}}
+	cfg := Config{Name: "mcp", Stage: "prod", Routes: b.routes}
+	if change != nil {
+		change(&cfg)
+	}
+	api, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.API = api
+	b.WebSockets = localtest.WebSockets{T: t, API: localtest.Serve(t, api), Stage: cfg.Stage}
+	b.connections = localtest.Serve(t, Connections{api})
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+		cancel() // what a test left open is cut
+		_ = api.Close(ctx)
+	})
+	return b
+}
+
+// client opens a connection; id is what the routes were told.
+func (b *bench) client() (conn *localtest.WebSocket, id string) {
+	b.t.Helper()
+	conn = b.Open()
+	b.routes.mu.Lock()
+	defer b.routes.mu.Unlock()
+	return conn, b.routes.conns[len(b.routes.conns)-1].ID
+}
+
+// sdk is AWS's client of the connections.
+func (b *bench) sdk() localtest.Connections {
+	return localtest.NewConnections(b.t, "http://local/"+b.Stage, b.connections.Dial)
+}
+
+// end waits until all is quiet and returns the one end that the routes were told of.
+func (b *bench) end() ending {
+	b.t.Helper()
+	synctest.Wait()
+	b.routes.mu.Lock()
+	defer b.routes.mu.Unlock()
+	if len(b.routes.ends) != 1 {
+		b.t.Fatalf("the routes were told of %d ends, want 1", len(b.routes.ends))
+	}
+	return b.routes.ends[0]
+}

@@ -1,0 +1,176 @@
+package sockets
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// A pipe has no buffers: what the API does not read, the client cannot send.
+func TestMessagesBeyondThoseInWorkAreNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, func(c *Config) { c.Limits.InWork = 2 })
+		release := make(chan struct{})
+		b.routes.message = func(_ context.Context, m string) string { <-release; return m }
+		conn, _ := b.client()
+		var sent atomic.Int64
+		go func() {
+			for n := range 10 {
+				conn.Say(fmt.Sprint(n))
+				sent.Add(1)
+			}
+		}()
+		heard := map[string]bool{}
+		for done := range 10 {
+			synctest.Wait()
+			// One more has been read and waits for its turn.
+			if _, messages, _ := b.routes.told(); messages != min(done+2, 10) || sent.Load() != int64(min(done+3, 10)) {
+				t.Errorf("%d messages are done, %d in the hands of the routes, %d were sent", done, messages, sent.Load())
+			}
+			release <- struct{}{}
+			heard[conn.Hear()] = true
+		}
+		if len(heard) != 10 {
+			t.Errorf("%d of 10 messages were answered", len(heard))
+		}
+	})
+}
+
+func TestConnectionsDoNotShareWhatIsInWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, func(c *Config) { c.Limits.InWork = 1 })
+		b.routes.message = func(ctx context.Context, m string) string {
+			if m == "hangs" {
+				<-ctx.Done()
+			}
+			return m
+		}
+		busy, _ := b.client()
+		busy.Say("hangs")
+		other, _ := b.client()
+		other.Say("hello")
+		if got := other.Hear(); got != "hello" {
+			t.Errorf("heard %q", got)
+		}
+	})
+}
+
+func TestAConnectionEndsAlthoughItsMessagesAreInWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, func(c *Config) { c.Limits.InWork = 1 })
+		b.routes.message = func(ctx context.Context, _ string) string { <-ctx.Done(); return "" }
+		conn, id := b.client()
+		conn.Say("one")
+		conn.Say("two")
+		synctest.Wait()
+		b.Disconnect(id)
+		begun := time.Now()
+		time.Sleep(flushTime)
+		if end := b.end(); end.code != 1000 || time.Since(begun) > flushTime {
+			t.Errorf("after %v the routes were told %+v", time.Since(begun), end)
+		}
+	})
+}
+
+// full opens a connection whose client reads nothing, and fills its buffer.
+func (b *bench) full() (read func() string, id string) {
+	b.t.Helper()
+	conn, id := b.client()
+	for range 2 {
+		if err := b.Post(b.t.Context(), id, []byte(strings.Repeat("x", 100_000))); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	return conn.Hear, id
+}
+
+func smallBuffer(c *Config) { c.Limits.SendBuffer = 200_000 }
+
+func TestAPostWaitsForRoomForTwoSeconds(t *testing.T) {
+	tests := map[string]struct {
+		patience time.Duration // of the caller
+		reads    time.Duration // when the client reads a message; 0: never
+		took     time.Duration
+		code     session.Code
+	}{
+		"the client never reads":         {patience: time.Hour, took: 2 * time.Second, code: session.Unavailable},
+		"the client reads after a while": {patience: time.Hour, reads: time.Second, took: time.Second},
+		"the client reads too late":      {patience: time.Hour, reads: 3 * time.Second, took: 2 * time.Second, code: session.Unavailable},
+		"the caller waits no longer":     {patience: time.Second, took: time.Second, code: session.Unavailable},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, smallBuffer)
+				read, id := b.full()
+				if test.reads > 0 {
+					time.AfterFunc(test.reads, func() { read() })
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), test.patience)
+				defer cancel()
+				begun := time.Now()
+				err := b.Post(ctx, id, []byte(strings.Repeat("x", 100_000)))
+				if took := time.Since(begun); session.CodeOf(err) != test.code || took != test.took {
+					t.Errorf("after %v: %v; want %q after %v", took, err, test.code, test.took)
+				}
+				time.Sleep(time.Hour) // the client reads what it wanted to
+			})
+		})
+	}
+}
+
+func TestAPostThatWaitsLearnsOfTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, smallBuffer)
+		_, id := b.full()
+		time.AfterFunc(time.Second, func() { b.Disconnect(id) })
+		begun := time.Now()
+		err := b.Post(t.Context(), id, []byte(strings.Repeat("x", 100_000)))
+		if took := time.Since(begun); session.CodeOf(err) != session.Closed || took != time.Second {
+			t.Errorf("after %v: %v; want that it is closed, after 1s", took, err)
+		}
+	})
+}
+
+func TestAPostSaysWhyItIsNotTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, nil)
+		conn, id := b.client()
+		if err := b.Post(t.Context(), id, make([]byte, 128<<10+1)); session.CodeOf(err) != session.TooLarge {
+			t.Errorf("over the limit: %v", err)
+		}
+		if err := b.Post(t.Context(), "nobody", nil); session.CodeOf(err) != session.Closed {
+			t.Errorf("to nobody: %v", err)
+		}
+		_ = conn.CloseNow()
+		synctest.Wait()
+		if err := b.Post(t.Context(), id, []byte("x")); session.CodeOf(err) != session.Closed {
+			t.Errorf("to one who left: %v", err)
+		}
+		if err := (Clients{b.API}).Close(t.Context(), id); err != nil {
+			t.Errorf("close of one who left: %v", err)
+		}
+	})
+}
+
+// The bytes of a caller are its own again when Post has returned.
+func TestAPostKeepsNothingOfItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, nil)
+		conn, id := b.client()
+		data := []byte("first")
+		if err := b.Post(t.Context(), id, data); err != nil {
+			t.Fatal(err)
+		}
+		copy(data, "wrong")
+		if got := conn.Hear(); got != "first" {
+			t.Errorf("heard %q", got)
+		}
+	})
+}

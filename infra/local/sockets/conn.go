@@ -1,0 +1,349 @@
+package sockets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/coder/websocket"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
+)
+
+// flushTime is how long a connection that is to be closed may take to get rid of
+// what waits for its client.
+const flushTime = 5 * time.Second
+
+var (
+	errGone = errors.New("the connection is closed")
+	errFull = errors.New("the client does not read what it is sent")
+)
+
+// closing is why a connection ends: the close frame it gets or sent, and what
+// $disconnect is told.
+type closing struct {
+	code   websocket.StatusCode
+	reason string
+	// cut: there is nobody to send a close frame to.
+	cut bool
+}
+
+var (
+	goingAway     = closing{code: websocket.StatusGoingAway, reason: "Going away"}
+	closedByPost  = closing{code: websocket.StatusNormalClosure, reason: "Connection Closed Normally"}
+	tooBig        = closing{code: websocket.StatusMessageTooBig, reason: "Message too big"}
+	binaryMessage = closing{code: websocket.StatusUnsupportedData, reason: "Binary messages are not supported"}
+	brokenText    = closing{code: websocket.StatusInvalidFramePayloadData, reason: "Text is not UTF-8"}
+	cutOff        = closing{code: websocket.StatusAbnormalClosure, cut: true}
+)
+
+// wsConn is one connection. The goroutine of its HTTP handler reads, a second one
+// writes; both end before $disconnect is invoked.
+type wsConn struct {
+	Conn
+	api *API
+	ws  *websocket.Conn
+
+	// handling has room for each message that is handled.
+	handling chan struct{}
+
+	// wake tells the writer to look at queue and end.
+	wake chan struct{}
+	// writing is the context of all writes; stopWriting is for a client that does
+	// not read and must not hold up the close.
+	writing     context.Context
+	stopWriting context.CancelFunc
+
+	mu         sync.Mutex
+	conn       net.Conn // below ws
+	lastActive time.Time
+	idle       *time.Timer
+	queue      [][]byte
+	waiting    int           // bytes in queue and in the hands of the writer
+	room       chan struct{} // closed, and made anew, when waiting has become less
+	end        *closing
+}
+
+func newWSConn(a *API, r *http.Request) *wsConn {
+	now := time.Now()
+	c := &wsConn{
+		Conn: Conn{ID: awsapi.NewID(), SourceIP: awsapi.SourceIP(r), UserAgent: r.UserAgent(), Host: r.Host, ConnectedAt: now},
+		api:  a, lastActive: now, handling: make(chan struct{}, a.limits.InWork),
+		wake: make(chan struct{}, 1), room: make(chan struct{}),
+	}
+	c.writing, c.stopWriting = context.WithCancel(context.Background())
+	return c
+}
+
+// open makes the connection known, after $connect has agreed. What is posted from
+// now on waits for serve.
+func (c *wsConn) open() {
+	c.mu.Lock()
+	c.idle = time.AfterFunc(c.api.limits.Idle, func() { c.shut(goingAway) })
+	c.mu.Unlock()
+	if !c.api.register(c) {
+		c.shut(goingAway)
+	}
+}
+
+// serve runs the upgraded connection to its end.
+func (c *wsConn) serve(conn net.Conn) {
+	c.mu.Lock()
+	c.conn = conn
+	c.mu.Unlock()
+	c.ws.SetReadLimit(-1) // read has its own
+	life := time.AfterFunc(c.api.limits.Life-time.Since(c.ConnectedAt), func() { c.shut(goingAway) })
+	defer life.Stop()
+	var writer sync.WaitGroup
+	writer.Go(c.write)
+	c.shut(c.read())
+	writer.Wait()
+}
+
+// ended takes leave of a connection that was open.
+func (c *wsConn) ended() {
+	c.api.unregister(c)
+	c.mu.Lock()
+	end := *c.end
+	c.mu.Unlock()
+	c.disconnected(end)
+}
+
+// cut ends the connection at once, without a close frame. It does not go by way of
+// ws, which may be waiting for the client's close frame.
+func (c *wsConn) cut() {
+	c.mu.Lock()
+	conn := c.conn
+	c.mu.Unlock()
+	if conn != nil {
+		_ = conn.Close() // it may have ended by itself
+	}
+}
+
+// read hands on messages until the connection ends, and says how it ended.
+func (c *wsConn) read() closing {
+	for {
+		// No context: its end would cut the connection without a close frame.
+		kind, r, err := c.ws.Reader(context.Background())
+		if err != nil {
+			return endOf(err)
+		}
+		if kind != websocket.MessageText {
+			return binaryMessage
+		}
+		limit := c.api.limits.Message
+		data, err := io.ReadAll(io.LimitReader(r, int64(limit)+1))
+		switch {
+		case err != nil:
+			return endOf(err)
+		case len(data) > limit:
+			return tooBig
+		case !utf8.Valid(data):
+			return brokenText
+		}
+		if c.active() {
+			c.message(data)
+		}
+	}
+}
+
+// endOf tells from a read's error what the client did.
+func endOf(err error) closing {
+	if errors.Is(err, errFrameTooBig) {
+		return tooBig
+	}
+	var peer websocket.CloseError
+	if !errors.As(err, &peer) {
+		return cutOff
+	}
+	if peer.Code == websocket.StatusNoStatusRcvd {
+		peer.Reason = "Client-side close frame status not set"
+	}
+	return closing{code: peer.Code, reason: peer.Reason, cut: true}
+}
+
+// active notes a message in either direction; false means that the connection is
+// being closed.
+func (c *wsConn) active() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.end != nil {
+		return false
+	}
+	c.lastActive = time.Now()
+	c.idle.Reset(c.api.limits.Idle)
+	return true
+}
+
+// message has the routes handle a message and sends their reply, in the background. It
+// returns when there is room for it among the messages that are handled.
+func (c *wsConn) message(data []byte) {
+	c.api.meter(func(u *Usage) { u.MessagesIn += units(data) })
+	delay := c.api.delay()
+	select {
+	case c.handling <- struct{}{}:
+	case <-c.writing.Done(): // the connection has ended
+		return
+	case <-c.api.ctx.Done():
+		return
+	}
+	c.api.work.Go(func() {
+		defer func() { <-c.handling }()
+		if delay > 0 {
+			select {
+			case <-time.After(delay):
+			case <-c.api.ctx.Done():
+				return
+			}
+		}
+		ctx, cancel := context.WithTimeout(c.api.ctx, c.api.limits.Route)
+		defer cancel()
+		reply := c.api.cfg.Message(ctx, c.Conn, data)
+		if len(reply) == 0 {
+			return
+		}
+		if err := c.send(ctx, reply); err != nil {
+			c.api.log.Info("a reply was not delivered", "connection", c.ID, "error", err)
+		}
+	})
+}
+
+// send queues a message for the client. While the client does not read and its buffer is
+// full, send waits for room until ctx ends. The error is errGone or errFull. The
+// connection keeps data.
+func (c *wsConn) send(ctx context.Context, data []byte) error {
+	for {
+		room, err := c.enqueue(data)
+		if !errors.Is(err, errFull) {
+			return err
+		}
+		select {
+		case <-room:
+		case <-ctx.Done():
+			return errFull
+		}
+	}
+}
+
+// enqueue is send without the waiting. With errFull comes a channel that is closed when
+// there may be room.
+func (c *wsConn) enqueue(data []byte) (room <-chan struct{}, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.end != nil:
+		return nil, errGone
+	case c.waiting > 0 && c.waiting+len(data) > c.api.limits.SendBuffer:
+		return c.room, errFull
+	}
+	c.lastActive = time.Now()
+	c.idle.Reset(c.api.limits.Idle)
+	c.queue = append(c.queue, data)
+	c.waiting += len(data)
+	c.nudge()
+	return nil, nil
+}
+
+// less takes bytes from those that wait, and wakes who waits for room. Called with mu
+// held.
+func (c *wsConn) less(n int) {
+	c.waiting -= n
+	close(c.room)
+	c.room = make(chan struct{})
+}
+
+func (c *wsConn) nudge() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// shut lets the connection end: nothing more is taken for it, what waits is still
+// sent, then it is closed. The first reason given stays.
+func (c *wsConn) shut(why closing) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.end != nil {
+		return
+	}
+	c.end = &why
+	c.idle.Stop()
+	if why.cut {
+		c.stopWriting()
+	}
+	time.AfterFunc(flushTime, c.stopWriting)
+	c.less(0) // who waits for room waits in vain
+	c.nudge()
+}
+
+// write sends what is queued, in order, until the connection is shut and the queue
+// is empty; then it closes the connection, which also ends read.
+func (c *wsConn) write() {
+	defer c.stopWriting()
+	for range c.wake {
+		c.mu.Lock()
+		batch, end := c.queue, c.end
+		c.queue = nil
+		c.mu.Unlock()
+		for _, data := range batch {
+			if err := c.writeMessage(data); err != nil {
+				// The reader finds the same trouble and says what it is.
+				_ = c.ws.CloseNow()
+				return
+			}
+			c.mu.Lock()
+			c.less(len(data))
+			c.mu.Unlock()
+		}
+		if end == nil {
+			continue
+		}
+		if end.cut {
+			_ = c.ws.CloseNow()
+		} else {
+			// A client that does not answer the close frame is cut off in there.
+			_ = c.ws.Close(end.code, end.reason)
+		}
+		return
+	}
+}
+
+// writeMessage sends one text message in frames of the gateway's size.
+func (c *wsConn) writeMessage(data []byte) error {
+	c.api.meter(func(u *Usage) { u.MessagesOut += units(data) })
+	frame := c.api.limits.Frame
+	if len(data) <= frame {
+		return c.ws.Write(c.writing, websocket.MessageText, data)
+	}
+	w, err := c.ws.Writer(c.writing, websocket.MessageText)
+	if err != nil {
+		return fmt.Errorf("begin a message: %w", err)
+	}
+	for len(data) > 0 {
+		n := min(frame, len(data))
+		if _, err := w.Write(data[:n]); err != nil {
+			return fmt.Errorf("write a frame: %w", err)
+		}
+		data = data[n:]
+	}
+	return w.Close()
+}
+
+// disconnected tells the routes that the connection has ended.
+func (c *wsConn) disconnected(end closing) {
+	if c.api.cfg.DropDisconnect {
+		return
+	}
+	ctx, cancel := context.WithTimeout(c.api.ctx, c.api.limits.Route)
+	defer cancel()
+	c.api.cfg.Disconnect(ctx, c.Conn, int(end.code), end.reason)
+}
+
+func units(data []byte) int64 { return int64(max(1, (len(data)+meterUnit-1)/meterUnit)) }

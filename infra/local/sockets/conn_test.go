@@ -1,0 +1,310 @@
+package sockets
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestAnEmptyReplyIsNotSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, nil)
+		b.routes.message = func(_ context.Context, m string) string {
+			if m == "quiet" {
+				return ""
+			}
+			return m
+		}
+		conn, _ := b.client()
+		conn.Say("quiet")
+		synctest.Wait()
+		conn.Say("loud")
+		if got := conn.Hear(); got != "loud" {
+			t.Errorf("heard %q", got)
+		}
+	})
+}
+
+func TestMessagesOfOneConnectionRunAtTheSameTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		second := make(chan struct{})
+		b := newBench(t, nil)
+		b.routes.message = func(_ context.Context, m string) string {
+			if m == "first" {
+				<-second
+			} else {
+				defer close(second)
+			}
+			return m
+		}
+		conn, _ := b.client()
+		conn.Say("first")
+		conn.Say("second")
+		got := []string{conn.Hear(), conn.Hear()}
+		slices.Sort(got)
+		if d := cmp.Diff([]string{"first", "second"}, got); d != "" {
+			t.Error(d)
+		}
+	})
+}
+
+func TestShuffleReordersByItsSeed(t *testing.T) {
+	order := func(seed uint64) (got []string) {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t, func(c *Config) {
+				c.Shuffle = &Shuffle{Seed: seed, MaxDelay: time.Second}
+			})
+			conn, _ := b.client()
+			for i := range 20 {
+				conn.Say(fmt.Sprint(i))
+			}
+			for range 20 {
+				got = append(got, conn.Hear())
+			}
+		})
+		return got
+	}
+	first, again, other := order(1), order(1), order(2)
+	if d := cmp.Diff(first, again); d != "" {
+		t.Errorf("one seed, two orders:\n%s", d)
+	}
+	if cmp.Equal(first, other) {
+		t.Error("two seeds, one order")
+	}
+}
+
+func TestSizesUpToTheLimitsPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, nil)
+		conn, _ := b.client()
+		frame := strings.Repeat("f", 32<<10)
+		w, err := conn.Writer(t.Context(), websocket.MessageText)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 4 {
+			if _, err := io.WriteString(w, frame); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if got := conn.Hear(); got != strings.Repeat(frame, 4) {
+			t.Errorf("heard %d bytes", len(got))
+		}
+	})
+}
+
+func TestWhatIsOverALimitClosesTheConnection(t *testing.T) {
+	tests := map[string]struct {
+		kind   websocket.MessageType
+		frames []string
+		want   closing
+	}{
+		"frame":       {websocket.MessageText, []string{strings.Repeat("x", 32<<10+1)}, tooBig},
+		"later frame": {websocket.MessageText, []string{"x", strings.Repeat("x", 40<<10)}, tooBig},
+		"message":     {websocket.MessageText, slices.Repeat([]string{strings.Repeat("x", 26<<10)}, 6), tooBig},
+		"binary":      {websocket.MessageBinary, []string{"x"}, binaryMessage},
+		"not UTF-8":   {websocket.MessageText, []string{"\xff"}, brokenText},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, nil)
+				conn, _ := b.client()
+				go conn.SayFrames(test.kind, test.frames...)
+				if end := conn.End(); end.Code != test.want.code || end.Reason != test.want.reason {
+					t.Errorf("close = %+v, want %+v", end, test.want)
+				}
+				if end := b.end(); end.code != int(test.want.code) {
+					t.Errorf("the routes were told %+v", end)
+				}
+				if _, messages, _ := b.routes.told(); messages != 0 {
+					t.Error("the routes got the message")
+				}
+			})
+		})
+	}
+}
+
+func TestMessagesInEitherDirectionKeepAConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, nil)
+		b.routes.message = func(context.Context, string) string { return "" }
+		conn, id := b.client()
+		time.Sleep(9 * time.Minute)
+		conn.Say("in")
+		time.Sleep(9 * time.Minute)
+		if err := b.Post(t.Context(), id, []byte("out")); err != nil {
+			t.Fatalf("closed although a message came in: %v", err)
+		}
+		conn.Hear()
+		start := time.Now()
+		_ = conn.End()
+		if took := time.Since(start); took != 10*time.Minute {
+			t.Errorf("closed %v after the last message", took)
+		}
+	})
+}
+
+func TestPingsDoNotKeepAConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, nil)
+		conn, _ := b.client()
+		ctx := conn.CloseRead(t.Context())
+		start := time.Now()
+		go func() {
+			for conn.Ping(ctx) == nil {
+				select {
+				case <-time.After(time.Minute):
+				case <-ctx.Done():
+				}
+			}
+		}()
+		<-ctx.Done()
+		if took := time.Since(start); took != 10*time.Minute {
+			t.Errorf("closed after %v", took)
+		}
+	})
+}
+
+func TestRoutesAreToldHowTheClientLeft(t *testing.T) {
+	tests := map[string]struct {
+		leave  func(*websocket.Conn) error
+		code   int
+		reason string
+	}{
+		"own code":  {func(c *websocket.Conn) error { return c.Close(4001, "bored") }, 4001, "bored"},
+		"no status": {func(c *websocket.Conn) error { return c.Close(websocket.StatusNoStatusRcvd, "") }, 1005, "Client-side close frame status not set"},
+		"cut off":   {func(c *websocket.Conn) error { return c.CloseNow() }, 1006, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, nil)
+				conn, id := b.client()
+				_ = test.leave(conn.Conn)
+				if got, want := b.end(), (ending{id, test.code, test.reason}); got != want {
+					t.Errorf("the routes were told %+v, want %+v", got, want)
+				}
+			})
+		})
+	}
+}
+
+// rawClient opens a connection by hand, with early sent right behind the request.
+func rawClient(b *bench, early []byte) (net.Conn, *bufio.Reader) {
+	b.t.Helper()
+	conn, err := b.WebSockets.API.Dial(b.t.Context(), "", "")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { _ = conn.Close() })
+	request := "GET /prod HTTP/1.1\r\nHost: gateway.test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n" +
+		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+	go func() { _, _ = conn.Write(append([]byte(request), early...)) }()
+	r := bufio.NewReader(conn)
+	res, err := http.ReadResponse(r, nil)
+	if err != nil || res.StatusCode != http.StatusSwitchingProtocols {
+		b.t.Fatalf("upgrade: %v, %v", res, err)
+	}
+	_ = res.Body.Close()
+	return conn, r
+}
+
+// maskedFrame is a client's frame with a mask of zeros, so that its payload is
+// readable.
+func maskedFrame(first byte, payload []byte) []byte {
+	f := []byte{first}
+	switch n := len(payload); {
+	case n < 126:
+		f = append(f, 0x80|byte(n))
+	case n < 1<<16:
+		f = append(f, 0x80|126, byte(n>>8), byte(n))
+	default:
+		f = append(f, 0x80|127, 0, 0, 0, 0, byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
+	}
+	return append(append(f, 0, 0, 0, 0), payload...)
+}
+
+func TestFramesSentWithTheUpgradeRequestAreNotLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, nil)
+		_, r := rawClient(b, append(maskedFrame(0x81, []byte("early")), maskedFrame(0x81, []byte("bird"))...))
+		got := make([]byte, 2+5+2+4)
+		if _, err := io.ReadFull(r, got); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Contains(got, []byte("early")) || !bytes.Contains(got, []byte("bird")) {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+func TestLongMessagesGoOutInFramesOf32KB(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, nil)
+		b.routes.message = func(context.Context, string) string { return strings.Repeat("x", 100_000) }
+		_, r := rawClient(b, maskedFrame(0x81, []byte("?")))
+		guard := &frameGuard{from: r, limit: 32 << 10}
+		var total uint64
+		for final := false; !final; {
+			first, err := r.Peek(1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			final = first[0]&0x80 != 0
+			header, payload, err := guard.nextFrame()
+			if err != nil || payload > guard.limit {
+				t.Fatalf("a frame of %d bytes, %v", payload, err)
+			}
+			if _, err := r.Discard(int(header + payload)); err != nil {
+				t.Fatal(err)
+			}
+			total += payload
+		}
+		if total != 100_000 {
+			t.Errorf("%d bytes in all", total)
+		}
+	})
+}
+
+func TestTheCloseFrameReachesAClientThatSendsTooMuchOverTCP(t *testing.T) {
+	b := newBench(t, nil)
+	srv := httptest.NewServer(b.API)
+	defer srv.Close()
+	conn, _, err := websocket.Dial(t.Context(), srv.URL+"/prod", nil) //nolint:bodyclose // nothing to close after an upgrade
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.CloseNow() }()
+	if err := conn.Write(t.Context(), websocket.MessageText, make([]byte, 4<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if end := websocket.CloseStatus(readToEnd(t, conn)); end != websocket.StatusMessageTooBig {
+		t.Errorf("close = %+v", end)
+	}
+}
+
+func readToEnd(t *testing.T, conn *websocket.Conn) error {
+	t.Helper()
+	for {
+		if _, _, err := conn.Read(t.Context()); err != nil {
+			return err
+		}
+	}
+}

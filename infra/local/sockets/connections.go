@@ -1,0 +1,174 @@
+package sockets
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// postWithin bounds a post of a caller without a deadline that finds the client's buffer
+// full.
+const postWithin = 2 * time.Second
+
+// Post implements session.Poster for routes of this process. A client that does not read
+// gets some time to make room.
+func (a *API) Post(ctx context.Context, conn string, data []byte) error {
+	if len(data) > a.limits.Message {
+		return session.Errorf(session.TooLarge, "a message of %d bytes is over the limit of %d", len(data), a.limits.Message)
+	}
+	c, ok := a.find(conn)
+	if !ok {
+		return session.Errorf(session.Closed, "the connection is gone")
+	}
+	ctx, cancel := context.WithTimeout(ctx, postWithin)
+	defer cancel()
+	switch err := c.send(ctx, bytes.Clone(data)); {
+	case errors.Is(err, errFull):
+		return session.Errorf(session.Unavailable, "the client does not read what it is sent")
+	case err != nil:
+		return session.Errorf(session.Closed, "the connection is gone")
+	}
+	return nil
+}
+
+// Disconnect closes a connection. It implements Close of session.Clients, see [Clients].
+func (a *API) Disconnect(conn string) {
+	if c, ok := a.find(conn); ok {
+		c.shut(closedByPost)
+	}
+}
+
+// Clients are the connections of an API as session.Clients.
+type Clients struct{ *API }
+
+// Close implements session.Clients.
+func (c Clients) Close(_ context.Context, conn string) error {
+	c.Disconnect(conn)
+	return nil
+}
+
+// Connections is the @connections API of several APIs on one endpoint, as API Gateway's
+// management endpoint serves it to functions; their stages tell the APIs apart:
+//
+//	POST   /<stage>/@connections/<id>   send the body as one text message
+//	GET    /<stage>/@connections/<id>   connectedAt, lastActiveAt, identity
+//	DELETE /<stage>/@connections/<id>   close the connection
+//
+// POST answers 200 when the message is queued; messages of one connection are sent
+// in the order their posts arrived. Failures are those of the AWS SDK:
+// GoneException 410 (not open any more, or not yet), PayloadTooLargeException 413
+// (over [Limits.Message]), LimitExceededException 429 (the client does not
+// read and its buffer is full), BadRequestException 400 (no such id can exist).
+// A request must carry a Signature Version 4, else 403. Connections does not verify the
+// signature: whoever serves it authenticates the caller.
+type Connections []*API
+
+// ServeHTTP implements http.Handler.
+func (all Connections) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	stage, resource, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	id, ok := strings.CutPrefix(resource, "@connections/")
+	at := slices.IndexFunc(all, func(a *API) bool { return a.cfg.Stage == stage })
+	switch {
+	case !ok || at < 0:
+		awsapi.Fail(w, http.StatusForbidden, "ForbiddenException", "Forbidden")
+	case !isSigned(r):
+		awsapi.Fail(w, http.StatusForbidden, "MissingAuthenticationTokenException", "Missing Authentication Token")
+	case !awsapi.IsID(id):
+		awsapi.Fail(w, http.StatusBadRequest, "BadRequestException", "Invalid connectionId: "+id)
+	default:
+		all[at].onConnection(w, r, id)
+	}
+}
+
+func (a *API) onConnection(w http.ResponseWriter, r *http.Request, id string) {
+	c, _ := a.find(id)
+	switch r.Method {
+	case http.MethodPost:
+		a.post(w, r, c)
+	case http.MethodGet:
+		describe(w, c)
+	case http.MethodDelete:
+		remove(w, c)
+	default:
+		awsapi.Fail(w, http.StatusForbidden, "ForbiddenException", "Forbidden")
+	}
+}
+
+// post gets c nil for a connection that is gone.
+func (a *API) post(w http.ResponseWriter, r *http.Request, c *wsConn) {
+	limit := int64(a.limits.Message)
+	data, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
+	switch {
+	case err != nil:
+		awsapi.Fail(w, http.StatusBadRequest, "BadRequestException", "The body could not be read")
+		return
+	case int64(len(data)) > limit:
+		awsapi.Fail(w, http.StatusRequestEntityTooLarge, "PayloadTooLargeException", "Message too long")
+		return
+	case c == nil:
+		gone(w)
+		return
+	}
+	switch _, err := c.enqueue(data); {
+	case err == nil:
+		w.WriteHeader(http.StatusOK)
+	case errors.Is(err, errFull):
+		awsapi.Fail(w, http.StatusTooManyRequests, "LimitExceededException", "The client's buffer is full")
+	default:
+		gone(w)
+	}
+}
+
+func describe(w http.ResponseWriter, c *wsConn) {
+	if c == nil {
+		gone(w)
+		return
+	}
+	type identity struct {
+		SourceIP  string `json:"sourceIp"`
+		UserAgent string `json:"userAgent"`
+	}
+	c.mu.Lock()
+	last := c.lastActive
+	c.mu.Unlock()
+	body, err := json.Marshal(struct {
+		ConnectedAt  time.Time `json:"connectedAt"`
+		Identity     identity  `json:"identity"`
+		LastActiveAt time.Time `json:"lastActiveAt"`
+	}{milliseconds(c.ConnectedAt), identity{c.SourceIP, c.UserAgent}, milliseconds(last)})
+	if err != nil {
+		awsapi.Fail(w, http.StatusInternalServerError, "InternalServerErrorException", "Internal server error")
+		return
+	}
+	awsapi.JSON(w, http.StatusOK, body)
+}
+
+func milliseconds(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
+
+func remove(w http.ResponseWriter, c *wsConn) {
+	if c == nil {
+		gone(w)
+		return
+	}
+	c.shut(closedByPost)
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// isSigned says whether the request carries the parts of a Signature Version 4.
+func isSigned(r *http.Request) bool {
+	auth, ok := strings.CutPrefix(r.Header.Get("Authorization"), "AWS4-HMAC-SHA256 ")
+	return ok && r.Header.Get("X-Amz-Date") != "" && strings.Contains(auth, "Credential=") &&
+		strings.Contains(auth, "SignedHeaders=") && strings.Contains(auth, "Signature=")
+}
+
+// gone answers as AWS does, without a word beyond the type.
+func gone(w http.ResponseWriter) { awsapi.Fail(w, http.StatusGone, "GoneException", "") }

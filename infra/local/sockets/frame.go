@@ -1,0 +1,117 @@
+package sockets
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+)
+
+var errFrameTooBig = errors.New("a WebSocket frame is over the limit")
+
+// guardedWriter is a ResponseWriter whose hijacked connection refuses frames with
+// more than limit bytes of payload. The WebSocket library joins frames to messages
+// and does not tell their sizes.
+type guardedWriter struct {
+	http.ResponseWriter
+	limit int
+	conn  net.Conn // once hijacked
+}
+
+// Hijack implements [http.Hijacker].
+func (g *guardedWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(g.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	// Frames that came right behind the upgrade request are in rw already.
+	early, err := rw.Reader.Peek(rw.Reader.Buffered())
+	if err != nil {
+		_ = conn.Close()
+		return nil, nil, err
+	}
+	from := io.MultiReader(bytes.NewReader(bytes.Clone(early)), conn)
+	g.conn = &frameGuard{Conn: conn, from: bufio.NewReader(from), limit: uint64(g.limit)}
+	return g.conn, bufio.NewReadWriter(bufio.NewReader(g.conn), rw.Writer), nil
+}
+
+// frameGuard passes a stream of WebSocket frames (RFC 6455 section 5.2) through
+// unchanged. A frame over the limit is left out whole, and in its place Read
+// returns errFrameTooBig, once; so the reader can still go on to the client's
+// close frame.
+type frameGuard struct {
+	net.Conn
+	from    *bufio.Reader
+	limit   uint64
+	pass    uint64 // bytes of the current frame to hand on
+	discard uint64 // bytes of a frame over the limit to read away
+}
+
+func (g *frameGuard) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	for g.discard > 0 {
+		n, err := g.from.Discard(int(min(g.discard, 1<<20)))
+		g.discard -= uint64(n)
+		if err != nil {
+			return 0, err
+		}
+	}
+	if g.pass == 0 {
+		header, payload, err := g.nextFrame()
+		if err != nil {
+			return 0, err
+		}
+		if payload > g.limit {
+			g.discard = header + payload
+			return 0, errFrameTooBig
+		}
+		g.pass = header + payload
+	}
+	n, err := g.from.Read(p[:min(uint64(len(p)), g.pass)])
+	g.pass -= uint64(n)
+	return n, err
+}
+
+// nextFrame looks at the header of the next frame and returns its length and that
+// of the payload behind it. A length with the top bit set, which no frame may
+// have, counts as over every limit.
+func (g *frameGuard) nextFrame() (header, payload uint64, err error) {
+	b, err := g.from.Peek(2)
+	if err != nil {
+		return 0, 0, whole(err, len(b))
+	}
+	const masked, length = 0x80, 0x7f
+	header, payload = 2, uint64(b[1]&length)
+	switch payload {
+	case 126:
+		header = 4
+	case 127:
+		header = 10
+	}
+	if b, err = g.from.Peek(int(header)); err != nil {
+		return 0, 0, whole(err, len(b))
+	}
+	switch header {
+	case 4:
+		payload = uint64(binary.BigEndian.Uint16(b[2:]))
+	case 10:
+		payload = min(binary.BigEndian.Uint64(b[2:]), 1<<62)
+	}
+	if b[1]&masked != 0 {
+		header += 4
+	}
+	return header, payload, nil
+}
+
+// whole turns the end of the stream within a header into an unexpected one.
+func whole(err error, got int) error {
+	if got > 0 && errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}

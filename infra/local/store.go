@@ -1,0 +1,90 @@
+package local
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
+	"github.com/dormouse-mcp/dormouse/shared/bucket"
+	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
+)
+
+// Forms of the name of a store.
+const (
+	sqlite   = "sqlite:"
+	dynamodb = "dynamodb:"
+)
+
+// StoreName returns the name of the store that a [Config] with this Store and Data has,
+// with an absolute path.
+func StoreName(store, data string) (string, error) {
+	path, ok := strings.CutPrefix(store, sqlite)
+	switch {
+	case store == "":
+		path = filepath.Join(data, StoreFile)
+	case !ok:
+		return store, nil
+	case path == "":
+		return "", errors.New("the store sqlite: has no path; want sqlite:PATH")
+	}
+	path, err := filepath.Abs(path)
+	return sqlite + path, err
+}
+
+// SQLite is the path of the file that a store keeps sessions in; false means that they
+// are somewhere else.
+func SQLite(store, data string) (path string, ok bool, err error) {
+	name, err := StoreName(store, data)
+	if err != nil {
+		return "", false, err
+	}
+	path, ok = strings.CutPrefix(name, sqlite)
+	return path, ok, nil
+}
+
+// OpenStore opens a store by its name. getenv finds the credentials and the region of a
+// table on DynamoDB.
+func OpenStore(name string, getenv func(string) string, limits session.Limits) (session.Store, error) {
+	if path, ok := strings.CutPrefix(name, sqlite); ok {
+		return sqlitestore.Open(path, sqlitestore.Options{Age: limits.EventAge})
+	}
+	where, ok := strings.CutPrefix(name, dynamodb)
+	if !ok {
+		return nil, fmt.Errorf("the store is %q; want sqlite:PATH or dynamodb:%s", name, dynamostore.PlaceForm)
+	}
+	place, err := dynamostore.ParsePlace(where, cmp.Or(getenv("AWS_REGION"), getenv("AWS_DEFAULT_REGION")))
+	if err != nil {
+		return nil, err
+	}
+	keys := dynamostore.Keys{ID: getenv("AWS_ACCESS_KEY_ID"), Secret: getenv("AWS_SECRET_ACCESS_KEY"), Token: getenv("AWS_SESSION_TOKEN")}
+	return dynamostore.New(place.Client(keys, nil), place.Table, dynamostore.Options{Age: limits.EventAge, Life: limits.Life}), nil
+}
+
+const snapshotsEnv = "DORMOUSE_SNAPSHOTS"
+
+// snapshots is where workspaces are kept: beside the rest of the data, if nothing else
+// is said.
+func (m *machine) snapshots() string {
+	return cmp.Or(m.getenv(snapshotsEnv), "folder:"+filepath.Join(m.data, "snapshots"))
+}
+
+// bucketConfig is what a bucket for workspaces needs besides its name.
+func (m *machine) bucketConfig() bucket.Config {
+	keys := dynamostore.Keys{ID: m.getenv("AWS_ACCESS_KEY_ID"), Secret: m.getenv("AWS_SECRET_ACCESS_KEY"), Token: m.getenv("AWS_SESSION_TOKEN")}
+	return bucket.Config{Place: bucket.Place{Region: cmp.Or(m.getenv("AWS_REGION"), m.getenv("AWS_DEFAULT_REGION"))}, Credentials: keys}
+}
+
+// keptFolder removes what was kept in a folder of this machine.
+func keptFolder(path string) wiring.Forget {
+	folder := snapshot.NewFolder(path)
+	return func(ctx context.Context, box session.BoxID, owner string, gen session.Generation) error {
+		return folder.Delete(ctx, snapshot.Key(string(box), owner), int64(gen))
+	}
+}
