@@ -31,6 +31,8 @@ func table(code session.Code) (status int, rpc wire.Code) {
 		return http.StatusTooManyRequests, wire.CodeServer
 	case session.Conflict, session.Fenced, session.Unavailable:
 		return http.StatusServiceUnavailable, wire.CodeServer
+	case session.Unknown:
+		return http.StatusInternalServerError, wire.CodeOutcomeUnknown
 	default:
 		return http.StatusInternalServerError, wire.CodeInternal
 	}
@@ -76,7 +78,7 @@ func problemOf(err error) *problem {
 	case errors.As(err, &rpc):
 		return &problem{status: http.StatusBadRequest, code: session.Invalid, rpc: rpc}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return refusal(http.StatusServiceUnavailable, session.Unavailable, wire.CodeServer, "the time for this request is over; send it again")
+		return refusal(http.StatusInternalServerError, session.Unknown, wire.CodeOutcomeUnknown, "the time for this request is over; whether it was executed is not known")
 	}
 	code := session.CodeOf(err)
 	status, number := table(code)

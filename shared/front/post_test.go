@@ -301,7 +301,8 @@ func TestCodesOfTheCoreAsTheClientSeesThem(t *testing.T) {
 		{session.Errorf(session.Internal, "said why"), 500, wire.CodeInternal, ""},
 		{errors.New("said why"), 500, wire.CodeInternal, ""},
 		{session.Unavailable, 503, wire.CodeServer, "1"},
-		{context.DeadlineExceeded, 503, wire.CodeServer, "1"},
+		{context.DeadlineExceeded, 500, wire.CodeOutcomeUnknown, ""},
+		{session.Errorf(session.Unknown, "said why"), 500, wire.CodeOutcomeUnknown, ""},
 		{session.Errorf(session.Unavailable, "said why").Because(&wire.Error{Code: wire.CodeParse, Message: "secret"}), 503, wire.CodeServer, "1"},
 	}
 	for _, tt := range tests {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // Backend delivers messages to boxes: the functions' part of the protocol. It
@@ -43,7 +44,13 @@ func (k *Backend) Deliver(ctx context.Context, d session.Delivery, box session.B
 		return nil, err
 	}
 	t := &tender{k: k, d: d, notAfter: time.Now().Add(validity)}
-	return t, t.send(ctx, box)
+	if err := t.send(ctx, box); err != nil {
+		if !t.handed {
+			return nil, err
+		}
+		k.Log.WarnContext(ctx, "request not sent on its way, and tried again", "session_id", d.Session, "error", err)
+	}
+	return t, nil
 }
 
 // postOnce is for what may be lost.
@@ -69,6 +76,7 @@ func (x boxes) deliverFrame(d session.Delivery, gen session.Generation, notAfter
 	payload = append(append(payload, d.Client.Init...), d.Raw...)
 	f := Frame{
 		Type: Deliver, ID: d.Stream, Gen: gen, Session: d.Session, Principal: principalHash(d), Server: d.Server, Ticket: x.Sealer.Seal(d.Address, gen),
+		Sent:  time.Now().UnixMilli(),
 		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox, Again: d.Again, Looks: d.Looks(), Trace: d.Trace,
 		Lens: []int{len(d.Client.Init), len(d.Raw)}, Payload: payload,
 	}
@@ -141,8 +149,10 @@ type tender struct {
 	k        *Backend
 	d        session.Delivery
 	notAfter time.Time
+	posted   time.Time          // when it was posted last
 	bound    session.Generation // posted to this generation; from then on nobody else may have it until that is over and clean
 	inbox    bool               // an item was put
+	handed   bool               // either may be so
 	accepted bool
 	tries    int // resends, for the back-off
 }
@@ -157,7 +167,7 @@ func (t *tender) send(ctx context.Context, box session.Box) error {
 		return t.moved(ctx, box)
 	}
 	// Anything else, also an unknown error, may have arrived.
-	t.bound = box.Gen
+	t.bound, t.handed, t.posted = box.Gen, true, time.Now()
 	return nil
 }
 
@@ -178,10 +188,12 @@ func (t *tender) moved(ctx context.Context, seen session.Box) error {
 // enqueue puts the request into the inbox, then looks at the record, in this
 // order: whoever made the box sleep or wake in between is seen by one of the two.
 func (t *tender) enqueue(ctx context.Context) error {
-	if _, err := t.k.Store.PutItem(ctx, session.Item{
+	_, err := t.k.Store.PutItem(ctx, session.Item{
 		Box: t.d.Box, ID: t.d.Stream, State: session.Waiting, Address: t.d.Address, Raw: t.d.Raw,
 		NotAfter: t.notAfter, Created: time.Now(),
-	}); err != nil {
+	})
+	t.handed = t.handed || err == nil || !errors.Is(err, session.TooLarge) && !errors.Is(err, session.Invalid)
+	if err != nil {
 		return err
 	}
 	t.inbox = true
@@ -245,10 +257,50 @@ func (t *tender) step(ctx context.Context) error {
 	switch {
 	case t.inbox || t.bound != 0 && b.Over(t.bound):
 		return t.after(ctx, b)
+	case time.Now().After(t.notAfter) && t.bound != 0:
+		return t.GiveUp(ctx)
 	case time.Now().After(t.notAfter):
 		return t.k.end(ctx, t.d.Address, expired)
 	default:
 		return t.send(ctx, b) // the first post for real, or the same again
+	}
+}
+
+// Handed implements session.Handing.
+func (t *tender) Handed() bool { return t.handed }
+
+// GiveUp implements session.Handing. It takes the item first, for generation 0: a
+// runner that finds the message late asks whether it may execute it, and is refused.
+// What waits in the inbox is then certainly not executed. Of what was posted that is
+// not known: its runner may have executed it and not be able to say so.
+func (t *tender) GiveUp(ctx context.Context) error {
+	it := session.Item{Box: t.d.Box, ID: t.d.Stream, State: session.Taken, Address: t.d.Address, Created: time.Now()}
+	put, err := t.k.Store.PutItem(ctx, it)
+	if err != nil {
+		return err
+	}
+	if put {
+		if err := rest(ctx, time.Until(t.posted.Add(2*lateAfter))); err != nil {
+			return err // what was posted last may still come in time
+		}
+		return t.k.endItemWith(ctx, it, outcomeUnknown(t.d.Box))
+	}
+	it, err = t.k.Store.Item(ctx, t.d.Box, t.d.Stream)
+	if errors.Is(err, session.NotFound) {
+		return nil // it has just ended
+	}
+	if err != nil || it.State != session.Waiting {
+		return err
+	}
+	return t.k.endItem(ctx, it, session.Failure{Phase: phaseUnavailable, Detail: "the box does not take the request; it was not executed, send it again"})
+}
+
+// outcomeUnknown is the end of a request that was posted and never heard of again.
+func outcomeUnknown(box session.BoxID) *wire.Error {
+	return &wire.Error{
+		Code:    wire.CodeOutcomeUnknown,
+		Message: phaseUnavailable + ": the box does not answer; whether the request was executed is not known, and it will not be from now on",
+		Data:    map[string]any{"phase": phaseUnavailable, "box": box},
 	}
 }
 

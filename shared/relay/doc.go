@@ -26,6 +26,7 @@
 //	hello   box gen runner link task [token] [questions]  ⇒ welcome | fenced; again every 5 s, 3 times
 //	pull    box gen runner n                              ⇒ delivers, then pulled | fenced; again every 2 s
 //	taken   box gen tickets                               ⇒ nothing; the next deliver of the same id
+//	ask     box gen id round ticket notAfter inbox        ⇒ may; again every 5 s
 //	events  box gen seq session items tickets + payload   ⇒ ack; again every 5 s
 //	status  box gen session ticket process phase detail [era] [+ payload]  ⇒ nothing
 //	bye     box gen runner link looks                     ⇒ bye-ok | fenced; again every 2 s, 5 times
@@ -41,7 +42,8 @@
 //	welcome gen link             the hello link was taken; gen is the generation from now on
 //	fenced  link                 somebody newer runs this box: stop, exit
 //	nudge                        the inbox has something: pull
-//	deliver id round base gen session principal server ticket level subscribed notAfter ackWithin inbox again looks lens trace + payload
+//	deliver id round base gen session principal server ticket level subscribed sent notAfter ackWithin inbox again looks lens trace + payload
+//	may     id round refused     the answer to ask
 //	pulled  n ids rounds         these ids were delivered for pull n
 //	ack     seq session next closed fenced
 //	bye-ok  link
@@ -76,8 +78,11 @@
 // the same for all sessions of one principal in the box, which may share a process
 // or what is kept of it, and tells nothing else. trace is the name of the client's
 // request in all logs, and is for the runner's own. A message is
-// executed if gen is the runner's, no bye was said since the last welcome, id is
-// new, and, without inbox, notAfter (Unix milliseconds) is not passed. ids are
+// executed if gen is the runner's, no bye was said since the last welcome and id is
+// new. If ackWithin is set and sent (Unix milliseconds) is not within a second of the
+// runner's clock, the runner asks first: a host that has ended the request in the
+// meantime, or finds notAfter passed, answers may with refused, and the message is not
+// executed. ids are
 // remembered for 15 minutes and while in flight. ackWithin (milliseconds) is set if
 // an end is owed: a runner that has no ack of the end by then sends taken with the
 // ticket, unless inbox was set; so too when the same id comes again.

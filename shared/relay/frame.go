@@ -30,6 +30,7 @@ const (
 	Hello  Type = "hello"  // box gen token runner link task questions; first on a connection, and as ping
 	Pull   Type = "pull"   // box gen runner n; what waits in the inbox?
 	Taken  Type = "taken"  // box gen tickets; these are being executed
+	Ask    Type = "ask"    // box gen id round ticket notAfter inbox; this came late, may it be executed?
 	Events Type = "events" // box gen seq session items tickets + payload; one batch. tickets: put these taken marks first
 	Status Type = "status" // box gen session ticket process phase detail era + handshake payload
 	Bye    Type = "bye"    // box gen runner link looks; from now on nothing is executed
@@ -45,7 +46,8 @@ const (
 	Welcome Type = "welcome" // gen link ticket (a fresh pass)
 	Fenced  Type = "fenced"  // link
 	Nudge   Type = "nudge"   //
-	Deliver Type = "deliver" // id round base gen session principal server ticket level subscribed notAfter ackWithin inbox again lens trace + payload
+	Deliver Type = "deliver" // id round base gen session principal server ticket level subscribed sent notAfter ackWithin inbox again looks lens trace + payload
+	May     Type = "may"     // id round refused; the answer to ask
 	Pulled  Type = "pulled"  // n ids rounds
 	Ack     Type = "ack"     // seq session next closed fenced
 	ByeOK   Type = "bye-ok"  // link
@@ -101,6 +103,7 @@ type Frame struct {
 	Server     string           `json:"server,omitempty"`
 	Level      string           `json:"level,omitempty"`
 	Subscribed []string         `json:"subscribed,omitempty"`
+	Sent       int64            `json:"sent,omitempty"`      // Unix milliseconds; when it was posted
 	NotAfter   int64            `json:"notAfter,omitempty"`  // Unix milliseconds
 	AckWithin  int64            `json:"ackWithin,omitempty"` // milliseconds
 	Inbox      bool             `json:"inbox,omitempty"`

@@ -76,6 +76,8 @@ func (h *Handler) frame(ctx context.Context, conn string, f Frame) ([]byte, erro
 		reply, err = h.pull(ctx, conn, f)
 	case Taken:
 		err = h.mark(ctx, f)
+	case Ask:
+		reply, err = h.ask(ctx, f)
 	case Events:
 		reply, err = h.events(ctx, f)
 	case Status:
@@ -420,7 +422,8 @@ func (h *Handler) events(ctx context.Context, f Frame) (*Frame, error) {
 		return nil, err // without an ack the runner sends it again
 	}
 	for _, it := range f.Items {
-		if it.Final && it.Marked {
+		// Who has ended a stream himself needs the item until that is pushed.
+		if it.Final && it.Marked && !slices.Contains(ack.Closed, it.Stream) {
 			if err := h.Store.DeleteItem(ctx, f.Box, it.Stream, 0); err != nil {
 				return nil, err
 			}

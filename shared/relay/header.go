@@ -46,6 +46,7 @@ func (f *Frame) write(dst []byte) []byte {
 	w.text("server", f.Server)
 	w.text("level", f.Level)
 	w.rare("subscribed", f.Subscribed, len(f.Subscribed) > 0)
+	w.number("sent", f.Sent)
 	w.number("notAfter", f.NotAfter)
 	w.number("ackWithin", f.AckWithin)
 	w.flag("inbox", f.Inbox)
@@ -248,6 +249,8 @@ func (f *Frame) memberOfDelivery(key []byte, v json.RawMessage) bool {
 		return readText(v, &f.Level)
 	case `"subscribed"`:
 		return readRare(v, &f.Subscribed)
+	case `"sent"`:
+		return readNumber(v, &f.Sent)
 	case `"notAfter"`:
 		return readNumber(v, &f.NotAfter)
 	case `"ackWithin"`:

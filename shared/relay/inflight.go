@@ -30,6 +30,7 @@ type inflight struct {
 	waits      []Frame                        // delivers that came before a welcome
 	nudged     bool                           // a nudge did
 	pull       pull
+	late       map[session.StreamID]*asked // delivers that came late and wait for the host's word
 }
 
 // pull asks for the inbox until everything it holds has come.
@@ -60,7 +61,7 @@ type delivery struct {
 }
 
 func newInflight() inflight {
-	return inflight{deliveries: map[session.StreamID]*delivery{}, owed: map[session.StreamID]*delivery{}}
+	return inflight{deliveries: map[session.StreamID]*delivery{}, owed: map[session.StreamID]*delivery{}, late: map[session.StreamID]*asked{}}
 }
 
 // deliver executes a message if its generation is this one, no bye was said, and
@@ -83,11 +84,14 @@ func (l *life) deliver(f Frame) {
 	case f.Gen != l.gen:
 		l.Log.Warn("deliver of another generation dropped", "stream", f.ID, "deliver_generation", f.Gen, "generation", l.gen)
 		return
-	case !f.Inbox && time.Now().UnixMilli() > f.NotAfter:
+	case !f.Inbox && f.Sent == 0 && time.Now().UnixMilli() > f.NotAfter:
 		l.Log.Warn("deliver came too late", "stream", f.ID)
 		return
+	case late(f):
+		l.askFirst(f)
+	default:
+		l.run(f, l.forgetAsked(f.ID))
 	}
-	l.run(f)
 	l.seen(f)
 }
 
@@ -102,8 +106,9 @@ func (l *life) deliveredAgain(d *delivery, f Frame) {
 	}
 }
 
-// run has the box execute a message.
-func (l *life) run(f Frame) {
+// run has the box execute a message. reported says that the host was asked for it, and
+// so has a trace, or may have one.
+func (l *life) run(f Frame, reported bool) {
 	d := &delivery{id: f.ID, round: f.Round, session: f.Session, ticket: f.Ticket, sent: f.Base}
 	l.deliveries[f.ID] = d
 	parts, ok := cutPayload(f.Payload, f.Lens)
@@ -116,7 +121,7 @@ func (l *life) run(f Frame) {
 	if requests {
 		l.running++
 		l.owed[d.id] = d
-		d.reported, d.traced = f.Inbox, f.Inbox
+		d.reported, d.traced = f.Inbox || reported, f.Inbox
 		within := time.Duration(f.AckWithin) * time.Millisecond
 		d.due = time.Now().Add(within)
 		l.set(&d.taken, within, l.takenDue)
@@ -245,6 +250,9 @@ func (l *life) pulled(f Frame) {
 	}
 	l.pull.missing = map[session.StreamID]int{}
 	for _, id := range f.IDs {
+		if a := l.late[id]; a != nil && a.f.Round >= f.Rounds[id] {
+			continue // it came, late
+		}
 		if d := l.deliveries[id]; d == nil || d.round < f.Rounds[id] {
 			l.pull.missing[id] = f.Rounds[id]
 		}
@@ -283,5 +291,6 @@ func (l *life) resumeInflight(moved, fresh bool) {
 	case moved:
 		l.sendPull()
 	}
+	l.resumeAsked(moved)
 	l.takenDue()
 }

@@ -386,6 +386,8 @@ func (l *life) frame(lk *link, f Frame) {
 		l.nudge()
 	case Deliver:
 		l.deliver(f)
+	case May:
+		l.may(f)
 	case Pulled:
 		l.pulled(f)
 	case Ack:

@@ -31,6 +31,7 @@ func (w *world) check() {
 		}
 	}
 	w.checkSpoken(log)
+	w.checkInvitations(log)
 	for _, c := range w.clients {
 		w.checkClient(c, log)
 	}

@@ -164,6 +164,7 @@ func (c *simConn) Receive() ([]byte, error) {
 	}
 	select {
 	case data := <-c.in:
+		c.standStill()
 		return data, nil
 	case <-c.gone:
 		return nil, errCut
@@ -195,6 +196,7 @@ func (c *simConn) Send(message []byte) error {
 	if err := nap(context.Background(), 50*time.Microsecond+draw(c.a.rng, 50*time.Microsecond)); err != nil {
 		return err
 	}
+	c.standStill()
 	c.frame++
 	copies := 1
 	if c.a.chance(w.frameTwice) {
@@ -233,7 +235,11 @@ func (c *simConn) invoke(name string, late time.Duration, message []byte) {
 	}
 	w.function(name, gatewayFunction, func(ctx context.Context, a *actor) {
 		a.tell("handles %s", describe(w, message))
+		w.ledger.handles(message, false)
 		reply, err := NewHandler(w.config).Frame(ctx, c.name, message)
+		if reply != nil {
+			w.ledger.handles(message, true)
+		}
 		switch {
 		case err != nil:
 			a.tell("failed: %v", err)

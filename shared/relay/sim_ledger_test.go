@@ -20,6 +20,8 @@ type ledger struct {
 	runs   map[string]execution        // by label of the message
 	spoken map[session.ID]map[speaker][]utterance
 	closed map[session.StreamID]bool // CloseStream was said
+	open   map[session.StreamID]bool // in a batch that no relay function has handled to its end
+	told   map[session.StreamID]bool // the client was told that it is not executed from now on
 }
 
 // simRound is one round of a delivery.
@@ -50,7 +52,7 @@ func newLedger() *ledger {
 	return &ledger{
 		owners: map[session.ID]string{}, ended: map[string]bool{}, labels: map[session.StreamID]string{},
 		byID: map[simRound]string{}, runs: map[string]execution{},
-		spoken: map[session.ID]map[speaker][]utterance{}, closed: map[session.StreamID]bool{},
+		spoken: map[session.ID]map[speaker][]utterance{}, closed: map[session.StreamID]bool{}, told: map[session.StreamID]bool{}, open: map[session.StreamID]bool{},
 	}
 }
 
@@ -103,6 +105,9 @@ func (l *ledger) executes(w *world, by, client string, d Delivery, msgs []wire.M
 		w.breaks("delivery %s executed twice in round %d, by %s and by %s", labelOf(d.Raw), d.Round, old, by)
 	}
 	l.byID[round] = by
+	if l.told[d.ID] {
+		w.breaks("delivery %s is executed by %s after its client was told that it would not be", labelOf(d.Raw), by)
+	}
 	for _, m := range msgs {
 		label := labelOf(m.Raw)
 		if d.Round > 0 {
@@ -139,6 +144,32 @@ func (l *ledger) closes(stream session.StreamID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed[stream] = true
+}
+
+// handles takes note of a frame that a relay function begins to handle, or has handled.
+func (l *ledger) handles(message []byte, done bool) {
+	f, err := Decode(message)
+	if err != nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, it := range f.Items {
+		l.open[it.Stream] = !done
+	}
+}
+
+func (l *ledger) isOpen(stream session.StreamID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.open[stream]
+}
+
+// tells takes note of an end that says that nothing more will be executed.
+func (l *ledger) tells(stream session.StreamID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.told[stream] = true
 }
 
 func (l *ledger) ends(client string) {

@@ -30,6 +30,7 @@ type faults struct {
 	bootSlow                    float64
 	stoppedLost, stoppedTwice   float64 // the fleet's word of a task that stopped
 	falseLoss                   float64 // a task that lives is said to have stopped
+	pauses                      float64 // a function at a step; and whether runners stand still now and then
 	limited                     bool    // the gateway closes connections early, as with its own limits
 }
 
@@ -149,6 +150,12 @@ func actorOf(ctx context.Context) *actor { return ctx.Value(actorKey{}).(*actor)
 // step is called before and after everything a function does to the world. An
 // error means that it does no more.
 func (a *actor) step(ctx context.Context) error {
+	if a.chance(a.w.pauses) {
+		d := draw(a.rng, time.Minute)
+		a.tell("stands still for %s", d)
+		a.w.tally.add("pauses of functions", 1)
+		_ = nap(a.w.ctx, d)
+	}
 	if a.left == 0 && !a.dead {
 		a.tell("dies")
 		a.dead = true

@@ -155,6 +155,9 @@ func (s *simStore) Append(ctx context.Context, v session.Batch) error {
 			err = nil // as a driver knows its own first try
 		}
 		wrote = wrote || err == nil
+		if last := v.Events[len(v.Events)-1]; err == nil && v.Final && v.Gen == 0 && saysOver(last) {
+			s.w.ledger.tells(v.Stream)
+		}
 		actorOf(ctx).tell("appends %d events to %s of %s at %d, generation %d, batch %d, final %v: %v",
 			len(v.Events), s.w.name(v.Stream), s.w.ledger.owner(v.Session), v.First, v.Gen, v.Seq, v.Final, session.CodeOf(err))
 		return err

@@ -70,7 +70,7 @@ func (l *life) idleSince(since time.Time, ok bool) {
 // comes.
 func (l *life) quiet() bool {
 	return l.linked() && l.next == nil && !l.dialing && !l.live.greeting() && !l.live.busy() &&
-		len(l.owed) == 0 && l.unsent() == 0 && len(l.transfers) == 0 && len(l.lining) == 0 && len(l.asking) == 0 && (!l.pull.open || l.closing) && len(l.waiting) == 0
+		len(l.owed) == 0 && (len(l.late) == 0 || l.closing) && l.unsent() == 0 && len(l.transfers) == 0 && len(l.lining) == 0 && len(l.asking) == 0 && (!l.pull.open || l.closing) && len(l.waiting) == 0
 }
 
 // bye says that from now on nothing is executed.

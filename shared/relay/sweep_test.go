@@ -146,8 +146,11 @@ func TestWakeIsNotTriedForEverWhenTheRecordCannotBeWritten(t *testing.T) {
 		Address: session.Address{Session: "one", Stream: "a", Box: "t/s", Requests: []json.RawMessage{json.RawMessage("1")}},
 		Client:  session.Session{ID: "one", Tenant: "t", Server: "s"}, Server: "s", Raw: []byte(`{}`),
 	}
-	_, err := relay.NewBackend(configOf(t, store)).Deliver(ctx, d, session.Box{ID: "t/s"})
-	if session.CodeOf(err) != session.Unavailable {
+	tender, err := relay.NewBackend(configOf(t, store)).Deliver(ctx, d, session.Box{ID: "t/s"})
+	if err != nil || !tender.(session.Handing).Handed() {
+		t.Fatalf("got %v, and the item is in the inbox", err)
+	}
+	if _, err := tender.Tend(ctx); session.CodeOf(err) != session.Unavailable {
 		t.Errorf("got %v, want unavailable", err)
 	}
 	if n := store.Done(sessiontest.Lost); n > 10 {

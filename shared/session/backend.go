@@ -75,6 +75,17 @@ type Holder interface {
 	Watch(ctx context.Context, after Index, until time.Time) (page Page, ok bool, err error)
 }
 
+// Handing is a Tender that hands its request to somebody else, who may execute it
+// although nothing is heard of that.
+type Handing interface {
+	// Handed says that somebody may have the request.
+	Handed() bool
+	// GiveUp ends a request that was Handed and has no durable trace. When it returns nil,
+	// the end is in the log, or the request has a trace after all: nobody who has not
+	// begun to execute it will. After an error that is not known.
+	GiveUp(ctx context.Context) error
+}
+
 // Duty is what is left of a Tender's duty.
 type Duty struct {
 	Accepted bool      // a durable trace exists; the client may be told

@@ -70,7 +70,8 @@ func (c *Call) Held() bool {
 // done so within the last five seconds (one read): it may be Done.
 //
 // Errors: Unavailable if no durable trace could be had, or if the store cannot
-// be read; ctx's own. After an error Next may be called again.
+// be read; Unknown if that is so and somebody may execute the request; ctx's own.
+// After an error Next may be called again.
 func (c *Call) Next(ctx context.Context, until time.Time) ([]Event, error) {
 	if c.ready != nil && !c.done {
 		c.done = true
@@ -84,7 +85,10 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]Event, error) {
 		}
 		page, halts, err := c.read(ctx, until)
 		if err != nil {
-			return nil, err
+			if err = c.bear(ctx, err); err != nil {
+				return nil, err
+			}
+			continue
 		}
 		if len(page.Events) > 0 {
 			return c.hand(ctx, page)
@@ -94,13 +98,21 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]Event, error) {
 		}
 		now := time.Now()
 		if c.tender != nil && (halts || !now.Before(c.duty.Next)) {
-			if c.duty, err = c.tender.Tend(ctx); err != nil {
-				return nil, err
+			duty, err := c.tender.Tend(ctx)
+			if err != nil {
+				if err = c.bear(ctx, err); err != nil {
+					return nil, err
+				}
+				continue
 			}
+			c.duty = duty
 		}
 		accepted := c.tender == nil || c.duty.Accepted
-		if !accepted && now.Sub(c.begun) > c.host.limits.AcceptBy {
-			return nil, Errorf(Unavailable, "the box has not given a sign of life in %s, so the request was not accepted; send it again", c.host.limits.AcceptBy)
+		if !accepted && now.Sub(c.begun) >= c.host.limits.AcceptBy {
+			if err := c.giveUp(ctx); err != nil {
+				return nil, err
+			}
+			continue
 		}
 		if accepted && (halts || !now.Before(until)) {
 			c.look(ctx)
@@ -108,6 +120,49 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]Event, error) {
 		}
 	}
 	return nil, nil
+}
+
+// handed is the tender if somebody may execute the request although nothing is heard
+// of that, nil if not.
+func (c *Call) handed() Handing {
+	if h, ok := c.tender.(Handing); ok && !c.duty.Accepted && h.Handed() {
+		return h
+	}
+	return nil
+}
+
+// bear decides on an error before the request was accepted. While somebody may have
+// the request, no error may invite its client to send it again: it is tried for as long
+// as the request may take to be accepted.
+func (c *Call) bear(ctx context.Context, err error) error {
+	if c.handed() == nil || ctx.Err() != nil {
+		return err
+	}
+	if time.Since(c.begun) > c.host.limits.AcceptBy {
+		return c.unknown(err)
+	}
+	c.duty.Next = time.Now().Add(bearFor)
+	return sleepUntil(ctx, c.duty.Next)
+}
+
+const bearFor = time.Second
+
+// giveUp ends a request that nobody has accepted for too long. If it returns nil, the
+// end is in the log, or the request was accepted meanwhile.
+func (c *Call) giveUp(ctx context.Context) error {
+	h := c.handed()
+	if h == nil {
+		return Errorf(Unavailable, "the box has not given a sign of life in %s, so the request was not accepted; send it again", c.host.limits.AcceptBy)
+	}
+	if err := h.GiveUp(ctx); err != nil {
+		return c.unknown(err)
+	}
+	c.duty.Next = time.Now()
+	return nil
+}
+
+func (c *Call) unknown(cause error) error {
+	return Errorf(Unknown, "the box has not given a sign of life in %s; whether the request was executed is not known", c.host.limits.AcceptBy).Because(cause)
 }
 
 // read waits for events until something else is due. halts says that what was
@@ -122,7 +177,7 @@ func (c *Call) read(ctx context.Context, until time.Time) (page Page, halts bool
 			c.duty.Next = c.begun.Add(firstTend)
 		}
 		if !c.duty.Accepted {
-			wake = c.duty.Next
+			wake = earlier(c.duty.Next, c.begun.Add(c.host.limits.AcceptBy))
 		}
 		wake = earlier(wake, c.duty.Next)
 	}

@@ -37,6 +37,9 @@ const (
 	// Unavailable: the store, the relay or the fleet did not answer. Nothing is
 	// known to be lost; try again.
 	Unavailable Code = "unavailable"
+	// Unknown: whether the request was executed is not known. It may be sent again only
+	// if it does no harm to execute it twice.
+	Unknown Code = "unknown"
 	// Internal: a defect of ours. The text is for operators only.
 	Internal Code = "internal"
 )

@@ -161,16 +161,17 @@ func (o Outlet) Send(ctx context.Context, ps ...Posting) (sent bool, err error) 
 		}
 		return true, o.byRecord(ctx, ps, reached)
 	}
-	until := time.Now().Add(straight)
+	until, all := time.Now().Add(straight), true
 	for i, p := range ps {
 		if reached[i], err = o.post(ctx, p.To, p.Batch, until); err != nil {
 			return false, err
 		}
-		if reached[i] < p.Batch.Last() {
-			return true, o.byRecord(ctx, ps, reached)
-		}
+		all = all && reached[i] == p.Batch.Last()
 	}
-	return true, nil
+	if all {
+		return true, nil
+	}
+	return true, o.byRecord(ctx, ps, reached)
 }
 
 // post sends a batch straight to the connection its request came over, and says how

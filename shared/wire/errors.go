@@ -31,6 +31,10 @@ const (
 	// CodeResourceNotFound: unknown resource, in versions up to 2025-11-25.
 	CodeResourceNotFound Code = -32002
 
+	// CodeOutcomeUnknown: whether the request was executed is not known, and it will not
+	// be from now on. MCP has no code for it.
+	CodeOutcomeUnknown Code = -32010
+
 	// CodeHeaderMismatch: a header is missing or differs from the body
 	// (MCP 2026-07-28).
 	CodeHeaderMismatch Code = -32020
