@@ -107,6 +107,5 @@ func (p *process) inOrder() bool {
 	if e.code != nil && *e.code == 0 {
 		return true
 	}
-	asked := p.stopping && (p.failed == nil || p.failed.data.Phase == PhaseBoxUnavailable)
-	return asked && (e.signal == "" || !p.atWork)
+	return p.asked() && (e.signal == "" || !p.atWork)
 }

@@ -261,14 +261,23 @@ func (p *process) stop(f *fault) {
 	}
 }
 
-// endRequests ends everything that is open, once.
+// endRequests ends everything that is open, once. A start that failed is counted
+// before anybody is told: who tries again at once has to wait.
 func (p *process) endRequests(f *fault) {
 	if p.ended {
 		return
 	}
 	p.ended = true
+	if p.state != Ready && !p.asked() {
+		p.box.starts.failure()
+	}
 	p.held, p.heldBytes = nil, 0
 	p.conv.endAll(f)
+}
+
+// asked says that the process ends because it was told to.
+func (p *process) asked() bool {
+	return p.stopping && (p.failed == nil || p.failed.data.Phase == PhaseBoxUnavailable)
 }
 
 // bury stops the timers and reports the end.
@@ -278,14 +287,11 @@ func (p *process) bury() {
 			t.Stop()
 		}
 	}
-	if p.stopping && (p.failed == nil || p.failed.data.Phase == PhaseBoxUnavailable) {
+	if p.asked() {
 		if p.child != nil {
 			p.report(Stopped, nil)
 		}
 		return
-	}
-	if p.state != Ready {
-		p.box.starts.failure()
 	}
 	p.report(Exited, p.obituary())
 }
