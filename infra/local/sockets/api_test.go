@@ -244,3 +244,18 @@ func TestNewSaysWhatIsMissing(t *testing.T) {
 		}
 	}
 }
+
+func TestTheEndOfAConnectionMayBeLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, func(c *Config) { c.DropDisconnect = true })
+		conn, _ := b.client()
+		_ = conn.CloseNow()
+		synctest.Wait()
+		if _, _, ends := b.routes.told(); ends != 0 {
+			t.Errorf("the routes were told of %d ends", ends)
+		}
+		if open := b.Usage().Open; open != 0 {
+			t.Errorf("%d connections are open", open)
+		}
+	})
+}

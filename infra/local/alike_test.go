@@ -1,0 +1,268 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/functions/natives"
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
+	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
+	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
+	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+)
+
+// socketFunction is the main of the function socket, in the test's own process.
+type socketFunction struct{ socket *front.Socket }
+
+func (f *socketFunction) Invoke(ctx context.Context, _ string, payload []byte) (*lambda.Invocation, error) {
+	var e front.SocketEvent
+	if err := json.Unmarshal(payload, &e); err != nil {
+		return nil, err
+	}
+	answer, err := native.Stay(ctx, func(ctx context.Context) (wsAnswer, error) { return f.socket.Lambda(ctx, e) })
+	var failed *lambda.FunctionError
+	if err != nil {
+		failed = &lambda.FunctionError{Type: "errorString", Message: err.Error()}
+	}
+	body, err := json.Marshal(answer)
+	return &lambda.Invocation{Body: io.NopCloser(bytes.NewReader(body)), Failed: failed}, err
+}
+
+type noFleet struct{ fleet.Fleet }
+
+// wired makes what the handlers of a machine share.
+func wired(t *testing.T, m *machine) *wiring.Function {
+	t.Helper()
+	servers, _, err := catalog.Parse([]byte(`{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}},"off":{"disabled":true,"command":"a"}}}`), "servers.json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := wiring.New(wiring.Settings{Servers: servers, Secret: make([]byte, 32), Open: true, Hosts: []string{"gateway.test"}}, wiring.Parts{
+		Store: sessiontest.NewMemory(), Fleet: noFleet{}, Runners: m.relay, Clients: sockets.Clients{API: m.socket},
+		Meter: meter.New(meter.Options{}), Log: m.log,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// clientsOf serves WebSocket clients with the handlers in this process, or with the same
+// as a function behind API Gateway's events.
+func clientsOf(t *testing.T, how string) localtest.WebSockets {
+	t.Helper()
+	m := &machine{cfg: Config{Limits: LimitsAWS}, ledger: testLedger(Bill{}), log: slog.New(slog.DiscardHandler)}
+	in, function := &inside{m: m}, &socketFunction{}
+	in.ctx, in.cancel = context.WithCancel(context.WithoutCancel(t.Context()))
+	clients, push := sockets.Routes(&clientRoutes{in: in}), pushLater
+	if how == FunctionsProcess {
+		events := lambda.NewAPI(lambda.APIConfig{Invoker: function, Functions: []string{"socket"}, RetryWait: time.Second})
+		t.Cleanup(func() { _ = events.Close(context.WithoutCancel(t.Context())) })
+		clients, push = m.routes(function, socketStage, "socket"), func(_ context.Context, id session.ID) error {
+			payload, err := front.PushEvent(id)
+			if err == nil {
+				_, err = events.Send("socket", payload)
+			}
+			return err
+		}
+	}
+	if err := m.openSockets(&runnerRoutes{}, clients); err != nil {
+		t.Fatal(err)
+	}
+	socket, err := endpoints.NewSocket(wired(t, m), natives.Servers(), endpoints.Alarms{}, push, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.socket, function.socket = socket, socket
+	t.Cleanup(func() {
+		in.cancel()
+		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+		cancel()
+		_ = m.socket.Close(ctx)
+	})
+	return localtest.WebSockets{T: t, API: localtest.Serve(t, m.socket), Stage: socketStage}
+}
+
+// talk is a connection, and what is said over it.
+type talk struct {
+	query     string // SESSION and EVENT are those of the last request over an earlier connection
+	protocols []string
+	header    http.Header
+	says      []string
+}
+
+const (
+	hello  = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`
+	thanks = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
+	add    = `{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"add","arguments":{"by":2}}}`
+)
+
+var (
+	anID     = regexp.MustCompile(`"(sessionId|eventId)":"[^"]*"`)
+	accepted = regexp.MustCompile(`"sessionId":"([^"]*)","eventId":"([^"]*)","requestId"`)
+)
+
+// hold has a talk, and tells what the client saw: the answer to its upgrade, and after
+// each of its messages those that came.
+func (k talk) hold(w localtest.WebSockets, ids *strings.Replacer) (saw []string, _ *strings.Replacer) {
+	conn, err := w.Dial("/"+w.Stage+ids.Replace(k.query), websocket.DialOptions{Subprotocols: k.protocols, HTTPHeader: k.header})
+	var refused localtest.Refusal
+	if errors.As(err, &refused) {
+		return []string{fmt.Sprint("refused with ", refused.Status)}, ids
+	}
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	var mu sync.Mutex
+	var heard []string
+	go func() {
+		for {
+			_, data, err := conn.Read(w.T.Context())
+			text := string(data)
+			if err != nil {
+				text = fmt.Sprint("closed with ", websocket.CloseStatus(err))
+			}
+			mu.Lock()
+			heard = append(heard, text)
+			mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}()
+	saw = append(saw, "connected as "+conn.Subprotocol())
+	for _, says := range append([]string{""}, k.says...) {
+		if says != "" {
+			kind := websocket.MessageText
+			if says == "binary" {
+				kind = websocket.MessageBinary
+			}
+			_ = conn.Write(w.T.Context(), kind, []byte(says))
+		}
+		time.Sleep(10 * time.Second) // virtual
+		mu.Lock()
+		for _, text := range heard {
+			if found := accepted.FindStringSubmatch(text); found != nil {
+				ids = strings.NewReplacer("SESSION", found[1], "EVENT", url.QueryEscape(found[2]))
+			}
+			saw = append(saw, anID.ReplaceAllString(text, `"$1":"*"`))
+		}
+		heard = nil
+		mu.Unlock()
+		saw = append(saw, "----")
+	}
+	_ = conn.CloseNow()
+	synctest.Wait()
+	return saw, ids
+}
+
+func TestWebSocketClientsSeeNoDifferenceBetweenHandlersAndFunctions(t *testing.T) {
+	talks := map[string][]talk{
+		"no server":         {{query: ""}},
+		"unknown server":    {{query: "?server=none"}},
+		"disabled server":   {{query: "?server=off"}},
+		"unknown session":   {{query: "?server=counter&session=00000000000000000000000000000000"}},
+		"bad ticket":        {{query: "?server=counter&ticket=dt_none"}},
+		"foreign origin":    {{query: "?server=counter", header: http.Header{"Origin": {"https://evil.example"}}}},
+		"no subprotocol":    {{query: "?server=counter"}},
+		"subprotocol":       {{query: "?server=counter", protocols: []string{"other", "mcp"}}},
+		"other subprotocol": {{query: "?server=counter", protocols: []string{"other"}}},
+		"no JSON":           {{query: "?server=counter", says: []string{"hello", "[]", `{"jsonrpc":"1.0"}`, `{"a":"<&>\u2028"}`}}},
+		"binary":            {{query: "?server=counter", says: []string{"binary"}}},
+		"out of turn":       {{query: "?server=counter", says: []string{add, `{"jsonrpc":"2.0","id":2,"method":"ping"}`, thanks}}},
+		"a session": {{query: "?server=counter", protocols: []string{"mcp"}, says: []string{
+			hello, thanks, `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`, add, add, `{"jsonrpc":"2.0","id":4,"method":"none"}`, hello,
+		}}},
+		"a session that is taken up": {
+			{query: "?server=counter&event-ids=1", says: []string{hello, thanks, add}},
+			{query: "?server=counter&event-ids=1&session=SESSION", says: []string{add}},
+			{query: "?server=counter&event-ids=1&session=SESSION&last-event-id=EVENT", says: []string{add}},
+			{query: "?server=counter&session=SESSION&last-event-id=none"},
+		},
+	}
+	wants := map[string]string{
+		"no server": "with 400", "unknown server": "with 404", "disabled server": "with 404", "unknown session": "with 404", "bad ticket": "with 401",
+		"foreign origin": "with 403", "no subprotocol": "connected", "subprotocol": "as mcp", "other subprotocol": "with 400",
+		"no JSON": "-32700", "binary": "closed with StatusUnsupportedData", "out of turn": "not initialized", "a session": `"text":"4"`,
+		// The third connection is owed what came over the second.
+		"a session that is taken up": `connected as  {"jsonrpc":"2.0","id":3,"result":{"content":[{"type":"text","text":"4"}]}}`,
+	}
+	for name, all := range talks {
+		t.Run(name, func(t *testing.T) {
+			saw := map[string][]string{}
+			for _, how := range []string{FunctionsInside, FunctionsProcess} {
+				synctest.Test(t, func(t *testing.T) {
+					w, ids := clientsOf(t, how), strings.NewReplacer()
+					for _, k := range all {
+						var got []string
+						got, ids = k.hold(w, ids)
+						saw[how] = append(saw[how], got...)
+					}
+				})
+			}
+			if d := cmp.Diff(saw[FunctionsInside], saw[FunctionsProcess]); d != "" {
+				t.Errorf("the handlers in this process (-), functions (+):\n%s", d)
+			}
+			if got := strings.Join(saw[FunctionsInside], " "); !strings.Contains(got, wants[name]) || wants[name] == "" {
+				t.Errorf("clients saw %s, want %s in it", got, wants[name])
+			}
+		})
+	}
+}
+
+func TestRunnersAreAdmittedByTheirPassAndAnsweredByFrames(t *testing.T) {
+	m := &machine{cfg: Config{Limits: LimitsHome}, ledger: testLedger(Bill{}), log: slog.New(slog.DiscardHandler)}
+	r := &runnerRoutes{log: m.log}
+	if err := m.openSockets(r, &clientRoutes{}); err != nil {
+		t.Fatal(err)
+	}
+	f := wired(t, m)
+	r.sealer, r.handler = f.Relay.Sealer, relay.NewHandler(f.Relay)
+	other, err := relay.NewSealer(bytes.Repeat([]byte{1}, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pass, want := range map[string]int{
+		"": http.StatusUnauthorized, "x": http.StatusUnauthorized, other.Pass("b"): http.StatusUnauthorized, f.Relay.Sealer.Pass("b"): http.StatusOK,
+	} {
+		req := &http.Request{Header: http.Header{"Dormouse-Pass": {pass}}}
+		if got := r.Connect(t.Context(), sockets.Conn{}, req); got.Status != want {
+			t.Errorf("pass %.8q: %d, want %d", pass, got.Status, want)
+		}
+	}
+	for _, none := range []string{"", "hello", `{"message":"Internal server error"}`} {
+		if got := r.Message(t.Context(), sockets.Conn{ID: "c"}, []byte(none)); len(got) != 0 {
+			t.Errorf("%q is answered with %s", none, got)
+		}
+	}
+	stranger := relay.Encode(relay.Frame{V: relay.Version, Type: relay.Hello, Box: "b", Gen: 1, Runner: "r", Link: 1})
+	got, err := relay.Decode(r.Message(t.Context(), sockets.Conn{ID: "c"}, stranger))
+	if err != nil || got.Type != relay.Fenced {
+		t.Errorf("the runner of a box that nobody has is answered with %+v, %v", got, err)
+	}
+}
