@@ -21,7 +21,7 @@ func elsewhere() map[string]string {
 	}
 }
 
-// read lists the variables that functions read: the constants of package boot that
+// read lists the variables that functions read: the constants below functions/ that
 // begin with Env.
 func read(t *testing.T) []string {
 	t.Helper()

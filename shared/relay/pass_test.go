@@ -14,10 +14,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// headersWith are those of a request for a connection.
+// headersWith are those of a request that asks for a connection.
 func headersWith(name, pass string) http.Header {
-	h := http.Header{}
-	h.Set("Upgrade", "websocket")
+	h := http.Header{"Host": {"relay.example.com"}, "Upgrade": {"websocket"}}
 	h.Set(name, pass)
 	return h
 }
@@ -61,6 +60,7 @@ func TestAStrangerIsNotAdmitted(t *testing.T) {
 		"a pass that was changed":  headersWith("Dormouse-Pass", string(pass)),
 		"a pass of another secret": headersWith("Dormouse-Pass", sealerOf(t, 2).Pass("acme/echo")),
 		"a ticket":                 headersWith("Dormouse-Pass", ticket),
+		"a pass behind noise":      {"Dormouse-Pass": {"x", s.Pass("acme/echo")}},
 	} {
 		if err := s.Admit(headers); !errors.Is(err, session.Unauthenticated) {
 			t.Errorf("%s: %v", what, err)

@@ -3,9 +3,11 @@ package relay_test
 import (
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -26,7 +28,7 @@ func management(t *testing.T, status int, errorType string) (endpoint string, as
 		w.WriteHeader(status)
 	}))
 	t.Cleanup(server.Close)
-	return server.URL, asked
+	return server.URL + "/stage", asked
 }
 
 func TestPosterTellsWhatTheGatewaySaid(t *testing.T) {
@@ -43,7 +45,7 @@ func TestPosterTellsWhatTheGatewaySaid(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			endpoint, asked := management(t, c.status, c.errorType)
-			p := relay.NewPoster(endpoint+"/stage", relay.PosterOptions{})
+			p := relay.NewPoster(endpoint, relay.PosterOptions{Region: "local"})
 			if err := p.Post(t.Context(), "c1", []byte("{}")); session.CodeOf(err) != c.post {
 				t.Errorf("post: %v", err)
 			}
@@ -82,20 +84,70 @@ func TestPosterSignsWithTheCredentialsItIsGivenAndNoOthers(t *testing.T) {
 	}
 }
 
+func TestPosterUsesItsConnectionAgainAndAnotherWhenThatIsGone(t *testing.T) {
+	var opened atomic.Int64
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if string(body) != "{}" || r.ContentLength != 2 {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+	}))
+	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	p := posterTo(t, server)
+	post := func(want int64) {
+		t.Helper()
+		if err := p.Post(t.Context(), "c1", []byte("{}")); err != nil {
+			t.Fatal(err)
+		}
+		if n := opened.Load(); n != want {
+			t.Errorf("%d connections, want %d", n, want)
+		}
+	}
+	post(1)
+	post(1)
+	server.CloseClientConnections()
+	post(2)
+}
+
+// posterTo starts a server, and gives what posts to it.
+func posterTo(t *testing.T, server *httptest.Server) *relay.Connections {
+	t.Helper()
+	server.Start()
+	t.Cleanup(server.Close)
+	return relay.NewPoster(server.URL+"/stage", relay.PosterOptions{Region: "local"})
+}
+
+func TestPosterAsksOnceMoreWhenThereIsNoRoom(t *testing.T) {
+	for failures, want := range map[int64]session.Code{1: "", 2: session.Unavailable} {
+		var asked atomic.Int64
+		p := posterTo(t, httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if asked.Add(1) <= failures {
+				w.Header().Set("X-Amzn-Errortype", "LimitExceededException")
+				w.WriteHeader(http.StatusTooManyRequests)
+			}
+		})))
+		if err := p.Post(t.Context(), "c1", []byte("{}")); session.CodeOf(err) != want || asked.Load() != 2 {
+			t.Errorf("asked %d times: %v", asked.Load(), err)
+		}
+	}
+}
+
 func TestPosterGivesUpWithItsCaller(t *testing.T) {
 	begun := make(chan struct{})
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	p := posterTo(t, httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // until then it does not see who leaves
 		close(begun)
 		<-r.Context().Done()
-	}))
-	defer server.Close()
+	})))
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		<-begun
 		cancel()
 	}()
-	p := relay.NewPoster(server.URL+"/stage", relay.PosterOptions{})
 	if err := p.Post(ctx, "c1", []byte("{}")); session.CodeOf(err) != session.Unavailable {
 		t.Errorf("post: %v", err)
 	}

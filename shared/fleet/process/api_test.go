@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"errors"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -10,12 +11,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
 
-// serve serves the pool and returns a client of it.
+// serve serves the pool below a path and returns a client of it.
 func serve(t *testing.T, p *Pool) *Client {
 	t.Helper()
-	server := httptest.NewServer(p.Handler())
+	server := httptest.NewServer(http.StripPrefix("/secret/fleet", p.Handler()))
 	t.Cleanup(server.Close)
-	c := NewClient(server.URL)
+	c := NewClient(server.URL + "/secret/fleet")
 	t.Cleanup(c.CloseIdle)
 	return c
 }
@@ -46,7 +47,7 @@ func TestATaskLivesItsLifeThroughTheClient(t *testing.T) {
 	}
 }
 
-func TestErrorsKeepTheirKindOverTheSocket(t *testing.T) {
+func TestErrorsKeepTheirKindThroughTheClient(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.MaxTasks = 1 })
 	c := serve(t, h.Pool)
 	h.run("a", "polite")
@@ -82,7 +83,13 @@ func TestStopOfAnUnknownTaskThroughTheClientIsNoError(t *testing.T) {
 }
 
 func TestAPoolThatIsNotThereIsUnavailable(t *testing.T) {
-	c := NewClient("http://127.0.0.1:1")
+	server := httptest.NewServer(http.NotFoundHandler())
+	elsewhere := NewClient(server.URL)
+	if _, err := elsewhere.Tasks(t.Context()); !errors.Is(err, fleet.ErrUnavailable) {
+		t.Errorf("what is not the API of a pool: %v", err)
+	}
+	server.Close()
+	c := NewClient(server.URL)
 	_, err := c.Tasks(t.Context())
 	if !errors.Is(err, fleet.ErrUnavailable) {
 		t.Errorf("error = %v", err)
