@@ -206,7 +206,7 @@ func TestWebSocketClientsSeeNoDifferenceBetweenHandlersAndFunctions(t *testing.T
 		},
 	}
 	wants := map[string]string{
-		"no server": "with 400", "unknown server": "with 404", "disabled server": "with 404", "unknown session": "with 404", "bad ticket": "with 401",
+		"no server": "with 400", "unknown server": "with 404", "disabled server": "with 503", "unknown session": "with 404", "bad ticket": "with 401",
 		"foreign origin": "with 403", "no subprotocol": "connected", "subprotocol": "as mcp", "other subprotocol": "with 400",
 		"no JSON": "-32700", "binary": "closed with StatusUnsupportedData", "out of turn": "not initialized", "a session": `"text":"4"`,
 		// The third connection is owed what came over the second.
