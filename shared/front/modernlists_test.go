@@ -3,6 +3,7 @@ package front_test
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 )
 
 func TestModernParamHeadersHaveToRepeatArgumentsOnceTheListIsKnown(t *testing.T) {
@@ -35,6 +36,7 @@ func TestModernListFromTheRecordIsAsCompleteAsTheServers(t *testing.T) {
 		w.backend.tool("tools/list", func(r run) { r.end(`{"tools":[{"name":"a","unknown":1}]}`) })
 		list := ask{server: "known", method: "tools/list", meta: `,"progressToken":1`}
 		first := w.do(list.request()).result(t)
+		synctest.Wait()
 		asked := len(w.backend.got)
 		if got := w.do(list.request()).result(t); string(got) != string(first) {
 			t.Errorf("got %s, want %s", got, first)
