@@ -189,20 +189,20 @@ func TestBothWebSocketAPIsHaveTheLimitsOfAHome(t *testing.T) {
 					b.t.Errorf("after %v: %+v", time.Since(begun), end)
 				}
 			}},
-			"16 messages are handled at once": {
+			"256 messages are handled at once": {
 				handle: onMessage(func(e wsEvent) (wsAnswer, error) { <-time.After(time.Minute); return echo(e) }),
 				check: func(b *gatewayBench) {
 					conn, _ := b.client()
 					go func() {
-						for range 20 {
+						for range 260 {
 							conn.Say("x")
 						}
 					}()
 					time.Sleep(time.Second)
-					if n := len(b.fn.route("$default")); n != 16 {
+					if n := len(b.fn.route("$default")); n != 256 {
 						b.t.Errorf("%d messages are handled at once", n)
 					}
-					for range 20 {
+					for range 260 {
 						conn.Hear()
 					}
 				},

@@ -99,7 +99,7 @@ func AWS() Limits {
 // cuts what it pushes to that size.
 func Home() Limits {
 	return Limits{
-		Message: 128 << 10, Frame: 128 << 10, SendBuffer: 1 << 20, NewPerSecond: 500, InWork: 16,
+		Message: 128 << 10, Frame: 128 << 10, SendBuffer: 1 << 20, NewPerSecond: 500, InWork: 256,
 		Idle: 24 * time.Hour, Life: 30 * 24 * time.Hour, Route: 15 * time.Minute,
 	}
 }
