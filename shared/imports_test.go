@@ -62,9 +62,9 @@ func arrows() []arrow {
 		{"functions/wiring", []string{"shared/..."}},
 		{"functions/wiring/endpoints", []string{"shared/...", "functions/wiring"}},
 		{"functions/...", []string{"shared/...", "functions/internal/...", "functions/wiring", "functions/wiring/endpoints", "functions/natives", "functions/run"}},
-		{"infra/runner", []string{"infra/internal/gather", "shared/box", "shared/box/stage", "shared/box/sandbox", "shared/box/snapshot", "shared/bridge", "shared/relay", "shared/session", "shared/wire", "shared/catalog", "shared/profile", "shared/meter"}},
+		{"infra/runner", []string{"shared/box", "shared/box/stage", "shared/box/sandbox", "shared/box/snapshot", "shared/bridge", "shared/relay", "shared/session", "shared/wire", "shared/catalog", "shared/profile", "shared/meter"}},
 		{"infra/runner/cmd", []string{"infra/runner", "shared/box/sandbox"}},
-		{"infra/local", []string{"infra/internal/gather", "infra/local/...", "functions/wiring", "functions/wiring/endpoints", "functions/natives", "shared/..."}},
+		{"infra/local", []string{"infra/local/...", "functions/wiring", "functions/wiring/endpoints", "functions/natives", "shared/..."}},
 		{"infra/local/awsapi", nil},
 		{"infra/local/localtest", nil},
 		{"infra/local/journal", nil},
@@ -79,7 +79,6 @@ func arrows() []arrow {
 		{"infra/stack/deploy", []string{"shared/catalog"}},
 		{"infra/clients/...", nil},
 		{"infra/internal/programtest", nil},
-		{"infra/internal/gather", nil},
 		{"infra/conformance/servers/native", []string{"functions/run", "shared/native"}},
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/gather"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
@@ -69,22 +68,13 @@ type Config struct {
 	Environ []string  // as os.Environ: what ${VAR} in the servers file means, and settings of the functions
 	JSON    bool      // print events as JSON lines
 	Out     io.Writer // events, and the lines to paste
-	Log     io.Writer // log lines of functions and boxes
+	Log     io.Writer // log lines of functions and boxes; safe for concurrent use
 }
-
-// Lines of the log wait so long for others, and no more than so many bytes of them.
-const (
-	gatherTime = 10 * time.Millisecond
-	gatherMost = 256 << 10
-)
 
 // Run hosts the servers of a servers file on this machine until ctx ends. When it
 // returns, no process that it started is left. One data folder is used by one Run
 // at a time.
 func Run(ctx context.Context, cfg Config) error {
-	lines := &gather.Writer{To: cfg.Log, Every: gatherTime, Most: gatherMost}
-	defer lines.Flush()
-	cfg.Log = lines
 	m := &machine{cfg: cfg, began: time.Now(), log: slog.New(slog.NewJSONHandler(cfg.Log, nil))}
 	defer m.stop(context.WithoutCancel(ctx))
 	if err := m.start(ctx); err != nil {

@@ -63,8 +63,7 @@ const (
 // program that calls it must have called [sandbox.Enter] before: the runner executes it
 // again to confine its servers.
 func Main() {
-	out := newGathered(os.Stderr)
-	log := slog.New(out)
+	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	if os.Getpid() == 1 {
 		code, err := supervise("/proc/self/exe", os.Args, os.Environ())
 		if err != nil {
@@ -77,7 +76,6 @@ func Main() {
 		log.Error("the box ended", "code", session.CodeOf(err), "error", err)
 		os.Exit(exitCode(err))
 	}
-	out.lines.Flush()
 }
 
 // exitCode tells the fleet, and by it the host, why the runner ended.
