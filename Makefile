@@ -13,8 +13,7 @@ STAMP := $(TOOLS)/golangci-lint-$(GOLANGCI_LINT_VERSION).installed
 
 # One static program per function, and the programs of infra.
 GO_BUILD := CGO_ENABLED=0 go build -trimpath -tags lambda.norpc -ldflags '-s -w'
-FUNCTIONS := $(patsubst functions/%/main.go,%,$(wildcard functions/*/main.go))
-PROGRAMS  := dormouse runner $(FUNCTIONS)
+PROGRAMS := dormouse runner $(patsubst functions/%/main.go,%,$(wildcard functions/*/main.go))
 
 # What a caller may set: make run ARGS='--listen 127.0.0.1:9000', make fuzz FUZZTIME=5m.
 ARGS     ?=
@@ -52,15 +51,18 @@ test: ## Check everything but real clients: lint, vet, unit tests, end-to-end te
 
 .PHONY: test-unit
 test-unit: need-race ## Run the unit tests with the race detector
-	@go test -race ./...
+	@go test -race -timeout 20m ./...
 
-# End-to-end tests have the build tag e2e and names that begin with TestE2E.
+# End-to-end tests have the build tag e2e and names that begin with TestE2E. FUNCTIONS is
+# where messages are handled: inside dormouse, or process, by the function programs; or
+# cold, inside by handlers that are made anew for each message.
+FUNCTIONS ?= inside
 .PHONY: test-e2e
-test-e2e: need-race need-node need-python build ## Run the end-to-end tests: the built programs and real servers
+test-e2e: need-race need-node need-python build ## Run the end-to-end tests: the built programs and real servers (FUNCTIONS=process or cold)
 	@packages=$$(grep -rl --include='*_test.go' --exclude-dir='.[!.]*' --exclude-dir=node_modules '^//go:build .*\be2e\b' . \
 	  | xargs -r -n1 dirname | sort -u || true); \
 	if [ -z "$$packages" ]; then echo 'no package has end-to-end tests'; exit 0; fi; \
-	go test -race -count=1 -tags e2e -run '^TestE2E' $$packages
+	DORMOUSE_TEST_FUNCTIONS='$(FUNCTIONS)' go test -race -count=1 -timeout 20m -tags e2e -run '^TestE2E' $$packages
 
 .PHONY: test-clients
 test-clients: need-go need-node need-python build ## Run real clients (TypeScript, Python, Go) against Dormouse

@@ -116,8 +116,8 @@ func machineOf(t *testing.T, file map[string]any) *machine {
 	return m
 }
 
-// functionsVariable says how the machines of all tests execute functions: "process", or
-// inside without it.
+// functionsVariable says how the machines of all tests execute functions: "process"; or
+// "cold", with handlers that are made anew for each message; or inside without it.
 const functionsVariable = "DORMOUSE_TEST_FUNCTIONS"
 
 // asPrograms has the machine execute the functions as programs of their own, for tests
@@ -155,6 +155,9 @@ func (m *machine) run(flags ...string) {
 	all := append([]string{"--listen", "127.0.0.1:0", "--servers", m.servers}, flags...)
 	if m.programs && !slices.Contains(flags, "--functions") {
 		all = append(all, "--functions", "process")
+	}
+	if !m.programs && os.Getenv(functionsVariable) == "cold" {
+		all = append(all, "--cold")
 	}
 	m.cmd = m.command("run", all...)
 	m.cmd.Stdout, m.cmd.Stderr = m.out, m.log

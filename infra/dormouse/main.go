@@ -59,6 +59,7 @@ type runCommand struct {
 	// For tests and for the curious.
 	SocketIdle time.Duration `hidden:"" help:"A WebSocket connection on which nothing was said for this long is closed."`
 	SocketLife time.Duration `hidden:"" help:"A WebSocket connection is closed when it is this old."`
+	Cold       bool          `hidden:"" help:"Make the handlers anew for each message."`
 	Disorder   time.Duration `hidden:"" help:"Delay each WebSocket message by chance, up to this, before its function is invoked."`
 }
 
@@ -86,7 +87,7 @@ func (c *runCommand) Run() error {
 	}
 	cfg := local.Config{
 		Listen: c.Listen, Sockets: c.Sockets, PublicURL: c.PublicURL, Origins: c.Origins, Store: store, Servers: c.Servers, Data: c.Data,
-		Access: c.Access, Idle: c.Idle, Limits: c.Limits, SocketIdle: c.SocketIdle, SocketLife: c.SocketLife,
+		Access: c.Access, Idle: c.Idle, Limits: c.Limits, SocketIdle: c.SocketIdle, SocketLife: c.SocketLife, Cold: c.Cold,
 		Functions: functions, Programs: filepath.Dir(bin), Own: own, SleepAfter: c.SleepAfter,
 		Runner: []string{bin, "runner"}, JSON: c.JSON, Environ: append(os.Environ(), more...), Out: os.Stdout, Log: os.Stderr,
 	}

@@ -79,7 +79,7 @@ func clientsOf(t *testing.T, how string) localtest.WebSockets {
 	m := &machine{cfg: Config{Limits: LimitsAWS}, ledger: testLedger(Bill{}), log: slog.New(slog.DiscardHandler)}
 	in, function := &inside{m: m}, &socketFunction{}
 	in.ctx, in.cancel = context.WithCancel(context.WithoutCancel(t.Context()))
-	clients, push := sockets.Routes(&clientRoutes{in: in}), pushLater
+	clients, push := sockets.Routes(&clientRoutes{in}), pushLater
 	if how == FunctionsProcess {
 		events := lambda.NewAPI(lambda.APIConfig{Invoker: function, Functions: []string{"socket"}, RetryWait: time.Second})
 		t.Cleanup(func() { _ = events.Close(context.WithoutCancel(t.Context())) })
@@ -91,14 +91,14 @@ func clientsOf(t *testing.T, how string) localtest.WebSockets {
 			return err
 		}
 	}
-	if err := m.openSockets(&runnerRoutes{}, clients); err != nil {
+	if err := m.openSockets(&runnerRoutes{in}, clients); err != nil {
 		t.Fatal(err)
 	}
 	socket, err := endpoints.NewSocket(wired(t, m), natives.Servers(), endpoints.Alarms{}, push, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	in.socket, function.socket = socket, socket
+	in.made, function.socket = &handlers{socket: socket}, socket
 	t.Cleanup(func() {
 		in.cancel()
 		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -237,12 +237,13 @@ func TestWebSocketClientsSeeNoDifferenceBetweenHandlersAndFunctions(t *testing.T
 
 func TestRunnersAreAdmittedByTheirPassAndAnsweredByFrames(t *testing.T) {
 	m := &machine{cfg: Config{Limits: LimitsHome}, ledger: testLedger(Bill{}), log: slog.New(slog.DiscardHandler)}
-	r := &runnerRoutes{log: m.log}
-	if err := m.openSockets(r, &clientRoutes{}); err != nil {
+	in := &inside{m: m}
+	r := &runnerRoutes{in}
+	if err := m.openSockets(r, &clientRoutes{in}); err != nil {
 		t.Fatal(err)
 	}
 	f := wired(t, m)
-	r.sealer, r.handler = f.Relay.Sealer, relay.NewHandler(f.Relay)
+	in.made = &handlers{sealer: f.Relay.Sealer, relay: relay.NewHandler(f.Relay)}
 	other, err := relay.NewSealer(bytes.Repeat([]byte{1}, 32))
 	if err != nil {
 		t.Fatal(err)

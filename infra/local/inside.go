@@ -28,13 +28,11 @@ import (
 // inside executes the functions' handlers in this process. It keeps nothing that a
 // message depends on: all of that is in the store.
 type inside struct {
-	m       *machine
-	store   session.Store
-	http    endpoints.HTTP
-	socket  *front.Socket
-	sweeper *relay.Sweeper
-	natives *native.Backend
-	alarm   *lambda.ScheduleAPI
+	m        *machine
+	store    session.Store
+	settings wiring.Settings
+	made     *handlers
+	alarm    *lambda.ScheduleAPI
 
 	// ctx is that of what no client waits for: alarms and sweeps.
 	ctx    context.Context
@@ -46,22 +44,32 @@ type inside struct {
 	bodies   bodies
 }
 
+// handlers are those of the four functions.
+type handlers struct {
+	http    endpoints.HTTP
+	socket  *front.Socket
+	sealer  *relay.Sealer // admits runners
+	relay   *relay.Handler
+	sweeper *relay.Sweeper
+	natives *native.Backend // sweeps what native servers left behind
+}
+
 // startInside makes the handlers, as the mains of the functions do.
 func (m *machine) startInside(context.Context) error {
 	in := &inside{m: m, bodies: newBodies()}
 	in.ctx, in.cancel = context.WithCancel(context.Background())
 	m.functions = in
 	m.closers = append(m.closers, in.close)
-	settings := wiring.Settings{Servers: m.servers, Open: m.access() == AccessOpen, RelayURL: m.relayURL(), Idle: m.cfg.Idle, Origins: m.cfg.Origins}
-	err := settings.Read(m.getenv)
+	in.settings = wiring.Settings{Servers: m.servers, Open: m.access() == AccessOpen, RelayURL: m.relayURL(), Idle: m.cfg.Idle, Origins: m.cfg.Origins}
+	err := in.settings.Read(m.getenv)
 	if err != nil {
 		return err
 	}
-	settings.Idle = m.cfg.Idle
-	if settings.Secret, err = hex.DecodeString(m.secret); err != nil {
+	in.settings.Idle = m.cfg.Idle
+	if in.settings.Secret, err = hex.DecodeString(m.secret); err != nil {
 		return err
 	}
-	if in.store, err = OpenStore(m.store, m.getenv, settings.Limits); err != nil {
+	if in.store, err = OpenStore(m.store, m.getenv, in.settings.Limits); err != nil {
 		return err
 	}
 	if in.alarm, err = lambda.NewScheduleAPI(lambda.ScheduleConfig{
@@ -69,22 +77,34 @@ func (m *machine) startInside(context.Context) error {
 	}); err != nil {
 		return err
 	}
-	runners, clients := &runnerRoutes{log: m.log}, &clientRoutes{in: in}
-	if err := m.openSockets(runners, clients); err != nil {
+	if err := m.openSockets(&runnerRoutes{in}, &clientRoutes{in}); err != nil {
 		return err
 	}
-	if err := in.wire(settings, runners); err != nil {
+	if in.made, err = in.make(); err != nil {
 		return err
 	}
 	in.alarm.Start()
 	return nil
 }
 
-// wire makes the handlers of the four functions. Each has a meter of its own.
-func (in *inside) wire(settings wiring.Settings, runners *runnerRoutes) error {
+// use returns the handlers for one message: those that were made at the start, or, with
+// [Config].Cold, new ones, as on Lambda each message may meet a new process.
+func (in *inside) use() *handlers {
+	if !in.m.cfg.Cold {
+		return in.made
+	}
+	h, err := in.make()
+	if err != nil { // it could be made at the start
+		panic("local: " + err.Error())
+	}
+	return h
+}
+
+// make makes the handlers. Each function has a meter of its own.
+func (in *inside) make() (*handlers, error) {
 	m := in.m
 	function := func(hosts []string) (*wiring.Function, error) {
-		s := settings
+		s := in.settings
 		s.Hosts = hosts
 		p := wiring.Parts{
 			Store: in.store, Fleet: m.boxes, Runners: m.relay, Clients: sockets.Clients{API: m.socket},
@@ -99,23 +119,22 @@ func (in *inside) wire(settings wiring.Settings, runners *runnerRoutes) error {
 	for i, address := range []string{m.cfg.Listen, m.socketsAddress(), "", ""} {
 		var err error
 		if of[i], err = function(m.servedHosts(address)); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	alarms := in.alarms()
+	h, alarms := &handlers{sealer: of[2].Relay.Sealer, relay: relay.NewHandler(of[2].RelayWithBucket())}, in.alarms()
 	var err error
-	if in.http, err = endpoints.NewHTTP(of[0], natives.Servers(), alarms, in.atHome); err != nil {
-		return err
+	if h.http, err = endpoints.NewHTTP(of[0], natives.Servers(), alarms, in.atHome); err != nil {
+		return nil, err
 	}
-	if in.socket, err = endpoints.NewSocket(of[1], natives.Servers(), alarms, pushLater, in.atHome); err != nil {
-		return err
+	if h.socket, err = endpoints.NewSocket(of[1], natives.Servers(), alarms, pushLater, in.atHome); err != nil {
+		return nil, err
 	}
-	runners.sealer, runners.handler = of[2].Relay.Sealer, relay.NewHandler(of[2].RelayWithBucket())
-	in.natives = endpoints.Janitor(of[3], alarms)
+	h.natives = endpoints.Janitor(of[3], alarms)
 	c := of[3].RelayWithBucket()
-	c.Elsewhere = in.natives.Owns
-	in.sweeper = relay.NewSweeper(c)
-	return nil
+	c.Elsewhere = h.natives.Owns
+	h.sweeper = relay.NewSweeper(c)
+	return h, nil
 }
 
 // atHome is what the front may do where no gateway stands before it.
@@ -161,7 +180,7 @@ func (in *inside) send(_ string, payload []byte) (done <-chan struct{}, err erro
 	in.work.Go(func() {
 		defer close(end)
 		for try := range handleTries {
-			if in.http.Alarm(in.ctx, *e.Alarm) == nil || in.ctx.Err() != nil {
+			if in.use().http.Alarm(in.ctx, *e.Alarm) == nil || in.ctx.Err() != nil {
 				return
 			}
 			select {
@@ -180,22 +199,23 @@ func (in *inside) web() http.Handler {
 		in.work.Add(1)
 		defer in.work.Done()
 		defer in.bodies.guard(w, r)()
-		in.http.Handler.ServeHTTP(w, r.WithContext(session.WithTrace(r.Context(), awsapi.NewID())))
+		in.use().http.Handler.ServeHTTP(w, r.WithContext(session.WithTrace(r.Context(), awsapi.NewID())))
 	})
 }
 
 func (in *inside) sweep(stopped *fleet.Status) <-chan struct{} {
-	if in.sweeper == nil || in.ctx.Err() != nil {
+	if in.made == nil || in.ctx.Err() != nil {
 		return closed()
 	}
 	done := make(chan struct{})
 	in.work.Go(func() {
 		defer close(done)
+		h := in.use()
 		var err error
 		if stopped != nil {
-			err = in.sweeper.Stopped(in.ctx, *stopped)
+			err = h.sweeper.Stopped(in.ctx, *stopped)
 		} else {
-			err = errors.Join(in.sweeper.Sweep(in.ctx), in.natives.Sweep(in.ctx))
+			err = errors.Join(h.sweeper.Sweep(in.ctx), h.natives.Sweep(in.ctx))
 		}
 		if err != nil {
 			in.m.log.Warn("a sweep has failed; the next one will try again", "error", err)
@@ -237,16 +257,12 @@ func (in *inside) close(ctx context.Context) error {
 }
 
 // runnerRoutes is what the API of runners does.
-type runnerRoutes struct {
-	sealer  *relay.Sealer
-	handler *relay.Handler
-	log     interface{ Warn(string, ...any) }
-}
+type runnerRoutes struct{ in *inside }
 
 // Connect implements [sockets.Routes].
 func (r *runnerRoutes) Connect(_ context.Context, _ sockets.Conn, req *http.Request) sockets.Reply {
-	if err := r.sealer.Admit(req.Header); err != nil {
-		r.log.Warn("a runner was refused", "error", err)
+	if err := r.in.use().sealer.Admit(req.Header); err != nil {
+		r.in.m.log.Warn("a runner was refused", "error", err)
 		return sockets.Reply{Status: http.StatusUnauthorized}
 	}
 	return sockets.Reply{Status: http.StatusOK}
@@ -254,7 +270,7 @@ func (r *runnerRoutes) Connect(_ context.Context, _ sockets.Conn, req *http.Requ
 
 // Message implements [sockets.Routes].
 func (r *runnerRoutes) Message(ctx context.Context, c sockets.Conn, data []byte) []byte {
-	reply, err := r.handler.Frame(session.WithTrace(ctx, awsapi.NewID()), c.ID, data)
+	reply, err := r.in.use().relay.Frame(session.WithTrace(ctx, awsapi.NewID()), c.ID, data)
 	if err != nil {
 		return nil // the handler has logged it, and the runner sends the frame again
 	}
@@ -283,7 +299,7 @@ func pushLater(ctx context.Context, id session.ID) error {
 func (r *clientRoutes) Connect(ctx context.Context, c sockets.Conn, req *http.Request) sockets.Reply {
 	var owed []session.ID
 	ctx = context.WithValue(session.WithTrace(ctx, awsapi.NewID()), owedKey{}, &owed)
-	status, protocol, body := r.in.socket.Connect(ctx, c.ID, req)
+	status, protocol, body := r.in.use().socket.Connect(ctx, c.ID, req)
 	return sockets.Reply{Status: status, Protocol: protocol, Body: body, Opened: func() {
 		for _, id := range owed {
 			r.in.work.Go(func() { r.push(id) })
@@ -294,7 +310,7 @@ func (r *clientRoutes) Connect(ctx context.Context, c sockets.Conn, req *http.Re
 // push sends a session what it is owed, and tries again after an error.
 func (r *clientRoutes) push(id session.ID) {
 	for try := range handleTries {
-		if r.in.socket.Push(r.in.ctx, id) == nil {
+		if r.in.use().socket.Push(r.in.ctx, id) == nil {
 			return
 		}
 		select {
@@ -308,12 +324,12 @@ func (r *clientRoutes) push(id session.ID) {
 // Message implements [sockets.Routes].
 func (r *clientRoutes) Message(ctx context.Context, c sockets.Conn, data []byte) []byte {
 	reply, _ := native.Stay(ctx, func(ctx context.Context) ([]byte, error) {
-		return r.in.socket.Message(session.WithTrace(ctx, awsapi.NewID()), c.ID, data), nil
+		return r.in.use().socket.Message(session.WithTrace(ctx, awsapi.NewID()), c.ID, data), nil
 	})
 	return reply
 }
 
 // Disconnect implements [sockets.Routes].
 func (r *clientRoutes) Disconnect(ctx context.Context, c sockets.Conn, _ int, _ string) {
-	r.in.socket.Disconnect(session.WithTrace(ctx, awsapi.NewID()), c.ID)
+	r.in.use().socket.Disconnect(session.WithTrace(ctx, awsapi.NewID()), c.ID)
 }

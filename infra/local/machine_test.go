@@ -180,7 +180,7 @@ func TestAStartThatFailsEnds(t *testing.T) {
 // alarmed is the handlers of one machine, with schedules in a folder.
 func alarmed(t *testing.T, folder string, handle func(context.Context, native.Alarm) error) *inside {
 	t.Helper()
-	in := &inside{m: &machine{log: slog.New(slog.DiscardHandler)}, http: endpoints.HTTP{Alarm: handle}}
+	in := &inside{m: &machine{log: slog.New(slog.DiscardHandler)}, made: &handlers{http: endpoints.HTTP{Alarm: handle}}}
 	in.ctx, in.cancel = context.WithCancel(context.WithoutCancel(t.Context()))
 	var err error
 	if in.alarm, err = lambda.NewScheduleAPI(lambda.ScheduleConfig{Folder: folder, Functions: []string{"http"}, Send: in.send}); err != nil {

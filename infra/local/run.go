@@ -59,6 +59,7 @@ type Config struct {
 	SocketIdle time.Duration // in the place of that limit of WebSocket connections
 	SocketLife time.Duration // likewise
 	Shuffle    *sockets.Shuffle
+	Cold       bool // the handlers in this process are made anew for each message; for tests
 
 	Functions  string        // FunctionsInside or FunctionsProcess
 	Programs   string        // folder of the programs http, socket, relay and sweep, for FunctionsProcess
