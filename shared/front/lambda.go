@@ -104,18 +104,7 @@ func (w *response) serve(h http.Handler, r *http.Request) {
 	defer close(w.done)
 	defer w.cancel()
 	defer func() { w.finish(recover()) }()
-	deepen(len(r.Method))
 	h.ServeHTTP(w, r)
-}
-
-// deepen makes room on the stack of a new goroutine at once. A handler needs about
-// this much, and to get there by doubling copies a stack that is deep already, three
-// times: a fifteenth of a whole invocation.
-//
-//go:noinline
-func deepen(n int) byte {
-	var room [20 << 10]byte
-	return room[n%len(room)]
 }
 
 // finish completes the response. One that has not begun stays in the buffer.

@@ -299,7 +299,6 @@ func (in *inside) guard(next mcp.MethodHandler) mcp.MethodHandler {
 				result, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: in.panicked(ctx, fault).Error()}
 			}
 		}()
-		deepen(len(method)) // go-sdk has begun a goroutine
 		if result, err = next(ctx, method, req); err == nil && in.subscription != "" {
 			err = in.subscribe(ctx, next, req)
 		}

@@ -121,27 +121,14 @@ func (r *run) take(msgs []wire.Message, later bool) {
 // execute does all of it, to the end of the request or of its round.
 func (r *run) execute() {
 	defer r.ended()
-	deepen(r.round)
 	results := make(chan outcome, len(r.calls))
 	for _, c := range r.calls {
-		go func() {
-			deepen(r.round)
-			results <- c.execute()
-		}()
+		go func() { results <- c.execute() }()
 	}
 	r.follow(results)
 	r.finish()
 	r.leave()
 	r.wait()
-}
-
-// deepen makes room on the stack of a new goroutine at once. What a call does needs
-// about this much, and to get there by doubling copies a stack that is deep already.
-//
-//go:noinline
-func deepen(n int) byte {
-	var room [10 << 10]byte
-	return room[n%len(room)]
 }
 
 // leave takes the run from what this function executes. Where all handlers have
