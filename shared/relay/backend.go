@@ -208,7 +208,7 @@ func (t *tender) look(ctx context.Context) error {
 	}
 	switch b.State {
 	case session.Starting:
-		if time.Now().After(b.Until) {
+		if t.k.overdue(b) {
 			return t.k.settle(ctx, t.d.Box)
 		}
 		t.accepted = true

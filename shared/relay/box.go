@@ -158,6 +158,23 @@ func (x boxes) start(ctx context.Context, b session.Box, token string) (session.
 	}
 }
 
+// maxSkew is more than the clocks of two functions, or of one machine before and after
+// it was set, differ as a rule. What was noted by a clock that was wrong by more is
+// taken for old: it would otherwise hold for as long as the clock was wrong.
+const maxSkew = 2 * time.Minute
+
+// overdue says that a start has had its time.
+func (x boxes) overdue(b session.Box) bool {
+	left := time.Until(b.Until)
+	return left < 0 || left > x.StartTimeout+maxSkew
+}
+
+// longAgo says that something is older than an age.
+func longAgo(t time.Time, age time.Duration) bool {
+	past := time.Since(t)
+	return past > age || past < -maxSkew
+}
+
 // startFailure is what a client is told of a start that failed: what to do, but
 // nothing of the fleet's own words, which may name hosts and accounts.
 func startFailure(err error) string {

@@ -165,7 +165,8 @@ func (c *simConn) Receive() ([]byte, error) {
 	select {
 	case data := <-c.in:
 		c.standStill()
-		return data, nil
+		proc, _, _ := strings.Cut(c.name, "/")
+		return c.g.w.clock.stamped(data, -c.g.w.clock.of(proc)()), nil
 	case <-c.gone:
 		return nil, errCut
 	}
@@ -289,6 +290,7 @@ func (g *simGateway) Post(ctx context.Context, conn string, data []byte) error {
 	if err := nap(ctx, a.takes(2*time.Millisecond)); err != nil {
 		return err
 	}
+	data = g.w.clock.stamped(data, skewOf(ctx))
 	if len(data) > gatewayMessage {
 		return session.Errorf(session.TooLarge, "simulated: %d bytes", len(data))
 	}

@@ -105,6 +105,7 @@ type actor struct {
 	rng    *rand.Rand
 	left   int // steps until it dies, below 0 for never
 	dead   bool
+	skew   func() time.Duration // of the clock of its host
 	cancel context.CancelFunc
 }
 
@@ -139,6 +140,9 @@ func (w *world) function(name string, limit time.Duration, f func(ctx context.Co
 	if a.chance(w.die) {
 		a.left = a.rng.IntN(24)
 	}
+	if w.clock != nil {
+		a.skew = w.clock.of("host " + string('0'+rune(a.rng.IntN(w.clock.hosts()))))
+	}
 	ctx, cancel := context.WithTimeout(context.WithValue(w.ctx, actorKey{}, a), limit)
 	defer cancel()
 	a.cancel = cancel
@@ -150,7 +154,7 @@ func actorOf(ctx context.Context) *actor { return ctx.Value(actorKey{}).(*actor)
 // step is called before and after everything a function does to the world. An
 // error means that it does no more.
 func (a *actor) step(ctx context.Context) error {
-	if a.chance(a.w.pauses) {
+	if a.w.pauses > 0 && a.chance(a.w.pauses) {
 		d := draw(a.rng, time.Minute)
 		a.tell("stands still for %s", d)
 		a.w.tally.add("pauses of functions", 1)

@@ -95,14 +95,14 @@ func (s *simStore) Load(ctx context.Context, id session.ID, box session.BoxID) (
 	}
 	v, err := through(ctx, "Load", func() (both, error) {
 		v, b, err := s.Memory.Load(ctx, id, box)
-		return both{v, b}, err
+		return both{shiftSession(v, -skewOf(ctx)), shiftBox(b, -skewOf(ctx))}, err
 	})
 	return v.s, v.b, err
 }
 
 func (s *simStore) Save(ctx context.Context, v session.Session) error {
 	return change(ctx, "Save", func() error {
-		err := s.Memory.Save(ctx, v)
+		err := s.Memory.Save(ctx, shiftSession(v, skewOf(ctx)))
 		if *simTrace {
 			actorOf(ctx).tell("saves %s, owed %v, lease until %s: %v", s.w.ledger.owner(v.ID), s.w.owed(v), v.Pusher.Until.Sub(s.w.begun), session.CodeOf(err))
 		}
@@ -177,12 +177,15 @@ func (s *simStore) Wait(ctx context.Context, id session.ID, stream session.Strea
 }
 
 func (s *simStore) Box(ctx context.Context, id session.BoxID) (session.Box, error) {
-	return through(ctx, "Box", func() (session.Box, error) { return s.Memory.Box(ctx, id) })
+	return through(ctx, "Box", func() (session.Box, error) {
+		b, err := s.Memory.Box(ctx, id)
+		return shiftBox(b, -skewOf(ctx)), err
+	})
 }
 
 func (s *simStore) SaveBox(ctx context.Context, v session.Box) error {
 	return change(ctx, "SaveBox", func() error {
-		err := s.Memory.SaveBox(ctx, v)
+		err := s.Memory.SaveBox(ctx, shiftBox(v, skewOf(ctx)))
 		actorOf(ctx).tell("box %s: %q, generation %d, lost %d, link %d, attempt %d: %v",
 			v.ID, v.State, v.Gen, v.Lost, v.Link, v.Attempt, session.CodeOf(err))
 		return err
@@ -191,7 +194,7 @@ func (s *simStore) SaveBox(ctx context.Context, v session.Box) error {
 
 func (s *simStore) PutItem(ctx context.Context, v session.Item) (bool, error) {
 	return written(ctx, "PutItem", func() (bool, error) {
-		put, err := s.Memory.PutItem(ctx, v)
+		put, err := s.Memory.PutItem(ctx, shiftItem(v, skewOf(ctx)))
 		actorOf(ctx).tell("item %s: %s, generation %d; new %v", s.w.name(v.ID), v.State, v.Gen, put)
 		return put, err
 	})
@@ -200,6 +203,7 @@ func (s *simStore) PutItem(ctx context.Context, v session.Item) (bool, error) {
 func (s *simStore) Claim(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (session.Item, error) {
 	return written(ctx, "Claim", func() (session.Item, error) {
 		v, err := s.Memory.Claim(ctx, box, id, gen)
+		v = shiftItem(v, -skewOf(ctx))
 		actorOf(ctx).tell("claims item %s for generation %d: %v", s.w.name(id), gen, session.CodeOf(err))
 		return v, err
 	})
@@ -215,7 +219,7 @@ func (s *simStore) Release(ctx context.Context, box session.BoxID, id session.St
 
 func (s *simStore) SwapItem(ctx context.Context, was, v session.Item) (bool, error) {
 	return written(ctx, "SwapItem", func() (bool, error) {
-		swapped, err := s.Memory.SwapItem(ctx, was, v)
+		swapped, err := s.Memory.SwapItem(ctx, was, shiftItem(v, skewOf(ctx)))
 		actorOf(ctx).tell("item %s: from %s, generation %d, round %d to %s, round %d: %v",
 			s.w.name(v.ID), was.State, was.Gen, was.Round, v.State, v.Round, swapped)
 		return swapped, err
@@ -223,11 +227,20 @@ func (s *simStore) SwapItem(ctx context.Context, was, v session.Item) (bool, err
 }
 
 func (s *simStore) Item(ctx context.Context, box session.BoxID, id session.StreamID) (session.Item, error) {
-	return through(ctx, "Item", func() (session.Item, error) { return s.Memory.Item(ctx, box, id) })
+	return through(ctx, "Item", func() (session.Item, error) {
+		v, err := s.Memory.Item(ctx, box, id)
+		return shiftItem(v, -skewOf(ctx)), err
+	})
 }
 
 func (s *simStore) Items(ctx context.Context, box session.BoxID) ([]session.Item, error) {
-	return through(ctx, "Items", func() ([]session.Item, error) { return s.Memory.Items(ctx, box) })
+	return through(ctx, "Items", func() ([]session.Item, error) {
+		items, err := s.Memory.Items(ctx, box)
+		for i := range items {
+			items[i] = shiftItem(items[i], -skewOf(ctx))
+		}
+		return items, err
+	})
 }
 
 func (s *simStore) DeleteItem(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) error {

@@ -30,7 +30,9 @@ import (
 // The worlds are in these files: sim_random_test.go (actors and faults),
 // sim_store_test.go, sim_gateway_test.go, sim_fleet_test.go, sim_box_test.go (what
 // a box executes), sim_client_test.go, sim_listen_test.go (GET), sim_socket_test.go, and
-// sim_check_test.go (the promises).
+// sim_check_test.go (the promises). Other worlds are those of sim_pushonce_test.go
+// (clients that read slowly), sim_pause_test.go (what stands still) and
+// sim_clock_test.go (clocks that are wrong).
 var (
 	simSeeds = flag.Int("sim.seeds", 200, "simulate this many worlds; 1 is the default with -sim.seed")
 	simSeed  = flag.Uint64("sim.seed", 1, "the first world's seed")
@@ -88,6 +90,7 @@ type world struct {
 	config  Config
 	idle    time.Duration // until a box sleeps
 	slowly  bool          // clients of sockets read slowly what is a lot
+	clock   *simClock     // that of hosts and runners, nil for the true one
 	tally   *tally        // what is counted over all worlds of a test; nil for nothing
 	chatty  int           // one in so many things a box says belongs to no request
 	sleepy  chan struct{} // closed, and made anew, when a runner says bye

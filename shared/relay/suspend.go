@@ -220,6 +220,10 @@ func (x boxes) settleSuspended(ctx context.Context, b session.Box, it session.It
 	if tail.Last < it.Base && b.Over(it.Gen) {
 		return false, x.endItem(ctx, it, failureOf(b, it.Gen))
 	}
+	if now := time.Now(); it.Created.After(now.Add(maxSkew)) {
+		// It was put by a clock that was wrong: its time begins now.
+		return false, x.anew(ctx, it, now)
+	}
 	s, _, err := x.Store.Load(ctx, it.Address.Session, "")
 	if errors.Is(err, session.NotFound) || err == nil && s.State == session.Ended {
 		return false, x.endItem(ctx, it, sessionEnded())
@@ -228,6 +232,20 @@ func (x boxes) settleSuspended(ctx context.Context, b session.Box, it session.It
 		return false, err
 	}
 	return x.resume(ctx, it)
+}
+
+// anew has the time of a suspended call begin again. it may come without Raw.
+func (x boxes) anew(ctx context.Context, it session.Item, now time.Time) error {
+	whole, err := x.Store.Item(ctx, it.Box, it.ID)
+	if errors.Is(err, session.NotFound) {
+		return nil
+	}
+	if err != nil || whole.State != it.State || whole.Round != it.Round {
+		return err
+	}
+	whole.NotAfter, whole.Created = now.Add(whole.NotAfter.Sub(whole.Created)), now
+	_, err = x.Store.SwapItem(ctx, it, whole)
+	return err
 }
 
 // unanswered is why a suspended call ends whose client did not answer.

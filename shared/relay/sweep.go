@@ -76,7 +76,7 @@ func (w *Sweeper) compare(ctx context.Context, b session.Box, tasks []fleet.Stat
 		t = tasks[at]
 	}
 	switch {
-	case b.State == session.Awake && (t.State == fleet.Stopped || at < 0 && time.Since(b.Changed) > w.ListLag):
+	case b.State == session.Awake && (t.State == fleet.Stopped || at < 0 && longAgo(b.Changed, w.ListLag)):
 		return w.lost(ctx, b, stopFailure(t, false))
 	case b.State == session.Starting && t.State == fleet.Stopped:
 		b.Failure = stopFailure(t, true)
@@ -193,7 +193,7 @@ func (x boxes) settle(ctx context.Context, id session.BoxID) error {
 	if err != nil {
 		return err
 	}
-	if b.State == session.Starting && time.Now().After(b.Until) {
+	if b.State == session.Starting && x.overdue(b) {
 		b.Failure = session.Failure{
 			Phase: phaseUnavailable, Detail: fmt.Sprintf("the box did not come up within %s", x.StartTimeout), At: time.Now(),
 		}

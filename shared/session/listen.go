@@ -148,7 +148,7 @@ func (c *Call) look(ctx context.Context) {
 }
 
 func (c *Call) mayTake(s Session, now time.Time) bool {
-	return c.lease.owns(s) || !free(s, c.host.limits).After(now)
+	return c.lease.owns(s) || !free(s, c.host.limits, now).After(now)
 }
 
 // owns says that the lease is that of the client's last poll.
@@ -156,9 +156,14 @@ func (l *listener) owns(s Session) bool {
 	return l.from.Nonce != "" && s.Primary.Nonce == holderOf(l.from.Nonce)
 }
 
-// free is when the lease may be taken by anybody.
-func free(s Session, limits Limits) time.Time {
-	if s.Primary.Nonce == "" {
+// longestHold is how much longer than Limits.Hold a lease lasts at most, with a function
+// that holds its response to its own limit, and clocks that differ.
+const longestHold = 20 * time.Minute
+
+// free is when the lease may be taken by anybody. One that lasts longer than any was
+// given by a clock that was wrong.
+func free(s Session, limits Limits, now time.Time) time.Time {
+	if s.Primary.Nonce == "" || s.Primary.Until.After(now.Add(limits.Hold+longestHold)) {
 		return time.Time{}
 	}
 	return s.Primary.Until.Add(graceRetries * limits.Pace)
@@ -219,7 +224,7 @@ func (l *listener) place(s Session) int {
 
 // wait puts off the next claim until the lease should be free.
 func (l *listener) wait(s Session, limits Limits) {
-	l.again = free(s, limits).Add(time.Duration(max(l.place(s), 0)) * stagger)
+	l.again = free(s, limits, time.Now()).Add(time.Duration(max(l.place(s), 0)) * stagger)
 }
 
 // dismiss sends the shadows away because the server has closed the common stream

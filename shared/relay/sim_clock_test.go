@@ -1,0 +1,135 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// TestClocks sets the wall clocks of hosts and runners wrong: in half of the worlds they
+// are up to 30 s off in either direction, each by another amount and for ever, in the
+// others all are set an hour or a day forward or back, and right again ten minutes
+// later. Nothing is executed twice, what is accepted ends, no session is lost, and no
+// error invites to repeat what was executed.
+//
+//	go test ./shared/relay -run Clocks -sim.seed 1 -sim.seeds 5000 -v
+func TestClocks(t *testing.T) {
+	count := newTally()
+	t.Cleanup(func() { t.Log(count) })
+	for _, seed := range worlds(*simSeeds/2, nil) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, seed)
+				w.faults, w.tally = faults{trouble: w.trouble, limited: w.limited, die: 0.05, kill: 10 * time.Minute, bootDies: 0.05}, count
+				w.clock = newSimClock(w)
+				count.add("worlds", 1)
+				w.run()
+				count.add("messages executed", len(w.ledger.runs))
+			})
+		})
+	}
+}
+
+// simClock says by how much the clock of each host is wrong.
+type simClock struct {
+	w        *world
+	drift    bool
+	jump     time.Duration
+	from, to time.Duration
+}
+
+func newSimClock(w *world) *simClock {
+	rng := w.random("clock")
+	c := &simClock{w: w, drift: rng.IntN(2) == 0, jump: []time.Duration{-24 * time.Hour, -time.Hour, time.Hour, 24 * time.Hour}[rng.IntN(4)]}
+	c.from = draw(rng, w.trouble)
+	c.to = c.from + 10*time.Minute
+	if c.drift {
+		w.tally.add("worlds whose clocks differ by up to a minute", 1)
+	} else {
+		w.tally.add(fmt.Sprintf("worlds whose clocks are set by %s", c.jump), 1)
+	}
+	return c
+}
+
+func (c *simClock) hosts() int {
+	if !c.drift {
+		return 1
+	}
+	return 3
+}
+
+// of is by how much the clock of a host is ahead of the true time.
+func (c *simClock) of(host string) func() time.Duration {
+	if c == nil {
+		return func() time.Duration { return 0 }
+	}
+	if c.drift {
+		wrong := draw(c.w.random("clock of "+host), time.Minute) - 30*time.Second
+		return func() time.Duration { return wrong }
+	}
+	return func() time.Duration {
+		if now := time.Since(c.w.begun); now < c.from || now >= c.to {
+			return 0
+		}
+		return c.jump
+	}
+}
+
+// stamped is a frame whose time of sending is by another clock.
+func (c *simClock) stamped(data []byte, by time.Duration) []byte {
+	f, err := Decode(data)
+	if c == nil || err != nil || f.Sent == 0 || by == 0 {
+		return data
+	}
+	f.Sent += by.Milliseconds()
+	return Encode(f)
+}
+
+func skewOf(ctx context.Context) time.Duration {
+	if a := actorOf(ctx); a.skew != nil {
+		return a.skew()
+	}
+	return 0
+}
+
+func shift(t *time.Time, by time.Duration) {
+	if !t.IsZero() {
+		*t = t.Add(by)
+	}
+}
+
+// shiftBox, shiftItem and shiftSession are records as they are by another clock. When
+// a store forgets something is by its own.
+func shiftBox(b session.Box, by time.Duration) session.Box {
+	shift(&b.Until, by)
+	shift(&b.Changed, by)
+	shift(&b.Failure.At, by)
+	return b
+}
+
+func shiftItem(it session.Item, by time.Duration) session.Item {
+	shift(&it.NotAfter, by)
+	shift(&it.Created, by)
+	return it
+}
+
+func shiftSession(s session.Session, by time.Duration) session.Session {
+	if by == 0 {
+		return s
+	}
+	s = s.Clone()
+	shift(&s.Primary.Until, by)
+	shift(&s.Pusher.Until, by)
+	for i := range s.Shadows {
+		shift(&s.Shadows[i].Until, by)
+	}
+	for i := range s.Pushed {
+		shift(&s.Pushed[i].Since, by)
+	}
+	return s
+}
