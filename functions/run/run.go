@@ -20,13 +20,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// event is what the function for HTTP is invoked with: a request of the REST API, one
-// of somebody who calls the function itself, or an alarm of a native server. What a
-// client sends is inside of a request, never at the top of an event.
+// event is what the function for HTTP is invoked with: a request of the REST API, or an
+// alarm of a native server. What a client sends is inside of a request, never at the top
+// of an event.
 type event struct {
 	events.APIGatewayProxyRequest
-	Alarm  *native.Alarm  `json:"dormouseAlarm"`
-	Caller *native.Caller `json:"dormouseCaller"`
+	Alarm *native.Alarm `json:"dormouseAlarm"`
 }
 
 // HTTP is the function behind the REST API, and the one that alarms invoke.
@@ -43,12 +42,6 @@ func HTTP(servers native.Servers) {
 	boot.Start(func(ctx context.Context, e event) (*events.APIGatewayProxyStreamingResponse, error) {
 		if e.Alarm != nil {
 			return &events.APIGatewayProxyStreamingResponse{}, h.Alarm(ctx, *e.Alarm)
-		}
-		if e.Caller != nil {
-			var err error
-			if ctx, err = e.Caller.In(ctx); err != nil {
-				return nil, err
-			}
 		}
 		return serve(ctx, e.APIGatewayProxyRequest)
 	})

@@ -147,18 +147,34 @@ func (in *inside) atHome(o *front.Options) {
 
 // alarms keep the alarms of native servers in files, and execute what is due here.
 func (in *inside) alarms() endpoints.Alarms {
-	var c native.SchedulesConfig
-	if err := json.Unmarshal([]byte(scheduleSettings()), &c); err != nil { // it is a constant
-		panic("local: " + err.Error())
-	}
-	c.Endpoint, c.Client = "http://local", &http.Client{Transport: native.InPlace(in.alarm, session.Identity{})}
 	return endpoints.Alarms{
-		Schedule: native.NewSchedules(c),
+		Schedule: schedules{in.alarm},
 		Invoke: func(_ context.Context, payload []byte) error {
 			_, err := in.send("http", payload)
 			return err
 		},
 	}
+}
+
+// schedules is a [native.Scheduler] in this process.
+type schedules struct{ api *lambda.ScheduleAPI }
+
+// Schedule implements [native.Scheduler].
+func (s schedules) Schedule(_ context.Context, a native.Alarm) error {
+	input, err := native.AlarmEvent(a)
+	if err == nil {
+		err = s.api.Create(a.ID(), "http", a.At, string(input))
+	}
+	if err != nil {
+		return session.Errorf(session.Unavailable, "the alarm could not be set; try again").Because(err)
+	}
+	return nil
+}
+
+// Cancel implements [native.Scheduler].
+func (s schedules) Cancel(_ context.Context, a native.Alarm) error {
+	s.api.Delete(a.ID())
+	return nil
 }
 
 // handleTries is how often an alarm is tried that fails, as Lambda does with an event.

@@ -3,9 +3,7 @@ package native_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/native"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -154,9 +151,7 @@ func TestHumanMayThinkForAnHourAndNothingRuns(t *testing.T) {
 	})
 }
 
-// The client is asked over HTTP, and answers by a call of the function, to programs that
-// know nothing of the question.
-func TestQuestionIsAnsweredAnHourLaterOverAnotherTransport(t *testing.T) {
+func TestModernQuestionIsAnsweredAnHourLaterToAnotherProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := memory(t)
 		first := []byte(w.modernTool("ask", `{"text":"form"}`, "").last(t))
@@ -166,21 +161,9 @@ func TestQuestionIsAnsweredAnHourLaterOverAnotherTransport(t *testing.T) {
 		if calls := counting.Counts().Calls; len(calls) > 0 || len(w.invoked) > 0 || len(w.due()) > 0 {
 			t.Errorf("while the user thinks: %v, %v", calls, w.invoked)
 		}
-		o := w.options()
-		o.Auth = native.Callers{Next: keys{}}
-		calls := native.InPlace(native.Handler(front.New(o)), session.Identity{Tenant: "acme", Principal: "ada"})
-		meta := `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":` + everything + `}`
-		res, err := calls.RoundTrip(request("POST", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"ask","arguments":{"text":"form"},"requestState":`+
-			string(wire.Lookup(first, "result", "requestState"))+`,"inputResponses":{"form":`+results()["elicitation/create"]+`},`+meta+`}}`,
-			"MCP-Protocol-Version", wire.V20260728, "Mcp-Method", "tools/call", "Mcp-Name", "ask"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, err := io.ReadAll(res.Body)
-		if err := errors.Join(err, res.Body.Close()); err != nil {
-			t.Fatal(err)
-		}
-		if got := textOf(t, string(body)); got != "accept Ada kept" {
+		again := w.modernTool("ask", `{"text":"form"}`, `"requestState":`+string(wire.Lookup(first, "result", "requestState"))+
+			`,"inputResponses":{"form":`+results()["elicitation/create"]+`},`)
+		if got := textOf(t, again.last(t)); got != "accept Ada kept" {
 			t.Errorf("got %q", got)
 		}
 	})

@@ -43,7 +43,7 @@ func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options 
 	}
 	o := front.Options{
 		Servers: f.Server, Unserved: f.Servers.Reason, Host: session.NewHost(f.Store, b, f.Limits), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins, Log: f.Log, Meter: f.Meter,
-		Auth: native.Callers{Next: f.Auth}, Tickets: f.Tickets, Sealer: f.States,
+		Auth: f.Auth, Tickets: f.Tickets, Sealer: f.States,
 	}
 	if options != nil {
 		options(&o)

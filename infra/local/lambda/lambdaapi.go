@@ -47,7 +47,6 @@ type APIConfig struct {
 // API is Lambda's Invoke, as AWS's SDKs and EventBridge use it:
 //
 //	POST /2015-03-31/functions/<name or ARN>/invocations
-//	POST /2021-11-15/functions/<name or ARN>/response-streaming-invocations
 //
 // X-Amz-Invocation-Type says how: RequestResponse (and none) waits for the answer,
 // Event is answered with 202 at once and handled in the background, DryRun with 204.
@@ -59,9 +58,6 @@ type APIConfig struct {
 // ServiceException 500. What the function itself did wrong is a 200 with
 // X-Amz-Function-Error. API verifies no signature: whoever serves it authenticates
 // the caller.
-//
-// The second is InvokeWithResponseStream: the answer is an event stream of what the
-// function writes while it does.
 //
 // Versions, aliases, logs in the answer, destinations and dead letters are not
 // imitated.
@@ -96,7 +92,7 @@ func NewAPI(cfg APIConfig) *API {
 
 // ServeHTTP implements [http.Handler].
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	name, streamed, ok := invokedFunction(r)
+	name, ok := invokedFunction(r)
 	switch {
 	case !ok:
 		awsapi.Fail(w, http.StatusNotFound, "UnknownOperationException", "")
@@ -124,24 +120,15 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		awsapi.Fail(w, http.StatusBadRequest, "InvalidRequestContentException", "Could not parse request body into json")
 		return
 	}
-	if streamed {
-		a.stream(w, r, kind, name, payload)
-		return
-	}
 	a.invoke(w, r, kind, name, payload)
 }
 
 // invokedFunction takes the name out of the path.
-func invokedFunction(r *http.Request) (name string, streamed, ok bool) {
+func invokedFunction(r *http.Request) (name string, ok bool) {
 	rest, ok := strings.CutPrefix(r.URL.Path, "/2015-03-31/functions/")
 	name, end := strings.CutSuffix(rest, "/invocations")
-	if !ok {
-		rest, ok = strings.CutPrefix(r.URL.Path, "/2021-11-15/functions/")
-		name, end = strings.CutSuffix(rest, "/response-streaming-invocations")
-		streamed = ok
-	}
 	name = strings.TrimPrefix(name, FunctionARN(""))
-	return name, streamed, ok && end && r.Method == http.MethodPost && name != "" && !strings.Contains(name, "/")
+	return name, ok && end && r.Method == http.MethodPost && name != "" && !strings.Contains(name, "/")
 }
 
 func (a *API) invoke(w http.ResponseWriter, r *http.Request, kind, name string, payload []byte) {

@@ -3,6 +3,7 @@ package lambda
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -242,26 +243,19 @@ func (a *ScheduleAPI) create(w http.ResponseWriter, r *http.Request, name string
 		awsapi.Fail(w, http.StatusBadRequest, "ValidationException", why)
 		return
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch old := a.kept[name]; {
-	case a.ended:
-		awsapi.Fail(w, http.StatusInternalServerError, "InternalServerException", "")
-		return
-	case s.GroupName != ScheduleGroup:
+	if s.GroupName != ScheduleGroup {
 		awsapi.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Schedule group "+s.GroupName+" does not exist.")
+		return
+	}
+	old, err := a.put(name, s)
+	switch {
+	case err != nil:
+		a.cfg.Logger.Error("a schedule cannot be kept", "error", err)
+		awsapi.Fail(w, http.StatusInternalServerError, "InternalServerException", "")
 		return
 	case old != nil && (s.ClientToken == "" || old.ClientToken != s.ClientToken):
 		awsapi.Fail(w, http.StatusConflict, "ConflictException", "Schedule "+name+" already exists.")
 		return
-	case old == nil:
-		if err := a.write(name, s); err != nil {
-			a.cfg.Logger.Error("a schedule cannot be kept", "error", err)
-			awsapi.Fail(w, http.StatusInternalServerError, "InternalServerException", "")
-			return
-		}
-		a.kept[name] = s
-		a.arm()
 	}
 	answer, _ := json.Marshal(map[string]string{"ScheduleArn": "arn:aws:scheduler:local:000000000000:schedule/" + ScheduleGroup + "/" + name}) // strings always encode
 	awsapi.JSON(w, http.StatusOK, answer)
@@ -301,12 +295,49 @@ func (a *ScheduleAPI) write(name string, s *oneTime) error {
 }
 
 func (a *ScheduleAPI) remove(w http.ResponseWriter, r *http.Request, name string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.kept[name] == nil || r.URL.Query().Get("groupName") != ScheduleGroup {
+	if r.URL.Query().Get("groupName") != ScheduleGroup || !a.Delete(name) {
 		awsapi.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Schedule "+name+" does not exist.")
 		return
 	}
-	a.forget(name)
 	awsapi.JSON(w, http.StatusOK, []byte("{}"))
+}
+
+// Create keeps a schedule that invokes a function with input, which is JSON: in the first
+// whole second that does not come before at, or at once if that has passed. It leaves a
+// schedule of the same name as it is.
+func (a *ScheduleAPI) Create(name, function string, at time.Time, input string) error {
+	s := &oneTime{GroupName: ScheduleGroup, at: at.Add(time.Second - 1).Truncate(time.Second)}
+	s.ScheduleExpression = s.at.UTC().Format(atForm)
+	s.Target.Arn, s.Target.Input = FunctionARN(function), input
+	_, err := a.put(name, s)
+	return err
+}
+
+// Delete forgets a schedule; found is false if there is none.
+func (a *ScheduleAPI) Delete(name string) (found bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.kept[name] == nil {
+		return false
+	}
+	a.forget(name)
+	return true
+}
+
+// put keeps a schedule, unless there is one of its name already, which is old.
+func (a *ScheduleAPI) put(name string, s *oneTime) (old *oneTime, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ended {
+		return nil, errors.New("the schedules are closed")
+	}
+	if old = a.kept[name]; old != nil {
+		return old, nil
+	}
+	if err := a.write(name, s); err != nil {
+		return nil, err
+	}
+	a.kept[name] = s
+	a.arm()
+	return nil, nil
 }

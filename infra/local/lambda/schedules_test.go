@@ -108,6 +108,42 @@ func TestAnAlarmInvokesItsFunctionOnceWhenItIsDue(t *testing.T) {
 	})
 }
 
+// The program that has the schedules needs no request to set one.
+func TestAScheduleIsSetAndForgottenInPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, folder := newSent(), t.TempDir()
+		api, _ := newSchedules(t, folder, s)
+		begun := time.Now()
+		for name, at := range map[string]time.Time{
+			"passed": begun.Add(-time.Hour), "later": begun.Add(time.Minute + time.Millisecond), "gone": begun.Add(time.Minute),
+		} {
+			for range 2 { // the same again is fine
+				if err := api.Create(name, "http", at, `"`+name+`"`); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if !api.Delete("gone") || api.Delete("gone") {
+			t.Error("gone was not there once")
+		}
+		synctest.Wait()
+		closeSchedules(t, api)
+		if err := api.Create("late", "http", begun, "{}"); err == nil {
+			t.Error("a schedule was taken that is never sent")
+		}
+		api, _ = newSchedules(t, folder, s) // another program on the same folder
+		defer closeSchedules(t, api)
+		time.Sleep(time.Hour)
+		late := map[string]time.Duration{}
+		for event, at := range s.all() {
+			late[event] = at.Sub(begun)
+		}
+		if diff := cmp.Diff(map[string]time.Duration{`http "passed"`: 0, `http "later"`: time.Minute + time.Second}, late); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
 // While a machine sleeps its clock goes on, and timers do not.
 func TestAnAlarmComesSoonAfterTheMachineSlept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
