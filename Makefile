@@ -97,6 +97,11 @@ vet: need-go
 fmt: need-go $(STAMP) ## Format all Go files
 	@$(LINT) fmt ./...
 
+DURATION ?= 10m
+.PHONY: chaos
+chaos: need-go need-node need-python build ## Run the ten experiments and a soak test for DURATION (10m)
+	@infra/local/chaos.sh '$(DURATION)'
+
 # go test fuzzes one target at a time. Minimizing is bounded, or it would eat the
 # time on a slow machine.
 .PHONY: fuzz

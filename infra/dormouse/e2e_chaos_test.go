@@ -147,7 +147,7 @@ func (c *client) survive(tag string) {
 	defer cancel()
 	id, last := c.id(), ""
 	var all []wire.Message
-	s, err := c.send(ctx, http.MethodPost, "", c.request(id, "work", fmt.Sprintf(`{"before":2,"after":2,"pause":50,"tag":%q}`, tag)))
+	s, err := c.send(ctx, http.MethodPost, "", c.request(id, "work", fmt.Sprintf(`{"before":2,"after":2,"pause":50,"tag":%q,"mark":%t}`, tag, c.mark != "")))
 	for ctx.Err() == nil {
 		if err == nil && s.status == http.StatusOK {
 			more, _ := s.messages() // to its end or to the cut, which is what this is about

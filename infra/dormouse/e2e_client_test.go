@@ -34,7 +34,9 @@ type client struct {
 	t       *testing.T
 	http    *http.Client
 	url     string
+	key     string // "" where callers need none
 	session string
+	mark    string // of the servers of its tenant, if they have one
 	ids     atomic.Int64
 }
 
@@ -186,6 +188,9 @@ func (c *client) send(ctx context.Context, method, last, body string) (*stream, 
 func (c *client) do(r *http.Request) (*stream, error) {
 	r.Header.Set("Accept", wire.MediaJSON+", "+wire.MediaSSE)
 	r.Header.Set("Content-Type", wire.MediaJSON)
+	if c.key != "" {
+		r.Header.Set("Authorization", "Bearer "+c.key)
+	}
 	res, err := c.http.Do(r) //nolint:bodyclose // by stream.close
 	if err != nil {
 		return nil, err

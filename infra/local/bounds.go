@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -16,39 +17,80 @@ import (
 // Bounds of what callers may take of this machine. README's table of limits names them.
 const (
 	maxConnections  = 2048             // of an endpoint; over it, the one that is idle for longest is closed
-	maxInWork       = 1024             // requests and messages of one principal that are handled or held
+	maxInWork       = 1024             // requests, messages and WebSockets of one principal that are handled or held
 	maxBodies       = 256 << 20        // bytes of bodies that are read or handled
+	maxCallerBodies = 64 << 20         // of these, of one principal
 	maxBody         = 4 << 20          // bytes of one body, as the front has it
 	bodyWithin      = time.Minute      // after its first byte was asked for, a body is whole
+	restWithin      = time.Second      // what is left of a body that was not wanted has come
 	headWithin      = 10 * time.Second // after a connection was opened, a request's head is whole
 	idleConnections = 5 * time.Minute  // a connection without a request is closed
 )
 
-// inWork counts what is handled or held for each principal. The zero value is ready.
-type inWork struct {
+// callers counts what is handled or held for each principal. The zero value is ready.
+type callers struct {
 	mu sync.Mutex
-	of map[string]int // by tenant and principal
+	of map[string]*share // by tenant and principal
 }
 
-// admit counts one more for a caller, until release is called. The error is Busy.
-func (w *inWork) admit(c session.Caller) (release func(), err error) {
+// share is what one principal has of this machine.
+type share struct {
+	n    int
+	room *semaphore.Weighted // for its bodies
+}
+
+// bodyKey and connectionKey are the keys of contexts that have a *guardedBody, and a
+// *connection.
+type (
+	bodyKey       struct{}
+	connectionKey struct{}
+)
+
+// connection keeps the place of a WebSocket among what its caller holds.
+type connection struct{ release func() }
+
+// admit counts one more for a caller, until release is called, or until the connection of
+// ctx ends. A body of ctx takes its room from the caller's. The error is Busy.
+func (w *callers) admit(ctx context.Context, c session.Caller) (release func(), err error) {
 	who := c.Tenant + "\x00" + c.Principal
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.of == nil {
-		w.of = map[string]int{}
+		w.of = map[string]*share{}
 	}
-	if w.of[who] >= maxInWork {
-		return nil, session.Errorf(session.Busy, "%d requests of this caller are handled or held at this time, which is the limit; close some or wait for their ends", maxInWork)
+	s := w.of[who]
+	if s == nil {
+		s = &share{room: semaphore.NewWeighted(maxCallerBodies)}
+		w.of[who] = s
 	}
-	w.of[who]++
-	return func() {
+	if s.n >= maxInWork {
+		return nil, session.Errorf(session.Busy, "%d requests and connections of this caller are handled or held at this time, which is the limit; close some or wait for their ends", maxInWork)
+	}
+	s.n++
+	if b, ok := ctx.Value(bodyKey{}).(*guardedBody); ok {
+		b.room[0] = s.room
+	}
+	release = func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if w.of[who]--; w.of[who] == 0 {
+		if s.n--; s.n == 0 {
 			delete(w.of, who)
 		}
-	}, nil
+	}
+	if conn, ok := ctx.Value(connectionKey{}).(*connection); ok {
+		conn.release = release
+		return func() {}, nil
+	}
+	return release, nil
+}
+
+// connected serves WebSockets, and keeps the place of each until it ends.
+func (w *callers) connected(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		conn := &connection{release: func() {}}
+		defer func() { conn.release() }()
+		h.ServeHTTP(rw, r.WithContext(context.WithValue(r.Context(), connectionKey{}, conn)))
+	})
 }
 
 // bodies bounds the memory of all bodies together.
@@ -56,54 +98,92 @@ type bodies struct{ room *semaphore.Weighted }
 
 func newBodies() bodies { return bodies{semaphore.NewWeighted(maxBodies)} }
 
-// guard bounds the body of a request: reading waits for room, and has to end in time.
-// Call release when the request has been handled.
-func (b bodies) guard(w http.ResponseWriter, r *http.Request) (release func()) {
+// guard bounds the body of a request: reading waits for room, that of its caller first, and
+// has to end in time. Call release when the request has been handled.
+func (b bodies) guard(w http.ResponseWriter, r *http.Request) (guarded *http.Request, release func()) {
 	if r.Body == nil || r.Body == http.NoBody {
-		return func() {}
+		return r, func() {}
 	}
 	size := r.ContentLength
 	if size < 0 || size > maxBody {
 		size = maxBody
 	}
-	body := &guardedBody{ReadCloser: r.Body, ctx: r.Context(), room: b.room, size: size, conn: http.NewResponseController(w)}
+	body := &guardedBody{ReadCloser: r.Body, ctx: r.Context(), room: [2]*semaphore.Weighted{1: b.room}, size: size, conn: http.NewResponseController(w)}
+	r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, body))
 	r.Body = body
-	return body.release
+	return r, body.release
 }
 
 // guardedBody is read by one goroutine.
 type guardedBody struct {
 	io.ReadCloser
 	ctx  context.Context
-	room *semaphore.Weighted
-	size int64
+	room [2]*semaphore.Weighted // the caller's, if it is known, and that of all
+	size int64                  // that is taken, or will be
 	conn *http.ResponseController
 
+	read        int64
 	taken, over bool
 }
 
 // Read waits for room before the first byte.
 func (b *guardedBody) Read(p []byte) (int, error) {
 	if !b.taken {
-		if err := b.room.Acquire(b.ctx, b.size); err != nil {
+		if err := b.take(); err != nil {
 			return 0, err
 		}
-		b.taken = true
 		_ = b.conn.SetReadDeadline(time.Now().Add(bodyWithin)) // every connection of net/http has one
 	}
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && !b.over {
+	b.read += int64(n)
+	if errors.Is(err, io.EOF) && !b.over {
 		// The connection is read on, to see its client go.
 		b.over = true
 		_ = b.conn.SetReadDeadline(time.Time{})
+		b.give(max(b.size-b.read, 0)) // of a body that did not say its size
 	}
 	return n, err
 }
 
+// take waits for room as long as a body may take to come.
+func (b *guardedBody) take() error {
+	ctx, cancel := context.WithTimeout(b.ctx, bodyWithin)
+	defer cancel()
+	for i, room := range b.room {
+		if room == nil {
+			continue
+		}
+		if err := room.Acquire(ctx, b.size); err != nil {
+			for _, had := range b.room[:i] {
+				if had != nil {
+					had.Release(b.size)
+				}
+			}
+			return err
+		}
+	}
+	b.taken = true
+	return nil
+}
+
+func (b *guardedBody) give(n int64) {
+	b.size -= n
+	for _, room := range b.room {
+		if room != nil {
+			room.Release(n)
+		}
+	}
+}
+
+// release gives the room back. Of a body that was not wanted, net/http reads some before
+// it answers: its client has little time for that.
 func (b *guardedBody) release() {
 	if b.taken {
 		b.taken = false
-		b.room.Release(b.size)
+		b.give(b.size)
+	}
+	if !b.over {
+		_ = b.conn.SetReadDeadline(time.Now().Add(restWithin))
 	}
 }
 

@@ -167,6 +167,8 @@ func (m *machine) inherited() []string {
 
 func (e *emulated) web() http.Handler { return e.rest }
 
+func (e *emulated) sockets() http.Handler { return e.m.socket }
+
 func (e *emulated) processes() []ProcessStatus {
 	all := []ProcessStatus{}
 	for _, f := range e.pool.Status() {

@@ -69,7 +69,7 @@ func (m *machine) startEndpoints(ctx context.Context) error {
 		return err
 	}
 	m.serve(m.public[0], m.functions.web())
-	m.serve(m.public[1], m.socket)
+	m.serve(m.public[1], m.functions.sockets())
 	return nil
 }
 

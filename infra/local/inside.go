@@ -40,7 +40,7 @@ type inside struct {
 	work   sync.WaitGroup
 
 	requests atomic.Int64
-	callers  inWork
+	callers  callers
 	bodies   bodies
 }
 
@@ -214,10 +214,14 @@ func (in *inside) web() http.Handler {
 		in.requests.Add(1)
 		in.work.Add(1)
 		defer in.work.Done()
-		defer in.bodies.guard(w, r)()
+		r, release := in.bodies.guard(w, r)
+		defer release()
 		in.use().http.Handler.ServeHTTP(w, r.WithContext(session.WithTrace(r.Context(), awsapi.NewID())))
 	})
 }
+
+// sockets serves WebSocket clients.
+func (in *inside) sockets() http.Handler { return in.callers.connected(in.m.socket) }
 
 func (in *inside) sweep(stopped *fleet.Status) <-chan struct{} {
 	if in.made == nil || in.ctx.Err() != nil {
@@ -315,6 +319,7 @@ func pushLater(ctx context.Context, id session.ID) error {
 func (r *clientRoutes) Connect(ctx context.Context, c sockets.Conn, req *http.Request) sockets.Reply {
 	var owed []session.ID
 	ctx = context.WithValue(session.WithTrace(ctx, awsapi.NewID()), owedKey{}, &owed)
+	ctx = context.WithValue(ctx, connectionKey{}, req.Context().Value(connectionKey{}))
 	status, protocol, body := r.in.use().socket.Connect(ctx, c.ID, req)
 	return sockets.Reply{Status: status, Protocol: protocol, Body: body, Opened: func() {
 		for _, id := range owed {

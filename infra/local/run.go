@@ -126,7 +126,8 @@ type machine struct {
 // functions execute what the functions do on AWS: in this process ([inside]), or as
 // processes of their own ([emulated]).
 type functions interface {
-	web() http.Handler // serves HTTP clients
+	web() http.Handler     // serves HTTP clients
+	sockets() http.Handler // serves WebSocket clients
 	// sweep begins to look after boxes and what was left behind: after one task that has
 	// stopped, or with nil after all. The channel is closed when that has come to its end.
 	sweep(stopped *fleet.Status) <-chan struct{}

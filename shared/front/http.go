@@ -55,9 +55,10 @@ type Options struct {
 	MaxBody int64
 	// Meter counts what each request costs, in its log line. nil for none.
 	Meter session.Meter
-	// Admit is asked for each request and message whose caller is known; an error, of
-	// code Busy, refuses it. release is called when it has been handled. nil admits all.
-	Admit func(c session.Caller) (release func(), err error)
+	// Admit is asked for each request, message and connection whose caller is known,
+	// before a body is read; an error, of code Busy, refuses it. release is called when it
+	// has been handled. nil admits all.
+	Admit func(ctx context.Context, c session.Caller) (release func(), err error)
 }
 
 func (o Options) withDefaults() Options {
@@ -150,7 +151,7 @@ func (x *exchange) serve() error {
 		return err
 	}
 	x.caller = caller(who, server, session.HTTP)
-	release, err := x.opts.admitted(x.caller)
+	release, err := x.opts.admitted(x.ctx(), x.caller)
 	if err != nil {
 		return err
 	}
@@ -174,11 +175,11 @@ func (o Options) server(name, unknown string) (session.Server, error) {
 	return session.Server{}, refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, unknown)
 }
 
-func (o *Options) admitted(c session.Caller) (release func(), err error) {
+func (o *Options) admitted(ctx context.Context, c session.Caller) (release func(), err error) {
 	if o.Admit == nil {
 		return func() {}, nil
 	}
-	return o.Admit(c)
+	return o.Admit(ctx, c)
 }
 
 // until is when a response has to end that may be held for this long.

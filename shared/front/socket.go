@@ -148,6 +148,7 @@ func (k *Socket) turn(what, conn string) *turn {
 //	that of other servers             403
 //	no such server                    404
 //	malformed id                      400
+//	too much of this caller's         429
 //	no such session                   404
 func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, err error) {
 	if !allowedHost(x.opts.AllowedHosts, r.Host) {
@@ -187,6 +188,11 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 	}
 	c := caller(who, server, session.WebSocket)
 	c.Conn, c.EventIDs = x.conn, query.Get("event-ids") == "1"
+	release, err := x.opts.admitted(ctx, c)
+	if err != nil {
+		return "", err
+	}
+	defer release()
 	s, err := x.opts.Host.Connect(ctx, c, resume, cursors)
 	if err != nil {
 		return "", err
@@ -228,7 +234,7 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	release, err := x.opts.admitted(c)
+	release, err := x.opts.admitted(ctx, c)
 	if err != nil {
 		return nil, err
 	}

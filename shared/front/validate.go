@@ -116,15 +116,16 @@ func (x *exchange) body() ([]byte, error) {
 	}
 	// A body that comes in one piece, as behind Lambda, has no deadline.
 	deadline := http.NewResponseController(x.w)
-	if deadline.SetReadDeadline(time.Now().Add(bodyWithin)) == nil {
-		defer func() { _ = deadline.SetReadDeadline(time.Time{}) }() // what could be set can be taken back
-	}
+	bounded := deadline.SetReadDeadline(time.Now().Add(bodyWithin)) == nil
 	body, err := io.ReadAll(io.LimitReader(x.r.Body, most+1))
 	switch {
 	case err != nil:
 		return nil, session.Errorf(session.Invalid, "the body broke off; send the request again").Because(err)
 	case int64(len(body)) > most:
 		return nil, tooLarge
+	}
+	if bounded {
+		_ = deadline.SetReadDeadline(time.Time{}) // what could be set can be taken back
 	}
 	return body, nil
 }

@@ -133,6 +133,7 @@ type arguments struct {
 	Pause  int             `json:"pause"`  // milliseconds before each of them
 	Code   int             `json:"code"`   // to exit with
 	Method string          `json:"method"` // to ask the client
+	Mark   bool            `json:"mark"`   // progress says the server's name and the tag
 }
 
 func (s *server) call(ctx context.Context, m message) {
@@ -161,15 +162,19 @@ func (s *server) call(ctx context.Context, m message) {
 	case "whoami":
 		s.result(m.ID, `{"content":[],"structuredContent":{"pid":%d,"name":%q,"init":%s}}`, os.Getpid(), s.name, s.init)
 	case "work":
-		s.progress(p.Meta.Token, 1, a.Before, a.Pause)
+		mark := ""
+		if a.Mark {
+			mark = s.name + ": " + a.Tag
+		}
+		s.progress(p.Meta.Token, 1, a.Before, a.Pause, mark)
 		if err := await(ctx, a.Gate); err == nil {
-			s.progress(p.Meta.Token, a.Before+1, a.Before+a.After, a.Pause)
+			s.progress(p.Meta.Token, a.Before+1, a.Before+a.After, a.Pause, mark)
 			s.text(m.ID, "worked")
 		}
 	case "stubborn": // says progress and a result after it was cancelled
-		s.progress(p.Meta.Token, 1, 1, 0)
+		s.progress(p.Meta.Token, 1, 1, 0, "")
 		<-ctx.Done()
-		s.progress(p.Meta.Token, 2, 2, 0)
+		s.progress(p.Meta.Token, 2, 2, 0, "")
 		s.text(m.ID, "too late")
 		note(a.Gate, "done")
 	case "ask":
@@ -195,10 +200,14 @@ func (s *server) ask(method string) json.RawMessage {
 	return <-answer
 }
 
-func (s *server) progress(token json.RawMessage, first, last, pause int) {
+func (s *server) progress(token json.RawMessage, first, last, pause int, mark string) {
+	more := ""
+	if mark != "" {
+		more = fmt.Sprintf(`,"message":%q`, mark)
+	}
 	for n := first; n <= last && token != nil; n++ {
 		<-time.After(time.Duration(pause) * time.Millisecond)
-		s.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d}}`, token, n)
+		s.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d%s}}`, token, n, more)
 	}
 }
 

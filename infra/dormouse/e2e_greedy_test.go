@@ -1,0 +1,398 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	_ "modernc.org/sqlite" // opens the store to count its rows
+
+	"github.com/dormouse-mcp/dormouse/infra/local"
+)
+
+// greedyTime is how long TestE2EGreedyNeighbour has one principal take what it can.
+const greedyTime = "DORMOUSE_TEST_GREEDY"
+
+// What dormouse and its runners may have while somebody is greedy, and afterwards.
+const (
+	greedyMemory = 1 << 30   // bytes resident at most
+	greedyFiles  = 3000      // descriptors at most
+	restMemory   = 256 << 20 // bytes more than at the start, once all is over
+	restFiles    = 20        // descriptors more
+	// Events are kept for a day, 1,000 of a session; of one that is busy, 16 times as many
+	// until its requests have settled. A stream that closed at once has a row or two until
+	// the next hour.
+	sessionRows = 1100
+	busyRows    = 17 * sessionRows
+	streamRows  = 4
+)
+
+// One principal takes what it can get in every way that there is. Another one of its
+// tenant, and one of another tenant, call all the while: each call succeeds, in a time
+// that is near that of a quiet machine. Memory, descriptors and rows stay bounded and go
+// back.
+func TestE2EGreedyNeighbour(t *testing.T) {
+	lasts, err := time.ParseDuration(cmp.Or(os.Getenv(greedyTime), "10s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMachine(t, servers{"one": nil})
+	m.env = append(m.env, "DORMOUSE_INIT_TIMEOUT=5s")
+	m.start(append(sleepy(), "--access", "keys")...)
+	g := &greedy{m: m, key: m.keys("create", "greedy", "--all-servers", "--force"), slowKey: m.keys("create", "slow", "--all-servers", "--force")}
+	second := m.as(m.keys("create", "second", "--all-servers", "--force"), "one")
+	third := m.as(m.keys("create", "third", "--tenant", "other", "--all-servers", "--force"), "one")
+
+	quiet := second.latencies(func(n int) bool { return n < 40 })
+	before := m.taken()
+	ctx, cancel := context.WithTimeout(t.Context(), lasts)
+	defer cancel()
+	over := m.watch()
+	var done sync.WaitGroup
+	done.Go(func() { g.take(ctx) })
+	during := make([][]time.Duration, 2)
+	for i, c := range []*client{second, third} {
+		done.Go(func() { during[i] = c.latencies(func(int) bool { return ctx.Err() == nil }) })
+	}
+	done.Wait()
+	peak := over()
+	rows := before.rows + 2*busyRows + sessionRows*(len(g.sessions)+2) + streamRows*int(g.streams.Load())
+	m.check(peak, taken{greedyMemory, greedyFiles, rows}, "while somebody is greedy")
+	for i, all := range during {
+		if ceiling := 10*p99(quiet) + 2*time.Second; len(all) == 0 || p99(all) > ceiling {
+			t.Errorf("neighbour %d: p99 of %d calls %s, want at most %s", i, len(all), p99(all), ceiling)
+		}
+	}
+	g.leave()
+	after := m.settled(taken{before.memory + restMemory, before.files + restFiles, rows})
+	t.Logf("the greedy one: %s", g)
+	t.Logf("neighbours: %d and %d calls, none failed; p99 quiet %s, then %s and %s", len(during[0]), len(during[1]), p99(quiet), p99(during[0]), p99(during[1]))
+	t.Logf("at most allowed: %s", taken{greedyMemory, greedyFiles, rows})
+	t.Logf("before: %s; at most: %s; after: %s", before, peak, after)
+}
+
+// as opens a session with a key.
+func (m *machine) as(key, server string) *client {
+	m.t.Helper()
+	c := m.client(server)
+	c.key = key
+	if err := c.open(params); err != nil {
+		m.t.Fatal(err)
+	}
+	return c
+}
+
+// latencies calls while more says so, and returns how long each call took. One that fails
+// fails the test.
+func (c *client) latencies(more func(n int) bool) (all []time.Duration) {
+	for n := 0; more(n); n++ {
+		begun := time.Now()
+		messages, err := c.call("echo", fmt.Sprintf(`{"text":"call %d"}`, n))
+		if err != nil || textOf(messages[len(messages)-1]) != fmt.Sprintf("call %d", n) {
+			c.t.Errorf("call %d of a neighbour: %v %v", n, ended(messages), err)
+			return all
+		}
+		all = append(all, time.Since(begun))
+		<-time.After(10 * time.Millisecond) // it is no load of its own
+	}
+	return all
+}
+
+func p99(all []time.Duration) time.Duration {
+	if len(all) == 0 {
+		return 0
+	}
+	return slices.Sorted(slices.Values(all))[len(all)*99/100].Round(time.Millisecond)
+}
+
+// taken is what a machine has taken.
+type taken struct{ memory, files, rows int }
+
+func (k taken) String() string {
+	return fmt.Sprintf("%d MB, %d descriptors, %d rows", k.memory>>20, k.files, k.rows)
+}
+
+func (k taken) within(most taken) bool {
+	return k.memory <= most.memory && k.files <= most.files && k.rows <= most.rows
+}
+
+func (m *machine) check(k, most taken, when string) {
+	m.t.Helper()
+	if !k.within(most) {
+		m.t.Errorf("%s: %s, want at most %s", when, k, most)
+	}
+}
+
+// taken looks at dormouse and its runners, and at the store.
+func (m *machine) taken() (k taken) {
+	m.t.Helper()
+	for _, p := range m.those("dormouse", "runner") {
+		folder := filepath.Join("/proc", strconv.Itoa(p.pid))
+		status, _ := os.ReadFile(filepath.Join(folder, "status")) // of one that has ended there is none
+		if _, rest, found := strings.Cut(string(status), "VmRSS:"); found {
+			kb, _ := strconv.Atoi(strings.Fields(rest)[0]) // the kernel wrote it
+			k.memory += kb << 10
+		}
+		files, _ := os.ReadDir(filepath.Join(folder, "fd"))
+		k.files += len(files)
+	}
+	rows, err := countRows(m.t.Context(), filepath.Join(m.data, local.StoreFile))
+	if err != nil {
+		m.t.Errorf("count the rows of the store: %v", err)
+	}
+	k.rows = rows
+	return k
+}
+
+func countRows(ctx context.Context, file string) (rows int, err error) {
+	db, err := sql.Open("sqlite", "file:"+file+"?mode=ro&_pragma=busy_timeout(5000)")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	var sum string
+	const tables = `SELECT coalesce(group_concat('(SELECT count(*) FROM "' || name || '")', '+'), '0') FROM sqlite_master WHERE type = 'table'`
+	if err := db.QueryRowContext(ctx, tables).Scan(&sum); err != nil {
+		return 0, err
+	}
+	err = db.QueryRowContext(ctx, "SELECT "+sum).Scan(&rows)
+	return rows, err
+}
+
+// watch begins to look at the machine, and returns what ends it and says the most that
+// was taken.
+func (m *machine) watch() (most func() taken) {
+	var peak taken
+	var work sync.WaitGroup
+	end := make(chan struct{})
+	work.Go(func() {
+		tick := time.NewTicker(500 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			k := m.taken()
+			peak = taken{max(peak.memory, k.memory), max(peak.files, k.files), max(peak.rows, k.rows)}
+			select {
+			case <-tick.C:
+			case <-end:
+				return
+			}
+		}
+	})
+	return func() taken {
+		close(end)
+		work.Wait()
+		return peak
+	}
+}
+
+// settled waits until a machine has taken no more than this.
+func (m *machine) settled(most taken) (k taken) {
+	m.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; <-time.After(time.Second) {
+		if k = m.taken(); k.within(most) {
+			return k
+		}
+		if time.Now().After(deadline) {
+			m.t.Errorf("a minute after all was over: %s, want at most %s", k, most)
+			return k
+		}
+	}
+}
+
+// greedy is a principal that takes what it can get.
+type greedy struct {
+	m       *machine
+	key     string
+	slowKey string // of whom only sends slow bodies, or there were no room for others
+
+	mu       sync.Mutex
+	sessions []*client
+
+	posts, refused, frames, streams, slow, large, opened atomic.Int64
+}
+
+func (g *greedy) String() string {
+	return fmt.Sprintf("%d POSTs (%d refused), %d frames, %d streams that closed at once, %d slow bodies, %d answers of 1 MB, %d sessions",
+		g.posts.Load(), g.refused.Load(), g.frames.Load(), g.streams.Load(), g.slow.Load(), g.large.Load(), g.opened.Load())
+}
+
+// take takes until ctx ends.
+func (g *greedy) take(ctx context.Context) {
+	own := g.m.as(g.key, "one")
+	g.sessions = append(g.sessions, own)
+	var work sync.WaitGroup
+	for range 100 {
+		work.Go(func() { repeat(ctx, func(int) { g.count(&g.posts, g.post(ctx, own, `"x"`)) }) })
+	}
+	for range 2 {
+		text := `"` + strings.Repeat("x", 1<<20) + `"`
+		work.Go(func() { repeat(ctx, func(int) { g.count(&g.large, g.post(ctx, own, text)) }) })
+	}
+	for range 30 {
+		work.Go(func() { repeat(ctx, func(int) { g.stream(ctx) }) })
+	}
+	for n := range 150 {
+		work.Go(func() { repeat(ctx, func(int) { g.slowBody(ctx, n%3 > 0) }) })
+	}
+	work.Go(func() { g.talk(ctx) })
+	work.Go(func() {
+		repeat(ctx, func(n int) {
+			if n < 60 {
+				g.session(ctx)
+			} else {
+				<-ctx.Done()
+			}
+		})
+	})
+	work.Wait()
+}
+
+func repeat(ctx context.Context, do func(n int)) {
+	for n := 0; ctx.Err() == nil; n++ {
+		do(n)
+	}
+}
+
+func (g *greedy) count(what *atomic.Int64, err error) {
+	if err != nil {
+		g.refused.Add(1)
+		return
+	}
+	what.Add(1)
+}
+
+// post makes a call and reads the answer. One that is cut when the time is over counts for
+// nothing.
+func (g *greedy) post(ctx context.Context, c *client, text string) error {
+	s, err := c.send(ctx, http.MethodPost, "", c.request(c.id(), "echo", `{"text":`+text+`}`))
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	messages, err := s.messages()
+	if err == nil && (s.status != http.StatusOK || len(messages) == 0 || messages[len(messages)-1].Error != nil) {
+		err = fmt.Errorf("status %d", s.status)
+	}
+	return err
+}
+
+// stream opens a stream of HTTP+SSE and goes.
+func (g *greedy) stream(ctx context.Context) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(g.m.urls["one"], "mcp")+"sse", nil)
+	if err != nil {
+		return
+	}
+	c := g.m.client("one")
+	c.key = g.key
+	if s, err := c.do(r); err == nil {
+		s.close()
+		g.streams.Add(1)
+	}
+	select { // or there would be nothing but sessions
+	case <-time.After(500 * time.Millisecond):
+	case <-ctx.Done():
+	}
+}
+
+// slowBody sends half of a body and stops until it is cut off.
+func (g *greedy) slowBody(ctx context.Context, keyed bool) {
+	u, err := url.Parse(g.m.urls["one"])
+	if err != nil {
+		return
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", u.Host)
+	if err != nil {
+		return
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // it has served
+	defer func() { _ = conn.Close() }()
+	size, auth := 200<<10, ""
+	if keyed {
+		size, auth = 4<<20, "Authorization: Bearer "+g.slowKey+"\r\n"
+	}
+	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\n%sContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nContent-Length: %d\r\n\r\n", u.Path, u.Host, auth, size)
+	g.slow.Add(1)
+	if _, err := conn.Write(append([]byte(head), bytes.Repeat([]byte(" "), size/2)...)); err == nil {
+		_, _ = io.Copy(io.Discard, conn) // to its end, whatever is said
+	}
+}
+
+// talk sends messages on one WebSocket as fast as they are taken.
+func (g *greedy) talk(ctx context.Context) {
+	conn, _, err := websocket.Dial(ctx, g.m.ws["one"], &websocket.DialOptions{ //nolint:bodyclose // its documentation says that it never has to be
+		Subprotocols: []string{"mcp"}, HTTPHeader: http.Header{"Authorization": {"Bearer " + g.key}},
+	})
+	if err != nil {
+		g.m.t.Errorf("a WebSocket of the greedy one: %v", err)
+		return
+	}
+	defer func() { _ = conn.CloseNow() }() // it has served
+	conn.SetReadLimit(-1)
+	go func() {
+		for {
+			if _, _, err := conn.Read(ctx); err != nil {
+				return
+			}
+		}
+	}()
+	say := func(text string) error { return conn.Write(ctx, websocket.MessageText, []byte(text)) }
+	err = say(`{"jsonrpc":"2.0","id":"init","method":"initialize","params":` + params + `}`)
+	select {
+	case <-time.After(time.Second): // or what follows is refused
+	case <-ctx.Done():
+	}
+	err = errors.Join(err, say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
+	for n := 0; err == nil; n++ {
+		if n%300 == 299 { // or nothing else of this principal would get its turn
+			<-time.After(500 * time.Millisecond)
+		}
+		if err = say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"echo","arguments":{"text":"frame"}}}`, n)); err == nil {
+			g.frames.Add(1)
+		}
+	}
+	if ctx.Err() == nil {
+		g.m.t.Errorf("the WebSocket of the greedy one: %v", err)
+	}
+}
+
+// session opens one more, with a process of its own.
+func (g *greedy) session(ctx context.Context) {
+	c := g.m.client("one")
+	c.key = g.key
+	if c.open(params) != nil || g.post(ctx, c, `"x"`) != nil {
+		return // refused, or the time is over
+	}
+	g.opened.Add(1)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.sessions = append(g.sessions, c)
+}
+
+// leave ends the sessions.
+func (g *greedy) leave() {
+	for _, c := range g.sessions {
+		if status, err := c.status(http.MethodDelete, ""); err != nil || status >= http.StatusBadRequest {
+			g.m.t.Errorf("the end of a session: status %d, %v", status, err)
+		}
+	}
+}

@@ -1,0 +1,187 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// soakTime is how long TestE2ESoak kills.
+const soakTime = "DORMOUSE_TEST_SOAK"
+
+// soakSessions is how many sessions each tenant has.
+const soakSessions = 2
+
+// Sessions of two tenants call while dormouse itself, its runners and servers are killed:
+// dormouse for the first half of the time, so that what grows in the second is seen. No
+// call is executed twice, each that was accepted ends, each session goes on, and no byte
+// of the other tenant comes; memory and descriptors go back to what they were.
+func TestE2ESoak(t *testing.T) {
+	lasts, err := time.ParseDuration(cmp.Or(os.Getenv(soakTime), "10s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tenants := []string{"crimson", "azure"}
+	hosted := servers{}
+	logs := t.TempDir()
+	for _, name := range tenants {
+		hosted[name] = []string{"-calls", filepath.Join(logs, name)}
+	}
+	m := newMachine(t, hosted)
+	m.start("--access", "keys")
+	var clients []*client
+	seen := &marks{}
+	for i, name := range tenants {
+		key := m.keys("create", "ada", "--tenant", name, "--server", name, "--force")
+		for range soakSessions {
+			c := m.as(key, name)
+			c.mark = name
+			c.http = &http.Client{Transport: &markedTrip{RoundTripper: c.http.Transport, own: name, foreign: tenants[1-i], seen: seen}}
+			clients = append(clients, c)
+		}
+	}
+	over, done := time.After(lasts), make(chan struct{})
+	var callers sync.WaitGroup
+	var made atomic.Int64
+	for i, c := range clients {
+		callers.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-done:
+					return
+				case <-time.After(20 * time.Millisecond): // while dormouse is down, calls fail at once
+					c.survive(fmt.Sprintf("%s %d call %d", c.mark, i, n))
+					made.Add(1)
+				}
+			}
+		})
+	}
+	killed := m.killForAWhile(lasts/2, over)
+	close(done)
+	callers.Wait()
+
+	for _, c := range clients {
+		if got := c.text("echo", `{"text":"alive"}`); got != "alive" {
+			t.Errorf("a session of %s says %q when all is over", c.mark, got)
+		}
+	}
+	ran := 0
+	for _, name := range tenants {
+		calls := slices.DeleteFunc(strings.Split(strings.TrimSpace(read(t, filepath.Join(logs, name))), "\n"), func(tag string) bool { return tag == "" })
+		ran += len(calls)
+		for _, tag := range calls {
+			if !strings.HasPrefix(tag, name) {
+				t.Errorf("a server of %s was told to execute %q", name, tag)
+			}
+		}
+		slices.Sort(calls)
+		if once := slices.Compact(slices.Clone(calls)); len(once) != len(calls) {
+			t.Errorf("%d calls of %s ran more than once", len(calls)-len(once), name)
+		}
+	}
+	if seen.foreign.Load() > 0 || seen.own.Load() == 0 {
+		t.Errorf("the other tenant's mark came %d times, the own one %d times", seen.foreign.Load(), seen.own.Load())
+	}
+	after := m.settled(killed.start.plus(64<<20, 20))
+	t.Logf("killed: dormouse %d, runners and servers %d times; %d calls made (also into a dormouse that was down), %d ran; %d bytes read, own mark %d times, the other's %d times",
+		killed.hosts, killed.others, made.Load(), ran, seen.bytes.Load(), seen.own.Load(), seen.foreign.Load())
+	t.Logf("half way: %s; when all was over: %s", killed.start, after)
+}
+
+// kills is what was killed, and what the machine had taken when dormouse was killed for
+// the last time.
+type kills struct {
+	hosts, others int
+	start         taken
+}
+
+// killForAWhile kills something every second until over: also dormouse until half has
+// passed.
+func (m *machine) killForAWhile(half time.Duration, over <-chan time.Time) (k kills) {
+	m.t.Helper()
+	begun := time.Now()
+	settled := false
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-over:
+			if !settled {
+				k.start = m.taken()
+			}
+			return k
+		case <-tick.C:
+		}
+		hosts := time.Since(begun) < half
+		if hosts && (k.hosts == 0 || rand.IntN(2) == 0) {
+			m.restart()
+			k.hosts++
+			continue
+		}
+		if !hosts && !settled && len(m.those("stdio")) > soakSessions {
+			k.start, settled = m.taken(), true
+		}
+		if all := m.those("runner", "stdio"); len(all) > 0 {
+			m.kill(all[rand.IntN(len(all))])
+			k.others++
+		}
+	}
+}
+
+func (k taken) plus(memory, files int) taken {
+	return taken{k.memory + memory, k.files + files, k.rows + 2*soakSessions*sessionRows}
+}
+
+// marks counts what clients have read.
+type marks struct{ bytes, own, foreign atomic.Int64 }
+
+// markedTrip looks for marks in all that a client reads.
+type markedTrip struct {
+	http.RoundTripper
+	own, foreign string
+	seen         *marks
+}
+
+func (k *markedTrip) RoundTrip(r *http.Request) (*http.Response, error) {
+	res, err := k.RoundTripper.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	head := fmt.Sprint(res.Header)
+	if strings.Contains(head, k.foreign) {
+		k.seen.foreign.Add(1)
+	}
+	res.Body = &markedBody{ReadCloser: res.Body, trip: k}
+	return res, nil
+}
+
+type markedBody struct {
+	io.ReadCloser
+	trip *markedTrip
+	tail []byte // the end of what was read, which may be the begin of a mark
+}
+
+func (b *markedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.trip.seen.bytes.Add(int64(n))
+	text := append(b.tail, p[:n]...)
+	for word, count := range map[string]*atomic.Int64{b.trip.own: &b.trip.seen.own, b.trip.foreign: &b.trip.seen.foreign} {
+		// What stands in the tail as a whole was counted before.
+		count.Add(int64(bytes.Count(text, []byte(word)) - bytes.Count(b.tail, []byte(word))))
+	}
+	b.tail = bytes.Clone(text[max(0, len(text)-len(b.trip.own)-len(b.trip.foreign)):])
+	return n, err
+}
