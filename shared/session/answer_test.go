@@ -92,6 +92,38 @@ func TestAnAnswerToWhatWasNeverAskedIsNotKept(t *testing.T) {
 	}
 }
 
+// A client may see the first question of a round before the item is suspended for it.
+func TestAnAnswerThatComesBeforeTheSuspensionIsKept(t *testing.T) {
+	for _, name := range []string{"with an item", "within the first second, without an item"} {
+		t.Run(name, func(t *testing.T) {
+			_, store, id := listening(t)
+			box, stream := session.BoxFor("t", "s"), session.NewStreamID()
+			if err := store.SaveBox(t.Context(), session.Box{ID: box, State: session.Awake, Gen: 1}); err != nil {
+				t.Fatal(err)
+			}
+			now := time.Now()
+			if err := store.Append(t.Context(), session.Batch{Session: id, Stream: stream, First: 1, Gen: 1, Seq: 1, Events: [][]byte{[]byte(`{}`)}, Expires: now.Add(time.Hour)}); err != nil {
+				t.Fatal(err)
+			}
+			if name == "with an item" {
+				it := session.Item{Box: box, ID: stream, State: session.Taken, Gen: 1, Address: session.Address{Session: id, Stream: stream, Box: box}, Created: now, NotAfter: now.Add(time.Hour)}
+				if _, err := store.PutItem(t.Context(), it); err != nil {
+					t.Fatal(err)
+				}
+			}
+			host := session.NewHost(store, asking{got: new([]string)}, session.Limits{})
+			asked, later := session.QuestionID(stream, 1, 0), session.QuestionID(stream, 2, 0)
+			for _, question := range []string{asked, later} {
+				answer(t, host, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":{}}`, question))
+			}
+			kept, err := store.Answers(t.Context(), id, []string{asked, later})
+			if err != nil || len(kept) != 1 || kept[0].Question != asked {
+				t.Errorf("kept %+v, %v; want the answer to %s alone", kept, err, asked)
+			}
+		})
+	}
+}
+
 func TestAnswersOfASessionAreBoundedForADay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, store, id := listening(t)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -488,75 +487,6 @@ func update(ctx context.Context, store Sessions, s Session, change func(*Session
 // contended is for how long a change of a session is tried that others come
 // between. Each time one of them gets through, so it takes many of them.
 const contended = 10 * time.Second
-
-// answered takes a response that a client has written. One that answers no question of
-// ours is not stored: ids of questions are made by boxes ("q-" and a UUID) and by
-// [QuestionID]. A client can make up one of a box, so the bytes are bounded too.
-func (h *Host) answered(ctx context.Context, s Session, box Box, m wire.Message) (Session, error) {
-	question, _ := wire.String(m.ID)
-	if stream, _, ok := Suspends(question); ok {
-		it, err := h.store.Item(ctx, box.ID, stream)
-		if err != nil || it.Address.Session != s.ID || !it.Asks(question) {
-			return s, unlessGone(err)
-		}
-	} else if !strings.HasPrefix(question, "q-") || len(question) > maxQuestion || box.State == Asleep {
-		return s, nil
-	}
-	full := false
-	s, err := h.update(ctx, s, func(s *Session) bool {
-		now := time.Now()
-		if now.Sub(s.Answers.Since) > h.limits.EventAge {
-			s.Answers = Answers{Since: now}
-		}
-		if full = s.Answers.Bytes+len(m.Raw) > maxAnswers; full {
-			return false
-		}
-		s.Answers.Bytes += len(m.Raw)
-		return true
-	})
-	if err == nil && full {
-		err = Errorf(TooLarge, "the answers of this session have over %d bytes in a day; open another session", maxAnswers)
-	}
-	if err != nil {
-		return s, err
-	}
-	return s, h.answer(ctx, s, box, m)
-}
-
-// maxQuestion bounds the id of a question, in bytes. A box's has 38.
-const maxQuestion = 64
-
-// maxAnswers bounds what a session's client answers while answers are kept, in bytes.
-const maxAnswers = 64 << 20
-
-// answer stores a client's response to a server's question, then hands it over.
-// A question of a process that does not run any more has nobody to take the answer;
-// that of a suspended call needs no process.
-func (h *Host) answer(ctx context.Context, s Session, box Box, m wire.Message) error {
-	question, ok := wire.String(m.ID)
-	_, _, suspends := Suspends(question)
-	if !ok || box.State == Asleep && !suspends {
-		return nil
-	}
-	a := Answer{Session: s.ID, Question: question, Raw: m.Raw, Expires: time.Now().Add(h.limits.EventAge)}
-	if suspends {
-		a.Expires = time.Now().Add(MaxAsk) // the answer to another question may come last
-	}
-	first, err := h.store.PutAnswer(ctx, a)
-	if err != nil {
-		return err
-	}
-	if !first {
-		// A repeat, or a put whose answer was lost: then the box may not have heard of
-		// it. It hears the one that counts, which it ignores if it has had it.
-		kept, err := h.store.Answers(ctx, s.ID, []string{question})
-		if err != nil || len(kept) == 0 {
-			return err
-		}
-		a = kept[0]
-	}
-	return h.backend.Answer(ctx, a, box)
-}
 
 // End ends a session (DELETE). NotFound if it is not there any more. Its process
 // is stopped if the box can be told now, and else when it has been idle.

@@ -173,7 +173,7 @@ func TestATaskThatDiesBeforeItsHelloIsStartedOnceMore(t *testing.T) {
 			if len(c.tasks) != 2 || c.tasks[0].token == c.tasks[1].token {
 				t.Errorf("%d tasks", len(c.tasks))
 			}
-			c.ended("runtime: ")
+			c.ended("box_unavailable: the box could not start")
 		})
 	}
 }

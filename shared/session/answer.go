@@ -1,0 +1,93 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// answered takes a response that a client has written. One that answers no question of
+// ours is not stored: ids of questions are made by boxes ("q-" and a UUID) and by
+// [QuestionID]. A client can make up one of a box, so the bytes are bounded too.
+func (h *Host) answered(ctx context.Context, s Session, box Box, m wire.Message) (Session, error) {
+	question, _ := wire.String(m.ID)
+	if stream, round, ok := Suspends(question); ok {
+		if asked, err := h.asked(ctx, s, box.ID, stream, round, question); err != nil || !asked {
+			return s, err
+		}
+	} else if !strings.HasPrefix(question, "q-") || len(question) > maxQuestion || box.State == Asleep {
+		return s, nil
+	}
+	full := false
+	s, err := h.update(ctx, s, func(s *Session) bool {
+		now := time.Now()
+		if now.Sub(s.Answers.Since) > h.limits.EventAge {
+			s.Answers = Answers{Since: now}
+		}
+		if full = s.Answers.Bytes+len(m.Raw) > maxAnswers; full {
+			return false
+		}
+		s.Answers.Bytes += len(m.Raw)
+		return true
+	})
+	if err == nil && full {
+		err = Errorf(TooLarge, "the answers of this session have over %d bytes in a day; open another session", maxAnswers)
+	}
+	if err != nil {
+		return s, err
+	}
+	return s, h.answer(ctx, s, box, m)
+}
+
+// asked says whether a call of the session asks a question, or is about to: a client may
+// see the first question of a round, and answer it, before the item is suspended.
+func (h *Host) asked(ctx context.Context, s Session, box BoxID, stream StreamID, round int, question string) (bool, error) {
+	it, err := h.store.Item(ctx, box, stream)
+	switch {
+	case err == nil:
+		return it.Address.Session == s.ID && (it.Asks(question) || it.State == Taken && round == it.Round+1), nil
+	case !errors.Is(err, NotFound):
+		return false, err
+	}
+	// A call that is executed within its first second has no item.
+	tail, err := h.store.Tail(ctx, s.ID, stream)
+	return err == nil && tail.Last > 0 && !tail.Final && round == 1, unlessGone(err)
+}
+
+// maxQuestion bounds the id of a question, in bytes. A box's has 38.
+const maxQuestion = 64
+
+// maxAnswers bounds what a session's client answers while answers are kept, in bytes.
+const maxAnswers = 64 << 20
+
+// answer stores a client's response to a server's question, then hands it over.
+// A question of a process that does not run any more has nobody to take the answer;
+// that of a suspended call needs no process.
+func (h *Host) answer(ctx context.Context, s Session, box Box, m wire.Message) error {
+	question, ok := wire.String(m.ID)
+	_, _, suspends := Suspends(question)
+	if !ok || box.State == Asleep && !suspends {
+		return nil
+	}
+	a := Answer{Session: s.ID, Question: question, Raw: m.Raw, Expires: time.Now().Add(h.limits.EventAge)}
+	if suspends {
+		a.Expires = time.Now().Add(MaxAsk) // the answer to another question may come last
+	}
+	first, err := h.store.PutAnswer(ctx, a)
+	if err != nil {
+		return err
+	}
+	if !first {
+		// A repeat, or a put whose answer was lost: then the box may not have heard of
+		// it. It hears the one that counts, which it ignores if it has had it.
+		kept, err := h.store.Answers(ctx, s.ID, []string{question})
+		if err != nil || len(kept) == 0 {
+			return err
+		}
+		a = kept[0]
+	}
+	return h.backend.Answer(ctx, a, box)
+}
