@@ -79,7 +79,7 @@ func (c *billCommand) Run() error {
 func accountOf(b local.Bill, prices meter.Prices, by string) account {
 	a := account{
 		Since: b.Since.UTC(), Until: b.Until.UTC(), Prices: prices.Date, Region: prices.Region,
-		USD: prices.Cost(b.Total), Charges: prices.Bill(b.Total), By: by,
+		USD: prices.Cost(b.Total()), Charges: prices.Bill(b.Total()), By: by,
 	}
 	all := map[local.Owner]meter.Units{}
 	for _, s := range b.Shares {

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/meter"
 )
 
 // usage asks the emulator for its counters.
@@ -88,28 +89,19 @@ func TestE2EUsageTellsWhatAMachineWouldCost(t *testing.T) {
 	m.start(sleepy()...)
 	m.session("one").text("count", "")
 	m.asleep()
-	u := m.usage()
-	if u.REST.Requests != 3 || m.programs && (u.REST.Billed != 3 || u.REST.Bytes == 0) {
-		t.Errorf("three requests are counted as %+v", u.REST)
-	}
+	u, b := m.usage(), m.bill("server")
 	if u.Relay.Connections == 0 || u.Relay.Open != 0 || u.Relay.ConnectedTime < idle {
 		t.Errorf("the connection of a box that has said bye is counted as %+v", u.Relay)
 	}
-	if b := u.Boxes["one"]; b.Tasks != 1 || b.Time != time.Minute {
-		t.Errorf("a box of some seconds is counted as %+v, want one minute", b)
+	// One box of some seconds is one minute.
+	if got, want := b.count("vcpu_seconds"), 60*meter.DefaultBox().VCPUs; got != want {
+		t.Errorf("%v vCPU seconds are billed, want %v", got, want)
 	}
-	requests := map[string]int{}
-	for _, f := range u.Functions {
-		requests[f.Name] = f.Requests
-		if (f.Requests > 0) != (f.GBSeconds() > 0) || f.Failed > 0 || f.Throttled > 0 {
-			t.Errorf("function %s is counted as %+v", f.Name, f)
-		}
+	if got := b.count("requests"); got != 3 {
+		t.Errorf("%v requests are billed, want 3", got)
 	}
-	if m.programs && (requests["http"] != 3 || requests["relay"] == 0 || requests["socket"] != 0) {
-		t.Errorf("invocations are %v", requests)
-	}
-	if u.Events.Lost > 0 {
-		t.Errorf("events are counted as %+v", u.Events)
+	if b.count("invocations") < 3 || b.count("gb_seconds") <= 0 {
+		t.Errorf("the bill has no functions: %+v", b)
 	}
 }
 

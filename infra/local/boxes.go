@@ -100,7 +100,6 @@ func (m *machine) boxStopped(t fleet.Status) {
 		e.Kind, e.Detail = journal.BoxCrash, fmt.Sprintf("exit code %d %s %s", t.ExitCode, t.Signal, t.Reason)
 	}
 	m.recorder.Record(e)
-	m.tasks.add(t)
 	m.ledger.stopped(t)
 	if t.ExitCode != 0 {
 		m.functions.sweep(&t)

@@ -132,7 +132,7 @@ func (m *machine) startControl(context.Context) error {
 		})
 	}
 	answer("/ps", func(ctx context.Context) (any, error) { return m.status(ctx) })
-	answer("/usage", func(ctx context.Context) (any, error) { return m.usage(ctx) })
+	answer("/usage", func(context.Context) (any, error) { return m.usage(), nil })
 	answer("/bill", func(ctx context.Context) (any, error) { return m.bill(ctx) })
 	word, err := controlWord(m.data)
 	if err != nil {

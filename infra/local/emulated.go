@@ -179,10 +179,6 @@ func (e *emulated) processes() []ProcessStatus {
 	return all
 }
 
-func (e *emulated) count(u *Usage) {
-	u.REST, u.Functions, u.Events = e.rest.Usage(), e.pool.Usage(), e.api.Usage()
-}
-
 // sweep invokes the sweep function, as EventBridge does.
 func (e *emulated) sweep(stopped *fleet.Status) <-chan struct{} {
 	event := cloudWatchEvent("Scheduled Event", json.RawMessage("{}"))

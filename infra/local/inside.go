@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/functions/natives"
@@ -39,9 +38,8 @@ type inside struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
-	requests atomic.Int64
-	callers  callers
-	bodies   bodies
+	callers callers
+	bodies  bodies
 }
 
 // handlers are those of the four functions.
@@ -211,7 +209,6 @@ func (in *inside) send(_ string, payload []byte) (done <-chan struct{}, err erro
 
 func (in *inside) web() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		in.requests.Add(1)
 		in.work.Add(1)
 		defer in.work.Done()
 		r, release := in.bodies.guard(w, r)
@@ -245,10 +242,6 @@ func (in *inside) sweep(stopped *fleet.Status) <-chan struct{} {
 }
 
 func (in *inside) processes() []ProcessStatus { return []ProcessStatus{} }
-
-func (in *inside) count(u *Usage) {
-	u.REST.Requests = in.requests.Load()
-}
 
 // close waits for what no client waits for, and closes the store. An alarm that is being
 // handled is cut short, and comes again.

@@ -114,7 +114,6 @@ type machine struct {
 	lock        *os.File
 
 	boxes     *boxes.Pool
-	tasks     taskMeter
 	ledger    *ledger
 	functions functions
 	relay     *sockets.API                  // for runners
@@ -132,7 +131,6 @@ type functions interface {
 	// stopped, or with nil after all. The channel is closed when that has come to its end.
 	sweep(stopped *fleet.Status) <-chan struct{}
 	processes() []ProcessStatus
-	count(u *Usage) // adds what the functions have used
 }
 
 func (m *machine) startFunctions(ctx context.Context) error {

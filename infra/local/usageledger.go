@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,41 +49,42 @@ type Share struct {
 
 // Bill is what AWS would have billed for all that a data folder has seen.
 //
-// What passes the gateways, the time of functions and boxes are counted by the
-// emulator, in Total. Functions say in their log lines for whom they ran, and what the
-// store consumed; so the shares may be less than the total: starts of function
-// processes, and connections that are still open, are nobody's.
+// Functions say in their log lines for whom they ran, and what the gateways and the store
+// would have billed. dormouse run counts the time of connections and of boxes itself. The
+// starts of function processes are not counted.
 type Bill struct {
-	Since  time.Time   `json:"since"`
-	Until  time.Time   `json:"until"`
-	Total  meter.Units `json:"total"`
-	Shares []Share     `json:"shares"` // the one that used most first
+	Since  time.Time `json:"since"`
+	Until  time.Time `json:"until"`
+	Shares []Share   `json:"shares"` // the one that used most first
+}
+
+// Total is what all owners have used together.
+func (b Bill) Total() (u meter.Units) {
+	for _, s := range b.Shares {
+		u = u.Plus(s.Units)
+	}
+	return u
 }
 
 // ledger adds up what lines and boxes say. It is safe for concurrent use.
 type ledger struct {
 	size func(server string) meter.BoxSize
-	// whole is true if nothing but lines tells of invocations and requests: if the
-	// handlers run in this process.
-	whole bool
 
 	mu      sync.Mutex
 	since   time.Time
-	before  meter.Units // the total of earlier runs
 	shares  map[Owner]meter.Units
-	conns   map[string]Owner // of open connections
-	lines   meter.Units      // of this run: what only lines tell
-	tasks   meter.Units      // of this run, of boxes that have stopped
-	unread  []string         // lines that nobody needed yet
+	conns   map[string]open
 	changed bool
 }
 
-// unreadMost bounds the lines that wait to be read. Many at once take a fraction of the
-// time of as many on their own, in the middle of invocations.
-const unreadMost = 64
+// open is an open connection, and whose it is.
+type open struct {
+	Owner
+	since time.Time
+}
 
 func newLedger(size func(string) meter.BoxSize, saved Bill) *ledger {
-	l := &ledger{size: size, since: saved.Since, before: saved.Total, shares: map[Owner]meter.Units{}, conns: map[string]Owner{}}
+	l := &ledger{size: size, since: saved.Since, shares: map[Owner]meter.Units{}, conns: map[string]open{}}
 	for _, s := range saved.Shares {
 		l.shares[s.Owner] = s.Units
 	}
@@ -103,38 +105,21 @@ func (l *ledger) line(text string) {
 	if !strings.Contains(text, `"units":{`) {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.unread = append(l.unread, text); len(l.unread) >= unreadMost {
-		l.read()
+	if said, ok := meter.ReadLine([]byte(text)); ok {
+		l.said(said)
 	}
-}
-
-// read comes before all that looks at what lines have said.
-func (l *ledger) read() {
-	for _, text := range l.unread {
-		if said, ok := meter.ReadLine([]byte(text)); ok {
-			l.said(said)
-		}
-	}
-	clear(l.unread)
-	l.unread = l.unread[:0]
 }
 
 func (l *ledger) said(said meter.Line) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	o := Owner{said.Server, said.Tenant, said.Session}
 	if said.Tenant == "" { // nobody was let in, whatever was asked for
 		o = Owner{}
 	}
 	l.give(o, said.Units)
-	u := said.Units
-	known := meter.Units{ReadUnits: u.ReadUnits, WriteUnits: u.WriteUnits, LogGB: u.LogGB, OutGB: u.OutGB}
-	if l.whole {
-		known.Invocations, known.GBSeconds, known.Requests = u.Invocations, u.GBSeconds, u.Requests
-	}
-	l.lines = l.lines.Plus(known)
-	if _, open := l.conns[said.Conn]; said.Conn != "" && open && said.Tenant != "" {
-		l.conns[said.Conn] = o
+	if c, known := l.conns[said.Conn]; said.Conn != "" && known && said.Tenant != "" {
+		l.conns[said.Conn] = open{o, c.since}
 	}
 }
 
@@ -164,9 +149,7 @@ func (s spending) Handle(ctx context.Context, r slog.Record) error {
 		return true
 	})
 	if counted {
-		s.ledger.mu.Lock()
 		s.ledger.said(said)
-		s.ledger.mu.Unlock()
 	}
 	return s.Handler.Handle(ctx, r)
 }
@@ -185,15 +168,13 @@ func (s spending) WithGroup(name string) slog.Handler {
 func (l *ledger) opened(conn string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.read()
-	l.conns[conn] = Owner{}
+	l.conns[conn] = open{since: time.Now()}
 }
 
 func (l *ledger) closed(conn string, lived time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.read()
-	o := l.conns[conn]
+	o := l.conns[conn].Owner
 	delete(l.conns, conn)
 	l.give(o, meter.Units{ConnectionMinutes: lived.Minutes()})
 }
@@ -202,9 +183,7 @@ func (l *ledger) closed(conn string, lived time.Duration) {
 func (l *ledger) stopped(t fleet.Status) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	u := l.task(t, t.Stopped)
-	l.tasks = l.tasks.Plus(u)
-	l.give(ownerOf(t), u)
+	l.give(ownerOf(t), l.task(t, t.Stopped))
 }
 
 // ownerOf is the tenant of a box and its server: a box is named by the two.
@@ -216,25 +195,21 @@ func (l *ledger) task(t fleet.Status, until time.Time) meter.Units {
 	return meter.Task(until.Sub(t.Started).Seconds(), l.size(t.Server))
 }
 
-// bill is what was used up to now. gateways is what the emulator has counted in this
-// run but for boxes; running are boxes that run.
-func (l *ledger) bill(now time.Time, gateways meter.Units, running []fleet.Status) Bill {
+// bill is what was used up to now. running are boxes that run.
+func (l *ledger) bill(now time.Time, running []fleet.Status) Bill {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.read()
-	b := Bill{Since: l.since, Until: now, Total: l.before.Plus(gateways).Plus(l.lines).Plus(l.tasks), Shares: []Share{}}
-	all := map[Owner]meter.Units{}
-	for o, u := range l.shares {
-		all[o] = u
+	all := maps.Clone(l.shares)
+	for _, c := range l.conns {
+		all[c.Owner] = all[c.Owner].Plus(meter.Units{ConnectionMinutes: now.Sub(c.since).Minutes()})
 	}
 	for _, t := range running {
 		if t.State != fleet.Stopped && !t.Started.IsZero() {
-			u := l.task(t, now)
 			o := ownerOf(t)
-			all[o] = all[o].Plus(u)
-			b.Total = b.Total.Plus(u)
+			all[o] = all[o].Plus(l.task(t, now))
 		}
 	}
+	b := Bill{Since: l.since, Until: now, Shares: []Share{}}
 	prices := meter.Published()
 	for o, u := range all {
 		b.Shares = append(b.Shares, Share{o, u})
@@ -243,20 +218,6 @@ func (l *ledger) bill(now time.Time, gateways meter.Units, running []fleet.Statu
 		return cmp.Or(cmp.Compare(prices.Cost(y.Units), prices.Cost(x.Units)), cmp.Compare(x.Server+x.Tenant+x.Session, y.Server+y.Tenant+y.Session))
 	})
 	return b
-}
-
-// gateways is what the emulator's own counters say.
-func (u Usage) gateways() meter.Units {
-	all := meter.Units{
-		Requests:          float64(u.REST.Billed),
-		Messages:          float64(u.Relay.MessagesIn + u.Relay.MessagesOut + u.Socket.MessagesIn + u.Socket.MessagesOut),
-		ConnectionMinutes: (u.Relay.ConnectedTime + u.Socket.ConnectedTime).Minutes(),
-	}
-	for _, f := range u.Functions {
-		all.Invocations += float64(f.Requests)
-		all.GBSeconds += f.GBSeconds()
-	}
-	return all
 }
 
 // boxSize is what a server's box would have on AWS.
@@ -282,7 +243,6 @@ func (m *machine) openLedger(ctx context.Context) error {
 		saved.Since = m.began
 	}
 	m.ledger = newLedger(m.boxSize, saved)
-	m.ledger.whole = m.cfg.Functions != FunctionsProcess
 	m.spending = slog.New(spending{m.log.Handler(), m.ledger})
 	go func() {
 		tick := time.NewTicker(saveEvery)
@@ -300,12 +260,8 @@ func (m *machine) openLedger(ctx context.Context) error {
 }
 
 func (m *machine) bill(ctx context.Context) (Bill, error) {
-	u, err := m.usage(ctx)
-	if err != nil {
-		return Bill{}, err
-	}
 	running, err := m.boxes.Tasks(ctx)
-	return m.ledger.bill(u.Until, u.gateways(), running), err
+	return m.ledger.bill(time.Now(), running), err
 }
 
 // saveBill writes the bill down if anything has changed, or at the end, when no box
@@ -317,7 +273,7 @@ func (m *machine) saveBill(ctx context.Context, end bool) {
 	var b Bill
 	var err error
 	if end {
-		b = m.ledger.bill(time.Now(), m.counters(time.Now()).gateways(), nil)
+		b = m.ledger.bill(time.Now(), nil)
 	} else if b, err = m.bill(ctx); err != nil {
 		m.log.Warn("what was used is not written down; it is tried again in a minute", "error", err)
 		return
@@ -331,7 +287,6 @@ func (m *machine) saveBill(ctx context.Context, end bool) {
 func (l *ledger) take() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.read()
 	changed := l.changed
 	l.changed = false
 	return changed

@@ -63,29 +63,6 @@ type RESTConfig struct {
 type RESTAPI struct {
 	cfg RESTConfig
 	log *slog.Logger
-
-	requests, billed, bytes atomic.Int64
-}
-
-// RESTUsage is what a bill is made of, counted since the API was made.
-type RESTUsage struct {
-	Requests int64 // that the function was invoked for
-	Billed   int64 // Requests, and one more for each 10 MiB of an answer behind the first
-	Bytes    int64 // of the bodies of answers
-}
-
-// Usage returns the counters as they are now. An answer counts when it has ended,
-// its request at once.
-func (a *RESTAPI) Usage() RESTUsage {
-	return RESTUsage{Requests: a.requests.Load(), Billed: a.billed.Load(), Bytes: a.bytes.Load()}
-}
-
-// restUnit is how much of an answer is in the price of a request.
-const restUnit = 10 << 20
-
-func (a *RESTAPI) meter(sent int64) {
-	a.bytes.Add(sent)
-	a.billed.Add(max(0, sent-1) / restUnit)
 }
 
 var _ http.Handler = (*RESTAPI)(nil)
@@ -156,8 +133,6 @@ func (a *RESTAPI) integrate(w http.ResponseWriter, r *http.Request, id string, p
 		return
 	}
 	defer func() { _ = inv.Body.Close() }()
-	a.requests.Add(1)
-	a.billed.Add(1)
 	if inv.Failed != nil {
 		a.fail(w, id, inv.Failed)
 		return
@@ -173,7 +148,6 @@ func (a *RESTAPI) integrate(w http.ResponseWriter, r *http.Request, id string, p
 		head.apply(w.Header())
 		w.WriteHeader(head.StatusCode)
 		_, _ = w.Write(body)
-		a.meter(int64(len(body)))
 		return
 	}
 	buf := make([]byte, 2*maxPrelude)
@@ -184,9 +158,7 @@ func (a *RESTAPI) integrate(w http.ResponseWriter, r *http.Request, id string, p
 	}
 	head.apply(w.Header())
 	w.WriteHeader(head.StatusCode)
-	sent, err := pump(w, guard, first, buf)
-	a.meter(sent)
-	if err != nil {
+	if err := pump(w, guard, first, buf); err != nil {
 		a.log.Warn("the answer of a function broke off", "function", a.cfg.Function, "request_id", id, "error", err)
 		panic(http.ErrAbortHandler)
 	}
@@ -194,29 +166,29 @@ func (a *RESTAPI) integrate(w http.ResponseWriter, r *http.Request, id string, p
 
 // pump writes the body while it comes, and lets nothing wait: whatever was read is
 // flushed, but for the end of an answer of known length, which the server flushes
-// itself, together with the head if that is all. It returns how much it wrote and the
-// error of the function's side; a client that has gone is none.
-func pump(w http.ResponseWriter, from io.Reader, first, buf []byte) (written int64, err error) {
+// itself, together with the head if that is all. It returns the error of the function's
+// side; a client that has gone is none.
+func pump(w http.ResponseWriter, from io.Reader, first, buf []byte) error {
 	rc := http.NewResponseController(w)
 	length, err := strconv.ParseInt(w.Header().Get("Content-Length"), 10, 64)
 	if err != nil {
 		length = -1
 	}
-	chunk, err := first, error(nil)
+	chunk, err, written := first, error(nil), int64(0)
 	for {
 		if _, gone := w.Write(chunk); gone != nil {
-			return written, nil
+			return nil
 		}
 		written += int64(len(chunk))
 		switch {
 		case errors.Is(err, io.EOF):
-			return written, nil
+			return nil
 		case err != nil:
-			return written, err
+			return err
 		case length >= 0 && (written == 0 || written >= length):
 		default:
 			if gone := rc.Flush(); gone != nil {
-				return written, nil
+				return nil
 			}
 		}
 		var n int

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/aws/aws-lambda-go/events"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
@@ -431,30 +430,6 @@ func BenchmarkREST(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		get()
-	}
-}
-
-func TestRESTUsageCountsRequestsByTheirAnswers(t *testing.T) {
-	r := newPool(t, nil)
-	api, err := NewRESTAPI(RESTConfig{Function: "echo", Invoker: r})
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := httptest.NewServer(api)
-	defer server.Close()
-	url := server.URL
-	if got := do(t, http.MethodPost, url+"/x?mode=echo", "hello"); got.status != http.StatusOK || got.body != "hello" {
-		t.Fatalf("%+v", got)
-	}
-	do(t, http.MethodGet, url+"/", "") // refused by the gateway
-	localtest.Eventually(t, "the answer is counted", func() bool { return api.Usage().Bytes > 0 })
-	if d := cmp.Diff(RESTUsage{Requests: 1, Billed: 1, Bytes: 5}, api.Usage()); d != "" {
-		t.Errorf("usage (-want +got):\n%s", d)
-	}
-	api.meter(20 << 20)
-	api.meter(20<<20 + 1)
-	if got := api.Usage().Billed; got != 1+1+2 {
-		t.Errorf("answers of 20 MiB and one byte more cost %d on top, want 3", got-1)
 	}
 }
 

@@ -189,7 +189,6 @@ func (f *function) arrive(i *instance) {
 		i.initTimer.Stop()
 		i.sleeper = time.AfterFunc(f.pool.cfg.SleepAfter, func() { f.doze(i) })
 		took := time.Since(i.born)
-		f.count.Init += wholeMilliseconds(took)
 		f.pool.cfg.Recorder.Record(journal.Event{Kind: journal.FunctionReady, Name: f.Name, PID: i.pid(), Duration: took})
 	}
 	if n := len(i.returning); n > 0 {
@@ -238,7 +237,9 @@ func (f *function) take(i *instance, id string) *invocation {
 func (f *function) complete(inv *invocation, failed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.bill(inv, failed)
+	if failed {
+		f.count.Failed++
+	}
 	i := inv.inst
 	if i.inflight[inv.id] != inv {
 		return // the process is dead
@@ -249,17 +250,6 @@ func (f *function) complete(inv *invocation, failed bool) {
 		i.coming++
 		f.coming++
 	}
-}
-
-func (f *function) bill(inv *invocation, failed bool) {
-	if failed {
-		f.count.Failed++
-	}
-	f.count.Billed += wholeMilliseconds(time.Since(inv.started))
-}
-
-func wholeMilliseconds(d time.Duration) time.Duration {
-	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
 // expire kills the process of an invocation that ran out of time, also when it has
@@ -352,7 +342,7 @@ func (f *function) buried(i *instance) {
 			// Its answer may be whole and still on the socket: who reads it decides.
 		case inv.delivered || f.closed:
 			lost = append(lost, inv)
-			f.bill(inv, true)
+			f.count.Failed++
 		case !inv.claimed.Load():
 			again = append(again, inv)
 		}

@@ -197,10 +197,6 @@ type FunctionStatus struct {
 	// Invoked counts the invocations that reached a process, Failed those of them
 	// that failed in any way, Throttled those refused with ErrThrottled.
 	Invoked, Failed, Throttled int
-	// Billed is the sum of all durations, each rounded up to a millisecond; Init that
-	// of the times from the start of a process until it was ready, which Lambda bills
-	// as well.
-	Billed, Init time.Duration
 }
 
 // InstanceStatus is one process of a function.
@@ -219,36 +215,6 @@ func (p *Pool) Status() []FunctionStatus {
 	list := make([]FunctionStatus, 0, len(p.names))
 	for _, name := range p.names {
 		list = append(list, p.functions[name].status())
-	}
-	return list
-}
-
-// FunctionUsage is what Lambda bills for one function.
-type FunctionUsage struct {
-	Name     string
-	MemoryMB int
-	Requests int // invocations that reached a process
-	// Duration is the sum of all invocations that have ended and of all starts of
-	// processes, each rounded up to a millisecond.
-	Duration time.Duration
-	// Failed are those of Requests that failed in any way; Throttled found every
-	// instance busy and are not in Requests.
-	Failed, Throttled int
-}
-
-// GBSeconds is Duration in Lambda's unit.
-func (f FunctionUsage) GBSeconds() float64 { return f.Duration.Seconds() * float64(f.MemoryMB) / 1024 }
-
-// Usage returns what Lambda would bill, in the order of the configuration.
-func (p *Pool) Usage() []FunctionUsage {
-	list := make([]FunctionUsage, 0, len(p.names))
-	for _, name := range p.names {
-		f := p.functions[name]
-		s := f.status()
-		list = append(list, FunctionUsage{
-			Name: name, MemoryMB: f.MemoryMB, Requests: s.Invoked, Duration: s.Billed + s.Init,
-			Failed: s.Failed, Throttled: s.Throttled,
-		})
 	}
 	return list
 }

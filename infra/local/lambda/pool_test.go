@@ -51,7 +51,7 @@ func TestOneCallerNeedsOneProcess(t *testing.T) {
 			t.Fatalf("process %d answered, want %d again", pid, first)
 		}
 	}
-	if s := r.pool.Status()[0]; s.Invoked != 51 || s.Failed != 0 || s.Billed < 51*time.Millisecond {
+	if s := r.pool.Status()[0]; s.Invoked != 51 || s.Failed != 0 {
 		t.Errorf("counters: %+v", s)
 	}
 }
@@ -524,23 +524,5 @@ func TestNewPoolRefusesWhatCannotWork(t *testing.T) {
 				t.Fatal("no error")
 			}
 		})
-	}
-}
-
-func TestFunctionUsageIsWhatLambdaBills(t *testing.T) {
-	r := newRig(t, func(c *PoolConfig) { c.Functions[0].MemoryMB = 512 })
-	r.call("mode", "echo")
-	r.call("mode", "echo")
-	r.settled(1)
-	u := r.pool.Usage()[0]
-	s := r.pool.Status()[0]
-	if u.Name != "echo" || u.MemoryMB != 512 || u.Requests != 2 || u.Duration != s.Billed+s.Init {
-		t.Errorf("usage = %+v, status = %+v", u, s)
-	}
-	if s.Init < time.Millisecond || s.Init%time.Millisecond != 0 || s.Billed < 2*time.Millisecond {
-		t.Errorf("start %v, invocations %v: want whole milliseconds, at least one each", s.Init, s.Billed)
-	}
-	if got, want := u.GBSeconds(), u.Duration.Seconds()/2; got != want {
-		t.Errorf("GB-seconds = %v, want %v", got, want)
 	}
 }
