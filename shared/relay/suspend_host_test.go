@@ -52,6 +52,26 @@ func TestTheItemIsThereBeforeItsQuestionsAre(t *testing.T) {
 	}
 }
 
+// The questions of a round may come in several batches, and a client may answer the
+// first before the last is stored.
+func TestAQuestionMayBeAnsweredBeforeItsCallIsSuspended(t *testing.T) {
+	a := newAsylum(t)
+	last := a.suspension(1, 1, wire.MethodElicit, wire.MethodElicit)
+	first := last
+	sealed, lens := last.Items[0].Ticket, last.Items[0].Lens
+	first.Seq, first.Tickets, first.Payload = 1, []string{sealed}, last.Payload[:lens[0]]
+	first.Items = []relay.EventItem{{Ticket: sealed, Stream: a.stream, First: 1, Lens: lens[:1]}}
+	last.Seq, last.Payload = 2, last.Payload[lens[0]:]
+	last.Items[0].First, last.Items[0].Lens, last.Items[0].Marked = 2, lens[1:], true
+	a.handle(first)
+	a.answers(1, 0, `"result":{"action":"accept"}`)
+	a.handle(last)
+	a.answers(1, 1, `"result":{"action":"accept"}`)
+	if it := a.item(); it.State != session.Waiting || it.Round != 1 {
+		t.Errorf("all is answered, and the item is %+v", it)
+	}
+}
+
 func TestSuspensionCostsAWriteMoreThanItsEvents(t *testing.T) {
 	for name, marked := range map[string]bool{"no mark": false, "over its mark": true} {
 		t.Run(name, func(t *testing.T) {
