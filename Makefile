@@ -57,12 +57,13 @@ test-unit: need-race ## Run the unit tests with the race detector
 # where messages are handled: inside dormouse, or process, by the function programs; or
 # cold, inside by handlers that are made anew for each message.
 FUNCTIONS ?= inside
+E2E       ?= ^TestE2E
 .PHONY: test-e2e
 test-e2e: need-race need-node need-python build ## Run the end-to-end tests: the built programs and real servers (FUNCTIONS=process or cold)
 	@packages=$$(grep -rl --include='*_test.go' --exclude-dir='.[!.]*' --exclude-dir=node_modules '^//go:build .*\be2e\b' . \
 	  | xargs -r -n1 dirname | sort -u || true); \
 	if [ -z "$$packages" ]; then echo 'no package has end-to-end tests'; exit 0; fi; \
-	DORMOUSE_TEST_FUNCTIONS='$(FUNCTIONS)' go test -race -count=1 -timeout 20m -tags e2e -run '^TestE2E' $$packages
+	DORMOUSE_TEST_FUNCTIONS='$(FUNCTIONS)' go test -race -count=1 -timeout 20m -tags e2e -run '$(E2E)' $$packages
 
 .PHONY: test-clients
 test-clients: need-go need-node need-python build ## Run real clients (TypeScript, Python, Go) against Dormouse
