@@ -278,6 +278,16 @@ func TestWhatIsToBeDeletedIsNotedOnceForAnHourOfASession(t *testing.T) {
 	same(t, "events and hours after a sweep", []int{count(t, s, "events"), count(t, s, "purges")}, []int{10, 2})
 }
 
+func TestExpiredBatchIsWrittenOverInAnHourThatIsNoted(t *testing.T) {
+	s := fresh(t)
+	for range 2 {
+		b := batch("r", 1, `1`)
+		b.Expires = time.Now().Add(-time.Hour)
+		put(t, s, b)
+	}
+	same(t, "events and hours", []int{count(t, s, "events"), count(t, s, "purges")}, []int{1, 1})
+}
+
 func TestOnePurgeIsBounded(t *testing.T) {
 	s := fresh(t)
 	expired(t, s)

@@ -85,7 +85,18 @@ func execute(t *testing.T, path, query string) {
 	}
 }
 
-// asVersion5 to asVersion1 turn a file back into what an older version wrote.
+// asVersion6 to asVersion1 turn a file back into what an older version wrote.
+const asVersion6 = `
+DROP TRIGGER events_written;
+CREATE TRIGGER events_written AFTER INSERT ON events BEGIN
+	INSERT OR IGNORE INTO purges (hour, session) VALUES (new.purge / 3600000000, new.session);
+END;
+DROP TRIGGER events_kept;
+CREATE TRIGGER events_kept AFTER UPDATE OF purge ON events BEGIN
+	INSERT OR IGNORE INTO purges (hour, session) VALUES (new.purge / 3600000000, new.session);
+END;
+PRAGMA user_version=6`
+
 const asVersion5 = `
 DROP TRIGGER events_written; DROP TRIGGER events_kept; DROP TABLE purges; CREATE INDEX events_purge ON events (purge); PRAGMA user_version=5`
 
@@ -98,7 +109,7 @@ const asVersion2 = asVersion3 + `; DROP TABLE keys; DROP TABLE entry_tickets; PR
 const asVersion1 = asVersion2 + `; DROP TABLE connections; ALTER TABLE events DROP COLUMN retry; PRAGMA user_version=1`
 
 func TestOpenBringsAnOlderStoreUpToDate(t *testing.T) {
-	for name, older := range map[string]string{"1": asVersion1, "2": asVersion2, "3": asVersion3, "4": asVersion4, "5": asVersion5} {
+	for name, older := range map[string]string{"1": asVersion1, "2": asVersion2, "3": asVersion3, "4": asVersion4, "5": asVersion5, "6": asVersion6} {
 		t.Run("version "+name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "store.db")
 			s := open(t, path)
@@ -134,6 +145,9 @@ func upToDate(t *testing.T, s *Store, name string) {
 	x, _, err := s.Load(t.Context(), "s1", "b")
 	same(t, "session", []any{x.Level, err}, []any{"info", nil})
 	put(t, s, ended(batch("r", 3, `3`))) // it is known to be the same
+	again := batch("old", 1, `2`)
+	again.Expires = time.Now().Add(-time.Hour)
+	put(t, s, again) // an expired batch is written over, in an hour that is noted already
 	if err := errors.Join(
 		s.PutConnection(t.Context(), session.Connection{ID: "c"}),
 		s.CreateKey(t.Context(), session.Key{ID: name}),

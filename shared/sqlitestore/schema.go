@@ -12,7 +12,7 @@ import (
 // What PRAGMA application_id and user_version say of a file of ours.
 const (
 	applicationID = 0x646f726d // "dorm"
-	schemaVersion = 6
+	schemaVersion = 7
 )
 
 // schema: times are Unix microseconds. Records that are read whole are JSON;
@@ -72,11 +72,17 @@ CREATE TABLE events (
 
 const purgesSchema = `
 CREATE TABLE purges (hour INTEGER NOT NULL, session TEXT NOT NULL, PRIMARY KEY (hour, session)) WITHOUT ROWID;
+` + purgeTriggers
+
+// A trigger takes the conflict policy of the statement that fires it, which is ABORT
+// for the update of an upsert. OR IGNORE in the trigger would not hold there; an ON
+// CONFLICT clause does.
+const purgeTriggers = `
 CREATE TRIGGER events_written AFTER INSERT ON events BEGIN
-	INSERT OR IGNORE INTO purges (hour, session) VALUES (new.purge / 3600000000, new.session);
+	INSERT INTO purges (hour, session) VALUES (new.purge / 3600000000, new.session) ON CONFLICT DO NOTHING;
 END;
 CREATE TRIGGER events_kept AFTER UPDATE OF purge ON events BEGIN
-	INSERT OR IGNORE INTO purges (hour, session) VALUES (new.purge / 3600000000, new.session);
+	INSERT INTO purges (hour, session) VALUES (new.purge / 3600000000, new.session) ON CONFLICT DO NOTHING;
 END;
 `
 
@@ -116,7 +122,7 @@ CREATE INDEX handshakes_expires ON handshakes (expires);
 `
 
 // upgrade1 leads from version 1 to 2, keysSchema from there to 3, statesSchema to 4,
-// upgrade4 to 5, upgrade5 to 6. upgrade1 makes the events as they are now.
+// upgrade4 to 5, upgrade5 to 6, upgrade6 to 7. upgrade1 makes the events as they are now.
 const upgrade1 = `
 DROP INDEX events_purge;
 ALTER TABLE events RENAME TO events1;
@@ -133,6 +139,11 @@ DROP INDEX events_purge;
 ` + purgesSchema + `
 INSERT INTO purges SELECT DISTINCT purge / 3600000000, session FROM events;
 `
+
+const upgrade6 = `
+DROP TRIGGER events_written;
+DROP TRIGGER events_kept;
+` + purgeTriggers
 
 // migrate sees that the file has our schema. Turning a new file into WAL mode
 // fails at once while another process does the same, whatever the busy timeout.
@@ -190,6 +201,7 @@ func (s *Store) upgrade(ctx context.Context) error {
 		3: statesSchema + upgrade4 + upgrade5,
 		4: upgrade4 + upgrade5,
 		5: upgrade5,
+		6: upgrade6,
 	}[version]
 	if _, err := tx.ExecContext(ctx, steps+fmt.Sprintf("PRAGMA application_id=%d; PRAGMA user_version=%d;", applicationID, schemaVersion)); err != nil {
 		return failed(err)
