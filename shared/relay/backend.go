@@ -341,8 +341,11 @@ func (t *tender) haveItem(ctx context.Context, it session.Item) error {
 // means an error, a clean one that the request was never executed.
 func (t *tender) after(ctx context.Context, b session.Box) error {
 	tail, err := t.k.Store.Tail(ctx, t.d.Session, t.d.Stream)
-	if err != nil || tail.Final {
+	if err != nil {
 		return err
+	}
+	if tail.Final {
+		return t.ended(ctx, tail)
 	}
 	if tail.Last > 0 && !t.inbox {
 		// It has been begun, so a trace was put after it was looked for: the call may
@@ -361,6 +364,17 @@ func (t *tender) after(ctx context.Context, b session.Box) error {
 	}
 	t.bound = 0
 	return t.send(ctx, b)
+}
+
+// ended sees to the push of an end that this function, or another, has written in the
+// place of the box: an earlier attempt may have failed between the log and the push. The
+// session's record tells what was pushed already. The relay function pushes what a
+// runner has sent.
+func (t *tender) ended(ctx context.Context, tail session.Tail) error {
+	if tail.Gen != 0 {
+		return nil
+	}
+	return t.k.out.Ended(ctx, t.d.Address, tail, time.Now().Add(t.k.EventAge))
 }
 
 var expired = session.Failure{

@@ -26,6 +26,8 @@ type Call struct {
 	polls   int       // empty polls in a row before this one
 	gap     bool
 	pause   time.Duration // not 0: the response is to be closed, and for how long
+	pushed  bool          // events are pushed to the client, too
+	unsure  bool          // Tend has failed since it succeeded last, maybe between an end and its push
 
 	follower *follower // of an event stream on the Out stream
 }
@@ -90,7 +92,7 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]Event, error) {
 			}
 			continue
 		}
-		if len(page.Events) > 0 {
+		if len(page.Events) > 0 && !c.unsure {
 			return c.hand(ctx, page)
 		}
 		if c.lease != nil && c.lease.held {
@@ -99,6 +101,7 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]Event, error) {
 		now := time.Now()
 		if c.tender != nil && (halts || !now.Before(c.duty.Next)) {
 			duty, err := c.tender.Tend(ctx)
+			c.unsure = err != nil && c.pushed
 			if err != nil {
 				if err = c.bear(ctx, err); err != nil {
 					return nil, err

@@ -350,7 +350,7 @@ func (h *Host) hand(ctx context.Context, c Caller, s Session, box Box, d Deliver
 	if err != nil || len(a.Requests) == 0 {
 		return nil, err
 	}
-	call := &Call{host: h, session: s.ID, stream: d.Stream, tender: tender, begun: time.Now()}
+	call := &Call{host: h, session: s.ID, stream: d.Stream, tender: tender, pushed: a.Pushed(), begun: time.Now()}
 	if d.Brief || c.Transport == WebSocket {
 		call.duty.Next = call.begun.Add(firstTendBrief)
 	}
