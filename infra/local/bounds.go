@@ -21,7 +21,7 @@ const (
 	maxBodies       = 256 << 20        // bytes of bodies that are read or handled
 	maxCallerBodies = 64 << 20         // of these, of one principal
 	maxBody         = 4 << 20          // bytes of one body, as the front has it
-	bodyWithin      = time.Minute      // after its first byte was asked for, a body is whole
+	roomWithin      = time.Minute      // a body has found room; the front bounds how long it then takes to come
 	restWithin      = time.Second      // what is left of a body that was not wanted has come
 	headWithin      = 10 * time.Second // after a connection was opened, a request's head is whole
 	idleConnections = 5 * time.Minute  // a connection without a request is closed
@@ -98,8 +98,8 @@ type bodies struct{ room *semaphore.Weighted }
 
 func newBodies() bodies { return bodies{semaphore.NewWeighted(maxBodies)} }
 
-// guard bounds the body of a request: reading waits for room, that of its caller first, and
-// has to end in time. Call release when the request has been handled.
+// guard bounds the body of a request: the first Read waits for room, that of its caller
+// first. Call release when the request has been handled.
 func (b bodies) guard(w http.ResponseWriter, r *http.Request) (guarded *http.Request, release func()) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return r, func() {}
@@ -132,22 +132,19 @@ func (b *guardedBody) Read(p []byte) (int, error) {
 		if err := b.take(); err != nil {
 			return 0, err
 		}
-		_ = b.conn.SetReadDeadline(time.Now().Add(bodyWithin)) // every connection of net/http has one
 	}
 	n, err := b.ReadCloser.Read(p)
 	b.read += int64(n)
 	if errors.Is(err, io.EOF) && !b.over {
-		// The connection is read on, to see its client go.
 		b.over = true
-		_ = b.conn.SetReadDeadline(time.Time{})
 		b.give(max(b.size-b.read, 0)) // of a body that did not say its size
 	}
 	return n, err
 }
 
-// take waits for room as long as a body may take to come.
+// take waits for room until roomWithin is over.
 func (b *guardedBody) take() error {
-	ctx, cancel := context.WithTimeout(b.ctx, bodyWithin)
+	ctx, cancel := context.WithTimeout(b.ctx, roomWithin)
 	defer cancel()
 	for i, room := range b.room {
 		if room == nil {

@@ -67,10 +67,10 @@ func TestSlowBodiesOfOneCallerLeaveRoomForOthers(t *testing.T) {
 			cancel()
 		}
 		// Who found no room does not wait for ever.
-		time.Sleep(bodyWithin)
+		time.Sleep(roomWithin)
 		synctest.Wait()
 		if want := int64(slow - maxCallerBodies/maxBody); gone.Load() != want {
-			t.Errorf("%d bodies were given up after %s, want %d", gone.Load(), bodyWithin, want)
+			t.Errorf("%d bodies were given up after %s, want %d", gone.Load(), roomWithin, want)
 		}
 		_ = stop.CloseWithError(errors.New("gone"))
 		synctest.Wait()

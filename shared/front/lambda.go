@@ -139,6 +139,11 @@ func (w *response) streaming() *events.APIGatewayProxyStreamingResponse {
 		res.Body = &w.buf
 	}
 	res.StatusCode = w.status
+	if !w.piped && w.buf.Len() == 0 {
+		// Some of AWS's endpoints keep a streamed response open whose end is all that comes
+		// after the headers.
+		w.sent.Set("Content-Length", "0")
+	}
 	for name, values := range w.sent {
 		if len(values) == 1 {
 			res.Headers[name] = values[0]

@@ -109,15 +109,15 @@ func TestResponseAsLambdaSendsIt(t *testing.T) {
 		handler http.HandlerFunc
 		want    string
 	}{
-		{"nothing", func(http.ResponseWriter, *http.Request) {}, `{"statusCode":200}`},
-		{"a status", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204); w.WriteHeader(500) }, `{"statusCode":204}`},
+		{"nothing", func(http.ResponseWriter, *http.Request) {}, `{"statusCode":200,"headers":{"Content-Length":"0"}}`},
+		{"a status", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204); w.WriteHeader(500) }, `{"statusCode":204,"headers":{"Content-Length":"0"}}`},
 		{"a body", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }, `{"statusCode":200}hello`},
 		{"headers", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/plain")
 			w.Header()["Vary"] = []string{"A", "B"}
 			w.WriteHeader(404)
 			w.Header().Set("Too", "late")
-		}, `{"statusCode":404,"headers":{"Content-Type":"text/plain"},"multiValueHeaders":{"Vary":["A","B"]}}`},
+		}, `{"statusCode":404,"headers":{"Content-Length":"0","Content-Type":"text/plain"},"multiValueHeaders":{"Vary":["A","B"]}}`},
 		{"a flush without anything", func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(201)
 			w.(http.Flusher).Flush()
