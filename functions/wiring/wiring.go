@@ -23,6 +23,7 @@ import (
 type Settings struct {
 	Servers      *catalog.Catalog
 	Secret       []byte // 32 bytes or more; it seals tickets
+	OtherSecret  []byte // opens tickets too, while Secret is replaced; nil for none
 	Limits       session.Limits
 	Hosts        []string      // see front.Options.AllowedHosts
 	Origins      []string      // see front.Options.AllowedOrigins
@@ -69,13 +70,17 @@ type Function struct {
 	bucket    *bucket.Bucket
 }
 
-// New makes a Function. It returns an error for a Secret that is too short.
+// New makes a Function. It returns an error for a secret that is too short.
 func New(s Settings, p Parts) (*Function, error) {
-	sealer, err := relay.NewSealer(s.Secret)
+	var others [][]byte
+	if s.OtherSecret != nil {
+		others = append(others, s.OtherSecret)
+	}
+	sealer, err := relay.NewSealer(s.Secret, others...)
 	if err != nil {
 		return nil, err
 	}
-	states, err := bridge.NewSealer(s.Secret)
+	states, err := bridge.NewSealer(s.Secret, others...)
 	if err != nil {
 		return nil, err
 	}

@@ -74,3 +74,32 @@ func TestLineOfAnEventSaysForWhomItWas(t *testing.T) {
 		}
 	}
 }
+
+// Functions of two deployments run beside one another for a while, and open what the
+// others have sealed.
+func TestTheSecretIsReplacedWithoutLosingATicket(t *testing.T) {
+	before, after := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)
+	var deployments []*wiring.Function
+	for _, s := range []wiring.Settings{
+		{Secret: before}, {Secret: before, OtherSecret: after}, {Secret: after, OtherSecret: before}, {Secret: after},
+	} {
+		f, err := wiring.New(s, wiring.Parts{Store: sessiontest.NewMemory(), Meter: meter.New(meter.Options{})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		deployments = append(deployments, f)
+	}
+	for i, from := range deployments {
+		for j, to := range deployments {
+			_, err := to.Relay.Sealer.Open(from.Relay.Sealer.Seal(session.Address{Session: "s"}, 1))
+			_, opened := to.States.Open(from.States.Seal([]byte("s")))
+			if neighbours := i-j <= 1 && j-i <= 1; neighbours && (err != nil || !opened) {
+				t.Errorf("deployment %d does not open the ticket (%v) or the state (%t) of deployment %d", j, err, opened, i)
+			}
+		}
+	}
+	last := deployments[len(deployments)-1]
+	if _, err := last.Relay.Sealer.Open(deployments[0].Relay.Sealer.Seal(session.Address{}, 1)); session.CodeOf(err) != session.Invalid {
+		t.Errorf("a ticket of the secret that was replaced: %v", err)
+	}
+}

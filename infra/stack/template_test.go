@@ -69,6 +69,10 @@ func TestAnswersOfRoutesGoBackOnTheirConnection(t *testing.T) {
 		if of, got := s.value(answers["ApiId"]), s.value(answers["RouteId"]); got != api+"ApiDefaultRoute" || of != api+"Api" {
 			t.Errorf("answers of %s of %s", got, of)
 		}
+		// Only what the stage refers to is there before its first deployment.
+		if variables, _ := s.get(t, api+"Apiv1Stage", "AWS::ApiGatewayV2::Stage")["StageVariables"].(object); s.value(variables["answers"]) != api+"Answers" {
+			t.Errorf("the stage of %s does not wait for its route response: %v", api, variables)
+		}
 	}
 }
 

@@ -43,9 +43,10 @@ type State struct {
 }
 
 // NewSealer makes what seals states from a secret of at least 32 bytes
-// (session.Invalid if shorter). It may be the secret that tickets are sealed with.
-func NewSealer(secret []byte) (*session.Sealer, error) {
-	return session.NewSealer(secret, "request state")
+// (session.Invalid if shorter). It may be the secret that tickets are sealed with. It
+// also opens what was sealed with the others.
+func NewSealer(secret []byte, others ...[]byte) (*session.Sealer, error) {
+	return session.NewSealer("request state", secret, others...)
 }
 
 // id is what the server calls the question of a key.

@@ -28,14 +28,14 @@ const ticketLife = 7 * 24 * time.Hour
 type Sealer struct{ sealer, passes *session.Sealer }
 
 // NewSealer makes a Sealer from a secret of at least 32 bytes (Invalid if
-// shorter). Everybody with the secret can write tickets: it lives in the secret
-// store and never in a box.
-func NewSealer(secret []byte) (*Sealer, error) {
-	sealer, err := session.NewSealer(secret, "ticket")
+// shorter); it also opens what was sealed with the others. Everybody with the secret
+// can write tickets: it lives in the secret store and never in a box.
+func NewSealer(secret []byte, others ...[]byte) (*Sealer, error) {
+	sealer, err := session.NewSealer("ticket", secret, others...)
 	if err != nil {
 		return nil, err
 	}
-	passes, err := session.NewSealer(secret, "pass")
+	passes, err := session.NewSealer("pass", secret, others...)
 	if err != nil {
 		return nil, err
 	}

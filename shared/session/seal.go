@@ -10,15 +10,32 @@ import (
 // Sealer seals what strangers carry for us (AES-256-GCM), so that they can neither
 // read nor change it: tickets in boxes, the state of a call in rounds at a modern
 // client. It has no state and is safe for concurrent use.
-type Sealer struct{ aead cipher.AEAD }
+type Sealer struct {
+	seals cipher.AEAD
+	opens []cipher.AEAD // seals is the first
+}
 
 // minSecret is the least length of a secret, in bytes.
 const minSecret = 32
 
 // NewSealer makes a Sealer for one purpose from a secret of at least 32 bytes
 // (Invalid if shorter). What was sealed for one purpose opens for no other, so that
-// all may share the secret.
-func NewSealer(secret []byte, purpose string) (*Sealer, error) {
+// all may share the secret. The Sealer also opens what was sealed with the others,
+// so that a secret can be replaced while what it sealed is still in use.
+func NewSealer(purpose string, secret []byte, others ...[]byte) (*Sealer, error) {
+	s := &Sealer{}
+	for _, secret := range append([][]byte{secret}, others...) {
+		aead, err := newAEAD(purpose, secret)
+		if err != nil {
+			return nil, err
+		}
+		s.opens = append(s.opens, aead)
+	}
+	s.seals = s.opens[0]
+	return s, nil
+}
+
+func newAEAD(purpose string, secret []byte) (cipher.AEAD, error) {
 	if len(secret) < minSecret {
 		return nil, Errorf(Invalid, "the secret that seals a %s has %d bytes; it needs %d or more", purpose, len(secret), minSecret)
 	}
@@ -27,25 +44,25 @@ func NewSealer(secret []byte, purpose string) (*Sealer, error) {
 	if err != nil {
 		return nil, err
 	}
-	aead, err := cipher.NewGCMWithRandomNonce(block)
-	if err != nil {
-		return nil, err
-	}
-	return &Sealer{aead}, nil
+	return cipher.NewGCMWithRandomNonce(block)
 }
 
 // Seal returns plain as text (base64url) that only [Sealer.Open] reads.
 func (s *Sealer) Seal(plain []byte) string {
-	return base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, plain, nil))
+	return base64.RawURLEncoding.EncodeToString(s.seals.Seal(nil, nil, plain, nil))
 }
 
-// Open returns what was sealed; ok is false for what was not sealed with this
-// secret and for this purpose, or was changed.
+// Open returns what was sealed. ok is false for what was sealed with no secret of this
+// Sealer or for another purpose, or was changed.
 func (s *Sealer) Open(sealed string) (plain []byte, ok bool) {
 	box, err := base64.RawURLEncoding.DecodeString(sealed)
 	if err != nil {
 		return nil, false
 	}
-	plain, err = s.aead.Open(nil, nil, box, nil)
-	return plain, err == nil
+	for _, aead := range s.opens {
+		if plain, err := aead.Open(nil, nil, box, nil); err == nil {
+			return plain, true
+		}
+	}
+	return nil, false
 }

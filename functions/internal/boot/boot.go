@@ -23,6 +23,7 @@ const (
 	EnvStore        = "DORMOUSE_STORE"              // sqlite:PATH or dynamodb:TABLE[?endpoint=URL&region=NAME]
 	EnvServers      = "DORMOUSE_SERVERS"            // path of the servers file
 	EnvSecret       = "DORMOUSE_SECRET"             // hex, 32 bytes or more; seals tickets
+	EnvOtherSecret  = "DORMOUSE_OTHER_SECRET"       // hex; a second secret that opens tickets, while EnvSecret is replaced; empty: none
 	EnvRelayURL     = "DORMOUSE_RELAY_URL"          // where runners connect, see relay.DialWebSocket
 	EnvConnections  = "DORMOUSE_RELAY_CONNECTIONS"  // @connections endpoint of the relay's WebSocket API
 	EnvClients      = "DORMOUSE_SOCKET_CONNECTIONS" // @connections endpoint of the WebSocket API for clients
@@ -61,6 +62,11 @@ func Open() (*Function, error) {
 	if s.Secret, err = hex.DecodeString(os.Getenv(EnvSecret)); err != nil {
 		return nil, fmt.Errorf("%s is not hexadecimal: %w", EnvSecret, err)
 	}
+	if other := os.Getenv(EnvOtherSecret); other != "" {
+		if s.OtherSecret, err = hex.DecodeString(other); err != nil {
+			return nil, fmt.Errorf("%s is not hexadecimal: %w", EnvOtherSecret, err)
+		}
+	}
 	if s.Open, err = access(); err != nil {
 		return nil, err
 	}
@@ -76,7 +82,7 @@ func Open() (*Function, error) {
 	}
 	f, err := wiring.New(s, p)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", EnvSecret, err)
+		return nil, fmt.Errorf("%s or %s: %w", EnvSecret, EnvOtherSecret, err)
 	}
 	for _, r := range s.Servers.Rejected() {
 		f.Log.Error("server is off", "error", r.String())
