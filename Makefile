@@ -15,6 +15,12 @@ STAMP := $(TOOLS)/golangci-lint-$(GOLANGCI_LINT_VERSION).installed
 GO_BUILD := CGO_ENABLED=0 go build -trimpath -tags lambda.norpc -ldflags '-s -w'
 PROGRAMS := dormouse runner $(patsubst functions/%/main.go,%,$(wildcard functions/*/main.go))
 
+# The Go modules: the product, and the proof (benchmarks, real clients, the official
+# suite, costs), which the product must not depend on. Both are checked alike.
+MODULES := . infra/proof
+, := ,
+each = for module in $(MODULES); do ( cd $$module && $(1) ) || exit; done
+
 # What a caller may set: make run ARGS='--listen 127.0.0.1:9000', make fuzz FUZZTIME=5m.
 ARGS     ?=
 FUZZTIME ?= 10s
@@ -51,7 +57,7 @@ test: ## Check everything but real clients: lint, vet, unit tests, end-to-end te
 
 .PHONY: test-unit
 test-unit: need-race ## Run the unit tests with the race detector
-	@go test -race -timeout 20m ./...
+	@$(call each,go test -race -timeout 20m ./...)
 
 # End-to-end tests have the build tag e2e and names that begin with TestE2E. FUNCTIONS is
 # where messages are handled: inside dormouse, or process, by the function programs; or
@@ -67,13 +73,13 @@ test-e2e: need-race need-node need-python build ## Run the end-to-end tests: the
 
 .PHONY: test-clients
 test-clients: need-go need-node need-python build ## Run real clients (TypeScript, Python, Go) against Dormouse
-	@go test -count=1 -v -tags clients ./infra/clients/...
+	@cd infra/proof && go test -count=1 -v -tags clients ./clients/...
 
 # Cargo builds the Rust client once, which takes minutes. README= leaves README.md as it is.
 README ?= 1
 .PHONY: matrix
 matrix: need-go need-node need-python need-cargo build ## Run every client against servers of each era, and write the table of README.md
-	@DORMOUSE_MATRIX_README='$(README)' go test -count=1 -v -tags clients,matrix -run '^TestMatrix$$' -timeout 40m ./infra/clients
+	@cd infra/proof && DORMOUSE_MATRIX_README='$(README)' go test -count=1 -v -tags clients,matrix -run '^TestMatrix$$' -timeout 40m ./clients
 
 # Eight servers of npm and PyPI, fetched with nothing in the cache.
 .PHONY: test-servers
@@ -83,20 +89,20 @@ test-servers: need-race need-node need-python build ## Run real servers (npm, Py
 # LANE=2025-11-25 runs the lanes of one requirement set, LANE=2025-11-25/legacy one.
 .PHONY: conformance
 conformance: need-go need-node build ## Run the official conformance suite through the relay (LANE= for some of it)
-	@go test -count=1 -v -tags conformance -run '$(if $(LANE),TestOfficialSuitePasses/$(LANE),.)' ./infra/conformance
+	@cd infra/proof && go test -count=1 -v -tags conformance -run '$(if $(LANE),TestOfficialSuitePasses/$(LANE),.)' ./conformance
 
 .PHONY: lint
 lint: need-go $(STAMP) ## Run the linters
-	@$(LINT) run ./...
+	@$(call each,$(LINT) run ./...)
 
 .PHONY: vet
 vet: need-go
-	@go vet -tags e2e,clients,matrix,conformance,servers ./...
+	@$(call each,go mod tidy -diff && go vet -tags e2e$(,)clients$(,)matrix$(,)conformance$(,)servers$(,)image ./...)
 	@go vet -tags aws ./functions/...
 
 .PHONY: fmt
 fmt: need-go $(STAMP) ## Format all Go files
-	@$(LINT) fmt ./...
+	@$(call each,$(LINT) fmt ./...)
 
 DURATION ?= 10m
 .PHONY: chaos
@@ -114,12 +120,12 @@ fuzz: need-go ## Fuzz every decoder for FUZZTIME (10s) each
 	  done
 
 # PART='latency,wake' PEERS='dormouse,supergateway' SERVER=everything SCALE=0.5; OUT is for
-# results.json, PUBLISH for the table and the plots. infra/bench/doc.go says what is measured.
+# results.json, PUBLISH for the table and the plots. infra/proof/bench/doc.go says what is measured.
 ROUNDS  ?= 3
 OUT     ?= .bench
 .PHONY: bench
 bench: need-go build ## Measure Dormouse beside what users would pick instead (PART= PEERS= ROUNDS=3)
-	@go build -o '$(TOOLS)/bench/bench' ./infra/bench
+	@cd infra/proof && go build -o '$(TOOLS)/bench/bench' ./bench
 	@'$(TOOLS)/bench/bench' -rounds $(ROUNDS) -out '$(OUT)' $(if $(PART),-part '$(PART)') $(if $(PEERS),-peers '$(PEERS)') \
 	  $(if $(SERVER),-server '$(SERVER)') $(if $(SCALE),-scale '$(SCALE)') $(if $(PUBLISH),-publish '$(PUBLISH)')
 
@@ -127,7 +133,7 @@ bench: need-go build ## Measure Dormouse beside what users would pick instead (P
 bench-native: need-go ## Compare a call of a native server with go-sdk's own handler, and with what sleeping servers are answered: medians and their ratio
 	@go test -run '^$$' -bench '^Benchmark(Rebuilt|Sleeping)$$' -benchtime 5s ./shared/native | grep -v '^{'
 
-# What benchstat compares: make bench-go > new.txt && benchstat infra/bench/baseline.txt new.txt
+# What benchstat compares: make bench-go > new.txt && benchstat infra/proof/bench/baseline.txt new.txt
 COUNT ?= 6
 .PHONY: bench-go
 bench-go: need-go ## Run the Go benchmarks of the hot path, for benchstat (BENCH='Parse' for some, COUNT=6)
@@ -142,7 +148,8 @@ profile: ## Take CPU profiles of every program under load, print their first lin
 .PHONY: bench-cost
 bench-cost: need-go ## Print what each operation, silence and a month of calls cost on AWS, and elsewhere
 	@go test -count=1 -run '^TestCountsForTheBill$$' ./shared/relay -counts '$(CURDIR)/bin/cost/operations.json'
-	@go run ./infra/cost $(COST)
+	@cd infra/proof && go build -o '$(CURDIR)/bin/cost/cost' ./cost
+	@bin/cost/cost $(COST)
 
 .PHONY: first-run
 first-run: need-go need-node ## Measure what a new user waits for: clone, build, URL, first tool result
@@ -250,11 +257,19 @@ runner-aws: need-go
 	@mkdir -p bin/linux-$(AWS_GOARCH)
 	@$(AWS_BUILD) -tags aws -o bin/linux-$(AWS_GOARCH)/runner ./infra/runner/cmd
 
+# crane puts images together without a Docker engine.
+CRANE_VERSION := v0.22.1
+CRANE         := $(TOOLS)/crane-$(CRANE_VERSION)/crane
+$(CRANE): | need-go
+	@GOBIN='$(dir $@)' GOFLAGS= GOOS= GOARCH= go install github.com/google/go-containerregistry/cmd/crane@$(CRANE_VERSION)
+
 # make deploy calls it. IMAGE is the RepositoryUri of the stack's outputs and a tag that
 # is not there yet; RunnerImage or ImageTag then names it.
 .PHONY: image
-image: runner-aws ## Push the image of the boxes without Docker (IMAGE=REPOSITORY:TAG; password of user AWS on stdin)
+image: runner-aws need-python $(CRANE) ## Push the image of the boxes without Docker (IMAGE=REPOSITORY:TAG; password of user AWS on stdin)
 	@[ -n '$(IMAGE)' ] || { echo 'want IMAGE=REPOSITORY:TAG, the RepositoryUri of the stack: aws ecr get-login-password | make image IMAGE=...:mine' >&2; exit 1; }
-	@go run ./infra/image -platform linux/$(AWS_GOARCH) -user AWS -to '$(IMAGE)' \
-	  bin/linux-$(AWS_GOARCH)/runner=/usr/local/bin/dormouse-runner \
-	  ghcr.io/astral-sh/uv:0.9.11:/uv=/usr/local/bin/uv ghcr.io/astral-sh/uv:0.9.11:/uvx=/usr/local/bin/uvx
+	@infra/image/push.sh $(CRANE) bin/linux-$(AWS_GOARCH)/runner linux/$(AWS_GOARCH) '$(IMAGE)'
+
+.PHONY: test-image
+test-image: need-python $(CRANE) ## Push images of boxes to a registry in memory, and look at them
+	@DORMOUSE_TEST_CRANE=$(CRANE) go test -count=1 -tags image ./infra/image

@@ -17,7 +17,7 @@ import (
 )
 
 // The operations of the table of costs again, and calls of tools that take longer,
-// as what is billed for them on AWS: what infra/cost makes its tables of.
+// as what is billed for them on AWS: what infra/proof/cost makes its tables of.
 
 // countsFile is where TestCountsForTheBill leaves what it counted.
 var countsFile = flag.String("counts", "", "write the counted operations to this file, as JSON")

@@ -20,7 +20,7 @@
 //
 // The suite's one scenario about polling needs a tool that outlasts its patience; slow_test.go has
 // it. What the suite says nothing about (HTTP+SSE, WebSocket, most of replay) is left to
-// shared/front and infra/clients.
+// shared/front and infra/proof/clients.
 package conformance
 
 import (

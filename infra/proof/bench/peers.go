@@ -108,7 +108,7 @@ func supergateway(path string, flags ...string) func(context.Context, place, lau
 			return nil, err
 		}
 		return p.begin(ctx, append([]string{
-			"node", "--require", filepath.Join(p.root, "infra/bench/peers/loopback.cjs"),
+			"node", "--require", filepath.Join(p.root, "infra/proof/bench/peers/loopback.cjs"),
 			p.node("supergateway", "dist", "index.js"), "--stdio", strings.Join(l.server, " "), "--port", port, "--logLevel", "none",
 		}, flags...), nil, port, path)
 	}
@@ -130,7 +130,7 @@ func awsLabs(ctx context.Context, p place, l launch) (*endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	command := append([]string{p.python(needAWSLabs, "python"), filepath.Join(p.root, "infra/bench/peers/gateway.py"), port}, l.server...)
+	command := append([]string{p.python(needAWSLabs, "python"), filepath.Join(p.root, "infra/proof/bench/peers/gateway.py"), port}, l.server...)
 	return p.begin(ctx, command, []string{"LOG_LEVEL=CRITICAL"}, port, "/mcp")
 }
 

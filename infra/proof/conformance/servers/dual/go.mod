@@ -1,4 +1,4 @@
-module github.com/dormouse-mcp/dormouse/infra/conformance/servers/dual
+module github.com/dormouse-mcp/dormouse/infra/proof/conformance/servers/dual
 
 go 1.26.0
 

@@ -22,7 +22,7 @@ func (p place) prepare(ctx context.Context, needs []string) (missing map[string]
 	if err := os.MkdirAll(p.tools, 0o755); err != nil {
 		return nil, err
 	}
-	if err := p.command(ctx, p.root, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", p.echo(), "./infra/bench/echo"); err != nil {
+	if err := p.command(ctx, filepath.Join(p.root, "infra/proof"), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", p.echo(), "./bench/echo"); err != nil {
 		return nil, err
 	}
 	missing = map[string]string{}
@@ -47,7 +47,7 @@ func (p place) prepare(ctx context.Context, needs []string) (missing map[string]
 }
 
 func (p place) peerFile(name ...string) string {
-	return filepath.Join(append([]string{p.root, "infra/bench/peers"}, name...)...)
+	return filepath.Join(append([]string{p.root, "infra/proof/bench/peers"}, name...)...)
 }
 
 func (p place) installNode(ctx context.Context) error {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/programtest"
+	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 )
 
 const (

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/programtest"
+	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 )
 
 // The matrix: every client, in each of its modes, against stdio servers of each era behind Dormouse.

@@ -1,4 +1,4 @@
-module github.com/dormouse-mcp/dormouse/infra/conformance/servers/legacy
+module github.com/dormouse-mcp/dormouse/infra/proof/conformance/servers/legacy
 
 go 1.26.0
 

@@ -55,7 +55,7 @@ func TestWithoutCountsThereAreNoTables(t *testing.T) {
 }
 
 func TestTheStackIsCountedInTheTemplate(t *testing.T) {
-	text, err := os.ReadFile("../../template.yaml")
+	text, err := os.ReadFile("../../../template.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,11 +65,11 @@ func TestTheStackIsCountedInTheTemplate(t *testing.T) {
 }
 
 func TestTheReadmeSaysWhatTheStackCostsByItself(t *testing.T) {
-	text, err := os.ReadFile("../../template.yaml")
+	text, err := os.ReadFile("../../../template.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	readme, err := os.ReadFile("../../README.md")
+	readme, err := os.ReadFile("../../../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -92,7 +92,7 @@ func findPlace(programs string) (place, error) {
 	if err != nil {
 		return place{}, err
 	}
-	if _, err := os.Stat(filepath.Join(root, "infra/bench")); err != nil {
+	if _, err := os.Stat(filepath.Join(root, "infra/proof/bench")); err != nil {
 		return place{}, fmt.Errorf("run it in the root of the repository: %w", err)
 	}
 	if programs, err = filepath.Abs(programs); err != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/programtest"
+	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 )
 
 // prepareTypeScript installs the SDK that name pins and puts the program beside it, with what it needs

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/programtest"
+	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 )
 
 // TestColdStartDoesNotShowOnDiscover lets each client that probes meet a server that was never started

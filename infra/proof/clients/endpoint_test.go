@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/programtest"
+	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 )
 
 const (

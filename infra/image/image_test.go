@@ -1,0 +1,269 @@
+//go:build image
+
+// Package image_test runs push.sh against a registry in memory.
+package image_test
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// rig is a registry whose repository of boxes is closed. Two images are in it, each for two
+// platforms: a base, and one with tools.
+type rig struct {
+	t                     *testing.T
+	crane, folder, runner string
+	host                  string
+}
+
+// newRig needs crane, which make test-image installs.
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	folder := t.TempDir()
+	t.Setenv("DOCKER_CONFIG", filepath.Join(folder, "nobody"))
+	r := &rig{t: t, folder: folder, crane: os.Getenv("DORMOUSE_TEST_CRANE"), runner: filepath.Join(folder, "runner")}
+	if r.crane == "" {
+		t.Fatal("DORMOUSE_TEST_CRANE names no program: run make test-image")
+	}
+	r.write("runner", "the runner")
+	backend := &url.URL{Scheme: "http", Host: r.serve()}
+	want := "Basic " + base64.StdEncoding.EncodeToString([]byte("AWS:secret"))
+	proxy := &httputil.ReverseProxy{Rewrite: func(q *httputil.ProxyRequest) { q.SetURL(backend); q.Out.Host = q.In.Host }}
+	door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if strings.HasPrefix(q.URL.Path, "/v2/box/") && q.Header.Get("Authorization") != want {
+			w.Header().Set("WWW-Authenticate", `Basic realm="registry"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		proxy.ServeHTTP(w, q)
+	}))
+	t.Cleanup(door.Close)
+	r.host = strings.TrimPrefix(door.URL, "http://")
+	r.publish("base:1", []string{"--env", "PATH=/usr/bin", "--env", "LANG=C", "--entrypoint", "start.sh", "--cmd", "node", "--user", "node"}, "usr/bin/node")
+	r.publish("uv:1", nil, "uv", "uvx")
+	return r
+}
+
+func (r *rig) write(name, text string) string {
+	r.t.Helper()
+	path := filepath.Join(r.folder, name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	return path
+}
+
+// serve starts the registry and returns its host and port.
+func (r *rig) serve() string {
+	r.t.Helper()
+	cmd := exec.CommandContext(r.t.Context(), r.crane, "registry", "serve", "--address", "127.0.0.1:0")
+	said, err := cmd.StderrPipe()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = cmd.Wait() }) // the end of the test's context has killed it
+	line, err := bufio.NewReader(said).ReadString('\n')
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	go func() { _, _ = io.Copy(io.Discard, said) }()
+	return "127.0.0.1:" + regexp.MustCompile(`\d+\s*$`).FindString(strings.TrimSpace(line))
+}
+
+// do runs crane and returns what it printed.
+func (r *rig) do(args ...string) []byte {
+	r.t.Helper()
+	out, err := exec.CommandContext(r.t.Context(), r.crane, args...).Output()
+	if err != nil {
+		r.t.Fatalf("crane %v: %v", args, err)
+	}
+	return out
+}
+
+// publish pushes an index with an image for each platform. The text of a file names both.
+func (r *rig) publish(reference string, config []string, files ...string) {
+	r.t.Helper()
+	index := []string{"index", "append", "--tag", r.host + "/" + reference}
+	for _, arch := range []string{"amd64", "arm64"} {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		for _, name := range files {
+			text := name + " for " + arch
+			if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(text)), Mode: 0o644}); err != nil {
+				r.t.Fatal(err)
+			}
+			if _, err := io.WriteString(w, text); err != nil {
+				r.t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			r.t.Fatal(err)
+		}
+		tag := r.host + "/" + reference + "-" + arch
+		r.do("append", "--new_layer", r.write("layer.tar", b.String()), "--new_tag", tag)
+		r.do(append([]string{"mutate", "--set-platform", "linux/" + arch, "--tag", tag, tag}, config...)...)
+		index = append(index, "--manifest", tag)
+	}
+	r.do(index...)
+}
+
+// push runs push.sh and returns the reference that it printed.
+func (r *rig) push(tag, platform, password string) (string, error) {
+	r.t.Helper()
+	cmd := exec.CommandContext(r.t.Context(), "./push.sh", r.crane, r.runner, platform, r.host+"/box:"+tag)
+	cmd.Env = append(cmd.Environ(), "BASE="+r.host+"/base:1", "UV="+r.host+"/uv:1")
+	cmd.Stdin = strings.NewReader(password)
+	out, err := cmd.Output()
+	return strings.TrimSpace(string(out)), err
+}
+
+// login gives the test itself access to the repository of the boxes.
+func (r *rig) login() {
+	r.t.Helper()
+	r.do("auth", "login", r.host, "--username", "AWS", "--password", "secret")
+}
+
+func (r *rig) contents(reference string) map[string]string {
+	r.t.Helper()
+	all := map[string]string{}
+	for archive := tar.NewReader(bytes.NewReader(r.do("export", reference, "-"))); ; {
+		head, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		text, err := io.ReadAll(archive)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		all[head.Name] = head.FileInfo().Mode().String() + " " + string(text)
+	}
+}
+
+func TestTheImageHasTheBaseTheRunnerAndTheToolsOfItsPlatform(t *testing.T) {
+	r := newRig(t)
+	for _, arch := range []string{"amd64", "arm64"} {
+		made, err := r.push(arch, "linux/"+arch, "secret\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.login()
+		if digest := strings.TrimSpace(string(r.do("digest", r.host+"/box:"+arch))); made != r.host+"/box@"+digest {
+			t.Errorf("it printed %s, and the tag is %s", made, digest)
+		}
+		if d := cmp.Diff(map[string]string{
+			"usr/bin/node":                  "-rw-r--r-- usr/bin/node for " + arch,
+			"usr/local/bin/dormouse-runner": "-rwxr-xr-x the runner",
+			"usr/local/bin/uv":              "-rwxr-xr-x uv for " + arch, "usr/local/bin/uvx": "-rwxr-xr-x uvx for " + arch,
+		}, r.contents(made)); d != "" {
+			t.Error(d)
+		}
+		var image struct {
+			Architecture string
+			Config       struct {
+				Env, Entrypoint, Cmd []string
+				WorkingDir, User     string
+			}
+		}
+		if err := json.Unmarshal(r.do("config", made), &image); err != nil {
+			t.Fatal(err)
+		}
+		c := image.Config
+		got := []string{image.Architecture, strings.Join(c.Env, " "), strings.Join(c.Entrypoint, " "), strings.Join(c.Cmd, " "), c.WorkingDir, c.User}
+		want := []string{arch, "PATH=/usr/bin LANG=C.UTF-8 UV_PYTHON_DOWNLOADS=never", "/usr/local/bin/dormouse-runner", "", "/", "0"}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Error(d)
+		}
+	}
+}
+
+func TestTheSameFilesGiveTheSameDigest(t *testing.T) {
+	r := newRig(t)
+	var made []string
+	for _, tag := range []string{"1", "2", "3"} {
+		if tag == "3" {
+			r.write("runner", "another")
+		}
+		reference, err := r.push(tag, "linux/arm64", "secret")
+		if err != nil {
+			t.Fatal(err)
+		}
+		made = append(made, reference)
+	}
+	if made[0] != made[1] || made[2] == made[0] {
+		t.Errorf("two images of the same files and one of another: %q", made)
+	}
+}
+
+func TestOnlyThePasswordOpensTheRegistry(t *testing.T) {
+	r := newRig(t)
+	for _, password := range []string{"", "wrong"} {
+		if made, err := r.push("1", "linux/arm64", password); err == nil || made != "" {
+			t.Errorf("with the password %q it pushed %q", password, made)
+		}
+	}
+}
+
+func TestWhatCannotBeMadeIsRefused(t *testing.T) {
+	r := newRig(t)
+	if made, err := r.push("1", "linux/riscv64", "secret"); err == nil {
+		t.Errorf("for a platform that the base does not have it pushed %q", made)
+	}
+	if err := os.Remove(r.runner); err != nil {
+		t.Fatal(err)
+	}
+	if made, err := r.push("1", "linux/arm64", "secret"); err == nil {
+		t.Errorf("without a runner it pushed %q", made)
+	}
+}
+
+// Whoever has Docker gets the same box.
+func TestTheDockerfileSaysTheSame(t *testing.T) {
+	raw, err := os.ReadFile("Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script, err := os.ReadFile("push.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(raw), "\n")
+	for line, said := range map[string]string{
+		"ARG BASE=docker.io/library/node:22-bookworm":   "${BASE:-docker.io/library/node:22-bookworm}",
+		"ARG UV=ghcr.io/astral-sh/uv:0.9.11":            "${UV:-ghcr.io/astral-sh/uv:0.9.11}",
+		"ENV LANG=C.UTF-8 UV_PYTHON_DOWNLOADS=never":    "--env LANG=C.UTF-8 --env UV_PYTHON_DOWNLOADS=never ",
+		`ENTRYPOINT ["/usr/local/bin/dormouse-runner"]`: "--entrypoint /usr/local/bin/dormouse-runner",
+		"CMD []":    "",
+		"WORKDIR /": "--workdir / ",
+		"USER 0":    "--user 0 ",
+		"COPY --from=build /runner /usr/local/bin/dormouse-runner": `add("dormouse-runner"`,
+		"COPY --from=uv /uv /uvx /usr/local/bin/":                  `"uv", "uvx"`,
+	} {
+		if !slices.Contains(lines, line) || !strings.Contains(string(script), said) {
+			t.Errorf("the Dockerfile has no line %q, or push.sh does not say %q", line, said)
+		}
+	}
+}
