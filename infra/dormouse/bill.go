@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -47,7 +46,7 @@ type ownerCost struct {
 }
 
 // Run prints what AWS would have billed for all that this data folder has seen.
-func (c *billCommand) Run() error {
+func (c *billCommand) Run(t *terminal) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	prices := meter.Published()
@@ -69,11 +68,9 @@ func (c *billCommand) Run() error {
 	}
 	a := accountOf(b, prices, c.By)
 	if c.JSON {
-		enc := json.NewEncoder(os.Stdout)
-		enc.SetIndent("", "  ")
-		return enc.Encode(a)
+		return t.printJSON(a)
 	}
-	return a.print(os.Stdout, c.Most)
+	return a.print(t.out, c.Most)
 }
 
 func accountOf(b local.Bill, prices meter.Prices, by string) account {

@@ -118,9 +118,10 @@ func TestE2EPSShowsThePhaseInWhichAProcessFailed(t *testing.T) {
 	m.psText("ready", fmt.Sprint(pid))
 	m.kill(m.only("stdio"))
 	m.eventually(10*time.Second, "ps shows the failure", func() bool {
-		for _, p := range m.ps().Processes {
+		r := m.ps()
+		for _, p := range r.Processes {
 			if p.State == "exited" && p.Phase == "runtime" && p.Process == c.session {
-				return true
+				return len(r.Servers) == 1 && r.Servers[0].State == "failed" && r.Servers[0].Boxes == 1
 			}
 		}
 		return false

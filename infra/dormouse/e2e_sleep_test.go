@@ -356,7 +356,11 @@ func TestE2EDeleteEndsTheSessionAndItsProcess(t *testing.T) {
 
 // psReport is what dormouse ps --json prints.
 type psReport struct {
-	Running   bool
+	Running bool
+	Servers []struct {
+		Name, State string
+		Boxes       int
+	}
 	Functions []struct {
 		Name  string
 		PID   int

@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -106,12 +106,6 @@ func lineOf(k session.Key) keyLine {
 	}
 }
 
-func printJSON(v any) error {
-	enc := json.NewEncoder(os.Stdout)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
-}
-
 type createKeyCommand struct {
 	Principal  string   `arg:"" help:"As whom the holder acts. Sessions are the principal's: a key that replaces another has the same."`
 	Tenant     string   `default:"default" help:"Tenants share neither sessions nor boxes."`
@@ -124,14 +118,19 @@ type createKeyCommand struct {
 	keyStore
 }
 
-func (c *createKeyCommand) Run() error {
+// Validate checks what the flags say together.
+func (c *createKeyCommand) Validate() error {
 	switch {
 	case c.AllServers == (len(c.Server) > 0):
-		return fmt.Errorf("say which servers the key is for: --server NAME, or --all-servers")
+		return errors.New("say which servers the key is for: --server NAME, or --all-servers")
 	case c.Days < 0:
 		return fmt.Errorf("--days is %d; want a number of days, or 0 for never", c.Days)
 	}
-	if err := c.checkServers(); err != nil {
+	return nil
+}
+
+func (c *createKeyCommand) Run(t *terminal) error {
+	if err := c.checkServers(t); err != nil {
 		return err
 	}
 	grant := auth.Grant{Tenant: c.Tenant, Principal: c.Principal, Servers: c.Server, Life: time.Duration(c.Days) * 24 * time.Hour}
@@ -149,10 +148,10 @@ func (c *createKeyCommand) Run() error {
 		if c.JSON {
 			line := lineOf(record)
 			line.Key = key
-			return printJSON(line)
+			return t.printJSON(line)
 		}
-		_, err = fmt.Fprintln(os.Stdout, key)
-		_, _ = fmt.Fprintf(os.Stderr, "Key %s acts as %s of tenant %s. It is shown this once; send it as Authorization: Bearer KEY.\n",
+		_, err = fmt.Fprintln(t.out, key)
+		_, _ = fmt.Fprintf(t.err, "Key %s acts as %s of tenant %s. It is shown this once; send it as Authorization: Bearer KEY.\n",
 			record.ID, record.Principal, record.Tenant)
 		return err
 	})
@@ -160,13 +159,13 @@ func (c *createKeyCommand) Run() error {
 
 // checkServers refuses names that the servers file does not have. A file that is
 // elsewhere, as for a stack on AWS, or that cannot be read, is a warning.
-func (c *createKeyCommand) checkServers() error {
+func (c *createKeyCommand) checkServers(t *terminal) error {
 	if c.Force || len(c.Server) == 0 {
 		return nil
 	}
 	servers, _, err := catalog.Load(c.Servers, os.LookupEnv)
 	if err != nil {
-		_, _ = fmt.Fprintf(os.Stderr, "The names of servers are not checked: %v\n", err)
+		_, _ = fmt.Fprintf(t.err, "The names of servers are not checked: %v\n", err)
 		return nil
 	}
 	for _, name := range c.Server {
@@ -187,7 +186,7 @@ type listKeysCommand struct {
 	keyStore
 }
 
-func (c *listKeysCommand) Run() error {
+func (c *listKeysCommand) Run(t *terminal) error {
 	return c.use(func(ctx context.Context, store session.Keys) error {
 		keys, err := auth.List(ctx, store, c.Tenant)
 		if err != nil {
@@ -198,9 +197,9 @@ func (c *listKeysCommand) Run() error {
 			lines = append(lines, lineOf(k))
 		}
 		if c.JSON {
-			return printJSON(lines)
+			return t.printJSON(lines)
 		}
-		return printKeys(os.Stdout, lines, time.Now())
+		return printKeys(t.out, lines, t.now())
 	})
 }
 
@@ -232,16 +231,16 @@ type revokeKeyCommand struct {
 	keyStore
 }
 
-func (c *revokeKeyCommand) Run() error {
+func (c *revokeKeyCommand) Run(t *terminal) error {
 	return c.use(func(ctx context.Context, store session.Keys) error {
 		k, err := auth.Revoke(ctx, store, c.Key)
 		if err != nil {
 			return err
 		}
 		if c.JSON {
-			return printJSON(lineOf(k))
+			return t.printJSON(lineOf(k))
 		}
-		_, err = fmt.Fprintf(os.Stdout, "Key %s of %s, tenant %s, is revoked.\n", k.ID, k.Principal, k.Tenant)
+		_, err = fmt.Fprintf(t.out, "Key %s of %s, tenant %s, is revoked.\n", k.ID, k.Principal, k.Tenant)
 		return err
 	})
 }

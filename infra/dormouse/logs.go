@@ -23,8 +23,8 @@ type logsCommand struct {
 
 // Run prints what processes said on stderr, whether they and dormouse run are still
 // there or not. Values of secret variables are hidden in it.
-func (c *logsCommand) Run() error {
-	return c.print(os.Stdout, filepath.Join(c.Data, local.LogFolder))
+func (c *logsCommand) Run(t *terminal) error {
+	return c.print(t.out, filepath.Join(c.Data, local.LogFolder))
 }
 
 func (c *logsCommand) print(out io.Writer, folder string) error {

@@ -5,7 +5,10 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/signal"
@@ -30,7 +33,23 @@ type commands struct {
 	Bill billCommand `cmd:"" help:"Show what AWS would have billed for what this machine has done."`
 	Keys keysCommand `cmd:"" help:"Make, show and revoke API keys."`
 
-	Runner runnerCommand `cmd:"" hidden:"" help:"Be the runner of a box. Only dormouse run calls it."`
+	Version versionCommand `cmd:"" help:"Show the version, and what it was built with."`
+	Runner  runnerCommand  `cmd:"" hidden:"" help:"Be the runner of a box. Only dormouse run calls it."`
+
+	ShowVersion kong.VersionFlag `name:"version" help:"Show the version."`
+}
+
+// terminal is what a command reads and writes besides files.
+type terminal struct {
+	out, err io.Writer
+	now      func() time.Time
+}
+
+// printJSON prints one value over several lines.
+func (t *terminal) printJSON(v any) error {
+	enc := json.NewEncoder(t.out)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
 }
 
 type runnerCommand struct{}
@@ -63,8 +82,19 @@ type runCommand struct {
 	Disorder   time.Duration `hidden:"" help:"Delay each WebSocket message by chance, up to this, before its function is invoked."`
 }
 
-func (c *runCommand) Run() error {
-	slack.Take(os.Args, os.Environ())
+// Validate checks --functions: a folder has to be there.
+func (c *runCommand) Validate() error {
+	switch c.Functions {
+	case local.FunctionsInside, local.FunctionsProcess:
+		return nil
+	}
+	if info, err := os.Stat(c.Functions); err != nil || !info.IsDir() {
+		return fmt.Errorf("--functions is %q; want inside, process, or a folder with programs http and socket", c.Functions)
+	}
+	return nil
+}
+
+func (c *runCommand) Run(t *terminal) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := profile.Serve(os.Getenv(profile.Environment), "dormouse"); err != nil {
@@ -80,16 +110,13 @@ func (c *runCommand) Run() error {
 	}
 	functions, own := c.Functions, ""
 	if functions != local.FunctionsInside && functions != local.FunctionsProcess {
-		if info, err := os.Stat(functions); err != nil || !info.IsDir() {
-			return fmt.Errorf("--functions is %q; want inside, process, or a folder with programs http and socket", functions)
-		}
 		functions, own = local.FunctionsProcess, functions
 	}
 	cfg := local.Config{
 		Listen: c.Listen, Sockets: c.Sockets, PublicURL: c.PublicURL, Origins: c.Origins, Store: store, Servers: c.Servers, Data: c.Data,
 		Access: c.Access, Idle: c.Idle, Limits: c.Limits, SocketIdle: c.SocketIdle, SocketLife: c.SocketLife, Cold: c.Cold,
 		Functions: functions, Programs: filepath.Dir(bin), Own: own, SleepAfter: c.SleepAfter,
-		Runner: []string{bin, "runner"}, JSON: c.JSON, Environ: append(os.Environ(), more...), Out: os.Stdout, Log: os.Stderr,
+		Runner: []string{bin, "runner"}, JSON: c.JSON, Environ: append(os.Environ(), more...), Out: t.out, Log: t.err,
 	}
 	if c.Disorder > 0 {
 		cfg.Shuffle = &sockets.Shuffle{Seed: rand.Uint64(), MaxDelay: c.Disorder}
@@ -99,7 +126,53 @@ func (c *runCommand) Run() error {
 
 func main() {
 	sandbox.Enter(os.Args)
+	if len(os.Args) > 1 && os.Args[1] == "run" {
+		slack.Take(os.Args, os.Environ())
+	}
+	os.Exit(execute(os.Args[1:], &terminal{out: os.Stdout, err: os.Stderr, now: time.Now}))
+}
+
+// Exit codes.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2 // the command line makes no sense; nothing was done
+)
+
+// exited ends a parse early: help and the version have been printed.
+type exited int
+
+// execute runs one command line, and returns the exit code. An error is one line on
+// t.err; that of a wrong command line names the help to read.
+func execute(args []string, t *terminal) (code int) {
+	defer func() {
+		if r := recover(); r != nil {
+			early, ok := r.(exited)
+			if !ok {
+				panic(r)
+			}
+			code = int(early)
+		}
+	}()
 	var c commands
-	k := kong.Parse(&c, kong.Name("dormouse"), kong.Description("MCP servers that sleep between messages."), kong.UsageOnError())
-	k.FatalIfErrorf(k.Run())
+	parser := kong.Must(&c, kong.Name("dormouse"), kong.Description("MCP servers that sleep between messages."),
+		kong.Writers(t.out, t.err), kong.Exit(func(code int) { panic(exited(code)) }), kong.Vars{"version": builtAs().line()}, kong.Bind(t))
+	k, err := parser.Parse(args)
+	var wrong *kong.ParseError
+	switch {
+	case errors.As(err, &wrong):
+		help := "dormouse"
+		if n := wrong.Context.Selected(); n != nil {
+			help = n.FullPath()
+		}
+		_, _ = fmt.Fprintf(t.err, "dormouse: error: %v; see %s --help\n", err, help)
+		return exitUsage
+	case err == nil:
+		err = k.Run()
+	}
+	if err != nil {
+		_, _ = fmt.Fprintf(t.err, "dormouse: error: %v\n", err)
+		return exitFailed
+	}
+	return exitDone
 }

@@ -29,6 +29,7 @@ type psCommand struct {
 type report struct {
 	Running bool `json:"running"` // is dormouse run up?
 	local.MachineStatus
+	Servers []serverLine `json:"servers"` // none if dormouse run is not up
 	// Processes are those of servers, as their boxes see them: also those that are put
 	// in place, or have failed or been stopped, in a box that is still there.
 	Processes []processLine `json:"processes"`
@@ -58,7 +59,7 @@ type sessionLine struct {
 	Expires     time.Time `json:"expires"`
 }
 
-func (c *psCommand) Run() error {
+func (c *psCommand) Run(t *terminal) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	var r report
@@ -69,6 +70,7 @@ func (c *psCommand) Run() error {
 	if r.Processes, err = processes(filepath.Join(c.Data, local.LogFolder), r.Boxes); err != nil {
 		return err
 	}
+	r.Servers = summary(r.MachineStatus, r.Processes)
 	path, ok, err := local.SQLite(c.Store, c.Data)
 	if err != nil {
 		return err
@@ -79,11 +81,9 @@ func (c *psCommand) Run() error {
 		}
 	}
 	if c.JSON {
-		enc := json.NewEncoder(os.Stdout)
-		enc.SetIndent("", "  ")
-		return enc.Encode(r)
+		return t.printJSON(r)
 	}
-	return r.print(os.Stdout, time.Now())
+	return r.print(t.out, t.now())
 }
 
 // processes reads what the runners of boxes write beside their logs.
@@ -163,6 +163,13 @@ func (r report) print(out io.Writer, now time.Time) error {
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
 	if !r.Running {
 		say("dormouse run is not up: 0 processes\n")
+	}
+	if len(r.Servers) > 0 {
+		say("SERVER\tSTATE\tBOXES\tPROCESSES\tWHY\n")
+		for _, s := range r.Servers {
+			say("%s\t%s\t%d\t%d\t%s\n", s.Name, s.State, s.Boxes, s.Processes, clip(s.Why, 100))
+		}
+		say("\n")
 	}
 	if len(r.Functions) > 0 {
 		say("FUNCTION\tPID\tSTATE\tUP\tINVOCATIONS\n")

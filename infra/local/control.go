@@ -43,8 +43,16 @@ type BoxMember struct {
 	Started time.Time `json:"started"`
 }
 
+// ServerStatus is one server of the servers file.
+type ServerStatus struct {
+	Name string `json:"name"`
+	Off  bool   `json:"off,omitempty"` // disabled in the file
+	Why  string `json:"why,omitempty"` // it is not served, "" for one that is
+}
+
 // MachineStatus is what a running machine answers to dormouse ps.
 type MachineStatus struct {
+	Servers   []ServerStatus  `json:"servers"` // in the order of the file; those that are rejected last
 	Functions []ProcessStatus `json:"functions"`
 	Boxes     []BoxStatus     `json:"boxes"`
 }
@@ -149,7 +157,14 @@ func (m *machine) startControl(context.Context) error {
 }
 
 func (m *machine) status(ctx context.Context) (MachineStatus, error) {
-	s := MachineStatus{Functions: m.functions.processes(), Boxes: []BoxStatus{}}
+	s := MachineStatus{Servers: []ServerStatus{}, Functions: m.functions.processes(), Boxes: []BoxStatus{}}
+	for _, name := range m.servers.Names() {
+		server, _ := m.servers.Server(name)
+		s.Servers = append(s.Servers, ServerStatus{Name: name, Off: server.Disabled, Why: m.servers.Reason(name)})
+	}
+	for _, r := range m.servers.Rejected() {
+		s.Servers = append(s.Servers, ServerStatus{Name: r.Name, Why: r.Reason()})
+	}
 	tasks, err := m.boxes.Tasks(ctx)
 	if err != nil {
 		return s, err

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
+)
+
+var update = flag.Bool("update", false, "write what commands print into testdata/commands.txtar")
+
+// noon is the time of every command in these tests.
+func noon() time.Time { return time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC) }
+
+// shell executes command lines on one data folder. It masks what differs from run to run.
+type shell struct {
+	t    *testing.T
+	data string
+	mask []string // pairs, as strings.NewReplacer takes them
+}
+
+func newShell(t *testing.T) *shell {
+	t.Helper()
+	s := &shell{t: t, data: t.TempDir()}
+	s.mask = []string{s.data, "DATA", builtAs().line(), "dormouse VERSION"}
+	return s
+}
+
+// run executes a command line and returns all that it printed, and its exit code.
+// "$DATA" is the folder of the shell, and "$KEY" the id of the key that was made last.
+func (s *shell) run(line string) (printed string, code int) {
+	s.t.Helper()
+	var out, err bytes.Buffer
+	args := strings.Fields(strings.NewReplacer("$DATA", s.data, "$KEY", s.key(), "$NOTHING", "").Replace(line))
+	code = execute(args, &terminal{out: &out, err: &err, now: noon})
+	printed = out.String()
+	if err.Len() > 0 {
+		printed += "-- on stderr:\n" + err.String()
+	}
+	if made := regexp.MustCompile(`dm_([a-z2-7]{8})_[a-z2-7]{32}`).FindStringSubmatch(printed); made != nil {
+		s.mask = append(s.mask, made[0], "dm_"+strings.Repeat("k", len(made[0])-3), made[1], "kkkkkkkk")
+	}
+	printed = strings.NewReplacer(s.mask...).Replace(printed)
+	if !strings.HasPrefix(line, "keys") {
+		return printed, code
+	}
+	printed = regexp.MustCompile(`T\d\d:\d\d:\d\d\.\d+Z`).ReplaceAllString(printed, "T00:00:00Z")
+	return regexp.MustCompile(`20\d\d-\d\d-\d\d`).ReplaceAllString(printed, "2000-01-02"), code
+}
+
+func (s *shell) key() string {
+	if n := len(s.mask); n > 4 {
+		return s.mask[n-2]
+	}
+	return ""
+}
+
+func (s *shell) file(name, text string) {
+	s.t.Helper()
+	path := filepath.Join(s.data, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// used leaves in the folder what a machine leaves that was used: a session, logs of two
+// processes, and a bill.
+func (s *shell) used() {
+	s.t.Helper()
+	store, err := sqlitestore.Open(filepath.Join(s.data, local.StoreFile))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = store.Close() }()
+	if err := store.Create(s.t.Context(), session.Session{
+		ID: "c3bjph2vld4rqqqqqqqqqqqqqqqqqqqq", Server: "one", Tenant: "default", State: session.Ready, Version: "2025-11-25",
+		Init:    json.RawMessage(`{"clientInfo":{"name":"claude-code","version":"1"}}`),
+		Created: noon().Add(-time.Hour), Used: noon().Add(-time.Minute), Expires: noon().Add(100 * 365 * 24 * time.Hour),
+	}); err != nil {
+		s.t.Fatal(err)
+	}
+	s.file("logs/one/c3bjph2vld4rqqqqqqqqqqqqqqqqqqqq.1.log", "first line\nsecond line\n")
+	s.file("logs/two/shared.2.log.old", "older line\n")
+	s.file("logs/two/shared.2.log", "newer line, without an end")
+	bill, err := json.Marshal(local.Bill{Since: noon().Add(-time.Hour), Until: noon(), Shares: []local.Share{
+		{Owner: local.Owner{Server: "one", Tenant: "default", Session: "c3bjph2vld4rqqqqqqqqqqqqqqqqqqqq"}, Units: meter.Units{Invocations: 1e6, Messages: 3}},
+		{Owner: local.Owner{Server: "two", Tenant: "default"}, Units: meter.Units{VCPUSeconds: 60}},
+		{Units: meter.Units{Invocations: 5}},
+	}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.file(local.UsageFile, string(bill))
+	s.file("prices.json", `{"date":"2000-01-02","region":"test-1","usd":{"invocations":{"usd":0.2,"for":1000000,"what":"requests"},"messages":{"usd":1,"for":1000000,"what":"messages"},"vcpu_seconds":{"usd":0.036,"for":3600,"what":"vCPU-seconds"}}}`)
+	s.file("servers.json", `{"mcpServers":{"buggy":{"command":"a"},"everything":{"command":"b"}}}`)
+}
+
+// TestCommandsPrint compares all that commands print, on a folder that was used, with
+// testdata/commands.txtar: the name of a file there is a command line and its exit code.
+func TestCommandsPrint(t *testing.T) {
+	const golden = "testdata/commands.txtar"
+	archive, err := txtar.ParseFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newShell(t)
+	s.used()
+	for n, f := range archive.Files {
+		line, wants, _ := strings.Cut(f.Name, " => ")
+		printed, code := s.run(line)
+		archive.Files[n] = txtar.File{Name: fmt.Sprintf("%s => %d", line, code), Data: []byte(printed)}
+		if d := cmp.Diff(string(f.Data), printed); !*update && (d != "" || wants != fmt.Sprint(code)) {
+			t.Errorf("dormouse %s: exit code %d, want %s (-want +got):\n%s", line, code, wants, d)
+		}
+	}
+	if *update {
+		if err := os.WriteFile(golden, txtar.Format(archive), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+type versionCommand struct {
+	JSON bool `help:"Print one JSON object."`
+}
+
+// build is what a program knows of its own making.
+type build struct {
+	Version  string   `json:"version"`            // of the module, such as v0.4.0; "devel" without one
+	Commit   string   `json:"commit,omitempty"`   // the whole hash
+	Modified bool     `json:"modified,omitempty"` // the source had changes beside the commit
+	Time     string   `json:"time,omitempty"`     // of the commit, RFC 3339
+	Go       string   `json:"go"`
+	Platform string   `json:"platform"`          // OS/ARCHITECTURE
+	Protocol []string `json:"protocol_versions"` // of MCP that clients may speak, the newest first
+}
+
+// builtAs reads what the go command has put into this program.
+func builtAs() build {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		info = &debug.BuildInfo{}
+	}
+	return buildOf(info)
+}
+
+func buildOf(info *debug.BuildInfo) build {
+	b := build{
+		Version: "devel", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		Protocol: append([]string{wire.V20260728}, wire.LegacyVersions()...),
+	}
+	if v := info.Main.Version; v != "" && v != "(devel)" {
+		b.Version = v
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			b.Commit = s.Value
+		case "vcs.time":
+			b.Time = s.Value
+		case "vcs.modified":
+			b.Modified = s.Value == "true"
+		}
+	}
+	return b
+}
+
+// line is what --version prints.
+func (b build) line() string {
+	text := "dormouse " + b.Version
+	if b.Commit != "" {
+		text += " (" + b.Commit[:min(12, len(b.Commit))]
+		if b.Modified {
+			text += ", modified"
+		}
+		text += ")"
+	}
+	return text + " " + b.Go + " " + b.Platform
+}
+
+// Run prints the version.
+func (c *versionCommand) Run(t *terminal) error {
+	b := builtAs()
+	if c.JSON {
+		return t.printJSON(b)
+	}
+	_, err := fmt.Fprintf(t.out, "%s\nprotocol versions %s\n", b.line(), strings.Join(b.Protocol, ", "))
+	return err
+}
