@@ -264,11 +264,12 @@ $(CRANE): | need-go
 	@GOBIN='$(dir $@)' GOFLAGS= GOOS= GOARCH= go install github.com/google/go-containerregistry/cmd/crane@$(CRANE_VERSION)
 
 # make deploy calls it. IMAGE is the RepositoryUri of the stack's outputs and a tag that
-# is not there yet; RunnerImage or ImageTag then names it.
+# is not there yet; RunnerImage or ImageTag then names it. LOCKS is a folder of locks, such
+# as cache/locks of a machine where the servers were installed: boxes install the same bytes.
 .PHONY: image
-image: runner-aws need-python $(CRANE) ## Push the image of the boxes without Docker (IMAGE=REPOSITORY:TAG; password of user AWS on stdin)
+image: runner-aws need-python $(CRANE) ## Push the image of the boxes without Docker (IMAGE=REPOSITORY:TAG LOCKS=FOLDER; password of user AWS on stdin)
 	@[ -n '$(IMAGE)' ] || { echo 'want IMAGE=REPOSITORY:TAG, the RepositoryUri of the stack: aws ecr get-login-password | make image IMAGE=...:mine' >&2; exit 1; }
-	@infra/image/push.sh $(CRANE) bin/linux-$(AWS_GOARCH)/runner linux/$(AWS_GOARCH) '$(IMAGE)'
+	@LOCKS='$(LOCKS)' infra/image/push.sh $(CRANE) bin/linux-$(AWS_GOARCH)/runner linux/$(AWS_GOARCH) '$(IMAGE)'
 
 .PHONY: test-image
 test-image: need-python $(CRANE) ## Push images of boxes to a registry in memory, and look at them

@@ -165,6 +165,14 @@ func (r *rig) contents(reference string) map[string]string {
 
 func TestTheImageHasTheBaseTheRunnerAndTheToolsOfItsPlatform(t *testing.T) {
 	r := newRig(t)
+	locks := filepath.Join(r.folder, "locks")
+	if err := os.Mkdir(locks, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"npm-top-1", "npm-top-1.lock", "npm-top-1.output"} {
+		r.write(filepath.Join("locks", name), "what top comes to")
+	}
+	t.Setenv("LOCKS", locks)
 	for _, arch := range []string{"amd64", "arm64"} {
 		made, err := r.push(arch, "linux/"+arch, "secret\n")
 		if err != nil {
@@ -175,9 +183,10 @@ func TestTheImageHasTheBaseTheRunnerAndTheToolsOfItsPlatform(t *testing.T) {
 			t.Errorf("it printed %s, and the tag is %s", made, digest)
 		}
 		if d := cmp.Diff(map[string]string{
-			"usr/bin/node":                  "-rw-r--r-- usr/bin/node for " + arch,
-			"usr/local/bin/dormouse-runner": "-rwxr-xr-x the runner",
-			"usr/local/bin/uv":              "-rwxr-xr-x uv for " + arch, "usr/local/bin/uvx": "-rwxr-xr-x uvx for " + arch,
+			"usr/bin/node": "-rw-r--r-- usr/bin/node for " + arch,
+			"usr/local/share/dormouse/locks/npm-top-1": "-rw-r--r-- what top comes to",
+			"usr/local/bin/dormouse-runner":            "-rwxr-xr-x the runner",
+			"usr/local/bin/uv":                         "-rwxr-xr-x uv for " + arch, "usr/local/bin/uvx": "-rwxr-xr-x uvx for " + arch,
 		}, r.contents(made)); d != "" {
 			t.Error(d)
 		}
@@ -193,7 +202,7 @@ func TestTheImageHasTheBaseTheRunnerAndTheToolsOfItsPlatform(t *testing.T) {
 		}
 		c := image.Config
 		got := []string{image.Architecture, strings.Join(c.Env, " "), strings.Join(c.Entrypoint, " "), strings.Join(c.Cmd, " "), c.WorkingDir, c.User}
-		want := []string{arch, "PATH=/usr/bin LANG=C.UTF-8 UV_PYTHON_DOWNLOADS=never", "/usr/local/bin/dormouse-runner", "", "/", "0"}
+		want := []string{arch, "PATH=/usr/bin LANG=C.UTF-8 UV_PYTHON_DOWNLOADS=never DORMOUSE_LOCKS=/usr/local/share/dormouse/locks", "/usr/local/bin/dormouse-runner", "", "/", "0"}
 		if d := cmp.Diff(want, got); d != "" {
 			t.Error(d)
 		}
@@ -252,10 +261,10 @@ func TestTheDockerfileSaysTheSame(t *testing.T) {
 	}
 	lines := strings.Split(string(raw), "\n")
 	for line, said := range map[string]string{
-		"ARG BASE=docker.io/library/node:22-bookworm":   "${BASE:-docker.io/library/node:22-bookworm}",
-		"ARG UV=ghcr.io/astral-sh/uv:0.9.11":            "${UV:-ghcr.io/astral-sh/uv:0.9.11}",
-		"ENV LANG=C.UTF-8 UV_PYTHON_DOWNLOADS=never":    "--env LANG=C.UTF-8 --env UV_PYTHON_DOWNLOADS=never ",
-		`ENTRYPOINT ["/usr/local/bin/dormouse-runner"]`: "--entrypoint /usr/local/bin/dormouse-runner",
+		"ARG BASE=docker.io/library/node:22-bookworm":                                               "${BASE:-docker.io/library/node:22-bookworm}",
+		"ARG UV=ghcr.io/astral-sh/uv:0.9.11":                                                        "${UV:-ghcr.io/astral-sh/uv:0.9.11}",
+		"ENV LANG=C.UTF-8 UV_PYTHON_DOWNLOADS=never DORMOUSE_LOCKS=/usr/local/share/dormouse/locks": "--env LANG=C.UTF-8 --env UV_PYTHON_DOWNLOADS=never --env DORMOUSE_LOCKS=/usr/local/share/dormouse/locks ",
+		`ENTRYPOINT ["/usr/local/bin/dormouse-runner"]`:                                             "--entrypoint /usr/local/bin/dormouse-runner",
 		"CMD []":    "",
 		"WORKDIR /": "--workdir / ",
 		"USER 0":    "--user 0 ",

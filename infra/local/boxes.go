@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -15,6 +16,11 @@ import (
 func (m *machine) startFleet(context.Context) error {
 	if err := boxes.BecomeSubreaper(); err != nil {
 		return err
+	}
+	if folder := m.getenv(locksEnv); folder != "" {
+		if info, err := os.Stat(folder); err != nil || !info.IsDir() {
+			return fmt.Errorf("%s is %q, which is no folder: name one with locks of installs, or unset it", locksEnv, folder)
+		}
 	}
 	m.boxes = boxes.NewPool(boxes.Config{
 		Command: m.cfg.Runner[0], Args: m.cfg.Runner[1:], Dir: m.data, MaxTasks: maxBoxes,
@@ -46,6 +52,11 @@ func (m *machine) boxesOff() bool {
 func (m *machine) boxEnvironment() map[string]string {
 	env := m.environment("PATH", "HOME", "TMPDIR", "LANG", "DORMOUSE_CACHE", "DORMOUSE_CACHE_AGE", "DORMOUSE_CACHE_MB", "DORMOUSE_BOX_PROCESSES", "DORMOUSE_PROFILE",
 		"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "PYENV_ROOT")
+	if folder := m.getenv(locksEnv); folder != "" {
+		if path, err := filepath.Abs(folder); err == nil { // a runner starts in another folder
+			env[locksEnv] = path
+		}
+	}
 	// One more than the runner needs while a process starts, which blocks a processor.
 	env["GOMAXPROCS"] = "2"
 	env["DORMOUSE_LOGS"] = filepath.Join(m.data, LogFolder)
@@ -67,6 +78,10 @@ func (m *machine) boxEnvironment() map[string]string {
 	}
 	return env
 }
+
+// locksEnv names a folder of locks, made on another machine, that say what packages
+// installs come to. Runners read it.
+const locksEnv = "DORMOUSE_LOCKS"
 
 // LogFolder is the folder in the data folder that holds what processes of servers
 // said on stderr: SERVER/SESSION.NANOSECONDS.log, and .log.old for what was before.

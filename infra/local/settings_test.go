@@ -2,6 +2,7 @@ package local
 
 import (
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -115,17 +116,28 @@ func TestFunctionsSeeCredentialsOnlyForAStoreOnAWS(t *testing.T) {
 
 func TestBoxesAreToldHowToReachRegistriesAndNothingElse(t *testing.T) {
 	m := &machine{data: "/data", cfg: Config{Environ: []string{
-		"PATH=/bin", "HOME=/home/me", "DORMOUSE_CACHE=/cache", "DORMOUSE_BOX_PROCESSES=7", "https_proxy=http://p", "NO_PROXY=x",
+		"PATH=/bin", "HOME=/home/me", "DORMOUSE_CACHE=/cache", "DORMOUSE_LOCKS=/locks", "DORMOUSE_BOX_PROCESSES=7", "https_proxy=http://p", "NO_PROXY=x",
 		"PIP_INDEX_URL=http://pip", "UV_INDEX=http://uv", "npm_config_registry=http://npm", "NODE_EXTRA_CA_CERTS=/ca",
 		"DORMOUSE_SESSION_LIFE=1h", "AWS_SECRET_ACCESS_KEY=x", "GITHUB_TOKEN=x", "PIPELINE=x",
 	}}}
 	want := map[string]string{
-		"PATH": "/bin", "HOME": "/home/me", "DORMOUSE_CACHE": "/cache", "DORMOUSE_BOX_PROCESSES": "7", "DORMOUSE_LOGS": "/data/logs",
+		"PATH": "/bin", "HOME": "/home/me", "DORMOUSE_CACHE": "/cache", "DORMOUSE_LOCKS": "/locks", "DORMOUSE_BOX_PROCESSES": "7", "DORMOUSE_LOGS": "/data/logs",
 		"https_proxy": "http://p", "NO_PROXY": "x", "PIP_INDEX_URL": "http://pip", "UV_INDEX": "http://uv",
 		"npm_config_registry": "http://npm", "NODE_EXTRA_CA_CERTS": "/ca", "GOMAXPROCS": "2",
 	}
 	if diff := cmp.Diff(want, m.boxEnvironment()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestAFolderOfLocksHasToBeThere(t *testing.T) {
+	m := configured(t, func(c *Config) { c.Environ = []string{"DORMOUSE_LOCKS=/does/not/exist"} })
+	if err := m.start(t.Context()); err == nil || !strings.Contains(err.Error(), `DORMOUSE_LOCKS is "/does/not/exist", which is no folder`) {
+		t.Error(err)
+	}
+	here := &machine{cfg: Config{Environ: []string{"DORMOUSE_LOCKS=testdata"}}}
+	if got := here.boxEnvironment()["DORMOUSE_LOCKS"]; !filepath.IsAbs(got) || filepath.Base(got) != "testdata" {
+		t.Errorf("runners, which start in another folder, are told %q", got)
 	}
 }
 
