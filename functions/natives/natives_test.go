@@ -15,6 +15,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/native"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -76,12 +77,12 @@ func (c *cloud) Confirm(context.Context, string, string) error { return nil }
 
 // RoundTrip is a request of a client.
 func (c *cloud) RoundTrip(r *http.Request) (*http.Response, error) {
-	host := session.NewHost(c.store, c.backend(), session.Limits{})
+	verbs := host.New(c.store, c.backend(), host.Limits{})
 	h := native.Handler(front.New(front.Options{
-		Servers: func(name string) (session.Server, bool) {
-			return session.Server{Name: name, Digest: "d", InPlace: true}, name == c.server
+		Servers: func(name string) (host.Server, bool) {
+			return host.Server{Name: name, Digest: "d", InPlace: true}, name == c.server
 		},
-		Host: host, Auth: c, Sealer: c.sealer, Log: slog.New(slog.DiscardHandler),
+		Host: verbs, Auth: c, Sealer: c.sealer, Log: slog.New(slog.DiscardHandler),
 	}))
 	rec := httptest.NewRecorder()
 	in := httptest.NewRequestWithContext(r.Context(), r.Method, r.URL.String(), r.Body)

@@ -12,7 +12,7 @@ const (
 	EnvIdle         = "DORMOUSE_IDLE"          // a time; how long a box stays without work, for servers that set none
 	EnvTenantBoxes  = "DORMOUSE_TENANT_BOXES"  // boxes of one tenant at a time, more are refused with Busy; 0: any number
 	EnvWaitingCalls = "DORMOUSE_WAITING_CALLS" // calls that may wait for a box that is not up, more are refused with Busy; 0: any number
-	EnvLife         = "DORMOUSE_SESSION_LIFE"  // a time (90s, 36h; a bare number is seconds), as the next three; see session.Limits
+	EnvLife         = "DORMOUSE_SESSION_LIFE"  // a time (90s, 36h; a bare number is seconds), as the next three; see host.Limits
 	EnvInitTimeout  = "DORMOUSE_INIT_TIMEOUT"
 	EnvEventAge     = "DORMOUSE_EVENT_AGE"
 	EnvHold         = "DORMOUSE_HOLD"

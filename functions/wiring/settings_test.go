@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 )
 
 func read(set map[string]string) (s wiring.Settings, err error) {
@@ -21,7 +21,7 @@ func TestVariablesSetTimesAndBounds(t *testing.T) {
 		wiring.EnvLife: "36h", wiring.EnvInitTimeout: "1m30s", wiring.EnvEventAge: "", wiring.EnvHold: "0.5", wiring.EnvTenantBoxes: "3", wiring.EnvIdle: "7",
 	})
 	want := wiring.Settings{
-		Limits: session.Limits{Life: 36 * time.Hour, InitTimeout: 90 * time.Second, Hold: 500 * time.Millisecond},
+		Limits: host.Limits{Life: 36 * time.Hour, InitTimeout: 90 * time.Second, Hold: 500 * time.Millisecond},
 		Idle:   7 * time.Second, TenantBoxes: 3,
 	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {

@@ -14,6 +14,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -24,7 +25,7 @@ type Settings struct {
 	Servers      *catalog.Catalog
 	Secret       []byte // 32 bytes or more; it seals tickets
 	OtherSecret  []byte // opens tickets too, while Secret is replaced; nil for none
-	Limits       session.Limits
+	Limits       host.Limits
 	Hosts        []string      // see front.Options.AllowedHosts
 	Origins      []string      // see front.Options.AllowedOrigins
 	Open         bool          // everybody is let in; without it, callers need an API key
@@ -144,11 +145,11 @@ func (f *Function) launch(b session.Box) (map[string]string, error) {
 
 // Server returns what the core knows of a configured server; false for one that is not
 // configured or is disabled.
-func (f *Function) Server(name string) (session.Server, bool) {
+func (f *Function) Server(name string) (host.Server, bool) {
 	s, ok := f.Servers.Server(name)
-	return session.Server{
+	return host.Server{
 		Name: s.Name, Digest: s.Digest, Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists,
-		Tasks: session.TaskMode(s.Tasks), InPlace: s.Native != "",
+		Tasks: host.TaskMode(s.Tasks), InPlace: s.Native != "",
 	}, ok && !s.Disabled
 }
 

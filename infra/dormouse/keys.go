@@ -13,6 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -61,7 +62,7 @@ func (k keyStore) open(ctx context.Context) (session.Store, error) {
 	if strings.HasPrefix(name, dynamodb) {
 		getenv = credentials(ctx, getenv)
 	}
-	return local.OpenStore(name, getenv, session.Limits{})
+	return local.OpenStore(name, getenv, host.Limits{})
 }
 
 // credentials adds those of the aws command to an environment that has none.

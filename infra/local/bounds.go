@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -51,7 +52,7 @@ type connection struct{ release func() }
 
 // admit counts one more for a caller, until release is called, or until the connection of
 // ctx ends. A body of ctx takes its room from the caller's. The error is Busy.
-func (w *callers) admit(ctx context.Context, c session.Caller) (release func(), err error) {
+func (w *callers) admit(ctx context.Context, c host.Caller) (release func(), err error) {
 	who := c.Tenant + "\x00" + c.Principal
 	w.mu.Lock()
 	defer w.mu.Unlock()

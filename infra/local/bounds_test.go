@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -29,7 +30,7 @@ func (d *door) read(who string, size int64, body io.Reader) error {
 	r.ContentLength = size
 	r, release := d.bodies.guard(httptest.NewRecorder(), r)
 	defer release()
-	done, err := d.callers.admit(r.Context(), session.Caller{Tenant: "default", Principal: who})
+	done, err := d.callers.admit(r.Context(), host.Caller{Tenant: "default", Principal: who})
 	if err != nil {
 		return err
 	}
@@ -87,7 +88,7 @@ func TestABodyKeepsTheRoomOfItsBytesOnly(t *testing.T) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", io.MultiReader(bytes.NewReader([]byte("{}"))))
 		r, release := d.bodies.guard(httptest.NewRecorder(), r)
 		defer release()
-		done, err := d.callers.admit(r.Context(), session.Caller{})
+		done, err := d.callers.admit(r.Context(), host.Caller{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +106,7 @@ func TestABodyKeepsTheRoomOfItsBytesOnly(t *testing.T) {
 
 func TestAWebSocketIsHeldUntilItEnds(t *testing.T) {
 	var all callers
-	caller := session.Caller{Principal: "ada"}
+	caller := host.Caller{Principal: "ada"}
 	held := make(chan struct{})
 	ended := make(chan struct{})
 	opened := make(chan error)
@@ -130,7 +131,7 @@ func TestAWebSocketIsHeldUntilItEnds(t *testing.T) {
 	if _, err := all.admit(t.Context(), caller); !errors.As(err, &known) || known.Code != session.Busy {
 		t.Errorf("one more: %v, want it refused as busy", err)
 	}
-	if _, err := all.admit(t.Context(), session.Caller{Principal: "eve"}); err != nil {
+	if _, err := all.admit(t.Context(), host.Caller{Principal: "eve"}); err != nil {
 		t.Errorf("another caller: %v", err)
 	}
 	close(held)

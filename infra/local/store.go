@@ -12,6 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 	"github.com/dormouse-mcp/dormouse/shared/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
@@ -51,7 +52,7 @@ func SQLite(store, data string) (path string, ok bool, err error) {
 
 // OpenStore opens a store by its name. getenv finds the credentials and the region of a
 // table on DynamoDB.
-func OpenStore(name string, getenv func(string) string, limits session.Limits) (session.Store, error) {
+func OpenStore(name string, getenv func(string) string, limits host.Limits) (session.Store, error) {
 	if path, ok := strings.CutPrefix(name, sqlite); ok {
 		return sqlitestore.Open(path, sqlitestore.Options{Age: limits.EventAge})
 	}

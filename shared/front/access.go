@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -52,8 +53,8 @@ func whole(who session.Identity, err error) (session.Identity, error) {
 }
 
 // caller is who was authenticated, as the core knows it.
-func caller(who session.Identity, server session.Server, over session.Transport) session.Caller {
-	return session.Caller{
+func caller(who session.Identity, server host.Server, over session.Transport) host.Caller {
+	return host.Caller{
 		Server: server, Tenant: who.Tenant, Principal: who.Principal, Credential: who.Credential, Transport: over,
 		Props: who.Props,
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
@@ -385,8 +386,8 @@ func (g *guarded) sockets() *sockets {
 	w.adjust = func(o *front.Options) {
 		g.guard(o)
 		o.Log = slog.New(slog.NewJSONHandler(g.logged, nil))
-		o.Servers = func(name string) (session.Server, bool) {
-			return session.Server{Name: name, Digest: "d"}, name == "pushy"
+		o.Servers = func(name string) (host.Server, bool) {
+			return host.Server{Name: name, Digest: "d"}, name == "pushy"
 		}
 	}
 	return w

@@ -13,6 +13,7 @@ import (
 	"github.com/aws/aws-lambda-go/events"
 
 	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -27,7 +28,7 @@ const (
 func eventWorld(t *testing.T) *world {
 	w := newWorld(t)
 	w.opts.AllowedHosts = []string{"a1b2c3d4e5.execute-api.us-east-1.amazonaws.com"}
-	w.opts.Servers = func(name string) (session.Server, bool) { return session.Server{Name: name}, name == "everything" }
+	w.opts.Servers = func(name string) (host.Server, bool) { return host.Server{Name: name}, name == "everything" }
 	// Whose key is in the files is not looked at here.
 	w.opts.Auth = principal(func(*http.Request) (string, error) { return "ada", nil })
 	now := time.Now()

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -64,7 +65,7 @@ func (x *exchange) beforeSessions() bool {
 // listen serves a stream for as long as it may be held. What is there already is
 // read before anything is sent: only then is it known where the stream goes on,
 // which the first event has to say. An error has not been answered.
-func (x *exchange) listen(from session.EventID, last string) (*session.Call, error) {
+func (x *exchange) listen(from session.EventID, last string) (*host.Call, error) {
 	call, err := x.call(last)
 	if err != nil {
 		return nil, err
@@ -86,7 +87,7 @@ func (x *exchange) listen(from session.EventID, last string) (*session.Call, err
 	return call, nil
 }
 
-func (x *exchange) call(last string) (*session.Call, error) {
+func (x *exchange) call(last string) (*host.Call, error) {
 	if last == "" {
 		return x.opts.Host.Listen(x.ctx(), x.caller, x.session, "")
 	}

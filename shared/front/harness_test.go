@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -28,7 +29,7 @@ type world struct {
 	t       *testing.T
 	store   *faultyStore
 	backend *backend
-	limits  session.Limits
+	limits  host.Limits
 	opts    front.Options
 	logged  *bytes.Buffer
 }
@@ -38,14 +39,14 @@ func newWorld(t *testing.T) *world {
 	logged := &bytes.Buffer{}
 	w := &world{t: t, store: store, backend: &backend{store: store.Store}, logged: logged}
 	w.opts = front.Options{
-		Servers: func(name string) (session.Server, bool) {
+		Servers: func(name string) (host.Server, bool) {
 			switch name {
 			case "quiet", "pushy": // pushy has something to say outside of requests
-				return session.Server{Name: name, Digest: name}, true
+				return host.Server{Name: name, Digest: name}, true
 			case "known": // has a handshake record
-				return session.Server{Name: name, Digest: name, Record: true}, true
+				return host.Server{Name: name, Digest: name, Record: true}, true
 			}
-			return session.Server{}, false
+			return host.Server{}, false
 		},
 		Unserved: func(name string) string {
 			if name == "weather" {
@@ -91,7 +92,7 @@ func bubble(t *testing.T, test func(t *testing.T, w *world)) {
 
 func (w *world) handler() *front.HTTP {
 	opts := w.opts
-	opts.Host = session.NewHost(w.store, w.backend, w.limits)
+	opts.Host = host.New(w.store, w.backend, w.limits)
 	return front.New(opts)
 }
 
@@ -305,9 +306,9 @@ type backend struct {
 	mu      sync.Mutex
 	got     []string
 	answers []string
-	err     error                        // of Deliver
-	tend    func() (session.Duty, error) // of its tenders; nil: all is in order
-	attend  error                        // of Attend
+	err     error                     // of Deliver
+	tend    func() (host.Duty, error) // of its tenders; nil: all is in order
+	attend  error                     // of Attend
 }
 
 // run is one delivery, as a tool sees it.
@@ -327,7 +328,7 @@ func (b *backend) tool(name string, f func(run)) {
 	b.tools[name] = f
 }
 
-func (b *backend) Deliver(ctx context.Context, d session.Delivery, _ session.Box) (session.Tender, error) {
+func (b *backend) Deliver(ctx context.Context, d host.Delivery, _ session.Box) (host.Tender, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.got = append(b.got, string(d.Raw))
@@ -357,7 +358,7 @@ func (b *backend) Deliver(ctx context.Context, d session.Delivery, _ session.Box
 	return owed, nil
 }
 
-func (b *backend) Attend(context.Context, session.Session, session.StreamID) (session.Tender, error) {
+func (b *backend) Attend(context.Context, session.Session, session.StreamID) (host.Tender, error) {
 	return tender{b.tend}, b.attend
 }
 
@@ -372,14 +373,14 @@ func (b *backend) End(context.Context, session.Session, session.Box) error { ret
 
 // tender finds everything in order, unless it was told otherwise.
 type tender struct {
-	tend func() (session.Duty, error)
+	tend func() (host.Duty, error)
 }
 
-func (t tender) Tend(context.Context) (session.Duty, error) {
+func (t tender) Tend(context.Context) (host.Duty, error) {
 	if t.tend != nil {
 		return t.tend()
 	}
-	return session.Duty{Accepted: true, Next: time.Now().Add(time.Hour)}, nil
+	return host.Duty{Accepted: true, Next: time.Now().Add(time.Hour)}, nil
 }
 
 // seq numbers the batches of all sessions: a runner's go up within each.
@@ -389,7 +390,7 @@ var seq atomic.Int64
 func (r run) append(raw string, final bool) {
 	tail, err := r.store.Tail(r.ctx, r.session, r.stream)
 	if err == nil {
-		err = session.Outlet{Store: r.store}.Append(r.ctx, r.address, session.Batch{
+		err = host.Outlet{Store: r.store}.Append(r.ctx, r.address, session.Batch{
 			Session: r.session, Stream: r.stream, First: tail.Last + 1, Gen: 1, Seq: seq.Add(1), Final: final, Events: [][]byte{[]byte(raw)},
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -18,13 +19,13 @@ import (
 // gets the default that is named.
 type Options struct {
 	// Servers finds a configured server by its name.
-	Servers func(name string) (session.Server, bool)
+	Servers func(name string) (host.Server, bool)
 	// Unserved says why a server of the servers file is not served, in words for
 	// whoever may use it; "" for one that is not in the file. Without it nothing is
 	// known of such servers.
 	Unserved func(name string) string
 	// Host serves the sessions.
-	Host *session.Host
+	Host *host.Host
 	// Auth says who sent a request. Without it nobody is let in.
 	Auth Authenticator
 	// Tickets are for WebSocket clients that cannot send headers. Without it there
@@ -58,7 +59,7 @@ type Options struct {
 	// Admit is asked for each request, message and connection whose caller is known,
 	// before a body is read; an error, of code Busy, refuses it. release is called when it
 	// has been handled. nil admits all.
-	Admit func(ctx context.Context, c session.Caller) (release func(), err error)
+	Admit func(ctx context.Context, c host.Caller) (release func(), err error)
 }
 
 func (o Options) withDefaults() Options {
@@ -111,7 +112,7 @@ type exchange struct {
 	r     *http.Request
 	begun time.Time
 
-	caller  session.Caller
+	caller  host.Caller
 	session session.ID
 	id      json.RawMessage // of the first request in the body: errors are answered to it
 	method  string          // of that request, or else of the first message
@@ -161,21 +162,21 @@ func (x *exchange) serve() error {
 
 // server finds a server for somebody who may use it. If there is none, the error says
 // why, or else what unknown says.
-func (o Options) server(name, unknown string) (session.Server, error) {
+func (o Options) server(name, unknown string) (host.Server, error) {
 	server, ok := o.Servers(name)
 	if ok {
 		return server, nil
 	}
 	if o.Unserved != nil {
 		if reason := o.Unserved(name); reason != "" {
-			return session.Server{}, refusal(http.StatusServiceUnavailable, session.Unavailable, wire.CodeServer,
+			return host.Server{}, refusal(http.StatusServiceUnavailable, session.Unavailable, wire.CodeServer,
 				fmt.Sprintf("server %q is not served: %s", name, reason))
 		}
 	}
-	return session.Server{}, refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, unknown)
+	return host.Server{}, refusal(http.StatusNotFound, session.NotFound, wire.CodeServer, unknown)
 }
 
-func (o *Options) admitted(ctx context.Context, c session.Caller) (release func(), err error) {
+func (o *Options) admitted(ctx context.Context, c host.Caller) (release func(), err error) {
 	if o.Admit == nil {
 		return func() {}, nil
 	}

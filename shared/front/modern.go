@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -53,7 +54,7 @@ func (x *exchange) isModernPost(msgs []wire.Message) bool {
 // modern serves what was posted.
 func (x *exchange) modern(msgs []wire.Message, batch bool) error {
 	x.caller.Transport = session.Modern
-	x.session = session.PinnedID(x.caller)
+	x.session = host.PinnedID(x.caller)
 	m := msgs[0]
 	switch {
 	case batch:
@@ -153,8 +154,8 @@ func mismatch(header, member string) error {
 }
 
 // client is what the process is told of who is before it, if it has to be started.
-func client(req bridge.Request) session.Client {
-	return session.Client{Init: bridge.Superset(req.Client), Verbose: req.LogLevel != ""}
+func client(req bridge.Request) host.Client {
+	return host.Client{Init: bridge.Superset(req.Client), Verbose: req.LogLevel != ""}
 }
 
 // discover tells what the server can do.
@@ -285,13 +286,13 @@ func (x *exchange) resume(req bridge.Request) (bridge.State, error) {
 	if !ok {
 		return bridge.State{}, bridge.BadState()
 	}
-	return req.Resume(plain, session.PinnedID(x.caller), time.Now())
+	return req.Resume(plain, host.PinnedID(x.caller), time.Now())
 }
 
 // seal makes the state a client carries to the next round. It is worth something
 // for as long as the log is kept.
 func (x *exchange) seal(state bridge.State) string {
-	state.Session = session.PinnedID(x.caller)
+	state.Session = host.PinnedID(x.caller)
 	state.Expires = time.Now().Add(x.opts.Host.Limits().EventAge).Unix()
 	return x.opts.Sealer.Seal(state.Encode())
 }
@@ -303,7 +304,7 @@ const gather = 30 * time.Millisecond
 // follows answers with what comes of a call. A client that closes the response has
 // cancelled it. One that can come back with the same state has not. server is what
 // the server calls itself, nil if that is not known.
-func (x *exchange) follows(req bridge.Request, call *session.Call, server json.RawMessage, turn *bridge.Turn) error {
+func (x *exchange) follows(req bridge.Request, call *host.Call, server json.RawMessage, turn *bridge.Turn) error {
 	out := x.reply(req)
 	if after, ok := x.taskAfter(req, call.Learned()); ok {
 		out.task = x.begun.Add(after)
@@ -328,7 +329,7 @@ func (x *exchange) follows(req bridge.Request, call *session.Call, server json.R
 
 // turn reads events until there is an answer: the server's, or questions for the
 // client; or until the call is to become a task (errTask).
-func (x *exchange) turn(out *reply, req bridge.Request, call *session.Call, turn *bridge.Turn) error {
+func (x *exchange) turn(out *reply, req bridge.Request, call *host.Call, turn *bridge.Turn) error {
 	var asked time.Time // when the first question came
 	for {
 		if !turn.Asks() {
@@ -371,7 +372,7 @@ func (x *exchange) turn(out *reply, req bridge.Request, call *session.Call, turn
 
 // learn keeps what a list of tools says of later calls, before the client can make
 // one.
-func (x *exchange) learn(req bridge.Request, call *session.Call, e session.Event, step bridge.Step) error {
+func (x *exchange) learn(req bridge.Request, call *host.Call, e session.Event, step bridge.Step) error {
 	first := req.Method == wire.MethodToolsList && wire.Lookup(req.Params, "cursor") == nil
 	if !first || step.Reply == nil || step.Reply.Code != 0 {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -149,7 +149,7 @@ func TestModernHeadersOfSessionsAreIgnored(t *testing.T) {
 func TestNoLegacyVerbReachesThePinnedSession(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.do(toolCall("echo").request()).result(t)
-		id := session.PinnedID(session.Caller{Server: session.Server{Name: "quiet"}, Tenant: "tenant", Principal: "ada"})
+		id := host.PinnedID(host.Caller{Server: host.Server{Name: "quiet"}, Tenant: "tenant", Principal: "ada"})
 		if _, _, err := w.store.Load(t.Context(), id, ""); err != nil {
 			t.Fatal(err)
 		}

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -73,7 +74,7 @@ func (x *exchange) listens(out *reply, req bridge.Request, l *bridge.Listener) e
 
 // honoured waits for the answers to a subscription and returns the resources of
 // which the server has agreed to tell.
-func honoured(out *reply, subscription *session.Call, uris []string) ([]string, error) {
+func honoured(out *reply, subscription *host.Call, uris []string) ([]string, error) {
 	var agreed []string
 	for open := len(uris); open > 0; {
 		events, err := out.next(subscription)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -23,7 +24,7 @@ func listening(filter string) ask {
 // the server "known".
 func (w *world) pushed(raw string) {
 	w.t.Helper()
-	id := session.PinnedID(session.Caller{Server: session.Server{Name: "known"}, Tenant: "tenant", Principal: "ada"})
+	id := host.PinnedID(host.Caller{Server: host.Server{Name: "known"}, Tenant: "tenant", Principal: "ada"})
 	run{w.t.Context(), w.backend.store, id, session.Common, nil, session.Address{}}.append(raw, false)
 }
 

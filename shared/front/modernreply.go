@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -43,7 +44,7 @@ var (
 
 // next returns the next events of a call, at least one, and shows meanwhile that
 // somebody is there. It fails with errTask when the call is to become a task.
-func (r *reply) next(call *session.Call) ([]session.Event, error) {
+func (r *reply) next(call *host.Call) ([]session.Event, error) {
 	for {
 		until := earlier(r.end, r.alive)
 		// What is executed in this very function ends with it.
@@ -93,7 +94,7 @@ func (r *reply) wait(hear <-chan heard) (heard, error) {
 }
 
 // until returns what comes of a call until then.
-func (r *reply) until(call *session.Call, then time.Time) ([]session.Event, error) {
+func (r *reply) until(call *host.Call, then time.Time) ([]session.Event, error) {
 	events, err := call.Next(r.x.ctx(), then)
 	if err != nil && errors.Is(r.x.ctx().Err(), context.Canceled) {
 		return nil, errGone

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -67,7 +68,7 @@ func (x *exchange) initialize(m wire.Message) error {
 
 // hold is how long the response to a request may be kept open. Only clients that
 // know polling are sent away before it is there, and only for what is in a log.
-func (x *exchange) hold(call *session.Call) time.Duration {
+func (x *exchange) hold(call *host.Call) time.Duration {
 	if call.Stored() && x.polls() {
 		return call.Hold()
 	}
@@ -83,7 +84,7 @@ func (x *exchange) polls() bool {
 // respond commits late: to plain JSON if there is nothing but responses within
 // the window, else to an event stream. Until then an error has a status; the
 // request has been accepted only when there is none.
-func (x *exchange) respond(call *session.Call, batch bool, end time.Time) error {
+func (x *exchange) respond(call *host.Call, batch bool, end time.Time) error {
 	events, gap, err := x.gather(call, batch, earlier(time.Now().Add(x.opts.JSONWindow), end))
 	if err != nil {
 		return err
@@ -101,7 +102,7 @@ func (x *exchange) respond(call *session.Call, batch bool, end time.Time) error 
 // gather returns what comes within the window: of a single request the first
 // events, of a batch as many as are responses. An error is one before anything
 // came; a later one comes again with the next read.
-func (x *exchange) gather(call *session.Call, batch bool, window time.Time) (events []session.Event, gap bool, err error) {
+func (x *exchange) gather(call *host.Call, batch bool, window time.Time) (events []session.Event, gap bool, err error) {
 	for {
 		more, err := call.Next(x.ctx(), window)
 		if err != nil && len(events) == 0 {

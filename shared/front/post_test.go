@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -344,7 +345,7 @@ func TestRequestWithoutASignOfLifeIsNotAccepted(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		c := w.open("quiet")
 		w.backend.tool("hang", func(run) {})
-		w.backend.tend = func() (session.Duty, error) { return session.Duty{Next: time.Now().Add(time.Second)}, nil }
+		w.backend.tend = func() (host.Duty, error) { return host.Duty{Next: time.Now().Add(time.Second)}, nil }
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		a := w.do(c.request("POST", callOf("hang")).WithContext(ctx))
@@ -359,8 +360,8 @@ func TestStreamBeginsOnlyAfterTheRequestWasAccepted(t *testing.T) {
 		c := w.open("quiet")
 		begun := time.Now()
 		w.backend.tool("slow", func(r run) { time.Sleep(8 * time.Second); r.end(`{}`) })
-		w.backend.tend = func() (session.Duty, error) {
-			return session.Duty{Accepted: time.Since(begun) > 5*time.Second, Next: time.Now().Add(time.Second)}, nil
+		w.backend.tend = func() (host.Duty, error) {
+			return host.Duty{Accepted: time.Since(begun) > 5*time.Second, Next: time.Now().Add(time.Second)}, nil
 		}
 		if a := c.call("slow"); len(a.datas(t)) != 1 || a.flush[0].at < 5*time.Second {
 			t.Errorf("began after %s", a.flush[0].at)
@@ -485,7 +486,7 @@ func TestTroubleAfterTheStreamBeganIsALongerRetry(t *testing.T) {
 
 func TestPanicIsAnsweredAndLogged(t *testing.T) {
 	w := newWorld(t)
-	w.opts.Servers = func(string) (session.Server, bool) { panic("secret detail") }
+	w.opts.Servers = func(string) (host.Server, bool) { panic("secret detail") }
 	a := w.do(request("POST", "/quiet/mcp", initialize))
 	if code, _ := a.rpcError(t); a.status != 500 || code != int(wire.CodeInternal) || strings.Contains(a.body, "secret") {
 		t.Errorf("got %d %s", a.status, a.body)

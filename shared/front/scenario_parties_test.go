@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 
 	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -116,7 +117,7 @@ func (v voice) append(raw string, final bool) {
 	defer v.h.batch.Unlock()
 	tail, err := v.store.Tail(v.ctx, v.session, v.stream)
 	if err == nil {
-		err = session.Outlet{Store: v.store, Clients: v.h}.Append(v.ctx, v.address, session.Batch{
+		err = host.Outlet{Store: v.store, Clients: v.h}.Append(v.ctx, v.address, session.Batch{
 			Session: v.session, Stream: v.stream, First: tail.Last + 1, Gen: 1, Seq: seq.Add(1), Final: final, Events: [][]byte{[]byte(raw)},
 		})
 	}
@@ -165,7 +166,7 @@ func (h *hall) hear(a session.Answer) {
 }
 
 // sent are the messages the server was handed, of one session.
-func (h *hall) sent(id string) (all []session.Delivery) {
+func (h *hall) sent(id string) (all []host.Delivery) {
 	h.stage.mu.Lock()
 	defer h.stage.mu.Unlock()
 	for _, d := range h.delivered {

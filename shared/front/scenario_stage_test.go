@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
@@ -24,13 +25,13 @@ type stage struct {
 	open func() session.Store // one more handle on the data
 	// behind makes what a host has behind it, of a handle on the store; nil for the
 	// scripted backend.
-	behind func(session.Store) session.Backend
+	behind func(session.Store) host.Backend
 
 	mu        sync.Mutex
 	faults    map[string]sessiontest.Faults // by method of the store, as of now
 	live      map[*sessiontest.Faulty]bool
 	calls     map[string]int // of the store, by method, made by requests
-	delivered []session.Delivery
+	delivered []host.Delivery
 	ended     []session.ID         // sessions whose end the backend was told
 	answered  func(session.Answer) // is told what the backend was handed; may be nil
 }
@@ -120,7 +121,7 @@ func (s *stage) fail(how sessiontest.Faults, methods ...string) {
 }
 
 // host is a new host over a new handle on the store; leave gives both up.
-func (s *stage) host() (host *session.Host, leave func()) {
+func (s *stage) host() (h *host.Host, leave func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	counting := sessiontest.NewCounting(s.open())
@@ -129,11 +130,11 @@ func (s *stage) host() (host *session.Host, leave func()) {
 		faulty.Set(m, faults)
 	}
 	s.live[faulty] = true
-	var backend session.Backend = spy{s.backend, s}
+	var backend host.Backend = spy{s.backend, s}
 	if s.behind != nil {
 		backend = s.behind(faulty)
 	}
-	return session.NewHost(faulty, backend, s.limits), func() {
+	return host.New(faulty, backend, s.limits), func() {
 		_ = counting.Close()
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -379,7 +380,7 @@ type spy struct {
 	s *stage
 }
 
-func (b spy) Deliver(ctx context.Context, d session.Delivery, box session.Box) (session.Tender, error) {
+func (b spy) Deliver(ctx context.Context, d host.Delivery, box session.Box) (host.Tender, error) {
 	b.s.mu.Lock()
 	b.s.delivered = append(b.s.delivered, d)
 	b.s.mu.Unlock()

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -41,7 +42,7 @@ func newDen(s *stage) *den {
 		s.t.Fatal(err)
 	}
 	d := &den{hall: newHall(s), sealer: sealer}
-	s.behind = func(store session.Store) session.Backend { return relay.NewBackend(d.config(store)) }
+	s.behind = func(store session.Store) host.Backend { return relay.NewBackend(d.config(store)) }
 	return d
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -66,7 +67,7 @@ type SocketOptions struct {
 	Push func(ctx context.Context, id session.ID) error
 }
 
-// NewSocket makes a Socket. Host needs its clients (session.Host.WithClients).
+// NewSocket makes a Socket. Host needs its clients (host.Host.WithClients).
 func NewSocket(o SocketOptions) *Socket {
 	return &Socket{opts: o.withDefaults(), push: o.Push, recall: newConnections()}
 }
@@ -258,15 +259,15 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 		if x.method == wire.MethodInitialize {
 			x.opts.Host.Tell(ctx, c, x.session)
 		}
-		return session.Fit(events[0].Raw), nil
+		return host.Fit(events[0].Raw), nil
 	case c.EventIDs:
-		return session.EventNotice(x.session, session.EventID{Stream: call.Cursor().Stream}, x.id), nil
+		return host.EventNotice(x.session, session.EventID{Stream: call.Cursor().Stream}, x.id), nil
 	default:
 		return nil, nil
 	}
 }
 
-func (x *turn) accept(ctx context.Context, c session.Caller, msgs []wire.Message, batch bool) (*session.Call, error) {
+func (x *turn) accept(ctx context.Context, c host.Caller, msgs []wire.Message, batch bool) (*host.Call, error) {
 	initialize := slices.ContainsFunc(msgs, func(m wire.Message) bool {
 		return m.Kind == wire.Request && m.Method == wire.MethodInitialize
 	})
@@ -281,22 +282,22 @@ func (x *turn) accept(ctx context.Context, c session.Caller, msgs []wire.Message
 }
 
 // caller is who a connection belongs to.
-func (x *turn) caller(ctx context.Context) (session.Caller, error) {
+func (x *turn) caller(ctx context.Context) (host.Caller, error) {
 	c, ok := x.recall.get(x.conn, x.begun)
 	if !ok {
 		var err error
 		if c, err = x.opts.Host.Connection(ctx, x.conn); err != nil {
-			return session.Caller{}, err
+			return host.Caller{}, err
 		}
 		x.recall.put(c)
 	}
 	x.session, x.server, x.tenant = c.Session, c.Server, c.Tenant
 	if err := x.confirm(ctx, c); err != nil {
-		return session.Caller{}, err
+		return host.Caller{}, err
 	}
 	server, err := x.opts.server(c.Server, "the server is not configured any more")
 	if err != nil {
-		return session.Caller{}, err
+		return host.Caller{}, err
 	}
 	from := caller(session.Identity{Tenant: c.Tenant, Principal: c.Principal, Credential: c.Credential}, server, session.WebSocket)
 	from.Conn, from.EventIDs = c.ID, c.EventIDs

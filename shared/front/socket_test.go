@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -25,7 +26,7 @@ type sockets struct {
 	t       *testing.T
 	store   session.Store
 	tools   map[string]func(say func(raw string, final bool))
-	limits  session.Limits
+	limits  host.Limits
 	record  bool // the server has a handshake record
 	adjust  func(*front.Options)
 	mu      sync.Mutex
@@ -56,8 +57,8 @@ func inSockets(t *testing.T, test func(t *testing.T, w *sockets)) {
 func (w *sockets) function() *front.Socket {
 	o := front.SocketOptions{
 		Options: front.Options{
-			Servers: func(name string) (session.Server, bool) {
-				return session.Server{Name: name, Digest: "d", Record: w.record}, name == "s"
+			Servers: func(name string) (host.Server, bool) {
+				return host.Server{Name: name, Digest: "d", Record: w.record}, name == "s"
 			},
 			Unserved: func(name string) string {
 				if name == "weather" {
@@ -65,7 +66,7 @@ func (w *sockets) function() *front.Socket {
 				}
 				return ""
 			},
-			Host: session.NewHost(w.store, w, w.limits).WithClients(w),
+			Host: host.New(w.store, w, w.limits).WithClients(w),
 			Auth: principal(func(r *http.Request) (string, error) {
 				if r.Header.Get("Authorization") == "nobody" {
 					return "", session.Unauthenticated
@@ -102,8 +103,8 @@ func (w *sockets) cut(conn string) {
 	w.gone[conn] = true
 }
 
-// Deliver implements session.Backend: a tool that is not known answers {}.
-func (w *sockets) Deliver(ctx context.Context, d session.Delivery, _ session.Box) (session.Tender, error) {
+// Deliver implements host.Backend: a tool that is not known answers {}.
+func (w *sockets) Deliver(ctx context.Context, d host.Delivery, _ session.Box) (host.Tender, error) {
 	w.mu.Lock()
 	w.handled = append(w.handled, string(d.Raw))
 	w.mu.Unlock()
@@ -114,7 +115,7 @@ func (w *sockets) Deliver(ctx context.Context, d session.Delivery, _ session.Box
 	index := session.Index(0)
 	say := func(raw string, final bool) {
 		index++
-		err := session.Outlet{Store: w.store, Clients: w}.Append(ctx, d.Address, session.Batch{
+		err := host.Outlet{Store: w.store, Clients: w}.Append(ctx, d.Address, session.Batch{
 			Session: d.Session, Stream: d.Stream, First: index, Gen: 1, Seq: seq.Add(1), Final: final, Events: [][]byte{[]byte(raw)},
 		})
 		if err != nil {
@@ -136,7 +137,7 @@ func (w *sockets) Deliver(ctx context.Context, d session.Delivery, _ session.Box
 	return tender{}, nil
 }
 
-func (w *sockets) Attend(context.Context, session.Session, session.StreamID) (session.Tender, error) {
+func (w *sockets) Attend(context.Context, session.Session, session.StreamID) (host.Tender, error) {
 	return tender{}, nil
 }
 func (w *sockets) Answer(context.Context, session.Answer, session.Box) error { return nil }

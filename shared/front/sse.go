@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -90,7 +91,7 @@ func (s *stream) endpoint(id session.EventID, uri string, retry time.Duration) {
 
 // send sends what comes until the session has ended, another stream has taken its
 // place, the time is over or the client has gone. It returns how far it came.
-func (x *exchange) send(out *stream, call *session.Call, end time.Time) (sent session.Index) {
+func (x *exchange) send(out *stream, call *host.Call, end time.Time) (sent session.Index) {
 	sent = call.Cursor().Index
 	for {
 		if out.flush() != nil {
@@ -189,7 +190,7 @@ func (x *exchange) notModern(msgs []wire.Message) error {
 	return nil
 }
 
-func (x *exchange) taken(msgs []wire.Message, batch bool) (*session.Call, error) {
+func (x *exchange) taken(msgs []wire.Message, batch bool) (*host.Call, error) {
 	if msgs[0].Kind == wire.Request && msgs[0].Method == wire.MethodInitialize && !batch {
 		_, call, err := x.opts.Host.Initialize(x.ctx(), x.caller, x.session, msgs[0])
 		return call, err
@@ -199,7 +200,7 @@ func (x *exchange) taken(msgs []wire.Message, batch bool) (*session.Call, error)
 
 // onStream waits until a request has been accepted. Who answers it puts the answer
 // on the stream; what was answered in place is put there now.
-func (x *exchange) onStream(call *session.Call) error {
+func (x *exchange) onStream(call *host.Call) error {
 	events, err := call.Next(x.ctx(), time.Now())
 	if err != nil || call.Stored() {
 		return err

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -44,7 +45,7 @@ func (s *stream) pace(retry time.Duration) {
 
 // events adds events of a call. The pace a client was told changes with the first
 // event after a silence.
-func (s *stream) events(call *session.Call, events []session.Event) {
+func (s *stream) events(call *host.Call, events []session.Event) {
 	for _, e := range events {
 		if len(e.Raw) == 0 {
 			continue // it only closes the stream, which follow does
@@ -76,7 +77,7 @@ func (s *stream) flush() error {
 // is over or the client has gone; comments keep the way open meanwhile.
 //
 // A response to what is executed in this function is held for longer than its time.
-func (x *exchange) follow(out *stream, call *session.Call, events []session.Event, gap bool, hold time.Time) {
+func (x *exchange) follow(out *stream, call *host.Call, events []session.Event, gap bool, hold time.Time) {
 	for {
 		end := hold
 		if call.Held() {
@@ -115,7 +116,7 @@ func (x *exchange) follow(out *stream, call *session.Call, events []session.Even
 
 // trouble ends a stream that cannot be read on. Only an error that may pass is
 // worth a longer wait; any other one the client shall meet at once.
-func (x *exchange) trouble(out *stream, call *session.Call, err error) {
+func (x *exchange) trouble(out *stream, call *host.Call, err error) {
 	if x.ctx().Err() != nil {
 		return
 	}
@@ -128,7 +129,7 @@ func (x *exchange) trouble(out *stream, call *session.Call, err error) {
 
 // before is the cursor in front of events: where a client goes on that gets
 // nothing but this.
-func before(call *session.Call, events []session.Event) session.EventID {
+func before(call *host.Call, events []session.Event) session.EventID {
 	id := call.Cursor()
 	if len(events) > 0 {
 		id.Index = events[0].Index - 1

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -18,7 +19,7 @@ import (
 //	tasks not declared            400 -32021  bridge.NeedsTasks
 //	no name of a task, or expired 400 -32602  bridge.NoTask
 //
-// Which calls become tasks is session.TaskMode's to say; then the tool's own
+// Which calls become tasks is host.TaskMode's to say; then the tool's own
 // execution.taskSupport, as far as its client has listed the tools.
 
 // errTask: the call is accepted, and it is time for it to become a task.
@@ -30,7 +31,7 @@ const soon = 250 * time.Millisecond
 
 // tasks says that calls of this server may become tasks.
 func (x *exchange) tasks() bool {
-	return x.opts.Sealer != nil && x.caller.Server.Tasks != session.TasksOff
+	return x.opts.Sealer != nil && x.caller.Server.Tasks != host.TasksOff
 }
 
 // taskAfter is how long a call may take until it becomes a task; ok is false for one
@@ -42,7 +43,7 @@ func (x *exchange) taskAfter(req bridge.Request, notes json.RawMessage) (after t
 	switch support := bridge.NotedTasks(notes, req); {
 	case support == bridge.TaskForbidden:
 		return 0, false
-	case support != "", x.caller.Server.Tasks == session.TasksAlways:
+	case support != "", x.caller.Server.Tasks == host.TasksAlways:
 		return min(soon, x.opts.JSONWindow), true
 	default:
 		return x.opts.JSONWindow, true
@@ -57,8 +58,8 @@ func (x *exchange) lacksTasks(req bridge.Request, notes json.RawMessage) bool {
 
 // become answers a call with the name of the task that it has become. It is accepted,
 // so that whoever comes with the name finds it.
-func (x *exchange) become(out *reply, req bridge.Request, call *session.Call, server json.RawMessage) {
-	ref := bridge.TaskRef{Session: session.PinnedID(x.caller), Stream: call.Stream(), Made: time.Now(), Abilities: req.Abilities()}
+func (x *exchange) become(out *reply, req bridge.Request, call *host.Call, server json.RawMessage) {
+	ref := bridge.TaskRef{Session: host.PinnedID(x.caller), Stream: call.Stream(), Made: time.Now(), Abilities: req.Abilities()}
 	task := x.task(x.opts.Sealer.Seal(ref.Encode()), ref, req)
 	task.Server = server
 	out.finish(wire.ResultResponse(req.ID, task.Created(x.taskClock(task))), 0)
@@ -110,7 +111,7 @@ func (x *exchange) taskRef(name string) (ref bridge.TaskRef, ok bool) {
 		return bridge.TaskRef{}, false
 	}
 	ref, ok = bridge.ReadTaskRef(plain)
-	return ref, ok && ref.Session == session.PinnedID(x.caller)
+	return ref, ok && ref.Session == host.PinnedID(x.caller)
 }
 
 func (x *exchange) getTask(req bridge.Request, name string, ref bridge.TaskRef) (json.RawMessage, error) {
@@ -124,7 +125,7 @@ func (x *exchange) getTask(req bridge.Request, name string, ref bridge.TaskRef) 
 
 // recall finds out what has become of a task, and answers in the client's place what
 // it cannot be asked.
-func (x *exchange) recall(req bridge.Request, name string, ref bridge.TaskRef) (*bridge.Task, *session.Recalled, map[string]bool, error) {
+func (x *exchange) recall(req bridge.Request, name string, ref bridge.TaskRef) (*bridge.Task, *host.Recalled, map[string]bool, error) {
 	call, err := x.recalled(ref)
 	if err == nil && !call.Ended() {
 		err = x.opts.Host.LookAfter(x.ctx(), call)
@@ -144,7 +145,7 @@ func (x *exchange) recall(req bridge.Request, name string, ref bridge.TaskRef) (
 	return task, call, answered, err
 }
 
-func (x *exchange) recalled(ref bridge.TaskRef) (*session.Recalled, error) {
+func (x *exchange) recalled(ref bridge.TaskRef) (*host.Recalled, error) {
 	call, err := x.opts.Host.Recall(x.ctx(), x.caller, ref.Stream)
 	if errors.Is(err, session.NotFound) {
 		return nil, bridge.NoTask()
@@ -154,7 +155,7 @@ func (x *exchange) recalled(ref bridge.TaskRef) (*session.Recalled, error) {
 
 // settleTask says which questions of a task are answered by now, those included that
 // nobody else would answer.
-func (x *exchange) settleTask(task *bridge.Task, call *session.Recalled) (answered map[string]bool, err error) {
+func (x *exchange) settleTask(task *bridge.Task, call *host.Recalled) (answered map[string]bool, err error) {
 	if task.Ended() {
 		return nil, nil
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -196,9 +197,9 @@ func TestTaskFollowsWhatTheToolSaysOfTasks(t *testing.T) {
 }
 
 func TestTaskModeOfTheServer(t *testing.T) {
-	mode := func(w *world, m session.TaskMode) {
+	mode := func(w *world, m host.TaskMode) {
 		servers := w.opts.Servers
-		w.opts.Servers = func(name string) (session.Server, bool) {
+		w.opts.Servers = func(name string) (host.Server, bool) {
 			s, ok := servers(name)
 			s.Tasks = m
 			return s, ok
@@ -207,7 +208,7 @@ func TestTaskModeOfTheServer(t *testing.T) {
 	}
 	t.Run("always", func(t *testing.T) {
 		tasks(t, func(t *testing.T, w *world) {
-			mode(w, session.TasksAlways)
+			mode(w, host.TasksAlways)
 			begun := time.Now()
 			w.becomes(tasking("slow"))
 			if took := time.Since(begun); took != 300*time.Millisecond {
@@ -217,7 +218,7 @@ func TestTaskModeOfTheServer(t *testing.T) {
 	})
 	t.Run("off", func(t *testing.T) {
 		tasks(t, func(t *testing.T, w *world) {
-			mode(w, session.TasksOff)
+			mode(w, host.TasksOff)
 			if got := w.do(tasking("slow").request()); got.took != 10*time.Second || strings.Contains(got.body, "taskId") {
 				t.Errorf("got %s after %s", got.body, got.took)
 			}
@@ -238,8 +239,8 @@ func TestTaskIsToldOfOnlyWhenItIsAccepted(t *testing.T) {
 	tasks(t, func(t *testing.T, w *world) {
 		w.after("slow", time.Minute)
 		begun := time.Now()
-		w.backend.tend = func() (session.Duty, error) {
-			return session.Duty{Accepted: time.Since(begun) > 7*time.Second, Next: time.Now().Add(time.Second)}, nil
+		w.backend.tend = func() (host.Duty, error) {
+			return host.Duty{Accepted: time.Since(begun) > 7*time.Second, Next: time.Now().Add(time.Second)}, nil
 		}
 		w.becomes(tasking("slow"))
 		if took := time.Since(begun); took < 7*time.Second {
@@ -251,7 +252,7 @@ func TestTaskIsToldOfOnlyWhenItIsAccepted(t *testing.T) {
 func TestTaskThatNobodyTookIsNotToldOf(t *testing.T) {
 	tasks(t, func(t *testing.T, w *world) {
 		w.after("slow", time.Hour)
-		w.backend.tend = func() (session.Duty, error) { return session.Duty{Next: time.Now().Add(time.Second)}, nil }
+		w.backend.tend = func() (host.Duty, error) { return host.Duty{Next: time.Now().Add(time.Second)}, nil }
 		if got := w.do(tasking("slow").request()); got.status != 503 || strings.Contains(got.body, "taskId") {
 			t.Errorf("got %d %s", got.status, got.body)
 		}
@@ -519,9 +520,9 @@ func TestTaskWhoseBoxIsNotAwakeIsLookedAfter(t *testing.T) {
 		w.after("slow", time.Hour)
 		made := w.becomes(tasking("slow"))
 		tended := 0
-		w.backend.tend = func() (session.Duty, error) {
+		w.backend.tend = func() (host.Duty, error) {
 			tended++
-			return session.Duty{Accepted: true, Next: time.Now().Add(time.Second)}, nil
+			return host.Duty{Accepted: true, Next: time.Now().Add(time.Second)}, nil
 		}
 		if w.get(made); tended != 0 {
 			t.Errorf("looked after %d times, though its box is awake", tended)

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -21,9 +22,9 @@ type listening struct {
 // watched is a task that a client listens to.
 type watched struct {
 	task *bridge.Task
-	call *session.Recalled
-	next *session.Call // what comes behind what was recalled
-	sign string        // of what the client knows
+	call *host.Recalled
+	next *host.Call // what comes behind what was recalled
+	sign string     // of what the client knows
 }
 
 // heard is what came on one of the streams.
@@ -68,7 +69,7 @@ func (x *exchange) watchTasks(req bridge.Request, l *bridge.Listener) ([]*watche
 
 // to listens until the response has to end, the client has gone, or there is nothing
 // to come. common is not listened to for a client that wants to hear of tasks only.
-func (h listening) to(common *session.Call) error {
+func (h listening) to(common *host.Call) error {
 	ctx, cancel := context.WithCancel(h.x.ctx())
 	hear := make(chan heard)
 	var group sync.WaitGroup
@@ -109,7 +110,7 @@ func (h listening) to(common *session.Call) error {
 }
 
 // follow passes on what comes on a stream, until its end.
-func (h listening) follow(ctx context.Context, call *session.Call, of *watched, hear chan<- heard) {
+func (h listening) follow(ctx context.Context, call *host.Call, of *watched, hear chan<- heard) {
 	for !call.Done() {
 		events, err := call.Next(ctx, h.out.end)
 		if err == nil && len(events) == 0 {

@@ -37,7 +37,7 @@ import (
 //	unsupported version                     400 -32000
 //	batch in a version without              400 -32600
 //	no session id                           400 -32000  sessionID
-//	messages at once, ids of requests       413 -32600  session.Host
+//	messages at once, ids of requests       413 -32600  host.Host
 //	no such session                         404 -32001
 
 // accept wants every one of the media types in Accept. A request without one

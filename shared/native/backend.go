@@ -12,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -24,7 +25,7 @@ type Config struct {
 	// for one that is not native.
 	Servers func(name string) (h Hosted, ok bool)
 	// Next gets everything that is for other servers.
-	Next session.Backend
+	Next host.Backend
 	// Clients reaches the connections of WebSocket clients. Without it nothing is
 	// pushed, and what should be stands owed.
 	Clients session.Clients
@@ -34,17 +35,17 @@ type Config struct {
 	// Invoke starts an invocation of a function that calls [Backend.Handle] with this
 	// event, and does not wait for it. Without it everything is executed in place.
 	Invoke func(ctx context.Context, event []byte) error
-	// EventAge is how long events are kept, see session.Limits; session.EventAge.
+	// EventAge is how long events are kept, see host.Limits; session.EventAge.
 	EventAge time.Duration
 	Log      *slog.Logger
 }
 
 // Backend executes messages for native servers in place. It implements
-// session.Backend. Apart from what it is executing it holds nothing; safe for
+// host.Backend. Apart from what it is executing it holds nothing; safe for
 // concurrent use.
 type Backend struct {
 	Config
-	out     session.Outlet
+	out     host.Outlet
 	schemas *mcp.SchemaCache
 
 	mu      sync.Mutex
@@ -61,7 +62,7 @@ func NewBackend(c Config) *Backend {
 		c.EventAge = session.EventAge
 	}
 	return &Backend{
-		Config: c, out: session.Outlet{Store: c.Store, Clients: c.Clients}, schemas: mcp.NewSchemaCache(),
+		Config: c, out: host.Outlet{Store: c.Store, Clients: c.Clients}, schemas: mcp.NewSchemaCache(),
 		running: map[session.StreamID]*run{},
 	}
 }
@@ -77,8 +78,8 @@ func (k *Backend) Owns(box session.BoxID) bool {
 	return ok
 }
 
-// Deliver implements session.Backend.
-func (k *Backend) Deliver(ctx context.Context, d session.Delivery, box session.Box) (session.Tender, error) {
+// Deliver implements host.Backend.
+func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box) (host.Tender, error) {
 	server, ok := k.Servers(d.Server)
 	if !ok {
 		return k.Next.Deliver(ctx, d, box)
@@ -103,7 +104,7 @@ func (k *Backend) Deliver(ctx context.Context, d session.Delivery, box session.B
 // elsewhere says that the answer is not for the response to what was sent: who sent
 // it over a WebSocket, to a stream of HTTP+SSE, or may be told that it became a task,
 // would have to wait for nothing.
-func elsewhere(d session.Delivery, first wire.Message) bool {
+func elsewhere(d host.Delivery, first wire.Message) bool {
 	return d.Pushed() || d.Brief || d.Client.Transport == session.Modern && !bridge.SaysModern(first.Params)
 }
 
@@ -118,7 +119,7 @@ func long(m wire.Message) bool {
 }
 
 // apart puts a message down and has another invocation execute it.
-func (k *Backend) apart(ctx context.Context, d session.Delivery) (session.Tender, error) {
+func (k *Backend) apart(ctx context.Context, d host.Delivery) (host.Tender, error) {
 	now := time.Now()
 	it := session.Item{
 		Box: d.Box, ID: d.Stream, State: session.Waiting, Address: d.Address, Raw: d.Raw, NotAfter: now.Add(validity), Created: now,
@@ -155,8 +156,8 @@ func (k *Backend) alarmOf(it session.Item, at time.Time) Alarm {
 	return Alarm{Session: it.Address.Session, Tenant: tenant, Server: server, Stream: it.ID, Round: it.Round, At: at}
 }
 
-// Attend implements session.Backend.
-func (k *Backend) Attend(ctx context.Context, s session.Session, stream session.StreamID) (session.Tender, error) {
+// Attend implements host.Backend.
+func (k *Backend) Attend(ctx context.Context, s session.Session, stream session.StreamID) (host.Tender, error) {
 	if _, ok := k.Servers(s.Server); !ok {
 		return k.Next.Attend(ctx, s, stream)
 	}
@@ -183,9 +184,9 @@ type watch struct {
 // on.
 const lookAfter = 10 * time.Second
 
-// Tend implements session.Tender.
-func (w *watch) Tend(ctx context.Context) (session.Duty, error) {
-	duty := session.Duty{Accepted: true, Next: time.Now().Add(lookAfter)}
+// Tend implements host.Tender.
+func (w *watch) Tend(ctx context.Context) (host.Duty, error) {
+	duty := host.Duty{Accepted: true, Next: time.Now().Add(lookAfter)}
 	it, err := w.k.Store.Item(ctx, w.box, w.stream)
 	if errors.Is(err, session.NotFound) {
 		return duty, nil // it has ended, or is being ended
@@ -196,7 +197,7 @@ func (w *watch) Tend(ctx context.Context) (session.Duty, error) {
 	return duty, err
 }
 
-// Answer implements session.Backend.
+// Answer implements host.Backend.
 func (k *Backend) Answer(ctx context.Context, a session.Answer, box session.Box) error {
 	if !k.Owns(box.ID) {
 		return k.Next.Answer(ctx, a, box)
@@ -217,7 +218,7 @@ func (k *Backend) Answer(ctx context.Context, a session.Answer, box session.Box)
 	return k.answered(ctx, it)
 }
 
-// End implements session.Backend.
+// End implements host.Backend.
 func (k *Backend) End(ctx context.Context, s session.Session, box session.Box) error {
 	if _, ok := k.Servers(s.Server); !ok {
 		return k.Next.End(ctx, s, box)
@@ -228,7 +229,7 @@ func (k *Backend) End(ctx context.Context, s session.Session, box session.Box) e
 }
 
 // cancelled ends the requests that messages of a client cancel.
-func (k *Backend) cancelled(ctx context.Context, d session.Delivery, msgs []wire.Message) error {
+func (k *Backend) cancelled(ctx context.Context, d host.Delivery, msgs []wire.Message) error {
 	var ids []json.RawMessage
 	for _, m := range msgs {
 		if id := wire.Lookup(m.Params, "requestId"); m.Method == wire.NotifyCancelled && id != nil {

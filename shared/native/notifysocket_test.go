@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -68,7 +69,7 @@ func TestAWebSocketClientIsToldNowOrWhenItIsBack(t *testing.T) {
 	api.open = map[string]bool{"c2": true}
 	say("while nobody is there")
 	connect("c2")
-	if err := session.NewHost(a.store, nil, session.Limits{}).WithClients(api).Push(ctx, a.id); err != nil {
+	if err := host.New(a.store, nil, host.Limits{}).WithClients(api).Push(ctx, a.id); err != nil {
 		t.Fatal(err)
 	}
 	say("later")

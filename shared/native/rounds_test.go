@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/native"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -361,7 +362,7 @@ func TestCallThatHasEndedDoesNotGoOnAfterItsPause(t *testing.T) {
 		if err != nil || len(items) != 1 {
 			t.Fatalf("items are %v, %v", items, err)
 		}
-		if err := (session.Outlet{Store: store}).Fail(t.Context(), items[0].Address, &wire.Error{Code: wire.CodeCancelled, Message: "cancelled"}, time.Time{}); err != nil {
+		if err := (host.Outlet{Store: store}).Fail(t.Context(), items[0].Address, &wire.Error{Code: wire.CodeCancelled, Message: "cancelled"}, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -419,29 +420,29 @@ func (r *run) warn(err error) {
 	}
 }
 
-// Watch implements session.Holder.
+// Watch implements host.Holder.
 func (r *run) Watch(ctx context.Context, after session.Index, until time.Time) (page session.Page, ok bool, err error) {
 	return r.shown.watch(ctx, after, until, r.over)
 }
 
-// Held says that the request is executed here; see session.Holder.
+// Held says that the request is executed here; see host.Holder.
 func (r *run) Held() bool { return r.running.Load() }
 
-// Tend implements session.Tender: it sees to the trace.
-func (r *run) Tend(ctx context.Context) (session.Duty, error) {
+// Tend implements host.Tender: it sees to the trace.
+func (r *run) Tend(ctx context.Context) (host.Duty, error) {
 	reply := make(chan error, 1)
 	select {
 	case r.trace <- reply:
 		if err := <-reply; err != nil {
-			return session.Duty{}, err
+			return host.Duty{}, err
 		}
 	case <-r.over: // its end is in the log, or it is suspended
 		w := watch{r.k, r.in.record, r.address.Box, r.address.Stream}
 		return w.Tend(ctx)
 	case <-ctx.Done():
-		return session.Duty{}, ctx.Err()
+		return host.Duty{}, ctx.Err()
 	}
-	return session.Duty{Accepted: true, Next: time.Now().Add(lookAfter)}, nil
+	return host.Duty{Accepted: true, Next: time.Now().Add(lookAfter)}, nil
 }
 
 // The error phases that a client is told of, as those of package box.

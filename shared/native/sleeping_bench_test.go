@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/native"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
@@ -88,21 +89,21 @@ func sleeping(b *testing.B, w *world, store session.Store) http.Handler {
 		}
 	}
 	o := w.options()
-	o.Host = session.NewHost(store, noBox{b: b}, session.Limits{})
-	o.Servers = func(name string) (session.Server, bool) {
-		return session.Server{Name: name, Digest: "d", Record: true}, true
+	o.Host = host.New(store, noBox{b: b}, host.Limits{})
+	o.Servers = func(name string) (host.Server, bool) {
+		return host.Server{Name: name, Digest: "d", Record: true}, true
 	}
 	return front.New(o)
 }
 
 // noBox is a backend that is asked for nothing.
 type noBox struct {
-	session.Backend // nil: a call of any other method ends the benchmark, too
+	host.Backend // nil: a call of any other method ends the benchmark, too
 
 	b *testing.B
 }
 
-func (n noBox) Deliver(_ context.Context, d session.Delivery, _ session.Box) (session.Tender, error) {
+func (n noBox) Deliver(_ context.Context, d host.Delivery, _ session.Box) (host.Tender, error) {
 	n.b.Errorf("a box was asked: %s", d.Raw)
 	return nil, session.Errorf(session.Unavailable, "it sleeps")
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/native"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -96,7 +97,7 @@ func TestAnswerToATaskThatNobodyHandedOverIsFoundByTheSweep(t *testing.T) {
 		w := memory(t)
 		name, key := w.task("ask")
 		raw := `{"jsonrpc":"2.0","id":"` + key + `","result":` + results()["elicitation/create"] + `}`
-		id := session.PinnedID(session.Caller{Tenant: "acme", Principal: "ada", Server: session.Server{Name: "demo"}})
+		id := host.PinnedID(host.Caller{Tenant: "acme", Principal: "ada", Server: host.Server{Name: "demo"}})
 		if _, err := w.open().PutAnswer(t.Context(), session.Answer{Session: id, Question: key, Raw: []byte(raw)}); err != nil {
 			t.Fatal(err)
 		}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/native"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -33,7 +34,7 @@ type world struct {
 	t      testing.TB
 	open   func() session.Store
 	apart  bool // there is somebody to invoke
-	limits session.Limits
+	limits host.Limits
 	hosted native.Hosted
 	sealer *session.Sealer
 
@@ -96,10 +97,10 @@ func (w *world) backend() (*native.Backend, session.Store) {
 func (w *world) options() front.Options {
 	b, store := w.backend()
 	return front.Options{
-		Servers: func(name string) (session.Server, bool) {
-			return session.Server{Name: name, Digest: "d", InPlace: true}, name == "demo"
+		Servers: func(name string) (host.Server, bool) {
+			return host.Server{Name: name, Digest: "d", InPlace: true}, name == "demo"
 		},
-		Host: session.NewHost(store, b, w.limits), Auth: w, Sealer: w.sealer, Log: slog.New(slog.DiscardHandler),
+		Host: host.New(store, b, w.limits), Auth: w, Sealer: w.sealer, Log: slog.New(slog.DiscardHandler),
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -23,8 +24,8 @@ type asylum struct {
 	t      *testing.T
 	store  *sessiontest.Counting
 	config relay.Config
-	host   *session.Host
-	caller session.Caller
+	host   *host.Host
+	caller host.Caller
 	stream session.StreamID
 
 	mu     sync.Mutex
@@ -48,8 +49,8 @@ func newAsylum(t *testing.T) *asylum {
 		Store: a.store, Poster: a, Sealer: sealer, Fleet: a,
 		Launch: func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
 	}
-	a.host = session.NewHost(a.store, relay.NewBackend(a.config), session.Limits{})
-	a.caller = session.Caller{Server: session.Server{Name: "s"}, Tenant: "t", Principal: "p", Transport: session.HTTP}
+	a.host = host.New(a.store, relay.NewBackend(a.config), host.Limits{})
+	a.caller = host.Caller{Server: host.Server{Name: "s"}, Tenant: "t", Principal: "p", Transport: session.HTTP}
 	if err := errors.Join(
 		a.store.Create(t.Context(), session.Session{
 			ID: "s1", Server: "s", Tenant: "t", Principal: "p", Transport: session.HTTP, State: session.Ready, Version: wire.V20251125,

@@ -7,12 +7,13 @@ import (
 	"errors"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // Backend delivers messages to boxes: the functions' part of the protocol. It
-// implements session.Backend, holds no state and is safe for concurrent use.
+// implements host.Backend, holds no state and is safe for concurrent use.
 type Backend struct{ boxes }
 
 // NewBackend makes a Backend.
@@ -28,9 +29,9 @@ const (
 	lookAfter      = 10 * time.Second // a request that was accepted: look whether its box lives
 )
 
-// Deliver implements session.Backend. For an awake box it posts; for any other
+// Deliver implements host.Backend. For an awake box it posts; for any other
 // it puts the message into the inbox and sees to the wake.
-func (k *Backend) Deliver(ctx context.Context, d session.Delivery, box session.Box) (session.Tender, error) {
+func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box) (host.Tender, error) {
 	if len(d.Raw) > MaxMessage {
 		return nil, session.Errorf(session.TooLarge, "the message has %d bytes; the relay carries up to %d", len(d.Raw), MaxMessage)
 	}
@@ -71,7 +72,7 @@ func (x boxes) post(ctx context.Context, conn string, f Frame) error {
 }
 
 // deliverFrame is the deliver frame of a delivery for one generation.
-func (x boxes) deliverFrame(d session.Delivery, gen session.Generation, notAfter time.Time, inbox bool) Frame {
+func (x boxes) deliverFrame(d host.Delivery, gen session.Generation, notAfter time.Time, inbox bool) Frame {
 	payload := make([]byte, 0, len(d.Client.Init)+len(d.Raw))
 	payload = append(append(payload, d.Client.Init...), d.Raw...)
 	f := Frame{
@@ -92,13 +93,13 @@ func (x boxes) deliverFrame(d session.Delivery, gen session.Generation, notAfter
 
 // principalHash names the principal of a delivery to its box, which learns nothing
 // from it but who is the same.
-func principalHash(d session.Delivery) string {
+func principalHash(d host.Delivery) string {
 	sum := sha256.Sum256([]byte(string(d.Box) + "\x00" + d.Client.Principal))
 	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
 
-// Attend implements session.Backend.
-func (k *Backend) Attend(ctx context.Context, s session.Session, stream session.StreamID) (session.Tender, error) {
+// Attend implements host.Backend.
+func (k *Backend) Attend(ctx context.Context, s session.Session, stream session.StreamID) (host.Tender, error) {
 	it, err := k.Store.Item(ctx, session.BoxFor(s.Tenant, s.Server), stream)
 	if err != nil {
 		return nil, err
@@ -107,12 +108,12 @@ func (k *Backend) Attend(ctx context.Context, s session.Session, stream session.
 		return nil, session.Errorf(session.NotFound, "the stream is not one of this session")
 	}
 	return &tender{
-		k: k, d: session.Delivery{Address: it.Address, Client: s, Server: s.Server},
+		k: k, d: host.Delivery{Address: it.Address, Client: s, Server: s.Server},
 		notAfter: it.NotAfter, inbox: true, bound: it.Gen, accepted: true,
 	}, nil
 }
 
-// Answer implements session.Backend.
+// Answer implements host.Backend.
 func (k *Backend) Answer(ctx context.Context, a session.Answer, box session.Box) error {
 	if _, _, ok := session.Suspends(a.Question); ok {
 		return k.answered(ctx, a.Session, box.ID, a.Question)
@@ -127,7 +128,7 @@ func answerFrame(a session.Answer) Frame {
 	return Frame{Type: Answer, Session: a.Session, Question: a.Question, Payload: a.Raw}
 }
 
-// End implements session.Backend.
+// End implements host.Backend.
 func (k *Backend) End(ctx context.Context, s session.Session, box session.Box) error {
 	if box.State == session.Awake {
 		k.postOnce(ctx, box.Conn, Frame{Type: Stop, Session: s.ID})
@@ -147,7 +148,7 @@ func (k *Backend) End(ctx context.Context, s session.Session, box session.Box) e
 // inbox, or (bound == 0 and no inbox) in this function's hands only.
 type tender struct {
 	k        *Backend
-	d        session.Delivery
+	d        host.Delivery
 	notAfter time.Time
 	posted   time.Time          // when it was posted last
 	bound    session.Generation // posted to this generation; from then on nobody else may have it until that is over and clean
@@ -219,12 +220,12 @@ func (t *tender) look(ctx context.Context) error {
 	return nil
 }
 
-// Tend implements session.Tender.
-func (t *tender) Tend(ctx context.Context) (session.Duty, error) {
+// Tend implements host.Tender.
+func (t *tender) Tend(ctx context.Context) (host.Duty, error) {
 	if err := t.step(ctx); err != nil {
-		return session.Duty{}, err
+		return host.Duty{}, err
 	}
-	return session.Duty{Accepted: t.accepted, Next: time.Now().Add(t.pause())}, nil
+	return host.Duty{Accepted: t.accepted, Next: time.Now().Add(t.pause())}, nil
 }
 
 // pause is the back-off between looks: short while nobody is known to have the
@@ -266,10 +267,10 @@ func (t *tender) step(ctx context.Context) error {
 	}
 }
 
-// Handed implements session.Handing.
+// Handed implements host.Handing.
 func (t *tender) Handed() bool { return t.handed }
 
-// GiveUp implements session.Handing. It takes the item first, for generation 0: a
+// GiveUp implements host.Handing. It takes the item first, for generation 0: a
 // runner that finds the message late asks whether it may execute it, and is refused.
 // What waits in the inbox is then certainly not executed. Of what was posted that is
 // not known: its runner may have executed it and not be able to say so.

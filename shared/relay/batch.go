@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -19,7 +20,7 @@ import (
 
 // said is what an events frame says of one stream.
 type said struct {
-	session.Posting
+	host.Posting
 	asks   *session.Item // not nil: the delivery is suspended, and this is put first
 	marked bool
 }
@@ -52,7 +53,7 @@ func (h *Handler) postings(ctx context.Context, f Frame) ([]said, error) {
 		if events, again, rest, ok = it.cut(rest); !ok {
 			return nil, session.Errorf(session.Invalid, "an events frame of session %s has lengths that do not fit its payload", t.Session)
 		}
-		p := said{marked: it.Marked, Posting: session.Posting{To: t.Address, Batch: session.Batch{
+		p := said{marked: it.Marked, Posting: host.Posting{To: t.Address, Batch: session.Batch{
 			Session: t.Session, Stream: it.Stream, First: it.First, Gen: f.Gen, Seq: f.Seq,
 			Final: it.Final && it.Stream != session.Common, Events: events, Expires: expires,
 		}}}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -52,7 +53,7 @@ type Config struct {
 	Forget func(ctx context.Context, box session.BoxID, owner string, gen session.Generation) error
 	// StartTimeout is how long a box may take from the wake to its hello; 3 min.
 	StartTimeout time.Duration
-	// EventAge is how long events are kept, see session.Limits; session.EventAge.
+	// EventAge is how long events are kept, see host.Limits; session.EventAge.
 	EventAge time.Duration
 	Log      *slog.Logger
 	// Meter is told of each frame that was handled, and its log line is then written.
@@ -80,7 +81,7 @@ const maxUnanswered = 3
 // way of events to clients.
 type boxes struct {
 	Config
-	out session.Outlet
+	out host.Outlet
 }
 
 func newBoxes(c Config) boxes {
@@ -93,7 +94,7 @@ func newBoxes(c Config) boxes {
 	if c.EventAge == 0 {
 		c.EventAge = session.EventAge
 	}
-	return boxes{c, session.Outlet{Store: c.Store, Clients: c.Clients}}
+	return boxes{c, host.Outlet{Store: c.Store, Clients: c.Clients}}
 }
 
 // rouse sees to it that somebody starts a box that is asleep, and returns the

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -33,7 +34,7 @@ func (k clientsOf) Post(_ context.Context, conn string, _ []byte) error {
 func (clientsOf) Close(context.Context, string) error { return nil }
 
 // overSocket opens a session over a connection and lets the box wake for it.
-func (c *counted) overSocket(t *testing.T, conn string) (session.Caller, session.ID) {
+func (c *counted) overSocket(t *testing.T, conn string) (host.Caller, session.ID) {
 	t.Helper()
 	caller := caller
 	caller.Transport, caller.Conn = session.WebSocket, conn
@@ -51,7 +52,7 @@ func (c *counted) overSocket(t *testing.T, conn string) (session.Caller, session
 }
 
 // message does what the socket function does with a message.
-func (c *counted) message(t *testing.T, caller session.Caller, id session.ID, raw string) {
+func (c *counted) message(t *testing.T, caller host.Caller, id session.ID, raw string) {
 	t.Helper()
 	if _, err := c.host.Connection(t.Context(), caller.Conn); err != nil {
 		t.Fatal(err)
@@ -67,7 +68,7 @@ func (c *counted) message(t *testing.T, caller session.Caller, id session.ID, ra
 
 // socketBudget runs an operation over a socket and compares what it cost, with
 // the read of the connection, and how many messages the client got.
-func socketBudget(t *testing.T, want costs, posted int, conn string, operation func(t *testing.T, c *counted, caller session.Caller, id session.ID)) {
+func socketBudget(t *testing.T, want costs, posted int, conn string, operation func(t *testing.T, c *counted, caller host.Caller, id session.ID)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCounted(t)
@@ -91,7 +92,7 @@ func socketBudget(t *testing.T, want costs, posted int, conn string, operation f
 
 func TestBudgetOfACallOverASocket(t *testing.T) {
 	want := costs{Reads: 2, Writes: 1, Up: frames{relay.Events: 1}, Down: frames{relay.Deliver: 1, relay.Ack: 1}}
-	socketBudget(t, want, 1, "c1", func(t *testing.T, c *counted, caller session.Caller, id session.ID) {
+	socketBudget(t, want, 1, "c1", func(t *testing.T, c *counted, caller host.Caller, id session.ID) {
 		c.message(t, caller, id, callWith(`{"sleep":100}`))
 	})
 }
@@ -99,7 +100,7 @@ func TestBudgetOfACallOverASocket(t *testing.T) {
 func TestBudgetOfASlowCallOverASocket(t *testing.T) {
 	// The sign of life is looked at, and then nothing of ours runs.
 	want := costs{Reads: 4, Writes: 3, Up: frames{relay.Taken: 1, relay.Events: 1}, Down: frames{relay.Deliver: 1, relay.Ack: 1}}
-	socketBudget(t, want, 1, "c1", func(t *testing.T, c *counted, caller session.Caller, id session.ID) {
+	socketBudget(t, want, 1, "c1", func(t *testing.T, c *counted, caller host.Caller, id session.ID) {
 		c.message(t, caller, id, callWith(`{"sleep":60000}`))
 		time.Sleep(2 * time.Minute)
 	})
@@ -107,7 +108,7 @@ func TestBudgetOfASlowCallOverASocket(t *testing.T) {
 
 func TestBudgetOfACallWithProgressOverASocket(t *testing.T) {
 	want := costs{Reads: 2, Writes: 4, Up: frames{relay.Events: 2}, Down: frames{relay.Deliver: 1, relay.Ack: 2}}
-	socketBudget(t, want, 2, "c1", func(t *testing.T, c *counted, caller session.Caller, id session.ID) {
+	socketBudget(t, want, 2, "c1", func(t *testing.T, c *counted, caller host.Caller, id session.ID) {
 		c.message(t, caller, id, callWith(`{"progress":1}`))
 		time.Sleep(time.Second)
 	})
@@ -116,19 +117,19 @@ func TestBudgetOfACallWithProgressOverASocket(t *testing.T) {
 func TestBudgetOfACallWhoseConnectionHasGone(t *testing.T) {
 	// The record is read, and holds from then on that the client is owed the answer.
 	want := costs{Reads: 3, Writes: 2, Up: frames{relay.Events: 1}, Down: frames{relay.Deliver: 1, relay.Ack: 1}}
-	socketBudget(t, want, 0, "gone", func(t *testing.T, c *counted, caller session.Caller, id session.ID) {
+	socketBudget(t, want, 0, "gone", func(t *testing.T, c *counted, caller host.Caller, id session.ID) {
 		c.message(t, caller, id, callWith(`{"sleep":100}`))
 	})
 }
 
 func TestBudgetOfAnHourOfSilenceOverASocket(t *testing.T) {
 	socketBudget(t, costs{Up: frames{relay.Bye: 1}, Down: frames{relay.ByeOK: 1}, Reads: 1, Writes: 1}, 0, "c1",
-		func(*testing.T, *counted, session.Caller, session.ID) { time.Sleep(time.Hour) }) // the box falls asleep, and that is all
+		func(*testing.T, *counted, host.Caller, session.ID) { time.Sleep(time.Hour) }) // the box falls asleep, and that is all
 }
 
 func TestBudgetOfAPingOverASocket(t *testing.T) {
 	socketBudget(t, costs{Reads: 2, Up: frames{}, Down: frames{}}, 0, "c1",
-		func(t *testing.T, c *counted, caller session.Caller, id session.ID) {
+		func(t *testing.T, c *counted, caller host.Caller, id session.ID) {
 			c.message(t, caller, id, `{"jsonrpc":"2.0","id":2,"method":"ping"}`)
 		})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -29,7 +30,7 @@ import (
 
 type counted struct {
 	store *sessiontest.Counting
-	host  *session.Host
+	host  *host.Host
 	relay *relay.Handler
 
 	mu     sync.Mutex
@@ -67,7 +68,7 @@ func countedOn(t *testing.T, store session.Store, change ...func(*relay.Config))
 	for _, f := range change {
 		f(&config)
 	}
-	c.host = session.NewHost(c.store, relay.NewBackend(config), session.Limits{})
+	c.host = host.New(c.store, relay.NewBackend(config), host.Limits{})
 	c.relay = relay.NewHandler(config)
 	c.reset()
 	return c
@@ -213,8 +214,8 @@ func (c *counted) IdleSince() (time.Time, bool) {
 	return c.idle, c.busy == 0
 }
 
-var caller = session.Caller{
-	Server: session.Server{Name: "s", Digest: "digest", Record: true}, Tenant: "t", Principal: "p", Transport: session.HTTP,
+var caller = host.Caller{
+	Server: host.Server{Name: "s", Digest: "digest", Record: true}, Tenant: "t", Principal: "p", Transport: session.HTTP,
 }
 
 // handshake is what the server answers to initialize.

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
@@ -239,7 +240,7 @@ func FuzzLongFramesThroughTheHost(f *testing.F) {
 
 func TestMessageOverSixteenMebibytesIsRefusedByTheHost(t *testing.T) {
 	backend := NewBackend(Config{Store: sessiontest.NewMemory()})
-	d := session.Delivery{Raw: make([]byte, MaxMessage+1)}
+	d := host.Delivery{Raw: make([]byte, MaxMessage+1)}
 	_, err := backend.Deliver(t.Context(), d, session.Box{State: session.Awake})
 	if !errors.Is(err, session.TooLarge) || !strings.Contains(err.Error(), "16777217") || !strings.Contains(err.Error(), "16777216") {
 		t.Errorf("got %v", err)

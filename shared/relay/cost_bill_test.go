@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -86,7 +87,7 @@ func longerCalls() (all []billable) {
 // overSocketFor is a call over a WebSocket. The function stays until it is accepted.
 // An instance that has met the connection knows its record.
 func overSocketFor(took string, met bool) billable {
-	var who session.Caller
+	var who host.Caller
 	b := billable{name: "WebSocket: tools/call, " + took + " ms", messages: 2, enters: true, held: new(time.Duration), pushes: 1, bytes: answerBytes}
 	if !met {
 		b.name += ", by an instance new to the connection"

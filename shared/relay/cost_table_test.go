@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -222,7 +223,7 @@ func rest() []price {
 }
 
 func sockets() []price {
-	var who session.Caller
+	var who host.Caller
 	connected := func(t *testing.T, c *counted) (id session.ID) {
 		opened(t, c) // for the handshake record
 		who, id = c.overSocket(t, "c1")
@@ -347,7 +348,7 @@ func (c *counted) begin(t *testing.T) {
 	}
 }
 
-func (c *counted) accept(t *testing.T, id session.ID, raw string) *session.Call {
+func (c *counted) accept(t *testing.T, id session.ID, raw string) *host.Call {
 	t.Helper()
 	call, err := c.host.Accept(t.Context(), caller, id, []wire.Message{parse(t, raw)}, false)
 	if err != nil {
@@ -364,7 +365,7 @@ const keepAlive = 15 * time.Second
 // events came up to its end or for as long as the response is held.
 func (c *counted) resume(t *testing.T, id session.ID, last string, hold time.Duration) (events int) {
 	t.Helper()
-	var call *session.Call
+	var call *host.Call
 	var err error
 	if last == "" {
 		call, err = c.host.Listen(t.Context(), caller, id, "")

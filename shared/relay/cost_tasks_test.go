@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -14,7 +15,7 @@ import (
 func tasked() []price {
 	modern := caller
 	modern.Transport = session.Modern
-	brief := session.Client{
+	brief := host.Client{
 		Init:  []byte(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`),
 		Check: func(json.RawMessage) (bool, error) { return true, nil },
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -28,7 +29,7 @@ type cutWorld struct {
 	wire   *cutWire
 	memory *sessiontest.Memory
 	config Config
-	host   *session.Host
+	host   *host.Host
 	box    *cutBox
 	seed   uint64
 	set    func(*RunnerConfig) // nil for the defaults
@@ -56,7 +57,7 @@ func newCutWorld(t *testing.T, point cutPoint, seed uint64) *cutWorld {
 		Launch: func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
 	}
 	w.wire.handler = NewHandler(w.config)
-	w.host = session.NewHost(w.memory, NewBackend(w.config), session.Limits{})
+	w.host = host.New(w.memory, NewBackend(w.config), host.Limits{})
 	if err := w.memory.SaveHandshake(t.Context(), session.Handshake{
 		Digest: session.RecordFor("t", "digest"), Version: wire.V20251125,
 		Result: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{"logging":{}}}`),
@@ -109,8 +110,8 @@ func (w *cutWorld) Tasks(context.Context) ([]fleet.Status, error) { return nil, 
 
 const cutBoxID = session.BoxID("t/s")
 
-var cutCaller = session.Caller{
-	Server: session.Server{Name: "s", Digest: "digest", Record: true}, Tenant: "t", Principal: "p", Transport: session.HTTP,
+var cutCaller = host.Caller{
+	Server: host.Server{Name: "s", Digest: "digest", Record: true}, Tenant: "t", Principal: "p", Transport: session.HTTP,
 }
 
 // open opens a session.

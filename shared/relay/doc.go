@@ -1,7 +1,7 @@
 // Package relay carries messages between the functions (the host) and a box: both
 // ends of it, the records' transitions, tickets, and what is done when a box
 // sleeps, wakes or is lost. It hides WebSocket connections, frames, resending and
-// fencing; above it there is a session.Backend, below it a Box that executes. It
+// fencing; above it there is a host.Backend, below it a Box that executes. It
 // does not know HTTP, nor what a message means.
 //
 // The rules are those of a model-checked protocol. record.go has the box record's

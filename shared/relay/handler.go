@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -290,7 +291,7 @@ func (h *Handler) claim(ctx context.Context, conn string, b session.Box, it sess
 	if err != nil {
 		return false, err
 	}
-	d := session.Delivery{Address: it.Address, Client: s, Server: b.Server, Raw: it.Raw}
+	d := host.Delivery{Address: it.Address, Client: s, Server: b.Server, Raw: it.Raw}
 	f := h.deliverFrame(d, b.Gen, it.NotAfter, true)
 	f.Round, f.Base = it.Round, it.Base
 	return true, h.post(ctx, conn, f)
@@ -408,7 +409,7 @@ func (h *Handler) events(ctx context.Context, f Frame) (*Frame, error) {
 		return nil, err
 	}
 	ack := &Frame{Type: Ack, Seq: f.Seq, Session: f.Session}
-	stored := make([]session.Posting, 0, len(postings))
+	stored := make([]host.Posting, 0, len(postings))
 	for _, i := range commonFirst(f.Items) {
 		p, ok, err := h.store(ctx, postings[i], ack)
 		if err != nil || ack.Fenced {
@@ -434,7 +435,7 @@ func (h *Handler) events(ctx context.Context, f Frame) (*Frame, error) {
 
 // store writes one stream's events and notes in the ack what became of them. It
 // returns them with their place in the log; ok is false if they are not to go out.
-func (h *Handler) store(ctx context.Context, say said, ack *Frame) (stored session.Posting, ok bool, err error) {
+func (h *Handler) store(ctx context.Context, say said, ack *Frame) (stored host.Posting, ok bool, err error) {
 	p := say.Posting
 	if p.Batch.Stream != session.Common {
 		closed := false
@@ -488,7 +489,7 @@ func commonFirst(items []EventItem) []int {
 // appendStream writes to a request stream. The runner numbers it from 1, and the
 // only other writer is whoever ended the request by an error: a conflict means
 // that the stream is closed.
-func (h *Handler) appendStream(ctx context.Context, p *session.Posting) (closed bool, err error) {
+func (h *Handler) appendStream(ctx context.Context, p *host.Posting) (closed bool, err error) {
 	if p.Batch.First < 1 {
 		return false, session.Errorf(session.Invalid, "a batch of stream %s begins at index %d", p.Batch.Stream, p.Batch.First)
 	}
@@ -503,7 +504,7 @@ func (h *Handler) appendStream(ctx context.Context, p *session.Posting) (closed 
 // new to a session does not know where its numbers begin and sends First 0: the
 // place is found by writing, which is what fences its predecessor. The verdict is
 // write, refuse, or ignore for a frame that comes after its session's next.
-func (h *Handler) appendCommon(ctx context.Context, p *session.Posting) (v verdict, err error) {
+func (h *Handler) appendCommon(ctx context.Context, p *host.Posting) (v verdict, err error) {
 	b := &p.Batch
 	if b.First > 0 {
 		p.Again, err = h.out.Write(ctx, p.To, *b)

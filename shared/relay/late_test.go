@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -173,7 +174,7 @@ func TestACallThatWaitsForABoxThatDoesNotComeWasNotExecuted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := tender.(session.Handing).GiveUp(t.Context()); err != nil {
+		if err := tender.(host.Handing).GiveUp(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		page, err := a.store.Read(t.Context(), "s1", a.stream, 0, 10)

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -48,7 +49,7 @@ type street struct {
 	habits habits
 	rand   *rand.Rand
 	store  session.Store
-	host   *session.Host
+	host   *host.Host
 	relay  *relay.Handler
 	work   sync.WaitGroup
 	lives  sync.WaitGroup
@@ -95,7 +96,7 @@ func newStreet(t *testing.T, seed uint64) *street {
 		Store: s.store, Sealer: sealer, Poster: s, Fleet: s,
 		Launch: func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
 	}
-	s.host = session.NewHost(s.store, relay.NewBackend(config), session.Limits{})
+	s.host = host.New(s.store, relay.NewBackend(config), host.Limits{})
 	s.relay = relay.NewHandler(config)
 	if s.habits.Initialize {
 		for _, tenant := range []string{"red", "blue"} {
@@ -313,14 +314,14 @@ func textAt(raw json.RawMessage, key string) string {
 
 // neighbour is a session of a principal.
 type neighbour struct {
-	caller session.Caller
+	caller host.Caller
 	id     session.ID
 	init   json.RawMessage
 }
 
-func (s *street) caller(tenant, principal string, over session.Transport) session.Caller {
-	return session.Caller{
-		Server: session.Server{Name: "s", Digest: "digest", Record: true, SameLists: s.habits.SameLists},
+func (s *street) caller(tenant, principal string, over session.Transport) host.Caller {
+	return host.Caller{
+		Server: host.Server{Name: "s", Digest: "digest", Record: true, SameLists: s.habits.SameLists},
 		Tenant: tenant, Principal: principal, Transport: over,
 	}
 }
@@ -333,7 +334,7 @@ func (s *street) arrive() neighbour {
 	n.init = json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":` + abilities + `,"tenant":"` + tenant + `","principal":"` + principal + `"}`)
 	if s.rand.IntN(3) == 0 {
 		n.caller.Transport = session.Modern
-		n.id = session.PinnedID(n.caller)
+		n.id = host.PinnedID(n.caller)
 		return n
 	}
 	m, err := wire.Parse(wire.NewRequest(json.RawMessage("0"), wire.MethodInitialize, n.init))
@@ -350,7 +351,7 @@ func (s *street) arrive() neighbour {
 	return n
 }
 
-func (s *street) finish(call *session.Call) (last json.RawMessage) {
+func (s *street) finish(call *host.Call) (last json.RawMessage) {
 	s.t.Helper()
 	for call != nil && !call.Done() {
 		events, err := call.Next(s.t.Context(), time.Now().Add(time.Minute))
@@ -384,7 +385,7 @@ func (s *street) ask(n neighbour, method, params string) json.RawMessage {
 	if n.caller.Transport != session.Modern {
 		return wire.Lookup(s.accept(n, wire.NewRequest(json.RawMessage("1"), method, json.RawMessage(params))), "result")
 	}
-	call, _, err := s.host.Send(s.t.Context(), n.caller, session.Client{Init: n.init}, method, json.RawMessage(params))
+	call, _, err := s.host.Send(s.t.Context(), n.caller, host.Client{Init: n.init}, method, json.RawMessage(params))
 	if err != nil {
 		s.t.Fatal(err)
 	}

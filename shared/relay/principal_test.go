@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -26,7 +27,7 @@ func TestABoxLearnsWhichSessionsAreOfOnePrincipalAndNothingElse(t *testing.T) {
 	c.Poster = box
 	hash := func(principal, server string) string {
 		id := session.BoxFor("t", server)
-		_, err := relay.NewBackend(c).Deliver(t.Context(), session.Delivery{
+		_, err := relay.NewBackend(c).Deliver(t.Context(), host.Delivery{
 			Address: session.Address{Session: session.NewID(), Stream: session.StreamID(session.NewID()), Box: id, Principal: principal, Requests: []json.RawMessage{json.RawMessage("1")}},
 			Client:  session.Session{Tenant: "t", Server: server, Principal: principal}, Server: server, Raw: []byte(`{}`),
 		}, session.Box{ID: id, State: session.Awake, Conn: "c", Gen: 1})

@@ -4,13 +4,14 @@ import (
 	"context"
 	"strings"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // admit is Busy if a request would need a box that its tenant may not have now, or
 // would wait for one that too many wait for already. It is asked before there is any
 // trace of the request.
-func (x boxes) admit(ctx context.Context, d session.Delivery, box session.Box) error {
+func (x boxes) admit(ctx context.Context, d host.Delivery, box session.Box) error {
 	if box.State == session.Awake {
 		return nil
 	}

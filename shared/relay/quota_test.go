@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -43,7 +44,7 @@ func wakes(t *testing.T, store session.Store, quota int, tenant, server string) 
 	c := configOf(t, store)
 	c.Fleet, c.TenantBoxes = f, quota
 	id := session.BoxFor(tenant, server)
-	_, err = relay.NewBackend(c).Deliver(t.Context(), session.Delivery{
+	_, err = relay.NewBackend(c).Deliver(t.Context(), host.Delivery{
 		Address: session.Address{Session: "one", Stream: "a", Box: id, Requests: []json.RawMessage{json.RawMessage("1")}},
 		Client:  session.Session{ID: "one", Tenant: tenant, Server: server}, Server: server, Raw: []byte(`{}`),
 	}, session.Box{ID: id})
@@ -157,7 +158,7 @@ func TestNoMoreRequestsWaitForABoxThanMay(t *testing.T) {
 		config := configOf(t, store)
 		config.Fleet, config.WaitingCalls = &anyFleet{}, c.most
 		config.Poster = nobody{}
-		_, err := relay.NewBackend(config).Deliver(t.Context(), session.Delivery{
+		_, err := relay.NewBackend(config).Deliver(t.Context(), host.Delivery{
 			Address: session.Address{Session: "one", Stream: "a", Box: "t/s", Requests: []json.RawMessage{json.RawMessage("1")}},
 			Client:  session.Session{ID: "one", Tenant: "t", Server: "s"}, Server: "s", Raw: []byte(`{}`),
 		}, session.Box{ID: "t/s", State: c.state})

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -19,7 +20,7 @@ import (
 type simClient struct {
 	w         *world
 	name      string
-	caller    session.Caller
+	caller    host.Caller
 	a         *actor
 	id        session.ID
 	asked     int
@@ -50,8 +51,8 @@ type simRequest struct {
 }
 
 func newSimClient(w *world, name, server string) *simClient {
-	return &simClient{w: w, name: name, a: w.actor(name), caller: session.Caller{
-		Server: session.Server{Name: server, Digest: "digest of " + server, Record: true},
+	return &simClient{w: w, name: name, a: w.actor(name), caller: host.Caller{
+		Server: host.Server{Name: server, Digest: "digest of " + server, Record: true},
 		Tenant: "tenant", Principal: "principal of " + name, Transport: session.HTTP,
 	}}
 }
@@ -59,8 +60,8 @@ func newSimClient(w *world, name, server string) *simClient {
 func (c *simClient) box() session.BoxID { return session.BoxFor(c.caller.Tenant, c.caller.Server.Name) }
 
 // host is built anew for each message, as on a cold instance.
-func (w *world) host() *session.Host {
-	return session.NewHost(w.config.Store, NewBackend(w.config), session.Limits{})
+func (w *world) host() *host.Host {
+	return host.New(w.config.Store, NewBackend(w.config), host.Limits{})
 }
 
 // simFunction is how long the HTTP function may run.
@@ -126,7 +127,7 @@ func (c *simClient) initialize(n int) bool {
 	r := c.request(fmt.Sprintf("%s.init%d", c.name, n), 1)
 	params := fmt.Appendf(nil, `{"protocolVersion":"2025-11-25","capabilities":%s,"clientInfo":{"name":%q,"version":"1"},"label":%q}`, c.w.capabilities(), c.name, r.label)
 	m := simMessage(wire.NewRequest(r.ids[0], wire.MethodInitialize, params))
-	r.post(func(ctx context.Context) (*session.Call, error) {
+	r.post(func(ctx context.Context) (*host.Call, error) {
 		s, call, err := c.w.host().Initialize(ctx, c.caller, "", m)
 		if err == nil {
 			c.w.ledger.owns(c.w, s.ID, c.name)
@@ -239,7 +240,7 @@ func (c *simClient) send(under *sync.WaitGroup, r *simRequest) {
 	}
 	c.cancels(r)
 	under.Go(func() {
-		r.post(func(ctx context.Context) (*session.Call, error) {
+		r.post(func(ctx context.Context) (*host.Call, error) {
 			return c.w.host().Accept(ctx, c.caller, c.id, msgs, len(msgs) > 1)
 		})
 		r.resume()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -62,7 +63,7 @@ func (c *simClient) listen() {
 	}
 }
 
-func (c *simClient) listenFrom(ctx context.Context, last string) (*session.Call, error) {
+func (c *simClient) listenFrom(ctx context.Context, last string) (*host.Call, error) {
 	if last == "" {
 		return c.w.host().Listen(ctx, c.caller, c.id, "")
 	}
@@ -71,7 +72,7 @@ func (c *simClient) listenFrom(ctx context.Context, last string) (*session.Call,
 
 // opening is the cursor a response opens with: in front of the first event, or,
 // while another GET has the stream, what the client came with.
-func opening(call *session.Call, events []session.Event, from string) string {
+func opening(call *host.Call, events []session.Event, from string) string {
 	id := call.Cursor()
 	if len(events) > 0 {
 		id.Index = events[0].Index - 1
@@ -83,7 +84,7 @@ func opening(call *session.Call, events []session.Event, from string) string {
 }
 
 // hear is the client's end: each event once, in order.
-func (c *simClient) hear(call *session.Call, events []session.Event, last string) string {
+func (c *simClient) hear(call *host.Call, events []session.Event, last string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, e := range events {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -67,7 +68,7 @@ const simWindow = time.Second
 
 // post sends the request: the function says that it was accepted when Next
 // returns for the first time, and not before.
-func (r *simRequest) post(accept func(context.Context) (*session.Call, error)) {
+func (r *simRequest) post(accept func(context.Context) (*host.Call, error)) {
 	w := r.c.w
 	r.begun = time.Now()
 	w.afoot.Add(1)
@@ -99,7 +100,7 @@ func (r *simRequest) post(accept func(context.Context) (*session.Call, error)) {
 	})
 }
 
-func (r *simRequest) learn(call *session.Call) {
+func (r *simRequest) learn(call *host.Call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if call.Stored() {
@@ -126,7 +127,7 @@ func (r *simRequest) lost(err error) {
 func isInit(label string) bool { return strings.Contains(label, ".init") }
 
 // hold goes on with a response until the function lets go of it.
-func (r *simRequest) hold(ctx context.Context, a *actor, call *session.Call, p *response) {
+func (r *simRequest) hold(ctx context.Context, a *actor, call *host.Call, p *response) {
 	if call.Done() {
 		return
 	}
@@ -151,7 +152,7 @@ func (r *simRequest) primed(cursor string, stored bool) {
 }
 
 // take is the client's end: each event once, in order.
-func (r *simRequest) take(call *session.Call, p *response, events []session.Event) {
+func (r *simRequest) take(call *host.Call, p *response, events []session.Event) {
 	p.write(func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()

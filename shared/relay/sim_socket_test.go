@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -130,7 +131,7 @@ type simSocket struct {
 	w      *world
 	g      *simPeers
 	name   string
-	caller session.Caller
+	caller host.Caller
 	a      *actor
 	under  sync.WaitGroup
 
@@ -155,13 +156,13 @@ type simSent struct {
 }
 
 func newSimSocket(w *world, g *simPeers, name, server string) *simSocket {
-	return &simSocket{w: w, g: g, name: name, a: w.actor(name), caller: session.Caller{
-		Server: session.Server{Name: server, Digest: "digest of " + server, Record: true},
+	return &simSocket{w: w, g: g, name: name, a: w.actor(name), caller: host.Caller{
+		Server: host.Server{Name: server, Digest: "digest of " + server, Record: true},
 		Tenant: "tenant", Principal: "principal of " + name, Transport: session.WebSocket, EventIDs: true,
 	}}
 }
 
-func (s *simSocket) host() *session.Host { return s.w.host().WithClients(s.g) }
+func (s *simSocket) host() *host.Host { return s.w.host().WithClients(s.g) }
 
 // hears takes what comes over a connection.
 func (s *simSocket) hears(data []byte) {
@@ -198,7 +199,7 @@ func (s *simSocket) answer(m wire.Message) {
 
 // message is the socket function for one message over the current connection. An
 // error means that the client is not told that it was accepted.
-func (s *simSocket) message(what string, raw []byte) (call *session.Call, reply []byte, err error) {
+func (s *simSocket) message(what string, raw []byte) (call *host.Call, reply []byte, err error) {
 	s.mu.Lock()
 	caller, id := s.caller, s.id
 	caller.Conn = s.conn
@@ -456,7 +457,7 @@ func (s *simSocket) check(log map[simStreamKey]*simStream) {
 	for key, stream := range log {
 		for _, e := range stream.events {
 			if key.session == s.id {
-				fitted := string(session.Fit(e.Raw))
+				fitted := string(host.Fit(e.Raw))
 				place[fitted], index[fitted] = key, e.Index
 			}
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/bucket/buckettest"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -132,7 +133,7 @@ func (a *asylum) keeping() *buckettest.S3 {
 		}),
 	})
 	a.config.Kept = func(string) bool { return true }
-	a.host = session.NewHost(a.store, relay.NewBackend(a.config), session.Limits{}) // has no rights in it
+	a.host = host.New(a.store, relay.NewBackend(a.config), host.Limits{}) // has no rights in it
 	a.config.Snapshots, a.config.Forget = b, b.Forget
 	return s3
 }
@@ -382,7 +383,7 @@ func TestSnapshotOfASessionThatEndsInItsSleepGoesWithTheNextSweep(t *testing.T) 
 func TestSnapshotIsRemovedAtOnceByWhoeverCan(t *testing.T) {
 	a := newAsylum(t)
 	s3 := a.keeping()
-	a.host = session.NewHost(a.store, relay.NewBackend(a.config), session.Limits{})
+	a.host = host.New(a.store, relay.NewBackend(a.config), host.Limits{})
 	a.saves("s1", "one")
 	a.changes(func(b *session.Box) { b.State = session.Asleep })
 	a.ends()
@@ -394,7 +395,7 @@ func TestSnapshotIsRemovedAtOnceByWhoeverCan(t *testing.T) {
 func TestSnapshotIsRemovedLaterIfItCannotBeNow(t *testing.T) {
 	a := newAsylum(t)
 	s3 := a.keeping()
-	a.host = session.NewHost(a.store, relay.NewBackend(a.config), session.Limits{})
+	a.host = host.New(a.store, relay.NewBackend(a.config), host.Limits{})
 	a.saves("s1", "one")
 	a.changes(func(b *session.Box) { b.State = session.Asleep })
 	s3.Before(func(*http.Request) int { return http.StatusServiceUnavailable })
@@ -465,7 +466,7 @@ func TestServerThatKeepsNothingLeavesNothingBehind(t *testing.T) {
 	a := newAsylum(t)
 	s3 := a.keeping()
 	a.config.Kept = func(string) bool { return false }
-	a.host = session.NewHost(a.store, relay.NewBackend(a.config), session.Limits{})
+	a.host = host.New(a.store, relay.NewBackend(a.config), host.Limits{})
 	a.changes(func(b *session.Box) { b.State = session.Asleep })
 	a.store.Reset()
 	a.ends()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -264,7 +265,7 @@ func sessionEnded() session.Failure {
 // cancelled ends the suspended calls that a client's message cancels: there is no
 // process that could. A call that has asked before and waits for a box counts too;
 // one of a batch that has others beside it goes on.
-func (x boxes) cancelled(ctx context.Context, d session.Delivery) error {
+func (x boxes) cancelled(ctx context.Context, d host.Delivery) error {
 	msgs, _, err := wire.ParseBody(d.Raw)
 	if err != nil || !mayBeAsked(d.Client) {
 		return nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -405,8 +406,8 @@ func TestCallThatWasSuspendedBehindTheBackOfItsFunctionIsNotDeliveredAgain(t *te
 		racing := &behind{Counting: a.store}
 		config := a.config
 		config.Store = racing
-		host := session.NewHost(racing, relay.NewBackend(config), session.Limits{})
-		call, err := host.Accept(t.Context(), a.caller, "s1", []wire.Message{m}, false)
+		h := host.New(racing, relay.NewBackend(config), host.Limits{})
+		call, err := h.Accept(t.Context(), a.caller, "s1", []wire.Message{m}, false)
 		if err != nil {
 			t.Fatal(err)
 		}

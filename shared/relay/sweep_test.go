@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -142,12 +143,12 @@ func TestWakeIsNotTriedForEverWhenTheRecordCannotBeWritten(t *testing.T) {
 	store.Set("SaveBox", sessiontest.Faults{Lost: 1})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	d := session.Delivery{
+	d := host.Delivery{
 		Address: session.Address{Session: "one", Stream: "a", Box: "t/s", Requests: []json.RawMessage{json.RawMessage("1")}},
 		Client:  session.Session{ID: "one", Tenant: "t", Server: "s"}, Server: "s", Raw: []byte(`{}`),
 	}
 	tender, err := relay.NewBackend(configOf(t, store)).Deliver(ctx, d, session.Box{ID: "t/s"})
-	if err != nil || !tender.(session.Handing).Handed() {
+	if err != nil || !tender.(host.Handing).Handed() {
 		t.Fatalf("got %v, and the item is in the inbox", err)
 	}
 	if _, err := tender.Tend(ctx); session.CodeOf(err) != session.Unavailable {

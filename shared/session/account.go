@@ -6,6 +6,24 @@ import (
 	"time"
 )
 
+// Poster sends to a WebSocket connection (PostToConnection). Success means that
+// the gateway took it, no more. Errors: Closed if the connection is gone, or not
+// up yet, and this post certainly did not arrive; Unavailable if nothing is
+// known; TooLarge.
+type Poster interface {
+	Post(ctx context.Context, conn string, data []byte) error
+}
+
+// Clients reaches the connections of WebSocket clients.
+type Clients interface {
+	Poster
+	// Close closes a connection. One that is gone is fine.
+	Close(ctx context.Context, conn string) error
+}
+
+// MaxPost is the most bytes one message to a WebSocket client may have.
+const MaxPost = 131_072
+
 // Account is what is known of an invocation of a function when it has ended: for whom
 // it was, and what went over the wire. Who counts gets it.
 type Account struct {

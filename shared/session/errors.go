@@ -83,15 +83,6 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Code}
 }
 
-// unexecuted says of the error that kept a request from being executed that it did.
-func unexecuted(err error) error {
-	var e *Error
-	if !errors.As(err, &e) {
-		return err
-	}
-	return Errorf(e.Code, "the request was not executed: %s", e.Message).Because(e.cause)
-}
-
 // CodeOf returns the code an error carries; an error without one is Internal,
 // and nil is "".
 func CodeOf(err error) Code {
@@ -107,18 +98,4 @@ func CodeOf(err error) Code {
 		return c
 	}
 	return Internal
-}
-
-// absence is why a session is not there for its caller, fit for operators only:
-// the store's own words, the [Quit] of one that has ended, or that it is not the
-// caller's.
-func absence(s Session, err error) error {
-	switch {
-	case err != nil:
-		return err
-	case s.State == Ended:
-		return s.Quit
-	default:
-		return errors.New("the session is not the caller's: it was opened by another principal, for another server or over another transport")
-	}
 }

@@ -4,10 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"slices"
-	"strconv"
 	"time"
-
-	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // State of a session.
@@ -42,14 +39,6 @@ const (
 // Error is the reason with what it is the reason of.
 func (q Quit) Error() string { return "the session has ended: " + string(q) }
 
-// quitOf is why a session never was one, by the error response to its initialize.
-func quitOf(response []byte) Quit {
-	if string(wire.Lookup(response, "error", "code")) == strconv.Itoa(int(wire.CodeCancelled)) {
-		return QuitCanceled
-	}
-	return QuitNoInit
-}
-
 // Transport a session was opened over. A session is worth nothing on another.
 type Transport string
 
@@ -58,6 +47,8 @@ const (
 	HTTP      Transport = "http" // Streamable HTTP
 	SSE       Transport = "sse"  // HTTP+SSE 2024-11-05
 	WebSocket Transport = "ws"
+	// Modern is the transport of the sessions that are pinned to modern clients.
+	Modern Transport = "modern"
 )
 
 // Session is the record of one client session; all that has to be known to serve
@@ -121,6 +112,15 @@ type Cursor struct {
 	Live   bool      `json:",omitempty"`
 	Since  time.Time `json:",omitzero"` // while Live: since when nobody knows whether the batch behind Index was pushed
 }
+
+// Owes reports whether events may wait in the log for the session's next connection.
+func (s *Session) Owes() bool {
+	return slices.ContainsFunc(s.Pushed, func(c Cursor) bool { return !c.Settled() })
+}
+
+// Settled reports whether nothing behind the cursor is owed: its stream has ended, or
+// its events go straight to the connection.
+func (c Cursor) Settled() bool { return c.Final || c.Live }
 
 // Connection is the record of one WebSocket connection of a client. It is never
 // changed, so that an instance may remember it.
@@ -334,6 +334,10 @@ type Handshake struct {
 	Taken   time.Time
 	Expires time.Time // zero for never
 }
+
+// RecordFor names the handshake record of a server: by the tenant too, because what
+// is in it was said in a box, and a box is its tenant's.
+func RecordFor(tenant, digest string) string { return tenant + "/" + digest }
 
 // HandshakeLife is how long a part of a handshake record is kept that nobody has
 // written again: each start of a process writes what it answers to initialize, and the

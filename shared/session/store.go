@@ -36,21 +36,6 @@ type Writable interface {
 	Writable(ctx context.Context) error
 }
 
-// writable asks a store, or the one that it wraps.
-func writable(ctx context.Context, s Store) error {
-	for s != nil {
-		if w, ok := s.(Writable); ok {
-			return w.Writable(ctx)
-		}
-		wrapper, ok := s.(interface{ Unwrap() Store })
-		if !ok {
-			return nil
-		}
-		s = wrapper.Unwrap()
-	}
-	return nil
-}
-
 // Sessions keeps session records, what clients answered, and handshake records.
 type Sessions interface {
 	// Create stores a new session with Rev 1. Conflict if the id is taken.
@@ -89,6 +74,10 @@ type Connections interface {
 	// DeleteConnection removes one; one that is not there is fine.
 	DeleteConnection(ctx context.Context, id string) error
 }
+
+// EventAge is how long events and answers are kept if nothing else is said, and at
+// most: the drivers' own default is this.
+const EventAge = 24 * time.Hour
 
 // Log keeps the events of streams. An event is never changed, and its index
 // never given twice: that of the common stream for as long as the session lives,

@@ -7,7 +7,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
-	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
 func TestAQuestionNamesTheStreamAndTheRoundThatItSuspends(t *testing.T) {
@@ -61,28 +60,5 @@ func TestAQuestionStaysOpenForADayAtMost(t *testing.T) {
 	it := session.Item{}.Suspend(nil, nil, 1, now, 365*24*time.Hour)
 	if open := it.NotAfter.Sub(now); open != session.MaxAsk {
 		t.Errorf("it is open for %s", open)
-	}
-}
-
-func TestAnAnswerToASuspendedCallIsTakenWhileTheBoxSleeps(t *testing.T) {
-	_, store, id := listening(t)
-	counting := sessiontest.NewCounting(store)
-	var got []string
-	host := session.NewHost(counting, asking{got: &got}, session.Limits{})
-	stream := session.NewStreamID()
-	question := session.QuestionID(stream, 1, 1)
-	s, _, err := store.Load(t.Context(), id, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	item := session.Item{Box: session.BoxFor(s.Tenant, s.Server), ID: stream, Address: session.Address{Session: id}}.
-		Suspend([]session.Question{{ID: question}}, nil, 1, time.Now(), time.Hour)
-	if _, err := store.PutItem(t.Context(), item); err != nil {
-		t.Fatal(err)
-	}
-	raw := `{"jsonrpc":"2.0","id":"` + question + `","result":{}}`
-	answer(t, host, id, raw)
-	if n := counting.Counts(); n.Calls["PutAnswer"] != 1 || len(got) != 1 || got[0] != raw {
-		t.Errorf("calls %v, the backend heard %q", n.Calls, got)
 	}
 }

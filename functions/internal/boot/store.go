@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -17,7 +18,7 @@ const storeForms = sqliteForm + "dynamodb:" + dynamostore.PlaceForm
 // openStore opens the store that EnvStore names. What it keeps is bounded by the
 // limits, which have been read before. spent is what DynamoDB says that it charges, nil
 // for SQLite.
-func openStore(name string, limits session.Limits) (s session.Store, spent func() meter.Stored, err error) {
+func openStore(name string, limits host.Limits) (s session.Store, spent func() meter.Stored, err error) {
 	kind, where, _ := strings.Cut(name, ":")
 	switch {
 	case name == "":
@@ -40,7 +41,7 @@ func openStore(name string, limits session.Limits) (s session.Store, spent func(
 // openTable makes the store on a table that is there already. The client is made
 // without the SDK's config module: that reads files and profiles, while a function
 // has its region and its credentials in the environment.
-func openTable(where string, limits session.Limits) (session.Store, func() meter.Stored, error) {
+func openTable(where string, limits host.Limits) (session.Store, func() meter.Stored, error) {
 	place, err := dynamostore.ParsePlace(where, cmp.Or(os.Getenv(envRegion), os.Getenv("AWS_DEFAULT_REGION")))
 	if err != nil {
 		return nil, nil, err

@@ -5,6 +5,7 @@ package boot
 import (
 	"fmt"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -12,6 +13,6 @@ import (
 // which would be a third of the program.
 const sqliteForm = ""
 
-func openSQLite(string, session.Limits) (session.Store, error) {
+func openSQLite(string, host.Limits) (session.Store, error) {
 	return nil, fmt.Errorf("this program was built for AWS (-tags aws), without SQLite; want %s", storeForms)
 }

@@ -3,6 +3,7 @@
 package boot
 
 import (
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
@@ -10,6 +11,6 @@ import (
 // sqliteForm begins the list of what DORMOUSE_STORE may be.
 const sqliteForm = "sqlite:PATH or "
 
-func openSQLite(path string, limits session.Limits) (session.Store, error) {
+func openSQLite(path string, limits host.Limits) (session.Store, error) {
 	return sqlitestore.Open(path, sqlitestore.Options{Age: limits.EventAge})
 }

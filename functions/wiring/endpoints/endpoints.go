@@ -13,6 +13,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/native"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -42,7 +43,7 @@ func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options 
 		return HTTP{}, err
 	}
 	o := front.Options{
-		Servers: f.Server, Unserved: f.Servers.Reason, Host: session.NewHost(f.Store, b, f.Limits), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins, Log: f.Log, Meter: f.Meter,
+		Servers: f.Server, Unserved: f.Servers.Reason, Host: host.New(f.Store, b, f.Limits), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins, Log: f.Log, Meter: f.Meter,
 		Auth: f.Auth, Tickets: f.Tickets, Sealer: f.States,
 	}
 	if options != nil {
@@ -65,7 +66,7 @@ func NewSocket(f *wiring.Function, servers native.Servers, alarms Alarms, push f
 		return nil, err
 	}
 	o := front.Options{
-		Servers: f.Server, Unserved: f.Servers.Reason, Host: session.NewHost(f.Store, b, f.Limits).WithClients(f.Relay.Clients), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins,
+		Servers: f.Server, Unserved: f.Servers.Reason, Host: host.New(f.Store, b, f.Limits).WithClients(f.Relay.Clients), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins,
 		Log: f.Log, Auth: f.Auth, Tickets: f.Tickets, Meter: f.Meter,
 	}
 	if options != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -22,7 +23,7 @@ import (
 // relay and everything behind it is the script below (tools).
 type pollServer struct {
 	store  *shakyStore
-	limits session.Limits
+	limits host.Limits
 	ledger *ledger
 
 	mu      sync.Mutex
@@ -32,7 +33,7 @@ type pollServer struct {
 	working sync.WaitGroup
 }
 
-func newPollServer(t *testing.T, store session.Store, limits session.Limits) *pollServer {
+func newPollServer(t *testing.T, store session.Store, limits host.Limits) *pollServer {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	s := &pollServer{
 		store: &shakyStore{Store: store}, limits: limits, ledger: &ledger{pace: limits.Pace}, ctx: ctx,
@@ -61,10 +62,10 @@ func (s *pollServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (s *pollServer) handler() http.Handler {
 	return front.New(front.Options{
-		Servers: func(name string) (session.Server, bool) {
-			return session.Server{Name: name, Digest: name}, name == "polls"
+		Servers: func(name string) (host.Server, bool) {
+			return host.Server{Name: name, Digest: name}, name == "polls"
 		},
-		Host: session.NewHost(s.store, s, s.limits),
+		Host: host.New(s.store, s, s.limits),
 		Auth: auth.Open{},
 	})
 }
@@ -82,7 +83,7 @@ func (s *pollServer) watched(r *http.Request, seen *seen) *pollCall {
 }
 
 // Deliver plays the server.
-func (s *pollServer) Deliver(_ context.Context, d session.Delivery, _ session.Box) (session.Tender, error) {
+func (s *pollServer) Deliver(_ context.Context, d host.Delivery, _ session.Box) (host.Tender, error) {
 	if len(d.Requests) == 0 {
 		return nil, nil
 	}
@@ -109,7 +110,7 @@ func (s *pollServer) Deliver(_ context.Context, d session.Delivery, _ session.Bo
 }
 
 // Attend takes up any call: all of them are well.
-func (s *pollServer) Attend(_ context.Context, _ session.Session, stream session.StreamID) (session.Tender, error) {
+func (s *pollServer) Attend(_ context.Context, _ session.Session, stream session.StreamID) (host.Tender, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if call := s.polls[stream]; call != nil {
@@ -157,8 +158,8 @@ func (c *pollCall) served(session.StreamID) {
 }
 
 // Tend finds every call in order.
-func (c *pollCall) Tend(context.Context) (session.Duty, error) {
-	return session.Duty{Accepted: true, Next: time.Now().Add(time.Hour)}, nil
+func (c *pollCall) Tend(context.Context) (host.Duty, error) {
+	return host.Duty{Accepted: true, Next: time.Now().Add(time.Hour)}, nil
 }
 
 // end, progress and push write to the log as the relay function would: at the tail, to the store
@@ -191,7 +192,7 @@ func (c *pollCall) append(stream session.StreamID, final bool, fields ...any) {
 	defer s.mu.Unlock()
 	tail, err := s.store.Store.Tail(s.ctx, c.Session, stream)
 	if err == nil {
-		err = session.Outlet{Store: s.store.Store}.Append(s.ctx, c.Address, session.Batch{
+		err = host.Outlet{Store: s.store.Store}.Append(s.ctx, c.Address, session.Batch{
 			Session: c.Session, Stream: stream, First: tail.Last + 1, Gen: 1, Seq: tail.Seq + 1,
 			Final: final, Events: [][]byte{raw}, Expires: time.Now().Add(24 * time.Hour),
 		})

@@ -12,7 +12,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
@@ -21,7 +21,7 @@ import (
 // virtual time does not know, and the store is in memory for the same reason.
 func TestGoClientSitsOutACallOfTwoHours(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server := newPollServer(t, sessiontest.NewMemory(), session.Limits{Pace: time.Second})
+		server := newPollServer(t, sessiontest.NewMemory(), host.Limits{Pace: time.Second})
 		var heard, progressed []string
 		client := mcp.NewClient(&mcp.Implementation{Name: "go", Version: "1"}, &mcp.ClientOptions{
 			//nolint:staticcheck // logging is how this server speaks on the common stream, deprecated from 2026-07-28 or not

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -48,7 +49,7 @@ type wholeStack struct {
 	t       *testing.T
 	store   session.Store
 	fleet   *Fleet
-	host    *session.Host
+	host    *host.Host
 	handler *relay.Handler
 	sweeper *relay.Sweeper
 	id      session.ID
@@ -80,8 +81,8 @@ type machine struct {
 	conn *cable
 }
 
-var caller = session.Caller{
-	Server: session.Server{Name: "echo", Digest: "digest", Record: true}, Tenant: "acme", Principal: "ada", Transport: session.HTTP,
+var caller = host.Caller{
+	Server: host.Server{Name: "echo", Digest: "digest", Record: true}, Tenant: "acme", Principal: "ada", Transport: session.HTTP,
 }
 
 func newWholeStack(t *testing.T) *wholeStack {
@@ -99,7 +100,7 @@ func newWholeStack(t *testing.T) *wholeStack {
 		Store: s.store, Sealer: sealer, Poster: s, Fleet: s.fleet, ListLag: time.Minute,
 		Launch: func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
 	}
-	s.host, s.handler, s.sweeper = session.NewHost(s.store, relay.NewBackend(c), session.Limits{}), relay.NewHandler(c), relay.NewSweeper(c)
+	s.host, s.handler, s.sweeper = host.New(s.store, relay.NewBackend(c), host.Limits{}), relay.NewHandler(c), relay.NewSweeper(c)
 	s.after = func(action string, in map[string]any) *answer {
 		switch action {
 		case "RunTask":

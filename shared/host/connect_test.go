@@ -1,4 +1,4 @@
-package session_test
+package host_test
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -26,7 +27,7 @@ func conns(t *testing.T, store session.Store, id session.ID) []string {
 func TestConnectOpensASessionThatWaitsForInitialize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := sessiontest.NewMemory()
-		h := session.NewHost(store, nobody{}, session.Limits{}).WithClients(newGateway("c1"))
+		h := host.New(store, nobody{}, host.Limits{}).WithClients(newGateway("c1"))
 		s := connect(t, h, "c1", "")
 		if s.State != session.Opened || s.Owes() {
 			t.Errorf("state %s, owes %v", s.State, s.Owes())
@@ -46,11 +47,11 @@ func TestConnectRefusesASessionOfAnother(t *testing.T) {
 	store, g := sessiontest.NewMemory(), newGateway()
 	h := wsHost(store, g)
 	s := connect(t, h, "c1", "")
-	for name, change := range map[string]func(*session.Caller){
-		"principal": func(c *session.Caller) { c.Principal = "q" },
-		"tenant":    func(c *session.Caller) { c.Tenant = "u" },
-		"server":    func(c *session.Caller) { c.Server.Name = "r" },
-		"transport": func(c *session.Caller) { c.Transport = session.HTTP },
+	for name, change := range map[string]func(*host.Caller){
+		"principal": func(c *host.Caller) { c.Principal = "q" },
+		"tenant":    func(c *host.Caller) { c.Tenant = "u" },
+		"server":    func(c *host.Caller) { c.Server.Name = "r" },
+		"transport": func(c *host.Caller) { c.Transport = session.HTTP },
 	} {
 		c := wsCaller("c2")
 		change(&c)
@@ -117,7 +118,7 @@ func TestAnEventIDOfAnotherSessionReplaysNothing(t *testing.T) {
 	h := wsHost(store, g)
 	theirs, mine := connect(t, h, "c1", ""), connect(t, h, "c2", "")
 	a := session.Address{Session: theirs.ID, Stream: session.NewStreamID(), Conn: "c1"}
-	if err := (session.Outlet{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, `{"n":1}`)); err != nil {
+	if err := (host.Outlet{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, `{"n":1}`)); err != nil {
 		t.Fatal(err)
 	}
 	connect(t, h, "c3", mine.ID, session.EventID{Stream: a.Stream})
@@ -175,7 +176,7 @@ func TestInitializeOfAnOpenedSessionIsTakenOnceAndItsRepeatToo(t *testing.T) {
 
 func TestAnSSESessionGoesOnWithoutInitialize(t *testing.T) {
 	store := sessiontest.NewMemory()
-	h := session.NewHost(store, nobody{}, session.Limits{})
+	h := host.New(store, nobody{}, host.Limits{})
 	c := wsCaller("")
 	c.Transport = session.SSE
 	s, err := h.Open(t.Context(), c)
@@ -220,7 +221,7 @@ func TestTheEndOfInitializeSettlesTheSessionBeforeItCanBeRead(t *testing.T) {
 			b := batchOf(a, 1, c.end)
 			b.Final = true
 			for range 2 { // the ack was lost
-				if err := (session.Outlet{Store: store, Clients: g}).Append(t.Context(), a, b); err != nil {
+				if err := (host.Outlet{Store: store, Clients: g}).Append(t.Context(), a, b); err != nil {
 					t.Fatal(err)
 				}
 			}

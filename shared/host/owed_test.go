@@ -1,10 +1,11 @@
-package session_test
+package host_test
 
 import (
 	"context"
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
@@ -34,7 +35,7 @@ func TestWhatIsOwedAndHasExpiredIsNotPushedForEver(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 	defer cancel()
-	out := session.Outlet{Store: forgetful{counting}, Clients: hearing{}}
+	out := host.Outlet{Store: forgetful{counting}, Clients: hearing{}}
 	stream := session.NewStreamID()
 	err := out.End(ctx, session.Address{Session: s.ID, Stream: stream, Conn: "old"}, session.Batch{
 		Session: s.ID, Stream: stream, First: 1, Final: true, Events: [][]byte{[]byte(`{}`)}, Expires: expires,
@@ -60,9 +61,9 @@ func TestStreamsThatAreOwedAndNeverEndDoNotFillTheRecord(t *testing.T) {
 	if err := store.Create(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	out := session.Outlet{Store: store, Clients: gone{}}
+	out := host.Outlet{Store: store, Clients: gone{}}
 	newest := session.NewStreamID()
-	if _, err := out.Send(t.Context(), session.Posting{
+	if _, err := out.Send(t.Context(), host.Posting{
 		To:    session.Address{Session: s.ID, Stream: newest, Conn: "gone"},
 		Batch: session.Batch{Session: s.ID, Stream: newest, First: 1, Events: [][]byte{[]byte(`{}`)}, Expires: expires},
 	}); err != nil {

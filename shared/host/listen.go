@@ -1,4 +1,4 @@
-package session
+package host
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // listener is a GET's place at the common stream. One GET of a session, the
@@ -14,14 +16,14 @@ import (
 // is free. So two GETs never take the stream from one another (R9).
 type listener struct {
 	nonce   string
-	until   time.Time // when this GET plans to close
-	from    EventID   // what the client reported, zero if it reported nothing
-	again   time.Time // when to ask for the lease again
+	until   time.Time       // when this GET plans to close
+	from    session.EventID // what the client reported, zero if it reported nothing
+	again   time.Time       // when to ask for the lease again
 	held    bool
-	waits   bool      // it has a place among the shadows
-	current bool      // it has read all there was, so that what comes now is new
-	record  *Session  // what was read last, nil once it has been used
-	read    time.Time // when that was
+	waits   bool             // it has a place among the shadows
+	current bool             // it has read all there was, so that what comes now is new
+	record  *session.Session // what was read last, nil once it has been used
+	read    time.Time        // when that was
 }
 
 const (
@@ -53,11 +55,11 @@ const (
 // Cost: one read, one write, and a read for each look (see [Call.Next]).
 //
 // Errors: Invalid, NotFound (session), Closed, Unavailable.
-func (h *Host) Listen(ctx context.Context, c Caller, id ID, lastEventID string) (*Call, error) {
-	var from EventID
+func (h *Host) Listen(ctx context.Context, c Caller, id session.ID, lastEventID string) (*Call, error) {
+	var from session.EventID
 	if lastEventID != "" {
 		var err error
-		if from, err = ParseEventID(lastEventID); err != nil {
+		if from, err = session.ParseEventID(lastEventID); err != nil {
 			return nil, err
 		}
 	}
@@ -65,15 +67,15 @@ func (h *Host) Listen(ctx context.Context, c Caller, id ID, lastEventID string) 
 	if err != nil {
 		return nil, err
 	}
-	if s.State == Ready && !s.Pushes {
-		return nil, Errorf(Closed, "server %q never sends anything outside a request; there is no common stream", s.Server)
+	if s.State == session.Ready && !s.Pushes {
+		return nil, session.Errorf(session.Closed, "server %q never sends anything outside a request; there is no common stream", s.Server)
 	}
 	call := &Call{host: h, session: s.ID, after: from.Index, begun: time.Now()}
 	if lastEventID != "" {
 		call.polls = pollsOf(from.Nonce) + 1
 	}
 	call.lease = &listener{
-		nonce: NewNonce()[:nonceLen], until: call.begun.Add(call.Hold()), from: from,
+		nonce: session.NewNonce()[:nonceLen], until: call.begun.Add(call.Hold()), from: from,
 		record: &s, read: call.begun,
 	}
 	return call, nil
@@ -101,7 +103,7 @@ func (c *Call) claim(ctx context.Context) error {
 		default:
 			err = c.queue(ctx, s, now)
 		}
-		if !errors.Is(err, Conflict) {
+		if !errors.Is(err, session.Conflict) {
 			return err
 		}
 	}
@@ -117,12 +119,12 @@ func (c *Call) reload(ctx context.Context) error {
 		return nil
 	}
 	s, _, err := c.host.store.Load(ctx, c.session, "")
-	if err != nil && !errors.Is(err, NotFound) {
+	if err != nil && !errors.Is(err, session.NotFound) {
 		return err
 	}
 	l.record, l.read = &s, time.Now()
 	switch {
-	case err != nil || s.State == Ended:
+	case err != nil || s.State == session.Ended:
 		c.done = true
 	case l.held && s.Primary.Nonce != l.nonce, l.waits && l.place(s) < 0:
 		c.done, c.pause = true, c.idleRetry()
@@ -147,12 +149,12 @@ func (c *Call) look(ctx context.Context) {
 	}
 }
 
-func (c *Call) mayTake(s Session, now time.Time) bool {
+func (c *Call) mayTake(s session.Session, now time.Time) bool {
 	return c.lease.owns(s) || !free(s, c.host.limits, now).After(now)
 }
 
 // owns says that the lease is that of the client's last poll.
-func (l *listener) owns(s Session) bool {
+func (l *listener) owns(s session.Session) bool {
 	return l.from.Nonce != "" && s.Primary.Nonce == holderOf(l.from.Nonce)
 }
 
@@ -162,7 +164,7 @@ const longestHold = 20 * time.Minute
 
 // free is when the lease may be taken by anybody. One that lasts longer than any was
 // given by a clock that was wrong.
-func free(s Session, limits Limits, now time.Time) time.Time {
+func free(s session.Session, limits Limits, now time.Time) time.Time {
 	if s.Primary.Nonce == "" || s.Primary.Until.After(now.Add(limits.Hold+longestHold)) {
 		return time.Time{}
 	}
@@ -173,10 +175,10 @@ func free(s Session, limits Limits, now time.Time) time.Time {
 // cut, if it is the holder's. For any other it starts behind all that was ever
 // reported: what was delivered on another stream is not told again. Only reports
 // move Delivered: what was merely sent may not have arrived.
-func (c *Call) take(ctx context.Context, s Session, now time.Time) error {
+func (c *Call) take(ctx context.Context, s session.Session, now time.Time) error {
 	l := c.lease
 	if l.from.Index > s.Delivered {
-		tail, err := c.host.store.Tail(ctx, c.session, Common)
+		tail, err := c.host.store.Tail(ctx, c.session, session.Common)
 		if err != nil {
 			return err
 		}
@@ -186,7 +188,7 @@ func (c *Call) take(ctx context.Context, s Session, now time.Time) error {
 	if l.owns(s) && l.from.Index > 0 {
 		after = min(l.from.Index, s.Delivered)
 	}
-	s.Primary = Lease{Nonce: l.nonce, Until: l.until}
+	s.Primary = session.Lease{Nonce: l.nonce, Until: l.until}
 	s.Shadows = l.others(s, now)
 	if err := c.host.store.Save(ctx, s); err != nil {
 		return err
@@ -197,9 +199,9 @@ func (c *Call) take(ctx context.Context, s Session, now time.Time) error {
 
 // queue makes the call a shadow. It takes the place of its client's last poll,
 // and that of the oldest when there is no other.
-func (c *Call) queue(ctx context.Context, s Session, now time.Time) error {
+func (c *Call) queue(ctx context.Context, s session.Session, now time.Time) error {
 	l := c.lease
-	s.Shadows = append(l.others(s, now), Lease{Nonce: l.nonce, Until: l.until})
+	s.Shadows = append(l.others(s, now), session.Lease{Nonce: l.nonce, Until: l.until})
 	if over := len(s.Shadows) - c.host.limits.Shadows; over > 0 {
 		s.Shadows = slices.Delete(s.Shadows, 0, over)
 	}
@@ -212,18 +214,18 @@ func (c *Call) queue(ctx context.Context, s Session, now time.Time) error {
 }
 
 // others are the shadows that are there besides this one.
-func (l *listener) others(s Session, now time.Time) []Lease {
-	return slices.DeleteFunc(slices.Clone(s.Shadows), func(x Lease) bool {
+func (l *listener) others(s session.Session, now time.Time) []session.Lease {
+	return slices.DeleteFunc(slices.Clone(s.Shadows), func(x session.Lease) bool {
 		return !x.Until.After(now) || x.Nonce == l.nonce || x.Nonce == holderOf(l.from.Nonce)
 	})
 }
 
-func (l *listener) place(s Session) int {
-	return slices.IndexFunc(s.Shadows, func(x Lease) bool { return x.Nonce == l.nonce })
+func (l *listener) place(s session.Session) int {
+	return slices.IndexFunc(s.Shadows, func(x session.Lease) bool { return x.Nonce == l.nonce })
 }
 
 // wait puts off the next claim until the lease should be free.
-func (l *listener) wait(s Session, limits Limits) {
+func (l *listener) wait(s session.Session, limits Limits) {
 	l.again = free(s, limits, time.Now()).Add(time.Duration(max(l.place(s), 0)) * stagger)
 }
 
@@ -237,7 +239,7 @@ func (c *Call) dismiss(ctx context.Context) {
 			return
 		}
 		s.Shadows = nil
-		if err := c.host.store.Save(ctx, s); !errors.Is(err, Conflict) {
+		if err := c.host.store.Save(ctx, s); !errors.Is(err, session.Conflict) {
 			return
 		}
 	}

@@ -1,9 +1,11 @@
-package session
+package host
 
 import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // follower is an event stream's place at the Out stream of a session of HTTP+SSE:
@@ -22,26 +24,26 @@ type follower struct {
 // Cost: one read, one write, and a read for each look, as for [Host.Listen].
 //
 // Errors: NotFound (session), Unavailable.
-func (h *Host) Follow(ctx context.Context, c Caller, id ID, from *Index, until time.Time) (*Call, error) {
+func (h *Host) Follow(ctx context.Context, c Caller, id session.ID, from *session.Index, until time.Time) (*Call, error) {
 	s, _, err := h.Load(ctx, c, id)
 	if err != nil {
 		return nil, err
 	}
-	call := &Call{host: h, session: s.ID, stream: Out, begun: time.Now()}
-	call.follower = &follower{nonce: NewNonce()[:nonceLen], read: call.begun}
+	call := &Call{host: h, session: s.ID, stream: session.Out, begun: time.Now()}
+	call.follower = &follower{nonce: session.NewNonce()[:nonceLen], read: call.begun}
 	if from != nil {
-		tail, err := h.store.Tail(ctx, id, Out)
+		tail, err := h.store.Tail(ctx, id, session.Out)
 		if err != nil {
 			return nil, err
 		}
 		*from = min(*from, tail.Last)
 	}
-	s, err = h.update(ctx, s, func(s *Session) bool {
-		s.Primary = Lease{Nonce: call.follower.nonce, Until: until}
+	s, err = h.update(ctx, s, func(s *session.Session) bool {
+		s.Primary = session.Lease{Nonce: call.follower.nonce, Until: until}
 		if from != nil {
 			s.Delivered = *from
 		}
-		if least := until.Add(h.limits.InitTimeout); s.State == Opened && s.Expires.Before(least) {
+		if least := until.Add(h.limits.InitTimeout); s.State == session.Opened && s.Expires.Before(least) {
 			s.Expires = least
 		}
 		return true
@@ -55,10 +57,10 @@ func (h *Host) Follow(ctx context.Context, c Caller, id ID, from *Index, until t
 // is not reached, the next one repeats what was sent.
 //
 // Errors: Unavailable.
-func (c *Call) Report(ctx context.Context, sent Index) error {
+func (c *Call) Report(ctx context.Context, sent session.Index) error {
 	s, _, err := c.host.store.Load(ctx, c.session, "")
 	if err == nil {
-		_, err = c.host.update(ctx, s, func(s *Session) bool {
+		_, err = c.host.update(ctx, s, func(s *session.Session) bool {
 			if s.Primary.Nonce != c.follower.nonce || s.Delivered >= sent {
 				return false
 			}
@@ -77,9 +79,9 @@ func (c *Call) superseded(ctx context.Context) {
 		return
 	}
 	s, _, err := c.host.store.Load(ctx, c.session, "")
-	if err != nil && !errors.Is(err, NotFound) {
+	if err != nil && !errors.Is(err, session.NotFound) {
 		return
 	}
 	c.follower.read = time.Now()
-	c.done = err != nil || s.State == Ended || s.Primary.Nonce != c.follower.nonce
+	c.done = err != nil || s.State == session.Ended || s.Primary.Nonce != c.follower.nonce
 }

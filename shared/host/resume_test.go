@@ -1,4 +1,4 @@
-package session_test
+package host_test
 
 import (
 	"testing"

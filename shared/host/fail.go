@@ -1,4 +1,4 @@
-package session
+package host
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -15,7 +16,7 @@ import (
 // log: one of the two wins, the other looks again. expires is when the events may go.
 //
 // Errors: Unavailable.
-func (o Outlet) Fail(ctx context.Context, a Address, why *wire.Error, expires time.Time) error {
+func (o Outlet) Fail(ctx context.Context, a session.Address, why *wire.Error, expires time.Time) error {
 	if len(a.Requests) == 0 {
 		return nil // nobody waits
 	}
@@ -31,10 +32,10 @@ func (o Outlet) Fail(ctx context.Context, a Address, why *wire.Error, expires ti
 		if err != nil {
 			return err
 		}
-		err = o.End(ctx, a, Batch{
+		err = o.End(ctx, a, session.Batch{
 			Session: a.Session, Stream: a.Stream, First: tail.Last + 1, Final: true, Events: events, Expires: expires,
 		})
-		if !errors.Is(err, Conflict) {
+		if !errors.Is(err, session.Conflict) {
 			return err
 		}
 	}
@@ -42,10 +43,10 @@ func (o Outlet) Fail(ctx context.Context, a Address, why *wire.Error, expires ti
 
 // failures is an error for every request that has no response in the log yet (a
 // batch may have some).
-func (o Outlet) failures(ctx context.Context, a Address, tail Tail, why *wire.Error) ([][]byte, error) {
+func (o Outlet) failures(ctx context.Context, a session.Address, tail session.Tail, why *wire.Error) ([][]byte, error) {
 	open := slices.Clone(a.Requests)
-	for after := Index(0); len(a.Requests) > 1 && after < tail.Last; {
-		page, err := o.Store.Read(ctx, a.Session, a.Stream, after, MaxRead)
+	for after := session.Index(0); len(a.Requests) > 1 && after < tail.Last; {
+		page, err := o.Store.Read(ctx, a.Session, a.Stream, after, session.MaxRead)
 		if err != nil {
 			return nil, err
 		}

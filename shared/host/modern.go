@@ -1,9 +1,10 @@
-package session
+package host
 
 import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/base32"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -19,11 +21,8 @@ import (
 // serves it has to be found again: a question of it is answered by another request.
 // So inside there is a session for each tenant, principal and server, whose id is
 // computed, and which no verb of the legacy era reaches because its transport is
-// [Modern]. Requests of one principal share it, and its process; each gets an id of
+// [session.Modern]. Requests of one principal share it, and its process; each gets an id of
 // its own inside, the name of its stream.
-
-// Modern is the transport of the sessions that are pinned to modern clients.
-const Modern Transport = "modern"
 
 // Client is what a modern client says of itself. The process hears of the first
 // one only: it is initialized once.
@@ -39,14 +38,14 @@ type Client struct {
 }
 
 // PinnedID is the id of the session that is pinned to a caller.
-func PinnedID(c Caller) ID {
+func PinnedID(c Caller) session.ID {
 	sum := sha256.Sum256(fmt.Appendf(nil, "modern %q %q %q", c.Tenant, c.Principal, c.Server.Name))
-	return ID(strings.ToLower(ids.EncodeToString(sum[:20])))
+	return session.ID(strings.ToLower(base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:20])))
 }
 
 // Stream is the stream of the call. That of a request of [Host.Send] is also the
 // id that the request has inside, as a string.
-func (c *Call) Stream() StreamID { return c.stream }
+func (c *Call) Stream() session.StreamID { return c.stream }
 
 // Send gives a modern client's request to the process that is pinned to it. The
 // call's response has the id [Call.Stream]; other responses in it are to be
@@ -66,7 +65,7 @@ func (h *Host) Send(ctx context.Context, c Caller, client Client, method string,
 	if err != nil {
 		return nil, nil, err
 	}
-	stream, brief := NewStreamID(), false
+	stream, brief := session.NewStreamID(), false
 	if client.Check != nil {
 		if brief, err = client.Check(s.Params); err != nil {
 			return nil, nil, err
@@ -83,7 +82,7 @@ func (h *Host) Send(ctx context.Context, c Caller, client Client, method string,
 	}
 	quiet := client.Verbose && s.Level == ""
 	if quiet {
-		if s, err = h.update(ctx, s, func(s *Session) bool { s.Level = mostVerbose; return true }); err != nil {
+		if s, err = h.update(ctx, s, func(s *session.Session) bool { s.Level = mostVerbose; return true }); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -94,7 +93,7 @@ func (h *Host) Send(ctx context.Context, c Caller, client Client, method string,
 		set := wire.NewRequest(level, wire.MethodSetLevel, json.RawMessage(`{"level":"`+mostVerbose+`"}`))
 		raw, requests, part = batchOf([][]byte{set, raw}), append(requests, level), ""
 	}
-	call, err = h.hand(ctx, c, s, box, Delivery{Raw: raw, Brief: brief, Address: Address{Stream: stream, Requests: requests, List: part}})
+	call, err = h.hand(ctx, c, s, box, Delivery{Raw: raw, Brief: brief, Address: session.Address{Stream: stream, Requests: requests, List: part}})
 	if call != nil {
 		call.params = s.Params
 	}
@@ -112,7 +111,7 @@ func (h *Host) Learn(ctx context.Context, c Caller, call *Call, params json.RawM
 	}
 	s, _, err := h.Load(ctx, c, PinnedID(c))
 	if err == nil {
-		_, err = h.update(ctx, s, func(s *Session) bool {
+		_, err = h.update(ctx, s, func(s *session.Session) bool {
 			same := bytes.Equal(s.Params, params)
 			s.Params = bytes.Clone(params)
 			return !same
@@ -137,8 +136,8 @@ func batchOf(raws [][]byte) []byte {
 // Errors: TooLarge, Unavailable, Busy.
 func (h *Host) Greeting(ctx context.Context, c Caller, client Client) (result json.RawMessage, call *Call, err error) {
 	if c.Server.Record {
-		record, err := h.store.Handshake(ctx, RecordFor(c.Tenant, c.Server.Digest), wire.V20251125)
-		if !errors.Is(err, NotFound) {
+		record, err := h.store.Handshake(ctx, session.RecordFor(c.Tenant, c.Server.Digest), wire.V20251125)
+		if !errors.Is(err, session.NotFound) {
 			return record.Result, nil, err
 		}
 	}
@@ -146,9 +145,9 @@ func (h *Host) Greeting(ctx context.Context, c Caller, client Client) (result js
 	if err != nil {
 		return nil, nil, err
 	}
-	stream := NewStreamID()
+	stream := session.NewStreamID()
 	id := quoted(string(stream))
-	call, err = h.deliver(ctx, c, s, box, wire.NewRequest(id, wire.MethodInitialize, s.Init), Address{Stream: stream, Requests: []json.RawMessage{id}})
+	call, err = h.deliver(ctx, c, s, box, wire.NewRequest(id, wire.MethodInitialize, s.Init), session.Address{Stream: stream, Requests: []json.RawMessage{id}})
 	return nil, call, err
 }
 
@@ -157,7 +156,7 @@ func (h *Host) Greeting(ctx context.Context, c Caller, client Client) (result js
 // which nothing is kept is Done.
 //
 // Errors: NotFound (the caller has no calls), Unavailable.
-func (h *Host) Reattach(ctx context.Context, c Caller, stream StreamID, after Index, responses ...[]byte) (call *Call, server json.RawMessage, err error) {
+func (h *Host) Reattach(ctx context.Context, c Caller, stream session.StreamID, after session.Index, responses ...[]byte) (call *Call, server json.RawMessage, err error) {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err == nil {
 		err = h.replies(ctx, s, box, responses)
@@ -165,7 +164,7 @@ func (h *Host) Reattach(ctx context.Context, c Caller, stream StreamID, after In
 	if err != nil {
 		return nil, nil, err
 	}
-	if call, err = h.Resume(ctx, c, s.ID, EventID{Stream: stream, Index: after}.String()); call != nil {
+	if call, err = h.Resume(ctx, c, s.ID, session.EventID{Stream: stream, Index: after}.String()); call != nil {
 		call.params = s.Params
 	}
 	return call, s.ServerInfo, err
@@ -187,7 +186,7 @@ func (h *Host) Reply(ctx context.Context, c Caller, responses ...[]byte) error {
 	return h.replies(ctx, s, box, responses)
 }
 
-func (h *Host) replies(ctx context.Context, s Session, box Box, responses [][]byte) error {
+func (h *Host) replies(ctx context.Context, s session.Session, box session.Box, responses [][]byte) error {
 	for _, raw := range responses {
 		m, err := wire.Parse(raw)
 		if err != nil {
@@ -205,32 +204,32 @@ func (h *Host) replies(ctx context.Context, s Session, box Box, responses [][]by
 // it is told, once; one that has not begun never hears of it.
 //
 // Errors: Unavailable.
-func (h *Host) Abandon(ctx context.Context, c Caller, stream StreamID, why string) error {
+func (h *Host) Abandon(ctx context.Context, c Caller, stream session.StreamID, why string) error {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err != nil {
 		return unlessGone(err)
 	}
-	if box.State == Awake || c.Server.InPlace {
+	if box.State == session.Awake || c.Server.InPlace {
 		raw := wire.NewNotification(wire.NotifyCancelled,
 			json.RawMessage(`{"requestId":`+string(quoted(string(stream)))+`,"reason":`+string(quoted(why))+`}`))
-		if _, err := h.deliver(ctx, c, s, box, raw, Address{}); err != nil || !c.Server.InPlace {
+		if _, err := h.deliver(ctx, c, s, box, raw, session.Address{}); err != nil || !c.Server.InPlace {
 			return err
 		}
 	}
 	// Whoever takes the message out of the inbox looks first whether it has an end.
-	a := Address{Session: s.ID, Stream: stream}
+	a := session.Address{Session: s.ID, Stream: stream}
 	for {
 		tail, err := h.store.Tail(ctx, s.ID, stream)
 		if err != nil || tail.Final {
 			return err
 		}
-		err = h.out.End(ctx, a, Batch{
+		err = h.out.End(ctx, a, session.Batch{
 			Session: s.ID, Stream: stream, First: tail.Last + 1, Final: true, Expires: time.Now().Add(h.limits.EventAge),
 			Events: [][]byte{wire.ErrorResponse(quoted(string(stream)), &wire.Error{
 				Code: wire.CodeCancelled, Message: "the request was cancelled: " + why,
 			})},
 		})
-		if !errors.Is(err, Conflict) {
+		if !errors.Is(err, session.Conflict) {
 			return err
 		}
 	}
@@ -242,11 +241,11 @@ func (h *Host) Abandon(ctx context.Context, c Caller, stream StreamID, why strin
 // Errors: Unavailable.
 func (h *Host) Watch(ctx context.Context, c Caller) (*Call, error) {
 	id := PinnedID(c)
-	tail, err := h.store.Tail(ctx, id, Common)
+	tail, err := h.store.Tail(ctx, id, session.Common)
 	if err != nil {
 		return nil, err
 	}
-	return &Call{host: h, session: id, stream: Common, after: tail.Last, begun: time.Now()}, nil
+	return &Call{host: h, session: id, stream: session.Common, after: tail.Last, begun: time.Now()}, nil
 }
 
 // Subscribe asks the process for news of resources. The call's response to uris[i]
@@ -260,7 +259,7 @@ func (h *Host) Subscribe(ctx context.Context, c Caller, client Client, uris []st
 		return nil, err
 	}
 	full := false
-	s, err = h.update(ctx, s, func(s *Session) bool {
+	s, err = h.update(ctx, s, func(s *session.Session) bool {
 		size := 0
 		for _, uri := range slices.Concat(s.Subscribed, uris) {
 			size += len(uri)
@@ -272,7 +271,7 @@ func (h *Host) Subscribe(ctx context.Context, c Caller, client Client, uris []st
 		return true
 	})
 	if err == nil && full {
-		err = Errorf(Busy, "more than %d resources, or %d bytes of their URIs, are listened to; end another subscription first", maxSubscribed, maxURIs)
+		err = session.Errorf(session.Busy, "more than %d resources, or %d bytes of their URIs, are listened to; end another subscription first", maxSubscribed, maxURIs)
 	}
 	if err != nil {
 		return nil, err
@@ -293,7 +292,7 @@ func (h *Host) Unsubscribe(ctx context.Context, c Caller, uris []string) error {
 		return unlessGone(err)
 	}
 	var last []string
-	s, err = h.update(ctx, s, func(s *Session) bool {
+	s, err = h.update(ctx, s, func(s *session.Session) bool {
 		left := slices.Clone(s.Subscribed)
 		last = nil
 		for _, uri := range uris {
@@ -308,15 +307,15 @@ func (h *Host) Unsubscribe(ctx context.Context, c Caller, uris []string) error {
 		s.Subscribed = left
 		return changed
 	})
-	if err != nil || len(last) == 0 || box.State != Awake {
+	if err != nil || len(last) == 0 || box.State != session.Awake {
 		return unlessGone(err)
 	}
 	_, err = h.subscription(ctx, c, s, box, wire.MethodUnsubscribe, last)
 	return err
 }
 
-func (h *Host) subscription(ctx context.Context, c Caller, s Session, box Box, method string, uris []string) (*Call, error) {
-	stream := NewStreamID()
+func (h *Host) subscription(ctx context.Context, c Caller, s session.Session, box session.Box, method string, uris []string) (*Call, error) {
+	stream := session.NewStreamID()
 	raws := make([][]byte, len(uris))
 	requests := make([]json.RawMessage, len(uris))
 	for i, uri := range uris {
@@ -327,42 +326,42 @@ func (h *Host) subscription(ctx context.Context, c Caller, s Session, box Box, m
 		requests[i] = quoted(string(stream) + "-" + strconv.Itoa(i))
 		raws[i] = wire.NewRequest(requests[i], method, params)
 	}
-	return h.deliver(ctx, c, s, box, batchOf(raws), Address{Stream: stream, Requests: requests})
+	return h.deliver(ctx, c, s, box, batchOf(raws), session.Address{Stream: stream, Requests: requests})
 }
 
 // pinned is the session that is pinned to a caller, made when there is none. It
 // follows the configuration of its server. One that an operator has ended begins
 // anew. A client that says too much of itself is refused each time, not only the first.
-func (h *Host) pinned(ctx context.Context, c Caller, client Client) (Session, Box, error) {
+func (h *Host) pinned(ctx context.Context, c Caller, client Client) (session.Session, session.Box, error) {
 	if len(client.Init) > maxInit {
-		return Session{}, Box{}, Errorf(TooLarge, "what the client says of itself has %d bytes; send at most %d in clientInfo", len(client.Init), maxInit)
+		return session.Session{}, session.Box{}, session.Errorf(session.TooLarge, "what the client says of itself has %d bytes; send at most %d in clientInfo", len(client.Init), maxInit)
 	}
 	id := PinnedID(c)
 	s, box, err := h.store.Load(ctx, id, c.box())
-	if errors.Is(err, NotFound) {
-		if s, err = h.pin(ctx, c, id, client); errors.Is(err, Conflict) {
+	if errors.Is(err, session.NotFound) {
+		if s, err = h.pin(ctx, c, id, client); errors.Is(err, session.Conflict) {
 			s, box, err = h.store.Load(ctx, id, c.box()) // another request was faster
 		}
 	}
 	if err != nil {
-		return Session{}, Box{}, err
+		return session.Session{}, session.Box{}, err
 	}
 	moved := s.Digest != c.Server.Digest
 	server := s.ServerInfo
 	if server == nil || moved {
 		if server, err = h.serverInfo(ctx, c); err != nil {
-			return Session{}, Box{}, err
+			return session.Session{}, session.Box{}, err
 		}
 	}
-	s, err = h.update(ctx, s, func(s *Session) bool {
-		same := s.Digest == c.Server.Digest && s.State == Ready && bytes.Equal(s.ServerInfo, server)
+	s, err = h.update(ctx, s, func(s *session.Session) bool {
+		same := s.Digest == c.Server.Digest && s.State == session.Ready && bytes.Equal(s.ServerInfo, server)
 		if due := time.Until(s.Expires) <= h.limits.Life/2; same && !due {
 			return false
 		}
-		if s.State == Ended {
+		if s.State == session.Ended {
 			s.Created = time.Now() // what was kept of the one before is not this one's
 		}
-		s.Digest, s.ServerInfo, s.State, s.Quit = c.Server.Digest, server, Ready, QuitNone
+		s.Digest, s.ServerInfo, s.State, s.Quit = c.Server.Digest, server, session.Ready, session.QuitNone
 		h.extend(s)
 		return true
 	})
@@ -371,16 +370,16 @@ func (h *Host) pinned(ctx context.Context, c Caller, client Client) (Session, Bo
 
 // pin makes the session. It is ready at once: the box does the handshake with the
 // process, as always when it starts one.
-func (h *Host) pin(ctx context.Context, c Caller, id ID, client Client) (Session, error) {
+func (h *Host) pin(ctx context.Context, c Caller, id session.ID, client Client) (session.Session, error) {
 	server, err := h.serverInfo(ctx, c)
 	if err != nil {
-		return Session{}, err
+		return session.Session{}, err
 	}
 	s := h.opened(c)
-	s.ID, s.Transport, s.State, s.Version, s.Init, s.ServerInfo = id, Modern, Ready, wire.V20251125, bytes.Clone(client.Init), server
+	s.ID, s.Transport, s.State, s.Version, s.Init, s.ServerInfo = id, session.Modern, session.Ready, wire.V20251125, bytes.Clone(client.Init), server
 	h.extend(&s)
 	if err := h.store.Create(ctx, s); err != nil {
-		return Session{}, err
+		return session.Session{}, err
 	}
 	s.Rev = 1
 	return s, nil
@@ -391,8 +390,8 @@ func (h *Host) serverInfo(ctx context.Context, c Caller) (json.RawMessage, error
 	if !c.Server.Record {
 		return nil, nil
 	}
-	record, err := h.store.Handshake(ctx, RecordFor(c.Tenant, c.Server.Digest), wire.V20251125)
-	if err != nil && !errors.Is(err, NotFound) {
+	record, err := h.store.Handshake(ctx, session.RecordFor(c.Tenant, c.Server.Digest), wire.V20251125)
+	if err != nil && !errors.Is(err, session.NotFound) {
 		return nil, err
 	}
 	if info := wire.Lookup(record.Result, "serverInfo"); len(info) > 0 && info[0] == '{' {

@@ -1,4 +1,4 @@
-package session
+package host
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -21,7 +22,7 @@ import (
 //
 // The name of a part holds everything the list may depend on: tenant, configuration,
 // principal, protocol version and the capabilities of the client; and the session, once
-// its process has done more than to answer lists ([Session].Served). With
+// its process has done more than to answer lists ([session.Session].Served). With
 // [Server].SameLists the operator says that tools and templates do not depend on the
 // principal. Prompts and resources of one principal are told to no other.
 //
@@ -29,24 +30,20 @@ import (
 // while no process of the session runs that has done anything, and
 //
 //   - if the server announces changes of the list (listChanged), until a process of the
-//     box announces one ([Box].Told). A list of a later generation counts again;
+//     box announces one ([session.Box].Told). A list of a later generation counts again;
 //   - if it does not, while the box sleeps and has done nothing but answer lists since
-//     the list was taken ([Box].Worked). A tool may have changed the list without a word.
+//     the list was taken ([session.Box].Worked). A tool may have changed the list without a word.
 //
 // Nothing is kept of a server whose lists change on their own ([Server].OwnLists).
-
-// RecordFor names the handshake record of a server: by the tenant too, because what
-// is in it was said in a box, and a box is its tenant's.
-func RecordFor(tenant, digest string) string { return tenant + "/" + digest }
 
 // maxList bounds a list that is kept. For a longer one the box is asked each time.
 const maxList = 255 << 10
 
 // keptList is the result in the part of a handshake record that belongs to a list.
 type keptList struct {
-	Gen       Generation      `json:"gen"`            // of the box whose process said it
-	Announced bool            `json:"says,omitempty"` // the server announces changes of this list
-	List      json.RawMessage `json:"list"`
+	Gen       session.Generation `json:"gen"`            // of the box whose process said it
+	Announced bool               `json:"says,omitempty"` // the server announces changes of this list
+	List      json.RawMessage    `json:"list"`
 }
 
 func (k keptList) encode() json.RawMessage {
@@ -59,18 +56,18 @@ func (k keptList) encode() json.RawMessage {
 }
 
 // holds says that a process of the server would give this list if it was started now.
-func (k keptList) holds(method string, same bool, box Box) bool {
-	return k.Gen > *box.Told.of(kindOf(method)) && (k.Announced || same || box.State == Asleep && k.Gen > box.Worked)
+func (k keptList) holds(method string, same bool, box session.Box) bool {
+	return k.Gen > *toldOf(&box.Told, kindOf(method)) && (k.Announced || same || box.State == session.Asleep && k.Gen > box.Worked)
 }
 
 // runs says that the session may have a process that runs and has done something: only
 // that one knows its lists.
-func (s Session) runs(box Box) bool { return s.Served && box.State != Asleep }
+func runs(s session.Session, box session.Box) bool { return s.Served && box.State != session.Asleep }
 
 // listPart is the part of a handshake record that has the answer to a request of a
 // session; ok is false for what is not kept. Pages are not: a cursor may be worth
 // nothing to another process.
-func (s Session) listPart(c Caller, method string, params json.RawMessage) (part string, ok bool) {
+func listPart(s session.Session, c Caller, method string, params json.RawMessage) (part string, ok bool) {
 	same := c.Server.sameList(method)
 	if !c.Server.Record || c.Server.OwnLists || s.Digest != c.Server.Digest || !isList(method) {
 		return "", false
@@ -83,7 +80,7 @@ func (s Session) listPart(c Caller, method string, params json.RawMessage) (part
 	if len(members) > 0 {
 		return "", false
 	}
-	return s.partOf(method, s.whose(same))
+	return partOf(s, method, whose(s, same))
 }
 
 // sameList says that all principals get the same list.
@@ -101,14 +98,14 @@ func isList(method string) bool {
 }
 
 // partOf names the part for a list by what a server knows of the session's client.
-func (s Session) partOf(method, whose string) (part string, ok bool) {
+func partOf(s session.Session, method, whose string) (part string, ok bool) {
 	abilities, ok := abilitiesOf(wire.Lookup(s.Init, "capabilities"))
 	return strings.Join([]string{method, s.Version, abilities, whose}, " "), ok
 }
 
 // whose names who gets a list from the record: everybody, the sessions of a principal
 // whose processes have done nothing yet, or the session alone once its own has.
-func (s Session) whose(same bool) string {
+func whose(s session.Session, same bool) string {
 	switch {
 	case same:
 		return ""
@@ -152,13 +149,13 @@ func abilitiesOf(capabilities json.RawMessage) (name string, known bool) {
 // recorded answers a request from the handshake record. Without a result the box is
 // to be asked, and part, if it is not "", is where its answer belongs. It costs a
 // read for a list that the record may answer, and nothing for anything else.
-func (h *Host) recorded(ctx context.Context, c Caller, s Session, box Box, method string, params json.RawMessage) (result json.RawMessage, part string, err error) {
-	part, ok := s.listPart(c, method, params)
-	if !ok || s.runs(box) {
+func (h *Host) recorded(ctx context.Context, c Caller, s session.Session, box session.Box, method string, params json.RawMessage) (result json.RawMessage, part string, err error) {
+	part, ok := listPart(s, c, method, params)
+	if !ok || runs(s, box) {
 		return nil, part, nil
 	}
-	record, err := h.store.Handshake(ctx, RecordFor(s.Tenant, s.Digest), part)
-	if errors.Is(err, NotFound) {
+	record, err := h.store.Handshake(ctx, session.RecordFor(s.Tenant, s.Digest), part)
+	if errors.Is(err, session.NotFound) {
 		return nil, part, nil
 	}
 	if err != nil {
@@ -168,7 +165,7 @@ func (h *Host) recorded(ctx context.Context, c Caller, s Session, box Box, metho
 	if json.Unmarshal(record.Result, &kept) != nil || !kept.holds(method, c.Server.sameList(method), box) {
 		return nil, part, nil
 	}
-	if s.Transport != Modern {
+	if s.Transport != session.Modern {
 		return plainList(kept.List), part, nil
 	}
 	return kept.List, part, nil
@@ -194,14 +191,14 @@ func plainList(list json.RawMessage) json.RawMessage {
 // noteList keeps what a box has answered to a request for a list, if that is all of
 // it. It costs a read if the same list stands in the record already, and else two
 // reads and a write.
-func (o Outlet) noteList(ctx context.Context, a Address, b Batch) error {
+func (o Outlet) noteList(ctx context.Context, a session.Address, b session.Batch) error {
 	list := wire.Lookup(b.Events[len(b.Events)-1], "result")
 	if len(list) == 0 || list[0] != '{' || len(list) > maxList || wire.Lookup(list, "nextCursor") != nil {
 		return nil
 	}
 	now, kept := time.Now(), keptList{Gen: b.Gen, List: list}
 	old, err := o.Store.Handshake(ctx, a.Digest, a.List)
-	if err != nil && !errors.Is(err, NotFound) {
+	if err != nil && !errors.Is(err, session.NotFound) {
 		return err
 	}
 	var was keptList
@@ -211,12 +208,12 @@ func (o Outlet) noteList(ctx context.Context, a Address, b Batch) error {
 	if kept.Announced, err = o.announces(ctx, a); err != nil {
 		return err
 	}
-	return o.Store.SaveHandshake(ctx, Handshake{Digest: a.Digest, Version: a.List, Result: kept.encode(), Taken: now, Expires: now.Add(HandshakeLife)})
+	return o.Store.SaveHandshake(ctx, session.Handshake{Digest: a.Digest, Version: a.List, Result: kept.encode(), Taken: now, Expires: now.Add(session.HandshakeLife)})
 }
 
 // announces says that the server has promised, when it was initialized, to tell of
 // changes of the list that an address asks for. Without a record of that it has not.
-func (o Outlet) announces(ctx context.Context, a Address) (bool, error) {
+func (o Outlet) announces(ctx context.Context, a session.Address) (bool, error) {
 	method, rest, _ := strings.Cut(a.List, " ")
 	version, _, _ := strings.Cut(rest, " ")
 	record, err := o.Store.Handshake(ctx, a.Digest, version)
@@ -229,7 +226,7 @@ func (o Outlet) announces(ctx context.Context, a Address) (bool, error) {
 // forgetLists makes worthless what the record says of lists that a process says have
 // changed, before any client can hear of it and ask. It costs a read, and a write for
 // the first time in a generation.
-func (o Outlet) forgetLists(ctx context.Context, a Address, b Batch) error {
+func (o Outlet) forgetLists(ctx context.Context, a session.Address, b session.Batch) error {
 	changed := changedLists(b.Events)
 	if len(changed) == 0 || a.Digest == "" {
 		return nil
@@ -241,14 +238,14 @@ func (o Outlet) forgetLists(ctx context.Context, a Address, b Batch) error {
 		}
 		news := false
 		for _, kind := range changed {
-			if told := box.Told.of(kind); *told < b.Gen {
+			if told := toldOf(&box.Told, kind); *told < b.Gen {
 				*told, news = b.Gen, true
 			}
 		}
 		if !news {
 			return nil
 		}
-		if err = o.Store.SaveBox(ctx, box); !errors.Is(err, Conflict) {
+		if err = o.Store.SaveBox(ctx, box); !errors.Is(err, session.Conflict) {
 			return err
 		}
 	}
@@ -272,8 +269,8 @@ func kindOf(method string) string {
 	return kind
 }
 
-// of is the generation for a kind of list.
-func (t *Told) of(kind string) *Generation {
+// toldOf is the generation for a kind of list.
+func toldOf(t *session.Told, kind string) *session.Generation {
 	switch kind {
 	case "tools":
 		return &t.Tools

@@ -1,4 +1,4 @@
-package session
+package host
 
 import (
 	"bytes"
@@ -9,26 +9,27 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // Host joins a Store and a Backend: the verbs of a session. It holds nothing
 // between calls, so any instance can serve any message. Safe for concurrent use.
 type Host struct {
-	store   Store
+	store   session.Store
 	backend Backend
 	limits  Limits
 	out     Outlet
 }
 
-// NewHost makes a Host. Zero limits get their defaults.
-func NewHost(store Store, backend Backend, limits Limits) *Host {
+// New makes a Host. Zero limits get their defaults.
+func New(store session.Store, backend Backend, limits Limits) *Host {
 	return &Host{store: store, backend: backend, limits: limits.withDefaults(), out: Outlet{Store: store}}
 }
 
 // WithClients is the same Host for who serves WebSocket clients: it can push to
 // them and close their connections.
-func (h *Host) WithClients(clients Clients) *Host {
+func (h *Host) WithClients(clients session.Clients) *Host {
 	with := *h
 	with.out.Clients = clients
 	return &with
@@ -43,7 +44,7 @@ type Caller struct {
 	Server    Server
 	Tenant    string
 	Principal string
-	Transport Transport
+	Transport session.Transport
 	Conn      string // WebSocket connection events shall also go to, or ""
 	EventIDs  bool   // that connection's client wants to be told event ids
 	// Credential is what the caller proved itself with; see Identity. A session does
@@ -52,7 +53,7 @@ type Caller struct {
 	Props      []byte // see Identity; a session keeps what its caller brought last
 }
 
-func (c Caller) box() BoxID { return BoxFor(c.Tenant, c.Server.Name) }
+func (c Caller) box() session.BoxID { return session.BoxFor(c.Tenant, c.Server.Name) }
 
 // Initialize opens a session (MCP 2025-11-25, basic/lifecycle). m must be an
 // initialize request. id is "" for a new session, or the session that was opened
@@ -62,50 +63,50 @@ func (c Caller) box() BoxID { return BoxFor(c.Tenant, c.Server.Name) }
 //
 // Errors: Invalid (params, or initialized already), TooLarge (parameters over
 // 64 KiB, an id over 16 KiB), NotFound (id), Unavailable, Busy.
-func (h *Host) Initialize(ctx context.Context, c Caller, id ID, m wire.Message) (Session, *Call, error) {
+func (h *Host) Initialize(ctx context.Context, c Caller, id session.ID, m wire.Message) (session.Session, *Call, error) {
 	version, ok := wire.String(wire.Lookup(m.Params, "protocolVersion"))
 	if !ok {
-		return Session{}, nil, Errorf(Invalid, "initialize has no params.protocolVersion; send the newest version you speak as a string")
+		return session.Session{}, nil, session.Errorf(session.Invalid, "initialize has no params.protocolVersion; send the newest version you speak as a string")
 	}
 	if err := bounded(m); err != nil {
-		return Session{}, nil, err
+		return session.Session{}, nil, err
 	}
 	if len(m.Params) > maxInit {
-		return Session{}, nil, Errorf(TooLarge, "the parameters of initialize have %d bytes; send at most %d", len(m.Params), maxInit)
+		return session.Session{}, nil, session.Errorf(session.TooLarge, "the parameters of initialize have %d bytes; send at most %d", len(m.Params), maxInit)
 	}
-	var record *Handshake
+	var record *session.Handshake
 	if c.Server.Record {
-		rec, err := h.store.Handshake(ctx, RecordFor(c.Tenant, c.Server.Digest), wire.Negotiate(version))
-		if err != nil && !errors.Is(err, NotFound) {
-			return Session{}, nil, err
+		rec, err := h.store.Handshake(ctx, session.RecordFor(c.Tenant, c.Server.Digest), wire.Negotiate(version))
+		if err != nil && !errors.Is(err, session.NotFound) {
+			return session.Session{}, nil, err
 		}
 		if err == nil {
 			record = &rec
 		}
 	}
-	begin := func(s *Session) {
-		s.State, s.Version, s.Init = Created, wire.Negotiate(version), bytes.Clone(m.Params)
+	begin := func(s *session.Session) {
+		s.State, s.Version, s.Init = session.Created, wire.Negotiate(version), bytes.Clone(m.Params)
 		s.Expires = time.Now().Add(h.limits.InitTimeout)
 		if record != nil {
-			s.settle(record.Result)
+			adopt(s, record.Result)
 		} else {
 			s.Expires = s.Expires.Add(h.limits.StartTime)
 		}
 	}
 	s, err := h.begin(ctx, c, id, begin)
 	if err != nil {
-		return Session{}, nil, err
+		return session.Session{}, nil, err
 	}
 	if record != nil {
 		return s, h.readyCall(wire.ResultResponse(m.ID, record.Result)), nil
 	}
 	box, err := h.store.Box(ctx, c.box())
 	if err != nil {
-		return Session{}, nil, err
+		return session.Session{}, nil, err
 	}
-	call, err := h.deliver(ctx, c, s, box, m.Raw, Address{Requests: []json.RawMessage{m.ID}, Init: true})
+	call, err := h.deliver(ctx, c, s, box, m.Raw, session.Address{Requests: []json.RawMessage{m.ID}, Init: true})
 	if err != nil {
-		return Session{}, nil, err
+		return session.Session{}, nil, err
 	}
 	return s, call, nil
 }
@@ -113,26 +114,26 @@ func (h *Host) Initialize(ctx context.Context, c Caller, id ID, m wire.Message) 
 // begin makes a session that is being initialized, of nothing or of one that was
 // opened. A repeat of the same initialize is taken: the first may have been lost
 // in the middle.
-func (h *Host) begin(ctx context.Context, c Caller, id ID, begin func(*Session)) (Session, error) {
+func (h *Host) begin(ctx context.Context, c Caller, id session.ID, begin func(*session.Session)) (session.Session, error) {
 	if id == "" {
 		s := h.opened(c)
 		begin(&s)
 		if err := h.store.Create(ctx, s); err != nil {
-			return Session{}, err
+			return session.Session{}, err
 		}
 		s.Rev = 1
 		return s, nil
 	}
 	s, _, err := h.Load(ctx, c, id)
 	if err != nil {
-		return Session{}, err
+		return session.Session{}, err
 	}
-	var wanted Session
+	var wanted session.Session
 	begin(&wanted)
 	initialized := false
-	s, err = h.update(ctx, s, func(s *Session) bool {
-		again := s.State == Created && bytes.Equal(s.Init, wanted.Init)
-		if initialized = s.State != Opened && !again; initialized || again {
+	s, err = h.update(ctx, s, func(s *session.Session) bool {
+		again := s.State == session.Created && bytes.Equal(s.Init, wanted.Init)
+		if initialized = s.State != session.Opened && !again; initialized || again {
 			return false
 		}
 		s.Digest = c.Server.Digest
@@ -140,13 +141,13 @@ func (h *Host) begin(ctx context.Context, c Caller, id ID, begin func(*Session))
 		return true
 	})
 	if err == nil && initialized {
-		err = Errorf(Invalid, "this session is initialized already; open another connection for another session")
+		err = session.Errorf(session.Invalid, "this session is initialized already; open another connection for another session")
 	}
 	return s, err
 }
 
-// settle takes over what the server answered to initialize.
-func (s *Session) settle(result json.RawMessage) {
+// adopt takes over what the server answered to initialize.
+func adopt(s *session.Session, result json.RawMessage) {
 	if v, ok := wire.String(wire.Lookup(result, "protocolVersion")); ok {
 		s.Version = v
 	}
@@ -167,14 +168,14 @@ func pushes(result json.RawMessage) bool {
 // Load returns a session its caller may use, and its box. NotFound if it is not
 // there, has ended or expired, or is somebody else's: the four are not told
 // apart to the outside.
-func (h *Host) Load(ctx context.Context, c Caller, id ID) (Session, Box, error) {
+func (h *Host) Load(ctx context.Context, c Caller, id session.ID) (session.Session, session.Box, error) {
 	s, box, err := h.store.Load(ctx, id, c.box())
-	if err != nil && !errors.Is(err, NotFound) {
-		return Session{}, Box{}, err
+	if err != nil && !errors.Is(err, session.NotFound) {
+		return session.Session{}, session.Box{}, err
 	}
 	mine := s.Server == c.Server.Name && s.Tenant == c.Tenant && s.Principal == c.Principal && s.Transport == c.Transport
-	if err != nil || !mine || s.State == Ended {
-		return Session{}, Box{}, Errorf(NotFound, "there is no such session; send initialize to open one").Because(absence(s, err))
+	if err != nil || !mine || s.State == session.Ended {
+		return session.Session{}, session.Box{}, session.Errorf(session.NotFound, "there is no such session; send initialize to open one").Because(absence(s, err))
 	}
 	return s, box, nil
 }
@@ -188,9 +189,9 @@ func (h *Host) Load(ctx context.Context, c Caller, id ID) (Session, Box, error) 
 // most once and is dropped for a sleeping one, which has nothing in flight that
 // it could matter to.
 //
-// Errors: NotFound (session), Invalid, TooLarge (over [MaxBatchEvents] messages, or
+// Errors: NotFound (session), Invalid, TooLarge (over [session.MaxBatchEvents] messages, or
 // ids of over 16 KiB together), Unavailable, Busy.
-func (h *Host) Accept(ctx context.Context, c Caller, id ID, msgs []wire.Message, batch bool) (*Call, error) {
+func (h *Host) Accept(ctx context.Context, c Caller, id session.ID, msgs []wire.Message, batch bool) (*Call, error) {
 	if err := bounded(msgs...); err != nil {
 		return nil, err
 	}
@@ -204,8 +205,8 @@ func (h *Host) Accept(ctx context.Context, c Caller, id ID, msgs []wire.Message,
 	if s, box, err = h.initialized(ctx, c, s, box); err != nil {
 		return nil, err
 	}
-	if batch && c.Transport != HTTP && s.Version > wire.V20250326 {
-		return nil, Errorf(Invalid, "version %s has no batches; send each message by itself", s.Version)
+	if batch && c.Transport != session.HTTP && s.Version > wire.V20250326 {
+		return nil, session.Errorf(session.Invalid, "version %s has no batches; send each message by itself", s.Version)
 	}
 	return h.accept(ctx, c, s, box, msgs, batch)
 }
@@ -217,8 +218,8 @@ const maxIDs = 16 << 10
 // bounded refuses what could not be ended: whoever finds a box lost writes the ends of
 // all requests of a body in one batch.
 func bounded(msgs ...wire.Message) error {
-	if len(msgs) > MaxBatchEvents {
-		return Errorf(TooLarge, "%d messages at once; send at most %d", len(msgs), MaxBatchEvents)
+	if len(msgs) > session.MaxBatchEvents {
+		return session.Errorf(session.TooLarge, "%d messages at once; send at most %d", len(msgs), session.MaxBatchEvents)
 	}
 	size := 0
 	for _, m := range msgs {
@@ -227,7 +228,7 @@ func bounded(msgs ...wire.Message) error {
 		}
 	}
 	if size > maxIDs {
-		return Errorf(TooLarge, "the ids of the requests have %d bytes; use shorter ones, of at most %d together", size, maxIDs)
+		return session.Errorf(session.TooLarge, "the ids of the requests have %d bytes; use shorter ones, of at most %d together", size, maxIDs)
 	}
 	return nil
 }
@@ -239,25 +240,25 @@ const overtaking = 2 * time.Second
 // initialized waits for the initialize of a session that was opened with its
 // connection. A session of HTTP+SSE goes without: TypeScript's client takes up
 // its stream anew when it was cut, and believes to be in the session it had.
-func (h *Host) initialized(ctx context.Context, c Caller, s Session, box Box) (Session, Box, error) {
+func (h *Host) initialized(ctx context.Context, c Caller, s session.Session, box session.Box) (session.Session, session.Box, error) {
 	begun := time.Now()
 	var err error
-	for err == nil && s.State == Opened && c.Transport != SSE {
+	for err == nil && s.State == session.Opened && c.Transport != session.SSE {
 		if time.Since(begun) >= overtaking {
-			return s, box, Errorf(Invalid, "the session is not initialized; send initialize first")
+			return s, box, session.Errorf(session.Invalid, "the session is not initialized; send initialize first")
 		}
 		if err = sleepUntil(ctx, time.Now().Add(overtaking/20)); err == nil {
 			s, box, err = h.Load(ctx, c, s.ID)
 		}
 	}
-	if err != nil || s.State != Opened {
+	if err != nil || s.State != session.Opened {
 		return s, box, err
 	}
-	s, err = h.update(ctx, s, func(s *Session) bool {
-		if s.State != Opened {
+	s, err = h.update(ctx, s, func(s *session.Session) bool {
+		if s.State != session.Opened {
 			return false
 		}
-		s.State, s.Version, s.Pushes = Ready, wire.V20241105, true
+		s.State, s.Version, s.Pushes = session.Ready, wire.V20241105, true
 		s.Init = json.RawMessage(`{"protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"unknown","version":""}}`)
 		h.extend(s)
 		return true
@@ -265,7 +266,7 @@ func (h *Host) initialized(ctx context.Context, c Caller, s Session, box Box) (S
 	return s, box, err
 }
 
-func (h *Host) accept(ctx context.Context, c Caller, s Session, box Box, msgs []wire.Message, batch bool) (*Call, error) {
+func (h *Host) accept(ctx context.Context, c Caller, s session.Session, box session.Box, msgs []wire.Message, batch bool) (*Call, error) {
 	var rest []wire.Message
 	var requests []json.RawMessage
 	for _, m := range msgs {
@@ -277,7 +278,7 @@ func (h *Host) accept(ctx context.Context, c Caller, s Session, box Box, msgs []
 			}
 			continue
 		case m.Kind == wire.Request && m.Method == wire.MethodInitialize:
-			return nil, Errorf(Invalid, "this session is initialized already; send initialize without a session id to open another")
+			return nil, session.Errorf(session.Invalid, "this session is initialized already; send initialize without a session id to open another")
 		case m.Method == wire.NotifyInitialized:
 			if err := h.ready(ctx, s); err != nil {
 				return nil, err
@@ -295,7 +296,7 @@ func (h *Host) accept(ctx context.Context, c Caller, s Session, box Box, msgs []
 	if err != nil {
 		return nil, err
 	}
-	a := Address{Requests: requests}
+	a := session.Address{Requests: requests}
 	if m := rest[0]; !batch && m.Kind == wire.Request {
 		result, part, err := h.recorded(ctx, c, s, box, m.Method, m.Params)
 		if err != nil {
@@ -323,35 +324,35 @@ func joined(msgs []wire.Message, batch bool) []byte {
 
 // deliver hands a message over. Of the address only what is of the message is given:
 // Requests, Init and List, and the Stream if it has one already.
-func (h *Host) deliver(ctx context.Context, c Caller, s Session, box Box, raw []byte, a Address) (*Call, error) {
+func (h *Host) deliver(ctx context.Context, c Caller, s session.Session, box session.Box, raw []byte, a session.Address) (*Call, error) {
 	return h.hand(ctx, c, s, box, Delivery{Raw: raw, Address: a})
 }
 
 // hand is deliver for a delivery of which Raw, Brief and that of the address is given.
-func (h *Host) hand(ctx context.Context, c Caller, s Session, box Box, d Delivery) (*Call, error) {
+func (h *Host) hand(ctx context.Context, c Caller, s session.Session, box session.Box, d Delivery) (*Call, error) {
 	a, again := d.Address, s.Served
 	if len(a.Requests) > 0 {
 		if err := writable(ctx, h.store); err != nil {
 			return nil, unexecuted(err)
 		}
 		var err error
-		if s, err = h.update(ctx, s, func(s *Session) bool { return s.met(c, !a.Looks()) }); err != nil {
+		if s, err = h.update(ctx, s, func(s *session.Session) bool { return noteCaller(s, c, !a.Looks()) }); err != nil {
 			return nil, err
 		}
 	}
 	if a.Stream == "" {
-		a.Stream = NewStreamID()
+		a.Stream = session.NewStreamID()
 	}
-	a.Session, a.Conn, a.EventIDs, a.Out = s.ID, c.Conn, c.EventIDs, c.Transport == SSE
-	a.Principal, a.Digest, a.Box, a.Again = c.Principal, RecordFor(c.Tenant, s.Digest), c.box(), again
-	a.Trace = TraceOf(ctx)
+	a.Session, a.Conn, a.EventIDs, a.Out = s.ID, c.Conn, c.EventIDs, c.Transport == session.SSE
+	a.Principal, a.Digest, a.Box, a.Again = c.Principal, session.RecordFor(c.Tenant, s.Digest), c.box(), again
+	a.Trace = session.TraceOf(ctx)
 	d.Address, d.Client, d.Server = a, s, c.Server.Name
 	tender, err := h.backend.Deliver(ctx, d, box)
 	if err != nil || len(a.Requests) == 0 {
 		return nil, err
 	}
 	call := &Call{host: h, session: s.ID, stream: d.Stream, tender: tender, pushed: a.Pushed(), begun: time.Now()}
-	if d.Brief || c.Transport == WebSocket {
+	if d.Brief || c.Transport == session.WebSocket {
 		call.duty.Next = call.begun.Add(firstTendBrief)
 	}
 	return call, nil
@@ -361,25 +362,25 @@ func (h *Host) hand(ctx context.Context, c Caller, s Session, box Box, d Deliver
 // accepted: its runner says sooner that it has taken it.
 const firstTendBrief = 300 * time.Millisecond
 
-// met notes what a message brings that others do not: that a box is given work, and
+// noteCaller notes what a message brings that others do not: that a box is given work, and
 // what is known of its caller by now. It says whether that is news.
-func (s *Session) met(c Caller, work bool) (news bool) {
+func noteCaller(s *session.Session, c Caller, work bool) (news bool) {
 	if work && !s.Served && !c.Server.InPlace {
 		s.Served, news = true, true
 	}
-	if c.Props != nil && len(c.Props) <= MaxProps && !bytes.Equal(s.Props, c.Props) {
+	if c.Props != nil && len(c.Props) <= session.MaxProps && !bytes.Equal(s.Props, c.Props) {
 		s.Props, news = bytes.Clone(c.Props), true
 	}
 	return news
 }
 
 // ready marks the session as initialized, which is what gives it its long life.
-func (h *Host) ready(ctx context.Context, s Session) error {
-	_, err := h.update(ctx, s, func(s *Session) bool {
-		if s.State != Created {
+func (h *Host) ready(ctx context.Context, s session.Session) error {
+	_, err := h.update(ctx, s, func(s *session.Session) bool {
+		if s.State != session.Created {
 			return false
 		}
-		s.State = Ready
+		s.State = session.Ready
 		h.extend(s)
 		return true
 	})
@@ -388,17 +389,17 @@ func (h *Host) ready(ctx context.Context, s Session) error {
 
 // remember keeps what a fresh process of this session has to be told: the log
 // level and the subscriptions, as many as the record holds.
-func (h *Host) remember(ctx context.Context, s Session, msgs []wire.Message) (Session, error) {
+func (h *Host) remember(ctx context.Context, s session.Session, msgs []wire.Message) (session.Session, error) {
 	kept := func(m wire.Message) bool {
 		return m.Kind == wire.Request && (m.Method == wire.MethodSetLevel || m.Method == wire.MethodSubscribe || m.Method == wire.MethodUnsubscribe)
 	}
 	if !slices.ContainsFunc(msgs, kept) {
 		return s, h.touch(ctx, s)
 	}
-	return h.update(ctx, s, func(s *Session) bool {
+	return h.update(ctx, s, func(s *session.Session) bool {
 		for _, m := range msgs {
 			if kept(m) {
-				s.note(m)
+				noteRequest(s, m)
 			}
 		}
 		h.extend(s)
@@ -415,7 +416,7 @@ const (
 	maxURIs       = 128 << 10 // bytes of their URIs together
 )
 
-func (s *Session) note(m wire.Message) {
+func noteRequest(s *session.Session, m wire.Message) {
 	if m.Method == wire.MethodSetLevel {
 		if level, ok := wire.String(wire.Lookup(m.Params, "level")); ok && len(level) <= maxLevel {
 			s.Level = level
@@ -438,28 +439,28 @@ func (s *Session) note(m wire.Message) {
 
 // touch extends the life of a session, with a write only when less than half of
 // it is left.
-func (h *Host) touch(ctx context.Context, s Session) error {
-	if s.State != Ready || time.Until(s.Expires) > h.limits.Life/2 {
+func (h *Host) touch(ctx context.Context, s session.Session) error {
+	if s.State != session.Ready || time.Until(s.Expires) > h.limits.Life/2 {
 		return nil
 	}
-	_, err := h.update(ctx, s, func(s *Session) bool { h.extend(s); return true })
+	_, err := h.update(ctx, s, func(s *session.Session) bool { h.extend(s); return true })
 	return err
 }
 
-func (h *Host) extend(s *Session) {
+func (h *Host) extend(s *session.Session) {
 	s.Used = time.Now()
-	if s.State == Ready {
+	if s.State == session.Ready {
 		s.Expires = s.Used.Add(h.limits.Life)
 	}
 }
 
 // update is a compare-and-swap loop on a session record. change returns false to
 // leave the record as it is.
-func (h *Host) update(ctx context.Context, s Session, change func(*Session) bool) (Session, error) {
+func (h *Host) update(ctx context.Context, s session.Session, change func(*session.Session) bool) (session.Session, error) {
 	return update(ctx, h.store, s, change)
 }
 
-func update(ctx context.Context, store Sessions, s Session, change func(*Session) bool) (Session, error) {
+func update(ctx context.Context, store session.Sessions, s session.Session, change func(*session.Session) bool) (session.Session, error) {
 	for begun, pause := time.Now(), time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		if !change(&s) {
 			return s, nil
@@ -469,16 +470,16 @@ func update(ctx context.Context, store Sessions, s Session, change func(*Session
 			s.Rev++
 			return s, nil
 		}
-		if !errors.Is(err, Conflict) {
+		if !errors.Is(err, session.Conflict) {
 			return s, err
 		}
 		if time.Since(begun) > contended {
-			return s, Errorf(Unavailable, "the session is being changed by too many requests at once; try again")
+			return s, session.Errorf(session.Unavailable, "the session is being changed by too many requests at once; try again")
 		}
 		if err := sleepUntil(ctx, time.Now().Add(rand.N(pause))); err != nil {
 			return s, err
 		}
-		if s, _, err = store.Load(ctx, s.ID, BoxFor(s.Tenant, s.Server)); err != nil {
+		if s, _, err = store.Load(ctx, s.ID, session.BoxFor(s.Tenant, s.Server)); err != nil {
 			return s, err
 		}
 	}
@@ -490,12 +491,12 @@ const contended = 10 * time.Second
 
 // End ends a session (DELETE). NotFound if it is not there any more. Its process
 // is stopped if the box can be told now, and else when it has been idle.
-func (h *Host) End(ctx context.Context, c Caller, id ID) error {
+func (h *Host) End(ctx context.Context, c Caller, id session.ID) error {
 	s, box, err := h.Load(ctx, c, id)
 	if err != nil {
 		return err
 	}
-	if s, err = quit(ctx, h.store, s, QuitClient); err != nil {
+	if s, err = quit(ctx, h.store, s, session.QuitClient); err != nil {
 		return err
 	}
 	// It has ended, whether the box hears of it now or not.
@@ -506,12 +507,52 @@ func (h *Host) End(ctx context.Context, c Caller, id ID) error {
 // tombstoneLife keeps the reason a session ended for an operator to see.
 const tombstoneLife = time.Hour
 
-func quit(ctx context.Context, store Sessions, s Session, why Quit) (Session, error) {
-	return update(ctx, store, s, func(s *Session) bool {
-		if s.State == Ended {
+func quit(ctx context.Context, store session.Sessions, s session.Session, why session.Quit) (session.Session, error) {
+	return update(ctx, store, s, func(s *session.Session) bool {
+		if s.State == session.Ended {
 			return false
 		}
-		s.State, s.Quit, s.Expires = Ended, why, time.Now().Add(tombstoneLife)
+		s.State, s.Quit, s.Expires = session.Ended, why, time.Now().Add(tombstoneLife)
 		return true
 	})
+}
+
+// unexecuted says of the error that kept a request from being executed that it did.
+func unexecuted(err error) error {
+	var e *session.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	told := *e
+	told.Message = "the request was not executed: " + e.Message
+	return &told
+}
+
+// absence is why a session is not there for its caller, fit for operators only:
+// the store's own words, the [session.Quit] of one that has ended, or that it is not the
+// caller's.
+func absence(s session.Session, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case s.State == session.Ended:
+		return s.Quit
+	default:
+		return errors.New("the session is not the caller's: it was opened by another principal, for another server or over another transport")
+	}
+}
+
+// writable asks a store, or the one that it wraps.
+func writable(ctx context.Context, s session.Store) error {
+	for s != nil {
+		if w, ok := s.(session.Writable); ok {
+			return w.Writable(ctx)
+		}
+		wrapper, ok := s.(interface{ Unwrap() session.Store })
+		if !ok {
+			return nil
+		}
+		s = wrapper.Unwrap()
+	}
+	return nil
 }

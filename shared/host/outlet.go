@@ -1,32 +1,16 @@
-package session
+package host
 
 import (
 	"bytes"
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
-
-// Poster sends to a WebSocket connection (PostToConnection). Success means that
-// the gateway took it, no more. Errors: Closed if the connection is gone, or not
-// up yet, and this post certainly did not arrive; Unavailable if nothing is
-// known; TooLarge.
-type Poster interface {
-	Post(ctx context.Context, conn string, data []byte) error
-}
-
-// Clients reaches the connections of WebSocket clients.
-type Clients interface {
-	Poster
-	// Close closes a connection. One that is gone is fine.
-	Close(ctx context.Context, conn string) error
-}
-
-// MaxPost is the most bytes one message to a WebSocket client may have.
-const MaxPost = 131_072
 
 // Outlet is the one way an event gets into the log and from there to a client
 // that is pushed to (I1 as code). Whoever appends to the stream of a request, or
@@ -37,14 +21,14 @@ const MaxPost = 131_072
 // over, and no record is touched. Once that connection has gone, the session's
 // record says what is owed (see owed.go).
 type Outlet struct {
-	Store   Store
-	Clients Clients // nil: nothing can be pushed from here, and what is owed stays owed
+	Store   session.Store
+	Clients session.Clients // nil: nothing can be pushed from here, and what is owed stays owed
 }
 
 // Posting is a batch that is in the log, and the address it is for.
 type Posting struct {
-	To    Address
-	Batch Batch
+	To    session.Address
+	Batch session.Batch
 	Again bool // it was in the log before: whoever wrote it may be posting it, or may have
 }
 
@@ -52,8 +36,8 @@ type Posting struct {
 // repeat it after Unavailable; a client that is pushed to may then get an event
 // twice, and after no other error.
 //
-// Errors: Conflict (nothing was written, see [Log]), Unavailable.
-func (o Outlet) Append(ctx context.Context, a Address, b Batch) error {
+// Errors: Conflict (nothing was written, see [session.Log]), Unavailable.
+func (o Outlet) Append(ctx context.Context, a session.Address, b session.Batch) error {
 	again, err := o.Write(ctx, a, b)
 	if err != nil {
 		return err
@@ -67,7 +51,7 @@ func (o Outlet) Append(ctx context.Context, a Address, b Batch) error {
 	if err := o.copyOut(ctx, ps); err != nil {
 		return err
 	}
-	return o.byRecord(ctx, ps, []Index{b.First - 1})
+	return o.byRecord(ctx, ps, []session.Index{b.First - 1})
 }
 
 // Write is the first half of Append: the log. The end of an initialize settles
@@ -75,8 +59,8 @@ func (o Outlet) Append(ctx context.Context, a Address, b Batch) error {
 // the session, once it is known to be what the client gets. Lists go into the
 // handshake record, and out of it when they have changed. again says, of a batch for
 // a connection, that it was in the log before.
-func (o Outlet) Write(ctx context.Context, a Address, b Batch) (again bool, err error) {
-	if b.Stream == Common {
+func (o Outlet) Write(ctx context.Context, a session.Address, b session.Batch) (again bool, err error) {
+	if b.Stream == session.Common {
 		if err := o.forgetLists(ctx, a, b); err != nil {
 			return false, err
 		}
@@ -99,10 +83,10 @@ func (o Outlet) Write(ctx context.Context, a Address, b Batch) (again bool, err 
 	return again, o.failed(ctx, a.Session, quitOf(b.Events[len(b.Events)-1]))
 }
 
-func (o Outlet) write(ctx context.Context, a Address, b Batch) (again bool, err error) {
+func (o Outlet) write(ctx context.Context, a session.Address, b session.Batch) (again bool, err error) {
 	b.Once = a.Conn != ""
 	err = o.Store.Append(ctx, b)
-	if errors.Is(err, Duplicate) {
+	if errors.Is(err, session.Duplicate) {
 		return true, nil
 	}
 	return false, err
@@ -110,15 +94,15 @@ func (o Outlet) write(ctx context.Context, a Address, b Batch) (again bool, err 
 
 // settle takes over what a box answered to initialize. A session that is gone
 // has nothing to settle.
-func settle(ctx context.Context, store Store, id ID, result []byte) error {
+func settle(ctx context.Context, store session.Store, id session.ID, result []byte) error {
 	s, _, err := store.Load(ctx, id, "")
 	if err == nil {
-		_, err = update(ctx, store, s, func(s *Session) bool {
-			if s.State != Created && s.State != Ready {
+		_, err = update(ctx, store, s, func(s *session.Session) bool {
+			if s.State != session.Created && s.State != session.Ready {
 				return false
 			}
 			version, pushes := s.Version, s.Pushes
-			s.settle(result)
+			adopt(s, result)
 			return s.Version != version || s.Pushes != pushes
 		})
 	}
@@ -127,7 +111,7 @@ func settle(ctx context.Context, store Store, id ID, result []byte) error {
 
 // failed ends a session whose initialize was answered with an error: there never
 // was one.
-func (o Outlet) failed(ctx context.Context, id ID, why Quit) error {
+func (o Outlet) failed(ctx context.Context, id session.ID, why session.Quit) error {
 	s, _, err := o.Store.Load(ctx, id, "")
 	if err == nil {
 		_, err = quit(ctx, o.Store, s, why)
@@ -135,8 +119,16 @@ func (o Outlet) failed(ctx context.Context, id ID, why Quit) error {
 	return unlessGone(err)
 }
 
+// quitOf is why a session never was one, by the error response to its initialize.
+func quitOf(response []byte) session.Quit {
+	if string(wire.Lookup(response, "error", "code")) == strconv.Itoa(int(wire.CodeCancelled)) {
+		return session.QuitCanceled
+	}
+	return session.QuitNoInit
+}
+
 func unlessGone(err error) error {
-	if errors.Is(err, NotFound) {
+	if errors.Is(err, session.NotFound) {
 		return nil
 	}
 	return err
@@ -151,7 +143,7 @@ func (o Outlet) Send(ctx context.Context, ps ...Posting) (sent bool, err error) 
 		return false, err
 	}
 	ps = slices.DeleteFunc(slices.Clone(ps), func(p Posting) bool { return p.To.Conn == "" })
-	reached := make([]Index, len(ps))
+	reached := make([]session.Index, len(ps))
 	for i, p := range ps {
 		reached[i] = p.Batch.First - 1
 	}
@@ -177,17 +169,17 @@ func (o Outlet) Send(ctx context.Context, ps ...Posting) (sent bool, err error) 
 // post sends a batch straight to the connection its request came over, and says how
 // far it came: not behind a post that failed, and no further than until. The common
 // stream is of no request: if anything of it is owed already, this is too.
-func (o Outlet) post(ctx context.Context, a Address, b Batch, until time.Time) (reached Index, err error) {
+func (o Outlet) post(ctx context.Context, a session.Address, b session.Batch, until time.Time) (reached session.Index, err error) {
 	reached = b.First - 1
 	if o.Clients == nil {
 		return reached, nil
 	}
-	if b.Stream == Common {
+	if b.Stream == session.Common {
 		s, _, err := o.Store.Load(ctx, a.Session, "")
 		if err != nil {
 			return b.Last(), unlessGone(err)
 		}
-		if c := s.cursor(Common); c != nil && !c.Live {
+		if c := cursorOf(&s, session.Common); c != nil && !c.Live {
 			return reached, nil
 		}
 	}
@@ -197,9 +189,9 @@ func (o Outlet) post(ctx context.Context, a Address, b Batch, until time.Time) (
 		if time.Now().After(until) {
 			return reached, nil
 		}
-		err := o.event(posting, a.Conn, a.EventIDs, a.Session, EventID{Stream: b.Stream, Index: reached + 1}, raw)
+		err := o.event(posting, a.Conn, a.EventIDs, a.Session, session.EventID{Stream: b.Stream, Index: reached + 1}, raw)
 		switch {
-		case errors.Is(err, Closed), errors.Is(err, Unavailable), err != nil && posting.Err() != nil && ctx.Err() == nil:
+		case errors.Is(err, session.Closed), errors.Is(err, session.Unavailable), err != nil && posting.Err() != nil && ctx.Err() == nil:
 			return reached, nil
 		case err != nil:
 			return reached, err
@@ -212,19 +204,19 @@ func (o Outlet) post(ctx context.Context, a Address, b Batch, until time.Time) (
 // byRecord is for batches that were posted as far as reached says, where that is not
 // all. It is noted first, because whoever appends may not live to do more. The rest is
 // pushed by whoever has the lease.
-func (o Outlet) byRecord(ctx context.Context, ps []Posting, reached []Index) error {
+func (o Outlet) byRecord(ctx context.Context, ps []Posting, reached []session.Index) error {
 	id := ps[0].To.Session
-	p := pusher{Outlet: o, nonce: NewNonce()}
-	note := func(s *Session) (changed bool) {
+	p := pusher{Outlet: o, nonce: session.NewNonce()}
+	note := func(s *session.Session) (changed bool) {
 		for i, p := range ps {
-			changed = s.reached(p.Batch, reached[i]) || changed
+			changed = noteReached(s, p.Batch, reached[i]) || changed
 		}
 		return changed
 	}
-	done := func(s *Session) bool {
+	done := func(s *session.Session) bool {
 		return !slices.ContainsFunc(ps, func(p Posting) bool {
-			c := s.cursor(p.Batch.Stream)
-			return c != nil && !c.settled() && c.Index < p.Batch.Last()
+			c := cursorOf(s, p.Batch.Stream)
+			return c != nil && !c.Settled() && c.Index < p.Batch.Last()
 		})
 	}
 	if err := p.run(ctx, id, note, done); err != nil || o.Clients == nil || len(p.s.Conns) == 0 {
@@ -233,16 +225,16 @@ func (o Outlet) byRecord(ctx context.Context, ps []Posting, reached []Index) err
 	return o.revive(ctx, ps)
 }
 
-// reached notes how far a batch was posted straight. It says whether that is news.
-func (s *Session) reached(b Batch, i Index) bool {
-	c := s.cursor(b.Stream)
+// noteReached notes how far a batch was posted straight. It says whether that is news.
+func noteReached(s *session.Session, b session.Batch, i session.Index) bool {
+	c := cursorOf(s, b.Stream)
 	switch {
 	case c != nil && (!c.Live || c.Index >= b.Last()):
 		return false
 	case i < b.Last():
-		return s.owe(Cursor{Stream: b.Stream, Index: i})
+		return owe(s, session.Cursor{Stream: b.Stream, Index: i})
 	default:
-		return s.owe(Cursor{Stream: b.Stream, Index: i, Final: b.Final, Live: true})
+		return owe(s, session.Cursor{Stream: b.Stream, Index: i, Final: b.Final, Live: true})
 	}
 }
 
@@ -257,9 +249,9 @@ func (o Outlet) revive(ctx context.Context, ps []Posting) error {
 		s.Pushed = slices.Clone(s.Pushed)
 		changed := false
 		for _, p := range ps {
-			c := s.cursor(p.Batch.Stream)
-			survives := slices.Contains(s.Conns, p.To.Conn) && (p.Batch.Stream != Common || len(s.Conns) == 1)
-			if c == nil || c.settled() || c.Index < p.Batch.Last() || !survives {
+			c := cursorOf(&s, p.Batch.Stream)
+			survives := slices.Contains(s.Conns, p.To.Conn) && (p.Batch.Stream != session.Common || len(s.Conns) == 1)
+			if c == nil || c.Settled() || c.Index < p.Batch.Last() || !survives {
 				continue
 			}
 			// Somebody may have ended the stream, and owe that.
@@ -268,13 +260,13 @@ func (o Outlet) revive(ctx context.Context, ps []Posting) error {
 				return err
 			}
 			if tail.Last <= c.Index {
-				*c, changed = Cursor{Stream: c.Stream, Index: c.Index, Live: true}, true
+				*c, changed = session.Cursor{Stream: c.Stream, Index: c.Index, Live: true}, true
 			}
 		}
 		if !changed {
 			return nil
 		}
-		if s.Pusher.heldAt(time.Now()) {
+		if heldAt(s.Pusher, time.Now()) {
 			// Whoever has the lease would push what is then posted straight.
 			if end, ends := ctx.Deadline(); ends && time.Until(end) < toNote {
 				return errSlow
@@ -284,7 +276,7 @@ func (o Outlet) revive(ctx context.Context, ps []Posting) error {
 			}
 			continue
 		}
-		if err := o.Store.Save(ctx, s); !errors.Is(err, Conflict) {
+		if err := o.Store.Save(ctx, s); !errors.Is(err, session.Conflict) {
 			return unlessGone(err)
 		}
 	}
@@ -292,7 +284,7 @@ func (o Outlet) revive(ctx context.Context, ps []Posting) error {
 
 // event posts one event, and its id if the client wants to know it. An id that is
 // lost is no harm: the next one says more.
-func (o Outlet) event(ctx context.Context, conn string, ids bool, s ID, id EventID, raw []byte) error {
+func (o Outlet) event(ctx context.Context, conn string, ids bool, s session.ID, id session.EventID, raw []byte) error {
 	if len(raw) == 0 {
 		return nil // an event of pure pace, for event streams
 	}
@@ -308,7 +300,7 @@ func (o Outlet) event(ctx context.Context, conn string, ids bool, s ID, id Event
 // EventNotice is how a WebSocket client that asked for event ids is told one: the
 // cursor to come back with. With the id of a request it says that this request
 // was accepted, and which stream is its own.
-func EventNotice(s ID, id EventID, request []byte) []byte {
+func EventNotice(s session.ID, id session.EventID, request []byte) []byte {
 	params := append([]byte(`{"sessionId":"`), s...)
 	params = append(params, `","eventId":"`...)
 	params = append(append(params, id.String()...), '"')
@@ -321,14 +313,14 @@ func EventNotice(s ID, id EventID, request []byte) []byte {
 // Fit is an event as a WebSocket client can get it: one that is over the limit
 // becomes an error, or a warning, that says so. The log keeps the real one.
 func Fit(raw []byte) []byte {
-	if len(raw) <= MaxPost {
+	if len(raw) <= session.MaxPost {
 		return raw
 	}
 	const text = "this message is larger than the 131072 bytes a WebSocket connection carries; use Streamable HTTP for it"
 	m, err := wire.Parse(raw)
 	if err == nil && m.Kind == wire.Response {
 		return wire.ErrorResponse(bytes.Clone(m.ID), &wire.Error{
-			Code: wire.CodeInternal, Message: text, Data: map[string]any{"bytes": len(raw), "limit": MaxPost},
+			Code: wire.CodeInternal, Message: text, Data: map[string]any{"bytes": len(raw), "limit": session.MaxPost},
 		})
 	}
 	return wire.NewNotification(wire.NotifyMessage, []byte(`{"level":"warning","logger":"dormouse","data":"`+text+`"}`))
@@ -337,14 +329,14 @@ func Fit(raw []byte) []byte {
 // copyOut copies batches of a session with an Out stream there, in one batch, so
 // that a repeat can be told by its generation and number.
 func (o Outlet) copyOut(ctx context.Context, ps []Posting) error {
-	var out Batch
+	var out session.Batch
 	for _, p := range ps {
 		if !p.To.Out {
 			continue
 		}
 		if out.Events == nil {
 			out = p.Batch
-			out.Stream, out.Final, out.Retry, out.Events = Out, false, 0, nil
+			out.Stream, out.Final, out.Retry, out.Events = session.Out, false, 0, nil
 		}
 		for _, raw := range p.Batch.Events {
 			if len(raw) > 0 {
@@ -361,10 +353,10 @@ func (o Outlet) copyOut(ctx context.Context, ps []Posting) error {
 // appendOut writes at the end of an Out stream. Who is no runner (Gen 0), or one
 // that has been overtaken, repeats the tail's generation and number, so that a
 // later repeat of the runner that wrote them is still known.
-func (o Outlet) appendOut(ctx context.Context, b Batch) error {
+func (o Outlet) appendOut(ctx context.Context, b session.Batch) error {
 	gen, seq := b.Gen, b.Seq
 	for {
-		tail, err := o.Store.Tail(ctx, b.Session, Out)
+		tail, err := o.Store.Tail(ctx, b.Session, session.Out)
 		switch {
 		case err != nil:
 			return err
@@ -376,7 +368,7 @@ func (o Outlet) appendOut(ctx context.Context, b Batch) error {
 			b.Gen, b.Seq = gen, seq
 		}
 		b.First = tail.Last + 1
-		if err := o.Store.Append(ctx, b); !errors.Is(err, Conflict) {
+		if err := o.Store.Append(ctx, b); !errors.Is(err, session.Conflict) {
 			return err
 		}
 	}
@@ -384,8 +376,8 @@ func (o Outlet) appendOut(ctx context.Context, b Batch) error {
 
 // Say writes messages of our own to the Out stream of a session of HTTP+SSE: what
 // was answered in place.
-func (h *Host) Say(ctx context.Context, id ID, raws ...[]byte) error {
-	return h.out.appendOut(ctx, Batch{Session: id, Stream: Out, Events: raws, Expires: time.Now().Add(h.limits.EventAge)})
+func (h *Host) Say(ctx context.Context, id session.ID, raws ...[]byte) error {
+	return h.out.appendOut(ctx, session.Batch{Session: id, Stream: session.Out, Events: raws, Expires: time.Now().Add(h.limits.EventAge)})
 }
 
 // End appends the end of a request that somebody writes in the place of its box.
@@ -393,14 +385,14 @@ func (h *Host) Say(ctx context.Context, id ID, raws ...[]byte) error {
 // noted first and then pushed, and if the writer dies, [Outlet.Ended] goes on.
 //
 // Errors: Conflict (nothing was written), Unavailable.
-func (o Outlet) End(ctx context.Context, a Address, b Batch) error {
+func (o Outlet) End(ctx context.Context, a session.Address, b session.Batch) error {
 	if _, err := o.Write(ctx, a, b); err != nil {
 		return err
 	}
 	if err := o.copyOut(ctx, []Posting{{a, b, false}}); err != nil || a.Conn == "" {
 		return err
 	}
-	return o.owe(ctx, a.Session, Cursor{Stream: b.Stream, Index: b.First - 1}, b.Last())
+	return o.owe(ctx, a.Session, session.Cursor{Stream: b.Stream, Index: b.First - 1}, b.Last())
 }
 
 // Ended is for somebody who wants to end a request that has ended, and cannot know
@@ -409,7 +401,7 @@ func (o Outlet) End(ctx context.Context, a Address, b Batch) error {
 // could say so, is. expires is when an event written now may go.
 //
 // Errors: Unavailable.
-func (o Outlet) Ended(ctx context.Context, a Address, tail Tail, expires time.Time) error {
+func (o Outlet) Ended(ctx context.Context, a session.Address, tail session.Tail, expires time.Time) error {
 	if !a.Pushed() {
 		return nil
 	}
@@ -418,17 +410,17 @@ func (o Outlet) Ended(ctx context.Context, a Address, tail Tail, expires time.Ti
 		return err
 	}
 	if a.Conn != "" {
-		return o.owe(ctx, a.Session, Cursor{Stream: a.Stream, Index: tail.Last - Index(len(last))}, tail.Last)
+		return o.owe(ctx, a.Session, session.Cursor{Stream: a.Stream, Index: tail.Last - session.Index(len(last))}, tail.Last)
 	}
-	tail, err = o.Store.Tail(ctx, a.Session, Out)
+	tail, err = o.Store.Tail(ctx, a.Session, session.Out)
 	if err != nil {
 		return err
 	}
-	page, err := o.Store.Read(ctx, a.Session, Out, max(0, tail.Last-recentOut), recentOut)
-	if err != nil || slices.ContainsFunc(page.Events, func(e Event) bool { return bytes.Equal(e.Raw, last[len(last)-1]) }) {
+	page, err := o.Store.Read(ctx, a.Session, session.Out, max(0, tail.Last-recentOut), recentOut)
+	if err != nil || slices.ContainsFunc(page.Events, func(e session.Event) bool { return bytes.Equal(e.Raw, last[len(last)-1]) }) {
 		return err
 	}
-	return o.appendOut(ctx, Batch{Session: a.Session, Stream: Out, Events: last, Expires: expires})
+	return o.appendOut(ctx, session.Batch{Session: a.Session, Stream: session.Out, Events: last, Expires: expires})
 }
 
 // recentOut is how far back an end is looked for that may have been copied.
@@ -436,10 +428,10 @@ const recentOut = 1000
 
 // lastResponses are the responses a request stream ends with, at most as many as
 // its last writer can have written.
-func (o Outlet) lastResponses(ctx context.Context, a Address, tail Tail) ([][]byte, error) {
-	n := Index(1)
+func (o Outlet) lastResponses(ctx context.Context, a session.Address, tail session.Tail) ([][]byte, error) {
+	n := session.Index(1)
 	if tail.Gen == 0 {
-		n = Index(max(1, len(a.Requests)))
+		n = session.Index(max(1, len(a.Requests)))
 	}
 	page, err := o.Store.Read(ctx, a.Session, a.Stream, max(0, tail.Last-n), int(n))
 	if err != nil {

@@ -1,4 +1,4 @@
-package session_test
+package host_test
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
@@ -13,7 +14,7 @@ import (
 // What a call has said along the way may be more than fits into a function.
 func TestRecalledCallIsWhatHasBecomeOfIt(t *testing.T) {
 	store := sessiontest.NewMemory()
-	h := session.NewHost(store, newTook(), session.Limits{})
+	h := host.New(store, newTook(), host.Limits{})
 	call, _ := send(t, h, modernCaller, modernClient)
 	question, end := `{"jsonrpc":"2.0","id":"q","method":"roots/list"}`, `{"jsonrpc":"2.0","id":"x","result":{}}`
 	progress := func(i int) string {
@@ -27,7 +28,7 @@ func TestRecalledCallIsWhatHasBecomeOfIt(t *testing.T) {
 	said = append(said, taken, end)
 	for i, raw := range said {
 		b := session.Batch{
-			Session: session.PinnedID(modernCaller), Stream: call.Stream(), First: session.Index(i + 1), Events: [][]byte{[]byte(raw)}, Final: raw == end,
+			Session: host.PinnedID(modernCaller), Stream: call.Stream(), First: session.Index(i + 1), Events: [][]byte{[]byte(raw)}, Final: raw == end,
 		}
 		if err := store.Append(t.Context(), b); err != nil {
 			t.Fatal(err)

@@ -1,9 +1,11 @@
-package session
+package host
 
 import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // Call is a client's wait for the events of one stream: of a request it sent
@@ -12,9 +14,9 @@ import (
 // nothing that lasts; dropping it loses nothing.
 type Call struct {
 	host    *Host
-	session ID
-	stream  StreamID
-	after   Index
+	session session.ID
+	stream  session.StreamID
+	after   session.Index
 	tender  Tender // nil: nobody's duty
 	duty    Duty
 	begun   time.Time
@@ -74,10 +76,10 @@ func (c *Call) Held() bool {
 // Errors: Unavailable if no durable trace could be had, or if the store cannot
 // be read; Unknown if that is so and somebody may execute the request; ctx's own.
 // After an error Next may be called again.
-func (c *Call) Next(ctx context.Context, until time.Time) ([]Event, error) {
+func (c *Call) Next(ctx context.Context, until time.Time) ([]session.Event, error) {
 	if c.ready != nil && !c.done {
 		c.done = true
-		return []Event{{Raw: c.ready, Final: true}}, nil
+		return []session.Event{{Raw: c.ready, Final: true}}, nil
 	}
 	for !c.done {
 		if c.lease != nil {
@@ -155,7 +157,7 @@ const bearFor = time.Second
 func (c *Call) giveUp(ctx context.Context) error {
 	h := c.handed()
 	if h == nil {
-		return Errorf(Unavailable, "the box has not given a sign of life in %s, so the request was not accepted; send it again", c.host.limits.AcceptBy)
+		return session.Errorf(session.Unavailable, "the box has not given a sign of life in %s, so the request was not accepted; send it again", c.host.limits.AcceptBy)
 	}
 	if err := h.GiveUp(ctx); err != nil {
 		return c.unknown(err)
@@ -165,14 +167,14 @@ func (c *Call) giveUp(ctx context.Context) error {
 }
 
 func (c *Call) unknown(cause error) error {
-	return Errorf(Unknown, "the box has not given a sign of life in %s; whether the request was executed is not known", c.host.limits.AcceptBy).Because(cause)
+	return session.Errorf(session.Unknown, "the box has not given a sign of life in %s; whether the request was executed is not known", c.host.limits.AcceptBy).Because(cause)
 }
 
 // read waits for events until something else is due. halts says that what was
 // executed here has come to a halt without an end.
-func (c *Call) read(ctx context.Context, until time.Time) (page Page, halts bool, err error) {
+func (c *Call) read(ctx context.Context, until time.Time) (page session.Page, halts bool, err error) {
 	if c.lease != nil && !c.lease.held {
-		return Page{}, false, sleepUntil(ctx, earlier(until, c.lease.again))
+		return session.Page{}, false, sleepUntil(ctx, earlier(until, c.lease.again))
 	}
 	wake := until
 	if c.tender != nil {
@@ -201,7 +203,7 @@ func (c *Call) read(ctx context.Context, until time.Time) (page Page, halts bool
 const firstTend = 1100 * time.Millisecond
 
 // hand hands events out, up to the first that closes the response.
-func (c *Call) hand(ctx context.Context, page Page) ([]Event, error) {
+func (c *Call) hand(ctx context.Context, page session.Page) ([]session.Event, error) {
 	if c.lease != nil && !c.lease.current && c.lease.from.Index == 0 {
 		// A client that reports nothing was not there when the stream was closed. Were
 		// it sent away by what it is told again, it would never get past it.
@@ -210,7 +212,7 @@ func (c *Call) hand(ctx context.Context, page Page) ([]Event, error) {
 		}
 		c.lease.current = !page.More
 	}
-	if i := slices.IndexFunc(page.Events, func(e Event) bool { return e.Retry > 0 }); i >= 0 {
+	if i := slices.IndexFunc(page.Events, func(e session.Event) bool { return e.Retry > 0 }); i >= 0 {
 		page.Events = page.Events[:i+1]
 	}
 	last := page.Events[len(page.Events)-1]

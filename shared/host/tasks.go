@@ -1,4 +1,4 @@
-package session
+package host
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -31,32 +32,32 @@ const (
 type Recalled struct {
 	// Events are what is kept of it, in order, as far as it says what has become of the
 	// call: without log lines, and of progress the last only.
-	Events []Event
+	Events []session.Event
 	Gap    bool            // there were more in front of those that are kept
 	Server json.RawMessage // what the server calls itself, nil if that is not known
 	// Lost says that the call has not ended and nobody owes it an end: what it came
 	// to is not kept, or it never was.
 	Lost bool
 
-	session Session
-	box     Box
-	stream  StreamID
-	last    Index
+	session session.Session
+	box     session.Box
+	stream  session.StreamID
+	last    session.Index
 
-	progress Index // the last of those
+	progress session.Index // the last of those
 }
 
 // Ended says that the end of the call is among its events.
 func (r *Recalled) Ended() bool { return len(r.Events) > 0 && r.Events[len(r.Events)-1].Final }
 
 // Last is the index of the last event that is there, 0 if there is none.
-func (r *Recalled) Last() Index { return r.last }
+func (r *Recalled) Last() session.Index { return r.last }
 
 // Recall reads a call of the caller. Cost: two reads, and one more for each 1,000
 // events.
 //
 // Errors: NotFound (the caller has no calls), Unavailable.
-func (h *Host) Recall(ctx context.Context, c Caller, stream StreamID) (*Recalled, error) {
+func (h *Host) Recall(ctx context.Context, c Caller, stream session.StreamID) (*Recalled, error) {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err != nil {
 		return nil, err
@@ -69,7 +70,7 @@ func (h *Host) Recall(ctx context.Context, c Caller, stream StreamID) (*Recalled
 func (h *Host) reread(ctx context.Context, r *Recalled) error {
 	r.Events, r.Gap, r.last, r.progress = nil, false, 0, 0
 	for {
-		page, err := h.store.Read(ctx, r.session.ID, r.stream, r.last, MaxRead)
+		page, err := h.store.Read(ctx, r.session.ID, r.stream, r.last, session.MaxRead)
 		if err != nil {
 			return err
 		}
@@ -85,14 +86,14 @@ func (h *Host) reread(ctx context.Context, r *Recalled) error {
 
 // take keeps an event that says what has become of the call: a call may have said
 // more along the way than a function has room for.
-func (r *Recalled) take(e Event) {
+func (r *Recalled) take(e session.Event) {
 	r.last = e.Index
 	m, err := wire.Parse(e.Raw)
 	if err == nil && m.Kind == wire.Notification && m.Method != wire.NotifyCancelled {
 		if m.Method != wire.NotifyProgress {
 			return
 		}
-		r.Events = slices.DeleteFunc(r.Events, func(old Event) bool { return old.Index == r.progress })
+		r.Events = slices.DeleteFunc(r.Events, func(old session.Event) bool { return old.Index == r.progress })
 		r.progress = e.Index
 	}
 	e.Raw = bytes.Clone(e.Raw) // not the page that it is a part of
@@ -108,12 +109,12 @@ func (r *Recalled) take(e Event) {
 func (h *Host) LookAfter(ctx context.Context, r *Recalled) error {
 	tender, err := h.backend.Attend(ctx, r.session, r.stream)
 	switch {
-	case errors.Is(err, NotFound):
+	case errors.Is(err, session.NotFound):
 		// The end is written before the item goes: it may have come in between.
 		err = h.reread(ctx, r)
 		r.Lost = err == nil && !r.Ended()
 		return err
-	case err != nil || r.box.State == Awake:
+	case err != nil || r.box.State == session.Awake:
 		return err
 	}
 	_, err = tender.Tend(ctx)

@@ -1,10 +1,11 @@
-package session_test
+package host_test
 
 import (
 	"context"
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -29,7 +30,7 @@ type delivered struct {
 	n int
 }
 
-func (d *delivered) Deliver(context.Context, session.Delivery, session.Box) (session.Tender, error) {
+func (d *delivered) Deliver(context.Context, host.Delivery, session.Box) (host.Tender, error) {
 	d.n++
 	return nil, nil
 }
@@ -40,13 +41,13 @@ func TestNothingIsExecutedWhoseAnswerCouldNotBeStored(t *testing.T) {
 	_, memory, id := listening(t)
 	disk, backend := &unwritable{Store: memory}, &delivered{}
 	counts := sessiontest.NewCounting(disk)
-	host := session.NewHost(counts, backend, session.Limits{})
+	h := host.New(counts, backend, host.Limits{})
 	send := func(message string) error {
 		m, err := wire.Parse([]byte(message))
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = host.Accept(t.Context(), someone, id, []wire.Message{m}, false)
+		_, err = h.Accept(t.Context(), someone, id, []wire.Message{m}, false)
 		return err
 	}
 	const call, notification = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a"}}`, `{"jsonrpc":"2.0","method":"notifications/cancelled"}`

@@ -1,4 +1,4 @@
-package session_test
+package host_test
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
@@ -13,20 +14,20 @@ import (
 // nobody is a backend for sessions whose requests are not looked at.
 type nobody struct{}
 
-func (nobody) Deliver(context.Context, session.Delivery, session.Box) (session.Tender, error) {
+func (nobody) Deliver(context.Context, host.Delivery, session.Box) (host.Tender, error) {
 	return nil, nil
 }
 
-func (nobody) Attend(context.Context, session.Session, session.StreamID) (session.Tender, error) {
+func (nobody) Attend(context.Context, session.Session, session.StreamID) (host.Tender, error) {
 	return nil, session.NotFound
 }
 func (nobody) Answer(context.Context, session.Answer, session.Box) error { return nil }
 func (nobody) End(context.Context, session.Session, session.Box) error   { return nil }
 
-var someone = session.Caller{Server: session.Server{Name: "s"}, Tenant: "t", Principal: "p", Transport: session.HTTP}
+var someone = host.Caller{Server: host.Server{Name: "s"}, Tenant: "t", Principal: "p", Transport: session.HTTP}
 
 // listening is a session with three events on its common stream.
-func listening(t *testing.T) (*session.Host, *sessiontest.Memory, session.ID) {
+func listening(t *testing.T) (*host.Host, *sessiontest.Memory, session.ID) {
 	t.Helper()
 	store := sessiontest.NewMemory()
 	now := time.Now()
@@ -38,7 +39,7 @@ func listening(t *testing.T) (*session.Host, *sessiontest.Memory, session.ID) {
 		t.Fatal(err)
 	}
 	push(t, store, s.ID, 1, "1", "2", "3")
-	return session.NewHost(store, nobody{}, session.Limits{}), store, s.ID
+	return host.New(store, nobody{}, host.Limits{}), store, s.ID
 }
 
 func push(t *testing.T, store session.Store, id session.ID, first session.Index, raws ...string) {
@@ -54,7 +55,7 @@ func push(t *testing.T, store session.Store, id session.ID, first session.Index,
 
 // get is one GET: opened, held for a time, closed. It returns what it got and the
 // id a client would come back with.
-func get(t *testing.T, h *session.Host, id session.ID, last string, hold time.Duration) (got, cursor string) {
+func get(t *testing.T, h *host.Host, id session.ID, last string, hold time.Duration) (got, cursor string) {
 	t.Helper()
 	call, err := h.Resume(t.Context(), someone, id, last)
 	if last == "" {

@@ -1,4 +1,4 @@
-package session_test
+package host_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
@@ -90,17 +91,17 @@ func (g *gateway) arrived(conn string) []string {
 	return out
 }
 
-func wsCaller(conn string) session.Caller {
-	return session.Caller{
-		Server: session.Server{Name: "s", Digest: "d"}, Tenant: "t", Principal: "p", Transport: session.WebSocket, Conn: conn,
+func wsCaller(conn string) host.Caller {
+	return host.Caller{
+		Server: host.Server{Name: "s", Digest: "d"}, Tenant: "t", Principal: "p", Transport: session.WebSocket, Conn: conn,
 	}
 }
 
-func wsHost(store session.Store, g *gateway) *session.Host {
-	return session.NewHost(store, nobody{}, session.Limits{InitTimeout: 24 * time.Hour}).WithClients(g)
+func wsHost(store session.Store, g *gateway) *host.Host {
+	return host.New(store, nobody{}, host.Limits{InitTimeout: 24 * time.Hour}).WithClients(g)
 }
 
-func connect(t *testing.T, h *session.Host, conn string, resume session.ID, cursors ...session.EventID) session.Session {
+func connect(t *testing.T, h *host.Host, conn string, resume session.ID, cursors ...session.EventID) session.Session {
 	t.Helper()
 	s, err := h.Connect(t.Context(), wsCaller(conn), resume, cursors)
 	if err != nil {
@@ -126,7 +127,7 @@ func TestAnEventIsInTheLogBeforeItIsPosted(t *testing.T) {
 			t.Errorf("when it is posted the log ends at %d, %v", tail.Last, err)
 		}
 	}
-	out := session.Outlet{Store: store, Clients: g}
+	out := host.Outlet{Store: store, Clients: g}
 	if err := out.Append(t.Context(), a, batchOf(a, 1, `{"n":1}`)); err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +141,7 @@ func TestAPostToALivingConnectionTouchesNoRecord(t *testing.T) {
 	s := connect(t, wsHost(store, g), "c1", "")
 	a := session.Address{Session: s.ID, Stream: session.NewStreamID(), Conn: "c1"}
 	store.Reset()
-	if err := (session.Outlet{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, `{"n":1}`, `{"n":2}`)); err != nil {
+	if err := (host.Outlet{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, `{"n":1}`, `{"n":2}`)); err != nil {
 		t.Fatal(err)
 	}
 	if n := store.Counts(); n.Reads != 0 || n.Writes != 1 {
@@ -154,7 +155,7 @@ func TestAnEventForAGoneConnectionGoesToTheNextOne(t *testing.T) {
 		h := wsHost(store, g)
 		s := connect(t, h, "c1", "")
 		a := session.Address{Session: s.ID, Stream: session.NewStreamID(), Conn: "c1"}
-		out := session.Outlet{Store: store, Clients: g}
+		out := host.Outlet{Store: store, Clients: g}
 		for n, up := range []bool{true, false} {
 			g.set("c1", up)
 			time.Sleep(time.Minute)
@@ -180,7 +181,7 @@ func TestAPostOfWhichNothingIsKnownIsMadeAgainAndTheStreamGoesOnAsBefore(t *test
 	store, g := sessiontest.NewMemory(), newGateway("c1")
 	s := connect(t, wsHost(store, g), "c1", "")
 	a := session.Address{Session: s.ID, Stream: session.NewStreamID(), Conn: "c1"}
-	out := session.Outlet{Store: store, Clients: g}
+	out := host.Outlet{Store: store, Clients: g}
 	tries := 0
 	g.faults, g.chance = true, func(int) bool { tries++; return tries == 3 } // twice a post
 	if err := out.Append(t.Context(), a, batchOf(a, 1, `{"n":1}`, `{"n":2}`, `{"n":3}`)); err != nil {
@@ -201,7 +202,7 @@ func TestWhatIsTooLargeForAWebSocketBecomesAnErrorAndStaysInTheLog(t *testing.T)
 	pad := strings.Repeat("x", session.MaxPost)
 	progress := `{"jsonrpc":"2.0","method":"notifications/progress","params":{"pad":"` + pad + `"}}`
 	response := `{"jsonrpc":"2.0","id":9007199254740993,"result":{"pad":"` + pad + `"}}`
-	if err := (session.Outlet{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, progress, response)); err != nil {
+	if err := (host.Outlet{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, progress, response)); err != nil {
 		t.Fatal(err)
 	}
 	got := g.arrived("c1")
@@ -219,7 +220,7 @@ func TestAClientThatAskedForEventIDsIsToldEachOne(t *testing.T) {
 	store, g := sessiontest.NewMemory(), newGateway("c1")
 	s := connect(t, wsHost(store, g), "c1", "")
 	a := session.Address{Session: s.ID, Stream: session.NewStreamID(), Conn: "c1", EventIDs: true}
-	if err := (session.Outlet{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, `{"n":1}`)); err != nil {
+	if err := (host.Outlet{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, `{"n":1}`)); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{`{"n":1}`, fmt.Sprintf(
@@ -231,19 +232,19 @@ func TestAClientThatAskedForEventIDsIsToldEachOne(t *testing.T) {
 
 func TestBatchesOfOneFrameAreCopiedToTheOutStreamOnce(t *testing.T) {
 	store := sessiontest.NewMemory()
-	h := session.NewHost(store, nobody{}, session.Limits{})
+	h := host.New(store, nobody{}, host.Limits{})
 	c := wsCaller("")
 	c.Transport = session.SSE
 	s, err := h.Open(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := session.Outlet{Store: store}
+	out := host.Outlet{Store: store}
 	address := func(stream session.StreamID) session.Address {
 		return session.Address{Session: s.ID, Stream: stream, Out: true}
 	}
 	one, two := address(session.Common), address(session.NewStreamID())
-	frame := []session.Posting{{To: one, Batch: batchOf(one, 1, `{"n":1}`)}, {To: two, Batch: batchOf(two, 1, `{"n":2}`, `{"n":3}`)}}
+	frame := []host.Posting{{To: one, Batch: batchOf(one, 1, `{"n":1}`)}, {To: two, Batch: batchOf(two, 1, `{"n":2}`, `{"n":3}`)}}
 	for range 2 { // the ack of the first was lost
 		if _, err := out.Send(t.Context(), frame...); err != nil {
 			t.Fatal(err)
@@ -271,7 +272,7 @@ func TestBatchesOfOneFrameAreCopiedToTheOutStreamOnce(t *testing.T) {
 func TestAnEndThatWasWrittenButNotCopiedIsCopiedByTheNext(t *testing.T) {
 	store := sessiontest.NewMemory()
 	a := session.Address{Session: "s", Stream: session.NewStreamID(), Out: true, Requests: []json.RawMessage{[]byte("1")}}
-	out := session.Outlet{Store: store}
+	out := host.Outlet{Store: store}
 	b := batchOf(a, 1, `{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"x"}}`)
 	b.Gen, b.Seq, b.Final = 0, 0, true
 	if _, err := out.Write(t.Context(), a, b); err != nil {
@@ -310,7 +311,7 @@ type pushWorld struct {
 	rng     *rand.Rand
 	g       *gateway
 	store   session.Store
-	host    *session.Host
+	host    *host.Host
 	id      session.ID
 	current string // the connection requests are sent over
 	conns   int
@@ -375,7 +376,7 @@ func (w *pushWorld) join(cursors []session.EventID) {
 
 func (w *pushWorld) appender(stream session.StreamID, events int) {
 	a := session.Address{Session: w.id, Stream: stream, Conn: w.conn()}
-	out := session.Outlet{Store: w.store, Clients: w.g}
+	out := host.Outlet{Store: w.store, Clients: w.g}
 	for first := session.Index(1); int(first) <= events; {
 		w.nap(3 * time.Second)
 		if stream == session.Common {

@@ -1,4 +1,4 @@
-package session_test
+package host_test
 
 import (
 	"testing"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
@@ -15,7 +16,7 @@ import (
 const keepAlive = 15 * time.Second
 
 // open is a GET that has looked once, without waiting.
-func open(t *testing.T, h *session.Host, id session.ID, last string) *session.Call {
+func open(t *testing.T, h *host.Host, id session.ID, last string) *host.Call {
 	t.Helper()
 	call, err := h.Resume(t.Context(), someone, id, last)
 	if last == "" {
@@ -29,7 +30,7 @@ func open(t *testing.T, h *session.Host, id session.ID, last string) *session.Ca
 }
 
 // next is what comes within a time, as one string.
-func next(t *testing.T, call *session.Call, within time.Duration) (got string) {
+func next(t *testing.T, call *host.Call, within time.Duration) (got string) {
 	t.Helper()
 	events, err := call.Next(t.Context(), time.Now().Add(within))
 	if err != nil {
@@ -62,8 +63,8 @@ func change(t *testing.T, store session.Store, id session.ID, f func(*session.Se
 func TestOfTooManyShadowsTheOldestIsSentAwayForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, store, id := listening(t)
-		h := session.NewHost(store, nobody{}, session.Limits{Shadows: 3, Hold: time.Hour})
-		var calls []*session.Call
+		h := host.New(store, nobody{}, host.Limits{Shadows: 3, Hold: time.Hour})
+		var calls []*host.Call
 		for range 6 { // a primary, 3 that may wait, 2 too many
 			calls = append(calls, open(t, h, id, ""))
 			time.Sleep(time.Second)
@@ -83,7 +84,7 @@ func TestOfTooManyShadowsTheOldestIsSentAwayForLong(t *testing.T) {
 func TestAShadowLeavesItsPlaceWhenItComesBackAndWhenItIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, store, id := listening(t)
-		h := session.NewHost(store, nobody{}, session.Limits{Hold: time.Hour})
+		h := host.New(store, nobody{}, host.Limits{Hold: time.Hour})
 		open(t, h, id, "")
 		one := open(t, h, id, "")
 		for range 5 {
@@ -99,13 +100,13 @@ func TestAShadowLeavesItsPlaceWhenItComesBackAndWhenItIsOver(t *testing.T) {
 func TestTheOldestShadowTakesALeaseThatIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, store, id := listening(t)
-		short := session.NewHost(store, nobody{}, session.Limits{Hold: time.Minute})
-		long := session.NewHost(store, nobody{}, session.Limits{Hold: time.Hour})
+		short := host.New(store, nobody{}, host.Limits{Hold: time.Minute})
+		long := host.New(store, nobody{}, host.Limits{Hold: time.Hour})
 		open(t, short, id, "") // and its client dies
 		first, second := open(t, long, id, ""), open(t, long, id, "")
 		begun := time.Now()
 		got := make(chan string, 2)
-		for _, call := range []*session.Call{first, second} {
+		for _, call := range []*host.Call{first, second} {
 			go func() { got <- next(t, call, 10*time.Minute) }()
 		}
 		same(t, "what the next one gets", <-got, "123")
@@ -121,24 +122,24 @@ func TestTheOldestShadowTakesALeaseThatIsFree(t *testing.T) {
 }
 
 func TestAListenerOfASessionThatHasEndedIsDoneAtItsNextLook(t *testing.T) {
-	for name, end := range map[string]func(t *testing.T, h *session.Host, store session.Store, id session.ID){
-		"ended": func(t *testing.T, h *session.Host, _ session.Store, id session.ID) {
+	for name, end := range map[string]func(t *testing.T, h *host.Host, store session.Store, id session.ID){
+		"ended": func(t *testing.T, h *host.Host, _ session.Store, id session.ID) {
 			if err := h.End(t.Context(), someone, id); err != nil {
 				t.Fatal(err)
 			}
 		},
-		"expired": func(t *testing.T, _ *session.Host, store session.Store, id session.ID) {
+		"expired": func(t *testing.T, _ *host.Host, store session.Store, id session.ID) {
 			change(t, store, id, func(s *session.Session) { s.Expires = time.Now().Add(time.Second) })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				_, store, id := listening(t)
-				h := session.NewHost(store, nobody{}, session.Limits{Hold: time.Hour})
+				h := host.New(store, nobody{}, host.Limits{Hold: time.Hour})
 				primary, shadow := open(t, h, id, ""), open(t, h, id, "")
 				time.Sleep(time.Second)
 				end(t, h, store, id)
-				for who, call := range map[string]*session.Call{"primary": primary, "shadow": shadow} {
+				for who, call := range map[string]*host.Call{"primary": primary, "shadow": shadow} {
 					next(t, call, keepAlive)
 					if _, closed := call.Close(); !call.Done() || closed {
 						t.Errorf("%s: done %t, closed %t; want the end and nothing to come back for", who, call.Done(), closed)
@@ -153,7 +154,7 @@ func TestALookThatFailsEndsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, store, id := listening(t)
 		faulty := sessiontest.NewFaulty(store, 1, sessiontest.Faults{})
-		h := session.NewHost(faulty, nobody{}, session.Limits{Hold: time.Hour})
+		h := host.New(faulty, nobody{}, host.Limits{Hold: time.Hour})
 		call := open(t, h, id, "")
 		faulty.Set("Load", sessiontest.Faults{Lost: 1})
 		for range 3 {
@@ -204,7 +205,7 @@ func TestWhatAListenInVainCosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, store, id := listening(t)
 		counting := sessiontest.NewCounting(store)
-		h := session.NewHost(counting, nobody{}, session.Limits{})
+		h := host.New(counting, nobody{}, host.Limits{})
 		_, cursor := get(t, h, id, "", 25*time.Second)
 		for _, c := range []struct {
 			name          string
@@ -243,7 +244,7 @@ func pauseAt(t *testing.T, store session.Store, id session.ID, index session.Ind
 func TestAServerClosesTheCommonStreamAndSendsTheShadowsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, store, id := listening(t)
-		h := session.NewHost(store, nobody{}, session.Limits{Hold: time.Hour})
+		h := host.New(store, nobody{}, host.Limits{Hold: time.Hour})
 		primary, shadow := open(t, h, id, ""), open(t, h, id, "")
 		next(t, primary, time.Second)
 		pauseAt(t, store, id, 4, "4", 7*time.Second)

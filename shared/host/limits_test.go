@@ -1,10 +1,11 @@
-package session_test
+package host_test
 
 import (
 	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -42,7 +43,7 @@ func TestWhatIsSentAtOnceIsBounded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = session.NewHost(store, nobody{}, session.Limits{}).Accept(t.Context(), someone, id, msgs, batch)
+			_, err = host.New(store, nobody{}, host.Limits{}).Accept(t.Context(), someone, id, msgs, batch)
 			if got := session.CodeOf(err); got != tt.want {
 				t.Errorf("got %q (%v), want %q", got, err, tt.want)
 			}
@@ -59,7 +60,7 @@ func TestAnInitializeWithAnIDThatIsTooLongOpensNoSession(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = session.NewHost(store, nobody{}, session.Limits{}).Initialize(t.Context(), someone, "", m)
+	_, _, err = host.New(store, nobody{}, host.Limits{}).Initialize(t.Context(), someone, "", m)
 	if session.CodeOf(err) != session.TooLarge {
 		t.Errorf("got %v, want too_large", err)
 	}
@@ -70,13 +71,13 @@ func TestAnInitializeWithAnIDThatIsTooLongOpensNoSession(t *testing.T) {
 
 func TestAnInitializeWithTooManyParametersOpensNoSession(t *testing.T) {
 	store := sessiontest.NewMemory()
-	host := session.NewHost(store, nobody{}, session.Limits{})
+	h := host.New(store, nobody{}, host.Limits{})
 	open := func(n int) session.Code {
 		m, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","x":"` + strings.Repeat("x", n) + `"}}`))
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _, err = host.Initialize(t.Context(), someone, "", m)
+		_, _, err = h.Initialize(t.Context(), someone, "", m)
 		return session.CodeOf(err)
 	}
 	if got := open(64 << 10); got != session.TooLarge {
@@ -92,13 +93,13 @@ func TestAnInitializeWithTooManyParametersOpensNoSession(t *testing.T) {
 
 // What a session remembers of its client stands in a record that is written whole.
 func TestWhatASessionRemembersIsBounded(t *testing.T) {
-	host, store, id := listening(t)
+	h, store, id := listening(t)
 	send := func(method, params string) {
 		m, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":` + params + `}`))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := host.Accept(t.Context(), someone, id, []wire.Message{m}, false); err != nil {
+		if _, err := h.Accept(t.Context(), someone, id, []wire.Message{m}, false); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,4 +1,4 @@
-package session_test
+package host_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -27,13 +28,13 @@ func (a asking) Answer(_ context.Context, answer session.Answer, _ session.Box) 
 func TestTheFirstAnswerToAQuestionIsTheOneTheBoxHears(t *testing.T) {
 	_, store, id := listening(t)
 	var got []string
-	host := session.NewHost(store, asking{got: &got}, session.Limits{})
+	h := host.New(store, asking{got: &got}, host.Limits{})
 	awake := session.Box{ID: session.BoxFor("t", "s"), State: session.Awake, Gen: 1, Conn: "c"}
 	if err := store.SaveBox(t.Context(), awake); err != nil {
 		t.Fatal(err)
 	}
 	for _, raw := range []string{`{"jsonrpc":"2.0","id":"q-1","result":{"a":1}}`, `{"jsonrpc":"2.0","id":"q-1","result":{"a":2}}`} {
-		answer(t, host, id, raw)
+		answer(t, h, id, raw)
 	}
 	if len(got) != 2 || got[0] != got[1] || got[0] != `{"jsonrpc":"2.0","id":"q-1","result":{"a":1}}` {
 		t.Errorf("the box heard %q; want the first answer, again when it was repeated", got)
@@ -44,7 +45,7 @@ func TestAnAnswerWhosePutWasNotConfirmedReachesTheBoxWhenItIsSentAgain(t *testin
 	_, memory, id := listening(t)
 	faulty := sessiontest.NewFaulty(memory, 1, sessiontest.Faults{})
 	var got []string
-	host := session.NewHost(faulty, asking{got: &got}, session.Limits{})
+	h := host.New(faulty, asking{got: &got}, host.Limits{})
 	if err := memory.SaveBox(t.Context(), session.Box{ID: session.BoxFor("t", "s"), State: session.Awake, Gen: 1}); err != nil {
 		t.Fatal(err)
 	}
@@ -54,11 +55,11 @@ func TestAnAnswerWhosePutWasNotConfirmedReachesTheBoxWhenItIsSentAgain(t *testin
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := host.Accept(t.Context(), someone, id, []wire.Message{m}, false); session.CodeOf(err) != session.Unavailable {
+	if _, err := h.Accept(t.Context(), someone, id, []wire.Message{m}, false); session.CodeOf(err) != session.Unavailable {
 		t.Fatalf("got %v, want unavailable", err)
 	}
 	faulty.Set("PutAnswer", sessiontest.Faults{})
-	answer(t, host, id, raw)
+	answer(t, h, id, raw)
 	if len(got) != 1 || got[0] != raw {
 		t.Errorf("the box heard %q", got)
 	}
@@ -68,8 +69,8 @@ func TestAnAnswerForABoxThatSleepsIsNotKept(t *testing.T) {
 	_, store, id := listening(t)
 	counting := sessiontest.NewCounting(store)
 	var got []string
-	host := session.NewHost(counting, asking{got: &got}, session.Limits{})
-	answer(t, host, id, `{"jsonrpc":"2.0","id":"q-1","result":{}}`)
+	h := host.New(counting, asking{got: &got}, host.Limits{})
+	answer(t, h, id, `{"jsonrpc":"2.0","id":"q-1","result":{}}`)
 	if n := counting.Counts(); n.Writes != 0 || len(got) != 0 {
 		t.Errorf("%d writes, the box heard %q; nobody is there to take the answer", n.Writes, got)
 	}
@@ -81,11 +82,11 @@ func TestAnAnswerToWhatWasNeverAskedIsNotKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	counting := sessiontest.NewCounting(store)
-	host := session.NewHost(counting, asking{got: new([]string)}, session.Limits{})
+	h := host.New(counting, asking{got: new([]string)}, host.Limits{})
 	for _, other := range []string{
 		`7`, `"x"`, `"mine-1"`, `"q-` + strings.Repeat("x", 63) + `"`, `"` + session.QuestionID(session.NewStreamID(), 1, 0) + `"`,
 	} {
-		answer(t, host, id, `{"jsonrpc":"2.0","id":`+other+`,"result":{}}`)
+		answer(t, h, id, `{"jsonrpc":"2.0","id":`+other+`,"result":{}}`)
 	}
 	if n := counting.Counts(); n.Writes != 0 {
 		t.Errorf("%v", n.Calls)
@@ -111,10 +112,10 @@ func TestAnAnswerThatComesBeforeTheSuspensionIsKept(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			host := session.NewHost(store, asking{got: new([]string)}, session.Limits{})
+			h := host.New(store, asking{got: new([]string)}, host.Limits{})
 			asked, later := session.QuestionID(stream, 1, 0), session.QuestionID(stream, 2, 0)
 			for _, question := range []string{asked, later} {
-				answer(t, host, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":{}}`, question))
+				answer(t, h, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":{}}`, question))
 			}
 			kept, err := store.Answers(t.Context(), id, []string{asked, later})
 			if err != nil || len(kept) != 1 || kept[0].Question != asked {
@@ -130,13 +131,13 @@ func TestAnswersOfASessionAreBoundedForADay(t *testing.T) {
 		if err := store.SaveBox(t.Context(), session.Box{ID: session.BoxFor("t", "s"), State: session.Awake, Gen: 1}); err != nil {
 			t.Fatal(err)
 		}
-		host := session.NewHost(store, asking{got: new([]string)}, session.Limits{})
+		h := host.New(store, asking{got: new([]string)}, host.Limits{})
 		large := func(i int) error {
 			m, err := wire.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"q-%d","result":{"x":"%s"}}`, i, strings.Repeat("x", 4<<20-100)))
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = host.Accept(t.Context(), someone, id, []wire.Message{m}, false)
+			_, err = h.Accept(t.Context(), someone, id, []wire.Message{m}, false)
 			return err
 		}
 		for i := range 16 {
@@ -162,7 +163,7 @@ func TestAnswersOfASessionAreBoundedForADay(t *testing.T) {
 	})
 }
 
-func answer(t *testing.T, h *session.Host, id session.ID, raw string) {
+func answer(t *testing.T, h *host.Host, id session.ID, raw string) {
 	t.Helper()
 	m, err := wire.Parse([]byte(raw))
 	if err != nil {

@@ -1,22 +1,26 @@
-package session
+package host
 
-import "context"
+import (
+	"context"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
 
 // Terminate ends a session without its client: an operator does, or its server was
 // taken out of the servers file. One that has ended already is left as it is. Its
 // process is stopped if the box can be told now, and else when it has been idle.
 //
 // Errors: NotFound (there is no such session, or it has expired), Unavailable.
-func (h *Host) Terminate(ctx context.Context, id ID) error {
+func (h *Host) Terminate(ctx context.Context, id session.ID) error {
 	s, _, err := h.store.Load(ctx, id, "")
-	if err != nil || s.State == Ended {
+	if err != nil || s.State == session.Ended {
 		return err
 	}
-	box, err := h.store.Box(ctx, BoxFor(s.Tenant, s.Server))
+	box, err := h.store.Box(ctx, session.BoxFor(s.Tenant, s.Server))
 	if err != nil {
 		return err
 	}
-	if s, err = quit(ctx, h.store, s, QuitService); err != nil {
+	if s, err = quit(ctx, h.store, s, session.QuitService); err != nil {
 		return err
 	}
 	// It has ended, whether the box hears of it now or not.

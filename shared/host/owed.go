@@ -1,4 +1,4 @@
-package session
+package host
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -45,8 +46,8 @@ const (
 	streamLife   = 7 * 24 * time.Hour // an entry of a request stream older than this has no log
 )
 
-// cursor finds the entry of a stream, nil if there is none.
-func (s *Session) cursor(stream StreamID) *Cursor {
+// cursorOf finds the entry of a stream, nil if there is none.
+func cursorOf(s *session.Session, stream session.StreamID) *session.Cursor {
 	for i := range s.Pushed {
 		if s.Pushed[i].Stream == stream {
 			return &s.Pushed[i]
@@ -55,44 +56,36 @@ func (s *Session) cursor(stream StreamID) *Cursor {
 	return nil
 }
 
-// Owes says that events may wait in the log for the session's next connection.
-func (s *Session) Owes() bool {
-	return slices.ContainsFunc(s.Pushed, func(c Cursor) bool { return !c.settled() })
-}
-
-// settled says that nothing behind a cursor is owed.
-func (c Cursor) settled() bool { return c.Final || c.Live }
-
 // owe adds an entry, unless the stream has one, and drops what is of no use any
 // more. It says whether anything changed. What a Live stream has got in the meantime
 // was posted straight.
-func (s *Session) owe(c Cursor) bool {
-	if old := s.cursor(c.Stream); old != nil {
+func owe(s *session.Session, c session.Cursor) bool {
+	if old := cursorOf(s, c.Stream); old != nil {
 		if !old.Live {
 			return false
 		}
 		c.Index = max(c.Index, old.Index)
 		s.Pushed = slices.Clone(s.Pushed)
-		*s.cursor(c.Stream) = c
+		*cursorOf(s, c.Stream) = c
 		return true
 	}
 	s.Pushed = append(slices.Clone(s.Pushed), c)
 	finished := 0
 	for _, c := range s.Pushed {
-		if c.settled() {
+		if c.Settled() {
 			finished++
 		}
 	}
 	old := time.Now().Add(-streamLife)
-	s.Pushed = slices.DeleteFunc(s.Pushed, func(c Cursor) bool {
+	s.Pushed = slices.DeleteFunc(s.Pushed, func(c session.Cursor) bool {
 		begun := c.Stream.Time()
-		drop := c.settled() && finished > keptFinished || !begun.IsZero() && begun.Before(old)
-		if drop && c.settled() {
+		drop := c.Settled() && finished > keptFinished || !begun.IsZero() && begun.Before(old)
+		if drop && c.Settled() {
 			finished--
 		}
 		return drop
 	})
-	s.dropOwed()
+	dropOwed(s)
 	return true
 }
 
@@ -100,14 +93,14 @@ func (s *Session) owe(c Cursor) bool {
 // pushed. mine is false while whoever wrote them may still be posting them.
 func (o Outlet) repeat(ctx context.Context, ps []Posting) (mine bool, err error) {
 	s, _, err := o.Store.Load(ctx, ps[0].To.Session, "")
-	if errors.Is(err, NotFound) {
+	if errors.Is(err, session.NotFound) {
 		return true, nil // nobody is pushed to any more
 	}
 	if err == nil {
-		_, err = update(ctx, o.Store, s, func(s *Session) (changed bool) {
+		_, err = update(ctx, o.Store, s, func(s *session.Session) (changed bool) {
 			mine = true
 			for _, p := range ps {
-				sure, noted := s.doubt(p.Batch)
+				sure, noted := doubt(s, p.Batch)
 				mine, changed = mine && sure, changed || noted
 			}
 			return changed
@@ -118,85 +111,85 @@ func (o Outlet) repeat(ctx context.Context, ps []Posting) (mine bool, err error)
 
 // doubt says whether it is known by now that nobody posts a batch without a lease, or
 // notes that somebody wants to know.
-func (s *Session) doubt(b Batch) (sure, noted bool) {
-	c := s.cursor(b.Stream)
+func doubt(s *session.Session, b session.Batch) (sure, noted bool) {
+	c := cursorOf(s, b.Stream)
 	now := time.Now()
 	switch {
 	case c != nil && (c.Final || c.Index >= b.Last()):
 		return true, false // it was pushed
 	case c != nil && !c.Live:
-		return !s.Pusher.heldAt(now), false
+		return !heldAt(s.Pusher, now), false
 	case c != nil && c.Index >= b.First-1 && !c.Since.IsZero():
 		age := now.Sub(c.Since)
 		return age >= inDoubt || age < -maxSkew, false
 	}
-	s.owe(Cursor{Stream: b.Stream, Index: b.First - 1, Live: true, Since: now})
+	owe(s, session.Cursor{Stream: b.Stream, Index: b.First - 1, Live: true, Since: now})
 	return false, true
 }
 
 // heldAt says that a lease is somebody's. One that ends later than any could was given
 // by a clock that was wrong.
-func (l Lease) heldAt(now time.Time) bool {
+func heldAt(l session.Lease, now time.Time) bool {
 	return l.Until.After(now) && l.Until.Before(now.Add(pushLease+maxSkew))
 }
 
 // dropOwed drops the entries of the oldest request streams when there are too many. What
 // they owe is not pushed any more; it stands in the log, for a client that asks for it by
 // an event id. Their late appenders add an entry anew, of what then comes.
-func (s *Session) dropOwed() {
-	var owed []Cursor
+func dropOwed(s *session.Session) {
+	var owed []session.Cursor
 	for _, c := range s.Pushed {
-		if !c.settled() && c.Stream != Common && !c.Stream.Time().IsZero() {
+		if !c.Settled() && c.Stream != session.Common && !c.Stream.Time().IsZero() {
 			owed = append(owed, c)
 		}
 	}
 	if len(owed) <= keptOwed {
 		return
 	}
-	slices.SortStableFunc(owed, func(a, b Cursor) int { return a.Stream.Time().Compare(b.Stream.Time()) })
-	drop := map[StreamID]bool{}
+	slices.SortStableFunc(owed, func(a, b session.Cursor) int { return a.Stream.Time().Compare(b.Stream.Time()) })
+	drop := map[session.StreamID]bool{}
 	for _, c := range owed[:len(owed)-keptOwed] {
 		drop[c.Stream] = true
 	}
-	s.Pushed = slices.DeleteFunc(s.Pushed, func(c Cursor) bool { return drop[c.Stream] })
+	s.Pushed = slices.DeleteFunc(s.Pushed, func(c session.Cursor) bool { return drop[c.Stream] })
 }
 
 // owe notes that a stream is owed from a cursor on, unless that is known, and
 // sees to it that its events up to last are pushed, if there is a connection.
-func (o Outlet) owe(ctx context.Context, id ID, from Cursor, last Index) error {
-	p := pusher{Outlet: o, nonce: NewNonce()}
-	done := func(s *Session) bool {
-		c := s.cursor(from.Stream)
+func (o Outlet) owe(ctx context.Context, id session.ID, from session.Cursor, last session.Index) error {
+	p := pusher{Outlet: o, nonce: session.NewNonce()}
+	done := func(s *session.Session) bool {
+		c := cursorOf(s, from.Stream)
 		return c == nil || c.Final || c.Index >= last
 	}
-	note := func(s *Session) bool {
-		c := s.cursor(from.Stream)
-		return (c == nil || !c.Live || c.Index < last) && s.owe(from)
+	note := func(s *session.Session) bool {
+		c := cursorOf(s, from.Stream)
+		return (c == nil || !c.Live || c.Index < last) && owe(s, from)
 	}
 	return p.run(ctx, id, note, done)
 }
 
 // push pushes all that a session is owed.
-func (o Outlet) push(ctx context.Context, id ID) error {
-	p := pusher{Outlet: o, nonce: NewNonce()}
-	done := func(s *Session) bool { return p.held || !s.Owes() }
-	return p.run(ctx, id, func(*Session) bool { return false }, done)
+func (o Outlet) push(ctx context.Context, id session.ID) error {
+	p := pusher{Outlet: o, nonce: session.NewNonce()}
+	done := func(s *session.Session) bool { return p.held || !s.Owes() }
+	return p.run(ctx, id, func(*session.Session) bool { return false }, done)
 }
 
 // pusher is one try to push what a session is owed.
 type pusher struct {
 	Outlet
 	nonce   string
-	held    bool    // the lease was held once, and all was pushed
-	s       Session // with the lease held: as read or written last, and what has been pushed since
+	held    bool            // the lease was held once, and all was pushed
+	s       session.Session // with the lease held: as read or written last, and what has been pushed since
 	dropped []string
 	again   bool // somebody else has changed the record: there may be more to push
-	conns   map[string]Connection
+	conns   map[string]session.Connection
 }
 
 // run takes turns with others until done. note changes the record before that is
 // asked, and says whether it did.
-func (p *pusher) run(ctx context.Context, id ID, note func(*Session) bool, done func(*Session) bool) error {
+func (p *pusher) run(ctx context.Context, id session.ID, note func(*session.Session) bool, done func(*session.Session) bool) error {
 	for pause := pushRetry; ; {
 		s, _, err := p.Store.Load(ctx, id, "")
 		if err != nil {
@@ -204,15 +197,15 @@ func (p *pusher) run(ctx context.Context, id ID, note func(*Session) bool, done 
 		}
 		changed := note(&s)
 		over := p.Clients == nil || len(s.Conns) == 0 || done(&s)
-		busy := s.Pusher.heldAt(time.Now())
+		busy := heldAt(s.Pusher, time.Now())
 		end, ends := ctx.Deadline()
 		late := ends && time.Until(end) < 2*toNote
 		if !over && !busy && !late {
-			s.Pusher, changed = Lease{Nonce: p.nonce, Until: time.Now().Add(pushLease)}, true
+			s.Pusher, changed = session.Lease{Nonce: p.nonce, Until: time.Now().Add(pushLease)}, true
 		}
 		if changed {
 			err := p.Store.Save(ctx, s)
-			if errors.Is(err, Conflict) {
+			if errors.Is(err, session.Conflict) {
 				continue
 			}
 			if err != nil {
@@ -247,7 +240,7 @@ func (p *pusher) run(ctx context.Context, id ID, note func(*Session) bool, done 
 
 // errSlow: there is more to push than this function has time for. It may be all that
 // is left of its time to note how far it came.
-var errSlow = Errorf(Unavailable, "the client takes its events slowly; whoever comes next goes on")
+var errSlow = session.Errorf(session.Unavailable, "the client takes its events slowly; whoever comes next goes on")
 
 // errLeaseLost: somebody has taken or broken the lease.
 var errLeaseLost = errors.New("the lease of who pushes is another's")
@@ -265,14 +258,14 @@ func (p *pusher) work(ctx context.Context) error {
 			continue
 		}
 		held := p.s.Pusher
-		p.s.Pusher = Lease{}
+		p.s.Pusher = session.Lease{}
 		saved := p.Store.Save(ctx, p.s)
 		if saved == nil {
 			p.s.Rev++
 			return err
 		}
 		p.s.Pusher = held
-		if !errors.Is(saved, Conflict) {
+		if !errors.Is(saved, session.Conflict) {
 			return errors.Join(err, saved)
 		}
 		if merged := p.merge(ctx); merged != nil {
@@ -288,7 +281,7 @@ func (p *pusher) work(ctx context.Context) error {
 // connection.
 func (p *pusher) pushAll(ctx context.Context) error {
 	for i := 0; i < len(p.s.Pushed); i++ {
-		for more := true; more && i < len(p.s.Pushed) && !p.s.Pushed[i].settled() && len(p.s.Conns) > 0; {
+		for more := true; more && i < len(p.s.Pushed) && !p.s.Pushed[i].Settled() && len(p.s.Conns) > 0; {
 			c := &p.s.Pushed[i]
 			page, err := p.Store.Read(ctx, p.s.ID, c.Stream, c.Index, pushPage)
 			if err != nil {
@@ -309,13 +302,13 @@ func (p *pusher) pushAll(ctx context.Context) error {
 }
 
 // pushPage posts events, and moves the cursor in memory as far as it comes.
-func (p *pusher) pushPage(ctx context.Context, c *Cursor, page Page) error {
+func (p *pusher) pushPage(ctx context.Context, c *session.Cursor, page session.Page) error {
 	ctx, cancel := context.WithDeadline(ctx, p.s.Pusher.Until)
 	defer cancel()
 	end, _ := ctx.Deadline()
 	stop := end.Add(-toNote)
 	if page.Gap {
-		if _, err := p.push1(ctx, Event{Raw: gapNotice()}, EventID{}); err != nil {
+		if _, err := p.push1(ctx, session.Event{Raw: gapNotice()}, session.EventID{}); err != nil {
 			return err
 		}
 	}
@@ -323,7 +316,7 @@ func (p *pusher) pushPage(ctx context.Context, c *Cursor, page Page) error {
 		if time.Now().After(stop) {
 			return errSlow
 		}
-		pushed, err := p.push1(ctx, e, EventID{Stream: c.Stream, Index: e.Index})
+		pushed, err := p.push1(ctx, e, session.EventID{Stream: c.Stream, Index: e.Index})
 		if err != nil || !pushed {
 			return err
 		}
@@ -334,7 +327,7 @@ func (p *pusher) pushPage(ctx context.Context, c *Cursor, page Page) error {
 
 // push1 posts an event to the newest connection that takes it. pushed is false if
 // there is none.
-func (p *pusher) push1(ctx context.Context, e Event, id EventID) (pushed bool, err error) {
+func (p *pusher) push1(ctx context.Context, e session.Event, id session.EventID) (pushed bool, err error) {
 	for {
 		conn, err := p.newest(ctx)
 		if err != nil || conn.ID == "" {
@@ -344,7 +337,7 @@ func (p *pusher) push1(ctx context.Context, e Event, id EventID) (pushed bool, e
 		if err == nil {
 			return true, nil
 		}
-		if !errors.Is(err, Closed) {
+		if !errors.Is(err, session.Closed) {
 			return false, err
 		}
 		if time.Since(conn.Expires.Add(-connectionLife)) > comingUp {
@@ -363,7 +356,7 @@ func gapNotice() []byte {
 
 // newest is the newest connection of the session that has a record; none if there
 // is none.
-func (p *pusher) newest(ctx context.Context) (Connection, error) {
+func (p *pusher) newest(ctx context.Context) (session.Connection, error) {
 	for len(p.s.Conns) > 0 {
 		id := p.s.Conns[len(p.s.Conns)-1]
 		if conn, ok := p.conns[id]; ok {
@@ -372,17 +365,17 @@ func (p *pusher) newest(ctx context.Context) (Connection, error) {
 		conn, err := p.Store.Connection(ctx, id)
 		if err == nil {
 			if p.conns == nil {
-				p.conns = map[string]Connection{}
+				p.conns = map[string]session.Connection{}
 			}
 			p.conns[id] = conn
 			return conn, nil
 		}
-		if !errors.Is(err, NotFound) {
-			return Connection{}, err
+		if !errors.Is(err, session.NotFound) {
+			return session.Connection{}, err
 		}
 		p.drop(id)
 	}
-	return Connection{}, nil
+	return session.Connection{}, nil
 }
 
 func (p *pusher) drop(conn string) {
@@ -402,7 +395,7 @@ func (p *pusher) save(ctx context.Context) error {
 			p.s.Rev++
 			return nil
 		}
-		if !errors.Is(err, Conflict) {
+		if !errors.Is(err, session.Conflict) {
 			return err
 		}
 		if err := p.merge(ctx); err != nil {
@@ -422,7 +415,7 @@ func (p *pusher) merge(ctx context.Context) error {
 		return errLeaseLost
 	}
 	for _, c := range mine.Pushed {
-		if theirs := s.cursor(c.Stream); theirs != nil && !c.Live && c.Index > theirs.Index {
+		if theirs := cursorOf(&s, c.Stream); theirs != nil && !c.Live && c.Index > theirs.Index {
 			*theirs = c
 		}
 	}

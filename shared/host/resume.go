@@ -1,10 +1,12 @@
-package session
+package host
 
 import (
 	"context"
 	"errors"
 	"strconv"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // Resume takes up a stream where the client says it was cut (Last-Event-ID; MCP
@@ -14,12 +16,12 @@ import (
 // too old, has no events and is Gone.
 //
 // Errors: Invalid (*EventIDError), NotFound (session), Unavailable.
-func (h *Host) Resume(ctx context.Context, c Caller, id ID, lastEventID string) (*Call, error) {
-	from, err := ParseEventID(lastEventID)
+func (h *Host) Resume(ctx context.Context, c Caller, id session.ID, lastEventID string) (*Call, error) {
+	from, err := session.ParseEventID(lastEventID)
 	if err != nil {
 		return nil, err
 	}
-	if from.Stream == Common {
+	if from.Stream == session.Common {
 		return h.Listen(ctx, c, id, lastEventID)
 	}
 	s, _, err := h.Load(ctx, c, id)
@@ -38,7 +40,7 @@ func (h *Host) Resume(ctx context.Context, c Caller, id ID, lastEventID string) 
 		return call, nil
 	}
 	call.tender, err = h.backend.Attend(ctx, s, from.Stream)
-	if errors.Is(err, NotFound) {
+	if errors.Is(err, session.NotFound) {
 		// No trace of the request, and when the log was read it had no end. It may
 		// have ended in between; if not, nobody will ever write to this stream.
 		if tail, err = h.store.Tail(ctx, s.ID, from.Stream); err == nil {
@@ -62,7 +64,7 @@ func (c *Call) Hold() time.Duration {
 	switch {
 	case !c.Stored():
 		return 0
-	case c.stream == Common && c.polls > idlePolls:
+	case c.stream == session.Common && c.polls > idlePolls:
 		return min(c.host.limits.Pace, c.host.limits.Hold)
 	default:
 		return c.host.limits.Hold
@@ -81,7 +83,7 @@ func (c *Call) Retry() time.Duration {
 		return c.pause
 	}
 	pace := c.host.limits.Pace
-	if c.stream != Common {
+	if c.stream != session.Common {
 		return time.Duration(min(1+c.polls/10, 5)) * pace
 	}
 	return min(time.Duration(2<<min(c.polls, 5))*pace, c.idleRetry())
@@ -116,21 +118,21 @@ func pollsOf(nonce string) int {
 // Cursor is the id of a bare cursor behind the last event returned: what every
 // response opens with, so that the client can come back. It is another one for
 // each response.
-func (c *Call) Cursor() EventID {
+func (c *Call) Cursor() session.EventID {
 	if c.follower != nil {
-		return EventID{Stream: Out, Index: c.after, Nonce: string(c.session)}
+		return session.EventID{Stream: session.Out, Index: c.after, Nonce: string(c.session)}
 	}
-	word := NewNonce()[:nonceLen]
+	word := session.NewNonce()[:nonceLen]
 	if c.lease != nil {
 		word = c.lease.nonce
 	}
-	return EventID{Stream: c.stream, Index: c.after, Nonce: nonceOf(word, c.polls)}
+	return session.EventID{Stream: c.stream, Index: c.after, Nonce: nonceOf(word, c.polls)}
 }
 
 // ID is the event id of an event of this call. On the Out stream it names the
 // session too, because its client comes back with nothing else.
-func (c *Call) ID(e Event) EventID {
-	id := EventID{Stream: c.stream, Index: e.Index}
+func (c *Call) ID(e session.Event) session.EventID {
+	id := session.EventID{Stream: c.stream, Index: e.Index}
 	switch {
 	case c.lease != nil:
 		id.Nonce = nonceOf(c.lease.nonce, 0)

@@ -1,4 +1,4 @@
-package session
+package host
 
 import (
 	"context"
@@ -6,26 +6,27 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // answered takes a response that a client has written. One that answers no question of
 // ours is not stored: ids of questions are made by boxes ("q-" and a UUID) and by
-// [QuestionID]. A client can make up one of a box, so the bytes are bounded too.
-func (h *Host) answered(ctx context.Context, s Session, box Box, m wire.Message) (Session, error) {
+// [session.QuestionID]. A client can make up one of a box, so the bytes are bounded too.
+func (h *Host) answered(ctx context.Context, s session.Session, box session.Box, m wire.Message) (session.Session, error) {
 	question, _ := wire.String(m.ID)
-	if stream, round, ok := Suspends(question); ok {
+	if stream, round, ok := session.Suspends(question); ok {
 		if asked, err := h.asked(ctx, s, box.ID, stream, round, question); err != nil || !asked {
 			return s, err
 		}
-	} else if !strings.HasPrefix(question, "q-") || len(question) > maxQuestion || box.State == Asleep {
+	} else if !strings.HasPrefix(question, "q-") || len(question) > maxQuestion || box.State == session.Asleep {
 		return s, nil
 	}
 	full := false
-	s, err := h.update(ctx, s, func(s *Session) bool {
+	s, err := h.update(ctx, s, func(s *session.Session) bool {
 		now := time.Now()
 		if now.Sub(s.Answers.Since) > h.limits.EventAge {
-			s.Answers = Answers{Since: now}
+			s.Answers = session.Answers{Since: now}
 		}
 		if full = s.Answers.Bytes+len(m.Raw) > maxAnswers; full {
 			return false
@@ -34,7 +35,7 @@ func (h *Host) answered(ctx context.Context, s Session, box Box, m wire.Message)
 		return true
 	})
 	if err == nil && full {
-		err = Errorf(TooLarge, "the answers of this session have over %d bytes in a day; open another session", maxAnswers)
+		err = session.Errorf(session.TooLarge, "the answers of this session have over %d bytes in a day; open another session", maxAnswers)
 	}
 	if err != nil {
 		return s, err
@@ -44,12 +45,12 @@ func (h *Host) answered(ctx context.Context, s Session, box Box, m wire.Message)
 
 // asked says whether a call of the session asks a question, or is about to: a client may
 // see the first question of a round, and answer it, before the item is suspended.
-func (h *Host) asked(ctx context.Context, s Session, box BoxID, stream StreamID, round int, question string) (bool, error) {
+func (h *Host) asked(ctx context.Context, s session.Session, box session.BoxID, stream session.StreamID, round int, question string) (bool, error) {
 	it, err := h.store.Item(ctx, box, stream)
 	switch {
 	case err == nil:
-		return it.Address.Session == s.ID && (it.Asks(question) || it.State == Taken && round == it.Round+1), nil
-	case !errors.Is(err, NotFound):
+		return it.Address.Session == s.ID && (it.Asks(question) || it.State == session.Taken && round == it.Round+1), nil
+	case !errors.Is(err, session.NotFound):
 		return false, err
 	}
 	// A call that is executed within its first second has no item.
@@ -66,15 +67,15 @@ const maxAnswers = 64 << 20
 // answer stores a client's response to a server's question, then hands it over.
 // A question of a process that does not run any more has nobody to take the answer;
 // that of a suspended call needs no process.
-func (h *Host) answer(ctx context.Context, s Session, box Box, m wire.Message) error {
+func (h *Host) answer(ctx context.Context, s session.Session, box session.Box, m wire.Message) error {
 	question, ok := wire.String(m.ID)
-	_, _, suspends := Suspends(question)
-	if !ok || box.State == Asleep && !suspends {
+	_, _, suspends := session.Suspends(question)
+	if !ok || box.State == session.Asleep && !suspends {
 		return nil
 	}
-	a := Answer{Session: s.ID, Question: question, Raw: m.Raw, Expires: time.Now().Add(h.limits.EventAge)}
+	a := session.Answer{Session: s.ID, Question: question, Raw: m.Raw, Expires: time.Now().Add(h.limits.EventAge)}
 	if suspends {
-		a.Expires = time.Now().Add(MaxAsk) // the answer to another question may come last
+		a.Expires = time.Now().Add(session.MaxAsk) // the answer to another question may come last
 	}
 	first, err := h.store.PutAnswer(ctx, a)
 	if err != nil {

@@ -1,4 +1,4 @@
-package session_test
+package host_test
 
 import (
 	"encoding/json"
@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -17,7 +18,7 @@ const toolList = `{"tools":[{"name":"a","inputSchema":{"type":"object"},"x-extra
 // lister is a host before a backend that keeps what it is given, and a box that
 // answers it by hand.
 type lister struct {
-	*session.Host
+	*host.Host
 	store *sessiontest.Counting
 	gen   session.Generation // of the box that answers
 	took
@@ -27,11 +28,11 @@ func newLister(t *testing.T) *lister {
 	t.Helper()
 	store := sessiontest.NewCounting(sessiontest.NewMemory())
 	b := newTook()
-	return &lister{session.NewHost(store, b, session.Limits{}), store, 1, b}
+	return &lister{host.New(store, b, host.Limits{}), store, 1, b}
 }
 
 // legacy opens a session of a client with these capabilities.
-func (l *lister) legacy(t *testing.T, c session.Caller, capabilities string) session.ID {
+func (l *lister) legacy(t *testing.T, c host.Caller, capabilities string) session.ID {
 	t.Helper()
 	m, err := wire.Parse(wire.NewRequest(json.RawMessage("0"), wire.MethodInitialize,
 		json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":`+capabilities+`,"clientInfo":{"name":"c"}}`)))
@@ -47,7 +48,7 @@ func (l *lister) legacy(t *testing.T, c session.Caller, capabilities string) ses
 
 // ask sends a request of a legacy client. It returns what it is answered with from
 // the record, or the delivery that the box gets.
-func (l *lister) ask(t *testing.T, c session.Caller, id session.ID, raw string) (string, *session.Delivery) {
+func (l *lister) ask(t *testing.T, c host.Caller, id session.ID, raw string) (string, *host.Delivery) {
 	t.Helper()
 	m, err := wire.Parse([]byte(raw))
 	if err != nil {
@@ -69,7 +70,7 @@ func (l *lister) ask(t *testing.T, c session.Caller, id session.ID, raw string) 
 }
 
 // answers is the box's answer to a delivery.
-func (l *lister) answers(t *testing.T, d *session.Delivery, result string) {
+func (l *lister) answers(t *testing.T, d *host.Delivery, result string) {
 	t.Helper()
 	if d == nil {
 		t.Fatal("the box was not asked")
@@ -82,12 +83,12 @@ func (l *lister) answers(t *testing.T, d *session.Delivery, result string) {
 
 func (l *lister) says(t *testing.T, a session.Address, b session.Batch) {
 	t.Helper()
-	if err := (session.Outlet{Store: l.store}).Append(t.Context(), a, b); err != nil {
+	if err := (host.Outlet{Store: l.store}).Append(t.Context(), a, b); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func httpCaller() session.Caller {
+func httpCaller() host.Caller {
 	c := modernCaller
 	c.Transport = session.HTTP
 	return c
@@ -111,7 +112,7 @@ func TestListIsAnsweredFromTheRecordInBothEras(t *testing.T) {
 	if n := l.store.Counts(); n.Reads != 2 || n.Writes != 0 {
 		t.Errorf("that took %v", n.Calls)
 	}
-	modern := session.Client{Init: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":` + superset + `}`), Verbose: true}
+	modern := host.Client{Init: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":` + superset + `}`), Verbose: true}
 	for range 2 {
 		l.store.Reset()
 		call, _, err := l.Send(t.Context(), modernCaller, modern, "tools/list", nil)
@@ -132,19 +133,19 @@ func TestListIsAnsweredFromTheRecordInBothEras(t *testing.T) {
 }
 
 func TestListIsNotAnsweredFromARecordOfOthers(t *testing.T) {
-	other := func(change func(*session.Caller)) session.Caller {
+	other := func(change func(*host.Caller)) host.Caller {
 		c := httpCaller()
 		change(&c)
 		return c
 	}
 	for name, c := range map[string]struct {
-		caller                session.Caller
+		caller                host.Caller
 		capabilities, request string
 	}{
-		"another tenant":        {other(func(c *session.Caller) { c.Tenant = "t2" }), `{}`, askTools},
-		"another configuration": {other(func(c *session.Caller) { c.Server.Digest = "d2" }), `{}`, askTools},
-		"lists not kept":        {other(func(c *session.Caller) { c.Server.OwnLists = true }), `{}`, askTools},
-		"record off":            {other(func(c *session.Caller) { c.Server.Record = false }), `{}`, askTools},
+		"another tenant":        {other(func(c *host.Caller) { c.Tenant = "t2" }), `{}`, askTools},
+		"another configuration": {other(func(c *host.Caller) { c.Server.Digest = "d2" }), `{}`, askTools},
+		"lists not kept":        {other(func(c *host.Caller) { c.Server.OwnLists = true }), `{}`, askTools},
+		"record off":            {other(func(c *host.Caller) { c.Server.Record = false }), `{}`, askTools},
 		"other capabilities":    {httpCaller(), `{"roots":{}}`, askTools},
 		"finer capabilities":    {httpCaller(), `{"sampling":{"tools":{}}}`, askTools},
 		"unknown capabilities":  {httpCaller(), `{"extensions":{"x":{}}}`, askTools},
@@ -181,7 +182,7 @@ func TestListsAloneMayBeKeptOutOfTheRecord(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if result, call, err := l.Greeting(t.Context(), c, session.Client{Init: json.RawMessage(`{}`)}); err != nil || call != nil || result == nil {
+	if result, call, err := l.Greeting(t.Context(), c, host.Client{Init: json.RawMessage(`{}`)}); err != nil || call != nil || result == nil {
 		t.Errorf("the handshake is %s, %v, %v", result, call, err)
 	}
 }
@@ -226,7 +227,7 @@ func TestListThatHasChangedIsAskedForUntilALaterGenerationHasListed(t *testing.T
 		l := newLister(t)
 		request := `{"jsonrpc":"2.0","id":7,"method":"` + list + `"}`
 		id := l.legacy(t, httpCaller(), `{}`)
-		asked := func(when string, want bool) *session.Delivery {
+		asked := func(when string, want bool) *host.Delivery {
 			t.Helper()
 			_, d := l.ask(t, httpCaller(), id, request)
 			if asked := d != nil; asked != want {
@@ -352,7 +353,7 @@ func TestChangedListLeavesTheRecordBeforeAnybodyHearsOfIt(t *testing.T) {
 	l.answers(t, d, `"result":{}`)
 	faulty := sessiontest.NewFaulty(l.store, 1, sessiontest.Faults{})
 	faulty.Set("Append", sessiontest.Faults{Lost: 1})
-	err := session.Outlet{Store: faulty}.Append(t.Context(), d.Address, session.Batch{
+	err := host.Outlet{Store: faulty}.Append(t.Context(), d.Address, session.Batch{
 		Session: d.Session, Stream: session.Common, First: 1, Gen: 1, Seq: 2, Events: [][]byte{wire.NewNotification(wire.NotifyToolsChanged, nil)},
 	})
 	if err == nil {

@@ -1,4 +1,4 @@
-package session_test
+package host_test
 
 import (
 	"errors"
@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -14,7 +15,7 @@ import (
 func TestErrorsAreToldApart(t *testing.T) {
 	_, store, id := listening(t)
 	faulty := sessiontest.NewFaulty(store, 1, sessiontest.Faults{})
-	h := session.NewHost(faulty, nobody{}, session.Limits{})
+	h := host.New(faulty, nobody{}, host.Limits{})
 	deaf := withState(t, store, func(s *session.Session) { s.Pushes = false })
 	ended := func(q session.Quit) session.ID {
 		return withState(t, store, func(s *session.Session) { s.State, s.Quit = session.Ended, q })
@@ -116,7 +117,7 @@ func TestAnInitializeThatFailsSaysWhyThereIsNoSession(t *testing.T) {
 	} {
 		_, store, _ := listening(t)
 		id := withState(t, store, func(s *session.Session) { s.State = session.Created })
-		err := session.Outlet{Store: store}.Append(t.Context(), session.Address{Session: id, Stream: "r", Init: true}, session.Batch{
+		err := host.Outlet{Store: store}.Append(t.Context(), session.Address{Session: id, Stream: "r", Init: true}, session.Batch{
 			Session: id, Stream: "r", First: 1, Final: true, Events: [][]byte{[]byte(raw)}, Expires: time.Now().Add(time.Hour),
 		})
 		if got := record(t, store, id).Quit; err != nil || got != want {

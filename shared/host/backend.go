@@ -1,8 +1,10 @@
-package session
+package host
 
 import (
 	"context"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // Server is what the core has to know of a configured server.
@@ -22,11 +24,11 @@ type Server struct {
 
 // Delivery is one client message (or batch) on its way to a server.
 type Delivery struct {
-	Address         // Address.Stream is the deliver id; Address.Requests are owed an end
-	Client  Session // Init, Level and Subscribed: what a fresh process has to be told
-	Server  string
-	Raw     []byte // one message or a batch array, as the client wrote it
-	Brief   bool   // its caller only waits until it is accepted, so that a trace is wanted soon
+	session.Address                 // Address.Stream is the deliver id; Address.Requests are owed an end
+	Client          session.Session // Init, Level and Subscribed: what a fresh process has to be told
+	Server          string
+	Raw             []byte // one message or a batch array, as the client wrote it
+	Brief           bool   // its caller only waits until it is accepted, so that a trace is wanted soon
 }
 
 // Backend executes what clients send: behind the relay in a box, or in place.
@@ -38,18 +40,18 @@ type Backend interface {
 	// the box is not awake.
 	//
 	// Errors: Unavailable (nothing is known), Busy, TooLarge.
-	Deliver(ctx context.Context, d Delivery, box Box) (Tender, error)
+	Deliver(ctx context.Context, d Delivery, box session.Box) (Tender, error)
 	// Attend takes up the duty for a request that was accepted earlier and whose
 	// client polls. NotFound if nobody owes this stream an end.
-	Attend(ctx context.Context, s Session, stream StreamID) (Tender, error)
+	Attend(ctx context.Context, s session.Session, stream session.StreamID) (Tender, error)
 	// Answer hands over a client's response that is in the store already. It may
 	// be lost: a box asks for answers when it reconnects, and the answers of a
 	// suspended call are looked for by the sweep. The box may be asleep if the
-	// question is one of a suspended call; see [Suspends].
-	Answer(ctx context.Context, a Answer, box Box) error
+	// question is one of a suspended call; see [session.Suspends].
+	Answer(ctx context.Context, a session.Answer, box session.Box) error
 	// End tells the box that a session has ended, which may be lost, and ends its
 	// suspended calls.
-	End(ctx context.Context, s Session, box Box) error
+	End(ctx context.Context, s session.Session, box session.Box) error
 }
 
 // Tender is the duty of one function for one request, in steps. It is used by
@@ -69,10 +71,10 @@ type Tender interface {
 type Holder interface {
 	// Held says that it is still executed.
 	Held() bool
-	// Watch is [Log.Wait] for what is executed here: it returns what stands in the log by
+	// Watch is [session.Log.Wait] for what is executed here: it returns what stands in the log by
 	// now, or an empty page at until. ok is false if only the store knows what is behind
 	// after: the request has come to an end or a halt, or somebody else has ended it.
-	Watch(ctx context.Context, after Index, until time.Time) (page Page, ok bool, err error)
+	Watch(ctx context.Context, after session.Index, until time.Time) (page session.Page, ok bool, err error)
 }
 
 // Handing is a Tender that hands its request to somebody else, who may execute it
@@ -91,10 +93,6 @@ type Duty struct {
 	Accepted bool      // a durable trace exists; the client may be told
 	Next     time.Time // call again then
 }
-
-// EventAge is how long events and answers are kept if nothing else is said, and at
-// most: the drivers' own default is this.
-const EventAge = 24 * time.Hour
 
 // Limits of sessions. The zero value is replaced by the defaults in Host.
 type Limits struct {
@@ -117,7 +115,7 @@ func (l Limits) withDefaults() Limits {
 	def(&l.Life, 7*24*time.Hour)
 	def(&l.InitTimeout, time.Minute)
 	def(&l.StartTime, 5*time.Minute)
-	def(&l.EventAge, EventAge)
+	def(&l.EventAge, session.EventAge)
 	def(&l.AcceptBy, 25*time.Second)
 	def(&l.Hold, 25*time.Second)
 	def(&l.Pace, time.Second)

@@ -1,4 +1,4 @@
-package session_test
+package host_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -19,12 +20,12 @@ import (
 type took struct {
 	nobody
 	mu         *sync.Mutex
-	deliveries *[]session.Delivery
+	deliveries *[]host.Delivery
 }
 
-func newTook() took { return took{mu: &sync.Mutex{}, deliveries: &[]session.Delivery{}} }
+func newTook() took { return took{mu: &sync.Mutex{}, deliveries: &[]host.Delivery{}} }
 
-func (b took) Deliver(_ context.Context, d session.Delivery, _ session.Box) (session.Tender, error) {
+func (b took) Deliver(_ context.Context, d host.Delivery, _ session.Box) (host.Tender, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	*b.deliveries = append(*b.deliveries, d)
@@ -32,13 +33,13 @@ func (b took) Deliver(_ context.Context, d session.Delivery, _ session.Box) (ses
 }
 
 var (
-	modernCaller = session.Caller{
-		Server: session.Server{Name: "s", Digest: "d1", Record: true}, Tenant: "t", Principal: "p", Transport: session.Modern,
+	modernCaller = host.Caller{
+		Server: host.Server{Name: "s", Digest: "d1", Record: true}, Tenant: "t", Principal: "p", Transport: session.Modern,
 	}
-	modernClient = session.Client{Init: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"first"}}`)}
+	modernClient = host.Client{Init: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"first"}}`)}
 )
 
-func send(t *testing.T, h *session.Host, c session.Caller, client session.Client) (*session.Call, json.RawMessage) {
+func send(t *testing.T, h *host.Host, c host.Caller, client host.Client) (*host.Call, json.RawMessage) {
 	t.Helper()
 	call, server, err := h.Send(t.Context(), c, client, "tools/call", json.RawMessage(`{"name":"x"}`))
 	if err != nil {
@@ -47,9 +48,9 @@ func send(t *testing.T, h *session.Host, c session.Caller, client session.Client
 	return call, server
 }
 
-func pinned(t *testing.T, store session.Store, c session.Caller) session.Session {
+func pinned(t *testing.T, store session.Store, c host.Caller) session.Session {
 	t.Helper()
-	s, _, err := store.Load(t.Context(), session.PinnedID(c), "")
+	s, _, err := store.Load(t.Context(), host.PinnedID(c), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,23 +59,23 @@ func pinned(t *testing.T, store session.Store, c session.Caller) session.Session
 
 func TestPinnedIDIsOfTenantPrincipalAndServer(t *testing.T) {
 	base := modernCaller
-	others := map[string]func(*session.Caller){
-		"tenant":    func(c *session.Caller) { c.Tenant = "t2" },
-		"principal": func(c *session.Caller) { c.Principal = "p2" },
-		"server":    func(c *session.Caller) { c.Server.Name = "s2" },
-		"where they end": func(c *session.Caller) {
+	others := map[string]func(*host.Caller){
+		"tenant":    func(c *host.Caller) { c.Tenant = "t2" },
+		"principal": func(c *host.Caller) { c.Principal = "p2" },
+		"server":    func(c *host.Caller) { c.Server.Name = "s2" },
+		"where they end": func(c *host.Caller) {
 			c.Tenant, c.Principal = `t" "p`, ""
 		},
 	}
 	for name, change := range others {
 		c := base
-		if change(&c); session.PinnedID(c) == session.PinnedID(base) {
+		if change(&c); host.PinnedID(c) == host.PinnedID(base) {
 			t.Errorf("%s does not matter", name)
 		}
 	}
 	again := base
 	again.Server.Digest, again.Conn = "d2", "c"
-	if session.PinnedID(again) != session.PinnedID(base) {
+	if host.PinnedID(again) != host.PinnedID(base) {
 		t.Error("something else matters")
 	}
 }
@@ -82,7 +83,7 @@ func TestPinnedIDIsOfTenantPrincipalAndServer(t *testing.T) {
 func TestBudgetOfAModernCall(t *testing.T) {
 	store := sessiontest.NewCounting(sessiontest.NewMemory())
 	b := newTook()
-	h := session.NewHost(store, b, session.Limits{})
+	h := host.New(store, b, host.Limits{})
 	record := session.Handshake{Digest: session.RecordFor("t", "d1"), Version: wire.V20251125, Result: json.RawMessage(`{"serverInfo":{"name":"srv"}}`)}
 	if err := store.SaveHandshake(t.Context(), record); err != nil {
 		t.Fatal(err)
@@ -99,8 +100,8 @@ func TestBudgetOfAModernCall(t *testing.T) {
 		}, 1, 0},
 		{"the first of all", func() { send(t, h, modernCaller, modernClient) }, 2, 2},
 		{"any other", func() { send(t, h, modernCaller, modernClient) }, 1, 0},
-		{"the first that wants log messages", func() { send(t, h, modernCaller, session.Client{Verbose: true}) }, 1, 1},
-		{"the next that does", func() { send(t, h, modernCaller, session.Client{Verbose: true}) }, 1, 0},
+		{"the first that wants log messages", func() { send(t, h, modernCaller, host.Client{Verbose: true}) }, 1, 1},
+		{"the next that does", func() { send(t, h, modernCaller, host.Client{Verbose: true}) }, 1, 0},
 	}
 	for _, s := range steps {
 		store.Reset()
@@ -114,7 +115,7 @@ func TestBudgetOfAModernCall(t *testing.T) {
 func TestModernRequestsOfOnePrincipalShareASession(t *testing.T) {
 	store := sessiontest.NewMemory()
 	b := newTook()
-	h := session.NewHost(store, b, session.Limits{})
+	h := host.New(store, b, host.Limits{})
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -130,7 +131,7 @@ func TestModernRequestsOfOnePrincipalShareASession(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if id, _ := wire.String(m.ID); d.Session != session.PinnedID(modernCaller) || id != string(d.Stream) {
+		if id, _ := wire.String(m.ID); d.Session != host.PinnedID(modernCaller) || id != string(d.Stream) {
 			t.Errorf("session %s, stream %s, request %s", d.Session, d.Stream, m.ID)
 		}
 		streams[d.Stream] = true
@@ -146,7 +147,7 @@ func TestModernRequestsOfOnePrincipalShareASession(t *testing.T) {
 
 func TestPinnedSessionFollowsTheServersConfiguration(t *testing.T) {
 	store := sessiontest.NewMemory()
-	h := session.NewHost(store, newTook(), session.Limits{})
+	h := host.New(store, newTook(), host.Limits{})
 	for _, digest := range []string{"d1", "d2"} {
 		record := session.Handshake{Digest: session.RecordFor("t", digest), Version: wire.V20251125, Result: json.RawMessage(`{"serverInfo":{"name":"` + digest + `"}}`)}
 		if err := store.SaveHandshake(t.Context(), record); err != nil {
@@ -164,9 +165,9 @@ func TestPinnedSessionFollowsTheServersConfiguration(t *testing.T) {
 func TestPinnedSessionBeginsAnewWhenItIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := sessiontest.NewMemory()
-		h := session.NewHost(store, newTook(), session.Limits{})
+		h := host.New(store, newTook(), host.Limits{})
 		send(t, h, modernCaller, modernClient)
-		if err := h.Terminate(t.Context(), session.PinnedID(modernCaller)); err != nil {
+		if err := h.Terminate(t.Context(), host.PinnedID(modernCaller)); err != nil {
 			t.Fatal(err)
 		}
 		send(t, h, modernCaller, modernClient)
@@ -174,7 +175,7 @@ func TestPinnedSessionBeginsAnewWhenItIsOver(t *testing.T) {
 			t.Errorf("ended by an operator: %+v", s)
 		}
 		time.Sleep(8 * 24 * time.Hour)
-		if _, _, err := store.Load(t.Context(), session.PinnedID(modernCaller), ""); !errors.Is(err, session.NotFound) {
+		if _, _, err := store.Load(t.Context(), host.PinnedID(modernCaller), ""); !errors.Is(err, session.NotFound) {
 			t.Errorf("it has not expired: %v", err)
 		}
 		send(t, h, modernCaller, modernClient)
@@ -184,16 +185,16 @@ func TestPinnedSessionBeginsAnewWhenItIsOver(t *testing.T) {
 
 func TestModernClientThatSaysTooMuchOfItselfIsRefused(t *testing.T) {
 	store := sessiontest.NewMemory()
-	h := session.NewHost(store, newTook(), session.Limits{})
-	of := func(size int) session.Client {
-		return session.Client{Init: json.RawMessage(`{"clientInfo":"` + strings.Repeat("x", size-len(`{"clientInfo":""}`)) + `"}`)}
+	h := host.New(store, newTook(), host.Limits{})
+	of := func(size int) host.Client {
+		return host.Client{Init: json.RawMessage(`{"clientInfo":"` + strings.Repeat("x", size-len(`{"clientInfo":""}`)) + `"}`)}
 	}
 	for range 2 {
 		if _, _, err := h.Send(t.Context(), modernCaller, of(64<<10+1), "tools/call", nil); !errors.Is(err, session.TooLarge) {
 			t.Errorf("got %v", err)
 		}
 	}
-	if _, _, err := store.Load(t.Context(), session.PinnedID(modernCaller), ""); !errors.Is(err, session.NotFound) {
+	if _, _, err := store.Load(t.Context(), host.PinnedID(modernCaller), ""); !errors.Is(err, session.NotFound) {
 		t.Errorf("a session was made: %v", err)
 	}
 	send(t, h, modernCaller, of(64<<10))
@@ -202,7 +203,7 @@ func TestModernClientThatSaysTooMuchOfItselfIsRefused(t *testing.T) {
 func TestPinnedSessionLivesWhileItIsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := sessiontest.NewMemory()
-		h := session.NewHost(store, newTook(), session.Limits{})
+		h := host.New(store, newTook(), host.Limits{})
 		send(t, h, modernCaller, modernClient)
 		created := pinned(t, store, modernCaller).Created
 		for range 5 {
@@ -218,7 +219,7 @@ func TestPinnedSessionLivesWhileItIsUsed(t *testing.T) {
 func TestSubscriptionsArePinnedOnceForEachListener(t *testing.T) {
 	store := sessiontest.NewMemory()
 	b := newTook()
-	h := session.NewHost(store, b, session.Limits{})
+	h := host.New(store, b, host.Limits{})
 	subscribe := func(uris ...string) error {
 		_, err := h.Subscribe(t.Context(), modernCaller, modernClient, uris)
 		return err
@@ -249,7 +250,7 @@ func TestSubscriptionsArePinnedOnceForEachListener(t *testing.T) {
 }
 
 func TestURIsThatAreListenedToAreBounded(t *testing.T) {
-	h := session.NewHost(sessiontest.NewMemory(), newTook(), session.Limits{})
+	h := host.New(sessiontest.NewMemory(), newTook(), host.Limits{})
 	long := strings.Repeat("u", 50<<10)
 	if _, err := h.Subscribe(t.Context(), modernCaller, modernClient, []string{"a:" + long, "b:" + long}); err != nil {
 		t.Fatal(err)
