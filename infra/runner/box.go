@@ -95,7 +95,7 @@ func stagerFor(s catalog.Server, at place, log *slog.Logger) box.Stager {
 	}
 	env := map[string]string{"PATH": cmp.Or(s.Env["PATH"], environ["PATH"]), "HOME": environ["HOME"]}
 	return stage.New(stage.Config{
-		Base: at.work, Cache: at.cache, Locks: at.locks, Confine: workshops(s, at.work, env, at.on), Environ: environ, Log: log,
+		Base: at.work, Cache: at.cache, Locks: at.locks, Confine: workshops(s, at.work, env, at.on), Compile: at.logs != "", Environ: environ, Log: log,
 	}, stage.Server{
 		Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
 		HostPath: s.Box.HostPath, Writable: s.Box.HostPathWritable, MountRoots: s.Box.MountRoots,

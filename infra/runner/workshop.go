@@ -13,8 +13,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
-// workshop is the sandbox in which packages run their code while they are installed:
-// the network is on, one folder is writable, and nobody's secrets are there.
+// workshop is the sandbox in which packages run their code while they are installed. One
+// folder is writable there, and it holds no secrets.
 type workshop struct {
 	*sandbox.Sandbox
 	mark string // of what runs there
@@ -32,19 +32,22 @@ func (w workshop) End() error { return errors.Join(box.EndMarked(w.mark), w.Sand
 
 // workshops makes the workshops of a server. One that is confined itself is not
 // installed where nobody can be kept in.
-func workshops(s catalog.Server, work string, env map[string]string, on sandbox.Support) func(folder string, reads []string) (stage.Place, error) {
+func workshops(s catalog.Server, work string, env map[string]string, on sandbox.Support) func(stage.Workshop) (stage.Place, error) {
 	c := confiner{box: s.Box, on: on, env: env}
 	var made atomic.Int64
-	return func(folder string, reads []string) (stage.Place, error) {
-		p := sandbox.Policy{Sockets: sandbox.InternetSockets, Workspace: folder, Temp: filepath.Join(folder, ".tmp")}
-		p.Read = append(p.Read, c.toolchains(stage.Launch{})...)
-		for _, program := range reads {
+	return func(w stage.Workshop) (stage.Place, error) {
+		p := sandbox.Policy{Sockets: sandbox.InternetSockets, Workspace: w.Folder, Temp: filepath.Join(w.Folder, ".tmp")}
+		if w.Offline {
+			p.Sockets, p.Demand = sandbox.NoSockets, []sandbox.Guard{sandbox.GuardNetwork}
+		}
+		p.Read = append(append(p.Read, w.Read...), c.toolchains(stage.Launch{})...)
+		for _, program := range w.Programs {
 			p.Read = append(p.Read, c.install(program)...)
 		}
 		switch {
 		case s.Box.Confined():
-			p.Demand = []sandbox.Guard{sandbox.GuardFiles, sandbox.GuardNeighbours, sandbox.GuardSockets}
-		case !open(append(p.Read, folder)...):
+			p.Demand = append(p.Demand, sandbox.GuardFiles, sandbox.GuardNeighbours, sandbox.GuardSockets)
+		case !open(append(p.Read, w.Folder)...):
 			// The server itself runs as this user. Another could not even start the
 			// interpreter.
 			p.KeepUser = true

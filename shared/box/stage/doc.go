@@ -39,7 +39,9 @@
 // Installs run in a process group of their own that is killed when the start is
 // given up, with a clean environment: proxies, certificates and the settings of
 // pip, uv and npm, but nothing else of the runner or the server. They have the
-// network also where the server has none. They execute nothing of what they install.
-// Server.Scripts has packages run their code, and a Python project of the host path is
-// built in any case; both happen in the place that Config.Confine makes.
+// network also where the server has none. npm and pip execute nothing of what they
+// install. Server.Scripts has packages run their code, and a Python project of the host
+// path is built in any case. With Config.Compile the program of an npm package is started
+// once, to fill Node's compile cache. All of these happen in the place that
+// Config.Confine makes.
 package stage

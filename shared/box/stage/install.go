@@ -66,7 +66,7 @@ func (s *staging) make(ctx context.Context, home string, r recipe) (string, erro
 		return "", err
 	}
 	for _, dir := range left {
-		if err := os.RemoveAll(dir); err != nil {
+		if err := removeInstall(dir); err != nil {
 			return "", fmt.Errorf("remove an unfinished install: %w", err)
 		}
 	}
@@ -86,7 +86,7 @@ func (s *staging) make(ctx context.Context, home string, r recipe) (string, erro
 	begun := time.Now()
 	if err := r.build(ctx, build{dir: dir, log: output}); err != nil {
 		s.log.Warn("install failed", "kind", r.kind, "what", r.what, "folder", home, "seconds", time.Since(begun).Seconds())
-		_ = os.RemoveAll(dir) // if not now, then before the next try
+		_ = removeInstall(dir) // if not now, then before the next try
 		return "", err
 	}
 	s.log.Info("installed", "kind", r.kind, "what", r.what, "folder", home, "seconds", time.Since(begun).Seconds())

@@ -83,7 +83,7 @@ func (s *staging) inWorkshop(ctx context.Context, b build, in pythonInstall, arg
 	}
 	argv := append(append(pip, args[0], "--no-input", "--disable-pip-version-check", "--quiet"), args[1:]...)
 	reads := append(realPaths(pip[0]), filepath.Dir(filepath.Dir(pip[0])))
-	return s.confined(ctx, workshop(b), command{argv: argv, dir: dir, env: s.environ(), log: b.log}, reads...)
+	return s.confined(ctx, Workshop{Folder: workshop(b), Programs: reads}, command{argv: argv, dir: dir, env: s.environ(), log: b.log})
 }
 
 // buildProject builds the project itself, in its sandbox, and gives its wheel.

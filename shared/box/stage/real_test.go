@@ -29,9 +29,12 @@ func real(root string) Config {
 }
 
 // inSandbox confines as a runner does for a user whose interpreters are in its home.
-func inSandbox(folder string, reads []string) (Place, error) {
-	p := sandbox.Policy{Sockets: sandbox.InternetSockets, KeepUser: true, Workspace: folder, Temp: filepath.Join(folder, ".tmp")}
-	for _, program := range reads {
+func inSandbox(w Workshop) (Place, error) {
+	p := sandbox.Policy{Sockets: sandbox.InternetSockets, KeepUser: true, Workspace: w.Folder, Temp: filepath.Join(w.Folder, ".tmp"), Read: w.Read}
+	if w.Offline {
+		p.Sockets = sandbox.NoSockets
+	}
+	for _, program := range w.Programs {
 		p.Read = append(p.Read, filepath.Dir(filepath.Dir(program)))
 	}
 	return sandbox.New(p, sandbox.Probe())
@@ -179,7 +182,7 @@ const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocol
 
 // BenchmarkWarmStart measures from nothing to the answer to initialize, with
 // everything installed: as npx does it, as this package does, and the program
-// alone. It fetches the server first.
+// alone, without and with what Node has compiled of it. It fetches the server first.
 func BenchmarkWarmStart(b *testing.B) {
 	const spec = "@modelcontextprotocol/server-everything@2026.8.31"
 	cfg := real(b.TempDir())
@@ -202,6 +205,15 @@ func BenchmarkWarmStart(b *testing.B) {
 			greet(b, direct)
 		}
 	})
+	compiled := real(b.TempDir())
+	compiled.Compile = true
+	faster := stageReal(b, New(compiled, Server{Command: "npx", Args: []string{"-y", spec}}))
+	b.Cleanup(func() { _ = removeInstall(faster.Reads[0]) })
+	b.Run("program with its compile cache", func(b *testing.B) {
+		for b.Loop() {
+			greet(b, faster)
+		}
+	})
 	b.Run("stage alone", func(b *testing.B) {
 		for b.Loop() {
 			stageReal(b, s)
@@ -216,6 +228,9 @@ func greet(b *testing.B, l Launch) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, l.Command, l.Args...)
 	cmd.Env, cmd.SysProcAttr = os.Environ(), attributes()
+	for name, value := range l.Env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		b.Fatal(err)

@@ -52,6 +52,7 @@ func (s *staging) npm(r request) (h handler, ok bool) {
 		}
 		return l.mismatch(s.npmCI(ctx, b, npm, node))
 	}
+	h.precompile = func(ctx context.Context, b build, program string) { s.precompile(ctx, b, node, program) }
 	h.open = func(dir string) (string, error) { return openNpm(dir, r) }
 	return h, true
 }

@@ -25,17 +25,17 @@ const scriptsSetting = "x-dormouse.box.install_scripts: true"
 // errNoPlace is for a Stager that has no sandbox.
 var errNoPlace = errors.New("there is no sandbox to run the code of packages in")
 
-// confined runs a command where it can write in folder alone, and sees of the runner's
-// environment what is no secret.
-func (s *staging) confined(ctx context.Context, folder string, c command, reads ...string) error {
+// confined runs a command in a workshop. Of the runner's environment the command sees
+// what is no secret, and all of more.
+func (s *staging) confined(ctx context.Context, w Workshop, c command, more ...string) error {
 	if s.cfg.Confine == nil {
 		return errNoPlace
 	}
-	place, err := s.cfg.Confine(folder, reads)
+	place, err := s.cfg.Confine(w)
 	if err != nil {
 		return fmt.Errorf("packages run their code in a sandbox only: %w", err)
 	}
-	c.env, c.start = slices.DeleteFunc(c.env, secret), place.Start
+	c.env, c.start = append(slices.DeleteFunc(c.env, secret), more...), place.Start
 	for name, value := range place.Environment() {
 		c.env = append(c.env, name+"="+value)
 	}
@@ -115,7 +115,8 @@ func (s *staging) runScripts(ctx context.Context, b build, npm, node string) err
 	argv := []string{npm, "rebuild", "--ignore-scripts=false", "--foreground-scripts", "--no-update-notifier", "--loglevel=error"}
 	// Newer ones want each package to be allowed by name, which is what the setting does.
 	env := s.environ("npm_config_dangerously_allow_all_scripts=true")
-	if err := s.confined(ctx, work, command{argv: argv, dir: work, env: env, log: b.log}, realPaths(npm, node)...); err != nil {
+	w := Workshop{Folder: work, Programs: realPaths(npm, node)}
+	if err := s.confined(ctx, w, command{argv: argv, dir: work, env: env, log: b.log}); err != nil {
 		return fmt.Errorf("npm rebuild: %w", err)
 	}
 	if err := copyOut(ctx, work, b.dir); err != nil {

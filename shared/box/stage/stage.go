@@ -25,15 +25,26 @@ type Config struct {
 	// Locks is a folder of locks that were made elsewhere, such as in an image. It is
 	// only read, and comes before the locks in Cache; "" for none. See [Stager.Stage].
 	Locks string
-	// Confine makes the sandbox in which code of packages runs while they are installed:
-	// it may write in folder alone, and read what programs need beside the system. Nil
-	// runs no such code.
-	Confine func(folder string, reads []string) (Place, error)
+	// Confine makes the sandbox in which code of packages runs while they are installed.
+	// Nil runs no such code.
+	Confine func(Workshop) (Place, error)
+	// Compile has each install of an npm package keep what Node compiles of it, for
+	// processes that start faster. It takes one more start of the program when the
+	// package is installed, so it is for a Cache that outlasts the box.
+	Compile bool
 	// Environ is the environment of the runner, from which installs get what they
 	// may have. PATH in it is where programs are looked for.
 	Environ map[string]string
 	// Log may be nil.
 	Log *slog.Logger
+}
+
+// Workshop is what code of packages may do while they are installed.
+type Workshop struct {
+	Folder   string   // the only one it may write in
+	Read     []string // folders it may read beside the system
+	Programs []string // it may execute, with what belongs to them
+	Offline  bool     // it has no network
 }
 
 // Place is where a program runs confined. A sandbox.Sandbox is one.

@@ -51,7 +51,7 @@ func config(root string) Config {
 			"PATH": bin + ":/usr/bin:/bin", "HOME": filepath.Join(root, "home"), "TMPDIR": root,
 			"PIP_LOG_OF_TEST": filepath.Join(root, "log"), "SECRET": "hunter2",
 		},
-		Confine: func(string, []string) (Place, error) { return anywhere{}, nil },
+		Confine: func(Workshop) (Place, error) { return anywhere{}, nil },
 	}
 }
 

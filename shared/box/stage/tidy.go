@@ -170,7 +170,7 @@ func (k stored) remove() (gone bool, err error) {
 		}
 	}
 	for _, name := range names {
-		if err := os.RemoveAll(filepath.Join(k.home, name)); err != nil {
+		if err := removeInstall(filepath.Join(k.home, name)); err != nil {
 			return false, fmt.Errorf("remove an install that nobody uses: %w", err)
 		}
 	}

@@ -50,6 +50,7 @@ func (s *staging) tool(ctx context.Context) error {
 	} else {
 		s.launch.Path = append([]string{filepath.Join(dir, "node_modules", ".bin")}, s.launch.Path...)
 		s.launch.Reads, s.launch.Unrun = append(s.launch.Reads, dir), unrun(dir)
+		s.useCompiled(dir)
 	}
 	return nil
 }
@@ -75,6 +76,8 @@ type handler struct {
 	lock    func(ctx context.Context) (string, error)
 	resolve func(ctx context.Context, b build) (lock []byte, err error)
 	build   func(ctx context.Context, b build, l locked) error
+	// precompile makes the program of an install start faster; nil for kinds without it.
+	precompile func(ctx context.Context, b build, program string)
 	// open finds the program in an install.
 	open func(dir string) (program string, err error)
 }
@@ -92,7 +95,7 @@ func (s *staging) fetch(ctx context.Context, r request, h handler) (dir, program
 		return "", "", err
 	}
 	defer l.done()
-	key := digest("tool-2", r.kind, r.program, h.runtime, fmt.Sprint(s.server.Scripts), string(l.text))
+	key := digest("tool-3", r.kind, r.program, h.runtime, fmt.Sprint(s.server.Scripts), string(l.text))
 	dir, err = s.installed(ctx, recipe{
 		kind: r.kind, key: key, what: r.name,
 		build: func(ctx context.Context, b build) error {
@@ -102,6 +105,9 @@ func (s *staging) fetch(ctx context.Context, r request, h handler) (dir, program
 			program, err := h.open(b.dir)
 			if err == nil && !executable(program) {
 				err = fmt.Errorf("package %s has no program %s: nothing that can be executed is there", r.name, filepath.Base(program))
+			}
+			if err == nil && h.precompile != nil {
+				h.precompile(ctx, b, program)
 			}
 			return err
 		},

@@ -1,0 +1,118 @@
+package stage
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// compiling stages an npm package whose program is a shell script, with a Node that
+// knows compile caches.
+func (r *rig) compiling(script string, env map[string]string) Launch {
+	r.t.Helper()
+	s := r.registry()
+	s.Env = env
+	npm, err := os.ReadFile(filepath.Join(r.root, "npm-does"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.write(map[string]string{
+		"version": "function", "cli.js": "#!/bin/sh\n" + script,
+		"npm-does": strings.Replace(string(npm), `printf '#!/bin/sh\n' >`, `cat "$root/cli.js" >`, 1),
+	})
+	cfg := config(r.root)
+	cfg.Compile = true
+	l, err := New(cfg, s).Stage(r.t.Context(), "p", nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { // the folder of the test can be removed only if its folders can be changed
+		homes, _ := filepath.Glob(filepath.Join(r.root, "cache/npm/*/made-*"))
+		for _, dir := range homes {
+			if err := removeInstall(dir); err != nil {
+				r.t.Error(err)
+			}
+		}
+	})
+	return l
+}
+
+const asNode = `mkdir -p "$NODE_COMPILE_CACHE/v99-x64-aa-4711" && echo code >"$NODE_COMPILE_CACHE/v99-x64-aa-4711/0123"; `
+
+func TestCompileCacheIsFilledOnceAndReadOnly(t *testing.T) {
+	r := newRig(t)
+	l := r.compiling(asNode+`echo "ran $# $API_KEY" >"$NODE_COMPILE_CACHE/../ran"; cat; exit 1`, map[string]string{"API_KEY": "hunter2"})
+	folder := filepath.Join(l.Env["NODE_COMPILE_CACHE"], "v99-x64-aa-"+strconv.Itoa(os.Getuid()))
+	if text, err := os.ReadFile(filepath.Join(folder, "0123")); err != nil || string(text) != "code\n" {
+		t.Errorf("%+v: %q, %v", l.Env, text, err)
+	}
+	if info, err := os.Stat(folder); err != nil || info.Mode().Perm() != 0o555 {
+		t.Error(info, err)
+	}
+	if !strings.HasPrefix(folder, l.Reads[0]) {
+		t.Errorf("%s is outside of what a confined process may read: %v", folder, l.Reads)
+	}
+	left, _ := filepath.Glob(filepath.Join(r.root, "cache/npm/*/made-*"))
+	if len(left) != 1 {
+		t.Error("left behind:", left)
+	}
+}
+
+func TestInstallDoesWithoutACompileCache(t *testing.T) {
+	for name, c := range map[string]struct {
+		script string
+		env    map[string]string
+	}{
+		"the program fails before it writes":   {script: "exit 3"},
+		"the program writes several folders":   {script: asNode + `mkdir "$NODE_COMPILE_CACHE/other"`},
+		"the program writes a file":            {script: `echo x >"$NODE_COMPILE_CACHE"`},
+		"the program writes a link":            {script: `mkdir "$NODE_COMPILE_CACHE" && ln -s /etc "$NODE_COMPILE_CACHE/v99-x64-aa-0"`},
+		"the program writes too much":          {script: asNode + `truncate -s 65M "$NODE_COMPILE_CACHE/v99-x64-aa-4711/big"`},
+		"the server has a cache of its own":    {script: asNode, env: map[string]string{"NODE_COMPILE_CACHE": "/own"}},
+		"the program is killed before it ends": {script: `kill -9 $$`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			l := r.compiling(c.script, c.env)
+			if l.Env["NODE_COMPILE_CACHE"] != "" || !executable(l.Command) {
+				t.Errorf("got %+v", l)
+			}
+		})
+	}
+}
+
+// Whether this machine's Node has a compile cache, only Node says. Where it has one, a
+// confined process reads what the install has of it.
+func TestRealNodeProgramReadsTheCompileCacheOfItsInstall(t *testing.T) {
+	cfg := real(t.TempDir())
+	cfg.Compile = true
+	l := stageReal(t, New(cfg, Server{Command: "npx", Args: []string{"-y", "semver@7", "1.2.3"}}))
+	t.Cleanup(func() { _ = removeInstall(l.Reads[0]) })
+	dir := filepath.Join(t.TempDir(), "work")
+	place, err := inSandbox(Workshop{Folder: dir, Read: l.Reads, Programs: realPaths(program(t, "node")), Offline: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	cmd := command{argv: []string{"node", "-p", "require('module').getCompileCacheDir?.() ?? ''"}, env: []string{"PATH=" + os.Getenv("PATH"), "NODE_COMPILE_CACHE=" + l.Env["NODE_COMPILE_CACHE"]}, log: &out, start: place.Start}
+	if _, err := cmd.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	used := strings.TrimSpace(out.String())
+	has, err := (command{argv: []string{"node", "-p", "typeof require('module').enableCompileCache"}, env: []string{"PATH=" + os.Getenv("PATH")}}).run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.TrimSpace(string(has)) != "function" {
+		if used != "" || l.Env["NODE_COMPILE_CACHE"] != "" {
+			t.Errorf("used %q, %v", used, l.Env)
+		}
+		return
+	}
+	files, err := filepath.Glob(filepath.Join(used, "*"))
+	if err != nil || len(files) < 5 || !strings.HasPrefix(used, l.Reads[0]) {
+		t.Errorf("used %q with %d files, %v", used, len(files), err)
+	}
+}
