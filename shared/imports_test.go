@@ -47,6 +47,7 @@ func arrows() []arrow {
 		{"shared/bridge", core},
 		{"shared/native", append(verbs, "shared/bridge")},
 		{"shared/front", append(verbs, "shared/bridge")},
+		{"shared/front/lambdafront", append(core, "shared/front")},
 		{"shared/catalog", core},
 		{"shared/auth", core},
 		{"shared/meter", core},
@@ -98,8 +99,8 @@ func owners() []owner {
 	return []owner{
 		{"github.com/aws/aws-sdk-go-v2", []string{"shared/dynamostore", "shared/fleet/ecs", "shared/relay", "shared/bucket", "functions/...", "infra/local/localtest"}},
 		{"github.com/aws/smithy-go", []string{"shared/dynamostore", "shared/fleet/ecs", "shared/relay", "functions/..."}},
-		{"github.com/aws/aws-lambda-go", []string{"functions/...", "shared/front", "infra/local", "infra/local/apigw", "infra/local/localtest"}},
-		{"github.com/awslabs/aws-lambda-go-api-proxy", []string{"functions/...", "shared/front"}},
+		{"github.com/aws/aws-lambda-go", []string{"functions/...", "shared/front/lambdafront", "infra/local", "infra/local/apigw", "infra/local/localtest"}},
+		{"github.com/awslabs/aws-lambda-go-api-proxy", []string{"functions/...", "shared/front/lambdafront"}},
 		{"github.com/modelcontextprotocol/go-sdk", []string{"shared/native", "functions/natives", "infra/proof/clients/...", "infra/proof/bench/echo", "infra/proof/conformance/servers/native", "infra/dormouse/testdata/native"}},
 		{"github.com/google/jsonschema-go", []string{"shared/native", "infra/proof/clients/..."}},
 		{"github.com/coder/websocket", []string{"shared/relay", "infra/local/sockets", "infra/local/localtest", "infra/proof/clients/...", "infra/proof/bench"}},

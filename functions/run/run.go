@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/internal/alarms"
 	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
-	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/front/lambdafront"
 	"github.com/dormouse-mcp/dormouse/shared/native"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -38,7 +38,7 @@ func HTTP(servers native.Servers) {
 	if err != nil {
 		boot.Fail(err)
 	}
-	serve := front.Lambda(h.Handler)
+	serve := lambdafront.HTTP(h.Handler)
 	boot.Start(func(ctx context.Context, e event) (*events.APIGatewayProxyStreamingResponse, error) {
 		if e.Alarm != nil {
 			return &events.APIGatewayProxyStreamingResponse{}, h.Alarm(ctx, *e.Alarm)
@@ -55,7 +55,7 @@ func Socket(servers native.Servers) {
 	}
 	// Nothing can be sent to a connection before this invocation has ended.
 	s, err := endpoints.NewSocket(f.Function, servers, a, func(ctx context.Context, id session.ID) error {
-		payload, err := front.PushEvent(id)
+		payload, err := lambdafront.PushEvent(id)
 		if err != nil {
 			return err
 		}
@@ -64,8 +64,9 @@ func Socket(servers native.Servers) {
 	if err != nil {
 		boot.Fail(err)
 	}
-	boot.Start(func(ctx context.Context, e front.SocketEvent) (events.APIGatewayProxyResponse, error) {
-		return native.Stay(ctx, func(ctx context.Context) (events.APIGatewayProxyResponse, error) { return s.Lambda(ctx, e) })
+	serve := lambdafront.Socket(s)
+	boot.Start(func(ctx context.Context, e lambdafront.SocketEvent) (events.APIGatewayProxyResponse, error) {
+		return native.Stay(ctx, func(ctx context.Context) (events.APIGatewayProxyResponse, error) { return serve(ctx, e) })
 	})
 }
 

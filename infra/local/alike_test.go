@@ -29,6 +29,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/front/lambdafront"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 	"github.com/dormouse-mcp/dormouse/shared/native"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
@@ -40,11 +41,11 @@ import (
 type socketFunction struct{ socket *front.Socket }
 
 func (f *socketFunction) Invoke(ctx context.Context, _ string, payload []byte) (*lambda.Invocation, error) {
-	var e front.SocketEvent
+	var e lambdafront.SocketEvent
 	if err := json.Unmarshal(payload, &e); err != nil {
 		return nil, err
 	}
-	answer, err := native.Stay(ctx, func(ctx context.Context) (wsAnswer, error) { return f.socket.Lambda(ctx, e) })
+	answer, err := native.Stay(ctx, func(ctx context.Context) (wsAnswer, error) { return lambdafront.Socket(f.socket)(ctx, e) })
 	var failed *lambda.FunctionError
 	if err != nil {
 		failed = &lambda.FunctionError{Type: "errorString", Message: err.Error()}
@@ -84,7 +85,7 @@ func clientsOf(t *testing.T, how string) localtest.WebSockets {
 		events := lambda.NewAPI(lambda.APIConfig{Invoker: function, Functions: []string{"socket"}, RetryWait: time.Second})
 		t.Cleanup(func() { _ = events.Close(context.WithoutCancel(t.Context())) })
 		clients, push = m.routes(function, socketStage, "socket"), func(_ context.Context, id session.ID) error {
-			payload, err := front.PushEvent(id)
+			payload, err := lambdafront.PushEvent(id)
 			if err == nil {
 				_, err = events.Send("socket", payload)
 			}

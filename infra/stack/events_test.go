@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet/ecs"
-	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/front/lambdafront"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -97,8 +97,8 @@ func TestEventsOfWebSocketAPIsAreReadable(t *testing.T) {
 
 // It comes from the function itself.
 func TestTheEventToPushIsTheOneTheFunctionSends(t *testing.T) {
-	e := decode[front.SocketEvent](t, "socket-push")
-	sent, err := front.PushEvent(e.Push.Session)
+	e := decode[lambdafront.SocketEvent](t, "socket-push")
+	sent, err := lambdafront.PushEvent(e.Push.Session)
 	if err != nil {
 		t.Fatal(err)
 	}

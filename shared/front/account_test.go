@@ -11,7 +11,7 @@ import (
 
 	"github.com/aws/aws-lambda-go/events"
 
-	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/front/lambdafront"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -75,7 +75,7 @@ func TestTheGatewaysIDNamesARequestInItsLine(t *testing.T) {
 	event := events.APIGatewayProxyRequest{HTTPMethod: http.MethodPost, Path: "/quiet/mcp", Body: "{"}
 	event.Headers = map[string]string{"Host": "localhost", "Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 	event.RequestContext.RequestID = "request-1"
-	res, err := front.Lambda(w.handler())(t.Context(), event)
+	res, err := lambdafront.HTTP(w.handler())(t.Context(), event)
 	if err != nil {
 		t.Fatal(err)
 	}

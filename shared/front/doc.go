@@ -4,9 +4,8 @@
 // paths). Clients of 2026-07-28 come to /<server>/mcp too; modern.go says how they
 // are told apart and served. It hides headers, statuses, server-sent events, CORS and the
 // polling contract from the rest, and holds the one table from our errors to HTTP
-// statuses and JSON-RPC codes. Its second entrance, [Lambda], is the same handler
-// behind a REST API with response streaming. WebSocket has an entrance of its own,
-// [Socket], which says what a client's author has to know.
+// statuses and JSON-RPC codes. WebSocket has an entrance of its own, [Socket], which says
+// what a client's author has to know. Package lambdafront puts both behind API Gateway.
 //
 // It executes nothing, stores nothing and keeps nothing between two requests: a
 // session, its streams and their cursors are package session's. It does not know

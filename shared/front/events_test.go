@@ -12,7 +12,7 @@ import (
 
 	"github.com/aws/aws-lambda-go/events"
 
-	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/front/lambdafront"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -83,7 +83,7 @@ func TestEventsOfTheRESTAPIAreAnswered(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := eventWorld(t)
 			w.limits.Hold = 10 * time.Millisecond
-			res, err := front.Lambda(w.handler())(t.Context(), readEvent(t, tt.name))
+			res, err := lambdafront.HTTP(w.handler())(t.Context(), readEvent(t, tt.name))
 			if err != nil {
 				t.Fatal(err)
 			}

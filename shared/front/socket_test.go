@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/front/lambdafront"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -461,11 +462,11 @@ func TestSocketLambdaReadsTheEventsOfTheAPI(t *testing.T) {
 	inSockets(t, func(t *testing.T, w *sockets) {
 		invoke := func(event string) (status int, headers map[string]string, body string) {
 			t.Helper()
-			var e front.SocketEvent
+			var e lambdafront.SocketEvent
 			if err := json.Unmarshal([]byte(event), &e); err != nil {
 				t.Fatal(err)
 			}
-			res, err := w.function().Lambda(t.Context(), e)
+			res, err := lambdafront.Socket(w.function())(t.Context(), e)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -483,7 +484,7 @@ func TestSocketLambdaReadsTheEventsOfTheAPI(t *testing.T) {
 		if status, _, _ = invoke(`{"requestContext":{"routeKey":"$disconnect","connectionId":"c1"}}`); status != 200 {
 			t.Errorf("disconnect: %d", status)
 		}
-		payload, err := front.PushEvent("unknown")
+		payload, err := lambdafront.PushEvent("unknown")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package front
+package lambdafront
 
 import (
 	"bytes"
@@ -15,18 +15,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Lambda serves a handler behind a REST API with response streaming (integration
-// response transfer mode STREAM). The path is the one behind the stage; a base
-// path of a custom domain is not taken off. The request's context is the
-// invocation's, and ends early when nobody reads the response any more. The
-// response begins with the first Flush, when more than 32 KiB have been written,
-// or when the handler returns, whichever is first; until then what is written is
-// gathered.
+// HTTP returns the function behind a REST API with response streaming (integration response
+// transfer mode STREAM), which serves h.
 //
-// A panic of the handler is answered with 500, or breaks off a response that has
-// begun; to log it is the handler's part, as [HTTP] does. An event that is no
-// request is answered with 400. The returned error is always nil.
-func Lambda(h http.Handler) func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
+// The path of the request is what follows the stage; the base path of a custom domain is
+// kept. The request's context is the invocation's. It ends early when the client stops
+// reading. The response begins with the first Flush, when more than 32 KiB have been
+// written, or when h returns, whichever comes first. What h writes before that is
+// gathered, and a response without a body says so in Content-Length.
+//
+// A panic of h is answered with 500, or breaks off a response that has begun. HTTP does not
+// log it; [front.HTTP] does. An event that is not an HTTP request is answered with 400.
+// The returned error is always nil.
+func HTTP(h http.Handler) func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
 	return func(ctx context.Context, event events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
 		ctx, cancel := context.WithCancel(session.WithTrace(ctx, event.RequestContext.RequestID))
 		r, err := request(ctx, event)
@@ -40,10 +41,10 @@ func Lambda(h http.Handler) func(context.Context, events.APIGatewayProxyRequest)
 	}
 }
 
-// request makes an HTTP request of the event. What the proxy module makes of it
-// lacks the Host the client named, and headers that came in one form only.
+// request makes the HTTP request of an event, with what the proxy module leaves out (see
+// complete).
 func request(ctx context.Context, event events.APIGatewayProxyRequest) (*http.Request, error) {
-	// Looked at first, because the module prints what it cannot read.
+	// The module prints what it cannot read, so an unreadable event must not reach it.
 	if _, err := http.NewRequestWithContext(ctx, strings.ToUpper(event.HTTPMethod), "/"+strings.TrimPrefix(event.Path, "/"), nil); err != nil {
 		return nil, fmt.Errorf("event is no http request: %w", err)
 	}
@@ -52,16 +53,22 @@ func request(ctx context.Context, event events.APIGatewayProxyRequest) (*http.Re
 	if err != nil {
 		return nil, fmt.Errorf("body of the event cannot be decoded: %w", err)
 	}
-	for name, value := range event.Headers {
+	complete(r, event.Headers, event.RequestContext.DomainName)
+	return r.WithContext(ctx), nil
+}
+
+// complete adds headers that an event has in the form of one value only, and sets the Host
+// that the client named: its header, or else the domain of the API.
+func complete(r *http.Request, headers map[string]string, domain string) {
+	for name, value := range headers {
 		if r.Header.Get(name) == "" {
 			r.Header.Set(name, value)
 		}
 	}
 	if r.Host = r.Header.Get("Host"); r.Host == "" {
-		r.Host = event.RequestContext.DomainName
+		r.Host = domain
 	}
 	r.Header.Del("Host")
-	return r.WithContext(ctx), nil
 }
 
 func unreadable() *events.APIGatewayProxyStreamingResponse {

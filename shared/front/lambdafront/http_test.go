@@ -1,4 +1,4 @@
-package front_test
+package lambdafront_test
 
 import (
 	"bytes"
@@ -15,13 +15,13 @@ import (
 	"github.com/aws/aws-lambda-go/events"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/front"
+	"github.com/dormouse-mcp/dormouse/shared/front/lambdafront"
 )
 
 // invoke runs one invocation of a handler.
 func invoke(t *testing.T, ctx context.Context, h http.HandlerFunc, event events.APIGatewayProxyRequest) *events.APIGatewayProxyStreamingResponse {
 	t.Helper()
-	res, err := front.Lambda(h)(ctx, event)
+	res, err := lambdafront.HTTP(h)(ctx, event)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func TestPanicOfTheHandler(t *testing.T) {
 }
 
 func TestInvocationsDoNotShareAnything(t *testing.T) {
-	serve := front.Lambda(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }))
+	serve := lambdafront.HTTP(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }))
 	for _, path := range []string{"/%zz", "/a", "/b"} {
 		res, err := serve(t.Context(), events.APIGatewayProxyRequest{HTTPMethod: "GET", Path: path})
 		if err != nil {
