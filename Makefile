@@ -75,11 +75,11 @@ test-e2e: need-race need-node need-python build ## Run the end-to-end tests: the
 test-clients: need-go need-node need-python build ## Run real clients (TypeScript, Python, Go) against Dormouse
 	@cd infra/proof && go test -count=1 -v -tags clients ./clients/...
 
-# Cargo builds the Rust client once, which takes minutes. README= leaves README.md as it is.
-README ?= 1
+# Cargo builds the Rust client once, which takes minutes. PAGE= leaves docs/clients.md as it is.
+PAGE ?= 1
 .PHONY: matrix
-matrix: need-go need-node need-python need-cargo build ## Run every client against servers of each era, and write the table of README.md
-	@cd infra/proof && DORMOUSE_MATRIX_README='$(README)' go test -count=1 -v -tags clients,matrix -run '^TestMatrix$$' -timeout 40m ./clients
+matrix: need-go need-node need-python need-cargo build ## Run every client against servers of each era, and write the table of docs/clients.md
+	@cd infra/proof && DORMOUSE_MATRIX_PAGE='$(PAGE)' go test -count=1 -v -tags clients,matrix -run '^TestMatrix$$' -timeout 40m ./clients
 
 # Eight servers of npm and PyPI, fetched with nothing in the cache.
 .PHONY: test-servers

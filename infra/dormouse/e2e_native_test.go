@@ -242,11 +242,11 @@ func TestE2EUnknownNativeServerIsRefusedByNameAtTheStart(t *testing.T) {
 	}
 }
 
-// tutorial are the commands of the README's part about servers in Go: what is pasted
-// first, and what in another terminal.
+// tutorial returns the commands of docs/go-servers.md: those that are pasted first, and
+// those for another terminal.
 func tutorial(t *testing.T) (first, other string) {
 	t.Helper()
-	_, part, _ := strings.Cut(read(t, "../../README.md"), "\n## Servers in Go\n")
+	_, part, _ := strings.Cut(read(t, "../../docs/go-servers.md"), "\n## A first server\n")
 	part, _, _ = strings.Cut(part, "\n## ")
 	var blocks []string
 	for i, block := range strings.Split(part, "\n```") {
@@ -255,12 +255,12 @@ func tutorial(t *testing.T) (first, other string) {
 		}
 	}
 	if len(blocks) != 2 {
-		t.Fatalf("README has %d blocks of commands, want 2", len(blocks))
+		t.Fatalf("docs/go-servers.md has %d blocks of commands, want 2", len(blocks))
 	}
 	return blocks[0], blocks[1]
 }
 
-// The program of the README in a module that only requires Dormouse.
+// The program of docs/go-servers.md in a module that only requires Dormouse.
 func TestE2EServersInAModuleOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	first, _ := tutorial(t)
@@ -268,7 +268,7 @@ func TestE2EServersInAModuleOfTheirOwn(t *testing.T) {
 	hello, _, whole := strings.Cut(hello, "\nEOF\n")
 	root, err := filepath.Abs("../..")
 	if err != nil || !whole {
-		t.Fatalf("no hello.go in the README (%v)", err)
+		t.Fatalf("no hello.go in docs/go-servers.md (%v)", err)
 	}
 	folder := t.TempDir()
 	write(t, filepath.Join(folder, "go.mod"), "module example.com/mine\n\ngo 1.26\n\nrequire github.com/dormouse-mcp/dormouse v0.0.0\n\nreplace github.com/dormouse-mcp/dormouse => "+root+"\n")

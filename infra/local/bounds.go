@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Bounds of what callers may take of this machine. README's table of limits names them.
+// Bounds of what callers may take of this machine. docs/limits.md has them.
 const (
 	maxConnections  = 2048             // of an endpoint; over it, the one that is idle for longest is closed
 	maxInWork       = 1024             // requests, messages and WebSockets of one principal that are handled or held

@@ -19,7 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// price is an operation, and what it costs, a line of the table in ARCHITECTURE.md:
+// price is an operation, and what it costs, a line of the table in docs/costs.md:
 // round trips to the store, by name, and what else is begun, an invocation or an alarm.
 type price struct {
 	name, calls          string
@@ -173,7 +173,7 @@ func (p price) counts(t *testing.T) price {
 	return price{name: p.name, calls: strings.Join(calls, ", "), reads: got.Reads, writes: got.Writes, waits: got.Waits, begins: strings.Join(begins, ", ")}
 }
 
-// row is its line in ARCHITECTURE.md.
+// row is its line in docs/costs.md.
 func (p price) row() string {
 	none := func(text string) string {
 		if text == "" {
@@ -184,13 +184,13 @@ func (p price) row() string {
 	return fmt.Sprintf("| %s | %s | %d | %d | %d | %s |", p.name, none(p.calls), p.reads, p.writes, p.waits, none(p.begins))
 }
 
-// TestCostOfNativeServers: what operations cost is what ARCHITECTURE.md says.
+// TestCostOfNativeServers: what operations cost is what docs/costs.md says.
 func TestCostOfNativeServers(t *testing.T) {
 	var got []string
 	for _, p := range nativePrices() {
 		synctest.Test(t, func(t *testing.T) { got = append(got, p.counts(t).row()) })
 	}
-	text, err := os.ReadFile("../../ARCHITECTURE.md")
+	text, err := os.ReadFile("../../docs/costs.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func TestCostOfNativeServers(t *testing.T) {
 		want = lines[1:]
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the table of costs in ARCHITECTURE.md (-this test +it):\n%s", diff)
+		t.Errorf("the table of costs in docs/costs.md (-this test +it):\n%s", diff)
 		t.Logf("%s", strings.Join(got, "\n"))
 	}
 }

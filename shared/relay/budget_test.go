@@ -26,7 +26,7 @@ import (
 
 // What each operation costs in round trips to the store and in messages of the
 // relay, with the real host, relay function and runner on a network without
-// faults. Waiting reads are apart. The figures stand in ARCHITECTURE.md.
+// faults. Waiting reads are apart. The figures stand in docs/costs.md.
 
 type counted struct {
 	store *sessiontest.Counting

@@ -14,7 +14,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 )
 
-// price is what an operation costs: a line of the table in ARCHITECTURE.md.
+// price is what an operation costs: a line of the table in docs/costs.md.
 type price struct {
 	name  string
 	calls string // of the store by method, without Wait
@@ -118,7 +118,7 @@ func wellGuessed(t *testing.T, b bill) {
 	}
 }
 
-// table is the prices as ARCHITECTURE.md has them.
+// table is the prices as docs/costs.md has them.
 func table() []string {
 	lines := []string{
 		"| operation | calls of the store | reads | writes | requests | read units | write units | waits | runner → host | host → runner |",
@@ -136,16 +136,16 @@ func table() []string {
 	return lines
 }
 
-func TestCostsInTheArchitectureAreThose(t *testing.T) {
+func TestCostsInTheDocumentsAreThose(t *testing.T) {
 	want := table()
 	t.Logf("the table:\n%s", strings.Join(want, "\n"))
-	text, err := os.ReadFile("../../ARCHITECTURE.md")
+	text, err := os.ReadFile("../../docs/costs.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	most := fmt.Sprintf("at most %d requests in 5 s and %d in 25 s", asked(5*time.Second)+1, asked(25*time.Second)+1)
 	if !strings.Contains(string(text), most) {
-		t.Errorf("ARCHITECTURE.md does not say %q of the waits", most)
+		t.Errorf("docs/costs.md does not say %q of the waits", most)
 	}
 	var got []string
 	for line := range strings.Lines(string(text)) {
@@ -157,6 +157,6 @@ func TestCostsInTheArchitectureAreThose(t *testing.T) {
 		}
 	}
 	if diff := gocmp.Diff(want, got); diff != "" {
-		t.Errorf("the table of costs in ARCHITECTURE.md (-this test +it), see above for the whole:\n%s", diff)
+		t.Errorf("the table of costs in docs/costs.md (-this test +it), see above for the whole:\n%s", diff)
 	}
 }

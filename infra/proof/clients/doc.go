@@ -32,7 +32,7 @@
 //
 // Every client, in each of its modes, meets a server of the legacy era (server-everything), one of both
 // and one of 2026-07-28 only (eras is both), and runs the checks (matrix_test.go, build tag matrix, by
-// `make matrix`, which writes the table of README.md). Here are also fastmcp, rmcp (rust), the
+// `make matrix`, which writes the table of docs/clients.md). Here are also fastmcp, rmcp (rust), the
 // inspector's command line and mcp-remote, in front of the Go client. Each cell begins with a cold
 // start; cold_test.go has one that takes longer than clients wait for server/discover.
 //

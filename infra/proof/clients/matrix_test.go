@@ -23,8 +23,8 @@ import (
 // Each cell has a server of its own that has never been started, so that what a client meets first is
 // a cold start.
 
-// readmeVariable, if set, has the table written into README.md.
-const readmeVariable = "DORMOUSE_MATRIX_README"
+// pageVariable, if set, has the table written into docs/clients.md.
+const pageVariable = "DORMOUSE_MATRIX_PAGE"
 
 // buildLimit bounds the build of the Rust client.
 const buildLimit = 15 * time.Minute
@@ -141,7 +141,7 @@ func TestMatrix(t *testing.T) {
 	})
 	table := matrixTable(rows, passed)
 	t.Logf("\n%s", table)
-	if os.Getenv(readmeVariable) != "" && !t.Failed() {
+	if os.Getenv(pageVariable) != "" && !t.Failed() {
 		writeTable(t, table)
 	}
 }
@@ -229,7 +229,7 @@ func matrixTable(rows []matrixRow, passed [][]int) string {
 func writeTable(t *testing.T, table string) {
 	t.Helper()
 	const begin, end = "<!-- matrix: written by make matrix -->\n", "<!-- /matrix -->\n"
-	path := filepath.Join(programtest.Root(t), "README.md")
+	path := filepath.Join(programtest.Root(t), "docs", "clients.md")
 	text := string(programtest.Read(t, path))
 	before, rest, ok := strings.Cut(text, begin)
 	_, after, closed := strings.Cut(rest, end)

@@ -64,20 +64,20 @@ func TestTheStackIsCountedInTheTemplate(t *testing.T) {
 	}
 }
 
-func TestTheReadmeSaysWhatTheStackCostsByItself(t *testing.T) {
+func TestTheDocumentsSayWhatTheStackCostsByItself(t *testing.T) {
 	text, err := os.ReadFile("../../../template.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	readme, err := os.ReadFile("../../../README.md")
+	page, err := os.ReadFile("../../../docs/costs.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	tb := tables{prices: meter.Published(), habits: meter.Usual(), stack: stackOf(string(text))}
 	month := dollars(tb.fixed())
 	for _, want := range []string{"| 0 | " + month + " | " + month + " |", "The " + month + " are " + strconv.Itoa(tb.stack.alarms) + " metrics under an alarm, "} {
-		if !strings.Contains(string(readme), want) {
-			t.Errorf("README.md does not say %q", want)
+		if !strings.Contains(string(page), want) {
+			t.Errorf("docs/costs.md does not say %q", want)
 		}
 	}
 }

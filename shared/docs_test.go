@@ -1,0 +1,146 @@
+package shared_test
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
+
+// maxPageLines bounds the pages that people read as a whole.
+const maxPageLines = 150
+
+var (
+	linkInPage = regexp.MustCompile(`\]\(([^()\s]+)\)`)
+	codeInPage = regexp.MustCompile("(?s)```(.*?)\n```")
+	notAnchor  = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
+
+// pages returns the text of each Markdown file below root, by its path with slashes.
+func pages(t *testing.T, root string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		base := entry.Name()
+		if entry.IsDir() {
+			if name != root && (strings.HasPrefix(base, ".") || base == "testdata" || base == "node_modules") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if path.Ext(base) != ".md" {
+			return nil
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, name)
+		all[filepath.ToSlash(rel)] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// anchors returns the fragments that a page's headings give.
+func anchors(text string) map[string]bool {
+	all := map[string]bool{}
+	for line := range strings.Lines(codeInPage.ReplaceAllString(text, "")) {
+		if strings.HasPrefix(line, "#") {
+			title := strings.ToLower(strings.TrimSpace(strings.TrimLeft(line, "#")))
+			all[strings.ReplaceAll(notAnchor.ReplaceAllString(title, ""), " ", "-")] = true
+		}
+	}
+	return all
+}
+
+// checkLinks finds links between pages, and from pages to files, that lead nowhere.
+func checkLinks(root string, all map[string]string) (problems []string) {
+	for from, text := range all {
+		for _, link := range linkInPage.FindAllStringSubmatch(codeInPage.ReplaceAllString(text, ""), -1) {
+			if strings.Contains(link[1], "://") {
+				continue
+			}
+			target, fragment, _ := strings.Cut(link[1], "#")
+			to := from
+			if target != "" {
+				to = path.Join(path.Dir(from), target)
+			}
+			if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(to))); err != nil {
+				problems = append(problems, fmt.Sprintf("%s: there is no %s", from, link[1]))
+			} else if fragment != "" && !anchors(all[to])[fragment] {
+				problems = append(problems, fmt.Sprintf("%s: %s has no heading #%s", from, to, fragment))
+			}
+		}
+	}
+	return problems
+}
+
+func TestLinksInTheDocumentsLeadSomewhere(t *testing.T) {
+	report(t, checkLinks("..", pages(t, "..")))
+}
+
+func TestALinkThatLeadsNowhereIsFound(t *testing.T) {
+	root := t.TempDir()
+	text := "# One `two`: three\n[a](#one-two-three) [b](b.md) [c](#four) [d](https://example.com)\n```\n[e](e.md)\n```\n"
+	if err := os.WriteFile(filepath.Join(root, "a.md"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"a.md: there is no b.md", "a.md: a.md has no heading #four"}
+	if diff := gocmp.Diff(want, checkLinks(root, pages(t, root))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestServersFilesInTheDocumentsAreRead(t *testing.T) {
+	read := 0
+	for name, text := range pages(t, "..") {
+		for _, block := range codeInPage.FindAllStringSubmatch(text, -1) {
+			file, isJSON := strings.CutPrefix(block[1], "json\n")
+			if !isJSON || !strings.Contains(file, `"mcpServers"`) {
+				continue
+			}
+			read++
+			c, warnings, err := catalog.Parse([]byte(file), name, func(string) (string, bool) { return "value", true })
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				continue
+			}
+			for _, r := range c.Rejected() {
+				t.Errorf("%s: server %q: %v", name, r.Name, r)
+			}
+			for _, w := range warnings {
+				t.Errorf("%s: %v", name, w)
+			}
+		}
+	}
+	if read == 0 {
+		t.Error("no page has a servers file")
+	}
+}
+
+func TestPagesThatAreReadAsAWholeAreShort(t *testing.T) {
+	for _, name := range []string{"README.md"} {
+		text, err := os.ReadFile(filepath.Join("..", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(text), "\n"); n > maxPageLines {
+			t.Errorf("%s has %d lines, at most %d: move something to docs/", name, n, maxPageLines)
+		}
+	}
+}
