@@ -38,7 +38,8 @@ func arrows() []arrow {
 		{"shared/wire", nil},
 		{"shared/session", nil}, // the contract: what a storage driver sees
 		{"shared/host", core},
-		{"shared/sessiontest", core},
+		{"shared/intercept", []string{"shared/session"}},
+		{"shared/sessiontest", append(core, "shared/intercept")},
 		{"shared/sqlitestore", core},
 		{"shared/dynamostore", core},
 		{"shared/dynamostore/dynamotest", nil},
@@ -50,7 +51,7 @@ func arrows() []arrow {
 		{"shared/front/lambdafront", append(core, "shared/front")},
 		{"shared/catalog", core},
 		{"shared/auth", core},
-		{"shared/meter", core},
+		{"shared/meter", append(core, "shared/intercept")},
 		{"shared/profile", nil},
 		{"shared/slack", nil},
 		{"shared/relay", append(verbs, "shared/fleet", "shared/bridge")},

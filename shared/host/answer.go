@@ -26,7 +26,7 @@ func (h *Host) answered(ctx context.Context, s session.Session, box session.Box,
 	s, err := h.update(ctx, s, func(s *session.Session) bool {
 		now := time.Now()
 		if now.Sub(s.Answers.Since) > h.limits.EventAge {
-			s.Answers = session.Answers{Since: now}
+			s.Answers = session.AnswerCount{Since: now}
 		}
 		if full = s.Answers.Bytes+len(m.Raw) > maxAnswers; full {
 			return false

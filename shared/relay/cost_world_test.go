@@ -234,7 +234,7 @@ func (c *counted) guess() (s meter.Stored) {
 // driver is the store below all that count.
 func (c *counted) driver() session.Store {
 	if e, ok := c.store.Unwrap().(*meter.EstimateStore); ok {
-		return e.Store
+		return e.Unwrap()
 	}
 	return c.store.Unwrap()
 }

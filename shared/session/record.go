@@ -73,19 +73,19 @@ type Session struct {
 	Created    time.Time
 	Used       time.Time // last message, to within half of the life: touched lazily
 	Expires    time.Time
-	Served     bool     // a box has done more for it than to answer lists: its process may remember something
-	Pushes     bool     // the server may send what belongs to no request
-	Primary    Lease    // which GET gets the common stream
-	Delivered  Index    // highest index of the common stream that a client reported
-	Shadows    []Lease  // GETs that wait behind the primary, oldest first; see Limits.Shadows
-	Conns      []string // open WebSocket connections as far as known, newest last
-	Pushed     []Cursor // streams whose own connection has gone; see Cursor
-	Pusher     Lease    // who is pushing what is behind Pushed
-	Answers    Answers  `json:",omitzero"`
+	Served     bool        // a box has done more for it than to answer lists: its process may remember something
+	Pushes     bool        // the server may send what belongs to no request
+	Primary    Lease       // which GET gets the common stream
+	Delivered  Index       // highest index of the common stream that a client reported
+	Shadows    []Lease     // GETs that wait behind the primary, oldest first; see Limits.Shadows
+	Conns      []string    // open WebSocket connections as far as known, newest last
+	Pushed     []Cursor    // streams whose own connection has gone; see Cursor
+	Pusher     Lease       // who is pushing what is behind Pushed
+	Answers    AnswerCount `json:",omitzero"`
 }
 
-// Answers counts what a client has answered, while it is kept.
-type Answers struct {
+// AnswerCount counts what a client has answered, while it is kept.
+type AnswerCount struct {
 	Bytes int
 	Since time.Time
 }

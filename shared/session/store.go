@@ -19,11 +19,15 @@ import (
 // processes. The suite sessiontest.Store is this contract as tests.
 type Store interface {
 	Sessions
+	Answers
+	Handshakes
 	Connections
 	Keys
 	States
 	Log
 	Boxes
+	Items
+	Parts
 	Close() error
 }
 
@@ -36,7 +40,7 @@ type Writable interface {
 	Writable(ctx context.Context) error
 }
 
-// Sessions keeps session records, what clients answered, and handshake records.
+// Sessions keeps session records.
 type Sessions interface {
 	// Create stores a new session with Rev 1. Conflict if the id is taken.
 	Create(ctx context.Context, s Session) error
@@ -52,12 +56,20 @@ type Sessions interface {
 	// List returns sessions of a tenant ("" for all), expired ones left out, in
 	// order of id, strictly after an id, at most limit.
 	List(ctx context.Context, tenant string, after ID, limit int) ([]Session, error)
+}
+
+// Answers keeps what clients answer to questions of servers.
+type Answers interface {
 	// PutAnswer keeps a client's response to a question. The first one wins: for
 	// a question that has one already, nothing is written and first is false. A
-	// session's record counts the bytes, see [Answers].
+	// session's record counts the bytes, see [AnswerCount].
 	PutAnswer(ctx context.Context, a Answer) (first bool, err error)
 	// Answers returns those of the questions that have been answered.
 	Answers(ctx context.Context, id ID, questions []string) ([]Answer, error)
+}
+
+// Handshakes keeps handshake records.
+type Handshakes interface {
 	// SaveHandshake writes a part of a handshake record, over an older one. One of
 	// 256 KiB fits; TooLarge if a driver cannot keep it.
 	SaveHandshake(ctx context.Context, h Handshake) error
@@ -130,14 +142,20 @@ type Log interface {
 	Wait(ctx context.Context, id ID, stream StreamID, after Index, until time.Time) (Page, error)
 }
 
-// Boxes keeps box records, the messages on their way to boxes, and the pieces of
-// frames that did not fit into one.
+// Boxes keeps box records.
 type Boxes interface {
 	// Box reads a box record; one that nobody has written is zero with its ID.
 	Box(ctx context.Context, id BoxID) (Box, error)
 	// SaveBox replaces a box record if the stored Rev is still b.Rev (0: there is
 	// none), and stores Rev+1. Conflict if not.
 	SaveBox(ctx context.Context, b Box) error
+	// Due returns boxes that are not asleep or have items: what the sweep has to
+	// look at. It may cost several round trips.
+	Due(ctx context.Context) ([]BoxID, error)
+}
+
+// Items keeps the messages on their way to boxes.
+type Items interface {
 	// PutItem stores an item unless one with its box and id is there, whatever
 	// its state; put is false then. It may wake those who Wait for the stream, as
 	// Claim and Release may.
@@ -163,9 +181,10 @@ type Boxes interface {
 	// DeleteItem removes an item; one that is not there is fine. If gen is not 0
 	// it is removed only while Taken by that generation.
 	DeleteItem(ctx context.Context, box BoxID, id StreamID, gen Generation) error
-	// Due returns boxes that are not asleep or have items: what the sweep has to
-	// look at. It may cost several round trips.
-	Due(ctx context.Context) ([]BoxID, error)
+}
+
+// Parts keeps the pieces of frames that did not fit into one.
+type Parts interface {
 	// PutPart keeps a piece of a frame (at most MaxPart bytes, else TooLarge), over
 	// the same one.
 	PutPart(ctx context.Context, p Part) error

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/intercept"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -32,10 +33,10 @@ type Faults struct {
 	Delay      time.Duration // the longest such delay
 }
 
-// Faulty is a store that fails as a store in another place does, by a seed. The
-// same calls in the same order fail the same way. Safe for concurrent use.
+// Faulty is a store that fails at random, as a store in another place does. The same
+// calls in the same order with the same seed fail the same way. Safe for concurrent use.
 type Faulty struct {
-	inner session.Store
+	*intercept.Store
 
 	mu     sync.Mutex
 	random *rand.Rand
@@ -44,15 +45,11 @@ type Faulty struct {
 	done   map[Fault]int
 }
 
-var _ session.Store = (*Faulty)(nil)
-
-// NewFaulty makes the calls of inner fail. It closes inner when it is closed;
-// that never fails.
+// NewFaulty makes the calls of inner fail. Closing it closes inner; that never fails.
 func NewFaulty(inner session.Store, seed uint64, all Faults) *Faulty {
-	return &Faulty{
-		inner: inner, random: rand.New(rand.NewPCG(seed, 0)), all: all,
-		by: map[string]Faults{}, done: map[Fault]int{},
-	}
+	f := &Faulty{random: rand.New(rand.NewPCG(seed, 0)), all: all, by: map[string]Faults{}, done: map[Fault]int{}}
+	f.Store = intercept.New(inner, f.call)
+	return f
 }
 
 // Set changes how often calls fail from now on: those of one method of
@@ -102,229 +99,29 @@ func (f *Faulty) draw(method string) (lost, unanswered bool, delay time.Duration
 	return lost, unanswered, delay
 }
 
-// call is one call of a method under the faults.
-func call[T any](ctx context.Context, f *Faulty, method string, do func() (T, error)) (T, error) {
-	lost, unanswered, delay := f.draw(method)
-	var none T
+// call makes one call of the store, under the faults. A Wait fails before it has begun
+// to wait, or after.
+func (f *Faulty) call(ctx context.Context, c *intercept.Call, do func(context.Context) error) error {
+	lost, unanswered, delay := f.draw(c.Method)
 	if delay > 0 {
 		timer := time.NewTimer(delay)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
-			return none, fault(method, ctx.Err())
+			return fault(c.Method, ctx.Err())
 		}
 	}
 	if lost {
-		return none, fault(method, Lost)
+		return fault(c.Method, Lost)
 	}
-	v, err := do()
+	err := do(ctx)
 	if unanswered {
-		return none, fault(method, Unanswered)
+		return fault(c.Method, Unanswered)
 	}
-	return v, err
+	return err
 }
 
 func fault(method string, cause error) error {
 	return session.Errorf(session.Unavailable, "the store did not answer %s; try again", method).Because(cause)
-}
-
-// run is call for a method that returns an error only.
-func run(ctx context.Context, f *Faulty, method string, do func() error) error {
-	_, err := call(ctx, f, method, func() (struct{}, error) { return struct{}{}, do() })
-	return err
-}
-
-// Unwrap returns the store whose calls fail.
-func (f *Faulty) Unwrap() session.Store { return f.inner }
-
-// Close closes the inner store.
-func (f *Faulty) Close() error { return f.inner.Close() }
-
-// Create is the inner store's, or fails.
-func (f *Faulty) Create(ctx context.Context, s session.Session) error {
-	return run(ctx, f, "Create", func() error { return f.inner.Create(ctx, s) })
-}
-
-// Load is the inner store's, or fails.
-func (f *Faulty) Load(ctx context.Context, id session.ID, box session.BoxID) (session.Session, session.Box, error) {
-	var b session.Box
-	s, err := call(ctx, f, "Load", func() (s session.Session, err error) {
-		s, b, err = f.inner.Load(ctx, id, box)
-		return s, err
-	})
-	if session.CodeOf(err) == session.Unavailable {
-		b = session.Box{}
-	}
-	return s, b, err
-}
-
-// Save is the inner store's, or fails.
-func (f *Faulty) Save(ctx context.Context, s session.Session) error {
-	return run(ctx, f, "Save", func() error { return f.inner.Save(ctx, s) })
-}
-
-// List is the inner store's, or fails.
-func (f *Faulty) List(ctx context.Context, tenant string, after session.ID, limit int) ([]session.Session, error) {
-	return call(ctx, f, "List", func() ([]session.Session, error) { return f.inner.List(ctx, tenant, after, limit) })
-}
-
-// PutAnswer is the inner store's, or fails.
-func (f *Faulty) PutAnswer(ctx context.Context, a session.Answer) (first bool, err error) {
-	return call(ctx, f, "PutAnswer", func() (bool, error) { return f.inner.PutAnswer(ctx, a) })
-}
-
-// Answers is the inner store's, or fails.
-func (f *Faulty) Answers(ctx context.Context, id session.ID, questions []string) ([]session.Answer, error) {
-	return call(ctx, f, "Answers", func() ([]session.Answer, error) { return f.inner.Answers(ctx, id, questions) })
-}
-
-// PutConnection is the inner store's, or fails.
-func (f *Faulty) PutConnection(ctx context.Context, c session.Connection) error {
-	return run(ctx, f, "PutConnection", func() error { return f.inner.PutConnection(ctx, c) })
-}
-
-// Connection is the inner store's, or fails.
-func (f *Faulty) Connection(ctx context.Context, id string) (session.Connection, error) {
-	return call(ctx, f, "Connection", func() (session.Connection, error) { return f.inner.Connection(ctx, id) })
-}
-
-// DeleteConnection is the inner store's, or fails.
-func (f *Faulty) DeleteConnection(ctx context.Context, id string) error {
-	return run(ctx, f, "DeleteConnection", func() error { return f.inner.DeleteConnection(ctx, id) })
-}
-
-// CreateKey is the inner store's, or fails.
-func (f *Faulty) CreateKey(ctx context.Context, k session.Key) error {
-	return run(ctx, f, "CreateKey", func() error { return f.inner.CreateKey(ctx, k) })
-}
-
-// Key is the inner store's, or fails.
-func (f *Faulty) Key(ctx context.Context, id string) (session.Key, error) {
-	return call(ctx, f, "Key", func() (session.Key, error) { return f.inner.Key(ctx, id) })
-}
-
-// SaveKey is the inner store's, or fails.
-func (f *Faulty) SaveKey(ctx context.Context, k session.Key) error {
-	return run(ctx, f, "SaveKey", func() error { return f.inner.SaveKey(ctx, k) })
-}
-
-// ListKeys is the inner store's, or fails.
-func (f *Faulty) ListKeys(ctx context.Context, tenant, after string, limit int) ([]session.Key, error) {
-	return call(ctx, f, "ListKeys", func() ([]session.Key, error) { return f.inner.ListKeys(ctx, tenant, after, limit) })
-}
-
-// PutEntryTicket is the inner store's, or fails.
-func (f *Faulty) PutEntryTicket(ctx context.Context, t session.EntryTicket) error {
-	return run(ctx, f, "PutEntryTicket", func() error { return f.inner.PutEntryTicket(ctx, t) })
-}
-
-// TakeEntryTicket is the inner store's, or fails.
-func (f *Faulty) TakeEntryTicket(ctx context.Context, hash string) (session.EntryTicket, error) {
-	return call(ctx, f, "TakeEntryTicket", func() (session.EntryTicket, error) { return f.inner.TakeEntryTicket(ctx, hash) })
-}
-
-// LoadState is the inner store's, or fails.
-func (f *Faulty) LoadState(ctx context.Context, k session.StateKey) (session.StateValue, error) {
-	return call(ctx, f, "LoadState", func() (session.StateValue, error) { return f.inner.LoadState(ctx, k) })
-}
-
-// SaveState is the inner store's, or fails.
-func (f *Faulty) SaveState(ctx context.Context, v session.StateValue) (session.StateValue, error) {
-	return call(ctx, f, "SaveState", func() (session.StateValue, error) { return f.inner.SaveState(ctx, v) })
-}
-
-// SaveHandshake is the inner store's, or fails.
-func (f *Faulty) SaveHandshake(ctx context.Context, h session.Handshake) error {
-	return run(ctx, f, "SaveHandshake", func() error { return f.inner.SaveHandshake(ctx, h) })
-}
-
-// Handshake is the inner store's, or fails.
-func (f *Faulty) Handshake(ctx context.Context, digest, version string) (session.Handshake, error) {
-	return call(ctx, f, "Handshake", func() (session.Handshake, error) { return f.inner.Handshake(ctx, digest, version) })
-}
-
-// Append is the inner store's, or fails.
-func (f *Faulty) Append(ctx context.Context, b session.Batch) error {
-	return run(ctx, f, "Append", func() error { return f.inner.Append(ctx, b) })
-}
-
-// Read is the inner store's, or fails.
-func (f *Faulty) Read(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, limit int) (session.Page, error) {
-	return call(ctx, f, "Read", func() (session.Page, error) { return f.inner.Read(ctx, id, stream, after, limit) })
-}
-
-// Tail is the inner store's, or fails.
-func (f *Faulty) Tail(ctx context.Context, id session.ID, stream session.StreamID) (session.Tail, error) {
-	return call(ctx, f, "Tail", func() (session.Tail, error) { return f.inner.Tail(ctx, id, stream) })
-}
-
-// Newest is the inner store's, or fails.
-func (f *Faulty) Newest(ctx context.Context, id session.ID) (session.StreamID, error) {
-	return call(ctx, f, "Newest", func() (session.StreamID, error) { return f.inner.Newest(ctx, id) })
-}
-
-// Wait is the inner store's, or fails: before it has begun to wait, or after.
-func (f *Faulty) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
-	return call(ctx, f, "Wait", func() (session.Page, error) { return f.inner.Wait(ctx, id, stream, after, until) })
-}
-
-// Box is the inner store's, or fails.
-func (f *Faulty) Box(ctx context.Context, id session.BoxID) (session.Box, error) {
-	return call(ctx, f, "Box", func() (session.Box, error) { return f.inner.Box(ctx, id) })
-}
-
-// SaveBox is the inner store's, or fails.
-func (f *Faulty) SaveBox(ctx context.Context, b session.Box) error {
-	return run(ctx, f, "SaveBox", func() error { return f.inner.SaveBox(ctx, b) })
-}
-
-// PutItem is the inner store's, or fails.
-func (f *Faulty) PutItem(ctx context.Context, it session.Item) (put bool, err error) {
-	return call(ctx, f, "PutItem", func() (bool, error) { return f.inner.PutItem(ctx, it) })
-}
-
-// Claim is the inner store's, or fails.
-func (f *Faulty) Claim(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (session.Item, error) {
-	return call(ctx, f, "Claim", func() (session.Item, error) { return f.inner.Claim(ctx, box, id, gen) })
-}
-
-// Release is the inner store's, or fails.
-func (f *Faulty) Release(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (released bool, err error) {
-	return call(ctx, f, "Release", func() (bool, error) { return f.inner.Release(ctx, box, id, gen) })
-}
-
-// SwapItem is the inner store's, or fails.
-func (f *Faulty) SwapItem(ctx context.Context, was, it session.Item) (swapped bool, err error) {
-	return call(ctx, f, "SwapItem", func() (bool, error) { return f.inner.SwapItem(ctx, was, it) })
-}
-
-// Item is the inner store's, or fails.
-func (f *Faulty) Item(ctx context.Context, box session.BoxID, id session.StreamID) (session.Item, error) {
-	return call(ctx, f, "Item", func() (session.Item, error) { return f.inner.Item(ctx, box, id) })
-}
-
-// Items is the inner store's, or fails.
-func (f *Faulty) Items(ctx context.Context, box session.BoxID) ([]session.Item, error) {
-	return call(ctx, f, "Items", func() ([]session.Item, error) { return f.inner.Items(ctx, box) })
-}
-
-// DeleteItem is the inner store's, or fails.
-func (f *Faulty) DeleteItem(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) error {
-	return run(ctx, f, "DeleteItem", func() error { return f.inner.DeleteItem(ctx, box, id, gen) })
-}
-
-// Due is the inner store's, or fails.
-func (f *Faulty) Due(ctx context.Context) ([]session.BoxID, error) {
-	return call(ctx, f, "Due", func() ([]session.BoxID, error) { return f.inner.Due(ctx) })
-}
-
-// PutPart is the inner store's, or fails.
-func (f *Faulty) PutPart(ctx context.Context, p session.Part) error {
-	return run(ctx, f, "PutPart", func() error { return f.inner.PutPart(ctx, p) })
-}
-
-// Parts is the inner store's, or fails.
-func (f *Faulty) Parts(ctx context.Context, box session.BoxID, frame string) ([]session.Part, error) {
-	return call(ctx, f, "Parts", func() ([]session.Part, error) { return f.inner.Parts(ctx, box, frame) })
 }

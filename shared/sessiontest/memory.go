@@ -137,7 +137,7 @@ func (m *Memory) List(_ context.Context, tenant string, after session.ID, limit 
 	return out, nil
 }
 
-// PutAnswer implements session.Sessions.
+// PutAnswer implements session.Answers.
 func (m *Memory) PutAnswer(_ context.Context, a session.Answer) (first bool, err error) {
 	now := m.lock()
 	defer m.mu.Unlock()
@@ -152,7 +152,7 @@ func (m *Memory) PutAnswer(_ context.Context, a session.Answer) (first bool, err
 	return true, nil
 }
 
-// Answers implements session.Sessions.
+// Answers implements session.Answers.
 func (m *Memory) Answers(_ context.Context, id session.ID, questions []string) ([]session.Answer, error) {
 	now := m.lock()
 	defer m.mu.Unlock()
@@ -166,7 +166,7 @@ func (m *Memory) Answers(_ context.Context, id session.ID, questions []string) (
 	return out, nil
 }
 
-// SaveHandshake implements session.Sessions.
+// SaveHandshake implements session.Handshakes.
 func (m *Memory) SaveHandshake(_ context.Context, h session.Handshake) error {
 	m.lock()
 	defer m.mu.Unlock()
@@ -175,7 +175,7 @@ func (m *Memory) SaveHandshake(_ context.Context, h session.Handshake) error {
 	return nil
 }
 
-// Handshake implements session.Sessions.
+// Handshake implements session.Handshakes.
 func (m *Memory) Handshake(_ context.Context, digest, version string) (session.Handshake, error) {
 	now := m.lock()
 	defer m.mu.Unlock()
@@ -240,7 +240,7 @@ func (m *Memory) SaveBox(_ context.Context, b session.Box) error {
 	return nil
 }
 
-// PutItem implements session.Boxes.
+// PutItem implements session.Items.
 func (m *Memory) PutItem(_ context.Context, it session.Item) (put bool, err error) {
 	m.lock()
 	defer m.mu.Unlock()
@@ -255,7 +255,7 @@ func (m *Memory) PutItem(_ context.Context, it session.Item) (put bool, err erro
 	return true, nil
 }
 
-// Claim implements session.Boxes.
+// Claim implements session.Items.
 func (m *Memory) Claim(_ context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (session.Item, error) {
 	m.lock()
 	defer m.mu.Unlock()
@@ -273,7 +273,7 @@ func (m *Memory) Claim(_ context.Context, box session.BoxID, id session.StreamID
 	return cloneItem(it), nil
 }
 
-// Release implements session.Boxes.
+// Release implements session.Items.
 func (m *Memory) Release(_ context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (released bool, err error) {
 	m.lock()
 	defer m.mu.Unlock()
@@ -287,7 +287,7 @@ func (m *Memory) Release(_ context.Context, box session.BoxID, id session.Stream
 	return true, nil
 }
 
-// SwapItem implements session.Boxes.
+// SwapItem implements session.Items.
 func (m *Memory) SwapItem(_ context.Context, was, it session.Item) (swapped bool, err error) {
 	m.lock()
 	defer m.mu.Unlock()
@@ -300,7 +300,7 @@ func (m *Memory) SwapItem(_ context.Context, was, it session.Item) (swapped bool
 	return true, nil
 }
 
-// Item implements session.Boxes.
+// Item implements session.Items.
 func (m *Memory) Item(_ context.Context, box session.BoxID, id session.StreamID) (session.Item, error) {
 	m.lock()
 	defer m.mu.Unlock()
@@ -311,7 +311,7 @@ func (m *Memory) Item(_ context.Context, box session.BoxID, id session.StreamID)
 	return cloneItem(it), nil
 }
 
-// Items implements session.Boxes.
+// Items implements session.Items.
 func (m *Memory) Items(_ context.Context, box session.BoxID) ([]session.Item, error) {
 	m.lock()
 	defer m.mu.Unlock()
@@ -324,7 +324,7 @@ func (m *Memory) Items(_ context.Context, box session.BoxID) ([]session.Item, er
 	return out, nil
 }
 
-// DeleteItem implements session.Boxes.
+// DeleteItem implements session.Items.
 func (m *Memory) DeleteItem(_ context.Context, box session.BoxID, id session.StreamID, gen session.Generation) error {
 	m.lock()
 	defer m.mu.Unlock()
@@ -353,7 +353,7 @@ func (m *Memory) Due(_ context.Context) ([]session.BoxID, error) {
 	return slices.Sorted(maps.Keys(due)), nil
 }
 
-// PutPart implements session.Boxes.
+// PutPart implements session.Parts.
 func (m *Memory) PutPart(_ context.Context, p session.Part) error {
 	m.lock()
 	defer m.mu.Unlock()
@@ -366,7 +366,7 @@ func (m *Memory) PutPart(_ context.Context, p session.Part) error {
 	return nil
 }
 
-// Parts implements session.Boxes.
+// Parts implements session.Parts.
 func (m *Memory) Parts(_ context.Context, box session.BoxID, frame string) ([]session.Part, error) {
 	now := m.lock()
 	defer m.mu.Unlock()
