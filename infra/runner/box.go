@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box"
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/box/stage"
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
@@ -61,17 +61,17 @@ func newBox(s catalog.Server, at place, log *slog.Logger) *boxed {
 		Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, ShowOutput: at.show, Mark: at.work, MaxProcesses: at.max, Era: bridge.Era(at.era),
 		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, AnswerTimeout: s.AnswerTimeout, Idle: s.Idle,
 	}
-	own.Stager, own.Keeper, own.Kept = stagerFor(s, at, log), at.keep, box.Scope(s.Kept())
+	own.Provisioner, own.Keeper, own.Kept = provisionerFor(s, at, log), at.keep, box.Scope(s.Kept())
 	if s.Box.Confined() {
 		env := map[string]string{"PATH": cmp.Or(s.Env["PATH"], own.Base["PATH"]), "HOME": own.Base["HOME"]}
 		if c, err := newConfiner(s, at.work, env, at.on); err != nil {
-			own.Stager = refused{whyRefused(err)}
+			own.Provisioner = refused{whyRefused(err)}
 		} else {
 			own.Sandbox = c.place
 		}
 	}
 	if unresolved != nil {
-		own.Stager, own.Sandbox = refused{unresolved}, nil
+		own.Provisioner, own.Sandbox = refused{unresolved}, nil
 	}
 	if at.logs != "" {
 		folder := filepath.Join(at.logs, s.Name)
@@ -85,8 +85,8 @@ func newBox(s catalog.Server, at place, log *slog.Logger) *boxed {
 	return b
 }
 
-// stagerFor prepares the processes of a server.
-func stagerFor(s catalog.Server, at place, log *slog.Logger) box.Stager {
+// provisionerFor prepares the processes of a server.
+func provisionerFor(s catalog.Server, at place, log *slog.Logger) box.Provisioner {
 	environ := map[string]string{}
 	for _, pair := range os.Environ() {
 		if name, value, ok := strings.Cut(pair, "="); ok {
@@ -94,9 +94,9 @@ func stagerFor(s catalog.Server, at place, log *slog.Logger) box.Stager {
 		}
 	}
 	env := map[string]string{"PATH": cmp.Or(s.Env["PATH"], environ["PATH"]), "HOME": environ["HOME"]}
-	return stage.New(stage.Config{
+	return provision.New(provision.Config{
 		Base: at.work, Cache: at.cache, Locks: at.locks, Confine: workshops(s, at.work, env, at.on), Compile: at.logs != "", Environ: environ, Log: log,
-	}, stage.Server{
+	}, provision.Server{
 		Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
 		HostPath: s.Box.HostPath, Writable: s.Box.HostPathWritable, MountRoots: s.Box.MountRoots,
 		Workspace: s.Workspace(), Scripts: s.Box.InstallScripts,

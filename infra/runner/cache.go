@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/stage"
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
 // What is kept of installs, unless the runner is told otherwise.
@@ -22,8 +22,8 @@ const (
 
 // newKeep reads DORMOUSE_CACHE_AGE, a duration, and DORMOUSE_CACHE_MB, a number of
 // mebibytes; 0 is no bound, and nothing what is usual.
-func newKeep(age, mb string) (stage.Keep, error) {
-	k := stage.Keep{Age: cacheAge, Bytes: cacheMB << 20}
+func newKeep(age, mb string) (provision.Keep, error) {
+	k := provision.Keep{Age: cacheAge, Bytes: cacheMB << 20}
 	if age != "" {
 		d, err := time.ParseDuration(age)
 		if err == nil && d < 0 {
@@ -106,10 +106,10 @@ func dataFolder(logs string) string {
 }
 
 // tidy removes the installs that nobody has used for long.
-func tidy(ctx context.Context, cache string, k stage.Keep, log *slog.Logger) {
+func tidy(ctx context.Context, cache string, k provision.Keep, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, tidyTime)
 	defer cancel()
-	n, err := stage.Tidy(ctx, cache, k)
+	n, err := provision.Tidy(ctx, cache, k)
 	if err != nil {
 		log.Warn("installs that nobody uses were not all removed", "error", err)
 	}

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/box/stage"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
@@ -29,7 +29,7 @@ type confiner struct {
 // newConfiner fails when the system lacks what the server must not run without.
 func newConfiner(s catalog.Server, work string, env map[string]string, on sandbox.Support) (*confiner, error) {
 	c := &confiner{box: s.Box, on: on, temp: filepath.Join(work, "tmp"), env: env}
-	if _, err := sandbox.New(c.policy(stage.Launch{}, ""), on); err != nil {
+	if _, err := sandbox.New(c.policy(provision.Launch{}, ""), on); err != nil {
 		return nil, err
 	}
 	// Open to all, because each folder in it belongs to a user of its own.
@@ -40,7 +40,7 @@ func newConfiner(s catalog.Server, work string, env map[string]string, on sandbo
 }
 
 // place makes the sandbox of one process.
-func (c *confiner) place(_ string, placed stage.Launch) (*sandbox.Sandbox, error) {
+func (c *confiner) place(_ string, placed provision.Launch) (*sandbox.Sandbox, error) {
 	return sandbox.New(c.policy(placed, filepath.Join(c.temp, strconv.FormatInt(c.made.Add(1), 10))), c.on)
 }
 
@@ -50,7 +50,7 @@ func (c *confiner) place(_ string, placed stage.Launch) (*sandbox.Sandbox, error
 func (c *confiner) enclosed() bool { return c.box.Profile != "" || c.box.ReadOnlyRootFS }
 
 // policy is what a process of the server may do, once it is in place.
-func (c *confiner) policy(placed stage.Launch, temp string) sandbox.Policy {
+func (c *confiner) policy(placed provision.Launch, temp string) sandbox.Policy {
 	b := c.box
 	p := sandbox.Policy{
 		Sockets: c.sockets(), Memory: int64(b.MemoryMB) << 20, Processes: b.Pids, CPUs: b.CPUs,
@@ -117,7 +117,7 @@ func (c *confiner) demand() []sandbox.Guard {
 // toolchains are folders outside of the system that the interpreters in the PATH of
 // the server are installed in, and its own command: those of version managers are in
 // the home of their user, of which an enclosed server sees nothing else.
-func (c *confiner) toolchains(placed stage.Launch) []string {
+func (c *confiner) toolchains(placed provision.Launch) []string {
 	path := append(append([]string{}, placed.Path...), filepath.SplitList(c.env["PATH"])...)
 	var found []string
 	for _, name := range []string{placed.Command, "node", "python3", "python"} {
@@ -167,9 +167,9 @@ func existing(paths ...string) []string {
 // refused prepares nothing: the server must not run here.
 type refused struct{ why error }
 
-// Stage fails, as a start whose place cannot be made.
-func (r refused) Stage(context.Context, string, func(stage.Progress)) (stage.Launch, error) {
-	return stage.Launch{}, &stage.Error{Phase: stage.SessionCreate, Err: r.why}
+// Provision fails, as a start whose place cannot be made.
+func (r refused) Provision(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
+	return provision.Launch{}, &provision.Error{Phase: provision.SessionCreate, Err: r.why}
 }
 
 // Remove has nothing to remove.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/box/stage"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
@@ -28,7 +28,7 @@ func confined(t *testing.T, b catalog.Box, on sandbox.Support) (*confiner, error
 }
 
 func TestBoxSettingsBecomeAPolicy(t *testing.T) {
-	placed := stage.Launch{Command: "/nowhere", Cwd: "/w/workspace", Workspace: "/w/workspace", Reads: []string{"/cache/node/x"}}
+	placed := provision.Launch{Command: "/nowhere", Cwd: "/w/workspace", Workspace: "/w/workspace", Reads: []string{"/cache/node/x"}}
 	enclosed := []sandbox.Guard{sandbox.GuardSockets, sandbox.GuardFiles, sandbox.GuardNeighbours}
 	limits := []sandbox.Guard{sandbox.GuardMemory, sandbox.GuardCPUs}
 	tests := map[string]struct {
@@ -121,9 +121,9 @@ func TestServerIsRefusedWhereItsSandboxCannotBe(t *testing.T) {
 			if !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(err.Error(), test.want+":") {
 				t.Fatalf("error %v, want a refusal for %s", err, test.want)
 			}
-			_, err = refused{whyRefused(err)}.Stage(t.Context(), "p", nil)
-			var e *stage.Error
-			if !errors.As(err, &e) || e.Phase != stage.SessionCreate || !strings.Contains(err.Error(), "x-dormouse.box") || !strings.Contains(err.Error(), "("+kernel()+")") {
+			_, err = refused{whyRefused(err)}.Provision(t.Context(), "p", nil)
+			var e *provision.Error
+			if !errors.As(err, &e) || e.Phase != provision.SessionCreate || !strings.Contains(err.Error(), "x-dormouse.box") || !strings.Contains(err.Error(), "("+kernel()+")") {
 				t.Errorf("the start fails with %v", err)
 			}
 		})
@@ -146,7 +146,7 @@ func TestEnclosedServerSeesTheToolchainsOfItsPathAndNoMoreOfTheHome(t *testing.T
 	}
 	path := strings.Join([]string{filepath.Join(node, "bin"), filepath.Join(home, ".pyenv", "shims"), filepath.Join(home, "bin")}, ":")
 	c := &confiner{box: catalog.Box{Profile: "default"}, on: user, env: map[string]string{"HOME": home, "PATH": path}}
-	got := c.policy(stage.Launch{Command: "tool"}, "/t").Read
+	got := c.policy(provision.Launch{Command: "tool"}, "/t").Read
 	slices.Sort(got)
 	real := func(parts ...string) string {
 		p, err := filepath.EvalSymlinks(filepath.Join(parts...))

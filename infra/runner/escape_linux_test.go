@@ -20,8 +20,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/box/stage"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
@@ -226,7 +226,7 @@ func escapeRunner(text string) error {
 	if job.RW {
 		workspace = at("host")
 	}
-	launch := stage.Launch{Command: job.Program, Cwd: workspace, Workspace: workspace}
+	launch := provision.Launch{Command: job.Program, Cwd: workspace, Workspace: workspace}
 	place, err := c.place("hostile", launch)
 	if err != nil {
 		return err
@@ -296,7 +296,7 @@ type neighbour struct {
 }
 
 func (j escapeJob) neighbour(c *confiner, workspace string) (*neighbour, error) {
-	place, err := c.place("neighbour", stage.Launch{Command: j.Program, Workspace: workspace})
+	place, err := c.place("neighbour", provision.Launch{Command: j.Program, Workspace: workspace})
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/stage"
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
 // Packages that do what they like: in install scripts and builds, by links in their
@@ -186,7 +186,7 @@ func leadsOut(t *testing.T, dir string) (out []string) {
 type count struct{ packages, installed, scripts, attempts int }
 
 // judge looks at what an install has left, and at what its code has said.
-func (n *count) judge(t *testing.T, i *installs, c canary, before string, l stage.Launch, failed error) []report {
+func (n *count) judge(t *testing.T, i *installs, c canary, before string, l provision.Launch, failed error) []report {
 	t.Helper()
 	n.packages++
 	if now := c.see(t); now != before {

@@ -46,8 +46,8 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box"
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/box/stage"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/profile"
 	"github.com/dormouse-mcp/dormouse/shared/relay"
@@ -130,7 +130,7 @@ func run(log *slog.Logger) error {
 	if at.max, err = maxProcesses(os.Getenv("DORMOUSE_BOX_PROCESSES")); err != nil {
 		return fmt.Errorf("DORMOUSE_BOX_PROCESSES: %w", err)
 	}
-	work, release, err := stage.Claim(ctx, filepath.Join(at.cache, "work"), func(folder string) error {
+	work, release, err := provision.Claim(ctx, filepath.Join(at.cache, "work"), func(folder string) error {
 		return endLeftovers(folder, at.on)
 	})
 	if err != nil {

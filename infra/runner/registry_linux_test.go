@@ -24,8 +24,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/box/stage"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
@@ -242,7 +242,7 @@ func newInstalls(t *testing.T, from *registry) *installs {
 }
 
 // stage installs what a servers file asks for.
-func (i *installs) stage(text string) (stage.Launch, error) {
+func (i *installs) stage(text string) (provision.Launch, error) {
 	i.t.Helper()
 	all, _, err := catalog.Parse([]byte(`{"mcpServers": {"s": `+text+`}}`), "servers.json", nil)
 	if err != nil {
@@ -252,7 +252,7 @@ func (i *installs) stage(text string) (stage.Launch, error) {
 	if !ok {
 		i.t.Fatal("no server")
 	}
-	return stagerFor(s, i.at, slog.New(slog.DiscardHandler)).Stage(i.t.Context(), "p", nil)
+	return provisionerFor(s, i.at, slog.New(slog.DiscardHandler)).Provision(i.t.Context(), "p", nil)
 }
 
 // digestOf is the digest of a file.

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 
 	"github.com/dormouse-mcp/dormouse/shared/box"
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/box/stage"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
@@ -32,15 +32,15 @@ func (w workshop) End() error { return errors.Join(box.EndMarked(w.mark), w.Sand
 
 // workshops makes the workshops of a server. One that is confined itself is not
 // installed where nobody can be kept in.
-func workshops(s catalog.Server, work string, env map[string]string, on sandbox.Support) func(stage.Workshop) (stage.Place, error) {
+func workshops(s catalog.Server, work string, env map[string]string, on sandbox.Support) func(provision.Workshop) (provision.Place, error) {
 	c := confiner{box: s.Box, on: on, env: env}
 	var made atomic.Int64
-	return func(w stage.Workshop) (stage.Place, error) {
+	return func(w provision.Workshop) (provision.Place, error) {
 		p := sandbox.Policy{Sockets: sandbox.InternetSockets, Workspace: w.Folder, Temp: filepath.Join(w.Folder, ".tmp")}
 		if w.Offline {
 			p.Sockets, p.Demand = sandbox.NoSockets, []sandbox.Guard{sandbox.GuardNetwork}
 		}
-		p.Read = append(append(p.Read, w.Read...), c.toolchains(stage.Launch{})...)
+		p.Read = append(append(p.Read, w.Read...), c.toolchains(provision.Launch{})...)
 		for _, program := range w.Programs {
 			p.Read = append(p.Read, c.install(program)...)
 		}

@@ -469,12 +469,12 @@ func (b *Box) leave() {
 
 // remove takes away what was made for the processes of a session.
 func (b *Box) remove(session string) {
-	if b.server.Stager == nil {
+	if b.server.Provisioner == nil {
 		return
 	}
 	b.enter()
 	go func() {
-		err := b.server.Stager.Remove(session)
+		err := b.server.Provisioner.Remove(session)
 		if b.server.Keeper != nil {
 			ctx, done := context.WithTimeout(b.saving, saveTime)
 			defer done()

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"maps"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/stage"
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
 // confine resolves what is started for a process that is in place, and has it
 // started in the sandbox that the server wants. There is no way past one: if it
 // cannot be made, nothing is started.
-func (p *process) confine(s Server, placed stage.Launch) (launch, error) {
+func (p *process) confine(s Server, placed provision.Launch) (launch, error) {
 	clear := p.mark(&s)
 	if s.Sandbox == nil {
 		l, err := s.launch()

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/box/stage"
 )
 
 func TestServerRunsInItsSandbox(t *testing.T) {
@@ -17,7 +17,7 @@ func TestServerRunsInItsSandbox(t *testing.T) {
 	temp := filepath.Join(t.TempDir(), "temp")
 	r := newRig(t, "normal", func(s *Server) {
 		s.Base = map[string]string{"HOME": "/somebody", "SECRET_OF_THE_RUNNER": "1"}
-		s.Sandbox = func(string, stage.Launch) (*sandbox.Sandbox, error) {
+		s.Sandbox = func(string, provision.Launch) (*sandbox.Sandbox, error) {
 			// The test binary is where only this user may go.
 			return sandbox.New(sandbox.Policy{Temp: temp, KeepUser: true}, sandbox.Probe())
 		}
@@ -46,7 +46,7 @@ func TestServerRunsInItsSandbox(t *testing.T) {
 func TestServerIsNotStartedWithoutTheSandboxItDemands(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal", func(s *Server) {
-		s.Sandbox = func(string, stage.Launch) (*sandbox.Sandbox, error) {
+		s.Sandbox = func(string, provision.Launch) (*sandbox.Sandbox, error) {
 			return sandbox.New(sandbox.Policy{Demand: []sandbox.Guard{sandbox.GuardNetwork}}, sandbox.Support{})
 		}
 	})
@@ -62,7 +62,7 @@ func TestServerIsNotStartedWithoutTheSandboxItDemands(t *testing.T) {
 func TestSandboxThatCannotBeMadeIsToldAsSuch(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal", func(s *Server) {
-		s.Sandbox = func(string, stage.Launch) (*sandbox.Sandbox, error) {
+		s.Sandbox = func(string, provision.Launch) (*sandbox.Sandbox, error) {
 			return sandbox.New(sandbox.Policy{Read: []string{"/nowhere"}, Workspace: "/nowhere/workspace"}, sandbox.Probe())
 		}
 	})
@@ -84,7 +84,7 @@ func TestProgramThatTheSandboxCannotReachIsExplained(t *testing.T) {
 	}
 	r := newRig(t, "normal", func(s *Server) {
 		s.Command = script
-		s.Sandbox = func(string, stage.Launch) (*sandbox.Sandbox, error) {
+		s.Sandbox = func(string, provision.Launch) (*sandbox.Sandbox, error) {
 			return sandbox.New(sandbox.Policy{Sockets: sandbox.AllSockets, KeepUser: true, Read: []string{dir}}, sandbox.Probe())
 		}
 	})

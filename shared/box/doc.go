@@ -66,7 +66,7 @@
 //
 // # Before it starts
 //
-// A [Stager] puts in place what a process needs: its workspace, its dependencies,
+// A [Provisioner] puts in place what a process needs: its workspace, its dependencies,
 // the package that npx or uvx would fetch. That counts for the startup timeout, is
 // told as [Staging], and fails with the phases session_create and dep_install. What
 // was made for the process of a session stays while the process sleeps and goes with

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/stage"
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
 // saveTime bounds how long a workspace is saved. Nobody waits for it but the next
@@ -31,7 +31,7 @@ type Keeper interface {
 
 // restore brings the workspace of a process that is staged to where the one before
 // has left it, and returns the folder that is to be saved, "" for none.
-func (p *process) restore(ctx context.Context, l stage.Launch) (string, error) {
+func (p *process) restore(ctx context.Context, l provision.Launch) (string, error) {
 	s := p.box.server
 	if s.Keeper == nil || l.Workspace == "" {
 		return "", nil
@@ -46,10 +46,10 @@ func (p *process) restore(ctx context.Context, l stage.Launch) (string, error) {
 	if cause := context.Cause(ctx); cause != nil {
 		err = fmt.Errorf("%w (%w)", err, cause)
 	}
-	if failed := s.Stager.Remove(p.g.id); failed != nil {
+	if failed := s.Provisioner.Remove(p.g.id); failed != nil {
 		err = fmt.Errorf("%w; and it is not removed: %w", err, failed)
 	}
-	return "", &stage.Error{Phase: stage.SessionCreate, Err: err}
+	return "", &provision.Error{Phase: provision.SessionCreate, Err: err}
 }
 
 // keep saves the workspace of a process that has ended, unless it was broken off in
@@ -81,7 +81,7 @@ func (p *process) keep() {
 		}
 		// Until it is started again another process of the owner may save.
 		b.server.Keeper.Leave(p.g.id)
-		if err := b.server.Stager.Remove(p.g.id); err != nil {
+		if err := b.server.Provisioner.Remove(p.g.id); err != nil {
 			log.Warn("workspace not removed", "error", err)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
-	"github.com/dormouse-mcp/dormouse/shared/box/stage"
 )
 
 // keeperHand is a Keeper that notes its calls.
@@ -74,7 +74,7 @@ func (k *keeperHand) Forget(_ context.Context, process string) error {
 func keeping(t *testing.T, how string, k Keeper, change ...func(*Server)) (r *rig, removed chan string) {
 	t.Helper()
 	place := t.TempDir()
-	staged, removed := with(func(context.Context, string, func(stage.Progress)) (stage.Launch, error) {
+	staged, removed := with(func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
 		l := asConfigured(t)
 		l.Workspace = place
 		return l, nil
@@ -257,7 +257,7 @@ func TestProcessIsToldWhereItsWorkspaceIs(t *testing.T) {
 		t.Error(env)
 	}
 	s := Server{Args: []string{"a", "${workspaceFolder}/b:${workspaceFolder}"}}
-	if got := s.staged(stage.Launch{Args: s.Args, Workspace: "/w"}).Args[1]; got != "/w/b:/w" || s.Args[1] == got {
+	if got := s.staged(provision.Launch{Args: s.Args, Workspace: "/w"}).Args[1]; got != "/w/b:/w" || s.Args[1] == got {
 		t.Errorf("argument %s, and the one that was configured is %s", got, s.Args[1])
 	}
 }
@@ -272,8 +272,8 @@ func TestFilesComeBackInTheNextBox(t *testing.T) {
 			script := `cat "$FILE" >&2 2>/dev/null; printf x >> "$FILE"; exec "$0"`
 			s.Args = []string{"-c", script, s.Command}
 			s.Command = "/bin/sh"
-			s.Stager = stage.New(stage.Config{Base: filepath.Join(root, "base", string(rune('a'+i))), Cache: filepath.Join(root, "cache")},
-				stage.Server{Command: s.Command, Args: s.Args, Workspace: true})
+			s.Provisioner = provision.New(provision.Config{Base: filepath.Join(root, "base", string(rune('a'+i))), Cache: filepath.Join(root, "cache")},
+				provision.Server{Command: s.Command, Args: s.Args, Workspace: true})
 			s.Keeper = snapshot.NewKeeper(snapshot.Config{
 				Store: snapshot.NewFolder(filepath.Join(root, "snapshots")), Generation: int64(i), Key: func(p string) string { return p },
 			})

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/box/stage"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -28,8 +28,8 @@ const (
 func (p *process) prepare() (launch, error) {
 	p.begun = time.Now()
 	s := p.box.server
-	if s.Stager == nil {
-		return p.confine(s, stage.Launch{Cwd: s.Cwd})
+	if s.Provisioner == nil {
+		return p.confine(s, provision.Launch{Cwd: s.Cwd})
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -42,7 +42,7 @@ func (p *process) prepare() (launch, error) {
 		case <-ctx.Done():
 		}
 	}()
-	l, err := s.Stager.Stage(ctx, p.g.id, p.progress)
+	l, err := s.Provisioner.Provision(ctx, p.g.id, p.progress)
 	if err != nil {
 		return launch{}, err
 	}
@@ -57,7 +57,7 @@ func (p *process) prepare() (launch, error) {
 
 // progress tells of one step of the start: the sink, and the clients that wait for
 // the process and gave a progress token.
-func (p *process) progress(step stage.Progress) {
+func (p *process) progress(step provision.Progress) {
 	b := p.box
 	text := b.hide.text(step.Text)
 	p.diary.note("%s", text)
@@ -88,7 +88,7 @@ func (b *Box) startFault(err error) *fault {
 	if confined := (*sandbox.Error)(nil); errors.As(err, &confined) {
 		return b.server.fault(PhaseSessionCreate, "cannot be started: %s", b.hide.text(err.Error()))
 	}
-	var e *stage.Error
+	var e *provision.Error
 	if !errors.As(err, &e) {
 		message := err.Error()
 		if b.server.Sandbox != nil && errors.Is(err, fs.ErrPermission) {

@@ -10,16 +10,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/stage"
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
-// stageHand is a Stager that does what a test says.
+// stageHand is a Provisioner that does what a test says.
 type stageHand struct {
-	stage   func(ctx context.Context, process string, tell func(stage.Progress)) (stage.Launch, error)
+	stage   func(ctx context.Context, process string, tell func(provision.Progress)) (provision.Launch, error)
 	removed chan string
 }
 
-func (s stageHand) Stage(ctx context.Context, process string, tell func(stage.Progress)) (stage.Launch, error) {
+func (s stageHand) Provision(ctx context.Context, process string, tell func(provision.Progress)) (provision.Launch, error) {
 	return s.stage(ctx, process, tell)
 }
 
@@ -29,28 +29,28 @@ func (s stageHand) Remove(process string) error {
 }
 
 // with gives a server a stager.
-func with(do func(ctx context.Context, process string, tell func(stage.Progress)) (stage.Launch, error)) (change func(*Server), removed chan string) {
+func with(do func(ctx context.Context, process string, tell func(provision.Progress)) (provision.Launch, error)) (change func(*Server), removed chan string) {
 	removed = make(chan string, 10)
-	return func(s *Server) { s.Stager = stageHand{do, removed} }, removed
+	return func(s *Server) { s.Provisioner = stageHand{do, removed} }, removed
 }
 
 // asConfigured launches the fake server itself.
-func asConfigured(t *testing.T) stage.Launch {
+func asConfigured(t *testing.T) provision.Launch {
 	t.Helper()
 	me, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return stage.Launch{Command: me}
+	return provision.Launch{Command: me}
 }
 
 func TestProcessRunsWhatTheStagerSays(t *testing.T) {
 	dir := t.TempDir()
-	change, _ := with(func(_ context.Context, process string, tell func(stage.Progress)) (stage.Launch, error) {
+	change, _ := with(func(_ context.Context, process string, tell func(provision.Progress)) (provision.Launch, error) {
 		if process != "s" {
 			t.Errorf("process %q", process)
 		}
-		tell(stage.Progress{Phase: stage.DepInstall, Text: "installing hunter22"})
+		tell(provision.Progress{Phase: provision.DepInstall, Text: "installing hunter22"})
 		l := asConfigured(t)
 		l.Cwd, l.Path, l.Env = dir, []string{"/venv/bin", "/other/bin"}, map[string]string{"VIRTUAL_ENV": "/venv"}
 		return l, nil
@@ -82,17 +82,17 @@ func TestFailureOfTheStagerIsTold(t *testing.T) {
 		hasExitCode bool
 	}{
 		{
-			&stage.Error{
-				Phase: stage.DepInstall, ExitCode: &code, Stderr: "er22 bad, key hunter22",
+			&provision.Error{
+				Phase: provision.DepInstall, ExitCode: &code, Stderr: "er22 bad, key hunter22",
 				Err: errors.New("dependency install failed (exit 17): er22 bad, key hunter22"),
 			},
 			PhaseDepInstall, `server "fake": cannot be started: dependency install failed (exit 17): *** bad, key ***`, "*** bad, key ***", true,
 		},
-		{&stage.Error{Phase: stage.SessionCreate, Err: errors.New("host_path: hunter22")}, PhaseSessionCreate, `server "fake": cannot be started: host_path: ***`, "", false},
+		{&provision.Error{Phase: provision.SessionCreate, Err: errors.New("host_path: hunter22")}, PhaseSessionCreate, `server "fake": cannot be started: host_path: ***`, "", false},
 		{errors.New("odd"), PhaseProcessStart, `server "fake": cannot be started: odd`, "", false},
 	} {
-		change, _ := with(func(context.Context, string, func(stage.Progress)) (stage.Launch, error) {
-			return stage.Launch{}, c.err
+		change, _ := with(func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
+			return provision.Launch{}, c.err
 		})
 		r := newRig(t, "plain", change, func(s *Server) { s.Env["API_KEY"] = "hunter22" })
 		_, message, _, data := r.failure(r.call("1", "echo", "{}"))
@@ -106,11 +106,11 @@ func TestFailureOfTheStagerIsTold(t *testing.T) {
 }
 
 // waiting is a stager that ends with its context.
-func waiting(began chan<- struct{}) func(context.Context, string, func(stage.Progress)) (stage.Launch, error) {
-	return func(ctx context.Context, _ string, _ func(stage.Progress)) (stage.Launch, error) {
+func waiting(began chan<- struct{}) func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
+	return func(ctx context.Context, _ string, _ func(provision.Progress)) (provision.Launch, error) {
 		began <- struct{}{}
 		<-ctx.Done()
-		return stage.Launch{}, &stage.Error{Phase: stage.DepInstall, Err: context.Cause(ctx)}
+		return provision.Launch{}, &provision.Error{Phase: provision.DepInstall, Err: context.Cause(ctx)}
 	}
 }
 
@@ -155,7 +155,9 @@ func TestCloseEndsStaging(t *testing.T) {
 }
 
 func TestWorkspaceGoesWithItsSessionAndNotWithItsProcess(t *testing.T) {
-	change, removed := with(func(context.Context, string, func(stage.Progress)) (stage.Launch, error) { return asConfigured(t), nil })
+	change, removed := with(func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
+		return asConfigured(t), nil
+	})
 	r := newRig(t, "plain", change, func(s *Server) { s.Idle = 20 * time.Millisecond })
 	r.result(r.call("1", "echo", "{}"))
 	r.state(t, Stopped)
@@ -194,8 +196,8 @@ func TestStagedServerAnswers(t *testing.T) {
 	}
 	r := newRig(t, "plain", func(s *Server) {
 		s.Command = filepath.Join(host, "run.sh")
-		s.Stager = stage.New(stage.Config{Base: filepath.Join(root, "base"), Cache: filepath.Join(root, "cache")},
-			stage.Server{Command: s.Command, HostPath: host})
+		s.Provisioner = provision.New(provision.Config{Base: filepath.Join(root, "base"), Cache: filepath.Join(root, "cache")},
+			provision.Server{Command: s.Command, HostPath: host})
 	})
 	got := string(r.result(r.call("1", "cwd", "{}")))
 	if !strings.Contains(got, filepath.Join(root, "base", ".mcp")) || !strings.HasSuffix(got, `/workspace"`) {
@@ -204,7 +206,7 @@ func TestStagedServerAnswers(t *testing.T) {
 }
 
 func TestServerThatDoesNotStartNamesInstallScriptsThatWereNotRun(t *testing.T) {
-	change, _ := with(func(context.Context, string, func(stage.Progress)) (stage.Launch, error) {
+	change, _ := with(func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
 		l := asConfigured(t)
 		l.Unrun = []string{"a", "@s/b", "c", "d", "e", "f"}
 		return l, nil

@@ -9,7 +9,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/stage"
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -137,7 +137,7 @@ func (p *process) awaitStart() bool {
 	if wait == 0 {
 		return true
 	}
-	p.progress(stage.Progress{Text: fmt.Sprintf("waiting %s to start the server again: it failed %d times", wait.Round(time.Second), failed)})
+	p.progress(provision.Progress{Text: fmt.Sprintf("waiting %s to start the server again: it failed %d times", wait.Round(time.Second), failed)})
 	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {

@@ -15,8 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/box/stage"
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
 )
 
@@ -54,11 +54,11 @@ type Server struct {
 	Base map[string]string
 	// Cwd is the directory the server runs in, "" for that of the runner.
 	Cwd string
-	// Stager prepares each process and says what of Command, Args and Cwd is then to
+	// Provisioner prepares each process and says what of Command, Args and Cwd is then to
 	// be executed. Nil executes them as they are.
-	Stager Stager
-	// Keeper keeps the workspaces that the Stager makes while the box sleeps. Nil
-	// keeps none. The Stager must be there.
+	Provisioner Provisioner
+	// Keeper keeps the workspaces that the Provisioner makes while the box sleeps. Nil
+	// keeps none. The Provisioner must be there.
 	Keeper Keeper
 	// Kept, for processes of one session, is ScopePrincipal if each is to begin with
 	// what any other of its principal has left last.
@@ -71,10 +71,10 @@ type Server struct {
 	Scope Scope
 
 	// Sandbox makes the place that a process is confined to, one for each, by the name
-	// of the process. It knows what the Stager has put in place, which is its Cwd only
+	// of the process. It knows what the Provisioner has put in place, which is its Cwd only
 	// without one. Its errors are told as session_create if they are a
 	// [*sandbox.Error]. Nil leaves the server the rights of the runner.
-	Sandbox func(process string, placed stage.Launch) (*sandbox.Sandbox, error)
+	Sandbox func(process string, placed provision.Launch) (*sandbox.Sandbox, error)
 
 	// Mark, if there is one, is text that no other box on the machine has, such as a
 	// folder of its own. Each process then has it in the variable [MarkEnv], with a
@@ -119,13 +119,13 @@ type Server struct {
 	Idle time.Duration
 }
 
-// Stager puts in place what processes need before they start. A [stage.Stager] is
+// Provisioner puts in place what processes need before they start. A [provision.Provisioner] is
 // one.
-type Stager interface {
-	// Stage prepares a process by its name, which is that of its session, or begins
+type Provisioner interface {
+	// Provision prepares a process by its name, which is that of its session, or begins
 	// with "principal-", or is "shared". It blocks as long as
-	// that takes, and gives up when ctx ends. Its errors may be a [*stage.Error].
-	Stage(ctx context.Context, process string, tell func(stage.Progress)) (stage.Launch, error)
+	// that takes, and gives up when ctx ends. Its errors may be a [*provision.Error].
+	Provision(ctx context.Context, process string, tell func(provision.Progress)) (provision.Launch, error)
 	// Remove takes away what was made for a process of a session that has ended.
 	Remove(process string) error
 }
@@ -167,7 +167,7 @@ func (s Server) environment() map[string]string {
 }
 
 // staged is the server as it is to be started once a process was prepared.
-func (s Server) staged(l stage.Launch) Server {
+func (s Server) staged(l provision.Launch) Server {
 	path := s.environment()["PATH"]
 	s.Command, s.Args, s.Cwd = l.Command, slices.Clone(l.Args), l.Cwd
 	env := map[string]string{}

@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/stage"
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -29,12 +29,12 @@ func (r *rig) deliverIn(session, tool string) string {
 func TestStartsThatFailAreFollowedByPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		works := false
-		change, _ := with(func(context.Context, string, func(stage.Progress)) (stage.Launch, error) {
+		change, _ := with(func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
 			if works {
 				// It gets further, and is asked no more in this test.
-				return stage.Launch{}, context.Canceled
+				return provision.Launch{}, context.Canceled
 			}
-			return stage.Launch{}, &stage.Error{Phase: stage.DepInstall, Err: errors.New("no network")}
+			return provision.Launch{}, &provision.Error{Phase: provision.DepInstall, Err: errors.New("no network")}
 		})
 		s := Server{Name: "fake"}
 		change(&s)
@@ -65,9 +65,9 @@ func TestStartsThatFailAreFollowedByPauses(t *testing.T) {
 
 func TestProcessThatWaitsForItsStartCanBeStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		change, removed := with(func(context.Context, string, func(stage.Progress)) (stage.Launch, error) {
+		change, removed := with(func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
 			t.Error("it was staged")
-			return stage.Launch{}, context.Canceled
+			return provision.Launch{}, context.Canceled
 		})
 		s := Server{Name: "fake"}
 		change(&s)
@@ -114,10 +114,10 @@ func TestSlowHandshakeIsWaitedFor(t *testing.T) {
 func TestManyCallersAfterADeathHaveOneRestart(t *testing.T) {
 	t.Parallel()
 	starts := filepath.Join(t.TempDir(), "starts")
-	change, _ := with(func(context.Context, string, func(stage.Progress)) (stage.Launch, error) {
+	change, _ := with(func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
 		f, err := os.OpenFile(starts, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		if err != nil {
-			return stage.Launch{}, err
+			return provision.Launch{}, err
 		}
 		_, err = f.WriteString("x")
 		return asConfigured(t), errors.Join(err, f.Close())
@@ -140,9 +140,9 @@ func TestManyCallersAfterADeathHaveOneRestart(t *testing.T) {
 
 func TestClientThatWaitsIsToldHowFarTheStartIs(t *testing.T) {
 	t.Parallel()
-	change, _ := with(func(_ context.Context, _ string, tell func(stage.Progress)) (stage.Launch, error) {
-		tell(stage.Progress{Phase: stage.SessionCreate, Text: "copying the workspace"})
-		tell(stage.Progress{Phase: stage.DepInstall, Text: "installing with hunter22"})
+	change, _ := with(func(_ context.Context, _ string, tell func(provision.Progress)) (provision.Launch, error) {
+		tell(provision.Progress{Phase: provision.SessionCreate, Text: "copying the workspace"})
+		tell(provision.Progress{Phase: provision.DepInstall, Text: "installing with hunter22"})
 		return asConfigured(t), nil
 	})
 	r := newRig(t, "normal", change, func(s *Server) { s.Env["API_KEY"] = "hunter22" })
@@ -166,8 +166,8 @@ func TestClientThatWaitsIsToldHowFarTheStartIs(t *testing.T) {
 
 func TestClientThatGaveNoTokenIsToldNothing(t *testing.T) {
 	t.Parallel()
-	change, _ := with(func(_ context.Context, _ string, tell func(stage.Progress)) (stage.Launch, error) {
-		tell(stage.Progress{Phase: stage.SessionCreate, Text: "copying the workspace"})
+	change, _ := with(func(_ context.Context, _ string, tell func(provision.Progress)) (provision.Launch, error) {
+		tell(provision.Progress{Phase: provision.SessionCreate, Text: "copying the workspace"})
 		return asConfigured(t), nil
 	})
 	r := newRig(t, "normal", change)
@@ -264,7 +264,7 @@ func code(n int) exit { return exit{code: &n} }
 func TestSessionsStartBesideOneAnother(t *testing.T) {
 	t.Parallel()
 	gate := make(chan struct{})
-	change, _ := with(func(ctx context.Context, process string, _ func(stage.Progress)) (stage.Launch, error) {
+	change, _ := with(func(ctx context.Context, process string, _ func(provision.Progress)) (provision.Launch, error) {
 		if process == "slow" {
 			select {
 			case <-gate:

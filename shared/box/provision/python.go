@@ -1,4 +1,4 @@
-package stage
+package provision
 
 import (
 	"context"
@@ -30,7 +30,7 @@ func platform(version string) string {
 // python installs what the host path depends on into a virtual environment and
 // lets the process run in it. It returns its folder, "" if there are no manifests.
 // hint names the interpreter the server would have been started with.
-func (s *staging) python(ctx context.Context, hint string) (string, error) {
+func (s *provisioning) python(ctx context.Context, hint string) (string, error) {
 	root, err := os.OpenRoot(s.host)
 	if err != nil {
 		return "", err
@@ -85,7 +85,7 @@ func (s *staging) python(ctx context.Context, hint string) (string, error) {
 }
 
 // enter lets the process run in a virtual environment.
-func (s *staging) enter(venv, reads string) {
+func (s *provisioning) enter(venv, reads string) {
 	s.launch.Env["VIRTUAL_ENV"] = venv
 	s.launch.Path = append([]string{filepath.Join(venv, "bin")}, s.launch.Path...)
 	s.launch.Reads = append(s.launch.Reads, reads)
@@ -165,7 +165,7 @@ func (w *pythonWants) follow(root *os.Root, name, text string, depth int) error 
 }
 
 // interpreter finds the Python that a virtual environment is made of.
-func (s *Stager) interpreter(hint string) (string, error) {
+func (s *Provisioner) interpreter(hint string) (string, error) {
 	for _, name := range []string{hint, "python3", "python"} {
 		if !strings.HasPrefix(name, "python") {
 			continue

@@ -1,4 +1,4 @@
-package stage
+package provision
 
 import (
 	"context"
@@ -31,7 +31,7 @@ sys.argv[0] = "pip"
 runpy.run_module("pip", run_name="__main__", alter_sys=True)`
 
 // onlyWheels is what keeps pip and uv from building packages.
-func (s *staging) onlyWheels() []string {
+func (s *provisioning) onlyWheels() []string {
 	if s.server.Scripts {
 		return nil
 	}
@@ -40,7 +40,7 @@ func (s *staging) onlyWheels() []string {
 
 // pip is the beginning of a command line of pip. Isolated, so that it does not take
 // modules from the folder it works in.
-func (s *staging) pip(ctx context.Context, b build, interpreter string, guard bool) ([]string, error) {
+func (s *provisioning) pip(ctx context.Context, b build, interpreter string, guard bool) ([]string, error) {
 	if _, err := (command{argv: []string{interpreter, "-I", "-m", "pip", "--version"}, env: s.environ()}).run(ctx); err != nil {
 		venv := filepath.Join(b.dir, "pip")
 		if _, err := (command{argv: []string{interpreter, "-I", "-m", "venv", venv}, dir: b.dir, env: s.environ(), log: b.log}).run(ctx); err != nil {
@@ -58,7 +58,7 @@ func (s *staging) pip(ctx context.Context, b build, interpreter string, guard bo
 func workshop(b build) string { return filepath.Join(b.dir, "build") }
 
 // inWorkshop runs pip there, confined.
-func (s *staging) inWorkshop(ctx context.Context, b build, in pythonInstall, args ...string) error {
+func (s *provisioning) inWorkshop(ctx context.Context, b build, in pythonInstall, args ...string) error {
 	pip, err := s.pip(ctx, b, in.interpreter, false)
 	if err != nil {
 		return err
@@ -87,7 +87,7 @@ func (s *staging) inWorkshop(ctx context.Context, b build, in pythonInstall, arg
 }
 
 // buildProject builds the project itself, in its sandbox, and gives its wheel.
-func (s *staging) buildProject(ctx context.Context, b build, in pythonInstall) ([]string, error) {
+func (s *provisioning) buildProject(ctx context.Context, b build, in pythonInstall) ([]string, error) {
 	to := filepath.Join(workshop(b), "project")
 	if !in.project {
 		return nil, nil
@@ -114,7 +114,7 @@ func files(dir, ending string) ([]string, error) {
 
 // resolvePython finds out which packages are needed, and gives them as requirements
 // with hashes. What it has fetched for it stays in b.dir, where buildPython finds it.
-func (s *staging) resolvePython(ctx context.Context, b build, in pythonInstall) ([]byte, error) {
+func (s *provisioning) resolvePython(ctx context.Context, b build, in pythonInstall) ([]byte, error) {
 	project, err := s.buildProject(ctx, b, in)
 	if err != nil {
 		return nil, err
@@ -160,7 +160,7 @@ func requirement(file string) string {
 
 // download fetches packages and gives their files. Where they may be built, this is
 // done in the sandbox: pip builds to know what a package depends on.
-func (s *staging) download(ctx context.Context, b build, in pythonInstall, what []string) ([]string, error) {
+func (s *provisioning) download(ctx context.Context, b build, in pythonInstall, what []string) ([]string, error) {
 	args := append([]string{"download", "--no-input", "--disable-pip-version-check", "--quiet"}, s.onlyWheels()...)
 	if s.server.Scripts {
 		to := filepath.Join(workshop(b), "got")
@@ -185,7 +185,7 @@ func (s *staging) download(ctx context.Context, b build, in pythonInstall, what 
 }
 
 // compile is what uv has for it.
-func (s *staging) compile(ctx context.Context, b build, uv string, in pythonInstall, project []string) ([]byte, error) {
+func (s *provisioning) compile(ctx context.Context, b build, uv string, in pythonInstall, project []string) ([]byte, error) {
 	var list strings.Builder
 	for _, p := range project {
 		list.WriteString(p + "\n")
@@ -231,7 +231,7 @@ func needsScripts(err error) error {
 }
 
 // buildPython makes the virtual environment b.dir/venv with what the lock says.
-func (s *staging) buildPython(ctx context.Context, b build, in pythonInstall, l locked) error {
+func (s *provisioning) buildPython(ctx context.Context, b build, in pythonInstall, l locked) error {
 	made := b
 	if l.made != "" {
 		made.dir = l.made
@@ -248,7 +248,7 @@ func (s *staging) buildPython(ctx context.Context, b build, in pythonInstall, l 
 }
 
 // fillVenv takes what was fetched for the lock from made, or fetches it there.
-func (s *staging) fillVenv(ctx context.Context, b, made build, in pythonInstall, l locked) error {
+func (s *provisioning) fillVenv(ctx context.Context, b, made build, in pythonInstall, l locked) error {
 	project, err := s.projectOf(ctx, made, in, l)
 	if err != nil {
 		return err
@@ -282,7 +282,7 @@ func (s *staging) fillVenv(ctx context.Context, b, made build, in pythonInstall,
 }
 
 // projectOf gives the wheel of the project, which may have been built for the lock.
-func (s *staging) projectOf(ctx context.Context, made build, in pythonInstall, l locked) ([]string, error) {
+func (s *provisioning) projectOf(ctx context.Context, made build, in pythonInstall, l locked) ([]string, error) {
 	if l.made != "" && in.project {
 		return files(filepath.Join(workshop(made), "project"), ".whl")
 	}
@@ -290,7 +290,7 @@ func (s *staging) projectOf(ctx context.Context, made build, in pythonInstall, l
 }
 
 // lockedWheels gives wheels of what the lock names.
-func (s *staging) lockedWheels(ctx context.Context, made build, in pythonInstall, lock string, l locked) ([]string, error) {
+func (s *provisioning) lockedWheels(ctx context.Context, made build, in pythonInstall, lock string, l locked) ([]string, error) {
 	got := filepath.Join(made.dir, "got")
 	if s.server.Scripts {
 		got = filepath.Join(workshop(made), "got")
@@ -320,7 +320,7 @@ func (s *staging) lockedWheels(ctx context.Context, made build, in pythonInstall
 }
 
 // uvInstall has uv make and fill the environment.
-func (s *staging) uvInstall(ctx context.Context, b build, uv string, in pythonInstall, lock string, empty bool, project []string) error {
+func (s *provisioning) uvInstall(ctx context.Context, b build, uv string, in pythonInstall, lock string, empty bool, project []string) error {
 	venv := filepath.Join(b.dir, "venv")
 	into := []string{uv, "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--python", filepath.Join(venv, "bin", "python")}
 	steps := [][]string{{uv, "venv", "--quiet", "--python", in.interpreter, venv}}
@@ -335,7 +335,7 @@ func (s *staging) uvInstall(ctx context.Context, b build, uv string, in pythonIn
 
 // pipInstall has pip make and fill the environment, with wheels alone: nothing of them
 // is executed.
-func (s *staging) pipInstall(ctx context.Context, b build, in pythonInstall, wheels []string) error {
+func (s *provisioning) pipInstall(ctx context.Context, b build, in pythonInstall, wheels []string) error {
 	venv := filepath.Join(b.dir, "venv")
 	first, pip := []string{in.interpreter, "-I", "-m", "venv", venv}, s.pipFor(ctx, in.interpreter, venv)
 	if pip[0] == in.interpreter {
@@ -348,7 +348,7 @@ func (s *staging) pipInstall(ctx context.Context, b build, in pythonInstall, whe
 	return s.steps(ctx, b, steps)
 }
 
-func (s *staging) steps(ctx context.Context, b build, steps [][]string) error {
+func (s *provisioning) steps(ctx context.Context, b build, steps [][]string) error {
 	for _, argv := range steps {
 		if _, err := (command{argv: argv, dir: b.dir, env: s.environ(), log: b.log}).run(ctx); err != nil {
 			return fmt.Errorf("%s: %w", filepath.Base(argv[0]), needsScripts(err))
@@ -360,7 +360,7 @@ func (s *staging) steps(ctx context.Context, b build, steps [][]string) error {
 // pipFor is the beginning of a command line that works on a virtual environment: the
 // pip of the interpreter if it knows how to (since 22.3), else that of the
 // environment itself.
-func (s *staging) pipFor(ctx context.Context, interpreter, venv string) []string {
+func (s *provisioning) pipFor(ctx context.Context, interpreter, venv string) []string {
 	python := filepath.Join(venv, "bin", "python")
 	out, err := command{argv: []string{interpreter, "-I", "-m", "pip", "--version"}, env: s.environ()}.run(ctx)
 	var major, minor int

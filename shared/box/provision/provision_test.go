@@ -1,4 +1,4 @@
-package stage
+package provision
 
 import (
 	"context"
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// rig is a Stager with folders and programs of its own.
+// rig is a Provisioner with folders and programs of its own.
 type rig struct {
 	t    *testing.T
 	root string
@@ -62,7 +62,7 @@ func (anywhere) Start(cmd *exec.Cmd) error      { return cmd.Start() }
 func (anywhere) Environment() map[string]string { return nil }
 func (anywhere) End() error                     { return nil }
 
-func (r *rig) stager(s Server) *Stager { return New(config(r.root), s) }
+func (r *rig) stager(s Server) *Provisioner { return New(config(r.root), s) }
 
 // stage prepares the process "p" of a server.
 func (r *rig) stage(s Server) Launch {
@@ -78,7 +78,7 @@ func (r *rig) try(s Server) (Launch, error) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
-	return r.stager(s).Stage(ctx, "p", func(p Progress) { r.said = append(r.said, p) })
+	return r.stager(s).Provision(ctx, "p", func(p Progress) { r.said = append(r.said, p) })
 }
 
 // failure stages what must fail.
@@ -228,7 +228,7 @@ func TestProcessesHaveWorkspacesOfTheirOwn(t *testing.T) {
 	s := r.stager(Server{Command: "a", Workspace: true})
 	seen := map[string]bool{}
 	for _, process := range []string{"a", "../a", "a/b", "/", "", strings.Repeat("x", 5000)} {
-		l, err := s.Stage(t.Context(), process, nil)
+		l, err := s.Provision(t.Context(), process, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -242,11 +242,11 @@ func TestProcessesHaveWorkspacesOfTheirOwn(t *testing.T) {
 func TestRemoveTakesTheWorkspaceAwayAndNoOther(t *testing.T) {
 	r := newRig(t)
 	s := r.stager(Server{Command: "a", Workspace: true})
-	one, err := s.Stage(t.Context(), "one", nil)
+	one, err := s.Provision(t.Context(), "one", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	two, err := s.Stage(t.Context(), "two", nil)
+	two, err := s.Provision(t.Context(), "two", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package stage
+package provision
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// host is the folder that is staged, with all links followed, "" for none. home is
+// host is the folder that is copied, with all links followed, "" for none. home is
 // the user's home folder, which is never taken by inference.
 func (s Server) host(home string) (string, error) {
 	path := s.HostPath
@@ -151,7 +151,7 @@ func inVenv(venv, bin string) bool {
 // are those of the copy, and programs of its virtual environment plain names, for
 // they are installed anew. It returns the plain name of the interpreter or program
 // if there was one.
-func (s *staging) rewrite() (plain string, err error) {
+func (s *provisioning) rewrite() (plain string, err error) {
 	l := &s.launch
 	from := []string{s.host}
 	if p := s.server.HostPath; p != s.host && p != Auto {

@@ -1,4 +1,4 @@
-package stage
+package provision
 
 import (
 	"bytes"
@@ -293,7 +293,7 @@ func TestInstallHasACleanEnvironment(t *testing.T) {
 	s.Env = map[string]string{"API_KEY": "x", "PIP_INDEX_URL": "https://index", "npm_config_registry": "https://r", "NODE_OPTIONS": "--x"}
 	cfg := config(r.root)
 	cfg.Environ["HTTPS_PROXY"], cfg.Environ["no_proxy"], cfg.Environ["DORMOUSE_TOKEN"], cfg.Environ["LD_PRELOAD"] = "p", "q", "t", ""
-	if _, err := New(cfg, s).Stage(t.Context(), "p", nil); err != nil {
+	if _, err := New(cfg, s).Provision(t.Context(), "p", nil); err != nil {
 		t.Fatal(err)
 	}
 	got := r.log()[len(r.log())-8:]
@@ -312,7 +312,7 @@ func TestStartsAtOnceInstallOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
-			_, err := r.stager(s).Stage(t.Context(), strconv.Itoa(i), func(p Progress) { told.Store(p.Text, p.Phase) })
+			_, err := r.stager(s).Provision(t.Context(), strconv.Itoa(i), func(p Progress) { told.Store(p.Text, p.Phase) })
 			if err != nil {
 				t.Error(err)
 			}
@@ -337,7 +337,7 @@ func TestStartThatIsGivenUpKillsItsInstall(t *testing.T) {
 	cause := errors.New("nobody waits any more")
 	done := make(chan error, 1)
 	go func() {
-		_, err := r.stager(s).Stage(ctx, "p", nil)
+		_, err := r.stager(s).Provision(ctx, "p", nil)
 		done <- err
 	}()
 	pid := 0
@@ -392,7 +392,7 @@ func TestInstallWithoutPythonSaysWhatToDo(t *testing.T) {
 	r.write(map[string]string{"host/requirements.txt": "a"})
 	cfg := config(r.root)
 	cfg.Environ["PATH"] = filepath.Join(r.root, "bin")
-	_, err := New(cfg, Server{Command: "a", HostPath: r.host()}).Stage(t.Context(), "p", nil)
+	_, err := New(cfg, Server{Command: "a", HostPath: r.host()}).Provision(t.Context(), "p", nil)
 	var known *Error
 	if !errors.As(err, &known) || known.Phase != DepInstall || !strings.Contains(err.Error(), "no python3 in PATH") {
 		t.Error(err)
@@ -582,7 +582,7 @@ func TestCredentialsInAddressesAreHidden(t *testing.T) {
 
 func TestVersionOfABinaryIsAskedOnce(t *testing.T) {
 	r := newRig(t)
-	run := &staging{Stager: r.stager(Server{}), tell: func(Progress) {}}
+	run := &provisioning{Provisioner: r.stager(Server{}), tell: func(Progress) {}}
 	first, err := run.version(t.Context(), "/bin/echo", "1.2.3")
 	if err != nil || first != "1.2.3" {
 		t.Fatal(first, err)

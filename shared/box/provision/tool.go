@@ -1,4 +1,4 @@
-package stage
+package provision
 
 import (
 	"context"
@@ -24,7 +24,7 @@ type request struct {
 // tool replaces a command of npx or uvx by the program they would have executed,
 // out of an install that is kept. Command lines that are more than that stay as
 // they are.
-func (s *staging) tool(ctx context.Context) error {
+func (s *provisioning) tool(ctx context.Context) error {
 	r, ok := parseTool(s.launch.Command, s.launch.Args)
 	if !ok {
 		return nil
@@ -56,7 +56,7 @@ func (s *staging) tool(ctx context.Context) error {
 }
 
 // localBin takes a program that the workspace depends on anyway, as npx does.
-func (s *staging) localBin(r request) bool {
+func (s *provisioning) localBin(r request) bool {
 	if r.kind != "npm" || r.spec != r.name || s.host == "" {
 		return false
 	}
@@ -85,7 +85,7 @@ type handler struct {
 // fetch gives the install for a request, and the program in it. Which packages it has
 // the lock says, which is made by the first start that has none: a version that is not
 // pinned stays the same until somebody removes the lock.
-func (s *staging) fetch(ctx context.Context, r request, h handler) (dir, program string, err error) {
+func (s *provisioning) fetch(ctx context.Context, r request, h handler) (dir, program string, err error) {
 	name, err := h.lock(ctx)
 	if err != nil {
 		return "", "", err

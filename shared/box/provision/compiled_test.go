@@ -1,4 +1,4 @@
-package stage
+package provision
 
 import (
 	"os"
@@ -24,7 +24,7 @@ func (r *rig) compiling(script string, env map[string]string) Launch {
 	})
 	cfg := config(r.root)
 	cfg.Compile = true
-	l, err := New(cfg, s).Stage(r.t.Context(), "p", nil)
+	l, err := New(cfg, s).Provision(r.t.Context(), "p", nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}

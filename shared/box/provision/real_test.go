@@ -1,4 +1,4 @@
-package stage
+package provision
 
 import (
 	"bytes"
@@ -71,11 +71,11 @@ func execute(t testing.TB, l Launch, stdin string) string {
 	return string(out)
 }
 
-func stageReal(t testing.TB, s *Stager) Launch {
+func stageReal(t testing.TB, s *Provisioner) Launch {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	l, err := s.Stage(ctx, "p", nil)
+	l, err := s.Provision(ctx, "p", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestRealNpxPackageRunsAlsoWithoutNetwork(t *testing.T) {
 
 func TestRealNpxPackageThatDoesNotExist(t *testing.T) {
 	s := New(real(t.TempDir()), Server{Command: "npx", Args: []string{"-y", "@modelcontextprotocol/no-such-server-at-all"}})
-	_, err := s.Stage(t.Context(), "p", nil)
+	_, err := s.Provision(t.Context(), "p", nil)
 	if err == nil || !strings.HasPrefix(err.Error(), "dependency install failed (exit 1): ") || !strings.Contains(err.Error(), "404") {
 		t.Error(err)
 	}
@@ -117,7 +117,7 @@ func TestRealUvxPackageRunsAlsoWithoutNetwork(t *testing.T) {
 
 func TestRealUvxPackageThatDoesNotExist(t *testing.T) {
 	s := New(real(t.TempDir()), Server{Command: "uvx", Args: []string{"mcp-no-such-server-at-all"}})
-	_, err := s.Stage(t.Context(), "p", nil)
+	_, err := s.Provision(t.Context(), "p", nil)
 	if err == nil || !strings.HasPrefix(err.Error(), "dependency install failed (exit 1): ") || !strings.Contains(err.Error(), "No matching distribution") {
 		t.Error(err)
 	}

@@ -1,4 +1,4 @@
-package stage
+package provision
 
 import (
 	"bytes"
@@ -35,7 +35,7 @@ func lockName(kind, what string, parts ...string) string {
 
 // locked finds the lock of a request, or has resolve make it in an empty folder. The
 // caller calls done of what it gets.
-func (s *staging) locked(ctx context.Context, name, what string, resolve func(ctx context.Context, b build) ([]byte, error)) (locked, error) {
+func (s *provisioning) locked(ctx context.Context, name, what string, resolve func(ctx context.Context, b build) ([]byte, error)) (locked, error) {
 	own := filepath.Join(s.cfg.Cache, "locks", name)
 	l := locked{name: name, done: func() {}}
 	if text, err := s.readLock(own); err != nil || text != nil {
@@ -69,7 +69,7 @@ func (s *staging) locked(ctx context.Context, name, what string, resolve func(ct
 }
 
 // resolved makes a lock and keeps it.
-func (s *staging) resolved(ctx context.Context, own, dir, what string, resolve func(ctx context.Context, b build) ([]byte, error)) ([]byte, error) {
+func (s *provisioning) resolved(ctx context.Context, own, dir, what string, resolve func(ctx context.Context, b build) ([]byte, error)) ([]byte, error) {
 	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o755)); err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func (s *staging) resolved(ctx context.Context, own, dir, what string, resolve f
 }
 
 // readLock reads a lock; it is nil if there is none.
-func (s *staging) readLock(own string) ([]byte, error) {
+func (s *provisioning) readLock(own string) ([]byte, error) {
 	files := []string{own}
 	if s.cfg.Locks != "" {
 		files = []string{filepath.Join(s.cfg.Locks, filepath.Base(own)), own}

@@ -1,4 +1,4 @@
-package stage
+package provision
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 )
 
 // npm handles packages of the npm registry; ok is false where there is no npm.
-func (s *staging) npm(r request) (h handler, ok bool) {
+func (s *provisioning) npm(r request) (h handler, ok bool) {
 	npm, err := s.program("npm")
 	if err != nil {
 		return h, false
@@ -64,7 +64,7 @@ func npmCommand(npm string, args ...string) []string {
 }
 
 // npmCI installs what the package-lock.json in b.dir says.
-func (s *staging) npmCI(ctx context.Context, b build, npm, node string) error {
+func (s *provisioning) npmCI(ctx context.Context, b build, npm, node string) error {
 	// A registry need not be asked anew for what is known: the lock has the hashes. Bytes
 	// that are not those of the lock are fetched again, which would take minutes.
 	if _, err := (command{argv: npmCommand(npm, "ci", "--prefer-offline", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=10000"), dir: b.dir, env: s.environ(), log: b.log}).run(ctx); err != nil {
@@ -174,7 +174,7 @@ func chooseBin(bin json.RawMessage, r request) (string, error) {
 }
 
 // pypi handles packages of the Python index; ok is false where there is no Python.
-func (s *staging) pypi(r request) (h handler, ok bool) {
+func (s *provisioning) pypi(r request) (h handler, ok bool) {
 	hint := r.python
 	if hint != "" && !strings.HasPrefix(hint, "python") {
 		hint = "python" + hint // "3.11"

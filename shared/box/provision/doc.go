@@ -1,4 +1,4 @@
-// Package stage puts in place what a stdio server needs before its process starts:
+// Package provision puts in place what a stdio server needs before its process starts:
 // a workspace with its program, the dependencies of that program, and, for servers
 // that are named by a package instead of a program (npx, uvx), the package itself.
 // What comes out is a [Launch]: the command that remains to be executed, with
@@ -26,7 +26,7 @@
 // that dies in whatever way, so there is no stale lock to be recognized by its age
 // or by a process id that may be somebody else's by now.
 //
-// What nobody has used for long, or does not fit any more, [Tidy] removes. A Stager
+// What nobody has used for long, or does not fit any more, [Tidy] removes. A Provisioner
 // holds what it has given out until it is closed, or its runner dies, and what is held
 // is not removed.
 //
@@ -44,4 +44,4 @@
 // path is built in any case. With Config.Compile the program of an npm package is started
 // once, to fill Node's compile cache. All of these happen in the place that
 // Config.Confine makes.
-package stage
+package provision

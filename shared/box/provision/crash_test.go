@@ -1,4 +1,4 @@
-package stage
+package provision
 
 import (
 	"bufio"
@@ -18,7 +18,7 @@ import (
 // stageOnce is what the test binary does as another program.
 func stageOnce(root string) int {
 	s := Server{Command: "python", HostPath: filepath.Join(root, "host")}
-	if _, err := New(config(root), s).Stage(context.Background(), strconv.Itoa(os.Getpid()), nil); err != nil {
+	if _, err := New(config(root), s).Provision(context.Background(), strconv.Itoa(os.Getpid()), nil); err != nil {
 		_, _ = os.Stderr.WriteString(err.Error() + "\n")
 		return 1
 	}
@@ -59,7 +59,7 @@ func TestKilledHolderOfTheLockIsSucceeded(t *testing.T) {
 	waits, got := make(chan struct{}), make(chan error, 1)
 	var once sync.Once
 	go func() {
-		_, err := r.stager(s).Stage(t.Context(), "p", func(p Progress) {
+		_, err := r.stager(s).Provision(t.Context(), "p", func(p Progress) {
 			if strings.HasPrefix(p.Text, "waiting for another start") {
 				once.Do(func() { close(waits) })
 			}

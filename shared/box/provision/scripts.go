@@ -1,4 +1,4 @@
-package stage
+package provision
 
 import (
 	"context"
@@ -22,12 +22,12 @@ import (
 // scriptsSetting is how an operator allows it.
 const scriptsSetting = "x-dormouse.box.install_scripts: true"
 
-// errNoPlace is for a Stager that has no sandbox.
+// errNoPlace is for a Provisioner that has no sandbox.
 var errNoPlace = errors.New("there is no sandbox to run the code of packages in")
 
 // confined runs a command in a workshop. Of the runner's environment the command sees
 // what is no secret, and all of more.
-func (s *staging) confined(ctx context.Context, w Workshop, c command, more ...string) error {
+func (s *provisioning) confined(ctx context.Context, w Workshop, c command, more ...string) error {
 	if s.cfg.Confine == nil {
 		return errNoPlace
 	}
@@ -107,7 +107,7 @@ func withScripts(dir string) []string {
 // runScripts runs the install scripts of all packages in b.dir, in a sandbox. What
 // they have made is then copied by the runner: so it belongs to the runner, leads
 // nowhere, and cannot be changed by what a script has left running.
-func (s *staging) runScripts(ctx context.Context, b build, npm, node string) error {
+func (s *provisioning) runScripts(ctx context.Context, b build, npm, node string) error {
 	work := b.dir + "-scripts"
 	if err := errors.Join(os.Rename(b.dir, work), os.Mkdir(b.dir, 0o755)); err != nil {
 		return err

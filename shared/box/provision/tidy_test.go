@@ -1,4 +1,4 @@
-package stage
+package provision
 
 import (
 	"os"
@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// stageWith stages with a Stager that is in the test's hands.
-func (r *rig) stageWith(s *Stager) Launch {
+// stageWith stages with a Provisioner that is in the test's hands.
+func (r *rig) stageWith(s *Provisioner) Launch {
 	r.t.Helper()
-	l, err := s.Stage(r.t.Context(), "p", nil)
+	l, err := s.Provision(r.t.Context(), "p", nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package stage
+package provision
 
 import (
 	"context"
@@ -32,12 +32,12 @@ type build struct {
 }
 
 // install makes sure that something is installed and returns its folder.
-func (s *staging) install(ctx context.Context, r recipe) (string, error) {
+func (s *provisioning) install(ctx context.Context, r recipe) (string, error) {
 	dir, err := s.installed(ctx, r)
 	return dir, installError(err)
 }
 
-func (s *staging) installed(ctx context.Context, r recipe) (string, error) {
+func (s *provisioning) installed(ctx context.Context, r recipe) (string, error) {
 	home := filepath.Join(s.cfg.Cache, r.kind, r.key)
 	if err := s.hold(ctx, home); err != nil {
 		return "", err
@@ -60,7 +60,7 @@ func (s *staging) installed(ctx context.Context, r recipe) (string, error) {
 
 // make builds in a folder with a name of its own: if a crashed start has left a
 // program behind that still writes, it writes elsewhere.
-func (s *staging) make(ctx context.Context, home string, r recipe) (string, error) {
+func (s *provisioning) make(ctx context.Context, home string, r recipe) (string, error) {
 	left, err := filepath.Glob(filepath.Join(home, "made-*"))
 	if err != nil {
 		return "", err
@@ -176,13 +176,13 @@ func fileDigest(root *os.Root, name string) (string, error) {
 // version asks a program what it is. For a binary the answer is kept with the
 // installs, under what the file is; a script, as the shims of version managers are,
 // may give another answer tomorrow.
-func (s *staging) version(ctx context.Context, program string, question ...string) (string, error) {
+func (s *provisioning) version(ctx context.Context, program string, question ...string) (string, error) {
 	_, binary := identity(program)
 	return s.ask(ctx, binary, program, question...)
 }
 
 // ask gives an answer that was kept, if keep says that they are.
-func (s *staging) ask(ctx context.Context, keep bool, program string, question ...string) (string, error) {
+func (s *provisioning) ask(ctx context.Context, keep bool, program string, question ...string) (string, error) {
 	id, _ := identity(program)
 	file := filepath.Join(s.cfg.Cache, "versions", digest(append([]string{id}, question...)...))
 	if known, err := os.ReadFile(file); keep && err == nil {

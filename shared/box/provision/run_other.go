@@ -1,6 +1,6 @@
 //go:build !linux
 
-package stage
+package provision
 
 import "syscall"
 

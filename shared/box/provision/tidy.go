@@ -1,4 +1,4 @@
-package stage
+package provision
 
 import (
 	"cmp"
@@ -17,7 +17,7 @@ import (
 )
 
 // Installs that nobody uses any more. The file "used" of an install says when it was used
-// last, by its time, and whether it is in use, by a lock: every Stager that has given it
+// last, by its time, and whether it is in use, by a lock: every Provisioner that has given it
 // out holds that, shared with others, for as long as it lives. The kernel takes it from a
 // runner that dies. Who removes an install holds it alone.
 
@@ -37,7 +37,7 @@ const (
 
 // hold says that an install is in use from now on, and waits while somebody removes it:
 // it has to be looked at after that, not before.
-func (s *Stager) hold(ctx context.Context, home string) error {
+func (s *Provisioner) hold(ctx context.Context, home string) error {
 	file := filepath.Join(home, usedFile)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,8 +58,8 @@ func (s *Stager) hold(ctx context.Context, home string) error {
 	return nil
 }
 
-// Close says that nothing runs any more of what was staged.
-func (s *Stager) Close() {
+// Close says that nothing runs any more of what was provisioned.
+func (s *Provisioner) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, release := range s.held {
@@ -70,7 +70,7 @@ func (s *Stager) Close() {
 
 // measure notes how large an install is that was just made, and that the cache may have
 // grown over its limit. What cannot be noted is found out later.
-func (s *Stager) measure(home, dir string) {
+func (s *Provisioner) measure(home, dir string) {
 	if n, err := size(dir); err == nil {
 		_ = writeFile(filepath.Join(home, sizeFile), []byte(strconv.FormatInt(n, 10)))
 	}

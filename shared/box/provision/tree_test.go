@@ -1,4 +1,4 @@
-package stage
+package provision
 
 import (
 	"bytes"
@@ -264,7 +264,7 @@ func TestCopiesOfOneWorkspaceKeepOutOfEachOthersWay(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 5 {
-				if _, err := s.Stage(t.Context(), "p", nil); err != nil {
+				if _, err := s.Provision(t.Context(), "p", nil); err != nil {
 					t.Error(err)
 				}
 			}
@@ -289,7 +289,7 @@ func TestCopyEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	var told []Progress
-	_, err = r.stager(r.bare()).Stage(ctx, "p", func(p Progress) { told = append(told, p) })
+	_, err = r.stager(r.bare()).Provision(ctx, "p", func(p Progress) { told = append(told, p) })
 	var known *Error
 	if !errors.As(err, &known) || known.Phase != SessionCreate || !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)

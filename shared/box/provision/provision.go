@@ -1,4 +1,4 @@
-package stage
+package provision
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"sync"
 )
 
-// Config is where a Stager keeps things.
+// Config is where a Provisioner keeps things.
 type Config struct {
 	// Base is a folder for workspaces, of one box alone.
 	Base string
@@ -23,7 +23,7 @@ type Config struct {
 	// programs at once.
 	Cache string
 	// Locks is a folder of locks that were made elsewhere, such as in an image. It is
-	// only read, and comes before the locks in Cache; "" for none. See [Stager.Stage].
+	// only read, and comes before the locks in Cache; "" for none. See [Provisioner.Stage].
 	Locks string
 	// Confine makes the sandbox in which code of packages runs while they are installed.
 	// Nil runs no such code.
@@ -108,8 +108,8 @@ type Progress struct {
 	Text  string
 }
 
-// Stager prepares the processes of one server. It is safe for concurrent use.
-type Stager struct {
+// Provisioner prepares the processes of one server. It is safe for concurrent use.
+type Provisioner struct {
 	cfg    Config
 	server Server
 	log    *slog.Logger
@@ -118,23 +118,23 @@ type Stager struct {
 	held map[string]func() // installs that are in use, by their folders; each gives it back
 }
 
-// New makes a Stager. It touches nothing yet.
-func New(c Config, s Server) *Stager {
+// New makes a Provisioner. It touches nothing yet.
+func New(c Config, s Server) *Provisioner {
 	log := c.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Stager{cfg: c, server: s, log: log, held: map[string]func(){}}
+	return &Provisioner{cfg: c, server: s, log: log, held: map[string]func(){}}
 }
 
-// Stage prepares one process; process names it among those of the box and may be
+// Provision prepares one process; process names it among those of the box and may be
 // any text. The end of ctx gives up, with everything that was started. tell is
 // called from the calling goroutine and may be nil. The error is an [*Error].
-func (s *Stager) Stage(ctx context.Context, process string, tell func(Progress)) (Launch, error) {
+func (s *Provisioner) Provision(ctx context.Context, process string, tell func(Progress)) (Launch, error) {
 	if tell == nil {
 		tell = func(Progress) {}
 	}
-	run := &staging{Stager: s, tell: tell, launch: Launch{
+	run := &provisioning{Provisioner: s, tell: tell, launch: Launch{
 		Command: s.server.Command, Args: s.server.Args, Cwd: s.server.Cwd, Env: map[string]string{},
 	}}
 	if err := run.all(ctx, process); err != nil {
@@ -151,29 +151,29 @@ func (s *Stager) Stage(ctx context.Context, process string, tell func(Progress))
 }
 
 // Remove takes away what was made for a process alone. It must have ended.
-func (s *Stager) Remove(process string) error {
+func (s *Provisioner) Remove(process string) error {
 	return os.RemoveAll(s.home(process))
 }
 
 // home is the folder of a process.
-func (s *Stager) home(process string) string {
+func (s *Provisioner) home(process string) string {
 	sum := sha256.Sum256([]byte(process))
 	return filepath.Join(s.cfg.Base, ".mcp", hex.EncodeToString(sum[:8]))
 }
 
-// staging is one start that is being prepared.
-type staging struct {
-	*Stager
+// provisioning is one start that is being prepared.
+type provisioning struct {
+	*Provisioner
 	tell   func(Progress)
 	host   string // the folder that is copied, links followed; "" for none
 	launch Launch
 }
 
-func (s *staging) say(p Phase, format string, args ...any) {
+func (s *provisioning) say(p Phase, format string, args ...any) {
 	s.tell(Progress{Phase: p, Text: fmt.Sprintf(format, args...)})
 }
 
-func (s *staging) all(ctx context.Context, process string) error {
+func (s *provisioning) all(ctx context.Context, process string) error {
 	host, err := s.server.host(s.cfg.Environ["HOME"])
 	if err != nil {
 		return err
@@ -196,7 +196,7 @@ func (s *staging) all(ctx context.Context, process string) error {
 }
 
 // dependencies installs what the host path depends on and adapts the command line.
-func (s *staging) dependencies(ctx context.Context) error {
+func (s *provisioning) dependencies(ctx context.Context) error {
 	if s.host == "" {
 		return nil
 	}
@@ -217,7 +217,7 @@ func (s *staging) dependencies(ctx context.Context) error {
 }
 
 // workspace makes the folder of the process, if it is to have one.
-func (s *staging) workspace(ctx context.Context, process string) error {
+func (s *provisioning) workspace(ctx context.Context, process string) error {
 	if s.host == "" && !s.server.Workspace {
 		return nil
 	}
@@ -249,7 +249,7 @@ func (s *staging) workspace(ctx context.Context, process string) error {
 
 // firstProgram is the first of the names that is a program, the first name if none
 // is.
-func (s *Stager) firstProgram(names ...string) string {
+func (s *Provisioner) firstProgram(names ...string) string {
 	for _, name := range names {
 		if _, err := s.program(name); err == nil {
 			return name
@@ -259,7 +259,7 @@ func (s *Stager) firstProgram(names ...string) string {
 }
 
 // program finds a program in the PATH that the server will have.
-func (s *Stager) program(name string) (string, error) {
+func (s *Provisioner) program(name string) (string, error) {
 	path := s.server.Env["PATH"]
 	if path == "" {
 		path = s.cfg.Environ["PATH"]
@@ -296,7 +296,7 @@ func allowed(name string) bool {
 
 // environ is the environment of installs. Of the server's own it takes the same
 // variables, as npx and uvx would have seen them.
-func (s *Stager) environ(more ...string) []string {
+func (s *Provisioner) environ(more ...string) []string {
 	set := map[string]string{}
 	for _, from := range []map[string]string{s.cfg.Environ, s.server.Env} {
 		for name, value := range from {
