@@ -7,6 +7,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -133,8 +134,61 @@ func TestServersFilesInTheDocumentsAreRead(t *testing.T) {
 	}
 }
 
+// checkPackages compares the table of packages in ARCHITECTURE.md with the folders that
+// have Go files. A row stands for the folders that it names in its first column, and for
+// all below them.
+func checkPackages(text string, files []file) (problems []string) {
+	_, table, _ := strings.Cut(text, "\n| folder | is |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	named := map[string]bool{} // whether a folder was found
+	for line := range strings.Lines(table) {
+		if cells := strings.Split(line, "|"); len(cells) > 1 {
+			for _, span := range codeSpan.FindAllStringSubmatch(cells[1], -1) {
+				named[strings.TrimSuffix(span[1], "/*")] = false
+			}
+		}
+	}
+	missing := map[string]bool{}
+	for _, f := range files {
+		if f.test {
+			named[f.dir] = true
+			continue
+		}
+		found := false
+		for dir := f.dir; dir != "."; dir = path.Dir(dir) {
+			if _, is := named[dir]; is {
+				named[dir], found = true, true
+			}
+		}
+		if !found && !missing[f.dir] {
+			missing[f.dir] = true
+			problems = append(problems, f.dir+": the table of packages in ARCHITECTURE.md does not have it")
+		}
+	}
+	for dir, found := range named {
+		if !found {
+			problems = append(problems, "ARCHITECTURE.md: there is no package "+dir)
+		}
+	}
+	slices.Sort(problems)
+	return problems
+}
+
+func TestTheArchitectureHasAllPackages(t *testing.T) {
+	report(t, checkPackages(pages(t, "..")["ARCHITECTURE.md"], load(t, "..")))
+}
+
+func TestAPackageThatTheArchitectureDoesNotHaveIsFound(t *testing.T) {
+	text := "\n| folder | is |\n|---|---|\n| `shared/a`, `functions/*` | b `no/package` |\n| `shared/gone` | – |\n\n| `shared/later` | – |\n"
+	want := []string{"ARCHITECTURE.md: there is no package shared/gone", "shared/later: the table of packages in ARCHITECTURE.md does not have it"}
+	got := checkPackages(text, []file{{dir: "shared/a/b"}, {dir: "functions/http"}, {dir: "shared/later"}})
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestPagesThatAreReadAsAWholeAreShort(t *testing.T) {
-	for _, name := range []string{"README.md"} {
+	for _, name := range []string{"README.md", "ARCHITECTURE.md"} {
 		text, err := os.ReadFile(filepath.Join("..", name))
 		if err != nil {
 			t.Fatal(err)
