@@ -8,11 +8,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// mostConnections is how many records of connections an instance remembers.
+// mostConnections is how many records of connections a Socket remembers.
 const mostConnections = 1000
 
-// connections remembers records of connections, which never change: the ones used
-// last.
+// connections remembers the records of connections that were used last. A record never
+// changes.
 type connections struct {
 	mu    sync.Mutex
 	order *list.List // of session.Connection, last used in front

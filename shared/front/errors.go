@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// table says what each of our codes is to an HTTP client. It is the only place
-// that does. A code that is not in it is Internal.
+// table returns what each of our codes is to an HTTP client. It is the only place that says
+// so. A code that it does not have is Internal.
 func table(code session.Code) (status int, rpc wire.Code) {
 	switch code {
 	case session.Invalid:
@@ -38,7 +38,7 @@ func table(code session.Code) (status int, rpc wire.Code) {
 	}
 }
 
-// problem is an answer that says no.
+// problem is an answer that refuses.
 type problem struct {
 	status int
 	code   session.Code
@@ -48,24 +48,24 @@ type problem struct {
 
 func (p *problem) Error() string { return p.rpc.Message }
 
-// Unwrap lets session.CodeOf see the code.
+// Unwrap returns the code, for session.CodeOf.
 func (p *problem) Unwrap() error { return p.code }
 
-// refusal is a problem that is not in the table: a rung of the ladder with a
-// status or a code of its own.
+// refusal makes a problem that the table does not have: a rung of the ladder with a status
+// or a code of its own.
 func refusal(status int, code session.Code, rpc wire.Code, message string) *problem {
 	return &problem{status: status, code: code, rpc: &wire.Error{Code: rpc, Message: message}}
 }
 
-// notAllowed is 405, which has to name what is allowed.
+// notAllowed makes a 405, which must name the methods that are allowed.
 func notAllowed(allow, message string) *problem {
 	p := refusal(http.StatusMethodNotAllowed, session.Invalid, wire.CodeServer, message)
 	p.allow = allow
 	return p
 }
 
-// problemOf finds out how an error is answered. Only texts that are meant for
-// clients come out of it.
+// problemOf returns how an error is answered. The texts that it returns are all meant for
+// clients.
 func problemOf(err error) *problem {
 	var p *problem
 	if errors.As(err, &p) {
@@ -89,7 +89,7 @@ func problemOf(err error) *problem {
 	return p
 }
 
-// text is what a client may read of an error.
+// text returns what a client may read of an error.
 func text(err error, code session.Code) string {
 	var known *session.Error
 	var id *session.EventIDError
@@ -109,33 +109,9 @@ func text(err error, code session.Code) string {
 	}
 }
 
-// refuse answers an error. Nothing may have been sent yet.
-func (x *exchange) refuse(err error) {
-	p := problemOf(err)
-	if x.err = err; session.CodeOf(err) != p.code {
-		x.err = p
-	}
-	h := x.w.Header()
-	h.Del(wire.HeaderSessionID)
-	if p.code == session.Unauthenticated {
-		h.Set("WWW-Authenticate", challenge(x.r))
-	}
-	if p.status == http.StatusTooManyRequests && x.asks {
-		x.json(http.StatusOK, wire.ErrorResponse(x.id, busy(p.rpc)))
-		return
-	}
-	switch p.status {
-	case http.StatusMethodNotAllowed:
-		h.Set("Allow", p.allow)
-	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		h.Set("Retry-After", "1")
-	}
-	x.json(p.status, wire.ErrorResponse(x.id, p.rpc))
-}
-
-// busy is the answer to a request for which there is no room. It is a response like
-// any other: Python's client ends its whole session at a 429, and no client that we
-// know looks at Retry-After.
+// busy makes the answer to a request for which there is no room. It is sent as a response
+// like any other: Python's client ends its whole session at a 429, and no client that we
+// know reads Retry-After.
 func busy(rpc *wire.Error) *wire.Error {
 	told := *rpc
 	told.Data = struct {
@@ -144,9 +120,8 @@ func busy(rpc *wire.Error) *wire.Error {
 	return &told
 }
 
-// passing says that a poll which met this error has to be told to come back
-// later, whatever the table says: an error status ends the whole connection of
-// some clients (P3).
+// passing says whether a poll that meets this error is told to come back later, whatever the
+// table says: an error status ends the whole connection of some clients (P3).
 func passing(err error) bool {
 	status := problemOf(err).status
 	return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError

@@ -10,12 +10,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// subscribe serves subscriptions/listen: what the process of the caller says of
-// changes while the response is held. The process is not kept awake for it, and
-// says nothing while it sleeps.
-func (x *exchange) subscribe(req bridge.Request) error {
-	out := x.reply(req)
-	handshake, refused, err := x.greeting(out, req)
+// listen serves subscriptions/listen: what the caller's process says of changes while the
+// response is held. The process is not kept awake for it, and says nothing while it sleeps.
+func (m modern) listen() error {
+	out := newReply(m.x, m.req)
+	handshake, refused, err := m.greeting(out)
 	if err != nil {
 		return out.fail(err)
 	}
@@ -23,12 +22,12 @@ func (x *exchange) subscribe(req bridge.Request) error {
 		out.finish(refused.Raw, refused.Code)
 		return nil
 	}
-	l, err := bridge.NewListener(req, handshake)
-	if err == nil && x.tasks() {
-		err = l.ReadTasks(req)
+	l, err := bridge.NewListener(m.req, handshake)
+	if err == nil && m.x.servesTasks() {
+		err = l.ReadTasks(m.req)
 	}
 	if err == nil {
-		err = x.listens(out, req, l)
+		err = m.hear(out, l)
 	}
 	if err != nil {
 		return out.fail(err)
@@ -36,35 +35,35 @@ func (x *exchange) subscribe(req bridge.Request) error {
 	return nil
 }
 
-// listens holds the response until its time is over, and ends it then; a client
-// that wants to hear more listens anew.
-func (x *exchange) listens(out *reply, req bridge.Request, l *bridge.Listener) error {
-	// Before the process is told: what it says at once is not to be missed.
-	call, err := x.opts.Host.Watch(x.ctx(), x.caller)
+// hear holds the response until its time is over and then ends it. A client that wants to
+// hear more listens anew.
+func (m modern) hear(out *reply, l *bridge.Listener) error {
+	// Before the process gets the subscription: it may answer with a notification at once.
+	call, err := m.x.opts.Host.Watch(m.x.ctx(), m.x.caller)
 	if err != nil {
 		return err
 	}
 	if uris := l.Resources(); len(uris) > 0 {
-		subscription, err := x.opts.Host.Subscribe(x.ctx(), x.caller, client(req), uris)
+		subscription, err := m.x.opts.Host.Subscribe(m.x.ctx(), m.x.caller, m.client(), uris)
 		if err != nil {
 			return err
 		}
-		defer x.unsubscribe(uris)
+		defer m.unsubscribe(uris)
 		honoured, err := honoured(out, subscription, uris)
 		if err != nil {
 			return err
 		}
 		l.Honour(honoured)
 	}
-	tasks, err := x.watchTasks(req, l)
+	of := m.tasks()
+	watched, err := of.watch(l)
 	if err != nil {
 		return err
 	}
 	if err := out.notify(l.Acknowledged()); err != nil {
 		return err
 	}
-	hears := listening{x: x, out: out, l: l, tasks: tasks}
-	err = hears.to(call)
+	err = listening{x: m.x, out: out, l: l, of: of, tasks: watched}.to(call)
 	if errors.Is(err, errLate) || errors.Is(err, errTold) {
 		out.finish(l.End(), 0)
 		return nil
@@ -72,8 +71,8 @@ func (x *exchange) listens(out *reply, req bridge.Request, l *bridge.Listener) e
 	return err
 }
 
-// honoured waits for the answers to a subscription and returns the resources of
-// which the server has agreed to tell.
+// honoured waits for the answers to a subscription and returns the resources that the server
+// agreed to watch.
 func honoured(out *reply, subscription *host.Call, uris []string) ([]string, error) {
 	var agreed []string
 	for open := len(uris); open > 0; {
@@ -95,7 +94,7 @@ func honoured(out *reply, subscription *host.Call, uris []string) ([]string, err
 	return agreed, nil
 }
 
-// numbered says which of the requests of a subscription an event answers.
+// numbered returns which request of a subscription an event answers.
 func numbered(e session.Event, stream session.StreamID) (i int, ok bool) {
 	id, _ := wire.String(wire.Lookup(e.Raw, "id"))
 	prefix := string(stream) + "-"
@@ -106,12 +105,12 @@ func numbered(e session.Event, stream session.StreamID) (i int, ok bool) {
 	return i, err == nil && i >= 0
 }
 
-// unsubscribe takes a subscription back, also when the client has gone. What fails
-// stays until the process is started for another caller.
-func (x *exchange) unsubscribe(uris []string) {
-	ctx, cancel := x.detached()
+// unsubscribe takes a subscription back, even if the client has gone. If that fails, the
+// subscription stays until the process is started for another caller.
+func (m modern) unsubscribe(uris []string) {
+	ctx, cancel := m.x.detached()
 	defer cancel()
-	if err := x.opts.Host.Unsubscribe(ctx, x.caller, uris); err != nil && x.err == nil {
-		x.err = err
+	if err := m.x.opts.Host.Unsubscribe(ctx, m.x.caller, uris); err != nil && m.x.err == nil {
+		m.x.err = err
 	}
 }

@@ -13,41 +13,41 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// reply is the response to one modern request. It is plain JSON, with a status, if
-// the answer is the first that there is to say and comes before a client could
-// take the silence for a failure; else an event stream.
+// reply is the response to one modern request. It is plain JSON with a status if the answer
+// is the first thing to say and comes within KeepAlive, before a client could take the
+// silence for a failure; else it is an event stream.
 type reply struct {
 	x     *exchange
 	id    []byte
-	end   time.Time // when it has to be over
-	alive time.Time // when there has to be a sign of life
-	task  time.Time // when the call becomes a task, if it has been accepted; zero for never
-	out   *stream   // nil while nothing has been sent
+	end   time.Time // when the response must be over
+	alive time.Time // when the next sign of life is due
+	task  time.Time // when the call becomes a task, if it has been accepted; zero: never
+	out   *stream   // nil: nothing has been sent
 }
 
-func (x *exchange) reply(req bridge.Request) *reply {
+func newReply(x *exchange, req bridge.Request) *reply {
 	return &reply{x: x, id: req.ID, end: x.until(x.opts.Limit), alive: x.begun.Add(x.opts.KeepAlive)}
 }
 
 var (
 	// errGone: the client has closed the response.
 	errGone = fmt.Errorf("the client has closed the response: %w", context.Canceled)
-	// errOver: the call is over, and what it came to is not kept.
+	// errOver: the call has ended, and its result is not kept.
 	errOver = &wire.Error{Code: wire.CodeInvalidParams, Message: "the call is over and its result is not kept; send the request anew"}
-	// errForgotten: what a client was asked is not in the log any more, so that it
-	// cannot be asked again.
+	// errForgotten: the log does not have the questions any more, so the client cannot be
+	// asked again.
 	errForgotten = &wire.Error{Code: wire.CodeInvalidParams, Message: "what was asked is not kept any more; send the request anew"}
-	// errLate: the response cannot be held any longer, and there is no other way to
-	// get at the result.
+	// errLate: the response cannot be held any longer, and the client has no other way to
+	// the result.
 	errLate = &wire.Error{Code: wire.CodeInternal, Message: "the call took longer than a response can be held here; it was cancelled"}
 )
 
-// next returns the next events of a call, at least one, and shows meanwhile that
-// somebody is there. It fails with errTask when the call is to become a task.
+// next returns the next events of a call, at least one. In a silence it sends comments. It
+// returns errTask when the call is to become a task.
 func (r *reply) next(call *host.Call) ([]session.Event, error) {
 	for {
 		until := earlier(r.end, r.alive)
-		// What is executed in this very function ends with it.
+		// A call that this very function executes would end with the function.
 		mayLeave := !r.task.IsZero() && !call.Held()
 		if mayLeave {
 			until = earlier(until, r.task)
@@ -71,7 +71,7 @@ func (r *reply) next(call *host.Call) ([]session.Event, error) {
 	}
 }
 
-// wait waits for something to hear, and shows meanwhile that somebody is there.
+// wait returns what comes next on the streams of a listener. In a silence it sends comments.
 func (r *reply) wait(hear <-chan heard) (heard, error) {
 	for {
 		timer := time.NewTimer(time.Until(earlier(r.end, r.alive)))
@@ -93,7 +93,7 @@ func (r *reply) wait(hear <-chan heard) (heard, error) {
 	}
 }
 
-// until returns what comes of a call until then.
+// until returns what comes of a call before then.
 func (r *reply) until(call *host.Call, then time.Time) ([]session.Event, error) {
 	events, err := call.Next(r.x.ctx(), then)
 	if err != nil && errors.Is(r.x.ctx().Err(), context.Canceled) {
@@ -115,10 +115,10 @@ func (r *reply) comment() error {
 	return r.flush()
 }
 
-// notify sends a message in front of the answer.
+// notify sends a message before the answer.
 func (r *reply) notify(raw []byte) error {
 	r.begin()
-	r.out.message(raw)
+	r.out.message("", raw)
 	return r.flush()
 }
 
@@ -130,18 +130,17 @@ func (r *reply) flush() error {
 	return nil
 }
 
-// finish sends the answer; code is that of an error, 0 for a result.
+// finish sends the answer; code is that of its error, 0 for a result.
 func (r *reply) finish(raw []byte, code wire.Code) {
 	if r.out == nil {
 		r.x.json(statusOf(code), raw)
 		return
 	}
-	r.out.message(raw)
-	_ = r.out.flush() // a client that has gone misses its answer, and there is nobody to tell
+	r.out.message("", raw)
+	_ = r.out.flush() // a client that has gone misses its answer
 }
 
-// fail ends a response with an error. It returns one that has not been answered:
-// there is a table for those.
+// fail ends a response with an error. It returns the error if it has not answered it.
 func (r *reply) fail(err error) error {
 	var rpc *wire.Error
 	switch {
@@ -158,15 +157,8 @@ func (r *reply) fail(err error) error {
 	return nil
 }
 
-// message adds a message as the modern era frames it: it has no id, because there
-// is no coming back.
-func (s *stream) message(raw []byte) {
-	s.buf = wire.AppendSSE(s.buf, wire.SSE{Name: "message", Data: raw})
-}
-
-// statusOf is the status of an error that is answered as plain JSON. Those that MCP
-// names no status for are answers like others (MCP 2026-07-28, basic/transports,
-// "Errors").
+// statusOf returns the status of an error that is answered as plain JSON. It is 200 for
+// errors for which MCP names no status (MCP 2026-07-28, basic/transports, "Errors").
 func statusOf(code wire.Code) int {
 	switch code {
 	case wire.CodeMethodNotFound:

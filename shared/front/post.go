@@ -13,104 +13,104 @@ import (
 
 // post takes what a client sends (MCP 2025-11-25, basic/transports, "Sending
 // Messages to the Server").
-func (x *exchange) post() error {
-	if err := x.accept(wire.MediaJSON, wire.MediaSSE); err != nil {
+func (s streamable) post() error {
+	if err := s.x.accept(wire.MediaJSON, wire.MediaSSE); err != nil {
 		return err
 	}
-	if err := x.contentType(); err != nil {
+	if err := s.x.contentType(); err != nil {
 		return err
 	}
-	body, err := x.body()
+	body, err := s.x.body()
 	if err != nil {
 		return err
 	}
 	msgs, batch, err := wire.ParseBody(body)
-	x.method, x.id = subject(msgs)
-	x.asks = !batch && x.id != nil
+	s.x.method, s.x.id = subject(msgs)
+	s.x.asks = !batch && s.x.id != nil
 	if err != nil {
 		return err
 	}
-	if x.isModernPost(msgs) {
-		return x.modern(msgs, batch)
+	if anyModern(msgs, s.x.r.Header.Get(wire.HeaderProtocolVersion)) {
+		return serveModern(s.x, msgs, batch)
 	}
-	initialize, err := x.checkMessages(msgs, batch)
+	initialize, err := s.checkMessages(msgs, batch)
 	if err != nil {
 		return err
 	}
 	if initialize {
-		return x.initialize(msgs[0])
+		return s.initialize(msgs[0])
 	}
-	if err := x.sessionID(); err != nil {
+	if err := s.sessionID(); err != nil {
 		return err
 	}
-	call, err := x.opts.Host.Accept(x.ctx(), x.caller, x.session, msgs, batch)
+	call, err := s.x.opts.Host.Accept(s.x.ctx(), s.x.caller, s.x.session, msgs, batch)
 	if err != nil {
 		return err
 	}
 	if call == nil {
-		x.empty(http.StatusAccepted)
+		s.x.empty(http.StatusAccepted)
 		return nil
 	}
-	return x.respond(call, batch, x.until(x.hold(call)))
+	return s.respond(call, batch, s.x.until(s.hold(call)))
 }
 
-// initialize opens a session. Its client does not know the session yet, so it has
-// nothing to come back to: the response is held as long as it can be.
-func (x *exchange) initialize(m wire.Message) error {
-	s, call, err := x.opts.Host.Initialize(x.ctx(), x.caller, "", m)
+// initialize opens a session. The client does not know the session yet, so it could not
+// come back for the answer: the response is held as long as possible.
+func (s streamable) initialize(m wire.Message) error {
+	opened, call, err := s.x.opts.Host.Initialize(s.x.ctx(), s.x.caller, "", m)
 	if err != nil {
 		return err
 	}
-	x.session = s.ID
-	x.w.Header().Set(wire.HeaderSessionID, string(s.ID))
-	return x.respond(call, false, x.until(x.opts.Limit))
+	s.x.session = opened.ID
+	s.x.w.Header().Set(wire.HeaderSessionID, string(opened.ID))
+	return s.respond(call, false, s.x.until(s.x.opts.Limit))
 }
 
-// hold is how long the response to a request may be kept open. Only clients that
-// know polling are sent away before it is there, and only for what is in a log.
-func (x *exchange) hold(call *host.Call) time.Duration {
-	if call.Stored() && x.polls() {
+// hold returns how long the response to a request may be kept open. A client that polls
+// may be sent away before the answer is there, if the answer will be in the log.
+func (s streamable) hold(call *host.Call) time.Duration {
+	if call.Stored() && s.polls() {
 		return call.Hold()
 	}
-	return x.opts.Limit
+	return s.x.opts.Limit
 }
 
-// polls says that the client comes back for what is left of a response. For the
-// common stream every client does.
-func (x *exchange) polls() bool {
-	return x.r.Method == http.MethodGet || x.r.Header.Get(wire.HeaderProtocolVersion) == wire.V20251125
+// polls says that the client comes back for the rest of a response. Every client does so
+// for the common stream.
+func (s streamable) polls() bool {
+	return s.x.r.Method == http.MethodGet || s.x.r.Header.Get(wire.HeaderProtocolVersion) == wire.V20251125
 }
 
-// respond commits late: to plain JSON if there is nothing but responses within
-// the window, else to an event stream. Until then an error has a status; the
-// request has been accepted only when there is none.
-func (x *exchange) respond(call *host.Call, batch bool, end time.Time) error {
-	events, gap, err := x.gather(call, batch, earlier(time.Now().Add(x.opts.JSONWindow), end))
+// respond answers with plain JSON if nothing but responses comes within the window, else
+// with an event stream. Before it decides, an error can still have a status of its own;
+// the request has been accepted only if there is no error.
+func (s streamable) respond(call *host.Call, batch bool, end time.Time) error {
+	events, gap, err := s.gather(call, batch, earlier(time.Now().Add(s.x.opts.JSONWindow), end))
 	if err != nil {
 		return err
 	}
 	if call.Done() && !gap && (batch && responsesOnly(events) || !batch && len(events) == 1) {
-		x.answer(events, batch)
+		s.answer(events, batch)
 		return nil
 	}
-	out := x.commit()
+	out := s.x.commit()
 	out.prime(before(call, events), call.Retry())
-	x.follow(out, call, events, gap, end)
+	s.follow(out, call, events, gap, end)
 	return nil
 }
 
-// gather returns what comes within the window: of a single request the first
-// events, of a batch as many as are responses. An error is one before anything
-// came; a later one comes again with the next read.
-func (x *exchange) gather(call *host.Call, batch bool, window time.Time) (events []session.Event, gap bool, err error) {
+// gather returns the events that come within the window: the first ones of a single
+// request, or as many as are responses of a batch. It returns an error only if nothing came
+// before it; the next read meets a later error again.
+func (s streamable) gather(call *host.Call, batch bool, window time.Time) (events []session.Event, gap bool, err error) {
 	for {
-		more, err := call.Next(x.ctx(), window)
+		more, err := call.Next(s.x.ctx(), window)
 		if err != nil && len(events) == 0 {
 			return nil, false, err
 		}
 		gap = gap || len(more) > 0 && call.Gap()
 		events = append(events, more...)
-		_, closed := call.Close() // then it is no JSON: there is more to come back for
+		_, closed := call.Close() // the client shall come back for more, so this is not the whole answer
 		if err != nil || len(more) == 0 || call.Done() || closed || !batch || !responsesOnly(events) {
 			return events, gap, nil
 		}
@@ -121,8 +121,8 @@ func responsesOnly(events []session.Event) bool {
 	return !slices.ContainsFunc(events, func(e session.Event) bool { return !isResponse(e.Raw) })
 }
 
-// answer sends plain JSON. An initialize that failed has opened no session.
-func (x *exchange) answer(events []session.Event, batch bool) {
+// answer sends plain JSON. A failed initialize has opened no session.
+func (s streamable) answer(events []session.Event, batch bool) {
 	raws := make([][]byte, len(events))
 	for i, e := range events {
 		raws[i] = e.Raw
@@ -132,7 +132,7 @@ func (x *exchange) answer(events []session.Event, batch bool) {
 		body = slices.Concat([]byte{'['}, bytes.Join(raws, []byte{','}), []byte{']'})
 	}
 	if !batch && wire.Lookup(body, "error") != nil {
-		x.w.Header().Del(wire.HeaderSessionID)
+		s.x.w.Header().Del(wire.HeaderSessionID)
 	}
-	x.json(http.StatusOK, body)
+	s.x.json(http.StatusOK, body)
 }

@@ -8,18 +8,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Every generation of clients comes to one family of paths:
+// Clients of every protocol version come to one family of paths:
 //
 //	/<server>/mcp      POST            Streamable HTTP: a message
-//	                   GET             the common stream, or any that is resumed
+//	                   GET             the common stream, or one that goes on
 //	                   GET             with no session and no version: as /<server>/sse
 //	                   DELETE          the end of a session
 //	/<server>/sse      GET             HTTP+SSE: the event stream
 //	/<server>/message  POST            HTTP+SSE: a message
 //	/<server>/ticket   POST            a ticket for one WebSocket connection
 //
-// A client that tries the newest transport first posts to a URL that may be the
-// one of an event stream: 405 tells it to go on trying.
+// A client that tries the newest transport first may post to the URL of an event stream: 405
+// tells it to try the next one.
 
 const (
 	methods        = "GET, POST, DELETE, OPTIONS"
@@ -29,7 +29,7 @@ const (
 	methodsMessage = "POST, OPTIONS"
 )
 
-// route finds who serves a path and method.
+// route returns the server that the path names and the function that serves the request.
 func (x *exchange) route() (server string, serve func() error, err error) {
 	server, resource, ok := split(x.r.URL.Path)
 	allowed := ""
@@ -37,13 +37,13 @@ func (x *exchange) route() (server string, serve func() error, err error) {
 	case !ok:
 	case resource == "mcp":
 		allowed = methods
-		serve = map[string]func() error{http.MethodPost: x.post, http.MethodGet: x.get, http.MethodDelete: x.end}[x.r.Method]
+		serve = map[string]func() error{http.MethodPost: streamable{x}.post, http.MethodGet: streamable{x}.get, http.MethodDelete: streamable{x}.delete}[x.r.Method]
 	case resource == "sse":
 		allowed = methodsSSE
-		serve = map[string]func() error{http.MethodGet: x.eventStream}[x.r.Method]
+		serve = map[string]func() error{http.MethodGet: httpSSE{x}.get}[x.r.Method]
 	case resource == "message":
 		allowed = methodsMessage
-		serve = map[string]func() error{http.MethodPost: x.message}[x.r.Method]
+		serve = map[string]func() error{http.MethodPost: httpSSE{x}.post}[x.r.Method]
 	case resource == "ticket" && x.opts.Tickets != nil:
 		allowed = methodsMessage
 		serve = map[string]func() error{http.MethodPost: x.ticket}[x.r.Method]

@@ -268,11 +268,9 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 }
 
 func (x *turn) accept(ctx context.Context, c host.Caller, msgs []wire.Message, batch bool) (*host.Call, error) {
-	initialize := slices.ContainsFunc(msgs, func(m wire.Message) bool {
-		return m.Kind == wire.Request && m.Method == wire.MethodInitialize
-	})
+	initialize := slices.ContainsFunc(msgs, isInitialize)
 	if initialize && batch {
-		return nil, session.Errorf(session.Invalid, "initialize must not be part of a batch; send it alone")
+		return nil, initializeInBatch()
 	}
 	if initialize {
 		_, call, err := x.opts.Host.Initialize(ctx, c, x.session, msgs[0])

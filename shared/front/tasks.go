@@ -11,175 +11,182 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Tasks (extension io.modelcontextprotocol/tasks): a client that declares them in a
-// tools/call is not made to hold its response when that takes long. It gets a name
-// for the call, and comes back with it. The call goes on as it would have, and
-// nothing runs for it but its process. The ladder of their methods goes on with
+// tasks is the extension io.modelcontextprotocol/tasks for one request of the modern era.
+//
+// A client that declares the extension in a tools/call need not hold its response when the
+// call takes long. It gets a name for the call, with which it comes back. The call goes on
+// as it would have, and only its process runs for it. The ladder of the extension's methods
+// goes on with
 //
 //	tasks not declared            400 -32021  bridge.NeedsTasks
 //	no name of a task, or expired 400 -32602  bridge.NoTask
 //
-// Which calls become tasks is host.TaskMode's to say; then the tool's own
-// execution.taskSupport, as far as its client has listed the tools.
+// host.TaskMode decides which calls become tasks; then the tool's own
+// execution.taskSupport does, if the client has listed the tools.
+type tasks struct {
+	x   *exchange
+	req bridge.Request
+}
 
 // errTask: the call is accepted, and it is time for it to become a task.
 var errTask = errors.New("the call becomes a task")
 
-// soon is how long a call may take that is meant to be a task, and still be answered
-// at once: with its result, or with what it has to ask before it begins.
+// soon is how long a call that is meant to be a task may take and still be answered at once:
+// with its result, or with questions that it asks before it begins.
 const soon = 250 * time.Millisecond
 
-// tasks says that calls of this server may become tasks.
-func (x *exchange) tasks() bool {
+// servesTasks says whether calls of this server may become tasks.
+func (x *exchange) servesTasks() bool {
 	return x.opts.Sealer != nil && x.caller.Server.Tasks != host.TasksOff
 }
 
-// taskAfter is how long a call may take until it becomes a task; ok is false for one
-// that never does.
-func (x *exchange) taskAfter(req bridge.Request, notes json.RawMessage) (after time.Duration, ok bool) {
-	if req.Method != wire.MethodToolsCall || !req.KnowsTasks() || !x.tasks() {
+// after returns how long the call may take until it becomes a task; ok is false if it never
+// does.
+func (t tasks) after(notes json.RawMessage) (after time.Duration, ok bool) {
+	if t.req.Method != wire.MethodToolsCall || !t.req.KnowsTasks() || !t.x.servesTasks() {
 		return 0, false
 	}
-	switch support := bridge.NotedTasks(notes, req); {
+	switch support := bridge.NotedTasks(notes, t.req); {
 	case support == bridge.TaskForbidden:
 		return 0, false
-	case support != "", x.caller.Server.Tasks == host.TasksAlways:
-		return min(soon, x.opts.JSONWindow), true
+	case support != "", t.x.caller.Server.Tasks == host.TasksAlways:
+		return min(soon, t.x.opts.JSONWindow), true
 	default:
-		return x.opts.JSONWindow, true
+		return t.x.opts.JSONWindow, true
 	}
 }
 
-// lacksTasks says that a call cannot be served because its tool wants to be a task
-// only, and the client knows none.
-func (x *exchange) lacksTasks(req bridge.Request, notes json.RawMessage) bool {
-	return x.tasks() && !req.KnowsTasks() && bridge.NotedTasks(notes, req) == bridge.TaskRequired
+// lacking says that the tool can only be called as a task, and the client knows no tasks.
+func (t tasks) lacking(notes json.RawMessage) bool {
+	return t.x.servesTasks() && !t.req.KnowsTasks() && bridge.NotedTasks(notes, t.req) == bridge.TaskRequired
 }
 
-// become answers a call with the name of the task that it has become. It is accepted,
-// so that whoever comes with the name finds it.
-func (x *exchange) become(out *reply, req bridge.Request, call *host.Call, server json.RawMessage) {
-	ref := bridge.TaskRef{Session: host.PinnedID(x.caller), Stream: call.Stream(), Made: time.Now(), Abilities: req.Abilities()}
-	task := x.task(x.opts.Sealer.Seal(ref.Encode()), ref, req)
+// create answers a call with the name of the task that it becomes. The call is accepted, so
+// the client can find it by that name.
+func (t tasks) create(out *reply, call *host.Call, server json.RawMessage) {
+	ref := bridge.TaskRef{Session: host.PinnedID(t.x.caller), Stream: call.Stream(), Made: time.Now(), Abilities: t.req.Abilities()}
+	task := t.task(t.x.opts.Sealer.Seal(ref.Encode()), ref)
 	task.Server = server
-	out.finish(wire.ResultResponse(req.ID, task.Created(x.taskClock(task))), 0)
+	out.finish(wire.ResultResponse(t.req.ID, task.Created(t.clock(task))), 0)
 }
 
-func (x *exchange) task(name string, ref bridge.TaskRef, req bridge.Request) *bridge.Task {
-	task := bridge.NewTask(name, ref, req.Abilities())
-	task.Keep = x.opts.Host.Limits().EventAge
+func (t tasks) task(name string, ref bridge.TaskRef) *bridge.Task {
+	task := bridge.NewTask(name, ref, t.req.Abilities())
+	task.Keep = t.x.opts.Host.Limits().EventAge
 	return task
 }
 
-// taskClock is the time, and how long the client of a task is told to wait.
-func (x *exchange) taskClock(task *bridge.Task) (now time.Time, poll time.Duration) {
+// clock returns the time, and how long the client of a task is told to wait before it asks
+// again.
+func (t tasks) clock(task *bridge.Task) (now time.Time, poll time.Duration) {
 	now = time.Now()
-	return now, x.opts.Host.Pace(task.Age(now))
+	return now, t.x.opts.Host.Pace(task.Age(now))
 }
 
-// serveTask serves the methods of the extension.
-func (x *exchange) serveTask(req bridge.Request) error {
-	if !req.KnowsTasks() {
+// serve serves the methods of the extension.
+func (t tasks) serve() error {
+	if !t.req.KnowsTasks() {
 		return bridge.NeedsTasks()
 	}
-	name, _ := wire.String(wire.Lookup(req.Params, "taskId"))
-	ref, ok := x.taskRef(name)
+	name, _ := wire.String(wire.Lookup(t.req.Params, "taskId"))
+	ref, ok := t.ref(name)
 	if !ok {
 		return bridge.NoTask()
 	}
 	result := bridge.Acknowledged()
 	var err error
-	switch req.Method {
+	switch t.req.Method {
 	case wire.MethodTasksUpdate:
-		err = x.updateTask(req, name, ref)
+		err = t.update(name, ref)
 	case wire.MethodTasksCancel:
-		err = x.opts.Host.Abandon(x.ctx(), x.caller, ref.Stream, "the client cancelled the task")
+		err = t.x.opts.Host.Abandon(t.x.ctx(), t.x.caller, ref.Stream, "the client cancelled the task")
 	default:
-		result, err = x.getTask(req, name, ref)
+		result, err = t.get(name, ref)
 	}
 	if err != nil {
 		return err
 	}
-	x.reply(req).finish(wire.ResultResponse(req.ID, result), 0)
+	newReply(t.x, t.req).finish(wire.ResultResponse(t.req.ID, result), 0)
 	return nil
 }
 
-// taskRef opens the name of a task; ok is false if it is not one of the caller's.
-func (x *exchange) taskRef(name string) (ref bridge.TaskRef, ok bool) {
-	plain, ok := x.opts.Sealer.Open(name)
+// ref opens the name of a task; ok is false if it does not name one of the caller's tasks.
+func (t tasks) ref(name string) (ref bridge.TaskRef, ok bool) {
+	plain, ok := t.x.opts.Sealer.Open(name)
 	if !ok {
 		return bridge.TaskRef{}, false
 	}
 	ref, ok = bridge.ReadTaskRef(plain)
-	return ref, ok && ref.Session == host.PinnedID(x.caller)
+	return ref, ok && ref.Session == host.PinnedID(t.x.caller)
 }
 
-func (x *exchange) getTask(req bridge.Request, name string, ref bridge.TaskRef) (json.RawMessage, error) {
-	task, _, answered, err := x.recall(req, name, ref)
+func (t tasks) get(name string, ref bridge.TaskRef) (json.RawMessage, error) {
+	task, _, answered, err := t.look(name, ref)
 	if err != nil {
 		return nil, err
 	}
-	now, poll := x.taskClock(task)
+	now, poll := t.clock(task)
 	return task.Detailed(answered, now, poll), nil
 }
 
-// recall finds out what has become of a task, and answers in the client's place what
-// it cannot be asked.
-func (x *exchange) recall(req bridge.Request, name string, ref bridge.TaskRef) (*bridge.Task, *host.Recalled, map[string]bool, error) {
-	call, err := x.recalled(ref)
+// look finds out what has become of a task. It answers those questions that the client
+// cannot be asked.
+func (t tasks) look(name string, ref bridge.TaskRef) (*bridge.Task, *host.Recalled, map[string]bool, error) {
+	call, err := t.recall(ref)
 	if err == nil && !call.Ended() {
-		err = x.opts.Host.LookAfter(x.ctx(), call)
+		err = t.x.opts.Host.LookAfter(t.x.ctx(), call)
 	}
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if call.Lost && time.Since(ref.Made) >= x.opts.Host.Limits().EventAge {
+	if call.Lost && time.Since(ref.Made) >= t.x.opts.Host.Limits().EventAge {
 		return nil, nil, nil, bridge.NoTask()
 	}
-	task := x.task(name, ref, req)
+	task := t.task(name, ref)
 	task.Server, task.Lost = call.Server, call.Lost
 	for _, e := range call.Events {
 		task.Take(e)
 	}
-	answered, err := x.settleTask(task, call)
+	answered, err := t.answered(task, call)
 	return task, call, answered, err
 }
 
-func (x *exchange) recalled(ref bridge.TaskRef) (*host.Recalled, error) {
-	call, err := x.opts.Host.Recall(x.ctx(), x.caller, ref.Stream)
+// recall reads the call of a task.
+func (t tasks) recall(ref bridge.TaskRef) (*host.Recalled, error) {
+	call, err := t.x.opts.Host.Recall(t.x.ctx(), t.x.caller, ref.Stream)
 	if errors.Is(err, session.NotFound) {
 		return nil, bridge.NoTask()
 	}
 	return call, err
 }
 
-// settleTask says which questions of a task are answered by now, those included that
-// nobody else would answer.
-func (x *exchange) settleTask(task *bridge.Task, call *host.Recalled) (answered map[string]bool, err error) {
+// answered returns which questions of a task have an answer by now. It first answers those
+// that the client cannot be asked.
+func (t tasks) answered(task *bridge.Task, call *host.Recalled) (answered map[string]bool, err error) {
 	if task.Ended() {
 		return nil, nil
 	}
-	if answered, err = x.opts.Host.Answered(x.ctx(), call, task.Questions()); err != nil {
+	if answered, err = t.x.opts.Host.Answered(t.x.ctx(), call, task.Questions()); err != nil {
 		return nil, err
 	}
-	return answered, x.opts.Host.Answer(x.ctx(), call, task.Refusals(answered)...)
+	return answered, t.x.opts.Host.Answer(t.x.ctx(), call, task.Refusals(answered)...)
 }
 
-// updateTask hands over answers to what the call of a task has asked.
-func (x *exchange) updateTask(req bridge.Request, name string, ref bridge.TaskRef) error {
-	responses := wire.Lookup(req.Params, "inputResponses")
+// update hands the client's answers to the call of a task.
+func (t tasks) update(name string, ref bridge.TaskRef) error {
+	responses := wire.Lookup(t.req.Params, "inputResponses")
 	if len(responses) == 0 || responses[0] != '{' {
 		return &wire.Error{Code: wire.CodeInvalidParams, Message: "params.inputResponses must be an object with an answer for each key"}
 	}
-	call, err := x.recalled(ref)
+	call, err := t.recall(ref)
 	if err != nil {
 		return err
 	}
-	task := x.task(name, ref, req)
+	task := t.task(name, ref)
 	for _, e := range call.Events {
 		task.Take(e)
 	}
-	answered, err := x.settleTask(task, call)
+	answered, err := t.answered(task, call)
 	if err != nil {
 		return err
 	}
@@ -187,5 +194,5 @@ func (x *exchange) updateTask(req bridge.Request, name string, ref bridge.TaskRe
 	if err != nil {
 		return err
 	}
-	return x.opts.Host.Answer(x.ctx(), call, answers...)
+	return t.x.opts.Host.Answer(t.x.ctx(), call, answers...)
 }

@@ -10,12 +10,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// listening is one listen stream: it hears what the process says outside of requests,
-// and what becomes of tasks. Each is a stream in the log, waited for beside the others.
+// listening is one listen stream: it hears what the process says outside of requests, and
+// what becomes of tasks. Each of these is a stream in the log, read beside the others.
 type listening struct {
 	x     *exchange
 	out   *reply
 	l     *bridge.Listener
+	of    tasks
 	tasks []*watched
 }
 
@@ -23,31 +24,31 @@ type listening struct {
 type watched struct {
 	task *bridge.Task
 	call *host.Recalled
-	next *host.Call // what comes behind what was recalled
-	sign string     // of what the client knows
+	next *host.Call // reads what comes after call
+	sign string     // of what the client has been told
 }
 
 // heard is what came on one of the streams.
 type heard struct {
-	of     *watched // nil: not of a task
+	of     *watched // nil: what the process says outside of requests
 	events []session.Event
 	err    error
 }
 
-// errTold: there is nothing to listen to any more.
+// errTold: nothing is left to listen to.
 var errTold = errors.New("all tasks have ended")
 
-// watchTasks finds the tasks a client wants to hear of, and leaves in the filter those
-// that there are.
-func (x *exchange) watchTasks(req bridge.Request, l *bridge.Listener) ([]*watched, error) {
-	var tasks []*watched
+// watch finds the tasks that the client wants to hear of. It keeps in the listener's filter
+// those that exist.
+func (t tasks) watch(l *bridge.Listener) ([]*watched, error) {
+	var all []*watched
 	var names []string
 	for _, name := range l.Tasks() {
-		ref, ok := x.taskRef(name)
+		ref, ok := t.ref(name)
 		if !ok {
 			continue
 		}
-		task, call, answered, err := x.recall(req, name, ref)
+		task, call, answered, err := t.look(name, ref)
 		if err != nil && session.CodeOf(err) == session.Unavailable {
 			return nil, err
 		}
@@ -56,19 +57,19 @@ func (x *exchange) watchTasks(req bridge.Request, l *bridge.Listener) ([]*watche
 		}
 		w := &watched{task: task, call: call}
 		if task.Waits(answered) {
-			w.sign = task.Sign(answered) // its client knows that much
+			w.sign = task.Sign(answered) // the client knows this much
 		}
-		if w.next, _, err = x.opts.Host.Reattach(x.ctx(), x.caller, ref.Stream, call.Last()); err != nil {
+		if w.next, _, err = t.x.opts.Host.Reattach(t.x.ctx(), t.x.caller, ref.Stream, call.Last()); err != nil {
 			return nil, err
 		}
-		names, tasks = append(names, name), append(tasks, w)
+		names, all = append(names, name), append(all, w)
 	}
 	l.HonourTasks(names)
-	return tasks, nil
+	return all, nil
 }
 
-// to listens until the response has to end, the client has gone, or there is nothing
-// to come. common is not listened to for a client that wants to hear of tasks only.
+// to listens until the response must end, the client has gone, or nothing more can come.
+// common is not read for a client that wants to hear of tasks only.
 func (h listening) to(common *host.Call) error {
 	ctx, cancel := context.WithCancel(h.x.ctx())
 	hear := make(chan heard)
@@ -114,7 +115,7 @@ func (h listening) follow(ctx context.Context, call *host.Call, of *watched, hea
 	for !call.Done() {
 		events, err := call.Next(ctx, h.out.end)
 		if err == nil && len(events) == 0 {
-			return // the response is at its end, or the stream
+			return // the response or the stream has ended
 		}
 		select {
 		case hear <- heard{of, events, err}:
@@ -127,7 +128,7 @@ func (h listening) follow(ctx context.Context, call *host.Call, of *watched, hea
 	}
 }
 
-// common takes what the process says outside of requests.
+// common handles what the process says outside of requests.
 func (h listening) common(events []session.Event) error {
 	for _, e := range events {
 		var err error
@@ -143,7 +144,7 @@ func (h listening) common(events []session.Event) error {
 	return nil
 }
 
-// progress takes what comes of a task.
+// progress handles what comes of a task.
 func (h listening) progress(w *watched, events []session.Event) error {
 	for _, e := range events {
 		w.task.Take(e)
@@ -151,9 +152,9 @@ func (h listening) progress(w *watched, events []session.Event) error {
 	return h.tell(w)
 }
 
-// tell tells the client of a task, if it does not know what there is to tell.
+// tell tells the client how a task stands, if the client does not know it yet.
 func (h listening) tell(w *watched) error {
-	answered, err := h.x.settleTask(w.task, w.call)
+	answered, err := h.of.answered(w.task, w.call)
 	if err != nil {
 		return err
 	}
@@ -162,6 +163,6 @@ func (h listening) tell(w *watched) error {
 		return nil
 	}
 	w.sign = sign
-	now, poll := h.x.taskClock(w.task)
+	now, poll := h.of.clock(w.task)
 	return h.out.notify(h.l.Task(w.task, answered, now, poll))
 }

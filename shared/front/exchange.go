@@ -1,0 +1,166 @@
+package front
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/host"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// exchange is one HTTP request and its answer: what every transport needs. It goes down the
+// checks that all requests share and writes whole answers, refusals and the log line. What
+// follows the checks is the job of a transport: [streamable], [httpSSE] or [modern].
+type exchange struct {
+	opts  *Options
+	w     http.ResponseWriter
+	r     *http.Request
+	begun time.Time
+
+	caller  host.Caller
+	session session.ID
+	id      json.RawMessage // of the first request in the body: errors are answered to it
+	method  string          // of that request, or else of the first message
+	asks    bool            // the body is that one request
+	status  int             // that was sent; 0: nothing yet
+	sent    *counter        // counts the body of the answer; nil without a meter
+	err     error           // what went wrong, even if the status says that nothing did
+}
+
+func (x *exchange) ctx() context.Context { return x.r.Context() }
+
+// detached returns a context for work that must be done even if the client has gone.
+func (x *exchange) detached() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(x.ctx()), spare)
+}
+
+// serve makes the checks that all requests share, then serves the request by its route. An
+// error that it returns has not been answered.
+func (x *exchange) serve() error {
+	if err := x.admit(); err != nil {
+		return err
+	}
+	if x.r.Method == http.MethodOptions {
+		x.preflight()
+		return nil
+	}
+	name, serve, err := x.route()
+	if err != nil {
+		return err
+	}
+	who, err := whole(x.opts.Auth.Authenticate(x.r, name))
+	if err != nil {
+		return err
+	}
+	server, err := x.opts.server(name, "there is no such server; servers are at /<server>/mcp")
+	if err != nil {
+		return err
+	}
+	x.caller = caller(who, server, session.HTTP)
+	release, err := x.opts.admitted(x.ctx(), x.caller)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return serve()
+}
+
+// until returns when a response must end that may be held for this long.
+func (x *exchange) until(hold time.Duration) time.Time {
+	end := x.begun.Add(min(hold, x.opts.Limit))
+	if limit, ok := x.ctx().Deadline(); ok {
+		end = earlier(end, limit.Add(-spare))
+	}
+	return end
+}
+
+// spare is how long before the end of a function's time it begins to close a stream.
+const spare = 2 * time.Second
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// json answers with a whole body of JSON.
+func (x *exchange) json(status int, body []byte) {
+	x.w.Header().Set("Content-Type", wire.MediaJSON)
+	x.empty(status)
+	if x.r.Method != http.MethodHead {
+		// A client that has gone misses its answer, and there is nobody to tell.
+		_, _ = x.w.Write(body)
+	}
+}
+
+// text answers with a few words, which clients do not read.
+func (x *exchange) text(status int, body string) {
+	x.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	x.empty(status)
+	_, _ = x.w.Write([]byte(body)) // as in json
+}
+
+// empty answers without a body.
+func (x *exchange) empty(status int) {
+	x.status = status
+	x.w.WriteHeader(status)
+}
+
+// finish catches a panic and writes the log line. Defer it.
+func (x *exchange) finish() {
+	fault := recover()
+	if fault == nil {
+		x.log()
+		return
+	}
+	begun := x.status != 0
+	x.err = session.Errorf(session.Internal, "panic: %v", fault)
+	if !begun {
+		x.refuse(x.err)
+	}
+	x.log(slog.String("stack", string(debug.Stack())))
+	if begun {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// refuse answers an error. Call it only before anything has been sent.
+func (x *exchange) refuse(err error) {
+	p := problemOf(err)
+	if x.err = err; session.CodeOf(err) != p.code {
+		x.err = p
+	}
+	h := x.w.Header()
+	h.Del(wire.HeaderSessionID)
+	if p.code == session.Unauthenticated {
+		h.Set("WWW-Authenticate", challenge(x.r))
+	}
+	if p.status == http.StatusTooManyRequests && x.asks {
+		x.json(http.StatusOK, wire.ErrorResponse(x.id, busy(p.rpc)))
+		return
+	}
+	switch p.status {
+	case http.StatusMethodNotAllowed:
+		h.Set("Allow", p.allow)
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		h.Set("Retry-After", "1")
+	}
+	x.json(p.status, wire.ErrorResponse(x.id, p.rpc))
+}
+
+// commit begins an event stream. From then on the status cannot say that something is
+// wrong: all that is left is to let the client come back.
+func (x *exchange) commit() *stream {
+	h := x.w.Header()
+	h.Set("Content-Type", wire.MediaSSE)
+	h.Set("Cache-Control", "no-cache, no-transform")
+	h.Set("X-Accel-Buffering", "no")
+	x.empty(http.StatusOK)
+	return &stream{w: x.w}
+}

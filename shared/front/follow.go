@@ -1,0 +1,75 @@
+package front
+
+import (
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/host"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// follow sends events and then what comes, until the stream has ended, its time is over or
+// the client has gone. In a silence it sends comments, so that nothing in between closes
+// the connection. If this very function executes the request, the response is held for
+// longer than its time.
+func (s streamable) follow(out *stream, call *host.Call, events []session.Event, gap bool, hold time.Time) {
+	for {
+		end := hold
+		if call.Held() {
+			end = s.x.until(s.x.opts.Limit)
+		}
+		if gap {
+			out.gap()
+		}
+		out.events(call, events)
+		over := !time.Now().Before(end)
+		retry, closed := call.Close()
+		closed = closed && s.polls()
+		switch {
+		case closed:
+			// The client is sent away (SEP-1699). It comes back to where it is now.
+			out.prime(call.Cursor(), retry)
+		case over && !call.Done():
+			// Once more: TypeScript clients have one pace for all streams, and another
+			// stream may have set it meanwhile.
+			out.pace(call.Retry())
+		}
+		// A client that has gone loses nothing: it comes back with the last id it has.
+		if err := out.flush(); err != nil || over || closed || call.Done() {
+			return
+		}
+		var err error
+		if events, err = call.Next(s.x.ctx(), earlier(end, time.Now().Add(s.x.opts.KeepAlive))); err != nil {
+			s.trouble(out, call, err)
+			return
+		}
+		if gap = len(events) > 0 && call.Gap(); len(events) == 0 && time.Now().Before(end) {
+			out.comment("keep-alive")
+		}
+	}
+}
+
+// trouble ends a stream after a read has failed. If the error may pass, it tells the client
+// to wait longer. Any other error the client shall meet at once, when it comes back.
+func (s streamable) trouble(out *stream, call *host.Call, err error) {
+	if s.x.ctx().Err() != nil {
+		return
+	}
+	s.x.err = err
+	if passing(err) {
+		out.prime(call.Cursor(), s.troubleRetry())
+		_ = out.flush() // nothing follows, so a client that has gone changes nothing
+	}
+}
+
+// troubleRetry is how long a client is told to wait when nothing can be read now.
+func (s streamable) troubleRetry() time.Duration { return 10 * s.x.opts.Host.Limits().Pace }
+
+// before returns the cursor in front of events: a client that gets nothing but this cursor
+// comes back to the first of them.
+func before(call *host.Call, events []session.Event) session.EventID {
+	id := call.Cursor()
+	if len(events) > 0 {
+		id.Index = events[0].Index - 1
+	}
+	return id
+}

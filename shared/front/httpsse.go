@@ -1,0 +1,208 @@
+package front
+
+import (
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/host"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// httpSSE serves a request of HTTP+SSE (MCP 2024-11-05, basic/transports): one event stream
+// for all that a server says, and a POST for each message of the client. Answers come on the
+// stream.
+//
+// The stream is held for as long as the platform allows, because clients lose more than the
+// stream when it ends. Python's and Go's do not come back. TypeScript's comes back, but does
+// not name its session. A client that comes back with the id of the last event, or with the
+// session in the query, goes on in its session. One with neither gets a new session, and
+// need not initialize it.
+type httpSSE struct{ x *exchange }
+
+// querySession is the query parameter of the session, in the URI to which clients post.
+const querySession = "sessionId"
+
+// get serves GET /<server>/sse, and GET /<server>/mcp without a session.
+func (s httpSSE) get() error {
+	if err := s.x.streams(); err != nil {
+		return err
+	}
+	s.x.caller.Transport = session.SSE
+	from, err := s.resumed()
+	if err != nil {
+		return err
+	}
+	if s.x.session == "" {
+		opened, err := s.x.opts.Host.Open(s.x.ctx(), s.x.caller)
+		if err != nil {
+			return err
+		}
+		s.x.session = opened.ID
+	}
+	end := s.x.until(s.x.opts.Limit)
+	call, err := s.x.opts.Host.Follow(s.x.ctx(), s.x.caller, s.x.session, from, end)
+	if err != nil {
+		return err
+	}
+	out := s.x.commit()
+	out.endpoint(call.Cursor(), s.endpoint(), s.x.opts.Host.Limits().Pace)
+	sent := s.send(out, call, end)
+	ctx, cancel := s.x.detached()
+	defer cancel()
+	_ = call.Report(ctx, sent) // on an error the next stream repeats what this one sent
+	return nil
+}
+
+// resumed reads where a client that comes back goes on: behind the last event that it got,
+// or only in which session.
+func (s httpSSE) resumed() (from *session.Index, err error) {
+	if last := s.x.r.Header.Get(wire.HeaderLastEventID); last != "" {
+		id, err := session.ParseEventID(last)
+		if err != nil {
+			return nil, err
+		}
+		if id.Stream == session.Out && id.Nonce != "" {
+			s.x.session = session.ID(id.Nonce)
+			return &id.Index, nil
+		}
+	}
+	if id := s.x.r.URL.Query().Get(querySession); id != "" {
+		return nil, s.x.named(id)
+	}
+	return nil, nil
+}
+
+// endpoint returns the URI to which the client shall post. It is relative to the URI of the
+// stream, whose beginning only the platform knows; clients refuse another origin.
+func (s httpSSE) endpoint() string {
+	up := ""
+	if strings.HasSuffix(s.x.r.URL.Path, "/") {
+		up = "../"
+	}
+	return up + "message?" + querySession + "=" + string(s.x.session)
+}
+
+// send sends what comes until the session has ended, another stream has taken this one's
+// place, the time is over or the client has gone. It returns the last index that it sent.
+func (s httpSSE) send(out *stream, call *host.Call, end time.Time) (sent session.Index) {
+	sent = call.Cursor().Index
+	for {
+		if out.flush() != nil {
+			return sent
+		}
+		sent = call.Cursor().Index
+		if call.Done() || !time.Now().Before(end) {
+			return sent
+		}
+		events, err := call.Next(s.x.ctx(), earlier(end, time.Now().Add(s.x.opts.KeepAlive)))
+		if err != nil {
+			if s.x.ctx().Err() == nil {
+				s.x.err = err
+			}
+			return sent
+		}
+		if len(events) == 0 {
+			out.comment("keep-alive")
+		} else if call.Gap() {
+			out.gap()
+		}
+		for _, e := range events {
+			out.message(call.ID(e).String(), e.Raw)
+		}
+	}
+}
+
+// post takes what a client sends: POST /<server>/message?sessionId=.... The response says
+// only whether it was accepted.
+func (s httpSSE) post() error {
+	s.x.caller.Transport = session.SSE
+	if err := s.x.contentType(); err != nil {
+		return err
+	}
+	id := s.x.r.URL.Query().Get(querySession)
+	if id == "" {
+		return refusal(http.StatusBadRequest, session.Invalid, wire.CodeServer,
+			"the request names no session; post to the URI that the event stream began with")
+	}
+	body, err := s.x.body()
+	if err != nil {
+		return err
+	}
+	msgs, batch, err := wire.ParseBody(body)
+	s.x.method, s.x.id = subject(msgs)
+	if err != nil {
+		return err
+	}
+	if err := s.x.named(id); err != nil {
+		return err
+	}
+	if anyModern(msgs, s.x.r.Header.Get(wire.HeaderProtocolVersion)) {
+		return s.refuseModern(msgs)
+	}
+	call, err := s.accept(msgs, batch)
+	switch {
+	case session.CodeOf(err) == session.Busy && !batch && s.x.id != nil:
+		s.x.err = err
+		err = s.x.opts.Host.Say(s.x.ctx(), s.x.session, wire.ErrorResponse(s.x.id, busy(problemOf(err).rpc)))
+	case err == nil && call != nil:
+		err = s.awaitAccepted(call)
+	}
+	if err != nil {
+		return err
+	}
+	s.accepted()
+	return nil
+}
+
+func (s httpSSE) accepted() { s.x.text(http.StatusAccepted, "Accepted") }
+
+// refuseModern refuses messages of the modern era, which has no HTTP+SSE. It answers requests
+// on the stream, as all others are answered: Go's client asks for the modern era first, and
+// takes a refused POST for a broken connection. After this answer it sends initialize.
+func (s httpSSE) refuseModern(msgs []wire.Message) error {
+	if _, _, err := s.x.opts.Host.Load(s.x.ctx(), s.x.caller, s.x.session); err != nil {
+		return err
+	}
+	var answers [][]byte
+	for _, m := range msgs {
+		if m.Kind != wire.Request {
+			continue
+		}
+		requested, _ := modernVersion(m, s.x.r.Header.Get(wire.HeaderProtocolVersion))
+		s.x.err = unsupportedModern(requested)
+		answers = append(answers, wire.ErrorResponse(m.ID, problemOf(s.x.err).rpc))
+	}
+	if len(answers) > 0 {
+		if err := s.x.opts.Host.Say(s.x.ctx(), s.x.session, answers...); err != nil {
+			return err
+		}
+	}
+	s.accepted()
+	return nil
+}
+
+// accept hands messages to the host.
+func (s httpSSE) accept(msgs []wire.Message, batch bool) (*host.Call, error) {
+	if isInitialize(msgs[0]) && !batch {
+		_, call, err := s.x.opts.Host.Initialize(s.x.ctx(), s.x.caller, s.x.session, msgs[0])
+		return call, err
+	}
+	return s.x.opts.Host.Accept(s.x.ctx(), s.x.caller, s.x.session, msgs, batch)
+}
+
+// awaitAccepted waits until a request has been accepted. Its executor puts the answer on the
+// stream; an answer that the host gave in place is put there now.
+func (s httpSSE) awaitAccepted(call *host.Call) error {
+	events, err := call.Next(s.x.ctx(), time.Now())
+	if err != nil || call.Stored() {
+		return err
+	}
+	for _, e := range events {
+		if err := s.x.opts.Host.Say(s.x.ctx(), s.x.session, e.Raw); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,123 @@
+package front
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// counter counts the bytes of a response's body.
+type counter struct {
+	http.ResponseWriter
+	bytes int
+}
+
+// Write passes on and counts.
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.ResponseWriter.Write(p)
+	c.bytes += n
+	return n, err
+}
+
+// Unwrap is for http.ResponseController.
+func (c *counter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+// attrsOf makes attributes of pairs of name and value.
+func attrsOf(pairs []any) []slog.Attr {
+	var r slog.Record
+	r.Add(pairs...)
+	all := make([]slog.Attr, 0, r.NumAttrs())
+	r.Attrs(func(a slog.Attr) bool { all = append(all, a); return true })
+	return all
+}
+
+// traced returns the attribute that names a request in all logs.
+func traced(ctx context.Context) []slog.Attr {
+	if trace := session.TraceOf(ctx); trace != "" {
+		return []slog.Attr{slog.String("trace", trace)}
+	}
+	return nil
+}
+
+// log writes the one line of this request. The line has no body, no id of a message, and of
+// the headers only the session's.
+func (x *exchange) log(more ...slog.Attr) {
+	level := slog.LevelInfo
+	attrs := append(make([]slog.Attr, 0, 10),
+		slog.String("http_method", clip(x.r.Method)),
+		slog.String("server", x.caller.Server.Name),
+		slog.Int("status", x.status),
+		slog.String("rpc_method", clip(x.method)),
+		slog.String("rpc_id", kindOf(x.id)),
+		slog.String("session_id", string(x.session)),
+		slog.Int64("duration_ms", time.Since(x.begun).Milliseconds()),
+	)
+	if x.err != nil {
+		level = slog.LevelWarn
+		attrs = append(attrs, slog.String("code", string(session.CodeOf(x.err))))
+		if x.status >= http.StatusInternalServerError {
+			level = slog.LevelError
+		}
+		// The text of a refusal follows from its code, and may repeat what was sent.
+		if x.status < http.StatusBadRequest || x.status >= http.StatusInternalServerError {
+			attrs = append(attrs, slog.String("error", x.err.Error()))
+		}
+	}
+	attrs = append(append(attrs, more...), x.spent()...)
+	x.opts.Log.LogAttrs(context.WithoutCancel(x.ctx()), level, "request", attrs...)
+}
+
+// clip shortens what a client wrote, so that it cannot fill the log.
+func clip(s string) string {
+	const most = 64
+	if len(s) <= most {
+		return s
+	}
+	return fmt.Sprintf("%s… (%d bytes)", strings.ToValidUTF8(s[:most], ""), len(s))
+}
+
+func kindOf(id json.RawMessage) string {
+	switch {
+	case len(id) == 0:
+		return "none"
+	case id[0] == '"':
+		return "string"
+	default:
+		return "number"
+	}
+}
+
+// spent returns the attributes for the trace and the costs of a request.
+func (x *exchange) spent() []slog.Attr {
+	attrs := traced(x.ctx())
+	if x.opts.Meter == nil {
+		return attrs
+	}
+	return append(attrs, attrsOf(x.opts.Meter.Spent(session.Account{
+		Over: session.OverREST, Tenant: x.caller.Tenant, Server: x.caller.Server.Name, Session: x.session,
+		Poll: x.r.Method == http.MethodGet, In: int(max(0, x.r.ContentLength)), Out: x.sent.bytes,
+		Took: time.Since(x.begun), Code: session.CodeOf(x.err),
+	}))...)
+}
+
+// spent returns the attributes for the trace and the costs of an invocation.
+func (x *turn) spent(ctx context.Context) []slog.Attr {
+	attrs := traced(ctx)
+	if x.opts.Meter == nil {
+		return attrs
+	}
+	over := session.OverSocket
+	if x.what == "push" {
+		over = session.OverEvent
+	}
+	return append(attrs, attrsOf(x.opts.Meter.Spent(session.Account{
+		Over: over, Tenant: x.tenant, Server: x.server, Session: x.session, Conn: x.conn,
+		In: x.in, Out: x.out, Took: time.Since(x.begun), Code: session.CodeOf(x.err),
+	}))...)
+}

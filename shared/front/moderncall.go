@@ -1,0 +1,196 @@
+package front
+
+import (
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/host"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// call serves a request for the server, in its first round or in a later one.
+func (m modern) call() error {
+	if m.req.State == "" {
+		return m.forward()
+	}
+	state, err := m.resume()
+	if err != nil {
+		return err
+	}
+	turn := bridge.NewTurn(m.req, state.Stream, nil, state)
+	answers, err := turn.Answers()
+	if err != nil {
+		return err
+	}
+	if state.Stream == "" {
+		return m.resend(turn)
+	}
+	call, server, err := m.x.opts.Host.Reattach(m.x.ctx(), m.x.caller, state.Stream, state.From, raws(answers)...)
+	if errors.Is(err, session.NotFound) {
+		return bridge.BadState()
+	}
+	if err != nil {
+		return err
+	}
+	turn.Served(server)
+	return m.answer(call, server, turn)
+}
+
+func raws(answers []bridge.Answer) [][]byte {
+	out := make([][]byte, len(answers))
+	for i, a := range answers {
+		out[i] = a.Raw
+	}
+	return out
+}
+
+// forward begins a call.
+func (m modern) forward() error {
+	c := m.client()
+	if m.req.Method == wire.MethodToolsCall {
+		t := m.tasks()
+		c.Check = func(notes json.RawMessage) (brief bool, err error) {
+			if err := bridge.CheckParams(bridge.NotedParams(notes), m.req, m.x.r.Header.Values); err != nil {
+				return false, err
+			}
+			if t.lacking(notes) {
+				return false, bridge.NeedsTasks()
+			}
+			after, ok := t.after(notes)
+			return ok && after <= soon, nil
+		}
+	}
+	call, server, err := m.x.opts.Host.Send(m.x.ctx(), m.x.caller, c, m.req.Method, m.req.Forward())
+	if err != nil {
+		return err
+	}
+	return m.answer(call, server, bridge.NewTurn(m.req, call.Stream(), server, bridge.State{}))
+}
+
+// resend begins a call anew that has ended, after its client has done what the server wanted
+// first. A client that has not done all of it is not asked a second time.
+func (m modern) resend(turn *bridge.Turn) error {
+	if complete, agreed := turn.Complete(); !complete || !agreed {
+		return &wire.Error{Code: wire.CodeInvalidParams, Message: "the server wants its user to visit a page first, and not every request for that was accepted; send the request anew"}
+	}
+	return modern{m.x, turn.Request()}.forward()
+}
+
+// resume opens the state that a client brings.
+func (m modern) resume() (bridge.State, error) {
+	if m.x.opts.Sealer == nil {
+		return bridge.State{}, bridge.BadState()
+	}
+	plain, ok := m.x.opts.Sealer.Open(m.req.State)
+	if !ok {
+		return bridge.State{}, bridge.BadState()
+	}
+	return m.req.Resume(plain, host.PinnedID(m.x.caller), time.Now())
+}
+
+// seal makes the state that a client carries to the next round. It can be used for as long as
+// the log is kept.
+func (m modern) seal(state bridge.State) string {
+	state.Session = host.PinnedID(m.x.caller)
+	state.Expires = time.Now().Add(m.x.opts.Host.Limits().EventAge).Unix()
+	return m.x.opts.Sealer.Seal(state.Encode())
+}
+
+// gather is how long one question of a server waits for others, so that the client is asked
+// all of them in one answer.
+const gather = 30 * time.Millisecond
+
+// answer answers with what comes of a call. A client that closes the response cancels the
+// call, unless it brought a state: with that state it can come back. server is what the
+// server calls itself, nil if that is not known.
+func (m modern) answer(call *host.Call, server json.RawMessage, turn *bridge.Turn) error {
+	out, t := newReply(m.x, m.req), m.tasks()
+	if after, ok := t.after(call.Learned()); ok {
+		out.task = m.x.begun.Add(after)
+	}
+	err := m.follow(out, call, turn)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errTask):
+		t.create(out, call, server)
+		return nil
+	}
+	if m.req.State == "" || errors.Is(err, errGone) || errors.Is(err, errLate) || errors.Is(err, errForgotten) {
+		ctx, cancel := m.x.detached()
+		defer cancel()
+		if abandoned := m.x.opts.Host.Abandon(ctx, m.x.caller, call.Stream(), "the client closed the response"); abandoned != nil && m.x.err == nil {
+			m.x.err = abandoned
+		}
+	}
+	return out.fail(err)
+}
+
+// follow reads events until there is an answer: the server's, or questions for the client. It
+// returns errTask when the call is to become a task.
+func (m modern) follow(out *reply, call *host.Call, turn *bridge.Turn) error {
+	var asked time.Time // when the first question came
+	for {
+		if !turn.Asks() {
+			asked = time.Time{}
+		} else if asked.IsZero() {
+			asked = time.Now()
+		}
+		if !asked.IsZero() && (turn.Again() || time.Since(asked) >= gather) {
+			out.finish(turn.Required(m.seal(turn.State())), 0)
+			return nil
+		}
+		var events []session.Event
+		var err error
+		if asked.IsZero() {
+			events, err = out.next(call)
+		} else {
+			events, err = out.until(call, asked.Add(gather))
+		}
+		if err == nil && len(events) == 0 && call.Done() {
+			err = errOver
+		}
+		if err != nil {
+			return err
+		}
+		if complete, _ := turn.Complete(); len(events) > 0 && call.Gap() && !complete {
+			return errForgotten
+		}
+		for _, e := range events {
+			step := turn.Take(e)
+			if err := m.learn(call, e, step); err != nil {
+				return err
+			}
+			done, err := m.take(out, step)
+			if done || err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// learn stores what a list of tools says of calls of them, before the client can call one.
+func (m modern) learn(call *host.Call, e session.Event, step bridge.Step) error {
+	first := m.req.Method == wire.MethodToolsList && wire.Lookup(m.req.Params, "cursor") == nil
+	if !first || step.Reply == nil || step.Reply.Code != 0 {
+		return nil
+	}
+	return m.x.opts.Host.Learn(m.x.ctx(), m.x.caller, call, bridge.ToolNotes(wire.Lookup(e.Raw, "result")))
+}
+
+// take does what an event asks for: it answers the server, or tells the client.
+func (m modern) take(out *reply, step bridge.Step) (done bool, err error) {
+	switch {
+	case step.Answer != nil:
+		return false, m.x.opts.Host.Reply(m.x.ctx(), m.x.caller, step.Answer.Raw)
+	case step.Notify != nil:
+		return false, out.notify(step.Notify)
+	case step.Reply != nil:
+		out.finish(step.Reply.Raw, step.Reply.Code)
+		return true, nil
+	}
+	return false, nil
+}
