@@ -67,7 +67,7 @@ const maxAnswers = 64 << 20
 // answer stores a client's response to a server's question, then hands it over.
 // A question of a process that does not run any more has nobody to take the answer;
 // that of a suspended call needs no process.
-func (h *Host) answer(ctx context.Context, s session.Session, box session.Box, m wire.Message) error {
+func (h *core) answer(ctx context.Context, s session.Session, box session.Box, m wire.Message) error {
 	question, ok := wire.String(m.ID)
 	_, _, suspends := session.Suspends(question)
 	if !ok || box.State == session.Asleep && !suspends {

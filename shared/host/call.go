@@ -10,10 +10,10 @@ import (
 
 // Call is a client's wait for the events of one stream: of a request it sent
 // (from [Host.Accept]), of one it resumes, of the common stream (from
-// [Host.Resume] and [Host.Listen]), or of the Out stream (from [Host.Follow]). It is used by one goroutine and holds
+// [Streams.Resume] and [Streams.Listen]), or of the Out stream (from [Streams.Follow]). It is used by one goroutine and holds
 // nothing that lasts; dropping it loses nothing.
 type Call struct {
-	host    *Host
+	host    *core
 	session session.ID
 	stream  session.StreamID
 	after   session.Index
@@ -35,7 +35,7 @@ type Call struct {
 }
 
 // readyCall is a Call whose only event is there already and is not in any log.
-func (h *Host) readyCall(raw []byte) *Call { return &Call{host: h, ready: raw} }
+func (h *core) readyCall(raw []byte) *Call { return &Call{host: h, ready: raw} }
 
 // Done says that nothing more will come: the last event has been returned, or the
 // session has ended, or this listener has lost its place to another.

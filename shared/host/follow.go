@@ -21,15 +21,15 @@ type follower struct {
 // nil, behind what it was sent when [Call.Report] was called last. A session that
 // has not been initialized lives at least until the stream is planned to end.
 //
-// Cost: one read, one write, and a read for each look, as for [Host.Listen].
+// Cost: one read, one write, and a read for each look, as for [Streams.Listen].
 //
 // Errors: NotFound (session), Unavailable.
-func (h *Host) Follow(ctx context.Context, c Caller, id session.ID, from *session.Index, until time.Time) (*Call, error) {
+func (h Streams) Follow(ctx context.Context, c Caller, id session.ID, from *session.Index, until time.Time) (*Call, error) {
 	s, _, err := h.Load(ctx, c, id)
 	if err != nil {
 		return nil, err
 	}
-	call := &Call{host: h, session: s.ID, stream: session.Out, begun: time.Now()}
+	call := &Call{host: h.core, session: s.ID, stream: session.Out, begun: time.Now()}
 	call.follower = &follower{nonce: session.NewNonce()[:nonceLen], read: call.begun}
 	if from != nil {
 		tail, err := h.store.Tail(ctx, id, session.Out)

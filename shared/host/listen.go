@@ -55,7 +55,7 @@ const (
 // Cost: one read, one write, and a read for each look (see [Call.Next]).
 //
 // Errors: Invalid, NotFound (session), Closed, Unavailable.
-func (h *Host) Listen(ctx context.Context, c Caller, id session.ID, lastEventID string) (*Call, error) {
+func (h Streams) Listen(ctx context.Context, c Caller, id session.ID, lastEventID string) (*Call, error) {
 	var from session.EventID
 	if lastEventID != "" {
 		var err error
@@ -70,7 +70,7 @@ func (h *Host) Listen(ctx context.Context, c Caller, id session.ID, lastEventID 
 	if s.State == session.Ready && !s.Pushes {
 		return nil, session.Errorf(session.Closed, "server %q never sends anything outside a request; there is no common stream", s.Server)
 	}
-	call := &Call{host: h, session: s.ID, after: from.Index, begun: time.Now()}
+	call := &Call{host: h.core, session: s.ID, after: from.Index, begun: time.Now()}
 	if lastEventID != "" {
 		call.polls = pollsOf(from.Nonce) + 1
 	}

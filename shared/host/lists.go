@@ -149,7 +149,7 @@ func abilitiesOf(capabilities json.RawMessage) (name string, known bool) {
 // recorded answers a request from the handshake record. Without a result the box is
 // to be asked, and part, if it is not "", is where its answer belongs. It costs a
 // read for a list that the record may answer, and nothing for anything else.
-func (h *Host) recorded(ctx context.Context, c Caller, s session.Session, box session.Box, method string, params json.RawMessage) (result json.RawMessage, part string, err error) {
+func (h *core) recorded(ctx context.Context, c Caller, s session.Session, box session.Box, method string, params json.RawMessage) (result json.RawMessage, part string, err error) {
 	part, ok := listPart(s, c, method, params)
 	if !ok || runs(s, box) {
 		return nil, part, nil

@@ -376,7 +376,7 @@ func (o Outlet) appendOut(ctx context.Context, b session.Batch) error {
 
 // Say writes messages of our own to the Out stream of a session of HTTP+SSE: what
 // was answered in place.
-func (h *Host) Say(ctx context.Context, id session.ID, raws ...[]byte) error {
+func (h Streams) Say(ctx context.Context, id session.ID, raws ...[]byte) error {
 	return h.out.appendOut(ctx, session.Batch{Session: id, Stream: session.Out, Events: raws, Expires: time.Now().Add(h.limits.EventAge)})
 }
 

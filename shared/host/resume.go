@@ -12,11 +12,11 @@ import (
 // Resume takes up a stream where the client says it was cut (Last-Event-ID; MCP
 // 2025-11-25, basic/transports, "Resumability and Redelivery"). The id of a
 // request stream gives that stream; the id of the common stream gives what
-// [Host.Listen] gives. A stream that does not exist, is another session's, or is
+// [Streams.Listen] gives. A stream that does not exist, is another session's, or is
 // too old, has no events and is Gone.
 //
 // Errors: Invalid (*EventIDError), NotFound (session), Unavailable.
-func (h *Host) Resume(ctx context.Context, c Caller, id session.ID, lastEventID string) (*Call, error) {
+func (h Streams) Resume(ctx context.Context, c Caller, id session.ID, lastEventID string) (*Call, error) {
 	from, err := session.ParseEventID(lastEventID)
 	if err != nil {
 		return nil, err
@@ -29,7 +29,7 @@ func (h *Host) Resume(ctx context.Context, c Caller, id session.ID, lastEventID 
 		return nil, err
 	}
 	call := &Call{
-		host: h, session: s.ID, stream: from.Stream, after: from.Index, begun: time.Now(), polls: pollsOf(from.Nonce) + 1,
+		host: h.core, session: s.ID, stream: from.Stream, after: from.Index, begun: time.Now(), polls: pollsOf(from.Nonce) + 1,
 	}
 	tail, err := h.store.Tail(ctx, s.ID, from.Stream)
 	if err != nil {

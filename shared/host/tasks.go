@@ -13,7 +13,7 @@ import (
 )
 
 // A task (extension io.modelcontextprotocol/tasks of 2026-07-28) is a call of
-// [Host.Send] whose client has gone away with a name for it. Nothing is added to
+// [Stateless.Send] whose client has gone away with a name for it. Nothing is added to
 // what such a call leaves behind anyway: its stream in the log of the pinned session,
 // and the item that says who owes the end. To ask for a task is to read the two.
 
@@ -27,7 +27,7 @@ const (
 	TasksOff    TaskMode = "off"    // none, and clients are not told of tasks
 )
 
-// Recalled is a call of [Host.Send], as it is found by somebody who comes for it
+// Recalled is a call of [Stateless.Send], as it is found by somebody who comes for it
 // later.
 type Recalled struct {
 	// Events are what is kept of it, in order, as far as it says what has become of the
@@ -57,7 +57,7 @@ func (r *Recalled) Last() session.Index { return r.last }
 // events.
 //
 // Errors: NotFound (the caller has no calls), Unavailable.
-func (h *Host) Recall(ctx context.Context, c Caller, stream session.StreamID) (*Recalled, error) {
+func (h Tasks) Recall(ctx context.Context, c Caller, stream session.StreamID) (*Recalled, error) {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (h *Host) Recall(ctx context.Context, c Caller, stream session.StreamID) (*
 }
 
 // reread reads all events of a call.
-func (h *Host) reread(ctx context.Context, r *Recalled) error {
+func (h Tasks) reread(ctx context.Context, r *Recalled) error {
 	r.Events, r.Gap, r.last, r.progress = nil, false, 0, 0
 	for {
 		page, err := h.store.Read(ctx, r.session.ID, r.stream, r.last, session.MaxRead)
@@ -106,7 +106,7 @@ func (r *Recalled) take(e session.Event) {
 // if the box is not awake.
 //
 // Errors: Unavailable.
-func (h *Host) LookAfter(ctx context.Context, r *Recalled) error {
+func (h Tasks) LookAfter(ctx context.Context, r *Recalled) error {
 	tender, err := h.backend.Attend(ctx, r.session, r.stream)
 	switch {
 	case errors.Is(err, session.NotFound):
@@ -125,7 +125,7 @@ func (h *Host) LookAfter(ctx context.Context, r *Recalled) error {
 // there are any questions.
 //
 // Errors: Unavailable.
-func (h *Host) Answered(ctx context.Context, r *Recalled, questions []string) (map[string]bool, error) {
+func (h Tasks) Answered(ctx context.Context, r *Recalled, questions []string) (map[string]bool, error) {
 	if len(questions) == 0 {
 		return nil, nil
 	}
@@ -141,17 +141,17 @@ func (h *Host) Answered(ctx context.Context, r *Recalled, questions []string) (m
 }
 
 // Answer stores responses to questions of a call and hands them over, as
-// [Host.Reply] does. It costs a write for each.
+// [Stateless.Reply] does. It costs a write for each.
 //
 // Errors: Unavailable.
-func (h *Host) Answer(ctx context.Context, r *Recalled, responses ...[]byte) error {
+func (h Tasks) Answer(ctx context.Context, r *Recalled, responses ...[]byte) error {
 	return h.replies(ctx, r.session, r.box, responses)
 }
 
 // Pace is how long a client is told to wait before it asks again for a call that was
 // begun so long ago: a tenth of that, so that a call of an hour is asked for about a
 // hundred times.
-func (h *Host) Pace(age time.Duration) time.Duration {
+func (h *core) Pace(age time.Duration) time.Duration {
 	pace := h.limits.Pace
 	return min(max(age/10, pace), 60*pace).Round(time.Millisecond)
 }

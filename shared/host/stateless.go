@@ -31,7 +31,7 @@ type Client struct {
 	// Verbose: it wants log messages. The server is then asked for all of them, once
 	// and for good; who wants fewer has to leave them out.
 	Verbose bool
-	// Check, if not nil, is called with what [Host.Learn] keeps, nil for nothing,
+	// Check, if not nil, is called with what [Stateless.Learn] keeps, nil for nothing,
 	// before anything is sent. Its error is that of Send. With brief the caller does
 	// not want to wait for the end of the call, but until it is accepted.
 	Check func(params json.RawMessage) (brief bool, err error)
@@ -43,7 +43,7 @@ func PinnedID(c Caller) session.ID {
 	return session.ID(strings.ToLower(base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:20])))
 }
 
-// Stream is the stream of the call. That of a request of [Host.Send] is also the
+// Stream is the stream of the call. That of a request of [Stateless.Send] is also the
 // id that the request has inside, as a string.
 func (c *Call) Stream() session.StreamID { return c.stream }
 
@@ -60,7 +60,7 @@ func (c *Call) Stream() session.StreamID { return c.stream }
 // the record.
 //
 // Errors: TooLarge, Unavailable, Busy, those of client.Check.
-func (h *Host) Send(ctx context.Context, c Caller, client Client, method string, params json.RawMessage) (call *Call, server json.RawMessage, err error) {
+func (h Stateless) Send(ctx context.Context, c Caller, client Client, method string, params json.RawMessage) (call *Call, server json.RawMessage, err error) {
 	s, box, err := h.pinned(ctx, c, client)
 	if err != nil {
 		return nil, nil, err
@@ -100,12 +100,12 @@ func (h *Host) Send(ctx context.Context, c Caller, client Client, method string,
 	return call, s.ServerInfo, err
 }
 
-// Learn keeps what a list of tools, the answer to a call of [Host.Send], says of
+// Learn keeps what a list of tools, the answer to a call of [Stateless.Send], says of
 // the headers of later requests: Check gets it. It costs a read and a write if it
 // says something else than before, and nothing if not.
 //
 // Errors: Unavailable.
-func (h *Host) Learn(ctx context.Context, c Caller, call *Call, params json.RawMessage) error {
+func (h Stateless) Learn(ctx context.Context, c Caller, call *Call, params json.RawMessage) error {
 	if bytes.Equal(call.params, params) {
 		return nil
 	}
@@ -134,7 +134,7 @@ func batchOf(raws [][]byte) []byte {
 // response it is.
 //
 // Errors: TooLarge, Unavailable, Busy.
-func (h *Host) Greeting(ctx context.Context, c Caller, client Client) (result json.RawMessage, call *Call, err error) {
+func (h Stateless) Greeting(ctx context.Context, c Caller, client Client) (result json.RawMessage, call *Call, err error) {
 	if c.Server.Record {
 		record, err := h.store.Handshake(ctx, session.RecordFor(c.Tenant, c.Server.Digest), wire.V20251125)
 		if !errors.Is(err, session.NotFound) {
@@ -151,12 +151,12 @@ func (h *Host) Greeting(ctx context.Context, c Caller, client Client) (result js
 	return nil, call, err
 }
 
-// Reattach takes up a call of [Host.Send] behind an index, after it has handed over
-// responses to questions of it, as [Host.Reply] does. A call that is over and of
+// Reattach takes up a call of [Stateless.Send] behind an index, after it has handed over
+// responses to questions of it, as [Stateless.Reply] does. A call that is over and of
 // which nothing is kept is Done.
 //
 // Errors: NotFound (the caller has no calls), Unavailable.
-func (h *Host) Reattach(ctx context.Context, c Caller, stream session.StreamID, after session.Index, responses ...[]byte) (call *Call, server json.RawMessage, err error) {
+func (h Stateless) Reattach(ctx context.Context, c Caller, stream session.StreamID, after session.Index, responses ...[]byte) (call *Call, server json.RawMessage, err error) {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err == nil {
 		err = h.replies(ctx, s, box, responses)
@@ -164,13 +164,14 @@ func (h *Host) Reattach(ctx context.Context, c Caller, stream session.StreamID, 
 	if err != nil {
 		return nil, nil, err
 	}
-	if call, err = h.Resume(ctx, c, s.ID, session.EventID{Stream: stream, Index: after}.String()); call != nil {
+	streams := Streams(h)
+	if call, err = streams.Resume(ctx, c, s.ID, session.EventID{Stream: stream, Index: after}.String()); call != nil {
 		call.params = s.Params
 	}
 	return call, s.ServerInfo, err
 }
 
-// Learned is what [Host.Learn] had kept when the call was sent or taken up, nil for
+// Learned is what [Stateless.Learn] had kept when the call was sent or taken up, nil for
 // nothing.
 func (c *Call) Learned() json.RawMessage { return c.params }
 
@@ -178,7 +179,7 @@ func (c *Call) Learned() json.RawMessage { return c.params }
 // and hands them over. Of two for one question the first counts.
 //
 // Errors: Unavailable.
-func (h *Host) Reply(ctx context.Context, c Caller, responses ...[]byte) error {
+func (h Stateless) Reply(ctx context.Context, c Caller, responses ...[]byte) error {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err != nil {
 		return unlessGone(err)
@@ -186,7 +187,7 @@ func (h *Host) Reply(ctx context.Context, c Caller, responses ...[]byte) error {
 	return h.replies(ctx, s, box, responses)
 }
 
-func (h *Host) replies(ctx context.Context, s session.Session, box session.Box, responses [][]byte) error {
+func (h *core) replies(ctx context.Context, s session.Session, box session.Box, responses [][]byte) error {
 	for _, raw := range responses {
 		m, err := wire.Parse(raw)
 		if err != nil {
@@ -199,12 +200,12 @@ func (h *Host) replies(ctx context.Context, s session.Session, box session.Box, 
 	return nil
 }
 
-// Abandon cancels a call of [Host.Send], whose client has closed the response, or
+// Abandon cancels a call of [Stateless.Send], whose client has closed the response, or
 // cancels the task that it became: why says so in a few words. A server that works on
 // it is told, once; one that has not begun never hears of it.
 //
 // Errors: Unavailable.
-func (h *Host) Abandon(ctx context.Context, c Caller, stream session.StreamID, why string) error {
+func (h Stateless) Abandon(ctx context.Context, c Caller, stream session.StreamID, why string) error {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err != nil {
 		return unlessGone(err)
@@ -236,24 +237,24 @@ func (h *Host) Abandon(ctx context.Context, c Caller, stream session.StreamID, w
 }
 
 // Watch follows what the process that is pinned to a caller says outside of
-// requests, from now on. Unlike [Host.Listen] it is not one reader's alone.
+// requests, from now on. Unlike [Streams.Listen] it is not one reader's alone.
 //
 // Errors: Unavailable.
-func (h *Host) Watch(ctx context.Context, c Caller) (*Call, error) {
+func (h Stateless) Watch(ctx context.Context, c Caller) (*Call, error) {
 	id := PinnedID(c)
 	tail, err := h.store.Tail(ctx, id, session.Common)
 	if err != nil {
 		return nil, err
 	}
-	return &Call{host: h, session: id, stream: session.Common, after: tail.Last, begun: time.Now()}, nil
+	return &Call{host: h.core, session: id, stream: session.Common, after: tail.Last, begun: time.Now()}, nil
 }
 
 // Subscribe asks the process for news of resources. The call's response to uris[i]
 // has the id [Call.Stream] + "-" + i. It stays subscribed, also after it has
-// slept, until [Host.Unsubscribe] has been called as often.
+// slept, until [Stateless.Unsubscribe] has been called as often.
 //
 // Errors: TooLarge, Busy (too many), Unavailable.
-func (h *Host) Subscribe(ctx context.Context, c Caller, client Client, uris []string) (*Call, error) {
+func (h Stateless) Subscribe(ctx context.Context, c Caller, client Client, uris []string) (*Call, error) {
 	s, box, err := h.pinned(ctx, c, client)
 	if err != nil {
 		return nil, err
@@ -286,7 +287,7 @@ func (h *Host) Subscribe(ctx context.Context, c Caller, client Client, uris []st
 // Unsubscribe takes back one Subscribe. A process that sleeps is not woken.
 //
 // Errors: Unavailable.
-func (h *Host) Unsubscribe(ctx context.Context, c Caller, uris []string) error {
+func (h Stateless) Unsubscribe(ctx context.Context, c Caller, uris []string) error {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err != nil {
 		return unlessGone(err)
@@ -314,7 +315,7 @@ func (h *Host) Unsubscribe(ctx context.Context, c Caller, uris []string) error {
 	return err
 }
 
-func (h *Host) subscription(ctx context.Context, c Caller, s session.Session, box session.Box, method string, uris []string) (*Call, error) {
+func (h Stateless) subscription(ctx context.Context, c Caller, s session.Session, box session.Box, method string, uris []string) (*Call, error) {
 	stream := session.NewStreamID()
 	raws := make([][]byte, len(uris))
 	requests := make([]json.RawMessage, len(uris))
@@ -332,7 +333,7 @@ func (h *Host) subscription(ctx context.Context, c Caller, s session.Session, bo
 // pinned is the session that is pinned to a caller, made when there is none. It
 // follows the configuration of its server. One that an operator has ended begins
 // anew. A client that says too much of itself is refused each time, not only the first.
-func (h *Host) pinned(ctx context.Context, c Caller, client Client) (session.Session, session.Box, error) {
+func (h Stateless) pinned(ctx context.Context, c Caller, client Client) (session.Session, session.Box, error) {
 	if len(client.Init) > maxInit {
 		return session.Session{}, session.Box{}, session.Errorf(session.TooLarge, "what the client says of itself has %d bytes; send at most %d in clientInfo", len(client.Init), maxInit)
 	}
@@ -370,7 +371,7 @@ func (h *Host) pinned(ctx context.Context, c Caller, client Client) (session.Ses
 
 // pin makes the session. It is ready at once: the box does the handshake with the
 // process, as always when it starts one.
-func (h *Host) pin(ctx context.Context, c Caller, id session.ID, client Client) (session.Session, error) {
+func (h Stateless) pin(ctx context.Context, c Caller, id session.ID, client Client) (session.Session, error) {
 	server, err := h.serverInfo(ctx, c)
 	if err != nil {
 		return session.Session{}, err
@@ -386,7 +387,7 @@ func (h *Host) pin(ctx context.Context, c Caller, id session.ID, client Client) 
 }
 
 // serverInfo is what the server calls itself, nil if there is no record of it.
-func (h *Host) serverInfo(ctx context.Context, c Caller) (json.RawMessage, error) {
+func (h Stateless) serverInfo(ctx context.Context, c Caller) (json.RawMessage, error) {
 	if !c.Server.Record {
 		return nil, nil
 	}

@@ -33,7 +33,7 @@ func (h *Host) Open(ctx context.Context, c Caller) (session.Session, error) {
 	return s, nil
 }
 
-func (h *Host) opened(c Caller) session.Session {
+func (h *core) opened(c Caller) session.Session {
 	now := time.Now()
 	s := session.Session{
 		ID: session.NewID(), Server: c.Server.Name, Digest: c.Server.Digest, Tenant: c.Tenant, Principal: c.Principal,
@@ -50,11 +50,11 @@ func (h *Host) opened(c Caller) session.Session {
 // that resumes says it has, one for each stream at most: it then has lost its
 // other connections, which are closed, and what is behind the cursors is owed to
 // this one. If the session [session.Session.Owes] anything, somebody has to call
-// [Host.Push] once the connection is up.
+// [Sockets.Push] once the connection is up.
 //
 // Errors: NotFound (session), Invalid (cursors), Busy, Unavailable. After an error
 // the connection must be refused.
-func (h *Host) Connect(ctx context.Context, c Caller, resume session.ID, cursors []session.EventID) (session.Session, error) {
+func (h Sockets) Connect(ctx context.Context, c Caller, resume session.ID, cursors []session.EventID) (session.Session, error) {
 	if resume == "" {
 		s := h.opened(c)
 		s.Conns = []string{c.Conn}
@@ -98,7 +98,7 @@ func (h *Host) Connect(ctx context.Context, c Caller, resume session.ID, cursors
 
 // closeAll closes those connections that are not closed already. One that stayed
 // open would take events that its client does not see.
-func (h *Host) closeAll(ctx context.Context, conns []string, closed map[string]bool) error {
+func (h Sockets) closeAll(ctx context.Context, conns []string, closed map[string]bool) error {
 	for _, conn := range conns {
 		if closed[conn] || h.out.Clients == nil {
 			continue
@@ -111,7 +111,7 @@ func (h *Host) closeAll(ctx context.Context, conns []string, closed map[string]b
 	return nil
 }
 
-func (h *Host) putConnection(ctx context.Context, c Caller, id session.ID) error {
+func (h Sockets) putConnection(ctx context.Context, c Caller, id session.ID) error {
 	return h.store.PutConnection(ctx, session.Connection{
 		ID: c.Conn, Session: id, Server: c.Server.Name, Tenant: c.Tenant, Principal: c.Principal,
 		EventIDs: c.EventIDs, Credential: c.Credential, Expires: time.Now().Add(connectionLife),
@@ -119,7 +119,7 @@ func (h *Host) putConnection(ctx context.Context, c Caller, id session.ID) error
 }
 
 // claims are the entries for what a client says it has.
-func (h *Host) claims(ctx context.Context, s session.Session, cursors []session.EventID) ([]session.Cursor, error) {
+func (h Sockets) claims(ctx context.Context, s session.Session, cursors []session.EventID) ([]session.Cursor, error) {
 	if len(cursors) > maxCursors {
 		return nil, session.Errorf(session.Invalid, "%d event ids at once; name at most %d", len(cursors), maxCursors)
 	}
@@ -168,7 +168,7 @@ func join(s *session.Session, conn string, claims []session.Cursor) (lost []stri
 
 // Connection is the record of a connection: whose messages come over it. NotFound
 // if it belongs to no session.
-func (h *Host) Connection(ctx context.Context, conn string) (session.Connection, error) {
+func (h Sockets) Connection(ctx context.Context, conn string) (session.Connection, error) {
 	c, err := h.store.Connection(ctx, conn)
 	if errors.Is(err, session.NotFound) {
 		return session.Connection{}, session.Errorf(session.NotFound, "this connection belongs to no session; connect anew")
@@ -180,7 +180,7 @@ func (h *Host) Connection(ctx context.Context, conn string) (session.Connection,
 // is fine.
 //
 // Errors: Unavailable.
-func (h *Host) Drop(ctx context.Context, conn string) error {
+func (h Sockets) Drop(ctx context.Context, conn string) error {
 	return h.closeAll(ctx, []string{conn}, map[string]bool{})
 }
 
@@ -188,7 +188,7 @@ func (h *Host) Drop(ctx context.Context, conn string) error {
 // lives on.
 //
 // Errors: Unavailable.
-func (h *Host) Disconnect(ctx context.Context, conn string) error {
+func (h Sockets) Disconnect(ctx context.Context, conn string) error {
 	c, err := h.store.Connection(ctx, conn)
 	if err != nil {
 		return unlessGone(err)
@@ -209,7 +209,7 @@ func (h *Host) Disconnect(ctx context.Context, conn string) error {
 
 // Tell tells a WebSocket client that asked for event ids where its session stands,
 // if it can: at its beginning, before there is any event.
-func (h *Host) Tell(ctx context.Context, c Caller, id session.ID) {
+func (h Sockets) Tell(ctx context.Context, c Caller, id session.ID) {
 	if c.EventIDs && h.out.Clients != nil {
 		_ = h.out.Clients.Post(ctx, c.Conn, EventNotice(id, session.EventID{}, nil)) // the next event says more
 	}
@@ -219,4 +219,4 @@ func (h *Host) Tell(ctx context.Context, c Caller, id session.ID) {
 // is not up yet.
 //
 // Errors: Unavailable: nothing is lost, but somebody should try again.
-func (h *Host) Push(ctx context.Context, id session.ID) error { return h.out.push(ctx, id) }
+func (h Sockets) Push(ctx context.Context, id session.ID) error { return h.out.push(ctx, id) }

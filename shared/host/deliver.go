@@ -1,0 +1,88 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// deliver hands a message over. Of the address only what is of the message is given:
+// Requests, Init and List, and the Stream if it has one already.
+func (h *core) deliver(ctx context.Context, c Caller, s session.Session, box session.Box, raw []byte, a session.Address) (*Call, error) {
+	return h.hand(ctx, c, s, box, Delivery{Raw: raw, Address: a})
+}
+
+// hand is deliver for a delivery of which Raw, Brief and that of the address is given.
+func (h *core) hand(ctx context.Context, c Caller, s session.Session, box session.Box, d Delivery) (*Call, error) {
+	a, again := d.Address, s.Served
+	if len(a.Requests) > 0 {
+		if err := writable(ctx, h.store); err != nil {
+			return nil, unexecuted(err)
+		}
+		var err error
+		if s, err = h.update(ctx, s, func(s *session.Session) bool { return noteCaller(s, c, !a.Looks()) }); err != nil {
+			return nil, err
+		}
+	}
+	if a.Stream == "" {
+		a.Stream = session.NewStreamID()
+	}
+	a.Session, a.Conn, a.EventIDs, a.Out = s.ID, c.Conn, c.EventIDs, c.Transport == session.SSE
+	a.Principal, a.Digest, a.Box, a.Again = c.Principal, session.RecordFor(c.Tenant, s.Digest), c.box(), again
+	a.Trace = session.TraceOf(ctx)
+	d.Address, d.Client, d.Server = a, s, c.Server.Name
+	tender, err := h.backend.Deliver(ctx, d, box)
+	if err != nil || len(a.Requests) == 0 {
+		return nil, err
+	}
+	call := &Call{host: h, session: s.ID, stream: d.Stream, tender: tender, pushed: a.Pushed(), begun: time.Now()}
+	if d.Brief || c.Transport == session.WebSocket {
+		call.duty.Next = call.begun.Add(firstTendBrief)
+	}
+	return call, nil
+}
+
+// firstTendBrief is firstTend for a function that only waits for the request to be
+// accepted: its runner says sooner that it has taken it.
+const firstTendBrief = 300 * time.Millisecond
+
+// noteCaller notes what a message brings that others do not: that a box is given work, and
+// what is known of its caller by now. It says whether that is news.
+func noteCaller(s *session.Session, c Caller, work bool) (news bool) {
+	if work && !s.Served && !c.Server.InPlace {
+		s.Served, news = true, true
+	}
+	if c.Props != nil && len(c.Props) <= session.MaxProps && !bytes.Equal(s.Props, c.Props) {
+		s.Props, news = bytes.Clone(c.Props), true
+	}
+	return news
+}
+
+// unexecuted says of the error that kept a request from being executed that it did.
+func unexecuted(err error) error {
+	var e *session.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	told := *e
+	told.Message = "the request was not executed: " + e.Message
+	return &told
+}
+
+// writable asks a store, or the one that it wraps.
+func writable(ctx context.Context, s session.Store) error {
+	for s != nil {
+		if w, ok := s.(session.Writable); ok {
+			return w.Writable(ctx)
+		}
+		wrapper, ok := s.(interface{ Unwrap() session.Store })
+		if !ok {
+			return nil
+		}
+		s = wrapper.Unwrap()
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// Initialize opens a session (MCP 2025-11-25, basic/lifecycle). m must be an
+// initialize request. id is "" for a new session, or the session that was opened
+// with the connection. With a handshake record for the server and the version
+// asked for, the Call is ready at once and no box is touched; otherwise the box
+// is asked, and a session whose initialize fails is ended.
+//
+// Errors: Invalid (params, or initialized already), TooLarge (parameters over
+// 64 KiB, an id over 16 KiB), NotFound (id), Unavailable, Busy.
+func (h *Host) Initialize(ctx context.Context, c Caller, id session.ID, m wire.Message) (session.Session, *Call, error) {
+	version, ok := wire.String(wire.Lookup(m.Params, "protocolVersion"))
+	if !ok {
+		return session.Session{}, nil, session.Errorf(session.Invalid, "initialize has no params.protocolVersion; send the newest version you speak as a string")
+	}
+	if err := bounded(m); err != nil {
+		return session.Session{}, nil, err
+	}
+	if len(m.Params) > maxInit {
+		return session.Session{}, nil, session.Errorf(session.TooLarge, "the parameters of initialize have %d bytes; send at most %d", len(m.Params), maxInit)
+	}
+	var record *session.Handshake
+	if c.Server.Record {
+		rec, err := h.store.Handshake(ctx, session.RecordFor(c.Tenant, c.Server.Digest), wire.Negotiate(version))
+		if err != nil && !errors.Is(err, session.NotFound) {
+			return session.Session{}, nil, err
+		}
+		if err == nil {
+			record = &rec
+		}
+	}
+	begin := func(s *session.Session) {
+		s.State, s.Version, s.Init = session.Created, wire.Negotiate(version), bytes.Clone(m.Params)
+		s.Expires = time.Now().Add(h.limits.InitTimeout)
+		if record != nil {
+			adopt(s, record.Result)
+		} else {
+			s.Expires = s.Expires.Add(h.limits.StartTime)
+		}
+	}
+	s, err := h.begin(ctx, c, id, begin)
+	if err != nil {
+		return session.Session{}, nil, err
+	}
+	if record != nil {
+		return s, h.readyCall(wire.ResultResponse(m.ID, record.Result)), nil
+	}
+	box, err := h.store.Box(ctx, c.box())
+	if err != nil {
+		return session.Session{}, nil, err
+	}
+	call, err := h.deliver(ctx, c, s, box, m.Raw, session.Address{Requests: []json.RawMessage{m.ID}, Init: true})
+	if err != nil {
+		return session.Session{}, nil, err
+	}
+	return s, call, nil
+}
+
+// begin makes a session that is being initialized, of nothing or of one that was
+// opened. A repeat of the same initialize is taken: the first may have been lost
+// in the middle.
+func (h *Host) begin(ctx context.Context, c Caller, id session.ID, begin func(*session.Session)) (session.Session, error) {
+	if id == "" {
+		s := h.opened(c)
+		begin(&s)
+		if err := h.store.Create(ctx, s); err != nil {
+			return session.Session{}, err
+		}
+		s.Rev = 1
+		return s, nil
+	}
+	s, _, err := h.Load(ctx, c, id)
+	if err != nil {
+		return session.Session{}, err
+	}
+	var wanted session.Session
+	begin(&wanted)
+	initialized := false
+	s, err = h.update(ctx, s, func(s *session.Session) bool {
+		again := s.State == session.Created && bytes.Equal(s.Init, wanted.Init)
+		if initialized = s.State != session.Opened && !again; initialized || again {
+			return false
+		}
+		s.Digest = c.Server.Digest
+		begin(s)
+		return true
+	})
+	if err == nil && initialized {
+		err = session.Errorf(session.Invalid, "this session is initialized already; open another connection for another session")
+	}
+	return s, err
+}
+
+// adopt takes over what the server answered to initialize.
+func adopt(s *session.Session, result json.RawMessage) {
+	if v, ok := wire.String(wire.Lookup(result, "protocolVersion")); ok {
+		s.Version = v
+	}
+	s.Pushes = pushes(result) || wire.Lookup(s.Init, "capabilities", "roots") != nil
+}
+
+// pushes says whether a server's capabilities let it send anything that belongs
+// to no request.
+func pushes(result json.RawMessage) bool {
+	caps := func(path ...string) bool {
+		v := wire.Lookup(result, append([]string{"capabilities"}, path...)...)
+		return v != nil && string(v) != "false" && string(v) != "null"
+	}
+	return caps("logging") || caps("tools", "listChanged") || caps("prompts", "listChanged") ||
+		caps("resources", "listChanged") || caps("resources", "subscribe")
+}
