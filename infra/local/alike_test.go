@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/aws/aws-lambda-go/events"
 	"github.com/coder/websocket"
 	"github.com/google/go-cmp/cmp"
 
@@ -45,7 +46,9 @@ func (f *socketFunction) Invoke(ctx context.Context, _ string, payload []byte) (
 	if err := json.Unmarshal(payload, &e); err != nil {
 		return nil, err
 	}
-	answer, err := native.Stay(ctx, func(ctx context.Context) (wsAnswer, error) { return lambdafront.Socket(f.socket)(ctx, e) })
+	answer, err := native.Stay(ctx, func(ctx context.Context) (events.APIGatewayProxyResponse, error) {
+		return lambdafront.Socket(f.socket)(ctx, e)
+	})
 	var failed *lambda.FunctionError
 	if err != nil {
 		failed = &lambda.FunctionError{Type: "errorString", Message: err.Error()}

@@ -13,6 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/natives"
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/kept"
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
@@ -108,7 +109,7 @@ func (in *inside) make() (*handlers, error) {
 			Store: in.store, Fleet: m.boxes, Runners: m.relay, Clients: sockets.Clients{API: m.socket},
 			Meter: meter.New(meter.Options{}), Log: m.spending,
 		}
-		if err := p.KeepIn(m.snapshots(), keptFolder, m.bucketConfig()); err != nil {
+		if err := p.KeepIn(m.snapshots(), kept.Folder, m.bucketConfig()); err != nil {
 			return nil, fmt.Errorf("%s: %w", snapshotsEnv, err)
 		}
 		return wiring.New(s, p)

@@ -2,14 +2,11 @@ package local
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/functions/wiring"
-	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 	"github.com/dormouse-mcp/dormouse/shared/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
 	"github.com/dormouse-mcp/dormouse/shared/host"
@@ -80,12 +77,4 @@ func (m *machine) snapshots() string {
 func (m *machine) bucketConfig() bucket.Config {
 	keys := dynamostore.Keys{ID: m.getenv("AWS_ACCESS_KEY_ID"), Secret: m.getenv("AWS_SECRET_ACCESS_KEY"), Token: m.getenv("AWS_SESSION_TOKEN")}
 	return bucket.Config{Place: bucket.Place{Region: cmp.Or(m.getenv("AWS_REGION"), m.getenv("AWS_DEFAULT_REGION"))}, Credentials: keys}
-}
-
-// keptFolder removes what was kept in a folder of this machine.
-func keptFolder(path string) wiring.Forget {
-	folder := snapshot.NewFolder(path)
-	return func(ctx context.Context, box session.BoxID, owner string, gen session.Generation) error {
-		return folder.Delete(ctx, snapshot.Key(string(box), owner), int64(gen))
-	}
 }

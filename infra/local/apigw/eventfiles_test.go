@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 	"github.com/google/go-cmp/cmp"
@@ -211,6 +212,13 @@ func same(t *testing.T, file, sent []byte, differ []string) {
 		g, has := got[name]
 		if wants != has || wants && kindOf(w) != kindOf(g) {
 			t.Errorf("%s: the file has %v (%t), sent was %v (%t)", name, w, wants, g, has)
+		}
+		if strings.HasSuffix(name, "requestTime") {
+			for _, at := range []any{w, g} {
+				if _, err := time.Parse(requestTime, at.(string)); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
 		}
 		delete(want, name)
 		delete(got, name)

@@ -12,7 +12,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -84,9 +83,7 @@ func NewRESTAPI(cfg RESTConfig) (*RESTAPI, error) {
 	}
 	cfg.Timeout = cmp.Or(cfg.Timeout, defaultRESTTimeout)
 	cfg.IdleTimeout = cmp.Or(cfg.IdleTimeout, defaultIdleTimeout)
-	return &RESTAPI{
-		cfg: cfg, log: cfg.Logger,
-	}, nil
+	return &RESTAPI{cfg: cfg, log: cfg.Logger}, nil
 }
 
 // ServeHTTP takes one request to its end.
@@ -164,32 +161,22 @@ func (a *RESTAPI) integrate(w http.ResponseWriter, r *http.Request, id string, p
 	}
 }
 
-// pump writes the body while it comes, and lets nothing wait: whatever was read is
-// flushed, but for the end of an answer of known length, which the server flushes
-// itself, together with the head if that is all. It returns the error of the function's
-// side; a client that has gone is none.
-func pump(w http.ResponseWriter, from io.Reader, first, buf []byte) error {
+// pump writes the body while it comes, and lets nothing wait. It returns the error of the
+// function's side; a client that has gone is none.
+func pump(w http.ResponseWriter, from io.Reader, chunk, buf []byte) error {
 	rc := http.NewResponseController(w)
-	length, err := strconv.ParseInt(w.Header().Get("Content-Length"), 10, 64)
-	if err != nil {
-		length = -1
-	}
-	chunk, err, written := first, error(nil), int64(0)
-	for {
+	for err := error(nil); ; {
 		if _, gone := w.Write(chunk); gone != nil {
 			return nil
 		}
-		written += int64(len(chunk))
-		switch {
-		case errors.Is(err, io.EOF):
+		if errors.Is(err, io.EOF) {
 			return nil
-		case err != nil:
+		}
+		if err != nil {
 			return err
-		case length >= 0 && (written == 0 || written >= length):
-		default:
-			if gone := rc.Flush(); gone != nil {
-				return nil
-			}
+		}
+		if rc.Flush() != nil {
+			return nil
 		}
 		var n int
 		n, err = from.Read(buf)

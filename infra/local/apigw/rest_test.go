@@ -381,58 +381,6 @@ func TestInvocationDoesNotEndWithTheRequest(t *testing.T) {
 	})
 }
 
-func TestPiecesOfAnAnswerOfKnownLengthAreNotHeldBack(t *testing.T) {
-	r, w := io.Pipe()
-	api, err := NewRESTAPI(RESTConfig{
-		Function: "f",
-		Invoker:  answering(func(context.Context) (io.ReadCloser, error) { return r, nil }),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := httptest.NewServer(api)
-	t.Cleanup(server.Close)
-	more := make(chan struct{})
-	go func() {
-		_, _ = io.WriteString(w, `{"statusCode":200,"headers":{"Content-Length":"10"}}`+preludeEnd+"first")
-		<-more
-		_, _ = io.WriteString(w, "later")
-		_ = w.Close()
-	}()
-	req, err := http.NewRequestWithContext(t.Context(), "GET", server.URL+"/x", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	buf := make([]byte, 5)
-	if _, err := io.ReadFull(resp.Body, buf); err != nil || string(buf) != "first" {
-		t.Fatalf("read %q, %v", buf, err)
-	}
-	close(more)
-	if rest, err := io.ReadAll(resp.Body); err != nil || string(rest) != "later" {
-		t.Fatalf("rest %q, %v", rest, err)
-	}
-}
-
-func BenchmarkREST(b *testing.B) {
-	r := newPool(b, nil)
-	url := newREST(b, r, nil)
-	get := func() {
-		if got := do(b, "POST", url+"/x?mode=echo", strings.Repeat("x", 600)); len(got.body) != 600 || got.err != nil {
-			b.Fatalf("%+v", got)
-		}
-	}
-	get()
-	b.ReportAllocs()
-	for b.Loop() {
-		get()
-	}
-}
-
 // What a client sends is never at the top of the event that API Gateway makes.
 func TestNobodyCanSayOverHTTPThatItIsTime(t *testing.T) {
 	k := kept{make(chan []byte, 2)}

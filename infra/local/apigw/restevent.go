@@ -237,18 +237,14 @@ func readRequest(r *http.Request) ([]byte, error) {
 	if r.ContentLength > maxRequestBody {
 		return nil, errTooLong
 	}
-	var body bytes.Buffer
-	if r.ContentLength > 0 {
-		body.Grow(int(r.ContentLength) + bytes.MinRead)
-	}
-	n, err := body.ReadFrom(io.LimitReader(r.Body, maxRequestBody+1))
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxRequestBody+1))
 	if err != nil {
 		return nil, fmt.Errorf("read the request: %w", err)
 	}
-	if n > maxRequestBody {
+	if len(body) > maxRequestBody {
 		return nil, errTooLong
 	}
-	return body.Bytes(), nil
+	return body, nil
 }
 
 // restJSON encodes an event as API Gateway does: null where the Go type has nothing, and

@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"github.com/aws/aws-lambda-go/events"
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
@@ -35,11 +33,10 @@ type socketFunction struct {
 	err    error
 
 	event socketEvent
-	raw   []byte
 }
 
 func (f *socketFunction) Invoke(_ context.Context, _ string, payload []byte) (*lambda.Invocation, error) {
-	f.raw, f.event = payload, socketEvent{}
+	f.event = socketEvent{}
 	if err := json.Unmarshal(payload, &f.event); err != nil {
 		return nil, err
 	}
@@ -67,79 +64,6 @@ func upgrade(t *testing.T) *http.Request {
 	return r
 }
 
-// contextOf is the part of every event that tells of the connection.
-func contextOf(c sockets.Conn, route, kind string) events.APIGatewayWebsocketProxyRequestContext {
-	now := time.Now()
-	return events.APIGatewayWebsocketProxyRequestContext{
-		RouteKey: route, EventType: kind, MessageDirection: "IN",
-		Stage: "prod", APIID: "mcp", DomainName: "gateway.test", ConnectionID: c.ID,
-		ConnectedAt: c.ConnectedAt.UnixMilli(), RequestTimeEpoch: now.UnixMilli(), RequestTime: now.UTC().Format("02/Jan/2006:15:04:05 -0700"),
-		Identity: events.APIGatewayRequestIdentity{SourceIP: "192.0.2.1", UserAgent: "test/1"},
-	}
-}
-
-// sameSocketEvent compares all but ids of requests and messages, which have a form.
-func sameSocketEvent(t *testing.T, want, got socketEvent) {
-	t.Helper()
-	for _, id := range []string{got.RequestContext.ConnectionID, got.RequestContext.RequestID, got.RequestContext.ExtendedRequestID} {
-		if !awsapi.IsID(id) {
-			t.Errorf("%q is no id of API Gateway", id)
-		}
-	}
-	ids := cmpopts.IgnoreFields(events.APIGatewayWebsocketProxyRequestContext{}, "RequestID", "ExtendedRequestID", "MessageID")
-	if d := cmp.Diff(want, got, ids, cmpopts.EquateEmpty()); d != "" {
-		t.Errorf("event (-want +got):\n%s", d)
-	}
-}
-
-func TestConnectEventIsThatOfAPIGateway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, c := &socketFunction{answer: socketAnswer{StatusCode: 200}}, someone()
-		routesOf(f).Connect(t.Context(), c, upgrade(t))
-		headers := map[string][]string{
-			"Host": {"gateway.test"}, "User-Agent": {"test/1"}, "X-Key": {"k1", "k2"}, "Sec-Websocket-Key": {"AA=="},
-			"X-Forwarded-For": {"192.0.2.1"}, "X-Forwarded-Port": {"80"}, "X-Forwarded-Proto": {"http"},
-			"X-Amzn-Trace-Id": {f.event.Headers["X-Amzn-Trace-Id"]},
-		}
-		sameSocketEvent(t, socketEvent{
-			Headers: lastOfEach(headers), MultiValueHeaders: headers,
-			QueryStringParameters:           map[string]string{"a": "1", "b": "3"},
-			MultiValueQueryStringParameters: map[string][]string{"a": {"1"}, "b": {"2", "3"}},
-			RequestContext:                  contextOf(c, "$connect", "CONNECT"),
-		}, f.event)
-	})
-}
-
-func TestMessageEventIsThatOfAPIGateway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, c := &socketFunction{answer: socketAnswer{StatusCode: 200}}, someone()
-		time.Sleep(time.Second)
-		const body = `{"id": 9007199254740993, "<&>": "\u2028"}`
-		routesOf(f).Message(t.Context(), c, []byte(body))
-		sameSocketEvent(t, socketEvent{Body: body, RequestContext: contextOf(c, "$default", "MESSAGE")}, f.event)
-		if id, _ := f.event.RequestContext.MessageID.(string); !awsapi.IsID(id) || id == f.event.RequestContext.RequestID {
-			t.Errorf("message id = %v", f.event.RequestContext.MessageID)
-		}
-		var all map[string]any
-		if err := json.Unmarshal(f.raw, &all); err != nil || len(all) != 3 {
-			t.Errorf("%v, the event has %v; want body, isBase64Encoded and requestContext", err, all)
-		}
-	})
-}
-
-func TestDisconnectEventIsThatOfAPIGateway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, c := &socketFunction{answer: socketAnswer{StatusCode: 200}}, someone()
-		reason := ""
-		routesOf(f).Disconnect(t.Context(), c, 4001, reason)
-		want := socketEvent{RequestContext: contextOf(c, "$disconnect", "DISCONNECT")}
-		want.RequestContext.DisconnectStatusCode, want.RequestContext.DisconnectReason = 4001, &reason
-		want.Headers = map[string]string{"Host": "gateway.test", "x-api-key": "", "X-Forwarded-For": "", "x-restapi": ""}
-		want.MultiValueHeaders = map[string][]string{"Host": {"gateway.test"}, "x-api-key": {""}, "X-Forwarded-For": {""}, "x-restapi": {""}}
-		sameSocketEvent(t, want, f.event)
-	})
-}
-
 func TestConnectDecidesAboutTheUpgrade(t *testing.T) {
 	for name, test := range map[string]struct {
 		answer socketAnswer
@@ -155,7 +79,6 @@ func TestConnectDecidesAboutTheUpgrade(t *testing.T) {
 		"no status":       {socketAnswer{}, nil, 502, "Internal server error"},
 		"a strange one":   {socketAnswer{StatusCode: 1000}, nil, 502, "Internal server error"},
 		"function failed": {socketAnswer{}, &lambda.FunctionError{Type: lambda.ErrorExit}, 502, "Internal server error"},
-		"unknown":         {socketAnswer{}, lambda.ErrUnknownFunction, 502, "Internal server error"},
 		"throttled":       {socketAnswer{}, lambda.ErrThrottled, 429, "Too Many Requests"},
 		"too late":        {socketAnswer{}, context.DeadlineExceeded, 504, "Endpoint request timed out"},
 	} {

@@ -18,8 +18,6 @@ var (
 	// ErrThrottled says that every instance a function may have is busy. Nothing
 	// was run; the caller may try again. Lambda's TooManyRequestsException.
 	ErrThrottled = errors.New("too many requests: every instance of the function is busy")
-	// ErrUnknownFunction says that no function of that name is configured.
-	ErrUnknownFunction = errors.New("unknown function")
 	// ErrClosed says that the pool is closed or being closed.
 	ErrClosed = errors.New("the function pool is closed")
 )
@@ -30,7 +28,7 @@ type Invoker interface {
 	// answered) to one instance of the function and returns when the first bytes
 	// of the answer, or a report of failure, are there.
 	//
-	// The error is [ErrThrottled], [ErrUnknownFunction], [ErrClosed] or that of ctx;
+	// The error is [ErrThrottled], [ErrClosed] or that of ctx;
 	// whatever the function did wrong is in [Invocation.Failed]. The end of ctx ends
 	// only the waiting: an invocation that has reached the function runs on, as on
 	// Lambda, and its answer is thrown away.

@@ -2,6 +2,7 @@ package lambda
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,20 +13,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 )
 
-// function is one function of a pool: its processes and the invocations that wait
-// for one. An invocation goes this way:
+// function is one function of a pool: its processes, and the invocations that wait for
+// one. A process has one invocation at a time, as on Lambda. An invocation goes this way:
 //
 //	submit ──▶ waiting ──▶ assigned ──▶ delivered ──▶ answering ──▶ completed
 //	   │           ▲          │  ▲
 //	   │           └──────────┘  │ its process died before it was delivered
-//	   └── a poll is idle ───────┘
+//	   └── a process is idle ────┘
 //
-// It is delivered once at most: what a process may have read is never given to
-// another one.
+// An invocation is delivered once at most: the pool never gives another process what one
+// may have read.
 //
-// A process is free when one of its polls (requests for the next invocation) is
-// idle. A poll is "coming" from the start of its process, and from the end of an
-// answer, until it is there: whoever waits for it need not start a new process.
+// A process is coming while it starts, and from its answer until it asks for the next
+// invocation. Callers wait for a process that is coming rather than start another one.
 type function struct {
 	pool *Pool
 	FunctionConfig
@@ -33,16 +33,8 @@ type function struct {
 	mu        sync.Mutex
 	closed    bool
 	instances map[*instance]bool
-	live      int           // instances that are not being stopped
-	coming    int           // polls on their way, of all instances
-	idle      []*poll       // the last used last
-	waiting   []*invocation // the oldest first; never more than coming, but after a death
+	waiting   []*invocation // the oldest first
 	count     FunctionStatus
-}
-
-type poll struct {
-	inst *instance
-	work chan *invocation // one place: who hands over never waits
 }
 
 type invocation struct {
@@ -70,12 +62,12 @@ func newInvocation(f *function, payload []byte) *invocation {
 	return &invocation{id: uuid.NewString(), fn: f, payload: payload, result: make(chan result, 1)}
 }
 
-// claim is true for the first who wants to give (or give up) the result.
+// claim is true for the first caller, who then gives the result or gives it up.
 func (inv *invocation) claim() bool { return inv.claimed.CompareAndSwap(false, true) }
 
 func (inv *invocation) fail(why *FunctionError) {
 	if inv.claim() {
-		inv.result <- result{answer: &Invocation{Body: noBody{}, Failed: why}}
+		inv.result <- result{answer: &Invocation{Body: http.NoBody, Failed: why}}
 	}
 }
 
@@ -86,23 +78,39 @@ func (inv *invocation) error(kind, format string, args ...any) *FunctionError {
 	}
 }
 
-// submit finds a process for inv.
+// those counts the instances in one of the states.
+func (f *function) those(states ...string) (n int) {
+	for i := range f.instances {
+		if slices.Contains(states, i.state) {
+			n++
+		}
+	}
+	return n
+}
+
+func (f *function) coming() int { return f.those(StateStarting, stateReturning) }
+
+// live is how many instances count against MaxInstances.
+func (f *function) live() int { return len(f.instances) - f.those(StateStopping) }
+
+// submit finds a process for inv: the idle one that was used last, or one that is coming.
 func (f *function) submit(inv *invocation) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
 		return ErrClosed
 	}
-	if n := len(f.idle); n > 0 {
-		last := f.idle[n-1]
-		f.idle[n-1] = nil
-		f.idle = f.idle[:n-1]
-		f.assign(inv, last.inst)
-		last.work <- inv
+	var last *instance
+	for i := range f.instances {
+		if i.state == StateIdle && (last == nil || i.since.After(last.since)) {
+			last = i
+		}
+	}
+	if last != nil {
+		f.assign(inv, last)
 		return nil
 	}
-	if f.coming <= len(f.waiting) && f.live >= f.MaxInstances {
-		f.count.Throttled++
+	if f.coming() <= len(f.waiting) && f.live() >= f.MaxInstances {
 		return ErrThrottled
 	}
 	f.waiting = append(f.waiting, inv)
@@ -110,10 +118,9 @@ func (f *function) submit(inv *invocation) error {
 	return nil
 }
 
-// refill starts as many processes as there are waiting invocations without a
-// coming poll.
+// refill starts a process for each waiting invocation that none is coming for.
 func (f *function) refill() {
-	for f.coming < len(f.waiting) && f.live < f.MaxInstances && !f.closed {
+	for f.coming() < len(f.waiting) && f.live() < f.MaxInstances && !f.closed {
 		f.start()
 	}
 }
@@ -125,130 +132,103 @@ func (f *function) abandon(inv *invocation) bool {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if k := slices.Index(f.waiting, inv); k >= 0 {
-		f.waiting = slices.Delete(f.waiting, k, k+1)
-	}
+	f.waiting = slices.DeleteFunc(f.waiting, func(w *invocation) bool { return w == inv })
 	return true
 }
 
+// assign gives inv to an idle process. Called with mu held.
 func (f *function) assign(inv *invocation, i *instance) {
 	now := time.Now()
-	if len(i.inflight) == 0 {
-		i.since = now
-	}
+	i.state, i.since, i.inv = StateBusy, now, inv
 	inv.inst, inv.started = i, now
 	inv.timer = time.AfterFunc(f.Timeout, func() { f.expire(inv) })
-	i.inflight[inv.id] = inv
+	i.work <- inv // it is empty: the process has taken what it had before
 }
 
-// poll is one request of the process i for its next invocation. It waits until
-// there is one or until gone is closed; then it returns false.
-func (f *function) poll(i *instance, gone <-chan struct{}) (*invocation, bool) {
+// next is the request of process i for its next invocation. It returns nil when gone is
+// closed, and for a process that is dead or ends.
+func (f *function) next(i *instance, gone <-chan struct{}) *invocation {
 	f.mu.Lock()
 	if !f.instances[i] {
-		// The process died while its request was on the way here. It is buried: what it
-		// was given now, nobody would end.
+		// The process died while its request was on the way. Nobody would end what it
+		// was given now.
 		f.mu.Unlock()
-		return nil, false
+		return nil
 	}
-	if i.ending() {
+	if i.state == StateStopping {
 		f.mu.Unlock()
 		<-gone
-		return nil, false
+		return nil
 	}
-	f.arrive(i)
+	f.arrived(i)
+	f.mu.Unlock()
+	select {
+	case inv := <-i.work:
+		return f.deliver(inv)
+	case <-gone:
+		// What was assigned meanwhile goes back to the queue when the process is seen to
+		// be dead: it was not delivered.
+		return nil
+	}
+}
+
+// arrived notes that process i asks, and gives it what has waited for longest.
+func (f *function) arrived(i *instance) {
+	switch i.state {
+	case StateStarting:
+		i.initTimer.Stop()
+		i.sleeper = time.AfterFunc(f.pool.cfg.SleepAfter, func() { f.doze(i) })
+		f.pool.cfg.Recorder.Record(journal.Event{Kind: journal.FunctionReady, Name: f.Name, PID: i.pid(), Duration: time.Since(i.born)})
+	case stateReturning:
+		i.inv.timer.Stop()
+	default:
+		return // it asks once more for what it is waiting for
+	}
+	i.state, i.since, i.inv = StateIdle, time.Now(), nil
 	if len(f.waiting) > 0 {
 		inv := f.waiting[0]
 		f.waiting = slices.Delete(f.waiting, 0, 1)
 		f.assign(inv, i)
-		f.mu.Unlock()
-		return f.deliver(inv)
-	}
-	p := &poll{inst: i, work: make(chan *invocation, 1)}
-	f.idle = append(f.idle, p)
-	f.mu.Unlock()
-	select {
-	case inv := <-p.work:
-		return f.deliver(inv)
-	case <-gone:
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if k := slices.Index(f.idle, p); k >= 0 {
-		f.idle = slices.Delete(f.idle, k, k+1)
-	}
-	// What was assigned meanwhile goes back to the queue when the process is seen
-	// to be dead: it was not delivered.
-	return nil, false
-}
-
-// arrive notes that one of the coming polls of i is there.
-func (f *function) arrive(i *instance) {
-	if !i.ready {
-		i.ready = true
-		i.initTimer.Stop()
-		i.sleeper = time.AfterFunc(f.pool.cfg.SleepAfter, func() { f.doze(i) })
-		took := time.Since(i.born)
-		f.pool.cfg.Recorder.Record(journal.Event{Kind: journal.FunctionReady, Name: f.Name, PID: i.pid(), Duration: took})
-	}
-	if n := len(i.returning); n > 0 {
-		i.returning[n-1].timer.Stop()
-		i.returning[n-1] = nil
-		i.returning = i.returning[:n-1]
-	}
-	if i.coming > 0 {
-		i.coming--
-		f.coming--
-	}
-	if len(i.inflight) == 0 {
-		i.since = time.Now()
 	}
 }
 
 // deliver is the point of no return: from here on the process may have read the
-// invocation, and it is not given to another one.
-func (f *function) deliver(inv *invocation) (*invocation, bool) {
+// invocation, and no other process gets it.
+func (f *function) deliver(inv *invocation) *invocation {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if inv.inst.inflight[inv.id] != inv {
-		return nil, false
+	if inv.inst.inv != inv {
+		return nil
 	}
 	inv.delivered = true
 	inv.inst.served++
 	f.count.Invoked++
-	return inv, true
+	return inv
 }
 
-// take finds the invocation an answer of i belongs to; nil if there is none or if
+// take finds the invocation that an answer of i belongs to; nil if there is none or if
 // it was answered already.
 func (f *function) take(i *instance, id string) *invocation {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	inv := i.inflight[id]
-	if inv == nil || inv.answering {
+	inv := i.inv
+	if inv == nil || inv.id != id || inv.answering {
 		return nil
 	}
 	inv.answering = true
 	return inv
 }
 
-// complete notes that the answer of inv has ended. The process is expected to ask
-// for more.
+// complete notes that the answer to inv has ended. The process is expected to ask for
+// more, and the time limit holds until it does.
 func (f *function) complete(inv *invocation, failed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if failed {
 		f.count.Failed++
 	}
-	i := inv.inst
-	if i.inflight[inv.id] != inv {
-		return // the process is dead
-	}
-	delete(i.inflight, inv.id)
-	i.returning = append(i.returning, inv)
-	if !i.retired {
-		i.coming++
-		f.coming++
+	if i := inv.inst; i.inv == inv && i.state == StateBusy {
+		i.state = stateReturning
 	}
 }
 
@@ -258,7 +238,7 @@ func (f *function) expire(inv *invocation) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	i := inv.inst
-	if i.inflight[inv.id] != inv && !slices.Contains(i.returning, inv) {
+	if i.inv != inv {
 		return
 	}
 	if inv.verdict == nil && !i.doomed {
@@ -281,19 +261,17 @@ func (f *function) truncated(inv *invocation) {
 func (f *function) doze(i *instance) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if i.ending() {
-		return
-	}
 	after := f.pool.cfg.SleepAfter
-	if len(i.inflight) > 0 || i.coming > 0 {
+	left := after - time.Since(i.since)
+	switch {
+	case i.state == StateStopping:
+	case i.state != StateIdle:
 		i.sleeper.Reset(after)
-		return
-	}
-	if left := after - time.Since(i.since); left > 0 {
+	case left > 0:
 		i.sleeper.Reset(left)
-		return
+	default:
+		f.stop(i, fmt.Sprintf("idle for %s", after))
 	}
-	f.stop(i, fmt.Sprintf("idle for %s", after))
 }
 
 // close stops everything. Invocations that wait get ErrClosed.
@@ -320,40 +298,34 @@ func (f *function) killAll() {
 	}
 }
 
-// buried takes leave of a process of which nothing is left, and does what follows
-// for the invocations it had or was expected to take.
+// buried forgets a process of which nothing is left, and does what follows for the
+// invocation that it had, or for those that waited for it.
 func (f *function) buried(i *instance) {
 	f.mu.Lock()
-	f.retire(i)
 	delete(f.instances, i)
 	f.pool.instances.Delete(i.id)
 	i.initTimer.Stop()
 	if i.sleeper != nil {
 		i.sleeper.Stop()
 	}
-	for _, inv := range i.returning {
-		inv.timer.Stop()
-	}
-	var lost, again []*invocation
-	for _, inv := range i.inflight {
+	var lost []*invocation
+	if inv := i.inv; inv != nil {
 		inv.timer.Stop()
 		switch {
 		case inv.answering:
-			// Its answer may be whole and still on the socket: who reads it decides.
+			// Its answer may be whole and still on the socket: whoever reads it decides.
 		case inv.delivered || f.closed:
 			lost = append(lost, inv)
 			f.count.Failed++
 		case !inv.claimed.Load():
-			again = append(again, inv)
+			f.waiting = slices.Insert(f.waiting, 0, inv)
 		}
+		i.inv = nil
 	}
-	clear(i.inflight)
-	i.returning = nil
-	f.waiting = append(again, f.waiting...)
-	if !i.ready && !i.asked {
-		// Another process would fail in the same way: those who counted on this one
-		// get its failure instead of the next attempt.
-		excess := max(0, len(f.waiting)-f.coming)
+	if i.sleeper == nil && !i.asked {
+		// It never got ready, and another process would fail in the same way. Those that
+		// counted on this one get its failure.
+		excess := max(0, len(f.waiting)-f.coming())
 		lost = append(lost, f.waiting[:excess]...)
 		f.waiting = slices.Delete(f.waiting, 0, excess)
 	}

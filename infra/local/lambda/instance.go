@@ -5,11 +5,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -45,41 +43,39 @@ type instance struct {
 	dead chan struct{}
 	end  string // "exit status 1", "signal: killed"
 
+	// work has the invocation that is assigned, until the process takes it. One place.
+	work chan *invocation
+
 	// Guarded by fn.mu.
 	proc      *process // nil until spawned
-	ready     bool     // has asked for an invocation
-	asked     bool     // to stop, with SIGTERM
-	doomed    bool     // killed by the pool
-	retired   bool     // does not count as live any more
-	why       string   // it was asked or doomed
+	state     string   // one of those of InstanceStatus, or stateReturning
+	since     time.Time
+	asked     bool   // to stop, with SIGTERM
+	doomed    bool   // killed by the pool
+	why       string // it was asked or doomed
 	report    *FunctionError
-	coming    int // polls on their way
-	inflight  map[string]*invocation
-	returning []*invocation // answered; the process has not asked again yet
+	inv       *invocation // from assign until the process asks for the next
 	served    int
-	since     time.Time // of the state
 	initTimer *time.Timer
-	sleeper   *time.Timer // nil until ready
+	sleeper   *time.Timer // nil until the process has asked for an invocation
 }
+
+// stateReturning is that of a process that has answered and has not asked again.
+const stateReturning = "returning"
 
 // start begins a new instance. Called with mu held.
 func (f *function) start() {
 	now := time.Now()
 	i := &instance{
-		id: f.Name + "-" + uuid.NewString(), fn: f, born: now, since: now,
-		spawned: make(chan struct{}), dead: make(chan struct{}),
-		inflight: map[string]*invocation{}, coming: f.Concurrency,
+		id: f.Name + "-" + uuid.NewString(), fn: f, born: now, since: now, state: StateStarting,
+		spawned: make(chan struct{}), dead: make(chan struct{}), work: make(chan *invocation, 1),
 	}
 	i.initTimer = time.AfterFunc(f.pool.cfg.InitTimeout, func() { f.initExpired(i) })
 	f.instances[i] = true
-	f.live++
-	f.coming += i.coming
 	f.pool.instances.Store(i.id, i)
 	f.pool.running.Add(1)
 	go i.run()
 }
-
-func (i *instance) ending() bool { return i.asked || i.doomed }
 
 func (i *instance) pid() int {
 	if i.proc == nil {
@@ -89,44 +85,19 @@ func (i *instance) pid() int {
 }
 
 func (i *instance) status() InstanceStatus {
-	s := InstanceStatus{PID: i.pid(), State: StateIdle, Since: i.since, Invocations: i.served}
-	switch {
-	case i.ending():
-		s.State = StateStopping
-	case !i.ready:
-		s.State = StateStarting
-	case len(i.inflight) > 0:
-		s.State = StateBusy
+	s := InstanceStatus{PID: i.pid(), State: i.state, Since: i.since, Invocations: i.served}
+	if s.State == stateReturning {
+		s.State = StateIdle // it has nothing to do
 	}
 	return s
 }
 
-// retire takes i out of what an invocation could get. Called with mu held.
-func (f *function) retire(i *instance) {
-	if i.retired {
-		return
-	}
-	i.retired = true
-	f.live--
-	f.coming -= i.coming
-	i.coming = 0
-	kept := f.idle[:0]
-	for _, p := range f.idle {
-		if p.inst != i {
-			kept = append(kept, p)
-		}
-	}
-	clear(f.idle[len(kept):])
-	f.idle = kept
-}
-
 // stop asks the process to end. Called with mu held.
 func (f *function) stop(i *instance, why string) {
-	if i.ending() || !f.instances[i] {
+	if i.state == StateStopping || !f.instances[i] {
 		return
 	}
-	f.retire(i)
-	i.asked, i.why, i.since = true, why, time.Now()
+	i.state, i.asked, i.why, i.since = StateStopping, true, why, time.Now()
 	if i.proc != nil {
 		i.proc.stop(f.pool.cfg.StopGrace)
 	}
@@ -137,8 +108,7 @@ func (f *function) kill(i *instance, why string) {
 	if i.doomed || !f.instances[i] {
 		return
 	}
-	f.retire(i)
-	i.doomed, i.since = true, time.Now()
+	i.state, i.doomed, i.since = StateStopping, true, time.Now()
 	if i.why == "" {
 		i.why = why
 	}
@@ -150,7 +120,7 @@ func (f *function) kill(i *instance, why string) {
 func (f *function) initExpired(i *instance) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if i.ready || i.ending() {
+	if i.state != StateStarting {
 		return
 	}
 	limit := f.pool.cfg.InitTimeout
@@ -168,7 +138,7 @@ func (f *function) initExpired(i *instance) {
 func (f *function) initFailed(i *instance, report *FunctionError) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if i.ready || i.ending() {
+	if i.state != StateStarting {
 		return false
 	}
 	i.report = report
@@ -187,8 +157,6 @@ func (i *instance) failure(inv *invocation) *FunctionError {
 		e := *i.report
 		e.Function, e.RequestID = i.fn.Name, inv.id
 		return &e
-	case i.doomed:
-		return inv.error(ErrorExit, "the process was killed because of another invocation: %s", i.why)
 	default:
 		return inv.error(ErrorExit, "Runtime exited with error: %s", i.end)
 	}
@@ -272,18 +240,14 @@ func (i *instance) environment() []string {
 		"LAMBDA_TASK_ROOT=" + filepath.Dir(f.Path), "_HANDLER=" + filepath.Base(f.Path),
 		"AWS_REGION=" + region, "AWS_DEFAULT_REGION=" + region,
 		"AWS_LAMBDA_FUNCTION_NAME=" + f.Name, "AWS_LAMBDA_FUNCTION_VERSION=$LATEST",
-		"AWS_LAMBDA_FUNCTION_MEMORY_SIZE=" + strconv.Itoa(f.MemoryMB), "AWS_LAMBDA_INITIALIZATION_TYPE=on-demand",
+		"AWS_LAMBDA_FUNCTION_MEMORY_SIZE=256", "AWS_LAMBDA_INITIALIZATION_TYPE=on-demand",
 		"AWS_LAMBDA_LOG_GROUP_NAME=/aws/lambda/" + f.Name, "AWS_LAMBDA_LOG_STREAM_NAME=" + i.id,
 		// The emulator asks no service of AWS; it knows its functions by a secret path.
 		"AWS_ACCESS_KEY_ID=local", "AWS_SECRET_ACCESS_KEY=local",
 	}
 	env = append(env, f.pool.cfg.Env...)
 	env = append(env, f.Env...)
-	env = append(env, "AWS_LAMBDA_RUNTIME_API="+f.pool.listener.Addr().String()+"/"+i.id)
-	if f.Concurrency > 1 {
-		env = append(env, "AWS_LAMBDA_MAX_CONCURRENCY="+strconv.Itoa(f.Concurrency))
-	}
-	return env
+	return append(env, "AWS_LAMBDA_RUNTIME_API="+f.pool.listener.Addr().String()+"/"+i.id)
 }
 
 // process is an operating system process, the leader of a group of its own.
@@ -376,9 +340,3 @@ func (o *output) finish() {
 	}
 	_ = o.from.Close()
 }
-
-// noBody is the body of an answer that has none.
-type noBody struct{}
-
-func (noBody) Read([]byte) (int, error) { return 0, io.EOF }
-func (noBody) Close() error             { return nil }

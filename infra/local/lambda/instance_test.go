@@ -184,28 +184,6 @@ func TestFailureBeforeTheFirstInvocation(t *testing.T) {
 	}
 }
 
-func TestTimeoutFailsAllInvocationsOfItsProcess(t *testing.T) {
-	r := newRig(t, func(c *PoolConfig) { c.Functions[0].Concurrency, c.Functions[0].Timeout = 2, 500*time.Millisecond })
-	r.call("mode", "echo")
-	r.settled(2)
-	a, b := r.begin("mode", "slow"), r.begin("mode", "slow")
-	var kinds []string
-	for _, c := range []<-chan reply{a, b} {
-		got := localtest.Wait(t, c)
-		if got.failed == nil {
-			t.Fatalf("no failure: %+v", got)
-		}
-		kinds = append(kinds, got.failed.Type)
-		if got.failed.Type == ErrorExit && !strings.Contains(got.failed.Message, "because of another invocation: timed out after 500ms") {
-			t.Errorf("failure: %v", got.failed)
-		}
-	}
-	slices.Sort(kinds)
-	if diff := cmp.Diff([]string{ErrorExit, ErrorTimeout}, kinds); diff != "" {
-		t.Error(diff)
-	}
-}
-
 func TestChildrenEndWithTheirFunction(t *testing.T) {
 	r := newRig(t, nil)
 	child, err := strconv.Atoi(r.call("mode", "child").body)
@@ -222,7 +200,6 @@ func TestEnvironmentIsCompleteAndClean(t *testing.T) {
 	r := newRig(t, func(c *PoolConfig) {
 		c.Env = []string{"HOME=/home/pool", "TABLE=pool"}
 		c.Functions[0].Env = []string{"TABLE=function"}
-		c.Functions[0].Concurrency = 3
 	})
 	var list []string
 	if err := json.Unmarshal([]byte(r.call("mode", "env").body), &list); err != nil {
@@ -244,7 +221,7 @@ func TestEnvironmentIsCompleteAndClean(t *testing.T) {
 		"LAMBDA_TASK_ROOT": filepath.Dir(r.pool.functions["echo"].Path), "_HANDLER": "echofn", "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1",
 		"AWS_LAMBDA_FUNCTION_NAME": "echo", "AWS_LAMBDA_FUNCTION_VERSION": "$LATEST", "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": "256",
 		"AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand", "AWS_LAMBDA_LOG_GROUP_NAME": "/aws/lambda/echo",
-		"AWS_LAMBDA_MAX_CONCURRENCY": "3", "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local",
+		"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local",
 	}
 	if diff := cmp.Diff(want, env); diff != "" {
 		t.Error(diff)

@@ -12,14 +12,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 )
 
 const (
-	maxSyncPayload  = 6 << 20
 	maxEventPayload = 1 << 20
 	// eventTries is how often an event is handed to a function that fails: once and
 	// two retries.
@@ -48,19 +46,15 @@ type APIConfig struct {
 //
 //	POST /2015-03-31/functions/<name or ARN>/invocations
 //
-// X-Amz-Invocation-Type says how: RequestResponse (and none) waits for the answer,
-// Event is answered with 202 at once and handled in the background, DryRun with 204.
-// An event is handled once or, when the function fails, up to three times, so a
-// function must bear it twice. Failures are those of the AWS SDK:
-// ResourceNotFoundException 404, InvalidRequestContentException 400 (the payload is
-// not JSON), RequestTooLargeException 413 (6 MiB, 1 MiB for an event),
-// TooManyRequestsException 429, InvalidParameterValueException 400,
-// ServiceException 500. What the function itself did wrong is a 200 with
-// X-Amz-Function-Error. API verifies no signature: whoever serves it authenticates
-// the caller.
+// It serves X-Amz-Invocation-Type Event alone, because nobody here waits for an answer: it
+// answers 202 at once and handles the event in the background, once or, when the function
+// fails, up to three times. Failures are those of the AWS SDK: ResourceNotFoundException
+// 404, InvalidRequestContentException 400 (the payload is not JSON),
+// RequestTooLargeException 413 (1 MiB), InvalidParameterValueException 400 (another type),
+// ServiceException 500 (it is being closed). API verifies no signature: whoever serves it
+// authenticates the caller.
 //
-// Versions, aliases, logs in the answer, destinations and dead letters are not
-// imitated.
+// Versions, aliases, destinations and dead letters are not imitated.
 type API struct {
 	cfg APIConfig
 	log *slog.Logger
@@ -72,8 +66,6 @@ type API struct {
 	mu     sync.Mutex
 	closed bool
 	work   sync.WaitGroup // events under way
-
-	events, lost atomic.Int64
 }
 
 var _ http.Handler = (*API)(nil)
@@ -101,26 +93,23 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		awsapi.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Function not found: "+FunctionARN(name))
 		return
 	}
-	limit := maxSyncPayload
-	kind := r.Header.Get("X-Amz-Invocation-Type")
-	if kind == "Event" {
-		limit = maxEventPayload
-	}
-	payload, err := io.ReadAll(io.LimitReader(r.Body, int64(limit)+1))
+	payload, err := io.ReadAll(io.LimitReader(r.Body, maxEventPayload+1))
 	switch {
 	case err != nil:
 		awsapi.Fail(w, http.StatusBadRequest, "InvalidRequestContentException", "The body could not be read")
-		return
-	case len(payload) > limit:
-		awsapi.Fail(w, http.StatusRequestEntityTooLarge, "RequestTooLargeException", fmt.Sprintf("Request must be smaller than %d bytes for the InvokeFunction operation", limit))
-		return
-	case len(payload) == 0:
-		payload = []byte("{}")
+	case r.Header.Get("X-Amz-Invocation-Type") != "Event":
+		awsapi.Fail(w, http.StatusBadRequest, "InvalidParameterValueException", "Only the invocation type Event is served here")
+	case len(payload) > maxEventPayload:
+		awsapi.Fail(w, http.StatusRequestEntityTooLarge, "RequestTooLargeException", fmt.Sprintf("Request must be smaller than %d bytes for the InvokeFunction operation", maxEventPayload))
 	case !json.Valid(payload):
 		awsapi.Fail(w, http.StatusBadRequest, "InvalidRequestContentException", "Could not parse request body into json")
-		return
+	default:
+		if _, err := a.Send(name, payload); err != nil {
+			awsapi.Fail(w, http.StatusInternalServerError, "ServiceException", "")
+			return
+		}
+		w.WriteHeader(http.StatusAccepted)
 	}
-	a.invoke(w, r, kind, name, payload)
 }
 
 // invokedFunction takes the name out of the path.
@@ -131,64 +120,21 @@ func invokedFunction(r *http.Request) (name string, ok bool) {
 	return name, ok && end && r.Method == http.MethodPost && name != "" && !strings.Contains(name, "/")
 }
 
-func (a *API) invoke(w http.ResponseWriter, r *http.Request, kind, name string, payload []byte) {
-	switch kind {
-	case "", "RequestResponse":
-		// As on Lambda, a caller that goes away does not end the invocation.
-		answer, failed, err := call(context.WithoutCancel(r.Context()), a.cfg.Invoker, name, payload)
-		a.answer(w, answer, failed, err)
-	case "Event":
-		if _, err := a.Send(name, payload); err != nil {
-			a.answer(w, nil, nil, err)
-			return
-		}
-		w.WriteHeader(http.StatusAccepted)
-	case "DryRun":
-		w.WriteHeader(http.StatusNoContent)
-	default:
-		awsapi.Fail(w, http.StatusBadRequest, "InvalidParameterValueException", "Unknown invocation type")
-	}
-}
-
-func (a *API) answer(w http.ResponseWriter, body []byte, failed *FunctionError, err error) {
-	switch {
-	case errors.Is(err, ErrThrottled):
-		awsapi.Fail(w, http.StatusTooManyRequests, "TooManyRequestsException", "Rate Exceeded.")
-	case err != nil:
-		a.log.Warn("an invocation failed", "error", err)
-		awsapi.Fail(w, http.StatusInternalServerError, "ServiceException", "")
-	default:
-		w.Header().Set("X-Amz-Executed-Version", "$LATEST")
-		if failed != nil {
-			w.Header().Set("X-Amz-Function-Error", "Unhandled")
-			body, _ = json.Marshal(map[string]string{"errorType": failed.Type, "errorMessage": failed.Message}) // strings always encode
-		}
-		awsapi.JSON(w, http.StatusOK, body)
-	}
-}
-
-// call invokes a function and reads its whole answer. What the function did wrong is
-// not an error.
-func call(ctx context.Context, in Invoker, name string, payload []byte) ([]byte, *FunctionError, error) {
-	inv, err := in.Invoke(ctx, name, payload)
+// call invokes a function and waits for the end of its answer, which nobody reads. What the
+// function did wrong is failed.
+func (a *API) call(name string, payload []byte) (failed *FunctionError, err error) {
+	inv, err := a.cfg.Invoker.Invoke(a.ctx, name, payload)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer func() { _ = inv.Body.Close() }()
 	if inv.Failed != nil {
-		return nil, inv.Failed, nil
+		return inv.Failed, nil
 	}
-	body, err := io.ReadAll(io.LimitReader(inv.Body, maxSyncPayload+1))
-	var failed *FunctionError
-	switch {
-	case errors.As(err, &failed):
-		return nil, failed, nil
-	case err != nil:
-		return nil, nil, fmt.Errorf("read the answer of function %s: %w", name, err)
-	case len(body) > maxSyncPayload:
-		return nil, &FunctionError{Function: name, Type: "Function.ResponseSizeTooLarge", Message: fmt.Sprintf("Response payload size exceeded maximum allowed payload size (%d bytes).", maxSyncPayload)}, nil
+	if _, err := io.Copy(io.Discard, inv.Body); err != nil && !errors.As(err, &failed) {
+		return nil, fmt.Errorf("read the answer of function %s: %w", name, err)
 	}
-	return body, nil, nil
+	return failed, nil
 }
 
 // Send invokes a function asynchronously, as a caller does by the type Event. done
@@ -201,11 +147,9 @@ func (a *API) Send(function string, payload []byte) (done <-chan struct{}, err e
 		return nil, fmt.Errorf("send an event to function %s: %w", function, ErrClosed)
 	}
 	end := make(chan struct{})
-	a.events.Add(1)
 	a.work.Go(func() {
 		defer close(end)
 		if err := a.handle(function, payload); err != nil {
-			a.lost.Add(1)
 			a.log.Warn("an event was given up", "function", function, "error", err)
 		}
 	})
@@ -217,7 +161,7 @@ func (a *API) handle(function string, payload []byte) error {
 	until := time.Now().Add(a.cfg.EventAge)
 	busy := a.cfg.RetryWait / 60
 	for tries := 0; ; {
-		_, failed, err := call(a.ctx, a.cfg.Invoker, function, payload)
+		failed, err := a.call(function, payload)
 		var wait time.Duration
 		switch {
 		case errors.Is(err, ErrThrottled):
@@ -243,17 +187,6 @@ func (a *API) handle(function string, payload []byte) error {
 			return err
 		}
 	}
-}
-
-// EventUsage is what became of the asynchronous invocations.
-type EventUsage struct {
-	Accepted int64
-	Lost     int64 // given up after all tries
-}
-
-// Usage returns the counters as they are now.
-func (a *API) Usage() EventUsage {
-	return EventUsage{Accepted: a.events.Load(), Lost: a.lost.Load()}
 }
 
 // Close takes no events any more, gives up those that wait for another try, and

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -20,7 +21,6 @@ import (
 
 const (
 	defaultTimeout      = 3 * time.Second
-	defaultMemory       = 256
 	defaultMaxInstances = 100
 	defaultSleepAfter   = 10 * time.Second
 	defaultInitTimeout  = 10 * time.Second
@@ -37,15 +37,8 @@ type FunctionConfig struct {
 	// Timeout is how long one invocation may take until the last byte of its
 	// answer; then the process is killed. 0 means 3 s, as on Lambda.
 	Timeout time.Duration
-	// MemoryMB is what the function would have on Lambda; it is told so and billed for
-	// it, but not held to it. 0 means 256.
-	MemoryMB int
 	// MaxInstances is how many processes may exist at the same time; 0 means 100.
 	MaxInstances int
-	// Concurrency is how many invocations one process takes at the same time. 0 and
-	// 1 mean one, which is how Lambda on demand behaves; more is told to the
-	// process in AWS_LAMBDA_MAX_CONCURRENCY, and a timeout then fails all of them.
-	Concurrency int
 }
 
 // PoolConfig says how a Pool runs its functions. Functions is required.
@@ -113,7 +106,7 @@ func NewPool(cfg PoolConfig) (*Pool, error) {
 		return nil, fmt.Errorf("open the Runtime API: %w", err)
 	}
 	p.server = &http.Server{
-		Handler:  (*runtimeAPI)(p),
+		Handler:  newRuntimeAPI(&p.instances),
 		ErrorLog: slog.NewLogLogger(p.log.Handler(), slog.LevelWarn),
 	}
 	go func() {
@@ -136,9 +129,7 @@ func (p *Pool) add(fc FunctionConfig) error {
 		return fmt.Errorf("function %s: path %q is not absolute", fc.Name, fc.Path)
 	}
 	fc.Timeout = cmp.Or(fc.Timeout, defaultTimeout)
-	fc.MemoryMB = cmp.Or(fc.MemoryMB, defaultMemory)
 	fc.MaxInstances = cmp.Or(fc.MaxInstances, defaultMaxInstances)
-	fc.Concurrency = cmp.Or(fc.Concurrency, 1)
 	p.functions[fc.Name] = &function{pool: p, FunctionConfig: fc, instances: map[*instance]bool{}}
 	p.names = append(p.names, fc.Name)
 	return nil
@@ -160,7 +151,7 @@ func (p *Pool) spawner() {
 func (p *Pool) Invoke(ctx context.Context, name string, payload []byte) (*Invocation, error) {
 	f, ok := p.functions[name]
 	if !ok {
-		return nil, fmt.Errorf("%w: %q", ErrUnknownFunction, name)
+		return nil, fmt.Errorf("no function is called %q", name)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -195,8 +186,8 @@ type FunctionStatus struct {
 	Instances []InstanceStatus // by start, the oldest first
 	Waiting   int              // invocations that wait for a process to get ready
 	// Invoked counts the invocations that reached a process, Failed those of them
-	// that failed in any way, Throttled those refused with ErrThrottled.
-	Invoked, Failed, Throttled int
+	// that failed in any way.
+	Invoked, Failed int
 }
 
 // InstanceStatus is one process of a function.
@@ -246,19 +237,12 @@ func (p *Pool) Close(ctx context.Context) error {
 	return errors.Join(err, p.server.Close())
 }
 
-func byStart(a, b *instance) int { return a.born.Compare(b.born) }
-
 func (f *function) status() FunctionStatus {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.count
 	s.Name, s.Waiting = f.Name, len(f.waiting)
-	all := make([]*instance, 0, len(f.instances))
-	for i := range f.instances {
-		all = append(all, i)
-	}
-	slices.SortFunc(all, byStart)
-	for _, i := range all {
+	for _, i := range slices.SortedFunc(maps.Keys(f.instances), func(a, b *instance) int { return a.born.Compare(b.born) }) {
 		s.Instances = append(s.Instances, i.status())
 	}
 	return s

@@ -192,60 +192,6 @@ func TestTooManyInvocationsAreThrottledAndDoNotWait(t *testing.T) {
 	if got := r.call("mode", "echo"); got.body != "hello" {
 		t.Fatalf("after the first has ended: %+v", got)
 	}
-	if n := r.pool.Status()[0].Throttled; n != 1 {
-		t.Errorf("throttled %d, want 1", n)
-	}
-}
-
-func TestConcurrencyLetsOneProcessTakeSeveral(t *testing.T) {
-	r := newRig(t, func(c *PoolConfig) { c.Functions[0].Concurrency = 4 })
-	g := localtest.NewGate(t)
-	var replies []<-chan reply
-	for range 5 {
-		replies = append(replies, r.begin("mode", "hold", "gate", g.Path))
-	}
-	var all []*localtest.Held
-	for range 5 {
-		all = append(all, g.Arrival())
-	}
-	if n := len(r.instances()); n != 2 {
-		t.Fatalf("%d processes for 5 invocations of which 4 share one, want 2", n)
-	}
-	for _, h := range all {
-		h.Pass()
-	}
-	pids := map[int]int{}
-	for _, c := range replies {
-		pids[localtest.Wait(t, c).pid(t)]++
-	}
-	if len(pids) != 2 {
-		t.Fatalf("invocations by process: %v", pids)
-	}
-}
-
-func TestUndeliveredInvocationGoesToAnotherProcess(t *testing.T) {
-	r := newRig(t, nil)
-	pid := r.call("mode", "echo").pid(t)
-	r.settled(1)
-	f := r.pool.functions["echo"]
-
-	// The moment between assignment and delivery, held open.
-	inv := newInvocation(f, localtest.Payload(t, "hello", localtest.Query("mode", "echo")))
-	f.mu.Lock()
-	for i := range f.instances {
-		f.assign(inv, i)
-	}
-	f.mu.Unlock()
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	got := localtest.Wait(t, inv.result)
-	if got.err != nil {
-		t.Fatal(got.err)
-	}
-	if answer := finish(got.answer); answer.body != "hello" || answer.pid(t) == pid {
-		t.Fatalf("answer: %+v", answer)
-	}
 }
 
 // A request for work that is handled after its process was buried must not get any.
@@ -270,7 +216,7 @@ func TestRequestOfAProcessThatIsGoneGetsNoWork(t *testing.T) {
 	f.mu.Lock()
 	f.waiting = append(f.waiting, newInvocation(f, nil))
 	f.mu.Unlock()
-	if got, ok := f.poll(gone, make(chan struct{})); ok {
+	if got := f.next(gone, make(chan struct{})); got != nil {
 		t.Errorf("it got %v", got.id)
 	}
 }
@@ -330,7 +276,7 @@ func TestEveryInvocationEndsWhateverIsKilled(t *testing.T) {
 	localtest.Eventually(t, "nothing to wait for", func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return f.coming == 0 && len(f.waiting) == 0 && f.live == len(f.instances) && len(f.idle) == f.live
+		return len(f.waiting) == 0 && f.those(StateIdle) == len(f.instances)
 	})
 	// The last that was killed may take a call with it before its end is seen.
 	localtest.Eventually(t, "an answer afterwards", func() bool { return r.call("mode", "echo").body == "hello" })
@@ -499,13 +445,6 @@ func TestCloseKillsWhenItMayWaitNoLonger(t *testing.T) {
 	}
 	if localtest.Alive(pid) {
 		t.Error("the process is alive")
-	}
-}
-
-func TestUnknownFunction(t *testing.T) {
-	r := newRig(t, nil)
-	if _, err := r.pool.Invoke(t.Context(), "nobody", nil); !errors.Is(err, ErrUnknownFunction) {
-		t.Fatalf("Invoke: %v, want ErrUnknownFunction", err)
 	}
 }
 

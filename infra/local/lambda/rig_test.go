@@ -106,15 +106,15 @@ func (r *rig) await(kind string) journal.Event {
 	}
 }
 
-// settled waits until the function has n idle polls and nothing coming, which is
-// the end of what an answer leaves to do.
+// settled waits until n processes are idle and none is coming, which is the end of what an
+// answer leaves to do.
 func (r *rig) settled(n int) {
 	r.t.Helper()
 	f := r.pool.functions["echo"]
-	localtest.Eventually(r.t, fmt.Sprintf("%d idle polls", n), func() bool {
+	localtest.Eventually(r.t, fmt.Sprintf("%d idle processes", n), func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return len(f.idle) == n && f.coming == 0
+		return f.those(StateIdle) == n && f.coming() == 0
 	})
 }
 

@@ -8,7 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -24,7 +24,7 @@ const (
 	deathWait = time.Second
 )
 
-// runtimeAPI is the HTTP API a function's process works off, version 2018-06-01 of
+// newRuntimeAPI serves the HTTP API a function's process works off, version 2018-06-01 of
 // the Lambda Runtime API and, for functions that ask for SIGTERM, two calls of the
 // Extensions API:
 //
@@ -34,64 +34,52 @@ const (
 //	POST /<instance>/2018-06-01/runtime/init/error
 //	POST /<instance>/2020-01-01/extension/register
 //	GET  /<instance>/2020-01-01/extension/event/next
-type runtimeAPI Pool
-
-// ServeHTTP cuts the path by hand: an invocation costs two requests, and a pattern
-// router would be a tenth of each.
-func (a *runtimeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	id, call, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
-	found, ok := a.instances.Load(id)
-	if !ok {
-		refuseCall(w, http.StatusForbidden, "UnknownInstance", "no such instance")
-		return
+func newRuntimeAPI(instances *sync.Map) http.Handler {
+	mux := http.NewServeMux()
+	for pattern, call := range map[string]func(http.ResponseWriter, *http.Request, *instance){
+		"GET /{instance}/2018-06-01/runtime/invocation/next":           next,
+		"POST /{instance}/2018-06-01/runtime/invocation/{id}/response": response,
+		"POST /{instance}/2018-06-01/runtime/invocation/{id}/error":    failed,
+		"POST /{instance}/2018-06-01/runtime/init/error":               initError,
+		"POST /{instance}/2020-01-01/extension/register":               register,
+		"GET /{instance}/2020-01-01/extension/event/next":              untilTheEnd,
+	} {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			i, ok := instances.Load(r.PathValue("instance"))
+			if !ok {
+				refuseCall(w, http.StatusForbidden, "UnknownInstance", "no such instance")
+				return
+			}
+			call(w, r, i.(*instance))
+		})
 	}
-	i := found.(*instance)
-	invocation, ok := strings.CutPrefix(call, "2018-06-01/runtime/invocation/")
-	switch {
-	case ok && invocation == "next" && r.Method == http.MethodGet:
-		a.next(w, r, i)
-	case ok && r.Method == http.MethodPost:
-		request, what, _ := strings.Cut(invocation, "/")
-		a.answer(w, r, i, request, what)
-	case call == "2018-06-01/runtime/init/error" && r.Method == http.MethodPost:
-		a.initError(w, r, i)
-	case call == "2020-01-01/extension/register" && r.Method == http.MethodPost:
-		a.register(w, i)
-	case call == "2020-01-01/extension/event/next" && r.Method == http.MethodGet:
-		<-r.Context().Done()
-	default:
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		refuseCall(w, http.StatusNotFound, "NotFound", "no such call")
-	}
+	})
+	return mux
 }
 
 func refuseCall(w http.ResponseWriter, status int, kind, message string) {
-	w.Header()["Content-Type"] = []string{"application/json"}
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]string{"errorType": kind, "errorMessage": message})
+	text, _ := json.Marshal(map[string]string{"errorType": kind, "errorMessage": message}) // strings always encode
+	awsapi.JSON(w, status, text)
 }
 
-func accept(w http.ResponseWriter) {
-	w.Header()["Content-Type"] = []string{"application/json"}
-	w.WriteHeader(http.StatusAccepted)
-	_, _ = io.WriteString(w, `{"status":"OK"}`+"\n")
-}
+func accept(w http.ResponseWriter) { awsapi.JSON(w, http.StatusAccepted, []byte(`{"status":"OK"}`)) }
 
-// next hands out an invocation. The header names are spelled in canonical form.
-func (a *runtimeAPI) next(w http.ResponseWriter, r *http.Request, i *instance) {
+// next hands out an invocation.
+func next(w http.ResponseWriter, r *http.Request, i *instance) {
 	<-i.spawned
-	inv, ok := i.fn.poll(i, r.Context().Done())
-	if !ok {
+	inv := i.fn.next(i, r.Context().Done())
+	if inv == nil {
 		return
 	}
 	h := w.Header()
-	h["Content-Type"] = []string{"application/json"}
-	h["Content-Length"] = []string{strconv.Itoa(len(inv.payload))}
-	h["Lambda-Runtime-Aws-Request-Id"] = []string{inv.id}
-	h["Lambda-Runtime-Deadline-Ms"] = []string{strconv.FormatInt(inv.started.Add(i.fn.Timeout).UnixMilli(), 10)}
-	h["Lambda-Runtime-Invoked-Function-Arn"] = []string{FunctionARN(i.fn.Name)}
-	h["Lambda-Runtime-Trace-Id"] = []string{awsapi.NewTraceID(inv.started)}
+	h.Set("Lambda-Runtime-Aws-Request-Id", inv.id)
+	h.Set("Lambda-Runtime-Deadline-Ms", strconv.FormatInt(inv.started.Add(i.fn.Timeout).UnixMilli(), 10))
+	h.Set("Lambda-Runtime-Invoked-Function-Arn", FunctionARN(i.fn.Name))
+	h.Set("Lambda-Runtime-Trace-Id", awsapi.NewTraceID(inv.started))
 	// If it cannot be written the process is dying, and its end settles everything.
-	_, _ = w.Write(inv.payload)
+	awsapi.JSON(w, http.StatusOK, inv.payload)
 }
 
 // FunctionARN is the ARN of a function of this machine.
@@ -99,31 +87,26 @@ func FunctionARN(name string) string {
 	return "arn:aws:lambda:" + region + ":" + Account + ":function:" + name
 }
 
-func (a *runtimeAPI) answer(w http.ResponseWriter, r *http.Request, i *instance, request, what string) {
-	if what != "response" && what != "error" {
-		refuseCall(w, http.StatusNotFound, "NotFound", "no such call")
-		return
-	}
-	inv := i.fn.take(i, request)
+// answered finds the invocation that a request answers, or refuses the request.
+func answered(w http.ResponseWriter, r *http.Request, i *instance) *invocation {
+	inv := i.fn.take(i, r.PathValue("id"))
 	if inv == nil {
 		refuseCall(w, http.StatusBadRequest, "InvalidRequestID", "no invocation of that id waits for an answer")
+	}
+	return inv
+}
+
+// failed takes the error that an invocation has ended with.
+func failed(w http.ResponseWriter, r *http.Request, i *instance) {
+	inv := answered(w, r, i)
+	if inv == nil {
 		return
 	}
-	if what == "error" {
-		report := readReport(r.Body)
-		report.Function, report.RequestID = i.fn.Name, inv.id
-		i.fn.complete(inv, true)
-		inv.fail(report)
-		accept(w)
-		return
-	}
-	whole := a.response(i, inv, incoming{
-		contentType: r.Header.Get("Content-Type"), body: r.Body,
-		broken: func() *FunctionError { return trailerError(r.Trailer, inv) },
-	})
-	if whole {
-		accept(w)
-	}
+	report := readReport(r.Body)
+	report.Function, report.RequestID = i.fn.Name, inv.id
+	i.fn.complete(inv, true)
+	inv.fail(report)
+	accept(w)
 }
 
 // readReport reads an error as the runtime clients write it.
@@ -139,7 +122,7 @@ func readReport(from io.Reader) *FunctionError {
 	return &FunctionError{Type: report.Type, Message: report.Message}
 }
 
-func (a *runtimeAPI) initError(w http.ResponseWriter, r *http.Request, i *instance) {
+func initError(w http.ResponseWriter, r *http.Request, i *instance) {
 	<-i.spawned
 	if !i.fn.initFailed(i, readReport(r.Body)) {
 		refuseCall(w, http.StatusForbidden, "InvalidStateTransition", "the instance is not being initialized")
@@ -148,50 +131,52 @@ func (a *runtimeAPI) initError(w http.ResponseWriter, r *http.Request, i *instan
 	accept(w)
 }
 
-func (a *runtimeAPI) register(w http.ResponseWriter, i *instance) {
-	w.Header()["Content-Type"] = []string{"application/json"}
-	w.Header()["Lambda-Extension-Identifier"] = []string{uuid.NewString()}
-	_ = json.NewEncoder(w).Encode(map[string]string{
-		"functionName": i.fn.Name, "functionVersion": "$LATEST", "handler": "bootstrap",
-	})
+// untilTheEnd is an extension's wait for events: there are none but SIGTERM.
+func untilTheEnd(_ http.ResponseWriter, r *http.Request, _ *instance) { <-r.Context().Done() }
+
+func register(w http.ResponseWriter, _ *http.Request, i *instance) {
+	w.Header().Set("Lambda-Extension-Identifier", uuid.NewString())
+	text, _ := json.Marshal(map[string]string{"functionName": i.fn.Name, "functionVersion": "$LATEST", "handler": "bootstrap"}) // as above
+	awsapi.JSON(w, http.StatusOK, text)
 }
 
-// incoming is an answer that a process has begun. broken is asked at its end for the
-// error that the function gave in the middle of it; nil for none.
-type incoming struct {
-	contentType string
-	body        io.Reader
-	broken      func() *FunctionError
-}
-
-// response passes the answer on while the process writes it, and reports whether it
-// came to its end. The caller gets the invocation with the first bytes.
-func (a *runtimeAPI) response(i *instance, inv *invocation, from incoming) bool {
+// response passes an answer on while the process writes it. The caller gets the invocation
+// with the first bytes.
+func response(w http.ResponseWriter, r *http.Request, i *instance) {
+	inv := answered(w, r, i)
+	if inv == nil {
+		return
+	}
 	first := make([]byte, firstChunk)
-	n, err := readSome(from.body, first)
-	if n == 0 {
-		return a.empty(i, inv, from, err)
-	}
-	r, w := io.Pipe()
-	if inv.claim() {
-		body := answerBody{io.MultiReader(bytes.NewReader(first[:n]), r), r}
-		inv.result <- result{answer: &Invocation{ContentType: from.contentType, Body: body}}
-	} else {
-		_ = r.Close()
-	}
-	if err == nil {
-		if _, err = io.Copy(untilClosed{w}, from.body); err == nil {
-			err = io.EOF
+	n, err := readSome(r.Body, first)
+	pipe, to := io.Pipe()
+	answer := &Invocation{ContentType: r.Header.Get("Content-Type"), Body: answerBody{io.MultiReader(bytes.NewReader(first[:n]), pipe), pipe}}
+	if n > 0 {
+		if inv.claim() {
+			inv.result <- result{answer: answer}
+		} else {
+			_ = pipe.Close()
+		}
+		if err == nil {
+			if _, err = io.Copy(untilClosed{to}, r.Body); err == nil {
+				err = io.EOF
+			}
 		}
 	}
-	failure := ending(i, inv, from, err)
+	failure := ending(i, inv, r, err)
 	i.fn.complete(inv, failure != nil)
-	if failure != nil {
-		_ = w.CloseWithError(failure)
-	} else {
-		_ = w.Close()
+	if n == 0 && inv.claim() {
+		answer.Failed = failure
+		inv.result <- result{answer: answer}
 	}
-	return errors.Is(err, io.EOF)
+	if failure != nil && n > 0 {
+		_ = to.CloseWithError(failure)
+	} else {
+		_ = to.Close()
+	}
+	if errors.Is(err, io.EOF) {
+		accept(w)
+	}
 }
 
 // answerBody is the body of an answer. Close may come from any goroutine.
@@ -210,18 +195,6 @@ func (u untilClosed) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// empty settles an answer without a first byte.
-func (a *runtimeAPI) empty(i *instance, inv *invocation, from incoming, err error) bool {
-	failure := ending(i, inv, from, err)
-	i.fn.complete(inv, failure != nil)
-	if inv.claim() {
-		inv.result <- result{answer: &Invocation{
-			ContentType: from.contentType, Body: noBody{}, Failed: failure,
-		}}
-	}
-	return errors.Is(err, io.EOF)
-}
-
 // readSome reads until there is a byte or an error.
 func readSome(from io.Reader, buf []byte) (int, error) {
 	for {
@@ -233,9 +206,9 @@ func readSome(from io.Reader, buf []byte) (int, error) {
 
 // ending says what the end of an answer means: nil if it is whole, the error that
 // the function gave if it did, else what became of the process.
-func ending(i *instance, inv *invocation, from incoming, err error) *FunctionError {
+func ending(i *instance, inv *invocation, r *http.Request, err error) *FunctionError {
 	if errors.Is(err, io.EOF) {
-		return from.broken()
+		return trailerError(r.Trailer, inv)
 	}
 	patience := time.NewTimer(deathWait)
 	defer patience.Stop()

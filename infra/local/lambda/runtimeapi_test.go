@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -102,9 +101,7 @@ func answerByHand(r *rig) net.Conn {
 	f := r.pool.functions["echo"]
 	f.mu.Lock()
 	for i := range f.instances {
-		for id := range i.inflight {
-			path = "/" + i.id + "/2018-06-01/runtime/invocation/" + id + "/response"
-		}
+		path = "/" + i.id + "/2018-06-01/runtime/invocation/" + i.inv.id + "/response"
 	}
 	f.mu.Unlock()
 	conn, err := new(net.Dialer).DialContext(r.t.Context(), "tcp", r.pool.listener.Addr().String())
@@ -152,9 +149,7 @@ func TestAnswerUnderWayOutlivesItsProcess(t *testing.T) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		for i := range f.instances {
-			for _, inv := range i.inflight {
-				return inv.answering
-			}
+			return i.inv.answering
 		}
 		return false
 	})
@@ -249,34 +244,6 @@ func TestBigMessagesPassWhole(t *testing.T) {
 	}
 }
 
-// TestParallelStreamsKeepApart would show a buffer that two answers share.
-func TestParallelStreamsKeepApart(t *testing.T) {
-	r := newRig(t, nil)
-	var wg sync.WaitGroup
-	for k := range 8 {
-		wg.Go(func() {
-			for n := range 20 {
-				body := strings.Repeat(string(rune('a'+k)), 40_000+n)
-				p, err := json.Marshal(map[string]any{"body": body})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				inv, err := r.pool.Invoke(t.Context(), "echo", p)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if got := finish(inv); got.body != body {
-					t.Errorf("caller %d got %d bytes beginning with %.10q", k, len(got.body), got.body)
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-}
-
 func TestFunctionIsToldWhatLambdaTells(t *testing.T) {
 	r := newRig(t, nil)
 	var got map[string]string
@@ -360,42 +327,4 @@ func TestReadReport(t *testing.T) {
 			}
 		})
 	}
-}
-
-func BenchmarkInvoke(b *testing.B) {
-	b.Run("one", func(b *testing.B) {
-		r := newRig(b, nil)
-		p := localtest.Payload(b, strings.Repeat("x", 600), localtest.Query("mode", "echo"))
-		benchInvoke(b, r, p) // the process starts
-		b.ReportAllocs()
-		for b.Loop() {
-			benchInvoke(b, r, p)
-		}
-	})
-	b.Run("sixteen", func(b *testing.B) {
-		r := newRig(b, nil)
-		p := localtest.Payload(b, strings.Repeat("x", 600), localtest.Query("mode", "echo"))
-		b.SetParallelism(8) // times GOMAXPROCS, which is 2 on the machine the figures are from
-		b.ReportAllocs()
-		b.RunParallel(func(pb *testing.PB) {
-			for pb.Next() {
-				benchInvoke(b, r, p)
-			}
-		})
-	})
-}
-
-func benchInvoke(b *testing.B, r *rig, p []byte) {
-	inv, err := r.pool.Invoke(b.Context(), "echo", p)
-	if err != nil {
-		b.Error(err)
-		return
-	}
-	if inv.Failed != nil {
-		b.Error(inv.Failed)
-	}
-	if _, err := io.Copy(io.Discard, inv.Body); err != nil {
-		b.Error(err)
-	}
-	_ = inv.Body.Close()
 }
