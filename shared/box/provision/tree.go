@@ -363,7 +363,7 @@ func readTree(file string) (tree, error) {
 		return nil, nil
 	}
 	for name := range t {
-		if !filepath.IsLocal(name) {
+		if !fs.ValidPath(name) || name == "." {
 			return nil, nil
 		}
 	}

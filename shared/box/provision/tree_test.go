@@ -327,6 +327,7 @@ func FuzzRecordOfTheCopy(f *testing.F) {
 	f.Add([]byte(`{"a":{"m":420,"s":1,"t":"2026-01-01T00:00:00Z"},"l":{"m":134217728,"l":"a"}}`))
 	f.Add([]byte(`{"../x":{}}`))
 	f.Add([]byte(`{"":{},".":{}}`))
+	f.Add([]byte(`{".":{}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		dir := t.TempDir()
 		for _, name := range []string{"from", "to"} {
