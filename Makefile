@@ -137,7 +137,7 @@ bench-native: need-go ## Compare a call of a native server with go-sdk's own han
 COUNT ?= 6
 .PHONY: bench-go
 bench-go: need-go ## Run the Go benchmarks of the hot path, for benchstat (BENCH='Parse' for some, COUNT=6)
-	@go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime 200ms -count $(COUNT) ./shared/wire ./shared/relay ./shared/sqlitestore ./shared/dynamostore
+	@go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime 200ms -count $(COUNT) ./shared/wire ./shared/relay ./shared/relay/frame ./shared/relay/relayhost ./shared/sqlitestore ./shared/dynamostore
 
 .PHONY: profile
 profile: ## Take CPU profiles of every program under load, print their first lines (PEERS=dormouse-concurrent)

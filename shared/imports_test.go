@@ -54,7 +54,10 @@ func arrows() []arrow {
 		{"shared/meter", append(core, "shared/intercept")},
 		{"shared/profile", nil},
 		{"shared/slack", nil},
-		{"shared/relay", append(verbs, "shared/fleet", "shared/bridge")},
+		{"shared/relay", nil}, // the protocol in words, and the tests that run both halves
+		{"shared/relay/frame", core},
+		{"shared/relay/relayhost", append(verbs, "shared/relay/frame", "shared/fleet", "shared/bridge")},
+		{"shared/relay/runner", append(core, "shared/relay/frame")},
 		{"shared/box", []string{"shared/wire", "shared/bridge", "shared/box/provision", "shared/box/sandbox"}},
 		{"shared/box/provision", nil},
 		{"shared/box/sandbox", nil},
@@ -67,7 +70,7 @@ func arrows() []arrow {
 		{"functions/wiring/kept", []string{"functions/wiring", "shared/box/snapshot", "shared/session"}},
 		{"functions/wiring/endpoints", []string{"shared/...", "functions/wiring"}},
 		{"functions/...", []string{"shared/...", "functions/internal/...", "functions/wiring", "functions/wiring/endpoints", "functions/wiring/kept", "functions/natives", "functions/run"}},
-		{"infra/runner", []string{"shared/box", "shared/box/provision", "shared/box/sandbox", "shared/box/snapshot", "shared/bridge", "shared/relay", "shared/session", "shared/wire", "shared/catalog", "shared/profile", "shared/meter"}},
+		{"infra/runner", []string{"shared/box", "shared/box/provision", "shared/box/sandbox", "shared/box/snapshot", "shared/bridge", "shared/relay/frame", "shared/relay/runner", "shared/session", "shared/wire", "shared/catalog", "shared/profile", "shared/meter"}},
 		{"infra/runner/cmd", []string{"infra/runner", "shared/box/sandbox"}},
 		{"infra/local", []string{"infra/local/...", "functions/wiring", "functions/wiring/endpoints", "functions/wiring/kept", "functions/natives", "shared/..."}},
 		{"infra/local/awsapi", nil},
@@ -99,13 +102,13 @@ type owner struct {
 func owners() []owner {
 	tests := []string{"*test"}
 	return []owner{
-		{"github.com/aws/aws-sdk-go-v2", []string{"shared/dynamostore", "shared/fleet/ecs", "shared/relay", "shared/bucket", "functions/...", "infra/local/localtest"}},
-		{"github.com/aws/smithy-go", []string{"shared/dynamostore", "shared/fleet/ecs", "shared/relay", "functions/..."}},
+		{"github.com/aws/aws-sdk-go-v2", []string{"shared/dynamostore", "shared/fleet/ecs", "shared/relay/relayhost", "shared/bucket", "functions/...", "infra/local/localtest"}},
+		{"github.com/aws/smithy-go", []string{"shared/dynamostore", "shared/fleet/ecs", "shared/relay/relayhost", "functions/..."}},
 		{"github.com/aws/aws-lambda-go", []string{"functions/...", "shared/front/lambdafront", "infra/local", "infra/local/apigw", "infra/local/localtest"}},
 		{"github.com/awslabs/aws-lambda-go-api-proxy", []string{"functions/...", "shared/front/lambdafront"}},
 		{"github.com/modelcontextprotocol/go-sdk", []string{"shared/native", "functions/natives", "infra/proof/clients/...", "infra/proof/bench/echo", "infra/proof/conformance/servers/native", "infra/dormouse/testdata/native"}},
 		{"github.com/google/jsonschema-go", []string{"shared/native", "infra/proof/clients/..."}},
-		{"github.com/coder/websocket", []string{"shared/relay", "infra/local/sockets", "infra/local/localtest", "infra/proof/clients/...", "infra/proof/bench"}},
+		{"github.com/coder/websocket", []string{"shared/relay/runner", "infra/local/sockets", "infra/local/localtest", "infra/proof/clients/...", "infra/proof/bench"}},
 		{"modernc.org", []string{"shared/sqlitestore"}},
 		{"github.com/klauspost/compress", []string{"shared/box/snapshot"}},
 		{"github.com/alecthomas/kong", []string{"infra/dormouse"}},

@@ -8,7 +8,7 @@ import (
 	"github.com/aws/aws-lambda-go/events"
 
 	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
-	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -17,7 +17,7 @@ func main() {
 	if err != nil {
 		boot.Fail(err)
 	}
-	h := relay.NewHandler(f.RelayWithBucket())
+	h := relayhost.NewHandler(f.RelayWithBucket())
 	boot.Start(func(ctx context.Context, e events.APIGatewayWebsocketProxyRequest) (events.APIGatewayProxyResponse, error) {
 		if e.RequestContext.RouteKey == "$connect" && f.Relay.Sealer.Admit(headers(e)) != nil {
 			return events.APIGatewayProxyResponse{StatusCode: 401}, nil

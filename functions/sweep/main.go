@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/fleet/ecs"
-	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 )
 
 // taskStopped is the detail type of an event of our own making about one task; a
@@ -34,7 +34,7 @@ func main() {
 	natives := endpoints.Janitor(f.Function, a)
 	c := f.RelayWithBucket()
 	c.Elsewhere = natives.Owns
-	w := relay.NewSweeper(c)
+	w := relayhost.NewSweeper(c)
 	boot.Start(boot.Quiet(wiring.Event(f.Function, nil, func(ctx context.Context, e events.CloudWatchEvent) error {
 		var t fleet.Status
 		ours := true

@@ -16,7 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
-	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -29,7 +29,7 @@ type Settings struct {
 	Hosts        []string      // see front.Options.AllowedHosts
 	Origins      []string      // see front.Options.AllowedOrigins
 	Open         bool          // everybody is let in; without it, callers need an API key
-	RelayURL     string        // where runners connect, see relay.DialWebSocket
+	RelayURL     string        // where runners connect, see runner.DialWebSocket
 	Idle         time.Duration // how long a box stays without work, for servers that set no time
 	TenantBoxes  int           // boxes of one tenant at a time; 0: any number
 	WaitingCalls int           // calls that may wait for a box that is not up; 0: any number
@@ -60,7 +60,7 @@ type Parts struct {
 type Function struct {
 	Settings
 	Store   session.Store // counted by Meter
-	Relay   relay.Config
+	Relay   relayhost.Config
 	Auth    auth.Authenticator
 	Tickets *auth.Tickets
 	States  *session.Sealer // seals what modern clients carry between rounds
@@ -77,7 +77,7 @@ func New(s Settings, p Parts) (*Function, error) {
 	if s.OtherSecret != nil {
 		others = append(others, s.OtherSecret)
 	}
-	sealer, err := relay.NewSealer(s.Secret, others...)
+	sealer, err := relayhost.NewSealer(s.Secret, others...)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func New(s Settings, p Parts) (*Function, error) {
 	if s.Open {
 		f.Auth = auth.Open{}
 	}
-	f.Relay = relay.Config{
+	f.Relay = relayhost.Config{
 		Store: store, Sealer: sealer, Log: p.Log, Launch: f.launch, EventAge: s.Limits.EventAge,
 		Poster: p.Meter.Runners(p.Runners), Clients: p.Meter.Clients(p.Clients), Meter: p.Meter,
 		Fleet: p.Fleet, ListLag: p.ListLag, TenantBoxes: s.TenantBoxes, WaitingCalls: s.WaitingCalls, Forget: p.Forget,
@@ -110,7 +110,7 @@ func New(s Settings, p Parts) (*Function, error) {
 // RelayWithBucket is Relay for a function that has rights in the bucket of snapshots, if
 // there is one: the relay function and the sweep. The other functions leave what has to
 // be removed there to the sweep.
-func (f *Function) RelayWithBucket() relay.Config {
+func (f *Function) RelayWithBucket() relayhost.Config {
 	c := f.Relay
 	if f.bucket != nil {
 		c.Snapshots, c.Forget = f.bucket, f.bucket.Forget

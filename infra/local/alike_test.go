@@ -33,7 +33,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/front/lambdafront"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 	"github.com/dormouse-mcp/dormouse/shared/native"
-	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
@@ -247,8 +248,8 @@ func TestRunnersAreAdmittedByTheirPassAndAnsweredByFrames(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := wired(t, m)
-	in.made = &handlers{sealer: f.Relay.Sealer, relay: relay.NewHandler(f.Relay)}
-	other, err := relay.NewSealer(bytes.Repeat([]byte{1}, 32))
+	in.made = &handlers{sealer: f.Relay.Sealer, relay: relayhost.NewHandler(f.Relay)}
+	other, err := relayhost.NewSealer(bytes.Repeat([]byte{1}, 32))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,9 +266,9 @@ func TestRunnersAreAdmittedByTheirPassAndAnsweredByFrames(t *testing.T) {
 			t.Errorf("%q is answered with %s", none, got)
 		}
 	}
-	stranger := relay.Encode(relay.Frame{V: relay.Version, Type: relay.Hello, Box: "b", Gen: 1, Runner: "r", Link: 1})
-	got, err := relay.Decode(r.Message(t.Context(), sockets.Conn{ID: "c"}, stranger))
-	if err != nil || got.Type != relay.Fenced {
+	stranger := frame.Encode(frame.Frame{V: frame.Version, Type: frame.Hello, Box: "b", Gen: 1, Runner: "r", Link: 1})
+	got, err := frame.Decode(r.Message(t.Context(), sockets.Conn{ID: "c"}, stranger))
+	if err != nil || got.Type != frame.Fenced {
 		t.Errorf("the runner of a box that nobody has is answered with %+v, %v", got, err)
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 	"github.com/dormouse-mcp/dormouse/shared/native"
-	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -47,9 +47,9 @@ type inside struct {
 type handlers struct {
 	http    endpoints.HTTP
 	socket  *front.Socket
-	sealer  *relay.Sealer // admits runners
-	relay   *relay.Handler
-	sweeper *relay.Sweeper
+	sealer  *relayhost.Sealer // admits runners
+	relay   *relayhost.Handler
+	sweeper *relayhost.Sweeper
 	natives *native.Backend // sweeps what native servers left behind
 }
 
@@ -121,7 +121,7 @@ func (in *inside) make() (*handlers, error) {
 			return nil, err
 		}
 	}
-	h, alarms := &handlers{sealer: of[2].Relay.Sealer, relay: relay.NewHandler(of[2].RelayWithBucket())}, in.alarms()
+	h, alarms := &handlers{sealer: of[2].Relay.Sealer, relay: relayhost.NewHandler(of[2].RelayWithBucket())}, in.alarms()
 	var err error
 	if h.http, err = endpoints.NewHTTP(of[0], natives.Servers(), alarms, in.atHome); err != nil {
 		return nil, err
@@ -132,7 +132,7 @@ func (in *inside) make() (*handlers, error) {
 	h.natives = endpoints.Janitor(of[3], alarms)
 	c := of[3].RelayWithBucket()
 	c.Elsewhere = h.natives.Owns
-	h.sweeper = relay.NewSweeper(c)
+	h.sweeper = relayhost.NewSweeper(c)
 	return h, nil
 }
 

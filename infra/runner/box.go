@@ -15,14 +15,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // boxed joins the relay's runner end and the box: neither knows the other.
 type boxed struct {
 	box  *box.Box
-	link *relay.Runner
+	link *runner.Runner
 	show *board // nil for none
 	all  *sharing
 	name func(session, principal string) string // of the process of a session
@@ -126,8 +126,8 @@ func (b *boxed) live(ctx context.Context) error {
 	return err
 }
 
-// Deliver implements relay.Executor.
-func (b *boxed) Deliver(d relay.Delivery) {
+// Deliver implements runner.Executor.
+func (b *boxed) Deliver(d runner.Delivery) {
 	b.all.note(b.name(string(d.Session), d.Principal), string(d.Session))
 	b.box.Deliver(box.Deliver{
 		ID: string(d.ID), Round: d.Round, Session: string(d.Session), Principal: d.Principal, Ticket: d.Ticket, Init: d.Init, Level: d.Level,
@@ -135,20 +135,20 @@ func (b *boxed) Deliver(d relay.Delivery) {
 	})
 }
 
-// Answer implements relay.Executor.
+// Answer implements runner.Executor.
 func (b *boxed) Answer(s session.ID, question string, raw []byte) {
 	b.box.Answer(string(s), question, raw)
 }
 
-// CloseStream implements relay.Executor.
+// CloseStream implements runner.Executor.
 func (b *boxed) CloseStream(s session.ID, stream session.StreamID) {
 	b.box.CloseStream(string(s), string(stream))
 }
 
-// StopSession implements relay.Executor.
+// StopSession implements runner.Executor.
 func (b *boxed) StopSession(s session.ID) { b.box.StopSession(string(s)) }
 
-// Questions implements relay.Executor.
+// Questions implements runner.Executor.
 func (b *boxed) Questions() map[session.ID][]string {
 	open := map[session.ID][]string{}
 	for s, q := range b.box.Questions() {
@@ -157,23 +157,23 @@ func (b *boxed) Questions() map[session.ID][]string {
 	return open
 }
 
-// IdleSince implements relay.Executor.
+// IdleSince implements runner.Executor.
 func (b *boxed) IdleSince() (time.Time, bool) { return b.box.IdleSince() }
 
 // Event implements box.Sink.
 func (b *boxed) Event(e box.Event) {
-	event := relay.Event{
+	event := runner.Event{
 		Session: session.ID(e.Session), Stream: session.StreamID(e.Stream), Ticket: e.Ticket, Raw: e.Raw, Final: e.Final,
 	}
 	if e.Asks != nil {
-		event.Asks = &relay.Suspension{Questions: e.Asks.Questions, Raw: e.Asks.Raw, Within: e.Asks.Within}
+		event.Asks = &runner.Suspension{Questions: e.Asks.Questions, Raw: e.Asks.Raw, Within: e.Asks.Within}
 	}
 	b.link.Event(event)
 }
 
 // Handshake implements box.Sink.
 func (b *boxed) Handshake(s, ticket, requestedVersion string, result json.RawMessage) {
-	report := relay.StatusReport{Session: session.ID(s), Ticket: ticket, Detail: requestedVersion, Handshake: result}
+	report := runner.StatusReport{Session: session.ID(s), Ticket: ticket, Detail: requestedVersion, Handshake: result}
 	if era := string(b.box.Era()); era != b.era {
 		report.Era = era
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -30,16 +30,16 @@ func TestAServerGetsTheValuesOfItsSecrets(t *testing.T) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	b := newBox(s, place{work: t.TempDir(), cache: t.TempDir(), max: 1}, log)
-	b.link = relay.NewRunner(relay.RunnerConfig{
+	b.link = runner.New(runner.Config{
 		Box: "t/x", Gen: 1, Executor: b, Log: log,
-		Dial: func(context.Context, string, http.Header) (relay.Conn, error) {
+		Dial: func(context.Context, string, http.Header) (runner.Conn, error) {
 			return nil, errors.New("nobody is there")
 		},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- b.live(ctx) }()
-	b.Deliver(relay.Delivery{
+	b.Deliver(runner.Delivery{
 		ID: "d", Session: session.ID("s"), Principal: "p", Server: "x", HasRequests: true, Init: json.RawMessage(`{}`),
 		Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`),
 	})

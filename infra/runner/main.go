@@ -50,7 +50,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/profile"
-	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -81,10 +82,10 @@ func Main() {
 // exitCode tells the fleet, and by it the host, why the runner ended.
 func exitCode(err error) int {
 	switch {
-	case errors.Is(err, relay.ErrFenced):
+	case errors.Is(err, runner.ErrFenced):
 		return exitFenced
 	case errors.Is(err, session.Unavailable):
-		return relay.ExitUnreachable
+		return frame.ExitUnreachable
 	default:
 		return exitFailed
 	}
@@ -100,9 +101,9 @@ func run(log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("DORMOUSE_SERVER: %w", err)
 	}
-	gen, err := strconv.ParseInt(os.Getenv(relay.EnvGeneration), 10, 64)
+	gen, err := strconv.ParseInt(os.Getenv(frame.EnvGeneration), 10, 64)
 	if err != nil {
-		return fmt.Errorf("%s: %w", relay.EnvGeneration, err)
+		return fmt.Errorf("%s: %w", frame.EnvGeneration, err)
 	}
 	var linger time.Duration // the relay's own
 	if text, ok := os.LookupEnv("DORMOUSE_LINGER"); ok {
@@ -118,11 +119,11 @@ func run(log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	id := session.BoxID(os.Getenv(relay.EnvBox))
+	id := session.BoxID(os.Getenv(frame.EnvBox))
 	at := place{
 		locks: os.Getenv("DORMOUSE_LOCKS"), logs: os.Getenv("DORMOUSE_LOGS"), show: os.Getenv("DORMOUSE_SHOW_OUTPUT") == "on",
 		task: os.Getenv("DORMOUSE_BOX_TASK"),
-		era:  os.Getenv(relay.EnvEra), on: sandbox.Probe(),
+		era:  os.Getenv(frame.EnvEra), on: sandbox.Probe(),
 	}
 	if at.cache, err = cacheFolder(os.Getenv("DORMOUSE_CACHE"), dataFolder(at.logs)); err != nil {
 		return err
@@ -144,9 +145,9 @@ func run(log *slog.Logger) error {
 	}()
 	b := newBox(server, at, log)
 	defer b.show.remove()
-	b.link = relay.NewRunner(relay.RunnerConfig{
+	b.link = runner.New(runner.Config{
 		URL: os.Getenv("DORMOUSE_RELAY_URL"), Box: id, Gen: session.Generation(gen),
-		Token: os.Getenv(relay.EnvToken), Pass: os.Getenv(relay.EnvPass), Task: at.task, Idle: server.Idle, Linger: linger, Executor: b, Log: log,
+		Token: os.Getenv(frame.EnvToken), Pass: os.Getenv(frame.EnvPass), Task: at.task, Idle: server.Idle, Linger: linger, Executor: b, Log: log,
 		Flush: stopTime + saveTime, // it is over as soon as nothing is in flight
 	})
 	if keep.host != nil {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -15,7 +15,7 @@ func TestExitCodeSaysWhyTheRunnerEnded(t *testing.T) {
 		err  error
 		want int
 	}{
-		{session.Errorf(relay.ErrFenced, "somebody newer"), 3},
+		{session.Errorf(runner.ErrFenced, "somebody newer"), 3},
 		{fmt.Errorf("run: %w", session.Errorf(session.Unavailable, "no host")), 4},
 		{session.Errorf(session.Invalid, "refused"), 1},
 		{errors.New("no folder"), 1},

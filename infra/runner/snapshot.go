@@ -13,7 +13,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box"
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -98,12 +99,12 @@ func (k keeping) sweep(ctx context.Context, log *slog.Logger) {
 
 // asked is the host as a box asks it for snapshots, over its link. The link is there
 // before any process is.
-type asked struct{ link *relay.Runner }
+type asked struct{ link *runner.Runner }
 
 var _ snapshot.Host = (*asked)(nil)
 
 // ask makes an error that a store of snapshots knows of the host's.
-func (a *asked) ask(ctx context.Context, q relay.SnapshotRequest) (relay.SnapshotAnswer, error) {
+func (a *asked) ask(ctx context.Context, q runner.SnapshotRequest) (runner.SnapshotAnswer, error) {
 	answer, err := a.link.Snapshot(ctx, q)
 	switch {
 	case errors.Is(err, session.NotFound):
@@ -116,13 +117,13 @@ func (a *asked) ask(ctx context.Context, q relay.SnapshotRequest) (relay.Snapsho
 
 // Newest implements snapshot.Host. The generation is what the host has of the box.
 func (a *asked) Newest(ctx context.Context, owner string, _ int64) (get string, saved time.Time, err error) {
-	answer, err := a.ask(ctx, relay.SnapshotRequest{Type: relay.Get, Owner: owner})
+	answer, err := a.ask(ctx, runner.SnapshotRequest{Type: frame.Get, Owner: owner})
 	return answer.URL, answer.Saved, err
 }
 
 // Room implements snapshot.Host.
 func (a *asked) Room(ctx context.Context, owner string, _, size int64) (snapshot.Room, error) {
-	answer, err := a.ask(ctx, relay.SnapshotRequest{Type: relay.Put, Owner: owner, Size: size})
+	answer, err := a.ask(ctx, runner.SnapshotRequest{Type: frame.Put, Owner: owner, Size: size})
 	room := snapshot.Room{Object: answer.Object, URL: answer.URL, Header: http.Header{}}
 	for name, value := range answer.Header {
 		room.Header.Set(name, value)
@@ -132,12 +133,12 @@ func (a *asked) Room(ctx context.Context, owner string, _, size int64) (snapshot
 
 // Commit implements snapshot.Host.
 func (a *asked) Commit(ctx context.Context, owner string, _ int64, object string) error {
-	_, err := a.ask(ctx, relay.SnapshotRequest{Type: relay.Done, Owner: owner, Object: object})
+	_, err := a.ask(ctx, runner.SnapshotRequest{Type: frame.Done, Owner: owner, Object: object})
 	return err
 }
 
 // Forget implements snapshot.Host.
 func (a *asked) Forget(ctx context.Context, owner string, _ int64) error {
-	_, err := a.ask(ctx, relay.SnapshotRequest{Type: relay.Forget, Owner: owner})
+	_, err := a.ask(ctx, runner.SnapshotRequest{Type: frame.Forget, Owner: owner})
 	return err
 }

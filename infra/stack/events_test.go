@@ -16,7 +16,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet/ecs"
 	"github.com/dormouse-mcp/dormouse/shared/front/lambdafront"
-	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -83,9 +83,9 @@ func TestEventsOfWebSocketAPIsAreReadable(t *testing.T) {
 					t.Errorf("%s: %v", name, err)
 				}
 			default:
-				f, err := relay.Decode([]byte(e.Body))
-				if err != nil || "relay-"+string(f.Type) != name || string(relay.Encode(f)) != e.Body {
-					t.Errorf("%s: a %s frame, %v; a runner would write %s", name, f.Type, err, relay.Encode(f))
+				f, err := frame.Decode([]byte(e.Body))
+				if err != nil || "relay-"+string(f.Type) != name || string(frame.Encode(f)) != e.Body {
+					t.Errorf("%s: a %s frame, %v; a runner would write %s", name, f.Type, err, frame.Encode(f))
 				}
 			}
 		}

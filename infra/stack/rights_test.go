@@ -43,7 +43,7 @@ func services() map[string]struct {
 			}
 			return named("ecs")(operation)
 		}},
-		"apigatewaymanagementapi": {"shared/relay", func(string) []string { return []string{"execute-api:ManageConnections"} }},
+		"apigatewaymanagementapi": {"shared/relay/relayhost", func(string) []string { return []string{"execute-api:ManageConnections"} }},
 	}
 }
 

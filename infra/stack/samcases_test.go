@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -111,7 +111,7 @@ func httpCases() map[string]samCase {
 		"http-post-tools-call":  {with(session.HTTP, session.Awake), nil, echo},
 		"http-post-tools-call to a box that sleeps": {with(session.HTTP, session.Asleep), nil, func(w *world, out []byte) {
 			echo(w, out)
-			if len(w.tasks) != 1 || w.tasks[0][relay.EnvGeneration] != "5" || w.tasks[0]["DORMOUSE_RELAY_URL"] != "wss://relay.example.com/v1" {
+			if len(w.tasks) != 1 || w.tasks[0][frame.EnvGeneration] != "5" || w.tasks[0]["DORMOUSE_RELAY_URL"] != "wss://relay.example.com/v1" {
 				w.t.Errorf("tasks: %v", w.tasks)
 			}
 		}},
@@ -222,17 +222,17 @@ func relayCases() map[string]samCase {
 			}
 		}},
 		"relay-disconnect": {nil, nil, nothing},
-		"relay-hello":      {with(session.HTTP, session.Starting), nil, replies(relay.Welcome)},
+		"relay-hello":      {with(session.HTTP, session.Starting), nil, replies(frame.Welcome)},
 		"relay-hello for a box that somebody else runs": {func(w *world) {
 			awake(w)
 			w.change(func(b *session.Box) { b.Runner, b.Gen = "r10", 5 })
-		}, nil, replies(relay.Fenced)},
+		}, nil, replies(frame.Fenced)},
 		"relay-pull": {func(w *world) {
 			awake(w)
 			w.put(session.Waiting)
 			w.dead = true
 		}, nil, func(w *world, out []byte) {
-			replies(relay.Pulled)(w, out)
+			replies(frame.Pulled)(w, out)
 			if posts := w.posts[runnerConn]; len(posts) != 1 || !strings.Contains(posts[0], `"t":"deliver"`) {
 				w.t.Errorf("the runner was sent %q", posts)
 			}
@@ -247,20 +247,20 @@ func relayCases() map[string]samCase {
 			awake(w)
 			w.put(session.Taken)
 		}, realTicket, func(w *world, out []byte) {
-			replies(relay.Ack)(w, out)
+			replies(frame.Ack)(w, out)
 			if page := w.read("d1"); !page.Final() || string(page.Events[0].Raw) != `{"jsonrpc":"2.0","id":1,"result":{}}` {
 				w.t.Errorf("the log has %+v", page.Events)
 			}
 		}},
 		"relay-status": {awake, nil, nothing},
-		"relay-part":   {awake, nil, replies(relay.PartOK)},
+		"relay-part":   {awake, nil, replies(frame.PartOK)},
 		"relay-whole without its parts": {awake, nil, func(w *world, out []byte) {
 			if a := answered(w, out); a.Body != "" {
 				w.t.Errorf("%s", out)
 			}
 		}},
 		"relay-bye": {awake, nil, func(w *world, out []byte) {
-			replies(relay.ByeOK)(w, out)
+			replies(frame.ByeOK)(w, out)
 			if b := w.record(); b.State != session.Asleep || b.Lost == b.Gen {
 				w.t.Errorf("%+v", b)
 			}
@@ -356,11 +356,11 @@ func answered(w *world, out []byte) (a proxyAnswer) {
 }
 
 // replies wants a frame as the answer.
-func replies(want relay.Type) func(*world, []byte) {
+func replies(want frame.Type) func(*world, []byte) {
 	return func(w *world, out []byte) {
 		w.t.Helper()
 		a := answered(w, out)
-		f, err := relay.Decode([]byte(a.Body))
+		f, err := frame.Decode([]byte(a.Body))
 		if err != nil || f.Type != want || a.StatusCode != 200 {
 			w.t.Errorf("a %s frame, %v, want %s: %s", f.Type, err, want, out)
 		}

@@ -31,7 +31,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -76,8 +77,8 @@ type world struct {
 	url     string // of the server that plays AWS, as containers reach it
 	table   string
 	store   session.Store
-	sealer  *relay.Sealer
-	handler *relay.Handler
+	sealer  *relayhost.Sealer
+	handler *relayhost.Handler
 	digest  string
 
 	mu    sync.Mutex
@@ -118,12 +119,12 @@ func newWorld(t *testing.T) *world {
 	w.store = dynamostore.New(client, w.table, dynamostore.Options{Patience: time.Minute})
 	secret, err := hex.DecodeString(secretHex)
 	if err == nil {
-		w.sealer, err = relay.NewSealer(secret)
+		w.sealer, err = relayhost.NewSealer(secret)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.handler = relay.NewHandler(relay.Config{Store: w.store, Sealer: w.sealer, Poster: w, Fleet: noFleet{}, Launch: nil})
+	w.handler = relayhost.NewHandler(relayhost.Config{Store: w.store, Sealer: w.sealer, Poster: w, Fleet: noFleet{}, Launch: nil})
 	servers, _, err := catalog.Load(root("servers.json"), os.LookupEnv)
 	if err != nil {
 		t.Fatal(err)
@@ -186,7 +187,7 @@ func (w *world) connections(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Post implements relay.Poster. Behind the runner's connection stands a runner.
+// Post implements relayhost.Poster. Behind the runner's connection stands a runner.
 func (w *world) Post(_ context.Context, conn string, data []byte) error {
 	w.mu.Lock()
 	w.posts[conn] = append(w.posts[conn], string(data))
@@ -195,21 +196,21 @@ func (w *world) Post(_ context.Context, conn string, data []byte) error {
 	if gone {
 		return session.Errorf(session.Closed, "the test closed it")
 	}
-	if f, err := relay.Decode(data); conn == runnerConn && !dead && err == nil && f.Type == relay.Deliver {
+	if f, err := frame.Decode(data); conn == runnerConn && !dead && err == nil && f.Type == frame.Deliver {
 		go w.execute(f)
 	}
 	return nil
 }
 
 // execute answers every request of a delivery.
-func (w *world) execute(f relay.Frame) {
+func (w *world) execute(f frame.Frame) {
 	message := f.Payload[f.Lens[0]:]
 	one := []json.RawMessage{message}
 	if bytes.HasPrefix(message, []byte("[")) {
 		_ = json.Unmarshal(message, &one) // the payload is what the function sent
 	}
-	item := relay.EventItem{Ticket: f.Ticket, Stream: f.ID, First: 1, Final: true, Marked: f.Inbox}
-	out := relay.Frame{Type: relay.Events, Box: session.BoxFor(tenant, server), Gen: f.Gen, Session: f.Session, Seq: 1}
+	item := frame.EventItem{Ticket: f.Ticket, Stream: f.ID, First: 1, Final: true, Marked: f.Inbox}
+	out := frame.Frame{Type: frame.Events, Box: session.BoxFor(tenant, server), Gen: f.Gen, Session: f.Session, Seq: 1}
 	for _, raw := range one {
 		var m struct {
 			ID     json.RawMessage `json:"id"`
@@ -226,16 +227,16 @@ func (w *world) execute(f relay.Frame) {
 		item.Lens = append(item.Lens, len(event))
 		out.Payload = append(out.Payload, event...)
 	}
-	out.Items = []relay.EventItem{item}
+	out.Items = []frame.EventItem{item}
 	w.say(out)
 }
 
 // say has the runner send a frame.
-func (w *world) say(f relay.Frame) (answer relay.Frame) {
-	f.V = relay.Version
-	raw, err := w.handler.Frame(context.Background(), runnerConn, relay.Encode(f))
+func (w *world) say(f frame.Frame) (answer frame.Frame) {
+	f.V = frame.Version
+	raw, err := w.handler.Frame(context.Background(), runnerConn, frame.Encode(f))
 	if err == nil && raw != nil {
-		answer, err = relay.Decode(raw)
+		answer, err = frame.Decode(raw)
 	}
 	if err != nil {
 		w.mu.Lock()
@@ -285,10 +286,10 @@ func (w *world) ecs(rw http.ResponseWriter, r *http.Request) {
 // wake is what the runner of a task does first.
 func (w *world) wake(env map[string]string) {
 	var gen session.Generation
-	_, _ = fmt.Sscan(env[relay.EnvGeneration], &gen)
-	box := session.BoxID(env[relay.EnvBox])
-	w.say(relay.Frame{Type: relay.Hello, Box: box, Gen: gen, Token: env[relay.EnvToken], Runner: "r9", Link: 1, Task: env["DORMOUSE_BOX_TASK"]})
-	w.say(relay.Frame{Type: relay.Pull, Box: box, Gen: gen, Runner: "r9", N: 1})
+	_, _ = fmt.Sscan(env[frame.EnvGeneration], &gen)
+	box := session.BoxID(env[frame.EnvBox])
+	w.say(frame.Frame{Type: frame.Hello, Box: box, Gen: gen, Token: env[frame.EnvToken], Runner: "r9", Link: 1, Task: env["DORMOUSE_BOX_TASK"]})
+	w.say(frame.Frame{Type: frame.Pull, Box: box, Gen: gen, Runner: "r9", N: 1})
 }
 
 // settings are the environment of the function.

@@ -19,7 +19,9 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/host"
-	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -29,7 +31,7 @@ import (
 // one, and says what it was answered.
 type den struct {
 	*hall
-	sealer *relay.Sealer
+	sealer *relayhost.Sealer
 
 	mu   sync.Mutex
 	box  *denBox // the newest
@@ -37,24 +39,24 @@ type den struct {
 }
 
 func newDen(s *stage) *den {
-	sealer, err := relay.NewSealer(make([]byte, 32))
+	sealer, err := relayhost.NewSealer(make([]byte, 32))
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	d := &den{hall: newHall(s), sealer: sealer}
-	s.behind = func(store session.Store) host.Backend { return relay.NewBackend(d.config(store)) }
+	s.behind = func(store session.Store) host.Backend { return relayhost.NewBackend(d.config(store)) }
 	return d
 }
 
-func (d *den) config(store session.Store) relay.Config {
-	return relay.Config{
+func (d *den) config(store session.Store) relayhost.Config {
+	return relayhost.Config{
 		Store: store, Poster: denPoster{d}, Clients: d.hall, Fleet: denFleet{d}, Sealer: d.sealer,
 		Launch: func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
 	}
 }
 
 // function serves one event of the relay's by a function made for it.
-func (d *den) function(serve func(relay.Config) error) error {
+func (d *den) function(serve func(relayhost.Config) error) error {
 	store := d.open()
 	defer func() { _ = store.Close() }()
 	return serve(d.config(store))
@@ -68,7 +70,7 @@ func (d *den) kill() {
 	b.end()
 	b.hang()
 	<-b.over
-	if err := d.function(func(c relay.Config) error { return relay.NewSweeper(c).Sweep(d.t.Context()) }); err != nil {
+	if err := d.function(func(c relayhost.Config) error { return relayhost.NewSweeper(c).Sweep(d.t.Context()) }); err != nil {
 		d.t.Error(err)
 	}
 }
@@ -83,16 +85,16 @@ func (d *den) newest() *denBox {
 type denFleet struct{ d *den }
 
 func (f denFleet) Run(ctx context.Context, t fleet.Task) (string, error) {
-	gen, err := strconv.ParseInt(t.Env[relay.EnvGeneration], 10, 64)
+	gen, err := strconv.ParseInt(t.Env[frame.EnvGeneration], 10, 64)
 	if err != nil {
 		return "", err
 	}
 	own, kill := context.WithCancel(context.WithoutCancel(ctx))
 	b := &denBox{d: f.d, task: "task-" + strconv.FormatInt(gen, 10), ctx: own, end: kill, over: make(chan struct{}), in: make(chan []byte, 100), idle: time.Now(), hung: make(chan struct{})}
 	b.hang = sync.OnceFunc(func() { close(b.hung) })
-	b.runner = relay.NewRunner(relay.RunnerConfig{
-		Box: session.BoxID(t.Box), Gen: session.Generation(gen), Token: t.Env[relay.EnvToken], Task: b.task, Executor: b, Flush: time.Millisecond,
-		Dial: func(context.Context, string, http.Header) (relay.Conn, error) { return b, nil },
+	b.runner = runner.New(runner.Config{
+		Box: session.BoxID(t.Box), Gen: session.Generation(gen), Token: t.Env[frame.EnvToken], Task: b.task, Executor: b, Flush: time.Millisecond,
+		Dial: func(context.Context, string, http.Header) (runner.Conn, error) { return b, nil },
 	})
 	f.d.mu.Lock()
 	f.d.box = b
@@ -132,7 +134,7 @@ func (p denPoster) Post(_ context.Context, conn string, data []byte) error {
 type denBox struct {
 	d      *den
 	task   string // and the name of its connection
-	runner *relay.Runner
+	runner *runner.Runner
 	ctx    context.Context // its life
 	end    context.CancelFunc
 	over   chan struct{}
@@ -144,11 +146,11 @@ type denBox struct {
 	idle time.Time
 }
 
-// Send implements relay.Conn. What a box that was killed has sent arrives all the same.
+// Send implements runner.Conn. What a box that was killed has sent arrives all the same.
 func (b *denBox) Send(data []byte) error {
 	go func() {
-		err := b.d.function(func(c relay.Config) error {
-			reply, err := relay.NewHandler(c).Frame(context.WithoutCancel(b.ctx), b.task, data)
+		err := b.d.function(func(c relayhost.Config) error {
+			reply, err := relayhost.NewHandler(c).Frame(context.WithoutCancel(b.ctx), b.task, data)
 			if err == nil && reply != nil {
 				b.in <- reply
 			}
@@ -161,7 +163,7 @@ func (b *denBox) Send(data []byte) error {
 	return nil
 }
 
-// Receive implements relay.Conn.
+// Receive implements runner.Conn.
 func (b *denBox) Receive() ([]byte, error) {
 	select {
 	case data := <-b.in:
@@ -173,14 +175,14 @@ func (b *denBox) Receive() ([]byte, error) {
 	}
 }
 
-// Close implements relay.Conn.
+// Close implements runner.Conn.
 func (b *denBox) Close(string) error {
 	b.hang()
 	return nil
 }
 
-// Deliver implements relay.Executor.
-func (b *denBox) Deliver(d relay.Delivery) {
+// Deliver implements runner.Executor.
+func (b *denBox) Deliver(d runner.Delivery) {
 	m, err := wire.Parse(d.Raw)
 	if err != nil || m.Kind != wire.Request {
 		return
@@ -194,24 +196,24 @@ func (b *denBox) Deliver(d relay.Delivery) {
 	go b.answer(d, m)
 }
 
-func (b *denBox) answer(d relay.Delivery, m wire.Message) {
-	say := func(e relay.Event) {
+func (b *denBox) answer(d runner.Delivery, m wire.Message) {
+	say := func(e runner.Event) {
 		e.Session, e.Stream, e.Ticket = d.Session, d.ID, d.Ticket
 		b.runner.Event(e)
 	}
 	count := []int{2, 1, 0}[d.Round]
 	if count == 0 {
-		say(relay.Event{Raw: wire.ResultResponse(m.ID, json.RawMessage(`{"heard":`+string(wire.Lookup(m.Params, "inputResponses"))+`}`)), Final: true})
+		say(runner.Event{Raw: wire.ResultResponse(m.ID, json.RawMessage(`{"heard":`+string(wire.Lookup(m.Params, "inputResponses"))+`}`)), Final: true})
 		return
 	}
-	asks := &relay.Suspension{
+	asks := &runner.Suspension{
 		Raw:    wire.NewRequest(m.ID, m.Method, json.RawMessage(`{"name":"ask","requestState":"`+strconv.Itoa(d.Round+1)+`"}`)),
 		Within: time.Hour,
 	}
 	for n := range count {
 		id := session.QuestionID(d.ID, d.Round+1, n)
 		asks.Questions = append(asks.Questions, session.Question{ID: id, Key: fmt.Sprintf("k%d", n), Method: wire.MethodElicit})
-		e := relay.Event{Raw: []byte(`{"jsonrpc":"2.0","id":"` + id + `",` + elicit + `}`)}
+		e := runner.Event{Raw: []byte(`{"jsonrpc":"2.0","id":"` + id + `",` + elicit + `}`)}
 		if n == count-1 {
 			e.Asks = asks
 		}
@@ -219,20 +221,20 @@ func (b *denBox) answer(d relay.Delivery, m wire.Message) {
 	}
 }
 
-// Answer implements relay.Executor. A server of the modern era is not answered, it is
+// Answer implements runner.Executor. A server of the modern era is not answered, it is
 // called again.
 func (b *denBox) Answer(session.ID, string, []byte) { b.d.t.Error("a process was answered") }
 
-// CloseStream implements relay.Executor.
+// CloseStream implements runner.Executor.
 func (b *denBox) CloseStream(session.ID, session.StreamID) {}
 
-// StopSession implements relay.Executor.
+// StopSession implements runner.Executor.
 func (b *denBox) StopSession(session.ID) {}
 
-// Questions implements relay.Executor.
+// Questions implements runner.Executor.
 func (b *denBox) Questions() map[session.ID][]string { return nil }
 
-// IdleSince implements relay.Executor.
+// IdleSince implements runner.Executor.
 func (b *denBox) IdleSince() (time.Time, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

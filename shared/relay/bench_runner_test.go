@@ -7,18 +7,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // echoBox answers every delivery, from a goroutine of its own as a box does.
 type echoBox struct {
-	runner *relay.Runner
+	runner *runner.Runner
 	answer []byte
 }
 
-func (b *echoBox) Deliver(d relay.Delivery) {
-	go b.runner.Event(relay.Event{Session: d.Session, Stream: d.ID, Ticket: d.Ticket, Raw: b.answer, Final: true})
+func (b *echoBox) Deliver(d runner.Delivery) {
+	go b.runner.Event(runner.Event{Session: d.Session, Stream: d.ID, Ticket: d.Ticket, Raw: b.answer, Final: true})
 }
 
 func (*echoBox) Answer(session.ID, string, []byte)        {}
@@ -60,34 +61,34 @@ func (c *hostConn) Close(string) error {
 func BenchmarkRunner(b *testing.B) {
 	conn := &hostConn{up: make(chan []byte, 16), down: make(chan []byte, 16), closed: make(chan struct{})}
 	box := &echoBox{answer: []byte(`{"jsonrpc":"2.0","id":17,"result":{"content":[{"type":"text","text":"Echo: hello"}]}}`)}
-	box.runner = relay.NewRunner(relay.RunnerConfig{
+	box.runner = runner.New(runner.Config{
 		Box: "local/echo", Gen: 3, Executor: box,
-		Dial: func(context.Context, string, http.Header) (relay.Conn, error) { return conn, nil },
+		Dial: func(context.Context, string, http.Header) (runner.Conn, error) { return conn, nil },
 	})
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan error)
 	go func() { ended <- box.runner.Run(ctx) }()
-	next := func(want relay.Type) relay.Frame {
-		f, err := relay.Decode(<-conn.up)
+	next := func(want frame.Type) frame.Frame {
+		f, err := frame.Decode(<-conn.up)
 		if err != nil || f.Type != want {
 			b.Fatalf("%s came, want %s: %v", f.Type, want, err)
 		}
 		return f
 	}
-	hello := next(relay.Hello)
-	conn.down <- relay.Encode(relay.Frame{Type: relay.Welcome, Gen: 3, Link: hello.Link})
-	conn.down <- relay.Encode(relay.Frame{Type: relay.Pulled, N: next(relay.Pull).N})
+	hello := next(frame.Hello)
+	conn.down <- frame.Encode(frame.Frame{Type: frame.Welcome, Gen: 3, Link: hello.Link})
+	conn.down <- frame.Encode(frame.Frame{Type: frame.Pulled, N: next(frame.Pull).N})
 	deliver := benchFrames(b)["deliver"]
 	deliver.NotAfter = time.Now().Add(time.Hour).UnixMilli()
 	b.ReportAllocs()
 	for b.Loop() {
 		deliver.ID = session.NewStreamID()
-		conn.down <- relay.Encode(deliver)
-		events := next(relay.Events)
-		conn.down <- relay.Encode(relay.Frame{Type: relay.Ack, Session: events.Session, Seq: events.Seq})
+		conn.down <- frame.Encode(deliver)
+		events := next(frame.Events)
+		conn.down <- frame.Encode(frame.Frame{Type: frame.Ack, Session: events.Session, Seq: events.Seq})
 	}
 	cancel()
-	conn.down <- relay.Encode(relay.Frame{Type: relay.ByeOK, Link: next(relay.Bye).Link})
+	conn.down <- frame.Encode(frame.Frame{Type: frame.ByeOK, Link: next(frame.Bye).Link})
 	if err := <-ended; err != nil {
 		b.Error(err)
 	}

@@ -5,7 +5,8 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -17,9 +18,9 @@ func benchAddress() session.Address {
 	}
 }
 
-func benchSealer(b *testing.B) *relay.Sealer {
+func benchSealer(b *testing.B) *relayhost.Sealer {
 	b.Helper()
-	s, err := relay.NewSealer(bytes.Repeat([]byte("k"), 32))
+	s, err := relayhost.NewSealer(bytes.Repeat([]byte("k"), 32))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -47,23 +48,23 @@ func BenchmarkTicket(b *testing.B) {
 }
 
 // benchFrames are the two of a call, and one as long as a frame may be.
-func benchFrames(b *testing.B) map[string]relay.Frame {
+func benchFrames(b *testing.B) map[string]frame.Frame {
 	a := benchAddress()
 	params := []byte(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}`)
 	call := []byte(`{"jsonrpc":"2.0","id":17,"method":"tools/call","params":{"name":"echo","arguments":{"message":"hello"}}}`)
 	result := []byte(`{"jsonrpc":"2.0","id":17,"result":{"content":[{"type":"text","text":"Echo: hello"}]}}`)
-	large := bytes.Repeat([]byte("x"), relay.MaxPiece)
+	large := bytes.Repeat([]byte("x"), frame.MaxPiece)
 	ticket := benchSealer(b).Seal(a, 3)
-	events := func(event []byte) relay.Frame {
-		return relay.Frame{
-			Type: relay.Events, Box: a.Box, Gen: 3, Seq: 42, Session: a.Session,
-			Items:   []relay.EventItem{{Ticket: ticket, Stream: a.Stream, First: 1, Final: true, Lens: []int{len(event)}}},
+	events := func(event []byte) frame.Frame {
+		return frame.Frame{
+			Type: frame.Events, Box: a.Box, Gen: 3, Seq: 42, Session: a.Session,
+			Items:   []frame.EventItem{{Ticket: ticket, Stream: a.Stream, First: 1, Final: true, Lens: []int{len(event)}}},
 			Payload: event,
 		}
 	}
-	return map[string]relay.Frame{
+	return map[string]frame.Frame{
 		"deliver": {
-			Type: relay.Deliver, ID: a.Stream, Gen: 3, Session: a.Session, Server: "echo", Ticket: ticket, AckWithin: 1000,
+			Type: frame.Deliver, ID: a.Stream, Gen: 3, Session: a.Session, Server: "echo", Ticket: ticket, AckWithin: 1000,
 			Lens: []int{len(params), len(call)}, Payload: append(params, call...),
 		},
 		"events":        events(result),
@@ -74,10 +75,10 @@ func benchFrames(b *testing.B) map[string]relay.Frame {
 func BenchmarkEncode(b *testing.B) {
 	for name, f := range benchFrames(b) {
 		b.Run(name, func(b *testing.B) {
-			b.SetBytes(int64(len(relay.Encode(f))))
+			b.SetBytes(int64(len(frame.Encode(f))))
 			b.ReportAllocs()
 			for b.Loop() {
-				relay.Encode(f)
+				frame.Encode(f)
 			}
 		})
 	}
@@ -85,12 +86,12 @@ func BenchmarkEncode(b *testing.B) {
 
 func BenchmarkDecode(b *testing.B) {
 	for name, f := range benchFrames(b) {
-		encoded := relay.Encode(f)
+		encoded := frame.Encode(f)
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(int64(len(encoded)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := relay.Decode(encoded); err != nil {
+				if _, err := frame.Decode(encoded); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -100,13 +101,13 @@ func BenchmarkDecode(b *testing.B) {
 
 // BenchmarkCut is a message of 4 MiB on its way through frames, and joined again.
 func BenchmarkCut(b *testing.B) {
-	encoded := relay.Encode(relay.Frame{Type: relay.Events, Box: "local/echo", Gen: 3, Payload: bytes.Repeat([]byte("x"), 4<<20)})
+	encoded := frame.Encode(frame.Frame{Type: frame.Events, Box: "local/echo", Gen: 3, Payload: bytes.Repeat([]byte("x"), 4<<20)})
 	b.SetBytes(int64(len(encoded)))
 	b.ReportAllocs()
 	for b.Loop() {
-		var join relay.Assembler
-		for _, piece := range relay.Cut(encoded, "local/echo", "f") {
-			f, err := relay.Decode(piece)
+		var join frame.Assembler
+		for _, piece := range frame.Cut(encoded, "local/echo", "f") {
+			f, err := frame.Decode(piece)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -18,7 +18,9 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/host"
-	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -31,13 +33,13 @@ import (
 type counted struct {
 	store *sessiontest.Counting
 	host  *host.Host
-	relay *relay.Handler
+	relay *relayhost.Handler
 
 	mu     sync.Mutex
-	up     map[relay.Type]int // frames of the runner
-	down   map[relay.Type]int // answers and posts
+	up     map[frame.Type]int // frames of the runner
+	down   map[frame.Type]int // answers and posts
 	conn   *countedConn
-	runner *relay.Runner
+	runner *runner.Runner
 	life   sync.WaitGroup
 	work   sync.WaitGroup
 	busy   int
@@ -49,27 +51,27 @@ type counted struct {
 
 type costs struct {
 	Reads, Writes int
-	Up, Down      map[relay.Type]int
+	Up, Down      map[frame.Type]int
 }
 
 func newCounted(t *testing.T) *counted { return countedOn(t, sessiontest.NewMemory()) }
 
 // countedOn is the same world over another store.
-func countedOn(t *testing.T, store session.Store, change ...func(*relay.Config)) *counted {
-	sealer, err := relay.NewSealer(make([]byte, 32))
+func countedOn(t *testing.T, store session.Store, change ...func(*relayhost.Config)) *counted {
+	sealer, err := relayhost.NewSealer(make([]byte, 32))
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := &counted{store: sessiontest.NewCounting(store), idle: time.Now()}
-	config := relay.Config{
+	config := relayhost.Config{
 		Store: c.store, Sealer: sealer, Poster: c, Clients: clientsOf{c}, Fleet: c,
 		Launch: func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
 	}
 	for _, f := range change {
 		f(&config)
 	}
-	c.host = host.New(c.store, relay.NewBackend(config), host.Limits{})
-	c.relay = relay.NewHandler(config)
+	c.host = host.New(c.store, relayhost.NewBackend(config), host.Limits{})
+	c.relay = relayhost.NewHandler(config)
 	c.reset()
 	return c
 }
@@ -78,7 +80,7 @@ func (c *counted) reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.store.Reset()
-	c.up, c.down = map[relay.Type]int{}, map[relay.Type]int{}
+	c.up, c.down = map[frame.Type]int{}, map[frame.Type]int{}
 }
 
 func (c *counted) costs() costs {
@@ -89,7 +91,7 @@ func (c *counted) costs() costs {
 }
 
 func (c *counted) count(down bool, data []byte) {
-	f, err := relay.Decode(data)
+	f, err := frame.Decode(data)
 	if err != nil {
 		panic(err)
 	}
@@ -147,14 +149,14 @@ func (c *counted) Post(_ context.Context, _ string, data []byte) error {
 
 // Run implements fleet.Fleet.
 func (c *counted) Run(ctx context.Context, t fleet.Task) (string, error) {
-	gen, err := strconv.ParseInt(t.Env[relay.EnvGeneration], 10, 64)
+	gen, err := strconv.ParseInt(t.Env[frame.EnvGeneration], 10, 64)
 	if err != nil {
 		return "", err
 	}
 	c.conn = &countedConn{c: c, in: make(chan []byte, 1000), closed: make(chan struct{})}
-	c.runner = relay.NewRunner(relay.RunnerConfig{
-		Box: session.BoxID(t.Box), Gen: session.Generation(gen), Token: t.Env[relay.EnvToken], Task: "task", Executor: c, Log: c.runnerLog,
-		Dial: func(context.Context, string, http.Header) (relay.Conn, error) { return c.conn, nil },
+	c.runner = runner.New(runner.Config{
+		Box: session.BoxID(t.Box), Gen: session.Generation(gen), Token: t.Env[frame.EnvToken], Task: "task", Executor: c, Log: c.runnerLog,
+		Dial: func(context.Context, string, http.Header) (runner.Conn, error) { return c.conn, nil },
 	})
 	own := context.WithoutCancel(ctx)
 	c.life.Go(func() { _ = c.runner.Run(own) })
@@ -166,7 +168,7 @@ func (c *counted) Tasks(context.Context) ([]fleet.Status, error) { return nil, n
 
 // Deliver implements relay.Executor: {"sleep": ms, "progress": n} in the params
 // say what to do before the answer.
-func (c *counted) Deliver(d relay.Delivery) {
+func (c *counted) Deliver(d runner.Delivery) {
 	m, err := wire.Parse(d.Raw)
 	if err != nil || m.Kind != wire.Request {
 		return
@@ -176,14 +178,14 @@ func (c *counted) Deliver(d relay.Delivery) {
 	c.mu.Unlock()
 	c.work.Go(func() {
 		if m.Method == wire.MethodInitialize {
-			c.runner.Status(relay.StatusReport{
+			c.runner.Status(runner.StatusReport{
 				Session: d.Session, Ticket: d.Ticket, Detail: wire.V20251125, Handshake: json.RawMessage(handshake),
 			})
 		}
 		var do struct{ Sleep, Progress int }
 		_ = json.Unmarshal(m.Params, &do)
 		for range do.Progress {
-			c.runner.Event(relay.Event{Session: d.Session, Stream: d.ID, Ticket: d.Ticket, Raw: []byte(`{"progress":1}`)})
+			c.runner.Event(runner.Event{Session: d.Session, Stream: d.ID, Ticket: d.Ticket, Raw: []byte(`{"progress":1}`)})
 			time.Sleep(10 * time.Millisecond)
 		}
 		time.Sleep(time.Duration(do.Sleep) * time.Millisecond)
@@ -191,7 +193,7 @@ func (c *counted) Deliver(d relay.Delivery) {
 		c.busy--
 		c.idle = time.Now()
 		c.mu.Unlock()
-		c.runner.Event(relay.Event{
+		c.runner.Event(runner.Event{
 			Session: d.Session, Stream: d.ID, Ticket: d.Ticket, Final: true, Raw: wire.ResultResponse(m.ID, json.RawMessage(resultOf(m))),
 		})
 	})
@@ -302,29 +304,29 @@ func asleep(t *testing.T, c *counted, id session.ID) {
 func ready(t *testing.T, c *counted, id session.ID) { c.send(t, id, initialized) }
 func fresh(*testing.T, *counted, session.ID)        {}
 
-type frames = map[relay.Type]int
+type frames = map[frame.Type]int
 
 func TestBudgetOfACallOnAnAwakeBox(t *testing.T) {
-	want := costs{Reads: 1, Writes: 1, Up: frames{relay.Events: 1}, Down: frames{relay.Deliver: 1, relay.Ack: 1}}
+	want := costs{Reads: 1, Writes: 1, Up: frames{frame.Events: 1}, Down: frames{frame.Deliver: 1, frame.Ack: 1}}
 	budget(t, want, awake, func(t *testing.T, c *counted, id session.ID) { c.send(t, id, callWith(`{"sleep":300}`)) })
 }
 
 func TestBudgetOfASlowCallOnAnAwakeBox(t *testing.T) {
 	// taken, the events, and the mark removed; two looks of the waiting function.
-	want := costs{Reads: 3, Writes: 3, Up: frames{relay.Taken: 1, relay.Events: 1}, Down: frames{relay.Deliver: 1, relay.Ack: 1}}
+	want := costs{Reads: 3, Writes: 3, Up: frames{frame.Taken: 1, frame.Events: 1}, Down: frames{frame.Deliver: 1, frame.Ack: 1}}
 	budget(t, want, awake, func(t *testing.T, c *counted, id session.ID) { c.send(t, id, callWith(`{"sleep":5000}`)) })
 }
 
 func TestBudgetOfACallWithProgress(t *testing.T) {
-	want := costs{Reads: 1, Writes: 4, Up: frames{relay.Events: 2}, Down: frames{relay.Deliver: 1, relay.Ack: 2}}
+	want := costs{Reads: 1, Writes: 4, Up: frames{frame.Events: 2}, Down: frames{frame.Deliver: 1, frame.Ack: 2}}
 	budget(t, want, awake, func(t *testing.T, c *counted, id session.ID) { c.send(t, id, callWith(`{"progress":1}`)) })
 }
 
 func TestBudgetOfAColdCall(t *testing.T) {
 	want := costs{
 		Reads: 7, Writes: 6, // and one more write for the very first call of a session
-		Up:   frames{relay.Hello: 1, relay.Pull: 1, relay.Events: 1},
-		Down: frames{relay.Welcome: 1, relay.Pulled: 1, relay.Deliver: 1, relay.Ack: 1},
+		Up:   frames{frame.Hello: 1, frame.Pull: 1, frame.Events: 1},
+		Down: frames{frame.Welcome: 1, frame.Pulled: 1, frame.Deliver: 1, frame.Ack: 1},
 	}
 	budget(t, want, asleep, func(t *testing.T, c *counted, id session.ID) { c.send(t, id, callWith(`{}`)) })
 }
@@ -344,7 +346,7 @@ func TestBudgetOfAPing(t *testing.T) {
 }
 
 func TestBudgetOfANotification(t *testing.T) {
-	budget(t, costs{Reads: 1, Up: frames{}, Down: frames{relay.Deliver: 1}}, awake, func(t *testing.T, c *counted, id session.ID) {
+	budget(t, costs{Reads: 1, Up: frames{}, Down: frames{frame.Deliver: 1}}, awake, func(t *testing.T, c *counted, id session.ID) {
 		c.send(t, id, `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
 	})
 }
@@ -357,12 +359,12 @@ func TestBudgetOfADayOfSilence(t *testing.T) {
 }
 
 func TestBudgetOfFallingAsleep(t *testing.T) {
-	want := costs{Reads: 1, Writes: 1, Up: frames{relay.Bye: 1}, Down: frames{relay.ByeOK: 1}}
+	want := costs{Reads: 1, Writes: 1, Up: frames{frame.Bye: 1}, Down: frames{frame.ByeOK: 1}}
 	budget(t, want, awake, func(*testing.T, *counted, session.ID) { time.Sleep(10 * time.Minute) })
 }
 
 func TestBudgetOfEnding(t *testing.T) {
-	want := costs{Reads: 1, Writes: 1, Up: frames{}, Down: frames{relay.Stop: 1}}
+	want := costs{Reads: 1, Writes: 1, Up: frames{}, Down: frames{frame.Stop: 1}}
 	budget(t, want, awake, func(t *testing.T, c *counted, id session.ID) {
 		if err := c.host.End(t.Context(), caller, id); err != nil {
 			t.Fatal(err)

@@ -1,4 +1,4 @@
-package relay
+package relay_test
 
 import (
 	"bytes"
@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/dormouse-mcp/dormouse/shared/host"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
@@ -20,7 +22,7 @@ import (
 type chunkHost struct {
 	t       testing.TB
 	memory  *sessiontest.Memory
-	handler *Handler
+	handler *relayhost.Handler
 	ticket  func(stream session.StreamID) string
 	rng     *rand.Rand
 	sent    int64
@@ -28,12 +30,12 @@ type chunkHost struct {
 
 func newChunkHost(t testing.TB, seed uint64) *chunkHost {
 	t.Helper()
-	sealer, err := NewSealer(bytes.Repeat([]byte{1}, 32))
+	sealer, err := relayhost.NewSealer(bytes.Repeat([]byte{1}, 32))
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := &chunkHost{t: t, memory: sessiontest.NewMemory(), rng: rand.New(rand.NewPCG(seed, 0))}
-	h.handler = NewHandler(Config{Store: h.memory, Sealer: sealer})
+	h.handler = relayhost.NewHandler(relayhost.Config{Store: h.memory, Sealer: sealer})
 	h.ticket = func(stream session.StreamID) string {
 		return sealer.Seal(session.Address{Session: "s1", Stream: stream, Box: "b/s"}, 1)
 	}
@@ -44,26 +46,26 @@ func newChunkHost(t testing.TB, seed uint64) *chunkHost {
 }
 
 // frame is an events frame with one event, and its stream.
-func (h *chunkHost) frame(raw []byte) (Frame, session.StreamID) {
+func (h *chunkHost) frame(raw []byte) (frame.Frame, session.StreamID) {
 	h.sent++
 	stream := session.StreamID(fmt.Sprintf("stream%d", h.sent))
-	return Frame{
-		Type: Events, Box: "b/s", Gen: 1, Seq: h.sent, Session: "s1", Payload: raw,
-		Items: []EventItem{{Ticket: h.ticket(stream), Stream: stream, First: 1, Final: true, Lens: []int{len(raw)}}},
+	return frame.Frame{
+		Type: frame.Events, Box: "b/s", Gen: 1, Seq: h.sent, Session: "s1", Payload: raw,
+		Items: []frame.EventItem{{Ticket: h.ticket(stream), Stream: stream, First: 1, Final: true, Lens: []int{len(raw)}}},
 	}, stream
 }
 
 // handle gives the relay function a message, which must be answered by a type.
-func (h *chunkHost) handle(message []byte, want Type) {
+func (h *chunkHost) handle(message []byte, want frame.Type) {
 	h.t.Helper()
-	if len(message) > MaxFrame || !utf8.Valid(message) {
+	if len(message) > frame.MaxFrame || !utf8.Valid(message) {
 		h.t.Fatalf("a message of %d bytes, UTF-8 %v", len(message), utf8.Valid(message))
 	}
 	reply, err := h.handler.Frame(h.t.Context(), "c", message)
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if f, err := Decode(reply); err != nil || f.Type != want {
+	if f, err := frame.Decode(reply); err != nil || f.Type != want {
 		h.t.Fatalf("answered with %.100q, want %s", reply, want)
 	}
 }
@@ -93,21 +95,21 @@ func (h *chunkHost) upward(raws ...[]byte) {
 	for n, raw := range raws {
 		f, stream := h.frame(raw)
 		streams = append(streams, stream)
-		data := Encode(f)
-		if len(data) <= MaxFrame {
+		data := frame.Encode(f)
+		if len(data) <= frame.MaxFrame {
 			frames = append(frames, data)
 			continue
 		}
 		name := fmt.Sprintf("%d.%s", n, stream)
-		parts := cutAs(data, Frame{Box: "b/s", Gen: 1, Runner: "r", Frame: name})
+		parts := frame.CutAs(data, frame.Frame{Box: "b/s", Gen: 1, Runner: "r", Frame: name})
 		long = append(long, parts)
-		wholes = append(wholes, Encode(Frame{Type: Whole, Box: "b/s", Gen: 1, Runner: "r", Frame: name, Of: len(parts)}))
+		wholes = append(wholes, frame.Encode(frame.Frame{Type: frame.Whole, Box: "b/s", Gen: 1, Runner: "r", Frame: name, Of: len(parts)}))
 	}
 	for _, p := range h.parts(long...) {
-		h.handle(p, PartOK)
+		h.handle(p, frame.PartOK)
 	}
 	for _, message := range h.parts(append(frames, wholes...)) {
-		h.handle(message, Ack)
+		h.handle(message, frame.Ack)
 	}
 	for n, stream := range streams {
 		page, err := h.memory.Read(h.t.Context(), "s1", stream, 0, 10)
@@ -123,25 +125,25 @@ func (h *chunkHost) downward(raws ...[]byte) {
 	h.t.Helper()
 	var all [][][]byte
 	for n, raw := range raws {
-		f := Frame{Type: Deliver, ID: session.StreamID(fmt.Sprint(n)), Session: "s1", Lens: []int{2, len(raw)}, Payload: append([]byte("{}"), raw...)}
-		all = append(all, Cut(Encode(f), "", fmt.Sprintf("frame%d", n)))
+		f := frame.Frame{Type: frame.Deliver, ID: session.StreamID(fmt.Sprint(n)), Session: "s1", Lens: []int{2, len(raw)}, Payload: append([]byte("{}"), raw...)}
+		all = append(all, frame.Cut(frame.Encode(f), "", fmt.Sprintf("frame%d", n)))
 	}
-	lk := &link{joined: map[string]bool{}}
+	var assembler frame.Assembler
 	got := map[session.StreamID][]byte{}
 	for _, message := range h.parts(all...) {
-		if len(message) > MaxFrame || !utf8.Valid(message) {
+		if len(message) > frame.MaxFrame || !utf8.Valid(message) {
 			h.t.Fatalf("a message of %d bytes, UTF-8 %v", len(message), utf8.Valid(message))
 		}
-		f, err := Decode(message)
-		if err == nil && f.Type == Part {
-			if message, err = lk.join(f); message == nil && err == nil {
+		f, err := frame.Decode(message)
+		if err == nil && f.Type == frame.Part {
+			if message, _, err = assembler.Add(f); message == nil && err == nil {
 				continue
 			}
 		}
 		if err == nil {
-			f, err = Decode(message)
+			f, err = frame.Decode(message)
 		}
-		parts, ok := cutPayload(f.Payload, f.Lens)
+		parts, ok := frame.Split(f.Payload, f.Lens)
 		if err != nil || !ok {
 			h.t.Fatalf("%v, lengths fit %v", err, ok)
 		}
@@ -152,8 +154,8 @@ func (h *chunkHost) downward(raws ...[]byte) {
 			h.t.Errorf("a message of %d bytes came out as another", len(raw))
 		}
 	}
-	if len(lk.parts.frames) > 0 || lk.parts.size != 0 {
-		h.t.Errorf("%d frames and %d bytes are left", len(lk.parts.frames), lk.parts.size)
+	if frames, size := assembler.Open(); frames > 0 || size != 0 {
+		h.t.Errorf("%d frames and %d bytes are left", frames, size)
 	}
 }
 
@@ -176,10 +178,10 @@ func TestCharactersOfEveryLengthStraddleEveryEdge(t *testing.T) {
 func TestMessagesOfSizesAtTheLimits(t *testing.T) {
 	h := newChunkHost(t, 2)
 	f, _ := h.frame(nil)
-	head := len(Encode(f)) + len("\n") + 5 // lens has six digits, not one
-	sizes := []int{1, 2, 3, 4, 5, MaxFrame - head - 1, MaxFrame - head, MaxFrame - head + 1, MaxFrame - 1, MaxFrame, MaxFrame + 1}
+	head := len(frame.Encode(f)) + len("\n") + 5 // lens has six digits, not one
+	sizes := []int{1, 2, 3, 4, 5, frame.MaxFrame - head - 1, frame.MaxFrame - head, frame.MaxFrame - head + 1, frame.MaxFrame - 1, frame.MaxFrame, frame.MaxFrame + 1}
 	for d := -4; d <= 4; d++ {
-		sizes = append(sizes, MaxPiece+d, 2*MaxPiece+d, 2*MaxPiece-head+d)
+		sizes = append(sizes, frame.MaxPiece+d, 2*frame.MaxPiece+d, 2*frame.MaxPiece-head+d)
 	}
 	for _, size := range sizes {
 		h.both(bytes.Repeat([]byte("x"), size))
@@ -187,18 +189,18 @@ func TestMessagesOfSizesAtTheLimits(t *testing.T) {
 }
 
 func TestFrameOfTheGreatestLengthGoesInOnePiece(t *testing.T) {
-	f := Frame{Type: Events, Payload: []byte("x")}
-	f.Payload = bytes.Repeat([]byte("x"), MaxFrame-len(Encode(f))+1)
+	f := frame.Frame{Type: frame.Events, Payload: []byte("x")}
+	f.Payload = bytes.Repeat([]byte("x"), frame.MaxFrame-len(frame.Encode(f))+1)
 	for over, want := range []int{1, 2} {
 		f.Payload = append(f.Payload, bytes.Repeat([]byte("x"), over)...)
-		if data := Encode(f); len(data) != MaxFrame+over || len(Cut(data, "", "n")) != want {
-			t.Errorf("a frame of %d bytes is cut into %d", len(data), len(Cut(data, "", "n")))
+		if data := frame.Encode(f); len(data) != frame.MaxFrame+over || len(frame.Cut(data, "", "n")) != want {
+			t.Errorf("a frame of %d bytes is cut into %d", len(data), len(frame.Cut(data, "", "n")))
 		}
 	}
 }
 
 func TestMessageOfSixteenMebibytesGoesBothWays(t *testing.T) {
-	newChunkHost(t, 3).both([]byte(strings.Repeat("aé€😀x\t", MaxMessage/12) + strings.Repeat("y", MaxMessage%12)))
+	newChunkHost(t, 3).both([]byte(strings.Repeat("aé€😀x\t", frame.MaxMessage/12) + strings.Repeat("y", frame.MaxMessage%12)))
 }
 
 func TestLongMessagesGoSideBySide(t *testing.T) {
@@ -239,8 +241,8 @@ func FuzzLongFramesThroughTheHost(f *testing.F) {
 }
 
 func TestMessageOverSixteenMebibytesIsRefusedByTheHost(t *testing.T) {
-	backend := NewBackend(Config{Store: sessiontest.NewMemory()})
-	d := host.Delivery{Raw: make([]byte, MaxMessage+1)}
+	backend := relayhost.NewBackend(relayhost.Config{Store: sessiontest.NewMemory()})
+	d := host.Delivery{Raw: make([]byte, frame.MaxMessage+1)}
 	_, err := backend.Deliver(t.Context(), d, session.Box{State: session.Awake})
 	if !errors.Is(err, session.TooLarge) || !strings.Contains(err.Error(), "16777217") || !strings.Contains(err.Error(), "16777216") {
 		t.Errorf("got %v", err)

@@ -1,4 +1,4 @@
-package relay
+package relay_test
 
 import (
 	"bytes"
@@ -16,6 +16,9 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -25,7 +28,7 @@ import (
 // the relay function in an invocation of its own, after a time it draws.
 type cutWire struct {
 	t       *testing.T
-	handler *Handler
+	handler *relayhost.Handler
 	client  *http.Client
 	server  *http.Server
 	calls   *pipeListener
@@ -41,9 +44,9 @@ type cutWire struct {
 	point  cutPoint
 	cut    bool // it was
 	longer []int
-	types  [2]map[Type]int // messages, up and down
-	even   bool            // everything takes as long each time
-	limits []string        // of the gateway that connections ran into
+	types  [2]map[frame.Type]int // messages, up and down
+	even   bool                  // everything takes as long each time
+	limits []string              // of the gateway that connections ran into
 }
 
 // way is a direction.
@@ -79,7 +82,7 @@ func (p cutPoint) String() string {
 func newCutWire(t *testing.T, point cutPoint, seed uint64) *cutWire {
 	w := &cutWire{
 		t: t, point: point, rng: rand.New(rand.NewPCG(seed, 1)), conns: map[string]*websocket.Conn{},
-		types: [2]map[Type]int{{}, {}},
+		types: [2]map[frame.Type]int{{}, {}},
 		calls: &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})},
 	}
 	w.ctx, w.cancel = context.WithCancel(t.Context())
@@ -104,8 +107,8 @@ func (w *cutWire) close() {
 	w.wg.Wait()
 }
 
-func (w *cutWire) dial(ctx context.Context, url string, header http.Header) (Conn, error) {
-	return dialWebSocket(ctx, url, header, w.client)
+func (w *cutWire) dial(ctx context.Context, url string, header http.Header) (runner.Conn, error) {
+	return runner.DialWith(ctx, url, header, w.client)
 }
 
 func (w *cutWire) dialPipe(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -217,7 +220,7 @@ func (w *cutWire) Post(ctx context.Context, name string, data []byte) error {
 }
 
 func (w *cutWire) count(to way, data []byte) {
-	f, _ := Decode(data)
+	f, _ := frame.Decode(data)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.types[to][f.Type]++
@@ -244,7 +247,7 @@ func (w *cutWire) pass(m *frameMeter, p []byte) (n int, cut bool) {
 		step := m.take(p[n:], limit)
 		n += step
 		if m.ended() {
-			if m.way == upward && m.size > MaxWSFrame {
+			if m.way == upward && m.size > frame.MaxWSFrame {
 				w.longer = append(w.longer, m.size)
 			}
 			m.next()

@@ -1,4 +1,4 @@
-package relay
+package relay_test
 
 import (
 	"bytes"
@@ -16,6 +16,9 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/host"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -28,11 +31,11 @@ type cutWorld struct {
 	t      *testing.T
 	wire   *cutWire
 	memory *sessiontest.Memory
-	config Config
+	config relayhost.Config
 	host   *host.Host
 	box    *cutBox
 	seed   uint64
-	set    func(*RunnerConfig) // nil for the defaults
+	set    func(*runner.Config) // nil for the defaults
 	runs   sync.WaitGroup
 
 	patience time.Duration // a box that is not asleep by then is stopped
@@ -45,19 +48,19 @@ type cutWorld struct {
 
 func newCutWorld(t *testing.T, point cutPoint, seed uint64) *cutWorld {
 	t.Helper()
-	sealer, err := NewSealer([]byte("the secret of the tests of cuts ....."))
+	sealer, err := relayhost.NewSealer([]byte("the secret of the tests of cuts ....."))
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := &cutWorld{t: t, memory: sessiontest.NewMemory(), seed: seed, quick: map[time.Duration]int{}, patience: 2 * time.Hour}
 	w.wire = newCutWire(t, point, seed)
 	w.box = newCutBox(t)
-	w.config = Config{
+	w.config = relayhost.Config{
 		Store: w.memory, Poster: w.wire, Fleet: w, Sealer: sealer,
 		Launch: func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
 	}
-	w.wire.handler = NewHandler(w.config)
-	w.host = host.New(w.memory, NewBackend(w.config), host.Limits{})
+	w.wire.handler = relayhost.NewHandler(w.config)
+	w.host = host.New(w.memory, relayhost.NewBackend(w.config), host.Limits{})
 	if err := w.memory.SaveHandshake(t.Context(), session.Handshake{
 		Digest: session.RecordFor("t", "digest"), Version: wire.V20251125,
 		Result: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{"logging":{}}}`),
@@ -79,18 +82,18 @@ func (w *cutWorld) Run(_ context.Context, task fleet.Task) (string, error) {
 	w.mu.Lock()
 	w.started++
 	w.mu.Unlock()
-	gen, err := strconv.ParseInt(task.Env[EnvGeneration], 10, 64)
+	gen, err := strconv.ParseInt(task.Env[frame.EnvGeneration], 10, 64)
 	if err != nil {
 		return "", err
 	}
-	c := RunnerConfig{
-		URL: "ws://relay", Box: session.BoxID(task.Box), Gen: session.Generation(gen), Token: task.Env[EnvToken], Pass: task.Env[EnvPass], Task: "task",
+	c := runner.Config{
+		URL: "ws://relay", Box: session.BoxID(task.Box), Gen: session.Generation(gen), Token: task.Env[frame.EnvToken], Pass: task.Env[frame.EnvPass], Task: "task",
 		Executor: w.box, Dial: w.wire.dial, Idle: 20 * time.Second, Rand: rand.New(rand.NewPCG(w.seed, 2)),
 	}
 	if w.set != nil {
 		w.set(&c)
 	}
-	w.box.runner = NewRunner(c)
+	w.box.runner = runner.New(c)
 	w.runs.Go(func() {
 		ctx, cancel := context.WithTimeout(w.t.Context(), w.patience)
 		defer cancel()
@@ -242,7 +245,7 @@ func cutPad(n int) string { return strings.Repeat("aé€😀", n/10) }
 // cutBox executes calls. Each session has a process: a counter in memory.
 type cutBox struct {
 	t      *testing.T
-	runner *Runner
+	runner *runner.Runner
 	work   sync.WaitGroup
 
 	mu        sync.Mutex
@@ -255,7 +258,7 @@ type cutBox struct {
 	idle      time.Time
 }
 
-var _ Executor = (*cutBox)(nil)
+var _ runner.Executor = (*cutBox)(nil)
 
 func newCutBox(t *testing.T) *cutBox {
 	return &cutBox{
@@ -265,7 +268,7 @@ func newCutBox(t *testing.T) *cutBox {
 }
 
 // Deliver implements Executor.
-func (x *cutBox) Deliver(d Delivery) {
+func (x *cutBox) Deliver(d runner.Delivery) {
 	m, err := wire.Parse(d.Raw)
 	if err != nil || m.Kind != wire.Request {
 		x.t.Errorf("the box was given %.80q: %v", d.Raw, err)
@@ -290,10 +293,10 @@ func (x *cutBox) Deliver(d Delivery) {
 	})
 }
 
-func (x *cutBox) execute(d Delivery, m wire.Message, c cutCall, count int) {
+func (x *cutBox) execute(d runner.Delivery, m wire.Message, c cutCall, count int) {
 	wait := func() { time.Sleep(time.Duration(c.Wait) * time.Millisecond) }
 	say := func(stream session.StreamID, raw []byte, final bool) {
-		x.runner.Event(Event{Session: d.Session, Stream: stream, Ticket: d.Ticket, Raw: raw, Final: final})
+		x.runner.Event(runner.Event{Session: d.Session, Stream: stream, Ticket: d.Ticket, Raw: raw, Final: final})
 	}
 	say(session.Common, wire.NewNotification("notifications/message", fmt.Appendf(nil, `{"counted":%d}`, count)), false)
 	for n := range c.Progress {

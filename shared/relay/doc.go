@@ -1,13 +1,10 @@
-// Package relay carries messages between the functions (the host) and a box: both
-// ends of it, the records' transitions, tickets, and what is done when a box
-// sleeps, wakes or is lost. It hides WebSocket connections, frames, resending and
-// fencing; above it there is a host.Backend, below it a Box that executes. It
-// does not know HTTP, nor what a message means.
+// Package relay documents the protocol between the functions (the host) and a box (the
+// runner). Its halves are packages of their own: frame has what both ends share,
+// relayhost runs in Lambda functions, runner runs in the box. The tests of this package
+// run both halves together.
 //
-// The rules are those of a model-checked protocol. record.go has the box record's
-// transitions, backend.go the functions that have a message, handler.go the relay
-// function, sweep.go whoever finds a box lost, runner.go and the files beside it
-// the runner's end. What follows is all that a second runner has to know.
+// The rules come from a model-checked protocol. What follows is all that the author of a
+// second runner has to know.
 //
 // # Frames
 //
@@ -137,7 +134,7 @@
 // # Connections
 //
 // A runner opens a connection with a pass, which the relay function checks without a
-// read of the store ([Sealer.Admit]). Its first pass is in its environment, and each
+// read of the store (relayhost.Sealer.Admit). Its first pass is in its environment, and each
 // welcome brings a fresh one as its ticket.
 //
 // A ping every 5 minutes keeps the idle limit of 10 minutes away. After 110 minutes,

@@ -19,7 +19,9 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/host"
-	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -50,7 +52,7 @@ type street struct {
 	rand   *rand.Rand
 	store  session.Store
 	host   *host.Host
-	relay  *relay.Handler
+	relay  *relayhost.Handler
 	work   sync.WaitGroup
 	lives  sync.WaitGroup
 
@@ -67,7 +69,7 @@ type house struct {
 	in        chan []byte
 	closed    chan struct{}
 	once      sync.Once
-	runner    *relay.Runner
+	runner    *runner.Runner
 	processes map[string]map[string][]string // lists of each process that runs
 	busy      int
 	idle      time.Time
@@ -88,16 +90,16 @@ func newStreet(t *testing.T, seed uint64) *street {
 		t: t, rand: r, store: sessiontest.NewMemory(), boxes: map[session.BoxID]*house{}, kept: map[string]map[string][]string{}, tries: map[string]int{},
 		habits: habits{Announces: draw(), Keeps: draw(), Personal: draw(), Greets: draw(), SameLists: r.IntN(4) == 0, Shared: r.IntN(4) == 0, Initialize: draw()},
 	}
-	sealer, err := relay.NewSealer(make([]byte, 32))
+	sealer, err := relayhost.NewSealer(make([]byte, 32))
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := relay.Config{
+	config := relayhost.Config{
 		Store: s.store, Sealer: sealer, Poster: s, Fleet: s,
 		Launch: func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
 	}
-	s.host = host.New(s.store, relay.NewBackend(config), host.Limits{})
-	s.relay = relay.NewHandler(config)
+	s.host = host.New(s.store, relayhost.NewBackend(config), host.Limits{})
+	s.relay = relayhost.NewHandler(config)
 	if s.habits.Initialize {
 		for _, tenant := range []string{"red", "blue"} {
 			if err := s.store.SaveHandshake(t.Context(), session.Handshake{
@@ -112,14 +114,14 @@ func newStreet(t *testing.T, seed uint64) *street {
 
 // Run implements fleet.Fleet.
 func (s *street) Run(ctx context.Context, t fleet.Task) (string, error) {
-	gen, err := strconv.ParseInt(t.Env[relay.EnvGeneration], 10, 64)
+	gen, err := strconv.ParseInt(t.Env[frame.EnvGeneration], 10, 64)
 	if err != nil {
 		return "", err
 	}
 	h := &house{street: s, in: make(chan []byte, 1000), closed: make(chan struct{}), processes: map[string]map[string][]string{}, idle: time.Now()}
-	h.runner = relay.NewRunner(relay.RunnerConfig{
-		Box: session.BoxID(t.Box), Gen: session.Generation(gen), Token: t.Env[relay.EnvToken], Task: "task", Executor: h,
-		Dial: func(context.Context, string, http.Header) (relay.Conn, error) { return h, nil },
+	h.runner = runner.New(runner.Config{
+		Box: session.BoxID(t.Box), Gen: session.Generation(gen), Token: t.Env[frame.EnvToken], Task: "task", Executor: h,
+		Dial: func(context.Context, string, http.Header) (runner.Conn, error) { return h, nil },
 	})
 	s.mu.Lock()
 	s.boxes[session.BoxID(t.Box)] = h
@@ -152,7 +154,7 @@ func (s *street) Post(_ context.Context, conn string, data []byte) error {
 
 func (h *house) Send(data []byte) error {
 	h.work.Go(func() {
-		f, err := relay.Decode(data)
+		f, err := frame.Decode(data)
 		if err != nil {
 			panic(err)
 		}
@@ -236,7 +238,7 @@ func (s *street) told(lists map[string][]string, method string, init json.RawMes
 }
 
 // Deliver implements relay.Executor.
-func (h *house) Deliver(d relay.Delivery) {
+func (h *house) Deliver(d runner.Delivery) {
 	m, err := wire.Parse(d.Raw)
 	if err != nil {
 		panic(err)
@@ -255,7 +257,7 @@ func (h *house) Deliver(d relay.Delivery) {
 	})
 }
 
-func (h *house) execute(d relay.Delivery, m wire.Message) {
+func (h *house) execute(d runner.Delivery, m wire.Message) {
 	at := place{textAt(d.Init, "tenant"), textAt(d.Init, "principal"), d.Session}
 	h.mu.Lock()
 	lists := h.lists(at, true)
@@ -263,7 +265,7 @@ func (h *house) execute(d relay.Delivery, m wire.Message) {
 	switch {
 	case m.Method == wire.MethodInitialize:
 		result = h.habits.handshake()
-		h.runner.Status(relay.StatusReport{Session: d.Session, Ticket: d.Ticket, Detail: wire.V20251125, Handshake: json.RawMessage(result)})
+		h.runner.Status(runner.StatusReport{Session: d.Session, Ticket: d.Ticket, Detail: wire.V20251125, Handshake: json.RawMessage(result)})
 	case listNames[m.Method] != "":
 		result = h.told(lists, m.Method, d.Init)
 	case m.Method == wire.MethodToolsCall:
@@ -271,10 +273,10 @@ func (h *house) execute(d relay.Delivery, m wire.Message) {
 	}
 	h.mu.Unlock()
 	if changed != "" && h.habits.Announces {
-		h.runner.Event(relay.Event{Session: d.Session, Ticket: d.Ticket, Raw: wire.NewNotification("notifications/"+changed+"/list_changed", nil)})
+		h.runner.Event(runner.Event{Session: d.Session, Ticket: d.Ticket, Raw: wire.NewNotification("notifications/"+changed+"/list_changed", nil)})
 	}
 	if m.Kind == wire.Request {
-		h.runner.Event(relay.Event{Session: d.Session, Stream: d.ID, Ticket: d.Ticket, Final: true, Raw: wire.ResultResponse(m.ID, json.RawMessage(result))})
+		h.runner.Event(runner.Event{Session: d.Session, Stream: d.ID, Ticket: d.Ticket, Final: true, Raw: wire.ResultResponse(m.ID, json.RawMessage(result))})
 	}
 }
 

@@ -1,4 +1,4 @@
-package relay
+package relay_test
 
 import (
 	"fmt"
@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -20,7 +22,7 @@ func evenWorld(t *testing.T, test func(w *cutWorld)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCutWorld(t, cutPoint{frame: -1}, 1)
 		w.wire.even, w.patience = true, 100*time.Hour
-		w.set = func(c *RunnerConfig) { c.Idle = 30 * time.Hour }
+		w.set = func(c *runner.Config) { c.Idle = 30 * time.Hour }
 		test(w)
 		w.close()
 		w.wire.mu.Lock()
@@ -95,7 +97,7 @@ func TestDrainIsNotFeltByCalls(t *testing.T) {
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		if err := w.wire.Post(w.t.Context(), b.Conn, DrainFrame(20*time.Second)); err != nil {
+		if err := w.wire.Post(w.t.Context(), b.Conn, frame.DrainFrame(20*time.Second)); err != nil {
 			w.t.Fatal(err)
 		}
 		w.quickCalls(id, &number, 200)
@@ -113,14 +115,14 @@ func TestFramesOfADayOfABoxThatIsAwakeAndIdle(t *testing.T) {
 		w.call(w.open(), 1, cutCall{Label: "wakes the box"})
 		time.Sleep(time.Second)
 		w.wire.mu.Lock()
-		w.wire.types = [2]map[Type]int{{}, {}}
+		w.wire.types = [2]map[frame.Type]int{{}, {}}
 		w.wire.mu.Unlock()
 		time.Sleep(24 * time.Hour)
 		w.wire.mu.Lock()
-		got := [2]map[Type]int{maps.Clone(w.wire.types[upward]), maps.Clone(w.wire.types[downward])}
+		got := [2]map[frame.Type]int{maps.Clone(w.wire.types[upward]), maps.Clone(w.wire.types[downward])}
 		w.wire.mu.Unlock()
 		// A hello every five minutes: a ping, or one of 13 renewals.
-		if diff := cmp.Diff([2]map[Type]int{{Hello: 288}, {Welcome: 288}}, got); diff != "" {
+		if diff := cmp.Diff([2]map[frame.Type]int{{frame.Hello: 288}, {frame.Welcome: 288}}, got); diff != "" {
 			w.t.Errorf("messages of a day (-want +got):\n%s", diff)
 		}
 	})

@@ -1,4 +1,4 @@
-package relay
+package relay_test
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -20,7 +21,7 @@ type simBox struct {
 	w      *world
 	p      *simProc
 	a      *actor // decides whether the box dies
-	runner *Runner
+	runner *runner.Runner
 
 	mu       sync.Mutex
 	sessions map[session.ID]*simSession
@@ -51,7 +52,7 @@ type simCall struct {
 	stopped bool              // nothing more is said
 }
 
-var _ Executor = (*simBox)(nil)
+var _ runner.Executor = (*simBox)(nil)
 
 func newSimBox(p *simProc) *simBox {
 	return &simBox{
@@ -60,7 +61,7 @@ func newSimBox(p *simProc) *simBox {
 }
 
 // Deliver implements Executor.
-func (x *simBox) Deliver(d Delivery) {
+func (x *simBox) Deliver(d runner.Delivery) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.gone {
@@ -105,7 +106,7 @@ func (x *simBox) Deliver(d Delivery) {
 }
 
 // session finds the process of a session or starts it.
-func (x *simBox) session(d Delivery) *simSession {
+func (x *simBox) session(d runner.Delivery) *simSession {
 	s, ok := x.sessions[d.Session]
 	if ok {
 		return s
@@ -118,7 +119,7 @@ func (x *simBox) session(d Delivery) *simSession {
 	x.w.ledger.owns(x.w, d.Session, label)
 	x.w.wg.Go(func() {
 		version, _ := wire.String(wire.Lookup(d.Init, "protocolVersion"))
-		x.runner.Status(StatusReport{
+		x.runner.Status(runner.StatusReport{
 			Session: d.Session, Ticket: d.Ticket, Process: x.p.name, Phase: "ready", Detail: version, Handshake: simHandshake(x.p.name),
 		})
 	})
@@ -191,7 +192,7 @@ func simWork(a *actor) time.Duration {
 	case n < 9:
 		return draw(a.rng, 20*time.Millisecond)
 	case n < 13:
-		return ackWithin - 100*time.Millisecond + draw(a.rng, 200*time.Millisecond)
+		return 900*time.Millisecond + draw(a.rng, 200*time.Millisecond)
 	case n < 17:
 		return draw(a.rng, 20*time.Second)
 	default:
@@ -273,7 +274,7 @@ func (x *simBox) say(c *simCall, s *simSession, stream session.StreamID, raw []b
 }
 
 func (x *simBox) sayInTurn(c *simCall, s *simSession, stream session.StreamID, raw []byte, final bool) {
-	e := Event{Session: s.id, Stream: stream, Raw: raw, Final: final}
+	e := runner.Event{Session: s.id, Stream: stream, Raw: raw, Final: final}
 	x.mu.Lock()
 	e.Ticket = s.ticket
 	x.mu.Unlock()
@@ -286,7 +287,7 @@ func (x *simBox) sayInTurn(c *simCall, s *simSession, stream session.StreamID, r
 	}
 }
 
-func (x *simBox) handInTurn(c *simCall, e Event) {
+func (x *simBox) handInTurn(c *simCall, e runner.Event) {
 	x.mu.Lock()
 	if x.gone || c != nil && c.stopped {
 		x.mu.Unlock()

@@ -1,4 +1,4 @@
-package relay
+package relay_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/host"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -61,7 +62,7 @@ func (c *simClient) box() session.BoxID { return session.BoxFor(c.caller.Tenant,
 
 // host is built anew for each message, as on a cold instance.
 func (w *world) host() *host.Host {
-	return host.New(w.config.Store, NewBackend(w.config), host.Limits{})
+	return host.New(w.config.Store, relayhost.NewBackend(w.config), host.Limits{})
 }
 
 // simFunction is how long the HTTP function may run.

@@ -1,4 +1,4 @@
-package relay
+package relay_test
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -82,12 +83,12 @@ func (c *simClock) of(host string) func() time.Duration {
 
 // stamped is a frame whose time of sending is by another clock.
 func (c *simClock) stamped(data []byte, by time.Duration) []byte {
-	f, err := Decode(data)
+	f, err := frame.Decode(data)
 	if c == nil || err != nil || f.Sent == 0 || by == 0 {
 		return data
 	}
 	f.Sent += by.Milliseconds()
-	return Encode(f)
+	return frame.Encode(f)
 }
 
 func skewOf(ctx context.Context) time.Duration {

@@ -1,4 +1,4 @@
-package relay
+package relay_test
 
 import (
 	"context"
@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -93,7 +96,7 @@ func (f *simFleet) start(t fleet.Task) *simProc {
 	}}
 	p.ctx, p.cancel = context.WithCancelCause(f.w.ctx)
 	f.procs = append(f.procs, p)
-	f.w.tell(name, "started for box %s, generation %s", t.Box, t.Env[EnvGeneration])
+	f.w.tell(name, "started for box %s, generation %s", t.Box, t.Env[frame.EnvGeneration])
 	f.w.wg.Go(p.live)
 	return p
 }
@@ -110,17 +113,17 @@ func (p *simProc) live() {
 		p.stop(1, "")
 		return
 	}
-	gen, err := strconv.ParseInt(p.task.Env[EnvGeneration], 10, 64)
+	gen, err := strconv.ParseInt(p.task.Env[frame.EnvGeneration], 10, 64)
 	if err != nil {
-		w.breaks("a task was started for generation %q", p.task.Env[EnvGeneration])
+		w.breaks("a task was started for generation %q", p.task.Env[frame.EnvGeneration])
 	}
 	dialing := w.actor(p.name + "/dial")
 	p.box = newSimBox(p)
-	c := RunnerConfig{
-		URL: "ws://simulated", Box: session.BoxID(p.task.Env[EnvBox]), Gen: session.Generation(gen),
-		Token: p.task.Env[EnvToken], Task: p.status.ID, Executor: p.box, Idle: w.idle, Log: w.logger(p.name),
+	c := runner.Config{
+		URL: "ws://simulated", Box: session.BoxID(p.task.Env[frame.EnvBox]), Gen: session.Generation(gen),
+		Token: p.task.Env[frame.EnvToken], Task: p.status.ID, Executor: p.box, Idle: w.idle, Log: w.logger(p.name),
 		Rand: w.random(p.name + "/runner"),
-		Dial: func(context.Context, string, http.Header) (Conn, error) {
+		Dial: func(context.Context, string, http.Header) (runner.Conn, error) {
 			c, err := w.gateway.connect(p, dialing)
 			if err != nil {
 				return nil, err
@@ -131,7 +134,7 @@ func (p *simProc) live() {
 	if w.limited {
 		c.RenewAfter = simRenew
 	}
-	p.box.runner = NewRunner(c)
+	p.box.runner = runner.New(c)
 	p.mu.Lock()
 	p.status.State, p.status.Started = fleet.Running, time.Now()
 	p.mu.Unlock()
@@ -141,7 +144,7 @@ func (p *simProc) live() {
 	switch {
 	case err == nil:
 		exit = 0
-	case errors.Is(err, ErrFenced):
+	case errors.Is(err, runner.ErrFenced):
 		exit = 3
 		if b, err := w.memory.Box(w.ctx, c.Box); err == nil && b.State == session.Awake && b.Task == p.status.ID {
 			w.breaks("runner %s was fenced though nobody has taken its place", p.name)
@@ -179,7 +182,7 @@ func (p *simProc) stop(exit int, signal string) {
 			}
 			w.function(fmt.Sprintf("%s/stopped%d", p.name, n+1), time.Minute, func(ctx context.Context, a *actor) {
 				a.tell("the fleet says that %s has stopped", p.name)
-				if err := NewSweeper(w.config).Stopped(ctx, status); err != nil {
+				if err := relayhost.NewSweeper(w.config).Stopped(ctx, status); err != nil {
 					a.tell("sweeper: %v", err)
 				}
 			})

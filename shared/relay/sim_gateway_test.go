@@ -1,4 +1,4 @@
-package relay
+package relay_test
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -191,7 +193,7 @@ func (c *simConn) Send(message []byte) error {
 		return errCut
 	default:
 	}
-	if len(message) > MaxFrame {
+	if len(message) > frame.MaxFrame {
 		w.breaks("a runner sends a frame of %d bytes", len(message))
 	}
 	if err := nap(context.Background(), 50*time.Microsecond+draw(c.a.rng, 50*time.Microsecond)); err != nil {
@@ -204,14 +206,14 @@ func (c *simConn) Send(message []byte) error {
 		copies = 2
 	}
 	passes := c.passes()
-	f, _ := Decode(message)
-	if f.Type == Bye {
+	f, _ := frame.Decode(message)
+	if f.Type == frame.Bye {
 		w.bye()
 	}
 	for n := range copies {
 		name := fmt.Sprintf("%s/f%d%s", c.name, c.frame, strings.Repeat("'", n))
 		late := c.a.takes(2 * time.Millisecond)
-		if (f.Type == Hello || f.Type == Bye) && c.a.rng.IntN(4) == 0 {
+		if (f.Type == frame.Hello || f.Type == frame.Bye) && c.a.rng.IntN(4) == 0 {
 			late += draw(c.a.rng, 3*time.Second) // what is most inconvenient
 		}
 		if n > 0 || c.a.chance(w.frameLate) {
@@ -237,7 +239,7 @@ func (c *simConn) invoke(name string, late time.Duration, message []byte) {
 	w.function(name, gatewayFunction, func(ctx context.Context, a *actor) {
 		a.tell("handles %s", describe(w, message))
 		w.ledger.handles(message, false)
-		reply, err := NewHandler(w.config).Frame(ctx, c.name, message)
+		reply, err := relayhost.NewHandler(w.config).Frame(ctx, c.name, message)
 		if reply != nil {
 			w.ledger.handles(message, true)
 		}
@@ -325,7 +327,7 @@ func describe(w *world, data []byte) string {
 	if !*simTrace {
 		return ""
 	}
-	f, err := Decode(data)
+	f, err := frame.Decode(data)
 	if err != nil {
 		return string(data)
 	}
@@ -341,7 +343,7 @@ func describe(w *world, data []byte) string {
 		add("n %d", f.N)
 	}
 	if f.ID != "" {
-		if parts, ok := cutPayload(f.Payload, f.Lens); ok && len(parts) == 2 {
+		if parts, ok := frame.Split(f.Payload, f.Lens); ok && len(parts) == 2 {
 			w.ledger.learns(f.ID, parts[1])
 		}
 		add("%s", w.name(f.ID))

@@ -1,4 +1,4 @@
-package relay
+package relay_test
 
 import (
 	"fmt"
@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -95,7 +97,7 @@ func (l *ledger) label(id session.StreamID) string {
 
 // executes takes note of the execution of a delivery and checks that it is the
 // only one, and in the right place.
-func (l *ledger) executes(w *world, by, client string, d Delivery, msgs []wire.Message) {
+func (l *ledger) executes(w *world, by, client string, d runner.Delivery, msgs []wire.Message) {
 	w.tell(by, "EXECUTES %s, round %d", labelOf(d.Raw), d.Round)
 	l.learns(d.ID, d.Raw)
 	l.mu.Lock()
@@ -148,7 +150,7 @@ func (l *ledger) closes(stream session.StreamID) {
 
 // handles takes note of a frame that a relay function begins to handle, or has handled.
 func (l *ledger) handles(message []byte, done bool) {
-	f, err := Decode(message)
+	f, err := frame.Decode(message)
 	if err != nil {
 		return
 	}

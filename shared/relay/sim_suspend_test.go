@@ -1,4 +1,4 @@
-package relay
+package relay_test
 
 import (
 	"encoding/json"
@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -102,7 +103,7 @@ func (x *simBox) suspendInTurn(c *simCall) {
 		return
 	}
 	x.mu.Unlock()
-	s := &Suspension{Within: 20 * time.Minute}
+	s := &runner.Suspension{Within: 20 * time.Minute}
 	var raws, again []string
 	for of, r := range asking {
 		m := simMessage(r.raw)
@@ -121,7 +122,7 @@ func (x *simBox) suspendInTurn(c *simCall) {
 		s.Raw = []byte("[" + strings.Join(again, ",") + "]")
 	}
 	for i, raw := range raws {
-		e := Event{Session: c.s.id, Stream: c.id, Ticket: c.ticket, Raw: []byte(raw)}
+		e := runner.Event{Session: c.s.id, Stream: c.id, Ticket: c.ticket, Raw: []byte(raw)}
 		if i == len(raws)-1 {
 			e.Asks = s
 		}

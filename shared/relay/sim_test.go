@@ -1,4 +1,4 @@
-package relay
+package relay_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
@@ -87,7 +88,7 @@ type world struct {
 	wg     sync.WaitGroup
 
 	memory  *sessiontest.Memory
-	config  Config
+	config  relayhost.Config
 	idle    time.Duration // until a box sleeps
 	slowly  bool          // clients of sockets read slowly what is a lot
 	clock   *simClock     // that of hosts and runners, nil for the true one
@@ -115,11 +116,11 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.sleepy = make(chan struct{})
 	w.gateway = newSimGateway(w)
 	w.fleet = newSimFleet(w)
-	sealer, err := NewSealer(fmt.Appendf(nil, "the secret of simulated world %d ....", seed))
+	sealer, err := relayhost.NewSealer(fmt.Appendf(nil, "the secret of simulated world %d ....", seed))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.config = Config{
+	w.config = relayhost.Config{
 		Store: &simStore{w: w, Memory: w.memory}, Poster: w.gateway, Fleet: w.fleet, Sealer: sealer,
 		Launch:       func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
 		StartTimeout: time.Minute, Log: w.logger("host"),
@@ -237,7 +238,7 @@ func (w *world) noise() string {
 func (w *world) sweepEveryMinute() {
 	for n := 1; nap(w.ctx, time.Minute) == nil; n++ {
 		w.function(fmt.Sprintf("sweep%d", n), 5*time.Minute, func(ctx context.Context, a *actor) {
-			if err := NewSweeper(w.config).Sweep(ctx); err != nil {
+			if err := relayhost.NewSweeper(w.config).Sweep(ctx); err != nil {
 				a.tell("sweep: %v", err)
 			}
 		})

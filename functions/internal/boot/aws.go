@@ -16,7 +16,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
-	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -46,8 +46,8 @@ func credentials() aws.CredentialsProvider {
 
 // connections reaches the connections of the WebSocket API whose endpoint a
 // variable names.
-func connections(env string) *relay.Connections {
-	return relay.NewPoster(os.Getenv(env), relay.PosterOptions{Region: os.Getenv(envRegion), Credentials: credentials()})
+func connections(env string) *relayhost.Connections {
+	return relayhost.NewPoster(os.Getenv(env), relayhost.PosterOptions{Region: os.Getenv(envRegion), Credentials: credentials()})
 }
 
 // endpoint is the address of an AWS service in this region, or of what takes its place

@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/native"
-	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -104,7 +104,7 @@ func backend(f *wiring.Function, servers native.Servers, alarms Alarms) (*native
 
 func newBackend(f *wiring.Function, alarms Alarms, servers native.Servers) *native.Backend {
 	return native.NewBackend(native.Config{
-		Store: f.Store, Next: relay.NewBackend(f.Relay), Clients: f.Relay.Clients,
+		Store: f.Store, Next: relayhost.NewBackend(f.Relay), Clients: f.Relay.Clients,
 		Schedule: alarms.Schedule, Invoke: alarms.Invoke, EventAge: f.Limits.EventAge, Log: f.Log,
 		Servers: func(name string) (native.Hosted, bool) {
 			s, ok := f.Servers.Server(name)

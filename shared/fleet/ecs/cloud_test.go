@@ -15,7 +15,9 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/host"
-	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -50,8 +52,8 @@ type wholeStack struct {
 	store   session.Store
 	fleet   *Fleet
 	host    *host.Host
-	handler *relay.Handler
-	sweeper *relay.Sweeper
+	handler *relayhost.Handler
+	sweeper *relayhost.Sweeper
 	id      session.ID
 
 	dies  phase                     // where the first task is killed
@@ -72,7 +74,7 @@ type machine struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	first  bool
-	runner *relay.Runner
+	runner *runner.Runner
 
 	mu   sync.Mutex
 	dead bool
@@ -87,7 +89,7 @@ var caller = host.Caller{
 
 func newWholeStack(t *testing.T) *wholeStack {
 	t.Helper()
-	sealer, err := relay.NewSealer(make([]byte, 32))
+	sealer, err := relayhost.NewSealer(make([]byte, 32))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,11 +98,11 @@ func newWholeStack(t *testing.T) *wholeStack {
 		tell: func(told func(), _ *wholeStack) { told() },
 	}
 	s.fleet = open(t, s.fake, nil)
-	c := relay.Config{
+	c := relayhost.Config{
 		Store: s.store, Sealer: sealer, Poster: s, Fleet: s.fleet, ListLag: time.Minute,
 		Launch: func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
 	}
-	s.host, s.handler, s.sweeper = host.New(s.store, relay.NewBackend(c), host.Limits{}), relay.NewHandler(c), relay.NewSweeper(c)
+	s.host, s.handler, s.sweeper = host.New(s.store, relayhost.NewBackend(c), host.Limits{}), relayhost.NewHandler(c), relayhost.NewSweeper(c)
 	s.after = func(action string, in map[string]any) *answer {
 		switch action {
 		case "RunTask":
@@ -182,12 +184,12 @@ func (m *machine) run() {
 	m.s.fake.mu.Lock()
 	env := m.task.env
 	m.s.fake.mu.Unlock()
-	gen, err := strconv.ParseInt(env[relay.EnvGeneration], 10, 64)
+	gen, err := strconv.ParseInt(env[frame.EnvGeneration], 10, 64)
 	if err != nil {
 		m.s.t.Error(err)
 	}
-	m.runner = relay.NewRunner(relay.RunnerConfig{
-		Box: session.BoxID(env[relay.EnvBox]), Gen: session.Generation(gen), Token: env[relay.EnvToken], Task: env[TaskEnv],
+	m.runner = runner.New(runner.Config{
+		Box: session.BoxID(env[frame.EnvBox]), Gen: session.Generation(gen), Token: env[frame.EnvToken], Task: env[TaskEnv],
 		Executor: m, Dial: m.dial,
 	})
 	code := 0
@@ -295,7 +297,7 @@ type cable struct {
 	once sync.Once
 }
 
-func (m *machine) dial(context.Context, string, http.Header) (relay.Conn, error) {
+func (m *machine) dial(context.Context, string, http.Header) (runner.Conn, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.dead {
@@ -311,7 +313,7 @@ func (c *cable) isDead() bool {
 	return c.m.dead
 }
 
-// Send implements relay.Conn.
+// Send implements runner.Conn.
 func (c *cable) Send(data []byte) error {
 	if c.isDead() {
 		return nil
@@ -321,8 +323,8 @@ func (c *cable) Send(data []byte) error {
 		if err != nil {
 			c.m.s.t.Errorf("frame: %v", err)
 		}
-		f, _ := relay.Decode(data)
-		if f.Type == relay.Bye && c.m.first && c.m.s.dies == afterBye {
+		f, _ := frame.Decode(data)
+		if f.Type == frame.Bye && c.m.first && c.m.s.dies == afterBye {
 			c.m.kill()
 		}
 		if reply != nil {
@@ -332,7 +334,7 @@ func (c *cable) Send(data []byte) error {
 	return nil
 }
 
-// Receive implements relay.Conn.
+// Receive implements runner.Conn.
 func (c *cable) Receive() ([]byte, error) {
 	select {
 	case data := <-c.in:
@@ -342,13 +344,13 @@ func (c *cable) Receive() ([]byte, error) {
 	}
 }
 
-// Close implements relay.Conn.
+// Close implements runner.Conn.
 func (c *cable) Close(string) error {
 	c.once.Do(func() { close(c.gone) })
 	return nil
 }
 
-// Post implements relay.Poster. The connection of a task that was killed is open, as
+// Post implements relayhost.Poster. The connection of a task that was killed is open, as
 // far as the gateway knows, for a minute more.
 func (s *wholeStack) Post(_ context.Context, conn string, data []byte) error {
 	s.live.Lock()
@@ -370,8 +372,8 @@ func (s *wholeStack) Post(_ context.Context, conn string, data []byte) error {
 	return nil
 }
 
-// Deliver implements relay.Executor: a call takes its time and is answered with {}.
-func (m *machine) Deliver(d relay.Delivery) {
+// Deliver implements runner.Executor: a call takes its time and is answered with {}.
+func (m *machine) Deliver(d runner.Delivery) {
 	message, err := wire.Parse(d.Raw)
 	if err != nil || message.Kind != wire.Request {
 		return
@@ -386,7 +388,7 @@ func (m *machine) Deliver(d relay.Delivery) {
 		if m.ends(inACall, callTakes/2) || !m.naps(callTakes) {
 			return
 		}
-		m.runner.Event(relay.Event{
+		m.runner.Event(runner.Event{
 			Session: d.Session, Stream: d.ID, Ticket: d.Ticket, Final: true, Raw: wire.ResultResponse(message.ID, json.RawMessage("{}")),
 		})
 		m.mu.Lock()
@@ -397,7 +399,7 @@ func (m *machine) Deliver(d relay.Delivery) {
 	}()
 }
 
-// The rest of relay.Executor: nothing is asked here.
+// The rest of runner.Executor: nothing is asked here.
 
 func (m *machine) Answer(session.ID, string, []byte)        {}
 func (m *machine) CloseStream(session.ID, session.StreamID) {}

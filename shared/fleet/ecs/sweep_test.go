@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/relay"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
@@ -21,7 +21,7 @@ type cloud struct {
 	*fake
 	t       *testing.T
 	store   session.Store
-	sweeper *relay.Sweeper
+	sweeper *relayhost.Sweeper
 	box     session.BoxID
 	session session.ID
 	stream  session.StreamID
@@ -36,12 +36,12 @@ func (nobody) Post(context.Context, string, []byte) error {
 func newCloud(t *testing.T) *cloud {
 	t.Helper()
 	store := sessiontest.NewMemory()
-	sealer, err := relay.NewSealer(make([]byte, 32))
+	sealer, err := relayhost.NewSealer(make([]byte, 32))
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := &cloud{fake: newFake(), t: t, store: store, box: session.BoxFor("acme", "echo"), session: "s1", stream: "d1"}
-	c.sweeper = relay.NewSweeper(relay.Config{
+	c.sweeper = relayhost.NewSweeper(relayhost.Config{
 		Store: store, Poster: nobody{}, Fleet: open(t, c.fake, nil), Sealer: sealer,
 		Launch: func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
 	})

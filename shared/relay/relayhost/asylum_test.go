@@ -1,0 +1,211 @@
+package relayhost_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/host"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// asylum is the host's end with a session s1 whose client can be asked, a box that
+// is awake in generation 3, and one call in it, on stream d.
+type asylum struct {
+	t      *testing.T
+	store  *sessiontest.Counting
+	config relayhost.Config
+	host   *host.Host
+	caller host.Caller
+	stream session.StreamID
+
+	mu     sync.Mutex
+	posts  []frame.Frame
+	starts int
+}
+
+const (
+	asylumBox = session.BoxID("t/s")
+	asylumGen = session.Generation(3)
+)
+
+func newAsylum(t *testing.T) *asylum {
+	t.Helper()
+	sealer, err := relayhost.NewSealer(bytes.Repeat([]byte{9}, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &asylum{t: t, store: sessiontest.NewCounting(sessiontest.NewMemory()), stream: session.NewStreamID()}
+	a.config = relayhost.Config{
+		Store: a.store, Poster: a, Sealer: sealer, Fleet: a,
+		Launch: func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
+	}
+	a.host = host.New(a.store, relayhost.NewBackend(a.config), host.Limits{})
+	a.caller = host.Caller{Server: host.Server{Name: "s"}, Tenant: "t", Principal: "p", Transport: session.HTTP}
+	if err := errors.Join(
+		a.store.Create(t.Context(), session.Session{
+			ID: "s1", Server: "s", Tenant: "t", Principal: "p", Transport: session.HTTP, State: session.Ready, Version: wire.V20251125,
+			Init: json.RawMessage(`{"capabilities":{"elicitation":{}}}`), Served: true, Expires: time.Now().Add(7 * 24 * time.Hour),
+		}),
+		a.store.SaveBox(t.Context(), session.Box{
+			ID: asylumBox, Tenant: "t", Server: "s", State: session.Awake, Gen: asylumGen, Runner: "r", Task: "task", Conn: "c", Link: 1,
+		}),
+	); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// Post implements relay.Poster.
+func (a *asylum) Post(_ context.Context, _ string, data []byte) error {
+	f, err := frame.Decode(data)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.posts = append(a.posts, f)
+	return err
+}
+
+// Run implements fleet.Fleet.
+func (a *asylum) Run(context.Context, fleet.Task) (string, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.starts++
+	return "task-2", nil
+}
+
+// Stop implements fleet.Fleet.
+func (a *asylum) Stop(context.Context, string, string) error { return nil }
+
+// Tasks implements fleet.Fleet.
+func (a *asylum) Tasks(context.Context) ([]fleet.Status, error) {
+	return []fleet.Status{{ID: "task", Box: string(asylumBox), State: fleet.Running}}, nil
+}
+
+// posted are the frames of a type that were posted.
+func (a *asylum) posted(want frame.Type) []frame.Frame {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(a.posts), func(f frame.Frame) bool { return f.Type != want })
+}
+
+func (a *asylum) address() session.Address {
+	return session.Address{Session: "s1", Stream: a.stream, Box: asylumBox, Principal: "p", Requests: []json.RawMessage{json.RawMessage("77")}}
+}
+
+func (a *asylum) request(params string) string {
+	return `{"jsonrpc":"2.0","id":77,"method":"tools/call","params":` + params + `}`
+}
+
+// suspension is the frame that asks two questions after some progress.
+func (a *asylum) suspension(round int, first session.Index, methods ...string) frame.Frame {
+	again := a.request(`{"name":"n","requestState":"s` + string(rune('0'+round)) + `"}`)
+	asks := &frame.Asks{Round: round, Within: (6 * time.Hour).Milliseconds(), Len: len(again)}
+	item := frame.EventItem{Ticket: a.config.Sealer.Seal(a.address(), asylumGen), Stream: a.stream, First: first, Asks: asks}
+	var payload []byte
+	for n, method := range methods {
+		id := session.QuestionID(a.stream, round, n)
+		asks.Questions = append(asks.Questions, session.Question{ID: id, Key: "k" + string(rune('0'+n)), Method: method})
+		raw := wire.NewRequest(json.RawMessage(`"`+id+`"`), method, nil)
+		item.Lens, payload = append(item.Lens, len(raw)), append(payload, raw...)
+	}
+	return frame.Frame{
+		Type: frame.Events, Box: asylumBox, Gen: asylumGen, Seq: int64(round), Session: "s1",
+		Items: []frame.EventItem{item}, Payload: append(payload, again...),
+	}
+}
+
+func (a *asylum) handle(f frame.Frame) frame.Frame {
+	a.t.Helper()
+	reply, err := relayhost.NewHandler(a.config).Frame(a.t.Context(), "c", frame.Encode(f))
+	if err != nil {
+		a.t.Fatalf("%s: %v", f.Type, err)
+	}
+	out, err := frame.Decode(reply)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return out
+}
+
+// suspended suspends the call with questions of these methods.
+func (a *asylum) suspended(methods ...string) session.Item {
+	a.t.Helper()
+	if ack := a.handle(a.suspension(1, 1, methods...)); len(ack.Closed) > 0 {
+		a.t.Fatalf("the stream was closed: %+v", ack)
+	}
+	return a.item()
+}
+
+func (a *asylum) item() session.Item {
+	a.t.Helper()
+	it, err := a.store.Item(a.t.Context(), asylumBox, a.stream)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return it
+}
+
+func (a *asylum) gone() {
+	a.t.Helper()
+	if it, err := a.store.Item(a.t.Context(), asylumBox, a.stream); !errors.Is(err, session.NotFound) {
+		a.t.Errorf("the item is still there: %+v, %v", it, err)
+	}
+}
+
+// end is how the call ended.
+func (a *asylum) end() wire.Message {
+	a.t.Helper()
+	page, err := a.store.Read(a.t.Context(), "s1", a.stream, 0, 100)
+	if err != nil || !page.Final() {
+		a.t.Fatalf("the call has not ended: %v", err)
+	}
+	m, err := wire.Parse(page.Events[len(page.Events)-1].Raw)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return m
+}
+
+// answers sends a client's response to question n of a round.
+func (a *asylum) answers(round, n int, response string) {
+	a.t.Helper()
+	if err := a.accept(`{"jsonrpc":"2.0","id":"` + session.QuestionID(a.stream, round, n) + `",` + response + `}`); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+func (a *asylum) accept(raw string) error {
+	m, err := wire.Parse([]byte(raw))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	_, err = a.host.Accept(a.t.Context(), a.caller, "s1", []wire.Message{m}, false)
+	return err
+}
+
+// sleeps has the box say bye.
+func (a *asylum) sleeps() {
+	a.t.Helper()
+	if reply := a.handle(frame.Frame{Type: frame.Bye, Box: asylumBox, Gen: asylumGen, Runner: "r", Link: 1}); reply.Type != frame.ByeOK {
+		a.t.Fatalf("bye was answered with %s", reply.Type)
+	}
+}
+
+func (a *asylum) sweep() {
+	a.t.Helper()
+	if err := relayhost.NewSweeper(a.config).Sweep(a.t.Context()); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+const yes = `"result":{"action":"accept"}`

@@ -1,0 +1,394 @@
+package relayhost
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/host"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// Backend delivers messages to boxes: the functions' part of the protocol. It
+// implements host.Backend, holds no state and is safe for concurrent use.
+type Backend struct{ boxes }
+
+// NewBackend makes a Backend.
+func NewBackend(c Config) *Backend { return &Backend{newBoxes(c)} }
+
+// Times of the protocol. A deliver is valid for less time than a runner
+// remembers ids.
+const (
+	validity  = 10 * time.Minute
+	ackWithin = time.Second
+	// A function that only waits until a request is accepted shall not wait long.
+	ackWithinBrief = 200 * time.Millisecond
+	lookAfter      = 10 * time.Second // a request that was accepted: look whether its box lives
+)
+
+// Deliver implements host.Backend. For an awake box it posts; for any other
+// it puts the message into the inbox and sees to the wake.
+func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box) (host.Tender, error) {
+	if len(d.Raw) > frame.MaxMessage {
+		return nil, session.Errorf(session.TooLarge, "the message has %d bytes; the relay carries up to %d", len(d.Raw), frame.MaxMessage)
+	}
+	if len(d.Requests) == 0 {
+		if box.State == session.Awake {
+			k.postOnce(ctx, box.Conn, k.deliverFrame(d, box.Gen, time.Now().Add(validity), false))
+		}
+		return nil, k.cancelled(ctx, d)
+	}
+	if err := k.admit(ctx, d, box); err != nil {
+		return nil, err
+	}
+	t := &tender{k: k, d: d, notAfter: time.Now().Add(validity)}
+	if err := t.send(ctx, box); err != nil {
+		if !t.handed {
+			return nil, err
+		}
+		k.Log.WarnContext(ctx, "request not sent on its way, and tried again", "session_id", d.Session, "error", err)
+	}
+	return t, nil
+}
+
+// postOnce is for what may be lost.
+func (k *Backend) postOnce(ctx context.Context, conn string, f frame.Frame) {
+	if err := k.post(ctx, conn, f); err != nil && !errors.Is(err, session.Closed) {
+		k.Log.WarnContext(ctx, "post to a box failed", "type", f.Type, "session_id", f.Session, "error", err)
+	}
+}
+
+// post sends a frame to a runner, in parts if it is long.
+func (x boxes) post(ctx context.Context, conn string, f frame.Frame) error {
+	for _, piece := range frame.Cut(frame.Encode(f), "", session.NewNonce()) {
+		if err := x.Poster.Post(ctx, conn, piece); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deliverFrame is the deliver frame of a delivery for one generation.
+func (x boxes) deliverFrame(d host.Delivery, gen session.Generation, notAfter time.Time, inbox bool) frame.Frame {
+	payload := make([]byte, 0, len(d.Client.Init)+len(d.Raw))
+	payload = append(append(payload, d.Client.Init...), d.Raw...)
+	f := frame.Frame{
+		Type: frame.Deliver, ID: d.Stream, Gen: gen, Session: d.Session, Principal: principalHash(d), Server: d.Server, Ticket: x.Sealer.Seal(d.Address, gen),
+		Sent:  time.Now().UnixMilli(),
+		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox, Again: d.Again, Looks: d.Looks(), Trace: d.Trace,
+		Lens: []int{len(d.Client.Init), len(d.Raw)}, Payload: payload,
+	}
+	switch {
+	case len(d.Requests) == 0:
+	case d.Brief || d.Client.Transport == session.WebSocket:
+		f.AckWithin = ackWithinBrief.Milliseconds()
+	default:
+		f.AckWithin = ackWithin.Milliseconds()
+	}
+	return f
+}
+
+// principalHash names the principal of a delivery to its box, which learns nothing
+// from it but who is the same.
+func principalHash(d host.Delivery) string {
+	sum := sha256.Sum256([]byte(string(d.Box) + "\x00" + d.Client.Principal))
+	return base64.RawURLEncoding.EncodeToString(sum[:12])
+}
+
+// Attend implements host.Backend.
+func (k *Backend) Attend(ctx context.Context, s session.Session, stream session.StreamID) (host.Tender, error) {
+	it, err := k.Store.Item(ctx, session.BoxFor(s.Tenant, s.Server), stream)
+	if err != nil {
+		return nil, err
+	}
+	if it.Address.Session != s.ID {
+		return nil, session.Errorf(session.NotFound, "the stream is not one of this session")
+	}
+	return &tender{
+		k: k, d: host.Delivery{Address: it.Address, Client: s, Server: s.Server},
+		notAfter: it.NotAfter, inbox: true, bound: it.Gen, accepted: true,
+	}, nil
+}
+
+// Answer implements host.Backend.
+func (k *Backend) Answer(ctx context.Context, a session.Answer, box session.Box) error {
+	if _, _, ok := session.Suspends(a.Question); ok {
+		return k.answered(ctx, a.Session, box.ID, a.Question)
+	}
+	if box.State == session.Awake {
+		k.postOnce(ctx, box.Conn, answerFrame(a))
+	}
+	return nil
+}
+
+func answerFrame(a session.Answer) frame.Frame {
+	return frame.Frame{Type: frame.Answer, Session: a.Session, Question: a.Question, Payload: a.Raw}
+}
+
+// End implements host.Backend.
+func (k *Backend) End(ctx context.Context, s session.Session, box session.Box) error {
+	if box.State == session.Awake {
+		k.postOnce(ctx, box.Conn, frame.Frame{Type: frame.Stop, Session: s.ID})
+	}
+	if err := k.leave(ctx, s, box); err != nil {
+		k.Log.WarnContext(ctx, "the snapshot of an ended session stays until its age removes it", "session_id", s.ID, "error", err)
+	}
+	if !mayBeAsked(s) {
+		return nil
+	}
+	all := func(session.Item) bool { return true }
+	return k.endAsking(ctx, session.Address{Session: s.ID, Box: box.ID}, all, failureError(box.ID, sessionEnded()))
+}
+
+// tender is one function's duty for one request. The
+// request is in one of three places: posted to generation bound, waiting in the
+// inbox, or (bound == 0 and no inbox) in this function's hands only.
+type tender struct {
+	k        *Backend
+	d        host.Delivery
+	notAfter time.Time
+	posted   time.Time          // when it was posted last
+	bound    session.Generation // posted to this generation; from then on nobody else may have it until that is over and clean
+	inbox    bool               // an item was put
+	handed   bool               // either may be so
+	accepted bool
+	tries    int // resends, for the back-off
+}
+
+// send brings the request one step on its way, given the record just read.
+func (t *tender) send(ctx context.Context, box session.Box) error {
+	if box.State != session.Awake || t.inbox {
+		return t.enqueue(ctx)
+	}
+	err := t.k.post(ctx, box.Conn, t.k.deliverFrame(t.d, box.Gen, t.notAfter, false))
+	if errors.Is(err, session.Closed) {
+		return t.moved(ctx, box)
+	}
+	// Anything else, also an unknown error, may have arrived.
+	t.bound, t.handed, t.posted = box.Gen, true, time.Now()
+	return nil
+}
+
+// moved: the post certainly did not arrive, so the request is not bound by it.
+// If the box has a new connection or has gone to sleep, on with it at once; if
+// not, its runner is between two connections or dead, and Tend will look again.
+func (t *tender) moved(ctx context.Context, seen session.Box) error {
+	b, err := t.k.Store.Box(ctx, t.d.Box)
+	if err != nil || b.State == session.Awake && b.Conn == seen.Conn {
+		return err
+	}
+	if t.bound != 0 {
+		return nil // an earlier post may have arrived: Tend decides
+	}
+	return t.send(ctx, b)
+}
+
+// enqueue puts the request into the inbox, then looks at the record, in this
+// order: whoever made the box sleep or wake in between is seen by one of the two.
+func (t *tender) enqueue(ctx context.Context) error {
+	_, err := t.k.Store.PutItem(ctx, session.Item{
+		Box: t.d.Box, ID: t.d.Stream, State: session.Waiting, Address: t.d.Address, Raw: t.d.Raw,
+		NotAfter: t.notAfter, Created: time.Now(),
+	})
+	t.handed = t.handed || err == nil || !errors.Is(err, session.TooLarge) && !errors.Is(err, session.Invalid)
+	if err != nil {
+		return err
+	}
+	t.inbox = true
+	return t.look(ctx)
+}
+
+// look sees to it that somebody will deliver the waiting item.
+func (t *tender) look(ctx context.Context) error {
+	b, err := t.k.rouse(ctx, t.d.Box, t.d.Client.Tenant, t.d.Server)
+	if err != nil {
+		return err
+	}
+	switch b.State {
+	case session.Starting:
+		if t.k.overdue(b) {
+			return t.k.settle(ctx, t.d.Box)
+		}
+		t.accepted = true
+	case session.Awake:
+		t.k.postOnce(ctx, b.Conn, frame.Frame{Type: frame.Nudge})
+	case session.Asleep: // given up: the item has been ended
+	}
+	return nil
+}
+
+// Tend implements host.Tender.
+func (t *tender) Tend(ctx context.Context) (host.Duty, error) {
+	if err := t.step(ctx); err != nil {
+		return host.Duty{}, err
+	}
+	return host.Duty{Accepted: t.accepted, Next: time.Now().Add(t.pause())}, nil
+}
+
+// pause is the back-off between looks: short while nobody is known to have the
+// request, long once it was accepted.
+func (t *tender) pause() time.Duration {
+	if t.accepted {
+		return lookAfter
+	}
+	if t.bound == 0 && !t.inbox {
+		return min(50*time.Millisecond<<min(t.tries, 6), time.Second)
+	}
+	return min(time.Second<<min(t.tries, 3), 8*time.Second)
+}
+
+func (t *tender) step(ctx context.Context) error {
+	it, err := t.k.Store.Item(ctx, t.d.Box, t.d.Stream)
+	switch {
+	case err == nil:
+		return t.haveItem(ctx, it)
+	case !errors.Is(err, session.NotFound):
+		return err
+	}
+	// The record first, the log after it: what an over generation wrote is then
+	// certainly seen.
+	b, err := t.k.Store.Box(ctx, t.d.Box)
+	if err != nil {
+		return err
+	}
+	t.tries++
+	switch {
+	case t.inbox || t.bound != 0 && b.Over(t.bound):
+		return t.after(ctx, b)
+	case time.Now().After(t.notAfter) && t.bound != 0:
+		return t.GiveUp(ctx)
+	case time.Now().After(t.notAfter):
+		return t.k.end(ctx, t.d.Address, expired)
+	default:
+		return t.send(ctx, b) // the first post for real, or the same again
+	}
+}
+
+// Handed implements host.Handing.
+func (t *tender) Handed() bool { return t.handed }
+
+// GiveUp implements host.Handing. It takes the item first, for generation 0: a
+// runner that finds the message late asks whether it may execute it, and is refused.
+// What waits in the inbox is then certainly not executed. Of what was posted that is
+// not known: its runner may have executed it and not be able to say so.
+func (t *tender) GiveUp(ctx context.Context) error {
+	it := session.Item{Box: t.d.Box, ID: t.d.Stream, State: session.Taken, Address: t.d.Address, Created: time.Now()}
+	put, err := t.k.Store.PutItem(ctx, it)
+	if err != nil {
+		return err
+	}
+	if put {
+		if err := rest(ctx, time.Until(t.posted.Add(2*frame.LateAfter))); err != nil {
+			return err // what was posted last may still come in time
+		}
+		return t.k.endItemWith(ctx, it, outcomeUnknown(t.d.Box))
+	}
+	it, err = t.k.Store.Item(ctx, t.d.Box, t.d.Stream)
+	if errors.Is(err, session.NotFound) {
+		return nil // it has just ended
+	}
+	if err != nil || it.State != session.Waiting {
+		return err
+	}
+	return t.k.endItem(ctx, it, session.Failure{Phase: phaseUnavailable, Detail: "the box does not take the request; it was not executed, send it again"})
+}
+
+// outcomeUnknown is the end of a request that was posted and never heard of again.
+func outcomeUnknown(box session.BoxID) *wire.Error {
+	return &wire.Error{
+		Code:    wire.CodeOutcomeUnknown,
+		Message: phaseUnavailable + ": the box does not answer; whether the request was executed is not known, and it will not be from now on",
+		Data:    map[string]any{"phase": phaseUnavailable, "box": box},
+	}
+}
+
+// haveItem: somebody has put a trace. Taken is the sign of life; waiting is for
+// a box that has to come.
+func (t *tender) haveItem(ctx context.Context, it session.Item) error {
+	t.inbox = true
+	switch it.State {
+	case session.Taken, session.Leftover: // the latter is no request's
+	case session.Suspended:
+		t.bound, t.accepted = 0, true
+		if time.Now().After(it.NotAfter) {
+			return t.k.endItem(ctx, it, unanswered(it))
+		}
+		return nil // it waits for its client, and no box has to live for that
+	case session.Waiting:
+		t.tries++
+		if time.Now().After(it.NotAfter) {
+			return t.k.endItem(ctx, it, expired)
+		}
+		return t.look(ctx)
+	}
+	t.bound, t.accepted = it.Gen, true
+	b, err := t.k.Store.Box(ctx, t.d.Box)
+	if err != nil || !b.Over(it.Gen) {
+		return err
+	}
+	released, err := t.k.overItem(ctx, b, it)
+	if err != nil || !released {
+		return err
+	}
+	t.bound = 0
+	return t.look(ctx)
+}
+
+// after: there is no item (any more), and the generation that could have the
+// request is over, or the inbox had it. If the log has no end, a lost generation
+// means an error, a clean one that the request was never executed.
+func (t *tender) after(ctx context.Context, b session.Box) error {
+	tail, err := t.k.Store.Tail(ctx, t.d.Session, t.d.Stream)
+	if err != nil {
+		return err
+	}
+	if tail.Final {
+		return t.ended(ctx, tail)
+	}
+	if tail.Last > 0 && !t.inbox {
+		// It has been begun, so a trace was put after it was looked for: the call may
+		// have been suspended since, and its box asleep.
+		it, err := t.k.Store.Item(ctx, t.d.Box, t.d.Stream)
+		if err == nil {
+			return t.haveItem(ctx, it)
+		}
+		if !errors.Is(err, session.NotFound) {
+			return err
+		}
+		t.inbox = true
+	}
+	if t.inbox || !b.Clean(t.bound) || t.d.Raw == nil {
+		return t.k.end(ctx, t.d.Address, failureOf(b, t.bound))
+	}
+	t.bound = 0
+	return t.send(ctx, b)
+}
+
+// ended sees to the push of an end that this function, or another, has written in the
+// place of the box: an earlier attempt may have failed between the log and the push. The
+// session's record tells what was pushed already. The relay function pushes what a
+// runner has sent.
+func (t *tender) ended(ctx context.Context, tail session.Tail) error {
+	if tail.Gen != 0 {
+		return nil
+	}
+	return t.k.out.Ended(ctx, t.d.Address, tail, time.Now().Add(t.k.EventAge))
+}
+
+var expired = session.Failure{
+	Phase:  phaseUnavailable,
+	Detail: "no box took the request within " + validity.String() + "; it was not executed, send it again",
+}
+
+// failureOf is why a generation ended without finishing its requests. The record
+// knows it of the last one that was lost, also when the box is awake again.
+func failureOf(b session.Box, gen session.Generation) session.Failure {
+	if b.Lost == gen && b.Failure.Detail != "" {
+		return b.Failure
+	}
+	return session.Failure{Phase: phaseRuntime, Detail: "the box stopped before the request was finished; whether it was executed is not known", At: b.Changed}
+}

@@ -1,0 +1,20 @@
+package relayhost
+
+import (
+	"context"
+
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// era notes what the next runner of the box is to begin with.
+func (h *Handler) era(ctx context.Context, f frame.Frame) error {
+	_, _, err := h.change(ctx, f.Box, func(b session.Box) (session.Box, verdict) {
+		if b.Era == f.Era || f.Era != frame.EraModern && f.Era != frame.EraLegacy && f.Era != frame.EraDual {
+			return b, known
+		}
+		b.Era = f.Era
+		return b, write
+	})
+	return err
+}

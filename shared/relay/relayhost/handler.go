@@ -1,0 +1,533 @@
+package relayhost
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/host"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// Handler is the relay function: it takes one frame of a runner's connection at
+// a time, in any order, some twice. It holds no state and is safe for concurrent
+// use. Nothing a runner says is believed without a ticket, a token or the
+// runner's own random id.
+type Handler struct{ boxes }
+
+// NewHandler makes a Handler.
+func NewHandler(c Config) *Handler { return &Handler{newBoxes(c)} }
+
+// partLife is how long parts of long frames are kept.
+const partLife = 15 * time.Minute
+
+// Frame handles one message of connection conn and returns what to answer on the
+// same connection (the route response), nil for nothing.
+//
+// Errors: Invalid for a frame no honest runner sends; Unavailable if it was not
+// handled, or not to its end: the runner sends it again.
+func (h *Handler) Frame(ctx context.Context, conn string, data []byte) ([]byte, error) {
+	a := h.account(conn, data)
+	f, err := fromRunner(data)
+	if err != nil {
+		return nil, a.end(ctx, f, nil, err)
+	}
+	ctx = a.gather(ctx)
+	reply, err := h.take(ctx, conn, &f)
+	return reply, a.end(ctx, f, reply, err)
+}
+
+// take handles a frame, and leaves in f the one that its parts were joined to.
+func (h *Handler) take(ctx context.Context, conn string, f *frame.Frame) (reply []byte, err error) {
+	if f.Type == frame.Part {
+		return h.part(ctx, *f)
+	}
+	if f.Type == frame.Whole {
+		if *f, err = h.whole(ctx, *f); err != nil {
+			return nil, err
+		}
+	}
+	return h.frame(ctx, conn, *f)
+}
+
+// maxName is more than any name of a box, a session, a runner or a task has. What is
+// longer would stand in keys, records and log lines.
+const maxName = 200
+
+func fromRunner(data []byte) (frame.Frame, error) {
+	f, err := frame.Decode(data)
+	if err == nil && max(len(f.Box), len(f.Session), len(f.Runner), len(f.Task), len(f.Owner), len(f.Object)) > maxName {
+		return frame.Frame{}, session.Errorf(session.Invalid, "a relay frame of %d bytes has a name of more than %d", len(data), maxName)
+	}
+	return f, err
+}
+
+func (h *Handler) frame(ctx context.Context, conn string, f frame.Frame) ([]byte, error) {
+	var reply *frame.Frame
+	var err error
+	switch f.Type {
+	case frame.Hello:
+		reply, err = h.hello(ctx, conn, f)
+	case frame.Pull:
+		reply, err = h.pull(ctx, conn, f)
+	case frame.Taken:
+		err = h.mark(ctx, f)
+	case frame.Ask:
+		reply, err = h.ask(ctx, f)
+	case frame.Events:
+		reply, err = h.events(ctx, f)
+	case frame.Status:
+		err = h.status(ctx, conn, f)
+	case frame.Bye:
+		reply, err = h.bye(ctx, f)
+	case frame.Get, frame.Put, frame.Done, frame.Forget:
+		reply, err = h.snapshot(ctx, f)
+	default:
+		// A type this version does not know is from a newer runner: not an error.
+	}
+	if err != nil || reply == nil {
+		return nil, err
+	}
+	if proves(*reply) {
+		proven(ctx)
+	}
+	return frame.Encode(*reply), nil
+}
+
+// part keeps a piece of a long frame, under the frame's place: what a box has here
+// is bounded by MaxTransfers frames. Only the runner of the box may write.
+func (h *Handler) part(ctx context.Context, f frame.Frame) ([]byte, error) {
+	place, nonce, ok := placeOf(f.Frame)
+	if !ok || f.Box == "" || f.N < 0 || f.N > frame.MaxJoined/frame.MaxPiece || len(f.Payload) > frame.MaxFrame {
+		return nil, session.Errorf(session.Invalid, "part %d of relay frame %q is not one", f.N, f.Frame)
+	}
+	b, err := h.Store.Box(ctx, f.Box)
+	if err != nil {
+		return nil, err
+	}
+	if b.Runner == "" || b.Runner != f.Runner {
+		return frame.Encode(frame.Frame{Type: frame.Fenced, Link: b.Link}), nil
+	}
+	err = h.Store.PutPart(ctx, session.Part{
+		Box: f.Box, Frame: place, N: int(f.N), Data: slices.Concat([]byte(nonce), f.Payload), Expires: time.Now().Add(partLife),
+	})
+	if err != nil {
+		return nil, err
+	}
+	proven(ctx)
+	return frame.Encode(frame.Frame{Type: frame.PartOK, Frame: f.Frame, N: f.N}), nil
+}
+
+// placeOf takes the name of a long frame apart. The nonce, with the newline that
+// ends it, stands before each piece: the place may hold pieces of an older frame.
+func placeOf(name string) (place, nonce string, ok bool) {
+	place, nonce, ok = strings.Cut(name, ".")
+	n, err := strconv.Atoi(place)
+	if !ok || err != nil || n < 0 || n >= frame.MaxTransfers || strconv.Itoa(n) != place || nonce == "" || len(nonce) > 64 {
+		return "", "", false
+	}
+	return place, nonce + "\n", true
+}
+
+func (h *Handler) whole(ctx context.Context, f frame.Frame) (frame.Frame, error) {
+	place, nonce, ok := placeOf(f.Frame)
+	if !ok {
+		return frame.Frame{}, session.Errorf(session.Invalid, "relay frame %q is not one", f.Frame)
+	}
+	parts, err := h.Store.Parts(ctx, f.Box, place)
+	if err != nil {
+		return frame.Frame{}, err
+	}
+	parts = slices.DeleteFunc(parts, func(p session.Part) bool { return !bytes.HasPrefix(p.Data, []byte(nonce)) })
+	if len(parts) != f.Of || f.Of == 0 {
+		return frame.Frame{}, session.Errorf(session.Invalid, "relay frame %q has %d of %d parts", f.Frame, len(parts), f.Of)
+	}
+	var b bytes.Buffer
+	for i, p := range parts {
+		if p.N != i || b.Len()+len(p.Data) > frame.MaxJoined {
+			return frame.Frame{}, session.Errorf(session.Invalid, "relay frame %q cannot be joined", f.Frame)
+		}
+		b.Write(p.Data[len(nonce):])
+	}
+	joined, err := fromRunner(b.Bytes())
+	never := joined.Type == frame.Part || joined.Type == frame.Whole || len(joined.Questions) > 0
+	if err == nil && (never || joined.Box != f.Box) {
+		err = session.Errorf(session.Invalid, "relay frame %q holds a %s of box %s", f.Frame, joined.Type, joined.Box)
+	}
+	return joined, err
+}
+
+// change is a compare-and-swap on a box record by one of the rules of record.go.
+func (h *Handler) change(ctx context.Context, id session.BoxID, rule func(session.Box) (session.Box, verdict)) (session.Box, verdict, error) {
+	for {
+		b, err := h.Store.Box(ctx, id)
+		if err != nil {
+			return b, refuse, err
+		}
+		next, v := rule(b)
+		if v != write {
+			return next, v, nil
+		}
+		err = h.Store.SaveBox(ctx, next)
+		if !errors.Is(err, session.Conflict) {
+			return next, v, err
+		}
+	}
+}
+
+func (h *Handler) hello(ctx context.Context, conn string, f frame.Frame) (*frame.Frame, error) {
+	b, v, err := h.change(ctx, f.Box, func(b session.Box) (session.Box, verdict) {
+		return hello(b, f, conn, time.Now())
+	})
+	if err != nil {
+		return nil, err
+	}
+	if v == refuse {
+		return &frame.Frame{Type: frame.Fenced, Link: f.Link}, nil
+	}
+	if v == ignore {
+		return nil, nil
+	}
+	if err := h.answers(ctx, conn, f); err != nil {
+		return nil, err
+	}
+	return &frame.Frame{Type: frame.Welcome, Gen: b.Gen, Link: f.Link, Ticket: h.Sealer.Pass(b.ID)}, nil
+}
+
+// answers posts what clients have answered to the questions a runner says are
+// open: an answer posted while it was between two connections was lost. Sessions
+// that are not of its box are passed over.
+func (h *Handler) answers(ctx context.Context, conn string, f frame.Frame) error {
+	for id, questions := range f.Questions {
+		s, _, err := h.Store.Load(ctx, id, f.Box)
+		if errors.Is(err, session.NotFound) || err == nil && session.BoxFor(s.Tenant, s.Server) != f.Box {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		answers, err := h.Store.Answers(ctx, id, questions)
+		if err != nil {
+			return err
+		}
+		for _, a := range answers {
+			if err := h.post(ctx, conn, answerFrame(a)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// pull gives a runner what waits in the inbox. Each item is claimed before it is
+// delivered, so that no other generation can have it, and after the claim the log
+// is read: a put that was repeated may have brought back an item whose request
+// ended long ago.
+func (h *Handler) pull(ctx context.Context, conn string, f frame.Frame) (*frame.Frame, error) {
+	b, err := h.Store.Box(ctx, f.Box)
+	if err != nil {
+		return nil, err
+	}
+	if b.Runner != f.Runner {
+		return &frame.Frame{Type: frame.Fenced, Link: b.Link}, nil
+	}
+	if b.State != session.Awake || b.Gen != f.Gen {
+		return nil, nil // overtaken by this runner's own bye
+	}
+	items, err := h.Store.Items(ctx, f.Box)
+	if err != nil {
+		return nil, err
+	}
+	reply := &frame.Frame{Type: frame.Pulled, N: f.N}
+	for _, it := range items {
+		mine := it.State == session.Taken && it.Gen == f.Gen
+		if it.State != session.Waiting && !mine {
+			continue
+		}
+		delivered, err := h.claim(ctx, conn, b, it)
+		if err != nil {
+			return nil, err
+		}
+		if delivered {
+			reply.IDs = append(reply.IDs, it.ID)
+			if it.Round > 0 {
+				if reply.Rounds == nil {
+					reply.Rounds = map[session.StreamID]int{}
+				}
+				reply.Rounds[it.ID] = it.Round
+			}
+		}
+	}
+	return reply, nil
+}
+
+func (h *Handler) claim(ctx context.Context, conn string, b session.Box, it session.Item) (delivered bool, err error) {
+	if it.State == session.Waiting && time.Now().After(it.NotAfter) {
+		return false, h.endItem(ctx, it, expired)
+	}
+	it, err = h.Store.Claim(ctx, it.Box, it.ID, b.Gen)
+	if errors.Is(err, session.Conflict) || errors.Is(err, session.NotFound) {
+		return false, nil
+	}
+	if err != nil || it.Raw == nil {
+		return false, err
+	}
+	tail, err := h.Store.Tail(ctx, it.Address.Session, it.ID)
+	if err != nil {
+		return false, err
+	}
+	if tail.Final {
+		return false, h.endedItem(ctx, it)
+	}
+	s, _, err := h.Store.Load(ctx, it.Address.Session, b.ID)
+	if errors.Is(err, session.NotFound) || err == nil && s.State == session.Ended {
+		return false, h.endItem(ctx, it, sessionEnded())
+	}
+	if err != nil {
+		return false, err
+	}
+	d := host.Delivery{Address: it.Address, Client: s, Server: b.Server, Raw: it.Raw}
+	f := h.deliverFrame(d, b.Gen, it.NotAfter, true)
+	f.Round, f.Base = it.Round, it.Base
+	return true, h.post(ctx, conn, f)
+}
+
+// mark puts the taken marks a frame asks for.
+func (h *Handler) mark(ctx context.Context, f frame.Frame) error {
+	if len(f.Tickets) > session.MaxBatchEvents {
+		return session.Errorf(session.Invalid, "a frame of box %s has %d tickets; at most %d are taken", f.Box, len(f.Tickets), session.MaxBatchEvents)
+	}
+	for _, sealed := range f.Tickets {
+		t, err := h.open(ctx, f, sealed)
+		if err != nil {
+			return err
+		}
+		if len(t.Requests) == 0 {
+			return session.Errorf(session.Invalid, "a ticket of session %s is owed no end", t.Session)
+		}
+		if _, err := h.Store.PutItem(ctx, session.Item{
+			Box: t.Box, ID: t.Stream, State: session.Taken, Gen: t.Gen, Address: t.Address, Created: time.Now(),
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open reads a ticket and checks that this box may use it. The generation a frame
+// claims is that of the ticket, or, for common events that come with an older one,
+// not above the record's: who wrote with a higher one would fence all that follow.
+func (h *Handler) open(ctx context.Context, f frame.Frame, sealed string) (Ticket, error) {
+	t, err := h.Sealer.Open(sealed)
+	if err != nil {
+		return t, err
+	}
+	if t.Box != f.Box || t.Gen > f.Gen {
+		return t, session.Errorf(session.Invalid, "a ticket of box %s, generation %d came from box %s, generation %d", t.Box, t.Gen, f.Box, f.Gen)
+	}
+	if f.Gen > t.Gen {
+		b, err := h.Store.Box(ctx, f.Box)
+		if err != nil {
+			return t, err
+		}
+		if f.Gen > b.Gen {
+			return t, session.Errorf(session.Invalid, "box %s claims generation %d and has only %d", f.Box, f.Gen, b.Gen)
+		}
+	}
+	opened(ctx, t)
+	return t, nil
+}
+
+// status keeps the handshake record of a fresh process, and logs the rest: of a runner
+// on the connection its box has, no other is known.
+func (h *Handler) status(ctx context.Context, conn string, f frame.Frame) error {
+	if len(f.Payload) == 0 {
+		b, err := h.Store.Box(ctx, f.Box)
+		if err != nil || b.State != session.Awake || b.Conn != conn {
+			return err
+		}
+		proven(ctx)
+		h.Log.InfoContext(ctx, "process", "box", f.Box, "session_id", f.Session, "process", frame.Clip(f.Process), "phase", frame.Clip(f.Phase), "detail", frame.Clip(f.Detail))
+		return nil
+	}
+	t, err := h.open(ctx, f, f.Ticket)
+	if err != nil {
+		return err
+	}
+	if f.Era != "" {
+		if err := h.era(ctx, f); err != nil {
+			return err
+		}
+	}
+	if !wire.Legacy(f.Detail) { // clients ask for any version, but are answered in these
+		return nil
+	}
+	now := time.Now()
+	return h.Store.SaveHandshake(ctx, session.Handshake{
+		Digest: t.Digest, Version: f.Detail, Result: bytes.Clone(f.Payload), Taken: now, Expires: now.Add(session.HandshakeLife),
+	})
+}
+
+func (h *Handler) bye(ctx context.Context, f frame.Frame) (*frame.Frame, error) {
+	_, v, err := h.change(ctx, f.Box, func(b session.Box) (session.Box, verdict) { return bye(b, f, time.Now()) })
+	switch {
+	case err != nil || v == ignore:
+		return nil, err
+	case v == refuse:
+		return &frame.Frame{Type: frame.Fenced, Link: f.Link}, nil
+	default:
+		return &frame.Frame{Type: frame.ByeOK, Link: f.Link}, nil
+	}
+}
+
+// events stores a batch: marks first, then the common stream, then the request
+// streams, each after the item of its suspension if it has one; then what is stored goes out to clients that are pushed to, the marks
+// of what has ended are removed, and the ack is the last. All of it may be
+// repeated.
+func (h *Handler) events(ctx context.Context, f frame.Frame) (*frame.Frame, error) {
+	postings, err := h.postings(ctx, f)
+	if errors.Is(err, session.Invalid) {
+		// Sent again it would be refused again: close what it is about, so that the
+		// box does not stay awake for it.
+		h.Log.WarnContext(ctx, "events refused", "box", f.Box, "session_id", f.Session, "error", err)
+		return refused(f), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := h.mark(ctx, f); err != nil {
+		return nil, err
+	}
+	ack := &frame.Frame{Type: frame.Ack, Seq: f.Seq, Session: f.Session}
+	stored := make([]host.Posting, 0, len(postings))
+	for _, i := range commonFirst(f.Items) {
+		p, ok, err := h.store(ctx, postings[i], ack)
+		if err != nil || ack.Fenced {
+			return ack, err
+		}
+		if ok {
+			stored = append(stored, p)
+		}
+	}
+	if sent, err := h.out.Send(ctx, stored...); err != nil || !sent {
+		return nil, err // without an ack the runner sends it again
+	}
+	for _, it := range f.Items {
+		// Who has ended a stream himself needs the item until that is pushed.
+		if it.Final && it.Marked && !slices.Contains(ack.Closed, it.Stream) {
+			if err := h.Store.DeleteItem(ctx, f.Box, it.Stream, 0); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return ack, nil
+}
+
+// store writes one stream's events and notes in the ack what became of them. It
+// returns them with their place in the log; ok is false if they are not to go out.
+func (h *Handler) store(ctx context.Context, say said, ack *frame.Frame) (stored host.Posting, ok bool, err error) {
+	p := say.Posting
+	if p.Batch.Stream != session.Common {
+		closed := false
+		if say.asks != nil {
+			if ok, err = h.suspend(ctx, *say.asks, say.marked); err != nil {
+				return p, false, err
+			}
+			closed = !ok
+		}
+		if !closed {
+			closed, err = h.appendStream(ctx, &p)
+		}
+		if closed {
+			ack.Closed = append(ack.Closed, p.Batch.Stream)
+		}
+		return p, !closed, err
+	}
+	v, err := h.appendCommon(ctx, &p)
+	if err != nil {
+		return p, false, err
+	}
+	if ack.Fenced = v == refuse; !ack.Fenced {
+		ack.Next = p.Batch.Last() + 1
+	}
+	return p, v == write, nil
+}
+
+// refused is the ack of a batch of which nothing was stored.
+func refused(f frame.Frame) *frame.Frame {
+	ack := &frame.Frame{Type: frame.Ack, Seq: f.Seq, Session: f.Session}
+	for _, it := range f.Items {
+		if it.Stream != session.Common {
+			ack.Closed = append(ack.Closed, it.Stream)
+		}
+	}
+	return ack
+}
+
+func commonFirst(items []frame.EventItem) []int {
+	order := make([]int, 0, len(items))
+	for i, it := range items {
+		if it.Stream == session.Common {
+			order = slices.Insert(order, 0, i)
+		} else {
+			order = append(order, i)
+		}
+	}
+	return order
+}
+
+// appendStream writes to a request stream. The runner numbers it from 1, and the
+// only other writer is whoever ended the request by an error: a conflict means
+// that the stream is closed.
+func (h *Handler) appendStream(ctx context.Context, p *host.Posting) (closed bool, err error) {
+	if p.Batch.First < 1 {
+		return false, session.Errorf(session.Invalid, "a batch of stream %s begins at index %d", p.Batch.Stream, p.Batch.First)
+	}
+	p.Again, err = h.out.Write(ctx, p.To, p.Batch)
+	if errors.Is(err, session.Conflict) {
+		return true, nil
+	}
+	return false, err
+}
+
+// appendCommon writes to the common stream and sets the first index. A runner
+// new to a session does not know where its numbers begin and sends First 0: the
+// place is found by writing, which is what fences its predecessor. The verdict is
+// write, refuse, or ignore for a frame that comes after its session's next.
+func (h *Handler) appendCommon(ctx context.Context, p *host.Posting) (v verdict, err error) {
+	b := &p.Batch
+	if b.First > 0 {
+		p.Again, err = h.out.Write(ctx, p.To, *b)
+		if errors.Is(err, session.Conflict) {
+			return refuse, nil
+		}
+		return write, err
+	}
+	for {
+		tail, err := h.Store.Tail(ctx, b.Session, session.Common)
+		switch {
+		case err != nil:
+			return refuse, err
+		case tail.Gen == b.Gen && tail.Seq >= b.Seq:
+			v := write // stored already, the ack was lost
+			if tail.Seq > b.Seq {
+				v = ignore
+			}
+			b.First, p.Again = tail.Last+1-session.Index(len(b.Events)), p.To.Conn != ""
+			return v, nil
+		case tail.Gen > b.Gen:
+			return refuse, nil
+		}
+		b.First = tail.Last + 1
+		p.Again, err = h.out.Write(ctx, p.To, *b)
+		if !errors.Is(err, session.Conflict) {
+			return write, err
+		}
+	}
+}

@@ -1,0 +1,33 @@
+package relayhost_test
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// A hostile box says what it likes to initialize. That is for its own tenant, and
+// nothing but an answer to initialize.
+func TestHandshakeIsKeptForItsOwnTenantAndVersionsOnly(t *testing.T) {
+	s := newSiege(t)
+	own := session.RecordFor("m", "d")
+	ticket := s.sealer.Seal(session.Address{Session: "m1", Stream: "d1", Box: hostileBox, Digest: own}, hostileGen)
+	for _, detail := range []string{wire.V20251125, "2099-01-01", "", "tools/list " + wire.V20251125 + " "} {
+		f := frame.Frame{
+			Type: frame.Status, Box: hostileBox, Gen: hostileGen, Session: "m1", Ticket: ticket, Detail: detail, Payload: json.RawMessage(`{"evil":1}`),
+		}
+		if _, err := s.handle(frame.Encode(f)); err != nil {
+			t.Fatal(err)
+		}
+		for _, record := range []string{own, session.RecordFor("h", "d"), "d"} {
+			_, err := s.memory.Handshake(t.Context(), record, detail)
+			if kept, want := err == nil, record == own && detail == wire.V20251125; kept != want || err != nil && !errors.Is(err, session.NotFound) {
+				t.Errorf("record %s of %q: %v", record, detail, err)
+			}
+		}
+	}
+}

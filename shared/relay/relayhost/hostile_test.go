@@ -1,0 +1,488 @@
+package relayhost_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// siege is the relay function before a runner that lies. The hostile box is m/s,
+// of tenant m, awake in generation 5; the honest one is a/s, in generation 3. Each
+// has sessions with one event on the common stream.
+type siege struct {
+	t       *testing.T
+	store   *sessiontest.Counting
+	memory  *sessiontest.Memory
+	handler *relayhost.Handler
+	sealer  *relayhost.Sealer
+	posts   []string
+}
+
+const (
+	hostileBox, honestBox = session.BoxID("m/s"), session.BoxID("a/s")
+	hostileGen, honestGen = session.Generation(5), session.Generation(3)
+)
+
+func newSiege(t *testing.T) *siege {
+	t.Helper()
+	sealer, err := relayhost.NewSealer(bytes.Repeat([]byte{7}, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &siege{t: t, memory: sessiontest.NewMemory(), sealer: sealer}
+	s.store = sessiontest.NewCounting(s.memory)
+	s.handler = relayhost.NewHandler(relayhost.Config{Store: s.store, Sealer: sealer, Poster: s})
+	ctx := t.Context()
+	for _, b := range []session.Box{
+		{ID: hostileBox, Tenant: "m", Server: "s", State: session.Awake, Gen: hostileGen, Runner: "runner-m", Task: "task-m", Conn: "conn-m", Link: 1},
+		{ID: honestBox, Tenant: "a", Server: "s", State: session.Awake, Gen: honestGen, Runner: "runner-a", Task: "task-a", Conn: "conn-a", Link: 1},
+	} {
+		if err := s.memory.SaveBox(ctx, b); err != nil {
+			t.Fatal(err)
+		}
+		for n := range 2 {
+			id := session.ID(fmt.Sprintf("%s%d", b.Tenant, n+1))
+			if err := s.memory.Create(ctx, session.Session{
+				ID: id, Tenant: b.Tenant, Server: b.Server, State: session.Ready, Expires: time.Now().Add(24 * time.Hour),
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.memory.Append(ctx, session.Batch{
+				Session: id, First: 1, Gen: b.Gen, Seq: 1, Events: [][]byte{[]byte(`{"first":true}`)}, Expires: time.Now().Add(24 * time.Hour),
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := s.memory.PutItem(ctx, session.Item{
+			Box: b.ID, ID: "waits", State: session.Waiting, Address: s.address(session.ID(b.Tenant+"1"), "waits", b.ID), Raw: []byte(`{}`), NotAfter: time.Now().Add(time.Hour),
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// Post implements relay.Poster.
+func (s *siege) Post(_ context.Context, conn string, data []byte) error {
+	s.posts = append(s.posts, conn+" "+string(data))
+	return nil
+}
+
+func (s *siege) address(id session.ID, stream session.StreamID, box session.BoxID) session.Address {
+	return session.Address{Session: id, Stream: stream, Box: box, Digest: "digest", Requests: []json.RawMessage{json.RawMessage("1")}}
+}
+
+// ticket is a real one.
+func (s *siege) ticket(id session.ID, stream session.StreamID, box session.BoxID, gen session.Generation) string {
+	return s.sealer.Seal(s.address(id, stream, box), gen)
+}
+
+// events is a batch with one event, of the hostile box.
+func (s *siege) events(id session.ID, stream session.StreamID, first session.Index, ticket string) frame.Frame {
+	return frame.Frame{
+		Type: frame.Events, Box: hostileBox, Gen: hostileGen, Seq: 9, Session: id, Payload: []byte(`{"evil":true}`),
+		Items: []frame.EventItem{{Ticket: ticket, Stream: stream, First: first, Lens: []int{13}}},
+	}
+}
+
+// handle has the relay function handle a message and returns its answer.
+func (s *siege) handle(data []byte) (frame.Frame, error) {
+	reply, err := s.handler.Frame(s.t.Context(), "conn-x", data)
+	if err != nil || reply == nil {
+		return frame.Frame{}, err
+	}
+	f, err := frame.Decode(reply)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return f, nil
+}
+
+// gainsNothing handles a message and checks that nothing was written or posted,
+// and that the answer is none, an error, a fence, or an ack of nothing.
+func (s *siege) gainsNothing(what string, data []byte) {
+	s.t.Helper()
+	s.store.Reset()
+	s.posts = nil
+	f, err := s.handle(data)
+	if n := s.store.Counts(); n.Writes > 0 || len(s.posts) > 0 {
+		s.t.Errorf("%s: wrote %v, posted %v", what, n.Calls, s.posts)
+	}
+	switch {
+	case err != nil && session.CodeOf(err) != session.Invalid:
+		s.t.Errorf("%s: %v", what, err)
+	case f.Type == frame.Ack && f.Next == 0, f.Type == frame.Fenced, f.Type == "":
+	default:
+		s.t.Errorf("%s: answered with %+v", what, f)
+	}
+}
+
+// isFenced is gainsNothing for what must be answered by a fence.
+func (s *siege) isFenced(what string, f frame.Frame) {
+	s.t.Helper()
+	s.gainsNothing(what, frame.Encode(f))
+	if reply, err := s.handle(frame.Encode(f)); err != nil || reply.Type != frame.Fenced {
+		s.t.Errorf("%s: answered with %+v, %v", what, reply, err)
+	}
+}
+
+func TestForgedTicketIsWorthNothing(t *testing.T) {
+	s := newSiege(t)
+	real := s.ticket("m1", "d1", hostileBox, hostileGen)
+	foreign, err := relayhost.NewSealer(bytes.Repeat([]byte{8}, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := map[string]string{
+		"none": "", "not base64": "%%%", "too short": "AAAA", "of another secret": foreign.Seal(s.address("m1", "d1", hostileBox), hostileGen),
+		"unsealed":  base64.RawURLEncoding.EncodeToString([]byte(`{"s":"m1","d":"d1","b":"m/s","g":5,"e":99999999999}`)),
+		"truncated": real[:len(real)-4], "extended": real + "AAAA",
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(real)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range raw {
+		raw[i] ^= 1
+		forged[fmt.Sprintf("byte %d changed", i)] = base64.RawURLEncoding.EncodeToString(raw)
+		raw[i] ^= 1
+	}
+	for what, ticket := range forged {
+		s.gainsNothing("events, ticket "+what, frame.Encode(s.events("m1", "d1", 1, ticket)))
+		s.gainsNothing("common, ticket "+what, frame.Encode(s.events("m1", session.Common, 2, ticket)))
+		s.gainsNothing("taken, ticket "+what, frame.Encode(frame.Frame{Type: frame.Taken, Box: hostileBox, Gen: hostileGen, Tickets: []string{ticket}}))
+		s.gainsNothing("status, ticket "+what, frame.Encode(frame.Frame{Type: frame.Status, Box: hostileBox, Gen: hostileGen, Ticket: ticket, Payload: []byte(`{}`)}))
+	}
+}
+
+func TestTicketOfAnotherSessionDoesNotFit(t *testing.T) {
+	s := newSiege(t)
+	mine := s.ticket("m1", "d1", hostileBox, hostileGen)
+	s.gainsNothing("common stream of another session", frame.Encode(s.events("m2", session.Common, 2, mine)))
+	s.gainsNothing("common stream of a foreign session", frame.Encode(s.events("a1", session.Common, 2, mine)))
+	s.gainsNothing("request stream of another session", frame.Encode(s.events("m2", "d1", 1, mine)))
+	s.gainsNothing("another request stream", frame.Encode(s.events("m1", "d2", 1, mine)))
+	// One good item does not carry a bad one.
+	f := s.events("m1", "d1", 1, mine)
+	f.Items = append(f.Items, frame.EventItem{Ticket: mine, Stream: "d2", First: 1, Lens: []int{13}})
+	f.Payload = bytes.Repeat(f.Payload, 2)
+	s.gainsNothing("a second item with a stream not its own", frame.Encode(f))
+}
+
+func TestTicketOfAnotherBoxDoesNotFit(t *testing.T) {
+	s := newSiege(t)
+	theirs := s.ticket("a1", "d1", honestBox, honestGen)
+	for _, box := range []session.BoxID{hostileBox, "", "a/S", "a/s/"} {
+		events := s.events("a1", "d1", 1, theirs)
+		common := s.events("a1", session.Common, 2, theirs)
+		events.Box, common.Box = box, box
+		s.gainsNothing("events", frame.Encode(events))
+		s.gainsNothing("common events", frame.Encode(common))
+		s.gainsNothing("taken", frame.Encode(frame.Frame{Type: frame.Taken, Box: box, Gen: hostileGen, Tickets: []string{theirs}}))
+		s.gainsNothing("status", frame.Encode(frame.Frame{Type: frame.Status, Box: box, Gen: hostileGen, Ticket: theirs, Payload: []byte(`{}`)}))
+	}
+	mine := s.events("m1", "d1", 1, s.ticket("m1", "d1", hostileBox, hostileGen))
+	mine.Box = honestBox
+	s.gainsNothing("own ticket in the name of another box", frame.Encode(mine))
+}
+
+func TestTicketOfANewerGenerationDoesNotFit(t *testing.T) {
+	s := newSiege(t)
+	next := s.ticket("m1", "d1", hostileBox, hostileGen+1)
+	s.gainsNothing("events", frame.Encode(s.events("m1", "d1", 1, next)))
+	s.gainsNothing("common", frame.Encode(s.events("m1", session.Common, 2, next)))
+	s.gainsNothing("taken", frame.Encode(frame.Frame{Type: frame.Taken, Box: hostileBox, Gen: hostileGen, Tickets: []string{next}}))
+}
+
+func TestTicketExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSiege(t)
+		old := s.ticket("m1", "d1", hostileBox, hostileGen)
+		time.Sleep(7*24*time.Hour + time.Second)
+		s.gainsNothing("events", frame.Encode(s.events("m1", "d1", 1, old)))
+		s.gainsNothing("taken", frame.Encode(frame.Frame{Type: frame.Taken, Box: hostileBox, Gen: hostileGen, Tickets: []string{old}}))
+	})
+}
+
+// What a replayed ticket of the box's own past is good for: the places of its own
+// streams that are still free, and no other.
+func TestReplayedTicketDoesNotChangeWhatIsWritten(t *testing.T) {
+	s := newSiege(t)
+	old := s.ticket("m1", "d1", hostileBox, hostileGen-1)
+	end := session.Batch{
+		Session: "m1", Stream: "d1", First: 1, Final: true, Events: [][]byte{[]byte(`{"end":true}`)}, Expires: time.Now().Add(time.Hour),
+	}
+	if err := s.memory.Append(t.Context(), end); err != nil {
+		t.Fatal(err)
+	}
+	before := s.memory.Batches()
+	if f, err := s.handle(frame.Encode(s.events("m1", "d1", 1, old))); err != nil || len(f.Closed) != 1 {
+		t.Errorf("answered with %+v, %v", f, err)
+	}
+	if f, err := s.handle(frame.Encode(s.events("m1", session.Common, 1, old))); err != nil || !f.Fenced {
+		t.Errorf("answered with %+v, %v", f, err)
+	}
+	if diff := cmp.Diff(before, s.memory.Batches()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestHelloThatIsNotTheRunnersIsFenced(t *testing.T) {
+	s := newSiege(t)
+	hello := func(set func(*frame.Frame)) frame.Frame {
+		f := frame.Frame{Type: frame.Hello, Box: honestBox, Gen: honestGen, Runner: "runner-m", Link: 2, Task: "task-m"}
+		set(&f)
+		return f
+	}
+	for _, state := range []session.BoxState{session.Awake, session.Asleep, session.Starting} {
+		b, err := s.memory.Box(t.Context(), honestBox)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.State = state
+		if state == session.Starting {
+			b.Runner, b.TokenHash, b.Owner, b.Until = "", strings.Repeat("0", 64), "owner", time.Now().Add(time.Minute)
+		}
+		if err := s.memory.SaveBox(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		what := fmt.Sprintf("box %q: ", state)
+		s.isFenced(what+"another runner", hello(func(*frame.Frame) {}))
+		s.isFenced(what+"no runner", hello(func(f *frame.Frame) { f.Runner = "" }))
+		s.isFenced(what+"a token", hello(func(f *frame.Frame) { f.Token = "guess" }))
+		s.isFenced(what+"a token and no runner", hello(func(f *frame.Frame) { f.Token, f.Runner = "guess", "" }))
+		s.isFenced(what+"the hash for the token", hello(func(f *frame.Frame) { f.Token = strings.Repeat("0", 64) }))
+		s.isFenced(what+"a generation ahead", hello(func(f *frame.Frame) { f.Gen++ }))
+		s.isFenced(what+"a link far ahead", hello(func(f *frame.Frame) { f.Link = math.MaxInt64 }))
+	}
+	s.isFenced("a box that nobody has", hello(func(f *frame.Frame) { f.Box = "x/y" }))
+	s.isFenced("no box", hello(func(f *frame.Frame) { f.Box, f.Runner = "", "" }))
+}
+
+func TestInboxOfAnotherBoxIsNotGivenAway(t *testing.T) {
+	s := newSiege(t)
+	for _, runner := range []string{"runner-m", ""} {
+		for _, gen := range []session.Generation{hostileGen, honestGen, 0} {
+			s.isFenced("pull", frame.Frame{Type: frame.Pull, Box: honestBox, Gen: gen, Runner: runner, N: 1})
+		}
+	}
+}
+
+func TestAnotherBoxIsNotPutToSleep(t *testing.T) {
+	s := newSiege(t)
+	for _, runner := range []string{"runner-m", ""} {
+		s.isFenced("bye", frame.Frame{Type: frame.Bye, Box: honestBox, Gen: honestGen, Runner: runner, Link: 1})
+	}
+}
+
+func TestFramesThatMakeNoSenseAreRefused(t *testing.T) {
+	s := newSiege(t)
+	ticket := s.ticket("m1", "d1", hostileBox, hostileGen)
+	events := func(lens ...int) []byte {
+		f := s.events("m1", "d1", 1, ticket)
+		f.Items[0].Lens = lens
+		return frame.Encode(f)
+	}
+	long := strings.Repeat("x", 1<<20)
+	for what, data := range map[string][]byte{
+		"nothing":                {},
+		"a newline":              []byte("\n"),
+		"no JSON":                []byte("hello"),
+		"half a header":          []byte(`{"v":1,"t":"events","items":[{`),
+		"an array":               []byte(`[{"v":1,"t":"events"}]`),
+		"wrong types":            []byte(`{"v":"1","t":5,"gen":{},"lens":"x"}`),
+		"numbers too big":        []byte(`{"v":1,"t":"pull","gen":1e400}`),
+		"deep arrays":            []byte(`{"v":1,"t":"pull","x":` + strings.Repeat("[", 50_000) + strings.Repeat("]", 50_000) + `}`),
+		"deep objects":           []byte(`{"v":1,"t":"pull","x":` + strings.Repeat(`{"x":`, 50_000)),
+		"an unknown type":        []byte(`{"v":1,"t":"give-me-all","box":"a/s"}`),
+		"a type of the host":     frame.Encode(frame.Frame{Type: frame.Welcome, Box: honestBox, Gen: 99}),
+		"a deliver":              frame.Encode(frame.Frame{Type: frame.Deliver, Box: honestBox, Session: "a1", ID: "d9", Lens: []int{0, 2}, Payload: []byte("{}")}),
+		"no lengths":             events(),
+		"a negative length":      events(-1),
+		"negative and positive":  events(-13, 26),
+		"a length too short":     events(12, 2),
+		"a length too long":      events(14),
+		"a huge length":          events(math.MaxInt),
+		"no index":               frame.Encode(s.events("m1", "d1", 0, ticket)),
+		"a negative index":       frame.Encode(s.events("m1", "d1", -1, ticket)),
+		"whole of nothing":       frame.Encode(frame.Frame{Type: frame.Whole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x", Of: 1}),
+		"whole of none":          frame.Encode(frame.Frame{Type: frame.Whole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x"}),
+		"a part too long":        frame.Encode(frame.Frame{Type: frame.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x", Of: 1, Payload: []byte(long)}),
+		"a negative part":        frame.Encode(frame.Frame{Type: frame.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x", N: -1, Of: 1, Payload: []byte("x")}),
+		"a part far behind":      frame.Encode(frame.Frame{Type: frame.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x", N: 1 << 40, Of: 1, Payload: []byte("x")}),
+		"a part of no frame":     frame.Encode(frame.Frame{Type: frame.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Of: 1, Payload: []byte("x")}),
+		"more items than events": s.crowd(session.MaxBatchEvents + 1),
+		"a task without end":     frame.Encode(frame.Frame{Type: frame.Hello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 99, Task: long[:1000]}),
+		"more tickets than any":  frame.Encode(frame.Frame{Type: frame.Taken, Box: hostileBox, Gen: hostileGen, Tickets: slices.Repeat([]string{ticket}, session.MaxBatchEvents+1)}),
+		"a part of no box":       frame.Encode(frame.Frame{Type: frame.Part, Frame: "0.x", Of: 1, Payload: []byte("x")}),
+	} {
+		s.gainsNothing(what, data)
+	}
+}
+
+// crowd is a batch of so many events.
+func (s *siege) crowd(n int) []byte {
+	f := s.events("m1", "d1", 1, s.ticket("m1", "d1", hostileBox, hostileGen))
+	f.Items[0].Lens, f.Payload = slices.Repeat([]int{2}, n), bytes.Repeat([]byte("{}"), n)
+	return frame.Encode(f)
+}
+
+func TestOnlyTheRunnersOwnConnectionWritesToTheHostsLog(t *testing.T) {
+	s := newSiege(t)
+	var log bytes.Buffer
+	h := relayhost.NewHandler(relayhost.Config{Store: s.store, Sealer: s.sealer, Poster: s, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	say := func(conn string, box session.BoxID, detail string) {
+		f := frame.Frame{Type: frame.Status, Box: box, Gen: hostileGen, Session: "m1", Process: "p1", Phase: "runtime", Detail: detail}
+		if _, err := h.Frame(t.Context(), conn, frame.Encode(f)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	say("conn-x", hostileBox, "from nobody")
+	say("conn-m", honestBox, "of another box")
+	if log.Len() > 0 {
+		t.Errorf("logged: %s", log.String())
+	}
+	say("conn-m", hostileBox, strings.Repeat("loud ", 20_000))
+	if got := log.String(); !strings.Contains(got, "loud") || len(got) > 2000 {
+		t.Errorf("logged %d bytes: %.200s", len(got), got)
+	}
+}
+
+func TestFrameWithANameThatIsTooLongIsRefusedInFewWords(t *testing.T) {
+	s := newSiege(t)
+	long := strings.Repeat("x", 5000)
+	for _, f := range []frame.Frame{
+		{Type: frame.Hello, Box: session.BoxID(long), Runner: "r"},
+		{Type: frame.Pull, Box: hostileBox, Runner: long},
+		{Type: frame.Events, Box: hostileBox, Session: session.ID(long), Items: []frame.EventItem{{}}},
+	} {
+		_, err := s.handle(frame.Encode(f))
+		if session.CodeOf(err) != session.Invalid || len(err.Error()) > 200 {
+			t.Errorf("%s: %.300v", f.Type, err)
+		}
+	}
+}
+
+func TestJoinedFrameHasNoMorePowerThanAnother(t *testing.T) {
+	s := newSiege(t)
+	for n, inner := range []frame.Frame{
+		{Type: frame.Pull, Box: honestBox, Gen: honestGen, Runner: "runner-m", N: 1},
+		{Type: frame.Bye, Box: honestBox, Gen: honestGen, Runner: "runner-m", Link: 1},
+		{Type: frame.Whole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.a", Of: 1},
+		{Type: frame.Part, Box: honestBox, Frame: "0.a", Of: 1, Payload: []byte("x")},
+		s.events("a1", session.Common, 2, s.ticket("a1", "d1", honestBox, honestGen)),
+		// Questions are read one by one: there must not be more than one message holds.
+		{Type: frame.Hello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 7, Questions: map[session.ID][]string{"m1": {"q"}}},
+	} {
+		name := fmt.Sprintf("%d.a", n)
+		part := frame.Frame{Type: frame.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: name, Of: 1, Payload: frame.Encode(inner)}
+		if _, err := s.handle(frame.Encode(part)); err != nil {
+			t.Fatal(err)
+		}
+		s.gainsNothing(string(inner.Type), frame.Encode(frame.Frame{
+			Type: frame.Whole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: name, Of: 1,
+		}))
+	}
+}
+
+func TestFloodOfHellosTouchesNoRecordButItsOwn(t *testing.T) {
+	s := newSiege(t)
+	before, err := s.memory.Box(t.Context(), honestBox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for link := range int64(1000) {
+		f := frame.Frame{Type: frame.Hello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: link}
+		if _, err := s.handle(frame.Encode(f)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after, err := s.memory.Box(t.Context(), honestBox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Error(diff)
+	}
+	own, err := s.memory.Box(t.Context(), hostileBox)
+	if err != nil || own.Gen != hostileGen || own.State != session.Awake || own.Link != 999 {
+		t.Errorf("the box is %+v: %v", own, err)
+	}
+}
+
+// staleSiege is a siege in which the hostile box has a newer generation, whose
+// runner has written to session m1.
+func staleSiege(t *testing.T) *siege {
+	t.Helper()
+	s := newSiege(t)
+	b, err := s.memory.Box(t.Context(), hostileBox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Gen, b.Lost, b.Runner, b.Conn = hostileGen+1, hostileGen, "runner-n", "conn-n"
+	if err := s.memory.SaveBox(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	newer := s.events("m1", session.Common, 0, s.ticket("m1", "d2", hostileBox, hostileGen+1))
+	newer.Gen, newer.Seq = hostileGen+1, 1
+	if f, err := s.handle(frame.Encode(newer)); err != nil || f.Next != 3 {
+		t.Fatalf("the newer runner is answered with %+v, %v", f, err)
+	}
+	return s
+}
+
+func TestStaleRunnerIsFencedByItsFirstWrite(t *testing.T) {
+	for _, first := range []session.Index{0, 2} { // it knows the next index, or not
+		s := staleSiege(t)
+		before := s.memory.Batches()
+		f, err := s.handle(frame.Encode(s.events("m1", session.Common, first, s.ticket("m1", "d1", hostileBox, hostileGen))))
+		if err != nil || !f.Fenced {
+			t.Errorf("the stale runner is answered with %+v, %v", f, err)
+		}
+		if diff := cmp.Diff(before, s.memory.Batches()); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+func TestStaleRunnerIsFencedByWhateverElseItSays(t *testing.T) {
+	s := staleSiege(t)
+	s.isFenced("hello", frame.Frame{Type: frame.Hello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 2})
+	s.isFenced("ping", frame.Frame{Type: frame.Hello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 1})
+	s.isFenced("pull", frame.Frame{Type: frame.Pull, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", N: 1})
+	s.isFenced("bye", frame.Frame{Type: frame.Bye, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 1})
+}
+
+// A fence ends the stale runner, whose calls end with the error of their owner.
+func TestFencedEventIsNotSeenByTheClient(t *testing.T) {
+	s := staleSiege(t)
+	stale := s.events("m1", session.Common, 2, s.ticket("m1", "d1", hostileBox, hostileGen))
+	stale.Payload = append([]byte(`{"evil":true}`), wire.ResultResponse([]byte("1"), []byte(`{"evil":2}`))...)
+	stale.Items = append(stale.Items, frame.EventItem{
+		Ticket: stale.Items[0].Ticket, Stream: "d1", First: 1, Final: true, Lens: []int{len(stale.Payload) - 13},
+	})
+	if f, err := s.handle(frame.Encode(stale)); err != nil || !f.Fenced {
+		t.Errorf("answered with %+v, %v", f, err)
+	}
+	page, err := s.memory.Read(t.Context(), "m1", "d1", 0, 10)
+	if err != nil || len(page.Events) > 0 {
+		t.Errorf("the log has %d events: %v", len(page.Events), err)
+	}
+}

@@ -1,0 +1,73 @@
+package relayhost
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// A deliver that comes late. Its runner stood still, or the network did, and whoever
+// sent it may have told the client since that nobody answers. So the runner asks before
+// it executes the message: the host puts the taken mark, unless somebody has ended the
+// request, which puts a mark of its own first. Ordinary delivers are executed at once.
+
+// rest lets time pass.
+func rest(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// ask decides whether a late deliver may be executed. The mark comes first, then the
+// record and the log are read: whoever ends the request takes the mark, or has written
+// the end already. All of it may be repeated.
+func (h *Handler) ask(ctx context.Context, f frame.Frame) (*frame.Frame, error) {
+	t, err := h.open(ctx, f, f.Ticket)
+	if err != nil {
+		return nil, err
+	}
+	if t.Gen != f.Gen || t.Stream != f.ID || len(t.Requests) == 0 {
+		return nil, session.Errorf(session.Invalid, "a ticket of session %s is not that of the deliver it came with", t.Session)
+	}
+	no := &frame.Frame{Type: frame.May, ID: f.ID, Round: f.Round, Refused: session.Closed}
+	if !f.Inbox && time.Now().UnixMilli() > f.NotAfter {
+		return no, nil
+	}
+	it := session.Item{Box: t.Box, ID: t.Stream, State: session.Taken, Gen: t.Gen, Address: t.Address, Created: time.Now()}
+	if f.Round == 0 {
+		if _, err := h.Store.PutItem(ctx, it); err != nil {
+			return nil, err
+		}
+	}
+	switch it, err = h.Store.Item(ctx, t.Box, t.Stream); {
+	case errors.Is(err, session.NotFound):
+		return no, nil
+	case err != nil:
+		return nil, err
+	case it.State != session.Taken || it.Gen != t.Gen || it.Round != f.Round:
+		return no, nil
+	}
+	b, err := h.Store.Box(ctx, t.Box)
+	if err != nil {
+		return nil, err
+	}
+	tail, err := h.Store.Tail(ctx, t.Session, t.Stream)
+	if err != nil {
+		return nil, err
+	}
+	if tail.Final {
+		return no, h.endedItem(ctx, it)
+	}
+	if b.Over(t.Gen) {
+		return no, nil // whoever sees to the item ends it
+	}
+	return &frame.Frame{Type: frame.May, ID: f.ID, Round: f.Round}, nil
+}

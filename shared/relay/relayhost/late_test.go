@@ -1,0 +1,147 @@
+package relayhost_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/host"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// ask asks for the call of an asylum as its runner does that finds the deliver late.
+func (a *asylum) ask(set ...func(*frame.Frame)) (frame.Frame, error) {
+	a.t.Helper()
+	f := frame.Frame{
+		Type: frame.Ask, Box: asylumBox, Gen: asylumGen, ID: a.stream, Ticket: a.config.Sealer.Seal(a.address(), asylumGen),
+		NotAfter: time.Now().Add(time.Minute).UnixMilli(),
+	}
+	for _, s := range set {
+		s(&f)
+	}
+	reply, err := relayhost.NewHandler(a.config).Frame(a.t.Context(), "c", frame.Encode(f))
+	if err != nil || reply == nil {
+		return frame.Frame{}, err
+	}
+	return frame.Decode(reply)
+}
+
+// A runner that stands still while a call is posted to it, and goes on when the client
+// has been told that nobody answers.
+func TestACallThatNobodyAnswersEndsUnknownAndIsNotExecutedLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAsylum(t)
+		m, err := wire.Parse([]byte(a.request(`{"name":"transfer"}`)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		call, err := a.host.Accept(t.Context(), a.caller, "s1", []wire.Message{m}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		events, err := call.Next(t.Context(), begun.Add(time.Second))
+		if err != nil || len(events) != 1 || !events[0].Final {
+			t.Fatalf("%v, %v", events, err)
+		}
+		told := string(events[0].Raw)
+		if !strings.Contains(told, `"code":-32010`) || !strings.Contains(told, "is not known") || strings.Contains(told, "again") {
+			t.Errorf("the client is told %s", told)
+		}
+		delivers := a.posted(frame.Deliver)
+		if len(delivers) == 0 || time.Since(begun) > 30*time.Second {
+			t.Fatalf("%d posts in %s", len(delivers), time.Since(begun))
+		}
+		late := delivers[len(delivers)-1]
+		may, err := a.ask(func(f *frame.Frame) { f.ID, f.Ticket, f.NotAfter = late.ID, late.Ticket, late.NotAfter })
+		if err != nil || may.Type != frame.May || may.Refused == "" {
+			t.Errorf("the runner that goes on may execute it: %+v, %v", may, err)
+		}
+		if _, err := a.store.Item(t.Context(), asylumBox, late.ID); !errors.Is(err, session.NotFound) {
+			t.Errorf("its item is left behind: %v", err)
+		}
+	})
+}
+
+func TestALateDeliverOfALivingCallMayBeExecuted(t *testing.T) {
+	a := newAsylum(t)
+	for range 2 { // the first answer was lost
+		if may, err := a.ask(); err != nil || may.Type != frame.May || may.Refused != "" {
+			t.Errorf("%+v, %v", may, err)
+		}
+	}
+	if it, err := a.store.Item(t.Context(), asylumBox, a.stream); err != nil || it.State != session.Taken || it.Gen != asylumGen {
+		t.Errorf("nothing says who owes the end: %+v, %v", it, err)
+	}
+	if may, err := a.ask(func(f *frame.Frame) { f.Round = 1 }); err != nil || may.Refused == "" {
+		t.Errorf("another round may be executed: %+v, %v", may, err)
+	}
+}
+
+func TestAnAskThatHasNoRightIsRefused(t *testing.T) {
+	past := func(f *frame.Frame) { f.NotAfter = time.Now().Add(-time.Second).UnixMilli() }
+	over := func(a *asylum) {
+		b, err := a.store.Box(t.Context(), asylumBox)
+		if b.State = session.Asleep; err != nil || a.store.SaveBox(t.Context(), b) != nil {
+			t.Fatal(err)
+		}
+	}
+	a := newAsylum(t)
+	if may, err := a.ask(past); err != nil || may.Refused == "" {
+		t.Errorf("one that is not valid any more: %+v, %v", may, err)
+	}
+	for name, set := range map[string]func(*frame.Frame){
+		"another stream":     func(f *frame.Frame) { f.ID = session.NewStreamID() },
+		"another box":        func(f *frame.Frame) { f.Box = "t/other" },
+		"another generation": func(f *frame.Frame) { f.Gen-- },
+		"no ticket":          func(f *frame.Frame) { f.Ticket = "" },
+	} {
+		before := a.store.Counts().Reads + a.store.Counts().Writes
+		if may, err := a.ask(set); session.CodeOf(err) != session.Invalid || may.Type != "" {
+			t.Errorf("%s: %+v, %v", name, may, err)
+		}
+		if n := a.store.Counts().Reads + a.store.Counts().Writes - before; n != 0 {
+			t.Errorf("%s costs %d calls of the store", name, n)
+		}
+	}
+	over(a)
+	if may, err := a.ask(); err != nil || may.Refused == "" {
+		t.Errorf("one of a generation that is over: %+v, %v", may, err)
+	}
+}
+
+// An item that waits is certainly not executed once it was taken by who gives up.
+func TestACallThatWaitsForABoxThatDoesNotComeWasNotExecuted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAsylum(t)
+		if _, err := a.store.PutItem(t.Context(), session.Item{
+			Box: asylumBox, ID: a.stream, State: session.Waiting, Address: a.address(), Raw: json.RawMessage(`{}`), NotAfter: time.Now().Add(time.Hour),
+		}); err != nil {
+			t.Fatal(err)
+		}
+		s, _, err := a.store.Load(t.Context(), "s1", asylumBox)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tender, err := relayhost.NewBackend(a.config).Attend(t.Context(), s, a.stream)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := tender.(host.Handing).GiveUp(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		page, err := a.store.Read(t.Context(), "s1", a.stream, 0, 10)
+		if err != nil || len(page.Events) != 1 || !strings.Contains(string(page.Events[0].Raw), "it was not executed, send it again") {
+			t.Errorf("%v, %v", page.Events, err)
+		}
+		if may, err := a.ask(); err != nil || may.Refused == "" {
+			t.Errorf("it may be executed all the same: %+v, %v", may, err)
+		}
+	})
+}

@@ -1,0 +1,119 @@
+package relayhost
+
+import (
+	"crypto/subtle"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// The box record's transitions. Each takes the record that was read and returns
+// the one to write; the store writes it only if nobody wrote in between, and on a
+// conflict the caller reads and decides again. All of them may be repeated.
+//
+//	          wake                hello (token)
+//	asleep ─────────▶ starting ───────────────▶ awake ──┐ hello (link+1),
+//	  ▲ ▲ ▲            │  ▲ │                    │ │ ▲   │ ping
+//	  │ │ └────────────┘  └─┘                    │ │ └──┘
+//	  │ │   give up      retry                   │ │
+//	  │ └────────────────────────────────────────┘ │  hello again (link+1): awake, gen+1
+//	  │              lose                          │
+//	  └────────────────────────────────────────────┘
+//	                 bye
+
+// wake takes the wake lease: generation + 1. The box must be asleep.
+func wake(b session.Box, owner, tokenHash string, now, until time.Time) session.Box {
+	b.State, b.Gen, b.Runner, b.Conn, b.Task, b.Link = session.Starting, b.Gen+1, "", "", "", 0
+	b.Owner, b.TokenHash, b.Until, b.Attempt, b.Changed = owner, tokenHash, until, 1, now
+	return b
+}
+
+// retry takes over a start that failed or ran out of time, with a new generation
+// so that a late runner of the old attempt is fenced. What was executed by an
+// attempt that never said hello is nothing, but the attempt is over and not by a
+// bye, so it counts as lost.
+func retry(b session.Box, owner, tokenHash string, now, until time.Time) session.Box {
+	attempt := b.Attempt + 1
+	b = wake(lose(b, b.Failure, now), owner, tokenHash, now, until)
+	b.Attempt = attempt
+	return b
+}
+
+// lose ends a generation that did not say bye: a runner that died, or a start
+// that is given up.
+func lose(b session.Box, why session.Failure, now time.Time) session.Box {
+	b.State, b.Lost, b.Worked, b.Runner, b.Conn = session.Asleep, b.Gen, b.Gen, "", ""
+	b.Owner, b.TokenHash, b.Until = "", "", time.Time{}
+	b.Failure, b.Changed = why, now
+	return b
+}
+
+// verdict on a frame that wants to change the record.
+type verdict int
+
+const (
+	refuse verdict = iota // somebody newer runs this box
+	known                 // nothing to write, answer as before
+	write                 // write the record, then answer
+	ignore                // late and without meaning now; no answer
+)
+
+// hello decides on a runner's hello, on connection conn.
+func hello(b session.Box, f frame.Frame, conn string, now time.Time) (session.Box, verdict) {
+	same := b.Runner != "" && b.Runner == f.Runner
+	switch {
+	case b.State == session.Starting && b.Gen == f.Gen && b.Runner == "" && f.Runner != "" && tokenFits(b, f.Token):
+		b.State, b.Runner, b.Task = session.Awake, f.Runner, f.Task
+		b.Owner, b.TokenHash, b.Until, b.Attempt = "", "", time.Time{}, 0
+	case b.State == session.Awake && same && f.Gen <= b.Gen && f.Link > b.Link:
+		// A reconnect or a renewal. f.Gen < b.Gen if the welcome of a hello again
+		// was lost: it is the same runner, which executes nothing until welcomed.
+	case b.State == session.Awake && same && f.Gen <= b.Gen:
+		return b, known // a ping, or a frame that was overtaken
+	case b.State == session.Asleep && same && b.Gen == f.Gen && f.Link > b.Link:
+		b.Told = again(b.Told, b.Gen)
+		b.State, b.Gen = session.Awake, b.Gen+1 // a hello again, after a bye
+	case b.State == session.Asleep && same && f.Link <= b.Link:
+		return b, ignore // overtaken by its own bye
+	default:
+		return b, refuse
+	}
+	b.Conn, b.Link, b.Changed = conn, f.Link, now
+	return b, write
+}
+
+// again is what was told when a runner goes on in the next generation: its processes,
+// which have said that lists have changed, go on in it too.
+func again(t session.Told, gen session.Generation) session.Told {
+	for _, told := range []*session.Generation{&t.Tools, &t.Prompts, &t.Resources} {
+		if *told == gen {
+			*told++
+		}
+	}
+	return t
+}
+
+func tokenFits(b session.Box, token string) bool {
+	return b.TokenHash != "" && subtle.ConstantTimeCompare([]byte(b.TokenHash), []byte(hashToken(token))) == 1
+}
+
+// bye decides on a runner's bye. It counts only on the link it was said on: a bye
+// that was overtaken by a later hello changes nothing.
+func bye(b session.Box, f frame.Frame, now time.Time) (session.Box, verdict) {
+	same := b.Runner != "" && b.Runner == f.Runner && b.Gen == f.Gen
+	switch {
+	case b.State == session.Awake && same && b.Link == f.Link:
+		b.State, b.Conn, b.Changed = session.Asleep, "", now
+		if !f.Looks {
+			b.Worked = b.Gen
+		}
+		return b, write
+	case b.State == session.Asleep && same && b.Link == f.Link:
+		return b, known
+	case b.Runner == f.Runner && b.Runner != "":
+		return b, ignore
+	default:
+		return b, refuse
+	}
+}

@@ -1,0 +1,42 @@
+package relayhost_test
+
+import (
+	"encoding/json"
+	"reflect"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// A field of the address whose name in a ticket is another field's would be lost
+// without a word.
+func TestTicketKeepsEveryFieldOfAnAddress(t *testing.T) {
+	sealer, err := relayhost.NewSealer(make([]byte, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var a session.Address
+	fields := reflect.ValueOf(&a).Elem()
+	for i := range fields.NumField() {
+		switch f := fields.Field(i); f.Kind() {
+		case reflect.String:
+			f.SetString(fields.Type().Field(i).Name)
+		case reflect.Bool:
+			f.SetBool(true)
+		case reflect.Slice:
+			f.Set(reflect.ValueOf([]json.RawMessage{[]byte("1")}))
+		default:
+			t.Fatalf("a field of kind %s, which this test does not fill", f.Kind())
+		}
+	}
+	got, err := sealer.Open(sealer.Seal(a, 7))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(a, got.Address); diff != "" || got.Gen != 7 {
+		t.Errorf("generation %d, address %s", got.Gen, diff)
+	}
+}

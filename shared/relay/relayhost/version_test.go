@@ -1,0 +1,83 @@
+package relayhost_test
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+func TestHostRefusesAnotherVersionAndTakesTheNextFrame(t *testing.T) {
+	s := newSiege(t)
+	hello := frame.Frame{Type: frame.Hello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 2}
+	for _, v := range []string{"2", "-1", "99999"} {
+		s.gainsNothing("version "+v, ofVersion(v, hello))
+		var version *frame.VersionError
+		if _, err := s.handle(ofVersion(v, hello)); session.CodeOf(err) != session.Invalid || !errors.As(err, &version) {
+			t.Errorf("version %s: %v", v, err)
+		}
+	}
+	if f, err := s.handle(frame.Encode(hello)); err != nil || f.Type != frame.Welcome {
+		t.Errorf("answered with %+v, %v", f, err)
+	}
+}
+
+func TestMessageWithoutAVersionIsNoFrameOfAnother(t *testing.T) {
+	for _, data := range []string{`{"message":"Internal server error"}`, `{"v":1}`, `{}`, `{"t":"hello"}`} {
+		var version *frame.VersionError
+		if _, err := frame.Decode([]byte(data)); session.CodeOf(err) != session.Invalid || errors.As(err, &version) {
+			t.Errorf("%s: %v", data, err)
+		}
+	}
+}
+
+func TestHostPassesOverFieldsItDoesNotKnow(t *testing.T) {
+	plain, extended := newSiege(t), newSiege(t)
+	script := func(s *siege) []frame.Frame {
+		events := s.events("m1", "d1", 1, s.ticket("m1", "d1", hostileBox, hostileGen))
+		return []frame.Frame{
+			{Type: frame.Hello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 2},
+			{Type: frame.Pull, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", N: 1},
+			{Type: frame.Taken, Box: hostileBox, Gen: hostileGen, Tickets: []string{events.Items[0].Ticket}},
+			events,
+			{Type: frame.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.a", Of: 1, Payload: fromTheFuture(events)},
+			{Type: frame.Whole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.a", Of: 1},
+			{Type: "new", Box: hostileBox},
+			{Type: frame.Bye, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 2},
+		}
+	}
+	frames := script(plain)
+	for i, f := range script(extended) {
+		want, err := plain.handle(frame.Encode(frames[i]))
+		if err != nil {
+			t.Fatalf("%s: %v", f.Type, err)
+		}
+		got, err := extended.handle(fromTheFuture(f))
+		if err != nil {
+			t.Errorf("%s: %v", f.Type, err)
+		}
+		if f.Type == frame.Hello && want.Ticket != "" && got.Ticket != "" {
+			want.Ticket, got.Ticket = "", "" // passes are sealed with nonces of their own
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("answer to %s:\n%s", f.Type, diff)
+		}
+	}
+	if b, err := extended.memory.Box(t.Context(), hostileBox); err != nil || b.State != session.Asleep {
+		t.Errorf("the box is %q: %v", b.State, err)
+	}
+}
+
+// ofVersion is a frame as another version might write it.
+func ofVersion(v string, f frame.Frame) []byte {
+	return bytes.Replace(frame.Encode(f), []byte(`"v":1`), []byte(`"v":`+v), 1)
+}
+
+// fromTheFuture is a frame with header fields that this version does not know.
+func fromTheFuture(f frame.Frame) []byte {
+	return bytes.Replace(frame.Encode(f), []byte(`{"v":1`), []byte(`{"new":{"v":[2,null]},"v":1,"also-new":"é"`), 1)
+}

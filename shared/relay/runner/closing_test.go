@@ -1,0 +1,43 @@
+package runner
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+)
+
+func TestHowAConnectionEndedSaysWhetherToComeBack(t *testing.T) {
+	codes := func(want sequel, codes ...CloseCode) map[error]sequel {
+		m := map[error]sequel{}
+		for _, c := range codes {
+			m[&ClosedError{Code: c}] = want
+			m[fmt.Errorf("while receiving: %w", &ClosedError{Code: c})] = want
+		}
+		return m
+	}
+	statuses := func(want sequel, statuses ...int) map[error]sequel {
+		m := map[error]sequel{}
+		for _, s := range statuses {
+			m[&RefusedError{Status: s}] = want
+		}
+		return m
+	}
+	for _, cases := range []map[error]sequel{
+		{io.EOF: comeBack, errors.New("connection reset by peer"): comeBack, errSilent: comeBack},
+		codes(comeBack, 1000, CloseGoingAway, 1005, 1006, 1011, 1012, 1014, 1015, 3000, 4500, 4999, 5000),
+		codes(comeLater, ClosePolicy, CloseTryLater),
+		codes(comeRound, CloseProtocol, CloseUnsupported, CloseNotText, CloseTooBig, CloseExtension),
+		codes(stayAway, CloseRefused, 4000, 4003, 4499),
+		codes(fencedOff, CloseFenced),
+		statuses(comeBack, 408, 500, 502, 504),
+		statuses(comeLater, 403, 429, 503),
+		statuses(comeRound, 200, 302, 400, 401, 404, 410, 426),
+	} {
+		for err, want := range cases {
+			if got := sequelOf(err); got != want {
+				t.Errorf("after %v: got %d, want %d", err, got, want)
+			}
+		}
+	}
+}

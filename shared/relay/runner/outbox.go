@@ -1,0 +1,394 @@
+package runner
+
+import (
+	"bytes"
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// Events on their way up. Of each session one batch is under way; it is sent
+// again, the same bytes, until it is acked, and what is said meanwhile gathers
+// for the next.
+
+const (
+	ackAfter   = 5 * time.Second // a batch or a part without an answer is sent again
+	maxBatch   = 1000            // events
+	maxPayload = 4 << 20         // bytes of a batch, unless one event is larger
+	maxBacklog = 32 << 20        // bytes of a session; above it Event blocks
+)
+
+// outboxes are the events of all sessions.
+type outboxes struct {
+	boxes     map[session.ID]*outbox
+	transfers map[string]*transfer // that have a place
+	lining    []*transfer          // that wait for one
+	seqs      int64                // no forgotten outbox has used a higher number
+	loose     bool                 // the connection has been lost for long: do not hold processes up
+}
+
+func newOutboxes() outboxes {
+	return outboxes{boxes: map[session.ID]*outbox{}, transfers: map[string]*transfer{}}
+}
+
+// outbox is what one session has to say.
+type outbox struct {
+	session session.ID
+	ticket  string        // the newest delivery's
+	seq     int64         // of the last batch; goes up over all generations of this runner
+	next    session.Index // of the next common event; 0: the host knows, see appendCommon
+	unacked *batch
+	common  [][]byte
+	voucher string      // ticket of the newest event in common
+	streams []*delivery // that have pending events, in the order of their first
+	size    int         // bytes of all these, with the unacked batch
+	rooms   []chan struct{}
+	used    time.Time
+}
+
+// batch is an events frame that is not acked.
+type batch struct {
+	seq      int64
+	gen      session.Generation
+	data     []byte // the frame; nil if it goes in parts
+	transfer *transfer
+	size     int // bytes of events
+	common   bool
+	ends     []*delivery // whose final event it holds, or that they are suspended
+	traces   []*delivery // whose taken mark it asks for
+	again    alarm
+}
+
+func (l *life) outbox(id session.ID) *outbox {
+	o, ok := l.boxes[id]
+	if !ok {
+		o = &outbox{session: id, seq: l.seqs}
+		l.boxes[id] = o
+	}
+	o.used = time.Now()
+	return o
+}
+
+// event takes what a process has said. room is closed when there is room for more.
+func (l *life) event(e Event, room chan struct{}) {
+	o := l.outbox(e.Session)
+	l.gather(o, e)
+	if o.size > maxBacklog && !l.loose {
+		o.rooms = append(o.rooms, room)
+	} else {
+		close(room)
+	}
+	l.flush(o)
+}
+
+func (l *life) gather(o *outbox, e Event) {
+	raw, ok := l.sendable(e)
+	if !ok {
+		return
+	}
+	if e.Asks != nil && !l.suspendable(e) {
+		return
+	}
+	if e.Stream == session.Common {
+		ticket := cmp.Or(e.Ticket, o.ticket)
+		if ticket == "" {
+			l.Log.Error("event of a session that was never delivered to", "session_id", e.Session, "bytes", len(raw))
+			return
+		}
+		o.common, o.voucher, o.size = append(o.common, raw), ticket, o.size+len(raw)
+		return
+	}
+	d := l.deliveries[e.Stream]
+	if d == nil || d.ended || d.session != e.Session {
+		l.Log.Debug("event of a stream that is closed", "session_id", e.Session, "stream", e.Stream, "bytes", len(raw))
+		return
+	}
+	if len(d.pending) == 0 {
+		o.streams = append(o.streams, d)
+	}
+	d.pending = append(d.pending, raw)
+	o.size += len(raw)
+	if e.Asks != nil {
+		d.asks = e.Asks
+		o.size += len(e.Asks.Raw)
+	}
+	if e.Final || e.Asks != nil {
+		d.ended = true
+		l.running--
+	}
+}
+
+// sendable is the event as it may go into a frame: valid UTF-8, and not longer
+// than the relay carries. A response that is too long becomes an error, since its
+// request needs an end; anything else that is too long is left out.
+func (l *life) sendable(e Event) (raw []byte, ok bool) {
+	raw = e.Raw
+	if !utf8.Valid(raw) {
+		l.Log.Warn("event with bytes that are not UTF-8", "session_id", e.Session, "stream", e.Stream, "bytes", len(raw))
+		raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
+	}
+	if len(raw) <= frame.MaxMessage {
+		return raw, true
+	}
+	l.Log.Warn("event over the limit", "session_id", e.Session, "stream", e.Stream, "bytes", len(raw), "limit", frame.MaxMessage)
+	m, err := wire.Parse(raw)
+	if !e.Final && (err != nil || m.Kind != wire.Response) {
+		return nil, false
+	}
+	return wire.ErrorResponse(bytes.Clone(m.ID), &wire.Error{
+		Code:    wire.CodeInternal,
+		Message: "tool_call: the response is larger than the relay carries; ask for less at a time",
+		Data:    map[string]any{"phase": "tool_call", "bytes": len(raw), "limit": frame.MaxMessage},
+	}), true
+}
+
+// flush sends the next batch of a session if none is under way.
+func (l *life) flush(o *outbox) {
+	if o.unacked != nil || !l.linked() || len(o.common) == 0 && len(o.streams) == 0 {
+		return
+	}
+	f, b := l.batch(o)
+	data := frame.Encode(f)
+	if len(data) > frame.MaxFrame {
+		b.transfer = l.transfer(data)
+	} else {
+		b.data = data
+	}
+	o.unacked = b
+	l.sendBatch(b)
+}
+
+// batch takes what fits into one events frame: common first, then the streams in
+// the order of their first event.
+func (l *life) batch(o *outbox) (frame.Frame, *batch) {
+	o.seq++
+	b := &batch{seq: o.seq, gen: l.gen}
+	f := frame.Frame{Type: frame.Events, Box: l.Box, Gen: l.gen, Seq: o.seq, Session: o.session}
+	var events [][]byte
+	// behind stands right after the last one.
+	take := func(pending [][]byte, behind []byte) (rest [][]byte, lens []int) {
+		for i, raw := range pending {
+			size := len(raw)
+			if i == len(pending)-1 {
+				size += len(behind)
+			}
+			if len(events) >= maxBatch || len(events) > 0 && b.size+size > maxPayload {
+				return pending[i:], lens
+			}
+			events, lens, b.size = append(events, raw), append(lens, len(raw)), b.size+size
+		}
+		events = append(events, behind)
+		return nil, lens
+	}
+	var lens []int
+	if len(o.common) > 0 {
+		o.common, lens = take(o.common, nil)
+		f.Items = append(f.Items, frame.EventItem{Ticket: o.voucher, First: o.next, Lens: lens})
+		b.common = true
+		if o.next > 0 {
+			o.next += session.Index(len(lens))
+		}
+	}
+	for len(o.streams) > 0 {
+		d := o.streams[0]
+		if d.pending, lens = take(d.pending, d.asks.raw()); len(lens) == 0 {
+			break
+		}
+		over := d.ended && len(d.pending) == 0
+		final, asks := over && d.asks == nil, (*frame.Asks)(nil)
+		if over {
+			asks = d.asks.frame(d.round + 1)
+		}
+		if !over && !d.traced {
+			// Before the client sees progress there must be a trace of who owes the end,
+			// and a taken frame may have been lost.
+			f.Tickets = append(f.Tickets, d.ticket)
+			d.reported = true
+			b.traces = append(b.traces, d)
+		}
+		f.Items = append(f.Items, frame.EventItem{
+			Ticket: d.ticket, Stream: d.id, First: d.sent + 1, Final: final, Marked: over && d.reported, Lens: lens, Asks: asks,
+		})
+		d.sent += session.Index(len(lens))
+		if over {
+			b.ends = append(b.ends, d)
+		}
+		if len(d.pending) > 0 {
+			break
+		}
+		o.streams = o.streams[1:]
+	}
+	f.Payload = bytes.Join(events, nil)
+	return f, b
+}
+
+// sendBatch sends a batch, now and until it is acked.
+func (l *life) sendBatch(b *batch) {
+	switch {
+	case !l.linked():
+		return // resumeOutboxes
+	case b.transfer != nil:
+		l.sendParts(b.transfer)
+		return
+	default:
+		l.live.send(outgoing{data: b.data})
+	}
+	l.againIfFree(&b.again, func() { l.sendBatch(b) })
+}
+
+// againIfFree repeats something after a time, but not behind what is still
+// waiting to be written.
+func (l *life) againIfFree(a *alarm, do func()) {
+	l.set(a, ackAfter, func() {
+		if l.linked() && l.live.busy() {
+			l.againIfFree(a, do)
+			return
+		}
+		do()
+	})
+}
+
+// acked: the host has a batch, but for the streams it has closed itself.
+func (l *life) acked(f frame.Frame) {
+	o := l.boxes[f.Session]
+	if o == nil || o.unacked == nil || o.unacked.seq != f.Seq {
+		return // of a batch that was sent twice
+	}
+	if f.Fenced {
+		l.fence()
+		return
+	}
+	b := o.unacked
+	o.unacked, o.used = nil, time.Now()
+	b.again.stop()
+	l.dropTransfer(b.transfer)
+	o.size -= b.size
+	if b.common && b.gen == l.gen && f.Next > 0 {
+		o.next = f.Next
+	}
+	for _, d := range b.traces {
+		d.traced = true
+	}
+	for _, d := range b.ends {
+		l.forgetLater(d)
+	}
+	for _, id := range f.Closed {
+		l.closeStream(o, id)
+	}
+	if o.size <= maxBacklog {
+		o.makeRoom()
+	}
+	l.flush(o)
+}
+
+// closeStream: nothing more is sent for a stream that the host has ended.
+func (l *life) closeStream(o *outbox, id session.StreamID) {
+	d := l.deliveries[id]
+	if d == nil || d.session != o.session {
+		return
+	}
+	for _, raw := range d.pending {
+		o.size -= len(raw)
+	}
+	if len(d.pending) > 0 {
+		o.size -= len(d.asks.raw())
+	}
+	d.pending, d.asks = nil, nil
+	o.streams = slices.DeleteFunc(o.streams, func(other *delivery) bool { return other == d })
+	if !d.ended {
+		l.running--
+	}
+	l.forgetLater(d)
+	l.Log.Warn("stream was ended by the host", "session_id", d.session, "stream", id)
+	l.call(func() { l.Executor.CloseStream(d.session, id) })
+}
+
+func (o *outbox) makeRoom() {
+	for _, room := range o.rooms {
+		close(room)
+	}
+	o.rooms = nil
+}
+
+// loosenAll lets go of the processes: the connection has been lost for so long
+// that it is more use to let them go on than to save memory.
+func (l *life) loosenAll() {
+	l.loose = true
+	for _, o := range l.boxes {
+		o.makeRoom()
+	}
+}
+
+// resumeOutboxes sends what is not acked over a new connection, and what has
+// gathered. In a new generation the indexes of the common streams are learned
+// anew, which is what fences the one before.
+func (l *life) resumeOutboxes(moved, fresh bool) {
+	for _, id := range slices.Sorted(maps.Keys(l.boxes)) {
+		o := l.boxes[id]
+		if fresh {
+			o.next = 0
+		}
+		switch {
+		case o.unacked == nil:
+			l.flush(o)
+		case moved:
+			l.sendBatch(o.unacked)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.transfers)) {
+		if t := l.transfers[name]; moved && t.unanswered {
+			l.sendParts(t)
+		}
+	}
+}
+
+// unsent counts the events that the host does not have.
+func (l *life) unsent() int {
+	n := 0
+	for _, o := range l.boxes {
+		n += len(o.common)
+		for _, d := range o.streams {
+			n += len(d.pending)
+		}
+		if o.unacked != nil {
+			n++
+		}
+	}
+	return n
+}
+
+func (l *life) forgetOutboxes(old time.Time) {
+	maps.DeleteFunc(l.boxes, func(_ session.ID, o *outbox) bool {
+		idle := o.size == 0 && o.unacked == nil && o.used.Before(old)
+		if idle {
+			// Should the session speak again, its numbers go on above all that it used.
+			l.seqs = max(l.seqs, o.seq)
+		}
+		return idle
+	})
+}
+
+// status sends a report, or keeps it if it holds a handshake.
+func (l *life) status(s StatusReport) {
+	f := frame.Frame{
+		Type: frame.Status, Box: l.Box, Gen: l.gen, Session: s.Session, Ticket: s.Ticket,
+		Process: s.Process, Phase: s.Phase, Detail: s.Detail, Era: s.Era, Payload: bytes.ToValidUTF8(s.Handshake, []byte("\uFFFD")),
+	}
+	data := frame.Encode(f)
+	switch {
+	case len(data) > frame.MaxJoined:
+		l.Log.Warn("report over the limit", "session_id", s.Session, "bytes", len(data), "limit", frame.MaxJoined)
+	case len(data) > frame.MaxFrame:
+		l.transferKept(data)
+	case len(s.Handshake) > 0:
+		l.sendKept(data)
+	case l.linked():
+		l.live.send(outgoing{data: data})
+	}
+}

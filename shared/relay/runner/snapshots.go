@@ -1,0 +1,106 @@
+package runner
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// SnapshotRequest is what a box asks of the snapshots of an owner: [Get], [Put] with the
+// Size of what is to be put, [Done] with the Object that Put named, or [Forget].
+type SnapshotRequest struct {
+	Type   frame.Type
+	Owner  string
+	Size   int64 // bytes
+	Object string
+}
+
+// SnapshotAnswer is the answer to Get (URL, Saved) and Put (URL, Header, Object). URLs
+// are secrets and good for some minutes.
+type SnapshotAnswer struct {
+	URL    string
+	Saved  time.Time
+	Header map[string]string
+	Object string
+}
+
+// Snapshot asks the host, as often as it takes until it answers or ctx is done. While
+// it does the box does not fall asleep.
+//
+// Errors: NotFound if there is no snapshot; [ErrFenced] if the box has a newer runner, or
+// a newer one has saved; TooLarge; Invalid for what the host does not do; Unavailable if
+// ctx or [Runner.Run] has ended.
+func (r *Runner) Snapshot(ctx context.Context, q SnapshotRequest) (SnapshotAnswer, error) {
+	a := &query{frame: frame.Frame{Type: q.Type, Owner: q.Owner, Size: q.Size, Object: q.Object}, answer: make(chan frame.Frame, 1)}
+	posted := r.post(func(l *life) { l.query(a) })
+	var f frame.Frame
+	select {
+	case f = <-a.answer:
+	case <-r.done:
+		posted = false
+	case <-ctx.Done():
+		r.post(func(l *life) { l.unquery(a) })
+		return SnapshotAnswer{}, session.Errorf(session.Unavailable, "the host does not answer about a snapshot").Because(context.Cause(ctx))
+	}
+	switch {
+	case !posted:
+		return SnapshotAnswer{}, session.Errorf(session.Unavailable, "there is no host any more to ask about a snapshot")
+	case f.Refused != "":
+		return SnapshotAnswer{}, session.Errorf(f.Refused, "the host refuses %q about a snapshot", q.Type)
+	}
+	return SnapshotAnswer{URL: f.URL, Saved: time.UnixMilli(f.Saved), Header: f.Header, Object: f.Object}, nil
+}
+
+// queries are those that the host has not answered.
+type queries struct {
+	asking  map[int64]*query
+	queried int64
+}
+
+type query struct {
+	frame  frame.Frame
+	answer chan frame.Frame // has room for one
+	again  alarm
+}
+
+func (l *life) query(q *query) {
+	l.queried++
+	q.frame.N = l.queried
+	l.asking[q.frame.N] = q
+	l.sayQuery(q)
+}
+
+// sayQuery asks now, and again while there is no answer; without a connection the next
+// welcome does.
+func (l *life) sayQuery(q *query) {
+	if !l.linked() {
+		return
+	}
+	f := q.frame
+	f.Box, f.Gen, f.Runner = l.Box, l.gen, l.runner
+	l.live.send(outgoing{data: frame.Encode(f)})
+	l.set(&q.again, ackAfter, func() { l.sayQuery(q) })
+}
+
+func (l *life) resumeQueries() {
+	for _, n := range slices.Sorted(maps.Keys(l.asking)) {
+		l.sayQuery(l.asking[n])
+	}
+}
+
+// answered takes what the host says of a snapshot.
+func (l *life) answered(f frame.Frame) {
+	if q := l.asking[f.N]; q != nil {
+		l.unquery(q)
+		q.answer <- f
+	}
+}
+
+func (l *life) unquery(q *query) {
+	q.again.stop()
+	delete(l.asking, q.frame.N)
+}

@@ -1,0 +1,113 @@
+package runner_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// # The runner's end
+
+// replied is what a question about a snapshot came to.
+type replied struct {
+	answer runner.SnapshotAnswer
+	err    error
+}
+
+// ask has the runner of a bench ask the host.
+func (b *bench) ask(ctx context.Context, q runner.SnapshotRequest) <-chan replied {
+	done := make(chan replied, 1)
+	go func() {
+		a, err := b.runner.Snapshot(ctx, q)
+		done <- replied{a, err}
+	}()
+	return done
+}
+
+func TestSnapshotIsAskedForUntilTheHostAnswers(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		done := b.ask(b.t.Context(), runner.SnapshotRequest{Type: frame.Put, Owner: "s1", Size: 7})
+		first := b.expect(frame.Put)
+		if first.Owner != "s1" || first.Size != 7 || first.Box != benchBox || first.Gen != benchGen || first.Runner == "" {
+			t.Errorf("got %+v", first)
+		}
+		time.Sleep(5 * time.Second)
+		if again := b.expect(frame.Put); again.N != first.N {
+			t.Errorf("the second has number %d, the first %d", again.N, first.N)
+		}
+		header := map[string]string{"If-None-Match": "*"}
+		for range 2 { // both are answered
+			b.send(frame.Frame{Type: frame.Kept, N: first.N, URL: "https://x/y", Object: "o", Header: header, Saved: 5})
+		}
+		got := <-done
+		if got.err != nil || got.answer.URL != "https://x/y" || got.answer.Object != "o" || got.answer.Header["If-None-Match"] != "*" ||
+			!got.answer.Saved.Equal(time.UnixMilli(5)) {
+			t.Errorf("got %+v, %v", got.answer, got.err)
+		}
+		time.Sleep(20 * time.Second)
+		b.nothing()
+	})
+}
+
+func TestSnapshotIsAskedForAgainOnTheNextConnection(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		done := b.ask(b.t.Context(), runner.SnapshotRequest{Type: frame.Done, Owner: "s1", Object: "o"})
+		first := b.expect(frame.Done)
+		b.conn.cut()
+		time.Sleep(time.Second)
+		b.connected()
+		hello := b.expect(frame.Hello)
+		b.send(frame.Frame{Type: frame.Welcome, Gen: benchGen, Link: hello.Link})
+		again := b.expect(frame.Done)
+		if again.N != first.N || again.Object != "o" {
+			t.Errorf("again is %+v", again)
+		}
+		b.send(frame.Frame{Type: frame.Kept, N: again.N})
+		if got := <-done; got.err != nil {
+			t.Error(got.err)
+		}
+	})
+}
+
+func TestBoxDoesNotSleepWhileASnapshotIsAskedFor(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		done := b.ask(b.t.Context(), runner.SnapshotRequest{Type: frame.Forget, Owner: "s1"})
+		b.box.idleFrom(time.Now().Add(-time.Hour))
+		for range 40 { // twice its idle time, and more
+			b.expect(frame.Forget)
+			time.Sleep(5 * time.Second)
+		}
+		forget := b.expect(frame.Forget)
+		b.send(frame.Frame{Type: frame.Kept, N: forget.N})
+		if got := <-done; got.err != nil {
+			t.Error(got.err)
+		}
+		b.soon(frame.Bye, 3*time.Minute)
+	})
+}
+
+func TestWhatTheHostRefusesOfASnapshotHasItsCode(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		for _, code := range []session.Code{session.NotFound, session.Fenced, session.TooLarge, session.Invalid} {
+			done := b.ask(b.t.Context(), runner.SnapshotRequest{Type: frame.Get, Owner: "s1"})
+			b.send(frame.Frame{Type: frame.Kept, N: b.expect(frame.Get).N, Refused: code})
+			if got := <-done; !errors.Is(got.err, code) {
+				t.Errorf("%s: %v", code, got.err)
+			}
+		}
+		ctx, cancel := context.WithCancel(b.t.Context())
+		done := b.ask(ctx, runner.SnapshotRequest{Type: frame.Get, Owner: "s1"})
+		b.expect(frame.Get)
+		cancel()
+		if got := <-done; !errors.Is(got.err, session.Unavailable) || !errors.Is(got.err, context.Canceled) {
+			t.Errorf("given up: %v", got.err)
+		}
+		time.Sleep(20 * time.Second)
+		b.nothing()
+	})
+}
