@@ -43,19 +43,17 @@ func (u *Units) each(visit func(name string, n *float64)) {
 	visit("out_gb", &u.OutGB)
 }
 
-// read takes units as they are encoded, and is false for anything else.
+// read decodes units; ok is false if text is not an object of numbers.
 func (u *Units) read(text []byte) (ok bool) {
-	numbers := true
 	return wire.Members(text, func(key string, value json.RawMessage) bool {
 		number, err := strconv.ParseFloat(string(value), 64)
-		numbers = err == nil && !math.IsNaN(number) && !math.IsInf(number, 0)
 		u.each(func(name string, n *float64) {
 			if name == key {
 				*n = number
 			}
 		})
-		return numbers
-	}) && numbers
+		return err == nil && !math.IsNaN(number) && !math.IsInf(number, 0)
+	})
 }
 
 // Plus is the sum of both.

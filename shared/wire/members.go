@@ -2,22 +2,19 @@ package wire
 
 import "encoding/json"
 
-// Members calls each for every member of an object, in order, with its key and its
-// value, which alias raw, until it returns false. ok is false if raw is no object; raw
-// must be valid JSON besides, as for [Lookup].
-func Members(raw []byte, each func(key string, value json.RawMessage) bool) (ok bool) {
-	sound := true
-	ok = Tokens(raw, func(token []byte, value json.RawMessage) bool {
-		var key string
-		key, sound = String(token)
-		return sound && each(key, value)
+// Members calls each for every member of an object, in order, with its key and its value,
+// until each returns false. The values alias raw. all says that raw is an object and each
+// returned true for all of its members. raw must be valid JSON, as for [Lookup].
+func Members(raw []byte, each func(key string, value json.RawMessage) bool) (all bool) {
+	return Tokens(raw, func(token []byte, value json.RawMessage) bool {
+		key, ok := String(token)
+		return ok && each(key, value)
 	})
-	return ok && sound
 }
 
-// Tokens is [Members] for who only compares keys: each is given the key as it is
-// written, with its quotes, and nothing is allocated. ok is false if raw is no object.
-func Tokens(raw []byte, each func(key []byte, value json.RawMessage) bool) (ok bool) {
+// Tokens is [Members] for callers that only compare keys: each gets the key as it is
+// written, with its quotes, so that nothing is allocated.
+func Tokens(raw []byte, each func(key []byte, value json.RawMessage) bool) (all bool) {
 	i := skipSpace(raw, 0)
 	if i >= len(raw) || raw[i] != '{' {
 		return false
@@ -29,14 +26,12 @@ func Tokens(raw []byte, each func(key []byte, value json.RawMessage) bool) (ok b
 		}
 		i = next
 		if !each(m.key, raw[m.start:m.end:m.end]) {
-			return true
+			return false
 		}
 	}
 }
 
-// Elements calls each for every element of an array, in order, which alias raw, until it
-// returns false. all is true if raw is an array and each was true of all; raw must be
-// valid JSON, as for [Lookup].
+// Elements is [Members] for the elements of an array.
 func Elements(raw []byte, each func(value json.RawMessage) bool) (all bool) {
 	i := skipSpace(raw, 0)
 	if i >= len(raw) || raw[i] != '[' {

@@ -173,12 +173,7 @@ func (f *Frame) read(head []byte) error {
 // readObject has each member of an object taken; it is false if raw is none, or one has
 // the wrong type.
 func readObject(raw []byte, member func(key []byte, v json.RawMessage) bool) bool {
-	sound := true
-	ok := wire.Tokens(raw, func(key []byte, v json.RawMessage) bool {
-		sound = member(key, v)
-		return sound
-	})
-	return ok && sound
+	return wire.Tokens(raw, member)
 }
 
 // member takes one member, with its key in quotes; it is false if it has the wrong type.
