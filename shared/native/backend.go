@@ -40,20 +40,21 @@ type Config struct {
 	Log      *slog.Logger
 }
 
-// Backend executes messages for native servers in place. It implements
-// host.Backend. Apart from what it is executing it holds nothing; safe for
-// concurrent use.
+// Backend executes messages for native servers in place. It implements host.Backend. It
+// holds nothing but what it is executing. Safe for concurrent use.
 type Backend struct {
 	Config
 	out     host.Outlet
+	items   items
+	notify  notifier
 	schemas *mcp.SchemaCache
 
 	mu      sync.Mutex
 	running map[session.StreamID]*run
 }
 
-// NewBackend makes a Backend. One for the life of a process is best: schemas are
-// then worked out once.
+// NewBackend makes a Backend. It is best to have one for the life of a process, because a
+// Backend works out each schema once.
 func NewBackend(c Config) *Backend {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -61,17 +62,20 @@ func NewBackend(c Config) *Backend {
 	if c.EventAge == 0 {
 		c.EventAge = session.EventAge
 	}
-	return &Backend{
-		Config: c, out: host.Outlet{Store: c.Store, Clients: c.Clients}, schemas: mcp.NewSchemaCache(),
+	out := host.Outlet{Store: c.Store, Clients: c.Clients}
+	k := &Backend{
+		Config: c, out: out, notify: notifier{c.Store, out, c.EventAge}, schemas: mcp.NewSchemaCache(),
 		running: map[session.StreamID]*run{},
 	}
+	k.items = items{&k.Config, out}
+	return k
 }
 
-// validity is for how long a message waits to be executed.
+// validity is how long a message may wait to be executed.
 const validity = 10 * time.Minute
 
-// Owns says whether a box is the place of a native server: there is none, but its
-// items stand under that name.
+// Owns says whether a box is that of a native server. Such a box does not exist; its name is
+// the key of the server's items.
 func (k *Backend) Owns(box session.BoxID) bool {
 	_, server := box.Parts()
 	_, ok := k.Servers(server)
@@ -92,7 +96,7 @@ func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box)
 		return nil, err // the modern era has no other notification of a client
 	}
 	if k.Invoke != nil && elsewhere(d, msgs[0]) && slices.ContainsFunc(msgs, long) {
-		return k.apart(ctx, d)
+		return k.enqueue(ctx, d)
 	}
 	r := k.newRun(ctx, d.Address, d.Client, server)
 	r.take(msgs, false)
@@ -101,14 +105,14 @@ func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box)
 	return r, nil
 }
 
-// elsewhere says that the answer is not for the response to what was sent: who sent
-// it over a WebSocket, to a stream of HTTP+SSE, or may be told that it became a task,
-// would have to wait for nothing.
+// elsewhere says that the answer does not go into the response to the message: it was sent
+// over a WebSocket or for a stream of HTTP+SSE, or the call may become a task. The client
+// would wait for that response in vain.
 func elsewhere(d host.Delivery, first wire.Message) bool {
 	return d.Pushed() || d.Brief || d.Client.Transport == session.Modern && !bridge.SaysModern(first.Params)
 }
 
-// long says that a request is answered by an author's code, which may take its time.
+// long says that an author's code answers a request, which may take long.
 func long(m wire.Message) bool {
 	switch m.Method {
 	case wire.MethodToolsCall, wire.MethodPromptsGet, wire.MethodResourcesRead, wire.MethodComplete:
@@ -118,8 +122,8 @@ func long(m wire.Message) bool {
 	}
 }
 
-// apart puts a message down and has another invocation execute it.
-func (k *Backend) apart(ctx context.Context, d host.Delivery) (host.Tender, error) {
+// enqueue stores a message as an item, and has another invocation execute it.
+func (k *Backend) enqueue(ctx context.Context, d host.Delivery) (host.Tender, error) {
 	now := time.Now()
 	it := session.Item{
 		Box: d.Box, ID: d.Stream, State: session.Waiting, Address: d.Address, Raw: d.Raw, NotAfter: now.Add(validity), Created: now,
@@ -127,33 +131,8 @@ func (k *Backend) apart(ctx context.Context, d host.Delivery) (host.Tender, erro
 	if _, err := k.Store.PutItem(ctx, it); err != nil {
 		return nil, err
 	}
-	k.summon(ctx, it)
+	k.items.invokeLater(ctx, it)
 	return &watch{k: k, s: d.Client, box: d.Box, stream: d.Stream}, nil
-}
-
-// summon has an invocation execute an item that waits. One that is lost is made up
-// for later.
-func (k *Backend) summon(ctx context.Context, it session.Item) {
-	if err := k.invoke(ctx, it); err != nil {
-		k.Log.WarnContext(ctx, "call waits for an invocation", "session_id", it.Address.Session, "stream", it.ID, "error", err)
-	}
-}
-
-func (k *Backend) invoke(ctx context.Context, it session.Item) error {
-	if k.Invoke == nil {
-		return nil
-	}
-	event, err := AlarmEvent(k.alarmOf(it, time.Now()))
-	if err != nil {
-		return err
-	}
-	return k.Invoke(ctx, event)
-}
-
-// alarmOf is the alarm that has an item go on.
-func (k *Backend) alarmOf(it session.Item, at time.Time) Alarm {
-	tenant, server := it.Box.Parts()
-	return Alarm{Session: it.Address.Session, Tenant: tenant, Server: server, Stream: it.ID, Round: it.Round, At: at}
 }
 
 // Attend implements host.Backend.
@@ -192,7 +171,7 @@ func (w *watch) Tend(ctx context.Context) (host.Duty, error) {
 		return duty, nil // it has ended, or is being ended
 	}
 	if err == nil {
-		err = w.k.settle(ctx, it)
+		err = w.k.resolve(ctx, it)
 	}
 	return duty, err
 }
@@ -224,7 +203,7 @@ func (k *Backend) End(ctx context.Context, s session.Session, box session.Box) e
 		return k.Next.End(ctx, s, box)
 	}
 	k.interrupt(s.ID, func(*run) bool { return true })
-	_, err := k.endItems(ctx, box.ID, s.ID, func(session.Item) bool { return true }, failure(phaseUnavailable, "the session has ended"))
+	_, err := k.items.endAll(ctx, box.ID, s.ID, func(session.Item) bool { return true }, failure(phaseUnavailable, "the session has ended"))
 	return err
 }
 
@@ -249,7 +228,7 @@ func (k *Backend) cancelled(ctx context.Context, d host.Delivery, msgs []wire.Me
 	}
 	why := &wire.Error{Code: wire.CodeCancelled, Message: "request cancelled by the client"}
 	for again := d.Client.Transport != session.Modern; ; again = false {
-		found, err := k.endItems(ctx, d.Box, d.Session, func(it session.Item) bool { return meant(it.Address) }, why)
+		found, err := k.items.endAll(ctx, d.Box, d.Session, func(it session.Item) bool { return meant(it.Address) }, why)
 		for _, r := range k.interrupt(d.Session, func(r *run) bool { return meant(r.address) }) {
 			// It may have left no trace yet.
 			found++

@@ -105,7 +105,7 @@ func (c *call) discovered() outcome {
 		return c.fault(noSubscriptions())
 	}
 	if uri, ok := wire.String(wire.Lookup(c.m.Params, "uri")); ok && c.m.Method == wire.MethodSubscribe {
-		if err := c.r.k.subscribed(c.r.ctx, c.r.in.record, uri); err != nil {
+		if err := newSubscribers(c.r.k.Store, c.r.in.record, uri).add(c.r.ctx, c.r.in.record.ID); err != nil {
 			return c.fault(&wire.Error{Code: wire.CodeInternal, Message: "the subscription could not be kept; subscribe again"})
 		}
 	}

@@ -2,24 +2,21 @@ package native
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/base32"
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Notify tells the client of this session something that belongs to no request, now
-// or when it listens next: it stands in the log for as long as events are kept. A
-// modern client hears of what it listens to, and only while it does. params is
-// anything that JSON holds as an object, or nil.
+// Notify sends the client of this session a notification that belongs to no request. The
+// client gets it now or when it listens next, for as long as events are kept. A modern
+// client gets only what it listens to, and only while it listens. params is anything that
+// encodes as a JSON object, or nil.
 //
 // Errors: session.TooLarge, session.Unavailable; one of encoding/json for params
 // that are not JSON.
@@ -28,7 +25,7 @@ func (s Session) Notify(ctx context.Context, method string, params any) error {
 	if err != nil {
 		return err
 	}
-	return s.in.k.tell(ctx, s.in.record, raw)
+	return s.in.k.notify.one(ctx, s.in.record, raw)
 }
 
 // ResourceUpdated tells those sessions of the tenant with this server that have
@@ -42,10 +39,12 @@ func (s Session) ResourceUpdated(ctx context.Context, uri string) error {
 	if err != nil {
 		return err
 	}
-	return s.in.k.tellSubscribers(ctx, s.in.record, uri, raw)
+	k := s.in.k
+	records, err := newSubscribers(k.Store, s.in.record, uri).records(ctx)
+	return errors.Join(err, k.notify.all(ctx, records, raw))
 }
 
-// List is something that a server lists.
+// List is a list of a server, by the notification that tells of its changes.
 type List string
 
 // The lists there are.
@@ -92,7 +91,7 @@ func (s Session) ListChanged(ctx context.Context, list List) error {
 		}
 		after = page[len(page)-1].ID
 	}
-	return s.in.k.tellAll(ctx, told[:min(len(told), maxTold)], raw)
+	return s.in.k.notify.all(ctx, told[:min(len(told), maxTold)], raw)
 }
 
 func notification(method string, params any) ([]byte, error) {
@@ -106,10 +105,18 @@ func notification(method string, params any) ([]byte, error) {
 	return wire.NewNotification(method, raw), nil
 }
 
+// notifier tells sessions what belongs to no request.
+type notifier struct {
+	store    session.Store
+	out      host.Outlet
+	eventAge time.Duration // how long events are kept
+}
+
 // tellers is how many sessions are told at the same time.
 const tellers = 8
 
-func (k *Backend) tellAll(ctx context.Context, sessions []session.Session, raw []byte) error {
+// all tells several sessions the same. It goes on after one that fails.
+func (k notifier) all(ctx context.Context, sessions []session.Session, raw []byte) error {
 	var mu sync.Mutex
 	var errs []error
 	var work sync.WaitGroup
@@ -118,7 +125,7 @@ func (k *Backend) tellAll(ctx context.Context, sessions []session.Session, raw [
 		turn <- struct{}{}
 		work.Go(func() {
 			defer func() { <-turn }()
-			if err := k.tell(ctx, x, raw); err != nil {
+			if err := k.one(ctx, x, raw); err != nil {
 				mu.Lock()
 				errs = append(errs, err)
 				mu.Unlock()
@@ -129,19 +136,19 @@ func (k *Backend) tellAll(ctx context.Context, sessions []session.Session, raw [
 	return errors.Join(errs...)
 }
 
-// tell appends to the common stream of a session. Functions that do so at once take
-// turns: each writes behind what it has seen, under a number of its own, so that the
-// same words of two are not taken for a repeat.
-func (k *Backend) tell(ctx context.Context, s session.Session, raw []byte) error {
+// one appends to the common stream of a session. Functions that do so at the same time take
+// turns: each writes behind the last event that it has seen. Each batch has a random number,
+// so that the same words of two functions are not taken for a repeat.
+func (k notifier) one(ctx context.Context, s session.Session, raw []byte) error {
 	a, open, err := k.commonOf(ctx, s)
 	if err != nil || !open {
 		return err
 	}
 	b := session.Batch{
-		Session: s.ID, Stream: session.Common, Seq: 1 + rand.Int64N(1<<53), Events: [][]byte{raw}, Expires: time.Now().Add(k.EventAge),
+		Session: s.ID, Stream: session.Common, Seq: 1 + rand.Int64N(1<<53), Events: [][]byte{raw}, Expires: time.Now().Add(k.eventAge),
 	}
 	for tries := 0; ; tries++ {
-		tail, err := k.Store.Tail(ctx, s.ID, session.Common)
+		tail, err := k.store.Tail(ctx, s.ID, session.Common)
 		if err != nil {
 			return err
 		}
@@ -160,13 +167,13 @@ func (k *Backend) tell(ctx context.Context, s session.Session, raw []byte) error
 	}
 }
 
-// noConnection stands for the connection of a WebSocket client that has none: what it
-// should hear is owed.
+// noConnection stands for the connection of a WebSocket client that has none: it gets the
+// event when it connects.
 const noConnection = "-"
 
-// commonOf is where the common stream of a session is heard. A session that was not
-// initialized or has ended hears nothing.
-func (k *Backend) commonOf(ctx context.Context, s session.Session) (a session.Address, open bool, err error) {
+// commonOf returns the address at which the common stream of a session is heard. open is
+// false for a session that has ended.
+func (k notifier) commonOf(ctx context.Context, s session.Session) (a session.Address, open bool, err error) {
 	a = session.Address{
 		Session: s.ID, Principal: s.Principal, Digest: session.RecordFor(s.Tenant, s.Digest), Box: session.BoxFor(s.Tenant, s.Server),
 		Out: s.Transport == session.SSE,
@@ -174,7 +181,7 @@ func (k *Backend) commonOf(ctx context.Context, s session.Session) (a session.Ad
 	if s.Transport != session.WebSocket {
 		return a, true, nil
 	}
-	now, _, err := k.Store.Load(ctx, s.ID, "") // connections come and go
+	now, _, err := k.store.Load(ctx, s.ID, "") // connections come and go
 	if errors.Is(err, session.NotFound) || err == nil && now.State == session.Ended {
 		return a, false, nil
 	}
@@ -185,7 +192,7 @@ func (k *Backend) commonOf(ctx context.Context, s session.Session) (a session.Ad
 	if len(now.Conns) == 0 {
 		return a, true, nil
 	}
-	conn, err := k.Store.Connection(ctx, now.Conns[len(now.Conns)-1])
+	conn, err := k.store.Connection(ctx, now.Conns[len(now.Conns)-1])
 	if err == nil {
 		a.Conn, a.EventIDs = conn.ID, conn.EventIDs
 	}
@@ -193,134 +200,4 @@ func (k *Backend) commonOf(ctx context.Context, s session.Session) (a session.Ad
 		err = nil
 	}
 	return a, true, err
-}
-
-// Who has subscribed to a resource stands in a value of the server, by the resource:
-// sessions are not searched. It is a hint that is never too short: what counts is
-// the session's own record, and who is told of a change is looked up there. An entry
-// whose session has gone or unsubscribed is dropped then.
-
-// Bounds of the value: how many sessions of a tenant may subscribe to one resource,
-// and for how long it is kept that nobody has done so.
-const (
-	maxSubscribers = 2000
-	subscriberLife = 365 * 24 * time.Hour
-)
-
-// subscribers is the value.
-type subscribers struct {
-	Sessions []session.ID `json:"sessions"`
-}
-
-func (k *Backend) subscribersOf(s session.Session, uri string) (State, session.StateKey) {
-	sum := sha256.Sum256([]byte(uri))
-	state := stateOf(k.Store, s, OfServer).Expiring(subscriberLife)
-	return state, state.own("\x00subscribers:" + strings.ToLower(base32.HexEncoding.EncodeToString(sum[:20])))
-}
-
-// subscribed notes that a session has subscribed to a resource. Its record says so
-// already. It is written also where it stands: who drops entries at the same time
-// has read the record before.
-//
-// Errors: Busy (too many), Unavailable.
-func (k *Backend) subscribed(ctx context.Context, s session.Session, uri string) error {
-	for pruned := false; ; {
-		full := false
-		err := k.changeSubscribers(ctx, s, uri, func(ids []session.ID) []session.ID {
-			if slices.Contains(ids, s.ID) {
-				return ids
-			}
-			if full = len(ids) >= maxSubscribers; full {
-				return nil
-			}
-			return append(ids, s.ID)
-		})
-		if err != nil || !full {
-			return err
-		}
-		if pruned {
-			return session.Errorf(session.Busy, "more than %d sessions have subscribed to this resource; try again when some have ended", maxSubscribers)
-		}
-		pruned = true
-		if _, err := k.subscriberRecords(ctx, s, uri); err != nil {
-			return err
-		}
-	}
-}
-
-// changeSubscribers writes what change makes of the entries; nil leaves them.
-func (k *Backend) changeSubscribers(ctx context.Context, s session.Session, uri string, change func([]session.ID) []session.ID) error {
-	state, key := k.subscribersOf(s, uri)
-	for tries := 0; ; tries++ {
-		v, err := k.Store.LoadState(ctx, key)
-		if err != nil {
-			return err
-		}
-		var subs subscribers
-		if v.Rev != 0 {
-			if err := json.Unmarshal(v.Data, &subs); err != nil {
-				return err
-			}
-		}
-		changed := change(subs.Sessions)
-		if changed == nil {
-			return nil
-		}
-		var value any
-		if len(changed) > 0 {
-			value = subscribers{changed}
-		}
-		if _, err = state.save(ctx, v, value); !errors.Is(err, session.Conflict) {
-			return err
-		}
-		if err := rest(ctx, rand.N(min(time.Millisecond<<min(tries, 10), 100*time.Millisecond))); err != nil {
-			return err
-		}
-	}
-}
-
-// subscriberRecords are the sessions that have subscribed to a resource, by their own
-// records. Entries of others are dropped.
-func (k *Backend) subscriberRecords(ctx context.Context, s session.Session, uri string) (records []session.Session, err error) {
-	var unknown error
-	err = k.changeSubscribers(ctx, s, uri, func(ids []session.ID) []session.ID {
-		records, unknown = k.confirmed(ctx, s, uri, ids)
-		if unknown != nil || len(records) == len(ids) {
-			return nil
-		}
-		left := make([]session.ID, len(records))
-		for i, r := range records {
-			left[i] = r.ID
-		}
-		return left
-	})
-	return records, errors.Join(err, unknown)
-}
-
-// confirmed are those of the sessions whose records say that they have subscribed.
-func (k *Backend) confirmed(ctx context.Context, s session.Session, uri string, ids []session.ID) ([]session.Session, error) {
-	found := make([]session.Session, len(ids))
-	errs := make([]error, len(ids))
-	var work sync.WaitGroup
-	turn := make(chan struct{}, tellers)
-	for i, id := range ids {
-		turn <- struct{}{}
-		work.Go(func() {
-			defer func() { <-turn }()
-			x, _, err := k.Store.Load(ctx, id, "")
-			switch {
-			case err != nil && !errors.Is(err, session.NotFound):
-				errs[i] = err
-			case err == nil && x.State == session.Ready && x.Tenant == s.Tenant && x.Server == s.Server && slices.Contains(x.Subscribed, uri):
-				found[i] = x
-			}
-		})
-	}
-	work.Wait()
-	return slices.DeleteFunc(found, func(x session.Session) bool { return x.ID == "" }), errors.Join(errs...)
-}
-
-func (k *Backend) tellSubscribers(ctx context.Context, s session.Session, uri string, raw []byte) error {
-	records, err := k.subscriberRecords(ctx, s, uri)
-	return errors.Join(err, k.tellAll(ctx, records, raw))
 }

@@ -121,7 +121,7 @@ func (r *run) suspend() {
 	it := r.item()
 	it.State, it.Round, it.Raw, it.NotAfter = session.Suspended, r.round+1, merged(raws), at
 	if !r.lost && r.park(it) {
-		r.warn(r.k.schedule(r.ctx, it))
+		r.warn(r.k.items.schedule(r.ctx, it))
 	}
 }
 
@@ -129,61 +129,13 @@ func (r *run) suspend() {
 func (r *run) park(it session.Item) bool {
 	var err error
 	if r.traced {
-		r.parked, err = r.k.swap(r.ctx, r.item(), it)
+		r.parked, err = r.k.items.swap(r.ctx, r.item(), it)
 	} else {
-		r.parked, err = r.k.put(r.ctx, it)
+		r.parked, err = r.k.items.put(r.ctx, it)
 	}
 	r.warn(err)
 	r.lost = !r.parked
 	return r.parked
-}
-
-// schedule sets the alarm of a call that pauses.
-func (k *Backend) schedule(ctx context.Context, it session.Item) error {
-	if k.Schedule == nil {
-		return nil
-	}
-	return k.Schedule.Schedule(ctx, k.alarmOf(it, it.NotAfter))
-}
-
-// attempts is how often a write is tried that shall not be lost.
-const attempts = 5
-
-// put stores an item that nobody else can have put.
-func (k *Backend) put(ctx context.Context, it session.Item) (put bool, err error) {
-	for n := range attempts {
-		time.Sleep(time.Duration(n) * 50 * time.Millisecond)
-		if _, err = k.Store.PutItem(ctx, it); !errors.Is(err, session.Unavailable) {
-			return err == nil, err
-		}
-	}
-	return false, err
-}
-
-// swap stores an item over another, and finds out whether it did where the answer
-// was lost.
-func (k *Backend) swap(ctx context.Context, was, it session.Item) (swapped bool, err error) {
-	for n := range attempts {
-		time.Sleep(time.Duration(n) * 50 * time.Millisecond)
-		if swapped, err = k.Store.SwapItem(ctx, was, it); swapped || err != nil && !errors.Is(err, session.Unavailable) {
-			return swapped, err
-		}
-		if err == nil && n == 0 {
-			return false, nil
-		}
-		now, look := k.Store.Item(ctx, it.Box, it.ID)
-		switch {
-		case errors.Is(look, session.NotFound):
-			return false, nil
-		case look != nil:
-			err = look
-		case now.State == it.State && now.Gen == it.Gen && now.Round == it.Round:
-			return true, nil
-		case now.State != was.State || now.Gen != was.Gen || now.Round != was.Round:
-			return false, nil
-		}
-	}
-	return false, err
 }
 
 // answered has a suspended call go on if all its questions are answered, by an
@@ -199,12 +151,12 @@ func (k *Backend) answered(ctx context.Context, it session.Item) error {
 	if err != nil || len(answers) < len(ids) {
 		return err
 	}
-	if it, err = k.whole(ctx, it); err != nil || it.Raw == nil {
+	if it, err = k.items.whole(ctx, it); err != nil || it.Raw == nil {
 		return err
 	}
 	raw, fault := bridge.Again(it.Raw, it.Questions, answers)
 	if fault != nil {
-		return k.endItem(ctx, it, fault)
+		return k.items.end(ctx, it, fault)
 	}
 	if k.Invoke == nil {
 		r, err := k.resume(ctx, it, raw)
@@ -215,24 +167,11 @@ func (k *Backend) answered(ctx context.Context, it session.Item) error {
 	}
 	now := time.Now()
 	next := it.Resume(raw, now, now.Add(validity))
-	swapped, err := k.swap(ctx, it, next)
+	swapped, err := k.items.swap(ctx, it, next)
 	if swapped {
-		k.summon(ctx, next)
+		k.items.invokeLater(ctx, next)
 	}
 	return err
-}
-
-// whole reads an item that came without its message; Raw is nil if it has changed
-// since.
-func (k *Backend) whole(ctx context.Context, it session.Item) (session.Item, error) {
-	if it.Raw != nil {
-		return it, nil
-	}
-	now, err := k.Store.Item(ctx, it.Box, it.ID)
-	if errors.Is(err, session.NotFound) || err == nil && (now.State != it.State || now.Round != it.Round) {
-		return it, nil
-	}
-	return now, err
 }
 
 // Handle is what an invocation does that an alarm has begun, or [Config.Invoke]. It
@@ -254,14 +193,14 @@ func (k *Backend) Handle(ctx context.Context, a Alarm) error {
 	case it.State == session.Waiting, it.State == session.Suspended && len(it.Questions) == 0:
 		return k.goOn(ctx, it)
 	default:
-		return k.settle(ctx, it)
+		return k.resolve(ctx, it)
 	}
 }
 
 // goOn executes an item that waits for nothing any more.
 func (k *Backend) goOn(ctx context.Context, it session.Item) error {
 	if it.State == session.Suspended && time.Now().Before(it.NotAfter.Add(-early)) {
-		return k.schedule(ctx, it)
+		return k.items.schedule(ctx, it)
 	}
 	r, err := k.resume(ctx, it, it.Raw)
 	if r != nil {
@@ -278,7 +217,7 @@ const early = time.Second
 func (k *Backend) resume(ctx context.Context, it session.Item, raw []byte) (*run, error) {
 	s, _, err := k.Store.Load(ctx, it.Address.Session, "")
 	if errors.Is(err, session.NotFound) || err == nil && s.State == session.Ended {
-		return nil, k.endItem(ctx, it, failure(phaseUnavailable, "the session has ended"))
+		return nil, k.items.end(ctx, it, failure(phaseUnavailable, "the session has ended"))
 	}
 	if err != nil {
 		return nil, err
@@ -290,17 +229,17 @@ func (k *Backend) resume(ctx context.Context, it session.Item, raw []byte) (*run
 			return nil, err
 		}
 		if tail.Final {
-			return nil, k.endItem(ctx, it, failure(phaseRuntime, "the request has ended"))
+			return nil, k.items.end(ctx, it, failure(phaseRuntime, "the request has ended"))
 		}
 	}
 	server, ok := k.Servers(s.Server)
 	msgs, _, bad := wire.ParseBody(raw)
 	if !ok || bad != nil {
-		return nil, k.endItem(ctx, it, failure(phaseUnavailable, "the server is not configured any more"))
+		return nil, k.items.end(ctx, it, failure(phaseUnavailable, "the server is not configured any more"))
 	}
 	r := k.newRun(ctx, it.Address, s, server)
 	r.round, r.base, r.traced, r.renewed = it.Round, it.Base, true, time.Now()
-	if swapped, err := k.swap(ctx, it, r.item()); err != nil || !swapped {
+	if swapped, err := k.items.swap(ctx, it, r.item()); err != nil || !swapped {
 		return nil, err
 	}
 	r.take(msgs, it.Round > 0)

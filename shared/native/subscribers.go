@@ -1,0 +1,150 @@
+package native
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// Bounds of the value of a resource: how many sessions of a tenant may subscribe to it, and
+// how long the value is kept after the last of them has.
+const (
+	maxSubscribers = 2000
+	subscriberLife = 365 * 24 * time.Hour
+)
+
+// subscribers are the sessions that have subscribed to one resource. They are in a value of
+// the server, found by the resource, so that no sessions are searched.
+//
+// The value is a hint, which may have too many sessions but never too few. The session's
+// own record says whether it has subscribed, and a change of the resource looks it up. An
+// entry whose session has gone or has unsubscribed is dropped then.
+type subscribers struct {
+	store session.Store
+	of    session.Session // any session of the server and tenant
+	uri   string
+	state State
+	key   session.StateKey
+}
+
+// subscriberList is the value.
+type subscriberList struct {
+	Sessions []session.ID `json:"sessions"`
+}
+
+func newSubscribers(store session.Store, of session.Session, uri string) subscribers {
+	sum := sha256.Sum256([]byte(uri))
+	state := stateOf(store, of, OfServer).Expiring(subscriberLife)
+	key := state.own("\x00subscribers:" + strings.ToLower(base32.HexEncoding.EncodeToString(sum[:20])))
+	return subscribers{store, of, uri, state, key}
+}
+
+// add notes a session whose record says that it has subscribed. It writes the value even if
+// the session is in it: another function may have read the record before, and be about to
+// drop the entry.
+//
+// Errors: Busy (too many), Unavailable.
+func (k subscribers) add(ctx context.Context, id session.ID) error {
+	for pruned := false; ; {
+		full := false
+		err := k.change(ctx, func(ids []session.ID) []session.ID {
+			if slices.Contains(ids, id) {
+				return ids
+			}
+			if full = len(ids) >= maxSubscribers; full {
+				return nil
+			}
+			return append(ids, id)
+		})
+		if err != nil || !full {
+			return err
+		}
+		if pruned {
+			return session.Errorf(session.Busy, "more than %d sessions have subscribed to this resource; try again when some have ended", maxSubscribers)
+		}
+		pruned = true
+		if _, err := k.records(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// change writes what change makes of the entries; nil leaves them as they are.
+func (k subscribers) change(ctx context.Context, change func([]session.ID) []session.ID) error {
+	for tries := 0; ; tries++ {
+		v, err := k.store.LoadState(ctx, k.key)
+		if err != nil {
+			return err
+		}
+		var subs subscriberList
+		if v.Rev != 0 {
+			if err := json.Unmarshal(v.Data, &subs); err != nil {
+				return err
+			}
+		}
+		changed := change(subs.Sessions)
+		if changed == nil {
+			return nil
+		}
+		var value any
+		if len(changed) > 0 {
+			value = subscriberList{changed}
+		}
+		if _, err = k.state.save(ctx, v, value); !errors.Is(err, session.Conflict) {
+			return err
+		}
+		if err := rest(ctx, rand.N(min(time.Millisecond<<min(tries, 10), 100*time.Millisecond))); err != nil {
+			return err
+		}
+	}
+}
+
+// records returns the sessions that have subscribed, by their own records. It drops the
+// entries of others.
+func (k subscribers) records(ctx context.Context) (records []session.Session, err error) {
+	var unknown error
+	err = k.change(ctx, func(ids []session.ID) []session.ID {
+		records, unknown = k.confirmed(ctx, ids)
+		if unknown != nil || len(records) == len(ids) {
+			return nil
+		}
+		left := make([]session.ID, len(records))
+		for i, r := range records {
+			left[i] = r.ID
+		}
+		return left
+	})
+	return records, errors.Join(err, unknown)
+}
+
+// confirmed returns those of the sessions whose records say that they have subscribed.
+func (k subscribers) confirmed(ctx context.Context, ids []session.ID) ([]session.Session, error) {
+	found := make([]session.Session, len(ids))
+	errs := make([]error, len(ids))
+	var work sync.WaitGroup
+	turn := make(chan struct{}, tellers)
+	for i, id := range ids {
+		turn <- struct{}{}
+		work.Go(func() {
+			defer func() { <-turn }()
+			x, _, err := k.store.Load(ctx, id, "")
+			switch {
+			case err != nil && !errors.Is(err, session.NotFound):
+				errs[i] = err
+			case err == nil && x.State == session.Ready && x.Tenant == k.of.Tenant && x.Server == k.of.Server && slices.Contains(x.Subscribed, k.uri):
+				found[i] = x
+			}
+		})
+	}
+	work.Wait()
+	return slices.DeleteFunc(found, func(x session.Session) bool { return x.ID == "" }), errors.Join(errs...)
+}
