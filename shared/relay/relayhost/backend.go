@@ -153,15 +153,19 @@ type tender struct {
 	notAfter time.Time
 	posted   time.Time          // when it was posted last
 	bound    session.Generation // posted to this generation; from then on nobody else may have it until that is over and clean
+	trying   bool               // putting an item was tried; one may still appear
 	inbox    bool               // an item was put
 	handed   bool               // either may be so
 	accepted bool
 	tries    int // resends, for the back-off
 }
 
-// send brings the request one step on its way, given the record just read.
+// send brings the request one step on its way, given the record just read. A request
+// whose item may still appear goes by the inbox, even if the box is awake by then: a
+// runner that got it by a post, and another that claims the late item, would both
+// execute it.
 func (t *tender) send(ctx context.Context, box session.Box) error {
-	if box.State != session.Awake || t.inbox {
+	if box.State != session.Awake || t.inbox || t.trying {
 		return t.enqueue(ctx)
 	}
 	err := t.k.post(ctx, box.Conn, t.k.deliverFrame(t.d, box.Gen, t.notAfter, false))
@@ -194,6 +198,7 @@ func (t *tender) enqueue(ctx context.Context) error {
 		Box: t.d.Box, ID: t.d.Stream, State: session.Waiting, Address: t.d.Address, Raw: t.d.Raw,
 		NotAfter: t.notAfter, Created: time.Now(),
 	})
+	t.trying = true
 	t.handed = t.handed || err == nil || !errors.Is(err, session.TooLarge) && !errors.Is(err, session.Invalid)
 	if err != nil {
 		return err
