@@ -45,7 +45,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/box"
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
@@ -139,7 +139,7 @@ func run(log *slog.Logger) error {
 	}
 	at.work, at.keep = work, keep.keeper(server, id, gen, work, log)
 	defer func() {
-		if err := errors.Join(box.EndMarked(work), release()); err != nil {
+		if err := errors.Join(proc.EndMarked(work), release()); err != nil {
 			log.Warn("what the box has made is not all removed", "folder", work, "error", err)
 		}
 	}()
@@ -175,7 +175,7 @@ func maxProcesses(text string) (int, error) {
 // endLeftovers ends the processes of a runner that was killed: those that carry the
 // mark of its folder, and all of the users that go with the workspaces in it.
 func endLeftovers(folder string, on sandbox.Support) error {
-	err := box.EndMarked(folder)
+	err := proc.EndMarked(folder)
 	if on.Users == 0 {
 		return err
 	}

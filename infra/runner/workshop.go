@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 
-	"github.com/dormouse-mcp/dormouse/shared/box"
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
@@ -23,12 +23,12 @@ type workshop struct {
 // Environment gives what belongs to the sandbox, and the mark.
 func (w workshop) Environment() map[string]string {
 	env := w.Sandbox.Environment()
-	env[box.MarkEnv] = w.mark
+	env[proc.MarkEnv] = w.mark
 	return env
 }
 
 // End ends what runs there, also what has left the process group of its install.
-func (w workshop) End() error { return errors.Join(box.EndMarked(w.mark), w.Sandbox.End()) }
+func (w workshop) End() error { return errors.Join(proc.EndMarked(w.mark), w.Sandbox.End()) }
 
 // workshops makes the workshops of a server. One that is confined itself is not
 // installed where nobody can be kept in.

@@ -11,9 +11,10 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
+	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -124,9 +125,10 @@ type Box struct {
 	server Server
 	sink   Sink
 	log    *slog.Logger
-	hide   *redactor
-	grace  grace
+	hide   *redact.Redactor
+	grace  proc.Grace
 	draw   func() int64 // see conversation
+	spawn  func(proc.Command, proc.Grace) (child, error)
 	lacks  sync.Once    // what sandboxes do without has been logged
 	marks  atomic.Int64 // given to processes
 	saving context.Context
@@ -155,9 +157,10 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 	}
 	saving, abandon := context.WithCancel(context.Background())
 	return &Box{
-		saving: saving, abandon: abandon, server: s.withDefaults(), sink: k, log: log, hide: newRedactor(s.Env, s.Secrets),
-		grace:    grace{stdin: time.Second, term: 5 * time.Second},
+		saving: saving, abandon: abandon, server: s.withDefaults(), sink: k, log: log, hide: redact.New(s.Env, s.Secrets),
+		grace:    proc.Grace{Stdin: time.Second, Term: 5 * time.Second},
 		draw:     numbers(s.Scope),
+		spawn:    func(c proc.Command, g proc.Grace) (child, error) { return proc.Start(c, g) },
 		sessions: map[string]*session{}, groups: map[string]*group{}, used: time.Now(), era: s.Era,
 	}
 }
@@ -409,7 +412,7 @@ func (b *Box) Close(ctx context.Context) error {
 	for _, g := range b.groups {
 		for _, p := range g.live {
 			if p.child != nil {
-				p.child.signal(syscall.SIGKILL)
+				p.child.Kill()
 			}
 		}
 	}

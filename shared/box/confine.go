@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
@@ -14,7 +15,7 @@ func (p *process) confine(s Server, placed provision.Launch) (launch, error) {
 	clear := p.mark(&s)
 	if s.Sandbox == nil {
 		l, err := s.launch()
-		l.clear = clear
+		l.Clear = clear
 		return l, err
 	}
 	place, err := s.Sandbox(p.g.id, placed)
@@ -34,8 +35,8 @@ func (p *process) confine(s Server, placed provision.Launch) (launch, error) {
 	maps.Copy(base, place.Environment())
 	s.Base = base
 	l, err := s.launch()
-	l.start = place.Start
-	l.clear = func() {
+	l.Start = place.Start
+	l.Clear = func() {
 		clear()
 		if err := place.End(); err != nil {
 			log.Warn("the sandbox is not cleared", "process", p.g.id, "error", err)
@@ -54,10 +55,10 @@ func (p *process) mark(s *Server) (clear func()) {
 	if env == nil {
 		env = map[string]string{}
 	}
-	env[MarkEnv] = own
+	env[proc.MarkEnv] = own
 	s.Env = env
 	return func() {
-		if err := EndMarked(own); err != nil {
+		if err := proc.EndMarked(own); err != nil {
 			p.box.log.Warn("what a process has started is still there", "server", s.Name, "process", p.g.id, "error", err)
 		}
 	}

@@ -1,44 +1,150 @@
 package box
 
 import (
-	"encoding/json"
+	"bufio"
+	"bytes"
+	"context"
 	"fmt"
+	"io"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// dialogue is a box with a process that the test plays: nothing runs, so time is
+// dialogue is a box with a process that the test plays. No program runs, so time is
 // virtual.
 type dialogue struct {
 	*rig
-	p *process
+	played *playedChild
+	drawn  *int64 // the newest number that a request got
+	open   *int64 // the number of the call that opened has opened
 }
 
-// inBubble runs a test in virtual time.
+// inBubble runs a test in virtual time. The process has answered initialize.
 func inBubble(t *testing.T, s Server, test func(*testing.T, dialogue)) {
 	t.Helper()
+	inBubbleFrom(t, s, func(t *testing.T, d dialogue) {
+		d.Deliver(Deliver{ID: "first", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)})
+		d.greets()
+		d.drain()
+		test(t, d)
+	})
+}
+
+// inBubbleFrom runs a test in virtual time, with a box that has no process yet.
+func inBubbleFrom(t *testing.T, s Server, test func(*testing.T, dialogue)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s.Name = "fake"
+		s.Name, s.Command = "fake", "/bin/sh"
 		r := &rig{recorder: newRecorder(), t: t}
 		r.Box = New(s, r.recorder, nil)
-		r.draw = counting()
-		session, _ := r.session("s", "")
-		p := newProcess(session.group)
-		p.state, p.result = Ready, json.RawMessage(`{}`)
-		session.group.current, session.group.live = p, []*process{p}
-		test(t, dialogue{r, p})
-		synctest.Wait()
+		var drawn, open int64
+		r.draw = func() int64 {
+			drawn++
+			return drawn
+		}
+		played := newPlayedChild()
+		r.spawn = func(proc.Command, proc.Grace) (child, error) { return played, nil }
+		test(t, dialogue{r, played, &drawn, &open})
+		if err := r.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
 	})
+}
+
+// playedChild is a process that a test plays: it exits when it is told to.
+type playedChild struct {
+	stdin, stdout     *io.PipeReader
+	toStdin, toStdout *io.PipeWriter
+	exited            chan struct{}
+	ending            sync.Once
+
+	mu   sync.Mutex
+	read [][]byte // lines from stdin that the test has not taken yet
+}
+
+func newPlayedChild() *playedChild {
+	c := &playedChild{exited: make(chan struct{})}
+	c.stdin, c.toStdin = io.Pipe()
+	c.stdout, c.toStdout = io.Pipe()
+	go func() {
+		for lines := bufio.NewReader(c.stdin); ; {
+			line, err := lines.ReadBytes('\n')
+			if err != nil {
+				return
+			}
+			c.mu.Lock()
+			c.read = append(c.read, bytes.TrimSuffix(line, []byte{'\n'}))
+			c.mu.Unlock()
+		}
+	}()
+	return c
+}
+
+func (c *playedChild) PID() int                   { return 1 }
+func (c *playedChild) Since() time.Time           { return time.Time{} }
+func (c *playedChild) Stdin() io.Writer           { return c.toStdin }
+func (c *playedChild) Stdout() io.Reader          { return c.stdout }
+func (c *playedChild) Stderr() io.Reader          { return strings.NewReader("") }
+func (c *playedChild) CloseStdin()                { _ = c.toStdin.Close() }
+func (c *playedChild) Kill()                      { c.Terminate() }
+func (c *playedChild) Release()                   {}
+func (c *playedChild) Exited() <-chan struct{}    { return c.exited }
+func (c *playedChild) Abandoned() <-chan struct{} { return nil }
+func (c *playedChild) KernelKilled() bool         { return false }
+
+func (c *playedChild) Terminate() {
+	c.ending.Do(func() {
+		_, _ = c.toStdin.Close(), c.toStdout.Close()
+		close(c.exited)
+	})
+}
+
+func (c *playedChild) Exit() (proc.Exit, bool) {
+	select {
+	case <-c.exited:
+		return code(0), true
+	default:
+		return proc.Exit{}, false
+	}
 }
 
 // hears has the process say something.
 func (d dialogue) hears(line string) {
-	d.p.hear([]byte(line))
+	d.t.Helper()
+	if _, err := io.WriteString(d.played.toStdout, line+"\n"); err != nil {
+		d.t.Fatal(err)
+	}
 	synctest.Wait()
+}
+
+// greets has the process answer initialize.
+func (d dialogue) greets() {
+	d.t.Helper()
+	synctest.Wait()
+	d.played.mu.Lock()
+	m, err := wire.Parse(d.played.read[0])
+	d.played.mu.Unlock()
+	if err != nil || m.Method != wire.MethodInitialize {
+		d.t.Fatalf("%+v, %v", m, err)
+	}
+	d.hears(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`, m.ID))
+}
+
+// drain takes what the process has read.
+func (d dialogue) drain() [][]byte {
+	synctest.Wait()
+	d.played.mu.Lock()
+	defer d.played.mu.Unlock()
+	lines := d.played.read
+	d.played.read = nil
+	return lines
 }
 
 // asks has the process ask the client something, and returns how the client sees
@@ -59,15 +165,12 @@ func (d dialogue) answers(question string) {
 	synctest.Wait()
 }
 
-// told is what the process was written.
+// told is what the process has read, and the test not drained.
 func (d dialogue) told() string {
-	d.p.queue.mu.Lock()
-	defer d.p.queue.mu.Unlock()
-	var out []string
-	for _, l := range d.p.queue.lines {
-		out = append(out, string(l))
-	}
-	return strings.Join(out, "\n")
+	synctest.Wait()
+	d.played.mu.Lock()
+	defer d.played.mu.Unlock()
+	return string(bytes.Join(d.played.read, []byte{'\n'}))
 }
 
 // ended says whether a stream has its last event.
@@ -83,9 +186,8 @@ func (d dialogue) ended(stream string) bool {
 
 // asleep says whether the process was stopped for being idle.
 func (d dialogue) asleep() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.p.stopping && d.p.failed == nil
+	synctest.Wait()
+	return len(d.Processes()) == 0
 }
 
 func TestCallGoesOnWhenItsQuestionIsAnsweredHoursLater(t *testing.T) {
@@ -238,14 +340,15 @@ func TestQuestionOfNoCallHoldsAProcessForItsIdleTimeOnly(t *testing.T) {
 }
 
 func TestTimeOfStagingCountsForTheHandshake(t *testing.T) {
-	inBubble(t, Server{StartupTimeout: 5 * time.Minute}, func(t *testing.T, d dialogue) {
-		d.p.state, d.p.begun = Started, time.Now()
+	slow, _ := with(func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
+		time.Sleep(4 * time.Minute)
+		return provision.Launch{Command: "/bin/sh"}, nil
+	})
+	s := Server{StartupTimeout: 5 * time.Minute}
+	slow(&s)
+	inBubbleFrom(t, s, func(t *testing.T, d dialogue) {
 		call := d.call("1", "echo", "{}")
-		time.Sleep(4 * time.Minute) // an install
-		d.mu.Lock()
-		d.p.initialize()
-		d.mu.Unlock()
-		time.Sleep(59 * time.Second)
+		time.Sleep(4*time.Minute + 59*time.Second)
 		if d.ended(call) {
 			t.Fatal("given up too early")
 		}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -106,10 +107,10 @@ func (s Server) fault(p Phase, format string, args ...any) *fault {
 }
 
 // refusal reads the error of a server, which may hold anything.
-func refusal(raw json.RawMessage, hide *redactor) *ServerError {
+func refusal(raw json.RawMessage, hide *redact.Redactor) *ServerError {
 	e := &ServerError{}
 	if text, ok := wire.String(wire.Lookup(raw, "message")); ok {
-		e.Message = hide.text(text)
+		e.Message = hide.Text(text)
 	}
 	// A code that is no integer stays zero.
 	_ = json.Unmarshal(wire.Lookup(raw, "code"), &e.Code)

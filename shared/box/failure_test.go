@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -77,7 +78,7 @@ func TestClientsGetNothingThatAServerPrints(t *testing.T) {
 		if !strings.Contains(message, "before it answered initialize; ") || !strings.Contains(message, "dormouse logs fake") {
 			t.Errorf("%s: %q", how, message)
 		}
-		for _, part := range []string{"module", "settings", "key", hidden} {
+		for _, part := range []string{"module", "settings", "key", redact.Hidden} {
 			if all := fmt.Sprintf("%s %+v", message, data); strings.Contains(all, part) {
 				t.Errorf("%s: the client gets %q: %s", how, part, all)
 			}
@@ -213,7 +214,7 @@ func TestServerThatClosesAPipeAndStaysIsEnded(t *testing.T) {
 		t.Run(tool, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, "normal")
-			r.grace.stdin = 100 * time.Millisecond
+			r.grace.Stdin = 100 * time.Millisecond
 			hang := r.call("1", "hang", "0")
 			r.call("2", tool, "0")
 			pid := r.state(t, Ready).PID

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -385,7 +386,9 @@ func (r *recorder) none(t *testing.T, stream string) {
 }
 
 // hurry makes the box end servers that do not want to exit without much ado.
-func (r *rig) hurry() { r.grace = grace{stdin: 100 * time.Millisecond, term: 200 * time.Millisecond} }
+func (r *rig) hurry() {
+	r.grace = proc.Grace{Stdin: 100 * time.Millisecond, Term: 200 * time.Millisecond}
+}
 
 // rig is a box with a fake server.
 type rig struct {
@@ -413,7 +416,7 @@ func newRig(t *testing.T, how string, change ...func(*Server)) *rig {
 	r.draw = counting()
 	// Enough on a slow machine for those who want to exit. Tests with one that does
 	// not say how long it gets.
-	r.grace = grace{stdin: patience, term: patience}
+	r.grace = proc.Grace{Stdin: patience, Term: patience}
 	t.Cleanup(func() {
 		// The context is over, so this kills; what Close says of it is known.
 		_ = r.Close(t.Context())

@@ -104,8 +104,8 @@ func (p *process) over() bool {
 // when it was stopped.
 func (p *process) inOrder() bool {
 	e, _ := p.exit()
-	if e.code != nil && *e.code == 0 {
+	if e.Code != nil && *e.Code == 0 {
 		return true
 	}
-	return p.asked() && (e.signal == "" || !p.atWork)
+	return p.asked() && (e.Signal == "" || !p.atWork)
 }

@@ -1,10 +1,6 @@
 package box
 
 import (
-	"bufio"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -34,54 +30,5 @@ func TestEachProcessHasAMarkOfItsOwn(t *testing.T) {
 	a, b := string(r.result(r.deliverIn("a", "env"))), string(r.result(r.deliverIn("b", "env")))
 	if !strings.Contains(a, `"DORMOUSE_PROCESS=/m/1"`) || !strings.Contains(b, `"DORMOUSE_PROCESS=/m/2"`) {
 		t.Errorf("%s\n%s", a, b)
-	}
-}
-
-// B19, L-24: what a runner that was killed has left is found, and nothing else.
-func TestMarkedProcessesAreFoundWhereverTheyWent(t *testing.T) {
-	t.Parallel()
-	mark := filepath.Join(t.TempDir(), "box")
-	begin := func(mark string) int {
-		// Twice forked, in a session of its own, its parent gone.
-		sh := exec.CommandContext(t.Context(), "/bin/sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!")
-		sh.Env = []string{"PATH=" + os.Getenv("PATH"), MarkEnv + "=" + mark}
-		out, err := sh.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := sh.Start(); err != nil {
-			t.Fatal(err)
-		}
-		line, err := bufio.NewReader(out).ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := sh.Wait(); err != nil {
-			t.Fatal(err)
-		}
-		pid, err := strconv.Atoi(strings.TrimSpace(line))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return pid
-	}
-	one, two, other, longer := begin(mark+"/1"), begin(mark+"/2"), begin(mark+"er/1"), begin(mark+"/11")
-	if err := EndMarked(mark + "/1"); err != nil {
-		t.Fatal(err)
-	}
-	if alive(one) || !alive(two) || !alive(longer) {
-		t.Errorf("of one process: alive %v %v %v", alive(one), alive(two), alive(longer))
-	}
-	if err := EndMarked(mark); err != nil {
-		t.Fatal(err)
-	}
-	if alive(two) || alive(longer) || !alive(other) {
-		t.Errorf("of a box: alive %v %v, of another box %v", alive(two), alive(longer), alive(other))
-	}
-	if err := EndMarked(mark + "er"); err != nil || alive(other) {
-		t.Errorf("of the other box: %v", err)
-	}
-	if err := EndMarked(""); err != nil {
-		t.Error(err)
 	}
 }

@@ -59,8 +59,8 @@ func (p *process) prepare() (launch, error) {
 // the process and gave a progress token.
 func (p *process) progress(step provision.Progress) {
 	b := p.box
-	text := b.hide.text(step.Text)
-	p.diary.note("%s", text)
+	text := b.hide.Text(step.Text)
+	p.log.Note("%s", text)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	st := p.status(Staging, nil)
@@ -86,7 +86,7 @@ func (p *process) progress(step provision.Progress) {
 // startFault is why a process cannot be started.
 func (b *Box) startFault(err error) *fault {
 	if confined := (*sandbox.Error)(nil); errors.As(err, &confined) {
-		return b.server.fault(PhaseSessionCreate, "cannot be started: %s", b.hide.text(err.Error()))
+		return b.server.fault(PhaseSessionCreate, "cannot be started: %s", b.hide.Text(err.Error()))
 	}
 	var e *provision.Error
 	if !errors.As(err, &e) {
@@ -94,15 +94,15 @@ func (b *Box) startFault(err error) *fault {
 		if b.server.Sandbox != nil && errors.Is(err, fs.ErrPermission) {
 			message += " in its sandbox: the program and its interpreter, and the folders above them, must be open to other users (chmod o+rx), in the PATH or below host_path"
 		}
-		return b.server.fault(PhaseProcessStart, "cannot be started: %s", b.hide.text(message))
+		return b.server.fault(PhaseProcessStart, "cannot be started: %s", b.hide.Text(message))
 	}
 	// The end of what an install said may begin in the middle of a secret.
-	said := b.hide.end(b.hide.begin(b.hide.text(e.Stderr)))
+	said := b.hide.End(b.hide.Begin(b.hide.Text(e.Stderr)))
 	message := e.Error()
 	if e.Stderr != "" {
 		message = strings.TrimSuffix(strings.Replace(message, e.Stderr, "", 1), ": ")
 	}
-	f := b.server.fault(Phase(e.Phase), "cannot be started: %s", b.hide.text(message))
+	f := b.server.fault(Phase(e.Phase), "cannot be started: %s", b.hide.Text(message))
 	f.words, f.data.ExitCode, f.data.Stderr = said, e.ExitCode, said
 	if errors.Is(err, errStartup) {
 		f.data.Limit, f.data.Setting = b.server.StartupTimeout.Seconds(), "startup_timeout_sec"

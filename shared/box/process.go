@@ -2,16 +2,39 @@ package box
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
+
+// Limits of what is held in memory for one process.
+const (
+	maxLine  = 16 << 20 // of a line the server says, with its end
+	maxQueue = 32 << 20 // of what waits until the server reads it
+)
+
+// child is a running process. A [proc.Child] is one; tests have others.
+type child interface {
+	PID() int
+	Since() time.Time
+	Stdin() io.Writer
+	Stdout() io.Reader
+	Stderr() io.Reader
+	CloseStdin()
+	Terminate()
+	Kill()
+	Release()
+	Exited() <-chan struct{}
+	Abandoned() <-chan struct{}
+	Exit() (e proc.Exit, ok bool)
+	KernelKilled() bool
+}
 
 // process is one life of the server: an OS process with the conversation that is
 // held with it. Fields are guarded by the lock of the box, but for those that guard
@@ -56,14 +79,14 @@ type process struct {
 	held      []heldLine // until it is ready
 	heldBytes int
 
-	child     *child     // nil before it runs
-	lacks     string     // the script that is not there, in words, "" for none
-	workspace string     // that is saved when it has ended, "" for none
-	unrun     []string   // packages whose install scripts were not run
-	queue     *lineQueue // to its stdin
-	stderr    ring
-	stdout    ring   // what was no message
-	diary     *diary // keeps its stderr for later, nil for nowhere
+	child     child       // nil before it runs
+	lacks     string      // the script that is not there, in words, "" for none
+	workspace string      // that is saved when it has ended, "" for none
+	unrun     []string    // packages whose install scripts were not run
+	queue     *proc.Queue // to its stdin
+	stderr    proc.Tail
+	stdout    proc.Tail // what was no message
+	log       *proc.Log // keeps its stderr for later, nil for nowhere
 }
 
 // heldLine is a message for a process that is not ready, with the number of its
@@ -76,7 +99,7 @@ type heldLine struct {
 func newProcess(g *group) *process {
 	p := &process{
 		box: g.box, g: g, state: Started, own: map[int64]bool{},
-		halt: make(chan struct{}), gone: make(chan struct{}), queue: newLineQueue(maxQueue),
+		halt: make(chan struct{}), gone: make(chan struct{}), queue: proc.NewQueue(maxQueue),
 	}
 	p.modern, p.probe = g.speaks()
 	p.converse(newConversation(p.box.draw, p.send, p.event, p.touch))
@@ -103,7 +126,7 @@ func (p *process) run() {
 		p.accompany()
 		p.keep()
 	}
-	p.diary.close(p.howItEnded())
+	p.log.Close(p.howItEnded())
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
 	p.endRequests(p.obituary())
@@ -150,14 +173,14 @@ func (p *process) awaitStart() bool {
 
 // launch starts the OS process and says initialize to it.
 func (p *process) launch() bool {
-	p.diary = p.box.server.diary(p.g.id, p.box.hide)
+	p.log = p.box.server.log(p.g.id, p.box.hide)
 	l, err := p.prepare()
-	var c *child
+	var c child
 	if err == nil {
-		c, err = startChild(l, p.box.grace)
+		c, err = p.box.spawn(l.Command, p.box.grace)
 	}
 	if err == nil {
-		p.diary.note("process %d of session %s started", c.pid, p.g.id)
+		p.log.Note("process %d of session %s started", c.PID(), p.g.id)
 	}
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
@@ -167,7 +190,7 @@ func (p *process) launch() bool {
 	}
 	p.child, p.workspace, p.unrun, p.lacks = c, l.keep, l.unrun, l.lacks()
 	if p.stopping {
-		c.terminate()
+		c.Terminate()
 	}
 	p.report(Started, nil)
 	p.initialize()
@@ -182,37 +205,37 @@ func (p *process) accompany() {
 	begin := func(f func()) { go func() { f(); done <- struct{}{} }() }
 	begin(p.speak)
 	begin(p.listen)
-	begin(func() { p.stderr.readFrom(io.TeeReader(c.stderr, p.diary)) })
+	begin(func() { p.stderr.ReadAll(io.TeeReader(c.Stderr(), p.log)) })
 	select {
-	case <-c.exited:
-	case <-c.abandoned:
+	case <-c.Exited():
+	case <-c.Abandoned():
 		p.box.mu.Lock()
 		p.endRequests(p.obituary())
 		p.box.mu.Unlock()
-		<-c.exited
+		<-c.Exited()
 	}
 	p.leave()
-	p.queue.close()
-	closeAll(c.stdin)
+	p.queue.Close()
+	c.CloseStdin()
 	for range 3 {
 		<-done
 	}
-	c.release()
+	c.Release()
 }
 
 // speak writes to the process.
 func (p *process) speak() {
-	if p.queue.writeTo(p.child.stdin) != nil {
+	if p.queue.WriteLines(p.child.Stdin()) != nil {
 		p.leave() // it does not listen any more
 	}
 }
 
 // listen reads what the process says, no faster than the sink takes it.
 func (p *process) listen() {
-	lines := newLineReader(p.child.stdout, maxLine)
+	lines := proc.NewLineReader(p.child.Stdout(), maxLine)
 	for {
-		line, err := lines.next()
-		var long *tooLong
+		line, err := lines.Next()
+		var long *proc.TooLong
 		switch {
 		case errors.As(err, &long):
 			p.overlong(long)
@@ -235,7 +258,7 @@ func (p *process) leave() {
 		p.probed(probeSilent)
 	}
 	p.g.detach(p)
-	p.child.terminate()
+	p.child.Terminate()
 }
 
 // fail ends the process for a reason, and its requests with that reason.
@@ -257,7 +280,7 @@ func (p *process) stop(f *fault) {
 		close(p.halt)
 	}
 	if p.child != nil {
-		p.child.terminate()
+		p.child.Terminate()
 	}
 }
 
@@ -294,75 +317,6 @@ func (p *process) bury() {
 		return
 	}
 	p.report(Exited, p.obituary())
-}
-
-// obituary is why requests end that the process leaves open.
-func (p *process) obituary() *fault {
-	if p.failed != nil {
-		return p.fill(p.failed)
-	}
-	phase, when := PhaseRuntime, ""
-	switch {
-	case p.state == Ready:
-	case p.spoke:
-		phase, when = PhaseMCPInit, " before it answered initialize"
-	default:
-		phase, when = PhaseProcessStart, " before it answered initialize"+p.lacks
-	}
-	how := "closed its stdin or stdout and did not exit"
-	e, gone := p.exit()
-	if gone && !p.child.wasAbandoned() {
-		how = e.String() // else by our signal
-	}
-	starved := gone && p.starved(e, oomKills() > p.child.kills)
-	if starved {
-		how += ", it seems for want of memory"
-	}
-	f := p.fill(p.box.server.fault(phase, "%s%s", how, when))
-	f.data.OutOfMemory = starved
-	f.words = cmp.Or(lastLine(f.data.Stderr), lastLine(f.data.Stdout))
-	f.after = p.scriptsNotRun()
-	return f
-}
-
-// fill adds to a fault what is known of the process.
-func (p *process) fill(f *fault) *fault {
-	if p.child == nil {
-		return f // it may hold what is known of an install
-	}
-	f.data.NoiseLines = p.noise
-	f.data.Stderr, f.data.Stdout = p.stderr.tail(p.box.hide), p.stdout.tail(p.box.hide)
-	f.data.Since = p.child.since.UTC()
-	if e, gone := p.exit(); gone {
-		f.data.ExitCode, f.data.Signal = e.code, e.signal
-	}
-	return f
-}
-
-// howItEnded is the last line of its diary.
-func (p *process) howItEnded() string {
-	if e, gone := p.exit(); gone {
-		return fmt.Sprintf("process %d %s", p.child.pid, e)
-	}
-	p.box.mu.Lock()
-	defer p.box.mu.Unlock()
-	if p.failed == nil {
-		return "no process was started"
-	}
-	return p.failed.whole()
-}
-
-// exit is how the process ended, if it has.
-func (p *process) exit() (exit, bool) {
-	if p.child == nil {
-		return exit{}, false
-	}
-	select {
-	case <-p.child.exited:
-		return p.child.end, true
-	default:
-		return exit{}, false
-	}
 }
 
 // event tells a session of a message: that of the stream, and for the common stream,
@@ -436,7 +390,7 @@ func (p *process) send(number int64, line []byte) bool {
 
 // write gives a line to the process at once.
 func (p *process) write(line []byte) bool {
-	if p.queue.push(line) {
+	if p.queue.Push(line) {
 		return true
 	}
 	p.box.log.Warn("message to a server that does not read dropped", "server", p.box.server.Name, "process", p.g.id, "bytes", len(line))
@@ -499,19 +453,19 @@ func (p *process) garbled(id, raw json.RawMessage, err error) {
 	if r == nil || wire.Lookup(raw, "method") != nil {
 		return
 	}
-	f := p.box.server.fault(PhaseToolCall, "answered %s with something that is no JSON-RPC response: %s", r.method, p.box.hide.text(err.Error()))
+	f := p.box.server.fault(PhaseToolCall, "answered %s with something that is no JSON-RPC response: %s", r.method, p.box.hide.Text(err.Error()))
 	p.conv.end(r, p.fill(f).response(r.id))
 }
 
 // overlong takes a line that was left out, and ends the request it answered.
-func (p *process) overlong(long *tooLong) {
+func (p *process) overlong(long *proc.TooLong) {
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
 	p.box.counts.Oversize++
-	p.box.log.Warn("line of a server over the limit dropped", "server", p.box.server.Name, "process", p.g.id, "bytes", long.bytes, "limit", maxLine)
-	id, ok := long.answers()
+	p.box.log.Warn("line of a server over the limit dropped", "server", p.box.server.Name, "process", p.g.id, "bytes", long.Bytes, "limit", maxLine)
+	id, ok := long.Answers()
 	if r := p.conv.request(id); ok && r != nil {
-		f := p.box.server.fault(PhaseToolCall, "answered %s with %d bytes, over the limit of %d", r.method, long.bytes, maxLine)
+		f := p.box.server.fault(PhaseToolCall, "answered %s with %d bytes, over the limit of %d", r.method, long.Bytes, maxLine)
 		f.data.Limit = maxLine
 		p.conv.end(r, p.fill(f).response(r.id))
 	}
@@ -547,7 +501,7 @@ func (p *process) touch() {
 func (p *process) report(state ProcessState, f *fault) {
 	st := p.status(state, f)
 	log := p.box.log.With("server", p.box.server.Name, "process", st.Process, "pid", st.PID)
-	if f != nil && p.diary == nil {
+	if f != nil && p.log == nil {
 		log = log.With("stderr", st.Stderr, "stdout", st.Stdout) // there is no other place for it
 	}
 	p.g.speaker.tell(told{call: func(k Sink) {
@@ -563,16 +517,16 @@ func (p *process) report(state ProcessState, f *fault) {
 func (p *process) status(state ProcessState, f *fault) ProcessStatus {
 	st := ProcessStatus{Process: p.g.id, Session: p.g.speaker.id, Ticket: p.g.speaker.ticket, State: state, NoiseLines: p.noise}
 	if p.child != nil {
-		st.PID, st.Since = p.child.pid, p.child.since.UTC()
+		st.PID, st.Since = p.child.PID(), p.child.Since().UTC()
 	}
 	if f != nil {
 		st.Phase, st.Detail = f.data.Phase, f.whole()
 	}
 	if e, gone := p.exit(); gone {
-		st.ExitCode, st.Signal = e.code, e.signal
+		st.ExitCode, st.Signal = e.Code, e.Signal
 	}
 	if state == Stopped || state == Exited {
-		st.Stderr, st.Stdout = p.stderr.tail(p.box.hide), p.stdout.tail(p.box.hide)
+		st.Stderr, st.Stdout = p.stderr.Last(p.box.hide), p.stdout.Last(p.box.hide)
 	}
 	return st
 }
@@ -583,4 +537,16 @@ func exitCode(st ProcessStatus) int {
 		return -1
 	}
 	return *st.ExitCode
+}
+
+// unpack takes a batch apart. Its messages are told one by one, for clients of most
+// versions know no batches, and one that is no message does not spoil the others.
+func unpack(line []byte) []json.RawMessage {
+	if line[0] == '[' {
+		var batch []json.RawMessage
+		if json.Unmarshal(line, &batch) == nil {
+			return batch
+		}
+	}
+	return []json.RawMessage{line}
 }

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -44,11 +45,9 @@ func believed(d dialogue, raw []byte) (line []byte, want meaning, ok bool) {
 	if named(m.Method) {
 		want.Name = string(wire.Lookup(m.Params, "name"))
 	}
-	for _, r := range d.p.conv.requests {
-		if r.stream.id == stream {
-			if want.ID = strconv.FormatInt(r.number, 10); idKey(token) != "" {
-				want.Token = want.ID
-			}
+	if slices.ContainsFunc(d.Open(), func(i Inflight) bool { return i.ID == stream }) {
+		if want.ID = strconv.FormatInt(*d.drawn, 10); idKey(token) != "" {
+			want.Token = want.ID
 		}
 	}
 	if m.Method == wire.NotifyCancelled {
@@ -81,27 +80,17 @@ func named(method string) bool {
 	return method == wire.MethodToolsCall || method == wire.MethodPromptsGet
 }
 
-// drain takes what the process has been written.
-func (d dialogue) drain() [][]byte {
-	d.p.queue.mu.Lock()
-	defer d.p.queue.mu.Unlock()
-	lines := d.p.queue.lines
-	d.p.queue.lines, d.p.queue.bytes = nil, 0
-	return lines
-}
-
 // opened sees to it that a call is open, and returns its number, which is small: a
 // client could guess it.
 func (d dialogue) opened() (number string) {
-	if len(d.p.conv.requests) == 0 {
-		d.p.conv.draw = counting()
+	d.t.Helper()
+	if len(d.Open()) == 0 {
+		*d.drawn = 0
 		d.Deliver(Deliver{ID: "open", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":"open","method":"tools/call","params":{"name":"x","_meta":{"progressToken":"p"}}}`)})
 		d.drain()
+		*d.open = *d.drawn
 	}
-	for n := range d.p.conv.requests {
-		number = strconv.FormatInt(n, 10)
-	}
-	return number
+	return strconv.FormatInt(*d.open, 10)
 }
 
 // each delivers messages to a box until there are n, and calls use for each line that

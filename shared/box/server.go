@@ -9,13 +9,14 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
 )
@@ -77,9 +78,9 @@ type Server struct {
 	Sandbox func(process string, placed provision.Launch) (*sandbox.Sandbox, error)
 
 	// Mark, if there is one, is text that no other box on the machine has, such as a
-	// folder of its own. Each process then has it in the variable [MarkEnv], with a
+	// folder of its own. Each process then has it in the variable [proc.MarkEnv], with a
 	// slash and a number behind it; what carries that of a process when it has ended,
-	// such as a child that left its group, is ended with it. [EndMarked] finds what a
+	// such as a child that left its group, is ended with it. [proc.EndMarked] finds what a
 	// runner that was killed has left. Only on Linux.
 	Mark string
 	// MaxProcesses is how many processes there may be at a time, in all sessions; 0
@@ -87,7 +88,7 @@ type Server struct {
 	// longest, and is refused if all have.
 	MaxProcesses int
 	// Stderr, if not nil, is asked for a place for what a process says on its stderr,
-	// by the name of the process. It gets whole lines with secrets hidden, lines that
+	// by the name of the process. It gets whole lines with secrets redact.Hidden, lines that
 	// begin with "stdout: " of what was no message there, and lines that begin with "---"
 	// about the process itself; it is called from one goroutine at a time. Its errors are
 	// nobody's. The box closes it. Nil has the end of it logged with the failure.
@@ -197,28 +198,21 @@ func (s Server) base(name, otherwise string) string {
 
 // launch is what the operating system needs to start the server.
 type launch struct {
-	path string
-	argv []string
-	env  []string
-	dir  string
+	proc.Command
 	keep string // the workspace that is to be saved when it has ended, "" for none
 
 	unrun []string // packages whose install scripts were not run
-
-	// Of its sandbox, nil without one.
-	start func(*exec.Cmd) error
-	clear func() // ends what is left of the process, and of its place
 }
 
 // lacks names the first argument that looks like a script and is not there, and the
 // folder it was looked for in. It is for a server that ends at once: whether an
 // argument is a file, only the server knows.
 func (l launch) lacks() string {
-	for _, arg := range l.argv[1:] {
+	for _, arg := range l.Args[1:] {
 		if !slices.Contains([]string{".py", ".js", ".mjs", ".cjs", ".ts", ".sh", ".rb", ".jar"}, filepath.Ext(arg)) || strings.HasPrefix(arg, "-") {
 			continue
 		}
-		file, dir := arg, cmp.Or(l.dir, ".")
+		file, dir := arg, cmp.Or(l.Dir, ".")
 		if !filepath.IsAbs(arg) {
 			file = filepath.Join(dir, arg)
 		}
@@ -247,11 +241,11 @@ func (s Server) launch() (launch, error) {
 	if err != nil {
 		return launch{}, err
 	}
-	l := launch{path: path, argv: append([]string{s.Command}, s.Args...), dir: s.Cwd}
+	l := launch{Command: proc.Command{Path: path, Args: append([]string{s.Command}, s.Args...), Dir: s.Cwd}}
 	for name, value := range env {
-		l.env = append(l.env, name+"="+value)
+		l.Env = append(l.Env, name+"="+value)
 	}
-	slices.Sort(l.env)
+	slices.Sort(l.Env)
 	return l, nil
 }
 
@@ -305,4 +299,12 @@ func executable(file string) error {
 		return fmt.Errorf("%s: %w: it is not executable", file, fs.ErrPermission)
 	}
 	return nil
+}
+
+// log opens the log of a process.
+func (s Server) log(process string, hide *redact.Redactor) *proc.Log {
+	if s.Stderr == nil {
+		return nil
+	}
+	return proc.NewLog(s.Stderr(process), hide)
 }

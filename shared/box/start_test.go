@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -89,23 +90,15 @@ func TestProcessThatWaitsForItsStartCanBeStopped(t *testing.T) {
 
 // B14: a process that lives is waited for, however long it takes to answer.
 func TestSlowHandshakeIsWaitedFor(t *testing.T) {
-	inBubble(t, Server{StartupTimeout: 5 * time.Minute}, func(t *testing.T, d dialogue) {
-		d.p.state, d.p.begun = Started, time.Now()
+	inBubbleFrom(t, Server{StartupTimeout: 5 * time.Minute}, func(t *testing.T, d dialogue) {
 		call := d.call("1", "echo", "{}")
-		d.mu.Lock()
-		d.p.initialize()
-		d.mu.Unlock()
 		time.Sleep(4 * time.Minute)
-		d.hears(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`, d.p.handshake))
+		d.greets()
 		if d.ended(call) || !strings.Contains(d.told(), `"tools/call"`) {
 			t.Errorf("the call did not reach the process: %s", d.told())
 		}
 		d.hears(`{"jsonrpc":"2.0","id":2,"result":{}}`)
 		d.result(call)
-		d.CloseStream("s", call)
-		d.mu.Lock()
-		d.p.idle.Stop()
-		d.mu.Unlock()
 	})
 }
 
@@ -231,18 +224,18 @@ func TestRoomOfAProcessIsGivenOnce(t *testing.T) {
 func TestProcessThatRanOutOfMemoryIsToldApart(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		exit   exit
+		exit   proc.Exit
 		killed bool
 		stderr string
 		want   bool
 	}{
 		"go":             {code(2), false, "fatal error: runtime: out of memory\n", true},
-		"node":           {exit{signal: "SIGABRT"}, false, "FATAL ERROR: Reached heap limit - JavaScript heap out of memory", true},
+		"node":           {proc.Exit{Signal: "SIGABRT"}, false, "FATAL ERROR: Reached heap limit - JavaScript heap out of memory", true},
 		"python":         {code(1), false, "Traceback:\nMemoryError\n", true},
-		"c++":            {exit{signal: "SIGABRT"}, false, "terminate called after throwing 'std::bad_alloc'", true},
-		"the kernel":     {exit{signal: "SIGKILL"}, true, "", true},
-		"somebody":       {exit{signal: "SIGKILL"}, false, "", false},
-		"another signal": {exit{signal: "SIGTERM"}, true, "", false},
+		"c++":            {proc.Exit{Signal: "SIGABRT"}, false, "terminate called after throwing 'std::bad_alloc'", true},
+		"the kernel":     {proc.Exit{Signal: "SIGKILL"}, true, "", true},
+		"somebody":       {proc.Exit{Signal: "SIGKILL"}, false, "", false},
+		"another signal": {proc.Exit{Signal: "SIGTERM"}, true, "", false},
 		"another error":  {code(1), true, "no module named mcp", false},
 		"a clean exit":   {code(0), true, "was out of memory once", false},
 	}
@@ -253,12 +246,12 @@ func TestProcessThatRanOutOfMemoryIsToldApart(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, got, test.want)
 		}
 	}
-	if (&process{stopping: true}).starved(exit{signal: "SIGKILL"}, true) {
+	if (&process{stopping: true}).starved(proc.Exit{Signal: "SIGKILL"}, true) {
 		t.Error("the kill of the box itself counts")
 	}
 }
 
-func code(n int) exit { return exit{code: &n} }
+func code(n int) proc.Exit { return proc.Exit{Code: &n} }
 
 // L-35: a start that takes its time holds up nobody else.
 func TestSessionsStartBesideOneAnother(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -174,7 +175,7 @@ func TestServerThatIgnoresSIGTERMIsKilled(t *testing.T) {
 	if s.PID != pid || s.Signal != "SIGKILL" || alive(pid) {
 		t.Errorf("the end is told as %+v", s)
 	}
-	if took := time.Since(begin); took < r.grace.stdin+r.grace.term {
+	if took := time.Since(begin); took < r.grace.Stdin+r.grace.Term {
 		t.Errorf("it was killed after %s already", took)
 	}
 }
@@ -244,7 +245,7 @@ func TestStopSessionOfNothing(t *testing.T) {
 }
 
 func TestServersGetASecondAndThenFiveToExit(t *testing.T) {
-	if got, want := New(Server{}, newRecorder(), nil).grace, (grace{stdin: time.Second, term: 5 * time.Second}); got != want {
+	if got, want := New(Server{}, newRecorder(), nil).grace, (proc.Grace{Stdin: time.Second, Term: 5 * time.Second}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

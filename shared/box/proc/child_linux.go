@@ -1,4 +1,4 @@
-package box
+package proc
 
 import (
 	"bytes"
@@ -32,7 +32,7 @@ func oomKills() int {
 
 // reap waits for the process. It looks before it reaps: as long as the process is a
 // zombie its pid is taken, so the group that is killed is no other.
-func (c *child) reap() {
+func (c *Child) reap() {
 	for {
 		err := unix.Waitid(unix.P_PID, c.pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		if !errors.Is(err, unix.EINTR) {

@@ -1,4 +1,4 @@
-package box
+package proc
 
 import (
 	"bytes"
@@ -8,17 +8,19 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 )
 
-// maxDiaryLine is how many bytes of a line are written at once.
-const maxDiaryLine = 16 << 10
+// maxLogLine is how many bytes of a line are written at once.
+const maxLogLine = 16 << 10
 
-// diary writes down what one process says on its stderr, and on its stdout beside
-// messages, for people who look later. It hides secrets, so it writes no line before it
-// is whole. A nil diary writes nothing.
-type diary struct {
+// Log keeps what one process says on its stderr, and on its stdout beside messages. It
+// hides secrets, so it writes a line only when it has all of it. A nil Log writes nothing.
+// Its methods may be called by several goroutines.
+type Log struct {
 	to   io.WriteCloser
-	hide *redactor
+	hide *redact.Redactor
 
 	mu     sync.Mutex
 	err    []byte // of stderr, not written yet
@@ -26,21 +28,18 @@ type diary struct {
 	closed bool
 }
 
-// diary opens the diary of a process.
-func (s Server) diary(session string, hide *redactor) *diary {
-	if s.Stderr == nil {
-		return nil
-	}
-	to := s.Stderr(session)
+// NewLog makes a log that is written to a place, which it closes. With a nil place it
+// is nil.
+func NewLog(to io.WriteCloser, hide *redact.Redactor) *Log {
 	if to == nil {
 		return nil
 	}
-	return &diary{to: to, hide: hide}
+	return &Log{to: to, hide: hide}
 }
 
 // Write takes what the process says on stderr. It takes everything and never fails: what
 // a process says must be read on.
-func (d *diary) Write(p []byte) (int, error) {
+func (d *Log) Write(p []byte) (int, error) {
 	if d != nil {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -52,8 +51,8 @@ func (d *diary) Write(p []byte) (int, error) {
 // ofStdout is before each line of stdout.
 const ofStdout = "stdout: "
 
-// stdout takes a line of stdout that is no message.
-func (d *diary) stdout(line []byte) {
+// Stdout takes a line of stdout that is no message.
+func (d *Log) Stdout(line []byte) {
 	if d != nil {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -63,13 +62,13 @@ func (d *diary) stdout(line []byte) {
 
 // add writes what there is of whole lines. Lines that end in the beginning of a secret
 // wait for the next.
-func (d *diary) add(held *[]byte, of string, p []byte) {
+func (d *Log) add(held *[]byte, of string, p []byte) {
 	*held = append(*held, p...)
-	if bytes.IndexByte(p, '\n') < 0 && len(*held) <= maxDiaryLine {
+	if bytes.IndexByte(p, '\n') < 0 && len(*held) <= maxLogLine {
 		return
 	}
-	end := d.hide.before(*held, len(*held) <= maxDiaryLine)
-	if len(*held)-end > 2*maxDiaryLine {
+	end := d.hide.Before(*held, len(*held) <= maxLogLine)
+	if len(*held)-end > 2*maxLogLine {
 		d.flush(held, of)
 		return
 	}
@@ -77,19 +76,19 @@ func (d *diary) add(held *[]byte, of string, p []byte) {
 	*held = append((*held)[:0], (*held)[end:]...)
 }
 
-func (d *diary) write(text []byte, of string) {
+func (d *Log) write(text []byte, of string) {
 	if d.closed || len(text) == 0 {
 		return
 	}
-	said := strings.ToValidUTF8(d.hide.text(string(text)), "\uFFFD")
+	said := strings.ToValidUTF8(d.hide.Text(string(text)), "\uFFFD")
 	if of != "" {
 		said = of + strings.ReplaceAll(strings.TrimSuffix(said, "\n"), "\n", "\n"+of) + "\n"
 	}
 	_, _ = io.WriteString(d.to, said) // there is nobody to tell
 }
 
-// note writes a line about the process, between those of it.
-func (d *diary) note(format string, args ...any) {
+// Note writes a line about the process, between those of it.
+func (d *Log) Note(format string, args ...any) {
 	if d == nil {
 		return
 	}
@@ -101,21 +100,21 @@ func (d *diary) note(format string, args ...any) {
 }
 
 // flush writes what waits, with an end if it has none.
-func (d *diary) flush(held *[]byte, of string) {
+func (d *Log) flush(held *[]byte, of string) {
 	if len(*held) == 0 {
 		return
 	}
-	text := d.hide.end(string(*held))
+	text := d.hide.End(string(*held))
 	d.write([]byte(strings.TrimSuffix(text, "\n")+"\n"), of)
 	*held = (*held)[:0]
 }
 
-// close writes how it ended.
-func (d *diary) close(how string) {
+// Close writes how the process ended, and closes the place.
+func (d *Log) Close(how string) {
 	if d == nil {
 		return
 	}
-	d.note("%s", how)
+	d.Note("%s", how)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closed = true

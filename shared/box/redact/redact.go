@@ -1,4 +1,5 @@
-package box
+// Package redact hides secrets in text that a program has printed.
+package redact
 
 import (
 	"cmp"
@@ -15,22 +16,23 @@ import (
 
 const (
 	minSecret = 6 // bytes; shorter values are words, not secrets
-	minWord   = 8 // bytes of a word in a value that is hidden by itself
-	minPart   = 3 // bytes of a secret's beginning, or end, that are hidden
-	hidden    = "***"
+	minWord   = 8 // bytes of a word in a value that is Hidden by itself
+	minPart   = 3 // bytes of a secret's beginning, or end, that are Hidden
+	// Hidden stands in the place of a secret.
+	Hidden = "***"
 )
 
-// redactor hides the values of a server's environment, also in the forms in which
+// Redactor hides the values of a server's environment, also in the forms in which
 // programs print them: base64, hexadecimal, escaped for URLs, JSON or HTML, their lines
 // and words, the passwords in them. Space does not count, for it is where lines are
-// broken. Users and passwords of addresses are hidden whoever they belong to.
-type redactor struct {
+// broken. Users and passwords of addresses are Hidden whoever they belong to.
+type Redactor struct {
 	secrets []string // without space, longest first
 }
 
-// newRedactor hides values of six bytes and more, and shorter ones of the variables
+// New hides values of six bytes and more, and shorter ones of the variables
 // that are marked as secrets.
-func newRedactor(env map[string]string, marked []string) *redactor {
+func New(env map[string]string, marked []string) *Redactor {
 	all := map[string]bool{}
 	for name, value := range env {
 		isMarked := slices.Contains(marked, name)
@@ -46,7 +48,7 @@ func newRedactor(env map[string]string, marked []string) *redactor {
 			all[plain] = true
 		}
 	}
-	r := &redactor{}
+	r := &Redactor{}
 	for secret := range all {
 		r.secrets = append(r.secrets, secret)
 	}
@@ -148,7 +150,7 @@ func flatten(s string) flat {
 type span struct{ from, to int }
 
 // find gives where secrets are in a text, in order. Those that overlap are one.
-func (r *redactor) find(f flat) []span {
+func (r *Redactor) find(f flat) []span {
 	var all []span
 	text := string(f.text)
 	for _, secret := range r.secrets {
@@ -175,23 +177,23 @@ func (r *redactor) find(f flat) []span {
 
 var userinfo = regexp.MustCompile(`://[^/\s"'<>]*@`)
 
-// text hides the secrets in s.
-func (r *redactor) text(s string) string {
+// Text hides the secrets in s.
+func (r *Redactor) Text(s string) string {
 	f := flatten(s)
 	var out strings.Builder
 	last := 0
 	for _, secret := range r.find(f) {
 		out.WriteString(s[last:f.at[secret.from]])
-		out.WriteString(hidden)
+		out.WriteString(Hidden)
 		last = f.at[secret.to-1] + 1
 	}
 	out.WriteString(s[last:])
-	return userinfo.ReplaceAllString(out.String(), "://"+hidden+"@")
+	return userinfo.ReplaceAllString(out.String(), "://"+Hidden+"@")
 }
 
 // begun is where the beginning of a secret is that a text ends with, of so many bytes at
 // least, and the length of the text if there is none.
-func (r *redactor) begun(f flat, least int) int {
+func (r *Redactor) begun(f flat, least int) int {
 	first := len(f.text)
 	for _, secret := range r.secrets {
 		for i := max(0, len(f.text)-len(secret)+1); i <= len(f.text)-least && i < first; i++ {
@@ -203,9 +205,9 @@ func (r *redactor) begun(f flat, least int) int {
 	return first
 }
 
-// before is how much of s can be told though more of it is to come: all but what may
+// Before is how much of s can be told though more of it is to come: all but what may
 // be the beginning of a secret, and whole lines only if there is a whole one.
-func (r *redactor) before(s []byte, wholeLines bool) int {
+func (r *Redactor) Before(s []byte, wholeLines bool) int {
 	f := flatten(string(s))
 	spans, end := r.find(f), len(s)
 	least := 1
@@ -229,26 +231,26 @@ func (r *redactor) before(s []byte, wholeLines bool) int {
 	return end
 }
 
-// begin hides the rest of a secret that s begins with.
-func (r *redactor) begin(s string) string {
+// Begin hides the rest of a secret that s begins with.
+func (r *Redactor) Begin(s string) string {
 	f := flatten(s)
 	for _, secret := range r.secrets {
 		for i := 1; i <= len(secret)-minPart; i++ {
 			if strings.HasPrefix(string(f.text[:min(len(f.text), len(secret)-i)]), secret[i:]) {
-				return hidden + s[f.at[len(secret)-i-1]+1:]
+				return Hidden + s[f.at[len(secret)-i-1]+1:]
 			}
 		}
 	}
 	return s
 }
 
-// end hides the beginning of a secret that s ends with: the process may have been in
+// End hides the beginning of a secret that s ends with: the process may have been in
 // the middle of writing it. At the end of a line that is less likely.
-func (r *redactor) end(s string) string {
+func (r *Redactor) End(s string) string {
 	f := flatten(s)
 	i := r.begun(f, minPart)
 	if i == len(f.text) || strings.HasSuffix(s, "\n") && len(f.text)-i < minSecret {
 		return s
 	}
-	return s[:f.at[i]] + hidden
+	return s[:f.at[i]] + Hidden
 }

@@ -1,4 +1,4 @@
-package box
+package proc
 
 import (
 	"errors"
@@ -18,20 +18,36 @@ const (
 	drainReads = 64                     // of it; together more than a pipe holds
 )
 
-// grace is how long a server may take to exit.
-type grace struct {
-	stdin time.Duration // when its stdin ends
-	term  time.Duration // and then, when it is asked to by SIGTERM
+// Grace is how long a server may take to exit.
+type Grace struct {
+	Stdin time.Duration // when its stdin ends
+	Term  time.Duration // and then, when it is asked to by SIGTERM
 }
 
-// child is an operating system process that leads a group of its own, with its
-// three pipes. It ends with everything in its group, whoever of them exits last.
-type child struct {
+// Command is what the operating system needs to start a process.
+type Command struct {
+	Path string
+	Args []string // with the name of the program first
+	Env  []string
+	Dir  string // "" for the runner's
+
+	// Start starts the command in a sandbox; nil is [exec.Cmd.Start].
+	Start func(*exec.Cmd) error
+	// Clear is called once, when the process and its group have ended, or could not be
+	// started. It ends what the process has left elsewhere. It may be nil.
+	Clear func()
+}
+
+// Child is a running process that leads a group of its own, with its three pipes. It
+// ends with everything in its group. The caller reads Stdout and Stderr to their end,
+// and calls Release when the process has exited. All methods may be called by several
+// goroutines.
+type Child struct {
 	cmd    *exec.Cmd
 	pid    int
 	since  time.Time
 	kills  int // oomKills when it began
-	grace  grace
+	grace  Grace
 	clear  func() // ends what is left beside the group
 	stdin  *os.File
 	stdout *drain
@@ -43,33 +59,34 @@ type child struct {
 	ending    sync.Once
 	abandoned chan struct{} // closed when it was given its time to end and did not
 	exited    chan struct{} // closed when the group is gone; then end is set
-	end       exit
+	end       Exit
 }
 
-// exit is how a process ended; the zero exit means nobody knows.
-type exit struct {
-	code   *int
-	signal string // such as SIGKILL
+// Exit is how a process ended; the zero Exit means nobody knows.
+type Exit struct {
+	Code   *int
+	Signal string // such as SIGKILL
 }
 
-func (e exit) String() string {
+// String says how the process ended, as the end of a sentence.
+func (e Exit) String() string {
 	switch {
-	case e.code != nil:
-		return fmt.Sprintf("exited with code %d", *e.code)
-	case e.signal != "":
-		return "was killed by " + e.signal
+	case e.Code != nil:
+		return fmt.Sprintf("exited with code %d", *e.Code)
+	case e.Signal != "":
+		return "was killed by " + e.Signal
 	default:
 		return "exited"
 	}
 }
 
-// startChild starts a process. Who started it reads stdout and stderr to their end.
-func startChild(l launch, g grace) (*child, error) {
-	c := &child{grace: g, abandoned: make(chan struct{}), exited: make(chan struct{}), clear: func() {}}
-	if l.clear != nil {
-		c.clear = l.clear
+// Start starts a process. Its error is that of the operating system, or of run.Start.
+func Start(run Command, g Grace) (*Child, error) {
+	c := &Child{grace: g, abandoned: make(chan struct{}), exited: make(chan struct{}), clear: func() {}}
+	if run.Clear != nil {
+		c.clear = run.Clear
 	}
-	c.cmd = &exec.Cmd{Path: l.path, Args: l.argv, Env: l.env, Dir: l.dir, SysProcAttr: attributes()}
+	c.cmd = &exec.Cmd{Path: run.Path, Args: run.Args, Env: run.Env, Dir: run.Dir, SysProcAttr: attributes()}
 	// Pipes of our own, because Wait of those of exec.Cmd closes them with output
 	// still in them.
 	pipes, err := openPipes(3)
@@ -79,8 +96,8 @@ func startChild(l launch, g grace) (*child, error) {
 	in, out, diag := pipes[0], pipes[1], pipes[2]
 	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = in.r, out.w, diag.w
 	start := c.cmd.Start
-	if l.start != nil {
-		start = func() error { return l.start(c.cmd) }
+	if run.Start != nil {
+		start = func() error { return run.Start(c.cmd) }
 	}
 	err = start()
 	closeAll(in.r, out.w, diag.w)
@@ -97,8 +114,46 @@ func startChild(l launch, g grace) (*child, error) {
 	return c, nil
 }
 
+// PID is the process id. It is that of the group, too.
+func (c *Child) PID() int { return c.pid }
+
+// Since is when the process was started.
+func (c *Child) Since() time.Time { return c.since }
+
+// Stdin is where the process reads. Writing fails once CloseStdin or Terminate was
+// called.
+func (c *Child) Stdin() io.Writer { return c.stdin }
+
+// Stdout is what the process writes. It ends soon after the process has exited, even if
+// somebody else still holds the pipe.
+func (c *Child) Stdout() io.Reader { return c.stdout }
+
+// Stderr is like Stdout.
+func (c *Child) Stderr() io.Reader { return c.stderr }
+
+// Exited is closed when the process and its group are gone.
+func (c *Child) Exited() <-chan struct{} { return c.exited }
+
+// Abandoned is closed when the process was told to end and did not exit within
+// [Grace].Stdin.
+func (c *Child) Abandoned() <-chan struct{} { return c.abandoned }
+
+// Exit says how the process ended; ok is false while it runs.
+func (c *Child) Exit() (e Exit, ok bool) {
+	select {
+	case <-c.exited:
+		return c.end, true
+	default:
+		return Exit{}, false
+	}
+}
+
+// KernelKilled reports whether the kernel has killed any process of this machine for
+// want of memory since this one was started.
+func (c *Child) KernelKilled() bool { return oomKills() > c.kills }
+
 // wait notes the end of the process.
-func (c *child) wait() {
+func (c *Child) wait() {
 	c.reap()
 	c.clear()
 	c.end = exitOf(c.cmd.ProcessState)
@@ -110,13 +165,13 @@ func (c *child) wait() {
 }
 
 // killGroup kills what is left of the group. The caller has locked mu.
-func (c *child) killGroup() {
+func (c *Child) killGroup() {
 	// There is nothing to do about a group that is gone, or not ours to kill.
 	_ = unix.Kill(-c.pid, unix.SIGKILL)
 }
 
 // signal reaches every process of the group.
-func (c *child) signal(s syscall.Signal) {
+func (c *Child) signal(s syscall.Signal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.reaped {
@@ -124,35 +179,31 @@ func (c *child) signal(s syscall.Signal) {
 	}
 }
 
-// terminate begins to end the process and returns at once: its stdin ends, then it
+// Terminate begins to end the process and returns at once: its stdin ends, then it
 // gets SIGTERM, then SIGKILL (MCP 2025-11-25, basic/lifecycle, "Shutdown").
-func (c *child) terminate() {
+func (c *Child) Terminate() {
 	c.ending.Do(func() {
 		closeAll(c.stdin)
 		go func() {
-			if c.exits(c.grace.stdin) {
+			if c.exits(c.grace.Stdin) {
 				return
 			}
 			close(c.abandoned)
 			c.signal(unix.SIGTERM)
-			if !c.exits(c.grace.term) {
+			if !c.exits(c.grace.Term) {
 				c.signal(unix.SIGKILL)
 			}
 		}()
 	})
 }
 
-// wasAbandoned says whether the process was given its time to end and did not.
-func (c *child) wasAbandoned() bool {
-	select {
-	case <-c.abandoned:
-		return true
-	default:
-		return false
-	}
-}
+// Kill kills the group at once.
+func (c *Child) Kill() { c.signal(unix.SIGKILL) }
 
-func (c *child) exits(within time.Duration) bool {
+// CloseStdin ends what the process reads.
+func (c *Child) CloseStdin() { closeAll(c.stdin) }
+
+func (c *Child) exits(within time.Duration) bool {
 	t := time.NewTimer(within)
 	defer t.Stop()
 	select {
@@ -163,18 +214,18 @@ func (c *child) exits(within time.Duration) bool {
 	}
 }
 
-// release closes the pipes. The process must have exited.
-func (c *child) release() { closeAll(c.stdin, c.stdout.f, c.stderr.f) }
+// Release closes the pipes. The process must have exited.
+func (c *Child) Release() { closeAll(c.stdin, c.stdout.f, c.stderr.f) }
 
-func exitOf(s *os.ProcessState) exit {
+func exitOf(s *os.ProcessState) Exit {
 	if s == nil {
-		return exit{}
+		return Exit{}
 	}
 	if w, ok := s.Sys().(syscall.WaitStatus); ok && w.Signaled() {
-		return exit{signal: unix.SignalName(w.Signal())}
+		return Exit{Signal: unix.SignalName(w.Signal())}
 	}
 	code := s.ExitCode()
-	return exit{code: &code}
+	return Exit{Code: &code}
 }
 
 // drain reads a pipe to its end. Once the process has exited, what the pipe holds

@@ -1,4 +1,4 @@
-package box
+package proc
 
 import (
 	"bytes"
@@ -15,14 +15,14 @@ import (
 // readLines reads all lines; one that was left out is "<n bytes>".
 func readLines(t *testing.T, r io.Reader, limit int) []string {
 	t.Helper()
-	lines := newLineReader(r, limit)
+	lines := NewLineReader(r, limit)
 	var out []string
 	for {
-		line, err := lines.next()
-		var long *tooLong
+		line, err := lines.Next()
+		var long *TooLong
 		switch {
 		case errors.As(err, &long):
-			out = append(out, "<"+strings.Repeat("x", long.bytes)+">")
+			out = append(out, "<"+strings.Repeat("x", long.Bytes)+">")
 		case err == nil:
 			out = append(out, string(line))
 		case errors.Is(err, io.EOF):
@@ -73,12 +73,12 @@ func TestLinesLongerThanAnyBufferAreWhole(t *testing.T) {
 }
 
 func TestLinesDoNotShareMemory(t *testing.T) {
-	lines := newLineReader(strings.NewReader("first\nother\n"), 100)
-	first, err := lines.next()
+	lines := NewLineReader(strings.NewReader("first\nother\n"), 100)
+	first, err := lines.Next()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := lines.next(); err != nil || string(first) != "first" {
+	if _, err := lines.Next(); err != nil || string(first) != "first" {
 		t.Errorf("the first line became %q (%v)", first, err)
 	}
 }
@@ -96,15 +96,15 @@ func TestNumberOfALineThatIsLeftOut(t *testing.T) {
 		{fill, ""},
 		{strings.Repeat(" ", 1000) + "}", ""},
 	} {
-		long := &tooLong{}
+		long := &TooLong{}
 		for part := range slices.Chunk([]byte(c.line), 7) {
 			long.add(part)
 		}
-		if got, ok := long.answers(); ok != (c.want != "") || ok && string(got) != c.want {
+		if got, ok := long.Answers(); ok != (c.want != "") || ok && string(got) != c.want {
 			t.Errorf("%.60s…%s is the answer to %q (%v), want %q", c.line, c.line[len(c.line)-20:], got, ok, c.want)
 		}
-		if long.bytes != len(c.line) {
-			t.Errorf("%d bytes, want %d", long.bytes, len(c.line))
+		if long.Bytes != len(c.line) {
+			t.Errorf("%d bytes, want %d", long.Bytes, len(c.line))
 		}
 	}
 }
@@ -138,13 +138,13 @@ func FuzzLines(f *testing.F) {
 }
 
 func TestQueueIsBoundedByWhatIsNotWritten(t *testing.T) {
-	q := newLineQueue(10)
-	if !q.push([]byte("12345")) || !q.push([]byte("67890")) || q.push([]byte("1")) {
+	q := NewQueue(10)
+	if !q.Push([]byte("12345")) || !q.Push([]byte("67890")) || q.Push([]byte("1")) {
 		t.Fatal("the queue takes not what fits")
 	}
 	r, w := io.Pipe()
 	done := make(chan error)
-	go func() { done <- q.writeTo(w) }()
+	go func() { done <- q.WriteLines(w) }()
 	got := make([]byte, 6)
 	if _, err := io.ReadFull(r, got); err != nil || string(got) != "12345\n" {
 		t.Fatalf("wrote %q (%v)", got, err)
@@ -152,16 +152,16 @@ func TestQueueIsBoundedByWhatIsNotWritten(t *testing.T) {
 	if _, err := io.ReadFull(r, got); err != nil || string(got) != "67890\n" {
 		t.Fatalf("wrote %q (%v)", got, err)
 	}
-	if !q.push([]byte("12345")) {
+	if !q.Push([]byte("12345")) {
 		t.Error("there is no room after writing")
 	}
-	q.close()
+	q.Close()
 	_ = r.Close()
 	// Whether it was in the middle of a line when it was closed is open.
 	if err := <-done; err != nil && !errors.Is(err, io.ErrClosedPipe) {
 		t.Error(err)
 	}
-	if !q.push(make([]byte, 100)) {
+	if !q.Push(make([]byte, 100)) {
 		t.Error("a closed queue refuses")
 	}
 }

@@ -1,9 +1,8 @@
-package box
+package proc
 
 import (
 	"bufio"
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,37 +11,33 @@ import (
 	"sync"
 )
 
-// Limits of what is held in memory for one process.
-const (
-	maxLine  = 16 << 20 // of a line the server says, with its end
-	maxQueue = 32 << 20 // of what waits until the server reads it
-	edge     = 256      // of both ends of a line that is left out
-)
+// edge is how many bytes are kept of both ends of a line that is left out.
+const edge = 256
 
-// lineReader cuts the output of a server into lines.
-type lineReader struct {
+// LineReader cuts the output of a process into lines.
+type LineReader struct {
 	r   *bufio.Reader
 	max int
 }
 
-// newLineReader reads lines of up to limit bytes, ends included.
-func newLineReader(r io.Reader, limit int) *lineReader {
-	return &lineReader{r: bufio.NewReaderSize(r, 64<<10), max: limit}
+// NewLineReader reads lines of up to limit bytes each, with their ends.
+func NewLineReader(r io.Reader, limit int) *LineReader {
+	return &LineReader{r: bufio.NewReaderSize(r, 64<<10), max: limit}
 }
 
-// next returns a line without its LF or CRLF; it belongs to the caller. A last
-// line without an end counts. The error is a *tooLong for a line that was left
+// Next returns a line without its LF or CRLF; it belongs to the caller. A last
+// line without an end counts. The error is a *TooLong for a line that was left
 // out, after which the next one can be read, else the error of the reader.
-func (l *lineReader) next() ([]byte, error) {
+func (l *LineReader) Next() ([]byte, error) {
 	var line []byte
-	var long *tooLong
+	var long *TooLong
 	for {
 		part, err := l.r.ReadSlice('\n')
 		switch {
 		case long != nil:
 			long.add(part)
 		case len(line)+len(part) > l.max:
-			long = &tooLong{}
+			long = &TooLong{limit: l.max}
 			long.add(line)
 			long.add(part)
 			line = nil
@@ -64,18 +59,21 @@ func (l *lineReader) next() ([]byte, error) {
 	}
 }
 
-// tooLong is a line that was left out, with as much of it as may tell what it was.
-type tooLong struct {
-	bytes      int
+// TooLong is the error for a line over the limit. It keeps enough of the line to tell which
+// request the line answered.
+type TooLong struct {
+	Bytes      int // of the line
+	limit      int
 	head, tail []byte
 }
 
-func (e *tooLong) Error() string {
-	return fmt.Sprintf("line of %d bytes is over the limit of %d", e.bytes, maxLine)
+// Error says how long the line was.
+func (e *TooLong) Error() string {
+	return fmt.Sprintf("line of %d bytes is over the limit of %d", e.Bytes, e.limit)
 }
 
-func (e *tooLong) add(part []byte) {
-	e.bytes += len(part)
+func (e *TooLong) add(part []byte) {
+	e.Bytes += len(part)
 	if room := edge - len(e.head); room > 0 {
 		e.head = append(e.head, part[:min(room, len(part))]...)
 	}
@@ -83,10 +81,10 @@ func (e *tooLong) add(part []byte) {
 	e.tail = slices.Clone(e.tail[max(0, len(e.tail)-edge):])
 }
 
-// answers finds the number of the request that the line is the response to, if it
+// Answers finds the number of the request that the line is the response to, if it
 // says so where servers do: as the second member or as the last. Both places are
 // outside of anything nested, so what stands there is the id of the message.
-func (e *tooLong) answers() (id []byte, ok bool) {
+func (e *TooLong) Answers() (id []byte, ok bool) {
 	head, tail := stripSpace(e.head), stripSpace(e.tail)
 	if rest, found := bytes.CutPrefix(head, []byte(`{"jsonrpc":"2.0","id":`)); found {
 		id, _, ok = bytes.Cut(rest, []byte(","))
@@ -109,21 +107,9 @@ func stripSpace(b []byte) []byte {
 	}, b)
 }
 
-// unpack takes a batch apart. Its messages are told one by one, for clients of most
-// versions know no batches, and one that is no message does not spoil the others.
-func unpack(line []byte) []json.RawMessage {
-	if line[0] == '[' {
-		var batch []json.RawMessage
-		if json.Unmarshal(line, &batch) == nil {
-			return batch
-		}
-	}
-	return []json.RawMessage{line}
-}
-
-// lineQueue holds lines for the goroutine that writes them. It is bounded in bytes,
+// Queue holds lines for the goroutine that writes them. It is bounded in bytes,
 // so that a server that does not read costs its own session and nothing else.
-type lineQueue struct {
+type Queue struct {
 	mu     sync.Mutex
 	filled sync.Cond
 	lines  [][]byte
@@ -132,15 +118,16 @@ type lineQueue struct {
 	closed bool
 }
 
-func newLineQueue(limit int) *lineQueue {
-	q := &lineQueue{max: limit}
+// NewQueue makes a queue that holds up to limit bytes.
+func NewQueue(limit int) *Queue {
+	q := &Queue{max: limit}
 	q.filled.L = &q.mu
 	return q
 }
 
-// push adds a line, which the queue then owns. It is false when the line does not
+// Push adds a line, which the queue then owns. It is false when the line does not
 // fit. A closed queue takes everything and forgets it.
-func (q *lineQueue) push(line []byte) bool {
+func (q *Queue) Push(line []byte) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
@@ -155,10 +142,10 @@ func (q *lineQueue) push(line []byte) bool {
 	return true
 }
 
-// writeTo writes the lines, each with its end, until the queue is closed or w
+// WriteLines writes the lines, each with its end, until the queue is closed or w
 // fails; then the queue is closed.
-func (q *lineQueue) writeTo(w io.Writer) error {
-	defer q.close()
+func (q *Queue) WriteLines(w io.Writer) error {
+	defer q.Close()
 	for {
 		line, ok := q.pop()
 		if !ok {
@@ -173,7 +160,7 @@ func (q *lineQueue) writeTo(w io.Writer) error {
 	}
 }
 
-func (q *lineQueue) pop() ([]byte, bool) {
+func (q *Queue) pop() ([]byte, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for len(q.lines) == 0 && !q.closed {
@@ -188,7 +175,8 @@ func (q *lineQueue) pop() ([]byte, bool) {
 	return line, true
 }
 
-func (q *lineQueue) close() {
+// Close forgets what was not written, and ends WriteLines.
+func (q *Queue) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed, q.lines, q.bytes = true, nil, 0

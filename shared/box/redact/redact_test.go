@@ -1,4 +1,4 @@
-package box
+package redact
 
 import (
 	"encoding/base64"
@@ -10,7 +10,7 @@ import (
 )
 
 func TestSecretsAreHidden(t *testing.T) {
-	hide := newRedactor(map[string]string{
+	hide := New(map[string]string{
 		"api_key": "sk-abcdef", "GITHUB_TOKEN": "sk-abcdef-and-more", "DB_PASSWORD": "pass\nword\nrs",
 		"SHORT_SECRET": "12345", "REGION": "eu-central-1", "PIN": "789", "EMPTY": "",
 	}, []string{"PIN", "EMPTY", "MISSING"})
@@ -23,7 +23,7 @@ func TestSecretsAreHidden(t *testing.T) {
 		"marked 789":                 "marked ***",
 		"half of it: sk-abcdef-and-": "half of it: ***-and-",
 	} {
-		if got := hide.text(in); got != want {
+		if got := hide.Text(in); got != want {
 			t.Errorf("%q becomes %q, want %q", in, got, want)
 		}
 	}
@@ -31,7 +31,7 @@ func TestSecretsAreHidden(t *testing.T) {
 
 func TestSecretsAreHiddenInEveryForm(t *testing.T) {
 	const key, url1 = `sk-very/secret+0123"456<789é`, "postgres://u:hunter2%20secret@db.example.com/x?sslmode=off"
-	hide := newRedactor(map[string]string{
+	hide := New(map[string]string{
 		"ANY": key, "DATABASE_URL": url1, "HEADER": "Authorization: Bearer abcdefgh.ijklmnop",
 		"DSN": "host=db password=pass-w0rd-plain user=me", "REPO": "https://ghp_0123456789@github.com/x",
 	}, nil)
@@ -65,18 +65,18 @@ func TestSecretsAreHiddenInEveryForm(t *testing.T) {
 		"of a connection string":   "pass-w0rd-plain rejected",
 		"an address of others":     "cannot connect to redis://:another@cache:6379",
 	} {
-		got := hide.text(said)
+		got := hide.Text(said)
 		for _, part := range []string{"sk-very", "456", "hunter2", "secret", "ghp_", "ijkl", "w0rd", "another", "c2stdmVye", "dmVyeS9z"} {
 			if strings.Contains(got, part) {
 				t.Errorf("%s: %q becomes %q", name, said, got)
 			}
 		}
-		if !strings.Contains(got, hidden) {
-			t.Errorf("%s: nothing of %q is hidden", name, said)
+		if !strings.Contains(got, Hidden) {
+			t.Errorf("%s: nothing of %q is Hidden", name, said)
 		}
 	}
 	const harmless = "listening on https://example.com/a@b, 3 tools\nready"
-	if got := hide.text(harmless); got != harmless {
+	if got := hide.Text(harmless); got != harmless {
 		t.Errorf("%q becomes %q", harmless, got)
 	}
 }

@@ -1,40 +1,42 @@
-package box
+package proc
 
 import (
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 )
 
 func TestStderrKeepsTheEnd(t *testing.T) {
-	for _, write := range []int{1, 7, 1000, maxStderr - 1, maxStderr, 3 * maxStderr} {
-		var r ring
+	for _, write := range []int{1, 7, 1000, maxKept - 1, maxKept, 3 * maxKept} {
+		var r Tail
 		var all strings.Builder
-		for i := 0; all.Len() < 3*maxStderr; i++ {
+		for i := 0; all.Len() < 3*maxKept; i++ {
 			part := strings.Repeat(string(rune('a'+i%26)), write)
 			all.WriteString(part)
 			if n, err := r.Write([]byte(part)); n != len(part) || err != nil {
 				t.Fatalf("Write says %d, %v", n, err)
 			}
 		}
-		text, cut := r.text()
-		if s := all.String(); text != s[len(s)-maxStderr:] || !cut {
+		text, cut := r.Text()
+		if s := all.String(); text != s[len(s)-maxKept:] || !cut {
 			t.Errorf("in writes of %d bytes it keeps %d bytes that are not the end (cut: %v)", write, len(text), cut)
 		}
 	}
 }
 
 func TestTailIsCutBetweenCharacters(t *testing.T) {
-	hide := newRedactor(nil, nil)
+	hide := redact.New(nil, nil)
 	for _, c := range []struct{ name, in, want string }{
 		{"nothing", "", ""},
 		{"short", "a\nb\n", "a\nb"},
-		{"as long as may be", strings.Repeat("é", maxTail), strings.Repeat("é", maxTail)},
-		{"longer", "x" + strings.Repeat("😀", maxTail), strings.Repeat("😀", maxTail)},
+		{"as long as may be", strings.Repeat("é", MaxTail), strings.Repeat("é", MaxTail)},
+		{"longer", "x" + strings.Repeat("😀", MaxTail), strings.Repeat("😀", MaxTail)},
 		{"not UTF-8", "a\xff\xfeb", "a\uFFFDb"},
 	} {
-		var r ring
+		var r Tail
 		_, _ = r.Write([]byte(c.in))
-		if got := r.tail(hide); got != c.want {
+		if got := r.Last(hide); got != c.want {
 			t.Errorf("%s: got %d bytes %.40q, want %d bytes", c.name, len(got), got, len(c.want))
 		}
 	}
@@ -42,13 +44,13 @@ func TestTailIsCutBetweenCharacters(t *testing.T) {
 
 func TestSecretsCutByTheRingAreHiddenToo(t *testing.T) {
 	const secret = "sk-0123456789"
-	hide := newRedactor(map[string]string{"API_KEY": secret}, nil)
+	hide := redact.New(map[string]string{"API_KEY": secret}, nil)
 	for end := range len(secret) {
 		// So many secrets that the tail, which shows three characters for each, reaches
-		// the first; the ring begins and ends in the middle of one, each time elsewhere.
-		var r ring
-		_, _ = r.Write([]byte(strings.Repeat(secret, 2*maxStderr/len(secret)) + secret[:end]))
-		if got := strings.ReplaceAll(r.tail(hide), hidden, ""); len(got) > 2*(minPart-1) {
+		// the first; the Tail begins and ends in the middle of one, each time elsewhere.
+		var r Tail
+		_, _ = r.Write([]byte(strings.Repeat(secret, 2*maxKept/len(secret)) + secret[:end]))
+		if got := strings.ReplaceAll(r.Last(hide), redact.Hidden, ""); len(got) > 4 {
 			t.Errorf("cut %d bytes into a secret the tail shows %q", end, got)
 		}
 	}

@@ -1,8 +1,10 @@
 //go:build !linux
 
-package box
+package proc
 
-import "syscall"
+import (
+	"syscall"
+)
 
 // attributes puts the process into a group of its own. Without Linux it outlives a
 // runner that is killed, until it finds its stdin closed.
@@ -14,7 +16,7 @@ func attributes() *syscall.SysProcAttr {
 func oomKills() int { return 0 }
 
 // reap waits for the process, and kills what is left of its group right after.
-func (c *child) reap() {
+func (c *Child) reap() {
 	// Its error is the exit status once more.
 	_ = c.cmd.Wait()
 	c.mu.Lock()

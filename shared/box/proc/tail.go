@@ -1,0 +1,82 @@
+package proc
+
+import (
+	"io"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/redact"
+)
+
+const (
+	maxKept = 64 << 10 // bytes of an output that are kept
+	// MaxTail is how many characters [Tail.Last] gives at most.
+	MaxTail = 4000
+)
+
+// Tail keeps the last 64 KiB of an output of a process. The zero Tail is ready to use.
+type Tail struct {
+	mu   sync.Mutex
+	buf  []byte // at most maxKept, oldest first from at
+	at   int
+	over bool // something was overwritten
+}
+
+// Write takes everything and never fails.
+func (t *Tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	rest := p
+	if room := maxKept - len(t.buf); room > 0 {
+		n := min(room, len(rest))
+		t.buf = append(t.buf, rest[:n]...)
+		rest = rest[n:]
+	}
+	for len(rest) > 0 {
+		t.over = true
+		n := copy(t.buf[t.at:], rest)
+		t.at = (t.at + n) % maxKept
+		rest = rest[n:]
+	}
+	return len(p), nil
+}
+
+// Text returns what is kept; cut says that it does not begin where the process
+// did.
+func (t *Tail) Text() (text string, cut bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.buf[t.at:]) + string(t.buf[:t.at]), t.over
+}
+
+// ReadAll keeps what it reads, until from ends.
+func (t *Tail) ReadAll(from io.Reader) {
+	// What went wrong with reading it is of no use to anyone.
+	_, _ = io.CopyBuffer(struct{ io.Writer }{t}, from, make([]byte, 4<<10))
+}
+
+// Last returns the last characters, with secrets hidden and without
+// space around.
+func (t *Tail) Last(hide *redact.Redactor) string {
+	text, cut := t.Text()
+	text = hide.Text(text)
+	if cut {
+		text = hide.Begin(text)
+	}
+	text = strings.TrimSpace(strings.ToValidUTF8(hide.End(text), "\uFFFD"))
+	n := 0
+	for i := len(text); i > 0; n++ {
+		if n == MaxTail {
+			return text[i:]
+		}
+		_, size := utf8.DecodeLastRuneInString(text[:i])
+		i -= size
+	}
+	return text
+}
+
+// LastLine returns the last line of a tail, for a message of one line.
+func LastLine(tail string) string {
+	return strings.TrimSpace(tail[strings.LastIndexByte(tail, '\n')+1:])
+}
