@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/infra/local/bill"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 )
 
@@ -73,12 +74,12 @@ func (c *billCommand) Run(t *terminal) error {
 	return a.print(t.out, c.Most)
 }
 
-func accountOf(b local.Bill, prices meter.Prices, by string) account {
+func accountOf(b bill.Bill, prices meter.Prices, by string) account {
 	a := account{
 		Since: b.Since.UTC(), Until: b.Until.UTC(), Prices: prices.Date, Region: prices.Region,
 		USD: prices.Cost(b.Total()), Charges: prices.Bill(b.Total()), By: by,
 	}
-	all := map[local.Owner]meter.Units{}
+	all := map[bill.Owner]meter.Units{}
 	for _, s := range b.Shares {
 		o := s.Owner
 		switch by {
@@ -98,7 +99,7 @@ func accountOf(b local.Bill, prices meter.Prices, by string) account {
 	return a
 }
 
-func costOf(o local.Owner, u meter.Units, prices meter.Prices, by string) ownerCost {
+func costOf(o bill.Owner, u meter.Units, prices meter.Prices, by string) ownerCost {
 	c := ownerCost{USD: prices.Cost(u), Units: u}
 	c.Boxes = c.USD - prices.Cost(u.WithoutTasks())
 	switch by {

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/infra/local/bill"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
@@ -100,15 +101,15 @@ func (s *shell) used() {
 	s.file("logs/one/c3bjph2vld4rqqqqqqqqqqqqqqqqqqqq.1.log", "first line\nsecond line\n")
 	s.file("logs/two/shared.2.log.old", "older line\n")
 	s.file("logs/two/shared.2.log", "newer line, without an end")
-	bill, err := json.Marshal(local.Bill{Since: noon().Add(-time.Hour), Until: noon(), Shares: []local.Share{
-		{Owner: local.Owner{Server: "one", Tenant: "default", Session: "c3bjph2vld4rqqqqqqqqqqqqqqqqqqqq"}, Units: meter.Units{Invocations: 1e6, Messages: 3}},
-		{Owner: local.Owner{Server: "two", Tenant: "default"}, Units: meter.Units{VCPUSeconds: 60}},
+	used, err := json.Marshal(bill.Bill{Since: noon().Add(-time.Hour), Until: noon(), Shares: []bill.Share{
+		{Owner: bill.Owner{Server: "one", Tenant: "default", Session: "c3bjph2vld4rqqqqqqqqqqqqqqqqqqqq"}, Units: meter.Units{Invocations: 1e6, Messages: 3}},
+		{Owner: bill.Owner{Server: "two", Tenant: "default"}, Units: meter.Units{VCPUSeconds: 60}},
 		{Units: meter.Units{Invocations: 5}},
 	}})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.file(local.UsageFile, string(bill))
+	s.file(bill.File, string(used))
 	s.file("prices.json", `{"date":"2000-01-02","region":"test-1","usd":{"invocations":{"usd":0.2,"for":1000000,"what":"requests"},"messages":{"usd":1,"for":1000000,"what":"messages"},"vcpu_seconds":{"usd":0.036,"for":3600,"what":"vCPU-seconds"}}}`)
 	s.file("servers.json", `{"mcpServers":{"buggy":{"command":"a"},"everything":{"command":"b"}}}`)
 }

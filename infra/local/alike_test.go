@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -81,7 +80,7 @@ func wired(t *testing.T, m *machine) *wiring.Function {
 // as a function behind API Gateway's events.
 func clientsOf(t *testing.T, how string) localtest.WebSockets {
 	t.Helper()
-	m := &machine{cfg: Config{Limits: LimitsAWS}, ledger: testLedger(Bill{}), log: slog.New(slog.DiscardHandler)}
+	m := unstarted(t, Config{Limits: LimitsAWS})
 	in, function := &inside{m: m}, &socketFunction{}
 	in.ctx, in.cancel = context.WithCancel(context.WithoutCancel(t.Context()))
 	clients, push := sockets.Routes(&clientRoutes{in}), pushLater
@@ -241,7 +240,7 @@ func TestWebSocketClientsSeeNoDifferenceBetweenHandlersAndFunctions(t *testing.T
 }
 
 func TestRunnersAreAdmittedByTheirPassAndAnsweredByFrames(t *testing.T) {
-	m := &machine{cfg: Config{Limits: LimitsHome}, ledger: testLedger(Bill{}), log: slog.New(slog.DiscardHandler)}
+	m := unstarted(t, Config{Limits: LimitsHome})
 	in := &inside{m: m}
 	r := &runnerRoutes{in}
 	if err := m.openSockets(r, &clientRoutes{in}); err != nil {

@@ -185,15 +185,15 @@ func (b *guardedBody) release() {
 	}
 }
 
-// crowd bounds the connections of an HTTP server: over maxConnections it closes the one
+// openConnections bounds the connections of an HTTP server: over maxConnections it closes the one
 // that waits for a request for longest.
-type crowd struct {
+type openConnections struct {
 	mu    sync.Mutex
 	since map[net.Conn]time.Time // zero while a request is handled
 }
 
 // note is http.Server.ConnState.
-func (c *crowd) note(conn net.Conn, state http.ConnState) {
+func (c *openConnections) note(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch state {
@@ -213,7 +213,7 @@ func (c *crowd) note(conn net.Conn, state http.ConnState) {
 
 // closeOne is called with mu held. If every connection is in use, the new one is one more:
 // their requests are bounded for themselves.
-func (c *crowd) closeOne() {
+func (c *openConnections) closeOne() {
 	var oldest net.Conn
 	var since time.Time
 	for conn, t := range c.since {

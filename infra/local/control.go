@@ -3,18 +3,19 @@ package local
 import (
 	"context"
 	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/local/bill"
+	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	boxes "github.com/dormouse-mcp/dormouse/shared/fleet/process"
 )
 
 // ProcessStatus is one running function process, as dormouse ps shows it.
@@ -71,16 +72,28 @@ func ReadUsage(ctx context.Context, data string) (u Usage, up bool, err error) {
 	return u, up, err
 }
 
+// ReadBill asks the Run that uses a data folder, or else reads what the last one has
+// left. Since is zero if nothing was ever counted there.
+func ReadBill(ctx context.Context, data string) (b bill.Bill, err error) {
+	if up, err := ask(ctx, data, "bill", &b); up || err != nil {
+		return b, err
+	}
+	return bill.Read(data)
+}
+
 // ask gets an answer from the control socket; false means that nobody listens.
 func ask(ctx context.Context, data, what string, into any) (bool, error) {
-	folder, err := socketPath(data)
+	socket, key, err := datafolder.Control(data)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil // nothing was ever run there
+	}
 	if err != nil {
 		return false, err
 	}
 	client := &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			var d net.Dialer
-			return d.DialContext(ctx, "unix", filepath.Join(folder, "control.sock"))
+			return d.DialContext(ctx, "unix", socket)
 		},
 	}}
 	defer client.CloseIdleConnections()
@@ -88,14 +101,7 @@ func ask(ctx context.Context, data, what string, into any) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	word, err := controlWord(data)
-	if errors.Is(err, os.ErrNotExist) {
-		return false, nil // nothing was ever run there
-	}
-	if err != nil {
-		return false, err
-	}
-	req.Header.Set("Authorization", "Bearer "+word)
+	req.Header.Set("Authorization", "Bearer "+key)
 	res, err := client.Do(req)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -113,59 +119,53 @@ func ask(ctx context.Context, data, what string, into any) (bool, error) {
 	return true, nil
 }
 
-// controlWord proves to the control socket that its caller can read the data folder, which
-// programs in a sandbox cannot.
-func controlWord(data string) (string, error) {
-	secret, err := readSecret(filepath.Join(data, secretName))
-	if err != nil {
-		return "", err
-	}
-	mac := hmac.New(sha256.New, secret)
-	mac.Write([]byte("control"))
-	return hex.EncodeToString(mac.Sum(nil)), nil
+// control is the socket that Status, ReadUsage and ReadBill ask.
+type control struct {
+	key       string // that callers show
+	servers   *catalog.Catalog
+	functions functions
+	boxes     *boxes.Pool
+	ledger    *bill.Ledger
+	usage     func() Usage
 }
 
-// startControl opens the socket that Status and ReadUsage ask.
-func (m *machine) startControl(context.Context) error {
-	mux := http.NewServeMux()
-	answer := func(path string, what func(context.Context) (any, error)) {
-		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
-			v, err := what(r.Context())
-			if err != nil {
-				http.Error(w, err.Error(), http.StatusInternalServerError)
-				return
-			}
-			w.Header().Set("Content-Type", "application/json")
-			_ = json.NewEncoder(w).Encode(v)
-		})
+// ServeHTTP implements http.Handler.
+func (c *control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !hmac.Equal([]byte(r.Header.Get("Authorization")), []byte("Bearer "+c.key)) {
+		http.Error(w, "the caller does not know the secret of the data folder", http.StatusUnauthorized)
+		return
 	}
-	answer("/ps", func(ctx context.Context) (any, error) { return m.status(ctx) })
-	answer("/usage", func(context.Context) (any, error) { return m.usage(), nil })
-	answer("/bill", func(ctx context.Context) (any, error) { return m.bill(ctx) })
-	word, err := controlWord(m.data)
+	var answer any
+	var err error
+	switch r.Method + " " + r.URL.Path {
+	case "GET /ps":
+		answer, err = c.status(r.Context())
+	case "GET /usage":
+		answer = c.usage()
+	case "GET /bill":
+		answer, err = c.ledger.Bill(r.Context())
+	default:
+		http.NotFound(w, r)
+		return
+	}
 	if err != nil {
-		return err
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
 	}
-	want := []byte("Bearer " + word)
-	return m.serveUnix("control", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !hmac.Equal([]byte(r.Header.Get("Authorization")), want) {
-			http.Error(w, "the caller does not know the secret of the data folder", http.StatusUnauthorized)
-			return
-		}
-		mux.ServeHTTP(w, r)
-	}))
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answer) // a caller that went away needs none
 }
 
-func (m *machine) status(ctx context.Context) (MachineStatus, error) {
-	s := MachineStatus{Servers: []ServerStatus{}, Functions: m.functions.processes(), Boxes: []BoxStatus{}}
-	for _, name := range m.servers.Names() {
-		server, _ := m.servers.Server(name)
-		s.Servers = append(s.Servers, ServerStatus{Name: name, Off: server.Disabled, Why: m.servers.Reason(name)})
+func (c *control) status(ctx context.Context) (MachineStatus, error) {
+	s := MachineStatus{Servers: []ServerStatus{}, Functions: c.functions.processes(), Boxes: []BoxStatus{}}
+	for _, name := range c.servers.Names() {
+		server, _ := c.servers.Server(name)
+		s.Servers = append(s.Servers, ServerStatus{Name: name, Off: server.Disabled, Why: c.servers.Reason(name)})
 	}
-	for _, r := range m.servers.Rejected() {
+	for _, r := range c.servers.Rejected() {
 		s.Servers = append(s.Servers, ServerStatus{Name: r.Name, Why: r.Reason()})
 	}
-	tasks, err := m.boxes.Tasks(ctx)
+	tasks, err := c.boxes.Tasks(ctx)
 	if err != nil {
 		return s, err
 	}

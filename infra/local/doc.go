@@ -17,6 +17,6 @@
 //	timer, task ──▶  relay.Sweeper                   lambda ─▶ sweep
 //
 // Local sockets authenticate their callers: a runner shows a pass that the host sealed,
-// the control socket wants a word that is derived from the data folder's secret, and the
+// the control socket wants a key that is derived from the data folder's secret, and the
 // stand-ins for AWS's services are served below a secret path.
 package local

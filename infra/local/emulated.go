@@ -2,12 +2,11 @@ package local
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +16,9 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/apigw"
+	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
+	"github.com/dormouse-mcp/dormouse/infra/local/scheduler"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
@@ -29,7 +30,7 @@ type emulated struct {
 	pool  *lambda.Pool
 	api   *lambda.API
 	rest  *apigw.RESTAPI
-	alarm *lambda.ScheduleAPI
+	alarm *scheduler.API
 	local string // base URL of the stand-ins for AWS's services, with a secret path
 }
 
@@ -52,7 +53,7 @@ func (m *machine) startEmulated(ctx context.Context) error {
 	secret := "/" + uuid.NewString()
 	e.local = "http://" + l.Addr().String() + secret
 	env := e.environment()
-	if err := m.checkNatives(ctx, e.configs(), env); err != nil {
+	if err := e.checkNatives(ctx, env); err != nil {
 		_ = l.Close()
 		return err
 	}
@@ -65,8 +66,8 @@ func (m *machine) startEmulated(ctx context.Context) error {
 		return err
 	}
 	e.api = lambda.NewAPI(lambda.APIConfig{Invoker: e.pool, Functions: e.pool.Names(), RetryWait: eventRetryWait, Logger: m.log})
-	e.alarm, err = lambda.NewScheduleAPI(lambda.ScheduleConfig{
-		Folder: m.schedulesFolder(), Functions: e.pool.Names(), Send: e.api.Send, Logger: m.log,
+	e.alarm, err = scheduler.New(scheduler.Config{
+		Folder: m.folder.File(schedulesFolder), Functions: e.pool.Names(), Send: e.api.Send, Logger: m.log,
 	})
 	if err == nil {
 		e.rest, err = apigw.NewRESTAPI(apigw.RESTConfig{Function: "http", Invoker: e.pool, Logger: m.log})
@@ -103,28 +104,28 @@ func (m *machine) routes(functions lambda.Invoker, stage, function string) socke
 
 func (e *emulated) configs() []lambda.FunctionConfig {
 	hosts := func(address string) []string {
-		return []string{"DORMOUSE_HOSTS=" + strings.Join(e.m.servedHosts(address), ",")}
+		return []string{"DORMOUSE_HOSTS=" + strings.Join(e.m.public.servedHosts(address), ",")}
 	}
 	return []lambda.FunctionConfig{
-		{Name: "http", Path: e.m.program("http"), Timeout: 15 * time.Minute, MaxInstances: maxInstances, Env: hosts(e.m.cfg.Listen)},
-		{Name: "socket", Path: e.m.program("socket"), Timeout: 29 * time.Second, MaxInstances: maxInstances, Env: hosts(e.m.socketsAddress())},
-		{Name: "relay", Path: e.m.program("relay"), Timeout: 29 * time.Second, MaxInstances: maxInstances},
-		{Name: "sweep", Path: e.m.program("sweep"), Timeout: 5 * time.Minute, MaxInstances: 2},
+		{Name: "http", Path: e.program("http"), Timeout: 15 * time.Minute, MaxInstances: maxInstances, Env: hosts(e.m.cfg.Listen)},
+		{Name: "socket", Path: e.program("socket"), Timeout: 29 * time.Second, MaxInstances: maxInstances, Env: hosts(e.m.public.socketsAddress())},
+		{Name: "relay", Path: e.program("relay"), Timeout: 29 * time.Second, MaxInstances: maxInstances},
+		{Name: "sweep", Path: e.program("sweep"), Timeout: 5 * time.Minute, MaxInstances: 2},
 	}
 }
 
 // environment is what all functions are told, as template.yaml does on AWS.
 func (e *emulated) environment() []string {
 	m := e.m
-	env := m.inherited()
-	for name, value := range m.passedOn() {
+	env := m.environ.inherited()
+	for name, value := range m.environ.passedOn(m.store, m.snapshots()) {
 		env = append(env, name+"="+value)
 	}
 	return append(env,
 		"DORMOUSE_STORE="+m.store,
 		"DORMOUSE_SERVERS="+m.serversFile,
-		"DORMOUSE_ACCESS="+m.access(),
-		"DORMOUSE_SECRET="+m.secret,
+		"DORMOUSE_ACCESS="+m.public.access(),
+		"DORMOUSE_SECRET="+hex.EncodeToString(m.folder.Secret),
 		snapshotsEnv+"="+m.snapshots(),
 		"DORMOUSE_IDLE="+strconv.FormatFloat(m.cfg.Idle.Seconds(), 'f', -1, 64),
 		"DORMOUSE_RELAY_URL="+m.relayURL(),
@@ -138,31 +139,7 @@ func (e *emulated) environment() []string {
 
 // scheduleSettings says where alarms are kept, as native.SchedulesConfig.
 func scheduleSettings() string {
-	return `{"group":"` + lambda.ScheduleGroup + `","target":"` + lambda.FunctionARN("http") + `","role":"arn:aws:iam::` + lambda.Account + `:role/schedules"}`
-}
-
-// passedOn are the variables of this program that the functions get as they are:
-// settings of sessions and boxes, which they read themselves, and the credentials of a
-// store or a bucket on AWS. Functions get no credentials for places of this machine.
-func (m *machine) passedOn() map[string]string {
-	env := m.environment("DORMOUSE_SESSION_LIFE", "DORMOUSE_INIT_TIMEOUT", "DORMOUSE_EVENT_AGE", "DORMOUSE_HOLD", "DORMOUSE_TENANT_BOXES", "DORMOUSE_WAITING_CALLS", "DORMOUSE_PROFILE")
-	if strings.HasPrefix(m.store, sqlite) && !strings.HasPrefix(m.snapshots(), "s3:") {
-		return env
-	}
-	keys := m.environment("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION")
-	maps.Copy(env, keys)
-	return env
-}
-
-// inherited is the environment of this program without what is Dormouse's own.
-func (m *machine) inherited() []string {
-	var env []string
-	for _, kv := range m.cfg.Environ {
-		if !strings.HasPrefix(kv, "DORMOUSE_") && !strings.HasPrefix(kv, "AWS_") && !strings.HasPrefix(kv, "_") {
-			env = append(env, kv)
-		}
-	}
-	return env
+	return `{"group":"` + scheduler.Group + `","target":"` + awsapi.FunctionARN("http") + `","role":"arn:aws:iam::` + awsapi.Account + `:role/schedules"}`
 }
 
 func (e *emulated) web() http.Handler { return e.rest }
@@ -209,7 +186,7 @@ func closed() <-chan struct{} {
 
 func cloudWatchEvent(kind string, detail json.RawMessage) events.CloudWatchEvent {
 	return events.CloudWatchEvent{
-		Version: "0", ID: uuid.NewString(), DetailType: kind, Source: "dormouse.local", AccountID: lambda.Account,
+		Version: "0", ID: uuid.NewString(), DetailType: kind, Source: "dormouse.local", AccountID: awsapi.Account,
 		Time: time.Now().UTC().Truncate(time.Second), Region: "local", Resources: []string{}, Detail: detail,
 	}
 }
@@ -228,6 +205,3 @@ func (e *emulated) close(ctx context.Context) error {
 	}
 	return err
 }
-
-// schedulesFolder keeps the alarms of native servers.
-func (m *machine) schedulesFolder() string { return filepath.Join(m.data, "schedules") }

@@ -2,10 +2,10 @@ package local
 
 import (
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"sync"
 	"time"
@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/kept"
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
-	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
+	"github.com/dormouse-mcp/dormouse/infra/local/scheduler"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/front"
@@ -32,7 +32,7 @@ type inside struct {
 	store    session.Store
 	settings wiring.Settings
 	made     *handlers
-	alarm    *lambda.ScheduleAPI
+	alarm    *scheduler.API
 
 	// ctx is that of what no client waits for: alarms and sweeps.
 	ctx    context.Context
@@ -59,20 +59,18 @@ func (m *machine) startInside(context.Context) error {
 	in.ctx, in.cancel = context.WithCancel(context.Background())
 	m.functions = in
 	m.closers = append(m.closers, in.close)
-	in.settings = wiring.Settings{Servers: m.servers, Open: m.access() == AccessOpen, RelayURL: m.relayURL(), Idle: m.cfg.Idle, Origins: m.cfg.Origins}
-	err := in.settings.Read(m.getenv)
+	in.settings = wiring.Settings{Servers: m.servers, Open: m.public.access() == AccessOpen, RelayURL: m.relayURL(), Idle: m.cfg.Idle, Origins: m.cfg.Origins}
+	err := in.settings.Read(m.environ.get)
 	if err != nil {
 		return err
 	}
 	in.settings.Idle = m.cfg.Idle
-	if in.settings.Secret, err = hex.DecodeString(m.secret); err != nil {
+	in.settings.Secret = m.folder.Secret
+	if in.store, err = OpenStore(m.store, m.environ.get, in.settings.Limits); err != nil {
 		return err
 	}
-	if in.store, err = OpenStore(m.store, m.getenv, in.settings.Limits); err != nil {
-		return err
-	}
-	if in.alarm, err = lambda.NewScheduleAPI(lambda.ScheduleConfig{
-		Folder: m.schedulesFolder(), Functions: []string{"http"}, Send: in.send, Logger: m.log,
+	if in.alarm, err = scheduler.New(scheduler.Config{
+		Folder: m.folder.File(schedulesFolder), Functions: []string{"http"}, Send: in.send, Logger: m.log,
 	}); err != nil {
 		return err
 	}
@@ -107,17 +105,17 @@ func (in *inside) make() (*handlers, error) {
 		s.Hosts = hosts
 		p := wiring.Parts{
 			Store: in.store, Fleet: m.boxes, Runners: m.relay, Clients: sockets.Clients{API: m.socket},
-			Meter: meter.New(meter.Options{}), Log: m.spending,
+			Meter: meter.New(meter.Options{}), Log: slog.New(m.ledger.Watch(m.log.Handler())),
 		}
-		if err := p.KeepIn(m.snapshots(), kept.Folder, m.bucketConfig()); err != nil {
+		if err := p.KeepIn(m.snapshots(), kept.Folder, m.environ.bucket()); err != nil {
 			return nil, fmt.Errorf("%s: %w", snapshotsEnv, err)
 		}
 		return wiring.New(s, p)
 	}
 	var of [4]*wiring.Function
-	for i, address := range []string{m.cfg.Listen, m.socketsAddress(), "", ""} {
+	for i, address := range []string{m.cfg.Listen, m.public.socketsAddress(), "", ""} {
 		var err error
-		if of[i], err = function(m.servedHosts(address)); err != nil {
+		if of[i], err = function(m.public.servedHosts(address)); err != nil {
 			return nil, err
 		}
 	}
@@ -156,7 +154,7 @@ func (in *inside) alarms() endpoints.Alarms {
 }
 
 // schedules is a [native.Scheduler] in this process.
-type schedules struct{ api *lambda.ScheduleAPI }
+type schedules struct{ api *scheduler.API }
 
 // Schedule implements [native.Scheduler].
 func (s schedules) Schedule(_ context.Context, a native.Alarm) error {

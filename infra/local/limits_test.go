@@ -2,7 +2,6 @@ package local
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -49,7 +48,7 @@ func eachAPI(t *testing.T, cfg Config, test func(t *testing.T, w localtest.WebSo
 	for _, which := range []string{"runners", "clients"} {
 		t.Run(which, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m, e := &machine{cfg: cfg, ledger: testLedger(Bill{}), log: slog.New(slog.DiscardHandler)}, &echoing{}
+				m, e := unstarted(t, cfg), &echoing{}
 				if err := m.openSockets(e, e); err != nil {
 					t.Fatal(err)
 				}

@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"io"
 	"log/slog"
@@ -18,7 +19,10 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
-	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
+	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
+	"github.com/dormouse-mcp/dormouse/infra/local/bill"
+	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
+	"github.com/dormouse-mcp/dormouse/infra/local/scheduler"
 	"github.com/dormouse-mcp/dormouse/shared/native"
 )
 
@@ -38,8 +42,24 @@ func configured(t *testing.T, change func(*Config)) *machine {
 	if change != nil {
 		change(&cfg)
 	}
-	m := &machine{cfg: cfg, began: time.Now(), log: slog.New(slog.NewJSONHandler(cfg.Log, nil))}
+	m := newMachine(cfg)
 	t.Cleanup(func() { m.stop(context.WithoutCancel(t.Context())) })
+	return m
+}
+
+// unstarted is a machine with the parts that its WebSocket APIs need.
+func unstarted(t *testing.T, cfg Config) *machine {
+	t.Helper()
+	cfg.Data, cfg.Out, cfg.Log = t.TempDir(), io.Discard, io.Discard
+	m := newMachine(cfg)
+	if err := m.openFolder(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.folder.Close)
+	var err error
+	if m.ledger, err = bill.Open(cfg.Data, m.boxSize, nil, m.log); err != nil {
+		t.Fatal(err)
+	}
 	return m
 }
 
@@ -93,7 +113,7 @@ func TestTheStandInsForAWSAreServedBelowTheirSecretPathOnly(t *testing.T) {
 	host := "http://" + base.Host
 	const signature = "AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=host, Signature=c"
 	schedule := `{"GroupName":"dormouse","ScheduleExpression":"at(2999-01-02T03:04:05)","ScheduleExpressionTimezone":"UTC",
-		"FlexibleTimeWindow":{"Mode":"OFF"},"ActionAfterCompletion":"DELETE","Target":{"Arn":"` + lambda.FunctionARN("http") + `","RoleArn":"r","Input":"{}"}}`
+		"FlexibleTimeWindow":{"Mode":"OFF"},"ActionAfterCompletion":"DELETE","Target":{"Arn":"` + awsapi.FunctionARN("http") + `","RoleArn":"r","Input":"{}"}}`
 	calls := []struct{ method, path, body string }{
 		{"POST", "/lambda/2015-03-31/functions/http/invocations", "{}"},
 		{"POST", "/scheduler/schedules/x", schedule},
@@ -124,31 +144,26 @@ func TestTheStandInsForAWSAreServedBelowTheirSecretPathOnly(t *testing.T) {
 func TestTheControlSocketAnswersThoseWhoReadTheDataFolder(t *testing.T) {
 	m := started(t, nil)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", m.socketFile("control"))
+		return new(net.Dialer).DialContext(ctx, "unix", m.folder.Socket("control"))
 	}}}
 	other := t.TempDir()
-	if _, err := secretFile(filepath.Join(other, secretName)); err != nil {
-		t.Fatal(err)
-	}
-	foreign, err := controlWord(other)
+	folder, err := datafolder.Open(other)
 	if err != nil {
 		t.Fatal(err)
 	}
-	word, err := controlWord(m.data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	foreign, key := folder.Key(), m.folder.Key()
+	folder.Close()
 	for _, path := range []string{"/ps", "/usage", "/bill", "/none"} {
-		for _, says := range []string{"", "Bearer ", "Bearer " + foreign, word, "Bearer " + m.secret} {
+		for _, says := range []string{"", "Bearer ", "Bearer " + foreign, key, "Bearer " + hex.EncodeToString(m.folder.Secret)} {
 			if status, text := request(t, client, http.MethodGet, "http://local"+path, says, ""); status != http.StatusUnauthorized || strings.Contains(text, "{") {
 				t.Errorf("%s, who says %.10q: %d %s, want 401", path, says, status, text)
 			}
 		}
 	}
-	if status, _ := request(t, client, http.MethodGet, "http://local/ps", "Bearer "+word, ""); status != http.StatusOK {
-		t.Errorf("who knows the word: %d", status)
+	if status, _ := request(t, client, http.MethodGet, "http://local/ps", "Bearer "+key, ""); status != http.StatusOK {
+		t.Errorf("who has the key: %d", status)
 	}
-	if s, up, err := Status(t.Context(), m.data); err != nil || !up || s.Boxes == nil {
+	if s, up, err := Status(t.Context(), m.folder.Path); err != nil || !up || s.Boxes == nil {
 		t.Errorf("dormouse ps: %+v, %v, %v", s, up, err)
 	}
 	if _, up, err := ReadUsage(t.Context(), other); up || err != nil {
@@ -183,7 +198,7 @@ func alarmed(t *testing.T, folder string, handle func(context.Context, native.Al
 	in := &inside{m: &machine{log: slog.New(slog.DiscardHandler)}, made: &handlers{http: endpoints.HTTP{Alarm: handle}}}
 	in.ctx, in.cancel = context.WithCancel(context.WithoutCancel(t.Context()))
 	var err error
-	if in.alarm, err = lambda.NewScheduleAPI(lambda.ScheduleConfig{Folder: folder, Functions: []string{"http"}, Send: in.send}); err != nil {
+	if in.alarm, err = scheduler.New(scheduler.Config{Folder: folder, Functions: []string{"http"}, Send: in.send}); err != nil {
 		t.Fatal(err)
 	}
 	in.alarm.Start()

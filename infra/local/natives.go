@@ -11,22 +11,20 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
 )
 
 // Servers in Go are part of the functions, and a user may have functions of their own
 // that have some.
 
 // program is the program of a function: the user's own, if there is one.
-func (m *machine) program(name string) string {
-	if m.cfg.Own != "" {
-		own := filepath.Join(m.cfg.Own, name)
+func (e *emulated) program(name string) string {
+	if e.m.cfg.Own != "" {
+		own := filepath.Join(e.m.cfg.Own, name)
 		if _, err := os.Stat(own); err == nil {
 			return own
 		}
 	}
-	return filepath.Join(m.cfg.Programs, name)
+	return filepath.Join(e.m.cfg.Programs, name)
 }
 
 // checkTime bounds one start of a function that only says whether it can.
@@ -35,14 +33,14 @@ const checkTime = 30 * time.Second
 // checkNatives has the functions say whether they have the servers in Go that the
 // servers file names, so that one they do not have is known now, and not with the first
 // message.
-func (m *machine) checkNatives(ctx context.Context, functions []lambda.FunctionConfig, env []string) error {
-	if !slices.ContainsFunc(m.servers.Names(), func(name string) bool {
-		s, _ := m.servers.Server(name)
+func (e *emulated) checkNatives(ctx context.Context, env []string) error {
+	if !slices.ContainsFunc(e.m.servers.Names(), func(name string) bool {
+		s, _ := e.m.servers.Server(name)
 		return s.Native != "" && !s.Disabled
 	}) {
 		return nil
 	}
-	for _, f := range functions {
+	for _, f := range e.configs() {
 		if f.Name != "http" && f.Name != "socket" {
 			continue
 		}

@@ -8,11 +8,12 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/local/bill"
+	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
@@ -76,19 +77,51 @@ type Config struct {
 // returns, no process that it started is left. One data folder is used by one Run
 // at a time.
 func Run(ctx context.Context, cfg Config) error {
-	m := &machine{cfg: cfg, began: time.Now(), log: slog.New(slog.NewJSONHandler(cfg.Log, nil))}
+	m := newMachine(cfg)
 	defer m.stop(context.WithoutCancel(ctx))
 	if err := m.start(ctx); err != nil {
 		return err
 	}
-	m.announce()
+	m.public.announce(m.served(), cfg.JSON, cfg.Out, cfg.Log)
 	<-ctx.Done()
 	return nil
 }
 
+// machine hosts servers. Its fields are set by the steps of Run, in their order; newMachine
+// sets the first five.
+type machine struct {
+	cfg      Config
+	environ  environ
+	public   *listeners
+	log      *slog.Logger
+	recorder *journal.Recorder
+
+	servers     *catalog.Catalog
+	serversFile string // absolute
+	folder      *datafolder.Folder
+	store       string // see OpenStore
+	boxes       *boxes.Pool
+	ledger      *bill.Ledger
+	functions   functions
+	relay       *sockets.API                  // for runners
+	socket      *sockets.API                  // for clients
+	closers     []func(context.Context) error // in the order of opening
+}
+
+func newMachine(cfg Config) *machine {
+	print := journal.HumanPrinter(cfg.Out)
+	if cfg.JSON {
+		print = journal.JSONPrinter(cfg.Out)
+	}
+	return &machine{
+		cfg: cfg, environ: cfg.Environ, log: slog.New(slog.NewJSONHandler(cfg.Log, nil)), recorder: journal.NewRecorder(print),
+		public: &listeners{Listen: cfg.Listen, Sockets: cfg.Sockets, PublicURL: cfg.PublicURL, Access: cfg.Access},
+	}
+}
+
 func (m *machine) start(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		m.readServers, m.openData, m.openLedger, m.startFleet, m.startFunctions, m.startRelay,
+		m.readServers, m.openFolder, m.startFleet, m.openLedger, m.startFunctions, m.startRelay,
 		m.startControl, m.startSweep, m.startEndpoints,
 	} {
 		if err := step(ctx); err != nil {
@@ -96,30 +129,6 @@ func (m *machine) start(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// machine hosts servers. Its fields are set by the steps of Run, in their order.
-type machine struct {
-	cfg         Config
-	log         *slog.Logger
-	spending    *slog.Logger // log, for lines that say what was used
-	recorder    *journal.Recorder
-	servers     *catalog.Catalog
-	serversFile string // absolute
-	began       time.Time
-	data        string // absolute
-	store       string // see OpenStore
-	sockets     string // folder of the unix sockets
-	secret      string // hex
-	lock        *os.File
-
-	boxes     *boxes.Pool
-	ledger    *ledger
-	functions functions
-	relay     *sockets.API                  // for runners
-	socket    *sockets.API                  // for clients
-	public    []net.Listener                // HTTP, then WebSocket
-	closers   []func(context.Context) error // in the order of opening
 }
 
 // functions execute what the functions do on AWS: in this process ([inside]), or as
@@ -133,24 +142,8 @@ type functions interface {
 	processes() []ProcessStatus
 }
 
-func (m *machine) startFunctions(ctx context.Context) error {
-	if m.cfg.Functions == FunctionsProcess {
-		m.cfg.Limits = LimitsAWS
-		return m.startEmulated(ctx)
-	}
-	return m.startInside(ctx)
-}
-
 func (m *machine) readServers(context.Context) error {
-	environ := map[string]string{}
-	for _, kv := range m.cfg.Environ {
-		name, value, _ := strings.Cut(kv, "=")
-		environ[name] = value
-	}
-	servers, warnings, err := catalog.LoadHere(m.cfg.Servers, func(name string) (string, bool) {
-		value, ok := environ[name]
-		return value, ok
-	})
+	servers, warnings, err := catalog.LoadHere(m.cfg.Servers, m.environ.lookup)
 	if err != nil {
 		return err
 	}
@@ -165,11 +158,66 @@ func (m *machine) readServers(context.Context) error {
 	return err
 }
 
-func (m *machine) getenv(name string) string { return m.environment(name)[name] }
+// served are the names of the servers that clients can call.
+func (m *machine) served() []string {
+	return slices.DeleteFunc(m.servers.Names(), func(name string) bool {
+		s, _ := m.servers.Server(name)
+		return s.Disabled
+	})
+}
+
+func (m *machine) openFolder(context.Context) (err error) {
+	if m.folder, err = datafolder.Open(m.cfg.Data); err == nil {
+		m.store, err = StoreName(m.cfg.Store, m.folder.Path)
+	}
+	return err
+}
+
+// openLedger takes up what earlier runs have counted, and writes it down from time to time.
+func (m *machine) openLedger(ctx context.Context) (err error) {
+	if m.ledger, err = bill.Open(m.folder.Path, m.boxSize, m.boxes.Tasks, m.log); err == nil {
+		go m.ledger.Keep(ctx)
+	}
+	return err
+}
+
+// schedulesFolder keeps the alarms of native servers, in the data folder.
+const schedulesFolder = "schedules"
+
+// snapshots is where workspaces are kept.
+func (m *machine) snapshots() string { return m.environ.snapshots(m.folder.File("snapshots")) }
+
+func (m *machine) startFunctions(ctx context.Context) error {
+	if m.cfg.Functions == FunctionsProcess {
+		m.cfg.Limits = LimitsAWS
+		return m.startEmulated(ctx)
+	}
+	return m.startInside(ctx)
+}
+
+// startRelay lets runners connect, once everything that they reach is there.
+func (m *machine) startRelay(context.Context) error { return m.serveUnix("relay", m.relay) }
+
+func (m *machine) startControl(context.Context) error {
+	return m.serveUnix("control", &control{
+		key: m.folder.Key(), servers: m.servers, functions: m.functions, boxes: m.boxes, ledger: m.ledger,
+		usage: func() Usage { return Usage{Relay: m.relay.Usage(), Socket: m.socket.Usage()} },
+	})
+}
+
+// startEndpoints opens what clients connect to: last, when all behind it is there.
+func (m *machine) startEndpoints(ctx context.Context) error {
+	if err := m.public.start(ctx); err != nil {
+		return err
+	}
+	m.serve(m.public.open[0], m.functions.web())
+	m.serve(m.public.open[1], m.functions.sockets())
+	return nil
+}
 
 func (m *machine) serveUnix(name string, h http.Handler) error {
 	var lc net.ListenConfig
-	l, err := lc.Listen(context.Background(), "unix", m.socketFile(name))
+	l, err := lc.Listen(context.Background(), "unix", m.folder.Socket(name))
 	if err != nil {
 		return fmt.Errorf("open the %s socket: %w", name, err)
 	}
@@ -179,8 +227,8 @@ func (m *machine) serveUnix(name string, h http.Handler) error {
 
 // serve runs an HTTP server until stop.
 func (m *machine) serve(l net.Listener, h http.Handler) {
-	crowd := &crowd{since: map[net.Conn]time.Time{}}
-	s := &http.Server{Handler: h, ReadHeaderTimeout: headWithin, IdleTimeout: idleConnections, ConnState: crowd.note, ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelWarn)}
+	open := &openConnections{since: map[net.Conn]time.Time{}}
+	s := &http.Server{Handler: h, ReadHeaderTimeout: headWithin, IdleTimeout: idleConnections, ConnState: open.note, ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelWarn)}
 	go func() {
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			m.log.Error("a server has stopped", "address", l.Addr().String(), "error", err)
@@ -197,9 +245,7 @@ const stopTime = 20 * time.Second
 func (m *machine) stop(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, stopTime)
 	defer cancel()
-	for _, l := range m.public {
-		_ = l.Close()
-	}
+	m.public.close()
 	if m.boxes != nil {
 		if err := m.boxes.Close(ctx); err != nil {
 			m.log.Warn("boxes did not end in time", "error", err)
@@ -210,13 +256,10 @@ func (m *machine) stop(ctx context.Context) {
 			m.log.Warn("not everything ended in time", "error", err)
 		}
 	}
-	m.saveBill(ctx, true)
-	if m.sockets != "" {
-		_ = os.RemoveAll(m.sockets)
+	if m.socket != nil { // else nothing can have been used
+		m.ledger.Close()
 	}
-	if m.lock != nil {
-		_ = m.lock.Close()
-	}
+	m.folder.Close()
 }
 
 // output passes a line of a function or a runner on. They write slog JSON.
@@ -224,6 +267,6 @@ func (m *machine) output(_, line string) { _, _ = fmt.Fprintln(m.cfg.Log, line) 
 
 // functionOutput is output for functions, which say what they have used.
 func (m *machine) functionOutput(name, line string) {
-	m.ledger.line(line)
+	m.ledger.Line(line)
 	m.output(name, line)
 }

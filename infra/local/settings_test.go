@@ -47,7 +47,7 @@ func TestSocketsAreServedOnePortOn(t *testing.T) {
 		"not a listen": {"nonsense", "", "nonsense"},
 	}
 	for name, test := range tests {
-		m := &machine{cfg: Config{Listen: test.listen, Sockets: test.sockets}}
+		m := &listeners{Listen: test.listen, Sockets: test.sockets}
 		if got := m.socketsAddress(); got != test.want {
 			t.Errorf("%s: %s, want %s", name, got, test.want)
 		}
@@ -59,14 +59,14 @@ func TestOnlyLoopbackHasNamesOfItsOwn(t *testing.T) {
 		"127.0.0.1:1": "", "localhost:1": "", "[::1]:1": "",
 		"0.0.0.0:1": "*", ":1": "*", "192.0.2.1:1": "*", "example.test:1": "*",
 	} {
-		if got := strings.Join(new(machine).servedHosts(address), ","); got != want {
+		if got := strings.Join(new(listeners).servedHosts(address), ","); got != want {
 			t.Errorf("%s is served under %q, want %q", address, got, want)
 		}
 	}
 }
 
 func TestBehindAProxyItsNameIsServedAndThoseOfLoopback(t *testing.T) {
-	m := &machine{cfg: Config{PublicURL: "https://mcp.example:8443/"}}
+	m := &listeners{PublicURL: "https://mcp.example:8443/"}
 	for _, address := range []string{"127.0.0.1:1", ":1"} {
 		if got := strings.Join(m.servedHosts(address), ","); got != "127.0.0.1,::1,localhost,mcp.example" {
 			t.Errorf("%s is served under %q", address, got)
@@ -83,7 +83,7 @@ func TestKeysAreNeededBeyondLoopback(t *testing.T) {
 		"sockets only, everywhere": {"localhost:1", "0.0.0.0:2", "", "", "keys"},
 		"behind a proxy":           {"127.0.0.1:1", "", "https://mcp.example", "", "keys"},
 	} {
-		m := &machine{cfg: Config{Listen: test.listen, Sockets: test.sockets, PublicURL: test.public, Access: test.access}}
+		m := &listeners{Listen: test.listen, Sockets: test.sockets, PublicURL: test.public, Access: test.access}
 		if got := m.access(); got != test.want {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
@@ -91,7 +91,7 @@ func TestKeysAreNeededBeyondLoopback(t *testing.T) {
 }
 
 func TestFunctionsSeeCredentialsOnlyForAStoreOnAWS(t *testing.T) {
-	environ := []string{
+	all := []string{
 		"DORMOUSE_HOLD=1", "DORMOUSE_EVENT_AGE=2", "DORMOUSE_STORE=no", "OTHER=no",
 		"AWS_ACCESS_KEY_ID=id", "AWS_SECRET_ACCESS_KEY=key", "AWS_REGION=eu", "AWS_PROFILE=no",
 	}
@@ -101,31 +101,30 @@ func TestFunctionsSeeCredentialsOnlyForAStoreOnAWS(t *testing.T) {
 		environ []string
 		want    map[string]string
 	}{
-		"this machine":    {"sqlite:/x", environ, settings},
-		"AWS":             {"dynamodb:T", environ, map[string]string{"DORMOUSE_HOLD": "1", "DORMOUSE_EVENT_AGE": "2", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_REGION": "eu"}},
-		"no credentials":  {"dynamodb:T?endpoint=http://127.0.0.1:1", environ[:4], settings}, // package lambda gives every function some
+		"this machine":    {"sqlite:/x", all, settings},
+		"AWS":             {"dynamodb:T", all, map[string]string{"DORMOUSE_HOLD": "1", "DORMOUSE_EVENT_AGE": "2", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_REGION": "eu"}},
+		"no credentials":  {"dynamodb:T?endpoint=http://127.0.0.1:1", all[:4], settings}, // package lambda gives every function some
 		"nothing is said": {"sqlite:/x", nil, map[string]string{}},
 	}
 	for name, test := range tests {
-		m := &machine{cfg: Config{Environ: test.environ}, store: test.store}
-		if d := cmp.Diff(test.want, m.passedOn()); d != "" {
+		if d := cmp.Diff(test.want, environ(test.environ).passedOn(test.store, "folder:/kept")); d != "" {
 			t.Errorf("%s (-want +got):\n%s", name, d)
 		}
 	}
 }
 
 func TestBoxesAreToldHowToReachRegistriesAndNothingElse(t *testing.T) {
-	m := &machine{data: "/data", cfg: Config{Environ: []string{
+	e := environ{
 		"PATH=/bin", "HOME=/home/me", "DORMOUSE_CACHE=/cache", "DORMOUSE_LOCKS=/locks", "DORMOUSE_BOX_PROCESSES=7", "https_proxy=http://p", "NO_PROXY=x",
 		"PIP_INDEX_URL=http://pip", "UV_INDEX=http://uv", "npm_config_registry=http://npm", "NODE_EXTRA_CA_CERTS=/ca",
 		"DORMOUSE_SESSION_LIFE=1h", "AWS_SECRET_ACCESS_KEY=x", "GITHUB_TOKEN=x", "PIPELINE=x",
-	}}}
+	}
 	want := map[string]string{
 		"PATH": "/bin", "HOME": "/home/me", "DORMOUSE_CACHE": "/cache", "DORMOUSE_LOCKS": "/locks", "DORMOUSE_BOX_PROCESSES": "7", "DORMOUSE_LOGS": "/data/logs",
 		"https_proxy": "http://p", "NO_PROXY": "x", "PIP_INDEX_URL": "http://pip", "UV_INDEX": "http://uv",
 		"npm_config_registry": "http://npm", "NODE_EXTRA_CA_CERTS": "/ca", "GOMAXPROCS": "2",
 	}
-	if diff := cmp.Diff(want, m.boxEnvironment()); diff != "" {
+	if diff := cmp.Diff(want, e.boxes("/data/logs", false)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
@@ -135,8 +134,7 @@ func TestAFolderOfLocksHasToBeThere(t *testing.T) {
 	if err := m.start(t.Context()); err == nil || !strings.Contains(err.Error(), `DORMOUSE_LOCKS is "/does/not/exist", which is no folder`) {
 		t.Error(err)
 	}
-	here := &machine{cfg: Config{Environ: []string{"DORMOUSE_LOCKS=testdata"}}}
-	if got := here.boxEnvironment()["DORMOUSE_LOCKS"]; !filepath.IsAbs(got) || filepath.Base(got) != "testdata" {
+	if got := (environ{"DORMOUSE_LOCKS=testdata"}).boxes("", false)["DORMOUSE_LOCKS"]; !filepath.IsAbs(got) || filepath.Base(got) != "testdata" {
 		t.Errorf("runners, which start in another folder, are told %q", got)
 	}
 }
@@ -153,21 +151,20 @@ func TestClientsSeeWhatServersPrintOnLoopbackWithoutKeysOnly(t *testing.T) {
 		{"0.0.0.0:1", "0.0.0.0:2", AccessOpen, ""},
 		{"127.0.0.1:1", "0.0.0.0:2", AccessOpen, ""},
 	} {
-		m := &machine{cfg: Config{Listen: c.listen, Sockets: c.sockets, Access: c.access}}
-		if got := m.boxEnvironment()["DORMOUSE_SHOW_OUTPUT"]; got != c.want {
+		m := &listeners{Listen: c.listen, Sockets: c.sockets, Access: c.access}
+		if got := (environ{}).boxes("", m.private())["DORMOUSE_SHOW_OUTPUT"]; got != c.want {
 			t.Errorf("%+v: %q", c, got)
 		}
 	}
 }
 
 func TestBoxesAreOffForWhatCannotBeUnderstood(t *testing.T) {
-	for environ, want := range map[string]bool{
+	for set, want := range map[string]bool{
 		"": false, "DORMOUSE_BOXES=": false, "DORMOUSE_BOXES=on": false,
 		"DORMOUSE_BOXES=off": true, "DORMOUSE_BOXES=ON": true, "DORMOUSE_BOXES=true": true,
 	} {
-		m := &machine{cfg: Config{Environ: []string{environ}}, log: slog.New(slog.DiscardHandler)}
-		if got := m.boxesOff(); got != want {
-			t.Errorf("%q: off %v, want %v", environ, got, want)
+		if got := (environ{set}).boxesOff(slog.New(slog.DiscardHandler)); got != want {
+			t.Errorf("%q: off %v, want %v", set, got, want)
 		}
 	}
 }
@@ -179,8 +176,7 @@ func TestFunctionsGetEverySettingThatTheHandlersRead(t *testing.T) {
 		t.Fatalf("%v is read, %v", read, err)
 	}
 	for _, name := range read {
-		m := &machine{cfg: Config{Environ: []string{name + "=7"}}, store: "sqlite:/x"}
-		if got := m.passedOn()[name]; got != "7" && name != wiring.EnvIdle { // which Config has
+		if got := (environ{name + "=7"}).passedOn("sqlite:/x", "")[name]; got != "7" && name != wiring.EnvIdle { // which Config has
 			t.Errorf("%s is %q", name, got)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/shared/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -63,18 +62,4 @@ func OpenStore(name string, getenv func(string) string, limits host.Limits) (ses
 	}
 	keys := dynamostore.Keys{ID: getenv("AWS_ACCESS_KEY_ID"), Secret: getenv("AWS_SECRET_ACCESS_KEY"), Token: getenv("AWS_SESSION_TOKEN")}
 	return dynamostore.New(place.Client(keys, nil), place.Table, dynamostore.Options{Age: limits.EventAge, Life: limits.Life}), nil
-}
-
-const snapshotsEnv = "DORMOUSE_SNAPSHOTS"
-
-// snapshots is where workspaces are kept: beside the rest of the data, if nothing else
-// is said.
-func (m *machine) snapshots() string {
-	return cmp.Or(m.getenv(snapshotsEnv), "folder:"+filepath.Join(m.data, "snapshots"))
-}
-
-// bucketConfig is what a bucket for workspaces needs besides its name.
-func (m *machine) bucketConfig() bucket.Config {
-	keys := dynamostore.Keys{ID: m.getenv("AWS_ACCESS_KEY_ID"), Secret: m.getenv("AWS_SECRET_ACCESS_KEY"), Token: m.getenv("AWS_SESSION_TOKEN")}
-	return bucket.Config{Place: bucket.Place{Region: cmp.Or(m.getenv("AWS_REGION"), m.getenv("AWS_DEFAULT_REGION"))}, Credentials: keys}
 }

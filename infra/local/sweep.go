@@ -2,7 +2,6 @@ package local
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"os"
 	"strings"
@@ -19,7 +18,7 @@ const sweepEvery = time.Minute
 // promise that nothing runs, so it skips its turn while no box does: a box record
 // that is not asleep has a task.
 func (m *machine) startSweep(ctx context.Context) error {
-	if !m.storeIsNew() {
+	if !isNew(m.store) {
 		select {
 		case <-m.functions.sweep(nil):
 		case <-ctx.Done():
@@ -42,9 +41,9 @@ func (m *machine) startSweep(ctx context.Context) error {
 	return nil
 }
 
-// storeIsNew says whether nobody can have left anything behind.
-func (m *machine) storeIsNew() bool {
-	path, ok := strings.CutPrefix(m.store, sqlite)
+// isNew says of a store whether nobody can have left anything behind in it.
+func isNew(store string) bool {
+	path, ok := strings.CutPrefix(store, sqlite)
 	if !ok {
 		return false
 	}
@@ -63,10 +62,4 @@ func (m *machine) boxesRun(ctx context.Context) bool {
 		}
 	}
 	return false
-}
-
-func newSecret() []byte {
-	secret := make([]byte, 32)
-	_, _ = rand.Read(secret) // never fails
-	return secret
 }

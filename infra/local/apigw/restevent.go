@@ -17,7 +17,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
-	"github.com/dormouse-mcp/dormouse/infra/local/lambda"
 )
 
 const (
@@ -51,7 +50,7 @@ func restEvent(r *http.Request, body []byte, stage, apiID string, now time.Time)
 		MultiValueHeaders: headers,
 		PathParameters:    map[string]string{"proxy": strings.TrimPrefix(r.URL.Path, "/")},
 		RequestContext: events.APIGatewayProxyRequestContext{
-			AccountID: lambda.Account, APIID: apiID, Stage: stage,
+			AccountID: awsapi.Account, APIID: apiID, Stage: stage,
 			ResourceID: "proxy", ResourcePath: proxyResource, Path: path,
 			HTTPMethod: r.Method, Protocol: r.Proto,
 			DomainName: r.Host, DomainPrefix: firstLabel(r.Host),

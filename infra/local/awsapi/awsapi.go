@@ -13,6 +13,17 @@ import (
 	"time"
 )
 
+// Where the functions of this machine are, by their ARNs.
+const (
+	Region  = "us-east-1"
+	Account = "000000000000"
+)
+
+// FunctionARN is the ARN of a function of this machine.
+func FunctionARN(name string) string {
+	return "arn:aws:lambda:" + Region + ":" + Account + ":function:" + name
+}
+
 // NewID makes an id as API Gateway gives them to connections, requests and messages:
 // 16 random characters, the last of which is "=".
 func NewID() string {

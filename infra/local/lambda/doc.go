@@ -1,10 +1,9 @@
 // Package lambda is AWS Lambda on one machine, as far as Dormouse needs it: it runs
 // function binaries behind a Runtime API, starts them on demand, stops them when they are
-// idle, and serves Invoke and EventBridge Scheduler. A function cannot tell the difference
-// by what it receives.
+// idle, and serves Invoke. A function cannot tell the difference by what it receives.
 //
 // It hides processes and the Runtime API. It knows nothing of MCP and of API Gateway,
-// keeps nothing but schedules when it ends, and imitates no other service.
+// keeps nothing when it ends, and imitates no other service.
 package lambda
 
 import (

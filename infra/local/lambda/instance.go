@@ -15,14 +15,11 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 )
 
 const (
-	region = "us-east-1"
-	// Account is the account that this machine's ARNs name.
-	Account = "000000000000"
-
 	maxOutputLine = 64 << 10
 	// outputRest is how long the output of a dead process is still read when a
 	// descendant that left its process group holds the pipe open.
@@ -238,7 +235,7 @@ func (i *instance) environment() []string {
 	env := []string{
 		"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp", "TMPDIR=/tmp", "TZ=:UTC",
 		"LAMBDA_TASK_ROOT=" + filepath.Dir(f.Path), "_HANDLER=" + filepath.Base(f.Path),
-		"AWS_REGION=" + region, "AWS_DEFAULT_REGION=" + region,
+		"AWS_REGION=" + awsapi.Region, "AWS_DEFAULT_REGION=" + awsapi.Region,
 		"AWS_LAMBDA_FUNCTION_NAME=" + f.Name, "AWS_LAMBDA_FUNCTION_VERSION=$LATEST",
 		"AWS_LAMBDA_FUNCTION_MEMORY_SIZE=256", "AWS_LAMBDA_INITIALIZATION_TYPE=on-demand",
 		"AWS_LAMBDA_LOG_GROUP_NAME=/aws/lambda/" + f.Name, "AWS_LAMBDA_LOG_STREAM_NAME=" + i.id,

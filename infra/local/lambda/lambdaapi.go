@@ -90,7 +90,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		awsapi.Fail(w, http.StatusNotFound, "UnknownOperationException", "")
 		return
 	case !slices.Contains(a.cfg.Functions, name):
-		awsapi.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Function not found: "+FunctionARN(name))
+		awsapi.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Function not found: "+awsapi.FunctionARN(name))
 		return
 	}
 	payload, err := io.ReadAll(io.LimitReader(r.Body, maxEventPayload+1))
@@ -116,7 +116,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func invokedFunction(r *http.Request) (name string, ok bool) {
 	rest, ok := strings.CutPrefix(r.URL.Path, "/2015-03-31/functions/")
 	name, end := strings.CutSuffix(rest, "/invocations")
-	name = strings.TrimPrefix(name, FunctionARN(""))
+	name = strings.TrimPrefix(name, awsapi.FunctionARN(""))
 	return name, ok && end && r.Method == http.MethodPost && name != "" && !strings.Contains(name, "/")
 }
 

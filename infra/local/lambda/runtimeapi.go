@@ -76,15 +76,10 @@ func next(w http.ResponseWriter, r *http.Request, i *instance) {
 	h := w.Header()
 	h.Set("Lambda-Runtime-Aws-Request-Id", inv.id)
 	h.Set("Lambda-Runtime-Deadline-Ms", strconv.FormatInt(inv.started.Add(i.fn.Timeout).UnixMilli(), 10))
-	h.Set("Lambda-Runtime-Invoked-Function-Arn", FunctionARN(i.fn.Name))
+	h.Set("Lambda-Runtime-Invoked-Function-Arn", awsapi.FunctionARN(i.fn.Name))
 	h.Set("Lambda-Runtime-Trace-Id", awsapi.NewTraceID(inv.started))
 	// If it cannot be written the process is dying, and its end settles everything.
 	awsapi.JSON(w, http.StatusOK, inv.payload)
-}
-
-// FunctionARN is the ARN of a function of this machine.
-func FunctionARN(name string) string {
-	return "arn:aws:lambda:" + region + ":" + Account + ":function:" + name
 }
 
 // answered finds the invocation that a request answers, or refuses the request.

@@ -1,4 +1,6 @@
-package local
+// Package bill counts what AWS would have billed for what this machine does: from what
+// functions say in their log lines, and from the time of connections and boxes.
+package bill
 
 import (
 	"cmp"
@@ -16,14 +18,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/fleet/ecs"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 )
 
-// UsageFile is the file in the data folder that holds what was counted up to the end
+// File is the file in the data folder that holds what was counted up to the end
 // of the last Run, and, while one is up, up to a minute ago.
-const UsageFile = "usage.json"
+const File = "usage.json"
 
 // saveEvery is how often the ledger is written while something happens.
 const saveEvery = time.Minute
@@ -66,9 +68,12 @@ func (b Bill) Total() (u meter.Units) {
 	return u
 }
 
-// ledger adds up what lines and boxes say. It is safe for concurrent use.
-type ledger struct {
-	size func(server string) meter.BoxSize
+// Ledger adds up what lines and boxes say. It is safe for concurrent use.
+type Ledger struct {
+	path    string // of its file
+	size    func(server string) meter.BoxSize
+	running func(context.Context) ([]fleet.Status, error) // the boxes
+	log     *slog.Logger
 
 	mu      sync.Mutex
 	since   time.Time
@@ -83,16 +88,28 @@ type open struct {
 	since time.Time
 }
 
-func newLedger(size func(string) meter.BoxSize, saved Bill) *ledger {
-	l := &ledger{size: size, since: saved.Since, shares: map[Owner]meter.Units{}, conns: map[string]open{}}
+// Open takes up what earlier runs have counted in a data folder. size is what the box of a
+// server would have on AWS, running lists boxes; those that do not run are passed over.
+func Open(folder string, size func(server string) meter.BoxSize, running func(context.Context) ([]fleet.Status, error), log *slog.Logger) (*Ledger, error) {
+	l := &Ledger{
+		path: filepath.Join(folder, File), size: size, running: running, log: log,
+		shares: map[Owner]meter.Units{}, conns: map[string]open{},
+	}
+	saved, err := Read(folder)
+	if err != nil {
+		return nil, fmt.Errorf("%w; delete the file to count from now on", err)
+	}
+	if l.since = saved.Since; l.since.IsZero() {
+		l.since = time.Now()
+	}
 	for _, s := range saved.Shares {
 		l.shares[s.Owner] = s.Units
 	}
-	return l
+	return l, nil
 }
 
 // give adds to what an owner has used.
-func (l *ledger) give(o Owner, u meter.Units) {
+func (l *Ledger) give(o Owner, u meter.Units) {
 	if _, known := l.shares[o]; !known && o.Session != "" && len(l.shares) >= maxOwners {
 		o.Session = ""
 	}
@@ -100,8 +117,8 @@ func (l *ledger) give(o Owner, u meter.Units) {
 	l.changed = true
 }
 
-// line takes a log line of a function. Those of boxes are not to be believed.
-func (l *ledger) line(text string) {
+// Line takes a log line of a function. Those of boxes are not to be believed.
+func (l *Ledger) Line(text string) {
 	if !strings.Contains(text, `"units":{`) {
 		return
 	}
@@ -110,7 +127,7 @@ func (l *ledger) line(text string) {
 	}
 }
 
-func (l *ledger) said(said meter.Line) {
+func (l *Ledger) said(said meter.Line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	o := Owner{said.Server, said.Tenant, said.Session}
@@ -123,14 +140,17 @@ func (l *ledger) said(said meter.Line) {
 	}
 }
 
-// spending is a slog.Handler that has a ledger take the lines that say what was used.
-type spending struct {
+// Watch returns a handler that passes every line on to h, and has the ledger take those
+// that say what was used.
+func (l *Ledger) Watch(h slog.Handler) slog.Handler { return watch{h, l} }
+
+type watch struct {
 	slog.Handler
-	ledger *ledger
+	ledger *Ledger
 }
 
 // Handle passes every line on.
-func (s spending) Handle(ctx context.Context, r slog.Record) error {
+func (s watch) Handle(ctx context.Context, r slog.Record) error {
 	var said meter.Line
 	counted := false
 	r.Attrs(func(a slog.Attr) bool {
@@ -155,23 +175,24 @@ func (s spending) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // WithAttrs implements slog.Handler.
-func (s spending) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return spending{s.Handler.WithAttrs(attrs), s.ledger}
+func (s watch) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return watch{s.Handler.WithAttrs(attrs), s.ledger}
 }
 
 // WithGroup implements slog.Handler.
-func (s spending) WithGroup(name string) slog.Handler {
-	return spending{s.Handler.WithGroup(name), s.ledger}
+func (s watch) WithGroup(name string) slog.Handler {
+	return watch{s.Handler.WithGroup(name), s.ledger}
 }
 
-// opened begins to look for whom a connection is; closed bills it.
-func (l *ledger) opened(conn string) {
+// Opened begins to look for whom a connection is.
+func (l *Ledger) Opened(conn string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conns[conn] = open{since: time.Now()}
 }
 
-func (l *ledger) closed(conn string, lived time.Duration) {
+// Closed bills a connection.
+func (l *Ledger) Closed(conn string, lived time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	o := l.conns[conn].Owner
@@ -179,8 +200,8 @@ func (l *ledger) closed(conn string, lived time.Duration) {
 	l.give(o, meter.Units{ConnectionMinutes: lived.Minutes()})
 }
 
-// stopped bills a box.
-func (l *ledger) stopped(t fleet.Status) {
+// Stopped bills a box.
+func (l *Ledger) Stopped(t fleet.Status) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.give(ownerOf(t), l.task(t, t.Stopped))
@@ -191,12 +212,17 @@ func ownerOf(t fleet.Status) Owner {
 	return Owner{Server: t.Server, Tenant: strings.TrimSuffix(t.Box, "/"+t.Server)}
 }
 
-func (l *ledger) task(t fleet.Status, until time.Time) meter.Units {
+func (l *Ledger) task(t fleet.Status, until time.Time) meter.Units {
 	return meter.Task(until.Sub(t.Started).Seconds(), l.size(t.Server))
 }
 
-// bill is what was used up to now. running are boxes that run.
-func (l *ledger) bill(now time.Time, running []fleet.Status) Bill {
+// Bill is what was used up to now, by boxes that run, too.
+func (l *Ledger) Bill(ctx context.Context) (Bill, error) {
+	running, err := l.running(ctx)
+	return l.until(time.Now(), running), err
+}
+
+func (l *Ledger) until(now time.Time, running []fleet.Status) Bill {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := maps.Clone(l.shares)
@@ -220,71 +246,43 @@ func (l *ledger) bill(now time.Time, running []fleet.Status) Bill {
 	return b
 }
 
-// boxSize is what a server's box would have on AWS.
-func (m *machine) boxSize(server string) meter.BoxSize {
-	size := meter.DefaultBox()
-	s, _ := m.servers.Server(server)
-	f, err := ecs.Size{CPUs: cmp.Or(s.Box.CPUs, size.VCPUs), MemoryMB: cmp.Or(s.Box.MemoryMB, int(size.MemoryMB))}.Fargate()
-	if err == nil { // else Fargate has no such task, and AWS would run none
-		size.VCPUs, size.MemoryMB = f.CPUs, float64(f.MemoryMB)
-	}
-	return size
-}
-
-// openLedger takes up what earlier runs have counted, and writes it down from time to
-// time.
-func (m *machine) openLedger(ctx context.Context) error {
-	path := filepath.Join(m.data, UsageFile)
-	saved, err := readBill(path)
-	if err != nil {
-		return fmt.Errorf("%w; delete the file to count from now on", err)
-	}
-	if saved.Since.IsZero() {
-		saved.Since = m.began
-	}
-	m.ledger = newLedger(m.boxSize, saved)
-	m.spending = slog.New(spending{m.log.Handler(), m.ledger})
-	go func() {
-		tick := time.NewTicker(saveEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-				m.saveBill(ctx, false)
+// Keep writes the ledger down from time to time until ctx ends.
+func (l *Ledger) Keep(ctx context.Context) {
+	tick := time.NewTicker(saveEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if !l.take() {
+				continue
 			}
+			b, err := l.Bill(ctx)
+			if err != nil {
+				l.log.Warn("what was used is not written down; it is tried again in a minute", "error", err)
+				continue
+			}
+			l.save(b)
 		}
-	}()
-	return nil
+	}
 }
 
-func (m *machine) bill(ctx context.Context) (Bill, error) {
-	running, err := m.boxes.Tasks(ctx)
-	return m.ledger.bill(time.Now(), running), err
-}
+// Close writes the ledger down for the last time, when no box runs any more.
+func (l *Ledger) Close() { l.save(l.until(time.Now(), nil)) }
 
-// saveBill writes the bill down if anything has changed, or at the end, when no box
-// runs any more.
-func (m *machine) saveBill(ctx context.Context, end bool) {
-	if m.ledger == nil || m.socket == nil || !m.ledger.take() && !end {
-		return
+func (l *Ledger) save(b Bill) {
+	text, err := json.MarshalIndent(b, "", " ")
+	if err == nil {
+		err = datafolder.WriteFile(l.path, text)
 	}
-	var b Bill
-	var err error
-	if end {
-		b = m.ledger.bill(time.Now(), nil)
-	} else if b, err = m.bill(ctx); err != nil {
-		m.log.Warn("what was used is not written down; it is tried again in a minute", "error", err)
-		return
-	}
-	if err := writeBill(filepath.Join(m.data, UsageFile), b); err != nil {
-		m.log.Warn("what was used is not written down", "error", err)
+	if err != nil {
+		l.log.Warn("what was used is not written down", "error", err)
 	}
 }
 
 // take says whether anything was counted since it was asked last.
-func (l *ledger) take() bool {
+func (l *Ledger) take() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	changed := l.changed
@@ -292,7 +290,10 @@ func (l *ledger) take() bool {
 	return changed
 }
 
-func readBill(path string) (b Bill, err error) {
+// Read reads what the last Run has left in a data folder. Since is zero if nothing was ever
+// counted there.
+func Read(folder string) (b Bill, err error) {
+	path := filepath.Join(folder, File)
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Bill{}, nil
@@ -304,21 +305,4 @@ func readBill(path string) (b Bill, err error) {
 		return Bill{}, fmt.Errorf("what was used cannot be read from %s: %w", path, err)
 	}
 	return b, nil
-}
-
-func writeBill(path string, b Bill) error {
-	text, err := json.MarshalIndent(b, "", " ")
-	if err != nil {
-		return err
-	}
-	return writeDurably(path, text)
-}
-
-// ReadBill asks the Run that uses a data folder, or else reads what the last one has
-// left. Since is zero if nothing was ever counted there.
-func ReadBill(ctx context.Context, data string) (b Bill, err error) {
-	if up, err := ask(ctx, data, "bill", &b); up || err != nil {
-		return b, err
-	}
-	return readBill(filepath.Join(data, UsageFile))
 }

@@ -1,4 +1,4 @@
-package lambda
+package scheduler
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 	"github.com/dormouse-mcp/dormouse/shared/native"
 )
 
@@ -25,7 +26,7 @@ func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// sent are the events that a ScheduleAPI has sent, and when.
+// sent are the events that a API has sent, and when.
 type sent struct {
 	mu     sync.Mutex
 	events map[string]time.Time
@@ -51,20 +52,20 @@ func (s *sent) all() map[string]time.Time {
 	return maps.Clone(s.events)
 }
 
-func newSchedules(t *testing.T, folder string, s *sent) (api *ScheduleAPI, client *native.Schedules) {
+func newSchedules(t *testing.T, folder string, s *sent) (api *API, client *native.Schedules) {
 	t.Helper()
-	api, err := NewScheduleAPI(ScheduleConfig{Folder: folder, Functions: []string{"http"}, Send: s.send})
+	api, err := New(Config{Folder: folder, Functions: []string{"http"}, Send: s.send})
 	if err != nil {
 		t.Fatal(err)
 	}
 	api.Start()
 	return api, native.NewSchedules(native.SchedulesConfig{
-		Endpoint: "http://local", Group: ScheduleGroup, Target: FunctionARN("http"), Role: "arn:aws:iam::000000000000:role/local",
+		Endpoint: "http://local", Group: Group, Target: awsapi.FunctionARN("http"), Role: "arn:aws:iam::000000000000:role/local",
 		Client: &http.Client{Transport: direct{api}},
 	})
 }
 
-func closeSchedules(t *testing.T, api *ScheduleAPI) {
+func closeSchedules(t *testing.T, api *API) {
 	t.Helper()
 	if err := api.Close(context.WithoutCancel(t.Context())); err != nil {
 		t.Error(err)
@@ -260,7 +261,7 @@ func TestNoAlarmComesBeforeTheStart(t *testing.T) {
 		}
 		closeSchedules(t, api)
 		time.Sleep(2 * time.Hour) // virtual
-		again, err := NewScheduleAPI(ScheduleConfig{Folder: folder, Functions: []string{"http"}, Send: s.send})
+		again, err := New(Config{Folder: folder, Functions: []string{"http"}, Send: s.send})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -285,7 +286,7 @@ func TestWhatEventBridgeWouldRefuseIsRefused(t *testing.T) {
 	api, _ := newSchedules(t, t.TempDir(), newSent())
 	defer closeSchedules(t, api)
 	good := `{"ClientToken":"t","GroupName":"dormouse","ScheduleExpression":"at(2999-01-02T03:04:05)","ScheduleExpressionTimezone":"UTC",
-		"FlexibleTimeWindow":{"Mode":"OFF"},"ActionAfterCompletion":"DELETE","Target":{"Arn":"` + FunctionARN("http") + `","RoleArn":"r","Input":"{}"}}`
+		"FlexibleTimeWindow":{"Mode":"OFF"},"ActionAfterCompletion":"DELETE","Target":{"Arn":"` + awsapi.FunctionARN("http") + `","RoleArn":"r","Input":"{}"}}`
 	for name, c := range map[string]struct {
 		method, path, old, new, kind string
 		status                       int

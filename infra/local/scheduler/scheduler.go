@@ -1,4 +1,6 @@
-package lambda
+// Package scheduler calls functions later: once, at a time, also if this program was ended
+// in between. It has the face of Amazon EventBridge Scheduler for function programs.
+package scheduler
 
 import (
 	"context"
@@ -19,33 +21,33 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 )
 
-// ScheduleGroup is the group that one machine has schedules in.
-const ScheduleGroup = "dormouse"
+// Group is the group that one machine has schedules in.
+const Group = "dormouse"
 
-// ScheduleConfig describes a [ScheduleAPI]. All but Logger is needed.
-type ScheduleConfig struct {
+// Config describes an [API]. All but Logger is needed.
+type Config struct {
 	Folder    string // where schedules are kept; made if it is not there
 	Functions []string
-	// Send invokes a function; see [API.Send].
+	// Send invokes a function; see API.Send of package lambda.
 	Send   func(function string, payload []byte) (done <-chan struct{}, err error)
 	Logger *slog.Logger // may be nil
 }
 
-// ScheduleAPI is the part of Amazon EventBridge Scheduler that Dormouse uses, for
+// API is the part of Amazon EventBridge Scheduler that Dormouse uses, for
 // schedules that invoke a function once:
 //
 //	POST   /schedules/<name>                   CreateSchedule
 //	DELETE /schedules/<name>?groupName=<name>  DeleteSchedule
 //
 // It takes at(...) in UTC, to the second, in the future, without a flexible window,
-// deleted after completion, in the group [ScheduleGroup]; what AWS would refuse is
+// deleted after completion, in the group [Group]; what AWS would refuse is
 // refused as there: ValidationException 400, ConflictException 409,
 // ResourceNotFoundException 404. A schedule is a file until the function has handled
 // its event (or that was given up), so that it outlives this program; one that was
-// due meanwhile is due at once. ScheduleAPI verifies no signature: whoever serves it
+// due meanwhile is due at once. API verifies no signature: whoever serves it
 // authenticates the caller.
-type ScheduleAPI struct {
-	cfg ScheduleConfig
+type API struct {
+	cfg Config
 
 	mu    sync.Mutex
 	now   func() time.Time // the clock of the machine
@@ -56,7 +58,7 @@ type ScheduleAPI struct {
 	work  sync.WaitGroup // events under way
 }
 
-var _ http.Handler = (*ScheduleAPI)(nil)
+var _ http.Handler = (*API)(nil)
 
 // oneTime is a schedule, as the API takes it and as its file has it.
 type oneTime struct {
@@ -81,13 +83,13 @@ const (
 	maxScheduleInput = 256 << 10
 )
 
-// NewScheduleAPI takes up the schedules of a folder. It sends no event before
-// [ScheduleAPI.Start], and must be closed.
-func NewScheduleAPI(cfg ScheduleConfig) (*ScheduleAPI, error) {
+// New takes up the schedules of a folder. It sends no event before
+// [API.Start], and must be closed.
+func New(cfg Config) (*API, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	a := &ScheduleAPI{cfg: cfg, now: time.Now, kept: map[string]*oneTime{}}
+	a := &API{cfg: cfg, now: time.Now, kept: map[string]*oneTime{}}
 	if err := os.MkdirAll(cfg.Folder, 0o700); err != nil {
 		return nil, err
 	}
@@ -116,7 +118,7 @@ func NewScheduleAPI(cfg ScheduleConfig) (*ScheduleAPI, error) {
 }
 
 // Start begins to send events: at once those of schedules that are due.
-func (a *ScheduleAPI) Start() {
+func (a *API) Start() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.runs = !a.ended
@@ -124,7 +126,7 @@ func (a *ScheduleAPI) Start() {
 }
 
 // arm sets the timer for the schedule that is due next. Called with mu held.
-func (a *ScheduleAPI) arm() {
+func (a *API) arm() {
 	wait, waits := lookEvery, false
 	for _, s := range a.kept {
 		if !s.sent {
@@ -141,7 +143,7 @@ func (a *ScheduleAPI) arm() {
 }
 
 // look sends the events of all schedules that are due.
-func (a *ScheduleAPI) look() {
+func (a *API) look() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.runs {
@@ -157,8 +159,8 @@ func (a *ScheduleAPI) look() {
 }
 
 // fire sends the event of a schedule, and forgets it when that is done.
-func (a *ScheduleAPI) fire(name string, s *oneTime) {
-	function := strings.TrimPrefix(s.Target.Arn, FunctionARN(""))
+func (a *API) fire(name string, s *oneTime) {
+	function := strings.TrimPrefix(s.Target.Arn, awsapi.FunctionARN(""))
 	done, err := a.cfg.Send(function, []byte(s.Target.Input))
 	if err != nil {
 		return // it is being closed: the file stays for the next time
@@ -172,7 +174,7 @@ func (a *ScheduleAPI) fire(name string, s *oneTime) {
 }
 
 // forget removes a schedule. It must be called with the lock.
-func (a *ScheduleAPI) forget(name string) {
+func (a *API) forget(name string) {
 	delete(a.kept, name)
 	a.arm()
 	if err := os.Remove(a.file(name)); err != nil {
@@ -180,11 +182,11 @@ func (a *ScheduleAPI) forget(name string) {
 	}
 }
 
-func (a *ScheduleAPI) file(name string) string { return filepath.Join(a.cfg.Folder, name+".json") }
+func (a *API) file(name string) string { return filepath.Join(a.cfg.Folder, name+".json") }
 
 // Stop sends no event any more, and forgets no schedule: what has not been handled by
 // now stays for the next time.
-func (a *ScheduleAPI) Stop() {
+func (a *API) Stop() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.runs, a.ended = false, true
@@ -192,7 +194,7 @@ func (a *ScheduleAPI) Stop() {
 }
 
 // Close is Stop, and waits for the events that are under way until ctx ends.
-func (a *ScheduleAPI) Close(ctx context.Context) error {
+func (a *API) Close(ctx context.Context) error {
 	a.Stop()
 	done := make(chan struct{})
 	go func() {
@@ -208,14 +210,14 @@ func (a *ScheduleAPI) Close(ctx context.Context) error {
 }
 
 // Len is how many schedules are kept.
-func (a *ScheduleAPI) Len() int {
+func (a *API) Len() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.kept)
 }
 
 // ServeHTTP implements [http.Handler].
-func (a *ScheduleAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name, ok := strings.CutPrefix(r.URL.Path, "/schedules/")
 	switch {
 	case !ok || r.Method != http.MethodPost && r.Method != http.MethodDelete:
@@ -229,7 +231,7 @@ func (a *ScheduleAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (a *ScheduleAPI) create(w http.ResponseWriter, r *http.Request, name string) {
+func (a *API) create(w http.ResponseWriter, r *http.Request, name string) {
 	raw, err := io.ReadAll(io.LimitReader(r.Body, 2*maxScheduleInput))
 	s := &oneTime{}
 	if err == nil {
@@ -243,7 +245,7 @@ func (a *ScheduleAPI) create(w http.ResponseWriter, r *http.Request, name string
 		awsapi.Fail(w, http.StatusBadRequest, "ValidationException", why)
 		return
 	}
-	if s.GroupName != ScheduleGroup {
+	if s.GroupName != Group {
 		awsapi.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Schedule group "+s.GroupName+" does not exist.")
 		return
 	}
@@ -257,15 +259,15 @@ func (a *ScheduleAPI) create(w http.ResponseWriter, r *http.Request, name string
 		awsapi.Fail(w, http.StatusConflict, "ConflictException", "Schedule "+name+" already exists.")
 		return
 	}
-	answer, _ := json.Marshal(map[string]string{"ScheduleArn": "arn:aws:scheduler:local:000000000000:schedule/" + ScheduleGroup + "/" + name}) // strings always encode
+	answer, _ := json.Marshal(map[string]string{"ScheduleArn": "arn:aws:scheduler:local:000000000000:schedule/" + Group + "/" + name}) // strings always encode
 	awsapi.JSON(w, http.StatusOK, answer)
 }
 
 // check says what AWS would not take, or what is not imitated; "" for nothing.
-func (a *ScheduleAPI) check(s *oneTime) (why string) {
+func (a *API) check(s *oneTime) (why string) {
 	at, err := time.Parse(atForm, s.ScheduleExpression)
 	s.at = at
-	function, ours := strings.CutPrefix(s.Target.Arn, FunctionARN(""))
+	function, ours := strings.CutPrefix(s.Target.Arn, awsapi.FunctionARN(""))
 	switch {
 	case err != nil || s.ScheduleExpressionTimezone != "UTC":
 		return "Invalid Schedule Expression " + s.ScheduleExpression + " in " + s.ScheduleExpressionTimezone + "; at(yyyy-mm-ddThh:mm:ss) in UTC is served here"
@@ -282,7 +284,7 @@ func (a *ScheduleAPI) check(s *oneTime) (why string) {
 }
 
 // write makes the file of a schedule, as a whole.
-func (a *ScheduleAPI) write(name string, s *oneTime) error {
+func (a *API) write(name string, s *oneTime) error {
 	raw, err := json.Marshal(s)
 	if err != nil {
 		return err
@@ -294,8 +296,8 @@ func (a *ScheduleAPI) write(name string, s *oneTime) error {
 	return os.Rename(part, a.file(name))
 }
 
-func (a *ScheduleAPI) remove(w http.ResponseWriter, r *http.Request, name string) {
-	if r.URL.Query().Get("groupName") != ScheduleGroup || !a.Delete(name) {
+func (a *API) remove(w http.ResponseWriter, r *http.Request, name string) {
+	if r.URL.Query().Get("groupName") != Group || !a.Delete(name) {
 		awsapi.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Schedule "+name+" does not exist.")
 		return
 	}
@@ -305,16 +307,16 @@ func (a *ScheduleAPI) remove(w http.ResponseWriter, r *http.Request, name string
 // Create keeps a schedule that invokes a function with input, which is JSON: in the first
 // whole second that does not come before at, or at once if that has passed. It leaves a
 // schedule of the same name as it is.
-func (a *ScheduleAPI) Create(name, function string, at time.Time, input string) error {
-	s := &oneTime{GroupName: ScheduleGroup, at: at.Add(time.Second - 1).Truncate(time.Second)}
+func (a *API) Create(name, function string, at time.Time, input string) error {
+	s := &oneTime{GroupName: Group, at: at.Add(time.Second - 1).Truncate(time.Second)}
 	s.ScheduleExpression = s.at.UTC().Format(atForm)
-	s.Target.Arn, s.Target.Input = FunctionARN(function), input
+	s.Target.Arn, s.Target.Input = awsapi.FunctionARN(function), input
 	_, err := a.put(name, s)
 	return err
 }
 
 // Delete forgets a schedule; found is false if there is none.
-func (a *ScheduleAPI) Delete(name string) (found bool) {
+func (a *API) Delete(name string) (found bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.kept[name] == nil {
@@ -325,7 +327,7 @@ func (a *ScheduleAPI) Delete(name string) (found bool) {
 }
 
 // put keeps a schedule, unless there is one of its name already, which is old.
-func (a *ScheduleAPI) put(name string, s *oneTime) (old *oneTime, err error) {
+func (a *API) put(name string, s *oneTime) (old *oneTime, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.ended {

@@ -1,0 +1,180 @@
+package bill
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+)
+
+// openLedger takes up what is in a folder. running are the boxes that the ledger finds.
+func openLedger(t *testing.T, folder string, running ...fleet.Status) *Ledger {
+	t.Helper()
+	l, err := Open(folder, func(string) meter.BoxSize { return meter.BoxSize{VCPUs: 1, MemoryMB: 1024} },
+		func(context.Context) ([]fleet.Status, error) { return running, nil }, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// billed is the bill of a ledger now.
+func billed(t *testing.T, l *Ledger) Bill {
+	t.Helper()
+	b, err := l.Bill(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// sharesOf is a bill's shares by their owner.
+func sharesOf(b Bill) map[Owner]meter.Units {
+	all := map[Owner]meter.Units{}
+	for _, s := range b.Shares {
+		all[s.Owner] = s.Units
+	}
+	return all
+}
+
+const spentLine = `{"msg":"request","server":"one","tenant":"acme","session_id":"s1","connection_id":"c1","units":{"invocations":1,"read_units":2,"write_units":3}}`
+
+func TestALineIsItsOwnersAndPartOfTheTotal(t *testing.T) {
+	l := openLedger(t, t.TempDir())
+	l.Line(spentLine)
+	l.Line(spentLine)
+	l.Line(`{"msg":"request","server":"one"}`)
+	l.Line(`no JSON with "units":{`)
+	b := billed(t, l)
+	if d := cmp.Diff(meter.Units{Invocations: 2, ReadUnits: 4, WriteUnits: 6}, b.Total()); d != "" {
+		t.Errorf("total (-want +got):\n%s", d)
+	}
+	want := map[Owner]meter.Units{{"one", "acme", "s1"}: {Invocations: 2, ReadUnits: 4, WriteUnits: 6}}
+	if d := cmp.Diff(want, sharesOf(b)); d != "" {
+		t.Errorf("shares (-want +got):\n%s", d)
+	}
+}
+
+func TestWhoWasNotLetInOwnsNothing(t *testing.T) {
+	l := openLedger(t, t.TempDir())
+	l.Line(`{"server":"one","tenant":"","session_id":"stolen","units":{"invocations":1}}`)
+	want := map[Owner]meter.Units{{}: {Invocations: 1}}
+	if d := cmp.Diff(want, sharesOf(billed(t, l))); d != "" {
+		t.Errorf("shares (-want +got):\n%s", d)
+	}
+}
+
+func TestAConnectionIsBilledToWhoSpokeOverIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := openLedger(t, t.TempDir())
+		l.Opened("c1")
+		l.Opened("c2")
+		l.Line(spentLine)
+		time.Sleep(time.Minute)
+		l.Closed("c2", time.Minute)
+		time.Sleep(30 * time.Second)
+		check := func(when string) {
+			t.Helper()
+			got := sharesOf(billed(t, l))
+			if got[Owner{"one", "acme", "s1"}].ConnectionMinutes != 1.5 || got[Owner{}].ConnectionMinutes != 1 {
+				t.Errorf("%s: shares are %+v", when, got)
+			}
+		}
+		check("while one is open")
+		l.Closed("c1", 90*time.Second)
+		check("when both are closed")
+	})
+}
+
+func TestABoxIsBilledToItsTenant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := time.Now()
+		l := openLedger(t, t.TempDir(),
+			fleet.Status{Box: "acme/one", Server: "one", State: fleet.Running, Started: now.Add(-time.Second)},
+			fleet.Status{Box: "acme/one", Server: "one", State: fleet.Stopped, Started: now, Stopped: now.Add(time.Hour)}, // was billed when it stopped
+		)
+		l.Stopped(fleet.Status{Box: "acme/one", Server: "one", State: fleet.Stopped, Started: now, Stopped: now.Add(2 * time.Minute)})
+		for range 2 { // to look does not bill again
+			b := billed(t, l)
+			want := meter.Units{VCPUSeconds: 180, TaskGBSeconds: 180}
+			if d := cmp.Diff(map[Owner]meter.Units{{Server: "one", Tenant: "acme"}: want}, sharesOf(b)); d != "" {
+				t.Errorf("shares (-want +got):\n%s", d)
+			}
+			if d := cmp.Diff(want, b.Total()); d != "" {
+				t.Errorf("total (-want +got):\n%s", d)
+			}
+		}
+	})
+}
+
+func TestABillGoesOnWhereTheLastRunEnded(t *testing.T) {
+	folder := t.TempDir()
+	first := openLedger(t, folder)
+	first.Line(spentLine)
+	began := billed(t, first).Since
+	first.Close()
+	second := openLedger(t, folder)
+	second.Line(spentLine)
+	b := billed(t, second)
+	if d := cmp.Diff(meter.Units{Invocations: 2, ReadUnits: 4, WriteUnits: 6}, b.Total()); d != "" {
+		t.Errorf("total (-want +got):\n%s", d)
+	}
+	if got := sharesOf(b)[Owner{"one", "acme", "s1"}].Invocations; got != 2 || !b.Since.Equal(began) {
+		t.Errorf("%v invocations since %v, want 2 since %v", got, b.Since, began)
+	}
+}
+
+// What is lost with a machine that is killed is the last minute at most.
+func TestALedgerIsWrittenDownEachMinuteInWhichSomethingWasUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		folder := t.TempDir()
+		l := openLedger(t, folder)
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		go l.Keep(ctx)
+		time.Sleep(time.Hour)
+		if b, err := Read(folder); err != nil || !b.Since.IsZero() {
+			t.Errorf("an idle hour was written down: %+v, %v", b, err)
+		}
+		l.Line(spentLine)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if b, err := Read(folder); err != nil || b.Total().Invocations != 1 {
+			t.Errorf("a minute later: %+v, %v", b, err)
+		}
+	})
+}
+
+func TestABillThatCannotBeReadIsAnError(t *testing.T) {
+	folder := t.TempDir()
+	if b, err := Read(folder); err != nil || !b.Since.IsZero() {
+		t.Errorf("without a file: %+v, %v", b, err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, File), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(folder, nil, nil, nil); err == nil {
+		t.Error("half a file is taken")
+	}
+}
+
+func TestALedgerHasABound(t *testing.T) {
+	l := openLedger(t, t.TempDir())
+	for n := range maxOwners + 5 {
+		l.mu.Lock()
+		l.give(Owner{"one", "acme", strconv.Itoa(n)}, meter.Units{Invocations: 1})
+		l.mu.Unlock()
+	}
+	if len(l.shares) != maxOwners+1 || l.shares[Owner{Server: "one", Tenant: "acme"}].Invocations != 5 {
+		t.Errorf("%d owners; what is over the bound has %+v", len(l.shares), l.shares[Owner{Server: "one", Tenant: "acme"}])
+	}
+}

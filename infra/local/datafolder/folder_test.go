@@ -1,0 +1,66 @@
+package datafolder_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
+)
+
+func open(t *testing.T, path string) *datafolder.Folder {
+	t.Helper()
+	f, err := datafolder.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.Close)
+	return f
+}
+
+func TestAFolderIsOneProgramsAndKeepsItsSecret(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "data")
+	if _, _, err := datafolder.Control(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("where nothing was ever run: %v", err)
+	}
+	f := open(t, path)
+	if second, err := datafolder.Open(path); err == nil || !strings.Contains(err.Error(), "in use by another dormouse run") {
+		t.Errorf("a second program: %v", err)
+	} else {
+		second.Close()
+	}
+	socket, key, err := datafolder.Control(path)
+	if err != nil || socket != f.Socket("control") || key != f.Key() || len(f.Secret) < 32 {
+		t.Errorf("callers look for %s with %s, %v", socket, key, err)
+	}
+	f.Close()
+	if again := open(t, path); !bytes.Equal(again.Secret, f.Secret) {
+		t.Error("the secret is another one the second time")
+	}
+}
+
+func TestASecretThatIsDamagedIsNotReplaced(t *testing.T) {
+	path := t.TempDir()
+	if err := os.WriteFile(filepath.Join(path, "secret"), []byte("abcd"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := datafolder.Open(path); err == nil || !strings.Contains(err.Error(), "delete it to have it made anew") {
+		t.Error(err)
+	} else {
+		f.Close()
+	}
+}
+
+// The path of a unix socket has 104 bytes at most.
+func TestSocketsOfAFolderWithALongNameAreElsewhere(t *testing.T) {
+	t.Setenv("TMPDIR", "/tmp")
+	path := filepath.Join(t.TempDir(), strings.Repeat("long", 30))
+	f := open(t, path)
+	socket, _, err := datafolder.Control(path)
+	if err != nil || socket != f.Socket("control") || len(socket) > 100 {
+		t.Errorf("%d bytes: %s, %s, %v", len(socket), socket, f.Socket("control"), err)
+	}
+}

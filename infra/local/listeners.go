@@ -1,0 +1,166 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// listeners are the two endpoints that clients connect to: for HTTP, and for WebSockets.
+// The fields but open are as in [Config].
+type listeners struct {
+	Listen, Sockets, PublicURL, Access string
+
+	open []net.Listener // HTTP, then WebSocket
+}
+
+// start opens both endpoints. Nobody serves them yet.
+func (l *listeners) start(ctx context.Context) error {
+	var lc net.ListenConfig
+	for _, at := range []struct{ address, flag string }{{l.Listen, "--listen"}, {l.socketsAddress(), "--sockets"}} {
+		opened, err := lc.Listen(ctx, "tcp", at.address)
+		if err != nil {
+			return fmt.Errorf("an endpoint cannot be opened; name another address with %s: %w", at.flag, err)
+		}
+		l.open = append(l.open, opened)
+	}
+	return nil
+}
+
+func (l *listeners) close() {
+	for _, opened := range l.open {
+		_ = opened.Close()
+	}
+}
+
+// socketsAddress is where WebSocket clients connect: where Listen is, one port on,
+// if nothing else is said.
+func (l *listeners) socketsAddress() string {
+	if l.Sockets != "" {
+		return l.Sockets
+	}
+	host, port, err := net.SplitHostPort(l.Listen)
+	if err != nil {
+		return l.Listen // which says so when it is opened
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err == nil && n > 0 {
+		port = strconv.FormatUint(n+1, 10)
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// address is what clients call an endpoint: the public URL, if there is one, or else the
+// address that it listens on. An endpoint that listens everywhere is named by an address
+// that other machines reach.
+func (l *listeners) address(endpoint int) string {
+	if l.PublicURL != "" && endpoint == 0 {
+		return strings.TrimSuffix(l.PublicURL, "/")
+	}
+	address := l.open[endpoint].Addr().String()
+	host, port, err := net.SplitHostPort(address)
+	if ip := net.ParseIP(host); err == nil && ip.IsUnspecified() {
+		address = net.JoinHostPort(outside(), port)
+	}
+	return "http://" + address
+}
+
+// outside is an address of this machine that is not loopback, if it has any.
+func outside() string {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return "127.0.0.1"
+	}
+	for _, a := range all {
+		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() && n.IP.To4() != nil {
+			return n.IP.String()
+		}
+	}
+	return "127.0.0.1"
+}
+
+// servedHosts are the values of Host that an endpoint serves. On loopback these are the
+// names of loopback, or a web page could reach it by a name of its own, and the host of
+// the public URL. An endpoint that is open to a network has names that nobody here knows.
+func (l *listeners) servedHosts(address string) []string {
+	public := ""
+	if u, err := url.Parse(l.PublicURL); err == nil {
+		public = u.Hostname()
+	}
+	switch {
+	case public != "":
+		return []string{"127.0.0.1", "::1", "localhost", public}
+	case isLoopback(address):
+		return nil
+	default:
+		return []string{"*"}
+	}
+}
+
+// private says whether only the user of this machine can call, and needs no key.
+func (l *listeners) private() bool { return l.access() == AccessOpen && l.onLoopback() }
+
+func (l *listeners) onLoopback() bool { return isLoopback(l.Listen) && isLoopback(l.socketsAddress()) }
+
+func isLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+}
+
+// access says who is let in. Whoever reaches loopback is the user of this machine; others
+// have to say who they are, unless the operator said that they need not.
+func (l *listeners) access() string {
+	switch {
+	case l.Access != "":
+		return l.Access
+	case l.PublicURL == "" && isLoopback(l.Listen) && isLoopback(l.socketsAddress()):
+		return AccessOpen
+	default:
+		return AccessKeys
+	}
+}
+
+// announce prints what to paste for each server, once the endpoints are open, and as JSON
+// for programs. Warnings go to log.
+func (l *listeners) announce(servers []string, asJSON bool, out, log io.Writer) {
+	for _, name := range servers {
+		web := l.address(0) + "/" + name + "/mcp"
+		socket := strings.Replace(l.address(1), "http", "ws", 1) + "/" + socketStage + "?server=" + url.QueryEscape(name)
+		if asJSON {
+			_ = json.NewEncoder(out).Encode(map[string]any{
+				"time": time.Now().UTC(), "kind": "ready", "name": name, "url": web, "socket_url": socket,
+			})
+			continue
+		}
+		_, _ = fmt.Fprintf(out, pasteLines, name, web, socket)
+	}
+	if !asJSON && l.access() == AccessKeys {
+		_, _ = fmt.Fprintln(out, keyLines)
+	}
+	if l.access() == AccessOpen && !l.onLoopback() {
+		_, _ = fmt.Fprintln(log, openWarning)
+	}
+	if !asJSON {
+		_, _ = fmt.Fprintln(out, "\nNothing runs until a message comes. Ctrl-C ends it.")
+	}
+}
+
+const openWarning = `warning: everybody who reaches this machine may call every server, web pages included (--access open on an address that is not loopback). Use --access keys, or name a loopback address with --listen.`
+
+const keyLines = `
+Callers need an API key, which "dormouse keys create NAME --server SERVER" makes, in a header:
+  Authorization: Bearer KEY`
+
+const pasteLines = `
+%[1]s  %[2]s
+  %[3]s
+  curl -s %[2]s -H 'Content-Type: application/json' -H 'Accept: application/json, text/event-stream' -d '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"curl","version":"1"}}}'
+  claude mcp add --transport http %[1]s %[2]s
+  npx @modelcontextprotocol/inspector --cli %[2]s --transport http --method tools/list
+`

@@ -1,0 +1,47 @@
+package local
+
+import (
+	"cmp"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+)
+
+const (
+	relayStage  = "relay"
+	socketStage = "local"
+)
+
+// openSockets makes the two WebSocket APIs, and serves that of the runners on a unix
+// socket, where a runner shows a pass.
+func (m *machine) openSockets(runners, clients sockets.Routes) (err error) {
+	limits := sockets.Home()
+	if m.cfg.Limits == LimitsAWS {
+		limits = sockets.AWS()
+	}
+	limits.Idle, limits.Life = cmp.Or(m.cfg.SocketIdle, limits.Idle), cmp.Or(m.cfg.SocketLife, limits.Life)
+	open := func(name, stage string, routes sockets.Routes) (*sockets.API, error) {
+		return sockets.New(sockets.Config{
+			Name: name, Stage: stage, Routes: routes, Limits: limits, Shuffle: m.cfg.Shuffle,
+			// The relay has no use for the end of a connection.
+			DropDisconnect: stage == relayStage,
+			Opened:         m.ledger.Opened, Closed: m.ledger.Closed, Logger: m.log,
+		})
+	}
+	if m.relay, err = open("relay", relayStage, runners); err != nil {
+		return err
+	}
+	if m.socket, err = open("socket", socketStage, clients); err != nil {
+		return err
+	}
+	m.closers = append(m.closers, m.relay.Close, m.socket.Close)
+	return nil
+}
+
+// relayURL is where runners connect.
+func (m *machine) relayURL() string { return "ws+unix:" + m.folder.Socket("relay") + ":/" + relayStage }
+
+// Usage is what the WebSocket APIs have counted since Run began.
+type Usage struct {
+	Relay  sockets.Usage // the API of runners
+	Socket sockets.Usage // the API of WebSocket clients
+}
