@@ -127,7 +127,7 @@ func httpCases() map[string]samCase {
 		"http-get-sse-2024-11-05": {with("", session.Asleep), nil, status(200, "text/event-stream", "event: endpoint\n", "data: message?sessionId=")},
 		"http-post-message-2024-11-05": {with(session.SSE, session.Asleep), nil, func(w *world, out []byte) {
 			status(202, "", "")(w, out)
-			if page := w.read(session.Out); len(page.Events) != 1 || !strings.Contains(string(page.Events[0].Raw), `"id":5`) {
+			if page := w.read(session.LegacySSE); len(page.Events) != 1 || !strings.Contains(string(page.Events[0].Raw), `"id":5`) {
 				w.t.Errorf("the stream has %+v", page.Events)
 			}
 		}},

@@ -266,10 +266,10 @@ func TestDurableValuesAreKeptForAsLongAsTheirSession(t *testing.T) {
 	if err := s.Create(t.Context(), x); err != nil {
 		t.Fatal(err)
 	}
-	k := session.StateKey{Tenant: "acme", Server: "a", Scope: session.StateOfSession, Of: "s1", Since: created, Name: "n"}
+	k := session.ValueKey{Tenant: "acme", Server: "a", Scope: session.ValueOfSession, Of: "s1", Since: created, Name: "n"}
 	before := k
 	before.Since = created.Add(-day)
-	deleted := func(k session.StateKey) time.Duration {
+	deleted := func(k session.ValueKey) time.Duration {
 		at := stateRow(k)
 		r, err := s.get(t.Context(), at.str("PK"), at.str("SK"))
 		if err != nil || r == nil {
@@ -277,8 +277,8 @@ func TestDurableValuesAreKeptForAsLongAsTheirSession(t *testing.T) {
 		}
 		return time.Until(time.Unix(r.num("x"), 0))
 	}
-	for _, k := range []session.StateKey{k, before} {
-		if _, err := s.SaveState(t.Context(), session.StateValue{Key: k, Data: []byte("1")}); err != nil {
+	for _, k := range []session.ValueKey{k, before} {
+		if _, err := s.SaveValue(t.Context(), session.Value{Key: k, Data: []byte("1")}); err != nil {
 			t.Fatal(err)
 		}
 		if left := deleted(k); left < 13*day || left > 15*day {

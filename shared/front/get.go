@@ -59,7 +59,7 @@ func (s streamable) get() error {
 func beforeSessions(h http.Header) bool {
 	last := h.Get(wire.HeaderLastEventID)
 	return h.Get(wire.HeaderSessionID) == "" && h.Get(wire.HeaderProtocolVersion) == "" &&
-		(last == "" || strings.HasSuffix(last, "/"+string(session.Out)))
+		(last == "" || strings.HasSuffix(last, "/"+string(session.LegacySSE)))
 }
 
 // listen serves a stream for as long as it may be held. It reads what is there already

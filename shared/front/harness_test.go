@@ -306,9 +306,9 @@ type backend struct {
 	mu      sync.Mutex
 	got     []string
 	answers []string
-	err     error                     // of Deliver
-	tend    func() (host.Duty, error) // of its tenders; nil: all is in order
-	attend  error                     // of Attend
+	err     error                       // of Deliver
+	tend    func() (host.Status, error) // of its tenders; nil: all is in order
+	attend  error                       // of Track
 }
 
 // run is one delivery, as a tool sees it.
@@ -328,7 +328,7 @@ func (b *backend) tool(name string, f func(run)) {
 	b.tools[name] = f
 }
 
-func (b *backend) Deliver(ctx context.Context, d host.Delivery, _ session.Box) (host.Tender, error) {
+func (b *backend) Deliver(ctx context.Context, d host.Delivery, _ session.Box) (host.Tracker, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.got = append(b.got, string(d.Raw))
@@ -358,7 +358,7 @@ func (b *backend) Deliver(ctx context.Context, d host.Delivery, _ session.Box) (
 	return owed, nil
 }
 
-func (b *backend) Attend(context.Context, session.Session, session.StreamID) (host.Tender, error) {
+func (b *backend) Track(context.Context, session.Session, session.StreamID) (host.Tracker, error) {
 	return tender{b.tend}, b.attend
 }
 
@@ -373,14 +373,14 @@ func (b *backend) End(context.Context, session.Session, session.Box) error { ret
 
 // tender finds everything in order, unless it was told otherwise.
 type tender struct {
-	tend func() (host.Duty, error)
+	tend func() (host.Status, error)
 }
 
-func (t tender) Tend(context.Context) (host.Duty, error) {
+func (t tender) Check(context.Context) (host.Status, error) {
 	if t.tend != nil {
 		return t.tend()
 	}
-	return host.Duty{Accepted: true, Next: time.Now().Add(time.Hour)}, nil
+	return host.Status{Accepted: true, Next: time.Now().Add(time.Hour)}, nil
 }
 
 // seq numbers the batches of all sessions: a runner's go up within each.

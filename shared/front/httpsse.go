@@ -63,7 +63,7 @@ func (s httpSSE) resumed() (from *session.Index, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if id.Stream == session.Out && id.Nonce != "" {
+		if id.Stream == session.LegacySSE && id.Nonce != "" {
 			s.x.session = session.ID(id.Nonce)
 			return &id.Index, nil
 		}

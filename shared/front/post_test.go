@@ -345,7 +345,7 @@ func TestRequestWithoutASignOfLifeIsNotAccepted(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		c := w.open("quiet")
 		w.backend.tool("hang", func(run) {})
-		w.backend.tend = func() (host.Duty, error) { return host.Duty{Next: time.Now().Add(time.Second)}, nil }
+		w.backend.tend = func() (host.Status, error) { return host.Status{Next: time.Now().Add(time.Second)}, nil }
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		a := w.do(c.request("POST", callOf("hang")).WithContext(ctx))
@@ -360,8 +360,8 @@ func TestStreamBeginsOnlyAfterTheRequestWasAccepted(t *testing.T) {
 		c := w.open("quiet")
 		begun := time.Now()
 		w.backend.tool("slow", func(r run) { time.Sleep(8 * time.Second); r.end(`{}`) })
-		w.backend.tend = func() (host.Duty, error) {
-			return host.Duty{Accepted: time.Since(begun) > 5*time.Second, Next: time.Now().Add(time.Second)}, nil
+		w.backend.tend = func() (host.Status, error) {
+			return host.Status{Accepted: time.Since(begun) > 5*time.Second, Next: time.Now().Add(time.Second)}, nil
 		}
 		if a := c.call("slow"); len(a.datas(t)) != 1 || a.flush[0].at < 5*time.Second {
 			t.Errorf("began after %s", a.flush[0].at)

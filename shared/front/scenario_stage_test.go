@@ -380,7 +380,7 @@ type spy struct {
 	s *stage
 }
 
-func (b spy) Deliver(ctx context.Context, d host.Delivery, box session.Box) (host.Tender, error) {
+func (b spy) Deliver(ctx context.Context, d host.Delivery, box session.Box) (host.Tracker, error) {
 	b.s.mu.Lock()
 	b.s.delivered = append(b.s.delivered, d)
 	b.s.mu.Unlock()

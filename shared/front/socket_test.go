@@ -105,7 +105,7 @@ func (w *sockets) cut(conn string) {
 }
 
 // Deliver implements host.Backend: a tool that is not known answers {}.
-func (w *sockets) Deliver(ctx context.Context, d host.Delivery, _ session.Box) (host.Tender, error) {
+func (w *sockets) Deliver(ctx context.Context, d host.Delivery, _ session.Box) (host.Tracker, error) {
 	w.mu.Lock()
 	w.handled = append(w.handled, string(d.Raw))
 	w.mu.Unlock()
@@ -138,7 +138,7 @@ func (w *sockets) Deliver(ctx context.Context, d host.Delivery, _ session.Box) (
 	return tender{}, nil
 }
 
-func (w *sockets) Attend(context.Context, session.Session, session.StreamID) (host.Tender, error) {
+func (w *sockets) Track(context.Context, session.Session, session.StreamID) (host.Tracker, error) {
 	return tender{}, nil
 }
 func (w *sockets) Answer(context.Context, session.Answer, session.Box) error { return nil }

@@ -239,8 +239,8 @@ func TestTaskIsToldOfOnlyWhenItIsAccepted(t *testing.T) {
 	tasks(t, func(t *testing.T, w *world) {
 		w.after("slow", time.Minute)
 		begun := time.Now()
-		w.backend.tend = func() (host.Duty, error) {
-			return host.Duty{Accepted: time.Since(begun) > 7*time.Second, Next: time.Now().Add(time.Second)}, nil
+		w.backend.tend = func() (host.Status, error) {
+			return host.Status{Accepted: time.Since(begun) > 7*time.Second, Next: time.Now().Add(time.Second)}, nil
 		}
 		w.becomes(tasking("slow"))
 		if took := time.Since(begun); took < 7*time.Second {
@@ -252,7 +252,7 @@ func TestTaskIsToldOfOnlyWhenItIsAccepted(t *testing.T) {
 func TestTaskThatNobodyTookIsNotToldOf(t *testing.T) {
 	tasks(t, func(t *testing.T, w *world) {
 		w.after("slow", time.Hour)
-		w.backend.tend = func() (host.Duty, error) { return host.Duty{Next: time.Now().Add(time.Second)}, nil }
+		w.backend.tend = func() (host.Status, error) { return host.Status{Next: time.Now().Add(time.Second)}, nil }
 		if got := w.do(tasking("slow").request()); got.status != 503 || strings.Contains(got.body, "taskId") {
 			t.Errorf("got %d %s", got.status, got.body)
 		}
@@ -520,9 +520,9 @@ func TestTaskWhoseBoxIsNotAwakeIsLookedAfter(t *testing.T) {
 		w.after("slow", time.Hour)
 		made := w.becomes(tasking("slow"))
 		tended := 0
-		w.backend.tend = func() (host.Duty, error) {
+		w.backend.tend = func() (host.Status, error) {
 			tended++
-			return host.Duty{Accepted: true, Next: time.Now().Add(time.Second)}, nil
+			return host.Status{Accepted: true, Next: time.Now().Add(time.Second)}, nil
 		}
 		if w.get(made); tended != 0 {
 			t.Errorf("looked after %d times, though its box is awake", tended)
@@ -557,7 +557,7 @@ func TestTaskBudget(t *testing.T) {
 			reads, writes int
 		}{
 			{"a call that becomes a task", func() { made = w.becomes(a) }, 1, 0},
-			{"working", func() { w.get(made) }, 2, 0}, // and what Attend costs
+			{"working", func() { w.get(made) }, 2, 0}, // and what Track costs
 			{"asking", func() { time.Sleep(5 * time.Second); w.get(made) }, 3, 0},
 			{"an answer", func() { w.acked(made.of("tasks/update", `,"inputResponses":{"q-1":`+accept+`}`)) }, 3, 1},
 			{"completed", func() { time.Sleep(time.Second); w.get(made) }, 2, 0},

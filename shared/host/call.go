@@ -10,28 +10,28 @@ import (
 
 // Call is a client's wait for the events of one stream: of a request it sent
 // (from [Host.Accept]), of one it resumes, of the common stream (from
-// [Streams.Resume] and [Streams.Listen]), or of the Out stream (from [Streams.Follow]). It is used by one goroutine and holds
+// [Streams.Resume] and [Streams.Listen]), or of the legacy SSE stream (from [Streams.Follow]). It is used by one goroutine and holds
 // nothing that lasts; dropping it loses nothing.
 type Call struct {
 	host    *core
 	session session.ID
 	stream  session.StreamID
 	after   session.Index
-	tender  Tender // nil: nobody's duty
-	duty    Duty
+	tracker Tracker // nil: nobody's status
+	status  Status
 	begun   time.Time
 	ready   []byte // answered in place
 	params  []byte // of a modern client, what was known then; see Host.Learn
 	done    bool
-	halted  bool      // what was executed here is not any more; see Holder
+	halted  bool      // what was executed here is not any more; see InlineTracker
 	lease   *listener // of a GET on the common stream
 	polls   int       // empty polls in a row before this one
 	gap     bool
 	pause   time.Duration // not 0: the response is to be closed, and for how long
 	pushed  bool          // events are pushed to the client, too
-	unsure  bool          // Tend has failed since it succeeded last, maybe between an end and its push
+	unsure  bool          // Check has failed since it succeeded last, maybe between an end and its push
 
-	follower *follower // of an event stream on the Out stream
+	follower *follower // of an event stream on the legacy SSE stream
 }
 
 // readyCall is a Call whose only event is there already and is not in any log.
@@ -57,14 +57,14 @@ func (c *Call) Gap() bool { return c.gap }
 func (c *Call) Close() (retry time.Duration, now bool) { return c.pause, c.pause > 0 }
 
 // Held says that the request is executed in this very function, so that its response
-// should be held for as long as that is so; see [Holder].
+// should be held for as long as that is so; see [InlineTracker].
 func (c *Call) Held() bool {
-	h, ok := c.tender.(Holder)
+	h, ok := c.tracker.(InlineTracker)
 	return ok && h.Held()
 }
 
 // Next returns the next events, at least one, in order; or none when until has
-// passed, or what was executed here has come to a halt (see [Holder]). Before it returns for the first time, with or without events, the
+// passed, or what was executed here has come to a halt (see [InlineTracker]). Before it returns for the first time, with or without events, the
 // request has been accepted (I8), even if that takes until after until: what
 // comes back without an error may be told to the client. An event that says no
 // more than that the stream is closed has no Raw.
@@ -101,8 +101,8 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]session.Event, erro
 			c.lease.current = true
 		}
 		now := time.Now()
-		if c.tender != nil && (halts || !now.Before(c.duty.Next)) {
-			duty, err := c.tender.Tend(ctx)
+		if c.tracker != nil && (halts || !now.Before(c.status.Next)) {
+			status, err := c.tracker.Check(ctx)
 			c.unsure = err != nil && c.pushed
 			if err != nil {
 				if err = c.bear(ctx, err); err != nil {
@@ -110,9 +110,9 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]session.Event, erro
 				}
 				continue
 			}
-			c.duty = duty
+			c.status = status
 		}
-		accepted := c.tender == nil || c.duty.Accepted
+		accepted := c.tracker == nil || c.status.Accepted
 		if !accepted && now.Sub(c.begun) >= c.host.limits.AcceptBy {
 			if err := c.giveUp(ctx); err != nil {
 				return nil, err
@@ -127,10 +127,10 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]session.Event, erro
 	return nil, nil
 }
 
-// handed is the tender if somebody may execute the request although nothing is heard
+// handed is the tracker if somebody may execute the request although nothing is heard
 // of that, nil if not.
-func (c *Call) handed() Handing {
-	if h, ok := c.tender.(Handing); ok && !c.duty.Accepted && h.Handed() {
+func (c *Call) handed() Handover {
+	if h, ok := c.tracker.(Handover); ok && !c.status.Accepted && h.Handed() {
 		return h
 	}
 	return nil
@@ -146,8 +146,8 @@ func (c *Call) bear(ctx context.Context, err error) error {
 	if time.Since(c.begun) > c.host.limits.AcceptBy {
 		return c.unknown(err)
 	}
-	c.duty.Next = time.Now().Add(bearFor)
-	return sleepUntil(ctx, c.duty.Next)
+	c.status.Next = time.Now().Add(bearFor)
+	return sleepUntil(ctx, c.status.Next)
 }
 
 const bearFor = time.Second
@@ -162,7 +162,7 @@ func (c *Call) giveUp(ctx context.Context) error {
 	if err := h.GiveUp(ctx); err != nil {
 		return c.unknown(err)
 	}
-	c.duty.Next = time.Now()
+	c.status.Next = time.Now()
 	return nil
 }
 
@@ -177,16 +177,16 @@ func (c *Call) read(ctx context.Context, until time.Time) (page session.Page, ha
 		return session.Page{}, false, sleepUntil(ctx, earlier(until, c.lease.again))
 	}
 	wake := until
-	if c.tender != nil {
-		if c.duty.Next.IsZero() {
-			c.duty.Next = c.begun.Add(firstTend)
+	if c.tracker != nil {
+		if c.status.Next.IsZero() {
+			c.status.Next = c.begun.Add(firstTend)
 		}
-		if !c.duty.Accepted {
-			wake = earlier(c.duty.Next, c.begun.Add(c.host.limits.AcceptBy))
+		if !c.status.Accepted {
+			wake = earlier(c.status.Next, c.begun.Add(c.host.limits.AcceptBy))
 		}
-		wake = earlier(wake, c.duty.Next)
+		wake = earlier(wake, c.status.Next)
 	}
-	if h, ok := c.tender.(Holder); ok && !c.halted {
+	if h, ok := c.tracker.(InlineTracker); ok && !c.halted {
 		page, ok, err := h.Watch(ctx, c.after, wake)
 		if ok || err != nil {
 			return page, false, err
@@ -217,7 +217,7 @@ func (c *Call) hand(ctx context.Context, page session.Page) ([]session.Event, er
 	}
 	last := page.Events[len(page.Events)-1]
 	c.after, c.done, c.polls, c.gap = last.Index, last.Final, 0, page.Gap
-	c.duty.Accepted = true // its events are a trace: the mark is written before them
+	c.status.Accepted = true // its events are a trace: the mark is written before them
 	if c.pause = last.Retry; last.Final {
 		c.pause = 0
 	}

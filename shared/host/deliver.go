@@ -30,17 +30,17 @@ func (h *core) hand(ctx context.Context, c Caller, s session.Session, box sessio
 	if a.Stream == "" {
 		a.Stream = session.NewStreamID()
 	}
-	a.Session, a.Conn, a.EventIDs, a.Out = s.ID, c.Conn, c.EventIDs, c.Transport == session.SSE
+	a.Session, a.Conn, a.EventIDs, a.LegacySSE = s.ID, c.Conn, c.EventIDs, c.Transport == session.SSE
 	a.Principal, a.Digest, a.Box, a.Again = c.Principal, session.RecordFor(c.Tenant, s.Digest), c.box(), again
 	a.Trace = session.TraceOf(ctx)
 	d.Address, d.Client, d.Server = a, s, c.Server.Name
-	tender, err := h.backend.Deliver(ctx, d, box)
+	tracker, err := h.backend.Deliver(ctx, d, box)
 	if err != nil || len(a.Requests) == 0 {
 		return nil, err
 	}
-	call := &Call{host: h, session: s.ID, stream: d.Stream, tender: tender, pushed: a.Pushed(), begun: time.Now()}
+	call := &Call{host: h, session: s.ID, stream: d.Stream, tracker: tracker, pushed: a.Pushed(), begun: time.Now()}
 	if d.Brief || c.Transport == session.WebSocket {
-		call.duty.Next = call.begun.Add(firstTendBrief)
+		call.status.Next = call.begun.Add(firstTendBrief)
 	}
 	return call, nil
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// follower is an event stream's place at the Out stream of a session of HTTP+SSE:
+// follower is an event stream's place at the legacy SSE stream of a session of HTTP+SSE:
 // the newest one has it.
 type follower struct {
 	nonce string
 	read  time.Time // when the session was looked at last
 }
 
-// Follow opens the Out stream of a session of HTTP+SSE (MCP 2024-11-05,
+// Follow opens the legacy SSE stream of a session of HTTP+SSE (MCP 2024-11-05,
 // basic/transports). An event stream that followed it before is closed within
 // fifteen seconds. It begins behind from, what the client says it has; if that is
 // nil, behind what it was sent when [Call.Report] was called last. A session that
@@ -29,10 +29,10 @@ func (h Streams) Follow(ctx context.Context, c Caller, id session.ID, from *sess
 	if err != nil {
 		return nil, err
 	}
-	call := &Call{host: h.core, session: s.ID, stream: session.Out, begun: time.Now()}
+	call := &Call{host: h.core, session: s.ID, stream: session.LegacySSE, begun: time.Now()}
 	call.follower = &follower{nonce: session.NewNonce()[:nonceLen], read: call.begun}
 	if from != nil {
-		tail, err := h.store.Tail(ctx, id, session.Out)
+		tail, err := h.store.Tail(ctx, id, session.LegacySSE)
 		if err != nil {
 			return nil, err
 		}
@@ -52,7 +52,7 @@ func (h Streams) Follow(ctx context.Context, c Caller, id session.ID, from *sess
 	return call, err
 }
 
-// Report notes up to which event a client that follows the Out stream was sent it,
+// Report notes up to which event a client that follows the legacy SSE stream was sent it,
 // because most never say so themselves. It is for the end of the event stream; if it
 // is not reached, the next one repeats what was sent.
 //

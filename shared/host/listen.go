@@ -11,7 +11,7 @@ import (
 )
 
 // listener is a GET's place at the common stream. One GET of a session, the
-// primary, holds the lease and gets the events. The others are shadows: they
+// primary, holds the lease and gets the events. The others are on standby: they
 // stand in the session's record, oldest first, and hear nothing until the lease
 // is free. So two GETs never take the stream from one another (R9).
 type listener struct {
@@ -20,7 +20,7 @@ type listener struct {
 	from    session.EventID // what the client reported, zero if it reported nothing
 	again   time.Time       // when to ask for the lease again
 	held    bool
-	waits   bool             // it has a place among the shadows
+	waits   bool             // it has a place among the standbys
 	current bool             // it has read all there was, so that what comes now is new
 	record  *session.Session // what was read last, nil once it has been used
 	read    time.Time        // when that was
@@ -32,7 +32,7 @@ const (
 	// twice the pace finds its place free and reports what it has had, before
 	// another one gets that again.
 	graceRetries = 5
-	// stagger is how much later than the one before each shadow asks for a lease
+	// stagger is how much later than the one before each standby asks for a lease
 	// that has become free, so that the oldest gets it and the others do not all
 	// write in vain.
 	stagger = 50 * time.Millisecond
@@ -49,8 +49,8 @@ const (
 //
 // A listener whose event id carries the word of the lease's holder is that
 // holder's client come back, and takes the lease over. Any other takes it when it
-// has been free for five times the pace, and is a shadow until then; of more
-// than [Limits].Shadows the one that has waited longest is sent away.
+// has been free for five times the pace, and is a standby until then; of more
+// than [Limits].Standby the one that has waited longest is sent away.
 //
 // Cost: one read, one write, and a read for each look (see [Call.Next]).
 //
@@ -81,7 +81,7 @@ func (h Streams) Listen(ctx context.Context, c Caller, id session.ID, lastEventI
 	return call, nil
 }
 
-// claim makes the call the primary if the lease is free or its own, and a shadow
+// claim makes the call the primary if the lease is free or its own, and a standby
 // if not. What conflicts is tried again, at last a little later.
 func (c *Call) claim(ctx context.Context) error {
 	l := c.lease
@@ -189,7 +189,7 @@ func (c *Call) take(ctx context.Context, s session.Session, now time.Time) error
 		after = min(l.from.Index, s.Delivered)
 	}
 	s.Primary = session.Lease{Nonce: l.nonce, Until: l.until}
-	s.Shadows = l.others(s, now)
+	s.Standby = l.others(s, now)
 	if err := c.host.store.Save(ctx, s); err != nil {
 		return err
 	}
@@ -197,13 +197,13 @@ func (c *Call) take(ctx context.Context, s session.Session, now time.Time) error
 	return nil
 }
 
-// queue makes the call a shadow. It takes the place of its client's last poll,
+// queue makes the call a standby. It takes the place of its client's last poll,
 // and that of the oldest when there is no other.
 func (c *Call) queue(ctx context.Context, s session.Session, now time.Time) error {
 	l := c.lease
-	s.Shadows = append(l.others(s, now), session.Lease{Nonce: l.nonce, Until: l.until})
-	if over := len(s.Shadows) - c.host.limits.Shadows; over > 0 {
-		s.Shadows = slices.Delete(s.Shadows, 0, over)
+	s.Standby = append(l.others(s, now), session.Lease{Nonce: l.nonce, Until: l.until})
+	if over := len(s.Standby) - c.host.limits.Standby; over > 0 {
+		s.Standby = slices.Delete(s.Standby, 0, over)
 	}
 	if err := c.host.store.Save(ctx, s); err != nil {
 		return err
@@ -213,15 +213,15 @@ func (c *Call) queue(ctx context.Context, s session.Session, now time.Time) erro
 	return nil
 }
 
-// others are the shadows that are there besides this one.
+// others are the standbys that are there besides this one.
 func (l *listener) others(s session.Session, now time.Time) []session.Lease {
-	return slices.DeleteFunc(slices.Clone(s.Shadows), func(x session.Lease) bool {
+	return slices.DeleteFunc(slices.Clone(s.Standby), func(x session.Lease) bool {
 		return !x.Until.After(now) || x.Nonce == l.nonce || x.Nonce == holderOf(l.from.Nonce)
 	})
 }
 
 func (l *listener) place(s session.Session) int {
-	return slices.IndexFunc(s.Shadows, func(x session.Lease) bool { return x.Nonce == l.nonce })
+	return slices.IndexFunc(s.Standby, func(x session.Lease) bool { return x.Nonce == l.nonce })
 }
 
 // wait puts off the next claim until the lease should be free.
@@ -229,16 +229,16 @@ func (l *listener) wait(s session.Session, limits Limits) {
 	l.again = free(s, limits, time.Now()).Add(time.Duration(max(l.place(s), 0)) * stagger)
 }
 
-// dismiss sends the shadows away because the server has closed the common stream
+// dismiss sends the standbys away because the server has closed the common stream
 // (R13). Each sees it when it looks next. A store that does not answer leaves them
 // where they are, which does no harm.
 func (c *Call) dismiss(ctx context.Context) {
 	for range casTries {
 		s, _, err := c.host.store.Load(ctx, c.session, "")
-		if err != nil || len(s.Shadows) == 0 || s.Primary.Nonce != c.lease.nonce {
+		if err != nil || len(s.Standby) == 0 || s.Primary.Nonce != c.lease.nonce {
 			return
 		}
-		s.Shadows = nil
+		s.Standby = nil
 		if err := c.host.store.Save(ctx, s); !errors.Is(err, session.Conflict) {
 			return
 		}

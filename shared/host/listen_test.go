@@ -14,11 +14,11 @@ import (
 // nobody is a backend for sessions whose requests are not looked at.
 type nobody struct{}
 
-func (nobody) Deliver(context.Context, host.Delivery, session.Box) (host.Tender, error) {
+func (nobody) Deliver(context.Context, host.Delivery, session.Box) (host.Tracker, error) {
 	return nil, nil
 }
 
-func (nobody) Attend(context.Context, session.Session, session.StreamID) (host.Tender, error) {
+func (nobody) Track(context.Context, session.Session, session.StreamID) (host.Tracker, error) {
 	return nil, session.NotFound
 }
 func (nobody) Answer(context.Context, session.Answer, session.Box) error { return nil }
@@ -113,17 +113,17 @@ func TestOfTwoListenersOneGetsTheEvents(t *testing.T) {
 	})
 }
 
-func TestAShadowThatBecomesThePrimaryRepeatsNothingThatWasReported(t *testing.T) {
+func TestAStandbyThatBecomesThePrimaryRepeatsNothingThatWasReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, store, id := listening(t)
 		_, cursor := get(t, h, id, "", time.Second)
 		time.Sleep(time.Minute)
 		go func() { _, _ = get(t, h, id, cursor, 20*time.Second) }() // reports 3, and is the primary
 		synctest.Wait()
-		_, shadow := get(t, h, id, "", time.Second)
+		_, standby := get(t, h, id, "", time.Second)
 		time.Sleep(time.Minute)
 		push(t, store, id, 4, "4")
-		if got, _ := get(t, h, id, shadow, time.Second); got != "4" {
+		if got, _ := get(t, h, id, standby, time.Second); got != "4" {
 			t.Errorf("got %q, want the new event only", got)
 		}
 	})

@@ -135,7 +135,7 @@ func unlessGone(err error) error {
 }
 
 // Send is the second half of Append, for batches of one session that were written
-// together: all in one batch to the Out stream if it has one, each event to its
+// together: all in one batch to the legacy SSE stream if it has one, each event to its
 // connection if it has one. sent is false if somebody else may be posting them now:
 // whoever wants to know is to write and send them again after some seconds.
 func (o Outlet) Send(ctx context.Context, ps ...Posting) (sent bool, err error) {
@@ -326,17 +326,17 @@ func Fit(raw []byte) []byte {
 	return wire.NewNotification(wire.NotifyMessage, []byte(`{"level":"warning","logger":"dormouse","data":"`+text+`"}`))
 }
 
-// copyOut copies batches of a session with an Out stream there, in one batch, so
+// copyOut copies batches of a session with a legacy SSE stream there, in one batch, so
 // that a repeat can be told by its generation and number.
 func (o Outlet) copyOut(ctx context.Context, ps []Posting) error {
 	var out session.Batch
 	for _, p := range ps {
-		if !p.To.Out {
+		if !p.To.LegacySSE {
 			continue
 		}
 		if out.Events == nil {
 			out = p.Batch
-			out.Stream, out.Final, out.Retry, out.Events = session.Out, false, 0, nil
+			out.Stream, out.Final, out.Retry, out.Events = session.LegacySSE, false, 0, nil
 		}
 		for _, raw := range p.Batch.Events {
 			if len(raw) > 0 {
@@ -350,13 +350,13 @@ func (o Outlet) copyOut(ctx context.Context, ps []Posting) error {
 	return o.appendOut(ctx, out)
 }
 
-// appendOut writes at the end of an Out stream. Who is no runner (Gen 0), or one
+// appendOut writes at the end of a legacy SSE stream. Who is no runner (Gen 0), or one
 // that has been overtaken, repeats the tail's generation and number, so that a
 // later repeat of the runner that wrote them is still known.
 func (o Outlet) appendOut(ctx context.Context, b session.Batch) error {
 	gen, seq := b.Gen, b.Seq
 	for {
-		tail, err := o.Store.Tail(ctx, b.Session, session.Out)
+		tail, err := o.Store.Tail(ctx, b.Session, session.LegacySSE)
 		switch {
 		case err != nil:
 			return err
@@ -374,10 +374,10 @@ func (o Outlet) appendOut(ctx context.Context, b session.Batch) error {
 	}
 }
 
-// Say writes messages of our own to the Out stream of a session of HTTP+SSE: what
+// Say writes messages of our own to the legacy SSE stream of a session of HTTP+SSE: what
 // was answered in place.
 func (h Streams) Say(ctx context.Context, id session.ID, raws ...[]byte) error {
-	return h.out.appendOut(ctx, session.Batch{Session: id, Stream: session.Out, Events: raws, Expires: time.Now().Add(h.limits.EventAge)})
+	return h.out.appendOut(ctx, session.Batch{Session: id, Stream: session.LegacySSE, Events: raws, Expires: time.Now().Add(h.limits.EventAge)})
 }
 
 // End appends the end of a request that somebody writes in the place of its box.
@@ -412,15 +412,15 @@ func (o Outlet) Ended(ctx context.Context, a session.Address, tail session.Tail,
 	if a.Conn != "" {
 		return o.owe(ctx, a.Session, session.Cursor{Stream: a.Stream, Index: tail.Last - session.Index(len(last))}, tail.Last)
 	}
-	tail, err = o.Store.Tail(ctx, a.Session, session.Out)
+	tail, err = o.Store.Tail(ctx, a.Session, session.LegacySSE)
 	if err != nil {
 		return err
 	}
-	page, err := o.Store.Read(ctx, a.Session, session.Out, max(0, tail.Last-recentOut), recentOut)
+	page, err := o.Store.Read(ctx, a.Session, session.LegacySSE, max(0, tail.Last-recentOut), recentOut)
 	if err != nil || slices.ContainsFunc(page.Events, func(e session.Event) bool { return bytes.Equal(e.Raw, last[len(last)-1]) }) {
 		return err
 	}
-	return o.appendOut(ctx, session.Batch{Session: a.Session, Stream: session.Out, Events: last, Expires: expires})
+	return o.appendOut(ctx, session.Batch{Session: a.Session, Stream: session.LegacySSE, Events: last, Expires: expires})
 }
 
 // recentOut is how far back an end is looked for that may have been copied.

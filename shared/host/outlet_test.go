@@ -241,7 +241,7 @@ func TestBatchesOfOneFrameAreCopiedToTheOutStreamOnce(t *testing.T) {
 	}
 	out := host.Outlet{Store: store}
 	address := func(stream session.StreamID) session.Address {
-		return session.Address{Session: s.ID, Stream: stream, Out: true}
+		return session.Address{Session: s.ID, Stream: stream, LegacySSE: true}
 	}
 	one, two := address(session.Common), address(session.NewStreamID())
 	frame := []host.Posting{{To: one, Batch: batchOf(one, 1, `{"n":1}`)}, {To: two, Batch: batchOf(two, 1, `{"n":2}`, `{"n":3}`)}}
@@ -256,7 +256,7 @@ func TestBatchesOfOneFrameAreCopiedToTheOutStreamOnce(t *testing.T) {
 	if _, err := out.Send(t.Context(), frame...); err != nil { // late
 		t.Fatal(err)
 	}
-	page, err := store.Read(t.Context(), s.ID, session.Out, 0, 10)
+	page, err := store.Read(t.Context(), s.ID, session.LegacySSE, 0, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +271,7 @@ func TestBatchesOfOneFrameAreCopiedToTheOutStreamOnce(t *testing.T) {
 
 func TestAnEndThatWasWrittenButNotCopiedIsCopiedByTheNext(t *testing.T) {
 	store := sessiontest.NewMemory()
-	a := session.Address{Session: "s", Stream: session.NewStreamID(), Out: true, Requests: []json.RawMessage{[]byte("1")}}
+	a := session.Address{Session: "s", Stream: session.NewStreamID(), LegacySSE: true, Requests: []json.RawMessage{[]byte("1")}}
 	out := host.Outlet{Store: store}
 	b := batchOf(a, 1, `{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"x"}}`)
 	b.Gen, b.Seq, b.Final = 0, 0, true
@@ -287,7 +287,7 @@ func TestAnEndThatWasWrittenButNotCopiedIsCopiedByTheNext(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if tail, err = store.Tail(t.Context(), "s", session.Out); err != nil || tail.Last != 1 {
+	if tail, err = store.Tail(t.Context(), "s", session.LegacySSE); err != nil || tail.Last != 1 {
 		t.Errorf("the end was copied %d times, %v", tail.Last, err)
 	}
 }

@@ -39,7 +39,7 @@ func (h Streams) Resume(ctx context.Context, c Caller, id session.ID, lastEventI
 		call.done = from.Index >= tail.Last
 		return call, nil
 	}
-	call.tender, err = h.backend.Attend(ctx, s, from.Stream)
+	call.tracker, err = h.backend.Track(ctx, s, from.Stream)
 	if errors.Is(err, session.NotFound) {
 		// No trace of the request, and when the log was read it had no end. It may
 		// have ended in between; if not, nobody will ever write to this stream.
@@ -50,7 +50,7 @@ func (h Streams) Resume(ctx context.Context, c Caller, id session.ID, lastEventI
 	if err != nil {
 		return nil, err
 	}
-	call.duty = Duty{Accepted: true, Next: call.begun.Add(attendAfter)}
+	call.status = Status{Accepted: true, Next: call.begun.Add(attendAfter)}
 	return call, nil
 }
 
@@ -120,7 +120,7 @@ func pollsOf(nonce string) int {
 // each response.
 func (c *Call) Cursor() session.EventID {
 	if c.follower != nil {
-		return session.EventID{Stream: session.Out, Index: c.after, Nonce: string(c.session)}
+		return session.EventID{Stream: session.LegacySSE, Index: c.after, Nonce: string(c.session)}
 	}
 	word := session.NewNonce()[:nonceLen]
 	if c.lease != nil {
@@ -129,7 +129,7 @@ func (c *Call) Cursor() session.EventID {
 	return session.EventID{Stream: c.stream, Index: c.after, Nonce: nonceOf(word, c.polls)}
 }
 
-// ID is the event id of an event of this call. On the Out stream it names the
+// ID is the event id of an event of this call. On the legacy SSE stream it names the
 // session too, because its client comes back with nothing else.
 func (c *Call) ID(e session.Event) session.EventID {
 	id := session.EventID{Stream: c.stream, Index: e.Index}

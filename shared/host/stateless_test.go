@@ -25,7 +25,7 @@ type took struct {
 
 func newTook() took { return took{mu: &sync.Mutex{}, deliveries: &[]host.Delivery{}} }
 
-func (b took) Deliver(_ context.Context, d host.Delivery, _ session.Box) (host.Tender, error) {
+func (b took) Deliver(_ context.Context, d host.Delivery, _ session.Box) (host.Tracker, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	*b.deliveries = append(*b.deliveries, d)

@@ -102,12 +102,12 @@ func (r *Recalled) take(e session.Event) {
 
 // LookAfter is for a call that has not ended: it finds out whether it still can. It
 // sees to a box that does not live any more, as everybody who waits for a call does.
-// It costs a read, three if nobody owes the call an end, and what [Tender.Tend] costs
+// It costs a read, three if nobody owes the call an end, and what [Tracker.Check] costs
 // if the box is not awake.
 //
 // Errors: Unavailable.
 func (h Tasks) LookAfter(ctx context.Context, r *Recalled) error {
-	tender, err := h.backend.Attend(ctx, r.session, r.stream)
+	tracker, err := h.backend.Track(ctx, r.session, r.stream)
 	switch {
 	case errors.Is(err, session.NotFound):
 		// The end is written before the item goes: it may have come in between.
@@ -117,7 +117,7 @@ func (h Tasks) LookAfter(ctx context.Context, r *Recalled) error {
 	case err != nil || r.box.State == session.Awake:
 		return err
 	}
-	_, err = tender.Tend(ctx)
+	_, err = tracker.Check(ctx)
 	return err
 }
 

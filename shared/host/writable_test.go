@@ -30,7 +30,7 @@ type delivered struct {
 	n int
 }
 
-func (d *delivered) Deliver(context.Context, host.Delivery, session.Box) (host.Tender, error) {
+func (d *delivered) Deliver(context.Context, host.Delivery, session.Box) (host.Tracker, error) {
 	d.n++
 	return nil, nil
 }

@@ -86,7 +86,7 @@ func Bytes(record any) (n int) {
 		return len(r.Raw)
 	case session.Part:
 		return len(r.Data)
-	case session.StateValue:
+	case session.Value:
 		return len(r.Data)
 	case session.Batch:
 		for _, e := range r.Events {

@@ -112,17 +112,17 @@ func (s *Store) TakeEntryTicket(ctx context.Context, hash string) (session.Entry
 	})
 }
 
-// LoadState implements session.Store.
-func (s *Store) LoadState(ctx context.Context, key session.StateKey) (session.StateValue, error) {
-	return read(ctx, s, "LoadState", func(ctx context.Context) (session.StateValue, error) {
-		return s.inner.LoadState(ctx, key)
+// LoadValue implements session.Store.
+func (s *Store) LoadValue(ctx context.Context, key session.ValueKey) (session.Value, error) {
+	return read(ctx, s, "LoadValue", func(ctx context.Context) (session.Value, error) {
+		return s.inner.LoadValue(ctx, key)
 	})
 }
 
-// SaveState implements session.Store.
-func (s *Store) SaveState(ctx context.Context, v session.StateValue) (session.StateValue, error) {
-	return write(ctx, s, "SaveState", v, func(ctx context.Context) (session.StateValue, error) {
-		return s.inner.SaveState(ctx, v)
+// SaveValue implements session.Store.
+func (s *Store) SaveValue(ctx context.Context, v session.Value) (session.Value, error) {
+	return write(ctx, s, "SaveValue", v, func(ctx context.Context) (session.Value, error) {
+		return s.inner.SaveValue(ctx, v)
 	})
 }
 

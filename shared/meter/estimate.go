@@ -139,7 +139,7 @@ func readUnits(c *intercept.Call) float64 {
 const surely = (readUnit - overhead - 1500) / 6
 
 func smallSession(s session.Session) bool {
-	return len(s.Subscribed)+len(s.Shadows)+len(s.Conns)+len(s.Pushed) == 0 &&
+	return len(s.Subscribed)+len(s.Standby)+len(s.Conns)+len(s.Pushed) == 0 &&
 		len(s.ID)+len(s.Server)+len(s.Digest)+len(s.Tenant)+len(s.Principal)+len(s.Props)+len(s.Version)+len(s.Init)+
 			len(s.ServerInfo)+len(s.Params)+len(s.Primary.Nonce)+len(s.Level) <= surely
 }
@@ -220,7 +220,7 @@ func size(record any) int {
 		return overhead + data + 3*len(r.Events) // each event's length stands before it
 	case session.Page:
 		return overhead + data + 3*len(r.Events)
-	case session.Answer, session.Handshake, session.StateValue, session.Part:
+	case session.Answer, session.Handshake, session.Value, session.Part:
 		return overhead + data
 	default:
 		return 0

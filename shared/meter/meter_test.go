@@ -264,10 +264,10 @@ func TestNoCallOfAStoreIsForNothing(t *testing.T) {
 
 func TestDurableValuesAreBilledBySize(t *testing.T) {
 	e := meter.Estimate(sessiontest.NewMemory())
-	key := session.StateKey{Tenant: "acme", Server: "one", Scope: session.StateOfServer, Name: "n"}
-	v, err := e.SaveState(t.Context(), session.StateValue{Key: key, Data: make([]byte, 5<<10)})
+	key := session.ValueKey{Tenant: "acme", Server: "one", Scope: session.ValueOfServer, Name: "n"}
+	v, err := e.SaveValue(t.Context(), session.Value{Key: key, Data: make([]byte, 5<<10)})
 	if err == nil {
-		_, err = e.LoadState(t.Context(), key)
+		_, err = e.LoadValue(t.Context(), key)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -276,7 +276,7 @@ func TestDurableValuesAreBilledBySize(t *testing.T) {
 		t.Errorf("written and read (-want +got):\n%s", d)
 	}
 	v.Data = nil
-	if _, err := e.SaveState(t.Context(), v); err != nil {
+	if _, err := e.SaveValue(t.Context(), v); err != nil {
 		t.Fatal(err)
 	}
 	if got := e.Spent().WriteUnits; got != 7 {

@@ -172,9 +172,9 @@ func (s Session) appoint(ctx context.Context, name string, next *appointment) (w
 }
 
 // appointed reads an appointment. The value has Rev 0 if there is none.
-func (s Session) appointed(ctx context.Context, name string) (v session.StateValue, a appointment, err error) {
+func (s Session) appointed(ctx context.Context, name string) (v session.Value, a appointment, err error) {
 	state := s.State(OfSession)
-	if v, err = state.store.LoadState(ctx, state.own(alarmPrefix+name)); err == nil && v.Rev != 0 {
+	if v, err = state.store.LoadValue(ctx, state.own(alarmPrefix+name)); err == nil && v.Rev != 0 {
 		err = json.Unmarshal(v.Data, &a)
 	}
 	return v, a, err
@@ -261,7 +261,7 @@ func (k *Backend) reschedule(ctx context.Context, a Alarm) error {
 }
 
 // handleAlarm is ring for who has said that he does it.
-func (k *Backend) handleAlarm(ctx context.Context, s Session, v session.StateValue, due appointment, a Alarm) error {
+func (k *Backend) handleAlarm(ctx context.Context, s Session, v session.Value, due appointment, a Alarm) error {
 	handling, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if deadline, ok := ctx.Deadline(); ok {

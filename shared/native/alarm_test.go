@@ -231,7 +231,7 @@ func TestAHandlerWhoseFunctionDiedIsCalledAgainWhenItsLeaseHasRunOut(t *testing.
 	at(t, func(t *testing.T, a *agent) {
 		alarm := a.wakeAt("report", 0, nil)
 		state := a.session().State(OfSession)
-		v, err := a.store.LoadState(t.Context(), state.own(alarmPrefix+"report"))
+		v, err := a.store.LoadValue(t.Context(), state.own(alarmPrefix+"report"))
 		if err == nil {
 			_, err = state.save(t.Context(), v, appointment{At: alarm.At, Until: time.Now().Add(lease), Tries: 1})
 		}

@@ -83,7 +83,7 @@ func (k *Backend) Owns(box session.BoxID) bool {
 }
 
 // Deliver implements host.Backend.
-func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box) (host.Tender, error) {
+func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box) (host.Tracker, error) {
 	server, ok := k.Servers(d.Server)
 	if !ok {
 		return k.Next.Deliver(ctx, d, box)
@@ -123,7 +123,7 @@ func long(m wire.Message) bool {
 }
 
 // enqueue stores a message as an item, and has another invocation execute it.
-func (k *Backend) enqueue(ctx context.Context, d host.Delivery) (host.Tender, error) {
+func (k *Backend) enqueue(ctx context.Context, d host.Delivery) (host.Tracker, error) {
 	now := time.Now()
 	it := session.Item{
 		Box: d.Box, ID: d.Stream, State: session.Waiting, Address: d.Address, Raw: d.Raw, NotAfter: now.Add(validity), Created: now,
@@ -135,10 +135,10 @@ func (k *Backend) enqueue(ctx context.Context, d host.Delivery) (host.Tender, er
 	return &watch{k: k, s: d.Client, box: d.Box, stream: d.Stream}, nil
 }
 
-// Attend implements host.Backend.
-func (k *Backend) Attend(ctx context.Context, s session.Session, stream session.StreamID) (host.Tender, error) {
+// Track implements host.Backend.
+func (k *Backend) Track(ctx context.Context, s session.Session, stream session.StreamID) (host.Tracker, error) {
 	if _, ok := k.Servers(s.Server); !ok {
-		return k.Next.Attend(ctx, s, stream)
+		return k.Next.Track(ctx, s, stream)
 	}
 	box := session.BoxFor(s.Tenant, s.Server)
 	it, err := k.Store.Item(ctx, box, stream)
@@ -163,9 +163,9 @@ type watch struct {
 // on.
 const lookAfter = 10 * time.Second
 
-// Tend implements host.Tender.
-func (w *watch) Tend(ctx context.Context) (host.Duty, error) {
-	duty := host.Duty{Accepted: true, Next: time.Now().Add(lookAfter)}
+// Check implements host.Tracker.
+func (w *watch) Check(ctx context.Context) (host.Status, error) {
+	duty := host.Status{Accepted: true, Next: time.Now().Add(lookAfter)}
 	it, err := w.k.Store.Item(ctx, w.box, w.stream)
 	if errors.Is(err, session.NotFound) {
 		return duty, nil // it has ended, or is being ended

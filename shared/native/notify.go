@@ -176,7 +176,7 @@ const noConnection = "-"
 func (k notifier) commonOf(ctx context.Context, s session.Session) (a session.Address, open bool, err error) {
 	a = session.Address{
 		Session: s.ID, Principal: s.Principal, Digest: session.RecordFor(s.Tenant, s.Digest), Box: session.BoxFor(s.Tenant, s.Server),
-		Out: s.Transport == session.SSE,
+		LegacySSE: s.Transport == session.SSE,
 	}
 	if s.Transport != session.WebSocket {
 		return a, true, nil

@@ -420,29 +420,29 @@ func (r *run) warn(err error) {
 	}
 }
 
-// Watch implements host.Holder.
+// Watch implements host.InlineTracker.
 func (r *run) Watch(ctx context.Context, after session.Index, until time.Time) (page session.Page, ok bool, err error) {
 	return r.shown.watch(ctx, after, until, r.over)
 }
 
-// Held says that the request is executed here; see host.Holder.
+// Held says that the request is executed here; see host.InlineTracker.
 func (r *run) Held() bool { return r.running.Load() }
 
-// Tend implements host.Tender: it sees to the trace.
-func (r *run) Tend(ctx context.Context) (host.Duty, error) {
+// Check implements host.Tracker: it sees to the trace.
+func (r *run) Check(ctx context.Context) (host.Status, error) {
 	reply := make(chan error, 1)
 	select {
 	case r.trace <- reply:
 		if err := <-reply; err != nil {
-			return host.Duty{}, err
+			return host.Status{}, err
 		}
 	case <-r.over: // its end is in the log, or it is suspended
 		w := watch{r.k, r.in.record, r.address.Box, r.address.Stream}
-		return w.Tend(ctx)
+		return w.Check(ctx)
 	case <-ctx.Done():
-		return host.Duty{}, ctx.Err()
+		return host.Status{}, ctx.Err()
 	}
-	return host.Duty{Accepted: true, Next: time.Now().Add(lookAfter)}, nil
+	return host.Status{Accepted: true, Next: time.Now().Add(lookAfter)}, nil
 }
 
 // The error phases that a client is told of, as those of package box.

@@ -44,7 +44,7 @@ func (s *shown) publish(b session.Batch) {
 	s.grown = make(chan struct{})
 }
 
-// watch waits for what comes behind an index, as host.Holder says; over is closed
+// watch waits for what comes behind an index, as host.InlineTracker says; over is closed
 // when nothing more comes.
 func (s *shown) watch(ctx context.Context, after session.Index, until time.Time, over <-chan struct{}) (page session.Page, ok bool, err error) {
 	timer := time.NewTimer(time.Until(until))

@@ -103,7 +103,7 @@ type noBox struct {
 	b *testing.B
 }
 
-func (n noBox) Deliver(_ context.Context, d host.Delivery, _ session.Box) (host.Tender, error) {
+func (n noBox) Deliver(_ context.Context, d host.Delivery, _ session.Box) (host.Tracker, error) {
 	n.b.Errorf("a box was asked: %s", d.Raw)
 	return nil, session.Errorf(session.Unavailable, "it sleeps")
 }

@@ -13,21 +13,21 @@ import (
 )
 
 // Scope says whose durable values are.
-type Scope = session.StateScope
+type Scope = session.ValueScope
 
 // The scopes of durable values. Tenants never see each other's.
 const (
-	OfSession   Scope = session.StateOfSession   // of the session; they go with it
-	OfPrincipal Scope = session.StateOfPrincipal // of all sessions of the principal with this server
-	OfServer    Scope = session.StateOfServer    // of all sessions of the tenant with this server
+	OfSession   Scope = session.ValueOfSession   // of the session; they go with it
+	OfPrincipal Scope = session.ValueOfPrincipal // of all sessions of the principal with this server
+	OfServer    Scope = session.ValueOfServer    // of all sessions of the tenant with this server
 )
 
 // State is the durable values of one scope, by name: what outlives the message, the
 // process and the deployment. A name has 1 to 128 bytes, and does not begin with a
 // zero byte; a value is anything that JSON holds in 256 KiB.
 type State struct {
-	store session.States
-	key   session.StateKey
+	store session.Values
+	key   session.ValueKey
 	life  time.Duration
 }
 
@@ -35,8 +35,8 @@ type State struct {
 // principal does with this server.
 func (s Session) State(scope Scope) State { return stateOf(s.in.k.Store, s.in.record, scope) }
 
-func stateOf(store session.States, s session.Session, scope Scope) State {
-	k := session.StateKey{Tenant: s.Tenant, Server: s.Server, Scope: scope}
+func stateOf(store session.Values, s session.Session, scope Scope) State {
+	k := session.ValueKey{Tenant: s.Tenant, Server: s.Server, Scope: scope}
 	switch scope {
 	case OfSession:
 		k.Of, k.Since = string(s.ID), s.Created
@@ -64,7 +64,7 @@ func (s State) Load(ctx context.Context, name string, into any) (rev int64, err 
 	if err != nil {
 		return 0, err
 	}
-	v, err := s.store.LoadState(ctx, k)
+	v, err := s.store.LoadValue(ctx, k)
 	if err != nil || v.Rev == 0 {
 		return 0, err
 	}
@@ -83,10 +83,10 @@ func (s State) Save(ctx context.Context, name string, rev int64, value any) (nex
 	if err != nil {
 		return 0, err
 	}
-	return s.save(ctx, session.StateValue{Key: k, Rev: rev}, value)
+	return s.save(ctx, session.Value{Key: k, Rev: rev}, value)
 }
 
-func (s State) save(ctx context.Context, v session.StateValue, value any) (int64, error) {
+func (s State) save(ctx context.Context, v session.Value, value any) (int64, error) {
 	v.Data, v.Expires = nil, time.Time{}
 	if value != nil {
 		data, err := json.Marshal(value)
@@ -97,20 +97,20 @@ func (s State) save(ctx context.Context, v session.StateValue, value any) (int64
 			v.Expires = time.Now().Add(s.life)
 		}
 	}
-	v, err := s.store.SaveState(ctx, v)
+	v, err := s.store.SaveValue(ctx, v)
 	return v.Rev, err
 }
 
 // named is the key of an author's value.
-func (s State) named(name string) (session.StateKey, error) {
+func (s State) named(name string) (session.ValueKey, error) {
 	if strings.HasPrefix(name, "\x00") {
-		return session.StateKey{}, session.Errorf(session.Invalid, "the name of a durable value must not begin with a zero byte")
+		return session.ValueKey{}, session.Errorf(session.Invalid, "the name of a durable value must not begin with a zero byte")
 	}
 	return s.own(name), nil
 }
 
 // own is the key of a value of ours. Its name begins with a zero byte.
-func (s State) own(name string) session.StateKey {
+func (s State) own(name string) session.ValueKey {
 	k := s.key
 	k.Name = name
 	return k
@@ -155,7 +155,7 @@ func rest(ctx context.Context, d time.Duration) error {
 
 // maxOnce is how long the name of something that is done once may be, in bytes.
 const (
-	maxOnce    = session.MaxStateName - len(oncePrefix)
+	maxOnce    = session.MaxValueName - len(oncePrefix)
 	oncePrefix = "\x00once:"
 )
 
@@ -180,7 +180,7 @@ func (s State) Once(ctx context.Context, name string, f func(context.Context) er
 	}
 	k := s.own(oncePrefix + name)
 	for begun := time.Now(); ; {
-		v, err := s.store.LoadState(ctx, k)
+		v, err := s.store.LoadValue(ctx, k)
 		if err != nil {
 			return err
 		}
@@ -215,7 +215,7 @@ func (s State) Once(ctx context.Context, name string, f func(context.Context) er
 
 // doOnce is for who has said that he does it. over is false if another has taken over
 // before it was noted as done.
-func (s State) doOnce(ctx context.Context, v session.StateValue, f func(context.Context) error) (over bool, err error) {
+func (s State) doOnce(ctx context.Context, v session.Value, f func(context.Context) error) (over bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	h := hold(context.WithoutCancel(ctx), s, v, func(until time.Time) any { return once{Until: until} }, cancel)
@@ -231,7 +231,7 @@ func (s State) doOnce(ctx context.Context, v session.StateValue, f func(context.
 // about.
 type holding struct {
 	state State
-	v     session.StateValue
+	v     session.Value
 	quit  chan struct{}
 	done  chan struct{}
 
@@ -241,7 +241,7 @@ type holding struct {
 
 // hold renews what a value says by mark, until it is released. lost is called if
 // somebody else has written it.
-func hold(ctx context.Context, s State, v session.StateValue, mark func(until time.Time) any, lost func()) *holding {
+func hold(ctx context.Context, s State, v session.Value, mark func(until time.Time) any, lost func()) *holding {
 	h := &holding{state: s, v: v, quit: make(chan struct{}), done: make(chan struct{})}
 	go func() {
 		defer close(h.done)
@@ -266,7 +266,7 @@ func hold(ctx context.Context, s State, v session.StateValue, mark func(until ti
 // written here, and nobody said so, is looked at first.
 func (h *holding) save(ctx context.Context, value any) error {
 	if h.unsure {
-		now, err := h.state.store.LoadState(ctx, h.v.Key)
+		now, err := h.state.store.LoadValue(ctx, h.v.Key)
 		if err != nil {
 			return err
 		}

@@ -113,10 +113,10 @@ type unanswered struct {
 	n  atomic.Int32
 }
 
-func (u *unanswered) SaveState(ctx context.Context, v session.StateValue) (session.StateValue, error) {
-	saved, err := u.Store.SaveState(ctx, v)
+func (u *unanswered) SaveValue(ctx context.Context, v session.Value) (session.Value, error) {
+	saved, err := u.Store.SaveValue(ctx, v)
 	if err == nil && !time.Now().Before(u.by) && u.n.Add(1) == 1 {
-		return session.StateValue{}, session.Errorf(session.Unavailable, "the answer is lost")
+		return session.Value{}, session.Errorf(session.Unavailable, "the answer is lost")
 	}
 	return saved, err
 }
@@ -147,7 +147,7 @@ func TestWhatIsDoneOnceSurvivesAnAnswerOfTheStoreThatIsLost(t *testing.T) {
 func TestWhatAProcessLeftBehindIsTakenOverWhenItsLeaseHasRunOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state := stateOf(sessiontest.NewMemory(), aSession("s1"), OfSession)
-		if _, err := state.save(t.Context(), session.StateValue{Key: state.own(oncePrefix + "init")}, once{Until: time.Now().Add(lease)}); err != nil {
+		if _, err := state.save(t.Context(), session.Value{Key: state.own(oncePrefix + "init")}, once{Until: time.Now().Add(lease)}); err != nil {
 			t.Fatal(err)
 		}
 		begun := time.Now()
@@ -187,7 +187,7 @@ func TestWhoLostItsLeaseIsStopped(t *testing.T) {
 		state := stateOf(sessiontest.NewMemory(), aSession("s1"), OfSession)
 		err := state.Once(t.Context(), "init", func(ctx context.Context) error {
 			k := state.own(oncePrefix + "init")
-			v, err := state.store.LoadState(ctx, k)
+			v, err := state.store.LoadValue(ctx, k)
 			if err == nil {
 				_, err = state.save(ctx, v, once{Until: time.Now().Add(lease)})
 			}

@@ -33,7 +33,7 @@ type subscribers struct {
 	of    session.Session // any session of the server and tenant
 	uri   string
 	state State
-	key   session.StateKey
+	key   session.ValueKey
 }
 
 // subscriberList is the value.
@@ -81,7 +81,7 @@ func (k subscribers) add(ctx context.Context, id session.ID) error {
 // change writes what change makes of the entries; nil leaves them as they are.
 func (k subscribers) change(ctx context.Context, change func([]session.ID) []session.ID) error {
 	for tries := 0; ; tries++ {
-		v, err := k.store.LoadState(ctx, k.key)
+		v, err := k.store.LoadValue(ctx, k.key)
 		if err != nil {
 			return err
 		}

@@ -126,8 +126,8 @@ func shiftSession(s session.Session, by time.Duration) session.Session {
 	s = s.Clone()
 	shift(&s.Primary.Until, by)
 	shift(&s.Pusher.Until, by)
-	for i := range s.Shadows {
-		shift(&s.Shadows[i].Until, by)
+	for i := range s.Standby {
+		shift(&s.Standby[i].Until, by)
 	}
 	for i := range s.Pushed {
 		shift(&s.Pushed[i].Since, by)

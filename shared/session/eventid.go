@@ -20,10 +20,10 @@ type StreamID string
 // Common is the stream of everything that belongs to no request.
 const Common StreamID = ""
 
-// Out is the stream of everything that is said in a session of HTTP+SSE, which
+// LegacySSE is the stream of everything that is said in a session of HTTP+SSE, which
 // has one stream for all: whoever appends an event of such a session copies it
 // there, in the order of the appends. No other session has it.
-const Out StreamID = "out"
+const LegacySSE StreamID = "out"
 
 // Index is the place of an event in its stream. The first event has index 1;
 // cursor 0 is before the first.
@@ -69,7 +69,7 @@ func NewNonce() string {
 //	<index>/<stream>            an event of a request stream
 //	<index>.<nonce>             a bare cursor on the common stream (no event)
 //	<index>.<nonce>/<stream>    a bare cursor on a request stream
-//	<index>.<session>/out       an event of the Out stream, or a cursor on it
+//	<index>.<session>/out       an event of the legacy SSE stream, or a cursor on it
 //
 // A bare cursor replays exactly what its index replays; the nonce only makes the
 // id differ from one response to the next, which clients need (a repeated id

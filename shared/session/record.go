@@ -77,7 +77,7 @@ type Session struct {
 	Pushes     bool        // the server may send what belongs to no request
 	Primary    Lease       // which GET gets the common stream
 	Delivered  Index       // highest index of the common stream that a client reported
-	Shadows    []Lease     // GETs that wait behind the primary, oldest first; see Limits.Shadows
+	Standby    []Lease     `json:"Shadows"` // GETs that wait behind the primary, oldest first; see Limits.Standby
 	Conns      []string    // open WebSocket connections as far as known, newest last
 	Pushed     []Cursor    // streams whose own connection has gone; see Cursor
 	Pusher     Lease       // who is pushing what is behind Pushed
@@ -95,7 +95,7 @@ func (s Session) Clone() Session {
 	s.Props, s.Init = bytes.Clone(s.Props), bytes.Clone(s.Init)
 	s.ServerInfo, s.Params = bytes.Clone(s.ServerInfo), bytes.Clone(s.Params)
 	s.Subscribed, s.Conns = slices.Clone(s.Subscribed), slices.Clone(s.Conns)
-	s.Shadows, s.Pushed = slices.Clone(s.Shadows), slices.Clone(s.Pushed)
+	s.Standby, s.Pushed = slices.Clone(s.Standby), slices.Clone(s.Pushed)
 	return s
 }
 
@@ -230,13 +230,13 @@ type Address struct {
 	Box       BoxID             `json:"b"`
 	Again     bool              `json:"a,omitempty"` // the session was Served before: a process started for this has lost something
 	Init      bool              `json:"i,omitempty"` // the request is initialize: whoever appends its end settles the session
-	Out       bool              `json:"o,omitempty"` // events are also copied to the Out stream of the session (HTTP+SSE)
+	LegacySSE bool              `json:"o,omitempty"` // events are also copied to the legacy SSE stream of the session (HTTP+SSE)
 	Trace     string            `json:"t,omitempty"` // names the client's request in all logs; see WithTrace
 }
 
 // Pushed says that the client of this request does not come for its events: they
-// are sent to its connection, or copied to its Out stream.
-func (a Address) Pushed() bool { return a.Conn != "" || a.Out }
+// are sent to its connection, or copied to its legacy SSE stream.
+func (a Address) Pushed() bool { return a.Conn != "" || a.LegacySSE }
 
 // Looks says that the request asks for a list or is an initialize: a process says
 // afterwards what it would have said before.

@@ -23,7 +23,7 @@ type Store interface {
 	Handshakes
 	Connections
 	Keys
-	States
+	Values
 	Log
 	Boxes
 	Items

@@ -143,7 +143,7 @@ func Idle() session.Session {
 		Level: "info", Subscribed: []string{"file:///home/user/project/README.md"},
 		Created: now(), Used: now(), Expires: future(), Served: true, Pushes: true,
 		Primary: session.Lease{Nonce: session.NewNonce()[:10], Until: now()}, Delivered: 1234,
-		Shadows: []session.Lease{{Nonce: session.NewNonce()[:10], Until: now()}},
+		Standby: []session.Lease{{Nonce: session.NewNonce()[:10], Until: now()}},
 	}
 }
 

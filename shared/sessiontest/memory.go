@@ -24,7 +24,7 @@ type Memory struct {
 	conns      map[string]session.Connection
 	keys       map[string]session.Key
 	tickets    map[string]session.EntryTicket
-	states     map[session.StateKey]session.StateValue
+	states     map[session.ValueKey]session.Value
 	handshakes map[[2]string]session.Handshake
 	streams    map[streamKey]map[session.Index]session.Batch // by first index
 	boxes      map[session.BoxID]session.Box
@@ -53,7 +53,7 @@ func NewMemory() *Memory {
 		conns:      map[string]session.Connection{},
 		keys:       map[string]session.Key{},
 		tickets:    map[string]session.EntryTicket{},
-		states:     map[session.StateKey]session.StateValue{},
+		states:     map[session.ValueKey]session.Value{},
 		handshakes: map[[2]string]session.Handshake{},
 		streams:    map[streamKey]map[session.Index]session.Batch{},
 		boxes:      map[session.BoxID]session.Box{},

@@ -24,7 +24,7 @@ func aSession(id session.ID) session.Session {
 		State: session.Ready, Quit: session.QuitService, Version: "2025-11-25", Init: json.RawMessage(rawJSON), Level: "warning",
 		Subscribed: []string{"file:///b?x=<1>", "file:///a"}, Created: past(), Used: now(), Expires: future(), Served: true, Pushes: true,
 		Primary: session.Lease{Nonce: "n1", Until: now()}, Delivered: 41,
-		Answers: session.AnswerCount{Since: now(), Bytes: 12}, Shadows: []session.Lease{{Nonce: "n2", Until: now()}, {Nonce: "n3", Until: future()}}, Conns: []string{"c-1=", "c-2="},
+		Answers: session.AnswerCount{Since: now(), Bytes: 12}, Standby: []session.Lease{{Nonce: "n2", Until: now()}, {Nonce: "n3", Until: future()}}, Conns: []string{"c-1=", "c-2="},
 		Pushed: []session.Cursor{{Stream: "r1", Index: 7, Final: true}, {Stream: "r2", Index: 1}},
 		Pusher: session.Lease{Nonce: "n4", Until: future()}, ServerInfo: json.RawMessage(`{"name":"s"}`),
 		Params: json.RawMessage(`{"t":{"Region":["region"]}}`), Props: []byte(`{"plan":"é"}`),
@@ -262,10 +262,10 @@ func subscribe(ctx context.Context, s session.Store, uri string) error {
 func sessionCopies(t *testing.T, k *kit) {
 	x := plain("s1", "acme")
 	x.Init, x.Subscribed, x.Conns = json.RawMessage(`{"a":1}`), []string{"a", "b"}, []string{"c"}
-	x.Shadows, x.Pushed = []session.Lease{{Nonce: "n"}}, []session.Cursor{{Stream: "r"}}
+	x.Standby, x.Pushed = []session.Lease{{Nonce: "n"}}, []session.Cursor{{Stream: "r"}}
 	noError(t, "Create", k.Create(t.Context(), x))
 	spoil := func(s session.Session) {
-		s.Init[2], s.Subscribed[0], s.Conns[0], s.Shadows[0].Nonce, s.Pushed[0].Stream = 'z', "z", "z", "z", "z"
+		s.Init[2], s.Subscribed[0], s.Conns[0], s.Standby[0].Nonce, s.Pushed[0].Stream = 'z', "z", "z", "z", "z"
 	}
 	spoil(x)
 	for range 2 {
@@ -274,7 +274,7 @@ func sessionCopies(t *testing.T, k *kit) {
 		same(t, "Init", string(got.Init), `{"a":1}`)
 		same(t, "Subscribed", got.Subscribed, []string{"a", "b"})
 		same(t, "Conns", got.Conns, []string{"c"})
-		same(t, "Shadows", got.Shadows, []session.Lease{{Nonce: "n"}})
+		same(t, "Standby", got.Standby, []session.Lease{{Nonce: "n"}})
 		same(t, "Pushed", got.Pushed, []session.Cursor{{Stream: "r"}})
 		spoil(got)
 	}

@@ -46,7 +46,7 @@ func Store(t *testing.T, h Harness) {
 		{"Connections", connectionPromises()},
 		{"Keys", keyPromises()},
 		{"EntryTickets", entryTicketPromises()},
-		{"States", statePromises()},
+		{"Values", statePromises()},
 		{"Append", appendPromises()},
 		{"Read", readPromises()},
 		{"Bounds", boundPromises(h)},

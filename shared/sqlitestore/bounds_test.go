@@ -369,17 +369,17 @@ func TestExpiredRequestStreamCanBeginAnew(t *testing.T) {
 func TestDurableValuesOfASessionGoWithItAndOthersStay(t *testing.T) {
 	s := fresh(t)
 	created := time.Now().UTC()
-	keys := map[string]session.StateKey{}
+	keys := map[string]session.ValueKey{}
 	for i, name := range []string{"gone", "here"} {
 		x := session.Session{ID: session.ID(name), Created: created, Expires: created.Add(time.Duration(2*i-1) * time.Hour)}
-		keys[name] = session.StateKey{Tenant: "acme", Server: "a", Scope: session.StateOfSession, Of: name, Since: created, Name: "n"}
+		keys[name] = session.ValueKey{Tenant: "acme", Server: "a", Scope: session.ValueOfSession, Of: name, Since: created, Name: "n"}
 		if err := s.Create(t.Context(), x); err != nil {
 			t.Fatal(err)
 		}
 	}
-	keys["server"] = session.StateKey{Tenant: "acme", Server: "a", Scope: session.StateOfServer, Name: "n"}
+	keys["server"] = session.ValueKey{Tenant: "acme", Server: "a", Scope: session.ValueOfServer, Name: "n"}
 	for _, k := range keys {
-		if _, err := s.SaveState(t.Context(), session.StateValue{Key: k, Data: []byte("1")}); err != nil {
+		if _, err := s.SaveValue(t.Context(), session.Value{Key: k, Data: []byte("1")}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -387,9 +387,9 @@ func TestDurableValuesOfASessionGoWithItAndOthersStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, k := range keys {
-		v, err := s.LoadState(t.Context(), k)
+		v, err := s.LoadValue(t.Context(), k)
 		same(t, name, []any{v.Rev != 0, err}, []any{name != "gone", nil})
 	}
-	_, err := s.SaveState(t.Context(), session.StateValue{Key: keys["gone"], Data: []byte("1")})
-	wantCode(t, "SaveState after the session", err, session.NotFound)
+	_, err := s.SaveValue(t.Context(), session.Value{Key: keys["gone"], Data: []byte("1")})
+	wantCode(t, "SaveValue after the session", err, session.NotFound)
 }

@@ -13,7 +13,7 @@ func TestWhatIsLoadedBelongsToItsCaller(t *testing.T) {
 	s := fresh(t)
 	x := session.Session{
 		ID: "s1", Expires: time.Now().Add(time.Hour), Init: []byte(`{"a":1}`), Props: []byte(`{"b":2}`), Subscribed: []string{"u"},
-		ServerInfo: []byte(`{"c":3}`), Params: []byte(`{"d":4}`), Shadows: []session.Lease{{Nonce: "n"}}, Conns: []string{"c"},
+		ServerInfo: []byte(`{"c":3}`), Params: []byte(`{"d":4}`), Standby: []session.Lease{{Nonce: "n"}}, Conns: []string{"c"},
 		Pushed: []session.Cursor{{Stream: "r"}},
 	}
 	if err := s.Create(t.Context(), x); err != nil {
@@ -31,7 +31,7 @@ func TestWhatIsLoadedBelongsToItsCaller(t *testing.T) {
 	for _, raw := range [][]byte{changed.Init, changed.Props, changed.ServerInfo, changed.Params} {
 		raw[0] = 'x'
 	}
-	changed.Subscribed[0], changed.Shadows[0].Nonce, changed.Conns[0], changed.Pushed[0].Stream = "x", "x", "x", "x"
+	changed.Subscribed[0], changed.Standby[0].Nonce, changed.Conns[0], changed.Pushed[0].Stream = "x", "x", "x", "x"
 	same(t, "session", load(), want)
 }
 

@@ -156,10 +156,10 @@ func upToDate(t *testing.T, s *Store, name string) {
 	); err != nil {
 		t.Error(err)
 	}
-	_, err = s.SaveState(t.Context(), session.StateValue{
-		Key: session.StateKey{Tenant: "acme", Server: "a", Scope: session.StateOfServer, Name: name}, Data: []byte("1"),
+	_, err = s.SaveValue(t.Context(), session.Value{
+		Key: session.ValueKey{Tenant: "acme", Server: "a", Scope: session.ValueOfServer, Name: name}, Data: []byte("1"),
 	})
-	same(t, "SaveState", err, nil)
+	same(t, "SaveValue", err, nil)
 }
 
 func TestOpenRefusesAStoreOfANewerVersion(t *testing.T) {

@@ -83,7 +83,7 @@ func (s *pollServer) watched(r *http.Request, seen *seen) *pollCall {
 }
 
 // Deliver plays the server.
-func (s *pollServer) Deliver(_ context.Context, d host.Delivery, _ session.Box) (host.Tender, error) {
+func (s *pollServer) Deliver(_ context.Context, d host.Delivery, _ session.Box) (host.Tracker, error) {
 	if len(d.Requests) == 0 {
 		return nil, nil
 	}
@@ -109,8 +109,8 @@ func (s *pollServer) Deliver(_ context.Context, d host.Delivery, _ session.Box) 
 	return call, nil
 }
 
-// Attend takes up any call: all of them are well.
-func (s *pollServer) Attend(_ context.Context, _ session.Session, stream session.StreamID) (host.Tender, error) {
+// Track takes up any call: all of them are well.
+func (s *pollServer) Track(_ context.Context, _ session.Session, stream session.StreamID) (host.Tracker, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if call := s.polls[stream]; call != nil {
@@ -157,9 +157,9 @@ func (c *pollCall) served(session.StreamID) {
 	}
 }
 
-// Tend finds every call in order.
-func (c *pollCall) Tend(context.Context) (host.Duty, error) {
-	return host.Duty{Accepted: true, Next: time.Now().Add(time.Hour)}, nil
+// Check finds every call in order.
+func (c *pollCall) Check(context.Context) (host.Status, error) {
+	return host.Status{Accepted: true, Next: time.Now().Add(time.Hour)}, nil
 }
 
 // end, progress and push write to the log as the relay function would: at the tail, to the store

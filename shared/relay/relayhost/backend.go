@@ -32,7 +32,7 @@ const (
 
 // Deliver implements host.Backend. For an awake box it posts; for any other
 // it puts the message into the inbox and sees to the wake.
-func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box) (host.Tender, error) {
+func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box) (host.Tracker, error) {
 	if len(d.Raw) > frame.MaxMessage {
 		return nil, session.Errorf(session.TooLarge, "the message has %d bytes; the relay carries up to %d", len(d.Raw), frame.MaxMessage)
 	}
@@ -99,8 +99,8 @@ func principalHash(d host.Delivery) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
 
-// Attend implements host.Backend.
-func (k *Backend) Attend(ctx context.Context, s session.Session, stream session.StreamID) (host.Tender, error) {
+// Track implements host.Backend.
+func (k *Backend) Track(ctx context.Context, s session.Session, stream session.StreamID) (host.Tracker, error) {
 	it, err := k.Store.Item(ctx, session.BoxFor(s.Tenant, s.Server), stream)
 	if err != nil {
 		return nil, err
@@ -179,14 +179,14 @@ func (t *tender) send(ctx context.Context, box session.Box) error {
 
 // moved: the post certainly did not arrive, so the request is not bound by it.
 // If the box has a new connection or has gone to sleep, on with it at once; if
-// not, its runner is between two connections or dead, and Tend will look again.
+// not, its runner is between two connections or dead, and Check will look again.
 func (t *tender) moved(ctx context.Context, seen session.Box) error {
 	b, err := t.k.Store.Box(ctx, t.d.Box)
 	if err != nil || b.State == session.Awake && b.Conn == seen.Conn {
 		return err
 	}
 	if t.bound != 0 {
-		return nil // an earlier post may have arrived: Tend decides
+		return nil // an earlier post may have arrived: Check decides
 	}
 	return t.send(ctx, b)
 }
@@ -226,12 +226,12 @@ func (t *tender) look(ctx context.Context) error {
 	return nil
 }
 
-// Tend implements host.Tender.
-func (t *tender) Tend(ctx context.Context) (host.Duty, error) {
+// Check implements host.Tracker.
+func (t *tender) Check(ctx context.Context) (host.Status, error) {
 	if err := t.step(ctx); err != nil {
-		return host.Duty{}, err
+		return host.Status{}, err
 	}
-	return host.Duty{Accepted: t.accepted, Next: time.Now().Add(t.pause())}, nil
+	return host.Status{Accepted: t.accepted, Next: time.Now().Add(t.pause())}, nil
 }
 
 // pause is the back-off between looks: short while nobody is known to have the
@@ -273,10 +273,10 @@ func (t *tender) step(ctx context.Context) error {
 	}
 }
 
-// Handed implements host.Handing.
+// Handed implements host.Handover.
 func (t *tender) Handed() bool { return t.handed }
 
-// GiveUp implements host.Handing. It takes the item first, for generation 0: a
+// GiveUp implements host.Handover. It takes the item first, for generation 0: a
 // runner that finds the message late asks whether it may execute it, and is refused.
 // What waits in the inbox is then certainly not executed. Of what was posted that is
 // not known: its runner may have executed it and not be able to say so.

@@ -75,7 +75,7 @@ func TestACallThatIsSuspendedWhileAPollLooksIsNotEnded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tender, err := relayhost.NewBackend(config).Attend(t.Context(), s, a.stream)
+	tender, err := relayhost.NewBackend(config).Track(t.Context(), s, a.stream)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestACallThatIsSuspendedWhileAPollLooksIsNotEnded(t *testing.T) {
 		a.handle(f)
 		a.handle(frame.Frame{Type: frame.Bye, Box: asylumBox, Gen: asylumGen, Runner: "r", Link: 1})
 	}
-	if _, err := tender.Tend(t.Context()); err != nil {
+	if _, err := tender.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	tail, err := a.store.Tail(t.Context(), "s1", a.stream)

@@ -129,11 +129,11 @@ func TestACallThatWaitsForABoxThatDoesNotComeWasNotExecuted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tender, err := relayhost.NewBackend(a.config).Attend(t.Context(), s, a.stream)
+		tender, err := relayhost.NewBackend(a.config).Track(t.Context(), s, a.stream)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := tender.(host.Handing).GiveUp(t.Context()); err != nil {
+		if err := tender.(host.Handover).GiveUp(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		page, err := a.store.Read(t.Context(), "s1", a.stream, 0, 10)

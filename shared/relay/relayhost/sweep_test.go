@@ -148,10 +148,10 @@ func TestWakeIsNotTriedForEverWhenTheRecordCannotBeWritten(t *testing.T) {
 		Client:  session.Session{ID: "one", Tenant: "t", Server: "s"}, Server: "s", Raw: []byte(`{}`),
 	}
 	tender, err := relayhost.NewBackend(configOf(t, store)).Deliver(ctx, d, session.Box{ID: "t/s"})
-	if err != nil || !tender.(host.Handing).Handed() {
+	if err != nil || !tender.(host.Handover).Handed() {
 		t.Fatalf("got %v, and the item is in the inbox", err)
 	}
-	if _, err := tender.Tend(ctx); session.CodeOf(err) != session.Unavailable {
+	if _, err := tender.Check(ctx); session.CodeOf(err) != session.Unavailable {
 		t.Errorf("got %v, want unavailable", err)
 	}
 	if n := store.Done(sessiontest.Lost); n > 10 {

@@ -60,16 +60,16 @@ func change(t *testing.T, store session.Store, id session.ID, f func(*session.Se
 	}
 }
 
-func TestOfTooManyShadowsTheOldestIsSentAwayForLong(t *testing.T) {
+func TestOfTooManyStandbysTheOldestIsSentAwayForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, store, id := listening(t)
-		h := host.New(store, nobody{}, host.Limits{Shadows: 3, Hold: time.Hour})
+		h := host.New(store, nobody{}, host.Limits{Standby: 3, Hold: time.Hour})
 		var calls []*host.Call
 		for range 6 { // a primary, 3 that may wait, 2 too many
 			calls = append(calls, open(t, h, id, ""))
 			time.Sleep(time.Second)
 		}
-		same(t, "places", len(record(t, store, id).Shadows), 3)
+		same(t, "places", len(record(t, store, id).Standby), 3)
 		for i, call := range calls {
 			next(t, call, keepAlive)
 			retry, closed := call.Close()
@@ -81,7 +81,7 @@ func TestOfTooManyShadowsTheOldestIsSentAwayForLong(t *testing.T) {
 	})
 }
 
-func TestAShadowLeavesItsPlaceWhenItComesBackAndWhenItIsOver(t *testing.T) {
+func TestAStandbyLeavesItsPlaceWhenItComesBackAndWhenItIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, store, id := listening(t)
 		h := host.New(store, nobody{}, host.Limits{Hold: time.Hour})
@@ -90,14 +90,14 @@ func TestAShadowLeavesItsPlaceWhenItComesBackAndWhenItIsOver(t *testing.T) {
 		for range 5 {
 			one = open(t, h, id, one.Cursor().String())
 		}
-		same(t, "places of one client", len(record(t, store, id).Shadows), 1)
-		change(t, store, id, func(s *session.Session) { s.Shadows[0].Until = time.Now().Add(-time.Second) })
+		same(t, "places of one client", len(record(t, store, id).Standby), 1)
+		change(t, store, id, func(s *session.Session) { s.Standby[0].Until = time.Now().Add(-time.Second) })
 		open(t, h, id, "")
-		same(t, "places after one has expired", len(record(t, store, id).Shadows), 1)
+		same(t, "places after one has expired", len(record(t, store, id).Standby), 1)
 	})
 }
 
-func TestTheOldestShadowTakesALeaseThatIsFree(t *testing.T) {
+func TestTheOldestStandbyTakesALeaseThatIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, store, id := listening(t)
 		short := host.New(store, nobody{}, host.Limits{Hold: time.Minute})
@@ -117,7 +117,7 @@ func TestTheOldestShadowTakesALeaseThatIsFree(t *testing.T) {
 		if first.ID(session.Event{}).Nonce[:10] != record(t, store, id).Primary.Nonce {
 			t.Error("it was not the one that had waited longest")
 		}
-		same(t, "places", len(record(t, store, id).Shadows), 1)
+		same(t, "places", len(record(t, store, id).Standby), 1)
 	})
 }
 
@@ -136,10 +136,10 @@ func TestAListenerOfASessionThatHasEndedIsDoneAtItsNextLook(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				_, store, id := listening(t)
 				h := host.New(store, nobody{}, host.Limits{Hold: time.Hour})
-				primary, shadow := open(t, h, id, ""), open(t, h, id, "")
+				primary, standby := open(t, h, id, ""), open(t, h, id, "")
 				time.Sleep(time.Second)
 				end(t, h, store, id)
-				for who, call := range map[string]*host.Call{"primary": primary, "shadow": shadow} {
+				for who, call := range map[string]*host.Call{"primary": primary, "standby": standby} {
 					next(t, call, keepAlive)
 					if _, closed := call.Close(); !call.Done() || closed {
 						t.Errorf("%s: done %t, closed %t; want the end and nothing to come back for", who, call.Done(), closed)
@@ -241,21 +241,21 @@ func pauseAt(t *testing.T, store session.Store, id session.ID, index session.Ind
 	}
 }
 
-func TestAServerClosesTheCommonStreamAndSendsTheShadowsAway(t *testing.T) {
+func TestAServerClosesTheCommonStreamAndSendsTheStandbysAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, store, id := listening(t)
 		h := host.New(store, nobody{}, host.Limits{Hold: time.Hour})
-		primary, shadow := open(t, h, id, ""), open(t, h, id, "")
+		primary, standby := open(t, h, id, ""), open(t, h, id, "")
 		next(t, primary, time.Second)
 		pauseAt(t, store, id, 4, "4", 7*time.Second)
 		push(t, store, id, 5, "5")
 		same(t, "what comes before the pause", next(t, primary, time.Second), "4")
 		retry, closed := primary.Close()
 		same(t, "Close", []any{retry, closed, primary.Done(), primary.Retry()}, []any{7 * time.Second, true, false, 7 * time.Second})
-		same(t, "places", len(record(t, store, id).Shadows), 0)
-		next(t, shadow, keepAlive)
-		if _, closed := shadow.Close(); !closed {
-			t.Error("the shadow is still there")
+		same(t, "places", len(record(t, store, id).Standby), 0)
+		next(t, standby, keepAlive)
+		if _, closed := standby.Close(); !closed {
+			t.Error("the standby is still there")
 		}
 		time.Sleep(retry)
 		again, err := h.Resume(t.Context(), someone, id, primary.Cursor().String())

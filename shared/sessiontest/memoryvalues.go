@@ -9,7 +9,7 @@ import (
 )
 
 // stateKey is a key as a map takes it: instants that are the same are equal in it.
-func stateKey(k session.StateKey) session.StateKey {
+func stateKey(k session.ValueKey) session.ValueKey {
 	if !k.Since.IsZero() {
 		k.Since = time.UnixMilli(k.Since.UnixMilli()).UTC()
 	}
@@ -17,38 +17,38 @@ func stateKey(k session.StateKey) session.StateKey {
 }
 
 // state is a value that is there, or one with Rev 0. It must be called with the lock.
-func (m *Memory) state(k session.StateKey, now time.Time) session.StateValue {
+func (m *Memory) state(k session.ValueKey, now time.Time) session.Value {
 	v, ok := m.states[stateKey(k)]
 	if !ok || !alive(v.Expires, now) {
-		v = session.StateValue{}
+		v = session.Value{}
 	}
 	v.Key, v.Data = k, bytes.Clone(v.Data)
 	return v
 }
 
-// LoadState implements session.States.
-func (m *Memory) LoadState(_ context.Context, k session.StateKey) (session.StateValue, error) {
+// LoadValue implements session.Values.
+func (m *Memory) LoadValue(_ context.Context, k session.ValueKey) (session.Value, error) {
 	if err := k.Check(); err != nil {
-		return session.StateValue{}, err
+		return session.Value{}, err
 	}
 	now := m.lock()
 	defer m.mu.Unlock()
 	return m.state(k, now), nil
 }
 
-// SaveState implements session.States.
-func (m *Memory) SaveState(_ context.Context, v session.StateValue) (session.StateValue, error) {
+// SaveValue implements session.Values.
+func (m *Memory) SaveValue(_ context.Context, v session.Value) (session.Value, error) {
 	if err := v.Check(); err != nil {
-		return session.StateValue{}, err
+		return session.Value{}, err
 	}
 	now := m.lock()
 	defer m.mu.Unlock()
 	if old := m.state(v.Key, now); old.Rev != v.Rev {
-		return session.StateValue{}, session.Errorf(session.Conflict, "the durable value %q has revision %d, not %d", v.Key.Name, old.Rev, v.Rev)
+		return session.Value{}, session.Errorf(session.Conflict, "the durable value %q has revision %d, not %d", v.Key.Name, old.Rev, v.Rev)
 	}
 	if len(v.Data) == 0 {
 		delete(m.states, stateKey(v.Key))
-		return session.StateValue{Key: v.Key}, nil
+		return session.Value{Key: v.Key}, nil
 	}
 	v.Rev, v.Data = session.NextRev(v.Rev), bytes.Clone(v.Data)
 	m.states[stateKey(v.Key)] = v

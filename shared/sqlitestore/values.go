@@ -8,7 +8,7 @@ import (
 
 // stateKey are the columns of the key of a durable value, in the order of the
 // parameters ?1 to ?6 of the statements here.
-func stateKey(k session.StateKey) []any {
+func stateKey(k session.ValueKey) []any {
 	since := int64(0)
 	if !k.Since.IsZero() {
 		since = k.Since.UnixMilli()
@@ -20,16 +20,16 @@ const isState = `scope = ?1 AND owner = ?2 AND tenant = ?3 AND server = ?4 AND s
 
 const readState = `SELECT rev, expires, data FROM states WHERE ` + isState + ` AND expires > ?7`
 
-// LoadState reads a durable value; see [session.States].
-func (s *Store) LoadState(ctx context.Context, k session.StateKey) (session.StateValue, error) {
+// LoadValue reads a durable value; see [session.Values].
+func (s *Store) LoadValue(ctx context.Context, k session.ValueKey) (session.Value, error) {
 	if err := k.Check(); err != nil {
-		return session.StateValue{}, err
+		return session.Value{}, err
 	}
-	v := session.StateValue{Key: k}
+	v := session.Value{Key: k}
 	var expires int64
 	found, err := s.row(ctx, readState, append(stateKey(k), now()), []any{&v.Rev, &expires, &v.Data})
 	if err != nil {
-		return session.StateValue{}, err
+		return session.Value{}, err
 	}
 	if found {
 		v.Expires = expiryOf(expires)
@@ -48,10 +48,10 @@ ON CONFLICT (scope, owner, tenant, server, since, name) DO UPDATE SET rev = ?7, 
 	deleteState = `DELETE FROM states WHERE ` + isState + ` AND rev = ?7 AND expires > ?8`
 )
 
-// SaveState writes a durable value; see [session.States].
-func (s *Store) SaveState(ctx context.Context, v session.StateValue) (session.StateValue, error) {
+// SaveValue writes a durable value; see [session.Values].
+func (s *Store) SaveValue(ctx context.Context, v session.Value) (session.Value, error) {
 	if err := v.Check(); err != nil {
-		return session.StateValue{}, err
+		return session.Value{}, err
 	}
 	was, key := v.Rev, stateKey(v.Key)
 	var changed int64
@@ -60,7 +60,7 @@ func (s *Store) SaveState(ctx context.Context, v session.StateValue) (session.St
 	case len(v.Data) == 0 && was == 0:
 		v.Rev = 0
 	case len(v.Data) == 0:
-		v = session.StateValue{Key: v.Key}
+		v = session.Value{Key: v.Key}
 		changed, err = s.write(ctx, deleteState, append(key, was, now())...)
 	case was == 0:
 		changed, err = s.write(ctx, createState, append(key, v.Rev, expiry(v.Expires), v.Data, now())...)
@@ -75,15 +75,15 @@ func (s *Store) SaveState(ctx context.Context, v session.StateValue) (session.St
 }
 
 // unsaved says why nothing was written over a revision.
-func (s *Store) unsaved(ctx context.Context, v session.StateValue, was int64) (session.StateValue, error) {
-	stored, err := s.LoadState(ctx, v.Key)
+func (s *Store) unsaved(ctx context.Context, v session.Value, was int64) (session.Value, error) {
+	stored, err := s.LoadValue(ctx, v.Key)
 	switch {
 	case err != nil:
-		return session.StateValue{}, err
+		return session.Value{}, err
 	case stored.Rev == 0 && was == 0 && v.Rev == 0:
 		return v, nil
-	case stored.Rev == 0 && was == 0 && v.Key.Scope == session.StateOfSession:
-		return session.StateValue{}, session.Errorf(session.NotFound, "there is no such session, or it has expired")
+	case stored.Rev == 0 && was == 0 && v.Key.Scope == session.ValueOfSession:
+		return session.Value{}, session.Errorf(session.NotFound, "there is no such session, or it has expired")
 	}
-	return session.StateValue{}, session.Errorf(session.Conflict, "the durable value %q has been changed since it was read; read it again", v.Key.Name)
+	return session.Value{}, session.Errorf(session.Conflict, "the durable value %q has been changed since it was read; read it again", v.Key.Name)
 }

@@ -16,36 +16,36 @@ import (
 // stateRow is the key of a durable value: with its session, or in a partition for
 // each owner. What a client or an author named is hashed, so that it can neither be
 // too long nor be taken for something else.
-func stateRow(k session.StateKey) row {
+func stateRow(k session.ValueKey) row {
 	sum := func(text string) string {
 		h := sha256.Sum256([]byte(text))
 		return strings.ToLower(base32.HexEncoding.EncodeToString(h[:20]))
 	}
-	if k.Scope == session.StateOfSession {
+	if k.Scope == session.ValueOfSession {
 		return key(sessionKey(session.ID(k.Of)), fmt.Sprintf("v#%d#%s", k.Since.UnixMilli(), sum(fmt.Sprintf("%q %q %q", k.Tenant, k.Server, k.Name))))
 	}
 	return key("V#"+sum(fmt.Sprintf("%q %q %q %q", k.Tenant, k.Server, k.Scope, k.Of)), "v#"+sum(k.Name))
 }
 
-// LoadState reads a durable value; see [session.States].
-func (s *Store) LoadState(ctx context.Context, k session.StateKey) (session.StateValue, error) {
+// LoadValue reads a durable value; see [session.Values].
+func (s *Store) LoadValue(ctx context.Context, k session.ValueKey) (session.Value, error) {
 	if err := k.Check(); err != nil {
-		return session.StateValue{}, err
+		return session.Value{}, err
 	}
 	at := stateRow(k)
 	r, err := s.get(ctx, at.str("PK"), at.str("SK"))
 	if err != nil || !r.alive(time.Now()) {
-		return session.StateValue{Key: k}, err
+		return session.Value{Key: k}, err
 	}
-	return session.StateValue{Key: k, Rev: r.num("r"), Data: r.bin("d"), Expires: r.expires()}, nil
+	return session.Value{Key: k, Rev: r.num("r"), Data: r.bin("d"), Expires: r.expires()}, nil
 }
 
-// SaveState writes a durable value; see [session.States]. One that is deleted is
+// SaveValue writes a durable value; see [session.Values]. One that is deleted is
 // written as one that has expired, so that a repeat whose first answer was lost is
 // known by its nonce.
-func (s *Store) SaveState(ctx context.Context, v session.StateValue) (session.StateValue, error) {
+func (s *Store) SaveValue(ctx context.Context, v session.Value) (session.Value, error) {
 	if err := v.Check(); err != nil {
-		return session.StateValue{}, err
+		return session.Value{}, err
 	}
 	was, values := v.Rev, nowValue()
 	v.Rev = session.NextRev(was)
@@ -57,9 +57,9 @@ func (s *Store) SaveState(ctx context.Context, v session.StateValue) (session.St
 	case len(v.Data) == 0 && was == 0:
 		return s.noState(ctx, v.Key)
 	case len(v.Data) == 0:
-		v = session.StateValue{Key: v.Key}
+		v = session.Value{Key: v.Key}
 		r.expire(time.Now().Add(-time.Second), 0)
-	case v.Key.Scope == session.StateOfSession:
+	case v.Key.Scope == session.ValueOfSession:
 		// As long again as a session may live; see prolong.
 		r["x"] = num(time.Now().Add(2 * s.options.Life).Unix())
 		r["r"], r["d"] = num(v.Rev), bin(v.Data)
@@ -69,24 +69,24 @@ func (s *Store) SaveState(ctx context.Context, v session.StateValue) (session.St
 	}
 	_, written, err := s.put(ctx, r, condition, values)
 	if err != nil {
-		return session.StateValue{}, err
+		return session.Value{}, err
 	}
 	if !written {
-		return session.StateValue{}, changedState(v.Key)
+		return session.Value{}, changedState(v.Key)
 	}
 	return v, nil
 }
 
 // noState is for who deletes what he has not found.
-func (s *Store) noState(ctx context.Context, k session.StateKey) (session.StateValue, error) {
-	v, err := s.LoadState(ctx, k)
+func (s *Store) noState(ctx context.Context, k session.ValueKey) (session.Value, error) {
+	v, err := s.LoadValue(ctx, k)
 	if err == nil && v.Rev != 0 {
 		err = changedState(k)
 	}
-	return session.StateValue{Key: k}, err
+	return session.Value{Key: k}, err
 }
 
-func changedState(k session.StateKey) error {
+func changedState(k session.ValueKey) error {
 	return session.Errorf(session.Conflict, "the durable value %q has been changed since it was read; read it again", k.Name)
 }
 
