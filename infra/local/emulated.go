@@ -137,7 +137,7 @@ func (e *emulated) environment() []string {
 	)
 }
 
-// scheduleSettings says where alarms are kept, as native.SchedulesConfig.
+// scheduleSettings says where alarms are kept, as eventbridge.Config.
 func scheduleSettings() string {
 	return `{"group":"` + scheduler.Group + `","target":"` + awsapi.FunctionARN("http") + `","role":"arn:aws:iam::` + awsapi.Account + `:role/schedules"}`
 }

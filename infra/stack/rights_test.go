@@ -187,13 +187,13 @@ func granted(t *testing.T, s stack) map[string][]statement {
 // ofOwn are the methods that ask AWS for something without the SDK, and what for.
 func ofOwn() map[string][]string {
 	return map[string][]string{
-		"functions/internal/boot.(*Function).Invoke": {"lambda:InvokeFunction"},
-		"shared/native.(*Schedules).Schedule":        {"scheduler:CreateSchedule", "iam:PassRole"}, // of the schedules' role
-		"shared/native.(*Schedules).Cancel":          {"scheduler:DeleteSchedule"},
-		"shared/bucket.(*Bucket).pointer":            {"s3:GetObject", "s3:ListBucket"}, // the latter to be told what is not there
-		"shared/bucket.(*Bucket).Room":               {"s3:PutObject"},
-		"shared/bucket.(*Bucket).Commit":             {"s3:PutObject", "s3:DeleteObject"},
-		"shared/bucket.(*Bucket).Forget":             {"s3:DeleteObject"},
+		"functions/internal/boot.(*Function).Invoke":      {"lambda:InvokeFunction"},
+		"shared/native/eventbridge.(*Scheduler).Schedule": {"scheduler:CreateSchedule", "iam:PassRole"}, // of the schedules' role
+		"shared/native/eventbridge.(*Scheduler).Cancel":   {"scheduler:DeleteSchedule"},
+		"shared/bucket.(*Bucket).pointer":                 {"s3:GetObject", "s3:ListBucket"}, // the latter to be told what is not there
+		"shared/bucket.(*Bucket).Room":                    {"s3:PutObject"},
+		"shared/bucket.(*Bucket).Commit":                  {"s3:PutObject", "s3:DeleteObject"},
+		"shared/bucket.(*Bucket).Forget":                  {"s3:DeleteObject"},
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet/ecs"
-	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/native/eventbridge"
 )
 
 func TestTheTemplateIsValid(t *testing.T) {
@@ -157,16 +157,16 @@ func TestTheFleetReadsWhatTheTemplateWrites(t *testing.T) {
 	}
 }
 
-// What the template writes for native.Schedules is what it reads: a group and a role
+// What the template writes for eventbridge.Scheduler is what it reads: a group and a role
 // of the stack, and the function by a name that makes no circle.
 func TestAlarmsAreSetWhereTheTemplateSays(t *testing.T) {
 	s := expand(t)
 	function := s.get(t, "HttpFunction", "AWS::Lambda::Function")
-	var got native.SchedulesConfig
+	var got eventbridge.Config
 	if err := json.Unmarshal([]byte(s.value(dig(function, "Environment", "Variables").(object)["DORMOUSE_SCHEDULES"])), &got); err != nil {
 		t.Fatal(err)
 	}
-	want := native.SchedulesConfig{
+	want := eventbridge.Config{
 		Group: "Schedules", Role: "SchedulesRole.Arn",
 		Target: "arn:AWS::Partition:lambda:AWS::Region:AWS::AccountId:function:" + s.value(function["FunctionName"]),
 	}

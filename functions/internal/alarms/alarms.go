@@ -11,10 +11,10 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
-	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/native/eventbridge"
 )
 
-// Env is the variable with native.SchedulesConfig as JSON. Without it no alarms are kept.
+// Env is the variable with eventbridge.Config as JSON. Without it no alarms are kept.
 const Env = "DORMOUSE_SCHEDULES"
 
 // Open reads the environment. It connects to nothing.
@@ -23,7 +23,7 @@ func Open(f *boot.Function) (endpoints.Alarms, error) {
 	if text == "" {
 		return endpoints.Alarms{}, nil
 	}
-	var c native.SchedulesConfig
+	var c eventbridge.Config
 	err := json.Unmarshal([]byte(text), &c)
 	if err == nil && (c.Group == "" || c.Target == "" || c.Role == "") {
 		err = errors.New("want group, target and role")
@@ -33,7 +33,7 @@ func Open(f *boot.Function) (endpoints.Alarms, error) {
 	}
 	c.Endpoint, c.Sign = boot.Scheduler()
 	return endpoints.Alarms{
-		Schedule: native.NewSchedules(c),
+		Schedule: eventbridge.New(c),
 		Invoke:   func(ctx context.Context, payload []byte) error { return f.Invoke(ctx, c.Target, payload) },
 	}, nil
 }

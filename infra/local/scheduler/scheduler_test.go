@@ -15,6 +15,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/native/eventbridge"
 )
 
 // direct is an HTTP client of a handler.
@@ -52,14 +53,14 @@ func (s *sent) all() map[string]time.Time {
 	return maps.Clone(s.events)
 }
 
-func newSchedules(t *testing.T, folder string, s *sent) (api *API, client *native.Schedules) {
+func newSchedules(t *testing.T, folder string, s *sent) (api *API, client *eventbridge.Scheduler) {
 	t.Helper()
 	api, err := New(Config{Folder: folder, Functions: []string{"http"}, Send: s.send})
 	if err != nil {
 		t.Fatal(err)
 	}
 	api.Start()
-	return api, native.NewSchedules(native.SchedulesConfig{
+	return api, eventbridge.New(eventbridge.Config{
 		Endpoint: "http://local", Group: Group, Target: awsapi.FunctionARN("http"), Role: "arn:aws:iam::000000000000:role/local",
 		Client: &http.Client{Transport: direct{api}},
 	})

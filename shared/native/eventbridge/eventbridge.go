@@ -1,4 +1,9 @@
-package native
+// Package eventbridge keeps the alarms of native servers in Amazon EventBridge Scheduler.
+//
+// Each alarm is a one-time schedule that deletes itself. The package makes the two requests
+// that it needs by itself: AWS's client for them would make a function's program larger, and
+// its start slower, than all the rest of alarms.
+package eventbridge
 
 import (
 	"bytes"
@@ -10,38 +15,36 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/native"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Schedules is a [Scheduler]: Amazon EventBridge Scheduler, or what imitates its API
-// on one machine. Each alarm is a one-time schedule that deletes itself. It makes the
-// two requests that are needed by itself: AWS's client for them would be more of a
-// function's program, and of its start, than all else here. Safe for concurrent use.
-type Schedules struct{ cfg SchedulesConfig }
+// Scheduler is a native.Scheduler. It is safe for concurrent use.
+type Scheduler struct{ cfg Config }
 
-// SchedulesConfig says where schedules are kept and what they do. All but Client and
-// Sign are needed.
-type SchedulesConfig struct {
+// Config says where schedules are kept and what they do. All but Client and Sign are
+// needed.
+type Config struct {
 	Endpoint string `json:"-"`      // https://scheduler.<region>.amazonaws.com
 	Group    string `json:"group"`  // that has the schedules
 	Target   string `json:"target"` // ARN of the function that is invoked
 	Role     string `json:"role"`   // ARN of the role that may invoke it
-	// Client sends the requests; nil is one with a limit of 10 s.
+	// Client sends the requests. nil: a client that gives up after 10 s.
 	Client *http.Client `json:"-"`
-	// Sign proves who sends a request with this body; nil where nobody asks.
+	// Sign signs a request with this body. nil: requests are not signed.
 	Sign func(ctx context.Context, r *http.Request, body []byte) error `json:"-"`
 }
 
-// NewSchedules makes a Schedules. It does not connect to anything.
-func NewSchedules(c SchedulesConfig) *Schedules {
+// New makes a Scheduler. It does not connect to anything.
+func New(c Config) *Scheduler {
 	if c.Client == nil {
 		c.Client = &http.Client{Timeout: 10 * time.Second}
 	}
-	return &Schedules{c}
+	return &Scheduler{c}
 }
 
-// soonest is how far ahead a schedule is at least: one whose time has passed when
-// the request arrives is refused.
+// soonest is how far ahead a schedule is at least. The API refuses one whose time has passed
+// when the request arrives.
 const soonest = 2 * time.Second
 
 // schedule is the body of CreateSchedule.
@@ -55,10 +58,10 @@ type schedule struct {
 	Target                struct{ Arn, RoleArn, Input string }
 }
 
-// Schedule implements [Scheduler]. The time is that of the alarm, or the next whole
-// second behind it, and at least two seconds from now.
-func (s *Schedules) Schedule(ctx context.Context, a Alarm) error {
-	input, err := AlarmEvent(a)
+// Schedule implements native.Scheduler. The schedule is for the alarm's time, rounded up to
+// a whole second, and at least two seconds from now.
+func (s *Scheduler) Schedule(ctx context.Context, a native.Alarm) error {
+	input, err := native.AlarmEvent(a)
 	if err != nil {
 		return err
 	}
@@ -79,17 +82,17 @@ func (s *Schedules) Schedule(ctx context.Context, a Alarm) error {
 	if err != nil {
 		return err
 	}
-	// A conflict is the same alarm.
+	// A conflict means that the alarm is set already.
 	return s.ask(ctx, http.MethodPost, s.url(a, nil), raw, http.StatusConflict)
 }
 
-// Cancel implements [Scheduler].
-func (s *Schedules) Cancel(ctx context.Context, a Alarm) error {
+// Cancel implements native.Scheduler.
+func (s *Scheduler) Cancel(ctx context.Context, a native.Alarm) error {
 	query := url.Values{"groupName": {s.cfg.Group}, "clientToken": {session.NewNonce()}}
 	return s.ask(ctx, http.MethodDelete, s.url(a, query), nil, http.StatusNotFound)
 }
 
-func (s *Schedules) url(a Alarm, query url.Values) string {
+func (s *Scheduler) url(a native.Alarm, query url.Values) string {
 	u := s.cfg.Endpoint + "/schedules/" + url.PathEscape(a.ID())
 	if query != nil {
 		u += "?" + query.Encode()
@@ -97,12 +100,12 @@ func (s *Schedules) url(a Alarm, query url.Values) string {
 	return u
 }
 
-// scheduleTries is how often a request is sent that may go better the next time.
-const scheduleTries = 4
+// tries is how often a request is sent that may succeed the next time.
+const tries = 4
 
-// ask sends a request, again if need be: its token says that it is the same. fine is
-// a status besides 200 that is as good.
-func (s *Schedules) ask(ctx context.Context, method, target string, body []byte, fine int) error {
+// ask sends a request, and sends it again where that may help; its token says that it is the
+// same request. fine is a status that counts as success, besides 200.
+func (s *Scheduler) ask(ctx context.Context, method, target string, body []byte, fine int) error {
 	for try := 1; ; try++ {
 		status, text, err := s.send(ctx, method, target, body)
 		switch {
@@ -111,19 +114,21 @@ func (s *Schedules) ask(ctx context.Context, method, target string, body []byte,
 		case err == nil && status != http.StatusTooManyRequests && status < http.StatusInternalServerError:
 			return session.Errorf(session.Unavailable, "the alarm could not be set or taken back").
 				Because(fmt.Errorf("%s of a schedule: status %d: %s", method, status, text))
-		case try == scheduleTries && err == nil && status == http.StatusTooManyRequests:
+		case try == tries && err == nil && status == http.StatusTooManyRequests:
 			return session.Errorf(session.Busy, "too many alarms are set at once; try again later")
-		case try == scheduleTries || ctx.Err() != nil:
+		case try == tries || ctx.Err() != nil:
 			return session.Errorf(session.Unavailable, "the alarm could not be set or taken back; try again").
 				Because(fmt.Errorf("%s of a schedule: status %d: %s: %w", method, status, text, err))
 		}
-		if err := rest(ctx, 50*time.Millisecond<<try); err != nil {
-			return session.Errorf(session.Unavailable, "the alarm could not be set or taken back; try again").Because(err)
+		select {
+		case <-time.After(50 * time.Millisecond << try):
+		case <-ctx.Done():
+			return session.Errorf(session.Unavailable, "the alarm could not be set or taken back; try again").Because(ctx.Err())
 		}
 	}
 }
 
-func (s *Schedules) send(ctx context.Context, method, target string, body []byte) (status int, text string, err error) {
+func (s *Scheduler) send(ctx context.Context, method, target string, body []byte) (status int, text string, err error) {
 	r, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
 	if err != nil {
 		return 0, "", err
