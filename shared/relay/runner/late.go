@@ -24,64 +24,64 @@ type asked struct {
 }
 
 // askFirst asks for a late deliver, until there is an answer.
-func (l *life) askFirst(f frame.Frame) {
-	if a := l.late[f.ID]; a != nil {
+func (in *inflight) askFirst(f frame.Frame) {
+	if a := in.late[f.ID]; a != nil {
 		if a.f.Round >= f.Round {
 			return
 		}
 		a.again.stop()
 	}
-	l.Log.Warn("deliver came late, the host is asked for it", "stream", f.ID, "trace", frame.Clip(f.Trace))
+	in.Log.Warn("deliver came late, the host is asked for it", "stream", f.ID, "trace", frame.Clip(f.Trace))
 	a := &asked{f: f}
-	l.late[f.ID] = a
-	l.sendAsk(a)
+	in.late[f.ID] = a
+	in.sendAsk(a)
 }
 
-func (l *life) sendAsk(a *asked) {
-	if l.linked() {
+func (in *inflight) sendAsk(a *asked) {
+	if in.links.linked() {
 		f := a.f
-		l.live.sendFirst(frame.Encode(frame.Frame{
-			Type: frame.Ask, Box: l.Box, Gen: l.gen, ID: f.ID, Round: f.Round, Ticket: f.Ticket, NotAfter: f.NotAfter, Inbox: f.Inbox,
+		in.links.live.sendFirst(frame.Encode(frame.Frame{
+			Type: frame.Ask, Box: in.Box, Gen: in.gen, ID: f.ID, Round: f.Round, Ticket: f.Ticket, NotAfter: f.NotAfter, Inbox: f.Inbox,
 		}))
 	}
-	l.set(&a.again, ackAfter, func() { l.sendAsk(a) })
+	in.set(&a.again, ackAfter, func() { in.sendAsk(a) })
 }
 
 // may takes the answer.
-func (l *life) may(f frame.Frame) {
-	a := l.late[f.ID]
+func (in *inflight) may(f frame.Frame) {
+	a := in.late[f.ID]
 	if a == nil || a.f.Round != f.Round {
 		return
 	}
-	l.forgetAsked(f.ID)
+	in.forgetAsked(f.ID)
 	switch {
 	case f.Refused != "":
-		l.Log.Warn("late deliver is not executed: its request has ended", "stream", f.ID)
-	case l.closing || l.stage != up || a.f.Gen != l.gen:
+		in.Log.Warn("late deliver is not executed: its request has ended", "stream", f.ID)
+	case in.closing || in.stage != up || a.f.Gen != in.gen:
 	default:
-		l.run(a.f, true)
+		in.run(a.f, true)
 	}
 }
 
 // forgetAsked says whether a deliver was asked for.
-func (l *life) forgetAsked(id session.StreamID) bool {
-	a := l.late[id]
+func (in *inflight) forgetAsked(id session.StreamID) bool {
+	a := in.late[id]
 	if a != nil {
 		a.again.stop()
-		delete(l.late, id)
+		delete(in.late, id)
 	}
 	return a != nil
 }
 
 // resumeAsked asks again over a new connection. In a new generation nobody may execute
 // what was sent to the old one.
-func (l *life) resumeAsked(moved bool) {
-	for id, a := range l.late {
+func (in *inflight) resumeAsked(moved bool) {
+	for id, a := range in.late {
 		switch {
-		case a.f.Gen != l.gen:
-			l.forgetAsked(id)
+		case a.f.Gen != in.gen:
+			in.forgetAsked(id)
 		case moved:
-			l.sendAsk(a)
+			in.sendAsk(a)
 		}
 	}
 }

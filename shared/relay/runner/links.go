@@ -34,14 +34,30 @@ const (
 	maxKept      = 64          // frames that wait for a connection
 )
 
-// links are the connections of a life.
+// linkUser is what links tells the rest of a life.
+type linkUser interface {
+	// received takes a message of a connection, or the error that ended it.
+	received(lk *link, data []byte, err error)
+	// resume goes on after a welcome, over a new connection if moved, in a new
+	// generation if fresh.
+	resume(moved, fresh bool)
+	// cutAsleep says that the connection was lost, maybe after a bye.
+	cutAsleep()
+	// loosenAll says that there has been no connection for long.
+	loosenAll()
+}
+
+// links keeps one connection to the host: it says hello, renews the connection before the
+// gateway's limit, and comes back after a cut.
 type links struct {
+	*core
+	user linkUser
+
 	live    *link          // welcomed; everything is sent on it
 	next    *link          // open, its hello not answered yet
 	open    map[*link]bool // these two, and those that were replaced and are still read
 	dialing bool
 
-	no       int64 // counts hellos on new connections, and hellos after a bye
 	welcomed bool  // at least once: the token is used up
 	failed   int   // attempts since the last welcome, for the back-off
 	lost     error // why the last one failed
@@ -80,52 +96,52 @@ type outgoing struct {
 	keep bool
 }
 
-func (l *life) beginLinks() {
-	l.set(&l.giveUp, l.ReconnectFor, l.abandon)
-	l.connect()
+func (ls *links) beginLinks() {
+	ls.set(&ls.giveUp, ls.ReconnectFor, ls.abandon)
+	ls.connect()
 }
 
 // connect opens a connection unless one is being opened already.
-func (l *life) connect() {
-	if l.dialing || l.next != nil {
+func (ls *links) connect() {
+	if ls.dialing || ls.next != nil {
 		return
 	}
-	l.dialing = true
-	header := carrying(l.Pass)
-	l.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(l.ctx, dialWithin)
+	ls.dialing = true
+	header := carrying(ls.Pass)
+	ls.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(ls.ctx, dialWithin)
 		defer cancel()
-		conn, err := l.Dial(ctx, l.URL, header)
-		if !l.r.post(func(l *life) { l.dialed(conn, err) }) && err == nil {
+		conn, err := ls.Dial(ctx, ls.URL, header)
+		if !ls.post(func() { ls.dialed(conn, err) }) && err == nil {
 			_ = conn.Close("stopped") // nobody is left who could act on it
 		}
 	})
 }
 
-func (l *life) dialed(conn Conn, err error) {
-	l.dialing = false
+func (ls *links) dialed(conn Conn, err error) {
+	ls.dialing = false
 	if err != nil {
-		l.Log.Warn("connecting to the host failed", "attempt", l.failed+1, "error", err)
-		l.retry(sequelOf(err), err)
+		ls.Log.Warn("connecting to the host failed", "attempt", ls.failed+1, "error", err)
+		ls.retry(sequelOf(err), err)
 		return
 	}
 	lk := &link{conn: conn, out: make(chan []byte, 1), gone: make(chan struct{})}
-	l.next, l.open[lk] = lk, true
-	l.wg.Go(func() { l.read(lk) })
-	l.wg.Go(func() { l.write(lk) })
-	l.hello(lk)
+	ls.next, ls.open[lk] = lk, true
+	ls.wg.Go(func() { ls.read(lk) })
+	ls.wg.Go(func() { ls.write(lk) })
+	ls.hello(lk)
 }
 
-func (l *life) read(lk *link) {
+func (ls *links) read(lk *link) {
 	for {
 		data, err := lk.conn.Receive()
-		if !l.r.post(func(l *life) { l.received(lk, data, err) }) || err != nil {
+		if !ls.post(func() { ls.user.received(lk, data, err) }) || err != nil {
 			return
 		}
 	}
 }
 
-func (l *life) write(lk *link) {
+func (ls *links) write(lk *link) {
 	for {
 		var data []byte
 		select {
@@ -139,19 +155,19 @@ func (l *life) write(lk *link) {
 		default:
 		}
 		err := lk.conn.Send(data)
-		if !l.r.post(func(l *life) { l.written(lk, err) }) {
+		if !ls.post(func() { ls.written(lk, err) }) {
 			return
 		}
 	}
 }
 
-func (l *life) written(lk *link, err error) {
+func (ls *links) written(lk *link, err error) {
 	if lk.dead {
 		return
 	}
 	lk.writing, lk.current = false, outgoing{}
 	if err != nil {
-		l.cut(lk, err)
+		ls.cut(lk, err)
 		return
 	}
 	lk.pump()
@@ -183,64 +199,76 @@ func (lk *link) sendFirst(data []byte) {
 // behind it.
 func (lk *link) busy() bool { return lk.writing || len(lk.queue) > 0 }
 
+// againIfFree repeats something after a time, but not behind what is still
+// waiting to be written.
+func (ls *links) againIfFree(a *alarm, do func()) {
+	ls.set(a, ackAfter, func() {
+		if ls.linked() && ls.live.busy() {
+			ls.againIfFree(a, do)
+			return
+		}
+		do()
+	})
+}
+
 // linked says whether anything but hello and bye may be sent now.
-func (l *life) linked() bool { return l.live != nil && l.stage == up }
+func (ls *links) linked() bool { return ls.live != nil && ls.stage == up }
 
 // sendKept sends a message now or on the next connection.
-func (l *life) sendKept(data []byte) {
-	if l.linked() {
-		l.live.send(outgoing{data, true})
+func (ls *links) sendKept(data []byte) {
+	if ls.linked() {
+		ls.live.send(outgoing{data, true})
 		return
 	}
-	if len(l.kept) == maxKept {
-		l.kept = l.kept[1:]
+	if len(ls.kept) == maxKept {
+		ls.kept = ls.kept[1:]
 	}
-	l.kept = append(l.kept, data)
+	ls.kept = append(ls.kept, data)
 }
 
 // hello says hello with a new number: on a new connection, or after a bye.
-func (l *life) hello(lk *link) {
-	l.no++
-	lk.no, lk.tries = l.no, 0
-	l.sayHello(lk)
+func (ls *links) hello(lk *link) {
+	ls.no++
+	lk.no, lk.tries = ls.no, 0
+	ls.sayHello(lk)
 }
 
 // sayHello says hello with the number the connection has; with one that was
 // answered before it is a ping. It carries the open questions if the Executor
 // tells them soon, else they are asked with the next.
-func (l *life) sayHello(lk *link) {
-	if !l.welcomed {
-		l.writeHello(lk, nil)
+func (ls *links) sayHello(lk *link) {
+	if !ls.welcomed {
+		ls.writeHello(lk, nil)
 		return
 	}
 	lk.asking = true
 	no := lk.no
 	write := func(questions map[session.ID][]string) {
 		if lk.asking && lk.no == no && !lk.dead {
-			l.writeHello(lk, questions)
+			ls.writeHello(lk, questions)
 		}
 	}
-	l.call(func() {
-		questions := fit(l.Executor.Questions())
-		l.r.post(func(*life) { write(questions) })
+	ls.call(func() {
+		questions := fit(ls.Executor.Questions())
+		ls.post(func() { write(questions) })
 	})
-	l.set(&lk.answer, askFor, func() { write(nil) })
+	ls.set(&lk.answer, askFor, func() { write(nil) })
 }
 
-func (l *life) writeHello(lk *link, questions map[session.ID][]string) {
+func (ls *links) writeHello(lk *link, questions map[session.ID][]string) {
 	lk.asking = false
 	lk.tries++
-	f := frame.Frame{Type: frame.Hello, Box: l.Box, Gen: l.gen, Runner: l.runner, Link: lk.no, Task: l.Task, Questions: questions}
-	if !l.welcomed {
-		f.Token = l.Token
+	f := frame.Frame{Type: frame.Hello, Box: ls.Box, Gen: ls.gen, Runner: ls.runner, Link: lk.no, Task: ls.Task, Questions: questions}
+	if !ls.welcomed {
+		f.Token = ls.Token
 	}
 	lk.sendFirst(frame.Encode(f))
-	l.set(&lk.answer, helloAgain, func() {
+	ls.set(&lk.answer, helloAgain, func() {
 		if lk.tries >= helloTries {
-			l.cut(lk, errSilent)
+			ls.cut(lk, errSilent)
 			return
 		}
-		l.sayHello(lk)
+		ls.sayHello(lk)
 	})
 }
 
@@ -264,195 +292,176 @@ func (lk *link) greeting() bool { return lk.asking || lk.tries > 0 }
 
 // welcomeCame takes the answer to a hello. Only the newest hello's counts: an
 // older welcome may have been overtaken by a bye (S1).
-func (l *life) welcomeCame(lk *link, f frame.Frame) {
+func (ls *links) welcomeCame(lk *link, f frame.Frame) {
 	if f.Link == lk.no {
 		lk.asking, lk.tries = false, 0
 		lk.answer.stop()
 	}
-	if f.Link != l.no || lk.no != l.no || f.Gen < l.gen || l.stage == parting || l.stage == lingering {
+	if f.Link != ls.no || lk.no != ls.no || f.Gen < ls.gen || ls.stage == parting || ls.stage == lingering {
 		return
 	}
-	moved := lk != l.live
+	moved := lk != ls.live
 	if moved {
-		l.promote(lk)
+		ls.promote(lk)
 	}
-	fresh, same := f.Gen != l.gen || !l.welcomed, l.stage == up
-	l.gen, l.stage, l.welcomed = f.Gen, up, true
-	l.Pass = cmp.Or(f.Ticket, l.Pass)
+	fresh, same := f.Gen != ls.gen || !ls.welcomed, ls.stage == up
+	ls.gen, ls.stage, ls.welcomed = f.Gen, up, true
+	ls.Pass = cmp.Or(f.Ticket, ls.Pass)
 	if moved || !same {
-		l.Log.Info("welcomed by the host", "generation", l.gen, "link", l.no)
+		ls.Log.Info("welcomed by the host", "generation", ls.gen, "link", ls.no)
 	}
-	l.set(&l.pinging, l.PingEvery, l.ping)
+	ls.set(&ls.pinging, ls.PingEvery, ls.ping)
 	if moved || fresh || !same {
-		l.resume(moved, fresh)
+		ls.user.resume(moved, fresh)
 	}
 }
 
 // promote makes a connection the one that is sent on.
-func (l *life) promote(lk *link) {
-	if old := l.live; old != nil {
+func (ls *links) promote(lk *link) {
+	if old := ls.live; old != nil {
 		old.answer.stop()
-		l.set(&old.retire, retireAfter, func() { l.drop(old, "renewed") })
+		ls.set(&old.retire, retireAfter, func() { ls.drop(old, "renewed") })
 	}
-	l.live, l.next, l.failed, l.loose = lk, nil, 0, false
-	l.redial.stop()
-	l.giveUp.stop()
-	l.loosen.stop()
-	l.renewIn(l.RenewAfter)
+	ls.live, ls.next, ls.failed = lk, nil, 0
+	ls.redial.stop()
+	ls.giveUp.stop()
+	ls.loosen.stop()
+	ls.renewIn(ls.RenewAfter)
 }
 
-func (l *life) renewIn(after time.Duration) {
-	l.renewBy = time.Now().Add(after)
-	l.set(&l.renewal, after, l.renew)
-}
-
-// resume goes on after a welcome where the last connection or the last bye
-// stopped.
-func (l *life) resume(moved, fresh bool) {
-	kept := l.kept
-	l.kept = nil
-	for _, data := range kept {
-		l.sendKept(data)
-	}
-	l.resumeInflight(moved, fresh)
-	l.resumeOutboxes(moved, fresh)
-	l.resumeQueries()
-	l.watchIdle()
+func (ls *links) renewIn(after time.Duration) {
+	ls.renewBy = time.Now().Add(after)
+	ls.set(&ls.renewal, after, ls.renew)
 }
 
 // fenced: for the newest hello it is the end. For an older one it may be late,
 // so the host is asked.
-func (l *life) fenced(f frame.Frame) {
-	if f.Link >= l.no {
-		l.fence()
+func (ls *links) fenced(f frame.Frame) {
+	if f.Link >= ls.no {
+		ls.fence()
 		return
 	}
-	l.ask()
+	ls.ask()
 }
 
-func (l *life) ping() {
-	l.set(&l.pinging, l.PingEvery, l.ping)
-	l.ask()
+func (ls *links) ping() {
+	ls.set(&ls.pinging, ls.PingEvery, ls.ping)
+	ls.ask()
 }
 
 // ask says hello once more on the live connection, unless a hello is under way.
-func (l *life) ask() {
-	if l.linked() && l.next == nil && !l.live.greeting() {
-		l.sayHello(l.live)
+func (ls *links) ask() {
+	if ls.linked() && ls.next == nil && !ls.live.greeting() {
+		ls.sayHello(ls.live)
 	}
 }
 
 // renew connects anew, also while the old connection lives. After a bye it waits
 // for what comes of that.
-func (l *life) renew() {
-	if l.live != nil && l.stage != up {
-		l.set(&l.redial, lastBackOff, l.renew)
+func (ls *links) renew() {
+	if ls.live != nil && ls.stage != up {
+		ls.set(&ls.redial, lastBackOff, ls.renew)
 		return
 	}
-	l.connect()
+	ls.connect()
 }
 
 // drain renews within a time the host has given, spread so that not every runner
 // comes at once. A quarter of the time is left for connecting; a renewal that is
 // due earlier stays where it is.
-func (l *life) drain(within time.Duration) {
-	if l.linked() {
-		l.renewIn(min(l.drawn(within*3/4), time.Until(l.renewBy)))
+func (ls *links) drain(within time.Duration) {
+	if ls.linked() {
+		ls.renewIn(min(ls.drawn(within*3/4), time.Until(ls.renewBy)))
 	}
-}
-
-// drawn is a time from 0 to below d.
-func (l *life) drawn(d time.Duration) time.Duration {
-	return time.Duration(l.Rand.Int64N(int64(max(d, 1))))
 }
 
 // cut takes note that a connection is gone, and sees to another.
-func (l *life) cut(lk *link, err error) {
+func (ls *links) cut(lk *link, err error) {
 	if lk.dead {
 		return
 	}
-	l.drop(lk, "lost")
+	ls.drop(lk, "lost")
 	after := sequelOf(err)
-	if lk.no < l.no && (after == fencedOff || after == stayAway) {
+	if lk.no < ls.no && (after == fencedOff || after == stayAway) {
 		after = comeBack // said before a hello that has not been answered: that decides
 	}
 	switch lk {
-	case l.live:
-		l.live = nil
-		l.Log.Warn("connection to the host lost", "link", lk.no, "error", err)
-		l.set(&l.giveUp, l.ReconnectFor, l.abandon)
-		l.set(&l.loosen, looseAfter, l.loosenAll)
-		l.cutAsleep()
-		l.retry(after, err)
-	case l.next:
-		l.next = nil
-		if l.live != nil {
+	case ls.live:
+		ls.live = nil
+		ls.Log.Warn("connection to the host lost", "link", lk.no, "error", err)
+		ls.set(&ls.giveUp, ls.ReconnectFor, ls.abandon)
+		ls.set(&ls.loosen, looseAfter, ls.user.loosenAll)
+		ls.user.cutAsleep()
+		ls.retry(after, err)
+	case ls.next:
+		ls.next = nil
+		if ls.live != nil {
 			// The host may believe that this was the connection. Tell it otherwise.
-			l.hello(l.live)
+			ls.hello(ls.live)
 		}
-		l.retry(after, err)
+		ls.retry(after, err)
 	}
 }
 
 // retry connects after a pause that grows with every failure, unless the host has
 // said that it is of no use.
-func (l *life) retry(after sequel, err error) {
-	l.lost = err
+func (ls *links) retry(after sequel, err error) {
+	ls.lost = err
 	switch {
-	case l.stage == lingering:
+	case ls.stage == lingering:
 		return // nothing is left to say
 	case after == fencedOff:
-		l.fence()
+		ls.fence()
 		return
-	case l.unwelcome(after) && l.live == nil:
-		l.finish(session.Errorf(session.Invalid, "the relay does not take the runner of box %s", l.Box).Because(err))
+	case ls.unwelcome(after) && ls.live == nil:
+		ls.finish(session.Errorf(session.Invalid, "the relay does not take the runner of box %s", ls.Box).Because(err))
 		return
 	case after == comeLater:
-		l.failed = max(l.failed, longBackOff)
+		ls.failed = max(ls.failed, longBackOff)
 	}
-	pause := min(firstBackOff<<min(l.failed, longBackOff), lastBackOff)
-	l.failed++
-	l.set(&l.redial, max(l.drawn(pause)+pause/10, min(askedToWait(err), longestWait)), l.renew)
+	pause := min(firstBackOff<<min(ls.failed, longBackOff), lastBackOff)
+	ls.failed++
+	ls.set(&ls.redial, max(ls.drawn(pause)+pause/10, min(askedToWait(err), longestWait)), ls.renew)
 }
 
 // unwelcome says that the host has refused this runner for good: by saying so, or
 // by refusing it again and again. While there is a connection, that is of use.
-func (l *life) unwelcome(after sequel) bool {
+func (ls *links) unwelcome(after sequel) bool {
 	if after != comeRound {
 		return after == stayAway
 	}
-	if time.Since(l.rounded) > roundsWithin {
-		l.rounds, l.rounded = 0, time.Now()
+	if time.Since(ls.rounded) > roundsWithin {
+		ls.rounds, ls.rounded = 0, time.Now()
 	}
-	l.rounds++
-	return l.rounds >= maxRounds
+	ls.rounds++
+	return ls.rounds >= maxRounds
 }
 
-func (l *life) abandon() {
-	err := session.Errorf(session.Unavailable, "the relay could not be reached for %s", l.ReconnectFor)
-	l.finish(err.Because(l.lost))
+func (ls *links) abandon() {
+	err := session.Errorf(session.Unavailable, "the relay could not be reached for %s", ls.ReconnectFor)
+	ls.finish(err.Because(ls.lost))
 }
 
 // drop closes a connection.
-func (l *life) drop(lk *link, reason string) {
+func (ls *links) drop(lk *link, reason string) {
 	lk.dead = true
-	delete(l.open, lk)
+	delete(ls.open, lk)
 	lk.answer.stop()
 	lk.retire.stop()
 	close(lk.gone)
 	for _, o := range append(lk.queue, lk.current) {
 		if o.keep {
-			l.kept = append(l.kept, o.data)
+			ls.kept = append(ls.kept, o.data)
 		}
 	}
 	lk.queue = nil
-	l.wg.Go(func() { _ = lk.conn.Close(reason) }) // it is given up in any case
+	ls.wg.Go(func() { _ = lk.conn.Close(reason) }) // it is given up in any case
 }
 
 // endLinks closes what is open, at the end of a life.
-func (l *life) endLinks() {
-	for lk := range l.open {
-		l.drop(lk, "stopped")
+func (ls *links) endLinks() {
+	for lk := range ls.open {
+		ls.drop(lk, "stopped")
 	}
 }
 

@@ -24,17 +24,16 @@ const (
 	maxBacklog = 32 << 20        // bytes of a session; above it Event blocks
 )
 
-// outboxes are the events of all sessions.
+// outboxes has the events of all sessions until the host has them.
 type outboxes struct {
-	boxes     map[session.ID]*outbox
-	transfers map[string]*transfer // that have a place
-	lining    []*transfer          // that wait for one
-	seqs      int64                // no forgotten outbox has used a higher number
-	loose     bool                 // the connection has been lost for long: do not hold processes up
-}
+	*core
+	links      *links
+	transfers  *transfers
+	deliveries *deliveries
 
-func newOutboxes() outboxes {
-	return outboxes{boxes: map[session.ID]*outbox{}, transfers: map[string]*transfer{}}
+	boxes map[session.ID]*outbox
+	seqs  int64 // no forgotten outbox has used a higher number
+	loose bool  // the connection has been lost for long: do not hold processes up
 }
 
 // outbox is what one session has to say.
@@ -65,48 +64,48 @@ type batch struct {
 	again    alarm
 }
 
-func (l *life) outbox(id session.ID) *outbox {
-	o, ok := l.boxes[id]
+func (ob *outboxes) outbox(id session.ID) *outbox {
+	o, ok := ob.boxes[id]
 	if !ok {
-		o = &outbox{session: id, seq: l.seqs}
-		l.boxes[id] = o
+		o = &outbox{session: id, seq: ob.seqs}
+		ob.boxes[id] = o
 	}
 	o.used = time.Now()
 	return o
 }
 
 // event takes what a process has said. room is closed when there is room for more.
-func (l *life) event(e Event, room chan struct{}) {
-	o := l.outbox(e.Session)
-	l.gather(o, e)
-	if o.size > maxBacklog && !l.loose {
+func (ob *outboxes) event(e Event, room chan struct{}) {
+	o := ob.outbox(e.Session)
+	ob.gather(o, e)
+	if o.size > maxBacklog && !ob.loose {
 		o.rooms = append(o.rooms, room)
 	} else {
 		close(room)
 	}
-	l.flush(o)
+	ob.flush(o)
 }
 
-func (l *life) gather(o *outbox, e Event) {
-	raw, ok := l.sendable(e)
+func (ob *outboxes) gather(o *outbox, e Event) {
+	raw, ok := ob.sendable(e)
 	if !ok {
 		return
 	}
-	if e.Asks != nil && !l.suspendable(e) {
+	if e.Asks != nil && !ob.suspendable(e) {
 		return
 	}
 	if e.Stream == session.Common {
 		ticket := cmp.Or(e.Ticket, o.ticket)
 		if ticket == "" {
-			l.Log.Error("event of a session that was never delivered to", "session_id", e.Session, "bytes", len(raw))
+			ob.Log.Error("event of a session that was never delivered to", "session_id", e.Session, "bytes", len(raw))
 			return
 		}
 		o.common, o.voucher, o.size = append(o.common, raw), ticket, o.size+len(raw)
 		return
 	}
-	d := l.deliveries[e.Stream]
+	d := ob.deliveries.byID[e.Stream]
 	if d == nil || d.ended || d.session != e.Session {
-		l.Log.Debug("event of a stream that is closed", "session_id", e.Session, "stream", e.Stream, "bytes", len(raw))
+		ob.Log.Debug("event of a stream that is closed", "session_id", e.Session, "stream", e.Stream, "bytes", len(raw))
 		return
 	}
 	if len(d.pending) == 0 {
@@ -120,23 +119,23 @@ func (l *life) gather(o *outbox, e Event) {
 	}
 	if e.Final || e.Asks != nil {
 		d.ended = true
-		l.running--
+		ob.deliveries.running--
 	}
 }
 
 // sendable is the event as it may go into a frame: valid UTF-8, and not longer
 // than the relay carries. A response that is too long becomes an error, since its
 // request needs an end; anything else that is too long is left out.
-func (l *life) sendable(e Event) (raw []byte, ok bool) {
+func (ob *outboxes) sendable(e Event) (raw []byte, ok bool) {
 	raw = e.Raw
 	if !utf8.Valid(raw) {
-		l.Log.Warn("event with bytes that are not UTF-8", "session_id", e.Session, "stream", e.Stream, "bytes", len(raw))
+		ob.Log.Warn("event with bytes that are not UTF-8", "session_id", e.Session, "stream", e.Stream, "bytes", len(raw))
 		raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
 	}
 	if len(raw) <= frame.MaxMessage {
 		return raw, true
 	}
-	l.Log.Warn("event over the limit", "session_id", e.Session, "stream", e.Stream, "bytes", len(raw), "limit", frame.MaxMessage)
+	ob.Log.Warn("event over the limit", "session_id", e.Session, "stream", e.Stream, "bytes", len(raw), "limit", frame.MaxMessage)
 	m, err := wire.Parse(raw)
 	if !e.Final && (err != nil || m.Kind != wire.Response) {
 		return nil, false
@@ -149,27 +148,27 @@ func (l *life) sendable(e Event) (raw []byte, ok bool) {
 }
 
 // flush sends the next batch of a session if none is under way.
-func (l *life) flush(o *outbox) {
-	if o.unacked != nil || !l.linked() || len(o.common) == 0 && len(o.streams) == 0 {
+func (ob *outboxes) flush(o *outbox) {
+	if o.unacked != nil || !ob.links.linked() || len(o.common) == 0 && len(o.streams) == 0 {
 		return
 	}
-	f, b := l.batch(o)
+	f, b := ob.batch(o)
 	data := frame.Encode(f)
 	if len(data) > frame.MaxFrame {
-		b.transfer = l.transfer(data)
+		b.transfer = ob.transfers.transfer(data)
 	} else {
 		b.data = data
 	}
 	o.unacked = b
-	l.sendBatch(b)
+	ob.sendBatch(b)
 }
 
 // batch takes what fits into one events frame: common first, then the streams in
 // the order of their first event.
-func (l *life) batch(o *outbox) (frame.Frame, *batch) {
+func (ob *outboxes) batch(o *outbox) (frame.Frame, *batch) {
 	o.seq++
-	b := &batch{seq: o.seq, gen: l.gen}
-	f := frame.Frame{Type: frame.Events, Box: l.Box, Gen: l.gen, Seq: o.seq, Session: o.session}
+	b := &batch{seq: o.seq, gen: ob.gen}
+	f := frame.Frame{Type: frame.Events, Box: ob.Box, Gen: ob.gen, Seq: o.seq, Session: o.session}
 	var events [][]byte
 	// behind stands right after the last one.
 	take := func(pending [][]byte, behind []byte) (rest [][]byte, lens []int) {
@@ -229,67 +228,55 @@ func (l *life) batch(o *outbox) (frame.Frame, *batch) {
 }
 
 // sendBatch sends a batch, now and until it is acked.
-func (l *life) sendBatch(b *batch) {
+func (ob *outboxes) sendBatch(b *batch) {
 	switch {
-	case !l.linked():
+	case !ob.links.linked():
 		return // resumeOutboxes
 	case b.transfer != nil:
-		l.sendParts(b.transfer)
+		ob.transfers.sendParts(b.transfer)
 		return
 	default:
-		l.live.send(outgoing{data: b.data})
+		ob.links.live.send(outgoing{data: b.data})
 	}
-	l.againIfFree(&b.again, func() { l.sendBatch(b) })
-}
-
-// againIfFree repeats something after a time, but not behind what is still
-// waiting to be written.
-func (l *life) againIfFree(a *alarm, do func()) {
-	l.set(a, ackAfter, func() {
-		if l.linked() && l.live.busy() {
-			l.againIfFree(a, do)
-			return
-		}
-		do()
-	})
+	ob.links.againIfFree(&b.again, func() { ob.sendBatch(b) })
 }
 
 // acked: the host has a batch, but for the streams it has closed itself.
-func (l *life) acked(f frame.Frame) {
-	o := l.boxes[f.Session]
+func (ob *outboxes) acked(f frame.Frame) {
+	o := ob.boxes[f.Session]
 	if o == nil || o.unacked == nil || o.unacked.seq != f.Seq {
 		return // of a batch that was sent twice
 	}
 	if f.Fenced {
-		l.fence()
+		ob.fence()
 		return
 	}
 	b := o.unacked
 	o.unacked, o.used = nil, time.Now()
 	b.again.stop()
-	l.dropTransfer(b.transfer)
+	ob.transfers.dropTransfer(b.transfer)
 	o.size -= b.size
-	if b.common && b.gen == l.gen && f.Next > 0 {
+	if b.common && b.gen == ob.gen && f.Next > 0 {
 		o.next = f.Next
 	}
 	for _, d := range b.traces {
 		d.traced = true
 	}
 	for _, d := range b.ends {
-		l.forgetLater(d)
+		ob.deliveries.forgetLater(d)
 	}
 	for _, id := range f.Closed {
-		l.closeStream(o, id)
+		ob.closeStream(o, id)
 	}
 	if o.size <= maxBacklog {
 		o.makeRoom()
 	}
-	l.flush(o)
+	ob.flush(o)
 }
 
 // closeStream: nothing more is sent for a stream that the host has ended.
-func (l *life) closeStream(o *outbox, id session.StreamID) {
-	d := l.deliveries[id]
+func (ob *outboxes) closeStream(o *outbox, id session.StreamID) {
+	d := ob.deliveries.byID[id]
 	if d == nil || d.session != o.session {
 		return
 	}
@@ -302,11 +289,11 @@ func (l *life) closeStream(o *outbox, id session.StreamID) {
 	d.pending, d.asks = nil, nil
 	o.streams = slices.DeleteFunc(o.streams, func(other *delivery) bool { return other == d })
 	if !d.ended {
-		l.running--
+		ob.deliveries.running--
 	}
-	l.forgetLater(d)
-	l.Log.Warn("stream was ended by the host", "session_id", d.session, "stream", id)
-	l.call(func() { l.Executor.CloseStream(d.session, id) })
+	ob.deliveries.forgetLater(d)
+	ob.Log.Warn("stream was ended by the host", "session_id", d.session, "stream", id)
+	ob.call(func() { ob.Executor.CloseStream(d.session, id) })
 }
 
 func (o *outbox) makeRoom() {
@@ -318,9 +305,9 @@ func (o *outbox) makeRoom() {
 
 // loosenAll lets go of the processes: the connection has been lost for so long
 // that it is more use to let them go on than to save memory.
-func (l *life) loosenAll() {
-	l.loose = true
-	for _, o := range l.boxes {
+func (ob *outboxes) loosenAll() {
+	ob.loose = true
+	for _, o := range ob.boxes {
 		o.makeRoom()
 	}
 }
@@ -328,30 +315,30 @@ func (l *life) loosenAll() {
 // resumeOutboxes sends what is not acked over a new connection, and what has
 // gathered. In a new generation the indexes of the common streams are learned
 // anew, which is what fences the one before.
-func (l *life) resumeOutboxes(moved, fresh bool) {
-	for _, id := range slices.Sorted(maps.Keys(l.boxes)) {
-		o := l.boxes[id]
+func (ob *outboxes) resumeOutboxes(moved, fresh bool) {
+	for _, id := range slices.Sorted(maps.Keys(ob.boxes)) {
+		o := ob.boxes[id]
 		if fresh {
 			o.next = 0
 		}
 		switch {
 		case o.unacked == nil:
-			l.flush(o)
+			ob.flush(o)
 		case moved:
-			l.sendBatch(o.unacked)
+			ob.sendBatch(o.unacked)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(l.transfers)) {
-		if t := l.transfers[name]; moved && t.unanswered {
-			l.sendParts(t)
+	for _, name := range slices.Sorted(maps.Keys(ob.transfers.byName)) {
+		if t := ob.transfers.byName[name]; moved && t.unanswered {
+			ob.transfers.sendParts(t)
 		}
 	}
 }
 
 // unsent counts the events that the host does not have.
-func (l *life) unsent() int {
+func (ob *outboxes) unsent() int {
 	n := 0
-	for _, o := range l.boxes {
+	for _, o := range ob.boxes {
 		n += len(o.common)
 		for _, d := range o.streams {
 			n += len(d.pending)
@@ -363,32 +350,32 @@ func (l *life) unsent() int {
 	return n
 }
 
-func (l *life) forgetOutboxes(old time.Time) {
-	maps.DeleteFunc(l.boxes, func(_ session.ID, o *outbox) bool {
+func (ob *outboxes) forgetOutboxes(old time.Time) {
+	maps.DeleteFunc(ob.boxes, func(_ session.ID, o *outbox) bool {
 		idle := o.size == 0 && o.unacked == nil && o.used.Before(old)
 		if idle {
 			// Should the session speak again, its numbers go on above all that it used.
-			l.seqs = max(l.seqs, o.seq)
+			ob.seqs = max(ob.seqs, o.seq)
 		}
 		return idle
 	})
 }
 
 // status sends a report, or keeps it if it holds a handshake.
-func (l *life) status(s StatusReport) {
+func (ob *outboxes) status(s StatusReport) {
 	f := frame.Frame{
-		Type: frame.Status, Box: l.Box, Gen: l.gen, Session: s.Session, Ticket: s.Ticket,
+		Type: frame.Status, Box: ob.Box, Gen: ob.gen, Session: s.Session, Ticket: s.Ticket,
 		Process: s.Process, Phase: s.Phase, Detail: s.Detail, Era: s.Era, Payload: bytes.ToValidUTF8(s.Handshake, []byte("\uFFFD")),
 	}
 	data := frame.Encode(f)
 	switch {
 	case len(data) > frame.MaxJoined:
-		l.Log.Warn("report over the limit", "session_id", s.Session, "bytes", len(data), "limit", frame.MaxJoined)
+		ob.Log.Warn("report over the limit", "session_id", s.Session, "bytes", len(data), "limit", frame.MaxJoined)
 	case len(data) > frame.MaxFrame:
-		l.transferKept(data)
+		ob.transfers.transferKept(data)
 	case len(s.Handshake) > 0:
-		l.sendKept(data)
-	case l.linked():
-		l.live.send(outgoing{data: data})
+		ob.links.sendKept(data)
+	case ob.links.linked():
+		ob.links.live.send(outgoing{data: data})
 	}
 }

@@ -38,38 +38,47 @@ const (
 	partTaken
 )
 
+// transfers has the frames that are sent in parts.
+type transfers struct {
+	*core
+	links *links
+
+	byName map[string]*transfer // those that have a place
+	lining []*transfer          // those that wait for one
+}
+
 // transfer begins a long frame whose answer drops it.
-func (l *life) transfer(data []byte) *transfer {
+func (ts *transfers) transfer(data []byte) *transfer {
 	t := &transfer{data: data}
-	if len(l.transfers) == frame.MaxTransfers {
-		l.lining = append(l.lining, t)
+	if len(ts.byName) == frame.MaxTransfers {
+		ts.lining = append(ts.lining, t)
 	} else {
-		l.admit(t)
+		ts.admit(t)
 	}
 	return t
 }
 
 // admit gives a long frame a place and a name, and cuts it. Who runs the box, and
 // in which generation, is in each part, since each is stored by itself.
-func (l *life) admit(t *transfer) {
+func (ts *transfers) admit(t *transfer) {
 	var taken [frame.MaxTransfers]bool
-	for _, other := range l.transfers {
+	for _, other := range ts.byName {
 		taken[other.place] = true
 	}
 	t.place = slices.Index(taken[:], false)
 	t.name = strconv.Itoa(t.place) + "." + session.NewNonce()
-	t.parts = frame.CutAs(t.data, frame.Frame{Box: l.Box, Gen: l.gen, Runner: l.runner, Frame: t.name})
+	t.parts = frame.CutAs(t.data, frame.Frame{Box: ts.Box, Gen: ts.gen, Runner: ts.runner, Frame: t.name})
 	t.data = nil
 	t.restart()
-	l.transfers[t.name] = t
+	ts.byName[t.name] = t
 }
 
 // transferKept sends a long frame that has no answer: once its parts have been
 // taken, whole is sent once.
-func (l *life) transferKept(data []byte) {
-	t := l.transfer(data)
+func (ts *transfers) transferKept(data []byte) {
+	t := ts.transfer(data)
 	t.unanswered = true
-	l.sendParts(t)
+	ts.sendParts(t)
 }
 
 func (t *transfer) restart() {
@@ -77,8 +86,8 @@ func (t *transfer) restart() {
 }
 
 // sendParts sends, for the first time or again, what the host has not taken.
-func (l *life) sendParts(t *transfer) {
-	if !l.linked() || t.name == "" {
+func (ts *transfers) sendParts(t *transfer) {
+	if !ts.links.linked() || t.name == "" {
 		return // resumeOutboxes, or dropTransfer
 	}
 	if t.joins == wholes {
@@ -89,24 +98,24 @@ func (l *life) sendParts(t *transfer) {
 			t.state[i] = partWaits
 		}
 	}
-	l.fillWindow(t)
-	l.watchParts(t)
+	ts.fillWindow(t)
+	ts.watchParts(t)
 }
 
 // watchParts repeats what gets no answer, counted from the last one.
-func (l *life) watchParts(t *transfer) {
-	if l.transfers[t.name] == t {
-		l.againIfFree(&t.again, func() { l.sendParts(t) })
+func (ts *transfers) watchParts(t *transfer) {
+	if ts.byName[t.name] == t {
+		ts.links.againIfFree(&t.again, func() { ts.sendParts(t) })
 	}
 }
 
 // fillWindow sends the next parts, or whole when all have been taken.
-func (l *life) fillWindow(t *transfer) {
+func (ts *transfers) fillWindow(t *transfer) {
 	if t.missing == 0 {
-		l.join(t)
+		ts.join(t)
 		return
 	}
-	if !l.linked() {
+	if !ts.links.linked() {
 		return
 	}
 	sent := 0
@@ -114,7 +123,7 @@ func (l *life) fillWindow(t *transfer) {
 		if s == partWaits && sent < window {
 			t.state[i] = partSent
 			s = partSent
-			l.live.send(outgoing{data: t.parts[i]})
+			ts.links.live.send(outgoing{data: t.parts[i]})
 		}
 		if s == partSent {
 			sent++
@@ -122,43 +131,54 @@ func (l *life) fillWindow(t *transfer) {
 	}
 }
 
-func (l *life) join(t *transfer) {
-	whole := frame.Encode(frame.Frame{Type: frame.Whole, Box: l.Box, Gen: l.gen, Runner: l.runner, Frame: t.name, Of: len(t.parts)})
+func (ts *transfers) join(t *transfer) {
+	whole := frame.Encode(frame.Frame{Type: frame.Whole, Box: ts.Box, Gen: ts.gen, Runner: ts.runner, Frame: t.name, Of: len(t.parts)})
 	if t.unanswered {
-		l.dropTransfer(t)
-		l.sendKept(whole)
+		ts.dropTransfer(t)
+		ts.links.sendKept(whole)
 		return
 	}
-	if l.linked() {
+	if ts.links.linked() {
 		t.joins++
-		l.live.send(outgoing{data: whole})
+		ts.links.live.send(outgoing{data: whole})
 	}
 }
 
-func (l *life) partTaken(f frame.Frame) {
-	t := l.transfers[f.Frame]
+func (ts *transfers) partTaken(f frame.Frame) {
+	t := ts.byName[f.Frame]
 	if t == nil || f.N < 0 || f.N >= int64(len(t.state)) || t.state[f.N] == partTaken {
 		return
 	}
 	t.state[f.N] = partTaken
 	t.missing--
-	l.fillWindow(t)
-	l.watchParts(t)
+	ts.fillWindow(t)
+	ts.watchParts(t)
 }
 
 // dropTransfer forgets a long frame that was answered, and begins the next that
 // waits for its place. nil is no transfer.
-func (l *life) dropTransfer(t *transfer) {
+func (ts *transfers) dropTransfer(t *transfer) {
 	if t == nil {
 		return
 	}
 	t.again.stop()
-	delete(l.transfers, t.name)
-	if len(l.lining) > 0 && len(l.transfers) < frame.MaxTransfers {
-		next := l.lining[0]
-		l.lining[0] = nil
-		l.lining = l.lining[1:]
-		l.admit(next)
-		l.sendParts(next)
+	delete(ts.byName, t.name)
+	if len(ts.lining) > 0 && len(ts.byName) < frame.MaxTransfers {
+		next := ts.lining[0]
+		ts.lining[0] = nil
+		ts.lining = ts.lining[1:]
+		ts.admit(next)
+		ts.sendParts(next)
 	}
+}
+
+// sendSmall sends a frame that the host does not answer, and which is asked for
+// again in some way if it is lost.
+func (ts *transfers) sendSmall(f frame.Frame) {
+	data := frame.Encode(f)
+	if len(data) > frame.MaxFrame {
+		ts.transferKept(data)
+		return
+	}
+	ts.links.live.sendFirst(data)
 }

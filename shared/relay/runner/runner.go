@@ -9,14 +9,11 @@ package runner
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
-	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -208,10 +205,10 @@ func (r *Runner) Run(ctx context.Context) error {
 			do(l)
 		case <-cancelled:
 			cancelled = nil
-			l.closeDown(context.Cause(ctx))
+			l.sleep.closeDown(context.Cause(ctx))
 		}
 		if l.closing {
-			l.tryClose()
+			l.sleep.tryClose()
 		}
 	}
 	return l.err
@@ -225,7 +222,7 @@ func (r *Runner) Run(ctx context.Context) error {
 // from one goroutine at a time if their order matters. Before Run, it blocks.
 func (r *Runner) Event(e Event) {
 	room := make(chan struct{})
-	if !r.post(func(l *life) { l.event(e, room) }) {
+	if !r.post(func(l *life) { l.outboxes.event(e, room) }) {
 		return
 	}
 	select {
@@ -237,7 +234,7 @@ func (r *Runner) Event(e Event) {
 // Status takes a report. It is sent once, and lost if there is no connection at
 // that moment; only one with a Handshake is kept until it could be sent.
 func (r *Runner) Status(s StatusReport) {
-	r.post(func(l *life) { l.status(s) })
+	r.post(func(l *life) { l.outboxes.status(s) })
 }
 
 // post hands something to the loop; false if that has ended.
@@ -249,244 +246,3 @@ func (r *Runner) post(do func(*life)) bool {
 		return false
 	}
 }
-
-// stage of a runner's life.
-//
-//	joining ──▶ up ──▶ parting ──▶ lingering ──▶ (returns)
-//	            ▲         │            │
-//	            └───── rejoining ◀─────┘
-//
-// Only while up is anything executed, and anything but hello and bye sent.
-type stage int
-
-const (
-	joining   stage = iota // no welcome yet
-	up                     // welcomed, no bye since
-	parting                // bye was said
-	lingering              // bye was taken; stays for what was under way
-	rejoining              // hello was said after the bye; its welcome decides
-)
-
-// life is the state of a Run. Only the goroutine of Run touches it; goroutines
-// that read, write, dial, execute or wait hand it closures.
-type life struct {
-	Config
-	r      *Runner
-	runner string // this runner's random id, known to nobody but the host
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-
-	stage   stage
-	gen     session.Generation
-	over    bool
-	err     error // what Run returns
-	closing bool  // ctx is done
-	cause   error // why
-
-	links
-	inflight
-	outboxes
-	sleep
-	executing
-	queries
-	housekeeping alarm
-}
-
-func newLife(ctx context.Context, r *Runner) *life {
-	own, cancel := context.WithCancel(context.WithoutCancel(ctx)) // outlives ctx by the flush
-	l := &life{Config: r.cfg, r: r, runner: string(session.NewID()), ctx: own, cancel: cancel, gen: r.cfg.Gen}
-	l.inflight = newInflight()
-	l.outboxes = newOutboxes()
-	l.open = map[*link]bool{}
-	l.asking = map[int64]*query{}
-	l.calls = make(chan func(), 1)
-	return l
-}
-
-func (l *life) start() {
-	l.wg.Go(l.execute)
-	l.beginLinks()
-	l.keepHouse()
-}
-
-// finish makes Run return err.
-func (l *life) finish(err error) {
-	if !l.over {
-		l.over, l.err = true, err
-	}
-}
-
-func (l *life) fence() {
-	l.Log.Warn("fenced by a newer runner", "generation", l.gen, "link", l.no)
-	l.finish(session.Errorf(ErrFenced, "box %s is run by somebody newer than generation %d; stop and exit", l.Box, l.gen))
-}
-
-// stop ends everything that Run began.
-func (l *life) stop() {
-	if n := l.unsent(); n > 0 {
-		l.Log.Warn("output dropped", "events", n)
-	}
-	close(l.r.done) // lets go of whoever waits for the loop
-	l.endLinks()
-	l.cancel()
-	close(l.calls)
-	l.wg.Wait()
-}
-
-// received takes a message of a connection, or its end.
-func (l *life) received(lk *link, data []byte, err error) {
-	if lk.dead {
-		return
-	}
-	if err != nil {
-		l.cut(lk, err)
-		return
-	}
-	if len(data) == 0 {
-		return // a gateway may give a function's empty answer as an empty message
-	}
-	f, err := frame.Decode(data)
-	if err == nil && f.Type == frame.Part {
-		if data, _, err = lk.parts.Add(f); data == nil && err == nil {
-			return
-		}
-		if err != nil {
-			// Its parts are held until the connection closes: begin anew.
-			l.cut(lk, err)
-			return
-		}
-		f, err = frame.Decode(data)
-	}
-	if err != nil {
-		l.unreadable(lk, len(data), err)
-		return
-	}
-	l.frame(lk, f)
-}
-
-// unreadable passes over what is no frame, such as the gateway's own word for a
-// function that failed. A host of another version says all it says in vain: that
-// is told once.
-func (l *life) unreadable(lk *link, size int, err error) {
-	var version *frame.VersionError
-	if errors.As(err, &version) {
-		if lk.foreign {
-			return
-		}
-		lk.foreign = true
-	}
-	l.Log.Warn("message is no relay frame", "link", lk.no, "bytes", size, "error", err)
-}
-
-func (l *life) frame(lk *link, f frame.Frame) {
-	switch f.Type {
-	case frame.Welcome:
-		l.welcomeCame(lk, f)
-	case frame.Fenced:
-		l.fenced(f)
-	case frame.Nudge:
-		l.nudge()
-	case frame.Deliver:
-		l.deliver(f)
-	case frame.May:
-		l.may(f)
-	case frame.Pulled:
-		l.pulled(f)
-	case frame.Ack:
-		l.acked(f)
-	case frame.ByeOK:
-		l.byeTaken(f)
-	case frame.Answer:
-		s, question, raw := f.Session, f.Question, f.Payload
-		l.worked = true
-		l.call(func() { l.Executor.Answer(s, question, raw) })
-	case frame.Stop:
-		s := f.Session
-		l.call(func() { l.Executor.StopSession(s) })
-	case frame.Drain:
-		l.drain(time.Duration(min(max(f.In, 0), maxDrain.Milliseconds())) * time.Millisecond)
-	case frame.PartOK:
-		l.partTaken(f)
-	case frame.Kept:
-		l.answered(f)
-	default:
-		// A type this version does not know is from a newer host: not an error.
-	}
-}
-
-// executing is the queue to the goroutine that calls the Executor, so that an
-// Executor that blocks in [Runner.Event] does not block the loop.
-type executing struct {
-	calls   chan func() // has room for one, which is put in only when calling is false
-	waiting []func()
-	calling bool
-}
-
-// call has the Executor do something, after all that was asked of it before.
-func (l *life) call(f func()) {
-	l.waiting = append(l.waiting, f)
-	l.nextCall()
-}
-
-func (l *life) nextCall() {
-	if l.calling || len(l.waiting) == 0 {
-		return
-	}
-	l.calling = true
-	l.calls <- l.waiting[0]
-	l.waiting[0] = nil
-	l.waiting = l.waiting[1:]
-}
-
-func (l *life) execute() {
-	for f := range l.calls {
-		f()
-		l.r.post(func(l *life) {
-			l.calling = false
-			l.nextCall()
-		})
-	}
-}
-
-// Memory of what is over.
-const (
-	idMemory     = 15 * time.Minute // longer than a deliver is valid
-	houseKeeping = time.Minute
-)
-
-// keepHouse forgets, from time to time, what nobody can ask for any more.
-func (l *life) keepHouse() {
-	old := time.Now().Add(-idMemory)
-	l.forgetDeliveries(old)
-	l.forgetOutboxes(old)
-	l.set(&l.housekeeping, houseKeeping, l.keepHouse)
-}
-
-// alarm is a timer of the loop. Setting it again, or stopping it, makes sure that
-// what it was set for before does not happen any more.
-type alarm struct {
-	timer *time.Timer
-	set   int
-}
-
-func (l *life) set(a *alarm, after time.Duration, do func()) {
-	a.stop()
-	now := a.set
-	a.timer = time.AfterFunc(after, func() {
-		l.r.post(func(*life) {
-			if a.set == now {
-				do()
-			}
-		})
-	})
-}
-
-func (a *alarm) stop() {
-	a.set++
-	if a.timer != nil {
-		a.timer.Stop()
-	}
-}
-
-var errSilent = errors.New("the host does not answer")

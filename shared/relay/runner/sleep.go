@@ -18,8 +18,17 @@ const (
 	unaskedClosing = 50 * time.Millisecond
 )
 
-// sleep is what a life knows of falling asleep.
+// sleep decides when the box falls asleep and when Run ends: it says bye once no part has
+// anything under way.
 type sleep struct {
+	*core
+	links      *links
+	transfers  *transfers
+	deliveries *deliveries
+	outboxes   *outboxes
+	inflight   *inflight
+	queries    *queries
+
 	watching bool // the Executor is asked since when it is idle, or will be when idle rings
 	idle     alarm
 	byes     int // said without an answer
@@ -29,133 +38,133 @@ type sleep struct {
 
 // watchIdle asks the Executor whether the box may sleep, and does so again for as
 // long as it is up.
-func (l *life) watchIdle() {
-	if l.stage != up || l.watching {
+func (sl *sleep) watchIdle() {
+	if sl.stage != up || sl.watching {
 		return
 	}
-	l.watching = true
-	before := l.delivered
-	l.call(func() {
-		since, ok := l.Executor.IdleSince()
-		l.r.post(func(l *life) { l.idleSince(since, ok && before == l.delivered) })
+	sl.watching = true
+	before := sl.inflight.delivered
+	sl.call(func() {
+		since, ok := sl.Executor.IdleSince()
+		sl.post(func() { sl.idleSince(since, ok && before == sl.inflight.delivered) })
 	})
 }
 
-func (l *life) idleSince(since time.Time, ok bool) {
-	if l.stage != up {
-		l.watching = false
+func (sl *sleep) idleSince(since time.Time, ok bool) {
+	if sl.stage != up {
+		sl.watching = false
 		return
 	}
-	left := l.Idle - time.Since(since)
-	if l.closing {
+	left := sl.Idle - time.Since(since)
+	if sl.closing {
 		left = 0
 	}
-	if ok && left <= 0 && l.quiet() {
-		l.bye()
+	if ok && left <= 0 && sl.quiet() {
+		sl.bye()
 		return
 	}
 	again := left
 	if !ok || left <= 0 {
-		again = min(l.Idle/4, mostUnasked)
+		again = min(sl.Idle/4, mostUnasked)
 	}
-	if l.closing {
+	if sl.closing {
 		again = unaskedClosing
 	}
-	l.set(&l.idle, again, func() {
-		l.watching = false
-		l.watchIdle()
+	sl.set(&sl.idle, again, func() {
+		sl.watching = false
+		sl.watchIdle()
 	})
 }
 
 // quiet says that this end has nothing under way with the host. A pull that is
 // open does not hold up a runner that is told to stop: it will not execute what
 // comes.
-func (l *life) quiet() bool {
-	return l.linked() && l.next == nil && !l.dialing && !l.live.greeting() && !l.live.busy() &&
-		len(l.owed) == 0 && (len(l.late) == 0 || l.closing) && l.unsent() == 0 && len(l.transfers) == 0 && len(l.lining) == 0 && len(l.asking) == 0 && (!l.pull.open || l.closing) && len(l.waiting) == 0
+func (sl *sleep) quiet() bool {
+	return sl.links.linked() && sl.links.next == nil && !sl.links.dialing && !sl.links.live.greeting() && !sl.links.live.busy() &&
+		len(sl.deliveries.owed) == 0 && (len(sl.inflight.late) == 0 || sl.closing) && sl.outboxes.unsent() == 0 && len(sl.transfers.byName) == 0 && len(sl.transfers.lining) == 0 && len(sl.queries.asking) == 0 && (!sl.inflight.pull.open || sl.closing) && len(sl.waiting) == 0
 }
 
 // bye says that from now on nothing is executed.
-func (l *life) bye() {
-	l.stage, l.byes, l.watching = parting, 0, false
-	l.idle.stop()
-	l.sayBye()
+func (sl *sleep) bye() {
+	sl.stage, sl.byes, sl.watching = parting, 0, false
+	sl.idle.stop()
+	sl.sayBye()
 }
 
-func (l *life) sayBye() {
-	if l.stage != parting || l.live == nil {
+func (sl *sleep) sayBye() {
+	if sl.stage != parting || sl.links.live == nil {
 		return
 	}
-	if l.byes == byeTries {
-		l.cut(l.live, errSilent)
+	if sl.byes == byeTries {
+		sl.links.cut(sl.links.live, errSilent)
 		return
 	}
-	l.byes++
-	l.live.sendFirst(frame.Encode(frame.Frame{Type: frame.Bye, Box: l.Box, Gen: l.gen, Runner: l.runner, Link: l.no, Looks: !l.worked}))
-	l.set(&l.byeDue, byeAgain, l.sayBye)
+	sl.byes++
+	sl.links.live.sendFirst(frame.Encode(frame.Frame{Type: frame.Bye, Box: sl.Box, Gen: sl.gen, Runner: sl.runner, Link: sl.no, Looks: !sl.inflight.worked}))
+	sl.set(&sl.byeDue, byeAgain, sl.sayBye)
 }
 
 // byeTaken: the box is asleep. The runner stays a little for what was already
 // under way to it.
-func (l *life) byeTaken(f frame.Frame) {
-	if l.stage != parting || f.Link != l.no {
+func (sl *sleep) byeTaken(f frame.Frame) {
+	if sl.stage != parting || f.Link != sl.no {
 		return
 	}
-	l.stage = lingering
-	l.byeDue.stop()
-	l.Log.Info("asleep", "generation", l.gen)
-	l.set(&l.ending, l.Linger, func() {
-		if l.stage == lingering {
-			l.finish(nil)
+	sl.stage = lingering
+	sl.byeDue.stop()
+	sl.Log.Info("asleep", "generation", sl.gen)
+	sl.set(&sl.ending, sl.Linger, func() {
+		if sl.stage == lingering {
+			sl.finish(nil)
 		}
 	})
 }
 
 // wakeAgain says hello again after a bye, on the same connection with a new
 // number: the welcome tells whether the bye had been taken.
-func (l *life) wakeAgain() {
-	if l.stage != parting && l.stage != lingering || l.closing {
+func (sl *sleep) wakeAgain() {
+	if sl.stage != parting && sl.stage != lingering || sl.closing {
 		return
 	}
-	l.stage = rejoining
-	l.byeDue.stop()
-	l.ending.stop()
-	if l.live != nil {
-		l.hello(l.live)
+	sl.stage = rejoining
+	sl.byeDue.stop()
+	sl.ending.stop()
+	if sl.links.live != nil {
+		sl.links.hello(sl.links.live)
 	}
 }
 
 // cutAsleep: the connection is lost after a bye. If it was not taken, it is not
 // said again: the hello on the next connection tells where things stand.
-func (l *life) cutAsleep() {
-	if l.stage == parting {
-		l.stage = rejoining
-		l.byeDue.stop()
+func (sl *sleep) cutAsleep() {
+	if sl.stage == parting {
+		sl.stage = rejoining
+		sl.byeDue.stop()
 	}
 }
 
 // closeDown begins the end that ctx asks for.
-func (l *life) closeDown(cause error) {
-	l.closing, l.cause = true, cause
-	l.watching = false
-	l.idle.stop()
-	l.set(&l.ending, l.Flush, l.closed)
+func (sl *sleep) closeDown(cause error) {
+	sl.closing, sl.cause = true, cause
+	sl.watching = false
+	sl.idle.stop()
+	sl.set(&sl.ending, sl.Flush, sl.closed)
 }
 
 // tryClose ends the life as soon as nothing is in flight: by a bye if there is a
 // connection, so that the host knows that nothing was lost.
-func (l *life) tryClose() {
+func (sl *sleep) tryClose() {
 	switch {
-	case l.stage == lingering:
-		l.finish(nil)
-	case l.stage == joining:
-		l.closed()
-	case l.quiet():
-		l.watchIdle()
+	case sl.stage == lingering:
+		sl.finish(nil)
+	case sl.stage == joining:
+		sl.closed()
+	case sl.quiet():
+		sl.watchIdle()
 	}
 }
 
 // closed ends without a bye.
-func (l *life) closed() {
-	l.finish(fmt.Errorf("the runner of box %s was stopped with %d requests in flight: %w", l.Box, l.running, l.cause))
+func (sl *sleep) closed() {
+	sl.finish(fmt.Errorf("the runner of box %s was stopped with %d requests in flight: %w", sl.Box, sl.deliveries.running, sl.cause))
 }

@@ -36,14 +36,14 @@ type SnapshotAnswer struct {
 // ctx or [Runner.Run] has ended.
 func (r *Runner) Snapshot(ctx context.Context, q SnapshotRequest) (SnapshotAnswer, error) {
 	a := &query{frame: frame.Frame{Type: q.Type, Owner: q.Owner, Size: q.Size, Object: q.Object}, answer: make(chan frame.Frame, 1)}
-	posted := r.post(func(l *life) { l.query(a) })
+	posted := r.post(func(l *life) { l.queries.query(a) })
 	var f frame.Frame
 	select {
 	case f = <-a.answer:
 	case <-r.done:
 		posted = false
 	case <-ctx.Done():
-		r.post(func(l *life) { l.unquery(a) })
+		r.post(func(l *life) { l.queries.unquery(a) })
 		return SnapshotAnswer{}, session.Errorf(session.Unavailable, "the host does not answer about a snapshot").Because(context.Cause(ctx))
 	}
 	switch {
@@ -55,8 +55,11 @@ func (r *Runner) Snapshot(ctx context.Context, q SnapshotRequest) (SnapshotAnswe
 	return SnapshotAnswer{URL: f.URL, Saved: time.UnixMilli(f.Saved), Header: f.Header, Object: f.Object}, nil
 }
 
-// queries are those that the host has not answered.
+// queries has the questions about snapshots that the host has not answered.
 type queries struct {
+	*core
+	links *links
+
 	asking  map[int64]*query
 	queried int64
 }
@@ -67,40 +70,40 @@ type query struct {
 	again  alarm
 }
 
-func (l *life) query(q *query) {
-	l.queried++
-	q.frame.N = l.queried
-	l.asking[q.frame.N] = q
-	l.sayQuery(q)
+func (qs *queries) query(q *query) {
+	qs.queried++
+	q.frame.N = qs.queried
+	qs.asking[q.frame.N] = q
+	qs.sayQuery(q)
 }
 
 // sayQuery asks now, and again while there is no answer; without a connection the next
 // welcome does.
-func (l *life) sayQuery(q *query) {
-	if !l.linked() {
+func (qs *queries) sayQuery(q *query) {
+	if !qs.links.linked() {
 		return
 	}
 	f := q.frame
-	f.Box, f.Gen, f.Runner = l.Box, l.gen, l.runner
-	l.live.send(outgoing{data: frame.Encode(f)})
-	l.set(&q.again, ackAfter, func() { l.sayQuery(q) })
+	f.Box, f.Gen, f.Runner = qs.Box, qs.gen, qs.runner
+	qs.links.live.send(outgoing{data: frame.Encode(f)})
+	qs.set(&q.again, ackAfter, func() { qs.sayQuery(q) })
 }
 
-func (l *life) resumeQueries() {
-	for _, n := range slices.Sorted(maps.Keys(l.asking)) {
-		l.sayQuery(l.asking[n])
+func (qs *queries) resumeQueries() {
+	for _, n := range slices.Sorted(maps.Keys(qs.asking)) {
+		qs.sayQuery(qs.asking[n])
 	}
 }
 
 // answered takes what the host says of a snapshot.
-func (l *life) answered(f frame.Frame) {
-	if q := l.asking[f.N]; q != nil {
-		l.unquery(q)
+func (qs *queries) answered(f frame.Frame) {
+	if q := qs.asking[f.N]; q != nil {
+		qs.unquery(q)
 		q.answer <- f
 	}
 }
 
-func (l *life) unquery(q *query) {
+func (qs *queries) unquery(q *query) {
 	q.again.stop()
-	delete(l.asking, q.frame.N)
+	delete(qs.asking, q.frame.N)
 }

@@ -10,9 +10,9 @@ import (
 
 // suspendable checks what the box says, since a host would refuse it for ever. Its
 // request then ends in an error.
-func (l *life) suspendable(e Event) bool {
+func (ob *outboxes) suspendable(e Event) bool {
 	e.Asks.Raw = bytes.ToValidUTF8(e.Asks.Raw, []byte("\uFFFD"))
-	d := l.deliveries[e.Stream]
+	d := ob.deliveries.byID[e.Stream]
 	var why string
 	switch {
 	case d == nil || e.Stream == session.Common:
@@ -26,11 +26,11 @@ func (l *life) suspendable(e Event) bool {
 	default:
 		return true
 	}
-	l.Log.Warn("call ended that cannot be suspended", "session_id", e.Session, "stream", e.Stream, "reason", why)
+	ob.Log.Warn("call ended that cannot be suspended", "session_id", e.Session, "stream", e.Stream, "reason", why)
 	ids := frame.RequestIDs(e.Asks.Raw)
 	for i, id := range ids {
 		raw := wire.ErrorResponse(id, &wire.Error{Code: wire.CodeInternal, Message: "tool_call: " + why, Data: map[string]any{"phase": "tool_call"}})
-		l.gather(l.outbox(e.Session), Event{Session: e.Session, Stream: e.Stream, Ticket: e.Ticket, Raw: raw, Final: i == len(ids)-1})
+		ob.gather(ob.outbox(e.Session), Event{Session: e.Session, Stream: e.Stream, Ticket: e.Ticket, Raw: raw, Final: i == len(ids)-1})
 	}
 	return false
 }

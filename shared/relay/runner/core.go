@@ -1,0 +1,132 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// stage of a runner's life.
+//
+//	joining ──▶ up ──▶ parting ──▶ lingering ──▶ (returns)
+//	            ▲         │            │
+//	            └───── rejoining ◀─────┘
+//
+// Only while up is anything executed, and anything but hello and bye sent.
+type stage int
+
+const (
+	joining   stage = iota // no welcome yet
+	up                     // welcomed, no bye since
+	parting                // bye was said
+	lingering              // bye was taken; stays for what was under way
+	rejoining              // hello was said after the bye; its welcome decides
+)
+
+// core is what the parts of a life share: who this runner is, in which stage it is, and
+// the loop. Only the goroutine of Run touches it and the parts. Goroutines that read,
+// write, dial, execute or wait post closures to the loop.
+type core struct {
+	Config
+	runner string             // this runner's random id, known to the host alone
+	gen    session.Generation // of the last welcome
+	no     int64              // number of the last hello on a new connection or after a bye
+	stage  stage
+
+	loop   *Runner
+	ctx    context.Context // of dialing; ends with Run
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // all goroutines that Run began
+
+	over    bool // Run returns err
+	err     error
+	closing bool  // Run's own ctx is done
+	cause   error // why
+
+	executing
+}
+
+// post has the loop call do. It returns false if the loop has ended.
+func (c *core) post(do func()) bool { return c.loop.post(func(*life) { do() }) }
+
+// finish makes Run return err.
+func (c *core) finish(err error) {
+	if !c.over {
+		c.over, c.err = true, err
+	}
+}
+
+func (c *core) fence() {
+	c.Log.Warn("fenced by a newer runner", "generation", c.gen, "link", c.no)
+	c.finish(session.Errorf(ErrFenced, "box %s is run by somebody newer than generation %d; stop and exit", c.Box, c.gen))
+}
+
+// drawn is a time from 0 to below d.
+func (c *core) drawn(d time.Duration) time.Duration {
+	return time.Duration(c.Rand.Int64N(int64(max(d, 1))))
+}
+
+// executing is the queue of calls for the goroutine that calls the Executor. With it, an
+// Executor that blocks in [Runner.Event] does not block the loop.
+type executing struct {
+	calls   chan func() // has room for one, which is put in only when calling is false
+	waiting []func()
+	calling bool
+}
+
+// call has the Executor do something, after all that was asked of it before.
+func (c *core) call(f func()) {
+	c.waiting = append(c.waiting, f)
+	c.nextCall()
+}
+
+func (c *core) nextCall() {
+	if c.calling || len(c.waiting) == 0 {
+		return
+	}
+	c.calling = true
+	c.calls <- c.waiting[0]
+	c.waiting[0] = nil
+	c.waiting = c.waiting[1:]
+}
+
+func (c *core) execute() {
+	for f := range c.calls {
+		f()
+		c.post(func() {
+			c.calling = false
+			c.nextCall()
+		})
+	}
+}
+
+// alarm is a timer of the loop. Setting it again, or stopping it, makes sure that
+// what it was set for before does not happen any more.
+type alarm struct {
+	timer *time.Timer
+	set   int
+}
+
+func (c *core) set(a *alarm, after time.Duration, do func()) {
+	a.stop()
+	now := a.set
+	a.timer = time.AfterFunc(after, func() {
+		c.post(func() {
+			if a.set == now {
+				do()
+			}
+		})
+	})
+}
+
+func (a *alarm) stop() {
+	a.set++
+	if a.timer != nil {
+		a.timer.Stop()
+	}
+}
+
+var errSilent = errors.New("the host does not answer")
