@@ -3,12 +3,10 @@
 package main_test
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -110,32 +108,6 @@ func TestE2EStoreMayBeAnotherFile(t *testing.T) {
 	if out, err := m.command("ps", "--store", store).Output(); err != nil || !strings.Contains(string(out), c.session[:12]) {
 		t.Errorf("ps does not find the session: %v\n%s", err, out)
 	}
-	if out, err := m.command("ps").CombinedOutput(); err == nil || !strings.Contains(string(out), "--store") {
-		t.Errorf("ps of the data folder, which has no store, says %v\n%s", err, out)
-	}
-	out, err := m.command("ps", "--store", "dynamodb:table").Output()
-	if err != nil || !strings.Contains(string(out), "another store") {
-		t.Errorf("ps of a store it cannot read says %v\n%s", err, out)
-	}
-}
-
-func TestE2ESecondRunIsRefused(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.start()
-	c := m.session("one")
-	second := m.command("run", "--listen", "127.0.0.1:0", "--servers", m.servers)
-	out, err := second.CombinedOutput()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() <= 0 {
-		t.Errorf("the second run ended with %v, want an exit code", err)
-	}
-	if text := string(out); !strings.Contains(text, m.data) || !strings.Contains(text, "in use by another dormouse run") || !strings.Contains(text, "--data") {
-		t.Errorf("the second run says %q, want the folder, why not, and what to do", text)
-	}
-	if got := c.text("count", ""); got != "1" {
-		t.Errorf("after the second run the first one's counter says %s", got)
-	}
 }
 
 func TestE2EServerThatCannotBeHostedCostsItselfOnly(t *testing.T) {
@@ -213,28 +185,5 @@ func TestE2EFilesBesideTheServersFileAreFound(t *testing.T) {
 	status, body := m.refusal(m.urls["none"])
 	if !strings.Contains(body, "none.sh in "+folder) {
 		t.Errorf("a script that is not there: %d %s, want the folder", status, body)
-	}
-}
-
-func TestE2EWrongServersFileSaysWhere(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct{ name, text, where, why string }{
-		{"not JSON", "{\n  \"mcpServers\": {\n    \"a\": {\"command\": \"x\" \"args\"}\n  }\n}\n", ":3:", ""},
-		{"no servers", "{\n  \"mcpServers\": []}\n", ":2:", "must be an object"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			m := newMachine(t, servers{"one": nil})
-			write(t, m.servers, c.text)
-			m.run()
-			if state := m.ended(patience); state.ExitCode() <= 0 {
-				t.Errorf("dormouse run ended with %v, want an exit code", state)
-			}
-			lines, _ := m.log.lines()
-			at := slices.IndexFunc(lines, func(line string) bool { return strings.Contains(line, m.servers+c.where) })
-			if at < 0 || !strings.Contains(lines[at], c.why) {
-				t.Errorf("it says %q, want %s%s and %q", lines, m.servers, c.where, c.why)
-			}
-		})
 	}
 }

@@ -219,50 +219,50 @@ func TestE2EKilledFunctionLosesNothing(t *testing.T) {
 // lossWithin is how long a call may go on that nobody executes any more.
 const lossWithin = 5 * time.Second
 
-func TestE2EKilledRunnerEndsTheWaitingCall(t *testing.T) {
+func TestE2EKilledProgramEndsItsCall(t *testing.T) {
 	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.start()
-	c := m.session("one")
-	w := c.begin()
-	w.progress(t, 1, 3)
-	m.kill(m.only("runner"))
-	killed := time.Now()
-	end, err := w.response(w.id)
-	if err != nil {
-		t.Fatalf("the call has no end: %v", err)
-	}
-	wantKilled(t, end, time.Since(killed))
-	if got := c.text("echo", `{"text":"and on"}`); got != "and on" {
-		t.Errorf("the next call got %q", got)
-	}
-	if n := len(m.those("stdio")); n != 1 {
-		t.Errorf("there are %d server processes, want 1: that of the killed box has to go with it", n)
-	}
-}
-
-func TestE2EKilledRunnerEndsThePolledCall(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.start()
-	c := m.session("one")
-	w := c.begin()
-	w.progress(t, 1, 3)
-	w.close() // the client went away, and nobody waits when it happens
-	m.kill(m.only("runner"))
-	killed := time.Now()
-	s, err := c.resume(w.last)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.close()
-	end, err := s.response(w.id)
-	if err != nil {
-		t.Fatalf("the call has no end: %v", err)
-	}
-	wantKilled(t, end, time.Since(killed))
-	if got := c.resumed(w.last); !cmp.Equal(got, []string{"response " + w.id}) {
-		t.Errorf("the client that comes once more gets %v, want the one end", got)
+	for name, test := range map[string]struct {
+		program string
+		gone    bool // the client went away, and nobody waits when it happens
+	}{
+		"runner, waiting": {"runner", false}, "runner, polled": {"runner", true}, "server": {"stdio", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, servers{"one": nil})
+			m.start()
+			c := m.session("one")
+			w := c.begin()
+			w.progress(t, 1, 3)
+			s, last := w.stream, w.last
+			if test.gone {
+				w.close()
+			}
+			m.kill(m.only(test.program))
+			killed := time.Now()
+			if test.gone {
+				var err error
+				if s, err = c.resume(last); err != nil {
+					t.Fatal(err)
+				}
+				defer s.close()
+			}
+			end, err := s.response(w.id)
+			if err != nil {
+				t.Fatalf("the call has no end: %v", err)
+			}
+			wantKilled(t, end, time.Since(killed))
+			if got := c.resumed(last); !cmp.Equal(got, []string{"response " + w.id}) {
+				t.Errorf("the client that comes once more gets %v, want the one end", got)
+			}
+			if test.program == "stdio" {
+				m.only("runner") // the box is well
+			}
+			if got := c.text("echo", `{"text":"and on"}`); got != "and on" {
+				t.Errorf("the next call got %q", got)
+			}
+			m.only("stdio") // that of the killed box went with it
+		})
 	}
 }
 
@@ -332,23 +332,6 @@ func TestE2EKilledMachineEndsTheCallWhenItIsBack(t *testing.T) {
 	if took := time.Since(back); took > lossWithin {
 		t.Errorf("the call ended %s after the machine was back, want %s", took, lossWithin)
 	}
-}
-
-func TestE2EKilledServerEndsTheCall(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.start()
-	c := m.session("one")
-	w := c.begin()
-	w.progress(t, 1, 3)
-	m.kill(m.only("stdio"))
-	killed := time.Now()
-	end, err := w.response(w.id)
-	if err != nil {
-		t.Fatalf("the call has no end: %v", err)
-	}
-	wantKilled(t, end, time.Since(killed))
-	m.only("runner") // the box is well
 }
 
 func wantKilled(t *testing.T, end wire.Message, took time.Duration) {

@@ -14,8 +14,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -91,7 +89,7 @@ func TestE2EAnswerAfterEveryProcessWasKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for round, answer := range []string{`{"name":"Ada"}`, `{"right":true}`} {
+	for round, answer := range answers {
 		q, last, err := c.question(s)
 		if err != nil {
 			t.Fatalf("round %d: %v", round, err)
@@ -105,7 +103,7 @@ func TestE2EAnswerAfterEveryProcessWasKilled(t *testing.T) {
 		m.killAll()
 		m.start(sleepy()...)
 		c = m.again(c, "booking")
-		if err := c.tell(`{"jsonrpc":"2.0","id":` + string(q.ID) + `,"result":{"action":"accept","content":` + answer + `}}`); err != nil {
+		if err := c.tell(answerTo(q, answer)); err != nil {
 			t.Fatal(err)
 		}
 		if s, err = c.resume(last); err != nil {
@@ -119,37 +117,10 @@ func TestE2EAnswerAfterEveryProcessWasKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := textOf(messages[len(messages)-1]); got != "booked: right for Ada, true" {
+	if got := textOf(messages[len(messages)-1]); got != booked {
 		t.Errorf("the call ended with %q", got)
 	}
-	want := []string{`book ""`, `book "named"`, `book "right for Ada"`}
-	if diff := cmp.Diff(want, linesOf(t, calls)); diff != "" {
-		t.Errorf("runs of the tool (-want +got):\n%s", diff)
-	}
-}
-
-func TestE2EAnswersOverASocket(t *testing.T) {
-	t.Parallel()
-	m, calls, _ := modernMachine(t)
-	m.start(sleepy()...)
-	s := m.talk("booking")
-	id := s.ask("book", "{}")
-	for round, answer := range []string{`{"name":"Ada"}`, `{"right":true}`} {
-		q, err := s.hear()
-		if err != nil || q.Method != wire.MethodElicit {
-			t.Fatalf("round %d asks %s, %v", round, q.Raw, err)
-		}
-		if round == 0 {
-			m.asleep() // nobody waits for a client that is pushed to
-		}
-		s.say(`{"jsonrpc":"2.0","id":` + string(q.ID) + `,"result":{"action":"accept","content":` + answer + `}}`)
-	}
-	if got := textOf(s.end(id)); got != "booked: right for Ada, true" {
-		t.Errorf("the call ended with %q", got)
-	}
-	if got := linesOf(t, calls); len(got) != 3 {
-		t.Errorf("the tool was run %d times: %q", len(got), got)
-	}
+	ranThrice(t, calls)
 }
 
 // modernly sends a request as a client of 2026-07-28 that has told these capabilities,
@@ -207,7 +178,7 @@ func TestE2EModernClientAndServer(t *testing.T) {
 	m, calls, _ := modernMachine(t)
 	m.start(sleepy()...)
 	more := ""
-	for round, answer := range []string{`{"name":"Ada"}`, `{"right":true}`} {
+	for round, answer := range answers {
 		asks := m.client("booking").book(more)
 		var result struct {
 			ResultType    string
@@ -226,12 +197,10 @@ func TestE2EModernClientAndServer(t *testing.T) {
 			m.start(sleepy()...)
 		}
 	}
-	if got := textOf(m.client("booking").book(more)); got != "booked: right for Ada, true" {
+	if got := textOf(m.client("booking").book(more)); got != booked {
 		t.Errorf("the call ended with %q", got)
 	}
-	if got := linesOf(t, calls); len(got) != 3 {
-		t.Errorf("the tool was run %d times: %q", len(got), got)
-	}
+	ranThrice(t, calls)
 }
 
 func TestE2EEraIsFoundOutOnce(t *testing.T) {

@@ -376,23 +376,6 @@ func TestE2ESocketGoesOnWhereItWasCut(t *testing.T) {
 	}
 }
 
-// The machine itself may end: the client connects anew and names its session.
-func TestE2ESocketSessionOutlivesTheMachine(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.start()
-	s := m.talk("one")
-	s.text("count", "")
-	s.id()
-	m.killAll()
-	m.start()
-	s = m.resume("one", s)
-	if got := s.text("count", ""); got != "1" {
-		t.Errorf("the counter says %s, want 1 in a process started anew", got)
-	}
-	m.startedAnew(s.id())
-}
-
 func TestE2ECallOverWebSocketCostsTheClientsTwoMessagesMore(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})

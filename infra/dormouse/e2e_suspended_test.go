@@ -65,6 +65,9 @@ func TestE2EAnswerOverASocketAfterEveryProcessWasKilled(t *testing.T) {
 			index, of := eventID(s.last)
 			return of == stream && index > round
 		})
+		if round == 0 {
+			m.asleep() // nobody waits for a client that is pushed to
+		}
 		m.killAll()
 		m.start(sleepy()...)
 		s = m.resume("booking", s)

@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 )
 
-func TestPSShowsTheServersOfARunningMachine(t *testing.T) {
+func TestARunningMachineShowsItsServersAndKeepsItsFolder(t *testing.T) {
 	s := newShell(t)
 	s.file("servers.json", `{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}},"old":{"command":"a","disabled":true},"wrong":{"command":1}}}`)
 	ready, says := io.Pipe()
@@ -41,6 +41,10 @@ wrong    not served  0      0          command must be a string, not a number (s
 `
 	if !strings.HasPrefix(got, want) || code != exitDone {
 		t.Errorf("exit code %d (-want +got):\n%s", code, cmp.Diff(want, got))
+	}
+	second, code := s.run("run --listen 127.0.0.1:0 --data $DATA --servers $DATA/servers.json")
+	if want := "DATA is in use by another dormouse run; stop that one or name another folder with --data"; code != exitFailed || !strings.Contains(second, want) {
+		t.Errorf("a second run: exit code %d, %s; want %s", code, second, want)
 	}
 	stop()
 	if err := localtest.Wait(t, ended); err != nil {
