@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -281,7 +282,8 @@ func FuzzSuspend(f *testing.F) {
 	f.Fuzz(func(t *testing.T, params, result, answer, init string) {
 		call, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + params + `}`))
 		for _, raw := range []string{result, init} {
-			if !json.Valid([]byte(raw)) || strings.TrimSpace(raw) != raw {
+			// What is not UTF-8 is refused before it comes here.
+			if !json.Valid([]byte(raw)) || !utf8.ValidString(raw) || strings.TrimSpace(raw) != raw {
 				return
 			}
 		}
