@@ -10,32 +10,30 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Authenticator says who callers are. Package auth has those there are.
+// Authenticator says who callers are. Package auth has implementations.
 type Authenticator interface {
-	// Authenticate says who sent a request, and that it may use a server: a name
-	// from the address, which need not be one that is configured. It looks at the
-	// headers only.
+	// Authenticate returns who sent a request, if they may use the server. server is a name
+	// from the address; there may be no such server. Authenticate reads only the headers.
 	//
 	// Errors: Unauthenticated is answered with 401, Forbidden with 403, others by the
-	// table. An identity without a tenant or a principal is one too, and let in nowhere.
+	// table. An identity without a tenant or a principal is refused as an error is.
 	Authenticate(r *http.Request, server string) (session.Identity, error)
-	// Confirm says whether the credential of somebody who was authenticated earlier is
-	// still good for a server. Errors are those of Authenticate.
+	// Confirm returns nil if a credential that was authenticated earlier is still good for a
+	// server. Errors are those of Authenticate.
 	Confirm(ctx context.Context, credential, server string) error
 }
 
-// Tickets lets clients connect to a WebSocket that cannot send headers with it: a
-// page in a browser. A ticket is good for one connection.
+// Tickets lets clients connect to a WebSocket that cannot send headers with the request, such
+// as a page in a browser. A ticket is good for one connection.
 type Tickets interface {
-	// Issue makes a ticket for somebody who was authenticated; life is for how long it
-	// is good.
+	// Issue makes a ticket for a caller that was authenticated. The ticket is good for life.
 	Issue(ctx context.Context, who session.Identity, server string) (ticket string, life time.Duration, err error)
-	// Redeem says for whom a ticket was issued. It is worth nothing afterwards,
-	// whatever comes of it. Errors are those of Authenticate.
+	// Redeem returns for whom a ticket was issued. A ticket works once, even if Redeem
+	// fails. Errors are those of Authenticate.
 	Redeem(ctx context.Context, ticket, server string) (session.Identity, error)
 }
 
-// nobody lets nobody in.
+// nobody is an Authenticator that refuses every caller.
 type nobody struct{}
 
 func (nobody) Authenticate(*http.Request, string) (session.Identity, error) {
@@ -43,7 +41,7 @@ func (nobody) Authenticate(*http.Request, string) (session.Identity, error) {
 }
 func (nobody) Confirm(context.Context, string, string) error { return session.Unauthenticated }
 
-// whole refuses an identity that does not say whose somebody is: all who have none would
+// whole refuses an identity without a tenant or a principal: all callers without one would
 // share their sessions and boxes.
 func whole(who session.Identity, err error) (session.Identity, error) {
 	if err == nil && (who.Tenant == "" || who.Principal == "") {
@@ -52,7 +50,7 @@ func whole(who session.Identity, err error) (session.Identity, error) {
 	return who, err
 }
 
-// caller is who was authenticated, as the core knows it.
+// caller makes the host's caller of an identity.
 func caller(who session.Identity, server host.Server, over session.Transport) host.Caller {
 	return host.Caller{
 		Server: server, Tenant: who.Tenant, Principal: who.Principal, Credential: who.Credential, Transport: over,
@@ -60,9 +58,10 @@ func caller(who session.Identity, server host.Server, over session.Transport) ho
 	}
 }
 
-// challenge is the header that says how to authenticate (RFC 6750 §3). A request
-// that did not try is told no error. A 403 has none: clients would open a browser for
-// insufficient_scope, and no login gives an API key another server.
+// challenge returns the header that says how to authenticate (RFC 6750 §3). It names an error
+// only if the request tried to authenticate. A 403 has no such header: for
+// insufficient_scope clients would open a browser, and no login makes an API key good for
+// another server.
 func challenge(r *http.Request) string {
 	switch {
 	case len(r.Header.Values("Authorization")) > 0:
@@ -97,11 +96,10 @@ func (x *exchange) ticket() error {
 	return nil
 }
 
-// queryTicket is where a client that connects puts its ticket.
+// queryTicket is the query parameter for the ticket of a client that connects.
 const queryTicket = "ticket"
 
-// identify says who asks for a connection: whose ticket it brings, or who the headers
-// name.
+// identify returns who asks for a connection, by its ticket or else by its headers.
 func (x *turn) identify(ctx context.Context, r *http.Request, server string) (session.Identity, error) {
 	ticket := r.URL.Query().Get(queryTicket)
 	if ticket == "" {
@@ -117,8 +115,8 @@ func (x *turn) identify(ctx context.Context, r *http.Request, server string) (se
 	return who, err
 }
 
-// confirm sees that the client of a connection may still use the server. One that
-// may not loses the connection: what it is told, it is told when it connects anew.
+// confirm checks that the client of a connection may still use the server. A client that may
+// not loses the connection, and is told why when it connects again.
 func (x *turn) confirm(ctx context.Context, c session.Connection) error {
 	err := x.opts.Auth.Confirm(ctx, c.Credential, c.Server)
 	if code := session.CodeOf(err); code == session.Unauthenticated || code == session.Forbidden {

@@ -12,50 +12,48 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Options of a front. Servers, Host and Auth are needed; what else is zero
-// gets the default that is named.
+// Options are the options of an endpoint. Servers, Host and Auth are needed. Other fields
+// that are zero get the default that their comment names.
 type Options struct {
 	// Servers finds a configured server by its name.
 	Servers func(name string) (host.Server, bool)
-	// Unserved says why a server of the servers file is not served, in words for
-	// whoever may use it; "" for one that is not in the file. Without it nothing is
-	// known of such servers.
+	// Unserved returns why a server of the servers file is not served, in words for its
+	// users; "" for a server that is not in the file. nil: both are answered alike.
 	Unserved func(name string) string
 	// Host serves the sessions.
 	Host *host.Host
-	// Auth says who sent a request. Without it nobody is let in.
+	// Auth says who sent a request. nil: every request is refused.
 	Auth Authenticator
-	// Tickets are for WebSocket clients that cannot send headers. Without it there
-	// are none.
+	// Tickets are for WebSocket clients that cannot send headers. nil: there are none.
 	Tickets Tickets
 	// AllowedHosts are the values of Host that are served: "name" with any port,
 	// "name:port", or "*" for all. Empty: 127.0.0.0/8, ::1 and localhost.
 	AllowedHosts []string
 	// AllowedOrigins are the web pages that may call besides those of the request's own
 	// Host and port: exact origins as "https://app.example", or "*" for all. All names
-	// of the loopback address are one host. A request without an Origin is not from a
-	// page that could read the answer; only streams look whether it is from one at all.
+	// of the loopback address count as one host. A request without an Origin is not from a
+	// page that could read the answer; see exchange.streams for those that hold a function.
 	AllowedOrigins []string
 	// Log gets one line for each request, and no other. Default: none.
 	Log *slog.Logger
-	// JSONWindow is how long a response may take to be answered as plain JSON. A
-	// later one, or one that something else precedes, is an event stream; 1 s.
+	// JSONWindow is how long a response may take and still be plain JSON. A later one, or
+	// one after other messages, is an event stream; 1 s.
 	JSONWindow time.Duration
-	// KeepAlive is the pause after which a comment is sent on an event stream; 15 s.
+	// KeepAlive is the silence after which an event stream gets a comment; 15 s.
 	KeepAlive time.Duration
-	// Limit is how long any response may be held. It must be below what the
-	// platform allows; 14 min. A deadline of the request's context bounds it too.
+	// Limit is how long any response may be held; 14 min. It must be below what the platform
+	// allows. A deadline of the request's context bounds it too.
 	Limit time.Duration
-	// Sealer seals what modern clients carry between the rounds of a call. Without
-	// it they cannot be asked anything: a server's questions are refused.
+	// Sealer seals what modern clients carry between the rounds of a call. nil: they cannot
+	// be asked anything, and a server's questions are refused.
 	Sealer Sealer
 	// MaxBody bounds the body of a POST in bytes; 4 MiB.
 	MaxBody int64
 	// Meter counts what each request costs, in its log line. nil for none.
 	Meter session.Meter
-	// Admit is asked for each request, message and connection whose caller is known,
-	// before a body is read; an error, of code Busy, refuses it. release is called when it
-	// has been handled. nil admits all.
+	// Admit is called for each request, message and connection once its caller is known,
+	// before the body is read. An error refuses it, with code Busy. release is called when it
+	// has been handled. nil: all are admitted.
 	Admit func(ctx context.Context, c host.Caller) (release func(), err error)
 }
 
@@ -80,16 +78,16 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// HTTP is the endpoint of all servers, an http.Handler. It keeps nothing between
-// requests: one made anew for each serves the same. Safe for concurrent use.
+// HTTP is the endpoint of all servers, an http.Handler. It keeps nothing between requests, so
+// that a new one could serve each. It is safe for concurrent use.
 type HTTP struct{ opts Options }
 
 // New makes the endpoint.
 func New(opts Options) *HTTP { return &HTTP{opts: opts.withDefaults()} }
 
-// ServeHTTP answers one request, which takes up to [Options].Limit. A panic below
-// is logged and answered with 500, or, when the response has begun, breaks it off
-// with http.ErrAbortHandler.
+// ServeHTTP answers one request, which takes up to [Options].Limit. It logs a panic and
+// answers it with 500; if the response has begun, it breaks the response off with
+// http.ErrAbortHandler.
 func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{opts: &h.opts, w: w, r: r, begun: time.Now()}
 	if h.opts.Meter != nil {
@@ -102,8 +100,8 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// server finds a server for somebody who may use it. If there is none, the error says
-// why, or else what unknown says.
+// server returns a server for a caller that may use it. If the server is not served, the
+// error says why; if it is not in the servers file, the error says unknown.
 func (o Options) server(name, unknown string) (host.Server, error) {
 	server, ok := o.Servers(name)
 	if ok {

@@ -16,65 +16,64 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Subprotocol is MCP's name in Sec-WebSocket-Protocol.
+// Subprotocol is the name of MCP in Sec-WebSocket-Protocol.
 const Subprotocol = "mcp"
 
-// Socket is MCP over WebSocket, behind an API that tells of connections, messages
-// and ends: three methods, each for one invocation. It does not hold connections,
-// the API does; what a server says later is pushed by whoever writes it to the
-// log. Nothing but immutable records of connections is remembered between two
-// invocations. Safe for concurrent use.
+// Socket is MCP over WebSocket, behind an API that holds the connections. The API calls
+// Connect, Message and Disconnect, each in one invocation. What a server says later is
+// pushed by the function that writes it to the log. Between two invocations Socket
+// remembers only records of connections, which never change. It is safe for concurrent use.
 //
 // # For authors of clients
 //
-// Connect to the API's URL with ?server=NAME, and the subprotocol mcp, if any. Send
-// an Authorization header; a client that cannot, such as a page, posts to
-// /<server>/ticket of the HTTP endpoint with that header, and connects within a
-// minute with &ticket=TICKET, which is good for one connection. Who loses the right
-// to the server loses the connection. A
-// message of the connection is one JSON-RPC message of at most 128 KiB, or a batch
-// in version 2025-03-26. Begin with initialize. A response that is larger comes as
-// an error that says so.
+// Connect to the API's URL with ?server=NAME, and with the subprotocol mcp or none. Send an
+// Authorization header. A client that cannot, such as a page, posts to /<server>/ticket of
+// the HTTP endpoint with that header, and connects within a minute with &ticket=TICKET,
+// which is good for one connection. A caller that loses the right to the server loses the
+// connection.
 //
-// A connection ends after two hours at the latest, or after ten minutes in which
-// nothing passes; ping is answered without waking anything. The session lives on.
-// To come back to it, and to what was said meanwhile, add event-ids=1 to the first
-// URL. Then, behind each message from the server, and when a request was accepted,
-// comes a notification:
+// A message of the connection is one JSON-RPC message of at most 128 KiB, or a batch in
+// version 2025-03-26. Begin with initialize. In the place of a larger response comes an
+// error that says so.
+//
+// A connection ends after two hours at the latest, or after ten minutes in which nothing
+// passes. ping is answered without waking anything. The session lives on. To come back to
+// it, and to what was said meanwhile, add event-ids=1 to the first URL. Then a notification
+// follows each message from the server, and comes when a request was accepted:
 //
 //	{"jsonrpc":"2.0","method":"notifications/dormouse/event",
 //	 "params":{"sessionId":"…","eventId":"…"}}        and "requestId" for a request
 //
-// Part an eventId at the first "/": what is behind it is the stream, one for each
-// request and one ("") for everything else. Keep the last one of every stream that
-// matters, and connect with ?server=NAME&session=SESSIONID&last-event-id=ID, the
-// last repeated for each stream, and event-ids=1 again. The other connections of
-// the session are closed, and what is behind these ids comes over the new one.
-// Without last-event-id nothing is closed or repeated: only what could not be sent
-// to a connection that was known to be gone comes now. A session that has ended,
-// or is somebody else's, is 404.
+// Cut an eventId at the first "/": what follows is the stream. Each request has a stream,
+// and the stream "" has everything else. Keep the last eventId of every stream that
+// matters, and connect with ?server=NAME&session=SESSIONID&last-event-id=ID and event-ids=1
+// again; repeat last-event-id for each stream. The other connections of the session are
+// closed, and what follows these ids comes over the new one. Without last-event-id nothing
+// is closed or repeated: you get only what could not be sent to a connection that was known
+// to be gone. A session that has ended, or is another caller's, is 404.
 type Socket struct {
 	opts   Options
 	push   func(ctx context.Context, id session.ID) error
 	recall *connections
 }
 
-// SocketOptions of a Socket. Of [Options] it takes what the three methods need.
+// SocketOptions are the options of a Socket, which uses the fields of [Options] that are not
+// about HTTP.
 type SocketOptions struct {
 	Options
-	// Push has somebody call [Socket.Push], soon, but not before Connect has
-	// returned: until then nothing can be sent to the connection.
+	// Push arranges a call of [Socket.Push], soon, but after Connect has returned: until
+	// then nothing can be sent to the connection.
 	Push func(ctx context.Context, id session.ID) error
 }
 
-// NewSocket makes a Socket. Host needs its clients (host.Host.WithClients).
+// NewSocket makes a Socket. Its Host must know the connections of clients (host.Host.WithClients).
 func NewSocket(o SocketOptions) *Socket {
 	return &Socket{opts: o.withDefaults(), push: o.Push, recall: newConnections()}
 }
 
-// Connect takes a new connection, with the request that asks for it. status other
-// than 200 refuses it, body then says why. protocol is what to answer as
-// subprotocol, "" for none.
+// Connect takes a new connection and the request that asks for it. A status other than 200
+// refuses the connection, and body says why. protocol is the subprotocol to answer, "" for
+// none.
 func (k *Socket) Connect(ctx context.Context, conn string, r *http.Request) (status int, protocol string, body []byte) {
 	x := k.turn("connect", conn)
 	defer func() { x.finish(ctx, recover()) }()
@@ -86,9 +85,8 @@ func (k *Socket) Connect(ctx context.Context, conn string, r *http.Request) (sta
 	return status, "", body
 }
 
-// Message takes what a client sent over a connection. The reply, if it is not nil,
-// is to be sent back on the same connection. It returns when the message has been
-// accepted or refused.
+// Message takes what a client sent over a connection. It returns when the message has been
+// accepted or refused. Send reply, if it is not nil, back over the same connection.
 func (k *Socket) Message(ctx context.Context, conn string, data []byte) (reply []byte) {
 	x := k.turn("message", conn)
 	x.in = len(data)
@@ -105,7 +103,7 @@ func (k *Socket) Message(ctx context.Context, conn string, data []byte) (reply [
 	return reply
 }
 
-// Disconnect is told that a connection has gone. It need not be.
+// Disconnect forgets a connection that has gone. It need not be called.
 func (k *Socket) Disconnect(ctx context.Context, conn string) {
 	x := k.turn("disconnect", conn)
 	defer func() { x.finish(ctx, recover()) }()
@@ -113,7 +111,7 @@ func (k *Socket) Disconnect(ctx context.Context, conn string) {
 	x.err = k.opts.Host.Disconnect(ctx, conn)
 }
 
-// Push sends a session what it is owed. After an error it is to be called again.
+// Push sends a session the events that it has not got. After an error, call it again.
 func (k *Socket) Push(ctx context.Context, id session.ID) error {
 	x := k.turn("push", "")
 	defer func() { x.finish(ctx, recover()) }()
@@ -122,7 +120,7 @@ func (k *Socket) Push(ctx context.Context, id session.ID) error {
 	return x.err
 }
 
-// turn is one invocation: what is known of it by now.
+// turn is one invocation of a Socket.
 type turn struct {
 	*Socket
 	what, conn string
@@ -140,7 +138,7 @@ func (k *Socket) turn(what, conn string) *turn {
 	return &turn{Socket: k, what: what, conn: conn, begun: time.Now()}
 }
 
-// connect goes down the ladder of a connection:
+// connect makes the checks of a connection in this order, and then opens it:
 //
 //	Host, Origin                      403
 //	subprotocols without mcp          400
@@ -204,8 +202,8 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 	return protocol, err
 }
 
-// subprotocol answers what the client offers. One that offers none speaks MCP, or
-// would not be here.
+// subprotocol picks a subprotocol of those that the client offers. A client that offers none
+// is taken to speak MCP.
 func subprotocol(r *http.Request) (string, error) {
 	offered := strings.Join(r.Header.Values("Sec-WebSocket-Protocol"), ",")
 	if strings.TrimSpace(offered) == "" {
@@ -219,7 +217,8 @@ func subprotocol(r *http.Request) (string, error) {
 	return "", session.Errorf(session.Invalid, "none of the subprotocols is spoken here; offer %s", Subprotocol)
 }
 
-// message goes down the ladder of a message; see validate.go for what is common.
+// message makes the checks of a message, most of which validate.go explains, and hands it to
+// the host.
 func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 	if limit, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
@@ -249,8 +248,8 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 	if err != nil || call == nil {
 		return nil, err
 	}
-	// It returns no sooner than the request is accepted. What it returns then is
-	// pushed by whoever wrote it, unless it was answered in place.
+	// Next returns once the request has been accepted. Whoever writes events to the log
+	// pushes them; only an answer that the host gave in place is sent here.
 	events, err := call.Next(ctx, x.begun)
 	switch {
 	case err != nil:
@@ -279,7 +278,7 @@ func (x *turn) accept(ctx context.Context, c host.Caller, msgs []wire.Message, b
 	return x.opts.Host.Accept(ctx, c, x.session, msgs, batch)
 }
 
-// caller is who a connection belongs to.
+// caller returns the caller of a connection, if it may still use the server.
 func (x *turn) caller(ctx context.Context) (host.Caller, error) {
 	c, ok := x.recall.get(x.conn, x.begun)
 	if !ok {
@@ -310,8 +309,7 @@ func (x *turn) refuse(err error) (status int, body []byte) {
 	return p.status, wire.ErrorResponse(x.id, p.rpc)
 }
 
-// finish writes the one line of this invocation. It says whether there was a
-// panic, which is an error then.
+// finish writes the log line of this invocation. A panic becomes its error.
 func (x *turn) finish(ctx context.Context, fault any) (panicked bool) {
 	level := slog.LevelInfo
 	attrs := append(make([]slog.Attr, 0, 10),

@@ -80,23 +80,23 @@ func unreadable() *events.APIGatewayProxyStreamingResponse {
 	}
 }
 
-// gatherMost is how much is gathered before a response has to begin.
+// gatherMost is how many bytes are gathered before a response has to begin.
 const gatherMost = 32 << 10
 
-// response is the http.ResponseWriter of one invocation. Everything but the two
-// channels and the reader is the handler's goroutine's; who has seen one of the
-// channels closed may read the status and the headers that were sent.
+// response is the http.ResponseWriter of one invocation. The handler's goroutine owns all of
+// it but the two channels and the reader. Once one of the channels is closed, others may
+// read the status and the headers that were sent.
 type response struct {
 	header http.Header
 	status int
-	sent   http.Header // the headers when the status was set: later changes do not count
+	sent   http.Header // the headers at the time when the status was set
 	buf    bytes.Buffer
 	writer *io.PipeWriter
 
 	reader *io.PipeReader
 	cancel context.CancelFunc
-	begun  chan struct{} // something has to be sent before the handler returns
-	done   chan struct{} // the handler has returned
+	begun  chan struct{} // closed: the response begins before the handler returns
+	done   chan struct{} // closed: the handler has returned
 	piped  bool          // begun is closed
 }
 
@@ -114,13 +114,13 @@ func (w *response) serve(h http.Handler, r *http.Request) {
 	h.ServeHTTP(w, r)
 }
 
-// finish completes the response. One that has not begun stays in the buffer.
+// finish completes the response. A response that has not begun stays in the buffer.
 func (w *response) finish(fault any) {
 	switch {
 	case w.piped && fault != nil:
 		_ = w.writer.CloseWithError(fmt.Errorf("handler panicked: %v", fault)) // returns nil always
 	case w.piped:
-		// A reader that has gone does not matter to a response that is complete.
+		// The response is complete, so a reader that has gone changes nothing.
 		_ = w.drain()
 		_ = w.writer.Close()
 	case fault != nil:
@@ -161,7 +161,7 @@ func (w *response) streaming() *events.APIGatewayProxyStreamingResponse {
 	return res
 }
 
-// Header returns the headers; they count until the status is set.
+// Header returns the headers. Changes after the status was set have no effect.
 func (w *response) Header() http.Header { return w.header }
 
 // WriteHeader sets the status and the headers. Only its first call counts.
@@ -171,7 +171,7 @@ func (w *response) WriteHeader(status int) {
 	}
 }
 
-// Write gathers p, and sends all when there is much of it.
+// Write gathers p, and sends all that is gathered when it is more than gatherMost.
 func (w *response) Write(p []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
 	w.buf.Write(p)
@@ -186,7 +186,7 @@ func (w *response) Write(p []byte) (int, error) {
 // Flush is FlushError for those who do not ask for the error.
 func (w *response) Flush() { _ = w.drain() }
 
-// FlushError sends what was gathered. It fails when the reader has gone.
+// FlushError sends what is gathered. It returns an error if the reader has gone.
 func (w *response) FlushError() error { return w.drain() }
 
 func (w *response) drain() error {
@@ -205,14 +205,14 @@ func (w *response) drain() error {
 	return nil
 }
 
-// body is what the runtime reads of a response that has begun.
+// body is the body of a response that has begun, as the runtime reads it.
 type body struct{ w *response }
 
 // Read returns what the handler flushed, and io.EOF when it has returned.
 func (b *body) Read(p []byte) (int, error) { return b.w.reader.Read(p) }
 
-// Close tells the handler that nobody reads any more and waits for it to return,
-// so that nothing of this invocation runs on into the next.
+// Close ends the handler's context and waits for the handler to return, so that nothing of
+// this invocation runs on into the next.
 func (b *body) Close() error {
 	b.w.cancel()
 	err := b.w.reader.Close()
