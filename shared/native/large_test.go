@@ -33,7 +33,7 @@ func TestWhatNobodyWatchesIsNotKept(t *testing.T) {
 }
 
 func TestWhatIsTooLargeForTheLogDoesNotTakeItsCallWithIt(t *testing.T) {
-	r := &run{k: NewBackend(Config{}), ctx: t.Context(), in: &inside{}, news: make(chan struct{}, 1)}
+	r := &run{k: NewBackend(Config{}), ctx: t.Context(), in: &inside{}, said: newOutbox()}
 	much := []byte(`{"message":"` + strings.Repeat("x", session.MaxBatchBytes) + `"}`)
 	r.say(wire.NewNotification(wire.NotifyProgress, much))
 	r.say(wire.ResultResponse([]byte(`"a"`), much))
@@ -43,7 +43,7 @@ func TestWhatIsTooLargeForTheLogDoesNotTakeItsCallWithIt(t *testing.T) {
 		`{"jsonrpc":"2.0","id":2,"result":{}}`,
 	}
 	var got []string
-	for _, raw := range r.drain(true) {
+	for _, raw := range r.said.drain(true) {
 		got = append(got, string(raw))
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

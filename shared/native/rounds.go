@@ -98,7 +98,7 @@ func (r *run) suspend() {
 			at = a.at
 		}
 	}
-	said := append(r.drain(true), requests...)
+	said := append(r.said.drain(true), requests...)
 	if len(questions) > 0 {
 		within := r.in.server.AnswerTimeout
 		if within <= 0 {
@@ -128,7 +128,7 @@ func (r *run) suspend() {
 // park puts the item of a suspended request. If it cannot, the request is given up.
 func (r *run) park(it session.Item) bool {
 	var err error
-	if r.traced {
+	if r.claim.put {
 		r.parked, err = r.k.items.swap(r.ctx, r.item(), it)
 	} else {
 		r.parked, err = r.k.items.put(r.ctx, it)
@@ -238,7 +238,7 @@ func (k *Backend) resume(ctx context.Context, it session.Item, raw []byte) (*run
 		return nil, k.items.end(ctx, it, failure(phaseUnavailable, "the server is not configured any more"))
 	}
 	r := k.newRun(ctx, it.Address, s, server)
-	r.round, r.base, r.traced, r.renewed = it.Round, it.Base, true, time.Now()
+	r.round, r.base, r.claim.put, r.claim.renewed = it.Round, it.Base, true, time.Now()
 	if swapped, err := k.items.swap(ctx, it, r.item()); err != nil || !swapped {
 		return nil, err
 	}

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/host"
@@ -15,35 +14,33 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Times of what is executed.
+// Times of a run.
 const (
-	// traceAfter is when an item is put for a request that has not ended by then. What
-	// it has said until then goes into the log with its answer.
+	// traceAfter is when the run puts an item for a request that has not ended. Events from
+	// before then go into the log with it, or with the answer.
 	traceAfter = time.Second
-	// gatherFor is for how long what it says later is gathered for one write.
+	// gatherFor is how long later events are gathered for one write.
 	gatherFor = 100 * time.Millisecond
-	// lease is for how long an item says that its request is executed, renew how often
-	// that is said anew, and look how often it is seen whether it still stands: a client
-	// may have cancelled elsewhere.
+	// lease is how long an item is good, and renew how often the run renews it. look is how
+	// often the run reads it: a client may have cancelled through another function.
 	lease = 30 * time.Second
 	renew = 10 * time.Second
 	look  = 2 * time.Second
-	// spare is what remains of a function's time when what it executes is given up.
+	// spare is how long before the end of a function's time it gives up its runs.
 	spare = 5 * time.Second
 	// unwind is how long a handler may take to notice that it was stopped.
 	unwind = time.Second
 )
 
-// Bounds of one write, which is less than the log takes: for one answer more.
+// Bounds of one write. They are below those of the log, so that one answer more fits.
 const (
 	mostEvents = session.MaxBatchEvents / 2
 	mostBytes  = 4 << 20
 	mostPushed = 50 // events that are also sent to a connection
 )
 
-// run executes one delivery, or the next round of one: it is the only writer of its
-// stream until it is over. What is below mu is shared with the handlers; all else is
-// the goroutine's that executes.
+// run executes one delivery, or one more round of it. It is the only writer of its stream
+// until it is over. The goroutine that executes it owns all fields; handlers use said only.
 type run struct {
 	k       *Backend
 	ctx     context.Context // of the invocation, without its end
@@ -53,39 +50,38 @@ type run struct {
 
 	calls   []*call
 	round   int
-	gen     session.Generation // names this run in its item
-	base    session.Index      // the last event that is in the log
-	traced  bool               // an item says that it is executed here
-	renewed time.Time          // when it said so last
-	lost    bool               // somebody else has ended the request
-	parked  bool               // the item is suspended
-	until   time.Time          // when it is given up; zero for never
+	base    session.Index // the last event that is in the log
+	claim   claim
+	lost    bool      // another function has ended the request
+	parked  bool      // the item is suspended
+	until   time.Time // when it is given up; zero: never
 	asks    []*asking
-	trace   chan chan error
-	stopped chan struct{}
-	stop    func() // closes stopped
-	over    chan struct{}
-	running atomic.Bool
+	trace   chan chan error // asks for the claim to be written; gets the error of that
+	stopped chan struct{}   // closed: the request was cancelled
+	stop    func()          // closes stopped
+	over    chan struct{}   // closed: the run has ended
 
-	mu   sync.Mutex
-	said [][]byte
-	size int
-	shut bool
-	news chan struct{} // has room for one: something was said
-
-	shown *shown // what of it is in the log, for who waits in this function
+	said  *outbox
+	shown *shown // what is in the log, for those who wait in this function
 }
 
-// newRun makes the run of a delivery. ctx is that of the invocation: its end stops
-// nothing, for whoever waits may go; but its deadline holds.
+// claim is the item in the store that says that this run executes the request.
+type claim struct {
+	gen     session.Generation // names the run
+	put     bool               // the item is there
+	renewed time.Time          // when it was written last
+}
+
+// newRun makes the run of a delivery. ctx is that of the invocation. Its end stops nothing,
+// because the client that waits may go; its deadline bounds the run.
 func (k *Backend) newRun(ctx context.Context, a session.Address, s session.Session, h Hosted) *run {
 	r := &run{
 		k: k, ctx: context.WithoutCancel(ctx), address: a,
 		in:      &inside{k: k, record: s, server: h, extra: extraOf(s, headerOf(ctx))},
-		gen:     session.Generation(rand.Int64N(1<<52) + 1),
+		claim:   claim{gen: session.Generation(rand.Int64N(1<<52) + 1)},
 		trace:   make(chan chan error),
-		stopped: make(chan struct{}), over: make(chan struct{}), news: make(chan struct{}, 1),
-		shown: newShown(),
+		stopped: make(chan struct{}), over: make(chan struct{}),
+		said: newOutbox(), shown: newShown(),
 	}
 	r.stop = sync.OnceFunc(func() { close(r.stopped) })
 	if deadline, ok := ctx.Deadline(); ok {
@@ -99,18 +95,16 @@ func (k *Backend) newRun(ctx context.Context, a session.Address, s session.Sessi
 	return r
 }
 
-// enter counts the run among what this function executes. It has to be followed by
-// execute.
+// enter registers the run with its function. Call execute after it.
 func (r *run) enter(ctx context.Context) {
 	r.ended = sync.OnceFunc(begun(ctx))
-	r.running.Store(true)
 	r.k.mu.Lock()
 	defer r.k.mu.Unlock()
 	r.k.running[r.address.Stream] = r
 }
 
-// take says what is executed: the requests among messages. later is for those of
-// another round than the first.
+// take adds calls for the requests among the messages. later says that it is not their first
+// round.
 func (r *run) take(msgs []wire.Message, later bool) {
 	for _, m := range msgs {
 		if m.Kind == wire.Request {
@@ -119,7 +113,7 @@ func (r *run) take(msgs []wire.Message, later bool) {
 	}
 }
 
-// execute does all of it, to the end of the request or of its round.
+// execute executes the calls, to the end of the request or of its round.
 func (r *run) execute() {
 	defer r.ended()
 	results := make(chan outcome, len(r.calls))
@@ -132,10 +126,9 @@ func (r *run) execute() {
 	r.wait()
 }
 
-// leave takes the run from what this function executes. Where all handlers have
-// returned, the function need not stay for their connections.
+// leave takes the run from its function. If all handlers have returned, the function need
+// not wait for their connections.
 func (r *run) leave() {
-	r.running.Store(false)
 	r.k.mu.Lock()
 	delete(r.k.running, r.address.Stream)
 	r.k.mu.Unlock()
@@ -145,7 +138,7 @@ func (r *run) leave() {
 	}
 }
 
-// follow takes what the calls come to, and keeps the trace meanwhile.
+// follow collects the outcomes of the calls, and keeps the claim meanwhile.
 func (r *run) follow(results <-chan outcome) {
 	trace, beat := time.NewTimer(traceAfter), time.NewTicker(look)
 	defer trace.Stop()
@@ -166,10 +159,10 @@ func (r *run) follow(results <-chan outcome) {
 			r.flush()
 		case reply := <-r.trace:
 			reply <- r.mark()
-		case <-r.news:
-			if r.full() {
+		case <-r.said.news:
+			if r.said.full() {
 				r.flush()
-			} else if flush == nil && r.traced {
+			} else if flush == nil && r.claim.put {
 				flush = time.After(gatherFor)
 			}
 		case <-flush:
@@ -189,7 +182,7 @@ func (r *run) follow(results <-chan outcome) {
 	}
 }
 
-// outcome takes what one call has come to.
+// outcome handles the outcome of one call.
 func (r *run) outcome(o outcome) {
 	if o.asks != nil {
 		o.raw = r.ask(o.asks)
@@ -200,7 +193,7 @@ func (r *run) outcome(o outcome) {
 	}
 }
 
-// giveUp ends what has not ended in time.
+// giveUp ends the calls that have not ended in time.
 func (r *run) giveUp() {
 	r.asks = nil
 	why := failure(phaseToolCall, "the server did not answer within the time it has (tool_timeout_sec, or the function's own limit)")
@@ -211,28 +204,18 @@ func (r *run) giveUp() {
 	}
 }
 
-// say takes an event for the log.
+// say adds an event for the log.
 func (r *run) say(raw []byte) {
 	if len(raw) > session.MaxBatchBytes {
 		if raw = r.tooLarge(raw); raw == nil {
 			return
 		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.shut {
-		return
-	}
-	r.said = append(r.said, raw)
-	r.size += len(raw)
-	select {
-	case r.news <- struct{}{}:
-	default:
-	}
+	r.said.add(raw)
 }
 
-// tooLarge is what is said in the place of an event that the log does not take: an
-// error for an answer, nothing for what was said along the way.
+// tooLarge returns what takes the place of an event that is too large for the log: an error
+// for an answer, nil for a notification.
 func (r *run) tooLarge(raw []byte) []byte {
 	m, err := wire.Parse(raw)
 	if err != nil || m.Kind != wire.Response {
@@ -242,97 +225,82 @@ func (r *run) tooLarge(raw []byte) []byte {
 	return wire.ErrorResponse(m.ID, failure(phaseToolCall, "the answer is larger than the log takes"))
 }
 
-// full says that more has been said than one write takes.
-func (r *run) full() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.said) >= mostEvents || r.size >= mostBytes
-}
-
-// drain takes out what was said. Nothing is said any more after the last time.
-func (r *run) drain(last bool) [][]byte {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	said := r.said
-	r.said, r.size, r.shut = nil, 0, r.shut || last
-	return said
-}
-
-// mark puts the item that says who executes the request.
+// mark puts the item of the claim, if it is not there.
 func (r *run) mark() error {
-	if r.traced || r.lost {
+	if r.claim.put || r.lost {
 		return nil
 	}
 	it := r.item()
 	put, err := r.k.Store.PutItem(r.ctx, it)
 	if err == nil && !put {
-		// One whose answer was lost. There is no other: the stream's name is new.
+		// An earlier try put it and its answer was lost: the stream's name is new, so nobody
+		// else can have put one.
 		put = true
 	}
-	r.traced, r.renewed = put, time.Now()
+	r.claim.put, r.claim.renewed = put, time.Now()
 	return err
 }
 
-// item is what stands in the store while the request is executed.
+// item returns the item of the claim.
 func (r *run) item() session.Item {
 	now := time.Now()
 	return session.Item{
-		Box: r.address.Box, ID: r.address.Stream, State: session.Taken, Gen: r.gen, Round: r.round,
+		Box: r.address.Box, ID: r.address.Stream, State: session.Taken, Gen: r.claim.gen, Round: r.round,
 		Address: r.address, NotAfter: now.Add(lease), Created: now, Base: r.base,
 	}
 }
 
-// stands sees to the item: it is read, or, when that is due, renewed.
+// stands finds out whether the claim still stands: it reads the item, or renews it when that
+// is due.
 func (r *run) stands() error {
-	if !r.traced {
+	if !r.claim.put {
 		return nil
 	}
-	if time.Since(r.renewed) >= renew-look/2 {
+	if time.Since(r.claim.renewed) >= renew-look/2 {
 		return r.renew()
 	}
 	it, err := r.k.Store.Item(r.ctx, r.address.Box, r.address.Stream)
-	if errors.Is(err, session.NotFound) || err == nil && it.Gen != r.gen {
+	if errors.Is(err, session.NotFound) || err == nil && it.Gen != r.claim.gen {
 		r.lost, err = true, nil
 	}
 	return err
 }
 
-// renew says that the request is still executed. If somebody has ended it, that is
-// the end.
+// renew writes the item again. The run is lost if another function has ended the request.
 func (r *run) renew() error {
 	it := r.item()
 	swapped, err := r.k.Store.SwapItem(r.ctx, it, it)
 	if err == nil {
-		r.renewed, r.lost = time.Now(), !swapped
+		r.claim.renewed, r.lost = time.Now(), !swapped
 	}
 	return err
 }
 
-// flush writes what was said. Before it there is a trace, so that who has got any of
-// it gets the rest.
+// flush writes what was said. It puts the item first, so that a client that has got some of
+// the events gets the rest.
 func (r *run) flush() {
 	if err := r.mark(); err != nil {
 		r.warn(err)
-		return // what was said waits for the next time
+		return // the events wait for the next flush
 	}
-	r.writeAll(r.drain(false), false)
+	r.writeAll(r.said.drain(false), false)
 }
 
-// writeAll writes events, in as many writes as it takes, the last of them the end with
-// final. It keeps the lease meanwhile: each event may have to be sent to a connection,
-// one after the other.
+// writeAll writes events, in as many writes as they need; with final, the last write ends
+// the stream. It renews the claim meanwhile, because each event may have to be sent to a
+// connection, one after another.
 func (r *run) writeAll(events [][]byte, final bool) {
 	for len(events) > 0 && !r.lost {
 		n := r.fits(events)
 		r.write(events[:n], final && n == len(events))
 		events = events[n:]
-		if len(events) > 0 && r.traced && !r.parked && time.Since(r.renewed) >= renew {
+		if len(events) > 0 && r.claim.put && !r.parked && time.Since(r.claim.renewed) >= renew {
 			r.warn(r.renew())
 		}
 	}
 }
 
-// fits is how many of these events go into one write.
+// fits returns how many of the events go into one write.
 func (r *run) fits(events [][]byte) int {
 	most, size := mostEvents, 0
 	if r.address.Conn != "" {
@@ -346,8 +314,8 @@ func (r *run) fits(events [][]byte) int {
 	return len(events)
 }
 
-// write appends events, for as long as it takes: what a server has said is not said
-// again.
+// write appends events. It tries again for as long as it may, because the server will not say
+// them again.
 func (r *run) write(events [][]byte, final bool) {
 	b := session.Batch{
 		Session: r.address.Session, Stream: r.address.Stream, First: r.base + 1, Final: final, Events: events,
@@ -361,14 +329,14 @@ func (r *run) write(events [][]byte, final bool) {
 			r.shown.publish(b)
 			return
 		case !errors.Is(err, session.Unavailable):
-			r.lost = true // the stream has its end
+			r.lost = true // the stream has ended
 			if !errors.Is(err, session.Conflict) {
 				r.warn(err)
 			}
 			return
 		}
 		if !r.until.IsZero() && time.Now().After(r.until.Add(spare/2)) {
-			r.lost = true // whoever finds the lease run out ends it
+			r.lost = true // a function that finds the lease run out ends the request
 			r.warn(err)
 			return
 		}
@@ -376,23 +344,23 @@ func (r *run) write(events [][]byte, final bool) {
 	}
 }
 
-// finish writes the end, or suspends the request.
+// finish ends the request in the log, or suspends it.
 func (r *run) finish() {
 	if len(r.asks) > 0 && !r.lost {
 		r.suspend()
 	}
-	said := r.drain(true)
+	said := r.said.drain(true)
 	if r.fits(said) < len(said) && !r.lost {
 		r.warn(r.mark())
 	}
 	r.writeAll(said, true)
-	if r.traced && !r.parked && !r.lost {
-		r.warn(r.k.Store.DeleteItem(r.ctx, r.address.Box, r.address.Stream, r.gen))
+	if r.claim.put && !r.parked && !r.lost {
+		r.warn(r.k.Store.DeleteItem(r.ctx, r.address.Box, r.address.Stream, r.claim.gen))
 	}
 }
 
-// wait closes the connections of the calls. One whose handler does not notice is left
-// behind.
+// wait closes the connections of the calls. It leaves a call behind whose handler does not
+// return.
 func (r *run) wait() {
 	closed := make(chan struct{})
 	go func() {
@@ -426,9 +394,16 @@ func (r *run) Watch(ctx context.Context, after session.Index, until time.Time) (
 }
 
 // Held says that the request is executed here; see host.InlineTracker.
-func (r *run) Held() bool { return r.running.Load() }
+func (r *run) Held() bool {
+	select {
+	case <-r.over:
+		return false
+	default:
+		return true
+	}
+}
 
-// Check implements host.Tracker: it sees to the trace.
+// Check implements host.Tracker: it has the claim written.
 func (r *run) Check(ctx context.Context) (host.Status, error) {
 	reply := make(chan error, 1)
 	select {
@@ -436,7 +411,7 @@ func (r *run) Check(ctx context.Context) (host.Status, error) {
 		if err := <-reply; err != nil {
 			return host.Status{}, err
 		}
-	case <-r.over: // its end is in the log, or it is suspended
+	case <-r.over: // the request has ended, or is suspended
 		w := watch{r.k, r.in.record, r.address.Box, r.address.Stream}
 		return w.Check(ctx)
 	case <-ctx.Done():
@@ -445,7 +420,7 @@ func (r *run) Check(ctx context.Context) (host.Status, error) {
 	return host.Status{Accepted: true, Next: time.Now().Add(lookAfter)}, nil
 }
 
-// The error phases that a client is told of, as those of package box.
+// The phases in errors that clients get, as package box has them.
 const (
 	phaseUnavailable = "box_unavailable"
 	phaseInit        = "mcp_init"
@@ -453,12 +428,12 @@ const (
 	phaseToolCall    = "tool_call"
 )
 
-// failure is an error that a client gets in the place of an answer.
+// failure makes an error that a client gets in the place of an answer.
 func failure(phase, detail string) *wire.Error {
 	return &wire.Error{Code: wire.CodeInternal, Message: phase + ": " + detail, Data: map[string]any{"phase": phase}}
 }
 
-// merged is a message or a batch again.
+// merged makes one message of one, and a batch of several.
 func merged(raws [][]byte) []byte {
 	if len(raws) == 1 {
 		return raws[0]
