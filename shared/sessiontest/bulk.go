@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -153,7 +155,10 @@ func fill(t *testing.T, k *kit, list []session.Session) {
 		k.harness.Fill(t, k.Store, list)
 		return
 	}
+	var all errgroup.Group
+	all.SetLimit(64) // they share their syncs of the disk
 	for _, x := range list {
-		noError(t, "Create", k.Create(t.Context(), x))
+		all.Go(func() error { return k.Create(t.Context(), x) })
 	}
+	noError(t, "Create", all.Wait())
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
@@ -20,11 +22,14 @@ func TestBulk(t *testing.T) {
 // at every 256th on average, and all of them with a Sweep.
 func TestAbandonedSessionsAreRemovedFromTheFile(t *testing.T) {
 	s := fresh(t)
+	var all errgroup.Group
+	all.SetLimit(64) // they share their syncs of the disk
 	for i := range 10_000 {
 		x := session.Session{ID: session.ID(fmt.Sprint("s", i)), Expires: time.Now().Add(-time.Hour)}
-		if err := s.Create(t.Context(), x); err != nil {
-			t.Fatal(err)
-		}
+		all.Go(func() error { return s.Create(t.Context(), x) })
+	}
+	if err := all.Wait(); err != nil {
+		t.Fatal(err)
 	}
 	if left := count(t, s, "sessions"); left > 9500 {
 		t.Errorf("%d rows are left after 10,000 writes", left)
