@@ -19,6 +19,7 @@ PROGRAMS := dormouse runner $(patsubst functions/%/main.go,%,$(wildcard function
 # suite, costs), which the product must not depend on. Both are checked alike.
 MODULES := . infra/proof
 , := ,
+space := $(subst x,,x x)
 each = for module in $(MODULES); do ( cd $$module && $(1) ) || exit; done
 
 # What a caller may set: make run ARGS='--listen 127.0.0.1:9000', make fuzz FUZZTIME=5m.
@@ -46,18 +47,53 @@ bin/runner: force need-go
 bin/%: force need-go
 	@$(GO_BUILD) -o $@ ./functions/$*
 
-# The parts of test, each timed. The first that fails ends it.
+# Runs targets one after the other, each timed. The first that fails ends it. Unit tests
+# come before the linter, which takes minutes to build the first time.
+parts = for part in $(1); do \
+    echo "== $$part"; begin=$$SECONDS; \
+    $(MAKE) $$part || { echo "== $$part failed after $$((SECONDS - begin)) s"; exit 1; }; \
+    echo "== $$part passed in $$((SECONDS - begin)) s"; \
+  done
+
+# docs/testing.md says what each tier proves and needs.
+.PHONY: check
+check: ## Check before each commit, in a minute and a half: unit tests without emulators, lint
+	@$(call parts,test-short vet lint)
+	@printf 'LEFT OUT: %s\n' $(foreach part,$(LEFT_OUT),'$(subst _, ,$(part))')
+
 .PHONY: test
-test: ## Check everything but real clients: lint, vet, unit tests, end-to-end tests
-	@for part in lint vet test-unit test-e2e; do \
-	  echo "== $$part"; begin=$$SECONDS; \
-	  $(MAKE) $$part || { echo "== $$part failed after $$((SECONDS - begin)) s"; exit 1; }; \
-	  echo "== $$part passed in $$((SECONDS - begin)) s"; \
-	done
+test: ## Check before a change goes in: unit tests with the race detector, lint, end-to-end tests
+	@$(call parts,test-unit test-worlds vet lint test-e2e)
+	@printf 'LEFT OUT, .ci/run has it: %s\n' 'nine of ten simulated worlds (make worlds)' 'real clients (make test-clients)' 'the official suite (make conformance)' \
+	  'function programs and handlers that are made anew, end to end (make test-e2e FUNCTIONS=process, FUNCTIONS=cold)' \
+	  'the stack (make check-stack, bench-cold, sam-local)' 'the image of the boxes (make test-image)'
+
+# What check leaves out: packages that need an emulator or a package index, and tests in
+# other packages that need one.
+EMULATED_PACKAGES := shared/dynamostore infra/stack infra/runner shared/box/provision
+EMULATED_TESTS    := OnDynamoDB$$|ForTheBill$$|CostsAtMostThis$$|CostAtMostThis$$|^TestMoto
+LEFT_OUT := shared/dynamostore,_which_needs_DynamoDB_Local_(make_test) infra/stack,_which_needs_SAM_and_cfn-lint_(make_test) \
+  infra/runner_and_shared/box/provision,_which_install_packages_with_npm_and_pip_(make_test) \
+  tests_of_costs_on_DynamoDB_and_of_tasks_in_moto_(make_test) the_race_detector_(make_test) \
+  most_simulated_worlds_(make_worlds) end-to-end_tests_(make_test) real_clients_and_the_official_suite_(.ci/run)
+
+.PHONY: test-short
+test-short: need-go
+	@$(call each,go test -short -timeout 5m -skip '$(EMULATED_TESTS)' $$(go list ./... | grep -vE '/($(subst $(space),|,$(EMULATED_PACKAGES)))$$'))
 
 .PHONY: test-unit
-test-unit: need-race ## Run the unit tests with the race detector
+test-unit: need-race ## Run the unit tests with the race detector (fewer simulated worlds)
 	@$(call each,go test -race -timeout 20m ./...)
+
+# Without the race detector, which makes them ten times as long.
+.PHONY: test-worlds
+test-worlds:
+	@$(MAKE) worlds WORLDS=100
+
+WORLDS ?= 1000
+.PHONY: worlds
+worlds: need-go ## Simulate WORLDS (1000) worlds of each kind, and cut at every frame
+	@go test -count=1 -timeout 120m -run '^Test(Simulation|SimulationOfSockets|PushOnce|PauseAnything|Clocks|Neighbours|CutAtEveryFrame)$$' ./shared/relay -sim.seeds $(WORLDS) -neighbours $(WORLDS)
 
 # End-to-end tests have the build tag e2e and names that begin with TestE2E. FUNCTIONS is
 # where messages are handled: inside dormouse, or process, by the function programs; or

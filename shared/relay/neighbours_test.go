@@ -32,7 +32,7 @@ import (
 // must be the one that its own process gives: the one that runs, or else one that is
 // started now. So nothing of one principal reaches another, and nothing is stale.
 
-var neighbours = flag.Int("neighbours", 300, "how many random streets TestNeighbours plays")
+var neighbours = flag.Int("neighbours", 0, "how many random streets TestNeighbours plays; 0 is 300, fewer with -short or -race")
 
 // habits are what a random server does.
 type habits struct {
@@ -464,7 +464,11 @@ func (s *street) play(verbs int) {
 // Longer: go test ./shared/relay -run TestNeighbours -neighbours 5000
 func TestNeighbours(t *testing.T) {
 	tries := map[string]int{}
-	for seed := range *neighbours {
+	n := *neighbours
+	if n == 0 {
+		n = fewer(300)
+	}
+	for seed := range n {
 		synctest.Test(t, func(t *testing.T) {
 			s := newStreet(t, uint64(seed)) //nolint:gosec // not negative
 			s.play(60)
@@ -480,7 +484,7 @@ func TestNeighbours(t *testing.T) {
 			return
 		}
 	}
-	t.Logf("%d streets: %v", *neighbours, tries)
+	t.Logf("%d streets: %v", n, tries)
 	if from := tries["lists"] - tries["lists that woke a box"]; tries["calls that change a list"] == 0 || tries["sleeps"] == 0 || from < tries["lists"]/4 {
 		t.Errorf("hardly anything was tried: %v", tries)
 	}

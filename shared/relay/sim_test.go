@@ -35,7 +35,7 @@ import (
 // (clients that read slowly), sim_pause_test.go (what stands still) and
 // sim_clock_test.go (clocks that are wrong).
 var (
-	simSeeds = flag.Int("sim.seeds", 200, "simulate this many worlds; 1 is the default with -sim.seed")
+	simSeeds = flag.Int("sim.seeds", 200, "simulate this many worlds; the default is fewer with -short or -race, and 1 with -sim.seed")
 	simSeed  = flag.Uint64("sim.seed", 1, "the first world's seed")
 	simTrace = flag.Bool("sim.trace", false, "tell the story of each world")
 )
@@ -46,26 +46,43 @@ var (
 // any conflict, 4956 a request freed without a look at the log.
 var found = [...]uint64{281, 990, 1961, 4956}
 
-// worlds are the seeds that the flags ask for, or n, and those that were found, if
-// they ask for none.
-func worlds(n int, found []uint64) []uint64 {
+// worlds are the seeds that the flags ask for, by default a share of the usual number.
+// Unless the flags name the first seed, those that were found are among them.
+func worlds(share int, found []uint64) []uint64 {
 	given := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	if given["sim.seed"] && !given["sim.seeds"] {
+	n := *simSeeds
+	switch {
+	case given["sim.seed"] && !given["sim.seeds"]:
 		n = 1
+	case !given["sim.seeds"]:
+		n = fewer(n / share)
 	}
 	var seeds []uint64
 	for seed := *simSeed; seed < *simSeed+uint64(max(n, 1)); seed++ {
 		seeds = append(seeds, seed)
 	}
-	if !given["sim.seed"] && !given["sim.seeds"] {
+	if !given["sim.seed"] && !testing.Short() {
 		seeds = append(seeds, found...)
 	}
-	return seeds
+	slices.Sort(seeds)
+	return slices.Compact(seeds)
+}
+
+// fewer is how many of n trials a run has time for. The race detector makes each ten
+// times as long, and needs few of them; make worlds has them all without it.
+func fewer(n int) int {
+	switch {
+	case testing.Short():
+		n /= 10
+	case raceDetector:
+		n /= 5
+	}
+	return max(n, 1)
 }
 
 func TestSimulation(t *testing.T) {
-	for _, seed := range worlds(*simSeeds, found[:]) {
+	for _, seed := range worlds(1, found[:]) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { newWorld(t, seed).run() })

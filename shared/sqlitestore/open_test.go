@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -167,10 +168,10 @@ func TestOpenRefusesAStoreOfANewerVersion(t *testing.T) {
 	if err := open(t, path).Close(); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, path, "PRAGMA user_version=7")
+	execute(t, path, fmt.Sprintf("PRAGMA user_version=%d", schemaVersion+1))
 	_, err := Open(path)
 	wantCode(t, "Open", err, session.Invalid)
-	want := path + " was written by a newer version (schema 7, this one knows 6); update dormouse or name another file"
+	want := fmt.Sprintf("%s was written by a newer version (schema %d, this one knows %d); update dormouse or name another file", path, schemaVersion+1, schemaVersion)
 	same(t, "message", err.Error(), want)
 }
 

@@ -1,0 +1,6 @@
+//go:build race
+
+package relay_test
+
+// raceDetector says whether this program was built with the race detector.
+const raceDetector = true
