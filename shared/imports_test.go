@@ -117,6 +117,8 @@ func owners() []owner {
 		{"github.com/coder/websocket", []string{"shared/relay/runner", "infra/local/sockets", "infra/local/localtest", "infra/proof/clients/...", "infra/proof/bench"}},
 		{"modernc.org", []string{"shared/sqlitestore"}},
 		{"github.com/klauspost/compress", []string{"shared/box/snapshot"}},
+		{"github.com/tailscale/hujson", []string{"shared/catalog"}},
+		{"github.com/pelletier/go-toml", []string{"shared/catalog"}},
 		{"github.com/alecthomas/kong", []string{"infra/dormouse"}},
 		{"github.com/google/uuid", []string{"..."}},
 		{"golang.org/x/sys", []string{"..."}},

@@ -182,7 +182,7 @@ func (m *machine) command(verb string, args ...string) *exec.Cmd {
 
 // hosted is how many servers of the file can be hosted.
 func (m *machine) hosted() int {
-	c, _, err := catalog.Load(m.servers, func(name string) (string, bool) {
+	c, _, err := catalog.LoadHere(m.servers, func(name string) (string, bool) {
 		for _, kv := range m.env {
 			if value, ok := strings.CutPrefix(kv, name+"="); ok {
 				return value, true

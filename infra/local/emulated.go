@@ -26,12 +26,13 @@ import (
 // emulated executes the functions as AWS does: each is a program behind a Runtime API,
 // invoked with API Gateway's events.
 type emulated struct {
-	m     *machine
-	pool  *lambda.Pool
-	api   *lambda.API
-	rest  *apigw.RESTAPI
-	alarm *scheduler.API
-	local string // base URL of the stand-ins for AWS's services, with a secret path
+	m       *machine
+	pool    *lambda.Pool
+	api     *lambda.API
+	rest    *apigw.RESTAPI
+	alarm   *scheduler.API
+	servers string // file of the accepted servers
+	local   string // base URL of the stand-ins for AWS's services, with a secret path
 }
 
 // eventRetryWait is Lambda's minute, made short: on one machine somebody waits.
@@ -41,9 +42,13 @@ const eventRetryWait = time.Second
 const maxInstances = 200
 
 // startEmulated opens the functions as processes. They get the environment of this
-// program, because the servers file may refer to it.
+// program, because servers in Go may read it.
 func (m *machine) startEmulated(ctx context.Context) error {
-	e := &emulated{m: m}
+	servers, err := m.acceptedServers()
+	if err != nil {
+		return fmt.Errorf("hand the servers file to the functions: %w", err)
+	}
+	e := &emulated{m: m, servers: servers}
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -123,7 +128,7 @@ func (e *emulated) environment() []string {
 	}
 	return append(env,
 		"DORMOUSE_STORE="+m.store,
-		"DORMOUSE_SERVERS="+m.serversFile,
+		"DORMOUSE_SERVERS="+e.servers,
 		"DORMOUSE_ACCESS="+m.public.access(),
 		"DORMOUSE_SECRET="+hex.EncodeToString(m.folder.Secret),
 		snapshotsEnv+"="+m.snapshots(),

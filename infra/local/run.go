@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -96,16 +95,15 @@ type machine struct {
 	log      *slog.Logger
 	recorder *journal.Recorder
 
-	servers     *catalog.Catalog
-	serversFile string // absolute
-	folder      *datafolder.Folder
-	store       string // see OpenStore
-	boxes       *boxes.Pool
-	ledger      *bill.Ledger
-	functions   functions
-	relay       *sockets.API                  // for runners
-	socket      *sockets.API                  // for clients
-	closers     []func(context.Context) error // in the order of opening
+	servers   *catalog.Catalog
+	folder    *datafolder.Folder
+	store     string // see OpenStore
+	boxes     *boxes.Pool
+	ledger    *bill.Ledger
+	functions functions
+	relay     *sockets.API                  // for runners
+	socket    *sockets.API                  // for clients
+	closers   []func(context.Context) error // in the order of opening
 }
 
 func newMachine(cfg Config) *machine {
@@ -154,8 +152,7 @@ func (m *machine) readServers(context.Context) error {
 		_, _ = fmt.Fprintf(m.cfg.Log, "warning: %v\n", r)
 	}
 	m.servers = servers
-	m.serversFile, err = filepath.Abs(m.cfg.Servers)
-	return err
+	return nil
 }
 
 // served are the names of the servers that clients can call.

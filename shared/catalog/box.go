@@ -119,17 +119,13 @@ func (r *serverReader) box(n node) {
 	if m, ok := n.get("profile"); ok && m.value.shape != null {
 		p = r.profile(m)
 	}
-	r.each(n, func(m member) {
-		if m.value.shape == null {
-			return
+	keys := boxKeys()
+	for name, read := range keys {
+		if slices.Contains(p.locked, name) {
+			keys[name] = func(r *serverReader, m member) { r.lockable(m, read) }
 		}
-		before, problems := r.server, len(r.problems)
-		r.boxField(m)
-		if len(r.problems) == problems && slices.Contains(p.locked, m.name) && changed(before, r.server) {
-			r.locked(m.value.at, m.name, before.Box.Profile)
-			r.server = before
-		}
-	})
+	}
+	r.fields(n, r.what+": x-dormouse.box", keys)
 	for _, name := range r.server.Box.Secrets {
 		if _, ok := r.server.Env[name]; !ok {
 			m, _ := n.get("secrets")
@@ -161,6 +157,16 @@ func (r *serverReader) checkSnapshot(n node) {
 		r.what, r.server.Box.Snapshot, scope)
 }
 
+// lockable reads a key that the profile locks: it may say what the profile says.
+func (r *serverReader) lockable(m member, read field) {
+	before, problems := r.server, len(r.problems)
+	read(r, m)
+	if len(r.problems) == problems && changed(before, r.server) {
+		r.locked(m.value.at, m.name, before.Box.Profile)
+		r.server = before
+	}
+}
+
 func (r *serverReader) locked(at int, field, profile string) {
 	r.fail(at, "%s: %s is locked by the profile %q: leave it out or choose another profile", r.what, field, profile)
 }
@@ -179,9 +185,9 @@ func (r *serverReader) profile(m member) profile {
 		r.oneOf(m, slices.Sorted(maps.Keys(all))...)
 		return profile{}
 	}
-	roots := r.server.Box.MountRoots
+	before := r.server.Box
 	r.server.Box = p.box
-	r.server.Box.Profile, r.server.Box.MountRoots = m.value.text, roots
+	r.server.Box.Profile, r.server.Box.MountRoots, r.server.Box.Secrets = m.value.text, before.MountRoots, before.Secrets
 	switch {
 	case !r.times["tool_timeout_sec"]:
 		r.server.ToolTimeout = p.tool
@@ -192,50 +198,43 @@ func (r *serverReader) profile(m member) profile {
 	return p
 }
 
-// boxField reads one key of the section.
-func (r *serverReader) boxField(m member) {
-	b := &r.server.Box
-	switch m.name {
-	case "profile": // read already
-	case "image":
-		b.Image = r.text(m.value, "image")
-	case "network":
-		b.Offline = r.oneOf(m, "on", "off") == "off"
-	case "host_path":
-		b.HostPath = r.text(m.value, "host_path")
-	case "host_path_mode":
-		b.HostPathWritable = r.oneOf(m, "ro", "rw") == "rw"
-	case "env":
-		// What only holds here wins over what holds for all clients.
-		if r.want(m.value, object, r.what+": box env") {
-			r.each(m.value, r.variable)
-		}
-	case "cpus":
-		r.number(m, 0.01, 64, &b.CPUs)
-	case "memory_mb":
-		r.whole(m, 16, 1<<20, &b.MemoryMB)
-	case "pids_limit":
-		r.whole(m, 1, 1<<16, &b.Pids)
-	case "read_only_rootfs":
-		if r.want(m.value, boolean, r.what+": "+m.name) {
-			b.ReadOnlyRootFS = m.value.on
-		}
-	case "install_scripts":
-		if r.want(m.value, boolean, r.what+": "+m.name) {
-			b.InstallScripts = m.value.on
-		}
-	case "scope":
-		b.Scope = Scope(r.oneOf(m, string(ScopeSession), string(ScopePrincipal), string(ScopeShared)))
-	case "prewarm":
-		r.prewarm(m)
-	case "snapshot":
-		b.Snapshot = Snapshot(r.oneOf(m, string(SnapshotOff), string(SnapshotSession), string(SnapshotPrincipal)))
-	case "secrets":
-		r.secrets(m)
-	default:
-		if !r.time(m) {
-			r.warn(m.at, "%s: unknown key %q under x-dormouse.box is ignored", r.what, m.name)
-		}
+// boxKeys are the keys under x-dormouse.box.
+func boxKeys() map[string]field {
+	keys := map[string]field{
+		"profile":          readBefore,
+		"image":            func(r *serverReader, m member) { r.server.Box.Image = r.text(m.value, "image") },
+		"network":          func(r *serverReader, m member) { r.server.Box.Offline = r.oneOf(m, "on", "off") == "off" },
+		"host_path":        func(r *serverReader, m member) { r.server.Box.HostPath = r.text(m.value, "host_path") },
+		"host_path_mode":   func(r *serverReader, m member) { r.server.Box.HostPathWritable = r.oneOf(m, "ro", "rw") == "rw" },
+		"env":              (*serverReader).boxEnv,
+		"cpus":             func(r *serverReader, m member) { r.number(m, 0.01, 64, &r.server.Box.CPUs) },
+		"memory_mb":        func(r *serverReader, m member) { r.whole(m, 16, 1<<20, &r.server.Box.MemoryMB) },
+		"pids_limit":       func(r *serverReader, m member) { r.whole(m, 1, 1<<16, &r.server.Box.Pids) },
+		"read_only_rootfs": func(r *serverReader, m member) { r.boolean(m, &r.server.Box.ReadOnlyRootFS) },
+		"install_scripts":  func(r *serverReader, m member) { r.boolean(m, &r.server.Box.InstallScripts) },
+		"scope": func(r *serverReader, m member) {
+			r.server.Box.Scope = Scope(r.oneOf(m, string(ScopeSession), string(ScopePrincipal), string(ScopeShared)))
+		},
+		"prewarm": (*serverReader).prewarm,
+		"snapshot": func(r *serverReader, m member) {
+			r.server.Box.Snapshot = Snapshot(r.oneOf(m, string(SnapshotOff), string(SnapshotSession), string(SnapshotPrincipal)))
+		},
+		"secrets": (*serverReader).secrets,
+	}
+	maps.Copy(keys, timeKeys())
+	return keys
+}
+
+// boxEnv is what only holds here; it wins over what holds for all clients.
+func (r *serverReader) boxEnv(m member) {
+	if r.want(m.value, object, r.what+": box env") {
+		r.each(m.value, r.variable)
+	}
+}
+
+func (r *serverReader) boolean(m member, to *bool) {
+	if r.want(m.value, boolean, r.what+": "+m.name) {
+		*to = m.value.on
 	}
 }
 

@@ -85,13 +85,26 @@ func Load(path string, getenv Getenv) (*Catalog, []Warning, error) {
 // LoadHere is Load on the machine that the servers run on: relative paths are those of
 // the folder of the file. A relative cwd, the cwd of a server that has none and no
 // workspace, a command with a slash, and arguments that name files there (with a dot or
-// a slash in them) become absolute.
-func LoadHere(path string, getenv Getenv) (*Catalog, []Warning, error) {
-	folder, err := filepath.Abs(filepath.Dir(path))
+// a slash in them) become absolute. A file in .vscode or .cursor counts as one of the
+// folder above.
+//
+// A variable that getenv does not know comes from envFiles, the first one first, and then
+// from the file .env in that folder, if there is one. What is wrong in them is a warning.
+func LoadHere(path string, getenv Getenv, envFiles ...string) (*Catalog, []Warning, error) {
+	absolute, err := filepath.Abs(path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("folder of the servers file: %w", err)
 	}
-	return load(path, folder, getenv)
+	folder := projectOf(absolute)
+	if beside := filepath.Join(folder, ".env"); exists(beside) {
+		envFiles = append(slices.Clone(envFiles), beside)
+	}
+	if getenv == nil {
+		getenv = func(string) (string, bool) { return "", false }
+	}
+	getenv, wrong := withFiles(getenv, envFiles)
+	c, warnings, err := load(path, folder, getenv)
+	return c, append(wrong, warnings...), err
 }
 
 func load(path, folder string, getenv Getenv) (*Catalog, []Warning, error) {
@@ -142,6 +155,7 @@ func parse(data []byte, file, folder string, getenv Getenv) (*Catalog, []Warning
 		r.problems = append(r.problems, *problem)
 	} else {
 		r.catalog(root, c)
+		r.sayIgnored()
 	}
 	warnings := make([]Warning, 0, len(r.warnings))
 	for _, w := range inOrder(r.warnings) {

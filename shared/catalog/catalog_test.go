@@ -180,7 +180,7 @@ func TestWarningsNameThePlace(t *testing.T) {
 	    "command": "sh", "args": ["-c", "echo ${x%y} $HOME $$ ${"],
 	    "é": 1, "Command": "b",
 	    "idle_seconds": 5,
-	    "x-dormouse": {"idleSeconds": 5}
+	    "x-dormouse": {"sleep": 5}
 	  }}
 	}`
 	c, warnings, err := catalog.Parse([]byte(file), "a/servers.json", nil)
@@ -192,12 +192,10 @@ func TestWarningsNameThePlace(t *testing.T) {
 		got = append(got, w.String())
 	}
 	want := []string{
-		`a/servers.json:2:4: unknown key "preferences" is ignored`,
+		`a/servers.json:2:4: 3 keys of other clients are ignored: "preferences", "é" of server "x", "Command" of server "x"`,
 		`a/servers.json:4:38: server "x": args[1]: ${…} is left as it is where it is not ${NAME} or ${NAME:-default}`,
-		`a/servers.json:5:6: server "x": unknown key "é" is ignored`,
-		`a/servers.json:5:14: server "x": unknown key "Command" is ignored`,
 		`a/servers.json:6:6: server "x": key "idle_seconds" is ignored here: move it under x-dormouse`,
-		`a/servers.json:7:21: server "x": unknown key "idleSeconds" under x-dormouse is ignored`,
+		`a/servers.json:7:21: server "x": unknown key "sleep" under x-dormouse is ignored`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

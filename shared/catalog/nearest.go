@@ -5,11 +5,17 @@ import "strings"
 // Nearest returns the name in the file that somebody who wrote name most likely
 // meant, "" if none is close: of those that are rejected, too. Case does not count.
 func (c *Catalog) Nearest(name string) string {
-	nearest, least := "", 1+len(name)/3
 	names := c.Names()
 	for _, r := range c.rejected {
 		names = append(names, r.Name)
 	}
+	return nearest(name, names, 1+len(name)/3)
+}
+
+// nearest is the one of names that takes the fewest edits to come from name, "" if all
+// take more than least.
+func nearest(name string, names []string, least int) string {
+	nearest := ""
 	for _, n := range names {
 		if d := edits(strings.ToLower(n), strings.ToLower(name)); d <= least && (nearest == "" || d < least) {
 			nearest, least = n, d

@@ -13,8 +13,11 @@ type reader struct {
 	source   source
 	folder   string // of relative paths, "" to leave them
 	getenv   Getenv
+	form     form
+	inputs   map[string]input // of VS Code, by id
 	problems []remark
 	warnings []remark
+	ignored  []remark // keys that have no effect
 }
 
 func (r *reader) fail(at int, format string, args ...any) {
@@ -55,36 +58,6 @@ func (r *reader) each(n node, use func(member)) {
 	}
 }
 
-// catalog reads the top of the file. Other clients keep their own settings
-// beside the servers; those are none of our business but worth a warning.
-func (r *reader) catalog(root node, c *Catalog) {
-	if !r.want(root, object, "the file") {
-		return
-	}
-	roots := r.mountRoots(root)
-	found := false
-	r.each(root, func(m member) {
-		switch m.name {
-		case "mcpServers":
-			found = true
-			if r.want(m.value, object, "mcpServers") {
-				r.servers(m.value, c, roots)
-			}
-		case "$schema", "x-dormouse":
-		default:
-			r.warn(m.at, "unknown key %q is ignored", m.name)
-		}
-	})
-	if found {
-		return
-	}
-	if m, ok := root.get("servers"); ok {
-		r.fail(m.at, `no "mcpServers" in the file: rename "servers", the word of another form, to "mcpServers"`)
-		return
-	}
-	r.fail(root.at, `no "mcpServers" in the file: write {"mcpServers": {"name": {"command": "…"}}}`)
-}
-
 // mountRoots reads x-dormouse.allowed_mount_roots of the file, all there is under
 // that key here. A list that is wrong in part allows nothing.
 func (r *reader) mountRoots(root node) []string {
@@ -96,7 +69,7 @@ func (r *reader) mountRoots(root node) []string {
 	r.each(ours.value, func(m member) {
 		switch {
 		case m.name != "allowed_mount_roots":
-			r.warn(m.at, "unknown key %q under x-dormouse is ignored", m.name)
+			r.unknown(m, "the file: x-dormouse", ours.value, []string{"allowed_mount_roots"})
 		case r.want(m.value, array, m.name):
 			roots = []string{}
 			for _, item := range m.value.items {
@@ -113,10 +86,10 @@ func (r *reader) mountRoots(root node) []string {
 
 // servers reads all servers. Those with a problem are rejected, and so is a name that
 // two of them have: nobody can say which is meant.
-func (r *reader) servers(n node, c *Catalog, roots []string) {
+func (r *reader) servers(all []member, c *Catalog, roots []string) {
 	of := map[string]int{} // the place in rejected by name
 	first := map[string]int{}
-	for _, m := range n.members {
+	for _, m := range all {
 		before := len(r.problems)
 		if at, twice := first[m.name]; twice {
 			r.fail(m.at, "duplicate key %q: it is already on line %d", m.name, r.source.position(at).Line)
@@ -150,7 +123,16 @@ func (r *reader) one(m member, c *Catalog, roots []string) {
 		r.fail(m.at, "invalid server name %q: begin with a letter or digit, go on with letters, digits, dot, underscore or hyphen, 64 at most", m.name)
 	}
 	what := fmt.Sprintf("server %q", m.name)
-	if !r.want(m.value, object, what) || r.remote(m.value, what) {
+	if !r.want(m.value, object, what) {
+		return
+	}
+	if r.form == registryServer {
+		var ok bool
+		if m.value, ok = r.fromRegistry(m, what); !ok {
+			return
+		}
+	}
+	if r.remote(m.value, what) {
 		return
 	}
 	s := serverReader{reader: r, what: what, key: m, roots: roots}
@@ -170,10 +152,12 @@ func validName(s string) bool {
 	return s != "" && len(s) <= 64
 }
 
+const notHosted = "remote servers are not hosted yet: connect to it directly, or give the command that starts it"
+
 // remote refuses servers that are reached by URL instead of started. Clients
 // differ in the word for the URL and do not all need a type beside it.
 func (r *reader) remote(n node, what string) bool {
-	const why = "%s: remote servers are not hosted yet: connect to it directly, or give the command that starts it"
+	const why = "%s: " + notHosted
 	for _, name := range []string{"url", "serverUrl", "httpUrl"} {
 		if m, ok := n.get(name); ok {
 			r.fail(m.at, why, what)

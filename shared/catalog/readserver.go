@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -17,12 +18,16 @@ const longest = 24 * time.Hour
 // serverReader reads one server.
 type serverReader struct {
 	*reader
-	what   string // names the server in complaints
-	key    member
-	roots  []string // allowed_mount_roots of the file
-	server Server
-	times  map[string]bool // those that were set, wherever
-	after  []func()        // what is read when every other key has been
+	what      string // names the server in complaints
+	key       member
+	roots     []string // allowed_mount_roots of the file
+	server    Server
+	program   node              // the command
+	said      []string          // keys that are not there, and why that is was said
+	secret    bool              // what text has read last holds a secret
+	elsewhere map[string]string // variables that are not in env
+	times     map[string]bool   // those that were set, wherever
+	after     []func()          // what is read when every other key has been
 }
 
 func (r *serverReader) read() Server {
@@ -35,21 +40,28 @@ func (r *serverReader) read() Server {
 	before := len(r.problems)
 	// A disabled server may lack what it would need to run, so this comes first.
 	r.server.Disabled = r.disabled(r.key.value)
-	r.each(r.key.value, r.field)
+	r.fields(r.key.value, r.what, entryKeys())
 	for _, read := range r.after {
 		read()
 	}
 	if r.isNative() {
 		return r.native()
 	}
+	for name, value := range r.elsewhere {
+		if _, ok := r.server.Env[name]; !ok {
+			if r.server.Env == nil {
+				r.server.Env = map[string]string{}
+			}
+			r.server.Env[name] = value
+		}
+	}
 	r.beside()
-	command, given := r.key.value.get("command")
-	given = given && command.value.shape != null
 	switch {
-	case !given || command.value.shape == text && command.value.text == "":
+	case slices.Contains(r.said, "command"):
+	case r.program.shape == "" || r.program.shape == text && r.program.text == "":
 		r.fail(r.key.at, "%s: missing command: give the program that starts it", r.what)
 	case len(r.problems) == before && !r.server.Disabled:
-		r.program(command.value)
+		r.checkProgram(r.program)
 	}
 	r.server.Digest = r.server.digest()
 	if size := len(r.server.Marshal()); size > MaxMarshal && len(r.problems) == before {
@@ -85,45 +97,139 @@ func (r *serverReader) native() Server {
 	return r.server
 }
 
-// field reads one key. Keys of other clients that change nothing in how a server
-// is started are passed over in silence, so a file can be used as it is. JSON
-// null is the same as leaving the key out, but see disabled.
-func (r *serverReader) field(m member) {
-	if m.value.shape == null {
+// field reads one key of a server. It is nil for a key that changes nothing in how a
+// server is started.
+type field func(r *serverReader, m member)
+
+// readBefore is the field of a key that is read before all others.
+func readBefore(*serverReader, member) {}
+
+// entryKeys are the keys of a server. Those of other clients are among them, so that a
+// file can be used as it is.
+func entryKeys() map[string]field {
+	keys := map[string]field{
+		"command": (*serverReader).command, "args": (*serverReader).args, "env": (*serverReader).env, "cwd": (*serverReader).cwd,
+		"envFile": (*serverReader).envFile, "x-dormouse": (*serverReader).ours,
+		"env_vars": (*serverReader).envVars, "source": (*serverReader).source,
+		"disabled": readBefore, "enabled": readBefore,
+	}
+	for _, key := range []string{
+		"type", "description", "name", "icon", "headers", "timeout", "trust", "tools", "inputs", "gallery", "version", "dev",
+		"autoApprove", "alwaysAllow", "includeTools", "excludeTools", "enabledTools", "disabledTools", "enabled_tools", "disabled_tools",
+		"sandbox", "sandboxEnabled", "settings", "required", "supports_parallel_tool_calls", "startup_timeout_ms",
+	} {
+		keys[key] = nil
+	}
+	for _, key := range []string{"idle_seconds", "startup_timeout_sec", "tool_timeout_sec", "answer_timeout_sec", "record", "tasks"} {
+		keys[key] = (*serverReader).misplaced
+	}
+	return keys
+}
+
+// fields reads the keys of n by their table. JSON null is the same as leaving a key out,
+// but see disabled.
+func (r *serverReader) fields(n node, what string, keys map[string]field) {
+	var known []string
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if keys[key] != nil {
+			known = append(known, key)
+		}
+	}
+	r.each(n, func(m member) {
+		switch read, ok := keys[m.name]; {
+		case !ok:
+			if meant := r.unknown(m, what, n, known); meant != "" {
+				r.said = append(r.said, meant)
+			}
+		case read != nil && m.value.shape != null:
+			read(r, m)
+		}
+	})
+}
+
+func (r *serverReader) command(m member) {
+	if m.value.shape == object && r.form == contextServers { // as Zed had it before
+		r.fields(m.value, r.what+": command", map[string]field{
+			"path": (*serverReader).command, "args": (*serverReader).args, "env": (*serverReader).env,
+		})
 		return
 	}
-	switch m.name {
-	case "command":
-		r.server.Command = r.text(m.value, "command")
-		if strings.Contains(r.server.Command, WorkspaceVariable) {
-			r.fail(m.value.at, "%s: command: %s can stand in args and env only", r.what, WorkspaceVariable)
-		}
-	case "cwd":
-		r.server.Cwd = r.text(m.value, "cwd")
-		if strings.Contains(r.server.Cwd, WorkspaceVariable) {
-			r.fail(m.value.at, "%s: cwd: a process works in %s anyway: leave cwd out", r.what, WorkspaceVariable)
-		}
-	case "args":
-		if r.want(m.value, array, r.what+": args") {
-			for i, item := range m.value.items {
-				r.server.Args = append(r.server.Args, r.text(item, fmt.Sprintf("args[%d]", i)))
-			}
-		}
-	case "env":
-		if r.want(m.value, object, r.what+": env") {
-			r.each(m.value, r.variable)
-		}
-	case "x-dormouse":
-		if r.want(m.value, object, r.what+": x-dormouse") {
-			r.additions(m.value)
-		}
-	case "type", "disabled", "enabled", "description", "name", "icon", "headers", "timeout", "trust", "tools",
-		"autoApprove", "alwaysAllow", "includeTools", "excludeTools", "enabledTools", "disabledTools":
-	case "idle_seconds", "startup_timeout_sec", "tool_timeout_sec", "answer_timeout_sec", "record", "tasks":
-		r.warn(m.at, "%s: key %q is ignored here: move it under x-dormouse", r.what, m.name)
-	default:
-		r.warn(m.at, "%s: unknown key %q is ignored", r.what, m.name)
+	r.program = m.value
+	r.server.Command = r.text(m.value, "command")
+	if strings.Contains(r.server.Command, WorkspaceVariable) {
+		r.fail(m.value.at, "%s: command: %s can stand in args and env only", r.what, WorkspaceVariable)
 	}
+}
+
+func (r *serverReader) cwd(m member) {
+	r.server.Cwd = r.text(m.value, "cwd")
+	if strings.Contains(r.server.Cwd, WorkspaceVariable) {
+		r.fail(m.value.at, "%s: cwd: a process works in %s anyway: leave cwd out", r.what, WorkspaceVariable)
+	}
+}
+
+func (r *serverReader) args(m member) {
+	if r.want(m.value, array, r.what+": args") {
+		for i, item := range m.value.items {
+			r.server.Args = append(r.server.Args, r.text(item, fmt.Sprintf("args[%d]", i)))
+		}
+	}
+}
+
+func (r *serverReader) env(m member) {
+	if r.want(m.value, object, r.what+": env") {
+		r.each(m.value, r.variable)
+	}
+}
+
+func (r *serverReader) ours(m member) {
+	if r.want(m.value, object, r.what+": x-dormouse") {
+		r.additions(m.value)
+	}
+}
+
+// misplaced is one of our keys beside those of all clients. Codex has two of the same
+// name there.
+func (r *serverReader) misplaced(m member) {
+	if r.form == codexServers && (m.name == "startup_timeout_sec" || m.name == "tool_timeout_sec") {
+		r.time(m)
+		return
+	}
+	r.warn(m.at, "%s: key %q is ignored here: move it under x-dormouse", r.what, m.name)
+}
+
+// source is Zed's word for who starts the server.
+func (r *serverReader) source(m member) {
+	if m.value.text == "extension" {
+		r.said = append(r.said, "command")
+		r.fail(m.at, "%s: an extension of Zed starts it: write the command that starts it, and \"source\": \"custom\"", r.what)
+	}
+}
+
+// envVars names variables that Codex passes on as they are, if they are set.
+func (r *serverReader) envVars(m member) {
+	if !r.want(m.value, array, r.what+": env_vars") {
+		return
+	}
+	for _, item := range m.value.items {
+		if name, ok := item.get("name"); ok {
+			item = name.value
+		}
+		if !r.want(item, text, r.what+": env_vars") {
+			continue
+		}
+		if value, ok := r.getenv(item.text); ok {
+			r.setenv(item.text, value)
+		}
+	}
+}
+
+// setenv sets a variable that comes from elsewhere, unless env has it.
+func (r *serverReader) setenv(name, value string) {
+	if r.elsewhere == nil {
+		r.elsewhere = map[string]string{}
+	}
+	r.elsewhere[name] = value
 }
 
 func (r *serverReader) variable(m member) {
@@ -134,66 +240,71 @@ func (r *serverReader) variable(m member) {
 	if r.server.Env == nil {
 		r.server.Env = map[string]string{}
 	}
+	if m.value.shape == null && r.form == vscodeServers {
+		return // VS Code takes the variable away from the process, which has none but these
+	}
+	secret := r.secret
+	r.secret = false
 	r.server.Env[m.name] = r.text(m.value, fmt.Sprintf("env %q", m.name))
+	if r.secret && !slices.Contains(r.server.Box.Secrets, m.name) {
+		r.server.Box.Secrets = append(r.server.Box.Secrets, m.name)
+	}
+	r.secret = secret
 }
 
 // additions reads what stands under x-dormouse. The section box comes last: it may
 // hold times, which may also stand above it, but not in both places, and the names
 // of variables.
 func (r *serverReader) additions(n node) {
-	var box *member
-	r.each(n, func(m member) {
-		if m.name == "box" {
-			box = &m
-			return
-		}
-		r.addition(m)
-	})
-	if box == nil || box.value.shape == null || !r.want(box.value, object, r.what+": box") {
-		return
-	}
-	r.after = append(r.after, func() { r.box(box.value) })
+	r.fields(n, r.what+": x-dormouse", additionKeys())
 }
 
-// addition reads one key under x-dormouse.
-func (r *serverReader) addition(m member) {
-	switch m.name {
-	case "native":
-		if r.server.Native = r.text(m.value, "native"); r.server.Native == "" && m.value.shape == text {
-			r.fail(m.value.at, "%s: native must be the name of a server that is part of the functions", r.what)
-		}
-	case "record":
-		switch mode := m.value.text; {
-		case m.value.shape != text || mode != "on" && mode != "lists" && mode != "initialize" && mode != "off":
-			r.fail(m.value.at, `%s: record must be "on", "lists", "initialize" or "off"`, r.what)
-		default:
-			r.server.Record, r.server.OwnLists, r.server.SameLists = mode != "off", mode == "initialize", mode == "lists"
-		}
-	case "tasks":
-		switch mode := m.value.text; {
-		case m.value.shape != text || mode != "auto" && mode != "always" && mode != "off":
-			r.fail(m.value.at, `%s: tasks must be "auto", "always" or "off"`, r.what)
-		case mode != "auto":
-			r.server.Tasks = mode
-		}
-	case "enabled":
-	default:
-		if !r.time(m) {
-			r.warn(m.at, "%s: unknown key %q under x-dormouse is ignored", r.what, m.name)
-		}
+// additionKeys are the keys under x-dormouse.
+func additionKeys() map[string]field {
+	keys := map[string]field{
+		"native": (*serverReader).nativeName, "record": (*serverReader).record, "tasks": (*serverReader).tasks,
+		"enabled": readBefore,
+		"box": func(r *serverReader, m member) {
+			if r.want(m.value, object, r.what+": box") {
+				r.after = append(r.after, func() { r.box(m.value) })
+			}
+		},
+	}
+	maps.Copy(keys, timeKeys())
+	return keys
+}
+
+func timeKeys() map[string]field {
+	keys := map[string]field{}
+	for _, key := range []string{"idle_seconds", "startup_timeout_sec", "tool_timeout_sec", "answer_timeout_sec"} {
+		keys[key] = (*serverReader).time
+	}
+	return keys
+}
+
+func (r *serverReader) nativeName(m member) {
+	if r.server.Native = r.text(m.value, "native"); r.server.Native == "" && m.value.shape == text {
+		r.fail(m.value.at, "%s: native must be the name of a server that is part of the functions", r.what)
 	}
 }
 
-// time reads one of the times of a box; it is false if m is none.
-func (r *serverReader) time(m member) bool {
-	switch m.name {
-	case "idle_seconds", "startup_timeout_sec", "tool_timeout_sec", "answer_timeout_sec":
-	default:
-		return false
+func (r *serverReader) record(m member) {
+	if mode := r.oneOf(m, "on", "lists", "initialize", "off"); mode != "" {
+		r.server.Record, r.server.OwnLists, r.server.SameLists = mode != "off", mode == "initialize", mode == "lists"
 	}
+}
+
+func (r *serverReader) tasks(m member) {
+	if mode := r.oneOf(m, "auto", "always", "off"); mode != "auto" {
+		r.server.Tasks = mode
+	}
+}
+
+// time reads one of the times of a server.
+func (r *serverReader) time(m member) {
 	if r.times[m.name] {
 		r.fail(m.at, "%s: %s is set twice: leave it only under x-dormouse.box", r.what, m.name)
-		return true
+		return
 	}
 	r.times[m.name] = true
 	switch m.name {
@@ -206,7 +317,6 @@ func (r *serverReader) time(m member) bool {
 	case "answer_timeout_sec":
 		r.seconds(m, &r.server.AnswerTimeout, false)
 	}
-	return true
 }
 
 // seconds reads a time in seconds, fractions allowed; zero only where it means
@@ -259,21 +369,49 @@ func (r *serverReader) flag(m member, on bool) bool {
 // text reads a string and expands its variables. Complaints name the field and
 // the variable, never the string or the variable's value.
 func (r *serverReader) text(n node, field string) string {
+	return r.textWith(n, field, variables{getenv: r.getenv, inputs: r.inputs, project: r.project()})
+}
+
+// project is the folder that `${workspaceFolder}` names in a file of VS Code.
+func (r *serverReader) project() string {
+	if r.form == vscodeServers {
+		return r.folder
+	}
+	return ""
+}
+
+func (r *serverReader) textWith(n node, field string, v variables) string {
 	field = r.what + ": " + field
 	if !r.want(n, text, field) {
 		return ""
 	}
-	e := expand(n.text, r.getenv)
+	e := v.expand(n.text)
 	if e.odd {
 		r.warn(n.at, "%s: ${…} is left as it is where it is not ${NAME} or ${NAME:-default}", field)
 	}
+	for _, what := range e.editor {
+		r.fail(n.at, "%s: only the editor can fill in %s: write the value, or ${NAME} and set NAME", field, what)
+	}
 	slices.Sort(e.missing)
 	for _, name := range slices.Compact(e.missing) {
-		if r.server.Disabled {
-			r.warn(n.at, "%s: %s is not set; the server is disabled, so it is left empty", field, name)
+		todo := r.set("it")
+		if r.form != registryServer {
+			todo += fmt.Sprintf(", or write ${%s:-default}", name)
+		}
+		r.lacks(n.at, field, name+" is not set", todo)
+	}
+	for _, id := range e.inputs {
+		in := r.inputs[id]
+		r.secret = r.secret || in.secret
+		name := InputVariable(id)
+		if _, set := r.getenv(name); set {
 			continue
 		}
-		r.fail(n.at, "%s: %s is not set: set it, or write ${%s:-default}", field, name, name)
+		what := fmt.Sprintf("the input %q", id)
+		if in.description != "" {
+			what += fmt.Sprintf(" (%s)", in.description)
+		}
+		r.lacks(n.at, field, what+" has no value", r.set(name))
 	}
 	if !utf8.ValidString(e.text) || strings.Contains(e.text, "\x00") {
 		r.fail(n.at, "%s: a NUL character or bytes that are not UTF-8 cannot be passed to a process", field)
@@ -281,12 +419,29 @@ func (r *serverReader) text(n node, field string) string {
 	return e.text
 }
 
-// program refuses what cannot be started whatever is installed. The usual slip is
+// set says how to set a variable.
+func (r *serverReader) set(name string) string {
+	if r.folder == "" {
+		return "set " + name
+	}
+	return "set " + name + ", or put it into .env beside the file"
+}
+
+// lacks complains of a value that is not there, which a disabled server does not need.
+func (r *serverReader) lacks(at int, field, what, todo string) {
+	if r.server.Disabled {
+		r.warn(at, "%s: %s; the server is disabled, so it is left empty", field, what)
+		return
+	}
+	r.fail(at, "%s: %s: %s", field, what, todo)
+}
+
+// checkProgram refuses what cannot be started whatever is installed. The usual slip is
 // a command line in the place of a command: no shell splits it, so the box would
 // look for a program with spaces in its name. A path with spaces is fine when it
 // exists; when it does not exist here it may still exist in the box, so unless it
 // is plainly a command line that is a warning.
-func (r *serverReader) program(n node) {
+func (r *serverReader) checkProgram(n node) {
 	command := r.server.Command
 	words := strings.Fields(command)
 	switch {

@@ -72,6 +72,7 @@ type Server struct {
 // marshaled is the form of a Server in a box's environment.
 type marshaled struct {
 	Name           string            `json:"name"`
+	Native         string            `json:"native,omitempty"`
 	Command        string            `json:"command"`
 	Args           []string          `json:"args,omitempty"`
 	Env            map[string]string `json:"env,omitempty"`
@@ -91,13 +92,29 @@ type marshaled struct {
 // Marshal writes the server for [UnmarshalServer], as one line of JSON for an
 // environment variable. It holds the values of Env in the clear. It is at most
 // [MaxMarshal] bytes long for every server that comes from a [Catalog].
-func (s Server) Marshal() string {
-	return string(encode(marshaled{
-		Name: s.Name, Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
+func (s Server) Marshal() string { return string(encode(s.marshaled())) }
+
+func (s Server) marshaled() marshaled {
+	return marshaled{
+		Name: s.Name, Native: s.Native, Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
 		Idle: s.Idle, StartupTimeout: s.StartupTimeout, ToolTimeout: s.ToolTimeout, AnswerTimeout: s.AnswerTimeout,
 		Box:    s.Box,
 		Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists, Tasks: s.Tasks, Disabled: s.Disabled,
-	}))
+	}
+}
+
+func (m marshaled) server() Server {
+	s := Server{
+		Name: m.Name, Native: m.Native, Command: m.Command, Args: m.Args, Env: m.Env, Cwd: m.Cwd,
+		Idle: m.Idle, StartupTimeout: m.StartupTimeout, ToolTimeout: m.ToolTimeout, AnswerTimeout: m.AnswerTimeout,
+		Box:    m.Box,
+		Record: m.Record, OwnLists: m.OwnLists, SameLists: m.SameLists, Tasks: m.Tasks, Disabled: m.Disabled,
+	}
+	if s.AnswerTimeout == 0 {
+		s.AnswerTimeout = DefaultAnswerTimeout // an older writer says nothing
+	}
+	s.Digest = s.digest()
+	return s
 }
 
 // UnmarshalServer reads what Server.Marshal wrote and computes the digest anew.
@@ -115,17 +132,7 @@ func UnmarshalServer(text string) (Server, error) {
 	if !validName(m.Name) || m.Command == "" || m.Idle < 0 || m.StartupTimeout <= 0 || m.ToolTimeout < 0 || m.AnswerTimeout < 0 {
 		return Server{}, errors.New("server definition has a missing or wrong name, command or timeout")
 	}
-	s := Server{
-		Name: m.Name, Command: m.Command, Args: m.Args, Env: m.Env, Cwd: m.Cwd,
-		Idle: m.Idle, StartupTimeout: m.StartupTimeout, ToolTimeout: m.ToolTimeout, AnswerTimeout: m.AnswerTimeout,
-		Box:    m.Box,
-		Record: m.Record, OwnLists: m.OwnLists, SameLists: m.SameLists, Tasks: m.Tasks, Disabled: m.Disabled,
-	}
-	if s.AnswerTimeout == 0 {
-		s.AnswerTimeout = DefaultAnswerTimeout // an older writer says nothing
-	}
-	s.Digest = s.digest()
-	return s, nil
+	return m.server(), nil
 }
 
 // String names the server without arguments and without values of Env.

@@ -21,7 +21,7 @@ import (
 // Environment of every function; those of package wiring are the others.
 const (
 	EnvStore        = "DORMOUSE_STORE"              // sqlite:PATH or dynamodb:TABLE[?endpoint=URL&region=NAME]
-	EnvServers      = "DORMOUSE_SERVERS"            // path of the servers file
+	EnvServers      = "DORMOUSE_SERVERS"            // path of the servers file; on one machine of its accepted copy
 	EnvSecret       = "DORMOUSE_SECRET"             // hex, 32 bytes or more; seals tickets
 	EnvOtherSecret  = "DORMOUSE_OTHER_SECRET"       // hex; a second secret that opens tickets, while EnvSecret is replaced; empty: none
 	EnvRelayURL     = "DORMOUSE_RELAY_URL"          // where runners connect, see relay.DialWebSocket
@@ -52,11 +52,12 @@ func Open() (*Function, error) {
 	if err != nil {
 		return nil, err
 	}
-	load := catalog.Load // relative paths are those of the image of the box
 	if os.Getenv(EnvLocal) != "" {
-		load = catalog.LoadHere
+		s.Servers, err = catalog.LoadAccepted(os.Getenv(EnvServers))
+	} else {
+		s.Servers, _, err = catalog.Load(os.Getenv(EnvServers), os.LookupEnv)
 	}
-	if s.Servers, _, err = load(os.Getenv(EnvServers), os.LookupEnv); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	if s.Secret, err = hex.DecodeString(os.Getenv(EnvSecret)); err != nil {

@@ -1,0 +1,75 @@
+//go:build e2e
+
+package main_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The functions are handed what dormouse run has read: one that starts while the file is
+// half saved hosts what was hosted before.
+func TestE2EFunctionsDoNotReadTheServersFile(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, servers{"one": nil}).asPrograms()
+	m.start()
+	c := m.session("one")
+	if got := c.text("count", ""); got != "1" {
+		t.Fatalf("counts %s", got)
+	}
+	write(t, m.servers, `{"mcpServers": {"one": {"comm`)
+	m.killFunctions("http", "relay")
+	if got := c.text("count", ""); got != "2" {
+		t.Errorf("the session counts %s", got)
+	}
+	if got := m.session("one").text("count", ""); got != "1" {
+		t.Errorf("a new session counts %s", got)
+	}
+	copies, err := filepath.Glob(filepath.Join(m.data, "accepted-*.json"))
+	if err != nil || len(copies) != 1 {
+		t.Fatal(copies, err)
+	}
+	if info, err := os.Stat(copies[0]); err != nil || info.Mode().Perm() != 0o600 {
+		t.Error(info.Mode(), err)
+	}
+}
+
+// A file as VS Code has it in a project: comments, values that it asks for, a file of
+// variables, a server that is remote; and a program of the project by its relative path.
+func TestE2EFileOfVSCodeIsHosted(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, nil)
+	program, err := stdio()
+	if err != nil {
+		t.Fatal(err)
+	}
+	project := t.TempDir()
+	for _, folder := range []string{".vscode", "bin"} {
+		if err := os.Mkdir(filepath.Join(project, folder), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(program, filepath.Join(project, "bin", "own")); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(project, ".env"), "SERVER_NAME=asked # for\n")
+	write(t, filepath.Join(project, "more.env"), "MORE='in the file'\n")
+	m.servers = filepath.Join(project, ".vscode", "mcp.json")
+	write(t, m.servers, `{
+  // Values are in .env.
+  "inputs": [{"type": "promptString", "id": "server-name", "description": "Name of the server"}],
+  "servers": {
+    "own": {"type": "stdio", "command": "bin/own", "args": ["-name", "${input:server-name}"], "envFile": "${workspaceFolder}/more.env"},
+    "remote": {"type": "http", "url": "https://example.com/mcp"},
+  },
+}`)
+	m.start()
+	if got := m.session("own").whoami().Name; got != "asked" {
+		t.Errorf("the server is called %s", got)
+	}
+	if status, body := m.refusal(strings.Replace(m.urls["own"], "/own/", "/remote/", 1)); status != 503 || !strings.Contains(body, "remote servers are not hosted yet") {
+		t.Errorf("the remote one answers %d %s", status, body)
+	}
+}

@@ -1,0 +1,50 @@
+package catalog
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+)
+
+// accepted is the form of a Catalog in which the one process that reads the servers file
+// hands it to the others.
+type accepted struct {
+	Version  int         `json:"version"`
+	Servers  []marshaled `json:"servers"`
+	Rejected []Rejection `json:"rejected,omitempty"`
+}
+
+const acceptedVersion = 1
+
+// Marshal writes all of the catalog for [LoadAccepted]: the servers with their variables
+// put in, and those that are rejected. It holds secrets in the clear.
+func (c *Catalog) Marshal() []byte {
+	a := accepted{Version: acceptedVersion, Rejected: c.rejected}
+	for _, name := range c.names {
+		a.Servers = append(a.Servers, c.servers[name].marshaled())
+	}
+	return encode(a)
+}
+
+// LoadAccepted reads a file with what [Catalog.Marshal] wrote. The error never repeats
+// the text, which holds secrets.
+func LoadAccepted(path string) (*Catalog, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("the accepted copy of the servers file cannot be read: %w", err)
+	}
+	var a accepted
+	if json.Unmarshal(data, &a) != nil || a.Version != acceptedVersion {
+		return nil, errors.New("the accepted copy of the servers file is not as this release writes it")
+	}
+	c := &Catalog{servers: map[string]Server{}, rejected: a.Rejected}
+	for _, m := range a.Servers {
+		if !validName(m.Name) {
+			return nil, fmt.Errorf("the accepted copy of the servers file has a wrong name %q", m.Name)
+		}
+		c.names = append(c.names, m.Name)
+		c.servers[m.Name] = m.server()
+	}
+	return c, nil
+}

@@ -1,0 +1,190 @@
+package catalog
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+)
+
+// A file of variables has a line NAME=VALUE for each, as .env files have. "export "
+// before the name, empty lines and lines that begin with # are passed over. A value
+// without quotes ends at a # behind a space. One in single quotes is taken as it is,
+// and one in double quotes may have \n, \r, \t, \", \\ and \$; both may go over several
+// lines. No value is looked through for variables, since a secret may hold a $.
+//
+// The libraries for such files were rejected. joho/godotenv and its forks replace $WORD in
+// a value, so that a password changes in silence, and their errors quote the file.
+// hashicorp/go-envparse takes the quotes out of an unquoted JSON value, and cuts it at any #.
+
+// envProblem is a line of such a file that is not read. It tells nothing of the line.
+type envProblem struct {
+	line int
+	text string
+}
+
+func parseEnv(data []byte) (map[string]string, []envProblem) {
+	all := map[string]string{}
+	var problems []envProblem
+	rest := strings.ReplaceAll(string(bytes.TrimPrefix(data, []byte("\ufeff"))), "\r\n", "\n")
+	for line := 1; rest != ""; {
+		text, after, _ := strings.Cut(rest, "\n")
+		rest = after
+		begins := line
+		line++
+		text = strings.TrimSpace(text)
+		if text == "" || text[0] == '#' {
+			continue
+		}
+		name, value, ok := strings.Cut(text, "=")
+		name = strings.TrimSpace(strings.TrimPrefix(name, "export "))
+		value = strings.TrimSpace(value)
+		wrong := ""
+		switch {
+		case !ok:
+			wrong = "a line must be NAME=VALUE"
+		case name == "" || strings.ContainsAny(name, " \t\"'"):
+			wrong = "no name of a variable stands before ="
+		case value != "" && (value[0] == '"' || value[0] == '\''):
+			var whole, behind string
+			if after != "" {
+				after = "\n" + after
+			}
+			if whole, behind, ok = unquote(value + after); !ok {
+				wrong = "the quote has no end: quote a value that holds a quote, too"
+				break
+			}
+			tail, left, _ := strings.Cut(behind, "\n")
+			line += strings.Count((value + after)[:len(value+after)-len(behind)], "\n")
+			rest = left
+			if tail = strings.TrimSpace(tail); tail != "" && tail[0] != '#' {
+				wrong = "text stands behind the quotes"
+			}
+			value = whole
+		default:
+			for _, comment := range []string{" #", "\t#"} {
+				value, _, _ = strings.Cut(value, comment)
+			}
+			if strings.HasPrefix(value, "#") {
+				value = ""
+			}
+			value = strings.TrimSpace(value)
+		}
+		if wrong == "" && (!utf8.ValidString(value) || strings.Contains(value, "\x00")) {
+			wrong = "the value is not UTF-8, or holds a NUL"
+		}
+		if wrong != "" {
+			problems = append(problems, envProblem{begins, wrong})
+			continue
+		}
+		all[name] = value
+	}
+	return all, problems
+}
+
+// unquote reads the quoted value that s begins with; behind is what comes after it.
+func unquote(s string) (value, behind string, ok bool) {
+	quote := s[0]
+	var out strings.Builder
+	for i := 1; i < len(s); i++ {
+		switch {
+		case s[i] == quote:
+			return out.String(), s[i+1:], true
+		case quote == '"' && s[i] == '\\' && i+1 < len(s):
+			i++
+			if at := strings.IndexByte(`nrt"\$`, s[i]); at >= 0 {
+				out.WriteByte("\n\r\t\"\\$"[at])
+			} else {
+				out.WriteString(s[i-1 : i+1])
+			}
+		default:
+			out.WriteByte(s[i])
+		}
+	}
+	return "", "", false
+}
+
+// readEnv reads a file of variables. What is wrong with its lines comes as problems.
+func readEnv(path string) (map[string]string, []envProblem, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = f.Close() }() // only read: nothing can be lost
+	data, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
+	if err == nil && len(data) > MaxFile {
+		err = errors.New("it is larger than 1 MiB")
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	all, problems := parseEnv(data)
+	return all, problems, nil
+}
+
+// withFiles is getenv, and behind it the variables of files, of which the first counts.
+// What cannot be read of them is a warning, since no server may need it.
+func withFiles(getenv Getenv, files []string) (Getenv, []Warning) {
+	var warnings []Warning
+	var behind []map[string]string
+	for _, file := range files {
+		all, problems, err := readEnv(file)
+		if err != nil {
+			var path *os.PathError
+			if errors.As(err, &path) {
+				err = path.Err
+			}
+			warnings = append(warnings, Warning{Position{file, 1, 1}, fmt.Sprintf("the variables of this file are not read: %v", err)})
+		}
+		for _, p := range problems {
+			warnings = append(warnings, Warning{Position{file, p.line, 1}, "this line is not read: " + p.text})
+		}
+		behind = append(behind, all)
+	}
+	return func(name string) (string, bool) {
+		if value, ok := getenv(name); ok {
+			return value, true
+		}
+		for _, all := range behind {
+			if value, ok := all[name]; ok {
+				return value, true
+			}
+		}
+		return "", false
+	}, warnings
+}
+
+// envFile reads the variables of a file into the process; those of env win.
+func (r *serverReader) envFile(m member) {
+	path := r.textWith(m.value, "envFile", variables{getenv: r.getenv, inputs: r.inputs, project: r.folder})
+	switch {
+	case path == "":
+		return
+	case r.folder == "":
+		r.lacks(m.value.at, r.what+": envFile", "it is read on one machine only", "put the variables into env, and a secret where env names it as ssm:NAME")
+		return
+	case !filepath.IsAbs(path):
+		path = filepath.Join(r.folder, path)
+	}
+	all, problems, err := readEnv(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		r.lacks(m.value.at, r.what+": envFile", "there is no such file", "make it, or leave envFile out; a relative path is that of the folder of the servers file")
+	case err != nil:
+		var failed *os.PathError
+		if errors.As(err, &failed) {
+			err = failed.Err
+		}
+		r.lacks(m.value.at, r.what+": envFile", fmt.Sprintf("the file cannot be read: %v", err), "mend it, or leave envFile out")
+	}
+	for _, p := range problems {
+		r.lacks(m.value.at, r.what+": envFile", fmt.Sprintf("line %d of the file cannot be read: %s", p.line, p.text), "mend the line")
+	}
+	for name, value := range all {
+		r.setenv(name, value)
+	}
+}

@@ -1,0 +1,190 @@
+package catalog
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// form is how a kind of file names its servers.
+type form string
+
+const (
+	mcpServers     form = "mcpServers"      // Claude, Cursor, Windsurf, Gemini; and ours
+	vscodeServers  form = "servers"         // .vscode/mcp.json, and settings.json below "mcp"
+	contextServers form = "context_servers" // Zed
+	codexServers   form = "mcp_servers"     // Codex
+	registryServer form = "server.json"     // of the official registry: one server
+	bareServers    form = ""                // a map of servers by name, with nothing around it
+)
+
+// forms are those that one key tells, in the order in which they are looked for.
+func forms() []form { return []form{mcpServers, vscodeServers, contextServers, codexServers} }
+
+// catalog reads the whole file.
+func (r *reader) catalog(root node, c *Catalog) {
+	if !r.want(root, object, "the file") {
+		return
+	}
+	roots := r.mountRoots(root)
+	if servers, ok := r.entries(root); ok {
+		r.servers(servers, c, roots)
+	}
+}
+
+// entries finds the servers of the file, and with them its form. The file is wrong as
+// a whole if there are none.
+func (r *reader) entries(root node) ([]member, bool) {
+	if m, ok := root.get("mcp"); ok { // settings.json of VS Code
+		if inside, ok := m.value.get(string(vscodeServers)); ok && inside.value.shape == object {
+			r.form = vscodeServers
+			r.readInputs(m.value)
+			return inside.value.members, true
+		}
+	}
+	for _, f := range forms() {
+		if m, ok := root.get(string(f)); ok {
+			r.form = f
+			r.top(root)
+			return m.value.members, r.want(m.value, object, string(f))
+		}
+	}
+	if found, ok := r.registry(root); ok {
+		r.form = registryServer
+		return found, true
+	}
+	if m, ok := root.get("command"); ok && m.value.shape == text { // as for code --add-mcp
+		name, ok := root.get("name")
+		if !ok || name.value.shape != text {
+			r.fail(root.at, `one server without a name: write {"mcpServers": {"name": {"command": "…"}}}`)
+			return nil, false
+		}
+		r.readInputs(root)
+		return []member{{name: name.value.text, at: name.value.at, value: root}}, true
+	}
+	return r.bare(root)
+}
+
+// top looks at what stands beside the servers. The settings files of an editor are full
+// of what is none of our business.
+func (r *reader) top(root node) {
+	known := []string{string(r.form), "$schema", "x-dormouse"}
+	if r.form == vscodeServers {
+		known = append(known, "inputs")
+		r.readInputs(root)
+	}
+	settings := r.form == contextServers || r.form == codexServers
+	r.each(root, func(m member) {
+		if !slices.Contains(known, m.name) && !settings {
+			r.unknown(m, "", root, known)
+		}
+	})
+}
+
+// bare reads a file that is nothing but servers by name.
+func (r *reader) bare(root node) ([]member, bool) {
+	var all []member
+	plain := false
+	for _, m := range root.members {
+		if m.name == "$schema" || m.name == "x-dormouse" {
+			continue
+		}
+		for _, key := range []string{"command", "url", "serverUrl", "httpUrl", "x-dormouse"} {
+			_, has := m.value.get(key)
+			plain = plain || has
+		}
+		all = append(all, m)
+	}
+	r.form = bareServers
+	if plain && !slices.ContainsFunc(all, func(m member) bool { return m.value.shape != object }) {
+		return all, true
+	}
+	const write = `no "mcpServers" in the file: write {"mcpServers": {"name": {"command": "…"}}}`
+	for _, m := range root.members {
+		for _, f := range forms() {
+			if nearest(m.name, []string{string(f)}, 2) != "" {
+				r.fail(m.at, "no servers in the file: unknown key %q: did you mean %q?", m.name, f)
+				return nil, false
+			}
+		}
+	}
+	r.fail(root.at, write)
+	return nil, false
+}
+
+// readInputs reads the values that VS Code asks for.
+func (r *reader) readInputs(n node) {
+	m, ok := n.get("inputs")
+	if !ok || m.value.shape != array {
+		return
+	}
+	r.inputs = map[string]input{}
+	for _, item := range m.value.items {
+		id, _ := item.get("id")
+		description, _ := item.get("description")
+		password, _ := item.get("password")
+		in := input{description: description.value.text, secret: password.value.on}
+		if d, ok := item.get("default"); ok && d.value.shape == text {
+			in.fallback, in.optional = d.value.text, true
+		}
+		r.inputs[id.value.text] = in
+	}
+}
+
+// unknown is told of a key of n that nobody knows; what names n. If a known key that is
+// nearly the same is not in n, the author most likely meant that one, so the server is not
+// started without it, and unknown returns that key. Any other has no effect.
+func (r *reader) unknown(m member, what string, n node, known []string) (meant string) {
+	near := nearest(m.name, known, 1+len(m.name)/6)
+	_, there := n.get(near)
+	server, section, ours := strings.Cut(what, ": ")
+	switch {
+	case near != "" && !there:
+		r.fail(m.at, "%sunknown key %q: did you mean %q?", prefix(what), m.name, near)
+		return near
+	case ours:
+		r.warn(m.at, "%sunknown key %q under %s is ignored", prefix(server), m.name, section)
+	default:
+		of := fmt.Sprintf("%q", m.name)
+		if what != "" {
+			of += " of " + what
+		}
+		r.ignored = append(r.ignored, remark{m.at, of})
+	}
+	return ""
+}
+
+func prefix(what string) string {
+	if what == "" {
+		return ""
+	}
+	return what + ": "
+}
+
+// sayIgnored makes one warning of all keys of other clients, which have no effect.
+func (r *reader) sayIgnored() {
+	all := inOrder(r.ignored)
+	if len(all) == 0 {
+		return
+	}
+	var names []string
+	for _, k := range all {
+		names = append(names, k.text)
+	}
+	keys := "1 key of another client is"
+	if len(all) > 1 {
+		keys = fmt.Sprintf("%d keys of other clients are", len(all))
+	}
+	r.warn(all[0].at, "%s ignored: %s", keys, strings.Join(names, ", "))
+}
+
+// projectOf is the folder that relative paths of a file are those of: the file's own, and
+// of one in .vscode or .cursor the folder that this one is in.
+func projectOf(file string) string {
+	folder := filepath.Dir(file)
+	if base := filepath.Base(folder); base == ".vscode" || base == ".cursor" {
+		return filepath.Dir(folder)
+	}
+	return folder
+}

@@ -1,0 +1,106 @@
+package catalog
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tailscale/hujson"
+)
+
+// deepest is how many objects and arrays may lie in one another.
+const deepest = 1000
+
+// json reads the source as JSON with what editors allow in it: comments, and a comma
+// behind the last element.
+func (s source) json() (node, *remark) {
+	if at := s.tooDeep(); at >= 0 {
+		return node{}, &remark{at, "not JSON that a servers file has: too many brackets lie in one another"}
+	}
+	// hujson takes a comment for unfinished if the file ends behind it.
+	v, err := hujson.Parse(append(slices.Clone(s.data), '\n'))
+	if err != nil {
+		return node{}, s.explain(v, err)
+	}
+	return fromJSON(v), nil
+}
+
+// tooDeep is where the brackets lie too deep in one another for a parser that calls
+// itself, -1 if they do not. It may take brackets in strings for real ones.
+func (s source) tooDeep() int {
+	depth := 0
+	for at, c := range s.data {
+		switch c {
+		case '{', '[':
+			if depth++; depth > deepest {
+				return at
+			}
+		case '}', ']':
+			depth--
+		}
+	}
+	return -1
+}
+
+func fromJSON(v hujson.Value) node {
+	n := node{at: v.StartOffset}
+	switch v := v.Value.(type) {
+	case *hujson.Object:
+		n.shape = object
+		for _, m := range v.Members {
+			name, _ := m.Name.Value.(hujson.Literal)
+			n.members = append(n.members, member{name.String(), m.Name.StartOffset, fromJSON(m.Value)})
+		}
+	case *hujson.Array:
+		n.shape = array
+		for _, item := range v.Elements {
+			n.items = append(n.items, fromJSON(item))
+		}
+	case hujson.Literal:
+		switch v.Kind() {
+		case '"':
+			n.shape, n.text = text, v.String()
+		case 't', 'f':
+			n.shape, n.on = boolean, v.Bool()
+		case 'n':
+			n.shape = null
+		default:
+			n.shape, n.text = number, string(v)
+		}
+	}
+	return n
+}
+
+// explain puts an error of hujson into words for someone who edits the file. What
+// hujson quotes of the file it leaves out: it may be a secret.
+func (s source) explain(v hujson.Value, err error) *remark {
+	var line, column int
+	_, _ = fmt.Sscanf(err.Error(), "hujson: line %d, column %d:", &line, &column)
+	at := s.offset(line, column)
+	what := err.Error()
+	what = what[strings.LastIndex(what, ": ")+2:]
+	rest := s.data[at:]
+	switch {
+	case strings.Contains(err.Error(), "parsing comment"):
+		return &remark{at, "the comment has no end: write */ behind it"}
+	case v.StartOffset >= len(s.data):
+		return &remark{len(s.data), `the file is empty: write {"mcpServers": {}}`}
+	case at >= len(s.data) || strings.Contains(what, "EOF"):
+		return &remark{len(s.data), "not JSON: the file ends before its last value does"}
+	case rest[0] == '#':
+		return &remark{at, "a comment begins with //: change or remove it"}
+	case rest[0] == '\'':
+		return &remark{at, `strings stand in double quotes: "…"`}
+	case strings.Contains(what, "after top-level value"):
+		return &remark{at, "text after the end of the JSON document: remove it"}
+	case bytes.HasPrefix(rest, []byte(`"`)) && strings.Contains(err.Error(), "invalid literal"):
+		return &remark{at, `not JSON: the string holds a line break, or a \ with a wrong letter behind it`}
+	case strings.Contains(err.Error(), "invalid literal"):
+		return &remark{at, `not JSON: write text in double quotes, a number, true, false or null`}
+	case strings.Contains(what, "expecting ','"):
+		return &remark{at, "not JSON: a comma is missing before this"}
+	default:
+		return &remark{at, "not JSON: " + what}
+	}
+}
