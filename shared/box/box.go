@@ -222,7 +222,7 @@ func (b *Box) execute(s *session, st *stream, msgs []wire.Message, again bool) {
 		}
 	}
 	if p != nil {
-		p.touch()
+		p.clock.quiet()
 	}
 	for _, m := range msgs {
 		switch m.Kind {
@@ -378,7 +378,7 @@ func (b *Box) Processes() []ProcessStatus {
 	for _, id := range slices.Sorted(maps.Keys(b.groups)) {
 		for _, p := range b.groups[id].live {
 			if p.child != nil {
-				all = append(all, p.status(p.state, nil))
+				all = append(all, p.status(p.running(), nil))
 			}
 		}
 	}

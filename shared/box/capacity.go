@@ -23,9 +23,9 @@ func (b *Box) room() (free *process, ok bool) {
 			switch {
 			case p.followed:
 				continue // its room is that of another, which is counted
-			case p.stopping || g.current != p:
+			case p.state >= stopping || g.current != p:
 				free = p
-			case p.state == Ready && p.conv.idle() && (idle == nil || p.used.Before(idle.used)):
+			case p.state == ready && p.conv.idle() && (idle == nil || p.clock.used.Before(idle.clock.used)):
 				idle = p
 			}
 			n++

@@ -27,6 +27,39 @@ const (
 	maxID        = 1024 // bytes of an id or progress token
 )
 
+// processSide takes what a conversation has for the process.
+type processSide interface {
+	// send writes a line; number is that of the request in it, 0 for other messages. It
+	// is false if the process has too much to read already.
+	send(number int64, line []byte) bool
+	// withdraw ends the work for a request that the client has given up, by this line if
+	// the process still knows the request as it was sent.
+	withdraw(r *request, line []byte)
+}
+
+// clientSide takes what a conversation has for clients.
+type clientSide interface {
+	// event is a message; a nil stream is the common one.
+	event(to *stream, raw []byte, final bool)
+	// suspend is for a stream of which no request is open any more, and some need
+	// something of their client.
+	suspend(st *stream)
+	// direct says, for a process of several sessions, whose client a request of the
+	// process is for, or why it is refused. owner is the call it may belong to, mixed
+	// says that there are calls of several principals.
+	direct(owner *request, mixed bool, m wire.Message) (*session, *wire.Error)
+}
+
+// clockSide hears what bears on time.
+type clockSide interface {
+	// opened and closed are called with a question that belongs to a request, when it is
+	// asked and when it is answered, withdrawn, or its request ends.
+	opened(q *question)
+	closed(q *question)
+	// quiet says that neither side waits for the other any more.
+	quiet()
+}
+
 // conversation is what a box has to remember of one process to let a client talk
 // with it: whose request is whose, and which stream each message goes to. It is
 // pure: no I/O, no clock, no goroutines and no lock; its owner has one.
@@ -36,30 +69,14 @@ const (
 // cancelled request and a new one can be mixed up. Numbers are drawn at random, so
 // that no client can name the request of another one.
 //
-// Every line for the process, and every message for a client, is written from the
+// Slices that it gives to others are not changed any more. Every line for the process, and every message for a client, is written from the
 // parts that were read ([wire.Message.Line]). A member that only the reader on the
 // other side knows does not get there.
 type conversation struct {
-	// send writes a line to the process, event says one to the client. A nil stream
-	// is the common one. They are called with slices that nobody changes any more.
-	send  func(number int64, line []byte) bool
-	event func(to *stream, raw []byte, final bool)
-	// quiet is called when neither side waits for the other any more.
-	quiet func()
-	// opened and closed are called with a question that belongs to a request, when
-	// it is asked and when it is answered, withdrawn, or its request ends. They may
-	// be nil.
-	opened, closed func(*question)
-	// direct says, for a process of several sessions, whose client a request of the
-	// process is for, or why it is refused. owner is the call it may belong to, mixed
-	// says that there are calls of several principals. Nil for a process of one session.
-	direct func(owner *request, mixed bool, m wire.Message) (*session, *wire.Error)
-	// abandon ends what a request has become that the client has given up, another one
-	// than it sent; false if it is still that. It may be nil.
-	abandon func(*request) bool
-	// asks is called with a stream of which no request is open any more, and some need
-	// something of their client. It may be nil.
-	asks func(*stream)
+	process processSide
+	clients clientSide
+	clock   clockSide
+	shared  bool // the process is of several sessions
 
 	draw      func() int64   // a number for a request, not 0
 	kept      map[int64]bool // numbers that requests of our own have had
@@ -121,9 +138,10 @@ type question struct {
 	timer   *time.Timer
 }
 
-func newConversation(draw func() int64, send func(int64, []byte) bool, event func(*stream, []byte, bool), quiet func()) *conversation {
+// newConversation makes one whose process and clock are yet to be set.
+func newConversation(draw func() int64, shared bool, to clientSide) *conversation {
 	return &conversation{
-		draw: draw, send: send, event: event, quiet: quiet, kept: map[int64]bool{},
+		draw: draw, shared: shared, clients: to, kept: map[int64]bool{},
 		requests: map[int64]*request{}, renamed: map[int64]*request{}, byID: map[clientID]*request{}, passed: list.New(),
 		questions: map[string]*question{}, asked: map[string]*question{},
 	}
@@ -197,7 +215,7 @@ func (c *conversation) pass(r *request, m wire.Message) bool {
 	if r.token != nil {
 		m.Params, _ = wire.Replace(m.Params, m.ID, "_meta", wire.MetaProgressToken)
 	}
-	return c.send(r.number, m.Line())
+	return c.process.send(r.number, m.Line())
 }
 
 // known marks a request as one the process may have read. Before, nothing the
@@ -218,7 +236,7 @@ func (c *conversation) cancel(s *session, m wire.Message) *request {
 	}
 	if r.passed != nil {
 		m.Params, _ = wire.Replace(m.Params, strconv.AppendInt(nil, r.sent, 10), "requestId")
-		c.withdrawn(r, m.Line())
+		c.process.withdraw(r, m.Line())
 	}
 	c.end(r, wire.ErrorResponse(r.id, &wire.Error{Code: wire.CodeCancelled, Message: "request cancelled by the client"}))
 	return r
@@ -229,15 +247,7 @@ func (c *conversation) tellCancelled(r *request, reason string) {
 	if r.passed == nil {
 		return
 	}
-	c.withdrawn(r, wire.NewNotification(wire.NotifyCancelled, fmt.Appendf(nil, `{"requestId":%d,"reason":%q}`, r.sent, reason)))
-}
-
-// withdrawn has the process stop working for a request, by this line if it is still
-// what the client sent.
-func (c *conversation) withdrawn(r *request, line []byte) {
-	if c.abandon == nil || !c.abandon(r) {
-		c.send(0, line)
-	}
+	c.process.withdraw(r, wire.NewNotification(wire.NotifyCancelled, fmt.Appendf(nil, `{"requestId":%d,"reason":%q}`, r.sent, reason)))
 }
 
 // again gives a request another number, which the process answers from now on.
@@ -256,7 +266,7 @@ func (c *conversation) answer(s *session, visible string, m wire.Message) bool {
 		return false
 	}
 	m.ID = q.id
-	c.send(0, m.Line())
+	c.process.send(0, m.Line())
 	c.forget(q)
 	return true
 }
@@ -264,7 +274,7 @@ func (c *conversation) answer(s *session, visible string, m wire.Message) bool {
 // mayReport reports whether a session's client may tell this progress: in a process of
 // several sessions, only that of a question it was asked.
 func (c *conversation) mayReport(s *session, m wire.Message) bool {
-	if c.direct == nil {
+	if !c.shared {
 		return true
 	}
 	token := wire.Lookup(m.Params, wire.MetaProgressToken)
@@ -323,9 +333,9 @@ func (c *conversation) ask(m wire.Message) *wire.Error {
 	}
 	owner, mixed := c.owner()
 	var to *session
-	if c.direct != nil {
+	if c.shared {
 		var refused *wire.Error
-		if to, refused = c.direct(owner, mixed, m); refused != nil {
+		if to, refused = c.clients.direct(owner, mixed, m); refused != nil {
 			return refused
 		}
 	}
@@ -334,9 +344,9 @@ func (c *conversation) ask(m wire.Message) *wire.Error {
 	q := &question{visible: "q-" + uuid.NewString(), id: m.ID, token: token, order: c.questionN, session: to, call: owner}
 	c.questions[q.visible], c.asked[idKey(m.ID)] = q, q
 	m.ID = json.RawMessage(`"` + q.visible + `"`)
-	c.event(q.stream(), m.Line(), false)
-	if q.call != nil && c.opened != nil {
-		c.opened(q)
+	c.clients.event(q.stream(), m.Line(), false)
+	if q.call != nil {
+		c.clock.opened(q)
 	}
 	return nil
 }
@@ -355,23 +365,23 @@ func (c *conversation) notification(m wire.Message) bool {
 		case mixed:
 			return false // it may be of anybody's call, so that nobody may read it
 		case r != nil:
-			if c.direct == nil || r.stream.session.wants(m) {
-				c.event(r.stream, m.Line(), false)
+			if !c.shared || r.stream.session.wants(m) {
+				c.clients.event(r.stream, m.Line(), false)
 			}
 			return true
 		}
 	}
-	c.event(nil, m.Line(), false)
+	c.clients.event(nil, m.Line(), false)
 	return true
 }
 
 func (c *conversation) progress(m wire.Message) bool {
 	n, err := strconv.ParseInt(string(wire.Lookup(m.Params, wire.MetaProgressToken)), 10, 64)
 	if err != nil || n < 1 {
-		if c.direct != nil {
+		if c.shared {
 			return false // of a session, but who knows of which
 		}
-		c.event(nil, m.Line(), false) // no token of ours
+		c.clients.event(nil, m.Line(), false) // no token of ours
 		return true
 	}
 	r := c.requests[n]
@@ -379,7 +389,7 @@ func (c *conversation) progress(m wire.Message) bool {
 		return false
 	}
 	m.Params, _ = wire.Replace(m.Params, r.token, wire.MetaProgressToken)
-	c.event(r.stream, m.Line(), false)
+	c.clients.event(r.stream, m.Line(), false)
 	return true
 }
 
@@ -390,7 +400,7 @@ func (c *conversation) withdraw(m wire.Message) bool {
 		return false
 	}
 	m.Params, _ = wire.Replace(m.Params, json.RawMessage(`"`+q.visible+`"`), "requestId")
-	c.event(q.stream(), m.Line(), false)
+	c.clients.event(q.stream(), m.Line(), false)
 	c.forget(q)
 	return true
 }
@@ -407,7 +417,7 @@ func (c *conversation) owner() (newest *request, mixed bool) {
 		case r.stream.session.principal != newest.stream.session.principal:
 			return newest, true
 		}
-		if c.direct == nil {
+		if !c.shared {
 			break // all are of one session
 		}
 	}
@@ -423,7 +433,7 @@ func (c *conversation) end(r *request, raw []byte) {
 	c.drop(r)
 	st := r.stream
 	st.open--
-	c.event(st, raw, st.open == 0 && len(st.asking) == 0)
+	c.clients.event(st, raw, st.open == 0 && len(st.asking) == 0)
 	c.askIfLast(st)
 }
 
@@ -436,8 +446,8 @@ func (c *conversation) suspend(r *request, a asking) {
 }
 
 func (c *conversation) askIfLast(st *stream) {
-	if st.open == 0 && len(st.asking) > 0 && c.asks != nil {
-		c.asks(st)
+	if st.open == 0 && len(st.asking) > 0 {
+		c.clients.suspend(st)
 	}
 }
 
@@ -461,7 +471,7 @@ func (c *conversation) leave(s *session, f *fault) {
 	}
 	for _, q := range c.questions {
 		if q.session == s {
-			c.send(0, wire.ErrorResponse(q.id, &wire.Error{Code: wire.CodeInternal, Message: "the session that was asked has ended"}))
+			c.process.send(0, wire.ErrorResponse(q.id, &wire.Error{Code: wire.CodeInternal, Message: "the session that was asked has ended"}))
 			c.forget(q)
 		}
 	}
@@ -494,8 +504,8 @@ func (c *conversation) forget(q *question) {
 
 func (c *conversation) remove(q *question) {
 	delete(c.questions, q.visible)
-	if q.call != nil && c.closed != nil {
-		c.closed(q)
+	if q.call != nil {
+		c.clock.closed(q)
 	}
 	if key := idKey(q.id); c.asked[key] == q {
 		delete(c.asked, key)
@@ -504,7 +514,7 @@ func (c *conversation) remove(q *question) {
 
 func (c *conversation) settle() {
 	if c.idle() {
-		c.quiet()
+		c.clock.quiet()
 	}
 }
 

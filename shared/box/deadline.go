@@ -6,16 +6,25 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
+// deadlines bound how long a process may take for a request, how long a client may take
+// for an answer, and how long a process is kept that has nothing to do.
+type deadlines struct {
+	p    *process
+	idle *time.Timer
+	used time.Time // when the process last had something to do
+}
+
 // limit sets the deadline of a request: a server that never answers must not keep
 // the box awake for ever.
-func (p *process) limit(r *request) {
-	if p.box.server.ToolTimeout >= 0 {
-		p.count(r, p.box.server.ToolTimeout)
+func (d *deadlines) limit(r *request) {
+	if timeout := d.p.box.server.ToolTimeout; timeout >= 0 {
+		d.count(r, timeout)
 	}
 }
 
 // count begins or goes on to count the time a request has left.
-func (p *process) count(r *request, left time.Duration) {
+func (d *deadlines) count(r *request, left time.Duration) {
+	p := d.p
 	r.due = time.Now().Add(left)
 	r.timer = time.AfterFunc(left, func() {
 		p.box.mu.Lock()
@@ -32,11 +41,11 @@ func (p *process) count(r *request, left time.Duration) {
 	})
 }
 
-// await stops the clock of a request that asks its client something: the time a
-// human takes to answer is not the server's. It has a limit of its own, for a
+// opened stops the clock of a request that asks its client something: the time a
+// human takes to answer is not the server's. The question has a limit of its own, for a
 // client that has gone never answers.
-func (p *process) await(q *question) {
-	r := q.call
+func (d *deadlines) opened(q *question) {
+	p, r := d.p, q.call
 	if r.asked++; r.asked == 1 && r.timer != nil {
 		r.timer.Stop()
 		r.left = time.Until(r.due)
@@ -55,12 +64,42 @@ func (p *process) await(q *question) {
 	})
 }
 
-// goOn lets the clock of a request run again when its last question is closed.
-func (p *process) goOn(q *question) {
+// closed lets the clock of a request run again when its last question is closed.
+func (d *deadlines) closed(q *question) {
 	q.timer.Stop()
 	r := q.call
-	if r.asked--; r.asked == 0 && r.timer != nil && p.conv.requests[r.number] == r {
-		p.count(r, r.left)
+	if r.asked--; r.asked == 0 && r.timer != nil && d.p.conv.requests[r.number] == r {
+		d.count(r, r.left)
+	}
+}
+
+// quiet begins the time anew after which the process is idle.
+func (d *deadlines) quiet() {
+	p := d.p
+	p.box.touch()
+	d.used = p.box.used
+	if p.state != ready {
+		return
+	}
+	if d.idle != nil {
+		d.idle.Reset(p.box.server.Idle)
+		return
+	}
+	d.idle = time.AfterFunc(p.box.server.Idle, func() {
+		p.box.mu.Lock()
+		defer p.box.mu.Unlock()
+		// It may have been used while this waited for the lock; and when something is
+		// open, its end calls quiet.
+		if p.g.current == p && p.conv.idle() && time.Since(d.used) >= p.box.server.Idle {
+			p.stop(nil)
+		}
+	})
+}
+
+// stop stops the clock of the idle time.
+func (d *deadlines) stop() {
+	if d.idle != nil {
+		d.idle.Stop()
 	}
 }
 

@@ -3,7 +3,6 @@ package box
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
@@ -115,18 +114,4 @@ func refusal(raw json.RawMessage, hide *redact.Redactor) *ServerError {
 	// A code that is no integer stays zero.
 	_ = json.Unmarshal(wire.Lookup(raw, "code"), &e.Code)
 	return e
-}
-
-// scriptsNotRun says, of a process that has not started, that packages of it have
-// install scripts which were not run.
-func (p *process) scriptsNotRun() string {
-	if p.state == Ready || len(p.unrun) == 0 {
-		return ""
-	}
-	const most = 5
-	names := strings.Join(p.unrun[:min(most, len(p.unrun))], ", ")
-	if more := len(p.unrun) - most; more > 0 {
-		names += fmt.Sprintf(" and %d more", more)
-	}
-	return fmt.Sprintf(". Install scripts were not run (of %s): if the server needs what they make, x-dormouse.box.install_scripts: true has them run, in a sandbox", names)
 }

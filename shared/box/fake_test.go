@@ -296,7 +296,7 @@ type recorder struct {
 	block chan struct{} // not nil: calls wait for it to be closed
 }
 
-type handshake struct {
+type toldHandshake struct {
 	session, ticket, version string
 	result                   json.RawMessage
 }
@@ -313,7 +313,7 @@ func (r *recorder) put(v any) {
 func (r *recorder) Event(e Event)           { r.put(e) }
 func (r *recorder) Process(s ProcessStatus) { r.put(s) }
 func (r *recorder) Handshake(session, ticket, version string, result json.RawMessage) {
-	r.put(handshake{session, ticket, version, result})
+	r.put(toldHandshake{session, ticket, version, result})
 }
 
 // patience is how long a test waits for what must come. Only failures take it.

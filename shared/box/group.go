@@ -69,10 +69,10 @@ func (g *group) join(s *session) {
 func (g *group) start(room *process) *process {
 	p := newProcess(g)
 	if room != nil {
-		p.before = append(p.before, room.gone)
+		p.prepare.before = append(p.prepare.before, room.over)
 	}
 	for _, old := range g.live {
-		p.before = append(p.before, old.gone)
+		p.prepare.before = append(p.prepare.before, old.over)
 	}
 	g.current = p
 	g.live = append(g.live, p)
@@ -122,7 +122,7 @@ func (g *group) busy() bool {
 	return slices.ContainsFunc(g.live, func(p *process) bool {
 		// A box that is asleep may be woken at once, by a runner that wants to find
 		// what this one has kept.
-		return p.state == Started && g.current == p || !p.conv.idle() || p.workspace != ""
+		return !p.greeted && g.current == p || !p.conv.idle() || p.keeping.workspace != ""
 	})
 }
 
@@ -213,6 +213,24 @@ func (s *session) can(m wire.Message) bool {
 	}
 }
 
+// # To clients
+
+// event tells a session of a message: that of the stream, and for the common stream,
+// which is nil, all that have the process.
+func (g *group) event(to *stream, raw []byte, final bool) {
+	switch {
+	case to != nil:
+		to.session.event(to, raw, final)
+	case g.box.server.Scope.wide():
+		g.tellAll(raw)
+	default:
+		g.speaker.event(nil, raw, final)
+	}
+}
+
+// suspend tells a delivery's client what is needed of it.
+func (g *group) suspend(st *stream) { st.session.ask(st) }
+
 // # From a process of several sessions
 
 // direct says whom the process asks something: the client whose call is in flight;
@@ -284,27 +302,8 @@ func (g *group) common(s *session, m *wire.Message) (forProcess bool) {
 // one that came or went.
 func (g *group) settle(level string, subscriptions []string) {
 	p := g.current
-	if p == nil || p.state != Ready {
+	if p == nil || !p.greeted {
 		return // it is told when it is
 	}
-	if p.modern {
-		if !slices.Equal(g.subscriptions(), subscriptions) {
-			p.subscribe()
-		}
-		return // each request has the level of its session
-	}
-	if now := g.level(); now != level && now != "" {
-		p.setUp(wire.MethodSetLevel, map[string]string{"level": now})
-	}
-	now := g.subscriptions()
-	for _, uri := range now {
-		if !slices.Contains(subscriptions, uri) {
-			p.setUp(wire.MethodSubscribe, map[string]string{"uri": uri})
-		}
-	}
-	for _, uri := range subscriptions {
-		if !slices.Contains(now, uri) {
-			p.setUp(wire.MethodUnsubscribe, map[string]string{"uri": uri})
-		}
-	}
+	p.proto.settle(level, subscriptions)
 }

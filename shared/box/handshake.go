@@ -9,29 +9,48 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// initialize begins the handshake with a process that was just started.
-func (p *process) initialize() {
-	method := wire.MethodInitialize
-	if p.modern {
-		method = wire.MethodDiscover
-		p.write(bridge.Probe(strconv.AppendInt(nil, p.handshake, 10)))
-	} else {
-		p.introduce(p.handshake)
-	}
+// handshake begins the talk with a process: it finds out what the process speaks, and
+// bounds how long that takes.
+type handshake struct {
+	p       *process
+	id      int64 // of the first message
+	begun   time.Time
+	probe   probe
+	refused *fault      // why the process before refused the other protocol, nil if none did
+	insist  *time.Timer // to say initialize to one that does not answer server/discover
+	startup *time.Timer
+	version string // asked for
+}
+
+// probe is what is known by asking a process of an unknown server for server/discover.
+type probe int
+
+const (
+	probeNone    probe = iota // nobody asked
+	probing                   // this process is asked
+	probeRefused              // the one before has refused
+	probeSilent               // the one before has not answered
+)
+
+// start says hello to a process that was just started.
+func (h *handshake) start() {
+	p := h.p
+	p.own[h.id] = func(m wire.Message) { p.proto.greeted(m) }
+	method := p.proto.hello(h.id)
 	limit := p.box.server.StartupTimeout
-	within := limit - time.Since(p.begun)
-	if p.probe == probing {
+	within := limit - time.Since(h.begun)
+	if h.probe == probing {
 		within = min(within, p.box.server.ProbeTime)
-		p.insist = time.AfterFunc(within/6, p.insisted)
+		h.insist = time.AfterFunc(within/6, h.insisted)
 	}
-	p.startup = time.AfterFunc(within, func() {
+	h.startup = time.AfterFunc(within, func() {
 		p.box.mu.Lock()
 		defer p.box.mu.Unlock()
-		if p.state != Started || p.ended {
+		if p.greeted || p.state == gone {
 			return
 		}
-		if p.probe == probing {
-			p.probed(probeSilent)
+		if h.probe == probing {
+			h.probed(probeSilent)
 			return
 		}
 		f := p.box.server.fault(PhaseMCPInit, "did not answer %s within %s (startup_timeout_sec)", method, limit)
@@ -40,18 +59,27 @@ func (p *process) initialize() {
 	})
 }
 
-// introduce says who the client is, in the legacy era.
-func (p *process) introduce(number int64) {
+// stop stops the timers.
+func (h *handshake) stop() {
+	for _, t := range []*time.Timer{h.startup, h.insist} {
+		if t != nil {
+			t.Stop()
+		}
+	}
+}
+
+// introduce says initialize, under this id.
+func (h *handshake) introduce(number int64) {
 	id := strconv.AppendInt(nil, number, 10)
-	params := p.g.initParams()
-	p.version, _ = wire.String(wire.Lookup(params, "protocolVersion"))
+	params := h.p.g.initParams()
+	h.version, _ = wire.String(wire.Lookup(params, "protocolVersion"))
 	// A token of the client is no token of ours: progress for it would be taken for
 	// that of another request.
 	params, _ = wire.Replace(params, id, "_meta", wire.MetaProgressToken)
 	if bridge.SaysModern(params) {
 		params = bridge.Strip(wire.MethodInitialize, params)
 	}
-	p.write(wire.Compact(wire.NewRequest(id, wire.MethodInitialize, params)))
+	h.p.write(wire.Compact(wire.NewRequest(id, wire.MethodInitialize, params)))
 }
 
 // initParams are those of the client, or what a client without wishes would send
@@ -63,105 +91,86 @@ func initParams(of json.RawMessage) json.RawMessage {
 	return json.RawMessage(`{"protocolVersion":"` + wire.V20251125 + `","capabilities":{},"clientInfo":{"name":"dormouse","version":"1"}}`)
 }
 
-// answered takes a response of the process: to initialize, to another request of
-// ours, or to a client's.
-func (p *process) answered(m wire.Message) {
-	n, err := strconv.ParseInt(string(m.ID), 10, 64)
-	switch {
-	case err == nil && n == p.handshake:
-		p.greeted(m)
-	case err == nil && n == p.second:
-		p.greetedAfterAll(m)
-	case err == nil && p.own[n]:
-		delete(p.own, n)
-	case err == nil && p.toolsTold(n, m):
-	case !p.respond(m):
-		p.box.counts.Late++
+// insisted says initialize to a process that does not answer server/discover: some
+// servers pass over what they do not know, others have yet to read their first
+// message. Whichever is answered first is what the process speaks (MCP 2026-07-28,
+// stdio).
+func (h *handshake) insisted() {
+	p := h.p
+	p.box.mu.Lock()
+	defer p.box.mu.Unlock()
+	if h.probe != probing || p.state >= ready {
+		return
 	}
-}
-
-// greeted takes the answer to initialize.
-func (p *process) greeted(m wire.Message) {
-	switch {
-	case p.state != Started:
-		p.box.counts.Late++
-	case p.modern:
-		p.discovered(m)
-	case m.Error != nil:
-		e := refusal(m.Error, p.box.hide)
-		f := p.box.server.fault(PhaseMCPInit, "refused initialize: %s (%d)", e.Message, e.Code)
-		f.data.ServerError = e
-		p.otherwise(true, f)
-	case m.Result[0] != '{':
-		p.fail(p.box.server.fault(PhaseMCPInit, "answered initialize with a result that is no object"))
-	default:
-		p.introduced(m.Result)
-		if p.refused != nil || p.probe != probeNone {
-			p.box.era = bridge.LegacyOnly
+	second := p.conv.own()
+	p.own[second] = func(m wire.Message) {
+		// An error says less than the answer to server/discover will.
+		if p.greeted || m.Error != nil || m.Result[0] != '{' {
+			return
 		}
-		p.ready()
+		s := &sessionful{p: p}
+		s.introduced(m.Result)
+		p.proto, h.probe, p.box.era = s, probeSilent, bridge.LegacyOnly
+		h.done()
+	}
+	h.introduce(second)
+}
+
+// probed has another process take over from one that did not answer server/discover
+// as stateless servers do.
+func (h *handshake) probed(how probe) {
+	p := h.p
+	h.replace(false, p.box.server.fault(PhaseMCPInit, "does not answer server/discover as a server of version %s", wire.V20260728))
+	if next := p.g.current; p.followed && next != nil {
+		next.hello.refused, next.hello.probe = nil, how
 	}
 }
 
-// ready ends the handshake: the process learns what the session has set before, and
+// replace has another process take over all that this one was to do, because it
+// refuses the protocol it was spoken to in. If the other protocol was tried already,
+// the process fails.
+func (h *handshake) replace(isStateless bool, f *fault) {
+	p := h.p
+	switch {
+	case h.refused != nil:
+		p.fail(h.refused)
+		return
+	case h.probe == probeRefused || p.state >= stopping || p.g.current != p:
+		p.fail(f)
+		return
+	}
+	p.box.log.Info("process refuses the protocol it was spoken to in", "server", p.box.server.Name, "process", p.g.id, "stateless", !isStateless)
+	p.followed = true
+	next := p.g.start(p)
+	next.proto, next.hello.refused, next.hello.probe = newProtocol(next, isStateless), p.fill(f), probeNone
+	empty := next.conv
+	next.converse(p.conv)
+	next.held = p.held
+	p.converse(empty)
+	p.held = heldLines{}
+	p.to(gone) // what it still says belongs to nothing
+	p.stop(nil)
+	p.g.current = next
+}
+
+// done ends the handshake: the process learns what its sessions have set before, and
 // then gets what waits for it.
-func (p *process) ready() {
-	p.startup.Stop()
-	p.state = Ready
+func (h *handshake) done() {
+	p := h.p
+	h.startup.Stop()
+	p.greeted = true
+	p.to(ready)
 	p.box.starts.success()
 	p.report(Ready, nil)
-	session, ticket, version, result := p.g.speaker.id, p.g.speaker.ticket, p.version, p.result
+	session, ticket, version, result := p.g.speaker.id, p.g.speaker.ticket, h.version, p.proto.initialized(p.g.speaker)
 	p.g.speaker.tell(told{call: func(k Sink) { k.Handshake(session, ticket, version, result) }})
 
-	if p.modern {
-		p.subscribe()
-	} else {
-		p.setUpAll()
-	}
+	p.proto.begin()
 	for _, r := range p.conv.inOrder() {
 		if r.method == wire.MethodInitialize {
-			p.conv.end(r, wire.ResultResponse(r.id, p.greeting(r.stream.session)))
+			p.conv.end(r, wire.ResultResponse(r.id, p.proto.initialized(r.stream.session)))
 		}
 	}
 	p.sendHeld()
-	p.touch()
-}
-
-// setUpAll tells a process of the legacy era what the session has set before.
-func (p *process) setUpAll() {
-	p.write(wire.NewNotification(wire.NotifyInitialized, nil))
-	if level := p.g.level(); level != "" {
-		p.setUp(wire.MethodSetLevel, map[string]string{"level": level})
-	}
-	for _, uri := range p.g.subscriptions() {
-		p.setUp(wire.MethodSubscribe, map[string]string{"uri": uri})
-	}
-}
-
-// setUp sends a request of our own. Its answer goes nowhere: what it asks for is
-// a matter between the client and a process that is no more.
-func (p *process) setUp(method string, params map[string]string) {
-	raw, err := json.Marshal(params)
-	if err != nil {
-		return // strings always encode
-	}
-	n := p.conv.own()
-	p.own[n] = true
-	p.write(wire.NewRequest(strconv.AppendInt(nil, n, 10), method, raw))
-}
-
-// sendHeld sends what came while the process was not ready, but for requests that
-// were cancelled meanwhile.
-func (p *process) sendHeld() {
-	held := p.held
-	p.held, p.heldBytes = nil, 0
-	for _, h := range held {
-		r := p.conv.requests[h.number]
-		if h.number != 0 && r == nil {
-			continue
-		}
-		if !p.send(h.number, h.line) && r != nil {
-			p.conv.end(r, p.deaf().response(r.id))
-		}
-	}
+	p.clock.quiet()
 }

@@ -38,7 +38,7 @@ func TestFreshProcessIsInitializedAsTheClientWouldHave(t *testing.T) {
 		t.Errorf("the second subscription is %s", got)
 	}
 	r.none(t, "") // the answers to what the box asked go nowhere
-	h := find(t, r.recorder, "the handshake", func(handshake) bool { return true })
+	h := find(t, r.recorder, "the handshake", func(toldHandshake) bool { return true })
 	if h.session != "s" || h.ticket != "t" || h.version != "2025-06-18" || string(wire.Lookup(h.result, "serverInfo", "name")) != `"fake"` {
 		t.Errorf("the handshake is told as %+v %s", h, h.result)
 	}

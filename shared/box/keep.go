@@ -29,15 +29,22 @@ type Keeper interface {
 	Forget(ctx context.Context, owner string) error
 }
 
+// keeping restores the workspace of a process and saves it.
+type keeping struct {
+	p         *process
+	workspace string // that is saved when the process has ended, "" for none
+}
+
 // restore brings the workspace of a process that is staged to where the one before
 // has left it, and returns the folder that is to be saved, "" for none.
-func (p *process) restore(ctx context.Context, l provision.Launch) (string, error) {
+func (k *keeping) restore(ctx context.Context, l provision.Launch) (string, error) {
+	p := k.p
 	s := p.box.server
 	if s.Keeper == nil || l.Workspace == "" {
 		return "", nil
 	}
 	p.box.mu.Lock()
-	owner := p.owner()
+	owner := k.owner()
 	p.box.mu.Unlock()
 	err := s.Keeper.Restore(ctx, p.g.id, owner, l.Workspace)
 	if err == nil {
@@ -52,14 +59,15 @@ func (p *process) restore(ctx context.Context, l provision.Launch) (string, erro
 	return "", &provision.Error{Phase: provision.SessionCreate, Err: err}
 }
 
-// keep saves the workspace of a process that has ended, unless it was broken off in
+// save saves the workspace of a process that has ended, unless it was broken off in
 // its work: what it was writing then may be half written. Its requests end before.
-func (p *process) keep() {
+func (k *keeping) save() {
+	p := k.p
 	b := p.box
 	b.mu.Lock()
 	p.endRequests(p.obituary())
-	workspace, inOrder, owner := p.workspace, p.inOrder(), p.owner()
-	if p.over() {
+	workspace, inOrder, owner := k.workspace, k.inOrder(), k.owner()
+	if k.over() {
 		workspace = ""
 	}
 	b.mu.Unlock()
@@ -88,24 +96,25 @@ func (p *process) keep() {
 }
 
 // owner names what is kept of the workspace.
-func (p *process) owner() string {
-	if s := p.g.speaker; p.g.id == s.id {
-		return p.box.server.Kept.Name(s.id, s.principal)
+func (k *keeping) owner() string {
+	g := k.p.g
+	if s := g.speaker; g.id == s.id {
+		return g.box.server.Kept.Name(s.id, s.principal)
 	}
-	return p.g.id
+	return g.id
 }
 
 // over says that the process was of a session that has ended.
-func (p *process) over() bool {
-	return slices.ContainsFunc(p.g.members, func(s *session) bool { return s.over })
+func (k *keeping) over() bool {
+	return slices.ContainsFunc(k.p.g.members, func(s *session) bool { return s.over })
 }
 
 // inOrder says whether the process came to an end of its own, or had nothing to do
 // when it was stopped.
-func (p *process) inOrder() bool {
-	e, _ := p.exit()
+func (k *keeping) inOrder() bool {
+	e, _ := k.p.exit()
 	if e.Code != nil && *e.Code == 0 {
 		return true
 	}
-	return p.asked() && (e.Signal == "" || !p.atWork)
+	return k.p.asked() && (e.Signal == "" || !k.p.atWork)
 }

@@ -70,8 +70,8 @@ func (k *keeperHand) Forget(_ context.Context, process string) error {
 	return nil
 }
 
-// keeping is a box whose processes have a workspace that is kept.
-func keeping(t *testing.T, how string, k Keeper, change ...func(*Server)) (r *rig, removed chan string) {
+// withKeeper is a box whose processes have a workspace that is kept.
+func withKeeper(t *testing.T, how string, k Keeper, change ...func(*Server)) (r *rig, removed chan string) {
 	t.Helper()
 	place := t.TempDir()
 	staged, removed := with(func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
@@ -94,7 +94,7 @@ func calls(t *testing.T, k *keeperHand, want ...string) {
 func TestWorkspaceIsRestoredBeforeAndSavedAfterAProcess(t *testing.T) {
 	t.Parallel()
 	k := &keeperHand{}
-	r, _ := keeping(t, "plain", k, func(s *Server) { s.Idle = 20 * time.Millisecond })
+	r, _ := withKeeper(t, "plain", k, func(s *Server) { s.Idle = 20 * time.Millisecond })
 	k.alive = func() bool {
 		return slices.ContainsFunc(r.Processes(), func(p ProcessStatus) bool { return alive(p.PID) })
 	}
@@ -113,7 +113,7 @@ func TestBoxIsNotIdleBeforeWorkspacesAreSaved(t *testing.T) {
 		<-goOn
 		return nil
 	}}
-	r, _ := keeping(t, "plain", k, func(s *Server) { s.Idle = 20 * time.Millisecond })
+	r, _ := withKeeper(t, "plain", k, func(s *Server) { s.Idle = 20 * time.Millisecond })
 	r.result(r.call("1", "echo", "{}"))
 	if _, ok := r.IdleSince(); ok {
 		t.Error("idle while its process runs")
@@ -143,7 +143,7 @@ func TestRequestsEndBeforeTheWorkspaceIsSaved(t *testing.T) {
 		<-goOn
 		return nil
 	}}
-	r, _ := keeping(t, "plain", k)
+	r, _ := withKeeper(t, "plain", k)
 	r.hurry()
 	call := r.call("1", "close stdout", "{}")
 	r.failure(call)
@@ -154,7 +154,7 @@ func TestProcessThatWasBrokenOffIsNotSaved(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"die", "die by signal"} {
 		k := &keeperHand{}
-		r, _ := keeping(t, "plain", k)
+		r, _ := withKeeper(t, "plain", k)
 		r.failure(r.call("1", how, "{}"))
 		r.state(t, Exited)
 		// The next one goes on where it was, and is saved.
@@ -166,7 +166,7 @@ func TestProcessThatWasBrokenOffIsNotSaved(t *testing.T) {
 	}
 	t.Run("killed at work", func(t *testing.T) {
 		k := &keeperHand{}
-		r, _ := keeping(t, "deaf", k)
+		r, _ := withKeeper(t, "deaf", k)
 		r.hurry()
 		r.result(r.call("1", "stop reading", "{}"))
 		hangs := r.call("2", "hang", "{}")
@@ -178,7 +178,7 @@ func TestProcessThatWasBrokenOffIsNotSaved(t *testing.T) {
 	})
 	t.Run("killed idle", func(t *testing.T) {
 		k := &keeperHand{}
-		r, _ := keeping(t, "deaf", k)
+		r, _ := withKeeper(t, "deaf", k)
 		r.hurry()
 		r.result(r.call("1", "stop reading", "{}"))
 		if err := r.Close(t.Context()); err != nil {
@@ -191,7 +191,7 @@ func TestProcessThatWasBrokenOffIsNotSaved(t *testing.T) {
 func TestWorkspaceThatCannotBeRestoredStartsNothing(t *testing.T) {
 	t.Parallel()
 	k := &keeperHand{restore: errors.New("restore the workspace: key hunter22 is wrong")}
-	r, removed := keeping(t, "plain", k, func(s *Server) { s.Env["API_KEY"] = "hunter22" })
+	r, removed := withKeeper(t, "plain", k, func(s *Server) { s.Env["API_KEY"] = "hunter22" })
 	_, message, _, data := r.failure(r.call("1", "echo", "{}"))
 	if data.Phase != PhaseSessionCreate || message != `server "fake": cannot be started: restore the workspace: key *** is wrong` {
 		t.Errorf("%s: %+v", message, data)
@@ -205,7 +205,7 @@ func TestWorkspaceThatCannotBeRestoredStartsNothing(t *testing.T) {
 func TestEndedSessionIsForgottenAndNotSaved(t *testing.T) {
 	t.Parallel()
 	k := &keeperHand{}
-	r, removed := keeping(t, "plain", k)
+	r, removed := withKeeper(t, "plain", k)
 	r.result(r.call("1", "echo", "{}"))
 	r.StopSession("s")
 	<-removed
@@ -225,7 +225,7 @@ func TestCloseWaitsForWhatIsSavedAsLongAsItHasTime(t *testing.T) {
 		given <- ctx.Err()
 		return ctx.Err()
 	}}
-	r, _ := keeping(t, "plain", k)
+	r, _ := withKeeper(t, "plain", k)
 	r.result(r.call("1", "echo", "{}"))
 	ctx, cancel := context.WithCancel(t.Context())
 	closed := make(chan error)
@@ -247,7 +247,7 @@ func TestCloseWaitsForWhatIsSavedAsLongAsItHasTime(t *testing.T) {
 
 func TestProcessIsToldWhereItsWorkspaceIs(t *testing.T) {
 	t.Parallel()
-	r, _ := keeping(t, "plain", &keeperHand{}, func(s *Server) { s.Env["MEMORY"] = WorkspaceVariable + "/memory.json" })
+	r, _ := withKeeper(t, "plain", &keeperHand{}, func(s *Server) { s.Env["MEMORY"] = WorkspaceVariable + "/memory.json" })
 	var env []string
 	if err := json.Unmarshal(r.result(r.call("1", "env", "{}")), &env); err != nil {
 		t.Fatal(err)
@@ -295,7 +295,7 @@ func TestFilesComeBackInTheNextBox(t *testing.T) {
 func TestSessionsOfAPrincipalBeginWithWhatTheLastOneLeft(t *testing.T) {
 	t.Parallel()
 	k := &keeperHand{}
-	r, removed := keeping(t, "plain", k, func(s *Server) { s.Idle, s.Kept = 20*time.Millisecond, ScopePrincipal })
+	r, removed := withKeeper(t, "plain", k, func(s *Server) { s.Idle, s.Kept = 20*time.Millisecond, ScopePrincipal })
 	c := crowd{r}
 	c.result(c.callAs("ann/1", "1", "echo", "0"))
 	calls(t, k, "restore ann/1 of principal-ann", "save ann/1 of principal-ann", "leave ann/1")
@@ -313,7 +313,7 @@ func TestSessionsOfAPrincipalBeginWithWhatTheLastOneLeft(t *testing.T) {
 func TestWhatASharedProcessHasKeptOutlivesEverySession(t *testing.T) {
 	t.Parallel()
 	k := &keeperHand{}
-	r, _ := keeping(t, "plain", k, func(s *Server) { s.Idle, s.Scope = 20*time.Millisecond, ScopePrincipal })
+	r, _ := withKeeper(t, "plain", k, func(s *Server) { s.Idle, s.Scope = 20*time.Millisecond, ScopePrincipal })
 	c := crowd{r}
 	c.result(c.callAs("ann/1", "1", "echo", "0"))
 	c.StopSession("ann/1")

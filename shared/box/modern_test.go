@@ -129,7 +129,7 @@ func TestServerThatRefusesInitializeIsSpokenToInItsEra(t *testing.T) {
 	if diff := cmp.Diff(want, string(r.result("d1"))); diff != "" {
 		t.Errorf("initialize (-want +got):\n%s", diff)
 	}
-	h := find(t, r.recorder, "the handshake", func(handshake) bool { return true })
+	h := find(t, r.recorder, "the handshake", func(toldHandshake) bool { return true })
 	if h.version != "2025-06-18" || string(h.result) != want || r.Era() != bridge.ModernOnly {
 		t.Errorf("%s for %s is told to the host; era: %q", h.result, h.version, r.Era())
 	}

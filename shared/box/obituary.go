@@ -7,7 +7,43 @@ import (
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
+	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 )
+
+// output keeps what a process says beside messages.
+type output struct {
+	hide   *redact.Redactor
+	log    *proc.Log // keeps it for later, nil for nowhere
+	stderr proc.Tail
+	stdout proc.Tail // what was no message
+	lines  int64     // of stdout that were no messages
+}
+
+// noise keeps a line of stdout that was no message: it may be why the process ends.
+func (o *output) noise(line []byte) {
+	if len(line) > proc.MaxTail {
+		line = []byte(o.hide.End(o.hide.Text(string(line[:proc.MaxTail]))))
+	}
+	o.log.Stdout(line)
+	_, _ = o.stdout.Write(append(slices.Clone(line), '\n')) // never fails
+}
+
+// tails are the last of both.
+func (o *output) tails() (stderr, stdout string) { return o.stderr.Last(o.hide), o.stdout.Last(o.hide) }
+
+// starved says whether a process that ended by itself did so for want of memory.
+// killed says that the kernel has killed something for it meanwhile.
+func (o *output) starved(e proc.Exit, killed bool) bool {
+	if e.Code != nil && *e.Code == 0 {
+		return false
+	}
+	said, _ := o.stderr.Text()
+	also, _ := o.stdout.Text()
+	said = strings.ToLower(said + "\n" + also)
+	return killed && e.Signal == "SIGKILL" || slices.ContainsFunc([]string{
+		"out of memory", "cannot allocate memory", "memoryerror", "bad_alloc", "memory allocation of",
+	}, func(words string) bool { return strings.Contains(said, words) })
+}
 
 // obituary is why requests end that the process leaves open.
 func (p *process) obituary() *fault {
@@ -16,26 +52,42 @@ func (p *process) obituary() *fault {
 	}
 	phase, when := PhaseRuntime, ""
 	switch {
-	case p.state == Ready:
+	case p.greeted:
 	case p.spoke:
 		phase, when = PhaseMCPInit, " before it answered initialize"
 	default:
-		phase, when = PhaseProcessStart, " before it answered initialize"+p.lacks
+		phase, when = PhaseProcessStart, " before it answered initialize"+p.launched.lacks
 	}
 	how := "closed its stdin or stdout and did not exit"
-	e, gone := p.exit()
-	if gone && !isClosed(p.child.Abandoned()) {
+	e, exited := p.exit()
+	if exited && !isClosed(p.child.Abandoned()) {
 		how = e.String() // else by our signal
 	}
-	starved := gone && p.starved(e, p.child.KernelKilled())
+	starved := exited && !p.told && p.output.starved(e, p.child.KernelKilled())
 	if starved {
 		how += ", it seems for want of memory"
 	}
 	f := p.fill(p.box.server.fault(phase, "%s%s", how, when))
 	f.data.OutOfMemory = starved
 	f.words = cmp.Or(proc.LastLine(f.data.Stderr), proc.LastLine(f.data.Stdout))
-	f.after = p.scriptsNotRun()
+	if !p.greeted {
+		f.after = scriptsNotRun(p.launched.unrun)
+	}
 	return f
+}
+
+// scriptsNotRun says, of a process that has not started, that packages of it have
+// install scripts which were not run.
+func scriptsNotRun(packages []string) string {
+	if len(packages) == 0 {
+		return ""
+	}
+	const most = 5
+	names := strings.Join(packages[:min(most, len(packages))], ", ")
+	if more := len(packages) - most; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Sprintf(". Install scripts were not run (of %s): if the server needs what they make, x-dormouse.box.install_scripts: true has them run, in a sandbox", names)
 }
 
 // fill adds to a fault what is known of the process.
@@ -43,10 +95,10 @@ func (p *process) fill(f *fault) *fault {
 	if p.child == nil {
 		return f // it may hold what is known of an install
 	}
-	f.data.NoiseLines = p.noise
-	f.data.Stderr, f.data.Stdout = p.stderr.Last(p.box.hide), p.stdout.Last(p.box.hide)
+	f.data.NoiseLines = p.output.lines
+	f.data.Stderr, f.data.Stdout = p.output.tails()
 	f.data.Since = p.child.Since().UTC()
-	if e, gone := p.exit(); gone {
+	if e, exited := p.exit(); exited {
 		f.data.ExitCode, f.data.Signal = e.Code, e.Signal
 	}
 	return f
@@ -54,7 +106,7 @@ func (p *process) fill(f *fault) *fault {
 
 // howItEnded is the last line of its log.
 func (p *process) howItEnded() string {
-	if e, gone := p.exit(); gone {
+	if e, exited := p.exit(); exited {
 		return fmt.Sprintf("process %d %s", p.child.PID(), e)
 	}
 	p.box.mu.Lock()
@@ -80,27 +132,4 @@ func isClosed(c <-chan struct{}) bool {
 	default:
 		return false
 	}
-}
-
-// noted keeps a line of stdout that was no message: it may be why the process ends.
-func (p *process) noted(line []byte) {
-	if len(line) > proc.MaxTail {
-		line = []byte(p.box.hide.End(p.box.hide.Text(string(line[:proc.MaxTail]))))
-	}
-	p.log.Stdout(line)
-	_, _ = p.stdout.Write(append(slices.Clone(line), '\n')) // never fails
-}
-
-// starved says whether a process that ended by itself did so for want of memory.
-// killed says that the kernel has killed something for it meanwhile.
-func (p *process) starved(e proc.Exit, killed bool) bool {
-	if p.stopping || e.Code != nil && *e.Code == 0 {
-		return false
-	}
-	said, _ := p.stderr.Text()
-	also, _ := p.stdout.Text()
-	said = strings.ToLower(said + "\n" + also)
-	return killed && e.Signal == "SIGKILL" || slices.ContainsFunc([]string{
-		"out of memory", "cannot allocate memory", "memoryerror", "bad_alloc", "memory allocation of",
-	}, func(words string) bool { return strings.Contains(said, words) })
 }

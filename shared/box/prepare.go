@@ -4,10 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
+	"maps"
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -23,13 +26,58 @@ const (
 	errStopped = startCause("the process is not wanted any more")
 )
 
-// prepare has the stager put everything in place, and resolves what is left to be
+// preparation is what happens before a process runs.
+type preparation struct {
+	p      *process
+	before []<-chan struct{} // the ends of the processes that it follows
+	steps  int               // of it that were told
+}
+
+// awaitTurn waits for the processes before to be gone: a session has one at a time,
+// for both would write the same files.
+func (a *preparation) awaitTurn() bool {
+	for _, gone := range a.before {
+		select {
+		case <-gone:
+		case <-a.p.halt:
+		}
+	}
+	select {
+	case <-a.p.halt:
+		return false
+	default:
+		return a.awaitStart()
+	}
+}
+
+// awaitStart waits as long as a start has to after those that failed.
+func (a *preparation) awaitStart() bool {
+	b := a.p.box
+	b.mu.Lock()
+	wait, failed := b.starts.wait(), b.starts.failed
+	b.mu.Unlock()
+	if wait == 0 {
+		return true
+	}
+	a.progress(provision.Progress{Text: fmt.Sprintf("waiting %s to start the server again: it failed %d times", wait.Round(time.Second), failed)})
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-a.p.halt:
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// prepare has the provisioner put everything in place, and resolves what is left to be
 // executed. It is given up when the process is to end, or has no time left.
-func (p *process) prepare() (launch, error) {
-	p.begun = time.Now()
+func (a *preparation) prepare() (launch, error) {
+	p := a.p
+	p.hello.begun = time.Now()
 	s := p.box.server
 	if s.Provisioner == nil {
-		return p.confine(s, provision.Launch{Cwd: s.Cwd})
+		return a.confine(s, provision.Launch{Cwd: s.Cwd})
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -42,25 +90,26 @@ func (p *process) prepare() (launch, error) {
 		case <-ctx.Done():
 		}
 	}()
-	l, err := s.Provisioner.Provision(ctx, p.g.id, p.progress)
+	l, err := s.Provisioner.Provision(ctx, p.g.id, a.progress)
 	if err != nil {
 		return launch{}, err
 	}
-	keep, err := p.restore(ctx, l)
+	keep, err := p.keeping.restore(ctx, l)
 	if err != nil {
 		return launch{}, err
 	}
-	ready, err := p.confine(s.staged(l), l)
+	ready, err := a.confine(s.staged(l), l)
 	ready.keep, ready.unrun = keep, l.Unrun
 	return ready, err
 }
 
 // progress tells of one step of the start: the sink, and the clients that wait for
 // the process and gave a progress token.
-func (p *process) progress(step provision.Progress) {
+func (a *preparation) progress(step provision.Progress) {
+	p := a.p
 	b := p.box
 	text := b.hide.Text(step.Text)
-	p.log.Note("%s", text)
+	p.output.log.Note("%s", text)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	st := p.status(Staging, nil)
@@ -70,15 +119,73 @@ func (p *process) progress(step provision.Progress) {
 		k.Process(st)
 	}})
 	// Progress has to grow, and the server's own begins at zero or above.
-	p.steps++
-	at := -1 / float64(uint64(1)<<min(p.steps, 40))
+	a.steps++
+	at := -1 / float64(uint64(1)<<min(a.steps, 40))
 	for _, r := range p.conv.inOrder() {
 		if r.token == nil {
 			continue
 		}
 		params, err := json.Marshal(map[string]any{"progressToken": r.token, "progress": at, "message": st.Detail})
 		if err == nil {
-			p.event(r.stream, wire.NewNotification(wire.NotifyProgress, params), false)
+			p.g.event(r.stream, wire.NewNotification(wire.NotifyProgress, params), false)
+		}
+	}
+}
+
+// confine resolves what is started for a process that is in place, and has it
+// started in the sandbox that the server wants. There is no way past one: if it
+// cannot be made, nothing is started.
+func (a *preparation) confine(s Server, placed provision.Launch) (launch, error) {
+	p := a.p
+	clear := a.mark(&s)
+	if s.Sandbox == nil {
+		l, err := s.launch()
+		l.Clear = clear
+		return l, err
+	}
+	place, err := s.Sandbox(p.g.id, placed)
+	if err != nil {
+		return launch{}, err
+	}
+	log := p.box.log.With("server", s.Name)
+	p.box.lacks.Do(func() {
+		for _, l := range place.Lacks() {
+			log.Warn("the sandbox does without", "guard", string(l.Guard), "why", l.Why)
+		}
+	})
+	base := maps.Clone(s.Base)
+	if base == nil {
+		base = map[string]string{}
+	}
+	maps.Copy(base, place.Environment())
+	s.Base = base
+	l, err := s.launch()
+	l.Start = place.Start
+	l.Clear = func() {
+		clear()
+		if err := place.End(); err != nil {
+			log.Warn("the sandbox is not cleared", "process", p.g.id, "error", err)
+		}
+	}
+	return l, err
+}
+
+// mark gives the process its mark, and returns what ends all that carry it.
+func (a *preparation) mark(s *Server) (clear func()) {
+	p := a.p
+	if s.Mark == "" {
+		return func() {}
+	}
+	own := fmt.Sprintf("%s/%d", s.Mark, p.box.marks.Add(1))
+	env := maps.Clone(s.Env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	env[proc.MarkEnv] = own
+	s.Env = env
+	return func() {
+		if err := proc.EndMarked(own); err != nil {
+			p.box.log.Warn("what a process has started is still there", "server", s.Name, "process", p.g.id, "error", err)
 		}
 	}
 }

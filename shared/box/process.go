@@ -1,15 +1,12 @@
 package box
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
+	"strconv"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
-	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -36,151 +33,104 @@ type child interface {
 	KernelKilled() bool
 }
 
+// state is how far a process is. It only goes on.
+type state int
+
+const (
+	starting state = iota // it waits for its turn, or something is put in place for it
+	greeting              // it runs, and has not answered the first message
+	ready                 // it takes messages
+	stopping              // it is ending, or was told to
+	gone                  // its requests have ended; what it still says goes nowhere
+)
+
 // process is one life of the server: an OS process with the conversation that is
-// held with it. Fields are guarded by the lock of the box, but for those that guard
+// held with it. The lock of the box guards its fields, but for those that guard
 // themselves. Its goroutines are run, one that writes, one that reads stdout and
-// one that reads stderr; all have ended when gone is closed.
+// one that reads stderr; all have ended when over is closed.
 type process struct {
-	box  *Box
-	g    *group
-	conv *conversation
+	box     *Box
+	g       *group
+	conv    *conversation
+	proto   protocol
+	hello   handshake
+	clock   deadlines
+	prepare preparation
+	keeping keeping
+	output  output
 
-	before []<-chan struct{} // gone of the processes it follows
-	halt   chan struct{}     // closed when it is to end before it was started
-	gone   chan struct{}
+	halt chan struct{} // closed when it is to end before it was started
+	over chan struct{} // closed when everything of it has ended
 
-	state    ProcessState
-	failed   *fault // why its requests end, nil for what its exit says
-	stopping bool   // its end was asked for
-	atWork   bool   // it had requests then
-	ended    bool   // its requests have ended: what it says now goes nowhere
+	state    state
+	greeted  bool   // it was ready
 	spoke    bool   // it has said something valid
+	told     bool   // its end was asked for
+	atWork   bool   // it had requests then
+	failed   *fault // why its requests end, nil for what its exit says
 	followed bool   // another process waits for its room
-	noise    int64
-	steps    int // of its start that were told
 
-	begun     time.Time // its start, with what is done before
-	modern    bool      // it is spoken to as a server of the modern era
-	refused   *fault    // why one was that was spoken to otherwise, nil if there was none
-	probe     probe
-	insist    *time.Timer // to say initialize to one that does not answer server/discover
-	second    int64       // id of that, 0 for none
-	discover  json.RawMessage
-	changes   int64 // id of the request for notifications of changes, 0 for none
-	handshake int64 // id of initialize
-	version   string
-	result    json.RawMessage // of initialize, as clients get it
-	tasks     *taskTools      // of one that has tasks of 2025-11-25, nil of others
-	own       map[int64]bool  // ids of other requests of ours, without an answer yet
-	startup   *time.Timer
-	idle      *time.Timer
-	used      time.Time
+	own  map[int64]func(wire.Message) // who takes the answer to a request of ours, nil for nobody
+	held heldLines                    // until it is ready
 
-	held      []heldLine // until it is ready
-	heldBytes int
-
-	child     child       // nil before it runs
-	lacks     string      // the script that is not there, in words, "" for none
-	workspace string      // that is saved when it has ended, "" for none
-	unrun     []string    // packages whose install scripts were not run
-	queue     *proc.Queue // to its stdin
-	stderr    proc.Tail
-	stdout    proc.Tail // what was no message
-	log       *proc.Log // keeps its stderr for later, nil for nowhere
-}
-
-// heldLine is a message for a process that is not ready, with the number of its
-// request, 0 for others.
-type heldLine struct {
-	number int64
-	line   []byte
+	child    child // nil before it runs
+	queue    *proc.Queue
+	launched struct {
+		lacks string   // the script that is not there, in words, "" for none
+		unrun []string // packages whose install scripts were not run
+	}
 }
 
 func newProcess(g *group) *process {
 	p := &process{
-		box: g.box, g: g, state: Started, own: map[int64]bool{},
-		halt: make(chan struct{}), gone: make(chan struct{}), queue: proc.NewQueue(maxQueue),
+		box: g.box, g: g, own: map[int64]func(wire.Message){}, queue: proc.NewQueue(maxQueue),
+		halt: make(chan struct{}), over: make(chan struct{}),
 	}
-	p.modern, p.probe = g.speaks()
-	p.converse(newConversation(p.box.draw, p.send, p.event, p.touch))
+	p.hello, p.clock, p.prepare, p.keeping = handshake{p: p}, deadlines{p: p}, preparation{p: p}, keeping{p: p}
+	p.output.hide = g.box.hide
+	isStateless, probe := g.speaks()
+	p.proto, p.hello.probe = newProtocol(p, isStateless), probe
+	p.converse(newConversation(p.box.draw, p.box.server.Scope.wide(), g))
 	return p
 }
 
 // converse takes over a conversation, which begins with a handshake.
 func (p *process) converse(c *conversation) {
 	p.conv = c
-	c.send, c.event, c.quiet, c.opened, c.closed = p.send, p.event, p.touch, p.await, p.goOn
-	c.asks = func(st *stream) { st.session.ask(st) }
-	c.abandon = p.cancelTask
-	if p.box.server.Scope.wide() {
-		c.direct = p.g.direct
-	}
-	p.handshake = c.own()
+	c.process, c.clock = p, &p.clock
+	p.hello.id = c.own()
 }
+
+// to takes the process to a state that it has not passed.
+func (p *process) to(s state) { p.state = max(p.state, s) }
 
 // # Its life
 
 // run is its life from beginning to end.
 func (p *process) run() {
-	if p.awaitTurn() && p.launch() {
+	if p.prepare.awaitTurn() && p.launch() {
 		p.accompany()
-		p.keep()
+		p.keeping.save()
 	}
-	p.log.Close(p.howItEnded())
+	p.output.log.Close(p.howItEnded())
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
 	p.endRequests(p.obituary())
 	p.bury()
-	close(p.gone)
+	close(p.over)
 	p.g.left(p)
 }
 
-// awaitTurn waits for the processes before to be gone: a session has one at a time,
-// for both would write the same files.
-func (p *process) awaitTurn() bool {
-	for _, gone := range p.before {
-		select {
-		case <-gone:
-		case <-p.halt:
-		}
-	}
-	select {
-	case <-p.halt:
-		return false
-	default:
-		return p.awaitStart()
-	}
-}
-
-// awaitStart waits as long as a start has to after those that failed.
-func (p *process) awaitStart() bool {
-	p.box.mu.Lock()
-	wait, failed := p.box.starts.wait(), p.box.starts.failed
-	p.box.mu.Unlock()
-	if wait == 0 {
-		return true
-	}
-	p.progress(provision.Progress{Text: fmt.Sprintf("waiting %s to start the server again: it failed %d times", wait.Round(time.Second), failed)})
-	t := time.NewTimer(wait)
-	defer t.Stop()
-	select {
-	case <-p.halt:
-		return false
-	case <-t.C:
-		return true
-	}
-}
-
-// launch starts the OS process and says initialize to it.
+// launch starts the OS process and says hello to it.
 func (p *process) launch() bool {
-	p.log = p.box.server.log(p.g.id, p.box.hide)
-	l, err := p.prepare()
+	p.output.log = p.box.server.log(p.g.id, p.box.hide)
+	l, err := p.prepare.prepare()
 	var c child
 	if err == nil {
 		c, err = p.box.spawn(l.Command, p.box.grace)
 	}
 	if err == nil {
-		p.log.Note("process %d of session %s started", c.PID(), p.g.id)
+		p.output.log.Note("process %d of session %s started", c.PID(), p.g.id)
 	}
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
@@ -188,12 +138,13 @@ func (p *process) launch() bool {
 		p.fail(p.box.startFault(err))
 		return false
 	}
-	p.child, p.workspace, p.unrun, p.lacks = c, l.keep, l.unrun, l.lacks()
-	if p.stopping {
+	p.child, p.keeping.workspace, p.launched.unrun, p.launched.lacks = c, l.keep, l.unrun, l.lacks()
+	p.to(greeting)
+	if p.told {
 		c.Terminate()
 	}
 	p.report(Started, nil)
-	p.initialize()
+	p.hello.start()
 	return true
 }
 
@@ -204,8 +155,8 @@ func (p *process) accompany() {
 	done := make(chan struct{}, 3)
 	begin := func(f func()) { go func() { f(); done <- struct{}{} }() }
 	begin(p.speak)
-	begin(p.listen)
-	begin(func() { p.stderr.ReadAll(io.TeeReader(c.Stderr(), p.log)) })
+	begin(listener{p}.listen)
+	begin(func() { p.output.stderr.ReadAll(io.TeeReader(c.Stderr(), p.output.log)) })
 	select {
 	case <-c.Exited():
 	case <-c.Abandoned():
@@ -230,33 +181,15 @@ func (p *process) speak() {
 	}
 }
 
-// listen reads what the process says, no faster than the sink takes it.
-func (p *process) listen() {
-	lines := proc.NewLineReader(p.child.Stdout(), maxLine)
-	for {
-		line, err := lines.Next()
-		var long *proc.TooLong
-		switch {
-		case errors.As(err, &long):
-			p.overlong(long)
-		case err != nil:
-			p.leave()
-			return
-		default:
-			p.hear(line)
-		}
-		p.g.awaitRoom()
-	}
-}
-
 // leave ends a process that has closed one of its pipes or has exited. What was
 // asked of it may still be answered.
 func (p *process) leave() {
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
-	if p.probe == probing && p.state == Started && !p.ended && !p.stopping {
-		p.probed(probeSilent)
+	if p.hello.probe == probing && p.state < ready {
+		p.hello.probed(probeSilent)
 	}
+	p.to(stopping)
 	p.g.detach(p)
 	p.child.Terminate()
 }
@@ -274,9 +207,10 @@ func (p *process) stop(f *fault) {
 		own := *f // filled with what is known of this process
 		p.failed = &own
 	}
+	p.to(stopping)
 	p.g.detach(p)
-	if !p.stopping {
-		p.stopping, p.atWork = true, !p.conv.idle()
+	if !p.told {
+		p.told, p.atWork = true, !p.conv.idle()
 		close(p.halt)
 	}
 	if p.child != nil {
@@ -287,29 +221,26 @@ func (p *process) stop(f *fault) {
 // endRequests ends everything that is open, once. A start that failed is counted
 // before anybody is told: who tries again at once has to wait.
 func (p *process) endRequests(f *fault) {
-	if p.ended {
+	if p.state == gone {
 		return
 	}
-	p.ended = true
-	if p.state != Ready && !p.asked() {
+	p.to(gone)
+	if !p.greeted && !p.asked() {
 		p.box.starts.failure()
 	}
-	p.held, p.heldBytes = nil, 0
+	p.held = heldLines{}
 	p.conv.endAll(f)
 }
 
 // asked says that the process ends because it was told to.
 func (p *process) asked() bool {
-	return p.stopping && (p.failed == nil || p.failed.data.Phase == PhaseBoxUnavailable)
+	return p.told && (p.failed == nil || p.failed.data.Phase == PhaseBoxUnavailable)
 }
 
 // bury stops the timers and reports the end.
 func (p *process) bury() {
-	for _, t := range []*time.Timer{p.startup, p.insist, p.idle} {
-		if t != nil {
-			t.Stop()
-		}
-	}
+	p.hello.stop()
+	p.clock.stop()
 	if p.asked() {
 		if p.child != nil {
 			p.report(Stopped, nil)
@@ -319,19 +250,6 @@ func (p *process) bury() {
 	p.report(Exited, p.obituary())
 }
 
-// event tells a session of a message: that of the stream, and for the common stream,
-// which is nil, all that have the process.
-func (p *process) event(to *stream, raw []byte, final bool) {
-	switch {
-	case to != nil:
-		to.session.event(to, raw, final)
-	case p.box.server.Scope.wide():
-		p.g.tellAll(raw)
-	default:
-		p.g.speaker.event(nil, raw, final)
-	}
-}
-
 // # To the process
 
 // request gives a request to the process, or ends it.
@@ -339,7 +257,7 @@ func (p *process) request(st *stream, m wire.Message) {
 	if len(p.conv.requests) >= maxRequests {
 		f := p.box.server.fault(PhaseRuntime, "has %d requests in flight, wait for one of them to end", maxRequests)
 		st.open--
-		p.event(st, p.fill(f).response(m.ID), st.open == 0)
+		p.g.event(st, p.fill(f).response(m.ID), st.open == 0)
 		return
 	}
 	r, refused := p.conv.add(st, m)
@@ -347,8 +265,8 @@ func (p *process) request(st *stream, m wire.Message) {
 	case refused != nil:
 		st.session.refuse(st, m.ID, refused)
 	case m.Method == wire.MethodInitialize:
-		if p.state == Ready {
-			p.conv.end(r, wire.ResultResponse(r.id, p.greeting(r.stream.session)))
+		if p.greeted {
+			p.conv.end(r, wire.ResultResponse(r.id, p.proto.initialized(r.stream.session)))
 		}
 	case !p.conv.pass(r, m):
 		p.conv.end(r, p.deaf().response(r.id))
@@ -365,27 +283,34 @@ func (p *process) deaf() *fault {
 // send gives a line to the process when it is ready; number is that of the request
 // in it, or 0. It is false when the line does not fit into the queue.
 func (p *process) send(number int64, line []byte) bool {
-	if p.state == Started {
-		if p.heldBytes+len(line) > maxQueue {
-			return false
-		}
-		p.held = append(p.held, heldLine{number: number, line: line})
-		p.heldBytes += len(line)
-		return true
-	}
-	if line = p.translate(number, line); line == nil {
-		return true
+	if !p.greeted {
+		return p.held.add(number, line)
 	}
 	r := p.conv.requests[number]
-	if r != nil {
-		line = p.outgoing(r, line)
+	if line = p.proto.outgoing(r, line); line == nil {
+		return true
 	}
 	ok := p.write(line)
 	if ok && r != nil && r.passed == nil {
 		p.conv.known(r)
-		p.limit(r)
+		p.clock.limit(r)
 	}
 	return ok
+}
+
+// withdraw has the process stop working for a request, by this line if it is still
+// what the client sent.
+func (p *process) withdraw(r *request, line []byte) {
+	if !p.proto.withdraw(r) {
+		p.send(0, line)
+	}
+}
+
+// ask sends a request of our own. answer takes the response, and may be nil.
+func (p *process) ask(method string, params json.RawMessage, answer func(wire.Message)) {
+	n := p.conv.own()
+	p.own[n] = answer
+	p.write(wire.NewRequest(strconv.AppendInt(nil, n, 10), method, params))
 }
 
 // write gives a line to the process at once.
@@ -397,102 +322,42 @@ func (p *process) write(line []byte) bool {
 	return false
 }
 
-// # From the process
-
-// hear takes one line of output. Whatever it is, the process is read on.
-func (p *process) hear(line []byte) {
-	line = bytes.TrimSpace(bytes.ToValidUTF8(line, []byte("\uFFFD")))
-	if len(line) == 0 {
-		return
-	}
-	for _, raw := range unpack(line) {
-		m, err := wire.Parse(raw)
-		if err == nil && bytes.IndexByte(raw, '\r') >= 0 {
-			m, err = wire.Parse(wire.Compact(raw)) // a line to everybody, not just to us
-		}
-		if err != nil && wire.Lookup(raw, "jsonrpc") == nil {
-			p.noted(raw)
-		}
-		p.box.mu.Lock()
-		switch {
-		case p.ended:
-		case err != nil:
-			p.garbled(m.ID, raw, err)
-		default:
-			p.heard(m)
-		}
-		p.box.mu.Unlock()
-	}
+// heldLines are messages for a process that is not ready.
+type heldLines struct {
+	lines []heldLine
+	bytes int
 }
 
-func (p *process) heard(m wire.Message) {
-	p.spoke = true
-	switch m.Kind {
-	case wire.Response:
-		p.answered(m)
-	case wire.Request:
-		if m.Method == wire.MethodPing {
-			p.write(wire.ResultResponse(m.ID, nil))
-		} else if refused := p.conv.ask(m); refused != nil {
-			p.write(wire.ErrorResponse(m.ID, refused))
-		}
-	case wire.Notification:
-		if m, ok := p.plain(m); ok && !p.ofTasks(m) && !p.conv.notification(m) {
-			p.box.counts.Late++
-		}
-	}
+// heldLine is one of them, with the number of its request, 0 for others.
+type heldLine struct {
+	number int64
+	line   []byte
 }
 
-// garbled takes a line that is no message: noise, but for a broken response to a
-// request that would otherwise wait for ever.
-func (p *process) garbled(id, raw json.RawMessage, err error) {
-	p.noise++
-	p.box.counts.Noise++
-	p.box.log.Debug("output that is no message skipped", "server", p.box.server.Name, "process", p.g.id, "bytes", len(raw))
-	r := p.conv.request(id)
-	if r == nil || wire.Lookup(raw, "method") != nil {
-		return
+// add is false when the line does not fit.
+func (h *heldLines) add(number int64, line []byte) bool {
+	if h.bytes+len(line) > maxQueue {
+		return false
 	}
-	f := p.box.server.fault(PhaseToolCall, "answered %s with something that is no JSON-RPC response: %s", r.method, p.box.hide.Text(err.Error()))
-	p.conv.end(r, p.fill(f).response(r.id))
+	h.lines = append(h.lines, heldLine{number: number, line: line})
+	h.bytes += len(line)
+	return true
 }
 
-// overlong takes a line that was left out, and ends the request it answered.
-func (p *process) overlong(long *proc.TooLong) {
-	p.box.mu.Lock()
-	defer p.box.mu.Unlock()
-	p.box.counts.Oversize++
-	p.box.log.Warn("line of a server over the limit dropped", "server", p.box.server.Name, "process", p.g.id, "bytes", long.Bytes, "limit", maxLine)
-	id, ok := long.Answers()
-	if r := p.conv.request(id); ok && r != nil {
-		f := p.box.server.fault(PhaseToolCall, "answered %s with %d bytes, over the limit of %d", r.method, long.Bytes, maxLine)
-		f.data.Limit = maxLine
-		p.conv.end(r, p.fill(f).response(r.id))
-	}
-}
-
-// # Idle
-
-// touch begins the time anew after which the process is idle.
-func (p *process) touch() {
-	p.box.touch()
-	p.used = p.box.used
-	if p.state != Ready || p.stopping {
-		return
-	}
-	if p.idle != nil {
-		p.idle.Reset(p.box.server.Idle)
-		return
-	}
-	p.idle = time.AfterFunc(p.box.server.Idle, func() {
-		p.box.mu.Lock()
-		defer p.box.mu.Unlock()
-		// It may have been touched while this waited for the lock; and when something
-		// is open, its end touches.
-		if p.g.current == p && p.conv.idle() && time.Since(p.used) >= p.box.server.Idle {
-			p.stop(nil)
+// sendHeld sends what came while the process was not ready, but for requests that
+// were cancelled meanwhile.
+func (p *process) sendHeld() {
+	held := p.held.lines
+	p.held = heldLines{}
+	for _, h := range held {
+		r := p.conv.requests[h.number]
+		if h.number != 0 && r == nil {
+			continue
 		}
-	})
+		if !p.send(h.number, h.line) && r != nil {
+			p.conv.end(r, p.deaf().response(r.id))
+		}
+	}
 }
 
 // # Reports
@@ -501,7 +366,7 @@ func (p *process) touch() {
 func (p *process) report(state ProcessState, f *fault) {
 	st := p.status(state, f)
 	log := p.box.log.With("server", p.box.server.Name, "process", st.Process, "pid", st.PID)
-	if f != nil && p.log == nil {
+	if f != nil && p.output.log == nil {
 		log = log.With("stderr", st.Stderr, "stdout", st.Stdout) // there is no other place for it
 	}
 	p.g.speaker.tell(told{call: func(k Sink) {
@@ -515,7 +380,7 @@ func (p *process) report(state ProcessState, f *fault) {
 }
 
 func (p *process) status(state ProcessState, f *fault) ProcessStatus {
-	st := ProcessStatus{Process: p.g.id, Session: p.g.speaker.id, Ticket: p.g.speaker.ticket, State: state, NoiseLines: p.noise}
+	st := ProcessStatus{Process: p.g.id, Session: p.g.speaker.id, Ticket: p.g.speaker.ticket, State: state, NoiseLines: p.output.lines}
 	if p.child != nil {
 		st.PID, st.Since = p.child.PID(), p.child.Since().UTC()
 	}
@@ -526,9 +391,17 @@ func (p *process) status(state ProcessState, f *fault) ProcessStatus {
 		st.ExitCode, st.Signal = e.Code, e.Signal
 	}
 	if state == Stopped || state == Exited {
-		st.Stderr, st.Stdout = p.stderr.Last(p.box.hide), p.stdout.Last(p.box.hide)
+		st.Stderr, st.Stdout = p.output.tails()
 	}
 	return st
+}
+
+// running is how far a process is for those who ask while it runs.
+func (p *process) running() ProcessState {
+	if p.greeted {
+		return Ready
+	}
+	return Started
 }
 
 // exitCode is -1 where there is none.
@@ -537,16 +410,4 @@ func exitCode(st ProcessStatus) int {
 		return -1
 	}
 	return *st.ExitCode
-}
-
-// unpack takes a batch apart. Its messages are told one by one, for clients of most
-// versions know no batches, and one that is no message does not spoil the others.
-func unpack(line []byte) []json.RawMessage {
-	if line[0] == '[' {
-		var batch []json.RawMessage
-		if json.Unmarshal(line, &batch) == nil {
-			return batch
-		}
-	}
-	return []json.RawMessage{line}
 }

@@ -22,30 +22,45 @@ type talk struct {
 
 func newTalk(t *testing.T) *talk {
 	k := &talk{t: t}
-	k.conversation = newConversation(counting(),
-		func(number int64, line []byte) bool {
-			if k.full {
-				return false
-			}
-			k.sent = append(k.sent, string(line))
-			if r := k.requests[number]; r != nil {
-				k.known(r)
-			}
-			return true
-		},
-		func(to *stream, raw []byte, final bool) {
-			name := "common"
-			if to != nil {
-				name = to.id
-			}
-			if final {
-				name += "!"
-			}
-			k.out = append(k.out, name+": "+string(raw))
-		},
-		func() {})
+	k.conversation = newConversation(counting(), false, k)
+	k.process, k.clock = k, stopped{}
 	return k
 }
+
+func (k *talk) send(number int64, line []byte) bool {
+	if k.full {
+		return false
+	}
+	k.sent = append(k.sent, string(line))
+	if r := k.requests[number]; r != nil {
+		k.known(r)
+	}
+	return true
+}
+
+func (k *talk) withdraw(_ *request, line []byte) { k.send(0, line) }
+
+func (k *talk) event(to *stream, raw []byte, final bool) {
+	name := "common"
+	if to != nil {
+		name = to.id
+	}
+	if final {
+		name += "!"
+	}
+	k.out = append(k.out, name+": "+string(raw))
+}
+
+func (k *talk) suspend(*stream) {}
+
+func (k *talk) direct(*request, bool, wire.Message) (*session, *wire.Error) { return nil, nil }
+
+// stopped is a clock that stands still.
+type stopped struct{}
+
+func (stopped) opened(*question) {}
+func (stopped) closed(*question) {}
+func (stopped) quiet()           {}
 
 // request puts a request of the client on a stream that is open for n of them.
 func (k *talk) request(stream *stream, raw string) *request {

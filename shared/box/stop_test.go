@@ -138,7 +138,7 @@ func TestNotificationKeepsTheProcess(t *testing.T) {
 	used := func() time.Time {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return r.sessions["s"].group.current.used
+		return r.sessions["s"].group.current.clock.used
 	}
 	before := used()
 	r.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -176,30 +177,14 @@ func FuzzOutput(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, out []byte) {
 		k := newRecorder()
-		b := New(Server{Name: "fake"}, k, nil)
-		b.mu.Lock()
-		s, _ := b.session("s", "")
-		p := newProcess(s.group)
-		p.g.live = []*process{p}
-		p.startup = time.AfterFunc(time.Hour, func() {})
-		st := &stream{session: s, id: "d", open: 2}
-		for _, raw := range []string{`{"jsonrpc":"2.0","id":"a","method":"m","params":{"_meta":{"progressToken":"t"}}}`, `{"jsonrpc":"2.0","id":"b","method":"m"}`} {
-			m, err := wire.Parse([]byte(raw))
-			if err != nil {
-				t.Fatal(err)
-			}
-			p.request(st, m)
+		b := New(Server{Name: "fake", Command: "/bin/sh"}, k, nil)
+		played := newPlayedChild()
+		b.draw, b.spawn = counting(), func(proc.Command, proc.Grace) (child, error) { return played, nil }
+		b.Deliver(Deliver{ID: "d", Session: "s", Raw: []byte(`[{"jsonrpc":"2.0","id":"a","method":"m","params":{"_meta":{"progressToken":"t"}}},{"jsonrpc":"2.0","id":"b","method":"m"}]`)})
+		if _, err := played.toStdout.Write(append(out, '\n')); err != nil {
+			t.Fatal(err)
 		}
-		b.mu.Unlock()
-		for line := range bytes.SplitSeq(out, []byte("\n")) {
-			p.hear(line)
-		}
-		b.mu.Lock()
-		p.endRequests(p.obituary())
-		p.bury()
-		p.g.left(p)
-		b.enter() // of the process, which was not run
-		b.mu.Unlock()
+		played.Terminate()
 		if err := b.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}

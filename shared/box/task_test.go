@@ -98,7 +98,7 @@ func TestClientsAreNotToldOfTasksOfTheLegacyEra(t *testing.T) {
 	if string(init) != want {
 		t.Errorf("initialize is answered with %s", init)
 	}
-	if h := find(t, r.recorder, "the handshake", func(handshake) bool { return true }); string(h.result) != want {
+	if h := find(t, r.recorder, "the handshake", func(toldHandshake) bool { return true }); string(h.result) != want {
 		t.Errorf("the record is %s", h.result)
 	}
 	list := r.result(r.deliver(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`))

@@ -1,0 +1,141 @@
+package box
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strconv"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// listener takes what a process says on stdout.
+type listener struct{ p *process }
+
+// listen reads what the process says, no faster than the sink takes it.
+func (l listener) listen() {
+	p := l.p
+	lines := proc.NewLineReader(p.child.Stdout(), maxLine)
+	for {
+		line, err := lines.Next()
+		var long *proc.TooLong
+		switch {
+		case errors.As(err, &long):
+			l.overlong(long)
+		case err != nil:
+			p.leave()
+			return
+		default:
+			l.hear(line)
+		}
+		p.g.awaitRoom()
+	}
+}
+
+// hear takes one line of output. Whatever it is, the process is read on.
+func (l listener) hear(line []byte) {
+	p := l.p
+	line = bytes.TrimSpace(bytes.ToValidUTF8(line, []byte("\uFFFD")))
+	if len(line) == 0 {
+		return
+	}
+	for _, raw := range unpack(line) {
+		m, err := wire.Parse(raw)
+		if err == nil && bytes.IndexByte(raw, '\r') >= 0 {
+			m, err = wire.Parse(wire.Compact(raw)) // a line to everybody, not just to us
+		}
+		if err != nil && wire.Lookup(raw, "jsonrpc") == nil {
+			p.output.noise(raw)
+		}
+		p.box.mu.Lock()
+		switch {
+		case p.state == gone:
+		case err != nil:
+			l.garbled(m.ID, raw, err)
+		default:
+			l.heard(m)
+		}
+		p.box.mu.Unlock()
+	}
+}
+
+// unpack takes a batch apart. Its messages are told one by one, for clients of most
+// versions know no batches, and one that is no message does not spoil the others.
+func unpack(line []byte) []json.RawMessage {
+	if line[0] == '[' {
+		var batch []json.RawMessage
+		if json.Unmarshal(line, &batch) == nil {
+			return batch
+		}
+	}
+	return []json.RawMessage{line}
+}
+
+func (l listener) heard(m wire.Message) {
+	p := l.p
+	p.spoke = true
+	switch m.Kind {
+	case wire.Response:
+		l.answered(m)
+	case wire.Request:
+		if m.Method == wire.MethodPing {
+			p.write(wire.ResultResponse(m.ID, nil))
+		} else if refused := p.conv.ask(m); refused != nil {
+			p.write(wire.ErrorResponse(m.ID, refused))
+		}
+	case wire.Notification:
+		if m, ok := p.proto.notification(m); ok && !p.conv.notification(m) {
+			p.box.counts.Late++
+		}
+	}
+}
+
+// answered takes a response of the process: to a request of ours, or to a client's.
+func (l listener) answered(m wire.Message) {
+	p := l.p
+	if n, err := strconv.ParseInt(string(m.ID), 10, 64); err == nil {
+		if use, ours := p.own[n]; ours {
+			delete(p.own, n)
+			if use != nil {
+				use(m)
+			}
+			return
+		}
+	}
+	if r := p.conv.request(m.ID); r != nil {
+		p.proto.response(r, m)
+	} else {
+		p.box.counts.Late++
+	}
+}
+
+// garbled takes a line that is no message: noise, but for a broken response to a
+// request that would otherwise wait for ever.
+func (l listener) garbled(id, raw json.RawMessage, err error) {
+	p := l.p
+	p.output.lines++
+	p.box.counts.Noise++
+	p.box.log.Debug("output that is no message skipped", "server", p.box.server.Name, "process", p.g.id, "bytes", len(raw))
+	r := p.conv.request(id)
+	if r == nil || wire.Lookup(raw, "method") != nil {
+		return
+	}
+	f := p.box.server.fault(PhaseToolCall, "answered %s with something that is no JSON-RPC response: %s", r.method, p.box.hide.Text(err.Error()))
+	p.conv.end(r, p.fill(f).response(r.id))
+}
+
+// overlong takes a line that was left out, and ends the request it answered.
+func (l listener) overlong(long *proc.TooLong) {
+	p := l.p
+	p.box.mu.Lock()
+	defer p.box.mu.Unlock()
+	p.box.counts.Oversize++
+	p.box.log.Warn("line of a server over the limit dropped", "server", p.box.server.Name, "process", p.g.id, "bytes", long.Bytes, "limit", maxLine)
+	id, ok := long.Answers()
+	if r := p.conv.request(id); ok && r != nil {
+		f := p.box.server.fault(PhaseToolCall, "answered %s with %d bytes, over the limit of %d", r.method, long.Bytes, maxLine)
+		f.data.Limit = maxLine
+		p.conv.end(r, p.fill(f).response(r.id))
+	}
+}

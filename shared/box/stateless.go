@@ -1,0 +1,174 @@
+package box
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// stateless speaks to a process of version 2026-07-28. A request of a client of that
+// version passes unchanged, and so does the answer. A request of any other client gets
+// what that client said in initialize. Such a process does not ask: it answers that it
+// needs input. The delivery then is suspended, and the box forgets it.
+type stateless struct {
+	p        *process
+	discover json.RawMessage // what it said of itself
+	changes  int64           // id of the request for notifications of changes, 0 for none
+}
+
+func (s *stateless) hello(id int64) string {
+	s.p.write(bridge.Probe(strconv.AppendInt(nil, id, 10)))
+	return wire.MethodDiscover
+}
+
+func (s *stateless) greeted(m wire.Message) {
+	p := s.p
+	era := bridge.ReadProbe(m)
+	if m.Error != nil || era == bridge.LegacyOnly {
+		p.hello.probed(probeRefused)
+		return
+	}
+	if p.hello.refused != nil {
+		era = bridge.ModernOnly // whatever it says of initialize
+	}
+	s.discover, p.box.era = m.Result, era
+	p.hello.version, _ = wire.String(wire.Lookup(p.g.initParams(), "protocolVersion"))
+	p.hello.done()
+}
+
+func (s *stateless) initialized(of *session) json.RawMessage {
+	return of.client().Initialize(s.discover)
+}
+
+// begin asks for the notifications of changes that the sessions want, in the place of
+// what was asked before.
+func (s *stateless) begin() {
+	p := s.p
+	if s.changes != 0 {
+		p.write(wire.NewNotification(wire.NotifyCancelled, fmt.Appendf(nil, `{"requestId":%d}`, s.changes)))
+	}
+	n := p.conv.own()
+	raw := p.g.speaker.client().Listen(strconv.AppendInt(nil, n, 10), s.discover, p.g.subscriptions())
+	if s.changes = 0; raw == nil {
+		return
+	}
+	s.changes, p.own[n] = n, nil
+	p.write(raw)
+}
+
+func (s *stateless) settle(_ string, subscriptions []string) {
+	// Each request has the level of its session.
+	if !slices.Equal(s.p.g.subscriptions(), subscriptions) {
+		s.begin()
+	}
+}
+
+func (s *stateless) outgoing(r *request, line []byte) []byte {
+	if r != nil && r.modern {
+		return line
+	}
+	m, err := wire.Parse(line)
+	switch {
+	case err == nil && m.Kind == wire.Notification && m.Method == wire.NotifyRootsChanged:
+		return nil // they are asked for in each call
+	case err != nil || r == nil:
+		return line
+	}
+	switch m.Method {
+	case wire.MethodSubscribe, wire.MethodUnsubscribe:
+		s.begin()
+		s.p.conv.end(r, wire.ResultResponse(r.id, nil))
+		return nil
+	case wire.MethodSetLevel, wire.MethodPing:
+		s.p.conv.end(r, wire.ResultResponse(r.id, nil)) // the level goes with each request
+		return nil
+	}
+	r.line = line
+	of := r.stream.session
+	return withParams(m, of.client().Params(m.Method, m.Params, of.level, r.stream.round > 0 || r.retries > 0))
+}
+
+func (s *stateless) withdraw(*request) bool { return false }
+
+func (s *stateless) response(r *request, m wire.Message) {
+	switch {
+	case r.modern:
+	case m.Error != nil:
+		m.Error = bridge.PlainFault(r.method, m.Error)
+	case bridge.Wants(m.Result):
+		s.needs(r, m.Result)
+		return
+	default:
+		m.Result = bridge.Plain(m.Result)
+	}
+	s.p.conv.response(m)
+}
+
+func (s *stateless) notification(m wire.Message) (wire.Message, bool) {
+	raw := bridge.PlainNotification(m)
+	if raw == nil {
+		return m, false
+	}
+	m, err := wire.Parse(raw)
+	return m, err == nil
+}
+
+// Retries of a request whose server wants to be called again at once.
+const (
+	maxRetries = 10
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = 2 * time.Second
+)
+
+// needs takes an answer that says what the process needs for a request.
+func (s *stateless) needs(r *request, result json.RawMessage) {
+	inputs, state, fault := bridge.ReadInputs(result)
+	if fault == nil && len(inputs) == 0 {
+		s.retry(r, state)
+		return
+	}
+	var a asking
+	if fault == nil {
+		st := r.stream
+		a.questions, a.requests, fault = st.session.client().Ask(st.id, st.round+1, st.questions(), len(st.asking), inputs)
+	}
+	if fault != nil {
+		s.p.conv.end(r, wire.ErrorResponse(r.id, fault))
+		return
+	}
+	a.raw = bridge.Retry(r.original(), state)
+	a.within = s.p.box.server.AnswerTimeout
+	s.p.conv.suspend(r, a)
+}
+
+// original is a request as the client wrote it.
+func (r *request) original() []byte {
+	raw, _ := wire.Replace(r.line, r.id, "id")
+	if r.token != nil {
+		raw, _ = wire.Replace(raw, r.token, "params", "_meta", wire.MetaProgressToken)
+	}
+	return raw
+}
+
+// retry sends a request again, a little later.
+func (s *stateless) retry(r *request, state json.RawMessage) {
+	p := s.p
+	if r.retries++; r.retries > maxRetries {
+		f := p.box.server.fault(phaseOf(r), "wants %s to be sent again and again; it was given up after %d times", r.method, maxRetries)
+		p.conv.end(r, p.fill(f).response(r.id))
+		return
+	}
+	line := bridge.Retry(r.line, state)
+	time.AfterFunc(min(firstRetry<<(r.retries-1), lastRetry), func() {
+		p.box.mu.Lock()
+		defer p.box.mu.Unlock()
+		if p.conv.requests[r.number] == r && p.state != gone && !p.send(r.number, line) {
+			p.conv.end(r, p.deaf().response(r.id))
+		}
+	})
+}
