@@ -131,9 +131,7 @@ type Box struct {
 	spawn  func(proc.Command, proc.Grace) (child, error)
 	lacks  sync.Once    // what sandboxes do without has been logged
 	marks  atomic.Int64 // given to processes
-	saving context.Context
-	// abandon ends what is being saved.
-	abandon context.CancelFunc
+	saves  saves
 
 	// mu guards everything below, with all sessions and processes. It is held for
 	// work on tables and for copying messages, never during a system call that may
@@ -150,6 +148,12 @@ type Box struct {
 	over     chan struct{} // not nil when Close waits: closed when active is zero
 }
 
+// saves is for workspaces that are being saved; abandon ends that.
+type saves struct {
+	ctx     context.Context //nolint:containedctx // Close ends it
+	abandon context.CancelFunc
+}
+
 // New makes a box. Nothing runs before the first Deliver. log may be nil.
 func New(s Server, k Sink, log *slog.Logger) *Box {
 	if log == nil {
@@ -157,7 +161,7 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 	}
 	saving, abandon := context.WithCancel(context.Background())
 	return &Box{
-		saving: saving, abandon: abandon, server: s.withDefaults(), sink: k, log: log, hide: redact.New(s.Env, s.Secrets),
+		saves: saves{saving, abandon}, server: s.withDefaults(), sink: k, log: log, hide: redact.New(s.Env, s.Secrets),
 		grace:    proc.Grace{Stdin: time.Second, Term: 5 * time.Second},
 		draw:     numbers(s.Scope),
 		spawn:    func(c proc.Command, g proc.Grace) (child, error) { return proc.Start(c, g) },
@@ -406,7 +410,7 @@ func (b *Box) Close(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
-	b.abandon()
+	b.saves.abandon()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, g := range b.groups {
@@ -479,7 +483,7 @@ func (b *Box) remove(session string) {
 	go func() {
 		err := b.server.Provisioner.Remove(session)
 		if b.server.Keeper != nil {
-			ctx, done := context.WithTimeout(b.saving, saveTime)
+			ctx, done := context.WithTimeout(b.saves.ctx, saveTime)
 			defer done()
 			if b.server.Kept == ScopePrincipal {
 				b.server.Keeper.Leave(session)

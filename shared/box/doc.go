@@ -9,10 +9,10 @@
 //
 // # One process
 //
-//	Deliver ─▶ start ─▶ initialize ─▶ ready ─▶ idle, end of its session, Close ─▶ stopped
-//	             │           │          │
-//	             ▼           ▼          ▼
-//	       process_start  mcp_init   runtime        it failed: every open request
+//	Deliver ─▶ starting ─▶ greeting ─▶ ready ─▶ idle, end of its session, Close ─▶ stopping ─▶ gone
+//	              │           │          │
+//	              ▼           ▼          ▼
+//	        process_start  mcp_init   runtime       it failed: every open request
 //	                                                ends in an error with that phase
 //
 // The box owns the handshake: a fresh process gets initialize with the parameters
@@ -39,8 +39,8 @@
 //
 // With a wider [Scope] all sessions of a principal, or all of the box, have one
 // process. Ids, progress tokens and cancellations are mapped by session, as equal ids
-// of one session are by number. The process is initialized once, for a client that can
-// everything, and each session's initialize is answered with that. Its log level is
+// of one session are by number. The process is initialized once, for a client that has
+// every capability, and each session's initialize is answered with that. Its log level is
 // the most verbose that a session has set, its subscriptions are those of all, and
 // what it says of no call is told to every session that wants it: log lines from the
 // session's own level on, changes of resources it has subscribed to, all else. A
@@ -53,13 +53,14 @@
 // that were never ended are forgotten with the process, or when there are over a
 // thousand; one that speaks again is back with it.
 //
-// # Eras
+// # Protocols
 //
-// Sessions are of the legacy era. A server that refuses initialize is tried as one of
-// the modern era (2026-07-28), in another process, and if it is one the box remembers.
-// It hears with each request what initialize would have told; its results lose what
-// clients do not know. It cannot ask: a call of it that needs input ends here as a
-// [Suspension], and is delivered again, to any box, when the client has answered.
+// Sessions are of the versions that have initialize. A server that refuses initialize is
+// tried as a stateless one (2026-07-28), in another process, and the box remembers what
+// it speaks. A stateless process hears with each request what initialize would have told
+// it, and its results lose what clients do not know. It cannot ask: a call that needs
+// input ends here as a [Suspension]. It is delivered again, to any box, when the client
+// has answered.
 //
 // Tasks of 2025-11-25 are kept from clients. A tool of a legacy server that can be
 // called as such a task only is called as one in its client's place.

@@ -33,6 +33,7 @@ type Keeper interface {
 type keeping struct {
 	p         *process
 	workspace string // that is saved when the process has ended, "" for none
+	atWork    bool   // the process had requests when its end was asked for
 }
 
 // restore brings the workspace of a process that is staged to where the one before
@@ -77,7 +78,7 @@ func (k *keeping) save() {
 	case !inOrder:
 		log.Warn("workspace not saved: its process was broken off; the snapshot before stays")
 	default:
-		ctx, done := context.WithTimeout(b.saving, saveTime)
+		ctx, done := context.WithTimeout(b.saves.ctx, saveTime)
 		defer done()
 		err := b.server.Keeper.Save(ctx, p.g.id, owner, workspace)
 		if err != nil {
@@ -116,5 +117,5 @@ func (k *keeping) inOrder() bool {
 	if e.Code != nil && *e.Code == 0 {
 		return true
 	}
-	return k.p.asked() && (e.Signal == "" || !k.p.atWork)
+	return k.p.asked() && (e.Signal == "" || !k.atWork)
 }

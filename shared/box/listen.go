@@ -74,7 +74,7 @@ func unpack(line []byte) []json.RawMessage {
 
 func (l listener) heard(m wire.Message) {
 	p := l.p
-	p.spoke = true
+	p.output.spoke = true
 	switch m.Kind {
 	case wire.Response:
 		l.answered(m)

@@ -10,13 +10,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 )
 
-// output keeps what a process says beside messages.
+// output keeps what a process says beside messages, and what else tells why it ended.
 type output struct {
 	hide   *redact.Redactor
 	log    *proc.Log // keeps it for later, nil for nowhere
 	stderr proc.Tail
 	stdout proc.Tail // what was no message
 	lines  int64     // of stdout that were no messages
+	spoke  bool      // it has said a message
+	lacks  string    // the script that is not there, in words, "" for none
+	unrun  []string  // packages whose install scripts were not run
 }
 
 // noise keeps a line of stdout that was no message: it may be why the process ends.
@@ -53,10 +56,10 @@ func (p *process) obituary() *fault {
 	phase, when := PhaseRuntime, ""
 	switch {
 	case p.greeted:
-	case p.spoke:
+	case p.output.spoke:
 		phase, when = PhaseMCPInit, " before it answered initialize"
 	default:
-		phase, when = PhaseProcessStart, " before it answered initialize"+p.launched.lacks
+		phase, when = PhaseProcessStart, " before it answered initialize"+p.output.lacks
 	}
 	how := "closed its stdin or stdout and did not exit"
 	e, exited := p.exit()
@@ -71,7 +74,7 @@ func (p *process) obituary() *fault {
 	f.data.OutOfMemory = starved
 	f.words = cmp.Or(proc.LastLine(f.data.Stderr), proc.LastLine(f.data.Stdout))
 	if !p.greeted {
-		f.after = scriptsNotRun(p.launched.unrun)
+		f.after = scriptsNotRun(p.output.unrun)
 	}
 	return f
 }

@@ -64,21 +64,15 @@ type process struct {
 
 	state    state
 	greeted  bool   // it was ready
-	spoke    bool   // it has said something valid
 	told     bool   // its end was asked for
-	atWork   bool   // it had requests then
 	failed   *fault // why its requests end, nil for what its exit says
 	followed bool   // another process waits for its room
 
 	own  map[int64]func(wire.Message) // who takes the answer to a request of ours, nil for nobody
 	held heldLines                    // until it is ready
 
-	child    child // nil before it runs
-	queue    *proc.Queue
-	launched struct {
-		lacks string   // the script that is not there, in words, "" for none
-		unrun []string // packages whose install scripts were not run
-	}
+	child child // nil before it runs
+	queue *proc.Queue
 }
 
 func newProcess(g *group) *process {
@@ -138,7 +132,7 @@ func (p *process) launch() bool {
 		p.fail(p.box.startFault(err))
 		return false
 	}
-	p.child, p.keeping.workspace, p.launched.unrun, p.launched.lacks = c, l.keep, l.unrun, l.lacks()
+	p.child, p.keeping.workspace, p.output.unrun, p.output.lacks = c, l.keep, l.unrun, l.lacks()
 	p.to(greeting)
 	if p.told {
 		c.Terminate()
@@ -210,7 +204,7 @@ func (p *process) stop(f *fault) {
 	p.to(stopping)
 	p.g.detach(p)
 	if !p.told {
-		p.told, p.atWork = true, !p.conv.idle()
+		p.told, p.keeping.atWork = true, !p.conv.idle()
 		close(p.halt)
 	}
 	if p.child != nil {

@@ -35,7 +35,7 @@ const (
 const WorkspaceVariable = "${workspaceFolder}"
 
 // Server is the configured server of a box. New takes it over: its map and slice
-// must not change any more.
+// must not change any more. It has a field for each setting, which is why it has many.
 type Server struct {
 	// Name is how errors and logs call it.
 	Name string

@@ -30,7 +30,7 @@ const (
 
 // precompile fills the compile cache of an install whose program is there. An install
 // without a cache is as good, only slower, so a failure is logged and no more.
-func (s *provisioning) precompile(ctx context.Context, b build, node, program string) {
+func (s nodeInstaller) precompile(ctx context.Context, b build, node, program string) {
 	if !s.cfg.Compile {
 		return
 	}
@@ -39,7 +39,7 @@ func (s *provisioning) precompile(ctx context.Context, b build, node, program st
 	}
 }
 
-func (s *provisioning) fillCompiled(ctx context.Context, b build, node, program string) error {
+func (s nodeInstaller) fillCompiled(ctx context.Context, b build, node, program string) error {
 	ctx, cancel := context.WithTimeout(ctx, compileTime)
 	defer cancel()
 	has, err := s.version(ctx, node, "-p", "typeof require('node:module').enableCompileCache")
@@ -88,7 +88,7 @@ func takeCompiled(ctx context.Context, made, name, dir string) error {
 
 // useCompiled has the process read the compile cache of its install, unless the server
 // is configured with one of its own.
-func (s *provisioning) useCompiled(dir string) {
+func (s nodeInstaller) useCompiled(dir string) {
 	dir = filepath.Join(dir, compiledFolder)
 	if _, err := os.Stat(dir); err == nil && s.server.Env[compileCache] == "" {
 		s.launch.Env[compileCache] = dir

@@ -14,10 +14,13 @@ import (
 // nodeVersion asks for all that decides whether compiled packages fit.
 const nodeVersion = "console.log(process.version,process.versions.modules,process.platform,process.arch)"
 
+// nodeInstaller installs Node.js packages for one start, with npm.
+type nodeInstaller struct{ *provisioning }
+
 // node installs what the package-lock.json of the host path says and puts a link to it
 // into the workspace. A node_modules that is a folder there is left as it is: the
 // process has made it.
-func (s *provisioning) node(ctx context.Context) error {
+func (s nodeInstaller) node(ctx context.Context) error {
 	if info, err := os.Lstat(filepath.Join(s.launch.Workspace, "node_modules")); err == nil && info.IsDir() {
 		return nil
 	}
@@ -62,7 +65,7 @@ type nodeWants struct {
 	parts []string          // of the key
 }
 
-func (s *provisioning) readNode(ctx context.Context) (nodeWants, error) {
+func (s nodeInstaller) readNode(ctx context.Context) (nodeWants, error) {
 	want := nodeWants{files: map[string][]byte{}}
 	root, err := os.OpenRoot(s.host)
 	if err != nil {
@@ -109,7 +112,7 @@ func hasLocal(lock []byte) bool {
 	return false
 }
 
-func (s *provisioning) buildNode(ctx context.Context, b build, npm, node string, want nodeWants) error {
+func (s nodeInstaller) buildNode(ctx context.Context, b build, npm, node string, want nodeWants) error {
 	if want.local {
 		if err := refresh(ctx, s.host, b.dir, filepath.Join(filepath.Dir(b.dir), "source.json")); err != nil {
 			return err
@@ -169,7 +172,7 @@ func withoutScripts(data []byte) []byte {
 
 // link makes node_modules of the workspace lead to an install. Modules are found by
 // their real path, so those that need one another do find each other there.
-func (s *provisioning) link(modules string) error {
+func (s nodeInstaller) link(modules string) error {
 	root, err := os.OpenRoot(s.launch.Workspace)
 	if err != nil {
 		return err

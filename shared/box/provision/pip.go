@@ -30,8 +30,11 @@ sys.addaudithook(guard)
 sys.argv[0] = "pip"
 runpy.run_module("pip", run_name="__main__", alter_sys=True)`
 
+// pythonInstaller installs Python packages for one start, with pip or uv.
+type pythonInstaller struct{ *provisioning }
+
 // onlyWheels is what keeps pip and uv from building packages.
-func (s *provisioning) onlyWheels() []string {
+func (s pythonInstaller) onlyWheels() []string {
 	if s.server.Scripts {
 		return nil
 	}
@@ -40,7 +43,7 @@ func (s *provisioning) onlyWheels() []string {
 
 // pip is the beginning of a command line of pip. Isolated, so that it does not take
 // modules from the folder it works in.
-func (s *provisioning) pip(ctx context.Context, b build, interpreter string, guard bool) ([]string, error) {
+func (s pythonInstaller) pip(ctx context.Context, b build, interpreter string, guard bool) ([]string, error) {
 	if _, err := (command{argv: []string{interpreter, "-I", "-m", "pip", "--version"}, env: s.environ()}).run(ctx); err != nil {
 		venv := filepath.Join(b.dir, "pip")
 		if _, err := (command{argv: []string{interpreter, "-I", "-m", "venv", venv}, dir: b.dir, env: s.environ(), log: b.log}).run(ctx); err != nil {
@@ -58,7 +61,7 @@ func (s *provisioning) pip(ctx context.Context, b build, interpreter string, gua
 func workshop(b build) string { return filepath.Join(b.dir, "build") }
 
 // inWorkshop runs pip there, confined.
-func (s *provisioning) inWorkshop(ctx context.Context, b build, in pythonInstall, args ...string) error {
+func (s pythonInstaller) inWorkshop(ctx context.Context, b build, in pythonInstall, args ...string) error {
 	pip, err := s.pip(ctx, b, in.interpreter, false)
 	if err != nil {
 		return err
@@ -87,7 +90,7 @@ func (s *provisioning) inWorkshop(ctx context.Context, b build, in pythonInstall
 }
 
 // buildProject builds the project itself, in its sandbox, and gives its wheel.
-func (s *provisioning) buildProject(ctx context.Context, b build, in pythonInstall) ([]string, error) {
+func (s pythonInstaller) buildProject(ctx context.Context, b build, in pythonInstall) ([]string, error) {
 	to := filepath.Join(workshop(b), "project")
 	if !in.project {
 		return nil, nil
@@ -114,7 +117,7 @@ func files(dir, ending string) ([]string, error) {
 
 // resolvePython finds out which packages are needed, and gives them as requirements
 // with hashes. What it has fetched for it stays in b.dir, where buildPython finds it.
-func (s *provisioning) resolvePython(ctx context.Context, b build, in pythonInstall) ([]byte, error) {
+func (s pythonInstaller) resolvePython(ctx context.Context, b build, in pythonInstall) ([]byte, error) {
 	project, err := s.buildProject(ctx, b, in)
 	if err != nil {
 		return nil, err
@@ -160,7 +163,7 @@ func requirement(file string) string {
 
 // download fetches packages and gives their files. Where they may be built, this is
 // done in the sandbox: pip builds to know what a package depends on.
-func (s *provisioning) download(ctx context.Context, b build, in pythonInstall, what []string) ([]string, error) {
+func (s pythonInstaller) download(ctx context.Context, b build, in pythonInstall, what []string) ([]string, error) {
 	args := append([]string{"download", "--no-input", "--disable-pip-version-check", "--quiet"}, s.onlyWheels()...)
 	if s.server.Scripts {
 		to := filepath.Join(workshop(b), "got")
@@ -185,7 +188,7 @@ func (s *provisioning) download(ctx context.Context, b build, in pythonInstall, 
 }
 
 // compile is what uv has for it.
-func (s *provisioning) compile(ctx context.Context, b build, uv string, in pythonInstall, project []string) ([]byte, error) {
+func (s pythonInstaller) compile(ctx context.Context, b build, uv string, in pythonInstall, project []string) ([]byte, error) {
 	var list strings.Builder
 	for _, p := range project {
 		list.WriteString(p + "\n")
@@ -231,7 +234,7 @@ func needsScripts(err error) error {
 }
 
 // buildPython makes the virtual environment b.dir/venv with what the lock says.
-func (s *provisioning) buildPython(ctx context.Context, b build, in pythonInstall, l locked) error {
+func (s pythonInstaller) buildPython(ctx context.Context, b build, in pythonInstall, l locked) error {
 	made := b
 	if l.made != "" {
 		made.dir = l.made
@@ -248,7 +251,7 @@ func (s *provisioning) buildPython(ctx context.Context, b build, in pythonInstal
 }
 
 // fillVenv takes what was fetched for the lock from made, or fetches it there.
-func (s *provisioning) fillVenv(ctx context.Context, b, made build, in pythonInstall, l locked) error {
+func (s pythonInstaller) fillVenv(ctx context.Context, b, made build, in pythonInstall, l locked) error {
 	project, err := s.projectOf(ctx, made, in, l)
 	if err != nil {
 		return err
@@ -282,7 +285,7 @@ func (s *provisioning) fillVenv(ctx context.Context, b, made build, in pythonIns
 }
 
 // projectOf gives the wheel of the project, which may have been built for the lock.
-func (s *provisioning) projectOf(ctx context.Context, made build, in pythonInstall, l locked) ([]string, error) {
+func (s pythonInstaller) projectOf(ctx context.Context, made build, in pythonInstall, l locked) ([]string, error) {
 	if l.made != "" && in.project {
 		return files(filepath.Join(workshop(made), "project"), ".whl")
 	}
@@ -290,7 +293,7 @@ func (s *provisioning) projectOf(ctx context.Context, made build, in pythonInsta
 }
 
 // lockedWheels gives wheels of what the lock names.
-func (s *provisioning) lockedWheels(ctx context.Context, made build, in pythonInstall, lock string, l locked) ([]string, error) {
+func (s pythonInstaller) lockedWheels(ctx context.Context, made build, in pythonInstall, lock string, l locked) ([]string, error) {
 	got := filepath.Join(made.dir, "got")
 	if s.server.Scripts {
 		got = filepath.Join(workshop(made), "got")
@@ -320,7 +323,7 @@ func (s *provisioning) lockedWheels(ctx context.Context, made build, in pythonIn
 }
 
 // uvInstall has uv make and fill the environment.
-func (s *provisioning) uvInstall(ctx context.Context, b build, uv string, in pythonInstall, lock string, empty bool, project []string) error {
+func (s pythonInstaller) uvInstall(ctx context.Context, b build, uv string, in pythonInstall, lock string, empty bool, project []string) error {
 	venv := filepath.Join(b.dir, "venv")
 	into := []string{uv, "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--python", filepath.Join(venv, "bin", "python")}
 	steps := [][]string{{uv, "venv", "--quiet", "--python", in.interpreter, venv}}
@@ -335,7 +338,7 @@ func (s *provisioning) uvInstall(ctx context.Context, b build, uv string, in pyt
 
 // pipInstall has pip make and fill the environment, with wheels alone: nothing of them
 // is executed.
-func (s *provisioning) pipInstall(ctx context.Context, b build, in pythonInstall, wheels []string) error {
+func (s pythonInstaller) pipInstall(ctx context.Context, b build, in pythonInstall, wheels []string) error {
 	venv := filepath.Join(b.dir, "venv")
 	first, pip := []string{in.interpreter, "-I", "-m", "venv", venv}, s.pipFor(ctx, in.interpreter, venv)
 	if pip[0] == in.interpreter {
@@ -348,7 +351,7 @@ func (s *provisioning) pipInstall(ctx context.Context, b build, in pythonInstall
 	return s.steps(ctx, b, steps)
 }
 
-func (s *provisioning) steps(ctx context.Context, b build, steps [][]string) error {
+func (s pythonInstaller) steps(ctx context.Context, b build, steps [][]string) error {
 	for _, argv := range steps {
 		if _, err := (command{argv: argv, dir: b.dir, env: s.environ(), log: b.log}).run(ctx); err != nil {
 			return fmt.Errorf("%s: %w", filepath.Base(argv[0]), needsScripts(err))
@@ -360,7 +363,7 @@ func (s *provisioning) steps(ctx context.Context, b build, steps [][]string) err
 // pipFor is the beginning of a command line that works on a virtual environment: the
 // pip of the interpreter if it knows how to (since 22.3), else that of the
 // environment itself.
-func (s *provisioning) pipFor(ctx context.Context, interpreter, venv string) []string {
+func (s pythonInstaller) pipFor(ctx context.Context, interpreter, venv string) []string {
 	python := filepath.Join(venv, "bin", "python")
 	out, err := command{argv: []string{interpreter, "-I", "-m", "pip", "--version"}, env: s.environ()}.run(ctx)
 	var major, minor int

@@ -213,7 +213,7 @@ func (s *provisioning) dependencies(ctx context.Context) error {
 		// was in it: what is left is the interpreter.
 		s.launch.Command = s.firstProgram(s.launch.Command, plain, "python3")
 	}
-	return s.node(ctx)
+	return nodeInstaller{s}.node(ctx)
 }
 
 // workspace makes the folder of the process, if it is to have one.

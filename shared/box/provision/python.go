@@ -67,7 +67,9 @@ func (s *provisioning) python(ctx context.Context, hint string) (string, error) 
 	l := locked{done: func() {}}
 	if !want.folders { // they have no hashes
 		l, err = s.locked(ctx, lockName("python", "project", append([]string{platform(version)}, want.parts...)...), what,
-			func(ctx context.Context, b build) ([]byte, error) { return s.resolvePython(ctx, b, in) })
+			func(ctx context.Context, b build) ([]byte, error) {
+				return pythonInstaller{s}.resolvePython(ctx, b, in)
+			})
 		if err != nil {
 			return "", installError(err)
 		}
@@ -75,7 +77,7 @@ func (s *provisioning) python(ctx context.Context, hint string) (string, error) 
 	defer l.done()
 	dir, err := s.install(ctx, recipe{
 		kind: "python", key: digest(append(parts, string(l.text))...), what: what, whole: wholeVenv,
-		build: func(ctx context.Context, b build) error { return s.buildPython(ctx, b, in, l) },
+		build: func(ctx context.Context, b build) error { return pythonInstaller{s}.buildPython(ctx, b, in, l) },
 	})
 	if err != nil {
 		return "", err

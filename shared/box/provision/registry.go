@@ -14,7 +14,7 @@ import (
 )
 
 // npm handles packages of the npm registry; ok is false where there is no npm.
-func (s *provisioning) npm(r request) (h handler, ok bool) {
+func (s nodeInstaller) npm(r request) (h handler, ok bool) {
 	npm, err := s.program("npm")
 	if err != nil {
 		return h, false
@@ -64,7 +64,7 @@ func npmCommand(npm string, args ...string) []string {
 }
 
 // npmCI installs what the package-lock.json in b.dir says.
-func (s *provisioning) npmCI(ctx context.Context, b build, npm, node string) error {
+func (s nodeInstaller) npmCI(ctx context.Context, b build, npm, node string) error {
 	// A registry need not be asked anew for what is known: the lock has the hashes. Bytes
 	// that are not those of the lock are fetched again, which would take minutes.
 	if _, err := (command{argv: npmCommand(npm, "ci", "--prefer-offline", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=10000"), dir: b.dir, env: s.environ(), log: b.log}).run(ctx); err != nil {
@@ -191,8 +191,12 @@ func (s *provisioning) pypi(r request) (h handler, ok bool) {
 		version, err := s.ask(ctx, true, interpreter, "-I", "-c", pythonVersion)
 		return lockName(r.kind, r.spec, append([]string{platform(version)}, r.with...)...), err
 	}
-	h.resolve = func(ctx context.Context, b build) ([]byte, error) { return s.resolvePython(ctx, b, in) }
-	h.build = func(ctx context.Context, b build, l locked) error { return s.buildPython(ctx, b, in, l) }
+	h.resolve = func(ctx context.Context, b build) ([]byte, error) {
+		return pythonInstaller{s}.resolvePython(ctx, b, in)
+	}
+	h.build = func(ctx context.Context, b build, l locked) error {
+		return pythonInstaller{s}.buildPython(ctx, b, in, l)
+	}
 	h.open = func(dir string) (string, error) {
 		program := filepath.Join(dir, "venv", "bin", r.program)
 		if _, err := os.Stat(program); err != nil || !filepath.IsLocal(r.program) {

@@ -107,7 +107,7 @@ func withScripts(dir string) []string {
 // runScripts runs the install scripts of all packages in b.dir, in a sandbox. What
 // they have made is then copied by the runner: so it belongs to the runner, leads
 // nowhere, and cannot be changed by what a script has left running.
-func (s *provisioning) runScripts(ctx context.Context, b build, npm, node string) error {
+func (s nodeInstaller) runScripts(ctx context.Context, b build, npm, node string) error {
 	work := b.dir + "-scripts"
 	if err := errors.Join(os.Rename(b.dir, work), os.Mkdir(b.dir, 0o755)); err != nil {
 		return err

@@ -29,7 +29,7 @@ func (s *provisioning) tool(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	handle := s.npm
+	handle := nodeInstaller{s}.npm
 	if r.kind == "pypi" {
 		handle = s.pypi
 	}
@@ -50,7 +50,7 @@ func (s *provisioning) tool(ctx context.Context) error {
 	} else {
 		s.launch.Path = append([]string{filepath.Join(dir, "node_modules", ".bin")}, s.launch.Path...)
 		s.launch.Reads, s.launch.Unrun = append(s.launch.Reads, dir), unrun(dir)
-		s.useCompiled(dir)
+		nodeInstaller{s}.useCompiled(dir)
 	}
 	return nil
 }
