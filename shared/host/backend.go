@@ -98,7 +98,7 @@ type Limits struct {
 	StartTime   time.Duration // that a cold server may take to answer initialize; 300 s
 	EventAge    time.Duration // that events and answers are kept; at most and by default session.EventAge
 	AcceptBy    time.Duration // after which a function stops waiting for a sign of life; 25 s
-	Hold        time.Duration // that a GET on the standalone stream, or a poll, is held open; 25 s
+	Hold        time.Duration // that a GET on the common stream, or a poll, is held open; 25 s
 	Pace        time.Duration // the shortest retry a client is told; all others are multiples; 1 s
 	Standby     int           // GETs of one session that may wait behind its primary; 32
 }

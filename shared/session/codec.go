@@ -6,21 +6,11 @@ import (
 	"time"
 )
 
-// What a Store takes and gives at most; see [Log] and [Boxes].
-const (
-	MaxBatchEvents = 1000      // events of one Append
-	MaxBatchBytes  = 16 << 20  // bytes of one Append, and from which on a page ends
-	MaxRead        = 1000      // events of one Read
-	MaxWait        = MaxRead   // events of one Wait
-	MaxPart        = 128 << 10 // bytes of one PutPart
-)
-
-// Lines returns the events of a batch joined by line feeds, which is how a driver
-// keeps them; [Pages] takes them apart again. It is never nil.
+// Lines returns the events of the batch joined by line feeds, as a driver stores them.
+// [Pages] takes them apart again. The result is not nil.
 //
-// Errors: Invalid for a batch without events, one that begins before index 1, one
-// with a negative Retry, and an event that is not one line; TooLarge over
-// MaxBatchEvents or MaxBatchBytes.
+// Errors: Invalid if there are no events, First is below 1, Retry is negative, or an
+// event has a line feed; TooLarge over MaxBatchEvents or MaxBatchBytes.
 func (b Batch) Lines() ([]byte, error) {
 	size := 0
 	for _, e := range b.Events {
@@ -41,10 +31,11 @@ func (b Batch) Lines() ([]byte, error) {
 	return append(make([]byte, 0, size+len(b.Events)-1), bytes.Join(b.Events, []byte{'\n'})...), nil
 }
 
-// Last is the index of the last event of a batch.
+// Last returns the index of the batch's last event.
 func (b Batch) Last() Index { return b.First + Index(len(b.Events)) - 1 }
 
-// Repeated is what Append answers for a batch that is there already.
+// Repeated returns what Append returns if the log has the batch already: nil, or Duplicate
+// if Once is set.
 func (b Batch) Repeated() error {
 	if b.Once {
 		return Errorf(Duplicate, "index %d of the stream has this batch already", b.First)
@@ -52,10 +43,9 @@ func (b Batch) Repeated() error {
 	return nil
 }
 
-// Pages makes one [Page] out of the batches of a stream, which are given to it in
-// order, each at most once; batches that are gone are left out. A page ends, with
-// More, when it holds as many events as it may or MaxBatchBytes, and before a
-// hole, so that only the front of a page can be a gap.
+// Pages helps a driver to build a [Page] from the batches of a stream. The driver gives
+// it the batches in order, each once, without those that are gone. The page ends, with
+// More set, at its limit of events, at MaxBatchBytes, and before a hole.
 type Pages struct {
 	after Index
 	limit int
@@ -63,15 +53,15 @@ type Pages struct {
 	page  Page
 }
 
-// NewPages begins a page of events strictly after a cursor. A limit outside 1 to
-// MaxRead is moved into it, a negative cursor is 0.
+// NewPages begins a page of the events after a cursor, which counts as 0 if it is
+// negative. limit is clamped to 1 to MaxRead.
 func NewPages(after Index, limit int) *Pages {
 	return &Pages{after: max(after, 0), limit: min(max(limit, 1), MaxRead)}
 }
 
-// Wants says whether a batch is needed: one that ends at the cursor or before it
-// is not, nor is one that does not fit on the page any more. more is false when
-// no batch behind this one is needed either.
+// Wants reports whether the page needs a batch of n events from index first. It needs
+// none that ends at the cursor or before it, or does not fit. more is false if it needs no
+// later batch either.
 func (p *Pages) Wants(first Index, n int) (wanted, more bool) {
 	if first+Index(n)-1 <= p.after {
 		return false, true
@@ -87,9 +77,9 @@ func (p *Pages) Wants(first Index, n int) (wanted, more bool) {
 
 func (p *Pages) full() bool { return len(p.page.Events) == p.limit || p.size >= MaxBatchBytes }
 
-// Add puts the events of a batch that is wanted on the page: n of them from index
-// first on, as [Batch.Lines] joined them; final and retry are what its last event
-// carries. The page keeps parts of lines. more is false when the page is full.
+// Add adds a batch that the page wants: n events from index first, joined as by
+// [Batch.Lines]. final and retry belong to the last of them. The page keeps slices of
+// lines. more is false if the page is full.
 func (p *Pages) Add(first Index, n int, final bool, retry time.Duration, lines []byte) (more bool) {
 	for i := range n {
 		var raw []byte
@@ -114,14 +104,13 @@ func (p *Pages) Add(first Index, n int, final bool, retry time.Duration, lines [
 	return true
 }
 
-// Page is what has been put together.
+// Page returns the page.
 func (p *Pages) Page() Page { return p.page }
 
-// MarshalSession is the JSON of a session without Rev and Init: a driver keeps
-// those beside it, Init because encoding/json would rewrite it.
+// MarshalSession returns a session as JSON, without Rev and Init. A driver stores those
+// separately: encoding/json would rewrite Init.
 //
-// Errors: Invalid for what JSON cannot hold, which are times outside the years 0
-// to 9999.
+// Errors: Invalid for a time outside the years 0 to 9999, which JSON cannot hold.
 func MarshalSession(s Session) ([]byte, error) {
 	s.Rev, s.Init = 0, nil
 	return marshal(s)
@@ -134,8 +123,7 @@ func UnmarshalSession(record []byte) (Session, error) {
 	return s, err
 }
 
-// MarshalBox is the JSON of a box record without Rev. Errors: Invalid as
-// [MarshalSession].
+// MarshalBox returns a box record as JSON, without Rev. Errors: as [MarshalSession].
 func MarshalBox(b Box) ([]byte, error) {
 	b.Rev = 0
 	return marshal(b)
@@ -148,8 +136,8 @@ func UnmarshalBox(record []byte) (Box, error) {
 	return b, err
 }
 
-// itemRecord is an Item as a record. The request ids are bytes here, because
-// encoding/json would rewrite them.
+// itemRecord is the JSON of an Item. Its request ids are bytes, because encoding/json
+// would rewrite them.
 type itemRecord struct {
 	Address  Address
 	Requests [][]byte `json:",omitempty"`
@@ -161,8 +149,8 @@ type itemRecord struct {
 	Base      Index      `json:",omitempty"`
 }
 
-// MarshalItem is the JSON of what only SwapItem changes of an item: all but its key,
-// State, Gen and Raw. Errors: Invalid as [MarshalSession].
+// MarshalItem returns an item as JSON, without its key, State, Gen and Raw, which a driver
+// stores separately. Only SwapItem changes the rest. Errors: as [MarshalSession].
 func MarshalItem(it Item) ([]byte, error) {
 	r := itemRecord{
 		Address: it.Address, NotAfter: it.NotAfter, Created: it.Created, Round: it.Round, Questions: it.Questions, Base: it.Base,
@@ -174,7 +162,7 @@ func MarshalItem(it Item) ([]byte, error) {
 	return marshal(r)
 }
 
-// UnmarshalItem sets in an item what [MarshalItem] wrote.
+// UnmarshalItem sets the fields of an item that [MarshalItem] wrote.
 func UnmarshalItem(record []byte, it *Item) error {
 	var r itemRecord
 	if err := json.Unmarshal(record, &r); err != nil {
@@ -188,8 +176,7 @@ func UnmarshalItem(record []byte, it *Item) error {
 	return nil
 }
 
-// MarshalConnection is the JSON of a connection. Errors: Invalid as
-// [MarshalSession].
+// MarshalConnection returns a connection as JSON. Errors: as [MarshalSession].
 func MarshalConnection(c Connection) ([]byte, error) { return marshal(c) }
 
 // UnmarshalConnection reads what [MarshalConnection] wrote.

@@ -1,8 +1,18 @@
-// Package session is the contract between Dormouse and its storage drivers. It has
-// the records (a session, a box, a message on its way, an event), the [Store] that
-// keeps them, their ids, limits and error codes.
+// Package session is the contract between Dormouse and its storage drivers: the records,
+// the [Store] that keeps them, their ids, limits and error codes.
 //
-// It does no I/O and imports no other package of Dormouse. What is done with the
-// records is in package host; drivers do not see it. The suite sessiontest.Store
-// is this contract as tests.
+// To write a driver, read store.go and run the suite sessiontest.Store against it. The
+// other files:
+//
+//	records.go   the records of sessions, streams and handshakes
+//	box.go       the records of boxes and of the messages on their way to them
+//	keys.go      the records of API keys and connect tickets
+//	value.go     durable values of native servers
+//	codec.go     the JSON of each record, and how a driver keeps batches and builds pages
+//	eventid.go   ids of sessions, streams and events
+//	errors.go    the codes that every error carries
+//	limits.go    what is stored at most, and for how long
+//
+// The package does no I/O and imports no other package of Dormouse. Package host does
+// things with the records; drivers do not see it.
 package session

@@ -5,69 +5,68 @@ import (
 	"fmt"
 )
 
-// Code is the closed list of what can go wrong, told apart by what the caller
-// can do about it. A Code is itself an error, so errors.Is(err, session.NotFound)
-// works on every error of this module. Each outside protocol maps codes once, in
-// package front.
+// Code classifies errors by what the caller can do about them. The list is closed. A Code
+// is itself an error, so errors.Is(err, session.NotFound) works on every error of this
+// module. Package front maps codes to HTTP statuses and JSON-RPC codes.
 type Code string
 
 const (
-	// Invalid: the caller sent something that can never be right. Do not retry.
+	// Invalid: the input is wrong and stays wrong. Do not retry.
 	Invalid Code = "invalid"
-	// Unauthenticated: the caller does not say who it is, or cannot prove it.
+	// Unauthenticated: the caller has no valid credential.
 	Unauthenticated Code = "unauthenticated"
-	// Forbidden: it is known who the caller is, and that it may not do this.
+	// Forbidden: the caller is known and may not do this.
 	Forbidden Code = "forbidden"
-	// NotFound: no such session, server or stream, or it has ended or expired.
+	// NotFound: there is no such record, or it has ended or expired. It is never used for
+	// trouble with the store.
 	NotFound Code = "not_found"
-	// Duplicate: the id is in use in this session (a request in flight). Who knows
-	// what is in flight is the box, which answers the second request with an error.
-	// Of [Log], to who asks for it: the very batch is there already.
+	// Duplicate: the id of a request is in use by another one in flight. Of Append with
+	// Batch.Once: the same batch is in the log already.
 	Duplicate Code = "duplicate"
-	// Conflict: somebody else wrote first. Read again, decide again.
+	// Conflict: another writer was first. Read again and decide again.
 	Conflict Code = "conflict"
-	// Closed: the stream or connection takes nothing more.
+	// Closed: the stream or connection accepts nothing more.
 	Closed Code = "closed"
-	// Fenced: a newer generation has taken over. The caller must stop.
+	// Fenced: a higher generation has taken over. The caller must stop.
 	Fenced Code = "fenced"
-	// TooLarge: over a stated limit. The message names the limit.
+	// TooLarge: the input exceeds a limit, which the message names.
 	TooLarge Code = "too_large"
-	// Busy: a quota is used up. Try again later.
+	// Busy: a quota is used up. Retry later.
 	Busy Code = "busy"
-	// Unavailable: the store, the relay or the fleet did not answer. Nothing is
-	// known to be lost; try again.
+	// Unavailable: the store, the relay or the fleet did not answer. Retry; a write may
+	// have happened.
 	Unavailable Code = "unavailable"
-	// Unknown: whether the request was executed is not known. It may be sent again only
-	// if it does no harm to execute it twice.
+	// Unknown: the request was executed or not. Retry only if executing it twice does no
+	// harm.
 	Unknown Code = "unknown"
-	// Internal: a defect of ours. The text is for operators only.
+	// Internal: a defect of Dormouse. The text is for operators only.
 	Internal Code = "internal"
 )
 
-// Error returns the code's own name, for the rare place that shows a bare Code.
+// Error returns the code's name.
 func (c Code) Error() string { return string(c) }
 
-// Error is a failure with a code and a text that may be shown to a client. The
-// cause stays with operators.
+// Error is a failure with a code and a message that may be shown to a client. Its cause is
+// for operators only.
 type Error struct {
 	Code    Code
 	Message string
 	cause   error
 }
 
-// Errorf makes an Error. The text must be fit for a client: lower case, what
-// happened, to what, and what to do. A cause goes in with [Error.Because].
+// Errorf makes an Error. The message may be shown to a client: it is lower case and says
+// what happened, to what, and what to do. Add a cause with [Error.Because].
 func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// Because attaches the operator-only cause and returns e.
+// Because sets the cause, which clients never see, and returns e.
 func (e *Error) Because(cause error) *Error {
 	e.cause = cause
 	return e
 }
 
-// Error is the message, then the cause: for operators.
+// Error returns the message and the cause, for operators.
 func (e *Error) Error() string {
 	if e.cause != nil {
 		return e.Message + ": " + e.cause.Error()
@@ -75,7 +74,7 @@ func (e *Error) Error() string {
 	return e.Message
 }
 
-// Unwrap gives both the code and the cause to errors.Is and errors.As.
+// Unwrap returns the code, and the cause if there is one.
 func (e *Error) Unwrap() []error {
 	if e.cause != nil {
 		return []error{e.Code, e.cause}
@@ -83,8 +82,7 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Code}
 }
 
-// CodeOf returns the code an error carries; an error without one is Internal,
-// and nil is "".
+// CodeOf returns the code of an error, Internal for an error without one, and "" for nil.
 func CodeOf(err error) Code {
 	if err == nil {
 		return ""

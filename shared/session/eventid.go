@@ -9,45 +9,46 @@ import (
 	"github.com/google/uuid"
 )
 
-// ID names a session: at least 128 random bits, visible ASCII, no '/' and no '.'.
+// ID names a session. It is visible ASCII without '/' and '.', and has at least 128
+// random bits.
 type ID string
 
-// StreamID names a request stream: one for each client POST (or frame) that
-// holds requests, unique for ever. It is also the deliver id of that message.
-// The zero value is the common stream of a session.
+// StreamID names a stream of a session. Each client message (a POST or a WebSocket frame)
+// with requests has a stream of its own, whose ID is unique and is also the deliver id of
+// the message. The zero value is the common stream of the session.
 type StreamID string
 
-// Common is the stream of everything that belongs to no request.
+// Common is the stream of the messages that belong to no request.
 const Common StreamID = ""
 
-// LegacySSE is the stream of everything that is said in a session of HTTP+SSE, which
-// has one stream for all: whoever appends an event of such a session copies it
-// there, in the order of the appends. No other session has it.
+// LegacySSE is the one stream that an HTTP+SSE client reads. Whoever appends an event to
+// a session of that transport also copies it there. No other session has this stream.
 const LegacySSE StreamID = "out"
 
-// Index is the place of an event in its stream. The first event has index 1;
-// cursor 0 is before the first.
+// Index is the place of an event in its stream, from 1. As a cursor it means "after this
+// event"; 0 is before the first.
 type Index int64
 
-// Generation counts the lives of a box and fences them: it never goes down.
+// Generation is the number of a box's life. It never goes down. A write of a generation
+// fails once a higher one has written.
 type Generation int64
 
 var ids = base32.HexEncoding.WithPadding(base32.NoPadding)
 
-// NewID draws a session id: 32 characters with more than 150 random bits.
+// NewID returns a new session ID: 32 characters with more than 150 random bits.
 func NewID() ID {
 	a, b := uuid.New(), uuid.New()
 	return ID(strings.ToLower(ids.EncodeToString(append(a[:], b[:4]...))))
 }
 
-// NewStreamID draws a stream id (uuid7, 26 characters, sorts by time).
+// NewStreamID returns a new stream ID: a UUIDv7 in 26 characters, which sorts by time.
 func NewStreamID() StreamID {
 	u := uuid.Must(uuid.NewV7())
 	return StreamID(strings.ToLower(ids.EncodeToString(u[:])))
 }
 
-// Time is when the stream began, to the millisecond; zero for the common stream
-// and for what is no stream id.
+// Time returns when the stream began, to the millisecond. It is zero for Common,
+// LegacySSE, and a string that is no stream ID.
 func (s StreamID) Time() time.Time {
 	b, err := ids.DecodeString(strings.ToUpper(string(s)))
 	if err != nil || len(b) != len(uuid.UUID{}) {
@@ -57,23 +58,24 @@ func (s StreamID) Time() time.Time {
 	return time.Unix(sec, nsec)
 }
 
-// NewNonce draws a short random word for leases, owners and poll cursors.
+// NewNonce returns a random word of 16 characters, for leases, owners and event ids.
 func NewNonce() string {
 	u := uuid.New()
 	return strings.ToLower(ids.EncodeToString(u[:10]))
 }
 
-// EventID is what a client sees as an SSE id: the cursor to come back with.
+// EventID is the SSE id that a client gets with an event and comes back with, as
+// Last-Event-ID. Its wire forms are:
 //
 //	<index>                     an event of the common stream
 //	<index>/<stream>            an event of a request stream
 //	<index>.<nonce>             a bare cursor on the common stream (no event)
 //	<index>.<nonce>/<stream>    a bare cursor on a request stream
-//	<index>.<session>/out       an event of the legacy SSE stream, or a cursor on it
+//	<index>.<session>/out       an event of the LegacySSE stream, or a cursor on it
 //
-// A bare cursor replays exactly what its index replays; the nonce only makes the
-// id differ from one response to the next, which clients need (a repeated id
-// kills go-sdk's connection). Ids are unique in a session for ever.
+// A bare cursor replays what its index replays. Its nonce makes the id of each response
+// different, because a repeated id breaks the connection of some clients (go-sdk). IDs
+// are unique in a session.
 type EventID struct {
 	Stream StreamID
 	Index  Index
@@ -92,27 +94,26 @@ func (e EventID) String() string {
 	return s
 }
 
-// EventIDError says which part of an event id could not be read.
+// EventIDError says which part of an event id is malformed. It is an Invalid.
 type EventIDError struct {
 	Part string // "length", "index", "nonce" or "stream"
-	ID   string // as it came, cut to 100 bytes
+	ID   string // the first 100 bytes of the id
 }
 
-// Error says what is wrong with which id and what to do.
+// Error names the id and the malformed part, and says what to do.
 func (e *EventIDError) Error() string {
 	return "event id " + strconv.Quote(e.ID) + " has a malformed " + e.Part +
 		"; send back an id from this session unchanged"
 }
 
-// Unwrap makes every EventIDError an Invalid.
+// Unwrap returns Invalid.
 func (e *EventIDError) Unwrap() error { return Invalid }
 
 // maxEventID is above what String makes (20 + 1 + 32 + 1 + 26).
 const maxEventID = 100
 
-// ParseEventID reads what String wrote. Errors are *EventIDError (Invalid). An
-// id that parses may still be foreign or from the future: it then replays
-// nothing.
+// ParseEventID reads what [EventID.String] wrote. An id of another session, or one that
+// was not given out yet, parses too; it replays nothing. Errors: *EventIDError.
 func ParseEventID(s string) (EventID, error) {
 	if len(s) > maxEventID || s == "" {
 		return EventID{}, &EventIDError{Part: "length", ID: s[:min(len(s), maxEventID)]}

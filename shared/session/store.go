@@ -5,18 +5,25 @@ import (
 	"time"
 )
 
-// Store keeps all that must last. It is shaped on DynamoDB's primitives
-// (conditional put, query by key range, TTL): no transactions, no generic
-// key-value, one round trip for each method unless its doc says otherwise.
+// Store keeps everything that must outlive a function. A driver implements it; the suite
+// sessiontest.Store is this contract as tests.
 //
-// Reads are strongly consistent. Conditional writes are linearisable for each
-// item. Every method may fail with Unavailable, in which case a write may or may
-// not have happened: all writes here are safe to repeat. A method never answers
-// NotFound because the store is in trouble (I6). Records handed in are copied;
-// records handed out belong to the caller. What has expired is not found, whether
-// or not it is still on disk; a zero Expires is never. Times are kept to the
-// millisecond at least. Methods are safe for concurrent use, also by other
-// processes. The suite sessiontest.Store is this contract as tests.
+// The interface follows DynamoDB's primitives: conditional put, query by key range, and
+// expiry. There are no transactions. Each method is one round trip unless its doc says
+// otherwise. The rules for all methods:
+//
+//   - Reads are strongly consistent. Conditional writes are linearizable for each record.
+//   - Every method may fail with Unavailable. A write may then have happened or not.
+//     Every write is safe to repeat.
+//   - NotFound means that the record is not there. Trouble with the store is always
+//     Unavailable, because a client that gets NotFound throws its session away.
+//   - The store copies the records that it is given. Records that it returns belong to
+//     the caller.
+//   - A record whose Expires has passed is not found, even if it is still on disk. A
+//     zero Expires means never.
+//   - Times keep at least millisecond precision.
+//   - All methods are safe for concurrent use, by other processes too.
+//   - A method whose ctx ends first may fail with Unavailable. Wait returns ctx's error.
 type Store interface {
 	Sessions
 	Answers
@@ -28,167 +35,209 @@ type Store interface {
 	Boxes
 	Items
 	Parts
+	// Close releases what the Store holds. Its methods must not be called afterwards.
 	Close() error
 }
 
-// Writable is what a Store is as well if it can tell that it would fail to write. A
-// request is not executed then: its answer would be lost.
+// Writable is an optional interface of a Store that knows when a write would fail, for
+// example because the disk is full. The host then refuses a request before it is
+// executed, because its answer would be lost.
 type Writable interface {
-	// Writable returns why a write would fail by what is known, or nil. It costs no
-	// operation of the store, but for a try now and then while writes do fail. Errors
-	// are Unavailable.
+	// Writable returns nil, or why a write would fail as far as is known. It makes no
+	// store operation, except an occasional test write while writes are failing.
+	// Errors: Unavailable.
 	Writable(ctx context.Context) error
 }
 
 // Sessions keeps session records.
 type Sessions interface {
-	// Create stores a new session with Rev 1. Conflict if the id is taken.
+	// Create stores a new session with Rev 1. Errors: Conflict if the ID is taken.
 	Create(ctx context.Context, s Session) error
-	// Load reads a session and a box record in one round trip. A box nobody has
-	// written is the zero Box with its ID. NotFound if there is no session or it
-	// has expired, because of QuitExpired if its row is still there; a session that
-	// Ended is returned as it is. The box record is returned with NotFound too.
+	// Load reads a session and a box record in one round trip. A box that was never
+	// written is the zero Box with its ID; the box is returned with NotFound too. An
+	// empty box reads no box. A session in state Ended is returned like any other.
+	//
+	// Errors: NotFound if the session is not there or has expired. If its row is still
+	// there, QuitExpired is the cause.
 	Load(ctx context.Context, id ID, box BoxID) (Session, Box, error)
-	// Save replaces a session if the stored Rev is still s.Rev, and stores Rev+1.
-	// Conflict if not; NotFound if the row is gone. A repeat after Unavailable
-	// may be a Conflict with oneself: load and look.
+	// Save replaces a session if the stored Rev equals s.Rev, and stores Rev+1. A
+	// repeat after Unavailable may conflict with the caller's own write: load and compare.
+	//
+	// Errors: Conflict if the Rev differs, NotFound if the row is gone.
 	Save(ctx context.Context, s Session) error
-	// List returns sessions of a tenant ("" for all), expired ones left out, in
-	// order of id, strictly after an id, at most limit.
+	// List returns the sessions of a tenant, or of all tenants for "", in order of ID.
+	// It begins after the given ID and returns at most limit. Expired ones are left out.
 	List(ctx context.Context, tenant string, after ID, limit int) ([]Session, error)
 }
 
-// Answers keeps what clients answer to questions of servers.
+// Answers keeps the responses of clients to questions of servers.
 type Answers interface {
-	// PutAnswer keeps a client's response to a question. The first one wins: for
-	// a question that has one already, nothing is written and first is false. A
-	// session's record counts the bytes, see [AnswerCount].
+	// PutAnswer stores the first answer to a question. If there is one already,
+	// nothing is written and first is false. The caller counts the bytes in the
+	// session; see [AnswerCount].
 	PutAnswer(ctx context.Context, a Answer) (first bool, err error)
-	// Answers returns those of the questions that have been answered.
+	// Answers returns the answers to those of the questions that have one, in any
+	// order. Questions are IDs as in Answer.Question.
 	Answers(ctx context.Context, id ID, questions []string) ([]Answer, error)
 }
 
 // Handshakes keeps handshake records.
 type Handshakes interface {
-	// SaveHandshake writes a part of a handshake record, over an older one. One of
-	// 256 KiB fits; TooLarge if a driver cannot keep it.
+	// SaveHandshake stores a part of a handshake record and replaces an older one. A
+	// result of 256 KiB must fit. Errors: TooLarge if the driver cannot keep it.
 	SaveHandshake(ctx context.Context, h Handshake) error
-	// Handshake reads a part. NotFound if there is none or it has expired.
+	// Handshake reads a part. Errors: NotFound if there is none or it has expired.
 	Handshake(ctx context.Context, digest, version string) (Handshake, error)
 }
 
 // Connections keeps which session a client's WebSocket connection belongs to.
 type Connections interface {
-	// PutConnection stores a record, over one with the same id.
+	// PutConnection stores a record and replaces one with the same ID.
 	PutConnection(ctx context.Context, c Connection) error
-	// Connection reads one. NotFound if there is none or it has expired.
+	// Connection reads a record. Errors: NotFound if there is none or it has expired.
 	Connection(ctx context.Context, id string) (Connection, error)
-	// DeleteConnection removes one; one that is not there is fine.
+	// DeleteConnection removes a record. It is no error if there is none.
 	DeleteConnection(ctx context.Context, id string) error
 }
 
-// EventAge is how long events and answers are kept if nothing else is said, and at
-// most: the drivers' own default is this.
-const EventAge = 24 * time.Hour
+// Keys keeps API keys and connect tickets.
+type Keys interface {
+	// CreateKey stores a new key with Rev 1. Errors: Conflict if the ID is taken.
+	CreateKey(ctx context.Context, k Key) error
+	// Key reads a key, also one that is revoked. Errors: NotFound if there is none.
+	Key(ctx context.Context, id string) (Key, error)
+	// SaveKey replaces a key if the stored Rev equals k.Rev, and stores Rev+1. As with
+	// Save, a repeat may conflict with the caller's own write.
+	//
+	// Errors: Conflict if the Rev differs, NotFound if the row is gone.
+	SaveKey(ctx context.Context, k Key) error
+	// ListKeys returns the keys of a tenant, or of all tenants for "", in order of ID.
+	// It begins after the given ID and returns at most limit. It may take several round
+	// trips.
+	ListKeys(ctx context.Context, tenant, after string, limit int) ([]Key, error)
+	// PutEntryTicket stores a ticket.
+	PutEntryTicket(ctx context.Context, t EntryTicket) error
+	// TakeEntryTicket removes a ticket and returns it. At most one of several callers
+	// gets it. After Unavailable the ticket may be gone. Errors: NotFound.
+	TakeEntryTicket(ctx context.Context, hash string) (EntryTicket, error)
+}
 
-// Log keeps the events of streams. An event is never changed, and its index
-// never given twice: that of the common stream for as long as the session lives,
-// also when its events have all expired or were dropped, and that of a request
-// stream for as long as any event of it is there. Streams are named so that no
-// two are ever the same.
+// Values keeps durable values of native servers.
 //
-// What is kept: an event can be read until its Expires, or for [EventAge] if that
-// is sooner or not given, unless there is too much. A driver bounds the log by
-// number and by bytes (defaults 1,000 and 8 MiB; each says of what, see its
-// Options), now and then, and so that
-//   - what is dropped is the front of a stream, in whole batches: never a hole;
+// A value of a session lives as long as the session's row and is deleted some time after
+// it. Only callers that have read the session's record know the key, so the driver need
+// not look at the session.
+type Values interface {
+	// LoadValue reads a value. A value that is not there has Rev 0; that is no error.
+	// Errors: Invalid as [ValueKey.Check] says.
+	LoadValue(ctx context.Context, k ValueKey) (Value, error)
+	// SaveValue writes a value if the stored Rev equals v.Rev, and returns it with its
+	// new Rev ([NextRev]), which no earlier value of this key has had. Empty Data
+	// deletes the value; the one returned then has Rev 0. As with Save, a repeat may
+	// conflict with the caller's own write.
+	//
+	// Errors: Invalid and TooLarge as [Value.Check] says, Conflict if the Rev differs,
+	// NotFound if the driver sees that the key's session is gone.
+	SaveValue(ctx context.Context, v Value) (Value, error)
+}
+
+// Log keeps the events of streams.
+//
+// An event never changes, and an index is never used twice. For the common stream that
+// holds as long as the session lives, even after all its events were dropped. For a
+// request stream it holds as long as any of its events is there. Stream IDs are unique.
+//
+// An event can be read until its Expires, or for [EventAge] if that is sooner or Expires
+// is zero. A driver also bounds the log by events and by bytes (by default 1,000 and
+// 8 MiB; see the Options of the driver). It drops events from time to time, so that:
+//
+//   - it drops the front of a stream, in whole batches, and never leaves a hole;
 //   - the last batch of the common stream stays;
-//   - a request that has not ended may have 16 times as much, and its last batch
-//     stays; the end of a request that has stays for a minute at least;
-//   - who reads from a cursor in front of what is left is told of a Gap.
+//   - a request that has not ended may have 16 times as much, and its last batch stays;
+//   - the end of a request stays for at least a minute;
+//   - a reader whose cursor is before the first remaining event gets a Page with Gap.
 type Log interface {
-	// Append writes a batch (1 to MaxBatchEvents events of one line each,
-	// MaxBatchBytes together at most) under the key of its first index, if that
-	// key is free. Same Gen, Seq, Final, Retry (to the millisecond) and bytes
-	// already there: nil, or Duplicate if b is to be written Once; nothing is written.
-	// A store that repeats its own try knows that. Anything else there: Conflict. Where
-	// a batch was dropped or has expired on the common stream the key is not free;
-	// the same batch again may then be either. It wakes those who Wait for the
-	// stream.
+	// Append writes a batch under the key of its first index, if that key is free. It
+	// wakes callers that Wait for the stream. If the key has the same batch already
+	// (Gen, Seq, Final, Retry to the millisecond, and the events' bytes), nothing is
+	// written: the result is nil, or Duplicate if b.Once is set. A driver that repeats
+	// its own attempt must recognize it as its own.
 	//
-	// The caller must write at Tail.Last+1 only, so that two writers always meet
-	// on the same key; the store does not check for holes.
+	// The key of a batch of the common stream that was dropped or has expired is not
+	// free. A repeat of that batch may get nil or Conflict.
 	//
-	// Errors: Invalid and TooLarge as [Batch.Lines] says, Conflict, Duplicate.
+	// The caller must write at Tail.Last+1, so that two writers always meet at the same
+	// key. The store does not check for holes.
+	//
+	// Errors: Conflict if the key has another batch; Duplicate; Invalid and TooLarge as
+	// [Batch.Lines] says.
 	Append(ctx context.Context, b Batch) error
-	// Read returns events strictly after a cursor, at most limit; a limit outside
-	// 1 to MaxRead is moved into it. A page ends early, with More, when it holds
-	// MaxBatchBytes, and in front of events that are gone: a gap is only ever in
-	// front of a page. A cursor beyond the end, an unknown stream, or one of
-	// another session is an empty page.
+	// Read returns the events after a cursor, at most limit, which is clamped to 1 to
+	// MaxRead. A page ends early, with More, when it has MaxBatchBytes, and before
+	// missing events, so that a gap is always at the front of a page. The page is empty
+	// for a cursor at or behind the end, an unknown stream, and another session's stream.
 	Read(ctx context.Context, id ID, stream StreamID, after Index, limit int) (Page, error)
-	// Tail returns the last batch of a stream without its events. That of the
-	// common stream is known for as long as its session lives, even when its
-	// events have expired; that of a request stream is then zero.
+	// Tail returns the last batch of a stream without its events. The Tail of the common
+	// stream is known as long as its session lives, even if its events have expired.
+	// That of a request stream is then zero.
 	Tail(ctx context.Context, id ID, stream StreamID) (Tail, error)
-	// Newest returns the request stream of a session that begun last and has
-	// events, or Common if there is none.
+	// Newest returns the request stream of a session that began last and has events. It
+	// returns Common if there is none.
 	Newest(ctx context.Context, id ID) (StreamID, error)
-	// Wait is Read (limit MaxWait) that waits for something to read. It returns an
-	// empty page at until. It may do so earlier, at the store's own pace, and a
-	// store that can does when an item of that stream was put, claimed or released:
-	// a caller that cares looks for itself as well. It returns ctx's error if that
-	// ends first. Waiting reads are not counted as reads of the operation.
+	// Wait is Read with limit MaxWait that waits until there is something to read. It
+	// returns an empty page at until, or earlier at the driver's own pace. A driver that
+	// can also returns when an item with the stream's ID was put, claimed, released or
+	// swapped; callers that depend on this must poll. It returns ctx's error if ctx ends
+	// first. The reads that Wait makes do not count as reads of an operation.
 	Wait(ctx context.Context, id ID, stream StreamID, after Index, until time.Time) (Page, error)
 }
 
 // Boxes keeps box records.
 type Boxes interface {
-	// Box reads a box record; one that nobody has written is zero with its ID.
+	// Box reads a box record. A record that was never written is the zero Box with its ID.
 	Box(ctx context.Context, id BoxID) (Box, error)
-	// SaveBox replaces a box record if the stored Rev is still b.Rev (0: there is
-	// none), and stores Rev+1. Conflict if not.
+	// SaveBox replaces a box record if the stored Rev equals b.Rev, where 0 means that
+	// there is none, and stores Rev+1. Errors: Conflict.
 	SaveBox(ctx context.Context, b Box) error
-	// Due returns boxes that are not asleep or have items: what the sweep has to
-	// look at. It may cost several round trips.
+	// Due returns the boxes that are not asleep or have items: those that the sweep has
+	// to look at. It may take several round trips.
 	Due(ctx context.Context) ([]BoxID, error)
 }
 
-// Items keeps the messages on their way to boxes.
+// Items keeps in-flight items: the messages on their way to boxes. Methods that change
+// an item may wake callers that Wait for the stream with its ID.
 type Items interface {
-	// PutItem stores an item unless one with its box and id is there, whatever
-	// its state; put is false then. It may wake those who Wait for the stream, as
-	// Claim and Release may.
+	// PutItem stores an item unless there is one with its box and ID, in whatever
+	// state; put is then false.
 	PutItem(ctx context.Context, it Item) (put bool, err error)
-	// Claim makes a waiting item Taken by gen and returns it with Raw, which
-	// stays stored. An item already taken by the same gen is returned again.
-	// NotFound if there is none, Conflict if another generation has it, or if it is
+	// Claim turns a Waiting item into one Taken by gen. It returns the item with Raw,
+	// which stays stored. An item that gen has taken already is returned again.
+	//
+	// Errors: NotFound if there is none. Conflict if another generation has it, or it is
 	// Suspended or a Leftover.
 	Claim(ctx context.Context, box BoxID, id StreamID, gen Generation) (Item, error)
-	// Release makes an item that is Taken by gen, and still has its message,
-	// Waiting again. released is false, and nothing is written, if it is anything
-	// else or not there.
+	// Release turns an item back into a Waiting one if gen has taken it and it still has
+	// its Raw. Otherwise nothing is written and released is false.
 	Release(ctx context.Context, box BoxID, id StreamID, gen Generation) (released bool, err error)
-	// SwapItem stores it over the item with its box and id, if that one has the
-	// State, Gen and Round of was. swapped is false, and nothing is written, if it
-	// has not, or is not there. A repeat after Unavailable finds its own: read and
-	// look. It may wake those who Wait for the stream.
+	// SwapItem stores it over the item with its box and ID, if that one has the State,
+	// Gen and Round of was. Otherwise nothing is written and swapped is false. A repeat
+	// after Unavailable may find the caller's own write: read and compare.
 	SwapItem(ctx context.Context, was, it Item) (swapped bool, err error)
-	// Item reads one item. NotFound if there is none.
+	// Item reads one item. Errors: NotFound.
 	Item(ctx context.Context, box BoxID, id StreamID) (Item, error)
-	// Items returns the items of a box by id, Raw left out.
+	// Items returns the items of a box in order of ID, without Raw.
 	Items(ctx context.Context, box BoxID) ([]Item, error)
-	// DeleteItem removes an item; one that is not there is fine. If gen is not 0
-	// it is removed only while Taken by that generation.
+	// DeleteItem removes an item. If gen is not 0, it does so only while gen has taken
+	// the item. It is no error if nothing is removed.
 	DeleteItem(ctx context.Context, box BoxID, id StreamID, gen Generation) error
 }
 
-// Parts keeps the pieces of frames that did not fit into one.
+// Parts keeps the pieces of relay frames that are too long for one message.
 type Parts interface {
-	// PutPart keeps a piece of a frame (at most MaxPart bytes, else TooLarge), over
-	// the same one.
+	// PutPart stores a piece of at most MaxPart bytes and replaces one with the same
+	// box, frame and number. Errors: TooLarge.
 	PutPart(ctx context.Context, p Part) error
-	// Parts returns the pieces of a frame by number. They are never deleted but
-	// expire: the frame may have to be handled again.
+	// Parts returns the pieces of a frame in order of number. Pieces only expire; they
+	// are never deleted, because the frame may have to be handled again.
 	Parts(ctx context.Context, box BoxID, frame string) ([]Part, error)
 }

@@ -1,43 +1,35 @@
 package session
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"time"
 )
 
-// ValueScope says whose a durable value is, and how long it may live.
+// ValueScope says whom a durable value belongs to, and so how long it may live.
 type ValueScope string
 
 // The scopes of durable values.
 const (
-	ValueOfSession   ValueScope = "session"   // of one session, with which it goes
+	ValueOfSession   ValueScope = "session"   // of one session; deleted with it
 	ValueOfPrincipal ValueScope = "principal" // of all sessions of a principal with a server
 	ValueOfServer    ValueScope = "server"    // of all sessions of a tenant with a server
 )
 
-// What a durable value may be at most, in bytes.
-const (
-	MaxValueName = 128
-	MaxValueData = 256 << 10
-)
-
-// ValueKey names a durable value. Values of different tenants, servers, scopes and
-// owners have nothing to do with each other, whatever their names.
+// ValueKey names a durable value. Values with different tenants, servers, scopes or
+// owners are different, even if their names are equal.
 type ValueKey struct {
 	Tenant string
 	Server string
 	Scope  ValueScope
-	Of     string // the session's ID, or the principal; "" in the scope of the server
-	// Since is when the session was Created, to the millisecond, zero in other scopes:
-	// ids of sessions that are pinned to modern clients come again, and the values of
-	// the session before do not.
+	Of     string // the session's ID, or the principal; "" for ValueOfServer
+	// Since is the session's Created, to the millisecond; zero in other scopes. The ID of
+	// a Modern session can come again, and the new session must not find old values.
 	Since time.Time
 	Name  string // 1 to MaxValueName bytes
 }
 
-// Check says whether the key can name a value. Errors: Invalid.
+// Check returns nil if the key can name a value. Errors: Invalid.
 func (k ValueKey) Check() error {
 	of := k.Scope == ValueOfSession || k.Scope == ValueOfPrincipal
 	switch {
@@ -54,15 +46,15 @@ func (k ValueKey) Check() error {
 // Value is a durable value.
 type Value struct {
 	Key  ValueKey
-	Rev  int64  // set by the store: SaveValue is refused unless it is the stored one; 0: there is none
-	Data []byte // never empty where there is a value
-	// Expires is when the value goes by itself, zero for never. In the scope of a
-	// session it is zero.
+	Rev  int64  // set by the store; SaveValue fails unless it is the stored one; 0 means there is none
+	Data []byte // at most MaxValueData bytes; empty means there is no value
+	// Expires is when the value is deleted; zero means never. It is zero for
+	// ValueOfSession.
 	Expires time.Time
 }
 
-// Check says whether the value can be saved. Errors: Invalid (key, Expires),
-// TooLarge.
+// Check returns nil if the value can be saved. Errors: Invalid for its key or Expires,
+// TooLarge for its Data.
 func (v Value) Check() error {
 	switch {
 	case len(v.Data) > MaxValueData:
@@ -73,9 +65,8 @@ func (v Value) Check() error {
 	return v.Key.Check()
 }
 
-// NextRev is the revision of a value that is written over revision rev, or newly if
-// rev is 0: then a random one, so that who has read a value that was deleted since
-// never takes another one for it.
+// NextRev returns the revision that follows rev. For rev 0 it is random, so that a value
+// which was deleted and written anew does not get a revision that a reader still has.
 func NextRev(rev int64) int64 {
 	if rev != 0 {
 		return rev + 1
@@ -83,22 +74,4 @@ func NextRev(rev int64) int64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:])                              // never fails
 	return int64(binary.BigEndian.Uint64(b[:])>>12) + 1 // and JSON keeps it
-}
-
-// Values keeps durable values.
-//
-// A value of a session stays for as long as the session's row, without anybody
-// doing anything for it, and is deleted some time after. The session is not looked
-// at: who has its record, and so the key, knows that it is there.
-type Values interface {
-	// LoadValue reads a value. One that is not there has Rev 0, and is no error.
-	// Errors: Invalid.
-	LoadValue(ctx context.Context, k ValueKey) (Value, error)
-	// SaveValue writes a value if the stored Rev is still v.Rev, and returns it with
-	// the next one, which no value under this key has had. Empty Data deletes: what is
-	// returned has Rev 0. As with Save, a repeat may be a Conflict with oneself.
-	//
-	// Errors: Invalid, TooLarge, Conflict; NotFound from a driver that sees that the
-	// session of the key is gone.
-	SaveValue(ctx context.Context, v Value) (Value, error)
 }

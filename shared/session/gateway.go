@@ -1,0 +1,72 @@
+package session
+
+import (
+	"context"
+	"time"
+)
+
+// The rest of this file is not for storage drivers: it is what adapters of gateways and
+// counters share with the functions.
+
+// Poster sends messages to WebSocket connections. It is safe for concurrent use.
+type Poster interface {
+	// Post sends one message. nil means that the gateway has taken it, not that it has
+	// arrived.
+	//
+	// Errors: Closed if the connection is gone or not up yet, so that the message did
+	// not arrive; TooLarge; Unavailable if nothing is known.
+	Post(ctx context.Context, conn string, data []byte) error
+}
+
+// Clients reaches the connections of WebSocket clients. One message has at most MaxPost
+// bytes.
+type Clients interface {
+	Poster
+	// Close closes a connection. It is no error if the connection is gone.
+	Close(ctx context.Context, conn string) error
+}
+
+// Account says whom one invocation of a function was for, and what it transferred.
+type Account struct {
+	Over    Gateway
+	Tenant  string // "" if the caller was refused
+	Server  string // name of a configured server, or ""
+	Session ID
+	Conn    string        // WebSocket connection of the message, or ""
+	Poll    bool          // the request brought no message; it only asked for events
+	In, Out int           // bytes of the request's body and of the response's
+	Took    time.Duration // of the invocation
+	Code    Code          // of the error that the client got, or ""
+}
+
+// Gateway is what invoked a function. Each has its own price.
+type Gateway string
+
+// The gateways.
+const (
+	OverREST   Gateway = "rest"   // the REST API of HTTP clients
+	OverSocket Gateway = "socket" // the WebSocket API of clients
+	OverRelay  Gateway = "relay"  // the WebSocket API of runners
+	OverEvent  Gateway = "event"  // an event of AWS or of another function
+)
+
+// Meter counts what invocations use. A nil Meter counts nothing.
+type Meter interface {
+	// Spent ends the account of an invocation. It returns attributes for the
+	// invocation's log line, as alternating names and values.
+	Spent(a Account) []any
+}
+
+type traceKey struct{}
+
+// WithTrace returns a context whose log lines carry trace: the gateway's id of the
+// client's request.
+func WithTrace(ctx context.Context, trace string) context.Context {
+	return context.WithValue(ctx, traceKey{}, trace)
+}
+
+// TraceOf returns the trace of [WithTrace], or "".
+func TraceOf(ctx context.Context) string {
+	trace, _ := ctx.Value(traceKey{}).(string)
+	return trace
+}

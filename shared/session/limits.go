@@ -1,0 +1,40 @@
+package session
+
+import "time"
+
+// What a Store must accept and may return at most; see [Log] and [Parts].
+const (
+	MaxBatchEvents = 1000      // events of one Append
+	MaxBatchBytes  = 16 << 20  // bytes of the events of one Append; a page of Read ends when it has as many
+	MaxRead        = 1000      // events of one Read
+	MaxWait        = MaxRead   // events of one Wait
+	MaxPart        = 128 << 10 // bytes of one Part
+)
+
+// What a durable value may have at most, in bytes.
+const (
+	MaxValueName = 128
+	MaxValueData = 256 << 10
+)
+
+// What a suspended call may do at most.
+const (
+	MaxRounds = 100      // rounds of questions; a server that asks more often is going in circles
+	MaxAsk    = EventAge // how long a question stays open, whatever a box asks for
+)
+
+const (
+	// MaxProps bounds [Identity.Props], in bytes, because a session keeps them.
+	MaxProps = 16 << 10
+	// MaxPost bounds one message to a WebSocket client, in bytes.
+	MaxPost = 131_072
+)
+
+const (
+	// EventAge is how long events and answers are kept at most, and by default.
+	EventAge = 24 * time.Hour
+	// HandshakeLife is how long a part of a handshake record is kept after it was last
+	// written. Every start of a process writes its answer to initialize, and the first
+	// client that asks for a list afterwards has that list written.
+	HandshakeLife = 30 * 24 * time.Hour
+)
