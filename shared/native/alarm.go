@@ -14,22 +14,21 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Alarm is an appointment: of an author's handler ([Session.WakeAt]), or of a call
-// that pauses. What it is about is in the store; an alarm only says that it is time,
-// so one that comes twice, late or for nothing does no harm.
+// Alarm is the time for an author's handler ([Session.WakeAt]), or for a call that pauses.
+// The store says what is to be done; an alarm only says that it is time. So an alarm that
+// comes twice, late or in vain does no harm.
 type Alarm struct {
 	Session session.ID `json:"session"`
 	Tenant  string     `json:"tenant"`
 	Server  string     `json:"server"`
-	// Name is what the author calls it, at most [MaxAlarmName] bytes.
+	// Name is the name that the author gave it, at most [MaxAlarmName] bytes.
 	Name string `json:"name,omitempty"`
-	// Stream and Round name a call that pauses and goes on then; "" and 0 for an
-	// author's alarm.
+	// Stream and Round name the call that pauses; "" and 0 for an author's alarm.
 	Stream session.StreamID `json:"stream,omitempty"`
 	Round  int              `json:"round,omitempty"`
 	At     time.Time        `json:"at"`
-	// Payload is the author's, JSON of at most [MaxAlarmPayload] bytes. It is not
-	// given to the scheduler.
+	// Payload is the author's, JSON of at most [MaxAlarmPayload] bytes. The scheduler does
+	// not get it.
 	Payload json.RawMessage `json:"-"`
 }
 
@@ -39,34 +38,34 @@ const (
 	MaxAlarmPayload = 64 << 10
 )
 
-// Scheduler invokes the function for HTTP with [AlarmEvent] when an alarm is due: at
-// least once, and not before At. It keeps alarms when nothing runs. Safe for
-// concurrent use.
+// Scheduler invokes the function for HTTP with [AlarmEvent] when an alarm is due: at least
+// once, and not before At. It keeps alarms while nothing runs. It is safe for concurrent
+// use.
 type Scheduler interface {
-	// Schedule takes an alarm; one with the same [Alarm.ID] again is fine. A time that
-	// has passed is due at once. Errors: Busy, Unavailable.
+	// Schedule keeps an alarm. To schedule one with the same [Alarm.ID] again is no error.
+	// An alarm whose time has passed is due at once. Errors: Busy, Unavailable.
 	Schedule(ctx context.Context, a Alarm) error
-	// Cancel forgets an alarm by its ID; one that is not there is fine. It may be on
-	// its way already. Errors: Busy, Unavailable.
+	// Cancel forgets the alarm with this ID, if there is one. It may be on its way already.
+	// Errors: Busy, Unavailable.
 	Cancel(ctx context.Context, a Alarm) error
 }
 
-// ID names an alarm to a scheduler: 32 characters, a to v and 0 to 9. Its time is in
-// it: a schedule that has just been executed may be deleted a little later, and must
-// not take the next one of the same name with it.
+// ID names an alarm to a scheduler: 32 characters, a to v and 0 to 9. It depends on the
+// time: a scheduler may delete a schedule a little after it has executed it, and must not
+// delete the next alarm of the same name with it.
 func (a Alarm) ID() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %q %q %d %d", a.Tenant, a.Server, a.Session, a.Stream, a.Name, a.Round, a.At.UnixMilli()))
 	return strings.ToLower(base32.HexEncoding.EncodeToString(sum[:20]))
 }
 
-// alarmEvent is what a scheduler invokes the function with. Nothing that comes
-// through API Gateway has a member of this name at its top.
+// alarmEvent is the event with which a scheduler invokes the function. No event of API
+// Gateway has a member of this name at its top.
 type alarmEvent struct {
 	Alarm *Alarm `json:"dormouseAlarm"`
 }
 
-// AlarmEvent is the payload to invoke the function for HTTP with when an alarm is
-// due, JSON of at most a few hundred bytes.
+// AlarmEvent returns the payload with which to invoke the function for HTTP when an alarm
+// is due: JSON of a few hundred bytes at most.
 func AlarmEvent(a Alarm) ([]byte, error) { return json.Marshal(alarmEvent{&a}) }
 
 // ReadAlarm reads an [AlarmEvent]; ok is false for any other event.
@@ -78,14 +77,14 @@ func ReadAlarm(event []byte) (a Alarm, ok bool) {
 	return *e.Alarm, true
 }
 
-// alarmPrefix begins the names of the values that alarms are, in the scope of their
-// session.
+// alarmPrefix begins the names of the values in which alarms are kept, in the scope of
+// their session.
 const alarmPrefix = "\x00alarm:"
 
 // maxAlarmTries is how often a handler of an alarm may fail.
 const maxAlarmTries = 3
 
-// appointment is the record of an author's alarm.
+// appointment is the value of an author's alarm.
 type appointment struct {
 	At      time.Time       `json:"at"`
 	Payload json.RawMessage `json:"payload,omitempty"`
@@ -93,21 +92,20 @@ type appointment struct {
 	Tries   int             `json:"tries,omitempty"`
 }
 
-// OnAlarm sets what is called when an alarm of this session is due; it is for the
-// [Server] that is made, which an alarm makes as a message does. An alarm is handled
-// once, by one function at a time; a handler that fails, or whose function dies, is
-// called again, three times at most. What the client is to hear is said by
-// [Session.Notify].
+// OnAlarm sets the handler of this session's alarms. Call it in [Server], which an alarm
+// calls as a message does. One function at a time handles an alarm. A handler that fails,
+// or whose function dies, is called again, three times at most. To tell the client
+// something, use [Session.Notify].
 func (s Session) OnAlarm(handle func(ctx context.Context, a Alarm) error) { s.in.onAlarm = handle }
 
-// WakeAt has the handler of [Session.OnAlarm] called at a time or soon after (on AWS
-// within a minute), also when nothing runs then and everything was deployed anew.
-// payload, which may be nil, is kept as JSON. An alarm of the same name is replaced.
-// Alarms go with their session: one whose session has ended or expired is not called.
+// WakeAt has the handler of [Session.OnAlarm] called at a time or soon after (on AWS within
+// a minute), even if nothing runs then and everything was deployed anew. payload is kept as
+// JSON and may be nil. An alarm of the same name is replaced. An alarm whose session has
+// ended or expired is not handled.
 //
-// Errors: session.Invalid (a name that is not 1 to 120 bytes long), session.TooLarge
-// (a payload over 64 KiB), session.Busy, session.Unavailable; one of encoding/json
-// for a payload that is not JSON.
+// Errors: session.Invalid (a name that is not 1 to 120 bytes long), session.TooLarge (a
+// payload over 64 KiB), session.Busy, session.Unavailable; one of encoding/json for a
+// payload that cannot be encoded.
 func (s Session) WakeAt(ctx context.Context, name string, at time.Time, payload any) error {
 	if s.in.k.Schedule == nil {
 		return session.Errorf(session.Unavailable, "no alarms are kept here")
@@ -136,8 +134,7 @@ func (s Session) WakeAt(ctx context.Context, name string, at time.Time, payload 
 	return s.unschedule(ctx, name, was, next)
 }
 
-// CancelWake forgets an alarm. One that is not there is fine; one that is being
-// handled is not stopped.
+// CancelWake forgets an alarm, if there is one. It does not stop a handler that runs.
 //
 // Errors: session.Invalid, session.Busy, session.Unavailable.
 func (s Session) CancelWake(ctx context.Context, name string) error {
@@ -148,8 +145,8 @@ func (s Session) CancelWake(ctx context.Context, name string) error {
 	return s.unschedule(ctx, name, was, appointment{})
 }
 
-// appoint writes an appointment, nil for none, over the one there is, and returns
-// that.
+// appoint writes an appointment, or deletes it if next is nil. It returns the one that was
+// there.
 func (s Session) appoint(ctx context.Context, name string, next *appointment) (was appointment, err error) {
 	state := s.State(OfSession)
 	for tries := 0; ; tries++ {
@@ -171,7 +168,7 @@ func (s Session) appoint(ctx context.Context, name string, next *appointment) (w
 	}
 }
 
-// appointed reads an appointment. The value has Rev 0 if there is none.
+// appointed reads an appointment. v.Rev is 0 if there is none.
 func (s Session) appointed(ctx context.Context, name string) (v session.Value, a appointment, err error) {
 	state := s.State(OfSession)
 	if v, err = state.store.LoadValue(ctx, state.own(alarmPrefix+name)); err == nil && v.Rev != 0 {
@@ -180,8 +177,8 @@ func (s Session) appointed(ctx context.Context, name string) (v session.Value, a
 	return v, a, err
 }
 
-// unschedule takes an appointment that was replaced from the scheduler. One that
-// stays comes for nothing.
+// unschedule takes a replaced appointment from the scheduler. If that fails, the alarm
+// comes in vain.
 func (s Session) unschedule(ctx context.Context, name string, was, next appointment) error {
 	if s.in.k.Schedule == nil || was.At.IsZero() || was.At.Equal(next.At) || was.At.Before(time.Now()) {
 		return nil
@@ -194,10 +191,10 @@ func (s Session) alarm(name string, a appointment) Alarm {
 	return Alarm{Session: r.ID, Tenant: r.Tenant, Server: r.Server, Name: name, At: a.At, Payload: a.Payload}
 }
 
-// ring handles an author's alarm that is due. Nil if there is nothing to do, also
-// because it is not there any more or has another time; after an error it has to come
-// again. What handles it already may be dead: that is waited for, because whoever
-// sends an alarm again may not do so for as long as a lease lasts.
+// ring handles an author's alarm that is due. It returns nil if nothing is to be done: the
+// alarm is not there any more, or has another time. After an error the alarm must come
+// again. If another function handles the alarm already, ring waits for its lease, because
+// that function may be dead and the alarm may not be sent again for so long.
 func (k *Backend) ring(ctx context.Context, a Alarm) error {
 	held, err := k.ringOnce(ctx, a)
 	if err == nil && !held.IsZero() {
@@ -211,7 +208,7 @@ func (k *Backend) ring(ctx context.Context, a Alarm) error {
 	return err
 }
 
-// ringOnce is ring, if nobody else has said until held that he does it.
+// ringOnce is ring without the wait: held is until when another function holds the alarm.
 func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err error) {
 	record, _, err := k.Store.Load(ctx, a.Session, "")
 	switch {
@@ -234,7 +231,8 @@ func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err er
 	now := time.Now()
 	switch {
 	case !due.At.Equal(a.At):
-		// It was replaced. The other one comes by itself, unless who set it died first.
+		// It was replaced. The other alarm comes by itself, unless the function that set it
+		// died before it had scheduled it.
 		return held, k.reschedule(ctx, s.alarm(a.Name, due))
 	case due.At.After(now.Add(early)):
 		return held, k.reschedule(ctx, a)
@@ -260,7 +258,7 @@ func (k *Backend) reschedule(ctx context.Context, a Alarm) error {
 	return k.Schedule.Schedule(ctx, a)
 }
 
-// handleAlarm is ring for who has said that he does it.
+// handleAlarm is ring for the function that holds the alarm.
 func (k *Backend) handleAlarm(ctx context.Context, s Session, v session.Value, due appointment, a Alarm) error {
 	handling, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -294,7 +292,7 @@ func (k *Backend) handleAlarm(ctx context.Context, s Session, v session.Value, d
 	return errors.Join(err, saved)
 }
 
-// callAlarm calls an author's code, which may panic.
+// callAlarm calls an author's handler, which may panic.
 func (in *inside) callAlarm(ctx context.Context, s Session, a Alarm) (err error) {
 	if _, err := makeServer(ctx, s); err != nil {
 		return err

@@ -35,14 +35,14 @@ type call struct {
 	closed  bool
 }
 
-// outcome is what a call has come to: a response, or what it asks for.
+// outcome is what a call has come to: a response, or what it needs for another round.
 type outcome struct {
 	call *call
 	raw  []byte
 	asks *asking
 }
 
-// asking is a call that goes on later.
+// asking is a call that goes on in another round.
 type asking struct {
 	id       json.RawMessage
 	raw      []byte         // the request as it is sent again
@@ -52,17 +52,17 @@ type asking struct {
 	requests [][]byte
 }
 
-// modern says that the client speaks the era the server is driven in.
+// modern says whether the client speaks the era in which the server is driven.
 func (c *call) modern() bool { return c.r.in.record.Transport == session.Modern }
 
-// direct says that the request is one of that era as it stands. Those of a call that
-// may become a task are not: its questions are to stand in the log.
+// direct says whether the server gets the request as it stands. A call that may become a
+// task does not: its questions go into the log.
 func (c *call) direct() bool { return c.modern() && bridge.SaysModern(c.m.Params) }
 
-// client is who the server is told is before it.
+// client returns the client that the server sees.
 func (c *call) client() bridge.Legacy { return bridge.ReadLegacy(c.r.in.record.Init) }
 
-// execute does all of it.
+// execute executes the call, to its end or to the end of its round.
 func (c *call) execute() outcome {
 	defer c.answered.Store(true)
 	if c.m.Method == wire.MethodInitialize || c.m.Method == wire.MethodSubscribe || c.m.Method == wire.MethodUnsubscribe {
@@ -91,7 +91,7 @@ func (c *call) execute() outcome {
 	}
 }
 
-// discovered answers what follows from what the server can do.
+// discovered answers a request for which it is enough to know what the server can do.
 func (c *call) discovered() outcome {
 	discover, fault := c.send(wire.MethodDiscover, bridge.ReadLegacy(c.r.in.record.Init).Params(wire.MethodDiscover, nil, "", false))
 	switch {
@@ -116,7 +116,7 @@ func noSubscriptions() *wire.Error {
 	return &wire.Error{Code: wire.CodeMethodNotFound, Message: "the server does not tell of changes of its resources"}
 }
 
-// params are those of the request as the server gets them.
+// params returns the params of the request as the server gets them.
 func (c *call) params() json.RawMessage {
 	if c.direct() {
 		return c.m.Params
@@ -139,8 +139,8 @@ func (c *call) fault(e *wire.Error) outcome {
 	return outcome{call: c, raw: raw}
 }
 
-// fit is a result as the client gets it. Nobody has said that it is for everybody
-// if it only has what go-sdk puts there.
+// fit returns a result as the client gets it. A result with only what go-sdk puts there
+// does not count as public for caches.
 func (c *call) fit(result json.RawMessage) json.RawMessage {
 	if c.m.Method == wire.MethodToolsList {
 		result = bridge.Executions(result)
@@ -154,15 +154,15 @@ func (c *call) fit(result json.RawMessage) json.RawMessage {
 	return result
 }
 
-// Retries of a request whose server wants to be called again at once.
+// Retries of a request whose server asks to be called again at once.
 const (
 	maxRetries = 10
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 2 * time.Second
 )
 
-// wants takes the server's word that it needs something. again is true if the
-// request only has to be sent again.
+// wants handles a result that asks for something. again says that the request only has to
+// be sent again.
 func (c *call) wants(result json.RawMessage) (o outcome, again bool) {
 	inputs, state, fault := bridge.ReadInputs(result)
 	if fault != nil {
@@ -188,7 +188,8 @@ func (c *call) wants(result json.RawMessage) (o outcome, again bool) {
 	return outcome{}, true
 }
 
-// pauses is false if the call was stopped while it waited to be sent again.
+// pauses waits before the request is sent again; it returns false if the call was stopped
+// meanwhile.
 func (c *call) pauses() bool {
 	timer := time.NewTimer(min(firstRetry<<(c.retries-1), lastRetry))
 	defer timer.Stop()
@@ -238,7 +239,7 @@ func (c *call) send(method string, params json.RawMessage) (result json.RawMessa
 	}
 }
 
-// opened notes what is to be closed; ok is false if the call was stopped before.
+// opened keeps what has to be closed; ok is false if the call was stopped before.
 func (c *call) opened(conn *connection, ss *mcp.ServerSession) (ok bool) {
 	c.close() // of the round before
 	c.mu.Lock()
@@ -252,7 +253,7 @@ func (c *call) opened(conn *connection, ss *mcp.ServerSession) (ok bool) {
 	return true
 }
 
-// cancel stops what is executed: its context ends, and its answer is not heard.
+// cancel stops the call: its context ends, and its answer is ignored.
 func (c *call) cancel() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -262,8 +263,7 @@ func (c *call) cancel() {
 	}
 }
 
-// close ends the connection of the round that was executed last. It waits for its
-// handlers.
+// close ends the connection of the last round, and waits for its handlers.
 func (c *call) close() {
 	c.mu.Lock()
 	ss := c.session
@@ -306,9 +306,9 @@ func (in *inside) guard(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// subscribe has the author's handler of subscriptions called, if there is one: go-sdk
-// refuses the request itself in the modern era, but not behind its middleware. An error
-// of the handler refuses it.
+// subscribe calls the author's handler of subscriptions, if there is one. go-sdk itself
+// refuses the request in the modern era, but not behind its middleware. An error of the
+// handler refuses the subscription.
 func (in *inside) subscribe(ctx context.Context, next mcp.MethodHandler, discover mcp.Request) error {
 	ss, _ := discover.GetSession().(*mcp.ServerSession)
 	var req mcp.Request = &mcp.SubscribeRequest{Session: ss, Params: &mcp.SubscribeParams{URI: in.uri}, Extra: in.extra}
@@ -329,7 +329,7 @@ func (in *inside) panicked(ctx context.Context, fault any) error {
 	return errors.New(phaseRuntime + ": the server failed in a way it did not foresee; its operator's log has the cause")
 }
 
-// faultOf is a server's error as a client gets it.
+// faultOf returns an error of the server as the client gets it.
 func faultOf(err error) *wire.Error {
 	var e *jsonrpc.Error
 	if !errors.As(err, &e) {
@@ -342,8 +342,8 @@ func faultOf(err error) *wire.Error {
 	return out
 }
 
-// connection is the transport of one request: it is read once, and then there is
-// nothing more until it is closed.
+// connection is the transport of one request. It gives that request, and then nothing until
+// it is closed.
 type connection struct {
 	c       *call
 	id      string
@@ -354,7 +354,7 @@ type connection struct {
 	once    func()
 }
 
-// requestID and progressToken are what each request has inside.
+// requestID and progressToken are the same for each request inside its connection.
 const (
 	requestID     = 1
 	progressToken = "1"
@@ -409,8 +409,7 @@ func (n *connection) Write(_ context.Context, m jsonrpc.Message) error {
 	return nil
 }
 
-// notice passes on what a server says while it is executed, if the client can have
-// asked for it.
+// notice passes a notification of the server on, if the client can have asked for it.
 func (n *connection) notice(m *jsonrpc.Request) {
 	params := json.RawMessage(m.Params)
 	switch m.Method {
@@ -431,7 +430,7 @@ func (n *connection) Close() error {
 	return nil
 }
 
-// answer waits for the response, nil if the connection is closed first.
+// answer waits for the response; it returns nil if the connection is closed first.
 func (n *connection) answer() *jsonrpc.Response {
 	select {
 	case m := <-n.done:

@@ -16,20 +16,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Server makes an author's server for one message of a session. It is called for
-// each message, often in a process that was just started, so it does nothing that
-// takes long, and returns a new server each time, made with [Session.Options]. What
-// has to last goes into the session's state. An error is what the client gets.
+// Server makes an author's server for one message of a session. It is called for each
+// message, often in a process that has just started, so it must be quick. It returns a new
+// server each time, made with [Session.Options]. What has to last goes into the session's
+// [State]. The client gets the error.
 type Server func(ctx context.Context, s Session) (*mcp.Server, error)
 
-// Servers are an author's servers by the names that the servers file calls them by.
+// Servers are an author's servers by their names in the servers file.
 type Servers map[string]Server
 
-// Session is what a message was sent in: a legacy client's session, or what is kept
-// for all requests of one modern client. It is good until the message is answered.
+// Session is the session of a message: a legacy client's session, or what is kept for all
+// requests of one modern client. It may be used until the message is answered.
 type Session struct{ in *inside }
 
-// inside is what a Session is about.
+// inside is what a Session stands for.
 type inside struct {
 	k      *Backend
 	record session.Session // as it was read with the message
@@ -38,32 +38,32 @@ type inside struct {
 	extra  *mcp.RequestExtra
 	method string // of the request, "" for none
 	tool   string // that is called, "" for none
-	// subscription is what the client asks of a resource, "" for nothing; see
-	// inside.subscribe.
+	// subscription is the method with which the client asks for a resource, "" for none;
+	// see inside.subscribe.
 	subscription, uri string
 
 	onAlarm func(context.Context, Alarm) error
 }
 
-// ID names the session. It is the same for as long as it lives, whatever was
-// restarted, and nobody else's.
+// ID returns the id of the session. It stays the same over restarts and deployments, and no
+// other session has it.
 func (s Session) ID() string { return string(s.in.record.ID) }
 
-// Server is the name of the server in the servers file.
+// Server returns the name of the server in the servers file.
 func (s Session) Server() string { return s.in.record.Server }
 
-// Tenant is who pays.
+// Tenant returns the tenant, who pays.
 func (s Session) Tenant() string { return s.in.record.Tenant }
 
-// Principal is who the client acts for.
+// Principal returns the principal for whom the client acts.
 func (s Session) Principal() string { return s.in.record.Principal }
 
-// Props is what authentication says of the principal besides its name, a JSON
-// object, nil for nothing: what it said for this message, or when nobody has called
-// (an alarm, an answer that came) for the last one.
+// Props returns what authentication says of the principal besides its name: a JSON object,
+// or nil. It is of this message. For an alarm or an answer, which have no caller, it is of
+// the last message.
 func (s Session) Props() json.RawMessage { return bytes.Clone(s.in.record.Props) }
 
-// Version is the protocol version that the client speaks.
+// Version returns the protocol version that the client speaks.
 func (s Session) Version() string {
 	if s.in.record.Transport == session.Modern {
 		return wire.V20260728
@@ -71,13 +71,13 @@ func (s Session) Version() string {
 	return s.in.record.Version
 }
 
-// Client is what the client calls itself, nil if it did not say.
+// Client returns what the client calls itself, nil if it did not say.
 func (s Session) Client() *mcp.Implementation {
 	return decoded[mcp.Implementation](wire.Lookup(s.in.init, "clientInfo"))
 }
 
-// Capabilities are what the client has declared: when its session began, or, of a
-// modern client, with this request. Never nil.
+// Capabilities returns what the client has declared: when its session began, or, for a
+// modern client, with this request. It is never nil.
 func (s Session) Capabilities() *mcp.ClientCapabilities {
 	if c := decoded[mcp.ClientCapabilities](wire.Lookup(s.in.init, "capabilities")); c != nil {
 		return c
@@ -85,12 +85,12 @@ func (s Session) Capabilities() *mcp.ClientCapabilities {
 	return &mcp.ClientCapabilities{}
 }
 
-// Subscribed are the resources that a legacy client has asked to hear of.
+// Subscribed returns the resources to which a legacy client has subscribed.
 func (s Session) Subscribed() []string { return slices.Clone(s.in.record.Subscribed) }
 
-// Options are what the server has to be made with, to be added to: schemas that are
-// worked out once in a process, and no capability that is not there. A result says
-// that it is for its caller only, and not fresh for any time; see SetCacheable.
+// Options returns the options with which to make the server; add your own to them. Schemas
+// are worked out once in a process, and no capability is declared that is not there.
+// Results say that they are for their caller only, and not to be cached; see SetCacheable.
 func (s Session) Options() *mcp.ServerOptions {
 	return &mcp.ServerOptions{
 		SchemaCache:  s.in.k.schemas,
@@ -100,17 +100,16 @@ func (s Session) Options() *mcp.ServerOptions {
 	}
 }
 
-// AddTool is mcp.AddTool for a server that is made for one message: what an author has
-// many of, and the message has no use for, is left out. go-sdk reads the schema of a
-// tool each time it is added; with this a call costs as much however many tools there
-// are.
+// AddTool is mcp.AddTool for a server that is made for one message: it leaves out a tool
+// that the message does not need. go-sdk reads the schema of a tool each time it is added;
+// with AddTool a call costs the same however many tools there are.
 func AddTool[In, Out any](s Session, server *mcp.Server, t *mcp.Tool, h mcp.ToolHandlerFor[In, Out]) {
 	if s.in.uses(t.Name) {
 		mcp.AddTool(server, t, h)
 	}
 }
 
-// uses says whether the message needs to know of a tool.
+// uses says whether the message needs a tool.
 func (in *inside) uses(tool string) bool {
 	switch in.method {
 	case wire.MethodToolsCall:
@@ -123,8 +122,8 @@ func (in *inside) uses(tool string) bool {
 	}
 }
 
-// decoded reads what a client has said of itself, nil for what is not there or
-// cannot be read.
+// decoded decodes what a client has said of itself; nil if it is missing or cannot be
+// decoded.
 func decoded[T any](raw json.RawMessage) *T {
 	var v T
 	if raw == nil || json.Unmarshal(raw, &v) != nil {
@@ -133,7 +132,7 @@ func decoded[T any](raw json.RawMessage) *T {
 	return &v
 }
 
-// extraOf is what tools see of a request besides its params.
+// extraOf returns what tools see of a request besides its params.
 func extraOf(s session.Session, header http.Header) *mcp.RequestExtra {
 	info := &auth.TokenInfo{UserID: s.Principal, Extra: map[string]any{"tenant": s.Tenant}}
 	if len(s.Props) > 0 {
@@ -142,7 +141,7 @@ func extraOf(s session.Session, header http.Header) *mcp.RequestExtra {
 	return &mcp.RequestExtra{TokenInfo: info, Header: header}
 }
 
-// presence is what a function knows of the request it is invoked for.
+// presence is what a function knows of the request that it is invoked for.
 type presence struct {
 	header http.Header
 	open   sync.WaitGroup
@@ -150,10 +149,10 @@ type presence struct {
 
 type presenceKey struct{}
 
-// Handler serves requests by h, and stays until all that was begun for one has been
-// executed: a client may have gone, or have got its answer over another way, but a
-// function must not end under what it executes. Headers of a request reach tools,
-// those that prove who calls do not.
+// Handler wraps h and returns only when everything that a request has started has finished.
+// Lambda freezes a function when its handler returns, so work must end first that outlives
+// the response: the client may have gone, or may have got its answer elsewhere. Tools see
+// the headers of the request except Authorization and Cookie.
 func Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := r.Header.Clone()
@@ -165,15 +164,14 @@ func Handler(h http.Handler) http.Handler {
 	})
 }
 
-// Stay calls f with a context for one invocation, and stays, as [Handler] does.
+// Stay calls f with a context for one invocation, and returns as late as [Handler].
 func Stay[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
 	here := &presence{}
 	defer here.open.Wait()
 	return f(context.WithValue(ctx, presenceKey{}, here))
 }
 
-// begun counts what is executed for the request of a context; what is returned ends
-// it.
+// begun counts one run for the request of a context, until ended is called.
 func begun(ctx context.Context) (ended func()) {
 	here, ok := ctx.Value(presenceKey{}).(*presence)
 	if !ok {
@@ -190,7 +188,7 @@ func headerOf(ctx context.Context) http.Header {
 	return nil
 }
 
-// Hosted is a server as it is configured.
+// Hosted is a configured server.
 type Hosted struct {
 	Make          Server
 	ToolTimeout   time.Duration // for executing one round of a request; 0: as long as the function may run

@@ -15,24 +15,24 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// laterPrefix begins the state of a call that goes on at a time. No client can send
-// it: the state of a round is kept here.
+// laterPrefix begins the state of a call that pauses. No client can send it: the store
+// keeps that state.
 const laterPrefix = "dormouse-later:"
 
-// maxPauses is how often one call may go on later, and maxAsked how many questions are
-// open at a time: they stand in one record.
+// maxPauses is how often one call may pause. maxAsked is how many questions may be open at
+// a time, because one record has them all.
 const (
 	maxPauses = 10_000
 	maxAsked  = 100
 )
 
-// Later is the result of a tool whose call is not over and has nothing to do until a
-// time: its handler is called again then, with the same arguments and state as
-// RequestState, by an invocation of its own. Nothing runs meanwhile. Progress that
-// was told before reaches the client at once.
+// Later is the result of a tool whose call has nothing to do until a time. An invocation of
+// its own calls the handler again then, with the same arguments and with state as
+// RequestState. Nothing runs meanwhile. Progress that the handler has told reaches the
+// client at once.
 //
-// In a batch of which another call asks its client, it may be called sooner. A call
-// may pause 10,000 times, at most as long as its session lives, and can ask its client
+// In a batch of which another call asks its client, the handler may be called sooner. A
+// call may pause 10,000 times, at most as long as its session lives, and can ask its client
 // in its first 100 rounds, pauses included.
 func Later(at time.Time, state string) *mcp.CallToolResult {
 	return &mcp.CallToolResult{
@@ -40,7 +40,7 @@ func Later(at time.Time, state string) *mcp.CallToolResult {
 	}
 }
 
-// readLater reads the state of a [Later]: when, and the author's own state as JSON.
+// readLater reads the state of a [Later]: the time, and the author's own state as JSON.
 func readLater(state json.RawMessage) (at time.Time, own json.RawMessage, ok bool) {
 	text, _ := wire.String(state)
 	rest, ok := strings.CutPrefix(text, laterPrefix)
@@ -56,8 +56,8 @@ func readLater(state json.RawMessage) (at time.Time, own json.RawMessage, ok boo
 	return time.UnixMilli(n), own, err == nil
 }
 
-// ask takes up a call that goes on later. It returns the error that ends one that
-// cannot.
+// ask adds a call that goes on in another round. It returns the error response of a call
+// that cannot.
 func (r *run) ask(a *asking) []byte {
 	most, why := session.MaxRounds, "the server has asked too often"
 	if len(a.inputs) == 0 {
@@ -85,9 +85,9 @@ func (r *run) ask(a *asking) []byte {
 	return nil
 }
 
-// suspend ends the round of a request that goes on later. The item comes before the
-// questions: an answer finds it. Where there are none, another round may begin as
-// soon as there is an item, so that what was said comes before it.
+// suspend ends the round of a request that goes on later. It puts the item before it writes
+// the questions, so that an answer finds the item. Without questions another round may
+// begin as soon as the item is there, so the events are written before it.
 func (r *run) suspend() {
 	var questions []bridge.Asked
 	var raws, requests [][]byte
@@ -125,7 +125,7 @@ func (r *run) suspend() {
 	}
 }
 
-// park puts the item of a suspended request. If it cannot, the request is given up.
+// park puts the item of a suspended request. If it cannot, the run gives the request up.
 func (r *run) park(it session.Item) bool {
 	var err error
 	if r.claim.put {
@@ -138,10 +138,10 @@ func (r *run) park(it session.Item) bool {
 	return r.parked
 }
 
-// answered has a suspended call go on if all its questions are answered, by an
-// invocation of its own: who brings the last answer, or only looks, is not held for as
-// long as the round takes. One whose client cannot do what it was asked ends. it may
-// come without Raw.
+// answered goes on with a suspended call if all its questions are answered. An invocation
+// of its own executes the round, so that the function that brings the last answer is not
+// held for so long. A call whose client cannot do what it was asked ends. it may come
+// without Raw.
 func (k *Backend) answered(ctx context.Context, it session.Item) error {
 	ids := make([]string, len(it.Questions))
 	for i, q := range it.Questions {
@@ -174,8 +174,8 @@ func (k *Backend) answered(ctx context.Context, it session.Item) error {
 	return err
 }
 
-// Handle is what an invocation does that an alarm has begun, or [Config.Invoke]. It
-// returns when it is done. After an error it is to be called again.
+// Handle does the work of an invocation that an alarm or [Config.Invoke] began, and returns
+// when it is done. After an error, call it again.
 //
 // Errors: Unavailable.
 func (k *Backend) Handle(ctx context.Context, a Alarm) error {
@@ -209,11 +209,11 @@ func (k *Backend) goOn(ctx context.Context, it session.Item) error {
 	return err
 }
 
-// early is how much too soon an alarm may come: schedulers know seconds.
+// early is how much too soon an alarm may come: schedulers know whole seconds only.
 const early = time.Second
 
-// resume claims an item for this function, to execute raw. The run is nil if somebody
-// else has it, or there is nothing to be executed any more.
+// resume claims an item for this function, to execute raw. The run is nil if another
+// function has the item, or if nothing is left to be executed.
 func (k *Backend) resume(ctx context.Context, it session.Item, raw []byte) (*run, error) {
 	s, _, err := k.Store.Load(ctx, it.Address.Session, "")
 	if errors.Is(err, session.NotFound) || err == nil && s.State == session.Ended {
@@ -223,7 +223,7 @@ func (k *Backend) resume(ctx context.Context, it session.Item, raw []byte) (*run
 		return nil, err
 	}
 	if it.State == session.Suspended {
-		// Who cancelled it may have come before there was an item.
+		// The client may have cancelled the request before its item was there.
 		tail, err := k.Store.Tail(ctx, it.Address.Session, it.ID)
 		if err != nil {
 			return nil, err

@@ -12,7 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Scope says whose durable values are.
+// Scope says whose durable values are meant.
 type Scope = session.ValueScope
 
 // The scopes of durable values. Tenants never see each other's.
@@ -22,17 +22,17 @@ const (
 	OfServer    Scope = session.ValueOfServer    // of all sessions of the tenant with this server
 )
 
-// State is the durable values of one scope, by name: what outlives the message, the
-// process and the deployment. A name has 1 to 128 bytes, and does not begin with a
-// zero byte; a value is anything that JSON holds in 256 KiB.
+// State is the durable values of one scope, by name. They outlive the message, the process
+// and the deployment. A name has 1 to 128 bytes, and does not begin with a zero byte. A
+// value is anything that encodes to at most 256 KiB of JSON.
 type State struct {
 	store session.Values
 	key   session.ValueKey
 	life  time.Duration
 }
 
-// State is the durable values of a scope. A modern client's session is all that its
-// principal does with this server.
+// State returns the durable values of a scope. The session of a modern client is all that
+// its principal does with this server.
 func (s Session) State(scope Scope) State { return stateOf(s.in.k.Store, s.in.record, scope) }
 
 func stateOf(store session.Values, s session.Session, scope Scope) State {
@@ -47,18 +47,18 @@ func stateOf(store session.Values, s session.Session, scope Scope) State {
 	return State{store: store, key: k}
 }
 
-// Expiring is the same values, but what is saved goes when it was not saved again for
-// so long. It is not for values of a session.
+// Expiring returns the same values with a lifetime: what is saved through it is deleted
+// when it has not been saved again for so long. It is not for values of a session.
 func (s State) Expiring(after time.Duration) State {
 	s.life = after
 	return s
 }
 
-// Load reads a value into a pointer, which is left as it is if there is none: rev is
-// then 0, else what [State.Save] wants to hear.
+// Load decodes a value into a pointer. rev is what [State.Save] needs. If there is no
+// value, rev is 0 and into is left as it is.
 //
-// Errors: session.Invalid (the name), session.Unavailable; one of encoding/json if
-// the value is not what into points to.
+// Errors: session.Invalid (the name), session.Unavailable; one of encoding/json if the
+// value does not fit into.
 func (s State) Load(ctx context.Context, name string, into any) (rev int64, err error) {
 	k, err := s.named(name)
 	if err != nil {
@@ -71,13 +71,13 @@ func (s State) Load(ctx context.Context, name string, into any) (rev int64, err 
 	return v.Rev, json.Unmarshal(v.Data, into)
 }
 
-// Save writes a value, nil for deleting it, if it is still the one that was loaded
-// with rev, and returns the rev to save over it. If somebody else was first, that is
-// session.Conflict: load and decide again, which [Update] does.
+// Save writes a value, or deletes it if value is nil, provided that rev is still its
+// revision. It returns the revision to save over next. If another writer was first, the
+// error is session.Conflict: load the value and decide again, as [Update] does.
 //
 // Errors: session.Invalid (the name), session.TooLarge, session.Conflict,
-// session.Unavailable (it may have been saved); one of encoding/json for what is not
-// JSON.
+// session.Unavailable (the value may have been saved); one of encoding/json for a value
+// that cannot be encoded.
 func (s State) Save(ctx context.Context, name string, rev int64, value any) (next int64, err error) {
 	k, err := s.named(name)
 	if err != nil {
@@ -101,7 +101,7 @@ func (s State) save(ctx context.Context, v session.Value, value any) (int64, err
 	return v.Rev, err
 }
 
-// named is the key of an author's value.
+// named returns the key of an author's value.
 func (s State) named(name string) (session.ValueKey, error) {
 	if strings.HasPrefix(name, "\x00") {
 		return session.ValueKey{}, session.Errorf(session.Invalid, "the name of a durable value must not begin with a zero byte")
@@ -109,17 +109,17 @@ func (s State) named(name string) (session.ValueKey, error) {
 	return s.own(name), nil
 }
 
-// own is the key of a value of ours. Its name begins with a zero byte.
+// own returns the key of a value of this package. Its name begins with a zero byte.
 func (s State) own(name string) session.ValueKey {
 	k := s.key
 	k.Name = name
 	return k
 }
 
-// Update changes a value by what is there: change gets it, or the zero value if there
-// is none, and returns what is to be there. It is called again whenever somebody else
-// was first, so no change is lost; it must do nothing but reckon. An error of it ends
-// the update, and nothing is saved.
+// Update changes a value. change gets the value, or the zero value if there is none, and
+// returns the new one. It is called again whenever another writer was first, so that no
+// change is lost; it must have no other effects. If it returns an error, Update returns
+// that error and saves nothing.
 //
 // Errors: those of [State.Load] and [State.Save] but session.Conflict.
 func Update[T any](ctx context.Context, s State, name string, change func(old T) (T, error)) (T, error) {
@@ -141,7 +141,7 @@ func Update[T any](ctx context.Context, s State, name string, change func(old T)
 	}
 }
 
-// rest waits.
+// rest waits for d, or until ctx ends.
 func rest(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -153,27 +153,27 @@ func rest(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// maxOnce is how long the name of something that is done once may be, in bytes.
+// maxOnce is how many bytes the name given to Once may have.
 const (
 	maxOnce    = session.MaxValueName - len(oncePrefix)
 	oncePrefix = "\x00once:"
 )
 
-// once is the record of something that is done once.
+// once is the value that Once keeps.
 type once struct {
 	Done  bool      `json:"done,omitempty"`
 	Until time.Time `json:"until,omitzero"` // somebody does it, and has said so until then
 }
 
-// Once does something that is to be done once in a scope, such as to initialize it,
-// and returns when it has been done: by this call, or by another, also in another
-// process. While one does it the others wait. If it fails, or its process dies, the
-// next one does it; then it may have been done in part. So it is done at most once
-// at a time, and successfully once. ctx of f ends if another has taken over, which
-// only happens to a process that stood still for half a minute.
+// Once calls f, unless f has succeeded under this name in this scope before. It returns
+// when f has succeeded: in this call, or in another, which may be in another process. While
+// one caller runs f, the others wait. If f fails, or its process dies, the next caller runs
+// it; part of its work may be done then. So f runs at most once at a time, and succeeds
+// once. The context of f ends if another caller has taken over, which happens only to a
+// process that stood still for half a minute.
 //
-// name has 1 to 122 bytes and names nothing that Load knows. Errors: that of f;
-// session.Invalid, session.Unavailable, that of ctx.
+// name has 1 to 122 bytes; Load does not see it. Errors: that of f; session.Invalid,
+// session.Unavailable, that of ctx.
 func (s State) Once(ctx context.Context, name string, f func(context.Context) error) error {
 	if name == "" || len(name) > maxOnce {
 		return session.Errorf(session.Invalid, "the name of what is done once has %d bytes; it needs 1 to %d", len(name), maxOnce)
@@ -213,8 +213,8 @@ func (s State) Once(ctx context.Context, name string, f func(context.Context) er
 	}
 }
 
-// doOnce is for who has said that he does it. over is false if another has taken over
-// before it was noted as done.
+// doOnce runs f for the caller that holds the value. over is false if another caller has
+// taken over before the success was written.
 func (s State) doOnce(ctx context.Context, v session.Value, f func(context.Context) error) (over bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -227,8 +227,8 @@ func (s State) doOnce(ctx context.Context, v session.Value, f func(context.Conte
 	return !errors.Is(err, session.Conflict), err
 }
 
-// holding is a value that says, as long as it is held, that somebody does what it is
-// about.
+// holding is a lease in a value: while it is held, the value says that somebody does the
+// work it is about.
 type holding struct {
 	state State
 	v     session.Value
@@ -239,8 +239,8 @@ type holding struct {
 	sent   []byte // nil: it was deleted
 }
 
-// hold renews what a value says by mark, until it is released. lost is called if
-// somebody else has written it.
+// hold renews the value with what mark returns, until release. It calls lost if somebody
+// else has written the value.
 func hold(ctx context.Context, s State, v session.Value, mark func(until time.Time) any, lost func()) *holding {
 	h := &holding{state: s, v: v, quit: make(chan struct{}), done: make(chan struct{})}
 	go func() {
@@ -262,8 +262,8 @@ func hold(ctx context.Context, s State, v session.Value, mark func(until time.Ti
 	return h
 }
 
-// save writes what the value says. Conflict if somebody else has written it: what was
-// written here, and nobody said so, is looked at first.
+// save writes the value. It returns Conflict if somebody else has written it; it first
+// finds out whether an own write without an answer was the last.
 func (h *holding) save(ctx context.Context, value any) error {
 	if h.unsure {
 		now, err := h.state.store.LoadValue(ctx, h.v.Key)
@@ -286,8 +286,8 @@ func (h *holding) save(ctx context.Context, value any) error {
 	return err
 }
 
-// release writes what the value says from now on, nil to delete it. Conflict if
-// somebody else has written it.
+// release ends the lease and writes the value, or deletes it if value is nil. It returns
+// Conflict if somebody else has written it.
 func (h *holding) release(value any) error {
 	close(h.quit)
 	<-h.done

@@ -8,12 +8,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// grace is how late something may be before another function sees to it.
+// grace is how late something may be before another function does it.
 const grace = 10 * time.Second
 
-// Sweep does what is due for calls of native servers, and that nobody else may come
-// for. It goes on after one that fails and returns all errors. Idempotent; it may
-// race with itself and with everything else.
+// Sweep does what is due for calls of native servers and that no other function may do. It
+// goes on after a call that fails, and returns all errors. It may run at the same time as
+// another Sweep, and be repeated.
 func (k *Backend) Sweep(ctx context.Context) error {
 	due, err := k.Store.Due(ctx)
 	if err != nil {
@@ -33,9 +33,8 @@ func (k *Backend) Sweep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// resolve does what is due for one item, which may come without Raw: a function that
-// died while it executed the request, an invocation or an alarm that was lost, a
-// client that does not answer.
+// resolve does what is due for one item: its function died while it executed the request,
+// its invocation or alarm was lost, or its client does not answer. it may come without Raw.
 func (k *Backend) resolve(ctx context.Context, it session.Item) error {
 	now := time.Now()
 	switch {
@@ -70,8 +69,9 @@ func (k *Backend) invokeAgain(ctx context.Context, it session.Item) error {
 	return err
 }
 
-// resolveAsking is resolve for a call that waits for its client: it has ended, its time
-// is over, its questions never came to be, its session has ended, or all is answered.
+// resolveAsking is resolve for a call that waits for its client. The call has ended, its
+// time is over, its questions were never written, its session has ended, or all questions
+// are answered.
 func (k *Backend) resolveAsking(ctx context.Context, it session.Item, now time.Time) error {
 	tail, err := k.Store.Tail(ctx, it.Address.Session, it.ID)
 	switch {

@@ -8,19 +8,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
 )
 
-// TaskSupport is what a tool says of tasks (execution.taskSupport): whether a call of
-// it may become one for a client that knows them. What takes long becomes one also if
-// its tool says nothing.
+// TaskSupport is what a tool says of tasks (execution.taskSupport): whether a call of it
+// may become a task for a client that knows them. A call that takes long becomes one even
+// if its tool says nothing.
 type TaskSupport = bridge.TaskSupport
 
-// What a tool may say.
+// The values of TaskSupport.
 const (
 	TaskForbidden = bridge.TaskForbidden // it never becomes one
 	TaskOptional  = bridge.TaskOptional  // it is meant to become one: soon, and not after a second
 	TaskRequired  = bridge.TaskRequired  // as optional; clients that know none are refused (-32021)
 )
 
-// AsTask is the same tool, which says that of tasks. go-sdk 1.8 has no field for it.
+// AsTask returns the tool with its support of tasks set. go-sdk 1.8 has no field for it.
 func AsTask(t *mcp.Tool, support TaskSupport) *mcp.Tool {
 	says := *t
 	says.Meta = maps.Clone(t.Meta)
