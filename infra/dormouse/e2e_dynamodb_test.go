@@ -84,7 +84,7 @@ func talkOnDynamoDB(t *testing.T, m *machine, store []string) {
 		t.Errorf("progress of a call (-want +got):\n%s", diff)
 	}
 	m.questions()
-	m.longMessages()
+	m.largestArgument()
 
 	if status, err := c.status(http.MethodDelete, ""); err != nil || status != http.StatusNoContent {
 		t.Errorf("DELETE: status %d, %v, want 204", status, err)

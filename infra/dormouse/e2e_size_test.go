@@ -43,12 +43,16 @@ func filled(id string, size int) (request, result string) {
 }
 
 // filling is the inside of a JSON string of so many bytes: characters of one to four
-// bytes in an order without a period, behind each so many escaped backslashes.
+// bytes in an order without a period, behind each so many escaped backslashes; and, if
+// there are none, other escapes.
 func filling(size, backslashes int) string {
 	r := rand.New(rand.NewPCG(7, uint64(size)))
 	pieces := []string{"a", "Z", " ", "ä", "ß", "é", "€", "漢", "字", "𝄞", "🐭"}
+	if backslashes == 0 {
+		pieces = append(pieces, `\n`, `\"`, `\\`, `\u00e4`, `\ud834\udd1e`, "\u2028", "<&>")
+	}
 	var b strings.Builder
-	for longest := 4 + 2*backslashes; b.Len()+longest <= size; {
+	for longest := 12 + 2*backslashes; b.Len()+longest <= size; {
 		b.WriteString(pieces[r.IntN(len(pieces))])
 		b.WriteString(strings.Repeat(`\\`, backslashes))
 	}

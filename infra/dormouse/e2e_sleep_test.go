@@ -171,62 +171,6 @@ func (m *machine) quiet(span time.Duration) {
 	}
 }
 
-func TestE2EAbandonedSessionsSleep(t *testing.T) {
-	t.Parallel()
-	const sessions, atOnce = 200, 8
-	m := newMachine(t, servers{"one": nil})
-	m.start(sleepy()...)
-	clients := make([]*client, sessions)
-	todo := make(chan int)
-	var workers sync.WaitGroup
-	for range atOnce {
-		workers.Go(func() {
-			for i := range todo {
-				if err := abandon(clients[i], i); err != nil {
-					t.Errorf("session %d: %v", i, err)
-				}
-			}
-		})
-	}
-	for i := range clients {
-		clients[i] = m.client("one")
-		todo <- i
-	}
-	close(todo)
-	workers.Wait()
-
-	m.asleep()
-	m.await(time.Second, "the end of the last process is told", func(e event) bool { return e.Kind == "process.count" })
-	ids := map[string]bool{}
-	for _, s := range m.ps().Sessions {
-		ids[s.ID] = true
-	}
-	for i, c := range clients {
-		if !ids[c.session] {
-			t.Errorf("session %d has no row any more", i)
-		}
-	}
-	if got := clients[sessions/2].text("count", ""); got != "1" {
-		t.Errorf("the counter of an abandoned session says %s, want 1", got)
-	}
-}
-
-// abandon opens a session, calls once and leaves.
-func abandon(c *client, i int) error {
-	if err := c.open(params); err != nil {
-		return err
-	}
-	want := fmt.Sprintf("text of %d", i)
-	messages, err := c.call("echo", fmt.Sprintf(`{"text":%q}`, want))
-	if err != nil {
-		return err
-	}
-	if got := textOf(messages[len(messages)-1]); got != want {
-		return fmt.Errorf("echo said %q, want %q", got, want)
-	}
-	return nil
-}
-
 func TestE2EOneWakeForManyCallers(t *testing.T) {
 	t.Parallel()
 	const callers = 20

@@ -3,12 +3,9 @@
 package main_test
 
 import (
-	"bytes"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 
@@ -28,7 +25,6 @@ func TestE2ETalk(t *testing.T) {
 	t.Run("progress before the result", func(t *testing.T) { m.in(t).progressInOrder() })
 	t.Run("cancel", func(t *testing.T) { m.in(t).cancel() })
 	t.Run("ids keep their form", func(t *testing.T) { m.in(t).keepIDs() })
-	t.Run("long messages", func(t *testing.T) { m.in(t).longMessages() })
 	t.Run("sessions do not mix", func(t *testing.T) { m.in(t).sessionsApart() })
 	t.Run("servers do not mix", func(t *testing.T) { m.in(t).serversApart() })
 }
@@ -157,36 +153,6 @@ func (m *machine) keepIDs() {
 			m.t.Errorf("request %s got %v, %v", id, ended(messages), err)
 		}
 	}
-}
-
-func (m *machine) longMessages() {
-	c := m.session("one")
-	for _, size := range []int{256 << 10, 3 << 20} {
-		text := longText(size)
-		messages, err := c.call("echo", `{"text":`+text+`}`)
-		if err != nil {
-			m.t.Errorf("echo of %d bytes: %v", size, err)
-			continue
-		}
-		want := `{"content":[{"type":"text","text":` + text + `}]}`
-		if got := messages[len(messages)-1].Result; !bytes.Equal(got, []byte(want)) {
-			m.t.Errorf("echo of %d bytes came back with %d, or others", len(want), len(got))
-		}
-	}
-}
-
-// longText is a JSON string of about so many bytes, with characters of one to four
-// bytes and with escapes, in an order without a period.
-func longText(size int) string {
-	r := rand.New(rand.NewPCG(1, uint64(size)))
-	pieces := []string{"a", "Z", " ", "ä", "ß", "€", "漢", "𝄞", "🐭", `\n`, `\"`, `\\`, `\u00e4`, `\ud834\udd1e`, "\u2028", "<&>"}
-	var b strings.Builder
-	b.WriteByte('"')
-	for b.Len() < size {
-		b.WriteString(pieces[r.IntN(len(pieces))])
-	}
-	b.WriteByte('"')
-	return b.String()
 }
 
 // sessionsApart has two sessions of one server call at the same time, with the same
