@@ -65,8 +65,13 @@ func TestE2EFileOfVSCodeIsHosted(t *testing.T) {
     "remote": {"type": "http", "url": "https://example.com/mcp"},
   },
 }`)
-	m.start()
-	if got := m.session("own").whoami().Name; got != "asked" {
+	strict := m.command("run", "--listen", "127.0.0.1:0", "--servers", m.servers, "--strict")
+	if out, err := strict.CombinedOutput(); err == nil || strict.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), `server "remote" is not served: `) {
+		t.Errorf("with --strict: %v, %s", err, out)
+	}
+	write(t, filepath.Join(project, "named"), "SERVER_NAME=named\n")
+	m.start("--env-file", filepath.Join(project, "named"))
+	if got := m.session("own").whoami().Name; got != "named" {
 		t.Errorf("the server is called %s", got)
 	}
 	if status, body := m.refusal(strings.Replace(m.urls["own"], "/own/", "/remote/", 1)); status != 503 || !strings.Contains(body, "remote servers are not hosted yet") {

@@ -63,7 +63,9 @@ func (runnerCommand) Run() error {
 type runCommand struct {
 	Listen     string        `default:"127.0.0.1:8787" help:"Address of the endpoint."`
 	Sockets    string        `help:"Address of the endpoint for WebSocket clients. Without it, the port behind that of --listen."`
-	Servers    string        `default:"servers.json" type:"path" help:"The servers file, in the mcpServers form."`
+	Servers    string        `default:"servers.json" type:"path" help:"The servers file, in the form of any client."`
+	EnvFile    []string      `name:"env-file" type:"path" placeholder:"FILE" help:"File of variables for the servers file; may be repeated. What is set outside wins, and .env beside the servers file comes last."`
+	Strict     bool          `help:"End if a server of the file cannot be hosted."`
 	Data       string        `default:".dormouse" type:"path" help:"Folder for sessions, events and the ticket secret."`
 	Store      string        `help:"Where sessions are kept: sqlite:PATH, or dynamodb:TABLE[?endpoint=URL&region=NAME] with the credentials in the environment (a table that is missing at an endpoint of its own is made). Without it, a SQLite file in the data folder."`
 	PublicURL  string        `name:"public-url" help:"What clients call the endpoint if that is not --listen: https://HOST of a reverse proxy. Its host is served, and callers need an API key."`
@@ -113,7 +115,7 @@ func (c *runCommand) Run(t *terminal) error {
 		functions, own = local.FunctionsProcess, functions
 	}
 	cfg := local.Config{
-		Listen: c.Listen, Sockets: c.Sockets, PublicURL: c.PublicURL, Origins: c.Origins, Store: store, Servers: c.Servers, Data: c.Data,
+		Listen: c.Listen, Sockets: c.Sockets, PublicURL: c.PublicURL, Origins: c.Origins, Store: store, Servers: c.Servers, EnvFiles: c.EnvFile, Strict: c.Strict, Data: c.Data,
 		Access: c.Access, Idle: c.Idle, Limits: c.Limits, SocketIdle: c.SocketIdle, SocketLife: c.SocketLife, Cold: c.Cold,
 		Functions: functions, Programs: filepath.Dir(bin), Own: own, SleepAfter: c.SleepAfter,
 		Runner: []string{bin, "runner"}, JSON: c.JSON, Environ: append(os.Environ(), more...), Out: t.out, Log: t.err,

@@ -50,6 +50,8 @@ type Config struct {
 	Origins   []string // origins of web pages that may call besides those of the endpoint itself
 	Store     string   // "sqlite:PATH" or "dynamodb:TABLE…", see [OpenStore]; "" is [StoreFile] in Data
 	Servers   string   // path of the servers file
+	EnvFiles  []string // files of variables for it, the first one first; .env beside it comes behind them
+	Strict    bool     // a server that cannot be hosted is an error
 	Access    string   // AccessKeys or AccessOpen; "" is open on loopback and else keys
 	Data      string   // folder of the store, the ticket secret and the sockets
 	Runner    []string // the program of a box, absolute, and its arguments
@@ -138,21 +140,6 @@ type functions interface {
 	// stopped, or with nil after all. The channel is closed when that has come to its end.
 	sweep(stopped *fleet.Status) <-chan struct{}
 	processes() []ProcessStatus
-}
-
-func (m *machine) readServers(context.Context) error {
-	servers, warnings, err := catalog.LoadHere(m.cfg.Servers, m.environ.lookup)
-	if err != nil {
-		return err
-	}
-	for _, w := range warnings {
-		_, _ = fmt.Fprintf(m.cfg.Log, "warning: %v\n", w)
-	}
-	for _, r := range servers.Rejected() {
-		_, _ = fmt.Fprintf(m.cfg.Log, "warning: %v\n", r)
-	}
-	m.servers = servers
-	return nil
 }
 
 // served are the names of the servers that clients can call.

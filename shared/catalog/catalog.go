@@ -89,13 +89,19 @@ func Load(path string, getenv Getenv) (*Catalog, []Warning, error) {
 // folder above.
 //
 // A variable that getenv does not know comes from envFiles, the first one first, and then
-// from the file .env in that folder, if there is one. What is wrong in them is a warning.
+// from the file .env in that folder, if there is one. A line that is wrong in them is a
+// warning. One of envFiles that cannot be read is an error.
 func LoadHere(path string, getenv Getenv, envFiles ...string) (*Catalog, []Warning, error) {
 	absolute, err := filepath.Abs(path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("folder of the servers file: %w", err)
 	}
 	folder := projectOf(absolute)
+	for _, file := range envFiles {
+		if _, _, err := readEnv(file); err != nil {
+			return nil, nil, fmt.Errorf("file of variables: %w", err)
+		}
+	}
 	if beside := filepath.Join(folder, ".env"); exists(beside) {
 		envFiles = append(slices.Clone(envFiles), beside)
 	}
