@@ -23,7 +23,7 @@ import (
 type boxed struct {
 	box  *box.Box
 	link *runner.Runner
-	show *board // nil for none
+	show *statusFile // nil for none
 	all  *sharing
 	name func(session, principal string) string // of the process of a session
 	took *starts
@@ -78,7 +78,7 @@ func newBox(s catalog.Server, at place, log *slog.Logger) *boxed {
 		own.Stderr = logFiles{folder: folder, log: log}.open
 		b.all = &sharing{folder: folder, log: log, known: map[string]bool{}}
 		if at.task != "" {
-			b.show = newBoard(folder, at.task, log)
+			b.show = newStatusFile(folder, at.task, log)
 		}
 	}
 	b.box, b.name = box.New(own, b, log), own.Scope.Name
@@ -129,7 +129,7 @@ func (b *boxed) live(ctx context.Context) error {
 // Deliver implements runner.Executor.
 func (b *boxed) Deliver(d runner.Delivery) {
 	b.all.note(b.name(string(d.Session), d.Principal), string(d.Session))
-	b.box.Deliver(box.Deliver{
+	b.box.Deliver(box.Delivery{
 		ID: string(d.ID), Round: d.Round, Session: string(d.Session), Principal: d.Principal, Ticket: d.Ticket, Init: d.Init, Level: d.Level,
 		Subscriptions: d.Subscribed, Raw: d.Raw, Again: d.Again,
 	})
@@ -160,8 +160,8 @@ func (b *boxed) Questions() map[session.ID][]string {
 // IdleSince implements runner.Executor.
 func (b *boxed) IdleSince() (time.Time, bool) { return b.box.IdleSince() }
 
-// Event implements box.Sink.
-func (b *boxed) Event(e box.Event) {
+// Output implements box.Sink.
+func (b *boxed) Output(e box.Output) {
 	event := runner.Event{
 		Session: session.ID(e.Session), Stream: session.StreamID(e.Stream), Ticket: e.Ticket, Raw: e.Raw, Final: e.Final,
 	}

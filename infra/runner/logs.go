@@ -127,7 +127,7 @@ func (l logFiles) prune() {
 			files = append(files, file{e.Name(), info.ModTime()})
 		case filepath.Ext(e.Name()) == sharedEnding && time.Since(info.ModTime()) > maxLogAge:
 			_ = os.Remove(filepath.Join(l.folder, e.Name())) // as old as all the logs it is for
-		case filepath.Ext(e.Name()) == boardEnding && time.Since(info.ModTime()) > maxLogAge:
+		case filepath.Ext(e.Name()) == statusEnding && time.Since(info.ModTime()) > maxLogAge:
 			_ = os.Remove(filepath.Join(l.folder, e.Name())) // of a runner that was killed
 		}
 	}

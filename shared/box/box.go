@@ -19,8 +19,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Deliver is one client message, or a batch of them, to execute.
-type Deliver struct {
+// Delivery is one client message, or a batch of them, to execute.
+type Delivery struct {
 	ID      string // deliver id: the name of the request stream it opens
 	Session string
 	Ticket  string // opaque: comes back with the events
@@ -46,8 +46,8 @@ type Deliver struct {
 	Raw []byte
 }
 
-// Event is one message of a server, or an error the box ends a request with.
-type Event struct {
+// Output is one message of a server, or an error the box ends a request with.
+type Output struct {
 	Session string
 	Stream  string // deliver id of the request stream, "" for the common stream
 	Ticket  string // that of the delivery; on the common stream the session's newest
@@ -111,7 +111,7 @@ type Counts struct {
 // method that blocks holds up its session, and in the end the processes of it,
 // which are not read any more; it holds up nobody else.
 type Sink interface {
-	Event(Event)
+	Output(Output)
 	// Handshake hands over the result a fresh process gave to initialize, and the
 	// protocol version it was asked for. The box keeps using result.
 	Handshake(session, ticket, requestedVersion string, result json.RawMessage)
@@ -175,7 +175,7 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 // session is dropped.
 //
 // Responses do not come this way but through Answer, and are dropped.
-func (b *Box) Deliver(d Deliver) {
+func (b *Box) Deliver(d Delivery) {
 	msgs, _, err := wire.ParseBody(d.Raw)
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -30,7 +30,7 @@ type dialogue struct {
 func inBubble(t *testing.T, s Server, test func(*testing.T, dialogue)) {
 	t.Helper()
 	inBubbleFrom(t, s, func(t *testing.T, d dialogue) {
-		d.Deliver(Deliver{ID: "first", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)})
+		d.Deliver(Delivery{ID: "first", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)})
 		d.greets()
 		d.drain()
 		test(t, d)

@@ -247,7 +247,7 @@ func TestServerThatDoesNotReadGetsABoundedQueue(t *testing.T) {
 		t.Errorf("got %q %+v after %d", message, data, refused)
 	}
 	// Others do not notice.
-	r.Deliver(Deliver{ID: "other", Session: "other", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)})
+	r.Deliver(Delivery{ID: "other", Session: "other", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)})
 	r.result("other")
 }
 
@@ -306,7 +306,7 @@ func TestSlowSinkHoldsUpItsOwnSessionOnly(t *testing.T) {
 	t.Cleanup(func() { _ = b.Close(t.Context()) })
 	for i := range 20 {
 		raw := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"big","arguments":500000}}`, i)
-		b.Deliver(Deliver{ID: "slow" + strconv.Itoa(i), Session: "slow", Raw: []byte(raw)})
+		b.Deliver(Delivery{ID: "slow" + strconv.Itoa(i), Session: "slow", Raw: []byte(raw)})
 	}
 	eventually(t, "the process is not read any more", func() bool {
 		b.mu.Lock()
@@ -316,7 +316,7 @@ func TestSlowSinkHoldsUpItsOwnSessionOnly(t *testing.T) {
 	// As much again elsewhere: time enough for the first to go on, if it did.
 	for i := range 20 {
 		raw := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"big","arguments":500000}}`, i)
-		b.Deliver(Deliver{ID: "fast" + strconv.Itoa(i), Session: "fast", Raw: []byte(raw)})
+		b.Deliver(Delivery{ID: "fast" + strconv.Itoa(i), Session: "fast", Raw: []byte(raw)})
 	}
 	for i := range 20 {
 		k.final(t, "fast"+strconv.Itoa(i))
@@ -339,11 +339,11 @@ type slowSink struct {
 	gate chan struct{}
 }
 
-func (k *slowSink) Event(e Event) {
+func (k *slowSink) Output(e Output) {
 	if e.Session == k.slow {
 		<-k.gate
 	}
-	k.recorder.Event(e)
+	k.recorder.Output(e)
 }
 
 func TestProcessHasACleanEnvironment(t *testing.T) {

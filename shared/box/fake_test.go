@@ -114,7 +114,7 @@ func runner() {
 	}
 	k := newRecorder()
 	b := New(Server{Name: "fake", Command: me, Env: map[string]string{behaviour: "silent"}}, k, nil)
-	b.Deliver(Deliver{ID: "d", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)})
+	b.Deliver(Delivery{ID: "d", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)})
 	for v := range k.calls {
 		if s, ok := v.(ProcessStatus); ok && s.State == Started {
 			say(strconv.Itoa(s.PID))
@@ -291,7 +291,7 @@ func answer(id json.RawMessage, result string) {
 
 // recorder is a Sink that keeps everything.
 type recorder struct {
-	calls chan any // Event, ProcessStatus, handshake; has room for what a test makes
+	calls chan any // Output, ProcessStatus, handshake; has room for what a test makes
 	past  []any
 	block chan struct{} // not nil: calls wait for it to be closed
 }
@@ -310,7 +310,7 @@ func (r *recorder) put(v any) {
 	r.calls <- v
 }
 
-func (r *recorder) Event(e Event)           { r.put(e) }
+func (r *recorder) Output(e Output)         { r.put(e) }
 func (r *recorder) Process(s ProcessStatus) { r.put(s) }
 func (r *recorder) Handshake(session, ticket, version string, result json.RawMessage) {
 	r.put(toldHandshake{session, ticket, version, result})
@@ -346,7 +346,7 @@ func describe(calls []any) string {
 	var out []string
 	for _, v := range calls {
 		switch v := v.(type) {
-		case Event:
+		case Output:
 			out = append(out, fmt.Sprintf("event %q final=%v %.300s", v.Stream, v.Final, v.Raw))
 		case ProcessStatus:
 			out = append(out, fmt.Sprintf("process %s %s %s", v.State, v.Phase, v.Detail))
@@ -358,15 +358,15 @@ func describe(calls []any) string {
 }
 
 // final waits for the last event of a stream.
-func (r *recorder) final(t *testing.T, stream string) Event {
+func (r *recorder) final(t *testing.T, stream string) Output {
 	t.Helper()
-	return find(t, r, "the end of "+stream, func(e Event) bool { return e.Stream == stream && e.Final })
+	return find(t, r, "the end of "+stream, func(e Output) bool { return e.Stream == stream && e.Final })
 }
 
 // event waits for the next event of a stream.
-func (r *recorder) event(t *testing.T, stream string) Event {
+func (r *recorder) event(t *testing.T, stream string) Output {
 	t.Helper()
-	return find(t, r, "an event of "+strconv.Quote(stream), func(e Event) bool { return e.Stream == stream })
+	return find(t, r, "an event of "+strconv.Quote(stream), func(e Output) bool { return e.Stream == stream })
 }
 
 func (r *recorder) state(t *testing.T, s ProcessState) ProcessStatus {
@@ -379,7 +379,7 @@ func (r *recorder) state(t *testing.T, s ProcessState) ProcessStatus {
 func (r *recorder) none(t *testing.T, stream string) {
 	t.Helper()
 	for _, v := range r.past {
-		if e, ok := v.(Event); ok && e.Stream == stream {
+		if e, ok := v.(Output); ok && e.Stream == stream {
 			t.Errorf("stream %q has an event: %.300s", stream, e.Raw)
 		}
 	}
@@ -439,7 +439,7 @@ func counting() func() int64 {
 func (r *rig) deliver(raw string) string {
 	r.n++
 	id := "d" + strconv.Itoa(r.n)
-	r.Deliver(Deliver{ID: id, Session: "s", Ticket: "t" + strconv.Itoa(r.n), Raw: []byte(raw)})
+	r.Deliver(Delivery{ID: id, Session: "s", Ticket: "t" + strconv.Itoa(r.n), Raw: []byte(raw)})
 	return id
 }
 

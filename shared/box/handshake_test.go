@@ -18,7 +18,7 @@ const clientInit = `{"protocolVersion":"2025-06-18","capabilities":{"sampling":{
 func TestFreshProcessIsInitializedAsTheClientWouldHave(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal")
-	r.Deliver(Deliver{
+	r.Deliver(Delivery{
 		ID: "d", Session: "s", Ticket: "t", Init: json.RawMessage(clientInit), Level: "debug", Subscriptions: []string{"file:///a", "file:///b"},
 		Raw: []byte(`{"jsonrpc":"2.0","id":"first","method":"tools/list"}`),
 	})
@@ -50,7 +50,7 @@ func TestProcessIsInitializedWithoutWordsOfTheClient(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, "normal")
-			r.Deliver(Deliver{ID: "d", Session: "s", Init: json.RawMessage(init), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)})
+			r.Deliver(Delivery{ID: "d", Session: "s", Init: json.RawMessage(init), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)})
 			r.result("d")
 			if got := string(wire.Lookup(r.seen()[0], "params", "protocolVersion")); got != `"2025-11-25"` {
 				t.Errorf("asked for version %s", got)
@@ -126,7 +126,7 @@ func TestManyAtOnceStartOneProcess(t *testing.T) {
 	for i := range 50 {
 		go func() {
 			n := strconv.Itoa(i)
-			r.Deliver(Deliver{ID: "m" + n, Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":` + n + `,"method":"tools/call","params":{"name":"pid"}}`)})
+			r.Deliver(Delivery{ID: "m" + n, Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":` + n + `,"method":"tools/call","params":{"name":"pid"}}`)})
 			done <- struct{}{}
 		}()
 	}
@@ -146,8 +146,8 @@ func TestEachSessionHasItsOwnProcess(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal")
 	call := []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)
-	r.Deliver(Deliver{ID: "a", Session: "A", Raw: call})
-	r.Deliver(Deliver{ID: "b", Session: "B", Raw: call})
+	r.Deliver(Delivery{ID: "a", Session: "A", Raw: call})
+	r.Deliver(Delivery{ID: "b", Session: "B", Raw: call})
 	if a, b := r.result("a"), r.result("b"); string(a) == string(b) {
 		t.Errorf("both sessions are served by process %s", a)
 	}
@@ -233,7 +233,7 @@ func TestSecondAnswerToInitializeIsDropped(t *testing.T) {
 func TestProgressTokenOfTheClientsInitializeIsNotTakenForARequests(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal")
-	r.Deliver(Deliver{
+	r.Deliver(Delivery{
 		ID: "d", Session: "s", Init: json.RawMessage(`{"protocolVersion":"2025-06-18","_meta":{"progressToken":3}}`),
 		Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`),
 	})

@@ -104,11 +104,11 @@ const modernInit = `{"protocolVersion":"2025-06-18","capabilities":{"elicitation
 
 // deliverAs delivers a message of a client that can be asked, in a round.
 func (r *rig) deliverAs(stream string, round int, raw string) {
-	r.Deliver(Deliver{ID: stream, Session: "s", Ticket: "t", Round: round, Init: json.RawMessage(modernInit), Level: "info", Raw: []byte(raw)})
+	r.Deliver(Delivery{ID: stream, Session: "s", Ticket: "t", Round: round, Init: json.RawMessage(modernInit), Level: "info", Raw: []byte(raw)})
 }
 
 // asks waits for the events of a stream up to the one that suspends it.
-func (r *rig) asks(stream string) (events []Event, s *Suspension) {
+func (r *rig) asks(stream string) (events []Output, s *Suspension) {
 	r.t.Helper()
 	for {
 		e := r.event(r.t, stream)
@@ -146,7 +146,7 @@ func TestServerThatIsKnownToBeModernIsNotAskedForInitialize(t *testing.T) {
 	r := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
 	r.deliverAs("d1", 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)
 	r.result("d1")
-	r.Deliver(Deliver{ID: "d2", Session: "other", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)})
+	r.Deliver(Delivery{ID: "d2", Session: "other", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)})
 	r.result("d2")
 	started := 0
 	for _, v := range append(r.past, left(r.recorder)...) {
@@ -224,12 +224,12 @@ func TestWhatTheModernEraHasNotIsAnsweredByTheBox(t *testing.T) {
 		`"method":"resources/subscribe","params":{"uri":"file:///a"}`, `"method":"resources/unsubscribe","params":{"uri":"file:///a"}`,
 	} {
 		stream := fmt.Sprintf("d%d", i+1)
-		r.Deliver(Deliver{ID: stream, Session: "s", Subscriptions: []string{"file:///a"}[:min(1, i%3)], Raw: []byte(`{"jsonrpc":"2.0","id":1,` + raw + `}`)})
+		r.Deliver(Delivery{ID: stream, Session: "s", Subscriptions: []string{"file:///a"}[:min(1, i%3)], Raw: []byte(`{"jsonrpc":"2.0","id":1,` + raw + `}`)})
 		if got := r.result(stream); string(got) != "{}" {
 			t.Errorf("%s: %s", raw, got)
 		}
 	}
-	r.Deliver(Deliver{ID: "n", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)})
+	r.Deliver(Delivery{ID: "n", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)})
 	want := []string{wire.MethodDiscover, wire.MethodListen, wire.NotifyCancelled, wire.MethodListen, wire.NotifyCancelled, wire.MethodListen}
 	lines := r.seen()
 	if diff := cmp.Diff(want, methods(lines)); diff != "" {
@@ -346,7 +346,7 @@ func TestModernProcessOfSeveralSessionsIsToldOfEachClient(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "modern", func(s *Server) { s.Scope = ScopeShared })
 	for _, name := range []string{"one", "two"} {
-		r.Deliver(Deliver{
+		r.Deliver(Delivery{
 			ID: name, Session: name, Level: map[string]string{"two": "error"}[name], Init: json.RawMessage(`{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"` + name + `"}}`),
 			Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`),
 		})
@@ -368,7 +368,7 @@ func TestCancelReachesAModernServer(t *testing.T) {
 	r.deliverAs("d0", 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)
 	r.result("d0") // it is ready
 	r.deliverAs("d1", 0, `{"jsonrpc":"2.0","id":"mine","method":"tools/call","params":{"name":"busy for ever"}}`)
-	r.Deliver(Deliver{ID: "d2", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"mine"}}`)})
+	r.Deliver(Delivery{ID: "d2", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"mine"}}`)})
 	if _, _, code, _ := r.failure("d1"); code != int(wire.CodeCancelled) {
 		t.Errorf("it ended with %d", code)
 	}
@@ -382,7 +382,7 @@ func TestCancelReachesAModernServer(t *testing.T) {
 func (r *rig) ask(session, stream, method, params string) string {
 	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"sampling":{}},"x":1}`
 	raw := fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":%q,"params":{%s%s}}`, stream, method, params, meta)
-	r.Deliver(Deliver{ID: stream, Session: session, Ticket: "t", Init: bridge.Superset(nil), Raw: []byte(raw)})
+	r.Deliver(Delivery{ID: stream, Session: session, Ticket: "t", Init: bridge.Superset(nil), Raw: []byte(raw)})
 	return stream
 }
 
@@ -419,7 +419,7 @@ func TestServerOfBothErasIsSpokenToInThatOfTheClient(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "dual")
 	r.result(r.ask("modern client", "d1", wire.MethodToolsCall, `"name":"echo",`))
-	r.Deliver(Deliver{ID: "d2", Session: "legacy client", Init: json.RawMessage(modernInit), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":"x"}}`)})
+	r.Deliver(Delivery{ID: "d2", Session: "legacy client", Init: json.RawMessage(modernInit), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":"x"}}`)})
 	if got := string(r.result("d2")); got != `{"echo":"x"}` {
 		t.Errorf("the legacy client gets %s", got)
 	}

@@ -22,10 +22,10 @@ func newCrowd(t *testing.T, scope Scope, change ...func(*Server)) crowd {
 
 // as delivers a message of a session, whose principal is what is in front of its
 // slash, and returns the name of its stream.
-func (c crowd) as(session, raw string, change ...func(*Deliver)) string {
+func (c crowd) as(session, raw string, change ...func(*Delivery)) string {
 	c.n++
 	principal, _, _ := strings.Cut(session, "/")
-	d := Deliver{ID: "d" + strconv.Itoa(c.n), Session: session, Principal: principal, Ticket: "of " + session, Raw: []byte(raw)}
+	d := Delivery{ID: "d" + strconv.Itoa(c.n), Session: session, Principal: principal, Ticket: "of " + session, Raw: []byte(raw)}
 	for _, f := range change {
 		f(&d)
 	}
@@ -34,7 +34,7 @@ func (c crowd) as(session, raw string, change ...func(*Deliver)) string {
 }
 
 // callAs sends a tools/call of a session.
-func (c crowd) callAs(session, id, tool, arguments string, change ...func(*Deliver)) string {
+func (c crowd) callAs(session, id, tool, arguments string, change ...func(*Delivery)) string {
 	return c.as(session, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":"t"}}}`, id, tool, arguments), change...)
 }
 
@@ -44,9 +44,9 @@ func (c crowd) saysIn(session, id string, lines ...string) string {
 }
 
 // hears waits for the next event of a session on a stream.
-func (c crowd) hears(session, stream string) Event {
+func (c crowd) hears(session, stream string) Output {
 	c.t.Helper()
-	return find(c.t, c.recorder, session+" on "+strconv.Quote(stream), func(e Event) bool { return e.Session == session && e.Stream == stream })
+	return find(c.t, c.recorder, session+" on "+strconv.Quote(stream), func(e Output) bool { return e.Session == session && e.Stream == stream })
 }
 
 // heard lists the methods a session has heard on its common stream so far, which is
@@ -54,7 +54,7 @@ func (c crowd) hears(session, stream string) Event {
 func (c crowd) heard(session string) []string {
 	var all []string
 	for _, v := range c.past {
-		if e, ok := v.(Event); ok && e.Session == session && e.Stream == "" {
+		if e, ok := v.(Output); ok && e.Session == session && e.Stream == "" {
 			method, _ := wire.String(wire.Lookup(e.Raw, "method"))
 			all = append(all, method)
 		}
@@ -79,8 +79,8 @@ func (c crowd) toServer(session, method string) []string {
 	return all
 }
 
-func withInit(capabilities string) func(*Deliver) {
-	return func(d *Deliver) {
+func withInit(capabilities string) func(*Delivery) {
+	return func(d *Delivery) {
 		d.Init = json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":` + capabilities + `,"clientInfo":{"name":"secretive","version":"1"}}`)
 	}
 }
@@ -255,7 +255,7 @@ func TestTheLogOfASharedProcessIsAsVerboseAsAnybodyWants(t *testing.T) {
 	c := newCrowd(t, ScopeShared)
 	level := func(session, id, level string) {
 		c.result(c.as(session, `{"jsonrpc":"2.0","id":`+id+`,"method":"logging/setLevel","params":{"level":"`+level+`"}}`,
-			func(d *Deliver) { d.Level = level }))
+			func(d *Delivery) { d.Level = level }))
 	}
 	level("ann/1", "1", "error")
 	level("bob/1", "1", "debug")
@@ -264,7 +264,7 @@ func TestTheLogOfASharedProcessIsAsVerboseAsAnybodyWants(t *testing.T) {
 	if last := set[len(set)-1]; last != `{"level":"debug"}` {
 		t.Errorf("the server was set to %v", set)
 	}
-	quiet := func(d *Deliver) { d.Level = "warning" }
+	quiet := func(d *Delivery) { d.Level = "warning" }
 	c.result(c.callAs("ann/1", "3", "say", strconv.Quote(done+"\n"+`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}`+"\n"), quiet))
 	c.hears("bob/1", "")
 	if a := c.heard("ann/1"); len(a) > 0 {
@@ -280,7 +280,7 @@ func TestTheLogOfASharedProcessIsAsVerboseAsAnybodyWants(t *testing.T) {
 func TestAResourceStaysSubscribedForWhoStillWantsIt(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, ScopeShared)
-	to := func(uris ...string) func(*Deliver) { return func(d *Deliver) { d.Subscriptions = uris } }
+	to := func(uris ...string) func(*Delivery) { return func(d *Delivery) { d.Subscriptions = uris } }
 	const params = `"params":{"uri":"x:/a"}}`
 	c.result(c.as("ann/1", `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe",`+params, to("x:/a")))
 	c.result(c.as("bob/1", `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe",`+params, to("x:/a")))
@@ -305,7 +305,7 @@ func TestASessionThatComesLaterBringsWhatItHasSet(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, ScopeShared)
 	c.result(c.callAs("ann/1", "1", "echo", "0"))
-	c.result(c.callAs("bob/1", "1", "echo", "0", func(d *Deliver) { d.Level, d.Subscriptions = "info", []string{"x:/b"} }))
+	c.result(c.callAs("bob/1", "1", "echo", "0", func(d *Delivery) { d.Level, d.Subscriptions = "info", []string{"x:/b"} }))
 	if diff := cmp.Diff([]string{`{"level":"info"}`}, c.toServer("ann/1", wire.MethodSetLevel)); diff != "" {
 		t.Error(diff)
 	}

@@ -44,7 +44,7 @@ type told struct {
 }
 
 // note keeps what a delivery says about its session.
-func (s *session) note(d Deliver, msgs []wire.Message) {
+func (s *session) note(d Delivery, msgs []wire.Message) {
 	s.ticket, s.level, s.subscriptions = d.Ticket, d.Level, d.Subscriptions
 	if len(d.Init) > 0 {
 		s.init = d.Init
@@ -139,11 +139,11 @@ func (s *session) notification(p *process, m wire.Message) {
 
 // event tells the sink of a message; a nil stream is the common one.
 func (s *session) event(to *stream, raw []byte, final bool) {
-	e := Event{Session: s.id, Ticket: s.ticket, Raw: raw, Final: final}
+	e := Output{Session: s.id, Ticket: s.ticket, Raw: raw, Final: final}
 	if to != nil && to.id != "" {
 		e.Stream, e.Ticket = to.id, to.ticket
 	}
-	s.tell(told{call: func(k Sink) { k.Event(e) }, stream: e.Stream, bytes: len(raw)})
+	s.tell(told{call: func(k Sink) { k.Output(e) }, stream: e.Stream, bytes: len(raw)})
 }
 
 func (s *session) tell(t told) {

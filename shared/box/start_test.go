@@ -21,7 +21,7 @@ import (
 func (r *rig) deliverIn(session, tool string) string {
 	r.n++
 	id := "d" + strconv.Itoa(r.n)
-	r.Deliver(Deliver{ID: id, Session: session, Raw: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q}}`, r.n, tool)})
+	r.Deliver(Delivery{ID: id, Session: session, Raw: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q}}`, r.n, tool)})
 	return id
 }
 

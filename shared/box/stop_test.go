@@ -255,7 +255,7 @@ func TestCloseStopsEverythingAndEndsWhatIsOpen(t *testing.T) {
 	r := newRig(t, "normal")
 	var pids []int
 	for _, s := range []string{"a", "b"} {
-		r.Deliver(Deliver{ID: "open " + s, Session: s, Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}`)})
+		r.Deliver(Delivery{ID: "open " + s, Session: s, Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}`)})
 		pids = append(pids, r.state(t, Ready).PID)
 	}
 	if err := r.Close(t.Context()); err != nil {
@@ -310,7 +310,7 @@ func TestNoGoroutineIsLeftBehind(t *testing.T) {
 		r := newRig(t, how)
 		r.hurry()
 		for i := range 3 {
-			r.Deliver(Deliver{ID: "x", Session: "s" + strconv.Itoa(i), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)})
+			r.Deliver(Delivery{ID: "x", Session: "s" + strconv.Itoa(i), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)})
 		}
 		for range 3 {
 			r.final(t, "x")

@@ -117,7 +117,7 @@ func TestDeliveryInFlightIsNotExecutedTwice(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal")
 	d := r.call("1", "hang", "0")
-	r.Deliver(Deliver{ID: d, Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}`)})
+	r.Deliver(Delivery{ID: d, Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}`)})
 	if diff := cmp.Diff([]string{"initialize", "notifications/initialized", "tools/call"}, methods(r.seen())); diff != "" {
 		t.Errorf("the process got (-want +got):\n%s", diff)
 	}
@@ -180,7 +180,7 @@ func FuzzOutput(f *testing.F) {
 		b := New(Server{Name: "fake", Command: "/bin/sh"}, k, nil)
 		played := newPlayedChild()
 		b.draw, b.spawn = counting(), func(proc.Command, proc.Grace) (child, error) { return played, nil }
-		b.Deliver(Deliver{ID: "d", Session: "s", Raw: []byte(`[{"jsonrpc":"2.0","id":"a","method":"m","params":{"_meta":{"progressToken":"t"}}},{"jsonrpc":"2.0","id":"b","method":"m"}]`)})
+		b.Deliver(Delivery{ID: "d", Session: "s", Raw: []byte(`[{"jsonrpc":"2.0","id":"a","method":"m","params":{"_meta":{"progressToken":"t"}}},{"jsonrpc":"2.0","id":"b","method":"m"}]`)})
 		if _, err := played.toStdout.Write(append(out, '\n')); err != nil {
 			t.Fatal(err)
 		}
@@ -190,7 +190,7 @@ func FuzzOutput(f *testing.F) {
 		}
 		ends := 0
 		for len(k.calls) > 0 {
-			e, ok := (<-k.calls).(Event)
+			e, ok := (<-k.calls).(Output)
 			if !ok {
 				continue
 			}
@@ -297,9 +297,9 @@ func BenchmarkCall(b *testing.B) {
 	box := New(Server{Name: "fake", Command: me, Env: map[string]string{behaviour: "normal", exitAtOnce: "atexit_sleep_ms=0"}}, k, nil)
 	raw := []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"a":1}}}`)
 	call := func() {
-		box.Deliver(Deliver{ID: "d", Session: "s", Raw: raw})
+		box.Deliver(Delivery{ID: "d", Session: "s", Raw: raw})
 		for {
-			if e, ok := (<-k.calls).(Event); ok && e.Final {
+			if e, ok := (<-k.calls).(Output); ok && e.Final {
 				return
 			}
 		}

@@ -49,10 +49,10 @@ func (s *session) ask(st *stream) {
 		suspended.Raw = slices.Concat([]byte{'['}, bytes.Join(raws, []byte{','}), []byte{']'})
 	}
 	for i, raw := range requests {
-		e := Event{Session: s.id, Stream: st.id, Ticket: st.ticket, Raw: raw}
+		e := Output{Session: s.id, Stream: st.id, Ticket: st.ticket, Raw: raw}
 		if i == len(requests)-1 {
 			e.Asks = suspended
 		}
-		s.tell(told{call: func(k Sink) { k.Event(e) }, stream: e.Stream, bytes: len(raw)})
+		s.tell(told{call: func(k Sink) { k.Output(e) }, stream: e.Stream, bytes: len(raw)})
 	}
 }

@@ -12,6 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Landlock is used without a library. go-landlock (0.11) opens the paths, sets
+// no_new_privs and restricts all threads in one call. The shim opens the paths while it
+// has the rights for that, and restricts its one thread after it has changed its user and
+// entered the program's folder.
+
 // What files may be used for, in Landlock's terms.
 const (
 	landRead = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR

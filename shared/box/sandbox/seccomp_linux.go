@@ -8,6 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// The filter is assembled without a library. go-seccomp-bpf (1.6) compares an argument
+// as a whole or tests its bits. It has no rule for the part of a socket's type that is no
+// flag, and it brings two modules for reading policies from files.
+
 // auditArch is what the kernel calls the system calls of this architecture, 0 where
 // there is no filter for it.
 func auditArch() uint32 {

@@ -17,7 +17,7 @@ import (
 
 func shown(t *testing.T, folder string) []notice {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(folder, "task"+boardEnding))
+	text, err := os.ReadFile(filepath.Join(folder, "task"+statusEnding))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,10 +28,10 @@ func shown(t *testing.T, folder string) []notice {
 	return all
 }
 
-func TestBoardShowsHowEachProcessIs(t *testing.T) {
+func TestStatusFileShowsHowEachProcessIs(t *testing.T) {
 	t.Parallel()
 	folder := filepath.Join(t.TempDir(), "x")
-	b := newBoard(folder, "task", slog.New(slog.DiscardHandler))
+	b := newStatusFile(folder, "task", slog.New(slog.DiscardHandler))
 	for _, s := range []box.ProcessStatus{
 		{Process: "a", State: box.Staging, Detail: "installing"},
 		{Process: "a", State: box.Started, PID: 1},
@@ -52,10 +52,10 @@ func TestBoardShowsHowEachProcessIs(t *testing.T) {
 	}
 }
 
-func TestBoardSaysSinceWhenAProcessIsAsItIs(t *testing.T) {
+func TestStatusFileSaysSinceWhenAProcessIsAsItIs(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	b := newBoard(folder, "task", slog.New(slog.DiscardHandler))
+	b := newStatusFile(folder, "task", slog.New(slog.DiscardHandler))
 	b.show(box.ProcessStatus{Process: "a", State: box.Staging, Detail: "one"})
 	since := shown(t, folder)[0].Since
 	b.show(box.ProcessStatus{Process: "a", State: box.Staging, Detail: "two"})
@@ -64,10 +64,10 @@ func TestBoardSaysSinceWhenAProcessIsAsItIs(t *testing.T) {
 	}
 }
 
-func TestBoardForgetsWhatIsLongGone(t *testing.T) {
+func TestStatusFileForgetsWhatIsLongGone(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	b := newBoard(folder, "task", slog.New(slog.DiscardHandler))
+	b := newStatusFile(folder, "task", slog.New(slog.DiscardHandler))
 	b.show(box.ProcessStatus{Process: "runs", State: box.Ready, PID: 1})
 	for i := range 3 * maxGone {
 		b.show(box.ProcessStatus{Process: fmt.Sprint("p", i), State: box.Stopped})
@@ -77,9 +77,9 @@ func TestBoardForgetsWhatIsLongGone(t *testing.T) {
 	}
 }
 
-func TestABoardOfNothingShowsNothing(t *testing.T) {
+func TestAStatusFileOfNothingShowsNothing(t *testing.T) {
 	t.Parallel()
-	var b *board
+	var b *statusFile
 	b.show(box.ProcessStatus{Process: "a"})
 	b.remove()
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box"
 )
 
-// Of the processes that are gone, a board keeps the newest so many.
+// Of the processes that are gone, a status file keeps the newest so many.
 const maxGone = 16
 
-// boardEnding is that of a board's file, which is beside the logs of the server:
+// statusEnding is that of a status file, which is beside the logs of the server:
 // TASK.processes.
-const boardEnding = ".processes"
+const statusEnding = ".processes"
 
-// notice is what a board says of one process: that of a session, or of those that
+// notice is what a status file says of one process: that of a session, or of those that
 // share it. It is for dormouse ps, which reads it as JSON.
 type notice struct {
 	Process  string    `json:"process"`
@@ -32,10 +32,10 @@ type notice struct {
 	Restarts int       `json:"restarts"` // how often it was started anew by this runner
 }
 
-// board is a file that shows how the processes of a box are. It holds no secrets and
+// statusFile is a file that shows how the processes of a box are. It holds no secrets and
 // is its user's alone. It is gone when the runner has ended; that of one that was
-// killed stays, and is of a task that does not run. A nil board shows nothing.
-type board struct {
+// killed stays, and is of a task that does not run. A nil statusFile shows nothing.
+type statusFile struct {
 	path string
 	log  *slog.Logger
 
@@ -45,16 +45,16 @@ type board struct {
 	failed bool // it cannot be written, which has been logged
 }
 
-// newBoard makes the board of a task in the folder of a server's logs.
-func newBoard(folder, task string, log *slog.Logger) *board {
-	return &board{
-		path: filepath.Join(folder, fileName(task)+boardEnding), log: log,
+// newStatusFile makes the status file of a task in the folder of a server's logs.
+func newStatusFile(folder, task string, log *slog.Logger) *statusFile {
+	return &statusFile{
+		path: filepath.Join(folder, fileName(task)+statusEnding), log: log,
 		all: map[string]notice{}, starts: map[string]int{},
 	}
 }
 
 // show notes how a process is.
-func (b *board) show(s box.ProcessStatus) {
+func (b *statusFile) show(s box.ProcessStatus) {
 	if b == nil {
 		return
 	}
@@ -77,7 +77,7 @@ func (b *board) show(s box.ProcessStatus) {
 }
 
 // prune forgets the processes that have been gone for longest.
-func (b *board) prune() {
+func (b *statusFile) prune() {
 	var gone []notice
 	for _, n := range b.all {
 		if n.State == string(box.Stopped) || n.State == string(box.Exited) {
@@ -92,7 +92,7 @@ func (b *board) prune() {
 }
 
 // write puts a whole file in the place of the one before.
-func (b *board) write() error {
+func (b *statusFile) write() error {
 	all := make([]notice, 0, len(b.all))
 	for _, n := range b.all {
 		all = append(all, n)
@@ -111,8 +111,8 @@ func (b *board) write() error {
 	return os.Rename(b.path+".new", b.path)
 }
 
-// remove takes the board down.
-func (b *board) remove() {
+// remove removes the file.
+func (b *statusFile) remove() {
 	if b != nil {
 		_ = os.Remove(b.path) // it may never have been written
 	}

@@ -1,0 +1,93 @@
+package shared_test
+
+import (
+	"fmt"
+	"go/ast"
+	"slices"
+	"testing"
+)
+
+// A type that grows over these hides several, whatever the length of its files.
+const (
+	maxMethods = 30
+	maxFields  = 20
+)
+
+// large are the types that may be larger, each with its reason.
+func large() map[string]string {
+	return map[string]string{
+		"shared/sqlitestore.Store":    "it implements all interfaces of session.Store",
+		"shared/dynamostore.Store":    "it implements all interfaces of session.Store",
+		"shared/intercept.Store":      "it has a method for each of session.Store",
+		"shared/sessiontest.Memory":   "it implements all interfaces of session.Store",
+		"shared/session.Session":      "it is a record, with a field for each column",
+		"shared/relay/frame.Frame":    "it is what all frames have between them on the wire",
+		"shared/catalog.serverReader": "it has a method for each setting of a server",
+		"shared/box.Server":           "it has a field for each setting",
+		"infra/local.Config":          "it has a field for each setting",
+	}
+}
+
+func TestTypesAreSmall(t *testing.T) {
+	report(t, checkTypes(load(t, ".."), large()))
+}
+
+// checkTypes counts the methods and fields of each type, without those of what it embeds.
+func checkTypes(files []file, allowed map[string]string) (problems []string) {
+	methods, fields := map[string]int{}, map[string]int{}
+	for _, f := range files {
+		if f.test {
+			continue
+		}
+		for _, d := range f.syntax.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv != nil {
+				methods[f.dir+"."+receiver(fn.Recv.List[0].Type)]++
+			}
+		}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			if spec, ok := n.(*ast.TypeSpec); ok {
+				if s, ok := spec.Type.(*ast.StructType); ok {
+					fields[f.dir+"."+spec.Name.Name] = s.Fields.NumFields()
+				}
+			}
+			return true
+		})
+	}
+	for name, n := range methods {
+		if n > maxMethods && allowed[name] == "" {
+			problems = append(problems, fmt.Sprintf("%s: %d methods, at most %d: split it by job, or say why not in large", name, n, maxMethods))
+		}
+	}
+	for name, n := range fields {
+		if n > maxFields && allowed[name] == "" {
+			problems = append(problems, fmt.Sprintf("%s: %d fields, at most %d: split it by job, or say why not in large", name, n, maxFields))
+		}
+	}
+	slices.Sort(problems)
+	return problems
+}
+
+// receiver is the name of the type that a method belongs to.
+func receiver(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.StarExpr:
+		return receiver(e.X)
+	case *ast.IndexExpr:
+		return receiver(e.X)
+	case *ast.Ident:
+		return e.Name
+	default:
+		return ""
+	}
+}
+
+// A rule that finds nothing may look at nothing: without reasons it finds the large ones.
+func TestLargeTypesAreFound(t *testing.T) {
+	found := checkTypes(load(t, ".."), nil)
+	for _, p := range found {
+		t.Log(p)
+	}
+	if len(found) == 0 {
+		t.Error("no type is found to be large, though there are reasons for some")
+	}
+}
