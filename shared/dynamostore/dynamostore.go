@@ -107,7 +107,7 @@ func (o Options) withDefaults() Options {
 }
 
 // Store is a session.Store in a DynamoDB table. It holds nothing that lasts.
-// Methods are safe for concurrent use.
+// Methods are safe for concurrent use. There are as many as session.Store has.
 //
 // Besides what the interface says of errors: a throttled or unreachable table, a
 // missing one, refused credentials, and a context that ended first are Unavailable

@@ -8,74 +8,73 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Call is a client's wait for the events of one stream: of a request it sent
-// (from [Host.Accept]), of one it resumes, of the common stream (from
-// [Streams.Resume] and [Streams.Listen]), or of the legacy SSE stream (from [Streams.Follow]). It is used by one goroutine and holds
-// nothing that lasts; dropping it loses nothing.
+// Call waits for the events of one stream on behalf of a client. The stream is that of a
+// request ([Host.Accept], [Streams.Resume]), the common stream ([Streams.Listen]) or the
+// legacy SSE stream ([Streams.Follow]). One goroutine uses a Call. It holds nothing that
+// lasts, so it can be dropped at any time.
 type Call struct {
 	host    *core
 	session session.ID
 	stream  session.StreamID
 	after   session.Index
-	tracker Tracker // nil: nobody's status
+	tracker Tracker // nil: this call tracks nothing
 	status  Status
 	begun   time.Time
-	ready   []byte // answered in place
-	params  []byte // of a modern client, what was known then; see Host.Learn
+	ready   []byte // the response, if no box was asked
+	params  []byte // of a stateless client: what was known then; see Stateless.Learn
 	done    bool
-	halted  bool      // what was executed here is not any more; see InlineTracker
+	halted  bool      // the function no longer executes the request; see InlineTracker
 	lease   *listener // of a GET on the common stream
 	polls   int       // empty polls in a row before this one
 	gap     bool
-	pause   time.Duration // not 0: the response is to be closed, and for how long
+	pause   time.Duration // not 0: close the response; the client comes back after it
 	pushed  bool          // events are pushed to the client, too
 	unsure  bool          // Check has failed since it succeeded last, maybe between an end and its push
 
 	follower *follower // of an event stream on the legacy SSE stream
 }
 
-// readyCall is a Call whose only event is there already and is not in any log.
+// readyCall returns a Call whose only event is raw, which is in no log.
 func (h *core) readyCall(raw []byte) *Call { return &Call{host: h, ready: raw} }
 
-// Done says that nothing more will come: the last event has been returned, or the
-// session has ended, or this listener has lost its place to another.
+// Done reports whether nothing more will come: Next has returned the last event, the
+// session has ended, or another listener has taken this one's place.
 func (c *Call) Done() bool { return c.done }
 
-// Stored says that the events are in the log, so that a client can come back for
-// them. A request that was answered in place has no log.
+// Stored reports whether the events are in the log, so that the client can come back for
+// them. A request that needed no box has no log.
 func (c *Call) Stored() bool { return c.ready == nil }
 
-// Gap says that events which should have come before those Next returned last
-// are gone: the log is bounded. The client has to be told (I4).
+// Gap reports whether events are missing before those that Next returned last, because
+// the log is bounded. The client has to be told (I4).
 func (c *Call) Gap() bool { return c.gap }
 
-// Close says that the response is to be ended now, whatever its time, and that its
-// client is to come back after retry: the server has closed the stream (SEP-1699;
-// R13) with the last of the events that Next has returned, or a listener has lost
-// its place. The client keeps its place in the stream: the last it is sent is
-// [Call.Cursor] with that retry.
+// Close reports whether the response must end now, and after which time the client comes
+// back. That is so if the server closed the stream with the last event that Next returned
+// (SEP-1699), or if a listener lost its place. The client keeps its place in the stream:
+// send it [Call.Cursor] with that retry last.
 func (c *Call) Close() (retry time.Duration, now bool) { return c.pause, c.pause > 0 }
 
-// Held says that the request is executed in this very function, so that its response
-// should be held for as long as that is so; see [InlineTracker].
+// Held reports whether this function executes the request itself. Keep the response open
+// as long as it does; see [InlineTracker].
 func (c *Call) Held() bool {
 	h, ok := c.tracker.(InlineTracker)
 	return ok && h.Held()
 }
 
-// Next returns the next events, at least one, in order; or none when until has
-// passed, or what was executed here has come to a halt (see [InlineTracker]). Before it returns for the first time, with or without events, the
-// request has been accepted (I8), even if that takes until after until: what
-// comes back without an error may be told to the client. An event that says no
-// more than that the stream is closed has no Raw.
+// Next waits for events and returns them in order. It returns none when until has passed,
+// or when this function has stopped executing the request (see [InlineTracker]). An event
+// that only closes the stream has no Raw.
 //
-// A listener returns events only while it is the primary, and when it comes back
-// with none before it plans to close it has looked at the session, unless it had
-// done so within the last five seconds (one read): it may be Done.
+// The request is accepted (I8) when Next returns without an error for the first time, with
+// or without events. That may be later than until.
 //
-// Errors: Unavailable if no durable trace could be had, or if the store cannot
-// be read; Unknown if that is so and somebody may execute the request; ctx's own.
-// After an error Next may be called again.
+// A listener gets events only while it is the primary. If Next has none for it, Next has
+// also looked at the session in the last five seconds (one read), so the Call may be Done.
+//
+// Errors: Unavailable if there is no durable trace or the store cannot be read; Unknown if
+// in addition a box may execute the request; ctx's error. Next may be called again after
+// an error.
 func (c *Call) Next(ctx context.Context, until time.Time) ([]session.Event, error) {
 	if c.ready != nil && !c.done {
 		c.done = true

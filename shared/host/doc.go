@@ -1,35 +1,34 @@
-// Package host serves sessions. [Host] has a method for each thing a client can do.
-// It joins a [session.Store], which keeps all that must last, and a [Backend], which
-// executes the client's messages. The package does no I/O of its own and knows no
+// Package host serves sessions. [Host] has a method for each thing that a client can do.
+// It joins a [session.Store], which keeps everything that must last, and a [Backend],
+// which executes the client's messages. The package does no I/O of its own and knows no
 // HTTP, no AWS and no process.
 //
-// One message takes one way through it:
+// A message takes one way through it:
 //
 //	front ─▶ Host.Accept ─▶ Store.Load            1 read: the session and its box
 //	                     ─▶ Backend.Deliver       1 post, or an inbox item and a wake
 //	front ◀─ Call.Next   ◀─ Store.Wait            the log is the only meeting place
 //
-// The answer is written to the log by somebody else: the relay function that got
-// it from the box. A client that comes back later takes the same Store.Wait. To a
-// client that is pushed to, it goes on from there, by whoever wrote it ([Outlet]).
+// The relay function that gets the answer from the box writes it to the log. A client that
+// comes back later waits on the same log with Store.Wait. If events are pushed to the
+// client, the function that appends them also sends them ([Outlet]).
 //
 // # Invariants
 //
 //   - I1 An event is appended to the log before it is delivered to anybody.
-//   - I2 One appender for each stream and generation. It gives the index; the
-//     write is conditional on the key being free and idempotent for the same
-//     bytes. A conflict on the common stream means the writer is fenced and must
-//     stop; on a request stream it means that this stream is closed, and the
-//     writer sends nothing more for it.
+//   - I2 Each stream has one appender in a generation, which assigns the index. Its
+//     write succeeds if the key is free, and is idempotent for the same bytes. After a
+//     conflict on the common stream the writer is fenced and must stop. After one on a
+//     request stream, that stream is closed and the writer sends nothing more for it.
 //   - I3 Raw JSON passes untouched: ids keep type and digits, unknown fields
 //     survive.
 //   - I4 A replay is whole, or says that there is a gap ([session.Page.Gap]).
-//   - I5 A ticket is authenticated; what it names (session, stream, generation,
-//     box) is all its holder can write to.
-//   - I6 Trouble with the store is [session.Unavailable], never [session.NotFound]: a client must
-//     not throw its session away for it.
-//   - I7 A request that cannot be finished gets its error event from whoever finds
-//     out: runner, relay, sweep, or the function that waits.
-//   - I8 A request is accepted when the function says so to the client, and it
-//     says so only after a durable trace exists ([Call.Next]).
+//   - I5 A ticket is authenticated. Its holder can write only to what it names: a
+//     session, a stream, a generation and a box.
+//   - I6 Trouble with the store is [session.Unavailable], never [session.NotFound], so
+//     that no client throws its session away for it.
+//   - I7 A request that cannot be finished gets an error event from the first to find
+//     out: the runner, the relay, the sweep, or the function that waits.
+//   - I8 The function tells the client that a request is accepted only after a durable
+//     trace of it exists ([Call.Next]).
 package host

@@ -1,13 +1,11 @@
 package host
 
-import (
-	"github.com/dormouse-mcp/dormouse/shared/session"
-)
+import "github.com/dormouse-mcp/dormouse/shared/session"
 
-// Host has the verbs of sessions: it opens them, takes their messages, and ends them.
-// Its parts are the verbs of one kind of client each. A part can be handed to code that
-// needs no more. Nothing is held between calls, so any instance serves any message. Safe
-// for concurrent use.
+// Host opens sessions, takes their messages, and ends them. Each of its parts serves one
+// kind of client, and can be handed to code that needs only that part. A Host keeps
+// nothing between calls, so any instance can serve any message. It is safe for concurrent
+// use.
 type Host struct {
 	*core
 	Streams

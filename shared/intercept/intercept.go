@@ -45,7 +45,7 @@ type Loaded struct {
 type Func func(ctx context.Context, c *Call, do func(context.Context) error) error
 
 // Store is a store with a function around every method but Close. It is safe for
-// concurrent use if the function is.
+// concurrent use if the function is. It has as many methods as session.Store has.
 type Store struct {
 	inner  session.Store
 	around Func

@@ -54,7 +54,8 @@ const (
 )
 
 // Session is the record of one client session. It has everything that an instance needs
-// to serve the session's next message.
+// to serve the session's next message. It is one struct of many fields, because a driver
+// writes and compares it as one row.
 type Session struct {
 	ID         ID
 	Rev        int64 // set by the store; Save fails unless it is the stored one

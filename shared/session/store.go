@@ -23,7 +23,8 @@ import (
 //     zero Expires means never.
 //   - Times keep at least millisecond precision.
 //   - All methods are safe for concurrent use, by other processes too.
-//   - A method whose ctx ends first may fail with Unavailable. Wait returns ctx's error.
+//   - A method whose ctx ends first may fail with Unavailable, with ctx's error as the
+//     cause. Wait returns ctx's error.
 type Store interface {
 	Sessions
 	Answers

@@ -16,7 +16,8 @@ import (
 // that keeps the contract, for tests and simulations that have to look inside
 // ([Memory.Batches]). It bounds nothing but age, never fails, and forgets all
 // when it is dropped. Waiting blocks on channels and timers only, so that a test
-// under testing/synctest sees it as durably blocked. Safe for concurrent use.
+// under testing/synctest sees it as durably blocked. Safe for concurrent use. It has as
+// many methods as session.Store has.
 type Memory struct {
 	mu         sync.Mutex // never held while anything waits
 	sessions   map[session.ID]session.Session

@@ -68,7 +68,8 @@ func (o Options) withDefaults() Options {
 }
 
 // Store is a session.Store in a SQLite file. It holds two connections, of which one
-// reads. Methods are safe for concurrent use. Besides what the interface says of errors: all
+// reads. Methods are safe for concurrent use; there are as many as session.Store has.
+// Besides what the interface says of errors: all
 // trouble with the file is Unavailable with the cause attached, and so is a
 // context that ended first (errors.Is still finds the context's error). A call
 // that has begun to read or write is not cut off; it takes 5 seconds at most,
