@@ -187,6 +187,11 @@ bench-cost: need-go ## Print what each operation, silence and a month of calls c
 	@cd infra/proof && go build -o '$(CURDIR)/bin/cost/cost' ./cost
 	@bin/cost/cost $(COST)
 
+.PHONY: docs
+docs: need-go ## Write the tables of docs/costs.md anew
+	@go test -count=1 -run '^TestCostsInTheDocumentsAreThose$$' ./shared/relay -update
+	@go test -count=1 -run '^TestCostOfNativeServers$$' ./shared/native -update
+
 .PHONY: first-run
 first-run: need-go need-node ## Measure what a new user waits for: clone, build, URL, first tool result
 	@infra/local/first-run.sh

@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// prices is the table: what each operation costs, on both drivers. The units are
+// prices is the table: what each operation may cost at most, on both drivers. The units are
 // those of DynamoDB Local. It counts as AWS does, but gives for nothing what AWS
 // charges a unit for: a query that finds nothing, and a record that is asked for
 // and not there.
@@ -26,7 +26,6 @@ func handshakes() []price {
 	return []price{
 		{
 			name:  "initialize, from the handshake record",
-			calls: "Create, Handshake",
 			reads: 1, write: 1, requests: 2, readUnits: 1, writeUnits: 2,
 			operation: operation{opened, func(t *testing.T, c *counted, _ session.ID) {
 				c.begin(t)
@@ -34,7 +33,6 @@ func handshakes() []price {
 		},
 		{
 			name:  "initialize, by a box that has to wake",
-			calls: "Append, 4 Box, Claim, Create, DeleteItem, Handshake, Items, 2 Load, PutItem, Save, 2 SaveBox, SaveHandshake, Tail",
 			reads: 9, write: 9, waits: 1, requests: 18, readUnits: 9, writeUnits: 13, up: "events, hello, pull, status", down: "ack, deliver, pulled, welcome",
 			operation: operation{nothing, func(t *testing.T, c *counted, _ session.ID) {
 				c.begin(t)
@@ -42,25 +40,21 @@ func handshakes() []price {
 		},
 		{
 			name:  "notifications/initialized",
-			calls: "Load, Save",
 			reads: 1, write: 1, requests: 2, readUnits: 1, writeUnits: 2,
 			operation: operation{opened, sends(initialized)},
 		},
 		{
 			name:  "tools/list, from the handshake record",
-			calls: "Handshake, Load",
 			reads: 2, requests: 2, readUnits: 3,
 			operation: operation{listed, sends(toolsList)},
 		},
 		{
 			name:  "tools/list, awake box, for the first time",
-			calls: "Append, 2 Handshake, Load, SaveHandshake",
 			reads: 3, write: 2, waits: 1, requests: 5, readUnits: 4, writeUnits: 2, up: "events", down: "ack, deliver",
 			operation: operation{working, sends(toolsList)},
 		},
 		{
 			name:  "the same, again",
-			calls: "Append, Handshake, Load",
 			reads: 2, write: 1, waits: 1, requests: 3, readUnits: 3, writeUnits: 1, up: "events", down: "ack, deliver",
 			operation: operation{listing, sends(toolsList)},
 		},
@@ -73,49 +67,41 @@ func calls() []price {
 	return []price{
 		{
 			name:  "tools/call, awake box, answered within a second",
-			calls: "Append, Load",
 			reads: 1, write: 1, waits: 1, requests: 2, readUnits: 2, writeUnits: 1, up: "events", down: "ack, deliver",
 			operation: operation{working, sends(callWith(`{"sleep":300}`))},
 		},
 		{
 			name:  "the same, after 5 s",
-			calls: "Append, Box, DeleteItem, Item, Load, PutItem",
 			reads: 3, write: 3, waits: 2, requests: 6, readUnits: 4, writeUnits: 5, up: "events, taken", down: "ack, deliver",
 			operation: operation{working, sends(callWith(`{"sleep":5000}`))},
 		},
 		{
 			name:  "the same, with one progress",
-			calls: "2 Append, DeleteItem, Load, PutItem",
 			reads: 1, write: 4, waits: 2, requests: 5, readUnits: 2, writeUnits: 6, up: "2 events", down: "2 ack, deliver",
 			operation: operation{working, sends(callWith(`{"progress":1}`))},
 		},
 		{
 			name:  "the same, that wakes a box",
-			calls: "Append, 3 Box, Claim, DeleteItem, Items, 2 Load, PutItem, 2 SaveBox, Tail",
 			reads: 7, write: 6, waits: 1, requests: 13, readUnits: 8, writeUnits: 9, up: "events, hello, pull", down: "ack, deliver, pulled, welcome",
 			operation: operation{sleeping, sends(callWith(`{}`))},
 		},
 		{
 			name:  "the first of a session, that wakes a box",
-			calls: "Append, 3 Box, Claim, DeleteItem, Items, 2 Load, PutItem, Save, 2 SaveBox, Tail",
 			reads: 7, write: 7, waits: 1, requests: 14, readUnits: 7, writeUnits: 10, up: "events, hello, pull", down: "ack, deliver, pulled, welcome",
 			operation: operation{begun, sends(callWith(`{}`))},
 		},
 		{
 			name:  "another notification",
-			calls: "Load",
 			reads: 1, requests: 1, readUnits: 2, down: "deliver",
 			operation: operation{working, sends(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)},
 		},
 		{
 			name:  "ping",
-			calls: "Load",
 			reads: 1, requests: 1, readUnits: 1,
 			operation: operation{begun, sends(`{"jsonrpc":"2.0","id":2,"method":"ping"}`)},
 		},
 		{
 			name:  "an answer to a question",
-			calls: "Load, PutAnswer, Save",
 			reads: 1, write: 2, requests: 3, readUnits: 2, writeUnits: 2, down: "answer",
 			operation: operation{working, sends(`{"jsonrpc":"2.0","id":"q-1","result":{}}`)},
 		},
@@ -136,7 +122,6 @@ func polls() []price {
 	return []price{
 		{
 			name:  "a poll of a call in flight, held for 5 s in vain",
-			calls: "Item, Load, Tail",
 			reads: 3, waits: 1, requests: 3, readUnits: 3,
 			operation: operation{inFlight, func(t *testing.T, c *counted, id session.ID) {
 				c.resume(t, id, cursor, 5*time.Second)
@@ -144,7 +129,6 @@ func polls() []price {
 		},
 		{
 			name:  "GET, held for 25 s in vain",
-			calls: "2 Load, Save",
 			reads: 2, write: 1, waits: 2, requests: 3, readUnits: 2, writeUnits: 1,
 			operation: operation{begun, func(t *testing.T, c *counted, id session.ID) {
 				c.resume(t, id, "", 25*time.Second)
@@ -159,22 +143,18 @@ func replays() []price {
 	all := []price{
 		{
 			name:  "resume of 1 event",
-			calls: "Load, Tail",
 			reads: 2, waits: 1, requests: 2, readUnits: 2, replay: &consumed{Waits: 1, WaitUnits: 1},
 		},
 		{
 			name:  "resume of 100 events",
-			calls: "Load, Tail",
 			reads: 2, waits: 1, requests: 2, readUnits: 4, replay: &consumed{Waits: 1, WaitUnits: 3},
 		},
 		{
 			name:  "resume of 1000 events",
-			calls: "Load, Tail",
 			reads: 2, waits: 1, requests: 2, readUnits: 4, replay: &consumed{Waits: 2, WaitUnits: 27},
 		},
 		{
 			name:  "resume of 5000 events",
-			calls: "Load, Tail",
 			reads: 2, waits: 5, requests: 2, readUnits: 4, replay: &consumed{Waits: 10, WaitUnits: 143},
 		},
 	}
@@ -201,7 +181,6 @@ func rest() []price {
 	return []price{
 		{
 			name:  "DELETE",
-			calls: "Load, Save",
 			reads: 1, write: 1, requests: 2, readUnits: 2, writeUnits: 2, down: "stop",
 			operation: operation{working, func(t *testing.T, c *counted, id session.ID) {
 				if err := c.host.End(t.Context(), caller, id); err != nil {
@@ -211,7 +190,6 @@ func rest() []price {
 		},
 		{
 			name:  "a box falls asleep",
-			calls: "Box, SaveBox",
 			reads: 1, write: 1, requests: 2, readUnits: 1, writeUnits: 2, up: "bye", down: "bye-ok",
 			operation: operation{working, silent(10 * time.Minute)},
 		},
@@ -238,7 +216,6 @@ func sockets() []price {
 	return []price{
 		{
 			name:  "WebSocket: connect",
-			calls: "Create, PutConnection",
 			write: 2, requests: 2, writeUnits: 3,
 			operation: operation{opened, func(t *testing.T, c *counted, _ session.ID) {
 				c.connect(t, "c1", "")
@@ -246,7 +223,6 @@ func sockets() []price {
 		},
 		{
 			name:  "WebSocket: connect to a session",
-			calls: "Load, PutConnection, Save",
 			reads: 1, write: 2, requests: 3, readUnits: 2, writeUnits: 3,
 			operation: operation{connected, func(t *testing.T, c *counted, id session.ID) {
 				c.connect(t, "c2", id)
@@ -254,25 +230,21 @@ func sockets() []price {
 		},
 		{
 			name:  "WebSocket: tools/call, within a fifth of a second",
-			calls: "Append, Connection, Load",
 			reads: 2, write: 1, waits: 1, requests: 3, readUnits: 3, writeUnits: 1, up: "events", down: "ack, deliver",
 			operation: operation{connected, says(callWith(`{"sleep":100}`), time.Second)},
 		},
 		{
 			name:  "WebSocket: the same, after a minute",
-			calls: "Append, Box, Connection, DeleteItem, Item, Load, PutItem",
 			reads: 4, write: 3, waits: 1, requests: 7, readUnits: 5, writeUnits: 5, up: "events, taken", down: "ack, deliver",
 			operation: operation{connected, says(callWith(`{"sleep":60000}`), time.Minute+time.Second)},
 		},
 		{
 			name:  "WebSocket: ping",
-			calls: "Connection, Load",
 			reads: 2, requests: 2, readUnits: 3,
 			operation: operation{connected, says(`{"jsonrpc":"2.0","id":2,"method":"ping"}`, time.Second)},
 		},
 		{
 			name:  "WebSocket: disconnect",
-			calls: "Connection, DeleteConnection, Load, Save",
 			reads: 2, write: 2, requests: 4, readUnits: 2, writeUnits: 2,
 			operation: operation{connected, func(t *testing.T, c *counted, _ session.ID) {
 				if err := c.host.Disconnect(t.Context(), "c1"); err != nil {

@@ -60,7 +60,6 @@ func tasked() []price {
 	return []price{
 		{
 			name:  "2026-07-28: tools/call that becomes a task, until it is told",
-			calls: "Box, Item, Load, PutItem",
 			reads: 3, write: 1, waits: 1, requests: 4, readUnits: 4, writeUnits: 2, up: "taken", down: "deliver",
 			operation: operation{called, func(t *testing.T, c *counted, _ session.ID) {
 				begins(t, c, `{"sleep":60000}`)
@@ -68,19 +67,16 @@ func tasked() []price {
 		},
 		{
 			name:  "tasks/get, in flight",
-			calls: "Item, Load, Read",
 			reads: 3, requests: 3, readUnits: 3,
 			operation: operation{inFlight, asks(false)},
 		},
 		{
 			name:  "tasks/get, ended",
-			calls: "Load, Read",
 			reads: 2, requests: 2, readUnits: 3,
 			operation: operation{called, asks(true)},
 		},
 		{
 			name:  "tasks/cancel, in flight",
-			calls: "Load",
 			reads: 1, requests: 1, readUnits: 2, down: "deliver",
 			operation: operation{inFlight, func(t *testing.T, c *counted, _ session.ID) {
 				if err := c.host.Abandon(t.Context(), modern, stream, "the client cancelled the task"); err != nil {

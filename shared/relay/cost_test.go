@@ -2,23 +2,23 @@ package relay_test
 
 import (
 	"cmp"
+	"flag"
 	"fmt"
-	"maps"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 )
 
-// price is what an operation costs: a line of the table in docs/costs.md.
+// price is what an operation may cost at most: a line of the table in docs/costs.md.
 type price struct {
 	name  string
-	calls string // of the store by method, without Wait
-	reads int    // of those, on every driver: round trips
+	reads int // round trips to the store, on every driver
 	write int
 	waits int // calls of Wait
 	// On DynamoDB, without what Wait asks for.
@@ -27,62 +27,57 @@ type price struct {
 	// replay: the Waits find what is there, so that what they cost is known. The
 	// others wait, and ask by the schedule.
 	replay   *consumed
-	up, down string // messages of the runner, and to it
+	up, down string // messages of the runner, and to it: "hello, 2 events"
 	operation
 }
 
-// charged is a bill in the form of a price.
-func charged(o price, b bill) price {
-	got := price{
-		name: o.name, reads: b.Reads, write: b.Writes, waits: b.Calls["Wait"],
-		requests: b.DynamoDB.Requests, readUnits: b.DynamoDB.ReadUnits, writeUnits: b.DynamoDB.WriteUnits,
-		up: list(b.Up), down: list(b.Down),
-	}
-	if o.replay != nil {
-		got.replay = &consumed{Waits: b.DynamoDB.Waits, WaitUnits: b.DynamoDB.WaitUnits}
-	}
-	delete(b.Calls, "Wait")
-	got.calls = list(b.Calls)
-	return got
-}
-
-// without is a price on a driver that counts nothing.
-func (p price) without() price {
-	p.requests, p.readUnits, p.writeUnits = 0, 0, 0
-	if p.replay != nil {
-		p.replay = &consumed{}
-	}
-	return p
-}
-
-// String is a price as it is written in the table of prices.
-func (p price) String() string {
-	replay := ""
-	if p.replay != nil {
-		replay = fmt.Sprintf(" replay: &consumed{Waits: %d, WaitUnits: %v},", p.replay.Waits, p.replay.WaitUnits)
-	}
-	return fmt.Sprintf("calls: %q, reads: %d, write: %d, waits: %d, requests: %d, readUnits: %v, writeUnits: %v,%s up: %q, down: %q",
-		p.calls, p.reads, p.write, p.waits, p.requests, p.readUnits, p.writeUnits, replay, p.up, p.down)
-}
-
-// list writes what was counted, by name.
-func list[K ~string](counts map[K]int) string {
-	var all []string
-	for _, name := range slices.Sorted(maps.Keys(counts)) {
-		text := string(name)
-		if n := counts[name]; n != 1 {
-			text = strconv.Itoa(n) + " " + text
+// exceeds says in what a bill is over the price. What a driver does not count is 0 in
+// its bill.
+func (p price) exceeds(b bill) (over []string) {
+	at := func(what string, got, most float64) {
+		if got > most {
+			over = append(over, fmt.Sprintf("%v %s, at most %v", got, what, most))
 		}
-		all = append(all, text)
 	}
-	return strings.Join(all, ", ")
+	at("reads", float64(b.Reads), float64(p.reads))
+	at("writes", float64(b.Writes), float64(p.write))
+	at("waits", float64(b.Calls["Wait"]), float64(p.waits))
+	at("requests", float64(b.DynamoDB.Requests), float64(p.requests))
+	at("read units", b.DynamoDB.ReadUnits, p.readUnits)
+	at("write units", b.DynamoDB.WriteUnits, p.writeUnits)
+	if p.replay != nil {
+		at("requests of waits", float64(b.DynamoDB.Waits), float64(p.replay.Waits))
+		at("units of waits", b.DynamoDB.WaitUnits, p.replay.WaitUnits)
+	}
+	up, down := messages(p.up), messages(p.down)
+	for kind, n := range b.Up {
+		at(string(kind)+" of the runner", float64(n), float64(up[string(kind)]))
+	}
+	for kind, n := range b.Down {
+		at(string(kind)+" to the runner", float64(n), float64(down[string(kind)]))
+	}
+	return over
+}
+
+// messages reads a list such as "hello, 2 events".
+func messages(text string) map[string]int {
+	counts := map[string]int{}
+	for _, entry := range strings.Split(text, ", ") {
+		n := 1
+		if number, kind, two := strings.Cut(entry, " "); two {
+			n, _ = strconv.Atoi(number) // 0, and so over, if it is no number
+			entry = kind
+		}
+		counts[entry] += n
+	}
+	return counts
 }
 
 func TestCostOnSQLite(t *testing.T) {
 	for _, p := range prices() {
 		t.Run(p.name, func(t *testing.T) {
-			if want, got := p.without().String(), charged(p, billed(t, onSQLite, p.operation)).String(); want != got {
-				t.Errorf("it costs\n%s, want\n%s", got, want)
+			for _, over := range p.exceeds(billed(t, onSQLite, p.operation)) {
+				t.Error(over)
 			}
 		})
 	}
@@ -92,11 +87,25 @@ func TestCostOnDynamoDB(t *testing.T) {
 	for _, p := range prices() {
 		t.Run(p.name, func(t *testing.T) {
 			b := billed(t, estimated(onDynamoDB), p.operation)
-			if want, got := p.String(), charged(p, b).String(); want != got {
-				t.Errorf("it costs\n%s, want\n%s", got, want)
+			for _, over := range p.exceeds(b) {
+				t.Error(over)
 			}
 			wellGuessed(t, b)
 		})
+	}
+}
+
+func TestWhatIsOverItsPriceIsFound(t *testing.T) {
+	p := price{reads: 1, write: 1, waits: 1, requests: 1, readUnits: 1, writeUnits: 1, replay: &consumed{Waits: 1, WaitUnits: 1}, up: "2 events", down: "ack"}
+	within := bill{Reads: 1, Writes: 1, Up: frames{frame.Events: 2}}
+	if over := p.exceeds(within); len(over) > 0 {
+		t.Errorf("over its price: %v", over)
+	}
+	b := bill{Reads: 2, Writes: 2, Up: frames{frame.Events: 3}, Down: frames{frame.Deliver: 1}}
+	b.Calls = map[string]int{"Wait": 2}
+	b.DynamoDB = consumed{Requests: 2, ReadUnits: 2, WriteUnits: 2, Waits: 2, WaitUnits: 2}
+	if over := p.exceeds(b); len(over) != 10 {
+		t.Errorf("over its price: %v", over)
 	}
 }
 
@@ -119,44 +128,48 @@ func wellGuessed(t *testing.T, b bill) {
 }
 
 // table is the prices as docs/costs.md has them.
-func table() []string {
-	lines := []string{
-		"| operation | calls of the store | reads | writes | requests | read units | write units | waits | runner → host | host → runner |",
-		"|---|---|---|---|---|---|---|---|---|---|",
-	}
+func table() string {
+	var text strings.Builder
+	text.WriteString("| operation, at most | reads | writes | requests | read units | write units | waits | runner → host | host → runner |\n")
+	text.WriteString("|---|---|---|---|---|---|---|---|---|\n")
 	none := func(s string) string { return cmp.Or(s, "–") }
 	for _, p := range prices() {
 		waits := none(strings.TrimPrefix(strconv.Itoa(p.waits), "0"))
 		if p.replay != nil {
 			waits = fmt.Sprintf("%d: %d requests, %v units", p.waits, p.replay.Waits, p.replay.WaitUnits)
 		}
-		lines = append(lines, fmt.Sprintf("| %s | %s | %d | %d | %d | %v | %v | %s | %s | %s |",
-			p.name, none(p.calls), p.reads, p.write, p.requests, p.readUnits, p.writeUnits, waits, none(p.up), none(p.down)))
+		fmt.Fprintf(&text, "| %s | %d | %d | %d | %v | %v | %s | %s | %s |\n",
+			p.name, p.reads, p.write, p.requests, p.readUnits, p.writeUnits, waits, none(p.up), none(p.down))
 	}
-	return lines
+	return text.String()
 }
 
+var update = flag.Bool("update", false, "write the table of costs into docs/costs.md")
+
 func TestCostsInTheDocumentsAreThose(t *testing.T) {
-	want := table()
-	t.Logf("the table:\n%s", strings.Join(want, "\n"))
-	text, err := os.ReadFile("../../docs/costs.md")
+	const page, begin, end = "../../docs/costs.md", "<!-- costs: written by make docs -->\n", "<!-- /costs -->\n"
+	raw, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
+	text := string(raw)
 	most := fmt.Sprintf("at most %d requests in 5 s and %d in 25 s", asked(5*time.Second)+1, asked(25*time.Second)+1)
-	if !strings.Contains(string(text), most) {
+	if !strings.Contains(text, most) {
 		t.Errorf("docs/costs.md does not say %q of the waits", most)
 	}
-	var got []string
-	for line := range strings.Lines(string(text)) {
-		line = strings.TrimSuffix(line, "\n")
-		if line == want[0] || len(got) > 0 && strings.HasPrefix(line, "|") {
-			got = append(got, line)
-		} else if len(got) > 0 {
-			break
-		}
+	before, rest, opened := strings.Cut(text, begin)
+	got, after, closed := strings.Cut(rest, end)
+	if !opened || !closed {
+		t.Fatalf("docs/costs.md has no place for the table: %q and %q", begin, end)
 	}
-	if diff := gocmp.Diff(want, got); diff != "" {
-		t.Errorf("the table of costs in docs/costs.md (-this test +it), see above for the whole:\n%s", diff)
+	want := table()
+	if *update {
+		if err := os.WriteFile(page, []byte(before+begin+want+end+after), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := gocmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")); diff != "" {
+		t.Errorf("docs/costs.md, make docs writes it anew (-want +got):\n%s", diff)
 	}
 }
