@@ -3,6 +3,7 @@
 package main_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -33,6 +34,10 @@ func TestE2EFunctionsDoNotReadTheServersFile(t *testing.T) {
 	}
 	if info, err := os.Stat(copies[0]); err != nil || info.Mode().Perm() != 0o600 {
 		t.Error(info.Mode(), err)
+	}
+	m.interrupt()
+	if _, err := os.Stat(copies[0]); !errors.Is(err, os.ErrNotExist) {
+		t.Error("the copy, which holds secrets, is still there:", err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,6 +49,7 @@ func (m *machine) startEmulated(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("hand the servers file to the functions: %w", err)
 	}
+	m.closers = append(m.closers, func(context.Context) error { return os.Remove(servers) })
 	e := &emulated{m: m, servers: servers}
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")

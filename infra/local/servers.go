@@ -38,7 +38,8 @@ func (m *machine) readServers(context.Context) error {
 
 // acceptedServers is the file in the data folder with which the functions are handed what
 // readServers has read. Its name has its digest, so a process never sees it change. It
-// holds secrets, so it is this user's alone, and an older one is removed.
+// holds secrets, so it is this user's alone. It is removed at the end, and one that a killed
+// run has left at the next start.
 func (m *machine) acceptedServers() (string, error) {
 	data := m.servers.Marshal()
 	sum := sha256.Sum256(data)
