@@ -16,6 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/oauth"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -26,15 +27,16 @@ type Settings struct {
 	Secret       []byte // 32 bytes or more; it seals tickets
 	OtherSecret  []byte // opens tickets too, while Secret is replaced; nil for none
 	Limits       host.Limits
-	Hosts        []string      // see front.Options.AllowedHosts
-	Origins      []string      // see front.Options.AllowedOrigins
-	Open         bool          // everybody is let in; without it, callers need an API key
-	RelayURL     string        // where runners connect, see runner.DialWebSocket
-	Idle         time.Duration // how long a box stays without work, for servers that set no time
-	TenantBoxes  int           // boxes of one tenant at a time; 0: any number
-	WaitingCalls int           // calls that may wait for a box that is not up; 0: any number
-	BoxProcesses string        // processes of a box at a time, as the runner reads it; "": the runner's own limit
-	Metrics      string        // CloudWatch namespace of which log lines are metrics too; "" for none
+	Hosts        []string        // see front.Options.AllowedHosts
+	Origins      []string        // see front.Options.AllowedOrigins
+	Open         bool            // everybody is let in; without it, callers need an API key, or a token
+	Access       *oauth.Settings // tokens are taken beside keys; nil: they are not
+	RelayURL     string          // where runners connect, see runner.DialWebSocket
+	Idle         time.Duration   // how long a box stays without work, for servers that set no time
+	TenantBoxes  int             // boxes of one tenant at a time; 0: any number
+	WaitingCalls int             // calls that may wait for a box that is not up; 0: any number
+	BoxProcesses string          // processes of a box at a time, as the runner reads it; "": the runner's own limit
+	Metrics      string          // CloudWatch namespace of which log lines are metrics too; "" for none
 }
 
 // Parts are the places that the handlers work with. All but Spent, Bucket and Forget
@@ -62,6 +64,7 @@ type Function struct {
 	Store   session.Store // counted by Meter
 	Relay   relayhost.Config
 	Auth    auth.Authenticator
+	SignIn  *oauth.ResourceServer // where the tokens come from that Auth takes; nil: it takes none
 	Tickets *auth.Tickets
 	States  *session.Sealer // seals what modern clients carry between rounds
 	Log     *slog.Logger
@@ -71,7 +74,8 @@ type Function struct {
 	bucket    *bucket.Bucket
 }
 
-// New makes a Function. It returns an error for a secret that is too short.
+// New makes a Function. It returns an error for a secret that is too short, and for an
+// Access that makes no sense.
 func New(s Settings, p Parts) (*Function, error) {
 	var others [][]byte
 	if s.OtherSecret != nil {
@@ -92,6 +96,11 @@ func New(s Settings, p Parts) (*Function, error) {
 	}
 	if s.Open {
 		f.Auth = auth.Open{}
+	}
+	if s.Access != nil {
+		if err := f.takeTokens(others); err != nil {
+			return nil, err
+		}
 	}
 	f.Relay = relayhost.Config{
 		Store: store, Sealer: sealer, Log: p.Log, Launch: f.launch, EventAge: s.Limits.EventAge,

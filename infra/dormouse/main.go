@@ -72,7 +72,7 @@ type runCommand struct {
 	Origins    []string      `name:"allow-origin" placeholder:"ORIGIN" help:"Origin of web pages that may call, such as http://localhost:6274; may be repeated. Pages of the endpoint's own address always may."`
 	Functions  string        `default:"inside" help:"Where messages are handled: inside, in this process; process, by the function programs beside this one, invoked as on AWS; or a folder with programs http and socket of your own, with your servers in Go, invoked likewise."`
 	Limits     string        `enum:"home,aws" default:"home" help:"Which limits hold: home, those of one machine; aws, those of AWS's gateways. Function programs always have those of AWS."`
-	Access     string        `enum:",keys,open" default:"" help:"Who is let in: keys, who has an API key; open, everybody who reaches an endpoint. Without it, open if the endpoints are on loopback, and else keys."`
+	Access     string        `enum:",keys,idp,open" default:"" help:"Who is let in: keys, who has an API key; idp, also who has a token of the identity provider under x-dormouse.access of the servers file; open, everybody who reaches an endpoint. Without it, open if the endpoints are on loopback, and else keys."`
 	SleepAfter time.Duration `default:"10s" help:"A function program that had nothing to do for this long is stopped."`
 	Idle       time.Duration `default:"120s" help:"A box that had nothing to do for this long says bye; servers may set their own."`
 	JSON       bool          `help:"Print events as JSON lines."`

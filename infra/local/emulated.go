@@ -132,6 +132,7 @@ func (e *emulated) environment() []string {
 		"DORMOUSE_STORE="+m.store,
 		"DORMOUSE_SERVERS="+e.servers,
 		"DORMOUSE_ACCESS="+m.public.access(),
+		"DORMOUSE_PUBLIC_URL="+m.public.publicURL(),
 		"DORMOUSE_SECRET="+hex.EncodeToString(m.folder.Secret),
 		snapshotsEnv+"="+m.snapshots(),
 		"DORMOUSE_IDLE="+strconv.FormatFloat(m.cfg.Idle.Seconds(), 'f', -1, 64),

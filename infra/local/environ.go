@@ -43,7 +43,7 @@ func (e environ) lookup(name string) (string, bool) {
 // and boxes, which they read themselves, and the credentials of a store or a bucket on AWS.
 // They get no credentials for places of this machine.
 func (e environ) passedOn(store, snapshots string) map[string]string {
-	env := e.only("DORMOUSE_SESSION_LIFE", "DORMOUSE_INIT_TIMEOUT", "DORMOUSE_EVENT_AGE", "DORMOUSE_HOLD", "DORMOUSE_TENANT_BOXES", "DORMOUSE_WAITING_CALLS", "DORMOUSE_PROFILE")
+	env := e.only("DORMOUSE_SESSION_LIFE", "DORMOUSE_INIT_TIMEOUT", "DORMOUSE_EVENT_AGE", "DORMOUSE_HOLD", "DORMOUSE_TENANT_BOXES", "DORMOUSE_WAITING_CALLS", "DORMOUSE_PROFILE", issuerEnv, introspectionSecretEnv)
 	if strings.HasPrefix(store, sqlite) && !strings.HasPrefix(snapshots, "s3:") {
 		return env
 	}

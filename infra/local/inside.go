@@ -65,6 +65,9 @@ func (m *machine) startInside(context.Context) error {
 		return err
 	}
 	in.settings.Idle = m.cfg.Idle
+	if in.settings.Access, err = m.tokens(); err != nil {
+		return err
+	}
 	in.settings.Secret = m.folder.Secret
 	if in.store, err = OpenStore(m.store, m.environ.get, in.settings.Limits); err != nil {
 		return err

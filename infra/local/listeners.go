@@ -140,8 +140,11 @@ func (l *listeners) announce(servers []string, asJSON bool, out, log io.Writer) 
 		}
 		_, _ = fmt.Fprintf(out, pasteLines, name, web, socket)
 	}
-	if !asJSON && l.access() == AccessKeys {
+	if !asJSON && l.access() != AccessOpen {
 		_, _ = fmt.Fprintln(out, keyLines)
+	}
+	if !asJSON && l.access() == AccessIDP {
+		_, _ = fmt.Fprintln(out, idpLines)
 	}
 	if l.access() == AccessOpen && !l.onLoopback() {
 		_, _ = fmt.Fprintln(log, openWarning)
@@ -156,6 +159,8 @@ const openWarning = `warning: everybody who reaches this machine may call every 
 const keyLines = `
 Callers need an API key, which "dormouse keys create NAME --server SERVER" makes, in a header:
   Authorization: Bearer KEY`
+
+const idpLines = `Or they sign in at the identity provider; their tokens are for the URL above.`
 
 const pasteLines = `
 %[1]s  %[2]s

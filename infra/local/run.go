@@ -26,6 +26,7 @@ const StoreFile = "store.db"
 // Who is let in; see [Config].
 const (
 	AccessKeys = "keys" // who has an API key
+	AccessIDP  = "idp"  // also who has a token of the identity provider that the servers file names
 	AccessOpen = "open" // everybody who reaches an endpoint
 )
 
@@ -52,7 +53,7 @@ type Config struct {
 	Servers   string   // path of the servers file
 	EnvFiles  []string // files of variables for it, the first one first; .env beside it comes behind them
 	Strict    bool     // a server that cannot be hosted is an error
-	Access    string   // AccessKeys or AccessOpen; "" is open on loopback and else keys
+	Access    string   // AccessKeys, AccessIDP or AccessOpen; "" is open on loopback and else keys
 	Data      string   // folder of the store, the ticket secret and the sockets
 	Runner    []string // the program of a box, absolute, and its arguments
 

@@ -14,7 +14,6 @@ import (
 // why.
 func elsewhere() map[string]string {
 	return map[string]string{
-		"DORMOUSE_ACCESS":  "callers have keys; what else there is, is for one machine",
 		"DORMOUSE_CHECK":   "one machine",
 		"DORMOUSE_LOCAL":   "one machine",
 		"DORMOUSE_ORIGINS": "one machine; deployed, pages of the endpoint's own address may call",
@@ -87,7 +86,7 @@ func TestEverySettingOfTheTemplateHasAForm(t *testing.T) {
 	set, _ := dig(s.get(t, "HttpFunction", "AWS::Lambda::Function"), "Environment", "Variables").(object)
 	for name, want := range map[string]string{
 		"DORMOUSE_STORE": "dynamodb:Table", "DORMOUSE_SESSION_LIFE": "168h", "DORMOUSE_EVENT_AGE": "24h",
-		"DORMOUSE_INIT_TIMEOUT": "60s", "DORMOUSE_HOLD": "25s", "DORMOUSE_TENANT_BOXES": "0", "DORMOUSE_IDLE": "120",
+		"DORMOUSE_INIT_TIMEOUT": "60s", "DORMOUSE_ACCESS": "keys", "DORMOUSE_PUBLIC_URL": "", "DORMOUSE_ISSUER": "", "DORMOUSE_INTROSPECTION_SECRET": "", "DORMOUSE_HOLD": "25s", "DORMOUSE_TENANT_BOXES": "0", "DORMOUSE_IDLE": "120",
 	} {
 		if got := s.value(set[name]); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)

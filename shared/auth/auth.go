@@ -2,8 +2,8 @@
 // clients that cannot send headers ([Tickets]), or, on one machine, not at all
 // ([Open]). It hides what a key looks like, how it is kept (as a hash, never as
 // itself) and for how long a lookup is remembered. It decides nothing about
-// sessions: that a session belongs to a principal is package session's. Other ways
-// to prove who one is (OAuth, RFC 9728) are other implementations of [Authenticator].
+// sessions: that a session belongs to a principal is package session's. Tokens of an
+// identity provider are verified by package oauth, and taken beside keys ([Either]).
 //
 // A key acts as a principal of a tenant, for some servers or all. What belongs to
 // the principal survives the key: one that replaces it has the same principal, and
@@ -73,18 +73,23 @@ func NewKeys(store session.Keys) *Keys { return &Keys{store: store, known: map[s
 // and once an hour a write, which no caller causes who is refused.
 //
 // Errors: Unauthenticated: no key, or none that is good, whatever is wrong with it;
-// Forbidden: a good one, for other servers; Unavailable.
+// Forbidden: a good one, for other servers; Invalid: several headers; Unavailable.
 func (a *Keys) Authenticate(r *http.Request, server string) (session.Identity, error) {
-	token, err := bearer(r.Header.Values("Authorization"))
+	key, err := bearer(r.Header.Values("Authorization"))
 	if err != nil {
 		return session.Identity{}, err
 	}
-	id, ok := parseKey(token)
+	return a.verify(r.Context(), key, server)
+}
+
+// verify says whose key it is, and that it is good for a server.
+func (a *Keys) verify(ctx context.Context, key, server string) (session.Identity, error) {
+	id, ok := parseKey(key)
 	if !ok {
 		return session.Identity{}, notGood()
 	}
-	sum := sha256.Sum256([]byte(token))
-	k, err := a.admit(r.Context(), id, server, func(k session.Key) bool {
+	sum := sha256.Sum256([]byte(key))
+	k, err := a.admit(ctx, id, server, func(k session.Key) bool {
 		return subtle.ConstantTimeCompare(sum[:], k.Hash) == 1
 	})
 	if err != nil {
@@ -108,14 +113,17 @@ func notGood() error {
 	return session.Errorf(session.Unauthenticated, "this API key is not known, or not good any more; send one that is, or ask for a new one")
 }
 
-// bearer takes the token out of the Authorization header.
+// bearer takes the token out of the Authorization header (RFC 6750 §2.1).
 func bearer(headers []string) (string, error) {
 	if len(headers) == 0 {
 		return "", session.Errorf(session.Unauthenticated, "the request is not authenticated; send an API key as Authorization: Bearer KEY")
 	}
+	if len(headers) > 1 {
+		return "", session.Errorf(session.Invalid, "the request has %d Authorization headers; send one", len(headers))
+	}
 	scheme, token, _ := strings.Cut(headers[0], " ")
-	if len(headers) > 1 || !strings.EqualFold(scheme, "Bearer") {
-		return "", session.Errorf(session.Unauthenticated, "the Authorization header is not understood; send it once, as Authorization: Bearer KEY")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return "", session.Errorf(session.Unauthenticated, "the Authorization header is not understood; send Authorization: Bearer KEY")
 	}
 	return strings.TrimSpace(token), nil
 }

@@ -124,7 +124,7 @@ func TestRequestsAreRefusedWithoutAnEffect(t *testing.T) {
 			"another scheme":    {[]string{"Basic " + good}, session.Unauthenticated, 0},
 			"no scheme":         {[]string{good}, session.Unauthenticated, 0},
 			"no key":            {[]string{"Bearer "}, session.Unauthenticated, 0},
-			"two headers":       {[]string{"Bearer " + good, "Bearer " + good}, session.Unauthenticated, 0},
+			"two headers":       {[]string{"Bearer " + good, "Bearer " + good}, session.Invalid, 0},
 			"two keys":          {[]string{"Bearer " + good + " " + good}, session.Unauthenticated, 0},
 			"only the id":       {[]string{"Bearer dm_" + idOf(good)}, session.Unauthenticated, 0},
 			"no secret":         {[]string{"Bearer dm_" + idOf(good) + "_"}, session.Unauthenticated, 0},

@@ -231,3 +231,24 @@ func TestScopesAreTakenWithoutAWarning(t *testing.T) {
 		}
 	}
 }
+
+func TestAccessIsHandedOnAsItIsWithoutComments(t *testing.T) {
+	c, warnings, err := catalog.Parse([]byte(`{"mcpServers": {}, "x-dormouse": {"allowed_mount_roots": ["/a"], "access": {
+		// who may come in
+		"issuer": "https://a.example", "n": 12, "yes": true, "none": null, "list": [1, "two", {}], }}}`), "servers.json", nil)
+	want := `{"issuer":"https://a.example","n":12,"yes":true,"none":null,"list":[1,"two",{}]}`
+	if err != nil || len(warnings) > 0 || string(c.Access()) != want {
+		t.Errorf("%s, %v, %v", c.Access(), warnings, err)
+	}
+	for file, complaint := range map[string]string{
+		`{"mcpServers": {}, "x-dormouse": {"access": []}}`:                                     "must be an object",
+		`{"mcpServers": {}, "x-dormouse": {"access": {"allow": {"x": {}, "x": {"a": true}}}}}`: "duplicate key \"x\"",
+	} {
+		if _, _, err := catalog.Parse([]byte(file), "servers.json", nil); err == nil || !strings.Contains(err.Error(), complaint) {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+	if c, _, _ := catalog.Parse([]byte(`{"mcpServers": {}}`), "servers.json", nil); c.Access() != nil {
+		t.Errorf("no section is %s", c.Access())
+	}
+}

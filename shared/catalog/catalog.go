@@ -31,7 +31,12 @@ type Catalog struct {
 	names    []string // of servers
 	servers  map[string]Server
 	rejected []Rejection
+	access   []byte
 }
+
+// Access is the section x-dormouse.access of the file as JSON, without comments: which
+// tokens are taken, for package oauth. nil if there is none. It must not be modified.
+func (c *Catalog) Access() []byte { return c.access }
 
 // Server returns the server of that name, also when it is disabled: whoever
 // would launch it looks at Server.Disabled. Args and Env are shared with the

@@ -27,7 +27,7 @@ func (r *reader) catalog(root node, c *Catalog) {
 	if !r.want(root, object, "the file") {
 		return
 	}
-	roots := r.mountRoots(root)
+	roots := r.additionsOfFile(root, c)
 	if servers, ok := r.entries(root); ok {
 		r.servers(servers, c, roots)
 	}

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -58,30 +59,83 @@ func (r *reader) each(n node, use func(member)) {
 	}
 }
 
-// mountRoots reads x-dormouse.allowed_mount_roots of the file, all there is under
-// that key here. A list that is wrong in part allows nothing.
-func (r *reader) mountRoots(root node) []string {
+// additionsOfFile reads what stands under x-dormouse of the file: who has access, and
+// the roots of mounts, which are returned.
+func (r *reader) additionsOfFile(root node, c *Catalog) (roots []string) {
 	ours, ok := root.get("x-dormouse")
 	if !ok || !r.want(ours.value, object, "x-dormouse") {
 		return nil
 	}
-	var roots []string
 	r.each(ours.value, func(m member) {
-		switch {
-		case m.name != "allowed_mount_roots":
-			r.unknown(m, "the file: x-dormouse", ours.value, []string{"allowed_mount_roots"})
-		case r.want(m.value, array, m.name):
-			roots = []string{}
-			for _, item := range m.value.items {
-				if item.shape != text || !filepath.IsAbs(item.text) {
-					r.fail(item.at, "%s must be a list of absolute paths", m.name)
-					continue
-				}
-				roots = append(roots, filepath.Clean(item.text))
+		switch m.name {
+		case "allowed_mount_roots":
+			roots = r.mountRoots(m)
+		case "access":
+			if r.want(m.value, object, "x-dormouse.access") {
+				c.access = r.plain(nil, m.value)
 			}
+		default:
+			r.unknown(m, "the file: x-dormouse", ours.value, []string{"allowed_mount_roots", "access"})
 		}
 	})
 	return roots
+}
+
+// mountRoots reads a list of folders. A list that is wrong in part allows nothing.
+func (r *reader) mountRoots(m member) []string {
+	if !r.want(m.value, array, m.name) {
+		return nil
+	}
+	roots := []string{}
+	for _, item := range m.value.items {
+		if item.shape != text || !filepath.IsAbs(item.text) {
+			r.fail(item.at, "%s must be a list of absolute paths", m.name)
+			continue
+		}
+		roots = append(roots, filepath.Clean(item.text))
+	}
+	return roots
+}
+
+// plain appends a value as JSON. It complains of names that an object has twice: which of
+// them is meant nobody knows.
+func (r *reader) plain(to []byte, n node) []byte {
+	scalar := func(v any) []byte {
+		text, err := json.Marshal(v)
+		if err != nil {
+			panic("catalog: " + err.Error()) // texts, numbers as they were read, and the like
+		}
+		return append(to, text...)
+	}
+	switch n.shape {
+	case object:
+		to = append(to, '{')
+		r.each(n, func(m member) {
+			if to[len(to)-1] != '{' {
+				to = append(to, ',')
+			}
+			to = scalar(m.name)
+			to = r.plain(append(to, ':'), m.value)
+		})
+		return append(to, '}')
+	case array:
+		to = append(to, '[')
+		for i, item := range n.items {
+			if i > 0 {
+				to = append(to, ',')
+			}
+			to = r.plain(to, item)
+		}
+		return append(to, ']')
+	case text:
+		return scalar(n.text)
+	case number:
+		return append(to, n.text...)
+	case boolean:
+		return scalar(n.on)
+	default:
+		return append(to, "null"...)
+	}
 }
 
 // servers reads all servers. Those with a problem are rejected, and so is a name that

@@ -58,19 +58,6 @@ func caller(who session.Identity, server host.Server, over session.Transport) ho
 	}
 }
 
-// challenge returns the header that says how to authenticate (RFC 6750 §3). It names an error
-// only if the request tried to authenticate. A 403 has no such header: for
-// insufficient_scope clients would open a browser, and no login makes an API key good for
-// another server.
-func challenge(r *http.Request) string {
-	switch {
-	case len(r.Header.Values("Authorization")) > 0:
-		return `Bearer error="invalid_token"`
-	default:
-		return "Bearer"
-	}
-}
-
 // ticket issues a ticket for one WebSocket connection to the server:
 //
 //	POST /<server>/ticket   200 {"ticket":"…","expires_in":60}

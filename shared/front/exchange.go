@@ -42,6 +42,9 @@ func (x *exchange) detached() (context.Context, context.CancelFunc) {
 // serve makes the checks that all requests share, then serves the request by its route. An
 // error that it returns has not been answered.
 func (x *exchange) serve() error {
+	if x.isDiscovery() {
+		return x.discovery()
+	}
 	if err := x.admit(); err != nil {
 		return err
 	}
@@ -55,6 +58,7 @@ func (x *exchange) serve() error {
 	}
 	who, err := whole(x.opts.Auth.Authenticate(x.r, name))
 	if err != nil {
+		x.challenge(name, err)
 		return err
 	}
 	server, err := x.opts.server(name, "there is no such server; servers are at /<server>/mcp")
@@ -138,9 +142,6 @@ func (x *exchange) refuse(err error) {
 	}
 	h := x.w.Header()
 	h.Del(wire.HeaderSessionID)
-	if p.code == session.Unauthenticated {
-		h.Set("WWW-Authenticate", challenge(x.r))
-	}
 	if p.status == http.StatusTooManyRequests && x.asks {
 		x.json(http.StatusOK, wire.ErrorResponse(x.id, busy(p.rpc)))
 		return

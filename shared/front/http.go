@@ -24,6 +24,8 @@ type Options struct {
 	Host *host.Host
 	// Auth says who sent a request. nil: every request is refused.
 	Auth Authenticator
+	// SignIn tells clients where to get the tokens that Auth takes. nil: it takes none.
+	SignIn SignIn
 	// Tickets are for WebSocket clients that cannot send headers. nil: there are none.
 	Tickets Tickets
 	// AllowedHosts are the values of Host that are served: "name" with any port,

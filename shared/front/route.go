@@ -27,6 +27,8 @@ const (
 	methodsModern  = "POST, OPTIONS"         // the modern era has neither sessions nor streams to resume
 	methodsSSE     = "GET, OPTIONS"
 	methodsMessage = "POST, OPTIONS"
+
+	methodsDiscovery = "GET, HEAD, OPTIONS"
 )
 
 // route returns the server that the path names and the function that serves the request.

@@ -1,28 +1,41 @@
 package boot
 
 import (
+	"cmp"
 	"fmt"
 	"os"
+
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
 )
 
 // What DORMOUSE_ACCESS may be.
 const (
 	accessKeys = "keys" // callers need an API key; also if nothing is said
+	accessIDP  = "idp"  // or a token of an identity provider
 	accessOpen = "open" // everybody is let in; on one machine only
 )
 
-// access says whether everybody is let in. Only on one machine may that be: under the
-// emulator, or under SAM, which runs functions one by one.
-func access() (open bool, err error) {
+// access sets who is let in. Everybody may be only on one machine: under the emulator, or
+// under SAM, which runs functions one by one.
+func access(s *wiring.Settings) error {
 	oneMachine := os.Getenv(EnvLocal) != "" || os.Getenv(envSAMLocal) == "true"
 	switch mode := os.Getenv(EnvAccess); {
 	case mode == "" || mode == accessKeys:
-		return false, nil
+		return nil
+	case mode == accessIDP:
+		of, err := wiring.ReadAccess(s.Servers, os.Getenv(EnvPublicURL))
+		if err != nil {
+			return fmt.Errorf("%s is %q: %w", EnvAccess, mode, err)
+		}
+		of.Issuer, of.Secret = cmp.Or(os.Getenv(EnvIssuer), of.Issuer), os.Getenv(EnvIntrospectionSecret)
+		s.Access = of
+		return nil
 	case mode == accessOpen && oneMachine:
-		return true, nil
+		s.Open = true
+		return nil
 	case mode == accessOpen:
-		return false, fmt.Errorf("%s is %q, which is for one machine only; deployed, it is %q", EnvAccess, mode, accessKeys)
+		return fmt.Errorf("%s is %q, which is for one machine only; deployed, it is %q or %q", EnvAccess, mode, accessKeys, accessIDP)
 	default:
-		return false, fmt.Errorf("%s is %q; want %q or %q", EnvAccess, mode, accessKeys, accessOpen)
+		return fmt.Errorf("%s is %q; want %q, %q or %q", EnvAccess, mode, accessKeys, accessIDP, accessOpen)
 	}
 }

@@ -1,6 +1,12 @@
 package boot
 
-import "testing"
+import (
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
 
 func TestEverybodyIsLetInOnOneMachineOnlyAndOnRequestOnly(t *testing.T) {
 	const local = "http://127.0.0.1:1/word"
@@ -22,9 +28,38 @@ func TestEverybodyIsLetInOnOneMachineOnlyAndOnRequestOnly(t *testing.T) {
 		t.Setenv(EnvAccess, test.mode)
 		t.Setenv(EnvLocal, test.local)
 		t.Setenv(envSAMLocal, test.sam)
-		open, err := access()
-		if open != test.open || (err != nil) != test.refused {
-			t.Errorf("%+v: %v, %v", test, open, err)
+		var s wiring.Settings
+		err := access(&s)
+		if open := s.Open; open != test.open || (err != nil) != test.refused {
+			t.Errorf("%+v: %v, %v", test, s.Open, err)
 		}
+	}
+}
+
+func TestTokensAreTakenAsTheServersFileAndTheEnvironmentSay(t *testing.T) {
+	servers := func(text string) *catalog.Catalog {
+		c, warnings, err := catalog.Parse([]byte(text), "servers.json", nil)
+		if err != nil || len(warnings) > 0 {
+			t.Fatal(warnings, err)
+		}
+		return c
+	}
+	t.Setenv(EnvAccess, "idp")
+	t.Setenv(EnvPublicURL, "https://mcp.example.com")
+	t.Setenv(EnvIntrospectionSecret, "word")
+	s := wiring.Settings{Servers: servers(`{"mcpServers":{},"x-dormouse":{"access":{"issuer":"https://one.example", /* a comment */ "tenant":"acme",}}}`)}
+	if err := access(&s); err != nil {
+		t.Fatal(err)
+	}
+	if a := s.Access; s.Open || a.Issuer != "https://one.example" || a.Tenant != "acme" || a.PublicURL != "https://mcp.example.com" || a.Secret != "word" {
+		t.Errorf("%+v", a)
+	}
+	t.Setenv(EnvIssuer, "https://two.example")
+	if err := access(&s); err != nil || s.Access.Issuer != "https://two.example" {
+		t.Errorf("%+v, %v", s.Access, err)
+	}
+	s.Servers = servers(`{"mcpServers":{},"x-dormouse":{"access":{"isuer":"https://one.example"}}}`)
+	if err := access(&s); err == nil || !strings.Contains(err.Error(), "isuer") || !strings.Contains(err.Error(), EnvAccess) {
+		t.Error(err)
 	}
 }

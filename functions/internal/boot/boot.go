@@ -31,11 +31,16 @@ const (
 	EnvBoxProcesses = "DORMOUSE_BOX_PROCESSES"      // on AWS: processes of a box at a time; the runner's own without it
 	EnvHosts        = "DORMOUSE_HOSTS"              // values of Host that are served, with commas between; empty: loopback names
 	EnvOrigins      = "DORMOUSE_ORIGINS"            // origins of web pages that may call besides those of the endpoint itself, with commas between
-	EnvAccess       = "DORMOUSE_ACCESS"             // keys, or open on one machine; see access.go
+	EnvAccess       = "DORMOUSE_ACCESS"             // keys, idp, or open on one machine; see access.go
+	EnvPublicURL    = "DORMOUSE_PUBLIC_URL"         // what clients call the HTTP endpoint; needed with idp: tokens name it
+	EnvIssuer       = "DORMOUSE_ISSUER"             // the identity provider, in the place of x-dormouse.access.issuer of the servers file
 	EnvSnapshots    = "DORMOUSE_SNAPSHOTS"          // where boxes keep workspaces: folder:PATH, or s3:BUCKET[/PREFIX][?endpoint=URL&region=NAME]; empty: nowhere
 	EnvMetrics      = "DORMOUSE_METRICS"            // the CloudWatch namespace of which log lines are metrics, which AWS bills for; off, also without it: they are none
 	EnvCheck        = "DORMOUSE_CHECK"              // anything: the function only finds out whether it can start
 	EnvFleet        = "DORMOUSE_FLEET"              // where boxes run on AWS, see ecs.ParsePlace
+
+	// EnvIntrospectionSecret is what x-dormouse.access.introspection.client_id proves itself with.
+	EnvIntrospectionSecret = "DORMOUSE_INTROSPECTION_SECRET" //nolint:gosec // the name of a variable
 
 	// EnvLocal is set by the emulator of one machine: the address of what takes the
 	// place of Lambda's Invoke API, EventBridge Scheduler and ECS, with a secret path.
@@ -68,7 +73,7 @@ func Open() (*Function, error) {
 			return nil, fmt.Errorf("%s is not hexadecimal: %w", EnvOtherSecret, err)
 		}
 	}
-	if s.Open, err = access(); err != nil {
+	if err := access(&s); err != nil {
 		return nil, err
 	}
 	if hosts := os.Getenv(EnvHosts); hosts != "" {
@@ -83,7 +88,7 @@ func Open() (*Function, error) {
 	}
 	f, err := wiring.New(s, p)
 	if err != nil {
-		return nil, fmt.Errorf("%s or %s: %w", EnvSecret, EnvOtherSecret, err)
+		return nil, fmt.Errorf("%s, %s or %s: %w", EnvSecret, EnvOtherSecret, EnvAccess, err)
 	}
 	for _, r := range s.Servers.Rejected() {
 		f.Log.Error("server is off", "error", r.String())

@@ -46,6 +46,9 @@ func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options 
 		Servers: f.Server, Unserved: f.Servers.Reason, Host: host.New(f.Store, b, f.Limits), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins, Log: f.Log, Meter: f.Meter,
 		Auth: f.Auth, Tickets: f.Tickets, Sealer: f.States,
 	}
+	if f.SignIn != nil {
+		o.SignIn = f.SignIn
+	}
 	if options != nil {
 		options(&o)
 	}

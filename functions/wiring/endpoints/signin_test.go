@@ -1,0 +1,602 @@
+package endpoints_test
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/rand"
+	"crypto/rsa"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/functions/natives"
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
+	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
+)
+
+// site is an endpoint with an identity provider, both on loopback, and a store on
+// SQLite. Its handlers are made anew for each request, as a function that has just been
+// started is.
+type site struct {
+	t      *testing.T
+	url    string
+	issuer string
+	key    *rsa.PrivateKey
+	store  *sessiontest.Counting
+	log    *lines
+	posted *lines       // to WebSocket clients
+	warm   http.Handler // in the place of new handlers, if it is set
+	open   bool         // everybody is let in
+
+	mu    sync.Mutex
+	asked int // requests to the issuer
+}
+
+// lines are log lines, which several goroutines write.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opened, err := sqlitestore.Open(filepath.Join(t.TempDir(), "store.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = opened.Close() })
+	s := &site{t: t, key: key, store: sessiontest.NewCounting(opened), log: &lines{}, posted: &lines{}}
+	idp := httptest.NewServer(http.HandlerFunc(s.identify))
+	t.Cleanup(idp.Close)
+	s.issuer = idp.URL
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := s.warm
+		if h == nil {
+			h = s.handler()
+		}
+		h.ServeHTTP(w, r)
+	}))
+	t.Cleanup(front.Close)
+	s.url = front.URL
+	return s
+}
+
+// identify is the identity provider.
+func (s *site) identify(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	s.asked++
+	s.mu.Unlock()
+	b64 := base64.RawURLEncoding.EncodeToString
+	document := any(map[string]any{"issuer": s.issuer, "jwks_uri": s.issuer + "/keys"})
+	switch r.URL.Path {
+	case "/.well-known/openid-configuration":
+	case "/keys":
+		document = map[string]any{"keys": []any{map[string]any{
+			"kty": "RSA", "kid": "k", "n": b64(s.key.N.Bytes()), "e": b64(big.NewInt(int64(s.key.E)).Bytes()),
+		}}}
+	default:
+		http.NotFound(w, r)
+		return
+	}
+	_ = json.NewEncoder(w).Encode(document)
+}
+
+// token is one for somebody at a server.
+func (s *site) token(sub, server string, more ...map[string]any) string {
+	s.t.Helper()
+	c := jwt.MapClaims{
+		"iss": s.issuer, "sub": sub, "aud": s.url + "/" + server + "/mcp", "exp": time.Now().Unix() + 600, "scope": "mcp", "groups": []string{"eng"},
+	}
+	for _, changes := range more {
+		maps.Copy(c, changes)
+	}
+	token := jwt.NewWithClaims(jwt.SigningMethodRS256, c)
+	token.Header["kid"] = "k"
+	text, err := token.SignedString(crypto.Signer(s.key))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return text
+}
+
+const servers = `{
+	"mcpServers": {
+		"counter": {"x-dormouse": {"native": "counter"}},
+		"who": {"x-dormouse": {"native": "who"}},
+		"closed": {"x-dormouse": {"native": "who"}},
+		"gone": {"x-dormouse": {"native": "who"}, "disabled": true},
+	},
+	"x-dormouse": {"access": {"name": "corp", "tenant": "acme", "claims": ["groups"],
+		"allow": {"*": {"groups": ["eng"]}, "closed": {"groups": ["admins"]}}}},
+}`
+
+// function is a function that has just been started.
+func (s *site) function() *wiring.Function {
+	c, warnings, err := catalog.Parse([]byte(servers), "servers.json", nil)
+	if err != nil || len(warnings) > 0 {
+		s.t.Error(warnings, err)
+	}
+	access, err := wiring.ReadAccess(c, s.url)
+	if err != nil {
+		s.t.Error(err)
+	}
+	access.Issuer = s.issuer
+	settings := wiring.Settings{Servers: c, Secret: make([]byte, 32), Access: access}
+	if s.open {
+		settings.Access, settings.Open = nil, true
+	}
+	f, err := wiring.New(settings, wiring.Parts{Store: s.store, Meter: meter.New(meter.Options{}), Log: slog.New(slog.NewJSONHandler(s.log, nil)), Runners: clients{s.posted}, Clients: clients{s.posted}})
+	if err != nil {
+		s.t.Error(err)
+	}
+	return f
+}
+
+// hosted are the servers of this repository, and one that tells who calls it.
+func hosted() native.Servers {
+	all := natives.Servers()
+	all["who"] = func(_ context.Context, n native.Session) (*mcp.Server, error) {
+		server := mcp.NewServer(&mcp.Implementation{Name: "who", Version: "1"}, n.Options())
+		native.AddTool(n, server, &mcp.Tool{Name: "me"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+			text := fmt.Sprintf("%s of %s, %s", n.Principal(), n.Tenant(), n.Props())
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, nil
+		})
+		return server, nil
+	}
+	return all
+}
+
+func (s *site) handler() http.Handler {
+	h, err := endpoints.NewHTTP(s.function(), hosted(), endpoints.Alarms{}, nil)
+	if err != nil {
+		s.t.Error(err)
+	}
+	return h.Handler
+}
+
+// clients are connections, which write what is posted to them in one place.
+type clients struct{ *lines }
+
+func (c clients) Post(_ context.Context, _ string, data []byte) error {
+	_, err := c.Write(data)
+	return err
+}
+func (clients) Close(context.Context, string) error { return nil }
+
+// reply is what a request was answered.
+type reply struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// do sends a request; each header is "Name: value".
+func (s *site) do(method, path, body string, headers ...string) reply {
+	s.t.Helper()
+	r, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Add(name, value)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return reply{res.StatusCode, res.Header, string(text)}
+}
+
+const (
+	initialize  = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
+	initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
+)
+
+func call(tool string) string {
+	return `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"` + tool + `","arguments":{}}}`
+}
+
+func bearer(token string) string { return "Authorization: Bearer " + token }
+
+// begin opens a session, and returns the headers of who is in it.
+func (s *site) begin(server, token string) []string {
+	s.t.Helper()
+	a := s.do("POST", "/"+server+"/mcp", initialize, bearer(token))
+	id := a.header.Get("Mcp-Session-Id")
+	if a.status != http.StatusOK || id == "" {
+		s.t.Fatalf("initialize: %+v", a)
+	}
+	if a := s.do("POST", "/"+server+"/mcp", initialized, bearer(token), "Mcp-Session-Id: "+id); a.status != http.StatusAccepted {
+		s.t.Fatalf("initialized: %+v", a)
+	}
+	return []string{"Mcp-Session-Id: " + id, "MCP-Protocol-Version: 2025-11-25"}
+}
+
+func (s *site) as(token string, in []string) []string { return append(slices.Clone(in), bearer(token)) }
+
+// cost are the reads and writes since it was asked last.
+func (s *site) cost() [2]int {
+	c := s.store.Counts()
+	s.store.Reset()
+	return [2]int{c.Reads, c.Writes}
+}
+
+// doors are all the ways in of a server.
+func doors(server string) map[string][2]string {
+	return map[string][2]string{
+		"POST mcp": {"POST", "/" + server + "/mcp"}, "GET mcp": {"GET", "/" + server + "/mcp"}, "DELETE mcp": {"DELETE", "/" + server + "/mcp"},
+		"GET sse": {"GET", "/" + server + "/sse"}, "POST message": {"POST", "/" + server + "/message"}, "POST ticket": {"POST", "/" + server + "/ticket"},
+	}
+}
+
+// Row A-1, but for the id of the request in the body.
+func TestWithoutATokenEveryDoorSaysWhereToGetOne(t *testing.T) {
+	s := newSite(t)
+	s.cost()
+	for name, door := range doors("who") {
+		a := s.do(door[0], door[1], initialize)
+		at := map[string]string{"/who/sse": "/who/sse", "/who/message": "/who/sse"}[door[1]]
+		if at == "" {
+			at = "/who/mcp"
+		}
+		want := `Bearer resource_metadata="` + s.url + `/.well-known/oauth-protected-resource` + at + `", scope="mcp"`
+		if got := a.header.Get("WWW-Authenticate"); a.status != 401 || got != want || !strings.Contains(a.body, `"jsonrpc":"2.0"`) {
+			t.Errorf("%s: %d %s\n got %s\nwant %s", name, a.status, a.body, got, want)
+		}
+	}
+	if cost := s.cost(); cost != [2]int{} || s.asked != 0 {
+		t.Errorf("it cost %v reads and writes, and %d requests to the issuer", cost, s.asked)
+	}
+}
+
+// Row A-9.
+func TestTokenIsOneAuthorizationHeader(t *testing.T) {
+	s := newSite(t)
+	token := s.token("ada", "who")
+	at := `resource_metadata="` + s.url + `/.well-known/oauth-protected-resource/who/mcp`
+	for name, test := range map[string]struct {
+		path    string
+		headers []string
+		status  int
+		starts  string
+	}{
+		"in the query":        {"/who/mcp?access_token=" + token, nil, 401, "Bearer " + at + `"`}, // too long to be repeated
+		"two headers":         {"/who/mcp", []string{bearer(token), bearer(token)}, 400, `Bearer error="invalid_request", ` + at + `"`},
+		"two, one of a key":   {"/who/mcp", []string{bearer(token), bearer("dm_aaaaaaaa_x")}, 400, `Bearer error="invalid_request", ` + at + `"`},
+		"Basic":               {"/who/mcp", []string{"Authorization: Basic YTpi"}, 401, "Bearer " + at + `"`},
+		"a bad one":           {"/who/mcp", []string{bearer(token[:len(token)-9] + "AAAAAAAAA")}, 401, `Bearer error="invalid_token", ` + at + `"`},
+		"a query is of it":    {"/who/mcp?team=a", nil, 401, "Bearer " + at + `?team=a"`},
+		"nothing is smuggled": {`/who/mcp?a="b`, nil, 401, "Bearer " + at + `"`},
+		"a slash is of it":    {"/who/mcp/", nil, 401, "Bearer " + at + `/"`},
+	} {
+		a := s.do("POST", test.path, initialize, test.headers...)
+		if got := a.header.Get("WWW-Authenticate"); a.status != test.status || !strings.HasPrefix(got, test.starts) {
+			t.Errorf("%s: %d %s\n got %s\nwant %s", name, a.status, a.body, got, test.starts)
+		}
+	}
+}
+
+// Rows A-2 and, for metadata, A-6.
+func TestMetadataOfAServerIsWhereClientsLookForIt(t *testing.T) {
+	s := newSite(t)
+	s.cost()
+	for _, address := range []string{"/who/mcp", "/who/mcp/", "/who/sse", "/who/sse/", "/who/mcp?x=1&y=2"} {
+		a := s.do("GET", "/.well-known/oauth-protected-resource"+address, "", "Origin: https://app.example", "MCP-Protocol-Version: 2025-11-25")
+		var got map[string]any
+		if err := json.Unmarshal([]byte(a.body), &got); err != nil || a.status != 200 {
+			t.Fatalf("%s: %+v", address, a)
+		}
+		want := map[string]any{
+			"resource": s.url + address, "authorization_servers": []any{s.issuer}, "scopes_supported": []any{"mcp"},
+			"bearer_methods_supported": []any{"header"}, "resource_name": "who",
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %s", address, diff)
+		}
+		for name, want := range map[string]string{"Content-Type": "application/json", "Cache-Control": "public, max-age=300", "Access-Control-Allow-Origin": "*"} {
+			if got := a.header.Get(name); got != want {
+				t.Errorf("%s: %s is %q, want %q", address, name, got, want)
+			}
+		}
+		if a := s.do("HEAD", "/.well-known/oauth-protected-resource"+address, ""); a.status != 200 || a.body != "" {
+			t.Errorf("HEAD %s: %+v", address, a)
+		}
+		a = s.do("OPTIONS", "/.well-known/oauth-protected-resource"+address, "", "Origin: https://app.example", "Access-Control-Request-Method: GET", "Access-Control-Request-Headers: mcp-protocol-version")
+		if a.status != 204 || a.header.Get("Access-Control-Allow-Origin") != "*" || !strings.Contains(a.header.Get("Access-Control-Allow-Headers"), "MCP-Protocol-Version") || !strings.Contains(a.header.Get("Access-Control-Allow-Methods"), "GET") {
+			t.Errorf("OPTIONS %s: %+v", address, a)
+		}
+		if a := s.do("POST", "/.well-known/oauth-protected-resource"+address, ""); a.status != 405 {
+			t.Errorf("POST %s: %+v", address, a)
+		}
+	}
+	if cost := s.cost(); cost != [2]int{} || s.asked != 0 {
+		t.Errorf("it cost %v reads and writes, and %d requests to the issuer", cost, s.asked)
+	}
+}
+
+// Rows A-3, A-4 and, for this mode, A-5.
+func TestThereIsNoOtherMetadata(t *testing.T) {
+	s := newSite(t)
+	s.cost()
+	for _, path := range []string{
+		"/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/", "/.well-known/oauth-protected-resource/who",
+		"/.well-known/oauth-protected-resource/gone/mcp", "/.well-known/oauth-protected-resource/none/mcp", "/.well-known/oauth-protected-resource/who/ticket",
+		"/.well-known/oauth-protected-resource/who/message", "/.well-known/oauth-protected-resource/who/mcp/x", "/.well-known/oauth-protected-resourcewho/mcp",
+		"/.well-known/oauth-authorization-server", "/.well-known/oauth-authorization-server/who/mcp", "/who/mcp/.well-known/oauth-authorization-server",
+		"/.well-known/openid-configuration", "/.well-known/openid-configuration/who/mcp", "/who/mcp/.well-known/openid-configuration", "/.well-known/mcp", "/.well-known/x",
+	} {
+		for _, method := range []string{"GET", "POST"} {
+			a := s.do(method, path, "", "Origin: https://app.example", "X-Forwarded-Host: evil.example")
+			if a.status != 404 || a.header.Get("Content-Type") != "application/json" || !json.Valid([]byte(a.body)) || a.header.Get("Access-Control-Allow-Origin") != "*" || a.header.Get("WWW-Authenticate") != "" {
+				t.Errorf("%s %s: %+v", method, path, a)
+			}
+		}
+	}
+	for _, path := range []string{"/authorize", "/token", "/register"} {
+		if a := s.do("POST", path, ""); a.status != 404 {
+			t.Errorf("%s: %+v", path, a)
+		}
+	}
+	for _, server := range []string{"none", "gone"} {
+		if a := s.do("POST", "/"+server+"/mcp", initialize); a.status != 401 || a.header.Get("WWW-Authenticate") != "Bearer" {
+			t.Errorf("%s: %+v", server, a)
+		}
+	}
+	if cost := s.cost(); cost != [2]int{} || s.asked != 0 {
+		t.Errorf("it cost %v reads and writes, and %d requests to the issuer", cost, s.asked)
+	}
+}
+
+// Row A-10: also with the right id of a session.
+func TestTokenOfAnotherServerOpensNoDoor(t *testing.T) {
+	s := newSite(t)
+	in := s.begin("who", s.token("ada", "who"))
+	other := s.token("ada", "counter")
+	s.cost()
+	for name, door := range doors("who") {
+		for _, headers := range [][]string{{bearer(other)}, s.as(other, in), s.as(other, []string{in[0]})} {
+			a := s.do(door[0], door[1], call("me"), headers...)
+			if got := a.header.Get("WWW-Authenticate"); a.status != 401 || !strings.HasPrefix(got, `Bearer error="invalid_token", `) {
+				t.Errorf("%s: %+v", name, a)
+			}
+		}
+	}
+	if cost := s.cost(); cost != [2]int{} {
+		t.Errorf("it cost %v reads and writes", cost)
+	}
+}
+
+// Rows A-25 and A-27: what a native server knows of its caller.
+func TestClaimsReachANativeServer(t *testing.T) {
+	s := newSite(t)
+	token := s.token("ada", "who", map[string]any{"azp": "app"})
+	a := s.do("POST", "/who/mcp", call("me"), s.as(token, s.begin("who", token))...)
+	if want := `corp:ada of acme, {\"client_id\":\"app\",\"groups\":[\"eng\"],\"scope\":\"mcp\"}`; a.status != 200 || !strings.Contains(a.body, want) {
+		t.Errorf("%+v, want %s", a, want)
+	}
+}
+
+// Row A-21.
+func TestSessionGoesOnWithTheNextTokenOfItsPrincipalOnly(t *testing.T) {
+	s := newSite(t)
+	in := s.begin("counter", s.token("ada", "counter"))
+	for n := range 3 {
+		next := s.token("ada", "counter", map[string]any{"jti": n, "azp": fmt.Sprint("app", n)})
+		if a := s.do("POST", "/counter/mcp", call("add"), s.as(next, in)...); a.status != 200 || !strings.Contains(a.body, fmt.Sprint(`"text":"`, n+1, `"`)) {
+			t.Errorf("%+v", a)
+		}
+	}
+	for name, token := range map[string]string{"another principal": s.token("eve", "counter"), "one that looks alike": s.token("ADA", "counter")} {
+		if a := s.do("POST", "/counter/mcp", call("add"), s.as(token, in)...); a.status != 404 {
+			t.Errorf("%s: %+v", name, a)
+		}
+	}
+}
+
+// Row A-26.
+func TestKeysGoOnBesideTokens(t *testing.T) {
+	s := newSite(t)
+	key, record, err := auth.Create(t.Context(), s.store, auth.Grant{Tenant: "acme", Principal: "corp:ada", Servers: []string{"counter"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := s.begin("counter", key)
+	if a := s.do("POST", "/counter/mcp", call("add"), s.as(key, in)...); a.status != 200 {
+		t.Errorf("%+v", a)
+	}
+	// A principal may come in either way, into the same sessions.
+	if a := s.do("POST", "/counter/mcp", call("add"), s.as(s.token("ada", "counter"), in)...); a.status != 200 || !strings.Contains(a.body, `"text":"2"`) {
+		t.Errorf("%+v", a)
+	}
+	if a := s.do("POST", "/who/mcp", initialize, bearer(key)); a.status != 403 || a.header.Get("WWW-Authenticate") != "" {
+		t.Errorf("another server: %+v", a)
+	}
+	if _, err := auth.Revoke(t.Context(), s.store, record.ID); err != nil {
+		t.Fatal(err)
+	}
+	if a := s.do("POST", "/counter/mcp", initialize, bearer(key)); a.status != 401 || !strings.HasPrefix(a.header.Get("WWW-Authenticate"), `Bearer error="invalid_token"`) {
+		t.Errorf("revoked: %+v", a)
+	}
+}
+
+// access.allow and step-up, as clients see them. A login would not help the first.
+func TestRefusalSaysWhetherAnotherTokenWouldHelp(t *testing.T) {
+	s := newSite(t)
+	for name, test := range map[string]struct {
+		server string
+		token  string
+		want   string
+	}{
+		"not of the group":    {"who", s.token("eve", "who", map[string]any{"groups": []string{}}), ""},
+		"a server of others":  {"closed", s.token("ada", "closed"), ""},
+		"a scope is missing":  {"who", s.token("ada", "who", map[string]any{"scope": "openid"}), `Bearer error="insufficient_scope", resource_metadata="` + s.url + `/.well-known/oauth-protected-resource/who/mcp", scope="mcp"`},
+		"too much to tell of": {"who", s.token("ada", "who", map[string]any{"groups": []string{"eng", strings.Repeat("x", 3000)}}), ""},
+	} {
+		s.cost()
+		a := s.do("POST", "/"+test.server+"/mcp", initialize, bearer(test.token))
+		if got := a.header.Get("WWW-Authenticate"); a.status != 403 || got != test.want || s.cost() != [2]int{} {
+			t.Errorf("%s: %+v", name, a)
+		}
+	}
+	admin := s.token("root", "closed", map[string]any{"groups": []string{"admins"}})
+	if a := s.do("POST", "/closed/mcp", initialize, bearer(admin)); a.status != 200 {
+		t.Errorf("who is of the group: %+v", a)
+	}
+}
+
+// Row A-19, and it holds for a function that has just been started as well.
+func TestCallWithATokenCostsNoReadMoreThanWithoutAccessControl(t *testing.T) {
+	s := newSite(t)
+	measure := func(token string) (costs [][2]int) {
+		in := s.begin("counter", token)
+		for range 3 {
+			s.cost()
+			if a := s.do("POST", "/counter/mcp", call("add"), s.as(token, in)...); a.status != 200 {
+				t.Fatalf("%+v", a)
+			}
+			costs = append(costs, s.cost())
+		}
+		return costs
+	}
+	for _, warm := range []bool{false, true} {
+		s.open, s.warm = true, nil
+		if warm {
+			s.warm = s.handler()
+		}
+		open := measure("")
+		s.open, s.warm = false, nil
+		if warm {
+			s.warm = s.handler()
+		}
+		s.asked = 0
+		if with := measure(s.token("ada", "counter")); !slices.Equal(open, with) || open[0] == [2]int{} {
+			t.Errorf("warm %t: a call costs %v reads and writes, without access control %v", warm, with, open)
+		}
+		if warm && s.asked != 3 { // two places of metadata, and the keys
+			t.Errorf("the issuer was asked %d times", s.asked)
+		}
+	}
+}
+
+// Row A-18, as far as functions go.
+func TestTokenIsInNoLogLineAndInNoRow(t *testing.T) {
+	s := newSite(t)
+	token := s.token("ada", "counter")
+	in := s.begin("counter", token)
+	s.do("POST", "/counter/mcp", call("add"), s.as(token, in)...)
+	s.do("POST", "/counter/ticket", "", bearer(token))
+	s.do("POST", "/counter/mcp?access_token="+token, call("add"))
+	s.do("POST", "/counter/mcp", call("add"), bearer(token[:len(token)-4]))
+	s.do("POST", "/counter/mcp", call("add"), "Authorization: "+token)
+	s.do("POST", "/who/mcp", call("add"), bearer(token))
+	text := s.log.String()
+	if strings.Count(text, "\n") < 8 || strings.Contains(text, token[:40]) || strings.Contains(text, token[len(token)-40:]) || regexp.MustCompile(`eyJ`).MatchString(text) {
+		t.Error(text)
+	}
+}
+
+// Row A-27: a WebSocket is opened by a ticket, and the connection is the token's.
+func TestTicketOfATokenOpensAWebSocket(t *testing.T) {
+	s := newSite(t)
+	a := s.do("POST", "/who/ticket", "", bearer(s.token("ada", "who")))
+	var got struct {
+		Ticket  string `json:"ticket"`
+		Seconds int    `json:"expires_in"`
+	}
+	if err := json.Unmarshal([]byte(a.body), &got); err != nil || got.Seconds != 60 || got.Ticket == "" {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	k, err := endpoints.NewSocket(s.function(), hosted(), endpoints.Alarms{}, func(context.Context, session.ID) error { return nil }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	connect := func(conn, query string, headers ...string) int {
+		r := httptest.NewRequestWithContext(t.Context(), "GET", "http://127.0.0.1/?server=who"+query, nil)
+		for _, h := range headers {
+			name, value, _ := strings.Cut(h, ": ")
+			r.Header.Add(name, value)
+		}
+		status, _, _ := k.Connect(t.Context(), conn, r)
+		return status
+	}
+	if status := connect("c1", "&ticket="+got.Ticket); status != 200 {
+		t.Fatalf("a ticket: %d", status)
+	}
+	if status := connect("c2", "&ticket="+got.Ticket); status != 401 {
+		t.Errorf("the ticket again: %d", status)
+	}
+	if status := connect("c3", "", bearer(s.token("ada", "who"))); status != 200 {
+		t.Errorf("a token in a header: %d", status)
+	}
+	if status := connect("c4", "&access_token="+s.token("ada", "who")); status != 401 {
+		t.Errorf("a token in the query: %d", status)
+	}
+	if status := connect("c5", "", bearer(s.token("ada", "counter"))); status != 401 {
+		t.Errorf("a token of another server: %d", status)
+	}
+	// The claims are those that the ticket was issued with.
+	said := ""
+	for _, message := range []string{initialize, initialized, call("me")} {
+		reply, err := native.Stay(t.Context(), func(ctx context.Context) ([]byte, error) { return k.Message(ctx, "c1", []byte(message)), nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		said += string(reply)
+	}
+	if said += s.posted.String(); !strings.Contains(said, `corp:ada of acme, {\"groups\":[\"eng\"],\"scope\":\"mcp\"}`) {
+		t.Errorf("%s", said)
+	}
+	connection, err := s.store.Connection(t.Context(), "c1")
+	if err != nil || !strings.HasPrefix(connection.Credential, "idp:") || strings.Contains(connection.Credential, "eyJ") {
+		t.Errorf("%+v, %v", connection, err)
+	}
+}

@@ -1,0 +1,259 @@
+package oauth
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// Settings say which tokens are taken, and for whom they speak. All but PublicURL and
+// Secret stand in the servers file, under x-dormouse.access.
+type Settings struct {
+	// PublicURL is what clients call the endpoint: https://HOST without a path, or http
+	// on loopback. A server's resource is this and its path.
+	PublicURL string `json:"-"`
+	// Secret proves who asks for an introspection.
+	Secret string `json:"-"`
+
+	// Issuer is the only one whose tokens are taken. It is compared byte for byte.
+	Issuer string `json:"issuer"`
+	// Name begins the principals of this issuer, as in "NAME:SUBJECT"; without it, the
+	// issuer's host does.
+	Name string `json:"name,omitempty"`
+	// JWKS is where the issuer's keys are; without it, the issuer's metadata says where.
+	JWKS string `json:"jwks_uri,omitempty"`
+	// Algorithms are those of signatures that are taken. Without them: RS256, PS256,
+	// ES256, ES384 and EdDSA.
+	Algorithms []string `json:"algorithms,omitempty"`
+	// Scope is what a token needs, with spaces between; nil is "mcp", "" nothing.
+	Scope *string `json:"scope,omitempty"`
+	// Audiences are taken for a server beside its URLs. No two servers have one in common.
+	Audiences map[string][]string `json:"audiences,omitempty"`
+
+	// Principal is the claim that says who a token speaks for; "sub" without it.
+	Principal string `json:"principal,omitempty"`
+	// Tenant is that of everybody; "default" without it and without TenantClaim.
+	Tenant string `json:"tenant,omitempty"`
+	// TenantClaim is a claim whose value Tenants turns into a tenant.
+	TenantClaim string            `json:"tenant_claim,omitempty"`
+	Tenants     map[string]string `json:"tenants,omitempty"`
+	// Claims are those that native servers are told.
+	Claims []string `json:"claims,omitempty"`
+
+	// Allow says who may use which server, by its name, or "*" for all that are not
+	// named. Nobody may use a server that it does not name. nil: who has a token for a
+	// server may use it.
+	Allow map[string]Rule `json:"allow,omitempty"`
+	// Introspection asks the issuer whether a token is still good (RFC 7662).
+	Introspection *Introspection `json:"introspection,omitempty"`
+}
+
+// Introspection is how an issuer is asked about tokens. Each answer that a token is good
+// counts for 30 seconds.
+type Introspection struct {
+	Endpoint string `json:"endpoint"`
+	ClientID string `json:"client_id"`
+}
+
+const (
+	baseScope     = "mcp"
+	defaultTenant = "default"
+	everyServer   = "*"
+)
+
+// algorithms are those that can be set, with what a key must be. None is symmetric.
+func algorithms() map[string]string {
+	return map[string]string{
+		"RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "PS256": "RSA", "PS384": "RSA", "PS512": "RSA",
+		"ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "EdDSA": "Ed25519",
+	}
+}
+
+// ReadSettings reads the JSON of Settings. Errors name the key, and what it may be.
+func ReadSettings(section []byte) (Settings, error) {
+	var s Settings
+	d := json.NewDecoder(bytes.NewReader(section))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&s); err != nil {
+		return Settings{}, fmt.Errorf("access: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return Settings{}, errors.New("access: text behind the end")
+	}
+	return s, nil
+}
+
+// complete checks the settings and puts the defaults in; servers are the names that
+// there are.
+func (s Settings) complete(servers []string) (Settings, error) {
+	for _, check := range []func() error{s.checkURLs, s.checkAlgorithms, s.checkIdentity, func() error { return s.checkServers(servers) }} {
+		if err := check(); err != nil {
+			return Settings{}, err
+		}
+	}
+	s.PublicURL = strings.TrimSuffix(s.PublicURL, "/")
+	if s.Name == "" {
+		u, err := url.Parse(s.Issuer)
+		if err != nil {
+			return Settings{}, err
+		}
+		s.Name = strings.ToLower(u.Hostname())
+	}
+	if len(s.Algorithms) == 0 {
+		s.Algorithms = []string{"RS256", "PS256", "ES256", "ES384", "EdDSA"}
+	}
+	if s.Scope == nil {
+		scope := baseScope
+		s.Scope = &scope
+	}
+	if s.Principal == "" {
+		s.Principal = "sub"
+	}
+	if s.Tenant == "" {
+		s.Tenant = defaultTenant
+	}
+	return s, nil
+}
+
+func (s Settings) checkURLs() error {
+	public, err := webURL(s.PublicURL)
+	switch {
+	case s.PublicURL == "":
+		return errors.New("access: the URL that clients call is not set; tokens are for one such as https://mcp.example.com")
+	case err != nil:
+		return fmt.Errorf("access: the public URL: %w", err)
+	case public.Path != "" && public.Path != "/" || public.RawQuery != "":
+		return fmt.Errorf("access: the public URL %q has a path or a query; give this endpoint a host of its own", s.PublicURL)
+	case s.Issuer == "":
+		return errors.New("access: no issuer is set; name the identity provider as its metadata does, such as https://login.example.com/tenant")
+	}
+	of := map[string]string{"issuer": s.Issuer}
+	if s.JWKS != "" {
+		of["jwks_uri"] = s.JWKS
+	}
+	if s.Introspection != nil {
+		of["introspection.endpoint"] = s.Introspection.Endpoint
+	}
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		if _, err := webURL(of[name]); err != nil {
+			return fmt.Errorf("access: %s: %w", name, err)
+		}
+	}
+	if s.Introspection != nil && (s.Introspection.ClientID == "") != (s.Secret == "") {
+		return errors.New("access: introspection needs both a client_id and its secret, or neither")
+	}
+	return nil
+}
+
+// webURL reads an address that may be asked: https, or http on loopback.
+func webURL(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Host == "" || u.Opaque != "":
+		return nil, fmt.Errorf("%q is no URL; want https://HOST", text)
+	case u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())):
+		return nil, fmt.Errorf("%q is not https; http is for loopback only", text)
+	case u.User != nil || u.Fragment != "" || strings.HasSuffix(text, "#"):
+		return nil, fmt.Errorf("%q has a user or a fragment; leave it out", text)
+	}
+	return u, nil
+}
+
+func loopback(host string) bool {
+	return strings.EqualFold(host, "localhost") || net.ParseIP(host).IsLoopback()
+}
+
+func (s Settings) checkAlgorithms() error {
+	known := algorithms()
+	for _, a := range s.Algorithms {
+		if known[a] == "" {
+			return fmt.Errorf("access: algorithm %q cannot be taken; want some of %s", a, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+		}
+	}
+	if s.Scope == nil {
+		return nil
+	}
+	for scope := range strings.FieldsSeq(*s.Scope) {
+		if strings.ContainsFunc(scope, func(c rune) bool { return c <= ' ' || c > '~' || c == '"' || c == '\\' }) {
+			return fmt.Errorf("access: scope %q has characters that scopes do not have", scope)
+		}
+	}
+	return nil
+}
+
+// given lists claims that may pass from one person to another: who gets somebody's old
+// address must not get their sessions.
+func given() []string {
+	return []string{"email", "name", "nickname", "phone_number", "preferred_username", "upn", "unique_name"}
+}
+
+func (s Settings) checkIdentity() error {
+	tenants := slices.Sorted(maps.Values(s.Tenants))
+	if s.Tenant != "" {
+		tenants = append(tenants, s.Tenant)
+	}
+	for _, t := range tenants {
+		if !isName(t) || len(t) > 64 {
+			return fmt.Errorf("access: %q is no name of a tenant; use up to 64 letters, digits, -, _ and .", t)
+		}
+	}
+	switch {
+	case slices.Contains(given(), s.Principal):
+		return fmt.Errorf("access: %q may pass from one person to another; name a claim that does not, such as sub", s.Principal)
+	case s.Name != "" && (!isName(s.Name) || len(s.Name) > 64):
+		return fmt.Errorf("access: name %q; use up to 64 letters, digits, -, _ and .", s.Name)
+	case (s.TenantClaim == "") != (len(s.Tenants) == 0):
+		return errors.New("access: tenant_claim and tenants go together: the claim, and which of its values is which tenant")
+	case s.TenantClaim != "" && s.Tenant != "":
+		return errors.New("access: tenant and tenant_claim are both set; leave one of them")
+	}
+	return nil
+}
+
+// isName says that a text begins with a letter or digit and has only what names have.
+func isName(text string) bool {
+	letter := func(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' }
+	for i := range len(text) {
+		if c := text[i]; !letter(c) && (i == 0 || c != '-' && c != '_' && c != '.') {
+			return false
+		}
+	}
+	return text != ""
+}
+
+func (s Settings) checkServers(servers []string) error {
+	names := slices.Concat(slices.Sorted(maps.Keys(s.Audiences)), slices.Sorted(maps.Keys(s.Allow)))
+	for _, name := range names {
+		if name != everyServer && !slices.Contains(servers, name) {
+			return fmt.Errorf("access: there is no server %q; the servers are %s", name, strings.Join(servers, ", "))
+		}
+	}
+	whose := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(s.Audiences)) {
+		if name == everyServer {
+			return errors.New("access: an audience for every server would let a token of one in at all others; name a server")
+		}
+		for _, a := range s.Audiences[name] {
+			if other := whose[a]; a == "" || other != "" && other != name {
+				return fmt.Errorf("access: audience %q of server %q is empty, or also that of server %q; each server needs its own", a, name, other)
+			}
+			whose[a] = name
+		}
+	}
+	if s.Allow != nil && len(s.Allow) == 0 {
+		return errors.New(`access: allow names no server, so nobody may use any; name servers, or "*" for all`)
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Allow)) {
+		if err := s.Allow[name].check(); err != nil {
+			return fmt.Errorf("access: allow for %q: %w", name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package oauth_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/oauth"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+func open(section, public string) error {
+	s, err := oauth.ReadSettings([]byte(section))
+	if err != nil {
+		return err
+	}
+	s.PublicURL = public
+	sealer, err := session.NewSealer("token", make([]byte, 32))
+	if err != nil {
+		return err
+	}
+	_, err = oauth.New(oauth.Config{Settings: s, Servers: []string{"one", "two"}, Sealer: sealer})
+	return err
+}
+
+func TestSettingsThatMakeNoSenseAreRefusedWithWhatToDo(t *testing.T) {
+	const issuer = `"issuer":"https://a.example"`
+	for section, says := range map[string]string{
+		`{}`:                                     "no issuer",
+		`{"issuer":"a.example"}`:                 "want https://HOST",
+		`{"issuer":"http://a.example"}`:          "is not https",
+		`{"issuer":"https://u:p@a.example"}`:     "a user or a fragment",
+		`{"isuer":"https://a.example"}`:          "isuer",
+		`[]`:                                     "access",
+		`{` + issuer + `}{}`:                     "text behind",
+		`{` + issuer + `,"jwks_uri":"http://x"}`: "jwks_uri",
+		`{` + issuer + `,"algorithms":["none"]}`: "cannot be taken",
+		`{` + issuer + `,"algorithms":["RS256","HS256"]}`:                             "cannot be taken",
+		`{` + issuer + `,"scope":"a\"b"}`:                                             "scope",
+		`{` + issuer + `,"principal":"email"}`:                                        "may pass from one person to another",
+		`{` + issuer + `,"name":"a b"}`:                                               "name",
+		`{` + issuer + `,"name":"a:b"}`:                                               "name",
+		`{` + issuer + `,"tenant":"../x"}`:                                            "tenant",
+		`{` + issuer + `,"tenant_claim":"org"}`:                                       "go together",
+		`{` + issuer + `,"tenants":{"a":"b"}}`:                                        "go together",
+		`{` + issuer + `,"tenant":"a","tenant_claim":"org","tenants":{"a":"b"}}`:      "both set",
+		`{` + issuer + `,"tenant_claim":"org","tenants":{"a":"b c"}}`:                 "tenant",
+		`{` + issuer + `,"allow":{}}`:                                                 "names no server",
+		`{` + issuer + `,"allow":{"three":{"everyone":true}}}`:                        "the servers are one, two",
+		`{` + issuer + `,"allow":{"one":{}}}`:                                         "fits nobody",
+		`{` + issuer + `,"allow":{"one":{"emails":["example.com"]}}}`:                 "neither an e-mail address",
+		`{` + issuer + `,"allow":{"one":{"emails":["*@*"]}}}`:                         "neither an e-mail address",
+		`{` + issuer + `,"allow":{"one":{"emails":["a*@b.example"]}}}`:                "neither an e-mail address",
+		`{` + issuer + `,"allow":{"one":{"groups":[""]}}}`:                            "no name",
+		`{` + issuer + `,"allow":{"one":{"claims":{"dept":[]}}}}`:                     "no values",
+		`{` + issuer + `,"allow":{"one":{"tools":["a"]}}}`:                            "tools",
+		`{` + issuer + `,"audiences":{"three":["a"]}}`:                                "the servers are one, two",
+		`{` + issuer + `,"audiences":{"*":["a"]}}`:                                    "for every server",
+		`{` + issuer + `,"audiences":{"one":["a"],"two":["a"]}}`:                      "each server needs its own",
+		`{` + issuer + `,"audiences":{"one":[""]}}`:                                   "each server needs its own",
+		`{` + issuer + `,"introspection":{"endpoint":"x"}}`:                           "introspection.endpoint",
+		`{` + issuer + `,"introspection":{"endpoint":"https://a/b","client_id":"c"}}`: "its secret",
+	} {
+		err := open(section, publicURL)
+		if err == nil || !strings.Contains(err.Error(), says) || !strings.HasPrefix(err.Error(), "access: ") {
+			t.Errorf("%s: %v, want %q", section, err, says)
+		}
+	}
+	for public, says := range map[string]string{
+		"": "is not set", "mcp.example.com": "want https", "http://mcp.example.com": "not https", "https://a.example/v1": "a path", "https://a.example/?x": "a query",
+	} {
+		if err := open(`{`+issuer+`}`, public); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("public URL %q: %v", public, err)
+		}
+	}
+	for _, section := range []string{
+		`{` + issuer + `}`, `{"issuer":"http://127.0.0.1:9/realms/x"}`, `{` + issuer + `,"scope":""}`,
+		`{` + issuer + `,"tenant_claim":"org","tenants":{"o-1":"acme"},"principal":"oid","claims":["email"],"algorithms":["ES256"]}`,
+		`{` + issuer + `,"allow":{"*":{"everyone":true},"one":{"emails":["*@a.example"],"claims":{"d":["e"]}}},"introspection":{"endpoint":"https://a.example/i"}}`,
+	} {
+		for _, public := range []string{publicURL, publicURL + "/", "http://localhost:8787", "http://127.0.0.1:8787"} {
+			if err := open(section, public); err != nil {
+				t.Errorf("%s at %s: %v", section, public, err)
+			}
+		}
+	}
+}
