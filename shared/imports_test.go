@@ -58,6 +58,7 @@ func arrows() []arrow {
 		{"shared/slack", nil},
 		{"shared/relay", nil}, // the protocol in words, and the tests that run both halves
 		{"shared/relay/frame", core},
+		{"shared/relay/frametest", []string{"shared/session", "shared/relay/frame"}},
 		{"shared/relay/relayhost", append(verbs, "shared/relay/frame", "shared/fleet", "shared/bridge")},
 		{"shared/relay/runner", append(core, "shared/relay/frame")},
 		{"shared/box", []string{"shared/wire", "shared/bridge", "shared/box/provision", "shared/box/sandbox", "shared/box/proc", "shared/box/redact"}},

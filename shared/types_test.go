@@ -16,15 +16,15 @@ const (
 // large are the types that may be larger, each with its reason.
 func large() map[string]string {
 	return map[string]string{
-		"shared/sqlitestore.Store":    "it implements all interfaces of session.Store",
-		"shared/dynamostore.Store":    "it implements all interfaces of session.Store",
-		"shared/intercept.Store":      "it has a method for each of session.Store",
-		"shared/sessiontest.Memory":   "it implements all interfaces of session.Store",
-		"shared/session.Session":      "it is a record, with a field for each column",
-		"shared/relay/frame.Frame":    "it is what all frames have between them on the wire",
-		"shared/catalog.serverReader": "it has a method for each setting of a server",
-		"shared/box.Server":           "it has a field for each setting",
-		"infra/local.Config":          "it has a field for each setting",
+		"shared/sqlitestore.Store":     "it implements all interfaces of session.Store",
+		"shared/dynamostore.Store":     "it implements all interfaces of session.Store",
+		"shared/intercept.Store":       "it has a method for each of session.Store",
+		"shared/sessiontest.Memory":    "it implements all interfaces of session.Store",
+		"shared/session.Session":       "it is a record, with a field for each column",
+		"shared/relay/frametest.Frame": "it has the fields of all types of frames, so that a test can write any of them",
+		"shared/catalog.serverReader":  "it has a method for each setting of a server",
+		"shared/box.Server":            "it has a field for each setting",
+		"infra/local.Config":           "it has a field for each setting",
 	}
 }
 

@@ -33,6 +33,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 	"github.com/dormouse-mcp/dormouse/shared/native"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -265,9 +266,9 @@ func TestRunnersAreAdmittedByTheirPassAndAnsweredByFrames(t *testing.T) {
 			t.Errorf("%q is answered with %s", none, got)
 		}
 	}
-	stranger := frame.Encode(frame.Frame{V: frame.Version, Type: frame.Hello, Box: "b", Gen: 1, Runner: "r", Link: 1})
-	got, err := frame.Decode(r.Message(t.Context(), sockets.Conn{ID: "c"}, stranger))
-	if err != nil || got.Type != frame.Fenced {
+	stranger := frametest.Encode(frametest.Frame{V: frame.Version, Type: frame.TypeHello, Box: "b", Gen: 1, Runner: "r", Link: 1})
+	got, err := frametest.Decode(r.Message(t.Context(), sockets.Conn{ID: "c"}, stranger))
+	if err != nil || got.Type != frame.TypeFenced {
 		t.Errorf("the runner of a box that nobody has is answered with %+v, %v", got, err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -222,17 +223,17 @@ func relayCases() map[string]samCase {
 			}
 		}},
 		"relay-disconnect": {nil, nil, nothing},
-		"relay-hello":      {with(session.HTTP, session.Starting), nil, replies(frame.Welcome)},
+		"relay-hello":      {with(session.HTTP, session.Starting), nil, replies(frame.TypeWelcome)},
 		"relay-hello for a box that somebody else runs": {func(w *world) {
 			awake(w)
 			w.change(func(b *session.Box) { b.Runner, b.Gen = "r10", 5 })
-		}, nil, replies(frame.Fenced)},
+		}, nil, replies(frame.TypeFenced)},
 		"relay-pull": {func(w *world) {
 			awake(w)
 			w.put(session.Waiting)
 			w.dead = true
 		}, nil, func(w *world, out []byte) {
-			replies(frame.Pulled)(w, out)
+			replies(frame.TypePulled)(w, out)
 			if posts := w.posts[runnerConn]; len(posts) != 1 || !strings.Contains(posts[0], `"t":"deliver"`) {
 				w.t.Errorf("the runner was sent %q", posts)
 			}
@@ -247,20 +248,20 @@ func relayCases() map[string]samCase {
 			awake(w)
 			w.put(session.Taken)
 		}, realTicket, func(w *world, out []byte) {
-			replies(frame.Ack)(w, out)
+			replies(frame.TypeAck)(w, out)
 			if page := w.read("d1"); !page.Final() || string(page.Events[0].Raw) != `{"jsonrpc":"2.0","id":1,"result":{}}` {
 				w.t.Errorf("the log has %+v", page.Events)
 			}
 		}},
 		"relay-status": {awake, nil, nothing},
-		"relay-part":   {awake, nil, replies(frame.PartOK)},
+		"relay-part":   {awake, nil, replies(frame.TypePartOK)},
 		"relay-whole without its parts": {awake, nil, func(w *world, out []byte) {
 			if a := answered(w, out); a.Body != "" {
 				w.t.Errorf("%s", out)
 			}
 		}},
 		"relay-bye": {awake, nil, func(w *world, out []byte) {
-			replies(frame.ByeOK)(w, out)
+			replies(frame.TypeByeOK)(w, out)
 			if b := w.record(); b.State != session.Asleep || b.Lost == b.Gen {
 				w.t.Errorf("%+v", b)
 			}
@@ -360,7 +361,7 @@ func replies(want frame.Type) func(*world, []byte) {
 	return func(w *world, out []byte) {
 		w.t.Helper()
 		a := answered(w, out)
-		f, err := frame.Decode([]byte(a.Body))
+		f, err := frametest.Decode([]byte(a.Body))
 		if err != nil || f.Type != want || a.StatusCode != 200 {
 			w.t.Errorf("a %s frame, %v, want %s: %s", f.Type, err, want, out)
 		}

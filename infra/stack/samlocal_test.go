@@ -32,6 +32,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore/dynamotest"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -196,21 +197,21 @@ func (w *world) Post(_ context.Context, conn string, data []byte) error {
 	if gone {
 		return session.Errorf(session.Closed, "the test closed it")
 	}
-	if f, err := frame.Decode(data); conn == runnerConn && !dead && err == nil && f.Type == frame.Deliver {
+	if f, err := frametest.Decode(data); conn == runnerConn && !dead && err == nil && f.Type == frame.TypeDeliver {
 		go w.execute(f)
 	}
 	return nil
 }
 
 // execute answers every request of a delivery.
-func (w *world) execute(f frame.Frame) {
+func (w *world) execute(f frametest.Frame) {
 	message := f.Payload[f.Lens[0]:]
 	one := []json.RawMessage{message}
 	if bytes.HasPrefix(message, []byte("[")) {
 		_ = json.Unmarshal(message, &one) // the payload is what the function sent
 	}
 	item := frame.EventItem{Ticket: f.Ticket, Stream: f.ID, First: 1, Final: true, Marked: f.Inbox}
-	out := frame.Frame{Type: frame.Events, Box: session.BoxFor(tenant, server), Gen: f.Gen, Session: f.Session, Seq: 1}
+	out := frametest.Frame{Type: frame.TypeEvents, Box: session.BoxFor(tenant, server), Gen: f.Gen, Session: f.Session, Seq: 1}
 	for _, raw := range one {
 		var m struct {
 			ID     json.RawMessage `json:"id"`
@@ -232,11 +233,11 @@ func (w *world) execute(f frame.Frame) {
 }
 
 // say has the runner send a frame.
-func (w *world) say(f frame.Frame) (answer frame.Frame) {
+func (w *world) say(f frametest.Frame) (answer frametest.Frame) {
 	f.V = frame.Version
-	raw, err := w.handler.Frame(context.Background(), runnerConn, frame.Encode(f))
+	raw, err := w.handler.Frame(context.Background(), runnerConn, frametest.Encode(f))
 	if err == nil && raw != nil {
-		answer, err = frame.Decode(raw)
+		answer, err = frametest.Decode(raw)
 	}
 	if err != nil {
 		w.mu.Lock()
@@ -288,8 +289,8 @@ func (w *world) wake(env map[string]string) {
 	var gen session.Generation
 	_, _ = fmt.Sscan(env[frame.EnvGeneration], &gen)
 	box := session.BoxID(env[frame.EnvBox])
-	w.say(frame.Frame{Type: frame.Hello, Box: box, Gen: gen, Token: env[frame.EnvToken], Runner: "r9", Link: 1, Task: env["DORMOUSE_BOX_TASK"]})
-	w.say(frame.Frame{Type: frame.Pull, Box: box, Gen: gen, Runner: "r9", N: 1})
+	w.say(frametest.Frame{Type: frame.TypeHello, Box: box, Gen: gen, Token: env[frame.EnvToken], Runner: "r9", Link: 1, Task: env["DORMOUSE_BOX_TASK"]})
+	w.say(frametest.Frame{Type: frame.TypePull, Box: box, Gen: gen, Runner: "r9", N: 1})
 }
 
 // settings are the environment of the function.

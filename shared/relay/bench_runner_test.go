@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -68,27 +69,31 @@ func BenchmarkRunner(b *testing.B) {
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan error)
 	go func() { ended <- box.runner.Run(ctx) }()
-	next := func(want frame.Type) frame.Frame {
-		f, err := frame.Decode(<-conn.up)
+	next := func(want frame.Type) frametest.Frame {
+		f, err := frametest.Decode(<-conn.up)
 		if err != nil || f.Type != want {
 			b.Fatalf("%s came, want %s: %v", f.Type, want, err)
 		}
 		return f
 	}
-	hello := next(frame.Hello)
-	conn.down <- frame.Encode(frame.Frame{Type: frame.Welcome, Gen: 3, Link: hello.Link})
-	conn.down <- frame.Encode(frame.Frame{Type: frame.Pulled, N: next(frame.Pull).N})
-	deliver := benchFrames(b)["deliver"]
+	hello := next(frame.TypeHello)
+	conn.down <- frametest.Encode(frametest.Frame{Type: frame.TypeWelcome, Gen: 3, Link: hello.Link})
+	conn.down <- frametest.Encode(frametest.Frame{Type: frame.TypePulled, N: next(frame.TypePull).N})
+	deliver := benchFrames(b)["deliver"].(frame.Deliver)
 	deliver.NotAfter = time.Now().Add(time.Hour).UnixMilli()
 	b.ReportAllocs()
 	for b.Loop() {
 		deliver.ID = session.NewStreamID()
 		conn.down <- frame.Encode(deliver)
-		events := next(frame.Events)
-		conn.down <- frame.Encode(frame.Frame{Type: frame.Ack, Session: events.Session, Seq: events.Seq})
+		f, err := frame.Decode(<-conn.up)
+		events, ok := f.(frame.Events)
+		if !ok {
+			b.Fatalf("%T came, want events: %v", f, err)
+		}
+		conn.down <- frame.Encode(frame.Ack{Session: events.Session, Seq: events.Seq})
 	}
 	cancel()
-	conn.down <- frame.Encode(frame.Frame{Type: frame.ByeOK, Link: next(frame.Bye).Link})
+	conn.down <- frametest.Encode(frametest.Frame{Type: frame.TypeByeOK, Link: next(frame.TypeBye).Link})
 	if err := <-ended; err != nil {
 		b.Error(err)
 	}

@@ -56,15 +56,15 @@ func benchFrames(b *testing.B) map[string]frame.Frame {
 	large := bytes.Repeat([]byte("x"), frame.MaxPiece)
 	ticket := benchSealer(b).Seal(a, 3)
 	events := func(event []byte) frame.Frame {
-		return frame.Frame{
-			Type: frame.Events, Box: a.Box, Gen: 3, Seq: 42, Session: a.Session,
+		return frame.Events{
+			Sender: frame.Sender{Box: a.Box, Gen: 3}, Seq: 42, Session: a.Session,
 			Items:   []frame.EventItem{{Ticket: ticket, Stream: a.Stream, First: 1, Final: true, Lens: []int{len(event)}}},
 			Payload: event,
 		}
 	}
 	return map[string]frame.Frame{
-		"deliver": {
-			Type: frame.Deliver, ID: a.Stream, Gen: 3, Session: a.Session, Server: "echo", Ticket: ticket, AckWithin: 1000,
+		"deliver": frame.Deliver{
+			ID: a.Stream, Gen: 3, Session: a.Session, Server: "echo", Ticket: ticket, AckWithin: 1000,
 			Lens: []int{len(params), len(call)}, Payload: append(params, call...),
 		},
 		"events":        events(result),
@@ -101,7 +101,7 @@ func BenchmarkDecode(b *testing.B) {
 
 // BenchmarkCut is a message of 4 MiB on its way through frames, and joined again.
 func BenchmarkCut(b *testing.B) {
-	encoded := frame.Encode(frame.Frame{Type: frame.Events, Box: "local/echo", Gen: 3, Payload: bytes.Repeat([]byte("x"), 4<<20)})
+	encoded := frame.Encode(frame.Events{Sender: frame.Sender{Box: "local/echo", Gen: 3}, Payload: bytes.Repeat([]byte("x"), 4<<20)})
 	b.SetBytes(int64(len(encoded)))
 	b.ReportAllocs()
 	for b.Loop() {
@@ -111,7 +111,7 @@ func BenchmarkCut(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if _, _, err := join.Add(f); err != nil {
+			if _, _, err := join.Add(f.(frame.Part)); err != nil {
 				b.Fatal(err)
 			}
 		}

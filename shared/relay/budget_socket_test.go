@@ -91,7 +91,7 @@ func socketBudget(t *testing.T, want costs, posted int, conn string, operation f
 }
 
 func TestBudgetOfACallOverASocket(t *testing.T) {
-	want := costs{Reads: 2, Writes: 1, Up: frames{frame.Events: 1}, Down: frames{frame.Deliver: 1, frame.Ack: 1}}
+	want := costs{Reads: 2, Writes: 1, Up: frames{frame.TypeEvents: 1}, Down: frames{frame.TypeDeliver: 1, frame.TypeAck: 1}}
 	socketBudget(t, want, 1, "c1", func(t *testing.T, c *counted, caller host.Caller, id session.ID) {
 		c.message(t, caller, id, callWith(`{"sleep":100}`))
 	})
@@ -99,7 +99,7 @@ func TestBudgetOfACallOverASocket(t *testing.T) {
 
 func TestBudgetOfASlowCallOverASocket(t *testing.T) {
 	// The sign of life is looked at, and then nothing of ours runs.
-	want := costs{Reads: 4, Writes: 3, Up: frames{frame.Taken: 1, frame.Events: 1}, Down: frames{frame.Deliver: 1, frame.Ack: 1}}
+	want := costs{Reads: 4, Writes: 3, Up: frames{frame.TypeTaken: 1, frame.TypeEvents: 1}, Down: frames{frame.TypeDeliver: 1, frame.TypeAck: 1}}
 	socketBudget(t, want, 1, "c1", func(t *testing.T, c *counted, caller host.Caller, id session.ID) {
 		c.message(t, caller, id, callWith(`{"sleep":60000}`))
 		time.Sleep(2 * time.Minute)
@@ -107,7 +107,7 @@ func TestBudgetOfASlowCallOverASocket(t *testing.T) {
 }
 
 func TestBudgetOfACallWithProgressOverASocket(t *testing.T) {
-	want := costs{Reads: 2, Writes: 4, Up: frames{frame.Events: 2}, Down: frames{frame.Deliver: 1, frame.Ack: 2}}
+	want := costs{Reads: 2, Writes: 4, Up: frames{frame.TypeEvents: 2}, Down: frames{frame.TypeDeliver: 1, frame.TypeAck: 2}}
 	socketBudget(t, want, 2, "c1", func(t *testing.T, c *counted, caller host.Caller, id session.ID) {
 		c.message(t, caller, id, callWith(`{"progress":1}`))
 		time.Sleep(time.Second)
@@ -116,14 +116,14 @@ func TestBudgetOfACallWithProgressOverASocket(t *testing.T) {
 
 func TestBudgetOfACallWhoseConnectionHasGone(t *testing.T) {
 	// The record is read, and holds from then on that the client is owed the answer.
-	want := costs{Reads: 3, Writes: 2, Up: frames{frame.Events: 1}, Down: frames{frame.Deliver: 1, frame.Ack: 1}}
+	want := costs{Reads: 3, Writes: 2, Up: frames{frame.TypeEvents: 1}, Down: frames{frame.TypeDeliver: 1, frame.TypeAck: 1}}
 	socketBudget(t, want, 0, "gone", func(t *testing.T, c *counted, caller host.Caller, id session.ID) {
 		c.message(t, caller, id, callWith(`{"sleep":100}`))
 	})
 }
 
 func TestBudgetOfAnHourOfSilenceOverASocket(t *testing.T) {
-	socketBudget(t, costs{Up: frames{frame.Bye: 1}, Down: frames{frame.ByeOK: 1}, Reads: 1, Writes: 1}, 0, "c1",
+	socketBudget(t, costs{Up: frames{frame.TypeBye: 1}, Down: frames{frame.TypeByeOK: 1}, Reads: 1, Writes: 1}, 0, "c1",
 		func(*testing.T, *counted, host.Caller, session.ID) { time.Sleep(time.Hour) }) // the box falls asleep, and that is all
 }
 

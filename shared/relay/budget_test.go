@@ -19,6 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -91,7 +92,7 @@ func (c *counted) costs() costs {
 }
 
 func (c *counted) count(down bool, data []byte) {
-	f, err := frame.Decode(data)
+	f, err := frametest.Decode(data)
 	if err != nil {
 		panic(err)
 	}
@@ -307,26 +308,26 @@ func fresh(*testing.T, *counted, session.ID)        {}
 type frames = map[frame.Type]int
 
 func TestBudgetOfACallOnAnAwakeBox(t *testing.T) {
-	want := costs{Reads: 1, Writes: 1, Up: frames{frame.Events: 1}, Down: frames{frame.Deliver: 1, frame.Ack: 1}}
+	want := costs{Reads: 1, Writes: 1, Up: frames{frame.TypeEvents: 1}, Down: frames{frame.TypeDeliver: 1, frame.TypeAck: 1}}
 	budget(t, want, awake, func(t *testing.T, c *counted, id session.ID) { c.send(t, id, callWith(`{"sleep":300}`)) })
 }
 
 func TestBudgetOfASlowCallOnAnAwakeBox(t *testing.T) {
 	// taken, the events, and the mark removed; two looks of the waiting function.
-	want := costs{Reads: 3, Writes: 3, Up: frames{frame.Taken: 1, frame.Events: 1}, Down: frames{frame.Deliver: 1, frame.Ack: 1}}
+	want := costs{Reads: 3, Writes: 3, Up: frames{frame.TypeTaken: 1, frame.TypeEvents: 1}, Down: frames{frame.TypeDeliver: 1, frame.TypeAck: 1}}
 	budget(t, want, awake, func(t *testing.T, c *counted, id session.ID) { c.send(t, id, callWith(`{"sleep":5000}`)) })
 }
 
 func TestBudgetOfACallWithProgress(t *testing.T) {
-	want := costs{Reads: 1, Writes: 4, Up: frames{frame.Events: 2}, Down: frames{frame.Deliver: 1, frame.Ack: 2}}
+	want := costs{Reads: 1, Writes: 4, Up: frames{frame.TypeEvents: 2}, Down: frames{frame.TypeDeliver: 1, frame.TypeAck: 2}}
 	budget(t, want, awake, func(t *testing.T, c *counted, id session.ID) { c.send(t, id, callWith(`{"progress":1}`)) })
 }
 
 func TestBudgetOfAColdCall(t *testing.T) {
 	want := costs{
 		Reads: 7, Writes: 6, // and one more write for the very first call of a session
-		Up:   frames{frame.Hello: 1, frame.Pull: 1, frame.Events: 1},
-		Down: frames{frame.Welcome: 1, frame.Pulled: 1, frame.Deliver: 1, frame.Ack: 1},
+		Up:   frames{frame.TypeHello: 1, frame.TypePull: 1, frame.TypeEvents: 1},
+		Down: frames{frame.TypeWelcome: 1, frame.TypePulled: 1, frame.TypeDeliver: 1, frame.TypeAck: 1},
 	}
 	budget(t, want, asleep, func(t *testing.T, c *counted, id session.ID) { c.send(t, id, callWith(`{}`)) })
 }
@@ -346,7 +347,7 @@ func TestBudgetOfAPing(t *testing.T) {
 }
 
 func TestBudgetOfANotification(t *testing.T) {
-	budget(t, costs{Reads: 1, Up: frames{}, Down: frames{frame.Deliver: 1}}, awake, func(t *testing.T, c *counted, id session.ID) {
+	budget(t, costs{Reads: 1, Up: frames{}, Down: frames{frame.TypeDeliver: 1}}, awake, func(t *testing.T, c *counted, id session.ID) {
 		c.send(t, id, `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
 	})
 }
@@ -359,12 +360,12 @@ func TestBudgetOfADayOfSilence(t *testing.T) {
 }
 
 func TestBudgetOfFallingAsleep(t *testing.T) {
-	want := costs{Reads: 1, Writes: 1, Up: frames{frame.Bye: 1}, Down: frames{frame.ByeOK: 1}}
+	want := costs{Reads: 1, Writes: 1, Up: frames{frame.TypeBye: 1}, Down: frames{frame.TypeByeOK: 1}}
 	budget(t, want, awake, func(*testing.T, *counted, session.ID) { time.Sleep(10 * time.Minute) })
 }
 
 func TestBudgetOfEnding(t *testing.T) {
-	want := costs{Reads: 1, Writes: 1, Up: frames{}, Down: frames{frame.Stop: 1}}
+	want := costs{Reads: 1, Writes: 1, Up: frames{}, Down: frames{frame.TypeStop: 1}}
 	budget(t, want, awake, func(t *testing.T, c *counted, id session.ID) {
 		if err := c.host.End(t.Context(), caller, id); err != nil {
 			t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -46,11 +47,11 @@ func newChunkHost(t testing.TB, seed uint64) *chunkHost {
 }
 
 // frame is an events frame with one event, and its stream.
-func (h *chunkHost) frame(raw []byte) (frame.Frame, session.StreamID) {
+func (h *chunkHost) frame(raw []byte) (frametest.Frame, session.StreamID) {
 	h.sent++
 	stream := session.StreamID(fmt.Sprintf("stream%d", h.sent))
-	return frame.Frame{
-		Type: frame.Events, Box: "b/s", Gen: 1, Seq: h.sent, Session: "s1", Payload: raw,
+	return frametest.Frame{
+		Type: frame.TypeEvents, Box: "b/s", Gen: 1, Seq: h.sent, Session: "s1", Payload: raw,
 		Items: []frame.EventItem{{Ticket: h.ticket(stream), Stream: stream, First: 1, Final: true, Lens: []int{len(raw)}}},
 	}, stream
 }
@@ -65,7 +66,7 @@ func (h *chunkHost) handle(message []byte, want frame.Type) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if f, err := frame.Decode(reply); err != nil || f.Type != want {
+	if f, err := frametest.Decode(reply); err != nil || f.Type != want {
 		h.t.Fatalf("answered with %.100q, want %s", reply, want)
 	}
 }
@@ -95,21 +96,21 @@ func (h *chunkHost) upward(raws ...[]byte) {
 	for n, raw := range raws {
 		f, stream := h.frame(raw)
 		streams = append(streams, stream)
-		data := frame.Encode(f)
+		data := frametest.Encode(f)
 		if len(data) <= frame.MaxFrame {
 			frames = append(frames, data)
 			continue
 		}
 		name := fmt.Sprintf("%d.%s", n, stream)
-		parts := frame.CutAs(data, frame.Frame{Box: "b/s", Gen: 1, Runner: "r", Frame: name})
+		parts := frame.CutAs(data, frame.Part{Sender: frame.Sender{Box: "b/s", Gen: 1, Runner: "r"}, Frame: name})
 		long = append(long, parts)
-		wholes = append(wholes, frame.Encode(frame.Frame{Type: frame.Whole, Box: "b/s", Gen: 1, Runner: "r", Frame: name, Of: len(parts)}))
+		wholes = append(wholes, frametest.Encode(frametest.Frame{Type: frame.TypeWhole, Box: "b/s", Gen: 1, Runner: "r", Frame: name, Of: len(parts)}))
 	}
 	for _, p := range h.parts(long...) {
-		h.handle(p, frame.PartOK)
+		h.handle(p, frame.TypePartOK)
 	}
 	for _, message := range h.parts(append(frames, wholes...)) {
-		h.handle(message, frame.Ack)
+		h.handle(message, frame.TypeAck)
 	}
 	for n, stream := range streams {
 		page, err := h.memory.Read(h.t.Context(), "s1", stream, 0, 10)
@@ -125,8 +126,8 @@ func (h *chunkHost) downward(raws ...[]byte) {
 	h.t.Helper()
 	var all [][][]byte
 	for n, raw := range raws {
-		f := frame.Frame{Type: frame.Deliver, ID: session.StreamID(fmt.Sprint(n)), Session: "s1", Lens: []int{2, len(raw)}, Payload: append([]byte("{}"), raw...)}
-		all = append(all, frame.Cut(frame.Encode(f), "", fmt.Sprintf("frame%d", n)))
+		f := frametest.Frame{Type: frame.TypeDeliver, ID: session.StreamID(fmt.Sprint(n)), Session: "s1", Lens: []int{2, len(raw)}, Payload: append([]byte("{}"), raw...)}
+		all = append(all, frame.Cut(frametest.Encode(f), "", fmt.Sprintf("frame%d", n)))
 	}
 	var assembler frame.Assembler
 	got := map[session.StreamID][]byte{}
@@ -134,14 +135,14 @@ func (h *chunkHost) downward(raws ...[]byte) {
 		if len(message) > frame.MaxFrame || !utf8.Valid(message) {
 			h.t.Fatalf("a message of %d bytes, UTF-8 %v", len(message), utf8.Valid(message))
 		}
-		f, err := frame.Decode(message)
-		if err == nil && f.Type == frame.Part {
-			if message, _, err = assembler.Add(f); message == nil && err == nil {
+		f, err := frametest.Decode(message)
+		if err == nil && f.Type == frame.TypePart {
+			if message, _, err = assembler.Add(frame.Part{N: f.N, Of: f.Of, Frame: f.Frame, Payload: f.Payload}); message == nil && err == nil {
 				continue
 			}
 		}
 		if err == nil {
-			f, err = frame.Decode(message)
+			f, err = frametest.Decode(message)
 		}
 		parts, ok := frame.Split(f.Payload, f.Lens)
 		if err != nil || !ok {
@@ -178,7 +179,7 @@ func TestCharactersOfEveryLengthStraddleEveryEdge(t *testing.T) {
 func TestMessagesOfSizesAtTheLimits(t *testing.T) {
 	h := newChunkHost(t, 2)
 	f, _ := h.frame(nil)
-	head := len(frame.Encode(f)) + len("\n") + 5 // lens has six digits, not one
+	head := len(frametest.Encode(f)) + len("\n") + 5 // lens has six digits, not one
 	sizes := []int{1, 2, 3, 4, 5, frame.MaxFrame - head - 1, frame.MaxFrame - head, frame.MaxFrame - head + 1, frame.MaxFrame - 1, frame.MaxFrame, frame.MaxFrame + 1}
 	for d := -4; d <= 4; d++ {
 		sizes = append(sizes, frame.MaxPiece+d, 2*frame.MaxPiece+d, 2*frame.MaxPiece-head+d)
@@ -189,11 +190,11 @@ func TestMessagesOfSizesAtTheLimits(t *testing.T) {
 }
 
 func TestFrameOfTheGreatestLengthGoesInOnePiece(t *testing.T) {
-	f := frame.Frame{Type: frame.Events, Payload: []byte("x")}
-	f.Payload = bytes.Repeat([]byte("x"), frame.MaxFrame-len(frame.Encode(f))+1)
+	f := frametest.Frame{Type: frame.TypeEvents, Payload: []byte("x")}
+	f.Payload = bytes.Repeat([]byte("x"), frame.MaxFrame-len(frametest.Encode(f))+1)
 	for over, want := range []int{1, 2} {
 		f.Payload = append(f.Payload, bytes.Repeat([]byte("x"), over)...)
-		if data := frame.Encode(f); len(data) != frame.MaxFrame+over || len(frame.Cut(data, "", "n")) != want {
+		if data := frametest.Encode(f); len(data) != frame.MaxFrame+over || len(frame.Cut(data, "", "n")) != want {
 			t.Errorf("a frame of %d bytes is cut into %d", len(data), len(frame.Cut(data, "", "n")))
 		}
 	}

@@ -97,11 +97,11 @@ func TestCostOnDynamoDB(t *testing.T) {
 
 func TestWhatIsOverItsPriceIsFound(t *testing.T) {
 	p := price{reads: 1, write: 1, waits: 1, requests: 1, readUnits: 1, writeUnits: 1, replay: &consumed{Waits: 1, WaitUnits: 1}, up: "2 events", down: "ack"}
-	within := bill{Reads: 1, Writes: 1, Up: frames{frame.Events: 2}}
+	within := bill{Reads: 1, Writes: 1, Up: frames{frame.TypeEvents: 2}}
 	if over := p.exceeds(within); len(over) > 0 {
 		t.Errorf("over its price: %v", over)
 	}
-	b := bill{Reads: 2, Writes: 2, Up: frames{frame.Events: 3}, Down: frames{frame.Deliver: 1}}
+	b := bill{Reads: 2, Writes: 2, Up: frames{frame.TypeEvents: 3}, Down: frames{frame.TypeDeliver: 1}}
 	b.Calls = map[string]int{"Wait": 2}
 	b.DynamoDB = consumed{Requests: 2, ReadUnits: 2, WriteUnits: 2, Waits: 2, WaitUnits: 2}
 	if over := p.exceeds(b); len(over) != 10 {

@@ -17,6 +17,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -220,7 +221,7 @@ func (w *cutWire) Post(ctx context.Context, name string, data []byte) error {
 }
 
 func (w *cutWire) count(to way, data []byte) {
-	f, _ := frame.Decode(data)
+	f, _ := frametest.Decode(data)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.types[to][f.Type]++

@@ -174,7 +174,7 @@
 //
 // # An exchange
 //
-//	→ {"v":1,"t":"hello","box":"acme/files","gen":4,"token":"k3…","runner":"r9","link":1,"task":"t1"}
+//	→ {"v":1,"t":"hello","box":"acme/files","gen":4,"runner":"r9","token":"k3…","link":1,"task":"t1"}
 //	← {"v":1,"t":"welcome","gen":4,"link":1}
 //	→ {"v":1,"t":"pull","box":"acme/files","gen":4,"runner":"r9","n":1}
 //	← {"v":1,"t":"deliver","gen":4,"session":"s1","principal":"Uq0kPzvZ3bXk9Qe1","ticket":"Zx…","id":"d1","server":"files","notAfter":1767225600000,"ackWithin":1000,"inbox":true,"lens":[2,40]}

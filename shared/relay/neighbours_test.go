@@ -20,6 +20,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -154,7 +155,7 @@ func (s *street) Post(_ context.Context, conn string, data []byte) error {
 
 func (h *house) Send(data []byte) error {
 	h.work.Go(func() {
-		f, err := frame.Decode(data)
+		f, err := frametest.Decode(data)
 		if err != nil {
 			panic(err)
 		}

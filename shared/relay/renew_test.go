@@ -122,7 +122,7 @@ func TestFramesOfADayOfABoxThatIsAwakeAndIdle(t *testing.T) {
 		got := [2]map[frame.Type]int{maps.Clone(w.wire.types[upward]), maps.Clone(w.wire.types[downward])}
 		w.wire.mu.Unlock()
 		// A hello every five minutes: a ping, or one of 13 renewals.
-		if diff := cmp.Diff([2]map[frame.Type]int{{frame.Hello: 288}, {frame.Welcome: 288}}, got); diff != "" {
+		if diff := cmp.Diff([2]map[frame.Type]int{{frame.TypeHello: 288}, {frame.TypeWelcome: 288}}, got); diff != "" {
 			w.t.Errorf("messages of a day (-want +got):\n%s", diff)
 		}
 	})

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -83,12 +83,12 @@ func (c *simClock) of(host string) func() time.Duration {
 
 // stamped is a frame whose time of sending is by another clock.
 func (c *simClock) stamped(data []byte, by time.Duration) []byte {
-	f, err := frame.Decode(data)
+	f, err := frametest.Decode(data)
 	if c == nil || err != nil || f.Sent == 0 || by == 0 {
 		return data
 	}
 	f.Sent += by.Milliseconds()
-	return frame.Encode(f)
+	return frametest.Encode(f)
 }
 
 func skewOf(ctx context.Context) time.Duration {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -206,14 +207,14 @@ func (c *simConn) Send(message []byte) error {
 		copies = 2
 	}
 	passes := c.passes()
-	f, _ := frame.Decode(message)
-	if f.Type == frame.Bye {
+	f, _ := frametest.Decode(message)
+	if f.Type == frame.TypeBye {
 		w.bye()
 	}
 	for n := range copies {
 		name := fmt.Sprintf("%s/f%d%s", c.name, c.frame, strings.Repeat("'", n))
 		late := c.a.takes(2 * time.Millisecond)
-		if (f.Type == frame.Hello || f.Type == frame.Bye) && c.a.rng.IntN(4) == 0 {
+		if (f.Type == frame.TypeHello || f.Type == frame.TypeBye) && c.a.rng.IntN(4) == 0 {
 			late += draw(c.a.rng, 3*time.Second) // what is most inconvenient
 		}
 		if n > 0 || c.a.chance(w.frameLate) {
@@ -327,7 +328,7 @@ func describe(w *world, data []byte) string {
 	if !*simTrace {
 		return ""
 	}
-	f, err := frame.Decode(data)
+	f, err := frametest.Decode(data)
 	if err != nil {
 		return string(data)
 	}

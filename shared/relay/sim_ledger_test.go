@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -150,7 +150,7 @@ func (l *ledger) closes(stream session.StreamID) {
 
 // handles takes note of a frame that a relay function begins to handle, or has handled.
 func (l *ledger) handles(message []byte, done bool) {
-	f, err := frame.Decode(message)
+	f, err := frametest.Decode(message)
 	if err != nil {
 		return
 	}

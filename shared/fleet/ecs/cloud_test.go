@@ -16,6 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -323,8 +324,8 @@ func (c *cable) Send(data []byte) error {
 		if err != nil {
 			c.m.s.t.Errorf("frame: %v", err)
 		}
-		f, _ := frame.Decode(data)
-		if f.Type == frame.Bye && c.m.first && c.m.s.dies == afterBye {
+		f, _ := frametest.Decode(data)
+		if f.Type == frame.TypeBye && c.m.first && c.m.s.dies == afterBye {
 			c.m.kill()
 		}
 		if reply != nil {

@@ -60,7 +60,7 @@ func opened(ctx context.Context, t Ticket) {
 
 // proves says that an answer is given only to the runner of the box that was named.
 func proves(reply frame.Frame) bool {
-	switch reply.Type {
+	switch reply.(type) {
 	case frame.Welcome, frame.Pulled, frame.ByeOK:
 		return true
 	default:
@@ -76,16 +76,24 @@ func (a *account) end(ctx context.Context, f frame.Frame, reply []byte, err erro
 		return err
 	}
 	who := session.Account{Over: session.OverRelay, Conn: a.conn, In: a.size, Out: len(reply), Took: time.Since(a.begun), Code: session.CodeOf(err)}
+	var kind frame.Type
+	var box session.BoxID
+	if f != nil {
+		kind = f.Kind()
+		if f, ok := f.(frame.FromRunner); ok {
+			box = f.From().Box
+		}
+	}
 	if a.proven {
-		who.Tenant, who.Server = f.Box.Parts()
+		who.Tenant, who.Server = box.Parts()
 		who.Session = a.session
 	}
 	attrs := []any{
-		"type", frame.Clip(string(f.Type)), "server", who.Server, "session_id", who.Session, "connection_id", a.conn,
+		"type", frame.Clip(string(kind)), "server", who.Server, "session_id", who.Session, "connection_id", a.conn,
 		"duration_ms", who.Took.Milliseconds(),
 	}
-	if f.Box != "" {
-		attrs = append(attrs, "box", f.Box)
+	if box != "" {
+		attrs = append(attrs, "box", box)
 	}
 	if trace := session.TraceOf(ctx); trace != "" {
 		attrs = append(attrs, "trace", trace)

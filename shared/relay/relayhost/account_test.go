@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -32,12 +33,12 @@ func TestNobodyIsBilledForAFrameOfSomebodyElse(t *testing.T) {
 		c.Meter = m
 		return c
 	}())
-	for _, f := range []frame.Frame{
-		{Type: frame.Hello, Box: "victim/files", Gen: 1, Runner: "r", Link: 1, Token: "guessed"},
-		{Type: frame.Pull, Box: "victim/files", Gen: 1, Runner: "r", N: 1},
-		{Type: frame.Events, Box: "victim/files", Gen: 1, Session: "s", Seq: 1, Items: []frame.EventItem{{Ticket: "made up", Lens: []int{2}}}, Payload: []byte("{}")},
+	for _, f := range []frametest.Frame{
+		{Type: frame.TypeHello, Box: "victim/files", Gen: 1, Runner: "r", Link: 1, Token: "guessed"},
+		{Type: frame.TypePull, Box: "victim/files", Gen: 1, Runner: "r", N: 1},
+		{Type: frame.TypeEvents, Box: "victim/files", Gen: 1, Session: "s", Seq: 1, Items: []frame.EventItem{{Ticket: "made up", Lens: []int{2}}}, Payload: []byte("{}")},
 	} {
-		_, _ = h.Frame(t.Context(), "c", frame.Encode(f)) // refused, in one way or another
+		_, _ = h.Frame(t.Context(), "c", frametest.Encode(f)) // refused, in one way or another
 	}
 	if len(m.told) != 3 {
 		t.Fatalf("%d frames were counted, want 3", len(m.told))
@@ -54,10 +55,10 @@ func TestABoxIsBilledForWhatItAsksOfSnapshotsWhateverTheAnswer(t *testing.T) {
 	a.keeping()
 	m := &teller{}
 	a.config.Meter = m
-	if got := a.asks(frame.Frame{Type: frame.Get, Owner: "s1"}); got.Refused != session.NotFound {
+	if got := a.asks(frametest.Frame{Type: frame.Get, Owner: "s1"}); got.Refused != session.NotFound {
 		t.Fatalf("answered with %+v", got)
 	}
-	a.asks(frame.Frame{Type: frame.Get, Owner: "s1", Box: asylumBox, Gen: asylumGen, Runner: "made up"})
+	a.asks(frametest.Frame{Type: frame.Get, Owner: "s1", Box: asylumBox, Gen: asylumGen, Runner: "made up"})
 	if len(m.told) != 2 || m.told[0].Tenant != "t" || m.told[0].Server != "s" || m.told[1].Tenant != "" {
 		t.Errorf("counted as %+v", m.told)
 	}
@@ -69,16 +70,16 @@ func TestABoxNamesNoSessionInTheBillThatItHasNoTicketOf(t *testing.T) {
 	a.config.Meter = m
 	h := relayhost.NewHandler(a.config)
 	said := []byte(`{"jsonrpc":"2.0","method":"x"}`)
-	for _, f := range []frame.Frame{
-		{Type: frame.Status, Session: "made up", Process: "p", Phase: "ready"},
-		{Type: frame.Pull, Runner: "r", N: 1, Session: "made up"},
-		{Type: frame.Taken, Session: "made up", Tickets: []string{a.config.Sealer.Seal(a.address(), asylumGen)}},
-		{Type: frame.Events, Session: "s1", Seq: 1, Items: []frame.EventItem{{
+	for _, f := range []frametest.Frame{
+		{Type: frame.TypeStatus, Session: "made up", Process: "p", Phase: "ready"},
+		{Type: frame.TypePull, Runner: "r", N: 1, Session: "made up"},
+		{Type: frame.TypeTaken, Session: "made up", Tickets: []string{a.config.Sealer.Seal(a.address(), asylumGen)}},
+		{Type: frame.TypeEvents, Session: "s1", Seq: 1, Items: []frame.EventItem{{
 			Ticket: a.config.Sealer.Seal(a.address(), asylumGen), Stream: a.stream, First: 1, Lens: []int{len(said)},
 		}}, Payload: said},
 	} {
 		f.Box, f.Gen = asylumBox, asylumGen
-		if _, err := h.Frame(t.Context(), "c", frame.Encode(f)); err != nil {
+		if _, err := h.Frame(t.Context(), "c", frametest.Encode(f)); err != nil {
 			t.Fatal(err)
 		}
 	}

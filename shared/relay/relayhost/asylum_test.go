@@ -13,6 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -30,7 +31,7 @@ type asylum struct {
 	stream session.StreamID
 
 	mu     sync.Mutex
-	posts  []frame.Frame
+	posts  []frametest.Frame
 	starts int
 }
 
@@ -68,7 +69,7 @@ func newAsylum(t *testing.T) *asylum {
 
 // Post implements relay.Poster.
 func (a *asylum) Post(_ context.Context, _ string, data []byte) error {
-	f, err := frame.Decode(data)
+	f, err := frametest.Decode(data)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.posts = append(a.posts, f)
@@ -92,10 +93,10 @@ func (a *asylum) Tasks(context.Context) ([]fleet.Status, error) {
 }
 
 // posted are the frames of a type that were posted.
-func (a *asylum) posted(want frame.Type) []frame.Frame {
+func (a *asylum) posted(want frame.Type) []frametest.Frame {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(a.posts), func(f frame.Frame) bool { return f.Type != want })
+	return slices.DeleteFunc(slices.Clone(a.posts), func(f frametest.Frame) bool { return f.Type != want })
 }
 
 func (a *asylum) address() session.Address {
@@ -107,7 +108,7 @@ func (a *asylum) request(params string) string {
 }
 
 // suspension is the frame that asks two questions after some progress.
-func (a *asylum) suspension(round int, first session.Index, methods ...string) frame.Frame {
+func (a *asylum) suspension(round int, first session.Index, methods ...string) frametest.Frame {
 	again := a.request(`{"name":"n","requestState":"s` + string(rune('0'+round)) + `"}`)
 	asks := &frame.Asks{Round: round, Within: (6 * time.Hour).Milliseconds(), Len: len(again)}
 	item := frame.EventItem{Ticket: a.config.Sealer.Seal(a.address(), asylumGen), Stream: a.stream, First: first, Asks: asks}
@@ -118,19 +119,19 @@ func (a *asylum) suspension(round int, first session.Index, methods ...string) f
 		raw := wire.NewRequest(json.RawMessage(`"`+id+`"`), method, nil)
 		item.Lens, payload = append(item.Lens, len(raw)), append(payload, raw...)
 	}
-	return frame.Frame{
-		Type: frame.Events, Box: asylumBox, Gen: asylumGen, Seq: int64(round), Session: "s1",
+	return frametest.Frame{
+		Type: frame.TypeEvents, Box: asylumBox, Gen: asylumGen, Seq: int64(round), Session: "s1",
 		Items: []frame.EventItem{item}, Payload: append(payload, again...),
 	}
 }
 
-func (a *asylum) handle(f frame.Frame) frame.Frame {
+func (a *asylum) handle(f frametest.Frame) frametest.Frame {
 	a.t.Helper()
-	reply, err := relayhost.NewHandler(a.config).Frame(a.t.Context(), "c", frame.Encode(f))
+	reply, err := relayhost.NewHandler(a.config).Frame(a.t.Context(), "c", frametest.Encode(f))
 	if err != nil {
 		a.t.Fatalf("%s: %v", f.Type, err)
 	}
-	out, err := frame.Decode(reply)
+	out, err := frametest.Decode(reply)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -196,7 +197,7 @@ func (a *asylum) accept(raw string) error {
 // sleeps has the box say bye.
 func (a *asylum) sleeps() {
 	a.t.Helper()
-	if reply := a.handle(frame.Frame{Type: frame.Bye, Box: asylumBox, Gen: asylumGen, Runner: "r", Link: 1}); reply.Type != frame.ByeOK {
+	if reply := a.handle(frametest.Frame{Type: frame.TypeBye, Box: asylumBox, Gen: asylumGen, Runner: "r", Link: 1}); reply.Type != frame.TypeByeOK {
 		a.t.Fatalf("bye was answered with %s", reply.Type)
 	}
 }

@@ -38,7 +38,7 @@ func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box)
 	}
 	if len(d.Requests) == 0 {
 		if box.State == session.Awake {
-			k.postOnce(ctx, box.Conn, k.deliverFrame(d, box.Gen, time.Now().Add(validity), false))
+			k.postOnce(ctx, box.Conn, d.Session, k.deliverFrame(d, box.Gen, time.Now().Add(validity), false))
 		}
 		return nil, k.cancelled(ctx, d)
 	}
@@ -56,9 +56,9 @@ func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box)
 }
 
 // postOnce is for what may be lost.
-func (k *Backend) postOnce(ctx context.Context, conn string, f frame.Frame) {
+func (k *Backend) postOnce(ctx context.Context, conn string, of session.ID, f frame.Frame) {
 	if err := k.post(ctx, conn, f); err != nil && !errors.Is(err, session.Closed) {
-		k.Log.WarnContext(ctx, "post to a box failed", "type", f.Type, "session_id", f.Session, "error", err)
+		k.Log.WarnContext(ctx, "post to a box failed", "type", f.Kind(), "session_id", of, "error", err)
 	}
 }
 
@@ -73,11 +73,11 @@ func (x boxes) post(ctx context.Context, conn string, f frame.Frame) error {
 }
 
 // deliverFrame is the deliver frame of a delivery for one generation.
-func (x boxes) deliverFrame(d host.Delivery, gen session.Generation, notAfter time.Time, inbox bool) frame.Frame {
+func (x boxes) deliverFrame(d host.Delivery, gen session.Generation, notAfter time.Time, inbox bool) frame.Deliver {
 	payload := make([]byte, 0, len(d.Client.Init)+len(d.Raw))
 	payload = append(append(payload, d.Client.Init...), d.Raw...)
-	f := frame.Frame{
-		Type: frame.Deliver, ID: d.Stream, Gen: gen, Session: d.Session, Principal: principalHash(d), Server: d.Server, Ticket: x.Sealer.Seal(d.Address, gen),
+	f := frame.Deliver{
+		ID: d.Stream, Gen: gen, Session: d.Session, Principal: principalHash(d), Server: d.Server, Ticket: x.Sealer.Seal(d.Address, gen),
 		Sent:  time.Now().UnixMilli(),
 		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox, Again: d.Again, Looks: d.Looks(), Trace: d.Trace,
 		Lens: []int{len(d.Client.Init), len(d.Raw)}, Payload: payload,
@@ -120,19 +120,19 @@ func (k *Backend) Answer(ctx context.Context, a session.Answer, box session.Box)
 		return k.answered(ctx, a.Session, box.ID, a.Question)
 	}
 	if box.State == session.Awake {
-		k.postOnce(ctx, box.Conn, answerFrame(a))
+		k.postOnce(ctx, box.Conn, a.Session, answerFrame(a))
 	}
 	return nil
 }
 
-func answerFrame(a session.Answer) frame.Frame {
-	return frame.Frame{Type: frame.Answer, Session: a.Session, Question: a.Question, Payload: a.Raw}
+func answerFrame(a session.Answer) frame.Answer {
+	return frame.Answer{Session: a.Session, Question: a.Question, Payload: a.Raw}
 }
 
 // End implements host.Backend.
 func (k *Backend) End(ctx context.Context, s session.Session, box session.Box) error {
 	if box.State == session.Awake {
-		k.postOnce(ctx, box.Conn, frame.Frame{Type: frame.Stop, Session: s.ID})
+		k.postOnce(ctx, box.Conn, s.ID, frame.Stop{Session: s.ID})
 	}
 	if err := k.leave(ctx, s, box); err != nil {
 		k.Log.WarnContext(ctx, "the snapshot of an ended session stays until its age removes it", "session_id", s.ID, "error", err)
@@ -220,7 +220,7 @@ func (t *tender) look(ctx context.Context) error {
 		}
 		t.accepted = true
 	case session.Awake:
-		t.k.postOnce(ctx, b.Conn, frame.Frame{Type: frame.Nudge})
+		t.k.postOnce(ctx, b.Conn, t.d.Session, frame.Nudge{})
 	case session.Asleep: // given up: the item has been ended
 	}
 	return nil

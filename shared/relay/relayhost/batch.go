@@ -29,7 +29,7 @@ type said struct {
 // postings opens the tickets and cuts the payload. A frame in which anything is
 // wrong is refused whole, and one with more than a batch holds: each stream is a
 // write.
-func (h *Handler) postings(ctx context.Context, f frame.Frame) ([]said, error) {
+func (h *Handler) postings(ctx context.Context, f frame.Events) ([]said, error) {
 	count := 0
 	for _, it := range f.Items {
 		count += len(it.Lens)
@@ -41,7 +41,7 @@ func (h *Handler) postings(ctx context.Context, f frame.Frame) ([]said, error) {
 	rest := f.Payload
 	expires := time.Now().Add(h.EventAge)
 	for i, it := range f.Items {
-		t, err := h.open(ctx, f, it.Ticket)
+		t, err := h.open(ctx, f.Sender, it.Ticket)
 		if err != nil {
 			return nil, err
 		}

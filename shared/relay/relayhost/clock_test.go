@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -65,7 +66,7 @@ func (s *between) Box(ctx context.Context, id session.BoxID) (session.Box, error
 // then the poll reads the record of the box.
 func TestACallThatIsSuspendedWhileAPollLooksIsNotEnded(t *testing.T) {
 	a := newAsylum(t)
-	a.handleAll(frame.Frame{Type: frame.Taken, Box: asylumBox, Gen: asylumGen, Tickets: []string{a.config.Sealer.Seal(a.address(), asylumGen)}})
+	a.handleAll(frametest.Frame{Type: frame.TypeTaken, Box: asylumBox, Gen: asylumGen, Tickets: []string{a.config.Sealer.Seal(a.address(), asylumGen)}})
 	f := a.suspension(1, 1, wire.MethodElicit)
 	f.Items[0].Marked = true
 	store := &between{Store: a.store}
@@ -81,7 +82,7 @@ func TestACallThatIsSuspendedWhileAPollLooksIsNotEnded(t *testing.T) {
 	}
 	store.do = func() {
 		a.handle(f)
-		a.handle(frame.Frame{Type: frame.Bye, Box: asylumBox, Gen: asylumGen, Runner: "r", Link: 1})
+		a.handle(frametest.Frame{Type: frame.TypeBye, Box: asylumBox, Gen: asylumGen, Runner: "r", Link: 1})
 	}
 	if _, err := tender.Check(t.Context()); err != nil {
 		t.Fatal(err)
@@ -93,10 +94,10 @@ func TestACallThatIsSuspendedWhileAPollLooksIsNotEnded(t *testing.T) {
 }
 
 // handleAll handles frames that are not answered.
-func (a *asylum) handleAll(frames ...frame.Frame) {
+func (a *asylum) handleAll(frames ...frametest.Frame) {
 	a.t.Helper()
 	for _, f := range frames {
-		if _, err := relayhost.NewHandler(a.config).Frame(a.t.Context(), "c", frame.Encode(f)); err != nil {
+		if _, err := relayhost.NewHandler(a.config).Frame(a.t.Context(), "c", frametest.Encode(f)); err != nil {
 			a.t.Fatalf("%s: %v", f.Type, err)
 		}
 	}

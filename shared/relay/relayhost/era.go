@@ -8,7 +8,7 @@ import (
 )
 
 // era notes what the next runner of the box is to begin with.
-func (h *Handler) era(ctx context.Context, f frame.Frame) error {
+func (h *Handler) era(ctx context.Context, f frame.Status) error {
 	_, _, err := h.change(ctx, f.Box, func(b session.Box) (session.Box, verdict) {
 		if b.Era == f.Era || f.Era != frame.EraModern && f.Era != frame.EraLegacy && f.Era != frame.EraDual {
 			return b, known

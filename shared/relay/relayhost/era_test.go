@@ -7,6 +7,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -29,11 +30,11 @@ func TestNextRunnerIsToldTheEraThatWasFoundOut(t *testing.T) {
 	a.config.Fleet = runners
 	status := func(era string) {
 		t.Helper()
-		f := frame.Frame{
-			Type: frame.Status, Box: asylumBox, Gen: asylumGen, Session: "s1", Ticket: a.config.Sealer.Seal(a.address(), asylumGen),
+		f := frametest.Frame{
+			Type: frame.TypeStatus, Box: asylumBox, Gen: asylumGen, Session: "s1", Ticket: a.config.Sealer.Seal(a.address(), asylumGen),
 			Detail: wire.V20251125, Era: era, Payload: []byte(`{"protocolVersion":"2025-11-25"}`),
 		}
-		if _, err := relayhost.NewHandler(a.config).Frame(t.Context(), "c", frame.Encode(f)); err != nil {
+		if _, err := relayhost.NewHandler(a.config).Frame(t.Context(), "c", frametest.Encode(f)); err != nil {
 			t.Fatal(err)
 		}
 	}

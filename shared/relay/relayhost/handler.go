@@ -39,21 +39,24 @@ func (h *Handler) Frame(ctx context.Context, conn string, data []byte) ([]byte, 
 		return nil, a.end(ctx, f, nil, err)
 	}
 	ctx = a.gather(ctx)
-	reply, err := h.take(ctx, conn, &f)
+	reply, f, err := h.take(ctx, conn, f)
 	return reply, a.end(ctx, f, reply, err)
 }
 
-// take handles a frame, and leaves in f the one that its parts were joined to.
-func (h *Handler) take(ctx context.Context, conn string, f *frame.Frame) (reply []byte, err error) {
-	if f.Type == frame.Part {
-		return h.part(ctx, *f)
-	}
-	if f.Type == frame.Whole {
-		if *f, err = h.whole(ctx, *f); err != nil {
-			return nil, err
+// take handles a frame. It returns the one that was handled: that of which f says that
+// all parts are there, or f.
+func (h *Handler) take(ctx context.Context, conn string, f frame.Frame) (reply []byte, handled frame.Frame, err error) {
+	switch part := f.(type) {
+	case frame.Part:
+		reply, err = h.part(ctx, part)
+		return reply, f, err
+	case frame.Whole:
+		if f, err = h.whole(ctx, part); err != nil {
+			return nil, part, err
 		}
 	}
-	return h.frame(ctx, conn, *f)
+	reply, err = h.frame(ctx, conn, f)
+	return reply, f, err
 }
 
 // maxName is more than any name of a box, a session, a runner or a task has. What is
@@ -62,22 +65,48 @@ const maxName = 200
 
 func fromRunner(data []byte) (frame.Frame, error) {
 	f, err := frame.Decode(data)
-	if err == nil && max(len(f.Box), len(f.Session), len(f.Runner), len(f.Task), len(f.Owner), len(f.Object)) > maxName {
-		return frame.Frame{}, session.Errorf(session.Invalid, "a relay frame of %d bytes has a name of more than %d", len(data), maxName)
+	if err != nil {
+		return nil, err
 	}
-	return f, err
+	for _, name := range names(f) {
+		if len(name) > maxName {
+			return nil, session.Errorf(session.Invalid, "a relay frame of %d bytes has a name of more than %d", len(data), maxName)
+		}
+	}
+	return f, nil
+}
+
+// names are the names in a frame of a runner.
+func names(f frame.Frame) []string {
+	sender, ok := f.(frame.FromRunner)
+	if !ok {
+		return nil
+	}
+	from := sender.From()
+	all := []string{string(from.Box), from.Runner}
+	switch f := f.(type) {
+	case frame.Hello:
+		all = append(all, f.Task)
+	case frame.Events:
+		all = append(all, string(f.Session))
+	case frame.Status:
+		all = append(all, string(f.Session))
+	case frame.Snapshot:
+		all = append(all, f.Owner, f.Object)
+	}
+	return all
 }
 
 func (h *Handler) frame(ctx context.Context, conn string, f frame.Frame) ([]byte, error) {
-	var reply *frame.Frame
+	var reply frame.Frame
 	var err error
-	switch f.Type {
+	switch f := f.(type) {
 	case frame.Hello:
 		reply, err = h.hello(ctx, conn, f)
 	case frame.Pull:
 		reply, err = h.pull(ctx, conn, f)
 	case frame.Taken:
-		err = h.mark(ctx, f)
+		err = h.mark(ctx, f.Sender, f.Tickets)
 	case frame.Ask:
 		reply, err = h.ask(ctx, f)
 	case frame.Events:
@@ -86,7 +115,7 @@ func (h *Handler) frame(ctx context.Context, conn string, f frame.Frame) ([]byte
 		err = h.status(ctx, conn, f)
 	case frame.Bye:
 		reply, err = h.bye(ctx, f)
-	case frame.Get, frame.Put, frame.Done, frame.Forget:
+	case frame.Snapshot:
 		reply, err = h.snapshot(ctx, f)
 	default:
 		// A type this version does not know is from a newer runner: not an error.
@@ -94,15 +123,15 @@ func (h *Handler) frame(ctx context.Context, conn string, f frame.Frame) ([]byte
 	if err != nil || reply == nil {
 		return nil, err
 	}
-	if proves(*reply) {
+	if proves(reply) {
 		proven(ctx)
 	}
-	return frame.Encode(*reply), nil
+	return frame.Encode(reply), nil
 }
 
 // part keeps a piece of a long frame, under the frame's place: what a box has here
 // is bounded by MaxTransfers frames. Only the runner of the box may write.
-func (h *Handler) part(ctx context.Context, f frame.Frame) ([]byte, error) {
+func (h *Handler) part(ctx context.Context, f frame.Part) ([]byte, error) {
 	place, nonce, ok := placeOf(f.Frame)
 	if !ok || f.Box == "" || f.N < 0 || f.N > frame.MaxJoined/frame.MaxPiece || len(f.Payload) > frame.MaxFrame {
 		return nil, session.Errorf(session.Invalid, "part %d of relay frame %q is not one", f.N, f.Frame)
@@ -112,7 +141,7 @@ func (h *Handler) part(ctx context.Context, f frame.Frame) ([]byte, error) {
 		return nil, err
 	}
 	if b.Runner == "" || b.Runner != f.Runner {
-		return frame.Encode(frame.Frame{Type: frame.Fenced, Link: b.Link}), nil
+		return frame.Encode(frame.Fenced{Link: b.Link}), nil
 	}
 	err = h.Store.PutPart(ctx, session.Part{
 		Box: f.Box, Frame: place, N: int(f.N), Data: slices.Concat([]byte(nonce), f.Payload), Expires: time.Now().Add(partLife),
@@ -121,7 +150,7 @@ func (h *Handler) part(ctx context.Context, f frame.Frame) ([]byte, error) {
 		return nil, err
 	}
 	proven(ctx)
-	return frame.Encode(frame.Frame{Type: frame.PartOK, Frame: f.Frame, N: f.N}), nil
+	return frame.Encode(frame.PartOK{Frame: f.Frame, N: f.N}), nil
 }
 
 // placeOf takes the name of a long frame apart. The nonce, with the newline that
@@ -135,32 +164,48 @@ func placeOf(name string) (place, nonce string, ok bool) {
 	return place, nonce + "\n", true
 }
 
-func (h *Handler) whole(ctx context.Context, f frame.Frame) (frame.Frame, error) {
+func (h *Handler) whole(ctx context.Context, f frame.Whole) (frame.Frame, error) {
 	place, nonce, ok := placeOf(f.Frame)
 	if !ok {
-		return frame.Frame{}, session.Errorf(session.Invalid, "relay frame %q is not one", f.Frame)
+		return nil, session.Errorf(session.Invalid, "relay frame %q is not one", f.Frame)
 	}
 	parts, err := h.Store.Parts(ctx, f.Box, place)
 	if err != nil {
-		return frame.Frame{}, err
+		return nil, err
 	}
 	parts = slices.DeleteFunc(parts, func(p session.Part) bool { return !bytes.HasPrefix(p.Data, []byte(nonce)) })
 	if len(parts) != f.Of || f.Of == 0 {
-		return frame.Frame{}, session.Errorf(session.Invalid, "relay frame %q has %d of %d parts", f.Frame, len(parts), f.Of)
+		return nil, session.Errorf(session.Invalid, "relay frame %q has %d of %d parts", f.Frame, len(parts), f.Of)
 	}
 	var b bytes.Buffer
 	for i, p := range parts {
 		if p.N != i || b.Len()+len(p.Data) > frame.MaxJoined {
-			return frame.Frame{}, session.Errorf(session.Invalid, "relay frame %q cannot be joined", f.Frame)
+			return nil, session.Errorf(session.Invalid, "relay frame %q cannot be joined", f.Frame)
 		}
 		b.Write(p.Data[len(nonce):])
 	}
 	joined, err := fromRunner(b.Bytes())
-	never := joined.Type == frame.Part || joined.Type == frame.Whole || len(joined.Questions) > 0
-	if err == nil && (never || joined.Box != f.Box) {
-		err = session.Errorf(session.Invalid, "relay frame %q holds a %s of box %s", f.Frame, joined.Type, joined.Box)
+	if err != nil {
+		return nil, err
 	}
-	return joined, err
+	if !joinable(joined, f.Box) {
+		return nil, session.Errorf(session.Invalid, "relay frame %q holds a %s, or one of another box", f.Frame, frame.Clip(string(joined.Kind())))
+	}
+	return joined, nil
+}
+
+// joinable says whether a runner of a box may send a frame in parts.
+func joinable(f frame.Frame, box session.BoxID) bool {
+	switch f := f.(type) {
+	case frame.Part, frame.Whole:
+		return false
+	case frame.Hello:
+		return len(f.Questions) == 0 && f.Box == box
+	case frame.FromRunner:
+		return f.From().Box == box
+	default:
+		return true
+	}
 }
 
 // change is a compare-and-swap on a box record by one of the rules of record.go.
@@ -181,7 +226,7 @@ func (h *Handler) change(ctx context.Context, id session.BoxID, rule func(sessio
 	}
 }
 
-func (h *Handler) hello(ctx context.Context, conn string, f frame.Frame) (*frame.Frame, error) {
+func (h *Handler) hello(ctx context.Context, conn string, f frame.Hello) (frame.Frame, error) {
 	b, v, err := h.change(ctx, f.Box, func(b session.Box) (session.Box, verdict) {
 		return hello(b, f, conn, time.Now())
 	})
@@ -189,7 +234,7 @@ func (h *Handler) hello(ctx context.Context, conn string, f frame.Frame) (*frame
 		return nil, err
 	}
 	if v == refuse {
-		return &frame.Frame{Type: frame.Fenced, Link: f.Link}, nil
+		return frame.Fenced{Link: f.Link}, nil
 	}
 	if v == ignore {
 		return nil, nil
@@ -197,13 +242,13 @@ func (h *Handler) hello(ctx context.Context, conn string, f frame.Frame) (*frame
 	if err := h.answers(ctx, conn, f); err != nil {
 		return nil, err
 	}
-	return &frame.Frame{Type: frame.Welcome, Gen: b.Gen, Link: f.Link, Ticket: h.Sealer.Pass(b.ID)}, nil
+	return frame.Welcome{Gen: b.Gen, Link: f.Link, Ticket: h.Sealer.Pass(b.ID)}, nil
 }
 
 // answers posts what clients have answered to the questions a runner says are
 // open: an answer posted while it was between two connections was lost. Sessions
 // that are not of its box are passed over.
-func (h *Handler) answers(ctx context.Context, conn string, f frame.Frame) error {
+func (h *Handler) answers(ctx context.Context, conn string, f frame.Hello) error {
 	for id, questions := range f.Questions {
 		s, _, err := h.Store.Load(ctx, id, f.Box)
 		if errors.Is(err, session.NotFound) || err == nil && session.BoxFor(s.Tenant, s.Server) != f.Box {
@@ -229,13 +274,13 @@ func (h *Handler) answers(ctx context.Context, conn string, f frame.Frame) error
 // delivered, so that no other generation can have it, and after the claim the log
 // is read: a put that was repeated may have brought back an item whose request
 // ended long ago.
-func (h *Handler) pull(ctx context.Context, conn string, f frame.Frame) (*frame.Frame, error) {
+func (h *Handler) pull(ctx context.Context, conn string, f frame.Pull) (frame.Frame, error) {
 	b, err := h.Store.Box(ctx, f.Box)
 	if err != nil {
 		return nil, err
 	}
 	if b.Runner != f.Runner {
-		return &frame.Frame{Type: frame.Fenced, Link: b.Link}, nil
+		return frame.Fenced{Link: b.Link}, nil
 	}
 	if b.State != session.Awake || b.Gen != f.Gen {
 		return nil, nil // overtaken by this runner's own bye
@@ -244,7 +289,7 @@ func (h *Handler) pull(ctx context.Context, conn string, f frame.Frame) (*frame.
 	if err != nil {
 		return nil, err
 	}
-	reply := &frame.Frame{Type: frame.Pulled, N: f.N}
+	reply := frame.Pulled{N: f.N}
 	for _, it := range items {
 		mine := it.State == session.Taken && it.Gen == f.Gen
 		if it.State != session.Waiting && !mine {
@@ -299,12 +344,12 @@ func (h *Handler) claim(ctx context.Context, conn string, b session.Box, it sess
 }
 
 // mark puts the taken marks a frame asks for.
-func (h *Handler) mark(ctx context.Context, f frame.Frame) error {
-	if len(f.Tickets) > session.MaxBatchEvents {
-		return session.Errorf(session.Invalid, "a frame of box %s has %d tickets; at most %d are taken", f.Box, len(f.Tickets), session.MaxBatchEvents)
+func (h *Handler) mark(ctx context.Context, from frame.Sender, tickets []string) error {
+	if len(tickets) > session.MaxBatchEvents {
+		return session.Errorf(session.Invalid, "a frame of box %s has %d tickets; at most %d are taken", from.Box, len(tickets), session.MaxBatchEvents)
 	}
-	for _, sealed := range f.Tickets {
-		t, err := h.open(ctx, f, sealed)
+	for _, sealed := range tickets {
+		t, err := h.open(ctx, from, sealed)
 		if err != nil {
 			return err
 		}
@@ -323,21 +368,21 @@ func (h *Handler) mark(ctx context.Context, f frame.Frame) error {
 // open reads a ticket and checks that this box may use it. The generation a frame
 // claims is that of the ticket, or, for common events that come with an older one,
 // not above the record's: who wrote with a higher one would fence all that follow.
-func (h *Handler) open(ctx context.Context, f frame.Frame, sealed string) (Ticket, error) {
+func (h *Handler) open(ctx context.Context, from frame.Sender, sealed string) (Ticket, error) {
 	t, err := h.Sealer.Open(sealed)
 	if err != nil {
 		return t, err
 	}
-	if t.Box != f.Box || t.Gen > f.Gen {
-		return t, session.Errorf(session.Invalid, "a ticket of box %s, generation %d came from box %s, generation %d", t.Box, t.Gen, f.Box, f.Gen)
+	if t.Box != from.Box || t.Gen > from.Gen {
+		return t, session.Errorf(session.Invalid, "a ticket of box %s, generation %d came from box %s, generation %d", t.Box, t.Gen, from.Box, from.Gen)
 	}
-	if f.Gen > t.Gen {
-		b, err := h.Store.Box(ctx, f.Box)
+	if from.Gen > t.Gen {
+		b, err := h.Store.Box(ctx, from.Box)
 		if err != nil {
 			return t, err
 		}
-		if f.Gen > b.Gen {
-			return t, session.Errorf(session.Invalid, "box %s claims generation %d and has only %d", f.Box, f.Gen, b.Gen)
+		if from.Gen > b.Gen {
+			return t, session.Errorf(session.Invalid, "box %s claims generation %d and has only %d", from.Box, from.Gen, b.Gen)
 		}
 	}
 	opened(ctx, t)
@@ -346,7 +391,7 @@ func (h *Handler) open(ctx context.Context, f frame.Frame, sealed string) (Ticke
 
 // status keeps the handshake record of a fresh process, and logs the rest: of a runner
 // on the connection its box has, no other is known.
-func (h *Handler) status(ctx context.Context, conn string, f frame.Frame) error {
+func (h *Handler) status(ctx context.Context, conn string, f frame.Status) error {
 	if len(f.Payload) == 0 {
 		b, err := h.Store.Box(ctx, f.Box)
 		if err != nil || b.State != session.Awake || b.Conn != conn {
@@ -356,7 +401,7 @@ func (h *Handler) status(ctx context.Context, conn string, f frame.Frame) error 
 		h.Log.InfoContext(ctx, "process", "box", f.Box, "session_id", f.Session, "process", frame.Clip(f.Process), "phase", frame.Clip(f.Phase), "detail", frame.Clip(f.Detail))
 		return nil
 	}
-	t, err := h.open(ctx, f, f.Ticket)
+	t, err := h.open(ctx, f.Sender, f.Ticket)
 	if err != nil {
 		return err
 	}
@@ -374,15 +419,15 @@ func (h *Handler) status(ctx context.Context, conn string, f frame.Frame) error 
 	})
 }
 
-func (h *Handler) bye(ctx context.Context, f frame.Frame) (*frame.Frame, error) {
+func (h *Handler) bye(ctx context.Context, f frame.Bye) (frame.Frame, error) {
 	_, v, err := h.change(ctx, f.Box, func(b session.Box) (session.Box, verdict) { return bye(b, f, time.Now()) })
 	switch {
 	case err != nil || v == ignore:
 		return nil, err
 	case v == refuse:
-		return &frame.Frame{Type: frame.Fenced, Link: f.Link}, nil
+		return frame.Fenced{Link: f.Link}, nil
 	default:
-		return &frame.Frame{Type: frame.ByeOK, Link: f.Link}, nil
+		return frame.ByeOK{Link: f.Link}, nil
 	}
 }
 
@@ -390,7 +435,7 @@ func (h *Handler) bye(ctx context.Context, f frame.Frame) (*frame.Frame, error) 
 // streams, each after the item of its suspension if it has one; then what is stored goes out to clients that are pushed to, the marks
 // of what has ended are removed, and the ack is the last. All of it may be
 // repeated.
-func (h *Handler) events(ctx context.Context, f frame.Frame) (*frame.Frame, error) {
+func (h *Handler) events(ctx context.Context, f frame.Events) (frame.Frame, error) {
 	postings, err := h.postings(ctx, f)
 	if errors.Is(err, session.Invalid) {
 		// Sent again it would be refused again: close what it is about, so that the
@@ -401,15 +446,15 @@ func (h *Handler) events(ctx context.Context, f frame.Frame) (*frame.Frame, erro
 	if err != nil {
 		return nil, err
 	}
-	if err := h.mark(ctx, f); err != nil {
+	if err := h.mark(ctx, f.Sender, f.Tickets); err != nil {
 		return nil, err
 	}
-	ack := &frame.Frame{Type: frame.Ack, Seq: f.Seq, Session: f.Session}
+	ack := &frame.Ack{Seq: f.Seq, Session: f.Session}
 	stored := make([]host.Posting, 0, len(postings))
 	for _, i := range commonFirst(f.Items) {
 		p, ok, err := h.store(ctx, postings[i], ack)
 		if err != nil || ack.Fenced {
-			return ack, err
+			return *ack, err
 		}
 		if ok {
 			stored = append(stored, p)
@@ -426,12 +471,12 @@ func (h *Handler) events(ctx context.Context, f frame.Frame) (*frame.Frame, erro
 			}
 		}
 	}
-	return ack, nil
+	return *ack, nil
 }
 
 // store writes one stream's events and notes in the ack what became of them. It
 // returns them with their place in the log; ok is false if they are not to go out.
-func (h *Handler) store(ctx context.Context, say said, ack *frame.Frame) (stored host.Posting, ok bool, err error) {
+func (h *Handler) store(ctx context.Context, say said, ack *frame.Ack) (stored host.Posting, ok bool, err error) {
 	p := say.Posting
 	if p.Batch.Stream != session.Common {
 		closed := false
@@ -460,8 +505,8 @@ func (h *Handler) store(ctx context.Context, say said, ack *frame.Frame) (stored
 }
 
 // refused is the ack of a batch of which nothing was stored.
-func refused(f frame.Frame) *frame.Frame {
-	ack := &frame.Frame{Type: frame.Ack, Seq: f.Seq, Session: f.Session}
+func refused(f frame.Events) frame.Ack {
+	ack := frame.Ack{Seq: f.Seq, Session: f.Session}
 	for _, it := range f.Items {
 		if it.Stream != session.Common {
 			ack.Closed = append(ack.Closed, it.Stream)

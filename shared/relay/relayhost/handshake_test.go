@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -17,10 +18,10 @@ func TestHandshakeIsKeptForItsOwnTenantAndVersionsOnly(t *testing.T) {
 	own := session.RecordFor("m", "d")
 	ticket := s.sealer.Seal(session.Address{Session: "m1", Stream: "d1", Box: hostileBox, Digest: own}, hostileGen)
 	for _, detail := range []string{wire.V20251125, "2099-01-01", "", "tools/list " + wire.V20251125 + " "} {
-		f := frame.Frame{
-			Type: frame.Status, Box: hostileBox, Gen: hostileGen, Session: "m1", Ticket: ticket, Detail: detail, Payload: json.RawMessage(`{"evil":1}`),
+		f := frametest.Frame{
+			Type: frame.TypeStatus, Box: hostileBox, Gen: hostileGen, Session: "m1", Ticket: ticket, Detail: detail, Payload: json.RawMessage(`{"evil":1}`),
 		}
-		if _, err := s.handle(frame.Encode(f)); err != nil {
+		if _, err := s.handle(frametest.Encode(f)); err != nil {
 			t.Fatal(err)
 		}
 		for _, record := range []string{own, session.RecordFor("h", "d"), "d"} {

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -32,13 +33,13 @@ func TestHostileRunner(t *testing.T) {
 		rng = rand.New(rand.NewPCG(1, 2))
 	}
 	types := []frame.Type{
-		frame.Hello, frame.Pull, frame.Taken, frame.Ask, frame.Events, frame.Status, frame.Bye, frame.Part, frame.Whole,
-		frame.Get, frame.Put, frame.Done, frame.Forget, frame.Deliver, "unknown",
+		frame.TypeHello, frame.TypePull, frame.TypeTaken, frame.TypeAsk, frame.TypeEvents, frame.TypeStatus, frame.TypeBye, frame.TypePart, frame.TypeWhole,
+		frame.Get, frame.Put, frame.Done, frame.Forget, frame.TypeDeliver, "unknown",
 	}
 	count := map[string]int{}
 	for end, n := time.Now().Add(*hostileFor), 0; n < 20_000 || time.Now().Before(end); n++ {
 		f := s.mutant(rng, types[n%len(types)])
-		data := frame.Encode(f)
+		data := frametest.Encode(f)
 		if rng.IntN(10) == 0 {
 			data = damage(rng, data)
 		}
@@ -114,7 +115,7 @@ func (s *siege) tickets() (good, bad []string) {
 }
 
 // hasGood says that a frame brings a ticket that its box was given.
-func (s *siege) hasGood(f frame.Frame) bool {
+func (s *siege) hasGood(f frametest.Frame) bool {
 	own := func(sealed string) bool {
 		t, err := s.sealer.Open(sealed)
 		return err == nil && t.Box == hostileBox
@@ -124,7 +125,7 @@ func (s *siege) hasGood(f frame.Frame) bool {
 }
 
 // mutant is a frame that might do something, with something about it that is wrong.
-func (s *siege) mutant(rng *rand.Rand, kind frame.Type) frame.Frame {
+func (s *siege) mutant(rng *rand.Rand, kind frame.Type) frametest.Frame {
 	box := pick(rng, hostileBox, hostileBox, hostileBox, honestBox, "", "a/s/", "x/y")
 	good, bad := s.tickets()
 	if box == honestBox {
@@ -139,7 +140,7 @@ func (s *siege) mutant(rng *rand.Rand, kind frame.Type) frame.Frame {
 	number := func() int64 {
 		return []int64{0, 1, 2, 3, 5, 6, -1, 63, 64, 1 << 31, 1<<63 - 1}[rng.IntN(11)]
 	}
-	f := frame.Frame{
+	f := frametest.Frame{
 		Type:    kind,
 		Box:     box,
 		Gen:     pick(rng, hostileGen, hostileGen, hostileGen-1, hostileGen+1, honestGen, session.Generation(number())),
@@ -157,7 +158,7 @@ func (s *siege) mutant(rng *rand.Rand, kind frame.Type) frame.Frame {
 	if rng.IntN(2) == 0 {
 		f.Ticket = ticket()
 	}
-	if kind == frame.Hello && rng.IntN(2) == 0 {
+	if kind == frame.TypeHello && rng.IntN(2) == 0 {
 		f.Questions = map[session.ID][]string{f.Session: {"q"}, "a1": {"q"}}
 	}
 	for range rng.IntN(3) {

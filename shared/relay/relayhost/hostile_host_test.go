@@ -9,13 +9,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // part is a part of a frame of the hostile box.
-func part(name string, n int64, payload string) frame.Frame {
-	return frame.Frame{
-		Type: frame.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: name, N: n, Of: 1, Payload: []byte(payload),
+func part(name string, n int64, payload string) frametest.Frame {
+	return frametest.Frame{
+		Type: frame.TypePart, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: name, N: n, Of: 1, Payload: []byte(payload),
 	}
 }
 
@@ -38,8 +39,8 @@ func TestStaleRunnerIsFencedByItsFirstPart(t *testing.T) {
 func TestFloodOfPartsIsBounded(t *testing.T) {
 	s := newSiege(t)
 	for n := range 3000 {
-		_, _ = s.handle(frame.Encode(part(fmt.Sprintf("%d.n%d", n%100, n), 0, "x")))
-		_, _ = s.handle(frame.Encode(part(fmt.Sprintf("f%d", n), 0, "x")))
+		_, _ = s.handle(frametest.Encode(part(fmt.Sprintf("%d.n%d", n%100, n), 0, "x")))
+		_, _ = s.handle(frametest.Encode(part(fmt.Sprintf("f%d", n), 0, "x")))
 	}
 	places := map[string]bool{}
 	for n := range 3000 {
@@ -60,27 +61,27 @@ func TestFloodOfPartsIsBounded(t *testing.T) {
 
 func TestPartsOfAnOlderFrameInThePlaceDoNotCount(t *testing.T) {
 	s := newSiege(t)
-	hello := frame.Encode(frame.Frame{Type: frame.Hello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 1})
-	for _, f := range []frame.Frame{part("3.old", 0, "x"), part("3.old", 1, "y"), part("3.new", 0, string(hello))} {
-		if reply, err := s.handle(frame.Encode(f)); err != nil || reply.Type != frame.PartOK || reply.Frame != f.Frame {
+	hello := frametest.Encode(frametest.Frame{Type: frame.TypeHello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 1})
+	for _, f := range []frametest.Frame{part("3.old", 0, "x"), part("3.old", 1, "y"), part("3.new", 0, string(hello))} {
+		if reply, err := s.handle(frametest.Encode(f)); err != nil || reply.Type != frame.TypePartOK || reply.Frame != f.Frame {
 			t.Fatalf("answered with %+v, %v", reply, err)
 		}
 	}
-	whole := frame.Frame{Type: frame.Whole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "3.new", Of: 1}
-	if reply, err := s.handle(frame.Encode(whole)); err != nil || reply.Type != frame.Welcome {
+	whole := frametest.Frame{Type: frame.TypeWhole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "3.new", Of: 1}
+	if reply, err := s.handle(frametest.Encode(whole)); err != nil || reply.Type != frame.TypeWelcome {
 		t.Errorf("answered with %+v, %v", reply, err)
 	}
 	whole.Frame, whole.Of = "3.old", 2
-	s.gainsNothing("the older frame", frame.Encode(whole))
+	s.gainsNothing("the older frame", frametest.Encode(whole))
 }
 
 func TestJoinedFrameIsOfTheBoxItsPartsAreOf(t *testing.T) {
 	s := newSiege(t)
-	pull := frame.Encode(frame.Frame{Type: frame.Pull, Box: honestBox, Gen: honestGen, Runner: "runner-a", N: 1})
-	if _, err := s.handle(frame.Encode(part("0.a", 0, string(pull)))); err != nil {
+	pull := frametest.Encode(frametest.Frame{Type: frame.TypePull, Box: honestBox, Gen: honestGen, Runner: "runner-a", N: 1})
+	if _, err := s.handle(frametest.Encode(part("0.a", 0, string(pull)))); err != nil {
 		t.Fatal(err)
 	}
-	s.gainsNothing("whole", frame.Encode(frame.Frame{Type: frame.Whole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.a", Of: 1}))
+	s.gainsNothing("whole", frametest.Encode(frametest.Frame{Type: frame.TypeWhole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.a", Of: 1}))
 }
 
 func TestAnswersOfAForeignSessionAreNotGivenAway(t *testing.T) {
@@ -92,11 +93,11 @@ func TestAnswersOfAForeignSessionAreNotGivenAway(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	hello := frame.Frame{
-		Type: frame.Hello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 1,
+	hello := frametest.Frame{
+		Type: frame.TypeHello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 1,
 		Questions: map[session.ID][]string{"a1": {"q"}, "m1": {"q"}, "nobody": {"q"}},
 	}
-	if f, err := s.handle(frame.Encode(hello)); err != nil || f.Type != frame.Welcome {
+	if f, err := s.handle(frametest.Encode(hello)); err != nil || f.Type != frame.TypeWelcome {
 		t.Errorf("answered with %+v, %v", f, err)
 	}
 	if len(s.posts) != 1 || s.posts[0] != `conn-x {"v":1,"t":"answer","session":"m1","question":"q"}`+"\n"+`{"secret":"m1"}` {
@@ -111,9 +112,9 @@ func TestGenerationThatTheBoxDoesNotHaveIsRefused(t *testing.T) {
 		for _, stream := range []session.StreamID{session.Common, "d1"} {
 			f := s.events("m1", stream, 2, ticket)
 			f.Gen = gen
-			s.gainsNothing("events", frame.Encode(f))
+			s.gainsNothing("events", frametest.Encode(f))
 		}
-		s.gainsNothing("taken", frame.Encode(frame.Frame{Type: frame.Taken, Box: hostileBox, Gen: gen, Tickets: []string{ticket}}))
+		s.gainsNothing("taken", frametest.Encode(frametest.Frame{Type: frame.TypeTaken, Box: hostileBox, Gen: gen, Tickets: []string{ticket}}))
 	}
 }
 
@@ -122,7 +123,7 @@ func TestLengthsThatOverflowAreRefused(t *testing.T) {
 	f := s.events("m1", "d1", 1, s.ticket("m1", "d1", hostileBox, hostileGen))
 	for _, lens := range [][]int{{math.MaxInt, math.MaxInt}, {math.MaxInt, 1}, {1 << 62, 1 << 62, 1 << 62, 1 << 62, 13}} {
 		f.Items[0].Lens = lens
-		s.gainsNothing(fmt.Sprint(lens), frame.Encode(f))
+		s.gainsNothing(fmt.Sprint(lens), frametest.Encode(f))
 	}
 }
 
@@ -134,7 +135,7 @@ func TestTicketWithoutRequestsIsNotTaken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.gainsNothing("taken", frame.Encode(frame.Frame{Type: frame.Taken, Box: hostileBox, Gen: hostileGen, Tickets: []string{ticket}}))
+	s.gainsNothing("taken", frametest.Encode(frametest.Frame{Type: frame.TypeTaken, Box: hostileBox, Gen: hostileGen, Tickets: []string{ticket}}))
 	after, err := s.memory.Items(t.Context(), hostileBox)
 	if err != nil {
 		t.Fatal(err)

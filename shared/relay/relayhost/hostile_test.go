@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -95,20 +96,20 @@ func (s *siege) ticket(id session.ID, stream session.StreamID, box session.BoxID
 }
 
 // events is a batch with one event, of the hostile box.
-func (s *siege) events(id session.ID, stream session.StreamID, first session.Index, ticket string) frame.Frame {
-	return frame.Frame{
-		Type: frame.Events, Box: hostileBox, Gen: hostileGen, Seq: 9, Session: id, Payload: []byte(`{"evil":true}`),
+func (s *siege) events(id session.ID, stream session.StreamID, first session.Index, ticket string) frametest.Frame {
+	return frametest.Frame{
+		Type: frame.TypeEvents, Box: hostileBox, Gen: hostileGen, Seq: 9, Session: id, Payload: []byte(`{"evil":true}`),
 		Items: []frame.EventItem{{Ticket: ticket, Stream: stream, First: first, Lens: []int{13}}},
 	}
 }
 
 // handle has the relay function handle a message and returns its answer.
-func (s *siege) handle(data []byte) (frame.Frame, error) {
+func (s *siege) handle(data []byte) (frametest.Frame, error) {
 	reply, err := s.handler.Frame(s.t.Context(), "conn-x", data)
 	if err != nil || reply == nil {
-		return frame.Frame{}, err
+		return frametest.Frame{}, err
 	}
-	f, err := frame.Decode(reply)
+	f, err := frametest.Decode(reply)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -128,17 +129,17 @@ func (s *siege) gainsNothing(what string, data []byte) {
 	switch {
 	case err != nil && session.CodeOf(err) != session.Invalid:
 		s.t.Errorf("%s: %v", what, err)
-	case f.Type == frame.Ack && f.Next == 0, f.Type == frame.Fenced, f.Type == "":
+	case f.Type == frame.TypeAck && f.Next == 0, f.Type == frame.TypeFenced, f.Type == "":
 	default:
 		s.t.Errorf("%s: answered with %+v", what, f)
 	}
 }
 
 // isFenced is gainsNothing for what must be answered by a fence.
-func (s *siege) isFenced(what string, f frame.Frame) {
+func (s *siege) isFenced(what string, f frametest.Frame) {
 	s.t.Helper()
-	s.gainsNothing(what, frame.Encode(f))
-	if reply, err := s.handle(frame.Encode(f)); err != nil || reply.Type != frame.Fenced {
+	s.gainsNothing(what, frametest.Encode(f))
+	if reply, err := s.handle(frametest.Encode(f)); err != nil || reply.Type != frame.TypeFenced {
 		s.t.Errorf("%s: answered with %+v, %v", what, reply, err)
 	}
 }
@@ -165,25 +166,25 @@ func TestForgedTicketIsWorthNothing(t *testing.T) {
 		raw[i] ^= 1
 	}
 	for what, ticket := range forged {
-		s.gainsNothing("events, ticket "+what, frame.Encode(s.events("m1", "d1", 1, ticket)))
-		s.gainsNothing("common, ticket "+what, frame.Encode(s.events("m1", session.Common, 2, ticket)))
-		s.gainsNothing("taken, ticket "+what, frame.Encode(frame.Frame{Type: frame.Taken, Box: hostileBox, Gen: hostileGen, Tickets: []string{ticket}}))
-		s.gainsNothing("status, ticket "+what, frame.Encode(frame.Frame{Type: frame.Status, Box: hostileBox, Gen: hostileGen, Ticket: ticket, Payload: []byte(`{}`)}))
+		s.gainsNothing("events, ticket "+what, frametest.Encode(s.events("m1", "d1", 1, ticket)))
+		s.gainsNothing("common, ticket "+what, frametest.Encode(s.events("m1", session.Common, 2, ticket)))
+		s.gainsNothing("taken, ticket "+what, frametest.Encode(frametest.Frame{Type: frame.TypeTaken, Box: hostileBox, Gen: hostileGen, Tickets: []string{ticket}}))
+		s.gainsNothing("status, ticket "+what, frametest.Encode(frametest.Frame{Type: frame.TypeStatus, Box: hostileBox, Gen: hostileGen, Ticket: ticket, Payload: []byte(`{}`)}))
 	}
 }
 
 func TestTicketOfAnotherSessionDoesNotFit(t *testing.T) {
 	s := newSiege(t)
 	mine := s.ticket("m1", "d1", hostileBox, hostileGen)
-	s.gainsNothing("common stream of another session", frame.Encode(s.events("m2", session.Common, 2, mine)))
-	s.gainsNothing("common stream of a foreign session", frame.Encode(s.events("a1", session.Common, 2, mine)))
-	s.gainsNothing("request stream of another session", frame.Encode(s.events("m2", "d1", 1, mine)))
-	s.gainsNothing("another request stream", frame.Encode(s.events("m1", "d2", 1, mine)))
+	s.gainsNothing("common stream of another session", frametest.Encode(s.events("m2", session.Common, 2, mine)))
+	s.gainsNothing("common stream of a foreign session", frametest.Encode(s.events("a1", session.Common, 2, mine)))
+	s.gainsNothing("request stream of another session", frametest.Encode(s.events("m2", "d1", 1, mine)))
+	s.gainsNothing("another request stream", frametest.Encode(s.events("m1", "d2", 1, mine)))
 	// One good item does not carry a bad one.
 	f := s.events("m1", "d1", 1, mine)
 	f.Items = append(f.Items, frame.EventItem{Ticket: mine, Stream: "d2", First: 1, Lens: []int{13}})
 	f.Payload = bytes.Repeat(f.Payload, 2)
-	s.gainsNothing("a second item with a stream not its own", frame.Encode(f))
+	s.gainsNothing("a second item with a stream not its own", frametest.Encode(f))
 }
 
 func TestTicketOfAnotherBoxDoesNotFit(t *testing.T) {
@@ -193,22 +194,22 @@ func TestTicketOfAnotherBoxDoesNotFit(t *testing.T) {
 		events := s.events("a1", "d1", 1, theirs)
 		common := s.events("a1", session.Common, 2, theirs)
 		events.Box, common.Box = box, box
-		s.gainsNothing("events", frame.Encode(events))
-		s.gainsNothing("common events", frame.Encode(common))
-		s.gainsNothing("taken", frame.Encode(frame.Frame{Type: frame.Taken, Box: box, Gen: hostileGen, Tickets: []string{theirs}}))
-		s.gainsNothing("status", frame.Encode(frame.Frame{Type: frame.Status, Box: box, Gen: hostileGen, Ticket: theirs, Payload: []byte(`{}`)}))
+		s.gainsNothing("events", frametest.Encode(events))
+		s.gainsNothing("common events", frametest.Encode(common))
+		s.gainsNothing("taken", frametest.Encode(frametest.Frame{Type: frame.TypeTaken, Box: box, Gen: hostileGen, Tickets: []string{theirs}}))
+		s.gainsNothing("status", frametest.Encode(frametest.Frame{Type: frame.TypeStatus, Box: box, Gen: hostileGen, Ticket: theirs, Payload: []byte(`{}`)}))
 	}
 	mine := s.events("m1", "d1", 1, s.ticket("m1", "d1", hostileBox, hostileGen))
 	mine.Box = honestBox
-	s.gainsNothing("own ticket in the name of another box", frame.Encode(mine))
+	s.gainsNothing("own ticket in the name of another box", frametest.Encode(mine))
 }
 
 func TestTicketOfANewerGenerationDoesNotFit(t *testing.T) {
 	s := newSiege(t)
 	next := s.ticket("m1", "d1", hostileBox, hostileGen+1)
-	s.gainsNothing("events", frame.Encode(s.events("m1", "d1", 1, next)))
-	s.gainsNothing("common", frame.Encode(s.events("m1", session.Common, 2, next)))
-	s.gainsNothing("taken", frame.Encode(frame.Frame{Type: frame.Taken, Box: hostileBox, Gen: hostileGen, Tickets: []string{next}}))
+	s.gainsNothing("events", frametest.Encode(s.events("m1", "d1", 1, next)))
+	s.gainsNothing("common", frametest.Encode(s.events("m1", session.Common, 2, next)))
+	s.gainsNothing("taken", frametest.Encode(frametest.Frame{Type: frame.TypeTaken, Box: hostileBox, Gen: hostileGen, Tickets: []string{next}}))
 }
 
 func TestTicketExpires(t *testing.T) {
@@ -216,8 +217,8 @@ func TestTicketExpires(t *testing.T) {
 		s := newSiege(t)
 		old := s.ticket("m1", "d1", hostileBox, hostileGen)
 		time.Sleep(7*24*time.Hour + time.Second)
-		s.gainsNothing("events", frame.Encode(s.events("m1", "d1", 1, old)))
-		s.gainsNothing("taken", frame.Encode(frame.Frame{Type: frame.Taken, Box: hostileBox, Gen: hostileGen, Tickets: []string{old}}))
+		s.gainsNothing("events", frametest.Encode(s.events("m1", "d1", 1, old)))
+		s.gainsNothing("taken", frametest.Encode(frametest.Frame{Type: frame.TypeTaken, Box: hostileBox, Gen: hostileGen, Tickets: []string{old}}))
 	})
 }
 
@@ -233,10 +234,10 @@ func TestReplayedTicketDoesNotChangeWhatIsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := s.memory.Batches()
-	if f, err := s.handle(frame.Encode(s.events("m1", "d1", 1, old))); err != nil || len(f.Closed) != 1 {
+	if f, err := s.handle(frametest.Encode(s.events("m1", "d1", 1, old))); err != nil || len(f.Closed) != 1 {
 		t.Errorf("answered with %+v, %v", f, err)
 	}
-	if f, err := s.handle(frame.Encode(s.events("m1", session.Common, 1, old))); err != nil || !f.Fenced {
+	if f, err := s.handle(frametest.Encode(s.events("m1", session.Common, 1, old))); err != nil || !f.Fenced {
 		t.Errorf("answered with %+v, %v", f, err)
 	}
 	if diff := cmp.Diff(before, s.memory.Batches()); diff != "" {
@@ -246,8 +247,8 @@ func TestReplayedTicketDoesNotChangeWhatIsWritten(t *testing.T) {
 
 func TestHelloThatIsNotTheRunnersIsFenced(t *testing.T) {
 	s := newSiege(t)
-	hello := func(set func(*frame.Frame)) frame.Frame {
-		f := frame.Frame{Type: frame.Hello, Box: honestBox, Gen: honestGen, Runner: "runner-m", Link: 2, Task: "task-m"}
+	hello := func(set func(*frametest.Frame)) frametest.Frame {
+		f := frametest.Frame{Type: frame.TypeHello, Box: honestBox, Gen: honestGen, Runner: "runner-m", Link: 2, Task: "task-m"}
 		set(&f)
 		return f
 	}
@@ -264,23 +265,23 @@ func TestHelloThatIsNotTheRunnersIsFenced(t *testing.T) {
 			t.Fatal(err)
 		}
 		what := fmt.Sprintf("box %q: ", state)
-		s.isFenced(what+"another runner", hello(func(*frame.Frame) {}))
-		s.isFenced(what+"no runner", hello(func(f *frame.Frame) { f.Runner = "" }))
-		s.isFenced(what+"a token", hello(func(f *frame.Frame) { f.Token = "guess" }))
-		s.isFenced(what+"a token and no runner", hello(func(f *frame.Frame) { f.Token, f.Runner = "guess", "" }))
-		s.isFenced(what+"the hash for the token", hello(func(f *frame.Frame) { f.Token = strings.Repeat("0", 64) }))
-		s.isFenced(what+"a generation ahead", hello(func(f *frame.Frame) { f.Gen++ }))
-		s.isFenced(what+"a link far ahead", hello(func(f *frame.Frame) { f.Link = math.MaxInt64 }))
+		s.isFenced(what+"another runner", hello(func(*frametest.Frame) {}))
+		s.isFenced(what+"no runner", hello(func(f *frametest.Frame) { f.Runner = "" }))
+		s.isFenced(what+"a token", hello(func(f *frametest.Frame) { f.Token = "guess" }))
+		s.isFenced(what+"a token and no runner", hello(func(f *frametest.Frame) { f.Token, f.Runner = "guess", "" }))
+		s.isFenced(what+"the hash for the token", hello(func(f *frametest.Frame) { f.Token = strings.Repeat("0", 64) }))
+		s.isFenced(what+"a generation ahead", hello(func(f *frametest.Frame) { f.Gen++ }))
+		s.isFenced(what+"a link far ahead", hello(func(f *frametest.Frame) { f.Link = math.MaxInt64 }))
 	}
-	s.isFenced("a box that nobody has", hello(func(f *frame.Frame) { f.Box = "x/y" }))
-	s.isFenced("no box", hello(func(f *frame.Frame) { f.Box, f.Runner = "", "" }))
+	s.isFenced("a box that nobody has", hello(func(f *frametest.Frame) { f.Box = "x/y" }))
+	s.isFenced("no box", hello(func(f *frametest.Frame) { f.Box, f.Runner = "", "" }))
 }
 
 func TestInboxOfAnotherBoxIsNotGivenAway(t *testing.T) {
 	s := newSiege(t)
 	for _, runner := range []string{"runner-m", ""} {
 		for _, gen := range []session.Generation{hostileGen, honestGen, 0} {
-			s.isFenced("pull", frame.Frame{Type: frame.Pull, Box: honestBox, Gen: gen, Runner: runner, N: 1})
+			s.isFenced("pull", frametest.Frame{Type: frame.TypePull, Box: honestBox, Gen: gen, Runner: runner, N: 1})
 		}
 	}
 }
@@ -288,7 +289,7 @@ func TestInboxOfAnotherBoxIsNotGivenAway(t *testing.T) {
 func TestAnotherBoxIsNotPutToSleep(t *testing.T) {
 	s := newSiege(t)
 	for _, runner := range []string{"runner-m", ""} {
-		s.isFenced("bye", frame.Frame{Type: frame.Bye, Box: honestBox, Gen: honestGen, Runner: runner, Link: 1})
+		s.isFenced("bye", frametest.Frame{Type: frame.TypeBye, Box: honestBox, Gen: honestGen, Runner: runner, Link: 1})
 	}
 }
 
@@ -298,7 +299,7 @@ func TestFramesThatMakeNoSenseAreRefused(t *testing.T) {
 	events := func(lens ...int) []byte {
 		f := s.events("m1", "d1", 1, ticket)
 		f.Items[0].Lens = lens
-		return frame.Encode(f)
+		return frametest.Encode(f)
 	}
 	long := strings.Repeat("x", 1<<20)
 	for what, data := range map[string][]byte{
@@ -312,26 +313,26 @@ func TestFramesThatMakeNoSenseAreRefused(t *testing.T) {
 		"deep arrays":            []byte(`{"v":1,"t":"pull","x":` + strings.Repeat("[", 50_000) + strings.Repeat("]", 50_000) + `}`),
 		"deep objects":           []byte(`{"v":1,"t":"pull","x":` + strings.Repeat(`{"x":`, 50_000)),
 		"an unknown type":        []byte(`{"v":1,"t":"give-me-all","box":"a/s"}`),
-		"a type of the host":     frame.Encode(frame.Frame{Type: frame.Welcome, Box: honestBox, Gen: 99}),
-		"a deliver":              frame.Encode(frame.Frame{Type: frame.Deliver, Box: honestBox, Session: "a1", ID: "d9", Lens: []int{0, 2}, Payload: []byte("{}")}),
+		"a type of the host":     frametest.Encode(frametest.Frame{Type: frame.TypeWelcome, Box: honestBox, Gen: 99}),
+		"a deliver":              frametest.Encode(frametest.Frame{Type: frame.TypeDeliver, Box: honestBox, Session: "a1", ID: "d9", Lens: []int{0, 2}, Payload: []byte("{}")}),
 		"no lengths":             events(),
 		"a negative length":      events(-1),
 		"negative and positive":  events(-13, 26),
 		"a length too short":     events(12, 2),
 		"a length too long":      events(14),
 		"a huge length":          events(math.MaxInt),
-		"no index":               frame.Encode(s.events("m1", "d1", 0, ticket)),
-		"a negative index":       frame.Encode(s.events("m1", "d1", -1, ticket)),
-		"whole of nothing":       frame.Encode(frame.Frame{Type: frame.Whole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x", Of: 1}),
-		"whole of none":          frame.Encode(frame.Frame{Type: frame.Whole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x"}),
-		"a part too long":        frame.Encode(frame.Frame{Type: frame.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x", Of: 1, Payload: []byte(long)}),
-		"a negative part":        frame.Encode(frame.Frame{Type: frame.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x", N: -1, Of: 1, Payload: []byte("x")}),
-		"a part far behind":      frame.Encode(frame.Frame{Type: frame.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x", N: 1 << 40, Of: 1, Payload: []byte("x")}),
-		"a part of no frame":     frame.Encode(frame.Frame{Type: frame.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Of: 1, Payload: []byte("x")}),
+		"no index":               frametest.Encode(s.events("m1", "d1", 0, ticket)),
+		"a negative index":       frametest.Encode(s.events("m1", "d1", -1, ticket)),
+		"whole of nothing":       frametest.Encode(frametest.Frame{Type: frame.TypeWhole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x", Of: 1}),
+		"whole of none":          frametest.Encode(frametest.Frame{Type: frame.TypeWhole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x"}),
+		"a part too long":        frametest.Encode(frametest.Frame{Type: frame.TypePart, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x", Of: 1, Payload: []byte(long)}),
+		"a negative part":        frametest.Encode(frametest.Frame{Type: frame.TypePart, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x", N: -1, Of: 1, Payload: []byte("x")}),
+		"a part far behind":      frametest.Encode(frametest.Frame{Type: frame.TypePart, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.x", N: 1 << 40, Of: 1, Payload: []byte("x")}),
+		"a part of no frame":     frametest.Encode(frametest.Frame{Type: frame.TypePart, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Of: 1, Payload: []byte("x")}),
 		"more items than events": s.crowd(session.MaxBatchEvents + 1),
-		"a task without end":     frame.Encode(frame.Frame{Type: frame.Hello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 99, Task: long[:1000]}),
-		"more tickets than any":  frame.Encode(frame.Frame{Type: frame.Taken, Box: hostileBox, Gen: hostileGen, Tickets: slices.Repeat([]string{ticket}, session.MaxBatchEvents+1)}),
-		"a part of no box":       frame.Encode(frame.Frame{Type: frame.Part, Frame: "0.x", Of: 1, Payload: []byte("x")}),
+		"a task without end":     frametest.Encode(frametest.Frame{Type: frame.TypeHello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 99, Task: long[:1000]}),
+		"more tickets than any":  frametest.Encode(frametest.Frame{Type: frame.TypeTaken, Box: hostileBox, Gen: hostileGen, Tickets: slices.Repeat([]string{ticket}, session.MaxBatchEvents+1)}),
+		"a part of no box":       frametest.Encode(frametest.Frame{Type: frame.TypePart, Frame: "0.x", Of: 1, Payload: []byte("x")}),
 	} {
 		s.gainsNothing(what, data)
 	}
@@ -341,7 +342,7 @@ func TestFramesThatMakeNoSenseAreRefused(t *testing.T) {
 func (s *siege) crowd(n int) []byte {
 	f := s.events("m1", "d1", 1, s.ticket("m1", "d1", hostileBox, hostileGen))
 	f.Items[0].Lens, f.Payload = slices.Repeat([]int{2}, n), bytes.Repeat([]byte("{}"), n)
-	return frame.Encode(f)
+	return frametest.Encode(f)
 }
 
 func TestOnlyTheRunnersOwnConnectionWritesToTheHostsLog(t *testing.T) {
@@ -349,8 +350,8 @@ func TestOnlyTheRunnersOwnConnectionWritesToTheHostsLog(t *testing.T) {
 	var log bytes.Buffer
 	h := relayhost.NewHandler(relayhost.Config{Store: s.store, Sealer: s.sealer, Poster: s, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	say := func(conn string, box session.BoxID, detail string) {
-		f := frame.Frame{Type: frame.Status, Box: box, Gen: hostileGen, Session: "m1", Process: "p1", Phase: "runtime", Detail: detail}
-		if _, err := h.Frame(t.Context(), conn, frame.Encode(f)); err != nil {
+		f := frametest.Frame{Type: frame.TypeStatus, Box: box, Gen: hostileGen, Session: "m1", Process: "p1", Phase: "runtime", Detail: detail}
+		if _, err := h.Frame(t.Context(), conn, frametest.Encode(f)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -368,12 +369,12 @@ func TestOnlyTheRunnersOwnConnectionWritesToTheHostsLog(t *testing.T) {
 func TestFrameWithANameThatIsTooLongIsRefusedInFewWords(t *testing.T) {
 	s := newSiege(t)
 	long := strings.Repeat("x", 5000)
-	for _, f := range []frame.Frame{
-		{Type: frame.Hello, Box: session.BoxID(long), Runner: "r"},
-		{Type: frame.Pull, Box: hostileBox, Runner: long},
-		{Type: frame.Events, Box: hostileBox, Session: session.ID(long), Items: []frame.EventItem{{}}},
+	for _, f := range []frametest.Frame{
+		{Type: frame.TypeHello, Box: session.BoxID(long), Runner: "r"},
+		{Type: frame.TypePull, Box: hostileBox, Runner: long},
+		{Type: frame.TypeEvents, Box: hostileBox, Session: session.ID(long), Items: []frame.EventItem{{}}},
 	} {
-		_, err := s.handle(frame.Encode(f))
+		_, err := s.handle(frametest.Encode(f))
 		if session.CodeOf(err) != session.Invalid || len(err.Error()) > 200 {
 			t.Errorf("%s: %.300v", f.Type, err)
 		}
@@ -382,22 +383,22 @@ func TestFrameWithANameThatIsTooLongIsRefusedInFewWords(t *testing.T) {
 
 func TestJoinedFrameHasNoMorePowerThanAnother(t *testing.T) {
 	s := newSiege(t)
-	for n, inner := range []frame.Frame{
-		{Type: frame.Pull, Box: honestBox, Gen: honestGen, Runner: "runner-m", N: 1},
-		{Type: frame.Bye, Box: honestBox, Gen: honestGen, Runner: "runner-m", Link: 1},
-		{Type: frame.Whole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.a", Of: 1},
-		{Type: frame.Part, Box: honestBox, Frame: "0.a", Of: 1, Payload: []byte("x")},
+	for n, inner := range []frametest.Frame{
+		{Type: frame.TypePull, Box: honestBox, Gen: honestGen, Runner: "runner-m", N: 1},
+		{Type: frame.TypeBye, Box: honestBox, Gen: honestGen, Runner: "runner-m", Link: 1},
+		{Type: frame.TypeWhole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.a", Of: 1},
+		{Type: frame.TypePart, Box: honestBox, Frame: "0.a", Of: 1, Payload: []byte("x")},
 		s.events("a1", session.Common, 2, s.ticket("a1", "d1", honestBox, honestGen)),
 		// Questions are read one by one: there must not be more than one message holds.
-		{Type: frame.Hello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 7, Questions: map[session.ID][]string{"m1": {"q"}}},
+		{Type: frame.TypeHello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 7, Questions: map[session.ID][]string{"m1": {"q"}}},
 	} {
 		name := fmt.Sprintf("%d.a", n)
-		part := frame.Frame{Type: frame.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: name, Of: 1, Payload: frame.Encode(inner)}
-		if _, err := s.handle(frame.Encode(part)); err != nil {
+		part := frametest.Frame{Type: frame.TypePart, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: name, Of: 1, Payload: frametest.Encode(inner)}
+		if _, err := s.handle(frametest.Encode(part)); err != nil {
 			t.Fatal(err)
 		}
-		s.gainsNothing(string(inner.Type), frame.Encode(frame.Frame{
-			Type: frame.Whole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: name, Of: 1,
+		s.gainsNothing(string(inner.Type), frametest.Encode(frametest.Frame{
+			Type: frame.TypeWhole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: name, Of: 1,
 		}))
 	}
 }
@@ -409,8 +410,8 @@ func TestFloodOfHellosTouchesNoRecordButItsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for link := range int64(1000) {
-		f := frame.Frame{Type: frame.Hello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: link}
-		if _, err := s.handle(frame.Encode(f)); err != nil {
+		f := frametest.Frame{Type: frame.TypeHello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: link}
+		if _, err := s.handle(frametest.Encode(f)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -442,7 +443,7 @@ func staleSiege(t *testing.T) *siege {
 	}
 	newer := s.events("m1", session.Common, 0, s.ticket("m1", "d2", hostileBox, hostileGen+1))
 	newer.Gen, newer.Seq = hostileGen+1, 1
-	if f, err := s.handle(frame.Encode(newer)); err != nil || f.Next != 3 {
+	if f, err := s.handle(frametest.Encode(newer)); err != nil || f.Next != 3 {
 		t.Fatalf("the newer runner is answered with %+v, %v", f, err)
 	}
 	return s
@@ -452,7 +453,7 @@ func TestStaleRunnerIsFencedByItsFirstWrite(t *testing.T) {
 	for _, first := range []session.Index{0, 2} { // it knows the next index, or not
 		s := staleSiege(t)
 		before := s.memory.Batches()
-		f, err := s.handle(frame.Encode(s.events("m1", session.Common, first, s.ticket("m1", "d1", hostileBox, hostileGen))))
+		f, err := s.handle(frametest.Encode(s.events("m1", session.Common, first, s.ticket("m1", "d1", hostileBox, hostileGen))))
 		if err != nil || !f.Fenced {
 			t.Errorf("the stale runner is answered with %+v, %v", f, err)
 		}
@@ -464,10 +465,10 @@ func TestStaleRunnerIsFencedByItsFirstWrite(t *testing.T) {
 
 func TestStaleRunnerIsFencedByWhateverElseItSays(t *testing.T) {
 	s := staleSiege(t)
-	s.isFenced("hello", frame.Frame{Type: frame.Hello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 2})
-	s.isFenced("ping", frame.Frame{Type: frame.Hello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 1})
-	s.isFenced("pull", frame.Frame{Type: frame.Pull, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", N: 1})
-	s.isFenced("bye", frame.Frame{Type: frame.Bye, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 1})
+	s.isFenced("hello", frametest.Frame{Type: frame.TypeHello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 2})
+	s.isFenced("ping", frametest.Frame{Type: frame.TypeHello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 1})
+	s.isFenced("pull", frametest.Frame{Type: frame.TypePull, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", N: 1})
+	s.isFenced("bye", frametest.Frame{Type: frame.TypeBye, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 1})
 }
 
 // A fence ends the stale runner, whose calls end with the error of their owner.
@@ -478,7 +479,7 @@ func TestFencedEventIsNotSeenByTheClient(t *testing.T) {
 	stale.Items = append(stale.Items, frame.EventItem{
 		Ticket: stale.Items[0].Ticket, Stream: "d1", First: 1, Final: true, Lens: []int{len(stale.Payload) - 13},
 	})
-	if f, err := s.handle(frame.Encode(stale)); err != nil || !f.Fenced {
+	if f, err := s.handle(frametest.Encode(stale)); err != nil || !f.Fenced {
 		t.Errorf("answered with %+v, %v", f, err)
 	}
 	page, err := s.memory.Read(t.Context(), "m1", "d1", 0, 10)

@@ -29,15 +29,15 @@ func rest(ctx context.Context, d time.Duration) error {
 // ask decides whether a late deliver may be executed. The mark comes first, then the
 // record and the log are read: whoever ends the request takes the mark, or has written
 // the end already. All of it may be repeated.
-func (h *Handler) ask(ctx context.Context, f frame.Frame) (*frame.Frame, error) {
-	t, err := h.open(ctx, f, f.Ticket)
+func (h *Handler) ask(ctx context.Context, f frame.Ask) (frame.Frame, error) {
+	t, err := h.open(ctx, f.Sender, f.Ticket)
 	if err != nil {
 		return nil, err
 	}
 	if t.Gen != f.Gen || t.Stream != f.ID || len(t.Requests) == 0 {
 		return nil, session.Errorf(session.Invalid, "a ticket of session %s is not that of the deliver it came with", t.Session)
 	}
-	no := &frame.Frame{Type: frame.May, ID: f.ID, Round: f.Round, Refused: session.Closed}
+	no := frame.May{ID: f.ID, Round: f.Round, Refused: session.Closed}
 	if !f.Inbox && time.Now().UnixMilli() > f.NotAfter {
 		return no, nil
 	}
@@ -69,5 +69,5 @@ func (h *Handler) ask(ctx context.Context, f frame.Frame) (*frame.Frame, error) 
 	if b.Over(t.Gen) {
 		return no, nil // whoever sees to the item ends it
 	}
-	return &frame.Frame{Type: frame.May, ID: f.ID, Round: f.Round}, nil
+	return frame.May{ID: f.ID, Round: f.Round}, nil
 }

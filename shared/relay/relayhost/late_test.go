@@ -10,26 +10,27 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // ask asks for the call of an asylum as its runner does that finds the deliver late.
-func (a *asylum) ask(set ...func(*frame.Frame)) (frame.Frame, error) {
+func (a *asylum) ask(set ...func(*frametest.Frame)) (frametest.Frame, error) {
 	a.t.Helper()
-	f := frame.Frame{
-		Type: frame.Ask, Box: asylumBox, Gen: asylumGen, ID: a.stream, Ticket: a.config.Sealer.Seal(a.address(), asylumGen),
+	f := frametest.Frame{
+		Type: frame.TypeAsk, Box: asylumBox, Gen: asylumGen, ID: a.stream, Ticket: a.config.Sealer.Seal(a.address(), asylumGen),
 		NotAfter: time.Now().Add(time.Minute).UnixMilli(),
 	}
 	for _, s := range set {
 		s(&f)
 	}
-	reply, err := relayhost.NewHandler(a.config).Frame(a.t.Context(), "c", frame.Encode(f))
+	reply, err := relayhost.NewHandler(a.config).Frame(a.t.Context(), "c", frametest.Encode(f))
 	if err != nil || reply == nil {
-		return frame.Frame{}, err
+		return frametest.Frame{}, err
 	}
-	return frame.Decode(reply)
+	return frametest.Decode(reply)
 }
 
 // A runner that stands still while a call is posted to it, and goes on when the client
@@ -54,13 +55,13 @@ func TestACallThatNobodyAnswersEndsUnknownAndIsNotExecutedLater(t *testing.T) {
 		if !strings.Contains(told, `"code":-32010`) || !strings.Contains(told, "is not known") || strings.Contains(told, "again") {
 			t.Errorf("the client is told %s", told)
 		}
-		delivers := a.posted(frame.Deliver)
+		delivers := a.posted(frame.TypeDeliver)
 		if len(delivers) == 0 || time.Since(begun) > 30*time.Second {
 			t.Fatalf("%d posts in %s", len(delivers), time.Since(begun))
 		}
 		late := delivers[len(delivers)-1]
-		may, err := a.ask(func(f *frame.Frame) { f.ID, f.Ticket, f.NotAfter = late.ID, late.Ticket, late.NotAfter })
-		if err != nil || may.Type != frame.May || may.Refused == "" {
+		may, err := a.ask(func(f *frametest.Frame) { f.ID, f.Ticket, f.NotAfter = late.ID, late.Ticket, late.NotAfter })
+		if err != nil || may.Type != frame.TypeMay || may.Refused == "" {
 			t.Errorf("the runner that goes on may execute it: %+v, %v", may, err)
 		}
 		if _, err := a.store.Item(t.Context(), asylumBox, late.ID); !errors.Is(err, session.NotFound) {
@@ -72,20 +73,20 @@ func TestACallThatNobodyAnswersEndsUnknownAndIsNotExecutedLater(t *testing.T) {
 func TestALateDeliverOfALivingCallMayBeExecuted(t *testing.T) {
 	a := newAsylum(t)
 	for range 2 { // the first answer was lost
-		if may, err := a.ask(); err != nil || may.Type != frame.May || may.Refused != "" {
+		if may, err := a.ask(); err != nil || may.Type != frame.TypeMay || may.Refused != "" {
 			t.Errorf("%+v, %v", may, err)
 		}
 	}
 	if it, err := a.store.Item(t.Context(), asylumBox, a.stream); err != nil || it.State != session.Taken || it.Gen != asylumGen {
 		t.Errorf("nothing says who owes the end: %+v, %v", it, err)
 	}
-	if may, err := a.ask(func(f *frame.Frame) { f.Round = 1 }); err != nil || may.Refused == "" {
+	if may, err := a.ask(func(f *frametest.Frame) { f.Round = 1 }); err != nil || may.Refused == "" {
 		t.Errorf("another round may be executed: %+v, %v", may, err)
 	}
 }
 
 func TestAnAskThatHasNoRightIsRefused(t *testing.T) {
-	past := func(f *frame.Frame) { f.NotAfter = time.Now().Add(-time.Second).UnixMilli() }
+	past := func(f *frametest.Frame) { f.NotAfter = time.Now().Add(-time.Second).UnixMilli() }
 	over := func(a *asylum) {
 		b, err := a.store.Box(t.Context(), asylumBox)
 		if b.State = session.Asleep; err != nil || a.store.SaveBox(t.Context(), b) != nil {
@@ -96,11 +97,11 @@ func TestAnAskThatHasNoRightIsRefused(t *testing.T) {
 	if may, err := a.ask(past); err != nil || may.Refused == "" {
 		t.Errorf("one that is not valid any more: %+v, %v", may, err)
 	}
-	for name, set := range map[string]func(*frame.Frame){
-		"another stream":     func(f *frame.Frame) { f.ID = session.NewStreamID() },
-		"another box":        func(f *frame.Frame) { f.Box = "t/other" },
-		"another generation": func(f *frame.Frame) { f.Gen-- },
-		"no ticket":          func(f *frame.Frame) { f.Ticket = "" },
+	for name, set := range map[string]func(*frametest.Frame){
+		"another stream":     func(f *frametest.Frame) { f.ID = session.NewStreamID() },
+		"another box":        func(f *frametest.Frame) { f.Box = "t/other" },
+		"another generation": func(f *frametest.Frame) { f.Gen-- },
+		"no ticket":          func(f *frametest.Frame) { f.Ticket = "" },
 	} {
 		before := a.store.Counts().Reads + a.store.Counts().Writes
 		if may, err := a.ask(set); session.CodeOf(err) != session.Invalid || may.Type != "" {

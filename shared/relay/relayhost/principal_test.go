@@ -7,17 +7,17 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/host"
-	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
 // caught keeps the frames that are posted to a box.
-type caught struct{ frames []frame.Frame }
+type caught struct{ frames []frametest.Frame }
 
 func (c *caught) Post(_ context.Context, _ string, data []byte) error {
-	f, err := frame.Decode(data)
+	f, err := frametest.Decode(data)
 	c.frames = append(c.frames, f)
 	return err
 }

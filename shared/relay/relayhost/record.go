@@ -60,7 +60,7 @@ const (
 )
 
 // hello decides on a runner's hello, on connection conn.
-func hello(b session.Box, f frame.Frame, conn string, now time.Time) (session.Box, verdict) {
+func hello(b session.Box, f frame.Hello, conn string, now time.Time) (session.Box, verdict) {
 	same := b.Runner != "" && b.Runner == f.Runner
 	switch {
 	case b.State == session.Starting && b.Gen == f.Gen && b.Runner == "" && f.Runner != "" && tokenFits(b, f.Token):
@@ -100,7 +100,7 @@ func tokenFits(b session.Box, token string) bool {
 
 // bye decides on a runner's bye. It counts only on the link it was said on: a bye
 // that was overtaken by a later hello changes nothing.
-func bye(b session.Box, f frame.Frame, now time.Time) (session.Box, verdict) {
+func bye(b session.Box, f frame.Bye, now time.Time) (session.Box, verdict) {
 	same := b.Runner != "" && b.Runner == f.Runner && b.Gen == f.Gen
 	switch {
 	case b.State == session.Awake && same && b.Link == f.Link:

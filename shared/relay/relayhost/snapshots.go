@@ -33,8 +33,8 @@ type Snapshots interface {
 // snapshot answers what a runner asks of the snapshots of its box. It is known by the
 // random id that the host has of the box's runner, as long as no other was started: one
 // that was replaced gets no URL and moves no pointer.
-func (h *Handler) snapshot(ctx context.Context, f frame.Frame) (*frame.Frame, error) {
-	reply := &frame.Frame{Type: frame.Kept, N: f.N}
+func (h *Handler) snapshot(ctx context.Context, f frame.Snapshot) (frame.Frame, error) {
+	reply := frame.Kept{N: f.N}
 	if h.Snapshots == nil || f.Owner == "" || f.Box == "" {
 		reply.Refused = session.Invalid
 		return reply, nil
@@ -49,7 +49,7 @@ func (h *Handler) snapshot(ctx context.Context, f frame.Frame) (*frame.Frame, er
 	}
 	proven(ctx)
 	var saved time.Time
-	switch f.Type {
+	switch f.Op {
 	case frame.Get:
 		if reply.URL, saved, err = h.Snapshots.Newest(ctx, b.ID, f.Owner); err == nil {
 			reply.Saved = saved.UnixMilli()
@@ -66,7 +66,7 @@ func (h *Handler) snapshot(ctx context.Context, f frame.Frame) (*frame.Frame, er
 	switch code := session.CodeOf(err); code {
 	case "":
 	case session.NotFound, session.Fenced, session.TooLarge, session.Invalid:
-		reply = &frame.Frame{Type: frame.Kept, N: f.N, Refused: code}
+		reply = frame.Kept{N: f.N, Refused: code}
 	default:
 		return nil, err // it asks again
 	}
@@ -104,7 +104,7 @@ func (x boxes) leave(ctx context.Context, s session.Session, b session.Box) erro
 func (x boxes) settleLeftover(ctx context.Context, b session.Box, it session.Item) error {
 	switch b.State {
 	case session.Awake:
-		return ignoreClosed(x.post(ctx, b.Conn, frame.Frame{Type: frame.Stop, Session: it.Address.Session}))
+		return ignoreClosed(x.post(ctx, b.Conn, frame.Stop{Session: it.Address.Session}))
 	case session.Starting:
 		return nil
 	case session.Asleep:

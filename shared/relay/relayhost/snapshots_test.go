@@ -17,6 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/bucket/buckettest"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -39,24 +40,24 @@ func (a *asylum) keeping() *buckettest.S3 {
 }
 
 // asks has the relay function answer a frame of the runner of the box.
-func (a *asylum) asks(f frame.Frame) frame.Frame {
+func (a *asylum) asks(f frametest.Frame) frametest.Frame {
 	a.t.Helper()
 	if f.Box == "" {
 		f.Box, f.Gen, f.Runner = asylumBox, asylumGen, "r"
 	}
-	reply, err := relayhost.NewHandler(a.config).Frame(a.t.Context(), "c", frame.Encode(f))
+	reply, err := relayhost.NewHandler(a.config).Frame(a.t.Context(), "c", frametest.Encode(f))
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	got, err := frame.Decode(reply)
-	if err != nil || got.Type != frame.Kept || got.N != f.N {
+	got, err := frametest.Decode(reply)
+	if err != nil || got.Type != frame.TypeKept || got.N != f.N {
 		a.t.Fatalf("answered with %+v, %v", got, err)
 	}
 	return got
 }
 
 // upload does with a room what a box does.
-func (a *asylum) upload(room frame.Frame, text string) {
+func (a *asylum) upload(room frametest.Frame, text string) {
 	a.t.Helper()
 	r, err := http.NewRequestWithContext(a.t.Context(), http.MethodPut, room.URL, bytes.NewReader([]byte(text)))
 	if err != nil {
@@ -78,10 +79,10 @@ func (a *asylum) upload(room frame.Frame, text string) {
 // saves saves a snapshot of an owner.
 func (a *asylum) saves(owner, text string) {
 	a.t.Helper()
-	room := a.asks(frame.Frame{Type: frame.Put, N: 1, Owner: owner, Size: int64(len(text))})
+	room := a.asks(frametest.Frame{Type: frame.Put, N: 1, Owner: owner, Size: int64(len(text))})
 	a.upload(room, text)
 	for n := range 2 { // the first answer is lost
-		if done := a.asks(frame.Frame{Type: frame.Done, N: int64(n), Owner: owner, Object: room.Object}); done.Refused != "" {
+		if done := a.asks(frametest.Frame{Type: frame.Done, N: int64(n), Owner: owner, Object: room.Object}); done.Refused != "" {
 			a.t.Fatalf("done is refused: %s", done.Refused)
 		}
 	}
@@ -103,16 +104,16 @@ func (a *asylum) changes(change func(*session.Box)) {
 func TestRunnerSavesAndGetsASnapshotByURLs(t *testing.T) {
 	a := newAsylum(t)
 	a.keeping()
-	if got := a.asks(frame.Frame{Type: frame.Get, N: 3, Owner: "s1"}); got.Refused != session.NotFound {
+	if got := a.asks(frametest.Frame{Type: frame.Get, N: 3, Owner: "s1"}); got.Refused != session.NotFound {
 		t.Errorf("before: %+v", got)
 	}
 	a.saves("s1", "one")
 	a.saves("s1", "two")
-	got := a.asks(frame.Frame{Type: frame.Get, N: 4, Owner: "s1"})
+	got := a.asks(frametest.Frame{Type: frame.Get, N: 4, Owner: "s1"})
 	if got.URL == "" || time.Since(time.UnixMilli(got.Saved)) > time.Hour {
 		t.Errorf("after: %+v", got)
 	}
-	if other := a.asks(frame.Frame{Type: frame.Get, N: 5, Owner: "s2"}); other.Refused != session.NotFound {
+	if other := a.asks(frametest.Frame{Type: frame.Get, N: 5, Owner: "s2"}); other.Refused != session.NotFound {
 		t.Errorf("another owner: %+v", other)
 	}
 }
@@ -122,10 +123,10 @@ func TestSnapshotThatWasPutAndNotDoneIsNone(t *testing.T) {
 	s3 := a.keeping()
 	a.saves("s1", "one")
 	before := s3.Objects()
-	room := a.asks(frame.Frame{Type: frame.Put, Owner: "s1", Size: 3})
+	room := a.asks(frametest.Frame{Type: frame.Put, Owner: "s1", Size: 3})
 	a.upload(room, "two") // and the runner is killed
 	a.changes(func(b *session.Box) { b.Gen, b.Runner = b.Gen+1, "r2" })
-	got := a.asks(frame.Frame{Type: frame.Get, Box: asylumBox, Gen: asylumGen + 1, Runner: "r2", Owner: "s1"})
+	got := a.asks(frametest.Frame{Type: frame.Get, Box: asylumBox, Gen: asylumGen + 1, Runner: "r2", Owner: "s1"})
 	if url, _, _ := strings.Cut(got.URL, "?"); !slices.Contains(before, strings.TrimPrefix(url, s3.Endpoint()+"/")) {
 		t.Errorf("the next runner gets %s, and what was done is one of %v", url, before)
 	}
@@ -134,7 +135,7 @@ func TestSnapshotThatWasPutAndNotDoneIsNone(t *testing.T) {
 func TestRunnerThatWasReplacedGetsNoURLAndMovesNoPointer(t *testing.T) {
 	a := newAsylum(t)
 	s3 := a.keeping()
-	room := a.asks(frame.Frame{Type: frame.Put, Owner: "s1", Size: 3})
+	room := a.asks(frametest.Frame{Type: frame.Put, Owner: "s1", Size: 3})
 	a.upload(room, "old")
 	for what, replaced := range map[string]func(*session.Box){
 		"another is being started": func(b *session.Box) { b.Gen, b.State, b.Runner = asylumGen+1, session.Starting, "" },
@@ -143,7 +144,7 @@ func TestRunnerThatWasReplacedGetsNoURLAndMovesNoPointer(t *testing.T) {
 	} {
 		a.changes(replaced)
 		before := s3.Requests()
-		for _, f := range []frame.Frame{
+		for _, f := range []frametest.Frame{
 			{Type: frame.Get, Owner: "s1"},
 			{Type: frame.Put, Owner: "s1", Size: 3},
 			{Type: frame.Done, Owner: "s1", Object: room.Object},
@@ -168,7 +169,7 @@ func TestBoxReachesNoSnapshotOfAnother(t *testing.T) {
 	if err := a.store.SaveBox(t.Context(), session.Box{ID: "evil/s", State: session.Awake, Gen: 9, Runner: "e", Conn: "e"}); err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range []frame.Frame{
+	for _, f := range []frametest.Frame{
 		{Box: asylumBox, Runner: "e", Gen: asylumGen}, // in the other's name
 		{Box: asylumBox, Gen: asylumGen},
 		{Box: "nobody/s", Gen: 1},
@@ -182,8 +183,8 @@ func TestBoxReachesNoSnapshotOfAnother(t *testing.T) {
 		}
 	}
 	// In its own name it can write what it likes, and it is not the other's.
-	mine := func(kind frame.Type, owner, object string) frame.Frame {
-		return frame.Frame{Type: kind, Box: "evil/s", Gen: 9, Runner: "e", Owner: owner, Size: 3, Object: object}
+	mine := func(kind frame.Type, owner, object string) frametest.Frame {
+		return frametest.Frame{Type: kind, Box: "evil/s", Gen: 9, Runner: "e", Owner: owner, Size: 3, Object: object}
 	}
 	for _, owner := range []string{"s1", "../s/s1", "t/s\x00s1"} {
 		if got := a.asks(mine(frame.Get, owner, "")); got.Refused != session.NotFound {
@@ -199,7 +200,7 @@ func TestBoxReachesNoSnapshotOfAnother(t *testing.T) {
 			t.Errorf("%q: %+v", object, got)
 		}
 	}
-	if got := a.asks(frame.Frame{Type: frame.Get, Owner: "s1"}); got.URL == "" {
+	if got := a.asks(frametest.Frame{Type: frame.Get, Owner: "s1"}); got.URL == "" {
 		t.Errorf("the other's is gone: %+v", got)
 	}
 }
@@ -207,14 +208,14 @@ func TestBoxReachesNoSnapshotOfAnother(t *testing.T) {
 func TestHostKeepsALimitOfSnapshots(t *testing.T) {
 	a := newAsylum(t)
 	a.keeping()
-	if got := a.asks(frame.Frame{Type: frame.Put, Owner: "s1", Size: bucket.MaxSnapshot + 1}); got.Refused != session.TooLarge || got.URL != "" {
+	if got := a.asks(frametest.Frame{Type: frame.Put, Owner: "s1", Size: bucket.MaxSnapshot + 1}); got.Refused != session.TooLarge || got.URL != "" {
 		t.Errorf("got %+v", got)
 	}
 }
 
 func TestHostWithoutABucketSaysSo(t *testing.T) {
 	a := newAsylum(t)
-	if got := a.asks(frame.Frame{Type: frame.Get, Owner: "s1"}); got.Refused != session.Invalid {
+	if got := a.asks(frametest.Frame{Type: frame.Get, Owner: "s1"}); got.Refused != session.Invalid {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -222,8 +223,8 @@ func TestHostWithoutABucketSaysSo(t *testing.T) {
 func TestTroubleOfTheBucketIsNoAnswer(t *testing.T) {
 	a := newAsylum(t)
 	a.keeping().Before(func(*http.Request) int { return http.StatusServiceUnavailable })
-	f := frame.Frame{Type: frame.Get, Owner: "s1", Box: asylumBox, Gen: asylumGen, Runner: "r"}
-	if reply, err := relayhost.NewHandler(a.config).Frame(t.Context(), "c", frame.Encode(f)); !errors.Is(err, session.Unavailable) {
+	f := frametest.Frame{Type: frame.Get, Owner: "s1", Box: asylumBox, Gen: asylumGen, Runner: "r"}
+	if reply, err := relayhost.NewHandler(a.config).Frame(t.Context(), "c", frametest.Encode(f)); !errors.Is(err, session.Unavailable) {
 		t.Errorf("answered with %s, %v", reply, err)
 	}
 }
@@ -316,13 +317,13 @@ func TestAwakeBoxIsToldOfAnEndedSessionUntilItForgets(t *testing.T) {
 	a.saves("s1", "one")
 	a.ends() // and its stop is lost
 	a.sweeps()
-	if n := len(a.posted(frame.Stop)); n != 2 {
+	if n := len(a.posted(frame.TypeStop)); n != 2 {
 		t.Errorf("it was told %d times", n)
 	}
 	if got := a.left(s3); got != "2 objects, 1 items, due: true" {
 		t.Errorf("before: %s", got)
 	}
-	a.asks(frame.Frame{Type: frame.Forget, Owner: "s1"})
+	a.asks(frametest.Frame{Type: frame.Forget, Owner: "s1"})
 	if got := a.left(s3); got != "0 objects, 0 items, due: true" { // since it is awake
 		t.Errorf("after: %s", got)
 	}
@@ -346,18 +347,18 @@ func TestLeftoverWakesNobodyAndIsDeliveredToNobody(t *testing.T) {
 	a.config.Forget = nil // as of a function without rights
 	a.ends()
 	a.sweeps()
-	reply, err := relayhost.NewHandler(a.config).Frame(t.Context(), "c", frame.Encode(frame.Frame{
-		Type: frame.Pull, Box: asylumBox, Gen: asylumGen, Runner: "r", N: 1,
+	reply, err := relayhost.NewHandler(a.config).Frame(t.Context(), "c", frametest.Encode(frametest.Frame{
+		Type: frame.TypePull, Box: asylumBox, Gen: asylumGen, Runner: "r", N: 1,
 	}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f, err := frame.Decode(reply); err != nil || f.Type != frame.Pulled || len(f.IDs) > 0 {
+	if f, err := frametest.Decode(reply); err != nil || f.Type != frame.TypePulled || len(f.IDs) > 0 {
 		t.Errorf("pulled %+v, %v", f, err)
 	}
 	a.changes(func(b *session.Box) { b.State = session.Asleep })
 	a.sweeps()
-	if a.starts > 0 || len(a.posted(frame.Deliver)) > 0 || len(a.posted(frame.Nudge)) > 0 {
+	if a.starts > 0 || len(a.posted(frame.TypeDeliver)) > 0 || len(a.posted(frame.TypeNudge)) > 0 {
 		t.Errorf("%d starts, posts %+v", a.starts, a.posts)
 	}
 }

@@ -140,8 +140,8 @@ func (x boxes) summon(ctx context.Context, id session.BoxID) error {
 	}
 	if b.State == session.Awake {
 		// One that is lost is made up for by the sweep, or by who waits for the call.
-		if err := x.post(ctx, b.Conn, frame.Frame{Type: frame.Nudge}); err != nil && !errors.Is(err, session.Closed) {
-			x.Log.WarnContext(ctx, "post to a box failed", "type", frame.Nudge, "box", id, "error", err)
+		if err := x.post(ctx, b.Conn, frame.Nudge{}); err != nil && !errors.Is(err, session.Closed) {
+			x.Log.WarnContext(ctx, "post to a box failed", "type", frame.TypeNudge, "box", id, "error", err)
 		}
 	}
 	return nil

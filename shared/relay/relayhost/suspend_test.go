@@ -16,6 +16,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -29,7 +30,7 @@ func TestTheItemIsThereBeforeItsQuestionsAre(t *testing.T) {
 	config := a.config
 	config.Store = faulty
 	suspends := a.suspension(1, 1, wire.MethodElicit, wire.MethodElicit)
-	if _, err := relayhost.NewHandler(config).Frame(t.Context(), "c", frame.Encode(suspends)); session.CodeOf(err) != session.Unavailable {
+	if _, err := relayhost.NewHandler(config).Frame(t.Context(), "c", frametest.Encode(suspends)); session.CodeOf(err) != session.Unavailable {
 		t.Fatalf("the frame was answered: %v", err)
 	}
 	it := a.item()
@@ -41,7 +42,7 @@ func TestTheItemIsThereBeforeItsQuestionsAre(t *testing.T) {
 		t.Errorf("it is open for %s", open)
 	}
 	for range 2 { // the runner sends it again, and once more if the ack is lost
-		if ack := a.handle(suspends); ack.Type != frame.Ack || len(ack.Closed) > 0 {
+		if ack := a.handle(suspends); ack.Type != frame.TypeAck || len(ack.Closed) > 0 {
 			t.Errorf("sent again it is answered with %+v", ack)
 		}
 	}
@@ -80,8 +81,8 @@ func TestSuspensionCostsAWriteMoreThanItsEvents(t *testing.T) {
 			a := newAsylum(t)
 			f := a.suspension(1, 1, wire.MethodElicit)
 			if marked {
-				mark := frame.Frame{Type: frame.Taken, Box: asylumBox, Gen: asylumGen, Tickets: []string{f.Items[0].Ticket}}
-				if _, err := relayhost.NewHandler(a.config).Frame(t.Context(), "c", frame.Encode(mark)); err != nil {
+				mark := frametest.Frame{Type: frame.TypeTaken, Box: asylumBox, Gen: asylumGen, Tickets: []string{f.Items[0].Ticket}}
+				if _, err := relayhost.NewHandler(a.config).Frame(t.Context(), "c", frametest.Encode(mark)); err != nil {
 					t.Fatal(err)
 				}
 				f.Items[0].Marked = true
@@ -124,14 +125,14 @@ func TestTheNextRoundIsDeliveredBehindTheQuestions(t *testing.T) {
 	a.suspended(wire.MethodElicit, wire.MethodElicit)
 	a.answers(1, 0, yes)
 	a.answers(1, 1, yes)
-	if len(a.posted(frame.Nudge)) != 1 || a.starts != 0 {
-		t.Errorf("%d nudges, %d starts for a box that is awake", len(a.posted(frame.Nudge)), a.starts)
+	if len(a.posted(frame.TypeNudge)) != 1 || a.starts != 0 {
+		t.Errorf("%d nudges, %d starts for a box that is awake", len(a.posted(frame.TypeNudge)), a.starts)
 	}
-	pulled := a.handle(frame.Frame{Type: frame.Pull, Box: asylumBox, Gen: asylumGen, Runner: "r", N: 1})
+	pulled := a.handle(frametest.Frame{Type: frame.TypePull, Box: asylumBox, Gen: asylumGen, Runner: "r", N: 1})
 	if diff := cmp.Diff(map[session.StreamID]int{a.stream: 1}, pulled.Rounds); diff != "" {
 		t.Error(diff)
 	}
-	d := a.posted(frame.Deliver)
+	d := a.posted(frame.TypeDeliver)
 	if len(d) != 1 || d[0].Round != 1 || d[0].Base != 2 || !d[0].Inbox || !strings.Contains(string(d[0].Payload), `"inputResponses"`) {
 		t.Fatalf("delivered: %+v", d)
 	}
@@ -412,7 +413,7 @@ func TestCallThatWasSuspendedBehindTheBackOfItsFunctionIsNotDeliveredAgain(t *te
 		if err != nil {
 			t.Fatal(err)
 		}
-		a.stream = a.posted(frame.Deliver)[0].ID
+		a.stream = a.posted(frame.TypeDeliver)[0].ID
 		racing.then = func() { // between the look for an item and the look at the box
 			a.suspended(wire.MethodElicit)
 			a.sleeps()
@@ -422,7 +423,7 @@ func TestCallThatWasSuspendedBehindTheBackOfItsFunctionIsNotDeliveredAgain(t *te
 				t.Fatal(err)
 			}
 		}
-		if n := len(a.posted(frame.Deliver)); n != 1 || a.starts != 0 || a.item().State != session.Suspended {
+		if n := len(a.posted(frame.TypeDeliver)); n != 1 || a.starts != 0 || a.item().State != session.Suspended {
 			t.Errorf("delivered %d times, %d starts, the item is %s", n, a.starts, a.item().State)
 		}
 	})

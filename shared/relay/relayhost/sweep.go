@@ -236,7 +236,7 @@ func (x boxes) settle(ctx context.Context, id session.BoxID) error {
 	switch {
 	case !waiting:
 	case b.State == session.Awake:
-		errs = append(errs, ignoreClosed(x.post(ctx, b.Conn, frame.Frame{Type: frame.Nudge})))
+		errs = append(errs, ignoreClosed(x.post(ctx, b.Conn, frame.Nudge{})))
 	default:
 		_, err = x.rouse(ctx, id, b.Tenant, b.Server)
 		errs = append(errs, err)

@@ -8,12 +8,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 func TestHostRefusesAnotherVersionAndTakesTheNextFrame(t *testing.T) {
 	s := newSiege(t)
-	hello := frame.Frame{Type: frame.Hello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 2}
+	hello := frametest.Frame{Type: frame.TypeHello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 2}
 	for _, v := range []string{"2", "-1", "99999"} {
 		s.gainsNothing("version "+v, ofVersion(v, hello))
 		var version *frame.VersionError
@@ -21,7 +22,7 @@ func TestHostRefusesAnotherVersionAndTakesTheNextFrame(t *testing.T) {
 			t.Errorf("version %s: %v", v, err)
 		}
 	}
-	if f, err := s.handle(frame.Encode(hello)); err != nil || f.Type != frame.Welcome {
+	if f, err := s.handle(frametest.Encode(hello)); err != nil || f.Type != frame.TypeWelcome {
 		t.Errorf("answered with %+v, %v", f, err)
 	}
 }
@@ -29,7 +30,7 @@ func TestHostRefusesAnotherVersionAndTakesTheNextFrame(t *testing.T) {
 func TestMessageWithoutAVersionIsNoFrameOfAnother(t *testing.T) {
 	for _, data := range []string{`{"message":"Internal server error"}`, `{"v":1}`, `{}`, `{"t":"hello"}`} {
 		var version *frame.VersionError
-		if _, err := frame.Decode([]byte(data)); session.CodeOf(err) != session.Invalid || errors.As(err, &version) {
+		if _, err := frametest.Decode([]byte(data)); session.CodeOf(err) != session.Invalid || errors.As(err, &version) {
 			t.Errorf("%s: %v", data, err)
 		}
 	}
@@ -37,22 +38,22 @@ func TestMessageWithoutAVersionIsNoFrameOfAnother(t *testing.T) {
 
 func TestHostPassesOverFieldsItDoesNotKnow(t *testing.T) {
 	plain, extended := newSiege(t), newSiege(t)
-	script := func(s *siege) []frame.Frame {
+	script := func(s *siege) []frametest.Frame {
 		events := s.events("m1", "d1", 1, s.ticket("m1", "d1", hostileBox, hostileGen))
-		return []frame.Frame{
-			{Type: frame.Hello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 2},
-			{Type: frame.Pull, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", N: 1},
-			{Type: frame.Taken, Box: hostileBox, Gen: hostileGen, Tickets: []string{events.Items[0].Ticket}},
+		return []frametest.Frame{
+			{Type: frame.TypeHello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 2},
+			{Type: frame.TypePull, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", N: 1},
+			{Type: frame.TypeTaken, Box: hostileBox, Gen: hostileGen, Tickets: []string{events.Items[0].Ticket}},
 			events,
-			{Type: frame.Part, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.a", Of: 1, Payload: fromTheFuture(events)},
-			{Type: frame.Whole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.a", Of: 1},
+			{Type: frame.TypePart, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.a", Of: 1, Payload: fromTheFuture(events)},
+			{Type: frame.TypeWhole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.a", Of: 1},
 			{Type: "new", Box: hostileBox},
-			{Type: frame.Bye, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 2},
+			{Type: frame.TypeBye, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 2},
 		}
 	}
 	frames := script(plain)
 	for i, f := range script(extended) {
-		want, err := plain.handle(frame.Encode(frames[i]))
+		want, err := plain.handle(frametest.Encode(frames[i]))
 		if err != nil {
 			t.Fatalf("%s: %v", f.Type, err)
 		}
@@ -60,7 +61,7 @@ func TestHostPassesOverFieldsItDoesNotKnow(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", f.Type, err)
 		}
-		if f.Type == frame.Hello && want.Ticket != "" && got.Ticket != "" {
+		if f.Type == frame.TypeHello && want.Ticket != "" && got.Ticket != "" {
 			want.Ticket, got.Ticket = "", "" // passes are sealed with nonces of their own
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -73,11 +74,11 @@ func TestHostPassesOverFieldsItDoesNotKnow(t *testing.T) {
 }
 
 // ofVersion is a frame as another version might write it.
-func ofVersion(v string, f frame.Frame) []byte {
-	return bytes.Replace(frame.Encode(f), []byte(`"v":1`), []byte(`"v":`+v), 1)
+func ofVersion(v string, f frametest.Frame) []byte {
+	return bytes.Replace(frametest.Encode(f), []byte(`"v":1`), []byte(`"v":`+v), 1)
 }
 
 // fromTheFuture is a frame with header fields that this version does not know.
-func fromTheFuture(f frame.Frame) []byte {
-	return bytes.Replace(frame.Encode(f), []byte(`{"v":1`), []byte(`{"new":{"v":[2,null]},"v":1,"also-new":"é"`), 1)
+func fromTheFuture(f frametest.Frame) []byte {
+	return bytes.Replace(frametest.Encode(f), []byte(`{"v":1`), []byte(`{"new":{"v":[2,null]},"v":1,"also-new":"é"`), 1)
 }

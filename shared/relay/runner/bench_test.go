@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -81,7 +82,7 @@ func onAwakeBench(t *testing.T, test func(b *bench), set ...func(*runner.Config)
 func (b *bench) wakeUp() {
 	b.t.Helper()
 	b.connected()
-	hello := b.expect(frame.Hello)
+	hello := b.expect(frame.TypeHello)
 	b.welcome(hello, benchGen)
 	b.emptyInbox()
 }
@@ -89,7 +90,7 @@ func (b *bench) wakeUp() {
 // emptyInbox answers the pull that must come now.
 func (b *bench) emptyInbox() {
 	b.t.Helper()
-	b.send(frame.Frame{Type: frame.Pulled, N: b.expect(frame.Pull).N})
+	b.send(frametest.Frame{Type: frame.TypePulled, N: b.expect(frame.TypePull).N})
 }
 
 // connected takes the next connection that was dialed.
@@ -105,10 +106,10 @@ func (b *bench) connected() *memoryConn {
 	}
 }
 
-func (b *bench) send(f frame.Frame) { b.conn.send(f) }
+func (b *bench) send(f frametest.Frame) { b.conn.send(f) }
 
 // reconnected waits for the next connection and takes the hello on it.
-func (b *bench) reconnected() frame.Frame {
+func (b *bench) reconnected() frametest.Frame {
 	b.t.Helper()
 	for range 1000 {
 		synctest.Wait()
@@ -118,11 +119,11 @@ func (b *bench) reconnected() frame.Frame {
 		time.Sleep(20 * time.Millisecond)
 	}
 	b.connected()
-	return b.expect(frame.Hello)
+	return b.expect(frame.TypeHello)
 }
 
 // soon waits for the next frame, which must be of a type.
-func (b *bench) soon(want frame.Type, within time.Duration) frame.Frame {
+func (b *bench) soon(want frame.Type, within time.Duration) frametest.Frame {
 	b.t.Helper()
 	for end := time.Now().Add(within); time.Now().Before(end) && len(b.wire.frames) == 0; {
 		time.Sleep(10 * time.Millisecond)
@@ -132,8 +133,8 @@ func (b *bench) soon(want frame.Type, within time.Duration) frame.Frame {
 }
 
 // welcome answers a hello.
-func (b *bench) welcome(hello frame.Frame, gen session.Generation) {
-	b.send(frame.Frame{Type: frame.Welcome, Gen: gen, Link: hello.Link})
+func (b *bench) welcome(hello frametest.Frame, gen session.Generation) {
+	b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: gen, Link: hello.Link})
 }
 
 // received is the next frame, and the connection it came on.
@@ -149,7 +150,7 @@ func (b *bench) received() (framed, bool) {
 
 // expect takes the next frame, which must be of a type and on the newest
 // connection.
-func (b *bench) expect(want frame.Type) frame.Frame {
+func (b *bench) expect(want frame.Type) frametest.Frame {
 	b.t.Helper()
 	f, ok := b.received()
 	if !ok {
@@ -183,7 +184,7 @@ func (b *bench) pass(d time.Duration) {
 			if !ok {
 				break
 			}
-			if f.Type != frame.Hello {
+			if f.Type != frame.TypeHello {
 				b.t.Fatalf("%s came, want nothing", f.Type)
 			}
 			b.conn = f.conn // pings and renewals
@@ -216,15 +217,15 @@ func (b *bench) runs() {
 }
 
 // deliver sends a request to the runner.
-func (b *bench) deliver(id session.StreamID, set ...func(*frame.Frame)) {
+func (b *bench) deliver(id session.StreamID, set ...func(*frametest.Frame)) {
 	b.send(request(id, set...))
 	synctest.Wait()
 }
 
 // request is a deliver frame of session s1 with one request in it.
-func request(id session.StreamID, set ...func(*frame.Frame)) frame.Frame {
-	f := frame.Frame{
-		Type: frame.Deliver, ID: id, Gen: benchGen, Session: "s1", Server: "everything", Ticket: "ticket-" + string(id),
+func request(id session.StreamID, set ...func(*frametest.Frame)) frametest.Frame {
+	f := frametest.Frame{
+		Type: frame.TypeDeliver, ID: id, Gen: benchGen, Session: "s1", Server: "everything", Ticket: "ticket-" + string(id),
 		NotAfter: time.Now().Add(10 * time.Minute).UnixMilli(), AckWithin: 1000,
 	}
 	raw := `{"jsonrpc":"2.0","id":1,"method":"ping"}`
@@ -235,9 +236,13 @@ func request(id session.StreamID, set ...func(*frame.Frame)) frame.Frame {
 	return f
 }
 
-func ofGen(g session.Generation) func(*frame.Frame) { return func(f *frame.Frame) { f.Gen = g } }
-func fromInbox(f *frame.Frame)                      { f.Inbox = true }
-func ofSession(s session.ID) func(*frame.Frame)     { return func(f *frame.Frame) { f.Session = s } }
+func ofGen(g session.Generation) func(*frametest.Frame) {
+	return func(f *frametest.Frame) { f.Gen = g }
+}
+func fromInbox(f *frametest.Frame) { f.Inbox = true }
+func ofSession(s session.ID) func(*frametest.Frame) {
+	return func(f *frametest.Frame) { f.Session = s }
+}
 
 // says has the box say something on a stream of session s1, without waiting.
 func (b *bench) says(stream session.StreamID, raw string) { b.say("s1", stream, raw, false) }
@@ -255,8 +260,8 @@ func (b *bench) say(s session.ID, stream session.StreamID, raw string, final boo
 }
 
 // ack answers an events frame.
-func (b *bench) ack(f frame.Frame, set ...func(*frame.Frame)) {
-	a := frame.Frame{Type: frame.Ack, Seq: f.Seq, Session: f.Session}
+func (b *bench) ack(f frametest.Frame, set ...func(*frametest.Frame)) {
+	a := frametest.Frame{Type: frame.TypeAck, Seq: f.Seq, Session: f.Session}
 	for _, s := range set {
 		s(&a)
 	}
@@ -265,7 +270,7 @@ func (b *bench) ack(f frame.Frame, set ...func(*frame.Frame)) {
 
 // batchOf says what an events frame holds: stream, index of the first, "!" if the
 // last is final, and the events.
-func batchOf(f frame.Frame) string {
+func batchOf(f frametest.Frame) string {
 	var b strings.Builder
 	rest := f.Payload
 	for i, it := range f.Items {
@@ -286,7 +291,7 @@ func batchOf(f frame.Frame) string {
 
 // framed is a frame with the connection it came on.
 type framed struct {
-	frame.Frame
+	frametest.Frame
 	conn *memoryConn
 	data []byte
 }
@@ -334,7 +339,7 @@ func (c *memoryConn) Send(data []byte) error {
 		return io.ErrClosedPipe
 	default:
 	}
-	f, err := frame.Decode(data)
+	f, err := frametest.Decode(data)
 	if err != nil {
 		return err
 	}
@@ -356,8 +361,8 @@ func (c *memoryConn) Close(reason string) error {
 	return nil
 }
 
-func (c *memoryConn) send(f frame.Frame) {
-	for _, piece := range frame.Cut(frame.Encode(f), "", session.NewNonce()) {
+func (c *memoryConn) send(f frametest.Frame) {
+	for _, piece := range frame.Cut(frametest.Encode(f), "", session.NewNonce()) {
 		c.in <- piece
 	}
 	synctest.Wait()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -14,7 +15,7 @@ func longRequest(id session.StreamID, text string) [][]byte {
 	f := request(id, fromInbox)
 	raw := `{"text":"` + strings.Repeat(text, 300_000/len(text)) + `"}`
 	f.Lens, f.Payload = []int{2, len(raw)}, []byte("{}"+raw)
-	return frame.Cut(frame.Encode(f), "", "frame-"+string(id))
+	return frame.Cut(frametest.Encode(f), "", "frame-"+string(id))
 }
 
 func TestPartsOfTwoFramesComeInAnyOrderAndTwice(t *testing.T) {
@@ -70,17 +71,17 @@ func TestMoreLongFramesThanPlacesWaitForOne(t *testing.T) {
 				t.Fatalf("nothing more came after %d of %d", done, sessions)
 			}
 			switch f.Type {
-			case frame.Part:
+			case frame.TypePart:
 				place, _, _ := strings.Cut(f.Frame.Frame, ".")
 				places[place] = true
 				if f.Frame.Runner == "" || f.Gen != benchGen {
 					t.Errorf("part of generation %d, runner %q", f.Gen, f.Frame.Runner)
 				}
-				b.send(frame.Frame{Type: frame.PartOK, Frame: f.Frame.Frame, N: f.N})
-			case frame.Whole:
+				b.send(frametest.Frame{Type: frame.TypePartOK, Frame: f.Frame.Frame, N: f.N})
+			case frame.TypeWhole:
 				done++
 				for n := range sessions {
-					b.ack(frame.Frame{Seq: 1, Session: session.ID("s" + string(rune('A'+n)))})
+					b.ack(frametest.Frame{Seq: 1, Session: session.ID("s" + string(rune('A'+n)))})
 					if n == done-1 {
 						break
 					}
@@ -107,7 +108,7 @@ func TestEventOfExactlyTheLimitGoes(t *testing.T) {
 		b.ack(f)
 		b.deliver("d2", fromInbox)
 		b.ends("d2", strings.Repeat("x", frame.MaxMessage+1))
-		if f := b.expect(frame.Events); !strings.Contains(string(f.Payload), `"limit":16777216`) || !f.Items[0].Final {
+		if f := b.expect(frame.TypeEvents); !strings.Contains(string(f.Payload), `"limit":16777216`) || !f.Items[0].Final {
 			t.Errorf("got %s", f.Payload)
 		}
 	})

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -116,7 +117,7 @@ func TestRunnerComesBackAfterOtherCloseCodes(t *testing.T) {
 			b.conn.cut()
 			b.welcome(b.reconnected(), benchGen)
 			b.ends("d1", "end")
-			if got := batchOf(b.expect(frame.Events)); got != "d1@1 end!" {
+			if got := batchOf(b.expect(frame.TypeEvents)); got != "d1@1 end!" {
 				t.Errorf("after code %d: %s", code, got)
 			}
 			if gap := g.gaps(0); gap[0] > time.Second {
@@ -241,7 +242,7 @@ func moments(t *testing.T, seed uint64, drain time.Duration) []time.Duration {
 		b.conn.in <- frame.DrainFrame(drain)
 		time.Sleep(drain)
 		b.connected()
-		b.welcome(b.expect(frame.Hello), benchGen)
+		b.welcome(b.expect(frame.TypeHello), benchGen)
 		g.set(errors.New("network is down"), nil)
 		b.conn.cut()
 		time.Sleep(20 * time.Second)
@@ -290,7 +291,7 @@ func TestDrainDoesNotPutOffARenewal(t *testing.T) {
 
 func TestDrainThatMakesNoSenseIsFollowedAtOnce(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		b.send(frame.Frame{Type: frame.Drain, In: -1 << 62})
+		b.send(frametest.Frame{Type: frame.TypeDrain, In: -1 << 62})
 		time.Sleep(time.Millisecond)
 		b.connected()
 	})

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -51,6 +52,12 @@ type core struct {
 
 // post has the loop call do. It returns false if the loop has ended.
 func (c *core) post(do func()) bool { return c.loop.post(func(*life) { do() }) }
+
+// sender is what most frames of this runner begin with.
+func (c *core) sender() frame.Sender { return frame.Sender{Box: c.Box, Gen: c.gen, Runner: c.runner} }
+
+// ofBox is sender without the runner's id, for frames that are believed by their tickets.
+func (c *core) ofBox() frame.Sender { return frame.Sender{Box: c.Box, Gen: c.gen} }
 
 // finish makes Run return err.
 func (c *core) finish(err error) {

@@ -31,10 +31,10 @@ type inflight struct {
 	outboxes   *outboxes
 	sleep      *sleep
 
-	delivered int           // counts executions, to see whether there were any
-	worked    bool          // one of them did more than look, see frame.Frame.Looks
-	waits     []frame.Frame // delivers that came before a welcome
-	nudged    bool          // a nudge did
+	delivered int             // counts executions, to see whether there were any
+	worked    bool            // one of them did more than look, see frame.Deliver.Looks
+	waits     []frame.Deliver // delivers that came before a welcome
+	nudged    bool            // a nudge did
 	pull      pull
 	late      map[session.StreamID]*asked // delivers that came late and wait for the host's word
 }
@@ -50,7 +50,7 @@ type pull struct {
 // deliver executes a message if its generation is this one, no bye was said, and
 // it was not executed before. A message from the inbox has been claimed for this
 // generation, so nobody else may end it: it is executed however old it is.
-func (in *inflight) deliver(f frame.Frame) {
+func (in *inflight) deliver(f frame.Deliver) {
 	if d, ok := in.deliveries.byID[f.ID]; ok && (f.Round <= d.round || !d.ended) {
 		if f.Round == d.round {
 			in.seen(f)
@@ -80,7 +80,7 @@ func (in *inflight) deliver(f frame.Frame) {
 
 // deliveredAgain: its sender has no sign of life. If it has ended, the batch with
 // its end is sent again until the host has it, and then the log is the sign.
-func (in *inflight) deliveredAgain(d *delivery, f frame.Frame) {
+func (in *inflight) deliveredAgain(d *delivery, f frame.Deliver) {
 	switch {
 	case f.Inbox:
 		d.reported, d.traced = true, true
@@ -91,7 +91,7 @@ func (in *inflight) deliveredAgain(d *delivery, f frame.Frame) {
 
 // run has the box execute a message. reported says that the host was asked for it, and
 // so has a trace, or may have one.
-func (in *inflight) run(f frame.Frame, reported bool) {
+func (in *inflight) run(f frame.Deliver, reported bool) {
 	d := &delivery{id: f.ID, round: f.Round, session: f.Session, ticket: f.Ticket, sent: f.Base}
 	in.deliveries.byID[f.ID] = d
 	parts, ok := frame.Split(f.Payload, f.Lens)
@@ -126,7 +126,7 @@ func (in *inflight) run(f frame.Frame, reported bool) {
 
 // wait keeps a deliver that must not be executed before a welcome. After a bye it
 // is what makes the runner say hello again.
-func (in *inflight) wait(f frame.Frame) {
+func (in *inflight) wait(f frame.Deliver) {
 	if len(in.waits) < maxWaits {
 		in.waits = append(in.waits, f)
 	}
@@ -153,7 +153,7 @@ func (in *inflight) sendTaken(due []*delivery) {
 	if !in.links.linked() {
 		return
 	}
-	f := frame.Frame{Type: frame.Taken, Box: in.Box, Gen: in.gen}
+	f := frame.Taken{Sender: in.ofBox()}
 	size := 0
 	for _, d := range due {
 		d.reported = true
@@ -196,12 +196,12 @@ func (in *inflight) sendPull() {
 		return
 	}
 	if in.links.linked() {
-		in.links.live.sendFirst(frame.Encode(frame.Frame{Type: frame.Pull, Box: in.Box, Gen: in.gen, Runner: in.runner, N: in.pull.n}))
+		in.links.live.sendFirst(frame.Encode(frame.Pull{Sender: in.sender(), N: in.pull.n}))
 	}
 	in.set(&in.pull.again, pullAgain, in.sendPull)
 }
 
-func (in *inflight) pulled(f frame.Frame) {
+func (in *inflight) pulled(f frame.Pulled) {
 	if !in.pull.open || f.N != in.pull.n {
 		return
 	}
@@ -218,7 +218,7 @@ func (in *inflight) pulled(f frame.Frame) {
 }
 
 // seen: a deliver came.
-func (in *inflight) seen(f frame.Frame) {
+func (in *inflight) seen(f frame.Deliver) {
 	if round, ok := in.pull.missing[f.ID]; ok && round <= f.Round {
 		delete(in.pull.missing, f.ID)
 	}

@@ -9,15 +9,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 )
 
 func TestDeliverHandsOverWhatTheClientSaid(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		b.deliver("d1", func(f *frame.Frame) {
+		b.deliver("d1", func(f *frametest.Frame) {
 			f.Level, f.Subscribed = "debug", []string{"file:///a", "file:///b"}
 		})
-		b.deliver("d2", func(f *frame.Frame) { f.AckWithin = 0 })
+		b.deliver("d2", func(f *frametest.Frame) { f.AckWithin = 0 })
 		want := []runner.Delivery{
 			{
 				ID: "d1", Session: "s1", Server: "everything", Ticket: "ticket-d1", Level: "debug",
@@ -38,16 +39,16 @@ func TestDeliverHandsOverWhatTheClientSaid(t *testing.T) {
 func TestPullIsRepeatedUntilEverythingHasCome(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.connected()
-		b.welcome(b.expect(frame.Hello), benchGen)
-		b.expect(frame.Pull)
+		b.welcome(b.expect(frame.TypeHello), benchGen)
+		b.expect(frame.TypePull)
 		time.Sleep(2 * time.Second)
-		if pull := b.expect(frame.Pull); pull.N != 1 {
+		if pull := b.expect(frame.TypePull); pull.N != 1 {
 			t.Errorf("repeated pull has number %d", pull.N)
 		}
 		b.deliver("d1", fromInbox)
-		b.send(frame.Frame{Type: frame.Pulled, N: 1, IDs: ids("d1", "d2")})
+		b.send(frametest.Frame{Type: frame.TypePulled, N: 1, IDs: ids("d1", "d2")})
 		time.Sleep(2 * time.Second)
-		b.expect(frame.Pull) // d2 was lost
+		b.expect(frame.TypePull) // d2 was lost
 		b.deliver("d1", fromInbox)
 		b.deliver("d2", fromInbox)
 		b.pass(time.Minute)
@@ -57,31 +58,31 @@ func TestPullIsRepeatedUntilEverythingHasCome(t *testing.T) {
 
 func TestNudgePullsAnew(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		b.send(frame.Frame{Type: frame.Nudge})
-		if pull := b.expect(frame.Pull); pull.N != 2 {
+		b.send(frametest.Frame{Type: frame.TypeNudge})
+		if pull := b.expect(frame.TypePull); pull.N != 2 {
 			t.Errorf("pull has number %d", pull.N)
 		}
-		b.send(frame.Frame{Type: frame.Nudge})
-		if pull := b.expect(frame.Pull); pull.N != 3 {
+		b.send(frametest.Frame{Type: frame.TypeNudge})
+		if pull := b.expect(frame.TypePull); pull.N != 3 {
 			t.Errorf("pull has number %d", pull.N)
 		}
-		b.send(frame.Frame{Type: frame.Pulled, N: 2}) // may not have seen what the second nudge was for
+		b.send(frametest.Frame{Type: frame.TypePulled, N: 2}) // may not have seen what the second nudge was for
 		time.Sleep(2 * time.Second)
-		if pull := b.expect(frame.Pull); pull.N != 3 {
+		if pull := b.expect(frame.TypePull); pull.N != 3 {
 			t.Errorf("repeated pull has number %d", pull.N)
 		}
-		b.send(frame.Frame{Type: frame.Pulled, N: 3})
+		b.send(frametest.Frame{Type: frame.TypePulled, N: 3})
 		b.pass(time.Minute)
 	})
 }
 
 func TestOpenPullIsAskedAgainOnANewConnection(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		b.send(frame.Frame{Type: frame.Nudge})
-		b.expect(frame.Pull)
+		b.send(frametest.Frame{Type: frame.TypeNudge})
+		b.expect(frame.TypePull)
 		b.conn.cut()
 		b.welcome(b.reconnected(), benchGen)
-		if pull := b.expect(frame.Pull); pull.N != 2 {
+		if pull := b.expect(frame.TypePull); pull.N != 2 {
 			t.Errorf("pull has number %d", pull.N)
 		}
 	})
@@ -93,7 +94,7 @@ func TestDeliverIsExecutedOnceAndInFlightIsReportedAgain(t *testing.T) {
 		b.nothing()
 		for range 2 {
 			b.deliver("d1")
-			taken := b.expect(frame.Taken)
+			taken := b.expect(frame.TypeTaken)
 			equal(t, "tickets", taken.Tickets, []string{"ticket-d1"})
 			if taken.Gen != benchGen || taken.Box != benchBox {
 				t.Errorf("taken is of box %s, generation %d", taken.Box, taken.Gen)
@@ -107,14 +108,14 @@ func TestDeliverThatHasEndedIsNeitherExecutedNorReported(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1")
 		b.ends("d1", "end")
-		events := b.expect(frame.Events)
+		events := b.expect(frame.TypeEvents)
 		b.deliver("d1") // the batch is under way
 		b.nothing()
 		b.ack(events)
 		b.deliver("d1")
 		b.nothing()
 		b.pass(15*time.Minute - time.Second)
-		b.deliver("d1", func(f *frame.Frame) { f.AckWithin = 60_000 })
+		b.deliver("d1", func(f *frametest.Frame) { f.AckWithin = 60_000 })
 		b.nothing()
 		equal(t, "executed", b.box.told(), []string{"deliver d1"})
 	})
@@ -125,14 +126,14 @@ func TestInFlightIsRememberedForAnyTime(t *testing.T) {
 		b.deliver("d1", fromInbox)
 		b.pass(6 * time.Hour)
 		b.deliver("d1")
-		b.expect(frame.Taken)
+		b.expect(frame.TypeTaken)
 		equal(t, "executed", b.box.told(), []string{"deliver d1"})
 	})
 }
 
 func TestNotificationIsExecutedOnceAndOwesNothing(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		notification := func(f *frame.Frame) { f.AckWithin = 0 }
+		notification := func(f *frametest.Frame) { f.AckWithin = 0 }
 		b.deliver("d1", notification)
 		b.deliver("d1", notification)
 		b.pass(time.Minute)
@@ -151,7 +152,7 @@ func TestDeliverOfAnotherGenerationIsNotExecuted(t *testing.T) {
 
 func TestDeliverThatIsTooLateIsNotExecutedUnlessItWasClaimed(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		late := func(f *frame.Frame) { f.NotAfter = time.Now().Add(-time.Second).UnixMilli() }
+		late := func(f *frametest.Frame) { f.NotAfter = time.Now().Add(-time.Second).UnixMilli() }
 		b.deliver("d1", late)
 		b.deliver("d2", late, fromInbox) // nobody else may end it
 		equal(t, "executed", b.box.told(), []string{"deliver d2"})
@@ -161,20 +162,20 @@ func TestDeliverThatIsTooLateIsNotExecutedUnlessItWasClaimed(t *testing.T) {
 func TestDeliverWaitsForTheFirstWelcome(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.connected()
-		b.expect(frame.Hello)
+		b.expect(frame.TypeHello)
 		b.deliver("d1")
 		b.deliver("d1")
 		b.nothing()
 		equal(t, "executed before", b.box.told(), nil)
-		b.send(frame.Frame{Type: frame.Welcome, Gen: benchGen, Link: 1})
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 1})
 		equal(t, "executed after", b.box.told(), []string{"deliver d1"})
 	})
 }
 
 func TestDeliverThatFitsNoMessageIsNotExecuted(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		b.deliver("d1", func(f *frame.Frame) { f.Lens = []int{1, 1} })
-		b.deliver("d2", func(f *frame.Frame) { f.Lens = nil })
+		b.deliver("d1", func(f *frametest.Frame) { f.Lens = []int{1, 1} })
+		b.deliver("d2", func(f *frametest.Frame) { f.Lens = nil })
 		b.runs()
 		equal(t, "executed", b.box.told(), nil)
 	})
@@ -187,11 +188,11 @@ func TestRequestsWithoutAnEndAreReportedTogether(t *testing.T) {
 		b.deliver("d3")
 		b.deliver("d4", fromInbox) // has its trace
 		b.ends("d3", "end")
-		b.ack(b.expect(frame.Events))
+		b.ack(b.expect(frame.TypeEvents))
 		time.Sleep(time.Second - time.Millisecond)
 		b.nothing()
 		time.Sleep(time.Millisecond)
-		taken := b.expect(frame.Taken)
+		taken := b.expect(frame.TypeTaken)
 		slices.Sort(taken.Tickets)
 		equal(t, "tickets", taken.Tickets, []string{"ticket-d1", "ticket-d2"})
 		b.pass(time.Minute)
@@ -202,9 +203,9 @@ func TestEndThatIsNotAckedIsReported(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1")
 		b.ends("d1", "end")
-		b.expect(frame.Events)
+		b.expect(frame.TypeEvents)
 		time.Sleep(time.Second)
-		equal(t, "tickets", b.expect(frame.Taken).Tickets, []string{"ticket-d1"})
+		equal(t, "tickets", b.expect(frame.TypeTaken).Tickets, []string{"ticket-d1"})
 	})
 }
 
@@ -216,7 +217,7 @@ func TestReportIsDueAfterAReconnect(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		b.wire.set(false)
 		b.welcome(b.reconnected(), benchGen)
-		equal(t, "tickets", b.expect(frame.Taken).Tickets, []string{"ticket-d1"})
+		equal(t, "tickets", b.expect(frame.TypeTaken).Tickets, []string{"ticket-d1"})
 	})
 }
 
@@ -224,15 +225,15 @@ func TestProgressCarriesTheReportOfItsRequest(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1")
 		b.says("d1", "progress")
-		first := b.expect(frame.Events)
+		first := b.expect(frame.TypeEvents)
 		equal(t, "tickets", first.Tickets, []string{"ticket-d1"})
 		b.ack(first)
 		b.says("d1", "more")
-		second := b.expect(frame.Events)
+		second := b.expect(frame.TypeEvents)
 		equal(t, "tickets", second.Tickets, nil)
 		b.ack(second)
 		b.ends("d1", "end")
-		if end := b.expect(frame.Events); !end.Items[0].Marked {
+		if end := b.expect(frame.TypeEvents); !end.Items[0].Marked {
 			t.Error("the end does not say that there is an item to delete")
 		}
 		b.pass(time.Second)
@@ -243,12 +244,12 @@ func TestEndThatComesFirstNeedsNoReport(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1")
 		b.ends("d1", "end")
-		if f := b.expect(frame.Events); len(f.Tickets) > 0 || f.Items[0].Marked {
+		if f := b.expect(frame.TypeEvents); len(f.Tickets) > 0 || f.Items[0].Marked {
 			t.Errorf("tickets %v, marked %t", f.Tickets, f.Items[0].Marked)
 		}
 		b.deliver("d2", fromInbox, ofSession("s2"))
 		b.say("s2", "d2", "end", true)
-		if f := b.expect(frame.Events); len(f.Tickets) > 0 || !f.Items[0].Marked {
+		if f := b.expect(frame.TypeEvents); len(f.Tickets) > 0 || !f.Items[0].Marked {
 			t.Errorf("from the inbox: tickets %v, marked %t", f.Tickets, f.Items[0].Marked)
 		}
 	})
@@ -260,7 +261,7 @@ func TestBoxThatBlocksDoesNotBlockTheRunner(t *testing.T) {
 		b.deliver("d1")
 		b.deliver("d2")
 		time.Sleep(time.Second)
-		b.expect(frame.Taken)
+		b.expect(frame.TypeTaken)
 		equal(t, "executed", b.box.told(), []string{"deliver d1"})
 		close(b.box.block)
 		synctest.Wait()

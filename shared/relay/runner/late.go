@@ -9,7 +9,7 @@ import (
 
 // late says that a deliver has to be asked for. One that owes no end has no client that
 // was told anything.
-func late(f frame.Frame) bool {
+func late(f frame.Deliver) bool {
 	if f.Sent == 0 || f.AckWithin == 0 {
 		return false
 	}
@@ -19,12 +19,12 @@ func late(f frame.Frame) bool {
 
 // asked is a deliver that waits for the answer.
 type asked struct {
-	f     frame.Frame
+	f     frame.Deliver
 	again alarm
 }
 
 // askFirst asks for a late deliver, until there is an answer.
-func (in *inflight) askFirst(f frame.Frame) {
+func (in *inflight) askFirst(f frame.Deliver) {
 	if a := in.late[f.ID]; a != nil {
 		if a.f.Round >= f.Round {
 			return
@@ -40,15 +40,13 @@ func (in *inflight) askFirst(f frame.Frame) {
 func (in *inflight) sendAsk(a *asked) {
 	if in.links.linked() {
 		f := a.f
-		in.links.live.sendFirst(frame.Encode(frame.Frame{
-			Type: frame.Ask, Box: in.Box, Gen: in.gen, ID: f.ID, Round: f.Round, Ticket: f.Ticket, NotAfter: f.NotAfter, Inbox: f.Inbox,
-		}))
+		in.links.live.sendFirst(frame.Encode(frame.Ask{Sender: in.ofBox(), ID: f.ID, Round: f.Round, Ticket: f.Ticket, NotAfter: f.NotAfter, Inbox: f.Inbox}))
 	}
 	in.set(&a.again, ackAfter, func() { in.sendAsk(a) })
 }
 
 // may takes the answer.
-func (in *inflight) may(f frame.Frame) {
+func (in *inflight) may(f frame.May) {
 	a := in.late[f.ID]
 	if a == nil || a.f.Round != f.Round {
 		return

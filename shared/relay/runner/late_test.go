@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // sentAgo is for a deliver that was posted so long ago, by the host's clock.
-func sentAgo(d time.Duration) func(*frame.Frame) {
-	return func(f *frame.Frame) { f.Sent = time.Now().Add(-d).UnixMilli() }
+func sentAgo(d time.Duration) func(*frametest.Frame) {
+	return func(f *frametest.Frame) { f.Sent = time.Now().Add(-d).UnixMilli() }
 }
 
 func TestALateDeliverIsExecutedOnlyIfTheHostAllowsIt(t *testing.T) {
@@ -20,20 +21,20 @@ func TestALateDeliverIsExecutedOnlyIfTheHostAllowsIt(t *testing.T) {
 		b.deliver("late", sentAgo(26*time.Second))
 		b.deliver("late", sentAgo(20*time.Second))
 		b.deliver("ended", sentAgo(-26*time.Second)) // the clocks differ: nothing is known of its age
-		if first, second := b.expect(frame.Ask), b.expect(frame.Ask); first.ID != "late" || second.ID != "ended" || first.Ticket == "" {
+		if first, second := b.expect(frame.TypeAsk), b.expect(frame.TypeAsk); first.ID != "late" || second.ID != "ended" || first.Ticket == "" {
 			t.Errorf("asked for %+v and %+v", first, second)
 		}
 		equal(t, "executed before the answer", b.box.told(), nil)
-		b.send(frame.Frame{Type: frame.May, ID: "ended", Refused: session.Closed})
-		b.send(frame.Frame{Type: frame.May, ID: "late"})
-		b.send(frame.Frame{Type: frame.May, ID: "late"})
+		b.send(frametest.Frame{Type: frame.TypeMay, ID: "ended", Refused: session.Closed})
+		b.send(frametest.Frame{Type: frame.TypeMay, ID: "late"})
+		b.send(frametest.Frame{Type: frame.TypeMay, ID: "late"})
 		equal(t, "executed after", b.box.told(), []string{"deliver late"})
 	})
 }
 
 func TestALateNotificationIsExecutedAtOnce(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		b.deliver("d1", sentAgo(time.Minute), func(f *frame.Frame) { f.AckWithin = 0 })
+		b.deliver("d1", sentAgo(time.Minute), func(f *frametest.Frame) { f.AckWithin = 0 })
 		equal(t, "executed", b.box.told(), []string{"deliver d1"})
 	})
 }
@@ -41,11 +42,11 @@ func TestALateNotificationIsExecutedAtOnce(t *testing.T) {
 func TestAnAskThatIsLostIsSentAgain(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("late", sentAgo(time.Minute))
-		b.expect(frame.Ask)
-		b.soon(frame.Ask, 5*time.Second)
+		b.expect(frame.TypeAsk)
+		b.soon(frame.TypeAsk, 5*time.Second)
 		b.deliver("late", sentAgo(0)) // its sender lives
 		equal(t, "executed", b.box.told(), []string{"deliver late"})
-		b.send(frame.Frame{Type: frame.May, ID: "late"})
+		b.send(frametest.Frame{Type: frame.TypeMay, ID: "late"})
 		equal(t, "executed again", b.box.told(), nil)
 	})
 }

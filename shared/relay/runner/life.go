@@ -74,8 +74,8 @@ func (l *life) received(lk *link, data []byte, err error) {
 		return // a gateway may give a function's empty answer as an empty message
 	}
 	f, err := frame.Decode(data)
-	if err == nil && f.Type == frame.Part {
-		if data, _, err = lk.parts.Add(f); data == nil && err == nil {
+	if part, ok := f.(frame.Part); ok {
+		if data, _, err = lk.parts.Add(part); data == nil && err == nil {
 			return
 		}
 		if err != nil {
@@ -107,7 +107,7 @@ func (l *life) unreadable(lk *link, size int, err error) {
 }
 
 func (l *life) frame(lk *link, f frame.Frame) {
-	switch f.Type {
+	switch f := f.(type) {
 	case frame.Welcome:
 		l.links.welcomeCame(lk, f)
 	case frame.Fenced:

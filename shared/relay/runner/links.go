@@ -258,7 +258,7 @@ func (ls *links) sayHello(lk *link) {
 func (ls *links) writeHello(lk *link, questions map[session.ID][]string) {
 	lk.asking = false
 	lk.tries++
-	f := frame.Frame{Type: frame.Hello, Box: ls.Box, Gen: ls.gen, Runner: ls.runner, Link: lk.no, Task: ls.Task, Questions: questions}
+	f := frame.Hello{Sender: ls.sender(), Link: lk.no, Task: ls.Task, Questions: questions}
 	if !ls.welcomed {
 		f.Token = ls.Token
 	}
@@ -292,7 +292,7 @@ func (lk *link) greeting() bool { return lk.asking || lk.tries > 0 }
 
 // welcomeCame takes the answer to a hello. Only the newest hello's counts: an
 // older welcome may have been overtaken by a bye (S1).
-func (ls *links) welcomeCame(lk *link, f frame.Frame) {
+func (ls *links) welcomeCame(lk *link, f frame.Welcome) {
 	if f.Link == lk.no {
 		lk.asking, lk.tries = false, 0
 		lk.answer.stop()
@@ -336,7 +336,7 @@ func (ls *links) renewIn(after time.Duration) {
 
 // fenced: for the newest hello it is the end. For an older one it may be late,
 // so the host is asked.
-func (ls *links) fenced(f frame.Frame) {
+func (ls *links) fenced(f frame.Fenced) {
 	if f.Link >= ls.no {
 		ls.fence()
 		return

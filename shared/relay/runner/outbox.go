@@ -165,10 +165,10 @@ func (ob *outboxes) flush(o *outbox) {
 
 // batch takes what fits into one events frame: common first, then the streams in
 // the order of their first event.
-func (ob *outboxes) batch(o *outbox) (frame.Frame, *batch) {
+func (ob *outboxes) batch(o *outbox) (frame.Events, *batch) {
 	o.seq++
 	b := &batch{seq: o.seq, gen: ob.gen}
-	f := frame.Frame{Type: frame.Events, Box: ob.Box, Gen: ob.gen, Seq: o.seq, Session: o.session}
+	f := frame.Events{Sender: ob.ofBox(), Seq: o.seq, Session: o.session}
 	var events [][]byte
 	// behind stands right after the last one.
 	take := func(pending [][]byte, behind []byte) (rest [][]byte, lens []int) {
@@ -242,7 +242,7 @@ func (ob *outboxes) sendBatch(b *batch) {
 }
 
 // acked: the host has a batch, but for the streams it has closed itself.
-func (ob *outboxes) acked(f frame.Frame) {
+func (ob *outboxes) acked(f frame.Ack) {
 	o := ob.boxes[f.Session]
 	if o == nil || o.unacked == nil || o.unacked.seq != f.Seq {
 		return // of a batch that was sent twice
@@ -363,8 +363,8 @@ func (ob *outboxes) forgetOutboxes(old time.Time) {
 
 // status sends a report, or keeps it if it holds a handshake.
 func (ob *outboxes) status(s StatusReport) {
-	f := frame.Frame{
-		Type: frame.Status, Box: ob.Box, Gen: ob.gen, Session: s.Session, Ticket: s.Ticket,
+	f := frame.Status{
+		Sender: ob.ofBox(), Session: s.Session, Ticket: s.Ticket,
 		Process: s.Process, Phase: s.Phase, Detail: s.Detail, Era: s.Era, Payload: bytes.ToValidUTF8(s.Handshake, []byte("\uFFFD")),
 	}
 	data := frame.Encode(f)

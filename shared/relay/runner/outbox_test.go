@@ -11,25 +11,26 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-func next(n session.Index) func(*frame.Frame) { return func(f *frame.Frame) { f.Next = n } }
+func next(n session.Index) func(*frametest.Frame) { return func(f *frametest.Frame) { f.Next = n } }
 
 func TestOneBatchOfASessionIsUnderWayAndTheRestGathers(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1", fromInbox)
 		b.deliver("d2", fromInbox)
 		b.says("d2", "a")
-		first := b.expect(frame.Events)
+		first := b.expect(frame.TypeEvents)
 		b.says("d2", "b")
 		b.says("d1", "c")
 		b.says(session.Common, "d")
 		b.ends("d2", "e")
 		b.nothing()
 		b.ack(first)
-		second := b.expect(frame.Events)
+		second := b.expect(frame.TypeEvents)
 		if got, want := batchOf(second), "@0 d | d2@2 b e! | d1@1 c"; got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
@@ -45,9 +46,9 @@ func TestOneBatchOfASessionIsUnderWayAndTheRestGathers(t *testing.T) {
 func TestSessionsDoNotWaitForOneAnother(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.say("s1", session.Common, "a", false)
-		b.expect(frame.Events)
+		b.expect(frame.TypeEvents)
 		b.say("s2", session.Common, "b", false)
-		if f := b.expect(frame.Events); f.Session != "s2" || f.Seq != 1 {
+		if f := b.expect(frame.TypeEvents); f.Session != "s2" || f.Seq != 1 {
 			t.Errorf("batch %d of session %s", f.Seq, f.Session)
 		}
 	})
@@ -61,7 +62,7 @@ func TestBatchIsSentAgainVerbatimUntilItIsAcked(t *testing.T) {
 		again := func() {
 			t.Helper()
 			g, ok := b.received()
-			if !ok || g.Type != frame.Events || !bytes.Equal(g.data, f.data) {
+			if !ok || g.Type != frame.TypeEvents || !bytes.Equal(g.data, f.data) {
 				t.Fatalf("got %s, want %s", g.data, f.data)
 			}
 		}
@@ -73,7 +74,7 @@ func TestBatchIsSentAgainVerbatimUntilItIsAcked(t *testing.T) {
 		b.welcome(b.reconnected(), benchGen)
 		again()
 		b.ack(f.Frame, next(2))
-		if g := b.expect(frame.Events); g.Seq != 2 {
+		if g := b.expect(frame.TypeEvents); g.Seq != 2 {
 			t.Errorf("batch %d came, want 2", g.Seq)
 		}
 	})
@@ -82,13 +83,13 @@ func TestBatchIsSentAgainVerbatimUntilItIsAcked(t *testing.T) {
 func TestAckOfAnotherBatchIsPassedOver(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.says(session.Common, "a")
-		first := b.expect(frame.Events)
+		first := b.expect(frame.TypeEvents)
 		b.says(session.Common, "b")
-		b.ack(frame.Frame{Seq: 9, Session: "s1"})
-		b.ack(frame.Frame{Seq: 1, Session: "s9"})
+		b.ack(frametest.Frame{Seq: 9, Session: "s1"})
+		b.ack(frametest.Frame{Seq: 1, Session: "s9"})
 		b.nothing()
 		b.ack(first, next(5))
-		b.expect(frame.Events)
+		b.expect(frame.TypeEvents)
 		b.ack(first, next(5))
 		b.nothing()
 	})
@@ -96,10 +97,10 @@ func TestAckOfAnotherBatchIsPassedOver(t *testing.T) {
 
 func TestCommonIndexIsLearnedOnceInAGeneration(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		step := func(raw, want string) frame.Frame {
+		step := func(raw, want string) frametest.Frame {
 			t.Helper()
 			b.says(session.Common, raw)
-			f := b.expect(frame.Events)
+			f := b.expect(frame.TypeEvents)
 			if got := batchOf(f); got != want {
 				t.Errorf("got %q, want %q", got, want)
 			}
@@ -110,9 +111,9 @@ func TestCommonIndexIsLearnedOnceInAGeneration(t *testing.T) {
 		b.ack(step("c", "@43 c"), next(44))
 		// Asleep and back: the indexes of the new generation are learned anew.
 		b.box.idleFrom(time.Now())
-		b.send(frame.Frame{Type: frame.ByeOK, Link: b.soon(frame.Bye, 3*time.Minute).Link})
-		b.send(frame.Frame{Type: frame.Nudge})
-		b.welcome(b.expect(frame.Hello), benchGen+1)
+		b.send(frametest.Frame{Type: frame.TypeByeOK, Link: b.soon(frame.TypeBye, 3*time.Minute).Link})
+		b.send(frametest.Frame{Type: frame.TypeNudge})
+		b.welcome(b.expect(frame.TypeHello), benchGen+1)
 		b.emptyInbox()
 		f := step("d", "@0 d")
 		if f.Gen != benchGen+1 || f.Seq != 4 {
@@ -125,11 +126,11 @@ func TestSeqGoesOnAfterTheSessionWasForgotten(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		for range 3 {
 			b.says(session.Common, "a")
-			b.ack(b.expect(frame.Events), next(7))
+			b.ack(b.expect(frame.TypeEvents), next(7))
 		}
 		b.pass(20 * time.Minute)
 		b.says(session.Common, "b")
-		if f := b.expect(frame.Events); f.Seq != 4 || batchOf(f) != "@0 b" {
+		if f := b.expect(frame.TypeEvents); f.Seq != 4 || batchOf(f) != "@0 b" {
 			t.Errorf("batch %d: %s", f.Seq, batchOf(f))
 		}
 	})
@@ -140,13 +141,13 @@ func TestNothingMoreIsSentForAClosedStream(t *testing.T) {
 		b.deliver("d1", fromInbox)
 		b.deliver("d2", fromInbox)
 		b.says("d1", "a")
-		first := b.expect(frame.Events)
+		first := b.expect(frame.TypeEvents)
 		b.says("d1", "b")
 		b.says("d2", "c")
 		b.box.told()
-		b.ack(first, func(f *frame.Frame) { f.Closed = ids("d1") })
+		b.ack(first, func(f *frametest.Frame) { f.Closed = ids("d1") })
 		equal(t, "box", b.box.told(), []string{"close s1 d1"})
-		second := b.expect(frame.Events)
+		second := b.expect(frame.TypeEvents)
 		if got, want := batchOf(second), "d2@1 c"; got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
@@ -162,7 +163,7 @@ func TestNothingMoreIsSentForAClosedStream(t *testing.T) {
 func TestAckThatSaysFencedStops(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.says(session.Common, "a")
-		b.ack(b.expect(frame.Events), func(f *frame.Frame) { f.Fenced = true })
+		b.ack(b.expect(frame.TypeEvents), func(f *frametest.Frame) { f.Fenced = true })
 		if err := b.returned(); session.CodeOf(err) != session.Fenced {
 			t.Errorf("Run returned %v", err)
 		}
@@ -173,18 +174,18 @@ func TestBatchHoldsAThousandEvents(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1", fromInbox)
 		b.says(session.Common, "first")
-		f := b.expect(frame.Events)
+		f := b.expect(frame.TypeEvents)
 		for i := range 1500 {
 			b.says("d1", fmt.Sprint(i))
 		}
 		b.ends("d1", "end")
 		b.ack(f, next(2))
-		f = b.expect(frame.Events)
+		f = b.expect(frame.TypeEvents)
 		if it := f.Items[0]; len(f.Items) != 1 || len(it.Lens) != 1000 || it.First != 1 || it.Final {
 			t.Errorf("%d events from %d, final %t", len(it.Lens), it.First, it.Final)
 		}
 		b.ack(f)
-		f = b.expect(frame.Events)
+		f = b.expect(frame.TypeEvents)
 		if it := f.Items[0]; len(it.Lens) != 501 || it.First != 1001 || !it.Final {
 			t.Errorf("%d events from %d, final %t", len(it.Lens), it.First, it.Final)
 		}
@@ -194,7 +195,7 @@ func TestBatchHoldsAThousandEvents(t *testing.T) {
 func TestBatchHoldsFourMegabytesUnlessOneEventIsLarger(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.says(session.Common, "first")
-		f := b.expect(frame.Events)
+		f := b.expect(frame.TypeEvents)
 		for _, size := range []int{3 << 20, 1 << 20, 1, 5 << 20} {
 			b.says(session.Common, strings.Repeat("x", size))
 		}
@@ -210,7 +211,7 @@ func TestBatchHoldsFourMegabytesUnlessOneEventIsLarger(t *testing.T) {
 
 // whole takes the parts of the next frame, acknowledges each, and joins them when
 // the runner says whole. A frame in one piece is taken as it is.
-func (b *bench) whole() frame.Frame {
+func (b *bench) whole() frametest.Frame {
 	b.t.Helper()
 	parts := map[int64][]byte{}
 	for {
@@ -219,18 +220,18 @@ func (b *bench) whole() frame.Frame {
 			b.t.Fatalf("no frame came after %d parts", len(parts))
 		}
 		switch f.Type {
-		case frame.Part:
+		case frame.TypePart:
 			if len(f.data) > frame.MaxFrame {
 				b.t.Fatalf("part of %d bytes", len(f.data))
 			}
 			parts[f.N] = f.Payload
-			b.send(frame.Frame{Type: frame.PartOK, Frame: f.Frame.Frame, N: f.N})
-		case frame.Whole:
+			b.send(frametest.Frame{Type: frame.TypePartOK, Frame: f.Frame.Frame, N: f.N})
+		case frame.TypeWhole:
 			var joined []byte
 			for i := range f.Of {
 				joined = append(joined, parts[int64(i)]...)
 			}
-			g, err := frame.Decode(joined)
+			g, err := frametest.Decode(joined)
 			if err != nil || len(parts) != f.Of {
 				b.t.Fatalf("%d of %d parts: %v", len(parts), f.Of, err)
 			}
@@ -247,7 +248,7 @@ func TestLongResponseArrivesByteForByte(t *testing.T) {
 		raw := `{"text":"` + strings.Repeat("aé€😀", 16<<20/10-10) + `"}`
 		b.ends("d1", raw)
 		f := b.whole()
-		if f.Type != frame.Events || batchOf(f) != "d1@1 "+raw+"!" {
+		if f.Type != frame.TypeEvents || batchOf(f) != "d1@1 "+raw+"!" {
 			t.Errorf("%s of %d bytes is not what was said", f.Type, len(f.Payload))
 		}
 		b.ack(f)
@@ -266,24 +267,24 @@ func TestPartsAreSentAgainThenWholeUntilTheAck(t *testing.T) {
 			t.Fatalf("%d parts", len(parts))
 		}
 		took := func(n int64) {
-			b.send(frame.Frame{Type: frame.PartOK, Frame: parts[0].Frame.Frame, N: n})
+			b.send(frametest.Frame{Type: frame.TypePartOK, Frame: parts[0].Frame.Frame, N: n})
 		}
 		took(0)
 		took(2)
 		b.nothing()
 		time.Sleep(5 * time.Second)
-		if f := b.expect(frame.Part); f.N != 1 {
+		if f := b.expect(frame.TypePart); f.N != 1 {
 			t.Errorf("part %d was sent again", f.N)
 		}
 		b.nothing()
 		b.conn.cut()
 		b.welcome(b.reconnected(), benchGen)
-		if f := b.expect(frame.Part); f.N != 1 || f.Box != benchBox {
+		if f := b.expect(frame.TypePart); f.N != 1 || f.Box != benchBox {
 			t.Errorf("part %d of box %s was sent again", f.N, f.Box)
 		}
 		took(1)
 		for range 3 {
-			if whole := b.expect(frame.Whole); whole.Frame != parts[0].Frame.Frame || whole.Of != 3 || whole.Box != benchBox {
+			if whole := b.expect(frame.TypeWhole); whole.Frame != parts[0].Frame.Frame || whole.Of != 3 || whole.Box != benchBox {
 				t.Errorf("got %+v", whole)
 			}
 			b.nothing()
@@ -291,9 +292,9 @@ func TestPartsAreSentAgainThenWholeUntilTheAck(t *testing.T) {
 		}
 		// The host may have let the parts expire.
 		for range 3 {
-			b.expect(frame.Part)
+			b.expect(frame.TypePart)
 		}
-		b.ack(frame.Frame{Seq: 1, Session: "s1"}, next(2))
+		b.ack(frametest.Frame{Seq: 1, Session: "s1"}, next(2))
 		b.pass(time.Minute)
 	})
 }
@@ -302,7 +303,7 @@ func TestFewPartsAreUnderWayAtATime(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.says(session.Common, strings.Repeat("x", 3_000_000))
 		for range 8 {
-			b.expect(frame.Part)
+			b.expect(frame.TypePart)
 		}
 		b.nothing()
 	})
@@ -312,7 +313,7 @@ func TestResponseOverTheLimitBecomesAnError(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1", fromInbox)
 		b.ends("d1", `{"jsonrpc":"2.0","id":9007199254740993,"result":"`+strings.Repeat("x", frame.MaxMessage)+`"}`)
-		f := b.expect(frame.Events)
+		f := b.expect(frame.TypeEvents)
 		var got struct {
 			ID    json.Number
 			Error struct {
@@ -339,7 +340,7 @@ func TestNotificationOverTheLimitIsLeftOut(t *testing.T) {
 		b.says(session.Common, `{"jsonrpc":"2.0","method":"x","params":["`+strings.Repeat("x", frame.MaxMessage)+`"]}`)
 		b.nothing()
 		b.says(session.Common, "next")
-		if got := batchOf(b.expect(frame.Events)); got != "@0 next" {
+		if got := batchOf(b.expect(frame.TypeEvents)); got != "@0 next" {
 			t.Errorf("got %q", got)
 		}
 	})
@@ -348,7 +349,7 @@ func TestNotificationOverTheLimitIsLeftOut(t *testing.T) {
 func TestBytesThatAreNotUTF8AreReplaced(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.says(session.Common, "a\xff\xfeb\xc3")
-		if got := batchOf(b.expect(frame.Events)); got != "@0 a\uFFFDb\uFFFD" {
+		if got := batchOf(b.expect(frame.TypeEvents)); got != "@0 a\uFFFDb\uFFFD" {
 			t.Errorf("got %q", got)
 		}
 	})
@@ -415,7 +416,7 @@ func TestProcessIsLetGoWhenTheConnectionIsLostForLong(t *testing.T) {
 func TestProcessIsLetGoWhenTheRunnerEnds(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		said := flood(b)
-		b.send(frame.Frame{Type: frame.Fenced, Link: 1})
+		b.send(frametest.Frame{Type: frame.TypeFenced, Link: 1})
 		_ = b.returned()
 		synctest.Wait()
 		if n := said.Load(); n != 100 {
@@ -428,7 +429,7 @@ func TestLongHandshakeIsSentInPartsOnce(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		result := []byte(`{"instructions":"` + strings.Repeat("é", 150_000) + `"}`)
 		b.runner.Status(runner.StatusReport{Session: "s1", Ticket: "t", Detail: "2025-11-25", Handshake: result})
-		if f := b.whole(); f.Type != frame.Status || !bytes.Equal(f.Payload, result) {
+		if f := b.whole(); f.Type != frame.TypeStatus || !bytes.Equal(f.Payload, result) {
 			t.Errorf("%s of %d bytes", f.Type, len(f.Payload))
 		}
 		b.pass(time.Minute)
@@ -441,7 +442,7 @@ func TestHelloOvertakesWhatIsStillToBeWritten(t *testing.T) {
 		b.says(session.Common, strings.Repeat("x", 700_000))
 		time.Sleep(20 * time.Second)
 		<-b.wire.jam
-		b.expect(frame.Part) // was being written
-		b.expect(frame.Hello)
+		b.expect(frame.TypePart) // was being written
+		b.expect(frame.TypeHello)
 	}, func(c *runner.Config) { c.PingEvery = 15 * time.Second })
 }

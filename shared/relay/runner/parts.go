@@ -67,7 +67,7 @@ func (ts *transfers) admit(t *transfer) {
 	}
 	t.place = slices.Index(taken[:], false)
 	t.name = strconv.Itoa(t.place) + "." + session.NewNonce()
-	t.parts = frame.CutAs(t.data, frame.Frame{Box: ts.Box, Gen: ts.gen, Runner: ts.runner, Frame: t.name})
+	t.parts = frame.CutAs(t.data, frame.Part{Sender: ts.sender(), Frame: t.name})
 	t.data = nil
 	t.restart()
 	ts.byName[t.name] = t
@@ -132,7 +132,7 @@ func (ts *transfers) fillWindow(t *transfer) {
 }
 
 func (ts *transfers) join(t *transfer) {
-	whole := frame.Encode(frame.Frame{Type: frame.Whole, Box: ts.Box, Gen: ts.gen, Runner: ts.runner, Frame: t.name, Of: len(t.parts)})
+	whole := frame.Encode(frame.Whole{Sender: ts.sender(), Frame: t.name, Of: len(t.parts)})
 	if t.unanswered {
 		ts.dropTransfer(t)
 		ts.links.sendKept(whole)
@@ -144,7 +144,7 @@ func (ts *transfers) join(t *transfer) {
 	}
 }
 
-func (ts *transfers) partTaken(f frame.Frame) {
+func (ts *transfers) partTaken(f frame.PartOK) {
 	t := ts.byName[f.Frame]
 	if t == nil || f.N < 0 || f.N >= int64(len(t.state)) || t.state[f.N] == partTaken {
 		return

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 )
 
@@ -22,10 +23,10 @@ func TestARunnerConnectsWithTheNewestPass(t *testing.T) {
 	}
 	onBench(t, func(b *bench) {
 		b.connected()
-		b.send(frame.Frame{Type: frame.Welcome, Gen: benchGen, Link: b.expect(frame.Hello).Link, Ticket: "second"})
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: b.expect(frame.TypeHello).Link, Ticket: "second"})
 		b.emptyInbox()
 		b.conn.cut()
-		b.send(frame.Frame{Type: frame.Welcome, Gen: benchGen, Link: b.reconnected().Link}) // of a host that gives none
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: b.reconnected().Link}) // of a host that gives none
 		b.nothing()
 		b.conn.cut()
 		b.reconnected()

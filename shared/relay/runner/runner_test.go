@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -17,20 +18,20 @@ import (
 func TestRunnerSaysHelloWithItsTokenThenPulls(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.connected()
-		hello := b.expect(frame.Hello)
+		hello := b.expect(frame.TypeHello)
 		if hello.Runner == "" {
 			t.Error("hello has no runner")
 		}
 		runner := hello.Runner
 		hello.Runner = ""
-		want := frame.Frame{V: frame.Version, Type: frame.Hello, Box: benchBox, Gen: benchGen, Token: benchToken, Task: "task-1", Link: 1}
+		want := frametest.Frame{V: frame.Version, Type: frame.TypeHello, Box: benchBox, Gen: benchGen, Token: benchToken, Task: "task-1", Link: 1}
 		if diff := cmp.Diff(want, hello); diff != "" {
 			t.Error(diff)
 		}
 		b.nothing()
-		b.send(frame.Frame{Type: frame.Welcome, Gen: benchGen, Link: 1})
-		pull := b.expect(frame.Pull)
-		want = frame.Frame{V: frame.Version, Type: frame.Pull, Box: benchBox, Gen: benchGen, Runner: runner, N: 1}
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 1})
+		pull := b.expect(frame.TypePull)
+		want = frametest.Frame{V: frame.Version, Type: frame.TypePull, Box: benchBox, Gen: benchGen, Runner: runner, N: 1}
 		if diff := cmp.Diff(want, pull); diff != "" {
 			t.Error(diff)
 		}
@@ -40,20 +41,20 @@ func TestRunnerSaysHelloWithItsTokenThenPulls(t *testing.T) {
 func TestTokenIsSaidUntilTheFirstWelcome(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.connected()
-		first := b.expect(frame.Hello)
+		first := b.expect(frame.TypeHello)
 		b.conn.cut()
 		time.Sleep(time.Second)
 		b.connected()
-		second := b.expect(frame.Hello)
+		second := b.expect(frame.TypeHello)
 		if second.Link != 2 || second.Runner != first.Runner || second.Token != benchToken {
 			t.Errorf("hello again has link %d, token %q, runner %q", second.Link, second.Token, second.Runner)
 		}
-		b.send(frame.Frame{Type: frame.Welcome, Gen: benchGen, Link: 2})
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 2})
 		b.emptyInbox()
 		b.conn.cut()
 		time.Sleep(time.Second)
 		b.connected()
-		if third := b.expect(frame.Hello); third.Token != "" {
+		if third := b.expect(frame.TypeHello); third.Token != "" {
 			t.Error("a token that was used up is said again")
 		}
 	})
@@ -65,14 +66,14 @@ func TestCutIsFollowedByTheNextLinkWithTheOpenQuestions(t *testing.T) {
 		b.conn.cut()
 		time.Sleep(time.Second)
 		b.connected()
-		hello := b.expect(frame.Hello)
+		hello := b.expect(frame.TypeHello)
 		if hello.Link != 2 || hello.Gen != benchGen {
 			t.Errorf("hello has link %d and generation %d", hello.Link, hello.Gen)
 		}
 		if diff := cmp.Diff(map[session.ID][]string{"s1": {"q-1", "q-2"}}, hello.Questions); diff != "" {
 			t.Error(diff)
 		}
-		b.send(frame.Frame{Type: frame.Welcome, Gen: benchGen, Link: 2})
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 2})
 		b.nothing() // the generation is the same: no pull
 	})
 }
@@ -87,7 +88,7 @@ func TestHelloDoesNotWaitForABoxThatIsBlocked(t *testing.T) {
 		b.connected()
 		b.nothing()
 		time.Sleep(time.Second)
-		b.expect(frame.Hello)
+		b.expect(frame.TypeHello)
 	})
 }
 
@@ -97,10 +98,10 @@ func TestPingIsAHelloWithTheSameLink(t *testing.T) {
 			time.Sleep(5*time.Minute - time.Second)
 			b.nothing()
 			time.Sleep(time.Second)
-			if ping := b.expect(frame.Hello); ping.Link != 1 || ping.Token != "" {
+			if ping := b.expect(frame.TypeHello); ping.Link != 1 || ping.Token != "" {
 				t.Errorf("ping has link %d and token %q", ping.Link, ping.Token)
 			}
-			b.send(frame.Frame{Type: frame.Welcome, Gen: benchGen, Link: 1})
+			b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 1})
 			b.nothing()
 		}
 	})
@@ -110,7 +111,7 @@ func TestUnansweredHelloIsSaidThreeTimesThenTheConnectionIsGivenUp(t *testing.T)
 	onBench(t, func(b *bench) {
 		first := b.connected()
 		for range 3 {
-			if hello := b.expect(frame.Hello); hello.Link != 1 {
+			if hello := b.expect(frame.TypeHello); hello.Link != 1 {
 				t.Errorf("hello has link %d", hello.Link)
 			}
 			b.nothing()
@@ -121,7 +122,7 @@ func TestUnansweredHelloIsSaidThreeTimesThenTheConnectionIsGivenUp(t *testing.T)
 		}
 		time.Sleep(time.Second)
 		b.connected()
-		if hello := b.expect(frame.Hello); hello.Link != 2 {
+		if hello := b.expect(frame.TypeHello); hello.Link != 2 {
 			t.Errorf("hello has link %d", hello.Link)
 		}
 	})
@@ -131,12 +132,12 @@ func TestUnansweredPingReconnects(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		time.Sleep(5 * time.Minute)
 		for range 3 {
-			b.expect(frame.Hello)
+			b.expect(frame.TypeHello)
 			time.Sleep(5 * time.Second)
 		}
 		time.Sleep(time.Second)
 		b.connected()
-		if hello := b.expect(frame.Hello); hello.Link != 2 {
+		if hello := b.expect(frame.TypeHello); hello.Link != 2 {
 			t.Errorf("hello has link %d", hello.Link)
 		}
 	})
@@ -149,21 +150,21 @@ func TestRenewalMakesBeforeItBreaks(t *testing.T) {
 		b.deliver("d1", fromInbox)
 		time.Sleep(time.Second)
 		b.connected()
-		if hello := b.expect(frame.Hello); hello.Link != 2 || b.conn == old {
+		if hello := b.expect(frame.TypeHello); hello.Link != 2 || b.conn == old {
 			t.Fatalf("hello has link %d", hello.Link)
 		}
 		// Until the welcome the old one is used, after it the new one; both are read.
 		b.says("d1", "progress")
-		if f, _ := b.received(); f.Type != frame.Events || f.conn != old {
+		if f, _ := b.received(); f.Type != frame.TypeEvents || f.conn != old {
 			t.Errorf("%s before the welcome came elsewhere", f.Type)
 		}
-		b.send(frame.Frame{Type: frame.Welcome, Gen: benchGen, Link: 2})
-		events := b.expect(frame.Events) // not acked yet: the same on the new connection
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 2})
+		events := b.expect(frame.TypeEvents) // not acked yet: the same on the new connection
 		old.send(request("d2", fromInbox))
 		equal(t, "executed", b.box.told(), []string{"deliver d1", "deliver d2"})
-		old.send(frame.Frame{Type: frame.Ack, Seq: events.Seq, Session: "s1"})
+		old.send(frametest.Frame{Type: frame.TypeAck, Seq: events.Seq, Session: "s1"})
 		b.ends("d1", "end")
-		b.expect(frame.Events)
+		b.expect(frame.TypeEvents)
 		time.Sleep(4 * time.Second)
 		if old.isClosed() {
 			t.Error("the old connection was closed at once")
@@ -182,17 +183,17 @@ func TestRenewalThatFailsIsTriedAgainAndTellsTheHost(t *testing.T) {
 		b.pass(110*time.Minute - time.Second)
 		time.Sleep(time.Second)
 		b.connected()
-		b.expect(frame.Hello)
+		b.expect(frame.TypeHello)
 		b.conn.cut()
 		// The host may have taken the dead connection for the newest.
 		b.conn = old
-		if hello := b.expect(frame.Hello); hello.Link != 3 {
+		if hello := b.expect(frame.TypeHello); hello.Link != 3 {
 			t.Errorf("hello on the old connection has link %d", hello.Link)
 		}
-		b.send(frame.Frame{Type: frame.Welcome, Gen: benchGen, Link: 3})
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 3})
 		time.Sleep(time.Second)
 		b.connected()
-		if hello := b.expect(frame.Hello); hello.Link != 4 {
+		if hello := b.expect(frame.TypeHello); hello.Link != 4 {
 			t.Errorf("hello has link %d", hello.Link)
 		}
 	}, func(c *runner.Config) { c.PingEvery = 7 * time.Minute })
@@ -200,10 +201,10 @@ func TestRenewalThatFailsIsTriedAgainAndTellsTheHost(t *testing.T) {
 
 func TestDrainRenewsWithinTheTime(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		b.send(frame.Frame{Type: frame.Drain, In: 20_000})
+		b.send(frametest.Frame{Type: frame.TypeDrain, In: 20_000})
 		time.Sleep(20 * time.Second)
 		b.connected()
-		if hello := b.expect(frame.Hello); hello.Link != 2 {
+		if hello := b.expect(frame.TypeHello); hello.Link != 2 {
 			t.Errorf("hello has link %d", hello.Link)
 		}
 	})
@@ -212,7 +213,7 @@ func TestDrainRenewsWithinTheTime(t *testing.T) {
 func TestFencedStopsAtOnceAndSendsNothingMore(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1")
-		b.send(frame.Frame{Type: frame.Fenced, Link: 1})
+		b.send(frametest.Frame{Type: frame.TypeFenced, Link: 1})
 		err := b.returned()
 		if !errors.Is(err, runner.ErrFenced) || session.CodeOf(err) != session.Fenced {
 			t.Errorf("Run returned %v", err)
@@ -230,11 +231,11 @@ func TestFencedOfAnOlderLinkAsksTheHost(t *testing.T) {
 		b.conn.cut()
 		time.Sleep(time.Second)
 		b.connected()
-		b.expect(frame.Hello)
-		b.send(frame.Frame{Type: frame.Welcome, Gen: benchGen, Link: 2})
-		b.send(frame.Frame{Type: frame.Fenced, Link: 1})
+		b.expect(frame.TypeHello)
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 2})
+		b.send(frametest.Frame{Type: frame.TypeFenced, Link: 1})
 		b.runs()
-		if hello := b.expect(frame.Hello); hello.Link != 2 {
+		if hello := b.expect(frame.TypeHello); hello.Link != 2 {
 			t.Errorf("hello has link %d", hello.Link)
 		}
 	})
@@ -268,7 +269,7 @@ func TestHostThatComesBackIsFound(t *testing.T) {
 func TestWhatIsNoFrameIsPassedOver(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.conn.in <- []byte(`{"message": "Internal server error", "connectionId":"c", "requestId":"r"}`)
-		b.send(frame.Frame{Type: "from-the-future"})
+		b.send(frametest.Frame{Type: "from-the-future"})
 		b.nothing()
 		b.runs()
 	})
@@ -276,8 +277,8 @@ func TestWhatIsNoFrameIsPassedOver(t *testing.T) {
 
 func TestAnswerAndStopReachTheBox(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		b.send(frame.Frame{Type: frame.Answer, Session: "s1", Question: "q-1", Payload: []byte(`{"id":"q-1"}`)})
-		b.send(frame.Frame{Type: frame.Stop, Session: "s1"})
+		b.send(frametest.Frame{Type: frame.TypeAnswer, Session: "s1", Question: "q-1", Payload: []byte(`{"id":"q-1"}`)})
+		b.send(frametest.Frame{Type: frame.TypeStop, Session: "s1"})
 		equal(t, "box", b.box.told(), []string{`answer s1 q-1 {"id":"q-1"}`, "stop s1"})
 	})
 }
@@ -288,9 +289,9 @@ func TestHandshakeIsSentOnTheNextConnectionOtherStatusIsNot(t *testing.T) {
 		b.runner.Status(runner.StatusReport{Session: "s1", Process: "p1", Phase: "runtime"})
 		b.runner.Status(runner.StatusReport{Session: "s1", Ticket: "t1", Process: "p1", Detail: "2025-11-25", Handshake: []byte(`{"a":1}`)})
 		b.welcome(b.reconnected(), benchGen)
-		got := b.expect(frame.Status)
-		want := frame.Frame{
-			V: frame.Version, Type: frame.Status, Box: benchBox, Gen: benchGen,
+		got := b.expect(frame.TypeStatus)
+		want := frametest.Frame{
+			V: frame.Version, Type: frame.TypeStatus, Box: benchBox, Gen: benchGen,
 			Session: "s1", Ticket: "t1", Process: "p1", Detail: "2025-11-25", Payload: []byte(`{"a":1}`),
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -298,14 +299,14 @@ func TestHandshakeIsSentOnTheNextConnectionOtherStatusIsNot(t *testing.T) {
 		}
 		b.nothing()
 		b.runner.Status(runner.StatusReport{Session: "s1", Process: "p1", Phase: "runtime", Detail: "exited"})
-		b.expect(frame.Status)
+		b.expect(frame.TypeStatus)
 	})
 }
 
 func TestLongDeliverIsJoined(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		raw := `{"text":"` + strings.Repeat("é€😀", 100_000) + `"}`
-		b.deliver("d1", func(f *frame.Frame) { f.Lens, f.Payload = []int{2, len(raw)}, []byte("{}"+raw) })
+		b.deliver("d1", func(f *frametest.Frame) { f.Lens, f.Payload = []int{2, len(raw)}, []byte("{}"+raw) })
 		got := b.box.deliveries()
 		if len(got) != 1 || string(got[0].Raw) != raw || string(got[0].Init) != "{}" {
 			t.Fatalf("%d deliveries, or not the bytes that were sent", len(got))
@@ -322,10 +323,10 @@ func TestStoppedRunnerLetsItsBoxFinishThenSaysBye(t *testing.T) {
 		equal(t, "executed", b.box.told(), []string{"deliver d1"})
 		b.box.idleFrom(time.Now())
 		b.ends("d1", "end")
-		b.ack(b.expect(frame.Events))
+		b.ack(b.expect(frame.TypeEvents))
 		time.Sleep(100 * time.Millisecond)
-		bye := b.expect(frame.Bye)
-		b.send(frame.Frame{Type: frame.ByeOK, Link: bye.Link})
+		bye := b.expect(frame.TypeBye)
+		b.send(frametest.Frame{Type: frame.TypeByeOK, Link: bye.Link})
 		if err := b.returned(); err != nil {
 			t.Errorf("Run returned %v", err)
 		}

@@ -100,13 +100,13 @@ func (sl *sleep) sayBye() {
 		return
 	}
 	sl.byes++
-	sl.links.live.sendFirst(frame.Encode(frame.Frame{Type: frame.Bye, Box: sl.Box, Gen: sl.gen, Runner: sl.runner, Link: sl.no, Looks: !sl.inflight.worked}))
+	sl.links.live.sendFirst(frame.Encode(frame.Bye{Sender: sl.sender(), Link: sl.no, Looks: !sl.inflight.worked}))
 	sl.set(&sl.byeDue, byeAgain, sl.sayBye)
 }
 
 // byeTaken: the box is asleep. The runner stays a little for what was already
 // under way to it.
-func (sl *sleep) byeTaken(f frame.Frame) {
+func (sl *sleep) byeTaken(f frame.ByeOK) {
 	if sl.stage != parting || f.Link != sl.no {
 		return
 	}

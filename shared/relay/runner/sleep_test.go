@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -12,19 +13,19 @@ import (
 func ids(s ...session.StreamID) []session.StreamID { return s }
 
 // onParting is onAwakeBench with a runner that has said bye.
-func onParting(t *testing.T, test func(b *bench, bye frame.Frame)) {
+func onParting(t *testing.T, test func(b *bench, bye frametest.Frame)) {
 	t.Helper()
 	onAwakeBench(t, func(b *bench) {
 		b.box.idleFrom(time.Now())
-		test(b, b.soon(frame.Bye, 3*time.Minute))
+		test(b, b.soon(frame.TypeBye, 3*time.Minute))
 	})
 }
 
 // onLingering is onParting with a bye that was taken.
 func onLingering(t *testing.T, test func(b *bench)) {
 	t.Helper()
-	onParting(t, func(b *bench, bye frame.Frame) {
-		b.send(frame.Frame{Type: frame.ByeOK, Link: bye.Link})
+	onParting(t, func(b *bench, bye frametest.Frame) {
+		b.send(frametest.Frame{Type: frame.TypeByeOK, Link: bye.Link})
 		test(b)
 	})
 }
@@ -33,14 +34,14 @@ func TestIdleBoxSaysByeLingersAndReturns(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		since := time.Now()
 		b.box.idleFrom(since)
-		bye := b.soon(frame.Bye, 3*time.Minute)
+		bye := b.soon(frame.TypeBye, 3*time.Minute)
 		if bye.Link != 1 || bye.Gen != benchGen || bye.Runner == "" || bye.Box != benchBox {
 			t.Errorf("got %+v, want a bye", bye)
 		}
 		if idle := time.Since(since); idle < 2*time.Minute || idle > 2*time.Minute+time.Second {
 			t.Errorf("said bye after %s", idle)
 		}
-		b.send(frame.Frame{Type: frame.ByeOK, Link: 1})
+		b.send(frametest.Frame{Type: frame.TypeByeOK, Link: 1})
 		time.Sleep(5*time.Second - time.Millisecond)
 		b.runs()
 		time.Sleep(time.Millisecond)
@@ -52,13 +53,13 @@ func TestIdleBoxSaysByeLingersAndReturns(t *testing.T) {
 }
 
 func TestByeIsRepeatedUntilItIsTaken(t *testing.T) {
-	onParting(t, func(b *bench, bye frame.Frame) {
+	onParting(t, func(b *bench, bye frametest.Frame) {
 		time.Sleep(2 * time.Second)
-		again := b.expect(frame.Bye)
+		again := b.expect(frame.TypeBye)
 		if again.Link != bye.Link || again.Gen != bye.Gen {
 			t.Errorf("bye again has link %d, generation %d", again.Link, again.Gen)
 		}
-		b.send(frame.Frame{Type: frame.ByeOK, Link: 1})
+		b.send(frametest.Frame{Type: frame.TypeByeOK, Link: 1})
 		time.Sleep(4 * time.Second)
 		b.nothing()
 	})
@@ -84,7 +85,7 @@ func TestBusyRunnerSaysNoBye(t *testing.T) {
 			b.deliver("d1", fromInbox)
 			b.ends("d1", "end")
 			for range 100 {
-				b.expect(frame.Events)
+				b.expect(frame.TypeEvents)
 				time.Sleep(5 * time.Second)
 			}
 		}, func(c *runner.Config) { c.PingEvery = time.Hour })
@@ -92,9 +93,9 @@ func TestBusyRunnerSaysNoBye(t *testing.T) {
 	t.Run("pull open", func(t *testing.T) {
 		onAwakeBench(t, func(b *bench) {
 			b.box.idleFrom(time.Now())
-			b.send(frame.Frame{Type: frame.Nudge})
+			b.send(frametest.Frame{Type: frame.TypeNudge})
 			for range 100 {
-				b.expect(frame.Pull)
+				b.expect(frame.TypePull)
 				time.Sleep(2 * time.Second)
 			}
 		})
@@ -102,21 +103,21 @@ func TestBusyRunnerSaysNoBye(t *testing.T) {
 }
 
 func TestDeliverAfterByeIsExecutedOnlyAfterTheWelcome(t *testing.T) {
-	onParting(t, func(b *bench, bye frame.Frame) {
+	onParting(t, func(b *bench, bye frametest.Frame) {
 		b.deliver("d1")
-		hello := b.expect(frame.Hello) // on the same connection
+		hello := b.expect(frame.TypeHello) // on the same connection
 		if hello.Link != 2 || hello.Gen != benchGen {
 			t.Errorf("hello has link %d, generation %d", hello.Link, hello.Gen)
 		}
 		b.deliver("d2")
 		b.nothing()
-		b.send(frame.Frame{Type: frame.Welcome, Gen: benchGen, Link: bye.Link}) // of an old ping
-		b.send(frame.Frame{Type: frame.ByeOK, Link: bye.Link})                  // overtaken
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: bye.Link}) // of an old ping
+		b.send(frametest.Frame{Type: frame.TypeByeOK, Link: bye.Link})                  // overtaken
 		equal(t, "executed before", b.box.told(), nil)
-		b.send(frame.Frame{Type: frame.Welcome, Gen: benchGen, Link: 2})
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 2})
 		equal(t, "executed after", b.box.told(), []string{"deliver d1", "deliver d2"})
 		time.Sleep(time.Second)
-		b.expect(frame.Taken)
+		b.expect(frame.TypeTaken)
 		b.runs()
 	})
 }
@@ -124,11 +125,11 @@ func TestDeliverAfterByeIsExecutedOnlyAfterTheWelcome(t *testing.T) {
 func TestDeliverOfAGenerationThatIsOverIsDropped(t *testing.T) {
 	onLingering(t, func(b *bench) {
 		b.deliver("d1")
-		b.expect(frame.Hello)
+		b.expect(frame.TypeHello)
 		b.deliver("d2", ofGen(benchGen+1)) // overtook the welcome
-		b.send(frame.Frame{Type: frame.Welcome, Gen: benchGen + 1, Link: 2})
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen + 1, Link: 2})
 		equal(t, "executed", b.box.told(), []string{"deliver d2"})
-		if pull := b.expect(frame.Pull); pull.Gen != benchGen+1 || pull.N != 2 {
+		if pull := b.expect(frame.TypePull); pull.Gen != benchGen+1 || pull.N != 2 {
 			t.Errorf("pull %d has generation %d", pull.N, pull.Gen)
 		}
 		b.deliver("d1", ofGen(benchGen+1)) // its sender found it free
@@ -141,13 +142,13 @@ func TestDeliverOfAGenerationThatIsOverIsDropped(t *testing.T) {
 func TestNudgeAfterByeSaysHelloAgainAndPulls(t *testing.T) {
 	for name, gen := range map[string]session.Generation{"bye not taken": benchGen, "bye taken": benchGen + 1} {
 		t.Run(name, func(t *testing.T) {
-			onParting(t, func(b *bench, _ frame.Frame) {
-				b.send(frame.Frame{Type: frame.Nudge})
-				if hello := b.expect(frame.Hello); hello.Link != 2 {
+			onParting(t, func(b *bench, _ frametest.Frame) {
+				b.send(frametest.Frame{Type: frame.TypeNudge})
+				if hello := b.expect(frame.TypeHello); hello.Link != 2 {
 					t.Errorf("hello has link %d", hello.Link)
 				}
-				b.send(frame.Frame{Type: frame.Welcome, Gen: gen, Link: 2})
-				if pull := b.expect(frame.Pull); pull.Gen != gen {
+				b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: gen, Link: 2})
+				if pull := b.expect(frame.TypePull); pull.Gen != gen {
 					t.Errorf("pull has generation %d", pull.Gen)
 				}
 			})
@@ -156,17 +157,17 @@ func TestNudgeAfterByeSaysHelloAgainAndPulls(t *testing.T) {
 }
 
 func TestLateWelcomeIsNoWelcomeAfterBye(t *testing.T) {
-	onParting(t, func(b *bench, bye frame.Frame) {
-		b.send(frame.Frame{Type: frame.Welcome, Gen: benchGen, Link: bye.Link})
+	onParting(t, func(b *bench, bye frametest.Frame) {
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: bye.Link})
 		b.deliver("d1")
 		equal(t, "executed", b.box.told(), nil)
-		b.expect(frame.Hello)
+		b.expect(frame.TypeHello)
 	})
 }
 
 func TestFencedAfterByeStops(t *testing.T) {
-	onParting(t, func(b *bench, bye frame.Frame) {
-		b.send(frame.Frame{Type: frame.Fenced, Link: bye.Link})
+	onParting(t, func(b *bench, bye frametest.Frame) {
+		b.send(frametest.Frame{Type: frame.TypeFenced, Link: bye.Link})
 		if err := b.returned(); session.CodeOf(err) != session.Fenced {
 			t.Errorf("Run returned %v", err)
 		}
@@ -174,15 +175,15 @@ func TestFencedAfterByeStops(t *testing.T) {
 }
 
 func TestCutAfterByeSaysHelloOnTheNextConnection(t *testing.T) {
-	onParting(t, func(b *bench, _ frame.Frame) {
+	onParting(t, func(b *bench, _ frametest.Frame) {
 		b.conn.cut()
 		hello := b.reconnected()
 		if hello.Link != 2 {
 			t.Errorf("hello has link %d", hello.Link)
 		}
-		b.send(frame.Frame{Type: frame.Welcome, Gen: benchGen + 1, Link: 2})
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen + 1, Link: 2})
 		b.emptyInbox()
-		if bye := b.soon(frame.Bye, 30*time.Second); bye.Gen != benchGen+1 || bye.Link != 2 {
+		if bye := b.soon(frame.TypeBye, 30*time.Second); bye.Gen != benchGen+1 || bye.Link != 2 {
 			t.Errorf("bye has link %d, generation %d", bye.Link, bye.Gen)
 		}
 	})
@@ -203,11 +204,11 @@ func TestOutputAfterByeWaitsForTheNextWelcome(t *testing.T) {
 		b.says(session.Common, "late")
 		b.nothing()
 		b.deliver("d1")
-		b.expect(frame.Hello)
+		b.expect(frame.TypeHello)
 		b.nothing()
-		b.send(frame.Frame{Type: frame.Welcome, Gen: benchGen + 1, Link: 2})
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen + 1, Link: 2})
 		b.emptyInbox()
-		if f := b.expect(frame.Events); f.Gen != benchGen+1 || batchOf(f) != "@0 late" {
+		if f := b.expect(frame.TypeEvents); f.Gen != benchGen+1 || batchOf(f) != "@0 late" {
 			t.Errorf("generation %d: %s", f.Gen, batchOf(f))
 		}
 	})

@@ -35,9 +35,9 @@ type SnapshotAnswer struct {
 // a newer one has saved; TooLarge; Invalid for what the host does not do; Unavailable if
 // ctx or [Runner.Run] has ended.
 func (r *Runner) Snapshot(ctx context.Context, q SnapshotRequest) (SnapshotAnswer, error) {
-	a := &query{frame: frame.Frame{Type: q.Type, Owner: q.Owner, Size: q.Size, Object: q.Object}, answer: make(chan frame.Frame, 1)}
+	a := &query{frame: frame.Snapshot{Op: q.Type, Owner: q.Owner, Size: q.Size, Object: q.Object}, answer: make(chan frame.Kept, 1)}
 	posted := r.post(func(l *life) { l.queries.query(a) })
-	var f frame.Frame
+	var f frame.Kept
 	select {
 	case f = <-a.answer:
 	case <-r.done:
@@ -65,8 +65,8 @@ type queries struct {
 }
 
 type query struct {
-	frame  frame.Frame
-	answer chan frame.Frame // has room for one
+	frame  frame.Snapshot
+	answer chan frame.Kept // has room for one
 	again  alarm
 }
 
@@ -84,7 +84,7 @@ func (qs *queries) sayQuery(q *query) {
 		return
 	}
 	f := q.frame
-	f.Box, f.Gen, f.Runner = qs.Box, qs.gen, qs.runner
+	f.Sender = qs.sender()
 	qs.links.live.send(outgoing{data: frame.Encode(f)})
 	qs.set(&q.again, ackAfter, func() { qs.sayQuery(q) })
 }
@@ -96,7 +96,7 @@ func (qs *queries) resumeQueries() {
 }
 
 // answered takes what the host says of a snapshot.
-func (qs *queries) answered(f frame.Frame) {
+func (qs *queries) answered(f frame.Kept) {
 	if q := qs.asking[f.N]; q != nil {
 		qs.unquery(q)
 		q.answer <- f

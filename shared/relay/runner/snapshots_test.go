@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
@@ -42,7 +43,7 @@ func TestSnapshotIsAskedForUntilTheHostAnswers(t *testing.T) {
 		}
 		header := map[string]string{"If-None-Match": "*"}
 		for range 2 { // both are answered
-			b.send(frame.Frame{Type: frame.Kept, N: first.N, URL: "https://x/y", Object: "o", Header: header, Saved: 5})
+			b.send(frametest.Frame{Type: frame.TypeKept, N: first.N, URL: "https://x/y", Object: "o", Header: header, Saved: 5})
 		}
 		got := <-done
 		if got.err != nil || got.answer.URL != "https://x/y" || got.answer.Object != "o" || got.answer.Header["If-None-Match"] != "*" ||
@@ -61,13 +62,13 @@ func TestSnapshotIsAskedForAgainOnTheNextConnection(t *testing.T) {
 		b.conn.cut()
 		time.Sleep(time.Second)
 		b.connected()
-		hello := b.expect(frame.Hello)
-		b.send(frame.Frame{Type: frame.Welcome, Gen: benchGen, Link: hello.Link})
+		hello := b.expect(frame.TypeHello)
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: hello.Link})
 		again := b.expect(frame.Done)
 		if again.N != first.N || again.Object != "o" {
 			t.Errorf("again is %+v", again)
 		}
-		b.send(frame.Frame{Type: frame.Kept, N: again.N})
+		b.send(frametest.Frame{Type: frame.TypeKept, N: again.N})
 		if got := <-done; got.err != nil {
 			t.Error(got.err)
 		}
@@ -83,11 +84,11 @@ func TestBoxDoesNotSleepWhileASnapshotIsAskedFor(t *testing.T) {
 			time.Sleep(5 * time.Second)
 		}
 		forget := b.expect(frame.Forget)
-		b.send(frame.Frame{Type: frame.Kept, N: forget.N})
+		b.send(frametest.Frame{Type: frame.TypeKept, N: forget.N})
 		if got := <-done; got.err != nil {
 			t.Error(got.err)
 		}
-		b.soon(frame.Bye, 3*time.Minute)
+		b.soon(frame.TypeBye, 3*time.Minute)
 	})
 }
 
@@ -95,7 +96,7 @@ func TestWhatTheHostRefusesOfASnapshotHasItsCode(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		for _, code := range []session.Code{session.NotFound, session.Fenced, session.TooLarge, session.Invalid} {
 			done := b.ask(b.t.Context(), runner.SnapshotRequest{Type: frame.Get, Owner: "s1"})
-			b.send(frame.Frame{Type: frame.Kept, N: b.expect(frame.Get).N, Refused: code})
+			b.send(frametest.Frame{Type: frame.TypeKept, N: b.expect(frame.Get).N, Refused: code})
 			if got := <-done; !errors.Is(got.err, code) {
 				t.Errorf("%s: %v", code, got.err)
 			}

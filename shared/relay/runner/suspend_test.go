@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -30,21 +31,21 @@ func (b *bench) suspends(stream session.StreamID, raw string, asks *runner.Suspe
 
 const againRaw = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"requestState":"s"}}`
 
-func inRound(round int, base session.Index) func(*frame.Frame) {
-	return func(f *frame.Frame) { f.Inbox, f.Round, f.Base = true, round, base }
+func inRound(round int, base session.Index) func(*frametest.Frame) {
+	return func(f *frametest.Frame) { f.Inbox, f.Round, f.Base = true, round, base }
 }
 
 func TestSuspensionGoesWithTheQuestions(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1")
 		b.says("d1", `{"p":1}`)
-		first := b.expect(frame.Events)
+		first := b.expect(frame.TypeEvents)
 		if len(first.Tickets) != 1 {
 			t.Error("progress without a trace")
 		}
 		b.ack(first)
 		b.suspends("d1", `{"q":1}`, asking("d1", 1, againRaw))
-		f := b.expect(frame.Events)
+		f := b.expect(frame.TypeEvents)
 		want := []frame.EventItem{{
 			Ticket: "ticket-d1", Stream: "d1", First: 2, Marked: true, Lens: []int{7},
 			Asks: &frame.Asks{Round: 1, Questions: asking("d1", 1, "").Questions, Within: 3_600_000, Len: len(againRaw)},
@@ -62,10 +63,10 @@ func TestSuspendedCallKeepsNothingAwake(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1")
 		b.suspends("d1", `{"q":1}`, asking("d1", 1, againRaw))
-		f := b.expect(frame.Events)
+		f := b.expect(frame.TypeEvents)
 		b.box.idleFrom(time.Now())
 		b.ack(f)
-		b.soon(frame.Bye, 3*time.Minute)
+		b.soon(frame.TypeBye, 3*time.Minute)
 	})
 }
 
@@ -73,26 +74,26 @@ func TestNextRoundIsAnotherDelivery(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1")
 		b.suspends("d1", `{"q":1}`, asking("d1", 1, againRaw))
-		f := b.expect(frame.Events)
+		f := b.expect(frame.TypeEvents)
 		b.deliver("d1", inRound(1, 1)) // the host is quicker than its own ack
 		b.ack(f)
 		b.deliver("d1", fromInbox)     // of a round that is over
 		b.deliver("d1", inRound(1, 1)) // twice
 		b.says("d1", `{"p":2}`)
-		progress := b.expect(frame.Events)
+		progress := b.expect(frame.TypeEvents)
 		if got := batchOf(progress); got != `d1@2 {"p":2}` {
 			t.Errorf("the next round says %s", got)
 		}
 		b.ack(progress)
 		b.suspends("d1", `{"q":2}`, asking("d1", 2, againRaw))
-		f = b.expect(frame.Events)
+		f = b.expect(frame.TypeEvents)
 		if got := f.Items[0]; got.First != 3 || got.Asks == nil || got.Asks.Round != 2 || !got.Marked {
 			t.Errorf("it is suspended again as %+v", got)
 		}
 		b.ack(f)
 		b.deliver("d1", inRound(2, 3))
 		b.ends("d1", `{"end":1}`)
-		f = b.expect(frame.Events)
+		f = b.expect(frame.TypeEvents)
 		if got := batchOf(f); got != `d1@4 {"end":1}!` || !f.Items[0].Marked {
 			t.Errorf("the last round says %s", got)
 		}
@@ -103,7 +104,7 @@ func TestNextRoundIsAnotherDelivery(t *testing.T) {
 		}
 		equal(t, "rounds executed", rounds, []int{0, 1, 2})
 		b.box.idleFrom(time.Now())
-		b.soon(frame.Bye, 3*time.Minute)
+		b.soon(frame.TypeBye, 3*time.Minute)
 	})
 }
 
@@ -111,14 +112,14 @@ func TestCallOfTheNextRoundIsInFlightThoughTheOneBeforeIsAckedLate(t *testing.T)
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1")
 		b.suspends("d1", `{"q":1}`, asking("d1", 1, againRaw))
-		f := b.expect(frame.Events)
+		f := b.expect(frame.TypeEvents)
 		b.deliver("d1", inRound(1, 1))
 		b.ack(f)
 		b.box.idleFrom(time.Now().Add(-time.Hour)) // the relay knows better
 		b.pass(10 * time.Minute)
 		b.ends("d1", `{"end":1}`)
-		b.ack(b.expect(frame.Events))
-		b.soon(frame.Bye, 3*time.Minute)
+		b.ack(b.expect(frame.TypeEvents))
+		b.soon(frame.TypeBye, 3*time.Minute)
 	})
 }
 
@@ -126,15 +127,15 @@ func TestPullGoesOnUntilTheRoundHasComeThatWasToldOf(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1")
 		b.suspends("d1", `{"q":1}`, asking("d1", 1, againRaw))
-		b.ack(b.expect(frame.Events))
-		b.send(frame.Frame{Type: frame.Nudge})
-		pull := b.expect(frame.Pull)
-		b.send(frame.Frame{Type: frame.Pulled, N: pull.N, IDs: ids("d1"), Rounds: map[session.StreamID]int{"d1": 1}})
+		b.ack(b.expect(frame.TypeEvents))
+		b.send(frametest.Frame{Type: frame.TypeNudge})
+		pull := b.expect(frame.TypePull)
+		b.send(frametest.Frame{Type: frame.TypePulled, N: pull.N, IDs: ids("d1"), Rounds: map[session.StreamID]int{"d1": 1}})
 		time.Sleep(2 * time.Second)
-		b.expect(frame.Pull)
+		b.expect(frame.TypePull)
 		b.deliver("d1", fromInbox) // a copy of the first round is not what was told of
 		time.Sleep(2 * time.Second)
-		b.expect(frame.Pull)
+		b.expect(frame.TypePull)
 		b.deliver("d1", inRound(1, 1))
 		b.pass(time.Minute)
 		equal(t, "executed", b.box.told(), []string{"deliver d1", "deliver d1"})
@@ -145,10 +146,10 @@ func TestSuspensionIsSentAgainOnANewConnection(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1")
 		b.suspends("d1", `{"q":1}`, asking("d1", 1, againRaw))
-		before := b.expect(frame.Events)
+		before := b.expect(frame.TypeEvents)
 		b.conn.cut()
 		b.welcome(b.reconnected(), benchGen)
-		if diff := cmp.Diff(before, b.soon(frame.Events, time.Second)); diff != "" {
+		if diff := cmp.Diff(before, b.soon(frame.TypeEvents, time.Second)); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -165,7 +166,7 @@ func TestCallThatCannotBeSuspendedEnds(t *testing.T) {
 			onAwakeBench(t, func(b *bench) {
 				b.deliver("d1")
 				b.suspends("d1", `{"q":1}`, asks)
-				f := b.expect(frame.Events)
+				f := b.expect(frame.TypeEvents)
 				m, err := wire.Parse(f.Payload)
 				if err != nil || !f.Items[0].Final || f.Items[0].Asks != nil || string(m.ID) != "1" || m.Error == nil {
 					t.Errorf("it says %s", batchOf(f))
@@ -177,7 +178,7 @@ func TestCallThatCannotBeSuspendedEnds(t *testing.T) {
 		onAwakeBench(t, func(b *bench) {
 			b.deliver("d1", inRound(session.MaxRounds, 7))
 			b.suspends("d1", `{"q":1}`, asking("d1", session.MaxRounds+1, againRaw))
-			if f := b.expect(frame.Events); !f.Items[0].Final || f.Items[0].First != 8 {
+			if f := b.expect(frame.TypeEvents); !f.Items[0].Final || f.Items[0].First != 8 {
 				t.Errorf("it says %s", batchOf(f))
 			}
 		})
@@ -188,10 +189,10 @@ func TestStreamThatTheHostHasClosedIsClosedInItsNextRoundToo(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1")
 		b.suspends("d1", `{"q":1}`, asking("d1", 1, againRaw))
-		f := b.expect(frame.Events)
-		b.ack(f, func(a *frame.Frame) { a.Closed = ids("d1") })
+		f := b.expect(frame.TypeEvents)
+		b.ack(f, func(a *frametest.Frame) { a.Closed = ids("d1") })
 		equal(t, "told", b.box.told(), []string{"deliver d1", "close s1 d1"})
 		b.box.idleFrom(time.Now())
-		b.soon(frame.Bye, 3*time.Minute)
+		b.soon(frame.TypeBye, 3*time.Minute)
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 )
 
@@ -42,13 +43,13 @@ func (w *warnings) all() int {
 }
 
 // ofVersion is a frame as another version might write it.
-func ofVersion(v string, f frame.Frame) []byte {
-	return bytes.Replace(frame.Encode(f), []byte(`"v":1`), []byte(`"v":`+v), 1)
+func ofVersion(v string, f frametest.Frame) []byte {
+	return bytes.Replace(frametest.Encode(f), []byte(`"v":1`), []byte(`"v":`+v), 1)
 }
 
 // fromTheFuture is a frame with header fields that this version does not know.
-func fromTheFuture(f frame.Frame) []byte {
-	return bytes.Replace(frame.Encode(f), []byte(`{"v":1`), []byte(`{"new":{"v":[2,null]},"v":1,"also-new":"é"`), 1)
+func fromTheFuture(f frametest.Frame) []byte {
+	return bytes.Replace(frametest.Encode(f), []byte(`{"v":1`), []byte(`{"new":{"v":[2,null]},"v":1,"also-new":"é"`), 1)
 }
 
 func TestRunnerRefusesAnotherVersionAndSaysSoOnceAConnection(t *testing.T) {
@@ -83,18 +84,18 @@ func TestRunnerRefusesAnotherVersionAndSaysSoOnceAConnection(t *testing.T) {
 func TestRunnerPassesOverFieldsItDoesNotKnow(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.connected()
-		send := func(f frame.Frame) { b.conn.in <- fromTheFuture(f) }
-		send(frame.Frame{Type: frame.Welcome, Gen: benchGen, Link: b.expect(frame.Hello).Link})
-		send(frame.Frame{Type: frame.Pulled, N: b.expect(frame.Pull).N})
+		send := func(f frametest.Frame) { b.conn.in <- fromTheFuture(f) }
+		send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: b.expect(frame.TypeHello).Link})
+		send(frametest.Frame{Type: frame.TypePulled, N: b.expect(frame.TypePull).N})
 		send(request("d1", fromInbox))
-		send(frame.Frame{Type: frame.Answer, Session: "s1", Question: "q", Payload: []byte("{}")})
-		send(frame.Frame{Type: frame.Stop, Session: "s1"})
+		send(frametest.Frame{Type: frame.TypeAnswer, Session: "s1", Question: "q", Payload: []byte("{}")})
+		send(frametest.Frame{Type: frame.TypeStop, Session: "s1"})
 		equal(t, "box", b.box.told(), []string{"deliver d1", "answer s1 q {}", "stop s1"})
 		b.ends("d1", "end")
-		f := b.expect(frame.Events)
-		send(frame.Frame{Type: frame.Ack, Seq: f.Seq, Session: "s1"})
+		f := b.expect(frame.TypeEvents)
+		send(frametest.Frame{Type: frame.TypeAck, Seq: f.Seq, Session: "s1"})
 		b.box.idleFrom(time.Now())
-		send(frame.Frame{Type: frame.ByeOK, Link: b.soon(frame.Bye, 3*time.Minute).Link})
+		send(frametest.Frame{Type: frame.TypeByeOK, Link: b.soon(frame.TypeBye, 3*time.Minute).Link})
 		time.Sleep(5 * time.Second)
 		if err := b.returned(); err != nil {
 			t.Errorf("Run returned %v", err)
@@ -106,7 +107,7 @@ func TestRunnerPassesOverTypesItDoesNotKnow(t *testing.T) {
 	log := &warnings{n: map[string]int{}}
 	onAwakeBench(t, func(b *bench) {
 		for _, unknown := range []frame.Type{"from-the-future", "Deliver", "hello", " welcome", frame.Type(strings.Repeat("x", 1000))} {
-			b.send(frame.Frame{Type: unknown, ID: "d1", Gen: benchGen, Link: 1, Lens: []int{0, 2}, Payload: []byte("{}")})
+			b.send(frametest.Frame{Type: unknown, ID: "d1", Gen: benchGen, Link: 1, Lens: []int{0, 2}, Payload: []byte("{}")})
 		}
 		b.nothing()
 		b.runs()

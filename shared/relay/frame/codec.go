@@ -1,0 +1,181 @@
+package frame
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// Encode writes a frame, however long.
+func Encode(f Frame) []byte {
+	head, err := json.Marshal(f)
+	if err != nil { // strings, numbers and slices of them only
+		panic("relay: a frame header that cannot be encoded: " + err.Error())
+	}
+	payload := payloadOf(f)
+	b := make([]byte, 0, len(begin)+len(f.Kind())+len(head)+len(payload)+4)
+	b = append(append(append(b, begin...), f.Kind()...), '"')
+	if len(head) > len("{}") {
+		b = append(b, ',')
+	}
+	b = append(b, head[1:]...)
+	if len(payload) > 0 {
+		b = append(append(b, '\n'), payload...)
+	}
+	return b
+}
+
+// begin is what Encode begins a frame with. Other writers may put the members of the
+// header in another order.
+const begin = `{"v":1,"t":"`
+
+func payloadOf(f Frame) []byte {
+	switch f := f.(type) {
+	case Events:
+		return f.Payload
+	case Status:
+		return f.Payload
+	case Deliver:
+		return f.Payload
+	case Answer:
+		return f.Payload
+	case Part:
+		return f.Payload
+	default:
+		return nil
+	}
+}
+
+// Decode reads a frame. The payload aliases data. Errors are session.Invalid; for
+// a frame of another version, which says nothing about those that follow, the
+// cause is a [VersionError].
+func Decode(data []byte) (Frame, error) {
+	head, payload, _ := bytes.Cut(data, []byte{'\n'})
+	kind, err := kindOf(head)
+	if err != nil {
+		return nil, err
+	}
+	f, err := decode(kind, head, payload)
+	if err != nil {
+		return nil, unreadable(len(data), err)
+	}
+	return f, nil
+}
+
+func unreadable(size int, err error) error {
+	return session.Errorf(session.Invalid, "relay frame of %d bytes has no readable header", size).Because(err)
+}
+
+// kindOf reads the type. It need not parse a header that Encode wrote: decode will.
+func kindOf(head []byte) (Type, error) {
+	if rest, ok := bytes.CutPrefix(head, []byte(begin)); ok {
+		kind, _, ok := bytes.Cut(rest, []byte{'"'})
+		if ok && plain(kind) && !bytes.Contains(rest, []byte(`"t":`)) && !bytes.Contains(rest, []byte(`"v":`)) {
+			return Type(kind), nil
+		}
+	}
+	var f struct {
+		V    int  `json:"v"`
+		Type Type `json:"t"`
+	}
+	if err := json.Unmarshal(head, &f); err != nil {
+		return "", unreadable(len(head), err)
+	}
+	switch {
+	case f.V == 0 || f.Type == "":
+		return "", session.Errorf(session.Invalid, "a message of %d bytes is JSON but no relay frame", len(head))
+	case f.V != Version:
+		return "", session.Errorf(session.Invalid, "relay frame of type %q is not understood", Clip(string(f.Type))).Because(&VersionError{f.V})
+	}
+	return f.Type, nil
+}
+
+// plain says that a JSON string holds just these characters.
+func plain(text []byte) bool {
+	for _, c := range text {
+		if c != '-' && (c < 'a' || c > 'z') {
+			return false
+		}
+	}
+	return len(text) > 0
+}
+
+func decode(kind Type, head, payload []byte) (Frame, error) {
+	switch kind {
+	case TypeEvents:
+		f, err := read[Events](head)
+		f.Payload = payload
+		return f, err
+	case TypeStatus:
+		f, err := read[Status](head)
+		f.Payload = payload
+		return f, err
+	case TypeDeliver:
+		f, err := read[Deliver](head)
+		f.Payload = payload
+		return f, err
+	case TypeAnswer:
+		f, err := read[Answer](head)
+		f.Payload = payload
+		return f, err
+	case TypePart:
+		f, err := read[Part](head)
+		f.Payload = payload
+		return f, err
+	case Get, Put, Done, Forget:
+		f, err := read[Snapshot](head)
+		f.Op = kind
+		return f, err
+	default:
+		return decodePlain(kind, head)
+	}
+}
+
+// decodePlain decodes a frame of a type that has no payload.
+func decodePlain(kind Type, head []byte) (Frame, error) {
+	switch kind {
+	case TypeHello:
+		return read[Hello](head)
+	case TypePull:
+		return read[Pull](head)
+	case TypeTaken:
+		return read[Taken](head)
+	case TypeAsk:
+		return read[Ask](head)
+	case TypeBye:
+		return read[Bye](head)
+	case TypeWhole:
+		return read[Whole](head)
+	case TypeWelcome:
+		return read[Welcome](head)
+	case TypeFenced:
+		return read[Fenced](head)
+	case TypeNudge:
+		return read[Nudge](head)
+	case TypeMay:
+		return read[May](head)
+	case TypePulled:
+		return read[Pulled](head)
+	case TypeAck:
+		return read[Ack](head)
+	case TypeByeOK:
+		return read[ByeOK](head)
+	case TypeStop:
+		return read[Stop](head)
+	case TypeDrain:
+		return read[Drain](head)
+	case TypePartOK:
+		return read[PartOK](head)
+	case TypeKept:
+		return read[Kept](head)
+	default:
+		_, err := read[struct{}](head)
+		return Other{kind}, err
+	}
+}
+
+func read[F any](head []byte) (f F, err error) {
+	err = json.Unmarshal(head, &f)
+	return f, err
+}

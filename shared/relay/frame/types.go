@@ -1,0 +1,311 @@
+package frame
+
+import "github.com/dormouse-mcp/dormouse/shared/session"
+
+// Frame is one of the structs of this file. Their json tags are the header; a Payload
+// follows it.
+type Frame interface{ Kind() Type }
+
+// FromRunner is a frame that a runner sends.
+type FromRunner interface {
+	Frame
+	From() Sender
+}
+
+// Sender says which runner sends a frame. Not all types need all of it.
+type Sender struct {
+	Box    session.BoxID      `json:"box,omitempty"`
+	Gen    session.Generation `json:"gen,omitempty"`
+	Runner string             `json:"runner,omitempty"` // random id, drawn at start
+}
+
+// From returns s.
+func (s Sender) From() Sender { return s }
+
+// Hello is the first frame on a connection, and a ping.
+type Hello struct {
+	Sender
+	Token string `json:"token,omitempty"` // one-time, until the first welcome
+	Link  int64  `json:"link,omitempty"`  // counts the runner's hellos on new connections
+	Task  string `json:"task,omitempty"`  // the fleet's name for the runner
+	// Questions are the client-visible ids of open questions, by session: the host posts
+	// answers that came while the runner had no connection.
+	Questions map[session.ID][]string `json:"questions,omitempty"`
+}
+
+// Pull asks for what waits in the inbox.
+type Pull struct {
+	Sender
+	N int64 `json:"n,omitempty"`
+}
+
+// Taken says that the deliveries of these tickets are being executed.
+type Taken struct {
+	Sender
+	Tickets []string `json:"tickets,omitempty"`
+}
+
+// Ask asks whether a deliver that came late may be executed.
+type Ask struct {
+	Sender
+	Ticket   string           `json:"ticket,omitempty"`
+	ID       session.StreamID `json:"id,omitempty"`
+	Round    int              `json:"round,omitempty"`
+	NotAfter int64            `json:"notAfter,omitempty"` // Unix milliseconds
+	Inbox    bool             `json:"inbox,omitempty"`
+}
+
+// Events is a batch of one session's events, whose bytes are the payload.
+type Events struct {
+	Sender
+	Session session.ID  `json:"session,omitempty"`
+	Tickets []string    `json:"tickets,omitempty"` // the host puts taken marks for these first
+	Seq     int64       `json:"seq,omitempty"`
+	Items   []EventItem `json:"items,omitempty"`
+	Payload []byte      `json:"-"`
+}
+
+// EventItem is the events of one stream in a batch, in order. Their bytes stand
+// in the frame's payload, one after the other in the order of the items.
+type EventItem struct {
+	Ticket string           `json:"ticket"`
+	Stream session.StreamID `json:"stream,omitempty"` // "" for common
+	First  session.Index    `json:"first,omitempty"`  // 0: unknown, common only
+	Final  bool             `json:"final,omitempty"`  // the last event ends its stream
+	Marked bool             `json:"marked,omitempty"` // Final, and an in-flight item is there to be deleted: the delivery came from the inbox, or taken was sent for it
+	Lens   []int            `json:"lens"`
+	Asks   *Asks            `json:"asks,omitempty"` // the last event ends not the stream but the round
+}
+
+// Asks suspends a delivery: its client is asked something, and nothing runs for it
+// until there are answers. The request that is then to be sent again stands in the
+// payload behind the events of the item. Marked says that an in-flight item is
+// there, as for an end.
+type Asks struct {
+	Round     int                `json:"round"` // that begins: one more than the delivery's
+	Questions []session.Question `json:"questions"`
+	Within    int64              `json:"within"` // milliseconds for the answers
+	Len       int                `json:"len"`    // bytes of the request
+}
+
+// Status tells of a process. With a payload it is the result of a fresh process's
+// initialize, which was asked for with protocol version Detail.
+type Status struct {
+	Sender
+	Session session.ID `json:"session,omitempty"`
+	Ticket  string     `json:"ticket,omitempty"`
+	Process string     `json:"process,omitempty"`
+	Phase   string     `json:"phase,omitempty"`
+	Detail  string     `json:"detail,omitempty"`
+	Era     string     `json:"era,omitempty"` // of the server, if it is news
+	Payload []byte     `json:"-"`
+}
+
+// Bye says that the runner executes nothing from now on.
+type Bye struct {
+	Sender
+	Link  int64 `json:"link,omitempty"`
+	Looks bool  `json:"looks,omitempty"` // all deliveries were looks, see Deliver
+}
+
+// Part is a piece of a long frame. A host that sends one leaves out the Sender.
+type Part struct {
+	Sender
+	N       int64  `json:"n,omitempty"`
+	Of      int    `json:"of,omitempty"`
+	Frame   string `json:"frame,omitempty"`
+	Payload []byte `json:"-"`
+}
+
+// Whole says that the host has all parts of a frame.
+type Whole struct {
+	Sender
+	Of    int    `json:"of,omitempty"`
+	Frame string `json:"frame,omitempty"`
+}
+
+// Snapshot asks about the snapshots of an owner. Op is its type: [Get], [Put], [Done] or
+// [Forget].
+type Snapshot struct {
+	Op Type `json:"-"`
+	Sender
+	N      int64  `json:"n,omitempty"`
+	Owner  string `json:"owner,omitempty"`
+	Size   int64  `json:"size,omitempty"` // bytes
+	Object string `json:"object,omitempty"`
+}
+
+// Welcome answers a hello: the runner runs the box, in generation Gen.
+type Welcome struct {
+	Gen    session.Generation `json:"gen,omitempty"`
+	Link   int64              `json:"link,omitempty"`
+	Ticket string             `json:"ticket,omitempty"` // a fresh pass
+}
+
+// Fenced tells the runner of a hello with this link that another runs the box.
+type Fenced struct {
+	Link int64 `json:"link,omitempty"`
+}
+
+// Nudge says that the inbox has something.
+type Nudge struct{}
+
+// Deliver is a message to execute. Lens cuts the payload into the client's initialize
+// params and the message.
+type Deliver struct {
+	Gen        session.Generation `json:"gen,omitempty"`
+	Session    session.ID         `json:"session,omitempty"`
+	Ticket     string             `json:"ticket,omitempty"`
+	ID         session.StreamID   `json:"id,omitempty"`
+	Round      int                `json:"round,omitempty"`     // how often it was suspended
+	Base       session.Index      `json:"base,omitempty"`      // the last index of its stream
+	Principal  string             `json:"principal,omitempty"` // a hash that tells the principals of a box apart
+	Server     string             `json:"server,omitempty"`
+	Level      string             `json:"level,omitempty"`
+	Subscribed []string           `json:"subscribed,omitempty"`
+	Sent       int64              `json:"sent,omitempty"`      // Unix milliseconds; when it was posted
+	NotAfter   int64              `json:"notAfter,omitempty"`  // Unix milliseconds
+	AckWithin  int64              `json:"ackWithin,omitempty"` // milliseconds
+	Inbox      bool               `json:"inbox,omitempty"`
+	Again      bool               `json:"again,omitempty"` // the session has had a process before
+	Looks      bool               `json:"looks,omitempty"` // the message asks for a list only, or initializes
+	Lens       []int              `json:"lens,omitempty"`
+	Trace      string             `json:"trace,omitempty"` // the client's request in all logs
+	Payload    []byte             `json:"-"`
+}
+
+// May answers an Ask.
+type May struct {
+	ID      session.StreamID `json:"id,omitempty"`
+	Round   int              `json:"round,omitempty"`
+	Refused session.Code     `json:"refused,omitempty"` // "": execute it
+}
+
+// Pulled answers a Pull: these ids were delivered for it.
+type Pulled struct {
+	N      int64                    `json:"n,omitempty"`
+	IDs    []session.StreamID       `json:"ids,omitempty"`
+	Rounds map[session.StreamID]int `json:"rounds,omitempty"` // of those that were suspended before
+}
+
+// Ack answers Events.
+type Ack struct {
+	Session session.ID         `json:"session,omitempty"`
+	Seq     int64              `json:"seq,omitempty"`
+	Next    session.Index      `json:"next,omitempty"`   // of the next common event, if the batch had any
+	Closed  []session.StreamID `json:"closed,omitempty"` // streams that the host has ended
+	Fenced  bool               `json:"fenced,omitempty"`
+}
+
+// ByeOK answers a Bye: the box is asleep.
+type ByeOK struct {
+	Link int64 `json:"link,omitempty"`
+}
+
+// Answer is a client's response to a question, in the payload.
+type Answer struct {
+	Session  session.ID `json:"session,omitempty"`
+	Question string     `json:"question,omitempty"`
+	Payload  []byte     `json:"-"`
+}
+
+// Stop says that a session has ended.
+type Stop struct {
+	Session session.ID `json:"session,omitempty"`
+}
+
+// Drain asks the runner to connect anew within a time.
+type Drain struct {
+	In int64 `json:"in,omitempty"` // milliseconds
+}
+
+// PartOK says that the host has a Part.
+type PartOK struct {
+	N     int64  `json:"n,omitempty"`
+	Frame string `json:"frame,omitempty"`
+}
+
+// Kept answers a [Snapshot]. The type that was asked says which fields are set.
+type Kept struct {
+	N       int64             `json:"n,omitempty"`
+	Object  string            `json:"object,omitempty"`
+	URL     string            `json:"url,omitempty"` // a secret
+	Header  map[string]string `json:"header,omitempty"`
+	Saved   int64             `json:"saved,omitempty"` // Unix milliseconds
+	Refused session.Code      `json:"refused,omitempty"`
+}
+
+// Other is a frame of a type that this version does not know: no error, and no news.
+type Other struct{ Type Type }
+
+// Kind returns the type of the frame.
+func (Hello) Kind() Type { return TypeHello }
+
+// Kind returns the type of the frame.
+func (Pull) Kind() Type { return TypePull }
+
+// Kind returns the type of the frame.
+func (Taken) Kind() Type { return TypeTaken }
+
+// Kind returns the type of the frame.
+func (Ask) Kind() Type { return TypeAsk }
+
+// Kind returns the type of the frame.
+func (Events) Kind() Type { return TypeEvents }
+
+// Kind returns the type of the frame.
+func (Status) Kind() Type { return TypeStatus }
+
+// Kind returns the type of the frame.
+func (Bye) Kind() Type { return TypeBye }
+
+// Kind returns the type of the frame.
+func (Part) Kind() Type { return TypePart }
+
+// Kind returns the type of the frame.
+func (Whole) Kind() Type { return TypeWhole }
+
+// Kind returns the type of the frame.
+func (Welcome) Kind() Type { return TypeWelcome }
+
+// Kind returns the type of the frame.
+func (Fenced) Kind() Type { return TypeFenced }
+
+// Kind returns the type of the frame.
+func (Nudge) Kind() Type { return TypeNudge }
+
+// Kind returns the type of the frame.
+func (Deliver) Kind() Type { return TypeDeliver }
+
+// Kind returns the type of the frame.
+func (May) Kind() Type { return TypeMay }
+
+// Kind returns the type of the frame.
+func (Pulled) Kind() Type { return TypePulled }
+
+// Kind returns the type of the frame.
+func (Ack) Kind() Type { return TypeAck }
+
+// Kind returns the type of the frame.
+func (ByeOK) Kind() Type { return TypeByeOK }
+
+// Kind returns the type of the frame.
+func (Answer) Kind() Type { return TypeAnswer }
+
+// Kind returns the type of the frame.
+func (Stop) Kind() Type { return TypeStop }
+
+// Kind returns the type of the frame.
+func (Drain) Kind() Type { return TypeDrain }
+
+// Kind returns the type of the frame.
+func (PartOK) Kind() Type { return TypePartOK }
+
+// Kind returns the type of the frame.
+func (Kept) Kind() Type { return TypeKept }
+
+// Kind returns Op.
+func (s Snapshot) Kind() Type { return s.Op }
+
+// Kind returns Type.
+func (o Other) Kind() Type { return o.Type }
