@@ -261,6 +261,19 @@ func TestSignatureIsThatOfAKeyOfItsKind(t *testing.T) {
 	})
 }
 
+// Row A-13: keys of other kinds are not tried, so that they take no place of those that are.
+func TestTokenThatNamesNoKeyIsComparedWithThoseOfItsKind(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		token := signed(t, claims(nil), map[string]any{"kid": nil})
+		i.set(func() {
+			i.keys = append([]map[string]any{i.keys[2], i.keys[2], i.keys[2], i.keys[2], i.keys[1]}, i.keys...)
+		})
+		if _, err := verify(i.server(t, nil), token); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // Row A-14: each of them is signed by the issuer, and has the right audience.
 func TestTokensOfOtherKindsAreRefused(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
