@@ -23,7 +23,7 @@ const (
 )
 
 // DialWebSocket is the Dialer for API Gateway: a WebSocket client that sends each
-// message in frames of at most [MaxWSFrame] bytes, header included, and takes
+// message in frames of at most [frame.MaxWSFrame] bytes, header included, and takes
 // text messages of up to 131,072 bytes. A longer or a binary one ends the
 // connection, and so does a send that takes longer than 30 s. ctx bounds the opening
 // handshake. A host that answers with a status is a [RefusedError].

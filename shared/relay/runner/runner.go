@@ -103,7 +103,7 @@ type StatusReport struct {
 }
 
 // Conn is a connection to the relay that carries text messages of up to
-// [MaxFrame] bytes. Send and Receive are each called by one goroutine, Close by
+// [frame.MaxFrame] bytes. Send and Receive are each called by one goroutine, Close by
 // any, and makes both of them return. Receive returns a slice that nobody else has.
 // Any error of Send or Receive means that the connection is of no use any more, and a
 // Send of more than 30 s is one; a [ClosedError] in it says with which code the peer
