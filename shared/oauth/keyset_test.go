@@ -121,7 +121,7 @@ func TestKeyThatWasWithdrawnIsUsedForAQuarterOfAnHourAtMost(t *testing.T) {
 // A caller that goes does not take the fetch from others with it.
 func TestFetchOutlivesItsCaller(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
-		i.set(func() { i.answer = func(http.ResponseWriter) bool { time.Sleep(time.Second); return false } })
+		i.set(func() { i.answer = func(http.ResponseWriter) bool { time.Sleep(500 * time.Millisecond); return false } })
 		s, token := i.server(t, nil), signed(t, claims(nil), nil)
 		ctx, cancel := contextOf(t)
 		var both sync.WaitGroup
