@@ -1,7 +1,6 @@
 package oauth_test
 
 import (
-	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -23,7 +22,7 @@ func FuzzToken(f *testing.F) {
 	}
 	i := newIssuer()
 	f.Fuzz(func(t *testing.T, token string) {
-		who, err := i.server(t, nil).Verify(context.Background(), token, "one")
+		who, err := i.server(t, nil).Verify(t.Context(), token, "one")
 		if err == nil || who.Principal != "" || session.CodeOf(err) != session.Unauthenticated {
 			t.Errorf("%+v, %v", who, err)
 		}
@@ -47,7 +46,7 @@ func FuzzClaims(f *testing.F) {
 			s.Claims = []string{"groups", "email"}
 			s.Allow = map[string]oauth.Rule{"one": {Groups: []string{"eng"}, Emails: []string{"*@a.example"}, Everyone: true}}
 		})
-		who, err := s.Verify(context.Background(), "opaque", "one")
+		who, err := s.Verify(t.Context(), "opaque", "one")
 		switch code := session.CodeOf(err); {
 		case err == nil:
 			if !strings.HasPrefix(who.Principal, "login.example:") || len(who.Principal) > 128 || who.Tenant != "default" || len(who.Props) > session.MaxProps || !json.Valid(who.Props) {

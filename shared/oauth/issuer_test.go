@@ -36,11 +36,10 @@ type issuer struct {
 	mu       sync.Mutex
 	metadata map[string]any
 	keys     []map[string]any
-	asked    []string                         // paths
-	answer   func(http.ResponseWriter) bool   // in the place of what it would answer; false: not
-	active   map[string]map[string]any        // what introspection says of tokens
-	form     func(r *http.Request)            // sees each introspection
-	serve    func(*http.Request) http.Handler // of paths that it does not know
+	asked    []string                       // paths
+	answer   func(http.ResponseWriter) bool // in the place of what it would answer; false: not
+	active   map[string]map[string]any      // what introspection says of tokens
+	form     func(r *http.Request)          // sees each introspection
 }
 
 func newIssuer() *issuer {

@@ -201,14 +201,14 @@ func (s Settings) checkIdentity() error {
 	}
 	for _, t := range tenants {
 		if !isName(t) || len(t) > 64 {
-			return fmt.Errorf("access: %q is no name of a tenant; use up to 64 letters, digits, -, _ and .", t)
+			return fmt.Errorf("access: %q is no name of a tenant; use up to 64 letters, digits and . _ -", t)
 		}
 	}
 	switch {
 	case slices.Contains(given(), s.Principal):
 		return fmt.Errorf("access: %q may pass from one person to another; name a claim that does not, such as sub", s.Principal)
 	case s.Name != "" && (!isName(s.Name) || len(s.Name) > 64):
-		return fmt.Errorf("access: name %q; use up to 64 letters, digits, -, _ and .", s.Name)
+		return fmt.Errorf("access: name %q; use up to 64 letters, digits and . _ -", s.Name)
 	case (s.TenantClaim == "") != (len(s.Tenants) == 0):
 		return errors.New("access: tenant_claim and tenants go together: the claim, and which of its values is which tenant")
 	case s.TenantClaim != "" && s.Tenant != "":
