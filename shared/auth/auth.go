@@ -1,23 +1,23 @@
-// Package auth says who a caller is: by API keys ([Keys]), by one-time tickets for
-// clients that cannot send headers ([Tickets]), or, on one machine, not at all
-// ([Open]). It hides what a key looks like, how it is kept (as a hash, never as
-// itself) and for how long a lookup is remembered. It decides nothing about
-// sessions: that a session belongs to a principal is package session's. Tokens of an
-// identity provider are verified by package oauth, and taken beside keys ([Either]).
+// Package auth authenticates callers: by API keys ([Keys]), by one-time tickets for clients
+// that cannot send headers ([Tickets]), or, on one machine, not at all ([Open]). It hides
+// the form of a key, that the store keeps only its hash, and how long an instance remembers
+// a lookup. Package oauth verifies the tokens of an identity provider; [Either] takes them
+// beside keys. Package host decides to which principal a session belongs.
 //
-// A key acts as a principal of a tenant, for some servers or all. What belongs to
-// the principal survives the key: one that replaces it has the same principal, and
-// goes on in the same sessions.
+// A key acts as a principal of a tenant, for some servers or all. The principal's sessions
+// survive the key: a key that replaces it has the same principal and uses the same sessions.
 //
 // # How fast a revocation bites
 //
-// An instance remembers for [Remembered] that a key was good, and never that one
-// was not. A request, a poll, a connect and a message over a connection that come
-// later than that are refused everywhere. A response that is being held then ends
-// as it would have: after 25 seconds, a stream of HTTP+SSE and a client's that does
-// not poll when the platform ends it, 14 minutes at most. An open WebSocket
-// connection is closed at its client's next message; one whose client is silent
-// gets what the servers push until it ends by itself, two hours at most.
+// An instance remembers for [Remembered] that a key was good. It never remembers that a key
+// was not. After that time every request, poll, connect and message over a connection is
+// refused everywhere. Open responses end as they would have:
+//
+//   - a response that is being held, after 25 seconds;
+//   - a stream of HTTP+SSE, and the response of a client that does not poll, when the
+//     platform ends it, after 14 minutes at most;
+//   - an open WebSocket connection, at its client's next message. A silent client gets the
+//     server's messages until the connection ends by itself, after two hours at most.
 package auth
 
 import (
@@ -34,24 +34,23 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Remembered is how long an instance takes a key to be good that it has read.
+// Remembered is how long an instance uses a key that it has read without reading it again.
 const Remembered = 30 * time.Second
 
-// touchEvery is how old Key.Used has to be to be written anew: a write on the way
-// of a request.
+// touchEvery is the age at which Key.Used is written again. A request waits for that write.
 const touchEvery = time.Hour
 
 // maxRemembered bounds how many keys an instance remembers.
 const maxRemembered = 1000
 
-// Authenticator is one way to find out who calls, and with which right. See [Keys]
-// for what the methods promise.
+// Authenticator finds out who calls, and whether the caller may use a server. [Keys]
+// documents what the methods promise.
 type Authenticator interface {
 	Authenticate(r *http.Request, server string) (session.Identity, error)
 	Confirm(ctx context.Context, credential, server string) error
 }
 
-// Keys authenticates callers by the API key in Authorization: Bearer. Safe for
+// Keys authenticates callers by the API key in Authorization: Bearer. It is safe for
 // concurrent use.
 type Keys struct {
 	store session.Keys
@@ -65,15 +64,15 @@ type memory struct {
 	until time.Time
 }
 
-// NewKeys authenticates by the keys in a store.
+// NewKeys returns Keys that authenticate by the keys in a store.
 func NewKeys(store session.Keys) *Keys { return &Keys{store: store, known: map[string]memory{}} }
 
-// Authenticate says who sent a request, and that it may use a server, which need
-// not be one that is configured. It costs one read if the key is not remembered,
-// and once an hour a write, which no caller causes who is refused.
+// Authenticate returns who sent a request, and checks that the caller may use a server. The
+// server need not be configured. Cost: one read if the key is not remembered, and one write
+// an hour for each key in use. A refused caller causes no write.
 //
-// Errors: Unauthenticated: no key, or none that is good, whatever is wrong with it;
-// Forbidden: a good one, for other servers; Invalid: several headers; Unavailable.
+// Errors: Unauthenticated if there is no key, or none that is good, for whatever reason;
+// Forbidden if a good key is for other servers; Invalid for several headers; Unavailable.
 func (a *Keys) Authenticate(r *http.Request, server string) (session.Identity, error) {
 	key, err := bearer(r.Header.Values("Authorization"))
 	if err != nil {
@@ -82,7 +81,7 @@ func (a *Keys) Authenticate(r *http.Request, server string) (session.Identity, e
 	return a.verify(r.Context(), key, server)
 }
 
-// verify says whose key it is, and that it is good for a server.
+// verify returns whose key it is, and checks that it is good for a server.
 func (a *Keys) verify(ctx context.Context, key, server string) (session.Identity, error) {
 	id, ok := parseKey(key)
 	if !ok {
@@ -98,9 +97,9 @@ func (a *Keys) verify(ctx context.Context, key, server string) (session.Identity
 	return session.Identity{Tenant: k.Tenant, Principal: k.Principal, Credential: k.ID, Props: k.Props}, nil
 }
 
-// Confirm says whether somebody who was authenticated earlier, with this
-// [session.Identity].Credential, may still use a server. Costs and errors are those
-// of Authenticate.
+// Confirm checks that a caller that was authenticated earlier, with this
+// [session.Identity].Credential, may still use a server. Costs and errors are as for
+// Authenticate.
 func (a *Keys) Confirm(ctx context.Context, credential, server string) error {
 	if !isID(credential) {
 		return notGood()
@@ -113,7 +112,7 @@ func notGood() error {
 	return session.Errorf(session.Unauthenticated, "this API key is not known, or not good any more; send one that is, or ask for a new one")
 }
 
-// bearer takes the token out of the Authorization header (RFC 6750 §2.1).
+// bearer returns the token of the Authorization header (RFC 6750 §2.1).
 func bearer(headers []string) (string, error) {
 	if len(headers) == 0 {
 		return "", session.Errorf(session.Unauthenticated, "the request is not authenticated; send an API key as Authorization: Bearer KEY")
@@ -128,7 +127,7 @@ func bearer(headers []string) (string, error) {
 	return strings.TrimSpace(token), nil
 }
 
-// admit finds a key that is proven, good and for a server.
+// admit returns a key after checking that it is proven, good and for a server.
 func (a *Keys) admit(ctx context.Context, id, server string, proven func(session.Key) bool) (session.Key, error) {
 	begun := time.Now()
 	k, err := a.find(ctx, id, begun)
@@ -150,7 +149,7 @@ func (a *Keys) admit(ctx context.Context, id, server string, proven func(session
 	return k, nil
 }
 
-// find returns a key as it is, or as it was a moment ago.
+// find returns a key from memory or from the store.
 func (a *Keys) find(ctx context.Context, id string, now time.Time) (session.Key, error) {
 	a.mu.Lock()
 	m, ok := a.known[id]
@@ -174,7 +173,7 @@ func (a *Keys) remember(k session.Key, until time.Time) {
 	a.known[k.ID] = memory{k, until}
 }
 
-// touch notes that a key was used. Whoever holds it may come in, noted or not.
+// touch notes that a key was used. Its holder is let in, whether that succeeds or not.
 func (a *Keys) touch(ctx context.Context, k session.Key, now time.Time) {
 	k.Used = now
 	err := a.store.SaveKey(ctx, k)
@@ -184,16 +183,16 @@ func (a *Keys) touch(ctx context.Context, k session.Key, now time.Time) {
 	switch {
 	case !ok:
 	case errors.Is(err, session.Conflict), errors.Is(err, session.NotFound):
-		// It was changed meanwhile, perhaps revoked: the next request looks.
+		// The key was changed meanwhile, perhaps revoked: the next request reads it.
 		delete(a.known, k.ID)
 	default:
-		// Also when the store is in trouble, which a write of every request would add to.
+		// This also holds when the store is in trouble: a write for each request would add to it.
 		m.key.Used = now
 		a.known[k.ID] = m
 	}
 }
 
-// Open lets everybody in, as the one user of one machine.
+// Open lets every caller in, as the one user of one machine.
 type Open struct{}
 
 // Authenticate returns tenant and principal "local".

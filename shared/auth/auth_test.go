@@ -17,7 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// rig is a store that counts and fails, with keys in it.
+// rig is a store with keys that counts its calls and can fail.
 type rig struct {
 	t      *testing.T
 	count  *sessiontest.Counting
@@ -62,7 +62,7 @@ func (r *rig) record(key string) session.Key {
 	return k
 }
 
-// cost returns the reads and writes since it was asked last.
+// cost returns the reads and writes since its last call.
 func (r *rig) cost() [2]int {
 	c := r.count.Counts()
 	r.count.Reset()
@@ -71,7 +71,7 @@ func (r *rig) cost() [2]int {
 
 func idOf(key string) string { return strings.Split(key, "_")[1] }
 
-// as asks with the values of Authorization.
+// as authenticates a request with these values of Authorization.
 func as(a auth.Authenticator, server string, values ...string) (session.Identity, error) {
 	q := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/s/mcp", nil)
 	for _, v := range values {
@@ -150,7 +150,7 @@ func TestRequestsAreRefusedWithoutAnEffect(t *testing.T) {
 				t.Errorf("%s: the error shows a key: %v", name, err)
 			}
 		}
-		// All that is wrong with the last one is the server.
+		// The key of the last case is good; only the server is wrong.
 		if _, err := as(auth.NewKeys(r.count), "s", "Bearer "+good); err != nil {
 			t.Error(err)
 		}
@@ -179,7 +179,7 @@ func TestGoodKeyIsRememberedForAMomentOnly(t *testing.T) {
 		key := r.key(0, "s")
 		a := auth.NewKeys(r.count)
 		r.cost()
-		for _, want := range [][2]int{{1, 1}, {0, 0}, {0, 0}} { // the first notes that it was used
+		for _, want := range [][2]int{{1, 1}, {0, 0}, {0, 0}} { // the first call notes the use
 			if _, err := as(a, "s", "Bearer "+key); err != nil {
 				t.Fatal(err)
 			}

@@ -8,28 +8,28 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Tokens says who a caller is by what an identity provider has issued. Package oauth has
-// one.
+// Tokens authenticates callers by the tokens of an identity provider. Package oauth
+// implements it.
 type Tokens interface {
-	// Verify says for whom a token speaks, and that they may use a server. Errors are
-	// those of [Keys.Authenticate].
+	// Verify returns for whom a token speaks, and checks that they may use a server. Errors
+	// are as for [Keys.Authenticate].
 	Verify(ctx context.Context, token, server string) (session.Identity, error)
-	// Confirm says whether somebody who was verified earlier, with this
-	// [session.Identity].Credential, may still use a server. Errors are those of Verify.
+	// Confirm checks that a caller that was verified earlier, with this
+	// [session.Identity].Credential, may still use a server. Errors are as for Verify.
 	Confirm(ctx context.Context, credential, server string) error
 }
 
-// Either takes API keys and tokens. What a request sends decides: a key begins with dm_,
-// which no token does.
+// Either takes API keys and tokens. It tells them apart by their beginning: a key begins
+// with dm_, and no token does.
 type Either struct {
 	keys   *Keys
 	tokens Tokens
 }
 
-// NewEither takes keys and tokens.
+// NewEither returns an Either.
 func NewEither(keys *Keys, tokens Tokens) *Either { return &Either{keys, tokens} }
 
-// Authenticate is [Keys.Authenticate] for a key, and verifies any other token.
+// Authenticate uses [Keys.Authenticate] for a key and Tokens.Verify for any other token.
 func (e *Either) Authenticate(r *http.Request, server string) (session.Identity, error) {
 	headers := r.Header.Values("Authorization")
 	if len(headers) == 0 {
@@ -45,8 +45,7 @@ func (e *Either) Authenticate(r *http.Request, server string) (session.Identity,
 	return e.tokens.Verify(r.Context(), token, server)
 }
 
-// Confirm is [Keys.Confirm] for what a key gave, and asks about any other credential
-// where it comes from.
+// Confirm uses [Keys.Confirm] for the credential of a key and Tokens.Confirm for any other.
 func (e *Either) Confirm(ctx context.Context, credential, server string) error {
 	if isID(credential) {
 		return e.keys.Confirm(ctx, credential, server)

@@ -20,11 +20,11 @@ const MaxProps = 4 << 10
 // Grant is what a new key allows.
 type Grant struct {
 	Tenant    string        // 1 to 64 letters, digits, "-", "_" and ".", the first a letter or digit
-	Principal string        // 1 to 128 visible characters: as whom its holder acts
+	Principal string        // who the holder acts as: visible characters without spaces, 1 to 128 bytes
 	Servers   []string      // at least one; session.EveryServer for all
-	Life      time.Duration // 0: until it is revoked
-	// Props is what native servers are told of the principal besides: a JSON object of
-	// at most MaxProps bytes, nil for nothing.
+	Life      time.Duration // 0: the key is good until it is revoked
+	// Props is what else native servers are told of the principal: a JSON object of at most
+	// MaxProps bytes, or nil.
 	Props []byte
 }
 
@@ -47,11 +47,10 @@ func (g Grant) check() error {
 	return nil
 }
 
-// Create makes a key. What it returns as key is not kept anywhere and cannot be had
-// again.
+// Create makes a key and stores its record. The store keeps only the key's hash, so the caller
+// must keep key: it cannot be read again.
 //
-// Errors: Invalid (the grant), Unavailable: the key may have been made, and then
-// nobody has it.
+// Errors: Invalid (the grant); Unavailable: the record may be stored, but the key is lost.
 func Create(ctx context.Context, store session.Keys, g Grant) (key string, record session.Key, err error) {
 	if err := g.check(); err != nil {
 		return "", session.Key{}, err
@@ -65,7 +64,7 @@ func Create(ctx context.Context, store session.Keys, g Grant) (key string, recor
 		key, record.ID = newKey()
 		sum := sha256.Sum256([]byte(key))
 		record.Hash = sum[:]
-		// An id that is taken is one in a billion: another one is not.
+		// An id of 40 random bits is hardly ever taken; the next one then is not.
 		if err = store.CreateKey(ctx, record); !errors.Is(err, session.Conflict) {
 			break
 		}
@@ -77,13 +76,13 @@ func Create(ctx context.Context, store session.Keys, g Grant) (key string, recor
 	return key, record, nil
 }
 
-// keptRevoked is how long the record of a revoked key is kept, for those who look.
+// keptRevoked is how long the record of a revoked key is kept, so that operators see it.
 const keptRevoked = 30 * 24 * time.Hour
 
-// Revoke ends a key, by its id or by the whole key, and returns its record; one that
-// was revoked before stays as it is. See the package comment for how fast.
+// Revoke ends a key, by its id or by the whole key, and returns its record. A key that was
+// revoked before stays as it is. The package documentation says how fast it takes effect.
 //
-// Errors: NotFound, Unavailable: it may not be revoked; do it again.
+// Errors: NotFound; Unavailable: the key may not be revoked, so do it again.
 func Revoke(ctx context.Context, store session.Keys, name string) (session.Key, error) {
 	id, _, _ := strings.Cut(strings.TrimPrefix(name, keyPrefix), "_")
 	for {
@@ -98,7 +97,7 @@ func Revoke(ctx context.Context, store session.Keys, name string) (session.Key, 
 		if end := k.Revoked.Add(keptRevoked); k.Expires.IsZero() || k.Expires.After(end) {
 			k.Expires = end
 		}
-		// A conflict is a use that was noted meanwhile, once an hour: it is soon over.
+		// A use of the key was noted meanwhile. That happens once an hour, so the loop soon ends.
 		if err := store.SaveKey(ctx, k); !errors.Is(err, session.Conflict) {
 			k.Rev++
 			return k, err
@@ -106,7 +105,7 @@ func Revoke(ctx context.Context, store session.Keys, name string) (session.Key, 
 	}
 }
 
-// List returns the keys of a tenant, "" for all, in order of id.
+// List returns the keys of a tenant, or of all tenants for "", in order of id.
 //
 // Errors: Unavailable.
 func List(ctx context.Context, store session.Keys, tenant string) ([]session.Key, error) {

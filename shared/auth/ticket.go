@@ -11,17 +11,18 @@ import (
 // ticketLife is how long a ticket can be redeemed.
 const ticketLife = time.Minute
 
-// Tickets lets those in who cannot send headers, as a page cannot that opens a
-// WebSocket: who is authenticated is issued a ticket, and what connects redeems it.
-// It stands in a URL, which others may see afterwards (histories, logs on the way);
-// so it is good for one connection, to one server, for a minute. Safe for
+// Tickets authenticates clients that cannot send headers, such as a web page that opens a
+// WebSocket. An authenticated caller is issued a ticket, and redeems it when it connects. A
+// ticket stands in a URL, which others may see afterwards (histories, logs on the way). So
+// it is good for one connection, to one server, for a minute. Tickets is safe for
 // concurrent use.
 type Tickets struct{ store session.Keys }
 
-// NewTickets keeps tickets in a store.
+// NewTickets returns Tickets that are kept in a store.
 func NewTickets(store session.Keys) *Tickets { return &Tickets{store} }
 
-// Issue makes a ticket for who was authenticated. It costs a write.
+// Issue makes a ticket for an authenticated caller. life is how long it can be redeemed.
+// Cost: one write.
 //
 // Errors: Unavailable.
 func (t *Tickets) Issue(ctx context.Context, who session.Identity, server string) (ticket string, life time.Duration, err error) {
@@ -35,12 +36,12 @@ func (t *Tickets) Issue(ctx context.Context, who session.Identity, server string
 	return ticket, ticketLife, nil
 }
 
-// Redeem says for whom a ticket was issued, which it then is worth nothing any more,
-// whatever comes of it. That the credential is still good is for the caller to
-// confirm. It costs a write, and nothing for what cannot be a ticket.
+// Redeem consumes a ticket and returns the identity it was issued for. A ticket works once,
+// even if Redeem fails. The caller must still confirm that the credential is good. Cost: one
+// write; none for a malformed ticket.
 //
-// Errors: Unauthenticated: no ticket, or one that was redeemed or is too old;
-// Forbidden: one for another server; Unavailable: the ticket may be gone.
+// Errors: Unauthenticated if there is no such ticket, or it was redeemed or is too old;
+// Forbidden if it is for another server; Unavailable: the ticket may be gone.
 func (t *Tickets) Redeem(ctx context.Context, ticket, server string) (session.Identity, error) {
 	gone := session.Errorf(session.Unauthenticated, "this ticket is not known, was used or is too old; get a new one for each connection")
 	if !isTicket(ticket) {

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// A key is dm_<id>_<secret>. The id, 40 random bits, finds its record and may be
-// shown; the secret has 160. A ticket is dt_<secret>. Both are recognised by their
-// beginnings, also by those who scan for secrets that were published.
+// A key is dm_<id>_<secret>. The id has 40 random bits; it finds the record and may be shown.
+// The secret has 160. A ticket is dt_<secret>. The beginnings let programs recognise keys and
+// tickets, for example scanners for published secrets.
 const (
 	keyPrefix    = "dm_"
 	ticketPrefix = "dt_"
@@ -33,7 +33,8 @@ func newKey() (key, id string) {
 	return keyPrefix + id + "_" + random(secretChars), id
 }
 
-// parseKey returns the id of what may be a key. Anything else costs no read.
+// parseKey returns the id of a string that has the form of a key. Any other string costs no
+// read.
 func parseKey(key string) (id string, ok bool) {
 	rest, ok := strings.CutPrefix(key, keyPrefix)
 	id, secret, cut := strings.Cut(rest, "_")
@@ -51,8 +52,8 @@ func isTicket(s string) bool {
 
 func isRandom(s string, n int) bool { return len(s) == n && strings.Trim(s, alphabet) == "" }
 
-// hashOf is under what a ticket is kept. Its bits are random, so that no slower
-// hash is needed.
+// hashOf returns the hash under which a ticket is stored. The bits of a ticket are random, so
+// a slower hash is unnecessary.
 func hashOf(ticket string) string {
 	sum := sha256.Sum256([]byte(ticket))
 	return hex.EncodeToString(sum[:])

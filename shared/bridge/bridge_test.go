@@ -180,16 +180,17 @@ func TestStateIsHeldToCallerTimeAndRequest(t *testing.T) {
 	}
 }
 
-// script is a server that says random things about one call, and what became of it.
+// script is a server that sends random events of one call. It knows which of its questions
+// were answered.
 type script struct {
 	events   []session.Event
 	answered map[string]bool
 }
 
-// TestRoundsAlwaysEnd plays random calls to their end, over as many rounds as they
-// take, with clients that forget answers, repeat rounds, and go on later than the
-// server: every question is asked until it is answered, each response tells all
-// that came behind the round before and nothing else, and the end is the server's.
+// TestRoundsAlwaysEnd plays random calls to their end, over any number of rounds. The clients
+// forget answers, repeat rounds, and continue later than the server. Every question is asked
+// until it is answered. Each response has exactly the events after the round before. The end
+// is the server's.
 func TestRoundsAlwaysEnd(t *testing.T) {
 	for seed := range uint64(300) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { playRounds(t, rand.New(rand.NewPCG(seed, 1))) })
@@ -203,8 +204,8 @@ func playRounds(t *testing.T, rnd *rand.Rand) {
 		s.events = append(s.events, session.Event{Index: session.Index(len(s.events) + 1), Raw: []byte(raw), Final: final})
 	}
 	questions := 0
-	// step lets the server say something more; false when it waits for an answer or
-	// has ended.
+	// step lets the server send another event. It returns false when the server waits for an
+	// answer or has ended.
 	step := func() bool {
 		open := 0
 		for i := range questions {
@@ -257,7 +258,7 @@ func playRounds(t *testing.T, rnd *rand.Rand) {
 		}
 		next := turn.State()
 		inputs = answersTo(t, rnd, turn.Required("sealed"))
-		if rnd.IntN(5) > 0 || state.Stream == "" { // else the client repeats the round before
+		if rnd.IntN(5) > 0 || state.Stream == "" { // otherwise the client repeats the round before
 			state = next
 		}
 	}
@@ -268,7 +269,7 @@ func playRounds(t *testing.T, rnd *rand.Rand) {
 	}
 }
 
-// progress is what the server said of it behind an index and up to another.
+// progress returns the server's progress after one index up to another.
 func (s *script) progress(after, upTo session.Index) []string {
 	var all []string
 	for _, e := range s.events {
@@ -279,9 +280,9 @@ func (s *script) progress(after, upTo session.Index) []string {
 	return all
 }
 
-// drain gives a turn the events from behind an index, and lets the server go on
-// when there are no more, until the client is asked or has its answer. It returns
-// what the client was told, and the last event that was given.
+// drain gives a turn the events after from. When there are no more, it lets the server go on,
+// until the client is asked or has its answer. It returns the notifications to the client,
+// and the index of the last event.
 func drain(t *testing.T, turn *bridge.Turn, s *script, from session.Index, step func() bool) (told []string, upTo session.Index, reply *bridge.Response) {
 	for upTo = from; ; upTo++ {
 		for int(upTo) >= len(s.events) {
@@ -305,7 +306,7 @@ func drain(t *testing.T, turn *bridge.Turn, s *script, from session.Index, step 
 	}
 }
 
-// answersTo answers some or all of what is asked.
+// answersTo answers some or all of the questions.
 func answersTo(t *testing.T, rnd *rand.Rand, required []byte) string {
 	var asked map[string]json.RawMessage
 	if err := json.Unmarshal(wire.Lookup(required, "result", "inputRequests"), &asked); err != nil || len(asked) == 0 {

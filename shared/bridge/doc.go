@@ -1,31 +1,30 @@
-// Package bridge translates between the two eras of MCP: what a client says in one
-// into what a server of the other understands, and back. It hides which members of
-// a message belong to which era, how a server's question becomes an input request,
-// and what a request state holds.
+// Package bridge translates between the two eras of MCP. It turns a client's message of one
+// era into a message that a server of the other era understands, and translates back. It
+// hides which members of a message belong to which era, how a server's question becomes an
+// input request, and what a request state holds.
 //
-// This is one direction, a modern client (2026-07-28) before a server that was
-// initialized with the superset of what clients can do (up to 2025-11-25):
+// One direction is a modern client (2026-07-28) before a legacy server. That server was
+// initialized with the superset of what clients can do (up to 2025-11-25).
 //
-//   - [ReadRequest] reads a request, [Request.Forward] is what the server gets of it.
-//   - [Turn] is one response: it takes the events of the call one after the other
-//     and says what the client is told, and what is answered in its place.
-//   - [State] travels with the client between two rounds of one call, sealed.
-//   - [Discover], [Listener]: what has no counterpart in the legacy era.
-//   - [ToolNotes]: what a list of tools says that calls are held to: [CheckParams],
-//     which arguments headers have to repeat, and [NotedTasks].
-//   - [Task] is a call whose client comes for it later, and [TaskRef] what its name says.
+//   - [ReadRequest] reads a request. [Request.Forward] returns the params for the server.
+//   - [Turn] is one response. It takes the events of the call in order. For each it returns
+//     a message for the client, or an answer to the server in the client's place.
+//   - [State] travels, sealed, with the client between two rounds of one call.
+//   - [Discover] and [Listener] have no counterpart in the legacy era.
+//   - [ToolNotes] returns what a list of tools says about later calls: the arguments that
+//     headers must repeat ([CheckParams]), and task support ([NotedTasks]).
+//   - [Task] is a call whose client comes for it later. [TaskRef] is the content of its name.
 //
-// The other direction is a legacy client before a server that speaks the modern era
-// only:
+// The other direction is a legacy client before a server that speaks the modern era only:
 //
-//   - [Legacy] is the client: what the server has to be told of it with each request
-//     ([Legacy.Params]), and what it gets for its initialize.
-//   - [Plain], [PlainFault] and [PlainNotification] are what it hears of the server.
-//   - [ReadInputs] and [Legacy.Ask] make questions to it of a call for input, [Retry]
-//     and [Again] the request that is sent again with its answers.
-//   - [Probe], [ReadProbe]: which era a server is of.
+//   - [Legacy] is the client. [Legacy.Params] adds what the server must be told of it with
+//     each request. [Legacy.Initialize] makes the client's result of initialize.
+//   - [Plain], [PlainFault] and [PlainNotification] translate the server's messages.
+//   - [ReadInputs] and [Legacy.Ask] turn a call for input into questions to the client.
+//     [Retry] and [Again] make the request that is sent again with the answers.
+//   - [Probe] and [ReadProbe] find out the era of a server.
 //
-// It is pure: no input or output, no clock, nothing that lasts. It does not know
-// how messages travel, and it holds no capability for granted that a request has
-// not declared. Members it does not know pass as they are, byte for byte.
+// The package does no input or output, reads no clock and keeps nothing. It does not know how
+// messages travel. It assumes no capability that a request has not declared. Members that it
+// does not know pass byte for byte.
 package bridge

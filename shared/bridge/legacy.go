@@ -8,19 +8,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// The other direction: a legacy client before a server that speaks the modern era
-// only. The server is told with every request what initialize told once, and its
-// results lose what a legacy client does not know.
+// A legacy client before a server that speaks the modern era only. Every request tells the
+// server what initialize told once. Results lose the members that a legacy client does not
+// know.
 
-// Legacy is a client of the legacy era, as a modern server is to be told of it.
+// Legacy is a client of the legacy era, as a modern server must be told of it.
 type Legacy struct {
 	version      string
 	client       json.RawMessage // clientInfo, nil for none
 	capabilities object          // as it declared them
 }
 
-// ReadLegacy reads the params of a client's initialize. Of what is not there, a
-// client without capabilities is made.
+// ReadLegacy reads the params of a client's initialize. A missing or malformed member counts
+// as none; a client without capabilities results.
 func ReadLegacy(initialize json.RawMessage) Legacy {
 	var l Legacy
 	l.version, _ = wire.String(wire.Lookup(initialize, "protocolVersion"))
@@ -31,7 +31,7 @@ func ReadLegacy(initialize json.RawMessage) Legacy {
 	return l
 }
 
-// modern are the client's capabilities in the words of the modern era.
+// modern returns the client's capabilities in the form of the modern era.
 func (l Legacy) modern() json.RawMessage {
 	o := l.capabilities.without("tasks", "extensions")
 	if roots, ok := objectOf(o.get("roots")); ok {
@@ -43,10 +43,10 @@ func (l Legacy) modern() json.RawMessage {
 	return o.encode()
 }
 
-// Params are those of a client's request as a modern server gets them: with all it
-// has to be told of the client. level is the last one the client has set, "" for
-// none. In a later round of a suspended call they keep what [Again] has put there;
-// a client that says so by itself is not heard.
+// Params returns the params of a client's request for a modern server, with everything that
+// the server must be told of the client. level is the last one that the client set, or "".
+// later marks a later round of a suspended call. Only then do inputResponses and
+// requestState stay: [Again] has put them there. A client's own are removed.
 func (l Legacy) Params(method string, params json.RawMessage, level string, later bool) json.RawMessage {
 	o, _ := objectOf(params)
 	o = o.without("task") // of 2025-11-25, which was not offered
@@ -72,13 +72,13 @@ func (l Legacy) meta(own json.RawMessage, level string) json.RawMessage {
 	return o.encode()
 }
 
-// rounds says that a method may be answered with input requests.
+// rounds reports whether a method may be answered with input requests.
 func rounds(method string) bool {
 	return Request{Message: wire.Message{Method: method}}.Rounds()
 }
 
-// Initialize is the result of initialize, before a server that answered this to
-// server/discover. Whatever version the client asked for, it is spoken here.
+// Initialize returns the result of initialize for the client, from a server's result of
+// server/discover. Its version is the one that [wire.Negotiate] gives for the client's.
 func (l Legacy) Initialize(discover json.RawMessage) json.RawMessage {
 	capabilities, _ := objectOf(wire.Lookup(discover, "capabilities"))
 	info := wire.Lookup(discover, "_meta", wire.MetaServerInfo)
@@ -96,7 +96,7 @@ func (l Legacy) Initialize(discover json.RawMessage) json.RawMessage {
 	return o.encode()
 }
 
-// Plain is a modern server's result as a legacy client gets it.
+// Plain returns a modern server's result in the form of the legacy era.
 func Plain(result json.RawMessage) json.RawMessage {
 	o, ok := objectOf(result)
 	if !ok {
@@ -112,8 +112,8 @@ func Plain(result json.RawMessage) json.RawMessage {
 	return o.encode()
 }
 
-// PlainFault is a modern server's error object as a legacy client gets it: it has a
-// code of its own for a resource that is not there.
+// PlainFault returns a modern server's error object in the form of the legacy era. That era
+// has a code of its own for a missing resource.
 func PlainFault(method string, fault json.RawMessage) json.RawMessage {
 	if method != wire.MethodResourcesRead || string(wire.Lookup(fault, "code")) != "-32602" {
 		return fault
@@ -122,26 +122,24 @@ func PlainFault(method string, fault json.RawMessage) json.RawMessage {
 	return out
 }
 
-// Probe is the request that finds out the era of a server (MCP 2026-07-28, stdio).
+// Probe returns the request that finds out the era of a server (MCP 2026-07-28, stdio).
 func Probe(id json.RawMessage) []byte {
 	params := Legacy{client: json.RawMessage(`{"name":"dormouse","version":"1"}`)}.Params(wire.MethodDiscover, nil, "", false)
 	return wire.NewRequest(id, wire.MethodDiscover, params)
 }
 
-// Era is what a server speaks.
+// Era says which eras a server speaks.
 type Era string
 
-// The eras of a server. One that speaks both is spoken to in its client's, which
-// is the legacy one in a process.
+// The eras of a server. A process of a DualEra server is spoken to in the legacy era.
 const (
 	LegacyOnly Era = "legacy"
 	ModernOnly Era = "modern"
 	DualEra    Era = "dual"
 )
 
-// ReadProbe says what a server's response to [Probe] tells of its era. Only a
-// server of the modern era answers it with a result, or knows that it does not
-// speak the version.
+// ReadProbe returns the era of a server from its response to [Probe]. Only a server of the
+// modern era answers with a result, or with the error that it does not support the version.
 func ReadProbe(m wire.Message) Era {
 	var versions json.RawMessage
 	switch {
@@ -162,8 +160,9 @@ func ReadProbe(m wire.Message) Era {
 	return ModernOnly
 }
 
-// Listen is a request for all notifications a server that answered this to
-// server/discover can send, nil if it has none (MCP 2026-07-28, "Subscriptions").
+// Listen returns a request for all notifications that a server can send, by its result of
+// server/discover (MCP 2026-07-28, "Subscriptions"). It returns nil if there are none. uris
+// are the resources to subscribe to.
 func (l Legacy) Listen(id, discover json.RawMessage, uris []string) []byte {
 	can := func(path ...string) bool {
 		return string(wire.Lookup(discover, append([]string{"capabilities"}, path...)...)) == "true"
@@ -187,8 +186,8 @@ func (l Legacy) Listen(id, discover json.RawMessage, uris []string) []byte {
 	return wire.NewRequest(id, wire.MethodListen, l.Params(wire.MethodListen, params, "", false))
 }
 
-// PlainNotification is a notification of a modern server as a legacy client gets
-// it, nil for one that it does not know.
+// PlainNotification returns a modern server's notification in the form of the legacy era, or
+// nil for one that the era does not know.
 func PlainNotification(m wire.Message) []byte {
 	if m.Method == wire.NotifyAcknowledged || m.Method == wire.NotifyTasks {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// plainClient declares what a legacy client can.
+// plainClient declares the capabilities of a legacy client.
 const plainClient = `{"protocolVersion":"2025-06-18","capabilities":{"roots":{"listChanged":true},"sampling":{},"elicitation":{},"tasks":{},"x":[1.0]},"clientInfo":{"name":"<c>","version":"1"}}`
 
 func TestAModernServerIsToldOfTheClientWithEachRequest(t *testing.T) {
@@ -274,7 +274,7 @@ func TestWhatCannotBeSaidEndsTheCall(t *testing.T) {
 	}
 }
 
-// Whatever a server, a client and a store say, what comes out are messages.
+// The results are messages, whatever a server, a client and a store say.
 func FuzzSuspend(f *testing.F) {
 	f.Add(`{"name":"n","_meta":{"progressToken":1}}`, `{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{}}},"requestState":"s"}`, `{"action":"accept"}`, plainClient)
 	f.Add(`{}`, `{"inputRequests":{"a":{"method":"roots/list"},"b":{"method":"sampling/createMessage"}}}`, `[]`, `{"capabilities":{"roots":{},"sampling":{}}}`)
@@ -282,7 +282,7 @@ func FuzzSuspend(f *testing.F) {
 	f.Fuzz(func(t *testing.T, params, result, answer, init string) {
 		call, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + params + `}`))
 		for _, raw := range []string{result, init} {
-			// What is not UTF-8 is refused before it comes here.
+			// Text that is not UTF-8 is refused earlier.
 			if !json.Valid([]byte(raw)) || !utf8.ValidString(raw) || strings.TrimSpace(raw) != raw {
 				return
 			}

@@ -8,11 +8,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Tasks of 2025-11-25, which the extension of 2026-07-28 has replaced, are not told to
-// clients. What follows is for who calls a server's tools as such tasks in their place.
+// Clients are not told of the tasks of 2025-11-25, which the extension of 2026-07-28 has
+// replaced. These functions are for code that calls a server's tools as such tasks in the
+// client's place.
 
-// WithoutLegacyTasks is a result of initialize without the capability for tasks. calls
-// says that it has those of tools/call.
+// WithoutLegacyTasks returns a result of initialize without the capability for tasks. calls
+// reports whether that capability included tools/call.
 func WithoutLegacyTasks(result json.RawMessage) (told json.RawMessage, calls bool) {
 	capabilities, ok := objectOf(wire.Lookup(result, "capabilities"))
 	if !ok || capabilities.get("tasks") == nil {
@@ -23,8 +24,8 @@ func WithoutLegacyTasks(result json.RawMessage) (told json.RawMessage, calls boo
 	return told, calls
 }
 
-// LegacyNeed are the tools of a result of tools/list that want to be called as a task
-// only.
+// LegacyNeed returns the names of the tools in a result of tools/list that can be called
+// only as a task.
 func LegacyNeed(list json.RawMessage) (names []string) {
 	for _, m := range taskSupport(list) {
 		if support, _ := wire.String(m.value); TaskSupport(support) == TaskRequired {
@@ -34,8 +35,8 @@ func LegacyNeed(list json.RawMessage) (names []string) {
 	return names
 }
 
-// WithoutLegacyNeed is a result of tools/list in which no tool wants to be called as a
-// task only. Clients refuse to call those themselves.
+// WithoutLegacyNeed returns a result of tools/list in which every such tool says that a task
+// is optional. Clients refuse to call a tool that requires one.
 func WithoutLegacyNeed(list json.RawMessage) json.RawMessage {
 	var tools []json.RawMessage
 	if !bytes.Contains(list, []byte(`"`+TaskRequired+`"`)) || json.Unmarshal(wire.Lookup(list, "tools"), &tools) != nil {
@@ -59,8 +60,8 @@ func raws(list []json.RawMessage) [][]byte {
 	return out
 }
 
-// AsLegacyTask is a tools/call that is to be run as a task, which is kept for a time;
-// as long as the server likes for 0.
+// AsLegacyTask returns a tools/call that the server runs as a task. keep is how long the
+// server keeps the task; 0 leaves that to the server.
 func AsLegacyTask(call []byte, keep time.Duration) []byte {
 	params, ok := objectOf(wire.Lookup(call, "params"))
 	if !ok {

@@ -7,24 +7,24 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Bounds of one listen stream. Each task is a stream in the log that is waited for.
+// Bounds of one listen stream. For each task a function waits for a stream of the log.
 const (
 	maxSubscriptions = 100 // resources
 	maxTasks         = 16
 )
 
-// Listener is one listen stream: which notifications its client wants, of those
-// its server can send (MCP 2026-07-28, "Subscriptions").
+// Listener is one listen stream. It knows which notifications its client wants, of those that
+// the server can send (MCP 2026-07-28, "Subscriptions").
 type Listener struct {
 	id     json.RawMessage
 	server json.RawMessage
-	lists  object   // the members of the filter that are honoured, all true
-	uris   []string // resources the client wants to hear of
-	tasks  []string // and tasks, by their names
+	lists  object   // the honoured members of the filter, all true
+	uris   []string // resources that the client wants to hear of
+	tasks  []string // names of the tasks that it wants to hear of
 }
 
-// NewListener reads subscriptions/listen, before a server that answered this to
-// initialize. Errors are *[wire.Error] with [wire.CodeInvalidParams].
+// NewListener reads a subscriptions/listen. handshake is the server's result of initialize.
+// It takes at most 100 resources. Errors are *[wire.Error] with [wire.CodeInvalidParams].
 func NewListener(r Request, handshake json.RawMessage) (*Listener, error) {
 	wanted := wire.Lookup(r.Params, "notifications")
 	if !isObject(wanted) {
@@ -61,8 +61,8 @@ func NewListener(r Request, handshake json.RawMessage) (*Listener, error) {
 	return l, nil
 }
 
-// ReadTasks reads the names of tasks that a client wants to hear of. Errors are
-// [NeedsTasks], for one that has not declared them, and *[wire.Error] with
+// ReadTasks reads the names of the tasks that a client wants to hear of, at most 16. Errors
+// are [NeedsTasks] for a client that has not declared tasks, and *[wire.Error] with
 // [wire.CodeInvalidParams].
 func (l *Listener) ReadTasks(r Request) error {
 	var names []string
@@ -82,22 +82,22 @@ func (l *Listener) ReadTasks(r Request) error {
 	return nil
 }
 
-// Tasks are the names of the tasks the client wants to hear of.
+// Tasks returns the names of the tasks that the client wants to hear of.
 func (l *Listener) Tasks() []string { return slices.Clone(l.tasks) }
 
-// HonourTasks leaves the tasks of which the client is told.
+// HonourTasks sets the tasks that the client is told of.
 func (l *Listener) HonourTasks(names []string) { l.tasks = slices.Clone(names) }
 
-// OnlyTasks says that there is nothing to tell but of tasks.
+// OnlyTasks reports whether the client hears of tasks and nothing else.
 func (l *Listener) OnlyTasks() bool { return len(l.lists) == 0 && len(l.uris) == 0 && len(l.tasks) > 0 }
 
-// Resources are the URIs the server has to be told of.
+// Resources returns the URIs to which the server must be subscribed.
 func (l *Listener) Resources() []string { return slices.Clone(l.uris) }
 
-// Honour leaves the resources the server has agreed to tell of.
+// Honour sets the resources that the server has agreed to report.
 func (l *Listener) Honour(uris []string) { l.uris = slices.Clone(uris) }
 
-// Acknowledged is the first message of the stream: the subset that is honoured.
+// Acknowledged returns the first message of the stream: the subset that is honoured.
 func (l *Listener) Acknowledged() []byte {
 	filter := slices.Clone(l.lists)
 	if len(l.uris) > 0 {
@@ -110,7 +110,7 @@ func (l *Listener) Acknowledged() []byte {
 		object{{"_meta", l.stamp()}, {"notifications", filter.encode()}}.encode())
 }
 
-// texts is a list of strings as JSON.
+// texts returns a list of strings as JSON.
 func texts(list []string) json.RawMessage {
 	out := []byte{'['}
 	for i, s := range list {
@@ -124,8 +124,8 @@ func texts(list []string) json.RawMessage {
 
 func (l *Listener) stamp() json.RawMessage { return object{{wire.MetaSubscriptionID, l.id}}.encode() }
 
-// Notification is a message of the server as the client gets it, nil if it is none
-// that was asked for.
+// Notification returns a server's message for the client, or nil if the client did not ask
+// for it.
 func (l *Listener) Notification(raw []byte) []byte {
 	m, err := wire.Parse(raw)
 	if err != nil || m.Kind != wire.Notification || !l.wants(m) {
@@ -152,7 +152,7 @@ func (l *Listener) wants(m wire.Message) bool {
 	}
 }
 
-// End is the response to the request, which ends the stream gracefully.
+// End returns the response to the request. It ends the stream gracefully.
 func (l *Listener) End() []byte {
 	result := object{{"resultType", text(wire.ResultComplete)}, {"_meta", l.stamp()}}.withMeta(wire.MetaServerInfo, l.server)
 	return wire.ResultResponse(l.id, result.encode())

@@ -7,11 +7,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// A server that is driven in the modern era whoever its client is.
+// Native servers are spoken to in the modern era, whatever the era of the client.
 
-// Handshake is what a server that answered this to server/discover would answer to a
-// modern client's initialize, if there were such a thing: [Discover] makes the same of
-// it again. Nothing is taken out for being new.
+// Handshake returns the result that a modern server would give to initialize, from its
+// result of server/discover. It keeps modern capabilities, so that [Discover] can make the
+// original of it again.
 func Handshake(discover json.RawMessage) json.RawMessage {
 	result := Legacy{version: wire.V20251125}.Initialize(discover)
 	capabilities := wire.Lookup(discover, "capabilities")
@@ -22,8 +22,8 @@ func Handshake(discover json.RawMessage) json.RawMessage {
 	return result
 }
 
-// Asking is a server's call for input as its client gets it: go-sdk 1.8 leaves a
-// content of null in it.
+// Asking returns a server's call for input for its client. It removes the null content that
+// go-sdk 1.8 leaves in it.
 func Asking(result json.RawMessage) json.RawMessage {
 	o, ok := objectOf(result)
 	if !ok || string(o.get("content")) != "null" {
@@ -32,8 +32,8 @@ func Asking(result json.RawMessage) json.RawMessage {
 	return o.without("content").encode()
 }
 
-// Declared is what a modern client says of itself in the params of a request, as
-// params of initialize.
+// Declared returns what a modern client says of itself in the params of a request, in the
+// form of params of initialize.
 func Declared(params json.RawMessage) json.RawMessage {
 	meta := wire.Lookup(params, "_meta")
 	o := object{}
@@ -47,11 +47,11 @@ func Declared(params json.RawMessage) json.RawMessage {
 	return o.encode()
 }
 
-// MetaTaskSupport is where in _meta a tool of a native server has what belongs in
+// MetaTaskSupport is the key in a native tool's _meta for the value that belongs in
 // execution.taskSupport.
 const MetaTaskSupport = "io.github.dormouse-mcp/taskSupport"
 
-// Executions is a result of tools/list with what [MetaTaskSupport] says in its place.
+// Executions returns a result of tools/list in which that value is in its place.
 func Executions(list json.RawMessage) json.RawMessage {
 	if !bytes.Contains(list, []byte(MetaTaskSupport)) {
 		return list

@@ -9,8 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// object is a JSON object taken apart: the members in their order, the values byte
-// for byte.
+// object is a JSON object taken apart. Members keep their order, and values their bytes.
 type object []member
 
 type member struct {
@@ -18,7 +17,7 @@ type member struct {
 	value json.RawMessage
 }
 
-// objectOf reads an object; ok is false for anything else. The values are part of raw.
+// objectOf reads an object; ok is false for anything else. The values are slices of raw.
 func objectOf(raw json.RawMessage) (o object, ok bool) {
 	if !isObject(raw) || !wire.Valid(raw) {
 		return nil, false
@@ -32,8 +31,8 @@ func objectOf(raw json.RawMessage) (o object, ok bool) {
 
 func isObject(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '{' }
 
-// get returns the value of the last member with this key, as all readers of JSON
-// here do, nil if there is none.
+// get returns the value of the last member with this key, or nil. All readers of JSON in
+// this module let the last one count.
 func (o object) get(key string) json.RawMessage {
 	for _, m := range slices.Backward(o) {
 		if m.key == key {
@@ -58,7 +57,7 @@ func (o object) without(keys ...string) object {
 	return slices.DeleteFunc(slices.Clone(o), func(m member) bool { return slices.Contains(keys, m.key) })
 }
 
-// encode writes the object down.
+// encode returns the object as JSON.
 func (o object) encode() json.RawMessage {
 	size := 2
 	for _, m := range o {
@@ -74,10 +73,10 @@ func (o object) encode() json.RawMessage {
 	return append(out, '}')
 }
 
-// text is a string as JSON, without the escapes that are for HTML.
+// text returns a string as JSON, without the escapes that are for HTML.
 func text(s string) json.RawMessage { return wire.AppendString(make([]byte, 0, len(s)+2), s) }
 
-// number is a whole number as JSON.
+// number returns a whole number as JSON.
 func number(n int64) json.RawMessage { return strconv.AppendInt(nil, n, 10) }
 
 // numbers decodes any JSON; numbers keep their digits.
@@ -85,6 +84,6 @@ func numbers(raw json.RawMessage) any {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
 	var v any
-	_ = dec.Decode(&v) // what is no JSON is nil
+	_ = dec.Decode(&v) // v stays nil for malformed JSON
 	return v
 }

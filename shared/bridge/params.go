@@ -9,18 +9,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// maxParams bounds what is known of a server's header parameters. Of one with more
-// nothing is known, and nothing is compared.
+// maxParams bounds the header parameters that are kept of a server, in bytes. If a server has
+// more, none are kept and nothing is compared.
 const maxParams = 16 << 10
 
-// headerParams are, by tool and by the rest of the header's name in lower case, the
-// path to the argument that the header repeats.
+// headerParams maps a tool, and the rest of a header's name in lower case, to the path of the
+// argument that the header repeats.
 type headerParams map[string]map[string][]string
 
-// HeaderParams is what a result of tools/list says of the headers that repeat
-// arguments of tools (x-mcp-header; MCP 2026-07-28, basic/transports, "Custom
-// Headers"), for [CheckParams]; nil if no tool has any, or if the list goes on in
-// another page. A tool whose annotations break the rules has none: clients have to
+// HeaderParams returns, for [CheckParams], which headers repeat arguments of tools by a result
+// of tools/list (x-mcp-header; MCP 2026-07-28, basic/transports, "Custom Headers"). It
+// returns nil if no tool has such headers, if they exceed 16 KiB, or if the list has another
+// page. A tool whose annotations break the rules counts as one without, because clients must
 // leave it out.
 func HeaderParams(list json.RawMessage) json.RawMessage {
 	var tools []json.RawMessage
@@ -51,9 +51,9 @@ func HeaderParams(list json.RawMessage) json.RawMessage {
 	return out
 }
 
-// ToolNotes is what a result of tools/list says that later calls are held to, for
-// [NotedParams] and [NotedTasks]; nil if it says nothing, or if the list goes on in
-// another page.
+// ToolNotes returns what a result of tools/list says about later calls, for [NotedParams] and
+// [NotedTasks]. It returns nil if the list says nothing, has another page, or says more than
+// 32 KiB.
 func ToolNotes(list json.RawMessage) json.RawMessage {
 	var notes object
 	if params := HeaderParams(list); params != nil {
@@ -68,7 +68,7 @@ func ToolNotes(list json.RawMessage) json.RawMessage {
 	return notes.encode()
 }
 
-// taskSupport is, by tool, what a list says of tasks.
+// taskSupport maps each tool of a list to its execution.taskSupport.
 func taskSupport(list json.RawMessage) object {
 	var tools []json.RawMessage
 	if json.Unmarshal(wire.Lookup(list, "tools"), &tools) != nil {
@@ -84,20 +84,20 @@ func taskSupport(list json.RawMessage) object {
 	return known
 }
 
-// NotedParams are the [HeaderParams] in notes.
+// NotedParams returns the [HeaderParams] in notes.
 func NotedParams(notes json.RawMessage) json.RawMessage { return wire.Lookup(notes, "params") }
 
-// TaskSupport is what a tool says of tasks (execution.taskSupport), "" for nothing.
+// TaskSupport is what a tool says about tasks (execution.taskSupport), "" for nothing.
 type TaskSupport string
 
-// What tools say of tasks.
+// The values of TaskSupport.
 const (
 	TaskForbidden TaskSupport = "forbidden"
 	TaskOptional  TaskSupport = "optional"
 	TaskRequired  TaskSupport = "required"
 )
 
-// NotedTasks is what notes say of the tool that a request calls.
+// NotedTasks returns what notes say about the tool that a request calls.
 func NotedTasks(notes json.RawMessage, r Request) TaskSupport {
 	name, ok := wire.String(wire.Lookup(r.Params, "name"))
 	if !ok {
@@ -107,9 +107,8 @@ func NotedTasks(notes json.RawMessage, r Request) TaskSupport {
 	return TaskSupport(support)
 }
 
-// annotated collects the annotations of the properties of a schema; it is false if
-// one breaks the rules. What is not reached through properties alone is not looked
-// at: there an annotation has no meaning.
+// annotated collects the annotations of the properties of a schema. It returns false if one
+// breaks the rules. It follows properties only, because an annotation elsewhere means nothing.
 func annotated(schema json.RawMessage, path []string, params map[string][]string) bool {
 	properties, _ := objectOf(wire.Lookup(schema, "properties"))
 	for _, p := range properties {
@@ -129,13 +128,13 @@ func annotated(schema json.RawMessage, path []string, params map[string][]string
 	return true
 }
 
-// repeatable says that a header can repeat what has this schema.
+// repeatable reports whether a header can repeat a value of this schema.
 func repeatable(schema json.RawMessage) bool {
 	kind, _ := wire.String(wire.Lookup(schema, "type"))
 	return kind == "string" || kind == "integer" || kind == "boolean"
 }
 
-// isToken says that a word may be part of a header's name (RFC 9110, 5.6.2).
+// isToken reports whether a word may be part of a header's name (RFC 9110, 5.6.2).
 func isToken(word string) bool {
 	const marks = "!#$%&'*+-.^_`|~"
 	odd := strings.ContainsFunc(word, func(c rune) bool {
@@ -145,9 +144,8 @@ func isToken(word string) bool {
 	return word != "" && !odd
 }
 
-// CheckParams compares the headers of a call of a tool with its arguments. known is
-// of [HeaderParams], nil for nothing, which is fine with any headers. header gives
-// the values of a header by its name.
+// CheckParams compares the headers of a tools/call with its arguments. known is a result of
+// [HeaderParams]; nil allows any headers. header returns the values of a header by its name.
 //
 // Errors: *[wire.Error] with [wire.CodeHeaderMismatch].
 func CheckParams(known json.RawMessage, r Request, header func(name string) []string) error {
@@ -168,7 +166,7 @@ func CheckParams(known json.RawMessage, r Request, header func(name string) []st
 	return nil
 }
 
-// repeats says that a header has the value of an argument.
+// repeats reports whether a header has the value of an argument.
 func repeats(header []string, value json.RawMessage) bool {
 	if value == nil || string(value) == "null" {
 		return len(header) == 0
@@ -183,7 +181,7 @@ func repeats(header []string, value json.RawMessage) bool {
 	if s, isText := wire.String(value); isText {
 		return got == s
 	}
-	// 42.0 is 42. What could take long to compute is compared as it is written.
+	// 42.0 equals 42. A number that could take long to compute is compared as it is written.
 	const longest = 64
 	if len(got) > longest || len(value) > longest || strings.ContainsAny(got+string(value), "eExXpP_/") {
 		return got == string(value)

@@ -12,7 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// asksFor is a server's question for fields of a form.
+// asksFor returns a server's question for fields of a form.
 func asksFor(index session.Index, id, fields string) session.Event {
 	return session.Event{Index: index, Raw: []byte(`{"jsonrpc":"2.0","id":"` + id + `","method":"elicitation/create","params":{"message":"?","requestedSchema":{"type":"object","properties":{` + fields + `}}}}`)}
 }
@@ -50,7 +50,7 @@ func TestQuestionForOneFieldIsCalledAfterIt(t *testing.T) {
 	if err != nil || len(answers) != 2 || answers[0].Question != "q-1" || string(answers[0].Raw) != `{"jsonrpc":"2.0","id":"q-1","result":{"action":"decline"}}` || answers[1].Question != "q-2" {
 		t.Errorf("%v, %s", err, answers)
 	}
-	// What is still open keeps its key, and that of one answered is not given again.
+	// An open question keeps its key. The key of an answered one is not used again.
 	take(retry, asksFor(1, "q-1", `"city":{}`), asksFor(2, "q-2", `"city":{}`), asksFor(3, "q-3", `"a":{},"b":{}`), asksFor(4, "q-4", ``), asksFor(5, "q-5", `"city":{}`))
 	if diff := cmp.Diff(map[string]bool{"q-3": true, "q-4": true, "q-5": true}, keysOf(t, retry.Required("s"))); diff != "" {
 		t.Errorf("keys of the next round (-want +got):\n%s", diff)
@@ -81,7 +81,7 @@ func TestAnswerThatComesBeforeItsQuestionIsGivenOnce(t *testing.T) {
 	}
 }
 
-// ended is the response of a modern server to a request that goes inside as "s".
+// ended returns the response of a modern server to a request whose id inside is "s".
 func ended(result string) session.Event {
 	return session.Event{Index: 1, Final: true, Raw: []byte(`{"jsonrpc":"2.0","id":"s","result":` + result + `}`)}
 }

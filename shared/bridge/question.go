@@ -11,8 +11,8 @@ import (
 
 // question is a server's request that waits for the client.
 type question struct {
-	id     string // under which the server asked
-	key    string // in inputRequests
+	id     string // the server's id of the question
+	key    string // its key in inputRequests
 	index  session.Index
 	method string
 	params json.RawMessage
@@ -24,8 +24,8 @@ type Answer struct {
 	Raw      []byte // the JSON-RPC response
 }
 
-// input is the question as an entry of inputRequests. It has params also where
-// none are needed: go-sdk 1.8 cannot read it without.
+// input returns the question as an entry of inputRequests. The entry always has params,
+// because go-sdk 1.8 cannot read one without.
 func (q question) input() json.RawMessage {
 	params, _ := objectOf(q.params)
 	return object{
@@ -34,8 +34,8 @@ func (q question) input() json.RawMessage {
 	}.encode()
 }
 
-// needs is the capability a client must have declared to be asked this, as a path;
-// ok is false for what no client can be asked.
+// needs returns the capability that a client must have declared to be asked this, as a path.
+// ok is false for a question that no client can be asked.
 func (q question) needs() (path []string, ok bool) {
 	switch q.method {
 	case wire.MethodRootsList:
@@ -55,8 +55,8 @@ func (q question) needs() (path []string, ok bool) {
 	}
 }
 
-// declared says whether a client's capabilities hold one. Elicitation without a
-// mode means forms, as it did before there were modes.
+// declared reports whether a client's capabilities include one. Elicitation without a mode
+// means forms, as it did before there were modes.
 func declared(capabilities json.RawMessage, path []string) bool {
 	if isObject(wire.Lookup(capabilities, path...)) {
 		return true
@@ -68,7 +68,7 @@ func declared(capabilities json.RawMessage, path []string) bool {
 	return false
 }
 
-// required is a capability as an object that could be declared.
+// required returns a capability as an object that a client could declare.
 func required(path []string) json.RawMessage {
 	value := json.RawMessage("{}")
 	for _, key := range slices.Backward(path) {
@@ -77,8 +77,8 @@ func required(path []string) json.RawMessage {
 	return value
 }
 
-// withContext takes from a request to sample what only clients can do that have
-// declared it; servers are to leave it out then.
+// withContext sets includeContext of a sampling request to "none" for a client that has not
+// declared sampling.context. Servers should not ask such a client for context.
 func (q question) withContext(capabilities json.RawMessage) question {
 	if q.method == wire.MethodCreateMessage && !declared(capabilities, []string{"sampling", "context"}) {
 		q.params, _ = wire.Replace(q.params, json.RawMessage(`"none"`), "includeContext")
@@ -86,8 +86,8 @@ func (q question) withContext(capabilities json.RawMessage) question {
 	return q
 }
 
-// refused answers a question in the place of a client that cannot: an elicitation
-// is cancelled, as its user would, and anything else is no method of this client.
+// refused answers a question in the place of a client that cannot. It cancels an elicitation,
+// as the user would. For anything else the answer is that the client has no such method.
 func (q question) refused(why string) Answer {
 	id := text(q.id)
 	if q.method == wire.MethodElicit {
@@ -96,8 +96,8 @@ func (q question) refused(why string) Answer {
 	return Answer{q.id, wire.ErrorResponse(id, &wire.Error{Code: wire.CodeMethodNotFound, Message: why})}
 }
 
-// Unasked answers a question that belongs to no request, which no modern client
-// can be asked; ok is false if raw is none.
+// Unasked answers a question that belongs to no request, because no modern client can be
+// asked then. ok is false if raw is no question.
 func Unasked(raw []byte) (a Answer, ok bool) {
 	m, err := wire.Parse(raw)
 	key, isText := wire.String(m.ID)
@@ -108,8 +108,8 @@ func Unasked(raw []byte) (a Answer, ok bool) {
 	return q.refused("the client can only be asked while one of its requests is served"), true
 }
 
-// name is a key for a question that says what it is about: the only field of a form,
-// "" where there is none.
+// name returns a key that says what the question is about: the only field of a form. It
+// returns "" if there is none.
 func (q question) name() string {
 	fields, ok := objectOf(wire.Lookup(q.params, "requestedSchema", "properties"))
 	if !ok || q.method != wire.MethodElicit || len(fields) != 1 || len(fields[0].key) > maxName {
@@ -118,11 +118,11 @@ func (q question) name() string {
 	return fields[0].key
 }
 
-// maxName bounds a key that a server's schema gives.
+// maxName bounds a key from a server's schema, in bytes.
 const maxName = 128
 
-// response is a client's entry of inputResponses as the response the server waits
-// for under an id.
+// response returns a client's entry of inputResponses as the response that the server waits
+// for.
 func response(id, key, method string, input json.RawMessage) (Answer, error) {
 	if !isObject(input) {
 		return Answer{}, invalid("params.%s member %q must be an object: the result of %s", inputResponses, key, method)
@@ -136,8 +136,8 @@ func response(id, key, method string, input json.RawMessage) (Answer, error) {
 	return Answer{id, wire.ResultResponse(text(id), input)}, nil
 }
 
-// elicitations are what a server wants the user to visit before it is called again
-// (code -32042, 2025-11-25).
+// elicitations returns the URLs that a server wants the user to visit before it is called
+// again (code -32042, 2025-11-25).
 func elicitations(fault json.RawMessage) []question {
 	var urls []json.RawMessage
 	if json.Unmarshal(wire.Lookup(fault, "data", "elicitations"), &urls) != nil {

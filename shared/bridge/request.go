@@ -9,11 +9,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// metaPrefix begins the keys of _meta that are the modern protocol's own, which a
-// legacy server is not told.
+// metaPrefix begins the keys of _meta that belong to the modern protocol. A legacy server
+// does not get them.
 const metaPrefix = "io.modelcontextprotocol/"
 
-// Members of params, and of results, of a request in several rounds.
+// Members of the params and results of a request in several rounds.
 const (
 	inputResponses = "inputResponses"
 	inputRequests  = "inputRequests"
@@ -32,14 +32,14 @@ type Request struct {
 	Responses    json.RawMessage // the object inputResponses, nil for none
 	State        string          // requestState, "" in the first round
 
-	// passed says that the round before was passed on as the server answered it, and
-	// own is the requestState it gave then, nil for none.
+	// passed means that the client got the call for input of the round before as the server
+	// gave it. own is the requestState of that call, nil for none.
 	passed bool
 	own    json.RawMessage
 }
 
-// ReadRequest reads what the modern era wants in a request. Errors are *[wire.Error]
-// with [wire.CodeInvalidParams].
+// ReadRequest reads the members that the modern era requires in a request. Errors are
+// *[wire.Error] with [wire.CodeInvalidParams].
 func ReadRequest(m wire.Message) (Request, error) {
 	r := Request{Message: m}
 	meta := wire.Lookup(m.Params, "_meta")
@@ -64,7 +64,7 @@ func ReadRequest(m wire.Message) (Request, error) {
 	return r, r.readRound()
 }
 
-// readRound reads what a retry brings.
+// readRound reads the answers and the state that a retry carries.
 func (r *Request) readRound() error {
 	if !r.Rounds() {
 		return nil
@@ -83,17 +83,17 @@ func (r *Request) readRound() error {
 	return nil
 }
 
-// Rounds says that the method may be answered with input requests (MCP 2026-07-28,
+// Rounds reports whether the method may be answered with input requests (MCP 2026-07-28,
 // "Multi Round-Trip Requests").
 func (r Request) Rounds() bool {
 	return r.Method == wire.MethodToolsCall || r.Method == wire.MethodPromptsGet || r.Method == wire.MethodResourcesRead
 }
 
-// Forward is what goes to the server as params, nil for none: what the client said,
-// for a server that is spoken to in this era; for one of the legacy era somebody has
-// yet to take out what that does not know ([Strip]). Of a call that may become a task
-// it is taken out here: its rounds have to be in the log, so that its server is asked
-// in the place of a legacy client ([Legacy.Ask]).
+// Forward returns the params for the server, nil for none. They are the client's own, in the
+// form of the modern era; for a legacy server the caller must also [Strip] them.
+//
+// Forward strips the params of a call that may become a task itself. The rounds of such a
+// call must be in the log, so its server is asked as for a legacy client ([Legacy.Ask]).
 func (r Request) Forward() json.RawMessage {
 	if r.mayBeTask() {
 		return Strip(r.Method, r.Params)
@@ -112,20 +112,21 @@ func (r Request) Forward() json.RawMessage {
 	return params.encode()
 }
 
-// mayBeTask says that the client knows tasks (extension io.modelcontextprotocol/tasks).
+// mayBeTask reports whether the request is a tools/call of a client that declares tasks
+// (extension io.modelcontextprotocol/tasks).
 func (r Request) mayBeTask() bool {
 	return r.Method == wire.MethodToolsCall && r.KnowsTasks()
 }
 
-// SaysModern says that the params of a request, or those of initialize that [Superset]
-// made, are of a modern client.
+// SaysModern reports whether the params of a request, or the params of initialize that
+// [Superset] made, come from a modern client.
 func SaysModern(params json.RawMessage) bool {
 	version, _ := wire.String(wire.Lookup(params, "_meta", wire.MetaProtocolVersion))
 	return version != "" && !wire.Legacy(version)
 }
 
-// Strip takes out of the params of a modern client's request what a legacy server
-// does not know. nil for none.
+// Strip returns the params of a modern client's request without the members that a legacy
+// server does not know, nil for none.
 func Strip(method string, raw json.RawMessage) json.RawMessage {
 	params, ok := objectOf(raw)
 	if !ok {
@@ -146,11 +147,10 @@ func Strip(method string, raw json.RawMessage) json.RawMessage {
 	return params.encode()
 }
 
-// Offered says whether a method of a modern client is passed on to a server. What
-// the modern era has taken away is not, nor what only servers ask, nor what is
-// answered without a server (discover, listen). A method that nobody here knows is
-// not either: not every legacy server answers to one, and some do so with a code
-// that says something else.
+// Offered reports whether a modern client's request for a method goes to a server. It is
+// false for methods that the modern era has removed, that only servers send, or that are
+// answered without a server (discover, listen). It is also false for unknown methods: some
+// legacy servers do not answer them, and some answer with a misleading code.
 func Offered(method string) bool {
 	switch method {
 	case wire.MethodToolsList, wire.MethodToolsCall, wire.MethodPromptsList, wire.MethodPromptsGet, wire.MethodResourcesList,
@@ -161,7 +161,8 @@ func Offered(method string) bool {
 	}
 }
 
-// HeaderName is what Mcp-Name has to repeat; wanted is false for methods without.
+// HeaderName returns the value that Mcp-Name must repeat. wanted is false for methods without
+// that header.
 func HeaderName(m wire.Message) (name string, wanted bool) {
 	switch m.Method {
 	case wire.MethodToolsCall, wire.MethodPromptsGet:
@@ -174,10 +175,10 @@ func HeaderName(m wire.Message) (name string, wanted bool) {
 	return "", false
 }
 
-// Superset is what a server is told in initialize of a client that has said
-// nothing yet: all that clients can do. Each request is held to what it declares.
-// client is clientInfo, nil for none. _meta says whose it is ([SaysModern]), and does
-// not reach the server.
+// Superset returns the params of initialize for a server whose client is not yet known: all
+// capabilities that clients can have. Each request is held to the capabilities that it
+// declares. client is clientInfo, nil for none. _meta marks the params as a modern client's
+// ([SaysModern]) and does not reach the server.
 func Superset(client json.RawMessage) json.RawMessage {
 	if client == nil {
 		client = json.RawMessage(`{"name":"dormouse","version":"1"}`)
@@ -190,15 +191,15 @@ func Superset(client json.RawMessage) json.RawMessage {
 	}.encode()
 }
 
-// levels are those of log messages, the least important first (RFC 5424).
+// levels returns the levels of log messages, the least important first (RFC 5424).
 func levels() []string {
 	return []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 }
 
-// severity is the place of a level among them, -1 for what is none.
+// severity returns the place of a level in levels, or -1.
 func severity(level string) int { return slices.Index(levels(), level) }
 
-// isID says that a value is a string or an integer.
+// isID reports whether a value is a string or an integer.
 func isID(raw json.RawMessage) bool {
 	if _, ok := wire.String(raw); ok {
 		return true

@@ -8,17 +8,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// How long a client may keep what servers of the legacy era say nothing about. It
-// hears of changes before that on a listen stream. A resource may change with any
-// read.
+// How long a client may keep a result if its legacy server does not say. A listen stream tells
+// the client of changes before that. A resource may change with any read.
 const (
 	discoverFresh = time.Hour
 	listFresh     = 5 * time.Minute
 )
 
-// Result is what a legacy server's result becomes: complete, with the fields that
-// caching needs where the method has them, and the name of the server (nil if it
-// is not known).
+// Result returns a legacy server's result in the form of the modern era: complete, with the
+// caching members if the method has them, and with the server's name. server is serverInfo,
+// nil if unknown.
 func Result(method string, result, server json.RawMessage) json.RawMessage {
 	o, ok := objectOf(result)
 	if !ok {
@@ -30,14 +29,14 @@ func Result(method string, result, server json.RawMessage) json.RawMessage {
 			o = o.with("ttlMs", strconv.AppendInt(nil, fresh.Milliseconds(), 10))
 		}
 		if o.get("cacheScope") == nil {
-			// What one caller sees may not be what another does.
+			// Another caller may get another result.
 			o = o.with("cacheScope", text("private"))
 		}
 	}
 	return o.withMeta(wire.MetaServerInfo, server).encode()
 }
 
-// freshness says how long results of a method may be kept, if at all.
+// freshness returns how long results of a method may be kept, if at all.
 func freshness(method string) (fresh time.Duration, cached bool) {
 	switch method {
 	case wire.MethodDiscover:
@@ -63,8 +62,7 @@ func (o object) withMeta(key string, value json.RawMessage) object {
 	return o.with("_meta", meta.with(key, value).encode())
 }
 
-// ServerInfo is what a server called itself in its result of initialize, nil if
-// that says nothing.
+// ServerInfo returns the serverInfo of a result of initialize, nil if there is none.
 func ServerInfo(handshake json.RawMessage) json.RawMessage {
 	if info := wire.Lookup(handshake, "serverInfo"); isObject(info) {
 		return info
@@ -72,9 +70,9 @@ func ServerInfo(handshake json.RawMessage) json.RawMessage {
 	return nil
 }
 
-// Discover is the result of server/discover of a server that answered this to
-// initialize (MCP 2026-07-28, "Discovery"). tasks says that its calls may become tasks,
-// which is our doing, whatever the server is.
+// Discover returns the result of server/discover for a server, from its result of initialize
+// (MCP 2026-07-28, "Discovery"). tasks says that calls may become tasks. Dormouse makes the
+// tasks, so that does not depend on the server.
 func Discover(handshake json.RawMessage, tasks bool) json.RawMessage {
 	capabilities, _ := objectOf(wire.Lookup(handshake, "capabilities"))
 	if tasks {
@@ -84,7 +82,7 @@ func Discover(handshake json.RawMessage, tasks bool) json.RawMessage {
 	o := object{
 		{"resultType", text(wire.ResultComplete)},
 		{"supportedVersions", versions()},
-		// Tasks of 2025-11-25 are not those of the extension.
+		// The tasks of 2025-11-25 are not the tasks of the extension.
 		{"capabilities", capabilities.without("tasks").encode()},
 	}
 	for _, key := range []string{"instructions", "ttlMs"} {
@@ -95,15 +93,15 @@ func Discover(handshake json.RawMessage, tasks bool) json.RawMessage {
 	return Result(wire.MethodDiscover, o.encode(), ServerInfo(handshake))
 }
 
-// Unknown stands in for the handshake of a server that has yet to start for the first
-// time: a client that waited for that in server/discover would take it for one of the
-// legacy era. It offers what servers have and is not to be kept; what the server turns
-// out not to have, its lists are empty of ([Turn.Take]).
+// Unknown returns a handshake for a server that has never started. A client that waited for
+// the start in server/discover would take the server for one of the legacy era. Unknown
+// offers what servers usually have, and clients must not keep it. If the server lacks a
+// feature, its lists are empty ([Turn.Take]).
 func Unknown() json.RawMessage {
 	return json.RawMessage(`{"capabilities":{"tools":{},"prompts":{},"resources":{},"completions":{},"logging":{}},"ttlMs":0}`)
 }
 
-// nothing is the empty result of a list, nil for other methods.
+// nothing returns the empty result of a list, nil for other methods.
 func nothing(method string) json.RawMessage {
 	switch method {
 	case wire.MethodToolsList:
@@ -119,7 +117,7 @@ func nothing(method string) json.RawMessage {
 	}
 }
 
-// Versions are those a client may speak, newest first.
+// Versions returns the versions that a client may speak, newest first.
 func Versions() []string { return append([]string{wire.V20260728}, wire.LegacyVersions()...) }
 
 func versions() json.RawMessage {
@@ -130,9 +128,9 @@ func versions() json.RawMessage {
 	return out
 }
 
-// Fault is the error object of a legacy server as a modern client gets it. A
-// resource that is not there is no longer a code of its own, and our own code for
-// what was cancelled is not one of the protocol.
+// Fault returns a legacy server's error object in the form of the modern era, and its code. A
+// missing resource no longer has a code of its own. Dormouse's own code for a cancelled
+// request is not part of the protocol.
 func Fault(fault json.RawMessage) (out json.RawMessage, code wire.Code) {
 	n, err := strconv.Atoi(string(wire.Lookup(fault, "code")))
 	code = wire.Code(n)
@@ -150,7 +148,7 @@ func Fault(fault json.RawMessage) (out json.RawMessage, code wire.Code) {
 	return out, code
 }
 
-// faultResponse is a response around an error object as it is.
+// faultResponse returns a response with an error object as it is.
 func faultResponse(id, fault json.RawMessage) []byte {
 	return object{{"jsonrpc", text("2.0")}, {"id", id}, {"error", fault}}.encode()
 }

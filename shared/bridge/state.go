@@ -10,46 +10,46 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// State is what a call in several rounds has to remember between two of them. The
-// client carries it as requestState. It is worth something only to the caller
-// whose session it names, for the same method and params, until it expires.
+// State is what a call in several rounds must remember between two of them. The client
+// carries it, sealed, as requestState. It is valid only for the caller whose session it
+// names, for the same method and params, until it expires.
 //
-// It may be used more than once: of the answers to a question the first counts,
-// and to read a log again does no harm.
+// It may be used more than once: the first answer to a question counts, and reading a log
+// again does no harm.
 type State struct {
-	// Session is the caller's own, which is computed of who it is.
+	// Session is the caller's own; its ID is computed from the caller.
 	Session session.ID `json:"s"`
-	// Stream of the call that waits. "" if the call is over and is to be made again
-	// (the server wanted its user to visit something first).
+	// Stream is the stream of the call that waits. It is "" if the call is over and must be
+	// made again, because the server wants its user to visit something first.
 	Stream session.StreamID `json:"d,omitempty"`
-	// From is the index in front of the first question, Seen that of the last event
-	// that the client was told or that was answered for it.
+	// From is the index before the first question. Seen is the index of the last event that
+	// the client was told or that was answered for it.
 	From session.Index `json:"f,omitempty"`
 	Seen session.Index `json:"a,omitempty"`
-	// Asked maps the keys of the input requests to the methods, and IDs to what the
-	// server calls them, where that is not the key.
+	// Asked maps the keys of the input requests to their methods. IDs maps them to the
+	// server's ids, if these differ from the keys.
 	Asked map[string]string `json:"q"`
 	IDs   map[string]string `json:"i,omitempty"`
-	// Passed says that the server answered with the input requests itself: the call is
-	// over, and made again with the answers and the state it gave, which is Own (nil
-	// for none).
+	// Passed means that the server answered with the input requests itself. The call is over
+	// then, and is made again with the answers and with the server's own state, Own (nil for
+	// none).
 	Passed bool            `json:"p,omitempty"`
 	Own    json.RawMessage `json:"o,omitempty"`
 
 	Digest string `json:"h"` // of the request, see [Request.Digest]
-	Round  int    `json:"r"` // how many rounds there were
+	Round  int    `json:"r"` // number of rounds so far
 	// Expires is in Unix seconds.
 	Expires int64 `json:"e"`
 }
 
-// NewSealer makes what seals states from a secret of at least 32 bytes
-// (session.Invalid if shorter). It may be the secret that tickets are sealed with. It
-// also opens what was sealed with the others.
+// NewSealer makes the Sealer for states from a secret of at least 32 bytes. It may be the
+// secret of the tickets. The Sealer also opens states that were sealed with the others.
+// Errors: session.Invalid for a shorter secret.
 func NewSealer(secret []byte, others ...[]byte) (*session.Sealer, error) {
 	return session.NewSealer("request state", secret, others...)
 }
 
-// id is what the server calls the question of a key.
+// id returns the server's id of the question with a key.
 func (s State) id(key string) string {
 	if id, ok := s.IDs[key]; ok {
 		return id
@@ -57,8 +57,8 @@ func (s State) id(key string) string {
 	return key
 }
 
-// key is the key of a question that was asked already, by its id; ok is false for
-// others.
+// key returns the key of a question that was asked before, by its id. ok is false for other
+// questions.
 func (s State) key(id string) (key string, ok bool) {
 	for key := range s.Asked {
 		if s.id(key) == id {
@@ -68,7 +68,7 @@ func (s State) key(id string) (key string, ok bool) {
 	return "", false
 }
 
-// Encode writes a state down, to be sealed.
+// Encode returns a state as JSON, to be sealed.
 func (s State) Encode() []byte {
 	plain, err := json.Marshal(s)
 	if err != nil { // it holds strings and numbers only
@@ -77,8 +77,9 @@ func (s State) Encode() []byte {
 	return plain
 }
 
-// Resume reads the state a request brings, opened, and holds it to who asks and
-// what is asked. Errors are *[wire.Error] with [wire.CodeInvalidParams].
+// Resume reads the opened state of a request. It checks that the state belongs to the caller
+// and the request, and has not expired. Errors are *[wire.Error] with
+// [wire.CodeInvalidParams].
 func (r Request) Resume(plain []byte, caller session.ID, now time.Time) (State, error) {
 	var s State
 	switch err := json.Unmarshal(plain, &s); {
@@ -92,15 +93,15 @@ func (r Request) Resume(plain []byte, caller session.ID, now time.Time) (State, 
 	return s, nil
 }
 
-// BadState is the error for a request state that is not the caller's, or that
-// nobody here has made.
+// BadState returns the error for a request state of another caller, or one that Dormouse did
+// not make.
 func BadState() *wire.Error {
 	return invalid("params.%s is not one that was given to this caller; send the request anew, without it", requestState)
 }
 
-// Digest is of all that has to be the same in every round: the method and the
-// params without what differs by design. The order of members does not matter, nor
-// does white space.
+// Digest returns a hash of everything that must be the same in every round: the method, and
+// the params without the members that differ by design. The order of members and white space
+// do not matter.
 func (r Request) Digest() string {
 	params, _ := objectOf(r.Params)
 	hash := sha256.New()

@@ -8,8 +8,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// A modern server's call for input becomes questions to a legacy client, and their
-// answers the same request again (MCP 2026-07-28, "Multi Round-Trip Requests").
+// A modern server's call for input becomes questions to a legacy client. The answers go into
+// the same request, which is sent again (MCP 2026-07-28, "Multi Round-Trip Requests").
 
 // Input is one entry of a server's inputRequests.
 type Input struct {
@@ -18,15 +18,15 @@ type Input struct {
 	Params json.RawMessage // nil for none
 }
 
-// Wants says that a result is not the answer but a call for input.
+// Wants reports whether a result is a call for input instead of the answer.
 func Wants(result json.RawMessage) bool {
 	kind, _ := wire.String(wire.Lookup(result, "resultType"))
 	return kind == wire.ResultInputRequired
 }
 
-// ReadInputs reads a call for input. Without inputs the request is to be sent again
-// as it is, with state. state is the JSON of requestState, nil for none. The error
-// is fit for the client: what the server said makes no sense.
+// ReadInputs reads a call for input. Without inputs the request must be sent again as it is,
+// with state. state is the JSON of requestState, nil for none. fault says that the server's
+// call makes no sense; it may be shown to the client.
 func ReadInputs(result json.RawMessage) (inputs []Input, state json.RawMessage, fault *wire.Error) {
 	state = wire.Lookup(result, requestState)
 	if _, ok := wire.String(state); !ok && state != nil {
@@ -58,7 +58,7 @@ func (in Input) question() question {
 	return question{id: in.Key, key: in.Key, method: in.Method, params: in.Params}
 }
 
-// unable is why a call ends that cannot go on.
+// unable returns the error for a call that cannot go on.
 func unable(why string) *wire.Error {
 	return &wire.Error{Code: wire.CodeInternal, Message: "tool_call: " + why, Data: map[string]any{"phase": "tool_call"}}
 }
@@ -66,10 +66,9 @@ func unable(why string) *wire.Error {
 // Asked is a question that was put to a legacy client.
 type Asked = session.Question
 
-// Ask puts inputs to a legacy client, as questions that begin a round of a stream:
-// which they are, counted on from first, and the requests that ask them. of is the
-// place of the request that needs them in its batch. The fault is for a client that
-// has not declared that it can be asked.
+// Ask makes the questions to a legacy client that begin a round of a stream, and the requests
+// that ask them. Their ids count from first. of is the place, in its batch, of the request
+// that needs the inputs. fault says that the client has not declared that it can be asked.
 func (l Legacy) Ask(stream string, round, first, of int, inputs []Input) (asked []Asked, requests [][]byte, fault *wire.Error) {
 	for i, in := range inputs {
 		id := session.QuestionID(session.StreamID(stream), round, first+i)
@@ -83,7 +82,7 @@ func (l Legacy) Ask(stream string, round, first, of int, inputs []Input) (asked 
 	return asked, requests, nil
 }
 
-// request is the request by which a legacy client is asked for an input.
+// request returns the request that asks a legacy client for an input.
 func (l Legacy) request(in Input, id string) ([]byte, *wire.Error) {
 	path, _ := in.question().needs()
 	if !declared(l.capabilities.encode(), path) {
@@ -91,7 +90,7 @@ func (l Legacy) request(in Input, id string) ([]byte, *wire.Error) {
 	}
 	params := in.Params
 	if o, ok := objectOf(params); ok && path[len(path)-1] == "url" && o.get("elicitationId") == nil {
-		params = o.with("elicitationId", text(id)).encode() // needed in 2025-11-25
+		params = o.with("elicitationId", text(id)).encode() // required in 2025-11-25
 	}
 	if o, ok := objectOf(params); ok && len(o) == 0 {
 		params = nil
@@ -99,8 +98,8 @@ func (l Legacy) request(in Input, id string) ([]byte, *wire.Error) {
 	return wire.NewRequest(text(id), in.Method, params), nil
 }
 
-// Retry is a request as it is to be sent again once there are answers: with the
-// state the server gave, and without the answers to what it asked before.
+// Retry returns a request in the form in which it is sent again once there are answers. It
+// has the server's state, and no longer the answers to earlier questions.
 func Retry(raw []byte, state json.RawMessage) []byte {
 	m, err := wire.Parse(raw)
 	if err != nil {
@@ -114,7 +113,7 @@ func Retry(raw []byte, state json.RawMessage) []byte {
 	return withParams(m, params)
 }
 
-// withParams is a request with other params, and its own id.
+// withParams returns a request with other params, and its own id.
 func withParams(m wire.Message, params object) []byte {
 	if out, ok := wire.Replace(m.Raw, params.encode(), "params"); ok {
 		return out
@@ -122,10 +121,10 @@ func withParams(m wire.Message, params object) []byte {
 	return wire.NewRequest(m.ID, m.Method, params.encode())
 }
 
-// Again is what a suspended delivery becomes when its questions are answered: the
-// requests of raw, which [Retry] made, with the answers. An elicitation that the
-// client answered with an error is cancelled, as if its user had done so. There is
-// no such word for anything else: the error then says how the delivery ends.
+// Again returns the delivery that follows when the questions of a suspended one are answered:
+// the requests of raw, which [Retry] made, with the answers. If a client answered an
+// elicitation with an error, Again cancels the elicitation, as the user would. Other
+// questions have no such answer: the error then says how the delivery ends.
 func Again(raw []byte, questions []session.Question, answers []session.Answer) ([]byte, *wire.Error) {
 	given := map[string]wire.Message{}
 	for _, a := range answers {
@@ -162,7 +161,7 @@ func Again(raw []byte, questions []session.Question, answers []session.Answer) (
 	return []byte("[" + strings.Join(out, ",") + "]"), nil
 }
 
-// answerTo is the client's answer to one question as an entry of inputResponses.
+// answerTo returns the client's answer to a question as an entry of inputResponses.
 func answerTo(q session.Question, m wire.Message) (json.RawMessage, *wire.Error) {
 	switch {
 	case isObject(m.Result):

@@ -12,17 +12,17 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Tasks are the extension by which a client may be given a name for a call instead of
-// its result, and come for that later (io.modelcontextprotocol/tasks, 2026-07-28).
+// Tasks is the extension that gives a client a name for a call instead of its result. The
+// client comes for the result later (io.modelcontextprotocol/tasks, 2026-07-28).
 const Tasks = metaPrefix + "tasks"
 
-// KnowsTasks says that the request declares tasks.
+// KnowsTasks reports whether the request declares tasks.
 func (r Request) KnowsTasks() bool {
 	return isObject(wire.Lookup(r.Capabilities, "extensions", Tasks))
 }
 
-// WithoutTasks is the request as that of a client that knows no tasks, for the server
-// too: what it made of one, nobody could come for.
+// WithoutTasks returns the request without the declaration of tasks. The server does not see
+// it either, because the client could not come for a task that the server makes.
 func (r Request) WithoutTasks() Request {
 	if !r.KnowsTasks() {
 		return r
@@ -34,8 +34,7 @@ func (r Request) WithoutTasks() Request {
 	return r
 }
 
-// NeedsTasks is the error for a client that has not declared tasks, and gets nothing
-// without.
+// NeedsTasks returns the error for a client that has not declared tasks but needs them.
 func NeedsTasks() *wire.Error {
 	return &wire.Error{
 		Code:    wire.CodeMissingCapability,
@@ -44,30 +43,30 @@ func NeedsTasks() *wire.Error {
 	}
 }
 
-// NoTask is the error for the name of a task that is not the caller's, that nobody
-// here has made, or of which nothing is kept any more.
+// NoTask returns the error for the name of a task that belongs to another caller, that
+// Dormouse did not make, or of which nothing is kept.
 func NoTask() *wire.Error {
 	return invalid("params.taskId is no task of this caller, or it has expired; call the tool anew")
 }
 
-// IsTaskMethod says that a method is one of the extension.
+// IsTaskMethod reports whether a method belongs to the extension.
 func IsTaskMethod(method string) bool {
 	return method == wire.MethodTasksGet || method == wire.MethodTasksUpdate || method == wire.MethodTasksCancel
 }
 
-// TaskRef is what the name of a task says, sealed. It is worth something only to the
-// caller whose session it names.
+// TaskRef is the content of a task's name, which is sealed. It is valid only for the caller
+// whose session it names.
 type TaskRef struct {
 	Session   session.ID
 	Stream    session.StreamID // of the call
 	Made      time.Time        // when the call became a task, to the millisecond
-	Abilities string           // of its client, as [Request.Abilities]
+	Abilities string           // of the client; see [Request.Abilities]
 }
 
-// taskMark tells the name of a task from what else is sealed for clients.
+// taskMark distinguishes the name of a task from other data that is sealed for clients.
 const taskMark = "task"
 
-// Encode writes a reference down, to be sealed.
+// Encode returns a reference as text, to be sealed.
 func (r TaskRef) Encode() []byte {
 	made := strconv.FormatInt(r.Made.UnixMilli(), 36)
 	return []byte(strings.Join([]string{taskMark, string(r.Session), string(r.Stream), made, r.Abilities}, " "))
@@ -84,7 +83,7 @@ func ReadTaskRef(plain []byte) (r TaskRef, ok bool) {
 	return r, err == nil && !r.Stream.Time().IsZero()
 }
 
-// abilities are what a client can be asked for; each is a letter in the name of a task.
+// abilities returns what a client can be asked for. Each is a letter in the name of a task.
 func abilities() [][]string {
 	return [][]string{
 		{"roots"},
@@ -96,7 +95,7 @@ func abilities() [][]string {
 	}
 }
 
-// Abilities is what the request declares that its client can be asked for, as a word.
+// Abilities returns, as a word, what the client can be asked for by its declaration.
 func (r Request) Abilities() string {
 	var word []byte
 	for i, path := range abilities() {
@@ -107,7 +106,7 @@ func (r Request) Abilities() string {
 	return string(word)
 }
 
-// capabilitiesOf is the object that declares abilities.
+// capabilitiesOf returns the object that declares abilities.
 func capabilitiesOf(word string) json.RawMessage {
 	all := object{}
 	for i, path := range abilities() {
@@ -123,36 +122,36 @@ func capabilitiesOf(word string) json.RawMessage {
 	return all.encode()
 }
 
-// Task is what has become of a call so far, for a client that comes for it. It takes
-// the events of the call from the first on, and is used by one goroutine.
+// Task is the state of a call so far, for a client that comes for it. It takes the events of
+// the call from the first on. One goroutine uses it.
 type Task struct {
-	Name   string        // by which the client knows it
+	Name   string        // the client's name for it
 	Keep   time.Duration // how long events are kept
-	Lost   bool          // what it came to is not kept
+	Lost   bool          // its result is not kept
 	Server json.RawMessage
 
 	stream       session.StreamID
 	made         time.Time
 	capabilities json.RawMessage
 	asked        []question
-	said         string // by the last progress
+	said         string // message of the last progress
 	response     *wire.Message
 }
 
-// NewTask begins to read a task of which ref says what it is. may is what the client
-// that comes for it can be asked for besides, as [Request.Abilities].
+// NewTask makes a Task from its reference. may is what else the client that comes for it can
+// be asked for; see [Request.Abilities].
 func NewTask(name string, ref TaskRef, may string) *Task {
 	return &Task{Name: name, stream: ref.Stream, made: ref.Made, capabilities: capabilitiesOf(ref.Abilities + may)}
 }
 
-// Age is how long ago the call became a task.
+// Age returns how long ago the call became a task.
 func (t *Task) Age(now time.Time) time.Duration { return now.Sub(t.made) }
 
 // Take takes the next event.
 func (t *Task) Take(e session.Event) {
 	m, err := wire.Parse(e.Raw)
 	switch {
-	case err != nil: // an event of pace
+	case err != nil: // it only closes an event stream
 	case m.Kind == wire.Request:
 		if id, ok := wire.String(m.ID); ok {
 			t.asked = append(t.asked, question{id: id, key: id, index: e.Index, method: m.Method, params: bytes.Clone(m.Params)})
@@ -168,12 +167,12 @@ func (t *Task) Take(e session.Event) {
 	}
 }
 
-// Ended says that the call has its response.
+// Ended reports whether the call has its response.
 func (t *Task) Ended() bool { return t.response != nil }
 
-// Questions are the ids of what the server has asked and not taken back. They are
-// also the keys under which the client is asked: unique in the server's process, or
-// of a round of this call.
+// Questions returns the ids of the questions that the server has asked and not taken back.
+// The client is asked under the same keys. An id is unique in the server's process, or in a
+// round of this call.
 func (t *Task) Questions() []string {
 	ids := make([]string, len(t.asked))
 	for i, q := range t.asked {
@@ -182,8 +181,7 @@ func (t *Task) Questions() []string {
 	return ids
 }
 
-// Refusals are the responses to questions that the client cannot be asked and that
-// are not answered yet.
+// Refusals returns the responses to unanswered questions that the client cannot be asked.
 func (t *Task) Refusals(answered map[string]bool) [][]byte {
 	var raws [][]byte
 	for _, q := range t.asked {
@@ -196,7 +194,7 @@ func (t *Task) Refusals(answered map[string]bool) [][]byte {
 	return raws
 }
 
-// open are the questions that wait for the client.
+// open returns the questions that wait for the client.
 func (t *Task) open(answered map[string]bool) []question {
 	var open []question
 	for _, q := range t.asked {
@@ -208,10 +206,10 @@ func (t *Task) open(answered map[string]bool) []question {
 	return open
 }
 
-// Answers are the responses that tasks/update brings, for questions that are open.
-// Others are left out: they are answered, or nobody has asked.
+// Answers returns the responses of a tasks/update to questions that are open. It ignores
+// responses to other questions: they were answered, or never asked.
 //
-// Errors: *[wire.Error] with [wire.CodeInvalidParams] for one that is no answer.
+// Errors: *[wire.Error] with [wire.CodeInvalidParams] for a malformed answer.
 func (t *Task) Answers(responses json.RawMessage, answered map[string]bool) ([][]byte, error) {
 	inputs, _ := objectOf(responses)
 	var raws [][]byte
@@ -238,7 +236,7 @@ const (
 	statusCancelled = "cancelled"
 )
 
-// state is the status, and the members of a task that belong to it.
+// state returns the status, and the members of a task that belong to it.
 func (t *Task) state(answered map[string]bool) (status string, members object) {
 	switch r := t.response; {
 	case r != nil && r.Error == nil:
@@ -272,7 +270,7 @@ func (t *Task) state(answered map[string]bool) (status string, members object) {
 // cancelledCode is [wire.CodeCancelled] as JSON.
 const cancelledCode = "-32800"
 
-// Sign changes when the client has something new to do about the task.
+// Sign returns a word that changes when the client has something new to do about the task.
 func (t *Task) Sign(answered map[string]bool) string {
 	status, _ := t.state(answered)
 	for _, q := range t.open(answered) {
@@ -281,16 +279,16 @@ func (t *Task) Sign(answered map[string]bool) string {
 	return status
 }
 
-// Waits says whether the client has nothing to do but wait.
+// Waits reports whether the client has nothing to do but wait.
 func (t *Task) Waits(answered map[string]bool) bool {
 	status, _ := t.state(answered)
 	return status == statusWorking
 }
 
-// members are those of all tasks.
+// members returns the members that all tasks have.
 func (t *Task) members(status string, now time.Time, poll time.Duration) object {
-	// When a status came about is not kept: what is not that of the beginning was
-	// found now. Of a call that takes longer than events are kept, its end still is.
+	// Dormouse does not keep when a status came about, so a new status counts from now. A call
+	// may take longer than events are kept; its end is still kept then.
 	updated, keep := now, t.Keep*(1+t.Age(now)/t.Keep)
 	if status == statusWorking {
 		updated = t.made
@@ -305,13 +303,13 @@ func (t *Task) members(status string, now time.Time, poll time.Duration) object 
 	}
 }
 
-// Created is the result of a call that has become a task (CreateTaskResult).
+// Created returns the result of a call that has become a task (CreateTaskResult).
 func (t *Task) Created(now time.Time, poll time.Duration) json.RawMessage {
 	o := append(object{{"resultType", text(wire.ResultTask)}}, t.members(statusWorking, now, poll)...)
 	return o.withMeta(wire.MetaServerInfo, t.Server).encode()
 }
 
-// Detailed is the result of tasks/get (DetailedTask).
+// Detailed returns the result of tasks/get (DetailedTask).
 func (t *Task) Detailed(answered map[string]bool, now time.Time, poll time.Duration) json.RawMessage {
 	o := append(object{{"resultType", text(wire.ResultComplete)}}, t.detailed(answered, now, poll)...)
 	return o.withMeta(wire.MetaServerInfo, t.Server).encode()
@@ -322,7 +320,7 @@ func (t *Task) detailed(answered map[string]bool, now time.Time, poll time.Durat
 	return append(t.members(status, now, poll), members...)
 }
 
-// Acknowledged is the result of tasks/update and tasks/cancel, which say nothing.
+// Acknowledged returns the empty result of tasks/update and tasks/cancel.
 func Acknowledged() json.RawMessage {
 	return object{{"resultType", text(wire.ResultComplete)}}.encode()
 }
@@ -331,7 +329,7 @@ func moment(t time.Time) json.RawMessage {
 	return text(t.UTC().Format("2006-01-02T15:04:05.000Z07:00"))
 }
 
-// Task is the notification that tells the client of this stream of a task.
+// Task returns the notification that tells the client of this stream about a task.
 func (l *Listener) Task(t *Task, answered map[string]bool, now time.Time, poll time.Duration) []byte {
 	return wire.NewNotification(wire.NotifyTasks, append(t.detailed(answered, now, poll), member{"_meta", l.stamp()}).encode())
 }

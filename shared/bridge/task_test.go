@@ -18,7 +18,7 @@ const taskStream = session.StreamID("06gvvas2ltp2t3vumnlh760he0")
 
 func made() time.Time { return time.Date(2026, 11, 21, 9, 0, 0, int(250*time.Millisecond), time.UTC) }
 
-// taskAfter reads a task of these events, each of which is without "jsonrpc".
+// taskAfter returns a task that has taken these events, which are written without "jsonrpc".
 func taskAfter(abilities string, events ...string) *bridge.Task {
 	t := bridge.NewTask("name", bridge.TaskRef{Session: "s", Stream: taskStream, Made: made(), Abilities: abilities}, "")
 	t.Keep = time.Hour

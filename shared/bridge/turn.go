@@ -11,9 +11,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Turn is one response to a modern client: what it makes of the events of a call,
-// from the first, or from where the round before ended, to the result or to the
-// next questions. It is used by one goroutine.
+// Turn makes one response to a modern client from the events of a call. It begins at the
+// first event or where the round before ended. It ends with the result or with the next
+// questions. One goroutine uses it.
 type Turn struct {
 	req    Request
 	id     session.StreamID // the request's id inside
@@ -24,30 +24,28 @@ type Turn struct {
 
 	at       session.Index
 	open     []question
-	passed   json.RawMessage // the server's own call for input, nil for none
-	own      json.RawMessage // and its requestState, nil for none
-	again    bool            // what is open is to be done before the call is made again
-	lacks    []string        // a capability the server asked for in vain
+	passed   json.RawMessage // the call for input that a modern server gave, nil for none
+	own      json.RawMessage // the requestState of passed, nil for none
+	again    bool            // the user must visit what is open before the call is made again
+	lacks    []string        // a capability that the server needed and the client lacks
 	progress float64
-	moved    bool // there was progress
+	moved    bool // progress was sent
 }
 
-// NewTurn begins the response to a request whose id inside is the stream's. server
-// is what the server calls itself, nil if that is not known. A state that is not
-// zero is that of the round before; the events of the call are then given from
-// behind its From on.
+// NewTurn begins the response to a request. stream is the stream of the call, which is also
+// the request's id inside. server is serverInfo, nil if unknown. s is the state of the round
+// before, or zero. The caller then gives the events after s.From.
 func NewTurn(r Request, stream session.StreamID, server json.RawMessage, s State) *Turn {
 	return &Turn{req: r, id: stream, server: server, state: s, given: map[string]bool{}, used: map[string]bool{}, at: s.From}
 }
 
-// Served says what the server calls itself, for a turn that was begun before that
-// was known.
+// Served sets serverInfo for a turn that began before it was known.
 func (t *Turn) Served(server json.RawMessage) { t.server = server }
 
-// Answers are the responses a retry brings, for the questions it was asked. What
-// is missing is asked again, what was not asked is ignored.
+// Answers returns the responses of a retry to the questions of the round before. A missing
+// one is asked again. A response to another question is ignored.
 //
-// Errors: *[wire.Error] with [wire.CodeInvalidParams] for one that is no answer.
+// Errors: *[wire.Error] with [wire.CodeInvalidParams] for a malformed answer.
 func (t *Turn) Answers() ([]Answer, error) {
 	inputs, _ := objectOf(t.req.Responses)
 	var answers []Answer
@@ -57,7 +55,7 @@ func (t *Turn) Answers() ([]Answer, error) {
 		if !asked || t.given[id] {
 			continue
 		}
-		// As everywhere, of a key that comes twice the last counts.
+		// As everywhere, the last of several members with one key counts.
 		a, err := response(id, in.key, method, inputs.get(in.key))
 		if err != nil {
 			return nil, err
@@ -68,8 +66,8 @@ func (t *Turn) Answers() ([]Answer, error) {
 	return answers, nil
 }
 
-// Complete says that every question of the round before was answered, and whether
-// all of them with yes.
+// Complete reports whether every question of the round before was answered, and whether every
+// elicitation among them was accepted.
 func (t *Turn) Complete() (complete, agreed bool) {
 	inputs, _ := objectOf(t.req.Responses)
 	agreed = true
@@ -83,11 +81,11 @@ func (t *Turn) Complete() (complete, agreed bool) {
 	return true, agreed
 }
 
-// Step is what an event means.
+// Step says what to do about an event.
 type Step struct {
 	Notify []byte    // a notification to the client, nil for none
-	Answer *Answer   // what the server is to be answered at once, in the client's place
-	Reply  *Response // the end of the call
+	Answer *Answer   // an answer to the server, in the client's place, nil for none
+	Reply  *Response // the end of the call, nil for none
 }
 
 // Response is the end of a response to a client.
@@ -96,13 +94,13 @@ type Response struct {
 	Code wire.Code // of an error, 0 for a result
 }
 
-// Take takes the next event of the call.
+// Take takes the next event of the call and returns what to do about it.
 func (t *Turn) Take(e session.Event) Step {
 	seen := e.Index <= t.state.Seen
 	t.at = e.Index
 	m, err := wire.Parse(e.Raw)
 	switch {
-	case err != nil: // an event of pace, which is for streams that are resumed
+	case err != nil: // it only closes an event stream
 		return Step{}
 	case m.Kind == wire.Request:
 		return t.ask(e.Index, m, seen)
@@ -114,7 +112,7 @@ func (t *Turn) Take(e session.Event) Step {
 	case m.Kind == wire.Notification:
 		return Step{Notify: t.notification(m)}
 	case !wire.SameID(m.ID, text(string(t.id))):
-		return Step{} // of a request that was sent along
+		return Step{} // the response to a request that was sent along
 	default:
 		return t.end(m)
 	}
@@ -152,9 +150,9 @@ func (t *Turn) ask(index session.Index, m wire.Message, seen bool) Step {
 	return Step{}
 }
 
-// keyFor is the key under which a client is asked: one that says what is asked, if
-// there is one that is free, else the id. In a task keys are unique for all its life,
-// so that it is the id.
+// keyFor returns the key under which a client is asked. It is a free name that says what is
+// asked, or otherwise the id. In a task it is always the id, because keys must be unique for
+// the task's whole life.
 func (t *Turn) keyFor(q question) string {
 	name := q.name()
 	_, before := t.state.Asked[name]
@@ -164,9 +162,8 @@ func (t *Turn) keyFor(q question) string {
 	return name
 }
 
-// early is the answer to a question that came with the request, nil for none: a
-// client that knows what is asked need not be asked. One that cannot be used is not
-// missed, for the client is asked then.
+// early returns the answer to a question that came with the request, nil for none. A client
+// that expects a question need not be asked. If the answer is malformed, the client is asked.
 func (t *Turn) early(q question) *Answer {
 	if t.req.State != "" || q.key == q.id || t.used[q.key] {
 		return nil
@@ -180,14 +177,14 @@ func (t *Turn) early(q question) *Answer {
 	return &a
 }
 
-// withdraw takes back a question the server no longer wants answered.
+// withdraw takes back a question that the server no longer wants answered.
 func (t *Turn) withdraw(m wire.Message) {
 	id, ok := wire.String(wire.Lookup(m.Params, "requestId"))
 	t.open = slices.DeleteFunc(t.open, func(q question) bool { return ok && q.id == id })
 }
 
-// notification is what the client gets of one, nil if that is nothing: only what
-// is of this request and what it wants to hear.
+// notification returns a notification for the client. It returns nil unless it is progress of
+// this request or a log message that the client wants.
 func (t *Turn) notification(m wire.Message) []byte {
 	switch m.Method {
 	case wire.NotifyProgress:
@@ -216,7 +213,7 @@ func (t *Turn) end(m wire.Message) Step {
 		return t.pass(m.Result)
 	}
 	if m.Error == nil {
-		// Many servers ask for roots whatever is called, and do without.
+		// Many servers ask for roots whatever is called, and work without them.
 		if t.lacks != nil && t.lacks[0] != "roots" && string(wire.Lookup(m.Result, "isError")) == "true" {
 			return t.missing(t.lacks, firstText(m.Result))
 		}
@@ -237,13 +234,13 @@ func (t *Turn) end(m wire.Message) Step {
 	}
 	fault, code := Fault(m.Error)
 	if none := nothing(t.req.Method); none != nil && code == wire.CodeMethodNotFound {
-		// The client may have been told that it can ask, see [Unknown].
+		// [Unknown] may have told the client that it can ask.
 		return Step{Reply: &Response{Raw: wire.ResultResponse(t.req.ID, Result(t.req.Method, none, t.server))}}
 	}
 	return Step{Reply: &Response{Raw: faultResponse(t.req.ID, fault), Code: code}}
 }
 
-// pass takes the word of a server of the modern era that it needs input.
+// pass takes a call for input by a modern server.
 func (t *Turn) pass(result json.RawMessage) Step {
 	inputs, own, fault := ReadInputs(result)
 	if fault != nil {
@@ -258,20 +255,19 @@ func (t *Turn) pass(result json.RawMessage) Step {
 	return Step{}
 }
 
-// Request is the request of the turn as it is to be sent again, with what its state
-// says.
+// Request returns the request of the turn for sending it again, with what its state says.
 func (t *Turn) Request() Request {
 	r := t.req
 	r.passed, r.own = t.state.Passed, t.state.Own
 	return r
 }
 
-// firstText is the first text of a tool's result, "" if it has none.
+// firstText returns the first text of a tool's result, or "".
 func firstText(result json.RawMessage) string {
 	var r struct {
 		Content []struct{ Text string }
 	}
-	_ = json.Unmarshal(result, &r) // what has another form says nothing
+	_ = json.Unmarshal(result, &r) // a result of another form has no text
 	for _, c := range r.Content {
 		if c.Text != "" {
 			return c.Text
@@ -280,8 +276,8 @@ func firstText(result json.RawMessage) string {
 	return ""
 }
 
-// missing is the error for a call that failed because its server asked for
-// something the request has not declared. said is what the server made of it.
+// missing returns the error for a call that failed because its server needed a capability
+// that the request has not declared. said is the server's own message.
 func (t *Turn) missing(path []string, said string) Step {
 	e := &wire.Error{
 		Code:    wire.CodeMissingCapability,
@@ -294,18 +290,18 @@ func (t *Turn) missing(path []string, said string) Step {
 	return Step{Reply: &Response{Raw: wire.ErrorResponse(t.req.ID, e), Code: e.Code}}
 }
 
-// Asks says that there are questions for the client. More may follow at once, or
-// the server may take them back.
+// Asks reports whether there are questions for the client. More may follow at once, or the
+// server may take them back.
 func (t *Turn) Asks() bool {
 	return t.passed != nil || len(t.open) > 0 && (t.again || t.at >= t.state.Seen)
 }
 
-// Again says that the call is over, and that what is asked has to be done before
-// it is made again.
+// Again reports whether the call is over and must be made again when the client has done what
+// is asked.
 func (t *Turn) Again() bool { return t.again || t.passed != nil }
 
-// State is what the client has to bring back with its answers; Session and Expires
-// are the caller's to set.
+// State returns the state that the client must bring back with its answers. The caller sets
+// Session and Expires.
 func (t *Turn) State() State {
 	s := State{Asked: map[string]string{}, Digest: t.req.Digest(), Round: t.state.Round + 1}
 	if t.passed != nil {
@@ -326,8 +322,8 @@ func (t *Turn) State() State {
 	return s
 }
 
-// Required is the response that asks the client, with its sealed state (MCP
-// 2026-07-28, "Multi Round-Trip Requests").
+// Required returns the response that asks the client, with its sealed state (MCP 2026-07-28,
+// "Multi Round-Trip Requests").
 func (t *Turn) Required(sealed string) []byte {
 	if t.passed != nil {
 		result, _ := objectOf(t.passed)

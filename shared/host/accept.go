@@ -11,17 +11,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Accept takes what a client sent in one POST or frame: one message, or a batch.
-// The Call is nil when nothing is owed a response. Otherwise nothing has been
-// accepted yet: see [Call].
+// Accept takes the messages of one POST or frame: one message, or a batch. The Call is nil if
+// no message needs a response. Otherwise nothing has been accepted yet; see [Call].
 //
-// Local, without waking a box: ping, notifications/initialized, lists that stand in
-// the handshake record, and responses to questions of a box that is gone. A notification reaches an awake box at
-// most once and is dropped for a sleeping one, which has nothing in flight that
-// it could matter to.
+// Accept answers or takes these without a box: ping, notifications/initialized, lists in the
+// handshake record, and responses to questions of a box that is gone. A notification reaches
+// an awake box at most once. For a sleeping box it is dropped, because nothing is in flight
+// that it could matter to.
 //
 // Errors: NotFound (session), Invalid, TooLarge (over [session.MaxBatchEvents] messages, or
-// ids of over 16 KiB together), Unavailable, Busy.
+// ids of over 16 KiB together, or too many answers), Unavailable, Busy.
 func (h *Host) Accept(ctx context.Context, c Caller, id session.ID, msgs []wire.Message, batch bool) (*Call, error) {
 	if err := bounded(msgs...); err != nil {
 		return nil, err
@@ -42,12 +41,12 @@ func (h *Host) Accept(ctx context.Context, c Caller, id session.ID, msgs []wire.
 	return h.accept(ctx, c, s, box, msgs, batch)
 }
 
-// maxIDs bounds the ids of the requests in one body, in bytes: they stand in a record
-// that a store keeps whole.
+// maxIDs bounds the ids of the requests in one body, in bytes, because a store keeps them in
+// one record.
 const maxIDs = 16 << 10
 
-// bounded refuses what could not be ended: whoever finds a box lost writes the ends of
-// all requests of a body in one batch.
+// bounded refuses messages whose requests could not be ended. The function that finds a box
+// lost writes the ends of all requests of a body in one batch.
 func bounded(msgs ...wire.Message) error {
 	if len(msgs) > session.MaxBatchEvents {
 		return session.Errorf(session.TooLarge, "%d messages at once; send at most %d", len(msgs), session.MaxBatchEvents)
@@ -64,13 +63,13 @@ func bounded(msgs ...wire.Message) error {
 	return nil
 }
 
-// overtaking is how long a message may come before the initialize that was sent
-// before it: API Gateway gives no order to the messages of one connection.
+// overtaking is how long a message waits for the initialize that was sent before it. API
+// Gateway does not keep the messages of one connection in order.
 const overtaking = 2 * time.Second
 
-// initialized waits for the initialize of a session that was opened with its
-// connection. A session of HTTP+SSE goes without: TypeScript's client takes up
-// its stream anew when it was cut, and believes to be in the session it had.
+// initialized waits for the initialize of a session that was opened with its connection. It
+// does not wait for an HTTP+SSE client, and makes that session Ready at once. TypeScript's
+// client opens a new stream when its own was cut, and believes that it has its old session.
 func (h *Host) initialized(ctx context.Context, c Caller, s session.Session, box session.Box) (session.Session, session.Box, error) {
 	begun := time.Now()
 	var err error
@@ -141,7 +140,7 @@ func (h *Host) accept(ctx context.Context, c Caller, s session.Session, box sess
 	return h.deliver(ctx, c, s, box, joined(rest, batch), a)
 }
 
-// joined is the body again, without the messages that were taken out.
+// joined returns the body again, without the messages that were taken out.
 func joined(msgs []wire.Message, batch bool) []byte {
 	if !batch {
 		return msgs[0].Raw
@@ -153,7 +152,7 @@ func joined(msgs []wire.Message, batch bool) []byte {
 	return slices.Concat([]byte{'['}, bytes.Join(raws, []byte{','}), []byte{']'})
 }
 
-// ready marks the session as initialized, which is what gives it its long life.
+// ready marks the session as initialized, which gives it its long life.
 func (h *Host) ready(ctx context.Context, s session.Session) error {
 	_, err := h.update(ctx, s, func(s *session.Session) bool {
 		if s.State != session.Created {
@@ -166,8 +165,8 @@ func (h *Host) ready(ctx context.Context, s session.Session) error {
 	return err
 }
 
-// remember keeps what a fresh process of this session has to be told: the log
-// level and the subscriptions, as many as the record holds.
+// remember keeps what a fresh process of the session must hear: the log level and the
+// subscriptions, as many as the record holds.
 func (h *Host) remember(ctx context.Context, s session.Session, msgs []wire.Message) (session.Session, error) {
 	kept := func(m wire.Message) bool {
 		return m.Kind == wire.Request && (m.Method == wire.MethodSetLevel || m.Method == wire.MethodSubscribe || m.Method == wire.MethodUnsubscribe)
@@ -186,13 +185,13 @@ func (h *Host) remember(ctx context.Context, s session.Session, msgs []wire.Mess
 	})
 }
 
-// Bounds of what a session's record keeps of its client. Drivers keep it whole, and
-// every delivery carries it.
+// Bounds of the client's data in a session's record. Drivers keep the record whole, and every
+// delivery carries it.
 const (
-	maxInit       = 64 << 10  // bytes of its initialize parameters
+	maxInit       = 64 << 10  // bytes of the initialize parameters
 	maxLevel      = 64        // bytes; no level of MCP is longer
 	maxSubscribed = 500       // resources
-	maxURIs       = 128 << 10 // bytes of their URIs together
+	maxURIs       = 128 << 10 // bytes of the URIs together
 )
 
 func noteRequest(s *session.Session, m wire.Message) {

@@ -10,9 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// answered takes a response that a client has written. One that answers no question of
-// ours is not stored: ids of questions are made by boxes ("q-" and a UUID) and by
-// [session.QuestionID]. A client can make up one of a box, so the bytes are bounded too.
+// answered takes a client's response. It ignores one that answers no question of ours. A box
+// makes the id of a question from "q-" and a UUID, [session.QuestionID] makes the others. A
+// client can make up an id like that of a box, so answered also bounds the bytes.
 func (h *Host) answered(ctx context.Context, s session.Session, box session.Box, m wire.Message) (session.Session, error) {
 	question, _ := wire.String(m.ID)
 	if stream, round, ok := session.Suspends(question); ok {
@@ -43,7 +43,7 @@ func (h *Host) answered(ctx context.Context, s session.Session, box session.Box,
 	return s, h.answer(ctx, s, box, m)
 }
 
-// asked says whether a call of the session asks a question, or is about to: a client may
+// asked reports whether a call of the session asks a question, or is about to. A client may
 // see the first question of a round, and answer it, before the item is suspended.
 func (h *Host) asked(ctx context.Context, s session.Session, box session.BoxID, stream session.StreamID, round int, question string) (bool, error) {
 	it, err := h.store.Item(ctx, box, stream)
@@ -58,15 +58,14 @@ func (h *Host) asked(ctx context.Context, s session.Session, box session.BoxID, 
 	return err == nil && tail.Last > 0 && !tail.Final && round == 1, unlessGone(err)
 }
 
-// maxQuestion bounds the id of a question, in bytes. A box's has 38.
+// maxQuestion bounds the id of a question, in bytes. The ids that boxes make have 38.
 const maxQuestion = 64
 
-// maxAnswers bounds what a session's client answers while answers are kept, in bytes.
+// maxAnswers bounds the answers of a session's client within EventAge, in bytes.
 const maxAnswers = 64 << 20
 
-// answer stores a client's response to a server's question, then hands it over.
-// A question of a process that does not run any more has nobody to take the answer;
-// that of a suspended call needs no process.
+// answer stores a client's response to a question, then hands it over. It drops the answer
+// to a process that no longer runs. An answer to a suspended call needs no process.
 func (h *core) answer(ctx context.Context, s session.Session, box session.Box, m wire.Message) error {
 	question, ok := wire.String(m.ID)
 	_, _, suspends := session.Suspends(question)
@@ -82,8 +81,9 @@ func (h *core) answer(ctx context.Context, s session.Session, box session.Box, m
 		return err
 	}
 	if !first {
-		// A repeat, or a put whose answer was lost: then the box may not have heard of
-		// it. It hears the one that counts, which it ignores if it has had it.
+		// This is a repeat, or an earlier put succeeded and its reply was lost. In the second case
+		// the box may not have heard of the answer. It gets the answer that counts, and ignores
+		// it if it has it already.
 		kept, err := h.store.Answers(ctx, s.ID, []string{question})
 		if err != nil || len(kept) == 0 {
 			return err

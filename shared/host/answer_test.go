@@ -14,7 +14,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// asking is a backend that notes the answers it is handed.
+// asking is a backend that notes the answers it gets.
 type asking struct {
 	nobody
 	got *[]string

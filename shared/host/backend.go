@@ -42,7 +42,7 @@ type Backend interface {
 	// Errors: Unavailable (nothing is known), Busy, TooLarge.
 	Deliver(ctx context.Context, d Delivery, box session.Box) (Tracker, error)
 	// Track returns the Tracker of a request that was accepted earlier, for a client
-	// that comes back for it. NotFound if nobody owes this stream an end.
+	// that comes back for it. Errors: NotFound if no item owes this stream an end.
 	Track(ctx context.Context, s session.Session, stream session.StreamID) (Tracker, error)
 	// Answer hands over a client's response that the store has already. It may be
 	// lost: a box asks for answers when it reconnects, and the sweep looks for the
@@ -74,7 +74,7 @@ type Status struct {
 type InlineTracker interface {
 	// Held reports whether the request is still executed here.
 	Held() bool
-	// Watch is [session.Log.Wait] for what is executed here. It returns what the log
+	// Watch is [session.Log.Wait] for a request that is executed here. It returns what the log
 	// has by now, or an empty page at until. ok is false if only the store knows what
 	// is behind after: the request has ended or halted, or another function ended it.
 	Watch(ctx context.Context, after session.Index, until time.Time) (page session.Page, ok bool, err error)

@@ -21,7 +21,7 @@ type Call struct {
 	status  Status
 	begun   time.Time
 	ready   []byte // the response, if no box was asked
-	params  []byte // of a stateless client: what was known then; see Stateless.Learn
+	params  []byte // of a stateless client: the params that Learn had kept; see Learned
 	done    bool
 	halted  bool      // the function no longer executes the request; see InlineTracker
 	lease   *listener // of a GET on the common stream
@@ -126,8 +126,8 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]session.Event, erro
 	return nil, nil
 }
 
-// handed is the tracker if somebody may execute the request although nothing is heard
-// of that, nil if not.
+// handed returns the tracker if a box may execute the request although it has given no sign
+// of life. Otherwise it returns nil.
 func (c *Call) handed() Handover {
 	if h, ok := c.tracker.(Handover); ok && !c.status.Accepted && h.Handed() {
 		return h
@@ -135,9 +135,9 @@ func (c *Call) handed() Handover {
 	return nil
 }
 
-// bear decides on an error before the request was accepted. While somebody may have
-// the request, no error may invite its client to send it again: it is tried for as long
-// as the request may take to be accepted.
+// bear handles an error before the request was accepted. While a box may have the request, no
+// error may invite the client to send it again. So bear returns nil after a pause for as long
+// as the request may take to be accepted, and Unknown after that.
 func (c *Call) bear(ctx context.Context, err error) error {
 	if c.handed() == nil || ctx.Err() != nil {
 		return err
@@ -151,8 +151,8 @@ func (c *Call) bear(ctx context.Context, err error) error {
 
 const bearFor = time.Second
 
-// giveUp ends a request that nobody has accepted for too long. If it returns nil, the
-// end is in the log, or the request was accepted meanwhile.
+// giveUp ends a request that was not accepted in time. After nil, the end is in the log or
+// the request was accepted meanwhile.
 func (c *Call) giveUp(ctx context.Context) error {
 	h := c.handed()
 	if h == nil {
@@ -169,8 +169,8 @@ func (c *Call) unknown(cause error) error {
 	return session.Errorf(session.Unknown, "the box has not given a sign of life in %s; whether the request was executed is not known", c.host.limits.AcceptBy).Because(cause)
 }
 
-// read waits for events until something else is due. halts says that what was
-// executed here has come to a halt without an end.
+// read waits for events until something else is due. halts is true once: when this function
+// has stopped executing the request without an end.
 func (c *Call) read(ctx context.Context, until time.Time) (page session.Page, halts bool, err error) {
 	if c.lease != nil && !c.lease.held {
 		return session.Page{}, false, sleepUntil(ctx, earlier(until, c.lease.again))
@@ -196,16 +196,15 @@ func (c *Call) read(ctx context.Context, until time.Time) (page session.Page, ha
 	return page, halts, err
 }
 
-// firstTend is a little longer than a runner waits before it says that it has
-// taken a request (AckWithin), so that a call that is answered quickly costs no
-// look at anything but its log.
+// firstTend is a little longer than a runner waits before it says that it has taken a
+// request (AckWithin). So a call that is answered quickly costs only reads of its log.
 const firstTend = 1100 * time.Millisecond
 
-// hand hands events out, up to the first that closes the response.
+// hand returns the events of a page, up to the first that closes the response.
 func (c *Call) hand(ctx context.Context, page session.Page) ([]session.Event, error) {
 	if c.lease != nil && !c.lease.current && c.lease.from.Index == 0 {
-		// A client that reports nothing was not there when the stream was closed. Were
-		// it sent away by what it is told again, it would never get past it.
+		// A client that reports nothing was not there when the server closed the stream. If
+		// the old events closed its response too, it would never get past them.
 		for i := range page.Events {
 			page.Events[i].Retry = 0
 		}
@@ -216,7 +215,7 @@ func (c *Call) hand(ctx context.Context, page session.Page) ([]session.Event, er
 	}
 	last := page.Events[len(page.Events)-1]
 	c.after, c.done, c.polls, c.gap = last.Index, last.Final, 0, page.Gap
-	c.status.Accepted = true // its events are a trace: the mark is written before them
+	c.status.Accepted = true // events are a trace, because the mark is written before them
 	if c.pause = last.Retry; last.Final {
 		c.pause = 0
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Load returns a session its caller may use, and its box. NotFound if it is not
-// there, has ended or expired, or is somebody else's: the four are not told
-// apart to the outside.
+// Load returns a session that its caller may use, and its box. It returns NotFound if the
+// session is not there, has ended or expired, or belongs to another caller. Clients cannot
+// tell these apart. Errors: NotFound, Unavailable.
 func (h *core) Load(ctx context.Context, c Caller, id session.ID) (session.Session, session.Box, error) {
 	s, box, err := h.store.Load(ctx, id, c.box())
 	if err != nil && !errors.Is(err, session.NotFound) {
@@ -24,8 +24,7 @@ func (h *core) Load(ctx context.Context, c Caller, id session.ID) (session.Sessi
 	return s, box, nil
 }
 
-// touch extends the life of a session, with a write only when less than half of
-// it is left.
+// touch extends the life of a session. It writes only when less than half of it is left.
 func (h *core) touch(ctx context.Context, s session.Session) error {
 	if s.State != session.Ready || time.Until(s.Expires) > h.limits.Life/2 {
 		return nil
@@ -72,13 +71,13 @@ func update(ctx context.Context, store session.Sessions, s session.Session, chan
 	}
 }
 
-// contended is for how long a change of a session is tried that others come
-// between. Each time one of them gets through, so it takes many of them.
+// contended is how long update tries while other writers come between. Each conflict means
+// that one of them got through, so it takes many of them to use this up.
 const contended = 10 * time.Second
 
-// absence is why a session is not there for its caller, fit for operators only:
-// the store's own words, the [session.Quit] of one that has ended, or that it is not the
-// caller's.
+// absence returns why a session is not there for its caller. Only operators may see it. It is
+// the store's error, the [session.Quit] of a session that has ended, or an error that says
+// that the session is another caller's.
 func absence(s session.Session, err error) error {
 	switch {
 	case err != nil:

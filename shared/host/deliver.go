@@ -9,13 +9,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// deliver hands a message over. Of the address only what is of the message is given:
-// Requests, Init and List, and the Stream if it has one already.
+// deliver hands a message over. The caller sets only the parts of the address that belong to
+// the message: Requests, Init and List, and Stream if there is one already.
 func (h *core) deliver(ctx context.Context, c Caller, s session.Session, box session.Box, raw []byte, a session.Address) (*Call, error) {
 	return h.hand(ctx, c, s, box, Delivery{Raw: raw, Address: a})
 }
 
-// hand is deliver for a delivery of which Raw, Brief and that of the address is given.
+// hand is deliver for a Delivery in which the caller sets Raw, Brief and those parts of the
+// address.
 func (h *core) hand(ctx context.Context, c Caller, s session.Session, box session.Box, d Delivery) (*Call, error) {
 	a, again := d.Address, s.Served
 	if len(a.Requests) > 0 {
@@ -45,12 +46,12 @@ func (h *core) hand(ctx context.Context, c Caller, s session.Session, box sessio
 	return call, nil
 }
 
-// firstTendBrief is firstTend for a function that only waits for the request to be
-// accepted: its runner says sooner that it has taken it.
+// firstTendBrief is firstTend for a function that waits only until the request is accepted.
+// Its runner says sooner that it has taken the request.
 const firstTendBrief = 300 * time.Millisecond
 
-// noteCaller notes what a message brings that others do not: that a box is given work, and
-// what is known of its caller by now. It says whether that is news.
+// noteCaller notes in the session that a box gets work for it, and the latest Props of its
+// caller. It reports whether s changed.
 func noteCaller(s *session.Session, c Caller, work bool) (news bool) {
 	if work && !s.Served && !c.Server.InPlace {
 		s.Served, news = true, true
@@ -61,7 +62,7 @@ func noteCaller(s *session.Session, c Caller, work bool) (news bool) {
 	return news
 }
 
-// unexecuted says of the error that kept a request from being executed that it did.
+// unexecuted adds to an error that the request was not executed because of it.
 func unexecuted(err error) error {
 	var e *session.Error
 	if !errors.As(err, &e) {
@@ -72,7 +73,7 @@ func unexecuted(err error) error {
 	return &told
 }
 
-// writable asks a store, or the one that it wraps.
+// writable returns the result of Writable of a store, or of the store that it wraps.
 func writable(ctx context.Context, s session.Store) error {
 	for s != nil {
 		if w, ok := s.(session.Writable); ok {

@@ -15,7 +15,7 @@
 //
 // # Invariants
 //
-//   - I1 An event is appended to the log before it is delivered to anybody.
+//   - I1 An event is appended to the log before it is delivered to a client.
 //   - I2 Each stream has one appender in a generation, which assigns the index. Its
 //     write succeeds if the key is free, and is idempotent for the same bytes. After a
 //     conflict on the common stream the writer is fenced and must stop. After one on a

@@ -7,8 +7,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// End ends a session (DELETE). NotFound if it is not there any more. Its process
-// is stopped if the box can be told now, and else when it has been idle.
+// End ends a session (DELETE). The box stops its process at once if it can be told now, and
+// otherwise when the process has been idle. Errors: NotFound, Unavailable.
 func (h *Host) End(ctx context.Context, c Caller, id session.ID) error {
 	s, box, err := h.Load(ctx, c, id)
 	if err != nil {
@@ -22,7 +22,7 @@ func (h *Host) End(ctx context.Context, c Caller, id session.ID) error {
 	return nil
 }
 
-// tombstoneLife keeps the reason a session ended for an operator to see.
+// tombstoneLife is how long an ended session stays, so that operators can see its reason.
 const tombstoneLife = time.Hour
 
 func quit(ctx context.Context, store session.Sessions, s session.Session, why session.Quit) (session.Session, error) {
@@ -35,9 +35,9 @@ func quit(ctx context.Context, store session.Sessions, s session.Session, why se
 	})
 }
 
-// Terminate ends a session without its client: an operator does, or its server was
-// taken out of the servers file. One that has ended already is left as it is. Its
-// process is stopped if the box can be told now, and else when it has been idle.
+// Terminate ends a session without its client: for an operator, or because its server was
+// removed from the servers file. It does nothing if the session has ended already. The box
+// stops its process at once if it can be told now, and otherwise when it has been idle.
 //
 // Errors: NotFound (there is no such session, or it has expired), Unavailable.
 func (h *Host) Terminate(ctx context.Context, id session.ID) error {

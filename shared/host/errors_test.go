@@ -29,7 +29,7 @@ func TestErrorsAreToldApart(t *testing.T) {
 		name string
 		call func() error
 		code session.Code
-		why  error  // what errors.Is finds besides the code
+		why  error  // an error that errors.Is finds besides the code
 		part string // of an event id
 	}{
 		{"no session", listen(session.NewID(), "1"), session.NotFound, nil, ""},
@@ -80,7 +80,7 @@ func TestErrorsAreToldApart(t *testing.T) {
 	}
 }
 
-// withState is another session in a state of its own.
+// withState creates another session, which f changes.
 func withState(t *testing.T, store session.Store, f func(*session.Session)) session.ID {
 	t.Helper()
 	now := time.Now()

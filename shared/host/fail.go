@@ -11,14 +11,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Fail ends the requests of an address with an error, unless their stream has ended.
-// Both this and the last batch of who executed them are written at the end of the
-// log: one of the two wins, the other looks again. expires is when the events may go.
+// Fail ends the requests of an address with an error, unless their stream has ended. It
+// writes at the end of the log, as the box does with its last batch. One of the two succeeds;
+// if it is the box, Fail looks again. The events may be deleted at expires.
 //
 // Errors: Unavailable.
 func (o Outlet) Fail(ctx context.Context, a session.Address, why *wire.Error, expires time.Time) error {
 	if len(a.Requests) == 0 {
-		return nil // nobody waits
+		return nil // a delivery without requests has no end
 	}
 	for {
 		tail, err := o.Store.Tail(ctx, a.Session, a.Stream)
@@ -41,8 +41,8 @@ func (o Outlet) Fail(ctx context.Context, a session.Address, why *wire.Error, ex
 	}
 }
 
-// failures is an error for every request that has no response in the log yet (a
-// batch may have some).
+// failures returns an error response for each request that has no response in the log yet. A
+// batch may have some.
 func (o Outlet) failures(ctx context.Context, a session.Address, tail session.Tail, why *wire.Error) ([][]byte, error) {
 	open := slices.Clone(a.Requests)
 	for after := session.Index(0); len(a.Requests) > 1 && after < tail.Last; {
@@ -51,7 +51,7 @@ func (o Outlet) failures(ctx context.Context, a session.Address, tail session.Ta
 			return nil, err
 		}
 		if len(page.Events) == 0 {
-			break // they have expired: a second error is better than no end
+			break // the events have expired: a second response is better than no end
 		}
 		for _, e := range page.Events {
 			after = e.Index

@@ -8,18 +8,21 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// follower is an event stream's place at the legacy SSE stream of a session of HTTP+SSE:
-// the newest one has it.
+// follower is the place of an event stream at the legacy SSE stream of an HTTP+SSE session.
+// The newest event stream has the place.
 type follower struct {
 	nonce string
-	read  time.Time // when the session was looked at last
+	read  time.Time // when the session was last read
 }
 
-// Follow opens the legacy SSE stream of a session of HTTP+SSE (MCP 2024-11-05,
-// basic/transports). An event stream that followed it before is closed within
-// fifteen seconds. It begins behind from, what the client says it has; if that is
-// nil, behind what it was sent when [Call.Report] was called last. A session that
-// has not been initialized lives at least until the stream is planned to end.
+// Follow opens the legacy SSE stream of an HTTP+SSE session (MCP 2024-11-05,
+// basic/transports). An event stream that followed it before is closed within fifteen
+// seconds.
+//
+// The stream begins after *from, the last event that the client says it has. Follow lowers
+// *from to the end of the stream if it is higher. If from is nil, the stream begins after
+// the last event that [Call.Report] noted. until is when the stream is planned to end. A
+// session that has not been initialized lives at least [Limits].InitTimeout longer than that.
 //
 // Cost: one read, one write, and a read for each look, as for [Streams.Listen].
 //
@@ -52,9 +55,9 @@ func (h Streams) Follow(ctx context.Context, c Caller, id session.ID, from *sess
 	return call, err
 }
 
-// Report notes up to which event a client that follows the legacy SSE stream was sent it,
-// because most never say so themselves. It is for the end of the event stream; if it
-// is not reached, the next one repeats what was sent.
+// Report notes the last event that was sent to a client that follows the legacy SSE stream,
+// because most clients never report it themselves. The caller calls it when the event stream
+// ends. If it does not, the next event stream repeats what was sent.
 //
 // Errors: Unavailable.
 func (c *Call) Report(ctx context.Context, sent session.Index) error {
@@ -71,9 +74,8 @@ func (c *Call) Report(ctx context.Context, sent session.Index) error {
 	return unlessGone(err)
 }
 
-// superseded is what a follower that has heard nothing looks for now and then: a
-// newer one, or the end of the session. Trouble with the store is left to the
-// next look.
+// superseded ends the call if a newer follower has come or the session has ended. It reads
+// the session at most every five seconds. If the store fails, the next look tries again.
 func (c *Call) superseded(ctx context.Context) {
 	if time.Since(c.follower.read) < lookEvery {
 		return

@@ -14,8 +14,8 @@ type Host struct {
 	Sockets
 }
 
-// core is what all verbs share: the store, the backend, and what they do to the record
-// of a session.
+// core has what all verbs share: the store, the backend, and the functions that change the
+// record of a session.
 type core struct {
 	store   session.Store
 	backend Backend
@@ -23,7 +23,7 @@ type core struct {
 	out     Outlet
 }
 
-// Streams gives clients the events of a stream that they come back for or listen to.
+// Streams has the verbs for clients that listen to a stream or come back for one.
 type Streams struct{ *core }
 
 // Stateless has the verbs for clients without a session (MCP 2026-07-28). Each works on
@@ -57,19 +57,19 @@ func (h *Host) WithClients(clients session.Clients) *Host {
 // Limits returns the limits in force.
 func (h *core) Limits() Limits { return h.limits }
 
-// Caller is who calls a verb, and over what. A session is worth nothing to a
-// caller that differs in any of these from the one who opened it.
+// Caller says who calls a verb, and over which transport. A caller can use a session only if
+// Server.Name, Tenant, Principal and Transport are those of the caller that opened it.
 type Caller struct {
 	Server    Server
 	Tenant    string
 	Principal string
 	Transport session.Transport
-	Conn      string // WebSocket connection events shall also go to, or ""
-	EventIDs  bool   // that connection's client wants to be told event ids
-	// Credential is what the caller proved itself with; see Identity. A session does
+	Conn      string // WebSocket connection that also gets the events, or ""
+	EventIDs  bool   // the client of Conn wants event ids
+	// Credential names what the caller proved itself with; see Identity. A session does
 	// not depend on it.
 	Credential string
-	Props      []byte // see Identity; a session keeps what its caller brought last
+	Props      []byte // see Identity; a session keeps the latest
 }
 
 func (c Caller) box() session.BoxID { return session.BoxFor(c.Tenant, c.Server.Name) }

@@ -11,14 +11,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Initialize opens a session (MCP 2025-11-25, basic/lifecycle). m must be an
-// initialize request. id is "" for a new session, or the session that was opened
-// with the connection. With a handshake record for the server and the version
-// asked for, the Call is ready at once and no box is touched; otherwise the box
-// is asked, and a session whose initialize fails is ended.
+// Initialize opens a session (MCP 2025-11-25, basic/lifecycle). m must be an initialize
+// request. id is "" for a new session, or names the session that was opened with the
+// connection.
 //
-// Errors: Invalid (params, or initialized already), TooLarge (parameters over
-// 64 KiB, an id over 16 KiB), NotFound (id), Unavailable, Busy.
+// If there is a handshake record for the server and the version asked for, the Call is ready
+// at once, without a box. Otherwise the box is asked, and an error response ends the session.
+//
+// Errors: Invalid (params, or initialized already), TooLarge (parameters over 64 KiB, an id
+// over 16 KiB), NotFound (id), Unavailable, Busy.
 func (h *Host) Initialize(ctx context.Context, c Caller, id session.ID, m wire.Message) (session.Session, *Call, error) {
 	version, ok := wire.String(wire.Lookup(m.Params, "protocolVersion"))
 	if !ok {
@@ -67,9 +68,9 @@ func (h *Host) Initialize(ctx context.Context, c Caller, id session.ID, m wire.M
 	return s, call, nil
 }
 
-// begin makes a session that is being initialized, of nothing or of one that was
-// opened. A repeat of the same initialize is taken: the first may have been lost
-// in the middle.
+// begin makes a session that is being initialized: a new one, or one that was opened. It
+// accepts a repeat of the same initialize, because the first attempt may have been lost
+// halfway.
 func (h *Host) begin(ctx context.Context, c Caller, id session.ID, begin func(*session.Session)) (session.Session, error) {
 	if id == "" {
 		s := h.opened(c)
@@ -102,7 +103,7 @@ func (h *Host) begin(ctx context.Context, c Caller, id session.ID, begin func(*s
 	return s, err
 }
 
-// adopt takes over what the server answered to initialize.
+// adopt takes the server's answer to initialize over into s.
 func adopt(s *session.Session, result json.RawMessage) {
 	if v, ok := wire.String(wire.Lookup(result, "protocolVersion")); ok {
 		s.Version = v
@@ -110,8 +111,8 @@ func adopt(s *session.Session, result json.RawMessage) {
 	s.Pushes = pushes(result) || wire.Lookup(s.Init, "capabilities", "roots") != nil
 }
 
-// pushes says whether a server's capabilities let it send anything that belongs
-// to no request.
+// pushes reports whether a server's capabilities let it send messages that belong to no
+// request.
 func pushes(result json.RawMessage) bool {
 	caps := func(path ...string) bool {
 		v := wire.Lookup(result, append([]string{"capabilities"}, path...)...)

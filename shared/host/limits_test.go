@@ -11,8 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Whoever ends the requests of a box that was lost writes their ends in one batch,
-// and their ids stand in a record: there must not be more than both hold.
+// The function that finds a box lost writes the ends of all its requests in one batch, and
+// their ids stand in one record. So there must not be more than both can hold.
 func TestWhatIsSentAtOnceIsBounded(t *testing.T) {
 	request := func(id string) string { return `{"jsonrpc":"2.0","id":` + id + `,"method":"tools/list"}` }
 	many := func(n int, message func(i int) string) string {
@@ -91,7 +91,7 @@ func TestAnInitializeWithTooManyParametersOpensNoSession(t *testing.T) {
 	}
 }
 
-// What a session remembers of its client stands in a record that is written whole.
+// The store writes a session's record whole, with everything that it remembers of its client.
 func TestWhatASessionRemembersIsBounded(t *testing.T) {
 	h, store, id := listening(t)
 	send := func(method, params string) {

@@ -10,51 +10,49 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// listener is a GET's place at the common stream. One GET of a session, the
-// primary, holds the lease and gets the events. The others are on standby: they
-// stand in the session's record, oldest first, and hear nothing until the lease
-// is free. So two GETs never take the stream from one another (R9).
+// listener is the place of a GET at the common stream. One GET of a session, the primary,
+// holds the lease and gets the events. The others are standbys: they stand in the session's
+// record, oldest first, and get nothing until the lease is free. So two GETs never take the
+// stream from one another (R9).
 type listener struct {
 	nonce   string
 	until   time.Time       // when this GET plans to close
-	from    session.EventID // what the client reported, zero if it reported nothing
+	from    session.EventID // the event id that the client sent, zero if none
 	again   time.Time       // when to ask for the lease again
 	held    bool
-	waits   bool             // it has a place among the standbys
-	current bool             // it has read all there was, so that what comes now is new
-	record  *session.Session // what was read last, nil once it has been used
-	read    time.Time        // when that was
+	waits   bool             // this GET is a standby
+	current bool             // it has read everything that was there, so further events are new
+	record  *session.Session // the session as read last, nil once used
+	read    time.Time        // when record was read
 }
 
 const (
-	// graceRetries is how long a lease is kept for its holder's client after it has
-	// run out, in multiples of the pace: a client that was told to come back after
-	// twice the pace finds its place free and reports what it has had, before
-	// another one gets that again.
+	// graceRetries is how long a lease stays reserved for its holder's client after it has
+	// run out, in multiples of the pace. That client was told to come back after twice the
+	// pace. So it finds its place free and reports the events it has had, before another
+	// client gets them again.
 	graceRetries = 5
-	// stagger is how much later than the one before each standby asks for a lease
-	// that has become free, so that the oldest gets it and the others do not all
-	// write in vain.
+	// stagger is how much later each standby asks for a free lease than the standby before
+	// it. The oldest gets the lease, and the others do not all write in vain.
 	stagger = 50 * time.Millisecond
-	// lookEvery is how old a record may be without being read again.
+	// lookEvery is the age at which a record is read again.
 	lookEvery = 5 * time.Second
-	// casTries is how often in a row a record is read again because somebody else
-	// changed it.
+	// casTries is how many conflicts in a row a listener retries at once.
 	casTries = 8
 )
 
-// Listen opens the common stream (GET). lastEventID is "" or what the client was
-// given. Of several listeners one gets the events; see [Call.Next]. Closed if
-// the server can never push anything, so that there is no reason to listen.
+// Listen opens the common stream (GET). lastEventID is an id that the client was given, or
+// "". Of several listeners one gets the events; see [Call.Next]. Listen returns Closed if
+// the server never sends anything outside of a request.
 //
-// A listener whose event id carries the word of the lease's holder is that
-// holder's client come back, and takes the lease over. Any other takes it when it
-// has been free for five times the pace, and is a standby until then; of more
-// than [Limits].Standby the one that has waited longest is sent away.
+// A listener takes the lease over if its event id carries the holder's word, because it is
+// the holder's client that has come back. Any other listener takes the lease when it has
+// been free for five times the pace, and is a standby until then. If there are more standbys
+// than [Limits].Standby, the one that has waited longest is sent away.
 //
 // Cost: one read, one write, and a read for each look (see [Call.Next]).
 //
-// Errors: Invalid, NotFound (session), Closed, Unavailable.
+// Errors: Invalid (lastEventID), NotFound (session), Closed, Unavailable.
 func (h Streams) Listen(ctx context.Context, c Caller, id session.ID, lastEventID string) (*Call, error) {
 	var from session.EventID
 	if lastEventID != "" {
@@ -81,8 +79,8 @@ func (h Streams) Listen(ctx context.Context, c Caller, id session.ID, lastEventI
 	return call, nil
 }
 
-// claim makes the call the primary if the lease is free or its own, and a standby
-// if not. What conflicts is tried again, at last a little later.
+// claim makes the call the primary if the lease is free or its own, and otherwise a standby.
+// After casTries conflicts it puts the next attempt off by up to stagger.
 func (c *Call) claim(ctx context.Context) error {
 	l := c.lease
 	for range casTries {
@@ -111,8 +109,8 @@ func (c *Call) claim(ctx context.Context) error {
 	return nil
 }
 
-// reload reads the session unless that was done just now and has not been used. A
-// session that has ended, and a place that others have taken, end the call.
+// reload reads the session, unless there is an unused record that is younger than lookEvery.
+// It ends the call if the session has ended or another listener has taken this one's place.
 func (c *Call) reload(ctx context.Context) error {
 	l := c.lease
 	if l.record != nil && time.Since(l.read) < lookEvery {
@@ -128,14 +126,13 @@ func (c *Call) reload(ctx context.Context) error {
 		c.done = true
 	case l.held && s.Primary.Nonce != l.nonce, l.waits && l.place(s) < 0:
 		c.done, c.pause = true, c.idleRetry()
-		c.polls++ // which makes the last cursor another one than the first
+		c.polls++ // so the last cursor differs from the first
 	}
 	return nil
 }
 
-// look is what a listener that has heard nothing does now and then: a session may
-// end, and a place be lost, without an event. Trouble with the store is left to
-// the next look.
+// look checks from time to time whether the session has ended or a listener has lost its
+// place, because neither comes as an event. If the store fails, the next look tries again.
 func (c *Call) look(ctx context.Context) {
 	l := c.lease
 	if c.follower != nil {
@@ -153,17 +150,17 @@ func (c *Call) mayTake(s session.Session, now time.Time) bool {
 	return c.lease.owns(s) || !free(s, c.host.limits, now).After(now)
 }
 
-// owns says that the lease is that of the client's last poll.
+// owns reports whether the client's last poll holds the lease.
 func (l *listener) owns(s session.Session) bool {
 	return l.from.Nonce != "" && s.Primary.Nonce == holderOf(l.from.Nonce)
 }
 
-// longestHold is how much longer than Limits.Hold a lease lasts at most, with a function
-// that holds its response to its own limit, and clocks that differ.
+// longestHold is how much longer than Limits.Hold a lease can last. It allows for a function
+// that holds its response to its own limit, and for clocks that differ.
 const longestHold = 20 * time.Minute
 
-// free is when the lease may be taken by anybody. One that lasts longer than any was
-// given by a clock that was wrong.
+// free returns the time from which any listener may take the lease. It ignores a lease that
+// lasts longer than any lease can: a function with a wrong clock gave it.
 func free(s session.Session, limits Limits, now time.Time) time.Time {
 	if s.Primary.Nonce == "" || s.Primary.Until.After(now.Add(limits.Hold+longestHold)) {
 		return time.Time{}
@@ -171,10 +168,10 @@ func free(s session.Session, limits Limits, now time.Time) time.Time {
 	return s.Primary.Until.Add(graceRetries * limits.Pace)
 }
 
-// take makes the call the primary. The stream starts where the client says it was
-// cut, if it is the holder's. For any other it starts behind all that was ever
-// reported: what was delivered on another stream is not told again. Only reports
-// move Delivered: what was merely sent may not have arrived.
+// take makes the call the primary. For the holder's client the stream starts where the
+// client says it was cut. For any other client it starts after the highest event that was
+// ever reported, because events that arrived on another stream are not sent again. Only a
+// report moves Delivered: an event that was sent may not have arrived.
 func (c *Call) take(ctx context.Context, s session.Session, now time.Time) error {
 	l := c.lease
 	if l.from.Index > s.Delivered {
@@ -197,8 +194,8 @@ func (c *Call) take(ctx context.Context, s session.Session, now time.Time) error
 	return nil
 }
 
-// queue makes the call a standby. It takes the place of its client's last poll,
-// and that of the oldest when there is no other.
+// queue makes the call a standby. It replaces its client's last poll, and the oldest standby
+// when no place is left.
 func (c *Call) queue(ctx context.Context, s session.Session, now time.Time) error {
 	l := c.lease
 	s.Standby = append(l.others(s, now), session.Lease{Nonce: l.nonce, Until: l.until})
@@ -213,7 +210,7 @@ func (c *Call) queue(ctx context.Context, s session.Session, now time.Time) erro
 	return nil
 }
 
-// others are the standbys that are there besides this one.
+// others returns the standbys besides this listener and its client's last poll.
 func (l *listener) others(s session.Session, now time.Time) []session.Lease {
 	return slices.DeleteFunc(slices.Clone(s.Standby), func(x session.Lease) bool {
 		return !x.Until.After(now) || x.Nonce == l.nonce || x.Nonce == holderOf(l.from.Nonce)
@@ -224,14 +221,13 @@ func (l *listener) place(s session.Session) int {
 	return slices.IndexFunc(s.Standby, func(x session.Lease) bool { return x.Nonce == l.nonce })
 }
 
-// wait puts off the next claim until the lease should be free.
+// wait puts the next claim off until the lease should be free.
 func (l *listener) wait(s session.Session, limits Limits) {
 	l.again = free(s, limits, time.Now()).Add(time.Duration(max(l.place(s), 0)) * stagger)
 }
 
-// dismiss sends the standbys away because the server has closed the common stream
-// (R13). Each sees it when it looks next. A store that does not answer leaves them
-// where they are, which does no harm.
+// dismiss sends the standbys away because the server has closed the common stream (R13).
+// Each finds out at its next look. If the store fails, they stay, which does no harm.
 func (c *Call) dismiss(ctx context.Context) {
 	for range casTries {
 		s, _, err := c.host.store.Load(ctx, c.session, "")

@@ -11,7 +11,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// nobody is a backend for sessions whose requests are not looked at.
+// nobody is a backend that does nothing.
 type nobody struct{}
 
 func (nobody) Deliver(context.Context, host.Delivery, session.Box) (host.Tracker, error) {
@@ -26,7 +26,7 @@ func (nobody) End(context.Context, session.Session, session.Box) error   { retur
 
 var someone = host.Caller{Server: host.Server{Name: "s"}, Tenant: "t", Principal: "p", Transport: session.HTTP}
 
-// listening is a session with three events on its common stream.
+// listening returns a session with three events on its common stream.
 func listening(t *testing.T) (*host.Host, *sessiontest.Memory, session.ID) {
 	t.Helper()
 	store := sessiontest.NewMemory()
@@ -53,8 +53,8 @@ func push(t *testing.T, store session.Store, id session.ID, first session.Index,
 	}
 }
 
-// get is one GET: opened, held for a time, closed. It returns what it got and the
-// id a client would come back with.
+// get opens a GET, holds it for a time and closes it. It returns the events and the id that a
+// client would come back with.
 func get(t *testing.T, h *host.Host, id session.ID, last string, hold time.Duration) (got, cursor string) {
 	t.Helper()
 	call, err := h.Resume(t.Context(), someone, id, last)
@@ -118,7 +118,7 @@ func TestAStandbyThatBecomesThePrimaryRepeatsNothingThatWasReported(t *testing.T
 		h, store, id := listening(t)
 		_, cursor := get(t, h, id, "", time.Second)
 		time.Sleep(time.Minute)
-		go func() { _, _ = get(t, h, id, cursor, 20*time.Second) }() // reports 3, and is the primary
+		go func() { _, _ = get(t, h, id, cursor, 20*time.Second) }() // reports 3 and becomes the primary
 		synctest.Wait()
 		_, standby := get(t, h, id, "", time.Second)
 		time.Sleep(time.Minute)

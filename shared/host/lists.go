@@ -16,33 +16,34 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// A handshake record also keeps what a server lists: tools, prompts, resources and
-// templates. The relay function notes a list when a client has asked for it and the
-// box has answered. A later client of the same principal gets it without the box.
+// A handshake record also keeps a server's lists: tools, prompts, resources and templates.
+// The relay function stores a list when a client has asked for it and the box has answered.
+// A later client of the same principal gets the list without the box.
 //
-// The name of a part holds everything the list may depend on: tenant, configuration,
-// principal, protocol version and the capabilities of the client; and the session, once
-// its process has done more than to answer lists ([session.Session].Served). With
-// [Server].SameLists the operator says that tools and templates do not depend on the
-// principal. Prompts and resources of one principal are told to no other.
+// The name of a part holds everything that the list may depend on: tenant, configuration,
+// principal, protocol version and the client's capabilities. Once the session's process has
+// done more than answer lists ([session.Session].Served), the name holds the session instead
+// of the principal. With [Server].SameLists the operator says that tools and templates do
+// not depend on the principal. Prompts and resources are never shared between principals.
 //
-// A client gets the list that its own process would give. So the record is used only
-// while no process of the session runs that has done anything, and
+// A client gets the list that its own process would give. So the record is not used while
+// the session may have a running process that has done anything. Apart from that it is used
 //
-//   - if the server announces changes of the list (listChanged), until a process of the
-//     box announces one ([session.Box].Told). A list of a later generation counts again;
-//   - if it does not, while the box sleeps and has done nothing but answer lists since
-//     the list was taken ([session.Box].Worked). A tool may have changed the list without a word.
+//   - if the server announces changes of the list (listChanged) or SameLists covers it,
+//     until a process of the box announces a change ([session.Box].Told). A list of a
+//     later generation is used again;
+//   - otherwise, while the box sleeps and has only answered lists since the list was taken
+//     ([session.Box].Worked). A tool may have changed the list without a word.
 //
 // Nothing is kept of a server whose lists change on their own ([Server].OwnLists).
 
-// maxList bounds a list that is kept. For a longer one the box is asked each time.
+// maxList bounds a list that is kept, in bytes. A longer list comes from the box each time.
 const maxList = 255 << 10
 
-// keptList is the result in the part of a handshake record that belongs to a list.
+// keptList is the result in a part of a handshake record that keeps a list.
 type keptList struct {
-	Gen       session.Generation `json:"gen"`            // of the box whose process said it
-	Announced bool               `json:"says,omitempty"` // the server announces changes of this list
+	Gen       session.Generation `json:"gen"`            // of the box that gave the list
+	Announced bool               `json:"says,omitempty"` // the server announces changes of the list
 	List      json.RawMessage    `json:"list"`
 }
 
@@ -55,18 +56,19 @@ func (k keptList) encode() json.RawMessage {
 	return append(b, '}')
 }
 
-// holds says that a process of the server would give this list if it was started now.
+// holds reports whether a process of the server would give this list if it started now. same
+// is the result of sameList.
 func (k keptList) holds(method string, same bool, box session.Box) bool {
 	return k.Gen > *toldOf(&box.Told, kindOf(method)) && (k.Announced || same || box.State == session.Asleep && k.Gen > box.Worked)
 }
 
-// runs says that the session may have a process that runs and has done something: only
-// that one knows its lists.
+// runs reports whether the session may have a running process that has done something. Only
+// that process knows its lists.
 func runs(s session.Session, box session.Box) bool { return s.Served && box.State != session.Asleep }
 
-// listPart is the part of a handshake record that has the answer to a request of a
-// session; ok is false for what is not kept. Pages are not: a cursor may be worth
-// nothing to another process.
+// listPart returns the name of the part that keeps the answer to a request of a session. ok
+// is false if the record does not keep the answer. Pages are not kept, because a cursor may
+// mean nothing to another process.
 func listPart(s session.Session, c Caller, method string, params json.RawMessage) (part string, ok bool) {
 	same := c.Server.sameList(method)
 	if !c.Server.Record || c.Server.OwnLists || s.Digest != c.Server.Digest || !isList(method) {
@@ -83,7 +85,7 @@ func listPart(s session.Session, c Caller, method string, params json.RawMessage
 	return partOf(s, method, whose(s, same))
 }
 
-// sameList says that all principals get the same list.
+// sameList reports whether all principals get the same list.
 func (s Server) sameList(method string) bool {
 	return s.SameLists && (method == wire.MethodToolsList || method == wire.MethodResourceTemplatesList)
 }
@@ -97,14 +99,15 @@ func isList(method string) bool {
 	}
 }
 
-// partOf names the part for a list by what a server knows of the session's client.
+// partOf returns the name of the part for a list. It is made of everything that a server
+// knows of the session's client.
 func partOf(s session.Session, method, whose string) (part string, ok bool) {
 	abilities, ok := abilitiesOf(wire.Lookup(s.Init, "capabilities"))
 	return strings.Join([]string{method, s.Version, abilities, whose}, " "), ok
 }
 
-// whose names who gets a list from the record: everybody, the sessions of a principal
-// whose processes have done nothing yet, or the session alone once its own has.
+// whose says which sessions share a list: all sessions (same), the sessions of a principal
+// whose processes have done nothing yet, or one session whose process has.
 func whose(s session.Session, same bool) string {
 	switch {
 	case same:
@@ -117,9 +120,9 @@ func whose(s session.Session, same bool) string {
 	}
 }
 
-// abilitiesOf is a name for a client's capabilities. There are few of them, so that
-// clients cannot fill the store: one who has others, about which nothing is known
-// here, gets no list from the record.
+// abilitiesOf returns a name for a client's capabilities. It knows few capabilities, so that
+// clients cannot fill the store with names. known is false for a capability that it does not
+// know and that is not {}; the client then gets no list from the record.
 func abilitiesOf(capabilities json.RawMessage) (name string, known bool) {
 	var has map[string]json.RawMessage
 	if capabilities != nil && json.Unmarshal(capabilities, &has) != nil {
@@ -146,9 +149,9 @@ func abilitiesOf(capabilities json.RawMessage) (name string, known bool) {
 	return strings.Join(names, ","), true
 }
 
-// recorded answers a request from the handshake record. Without a result the box is
-// to be asked, and part, if it is not "", is where its answer belongs. It costs a
-// read for a list that the record may answer, and nothing for anything else.
+// recorded answers a request from the handshake record. If result is nil, the caller asks
+// the box. part then is where the answer belongs, or "" if it is not kept. Cost: one read
+// for a list that the record may have, otherwise none.
 func (h *core) recorded(ctx context.Context, c Caller, s session.Session, box session.Box, method string, params json.RawMessage) (result json.RawMessage, part string, err error) {
 	part, ok := listPart(s, c, method, params)
 	if !ok || runs(s, box) {
@@ -171,8 +174,8 @@ func (h *core) recorded(ctx context.Context, c Caller, s session.Session, box se
 	return kept.List, part, nil
 }
 
-// plainList is a list as a legacy client knows it. A server that speaks both eras may
-// have been asked for it in the modern one.
+// plainList returns a list in the form of the legacy era. A server that speaks both eras may
+// have given it in the modern form.
 func plainList(list json.RawMessage) json.RawMessage {
 	var members map[string]json.RawMessage
 	if wire.Lookup(list, "resultType") == nil || json.Unmarshal(list, &members) != nil {
@@ -188,9 +191,9 @@ func plainList(list json.RawMessage) json.RawMessage {
 	return plain
 }
 
-// noteList keeps what a box has answered to a request for a list, if that is all of
-// it. It costs a read if the same list stands in the record already, and else two
-// reads and a write.
+// noteList keeps the answer of a box to a request for a list, if it is the whole list and
+// has at most maxList bytes. Cost: one read if the record has the same list already,
+// otherwise two reads and a write.
 func (o Outlet) noteList(ctx context.Context, a session.Address, b session.Batch) error {
 	list := wire.Lookup(b.Events[len(b.Events)-1], "result")
 	if len(list) == 0 || list[0] != '{' || len(list) > maxList || wire.Lookup(list, "nextCursor") != nil {
@@ -211,8 +214,8 @@ func (o Outlet) noteList(ctx context.Context, a session.Address, b session.Batch
 	return o.Store.SaveHandshake(ctx, session.Handshake{Digest: a.Digest, Version: a.List, Result: kept.encode(), Taken: now, Expires: now.Add(session.HandshakeLife)})
 }
 
-// announces says that the server has promised, when it was initialized, to tell of
-// changes of the list that an address asks for. Without a record of that it has not.
+// announces reports whether the server promised, in its answer to initialize, to announce
+// changes of the list that an address asks for. Without a record of that answer it did not.
 func (o Outlet) announces(ctx context.Context, a session.Address) (bool, error) {
 	method, rest, _ := strings.Cut(a.List, " ")
 	version, _, _ := strings.Cut(rest, " ")
@@ -223,9 +226,9 @@ func (o Outlet) announces(ctx context.Context, a session.Address) (bool, error) 
 	return string(wire.Lookup(record.Result, "capabilities", kindOf(method), "listChanged")) == "true", nil
 }
 
-// forgetLists makes worthless what the record says of lists that a process says have
-// changed, before any client can hear of it and ask. It costs a read, and a write for
-// the first time in a generation.
+// forgetLists makes kept lists invalid when a process says that they have changed, before
+// any client can hear of it and ask. Cost: one read, and one write for the first such
+// notification of a kind in a generation.
 func (o Outlet) forgetLists(ctx context.Context, a session.Address, b session.Batch) error {
 	changed := changedLists(b.Events)
 	if len(changed) == 0 || a.Digest == "" {
@@ -251,7 +254,7 @@ func (o Outlet) forgetLists(ctx context.Context, a session.Address, b session.Ba
 	}
 }
 
-// changedLists are the kinds of lists that events say have changed.
+// changedLists returns the kinds of lists that events say have changed.
 func changedLists(events [][]byte) (kinds []string) {
 	for _, raw := range events {
 		method, _ := wire.String(wire.Lookup(raw, "method"))
@@ -263,13 +266,13 @@ func changedLists(events [][]byte) (kinds []string) {
 	return kinds
 }
 
-// kindOf is what a method lists, or a notification is about: the name of a capability.
+// kindOf returns the capability that a list method or a list_changed notification belongs to.
 func kindOf(method string) string {
 	kind, _, _ := strings.Cut(method, "/")
 	return kind
 }
 
-// toldOf is the generation for a kind of list.
+// toldOf returns the field of t for a kind of list.
 func toldOf(t *session.Told, kind string) *session.Generation {
 	switch kind {
 	case "tools":

@@ -15,12 +15,11 @@ import (
 
 const toolList = `{"tools":[{"name":"a","inputSchema":{"type":"object"},"x-extra":9007199254740993}]}`
 
-// lister is a host before a backend that keeps what it is given, and a box that
-// answers it by hand.
+// lister is a host whose backend keeps its deliveries. The test answers in place of the box.
 type lister struct {
 	*host.Host
 	store *sessiontest.Counting
-	gen   session.Generation // of the box that answers
+	gen   session.Generation // of the box
 	took
 }
 
@@ -46,8 +45,8 @@ func (l *lister) legacy(t *testing.T, c host.Caller, capabilities string) sessio
 	return s.ID
 }
 
-// ask sends a request of a legacy client. It returns what it is answered with from
-// the record, or the delivery that the box gets.
+// ask sends a request of a legacy client. It returns the answer from the record, or the
+// delivery that the box gets.
 func (l *lister) ask(t *testing.T, c host.Caller, id session.ID, raw string) (string, *host.Delivery) {
 	t.Helper()
 	m, err := wire.Parse([]byte(raw))
@@ -69,7 +68,7 @@ func (l *lister) ask(t *testing.T, c host.Caller, id session.ID, raw string) (st
 	return string(events[0].Raw), nil
 }
 
-// answers is the box's answer to a delivery.
+// answers answers a delivery as the box would.
 func (l *lister) answers(t *testing.T, d *host.Delivery, result string) {
 	t.Helper()
 	if d == nil {
@@ -94,7 +93,7 @@ func httpCaller() host.Caller {
 	return c
 }
 
-// superset are the capabilities of modern clients, as the process is told.
+// superset is the capabilities that a process is told for modern clients.
 const superset = `{"roots":{},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`
 
 const askTools = `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`
@@ -124,7 +123,7 @@ func TestListIsAnsweredFromTheRecordInBothEras(t *testing.T) {
 			t.Errorf("the modern client got %v %v", events, err)
 		}
 	}
-	if n := l.store.Counts(); n.Writes != 0 || n.Reads != 3 { // the third looks for the server's name, which has no record here
+	if n := l.store.Counts(); n.Writes != 0 || n.Reads != 3 { // the third read looks for the server's name, which no record has here
 		t.Errorf("that took %v", n.Calls)
 	}
 	if n := len(*l.deliveries); n != 2 {
@@ -162,7 +161,7 @@ func TestListIsNotAnsweredFromARecordOfOthers(t *testing.T) {
 	}
 }
 
-// With lists switched off the handshake alone is kept.
+// With OwnLists the record keeps only the handshake.
 func TestListsAloneMayBeKeptOutOfTheRecord(t *testing.T) {
 	c := httpCaller()
 	c.Server.OwnLists = true
@@ -249,7 +248,7 @@ func TestListThatHasChangedIsAskedForUntilALaterGenerationHasListed(t *testing.T
 	}
 }
 
-// box puts the box's record into a state.
+// box changes the box's record.
 func (l *lister) box(t *testing.T, change func(*session.Box)) {
 	t.Helper()
 	b, err := l.store.Box(t.Context(), session.BoxFor("t", "s"))
@@ -262,7 +261,7 @@ func (l *lister) box(t *testing.T, change func(*session.Box)) {
 	}
 }
 
-// announcing puts on record whether the server announces changes of its lists.
+// announcing stores a handshake in which the server announces changes of its lists, or not.
 func (l *lister) announcing(t *testing.T, announces string) {
 	t.Helper()
 	if err := l.store.SaveHandshake(t.Context(), session.Handshake{
@@ -273,15 +272,15 @@ func (l *lister) announcing(t *testing.T, announces string) {
 	}
 }
 
-// What the record may say while the box has this state, to a session of which no
-// process has done anything, and to one whose process has.
+// The record may answer or not, depending on the state of the box and on whether the session's
+// own process has done anything.
 func TestRecordSaysWhatTheOwnProcessOfASessionWouldSay(t *testing.T) {
 	const call = `{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"x"}}`
 	sleeps, wakes := func(*session.Box) {}, func(b *session.Box) { b.State, b.Gen = session.Awake, 2 }
 	for name, c := range map[string]struct {
 		announces string
 		then      func(*session.Box)
-		called    bool // by the session that asks
+		called    bool // the session that asks has called a tool
 		asked     bool
 	}{
 		"announces, asleep":                       {"true", sleeps, false, false},
@@ -344,8 +343,8 @@ func TestListsOfAPrincipalAreNoOthers(t *testing.T) {
 	}
 }
 
-// The client that hears of a change asks at once. Were the list still in the record,
-// it would get the old one.
+// A client that hears of a change asks at once. If the list was still in the record, it would
+// get the old one.
 func TestChangedListLeavesTheRecordBeforeAnybodyHearsOfIt(t *testing.T) {
 	l := newLister(t)
 	id := l.legacy(t, httpCaller(), `{}`)

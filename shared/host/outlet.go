@@ -12,29 +12,28 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Outlet is the one way an event gets into the log and from there to a client
-// that is pushed to (I1 as code). Whoever appends to the stream of a request, or
-// to the common stream, does it through an Outlet. It holds nothing between
-// calls; safe for concurrent use.
+// Outlet is the only way by which an event gets into the log, and from there to a client
+// that is pushed to (I1). Every function that appends to a request stream or to the common
+// stream uses an Outlet. It holds nothing between calls and is safe for concurrent use.
 //
-// The usual event goes from the log straight to the connection its request came
-// over, and no record is touched. Once that connection has gone, the session's
+// Usually an Outlet writes an event to the log and posts it straight to the connection of
+// its request. It changes no record then. Once that connection has gone, the session's
 // record says what is owed (see owed.go).
 type Outlet struct {
 	Store   session.Store
-	Clients session.Clients // nil: nothing can be pushed from here, and what is owed stays owed
+	Clients session.Clients // nil: this Outlet pushes nothing; owed events stay owed
 }
 
-// Posting is a batch that is in the log, and the address it is for.
+// Posting is a batch that is in the log, and the address that it is for.
 type Posting struct {
 	To    session.Address
 	Batch session.Batch
-	Again bool // it was in the log before: whoever wrote it may be posting it, or may have
+	Again bool // the batch was in the log before: its writer may be posting it, or may have posted it
 }
 
-// Append writes a batch of a stream of a and delivers it. One writer at a time may
-// repeat it after Unavailable; a client that is pushed to may then get an event
-// twice, and after no other error.
+// Append writes a batch of a stream of a to the log and delivers it. After Unavailable the
+// caller may repeat it, as long as only one caller at a time does. A client that is pushed
+// to may then get an event twice. After any other error it does not.
 //
 // Errors: Conflict (nothing was written, see [session.Log]), Unavailable.
 func (o Outlet) Append(ctx context.Context, a session.Address, b session.Batch) error {
@@ -46,7 +45,7 @@ func (o Outlet) Append(ctx context.Context, a session.Address, b session.Batch) 
 		_, err = o.Send(ctx, Posting{a, b, false})
 		return err
 	}
-	// Nobody else posts it.
+	// Only this caller writes the batch, so no other function is posting it.
 	ps := []Posting{{a, b, true}}
 	if err := o.copyOut(ctx, ps); err != nil {
 		return err
@@ -54,11 +53,15 @@ func (o Outlet) Append(ctx context.Context, a session.Address, b session.Batch) 
 	return o.byRecord(ctx, ps, []session.Index{b.First - 1})
 }
 
-// Write is the first half of Append: the log. The end of an initialize settles
-// the session before it can be read, so that no client is faster; an error ends
-// the session, once it is known to be what the client gets. Lists go into the
-// handshake record, and out of it when they have changed. again says, of a batch for
-// a connection, that it was in the log before.
+// Write is the first half of Append: it writes to the log.
+//
+// The end of an initialize also changes the session. Write takes a result over into the
+// session's record before it appends, so that the client's next message finds it there.
+// After an error response it ends the session, but only once that response is in the log.
+//
+// Write keeps the answer to a request for a list in the handshake record. When the server
+// says that its lists have changed, Write makes the kept ones invalid. again reports, for a
+// batch with a connection, that the batch was in the log before.
 func (o Outlet) Write(ctx context.Context, a session.Address, b session.Batch) (again bool, err error) {
 	if b.Stream == session.Common {
 		if err := o.forgetLists(ctx, a, b); err != nil {
@@ -92,8 +95,8 @@ func (o Outlet) write(ctx context.Context, a session.Address, b session.Batch) (
 	return false, err
 }
 
-// settle takes over what a box answered to initialize. A session that is gone
-// has nothing to settle.
+// settle takes a server's answer to initialize over into the session's record. It does
+// nothing for a session that is gone.
 func settle(ctx context.Context, store session.Store, id session.ID, result []byte) error {
 	s, _, err := store.Load(ctx, id, "")
 	if err == nil {
@@ -109,8 +112,7 @@ func settle(ctx context.Context, store session.Store, id session.ID, result []by
 	return unlessGone(err)
 }
 
-// failed ends a session whose initialize was answered with an error: there never
-// was one.
+// failed ends a session whose initialize was answered with an error.
 func (o Outlet) failed(ctx context.Context, id session.ID, why session.Quit) error {
 	s, _, err := o.Store.Load(ctx, id, "")
 	if err == nil {
@@ -119,7 +121,8 @@ func (o Outlet) failed(ctx context.Context, id session.ID, why session.Quit) err
 	return unlessGone(err)
 }
 
-// quitOf is why a session never was one, by the error response to its initialize.
+// quitOf returns the reason for the end of a session, from the error response to its
+// initialize.
 func quitOf(response []byte) session.Quit {
 	if string(wire.Lookup(response, "error", "code")) == strconv.Itoa(int(wire.CodeCancelled)) {
 		return session.QuitCanceled
@@ -134,10 +137,12 @@ func unlessGone(err error) error {
 	return err
 }
 
-// Send is the second half of Append, for batches of one session that were written
-// together: all in one batch to the legacy SSE stream if it has one, each event to its
-// connection if it has one. sent is false if somebody else may be posting them now:
-// whoever wants to know is to write and send them again after some seconds.
+// Send is the second half of Append, for batches of one session that were written together.
+// It copies them to the legacy SSE stream in one batch if the session has that stream. It
+// posts each event to its connection if it has one.
+//
+// sent is false if another function may be posting the batches now. A caller that needs
+// certainty writes and sends them again some seconds later.
 func (o Outlet) Send(ctx context.Context, ps ...Posting) (sent bool, err error) {
 	if err := o.copyOut(ctx, ps); err != nil {
 		return false, err
@@ -166,9 +171,10 @@ func (o Outlet) Send(ctx context.Context, ps ...Posting) (sent bool, err error) 
 	return true, o.byRecord(ctx, ps, reached)
 }
 
-// post sends a batch straight to the connection its request came over, and says how
-// far it came: not behind a post that failed, and no further than until. The common
-// stream is of no request: if anything of it is owed already, this is too.
+// post sends a batch straight to the connection of its request. reached is the index of the
+// last event that the connection took. post stops at the first event that cannot be posted,
+// and when until has passed. The common stream belongs to no request: if the session's
+// record has an entry for it that is not Live, post sends nothing of it.
 func (o Outlet) post(ctx context.Context, a session.Address, b session.Batch, until time.Time) (reached session.Index, err error) {
 	reached = b.First - 1
 	if o.Clients == nil {
@@ -201,9 +207,9 @@ func (o Outlet) post(ctx context.Context, a session.Address, b session.Batch, un
 	return reached, nil
 }
 
-// byRecord is for batches that were posted as far as reached says, where that is not
-// all. It is noted first, because whoever appends may not live to do more. The rest is
-// pushed by whoever has the lease.
+// byRecord delivers the rest of batches that were posted only up to reached. It notes that
+// in the session's record first, because this function may die before it has done more. The
+// holder of the lease then pushes the rest.
 func (o Outlet) byRecord(ctx context.Context, ps []Posting, reached []session.Index) error {
 	id := ps[0].To.Session
 	p := pusher{Outlet: o, nonce: session.NewNonce()}
@@ -225,7 +231,7 @@ func (o Outlet) byRecord(ctx context.Context, ps []Posting, reached []session.In
 	return o.revive(ctx, ps)
 }
 
-// noteReached notes how far a batch was posted straight. It says whether that is news.
+// noteReached notes in s how far a batch was posted straight. It reports whether s changed.
 func noteReached(s *session.Session, b session.Batch, i session.Index) bool {
 	c := cursorOf(s, b.Stream)
 	switch {
@@ -238,8 +244,8 @@ func noteReached(s *session.Session, b session.Batch, i session.Index) bool {
 	}
 }
 
-// revive has streams go straight again of which all was pushed, and whose connections
-// have survived.
+// revive makes streams Live again, so that their events are posted straight. It does so for
+// each stream of ps whose events were all pushed and whose connection is still there.
 func (o Outlet) revive(ctx context.Context, ps []Posting) error {
 	for {
 		s, _, err := o.Store.Load(ctx, ps[0].To.Session, "")
@@ -254,7 +260,7 @@ func (o Outlet) revive(ctx context.Context, ps []Posting) error {
 			if c == nil || c.Settled() || c.Index < p.Batch.Last() || !survives {
 				continue
 			}
-			// Somebody may have ended the stream, and owe that.
+			// Another function may have ended the stream and owe that end.
 			tail, err := o.Store.Tail(ctx, s.ID, c.Stream)
 			if err != nil {
 				return err
@@ -267,7 +273,7 @@ func (o Outlet) revive(ctx context.Context, ps []Posting) error {
 			return nil
 		}
 		if heldAt(s.Pusher, time.Now()) {
-			// Whoever has the lease would push what is then posted straight.
+			// The holder of the lease would push again what is then posted straight.
 			if end, ends := ctx.Deadline(); ends && time.Until(end) < toNote {
 				return errSlow
 			}
@@ -282,11 +288,11 @@ func (o Outlet) revive(ctx context.Context, ps []Posting) error {
 	}
 }
 
-// event posts one event, and its id if the client wants to know it. An id that is
-// lost is no harm: the next one says more.
+// event posts one event, and its id if the client wants ids. A lost id does no harm,
+// because the next id says more.
 func (o Outlet) event(ctx context.Context, conn string, ids bool, s session.ID, id session.EventID, raw []byte) error {
 	if len(raw) == 0 {
-		return nil // an event of pure pace, for event streams
+		return nil // it only closes an event stream
 	}
 	if err := o.Clients.Post(ctx, conn, Fit(raw)); err != nil {
 		return err
@@ -297,9 +303,10 @@ func (o Outlet) event(ctx context.Context, conn string, ids bool, s session.ID, 
 	return nil
 }
 
-// EventNotice is how a WebSocket client that asked for event ids is told one: the
-// cursor to come back with. With the id of a request it says that this request
-// was accepted, and which stream is its own.
+// EventNotice returns the notification that tells a WebSocket client an event id: the cursor
+// to come back with. Only clients that asked for event ids get it. If request is not nil, it
+// is the id of a request. The notice then says that this request was accepted, and which
+// stream it has.
 func EventNotice(s session.ID, id session.EventID, request []byte) []byte {
 	params := append([]byte(`{"sessionId":"`), s...)
 	params = append(params, `","eventId":"`...)
@@ -310,8 +317,9 @@ func EventNotice(s session.ID, id session.EventID, request []byte) []byte {
 	return wire.NewNotification("notifications/dormouse/event", append(params, '}'))
 }
 
-// Fit is an event as a WebSocket client can get it: one that is over the limit
-// becomes an error, or a warning, that says so. The log keeps the real one.
+// Fit returns an event as a WebSocket client can get it. An event of more than
+// [session.MaxPost] bytes becomes an error response or, if it is no response, a warning that
+// says so. The log keeps the original.
 func Fit(raw []byte) []byte {
 	if len(raw) <= session.MaxPost {
 		return raw
@@ -326,8 +334,8 @@ func Fit(raw []byte) []byte {
 	return wire.NewNotification(wire.NotifyMessage, []byte(`{"level":"warning","logger":"dormouse","data":"`+text+`"}`))
 }
 
-// copyOut copies batches of a session with a legacy SSE stream there, in one batch, so
-// that a repeat can be told by its generation and number.
+// copyOut copies batches of a session with a legacy SSE stream to that stream. It writes one
+// batch, so that appendOut recognizes a repeat by its generation and number.
 func (o Outlet) copyOut(ctx context.Context, ps []Posting) error {
 	var out session.Batch
 	for _, p := range ps {
@@ -350,9 +358,10 @@ func (o Outlet) copyOut(ctx context.Context, ps []Posting) error {
 	return o.appendOut(ctx, out)
 }
 
-// appendOut writes at the end of a legacy SSE stream. Who is no runner (Gen 0), or one
-// that has been overtaken, repeats the tail's generation and number, so that a
-// later repeat of the runner that wrote them is still known.
+// appendOut writes a batch at the end of a legacy SSE stream. It drops a runner's batch that
+// is there already. A function (Gen 0) and a runner with an older generation write with the
+// generation and number of the tail. So a later repeat by the runner that wrote the tail is
+// still recognized.
 func (o Outlet) appendOut(ctx context.Context, b session.Batch) error {
 	gen, seq := b.Gen, b.Seq
 	for {
@@ -361,7 +370,7 @@ func (o Outlet) appendOut(ctx context.Context, b session.Batch) error {
 		case err != nil:
 			return err
 		case gen != 0 && tail.Gen == gen && tail.Seq >= seq:
-			return nil // stored already, the ack was lost
+			return nil // stored already; its ack was lost
 		case gen < tail.Gen:
 			b.Gen, b.Seq = tail.Gen, tail.Seq
 		default:
@@ -374,15 +383,15 @@ func (o Outlet) appendOut(ctx context.Context, b session.Batch) error {
 	}
 }
 
-// Say writes messages of our own to the legacy SSE stream of a session of HTTP+SSE: what
-// was answered in place.
+// Say writes messages of Dormouse itself to the legacy SSE stream of an HTTP+SSE session:
+// answers that needed no server.
 func (h Streams) Say(ctx context.Context, id session.ID, raws ...[]byte) error {
 	return h.out.appendOut(ctx, session.Batch{Session: id, Stream: session.LegacySSE, Events: raws, Expires: time.Now().Add(h.limits.EventAge)})
 }
 
-// End appends the end of a request that somebody writes in the place of its box.
-// Unlike a runner's batch it may not be repeated by its writer: what is owed is
-// noted first and then pushed, and if the writer dies, [Outlet.Ended] goes on.
+// End appends the end of a request in place of the box that owes it. Its caller may not
+// repeat it, unlike Append. End notes what is owed before it pushes. If the caller dies,
+// [Outlet.Ended] continues.
 //
 // Errors: Conflict (nothing was written), Unavailable.
 func (o Outlet) End(ctx context.Context, a session.Address, b session.Batch) error {
@@ -395,10 +404,13 @@ func (o Outlet) End(ctx context.Context, a session.Address, b session.Batch) err
 	return o.owe(ctx, a.Session, session.Cursor{Stream: b.Stream, Index: b.First - 1}, b.Last())
 }
 
-// Ended is for somebody who wants to end a request that has ended, and cannot know
-// whether whoever wrote the end lived to deliver it. What was delivered through
-// the records is not again; what a relay function delivered that died before it
-// could say so, is. expires is when an event written now may go.
+// Ended delivers the end of a request that is in the log already. A function calls it when
+// it finds that end instead of writing its own. It cannot know whether the writer of the end
+// lived to deliver it.
+//
+// Ended does not repeat a delivery that the session's record or the legacy SSE stream shows.
+// It repeats one of a relay function that died before it could note it. expires is when an
+// event that Ended writes may be deleted.
 //
 // Errors: Unavailable.
 func (o Outlet) Ended(ctx context.Context, a session.Address, tail session.Tail, expires time.Time) error {
@@ -423,11 +435,11 @@ func (o Outlet) Ended(ctx context.Context, a session.Address, tail session.Tail,
 	return o.appendOut(ctx, session.Batch{Session: a.Session, Stream: session.LegacySSE, Events: last, Expires: expires})
 }
 
-// recentOut is how far back an end is looked for that may have been copied.
+// recentOut is how many events of the legacy SSE stream Ended searches for a copy.
 const recentOut = 1000
 
-// lastResponses are the responses a request stream ends with, at most as many as
-// its last writer can have written.
+// lastResponses returns the responses at the end of a request stream: at most as many as its
+// last writer can have written.
 func (o Outlet) lastResponses(ctx context.Context, a session.Address, tail session.Tail) ([][]byte, error) {
 	n := session.Index(1)
 	if tail.Gen == 0 {

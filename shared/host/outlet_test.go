@@ -19,11 +19,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// gateway is the WebSocket API of clients: what it takes has arrived.
+// gateway is the WebSocket API of clients. A message that it takes has arrived.
 type gateway struct {
 	mu       sync.Mutex
 	up       map[string]bool
-	blind    map[string]bool // open, but the client has turned away
+	blind    map[string]bool // open, but the client no longer listens
 	got      []arrival
 	chance   func(percent int) bool
 	pause    func()
@@ -78,7 +78,7 @@ func (g *gateway) set(conn string, up bool) {
 	g.up[conn] = up && !slices.Contains(g.closings, conn)
 }
 
-// arrived are the data that arrived over a connection, "" for all.
+// arrived returns the data that arrived over a connection, or over all for "".
 func (g *gateway) arrived(conn string) []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -183,7 +183,7 @@ func TestAPostOfWhichNothingIsKnownIsMadeAgainAndTheStreamGoesOnAsBefore(t *test
 	a := session.Address{Session: s.ID, Stream: session.NewStreamID(), Conn: "c1"}
 	out := host.Outlet{Store: store, Clients: g}
 	tries := 0
-	g.faults, g.chance = true, func(int) bool { tries++; return tries == 3 } // twice a post
+	g.faults, g.chance = true, func(int) bool { tries++; return tries == 3 } // each post draws twice
 	if err := out.Append(t.Context(), a, batchOf(a, 1, `{"n":1}`, `{"n":2}`, `{"n":3}`)); err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +253,7 @@ func TestBatchesOfOneFrameAreCopiedToTheOutStreamOnce(t *testing.T) {
 	if err := h.Say(t.Context(), s.ID, []byte(`{"n":4}`)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := out.Send(t.Context(), frame...); err != nil { // late
+	if _, err := out.Send(t.Context(), frame...); err != nil { // a late repeat
 		t.Fatal(err)
 	}
 	page, err := store.Read(t.Context(), s.ID, session.LegacySSE, 0, 10)
@@ -292,8 +292,8 @@ func TestAnEndThatWasWrittenButNotCopiedIsCopiedByTheNext(t *testing.T) {
 	}
 }
 
-// TestPushedEventsReachOneConnectionInOrder lets appenders, connections that come
-// and go, and clients that come back with what they have, run against each other.
+// TestPushedEventsReachOneConnectionInOrder runs appenders against connections that come and
+// go, and against clients that come back and name their last events.
 func TestPushedEventsReachOneConnectionInOrder(t *testing.T) {
 	for seed := range uint64(150) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -303,8 +303,7 @@ func TestPushedEventsReachOneConnectionInOrder(t *testing.T) {
 	}
 }
 
-// pushWorld is one session with streams that somebody appends to, and a client
-// that loses its connections.
+// pushWorld is one session with streams that grow, and a client that loses its connections.
 type pushWorld struct {
 	t       *testing.T
 	mu      sync.Mutex
@@ -313,7 +312,7 @@ type pushWorld struct {
 	store   session.Store
 	host    *host.Host
 	id      session.ID
-	current string // the connection requests are sent over
+	current string // the connection that requests come over
 	conns   int
 	wg      sync.WaitGroup
 }
@@ -335,7 +334,7 @@ func (w *pushWorld) draw(n int64) int64 {
 func (w *pushWorld) chance(percent int) bool { return w.draw(100) < int64(percent) }
 func (w *pushWorld) nap(most time.Duration)  { time.Sleep(time.Duration(w.draw(int64(most)))) }
 
-// until repeats something until it succeeds.
+// until repeats do until it succeeds.
 func (w *pushWorld) until(what string, do func(ctx context.Context) error) {
 	for n := range 1000 {
 		ctx, cancel := context.WithTimeout(w.t.Context(), 29*time.Second)
@@ -352,7 +351,7 @@ func (w *pushWorld) until(what string, do func(ctx context.Context) error) {
 	}
 }
 
-// join makes a new connection, which comes up only after the connect.
+// join makes a new connection, which comes up only after Connect.
 func (w *pushWorld) join(cursors []session.EventID) {
 	w.conns++
 	conn := fmt.Sprintf("c%d", w.conns)
@@ -420,18 +419,18 @@ func (w *pushWorld) run() {
 	}
 }
 
-// client does something to its connection.
+// client does something random to its connection.
 func (w *pushWorld) client(streams []session.StreamID) {
 	conn := w.conn()
 	switch w.draw(4) {
-	case 0: // it breaks, and the client is away for a while
+	case 0: // the connection breaks, and the client is away for a while
 		w.g.set(conn, false)
 		if w.chance(50) {
 			w.wg.Go(func() { w.until("disconnect", func(ctx context.Context) error { return w.host.Disconnect(ctx, conn) }) })
 		}
 		w.nap(5 * time.Second)
 		w.join(nil)
-	case 1: // the client turns away, and comes back with what it has
+	case 1: // the client stops listening, and comes back with its last events
 		w.g.mu.Lock()
 		for n := range w.conns {
 			w.g.blind[fmt.Sprintf("c%d", n+1)] = true
@@ -443,12 +442,12 @@ func (w *pushWorld) client(streams []session.StreamID) {
 			cursors = append(cursors, session.EventID{Stream: stream, Index: session.Index(len(firsts(w.seen(stream))))})
 		}
 		w.join(cursors)
-	case 2: // a second one
+	case 2: // the client opens a second connection
 		w.join(nil)
 	}
 }
 
-// seen are the numbers of a stream's events in the order in which they arrived.
+// seen returns the numbers of a stream's events in the order in which they arrived.
 func (w *pushWorld) seen(stream session.StreamID) []int {
 	var seen []int
 	for _, data := range w.g.arrived("") {
@@ -470,7 +469,7 @@ func (w *pushWorld) check(stream session.StreamID) {
 	}
 	seen := w.seen(stream)
 	if w.g.faults {
-		// What was not answered is sent again, whole: only then something comes twice.
+		// An append without an answer is sent again, whole. Only then an event arrives twice.
 		seen = firsts(seen)
 	}
 	var want []int
@@ -492,7 +491,7 @@ func firsts(all []int) []int {
 	return out
 }
 
-// slowStore is a store that takes its time, and in half of the worlds fails.
+// slowStore is a slow store. In half of the worlds it also fails.
 type slowStore struct {
 	*sessiontest.Memory
 	w *pushWorld

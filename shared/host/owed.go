@@ -10,43 +10,44 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// What is owed to a client whose connection has gone. The session's record says
-// for each stream concerned how far it was pushed (Pushed), over which connections
-// it may go on (Conns), and who pushes (Pusher). The rules:
+// Some events are owed to a client, because the connection of their request has gone. The
+// session's record then says for each such stream how far it was pushed (Pushed). It also
+// says which connections may get the rest (Conns) and which function pushes (Pusher). The
+// rules:
 //
-//   - An entry is added once, by whoever finds the connection gone, and says what
-//     was posted to that connection. From then on the stream goes on through the
-//     record only. It stays when all has been pushed, so that a late appender
-//     knows.
-//   - Only the holder of the lease posts and moves cursors. It posts first and
-//     moves the cursor then; if it dies in between, that page is pushed again.
-//   - Who appends returns when its events have been pushed or there is no
-//     connection. So an acked batch is with the client or stands owed.
-//   - A client that comes back and says what it has, sets the cursors and breaks
-//     the lease: whoever held it was posting to a connection that is no more.
+//   - The function that finds a connection gone adds the stream's entry, once. The entry
+//     says what that connection got. From then on the stream's events go through the
+//     record only. The entry stays when all was pushed, so that a late appender sees it.
+//   - Only the holder of the lease posts and moves cursors. It posts first and then moves
+//     the cursor. If it dies in between, its successor pushes that page again.
+//   - An appender returns when its events were pushed or the session has no connection. So
+//     the events of an acked batch have reached the client or stand as owed.
+//   - A client that comes back and names its last events sets the cursors and breaks the
+//     lease, because the lease's holder was posting to a connection that is gone.
 //
-// A connection that is only slow is served in the same way. Whoever has written a
-// batch posts it straight for a second; the rest of it goes by the record, and the
-// stream is Live again once all is pushed. Whoever finds a batch in the log, because
-// its runner had no answer, does not post it: it notes the doubt and does not answer.
-// By the next time, seconds later, the writer has answered the runner, has made an
-// entry, or is dead. Only then the batch is pushed once more.
+// A slow connection is served in the same way. The writer of a batch posts it straight for
+// one second. The rest goes by the record, and the stream is Live again once all is pushed.
+//
+// A runner that had no answer sends its batch again, and the function that gets it finds it
+// in the log. That function does not post it: it notes the doubt and does not answer. The
+// runner's next attempt comes seconds later. By then the writer has answered the runner, has
+// added an entry, or is dead. Only then is the batch pushed once more.
 const (
-	straight     = time.Second     // a batch is posted without a note
-	onePost      = 2 * time.Second // and its last post may take so much longer
-	inDoubt      = 4 * time.Second // more than both together, and less than a runner waits before it repeats a batch
+	straight     = time.Second     // how long a batch is posted without a note
+	onePost      = 2 * time.Second // how much longer its last post may take
+	inDoubt      = 4 * time.Second // more than both together, but less than a runner waits before it repeats a batch
 	maxSkew      = time.Minute     // between the clocks of two functions
 	pushLease    = 30 * time.Second
 	pushPage     = 100
-	toNote       = 5 * time.Second // of a function's time, for how far it came
-	keptFinished = 32              // entries of streams of which nothing is owed any more
-	keptOwed     = 1024            // of the others, or the record would outgrow a row of the store
-	comingUp     = 5 * time.Second // a connection may answer 410 for so long after $connect
+	toNote       = 5 * time.Second // what a function keeps of its time to note how far it came
+	keptFinished = 32              // settled entries that a record keeps
+	keptOwed     = 1024            // other entries that a record keeps; more would not fit a row of the store
+	comingUp     = 5 * time.Second // how long after $connect a connection may answer 410
 	pushRetry    = 50 * time.Millisecond
-	streamLife   = 7 * 24 * time.Hour // an entry of a request stream older than this has no log
+	streamLife   = 7 * 24 * time.Hour // the log of a request stream is gone when it is older than this
 )
 
-// cursorOf finds the entry of a stream, nil if there is none.
+// cursorOf returns the entry of a stream, or nil.
 func cursorOf(s *session.Session, stream session.StreamID) *session.Cursor {
 	for i := range s.Pushed {
 		if s.Pushed[i].Stream == stream {
@@ -56,9 +57,9 @@ func cursorOf(s *session.Session, stream session.StreamID) *session.Cursor {
 	return nil
 }
 
-// owe adds an entry, unless the stream has one, and drops what is of no use any
-// more. It says whether anything changed. What a Live stream has got in the meantime
-// was posted straight.
+// owe adds an entry unless the stream has one, and drops entries that are no longer needed.
+// It replaces a Live entry and keeps the higher index, because events of a Live stream were
+// posted straight. It reports whether s changed.
 func owe(s *session.Session, c session.Cursor) bool {
 	if old := cursorOf(s, c.Stream); old != nil {
 		if !old.Live {
@@ -89,12 +90,12 @@ func owe(s *session.Session, c session.Cursor) bool {
 	return true
 }
 
-// repeat decides whether batches of a session that were in the log already are to be
-// pushed. mine is false while whoever wrote them may still be posting them.
+// repeat decides whether to push batches of a session that were in the log already. mine is
+// false while their writer may still be posting them.
 func (o Outlet) repeat(ctx context.Context, ps []Posting) (mine bool, err error) {
 	s, _, err := o.Store.Load(ctx, ps[0].To.Session, "")
 	if errors.Is(err, session.NotFound) {
-		return true, nil // nobody is pushed to any more
+		return true, nil // no client is left to push to
 	}
 	if err == nil {
 		_, err = update(ctx, o.Store, s, func(s *session.Session) (changed bool) {
@@ -109,14 +110,14 @@ func (o Outlet) repeat(ctx context.Context, ps []Posting) (mine bool, err error)
 	return mine, err
 }
 
-// doubt says whether it is known by now that nobody posts a batch without a lease, or
-// notes that somebody wants to know.
+// doubt reports whether it is sure that no function posts the batch without a lease. If that
+// is not known, it adds an entry that says since when, and noted is true.
 func doubt(s *session.Session, b session.Batch) (sure, noted bool) {
 	c := cursorOf(s, b.Stream)
 	now := time.Now()
 	switch {
 	case c != nil && (c.Final || c.Index >= b.Last()):
-		return true, false // it was pushed
+		return true, false // the batch was pushed
 	case c != nil && !c.Live:
 		return !heldAt(s.Pusher, now), false
 	case c != nil && c.Index >= b.First-1 && !c.Since.IsZero():
@@ -127,15 +128,15 @@ func doubt(s *session.Session, b session.Batch) (sure, noted bool) {
 	return false, true
 }
 
-// heldAt says that a lease is somebody's. One that ends later than any could was given
-// by a clock that was wrong.
+// heldAt reports whether a lease is held. It ignores a lease that ends later than any lease
+// can: a function with a wrong clock gave it.
 func heldAt(l session.Lease, now time.Time) bool {
 	return l.Until.After(now) && l.Until.Before(now.Add(pushLease+maxSkew))
 }
 
-// dropOwed drops the entries of the oldest request streams when there are too many. What
-// they owe is not pushed any more; it stands in the log, for a client that asks for it by
-// an event id. Their late appenders add an entry anew, of what then comes.
+// dropOwed drops the entries of the oldest request streams when there are too many. Their
+// owed events are not pushed any more. They stay in the log for a client that asks for them
+// by an event id. A late appender to such a stream adds a new entry for its own events.
 func dropOwed(s *session.Session) {
 	var owed []session.Cursor
 	for _, c := range s.Pushed {
@@ -154,8 +155,8 @@ func dropOwed(s *session.Session) {
 	s.Pushed = slices.DeleteFunc(s.Pushed, func(c session.Cursor) bool { return drop[c.Stream] })
 }
 
-// owe notes that a stream is owed from a cursor on, unless that is known, and
-// sees to it that its events up to last are pushed, if there is a connection.
+// owe notes that the events of a stream after a cursor are owed, unless that is known. It
+// then has its events up to last pushed if the session has a connection.
 func (o Outlet) owe(ctx context.Context, id session.ID, from session.Cursor, last session.Index) error {
 	p := pusher{Outlet: o, nonce: session.NewNonce()}
 	done := func(s *session.Session) bool {
@@ -169,31 +170,31 @@ func (o Outlet) owe(ctx context.Context, id session.ID, from session.Cursor, las
 	return p.run(ctx, id, note, done)
 }
 
-// push pushes all that a session is owed.
+// push pushes all events that a session is owed.
 func (o Outlet) push(ctx context.Context, id session.ID) error {
 	p := pusher{Outlet: o, nonce: session.NewNonce()}
 	done := func(s *session.Session) bool { return p.held || !s.Owes() }
 	return p.run(ctx, id, func(*session.Session) bool { return false }, done)
 }
 
-// pusher is one try to push what a session is owed.
+// pusher is one attempt to push what a session is owed.
 type pusher struct {
 	Outlet
 	nonce   string
-	held    bool            // the lease was held once, and all was pushed
-	s       session.Session // with the lease held: as read or written last, and what has been pushed since
+	held    bool            // the pusher has held the lease and pushed everything
+	s       session.Session // the record as last read or written, with what was pushed since; only with the lease
 	dropped []string
-	again   bool // somebody else has changed the record: there may be more to push
+	again   bool // another function has changed the record: there may be more to push
 	conns   map[string]session.Connection
 }
 
-// run takes turns with others until done. note changes the record before that is
-// asked, and says whether it did.
+// run takes turns with other functions until done returns true. Before each call of done it
+// calls note, which changes the record and reports whether it did.
 func (p *pusher) run(ctx context.Context, id session.ID, note func(*session.Session) bool, done func(*session.Session) bool) error {
 	for pause := pushRetry; ; {
 		s, _, err := p.Store.Load(ctx, id, "")
 		if err != nil {
-			return unlessGone(err) // nobody will come back for it
+			return unlessGone(err) // the session is gone: no client will come back
 		}
 		changed := note(&s)
 		over := p.Clients == nil || len(s.Conns) == 0 || done(&s)
@@ -229,7 +230,7 @@ func (p *pusher) run(ctx context.Context, id session.ID, note func(*session.Sess
 			err := p.work(ctx)
 			p.held = err == nil
 			if err == nil && len(p.s.Conns) > 0 {
-				return nil // all that the log still has was pushed
+				return nil // everything that the log still has was pushed
 			}
 			if err != nil && !errors.Is(err, errLeaseLost) {
 				return unlessGone(err)
@@ -238,15 +239,15 @@ func (p *pusher) run(ctx context.Context, id session.ID, note func(*session.Sess
 	}
 }
 
-// errSlow: there is more to push than this function has time for. It may be all that
-// is left of its time to note how far it came.
+// errSlow: there is more to push than this function has time for. It needs the rest of its
+// time to note how far it came.
 var errSlow = session.Errorf(session.Unavailable, "the client takes its events slowly; whoever comes next goes on")
 
-// errLeaseLost: somebody has taken or broken the lease.
+// errLeaseLost: another function or a new connection has taken or broken the lease.
 var errLeaseLost = errors.New("the lease of who pushes is another's")
 
-// work pushes with the lease held, and gives it back. One that cannot be given
-// back runs out.
+// work pushes while it holds the lease, then gives the lease back. If it cannot give it
+// back, the lease runs out.
 func (p *pusher) work(ctx context.Context) error {
 	for {
 		p.again = false
@@ -272,13 +273,12 @@ func (p *pusher) work(ctx context.Context) error {
 			return errors.Join(err, merged)
 		}
 		if err != nil {
-			return errors.Join(err, p.save(ctx)) // what was pushed; the lease runs out
+			return errors.Join(err, p.save(ctx)) // note what was pushed; the lease runs out
 		}
 	}
 }
 
-// pushAll pushes what every entry is behind its log, as long as there is a
-// connection.
+// pushAll pushes the events after every entry's cursor, as long as there is a connection.
 func (p *pusher) pushAll(ctx context.Context) error {
 	for i := 0; i < len(p.s.Pushed); i++ {
 		for more := true; more && i < len(p.s.Pushed) && !p.s.Pushed[i].Settled() && len(p.s.Conns) > 0; {
@@ -301,7 +301,7 @@ func (p *pusher) pushAll(ctx context.Context) error {
 	return nil
 }
 
-// pushPage posts events, and moves the cursor in memory as far as it comes.
+// pushPage posts the events of a page and moves the cursor in memory past each of them.
 func (p *pusher) pushPage(ctx context.Context, c *session.Cursor, page session.Page) error {
 	ctx, cancel := context.WithDeadline(ctx, p.s.Pusher.Until)
 	defer cancel()
@@ -325,8 +325,8 @@ func (p *pusher) pushPage(ctx context.Context, c *session.Cursor, page session.P
 	return nil
 }
 
-// push1 posts an event to the newest connection that takes it. pushed is false if
-// there is none.
+// push1 posts an event to the newest connection that takes it. pushed is false if the
+// session has none.
 func (p *pusher) push1(ctx context.Context, e session.Event, id session.EventID) (pushed bool, err error) {
 	for {
 		conn, err := p.newest(ctx)
@@ -343,19 +343,19 @@ func (p *pusher) push1(ctx context.Context, e session.Event, id session.EventID)
 		if time.Since(conn.Expires.Add(-connectionLife)) > comingUp {
 			p.drop(conn.ID)
 		} else if err := sleepUntil(ctx, time.Now().Add(pushRetry)); err != nil {
-			return false, err // it may not be up yet
+			return false, err // the connection may not be up yet
 		}
 	}
 }
 
-// gapNotice tells of lost events (I4).
+// gapNotice returns the notification that events were lost (I4).
 func gapNotice() []byte {
 	return wire.NewNotification(wire.NotifyMessage,
 		[]byte(`{"level":"warning","logger":"dormouse","data":"events were lost here: they are older or more than what is kept"}`))
 }
 
-// newest is the newest connection of the session that has a record; none if there
-// is none.
+// newest returns the newest connection of the session that has a record, or the zero
+// Connection.
 func (p *pusher) newest(ctx context.Context) (session.Connection, error) {
 	for len(p.s.Conns) > 0 {
 		id := p.s.Conns[len(p.s.Conns)-1]
@@ -387,7 +387,7 @@ func without(conns []string, conn string) []string {
 	return slices.DeleteFunc(slices.Clone(conns), func(c string) bool { return c == conn })
 }
 
-// save writes what was pushed, the lease still held.
+// save writes what was pushed and keeps the lease.
 func (p *pusher) save(ctx context.Context) error {
 	for {
 		err := p.Store.Save(ctx, p.s)
@@ -404,7 +404,7 @@ func (p *pusher) save(ctx context.Context) error {
 	}
 }
 
-// merge reads the record as others have left it and brings in what was pushed.
+// merge reads the record that others have changed and adds what this pusher has pushed.
 func (p *pusher) merge(ctx context.Context) error {
 	mine := p.s
 	s, _, err := p.Store.Load(ctx, mine.ID, "")

@@ -10,14 +10,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// forgetful is a store whose log has nothing any more when it is read.
+// forgetful is a store whose log has no events left.
 type forgetful struct{ session.Store }
 
 func (forgetful) Read(ctx context.Context, _ session.ID, _ session.StreamID, _ session.Index, _ int) (session.Page, error) {
 	return session.Page{}, ctx.Err()
 }
 
-// hearing are clients that take what is posted.
+// hearing is a client that takes every post.
 type hearing struct{}
 
 func (hearing) Post(context.Context, string, []byte) error { return nil }
@@ -45,7 +45,7 @@ func TestWhatIsOwedAndHasExpiredIsNotPushedForEver(t *testing.T) {
 	}
 }
 
-// gone are clients whose connections have all ended.
+// gone is a client whose connections have all ended.
 type gone struct{ hearing }
 
 func (gone) Post(context.Context, string, []byte) error { return session.Closed }

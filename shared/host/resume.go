@@ -9,13 +9,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Resume takes up a stream where the client says it was cut (Last-Event-ID; MCP
-// 2025-11-25, basic/transports, "Resumability and Redelivery"). The id of a
-// request stream gives that stream; the id of the common stream gives what
-// [Streams.Listen] gives. A stream that does not exist, is another session's, or is
-// too old, has no events and is Gone.
+// Resume takes up a stream where the client says it was cut (Last-Event-ID; MCP 2025-11-25,
+// basic/transports, "Resumability and Redelivery"). The id of an event of a request stream
+// gives that stream. The id of an event of the common stream gives what [Streams.Listen]
+// gives. The Call has no events and is Done for a stream that does not exist, belongs to
+// another session, or is too old.
 //
-// Errors: Invalid (*EventIDError), NotFound (session), Unavailable.
+// Errors: Invalid (*EventIDError), NotFound (session), Unavailable; those of Listen.
 func (h Streams) Resume(ctx context.Context, c Caller, id session.ID, lastEventID string) (*Call, error) {
 	from, err := session.ParseEventID(lastEventID)
 	if err != nil {
@@ -41,8 +41,8 @@ func (h Streams) Resume(ctx context.Context, c Caller, id session.ID, lastEventI
 	}
 	call.tracker, err = h.backend.Track(ctx, s, from.Stream)
 	if errors.Is(err, session.NotFound) {
-		// No trace of the request, and when the log was read it had no end. It may
-		// have ended in between; if not, nobody will ever write to this stream.
+		// There is no trace of the request, and the log had no end when it was read. The request
+		// may have ended in between. If not, no function will ever write to this stream.
 		if tail, err = h.store.Tail(ctx, s.ID, from.Stream); err == nil {
 			call.done = !tail.Final || from.Index >= tail.Last
 		}
@@ -57,9 +57,9 @@ func (h Streams) Resume(ctx context.Context, c Caller, id session.ID, lastEventI
 // attendAfter is how long a poll waits before it looks after the box.
 const attendAfter = 10 * time.Second
 
-// Hold is how long a response on this call should be held open: short once the
-// client has polled in vain for a while, so that an idle client costs next to
-// nothing.
+// Hold returns how long a response on this call should be held open. It is 0 if nothing is
+// stored. It is short for a listener that has polled in vain several times, so that an idle
+// client costs almost nothing.
 func (c *Call) Hold() time.Duration {
 	switch {
 	case !c.Stored():
@@ -71,13 +71,13 @@ func (c *Call) Hold() time.Duration {
 	}
 }
 
-// idlePolls is after how many empty polls in a row a listener counts as idle.
+// idlePolls is the number of empty polls in a row after which a listener counts as idle.
 const idlePolls = 3
 
-// Retry is what the client is told to wait before it comes back. For a request
-// it stays small, because somebody waits; for the common stream it grows from 2
-// to 60 times the pace while nothing happens. When the server has closed the
-// stream it is what the server said; see [Call.Close].
+// Retry returns how long the client should wait before it comes back. On a request stream it
+// is 1 to 5 times the pace, because the client waits for an answer. On the common stream it
+// grows from 2 to 60 times the pace while nothing happens. After the server has closed the
+// stream it is the time that the server gave; see [Call.Close].
 func (c *Call) Retry() time.Duration {
 	if c.pause > 0 {
 		return c.pause
@@ -89,13 +89,13 @@ func (c *Call) Retry() time.Duration {
 	return min(time.Duration(2<<min(c.polls, 5))*pace, c.idleRetry())
 }
 
-// idleRetry is the longest that a listener is told to wait.
+// idleRetry returns the longest time that a listener is told to wait.
 func (c *Call) idleRetry() time.Duration { return 60 * c.host.limits.Pace }
 
-// A nonce is a random word and then, in base 36, how many empty polls came before
-// it, so that nothing has to be stored to let the pace fall. On the common stream
-// the word is the lease holder's, also on the ids of events: a client that was
-// cut off comes back to its own lease.
+// A nonce is a random word, followed by the number of empty polls before it in base 36. So
+// the pace can fall without anything being stored. On the common stream the word is the
+// lease holder's, also in the ids of events. A client that was cut off thus comes back to
+// its own lease.
 const nonceLen = 10
 
 func nonceOf(word string, polls int) string {
@@ -115,9 +115,8 @@ func pollsOf(nonce string) int {
 	return int(n)
 }
 
-// Cursor is the id of a bare cursor behind the last event returned: what every
-// response opens with, so that the client can come back. It is another one for
-// each response.
+// Cursor returns the id of a bare cursor behind the last event that Next returned. Every
+// response begins with one, so that the client can come back. It differs for each response.
 func (c *Call) Cursor() session.EventID {
 	if c.follower != nil {
 		return session.EventID{Stream: session.LegacySSE, Index: c.after, Nonce: string(c.session)}
@@ -129,8 +128,8 @@ func (c *Call) Cursor() session.EventID {
 	return session.EventID{Stream: c.stream, Index: c.after, Nonce: nonceOf(word, c.polls)}
 }
 
-// ID is the event id of an event of this call. On the legacy SSE stream it names the
-// session too, because its client comes back with nothing else.
+// ID returns the event id of an event of this call. On the legacy SSE stream it also names
+// the session, because its client comes back with nothing else.
 func (c *Call) ID(e session.Event) session.EventID {
 	id := session.EventID{Stream: c.stream, Index: e.Index}
 	switch {

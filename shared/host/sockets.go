@@ -9,19 +9,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// connectionLife is how long a connection's record is kept: somewhat longer than
-// API Gateway lets a connection live (2 h).
+// connectionLife is how long a connection's record is kept. API Gateway lets a connection
+// live for 2 h at most.
 const connectionLife = 130 * time.Minute
 
 // Bounds of a session's record.
 const (
 	maxConns   = 8
-	maxCursors = 32  // named at one connect
-	maxPushed  = 256 // entries, before a client may name no more
+	maxCursors = 32  // that a client may name at one connect
+	maxPushed  = 256 // entries of Pushed, with those that a client names
 )
 
-// Open makes a session that has not seen initialize yet: an SSE client's. It lives
-// for Limits.InitTimeout until then.
+// Open makes a session for an SSE client that has not sent initialize. It lives for
+// [Limits].InitTimeout until then.
 //
 // Errors: Unavailable.
 func (h *Host) Open(ctx context.Context, c Caller) (session.Session, error) {
@@ -45,15 +45,17 @@ func (h *core) opened(c Caller) session.Session {
 	return s
 }
 
-// Connect takes a new WebSocket connection, c.Conn: into a new session in state
-// Opened, or into the session that is to be resumed. cursors are what a client
-// that resumes says it has, one for each stream at most: it then has lost its
-// other connections, which are closed, and what is behind the cursors is owed to
-// this one. If the session [session.Session.Owes] anything, somebody has to call
-// [Sockets.Push] once the connection is up.
+// Connect adds a new WebSocket connection, c.Conn, to a session: to a new one in state Opened,
+// or to the session that resume names.
 //
-// Errors: NotFound (session), Invalid (cursors), Busy, Unavailable. After an error
-// the connection must be refused.
+// cursors are the last events that a resuming client says it has, at most one for each stream
+// and 32 together. With cursors, the client has lost its other connections. Connect closes
+// them, and the events behind the cursors are owed to the new connection. If the session then
+// [session.Session.Owes] anything, the caller must see to it that [Sockets.Push] is called
+// once the connection is up.
+//
+// Errors: NotFound (session), Invalid (cursors), Busy, Unavailable. After an error the caller
+// must refuse the connection.
 func (h Sockets) Connect(ctx context.Context, c Caller, resume session.ID, cursors []session.EventID) (session.Session, error) {
 	if resume == "" {
 		s := h.opened(c)
@@ -72,12 +74,13 @@ func (h Sockets) Connect(ctx context.Context, c Caller, resume session.ID, curso
 	if err != nil {
 		return session.Session{}, err
 	}
-	// Before it is in the session: who pushes reads the record of a connection.
+	// This comes before the session names the connection, because the function that pushes
+	// reads the connection's record.
 	if err := h.putConnection(ctx, c, s.ID); err != nil {
 		return session.Session{}, err
 	}
-	// The others are closed first: were the record changed and then the closing
-	// failed, nobody would know of them any more.
+	// The other connections are closed first. If the record changed first and a close then
+	// failed, no record would name them any more.
 	closed := map[string]bool{c.Conn: true}
 	if len(claims) > 0 {
 		if err := h.closeAll(ctx, s.Conns, closed); err != nil {
@@ -96,8 +99,8 @@ func (h Sockets) Connect(ctx context.Context, c Caller, resume session.ID, curso
 	return s, h.closeAll(ctx, others, closed)
 }
 
-// closeAll closes those connections that are not closed already. One that stayed
-// open would take events that its client does not see.
+// closeAll closes the connections that are not in closed. A connection that stayed open would
+// take events that its client does not see.
 func (h Sockets) closeAll(ctx context.Context, conns []string, closed map[string]bool) error {
 	for _, conn := range conns {
 		if closed[conn] || h.out.Clients == nil {
@@ -118,7 +121,7 @@ func (h Sockets) putConnection(ctx context.Context, c Caller, id session.ID) err
 	})
 }
 
-// claims are the entries for what a client says it has.
+// claims returns the entries for the cursors that a client names.
 func (h Sockets) claims(ctx context.Context, s session.Session, cursors []session.EventID) ([]session.Cursor, error) {
 	if len(cursors) > maxCursors {
 		return nil, session.Errorf(session.Invalid, "%d event ids at once; name at most %d", len(cursors), maxCursors)
@@ -143,8 +146,8 @@ func (h Sockets) claims(ctx context.Context, s session.Session, cursors []sessio
 	return claims, nil
 }
 
-// join adds a connection, and takes over what its client says it has. It returns
-// the connections that the client then has lost.
+// join adds a connection to s, and takes the client's cursors over. It returns the
+// connections that the client has lost.
 func join(s *session.Session, conn string, claims []session.Cursor) (lost []string) {
 	others := without(s.Conns, conn)
 	if len(claims) == 0 {
@@ -166,8 +169,8 @@ func join(s *session.Session, conn string, claims []session.Cursor) (lost []stri
 	return others
 }
 
-// Connection is the record of a connection: whose messages come over it. NotFound
-// if it belongs to no session.
+// Connection returns the record of a connection, which names its session and caller.
+// Errors: NotFound if it belongs to no session, Unavailable.
 func (h Sockets) Connection(ctx context.Context, conn string) (session.Connection, error) {
 	c, err := h.store.Connection(ctx, conn)
 	if errors.Is(err, session.NotFound) {
@@ -176,16 +179,16 @@ func (h Sockets) Connection(ctx context.Context, conn string) (session.Connectio
 	return c, err
 }
 
-// Drop closes a connection whose client has lost its right to it. One that has gone
-// is fine.
+// Drop closes a connection whose client has lost its right to it. It is no error if the
+// connection is gone.
 //
 // Errors: Unavailable.
 func (h Sockets) Drop(ctx context.Context, conn string) error {
 	return h.closeAll(ctx, []string{conn}, map[string]bool{})
 }
 
-// Disconnect is told, if all goes well, that a connection has gone. The session
-// lives on.
+// Disconnect removes a connection that has gone from its session, which lives on. API Gateway
+// does not always report that a connection has gone, so it may never be called.
 //
 // Errors: Unavailable.
 func (h Sockets) Disconnect(ctx context.Context, conn string) error {
@@ -207,16 +210,16 @@ func (h Sockets) Disconnect(ctx context.Context, conn string) error {
 	return h.store.DeleteConnection(ctx, conn)
 }
 
-// Tell tells a WebSocket client that asked for event ids where its session stands,
-// if it can: at its beginning, before there is any event.
+// Tell tells a WebSocket client where its session begins, before there is any event. It does
+// nothing for a client that did not ask for event ids. It makes one attempt.
 func (h Sockets) Tell(ctx context.Context, c Caller, id session.ID) {
 	if c.EventIDs && h.out.Clients != nil {
 		_ = h.out.Clients.Post(ctx, c.Conn, EventNotice(id, session.EventID{}, nil)) // the next event says more
 	}
 }
 
-// Push pushes what a session is owed to its connections, and waits for one that
-// is not up yet.
+// Push pushes the events that a session is owed to its connections. It waits for a connection
+// that is not up yet.
 //
-// Errors: Unavailable: nothing is lost, but somebody should try again.
+// Errors: Unavailable. Nothing is lost then, but the caller should see to another attempt.
 func (h Sockets) Push(ctx context.Context, id session.ID) error { return h.out.push(ctx, id) }

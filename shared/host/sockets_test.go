@@ -135,7 +135,7 @@ func TestDisconnectForgetsTheConnectionAndNothingElse(t *testing.T) {
 	h := wsHost(store, g)
 	s := connect(t, h, "c1", "")
 	connect(t, h, "c2", s.ID)
-	for range 2 { // it may be told twice
+	for range 2 { // it may be called twice
 		if err := h.Disconnect(t.Context(), "c1"); err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,7 @@ import (
 // keepAlive is how often a front calls Next while nothing comes.
 const keepAlive = 15 * time.Second
 
-// open is a GET that has looked once, without waiting.
+// open opens a GET that has looked once, without waiting.
 func open(t *testing.T, h *host.Host, id session.ID, last string) *host.Call {
 	t.Helper()
 	call, err := h.Resume(t.Context(), someone, id, last)
@@ -29,7 +29,7 @@ func open(t *testing.T, h *host.Host, id session.ID, last string) *host.Call {
 	return call
 }
 
-// next is what comes within a time, as one string.
+// next returns the events that come within a time, as one string.
 func next(t *testing.T, call *host.Call, within time.Duration) (got string) {
 	t.Helper()
 	events, err := call.Next(t.Context(), time.Now().Add(within))
@@ -65,7 +65,7 @@ func TestOfTooManyStandbysTheOldestIsSentAwayForLong(t *testing.T) {
 		_, store, id := listening(t)
 		h := host.New(store, nobody{}, host.Limits{Standby: 3, Hold: time.Hour})
 		var calls []*host.Call
-		for range 6 { // a primary, 3 that may wait, 2 too many
+		for range 6 { // a primary, 3 standbys, 2 too many
 			calls = append(calls, open(t, h, id, ""))
 			time.Sleep(time.Second)
 		}
@@ -102,7 +102,7 @@ func TestTheOldestStandbyTakesALeaseThatIsFree(t *testing.T) {
 		_, store, id := listening(t)
 		short := host.New(store, nobody{}, host.Limits{Hold: time.Minute})
 		long := host.New(store, nobody{}, host.Limits{Hold: time.Hour})
-		open(t, short, id, "") // and its client dies
+		open(t, short, id, "") // its client then dies
 		first, second := open(t, long, id, ""), open(t, long, id, "")
 		begun := time.Now()
 		got := make(chan string, 2)
@@ -194,7 +194,7 @@ func TestWhatIsReportedOnOneListenerIsNotToldToAnother(t *testing.T) {
 		time.Sleep(time.Minute)
 		_, _ = get(t, h, id, newer, 25*time.Second) // reports 4
 		time.Sleep(time.Minute)
-		three, _ := get(t, h, id, cursor, 25*time.Second) // as if another one, which had 3
+		three, _ := get(t, h, id, cursor, 25*time.Second) // like another client that had 3
 		if one != "123" || two != "4" || three != "" {
 			t.Errorf("got %q, %q, %q", one, two, three)
 		}
@@ -212,8 +212,8 @@ func TestWhatAListenInVainCosts(t *testing.T) {
 			last          string
 			reads, writes int
 		}{
-			{"that reports something", cursor, 3, 1}, // the session, the end of what it reports, a look
-			{"that reports nothing", "", 2, 1},       // the session, a look
+			{"that reports something", cursor, 3, 1}, // reads: the session, the tail for the report, a look
+			{"that reports nothing", "", 2, 1},       // reads: the session, a look
 			{"behind another", "", 2, 1},             // the same
 		} {
 			time.Sleep(time.Minute)

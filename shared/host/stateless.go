@@ -17,49 +17,49 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// A client of the modern era (2026-07-28) has no session, but the process that
-// serves it has to be found again: a question of it is answered by another request.
-// So inside there is a session for each tenant, principal and server, whose id is
-// computed, and which no verb of the legacy era reaches because its transport is
-// [session.Modern]. Requests of one principal share it, and its process; each gets an id of
-// its own inside, the name of its stream.
+// A client of the modern era (2026-07-28) has no session. But Dormouse must find the process
+// that serves it again, because the client answers a question of that process with another
+// request. So there is an inner session for each tenant, principal and server. Its id is
+// computed. No verb of the legacy era reaches it, because its transport is [session.Modern].
+// The requests of one principal share the session and its process. Inside, each request has
+// an id of its own: the name of its stream.
 
-// Client is what a modern client says of itself. The process hears of the first
-// one only: it is initialized once.
+// Client has what a modern client says of itself. The process is initialized once, so it
+// hears only of its first client.
 type Client struct {
-	Init json.RawMessage // params for initialize
-	// Verbose: it wants log messages. The server is then asked for all of them, once
-	// and for good; who wants fewer has to leave them out.
+	Init json.RawMessage // params for initialize; at most 64 KiB
+	// Verbose means that the client wants log messages. The server is then asked for all
+	// of them, once and for good. A caller whose client wants fewer must drop the others.
 	Verbose bool
-	// Check, if not nil, is called with what [Stateless.Learn] keeps, nil for nothing,
-	// before anything is sent. Its error is that of Send. With brief the caller does
-	// not want to wait for the end of the call, but until it is accepted.
+	// Check, if not nil, is called before anything is sent, with the params that
+	// [Stateless.Learn] keeps, or nil. Send returns its error. brief means that the caller
+	// waits only until the call is accepted, not for its end.
 	Check func(params json.RawMessage) (brief bool, err error)
 }
 
-// PinnedID is the id of the session that is pinned to a caller.
+// PinnedID returns the id of the session that is pinned to a caller.
 func PinnedID(c Caller) session.ID {
 	sum := sha256.Sum256(fmt.Appendf(nil, "modern %q %q %q", c.Tenant, c.Principal, c.Server.Name))
 	return session.ID(strings.ToLower(base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:20])))
 }
 
-// Stream is the stream of the call. That of a request of [Stateless.Send] is also the
-// id that the request has inside, as a string.
+// Stream returns the stream of the call. For a call of [Stateless.Send] it is also the id,
+// a JSON string, that the request has inside.
 func (c *Call) Stream() session.StreamID { return c.stream }
 
-// Send gives a modern client's request to the process that is pinned to it. The
-// call's response has the id [Call.Stream]; other responses in it are to be
-// ignored. server is what the server calls itself, nil until that is known: it is
-// taken from the handshake record, so never without one.
+// Send gives a modern client's request to the process that is pinned to the caller. The
+// response to the request has the id [Call.Stream]; the caller ignores other responses.
+// server is the server's serverInfo. It comes from the handshake record, and is nil if there
+// is no record or it has none.
 //
-// A list that stands in the handshake record is answered from there, without a box.
+// Send answers a list that the handshake record keeps from there, without a box.
 //
-// Cost: as a tools/call of a session; a read and two writes more for the first
-// request of all, a read more while there is no record, and a write more for the
-// first that wants log messages. A list has a read more, and no write if it is in
+// Cost: as a tools/call of a session. The very first request costs a read and two writes
+// more. Each request costs a read more while there is no record. The first request that
+// wants log messages costs a write more. A list costs a read more, and no write if it is in
 // the record.
 //
-// Errors: TooLarge, Unavailable, Busy, those of client.Check.
+// Errors: TooLarge, Unavailable, Busy, and the errors of client.Check.
 func (h Stateless) Send(ctx context.Context, c Caller, client Client, method string, params json.RawMessage) (call *Call, server json.RawMessage, err error) {
 	s, box, err := h.pinned(ctx, c, client)
 	if err != nil {
@@ -88,7 +88,7 @@ func (h Stateless) Send(ctx context.Context, c Caller, client Client, method str
 	}
 	raw, requests := wire.NewRequest(quoted(string(stream)), method, params), []json.RawMessage{quoted(string(stream))}
 	if quiet {
-		// In one delivery, so that the process certainly hears of the level first.
+		// Both go in one delivery, so that the process hears of the level first.
 		level := quoted(string(stream) + "-level")
 		set := wire.NewRequest(level, wire.MethodSetLevel, json.RawMessage(`{"level":"`+mostVerbose+`"}`))
 		raw, requests, part = batchOf([][]byte{set, raw}), append(requests, level), ""
@@ -100,9 +100,9 @@ func (h Stateless) Send(ctx context.Context, c Caller, client Client, method str
 	return call, s.ServerInfo, err
 }
 
-// Learn keeps what a list of tools, the answer to a call of [Stateless.Send], says of
-// the headers of later requests: Check gets it. It costs a read and a write if it
-// says something else than before, and nothing if not.
+// Learn keeps params in the caller's session, for the Check of later requests: what a list
+// of tools, the answer to call, says about headers. call is one of [Stateless.Send]. Cost:
+// one read and one write if params differ from those that call began with, otherwise none.
 //
 // Errors: Unavailable.
 func (h Stateless) Learn(ctx context.Context, c Caller, call *Call, params json.RawMessage) error {
@@ -122,16 +122,15 @@ func (h Stateless) Learn(ctx context.Context, c Caller, call *Call, params json.
 
 const mostVerbose = "debug"
 
-// quoted is a word as JSON.
+// quoted returns a word as a JSON string.
 func quoted(word string) json.RawMessage { return json.RawMessage(strconv.Quote(word)) }
 
 func batchOf(raws [][]byte) []byte {
 	return slices.Concat([]byte{'['}, bytes.Join(raws, []byte{','}), []byte{']'})
 }
 
-// Greeting is what the caller's server answers to initialize: the result from the
-// handshake record, or if there is none a call that starts the process and whose
-// response it is.
+// Greeting returns the answer of the caller's server to initialize. If the handshake record
+// has it, that is result. Otherwise call starts the process, and its response is the answer.
 //
 // Errors: TooLarge, Unavailable, Busy.
 func (h Stateless) Greeting(ctx context.Context, c Caller, client Client) (result json.RawMessage, call *Call, err error) {
@@ -151,9 +150,9 @@ func (h Stateless) Greeting(ctx context.Context, c Caller, client Client) (resul
 	return nil, call, err
 }
 
-// Reattach takes up a call of [Stateless.Send] behind an index, after it has handed over
-// responses to questions of it, as [Stateless.Reply] does. A call that is over and of
-// which nothing is kept is Done.
+// Reattach first hands over responses to questions, as [Stateless.Reply] does. It then takes
+// a call of [Stateless.Send] up again after an index. The call is Done if it is over and
+// nothing of it is kept. server is as for Send.
 //
 // Errors: NotFound (the caller has no calls), Unavailable.
 func (h Stateless) Reattach(ctx context.Context, c Caller, stream session.StreamID, after session.Index, responses ...[]byte) (call *Call, server json.RawMessage, err error) {
@@ -171,12 +170,13 @@ func (h Stateless) Reattach(ctx context.Context, c Caller, stream session.Stream
 	return call, s.ServerInfo, err
 }
 
-// Learned is what [Stateless.Learn] had kept when the call was sent or taken up, nil for
-// nothing.
+// Learned returns the params that [Stateless.Learn] had kept when the call was sent or taken
+// up, or nil.
 func (c *Call) Learned() json.RawMessage { return c.params }
 
-// Reply stores responses to questions of the process that is pinned to a caller,
-// and hands them over. Of two for one question the first counts.
+// Reply stores responses to questions of the process that is pinned to a caller, and hands
+// them over. The first response to a question counts. Reply does nothing if the caller has
+// no session.
 //
 // Errors: Unavailable.
 func (h Stateless) Reply(ctx context.Context, c Caller, responses ...[]byte) error {
@@ -200,9 +200,9 @@ func (h *core) replies(ctx context.Context, s session.Session, box session.Box, 
 	return nil
 }
 
-// Abandon cancels a call of [Stateless.Send], whose client has closed the response, or
-// cancels the task that it became: why says so in a few words. A server that works on
-// it is told, once; one that has not begun never hears of it.
+// Abandon cancels a call of [Stateless.Send] whose client has closed the response, or the
+// task that the call became. why gives the reason in a few words. A server that works on the
+// call hears of it once. A server that has not begun never hears of it.
 //
 // Errors: Unavailable.
 func (h Stateless) Abandon(ctx context.Context, c Caller, stream session.StreamID, why string) error {
@@ -217,7 +217,7 @@ func (h Stateless) Abandon(ctx context.Context, c Caller, stream session.StreamI
 			return err
 		}
 	}
-	// Whoever takes the message out of the inbox looks first whether it has an end.
+	// A function that takes the message out of the inbox first looks for its end.
 	a := session.Address{Session: s.ID, Stream: stream}
 	for {
 		tail, err := h.store.Tail(ctx, s.ID, stream)
@@ -236,8 +236,8 @@ func (h Stateless) Abandon(ctx context.Context, c Caller, stream session.StreamI
 	}
 }
 
-// Watch follows what the process that is pinned to a caller says outside of
-// requests, from now on. Unlike [Streams.Listen] it is not one reader's alone.
+// Watch follows the messages that the pinned process sends outside of requests, from now on.
+// Unlike [Streams.Listen], any number of callers may watch at once.
 //
 // Errors: Unavailable.
 func (h Stateless) Watch(ctx context.Context, c Caller) (*Call, error) {
@@ -249,9 +249,10 @@ func (h Stateless) Watch(ctx context.Context, c Caller) (*Call, error) {
 	return &Call{host: h.core, session: id, stream: session.Common, after: tail.Last, begun: time.Now()}, nil
 }
 
-// Subscribe asks the process for news of resources. The call's response to uris[i]
-// has the id [Call.Stream] + "-" + i. It stays subscribed, also after it has
-// slept, until [Stateless.Unsubscribe] has been called as often.
+// Subscribe subscribes to resources. The call's response to uris[i] has the id
+// [Call.Stream] + "-" + i. The process stays subscribed, even after it has slept, until
+// [Stateless.Unsubscribe] was called as often for the same URI. A caller has at most 500
+// subscriptions, with URIs of 128 KiB together.
 //
 // Errors: TooLarge, Busy (too many), Unavailable.
 func (h Stateless) Subscribe(ctx context.Context, c Caller, client Client, uris []string) (*Call, error) {
@@ -284,7 +285,7 @@ func (h Stateless) Subscribe(ctx context.Context, c Caller, client Client, uris 
 	return call, nil
 }
 
-// Unsubscribe takes back one Subscribe. A process that sleeps is not woken.
+// Unsubscribe takes back one Subscribe. It does not wake a box that sleeps.
 //
 // Errors: Unavailable.
 func (h Stateless) Unsubscribe(ctx context.Context, c Caller, uris []string) error {
@@ -330,9 +331,9 @@ func (h Stateless) subscription(ctx context.Context, c Caller, s session.Session
 	return h.deliver(ctx, c, s, box, batchOf(raws), session.Address{Stream: stream, Requests: requests})
 }
 
-// pinned is the session that is pinned to a caller, made when there is none. It
-// follows the configuration of its server. One that an operator has ended begins
-// anew. A client that says too much of itself is refused each time, not only the first.
+// pinned returns the session that is pinned to a caller, and makes it if there is none. The
+// session follows the configuration of its server. A session that an operator has ended
+// begins anew. pinned refuses a client whose Init is too long each time, not only at first.
 func (h Stateless) pinned(ctx context.Context, c Caller, client Client) (session.Session, session.Box, error) {
 	if len(client.Init) > maxInit {
 		return session.Session{}, session.Box{}, session.Errorf(session.TooLarge, "what the client says of itself has %d bytes; send at most %d in clientInfo", len(client.Init), maxInit)
@@ -360,7 +361,7 @@ func (h Stateless) pinned(ctx context.Context, c Caller, client Client) (session
 			return false
 		}
 		if s.State == session.Ended {
-			s.Created = time.Now() // what was kept of the one before is not this one's
+			s.Created = time.Now() // the values of the ended session do not belong to this one
 		}
 		s.Digest, s.ServerInfo, s.State, s.Quit = c.Server.Digest, server, session.Ready, session.QuitNone
 		h.extend(s)
@@ -369,8 +370,8 @@ func (h Stateless) pinned(ctx context.Context, c Caller, client Client) (session
 	return s, box, err
 }
 
-// pin makes the session. It is ready at once: the box does the handshake with the
-// process, as always when it starts one.
+// pin makes the session. It is Ready at once, because the box does the handshake whenever it
+// starts a process.
 func (h Stateless) pin(ctx context.Context, c Caller, id session.ID, client Client) (session.Session, error) {
 	server, err := h.serverInfo(ctx, c)
 	if err != nil {
@@ -386,7 +387,7 @@ func (h Stateless) pin(ctx context.Context, c Caller, id session.ID, client Clie
 	return s, nil
 }
 
-// serverInfo is what the server calls itself, nil if there is no record of it.
+// serverInfo returns the server's serverInfo from the handshake record, or nil.
 func (h Stateless) serverInfo(ctx context.Context, c Caller) (json.RawMessage, error) {
 	if !c.Server.Record {
 		return nil, nil

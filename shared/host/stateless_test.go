@@ -16,7 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// took is a backend that keeps what it is given.
+// took is a backend that keeps its deliveries.
 type took struct {
 	nobody
 	mu         *sync.Mutex

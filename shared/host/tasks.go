@@ -13,30 +13,29 @@ import (
 )
 
 // A task (extension io.modelcontextprotocol/tasks of 2026-07-28) is a call of
-// [Stateless.Send] whose client has gone away with a name for it. Nothing is added to
-// what such a call leaves behind anyway: its stream in the log of the pinned session,
-// and the item that says who owes the end. To ask for a task is to read the two.
+// [Stateless.Send] whose client has gone away and has a name for it. It needs no record of
+// its own. Such a call leaves its stream in the log of the pinned session, and the item that
+// says who owes its end. Asking for a task reads these two.
 
-// TaskMode says which calls of a server become tasks, for clients that know them.
+// TaskMode says which calls of a server become tasks, for clients that support tasks.
 type TaskMode string
 
 // Which calls become tasks.
 const (
-	TasksAuto   TaskMode = ""       // those that take longer than a response is held for
-	TasksAlways TaskMode = "always" // all that do not end at once
-	TasksOff    TaskMode = "off"    // none, and clients are not told of tasks
+	TasksAuto   TaskMode = ""       // calls that take longer than a response is held open
+	TasksAlways TaskMode = "always" // all calls that do not end at once
+	TasksOff    TaskMode = "off"    // none; the server does not offer tasks
 )
 
-// Recalled is a call of [Stateless.Send], as it is found by somebody who comes for it
-// later.
+// Recalled is a call of [Stateless.Send] that a client asks for later.
 type Recalled struct {
-	// Events are what is kept of it, in order, as far as it says what has become of the
-	// call: without log lines, and of progress the last only.
+	// Events are the call's events that the log still has, in order. Log messages are left
+	// out, and all progress but the last.
 	Events []session.Event
-	Gap    bool            // there were more in front of those that are kept
-	Server json.RawMessage // what the server calls itself, nil if that is not known
-	// Lost says that the call has not ended and nobody owes it an end: what it came
-	// to is not kept, or it never was.
+	Gap    bool            // events before these were lost
+	Server json.RawMessage // the server's serverInfo, nil if unknown
+	// Lost means that the call has no end and no item that says who owes it one. Its
+	// result was not kept, or there never was such a call.
 	Lost bool
 
 	session session.Session
@@ -44,17 +43,16 @@ type Recalled struct {
 	stream  session.StreamID
 	last    session.Index
 
-	progress session.Index // the last of those
+	progress session.Index // index of the last progress event
 }
 
-// Ended says that the end of the call is among its events.
+// Ended reports whether the end of the call is among its events.
 func (r *Recalled) Ended() bool { return len(r.Events) > 0 && r.Events[len(r.Events)-1].Final }
 
-// Last is the index of the last event that is there, 0 if there is none.
+// Last returns the index of the last event in the log, 0 if there is none.
 func (r *Recalled) Last() session.Index { return r.last }
 
-// Recall reads a call of the caller. Cost: two reads, and one more for each 1,000
-// events.
+// Recall reads a call of the caller. Cost: two reads, and one more for each 1,000 events.
 //
 // Errors: NotFound (the caller has no calls), Unavailable.
 func (h Tasks) Recall(ctx context.Context, c Caller, stream session.StreamID) (*Recalled, error) {
@@ -84,8 +82,8 @@ func (h Tasks) reread(ctx context.Context, r *Recalled) error {
 	}
 }
 
-// take keeps an event that says what has become of the call: a call may have said
-// more along the way than a function has room for.
+// take keeps an event unless it is a log message or the like, because a call may have sent
+// more notifications than a function has memory for. Of progress it keeps the last.
 func (r *Recalled) take(e session.Event) {
 	r.last = e.Index
 	m, err := wire.Parse(e.Raw)
@@ -96,21 +94,20 @@ func (r *Recalled) take(e session.Event) {
 		r.Events = slices.DeleteFunc(r.Events, func(old session.Event) bool { return old.Index == r.progress })
 		r.progress = e.Index
 	}
-	e.Raw = bytes.Clone(e.Raw) // not the page that it is a part of
+	e.Raw = bytes.Clone(e.Raw) // so that the page can be freed
 	r.Events = append(r.Events, e)
 }
 
-// LookAfter is for a call that has not ended: it finds out whether it still can. It
-// sees to a box that does not live any more, as everybody who waits for a call does.
-// It costs a read, three if nobody owes the call an end, and what [Tracker.Check] costs
-// if the box is not awake.
+// LookAfter looks whether a call that has not ended still can end. Like every function that
+// waits for a call, it sees to a box that is not alive. Cost: one read, three if no item says
+// who owes the end, and the cost of [Tracker.Check] if the box is not awake.
 //
 // Errors: Unavailable.
 func (h Tasks) LookAfter(ctx context.Context, r *Recalled) error {
 	tracker, err := h.backend.Track(ctx, r.session, r.stream)
 	switch {
 	case errors.Is(err, session.NotFound):
-		// The end is written before the item goes: it may have come in between.
+		// The end is written before the item goes, so it may have come in between.
 		err = h.reread(ctx, r)
 		r.Lost = err == nil && !r.Ended()
 		return err
@@ -121,8 +118,8 @@ func (h Tasks) LookAfter(ctx context.Context, r *Recalled) error {
 	return err
 }
 
-// Answered says which questions of a call have been answered. It costs a read if
-// there are any questions.
+// Answered returns which questions of a call have an answer. Cost: one read, or none without
+// questions.
 //
 // Errors: Unavailable.
 func (h Tasks) Answered(ctx context.Context, r *Recalled, questions []string) (map[string]bool, error) {
@@ -140,17 +137,17 @@ func (h Tasks) Answered(ctx context.Context, r *Recalled, questions []string) (m
 	return answered, nil
 }
 
-// Answer stores responses to questions of a call and hands them over, as
-// [Stateless.Reply] does. It costs a write for each.
+// Answer stores responses to questions of a call and hands them over, as [Stateless.Reply]
+// does. Cost: one write for each.
 //
 // Errors: Unavailable.
 func (h Tasks) Answer(ctx context.Context, r *Recalled, responses ...[]byte) error {
 	return h.replies(ctx, r.session, r.box, responses)
 }
 
-// Pace is how long a client is told to wait before it asks again for a call that was
-// begun so long ago: a tenth of that, so that a call of an hour is asked for about a
-// hundred times.
+// Pace returns how long a client should wait before it asks again for a call that began age
+// ago. It is a tenth of age, between 1 and 60 times [Limits].Pace. So a client asks about a
+// hundred times for a call of an hour.
 func (h *core) Pace(age time.Duration) time.Duration {
 	pace := h.limits.Pace
 	return min(max(age/10, pace), 60*pace).Round(time.Millisecond)

@@ -11,7 +11,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// What a call has said along the way may be more than fits into a function.
+// A call may have sent more events than a function has memory for.
 func TestRecalledCallIsWhatHasBecomeOfIt(t *testing.T) {
 	store := sessiontest.NewMemory()
 	h := host.New(store, newTook(), host.Limits{})
@@ -42,7 +42,7 @@ func TestRecalledCallIsWhatHasBecomeOfIt(t *testing.T) {
 	for _, e := range r.Events {
 		got = append(got, string(e.Raw))
 	}
-	// The log is bounded: the question is gone when the call has ended.
+	// The log is bounded, so the question may be gone when the call has ended.
 	want := []string{progress(1499), taken, end}
 	if !r.Gap {
 		want = append([]string{question}, want...)

@@ -35,8 +35,8 @@ func (d *delivered) Deliver(context.Context, host.Delivery, session.Box) (host.T
 	return nil, nil
 }
 
-// TestNothingIsExecutedWhoseAnswerCouldNotBeStored: the message of an awake box is
-// handed over without a write before, so that a full disk would show too late.
+// TestNothingIsExecutedWhoseAnswerCouldNotBeStored: a message for an awake box goes there
+// without an earlier write. Without the check, a full disk would show too late.
 func TestNothingIsExecutedWhoseAnswerCouldNotBeStored(t *testing.T) {
 	_, memory, id := listening(t)
 	disk, backend := &unwritable{Store: memory}, &delivered{}

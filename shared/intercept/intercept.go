@@ -24,24 +24,23 @@ const (
 type Call struct {
 	Method string // of session.Store, such as "Append"
 	Kind   Kind
-	// In is the record given to a write, or the question ids given to Answers. It is
+	// In is the record that a write gets, or the question ids that Answers gets. It is
 	// nil for a call that has only keys.
 	In any
-	// Out is what the store returned, set once do has run: a record, a slice of them,
+	// Out is the result of the store, set once do has run: a record, a slice of records,
 	// a [Loaded] or a bool. It is nil for a method that returns only an error.
 	Out any
 }
 
-// Loaded is what Load returns.
+// Loaded is the result of Load.
 type Loaded struct {
 	Session session.Session
 	Box     session.Box
 }
 
-// Func runs around one call of a store. do makes the call, with the context that the
-// store is to get, and may be called at most once. The error of Func becomes the error
-// of the method. If it is neither the error of do nor wraps it, the method returns no
-// result.
+// Func runs around one call of a store. do makes the call with the context it is given; Func
+// calls it at most once. The error of Func becomes the error of the method. If that error is
+// not do's error and does not wrap it, the method returns no result.
 type Func func(ctx context.Context, c *Call, do func(context.Context) error) error
 
 // Store is a store with a function around every method but Close. It is safe for
@@ -62,9 +61,9 @@ func (s *Store) Unwrap() session.Store { return s.inner }
 // Close closes the inner store. The function does not run around it.
 func (s *Store) Close() error { return s.inner.Close() }
 
-// Bytes is the size of what c gives to a write: of the events, messages, answers, parts,
-// lists and durable values, and of the initialize parameters of a session. Keys and the
-// other fields of a record do not count.
+// Bytes returns how many bytes c gives to a write: of events, messages, answers, parts, lists
+// and durable values, and of a session's initialize parameters. Keys and the other fields of
+// a record do not count.
 func (c *Call) Bytes() (n int) {
 	if c.Kind != Write {
 		return 0
@@ -72,8 +71,8 @@ func (c *Call) Bytes() (n int) {
 	return Bytes(c.In)
 }
 
-// Bytes is the size of what a record or a page carries, as [Call.Bytes] counts it. It
-// is 0 for anything else.
+// Bytes returns the size of a record or a page, as [Call.Bytes] counts it. It is 0 for
+// anything else.
 func Bytes(record any) (n int) {
 	switch r := record.(type) {
 	case session.Session:

@@ -8,19 +8,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// The names of metrics. Dimension is server, which is one of those in the servers file;
-// errors also have code, and boxes none. Sessions and tenants are properties of a line, never
-// dimensions: each value of one would be billed as a metric of its own.
+// The names of metrics. Their dimension is server, the name of a configured server. errors
+// also has the dimension code, and boxes has none. Sessions and tenants are properties of a
+// line, never dimensions, because AWS would bill each of their values as another metric.
 const (
 	metricCalls     = "calls"                // messages of clients
-	metricPolls     = "polls"                // requests that only ask for what is there
+	metricPolls     = "polls"                // requests that only ask for events
 	metricErrors    = "errors"               //
-	metricWakes     = "wakes"                // boxes that were started
-	metricFunction  = "wake_function_ms"     // process of a function, to its first invocation
+	metricWakes     = "wakes"                // wakes of boxes
+	metricFunction  = "wake_function_ms"     // from the start of a function's process to its first invocation
 	metricBox       = "wake_box_ms"          // from the wake to the runner's hello
 	metricServer    = "wake_server_ms"       // from the start of a process to the end of its handshake
-	metricFirst     = "wake_first_answer_ms" // of the request that woke a box, to its end
-	metricBoxes     = "boxes"                // that are up, or due, as the sweep finds them
+	metricFirst     = "wake_first_answer_ms" // duration of the invocation that woke a box
+	metricBoxes     = "boxes"                // boxes that the sweep finds up or due
 	metricBytesIn   = "bytes_in"
 	metricBytesOut  = "bytes_out"
 	dimensionServer = "server"
@@ -44,8 +44,8 @@ type metric struct {
 	Unit string `json:"Unit"`
 }
 
-// value is a metric with what was measured. Those that are zero are left out: what is
-// never said is never billed.
+// value is a metric with its measurement. Values of zero are left out, because AWS bills only
+// metrics that appear.
 type value struct {
 	metric
 	n int64
@@ -60,8 +60,8 @@ func took(name string, d time.Duration) value {
 	return value{metric{name, "Milliseconds"}, d.Milliseconds()}
 }
 
-// metrics are the attributes of what was measured, and, if they are to be metrics of a
-// namespace, the head that says so.
+// metrics returns the attributes of the measurements. With a namespace it adds the head that
+// makes metrics of them.
 func metrics(a session.Account, t tally, start time.Duration, space string) (attrs []any) {
 	calls, polls, failures := 1, 0, 0
 	if a.Poll {
@@ -94,8 +94,8 @@ func metrics(a session.Account, t tally, start time.Duration, space string) (att
 
 func headOf(all ...directive) emf { return emf{Timestamp: time.Now().UnixMilli(), Metrics: all} }
 
-// Started are the attributes of a runner's line that says how long a server took to
-// start. It is a metric of a namespace, unless that is "".
+// Started returns the attributes of a runner's line that says how long a server took to start.
+// The time is a metric of the namespace space, unless that is "".
 func Started(server string, span time.Duration, space string) []any {
 	return append([]any{dimensionServer, server}, attributes([]value{took(metricServer, span)}, value{}, space)...)
 }
@@ -121,7 +121,7 @@ func attributes(values []value, failures value, space string) (attrs []any) {
 	return append(attrs, "_aws", head)
 }
 
-// Line is what [ReadLine] finds in a log line.
+// Line is the content of a log line that [ReadLine] reads.
 type Line struct {
 	Server  string
 	Tenant  string
@@ -130,8 +130,8 @@ type Line struct {
 	Units   Units
 }
 
-// ReadLine reads the line of an invocation, which is JSON as slog writes it. ok is false
-// for any other.
+// ReadLine reads the log line of an invocation: JSON as slog writes it. ok is false for any
+// other line.
 func ReadLine(text []byte) (l Line, ok bool) {
 	whole := wire.Tokens(text, func(key []byte, value json.RawMessage) bool {
 		switch string(key) {

@@ -12,29 +12,28 @@ import (
 // EstimateStore is a store that counts what DynamoDB would have billed for its calls. It
 // looks at the records that go in and come out:
 //
-//   - a read costs a unit for each 4 KB begun of each record, and one if there is none;
-//   - a write costs a unit for each 1 KB begun, and one more where an index follows;
-//   - a Wait costs what the polls in that time would have, though this store may make none.
+//   - a read costs one unit for each 4 KB begun of each record, and one if there is none;
+//   - a write costs one unit for each 1 KB begun, and one more if an index changes;
+//   - a Wait costs as much as DynamoDB's polls in that time, though this store may make none.
 //
-// A call that failed counts as one request. The estimate leaves out what the other store
-// would spend on the bounds of its log, and on deleting or replacing a row that was
-// larger. Safe for concurrent use.
+// A failed call counts as one request. The estimate leaves out the cost of bounding the log
+// and of deleting or replacing a larger row. An EstimateStore is safe for concurrent use.
 type EstimateStore struct {
 	*intercept.Store
 
 	mu      sync.Mutex
 	spent   Stored
-	session session.ID // the one loaded or saved last, and
-	expires time.Time  // its expiry, which an index holds
+	session session.ID // the session loaded or saved last
+	expires time.Time  // its expiry, which an index has
 }
 
 // Stored is what a store has consumed, in capacity units of DynamoDB.
 type Stored struct {
-	ReadUnits, WriteUnits float64 // with those of waits
+	ReadUnits, WriteUnits float64 // including waits
 	Polls                 float64 // the read units of waits
 }
 
-// Minus is what was consumed since.
+// Minus returns what was consumed after before.
 func (s Stored) Minus(before Stored) Stored {
 	return Stored{s.ReadUnits - before.ReadUnits, s.WriteUnits - before.WriteUnits, s.Polls - before.Polls}
 }
@@ -46,7 +45,7 @@ func Estimate(s session.Store) *EstimateStore {
 	return e
 }
 
-// Spent is what has been consumed since Estimate.
+// Spent returns what was consumed since Estimate.
 func (e *EstimateStore) Spent() Stored {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -70,7 +69,7 @@ func (e *EstimateStore) call(ctx context.Context, c *intercept.Call, do func(con
 		e.spent.WriteUnits += writeUnits(writeSize(c)) + e.indexes(c)
 	case intercept.Wait:
 		polls := unitsOf(size(c.Out), readUnit)
-		if waited > 2*time.Millisecond { // else the first poll finds it
+		if waited > 2*time.Millisecond { // otherwise the first poll finds the events
 			polls += float64(Polls(waited) - 1)
 		}
 		e.spent.ReadUnits += polls
@@ -82,14 +81,14 @@ func (e *EstimateStore) call(ctx context.Context, c *intercept.Call, do func(con
 const (
 	readUnit  = 4 << 10
 	writeUnit = 1 << 10
-	// overhead is what a row has besides its record and data: keys, numbers, nonce.
+	// overhead is the size of a row besides its record and data: keys, numbers, nonce.
 	overhead = 150
-	inlined  = 350 << 10 // a longer row stands in parts
+	inlined  = 350 << 10 // a longer row is split into parts
 )
 
 func unitsOf(size, unit int) float64 { return float64(max(1, (size+unit-1)/unit)) }
 
-// writeUnits is what a row of so many bytes costs to write.
+// writeUnits returns the cost of writing a row of size bytes.
 func writeUnits(size int) float64 {
 	if size > inlined {
 		return unitsOf(size, writeUnit) + unitsOf(overhead, writeUnit)
@@ -97,9 +96,9 @@ func writeUnits(size int) float64 {
 	return unitsOf(size, writeUnit)
 }
 
-// readUnits is what a read costs. Load reads two rows, Answers one for each question. A
-// query of an index, as of List, costs a unit besides its rows; one of a box's items or
-// of the parts of a frame is billed for all rows together.
+// readUnits returns the cost of a read. Load reads two rows, and Answers one for each
+// question. A query of an index, such as List, costs one unit more than its rows. A query of
+// a box's items or of a frame's parts is billed for all rows together.
 func readUnits(c *intercept.Call) float64 {
 	switch out := c.Out.(type) {
 	case intercept.Loaded:
@@ -133,9 +132,9 @@ func readUnits(c *intercept.Call) float64 {
 	}
 }
 
-// A record that surely has less than a read unit is not encoded to be measured. JSON
-// takes at most six bytes for one of a string, and less than 1,500 for all numbers,
-// times and names of fields.
+// surely is the size of strings below which a record is certainly smaller than a read unit,
+// so that it need not be encoded. JSON takes at most six bytes for a byte of a string, and
+// less than 1,500 for all numbers, times and names of fields.
 const surely = (readUnit - overhead - 1500) / 6
 
 func smallSession(s session.Session) bool {
@@ -163,7 +162,7 @@ func total[T any](rows []T) (bytes int) {
 	return bytes
 }
 
-// writeSize is the size of the row that is written: the record given, or the item that
+// writeSize returns the size of the row that is written: the given record, or the item that
 // Claim returns.
 func writeSize(c *intercept.Call) int {
 	if c.Method == "Claim" {
@@ -172,15 +171,15 @@ func writeSize(c *intercept.Call) int {
 	return size(c.In)
 }
 
-// indexes is how many rows of indexes follow a write: of sessions by expiry, of keys by
-// tenant, and of what the sweep looks after.
+// indexes returns how many rows of indexes a write changes. There are indexes of sessions by
+// expiry, of keys by tenant, and of what the sweep must look at.
 func (e *EstimateStore) indexes(c *intercept.Call) float64 {
 	switch c.Method {
 	case "Create", "Save":
 		if moved := e.moved(c.In.(session.Session)); moved || c.Method == "Create" {
 			return 1
 		}
-	case "SaveBox": // the box begins to be looked after by the sweep, or ceases to
+	case "SaveBox": // the sweep begins or ceases to look at the box
 		b := c.In.(session.Box)
 		if b.State == session.Asleep || b.State == session.Starting && b.Attempt <= 1 {
 			return 1
@@ -191,16 +190,16 @@ func (e *EstimateStore) indexes(c *intercept.Call) float64 {
 	return 0
 }
 
-// moved says whether the expiry of a session is new, so that its index follows. The
-// caller holds the lock.
+// moved reports whether the expiry of a session is new, so that its index changes. The caller
+// holds the lock.
 func (e *EstimateStore) moved(s session.Session) bool {
 	same := e.session == s.ID && e.expires.Equal(s.Expires)
 	e.session, e.expires = s.ID, s.Expires
 	return !same
 }
 
-// size is that of a record as drivers keep it, or of the batches of a page. It is 0 for
-// nil and for what is no record.
+// size returns the size of a record in DynamoDB, or of the batches of a page. It is 0 for nil
+// and for any other value.
 func size(record any) int {
 	data := intercept.Bytes(record)
 	switch r := record.(type) {

@@ -8,16 +8,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Meter counts what the invocations of one function process use. Each takes with it,
-// when it ends, what was counted since the last one ended: where a process has one
-// invocation at a time, as on Lambda, that is its own, and where it has several the sum
-// is right. It implements session.Meter and is safe for concurrent use.
+// Meter counts what the invocations of one function process use. An invocation that ends
+// takes everything that was counted since the last one ended. If a process has one invocation
+// at a time, as on Lambda, that is its own use. If it has several, only the sum is right.
+// Meter implements session.Meter and is safe for concurrent use.
 type Meter struct {
 	options Options
 	started time.Time
 
 	mu     sync.Mutex
-	spent  func() Stored // of the store; nil for none
+	spent  func() Stored // what the store has consumed; nil for no store
 	before Stored
 	now    tally
 	warm   bool // an invocation has ended
@@ -27,18 +27,18 @@ var _ session.Meter = (*Meter)(nil)
 
 // Options of a Meter.
 type Options struct {
-	MemoryMB float64   // of the function; 256
-	Metrics  string    // lines are CloudWatch metrics of this namespace too, which AWS bills by name and server; "" for none
-	Started  time.Time // of the process; zero if that is not known
+	MemoryMB float64   // memory of the function; 256 by default
+	Metrics  string    // namespace of CloudWatch metrics, which AWS bills by name and server; "" for none
+	Started  time.Time // when the process started; zero if unknown
 }
 
-// tally is what is counted outside of accounts.
+// tally counts what is in no Account.
 type tally struct {
-	messages float64 // that were posted
-	pushed   int     // bytes of those to clients
+	messages float64 // posted, in billed messages
+	pushed   int     // bytes posted to clients
 	wakes    int
-	boxStart time.Duration // from a wake to its hello, zero if there was none
-	boxes    int           // that are due, if somebody has looked
+	boxStart time.Duration // from a wake to its hello, zero without a hello
+	boxes    int           // boxes that the sweep must look at, if Due was called
 }
 
 // New makes a Meter.
@@ -49,8 +49,8 @@ func New(o Options) *Meter {
 	return &Meter{options: o, started: o.Started}
 }
 
-// Store returns the store, counted. spent says what it has consumed so far; without it,
-// it is estimated (see [Estimate]).
+// Store returns s with counting. spent returns what s has consumed so far; if it is nil, the
+// Meter estimates that (see [Estimate]).
 func (m *Meter) Store(s session.Store, spent func() Stored) session.Store {
 	if spent == nil {
 		e := Estimate(s)
@@ -62,19 +62,19 @@ func (m *Meter) Store(s session.Store, spent func() Stored) session.Store {
 	return &watched{Store: s, meter: m}
 }
 
-// watched sees boxes wake by what is written about them.
+// watched is a store that sees wakes in the box records that are written.
 type watched struct {
 	session.Store
 	meter *Meter
 
 	mu       sync.Mutex
-	starting session.Box // the last that was read while it was starting
+	starting session.Box // the last starting box that was read
 }
 
-// Unwrap returns the store that is watched.
+// Unwrap returns the watched store.
 func (w *watched) Unwrap() session.Store { return w.Store }
 
-// Box remembers since when a box has been starting.
+// Box remembers a box that is starting, for the time of its wake.
 func (w *watched) Box(ctx context.Context, id session.BoxID) (session.Box, error) {
 	b, err := w.Store.Box(ctx, id)
 	if err == nil && b.State == session.Starting {
@@ -85,7 +85,7 @@ func (w *watched) Box(ctx context.Context, id session.BoxID) (session.Box, error
 	return b, err
 }
 
-// SaveBox counts the wakes, and how long they took to the hello.
+// SaveBox counts wakes, and the time from a wake to the hello.
 func (w *watched) SaveBox(ctx context.Context, b session.Box) error {
 	err := w.Store.SaveBox(ctx, b)
 	if err != nil {
@@ -106,7 +106,7 @@ func (w *watched) SaveBox(ctx context.Context, b session.Box) error {
 	return nil
 }
 
-// Due counts the boxes that are up, or have something to do.
+// Due counts the boxes that it returns.
 func (w *watched) Due(ctx context.Context) ([]session.BoxID, error) {
 	all, err := w.Store.Due(ctx)
 	if err == nil {
@@ -115,12 +115,12 @@ func (w *watched) Due(ctx context.Context) ([]session.BoxID, error) {
 	return all, err
 }
 
-// Clients returns the connections of clients, counted.
+// Clients returns the connections of clients, with counting.
 func (m *Meter) Clients(c session.Clients) session.Clients {
 	return &clients{c, &posted{Poster: c, meter: m, away: true}}
 }
 
-// Runners returns the connections of runners, counted. What goes to them stays in the
+// Runners returns the connections of runners, with counting. Messages to runners stay in the
 // region.
 func (m *Meter) Runners(p session.Poster) session.Poster { return &posted{Poster: p, meter: m} }
 
@@ -160,8 +160,8 @@ func (m *Meter) count(what func(*tally)) {
 	what(&m.now)
 }
 
-// take ends an invocation: what was counted since the last, and how long the process
-// had lived when it began, if it was its first.
+// take ends an invocation. It returns what was counted since the last one ended. start is how
+// long the process had lived when this invocation began, if it was the first.
 func (m *Meter) take(took time.Duration) (t tally, stored Stored, start time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -177,8 +177,8 @@ func (m *Meter) take(took time.Duration) (t tally, stored Stored, start time.Dur
 	return t, stored, start
 }
 
-// Spent implements session.Meter: "tenant" and "units", what is billed for the
-// invocation, then what [Options].Metrics makes metrics of.
+// Spent implements session.Meter. The attributes are "tenant", "units" (what AWS bills for
+// the invocation), and the metrics.
 func (m *Meter) Spent(a session.Account) []any {
 	t, stored, start := m.take(a.Took)
 	u := units(a, t, stored, m.options.MemoryMB)
@@ -186,10 +186,10 @@ func (m *Meter) Spent(a session.Account) []any {
 	return append(attrs, metrics(a, t, start, m.options.Metrics)...)
 }
 
-// restUnit is how much of an answer is in the price of a REST request.
+// restUnit is how many bytes of an answer the price of one REST request covers.
 const restUnit = 10 << 20
 
-// units is what is billed for one invocation. The gateway's own log is not in it.
+// units returns what AWS bills for one invocation, without the gateway's own log.
 func units(a session.Account, t tally, stored Stored, memoryMB float64) Units {
 	billed := (a.Took + time.Millisecond - 1).Truncate(time.Millisecond)
 	u := Units{

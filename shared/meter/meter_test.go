@@ -19,7 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// written is a log line with what was spent in it, read again as JSON.
+// written writes a log line with attributes and reads it again as JSON.
 func written(t *testing.T, attrs []any) map[string]any {
 	t.Helper()
 	var b bytes.Buffer
@@ -37,7 +37,7 @@ type conns struct{}
 func (conns) Post(context.Context, string, []byte) error { return nil }
 func (conns) Close(context.Context, string) error        { return nil }
 
-// near are two counts that are the same but for rounding.
+// near reports whether two counts are the same but for rounding.
 func near(a, b float64) bool { return math.Abs(a-b) < 1e-12 }
 
 func TestALineSaysWhatItsInvocationIsBilledFor(t *testing.T) {
@@ -255,7 +255,7 @@ func TestNoCallOfAStoreIsForNothing(t *testing.T) {
 			}
 			args = append(args, arg)
 		}
-		reflect.ValueOf(e).MethodByName(m.Name).Call(args) // most fail, which is billed too
+		reflect.ValueOf(e).MethodByName(m.Name).Call(args) // most calls fail; they are billed, too
 		if got := e.Spent(); got.ReadUnits+got.WriteUnits < 1 {
 			t.Errorf("%s is billed with %+v", m.Name, got)
 		}
@@ -318,7 +318,7 @@ func TestTheSweepSaysHowManyBoxesAreUpForAllServersTogether(t *testing.T) {
 		want    any
 	}{
 		{session.Account{Over: session.OverEvent}, 1.0},
-		{session.Account{Over: session.OverREST, Server: "one"}, nil}, // it asked for the sake of a quota
+		{session.Account{Over: session.OverREST, Server: "one"}, nil}, // this request called Due for a quota
 	} {
 		if _, err := store.Due(t.Context()); err != nil {
 			t.Fatal(err)

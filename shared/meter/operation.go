@@ -2,40 +2,40 @@ package meter
 
 import "time"
 
-// Operation is what was counted when something was done once.
+// Operation is the count of one execution of an operation.
 type Operation struct {
 	Name        string
 	Requests    int           // of the REST API
 	Messages    int           // of WebSocket APIs, both ways, none over 32 KB
 	Invocations int           // of functions
-	Trips       int           // round trips to the store but for those that wait
+	Trips       int           // round trips to the store, without waits
 	Posts       int           // to connections
-	ReadUnits   float64       // but for those of waits
+	ReadUnits   float64       // without waits
 	WriteUnits  float64       //
-	Waits       float64       // requests of waits; each is a read unit at least, also one that finds nothing
-	WaitUnits   float64       // what they consumed, if that is more
-	Held        time.Duration // a function waits for so long, in no round trip
-	Wakes       int           // boxes it has to wait for
+	Waits       float64       // requests of waits; each costs at least one read unit, even if it finds nothing
+	WaitUnits   float64       // what the waits consumed, if that is more
+	Held        time.Duration // how long a function waits outside of round trips
+	Wakes       int           // boxes that the operation waits for
 	OutBytes    int
 }
 
-// Habits is what an operation costs beyond what can be counted without AWS. They are
-// assumptions, and a bill says which.
+// Habits are the costs of an operation that cannot be counted without AWS. They are
+// assumptions, and a bill names them.
 type Habits struct {
 	MemoryMB float64       // of a function
 	Own      time.Duration // work of a function in an invocation
 	Trip     time.Duration // a round trip to DynamoDB, in the same region
-	Post     time.Duration // of a message to a connection
+	Post     time.Duration // posting a message to a connection
 	LogBytes int           // of an invocation, with Lambda's own lines
 	BoxStart time.Duration // from RunTask to the runner's hello
 	Box      BoxSize
-	Idle     time.Duration // a box stays awake without work
+	Idle     time.Duration // how long a box stays awake without work
 	Stored   int           // bytes of an idle session
 }
 
-// Usual are the habits that the tables are made with. Own: on one machine a function
-// works 0.5 (relay) to 0.9 ms (http) in an invocation, SQLite included, and 256 MB have
-// a seventh of a processor; the rest are assumptions until a stack was measured.
+// Usual returns the habits of the published tables. Own is measured: on one machine a function
+// works 0.5 ms (relay) to 0.9 ms (http) in an invocation, SQLite included, and 256 MB have a
+// seventh of a processor. The rest are assumptions until a stack is measured.
 func Usual() Habits {
 	return Habits{
 		MemoryMB: 256, Own: 5 * time.Millisecond, Trip: 4 * time.Millisecond, Post: 8 * time.Millisecond, LogBytes: 900,
@@ -43,8 +43,8 @@ func Usual() Habits {
 	}
 }
 
-// Units of the operation, but for the time of boxes. Lambda rounds each invocation up
-// to a millisecond.
+// Units returns the units of the operation, without the time of boxes. Lambda rounds each
+// invocation up to a millisecond.
 func (o Operation) Units(h Habits) Units {
 	busy := time.Duration(o.Invocations)*(h.Own+time.Millisecond/2) + time.Duration(o.Trips)*h.Trip + time.Duration(o.Posts)*h.Post +
 		o.Held + time.Duration(o.Wakes)*h.BoxStart
@@ -56,23 +56,23 @@ func (o Operation) Units(h Habits) Units {
 	}
 }
 
-// Polls is how many requests the store on DynamoDB makes at most to wait for so long:
-// every 5 ms at first, then after a tenth of the time waited, at last every second.
+// Polls returns how many requests the store on DynamoDB makes at most while it waits. It polls
+// every 5 ms at first, then after a tenth of the time waited, and at last every second.
 func Polls(wait time.Duration) (n int) {
 	for waited := time.Duration(0); waited <= wait; n++ {
 		waited += min(max(waited/10, 5*time.Millisecond), time.Second)
 	}
-	return n + 1 // at the end
+	return n + 1 // the last poll, at the end
 }
 
-// day and month are those of the tables.
+// day and month are the periods of the tables.
 const (
 	day   = 24 * time.Hour
 	month = 730 * time.Hour
 )
 
-// Silent is so many sessions, each of which says nothing for a day. poll is what a
-// client that listens does every so often; a zero time is one that does not.
+// Silent returns the units of sessions that send nothing for a day. A client that listens
+// polls after each time of every; a client with a zero every does not listen.
 func (h Habits) Silent(sessions int, poll Operation, every time.Duration) Units {
 	u := Units{StoredGBMonths: GB(int64(h.Stored)) * day.Hours() / month.Hours()}
 	if every > 0 {
@@ -81,5 +81,5 @@ func (h Habits) Silent(sessions int, poll Operation, every time.Duration) Units 
 	return u.Times(float64(sessions))
 }
 
-// Awake is a box that is awake for that time.
+// Awake returns the units of a box that is awake for span.
 func (h Habits) Awake(span time.Duration) Units { return Task(span.Seconds(), h.Box) }

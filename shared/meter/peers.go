@@ -5,55 +5,55 @@ import (
 	"time"
 )
 
-// What a user would pick instead, as bills by published prices. Neither is what was
-// measured: see the assumptions of each.
+// Alternatives that a user could choose, as bills by published prices. They were not
+// measured; each names its assumptions.
 
-// AlwaysOn is supergateway (stateful) on Fargate, behind a load balancer, because it
-// has neither TLS nor a second task's sessions. It keeps a process for each session,
-// so that tasks follow from the sessions that are open at a time.
+// AlwaysOn is supergateway (stateful) on Fargate. It stands behind a load balancer, because it
+// has no TLS and one task does not know another task's sessions. It keeps a process for each
+// session, so the number of tasks follows from the number of open sessions.
 type AlwaysOn struct {
 	Box       BoxSize
-	SessionMB float64 // of a session's server; a Node server's PSS as it was measured
+	SessionMB float64 // of a session's server: the measured PSS of a Node server
 	LoadHour  float64 // US dollars of an Application Load Balancer with one unit of load
 }
 
-// Supergateway is a task of half a processor and 1 GB.
+// Supergateway returns an AlwaysOn with tasks of half a processor and 1 GB.
 func Supergateway() AlwaysOn {
 	return AlwaysOn{Box: BoxSize{VCPUs: 0.5, MemoryMB: 1024, Addresses: 1}, SessionMB: 28, LoadHour: 0.0225 + 0.008}
 }
 
-// Tasks is how many are needed for so many sessions at a time, 1 at least. A quarter
-// of the memory is the gateway's own.
+// Tasks returns how many tasks serve so many open sessions, at least 1. The gateway itself
+// takes a quarter of the memory.
 func (a AlwaysOn) Tasks(sessions float64) float64 {
 	return max(1, math.Ceil(sessions*a.SessionMB/(a.Box.MemoryMB*3/4)))
 }
 
-// Cost of that time, in US dollars.
+// Cost returns the cost of a span, in US dollars.
 func (a AlwaysOn) Cost(p Prices, sessions float64, span time.Duration, outGB float64) float64 {
 	u := Task(span.Seconds(), a.Box).Times(a.Tasks(sessions))
 	u.OutGB = outGB
 	return p.Cost(u) + a.LoadHour*span.Hours()
 }
 
-// DurableObject is a server written for Cloudflare's McpAgent, one object a session. It
-// cannot run a stdio server. Prices in US dollars, of the paid plan, beyond what that
-// includes.
+// DurableObject is a server written for Cloudflare's McpAgent, with one object for each
+// session. It cannot run a stdio server. Prices are in US dollars, of the paid plan, beyond
+// the included amounts.
 type DurableObject struct {
 	Date, Source   string
-	Month          float64 // of the plan
-	Request        float64 // of an object
-	WorkerRequest  float64 // of the Worker before it
-	WorkerCPU      float64 // of a millisecond
+	Month          float64 // price of the plan
+	Request        float64 // one request to an object
+	WorkerRequest  float64 // one request to the Worker before it
+	WorkerCPU      float64 // one millisecond of the Worker
 	GBSecond       float64
 	RowWritten     float64
-	StoredGB       float64 // a month
-	MemoryGB       float64 // what a GB-second is billed for
-	RowsOfCall     float64 // an event and what is known of the stream
-	CPUOfCall      float64 // milliseconds of the Worker
+	StoredGB       float64 // one GB for a month
+	MemoryGB       float64 // memory that is billed for an object
+	RowsOfCall     float64 // rows of a call: an event, and the state of the stream
+	CPUOfCall      float64 // milliseconds of the Worker in a call
 	BytesOfSession float64
 }
 
-// McpAgent is the prices that Cloudflare publishes, and what a call is taken to be.
+// McpAgent returns the prices that Cloudflare publishes, and the assumptions about a call.
 func McpAgent() DurableObject {
 	const million = 1e6
 	return DurableObject{
@@ -64,12 +64,13 @@ func McpAgent() DurableObject {
 	}
 }
 
-// Call is one tools/call that keeps the object busy for that time.
+// Call returns the cost of one tools/call that keeps the object busy for a time, in US
+// dollars.
 func (d DurableObject) Call(busy time.Duration) float64 {
 	return d.Request + d.WorkerRequest + d.CPUOfCall*d.WorkerCPU + d.RowsOfCall*d.RowWritten + busy.Seconds()*d.MemoryGB*d.GBSecond
 }
 
-// Silent is so many sessions for a day.
+// Silent returns the cost of sessions that send nothing for a day, in US dollars.
 func (d DurableObject) Silent(sessions int) float64 {
 	return float64(sessions) * d.BytesOfSession / 1e9 * d.StoredGB * day.Hours() / month.Hours()
 }

@@ -11,33 +11,33 @@ import (
 //go:embed prices.json
 var published []byte
 
-// Price is what so many of something cost.
+// Price is the price of a number of units.
 type Price struct {
 	USD  float64 `json:"usd"`
-	For  float64 `json:"for"` // of the unit; more than 0
+	For  float64 `json:"for"` // number of units that cost USD; more than 0
 	What string  `json:"what"`
 }
 
-// Prices is a price for each of the Units, by the names these have in JSON.
+// Prices has a price for each of the [Units], by its name in JSON.
 type Prices struct {
-	Date   string           `json:"date"` // when they were looked up, YYYY-MM-DD
+	Date   string           `json:"date"` // when the prices were looked up, YYYY-MM-DD
 	Region string           `json:"region"`
 	Source string           `json:"source"`
 	USD    map[string]Price `json:"usd"`
 }
 
-// Published returns AWS's own prices at the date they carry.
+// Published returns AWS's list prices, with the date at which they were looked up.
 func Published() Prices {
 	var p Prices
-	if err := json.Unmarshal(published, &p); err != nil { // it is part of the program
+	if err := json.Unmarshal(published, &p); err != nil { // the file is part of the program
 		panic("meter: prices.json: " + err.Error())
 	}
 	return p
 }
 
-// With returns the prices with those of a JSON file in their place. The file has the
-// form of prices.json; what it leaves out stays, and its date must be said. The error
-// names a unit that nobody knows, or a price that is none.
+// With returns the prices with replacements from a JSON file, which has the form of
+// prices.json. A price that the file leaves out stays. The file must have a date. The error
+// names a unit that does not exist, or a price that is invalid.
 func (p Prices) With(file []byte) (Prices, error) {
 	var own Prices
 	d := json.NewDecoder(bytes.NewReader(file))
@@ -82,8 +82,7 @@ type Charge struct {
 	USD   float64 `json:"usd"`
 }
 
-// Bill says what the units cost, in the order of their fields, without those of which
-// there are none.
+// Bill returns a line for each unit that is used, in the order of the fields of Units.
 func (p Prices) Bill(u Units) []Charge {
 	var all []Charge
 	u.each(func(name string, n *float64) {
@@ -94,7 +93,7 @@ func (p Prices) Bill(u Units) []Charge {
 	return all
 }
 
-// Cost is the sum of the bill, in US dollars.
+// Cost returns the sum of the bill, in US dollars.
 func (p Prices) Cost(u Units) (usd float64) {
 	for _, c := range p.Bill(u) {
 		usd += c.USD

@@ -8,12 +8,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Units is what is billed, by what it is billed in. It is for one call as for a year
-// of them: all are plain sums. The zero value is nothing.
+// Units are billed amounts, each in the unit of its price. They can be of one call or of a
+// year of calls: all are plain sums. The zero value is nothing.
 type Units struct {
 	Invocations       float64 `json:"invocations,omitempty"`        // of functions
 	GBSeconds         float64 `json:"gb_seconds,omitempty"`         // of functions
-	Requests          float64 `json:"requests,omitempty"`           // of the REST API; one more for each 10 MB of an answer
+	Requests          float64 `json:"requests,omitempty"`           // of the REST API; one more for each further 10 MB of an answer
 	Messages          float64 `json:"messages,omitempty"`           // of WebSocket APIs, both ways, one for each 32 KB begun
 	ConnectionMinutes float64 `json:"connection_minutes,omitempty"` // of WebSocket APIs
 	ReadUnits         float64 `json:"read_units,omitempty"`         // of DynamoDB, 4 KB, strongly consistent
@@ -22,11 +22,11 @@ type Units struct {
 	VCPUSeconds       float64 `json:"vcpu_seconds,omitempty"`       // of tasks
 	TaskGBSeconds     float64 `json:"task_gb_seconds,omitempty"`    // of tasks
 	AddressSeconds    float64 `json:"address_seconds,omitempty"`    // of tasks with a public IPv4 address
-	LogGB             float64 `json:"log_gb,omitempty"`             // taken in by CloudWatch Logs
+	LogGB             float64 `json:"log_gb,omitempty"`             // ingested by CloudWatch Logs
 	OutGB             float64 `json:"out_gb,omitempty"`             // to the internet
 }
 
-// each gives every field with the name it has in a file of prices.
+// each calls visit for every field with its name in a file of prices.
 func (u *Units) each(visit func(name string, n *float64)) {
 	visit("invocations", &u.Invocations)
 	visit("gb_seconds", &u.GBSeconds)
@@ -56,7 +56,7 @@ func (u *Units) read(text []byte) (ok bool) {
 	})
 }
 
-// Plus is the sum of both.
+// Plus returns the sum of both.
 func (u Units) Plus(v Units) Units {
 	added := make([]float64, 0, 16)
 	v.each(func(_ string, n *float64) { added = append(added, *n) })
@@ -65,35 +65,36 @@ func (u Units) Plus(v Units) Units {
 	return u
 }
 
-// Times is so many of them.
+// Times returns the units multiplied by k.
 func (u Units) Times(k float64) Units {
 	u.each(func(_ string, n *float64) { *n *= k })
 	return u
 }
 
-// WithoutTasks is what is left when the time of boxes is counted apart.
+// WithoutTasks returns the units without the time of boxes, for bills that count it
+// separately.
 func (u Units) WithoutTasks() Units {
 	u.VCPUSeconds, u.TaskGBSeconds, u.AddressSeconds = 0, 0, 0
 	return u
 }
 
-// Sizes of what is billed, in bytes.
+// Sizes of billed units, in bytes.
 const (
-	messageUnit = 32 << 10 // of a WebSocket message
+	messageUnit = 32 << 10 // bytes of one billed WebSocket message
 	gigabyte    = 1 << 30
 	leastTask   = 60 // seconds that Fargate bills of a task at least
 )
 
-// Messages is how many messages a WebSocket API bills for one of so many bytes.
+// Messages returns how many messages a WebSocket API bills for a message of size bytes.
 func Messages(size int) float64 {
 	return float64(max(1, (size+messageUnit-1)/messageUnit))
 }
 
-// GB is so many bytes.
+// GB returns a number of bytes in GB of 2^30 bytes.
 func GB(size int64) float64 { return float64(size) / gigabyte }
 
-// Task is what a Fargate task costs that ran for so many seconds: whole ones, sixty at
-// least. size is what it has of a machine.
+// Task returns the units of a Fargate task that ran for a time: whole seconds, at least sixty.
+// size is the size of the task.
 func Task(seconds float64, size BoxSize) Units {
 	billed := max(math.Ceil(seconds), leastTask)
 	return Units{
@@ -101,8 +102,9 @@ func Task(seconds float64, size BoxSize) Units {
 	}
 }
 
-// BoxSize is what a task has. MemoryMB in MiB. Addresses is 1 for a public address.
+// BoxSize is the size of a task. MemoryMB is in MiB. Addresses is 1 for a task with a public
+// address.
 type BoxSize struct{ VCPUs, MemoryMB, Addresses float64 }
 
-// DefaultBox is the size of template.yaml's boxes.
+// DefaultBox returns the size of template.yaml's boxes.
 func DefaultBox() BoxSize { return BoxSize{VCPUs: 0.25, MemoryMB: 512, Addresses: 1} }

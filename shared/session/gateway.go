@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The rest of this file is not for storage drivers: it is what adapters of gateways and
-// counters share with the functions.
+// The rest of this file is not for storage drivers. Adapters of gateways and counters share
+// it with the functions.
 
 // Poster sends messages to WebSocket connections. It is safe for concurrent use.
 type Poster interface {
@@ -26,7 +26,7 @@ type Clients interface {
 	Close(ctx context.Context, conn string) error
 }
 
-// Account says whom one invocation of a function was for, and what it transferred.
+// Account describes one invocation of a function: its caller, and what it transferred.
 type Account struct {
 	Over    Gateway
 	Tenant  string // "" if the caller was refused

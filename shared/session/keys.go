@@ -25,7 +25,7 @@ type Key struct {
 	Rev       int64  // set by the store; SaveKey fails unless it is the stored one
 	Hash      []byte // SHA-256 of the whole key
 	Tenant    string
-	Principal string   // who the holder acts as; a key that replaces this one has the same
+	Principal string   // the holder acts as this principal; a key that replaces this one has the same
 	Servers   []string // names of the servers it is good for, or EveryServer
 	Props     []byte   `json:",omitempty"` // of the principal; see Identity
 	Created   time.Time

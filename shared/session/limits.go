@@ -2,7 +2,7 @@ package session
 
 import "time"
 
-// What a Store must accept and may return at most; see [Log] and [Parts].
+// Limits of what a Store must accept and may return; see [Log] and [Parts].
 const (
 	MaxBatchEvents = 1000      // events of one Append
 	MaxBatchBytes  = 16 << 20  // bytes of the events of one Append; a page of Read ends when it has as many
@@ -11,13 +11,13 @@ const (
 	MaxPart        = 128 << 10 // bytes of one Part
 )
 
-// What a durable value may have at most, in bytes.
+// Limits of a durable value, in bytes.
 const (
 	MaxValueName = 128
 	MaxValueData = 256 << 10
 )
 
-// What a suspended call may do at most.
+// Limits of a suspended call.
 const (
 	MaxRounds = 100      // rounds of questions; a server that asks more often is going in circles
 	MaxAsk    = EventAge // how long a question stays open, whatever a box asks for

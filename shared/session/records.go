@@ -62,7 +62,7 @@ type Session struct {
 	Server     string
 	Digest     string // of the server's configuration when the session began
 	Tenant     string
-	Principal  string // who opened the session; nobody else may use it
+	Principal  string // the principal that opened the session; no other may use it
 	Props      []byte `json:",omitempty"` // latest Identity.Props of the principal
 	Transport  Transport
 	State      State
@@ -140,8 +140,8 @@ type Connection struct {
 	Expires    time.Time
 }
 
-// Lease gives its holder a right until a time, such as that of one GET to the common
-// stream. Nobody returns a lease: its holder stops before Until.
+// Lease gives its holder a right until a time. One GET, for example, has the right to the
+// common stream. A holder need not return its lease; it stops before Until.
 type Lease struct {
 	Nonce string // names the holder
 	Until time.Time

@@ -7,9 +7,10 @@ import (
 	"encoding/base64"
 )
 
-// Sealer seals what strangers carry for us (AES-256-GCM), so that they can neither
-// read nor change it: tickets in boxes, the state of a call in rounds at a modern
-// client. It has no state and is safe for concurrent use.
+// Sealer encrypts and authenticates data that others carry for Dormouse (AES-256-GCM). They
+// can neither read nor change it. Examples are the tickets in boxes, and the state of a call
+// that a modern client carries between rounds. A Sealer has no state and is safe for
+// concurrent use.
 type Sealer struct {
 	seals cipher.AEAD
 	opens []cipher.AEAD // seals is the first
@@ -18,10 +19,10 @@ type Sealer struct {
 // minSecret is the least length of a secret, in bytes.
 const minSecret = 32
 
-// NewSealer makes a Sealer for one purpose from a secret of at least 32 bytes
-// (Invalid if shorter). What was sealed for one purpose opens for no other, so that
-// all may share the secret. The Sealer also opens what was sealed with the others,
-// so that a secret can be replaced while what it sealed is still in use.
+// NewSealer makes a Sealer for one purpose from a secret of at least 32 bytes. Data sealed
+// for one purpose opens for no other, so all purposes may share the secret. The Sealer also
+// opens data that was sealed with the others, so that a secret can be replaced while such
+// data is in use. Errors: Invalid for a shorter secret.
 func NewSealer(purpose string, secret []byte, others ...[]byte) (*Sealer, error) {
 	s := &Sealer{}
 	for _, secret := range append([][]byte{secret}, others...) {
@@ -47,13 +48,13 @@ func newAEAD(purpose string, secret []byte) (cipher.AEAD, error) {
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
-// Seal returns plain as text (base64url) that only [Sealer.Open] reads.
+// Seal returns plain in sealed form, as text (base64url).
 func (s *Sealer) Seal(plain []byte) string {
 	return base64.RawURLEncoding.EncodeToString(s.seals.Seal(nil, nil, plain, nil))
 }
 
-// Open returns what was sealed. ok is false for what was sealed with no secret of this
-// Sealer or for another purpose, or was changed.
+// Open returns the data that was sealed. ok is false if the text was changed, or was sealed
+// for another purpose or with a secret that this Sealer does not have.
 func (s *Sealer) Open(sealed string) (plain []byte, ok bool) {
 	box, err := base64.RawURLEncoding.DecodeString(sealed)
 	if err != nil {

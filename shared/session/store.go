@@ -77,7 +77,7 @@ type Answers interface {
 	// nothing is written and first is false. The caller counts the bytes in the
 	// session; see [AnswerCount].
 	PutAnswer(ctx context.Context, a Answer) (first bool, err error)
-	// Answers returns the answers to those of the questions that have one, in any
+	// Answers returns the answers to the questions that have one, in any
 	// order. Questions are IDs as in Answer.Question.
 	Answers(ctx context.Context, id ID, questions []string) ([]Answer, error)
 }

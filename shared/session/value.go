@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// ValueScope says whom a durable value belongs to, and so how long it may live.
+// ValueScope says to whom a durable value belongs, and so how long it may live.
 type ValueScope string
 
 // The scopes of durable values.

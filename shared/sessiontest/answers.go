@@ -14,7 +14,7 @@ func anAnswer(question, raw string) session.Answer {
 	return session.Answer{Session: "s1", Question: question, Raw: []byte(raw), Expires: future()}
 }
 
-// answerPromises is about what clients answered and what servers answered.
+// answerPromises is the contract of Answers and Handshakes.
 func answerPromises() []promise {
 	return []promise{
 		{"the first answer to a question wins", func(t *testing.T, k *kit) {

@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// boundPromises is about what a log takes, what it lets go of, and what that
-// leaves behind.
+// boundPromises is the contract for the limits of a log, for what it drops, and for what then
+// stays.
 func boundPromises(h Harness) []promise {
 	list := []promise{
 		{"what is no batch is refused with Invalid, what is too much with TooLarge", refusals},
@@ -97,7 +97,7 @@ func refusals(t *testing.T, k *kit) {
 	same(t, "events", raws(t, read(t, k, 0, 10)), []string(nil))
 }
 
-// onCommon is a batch of the common stream of session "s1".
+// onCommon returns a batch of the common stream of session "s1".
 func onCommon(first session.Index, events ...string) session.Batch {
 	b := aBatch(first, events...)
 	b.Stream = session.Common

@@ -14,7 +14,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// aBox is a box record with every field filled.
+// aBox returns a box record with every field filled.
 func aBox(id session.BoxID) session.Box {
 	return session.Box{
 		ID: id, Rev: 1, Tenant: "acme", Server: "everything", State: session.Starting, Gen: 7, Lost: 5, Worked: 6, Told: session.Told{Tools: 2, Prompts: 3, Resources: 4}, Runner: "r-1",
@@ -23,7 +23,7 @@ func aBox(id session.BoxID) session.Box {
 	}
 }
 
-// anItem is a waiting item with every field filled that such an item has.
+// anItem returns a waiting item with every field filled that such an item has.
 func anItem(box session.BoxID, id session.StreamID) session.Item {
 	return session.Item{
 		Box: box, ID: id, State: session.Waiting, Raw: []byte("{\n " + rawJSON + "\n}"), NotAfter: future(), Created: now(),
@@ -100,7 +100,7 @@ func boxRace(t *testing.T, k *kit) {
 	same(t, "Box", got, session.Box{ID: "b", Rev: writers * each, Gen: writers * each})
 }
 
-// wake is an update by compare-and-swap.
+// wake updates a box by compare-and-swap.
 func wake(ctx context.Context, s session.Store) error {
 	for {
 		b, err := s.Box(ctx, "b")
@@ -179,7 +179,7 @@ func itemPromises() []promise {
 			want := anItem("b1", "r1")
 			putItem(t, k, want, true)
 			want.State, want.Gen = session.Taken, 3
-			for range 2 { // an answer may be lost: the same generation asks again
+			for range 2 { // the same generation claims again if the answer was lost
 				got, err := k.Claim(t.Context(), "b1", "r1", 3)
 				noError(t, "Claim", err)
 				same(t, "claimed item", got, want)
@@ -215,11 +215,11 @@ func itemPromises() []promise {
 				noError(t, "Release", err)
 				same(t, fmt.Sprintf("released %s of generation %d", id, gen), released, want)
 			}
-			release("r1", 0, false) // it waits
+			release("r1", 0, false) // the item waits
 			_, err := k.Claim(t.Context(), "b1", "r1", 3)
 			noError(t, "Claim", err)
 			release("r1", 2, false)
-			release("r2", 3, false) // its message is with whoever has taken it
+			release("r2", 3, false) // the item has no Raw
 			release("r3", 3, false)
 			release("r1", 3, true)
 			same(t, "released item", item(t, k, "r1"), want)
@@ -274,7 +274,7 @@ func itemPromises() []promise {
 	}
 }
 
-// swap swaps an item of box b1 and says whether that is to be.
+// swap swaps an item of box b1 and checks the result.
 func swap(t *testing.T, s session.Store, was, it session.Item, want bool) {
 	t.Helper()
 	swapped, err := s.SwapItem(t.Context(), was, it)
@@ -339,14 +339,14 @@ func suspendedItem(t *testing.T, k *kit) {
 	keptBack(t, k, it)
 }
 
-// leftoverItem is of no message and no time, as it is put when a session ends.
+// leftoverItem checks an item without a message and a time, as the end of a session puts it.
 func leftoverItem(t *testing.T, k *kit) {
 	it := session.Item{
 		Box: "b1", ID: "r1", State: session.Leftover, Address: session.Address{Session: "s1", Box: "b1"}, Created: now(),
 	}
 	keptBack(t, k, it)
 	putItem(t, k, it, true)
-	putItem(t, k.other(t), it, false) // who ends a session may do so twice
+	putItem(t, k.other(t), it, false) // a caller may end a session twice
 	same(t, "the item", item(t, k, "r1"), it)
 }
 

@@ -10,16 +10,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Spent is what a store has consumed so far, in a driver's own units; what is
-// compared is differences.
+// Spent is what a store has consumed so far, in a driver's own units. Tests compare
+// differences.
 type Spent struct {
 	Requests int64
 	Units    float64
 }
 
-// Bulk runs what a driver promises of many sessions and of long streams: numbers
-// that are too big to be looked at for each promise. spent may be nil for a driver
-// that does not count.
+// Bulk tests the contract with many sessions and long streams: numbers that are too big for
+// every test. spent may be nil for a driver that does not count.
 func Bulk(t *testing.T, h Harness, spent func(session.Store) Spent) {
 	if spent == nil {
 		spent = func(session.Store) Spent { return Spent{} }
@@ -58,7 +57,7 @@ func Bulk(t *testing.T, h Harness, spent func(session.Store) Spent) {
 	}
 }
 
-// line is an event that says its index, of a usual size.
+// line returns an event of a usual size that contains its index.
 func line(i session.Index) string { return fmt.Sprintf(`{"jsonrpc":"2.0","i":%0100d}`, i) }
 
 // long writes a stream of events, 250 in a batch.
@@ -97,8 +96,8 @@ func replay(t *testing.T, s session.Store, stream session.StreamID, total int) (
 	return pages
 }
 
-// abandoned makes 10,000 sessions whose life is over, with 500 living ones among
-// them, which List still pages through in order.
+// abandoned makes 10,000 sessions that have expired, and 500 living ones among them. List
+// must still page through the living ones in order.
 func abandoned(t *testing.T, k *kit) {
 	const total, every = 10_500, 21
 	list := make([]session.Session, total)
@@ -131,9 +130,8 @@ func abandoned(t *testing.T, k *kit) {
 	}
 }
 
-// Idle is a session as a real client leaves it behind: with the initialize
-// parameters of a coding agent, and a listener that has gone. Drivers measure
-// their rows with it.
+// Idle returns a session as a real client leaves it behind. It has the initialize parameters
+// of a coding agent, and a listener that has gone. Drivers measure their rows with it.
 func Idle() session.Session {
 	return session.Session{
 		ID: session.NewID(), Server: "everything", Digest: "sha256:5f0c9d1be2a7463c8e1d0fb95a6c7e24", Tenant: "acme-corporation",
@@ -156,7 +154,7 @@ func fill(t *testing.T, k *kit, list []session.Session) {
 		return
 	}
 	var all errgroup.Group
-	all.SetLimit(64) // they share their syncs of the disk
+	all.SetLimit(64) // concurrent writes share syncs of the disk
 	for _, x := range list {
 		all.Go(func() error { return k.Create(t.Context(), x) })
 	}

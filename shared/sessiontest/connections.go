@@ -6,7 +6,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// aConnection is a connection with every field filled.
+// aConnection returns a connection with every field filled.
 func aConnection(id string) session.Connection {
 	return session.Connection{
 		ID: id, Session: "s1", Server: "everything", Tenant: "acme", Principal: "alice <é>", EventIDs: true, Credential: "k1", Expires: future(),

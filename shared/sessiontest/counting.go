@@ -9,19 +9,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Counts is what an operation cost: calls of the store, each one round trip. A
-// compare-and-swap that was refused is a write; a call that failed is counted. List,
-// ListKeys and Due count as one read, though they may cost a driver several.
+// Counts is the cost of an operation in calls of the store, each of which is one round trip.
+// A compare-and-swap is a write even if it is refused. Failed calls count too. List, ListKeys
+// and Due count as one read, though a driver may need several.
 type Counts struct {
 	Reads  int
 	Writes int
-	Waits  int   // calls of Wait, which are not reads of the operation
+	Waits  int   // calls of Wait, which do not count as reads
 	Bytes  int64 // given to writes; see intercept.Call.Bytes
 	Calls  map[string]int
 }
 
-// Counting is a store that counts its calls. Tests assert budgets of operations with
-// it. Safe for concurrent use.
+// Counting is a store that counts its calls. Tests check the budgets of operations with it. It
+// is safe for concurrent use.
 type Counting struct {
 	*intercept.Store
 
@@ -29,7 +29,8 @@ type Counting struct {
 	counts Counts
 }
 
-// NewCounting counts the calls of inner. Closing it closes inner, which is not counted.
+// NewCounting returns a store that counts the calls of inner. Closing it closes inner; Close
+// is not counted.
 func NewCounting(inner session.Store) *Counting {
 	c := &Counting{}
 	c.Store = intercept.New(inner, func(ctx context.Context, call *intercept.Call, do func(context.Context) error) error {

@@ -1,8 +1,7 @@
-// Package sessiontest is what a [session.Store] promises, as tests that every
-// driver runs, and what tests of others need around a store: one that counts
-// ([Counting]), one that fails ([Faulty]), and one in memory ([Memory]).
+// Package sessiontest has the contract of [session.Store] as tests that every driver runs. It
+// also has stores for other tests: one that counts its calls ([Counting]), one that fails
+// ([Faulty]), and one in memory ([Memory]).
 //
-// The suite knows the contract only (the comments of session.Store). What is
-// special to a driver, such as its bounds, is tested beside the driver. Tests
-// import this package, nothing else does.
+// The suite knows only the contract, which is the comments of session.Store. The tests beside
+// a driver cover its own features, such as its bounds. Only tests import this package.
 package sessiontest

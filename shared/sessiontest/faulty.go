@@ -11,21 +11,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Fault is what Faulty did to a call. It is the cause of the Unavailable error
-// the caller got: errors.Is(err, sessiontest.Unanswered).
+// Fault is what Faulty did to a call. It is the cause of the Unavailable error that the
+// caller gets: errors.Is(err, sessiontest.Unanswered).
 type Fault string
 
-// The faults. They are told apart because a caller that repeats its call must be
-// right after both.
+// The faults. There are two because a repeat must be right after each of them.
 const (
 	Lost       Fault = "not stored"                      // the call did not reach the store
-	Unanswered Fault = "stored, but the answer was lost" // the store did it; nobody was told
+	Unanswered Fault = "stored, but the answer was lost" // the store did it; the caller does not know
 )
 
 // Error returns the name of the fault.
 func (f Fault) Error() string { return string(f) }
 
-// Faults says how often calls fail: chances between 0 and 1.
+// Faults has the chances, between 0 and 1, that a call fails.
 type Faults struct {
 	Lost       float64       // of an Unavailable before the call
 	Unanswered float64       // of an Unavailable after the call
@@ -33,8 +32,8 @@ type Faults struct {
 	Delay      time.Duration // the longest such delay
 }
 
-// Faulty is a store that fails at random, as a store in another place does. The same
-// calls in the same order with the same seed fail the same way. Safe for concurrent use.
+// Faulty is a store that fails at random, as a remote store does. With the same seed, the same
+// calls in the same order fail in the same way. It is safe for concurrent use.
 type Faulty struct {
 	*intercept.Store
 
@@ -45,16 +44,16 @@ type Faulty struct {
 	done   map[Fault]int
 }
 
-// NewFaulty makes the calls of inner fail. Closing it closes inner; that never fails.
+// NewFaulty returns a store that makes the calls of inner fail. Closing it closes inner; Close
+// never fails at random.
 func NewFaulty(inner session.Store, seed uint64, all Faults) *Faulty {
 	f := &Faulty{random: rand.New(rand.NewPCG(seed, 0)), all: all, by: map[string]Faults{}, done: map[Fault]int{}}
 	f.Store = intercept.New(inner, f.call)
 	return f
 }
 
-// Set changes how often calls fail from now on: those of one method of
-// session.Store, or with "" all that are not set by name. It panics if there is
-// no such method.
+// Set changes from now on how often calls of one method of session.Store fail. With "" it
+// changes all methods that were not set by name. It panics if there is no such method.
 func (f *Faulty) Set(method string, faults Faults) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -68,15 +67,15 @@ func (f *Faulty) Set(method string, faults Faults) {
 	f.by[method] = faults
 }
 
-// Done says how many calls have failed in one way.
+// Done returns how many calls have failed in one way.
 func (f *Faulty) Done(fault Fault) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.done[fault]
 }
 
-// draw decides the fate of one call. It always draws as often, so that a changed
-// rate does not change the fate of every call that follows.
+// draw decides about the faults of one call. It always draws the same number of random values,
+// so that a changed rate does not change the faults of all later calls.
 func (f *Faulty) draw(method string) (lost, unanswered bool, delay time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -99,8 +98,8 @@ func (f *Faulty) draw(method string) (lost, unanswered bool, delay time.Duration
 	return lost, unanswered, delay
 }
 
-// call makes one call of the store, under the faults. A Wait fails before it has begun
-// to wait, or after.
+// call makes one call of the store with faults. A Wait fails before it begins to wait, or
+// after it has waited.
 func (f *Faulty) call(ctx context.Context, c *intercept.Call, do func(context.Context) error) error {
 	lost, unanswered, delay := f.draw(c.Method)
 	if delay > 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// aKey is a key with every field filled.
+// aKey returns a key with every field filled.
 func aKey(id string) session.Key {
 	return session.Key{
 		ID: id, Rev: 1, Hash: []byte("\x00\xff hash"), Tenant: "acme", Principal: "alice <é>", Servers: []string{"b", "a"}, Props: []byte(`{"plan":"é"}`),
@@ -108,7 +108,7 @@ func keyPages(t *testing.T, k *kit) {
 	for i := range 120 {
 		all = append(all, fmt.Sprintf("k%03d", i))
 	}
-	for i := range all { // in another order than that of the ids
+	for i := range all { // not in the order of the ids
 		noError(t, "CreateKey", k.CreateKey(t.Context(), aKey(all[(i*7)%len(all)])))
 	}
 	for _, c := range []struct {
@@ -135,7 +135,7 @@ func keyIDs(t *testing.T, k *kit, tenant, after string, limit int) []string {
 	return ids
 }
 
-// aTicket is a ticket with every field filled.
+// aTicket returns a ticket with every field filled.
 func aTicket(hash string) session.EntryTicket {
 	return session.EntryTicket{
 		Hash: hash, Server: "everything", Identity: session.Identity{Tenant: "acme", Principal: "alice <é>", Credential: "k1", Props: []byte(`{"plan":"é"}`)}, Expires: future(),

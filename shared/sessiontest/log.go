@@ -11,7 +11,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// aBatch is a batch of the request stream "r1" of session "s1".
+// aBatch returns a batch of the request stream "r1" of session "s1".
 func aBatch(first session.Index, events ...string) session.Batch {
 	b := session.Batch{Session: "s1", Stream: "r1", First: first, Gen: 1, Seq: int64(first), Expires: future()}
 	for _, e := range events {
@@ -20,7 +20,7 @@ func aBatch(first session.Index, events ...string) session.Batch {
 	return b
 }
 
-// numbered is n events from an index on that say their index.
+// numbered returns n events that contain their index, which counts from first.
 func numbered(first session.Index, n int) []string {
 	events := make([]string, n)
 	for i := range events {
@@ -43,7 +43,7 @@ func read(t *testing.T, s session.Store, after session.Index, limit int) session
 	return p
 }
 
-// raws is what a page holds, each event checked to follow on the one before.
+// raws returns the events of a page, and checks that their indexes are consecutive.
 func raws(t *testing.T, p session.Page) []string {
 	t.Helper()
 	var out []string

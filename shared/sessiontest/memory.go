@@ -12,14 +12,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Memory is a session.Store in the memory of one program: the shortest thing
-// that keeps the contract, for tests and simulations that have to look inside
-// ([Memory.Batches]). It bounds nothing but age, never fails, and forgets all
-// when it is dropped. Waiting blocks on channels and timers only, so that a test
-// under testing/synctest sees it as durably blocked. Safe for concurrent use. It has as
-// many methods as session.Store has.
+// Memory is a session.Store in the memory of one program. It is the shortest implementation
+// of the contract, for tests and simulations that must look inside ([Memory.Batches]). It
+// bounds only age, never fails, and keeps nothing beyond its own life. It waits on channels
+// and timers only, so that a test under testing/synctest sees it as durably blocked. It is
+// safe for concurrent use. It has as many methods as session.Store has.
 type Memory struct {
-	mu         sync.Mutex // never held while anything waits
+	mu         sync.Mutex // never held while a caller waits
 	sessions   map[session.ID]session.Session
 	answers    map[session.ID]map[string]session.Answer
 	conns      map[string]session.Connection
@@ -64,16 +63,16 @@ func NewMemory() *Memory {
 	}
 }
 
-// Close implements session.Store. There is nothing to let go of.
+// Close implements session.Store. It does nothing.
 func (m *Memory) Close() error { return nil }
 
-// lock takes the lock and reads the clock; what has expired by then is not there.
+// lock takes the lock and returns the time at which records are checked for expiry.
 func (m *Memory) lock() (now time.Time) {
 	m.mu.Lock()
 	return time.Now()
 }
 
-// alive says whether something that expires is still there; zero is never.
+// alive reports whether a record has not expired. A zero expires means never.
 func alive(expires, now time.Time) bool { return expires.IsZero() || expires.After(now) }
 
 // Create implements session.Sessions.
@@ -100,7 +99,7 @@ func (m *Memory) Load(_ context.Context, id session.ID, box session.BoxID) (sess
 	return s.Clone(), b, nil
 }
 
-// expiredIf is why a row that is there is not found.
+// expiredIf returns the cause of a NotFound, given whether the row is there.
 func expiredIf(there bool) error {
 	if there {
 		return session.QuitExpired

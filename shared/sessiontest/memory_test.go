@@ -40,7 +40,7 @@ func TestMemoryForgetsWhatHasExpired(t *testing.T) {
 		if p := page(); len(p.Events) != 2 || p.Gap {
 			t.Fatalf("before: %d events, gap %v; want 2 and no gap", len(p.Events), p.Gap)
 		}
-		time.Sleep(2 * time.Minute) // virtual
+		time.Sleep(2 * time.Minute) // in fake time
 		if p := page(); len(p.Events) != 1 || !p.Gap {
 			t.Fatalf("after the first expired: %d events, gap %v; want 1 and a gap", len(p.Events), p.Gap)
 		}

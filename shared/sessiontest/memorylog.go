@@ -45,7 +45,7 @@ func (m *Memory) Tail(_ context.Context, id session.ID, stream session.StreamID)
 	now := m.lock()
 	defer m.mu.Unlock()
 	if stream == session.Common {
-		now = time.Time{} // it goes on for as long as its session
+		now = time.Time{} // the common stream lasts as long as its session
 	}
 	batches := m.batches(streamKey{id, stream}, now)
 	if len(batches) == 0 {
@@ -94,9 +94,9 @@ func (m *Memory) Wait(ctx context.Context, id session.ID, stream session.StreamI
 	}
 }
 
-// Batches returns all that is in the log, as it was written: streams in order of
-// session and stream, their batches in order of the first index. It is no part of
-// a Store, and what has expired is included.
+// Batches returns everything in the log as it was written, including expired batches. Streams
+// are in order of session and stream, and their batches in order of the first index. Batches
+// is not part of session.Store.
 func (m *Memory) Batches() []session.Batch {
 	m.lock()
 	defer m.mu.Unlock()
@@ -112,7 +112,7 @@ func (m *Memory) Batches() []session.Batch {
 	return out
 }
 
-// wake lets go of those who wait for a stream. It must be called with the lock.
+// wake wakes the callers that wait for a stream. It must be called with the lock.
 func (m *Memory) wake(id session.ID, stream session.StreamID) {
 	key := streamKey{id, stream}
 	if changed := m.changed[key]; changed != nil {
@@ -121,8 +121,8 @@ func (m *Memory) wake(id session.ID, stream session.StreamID) {
 	}
 }
 
-// batches returns what is there of a stream, in order. It must be called with the
-// lock.
+// batches returns the batches of a stream that have not expired, in order. It must be called
+// with the lock.
 func (m *Memory) batches(key streamKey, now time.Time) []session.Batch {
 	var out []session.Batch
 	for _, b := range m.streams[key] {
@@ -140,7 +140,7 @@ func (m *Memory) page(key streamKey, after session.Index, limit int, now time.Ti
 	for _, b := range m.batches(key, now) {
 		wanted, more := p.Wants(b.First, len(b.Events))
 		if wanted {
-			lines, _ := b.Lines() // it was checked when it came, and this is a copy
+			lines, _ := b.Lines() // Append has checked the batch; lines is a copy
 			more = p.Add(b.First, len(b.Events), b.Final, b.Retry, lines)
 		}
 		if !more {

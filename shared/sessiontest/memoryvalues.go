@@ -8,7 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// stateKey is a key as a map takes it: instants that are the same are equal in it.
+// stateKey returns a key for the map, in which equal instants are equal values.
 func stateKey(k session.ValueKey) session.ValueKey {
 	if !k.Since.IsZero() {
 		k.Since = time.UnixMilli(k.Since.UnixMilli()).UTC()
@@ -16,7 +16,7 @@ func stateKey(k session.ValueKey) session.ValueKey {
 	return k
 }
 
-// state is a value that is there, or one with Rev 0. It must be called with the lock.
+// state returns a value, with Rev 0 if there is none. It must be called with the lock.
 func (m *Memory) state(k session.ValueKey, now time.Time) session.Value {
 	v, ok := m.states[stateKey(k)]
 	if !ok || !alive(v.Expires, now) {

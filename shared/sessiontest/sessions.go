@@ -12,12 +12,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// rawJSON is JSON that a careless driver would rewrite: white space, escapes,
-// characters that encoding/json escapes, numbers that are no float64, duplicate
-// and unknown fields.
+// rawJSON is JSON that a careless driver would rewrite. It has white space, escapes,
+// characters that encoding/json escapes, numbers that are no float64, and duplicate and
+// unknown fields.
 const rawJSON = "{ \"a\" : 9007199254740993,\t\"b\":\"<&>\u2028 \\u00e9\\/ é 𝄞\", \"a\":1.0e+2 , \"_x\":[ ] }"
 
-// aSession is a session with every field filled.
+// aSession returns a session with every field filled.
 func aSession(id session.ID) session.Session {
 	return session.Session{
 		ID: id, Rev: 1, Server: "everything", Digest: "d1", Tenant: "acme", Principal: "alice", Transport: session.HTTP,
@@ -31,7 +31,7 @@ func aSession(id session.ID) session.Session {
 	}
 }
 
-// plain is a session with only what a driver needs.
+// plain returns a session with only the fields that a driver needs.
 func plain(id session.ID, tenant string) session.Session {
 	return session.Session{ID: id, Tenant: tenant, State: session.Created, Expires: future()}
 }
@@ -129,8 +129,8 @@ func createRace(t *testing.T, k *kit) {
 	same(t, "Tenant of the winner", got.Tenant, fmt.Sprint("t", won))
 }
 
-// race runs n calls at once, half of them through another handle, and returns
-// the one that did not get a Conflict.
+// race runs n calls at once, half of them through another handle. It returns the number of the
+// call that did not get a Conflict.
 func race(t *testing.T, k *kit, n int, call func(s session.Store, i int) error) (won int) {
 	t.Helper()
 	errs := make([]error, n)
@@ -245,7 +245,7 @@ func saveRace(t *testing.T, k *kit) {
 	same(t, "updates that are there", len(slices.Compact(got.Subscribed)), writers*each)
 }
 
-// subscribe is an update by compare-and-swap.
+// subscribe updates a session by compare-and-swap.
 func subscribe(ctx context.Context, s session.Store, uri string) error {
 	for {
 		x, _, err := s.Load(ctx, "s1", "b")

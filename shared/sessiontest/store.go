@@ -14,29 +14,28 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Harness gives the suite stores of one driver.
+// Harness has the functions with which the suite opens stores of one driver.
 type Harness struct {
-	// Open makes a store without data. What it needs besides Close, it cleans up
+	// Open makes an empty store. The suite closes it. Open registers any other cleanup
 	// with t.Cleanup.
 	Open func(t *testing.T) session.Store
-	// Reopen opens one more handle on the data of a store that Open made, with
-	// the eyes of another process; closing it must leave the first one usable.
-	// Nil for a driver that keeps its data in the handle.
+	// Reopen opens another handle on the data of a store that Open made, as another
+	// process would. Closing it must leave the first one usable. It is nil for a driver
+	// that keeps its data in the handle.
 	Reopen func(t *testing.T, s session.Store) session.Store
-	// Bounded opens a store without data that keeps at most 8 events of a stream
-	// or session, and looks whenever it should. Nil for a driver without bounds.
+	// Bounded opens an empty store that keeps at most 8 events of a stream or session, and
+	// checks its bounds as often as it can. It is nil for a driver without bounds.
 	Bounded func(t *testing.T) session.Store
-	// Fill stores many new sessions as Create would, for a driver that can do it in
-	// fewer round trips. Nil for one that has nothing quicker than Create.
+	// Fill stores many new sessions as Create would, in fewer round trips. It is nil for a
+	// driver that has nothing faster than Create.
 	Fill func(t *testing.T, s session.Store, list []session.Session)
-	// Polls says that a Wait does not notice items: nothing but an event, or its
-	// time, ends it.
+	// Polls means that Wait does not notice items: only an event or its until ends it.
 	Polls bool
 }
 
-// Store runs the whole contract against a driver, each promise on a store of its
-// own. Times are given to the millisecond and compared as instants; a driver need
-// not keep more. Nothing sleeps: what shall have expired is stored so.
+// Store runs the whole contract against a driver, each promise on a store of its own. Times
+// have millisecond precision and are compared as instants. The suite stores records that have
+// expired already instead of sleeping.
 func Store(t *testing.T, h Harness) {
 	groups := []struct {
 		name     string
@@ -75,13 +74,13 @@ type promise struct {
 	check func(t *testing.T, k *kit)
 }
 
-// kit is what a check works with: an empty store.
+// kit is the empty store that a check works with.
 type kit struct {
 	session.Store
 	harness Harness
 }
 
-// other is another handle on the same data, or the same one if the driver has no
+// other returns another handle on the same data, or the same handle if the driver has no
 // others.
 func (k *kit) other(t *testing.T) session.Store {
 	t.Helper()
@@ -93,13 +92,13 @@ func (k *kit) other(t *testing.T) session.Store {
 	return s
 }
 
-// now is the present as every driver can store it.
+// now returns the present time with the precision that every driver keeps.
 func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 
 func future() time.Time { return now().Add(time.Hour) }
 func past() time.Time   { return now().Add(-time.Hour) }
 
-// patience is how long a check waits for what should come soon.
+// patience is how long a check waits for an event that should come soon.
 const patience = 10 * time.Second
 
 func noError(t *testing.T, what string, err error) {
@@ -118,15 +117,15 @@ func wantCode(t *testing.T, what string, err error, code session.Code) {
 
 func same(t *testing.T, what string, got, want any) {
 	t.Helper()
-	// Byte by byte, cmp takes half a minute for a message of a megabyte.
+	// cmp would compare a message of a megabyte byte by byte, which takes half a minute.
 	whole := cmp.FilterValues(func(x, y []byte) bool { return len(x)+len(y) > 0 }, cmp.Comparer(bytes.Equal))
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), whole); diff != "" {
 		t.Fatalf("%s (-want +got):\n%s", what, diff)
 	}
 }
 
-// filled fails if a field of a record is zero, apart from some: a check that
-// compares records would not see a driver that loses it.
+// filled fails if a field of a record is zero, except for some. A check that compares records
+// would not notice a driver that loses such a field.
 func filled(t *testing.T, record any, except ...string) {
 	t.Helper()
 	v := reflect.ValueOf(record)

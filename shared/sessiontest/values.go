@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// stateKeys are keys that differ in one thing each; the first is of the session s1.
+// stateKeys returns keys that each differ in one thing. The first belongs to session s1.
 func stateKeys() []session.ValueKey {
 	base := session.ValueKey{Tenant: "acme", Server: "everything", Scope: session.ValueOfSession, Of: "s1", Since: time.UnixMilli(1_700_000_000_123).UTC(), Name: "é/\x00 #"}
 	keys := []session.ValueKey{base}
@@ -33,7 +33,7 @@ func stateKeys() []session.ValueKey {
 	return keys
 }
 
-// withSessions is a store with the sessions of stateKeys.
+// withSessions creates the sessions of stateKeys.
 func withSessions(t *testing.T, k *kit) {
 	t.Helper()
 	for _, id := range []session.ID{"s1", "s2"} {

@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// waited is what one call of Wait came back with.
+// waited is the result of one call of Wait.
 type waited struct {
 	page session.Page
 	err  error
@@ -28,7 +28,7 @@ func wait(ctx context.Context, s session.Store, after session.Index, until time.
 	return back
 }
 
-// soon fails if a Wait does not come back.
+// soon fails if a Wait does not return within patience.
 func soon(t *testing.T, back <-chan waited) waited {
 	t.Helper()
 	select {
@@ -40,7 +40,7 @@ func soon(t *testing.T, back <-chan waited) waited {
 	}
 }
 
-// far is an end of waiting that no check should come to see.
+// far returns an end of waiting that no check should reach.
 func far() time.Time { return time.Now().Add(time.Minute) }
 
 func waitPromises(h Harness) []promise {
@@ -93,8 +93,8 @@ func waitPromises(h Harness) []promise {
 	}
 }
 
-// eventually waits until there is something: a Wait may come back empty at the
-// store's own pace.
+// eventually waits until there are events. A single Wait may return empty at the store's own
+// pace.
 func eventually(t *testing.T, s session.Store, after session.Index) session.Page {
 	t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
@@ -137,9 +137,9 @@ func everybodyNotices(t *testing.T, k *kit) {
 	}
 }
 
-// stress is a long conversation: the writer writes when the reader has read, so
-// that each write meets a reader somewhere between looking and waiting. A
-// store that loses wake-ups falls back to its slow pace and is too slow.
+// stress is a long conversation. The writer writes when the reader has read, so that each
+// write meets a reader somewhere between looking and waiting. A store that loses wake-ups
+// falls back to its slow pace and is too slow.
 func stress(t *testing.T, k *kit, writer session.Store, pairs int) {
 	const perStream, pace = 100, 40 * time.Millisecond
 	most := time.Duration(pairs) * pace
@@ -177,14 +177,14 @@ func stress(t *testing.T, k *kit, writer session.Store, pairs int) {
 	}
 }
 
-// itemWakes: nobody can see from outside when a wait has begun, so there are some
-// tries, each with a longer head start; one that ends well before until is
-// enough.
+// itemWakes checks that a change of an item ends a wait. The test cannot see when a wait has
+// begun, so it tries several times, each with a longer head start. One wait that ends well
+// before until is enough.
 func itemWakes(t *testing.T, k *kit) {
 	writer := k.Store
 	for _, c := range []struct {
 		name  string
-		there bool // before the wait begins
+		there bool // the item is there before the wait begins
 		write func(session.StreamID) error
 	}{
 		{"PutItem", false, func(id session.StreamID) error {
@@ -250,7 +250,7 @@ func waitCancelled(t *testing.T, k *kit) {
 	for {
 		w := soon(t, wait(ctx, k, 0, far()))
 		if w.err == nil {
-			continue // at the store's own pace
+			continue // Wait returned at the store's own pace
 		}
 		if !errors.Is(w.err, context.DeadlineExceeded) {
 			t.Fatalf("Wait: error %v, want %v", w.err, context.DeadlineExceeded)

@@ -17,7 +17,7 @@ func TestWrappersKeepTheContract(t *testing.T) {
 	}})
 }
 
-// each is a call of every method of session.Store but Close.
+// each calls every method of session.Store but Close.
 func each(ctx context.Context, s session.Store) map[string]func() error {
 	return map[string]func() error{
 		"Create":           func() error { return s.Create(ctx, plain("s1", "acme")) },
@@ -74,7 +74,7 @@ func TestCountingTellsReadsWritesAndWaitsApart(t *testing.T) {
 	c := NewCounting(NewMemory())
 	want := Counts{Calls: map[string]int{}}
 	for name, do := range each(t.Context(), c) {
-		_ = do() // also what fails is counted
+		_ = do() // failed calls are counted, too
 		want.Calls[name] = 1
 	}
 	want.Reads, want.Writes, want.Waits = 16, 19, 1
