@@ -10,26 +10,28 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Authenticator says who callers are. Package auth has implementations.
+// Authenticator finds out who callers are. Package auth has implementations.
 type Authenticator interface {
-	// Authenticate returns who sent a request, if they may use the server. server is a name
-	// from the address; there may be no such server. Authenticate reads only the headers.
+	// Authenticate returns the identity of the client that sent a request, if it may
+	// use the server. server is a name from the address; there may be no such server.
+	// Authenticate reads only the headers.
 	//
-	// Errors: Unauthenticated is answered with 401, Forbidden with 403, others by the
-	// table. An identity without a tenant or a principal is refused as an error is.
+	// Errors: the endpoint answers Unauthenticated with 401, Forbidden with 403, and
+	// others by the table. It refuses an identity without a tenant or a principal like
+	// an error.
 	Authenticate(r *http.Request, server string) (session.Identity, error)
-	// Confirm returns nil if a credential that was authenticated earlier is still good for a
-	// server. Errors are those of Authenticate.
+	// Confirm returns nil if a credential that was authenticated earlier is still valid
+	// for a server. Errors are those of Authenticate.
 	Confirm(ctx context.Context, credential, server string) error
 }
 
-// Tickets lets clients connect to a WebSocket that cannot send headers with the request, such
-// as a page in a browser. A ticket is good for one connection.
+// Tickets lets clients connect to a WebSocket if they cannot send headers with the
+// request, such as a page in a browser. A ticket is valid for one connection.
 type Tickets interface {
-	// Issue makes a ticket for a caller that was authenticated. The ticket is good for life.
+	// Issue returns a ticket for an authenticated caller. The ticket is valid for life.
 	Issue(ctx context.Context, who session.Identity, server string) (ticket string, life time.Duration, err error)
-	// Redeem returns for whom a ticket was issued. A ticket works once, even if Redeem
-	// fails. Errors are those of Authenticate.
+	// Redeem returns the identity that a ticket was issued for. A ticket works once,
+	// even if Redeem fails. Errors are those of Authenticate.
 	Redeem(ctx context.Context, ticket, server string) (session.Identity, error)
 }
 
@@ -41,8 +43,8 @@ func (nobody) Authenticate(*http.Request, string) (session.Identity, error) {
 }
 func (nobody) Confirm(context.Context, string, string) error { return session.Unauthenticated }
 
-// whole refuses an identity without a tenant or a principal: all callers without one would
-// share their sessions and boxes.
+// whole refuses an identity without a tenant or a principal. All callers without one
+// would share sessions and boxes.
 func whole(who session.Identity, err error) (session.Identity, error) {
 	if err == nil && (who.Tenant == "" || who.Principal == "") {
 		return session.Identity{}, session.Errorf(session.Internal, "the authenticator has let in somebody without a tenant or a principal")
@@ -50,7 +52,7 @@ func whole(who session.Identity, err error) (session.Identity, error) {
 	return who, err
 }
 
-// caller makes the host's caller of an identity.
+// caller returns the host's caller for an identity.
 func caller(who session.Identity, server host.Server, over session.Transport) host.Caller {
 	return host.Caller{
 		Server: server, Tenant: who.Tenant, Principal: who.Principal, Credential: who.Credential, Transport: over,
@@ -86,7 +88,8 @@ func (x *exchange) ticket() error {
 // queryTicket is the query parameter for the ticket of a client that connects.
 const queryTicket = "ticket"
 
-// identify returns who asks for a connection, by its ticket or else by its headers.
+// identify returns the identity of the client that asks for a connection, by its ticket
+// or else by its headers.
 func (x *turn) identify(ctx context.Context, r *http.Request, server string) (session.Identity, error) {
 	ticket := r.URL.Query().Get(queryTicket)
 	if ticket == "" {
@@ -102,13 +105,14 @@ func (x *turn) identify(ctx context.Context, r *http.Request, server string) (se
 	return who, err
 }
 
-// confirm checks that the client of a connection may still use the server. A client that may
-// not loses the connection, and is told why when it connects again.
+// confirm checks that the client of a connection may still use the server. If it may
+// not, confirm closes the connection. The client gets the reason when it connects
+// again.
 func (x *turn) confirm(ctx context.Context, c session.Connection) error {
 	err := x.opts.Auth.Confirm(ctx, c.Credential, c.Server)
 	if code := session.CodeOf(err); code == session.Unauthenticated || code == session.Forbidden {
 		x.recall.forget(c.ID)
-		// If it stays open, the next message closes it.
+		// If the connection stays open, the next message closes it.
 		_ = x.opts.Host.Drop(ctx, c.ID)
 	}
 	return err

@@ -11,10 +11,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// admit checks Host and Origin before anything else, and sets the CORS headers that every
-// answer has. Without the check a web page could reach an endpoint on its reader's machine,
-// by a name that it made resolve there (DNS rebinding; MCP 2025-11-25, basic/transports,
-// "Security Warning").
+// admit checks Host and Origin before anything else, and sets the CORS headers of every
+// answer. Without the check, a web page could reach an endpoint on its reader's machine
+// by a name that it made resolve there (DNS rebinding; MCP 2025-11-25,
+// basic/transports, "Security Warning").
 func (x *exchange) admit() error {
 	h := x.w.Header()
 	h.Add("Vary", "Origin")
@@ -48,8 +48,9 @@ func (x *exchange) preflight() {
 	x.empty(http.StatusNoContent)
 }
 
-// paramHeaders returns those of the headers that a page asks for that carry arguments of a
-// tool. Only the server knows their names, so they are allowed as they are asked for.
+// paramHeaders returns those of the headers a page asks for that carry arguments of a
+// tool. Only the server knows their names, so they are allowed as the page asks for
+// them.
 func paramHeaders(h http.Header) (names []string) {
 	for _, name := range strings.Split(strings.Join(h.Values("Access-Control-Request-Headers"), ","), ",") {
 		name = strings.TrimSpace(name)
@@ -61,7 +62,7 @@ func paramHeaders(h http.Header) (names []string) {
 	return names
 }
 
-// hostNotServed says which setting serves a Host.
+// hostNotServed returns an error text that names the setting which serves a Host.
 func hostNotServed(host string) string {
 	return "this Host is not served; start dormouse with --public-url https://" + clip(host)
 }
@@ -102,7 +103,7 @@ func portOf(host, scheme string) string {
 	return map[string]string{"http": "80", "https": "443"}[scheme]
 }
 
-// loopback says whether a name means this machine for everybody who resolves it.
+// loopback reports whether a name means this machine for every client that resolves it.
 func loopback(name string) bool {
 	return strings.EqualFold(name, "localhost") || net.ParseIP(name).IsLoopback()
 }

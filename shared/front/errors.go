@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// table returns what each of our codes is to an HTTP client. It is the only place that says
-// so. A code that it does not have is Internal.
+// table returns the HTTP status and the JSON-RPC code for one of our codes. It is the
+// only place that has them. It treats an unknown code as Internal.
 func table(code session.Code) (status int, rpc wire.Code) {
 	switch code {
 	case session.Invalid:
@@ -43,7 +43,7 @@ type problem struct {
 	status int
 	code   session.Code
 	rpc    *wire.Error
-	allow  string // the methods that are served, with 405
+	allow  string // the methods that are served, for a 405
 }
 
 func (p *problem) Error() string { return p.rpc.Message }
@@ -51,21 +51,20 @@ func (p *problem) Error() string { return p.rpc.Message }
 // Unwrap returns the code, for session.CodeOf.
 func (p *problem) Unwrap() error { return p.code }
 
-// refusal makes a problem that the table does not have: a rung of the ladder with a status
-// or a code of its own.
+// refusal returns a problem that the table does not have: a rung of the ladder with a
+// status or a code of its own.
 func refusal(status int, code session.Code, rpc wire.Code, message string) *problem {
 	return &problem{status: status, code: code, rpc: &wire.Error{Code: rpc, Message: message}}
 }
 
-// notAllowed makes a 405, which must name the methods that are allowed.
+// notAllowed returns a 405, which must name the methods that are allowed.
 func notAllowed(allow, message string) *problem {
 	p := refusal(http.StatusMethodNotAllowed, session.Invalid, wire.CodeServer, message)
 	p.allow = allow
 	return p
 }
 
-// problemOf returns how an error is answered. The texts that it returns are all meant for
-// clients.
+// problemOf returns the answer to an error. All texts in it are meant for clients.
 func problemOf(err error) *problem {
 	var p *problem
 	if errors.As(err, &p) {
@@ -89,7 +88,7 @@ func problemOf(err error) *problem {
 	return p
 }
 
-// text returns what a client may read of an error.
+// text returns the part of an error that a client may read.
 func text(err error, code session.Code) string {
 	var known *session.Error
 	var id *session.EventIDError
@@ -109,9 +108,9 @@ func text(err error, code session.Code) string {
 	}
 }
 
-// busy makes the answer to a request for which there is no room. It is sent as a response
-// like any other: Python's client ends its whole session at a 429, and no client that we
-// know reads Retry-After.
+// busy returns the answer to a request for which there is no room. It goes out as a
+// response like any other. Python's client ends its whole session at a 429, and no
+// client that we know reads Retry-After.
 func busy(rpc *wire.Error) *wire.Error {
 	told := *rpc
 	told.Data = struct {
@@ -120,8 +119,9 @@ func busy(rpc *wire.Error) *wire.Error {
 	return &told
 }
 
-// passing says whether a poll that meets this error is told to come back later, whatever the
-// table says: an error status ends the whole connection of some clients (P3).
+// passing reports whether a poll that meets this error is told to come back later,
+// whatever the table says. An error status would end the whole connection of some
+// clients (P3).
 func passing(err error) bool {
 	status := problemOf(err).status
 	return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError

@@ -13,9 +13,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// exchange is one HTTP request and its answer: what every transport needs. It goes down the
-// checks that all requests share and writes whole answers, refusals and the log line. What
-// follows the checks is the job of a transport: [streamable], [httpSSE] or [modern].
+// exchange is one HTTP request and its answer: the part that every transport needs. It
+// does the checks that all requests share, and writes whole answers, refusals and the
+// log line. After the checks a transport takes over: [streamable], [httpSSE] or
+// [modern].
 type exchange struct {
 	opts  *Options
 	w     http.ResponseWriter
@@ -24,23 +25,23 @@ type exchange struct {
 
 	caller  host.Caller
 	session session.ID
-	id      json.RawMessage // of the first request in the body: errors are answered to it
-	method  string          // of that request, or else of the first message
+	id      json.RawMessage // id of the first request in the body, which errors answer
+	method  string          // method of that request, or else of the first message
 	asks    bool            // the body is that one request
-	status  int             // that was sent; 0: nothing yet
+	status  int             // the status that was sent; 0: none yet
 	sent    *counter        // counts the body of the answer; nil without a meter
 	err     error           // what went wrong, even if the status says that nothing did
 }
 
 func (x *exchange) ctx() context.Context { return x.r.Context() }
 
-// detached returns a context for work that must be done even if the client has gone.
+// detached returns a context for work that must be done even after the client has gone.
 func (x *exchange) detached() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(x.ctx()), spare)
 }
 
-// serve makes the checks that all requests share, then serves the request by its route. An
-// error that it returns has not been answered.
+// serve does the checks that all requests share, and then serves the request by its
+// route. An error that it returns has not been answered.
 func (x *exchange) serve() error {
 	if x.isDiscovery() {
 		return x.discovery()
@@ -74,7 +75,7 @@ func (x *exchange) serve() error {
 	return serve()
 }
 
-// until returns when a response must end that may be held for this long.
+// until returns when a response must end that may be held for hold.
 func (x *exchange) until(hold time.Duration) time.Time {
 	end := x.begun.Add(min(hold, x.opts.Limit))
 	if limit, ok := x.ctx().Deadline(); ok {
@@ -98,7 +99,7 @@ func (x *exchange) json(status int, body []byte) {
 	x.w.Header().Set("Content-Type", wire.MediaJSON)
 	x.empty(status)
 	if x.r.Method != http.MethodHead {
-		// A client that has gone misses its answer, and there is nobody to tell.
+		// A client that has gone misses its answer; nothing can be done about it.
 		_, _ = x.w.Write(body)
 	}
 }
@@ -155,8 +156,8 @@ func (x *exchange) refuse(err error) {
 	x.json(p.status, wire.ErrorResponse(x.id, p.rpc))
 }
 
-// commit begins an event stream. From then on the status cannot say that something is
-// wrong: all that is left is to let the client come back.
+// commit begins an event stream. From then on no status can report an error. The stream
+// can only let the client come back.
 func (x *exchange) commit() *stream {
 	h := x.w.Header()
 	h.Set("Content-Type", wire.MediaSSE)

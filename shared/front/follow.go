@@ -7,10 +7,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// follow sends events and then what comes, until the stream has ended, its time is over or
-// the client has gone. In a silence it sends comments, so that nothing in between closes
-// the connection. If this very function executes the request, the response is held for
-// longer than its time.
+// follow sends events, and then the events that come, until the stream has ended, its
+// time is over or the client has gone. In a silence it sends comments, so that nothing
+// in between closes the connection. If this function executes the request, follow holds
+// the response for longer than its time.
 func (s streamable) follow(out *stream, call *host.Call, events []session.Event, gap bool, hold time.Time) {
 	for {
 		end := hold
@@ -29,8 +29,8 @@ func (s streamable) follow(out *stream, call *host.Call, events []session.Event,
 			// The client is sent away (SEP-1699). It comes back to where it is now.
 			out.prime(call.Cursor(), retry)
 		case over && !call.Done():
-			// Once more: TypeScript clients have one pace for all streams, and another
-			// stream may have set it meanwhile.
+			// Send the pace once more. TypeScript clients have one pace for all
+			// streams, and another stream may have set it meanwhile.
 			out.pace(call.Retry())
 		}
 		// A client that has gone loses nothing: it comes back with the last id it has.
@@ -48,8 +48,8 @@ func (s streamable) follow(out *stream, call *host.Call, events []session.Event,
 	}
 }
 
-// trouble ends a stream after a read has failed. If the error may pass, it tells the client
-// to wait longer. Any other error the client shall meet at once, when it comes back.
+// trouble ends a stream after a failed read. If the error may pass, trouble tells the
+// client to wait longer. If not, the client meets the error at once when it comes back.
 func (s streamable) trouble(out *stream, call *host.Call, err error) {
 	if s.x.ctx().Err() != nil {
 		return
@@ -64,7 +64,7 @@ func (s streamable) trouble(out *stream, call *host.Call, err error) {
 // troubleRetry is how long a client is told to wait when nothing can be read now.
 func (s streamable) troubleRetry() time.Duration { return 10 * s.x.opts.Host.Limits().Pace }
 
-// before returns the cursor in front of events: a client that gets nothing but this cursor
+// before returns the cursor in front of events. A client that gets only this cursor
 // comes back to the first of them.
 func before(call *host.Call, events []session.Event) session.EventID {
 	id := call.Cursor()

@@ -43,8 +43,8 @@ func (s streamable) get() error {
 	s.x.err = err
 	at := session.EventID{Stream: from.Stream, Nonce: session.NewNonce()}
 	if call != nil {
-		// It may have become the primary listener all the same: its next GET must not
-		// wait behind this one.
+		// The client may have become the primary listener all the same. Its next GET
+		// must not wait behind this one.
 		at = call.Cursor()
 	}
 	at.Index = from.Index
@@ -54,17 +54,17 @@ func (s streamable) get() error {
 	return nil
 }
 
-// beforeSessions says that a GET is of HTTP+SSE: Streamable HTTP names a version, or a
-// session whose events the client has seen.
+// beforeSessions reports whether a GET is one of HTTP+SSE. A GET of Streamable HTTP
+// names a version, or a session whose events the client has seen.
 func beforeSessions(h http.Header) bool {
 	last := h.Get(wire.HeaderLastEventID)
 	return h.Get(wire.HeaderSessionID) == "" && h.Get(wire.HeaderProtocolVersion) == "" &&
 		(last == "" || strings.HasSuffix(last, "/"+string(session.LegacySSE)))
 }
 
-// listen serves a stream for as long as it may be held. It reads what is there already
-// before it sends anything: the first event must say where the stream goes on, which only
-// the read can tell. An error that it returns has not been answered.
+// listen serves a stream for as long as it may be held. It reads the events that are
+// there before it sends anything, because the first event must say where the stream
+// goes on. An error that it returns has not been answered.
 func (s streamable) listen(from session.EventID, last string) (*host.Call, error) {
 	call, err := s.open(last)
 	if err != nil {
@@ -77,8 +77,8 @@ func (s streamable) listen(from session.EventID, last string) (*host.Call, error
 	}
 	id := before(call, events)
 	if id.Index == 0 {
-		// A listener that does not get the events yet has only the place in the stream
-		// that its client named.
+		// A listener that does not get the events yet has no place in the stream except
+		// the one that its client named.
 		id.Index = from.Index
 	}
 	out := s.x.commit()

@@ -10,15 +10,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// httpSSE serves a request of HTTP+SSE (MCP 2024-11-05, basic/transports): one event stream
-// for all that a server says, and a POST for each message of the client. Answers come on the
-// stream.
+// httpSSE serves a request of HTTP+SSE (MCP 2024-11-05, basic/transports). One event
+// stream carries all messages of the server, answers included. The client posts each of
+// its messages.
 //
-// The stream is held for as long as the platform allows, because clients lose more than the
-// stream when it ends. Python's and Go's do not come back. TypeScript's comes back, but does
-// not name its session. A client that comes back with the id of the last event, or with the
-// session in the query, goes on in its session. One with neither gets a new session, and
-// need not initialize it.
+// httpSSE holds the stream for as long as the platform allows, because clients lose
+// more than the stream when it ends. Python's and Go's do not come back. TypeScript's
+// comes back, but does not name its session. A client that comes back with the id of
+// the last event, or with the session in the query, goes on in its session. One with
+// neither gets a new session, and need not initialize it.
 type httpSSE struct{ x *exchange }
 
 // querySession is the query parameter of the session, in the URI to which clients post.
@@ -55,8 +55,8 @@ func (s httpSSE) get() error {
 	return nil
 }
 
-// resumed reads where a client that comes back goes on: behind the last event that it got,
-// or only in which session.
+// resumed reads where a returning client goes on: behind the last event that it got,
+// or, if it names only a session, in that session.
 func (s httpSSE) resumed() (from *session.Index, err error) {
 	if last := s.x.r.Header.Get(wire.HeaderLastEventID); last != "" {
 		id, err := session.ParseEventID(last)
@@ -74,8 +74,9 @@ func (s httpSSE) resumed() (from *session.Index, err error) {
 	return nil, nil
 }
 
-// endpoint returns the URI to which the client shall post. It is relative to the URI of the
-// stream, whose beginning only the platform knows; clients refuse another origin.
+// endpoint returns the URI to which the client posts. It is relative to the URI of the
+// stream, because only the platform knows how that begins, and clients refuse another
+// origin.
 func (s httpSSE) endpoint() string {
 	up := ""
 	if strings.HasSuffix(s.x.r.URL.Path, "/") {
@@ -84,8 +85,9 @@ func (s httpSSE) endpoint() string {
 	return up + "message?" + querySession + "=" + string(s.x.session)
 }
 
-// send sends what comes until the session has ended, another stream has taken this one's
-// place, the time is over or the client has gone. It returns the last index that it sent.
+// send sends events until the session has ended, another stream has taken this one's
+// place, the time is over or the client has gone. It returns the last index that it
+// sent.
 func (s httpSSE) send(out *stream, call *host.Call, end time.Time) (sent session.Index) {
 	sent = call.Cursor().Index
 	for {
@@ -114,8 +116,8 @@ func (s httpSSE) send(out *stream, call *host.Call, end time.Time) (sent session
 	}
 }
 
-// post takes what a client sends: POST /<server>/message?sessionId=.... The response says
-// only whether it was accepted.
+// post takes a client's message: POST /<server>/message?sessionId=.... The response
+// says only whether the message was accepted.
 func (s httpSSE) post() error {
 	s.x.caller.Transport = session.SSE
 	if err := s.x.contentType(); err != nil {
@@ -158,9 +160,10 @@ func (s httpSSE) post() error {
 
 func (s httpSSE) accepted() { s.x.text(http.StatusAccepted, "Accepted") }
 
-// refuseModern refuses messages of the modern era, which has no HTTP+SSE. It answers requests
-// on the stream, as all others are answered: Go's client asks for the modern era first, and
-// takes a refused POST for a broken connection. After this answer it sends initialize.
+// refuseModern refuses messages of the modern era, which has no HTTP+SSE. It answers
+// requests on the stream, like all others. Go's client asks for the modern era first,
+// and takes a refused POST for a broken connection. After this answer it sends
+// initialize.
 func (s httpSSE) refuseModern(msgs []wire.Message) error {
 	if _, _, err := s.x.opts.Host.Load(s.x.ctx(), s.x.caller, s.x.session); err != nil {
 		return err
@@ -192,8 +195,9 @@ func (s httpSSE) accept(msgs []wire.Message, batch bool) (*host.Call, error) {
 	return s.x.opts.Host.Accept(s.x.ctx(), s.x.caller, s.x.session, msgs, batch)
 }
 
-// awaitAccepted waits until a request has been accepted. Its executor puts the answer on the
-// stream; an answer that the host gave in place is put there now.
+// awaitAccepted waits until a request has been accepted. The executor of the request
+// puts the answer on the stream. awaitAccepted puts an answer there that the host gave
+// in place.
 func (s httpSSE) awaitAccepted(call *host.Call) error {
 	events, err := call.Next(s.x.ctx(), time.Now())
 	if err != nil || call.Stored() {

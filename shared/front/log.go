@@ -45,8 +45,8 @@ func traced(ctx context.Context) []slog.Attr {
 	return nil
 }
 
-// log writes the one line of this request. The line has no body, no id of a message, and of
-// the headers only the session's.
+// log writes the one line of this request. The line has no body and no id of a message.
+// Of the headers it has only the session's.
 func (x *exchange) log(more ...slog.Attr) {
 	level := slog.LevelInfo
 	attrs := append(make([]slog.Attr, 0, 10),
@@ -73,7 +73,7 @@ func (x *exchange) log(more ...slog.Attr) {
 	x.opts.Log.LogAttrs(context.WithoutCancel(x.ctx()), level, "request", attrs...)
 }
 
-// clip shortens what a client wrote, so that it cannot fill the log.
+// clip shortens a client's text, so that it cannot fill the log.
 func clip(s string) string {
 	const most = 64
 	if len(s) <= most {

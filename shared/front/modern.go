@@ -11,24 +11,24 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Sealer seals what a client carries from one round of a call to the next.
+// Sealer seals the state that a client carries from one round of a call to the next.
 // session.Sealer is one.
 type Sealer interface {
 	Seal(plain []byte) string
 	Open(sealed string) (plain []byte, ok bool)
 }
 
-// modern serves a request of the modern era (MCP 2026-07-28): it says all that has to be
-// known to serve it, and is answered in its own response. Package bridge and Host.Send
-// translate it; modern adds what is HTTP's. A session id and a Last-Event-ID are ignored,
-// and none is sent.
+// modern serves a request of the modern era (MCP 2026-07-28). The request has all that
+// is needed to serve it, and its own response answers it. Package bridge and Host.Send
+// translate it; modern adds the HTTP part. It ignores a session id and a Last-Event-ID,
+// and sends none.
 type modern struct {
 	x   *exchange
 	req bridge.Request
 }
 
-// serveModern makes the checks of the modern era and serves what was posted. They follow
-// those of JSON-RPC in the ladder of validate.go:
+// serveModern does the checks of the modern era and serves what was posted. The checks
+// follow those of JSON-RPC in the ladder of validate.go:
 //
 //	batch, response               400 -32600  serveModern
 //	notification                  202         (none means anything)
@@ -57,8 +57,8 @@ func serveModern(x *exchange, msgs []wire.Message, batch bool) error {
 	if version := x.r.Header.Get(wire.HeaderProtocolVersion); version != wire.V20260728 {
 		return unsupported(version, bridge.Versions())
 	}
-	// Before _meta, because clients send methods of the legacy era without it: go-sdk's ping
-	// and logging/setLevel.
+	// This comes before the check of _meta, because clients send methods of the legacy
+	// era without _meta: go-sdk's ping and logging/setLevel.
 	served := msg.Method == wire.MethodDiscover || msg.Method == wire.MethodListen || x.servesTasks() && bridge.IsTaskMethod(msg.Method)
 	if !served && !bridge.Offered(msg.Method) {
 		return refusal(http.StatusNotFound, session.Invalid, wire.CodeMethodNotFound, "this method is not served in version "+wire.V20260728)
@@ -122,7 +122,7 @@ func checkHeaders(h http.Header, msg wire.Message) error {
 	return nil
 }
 
-// hasName says whether Mcp-Name repeats a name in the params of a method.
+// hasName reports whether Mcp-Name repeats a name in the params of a method.
 func hasName(method string) bool {
 	switch method {
 	case wire.MethodToolsCall, wire.MethodPromptsGet, wire.MethodResourcesRead:
@@ -140,12 +140,12 @@ func mismatch(header, member string) error {
 // tasks returns the extension for the same request.
 func (m modern) tasks() tasks { return tasks(m) }
 
-// client is what a process learns of its client if it has to be started.
+// client returns what a process learns of its client when it has to be started.
 func (m modern) client() host.Client {
 	return host.Client{Init: bridge.Superset(m.req.Client), Verbose: m.req.LogLevel != ""}
 }
 
-// discover says what the server can do.
+// discover answers with the capabilities of the server.
 func (m modern) discover() error {
 	out := newReply(m.x, m.req)
 	handshake, refused, err := m.greeting(out)
@@ -160,10 +160,10 @@ func (m modern) discover() error {
 	return nil
 }
 
-// greeting finds the server's answer to initialize: in the handshake record, or, without a
-// record, by starting the server. The start goes on if the client goes or is answered
-// before it ends: the next client finds the record. refused is the server's error, if it
-// refused initialize.
+// greeting finds the server's answer to initialize: in the handshake record, or,
+// without a record, by starting the server. If the client goes, or is answered before
+// the start ends, the start goes on, and the next client finds the record. refused is
+// the server's error if the server refused initialize.
 func (m modern) greeting(out *reply) (handshake []byte, refused *bridge.Response, err error) {
 	result, call, err := m.x.opts.Host.Greeting(m.x.ctx(), m.x.caller, m.client())
 	if err != nil || call == nil {
@@ -192,7 +192,7 @@ func (m modern) greeting(out *reply) (handshake []byte, refused *bridge.Response
 	}
 }
 
-// firstDiscover is how long the first server/discover of all waits for its server to start.
-// Clients that probe take a longer silence for a server of the legacy era: Python's and
-// Rust's after 10 s.
+// firstDiscover is how long a server's first server/discover waits for the server to
+// start. Clients that probe take a longer silence for a server of the legacy era:
+// Python's and Rust's after 10 s.
 const firstDiscover = 5 * time.Second

@@ -70,8 +70,8 @@ func (m modern) forward() error {
 	return m.answer(call, server, bridge.NewTurn(m.req, call.Stream(), server, bridge.State{}))
 }
 
-// resend begins a call anew that has ended, after its client has done what the server wanted
-// first. A client that has not done all of it is not asked a second time.
+// resend begins anew a call that has ended, after its client has done what the server
+// wanted first. A client that has not done all of it is not asked a second time.
 func (m modern) resend(turn *bridge.Turn) error {
 	if complete, agreed := turn.Complete(); !complete || !agreed {
 		return &wire.Error{Code: wire.CodeInvalidParams, Message: "the server wants its user to visit a page first, and not every request for that was accepted; send the request anew"}
@@ -79,7 +79,7 @@ func (m modern) resend(turn *bridge.Turn) error {
 	return modern{m.x, turn.Request()}.forward()
 }
 
-// resume opens the state that a client brings.
+// resume opens the state that a client has sent with its request.
 func (m modern) resume() (bridge.State, error) {
 	if m.x.opts.Sealer == nil {
 		return bridge.State{}, bridge.BadState()
@@ -91,21 +91,21 @@ func (m modern) resume() (bridge.State, error) {
 	return m.req.Resume(plain, host.PinnedID(m.x.caller), time.Now())
 }
 
-// seal makes the state that a client carries to the next round. It can be used for as long as
-// the log is kept.
+// seal returns the state that a client carries to the next round. It is valid for as
+// long as the log is kept.
 func (m modern) seal(state bridge.State) string {
 	state.Session = host.PinnedID(m.x.caller)
 	state.Expires = time.Now().Add(m.x.opts.Host.Limits().EventAge).Unix()
 	return m.x.opts.Sealer.Seal(state.Encode())
 }
 
-// gather is how long one question of a server waits for others, so that the client is asked
-// all of them in one answer.
+// gather is how long a server's question waits for others, so that one answer asks the
+// client all of them.
 const gather = 30 * time.Millisecond
 
-// answer answers with what comes of a call. A client that closes the response cancels the
-// call, unless it brought a state: with that state it can come back. server is what the
-// server calls itself, nil if that is not known.
+// answer answers with the outcome of a call. A client that closes the response cancels
+// the call, unless it brought a state: with that state it can come back. server is what
+// the server calls itself, nil if that is not known.
 func (m modern) answer(call *host.Call, server json.RawMessage, turn *bridge.Turn) error {
 	out, t := newReply(m.x, m.req), m.tasks()
 	if after, ok := t.after(call.Learned()); ok {
@@ -129,8 +129,8 @@ func (m modern) answer(call *host.Call, server json.RawMessage, turn *bridge.Tur
 	return out.fail(err)
 }
 
-// follow reads events until there is an answer: the server's, or questions for the client. It
-// returns errTask when the call is to become a task.
+// follow reads events until there is an answer: the server's answer, or questions for
+// the client. It returns errTask when the call is to become a task.
 func (m modern) follow(out *reply, call *host.Call, turn *bridge.Turn) error {
 	var asked time.Time // when the first question came
 	for {
@@ -172,7 +172,8 @@ func (m modern) follow(out *reply, call *host.Call, turn *bridge.Turn) error {
 	}
 }
 
-// learn stores what a list of tools says of calls of them, before the client can call one.
+// learn stores what a list of tools says of calls of them. It does so before the client
+// can call one.
 func (m modern) learn(call *host.Call, e session.Event, step bridge.Step) error {
 	first := m.req.Method == wire.MethodToolsList && wire.Lookup(m.req.Params, "cursor") == nil
 	if !first || step.Reply == nil || step.Reply.Code != 0 {
@@ -181,7 +182,7 @@ func (m modern) learn(call *host.Call, e session.Event, step bridge.Step) error 
 	return m.x.opts.Host.Learn(m.x.ctx(), m.x.caller, call, bridge.ToolNotes(wire.Lookup(e.Raw, "result")))
 }
 
-// take does what an event asks for: it answers the server, or tells the client.
+// take handles one event: it answers the server, or tells the client.
 func (m modern) take(out *reply, step bridge.Step) (done bool, err error) {
 	switch {
 	case step.Answer != nil:

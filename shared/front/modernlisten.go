@@ -10,8 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// listen serves subscriptions/listen: what the caller's process says of changes while the
-// response is held. The process is not kept awake for it, and says nothing while it sleeps.
+// listen serves subscriptions/listen: it passes on what the caller's process says of
+// changes while the response is held. The listener does not keep the process awake, and
+// a sleeping process says nothing.
 func (m modern) listen() error {
 	out := newReply(m.x, m.req)
 	handshake, refused, err := m.greeting(out)
@@ -35,10 +36,11 @@ func (m modern) listen() error {
 	return nil
 }
 
-// hear holds the response until its time is over and then ends it. A client that wants to
-// hear more listens anew.
+// hear holds the response until its time is over and then ends it. To hear more, a
+// client listens anew.
 func (m modern) hear(out *reply, l *bridge.Listener) error {
-	// Before the process gets the subscription: it may answer with a notification at once.
+	// This comes before the process gets the subscription, because the process may
+	// answer with a notification at once.
 	call, err := m.x.opts.Host.Watch(m.x.ctx(), m.x.caller)
 	if err != nil {
 		return err
@@ -94,7 +96,7 @@ func honoured(out *reply, subscription *host.Call, uris []string) ([]string, err
 	return agreed, nil
 }
 
-// numbered returns which request of a subscription an event answers.
+// numbered returns the number of the request of a subscription that an event answers.
 func numbered(e session.Event, stream session.StreamID) (i int, ok bool) {
 	id, _ := wire.String(wire.Lookup(e.Raw, "id"))
 	prefix := string(stream) + "-"
@@ -105,7 +107,7 @@ func numbered(e session.Event, stream session.StreamID) (i int, ok bool) {
 	return i, err == nil && i >= 0
 }
 
-// unsubscribe takes a subscription back, even if the client has gone. If that fails, the
+// unsubscribe cancels a subscription, even if the client has gone. If that fails, the
 // subscription stays until the process is started for another caller.
 func (m modern) unsubscribe(uris []string) {
 	ctx, cancel := m.x.detached()

@@ -13,9 +13,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// reply is the response to one modern request. It is plain JSON with a status if the answer
-// is the first thing to say and comes within KeepAlive, before a client could take the
-// silence for a failure; else it is an event stream.
+// reply is the response to one modern request. It is plain JSON with a status if the
+// answer is the first message and comes within KeepAlive, before a client could take
+// the silence for a failure. Otherwise it is an event stream.
 type reply struct {
 	x     *exchange
 	id    []byte
@@ -34,11 +34,11 @@ var (
 	errGone = fmt.Errorf("the client has closed the response: %w", context.Canceled)
 	// errOver: the call has ended, and its result is not kept.
 	errOver = &wire.Error{Code: wire.CodeInvalidParams, Message: "the call is over and its result is not kept; send the request anew"}
-	// errForgotten: the log does not have the questions any more, so the client cannot be
-	// asked again.
+	// errForgotten: the log no longer has the questions, so the client cannot be asked
+	// again.
 	errForgotten = &wire.Error{Code: wire.CodeInvalidParams, Message: "what was asked is not kept any more; send the request anew"}
-	// errLate: the response cannot be held any longer, and the client has no other way to
-	// the result.
+	// errLate: the response cannot be held any longer, and the client cannot get the
+	// result in any other way.
 	errLate = &wire.Error{Code: wire.CodeInternal, Message: "the call took longer than a response can be held here; it was cancelled"}
 )
 
@@ -47,7 +47,7 @@ var (
 func (r *reply) next(call *host.Call) ([]session.Event, error) {
 	for {
 		until := earlier(r.end, r.alive)
-		// A call that this very function executes would end with the function.
+		// If this function executes the call, the call would end with the function.
 		mayLeave := !r.task.IsZero() && !call.Held()
 		if mayLeave {
 			until = earlier(until, r.task)
@@ -71,7 +71,8 @@ func (r *reply) next(call *host.Call) ([]session.Event, error) {
 	}
 }
 
-// wait returns what comes next on the streams of a listener. In a silence it sends comments.
+// wait returns the next message on the streams of a listener. In a silence it sends
+// comments.
 func (r *reply) wait(hear <-chan heard) (heard, error) {
 	for {
 		timer := time.NewTimer(time.Until(earlier(r.end, r.alive)))
@@ -93,7 +94,7 @@ func (r *reply) wait(hear <-chan heard) (heard, error) {
 	}
 }
 
-// until returns what comes of a call before then.
+// until returns the events of a call that come before then.
 func (r *reply) until(call *host.Call, then time.Time) ([]session.Event, error) {
 	events, err := call.Next(r.x.ctx(), then)
 	if err != nil && errors.Is(r.x.ctx().Err(), context.Canceled) {
@@ -157,8 +158,9 @@ func (r *reply) fail(err error) error {
 	return nil
 }
 
-// statusOf returns the status of an error that is answered as plain JSON. It is 200 for
-// errors for which MCP names no status (MCP 2026-07-28, basic/transports, "Errors").
+// statusOf returns the HTTP status of an error that is sent as plain JSON. It is 200
+// for errors for which MCP names no status (MCP 2026-07-28, basic/transports,
+// "Errors").
 func statusOf(code wire.Code) int {
 	switch code {
 	case wire.CodeMethodNotFound:

@@ -11,8 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// post takes what a client sends (MCP 2025-11-25, basic/transports, "Sending
-// Messages to the Server").
+// post takes a client's messages (MCP 2025-11-25, basic/transports, "Sending Messages
+// to the Server").
 func (s streamable) post() error {
 	if err := s.x.accept(wire.MediaJSON, wire.MediaSSE); err != nil {
 		return err
@@ -55,7 +55,8 @@ func (s streamable) post() error {
 }
 
 // initialize opens a session. The client does not know the session yet, so it could not
-// come back for the answer: the response is held as long as possible.
+// come back for the answer. initialize therefore holds the response as long as
+// possible.
 func (s streamable) initialize(m wire.Message) error {
 	opened, call, err := s.x.opts.Host.Initialize(s.x.ctx(), s.x.caller, "", m)
 	if err != nil {
@@ -67,7 +68,7 @@ func (s streamable) initialize(m wire.Message) error {
 }
 
 // hold returns how long the response to a request may be kept open. A client that polls
-// may be sent away before the answer is there, if the answer will be in the log.
+// may be sent away before the answer if the log will have the answer.
 func (s streamable) hold(call *host.Call) time.Duration {
 	if call.Stored() && s.polls() {
 		return call.Hold()
@@ -75,15 +76,15 @@ func (s streamable) hold(call *host.Call) time.Duration {
 	return s.x.opts.Limit
 }
 
-// polls says that the client comes back for the rest of a response. Every client does so
-// for the common stream.
+// polls reports whether the client comes back for the rest of a response. Every client
+// does so for the common stream.
 func (s streamable) polls() bool {
 	return s.x.r.Method == http.MethodGet || s.x.r.Header.Get(wire.HeaderProtocolVersion) == wire.V20251125
 }
 
-// respond answers with plain JSON if nothing but responses comes within the window, else
-// with an event stream. Before it decides, an error can still have a status of its own;
-// the request has been accepted only if there is no error.
+// respond answers with plain JSON if only responses come within the window, and
+// otherwise with an event stream. Before it decides, an error can still have a status
+// of its own. If respond returns no error, the request has been accepted.
 func (s streamable) respond(call *host.Call, batch bool, end time.Time) error {
 	events, gap, err := s.gather(call, batch, earlier(time.Now().Add(s.x.opts.JSONWindow), end))
 	if err != nil {
@@ -100,8 +101,8 @@ func (s streamable) respond(call *host.Call, batch bool, end time.Time) error {
 }
 
 // gather returns the events that come within the window: the first ones of a single
-// request, or as many as are responses of a batch. It returns an error only if nothing came
-// before it; the next read meets a later error again.
+// request, or, for a batch, events for as long as all of them are responses. It returns
+// an error only if no event came before it; the next read meets a later error again.
 func (s streamable) gather(call *host.Call, batch bool, window time.Time) (events []session.Event, gap bool, err error) {
 	for {
 		more, err := call.Next(s.x.ctx(), window)
@@ -110,7 +111,7 @@ func (s streamable) gather(call *host.Call, batch bool, window time.Time) (event
 		}
 		gap = gap || len(more) > 0 && call.Gap()
 		events = append(events, more...)
-		_, closed := call.Close() // the client shall come back for more, so this is not the whole answer
+		_, closed := call.Close() // the client should come back for more, so this is not the whole answer
 		if err != nil || len(more) == 0 || call.Done() || closed || !batch || !responsesOnly(events) {
 			return events, gap, nil
 		}
@@ -121,7 +122,7 @@ func responsesOnly(events []session.Event) bool {
 	return !slices.ContainsFunc(events, func(e session.Event) bool { return !isResponse(e.Raw) })
 }
 
-// answer sends plain JSON. A failed initialize has opened no session.
+// answer sends plain JSON. An initialize that failed has opened no session.
 func (s streamable) answer(events []session.Event, batch bool) {
 	raws := make([][]byte, len(events))
 	for i, e := range events {

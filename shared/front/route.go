@@ -59,7 +59,7 @@ func (x *exchange) route() (server string, serve func() error, err error) {
 	return server, serve, nil
 }
 
-// split reads "/<server>/<resource>", also with a slash behind it.
+// split splits "/<server>/<resource>", with or without a slash behind it.
 func split(path string) (server, resource string, ok bool) {
 	path, rooted := strings.CutPrefix(strings.TrimSuffix(path, "/"), "/")
 	server, resource, ok = strings.Cut(path, "/")

@@ -8,14 +8,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// SignIn tells clients how to sign in (MCP 2025-11-25, basic/authorization). Package oauth
-// has one. An address is the path of a server as a client calls it, with the slash behind
-// it and the query that the client has added: clients compare the resource with it.
+// SignIn tells clients how to sign in (MCP 2025-11-25, basic/authorization). Package
+// oauth has an implementation. An address is the path of a server as a client calls it.
+// It keeps the slash behind the path and the query that the client has added, because
+// clients compare the resource with it.
 type SignIn interface {
-	// Metadata is the protected resource metadata of a server (RFC 9728 §2).
+	// Metadata returns the protected resource metadata of a server (RFC 9728 §2).
 	Metadata(server, address string) []byte
-	// Challenge is what WWW-Authenticate says to a request that Auth has refused with err,
-	// "" for nothing; tried says that it had a token.
+	// Challenge returns the WWW-Authenticate header for a request that Auth has refused
+	// with err, "" for none. tried says that the request had a token.
 	Challenge(address string, tried bool, err error) string
 }
 
@@ -24,9 +25,9 @@ const (
 	resourceMetadata = "/.well-known/oauth-protected-resource"
 )
 
-// challenge says how to authenticate (RFC 6750 §3) to a request that was refused. A
-// request that did not try is told no error. A server that is not there has no metadata to
-// point to.
+// challenge tells a refused request how to authenticate (RFC 6750 §3). If the request
+// had no token and is Unauthenticated, the challenge names no error. A server that does
+// not exist has no metadata to point to.
 func (x *exchange) challenge(server string, err error) {
 	scheme, _, _ := strings.Cut(x.r.Header.Get("Authorization"), " ")
 	tried := strings.EqualFold(scheme, "Bearer")
@@ -48,15 +49,16 @@ func (x *exchange) challenge(server string, err error) {
 	}
 }
 
-// isDiscovery says that a request asks how to sign in. Pages of any origin may ask: what
-// they are told is public.
+// isDiscovery reports whether a request asks how to sign in. Pages of any origin may
+// ask, because the answer is public.
 func (x *exchange) isDiscovery() bool {
 	return x.opts.SignIn != nil && strings.Contains(x.r.URL.Path, wellKnown) && allowedHost(x.opts.AllowedHosts, x.r.Host)
 }
 
-// discovery serves the metadata of each server below [resourceMetadata]. There is none for
-// the host: a token for it would be one for every server. Nor is there metadata of an
-// authorization server: clients that find it here would compare its issuer with this host.
+// discovery serves the metadata of each server below [resourceMetadata]. The host
+// itself has none: a token for the host would be one for every server. Nor does
+// discovery serve metadata of an authorization server. Clients that found it here would
+// compare its issuer with this host.
 func (x *exchange) discovery() error {
 	h := x.w.Header()
 	h.Set("Access-Control-Allow-Origin", "*")
@@ -84,11 +86,12 @@ func (x *exchange) discovery() error {
 	return nil
 }
 
-// maxQuery is how long a query may be that is repeated.
+// maxQuery is the length up to which a query is repeated, in bytes.
 const maxQuery = 512
 
-// address is what a client calls that was refused at a path, or asked for the metadata of
-// it. A message and a ticket belong to the address that the client was given.
+// address returns the address that a client called when it was refused at path, or when
+// it asked for the metadata of path. A message and a ticket belong to the address that
+// the client was given.
 func (x *exchange) address(path string) string {
 	server, resource, _ := split(path)
 	switch resource {
@@ -101,7 +104,8 @@ func (x *exchange) address(path string) string {
 	if strings.HasSuffix(path, "/") {
 		address += "/"
 	}
-	// What would not be itself in a header or in JSON is left out; no client sends it so.
+	// Leave out a query that would change in a header or in JSON. No client sends such
+	// a one.
 	plain := func(c rune) bool { return c > ' ' && c <= '~' && !strings.ContainsRune(`"\<>`, c) }
 	q := x.r.URL.RawQuery
 	if q != "" && len(q) <= maxQuery && strings.IndexFunc(q, func(c rune) bool { return !plain(c) }) < 0 {

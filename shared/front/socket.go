@@ -20,37 +20,40 @@ import (
 const Subprotocol = "mcp"
 
 // Socket is MCP over WebSocket, behind an API that holds the connections. The API calls
-// Connect, Message and Disconnect, each in one invocation. What a server says later is
-// pushed by the function that writes it to the log. Between two invocations Socket
-// remembers only records of connections, which never change. It is safe for concurrent use.
+// Connect, Message and Disconnect, each in one invocation. The function that writes a
+// later message of the server to the log also pushes it. Between two invocations Socket
+// remembers only records of connections, which never change. It is safe for concurrent
+// use.
 //
 // # For authors of clients
 //
-// Connect to the API's URL with ?server=NAME, and with the subprotocol mcp or none. Send an
-// Authorization header. A client that cannot, such as a page, posts to /<server>/ticket of
-// the HTTP endpoint with that header, and connects within a minute with &ticket=TICKET,
-// which is good for one connection. A caller that loses the right to the server loses the
-// connection.
+// Connect to the API's URL with ?server=NAME, and with the subprotocol mcp or none.
+// Send an Authorization header. If you cannot, as in a page, post to /<server>/ticket
+// of the HTTP endpoint with that header. Then connect within a minute with
+// &ticket=TICKET, which is valid for one connection. If the caller loses the right to
+// the server, the connection ends.
 //
 // A message of the connection is one JSON-RPC message of at most 128 KiB, or a batch in
-// version 2025-03-26. Begin with initialize. In the place of a larger response comes an
-// error that says so.
+// version 2025-03-26. Begin with initialize. If a response is larger, you get an error
+// that says so in its place.
 //
-// A connection ends after two hours at the latest, or after ten minutes in which nothing
-// passes. ping is answered without waking anything. The session lives on. To come back to
-// it, and to what was said meanwhile, add event-ids=1 to the first URL. Then a notification
-// follows each message from the server, and comes when a request was accepted:
+// A connection ends after two hours at the latest, or after ten minutes without a
+// message. ping is answered without waking anything. The session lives on. To come back
+// to it, and to the messages that you missed, add event-ids=1 to the first URL. Then a
+// notification follows each message from the server, and also comes when a request was
+// accepted:
 //
 //	{"jsonrpc":"2.0","method":"notifications/dormouse/event",
 //	 "params":{"sessionId":"…","eventId":"…"}}        and "requestId" for a request
 //
-// Cut an eventId at the first "/": what follows is the stream. Each request has a stream,
-// and the stream "" has everything else. Keep the last eventId of every stream that
-// matters, and connect with ?server=NAME&session=SESSIONID&last-event-id=ID and event-ids=1
-// again; repeat last-event-id for each stream. The other connections of the session are
-// closed, and what follows these ids comes over the new one. Without last-event-id nothing
-// is closed or repeated: you get only what could not be sent to a connection that was known
-// to be gone. A session that has ended, or is another caller's, is 404.
+// Cut an eventId at the first "/": the part behind it is the stream. Each request has a
+// stream, and the stream "" has everything else. Keep the last eventId of every stream
+// that matters. Connect again with ?server=NAME&session=SESSIONID&last-event-id=ID and
+// event-ids=1; repeat last-event-id for each stream. This closes the other connections
+// of the session, and the messages behind these ids come over the new one. Without
+// last-event-id nothing is closed or repeated: you get only the messages that could not
+// be sent because their connection was known to be gone. A session that has ended, or
+// is another caller's, is 404.
 type Socket struct {
 	opts   Options
 	push   func(ctx context.Context, id session.ID) error
@@ -61,19 +64,20 @@ type Socket struct {
 // about HTTP.
 type SocketOptions struct {
 	Options
-	// Push arranges a call of [Socket.Push], soon, but after Connect has returned: until
-	// then nothing can be sent to the connection.
+	// Push arranges a call of [Socket.Push], soon, but after Connect has returned.
+	// Before that nothing can be sent to the connection.
 	Push func(ctx context.Context, id session.ID) error
 }
 
-// NewSocket makes a Socket. Its Host must know the connections of clients (host.Host.WithClients).
+// NewSocket returns a Socket. Its Host must know the connections of clients
+// (host.Host.WithClients).
 func NewSocket(o SocketOptions) *Socket {
 	return &Socket{opts: o.withDefaults(), push: o.Push, recall: newConnections()}
 }
 
-// Connect takes a new connection and the request that asks for it. A status other than 200
-// refuses the connection, and body says why. protocol is the subprotocol to answer, "" for
-// none.
+// Connect handles a new connection and the request that asks for it. A status other
+// than 200 refuses the connection, and body has the reason. protocol is the subprotocol
+// to answer with, "" for none.
 func (k *Socket) Connect(ctx context.Context, conn string, r *http.Request) (status int, protocol string, body []byte) {
 	x := k.turn("connect", conn)
 	defer func() { x.finish(ctx, recover()) }()
@@ -85,8 +89,8 @@ func (k *Socket) Connect(ctx context.Context, conn string, r *http.Request) (sta
 	return status, "", body
 }
 
-// Message takes what a client sent over a connection. It returns when the message has been
-// accepted or refused. Send reply, if it is not nil, back over the same connection.
+// Message handles a client's message from a connection. It returns when the message has
+// been accepted or refused. If reply is not nil, send it back over the same connection.
 func (k *Socket) Message(ctx context.Context, conn string, data []byte) (reply []byte) {
 	x := k.turn("message", conn)
 	x.in = len(data)
@@ -144,10 +148,10 @@ func (k *Socket) turn(what, conn string) *turn {
 //	subprotocols without mcp          400
 //	no server named                   400
 //	principal, ticket                 401
-//	that of other servers             403
+//	principal of other servers        403
 //	no such server                    404
 //	malformed id                      400
-//	too much of this caller's         429
+//	too much by this caller           429
 //	no such session                   404
 func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, err error) {
 	if !allowedHost(x.opts.AllowedHosts, r.Host) {
@@ -202,8 +206,8 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 	return protocol, err
 }
 
-// subprotocol picks a subprotocol of those that the client offers. A client that offers none
-// is taken to speak MCP.
+// subprotocol picks one of the subprotocols that the client offers. A client that
+// offers none counts as speaking MCP.
 func subprotocol(r *http.Request) (string, error) {
 	offered := strings.Join(r.Header.Values("Sec-WebSocket-Protocol"), ",")
 	if strings.TrimSpace(offered) == "" {
@@ -217,8 +221,8 @@ func subprotocol(r *http.Request) (string, error) {
 	return "", session.Errorf(session.Invalid, "none of the subprotocols is spoken here; offer %s", Subprotocol)
 }
 
-// message makes the checks of a message, most of which validate.go explains, and hands it to
-// the host.
+// message does the checks of a message, most of which validate.go explains, and hands
+// it to the host.
 func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 	if limit, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
@@ -248,8 +252,9 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 	if err != nil || call == nil {
 		return nil, err
 	}
-	// Next returns once the request has been accepted. Whoever writes events to the log
-	// pushes them; only an answer that the host gave in place is sent here.
+	// Next returns once the request has been accepted. The writer of an event to the
+	// log also pushes it, so this function sends only an answer that the host gave in
+	// place.
 	events, err := call.Next(ctx, x.begun)
 	switch {
 	case err != nil:
@@ -278,7 +283,7 @@ func (x *turn) accept(ctx context.Context, c host.Caller, msgs []wire.Message, b
 	return x.opts.Host.Accept(ctx, c, x.session, msgs, batch)
 }
 
-// caller returns the caller of a connection, if it may still use the server.
+// caller returns the caller of a connection if it may still use the server.
 func (x *turn) caller(ctx context.Context) (host.Caller, error) {
 	c, ok := x.recall.get(x.conn, x.begun)
 	if !ok {

@@ -15,10 +15,10 @@ import (
 type stream struct {
 	w     http.ResponseWriter
 	buf   []byte
-	retry time.Duration // the last that was sent
+	retry time.Duration // the last pace that was sent
 }
 
-// prime adds the event that opens every stream: a cursor and nothing else (P1).
+// prime adds the event that opens every stream. It has a cursor and nothing else (P1).
 func (s *stream) prime(id session.EventID, retry time.Duration) {
 	s.retry = retry
 	s.buf = wire.AppendSSE(s.buf, wire.SSE{ID: id.String(), Retry: retry, HasData: true})
@@ -43,20 +43,20 @@ func (s *stream) events(call *host.Call, events []session.Event) {
 	}
 }
 
-// gap adds a message that tells of lost events (I4). It has no id: the event before it
-// stays the cursor.
+// gap adds a message about lost events (I4). It has no id, so the event before it stays
+// the cursor.
 func (s *stream) gap() {
 	s.buf = wire.AppendSSE(s.buf, wire.SSE{Data: wire.NewNotification(wire.NotifyMessage,
 		[]byte(`{"level":"warning","logger":"dormouse","data":"events were lost here: they are older or more than what is kept"}`))})
 }
 
-// endpoint adds the event that opens an event stream of HTTP+SSE: where the client shall
-// post. Its id names the session and its place in the stream.
+// endpoint adds the event that opens an event stream of HTTP+SSE: the URI to which the
+// client posts. Its id names the session and its place in the stream.
 func (s *stream) endpoint(id session.EventID, uri string, retry time.Duration) {
 	s.buf = wire.AppendSSE(s.buf, wire.SSE{Name: "endpoint", ID: id.String(), Retry: retry, Data: []byte(uri)})
 }
 
-// message adds a message of HTTP+SSE or of the modern era. Without an id a client cannot
+// message adds a message of HTTP+SSE or of the modern era. If id is "", a client cannot
 // come back to it.
 func (s *stream) message(id string, raw []byte) {
 	s.buf = wire.AppendSSE(s.buf, wire.SSE{Name: "message", ID: id, Data: raw})

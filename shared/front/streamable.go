@@ -11,8 +11,8 @@ import (
 )
 
 // streamable serves a request of Streamable HTTP with sessions, MCP 2025-03-26 to
-// 2025-11-25: POST (post.go), GET (get.go) and DELETE. It is also who looks at a POST first,
-// and hands those of the modern era on.
+// 2025-11-25: POST (post.go), GET (get.go) and DELETE. It is also the first to look at
+// a POST, and hands those of the modern era on.
 type streamable struct{ x *exchange }
 
 // delete ends a session (MCP 2025-11-25, basic/transports, "Session Management").
@@ -33,7 +33,7 @@ func (s streamable) delete() error {
 	return nil
 }
 
-// checkMessages makes the checks of the ladder that need the messages.
+// checkMessages does the checks of the ladder that need the messages.
 func (s streamable) checkMessages(msgs []wire.Message, batch bool) (initialize bool, err error) {
 	initialize = slices.ContainsFunc(msgs, isInitialize)
 	version := s.x.r.Header.Get(wire.HeaderProtocolVersion)
@@ -54,7 +54,7 @@ func (s streamable) checkMessages(msgs []wire.Message, batch bool) (initialize b
 	return false, nil
 }
 
-// checkVersion checks the version header. A request without it is of 2025-03-26.
+// checkVersion checks the version header. A request without it counts as 2025-03-26.
 func (s streamable) checkVersion() error {
 	version := s.x.r.Header.Get(wire.HeaderProtocolVersion)
 	if version == "" || wire.Legacy(version) {

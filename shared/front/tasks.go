@@ -35,13 +35,13 @@ var errTask = errors.New("the call becomes a task")
 // with its result, or with questions that it asks before it begins.
 const soon = 250 * time.Millisecond
 
-// servesTasks says whether calls of this server may become tasks.
+// servesTasks reports whether calls of this server may become tasks.
 func (x *exchange) servesTasks() bool {
 	return x.opts.Sealer != nil && x.caller.Server.Tasks != host.TasksOff
 }
 
-// after returns how long the call may take until it becomes a task; ok is false if it never
-// does.
+// after returns how long the call may take before it becomes a task. ok is false if it
+// never becomes one.
 func (t tasks) after(notes json.RawMessage) (after time.Duration, ok bool) {
 	if t.req.Method != wire.MethodToolsCall || !t.req.KnowsTasks() || !t.x.servesTasks() {
 		return 0, false
@@ -56,13 +56,14 @@ func (t tasks) after(notes json.RawMessage) (after time.Duration, ok bool) {
 	}
 }
 
-// lacking says that the tool can only be called as a task, and the client knows no tasks.
+// lacking reports whether the tool can only be called as a task and the client knows no
+// tasks.
 func (t tasks) lacking(notes json.RawMessage) bool {
 	return t.x.servesTasks() && !t.req.KnowsTasks() && bridge.NotedTasks(notes, t.req) == bridge.TaskRequired
 }
 
-// create answers a call with the name of the task that it becomes. The call is accepted, so
-// the client can find it by that name.
+// create answers a call with the name of the task that it becomes. The call has been
+// accepted, so the client can find it by that name.
 func (t tasks) create(out *reply, call *host.Call, server json.RawMessage) {
 	ref := bridge.TaskRef{Session: host.PinnedID(t.x.caller), Stream: call.Stream(), Made: time.Now(), Abilities: t.req.Abilities()}
 	task := t.task(t.x.opts.Sealer.Seal(ref.Encode()), ref)
@@ -76,8 +77,8 @@ func (t tasks) task(name string, ref bridge.TaskRef) *bridge.Task {
 	return task
 }
 
-// clock returns the time, and how long the client of a task is told to wait before it asks
-// again.
+// clock returns the current time, and how long the client of a task should wait before
+// it asks again.
 func (t tasks) clock(task *bridge.Task) (now time.Time, poll time.Duration) {
 	now = time.Now()
 	return now, t.x.opts.Host.Pace(task.Age(now))
@@ -110,7 +111,8 @@ func (t tasks) serve() error {
 	return nil
 }
 
-// ref opens the name of a task; ok is false if it does not name one of the caller's tasks.
+// ref opens the name of a task. ok is false if the name is not one of the caller's
+// tasks.
 func (t tasks) ref(name string) (ref bridge.TaskRef, ok bool) {
 	plain, ok := t.x.opts.Sealer.Open(name)
 	if !ok {
@@ -129,8 +131,8 @@ func (t tasks) get(name string, ref bridge.TaskRef) (json.RawMessage, error) {
 	return task.Detailed(answered, now, poll), nil
 }
 
-// look finds out what has become of a task. It answers those questions that the client
-// cannot be asked.
+// look finds out the state of a task. It answers those questions that the client cannot
+// be asked.
 func (t tasks) look(name string, ref bridge.TaskRef) (*bridge.Task, *host.Recalled, map[string]bool, error) {
 	call, err := t.recall(ref)
 	if err == nil && !call.Ended() {
@@ -160,8 +162,8 @@ func (t tasks) recall(ref bridge.TaskRef) (*host.Recalled, error) {
 	return call, err
 }
 
-// answered returns which questions of a task have an answer by now. It first answers those
-// that the client cannot be asked.
+// answered returns which questions of a task have an answer by now. Before that, it
+// answers those that the client cannot be asked.
 func (t tasks) answered(task *bridge.Task, call *host.Recalled) (answered map[string]bool, err error) {
 	if task.Ended() {
 		return nil, nil

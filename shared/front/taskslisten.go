@@ -10,8 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// listening is one listen stream: it hears what the process says outside of requests, and
-// what becomes of tasks. Each of these is a stream in the log, read beside the others.
+// listening is one listen stream. It passes on what the process says outside of
+// requests, and the progress of tasks. Each of these is a stream in the log, read
+// beside the others.
 type listening struct {
 	x     *exchange
 	out   *reply
@@ -25,12 +26,12 @@ type watched struct {
 	task *bridge.Task
 	call *host.Recalled
 	next *host.Call // reads what comes after call
-	sign string     // of what the client has been told
+	sign string     // fingerprint of what the client has been told
 }
 
-// heard is what came on one of the streams.
+// heard is the events, or the end, of one of the streams.
 type heard struct {
-	of     *watched // nil: what the process says outside of requests
+	of     *watched // nil: outside of requests
 	events []session.Event
 	err    error
 }
@@ -38,8 +39,8 @@ type heard struct {
 // errTold: nothing is left to listen to.
 var errTold = errors.New("all tasks have ended")
 
-// watch finds the tasks that the client wants to hear of. It keeps in the listener's filter
-// those that exist.
+// watch finds the tasks that the client wants to hear of. Of those in the listener's
+// filter it keeps the ones that exist.
 func (t tasks) watch(l *bridge.Listener) ([]*watched, error) {
 	var all []*watched
 	var names []string
@@ -68,8 +69,8 @@ func (t tasks) watch(l *bridge.Listener) ([]*watched, error) {
 	return all, nil
 }
 
-// to listens until the response must end, the client has gone, or nothing more can come.
-// common is not read for a client that wants to hear of tasks only.
+// to listens until the response must end, the client has gone, or nothing more can
+// come. If the client wants to hear of tasks only, to does not read common.
 func (h listening) to(common *host.Call) error {
 	ctx, cancel := context.WithCancel(h.x.ctx())
 	hear := make(chan heard)
@@ -144,7 +145,7 @@ func (h listening) common(events []session.Event) error {
 	return nil
 }
 
-// progress handles what comes of a task.
+// progress handles the events of a task.
 func (h listening) progress(w *watched, events []session.Event) error {
 	for _, e := range events {
 		w.task.Take(e)
@@ -152,7 +153,7 @@ func (h listening) progress(w *watched, events []session.Event) error {
 	return h.tell(w)
 }
 
-// tell tells the client how a task stands, if the client does not know it yet.
+// tell tells the client the state of a task, if the client does not know it yet.
 func (h listening) tell(w *watched) error {
 	answered, err := h.of.answered(w.task, w.call)
 	if err != nil {

@@ -38,8 +38,8 @@ import (
 //	messages at once, ids of requests       413 -32600  host.Host
 //	no such session                         404 -32001
 
-// accept checks that Accept has every one of the media types. A request without Accept does
-// not pass: MCP wants the client to name both.
+// accept checks that Accept has every one of the media types. A request without Accept
+// does not pass, because MCP wants the client to name both.
 func (x *exchange) accept(wanted ...string) error {
 	for _, media := range wanted {
 		if !accepts(x.r.Header.Values("Accept"), media) {
@@ -49,10 +49,10 @@ func (x *exchange) accept(wanted ...string) error {
 	return nil
 }
 
-// streams checks that a GET comes from a client that follows an event stream. A foreign page
-// can make its reader's browser send a GET without an Origin, as for an image, and each
-// would hold a function. Such a GET does not name an event stream in Accept, and browsers
-// say where it comes from.
+// streams checks that a GET comes from a client that follows an event stream. A foreign
+// page can make its reader's browser send a GET without an Origin, as for an image, and
+// each would hold a function. Such a GET does not name an event stream in Accept, and
+// browsers say in a header where it comes from.
 func (x *exchange) streams() error {
 	h := x.r.Header
 	site, dest := h.Get("Sec-Fetch-Site"), h.Get("Sec-Fetch-Dest")
@@ -71,7 +71,7 @@ func notAcceptable(wanted ...string) error {
 		"the client must accept "+strings.Join(wanted, " and ")+"; name all of it in one Accept header")
 }
 
-// named says whether Accept has a media type by its own name.
+// named reports whether Accept has a media type by its own name.
 func named(headers []string, media string) bool { return slices.Contains(accepted(headers), media) }
 
 func accepts(headers []string, media string) bool {
@@ -102,10 +102,11 @@ func (x *exchange) contentType() error {
 	return nil
 }
 
-// bodyWithin is how long a body may take to arrive, with its wait for room in memory.
+// bodyWithin is how long a body may take to arrive, including its wait for room in
+// memory.
 const bodyWithin = time.Minute
 
-// body reads the body, which MaxBody and bodyWithin bound.
+// body reads the body, within MaxBody and bodyWithin.
 func (x *exchange) body() ([]byte, error) {
 	most := x.opts.MaxBody
 	tooLarge := session.Errorf(session.TooLarge, "the body is larger than %d bytes; send less at once", most)
@@ -128,8 +129,9 @@ func (x *exchange) body() ([]byte, error) {
 	return body, nil
 }
 
-// subject returns what answers and log lines are about: the first request, or else the first
-// message. It has no id for a response, whose id is that of another message.
+// subject returns the method and id that answers and log lines are about: those of the
+// first request, or else of the first message. It returns no id for a response, whose
+// id is that of another message.
 func subject(msgs []wire.Message) (method string, id json.RawMessage) {
 	if len(msgs) == 0 {
 		return "", nil
@@ -141,8 +143,8 @@ func subject(msgs []wire.Message) (method string, id json.RawMessage) {
 	return first.Method, first.ID
 }
 
-// named sets the session to the id that a client wrote. An id that we cannot have made is
-// unknown; that needs no look at the store.
+// named sets the session to the id that a client sent. An id that we cannot have made
+// is unknown, without a look at the store.
 func (x *exchange) named(id string) error {
 	const longest = 64
 	odd := strings.ContainsFunc(id, func(c rune) bool { return c <= ' ' || c > '~' || c == '/' || c == '.' })
@@ -153,5 +155,6 @@ func (x *exchange) named(id string) error {
 	return nil
 }
 
-// isResponse tells a response from a request or notification of the server.
+// isResponse reports whether a message of the server is a response, not a request or
+// notification.
 func isResponse(raw json.RawMessage) bool { return wire.Lookup(raw, "method") == nil }

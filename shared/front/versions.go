@@ -9,9 +9,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// modernVersion says whether a message is of the modern era, and which version the client
-// asks for. A message is modern if it or the header names a modern version, or if it is
-// server/discover.
+// modernVersion reports whether a message is of the modern era, and returns the version
+// that the client asks for. A message is modern if it or the header names a modern
+// version, or if it is server/discover.
 func modernVersion(m wire.Message, header string) (requested string, modern bool) {
 	named, _ := wire.String(wire.Lookup(m.Params, "_meta", wire.MetaProtocolVersion))
 	switch {
@@ -23,8 +23,8 @@ func modernVersion(m wire.Message, header string) (requested string, modern bool
 	return "", false
 }
 
-// anyModern says whether one of the messages of a POST is of the modern era. initialize
-// begins the legacy era, so for it the header does not count.
+// anyModern reports whether one of the messages of a POST is of the modern era.
+// initialize begins the legacy era, so for it the header does not count.
 func anyModern(msgs []wire.Message, header string) bool {
 	return slices.ContainsFunc(msgs, func(m wire.Message) bool {
 		of := header
@@ -44,17 +44,19 @@ func initializeInBatch() error {
 	return session.Errorf(session.Invalid, "initialize must not be part of a batch; send it alone")
 }
 
-// isModern says whether a version is of the modern era, or newer than all that we know.
+// isModern reports whether a version is of the modern era, or newer than all that we
+// know.
 func isModern(version string) bool {
 	_, err := time.Parse(time.DateOnly, version)
 	return err == nil && version > wire.V20251125
 }
 
-// unsupportedModern makes a modern client begin again with initialize.
+// unsupportedModern returns the error that makes a modern client begin again with
+// initialize.
 func unsupportedModern(requested string) error { return unsupported(requested, wire.LegacyVersions()) }
 
-// unsupported names the versions that are spoken (MCP 2026-07-28, "Protocol Version
-// Negotiation").
+// unsupported returns the error that names the versions spoken here (MCP 2026-07-28,
+// "Protocol Version Negotiation").
 func unsupported(requested string, supported []string) error {
 	p := refusal(http.StatusBadRequest, session.Invalid, wire.CodeUnsupportedVersion,
 		"this protocol version is not spoken here; use one of the supported versions")

@@ -14,8 +14,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Alarm is the time for an author's handler ([Session.WakeAt]), or for a call that pauses.
-// The store says what is to be done; an alarm only says that it is time. So an alarm that
+// Alarm is the time for an author's handler ([Session.WakeAt]), or for a call that
+// pauses. The store says what is to be done; an alarm only says when. So an alarm that
 // comes twice, late or in vain does no harm.
 type Alarm struct {
 	Session session.ID `json:"session"`
@@ -88,7 +88,7 @@ const maxAlarmTries = 3
 type appointment struct {
 	At      time.Time       `json:"at"`
 	Payload json.RawMessage `json:"payload,omitempty"`
-	Until   time.Time       `json:"until,omitzero"` // somebody handles it, and has said so until then
+	Until   time.Time       `json:"until,omitzero"` // a function is handling it, and holds it until then
 	Tries   int             `json:"tries,omitempty"`
 }
 
@@ -191,10 +191,10 @@ func (s Session) alarm(name string, a appointment) Alarm {
 	return Alarm{Session: r.ID, Tenant: r.Tenant, Server: r.Server, Name: name, At: a.At, Payload: a.Payload}
 }
 
-// ring handles an author's alarm that is due. It returns nil if nothing is to be done: the
-// alarm is not there any more, or has another time. After an error the alarm must come
-// again. If another function handles the alarm already, ring waits for its lease, because
-// that function may be dead and the alarm may not be sent again for so long.
+// ring handles an author's alarm that is due. It returns nil if nothing is to be done:
+// the alarm does not exist any more, or has another time. After an error the alarm must
+// come again. If another function handles the alarm already, ring waits for its lease
+// to end. That function may be dead, and the alarm may not be sent again for so long.
 func (k *Backend) ring(ctx context.Context, a Alarm) error {
 	held, err := k.ringOnce(ctx, a)
 	if err == nil && !held.IsZero() {
@@ -231,8 +231,8 @@ func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err er
 	now := time.Now()
 	switch {
 	case !due.At.Equal(a.At):
-		// It was replaced. The other alarm comes by itself, unless the function that set it
-		// died before it had scheduled it.
+		// The alarm was replaced. The new one comes by itself, unless the function that
+		// set it died before it had scheduled it.
 		return held, k.reschedule(ctx, s.alarm(a.Name, due))
 	case due.At.After(now.Add(early)):
 		return held, k.reschedule(ctx, a)
@@ -245,7 +245,7 @@ func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err er
 	}
 	due.Until, due.Tries = now.Add(lease), due.Tries+1
 	if v.Rev, err = s.State(OfSession).save(ctx, v, due); err != nil {
-		return held, err // somebody else has it: this one comes again and finds out
+		return held, err // another function has it; this alarm comes again and finds out
 	}
 	a.Payload = due.Payload
 	return held, k.handleAlarm(ctx, s, v, due, a)
@@ -270,7 +270,7 @@ func (k *Backend) handleAlarm(ctx context.Context, s Session, v session.Value, d
 		held := due
 		held.Until = until
 		return held
-	}, func() {}) // set anew or cancelled meanwhile, which does not stop it
+	}, func() {}) // the alarm was set anew or cancelled; that does not stop its handler
 	err := s.in.callAlarm(handling, s, a)
 	var left any
 	if err != nil && due.Tries < maxAlarmTries {

@@ -17,31 +17,34 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Config is what a Backend works with. All fields but Clients, Schedule, Invoke and
-// Log are needed.
+// Config is what a Backend works with. Store, Servers and Next are needed; each of the
+// others has a meaning when it is zero.
 type Config struct {
 	Store session.Store
-	// Servers gives a configured server, by its name in the servers file; ok is false
-	// for one that is not native.
+	// Servers returns a configured server by its name in the servers file. ok is false
+	// for a server that is not native.
 	Servers func(name string) (h Hosted, ok bool)
-	// Next gets everything that is for other servers.
+	// Next serves all other servers.
 	Next host.Backend
 	// Clients reaches the connections of WebSocket clients. Without it nothing is
-	// pushed, and what should be stands owed.
+	// pushed, and the events stay owed.
 	Clients session.Clients
-	// Schedule keeps alarms. Without one, calls that pause go on when somebody looks
-	// after them, which the sweep does.
+	// Schedule keeps alarms. Without it there are no author's alarms, and a call that
+	// pauses goes on when the sweep or a waiting function looks at it.
 	Schedule Scheduler
 	// Invoke starts an invocation of a function that calls [Backend.Handle] with this
-	// event, and does not wait for it. Without it everything is executed in place.
+	// event. It does not wait for the invocation. Without it this function executes
+	// everything.
 	Invoke func(ctx context.Context, event []byte) error
-	// EventAge is how long events are kept, see host.Limits; session.EventAge.
+	// EventAge is how long events are kept (see host.Limits); session.EventAge by
+	// default.
 	EventAge time.Duration
 	Log      *slog.Logger
 }
 
-// Backend executes messages for native servers in place. It implements host.Backend. It
-// holds nothing but what it is executing. Safe for concurrent use.
+// Backend executes messages for native servers in its own process. It implements
+// host.Backend. It keeps no state but the requests it is executing. It is safe for
+// concurrent use.
 type Backend struct {
 	Config
 	out     host.Outlet
@@ -53,8 +56,8 @@ type Backend struct {
 	running map[session.StreamID]*run
 }
 
-// NewBackend makes a Backend. It is best to have one for the life of a process, because a
-// Backend works out each schema once.
+// NewBackend returns a Backend. A process should keep one for its life, because a
+// Backend works out each schema only once.
 func NewBackend(c Config) *Backend {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -74,15 +77,16 @@ func NewBackend(c Config) *Backend {
 // validity is how long a message may wait to be executed.
 const validity = 10 * time.Minute
 
-// Owns says whether a box is that of a native server. Such a box does not exist; its name is
-// the key of the server's items.
+// Owns reports whether a box is that of a native server. Such a box does not exist; its
+// name is the key of the server's items.
 func (k *Backend) Owns(box session.BoxID) bool {
 	_, server := box.Parts()
 	_, ok := k.Servers(server)
 	return ok
 }
 
-// Deliver implements host.Backend.
+// Deliver implements host.Backend. It executes the message here, or stores it and
+// starts an invocation for it. Invalid if the message cannot be read.
 func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box) (host.Tracker, error) {
 	server, ok := k.Servers(d.Server)
 	if !ok {
@@ -105,14 +109,14 @@ func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box)
 	return r, nil
 }
 
-// elsewhere says that the answer does not go into the response to the message: it was sent
-// over a WebSocket or for a stream of HTTP+SSE, or the call may become a task. The client
-// would wait for that response in vain.
+// elsewhere reports whether the answer goes elsewhere than into the response to the
+// message: the message came over a WebSocket or for a stream of HTTP+SSE, or the call
+// may become a task. Its client would wait for that response in vain.
 func elsewhere(d host.Delivery, first wire.Message) bool {
 	return d.Pushed() || d.Brief || d.Client.Transport == session.Modern && !bridge.SaysModern(first.Params)
 }
 
-// long says that an author's code answers a request, which may take long.
+// long reports whether an author's code answers a request, which may take long.
 func long(m wire.Message) bool {
 	switch m.Method {
 	case wire.MethodToolsCall, wire.MethodPromptsGet, wire.MethodResourcesRead, wire.MethodComplete:
@@ -122,7 +126,7 @@ func long(m wire.Message) bool {
 	}
 }
 
-// enqueue stores a message as an item, and has another invocation execute it.
+// enqueue stores a message as an item, and starts an invocation that executes it.
 func (k *Backend) enqueue(ctx context.Context, d host.Delivery) (host.Tracker, error) {
 	now := time.Now()
 	it := session.Item{
@@ -151,7 +155,7 @@ func (k *Backend) Track(ctx context.Context, s session.Session, stream session.S
 	return &watch{k: k, s: s, box: box, stream: stream}, nil
 }
 
-// watch is the duty of a function for a request that is executed elsewhere.
+// watch is the Tracker of a request that is executed elsewhere.
 type watch struct {
 	k      *Backend
 	s      session.Session
@@ -159,8 +163,7 @@ type watch struct {
 	stream session.StreamID
 }
 
-// lookAfter is how often the function that waits looks whether a request still goes
-// on.
+// lookAfter is the time between two looks of a waiting function at its request.
 const lookAfter = 10 * time.Second
 
 // Check implements host.Tracker.
@@ -218,8 +221,8 @@ func (k *Backend) cancelled(ctx context.Context, d host.Delivery, msgs []wire.Me
 	if len(ids) == 0 {
 		return nil
 	}
-	// One of a batch that has others beside it goes on. A modern client's request is
-	// called as its stream.
+	// A request that shares a batch with others goes on. A modern client's request has
+	// the id of its stream as its name.
 	meant := func(a session.Address) bool {
 		return slices.ContainsFunc(ids, func(id json.RawMessage) bool {
 			name, _ := wire.String(id)
@@ -230,18 +233,19 @@ func (k *Backend) cancelled(ctx context.Context, d host.Delivery, msgs []wire.Me
 	for again := d.Client.Transport != session.Modern; ; again = false {
 		found, err := k.items.endAll(ctx, d.Box, d.Session, func(it session.Item) bool { return meant(it.Address) }, why)
 		for _, r := range k.interrupt(d.Session, func(r *run) bool { return meant(r.address) }) {
-			// It may have left no trace yet.
+			// The run may have left no trace yet.
 			found++
 			err = errors.Join(err, k.out.Fail(ctx, r.address, why, time.Now().Add(k.EventAge)))
 		}
-		// What another function has begun within the last second has left none either.
+		// A run that another function began within the last second has left no trace
+		// either.
 		if err != nil || found >= len(ids) || !again || rest(ctx, traceAfter+traceAfter/4) != nil {
 			return err
 		}
 	}
 }
 
-// interrupt stops what is executed here for a session.
+// interrupt stops the runs of a session that match in this function, and returns them.
 func (k *Backend) interrupt(id session.ID, match func(*run) bool) (stopped []*run) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -20,12 +20,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
 
-// BenchmarkRebuilt compares a tools/call here, where the server is made anew for the
-// message, with one of go-sdk's own handler, which keeps servers and sessions in its
-// memory. Here they are kept in SQLite, and, to see what of it is the store's, in
-// memory. The three take turns, in process, over the same requests; what is reported
-// is the median of each, and the ratio of the first and the second to the third. Run
-// it with `make bench-native`.
+// BenchmarkRebuilt compares a tools/call here with one of go-sdk's own handler. Here
+// the server is made anew for the message; that handler keeps servers and sessions in
+// its memory. Here they are kept in SQLite, and also in memory, to show the store's
+// share. The three take turns, in process, over the same requests. The benchmark
+// reports the median of each, and the ratio of the first and the second to the third.
+// Run it with `make bench-native`.
 func BenchmarkRebuilt(b *testing.B) {
 	store, err := sqlitestore.Open(filepath.Join(b.TempDir(), "store.db"))
 	if err != nil {

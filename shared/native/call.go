@@ -23,40 +23,41 @@ import (
 type call struct {
 	r        *run
 	id       json.RawMessage
-	ended    bool         // its response was said; the run's
+	ended    bool         // the run has its response; only the run uses it
 	m        wire.Message // as the client wrote it, or as it is sent again
-	later    bool         // it is sent again: what is there of earlier rounds is ours
+	later    bool         // m is sent again: the state of earlier rounds in it is ours
 	retries  int
 	answered atomic.Bool
 
 	mu      sync.Mutex
-	conn    *connection        // of the round that is executed
-	session *mcp.ServerSession // the same
+	conn    *connection        // connection of the round that is executed
+	session *mcp.ServerSession // session of that round
 	closed  bool
 }
 
-// outcome is what a call has come to: a response, or what it needs for another round.
+// outcome is the result of a call's round: a response, or a need for another round.
 type outcome struct {
 	call *call
 	raw  []byte
 	asks *asking
 }
 
-// asking is a call that goes on in another round.
+// asking is a call that needs another round.
 type asking struct {
 	id       json.RawMessage
 	raw      []byte         // the request as it is sent again
-	inputs   []bridge.Input // what it needs of its client, or
+	inputs   []bridge.Input // what it needs of its client; if empty, see at
 	at       time.Time      // when it goes on
 	asked    []bridge.Asked
 	requests [][]byte
 }
 
-// modern says whether the client speaks the era in which the server is driven.
+// modern reports whether the client speaks the era in which this package drives the
+// server.
 func (c *call) modern() bool { return c.r.in.record.Transport == session.Modern }
 
-// direct says whether the server gets the request as it stands. A call that may become a
-// task does not: its questions go into the log.
+// direct reports whether the server gets the request as it came. A call that may become
+// a task is not direct: its questions go into the log.
 func (c *call) direct() bool { return c.modern() && bridge.SaysModern(c.m.Params) }
 
 // client returns the client that the server sees.
@@ -91,7 +92,7 @@ func (c *call) execute() outcome {
 	}
 }
 
-// discovered answers a request for which it is enough to know what the server can do.
+// discovered answers a request that needs only the server's capabilities.
 func (c *call) discovered() outcome {
 	discover, fault := c.send(wire.MethodDiscover, bridge.ReadLegacy(c.r.in.record.Init).Params(wire.MethodDiscover, nil, "", false))
 	switch {
@@ -139,8 +140,8 @@ func (c *call) fault(e *wire.Error) outcome {
 	return outcome{call: c, raw: raw}
 }
 
-// fit returns a result as the client gets it. A result with only what go-sdk puts there
-// does not count as public for caches.
+// fit returns a result as the client gets it. A result with only the cache hints that
+// go-sdk puts there by default does not count as public.
 func (c *call) fit(result json.RawMessage) json.RawMessage {
 	if c.m.Method == wire.MethodToolsList {
 		result = bridge.Executions(result)
@@ -161,8 +162,8 @@ const (
 	lastRetry  = 2 * time.Second
 )
 
-// wants handles a result that asks for something. again says that the request only has to
-// be sent again.
+// wants handles a result that asks for something. again is true if the request only has
+// to be sent again.
 func (c *call) wants(result json.RawMessage) (o outcome, again bool) {
 	inputs, state, fault := bridge.ReadInputs(result)
 	if fault != nil {
@@ -174,7 +175,7 @@ func (c *call) wants(result json.RawMessage) (o outcome, again bool) {
 		return outcome{call: c, asks: a}, false
 	}
 	if len(inputs) > 0 && c.direct() {
-		return c.result(bridge.Asking(result)), false // its client calls again by itself
+		return c.result(bridge.Asking(result)), false // the client calls again by itself
 	}
 	a.raw = bridge.Retry(c.m.Raw, state)
 	if len(inputs) > 0 {
@@ -239,9 +240,10 @@ func (c *call) send(method string, params json.RawMessage) (result json.RawMessa
 	}
 }
 
-// opened keeps what has to be closed; ok is false if the call was stopped before.
+// opened keeps the connection and the session that have to be closed. ok is false if
+// the call was stopped before.
 func (c *call) opened(conn *connection, ss *mcp.ServerSession) (ok bool) {
-	c.close() // of the round before
+	c.close() // closes the round before
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -270,7 +272,7 @@ func (c *call) close() {
 	c.session = nil
 	c.mu.Unlock()
 	if ss != nil {
-		_ = ss.Close() // says how the connection ended, which is how it was meant to
+		_ = ss.Close() // its error says how the connection ended, as was intended
 	}
 }
 
@@ -329,7 +331,7 @@ func (in *inside) panicked(ctx context.Context, fault any) error {
 	return errors.New(phaseRuntime + ": the server failed in a way it did not foresee; its operator's log has the cause")
 }
 
-// faultOf returns an error of the server as the client gets it.
+// faultOf returns the error that a client gets for an error of the server.
 func faultOf(err error) *wire.Error {
 	var e *jsonrpc.Error
 	if !errors.As(err, &e) {
@@ -342,8 +344,8 @@ func faultOf(err error) *wire.Error {
 	return out
 }
 
-// connection is the transport of one request. It gives that request, and then nothing until
-// it is closed.
+// connection is the transport of one request. Its Read returns that request, and then
+// blocks until it is closed.
 type connection struct {
 	c       *call
 	id      string
@@ -398,7 +400,7 @@ func (n *connection) Write(_ context.Context, m jsonrpc.Message) error {
 	case *jsonrpc.Response:
 		select {
 		case n.done <- m:
-		default: // there is one answer
+		default: // only the first answer counts
 		}
 	case *jsonrpc.Request:
 		if m.IsCall() {
@@ -419,7 +421,7 @@ func (n *connection) notice(m *jsonrpc.Request) {
 		}
 		params, _ = wire.Replace(params, n.token, wire.MetaProgressToken)
 	case wire.NotifyToolsChanged, wire.NotifyPromptsChanged, wire.NotifyResourcesChanged, wire.NotifyResourceUpdated, wire.NotifyCancelled:
-		return // of no request: Session.Notify is for them
+		return // they belong to no request; Session.Notify sends them
 	}
 	n.c.r.say(wire.NewNotification(m.Method, params))
 }

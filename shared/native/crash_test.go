@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// mortal is the store of a process that dies at its nth write: from then on it
-// reaches nothing. With after, the write has happened.
+// mortal is the store of a process that dies at its nth write and reaches nothing from
+// then on. With after, that write has happened.
 type mortal struct {
 	session.Store
 	mu    sync.Mutex
@@ -100,8 +100,8 @@ func (m *mortal) Wait(ctx context.Context, id session.ID, stream session.StreamI
 	return m.Store.Wait(ctx, id, stream, after, until)
 }
 
-// lives does what clients, alarms and the schedule do for a session until its call has
-// ended, and returns what it came to. first is what the client got before.
+// lives does the work of clients, alarms and the schedule for a session until its call
+// has ended. It returns the outcome of the call. first is what the client got before.
 func (c legacy) lives(t *testing.T, first answer) string {
 	t.Helper()
 	last, answered := first, map[string]bool{}
@@ -136,9 +136,9 @@ func (c legacy) lives(t *testing.T, first answer) string {
 	return ""
 }
 
-// TestEveryCallEndsWhereverItsFunctionDies: the process that executes the call dies at
-// each of its writes, before it or after it; later ones are healthy. What the client
-// was told is accepted ends, once, and no round is executed twice.
+// TestEveryCallEndsWhereverItsFunctionDies lets the process that executes the call die
+// at each of its writes, before it or after it. Later processes are healthy. A call
+// that the client was told is accepted ends, once, and no round is executed twice.
 func TestEveryCallEndsWhereverItsFunctionDies(t *testing.T) {
 	for name, call := range map[string]string{
 		"long":   toolCall("1", "steps", `{"n":3,"millis":15000}`, `,"_meta":{"progressToken":"p"}`),
@@ -185,8 +185,8 @@ func (w *world) settled() {
 	w.empty()
 }
 
-// TestRoundEndsWhereverItsFunctionDies: the same for the invocation that goes on with
-// a call.
+// TestRoundEndsWhereverItsFunctionDies does the same for the invocation that goes on
+// with a call.
 func TestRoundEndsWhereverItsFunctionDies(t *testing.T) {
 	for n := 1; n <= 4; n++ {
 		for _, after := range []bool{false, true} {
@@ -211,8 +211,8 @@ func TestRoundEndsWhereverItsFunctionDies(t *testing.T) {
 	}
 }
 
-// TestCancelEndsWhereverItsFunctionDies: whoever ends a call in its client's place takes
-// its item first, which had a day to go.
+// TestCancelEndsWhereverItsFunctionDies: a function that ends a call in its client's
+// place takes the call's item first, which had a day to go.
 func TestCancelEndsWhereverItsFunctionDies(t *testing.T) {
 	for name, call := range map[string]string{"asks": toolCall("1", "ask", `{"text":"form"}`, ""), "pauses": toolCall("1", "job", `{}`, "")} {
 		for n := 1; n <= 3; n++ {

@@ -10,22 +10,22 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// items are the in-flight items of native calls in the store: it changes them, ends the
-// requests that they are of, and has invocations go on with them.
+// items changes the in-flight items of native calls in the store. It also ends their
+// requests, and starts invocations that go on with them.
 type items struct {
 	*Config
 	out host.Outlet
 }
 
-// invokeLater has an invocation execute an item that waits. If the invocation is lost,
-// whoever looks at the item later begins another.
+// invokeLater starts an invocation that executes a waiting item. If the invocation is
+// lost, a function that looks at the item later starts another.
 func (k items) invokeLater(ctx context.Context, it session.Item) {
 	if err := k.invoke(ctx, it); err != nil {
 		k.Log.WarnContext(ctx, "call waits for an invocation", "session_id", it.Address.Session, "stream", it.ID, "error", err)
 	}
 }
 
-// invoke has an invocation go on with an item.
+// invoke starts an invocation that goes on with an item.
 func (k items) invoke(ctx context.Context, it session.Item) error {
 	if k.Invoke == nil {
 		return nil
@@ -54,7 +54,7 @@ func (k items) schedule(ctx context.Context, it session.Item) error {
 // attempts is how often put and swap try a write that the store is unavailable for.
 const attempts = 5
 
-// put stores an item that only this function can have put.
+// put stores an item. Only this function can have put one under the same key.
 func (k items) put(ctx context.Context, it session.Item) (put bool, err error) {
 	for n := range attempts {
 		time.Sleep(time.Duration(n) * 50 * time.Millisecond)
@@ -65,8 +65,8 @@ func (k items) put(ctx context.Context, it session.Item) (put bool, err error) {
 	return false, err
 }
 
-// swap stores an item in the place of another. If the store's answer was lost, it finds out
-// whether the item is there.
+// swap replaces an item by another. If the store's answer was lost, swap finds out
+// whether the new item is there.
 func (k items) swap(ctx context.Context, was, it session.Item) (swapped bool, err error) {
 	for n := range attempts {
 		time.Sleep(time.Duration(n) * 50 * time.Millisecond)
@@ -104,9 +104,9 @@ func (k items) whole(ctx context.Context, it session.Item) (session.Item, error)
 	return now, err
 }
 
-// end ends a request in the place of the function that has it. It takes the item first, so
-// that only one of the two writes the end. If this function dies before it has written it,
-// its lease on the item runs out, and another function ends the request.
+// end ends a request in place of the function that has it. It takes the item first, so
+// that only one of the two writes the end. If this function dies before the write, its
+// lease on the item runs out, and another function ends the request.
 func (k items) end(ctx context.Context, it session.Item, why *wire.Error) error {
 	ends := it
 	ends.State, ends.Gen, ends.Questions, ends.Raw = session.Taken, 0, nil, nil

@@ -25,21 +25,21 @@ type Server func(ctx context.Context, s Session) (*mcp.Server, error)
 // Servers are an author's servers by their names in the servers file.
 type Servers map[string]Server
 
-// Session is the session of a message: a legacy client's session, or what is kept for all
-// requests of one modern client. It may be used until the message is answered.
+// Session is the session of a message: a legacy client's session, or the one session
+// for all requests of a modern client. It may be used until the message is answered.
 type Session struct{ in *inside }
 
 // inside is what a Session stands for.
 type inside struct {
 	k      *Backend
-	record session.Session // as it was read with the message
+	record session.Session // the record as it was read with the message
 	server Hosted
-	init   json.RawMessage // the client, as params of initialize
+	init   json.RawMessage // what the client says of itself, as params of initialize
 	extra  *mcp.RequestExtra
-	method string // of the request, "" for none
-	tool   string // that is called, "" for none
-	// subscription is the method with which the client asks for a resource, "" for none;
-	// see inside.subscribe.
+	method string // method of the request, "" for none
+	tool   string // the tool that is called, "" for none
+	// subscription is the client's method if it is resources/subscribe or
+	// resources/unsubscribe, "" otherwise; uri is the resource. See inside.subscribe.
 	subscription, uri string
 
 	onAlarm func(context.Context, Alarm) error
@@ -52,15 +52,15 @@ func (s Session) ID() string { return string(s.in.record.ID) }
 // Server returns the name of the server in the servers file.
 func (s Session) Server() string { return s.in.record.Server }
 
-// Tenant returns the tenant, who pays.
+// Tenant returns the tenant: whoever pays.
 func (s Session) Tenant() string { return s.in.record.Tenant }
 
 // Principal returns the principal for whom the client acts.
 func (s Session) Principal() string { return s.in.record.Principal }
 
-// Props returns what authentication says of the principal besides its name: a JSON object,
-// or nil. It is of this message. For an alarm or an answer, which have no caller, it is of
-// the last message.
+// Props returns a JSON object that authentication gives for the principal besides its
+// name, or nil. It is from this message. An alarm or an answer has no caller, so for
+// these Props is from the last message.
 func (s Session) Props() json.RawMessage { return bytes.Clone(s.in.record.Props) }
 
 // Version returns the protocol version that the client speaks.
@@ -71,13 +71,13 @@ func (s Session) Version() string {
 	return s.in.record.Version
 }
 
-// Client returns what the client calls itself, nil if it did not say.
+// Client returns the client's name and version as it gave them, nil if it gave none.
 func (s Session) Client() *mcp.Implementation {
 	return decoded[mcp.Implementation](wire.Lookup(s.in.init, "clientInfo"))
 }
 
-// Capabilities returns what the client has declared: when its session began, or, for a
-// modern client, with this request. It is never nil.
+// Capabilities returns the capabilities that the client has declared: a legacy client
+// when its session began, a modern client with this request. It is never nil.
 func (s Session) Capabilities() *mcp.ClientCapabilities {
 	if c := decoded[mcp.ClientCapabilities](wire.Lookup(s.in.init, "capabilities")); c != nil {
 		return c
@@ -88,9 +88,10 @@ func (s Session) Capabilities() *mcp.ClientCapabilities {
 // Subscribed returns the resources to which a legacy client has subscribed.
 func (s Session) Subscribed() []string { return slices.Clone(s.in.record.Subscribed) }
 
-// Options returns the options with which to make the server; add your own to them. Schemas
-// are worked out once in a process, and no capability is declared that is not there.
-// Results say that they are for their caller only, and not to be cached; see SetCacheable.
+// Options returns the options with which to make the server; add your own to them. A
+// process works out each schema only once. The server declares no capability that it
+// does not have. Its results say that they are for their caller only, and not to be
+// cached; see SetCacheable.
 func (s Session) Options() *mcp.ServerOptions {
 	return &mcp.ServerOptions{
 		SchemaCache:  s.in.k.schemas,
@@ -100,16 +101,17 @@ func (s Session) Options() *mcp.ServerOptions {
 	}
 }
 
-// AddTool is mcp.AddTool for a server that is made for one message: it leaves out a tool
-// that the message does not need. go-sdk reads the schema of a tool each time it is added;
-// with AddTool a call costs the same however many tools there are.
+// AddTool does what mcp.AddTool does, for a server that is made for one message. It
+// leaves out a tool that the message does not need. go-sdk reads the schema of a tool
+// each time it is added, so with AddTool a call costs the same however many tools there
+// are.
 func AddTool[In, Out any](s Session, server *mcp.Server, t *mcp.Tool, h mcp.ToolHandlerFor[In, Out]) {
 	if s.in.uses(t.Name) {
 		mcp.AddTool(server, t, h)
 	}
 }
 
-// uses says whether the message needs a tool.
+// uses reports whether the message needs a tool.
 func (in *inside) uses(tool string) bool {
 	switch in.method {
 	case wire.MethodToolsCall:
@@ -122,8 +124,8 @@ func (in *inside) uses(tool string) bool {
 	}
 }
 
-// decoded decodes what a client has said of itself; nil if it is missing or cannot be
-// decoded.
+// decoded decodes a value that the client sent about itself. It returns nil if the
+// value is missing or cannot be decoded.
 func decoded[T any](raw json.RawMessage) *T {
 	var v T
 	if raw == nil || json.Unmarshal(raw, &v) != nil {
@@ -132,7 +134,7 @@ func decoded[T any](raw json.RawMessage) *T {
 	return &v
 }
 
-// extraOf returns what tools see of a request besides its params.
+// extraOf returns the part of a request that tools see besides its params.
 func extraOf(s session.Session, header http.Header) *mcp.RequestExtra {
 	info := &auth.TokenInfo{UserID: s.Principal, Extra: map[string]any{"tenant": s.Tenant}}
 	if len(s.Props) > 0 {
@@ -141,7 +143,7 @@ func extraOf(s session.Session, header http.Header) *mcp.RequestExtra {
 	return &mcp.RequestExtra{TokenInfo: info, Header: header}
 }
 
-// presence is what a function knows of the request that it is invoked for.
+// presence is the request that a function is invoked for: its headers and its runs.
 type presence struct {
 	header http.Header
 	open   sync.WaitGroup
@@ -149,10 +151,10 @@ type presence struct {
 
 type presenceKey struct{}
 
-// Handler wraps h and returns only when everything that a request has started has finished.
-// Lambda freezes a function when its handler returns, so work must end first that outlives
-// the response: the client may have gone, or may have got its answer elsewhere. Tools see
-// the headers of the request except Authorization and Cookie.
+// Handler wraps h and returns only when everything that a request started has finished.
+// Lambda freezes a function when its handler returns. So work must end first that
+// outlives the response: the client may have gone, or may have got its answer
+// elsewhere. Tools see the headers of the request except Authorization and Cookie.
 func Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := r.Header.Clone()
@@ -164,7 +166,8 @@ func Handler(h http.Handler) http.Handler {
 	})
 }
 
-// Stay calls f with a context for one invocation, and returns as late as [Handler].
+// Stay calls f with a context for one invocation. Like [Handler], it returns only when
+// everything that f started has finished.
 func Stay[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
 	here := &presence{}
 	defer here.open.Wait()
@@ -191,6 +194,6 @@ func headerOf(ctx context.Context) http.Header {
 // Hosted is a configured server.
 type Hosted struct {
 	Make          Server
-	ToolTimeout   time.Duration // for executing one round of a request; 0: as long as the function may run
-	AnswerTimeout time.Duration // for a client's answer to a question; 0: session.MaxAsk
+	ToolTimeout   time.Duration // how long one round of a request may run; 0: as long as the function may
+	AnswerTimeout time.Duration // how long a client may take to answer a question; 0: session.MaxAsk
 }

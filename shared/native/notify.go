@@ -13,13 +13,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Notify sends the client of this session a notification that belongs to no request. The
-// client gets it now or when it listens next, for as long as events are kept. A modern
-// client gets only what it listens to, and only while it listens. params is anything that
-// encodes as a JSON object, or nil.
+// Notify sends the client of this session a notification that belongs to no request.
+// The client gets it now, or when it listens next, as long as events are kept. A modern
+// client gets only the kinds it listens to, and only while it listens. params is
+// anything that encodes as a JSON object, or nil.
 //
-// Errors: session.TooLarge, session.Unavailable; one of encoding/json for params
-// that are not JSON.
+// Errors: session.TooLarge, session.Unavailable; one of encoding/json for params that
+// are not JSON.
 func (s Session) Notify(ctx context.Context, method string, params any) error {
 	raw, err := notification(method, params)
 	if err != nil {
@@ -47,15 +47,15 @@ func (s Session) ResourceUpdated(ctx context.Context, uri string) error {
 // List is a list of a server, by the notification that tells of its changes.
 type List string
 
-// The lists there are.
+// The lists of a server.
 const (
 	Tools     List = wire.NotifyToolsChanged
 	Prompts   List = wire.NotifyPromptsChanged
 	Resources List = wire.NotifyResourcesChanged
 )
 
-// maxTold is how many sessions are told that a list has changed, of as many of their
-// tenant as are looked at in ten pages.
+// maxTold is how many sessions ListChanged notifies at most. It looks for them in the
+// first listPages pages of their tenant's sessions.
 const (
 	maxTold   = 1000
 	listPage  = 500
@@ -105,17 +105,17 @@ func notification(method string, params any) ([]byte, error) {
 	return wire.NewNotification(method, raw), nil
 }
 
-// notifier tells sessions what belongs to no request.
+// notifier sends sessions notifications that belong to no request.
 type notifier struct {
 	store    session.Store
 	out      host.Outlet
 	eventAge time.Duration // how long events are kept
 }
 
-// tellers is how many sessions are told at the same time.
+// tellers is how many sessions are notified, or read, at the same time.
 const tellers = 8
 
-// all tells several sessions the same. It goes on after one that fails.
+// all sends the same notification to several sessions. It goes on after one that fails.
 func (k notifier) all(ctx context.Context, sessions []session.Session, raw []byte) error {
 	var mu sync.Mutex
 	var errs []error
@@ -136,9 +136,10 @@ func (k notifier) all(ctx context.Context, sessions []session.Session, raw []byt
 	return errors.Join(errs...)
 }
 
-// one appends to the common stream of a session. Functions that do so at the same time take
-// turns: each writes behind the last event that it has seen. Each batch has a random number,
-// so that the same words of two functions are not taken for a repeat.
+// one appends to the common stream of a session. Functions that do so at the same time
+// take turns: each writes behind the last event that it has seen. Each batch has a
+// random number, so that the same notification from two functions is not taken for a
+// repetition.
 func (k notifier) one(ctx context.Context, s session.Session, raw []byte) error {
 	a, open, err := k.commonOf(ctx, s)
 	if err != nil || !open {
@@ -171,8 +172,8 @@ func (k notifier) one(ctx context.Context, s session.Session, raw []byte) error 
 // event when it connects.
 const noConnection = "-"
 
-// commonOf returns the address at which the common stream of a session is heard. open is
-// false for a session that has ended.
+// commonOf returns the address to which the events of a session's common stream go.
+// open is false for a session that has ended.
 func (k notifier) commonOf(ctx context.Context, s session.Session) (a session.Address, open bool, err error) {
 	a = session.Address{
 		Session: s.ID, Principal: s.Principal, Digest: session.RecordFor(s.Tenant, s.Digest), Box: session.BoxFor(s.Tenant, s.Server),

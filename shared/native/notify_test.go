@@ -20,9 +20,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// news is a server with a resource that changes: by the tool touch, which tells
-// subscribers, the tool grow, which tells that there are more, and the tool say, which
-// tells its own client.
+// news is a server with a resource that changes. Its tool touch tells subscribers, its
+// tool grow tells that there are more resources, and its tool say tells its own client.
 func news(_ context.Context, s native.Session) (*mcp.Server, error) {
 	o := s.Options()
 	o.Capabilities.Resources = &mcp.ResourceCapabilities{Subscribe: true, ListChanged: true}
@@ -44,7 +43,7 @@ func news(_ context.Context, s native.Session) (*mcp.Server, error) {
 	return server, nil
 }
 
-// heard are the notifications on the common stream of a session, by method and URI.
+// heard returns the notifications on the common stream of a session, by method and URI.
 func (w *world) heard(id session.ID) []string {
 	w.t.Helper()
 	page, err := w.open().Read(context.Background(), id, session.Common, 0, session.MaxRead)

@@ -2,9 +2,10 @@ package native
 
 import "sync"
 
-// outbox gathers what the handlers of a run say, until the run writes it.
+// outbox gathers the messages that the handlers of a run send, until the run writes
+// them.
 type outbox struct {
-	news chan struct{} // has room for one: something was added
+	news chan struct{} // capacity 1; filled when an event was added
 
 	mu     sync.Mutex
 	events [][]byte
@@ -14,7 +15,7 @@ type outbox struct {
 
 func newOutbox() *outbox { return &outbox{news: make(chan struct{}, 1)} }
 
-// add adds an event. It drops the event after the last drain.
+// add adds an event. After the last drain it drops the event.
 func (o *outbox) add(raw []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -29,14 +30,14 @@ func (o *outbox) add(raw []byte) {
 	}
 }
 
-// full says whether there is as much as one write takes.
+// full reports whether there are as many events as one write takes.
 func (o *outbox) full() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.events) >= mostEvents || o.size >= mostBytes
 }
 
-// drain takes the events out. last says that no others will be taken.
+// drain removes all events and returns them. last says that it is the last drain.
 func (o *outbox) drain(last bool) [][]byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()

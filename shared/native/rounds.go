@@ -138,10 +138,10 @@ func (r *run) park(it session.Item) bool {
 	return r.parked
 }
 
-// answered goes on with a suspended call if all its questions are answered. An invocation
-// of its own executes the round, so that the function that brings the last answer is not
-// held for so long. A call whose client cannot do what it was asked ends. it may come
-// without Raw.
+// answered goes on with a suspended call if all its questions are answered. An
+// invocation of its own executes the round, so that the function with the last answer
+// is not held that long. A call ends if its client cannot do what the server asked. it
+// may come without Raw.
 func (k *Backend) answered(ctx context.Context, it session.Item) error {
 	ids := make([]string, len(it.Questions))
 	for i, q := range it.Questions {
@@ -197,7 +197,8 @@ func (k *Backend) Handle(ctx context.Context, a Alarm) error {
 	}
 }
 
-// goOn executes an item that waits for nothing any more.
+// goOn executes an item that waits for nothing any more. If its time has not come yet,
+// goOn schedules it again.
 func (k *Backend) goOn(ctx context.Context, it session.Item) error {
 	if it.State == session.Suspended && time.Now().Before(it.NotAfter.Add(-early)) {
 		return k.items.schedule(ctx, it)
@@ -209,7 +210,7 @@ func (k *Backend) goOn(ctx context.Context, it session.Item) error {
 	return err
 }
 
-// early is how much too soon an alarm may come: schedulers know whole seconds only.
+// early is how much too soon an alarm may come. Schedulers know only whole seconds.
 const early = time.Second
 
 // resume claims an item for this function, to execute raw. The run is nil if another

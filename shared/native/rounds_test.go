@@ -19,7 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// asked are the questions among messages: method to id.
+// asked returns the questions among messages: method to id.
 func asked(t testing.TB, messages []string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -35,7 +35,7 @@ func asked(t testing.TB, messages []string) map[string]string {
 	return out
 }
 
-// results are answers to questions, by method.
+// results returns answers to questions, by method.
 func results() map[string]string {
 	return map[string]string{
 		"elicitation/create":     `{"action":"accept","content":{"name":"Ada"}}`,
@@ -294,7 +294,8 @@ func TestCancelEndsWhatIsExecutedAndWhatWaits(t *testing.T) {
 	}
 }
 
-// A request of less than a second ago has left no trace that another function could find.
+// A request that began less than a second ago has left no trace that another function
+// could find.
 func TestCancelWithinTheFirstSecondEndsWhatAnotherFunctionExecutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := memory(t)
@@ -316,7 +317,7 @@ func TestCancelWithinTheFirstSecondEndsWhatAnotherFunctionExecutes(t *testing.T)
 	})
 }
 
-// Nobody is kept waiting for long by a cancel that comes too late.
+// A cancel that comes too late does not keep its client waiting for long.
 func TestCancelOfWhatIsOverIsTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := memory(t).legacy(everything)
@@ -351,7 +352,7 @@ func TestModernClientThatGoesCancels(t *testing.T) {
 	})
 }
 
-// Who cancels from another process may come before there is an item to be seen.
+// A cancel in another process may come before the item exists.
 func TestCallThatHasEndedDoesNotGoOnAfterItsPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := memory(t)

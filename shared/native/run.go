@@ -43,14 +43,14 @@ const (
 // until it is over. The goroutine that executes it owns all fields; handlers use said only.
 type run struct {
 	k       *Backend
-	ctx     context.Context // of the invocation, without its end
+	ctx     context.Context // the invocation's context, without its end
 	in      *inside
 	address session.Address
 	ended   func()
 
 	calls   []*call
 	round   int
-	base    session.Index // the last event that is in the log
+	base    session.Index // index of the last event in the log
 	claim   claim
 	lost    bool      // another function has ended the request
 	parked  bool      // the item is suspended
@@ -62,7 +62,7 @@ type run struct {
 	over    chan struct{}   // closed: the run has ended
 
 	said  *outbox
-	shown *shown // what is in the log, for those who wait in this function
+	shown *shown // events in the log, for a function that waits in this process
 }
 
 // claim is the item in the store that says that this run executes the request.
@@ -72,8 +72,8 @@ type claim struct {
 	renewed time.Time          // when it was written last
 }
 
-// newRun makes the run of a delivery. ctx is that of the invocation. Its end stops nothing,
-// because the client that waits may go; its deadline bounds the run.
+// newRun makes the run of a delivery. ctx is the context of the invocation. Its end
+// stops nothing, because the waiting client may go. Its deadline bounds the run.
 func (k *Backend) newRun(ctx context.Context, a session.Address, s session.Session, h Hosted) *run {
 	r := &run{
 		k: k, ctx: context.WithoutCancel(ctx), address: a,
@@ -103,8 +103,8 @@ func (r *run) enter(ctx context.Context) {
 	r.k.running[r.address.Stream] = r
 }
 
-// take adds calls for the requests among the messages. later says that it is not their first
-// round.
+// take adds a call for each request among the messages. later says that it is not the
+// request's first round.
 func (r *run) take(msgs []wire.Message, later bool) {
 	for _, m := range msgs {
 		if m.Kind == wire.Request {
@@ -233,8 +233,8 @@ func (r *run) mark() error {
 	it := r.item()
 	put, err := r.k.Store.PutItem(r.ctx, it)
 	if err == nil && !put {
-		// An earlier try put it and its answer was lost: the stream's name is new, so nobody
-		// else can have put one.
+		// An earlier try put the item, and the answer was lost. The stream's name is
+		// new, so no other function can have put one.
 		put = true
 	}
 	r.claim.put, r.claim.renewed = put, time.Now()
@@ -276,8 +276,8 @@ func (r *run) renew() error {
 	return err
 }
 
-// flush writes what was said. It puts the item first, so that a client that has got some of
-// the events gets the rest.
+// flush writes the gathered events. It puts the item first, so that a client that has
+// got some of the events gets the rest.
 func (r *run) flush() {
 	if err := r.mark(); err != nil {
 		r.warn(err)
@@ -286,9 +286,9 @@ func (r *run) flush() {
 	r.writeAll(r.said.drain(false), false)
 }
 
-// writeAll writes events, in as many writes as they need; with final, the last write ends
-// the stream. It renews the claim meanwhile, because each event may have to be sent to a
-// connection, one after another.
+// writeAll writes events, in as many writes as they need. With final, the last write
+// ends the stream. It renews the claim meanwhile, because it may have to send each
+// event to a connection, one after another.
 func (r *run) writeAll(events [][]byte, final bool) {
 	for len(events) > 0 && !r.lost {
 		n := r.fits(events)
@@ -314,7 +314,7 @@ func (r *run) fits(events [][]byte) int {
 	return len(events)
 }
 
-// write appends events. It tries again for as long as it may, because the server will not say
+// write appends events. It tries again until r.until, because the server will not send
 // them again.
 func (r *run) write(events [][]byte, final bool) {
 	b := session.Batch{
@@ -393,7 +393,7 @@ func (r *run) Watch(ctx context.Context, after session.Index, until time.Time) (
 	return r.shown.watch(ctx, after, until, r.over)
 }
 
-// Held says that the request is executed here; see host.InlineTracker.
+// Held implements host.InlineTracker. It reports whether the request is executed here.
 func (r *run) Held() bool {
 	select {
 	case <-r.over:
@@ -403,7 +403,7 @@ func (r *run) Held() bool {
 	}
 }
 
-// Check implements host.Tracker: it has the claim written.
+// Check implements host.Tracker. It makes the run write its claim.
 func (r *run) Check(ctx context.Context) (host.Status, error) {
 	reply := make(chan error, 1)
 	select {
@@ -433,7 +433,7 @@ func failure(phase, detail string) *wire.Error {
 	return &wire.Error{Code: wire.CodeInternal, Message: phase + ": " + detail, Data: map[string]any{"phase": phase}}
 }
 
-// merged makes one message of one, and a batch of several.
+// merged returns a single message as it is, and several messages as a batch.
 func merged(raws [][]byte) []byte {
 	if len(raws) == 1 {
 		return raws[0]

@@ -8,22 +8,23 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// mostKept is how many bytes are kept for who watches.
+// mostKept is how many bytes of events a run keeps for watchers in its function.
 const mostKept = 2 * mostBytes
 
-// shown is what a run has written to the log, as far as nobody has watched it yet: the
-// function that waits for the answer is mostly the one that executes, and need not ask
-// the store. What nobody comes for is dropped at a bound; the store has it.
+// shown keeps the events that a run has written to the log and that no watcher has read
+// yet. Mostly the function that waits for the answer also executes the request, and
+// then it need not read the store. Above a bound, shown drops the events; the store has
+// them.
 type shown struct {
 	mu    sync.Mutex
 	tail  []session.Event
-	from  session.Index // in front of them
+	from  session.Index // the index before tail
 	grown chan struct{} // closed when there is more
 }
 
 func newShown() *shown { return &shown{grown: make(chan struct{})} }
 
-// publish shows what stands in the log now.
+// publish shows a batch that is in the log now.
 func (s *shown) publish(b session.Batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,8 +45,8 @@ func (s *shown) publish(b session.Batch) {
 	s.grown = make(chan struct{})
 }
 
-// watch waits for what comes behind an index, as host.InlineTracker says; over is closed
-// when nothing more comes.
+// watch waits for events behind an index, as host.InlineTracker says. over is closed
+// when no more events can come.
 func (s *shown) watch(ctx context.Context, after session.Index, until time.Time, over <-chan struct{}) (page session.Page, ok bool, err error) {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
@@ -56,7 +57,7 @@ func (s *shown) watch(ctx context.Context, after session.Index, until time.Time,
 		}
 		select {
 		case <-grown:
-		case <-over: // what came last has been written before
+		case <-over: // the last events were published before over was closed
 			page, ok, _ := s.behind(after)
 			return page, ok && len(page.Events) > 0, nil
 		case <-timer.C:
@@ -67,7 +68,8 @@ func (s *shown) watch(ctx context.Context, after session.Index, until time.Time,
 	}
 }
 
-// behind is what there is behind an index; ok is false if that is not here.
+// behind returns the events behind an index, and drops those up to it. ok is false if
+// shown does not have them any more. grown is closed when there are more.
 func (s *shown) behind(after session.Index) (page session.Page, ok bool, grown <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

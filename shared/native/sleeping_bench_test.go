@@ -19,10 +19,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// BenchmarkSleeping compares what a stdio server is answered from its handshake record
-// while it sleeps with a tools/call of a native server: in process, on SQLite, in turns.
-// What is reported is the median of each and its ratio to the call. A box that is asked
-// for anything fails it. Run it with `make bench-native`.
+// BenchmarkSleeping compares two requests, in process, on SQLite, in turns: one to a
+// sleeping stdio server that is answered from its handshake record, and a tools/call of
+// a native server. It reports the median of each and its ratio to the call. It fails if
+// a box is asked for anything. Run it with `make bench-native`.
 func BenchmarkSleeping(b *testing.B) {
 	store, err := sqlitestore.Open(filepath.Join(b.TempDir(), "store.db"))
 	if err != nil {
@@ -76,7 +76,7 @@ func BenchmarkSleeping(b *testing.B) {
 	}
 }
 
-// sleeping serves a stdio server of which everything is on record.
+// sleeping serves a stdio server whose answers are all on record.
 func sleeping(b *testing.B, w *world, store session.Store) http.Handler {
 	for part, result := range map[string]string{
 		wire.V20251125: `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"bench","version":"1"}}`,

@@ -12,7 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Scope says whose durable values are meant.
+// Scope says to whom durable values belong.
 type Scope = session.ValueScope
 
 // The scopes of durable values. Tenants never see each other's.
@@ -31,8 +31,8 @@ type State struct {
 	life  time.Duration
 }
 
-// State returns the durable values of a scope. The session of a modern client is all that
-// its principal does with this server.
+// State returns the durable values of a scope. For a modern client, the session is all
+// that its principal does with this server.
 func (s Session) State(scope Scope) State { return stateOf(s.in.k.Store, s.in.record, scope) }
 
 func stateOf(store session.Values, s session.Session, scope Scope) State {
@@ -47,8 +47,9 @@ func stateOf(store session.Values, s session.Session, scope Scope) State {
 	return State{store: store, key: k}
 }
 
-// Expiring returns the same values with a lifetime: what is saved through it is deleted
-// when it has not been saved again for so long. It is not for values of a session.
+// Expiring returns the same values with a lifetime: a value that is saved through it is
+// deleted when it has not been saved again for that time. It is not for values of a
+// session.
 func (s State) Expiring(after time.Duration) State {
 	s.life = after
 	return s
@@ -162,7 +163,7 @@ const (
 // once is the value that Once keeps.
 type once struct {
 	Done  bool      `json:"done,omitempty"`
-	Until time.Time `json:"until,omitzero"` // somebody does it, and has said so until then
+	Until time.Time `json:"until,omitzero"` // a caller is doing it, and holds the value until then
 }
 
 // Once calls f, unless f has succeeded under this name in this scope before. It returns
@@ -220,15 +221,15 @@ func (s State) doOnce(ctx context.Context, v session.Value, f func(context.Conte
 	defer cancel()
 	h := hold(context.WithoutCancel(ctx), s, v, func(until time.Time) any { return once{Until: until} }, cancel)
 	if err := f(ctx); err != nil {
-		_ = h.release(nil) // or it runs out
+		_ = h.release(nil) // if this fails, the lease runs out
 		return true, err
 	}
 	err = h.release(once{Done: true})
 	return !errors.Is(err, session.Conflict), err
 }
 
-// holding is a lease in a value: while it is held, the value says that somebody does the
-// work it is about.
+// holding is a lease in a value. While it is held, the value says that a caller does
+// the work that the value is about.
 type holding struct {
 	state State
 	v     session.Value
@@ -239,8 +240,8 @@ type holding struct {
 	sent   []byte // nil: it was deleted
 }
 
-// hold renews the value with what mark returns, until release. It calls lost if somebody
-// else has written the value.
+// hold renews the value with the result of mark, until release. It calls lost if
+// another writer has changed the value.
 func hold(ctx context.Context, s State, v session.Value, mark func(until time.Time) any, lost func()) *holding {
 	h := &holding{state: s, v: v, quit: make(chan struct{}), done: make(chan struct{})}
 	go func() {
@@ -262,8 +263,8 @@ func hold(ctx context.Context, s State, v session.Value, mark func(until time.Ti
 	return h
 }
 
-// save writes the value. It returns Conflict if somebody else has written it; it first
-// finds out whether an own write without an answer was the last.
+// save writes the value. It returns Conflict if another writer has changed it. If an
+// earlier write had no answer, save first finds out whether that write was the last.
 func (h *holding) save(ctx context.Context, value any) error {
 	if h.unsure {
 		now, err := h.state.store.LoadValue(ctx, h.v.Key)
@@ -286,8 +287,8 @@ func (h *holding) save(ctx context.Context, value any) error {
 	return err
 }
 
-// release ends the lease and writes the value, or deletes it if value is nil. It returns
-// Conflict if somebody else has written it.
+// release ends the lease and writes the value, or deletes it if value is nil. It
+// returns Conflict if another writer has changed it.
 func (h *holding) release(value any) error {
 	close(h.quit)
 	<-h.done

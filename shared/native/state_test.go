@@ -106,7 +106,8 @@ func TestWhatFailsOnceIsDoneByTheNext(t *testing.T) {
 	}
 }
 
-// unanswered is a store that stores, and does not say so the first time.
+// unanswered is a store whose first SaveValue from the time by on succeeds, but returns
+// Unavailable.
 type unanswered struct {
 	session.Store
 	by time.Time // from then on

@@ -15,19 +15,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Bounds of the value of a resource: how many sessions of a tenant may subscribe to it, and
-// how long the value is kept after the last of them has.
+// Bounds of the value of a resource: how many sessions of a tenant may subscribe to it,
+// and how long the value is kept after the last subscription.
 const (
 	maxSubscribers = 2000
 	subscriberLife = 365 * 24 * time.Hour
 )
 
-// subscribers are the sessions that have subscribed to one resource. They are in a value of
-// the server, found by the resource, so that no sessions are searched.
+// subscribers are the sessions that have subscribed to one resource. A value of the
+// server holds them under the name of the resource, so that no sessions have to be
+// searched.
 //
-// The value is a hint, which may have too many sessions but never too few. The session's
-// own record says whether it has subscribed, and a change of the resource looks it up. An
-// entry whose session has gone or has unsubscribed is dropped then.
+// The value is a hint, which may have too many sessions but never too few. The
+// session's own record says whether it has subscribed. A change of the resource reads
+// the records, and drops the entries of sessions that have gone or have unsubscribed.
 type subscribers struct {
 	store session.Store
 	of    session.Session // any session of the server and tenant
@@ -78,7 +79,8 @@ func (k subscribers) add(ctx context.Context, id session.ID) error {
 	}
 }
 
-// change writes what change makes of the entries; nil leaves them as they are.
+// change replaces the entries by the result of change; a nil result leaves them as they
+// are.
 func (k subscribers) change(ctx context.Context, change func([]session.ID) []session.ID) error {
 	for tries := 0; ; tries++ {
 		v, err := k.store.LoadValue(ctx, k.key)

@@ -8,12 +8,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// grace is how late something may be before another function does it.
+// grace is how late an invocation may be before another function does its work.
 const grace = 10 * time.Second
 
-// Sweep does what is due for calls of native servers and that no other function may do. It
-// goes on after a call that fails, and returns all errors. It may run at the same time as
-// another Sweep, and be repeated.
+// Sweep does what is due for calls of native servers when no other function may do it.
+// It goes on after a call that fails, and returns all errors joined. Several Sweeps may
+// run at the same time, and a Sweep may be repeated.
 func (k *Backend) Sweep(ctx context.Context) error {
 	due, err := k.Store.Due(ctx)
 	if err != nil {
@@ -33,8 +33,9 @@ func (k *Backend) Sweep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// resolve does what is due for one item: its function died while it executed the request,
-// its invocation or alarm was lost, or its client does not answer. it may come without Raw.
+// resolve does what is due for one item. Its function may have died while it executed
+// the request, its invocation or alarm may be lost, or its client may not answer. it
+// may come without Raw.
 func (k *Backend) resolve(ctx context.Context, it session.Item) error {
 	now := time.Now()
 	switch {
@@ -69,9 +70,9 @@ func (k *Backend) invokeAgain(ctx context.Context, it session.Item) error {
 	return err
 }
 
-// resolveAsking is resolve for a call that waits for its client. The call has ended, its
-// time is over, its questions were never written, its session has ended, or all questions
-// are answered.
+// resolveAsking is resolve for a call that waits for its client. It ends the call if
+// the call or its session has ended, its time is over, or its questions were never
+// written. It goes on with the call if all questions are answered.
 func (k *Backend) resolveAsking(ctx context.Context, it session.Item, now time.Time) error {
 	tail, err := k.Store.Tail(ctx, it.Address.Session, it.ID)
 	switch {

@@ -18,8 +18,8 @@ import (
 
 const knowsTasks = `{"elicitation":{"form":{}},"extensions":{"io.modelcontextprotocol/tasks":{}}}`
 
-// task is a call of a modern client that has become one: it asks. It returns its name
-// and the key of the question.
+// task makes a call of a modern client that becomes a task and asks. It returns the
+// task's name and the key of the question.
 func (w *world) task(tool string) (name, key string) {
 	w.t.Helper()
 	created := w.modern("tools/call", tool, `"name":"`+tool+`","arguments":{"text":"form"},`, knowsTasks).last(w.t)
@@ -49,7 +49,7 @@ func (w *world) ofTask(method, name, params string) string {
 	return a.last(w.t)
 }
 
-// agreed is an answer to a question.
+// agreed returns an answer to a question.
 func agreed(key string) string {
 	return `"inputResponses":{"` + key + `":` + results()["elicitation/create"] + `},`
 }
@@ -70,8 +70,8 @@ func asksAndWorks(_ context.Context, s native.Session) (*mcp.Server, error) {
 	return server, nil
 }
 
-// A client that answers, or asks how it goes, does not hold a function for the round
-// that begins then.
+// A client that answers, or asks for the state of its task, does not hold a function
+// for the round that begins then.
 func TestAnswerToATaskIsTakenWhileItsNextRoundIsExecuted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := memory(t)
@@ -90,8 +90,8 @@ func TestAnswerToATaskIsTakenWhileItsNextRoundIsExecuted(t *testing.T) {
 	})
 }
 
-// The function that stored the answer to a task died then. The sweep executes nothing
-// itself: it does not have the servers.
+// The function that stored the answer to a task has died. The sweep executes nothing
+// itself, because it does not have the servers.
 func TestAnswerToATaskThatNobodyHandedOverIsFoundByTheSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := memory(t)

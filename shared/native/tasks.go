@@ -8,16 +8,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
 )
 
-// TaskSupport is what a tool says of tasks (execution.taskSupport): whether a call of it
-// may become a task for a client that knows them. A call that takes long becomes one even
-// if its tool says nothing.
+// TaskSupport is a tool's support of tasks (execution.taskSupport). It says whether a
+// call of the tool may become a task for a client that knows tasks. A call that takes
+// long becomes one even if its tool says nothing.
 type TaskSupport = bridge.TaskSupport
 
 // The values of TaskSupport.
 const (
-	TaskForbidden = bridge.TaskForbidden // it never becomes one
-	TaskOptional  = bridge.TaskOptional  // it is meant to become one: soon, and not after a second
-	TaskRequired  = bridge.TaskRequired  // as optional; clients that know none are refused (-32021)
+	TaskForbidden = bridge.TaskForbidden // a call never becomes a task
+	TaskOptional  = bridge.TaskOptional  // a call should become a task soon, before a second has passed
+	TaskRequired  = bridge.TaskRequired  // like optional; clients that know no tasks are refused (-32021)
 )
 
 // AsTask returns the tool with its support of tasks set. go-sdk 1.8 has no field for it.

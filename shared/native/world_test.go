@@ -27,13 +27,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// world is all that outlives a message: the store, what was asked to be invoked, and
-// the connections of the WebSocket API. Handlers, hosts and backends are made anew
+// world is all that outlives a message: the store, the invocations that were asked for,
+// and the connections of the WebSocket API. Handlers, hosts and backends are made anew
 // for each event.
 type world struct {
 	t      testing.TB
 	open   func() session.Store
-	apart  bool // there is somebody to invoke
+	apart  bool // invocations can be started
 	limits host.Limits
 	hosted native.Hosted
 	sealer *session.Sealer
@@ -81,7 +81,7 @@ func onEachStore(t *testing.T, test func(t *testing.T, w *world)) {
 	})
 }
 
-// backend is one of a process that was just started.
+// backend returns the Backend of a process that has just started.
 func (w *world) backend() (*native.Backend, session.Store) {
 	store := w.open()
 	c := native.Config{
@@ -104,7 +104,8 @@ func (w *world) options() front.Options {
 	}
 }
 
-// Authenticate implements auth: everybody is ada, with what the world says of her.
+// Authenticate implements front.Authenticator. Every client is ada, with the world's
+// properties of her.
 func (w *world) Authenticate(r *http.Request, _ string) (session.Identity, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,7 +129,7 @@ func (w *world) invoke(_ context.Context, event []byte) error {
 	return w.invoking
 }
 
-// work executes what was asked to be invoked, each twice, as it may come.
+// work executes the invocations that were asked for, each twice, as may happen.
 func (w *world) work() {
 	w.t.Helper()
 	for {
@@ -169,7 +170,7 @@ func (w *world) Cancel(_ context.Context, a native.Alarm) error {
 	return nil
 }
 
-// due are the alarms that are set; they are taken out.
+// due returns the alarms that are set, and removes them.
 func (w *world) due() []native.Alarm {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -208,7 +209,7 @@ type answer struct {
 	body   string
 }
 
-// do serves one request by a process that was started for it.
+// do serves one request in a process that was started for it.
 func (w *world) do(r *http.Request) answer {
 	rec := httptest.NewRecorder()
 	native.Handler(front.New(w.options())).ServeHTTP(rec, r)
@@ -227,7 +228,7 @@ func request(method, body string, headers ...string) *http.Request {
 	return r
 }
 
-// messages are those of a response, JSON or an event stream.
+// messages returns the messages of a response, which is JSON or an event stream.
 func (a answer) messages(t testing.TB) []string {
 	t.Helper()
 	if !strings.HasPrefix(a.header.Get("Content-Type"), wire.MediaSSE) {
@@ -267,7 +268,7 @@ func (a answer) lastID(t testing.TB) string {
 	return last
 }
 
-// last is the response in a response.
+// last returns the JSON-RPC response in an answer.
 func (a answer) last(t testing.TB) string {
 	t.Helper()
 	m := a.messages(t)

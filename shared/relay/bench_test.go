@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// benchAddress is that of a tools/call.
+// benchAddress returns the address of a tools/call.
 func benchAddress() session.Address {
 	return session.Address{
 		Session: session.NewID(), Stream: session.NewStreamID(), Requests: []json.RawMessage{[]byte("17")},
@@ -27,7 +27,8 @@ func benchSealer(b *testing.B) *relayhost.Sealer {
 	return s
 }
 
-// BenchmarkTicket is what a delivery costs to seal and each batch of its events to open.
+// BenchmarkTicket measures sealing a ticket, which each delivery costs, and opening it,
+// which each batch of its events costs.
 func BenchmarkTicket(b *testing.B) {
 	s, a := benchSealer(b), benchAddress()
 	b.Run("seal", func(b *testing.B) {
@@ -47,7 +48,7 @@ func BenchmarkTicket(b *testing.B) {
 	})
 }
 
-// benchFrames are the two of a call, and one as long as a frame may be.
+// benchFrames returns the two frames of a call, and one as long as a frame may be.
 func benchFrames(b *testing.B) map[string]frame.Frame {
 	a := benchAddress()
 	params := []byte(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}`)
@@ -99,7 +100,7 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// BenchmarkCut is a message of 4 MiB on its way through frames, and joined again.
+// BenchmarkCut sends a message of 4 MiB through frames, and joins it again.
 func BenchmarkCut(b *testing.B) {
 	encoded := frame.Encode(frame.Events{Sender: frame.Sender{Box: "local/echo", Gen: 3}, Payload: bytes.Repeat([]byte("x"), 4<<20)})
 	b.SetBytes(int64(len(encoded)))

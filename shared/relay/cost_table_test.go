@@ -10,10 +10,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// prices is the table: what each operation may cost at most, on both drivers. The units are
-// those of DynamoDB Local. It counts as AWS does, but gives for nothing what AWS
-// charges a unit for: a query that finds nothing, and a record that is asked for
-// and not there.
+// prices returns the table of what each operation may cost at most, on both drivers.
+// The units are those of DynamoDB Local. It counts as AWS does, except that two things
+// are free which cost a unit on AWS: a query that finds nothing, and a read of a record
+// that does not exist.
 func prices() []price {
 	var all []price
 	for _, group := range [][]price{handshakes(), calls(), polls(), tasked(), replays(), rest(), sockets()} {
@@ -137,8 +137,8 @@ func polls() []price {
 	}
 }
 
-// replays resume ended streams from their beginning: events of 100 bytes, 100 in a
-// batch.
+// replays returns operations that resume ended streams from their beginning: events of
+// 100 bytes, 100 in a batch.
 func replays() []price {
 	all := []price{
 		{
@@ -259,31 +259,31 @@ func sockets() []price {
 
 func nothing(*testing.T, *counted) session.ID { return "" }
 
-// opened: the server's handshake is on record, and a session was initialized.
+// opened: the server's handshake is on record, and initialize was answered from it.
 func opened(t *testing.T, c *counted) session.ID { return c.open(t) }
 
-// begun: and the client has said so.
+// begun is opened, and the client has sent initialized.
 func begun(t *testing.T, c *counted) session.ID {
 	id := c.open(t)
 	c.send(t, id, initialized)
 	return id
 }
 
-// working: and its box is awake.
+// working is begun, and the box is awake.
 func working(t *testing.T, c *counted) session.ID {
 	id := c.open(t)
 	awake(t, c, id)
 	return id
 }
 
-// listing: and was asked for its tools.
+// listing is working, and the server was asked for its tools.
 func listing(t *testing.T, c *counted) session.ID {
 	id := working(t, c)
 	c.send(t, id, toolsList)
 	return id
 }
 
-// listed: its list of tools is on record, and the box sleeps.
+// listed is begun, its list of tools is on record, and the box sleeps.
 func listed(t *testing.T, c *counted) session.ID {
 	id := begun(t, c)
 	c.send(t, id, toolsList)
@@ -291,7 +291,7 @@ func listed(t *testing.T, c *counted) session.ID {
 	return id
 }
 
-// sleeping: and its box was awake once.
+// sleeping is working, and the box has fallen asleep since.
 func sleeping(t *testing.T, c *counted) session.ID {
 	id := c.open(t)
 	asleep(t, c, id)
@@ -329,12 +329,11 @@ func (c *counted) accept(t *testing.T, id session.ID, raw string) *host.Call {
 	return call
 }
 
-// keepAlive is after what time a response on which nothing was said says that it
-// is alive.
+// keepAlive is the silence after which a response says that it is alive.
 const keepAlive = 15 * time.Second
 
-// resume takes up a stream, or listens if there is no id, and returns how many
-// events came up to its end or for as long as the response is held.
+// resume resumes a stream, or listens if there is no id. It returns how many events
+// came up to the stream's end or while the response was held.
 func (c *counted) resume(t *testing.T, id session.ID, last string, hold time.Duration) (events int) {
 	t.Helper()
 	var call *host.Call

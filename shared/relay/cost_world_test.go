@@ -20,10 +20,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
 
-// The world of budget_test.go over the real drivers, still in virtual time: what
-// is on the other side of a driver is outside of the bubble, and while somebody
-// waits for it, time stands still. So a call that takes five seconds costs the
-// same on every machine, and the test takes none of them.
+// The world of budget_test.go over the real drivers, still in virtual time. The other
+// side of a driver is outside the bubble, and time stands still while a goroutine waits
+// for it. So a call that takes five seconds costs the same on every machine, and takes
+// the test no time.
 
 // dynamoDB is what the tests of this package run against.
 var dynamoDB = dynamotest.Server{Running: os.Getenv(dynamotest.Variable)}
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 // the store inside.
 type driver func(t *testing.T) (open func(t *testing.T) session.Store)
 
-// The bounds of the log are out of reach: to look after them is done by lot.
+// The bounds of the log are out of reach, because the driver checks them at random.
 const (
 	manyEvents = 1 << 30
 	manyBytes  = 1 << 50
@@ -55,8 +55,8 @@ func onSQLite(t *testing.T) func(*testing.T) session.Store {
 	}
 }
 
-// patient goes on with a wait that came back early with nothing, because an item was
-// written: on DynamoDB an item ends no wait, and the prices are those of both.
+// patient continues a wait that returned early and empty because an item was written.
+// On DynamoDB an item ends no wait, and the prices hold for both drivers.
 type patient struct{ session.Store }
 
 func (p patient) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
@@ -85,9 +85,9 @@ func onDynamoDB(t *testing.T) func(*testing.T) session.Store {
 	}
 }
 
-// paced checks the schedule of the driver's Wait: every 5 ms at first, then after
-// a tenth of the time waited, at last every second, and one request more for the
-// batch before the cursor.
+// paced checks the schedule of the driver's Wait: every 5 ms at first, then after a
+// tenth of the time waited, at last every second, and one request more for the batch
+// before the cursor.
 type paced struct {
 	*dynamostore.Store
 	mu      sync.Mutex
@@ -109,7 +109,7 @@ func (p *paced) Wait(ctx context.Context, id session.ID, stream session.StreamID
 	return page, err
 }
 
-// enter sees to it that there is one waiter, whose requests can be told.
+// enter makes sure that there is one waiter, so that its requests can be told apart.
 func (p *paced) enter(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,7 +118,7 @@ func (p *paced) enter(n int) {
 	}
 }
 
-// asked is how many requests a wait of that time makes at most.
+// asked returns how many requests a wait of that time makes at most.
 func asked(took time.Duration) (n int64) {
 	for waited := time.Duration(0); waited <= took; n++ {
 		waited += min(max(waited/10, 5*time.Millisecond), time.Second)
@@ -126,8 +126,8 @@ func asked(took time.Duration) (n int64) {
 	return n + 1 // at the end
 }
 
-// airlock takes HTTP requests out of a bubble and answers in. What goes through is
-// bytes, and the channels are made outside.
+// airlock takes HTTP requests out of a bubble and brings the answers in. Only bytes go
+// through, and the channels are made outside.
 type airlock struct{ free chan *exchange }
 
 type exchange struct {
@@ -174,13 +174,15 @@ func send(r *http.Request) answered {
 	return answered{res.StatusCode, res.Header, body, err}
 }
 
-// Do implements dynamodb.HTTPClient. It cannot be cut short: time does not pass.
+// Do implements dynamodb.HTTPClient. It cannot be cut short, because time does not
+// pass.
 func (l *airlock) Do(r *http.Request) (*http.Response, error) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return nil, err
 	}
-	// With a context of its own: that of a bubble has to stay in it.
+	// The request gets a context of its own, because the bubble's must stay in the
+	// bubble.
 	out, err := http.NewRequestWithContext(context.Background(), r.Method, r.URL.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -207,7 +209,7 @@ type bill struct {
 	Guess         meter.Stored // zero if nobody estimates
 }
 
-// consumed is what DynamoDB counted. What Wait asked for is apart.
+// consumed is what DynamoDB counted. The requests of Wait are counted apart.
 type consumed struct {
 	Requests              int
 	ReadUnits, WriteUnits float64
@@ -215,7 +217,7 @@ type consumed struct {
 	WaitUnits             float64
 }
 
-// estimated is a driver of whose calls it is also estimated what they cost.
+// estimated returns a driver that also estimates the costs of its calls.
 func estimated(on driver) driver {
 	return func(t *testing.T) func(*testing.T) session.Store {
 		open := on(t)
@@ -223,7 +225,7 @@ func estimated(on driver) driver {
 	}
 }
 
-// guess is what the operations are estimated to have consumed.
+// guess returns the estimate of what the operations have consumed.
 func (c *counted) guess() (s meter.Stored) {
 	if e, ok := c.store.Unwrap().(*meter.EstimateStore); ok {
 		s = e.Spent()
@@ -231,7 +233,7 @@ func (c *counted) guess() (s meter.Stored) {
 	return s
 }
 
-// driver is the store below all that count.
+// driver returns the store below all wrappers that count.
 func (c *counted) driver() session.Store {
 	if e, ok := c.store.Unwrap().(*meter.EstimateStore); ok {
 		return e.Unwrap()
@@ -298,7 +300,7 @@ func billed(t *testing.T, on driver, o operation) (b bill) {
 	return b
 }
 
-// operation is something that happens to a session, and what has to be before.
+// operation is something that happens to a session, and what must have happened before.
 type operation struct {
 	prepare func(t *testing.T, c *counted) session.ID
 	run     func(t *testing.T, c *counted, id session.ID)

@@ -10,9 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// conversation is what three clients say at once: quick calls, slow ones, some
-// with progress, with a question, with long messages both ways, several of one
-// session in flight.
+// conversation returns the calls of three clients at once: quick calls and slow ones,
+// some with progress, with a question or with long messages both ways, and several of
+// one session in flight.
 func conversation() [][][]cutCall {
 	long := cutPad(125_000)
 	return [][][]cutCall{
@@ -30,8 +30,8 @@ func conversation() [][][]cutCall {
 	}
 }
 
-// hold has the clients say all of it, then waits until the box sleeps, and checks
-// what must be true whatever was cut.
+// hold makes the clients do all their calls, and waits until the box sleeps. It checks
+// what must be true wherever the connection was cut.
 func (w *cutWorld) hold(talk [][][]cutCall) {
 	var all sync.WaitGroup
 	counts := make([]map[int]string, len(talk))
@@ -93,8 +93,8 @@ func (w *cutWorld) settled(calls int) {
 	}
 }
 
-// noted checks the common stream of a session: what the process said as it
-// counted, each once, in order, at the next index.
+// noted checks the common stream of a session: each notification of the process as it
+// counted, once, in order, at the next index.
 func (w *cutWorld) noted(id session.ID, calls int) {
 	w.t.Helper()
 	page, err := w.memory.Read(w.t.Context(), id, session.Common, 0, 1000)
@@ -112,8 +112,8 @@ func (w *cutWorld) noted(id session.ID, calls int) {
 
 var cutAll = flag.Bool("cut.all", false, "cut each frame in its head, middle and end")
 
-// cutsOf is where a frame is cut: at the boundary before it, and once inside, or
-// at all places with -cut.all.
+// cutsOf returns where a frame is cut: at the boundary before it and once inside, or at
+// all places with -cut.all.
 func cutsOf(frame int) []cutAt {
 	inside := []cutAt{inHead, inMiddle, beforeLast}
 	if !*cutAll {
@@ -157,7 +157,7 @@ func TestCutAtEveryFrame(t *testing.T) {
 			}
 		}
 	})
-	// Time is drawn anew in each run, so the last frames of one may not be there in
+	// Each run draws its times anew, so the last frames of one run may be missing in
 	// another.
 	if cuts < runs*9/10 {
 		t.Errorf("the connection was cut in %d of %d runs", cuts, runs)

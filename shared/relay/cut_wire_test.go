@@ -23,10 +23,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// cutWire is a network with real WebSocket connections over pipes, which counts
-// the WebSocket frames of both directions and cuts the connection once, at a
-// chosen byte of a chosen frame. Behind it is a gateway that hands each message to
-// the relay function in an invocation of its own, after a time it draws.
+// cutWire is a network with real WebSocket connections over pipes. It counts the
+// WebSocket frames of both directions, and cuts the connection once, at a chosen byte
+// of a chosen frame. Behind it is a gateway, which hands each message to the relay
+// function in an invocation of its own, after a time it draws.
 type cutWire struct {
 	t       *testing.T
 	handler *relayhost.Handler
@@ -66,7 +66,7 @@ type cutPoint struct {
 	at    cutAt
 }
 
-// cutAt is which byte is the first that does not pass.
+// cutAt says which byte of a frame is the first that does not pass.
 type cutAt int
 
 const (
@@ -124,7 +124,8 @@ func (w *cutWire) dialPipe(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// pause draws how long something takes.
+// pause draws how long something takes. In an even world it takes the same time each
+// time.
 func (w *cutWire) pause(most time.Duration) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -227,8 +228,8 @@ func (w *cutWire) count(to way, data []byte) {
 	w.types[to][f.Type]++
 }
 
-// pass says how many of the bytes that come now get through, and whether the
-// connection is cut behind them.
+// pass returns how many of the next bytes get through, and whether the connection is
+// cut behind them.
 func (w *cutWire) pass(m *frameMeter, p []byte) (n int, cut bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -299,13 +300,13 @@ type frameMeter struct {
 	number  int
 }
 
-// beginning says that a frame begins; before the first, that the handshake does.
+// beginning reports whether a frame begins or, before the first frame, the handshake.
 func (m *frameMeter) beginning() bool {
 	m.shaking = !m.shook
 	return m.shook && m.at == 0
 }
 
-// until is how many more bytes pass before the cut, -1 while that is not known.
+// until returns how many more bytes pass before the cut, -1 while that is not known.
 func (m *frameMeter) until(at cutAt) int {
 	switch {
 	case at == before:
@@ -348,7 +349,8 @@ func (m *frameMeter) ended() bool { return m.shook && m.size > 0 && m.at == m.si
 
 func (m *frameMeter) next() { m.head, m.size, m.at = m.head[:0], 0, 0 }
 
-// sizeOfFrame is the length of a frame with this head, 0 if that is not all of it.
+// sizeOfFrame returns the length of a frame with this head, 0 if the head is
+// incomplete.
 func sizeOfFrame(head []byte) int {
 	if len(head) < 2 {
 		return 0

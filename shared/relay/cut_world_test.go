@@ -24,9 +24,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// cutWorld is a host, a relay function, a runner and a box with one process for
-// each session, over a cutWire. All of it is the real thing but the gateway and
-// what the box executes.
+// cutWorld is a host, a relay function, a runner and a box with one process for each
+// session, over a cutWire. All of it is real except the gateway and the box's
+// execution.
 type cutWorld struct {
 	t      *testing.T
 	wire   *cutWire
@@ -43,7 +43,7 @@ type cutWorld struct {
 	mu      sync.Mutex
 	started int
 	runErr  error
-	quick   map[time.Duration]int // how often a call without Wait took so long
+	quick   map[time.Duration]int // how many calls without Wait took each time
 }
 
 func newCutWorld(t *testing.T, point cutPoint, seed uint64) *cutWorld {
@@ -141,26 +141,26 @@ func (w *cutWorld) parse(raw string) wire.Message {
 	return m
 }
 
-// cutCall is what one call is to do, and how it went.
+// cutCall is what one call should do, and its outcome.
 type cutCall struct {
 	Label    string `json:"label"`
-	Wait     int    `json:"wait"` // milliseconds, before each thing it says
+	Wait     int    `json:"wait"` // milliseconds, before each message it sends
 	Progress int    `json:"progress"`
 	Ask      bool   `json:"ask"`
 	Pad      string `json:"pad"`
 	Result   int    `json:"result"` // bytes of padding in the result
 }
 
-// cutResult is what a call answers.
+// cutResult is the result of a call.
 type cutResult struct {
 	Label  string `json:"label"`
-	Count  int    `json:"count"` // of the session's counter, which this call made go up
+	Count  int    `json:"count"` // the session's counter, which this call has increased
 	Answer string `json:"answer"`
 	Got    int    `json:"got"` // length of Pad
 	Pad    string `json:"pad"`
 }
 
-// call makes one call, answers what it asks, and checks all that comes.
+// call makes one call, answers its questions, and checks all events that come.
 func (w *cutWorld) call(id session.ID, number int, c cutCall) cutResult {
 	params, err := json.Marshal(c)
 	if err != nil {
@@ -239,7 +239,7 @@ func (w *cutWorld) heard(c cutCall, number int, events []session.Event) cutResul
 	return r
 }
 
-// cutPad is text of some bytes, with characters of every length.
+// cutPad returns a text of n bytes, with characters of every length.
 func cutPad(n int) string { return strings.Repeat("aé€😀", n/10) }
 
 // cutBox executes calls. Each session has a process: a counter in memory.

@@ -14,9 +14,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// simBox executes what a runner is given: each request takes a while, says this
-// and that, may ask the client something, and then answers. All it does is in the
-// world's ledger.
+// simBox executes the runner's deliveries. Each request takes a while, sends some
+// events, may ask the client something, and then answers. simBox records everything in
+// the world's ledger.
 type simBox struct {
 	w      *world
 	p      *simProc
@@ -26,7 +26,7 @@ type simBox struct {
 	mu       sync.Mutex
 	sessions map[session.ID]*simSession
 	calls    map[session.StreamID]*simCall // in flight
-	last     time.Time                     // when something happened
+	last     time.Time                     // when something happened last
 	gone     bool                          // killed: does nothing more
 }
 
@@ -49,7 +49,7 @@ type simCall struct {
 	round   int
 	open    []json.RawMessage // requests without a response
 	asking  []simAsking       // those of them that need input
-	stopped bool              // nothing more is said
+	stopped bool              // it sends no more events
 }
 
 var _ runner.Executor = (*simBox)(nil)
@@ -130,7 +130,7 @@ func simHandshake(by string) json.RawMessage {
 	return fmt.Appendf(nil, `{"protocolVersion":"2025-11-25","capabilities":{"logging":{}},"serverInfo":{"name":"simulated","version":"1"},"by":%q}`, by)
 }
 
-// execute is one request. What it does follows from its label.
+// execute executes one request. The request's label determines what it does.
 func (x *simBox) execute(c *simCall, m wire.Message) {
 	label := labelOf(m.Raw)
 	name := "executes " + label
@@ -185,8 +185,8 @@ func (x *simBox) execute(c *simCall, m wire.Message) {
 	}
 }
 
-// simWork is how long a request takes: most are fast, some take just as long as a
-// runner waits before it says that it has taken a request, some take minutes.
+// simWork returns how long a request takes. Most are fast, some take just as long as a
+// runner waits before it sends taken, and some take minutes.
 func simWork(a *actor) time.Duration {
 	switch n := a.rng.IntN(20); {
 	case n < 9:
@@ -200,7 +200,7 @@ func simWork(a *actor) time.Duration {
 	}
 }
 
-// notice is an event that is like no other.
+// notice returns an event that is different from every other.
 func (x *simBox) notice(method, label string, n int) []byte {
 	pad := ""
 	if x.w.slowly {
@@ -209,8 +209,8 @@ func (x *simBox) notice(method, label string, n int) []byte {
 	return wire.NewNotification(method, fmt.Appendf(nil, `{"label":%q,"by":%q,"n":%d%s}`, label, x.p.name, n, pad))
 }
 
-// simAnswer is how long a box waits for an answer: longer than until the next
-// ping, which asks for it.
+// simAnswer is how long a box waits for an answer. It is longer than the time until the
+// next ping, which asks for the answer.
 const simAnswer = 6 * time.Minute
 
 // ask asks the client something and waits for the answer, but not for ever.
@@ -238,8 +238,8 @@ func (x *simBox) ask(a *actor, c *simCall, label string, n int) bool {
 		return true
 	case <-patience.C:
 		a.tell("no answer to %s", question)
-		// A socket may be lost with the question, and with the word that the request of
-		// which it is was accepted.
+		// A socket may be lost together with the question, and with the notice that its
+		// request was accepted.
 		overSocket := slices.ContainsFunc(x.w.sockets, func(s *simSocket) bool { return s.name == c.s.label })
 		if x.w.none() && !overSocket && !x.w.ledger.isEnded(c.s.label) {
 			x.w.breaks("question %s was not answered within %s", question, simAnswer)
@@ -250,7 +250,7 @@ func (x *simBox) ask(a *actor, c *simCall, label string, n int) bool {
 	}
 }
 
-// respond says a response; the last one of a delivery ends its stream.
+// respond sends a response. The last one of a delivery ends its stream.
 func (x *simBox) respond(c *simCall, id json.RawMessage, raw []byte) {
 	c.s.turn <- struct{}{}
 	x.mu.Lock()
@@ -266,7 +266,7 @@ func (x *simBox) respond(c *simCall, id json.RawMessage, raw []byte) {
 	<-c.s.turn
 }
 
-// say hands an event over. c is nil for what belongs to no request.
+// say hands an event to the runner. c is nil for an event that belongs to no request.
 func (x *simBox) say(c *simCall, s *simSession, stream session.StreamID, raw []byte, final bool) {
 	s.turn <- struct{}{}
 	x.sayInTurn(c, s, stream, raw, final)
@@ -299,7 +299,7 @@ func (x *simBox) handInTurn(c *simCall, e runner.Event) {
 	x.runner.Event(e)
 }
 
-// over: nothing more comes of a call.
+// over forgets a call that sends no more events.
 func (x *simBox) over(c *simCall) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -334,7 +334,7 @@ func (x *simBox) CloseStream(_ session.ID, stream session.StreamID) {
 	}
 }
 
-// StopSession implements Executor: the requests of the session end in an error.
+// StopSession implements Executor. The requests of the session end in an error.
 func (x *simBox) StopSession(s session.ID) {
 	x.mu.Lock()
 	var open []*simCall
@@ -350,7 +350,7 @@ func (x *simBox) StopSession(s session.ID) {
 	}
 }
 
-// fail ends what is open of a call in errors.
+// fail ends the open requests of a call in errors.
 func (x *simBox) fail(c *simCall, why string) {
 	x.mu.Lock()
 	open := slices.Clone(c.open)
@@ -366,7 +366,7 @@ func (x *simBox) fail(c *simCall, why string) {
 	}
 }
 
-// shut ends all that is open, as a box does that is told to stop.
+// shut ends all open requests, as a box does that is told to stop.
 func (x *simBox) shut() {
 	x.mu.Lock()
 	var sessions []session.ID

@@ -17,9 +17,9 @@ type simStream struct {
 	events  []session.Event
 }
 
-// check checks the promises that can be told only when all is over. Others are
-// checked when things happen: executed once and in the right session (ledger),
-// seen once and in order (clients), connections renewed in time (gateway).
+// check checks the promises that can be judged only at the end. Others are checked when
+// things happen: executed once and in the right session (ledger), seen once and in
+// order (clients), connections renewed in time (gateway).
 func (w *world) check() {
 	log := w.log()
 	for _, s := range log {
@@ -67,8 +67,9 @@ func (w *world) title(s *simStream) string {
 	return fmt.Sprintf("stream %s of %s", w.name(s.id), w.ledger.owner(s.session))
 }
 
-// checkIndexes: 1 to n without a hole, no batch twice, nothing after the end, and
-// on the common stream nothing of an older generation after a newer one.
+// checkIndexes checks that indexes go from 1 to n without a hole, that no batch comes
+// twice and that nothing follows the end. On the common stream, nothing of an older
+// generation may follow a newer one.
 func (w *world) checkIndexes(s *simStream) {
 	next := session.Index(1)
 	type batch struct {
@@ -94,9 +95,9 @@ func (w *world) checkIndexes(s *simStream) {
 	}
 }
 
-// checkEvents: every event was said in this session and stream, in this order,
-// by one process only if it is a request stream; the relay itself says only how
-// requests end.
+// checkEvents checks that every event comes from a box's ledger, for this session and
+// stream, in this order. A request stream has events of one process only. The relay
+// itself writes only ends of requests.
 func (w *world) checkEvents(s *simStream) {
 	said := map[string]int{} // how far, by process
 	for _, e := range s.events {
@@ -119,7 +120,7 @@ func (w *world) checkEvents(s *simStream) {
 	}
 }
 
-// checkEnd: one end, and with it one response for each request.
+// checkEnd checks that there is one end, and one response for each request.
 func (w *world) checkEnd(s *simStream) {
 	if !s.events[len(s.events)-1].Final {
 		w.breaks("%s has no end", w.title(s))
@@ -136,7 +137,7 @@ func (w *world) checkEnd(s *simStream) {
 	}
 }
 
-// checkSpoken: nothing is missing of what a box said that fell asleep by itself.
+// checkSpoken checks that the log has every event of a box that fell asleep by itself.
 func (w *world) checkSpoken(log map[simStreamKey]*simStream) {
 	slept := map[string]bool{}
 	for _, p := range w.fleet.procs {
@@ -185,8 +186,8 @@ func (w *world) checkClient(c *simClient, log map[simStreamKey]*simStream) {
 	}
 }
 
-// checkRequest: what was accepted has ended; its client saw all of it, unless it
-// could not know where to look.
+// checkRequest checks that an accepted request has ended. Its client has seen all of
+// it, unless it could not know where to look.
 func (w *world) checkRequest(r *simRequest, log map[simStreamKey]*simStream) {
 	var s *simStream
 	for key := range log {
@@ -233,11 +234,11 @@ func (w *world) checkRequest(r *simRequest, log map[simStreamKey]*simStream) {
 	}
 }
 
-// simPatience is how long the way into a box may take at most when nothing goes
-// wrong: a start, and some steps that take seconds.
+// simPatience is how long a message may take to get into a box when nothing goes wrong:
+// a start, and some steps that take seconds.
 const simPatience = 40 * time.Second
 
-// byOf is the process that has said an event, "" for an event of the relay.
+// byOf returns the process that an event comes from, "" for an event of the relay.
 func byOf(raw []byte) string {
 	for _, path := range [][]string{{"params", "by"}, {"result", "by"}, {"error", "data", "by"}} {
 		if by, ok := wire.String(wire.Lookup(raw, path...)); ok {

@@ -15,9 +15,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// simClient is a client with one session, and the HTTP function it talks to: it
-// opens the session, sends requests at inconvenient times, loses connections,
-// comes back with the id of the last event it saw, and answers questions.
+// simClient is a client with one session, together with the HTTP function it talks to.
+// It opens the session, sends requests at inconvenient times, loses connections, comes
+// back with the id of the last event it saw, and answers questions.
 type simClient struct {
 	w         *world
 	name      string
@@ -30,7 +30,7 @@ type simClient struct {
 	mu       sync.Mutex
 	requests []*simRequest
 	hears    bool          // listens on the common stream
-	heard    session.Index // how far it has heard it
+	heard    session.Index // index of the last event it has heard there
 }
 
 // simRequest is one POST with requests, as its client sees it.
@@ -44,7 +44,7 @@ type simRequest struct {
 	session  session.ID // of an initialize
 	accepted bool
 	late     bool             // was open when the session was ended
-	stream   session.StreamID // known to the world, to the client only from last
+	stream   session.StreamID // the world knows it; the client knows it only from last
 	last     string           // id to come back with
 	seen     []session.Event
 	done     bool
@@ -60,7 +60,7 @@ func newSimClient(w *world, name, server string) *simClient {
 
 func (c *simClient) box() session.BoxID { return session.BoxFor(c.caller.Tenant, c.caller.Server.Name) }
 
-// host is built anew for each message, as on a cold instance.
+// host returns a new Host for each message, as on a cold instance.
 func (w *world) host() *host.Host {
 	return host.New(w.config.Store, relayhost.NewBackend(w.config), host.Limits{})
 }
@@ -91,8 +91,8 @@ func (c *simClient) run() {
 	under.Wait()
 }
 
-// think is how long the client waits before it does the next thing: often until
-// a box falls asleep, or while its runner lingers.
+// think returns how long the client waits before it does the next thing. Often that is
+// until a box falls asleep, or while its runner lingers.
 func (c *simClient) think() time.Duration {
 	switch c.a.rng.IntN(8) {
 	case 0:
@@ -156,7 +156,7 @@ func (c *simClient) initialized() bool {
 	return c.tell(c.name+".initialized", wire.NewNotification(wire.NotifyInitialized, nil)) == nil
 }
 
-// tell sends what gets no response, until it was taken.
+// tell sends a message that gets no response, until it was taken.
 func (c *simClient) tell(what string, raw []byte) error {
 	rng := c.w.random("tell " + what)
 	for n := 1; ; n++ {
@@ -248,7 +248,7 @@ func (c *simClient) send(under *sync.WaitGroup, r *simRequest) {
 	})
 }
 
-// end sends DELETE. What is open then may end in an error.
+// end sends DELETE. Requests that are open then may end in an error.
 func (c *simClient) end() {
 	c.w.ledger.ends(c.name)
 	c.mu.Lock()

@@ -11,11 +11,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// TestClocks sets the wall clocks of hosts and runners wrong: in half of the worlds they
-// are up to 30 s off in either direction, each by another amount and for ever, in the
-// others all are set an hour or a day forward or back, and right again ten minutes
-// later. Nothing is executed twice, what is accepted ends, no session is lost, and no
-// error invites to repeat what was executed.
+// TestClocks sets the wall clocks of hosts and runners wrong. In half of the worlds
+// they are up to 30 s off in either direction, each by another amount and for ever. In
+// the others all are set an hour or a day forward or back, and right again ten minutes
+// later. Nothing is executed twice, accepted requests end, no session is lost, and no
+// error invites to repeat a request that was executed.
 //
 //	go test ./shared/relay -run Clocks -sim.seed 1 -sim.seeds 5000 -v
 func TestClocks(t *testing.T) {
@@ -64,7 +64,7 @@ func (c *simClock) hosts() int {
 	return 3
 }
 
-// of is by how much the clock of a host is ahead of the true time.
+// of returns by how much the clock of a host is ahead of the true time.
 func (c *simClock) of(host string) func() time.Duration {
 	if c == nil {
 		return func() time.Duration { return 0 }
@@ -81,7 +81,7 @@ func (c *simClock) of(host string) func() time.Duration {
 	}
 }
 
-// stamped is a frame whose time of sending is by another clock.
+// stamped returns a frame whose time of sending is by another clock.
 func (c *simClock) stamped(data []byte, by time.Duration) []byte {
 	f, err := frametest.Decode(data)
 	if c == nil || err != nil || f.Sent == 0 || by == 0 {
@@ -104,8 +104,8 @@ func shift(t *time.Time, by time.Duration) {
 	}
 }
 
-// shiftBox, shiftItem and shiftSession are records as they are by another clock. When
-// a store forgets something is by its own.
+// shiftBox, shiftItem and shiftSession return records as another clock would have
+// written them. A store forgets records by its own clock.
 func shiftBox(b session.Box, by time.Duration) session.Box {
 	shift(&b.Until, by)
 	shift(&b.Changed, by)

@@ -18,8 +18,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// simFleet runs boxes: the real Runner over simulated connections, with a
-// simulated box. Starts may fail, be ambiguous or happen twice; boxes die.
+// simFleet runs boxes: the real Runner over simulated connections, with a simulated
+// box. Starts may fail, have no clear outcome or happen twice. Boxes die.
 type simFleet struct {
 	w     *world
 	mu    sync.Mutex
@@ -101,7 +101,7 @@ func (f *simFleet) start(t fleet.Task) *simProc {
 	return p
 }
 
-// live is the whole life of a task: what infra/runner does.
+// live is the whole life of a task. It does the work of infra/runner.
 func (p *simProc) live() {
 	w := p.w
 	a := w.actor(p.name)
@@ -156,7 +156,7 @@ func (p *simProc) live() {
 	p.cancel(nil)
 }
 
-// stop notes the end of a task, and has the fleet tell of it.
+// stop notes the end of a task, and makes the fleet report it.
 func (p *simProc) stop(exit int, signal string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -190,7 +190,7 @@ func (p *simProc) stop(exit int, signal string) {
 	}
 }
 
-// kill ends a task at once, as SIGKILL does. The gateway is told late or never.
+// kill ends a task at once, as SIGKILL does. The gateway notices late or never.
 func (p *simProc) kill() {
 	if p.dead.Swap(true) {
 		return
@@ -213,7 +213,7 @@ func (p *simProc) kill() {
 	p.cancel(errKilled)
 }
 
-// terminate ends a task as SIGTERM does: its box ends what it can.
+// terminate ends a task as SIGTERM does: its box ends the requests it can.
 func (p *simProc) terminate() {
 	p.w.tell(p.name, "TERMINATED")
 	if p.box != nil {
@@ -252,7 +252,7 @@ func (f *simFleet) killAll() {
 	}
 }
 
-// alive tells what has not stopped.
+// alive names the tasks that have not stopped.
 func (f *simFleet) alive() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -282,7 +282,7 @@ func (f *simFleet) Stop(_ context.Context, id, _ string) error {
 	return nil
 }
 
-// Tasks implements fleet.Fleet. It may take one that lives for dead.
+// Tasks implements fleet.Fleet. It may report a living task as dead.
 func (f *simFleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
 	a := actorOf(ctx)
 	if err := a.step(ctx); err != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// simGateway is the WebSocket API between runners and the relay function: each
-// frame of a runner is an invocation of its own, its answer goes back on the same
-// connection, and posts go out. Everything takes its own time, so nothing keeps
+// simGateway is the WebSocket API between runners and the relay function. Each frame of
+// a runner is an invocation of its own, and its answer goes back on the same
+// connection. Posts go to the runner. Everything takes its own time, so nothing keeps
 // its order.
 type simGateway struct {
 	w     *world
@@ -36,8 +36,8 @@ var errCut = errors.New("the connection is cut")
 
 func newSimGateway(w *world) *simGateway { return &simGateway{w: w, conns: map[string]*simConn{}} }
 
-// simConn is one connection, both ends of it. Either end may believe that it is
-// open when it is not.
+// simConn is one connection with both its ends. Either end may believe that it is open
+// when it is not.
 type simConn struct {
 	g     *simGateway
 	name  string
@@ -108,8 +108,8 @@ func (c *simConn) fault(what string, do func()) {
 	}
 }
 
-// tooLong closes a connection at a limit. A runner that nothing goes wrong for
-// does not let that happen.
+// tooLong closes a connection at a limit. If nothing goes wrong, a runner does not let
+// that happen.
 func (c *simConn) tooLong(why string) {
 	if c.g.w.none() {
 		c.g.w.breaks("connection %s %s", c.name, why)
@@ -175,7 +175,7 @@ func (c *simConn) Receive() ([]byte, error) {
 	}
 }
 
-// passes says whether anything can pass now, and counts as use.
+// passes reports whether anything can pass now. A call counts as use of the connection.
 func (c *simConn) passes() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -185,8 +185,8 @@ func (c *simConn) passes() bool {
 	return c.here && c.there && !c.deaf
 }
 
-// Send implements Conn: the frame becomes an invocation of the relay function, or
-// two, or none.
+// Send implements Conn. The frame becomes one invocation of the relay function, or two,
+// or none.
 func (c *simConn) Send(message []byte) error {
 	w := c.g.w
 	select {
@@ -215,7 +215,7 @@ func (c *simConn) Send(message []byte) error {
 		name := fmt.Sprintf("%s/f%d%s", c.name, c.frame, strings.Repeat("'", n))
 		late := c.a.takes(2 * time.Millisecond)
 		if (f.Type == frame.TypeHello || f.Type == frame.TypeBye) && c.a.rng.IntN(4) == 0 {
-			late += draw(c.a.rng, 3*time.Second) // what is most inconvenient
+			late += draw(c.a.rng, 3*time.Second) // the most inconvenient delay
 		}
 		if n > 0 || c.a.chance(w.frameLate) {
 			late += draw(c.a.rng, []time.Duration{50 * time.Millisecond, 5 * time.Second, 2 * time.Minute}[c.a.rng.IntN(3)])

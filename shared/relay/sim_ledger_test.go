@@ -12,18 +12,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// ledger is what really happened in a world, whoever knows it.
+// ledger records what really happened in a world, whichever actor knows it.
 type ledger struct {
 	mu     sync.Mutex
-	owners map[session.ID]string       // whose session
+	owners map[session.ID]string       // the client of each session
 	ended  map[string]bool             // clients that have ended their session
 	labels map[session.StreamID]string // of the first message of a delivery
 	byID   map[simRound]string         // which process executed a delivery
 	runs   map[string]execution        // by label of the message
 	spoken map[session.ID]map[speaker][]utterance
 	closed map[session.StreamID]bool // CloseStream was said
-	open   map[session.StreamID]bool // in a batch that no relay function has handled to its end
-	told   map[session.StreamID]bool // the client was told that it is not executed from now on
+	open   map[session.StreamID]bool // the stream is in a batch that no relay function has handled to its end
+	told   map[session.StreamID]bool // the client was told that the request is not executed from now on
 }
 
 // simRound is one round of a delivery.
@@ -58,7 +58,7 @@ func newLedger() *ledger {
 	}
 }
 
-// owns takes note of whose session it is; it is one client's for ever.
+// owns records which client a session belongs to. That never changes.
 func (l *ledger) owns(w *world, id session.ID, client string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,7 +77,7 @@ func (l *ledger) owner(id session.ID) string {
 	return "session?"
 }
 
-// learns takes note of the label of a delivery, for the story.
+// learns records the label of a delivery, for the story.
 func (l *ledger) learns(id session.StreamID, raw []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,8 +95,8 @@ func (l *ledger) label(id session.StreamID) string {
 	return "?" + string(id)
 }
 
-// executes takes note of the execution of a delivery and checks that it is the
-// only one, and in the right place.
+// executes records the execution of a delivery. It checks that it is the only one, and
+// in the right place.
 func (l *ledger) executes(w *world, by, client string, d runner.Delivery, msgs []wire.Message) {
 	w.tell(by, "EXECUTES %s, round %d", labelOf(d.Raw), d.Round)
 	l.learns(d.ID, d.Raw)
@@ -148,7 +148,7 @@ func (l *ledger) closes(stream session.StreamID) {
 	l.closed[stream] = true
 }
 
-// handles takes note of a frame that a relay function begins to handle, or has handled.
+// handles records that a relay function begins to handle a frame, or has handled it.
 func (l *ledger) handles(message []byte, done bool) {
 	f, err := frametest.Decode(message)
 	if err != nil {
@@ -167,7 +167,7 @@ func (l *ledger) isOpen(stream session.StreamID) bool {
 	return l.open[stream]
 }
 
-// tells takes note of an end that says that nothing more will be executed.
+// tells records an end which says that nothing more will be executed.
 func (l *ledger) tells(stream session.StreamID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

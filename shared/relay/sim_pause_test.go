@@ -13,9 +13,9 @@ import (
 )
 
 // TestPauseAnything lets runners, relay functions and the functions that have the
-// requests stand still for up to a minute, with all that is on its way to them. That no
-// error invites to repeat what was executed, and that nothing is executed after its
-// client was told that it will not be, is checked in every simulated world.
+// requests stand still for up to a minute, with everything that is on its way to them.
+// Every simulated world checks two more promises. No error invites to repeat a request
+// that was executed. Nothing is executed after its client was told that it will not be.
 //
 //	go test ./shared/relay -run PauseAnything -sim.seed 1 -sim.seeds 5000 -v
 func TestPauseAnything(t *testing.T) {
@@ -38,7 +38,7 @@ func TestPauseAnything(t *testing.T) {
 	}
 }
 
-// standStill holds a runner's end of a connection up while its process stands still:
+// standStill holds up a runner's end of a connection while its process stands still,
 // once in every two minutes, for up to a minute.
 func (c *simConn) standStill() {
 	w := c.g.w
@@ -57,14 +57,14 @@ func (c *simConn) standStill() {
 	}
 }
 
-// saysOver says that an error tells its client that the request is not executed from
-// now on.
+// saysOver reports whether an error tells its client that the request is not executed
+// from now on.
 func saysOver(raw []byte) bool {
 	text, _ := wire.String(wire.Lookup(raw, "error", "message"))
 	return strings.Contains(text, "not be from now on") || strings.Contains(text, "not executed")
 }
 
-// invites says that an error has its client send the request again.
+// invites reports whether an error makes its client send the request again.
 func invites(err error) bool {
 	var known *session.Error
 	return errors.As(err, &known) && (known.Code == session.Unavailable || known.Code == session.Busy || toRepeat(known.Message))
@@ -74,7 +74,7 @@ func toRepeat(text string) bool {
 	return strings.Contains(text, "send it again") || strings.Contains(text, "try again")
 }
 
-// checkInvitations: no error invites to repeat what was executed.
+// checkInvitations checks that no error invites to repeat a request that was executed.
 func (w *world) checkInvitations(log map[simStreamKey]*simStream) {
 	for _, c := range w.clients {
 		for _, r := range c.requests {

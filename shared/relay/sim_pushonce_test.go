@@ -11,11 +11,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// TestPushOnce is for clients over WebSocket that read at 0 to 10 KB a second what is
-// a lot, and lose their connections. In half of the worlds nothing goes wrong but that:
-// each event comes once, in order, and so does the end. In the others functions die
-// anywhere, between the append, the posts and the ack too: then, and only then, an event
-// may come twice.
+// TestPushOnce has WebSocket clients that read large amounts at 0 to 10 KB a second and
+// lose their connections. In half of the worlds nothing else goes wrong: each event,
+// and the end, comes once and in order. In the others functions die anywhere, also
+// between the append, the posts and the ack. Then, and only then, an event may come
+// twice.
 //
 //	go test ./shared/relay -run PushOnce -sim.seed 1 -sim.seeds 5000 -v
 func TestPushOnce(t *testing.T) {
@@ -44,7 +44,7 @@ func TestPushOnce(t *testing.T) {
 	}
 }
 
-// tally counts what a test has tried and seen.
+// tally counts what a test has tried and seen, by name.
 type tally struct {
 	mu    sync.Mutex
 	names []string
@@ -77,8 +77,8 @@ func (c *tally) String() string {
 	return text
 }
 
-// simBuffer is what a gateway holds for a client that does not read. The client then
-// misses nothing: what the gateway has taken arrives.
+// simBuffer is what a gateway holds for a client that does not read. The client misses
+// nothing of it, since a message that the gateway has taken arrives.
 type simBuffer struct {
 	bytes float64
 	at    time.Time
@@ -89,7 +89,7 @@ const (
 	simBufferPatience = 500 * time.Millisecond // a poster tries for so long
 )
 
-// room waits until the gateway takes so many bytes for a connection.
+// room waits until the gateway takes size bytes for a connection.
 func (g *simPeers) room(ctx context.Context, conn string, size int) error {
 	begun := time.Now()
 	for g.w.slowly && !g.w.calm.Load() {
@@ -121,7 +121,7 @@ func (g *simPeers) room(ctx context.Context, conn string, size int) error {
 	return nil
 }
 
-// rate is how many bytes a second a client reads now; it changes every 20 s.
+// rate returns how many bytes a second a client reads now. It changes every 20 s.
 func (g *simPeers) rate(conn string) float64 {
 	window := time.Since(g.w.begun) / (20 * time.Second)
 	rng := g.w.random(fmt.Sprintf("reading %s in %d", conn, window))

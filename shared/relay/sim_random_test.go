@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// faults are what may go wrong in a world: chances of one event each, mean times
-// between two, 0 for never.
+// faults are the things that may go wrong in a world: the chance of one event, or the
+// mean time between two. 0 means never.
 type faults struct {
 	trouble time.Duration // how long there are any
 
@@ -24,22 +24,23 @@ type faults struct {
 	dialFails                   float64
 	cut, deaf                   time.Duration // a connection; deaf: neither end is told
 	kill, terminate             time.Duration // a runner
-	killAtWork                  float64       // a runner that has just been given something
+	killAtWork                  float64       // a runner that has just got a delivery
 	runFails, runUnknown        float64       // starting a task
 	runTwice, bootDies          float64
 	bootSlow                    float64
-	stoppedLost, stoppedTwice   float64 // the fleet's word of a task that stopped
-	falseLoss                   float64 // a task that lives is said to have stopped
+	stoppedLost, stoppedTwice   float64 // the fleet's report of a task that stopped
+	falseLoss                   float64 // the fleet reports that a living task has stopped
 	pauses                      float64 // a function at a step; and whether runners stand still now and then
 	limited                     bool    // the gateway closes connections early, as with its own limits
 }
 
-// none says that nothing goes wrong but the order and the pace of things.
+// none reports whether nothing goes wrong but the order and the pace of things.
 func (f faults) none() bool { return f == faults{trouble: f.trouble, limited: f.limited} }
 
-// drawFaults makes every fourth world one without faults, every fourth one in
-// which boxes die while they fall asleep and wake up, slowly, and others with some
-// kinds of faults, rare or frequent.
+// drawFaults draws the faults of a world. A quarter of the worlds has none. In another
+// quarter the store is slow, and either boxes die when they have just got a delivery
+// and posts are lost, or living boxes are reported as lost and go on beside their
+// successors. The others have some kinds of faults, rare or frequent.
 func drawFaults(rng *rand.Rand) faults {
 	f := faults{trouble: 20*time.Minute + draw(rng, 40*time.Minute), limited: rng.IntN(2) == 0}
 	switch rng.IntN(4) {
@@ -75,10 +76,10 @@ func drawFaults(rng *rand.Rand) faults {
 	return f
 }
 
-// draw is a duration below d, fine enough that no two things happen at once.
+// draw returns a duration below d, fine enough that no two things happen at once.
 func draw(rng *rand.Rand, d time.Duration) time.Duration { return time.Duration(rng.Int64N(int64(d))) }
 
-// random is the generator of one actor.
+// random returns the generator of one actor.
 func (w *world) random(name string) *rand.Rand {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(name))
@@ -97,8 +98,8 @@ func nap(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// actor is somebody who does one thing after the other: a function, a client, an
-// end of a connection. Only one goroutine may use it.
+// actor does one thing after the other: a function, a client, or an end of a
+// connection. Only one goroutine may use it.
 type actor struct {
 	w      *world
 	name   string
@@ -115,10 +116,10 @@ func (w *world) actor(name string) *actor {
 
 func (a *actor) tell(format string, args ...any) { a.w.tell(a.name, format, args...) }
 
-// chance says whether a fault happens now.
+// chance reports whether a fault happens now.
 func (a *actor) chance(p float64) bool { return a.rng.Float64() < p && !a.w.calm.Load() }
 
-// takes is how long something takes that mostly takes about d, sometimes a tenth
+// takes returns how long something takes that mostly takes about d, sometimes a tenth
 // of a second, seldom seconds.
 func (a *actor) takes(d time.Duration) time.Duration {
 	t := d/2 + draw(a.rng, d)
@@ -133,8 +134,9 @@ func (a *actor) takes(d time.Duration) time.Duration {
 
 type actorKey struct{}
 
-// function runs f as one invocation of a function. If it is to die, its context
-// ends at one of its steps, and from then on nothing it does has an effect.
+// function runs f as one invocation of a function. If the invocation is to die, its
+// context ends at one of its steps, and nothing that it does from then on has an
+// effect.
 func (w *world) function(name string, limit time.Duration, f func(ctx context.Context, a *actor)) {
 	a := w.actor(name)
 	if a.chance(w.die) {
@@ -151,8 +153,8 @@ func (w *world) function(name string, limit time.Duration, f func(ctx context.Co
 
 func actorOf(ctx context.Context) *actor { return ctx.Value(actorKey{}).(*actor) }
 
-// step is called before and after everything a function does to the world. An
-// error means that it does no more.
+// step is called before and after everything a function does to the world. After an
+// error the function does no more.
 func (a *actor) step(ctx context.Context) error {
 	if a.w.pauses > 0 && a.chance(a.w.pauses) {
 		d := draw(a.rng, time.Minute)
@@ -169,7 +171,7 @@ func (a *actor) step(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// unavailable is what trouble looks like to the code under test.
+// unavailable returns the error that trouble gives to the code under test.
 func unavailable(what string) error {
 	return session.Errorf(session.Unavailable, "simulated: %s", what)
 }

@@ -31,8 +31,8 @@ func (p *response) write(f func()) {
 	}
 }
 
-// respond runs a function for a client that may leave before it is done; where
-// nothing goes wrong, not before it has the first byte.
+// respond runs a function for a client that may leave before the function is done. If
+// nothing goes wrong, the client stays at least until it has the first byte.
 func (c *simClient) respond(name string, f func(ctx context.Context, a *actor, p *response)) {
 	p := &response{open: true, begun: make(chan struct{})}
 	over := make(chan struct{})
@@ -66,7 +66,7 @@ func (c *simClient) respond(name string, f func(ctx context.Context, a *actor, p
 // a stream.
 const simWindow = time.Second
 
-// post sends the request: the function says that it was accepted when Next
+// post sends the request. The function says that the request was accepted when Next
 // returns for the first time, and not before.
 func (r *simRequest) post(accept func(context.Context) (*host.Call, error)) {
 	w := r.c.w
@@ -117,7 +117,7 @@ func (r *simRequest) failed(a *actor, err error) {
 	r.lost(err)
 }
 
-// lost: a session outlives everything.
+// lost reports a session that was lost: a session must outlive everything.
 func (r *simRequest) lost(err error) {
 	if errors.Is(err, session.NotFound) && !r.c.w.ledger.isEnded(r.c.name) && !isInit(r.label) {
 		r.c.w.breaks("%s: the session of %s is lost: %v", r.label, r.c.name, err)
@@ -126,7 +126,7 @@ func (r *simRequest) lost(err error) {
 
 func isInit(label string) bool { return strings.Contains(label, ".init") }
 
-// hold goes on with a response until the function lets go of it.
+// hold goes on with a response until the function ends it.
 func (r *simRequest) hold(ctx context.Context, a *actor, call *host.Call, p *response) {
 	if call.Done() {
 		return
@@ -142,7 +142,7 @@ func (r *simRequest) hold(ctx context.Context, a *actor, call *host.Call, p *res
 	}
 }
 
-// primed: the client has the id to come back with.
+// primed records the id with which the client can come back.
 func (r *simRequest) primed(cursor string, stored bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -151,7 +151,8 @@ func (r *simRequest) primed(cursor string, stored bool) {
 	}
 }
 
-// take is the client's end: each event once, in order.
+// take is the client's end of a response. It checks that each event comes once, and in
+// order.
 func (r *simRequest) take(call *host.Call, p *response, events []session.Event) {
 	p.write(func() {
 		r.mu.Lock()
@@ -212,7 +213,7 @@ func (r *simRequest) resume() {
 	}
 }
 
-// answerTo answers if an event is a question.
+// answerTo answers an event if it is a question.
 func (c *simClient) answerTo(raw []byte) {
 	m, err := wire.Parse(raw)
 	if err != nil || m.Kind != wire.Request {

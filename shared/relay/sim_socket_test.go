@@ -17,18 +17,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// foundOfSockets are worlds behind the first 100 in which a defect showed, or would
-// show if a rule were taken out: 900788 and 901986 a batch that was repeated while it
-// was still being posted, 901672 a suspended call ended by who had read its item before,
-// 900250 a question answered before the last of its round was stored,
-// 1962 a stream that goes straight again though its end is owed, 1557 a batch in doubt
-// of a session that is gone, 200062 and 201299 an end of which the first attempt to note
-// the debt to the client failed, 303486 an item that was stored late, behind a post.
+// foundOfSockets are seeds above the first 100 whose worlds showed a defect, or would
+// show one without some rule. 900788 and 901986: a batch was repeated while it was
+// still being posted. 901672: a function ended a suspended call whose item it had read
+// before. 900250: a question was answered before the last one of its round was stored.
+// 1962: a stream goes straight again though its end is owed. 1557: a batch is in doubt
+// whose session is gone. 200062 and 201299: the first attempt to note that a client is
+// owed an end failed. 303486: an item was stored late, behind a post.
 var foundOfSockets = [...]uint64{900788, 901986, 901672, 900250, 1962, 1557, 200062, 201299, 303486}
 
 // TestSimulationOfSockets adds WebSocket clients to the worlds. Their connections
-// break, with and without a word, and they come back with or without what they
-// have.
+// break, and the clients may or may not notice. The clients come back with or without
+// the cursors they have.
 func TestSimulationOfSockets(t *testing.T) {
 	for _, seed := range worlds(2, foundOfSockets[:]) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -59,15 +59,16 @@ type simPeers struct {
 	peers map[string]*simPeer
 }
 
-// simPeer is one connection of a client. A blind one is open at the gateway, but
-// its client hears nothing any more.
+// simPeer is one connection of a client. A blind one is open at the gateway, but its
+// client hears nothing any more.
 type simPeer struct {
 	owner       *simSocket
 	here, blind bool
 	buffer      simBuffer
 }
 
-// Post implements session.Poster. What is taken arrives, if anybody hears it.
+// Post implements session.Poster. A message that is taken arrives, if the client hears
+// it.
 func (g *simPeers) Post(ctx context.Context, conn string, data []byte) error {
 	a := actorOf(ctx)
 	if err := a.step(ctx); err != nil {
@@ -139,7 +140,7 @@ type simSocket struct {
 	id      session.ID
 	conn    string
 	conns   int
-	blinded bool // has lost a connection without a word
+	blinded bool // has lost a connection without noticing
 	named   bool // has come back with event ids
 	cursors map[session.StreamID]session.Index
 	got     []string
@@ -148,7 +149,7 @@ type simSocket struct {
 
 // simSent is a request that was sent over a socket.
 type simSent struct {
-	refused  error // what the function said, if it lived to say so
+	refused  error // the function's refusal, if the function lived to send it
 	label    string
 	id       json.RawMessage
 	stream   session.StreamID
@@ -164,7 +165,7 @@ func newSimSocket(w *world, g *simPeers, name, server string) *simSocket {
 
 func (s *simSocket) host() *host.Host { return s.w.host().WithClients(s.g) }
 
-// hears takes what comes over a connection.
+// hears handles a message that comes over a connection.
 func (s *simSocket) hears(data []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,8 +198,8 @@ func (s *simSocket) answer(m wire.Message) {
 	})
 }
 
-// message is the socket function for one message over the current connection. An
-// error means that the client is not told that it was accepted.
+// message is the socket function for one message over the current connection. After an
+// error the client does not know that the message was accepted.
 func (s *simSocket) message(what string, raw []byte) (call *host.Call, reply []byte, err error) {
 	s.mu.Lock()
 	caller, id := s.caller, s.id
@@ -229,7 +230,7 @@ func (s *simSocket) message(what string, raw []byte) (call *host.Call, reply []b
 	return call, reply, err
 }
 
-// send sends a request, and takes the function's word that it was accepted.
+// send sends a request, and notes whether the function says that it was accepted.
 func (s *simSocket) send(label string, raw []byte) *simSent {
 	r := &simSent{label: label, id: simMessage(raw).ID}
 	s.mu.Lock()
@@ -261,8 +262,8 @@ func (s *simSocket) send(label string, raw []byte) *simSent {
 	return r
 }
 
-// connect makes a new connection: of a new session, or of the one there is. It
-// tries until it has one.
+// connect opens a new connection, for a new session or for the existing one. It tries
+// until it has one.
 func (s *simSocket) connect(resume session.ID, withCursors bool) {
 	for n := 1; s.w.ctx.Err() == nil; n++ {
 		s.conns++
@@ -325,8 +326,8 @@ func (s *simSocket) joined(conn string, rec session.Session) {
 	}
 }
 
-// has is what the client names when it comes back: the streams of which it still
-// waits for something.
+// has returns the cursors that the client names when it comes back: those of the
+// streams that it still waits for.
 func (s *simSocket) has() []session.EventID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -446,9 +447,9 @@ func (s *simSocket) finish() {
 	s.connect(id, s.blinded)
 }
 
-// check: every event of the session reached the client, in order, and nothing
-// else did. Only of a request that the client was never told of, something may
-// have been lost with a connection.
+// check checks that every event of the session reached the client, in order, and
+// nothing else did. A connection may have taken something with it only of a request
+// that the client does not know to be accepted.
 func (s *simSocket) check(log map[simStreamKey]*simStream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -495,11 +496,11 @@ func (s *simSocket) check(log map[simStreamKey]*simStream) {
 	}
 }
 
-// checkSeen: all was seen, in order. A box that is lost may take with it the
-// knowledge whether the last batch of its generation was posted: it stands in the
-// log then. The end of a request is posted all the same, maybe before the rest, unless
-// the end itself was in such a batch, and no function has handled that: what was ended
-// at once has no item that would tell.
+// checkSeen checks that the client saw all events, in order. A lost box may take with
+// it the knowledge whether the last batch of its generation was posted. That batch is
+// in the log then. The end of a request is posted all the same, maybe before the rest.
+// The exception is an end that was itself in such a batch, which no function has
+// handled: a request that ended at once has no item that would tell.
 func (s *simSocket) checkSeen(stream *simStream, seen []session.Index, whole bool) {
 	var must []session.Index
 	for i, b := range stream.batches {

@@ -10,10 +10,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// simStore is a store with latency and faults. A call may fail without effect,
-// take effect and fail, fail and take effect later, be slow, or be the last thing
-// its function does. A write may be done twice, as by an SDK that got no answer:
-// it then finds its own first try.
+// simStore is a store with latency and faults. A call may fail without effect, take
+// effect and fail, fail and take effect later, be slow, or be the last call of its
+// function. A write may be done twice, as by an SDK that got no answer. The second try
+// then finds the first one.
 type simStore struct {
 	w *world
 	*sessiontest.Memory
@@ -110,7 +110,7 @@ func (s *simStore) Save(ctx context.Context, v session.Session) error {
 	})
 }
 
-// owed tells what a session's record says of its connections.
+// owed describes what a session's record says of its connections.
 func (w *world) owed(s session.Session) []string {
 	var said []string
 	for _, c := range s.Pushed {

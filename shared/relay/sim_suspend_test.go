@@ -17,10 +17,10 @@ import (
 // request in a few rounds, between which nothing runs for it. Each round is executed
 // once, with the answers to what was asked in the one before.
 
-// asks says that the boxes of a world suspend calls.
+// asks reports whether the boxes of a world suspend calls.
 func (w *world) asks() bool { return w.seed%3 == 1 }
 
-// capabilities are those the clients of a world declare.
+// capabilities returns the capabilities that the clients of a world declare.
 func (w *world) capabilities() string {
 	if w.asks() {
 		return `{"elicitation":{}}`
@@ -28,7 +28,7 @@ func (w *world) capabilities() string {
 	return `{}`
 }
 
-// rounds is how often a request asks before it is answered.
+// rounds returns how often a request asks before it is answered.
 func (w *world) rounds(label string) int {
 	if !w.asks() {
 		return 0
@@ -44,8 +44,8 @@ type simAsking struct {
 	count int
 }
 
-// simState is what a request's state says: which questions of which round it has
-// to bring the answers to.
+// simState returns a request's state. It says which questions of which round the
+// request must bring the answers to.
 func simState(stream session.StreamID, round int, label string, first, count int) string {
 	return fmt.Sprintf("%s %d %s %d %d", stream, round, label, first, count)
 }
@@ -82,8 +82,8 @@ func (x *simBox) answered(c *simCall, m wire.Message) {
 	}
 }
 
-// wants takes a request out of a call that needs input. What the call asks is said
-// when all its other requests have got so far, too.
+// wants takes a request out of a call because it needs input. The call's questions are
+// sent when all its other requests have ended or need input too.
 func (x *simBox) wants(a *actor, c *simCall, m wire.Message) {
 	c.s.turn <- struct{}{}
 	x.mu.Lock()
@@ -131,7 +131,7 @@ func (x *simBox) suspendInTurn(c *simCall) {
 	x.over(c)
 }
 
-// checkAsked: a question is asked once.
+// checkAsked checks that a question is asked once.
 func (w *world) checkAsked(s *simStream) {
 	asked := map[string]bool{}
 	for _, e := range s.events {
@@ -144,7 +144,7 @@ func (w *world) checkAsked(s *simStream) {
 	}
 }
 
-// simQuestion is the name of a question that is the same in each run.
+// simQuestion returns a name for a question that is the same in each run.
 func simQuestion(m wire.Message) string {
 	question, _ := wire.String(m.ID)
 	if _, _, ok := session.Suspends(question); !ok {
@@ -153,8 +153,8 @@ func simQuestion(m wire.Message) string {
 	return fmt.Sprintf("%s.%s.%s", labelOf(m.Raw), wire.Lookup(m.Params, "round"), wire.Lookup(m.Params, "n"))
 }
 
-// cancels sends notifications/cancelled for a request, some time after it was sent.
-// It may be late, or too early; the request may end in an error from then on.
+// cancels sends notifications/cancelled for a request, some time after the request. It
+// may be late, or too early. From then on the request may end in an error.
 func (c *simClient) cancels(r *simRequest) {
 	if !c.w.asks() || c.w.random("cancel "+r.label).IntN(8) > 0 {
 		return

@@ -18,12 +18,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// The simulation runs all of the relay, both ends and the session core above it,
-// in worlds with virtual time: a store, a gateway, a fleet, boxes and clients,
-// where frames come late, twice, in any order or never, and everything that can
-// die dies. What happens in a world follows from its seed: every actor draws from
-// a generator of its own, the runner for its pauses too, so that the order in which
-// goroutines run changes nothing.
+// The simulation runs all of the relay, both ends and the session core above it, in
+// worlds with virtual time. A world has a store, a gateway, a fleet, boxes and clients.
+// Frames come late, twice, in any order or never, and everything that can die dies. The
+// seed determines what happens in a world. Every actor draws from a generator of its
+// own, and so does the runner for its pauses. So the order in which goroutines run
+// changes nothing.
 //
 //	go test ./shared/relay -run Simulation -sim.seeds 5000            more worlds
 //	go test ./shared/relay -run Simulation -sim.seed 77 -sim.trace -v   one, told
@@ -40,14 +40,15 @@ var (
 	simTrace = flag.Bool("sim.trace", false, "tell the story of each world")
 )
 
-// found are worlds behind the first 200 in which a defect showed, or would show if
-// a rule were taken out: 281 progress after a lost taken frame without a trace, 990
-// an item claimed by a pull that came after a clean sleep, 1961 a runner fenced by
-// any conflict, 4956 a request freed without a look at the log.
+// found are seeds above the first 200 whose worlds showed a defect, or would show one
+// without some rule. 281: progress after a lost taken frame without a trace. 990: an
+// item claimed by a pull that came after a clean sleep. 1961: a runner fenced by any
+// conflict. 4956: a request freed without a look at the log.
 var found = [...]uint64{281, 990, 1961, 4956}
 
-// worlds are the seeds that the flags ask for, by default a share of the usual number.
-// Unless the flags name the first seed, those that were found are among them.
+// worlds returns the seeds that the flags ask for, by default a share of the usual
+// number. Unless the flags name the first seed or -short is set, the seeds in found are
+// among them.
 func worlds(share int, found []uint64) []uint64 {
 	given := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
@@ -69,8 +70,8 @@ func worlds(share int, found []uint64) []uint64 {
 	return slices.Compact(seeds)
 }
 
-// fewer is how many of n trials a run has time for. The race detector makes each ten
-// times as long, and needs few of them; make worlds has them all without it.
+// fewer returns how many of n trials a run has time for. The race detector makes each
+// trial ten times as long and needs few of them; make worlds runs them all without it.
 func fewer(n int) int {
 	switch {
 	case testing.Short():
@@ -97,20 +98,20 @@ type world struct {
 	begun time.Time
 	faults
 	calm   atomic.Bool  // faults have stopped
-	afoot  atomic.Int64 // what is under way: requests in functions, frames, late writes
+	afoot  atomic.Int64 // how many things are under way: requests in functions, frames, late writes
 	closed atomic.Bool  // everything is over; listeners read to the end
 
-	ctx    context.Context // of all that is no function
+	ctx    context.Context // context of everything outside functions
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
 	memory  *sessiontest.Memory
 	config  relayhost.Config
 	idle    time.Duration // until a box sleeps
-	slowly  bool          // clients of sockets read slowly what is a lot
-	clock   *simClock     // that of hosts and runners, nil for the true one
-	tally   *tally        // what is counted over all worlds of a test; nil for nothing
-	chatty  int           // one in so many things a box says belongs to no request
+	slowly  bool          // clients of sockets read large amounts slowly
+	clock   *simClock     // the clock of hosts and runners, nil for the true one
+	tally   *tally        // counts over all worlds of a test; nil counts nothing
+	chatty  int           // one in this many messages of a box belongs to no request
 	sleepy  chan struct{} // closed, and made anew, when a runner says bye
 	gateway *simGateway
 	fleet   *simFleet
@@ -150,7 +151,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-// run lets the world run with its faults, then without, until it is quiet.
+// run runs the world with its faults, and then without them until it is quiet.
 func (w *world) run() {
 	w.tell("world", "faults %+v, idle %s, %d clients", w.faults, w.idle, len(w.clients))
 	var busy sync.WaitGroup
@@ -193,11 +194,12 @@ func (w *world) run() {
 	w.report()
 }
 
-// simQuiet is how long it may take until all that was begun has ended and every
-// box sleeps: somewhat longer than a request waits for a box, or for an answer.
+// simQuiet is how long it may take until everything has ended and every box sleeps. It
+// is somewhat longer than a request waits for a box, or for an answer.
 const simQuiet = 45 * time.Minute
 
-// becomesQuiet waits until nothing runs and nothing is on its way.
+// becomesQuiet waits until nothing runs and nothing is on its way. It returns false if
+// that takes longer than simQuiet.
 func (w *world) becomesQuiet() bool {
 	for range simQuiet / time.Minute {
 		if w.noise() == "" {
@@ -209,7 +211,7 @@ func (w *world) becomesQuiet() bool {
 	return false
 }
 
-// bye lets those go on who want to come at the worst of times.
+// bye wakes the actors that wait in nextBye: they want to come at the worst of times.
 func (w *world) bye() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -231,7 +233,7 @@ func (w *world) nextBye(patience time.Duration) {
 	}
 }
 
-// noise says what still is not asleep, "" for nothing.
+// noise names what is not asleep yet, "" for nothing.
 func (w *world) noise() string {
 	var noise []string
 	for _, c := range w.clients {
@@ -273,7 +275,7 @@ func (w *world) tell(who, format string, args ...any) {
 	w.story = append(w.story, line)
 }
 
-// breaks takes note of a promise that was broken.
+// breaks records that a promise was broken.
 func (w *world) breaks(format string, args ...any) {
 	w.tell("BROKEN", format, args...)
 	w.mu.Lock()

@@ -7,14 +7,15 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth bounds the nesting of a message. Real ones stay under 100; what others
-// do with deep nesting (recursion, mostly) we need not find out.
+// maxDepth bounds the nesting of a message. Real messages stay under 100. Readers
+// behind us mostly handle deep nesting by recursion, and the bound spares us from
+// finding out how far.
 const maxDepth = 1000
 
-// check reports, as an *Error with CodeParse, why raw is not one JSON value in
-// UTF-8 (RFC 8259). Everything else in this package relies on it having passed.
-// It does what json.Valid does, with a bound on depth and several times as fast on
-// long strings, and with large results this pass is nearly all a message costs.
+// check reports, as an *Error with CodeParse, why raw is not one JSON value in UTF-8
+// (RFC 8259). Everything else in this package relies on it. It does the work of
+// json.Valid, with a bound on depth, and is several times as fast on long strings. For
+// a large result, this pass is nearly all that a message costs.
 func check(raw []byte) error {
 	if !utf8.Valid(raw) {
 		return &Error{Code: CodeParse, Message: "message is not valid UTF-8"}
@@ -32,9 +33,9 @@ func check(raw []byte) error {
 	}
 }
 
-// checker walks over JSON without recursion: the containers that are open are
-// bits, so nesting costs no stack. Its methods return false where the JSON ends to
-// be JSON, with pos there.
+// checker walks over JSON without recursion. It keeps one bit for each open container,
+// so nesting costs no stack. Its methods return false at the first byte that is not
+// JSON, and leave pos there.
 type checker struct {
 	raw   []byte
 	pos   int
@@ -43,7 +44,7 @@ type checker struct {
 	arrays [maxDepth/64 + 1]uint64
 }
 
-// document is one value with nothing but whitespace around it.
+// document consumes one value with nothing but whitespace around it.
 func (c *checker) document() bool {
 	for {
 		if !c.value() {
@@ -125,12 +126,12 @@ func (c *checker) closes() bool {
 	return true
 }
 
-// key is a member's key with its colon.
+// key consumes a member's key with its colon.
 func (c *checker) key() bool {
 	return c.token() == '"' && c.str() && c.take(':')
 }
 
-// token returns the byte behind the whitespace, 0 at the end.
+// token skips whitespace and returns the byte behind it, 0 at the end.
 func (c *checker) token() byte {
 	for c.pos < len(c.raw) {
 		if b := c.raw[c.pos]; b > ' ' || !isSpace(b) {
@@ -193,7 +194,7 @@ func (c *checker) digits() bool {
 	return c.pos > start
 }
 
-// str consumes a string. That its bytes are UTF-8 is known already.
+// str consumes a string. The caller knows already that raw is UTF-8.
 func (c *checker) str() bool {
 	for c.pos++; ; c.pos++ {
 		c.plain()
@@ -209,8 +210,8 @@ func (c *checker) str() bool {
 	}
 }
 
-// plain skips to the next quote, backslash or control byte, eight bytes at a time:
-// long strings (base64 images, files) are most of what large messages are.
+// plain skips to the next quote, backslash or control byte, eight bytes at a time. Long
+// strings, such as base64 images and files, are most of a large message.
 func (c *checker) plain() {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	for ; len(c.raw)-c.pos >= 8; c.pos += 8 {

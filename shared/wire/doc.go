@@ -1,13 +1,13 @@
-// Package wire holds the bytes and the rules of the Model Context Protocol:
-// JSON-RPC messages read without re-encoding, server-sent events, protocol
-// versions, method and header names, error codes.
+// Package wire holds the bytes and the rules of the Model Context Protocol: JSON-RPC
+// messages read without re-encoding, server-sent events, protocol versions, method and
+// header names, and error codes.
 //
-// It hides JSON: a message goes through [Parse] once, and from then on its parts
-// are slices of the bytes that came in. Ids keep their type and every digit
-// (9007199254740993 survives), unknown members survive, and [Replace] exchanges
-// one value while everything around it stays byte for byte as it was.
+// It hides JSON. A message goes through [Parse] once. From then on its parts are slices
+// of the bytes that came in. Ids keep their type and every digit (9007199254740993
+// survives), and unknown members survive. [Replace] exchanges one value and leaves
+// everything around it byte for byte as it was.
 //
 // The package is pure. It reads no clock, opens nothing, keeps no state, and knows
-// neither sessions nor HTTP handlers. What a method means, who may call it and
-// which version a session speaks is decided by its users.
+// neither sessions nor HTTP handlers. Its users decide what a method means, who may
+// call it and which version a session speaks.
 package wire

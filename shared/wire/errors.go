@@ -12,7 +12,7 @@ type Code int
 const (
 	// CodeParse: the bytes are not JSON.
 	CodeParse Code = -32700
-	// CodeInvalidRequest: JSON, but not a message that is allowed here.
+	// CodeInvalidRequest: JSON, but no message that is allowed here.
 	CodeInvalidRequest Code = -32600
 	// CodeMethodNotFound: the method is unknown or not offered.
 	CodeMethodNotFound Code = -32601
@@ -22,42 +22,42 @@ const (
 	// CodeInternal: the server failed.
 	CodeInternal Code = -32603
 
-	// CodeServer is the first of the codes JSON-RPC leaves to implementations. MCP
-	// names no meaning for it; clients show its message.
+	// CodeServer is the first of the codes that JSON-RPC leaves to implementations. MCP
+	// gives it no meaning; clients show its message.
 	CodeServer Code = -32000
-	// CodeSessionNotFound is in no MCP version, but is what servers send with 404
-	// for a session that ended. Clients act on the status, not on the code.
+	// CodeSessionNotFound is in no MCP version. Servers send it with 404 for a session
+	// that has ended. Clients act on the status, not on the code.
 	CodeSessionNotFound Code = -32001
 	// CodeResourceNotFound: unknown resource, in versions up to 2025-11-25.
 	CodeResourceNotFound Code = -32002
 
-	// CodeOutcomeUnknown: whether the request was executed is not known, and it will not
-	// be from now on. MCP has no code for it.
+	// CodeOutcomeUnknown: it is unknown whether the request was executed, and it will
+	// not be executed from now on. MCP has no code for this.
 	CodeOutcomeUnknown Code = -32010
 
 	// CodeHeaderMismatch: a header is missing or differs from the body
 	// (MCP 2026-07-28).
 	CodeHeaderMismatch Code = -32020
-	// CodeMissingCapability: the request needs a client capability it did not
-	// declare; data.requiredCapabilities names it (MCP 2026-07-28).
+	// CodeMissingCapability: the request needs a capability that its client did not
+	// declare. data.requiredCapabilities names it (MCP 2026-07-28).
 	CodeMissingCapability Code = -32021
-	// CodeUnsupportedVersion: data.supported lists what is spoken here
-	// (MCP 2026-07-28).
+	// CodeUnsupportedVersion: the version is not spoken here. data.supported lists
+	// those that are (MCP 2026-07-28).
 	CodeUnsupportedVersion Code = -32022
 	// CodeURLElicitation: the client must send its user to the URLs in
 	// data.elicitations first (MCP 2025-11-25 only).
 	CodeURLElicitation Code = -32042
-	// CodeCancelled: the request was cancelled before it had an answer. MCP sends
-	// none then; it is for logs and for callers inside.
+	// CodeCancelled: the request was cancelled before it had an answer. MCP sends no
+	// response then. The code ends the request in its session's log.
 	CodeCancelled Code = -32800
 )
 
-// Error is a JSON-RPC error object. Its text is meant for the peer: it holds no
+// Error is a JSON-RPC error object. Its text is meant for the peer. It contains no
 // secrets and no causes.
 type Error struct {
 	Code    Code
 	Message string
-	// Data is encoded as JSON into the member "data", left out when nil.
+	// Data is encoded as JSON into the member "data". nil leaves the member out.
 	Data any
 }
 
@@ -66,9 +66,9 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s (json-rpc %d)", e.Message, int(e.Code))
 }
 
-// ErrorResponse builds {"jsonrpc":"2.0","id":…,"error":{…}}. A nil id becomes
-// null. Data that cannot be encoded is left out: the error must reach the client
-// in any case.
+// ErrorResponse returns {"jsonrpc":"2.0","id":…,"error":{…}}. A nil id becomes null.
+// Data that cannot be encoded is left out, because the error must reach the client in
+// any case.
 func ErrorResponse(id json.RawMessage, e *Error) []byte {
 	out := appendID(make([]byte, 0, 96+len(id)+len(e.Message)), id)
 	out = fmt.Appendf(out, `,"error":{"code":%d,"message":`, int(e.Code))
@@ -81,8 +81,8 @@ func ErrorResponse(id json.RawMessage, e *Error) []byte {
 	return append(out, "}}"...)
 }
 
-// ResultResponse builds {"jsonrpc":"2.0","id":…,"result":…} around the result as
-// it is. A nil result becomes {}, MCP's empty result.
+// ResultResponse returns {"jsonrpc":"2.0","id":…,"result":…} with the bytes of result
+// as they are. A nil result becomes {}, MCP's empty result.
 func ResultResponse(id, result json.RawMessage) []byte {
 	if result == nil {
 		result = json.RawMessage("{}")
@@ -92,20 +92,21 @@ func ResultResponse(id, result json.RawMessage) []byte {
 	return append(out, '}')
 }
 
-// NewRequest builds a request around params as they are; nil params are left out.
+// NewRequest returns a request with the bytes of params as they are. nil params are
+// left out.
 func NewRequest(id json.RawMessage, method string, params json.RawMessage) []byte {
 	out := appendID(make([]byte, 0, 56+len(id)+len(method)+len(params)), id)
 	return appendCall(append(out, ','), method, params)
 }
 
-// NewNotification builds a notification around params as they are; nil params are
-// left out.
+// NewNotification returns a notification with the bytes of params as they are. nil
+// params are left out.
 func NewNotification(method string, params json.RawMessage) []byte {
 	out := append(make([]byte, 0, 48+len(method)+len(params)), `{"jsonrpc":"2.0",`...)
 	return appendCall(out, method, params)
 }
 
-// appendID opens a message up to and with its id.
+// appendID begins a message, up to and including its id.
 func appendID(dst []byte, id json.RawMessage) []byte {
 	if id == nil {
 		id = json.RawMessage("null")
@@ -122,8 +123,8 @@ func appendCall(dst []byte, method string, params json.RawMessage) []byte {
 	return append(dst, '}')
 }
 
-// encode is json.Marshal without the escaping of <, > and &, which would change
-// the text for no one's good.
+// encode is json.Marshal without the escaping of <, > and &, which would only change
+// the text.
 func encode(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)

@@ -8,11 +8,11 @@ import (
 
 // Header names. HTTP compares them without case.
 const (
-	// HeaderSessionID names the session, visible ASCII (legacy era). Spelled
-	// MCP-Session-Id from 2025-11-25 on.
+	// HeaderSessionID names the session, in visible ASCII (legacy era). Versions from
+	// 2025-11-25 on spell it MCP-Session-Id.
 	HeaderSessionID = "Mcp-Session-Id"
-	// HeaderProtocolVersion is on every request from 2025-06-18 on. Without it and
-	// without other knowledge a request is 2025-03-26.
+	// HeaderProtocolVersion is on every request from 2025-06-18 on. A request without
+	// it counts as 2025-03-26 if nothing else is known.
 	HeaderProtocolVersion = "MCP-Protocol-Version"
 	// HeaderLastEventID is the cursor of a client that resumes a stream.
 	HeaderLastEventID = "Last-Event-ID"
@@ -32,10 +32,10 @@ const (
 	MediaSSE  = "text/event-stream" // events, see [AppendSSE]
 )
 
-// DecodeHeaderValue decodes an Mcp-Name or Mcp-Param-* value: plain visible ASCII
-// with inner blanks, or =?base64?…?= around the standard base64 of UTF-8 text. ok
-// is false for anything else, which must be refused with [CodeHeaderMismatch]
-// (MCP 2026-07-28, basic/transports, "Value Encoding").
+// DecodeHeaderValue decodes an Mcp-Name or Mcp-Param-* value: plain visible ASCII with
+// inner blanks, or =?base64?…?= around the standard base64 of UTF-8 text. ok is false
+// for anything else. The caller refuses such a value with [CodeHeaderMismatch] (MCP
+// 2026-07-28, basic/transports, "Value Encoding").
 func DecodeHeaderValue(value string) (decoded string, ok bool) {
 	const open, shut = "=?base64?", "?="
 	if inner, found := strings.CutPrefix(value, open); found {

@@ -7,13 +7,13 @@ import (
 	"unicode/utf8"
 )
 
-// Lookup returns the value at a path of object keys, without the whitespace
-// around it, nil when there is none. An empty path gives the whole value. The
-// result aliases raw.
+// Lookup returns the value at a path of object keys, without the whitespace around it.
+// It returns nil if there is none. An empty path gives the whole value. The result
+// aliases raw.
 //
-// Of a key that comes twice the last one counts, as in JavaScript, Python and
-// encoding/json: what is checked here is what the server behind will see. raw must
-// be valid JSON, as after [Parse]; of anything else the result is unspecified.
+// If a key comes twice, the last one counts, as in JavaScript, Python and
+// encoding/json. So this side checks the value that the server behind will see. raw
+// must be valid JSON, as after [Parse]; otherwise the result is unspecified.
 func Lookup(raw []byte, path ...string) json.RawMessage {
 	start, end, ok := locate(raw, path)
 	if !ok {
@@ -22,10 +22,9 @@ func Lookup(raw []byte, path ...string) json.RawMessage {
 	return raw[start:end:end]
 }
 
-// Replace returns a copy of raw in which the value at path is exchanged and
-// everything else is byte for byte as before. When the path is absent it returns
-// raw itself and false. Both raw and value must be valid JSON; the value found is
-// the one [Lookup] finds.
+// Replace returns a copy of raw with another value at path. Everything else is byte for
+// byte as before. If the path is absent, it returns raw itself and false. raw and value
+// must be valid JSON. Replace exchanges the value that [Lookup] finds.
 func Replace(raw []byte, value json.RawMessage, path ...string) (out []byte, ok bool) {
 	start, end, ok := locate(raw, path)
 	if !ok {
@@ -34,9 +33,10 @@ func Replace(raw []byte, value json.RawMessage, path ...string) (out []byte, ok 
 	return slices.Concat(raw[:start], value, raw[end:]), true
 }
 
-// Compact returns raw on one line, as stdio framing wants it: when there is a line
-// break in it, a copy without the whitespace between tokens, else raw itself.
-// Strings and digits are untouched and nothing is escaped. raw must be valid JSON.
+// Compact returns raw on one line, as stdio framing wants it. If raw has a line break,
+// it returns a copy without the whitespace between tokens; otherwise it returns raw
+// itself. Strings and digits stay as they are, and nothing is escaped. raw must be
+// valid JSON.
 func Compact(raw []byte) []byte {
 	if bytes.IndexByte(raw, '\n') < 0 && bytes.IndexByte(raw, '\r') < 0 {
 		return raw
@@ -58,7 +58,7 @@ func Compact(raw []byte) []byte {
 	return out
 }
 
-// String decodes a JSON string; ok is false when raw is anything else.
+// String decodes a JSON string. ok is false if raw is anything else.
 func String(raw json.RawMessage) (s string, ok bool) {
 	if len(raw) < 2 || raw[0] != '"' {
 		return "", false
@@ -70,14 +70,15 @@ func String(raw json.RawMessage) (s string, ok bool) {
 	return unescape(raw)
 }
 
-// unescape is the slow way, apart from String because it costs it an allocation.
+// unescape is String's slow path. It is a function of its own because its code would
+// cost String an allocation.
 func unescape(raw []byte) (s string, ok bool) {
 	err := json.Unmarshal(raw, &s)
 	return s, err == nil
 }
 
-// AppendString appends s as a JSON string, without the escapes that are for HTML. Every
-// Go string can be encoded: bytes that are not UTF-8 become U+FFFD.
+// AppendString appends s as a JSON string, without the escapes that are for HTML. It
+// can encode every Go string: bytes that are not UTF-8 become U+FFFD.
 func AppendString(dst []byte, s string) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
@@ -101,8 +102,8 @@ func is(token []byte, want string) bool {
 	return ok && decoded == want
 }
 
-// locate finds the bounds of the value at path. It never reads out of bounds, even
-// of bytes that are not JSON.
+// locate finds the bounds of the value at path. It never reads out of bounds, even if
+// raw is not JSON.
 func locate(raw []byte, path []string) (start, end int, ok bool) {
 	start = skipSpace(raw, 0)
 	if start == len(raw) {
@@ -122,7 +123,7 @@ func locate(raw []byte, path []string) (start, end int, ok bool) {
 	return start, end, true
 }
 
-// find returns the bounds of the value of the last member with this key. i is
+// find returns the bounds of the value of the last member with this key. i is the index
 // behind the brace that opens the object.
 func find(raw []byte, i int, key string) (start, end int, ok bool) {
 	for {

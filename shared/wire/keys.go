@@ -6,14 +6,14 @@ import (
 	"unicode/utf8"
 )
 
-// Readers of JSON differ in what they take a key for: encoding/json ignores its case,
-// others end it at a NUL, and of a key that comes twice some take the first value,
-// some the last, some both. A message with a key that two readers could read in two
-// ways is refused, where the key decides whose the message is or what it does.
+// Readers of JSON compare keys in different ways. encoding/json ignores case. Others
+// end a key at a NUL. Of a key that comes twice, some readers take the first value,
+// some the last, some both. Some keys decide whose a message is or what it does. This
+// package refuses a message in which two readers could read such a key in two ways.
 
-// fold appends the key as a reader compares it that ignores case: each letter as the
-// first of those that are the same in Unicode's simple folding, and of the Turkish i
-// what C# and Java make of it. It ends at a NUL.
+// fold appends the key as a reader compares it that ignores case. Each letter becomes
+// the first of those that are the same in Unicode's simple folding. The Turkish i
+// becomes what C# and Java make of it. The folded key ends at a NUL.
 func fold(dst, key []byte) []byte {
 	for i := 0; i < len(key); {
 		c := key[i]
@@ -57,8 +57,8 @@ const (
 	ofMCPsOwn place = "params of a method of MCP"
 )
 
-// named is the key that decides something at a place and that a key is, as it stands
-// or folded; "" if there is none.
+// named returns the key that decides something at place p and that key is, as written
+// or folded. It returns "" if there is none.
 func (p place) named(key []byte) string {
 	switch p {
 	case atTop:
@@ -166,7 +166,7 @@ func (m *Message) checkParams() error {
 	if m.Kind == Response || m.Params == nil || m.Params[0] != '{' {
 		return nil
 	}
-	where := ofAny // a method that servers make up may have any params
+	where := ofAny // a method of the server's own may have any params
 	if ofMCP(m.Method) {
 		where = ofMCPsOwn
 	}
@@ -190,15 +190,16 @@ func ofMCP(method string) bool {
 	}
 }
 
-// manyKeys is how many keys of an object are compared one by one. Real ones have a
-// handful; a client that sends thousands must not make each be compared with all.
+// manyKeys is how many keys of an object are compared one by one. Real objects have a
+// handful. A client that sends thousands must not make checkKeys compare each with all.
 const manyKeys = 16
 
-// checkKeys refuses an object with a key that is nearly one that decides something, or
-// that comes twice, in whatever case. It returns the value of "_meta".
+// checkKeys refuses an object with "__proto__", with a key that comes twice in whatever
+// case, or with one that only its folding tells from a deciding key. It returns the
+// value of "_meta".
 func checkKeys(object []byte, where place) (meta []byte, err error) {
 	var room [128]byte
-	var ends [manyKeys]int // of the first keys, folded, one behind the other
+	var ends [manyKeys]int // ends of the first keys in folded, one behind the other
 	folded, n := room[:0], 0
 	var many map[string]bool // the others
 	for i := 1; ; {
@@ -211,7 +212,7 @@ func checkKeys(object []byte, where place) (meta []byte, err error) {
 		before := len(folded)
 		name := where.named(key)
 		if name != "" && string(key) == name {
-			folded = append(folded, key...) // equal to no folded one, for not all of it is upper case
+			folded = append(folded, key...) // equals no folded key, because some of it is not upper case
 		} else {
 			folded = fold(folded, key)
 			name = where.named(folded[before:])
@@ -245,7 +246,7 @@ func checkKeys(object []byte, where place) (meta []byte, err error) {
 	}
 }
 
-// decoded is the text of a key token.
+// decoded returns the text of a key token.
 func decoded(token []byte) []byte {
 	key := token[1 : len(token)-1]
 	if bytes.IndexByte(key, '\\') < 0 {

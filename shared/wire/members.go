@@ -2,9 +2,9 @@ package wire
 
 import "encoding/json"
 
-// Members calls each for every member of an object, in order, with its key and its value,
-// until each returns false. The values alias raw. all says that raw is an object and each
-// returned true for all of its members. raw must be valid JSON, as for [Lookup].
+// Members calls each for the members of an object, in order, with key and value, until
+// each returns false. The values alias raw. all is true if raw is an object and each
+// returned true for all its members. raw must be valid JSON, as for [Lookup].
 func Members(raw []byte, each func(key string, value json.RawMessage) bool) (all bool) {
 	return Tokens(raw, func(token []byte, value json.RawMessage) bool {
 		key, ok := String(token)
@@ -12,8 +12,8 @@ func Members(raw []byte, each func(key string, value json.RawMessage) bool) (all
 	})
 }
 
-// Tokens is [Members] for callers that only compare keys: each gets the key as it is
-// written, with its quotes, so that nothing is allocated.
+// Tokens is [Members] for callers that only compare keys. each gets the key as it is
+// written, with its quotes, so Tokens allocates nothing.
 func Tokens(raw []byte, each func(key []byte, value json.RawMessage) bool) (all bool) {
 	i := skipSpace(raw, 0)
 	if i >= len(raw) || raw[i] != '{' {

@@ -35,12 +35,12 @@ func (k Kind) String() string {
 	}
 }
 
-// maxMembers bounds the top-level members of a message. JSON-RPC defines six; the
-// rest is room for unknown ones, and keeps the search for doubles cheap.
+// maxMembers bounds the top-level members of a message. JSON-RPC defines six. The rest
+// is for unknown members. The bound keeps the search for duplicates cheap.
 const maxMembers = 64
 
-// Message is one JSON-RPC 2.0 message, taken apart but not decoded. Every slice
-// aliases the bytes given to [Parse]: who changes those changes the message.
+// Message is one JSON-RPC 2.0 message, taken apart but not decoded. Every slice aliases
+// the bytes given to [Parse]; a change of those bytes changes the message.
 type Message struct {
 	// Kind is never zero in a message that [Parse] returned without an error.
 	Kind Kind
@@ -51,28 +51,29 @@ type Message struct {
 	Method string
 	// Params is a JSON object or array, nil when absent.
 	Params json.RawMessage
-	// Result and Error: on a response the one that is present, else nil. Result is
+	// Result and Error: a response has one of the two, and the other is nil. Result is
 	// any JSON value, Error is a JSON object.
 	Result, Error json.RawMessage
-	// Raw is the whole message as it came, one JSON object without surrounding
-	// whitespace, and with members that JSON-RPC does not know. What is passed on to
-	// another reader is [Message.Line].
+	// Raw is the whole message as it came: one JSON object without surrounding
+	// whitespace, with members that JSON-RPC does not know. To pass a message on to
+	// another reader, use [Message.Line].
 	Raw []byte
 }
 
 // Parse reads one JSON-RPC 2.0 message. It allocates for the method name and for
-// members it has to unescape, never for the values.
+// members it has to unescape, never for values.
 //
 // Errors are of type *[Error]. [CodeParse]: raw is not JSON, not UTF-8, or nested
-// deeper than 1000 levels. [CodeInvalidRequest]: it is JSON but not a JSON-RPC
-// message; when an id could be read all the same, the returned message carries it
-// (and nothing else that may be used), for the error response.
+// deeper than 1000 levels. [CodeInvalidRequest]: raw is JSON but not a JSON-RPC
+// message. If the id could be read all the same, the returned Message has it for the
+// error response; use no other field of it.
 //
-// Stricter than JSON-RPC where MCP is: an id is a string or a number, and null
-// only on an error response. A number with a fraction or an exponent is taken as
-// it is. A key is refused if two readers could each believe something else of it: a
-// key that comes twice, whatever its case, at the top, in params and in params._meta;
-// and there a key that is one we know but for its case, as "ID".
+// Parse is stricter than JSON-RPC where MCP is: an id is a string or a number, and null
+// only on an error response. A number with a fraction or an exponent stays as it is.
+// Parse refuses a key that two readers could understand differently. These are a key
+// that comes twice, whatever its case, at the top, in params and in params._meta; and
+// in the same places a key that differs from one we know only by its case, such as
+// "ID".
 func Parse(raw []byte) (Message, error) {
 	if err := check(raw); err != nil {
 		return Message{}, err
@@ -80,12 +81,11 @@ func Parse(raw []byte) (Message, error) {
 	return parse(trim(raw))
 }
 
-// ParseBody reads the body of a POST: one message, or a batch of them in a
-// non-empty array (MCP 2025-03-26 only; the caller decides whether a batch is
-// welcome). One bad element refuses the whole batch, so that nothing of it has
-// run when the client is told. Errors are those of [Parse]; batch is right even
-// with an error. A single refused message is returned with its error as by
-// [Parse].
+// ParseBody reads the body of a POST: one message, or a batch of them in a non-empty
+// array. Only MCP 2025-03-26 has batches; the caller decides whether one is welcome.
+// One bad element refuses the whole batch, so nothing of it has run when the client
+// gets the error. Errors are those of [Parse]. batch is right even with an error. A
+// single refused message is returned with its error, as by [Parse].
 func ParseBody(body []byte) (msgs []Message, batch bool, err error) {
 	body = trim(body)
 	batch = len(body) > 0 && body[0] == '['
@@ -135,13 +135,13 @@ func parse(raw []byte) (Message, error) {
 	return m, nil
 }
 
-// parts are the members JSON-RPC knows, nil when absent.
+// parts are the members that JSON-RPC knows, nil if absent.
 type parts struct {
 	version, id, method, params, result, fault json.RawMessage
 }
 
-// split collects the members of a message. On an error the members that could be
-// read are returned with it.
+// split collects the members of a message. With an error it returns the members that it
+// could read.
 func split(raw []byte) (parts, error) {
 	var t parts
 	var others []string
@@ -168,8 +168,8 @@ func split(raw []byte) (parts, error) {
 	}
 }
 
-// other notes a member that JSON-RPC does not know. It refuses one that comes twice
-// or that some reader takes for one that it knows.
+// other notes a member that JSON-RPC does not know. It refuses a member that comes
+// twice, or that some reader takes for one that JSON-RPC knows.
 func other(others []string, token []byte, wrong error) ([]string, error) {
 	key := string(decoded(token))
 	name := atTop.named(fold(nil, []byte(key)))
@@ -183,7 +183,7 @@ func other(others []string, token []byte, wrong error) ([]string, error) {
 	return append(others, key), wrong
 }
 
-// slot returns where the member with this key token goes, nil for one that
+// slot returns the place for the member with this key token, nil for a member that
 // JSON-RPC does not know.
 func (t *parts) slot(token []byte) *json.RawMessage {
 	name := token[1 : len(token)-1]
@@ -252,9 +252,9 @@ func (t *parts) call() (Message, error) {
 	return Message{Kind: Request, ID: t.id, Method: method, Params: t.params}, nil
 }
 
-// Line writes the message anew, on one line, from its parts: of Raw nothing is left
-// that is not in them. Who wants another id, other params or another result sets
-// them before.
+// Line encodes the message anew, on one line, from its fields other than Raw. It leaves
+// out members of Raw that are in no field. To send another id, params or result, set the
+// field first.
 func (m Message) Line() []byte {
 	var out []byte
 	switch m.Kind {
@@ -288,8 +288,8 @@ func SameID(a, b json.RawMessage) bool {
 		return false
 	}
 	y, ok := String(b)
-	// Different lone surrogates decode to the same replacement character, so with
-	// one of those in it only equal bytes are equal.
+	// Different lone surrogates decode to the same replacement character. If a string
+	// has one, only equal bytes are equal.
 	return ok && x == y && !strings.ContainsRune(x, utf8.RuneError)
 }
 

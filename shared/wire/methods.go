@@ -1,7 +1,7 @@
 package wire
 
-// Methods a client calls. Those marked legacy exist up to 2025-11-25, those marked
-// modern from 2026-07-28 on.
+// Methods that a client calls. Legacy ones exist up to 2025-11-25, modern ones from
+// 2026-07-28 on.
 const (
 	MethodInitialize            = "initialize"               // legacy: opens a session
 	MethodPing                  = "ping"                     // legacy, both directions
@@ -16,7 +16,7 @@ const (
 	MethodSubscribe             = "resources/subscribe"      // legacy; params.uri
 	MethodUnsubscribe           = "resources/unsubscribe"    // legacy; params.uri
 	MethodComplete              = "completion/complete"      // params.ref, params.argument
-	MethodDiscover              = "server/discover"          // modern: what initialize told
+	MethodDiscover              = "server/discover"          // modern: the content of initialize's result
 	MethodListen                = "subscriptions/listen"     // modern: a stream of changes
 	MethodTasksGet              = "tasks/get"                // 2025-11-25 and tasks extension
 	MethodTasksResult           = "tasks/result"             // 2025-11-25 only
@@ -70,8 +70,7 @@ const (
 	MetaRelatedTask        = "io.modelcontextprotocol/related-task"       // 2025-11-25 tasks
 )
 
-// Values of the member resultType that a modern result carries. Absent means
-// complete.
+// Values of the member resultType in a modern result. A result without it is complete.
 const (
 	ResultComplete      = "complete"       // the answer
 	ResultInputRequired = "input_required" // inputRequests, requestState: ask, then call again

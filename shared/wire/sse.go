@@ -18,27 +18,27 @@ type SSE struct {
 	ID string
 	// Name is the event type; "" writes no event line and means "message".
 	Name string
-	// Retry is how long the client shall wait before it connects again, in whole
-	// milliseconds; 0 means nothing was said.
+	// Retry is how long the client should wait before it connects again, in whole
+	// milliseconds. 0 writes no retry line.
 	Retry time.Duration
 	// Data is the payload without the line break at its end.
 	Data []byte
-	// HasData asks for a data line although Data is empty. Without any data line
-	// browsers and the TypeScript client drop an event, its id with it; so a cursor
-	// event sets it. Events with Data need not set it. The reader sets it whenever
-	// there was a data line.
+	// HasData makes AppendSSE write a data line even if Data is empty. Browsers and the
+	// TypeScript client drop an event without a data line, and its id with it. So a
+	// cursor event sets HasData. Events with Data need not set it. The reader sets it
+	// whenever there was a data line.
 	HasData bool
 }
 
-// ErrEventTooLarge is what [SSEReader.Next] ends with when an event or a line is
+// ErrEventTooLarge is the error of [SSEReader.Next] for an event or a line that is
 // longer than the reader's limit.
 var ErrEventTooLarge = errors.New("server-sent event is larger than the limit of its reader")
 
-// AppendSSE appends the wire form of e with the blank line that ends it, and
-// returns the extended slice. Every field line has a colon and a blank ("data: "):
-// some clients take a bare field name for a broken stream. Data with line breaks
-// is cut into several data lines, which a reader joins with "\n". CR, LF and NUL
-// in ID or Name would begin another field and are left out.
+// AppendSSE appends the wire form of e, with the blank line that ends it, and returns
+// the extended slice. Every field line has a colon and a blank ("data: "), because some
+// clients take a bare field name for a broken stream. It cuts data with line breaks
+// into several data lines, which a reader joins with "\n". It leaves out CR, LF and NUL
+// in ID and Name, which would begin another field.
 func AppendSSE(dst []byte, e SSE) []byte {
 	if e.ID != "" {
 		dst = appendField(dst, "id: ", e.ID)
@@ -56,8 +56,8 @@ func AppendSSE(dst []byte, e SSE) []byte {
 	return append(dst, '\n')
 }
 
-// AppendComment appends ": text" and a blank line, the form of a keep-alive, which
-// clients read and forget. CR, LF and NUL in text are left out.
+// AppendComment appends ": text" and a blank line. This is the form of a keep-alive,
+// which clients read and forget. It leaves out CR, LF and NUL in text.
 func AppendComment(dst []byte, text string) []byte {
 	return append(appendField(dst, ": ", text), '\n')
 }
@@ -105,34 +105,35 @@ func lineEnd(data []byte) int {
 	return lf
 }
 
-// SSEReader reads server-sent events as an EventSource does: lines end with CR, LF
-// or CRLF, a byte order mark at the start and comments are skipped, an event that
-// the stream cuts off is dropped. Unlike an EventSource it also returns events
-// that carry only an id or a retry. Not safe for concurrent use.
+// SSEReader reads server-sent events as an EventSource does. Lines end with CR, LF or
+// CRLF. It skips comments and a byte order mark at the start, and drops an event that
+// the stream cuts off. Unlike an EventSource it also returns events that have only an
+// id or a retry. It is not safe for concurrent use.
 type SSEReader struct {
 	src      io.Reader
 	maxEvent int
 	buf      []byte // read and not yet consumed
 	err      error  // the end of the stream, or what broke it; sticky
-	started  bool   // the byte order mark has been dealt with
+	started  bool   // a byte order mark has been skipped, or there was none
 	afterCR  bool   // the last line ended with CR, so an LF next belongs to it
 }
 
-// lineRoom is what a line may be longer than the data it carries: field name,
-// colon, blank, byte order mark. Ids, names and comments get the rest.
+// lineRoom is how much longer a line may be than the data in it, in bytes: for the
+// field name, colon, blank and byte order mark. Ids, names and comments may use the
+// rest.
 const lineRoom = 256
 
-// NewSSEReader returns a reader of r. maxEvent bounds the data of one event in
-// bytes; an id, a name or a comment may be no longer than that plus 256.
+// NewSSEReader returns a reader of r. maxEvent bounds the data of one event in bytes.
+// An id, a name or a comment may have at most 256 bytes more.
 func NewSSEReader(r io.Reader, maxEvent int) *SSEReader {
 	return &SSEReader{src: r, maxEvent: maxEvent}
 }
 
-// Next returns the next event with data, an id or a retry. It returns as soon as
-// the line that ends the event is there, without waiting for more. Data belongs to
-// the caller. At the end of the stream it returns io.EOF, of an event over the
-// limit [ErrEventTooLarge], else the error of the underlying reader; after an error
-// always the same one.
+// Next returns the next event with data, an id or a retry. It returns as soon as it has
+// the line that ends the event, without waiting for more. Data belongs to the caller.
+// Errors: io.EOF at the end of the stream, [ErrEventTooLarge] for an event over the
+// limit, or the error of the underlying reader. After an error Next always returns the
+// same one.
 func (r *SSEReader) Next() (SSE, error) {
 	var e SSE
 	for {
@@ -181,8 +182,8 @@ func (r *SSEReader) field(e *SSE, line []byte) error {
 	return nil
 }
 
-// parseRetry reads ASCII digits as milliseconds. More than a Duration can hold is
-// ignored like anything that is not a number.
+// parseRetry reads ASCII digits as milliseconds. It ignores a number that a Duration
+// cannot hold, like anything that is not a number.
 func parseRetry(value []byte) (time.Duration, bool) {
 	for _, c := range value {
 		if c < '0' || c > '9' {
@@ -233,21 +234,22 @@ func (r *SSEReader) cut(end int) []byte {
 	return line
 }
 
-// tooLarge ends the stream: what follows in it has lost its beginning.
+// tooLarge ends the stream, because the rest of the event can no longer be read whole.
 func (r *SSEReader) tooLarge() error {
 	r.buf, r.err = nil, ErrEventTooLarge
 	return r.err
 }
 
-// fill reads once and appends what came to buf. Data that came with an error is
-// served first.
+// fill reads once and appends the bytes to buf. If they came with an error, the bytes
+// are served first.
 func (r *SSEReader) fill() error {
 	if r.err != nil {
 		return r.err
 	}
 	const least = 1 << 10
 	if cap(r.buf)-len(r.buf) < least {
-		// What a long line has grown to is what it is likely to need again.
+		// Keep the size that a long line has needed: the next one will probably need it
+		// again.
 		r.buf = slices.Grow(r.buf, max(4*least, len(r.buf)))
 	}
 	n, err := r.src.Read(r.buf[len(r.buf):cap(r.buf)])

@@ -4,13 +4,13 @@ package wire
 const (
 	// V20241105 has HTTP+SSE with two endpoints.
 	V20241105 = "2024-11-05"
-	// V20250326 brings Streamable HTTP, and batches. It is what a request without
-	// a version header is taken for.
+	// V20250326 brings Streamable HTTP and batches. A request without a version header
+	// counts as this version.
 	V20250326 = "2025-03-26"
 	// V20250618 brings elicitation and the version header, and drops batches.
 	V20250618 = "2025-06-18"
-	// V20251125 brings polling: a server may close a stream and be asked again.
-	// The newest version of the legacy era.
+	// V20251125 brings polling: a server may close a stream and be asked again. It is
+	// the newest version of the legacy era.
 	V20251125 = "2025-11-25"
 	// V20260728 begins the modern era: no handshake, no sessions.
 	V20260728 = "2026-07-28"
@@ -27,9 +27,9 @@ func Legacy(version string) bool {
 	}
 }
 
-// Negotiate answers the version an initialize asks for: that one if it is legacy,
-// else the newest legacy one. initialize never selects the modern era, and never
-// fails for the version (MCP 2025-11-25, basic/lifecycle, "Version Negotiation").
+// Negotiate returns the version that answers an initialize: requested if it is legacy,
+// else the newest legacy one. initialize never selects the modern era, and never fails
+// because of the version (MCP 2025-11-25, basic/lifecycle, "Version Negotiation").
 func Negotiate(requested string) string {
 	if Legacy(requested) {
 		return requested

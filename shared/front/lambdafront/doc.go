@@ -1,5 +1,5 @@
-// Package lambdafront serves the endpoints of package front as Lambda functions behind API
-// Gateway: [HTTP] behind a REST API with response streaming, [Socket] behind a WebSocket
-// API. It translates events into requests, messages and connections, and answers back. What
-// they mean is package front's.
+// Package lambdafront serves the endpoints of package front as Lambda functions behind
+// API Gateway: [HTTP] behind a REST API with response streaming, [Socket] behind a
+// WebSocket API. It translates events into requests, messages and connections, and
+// translates the answers back. Package front gives them their meaning.
 package lambdafront

@@ -15,18 +15,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// HTTP returns the function behind a REST API with response streaming (integration response
-// transfer mode STREAM), which serves h.
+// HTTP returns the function behind a REST API with response streaming (integration
+// response transfer mode STREAM), which serves h.
 //
-// The path of the request is what follows the stage; the base path of a custom domain is
-// kept. The request's context is the invocation's. It ends early when the client stops
-// reading. The response begins with the first Flush, when more than 32 KiB have been
-// written, or when h returns, whichever comes first. What h writes before that is
-// gathered, and a response without a body says so in Content-Length.
+// The path of the request is the part behind the stage, with the base path of a custom
+// domain. The request's context is the invocation's, and ends early when the client
+// stops reading. The response begins at the first Flush, when h has written more than
+// 32 KiB, or when h returns, whichever comes first. Bytes that h writes before that are
+// gathered. A response without a body says so in Content-Length.
 //
-// A panic of h is answered with 500, or breaks off a response that has begun. HTTP does not
-// log it; [front.HTTP] does. An event that is not an HTTP request is answered with 400.
-// The returned error is always nil.
+// HTTP answers a panic of h with 500, or breaks off a response that has begun. HTTP
+// does not log the panic; [front.HTTP] does. HTTP answers an event that is not an HTTP
+// request with 400. The returned error is always nil.
 func HTTP(h http.Handler) func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
 	return func(ctx context.Context, event events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
 		ctx, cancel := context.WithCancel(session.WithTrace(ctx, event.RequestContext.RequestID))
@@ -57,8 +57,8 @@ func request(ctx context.Context, event events.APIGatewayProxyRequest) (*http.Re
 	return r.WithContext(ctx), nil
 }
 
-// complete adds headers that an event has in the form of one value only, and sets the Host
-// that the client named: its header, or else the domain of the API.
+// complete adds headers that the event has only in its form with one value each. It
+// sets the Host that the client named: its Host header, or else the domain of the API.
 func complete(r *http.Request, headers map[string]string, domain string) {
 	for name, value := range headers {
 		if r.Header.Get(name) == "" {
@@ -83,13 +83,13 @@ func unreadable() *events.APIGatewayProxyStreamingResponse {
 // gatherMost is how many bytes are gathered before a response has to begin.
 const gatherMost = 32 << 10
 
-// response is the http.ResponseWriter of one invocation. The handler's goroutine owns all of
-// it but the two channels and the reader. Once one of the channels is closed, others may
-// read the status and the headers that were sent.
+// response is the http.ResponseWriter of one invocation. The handler's goroutine owns
+// all of it but the two channels and the reader. Once one of the channels is closed,
+// other goroutines may read the status and the headers that were sent.
 type response struct {
 	header http.Header
 	status int
-	sent   http.Header // the headers at the time when the status was set
+	sent   http.Header // the headers when the status was set
 	buf    bytes.Buffer
 	writer *io.PipeWriter
 
@@ -147,8 +147,8 @@ func (w *response) streaming() *events.APIGatewayProxyStreamingResponse {
 	}
 	res.StatusCode = w.status
 	if !w.piped && w.buf.Len() == 0 {
-		// Some of AWS's endpoints keep a streamed response open whose end is all that comes
-		// after the headers.
+		// Some of AWS's endpoints keep a streamed response open if nothing but its end
+		// follows the headers.
 		w.sent.Set("Content-Length", "0")
 	}
 	for name, values := range w.sent {
@@ -171,7 +171,7 @@ func (w *response) WriteHeader(status int) {
 	}
 }
 
-// Write gathers p, and sends all that is gathered when it is more than gatherMost.
+// Write gathers p. When more than gatherMost bytes are gathered, it sends them.
 func (w *response) Write(p []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
 	w.buf.Write(p)
@@ -183,10 +183,10 @@ func (w *response) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Flush is FlushError for those who do not ask for the error.
+// Flush is FlushError for callers that do not need the error.
 func (w *response) Flush() { _ = w.drain() }
 
-// FlushError sends what is gathered. It returns an error if the reader has gone.
+// FlushError sends the gathered bytes. It returns an error if the reader has gone.
 func (w *response) FlushError() error { return w.drain() }
 
 func (w *response) drain() error {
@@ -208,11 +208,12 @@ func (w *response) drain() error {
 // body is the body of a response that has begun, as the runtime reads it.
 type body struct{ w *response }
 
-// Read returns what the handler flushed, and io.EOF when it has returned.
+// Read returns the bytes that the handler flushed, and io.EOF when the handler has
+// returned.
 func (b *body) Read(p []byte) (int, error) { return b.w.reader.Read(p) }
 
-// Close ends the handler's context and waits for the handler to return, so that nothing of
-// this invocation runs on into the next.
+// Close ends the handler's context and waits for the handler to return, so that no work
+// of this invocation runs on into the next.
 func (b *body) Close() error {
 	b.w.cancel()
 	err := b.w.reader.Close()

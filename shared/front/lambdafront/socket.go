@@ -19,8 +19,8 @@ const (
 	routeDisconnect = "$disconnect"
 )
 
-// SocketEvent is what the function behind a WebSocket API is invoked with: an event of the
-// API, or the function's own request to push to a session ([PushEvent]).
+// SocketEvent is the event that invokes the function behind a WebSocket API: an event
+// of the API, or the function's own request to push to a session ([PushEvent]).
 type SocketEvent struct {
 	events.APIGatewayWebsocketProxyRequest
 	Push *pushEvent `json:"dormousePush"`
@@ -30,15 +30,16 @@ type pushEvent struct {
 	Session session.ID `json:"session"`
 }
 
-// PushEvent returns the payload of an invocation that pushes to a session what it has not
-// got. Only who may invoke the function can send it: the messages of clients are inside
-// the events of the API.
+// PushEvent returns the payload of an invocation that pushes to a session the events it
+// has not got. Only a caller that may invoke the function can send this payload,
+// because the messages of clients are inside the events of the API.
 func PushEvent(id session.ID) ([]byte, error) {
 	return json.Marshal(map[string]pushEvent{"dormousePush": {id}})
 }
 
 // Socket returns the function behind a WebSocket API, which hands each event to k. It
-// returns an error only for an invocation that pushes: Lambda then repeats it.
+// returns an error only for an invocation that pushes. Lambda then repeats the
+// invocation.
 func Socket(k *front.Socket) func(context.Context, SocketEvent) (events.APIGatewayProxyResponse, error) {
 	return func(ctx context.Context, e SocketEvent) (events.APIGatewayProxyResponse, error) {
 		conn := e.RequestContext.ConnectionID
@@ -68,7 +69,7 @@ func Socket(k *front.Socket) func(context.Context, SocketEvent) (events.APIGatew
 	}
 }
 
-// upgrade makes the HTTP request with which a client asked for a connection.
+// upgrade returns the HTTP request with which a client asked for a connection.
 func upgrade(ctx context.Context, e events.APIGatewayWebsocketProxyRequest) (*http.Request, error) {
 	query := url.Values(e.MultiValueQueryStringParameters)
 	if len(query) == 0 {

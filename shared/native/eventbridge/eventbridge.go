@@ -1,8 +1,9 @@
-// Package eventbridge keeps the alarms of native servers in Amazon EventBridge Scheduler.
+// Package eventbridge keeps the alarms of native servers in Amazon EventBridge
+// Scheduler.
 //
-// Each alarm is a one-time schedule that deletes itself. The package makes the two requests
-// that it needs by itself: AWS's client for them would make a function's program larger, and
-// its start slower, than all the rest of alarms.
+// Each alarm is a one-time schedule that deletes itself. The package makes the two
+// requests that it needs by itself. AWS's client for them would add more to a
+// function's size and start time than all the rest of alarms does.
 package eventbridge
 
 import (
@@ -26,7 +27,7 @@ type Scheduler struct{ cfg Config }
 // needed.
 type Config struct {
 	Endpoint string `json:"-"`      // https://scheduler.<region>.amazonaws.com
-	Group    string `json:"group"`  // that has the schedules
+	Group    string `json:"group"`  // name of the schedule group
 	Target   string `json:"target"` // ARN of the function that is invoked
 	Role     string `json:"role"`   // ARN of the role that may invoke it
 	// Client sends the requests. nil: a client that gives up after 10 s.
@@ -35,7 +36,7 @@ type Config struct {
 	Sign func(ctx context.Context, r *http.Request, body []byte) error `json:"-"`
 }
 
-// New makes a Scheduler. It does not connect to anything.
+// New returns a Scheduler. It does not connect to anything.
 func New(c Config) *Scheduler {
 	if c.Client == nil {
 		c.Client = &http.Client{Timeout: 10 * time.Second}
@@ -103,8 +104,8 @@ func (s *Scheduler) url(a native.Alarm, query url.Values) string {
 // tries is how often a request is sent that may succeed the next time.
 const tries = 4
 
-// ask sends a request, and sends it again where that may help; its token says that it is the
-// same request. fine is a status that counts as success, besides 200.
+// ask sends a request, and repeats it where that may help. The token in the request
+// says that it is the same one. fine is a status that counts as success, besides 200.
 func (s *Scheduler) ask(ctx context.Context, method, target string, body []byte, fine int) error {
 	for try := 1; ; try++ {
 		status, text, err := s.send(ctx, method, target, body)

@@ -7,7 +7,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Encode writes a frame, however long.
+// Encode returns a frame as bytes, whatever its length.
 func Encode(f Frame) []byte {
 	head, err := json.Marshal(f)
 	if err != nil { // strings, numbers and slices of them only
@@ -26,8 +26,8 @@ func Encode(f Frame) []byte {
 	return b
 }
 
-// begin is what Encode begins a frame with. Other writers may put the members of the
-// header in another order.
+// begin is the start of every frame that Encode writes. Other writers may put the
+// members of the header in another order.
 const begin = `{"v":1,"t":"`
 
 func payloadOf(f Frame) []byte {
@@ -47,9 +47,9 @@ func payloadOf(f Frame) []byte {
 	}
 }
 
-// Decode reads a frame. The payload aliases data. Errors are session.Invalid; for
-// a frame of another version, which says nothing about those that follow, the
-// cause is a [VersionError].
+// Decode reads a frame. The payload aliases data. An error is session.Invalid. For a
+// frame of another version its cause is a [VersionError], which says nothing about
+// later frames.
 func Decode(data []byte) (Frame, error) {
 	head, payload, _ := bytes.Cut(data, []byte{'\n'})
 	kind, err := kindOf(head)
@@ -67,7 +67,8 @@ func unreadable(size int, err error) error {
 	return session.Errorf(session.Invalid, "relay frame of %d bytes has no readable header", size).Because(err)
 }
 
-// kindOf reads the type. It need not parse a header that Encode wrote: decode will.
+// kindOf reads the type of a frame. It does not parse a header that Encode wrote, since
+// decode will do so.
 func kindOf(head []byte) (Type, error) {
 	if rest, ok := bytes.CutPrefix(head, []byte(begin)); ok {
 		kind, _, ok := bytes.Cut(rest, []byte{'"'})
@@ -91,7 +92,8 @@ func kindOf(head []byte) (Type, error) {
 	return f.Type, nil
 }
 
-// plain says that a JSON string holds just these characters.
+// plain reports whether text consists of lower-case letters and hyphens, which JSON
+// never escapes.
 func plain(text []byte) bool {
 	for _, c := range text {
 		if c != '-' && (c < 'a' || c > 'z') {

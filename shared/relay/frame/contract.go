@@ -18,10 +18,10 @@ const (
 	EnvEra        = "DORMOUSE_ERA"  // EraModern, EraLegacy, EraDual, or not set
 )
 
-// The eras of a server, where it is news.
+// The eras that a server may be found to speak.
 const (
-	EraModern = "modern" // no other
-	EraLegacy = "legacy" // no other
+	EraModern = "modern" // and no other
+	EraLegacy = "legacy" // and no other
 	EraDual   = "dual"
 )
 

@@ -9,11 +9,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Version of the frame layout, in every header.
+// Version is the version of the frame layout. Every header has it.
 const Version = 1
 
-// Limits of the relay, in bytes. API Gateway's own are 131,072 for a message and
-// 32,768 for a WebSocket frame.
+// Limits of the relay, in bytes. MaxFrame bounds one message of the gateway, MaxPiece
+// the payload of a part, and MaxWSFrame a WebSocket frame with its header. MaxMessage
+// bounds a client's message or an event, and MaxJoined a frame joined from parts. API
+// Gateway's own limits are 131,072 for a message and 32,768 for a WebSocket frame.
 const (
 	MaxFrame   = 120_000
 	MaxPiece   = 100_000
@@ -22,7 +24,7 @@ const (
 	MaxJoined  = MaxMessage + 1<<20
 )
 
-// Type of a frame, as its header names it.
+// Type is the type of a frame, as its header names it.
 type Type string
 
 // Types that a runner sends.
@@ -37,7 +39,7 @@ const (
 	TypeWhole  Type = "whole"
 )
 
-// The types of a [Snapshot].
+// The types of a [Snapshot] frame.
 const (
 	Get    Type = "get"    // where is the newest snapshot?
 	Put    Type = "put"    // where may another go, of Size bytes?
@@ -65,8 +67,8 @@ const (
 // TypePart goes both ways.
 const TypePart Type = "part"
 
-// VersionError is the cause of [Decode]'s error for a frame that can be read but
-// is of another version of the protocol.
+// VersionError is the cause of [Decode]'s error for a readable frame of another version
+// of the protocol. V is that version.
 type VersionError struct{ V int }
 
 // Error implements error.
@@ -74,9 +76,9 @@ func (e *VersionError) Error() string {
 	return fmt.Sprintf("version %d is spoken, and this side speaks version %d", e.V, Version)
 }
 
-// Cut splits an encoded frame that is longer than MaxFrame into part frames; a
-// shorter one comes back alone. box is set by the runner, so that the host knows
-// where to keep them.
+// Cut splits an encoded frame that is longer than MaxFrame into part frames with the
+// name name. It returns a shorter frame alone, as it is. A runner sets box, so that the
+// host knows where to keep the parts.
 func Cut(encoded []byte, box session.BoxID, name string) [][]byte {
 	if len(encoded) <= MaxFrame {
 		return [][]byte{encoded}
@@ -84,7 +86,8 @@ func Cut(encoded []byte, box session.BoxID, name string) [][]byte {
 	return CutAs(encoded, Part{Sender: Sender{Box: box}, Frame: name})
 }
 
-// CutAs cuts a frame of any length into parts that have a header in common.
+// CutAs cuts an encoded frame of any length into part frames with at most MaxPiece
+// bytes each. All of them have the header fields of head. It cuts between characters.
 func CutAs(encoded []byte, head Part) [][]byte {
 	var pieces [][]byte
 	for rest := encoded; len(rest) > 0; {
@@ -106,15 +109,16 @@ func CutAs(encoded []byte, head Part) [][]byte {
 	return pieces
 }
 
-// DrainFrame is the frame that asks a runner to connect anew within a time, which
-// it does at a moment it draws, so that a host that is about to be replaced does
-// not see all of them at once. It is posted to the connection of a box record; no
-// answer comes but the hello on the next connection.
+// DrainFrame returns the frame that asks a runner to connect anew within a time. The
+// runner draws the moment itself, so that a host that is about to be replaced does not
+// see all runners at once. The caller posts the frame to the connection in a box
+// record. The only answer is the hello on the next connection.
 func DrainFrame(within time.Duration) []byte {
 	return Encode(Drain{In: within.Milliseconds()})
 }
 
-// Split splits a payload by lengths, which must add up to all of it.
+// Split splits a payload by lengths in bytes. It returns false unless they add up to
+// all of the payload. The pieces alias payload.
 func Split(payload []byte, lens []int) ([][]byte, bool) {
 	out := make([][]byte, 0, len(lens))
 	for _, n := range lens {
@@ -136,18 +140,20 @@ type Assembler struct {
 	joined map[string]bool // names of complete frames, at most maxJoinedKept
 }
 
-// maxOpenFrames bounds what a host that never completes a frame can make a
-// runner hold; with maxJoined it bounds the bytes too.
+// maxOpenFrames bounds what a runner holds for a host that never completes a frame. Add
+// bounds the bytes by 4*MaxJoined.
 const (
 	maxOpenFrames = 64
 	maxJoinedKept = 1000
 )
 
-// Open says how many frames are begun and not complete, and how many bytes they hold.
+// Open returns how many frames are begun and not complete, and how many bytes they
+// hold.
 func (a *Assembler) Open() (frames, size int) { return len(a.frames), a.size }
 
-// Add takes a part and returns the whole frame when it was the last missing one.
-// A part that makes no sense, or too many bytes, is session.Invalid.
+// Add takes a part. When the part was the last missing one of its frame, Add returns
+// the whole frame and true. It copies the payload. Invalid for a part that makes no
+// sense, or if incomplete frames hold too many bytes or are too many.
 func (a *Assembler) Add(f Part) (whole []byte, done bool, err error) {
 	if f.Of < 1 || f.Of > MaxJoined/1024 || f.N < 0 || f.N >= int64(f.Of) {
 		return nil, false, session.Errorf(session.Invalid, "part %d of %d of a relay frame", f.N, f.Of)

@@ -26,10 +26,10 @@ func (s Sender) From() Sender { return s }
 type Hello struct {
 	Sender
 	Token string `json:"token,omitempty"` // one-time, until the first welcome
-	Link  int64  `json:"link,omitempty"`  // counts the runner's hellos on new connections
+	Link  int64  `json:"link,omitempty"`  // counts the runner's hellos except pings and repetitions
 	Task  string `json:"task,omitempty"`  // the fleet's name for the runner
-	// Questions are the client-visible ids of open questions, by session: the host posts
-	// answers that came while the runner had no connection.
+	// Questions are the client-visible ids of open questions, by session. The host
+	// posts the answers that came while the runner had no connection.
 	Questions map[session.ID][]string `json:"questions,omitempty"`
 }
 
@@ -65,31 +65,31 @@ type Events struct {
 	Payload []byte      `json:"-"`
 }
 
-// EventItem is the events of one stream in a batch, in order. Their bytes stand
-// in the frame's payload, one after the other in the order of the items.
+// EventItem describes the events of one stream in a batch, in order. Their bytes are in
+// the frame's payload, one after the other in the order of the items.
 type EventItem struct {
 	Ticket string           `json:"ticket"`
 	Stream session.StreamID `json:"stream,omitempty"` // "" for common
 	First  session.Index    `json:"first,omitempty"`  // 0: unknown, common only
 	Final  bool             `json:"final,omitempty"`  // the last event ends its stream
-	Marked bool             `json:"marked,omitempty"` // Final, and an in-flight item is there to be deleted: the delivery came from the inbox, or taken was sent for it
+	Marked bool             `json:"marked,omitempty"` // the stream or its round ends, and an in-flight item exists: the delivery came from the inbox, or taken was sent for it
 	Lens   []int            `json:"lens"`
-	Asks   *Asks            `json:"asks,omitempty"` // the last event ends not the stream but the round
+	Asks   *Asks            `json:"asks,omitempty"` // set if the last event ends the round, not the stream
 }
 
-// Asks suspends a delivery: its client is asked something, and nothing runs for it
-// until there are answers. The request that is then to be sent again stands in the
-// payload behind the events of the item. Marked says that an in-flight item is
-// there, as for an end.
+// Asks suspends a delivery. Its client is asked something, and nothing runs for the
+// delivery until there are answers. The request to send again then is in the payload,
+// behind the events of the item. Marked says that an in-flight item exists, as for an
+// end.
 type Asks struct {
-	Round     int                `json:"round"` // that begins: one more than the delivery's
+	Round     int                `json:"round"` // the round that begins: one more than the delivery's
 	Questions []session.Question `json:"questions"`
 	Within    int64              `json:"within"` // milliseconds for the answers
 	Len       int                `json:"len"`    // bytes of the request
 }
 
-// Status tells of a process. With a payload it is the result of a fresh process's
-// initialize, which was asked for with protocol version Detail.
+// Status tells the host about a process. With a payload it is the result of a fresh
+// process's initialize, which was asked for with protocol version Detail.
 type Status struct {
 	Sender
 	Session session.ID `json:"session,omitempty"`
@@ -185,14 +185,14 @@ type May struct {
 type Pulled struct {
 	N      int64                    `json:"n,omitempty"`
 	IDs    []session.StreamID       `json:"ids,omitempty"`
-	Rounds map[session.StreamID]int `json:"rounds,omitempty"` // of those that were suspended before
+	Rounds map[session.StreamID]int `json:"rounds,omitempty"` // rounds of those ids that were suspended before
 }
 
 // Ack answers Events.
 type Ack struct {
 	Session session.ID         `json:"session,omitempty"`
 	Seq     int64              `json:"seq,omitempty"`
-	Next    session.Index      `json:"next,omitempty"`   // of the next common event, if the batch had any
+	Next    session.Index      `json:"next,omitempty"`   // index of the next common event, if the batch had any
 	Closed  []session.StreamID `json:"closed,omitempty"` // streams that the host has ended
 	Fenced  bool               `json:"fenced,omitempty"`
 }
@@ -235,7 +235,8 @@ type Kept struct {
 	Refused session.Code      `json:"refused,omitempty"`
 }
 
-// Other is a frame of a type that this version does not know: no error, and no news.
+// Other is a frame of a type that this version does not know. It is no error, and both
+// ends ignore it.
 type Other struct{ Type Type }
 
 // Kind returns the type of the frame.

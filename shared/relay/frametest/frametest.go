@@ -24,8 +24,8 @@ type Frame struct {
 	Task    string             `json:"task,omitempty"`   // the fleet's name for the runner
 	Session session.ID         `json:"session,omitempty"`
 
-	// Questions are the client-visible ids of open questions, by session: hello
-	// asks for answers that came while nobody listened.
+	// Questions are the client-visible ids of open questions, by session. With a hello,
+	// they ask for answers that came while the runner had no connection.
 	Questions map[session.ID][]string `json:"questions,omitempty"`
 
 	N     int64              `json:"n,omitempty"`

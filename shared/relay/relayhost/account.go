@@ -11,15 +11,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// account is what one frame of a runner costs, and its log line, which is written when
-// somebody counts.
+// account is the cost of one frame of a runner, and its log line. The line is written
+// if there is a Meter.
 type account struct {
 	h      *Handler
 	begun  time.Time
 	conn   string
 	size   int
-	proven bool // the frame is from the box it names
-	// Of the tickets that were opened: the session of the first, and their requests.
+	proven bool // the frame comes from the box it names
+	// From the tickets that were opened: the session of the first, and the traces of
+	// all.
 	session session.ID
 	traces  []string
 }
@@ -30,23 +31,24 @@ func (h *Handler) account(conn string, data []byte) *account {
 
 type gathering struct{}
 
-// gather has [proven] and [opened] find the account.
+// gather returns a context in which [proven] and [opened] find the account.
 func (a *account) gather(ctx context.Context) context.Context {
 	return context.WithValue(ctx, gathering{}, a)
 }
 
-// maxTraces is how many requests the line of a frame names.
+// maxTraces is the largest number of traces in the log line of a frame.
 const maxTraces = 20
 
-// proven says that the frame under way is from the box it names.
+// proven notes that the frame under way comes from the box it names.
 func proven(ctx context.Context) {
 	if a, ok := ctx.Value(gathering{}).(*account); ok {
 		a.proven = true
 	}
 }
 
-// opened says that besides it has this ticket. What a frame says of its session
-// without one is not believed: it would be in that session's bill.
+// opened notes that the frame under way has ticket t, which also proves its box. A
+// session without a ticket is not believed, because the frame would be charged to that
+// session.
 func opened(ctx context.Context, t Ticket) {
 	a, ok := ctx.Value(gathering{}).(*account)
 	if !ok {
@@ -58,7 +60,8 @@ func opened(ctx context.Context, t Ticket) {
 	}
 }
 
-// proves says that an answer is given only to the runner of the box that was named.
+// proves reports whether the host gives this answer only to the runner of the named
+// box.
 func proves(reply frame.Frame) bool {
 	switch reply.(type) {
 	case frame.Welcome, frame.Pulled, frame.ByeOK:
@@ -68,8 +71,8 @@ func proves(reply frame.Frame) bool {
 	}
 }
 
-// end writes the line and passes the error on. What somebody claims to be without a
-// ticket, a token or the runner's id is in nobody's bill.
+// end writes the log line and returns err. A frame without a ticket, a token or the
+// runner's id is charged to no tenant, whatever it claims.
 func (a *account) end(ctx context.Context, f frame.Frame, reply []byte, err error) error {
 	h := a.h
 	if h.Meter == nil {

@@ -92,7 +92,7 @@ func (a *asylum) Tasks(context.Context) ([]fleet.Status, error) {
 	return []fleet.Status{{ID: "task", Box: string(asylumBox), State: fleet.Running}}, nil
 }
 
-// posted are the frames of a type that were posted.
+// posted returns the posted frames of a type.
 func (a *asylum) posted(want frame.Type) []frametest.Frame {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -107,7 +107,7 @@ func (a *asylum) request(params string) string {
 	return `{"jsonrpc":"2.0","id":77,"method":"tools/call","params":` + params + `}`
 }
 
-// suspension is the frame that asks two questions after some progress.
+// suspension returns the frame that asks two questions after some progress.
 func (a *asylum) suspension(round int, first session.Index, methods ...string) frametest.Frame {
 	again := a.request(`{"name":"n","requestState":"s` + string(rune('0'+round)) + `"}`)
 	asks := &frame.Asks{Round: round, Within: (6 * time.Hour).Milliseconds(), Len: len(again)}
@@ -163,7 +163,7 @@ func (a *asylum) gone() {
 	}
 }
 
-// end is how the call ended.
+// end returns the message that ended the call.
 func (a *asylum) end() wire.Message {
 	a.t.Helper()
 	page, err := a.store.Read(a.t.Context(), "s1", a.stream, 0, 100)
@@ -194,7 +194,7 @@ func (a *asylum) accept(raw string) error {
 	return err
 }
 
-// sleeps has the box say bye.
+// sleeps makes the box say bye.
 func (a *asylum) sleeps() {
 	a.t.Helper()
 	if reply := a.handle(frametest.Frame{Type: frame.TypeBye, Box: asylumBox, Gen: asylumGen, Runner: "r", Link: 1}); reply.Type != frame.TypeByeOK {

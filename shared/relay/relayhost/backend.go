@@ -13,25 +13,29 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Backend delivers messages to boxes: the functions' part of the protocol. It
-// implements host.Backend, holds no state and is safe for concurrent use.
+// Backend delivers clients' messages to boxes. It implements host.Backend. It holds no
+// state and is safe for concurrent use.
 type Backend struct{ boxes }
 
-// NewBackend makes a Backend.
+// NewBackend returns a Backend that works with c.
 func NewBackend(c Config) *Backend { return &Backend{newBoxes(c)} }
 
-// Times of the protocol. A deliver is valid for less time than a runner
-// remembers ids.
+// Times of the protocol. validity is shorter than the time for which a runner remembers
+// the ids of deliveries, so a runner recognizes a deliver that comes twice.
 const (
 	validity  = 10 * time.Minute
 	ackWithin = time.Second
-	// A function that only waits until a request is accepted shall not wait long.
+	// The time for a function that waits only until a request is accepted.
 	ackWithinBrief = 200 * time.Millisecond
-	lookAfter      = 10 * time.Second // a request that was accepted: look whether its box lives
+	lookAfter      = 10 * time.Second // after a request was accepted, before Check looks again whether its box lives
 )
 
-// Deliver implements host.Backend. For an awake box it posts; for any other
-// it puts the message into the inbox and sees to the wake.
+// Deliver implements host.Backend. If the box is awake, Deliver posts the message. If
+// not, it puts the message into the inbox and wakes the box. A message without requests
+// is posted once, or dropped if the box is not awake.
+//
+// Errors: TooLarge for a message of more than frame.MaxMessage bytes, Busy when a quota
+// is used up, Unavailable.
 func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box) (host.Tracker, error) {
 	if len(d.Raw) > frame.MaxMessage {
 		return nil, session.Errorf(session.TooLarge, "the message has %d bytes; the relay carries up to %d", len(d.Raw), frame.MaxMessage)
@@ -55,14 +59,14 @@ func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box)
 	return t, nil
 }
 
-// postOnce is for what may be lost.
+// postOnce posts a frame that may be lost. It logs a failure and does not try again.
 func (k *Backend) postOnce(ctx context.Context, conn string, of session.ID, f frame.Frame) {
 	if err := k.post(ctx, conn, f); err != nil && !errors.Is(err, session.Closed) {
 		k.Log.WarnContext(ctx, "post to a box failed", "type", f.Kind(), "session_id", of, "error", err)
 	}
 }
 
-// post sends a frame to a runner, in parts if it is long.
+// post sends a frame to a runner. It cuts a long frame into parts.
 func (x boxes) post(ctx context.Context, conn string, f frame.Frame) error {
 	for _, piece := range frame.Cut(frame.Encode(f), "", session.NewNonce()) {
 		if err := x.Poster.Post(ctx, conn, piece); err != nil {
@@ -72,7 +76,8 @@ func (x boxes) post(ctx context.Context, conn string, f frame.Frame) error {
 	return nil
 }
 
-// deliverFrame is the deliver frame of a delivery for one generation.
+// deliverFrame returns the deliver frame of d for generation gen. inbox says that d was
+// claimed from the inbox.
 func (x boxes) deliverFrame(d host.Delivery, gen session.Generation, notAfter time.Time, inbox bool) frame.Deliver {
 	payload := make([]byte, 0, len(d.Client.Init)+len(d.Raw))
 	payload = append(append(payload, d.Client.Init...), d.Raw...)
@@ -92,8 +97,8 @@ func (x boxes) deliverFrame(d host.Delivery, gen session.Generation, notAfter ti
 	return f
 }
 
-// principalHash names the principal of a delivery to its box, which learns nothing
-// from it but who is the same.
+// principalHash names the principal of a delivery to its box. The box can tell from it
+// which deliveries have the same principal, and nothing else.
 func principalHash(d host.Delivery) string {
 	sum := sha256.Sum256([]byte(string(d.Box) + "\x00" + d.Client.Principal))
 	return base64.RawURLEncoding.EncodeToString(sum[:12])
@@ -144,26 +149,27 @@ func (k *Backend) End(ctx context.Context, s session.Session, box session.Box) e
 	return k.endAsking(ctx, session.Address{Session: s.ID, Box: box.ID}, all, failureError(box.ID, sessionEnded()))
 }
 
-// tender is one function's duty for one request. The
-// request is in one of three places: posted to generation bound, waiting in the
-// inbox, or (bound == 0 and no inbox) in this function's hands only.
+// tender sees one request through to its end for one function. The request is in one of
+// three places: posted to generation bound; waiting in the inbox; or, if bound is 0 and
+// inbox is false, in this function's hands only.
 type tender struct {
 	k        *Backend
 	d        host.Delivery
 	notAfter time.Time
-	posted   time.Time          // when it was posted last
-	bound    session.Generation // posted to this generation; from then on nobody else may have it until that is over and clean
-	trying   bool               // putting an item was tried; one may still appear
+	posted   time.Time          // the time of the last post
+	bound    session.Generation // the generation it was posted to; until that one is over and clean, no other may get the request
+	trying   bool               // a PutItem was tried; its item may still appear
 	inbox    bool               // an item was put
-	handed   bool               // either may be so
+	handed   bool               // the request was posted, or may be in the inbox
 	accepted bool
 	tries    int // resends, for the back-off
 }
 
-// send brings the request one step on its way, given the record just read. A request
-// whose item may still appear goes by the inbox, even if the box is awake by then: a
-// runner that got it by a post, and another that claims the late item, would both
-// execute it.
+// send brings the request one step on its way. box is the record just read. send posts
+// the request if the box is awake, and otherwise puts it into the inbox. A request
+// whose item may still appear goes by the inbox even if the box is awake by then.
+// Otherwise one runner could get it by a post, another could claim the late item, and
+// both would execute it.
 func (t *tender) send(ctx context.Context, box session.Box) error {
 	if box.State != session.Awake || t.inbox || t.trying {
 		return t.enqueue(ctx)
@@ -172,14 +178,15 @@ func (t *tender) send(ctx context.Context, box session.Box) error {
 	if errors.Is(err, session.Closed) {
 		return t.moved(ctx, box)
 	}
-	// Anything else, also an unknown error, may have arrived.
+	// After any other error, even an unknown one, the post may have arrived.
 	t.bound, t.handed, t.posted = box.Gen, true, time.Now()
 	return nil
 }
 
-// moved: the post certainly did not arrive, so the request is not bound by it.
-// If the box has a new connection or has gone to sleep, on with it at once; if
-// not, its runner is between two connections or dead, and Check will look again.
+// moved handles a post that certainly did not arrive, so the post does not bind the
+// request. If the box has a new connection or has gone to sleep since seen, moved sends
+// the request again at once. If not, the runner is between two connections or dead, and
+// Check looks again.
 func (t *tender) moved(ctx context.Context, seen session.Box) error {
 	b, err := t.k.Store.Box(ctx, t.d.Box)
 	if err != nil || b.State == session.Awake && b.Conn == seen.Conn {
@@ -191,8 +198,9 @@ func (t *tender) moved(ctx context.Context, seen session.Box) error {
 	return t.send(ctx, b)
 }
 
-// enqueue puts the request into the inbox, then looks at the record, in this
-// order: whoever made the box sleep or wake in between is seen by one of the two.
+// enqueue puts the request into the inbox and then reads the record. The order matters:
+// a function that wakes the box, or a runner that goes to sleep, either sees the item
+// or has changed the record before enqueue reads it.
 func (t *tender) enqueue(ctx context.Context) error {
 	_, err := t.k.Store.PutItem(ctx, session.Item{
 		Box: t.d.Box, ID: t.d.Stream, State: session.Waiting, Address: t.d.Address, Raw: t.d.Raw,
@@ -207,7 +215,8 @@ func (t *tender) enqueue(ctx context.Context) error {
 	return t.look(ctx)
 }
 
-// look sees to it that somebody will deliver the waiting item.
+// look makes sure that a runner will deliver the waiting item. It wakes a box that is
+// asleep, settles a start that is overdue, and nudges a runner that is awake.
 func (t *tender) look(ctx context.Context) error {
 	b, err := t.k.rouse(ctx, t.d.Box, t.d.Client.Tenant, t.d.Server)
 	if err != nil {
@@ -221,7 +230,7 @@ func (t *tender) look(ctx context.Context) error {
 		t.accepted = true
 	case session.Awake:
 		t.k.postOnce(ctx, b.Conn, t.d.Session, frame.Nudge{})
-	case session.Asleep: // given up: the item has been ended
+	case session.Asleep: // the start was given up, which has ended the item
 	}
 	return nil
 }
@@ -234,8 +243,8 @@ func (t *tender) Check(ctx context.Context) (host.Status, error) {
 	return host.Status{Accepted: t.accepted, Next: time.Now().Add(t.pause())}, nil
 }
 
-// pause is the back-off between looks: short while nobody is known to have the
-// request, long once it was accepted.
+// pause is the time until the next Check. It is short while no runner is known to have
+// the request, and long once the request was accepted.
 func (t *tender) pause() time.Duration {
 	if t.accepted {
 		return lookAfter
@@ -254,8 +263,8 @@ func (t *tender) step(ctx context.Context) error {
 	case !errors.Is(err, session.NotFound):
 		return err
 	}
-	// The record first, the log after it: what an over generation wrote is then
-	// certainly seen.
+	// Read the record before the log. The log then has everything that a generation
+	// wrote which the record says is over.
 	b, err := t.k.Store.Box(ctx, t.d.Box)
 	if err != nil {
 		return err
@@ -269,17 +278,17 @@ func (t *tender) step(ctx context.Context) error {
 	case time.Now().After(t.notAfter):
 		return t.k.end(ctx, t.d.Address, expired)
 	default:
-		return t.send(ctx, b) // the first post for real, or the same again
+		return t.send(ctx, b) // the first post that may arrive, or a repetition
 	}
 }
 
 // Handed implements host.Handover.
 func (t *tender) Handed() bool { return t.handed }
 
-// GiveUp implements host.Handover. It takes the item first, for generation 0: a
-// runner that finds the message late asks whether it may execute it, and is refused.
-// What waits in the inbox is then certainly not executed. Of what was posted that is
-// not known: its runner may have executed it and not be able to say so.
+// GiveUp implements host.Handover. It takes the item first, for generation 0. A runner
+// that gets the message late asks whether it may execute it, and the host refuses. A
+// request that waits in the inbox is then certainly not executed. A posted request has
+// an unknown outcome: its runner may have executed it and be unable to say so.
 func (t *tender) GiveUp(ctx context.Context) error {
 	it := session.Item{Box: t.d.Box, ID: t.d.Stream, State: session.Taken, Address: t.d.Address, Created: time.Now()}
 	put, err := t.k.Store.PutItem(ctx, it)
@@ -288,7 +297,7 @@ func (t *tender) GiveUp(ctx context.Context) error {
 	}
 	if put {
 		if err := rest(ctx, time.Until(t.posted.Add(2*frame.LateAfter))); err != nil {
-			return err // what was posted last may still come in time
+			return err // the last post may still come in time to be executed
 		}
 		return t.k.endItemWith(ctx, it, outcomeUnknown(t.d.Box))
 	}
@@ -302,7 +311,8 @@ func (t *tender) GiveUp(ctx context.Context) error {
 	return t.k.endItem(ctx, it, session.Failure{Phase: phaseUnavailable, Detail: "the box does not take the request; it was not executed, send it again"})
 }
 
-// outcomeUnknown is the end of a request that was posted and never heard of again.
+// outcomeUnknown is the error that ends a request which was posted and then left no
+// trace.
 func outcomeUnknown(box session.BoxID) *wire.Error {
 	return &wire.Error{
 		Code:    wire.CodeOutcomeUnknown,
@@ -311,18 +321,19 @@ func outcomeUnknown(box session.BoxID) *wire.Error {
 	}
 }
 
-// haveItem: somebody has put a trace. Taken is the sign of life; waiting is for
-// a box that has to come.
+// haveItem does what is due for a request that has an item. A taken item is a sign of
+// life from the box, unless its generation is over. For a waiting item a box has to
+// come.
 func (t *tender) haveItem(ctx context.Context, it session.Item) error {
 	t.inbox = true
 	switch it.State {
-	case session.Taken, session.Leftover: // the latter is no request's
+	case session.Taken, session.Leftover: // a leftover item belongs to no request
 	case session.Suspended:
 		t.bound, t.accepted = 0, true
 		if time.Now().After(it.NotAfter) {
 			return t.k.endItem(ctx, it, unanswered(it))
 		}
-		return nil // it waits for its client, and no box has to live for that
+		return nil // the call waits for its client; its box may sleep
 	case session.Waiting:
 		t.tries++
 		if time.Now().After(it.NotAfter) {
@@ -343,9 +354,10 @@ func (t *tender) haveItem(ctx context.Context, it session.Item) error {
 	return t.look(ctx)
 }
 
-// after: there is no item (any more), and the generation that could have the
-// request is over, or the inbox had it. If the log has no end, a lost generation
-// means an error, a clean one that the request was never executed.
+// after handles a request that has no item, or none any more, when the inbox had it or
+// the generation it was posted to is over. If the log has no end, a lost generation
+// means an error. A clean generation never executed the request, so after sends it
+// again.
 func (t *tender) after(ctx context.Context, b session.Box) error {
 	tail, err := t.k.Store.Tail(ctx, t.d.Session, t.d.Stream)
 	if err != nil {
@@ -355,8 +367,8 @@ func (t *tender) after(ctx context.Context, b session.Box) error {
 		return t.ended(ctx, tail)
 	}
 	if tail.Last > 0 && !t.inbox {
-		// It has been begun, so a trace was put after it was looked for: the call may
-		// have been suspended since, and its box asleep.
+		// The request has events but no end, so a trace was put after step looked for
+		// one. The call may have been suspended since, and its box may be asleep.
 		it, err := t.k.Store.Item(ctx, t.d.Box, t.d.Stream)
 		if err == nil {
 			return t.haveItem(ctx, it)
@@ -373,10 +385,10 @@ func (t *tender) after(ctx context.Context, b session.Box) error {
 	return t.send(ctx, b)
 }
 
-// ended sees to the push of an end that this function, or another, has written in the
-// place of the box: an earlier attempt may have failed between the log and the push. The
-// session's record tells what was pushed already. The relay function pushes what a
-// runner has sent.
+// ended pushes an end that a function has written in place of the box (generation 0).
+// An earlier attempt may have failed between the log and the push. The session's record
+// says what was pushed already. The relay function pushes the ends that a runner has
+// sent.
 func (t *tender) ended(ctx context.Context, tail session.Tail) error {
 	if tail.Gen != 0 {
 		return nil
@@ -389,8 +401,8 @@ var expired = session.Failure{
 	Detail: "no box took the request within " + validity.String() + "; it was not executed, send it again",
 }
 
-// failureOf is why a generation ended without finishing its requests. The record
-// knows it of the last one that was lost, also when the box is awake again.
+// failureOf returns why generation gen ended without finishing its requests. The record
+// keeps the failure of the last lost generation, even when the box is awake again.
 func failureOf(b session.Box, gen session.Generation) session.Failure {
 	if b.Lost == gen && b.Failure.Detail != "" {
 		return b.Failure

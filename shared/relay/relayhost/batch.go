@@ -10,25 +10,25 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// What an events frame holds, before anything of it is stored.
+// This file reads an events frame before anything of it is stored.
 //
-// Events are bytes here. That they are JSON-RPC is not checked: an honest runner has
-// parsed what it sends, and a hostile one can write only to sessions of its own box, whose
-// clients have to live with what their server says in any case. What it must not do is
-// break the frame that its words travel in to them: events have no line feed (the store
-// refuses it), and a function that needs to know what an event is parses it, and takes
-// what it cannot read for something that is no response.
+// Events are bytes here. This code does not check that they are JSON-RPC. An honest
+// runner has parsed what it sends. A hostile runner can write only to sessions of its
+// own box, and their clients get whatever that server says in any case. It must not
+// break the framing in which its events travel to those clients, so the store refuses
+// events with a line feed. A function that needs to know what an event is parses it,
+// and treats an event it cannot read as one that is no response.
 
-// said is what an events frame says of one stream.
+// said is the part of an events frame that belongs to one stream.
 type said struct {
 	host.Posting
-	asks   *session.Item // not nil: the delivery is suspended, and this is put first
+	asks   *session.Item // not nil: the delivery is suspended, and this item is put before the events
 	marked bool
 }
 
-// postings opens the tickets and cuts the payload. A frame in which anything is
-// wrong is refused whole, and one with more than a batch holds: each stream is a
-// write.
+// postings opens the tickets and cuts the payload. It refuses the whole frame, with
+// Invalid, if anything in it is wrong, or if it has more streams, tickets or events
+// than a batch holds. Each stream costs a write.
 func (h *Handler) postings(ctx context.Context, f frame.Events) ([]said, error) {
 	count := 0
 	for _, it := range f.Items {
@@ -70,8 +70,8 @@ func (h *Handler) postings(ctx context.Context, f frame.Events) ([]said, error) 
 	return postings, nil
 }
 
-// cut takes the events of an item from the front of a payload, and the request behind
-// them if it has one.
+// cut takes the events of an item from the front of a payload. again is the request
+// behind them if the item suspends its delivery.
 func cut(it frame.EventItem, payload []byte) (events [][]byte, again, rest []byte, ok bool) {
 	lens := it.Lens
 	if it.Asks != nil {

@@ -20,57 +20,63 @@ import (
 // Poster posts frames to the connections of runners.
 type Poster = session.Poster
 
-// Config is what the host's end of the relay works with. All fields but Clients,
-// Log and the durations are needed.
+// Config is what the host's end of the relay works with. Store, Poster, Fleet, Sealer
+// and Launch are needed; each of the others has a meaning when it is zero.
 type Config struct {
 	Store  session.Store
 	Poster Poster
 	// Clients reaches the connections of WebSocket clients. Without it nothing is
-	// pushed, and what should be stands owed.
+	// pushed, and the events stay owed.
 	Clients session.Clients
 	Fleet   fleet.Fleet
 	Sealer  *Sealer
-	// Launch gives what a runner for a box has to be told besides what the relay
-	// itself tells it; it fails for a server that is not configured (any more).
+	// Launch returns the environment variables that a runner for a box needs besides
+	// those of the relay itself. It fails with NotFound if the server is not configured
+	// (any more).
 	Launch func(box session.Box) (map[string]string, error)
-	// Elsewhere says that a box is only a name, under which somebody else keeps items
-	// and sees to them; nil: there are none.
+	// Elsewhere reports whether a box is only a name under which another part of the
+	// program keeps items and handles them. [Sweeper.Sweep] skips such boxes. nil means
+	// there are none.
 	Elsewhere func(session.BoxID) bool
-	// ListLag is how young a task may be that the fleet's list does not show yet.
+	// ListLag is how long the fleet's list may take to show a new task.
 	ListLag time.Duration
-	// TenantBoxes is how many boxes of one tenant may run at a time, more or less; a
-	// request that would wake one more is Busy. 0 is any number.
+	// TenantBoxes is about how many boxes of one tenant may run at a time. A request
+	// that would wake one more is Busy. 0 means any number.
 	TenantBoxes int
-	// WaitingCalls is how many requests may wait for one box that is not up, more or
-	// less; one more is Busy. A function is held for each of them, of which those that
-	// handle the box's frames must find some left. 0 is any number.
+	// WaitingCalls is about how many requests may wait for one box that is not up. One
+	// more is Busy. Each of them holds a function, and the functions that handle the
+	// box's frames need some left. 0 means any number.
 	WaitingCalls int
-	// Snapshots is where this function gives runners URLs for; nil gives none.
+	// Snapshots gives runners their URLs. nil refuses every request for one.
 	Snapshots Snapshots
-	// Kept says that the sessions of a server leave a snapshot while their box sleeps.
-	// Forget removes what a generation of a box, or an older one, has kept of an owner.
-	// nil for no server's, and where this function cannot.
+	// Kept reports whether the sessions of a server leave a snapshot while their box
+	// sleeps; nil means no server's do. Forget removes what a generation of a box, or
+	// an older one, has saved for an owner; it is nil where this function has no right
+	// to do so.
 	Kept   func(server string) bool
 	Forget func(ctx context.Context, box session.BoxID, owner string, gen session.Generation) error
-	// StartTimeout is how long a box may take from the wake to its hello; 3 min.
+	// StartTimeout is how long a box may take from the wake to its hello; 3 min by
+	// default.
 	StartTimeout time.Duration
-	// EventAge is how long events are kept, see host.Limits; session.EventAge.
+	// EventAge is how long events are kept (see host.Limits); session.EventAge by
+	// default.
 	EventAge time.Duration
 	Log      *slog.Logger
-	// Meter is told of each frame that was handled, and its log line is then written.
-	// nil for none.
+	// Meter counts each handled frame, and Frame then writes a log line for it. nil
+	// counts nothing and logs no frames.
 	Meter session.Meter
 }
 
 // maxAttempts is how often a box is started for one wake.
 const maxAttempts = 2
 
-// maxUnanswered is how often a wake lease is written without an answer. One that
-// was stored all the same, and lost, runs out as that of a function that died.
+// maxUnanswered is how often rouse writes a wake lease without an answer from the
+// store. A lease that was stored all the same runs out like that of a function that
+// died.
 const maxUnanswered = 3
 
-// boxes is what all of the host's end shares: the life of a box record, and the
-// way of events to clients.
+// boxes is the part that Backend, Handler and Sweeper share: the life of a box record,
+// and the outlet that takes events to clients.
 type boxes struct {
 	Config
 	out host.Outlet
@@ -89,9 +95,9 @@ func newBoxes(c Config) boxes {
 	return boxes{c, host.Outlet{Store: c.Store, Clients: c.Clients}}
 }
 
-// rouse sees to it that somebody starts a box that is asleep, and returns the
-// record it saw last. N callers at once start one: the lease is a conditional
-// write. tenant and server are what a box nobody has written yet gets.
+// rouse makes sure that a box which is asleep is started, and returns the record it saw
+// last. Of several callers at once only one starts the box, because the lease is a
+// conditional write. A box that has no record yet gets tenant and server.
 func (x boxes) rouse(ctx context.Context, id session.BoxID, tenant, server string) (session.Box, error) {
 	owner := session.NewNonce()
 	for unanswered := 0; ; {
@@ -103,8 +109,8 @@ func (x boxes) rouse(ctx context.Context, id session.BoxID, tenant, server strin
 		if b.State != session.Asleep && !mine {
 			return b, nil
 		}
-		// A lease whose answer was lost is given up for a new one: its token went
-		// with the answer, and nobody has been started with it.
+		// The answer to an earlier write of this lease was lost. Replace the lease by a
+		// new one: the old token was lost too, so no runner has been started with it.
 		b.Tenant, b.Server = tenant, server
 		now, token := time.Now(), newToken()
 		if mine {
@@ -128,8 +134,8 @@ func (x boxes) rouse(ctx context.Context, id session.BoxID, tenant, server strin
 	}
 }
 
-// start runs a task for the lease just taken. A start that fails is tried once
-// more at once; then the box is given up and whoever waits gets an error.
+// start runs a task for the lease just taken. It tries a failed start once more, at
+// once. Then it gives the box up, and the waiting requests end with an error.
 func (x boxes) start(ctx context.Context, b session.Box, token string) (session.Box, error) {
 	for {
 		err := x.run(ctx, b, token)
@@ -151,25 +157,26 @@ func (x boxes) start(ctx context.Context, b session.Box, token string) (session.
 	}
 }
 
-// maxSkew is more than the clocks of two functions, or of one machine before and after
-// it was set, differ as a rule. What was noted by a clock that was wrong by more is
-// taken for old: it would otherwise hold for as long as the clock was wrong.
+// maxSkew is more than the clocks of two functions usually differ, or one machine's
+// clock before and after it was set. A time that is further in the future was written
+// by a wrong clock and counts as old. Otherwise it would hold for as long as that clock
+// was wrong.
 const maxSkew = 2 * time.Minute
 
-// overdue says that a start has had its time.
+// overdue reports whether the time for a start is over.
 func (x boxes) overdue(b session.Box) bool {
 	left := time.Until(b.Until)
 	return left < 0 || left > x.StartTimeout+maxSkew
 }
 
-// longAgo says that something is older than an age.
+// longAgo reports whether t is longer ago than age.
 func longAgo(t time.Time, age time.Duration) bool {
 	past := time.Since(t)
 	return past > age || past < -maxSkew
 }
 
-// startFailure is what a client is told of a start that failed: what to do, but
-// nothing of the fleet's own words, which may name hosts and accounts.
+// startFailure returns what a client is told of a failed start. The text says what to
+// do. It has none of the fleet's own words, which may name hosts and accounts.
 func startFailure(err error) string {
 	switch {
 	case errors.Is(err, fleet.ErrCapacity):
@@ -197,15 +204,15 @@ func (x boxes) run(ctx context.Context, b session.Box, token string) error {
 	return err
 }
 
-// ClientToken is the fleet's idempotency token for one generation of a box; with
-// it a stopped task is known to be that generation's.
+// ClientToken returns the fleet's idempotency token for one generation of a box. It
+// also tells which generation a stopped task belonged to.
 func ClientToken(id session.BoxID, gen session.Generation) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s#%d", id, gen))
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// giveUp puts a box back to sleep whose start failed for good, and ends what
-// waits for it.
+// giveUp puts a box back to sleep whose start failed for good, and ends the requests
+// that wait for it.
 func (x boxes) giveUp(ctx context.Context, b session.Box) error {
 	if err := x.Store.SaveBox(ctx, lose(b, b.Failure, time.Now())); err != nil {
 		return err
@@ -213,8 +220,7 @@ func (x boxes) giveUp(ctx context.Context, b session.Box) error {
 	return x.endItems(ctx, b.ID, func(it session.Item) bool { return it.State == session.Waiting }, b.Failure)
 }
 
-// endItems ends the requests of those items of a box that match, and deletes
-// them.
+// endItems ends the requests of those items of a box that match, and deletes the items.
 func (x boxes) endItems(ctx context.Context, id session.BoxID, match func(session.Item) bool, why session.Failure) error {
 	items, err := x.Store.Items(ctx, id)
 	if err != nil {
@@ -230,11 +236,11 @@ func (x boxes) endItems(ctx context.Context, id session.BoxID, match func(sessio
 	return nil
 }
 
-// overItem sees to an item that was taken by a generation that is over, as b
-// says, which must have been read before. One that ended by its own bye had
-// nothing in flight: what it took from the inbox and has no new event in the log was
-// claimed by a pull that came too late, was not executed, and may go to another.
-// Anything else ends in an error.
+// overItem handles an item that was taken by a generation which b says is over. The
+// caller must have read b before the item's log. A generation that ended with a bye had
+// nothing in flight. If such an item has no new event in the log, it was claimed by a
+// pull that came too late and was not executed: overItem releases it for another
+// generation. Any other item that has no end gets an error.
 func (x boxes) overItem(ctx context.Context, b session.Box, it session.Item) (released bool, err error) {
 	if b.Clean(it.Gen) {
 		tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
@@ -247,16 +253,17 @@ func (x boxes) overItem(ctx context.Context, b session.Box, it session.Item) (re
 			}
 		}
 		if tail.Final {
-			// All it said was acked before its bye, so that nothing is left to be pushed.
+			// The runner's events were all acked before its bye, so nothing is left to
+			// be pushed.
 			return false, x.Store.DeleteItem(ctx, it.Box, it.ID, it.Gen)
 		}
 	}
 	return false, x.endItem(ctx, it, failureOf(b, it.Gen))
 }
 
-// endItem gives a request its error, then removes its item. Whoever ends a request
-// takes its item first, for generation 0: no runner can have it then, and a request
-// that its box has suspended since the item was read goes on.
+// endItem ends a request with an error and then removes its item. It takes the item
+// first, for generation 0. No runner can have the item then. A request that its box has
+// suspended since the item was read goes on.
 func (x boxes) endItem(ctx context.Context, it session.Item, why session.Failure) error {
 	return x.endItemWith(ctx, it, failureError(it.Box, why))
 }
@@ -271,11 +278,11 @@ func (x boxes) endItemWith(ctx context.Context, it session.Item, why *wire.Error
 	return x.Store.DeleteItem(ctx, it.Box, it.ID, 0)
 }
 
-// take takes an item for generation 0; taken is false if somebody else has changed it,
-// or it has ended.
+// take takes an item for generation 0. taken is false if the item has changed since it
+// was read, or has ended.
 func (x boxes) take(ctx context.Context, it session.Item) (taken bool, err error) {
 	if it.State == session.Taken && it.Gen == 0 {
-		return true, nil // by somebody who may have died
+		return true, nil // by a function that may have died
 	}
 	if it.State != session.Waiting {
 		ends := it
@@ -289,9 +296,9 @@ func (x boxes) take(ctx context.Context, it session.Item) (taken bool, err error
 	return err == nil, err
 }
 
-// end writes the error that ends a request, unless its stream has ended. Both
-// this and the last batch of a dead runner are written at the log's end: one of
-// them wins, the other looks again.
+// end writes the error that ends a request, unless its stream has ended. The last batch
+// of a dead runner may compete for the same place at the log's end. One of the two
+// wins, and the other looks again.
 func (x boxes) end(ctx context.Context, a session.Address, why session.Failure) error {
 	return x.endWith(ctx, a, failureError(a.Box, why))
 }
@@ -300,7 +307,7 @@ func (x boxes) endWith(ctx context.Context, a session.Address, why *wire.Error) 
 	return x.out.Fail(ctx, a, why, time.Now().Add(x.EventAge))
 }
 
-// The error phases this end can find out about itself; the others come from the
+// The error phases that this end finds out about by itself. The others come from the
 // box.
 const (
 	phaseUnavailable = "box_unavailable"
@@ -309,7 +316,7 @@ const (
 	phaseToolCall    = "tool_call"
 )
 
-// failureError is how a failure reaches a client.
+// failureError returns the error that a client gets for a failure.
 func failureError(box session.BoxID, f session.Failure) *wire.Error {
 	data := map[string]any{"phase": f.Phase, "box": box}
 	switch {

@@ -48,7 +48,7 @@ func TestACallThatWasSuspendedInTheFutureBeginsToWaitNow(t *testing.T) {
 	}
 }
 
-// between has something happen when a box record is read.
+// between is a store in which something happens when a box record is read.
 type between struct {
 	session.Store
 	do func()

@@ -7,7 +7,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// era notes what the next runner of the box is to begin with.
+// era writes to the box record the era that the next runner of the box begins with. It
+// ignores an era that it does not know.
 func (h *Handler) era(ctx context.Context, f frame.Status) error {
 	_, _, err := h.change(ctx, f.Box, func(b session.Box) (session.Box, verdict) {
 		if b.Era == f.Era || f.Era != frame.EraModern && f.Era != frame.EraLegacy && f.Era != frame.EraDual {

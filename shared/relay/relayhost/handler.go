@@ -15,23 +15,23 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Handler is the relay function: it takes one frame of a runner's connection at
-// a time, in any order, some twice. It holds no state and is safe for concurrent
-// use. Nothing a runner says is believed without a ticket, a token or the
+// Handler is the relay function. It handles one frame of a runner's connection at a
+// time; frames come in any order, and some come twice. It holds no state and is safe
+// for concurrent use. It believes a frame only because of a ticket, a token or the
 // runner's own random id.
 type Handler struct{ boxes }
 
-// NewHandler makes a Handler.
+// NewHandler returns a Handler that works with c.
 func NewHandler(c Config) *Handler { return &Handler{newBoxes(c)} }
 
-// partLife is how long parts of long frames are kept.
+// partLife is how long the store keeps the parts of a long frame.
 const partLife = 15 * time.Minute
 
-// Frame handles one message of connection conn and returns what to answer on the
-// same connection (the route response), nil for nothing.
+// Frame handles one message of connection conn. It returns the answer to send on the
+// same connection (the route response), or nil for none.
 //
-// Errors: Invalid for a frame no honest runner sends; Unavailable if it was not
-// handled, or not to its end: the runner sends it again.
+// Errors: Invalid for a frame that no honest runner sends. Unavailable if the frame was
+// not handled, or only in part; the runner then sends it again.
 func (h *Handler) Frame(ctx context.Context, conn string, data []byte) ([]byte, error) {
 	a := h.account(conn, data)
 	f, err := fromRunner(data)
@@ -43,8 +43,8 @@ func (h *Handler) Frame(ctx context.Context, conn string, data []byte) ([]byte, 
 	return reply, a.end(ctx, f, reply, err)
 }
 
-// take handles a frame. It returns the one that was handled: that of which f says that
-// all parts are there, or f.
+// take handles a frame. It also returns the frame that was handled: the joined frame if
+// f is a Whole, otherwise f.
 func (h *Handler) take(ctx context.Context, conn string, f frame.Frame) (reply []byte, handled frame.Frame, err error) {
 	switch part := f.(type) {
 	case frame.Part:
@@ -59,8 +59,9 @@ func (h *Handler) take(ctx context.Context, conn string, f frame.Frame) (reply [
 	return reply, f, err
 }
 
-// maxName is more than any name of a box, a session, a runner or a task has. What is
-// longer would stand in keys, records and log lines.
+// maxName is the longest name in bytes that a frame may have for a box, a session, a
+// runner or a task. Real names are shorter. A longer one would get into keys, records
+// and log lines.
 const maxName = 200
 
 func fromRunner(data []byte) (frame.Frame, error) {
@@ -76,7 +77,7 @@ func fromRunner(data []byte) (frame.Frame, error) {
 	return f, nil
 }
 
-// names are the names in a frame of a runner.
+// names returns the names in a runner's frame.
 func names(f frame.Frame) []string {
 	sender, ok := f.(frame.FromRunner)
 	if !ok {
@@ -118,7 +119,7 @@ func (h *Handler) frame(ctx context.Context, conn string, f frame.Frame) ([]byte
 	case frame.Snapshot:
 		reply, err = h.snapshot(ctx, f)
 	default:
-		// A type this version does not know is from a newer runner: not an error.
+		// A newer runner may send a type that this version does not know. That is no error.
 	}
 	if err != nil || reply == nil {
 		return nil, err
@@ -129,8 +130,9 @@ func (h *Handler) frame(ctx context.Context, conn string, f frame.Frame) ([]byte
 	return frame.Encode(reply), nil
 }
 
-// part keeps a piece of a long frame, under the frame's place: what a box has here
-// is bounded by MaxTransfers frames. Only the runner of the box may write.
+// part stores a piece of a long frame under the frame's place. Places limit what one
+// box can store here to frame.MaxTransfers frames. Only the runner of the box may
+// write.
 func (h *Handler) part(ctx context.Context, f frame.Part) ([]byte, error) {
 	place, nonce, ok := placeOf(f.Frame)
 	if !ok || f.Box == "" || f.N < 0 || f.N > frame.MaxJoined/frame.MaxPiece || len(f.Payload) > frame.MaxFrame {
@@ -153,8 +155,9 @@ func (h *Handler) part(ctx context.Context, f frame.Part) ([]byte, error) {
 	return frame.Encode(frame.PartOK{Frame: f.Frame, N: f.N}), nil
 }
 
-// placeOf takes the name of a long frame apart. The nonce, with the newline that
-// ends it, stands before each piece: the place may hold pieces of an older frame.
+// placeOf splits the name of a long frame into its place and its nonce. The nonce comes
+// back with the newline that ends it. It is stored before each piece, because the place
+// may still hold pieces of an older frame.
 func placeOf(name string) (place, nonce string, ok bool) {
 	place, nonce, ok = strings.Cut(name, ".")
 	n, err := strconv.Atoi(place)
@@ -194,7 +197,7 @@ func (h *Handler) whole(ctx context.Context, f frame.Whole) (frame.Frame, error)
 	return joined, nil
 }
 
-// joinable says whether a runner of a box may send a frame in parts.
+// joinable reports whether a runner of box may send f in parts.
 func joinable(f frame.Frame, box session.BoxID) bool {
 	switch f := f.(type) {
 	case frame.Part, frame.Whole:
@@ -208,7 +211,8 @@ func joinable(f frame.Frame, box session.BoxID) bool {
 	}
 }
 
-// change is a compare-and-swap on a box record by one of the rules of record.go.
+// change does a compare-and-swap on a box record by one of the rules of record.go. It
+// reads and decides again after a conflict.
 func (h *Handler) change(ctx context.Context, id session.BoxID, rule func(session.Box) (session.Box, verdict)) (session.Box, verdict, error) {
 	for {
 		b, err := h.Store.Box(ctx, id)
@@ -245,9 +249,9 @@ func (h *Handler) hello(ctx context.Context, conn string, f frame.Hello) (frame.
 	return frame.Welcome{Gen: b.Gen, Link: f.Link, Ticket: h.Sealer.Pass(b.ID)}, nil
 }
 
-// answers posts what clients have answered to the questions a runner says are
-// open: an answer posted while it was between two connections was lost. Sessions
-// that are not of its box are passed over.
+// answers posts the clients' answers to the questions that a runner says are open. An
+// answer that was posted while the runner was between two connections was lost. answers
+// skips sessions of other boxes.
 func (h *Handler) answers(ctx context.Context, conn string, f frame.Hello) error {
 	for id, questions := range f.Questions {
 		s, _, err := h.Store.Load(ctx, id, f.Box)
@@ -270,10 +274,9 @@ func (h *Handler) answers(ctx context.Context, conn string, f frame.Hello) error
 	return nil
 }
 
-// pull gives a runner what waits in the inbox. Each item is claimed before it is
-// delivered, so that no other generation can have it, and after the claim the log
-// is read: a put that was repeated may have brought back an item whose request
-// ended long ago.
+// pull delivers to a runner what waits in the inbox. It claims each item before it
+// delivers it, so no other generation can have it. It reads the log after the claim,
+// because a repeated put may have brought back an item whose request ended long ago.
 func (h *Handler) pull(ctx context.Context, conn string, f frame.Pull) (frame.Frame, error) {
 	b, err := h.Store.Box(ctx, f.Box)
 	if err != nil {
@@ -343,7 +346,8 @@ func (h *Handler) claim(ctx context.Context, conn string, b session.Box, it sess
 	return true, h.post(ctx, conn, f)
 }
 
-// mark puts the taken marks a frame asks for.
+// mark puts the taken marks that a frame asks for. Invalid for a ticket that is not the
+// sender's, or that owes no end.
 func (h *Handler) mark(ctx context.Context, from frame.Sender, tickets []string) error {
 	if len(tickets) > session.MaxBatchEvents {
 		return session.Errorf(session.Invalid, "a frame of box %s has %d tickets; at most %d are taken", from.Box, len(tickets), session.MaxBatchEvents)
@@ -365,9 +369,10 @@ func (h *Handler) mark(ctx context.Context, from frame.Sender, tickets []string)
 	return nil
 }
 
-// open reads a ticket and checks that this box may use it. The generation a frame
-// claims is that of the ticket, or, for common events that come with an older one,
-// not above the record's: who wrote with a higher one would fence all that follow.
+// open reads a ticket and checks that the frame's sender may use it. The ticket must be
+// of the same box, and its generation must not be above the one the frame claims.
+// Common events may come with an older ticket. The claimed generation must then not be
+// above the record's: a write with a higher one would fence all later generations.
 func (h *Handler) open(ctx context.Context, from frame.Sender, sealed string) (Ticket, error) {
 	t, err := h.Sealer.Open(sealed)
 	if err != nil {
@@ -389,8 +394,9 @@ func (h *Handler) open(ctx context.Context, from frame.Sender, sealed string) (T
 	return t, nil
 }
 
-// status keeps the handshake record of a fresh process, and logs the rest: of a runner
-// on the connection its box has, no other is known.
+// status stores the handshake of a fresh process. A report without a payload goes to
+// the log, if it comes over the connection that the box record has: nothing else proves
+// which runner sent it.
 func (h *Handler) status(ctx context.Context, conn string, f frame.Status) error {
 	if len(f.Payload) == 0 {
 		b, err := h.Store.Box(ctx, f.Box)
@@ -410,7 +416,7 @@ func (h *Handler) status(ctx context.Context, conn string, f frame.Status) error
 			return err
 		}
 	}
-	if !wire.Legacy(f.Detail) { // clients ask for any version, but are answered in these
+	if !wire.Legacy(f.Detail) { // clients may ask for any version, and get answers in legacy ones
 		return nil
 	}
 	now := time.Now()
@@ -431,15 +437,15 @@ func (h *Handler) bye(ctx context.Context, f frame.Bye) (frame.Frame, error) {
 	}
 }
 
-// events stores a batch: marks first, then the common stream, then the request
-// streams, each after the item of its suspension if it has one; then what is stored goes out to clients that are pushed to, the marks
-// of what has ended are removed, and the ack is the last. All of it may be
-// repeated.
+// events stores a batch, in this order: the marks; the common stream; the request
+// streams, each after the item of its suspension if it has one. Then it pushes what is
+// stored to the clients that are pushed to, removes the marks of ended requests, and
+// returns the ack. All of it may be repeated.
 func (h *Handler) events(ctx context.Context, f frame.Events) (frame.Frame, error) {
 	postings, err := h.postings(ctx, f)
 	if errors.Is(err, session.Invalid) {
-		// Sent again it would be refused again: close what it is about, so that the
-		// box does not stay awake for it.
+		// The host would refuse the same batch again. Close its streams, so that the
+		// box does not stay awake for them.
 		h.Log.WarnContext(ctx, "events refused", "box", f.Box, "session_id", f.Session, "error", err)
 		return refused(f), nil
 	}
@@ -461,10 +467,11 @@ func (h *Handler) events(ctx context.Context, f frame.Events) (frame.Frame, erro
 		}
 	}
 	if sent, err := h.out.Send(ctx, stored...); err != nil || !sent {
-		return nil, err // without an ack the runner sends it again
+		return nil, err // without an ack the runner sends the batch again
 	}
 	for _, it := range f.Items {
-		// Who has ended a stream himself needs the item until that is pushed.
+		// If this function did not store the end itself (the stream is in ack.Closed),
+		// the writer of the end needs the item until it has pushed that end.
 		if it.Final && it.Marked && !slices.Contains(ack.Closed, it.Stream) {
 			if err := h.Store.DeleteItem(ctx, f.Box, it.Stream, 0); err != nil {
 				return nil, err
@@ -474,8 +481,8 @@ func (h *Handler) events(ctx context.Context, f frame.Events) (frame.Frame, erro
 	return *ack, nil
 }
 
-// store writes one stream's events and notes in the ack what became of them. It
-// returns them with their place in the log; ok is false if they are not to go out.
+// store writes one stream's events and notes the outcome in the ack. It returns the
+// events with their place in the log. ok is false if they are not to be pushed.
 func (h *Handler) store(ctx context.Context, say said, ack *frame.Ack) (stored host.Posting, ok bool, err error) {
 	p := say.Posting
 	if p.Batch.Stream != session.Common {
@@ -504,7 +511,8 @@ func (h *Handler) store(ctx context.Context, say said, ack *frame.Ack) (stored h
 	return p, v == write, nil
 }
 
-// refused is the ack of a batch of which nothing was stored.
+// refused returns the ack of a batch of which nothing was stored. It closes all request
+// streams of the batch.
 func refused(f frame.Events) frame.Ack {
 	ack := frame.Ack{Seq: f.Seq, Session: f.Session}
 	for _, it := range f.Items {
@@ -527,9 +535,9 @@ func commonFirst(items []frame.EventItem) []int {
 	return order
 }
 
-// appendStream writes to a request stream. The runner numbers it from 1, and the
-// only other writer is whoever ended the request by an error: a conflict means
-// that the stream is closed.
+// appendStream writes to a request stream. The runner numbers its events from 1. The
+// only other writer is a function that ends the request with an error. A conflict
+// therefore means that the stream is closed.
 func (h *Handler) appendStream(ctx context.Context, p *host.Posting) (closed bool, err error) {
 	if p.Batch.First < 1 {
 		return false, session.Errorf(session.Invalid, "a batch of stream %s begins at index %d", p.Batch.Stream, p.Batch.First)
@@ -541,10 +549,11 @@ func (h *Handler) appendStream(ctx context.Context, p *host.Posting) (closed boo
 	return false, err
 }
 
-// appendCommon writes to the common stream and sets the first index. A runner
-// new to a session does not know where its numbers begin and sends First 0: the
-// place is found by writing, which is what fences its predecessor. The verdict is
-// write, refuse, or ignore for a frame that comes after its session's next.
+// appendCommon writes to the common stream and sets the first index of the batch. A
+// runner that is new to a session does not know the next index and sends First 0.
+// appendCommon then finds the place by writing, and that write fences the runner's
+// predecessor. The verdict is write, refuse, or ignore; ignore is for a frame that
+// comes after the next one of its session.
 func (h *Handler) appendCommon(ctx context.Context, p *host.Posting) (v verdict, err error) {
 	b := &p.Batch
 	if b.First > 0 {

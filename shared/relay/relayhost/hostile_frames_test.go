@@ -19,10 +19,10 @@ import (
 
 var hostileFor = flag.Duration("hostile.for", 0, "TestHostileRunner sends mutated frames for so long; 0 is 20,000 of them")
 
-// TestHostileRunner sends frames of every type, with tickets, generations, boxes, names
-// and lengths that are mutated and put together anew, as the runner of a box of tenant
-// m. No row of tenant a changes, nothing is posted to its runner, and a frame without a
-// good ticket or the id of the runner costs one read at most.
+// TestHostileRunner sends frames of every type as the runner of a box of tenant m. It
+// mutates their tickets, generations, boxes, names and lengths, and recombines them. No
+// row of tenant a may change, and nothing may be posted to its runner. A frame without
+// a good ticket or the id of the runner may cost one read at most.
 //
 //	go test ./shared/relay -run HostileRunner -hostile.for 10m -v
 func TestHostileRunner(t *testing.T) {
@@ -100,8 +100,8 @@ func (s *siege) honest() map[string]any {
 	return rows
 }
 
-// tickets are those a hostile runner may have: its own, of all ages, and such that it
-// has copied from elsewhere or made up.
+// tickets returns the tickets that a hostile runner may have: its own, of all ages, and
+// others that it has copied from elsewhere or made up.
 func (s *siege) tickets() (good, bad []string) {
 	for _, id := range []session.ID{"m1", "m2"} {
 		for _, stream := range []session.StreamID{"d1", "d2"} {
@@ -114,7 +114,7 @@ func (s *siege) tickets() (good, bad []string) {
 	return good, append(bad, "", "AAAA", "%%%", good[0][:len(good[0])-3], good[0]+"A")
 }
 
-// hasGood says that a frame brings a ticket that its box was given.
+// hasGood reports whether a frame has a ticket that its box was given.
 func (s *siege) hasGood(f frametest.Frame) bool {
 	own := func(sealed string) bool {
 		t, err := s.sealer.Open(sealed)
@@ -124,12 +124,12 @@ func (s *siege) hasGood(f frametest.Frame) bool {
 		slices.ContainsFunc(f.Items, func(it frame.EventItem) bool { return own(it.Ticket) })
 }
 
-// mutant is a frame that might do something, with something about it that is wrong.
+// mutant returns a frame that might have an effect, with something wrong about it.
 func (s *siege) mutant(rng *rand.Rand, kind frame.Type) frametest.Frame {
 	box := pick(rng, hostileBox, hostileBox, hostileBox, honestBox, "", "a/s/", "x/y")
 	good, bad := s.tickets()
 	if box == honestBox {
-		bad = bad[2:] // who has these and says so is the honest runner
+		bad = bad[2:] // a runner with these is the honest one
 	}
 	ticket := func() string {
 		if rng.IntN(3) > 0 {

@@ -90,12 +90,12 @@ func (s *siege) address(id session.ID, stream session.StreamID, box session.BoxI
 	return session.Address{Session: id, Stream: stream, Box: box, Digest: "digest", Requests: []json.RawMessage{json.RawMessage("1")}}
 }
 
-// ticket is a real one.
+// ticket returns a real ticket.
 func (s *siege) ticket(id session.ID, stream session.StreamID, box session.BoxID, gen session.Generation) string {
 	return s.sealer.Seal(s.address(id, stream, box), gen)
 }
 
-// events is a batch with one event, of the hostile box.
+// events returns a batch of the hostile box with one event.
 func (s *siege) events(id session.ID, stream session.StreamID, first session.Index, ticket string) frametest.Frame {
 	return frametest.Frame{
 		Type: frame.TypeEvents, Box: hostileBox, Gen: hostileGen, Seq: 9, Session: id, Payload: []byte(`{"evil":true}`),
@@ -103,7 +103,7 @@ func (s *siege) events(id session.ID, stream session.StreamID, first session.Ind
 	}
 }
 
-// handle has the relay function handle a message and returns its answer.
+// handle makes the relay function handle a message and returns its answer.
 func (s *siege) handle(data []byte) (frametest.Frame, error) {
 	reply, err := s.handler.Frame(s.t.Context(), "conn-x", data)
 	if err != nil || reply == nil {
@@ -135,7 +135,7 @@ func (s *siege) gainsNothing(what string, data []byte) {
 	}
 }
 
-// isFenced is gainsNothing for what must be answered by a fence.
+// isFenced is gainsNothing for a frame that must be answered by a fence.
 func (s *siege) isFenced(what string, f frametest.Frame) {
 	s.t.Helper()
 	s.gainsNothing(what, frametest.Encode(f))
@@ -338,7 +338,7 @@ func TestFramesThatMakeNoSenseAreRefused(t *testing.T) {
 	}
 }
 
-// crowd is a batch of so many events.
+// crowd returns a batch of n events.
 func (s *siege) crowd(n int) []byte {
 	f := s.events("m1", "d1", 1, s.ticket("m1", "d1", hostileBox, hostileGen))
 	f.Items[0].Lens, f.Payload = slices.Repeat([]int{2}, n), bytes.Repeat([]byte("{}"), n)

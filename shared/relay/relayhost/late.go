@@ -9,12 +9,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// A deliver that comes late. Its runner stood still, or the network did, and whoever
-// sent it may have told the client since that nobody answers. So the runner asks before
-// it executes the message: the host puts the taken mark, unless somebody has ended the
-// request, which puts a mark of its own first. Ordinary delivers are executed at once.
+// A deliver is late if its runner or the network stood still. The function that sent it
+// may have told the client since that the box does not answer. So the runner asks
+// before it executes the message. The host then puts the taken mark, unless a function
+// has ended the request, in which case that function's own mark is there already.
+// Ordinary delivers are executed at once.
 
-// rest lets time pass.
+// rest waits for d, or until ctx is done, and then returns ctx's error.
 func rest(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -26,9 +27,9 @@ func rest(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// ask decides whether a late deliver may be executed. The mark comes first, then the
-// record and the log are read: whoever ends the request takes the mark, or has written
-// the end already. All of it may be repeated.
+// ask decides whether a runner may execute a late deliver. It puts the mark first and
+// then reads the record and the log. A function that ends the request either takes that
+// mark, or has written the end already. All of it may be repeated.
 func (h *Handler) ask(ctx context.Context, f frame.Ask) (frame.Frame, error) {
 	t, err := h.open(ctx, f.Sender, f.Ticket)
 	if err != nil {
@@ -67,7 +68,7 @@ func (h *Handler) ask(ctx context.Context, f frame.Ask) (frame.Frame, error) {
 		return no, h.endedItem(ctx, it)
 	}
 	if b.Over(t.Gen) {
-		return no, nil // whoever sees to the item ends it
+		return no, nil // the sweep or a waiting function ends the item
 	}
 	return frame.May{ID: f.ID, Round: f.Round}, nil
 }

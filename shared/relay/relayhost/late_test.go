@@ -16,7 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// ask asks for the call of an asylum as its runner does that finds the deliver late.
+// ask sends the ask of a runner that finds the deliver of the asylum's call late.
 func (a *asylum) ask(set ...func(*frametest.Frame)) (frametest.Frame, error) {
 	a.t.Helper()
 	f := frametest.Frame{
@@ -33,8 +33,8 @@ func (a *asylum) ask(set ...func(*frametest.Frame)) (frametest.Frame, error) {
 	return frametest.Decode(reply)
 }
 
-// A runner that stands still while a call is posted to it, and goes on when the client
-// has been told that nobody answers.
+// A runner stands still while a call is posted to it. It goes on when the client has
+// been told that the box does not answer.
 func TestACallThatNobodyAnswersEndsUnknownAndIsNotExecutedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsylum(t)
@@ -117,7 +117,8 @@ func TestAnAskThatHasNoRightIsRefused(t *testing.T) {
 	}
 }
 
-// An item that waits is certainly not executed once it was taken by who gives up.
+// A function that gives up takes the waiting item. The request is then certainly not
+// executed.
 func TestACallThatWaitsForABoxThatDoesNotComeWasNotExecuted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsylum(t)

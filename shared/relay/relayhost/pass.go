@@ -10,20 +10,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// A pass is the word with which a runner opens connections. The host seals it for a
-// box and an expiry, so that the relay function refuses strangers without a read of the
-// store. A runner gets its first pass in [EnvPass] and a fresh one with each welcome.
-// A pass proves nothing more: who a connection belongs to is said by its hello.
+// A runner shows a pass when it opens a connection. The host seals it for a box and an
+// expiry, so that the relay function can refuse strangers without a read of the store.
+// A runner gets its first pass in [frame.EnvPass] and a fresh one with each welcome. A
+// pass proves nothing more: the hello says which runner a connection belongs to.
 const passLife = 7 * 24 * time.Hour
 
-// Pass seals a pass for the runners of a box.
+// Pass returns a pass for the runners of a box. It is valid for 7 days.
 func (s *Sealer) Pass(box session.BoxID) string {
 	return s.passes.Seal([]byte(strconv.FormatInt(time.Now().Add(passLife).Unix(), 10) + " " + string(box)))
 }
 
-// Admit reads the pass from the headers of a request that asks for a connection. It is
-// Unauthenticated if there is none, or one that was not sealed with this secret or has
-// expired.
+// Admit checks the pass in the headers of a request for a connection. Unauthenticated
+// if the request has no pass, or one that has expired or was not sealed with a secret
+// of s.
 func (s *Sealer) Admit(h http.Header) error {
 	plain, ok := s.passes.Open(h.Get(frame.PassHeader))
 	if !ok {

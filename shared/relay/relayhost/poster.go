@@ -11,19 +11,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// PosterOptions are what a Poster needs besides the endpoint.
+// PosterOptions are the settings of NewPoster besides the endpoint.
 type PosterOptions struct {
 	Region      string
 	Credentials aws.CredentialsProvider
 }
 
 // Connections posts to the connections of one WebSocket API, and closes them. It
-// implements session.Clients. Safe for concurrent use.
+// implements session.Clients. It is safe for concurrent use.
 type Connections struct {
 	api *apigatewaymanagementapi.Client
 }
 
-// NewPoster makes the Connections of an @connections endpoint, https://HOST/STAGE.
+// NewPoster returns the Connections of an @connections endpoint, https://HOST/STAGE.
 func NewPoster(endpoint string, o PosterOptions) *Connections {
 	return &Connections{api: apigatewaymanagementapi.New(apigatewaymanagementapi.Options{
 		BaseEndpoint: aws.String(endpoint), Region: o.Region, Credentials: o.Credentials,
@@ -31,7 +31,8 @@ func NewPoster(endpoint string, o PosterOptions) *Connections {
 	})}
 }
 
-// Post implements session.Poster.
+// Post implements session.Poster. Closed if the connection is gone, TooLarge over the
+// gateway's limit, Unavailable for any other failure.
 func (c *Connections) Post(ctx context.Context, conn string, data []byte) error {
 	_, err := c.api.PostToConnection(ctx, &apigatewaymanagementapi.PostToConnectionInput{ConnectionId: &conn, Data: data})
 	var large *types.PayloadTooLargeException
@@ -47,7 +48,8 @@ func (c *Connections) Post(ctx context.Context, conn string, data []byte) error 
 	}
 }
 
-// Close implements session.Clients.
+// Close implements session.Clients. It succeeds if the connection is gone already, and
+// fails with Unavailable otherwise.
 func (c *Connections) Close(ctx context.Context, conn string) error {
 	_, err := c.api.DeleteConnection(ctx, &apigatewaymanagementapi.DeleteConnectionInput{ConnectionId: &conn})
 	if err == nil || isGone(err) {

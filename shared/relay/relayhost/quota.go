@@ -8,9 +8,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// admit is Busy if a request would need a box that its tenant may not have now, or
-// would wait for one that too many wait for already. It is asked before there is any
-// trace of the request.
+// admit returns Busy if a request would need a box that its tenant may not start now.
+// It also does so if as many requests wait for the box as may. It runs before the
+// request has any trace.
 func (x boxes) admit(ctx context.Context, d host.Delivery, box session.Box) error {
 	if box.State == session.Awake {
 		return nil
@@ -39,13 +39,14 @@ func (x boxes) admit(ctx context.Context, d host.Delivery, box session.Box) erro
 	return session.Errorf(session.Busy, "%d requests wait for the box of server %q, which is not up yet, as many as may: try again in some seconds", waiting, d.Server)
 }
 
-// allow is Busy if a tenant has as many boxes as it may have, and the one that is
-// about to be woken is not among them. It is asked before there is any trace of the
-// request: what was accepted once is executed, whatever the quota. So callers at the
-// same moment may together start a few more, as may an index of the store that lags.
+// allow returns Busy if the tenant has as many running boxes as it may have without the
+// box id, which is about to be woken. It runs before the request has any trace, since
+// an accepted request is executed whatever the quota. Callers at the same moment may
+// therefore start a few boxes more, and so may a store whose index lags.
 //
-// Without a quota it costs nothing; with one a Due, and a read of each box when there
-// seem to be too many, since those that have messages waiting are due as well.
+// allow costs nothing without a quota. With one it costs a Due. If there seem to be too
+// many boxes it also reads each of them, since Due includes sleeping boxes with waiting
+// messages.
 func (x boxes) allow(ctx context.Context, id session.BoxID, tenant string) error {
 	if x.TenantBoxes <= 0 {
 		return nil
@@ -56,7 +57,8 @@ func (x boxes) allow(ctx context.Context, id session.BoxID, tenant string) error
 	}
 	var others []session.BoxID
 	for _, other := range due {
-		// The server's name, behind the last slash, has none in it.
+		// The part behind the last slash is the server's name, which has no slash in
+		// it.
 		if i := strings.LastIndexByte(string(other), '/'); other != id && i >= 0 && string(other[:i]) == tenant {
 			others = append(others, other)
 		}

@@ -91,8 +91,8 @@ func TestABoxThatSleepsOverItsInboxCountsForNothing(t *testing.T) {
 	}
 }
 
-// A runner that has never said hello has executed nothing, and whoever waits is told so,
-// and why it ended.
+// A runner that has never said hello has executed nothing. The waiting clients are told
+// so, and why it ended.
 func TestABoxThatDoesNotStartIsToldAsSuch(t *testing.T) {
 	for phase, c := range map[string]struct {
 		end  fleet.Status
@@ -170,7 +170,7 @@ func TestNoMoreRequestsWaitForABoxThanMay(t *testing.T) {
 	}
 }
 
-// nobody is a Poster all of whose posts may have arrived.
+// nobody is a Poster whose posts may all have arrived.
 type nobody struct{}
 
 func (nobody) Post(context.Context, string, []byte) error { return nil }

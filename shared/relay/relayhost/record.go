@@ -8,9 +8,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// The box record's transitions. Each takes the record that was read and returns
-// the one to write; the store writes it only if nobody wrote in between, and on a
-// conflict the caller reads and decides again. All of them may be repeated.
+// The transitions of a box record. Each function takes the record that was read and
+// returns the record to write. The store writes it only if no other writer came in
+// between. After a conflict the caller reads and decides again. All transitions may be
+// repeated.
 //
 //	          wake                hello (token)
 //	asleep ─────────▶ starting ───────────────▶ awake ──┐ hello (link+1),
@@ -29,10 +30,9 @@ func wake(b session.Box, owner, tokenHash string, now, until time.Time) session.
 	return b
 }
 
-// retry takes over a start that failed or ran out of time, with a new generation
-// so that a late runner of the old attempt is fenced. What was executed by an
-// attempt that never said hello is nothing, but the attempt is over and not by a
-// bye, so it counts as lost.
+// retry takes over a start that failed or ran out of time. It takes a new generation,
+// so that a late runner of the old attempt is fenced. An attempt that never said hello
+// has executed nothing. But its generation ended without a bye, so it counts as lost.
 func retry(b session.Box, owner, tokenHash string, now, until time.Time) session.Box {
 	attempt := b.Attempt + 1
 	b = wake(lose(b, b.Failure, now), owner, tokenHash, now, until)
@@ -40,8 +40,8 @@ func retry(b session.Box, owner, tokenHash string, now, until time.Time) session
 	return b
 }
 
-// lose ends a generation that did not say bye: a runner that died, or a start
-// that is given up.
+// lose ends a generation that did not say bye: its runner died, or its start was given
+// up.
 func lose(b session.Box, why session.Failure, now time.Time) session.Box {
 	b.State, b.Lost, b.Worked, b.Runner, b.Conn = session.Asleep, b.Gen, b.Gen, "", ""
 	b.Owner, b.TokenHash, b.Until = "", "", time.Time{}
@@ -49,17 +49,17 @@ func lose(b session.Box, why session.Failure, now time.Time) session.Box {
 	return b
 }
 
-// verdict on a frame that wants to change the record.
+// verdict is the decision about a frame that would change the record.
 type verdict int
 
 const (
-	refuse verdict = iota // somebody newer runs this box
+	refuse verdict = iota // a newer runner runs this box
 	known                 // nothing to write, answer as before
 	write                 // write the record, then answer
-	ignore                // late and without meaning now; no answer
+	ignore                // came too late to mean anything; no answer
 )
 
-// hello decides on a runner's hello, on connection conn.
+// hello decides about a runner's hello on connection conn.
 func hello(b session.Box, f frame.Hello, conn string, now time.Time) (session.Box, verdict) {
 	same := b.Runner != "" && b.Runner == f.Runner
 	switch {
@@ -67,13 +67,14 @@ func hello(b session.Box, f frame.Hello, conn string, now time.Time) (session.Bo
 		b.State, b.Runner, b.Task = session.Awake, f.Runner, f.Task
 		b.Owner, b.TokenHash, b.Until, b.Attempt = "", "", time.Time{}, 0
 	case b.State == session.Awake && same && f.Gen <= b.Gen && f.Link > b.Link:
-		// A reconnect or a renewal. f.Gen < b.Gen if the welcome of a hello again
-		// was lost: it is the same runner, which executes nothing until welcomed.
+		// A reconnect or a renewal. f.Gen is below b.Gen if the runner said hello after
+		// a bye and the welcome was lost. It is the same runner, and it executes
+		// nothing before a welcome.
 	case b.State == session.Awake && same && f.Gen <= b.Gen:
-		return b, known // a ping, or a frame that was overtaken
+		return b, known // a ping, or an overtaken hello
 	case b.State == session.Asleep && same && b.Gen == f.Gen && f.Link > b.Link:
 		b.Told = again(b.Told, b.Gen)
-		b.State, b.Gen = session.Awake, b.Gen+1 // a hello again, after a bye
+		b.State, b.Gen = session.Awake, b.Gen+1 // a hello after a bye
 	case b.State == session.Asleep && same && f.Link <= b.Link:
 		return b, ignore // overtaken by its own bye
 	default:
@@ -83,8 +84,8 @@ func hello(b session.Box, f frame.Hello, conn string, now time.Time) (session.Bo
 	return b, write
 }
 
-// again is what was told when a runner goes on in the next generation: its processes,
-// which have said that lists have changed, go on in it too.
+// again returns t for a runner that goes on in the next generation. Its processes live
+// on, so the lists that they said have changed count for that generation too.
 func again(t session.Told, gen session.Generation) session.Told {
 	for _, told := range []*session.Generation{&t.Tools, &t.Prompts, &t.Resources} {
 		if *told == gen {
@@ -98,8 +99,8 @@ func tokenFits(b session.Box, token string) bool {
 	return b.TokenHash != "" && subtle.ConstantTimeCompare([]byte(b.TokenHash), []byte(hashToken(token))) == 1
 }
 
-// bye decides on a runner's bye. It counts only on the link it was said on: a bye
-// that was overtaken by a later hello changes nothing.
+// bye decides about a runner's bye. A bye counts only for the link it was said on. A
+// later hello overtakes it, and then it changes nothing.
 func bye(b session.Box, f frame.Bye, now time.Time) (session.Box, verdict) {
 	same := b.Runner != "" && b.Runner == f.Runner && b.Gen == f.Gen
 	switch {

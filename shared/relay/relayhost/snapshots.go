@@ -8,31 +8,31 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Snapshots of workspaces: a runner asks for URLs, the host gives them for the
-// snapshots of the runner's own box alone. And what becomes of the snapshot of a
-// session that has ended.
+// Snapshots of workspaces. A runner asks for URLs, and the host gives it URLs for the
+// snapshots of its own box only. When a session has ended, this file also removes its
+// snapshot.
 
-// Snapshots is where the host keeps what boxes save, by owner: a session's id, or a name
-// for several sessions that share what is kept. Every method fails with Unavailable if
-// it cannot be told; those that take a generation fail with session.Fenced, or do
-// nothing, if a newer one has saved.
+// Snapshots stores what boxes save, by owner. An owner is a session's id, or a name for
+// several sessions that share a workspace. Every method fails with Unavailable if the
+// outcome is not known. If a newer generation has saved, the methods that take a
+// generation fail with session.Fenced, or do nothing.
 type Snapshots interface {
-	// Newest gives a URL for GET, and when the snapshot was saved. NotFound if there
-	// is none.
+	// Newest returns a URL for a GET of the newest snapshot and the time it was saved.
+	// NotFound if there is none.
 	Newest(ctx context.Context, box session.BoxID, owner string) (get string, saved time.Time, err error)
-	// Room gives the name of a new object of size bytes, a URL for PUT that takes it,
-	// and the header to send. TooLarge over the limit.
+	// Room returns the name of a new object of size bytes, a URL for the PUT that
+	// uploads it, and the header to send with it. TooLarge if size is over the limit.
 	Room(ctx context.Context, box session.BoxID, owner string, gen session.Generation, size int64) (object, put string, header map[string]string, err error)
-	// Commit makes an object the newest snapshot. It may come twice, and late. Invalid
-	// for one that Room never named.
+	// Commit makes an object the newest snapshot. It may be called twice, and late.
+	// Invalid if Room never named the object.
 	Commit(ctx context.Context, box session.BoxID, owner string, gen session.Generation, object string) error
-	// Forget removes what gen or an older generation has saved.
+	// Forget removes what generation gen or an older one has saved.
 	Forget(ctx context.Context, box session.BoxID, owner string, gen session.Generation) error
 }
 
-// snapshot answers what a runner asks of the snapshots of its box. It is known by the
-// random id that the host has of the box's runner, as long as no other was started: one
-// that was replaced gets no URL and moves no pointer.
+// snapshot answers a runner's request about the snapshots of its box. The runner proves
+// itself by the random id in the box record. That id holds until another runner is
+// started; a runner that was replaced gets no URL and moves no pointer.
 func (h *Handler) snapshot(ctx context.Context, f frame.Snapshot) (frame.Frame, error) {
 	reply := frame.Kept{N: f.N}
 	if h.Snapshots == nil || f.Owner == "" || f.Box == "" {
@@ -68,19 +68,20 @@ func (h *Handler) snapshot(ctx context.Context, f frame.Snapshot) (frame.Frame, 
 	case session.NotFound, session.Fenced, session.TooLarge, session.Invalid:
 		reply = frame.Kept{N: f.N, Refused: code}
 	default:
-		return nil, err // it asks again
+		return nil, err // the runner asks again
 	}
 	return reply, nil
 }
 
-// leftover is the id of the item that says that a session has ended and its snapshot is
-// to go. No stream has such a name.
+// leftover is the id of the item that says: this session has ended, remove its
+// snapshot. No stream has such an id.
 func leftover(s session.ID) session.StreamID { return session.StreamID("over-" + s) }
 
-// leave sees to the snapshot of a session that has ended. While its box is asleep,
-// whoever can remove it does so at once. Else there is an item, which makes the box one
-// that the sweep looks at: the box may have to be told once more, may save once more, or
-// the function that is asked has no right to remove anything.
+// leave removes the snapshot of a session that has ended, or leaves the removal to the
+// sweep. If the box is asleep and this function may remove snapshots, leave does so at
+// once. Otherwise it puts a leftover item, so that the sweep looks at the box. The box
+// may have to be told of the end again, or may save once more, or this function may
+// have no right to remove anything.
 func (x boxes) leave(ctx context.Context, s session.Session, b session.Box) error {
 	if x.Kept == nil || !x.Kept(s.Server) {
 		return nil
@@ -98,9 +99,9 @@ func (x boxes) leave(ctx context.Context, s session.Session, b session.Box) erro
 	return err
 }
 
-// settleLeftover removes the snapshot of a session that has ended, once its box sleeps.
-// One that is awake is told again that the session is over, which makes it ask for that
-// itself.
+// settleLeftover removes the snapshot of a session that has ended, once the box sleeps.
+// It tells a box that is awake once more that the session is over. The runner then asks
+// for the removal itself.
 func (x boxes) settleLeftover(ctx context.Context, b session.Box, it session.Item) error {
 	switch b.State {
 	case session.Awake:

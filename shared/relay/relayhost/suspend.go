@@ -15,17 +15,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Calls that wait for their client (see session.Item). The runner's batch with the
-// questions says that its delivery is suspended; the item is put first, then the
-// events. Whoever sees that the last question is answered, a function with an answer
-// or the sweep, makes the item wait for a box again, with one conditional write.
+// Suspended calls wait for their client (see session.Item). The runner's batch with the
+// questions says that the delivery is suspended. The relay function puts the item first
+// and then appends the events. When the last question is answered, a function with the
+// answer, or the sweep, makes the item wait for a box again. It does so with one
+// conditional write.
 //
-// What may be repeated, or come late, is told apart by the round: a batch of a round
-// that has begun already changes nothing, and a delivery of a round is executed once
-// because its item is claimed once.
+// The round tells repeated and late frames apart. A batch of a round that has begun
+// already changes nothing. A delivery of a round is executed once, because its item is
+// claimed once.
 
-// suspension is the item that an item of an events frame asks for, without what is
-// kept of the one it is put over. raw is copied.
+// suspension returns the item that an item of an events frame asks for. It leaves out
+// the fields that the new item keeps from the item it replaces. It copies raw. Invalid
+// if the frame's item cannot be suspended.
 func suspension(t Ticket, it frame.EventItem, raw []byte) (session.Item, error) {
 	bad := func(what string) (session.Item, error) {
 		return session.Item{}, session.Errorf(session.Invalid, "a delivery of session %s is suspended with %s", t.Session, what)
@@ -50,9 +52,10 @@ func suspension(t Ticket, it frame.EventItem, raw []byte) (session.Item, error) 
 	return before.Suspend(a.Questions, bytes.Clone(raw), base, time.Now(), within), nil
 }
 
-// suspend puts the item of a suspended delivery: over its own taken mark, or where
-// there is none yet. ok is false if the delivery is another's by now, or has ended;
-// it is true without a write if this round has begun already.
+// suspend puts the item of a suspended delivery: in place of the delivery's own taken
+// mark, or where there is no item yet. ok is false if the delivery has ended, or
+// belongs to another generation by now. ok is true without a write if this round has
+// begun already.
 func (h *Handler) suspend(ctx context.Context, it session.Item, marked bool) (ok bool, err error) {
 	was := session.Item{State: session.Taken, Gen: it.Gen, Round: it.Round - 1}
 	for {
@@ -70,7 +73,7 @@ func (h *Handler) suspend(ctx context.Context, it session.Item, marked bool) (ok
 		switch {
 		case errors.Is(err, session.NotFound) && it.Round > 1:
 			return false, nil
-		case errors.Is(err, session.NotFound): // gone since: look again
+		case errors.Is(err, session.NotFound): // the item was removed in between; try again
 		case err != nil:
 			return false, err
 		case old.Round >= it.Round:
@@ -82,7 +85,8 @@ func (h *Handler) suspend(ctx context.Context, it session.Item, marked bool) (ok
 	}
 }
 
-// answered resumes a suspended call if the question was the last that was open.
+// answered resumes a suspended call if question was its last open one. It does nothing
+// if the call has ended or the question is not one of session s.
 func (x boxes) answered(ctx context.Context, s session.ID, box session.BoxID, question string) error {
 	stream, _, _ := session.Suspends(question)
 	it, err := x.Store.Item(ctx, box, stream)
@@ -101,8 +105,9 @@ func (x boxes) answered(ctx context.Context, s session.ID, box session.BoxID, qu
 	return x.summon(ctx, box)
 }
 
-// resume makes a suspended call wait for a box if all its questions are answered. A
-// call whose client cannot do what it was asked ends. it may come without Raw.
+// resume makes a suspended call wait for a box if all its questions are answered. It
+// ends a call whose client cannot do what the server asked. it may come without Raw;
+// resume then reads the whole item.
 func (x boxes) resume(ctx context.Context, it session.Item) (resumed bool, err error) {
 	ids := make([]string, len(it.Questions))
 	for i, q := range it.Questions {
@@ -129,7 +134,7 @@ func (x boxes) resume(ctx context.Context, it session.Item) (resumed bool, err e
 	return x.Store.SwapItem(ctx, it, it.Resume(raw, now, now.Add(validity)))
 }
 
-// summon sees to it that a box comes for what waits in its inbox.
+// summon wakes or nudges a box so that it pulls its inbox.
 func (x boxes) summon(ctx context.Context, id session.BoxID) error {
 	b, err := x.Store.Box(ctx, id)
 	if err != nil {
@@ -139,7 +144,8 @@ func (x boxes) summon(ctx context.Context, id session.BoxID) error {
 		return err
 	}
 	if b.State == session.Awake {
-		// One that is lost is made up for by the sweep, or by who waits for the call.
+		// A nudge may be lost. The sweep, or a function that waits for the call, sends
+		// another.
 		if err := x.post(ctx, b.Conn, frame.Nudge{}); err != nil && !errors.Is(err, session.Closed) {
 			x.Log.WarnContext(ctx, "post to a box failed", "type", frame.TypeNudge, "box", id, "error", err)
 		}
@@ -147,9 +153,10 @@ func (x boxes) summon(ctx context.Context, id session.BoxID) error {
 	return nil
 }
 
-// settleSuspended does what is due for a suspended call that nobody else may come
-// for: it has ended, or its session has; its time is over; its questions were never
-// stored by the box that asked them; or all are answered, and whoever saw it died.
+// settleSuspended does for the sweep what is due for a suspended call. It ends the call
+// if its stream has an end, its time is over, its session has ended, or the box was
+// lost before it stored the questions. It resumes the call if all questions are
+// answered and the function that should have resumed it died.
 func (x boxes) settleSuspended(ctx context.Context, b session.Box, it session.Item) (resumed bool, err error) {
 	tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
 	if err != nil {
@@ -162,7 +169,7 @@ func (x boxes) settleSuspended(ctx context.Context, b session.Box, it session.It
 		return false, x.endItem(ctx, it, failureOf(b, it.Gen))
 	}
 	if now := time.Now(); it.Created.After(now.Add(maxSkew)) {
-		// It was put by a clock that was wrong: its time begins now.
+		// The item was put by a clock that was wrong, so its time begins now.
 		return false, x.anew(ctx, it, now)
 	}
 	s, _, err := x.Store.Load(ctx, it.Address.Session, "")
@@ -175,7 +182,7 @@ func (x boxes) settleSuspended(ctx context.Context, b session.Box, it session.It
 	return x.resume(ctx, it)
 }
 
-// anew has the time of a suspended call begin again. it may come without Raw.
+// anew lets the time of a suspended call begin again at now. it may come without Raw.
 func (x boxes) anew(ctx context.Context, it session.Item, now time.Time) error {
 	whole, err := x.Store.Item(ctx, it.Box, it.ID)
 	if errors.Is(err, session.NotFound) {
@@ -189,7 +196,7 @@ func (x boxes) anew(ctx context.Context, it session.Item, now time.Time) error {
 	return err
 }
 
-// unanswered is why a suspended call ends whose client did not answer.
+// unanswered is the failure of a suspended call whose client did not answer in time.
 func unanswered(it session.Item) session.Failure {
 	within := it.NotAfter.Sub(it.Created).Round(time.Millisecond)
 	return session.Failure{
@@ -202,9 +209,9 @@ func sessionEnded() session.Failure {
 	return session.Failure{Phase: phaseUnavailable, Detail: "the session has ended"}
 }
 
-// cancelled ends the suspended calls that a client's message cancels: there is no
-// process that could. A call that has asked before and waits for a box counts too;
-// one of a batch that has others beside it goes on.
+// cancelled ends the suspended calls that the client's message d cancels, because no
+// process exists that could. It also ends a call that has asked before and now waits
+// for a box. A call that shares a batch with other requests goes on.
 func (x boxes) cancelled(ctx context.Context, d host.Delivery) error {
 	msgs, _, err := wire.ParseBody(d.Raw)
 	if err != nil || !mayBeAsked(d.Client) {
@@ -226,8 +233,8 @@ func (x boxes) cancelled(ctx context.Context, d host.Delivery) error {
 	}, &wire.Error{Code: wire.CodeCancelled, Message: "request cancelled by the client"})
 }
 
-// endAsking ends the calls of a session that wait for its client, or for a box
-// after they did, and match.
+// endAsking ends those calls of a session that match and either wait for its client, or
+// wait for a box after the client has answered.
 func (x boxes) endAsking(ctx context.Context, of session.Address, match func(session.Item) bool, why *wire.Error) error {
 	items, err := x.Store.Items(ctx, of.Box)
 	if err != nil {
@@ -244,8 +251,9 @@ func (x boxes) endAsking(ctx context.Context, of session.Address, match func(ses
 	return nil
 }
 
-// mayBeAsked says that a client has declared anything a server could ask of it. It
-// spares the others a look at the items.
+// mayBeAsked reports whether a client has declared any capability that lets a server
+// ask it: elicitation, sampling or roots. For the other clients no items need to be
+// read.
 func mayBeAsked(s session.Session) bool {
 	return slices.ContainsFunc([]string{"elicitation", "sampling", "roots"}, func(what string) bool {
 		return wire.Lookup(s.Init, "capabilities", what) != nil

@@ -12,31 +12,31 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Sweeper finds boxes that were lost and requests that nobody ends, and puts
-// both right. Every step is idempotent and may race with itself,
-// with runners and with waiting functions.
+// Sweeper finds lost boxes and requests that no function or runner ends, and repairs
+// both. Every step is idempotent. A step may race with other steps, with runners and
+// with waiting functions.
 type Sweeper struct{ boxes }
 
-// NewSweeper makes a Sweeper.
+// NewSweeper returns a Sweeper that works with c.
 func NewSweeper(c Config) *Sweeper { return &Sweeper{newBoxes(c)} }
 
-// orphanAge is for how long a box's record must not have changed before a task is
-// stopped that it does not know. A runner that said bye, was fenced or lost its host
-// has ended by itself long before.
+// orphanAge is the time for which a box's record must not have changed before Sweep
+// stops a task that the record does not name. A runner that said bye, was fenced or
+// lost its host has ended by itself long before.
 const orphanAge = 10 * time.Minute
 
-// Sweep looks at every box that is not asleep or has items, and compares records and
-// the fleet's list both ways: a box whose task has gone is lost, and a task that no
-// record knows is stopped. It is what the schedule calls, and what starts with a new
-// machine. It goes on after a box that fails, and without the list, and returns all
-// errors.
+// Sweep looks at every box that is not asleep or has items. It compares the records
+// with the fleet's list of tasks. A box whose task is gone is lost. A task that no
+// record names is stopped. The schedule calls Sweep, and a machine calls it when it
+// starts. Sweep goes on after a box that fails, and without the list. It returns all
+// errors joined.
 func (w *Sweeper) Sweep(ctx context.Context) error {
 	due, err := w.Store.Due(ctx)
 	if err != nil {
 		return err
 	}
-	// The list is read after the records: a task that is not on it can then not
-	// have been started since.
+	// Read the list after the records. A task that is missing from the list was then
+	// not started in between.
 	boxes := make(map[session.BoxID]session.Box, len(due))
 	var errs []error
 	for _, id := range due {
@@ -69,7 +69,7 @@ func (w *Sweeper) Sweep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// compare looks for the task of a box, which may have ended without a word.
+// compare looks for the task of a box. It handles a task that ended without a bye.
 func (w *Sweeper) compare(ctx context.Context, b session.Box, tasks []fleet.Status) error {
 	at := slices.IndexFunc(tasks, func(t fleet.Status) bool { return runs(b, t) })
 	var t fleet.Status
@@ -83,18 +83,18 @@ func (w *Sweeper) compare(ctx context.Context, b session.Box, tasks []fleet.Stat
 		b.Failure = stopFailure(t, true)
 		return w.again(ctx, b)
 	}
-	return nil // one that never came up runs out of time
+	return nil // a start that never comes up runs out of time
 }
 
-// runs says that a task is the one a box's record is about.
+// runs reports whether t is the task that the record b is about.
 func runs(b session.Box, t fleet.Status) bool {
 	return b.State == session.Awake && b.Task == t.ID ||
 		b.State == session.Starting && t.ClientToken == ClientToken(b.ID, b.Gen)
 }
 
-// stopOrphans stops what runs for nobody: starts that were given up or taken over and
-// came up after all, and runners that did not end. boxes are records from before the
-// list was read.
+// stopOrphans stops tasks that run for no box: starts that were given up or taken over
+// and came up after all, and runners that did not end. boxes are records from before
+// the list was read.
 func (w *Sweeper) stopOrphans(ctx context.Context, boxes map[session.BoxID]session.Box, tasks []fleet.Status) error {
 	var errs []error
 	for _, t := range tasks {
@@ -111,7 +111,8 @@ func (w *Sweeper) stopOrphans(ctx context.Context, boxes map[session.BoxID]sessi
 	return errors.Join(errs...)
 }
 
-// Stopped is told by the fleet that a task has ended.
+// Stopped handles the fleet's report that task t has ended. It records the loss of the
+// box, or starts the box again if it was starting, and then settles the box's requests.
 func (w *Sweeper) Stopped(ctx context.Context, t fleet.Status) error {
 	b, err := w.Store.Box(ctx, session.BoxID(t.Box))
 	if err != nil {
@@ -128,9 +129,9 @@ func (w *Sweeper) Stopped(ctx context.Context, t fleet.Status) error {
 	return errors.Join(err, w.settle(ctx, b.ID))
 }
 
-// stopFailure is what clients are told of a task that ended under them, or, when it
-// was starting, before it ever said hello. A task
-// the fleet knows nothing of any more is a zero Status.
+// stopFailure is the failure that clients see when a task ended: under their requests,
+// or, if starting, before its first hello. t is the zero Status if the fleet has no
+// record of the task any more.
 func stopFailure(t fleet.Status, starting bool) session.Failure {
 	f := session.Failure{Phase: phaseRuntime, Exit: t.ExitCode, Signal: t.Signal, At: t.Stopped}
 	switch {
@@ -148,9 +149,8 @@ func stopFailure(t fleet.Status, starting bool) session.Failure {
 	return f
 }
 
-// lost records that the generation of b did not end by its own bye. Somebody who
-// wrote in between knows better: then nothing is done, and the caller's settle
-// looks again.
+// lost records that the generation of b ended without a bye. If another writer changed
+// the record in between, lost does nothing, and the caller's settle looks again.
 func (w *Sweeper) lost(ctx context.Context, b session.Box, why session.Failure) error {
 	err := w.Store.SaveBox(ctx, lose(b, why, time.Now()))
 	if errors.Is(err, session.Conflict) {
@@ -163,7 +163,8 @@ func (w *Sweeper) lost(ctx context.Context, b session.Box, why session.Failure) 
 	return err
 }
 
-// again starts a box once more whose start failed, or gives it up.
+// again starts a box whose start failed once more. After maxAttempts it gives the box
+// up.
 func (x boxes) again(ctx context.Context, b session.Box) error {
 	if b.Attempt >= maxAttempts {
 		return ignoreConflict(x.giveUp(ctx, b))
@@ -185,10 +186,10 @@ func ignoreConflict(err error) error {
 	return err
 }
 
-// settle does for one box what its record and its items say is due: a start that
-// ran out of time, requests taken by a generation that is over, requests that
-// wait for a box nobody wakes. One request that cannot be ended does not keep it
-// from the others.
+// settle does what the record and the items of one box say is due. It restarts a start
+// that ran out of time, ends or releases requests of a generation that is over, and
+// wakes the box for requests that wait. A request that cannot be ended does not stop it
+// from handling the others.
 func (x boxes) settle(ctx context.Context, id session.BoxID) error {
 	b, err := x.Store.Box(ctx, id)
 	if err != nil {
@@ -244,8 +245,8 @@ func (x boxes) settle(ctx context.Context, id session.BoxID) error {
 	return errors.Join(errs...)
 }
 
-// sweepEnded removes the mark of a request that has ended; the function that
-// should have done it died.
+// sweepEnded removes the mark of a request that has ended. The function that should
+// have removed it died.
 func (x boxes) sweepEnded(ctx context.Context, it session.Item) error {
 	tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
 	if err != nil || !tail.Final {
@@ -254,10 +255,10 @@ func (x boxes) sweepEnded(ctx context.Context, it session.Item) error {
 	return x.endedItem(ctx, it)
 }
 
-// endedItem removes the mark of a request that has its end in the log. If the end
-// has to be pushed, the mark stays while its generation lives: the runner sends
-// the batch until it is acked, and should it be lost before, the mark says that
-// nobody knows whether the client has the end.
+// endedItem removes the mark of a request whose end is in the log. If the end has to be
+// pushed, the mark stays while its generation lives. The runner sends the batch until
+// it is acked. If the generation is lost before that, the mark says that it is unknown
+// whether the client has the end.
 func (x boxes) endedItem(ctx context.Context, it session.Item) error {
 	if it.Address.Pushed() {
 		return nil

@@ -11,24 +11,25 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Ticket is what a sealed ticket says: the address of a request's end, for one
-// generation of a box.
+// Ticket is the content of a sealed ticket: the address to which one generation of a
+// box may write the events of a request.
 type Ticket struct {
 	session.Address
 	Gen     session.Generation `json:"g"`
 	Expires int64              `json:"x"` // Unix seconds
 }
 
-// ticketLife is longer than any process is kept alive by one request.
+// ticketLife is longer than one request keeps any process alive.
 const ticketLife = 7 * 24 * time.Hour
 
 // Sealer seals and opens tickets and passes with one secret. It has no state and is
 // safe for concurrent use.
 type Sealer struct{ sealer, passes *session.Sealer }
 
-// NewSealer makes a Sealer from a secret of at least 32 bytes (Invalid if
-// shorter); it also opens what was sealed with the others. Everybody with the secret
-// can write tickets: it lives in the secret store and never in a box.
+// NewSealer returns a Sealer that seals with secret, which has at least 32 bytes
+// (Invalid if it is shorter). The Sealer also opens what was sealed with the other
+// secrets. A program with the secret can write tickets, so the secret stays in the
+// secret store and never gets into a box.
 func NewSealer(secret []byte, others ...[]byte) (*Sealer, error) {
 	sealer, err := session.NewSealer("ticket", secret, others...)
 	if err != nil {
@@ -41,7 +42,7 @@ func NewSealer(secret []byte, others ...[]byte) (*Sealer, error) {
 	return &Sealer{sealer, passes}, nil
 }
 
-// Seal writes a ticket for an address and a generation.
+// Seal returns a ticket for an address and a generation. It is valid for 7 days.
 func (s *Sealer) Seal(a session.Address, gen session.Generation) string {
 	plain, err := json.Marshal(Ticket{Address: a, Gen: gen, Expires: time.Now().Add(ticketLife).Unix()})
 	if err != nil { // an Address holds only strings and valid raw ids
@@ -50,8 +51,8 @@ func (s *Sealer) Seal(a session.Address, gen session.Generation) string {
 	return s.sealer.Seal(plain)
 }
 
-// Open reads a ticket. One that was not sealed with this secret, was changed, or
-// has expired is Invalid.
+// Open reads a ticket. Invalid if it was not sealed with one of the Sealer's secrets,
+// was changed, or has expired.
 func (s *Sealer) Open(sealed string) (Ticket, error) {
 	plain, ok := s.sealer.Open(sealed)
 	if !ok {
@@ -67,13 +68,13 @@ func (s *Sealer) Open(sealed string) (Ticket, error) {
 	return t, nil
 }
 
-// hashToken is what the store keeps of a one-time token.
+// hashToken returns the hash of a one-time token, which the store keeps in its place.
 func hashToken(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return hex.EncodeToString(sum[:])
 }
 
-// newToken draws a one-time token: 256 random bits.
+// newToken returns a new one-time token of 256 random bits.
 func newToken() string {
 	var b [32]byte
 	if _, err := rand.Read(b[:]); err != nil {

@@ -26,9 +26,9 @@ const (
 	benchToken = "one-time"
 )
 
-// bench is a runner between a host played by the test and a box that records.
-// It lives in a synctest bubble: hours pass in no time, and "nothing more comes"
-// can be decided.
+// bench is a runner between a host that the test plays and a box that records. It lives
+// in a synctest bubble, where hours pass in no time and a test can decide that nothing
+// more comes.
 type bench struct {
 	t      *testing.T
 	runner *runner.Runner
@@ -122,7 +122,7 @@ func (b *bench) reconnected() frametest.Frame {
 	return b.expect(frame.TypeHello)
 }
 
-// soon waits for the next frame, which must be of a type.
+// soon waits for the next frame, which must be of type want.
 func (b *bench) soon(want frame.Type, within time.Duration) frametest.Frame {
 	b.t.Helper()
 	for end := time.Now().Add(within); time.Now().Before(end) && len(b.wire.frames) == 0; {
@@ -137,7 +137,7 @@ func (b *bench) welcome(hello frametest.Frame, gen session.Generation) {
 	b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: gen, Link: hello.Link})
 }
 
-// received is the next frame, and the connection it came on.
+// received returns the next frame, and the connection it came on.
 func (b *bench) received() (framed, bool) {
 	synctest.Wait()
 	select {
@@ -148,7 +148,7 @@ func (b *bench) received() (framed, bool) {
 	}
 }
 
-// expect takes the next frame, which must be of a type and on the newest
+// expect returns the next frame, which must be of type want and on the newest
 // connection.
 func (b *bench) expect(want frame.Type) frametest.Frame {
 	b.t.Helper()
@@ -165,7 +165,7 @@ func (b *bench) expect(want frame.Type) frametest.Frame {
 	return f.Frame
 }
 
-// nothing more comes by now.
+// nothing checks that no more frames have come by now.
 func (b *bench) nothing() {
 	b.t.Helper()
 	if f, ok := b.received(); ok {
@@ -173,8 +173,7 @@ func (b *bench) nothing() {
 	}
 }
 
-// pass lets time go by; nothing but hellos must come meanwhile, and they are
-// answered.
+// pass lets time go by. It answers hellos; no other frames may come meanwhile.
 func (b *bench) pass(d time.Duration) {
 	b.t.Helper()
 	for ; d > 0; d -= time.Minute {
@@ -193,7 +192,7 @@ func (b *bench) pass(d time.Duration) {
 	}
 }
 
-// returned is what Run returned; it must have.
+// returned returns the error of Run, which must have returned.
 func (b *bench) returned() error {
 	b.t.Helper()
 	synctest.Wait()
@@ -244,10 +243,10 @@ func ofSession(s session.ID) func(*frametest.Frame) {
 	return func(f *frametest.Frame) { f.Session = s }
 }
 
-// says has the box say something on a stream of session s1, without waiting.
+// says makes the box send an event on a stream of session s1, without waiting.
 func (b *bench) says(stream session.StreamID, raw string) { b.say("s1", stream, raw, false) }
 
-// ends has the box say the last event of a stream of session s1.
+// ends makes the box send the last event of a stream of session s1.
 func (b *bench) ends(stream session.StreamID, raw string) { b.say("s1", stream, raw, true) }
 
 func (b *bench) say(s session.ID, stream session.StreamID, raw string, final bool) {
@@ -268,8 +267,8 @@ func (b *bench) ack(f frametest.Frame, set ...func(*frametest.Frame)) {
 	b.send(a)
 }
 
-// batchOf says what an events frame holds: stream, index of the first, "!" if the
-// last is final, and the events.
+// batchOf describes an events frame: stream, index of the first, "!" if the last is
+// final, and the events.
 func batchOf(f frametest.Frame) string {
 	var b strings.Builder
 	rest := f.Payload
@@ -296,7 +295,7 @@ type framed struct {
 	data []byte
 }
 
-// memoryWire is the network: connections whose frames all come out in one place.
+// memoryWire is the network. The frames of all its connections come out in one place.
 type memoryWire struct {
 	frames chan framed
 	dialed chan *memoryConn

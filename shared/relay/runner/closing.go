@@ -8,26 +8,26 @@ import (
 	"time"
 )
 
-// CloseCode is the code a WebSocket connection was closed with (RFC 6455, section
-// 7.4). Those of the protocol itself are in the range for private use; a code in
-// it that this version does not know still says whether to come back:
+// CloseCode is the code that a WebSocket connection was closed with (RFC 6455, section
+// 7.4). The relay's own codes are in the range for private use. A runner that does not
+// know a code of that range can still tell whether to come back:
 //
 //	4000–4499  do not come back
 //	4500–4999  come back
 type CloseCode int
 
-// Close codes that mean something to a runner. Any other one, and an end without
-// a code (1005, 1006), says: come back.
+// Close codes that mean something to a runner. After any other code, and after an end
+// without one (1005, 1006), the runner comes back.
 const (
 	CloseGoingAway   CloseCode = 1001 // the gateway's idle limit, its limit of two hours, a redeploy
-	CloseProtocol    CloseCode = 1002 // the peer could not read what this end sent; so too:
+	CloseProtocol    CloseCode = 1002 // the peer could not read what this end sent; the next two also mean that
 	CloseUnsupported CloseCode = 1003 // a binary message
 	CloseNotText     CloseCode = 1007 // text that is not UTF-8
 	ClosePolicy      CloseCode = 1008 // API Gateway throttles
 	CloseTooBig      CloseCode = 1009 // a message or a frame over the gateway's limit
 	CloseExtension   CloseCode = 1010
 	CloseTryLater    CloseCode = 1013
-	CloseFenced      CloseCode = 4001 // somebody newer runs the box: stop, exit
+	CloseFenced      CloseCode = 4001 // a newer runner runs the box: stop, exit
 	CloseRefused     CloseCode = 4002 // the host does not take this runner's protocol
 
 	privateCodes  CloseCode = 4000
@@ -45,11 +45,11 @@ func (e *ClosedError) Error() string {
 	return fmt.Sprintf("the relay closed the connection with code %d (%q)", int(e.Code), e.Reason)
 }
 
-// RefusedError is the error of a [Dialer] whose connection was answered with an
-// HTTP status instead of an upgrade.
+// RefusedError is the error of a [Dialer] when the host answered with an HTTP status
+// instead of an upgrade.
 type RefusedError struct {
 	Status int
-	After  time.Duration // of Retry-After in seconds, 0 if there is none
+	After  time.Duration // from the Retry-After header in seconds, 0 without it
 }
 
 // Error implements error.
@@ -65,11 +65,11 @@ const (
 	comeLater               // connect anew, after a long pause
 	comeRound               // connect anew, but only a few times: it may be this end's fault
 	stayAway                // the host wants nothing more of this runner
-	fencedOff               // somebody newer runs the box
+	fencedOff               // a newer runner runs the box
 )
 
-// sequelOf reads it from the error. An error that is neither of the two types is
-// the network's.
+// sequelOf reads the sequel from the error. An error of neither type is a network
+// error.
 func sequelOf(err error) sequel {
 	var closed *ClosedError
 	if errors.As(err, &closed) {
@@ -81,8 +81,8 @@ func sequelOf(err error) sequel {
 	}
 	switch s := refused.Status; {
 	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable || s == http.StatusForbidden:
-		// The gateway forbids a connection also when the function behind it is throttled.
-		// One without a good pass is Unauthorized.
+		// The gateway answers 403 also when the function behind it is throttled. A
+		// runner without a good pass gets 401.
 		return comeLater
 	case s == http.StatusRequestTimeout || s >= http.StatusInternalServerError:
 		return comeBack
@@ -107,7 +107,7 @@ func (c CloseCode) sequel() sequel {
 	}
 }
 
-// askedToWait is how long the host wants to be left alone, 0 if it did not say.
+// askedToWait returns how long the host asks this runner to wait, 0 if it did not ask.
 func askedToWait(err error) time.Duration {
 	var refused *RefusedError
 	if errors.As(err, &refused) {

@@ -55,7 +55,7 @@ func (g *gate) set(refuse, ending error) {
 	g.refuse, g.ending = refuse, ending
 }
 
-// gaps are the times between one dial and the next, from the n-th on.
+// gaps returns the times between one dial and the next, from the n-th on.
 func (g *gate) gaps(from int) []time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -233,7 +233,7 @@ func TestRefusedRenewalDoesNotEndAConnectionThatWorks(t *testing.T) {
 	}, g.at)
 }
 
-// moments are when a runner with a seed reconnects after a drain and after cuts.
+// moments returns when a runner with a seed reconnects after a drain and after cuts.
 func moments(t *testing.T, seed uint64, drain time.Duration) []time.Duration {
 	t.Helper()
 	g := gate{seed: seed}

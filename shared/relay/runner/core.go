@@ -16,20 +16,21 @@ import (
 //	            ▲         │            │
 //	            └───── rejoining ◀─────┘
 //
-// Only while up is anything executed, and anything but hello and bye sent.
+// Only in stage up does the runner execute messages, and send frames other than hello
+// and bye.
 type stage int
 
 const (
 	joining   stage = iota // no welcome yet
 	up                     // welcomed, no bye since
 	parting                // bye was said
-	lingering              // bye was taken; stays for what was under way
+	lingering              // bye was taken; stays for messages that were under way
 	rejoining              // hello was said after the bye; its welcome decides
 )
 
-// core is what the parts of a life share: who this runner is, in which stage it is, and
-// the loop. Only the goroutine of Run touches it and the parts. Goroutines that read,
-// write, dial, execute or wait post closures to the loop.
+// core is the part of a life that its parts share: the identity of this runner, its
+// stage, and the loop. Only the goroutine of Run touches core and the parts. Goroutines
+// that read, write, dial, execute or wait post closures to the loop.
 type core struct {
 	Config
 	runner string             // this runner's random id, known to the host alone
@@ -50,13 +51,14 @@ type core struct {
 	executing
 }
 
-// post has the loop call do. It returns false if the loop has ended.
+// post makes the loop call do. It returns false if the loop has ended.
 func (c *core) post(do func()) bool { return c.loop.post(func(*life) { do() }) }
 
-// sender is what most frames of this runner begin with.
+// sender returns the Sender of most frames of this runner.
 func (c *core) sender() frame.Sender { return frame.Sender{Box: c.Box, Gen: c.gen, Runner: c.runner} }
 
-// ofBox is sender without the runner's id, for frames that are believed by their tickets.
+// ofBox is sender without the runner's id, for frames that the host believes by their
+// tickets.
 func (c *core) ofBox() frame.Sender { return frame.Sender{Box: c.Box, Gen: c.gen} }
 
 // finish makes Run return err.
@@ -71,7 +73,7 @@ func (c *core) fence() {
 	c.finish(session.Errorf(ErrFenced, "box %s is run by somebody newer than generation %d; stop and exit", c.Box, c.gen))
 }
 
-// drawn is a time from 0 to below d.
+// drawn returns a random duration of at least 0 and less than d.
 func (c *core) drawn(d time.Duration) time.Duration {
 	return time.Duration(c.Rand.Int64N(int64(max(d, 1))))
 }
@@ -79,12 +81,12 @@ func (c *core) drawn(d time.Duration) time.Duration {
 // executing is the queue of calls for the goroutine that calls the Executor. With it, an
 // Executor that blocks in [Runner.Event] does not block the loop.
 type executing struct {
-	calls   chan func() // has room for one, which is put in only when calling is false
+	calls   chan func() // capacity 1; filled only while calling is false
 	waiting []func()
 	calling bool
 }
 
-// call has the Executor do something, after all that was asked of it before.
+// call queues f for the Executor's goroutine, behind all earlier calls.
 func (c *core) call(f func()) {
 	c.waiting = append(c.waiting, f)
 	c.nextCall()
@@ -110,8 +112,8 @@ func (c *core) execute() {
 	}
 }
 
-// alarm is a timer of the loop. Setting it again, or stopping it, makes sure that
-// what it was set for before does not happen any more.
+// alarm is a timer of the loop. After it was set again or stopped, the earlier function
+// is not called any more.
 type alarm struct {
 	timer *time.Timer
 	set   int

@@ -10,36 +10,36 @@ import (
 // delivery is one message that was executed.
 type delivery struct {
 	id       session.StreamID
-	round    int // how often it was suspended: a later round is another delivery
+	round    int // how often it was suspended; a later round is another delivery
 	session  session.ID
 	ticket   string
 	due      time.Time // when taken is sent, if its end has not been stored
 	taken    alarm
-	traced   bool // the host certainly has that trace
-	reported bool // the host has, or was sent, a durable trace of it: it came from the inbox, or by taken
-	ended    bool // the final event was said, or it was suspended, or the host has closed the stream
-	stored   bool // the host has the end, or that it was suspended
+	traced   bool // the host certainly has the trace that reported is about
+	reported bool // the host has a durable trace of it or was sent one: it came from the inbox, or taken was sent
+	ended    bool // it has its final event, or was suspended, or the host has closed the stream
+	stored   bool // the host knows that it has ended or was suspended
 	over     time.Time
 
-	sent    session.Index // index of the last event that is in a batch
-	pending [][]byte      // events that are in none yet
-	asks    *Suspension   // behind them, until it is in a batch
+	sent    session.Index // index of the last event that went into a batch
+	pending [][]byte      // events that are in no batch yet
+	asks    *Suspension   // follows pending, until it is in a batch
 }
 
 // deliveries is the memory of what was delivered.
 type deliveries struct {
 	byID    map[session.StreamID]*delivery // in flight, and for idMemory after
 	owed    map[session.StreamID]*delivery // those whose end the host does not have yet
-	running int                            // of those: the final event has not been said
+	running int                            // how many of owed have no final event yet
 }
 
 func newDeliveries() *deliveries {
 	return &deliveries{byID: map[session.StreamID]*delivery{}, owed: map[session.StreamID]*delivery{}}
 }
 
-// forgetLater: nothing is owed for a delivery any more.
+// forgetLater notes that the box owes nothing for a delivery any more.
 func (ds *deliveries) forgetLater(d *delivery) {
-	if ds.owed[d.id] == d { // and not the next round of it
+	if ds.owed[d.id] == d { // not if the next round has replaced it
 		delete(ds.owed, d.id)
 	}
 	d.ended, d.stored, d.over = true, true, time.Now()

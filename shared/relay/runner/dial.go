@@ -17,18 +17,19 @@ import (
 )
 
 const (
-	readLimit  = 131_072               // of the gateway, for a message
+	readLimit  = 131_072               // the gateway's limit for a message
 	frameRoom  = frame.MaxWSFrame - 14 // the longest frame header is 14 bytes
 	closeGrace = 2 * time.Second       // for the closing handshake
 )
 
-// DialWebSocket is the Dialer for API Gateway: a WebSocket client that sends each
-// message in frames of at most [frame.MaxWSFrame] bytes, header included, and takes
-// text messages of up to 131,072 bytes. A longer or a binary one ends the
-// connection, and so does a send that takes longer than 30 s. ctx bounds the opening
-// handshake. A host that answers with a status is a [RefusedError].
+// DialWebSocket is the Dialer for API Gateway. Its connection is a WebSocket client. It
+// sends each message in frames of at most [frame.MaxWSFrame] bytes, header included,
+// and takes text messages of up to 131,072 bytes. A longer message, a binary message,
+// or a send that takes longer than 30 s ends the connection. ctx bounds the opening
+// handshake. If the host answers with a status other than 101, the error has a
+// [RefusedError].
 //
-// Besides ws:// and wss://, url may be ws+unix:SOCKET:PATH, on one machine.
+// url begins with ws:// or wss://. On one machine it may also be ws+unix:SOCKET:PATH.
 func DialWebSocket(ctx context.Context, url string, header http.Header) (Conn, error) {
 	where, ok := strings.CutPrefix(url, "ws+unix:")
 	if !ok {
@@ -42,8 +43,8 @@ func DialWebSocket(ctx context.Context, url string, header http.Header) (Conn, e
 	return DialWith(ctx, "ws://local"+path, header, &http.Client{Transport: transport})
 }
 
-// DialWith is [DialWebSocket] with an HTTP client of the caller's, and for ws:// and
-// wss:// only.
+// DialWith is [DialWebSocket] with the caller's HTTP client. It takes only ws:// and
+// wss://.
 func DialWith(ctx context.Context, url string, header http.Header, client *http.Client) (Conn, error) {
 	w := &webSocket{}
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { w.under = c.Conn }})
@@ -61,7 +62,7 @@ func DialWith(ctx context.Context, url string, header http.Header, client *http.
 	return w, nil
 }
 
-// retryAfter reads the header of that name, in its form in seconds.
+// retryAfter reads the Retry-After header. It understands only the form in seconds.
 func retryAfter(h http.Header) time.Duration {
 	seconds, err := strconv.ParseUint(h.Get("Retry-After"), 10, 16)
 	if err != nil {
@@ -70,18 +71,18 @@ func retryAfter(h http.Header) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// webSocket gives its library contexts that never end, since one that can costs a watcher
-// for each message. What ends a call instead is hanging up.
+// webSocket passes its library contexts that never end. A context that can end would
+// cost a watcher for each message. hangUp ends a blocked call instead.
 type webSocket struct {
 	conn  *websocket.Conn
-	under net.Conn    // what conn is spoken over
+	under net.Conn    // the connection below conn
 	stuck *time.Timer // hangs up on a peer that does not read
 }
 
 func (w *webSocket) hangUp() { _ = w.under.Close() }
 
-// Send writes one text message. It cuts at any byte: only a whole message has to
-// be UTF-8.
+// Send writes one text message. It cuts the message into frames at any byte, since only
+// the whole message must be UTF-8.
 func (w *webSocket) Send(message []byte) error {
 	w.stuck.Reset(sendWithin)
 	defer w.stuck.Stop()
@@ -103,8 +104,7 @@ func (w *webSocket) Send(message []byte) error {
 	return ended(out.Close())
 }
 
-// ended adds the close code to the error of a connection that the peer has closed
-// with one.
+// ended adds a ClosedError to err if the peer has closed the connection with a code.
 func ended(err error) error {
 	var closed websocket.CloseError
 	if !errors.As(err, &closed) {
@@ -125,7 +125,8 @@ func (w *webSocket) Receive() ([]byte, error) {
 	return message, nil
 }
 
-// Close says goodbye and hangs up, at once if the peer does not answer soon.
+// Close does the closing handshake and hangs up. It waits at most closeGrace for the
+// peer.
 func (w *webSocket) Close(reason string) error {
 	defer w.hangUp()
 	defer time.AfterFunc(closeGrace, w.hangUp).Stop()

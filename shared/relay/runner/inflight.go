@@ -10,19 +10,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// What was delivered to the box and what waits to be: each message
-// is executed at most once, by the generation it was sent to, and only while the
-// host knows that this box is awake.
+// Messages that were delivered to the box, and those that wait for it. Each message is
+// executed at most once, by the generation it was sent to, and only while the host
+// knows that this box is awake.
 
 const (
 	pullAgain = 2 * time.Second
-	takeAlong = 100 * time.Millisecond // taken marks due so soon go into one frame
+	takeAlong = 100 * time.Millisecond // taken marks that are due within this time go into one frame
 	maxTaken  = 80_000                 // bytes of tickets in one taken frame
-	maxWaits  = 1000                   // delivers that wait for a welcome; more are sent again by who sent them
+	maxWaits  = 1000                   // delivers that wait for a welcome; their senders repeat the others
 )
 
-// inflight takes the messages for the box: it drops copies, asks the host about late
-// ones, pulls the inbox, and tells the host what takes long.
+// inflight handles the messages for the box. It drops copies, asks the host about late
+// ones, pulls the inbox, and tells the host which requests take long.
 type inflight struct {
 	*core
 	links      *links
@@ -31,25 +31,26 @@ type inflight struct {
 	outboxes   *outboxes
 	sleep      *sleep
 
-	delivered int             // counts executions, to see whether there were any
-	worked    bool            // one of them did more than look, see frame.Deliver.Looks
+	delivered int             // executions so far; shows whether there were new ones
+	worked    bool            // one of them did more than look; see frame.Deliver.Looks
 	waits     []frame.Deliver // delivers that came before a welcome
-	nudged    bool            // a nudge did
+	nudged    bool            // a nudge came before a welcome
 	pull      pull
-	late      map[session.StreamID]*asked // delivers that came late and wait for the host's word
+	late      map[session.StreamID]*asked // late delivers that wait for the host's answer
 }
 
-// pull asks for the inbox until everything it holds has come.
+// pull is the state of asking for the inbox until all that it holds has come.
 type pull struct {
 	n       int64
 	open    bool
-	missing map[session.StreamID]int // rounds by ids told by pulled and not seen; nil before pulled
+	missing map[session.StreamID]int // ids from pulled that have not come yet, and their rounds; nil before pulled
 	again   alarm
 }
 
-// deliver executes a message if its generation is this one, no bye was said, and
-// it was not executed before. A message from the inbox has been claimed for this
-// generation, so nobody else may end it: it is executed however old it is.
+// deliver executes a message if its generation is this one, no bye was said since the
+// last welcome, and the message was not executed before. A message from the inbox has
+// been claimed for this generation, so no other party may end it. It is executed
+// however old it is.
 func (in *inflight) deliver(f frame.Deliver) {
 	if d, ok := in.deliveries.byID[f.ID]; ok && (f.Round <= d.round || !d.ended) {
 		if f.Round == d.round {
@@ -60,7 +61,7 @@ func (in *inflight) deliver(f frame.Deliver) {
 	}
 	switch {
 	case in.closing:
-		return // its sender finds this generation over, or sends it again to the next
+		return // the sender finds this generation over, or sends the message to the next one
 	case in.stage != up:
 		in.wait(f)
 		return
@@ -78,8 +79,10 @@ func (in *inflight) deliver(f frame.Deliver) {
 	in.seen(f)
 }
 
-// deliveredAgain: its sender has no sign of life. If it has ended, the batch with
-// its end is sent again until the host has it, and then the log is the sign.
+// deliveredAgain handles a deliver that was executed before: its sender has seen no
+// sign of life. If the request has not ended, deliveredAgain sends taken. If it has,
+// the outbox repeats the batch with its end until the host has it, and then the log is
+// the sign.
 func (in *inflight) deliveredAgain(d *delivery, f frame.Deliver) {
 	switch {
 	case f.Inbox:
@@ -89,8 +92,8 @@ func (in *inflight) deliveredAgain(d *delivery, f frame.Deliver) {
 	}
 }
 
-// run has the box execute a message. reported says that the host was asked for it, and
-// so has a trace, or may have one.
+// run gives a message to the Executor. reported says that the runner asked the host for
+// the message, so that a trace exists or may exist.
 func (in *inflight) run(f frame.Deliver, reported bool) {
 	d := &delivery{id: f.ID, round: f.Round, session: f.Session, ticket: f.Ticket, sent: f.Base}
 	in.deliveries.byID[f.ID] = d
@@ -124,8 +127,8 @@ func (in *inflight) run(f frame.Deliver, reported bool) {
 	in.call(func() { in.Executor.Deliver(message) })
 }
 
-// wait keeps a deliver that must not be executed before a welcome. After a bye it
-// is what makes the runner say hello again.
+// wait keeps a deliver that must not be executed before a welcome. After a bye it makes
+// the runner say hello again.
 func (in *inflight) wait(f frame.Deliver) {
 	if len(in.waits) < maxWaits {
 		in.waits = append(in.waits, f)
@@ -133,11 +136,11 @@ func (in *inflight) wait(f frame.Deliver) {
 	in.sleep.wakeAgain()
 }
 
-// takenDue tells the host of the requests it has had no end of for too long, so
-// that a durable trace says who owes it.
+// takenDue sends taken for the requests whose end the host has not had in time, so that
+// a durable trace says which box owes it.
 func (in *inflight) takenDue() {
 	if !in.links.linked() {
-		return // resumeInflight
+		return // resumeInflight does it later
 	}
 	soon := time.Now().Add(takeAlong)
 	var due []*delivery
@@ -168,7 +171,7 @@ func (in *inflight) sendTaken(due []*delivery) {
 	}
 }
 
-// nudge: the inbox has something.
+// nudge handles the host's word that the inbox has something.
 func (in *inflight) nudge() {
 	switch {
 	case in.closing:
@@ -180,7 +183,7 @@ func (in *inflight) nudge() {
 	}
 }
 
-// startPull asks for what is in the inbox now.
+// startPull asks for what the inbox has now.
 func (in *inflight) startPull() {
 	in.nudged = false
 	if in.closing {
@@ -208,7 +211,7 @@ func (in *inflight) pulled(f frame.Pulled) {
 	in.pull.missing = map[session.StreamID]int{}
 	for _, id := range f.IDs {
 		if a := in.late[id]; a != nil && a.f.Round >= f.Rounds[id] {
-			continue // it came, late
+			continue // it came, but late: the host is being asked for it
 		}
 		if d := in.deliveries.byID[id]; d == nil || d.round < f.Rounds[id] {
 			in.pull.missing[id] = f.Rounds[id]
@@ -217,7 +220,7 @@ func (in *inflight) pulled(f frame.Pulled) {
 	in.closePull()
 }
 
-// seen: a deliver came.
+// seen notes that a deliver came, which may have been the last that a pull misses.
 func (in *inflight) seen(f frame.Deliver) {
 	if round, ok := in.pull.missing[f.ID]; ok && round <= f.Round {
 		delete(in.pull.missing, f.ID)
@@ -232,8 +235,9 @@ func (in *inflight) closePull() {
 	}
 }
 
-// resumeInflight: what came after a bye and was sent to this generation is
-// executed now; what was sent to an older one is not, and its sender knows.
+// resumeInflight goes on after a welcome. It executes the delivers that came after a
+// bye and were sent to this generation. It drops those that were sent to an older one;
+// their senders can tell from the box record.
 func (in *inflight) resumeInflight(moved, fresh bool) {
 	waits := in.waits
 	in.waits = nil

@@ -7,8 +7,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// late says that a deliver has to be asked for. One that owes no end has no client that
-// was told anything.
+// late reports whether the runner must ask the host before it executes a deliver. A
+// deliver that owes no end is never late, because its client waits for nothing.
 func late(f frame.Deliver) bool {
 	if f.Sent == 0 || f.AckWithin == 0 {
 		return false
@@ -17,13 +17,13 @@ func late(f frame.Deliver) bool {
 	return age > frame.LateAfter || age < -frame.LateAfter
 }
 
-// asked is a deliver that waits for the answer.
+// asked is a late deliver that waits for the host's answer.
 type asked struct {
 	f     frame.Deliver
 	again alarm
 }
 
-// askFirst asks for a late deliver, until there is an answer.
+// askFirst asks the host about a late deliver, again and again until it answers.
 func (in *inflight) askFirst(f frame.Deliver) {
 	if a := in.late[f.ID]; a != nil {
 		if a.f.Round >= f.Round {
@@ -45,7 +45,7 @@ func (in *inflight) sendAsk(a *asked) {
 	in.set(&a.again, ackAfter, func() { in.sendAsk(a) })
 }
 
-// may takes the answer.
+// may handles the host's answer to ask.
 func (in *inflight) may(f frame.May) {
 	a := in.late[f.ID]
 	if a == nil || a.f.Round != f.Round {
@@ -61,7 +61,8 @@ func (in *inflight) may(f frame.May) {
 	}
 }
 
-// forgetAsked says whether a deliver was asked for.
+// forgetAsked forgets a late deliver. It reports whether the host was being asked about
+// it.
 func (in *inflight) forgetAsked(id session.StreamID) bool {
 	a := in.late[id]
 	if a != nil {
@@ -71,8 +72,8 @@ func (in *inflight) forgetAsked(id session.StreamID) bool {
 	return a != nil
 }
 
-// resumeAsked asks again over a new connection. In a new generation nobody may execute
-// what was sent to the old one.
+// resumeAsked asks again over a new connection. In a new generation it forgets the
+// delivers of the old one, because no runner may execute them.
 func (in *inflight) resumeAsked(moved bool) {
 	for id, a := range in.late {
 		switch {

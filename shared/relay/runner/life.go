@@ -9,13 +9,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// life is a Run: its parts, each with one job. The loop of Run drives them with what
-// comes from the host, from the Executor and from timers.
+// life is the state of a Run. Each part has one job. The loop of Run drives the parts
+// with frames from the host, results from the Executor, and timers.
 type life struct {
 	*core
 	links      *links      // connections to the host
 	transfers  *transfers  // frames that are sent in parts
-	deliveries *deliveries // what the box was given, and owes an end for
+	deliveries *deliveries // messages the box was given, and those it owes an end for
 	outboxes   *outboxes   // events on their way to the host
 	inflight   *inflight   // messages on their way to the box
 	queries    *queries    // questions about snapshots
@@ -54,14 +54,14 @@ func (l *life) stop() {
 	if n := l.outboxes.unsent(); n > 0 {
 		l.Log.Warn("output dropped", "events", n)
 	}
-	close(l.loop.done) // lets go of whoever waits for the loop
+	close(l.loop.done) // lets go of goroutines that wait for the loop
 	l.links.endLinks()
 	l.cancel()
 	close(l.calls)
 	l.wg.Wait()
 }
 
-// received takes a message of a connection, or its end.
+// received handles a message of a connection, or the error that ended it.
 func (l *life) received(lk *link, data []byte, err error) {
 	if lk.dead {
 		return
@@ -79,7 +79,8 @@ func (l *life) received(lk *link, data []byte, err error) {
 			return
 		}
 		if err != nil {
-			// Its parts are held until the connection closes: begin anew.
+			// Incomplete parts are held until the connection closes, so begin a new
+			// connection.
 			l.links.cut(lk, err)
 			return
 		}
@@ -92,9 +93,9 @@ func (l *life) received(lk *link, data []byte, err error) {
 	l.frame(lk, f)
 }
 
-// unreadable passes over what is no frame, such as the gateway's own word for a
-// function that failed. A host of another version says all it says in vain: that
-// is told once.
+// unreadable skips a message that is no frame, such as the gateway's own message about
+// a failed function. Every frame of a host of another version is unreadable; unreadable
+// logs that once for a connection.
 func (l *life) unreadable(lk *link, size int, err error) {
 	var version *frame.VersionError
 	if errors.As(err, &version) {
@@ -138,17 +139,18 @@ func (l *life) frame(lk *link, f frame.Frame) {
 	case frame.Kept:
 		l.queries.answered(f)
 	default:
-		// A type this version does not know is from a newer host: not an error.
+		// A newer host may send a type that this version does not know. That is no
+		// error.
 	}
 }
 
-// Memory of what is over.
+// Memory of deliveries and outboxes that are over.
 const (
 	idMemory     = 15 * time.Minute // longer than a deliver is valid
 	houseKeeping = time.Minute
 )
 
-// keepHouse forgets, from time to time, what nobody can ask for any more.
+// keepHouse runs every minute and forgets deliveries and outboxes that are over.
 func (l *life) keepHouse() {
 	old := time.Now().Add(-idMemory)
 	l.deliveries.forgetDeliveries(old)
@@ -156,8 +158,7 @@ func (l *life) keepHouse() {
 	l.set(&l.housekeeping, houseKeeping, l.keepHouse)
 }
 
-// resume goes on after a welcome where the last connection or the last bye
-// stopped.
+// resume goes on after a welcome where the last connection or the last bye stopped.
 func (l *life) resume(moved, fresh bool) {
 	if moved {
 		l.outboxes.loose = false
@@ -173,7 +174,7 @@ func (l *life) resume(moved, fresh bool) {
 	l.sleep.watchIdle()
 }
 
-// cutAsleep and loosenAll are for links, which knows nothing of the other parts.
+// cutAsleep and loosenAll make life a linkUser; links does not know the other parts.
 func (l *life) cutAsleep() { l.sleep.cutAsleep() }
 
 func (l *life) loosenAll() { l.outboxes.loosenAll() }

@@ -11,39 +11,41 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// The runner's connections: hello and its answer, ping, renewal before the
-// gateway's limit, reconnect after a cut. During a renewal there are two, and
-// both are read; what is sent goes to the one that was welcomed last.
+// The runner's connections: hello and its answer, ping, renewal before the gateway's
+// limit, and reconnect after a cut. During a renewal there are two connections. The
+// runner reads both, and sends on the one that was welcomed last.
 
 const (
 	helloAgain   = 5 * time.Second // a hello without an answer is sent again
 	helloTries   = 3               // then the connection is given up
-	askFor       = time.Second     // a hello waits so long for the open questions
-	retireAfter  = 5 * time.Second // a replaced connection is still read
+	askFor       = time.Second     // how long a hello waits for the open questions
+	retireAfter  = 5 * time.Second // how long a replaced connection is still read
 	dialWithin   = 10 * time.Second
 	sendWithin   = 30 * time.Second
 	firstBackOff = 500 * time.Millisecond
 	lastBackOff  = 10 * time.Second
-	longBackOff  = 5                // doublings of the first; where a host that throttles puts a runner
-	longestWait  = 30 * time.Second // of what a host asks for
+	longBackOff  = 5                // doublings of firstBackOff; a host that throttles makes a runner wait this long
+	longestWait  = 30 * time.Second // the longest wait that a host may ask for
 	roundsWithin = 10 * time.Minute
-	maxRounds    = 5           // ends within that time that may be this runner's fault
-	maxDrain     = time.Hour   // a drain spreads over no more
-	looseAfter   = time.Minute // without a connection, back-pressure ends
-	maxQuestions = 80_000      // bytes of questions in a hello; the rest is asked with the next
+	maxRounds    = 5           // ends within roundsWithin that may be this runner's fault
+	maxDrain     = time.Hour   // the longest time that a drain spreads over
+	looseAfter   = time.Minute // after this long without a connection, back-pressure ends
+	maxQuestions = 80_000      // bytes of questions in a hello; the rest waits for a later hello
 	maxKept      = 64          // frames that wait for a connection
 )
 
-// linkUser is what links tells the rest of a life.
+// linkUser is the rest of a life, as links sees it.
 type linkUser interface {
-	// received takes a message of a connection, or the error that ended it.
+	// received handles a message of a connection, or the error that ended the
+	// connection.
 	received(lk *link, data []byte, err error)
-	// resume goes on after a welcome, over a new connection if moved, in a new
-	// generation if fresh.
+	// resume goes on after a welcome. moved says that the connection is new, fresh that
+	// the generation is.
 	resume(moved, fresh bool)
-	// cutAsleep says that the connection was lost, maybe after a bye.
+	// cutAsleep handles the loss of the connection, which may come after a bye.
 	cutAsleep()
-	// loosenAll says that there has been no connection for long.
+	// loosenAll ends the back-pressure, because there has been no connection for
+	// looseAfter.
 	loosenAll()
 }
 
@@ -53,14 +55,14 @@ type links struct {
 	*core
 	user linkUser
 
-	live    *link          // welcomed; everything is sent on it
+	live    *link          // the welcomed connection, on which everything is sent
 	next    *link          // open, its hello not answered yet
-	open    map[*link]bool // these two, and those that were replaced and are still read
+	open    map[*link]bool // live, next, and replaced connections that are still read
 	dialing bool
 
 	welcomed bool  // at least once: the token is used up
 	failed   int   // attempts since the last welcome, for the back-off
-	lost     error // why the last one failed
+	lost     error // why the last attempt failed
 	rounds   int   // ends since rounded that said comeRound
 	rounded  time.Time
 	renewBy  time.Time // when renewal rings
@@ -69,7 +71,6 @@ type links struct {
 	redial, giveUp, loosen, pinging, renewal alarm
 }
 
-// link is one connection.
 type link struct {
 	conn   Conn
 	no     int64 // of the last hello said on it
@@ -81,7 +82,7 @@ type link struct {
 	queue   []outgoing
 	writing bool
 	current outgoing      // while writing
-	out     chan []byte   // has room for one, which is put in only when writing is false
+	out     chan []byte   // capacity 1; filled only while writing is false
 	gone    chan struct{} // closed when dead
 	dead    bool
 
@@ -89,8 +90,8 @@ type link struct {
 	foreign bool // a frame of another version came
 }
 
-// outgoing is a message on its way to the writer. One that is kept goes to the
-// next connection if this one ends before it was written.
+// outgoing is a message on its way to the writer. If keep is set and the connection
+// ends before the message was written, it goes to the next connection.
 type outgoing struct {
 	data []byte
 	keep bool
@@ -113,7 +114,7 @@ func (ls *links) connect() {
 		defer cancel()
 		conn, err := ls.Dial(ctx, ls.URL, header)
 		if !ls.post(func() { ls.dialed(conn, err) }) && err == nil {
-			_ = conn.Close("stopped") // nobody is left who could act on it
+			_ = conn.Close("stopped") // the loop has ended
 		}
 	})
 }
@@ -188,19 +189,20 @@ func (lk *link) send(o outgoing) {
 	lk.pump()
 }
 
-// sendFirst overtakes what waits: small frames that keep the connection must not
-// stand behind megabytes. The order of frames means nothing to the host.
+// sendFirst puts a message before those that wait. Small frames that keep the
+// connection alive must not wait behind megabytes. The order of frames means nothing to
+// the host.
 func (lk *link) sendFirst(data []byte) {
 	lk.queue = slices.Insert(lk.queue, 0, outgoing{data: data})
 	lk.pump()
 }
 
-// busy says that something is still to be written: a repetition would only queue
-// behind it.
+// busy reports whether messages are still to be written. A repeated message would only
+// queue behind them.
 func (lk *link) busy() bool { return lk.writing || len(lk.queue) > 0 }
 
-// againIfFree repeats something after a time, but not behind what is still
-// waiting to be written.
+// againIfFree calls do after ackAfter. If the connection is still busy then, it waits
+// again instead, because do would only queue a repetition.
 func (ls *links) againIfFree(a *alarm, do func()) {
 	ls.set(a, ackAfter, func() {
 		if ls.linked() && ls.live.busy() {
@@ -211,7 +213,7 @@ func (ls *links) againIfFree(a *alarm, do func()) {
 	})
 }
 
-// linked says whether anything but hello and bye may be sent now.
+// linked reports whether frames other than hello and bye may be sent now.
 func (ls *links) linked() bool { return ls.live != nil && ls.stage == up }
 
 // sendKept sends a message now or on the next connection.
@@ -226,16 +228,16 @@ func (ls *links) sendKept(data []byte) {
 	ls.kept = append(ls.kept, data)
 }
 
-// hello says hello with a new number: on a new connection, or after a bye.
+// hello says hello with a new number, on a new connection or after a bye.
 func (ls *links) hello(lk *link) {
 	ls.no++
 	lk.no, lk.tries = ls.no, 0
 	ls.sayHello(lk)
 }
 
-// sayHello says hello with the number the connection has; with one that was
-// answered before it is a ping. It carries the open questions if the Executor
-// tells them soon, else they are asked with the next.
+// sayHello says hello with the number that the connection has. If that number was
+// welcomed already, the hello is a ping. The hello carries the open questions if the
+// Executor returns them within askFor. If not, a later hello does.
 func (ls *links) sayHello(lk *link) {
 	if !ls.welcomed {
 		ls.writeHello(lk, nil)
@@ -272,7 +274,7 @@ func (ls *links) writeHello(lk *link, questions map[session.ID][]string) {
 	})
 }
 
-// fit leaves out questions that would make a hello too long for one message.
+// fit returns the questions that fit into one hello, and leaves out the others.
 func fit(questions map[session.ID][]string) map[session.ID][]string {
 	size := 0
 	out := make(map[session.ID][]string, len(questions))
@@ -287,11 +289,11 @@ func fit(questions map[session.ID][]string) map[session.ID][]string {
 	return out
 }
 
-// greeting says that a hello is not answered yet.
+// greeting reports whether a hello is still without an answer.
 func (lk *link) greeting() bool { return lk.asking || lk.tries > 0 }
 
-// welcomeCame takes the answer to a hello. Only the newest hello's counts: an
-// older welcome may have been overtaken by a bye (S1).
+// welcomeCame handles the answer to a hello. Only the answer to the newest hello
+// counts. A bye may have overtaken an older welcome (S1).
 func (ls *links) welcomeCame(lk *link, f frame.Welcome) {
 	if f.Link == lk.no {
 		lk.asking, lk.tries = false, 0
@@ -316,7 +318,7 @@ func (ls *links) welcomeCame(lk *link, f frame.Welcome) {
 	}
 }
 
-// promote makes a connection the one that is sent on.
+// promote makes lk the connection on which everything is sent.
 func (ls *links) promote(lk *link) {
 	if old := ls.live; old != nil {
 		old.answer.stop()
@@ -334,8 +336,8 @@ func (ls *links) renewIn(after time.Duration) {
 	ls.set(&ls.renewal, after, ls.renew)
 }
 
-// fenced: for the newest hello it is the end. For an older one it may be late,
-// so the host is asked.
+// fenced handles a fence. A fence for the newest hello ends the life. A fence for an
+// older one may be late, so the runner asks the host with another hello.
 func (ls *links) fenced(f frame.Fenced) {
 	if f.Link >= ls.no {
 		ls.fence()
@@ -356,8 +358,8 @@ func (ls *links) ask() {
 	}
 }
 
-// renew connects anew, also while the old connection lives. After a bye it waits
-// for what comes of that.
+// renew opens a new connection, even while the old one lives. After a bye it waits
+// until the bye has been answered.
 func (ls *links) renew() {
 	if ls.live != nil && ls.stage != up {
 		ls.set(&ls.redial, lastBackOff, ls.renew)
@@ -366,16 +368,16 @@ func (ls *links) renew() {
 	ls.connect()
 }
 
-// drain renews within a time the host has given, spread so that not every runner
-// comes at once. A quarter of the time is left for connecting; a renewal that is
-// due earlier stays where it is.
+// drain renews the connection within a time that the host has given. It draws the
+// moment, so that the runners do not all come at once. It leaves a quarter of the time
+// for connecting. A renewal that is due earlier stays where it is.
 func (ls *links) drain(within time.Duration) {
 	if ls.linked() {
 		ls.renewIn(min(ls.drawn(within*3/4), time.Until(ls.renewBy)))
 	}
 }
 
-// cut takes note that a connection is gone, and sees to another.
+// cut handles the end of a connection and sees to another one.
 func (ls *links) cut(lk *link, err error) {
 	if lk.dead {
 		return
@@ -383,7 +385,7 @@ func (ls *links) cut(lk *link, err error) {
 	ls.drop(lk, "lost")
 	after := sequelOf(err)
 	if lk.no < ls.no && (after == fencedOff || after == stayAway) {
-		after = comeBack // said before a hello that has not been answered: that decides
+		after = comeBack // the refusal is older than a hello without an answer, and that answer decides
 	}
 	switch lk {
 	case ls.live:
@@ -396,20 +398,21 @@ func (ls *links) cut(lk *link, err error) {
 	case ls.next:
 		ls.next = nil
 		if ls.live != nil {
-			// The host may believe that this was the connection. Tell it otherwise.
+			// The host may have taken the hello on the lost connection. Tell it that
+			// live is the one.
 			ls.hello(ls.live)
 		}
 		ls.retry(after, err)
 	}
 }
 
-// retry connects after a pause that grows with every failure, unless the host has
-// said that it is of no use.
+// retry connects after a pause that grows with every failure. It ends the life instead
+// if the host has refused this runner for good.
 func (ls *links) retry(after sequel, err error) {
 	ls.lost = err
 	switch {
 	case ls.stage == lingering:
-		return // nothing is left to say
+		return // the runner has nothing left to say
 	case after == fencedOff:
 		ls.fence()
 		return
@@ -424,8 +427,9 @@ func (ls *links) retry(after sequel, err error) {
 	ls.set(&ls.redial, max(ls.drawn(pause)+pause/10, min(askedToWait(err), longestWait)), ls.renew)
 }
 
-// unwelcome says that the host has refused this runner for good: by saying so, or
-// by refusing it again and again. While there is a connection, that is of use.
+// unwelcome reports whether the host has refused this runner for good, either
+// explicitly or by refusing it maxRounds times within roundsWithin. The caller goes on
+// as long as it has a connection.
 func (ls *links) unwelcome(after sequel) bool {
 	if after != comeRound {
 		return after == stayAway
@@ -455,17 +459,17 @@ func (ls *links) drop(lk *link, reason string) {
 		}
 	}
 	lk.queue = nil
-	ls.wg.Go(func() { _ = lk.conn.Close(reason) }) // it is given up in any case
+	ls.wg.Go(func() { _ = lk.conn.Close(reason) }) // the connection is given up in any case
 }
 
-// endLinks closes what is open, at the end of a life.
+// endLinks closes the open connections at the end of a life.
 func (ls *links) endLinks() {
 	for lk := range ls.open {
 		ls.drop(lk, "stopped")
 	}
 }
 
-// carrying is the header of a connection with a pass, nil without.
+// carrying returns the header that shows a pass, or nil without a pass.
 func carrying(pass string) http.Header {
 	if pass == "" {
 		return nil

@@ -13,18 +13,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Events on their way up. Of each session one batch is under way; it is sent
-// again, the same bytes, until it is acked, and what is said meanwhile gathers
-// for the next.
+// Events on their way to the host. One batch of each session is under way. The runner
+// sends the same bytes again until the batch is acked. Events that come meanwhile
+// gather for the next batch.
 
 const (
-	ackAfter   = 5 * time.Second // a batch or a part without an answer is sent again
+	ackAfter   = 5 * time.Second // after this long a batch or a part without an answer is sent again
 	maxBatch   = 1000            // events
 	maxPayload = 4 << 20         // bytes of a batch, unless one event is larger
-	maxBacklog = 32 << 20        // bytes of a session; above it Event blocks
+	maxBacklog = 32 << 20        // bytes of a session; above this, Event blocks
 )
 
-// outboxes has the events of all sessions until the host has them.
+// outboxes holds the events of all sessions until the host has them.
 type outboxes struct {
 	*core
 	links      *links
@@ -32,21 +32,21 @@ type outboxes struct {
 	deliveries *deliveries
 
 	boxes map[session.ID]*outbox
-	seqs  int64 // no forgotten outbox has used a higher number
-	loose bool  // the connection has been lost for long: do not hold processes up
+	seqs  int64 // the highest number that a forgotten outbox has used
+	loose bool  // the connection has been lost for long: processes are not held up
 }
 
-// outbox is what one session has to say.
+// outbox holds the events of one session.
 type outbox struct {
 	session session.ID
 	ticket  string        // the newest delivery's
-	seq     int64         // of the last batch; goes up over all generations of this runner
-	next    session.Index // of the next common event; 0: the host knows, see appendCommon
+	seq     int64         // number of the last batch; goes up over all generations of this runner
+	next    session.Index // index of the next common event; 0: only the host knows, see relayhost's appendCommon
 	unacked *batch
 	common  [][]byte
 	voucher string      // ticket of the newest event in common
-	streams []*delivery // that have pending events, in the order of their first
-	size    int         // bytes of all these, with the unacked batch
+	streams []*delivery // those with pending events, in the order of their first event
+	size    int         // bytes of all events here, with the unacked batch
 	rooms   []chan struct{}
 	used    time.Time
 }
@@ -59,7 +59,7 @@ type batch struct {
 	transfer *transfer
 	size     int // bytes of events
 	common   bool
-	ends     []*delivery // whose final event it holds, or that they are suspended
+	ends     []*delivery // deliveries that end or are suspended with this batch
 	traces   []*delivery // whose taken mark it asks for
 	again    alarm
 }
@@ -74,7 +74,7 @@ func (ob *outboxes) outbox(id session.ID) *outbox {
 	return o
 }
 
-// event takes what a process has said. room is closed when there is room for more.
+// event takes an event of a process. It closes room when the outbox has room for more.
 func (ob *outboxes) event(e Event, room chan struct{}) {
 	o := ob.outbox(e.Session)
 	ob.gather(o, e)
@@ -123,9 +123,10 @@ func (ob *outboxes) gather(o *outbox, e Event) {
 	}
 }
 
-// sendable is the event as it may go into a frame: valid UTF-8, and not longer
+// sendable returns the event as it may go into a frame: valid UTF-8, and not longer
 // than the relay carries. A response that is too long becomes an error, since its
-// request needs an end; anything else that is too long is left out.
+// request needs an end. ok is false for other events that are too long; they are left
+// out.
 func (ob *outboxes) sendable(e Event) (raw []byte, ok bool) {
 	raw = e.Raw
 	if !utf8.Valid(raw) {
@@ -163,14 +164,14 @@ func (ob *outboxes) flush(o *outbox) {
 	ob.sendBatch(b)
 }
 
-// batch takes what fits into one events frame: common first, then the streams in
-// the order of their first event.
+// batch takes the events that fit into one events frame: common events first, then the
+// streams in the order of their first event.
 func (ob *outboxes) batch(o *outbox) (frame.Events, *batch) {
 	o.seq++
 	b := &batch{seq: o.seq, gen: ob.gen}
 	f := frame.Events{Sender: ob.ofBox(), Seq: o.seq, Session: o.session}
 	var events [][]byte
-	// behind stands right after the last one.
+	// take puts behind directly after the last event of pending.
 	take := func(pending [][]byte, behind []byte) (rest [][]byte, lens []int) {
 		for i, raw := range pending {
 			size := len(raw)
@@ -205,8 +206,8 @@ func (ob *outboxes) batch(o *outbox) (frame.Events, *batch) {
 			asks = d.asks.frame(d.round + 1)
 		}
 		if !over && !d.traced {
-			// Before the client sees progress there must be a trace of who owes the end,
-			// and a taken frame may have been lost.
+			// A trace must say who owes the end before the client sees progress. A
+			// taken frame may have been lost, so ask for the trace here.
 			f.Tickets = append(f.Tickets, d.ticket)
 			d.reported = true
 			b.traces = append(b.traces, d)
@@ -227,7 +228,7 @@ func (ob *outboxes) batch(o *outbox) (frame.Events, *batch) {
 	return f, b
 }
 
-// sendBatch sends a batch, now and until it is acked.
+// sendBatch sends a batch, and repeats it until it is acked.
 func (ob *outboxes) sendBatch(b *batch) {
 	switch {
 	case !ob.links.linked():
@@ -241,11 +242,11 @@ func (ob *outboxes) sendBatch(b *batch) {
 	ob.links.againIfFree(&b.again, func() { ob.sendBatch(b) })
 }
 
-// acked: the host has a batch, but for the streams it has closed itself.
+// acked handles an ack: the host has the batch, except for the streams it has closed.
 func (ob *outboxes) acked(f frame.Ack) {
 	o := ob.boxes[f.Session]
 	if o == nil || o.unacked == nil || o.unacked.seq != f.Seq {
-		return // of a batch that was sent twice
+		return // the ack of a batch that was sent twice
 	}
 	if f.Fenced {
 		ob.fence()
@@ -274,7 +275,8 @@ func (ob *outboxes) acked(f frame.Ack) {
 	ob.flush(o)
 }
 
-// closeStream: nothing more is sent for a stream that the host has ended.
+// closeStream drops what is pending for a stream that the host has ended, and tells the
+// Executor.
 func (ob *outboxes) closeStream(o *outbox, id session.StreamID) {
 	d := ob.deliveries.byID[id]
 	if d == nil || d.session != o.session {
@@ -303,8 +305,8 @@ func (o *outbox) makeRoom() {
 	o.rooms = nil
 }
 
-// loosenAll lets go of the processes: the connection has been lost for so long
-// that it is more use to let them go on than to save memory.
+// loosenAll lets blocked processes go on. The connection has been lost for so long that
+// this is worth more than the memory it costs.
 func (ob *outboxes) loosenAll() {
 	ob.loose = true
 	for _, o := range ob.boxes {
@@ -312,9 +314,10 @@ func (ob *outboxes) loosenAll() {
 	}
 }
 
-// resumeOutboxes sends what is not acked over a new connection, and what has
-// gathered. In a new generation the indexes of the common streams are learned
-// anew, which is what fences the one before.
+// resumeOutboxes goes on after a welcome. Over a new connection it sends the unacked
+// batches again, and it sends the events that have gathered. In a new generation it
+// forgets the indexes of the common streams. Learning them anew fences the generation
+// before.
 func (ob *outboxes) resumeOutboxes(moved, fresh bool) {
 	for _, id := range slices.Sorted(maps.Keys(ob.boxes)) {
 		o := ob.boxes[id]
@@ -354,14 +357,16 @@ func (ob *outboxes) forgetOutboxes(old time.Time) {
 	maps.DeleteFunc(ob.boxes, func(_ session.ID, o *outbox) bool {
 		idle := o.size == 0 && o.unacked == nil && o.used.Before(old)
 		if idle {
-			// Should the session speak again, its numbers go on above all that it used.
+			// If the session speaks again, its numbers go on above all that it has
+			// used.
 			ob.seqs = max(ob.seqs, o.seq)
 		}
 		return idle
 	})
 }
 
-// status sends a report, or keeps it if it holds a handshake.
+// status sends a report. A report with a handshake waits for a connection; any other is
+// lost without one.
 func (ob *outboxes) status(s StatusReport) {
 	f := frame.Status{
 		Sender: ob.ofBox(), Session: s.Session, Ticket: s.Ticket,

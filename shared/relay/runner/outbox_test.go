@@ -209,8 +209,8 @@ func TestBatchHoldsFourMegabytesUnlessOneEventIsLarger(t *testing.T) {
 	})
 }
 
-// whole takes the parts of the next frame, acknowledges each, and joins them when
-// the runner says whole. A frame in one piece is taken as it is.
+// whole takes the parts of the next frame, acknowledges each, and joins them when the
+// runner sends whole. It takes a frame in one piece as it is.
 func (b *bench) whole() frametest.Frame {
 	b.t.Helper()
 	parts := map[int64][]byte{}
@@ -364,7 +364,8 @@ func TestEventOfAnUnknownStreamIsDropped(t *testing.T) {
 	})
 }
 
-// flood has a process say 1 MiB a hundred times, as fast as it may, and counts.
+// flood makes a process send 1 MiB a hundred times, as fast as it may, and counts the
+// events.
 func flood(b *bench) *atomic.Int64 {
 	var said atomic.Int64
 	go func() {

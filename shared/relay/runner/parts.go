@@ -8,16 +8,17 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// window is how many parts of one frame are under way at a time: each is an
+// window is how many parts of one frame are under way at a time. Each part is an
 // invocation of the relay function.
 const window = 8
 
-// wholes is how often whole is sent before the parts are sent anew: the host may
-// have let them expire.
+// wholes is how often the runner sends whole before it sends the parts anew. The host
+// may have let the parts expire by then.
 const wholes = 3
 
-// transfer is a long frame on its way: its parts, each until part-ok, then whole.
-// It is of no connection: parts the host has stay there.
+// transfer is a long frame on its way: its parts, each repeated until part-ok, then
+// whole. It belongs to no connection, because the host keeps the parts it has when a
+// connection ends.
 type transfer struct {
 	data       []byte // until it has a place
 	place      int
@@ -38,7 +39,7 @@ const (
 	partTaken
 )
 
-// transfers has the frames that are sent in parts.
+// transfers holds the frames that are sent in parts.
 type transfers struct {
 	*core
 	links *links
@@ -47,7 +48,7 @@ type transfers struct {
 	lining []*transfer          // those that wait for one
 }
 
-// transfer begins a long frame whose answer drops it.
+// transfer begins to send a long frame. The answer to the frame drops it.
 func (ts *transfers) transfer(data []byte) *transfer {
 	t := &transfer{data: data}
 	if len(ts.byName) == frame.MaxTransfers {
@@ -58,8 +59,8 @@ func (ts *transfers) transfer(data []byte) *transfer {
 	return t
 }
 
-// admit gives a long frame a place and a name, and cuts it. Who runs the box, and
-// in which generation, is in each part, since each is stored by itself.
+// admit gives a long frame a place and a name, and cuts it. Each part has the box, the
+// generation and the runner in its header, because the host stores each part by itself.
 func (ts *transfers) admit(t *transfer) {
 	var taken [frame.MaxTransfers]bool
 	for _, other := range ts.byName {
@@ -73,8 +74,8 @@ func (ts *transfers) admit(t *transfer) {
 	ts.byName[t.name] = t
 }
 
-// transferKept sends a long frame that has no answer: once its parts have been
-// taken, whole is sent once.
+// transferKept sends a long frame that has no answer. When the host has all parts, it
+// sends whole once.
 func (ts *transfers) transferKept(data []byte) {
 	t := ts.transfer(data)
 	t.unanswered = true
@@ -85,10 +86,10 @@ func (t *transfer) restart() {
 	t.state, t.missing, t.joins = make([]partState, len(t.parts)), len(t.parts), 0
 }
 
-// sendParts sends, for the first time or again, what the host has not taken.
+// sendParts sends the parts that the host has not taken, for the first time or again.
 func (ts *transfers) sendParts(t *transfer) {
 	if !ts.links.linked() || t.name == "" {
-		return // resumeOutboxes, or dropTransfer
+		return // resumeOutboxes or dropTransfer sends them later
 	}
 	if t.joins == wholes {
 		t.restart()
@@ -102,7 +103,7 @@ func (ts *transfers) sendParts(t *transfer) {
 	ts.watchParts(t)
 }
 
-// watchParts repeats what gets no answer, counted from the last one.
+// watchParts repeats the parts without an answer, ackAfter after the last answer.
 func (ts *transfers) watchParts(t *transfer) {
 	if ts.byName[t.name] == t {
 		ts.links.againIfFree(&t.again, func() { ts.sendParts(t) })
@@ -155,8 +156,8 @@ func (ts *transfers) partTaken(f frame.PartOK) {
 	ts.watchParts(t)
 }
 
-// dropTransfer forgets a long frame that was answered, and begins the next that
-// waits for its place. nil is no transfer.
+// dropTransfer forgets a long frame, and begins the next frame that waits for a place.
+// A nil t is no transfer.
 func (ts *transfers) dropTransfer(t *transfer) {
 	if t == nil {
 		return
@@ -172,8 +173,8 @@ func (ts *transfers) dropTransfer(t *transfer) {
 	}
 }
 
-// sendSmall sends a frame that the host does not answer, and which is asked for
-// again in some way if it is lost.
+// sendSmall sends a frame that the host does not answer. If the frame is lost, another
+// message makes up for it.
 func (ts *transfers) sendSmall(f frame.Frame) {
 	data := frame.Encode(f)
 	if len(data) > frame.MaxFrame {

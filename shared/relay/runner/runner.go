@@ -1,9 +1,9 @@
 // Package runner is the end of the relay that runs in the box. Package relay explains
 // the protocol, package relayhost is the other end.
 //
-// A [Runner] connects to the relay function, gives each message to its [Executor] once,
-// sends the events of the box until the host has them, and falls asleep when the box is
-// idle.
+// A [Runner] connects to the relay function and gives each message to its [Executor]
+// once. It sends the events of the box until the host has them. It falls asleep when
+// the box is idle.
 package runner
 
 import (
@@ -17,33 +17,31 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// ErrFenced is what [Runner.Run] returns when somebody newer runs the box: the
-// caller stops its processes and exits. It is the code session.Fenced.
+// ErrFenced is the error of [Runner.Run] when a newer runner runs the box. The caller
+// stops its processes and exits. It is the code session.Fenced.
 const ErrFenced = session.Fenced
 
-// Executor is the box as the runner's end of the relay sees it. All methods are
-// called by one goroutine, one after the other in the order of what came in;
-// while one of them blocks, nothing else is executed. None may keep the caller
-// waiting for [Runner.Run] to return.
+// Executor is the box as the runner sees it. One goroutine calls all methods, one after
+// the other, in the order in which the frames came. While a method blocks, no other is
+// called. No method may wait for [Runner.Run] to return.
 type Executor interface {
 	// Deliver executes a message. It is called at most once for a delivery id and
-	// round. If it has requests, the box owes one event with Final for it, or with
-	// Asks, after which it knows nothing of it any more.
+	// round. If the delivery has requests, the box owes it one Event with Final or with
+	// Asks. After one with Asks the box knows nothing of the delivery any more.
 	Deliver(d Delivery)
-	// Answer hands over the client's response to a question. It may come twice,
-	// and for a question that is not open any more.
+	// Answer hands over the client's response to a question. It may be called twice for
+	// one response, and for a question that is not open any more.
 	Answer(s session.ID, question string, raw []byte)
-	// CloseStream says that the host has ended a request stream by itself: its
-	// calls are to be cancelled, and what they still say is sent nowhere. The
-	// stream may have ended here as well.
+	// CloseStream tells that the host has ended a request stream by itself. The box
+	// cancels its calls; events that they still send are dropped. The stream may have
+	// ended in the box as well.
 	CloseStream(s session.ID, stream session.StreamID)
-	// StopSession says that the client has ended a session: its process is to be
-	// stopped.
+	// StopSession tells that the client has ended a session. The box stops its process.
 	StopSession(s session.ID)
-	// Questions are the client-visible ids of the open questions of each session.
+	// Questions returns the client-visible ids of the open questions, by session.
 	Questions() map[session.ID][]string
-	// IdleSince is since when nothing has happened in the box. ok is true only if
-	// no request is in flight, no start is under way and no question is open.
+	// IdleSince returns the time since when nothing has happened in the box. ok is true
+	// only if no request is in flight, no start is under way and no question is open.
 	IdleSince() (since time.Time, ok bool)
 }
 
@@ -51,45 +49,45 @@ type Executor interface {
 // the Executor.
 type Delivery struct {
 	ID          session.StreamID // deliver id, and the stream its events go to
-	Round       int              // how often it was suspended; Raw then has the answers
+	Round       int              // how often it was suspended; above 0, Raw has the answers
 	Session     session.ID
-	Principal   string // a hash that all sessions of one principal have, and no others
+	Principal   string // a hash; the same for all sessions of one principal in the box, and for no others
 	Server      string
-	Ticket      string   // goes back with the events
+	Ticket      string   // the Ticket of its events
 	Level       string   // last logging/setLevel of the session, "" for none
 	Subscribed  []string // resource URIs, in the order of subscription
 	Init        json.RawMessage
 	Raw         []byte // as the client wrote it
-	HasRequests bool   // an end is owed
+	HasRequests bool   // the box owes an end
 	Again       bool   // the session has had a process before
 	Trace       string // the client's request in all logs, "" if it has no name
 }
 
-// Event is one message a process has said. Raw is one line of JSON without the
-// newline and belongs to the Runner.
+// Event is one message of a process. Raw is one line of JSON without the newline, and
+// belongs to the Runner.
 type Event struct {
 	Session session.ID
 	Stream  session.StreamID // session.Common, or the id of the delivery it belongs to
-	Ticket  string           // of the delivery; on the common stream the session's newest, or "" for that
+	Ticket  string           // the delivery's; on the common stream the session's newest, which "" also means
 	Raw     []byte
 	Final   bool        // the last event of its request stream
 	Asks    *Suspension // not nil: the last event of this round of the stream
 }
 
-// Suspension is what is to become of a delivery that needs something of its client:
-// it waits, without this box, for answers to its questions, which were asked by
-// events of its stream, the last of which it comes with. Their ids are those of
-// [session.QuestionID] in the round after the delivery's.
+// Suspension asks the host to suspend a delivery that needs something of its client.
+// The delivery waits, without this box, for answers to its questions. Events of its
+// stream have asked the questions; the Suspension comes with the last of them. The ids
+// of the questions are those of [session.QuestionID] in the round after the delivery's.
 type Suspension struct {
 	Questions []session.Question
-	Raw       []byte        // the request to send again, without answers; or a batch
-	Within    time.Duration // for the answers
+	Raw       []byte        // the request, or a batch, to send again; without answers
+	Within    time.Duration // how long the client may take to answer
 }
 
-// StatusReport tells the host of a process. With a Handshake it is the result a
-// fresh process gave to initialize (then Detail is the protocol version that was
-// asked for, and Ticket one of the session's), which the host keeps; without, it
-// is a line for its log, each text in it cut to 500 bytes.
+// StatusReport tells the host about a process. With a Handshake it is the result of a
+// fresh process's initialize, which the host keeps. Detail is then the protocol version
+// that was asked for, and Ticket is one of the session's. Without a Handshake it is a
+// line for the host's log, and the host cuts each text in it to 500 bytes.
 type StatusReport struct {
 	Session   session.ID
 	Ticket    string
@@ -97,17 +95,18 @@ type StatusReport struct {
 	Phase     string
 	Detail    string
 	Handshake json.RawMessage
-	// Era goes with a Handshake if it is news what the server speaks: [EraModern],
-	// [EraLegacy] or [EraDual]. A later runner of the box is told by [EnvEra].
+	// Era goes with a Handshake if it is news which era the server speaks:
+	// [frame.EraModern], [frame.EraLegacy] or [frame.EraDual]. A later runner of the
+	// box finds it in [frame.EnvEra].
 	Era string
 }
 
 // Conn is a connection to the relay that carries text messages of up to
-// [frame.MaxFrame] bytes. Send and Receive are each called by one goroutine, Close by
-// any, and makes both of them return. Receive returns a slice that nobody else has.
-// Any error of Send or Receive means that the connection is of no use any more, and a
-// Send of more than 30 s is one; a [ClosedError] in it says with which code the peer
-// has closed it, and so whether to come back.
+// [frame.MaxFrame] bytes. One goroutine calls Send, and one calls Receive. Any
+// goroutine may call Close, which makes both return. The caller owns the slice that
+// Receive returns. Any error of Send or Receive means that the connection is of no use
+// any more. A Send that takes longer than 30 s fails. A [ClosedError] in an error has
+// the code with which the peer closed the connection, and so says whether to come back.
 type Conn interface {
 	Send(message []byte) error
 	Receive() ([]byte, error)
@@ -115,30 +114,31 @@ type Conn interface {
 }
 
 // Dialer opens a connection to the relay, with a header. ctx bounds the opening only. A
-// [RefusedError] in the error says that there is a host, which does not want it.
+// [RefusedError] in the error means that the host answered and refused the connection.
 type Dialer func(ctx context.Context, url string, header http.Header) (Conn, error)
 
-// Config is what a Runner works with. Durations of zero mean the default.
+// Config is what a Runner works with. A duration of zero means the default, which its
+// comment names last.
 type Config struct {
-	URL      string             // of the relay, ws:// or wss://
+	URL      string             // of the relay, in a form that Dial takes
 	Box      session.BoxID      // the box it runs
 	Gen      session.Generation // of the wake lease it was started for
 	Token    string             // one-time token of that lease
-	Pass     string             // what the relay admits connections with, of EnvPass
+	Pass     string             // the first pass, from frame.EnvPass
 	Task     string             // the fleet's name for this runner
 	Executor Executor
 	Dial     Dialer // DialWebSocket
 
 	Idle         time.Duration // the box sleeps after this long without work; 120 s
-	Linger       time.Duration // stays after falling asleep for what was under way; 5 s
+	Linger       time.Duration // how long it stays after falling asleep, for messages that were under way; 5 s
 	PingEvery    time.Duration // says hello again, below the gateway's idle limit; 5 min
 	RenewAfter   time.Duration // replaces a connection, below the gateway's limit; 110 min
-	ReconnectFor time.Duration // tries to reach the host before it gives up; 2 min
-	Flush        time.Duration // after Run's ctx is done: for what is in flight to end; 5 s
+	ReconnectFor time.Duration // how long it tries to reach the host before it gives up; 2 min
+	Flush        time.Duration // how long requests in flight may take to end after Run's ctx is done; 5 s
 
-	// Rand draws the pauses before a reconnect and the moment at which a drain is
-	// followed, for nobody but Run. nil is one that is seeded at random; a
-	// simulation gives one it has seeded.
+	// Rand draws the pauses before a reconnect, and the moment at which a drain is
+	// followed. Only Run uses it. nil means one with a random seed; a simulation passes
+	// one with a seed of its own.
 	Rand *rand.Rand
 	Log  *slog.Logger // nil for none
 }
@@ -167,33 +167,33 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Runner is the box's end of the relay, for one life of a box: from the first
-// hello to the sleep, the fence or the loss of the host. Event and Status may be
-// called by any goroutine.
+// Runner is the box's end of the relay for one life of a box: from the first hello
+// until the box sleeps, is fenced or loses the host. Any goroutine may call Event,
+// Status and Snapshot.
 type Runner struct {
 	cfg  Config
-	in   chan func(*life) // everything that happens, for the one goroutine that has the state
+	in   chan func(*life) // closures for the goroutine of Run, which owns the state
 	done chan struct{}    // closed when Run returns
 }
 
-// New makes a Runner. Nothing happens before [Runner.Run].
+// New returns a Runner. It does nothing before [Runner.Run].
 func New(c Config) *Runner {
 	return &Runner{cfg: c.withDefaults(), in: make(chan func(*life)), done: make(chan struct{})}
 }
 
-// Run connects and lives until one of these ends it; it may be called once.
+// Run connects and runs until one of these ends it. It may be called once.
 //
-//   - nil: the box has fallen asleep, or ctx was done and it could say bye.
-//   - [ErrFenced]: somebody newer runs this box. Nothing more is sent.
+//   - nil: the box has fallen asleep, or ctx was done and the runner could say bye.
+//   - [ErrFenced]: a newer runner runs this box. Nothing more is sent.
 //   - session.Unavailable: the host could not be reached for ReconnectFor.
-//   - session.Invalid: there is a host, and it does not take this runner: it said
-//     so with a [CloseCode], or refused connections time and again.
-//   - the cause of ctx: ctx is done and the box was not idle within Flush. From
-//     the moment ctx is done no new message is executed; the caller stops its
+//   - session.Invalid: the host does not take this runner. It said so with a
+//     [CloseCode], or refused connections again and again.
+//   - the cause of ctx, wrapped: ctx is done and the box was not idle within Flush. From
+//     the moment ctx is done, no new message is executed. The caller stops its
 //     processes meanwhile, so that open requests get their ends.
 //
-// Before it returns, all its connections are closed and all its goroutines have
-// ended. What is still to be sent then is lost.
+// Before Run returns, it closes all its connections and waits for all its goroutines.
+// Events that are still to be sent then are lost.
 func (r *Runner) Run(ctx context.Context) error {
 	l := newLife(ctx, r)
 	defer l.stop()
@@ -214,12 +214,12 @@ func (r *Runner) Run(ctx context.Context) error {
 	return l.err
 }
 
-// Event takes an event of a process and returns when the outbox of its session
-// has room for more: while more than 32 MiB of that session wait to be taken by
-// the host, it blocks, which is the back-pressure on the process. It never blocks
-// longer than until the connection has been lost for a minute, or Run has
-// returned; what comes after that is dropped. Events of one session must come
-// from one goroutine at a time if their order matters. Before Run, it blocks.
+// Event takes an event of a process and returns when the outbox of its session has room
+// for more. It blocks while more than 32 MiB of that session wait for the host; this is
+// the back-pressure on the process. It stops blocking when the connection has been lost
+// for a minute, or when Run has returned. An event after Run is dropped. If the order
+// of a session's events matters, one goroutine at a time must send them. Before Run,
+// Event blocks.
 func (r *Runner) Event(e Event) {
 	room := make(chan struct{})
 	if !r.post(func(l *life) { l.outboxes.event(e, room) }) {
@@ -231,13 +231,13 @@ func (r *Runner) Event(e Event) {
 	}
 }
 
-// Status takes a report. It is sent once, and lost if there is no connection at
-// that moment; only one with a Handshake is kept until it could be sent.
+// Status sends a report once. A report with a Handshake waits for a connection. Any
+// other is lost if there is no connection at that moment.
 func (r *Runner) Status(s StatusReport) {
 	r.post(func(l *life) { l.outboxes.status(s) })
 }
 
-// post hands something to the loop; false if that has ended.
+// post gives do to the loop. It returns false if the loop has ended.
 func (r *Runner) post(do func(*life)) bool {
 	select {
 	case r.in <- do:

@@ -7,19 +7,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 )
 
-// How the box falls asleep: bye when there is nothing to do, nothing is
-// executed after it, and what comes late makes the runner say hello again.
+// How the box falls asleep. The runner says bye when it has nothing to do, and executes
+// nothing after it. A message that comes later makes the runner say hello again.
 
 const (
 	byeAgain = 2 * time.Second
 	byeTries = 5 // then the connection is given up
 
-	mostUnasked    = 30 * time.Second // a busy box is asked again whether it is idle
+	mostUnasked    = 30 * time.Second // the longest pause before a busy box is asked again
 	unaskedClosing = 50 * time.Millisecond
 )
 
-// sleep decides when the box falls asleep and when Run ends: it says bye once no part has
-// anything under way.
+// sleep decides when the box falls asleep and when Run ends. It says bye once no part
+// of the life has anything under way.
 type sleep struct {
 	*core
 	links      *links
@@ -29,15 +29,15 @@ type sleep struct {
 	inflight   *inflight
 	queries    *queries
 
-	watching bool // the Executor is asked since when it is idle, or will be when idle rings
+	watching bool // the Executor is being asked since when it is idle, or will be when the alarm idle rings
 	idle     alarm
-	byes     int // said without an answer
+	byes     int // byes without an answer
 	byeDue   alarm
 	ending   alarm
 }
 
-// watchIdle asks the Executor whether the box may sleep, and does so again for as
-// long as it is up.
+// watchIdle asks the Executor whether the box may sleep, again and again while the box
+// is up.
 func (sl *sleep) watchIdle() {
 	if sl.stage != up || sl.watching {
 		return
@@ -76,15 +76,14 @@ func (sl *sleep) idleSince(since time.Time, ok bool) {
 	})
 }
 
-// quiet says that this end has nothing under way with the host. A pull that is
-// open does not hold up a runner that is told to stop: it will not execute what
-// comes.
+// quiet reports whether this end has nothing under way with the host. An open pull does
+// not hold up a runner that is told to stop, because it will not execute what comes.
 func (sl *sleep) quiet() bool {
 	return sl.links.linked() && sl.links.next == nil && !sl.links.dialing && !sl.links.live.greeting() && !sl.links.live.busy() &&
 		len(sl.deliveries.owed) == 0 && (len(sl.inflight.late) == 0 || sl.closing) && sl.outboxes.unsent() == 0 && len(sl.transfers.byName) == 0 && len(sl.transfers.lining) == 0 && len(sl.queries.asking) == 0 && (!sl.inflight.pull.open || sl.closing) && len(sl.waiting) == 0
 }
 
-// bye says that from now on nothing is executed.
+// bye begins the sleep: from now on the runner executes nothing.
 func (sl *sleep) bye() {
 	sl.stage, sl.byes, sl.watching = parting, 0, false
 	sl.idle.stop()
@@ -104,8 +103,8 @@ func (sl *sleep) sayBye() {
 	sl.set(&sl.byeDue, byeAgain, sl.sayBye)
 }
 
-// byeTaken: the box is asleep. The runner stays a little for what was already
-// under way to it.
+// byeTaken handles the host's answer to a bye: the box is asleep. The runner stays for
+// Linger, in case a message was already under way to it.
 func (sl *sleep) byeTaken(f frame.ByeOK) {
 	if sl.stage != parting || f.Link != sl.no {
 		return
@@ -120,8 +119,8 @@ func (sl *sleep) byeTaken(f frame.ByeOK) {
 	})
 }
 
-// wakeAgain says hello again after a bye, on the same connection with a new
-// number: the welcome tells whether the bye had been taken.
+// wakeAgain says hello again after a bye, on the same connection with a new number. The
+// welcome tells whether the host had taken the bye.
 func (sl *sleep) wakeAgain() {
 	if sl.stage != parting && sl.stage != lingering || sl.closing {
 		return
@@ -134,8 +133,9 @@ func (sl *sleep) wakeAgain() {
 	}
 }
 
-// cutAsleep: the connection is lost after a bye. If it was not taken, it is not
-// said again: the hello on the next connection tells where things stand.
+// cutAsleep handles a connection that is lost after a bye without an answer. The runner
+// does not repeat the bye. The hello on the next connection tells whether the host took
+// it.
 func (sl *sleep) cutAsleep() {
 	if sl.stage == parting {
 		sl.stage = rejoining
@@ -143,7 +143,7 @@ func (sl *sleep) cutAsleep() {
 	}
 }
 
-// closeDown begins the end that ctx asks for.
+// closeDown begins the end that Run's ctx asks for.
 func (sl *sleep) closeDown(cause error) {
 	sl.closing, sl.cause = true, cause
 	sl.watching = false
@@ -151,8 +151,8 @@ func (sl *sleep) closeDown(cause error) {
 	sl.set(&sl.ending, sl.Flush, sl.closed)
 }
 
-// tryClose ends the life as soon as nothing is in flight: by a bye if there is a
-// connection, so that the host knows that nothing was lost.
+// tryClose ends the life as soon as nothing is in flight. With a connection it does so
+// by a bye, which tells the host that nothing was lost.
 func (sl *sleep) tryClose() {
 	switch {
 	case sl.stage == lingering:
@@ -164,7 +164,7 @@ func (sl *sleep) tryClose() {
 	}
 }
 
-// closed ends without a bye.
+// closed ends the life without a bye.
 func (sl *sleep) closed() {
 	sl.finish(fmt.Errorf("the runner of box %s was stopped with %d requests in flight: %w", sl.Box, sl.deliveries.running, sl.cause))
 }

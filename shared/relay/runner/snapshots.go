@@ -10,8 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// SnapshotRequest is what a box asks of the snapshots of an owner: [Get], [Put] with the
-// Size of what is to be put, [Done] with the Object that Put named, or [Forget].
+// SnapshotRequest is a request of a box about the snapshots of an owner. Type is one
+// of: [frame.Get]; [frame.Put], with the Size of the snapshot; [frame.Done], with the
+// Object that Put returned; or [frame.Forget].
 type SnapshotRequest struct {
 	Type   frame.Type
 	Owner  string
@@ -19,8 +20,8 @@ type SnapshotRequest struct {
 	Object string
 }
 
-// SnapshotAnswer is the answer to Get (URL, Saved) and Put (URL, Header, Object). URLs
-// are secrets and good for some minutes.
+// SnapshotAnswer is the answer to Get (URL, Saved) and Put (URL, Header, Object). A URL
+// is a secret and is valid for some minutes.
 type SnapshotAnswer struct {
 	URL    string
 	Saved  time.Time
@@ -28,12 +29,12 @@ type SnapshotAnswer struct {
 	Object string
 }
 
-// Snapshot asks the host, as often as it takes until it answers or ctx is done. While
-// it does the box does not fall asleep.
+// Snapshot asks the host, and repeats the request until the host answers or ctx is
+// done. The box does not fall asleep meanwhile.
 //
-// Errors: NotFound if there is no snapshot; [ErrFenced] if the box has a newer runner, or
-// a newer one has saved; TooLarge; Invalid for what the host does not do; Unavailable if
-// ctx or [Runner.Run] has ended.
+// Errors: NotFound if there is no snapshot. [ErrFenced] if a newer runner runs the box,
+// or has saved. TooLarge. Invalid if the host does not do this. Unavailable if ctx or
+// [Runner.Run] has ended.
 func (r *Runner) Snapshot(ctx context.Context, q SnapshotRequest) (SnapshotAnswer, error) {
 	a := &query{frame: frame.Snapshot{Op: q.Type, Owner: q.Owner, Size: q.Size, Object: q.Object}, answer: make(chan frame.Kept, 1)}
 	posted := r.post(func(l *life) { l.queries.query(a) })
@@ -55,7 +56,7 @@ func (r *Runner) Snapshot(ctx context.Context, q SnapshotRequest) (SnapshotAnswe
 	return SnapshotAnswer{URL: f.URL, Saved: time.UnixMilli(f.Saved), Header: f.Header, Object: f.Object}, nil
 }
 
-// queries has the questions about snapshots that the host has not answered.
+// queries holds the requests about snapshots that the host has not answered.
 type queries struct {
 	*core
 	links *links
@@ -66,7 +67,7 @@ type queries struct {
 
 type query struct {
 	frame  frame.Snapshot
-	answer chan frame.Kept // has room for one
+	answer chan frame.Kept // capacity 1
 	again  alarm
 }
 
@@ -77,8 +78,8 @@ func (qs *queries) query(q *query) {
 	qs.sayQuery(q)
 }
 
-// sayQuery asks now, and again while there is no answer; without a connection the next
-// welcome does.
+// sayQuery sends a request now, and again until there is an answer. Without a
+// connection resumeQueries sends it after the next welcome.
 func (qs *queries) sayQuery(q *query) {
 	if !qs.links.linked() {
 		return
@@ -95,7 +96,7 @@ func (qs *queries) resumeQueries() {
 	}
 }
 
-// answered takes what the host says of a snapshot.
+// answered handles the host's answer about a snapshot.
 func (qs *queries) answered(f frame.Kept) {
 	if q := qs.asking[f.N]; q != nil {
 		qs.unquery(q)

@@ -8,8 +8,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// suspendable checks what the box says, since a host would refuse it for ever. Its
-// request then ends in an error.
+// suspendable checks a suspension of the box, because the host would refuse a bad one
+// every time. It ends the requests of a bad one with an error and returns false.
 func (ob *outboxes) suspendable(e Event) bool {
 	e.Asks.Raw = bytes.ToValidUTF8(e.Asks.Raw, []byte("\uFFFD"))
 	d := ob.deliveries.byID[e.Stream]
@@ -42,7 +42,7 @@ func (s *Suspension) raw() []byte {
 	return s.Raw
 }
 
-// frame is what a frame says of a suspension; nil is none.
+// frame returns the Asks of an events frame. It is nil for a nil s.
 func (s *Suspension) frame(round int) *frame.Asks {
 	if s == nil {
 		return nil

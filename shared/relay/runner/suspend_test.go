@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// asking is what a box says with the last question of a round.
+// asking returns the Suspension that a box sends with the last question of a round.
 func asking(stream session.StreamID, round int, raw string) *runner.Suspension {
 	return &runner.Suspension{
 		Questions: []session.Question{{ID: session.QuestionID(stream, round, 0), Key: "k", Method: wire.MethodElicit}},
@@ -23,7 +23,7 @@ func asking(stream session.StreamID, round int, raw string) *runner.Suspension {
 	}
 }
 
-// suspends has the box ask something and suspend a delivery of session s1.
+// suspends makes the box ask something and suspend a delivery of session s1.
 func (b *bench) suspends(stream session.StreamID, raw string, asks *runner.Suspension) {
 	go b.runner.Event(runner.Event{Session: "s1", Stream: stream, Raw: []byte(raw), Asks: asks})
 	synctest.Wait()
