@@ -1,4 +1,4 @@
-// Command http is the Lambda function behind the REST API: every HTTP client.
+// Command http is the Lambda function behind the REST API, for all HTTP clients.
 package main
 
 import (

@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/native"
 )
 
-// counter counts for each session by itself. It is made anew for each message, and
+// counter counts for each session separately. A new counter serves each message, so
 // the number is in the store.
 func counter(_ context.Context, s native.Session) (*mcp.Server, error) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "counter", Version: "1"}, s.Options())

@@ -21,8 +21,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// cloud invokes functions as the servers of this package need it: each message and
-// each alarm by handlers that were made for it.
+// cloud invokes functions as AWS would for the servers of this package: new handlers
+// serve each message and each alarm.
 type cloud struct {
 	t      *testing.T
 	store  session.Store
@@ -75,7 +75,7 @@ func (c *cloud) Authenticate(*http.Request, string) (session.Identity, error) {
 // Confirm implements front.Authenticator.
 func (c *cloud) Confirm(context.Context, string, string) error { return nil }
 
-// RoundTrip is a request of a client.
+// RoundTrip serves a request of a client.
 func (c *cloud) RoundTrip(r *http.Request) (*http.Response, error) {
 	verbs := host.New(c.store, c.backend(), host.Limits{})
 	h := native.Handler(front.New(front.Options{
@@ -91,7 +91,7 @@ func (c *cloud) RoundTrip(r *http.Request) (*http.Response, error) {
 	return rec.Result(), nil
 }
 
-// connect is a real client of the legacy era or of the modern one.
+// connect returns a real client of the legacy or the modern era.
 func (c *cloud) connect(t *testing.T, version string, options *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
 	client := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, options)
@@ -168,7 +168,7 @@ func TestJobTellsItsProgressAndEndsByAlarms(t *testing.T) {
 		if got := call(t, s, "work", map[string]any{"steps": 3, "seconds": 60}); got != "worked 3 steps" {
 			t.Errorf("got %q", got)
 		}
-		synctest.Wait() // the client hears of progress beside its call
+		synctest.Wait() // the client hears of progress in another goroutine
 		mu.Lock()
 		defer mu.Unlock()
 		if joined := strings.Join(steps, ", "); joined != "step 1, step 2, step 3" {

@@ -22,8 +22,8 @@ func main() {
 		if e.RequestContext.RouteKey == "$connect" && f.Relay.Sealer.Admit(headers(e)) != nil {
 			return events.APIGatewayProxyResponse{StatusCode: 401}, nil
 		}
-		// The rest of $connect proves nothing, and $disconnect is a hint at most: who a
-		// connection belongs to is said by its hello.
+		// The rest of $connect proves nothing, and $disconnect is only a hint: the
+		// hello names the owner of a connection.
 		if e.RequestContext.RouteKey != "$default" {
 			return events.APIGatewayProxyResponse{StatusCode: 200}, nil
 		}

@@ -1,10 +1,10 @@
-// Package run is the functions as an author of native servers builds them: a main
-// that calls one of these with its servers is all of a program of their own.
+// Package run builds functions with an author's own native servers. The whole program
+// is a main that calls one of its functions:
 //
 //	func main() { run.HTTP(native.Servers{"hello": hello}) }
 //
-// It reads the environment as every function does (see template.yaml), and returns
-// when the process is to end.
+// The functions read the environment as every function does (see template.yaml), and
+// return when the process should end.
 package run
 
 import (
@@ -20,15 +20,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// event is what the function for HTTP is invoked with: a request of the REST API, or an
-// alarm of a native server. What a client sends is inside of a request, never at the top
-// of an event.
+// event is the event of the HTTP function: a request of the REST API, or an alarm of a
+// native server. A client's data is always inside the request, so a client cannot send
+// an alarm.
 type event struct {
 	events.APIGatewayProxyRequest
 	Alarm *native.Alarm `json:"dormouseAlarm"`
 }
 
-// HTTP is the function behind the REST API, and the one that alarms invoke.
+// HTTP runs the function behind the REST API, which alarms invoke too.
 func HTTP(servers native.Servers) {
 	f, a, err := open()
 	if err != nil {
@@ -47,13 +47,14 @@ func HTTP(servers native.Servers) {
 	})
 }
 
-// Socket is the function behind the WebSocket API for clients.
+// Socket runs the function behind the WebSocket API for clients.
 func Socket(servers native.Servers) {
 	f, a, err := open()
 	if err != nil {
 		boot.Fail(err)
 	}
-	// Nothing can be sent to a connection before this invocation has ended.
+	// A connection gets no message before this invocation has ended, so another
+	// invocation pushes.
 	s, err := endpoints.NewSocket(f.Function, servers, a, func(ctx context.Context, id session.ID) error {
 		payload, err := lambdafront.PushEvent(id)
 		if err != nil {

@@ -1,5 +1,5 @@
-// Command sweep is the Lambda function that reaps what was left behind: on a
-// schedule, and when the fleet says that a task has stopped.
+// Command sweep is the Lambda function that cleans up after lost boxes and requests.
+// It runs on a schedule, and when the fleet reports that a task has stopped.
 package main
 
 import (
@@ -18,8 +18,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 )
 
-// taskStopped is the detail type of an event of our own making about one task; a
-// schedule has another.
+// taskStopped is the detail type of Dormouse's own event about one stopped task.
+// Events of a schedule have another.
 const taskStopped = "Dormouse Task Stopped"
 
 func main() {
@@ -47,7 +47,7 @@ func main() {
 		default:
 			return errors.Join(w.Sweep(ctx), natives.Sweep(ctx))
 		}
-		// ECS also tells of tasks that are about to stop.
+		// ECS also reports tasks that are about to stop.
 		if err != nil || !ours || t.State != fleet.Stopped {
 			return err
 		}

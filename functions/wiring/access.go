@@ -7,8 +7,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// ReadAccess reads which tokens the servers file has taken, at an endpoint that clients
-// call publicURL. [New] checks what it says.
+// ReadAccess reads the token settings of the servers file, for an endpoint whose URL
+// for clients is publicURL. [New] checks them.
 func ReadAccess(servers *catalog.Catalog, publicURL string) (*oauth.Settings, error) {
 	section := servers.Access()
 	if section == nil {
@@ -22,8 +22,8 @@ func ReadAccess(servers *catalog.Catalog, publicURL string) (*oauth.Settings, er
 	return &s, nil
 }
 
-// takeTokens has Auth take tokens beside keys. The error says what is wrong with the
-// settings.
+// takeTokens makes Auth take tokens besides keys. The error names the setting that is
+// wrong.
 func (f *Function) takeTokens(others [][]byte) error {
 	sealer, err := session.NewSealer("token", f.Secret, others...)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 
 // Variables that set [Settings]. All are optional.
 const (
-	EnvIdle         = "DORMOUSE_IDLE"          // a time; how long a box stays without work, for servers that set none
-	EnvTenantBoxes  = "DORMOUSE_TENANT_BOXES"  // boxes of one tenant at a time, more are refused with Busy; 0: any number
-	EnvWaitingCalls = "DORMOUSE_WAITING_CALLS" // calls that may wait for a box that is not up, more are refused with Busy; 0: any number
+	EnvIdle         = "DORMOUSE_IDLE"          // a time: how long a box stays up without work, for servers that set none
+	EnvTenantBoxes  = "DORMOUSE_TENANT_BOXES"  // boxes of one tenant at a time, more get Busy; 0: any number
+	EnvWaitingCalls = "DORMOUSE_WAITING_CALLS" // calls that may wait for a box that is not up, more get Busy; 0: any number
 	EnvLife         = "DORMOUSE_SESSION_LIFE"  // a time (90s, 36h; a bare number is seconds), as the next three; see host.Limits
 	EnvInitTimeout  = "DORMOUSE_INIT_TIMEOUT"
 	EnvEventAge     = "DORMOUSE_EVENT_AGE"
@@ -19,7 +19,7 @@ const (
 )
 
 // Read sets Limits, Idle, TenantBoxes and WaitingCalls from the variables that are set. The error
-// names the variable, and what it may be.
+// names the variable and its valid values.
 func (s *Settings) Read(getenv func(string) string) error {
 	for name, to := range map[string]*time.Duration{
 		EnvLife: &s.Limits.Life, EnvInitTimeout: &s.Limits.InitTimeout, EnvEventAge: &s.Limits.EventAge, EnvHold: &s.Limits.Hold, EnvIdle: &s.Idle,
@@ -48,8 +48,7 @@ func (s *Settings) Read(getenv func(string) string) error {
 	return nil
 }
 
-// duration reads a time above 0: a number of seconds, or one with units as Go
-// writes them.
+// duration parses a time above 0: a number of seconds, or a Go duration with units.
 func duration(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if seconds, bare := strconv.ParseFloat(text, 64); bare == nil && seconds < 1e9 {

@@ -10,14 +10,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Forget removes what was kept of a box's workspace, up to a generation.
+// Forget removes the kept workspaces of a box, up to a generation.
 type Forget func(ctx context.Context, box session.BoxID, owner string, gen session.Generation) error
 
-// KeepIn reads where the workspaces of boxes are kept: "folder:PATH" on this machine, by
-// the boxes themselves, so that each function can remove them; or
-// "s3:BUCKET[/PREFIX][?endpoint=URL&region=NAME]", to which boxes are given URLs; or ""
-// for nowhere. folder makes what removes from a folder; nil refuses folders. Of b, KeepIn
-// sets the place; b.Place.Region is the default region.
+// KeepIn parses where boxes keep workspaces. "folder:PATH" is on this machine: the boxes
+// write there themselves, so each function can remove workspaces. With
+// "s3:BUCKET[/PREFIX][?endpoint=URL&region=NAME]", boxes get URLs. "" means nowhere.
+//
+// folder returns the Forget of a folder; a nil folder refuses folders. KeepIn sets the
+// place of b, with b.Place.Region as the default region.
 func (p *Parts) KeepIn(where string, folder func(path string) Forget, b bucket.Config) error {
 	if where == "" {
 		return nil

@@ -1,7 +1,7 @@
-// Package wiring makes what the handlers of all functions share: the relay's settings,
-// authentication, sealing, metering. The functions on Lambda and `dormouse run` build
-// the same handlers from it. It reads no environment and opens nothing: package boot
-// does both for a function, and package local for one machine.
+// Package wiring builds what the handlers of all functions share: the relay's
+// settings, authentication, sealing, metering. The functions on Lambda and `dormouse
+// run` build the same handlers from it. It reads no environment and opens nothing:
+// package boot does both for a function, and package local for one machine.
 package wiring
 
 import (
@@ -21,61 +21,61 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Settings are values that an operator may set. Servers and Secret are needed.
+// Settings are values that an operator may set. Servers and Secret are required.
 type Settings struct {
 	Servers      *catalog.Catalog
 	Secret       []byte // 32 bytes or more; it seals tickets
-	OtherSecret  []byte // opens tickets too, while Secret is replaced; nil for none
+	OtherSecret  []byte // also opens tickets, while the operator replaces Secret; nil for none
 	Limits       host.Limits
 	Hosts        []string        // see front.Options.AllowedHosts
 	Origins      []string        // see front.Options.AllowedOrigins
-	Open         bool            // everybody is let in; without it, callers need an API key, or a token
-	Access       *oauth.Settings // tokens are taken beside keys; nil: they are not
+	Open         bool            // any caller may call; otherwise callers need an API key or a token
+	Access       *oauth.Settings // settings for tokens, taken besides keys; nil: only keys
 	RelayURL     string          // where runners connect, see runner.DialWebSocket
 	Idle         time.Duration   // how long a box stays without work, for servers that set no time
 	TenantBoxes  int             // boxes of one tenant at a time; 0: any number
 	WaitingCalls int             // calls that may wait for a box that is not up; 0: any number
 	BoxProcesses string          // processes of a box at a time, as the runner reads it; "": the runner's own limit
-	Metrics      string          // CloudWatch namespace of which log lines are metrics too; "" for none
+	Metrics      string          // CloudWatch namespace for log lines that are also metrics; "" for none
 }
 
-// Parts are the places that the handlers work with. All but Spent, Bucket and Forget
-// are needed.
+// Parts are the services that the handlers work with. All but Spent, Bucket and
+// Forget are required.
 type Parts struct {
 	Store   session.Store
-	Spent   func() meter.Stored // what the store says that it has consumed; nil: it is estimated
+	Spent   func() meter.Stored // the use that the store reports; nil: the meter estimates it
 	Fleet   fleet.Fleet
-	ListLag time.Duration   // how late the fleet lists what it runs
+	ListLag time.Duration   // delay until the fleet lists a task
 	Runners session.Poster  // the connections of runners
 	Clients session.Clients // the connections of WebSocket clients
 	Meter   *meter.Meter
 	Log     *slog.Logger
 
-	// Snapshots is what a runner is told of where workspaces are kept, "" for nowhere.
-	// Forget removes a kept workspace; Bucket is where they are if that is S3.
+	// Snapshots tells runners where to keep workspaces, "" for nowhere. Forget removes
+	// a kept workspace. Bucket holds the workspaces if they are in S3.
 	Snapshots string
 	Forget    Forget
 	Bucket    *bucket.Bucket
 }
 
-// Function is what the handlers of one function are made from.
+// Function holds what the handlers of one function are built from.
 type Function struct {
 	Settings
 	Store   session.Store // counted by Meter
 	Relay   relayhost.Config
 	Auth    auth.Authenticator
-	SignIn  *oauth.ResourceServer // where the tokens come from that Auth takes; nil: it takes none
+	SignIn  *oauth.ResourceServer // issuer of the tokens that Auth takes; nil: it takes none
 	Tickets *auth.Tickets
-	States  *session.Sealer // seals what modern clients carry between rounds
+	States  *session.Sealer // seals the state that modern clients carry between rounds
 	Log     *slog.Logger
-	Meter   *meter.Meter // counts what Store and the connections of Relay cost
+	Meter   *meter.Meter // counts the cost of Store and of Relay's connections
 
 	snapshots string
 	bucket    *bucket.Bucket
 }
 
-// New makes a Function. It returns an error for a secret that is too short, and for an
-// Access that makes no sense.
+// New returns a Function. It returns an error for a secret that is too short, and for
+// invalid settings in Access.
 func New(s Settings, p Parts) (*Function, error) {
 	var others [][]byte
 	if s.OtherSecret != nil {
@@ -116,9 +116,9 @@ func New(s Settings, p Parts) (*Function, error) {
 	return f, nil
 }
 
-// RelayWithBucket is Relay for a function that has rights in the bucket of snapshots, if
-// there is one: the relay function and the sweep. The other functions leave what has to
-// be removed there to the sweep.
+// RelayWithBucket returns Relay for a function with rights in the bucket of snapshots,
+// if there is one: the relay function and the sweep. The other functions leave removals
+// there to the sweep.
 func (f *Function) RelayWithBucket() relayhost.Config {
 	c := f.Relay
 	if f.bucket != nil {
@@ -152,8 +152,8 @@ func (f *Function) launch(b session.Box) (map[string]string, error) {
 	return env, nil
 }
 
-// Server returns what the core knows of a configured server; false for one that is not
-// configured or is disabled.
+// Server returns a configured server in the core's form. It returns false for a server
+// that is not configured or is disabled.
 func (f *Function) Server(name string) (host.Server, bool) {
 	s, ok := f.Servers.Server(name)
 	return host.Server{
@@ -162,9 +162,9 @@ func (f *Function) Server(name string) (host.Server, bool) {
 	}, ok && !s.Disabled
 }
 
-// Event wraps a handler of events so that it leaves a log line for each, with what the
-// event has cost. whose returns for whom an event is handled (Tenant, Server and Session
-// of an account); nil means nobody.
+// Event wraps a handler of events so that it logs a line for each event, with the
+// event's cost. whose returns the account that an event is handled for (Tenant, Server
+// and Session); a nil whose means none.
 func Event[E any](f *Function, whose func(E) session.Account, handle func(context.Context, E) error) func(context.Context, E) error {
 	return func(ctx context.Context, e E) error {
 		begun := time.Now()

@@ -56,7 +56,7 @@ func TestOnlyWhatIsKeptForASessionGoesWithIt(t *testing.T) {
 	}
 }
 
-// What an event has cost is billed to whom it was handled for.
+// Event bills the cost of an event to the account it was handled for.
 func TestLineOfAnEventSaysForWhomItWas(t *testing.T) {
 	whose := func(tenant string) session.Account {
 		return session.Account{Tenant: tenant, Server: "counter", Session: "s1"}
@@ -75,7 +75,7 @@ func TestLineOfAnEventSaysForWhomItWas(t *testing.T) {
 	}
 }
 
-// Functions of two deployments run beside one another for a while, and open what the
+// Functions of two deployments run side by side for a while, and must open what the
 // others have sealed.
 func TestTheSecretIsReplacedWithoutLosingATicket(t *testing.T) {
 	before, after := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)

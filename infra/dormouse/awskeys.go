@@ -9,8 +9,9 @@ import (
 )
 
 // signedIn asks the aws command for the credentials that it would use itself: of a
-// profile (AWS_PROFILE), of a single sign-on, of a role. There are none without it, or
-// when it has none; the store then says what is missing.
+// profile (AWS_PROFILE), of a single sign-on, of a role. It returns no credentials
+// without the command, or if the command has none; the store then reports what is
+// missing.
 func signedIn(ctx context.Context) dynamostore.Keys {
 	out, err := exec.CommandContext(ctx, "aws", "configure", "export-credentials", "--format", "process").Output()
 	var got struct{ AccessKeyId, SecretAccessKey, SessionToken string } //nolint:revive,staticcheck // names of the command

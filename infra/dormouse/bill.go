@@ -23,11 +23,11 @@ type billCommand struct {
 	JSON   bool   `help:"Print one JSON object."`
 }
 
-// account is what bill prints as JSON.
+// account is the JSON output of bill.
 type account struct {
 	Since   time.Time      `json:"since"`
 	Until   time.Time      `json:"until"`
-	Prices  string         `json:"prices"` // their date
+	Prices  string         `json:"prices"` // the date of the prices
 	Region  string         `json:"region"`
 	USD     float64        `json:"usd"`
 	Charges []meter.Charge `json:"charges"`
@@ -35,8 +35,8 @@ type account struct {
 	Owners  []ownerCost    `json:"owners"` // the dearest first
 }
 
-// ownerCost is what one server, tenant or session has cost; Name is "" for what is
-// nobody's.
+// ownerCost is the cost of one server, tenant or session. Name is "" for costs
+// without an owner.
 type ownerCost struct {
 	Name   string      `json:"name"`
 	Server string      `json:"server,omitempty"` // of a session
@@ -46,7 +46,7 @@ type ownerCost struct {
 	Units  meter.Units `json:"units"`
 }
 
-// Run prints what AWS would have billed for all that this data folder has seen.
+// Run prints what AWS would have billed for all work in this data folder.
 func (c *billCommand) Run(t *terminal) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -28,7 +28,8 @@ var update = flag.Bool("update", false, "write what commands print into testdata
 // noon is the time of every command in these tests.
 func noon() time.Time { return time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC) }
 
-// shell executes command lines on one data folder. It masks what differs from run to run.
+// shell executes command lines on one data folder. It masks values that differ from run
+// to run.
 type shell struct {
 	t    *testing.T
 	data string
@@ -42,8 +43,8 @@ func newShell(t *testing.T) *shell {
 	return s
 }
 
-// run executes a command line and returns all that it printed, and its exit code.
-// "$DATA" is the folder of the shell, and "$KEY" the id of the key that was made last.
+// run executes a command line and returns its whole output and its exit code. "$DATA"
+// is the folder of the shell, and "$KEY" is the id of the newest key.
 func (s *shell) run(line string) (printed string, code int) {
 	s.t.Helper()
 	var out, err bytes.Buffer
@@ -82,8 +83,8 @@ func (s *shell) file(name, text string) {
 	}
 }
 
-// used leaves in the folder what a machine leaves that was used: a session, logs of two
-// processes, and a bill.
+// used fills the folder as a used machine would: with a session, logs of two processes,
+// and a bill.
 func (s *shell) used() {
 	s.t.Helper()
 	store, err := sqlitestore.Open(filepath.Join(s.data, local.StoreFile))
@@ -116,8 +117,8 @@ func (s *shell) used() {
 	s.file("servers.json", `{"mcpServers":{"buggy":{"command":"a"},"everything":{"command":"b"}}}`)
 }
 
-// TestCommandsPrint compares all that commands print, on a folder that was used, with
-// testdata/commands.txtar: the name of a file there is a command line and its exit code.
+// TestCommandsPrint compares the whole output of commands, on a used folder, with
+// testdata/commands.txtar. The name of a file there is a command line and its exit code.
 func TestCommandsPrint(t *testing.T) {
 	const golden = "testdata/commands.txtar"
 	archive, err := txtar.ParseFile(golden)

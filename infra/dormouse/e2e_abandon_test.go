@@ -10,11 +10,12 @@ import (
 	"time"
 )
 
-// abandoned is how many sessions are started and left alone. The acceptance is 1,000.
+// abandoned is how many sessions the test starts and abandons. The acceptance test
+// uses 1,000.
 var abandoned = flag.Int("abandoned", 100, "sessions of TestE2EAbandonedSessionsLeaveNothing")
 
-// Every tenth session is followed by the death of a runner, every fiftieth by that
-// of everything.
+// The test kills a runner after every tenth session, and everything after every
+// fiftieth.
 const (
 	runnerDies     = 10
 	everythingDies = 50
@@ -64,7 +65,7 @@ func TestE2EAbandonedSessionsLeaveNothing(t *testing.T) {
 		}
 	}
 	m.eventually(2*time.Minute, "all that was abandoned is asleep", func() bool { return len(m.those("runner")) == 0 })
-	// What runners that were killed have left goes with the next ones.
+	// The next runners remove what killed runners have left.
 	for _, name := range []string{"confined", "free"} {
 		m.session(name).text("pid", "")
 	}

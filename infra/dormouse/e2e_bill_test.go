@@ -26,11 +26,11 @@ func (m *machine) usage() local.Usage {
 	return u
 }
 
-// counted is how many messages the WebSocket APIs have counted.
+// counted holds the messages that the WebSocket APIs have counted.
 type counted struct{ RelayIn, RelayOut, SocketIn, SocketOut int64 }
 
-// counted returns the counters when nothing is under way any more: every function
-// process is idle, and a second look finds the same.
+// counted returns the counters when the work has ended: every function process is
+// idle, and a second look finds the same.
 func (m *machine) counted() (c counted) {
 	m.t.Helper()
 	m.eventually(5*time.Second, "the counters stand still", func() bool {
@@ -46,8 +46,8 @@ func (m *machine) counted() (c counted) {
 	return c
 }
 
-// costs is what one call of a client of an awake box adds. A call that took so long
-// that the runner had to give a sign of life is made again.
+// costs returns what one call of a client of an awake box adds. It repeats a call
+// that was so slow that the runner had to give a sign of life.
 func (m *machine) costs(call func() error) (c counted) {
 	m.t.Helper()
 	for range 5 {
@@ -83,7 +83,7 @@ func TestE2ECallOverHTTPCostsTwoMessagesAndAnAck(t *testing.T) {
 	}
 }
 
-// billReport is what dormouse bill --json prints.
+// billReport is the output of dormouse bill --json.
 type billReport struct {
 	USD     float64
 	Charges []struct {
@@ -98,7 +98,7 @@ type billReport struct {
 	}
 }
 
-// count is how many of a unit are billed in all.
+// count returns the total of a unit.
 func (b billReport) count(unit string) float64 {
 	for _, c := range b.Charges {
 		if c.Unit == unit {

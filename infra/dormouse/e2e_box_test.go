@@ -29,7 +29,7 @@ var rogue = sync.OnceValues(func() (string, error) {
 	return path, err
 })
 
-// rogues makes a machine that hosts the rogue server under some names, each with
+// rogues returns a machine that hosts the rogue server under some names, each with
 // its x-dormouse.box and flags.
 func rogues(t *testing.T, boxes map[string]map[string]any, flags ...string) *machine {
 	t.Helper()
@@ -47,8 +47,8 @@ func rogues(t *testing.T, boxes map[string]map[string]any, flags ...string) *mac
 	return machineOf(t, file)
 }
 
-// marked lists the processes whose mark begins so: those of boxes that work below a
-// folder, whatever became of their parents and their user.
+// marked lists the processes whose mark has this beginning: those of boxes that work
+// below a folder, whatever became of their parents and their user.
 func marked(t *testing.T, mark string) (pids []string) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/environ")
@@ -64,8 +64,8 @@ func marked(t *testing.T, mark string) (pids []string) {
 	return pids
 }
 
-// ownCache gives the machine a cache of its own and returns the folder in it in
-// which boxes work.
+// ownCache gives the machine a cache of its own and returns the folder in it where
+// boxes work.
 func (m *machine) ownCache() (work string) {
 	m.t.Helper()
 	cache, err := os.MkdirTemp(stdioFolder, "cache-")
@@ -117,8 +117,8 @@ func TestE2EServerWithAProfileIsConfined(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// How a Go program ends that gets no more memory is not always in its words: its
-	// runtime may stumble over it first.
+	// A Go program without more memory does not always say so: its runtime may fail
+	// first.
 	if f, err := failureOf(all[len(all)-1]); err != nil || f.Data.Phase != "runtime" || f.Data.Stderr == "" {
 		t.Errorf("limits: 1 GiB with 256 MiB allowed ended with %+v, %v", f, err)
 	}
@@ -212,7 +212,7 @@ func TestE2EStartTellsAWaitingClientHowFarItIs(t *testing.T) {
 	t.Errorf("no progress before the answer: %d messages", len(all))
 }
 
-// rss is the most memory that a process has had, in MiB.
+// rss returns the largest memory that a process has had, in MiB.
 func rss(t *testing.T, pid int) int {
 	t.Helper()
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
@@ -227,7 +227,7 @@ func rss(t *testing.T, pid int) int {
 	return kib >> 10
 }
 
-// maxRunner is what a runner may have in memory in MiB, whatever its servers do.
+// maxRunner is the largest memory of a runner in MiB, whatever its servers do.
 const maxRunner = 160
 
 func TestE2ERogueServersHarmOnlyThemselves(t *testing.T) {
@@ -282,7 +282,7 @@ func TestE2ERogueServersHarmOnlyThemselves(t *testing.T) {
 	m.leftFolders(work, 0)
 }
 
-// leftFolders wants so many folders of boxes.
+// leftFolders wants this number of box folders.
 func (m *machine) leftFolders(work string, want int) {
 	m.t.Helper()
 	left, err := filepath.Glob(filepath.Join(work, "box-*"))

@@ -22,11 +22,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// TestE2EEveryCallEndsWhateverDies has a few sessions call while somebody kills the
-// programs under them. A call that was accepted ends, once, in its result or in an
-// error with a phase; none runs twice; and every session goes on afterwards. What
-// is killed when is drawn, so a failure is looked into with the log, not by the
-// seed.
+// TestE2EEveryCallEndsWhateverDies makes calls in a few sessions while the test kills
+// the programs under them. An accepted call ends once, in its result or in an error
+// with a phase. None runs twice, and every session goes on afterwards. The victims
+// are random, so look into a failure with the log rather than the seed.
 func TestE2EEveryCallEndsWhateverDies(t *testing.T) {
 	t.Parallel()
 	const sessions, calls, kills = 4, 30, 60
@@ -66,12 +65,13 @@ func TestE2EEveryCallEndsWhateverDies(t *testing.T) {
 	}
 }
 
-// hostKills is how often TestE2ECallsEndThoughTheHostIsKilled kills dormouse itself: once
-// a second. DORMOUSE_TEST_KILLS=60 makes it a minute.
+// hostKills is the variable with the number of times that
+// TestE2ECallsEndThoughTheHostIsKilled kills dormouse itself, once a second.
+// DORMOUSE_TEST_KILLS=60 makes it a minute.
 const hostKills = "DORMOUSE_TEST_KILLS"
 
-// A few sessions call while dormouse itself is killed every second, and started again at
-// once. What [TestE2EEveryCallEndsWhateverDies] wants holds here too.
+// A few sessions call while dormouse itself is killed every second and restarted at
+// once. The demands are those of [TestE2EEveryCallEndsWhateverDies].
 func TestE2ECallsEndThoughTheHostIsKilled(t *testing.T) {
 	t.Parallel()
 	kills, err := strconv.Atoi(cmp.Or(os.Getenv(hostKills), "8"))
@@ -140,8 +140,8 @@ func (m *machine) killAround(kills int, done <-chan struct{}) {
 	}
 }
 
-// survive makes a call that may be struck, and polls for its end as long as it has
-// a cursor. Without one the call was not accepted, and nothing is owed.
+// survive makes a call during the kills, and polls for its end as long as it has a
+// cursor. Without a cursor, the call was not accepted, and the server owes no end.
 func (c *client) survive(tag string) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
 	defer cancel()
@@ -163,7 +163,7 @@ func (c *client) survive(tag string) {
 		if last == "" {
 			return
 		}
-		if err != nil { // whoever listened there has just been killed
+		if err != nil { // the program that listened there was just killed
 			select {
 			case <-time.After(20 * time.Millisecond):
 			case <-ctx.Done():
@@ -176,7 +176,8 @@ func (c *client) survive(tag string) {
 	c.t.Errorf("%s was accepted and has no end after %s: %v, %v", tag, patience, ended(all), errors.Join(err, ctx.Err()))
 }
 
-// wantEnd wants each message once and in order, and an end that says what happened.
+// wantEnd wants each message once and in order, and an end that explains what
+// happened.
 func (c *client) wantEnd(tag, id string, all []wire.Message) {
 	got := ended(all)
 	for n, what := range got[:len(got)-1] {

@@ -22,14 +22,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// patience bounds what a client waits for where a test promises no time.
+// patience is the longest wait of a client where a test promises no time.
 const patience = 30 * time.Second
 
 // params are a usual client's initialize parameters.
 const params = `{"protocolVersion":"2025-11-25","capabilities":{"sampling":{},"elicitation":{}},"clientInfo":{"name":"e2e","version":"1"}}`
 
-// client is one MCP client of one server, as raw as HTTP lets it be. Its methods
-// but open return errors, so that they may be called from any goroutine.
+// client is one MCP client of one server, on plain HTTP. All its methods except open
+// return errors, so that any goroutine may call them.
 type client struct {
 	t       *testing.T
 	http    *http.Client
@@ -40,8 +40,8 @@ type client struct {
 	ids     atomic.Int64
 }
 
-// client makes a client of a hosted server that has no session yet. Every request
-// gets a connection of its own.
+// client returns a client of a hosted server, without a session. Every request gets a
+// connection of its own.
 func (m *machine) client(server string) *client {
 	m.t.Helper()
 	url, ok := m.urls[server]
@@ -61,7 +61,7 @@ func (m *machine) session(server string) *client {
 	return c
 }
 
-// again is the same client after a restart: the endpoint has another port.
+// again returns the same client after a restart, when the endpoint has another port.
 func (m *machine) again(c *client, server string) *client {
 	m.t.Helper()
 	next := m.client(server)
@@ -89,7 +89,7 @@ func (c *client) open(params string) error {
 	return c.tell(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 }
 
-// tell sends a notification or a response, which is answered with 202.
+// tell sends a notification or a response, and expects status 202.
 func (c *client) tell(body string) error {
 	ctx, cancel := c.patience()
 	defer cancel()
@@ -104,8 +104,8 @@ func (c *client) tell(body string) error {
 	return nil
 }
 
-// call calls a tool and returns what the server sent up to the response, which is
-// the last of the messages. It comes back with Last-Event-ID as often as it takes.
+// call calls a tool and returns the server's messages up to the response, which comes
+// last. It resumes with Last-Event-ID as often as needed.
 func (c *client) call(tool, arguments string) ([]wire.Message, error) {
 	ctx, cancel := c.patience()
 	defer cancel()
@@ -120,13 +120,13 @@ func (c *client) call(tool, arguments string) ([]wire.Message, error) {
 // id draws a request id.
 func (c *client) id() string { return strconv.FormatInt(c.ids.Add(1), 10) }
 
-// request is a tools/call. Its progress token is "t" and the id.
+// request returns a tools/call. Its progress token is "t" and the id.
 func (*client) request(id, tool, arguments string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":"t%s"}}}`,
 		id, tool, cmp.Or(arguments, "{}"), strings.Trim(id, `"`))
 }
 
-// follow reads a stream, and those that go on with it, to the response.
+// follow reads a stream, and the streams that continue it, up to the response.
 func (c *client) follow(ctx context.Context, s *stream, id string) ([]wire.Message, error) {
 	var all []wire.Message
 	for {
@@ -152,12 +152,12 @@ func (c *client) post(body string) (*stream, error) {
 	return c.send(c.t.Context(), http.MethodPost, "", body)
 }
 
-// resume takes a stream up again behind an event.
+// resume continues a stream behind an event.
 func (c *client) resume(last string) (*stream, error) {
 	return c.send(c.t.Context(), http.MethodGet, last, "")
 }
 
-// status sends a request and returns the status of its response only.
+// status sends a request and returns only the status of its response.
 func (c *client) status(method, body string) (int, error) {
 	ctx, cancel := c.patience()
 	defer cancel()
@@ -184,7 +184,7 @@ func (c *client) send(ctx context.Context, method, last, body string) (*stream, 
 	return c.do(r)
 }
 
-// do sends a request, with the headers that every one has, and returns the open response.
+// do sends a request with the usual headers and returns the open response.
 func (c *client) do(r *http.Request) (*stream, error) {
 	r.Header.Set("Accept", wire.MediaJSON+", "+wire.MediaSSE)
 	r.Header.Set("Content-Type", wire.MediaJSON)
@@ -218,8 +218,8 @@ type stream struct {
 
 func (s *stream) close() { _ = s.body.Close() } // its client has what it wants
 
-// next returns the next message, passing over events without one; io.EOF at the
-// end, another error if the response was cut.
+// next returns the next message and skips events without one. It returns io.EOF at
+// the end, and another error if the response was cut.
 func (s *stream) next() (wire.Message, error) {
 	if s.events == nil {
 		body, err := io.ReadAll(s.body)
@@ -254,7 +254,7 @@ func (s *stream) primed() error {
 	return err
 }
 
-// messages reads to the end, and returns what came before an error with it.
+// messages reads to the end. With an error it returns the messages before the error.
 func (s *stream) messages() ([]wire.Message, error) {
 	var all []wire.Message
 	for {
@@ -279,7 +279,7 @@ func (s *stream) response(id string) (wire.Message, error) {
 	}
 }
 
-// textOf is the text of a tool's result.
+// textOf returns the text of a tool's result.
 func textOf(m wire.Message) string {
 	var r struct {
 		Content []struct{ Text string }
@@ -300,7 +300,7 @@ func (c *client) text(tool, arguments string) string {
 	return textOf(messages[len(messages)-1])
 }
 
-// self is what the tool whoami tells of the process.
+// self is the answer of the tool whoami about its process.
 type self struct {
 	PID  int
 	Name string
@@ -339,7 +339,7 @@ func failureOf(m wire.Message) (f failure, err error) {
 	return f, json.Unmarshal(m.Error, &f)
 }
 
-// proxy passes a client's connections on, and cuts them where a test wants it.
+// proxy passes a client's connections on, and cuts them at the test's command.
 type proxy struct {
 	target string
 
@@ -349,7 +349,7 @@ type proxy struct {
 	conns  []net.Conn
 }
 
-// through makes the client's connections go through a new proxy.
+// through directs the client's connections through a new proxy.
 func (c *client) through(t *testing.T) *proxy {
 	t.Helper()
 	var lc net.ListenConfig
@@ -378,17 +378,17 @@ func (c *client) through(t *testing.T) *proxy {
 	return p
 }
 
-// cutAt lets the next response end so many bytes behind its cursor.
+// cutAt ends the next response n bytes behind its cursor.
 func (p *proxy) cutAt(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.limit = n
 }
 
-// cursorEnd is how the event ends that opens every event stream.
+// cursorEnd is the end of the event that opens every event stream.
 const cursorEnd = "\ndata: \n\n"
 
-// behindCursor is how many bytes of the newest response came behind its cursor.
+// behindCursor returns how many bytes of the newest response came behind its cursor.
 func (p *proxy) behindCursor() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -61,7 +61,7 @@ func TestE2EPSShowsWhatRuns(t *testing.T) {
 	m.psText(c.session[:12], "0 processes")
 }
 
-// psText wants words in what ps prints for people.
+// psText wants words in the output of ps for people.
 func (m *machine) psText(words ...string) {
 	m.t.Helper()
 	out, err := m.command("ps").Output()
@@ -137,7 +137,7 @@ func TestE2EServerThatCannotBeHostedCostsItselfOnly(t *testing.T) {
 	}
 }
 
-// refusal is the answer to an initialize that is refused.
+// refusal returns the answer to an initialize that the server refuses.
 func (m *machine) refusal(url string) (status int, body string) {
 	m.t.Helper()
 	r, err := http.NewRequestWithContext(m.t.Context(), http.MethodPost, url, strings.NewReader(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":`+params+`}`))

@@ -15,15 +15,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// work is a call of the tool of that name that has begun: its stream is open and
-// has shown its first progress. It goes on when the gate is there.
+// work is a call of the tool work that has begun: its stream is open and has shown
+// its first progress. It goes on when the gate exists.
 type work struct {
 	*stream
 	id, gate string
 }
 
-// begin calls the tool work, which says progress three times before its gate and
-// twice behind it.
+// begin calls the tool work, which sends progress three times before its gate and
+// twice after it.
 func (c *client) begin() work {
 	c.t.Helper()
 	w := work{id: c.id(), gate: filepath.Join(c.t.TempDir(), "gate")}
@@ -39,7 +39,7 @@ func (c *client) begin() work {
 	return w
 }
 
-// progress reads so many progress notifications, numbered from first.
+// progress reads progress notifications, numbered from first to last.
 func (w work) progress(t *testing.T, first, last int) {
 	t.Helper()
 	for n := first; n <= last; n++ {
@@ -59,8 +59,8 @@ func (w work) open(t *testing.T) {
 	write(t, w.gate, "")
 }
 
-// ended says what the messages are that end a call: progress by number, the
-// response by its id.
+// ended describes the messages that end a call: progress by number, the response by
+// its id.
 func ended(messages []wire.Message) (all []string) {
 	for _, m := range messages {
 		switch {
@@ -75,7 +75,7 @@ func ended(messages []wire.Message) (all []string) {
 	return all
 }
 
-// resumed takes a stream up behind an event and returns what comes, to the end.
+// resumed continues a stream behind an event and returns everything up to its end.
 func (c *client) resumed(last string) []string {
 	c.t.Helper()
 	s, err := c.resume(last)
@@ -128,7 +128,7 @@ func TestE2ECutCallIsTakenUpWhereItWasCut(t *testing.T) {
 		t.Errorf("after the cut (-want +got):\n%s", diff)
 	}
 
-	// Cut once more, after the last byte: strictly what comes after a cursor.
+	// Cut once more, after the last byte. Only events after a cursor may come.
 	if got := c.resumed(s.last); len(got) > 0 {
 		t.Errorf("behind the last event came %v, want nothing", got)
 	}
@@ -170,8 +170,9 @@ func TestE2ECutAtEveryByteLosesNothing(t *testing.T) {
 	}
 }
 
-// cutCall makes a call whose response may be cut anywhere behind its cursor, takes
-// it up again, and returns the progress of both; it wants exactly one response.
+// cutCall makes a call whose response may be cut anywhere behind its cursor,
+// continues it, and returns the progress of both parts. It wants exactly one
+// response.
 func (c *client) cutCall(t *testing.T, tag string) (progress []string) {
 	t.Helper()
 	id := c.id()
@@ -216,14 +217,14 @@ func TestE2EKilledFunctionLosesNothing(t *testing.T) {
 	}
 }
 
-// lossWithin is how long a call may go on that nobody executes any more.
+// lossWithin is how long a call may stay open after its executor has died.
 const lossWithin = 5 * time.Second
 
 func TestE2EKilledProgramEndsItsCall(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		program string
-		gone    bool // the client went away, and nobody waits when it happens
+		gone    bool // the client went away before, so no function waits
 	}{
 		"runner, waiting": {"runner", false}, "runner, polled": {"runner", true}, "server": {"stdio", false},
 	} {
@@ -261,14 +262,13 @@ func TestE2EKilledProgramEndsItsCall(t *testing.T) {
 			if got := c.text("echo", `{"text":"and on"}`); got != "and on" {
 				t.Errorf("the next call got %q", got)
 			}
-			m.only("stdio") // that of the killed box went with it
+			m.only("stdio") // the killed box's process ended with it
 		})
 	}
 }
 
-// A box that is up again must not make its predecessor's end forgotten: the first
-// call was on its way for less than a second, so nobody but the function that waits
-// for it knows of it.
+// A new box must not hide its predecessor's end. The first call was in flight for
+// less than a second, so only the function that waits for it knows of it.
 func TestE2EKilledRunnerIsNamedByALaterBox(t *testing.T) {
 	t.Parallel()
 	calls := filepath.Join(t.TempDir(), "calls")
@@ -293,7 +293,7 @@ func TestE2EKilledRunnerIsNamedByALaterBox(t *testing.T) {
 	var all sync.WaitGroup
 	m.eventually(5*time.Second, "another call has woken the box", func() bool {
 		all.Go(func() {
-			// Whether it has reached the dying box is of no interest.
+			// It does not matter whether the call has reached the dying box.
 			if _, err := others.call("count", ""); err != nil {
 				t.Error(err)
 			}

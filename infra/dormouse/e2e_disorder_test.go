@@ -14,7 +14,8 @@ import (
 func disorder() []string { return []string{"--disorder", "50ms"} }
 
 // The runner's connection is closed again and again, under messages handled in no
-// order: same process, and what it says is there whole, once and in order.
+// order. The process stays the same, and its messages arrive whole, once and in
+// order.
 func TestE2ERelayIsCutEverySecond(t *testing.T) {
 	t.Parallel()
 	const steps = 200
@@ -46,8 +47,8 @@ func TestE2ERelayIsCutEverySecond(t *testing.T) {
 	}
 }
 
-// A client that does not wait for answers: the gateway may hand its messages on in
-// any order, so all may overtake the handshake.
+// This client does not wait for answers. The gateway may pass on its messages in any
+// order, so all may overtake the handshake.
 func TestE2ESocketClientDoesNotWait(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})

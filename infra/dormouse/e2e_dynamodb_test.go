@@ -16,9 +16,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// TestE2EDynamoDB is the main flow with everything that lasts in DynamoDB: the
-// functions, boxes and clients are those of the other tests. Every part has a
-// machine and a table of its own.
+// TestE2EDynamoDB runs the main flow with all lasting data in DynamoDB. Functions,
+// boxes and clients are those of the other tests. Every part has a machine and a
+// table of its own.
 func TestE2EDynamoDB(t *testing.T) {
 	t.Parallel()
 	dynamoDB := dynamotest.Server{Running: os.Getenv(dynamotest.Variable)}
@@ -95,7 +95,7 @@ func talkOnDynamoDB(t *testing.T, m *machine, store []string) {
 }
 
 // cutOnDynamoDB cuts a call in its middle, kills the functions that served it, and
-// takes it up.
+// resumes it.
 func cutOnDynamoDB(t *testing.T, m *machine, store []string) {
 	m.start(store...)
 	c := m.session("one")
@@ -132,8 +132,7 @@ func cutOnDynamoDB(t *testing.T, m *machine, store []string) {
 }
 
 // killedOnDynamoDB kills every process of the machine in the middle of a call. The
-// call gets its end from the machine that is there after it, and the session lives
-// on.
+// next machine ends the call, and the session lives on.
 func killedOnDynamoDB(t *testing.T, m *machine, store []string) {
 	m.start(store...)
 	c := m.session("one")
@@ -162,7 +161,7 @@ func killedOnDynamoDB(t *testing.T, m *machine, store []string) {
 	m.startedAnew(c.session)
 }
 
-// asleepOnDynamoDB lets everything fall asleep and wakes it with a call.
+// asleepOnDynamoDB waits until everything is asleep, and wakes it with a call.
 func asleepOnDynamoDB(t *testing.T, m *machine, store []string) {
 	m.start(append(sleepy(), store...)...)
 	c := m.session("one")
@@ -198,7 +197,7 @@ func socketOnDynamoDB(t *testing.T, m *machine, store []string) {
 	}
 }
 
-// tools are the tools that were run, one on a line.
+// tools returns the tools that were run, one on a line.
 func (m *machine) tools() string {
 	m.t.Helper()
 	servers := read(m.t, m.servers)

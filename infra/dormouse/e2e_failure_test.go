@@ -101,8 +101,8 @@ func TestE2EBrokenServers(t *testing.T) {
 	})
 }
 
-// refused wants the initialize of a server to be answered with an error, soon after
-// the moment that end gives, and no session with it.
+// refused wants an error as the answer to a server's initialize, soon after the
+// moment that end returns, and no session.
 func (m *machine) refused(server string, end func() time.Time) (took time.Duration, f failure) {
 	m.t.Helper()
 	begun := time.Now()
@@ -132,7 +132,7 @@ func (m *machine) refused(server string, end func() time.Time) (took time.Durati
 	return took, f
 }
 
-// boxReady gives the time at which the box of a server was there.
+// boxReady returns the time at which the box of a server was up.
 func (m *machine) boxReady(server string) func() time.Time {
 	return func() time.Time {
 		return m.await(time.Second, "box of "+server, func(e event) bool { return e.Kind == "box.wake" && e.Name == server }).Time
@@ -150,7 +150,7 @@ func modified(file string) func() time.Time {
 	}
 }
 
-// slowly opens a session with the slow server, whose client waits as long as it
+// slowly opens a session with the slow server. Its client waits as long as the start
 // takes.
 func (c *client) slowly() error {
 	s, err := c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":%s}`, params))
@@ -179,8 +179,8 @@ func (c *client) slowly() error {
 	return nil
 }
 
-// breaks has a server that worked not start any more: its session says so, lives,
-// and goes on when the server is mended.
+// breaks makes a working server fail to start. Its session reports that, lives on,
+// and works again when the server is mended.
 func (m *machine) breaks(broken string) {
 	m.t.Helper()
 	c := m.session("breaks")

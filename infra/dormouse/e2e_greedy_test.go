@@ -29,35 +29,36 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local"
 )
 
-// greedyTime is how long TestE2EGreedyNeighbour has one principal take what it can.
+// greedyTime is the variable with the time for which one principal of
+// TestE2EGreedyNeighbour takes all it can.
 const greedyTime = "DORMOUSE_TEST_GREEDY"
 
-// What dormouse and its runners may have while somebody is greedy, and afterwards.
+// Limits for dormouse and its runners, during the greedy time and afterwards.
 const (
 	greedyMemory = 1 << 30   // bytes resident at most
 	greedyFiles  = 3000      // descriptors at most
 	restMemory   = 256 << 20 // bytes more than at the start, once all is over
 	restFiles    = 20        // descriptors more
-	// Events are kept for a day, 1,000 of a session; of one that is busy, 16 times as many
-	// until its requests have settled. A stream that closed at once has a row or two until
-	// the next hour.
+	// The store keeps events for a day, 1,000 of a session. A busy session may have 16
+	// times as many until its requests have settled. A stream that closed at once keeps a
+	// row or two until the next hour.
 	sessionRows = 1100
 	busyRows    = 17 * sessionRows
 	streamRows  = 4
 )
 
-// One principal takes what it can get in every way that there is. Another one of its
-// tenant, and one of another tenant, call all the while: each call succeeds, in a time
-// that is near that of a quiet machine. Memory, descriptors and rows stay bounded and go
-// back.
+// One principal takes all it can in every possible way. Meanwhile another principal of
+// its tenant, and one of another tenant, make calls. Each of their calls must succeed,
+// in about the time of a quiet machine. Memory, descriptors and rows must stay limited
+// and go back.
 func TestE2EGreedyNeighbour(t *testing.T) {
 	lasts, err := time.ParseDuration(cmp.Or(os.Getenv(greedyTime), "10s"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := newMachine(t, servers{"one": nil})
-	// The bounds of callers are those of dormouse itself. On AWS the gateway's throttles
-	// stand in their place, and function programs have none.
+	// dormouse itself limits callers. On AWS the gateway's throttles do that, and
+	// function programs have no such limits.
 	m.programs = false
 	m.env = append(m.env, "DORMOUSE_INIT_TIMEOUT=5s")
 	m.start(append(sleepy(), "--access", "keys")...)
@@ -104,8 +105,8 @@ func (m *machine) as(key, server string) *client {
 	return c
 }
 
-// latencies calls while more says so, and returns how long each call took. One that fails
-// fails the test.
+// latencies makes calls while more returns true, and returns how long each took. A failed
+// call fails the test.
 func (c *client) latencies(more func(n int) bool) (all []time.Duration) {
 	for n := 0; more(n); n++ {
 		begun := time.Now()
@@ -127,7 +128,7 @@ func p99(all []time.Duration) time.Duration {
 	return slices.Sorted(slices.Values(all))[len(all)*99/100].Round(time.Millisecond)
 }
 
-// taken is what a machine has taken.
+// taken is what a machine uses: bytes of memory, descriptors, rows.
 type taken struct{ memory, files, rows int }
 
 func (k taken) String() string {
@@ -145,7 +146,7 @@ func (m *machine) check(k, most taken, when string) {
 	}
 }
 
-// taken looks at dormouse and its runners, and at the store.
+// taken measures dormouse, its runners and the store.
 func (m *machine) taken() (k taken) {
 	m.t.Helper()
 	for _, p := range m.those("dormouse", "runner") {
@@ -181,8 +182,7 @@ func countRows(ctx context.Context, file string) (rows int, err error) {
 	return rows, err
 }
 
-// watch begins to look at the machine, and returns what ends it and says the most that
-// was taken.
+// watch begins to measure the machine. most ends that and returns the maximum.
 func (m *machine) watch() (most func() taken) {
 	var peak taken
 	var work sync.WaitGroup
@@ -207,7 +207,7 @@ func (m *machine) watch() (most func() taken) {
 	}
 }
 
-// settled waits until a machine has taken no more than this.
+// settled waits until a machine uses no more than most.
 func (m *machine) settled(most taken) (k taken) {
 	m.t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; <-time.After(time.Second) {
@@ -221,11 +221,11 @@ func (m *machine) settled(most taken) (k taken) {
 	}
 }
 
-// greedy is a principal that takes what it can get.
+// greedy is a principal that takes all it can.
 type greedy struct {
 	m       *machine
 	key     string
-	slowKey string // of whom only sends slow bodies, or there were no room for others
+	slowKey string // key of a principal that only sends slow bodies; with key, they would leave no room for other requests
 
 	mu       sync.Mutex
 	sessions []*client
@@ -283,8 +283,8 @@ func (g *greedy) count(what *atomic.Int64, err error) {
 	what.Add(1)
 }
 
-// post makes a call and reads the answer. One that is cut when the time is over counts for
-// nothing.
+// post makes a call and reads the answer. A call that is cut at the end of the time does
+// not count.
 func (g *greedy) post(ctx context.Context, c *client, text string) error {
 	s, err := c.send(ctx, http.MethodPost, "", c.request(c.id(), "echo", `{"text":`+text+`}`))
 	if err != nil {
@@ -298,7 +298,7 @@ func (g *greedy) post(ctx context.Context, c *client, text string) error {
 	return err
 }
 
-// stream opens a stream of HTTP+SSE and goes.
+// stream opens a stream of HTTP+SSE and closes it.
 func (g *greedy) stream(ctx context.Context) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(g.m.urls["one"], "mcp")+"sse", nil)
 	if err != nil {
@@ -316,7 +316,7 @@ func (g *greedy) stream(ctx context.Context) {
 	}
 }
 
-// slowBody sends half of a body and stops until it is cut off.
+// slowBody sends half of a body and waits until the server cuts it off.
 func (g *greedy) slowBody(ctx context.Context, keyed bool) {
 	u, err := url.Parse(g.m.urls["one"])
 	if err != nil {
@@ -340,7 +340,7 @@ func (g *greedy) slowBody(ctx context.Context, keyed bool) {
 	}
 }
 
-// talk sends messages on one WebSocket as fast as they are taken.
+// talk sends messages on one WebSocket as fast as the server takes them.
 func (g *greedy) talk(ctx context.Context) {
 	conn, _, err := websocket.Dial(ctx, g.m.ws["one"], &websocket.DialOptions{ //nolint:bodyclose // its documentation says that it never has to be
 		Subprotocols: []string{"mcp"}, HTTPHeader: http.Header{"Authorization": {"Bearer " + g.key}},
@@ -378,7 +378,7 @@ func (g *greedy) talk(ctx context.Context) {
 	}
 }
 
-// session opens one more, with a process of its own.
+// session opens one more session, with a process of its own.
 func (g *greedy) session(ctx context.Context) {
 	c := g.m.client("one")
 	c.key = g.key

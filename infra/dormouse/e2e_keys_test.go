@@ -18,7 +18,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// keys is dormouse keys on the data of this machine. It returns what is printed.
+// keys runs dormouse keys on the data of this machine and returns the output.
 func (m *machine) keys(verb string, args ...string) string {
 	m.t.Helper()
 	cmd := m.command("keys", append([]string{verb}, args...)...)
@@ -33,8 +33,7 @@ func (m *machine) keys(verb string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// guarded asks a server for something with a key, and returns the response's
-// status.
+// guarded sends a request with a key to a server and returns the response's status.
 func (m *machine) guarded(method, url, key, session, body string) (status int, header http.Header) {
 	m.t.Helper()
 	r, err := http.NewRequestWithContext(m.t.Context(), method, url, strings.NewReader(body))

@@ -23,13 +23,14 @@ import (
 )
 
 const (
-	// programs is where make build puts them, from the folder of these tests.
+	// programs is the folder of make build's programs, relative to these tests.
 	programs = "../../bin"
-	// sleepAfter is --sleep-after and idle --idle of machines that shall sleep soon.
+	// sleepAfter is --sleep-after, and idle is --idle, of machines that should sleep
+	// soon.
 	sleepAfter = time.Second
 	idle       = 2 * time.Second
-	// asleepWithin is how long after the last message nothing may run any more: the
-	// box is idle, lingers 5 s, and the function it said bye to is idle in its turn.
+	// asleepWithin is the longest time from the last message until nothing runs. The
+	// box is idle and lingers 5 s; then the function that took its bye is idle too.
 	// The rest is for slow machines.
 	asleepWithin = idle + 5*time.Second + sleepAfter + 7*time.Second
 )
@@ -64,7 +65,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// servers is what stands under mcpServers: flags of the test server by name.
+// servers holds the flags of the test server by name, for mcpServers.
 type servers map[string][]string
 
 // machine is a dormouse run with a data folder of its own. It may be started more
@@ -73,9 +74,9 @@ type machine struct {
 	t       *testing.T
 	data    string
 	servers string // the servers file
-	tmp     string // TMPDIR of every process: what tells them from those of other machines
+	tmp     string // TMPDIR of every process, which identifies the machine's own
 
-	env []string // beside that of the test
+	env []string // in addition to the test's environment
 	// programs is true if the functions are programs of their own; see asPrograms.
 	programs bool
 	flags    []string // of the last start
@@ -88,7 +89,7 @@ type machine struct {
 	ws     map[string]string // where WebSocket clients connect, by server
 }
 
-// newMachine makes a machine that hosts these servers. It is not started.
+// newMachine returns a machine that hosts these servers. It is not started.
 func newMachine(t *testing.T, hosted servers) *machine {
 	t.Helper()
 	program, err := stdio()
@@ -102,7 +103,8 @@ func newMachine(t *testing.T, hosted servers) *machine {
 	return machineOf(t, file)
 }
 
-// machineOf makes a machine for what stands under mcpServers.
+// machineOf returns a machine with the given content of mcpServers. It is not
+// started.
 func machineOf(t *testing.T, file map[string]any) *machine {
 	t.Helper()
 	text, err := json.MarshalIndent(map[string]any{"mcpServers": file}, "", "  ")
@@ -116,18 +118,18 @@ func machineOf(t *testing.T, file map[string]any) *machine {
 	return m
 }
 
-// functionsVariable says how the machines of all tests execute functions: "process"; or
-// "cold", with handlers that are made anew for each message; or inside without it.
+// functionsVariable says how the machines of all tests execute functions: "process" for
+// programs, "cold" for new handlers for each message, or inside by default.
 const functionsVariable = "DORMOUSE_TEST_FUNCTIONS"
 
-// asPrograms has the machine execute the functions as programs of their own, for tests
-// that kill one of them.
+// asPrograms makes the machine execute the functions as programs of their own, for
+// tests that kill one of them.
 func (m *machine) asPrograms() *machine {
 	m.programs = true
 	return m
 }
 
-// in is the machine for a part of a test.
+// in returns the machine for a part of a test.
 func (m *machine) in(t *testing.T) *machine {
 	part := *m
 	part.t = t
@@ -172,7 +174,7 @@ func (m *machine) run(flags ...string) {
 	}()
 }
 
-// command is the built program with this machine's folders.
+// command returns a command line of the built program with this machine's folders.
 func (m *machine) command(verb string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(programs, "dormouse"), append([]string{verb, "--data", m.data}, args...)...) //nolint:noctx // ended by end
 	cmd.Env = append(os.Environ(), "TMPDIR="+m.tmp, "DORMOUSE_CACHE="+filepath.Join(stdioFolder, "cache"))
@@ -180,7 +182,7 @@ func (m *machine) command(verb string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// hosted is how many servers of the file can be hosted.
+// hosted returns how many servers of the file can be hosted.
 func (m *machine) hosted() int {
 	c, _, err := catalog.LoadHere(m.servers, func(name string) (string, bool) {
 		for _, kv := range m.env {
@@ -196,8 +198,8 @@ func (m *machine) hosted() int {
 	return len(c.Names())
 }
 
-// end stops what still runs when a test is over. A machine that leaves something
-// behind fails the test, whatever it was about.
+// end stops the machine when a test is over. It fails the test if the machine leaves
+// anything behind, whatever the test is about.
 func (m *machine) end() {
 	if m.cmd == nil {
 		return
@@ -249,7 +251,7 @@ func (m *machine) ended(within time.Duration) *os.ProcessState {
 	return m.cmd.ProcessState
 }
 
-// process is one that runs for a machine.
+// process is a running process of a machine.
 type process struct {
 	pid     int
 	program string // dormouse, http, socket, relay, sweep, runner or stdio
@@ -258,8 +260,9 @@ type process struct {
 
 func (p process) String() string { return fmt.Sprintf("%s %s (pid %d)", p.program, p.server, p.pid) }
 
-// processes lists the processes of this machine, dormouse itself and those that
-// lost their parents too: all of them have its TMPDIR in their environment.
+// processes lists the processes of this machine, including dormouse itself and
+// processes that lost their parents. All of them have its TMPDIR in their
+// environment.
 func (m *machine) processes() []process {
 	m.t.Helper()
 	entries, err := os.ReadDir("/proc")
@@ -272,8 +275,8 @@ func (m *machine) processes() []process {
 		if err != nil {
 			continue
 		}
-		// Of a process that has ended, also if nobody has waited for it, there is
-		// nothing to read.
+		// A process that has ended has no environment to read, even before its parent
+		// waits for it.
 		env, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
 		if err != nil || !slices.Contains(strings.Split(string(env), "\x00"), "TMPDIR="+m.tmp) {
 			continue
@@ -322,8 +325,8 @@ func (m *machine) kill(all ...process) {
 }
 
 // killFunctions ends all processes of these functions with SIGKILL and returns when
-// the emulator has noticed: until then it may hand them an invocation, and what
-// becomes of that is between the client and the gateway, as on AWS.
+// the emulator has noticed. Before that, the emulator may give them an invocation,
+// whose fate is up to the client and the gateway, as on AWS.
 func (m *machine) killFunctions(names ...string) {
 	m.t.Helper()
 	if !m.programs {
@@ -336,8 +339,8 @@ func (m *machine) killFunctions(names ...string) {
 	}
 }
 
-// killAll ends every process of the machine with SIGKILL, dormouse first, and
-// returns when none is left.
+// killAll ends every process of the machine with SIGKILL, dormouse first, and returns
+// when all have ended.
 func (m *machine) killAll() {
 	m.t.Helper()
 	m.kill(m.only("dormouse"))
@@ -379,7 +382,7 @@ func (m *machine) asleep() {
 	m.eventually(asleepWithin, "nothing runs", func() bool { return len(m.processes()) == 1 })
 }
 
-// eventually waits for something that only the operating system tells.
+// eventually waits for a condition that only the operating system can show.
 func (m *machine) eventually(within time.Duration, what string, ok func() bool) {
 	m.t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -428,8 +431,7 @@ func (m *machine) count(kind string) int {
 	return len(slices.DeleteFunc(m.events(), func(e event) bool { return e.Kind != kind }))
 }
 
-// await looks at all events since the start, and those to come, until one is what
-// is waited for.
+// await waits for an event, among those since the start and those to come.
 func (m *machine) await(within time.Duration, what string, is func(event) bool) (e event) {
 	m.t.Helper()
 	m.awaitLine(m.out, within, what, func(line string) bool {
@@ -439,7 +441,7 @@ func (m *machine) await(within time.Duration, what string, is func(event) bool) 
 	return e
 }
 
-// awaitLine does the same with the lines of an output.
+// awaitLine waits for a line of an output in the same way.
 func (m *machine) awaitLine(j *journal, within time.Duration, what string, is func(string) bool) string {
 	m.t.Helper()
 	deadline := time.After(within)
@@ -486,7 +488,8 @@ func (j *journal) Write(p []byte) (int, error) {
 	}
 }
 
-// lines returns the whole lines so far, and what is closed when there are more.
+// lines returns the whole lines so far, and a channel that is closed at the next
+// line.
 func (j *journal) lines() ([]string, <-chan struct{}) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

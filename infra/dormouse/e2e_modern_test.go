@@ -27,8 +27,8 @@ var modern = sync.OnceValues(func() (string, error) {
 	return path, err
 })
 
-// modernMachine is a machine that hosts that server, and the file that gets a line
-// for each run of a tool.
+// modernMachine returns a machine that hosts that server, and the file that gets a
+// line for each run of a tool.
 func modernMachine(t *testing.T) (m *machine, calls, starts string) {
 	t.Helper()
 	program, err := modern()
@@ -50,7 +50,7 @@ func linesOf(t *testing.T, file string) []string {
 	return strings.Split(strings.TrimSpace(string(text)), "\n")
 }
 
-// asked reads a stream up to a question, and where it was.
+// asked reads a stream up to a question.
 func (s *stream) asked() (wire.Message, error) {
 	for {
 		m, err := s.next()
@@ -63,7 +63,7 @@ func (s *stream) asked() (wire.Message, error) {
 	}
 }
 
-// question polls until a question has come behind an event.
+// question polls until a question has come, behind an event.
 func (c *client) question(s *stream) (q wire.Message, last string, err error) {
 	c.t.Helper()
 	for {
@@ -123,9 +123,9 @@ func TestE2EAnswerAfterEveryProcessWasKilled(t *testing.T) {
 	ranThrice(t, calls)
 }
 
-// modernly sends a request as a client of 2026-07-28 that has told these capabilities,
-// and returns what it is answered in the end. params are the members of params beside
-// _meta; name is "" for a method without; more headers come in pairs.
+// modernly sends a request as a client of 2026-07-28 with these capabilities, and
+// returns the final answer. params are the members of params besides _meta. name is ""
+// for a method without a name. More headers come in pairs.
 func (c *client) modernly(method, name, params, capabilities string, headers ...string) (status int, answer wire.Message) {
 	c.t.Helper()
 	if params != "" {
@@ -157,7 +157,7 @@ func (c *client) modernly(method, name, params, capabilities string, headers ...
 	return s.status, answer
 }
 
-// served is what such a request is answered that is served.
+// served returns the answer to such a request, which must succeed.
 func (c *client) served(method, name, params, capabilities string, headers ...string) wire.Message {
 	c.t.Helper()
 	status, answer := c.modernly(method, name, params, capabilities, headers...)
@@ -167,7 +167,7 @@ func (c *client) served(method, name, params, capabilities string, headers ...st
 	return answer
 }
 
-// book calls the tool book as a client that can be asked with forms.
+// book calls the tool book as a client that supports forms.
 func (c *client) book(more string) wire.Message {
 	c.t.Helper()
 	return c.served(wire.MethodToolsCall, "book", `"name":"book","arguments":{}`+more, `{"elicitation":{"form":{}}}`)

@@ -34,15 +34,15 @@ var natives = sync.OnceValues(func() (string, error) {
 	return folder, nil
 })
 
-// nativeMachine is a machine that hosts one native server of the functions that come
-// with Dormouse.
+// nativeMachine returns a machine that hosts one native server of the functions that
+// come with Dormouse.
 func nativeMachine(t *testing.T, name string) *machine {
 	t.Helper()
 	return machineOf(t, map[string]any{name: map[string]any{"x-dormouse": map[string]any{"native": name}}})
 }
 
-// probeMachine is one that hosts the server of testdata/native. The flags have its
-// functions started.
+// probeMachine returns a machine that hosts the server of testdata/native. Its
+// functions need the flags at the start.
 func probeMachine(t *testing.T) (m *machine, flags []string) {
 	t.Helper()
 	folder, err := natives()
@@ -52,7 +52,7 @@ func probeMachine(t *testing.T) (m *machine, flags []string) {
 	return nativeMachine(t, "probe"), []string{"--functions", folder}
 }
 
-// redeploy kills everything that runs, and starts it again.
+// redeploy kills all processes and starts the machine again.
 func (m *machine) redeploy(flags ...string) {
 	m.t.Helper()
 	m.killAll()
@@ -102,8 +102,7 @@ func TestE2ENativeMessagesAtOnceInitializeOnceAndLoseNoWrite(t *testing.T) {
 	}
 }
 
-// A session is worth nothing over another transport than its own; over which connection
-// its client comes does not matter.
+// A session works only over its own transport, and over any connection of it.
 func TestE2ENativeQuestionIsAnsweredAfterARedeployment(t *testing.T) {
 	t.Parallel()
 	m := nativeMachine(t, "booking")
@@ -301,7 +300,8 @@ func main() { run.`+start+`(native.Servers{"hello": hello}) }
 	}
 }
 
-// cloned is what a clone of the work tree would have if all in it were committed.
+// cloned returns the folder that a clone of the work tree would be if all changes
+// were committed.
 func cloned(t *testing.T) string {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
@@ -328,7 +328,7 @@ func cloned(t *testing.T) string {
 	return to
 }
 
-// The commands are pasted as they stand. Only the port is another one.
+// The test runs the commands as they stand. Only the port differs.
 func TestE2ETutorialOfServersInGoWorksAsPasted(t *testing.T) {
 	t.Parallel()
 	first, other := tutorial(t)
@@ -370,7 +370,8 @@ func TestE2ETutorialOfServersInGoWorksAsPasted(t *testing.T) {
 	m.stopPasted()
 }
 
-// stopPasted does what Ctrl-C does to what was pasted: every program of it hears it.
+// stopPasted does what Ctrl-C does to the pasted commands: it signals every program
+// of theirs.
 func (m *machine) stopPasted() {
 	m.t.Helper()
 	if err := syscall.Kill(m.only("dormouse").pid, syscall.SIGINT); err != nil {

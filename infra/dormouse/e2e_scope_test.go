@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// boxesOf makes a machine that hosts the test server under some names, each with its
-// x-dormouse.box and flags.
+// boxesOf returns a machine that hosts the test server under some names, each with
+// its x-dormouse.box and flags.
 func boxesOf(t *testing.T, boxes map[string]map[string]any, flags ...string) *machine {
 	t.Helper()
 	program, err := stdio()

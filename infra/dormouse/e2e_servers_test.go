@@ -17,15 +17,15 @@ import (
 	"time"
 )
 
-// real is a server that people use, out of a package registry.
+// real is a published server from a package registry.
 type real struct {
 	command, tool, arguments, want string
 	args                           []string
 	env                            map[string]string
 }
 
-// realServers are four of npm and four of PyPI. folder has a git repository and a
-// note in it, page is the address of a page.
+// realServers returns four servers from npm and four from PyPI. folder has a git
+// repository and a note in it; page is the address of a page.
 func realServers(folder, page string) map[string]real {
 	npm := func(name string, more ...string) []string {
 		return append([]string{"-y", "@modelcontextprotocol/server-" + name + "@2026.8.31"}, more...)
@@ -53,8 +53,8 @@ func realServers(folder, page string) map[string]real {
 	}
 }
 
-// TestServersOfTheRegistriesRun calls a tool of each, from nothing, from sleep, and
-// once more the way a client would start it without Dormouse.
+// TestServersOfTheRegistriesRun calls a tool of each server, from nothing, from
+// sleep, and once as a client starts it without Dormouse.
 func TestServersOfTheRegistriesRun(t *testing.T) {
 	folder := t.TempDir()
 	write(t, filepath.Join(folder, "note.txt"), "dormice sleep\n")
@@ -111,7 +111,7 @@ func TestServersOfTheRegistriesRun(t *testing.T) {
 	}
 }
 
-// installed is the program that the box executes in the place of npx or uvx, and its
+// installed returns the program that the box executes instead of npx or uvx, and its
 // arguments.
 func (s real) installed(t *testing.T) (program string, args []string) {
 	t.Helper()
@@ -132,7 +132,7 @@ func (s real) installed(t *testing.T) (program string, args []string) {
 	return "", nil
 }
 
-// within opens a session with more patience than usual: packages are fetched.
+// within opens a session with more patience than usual, because packages are fetched.
 func within(c *client, patience time.Duration) error {
 	s, err := c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":%s}`, params))
 	if err != nil {
@@ -164,8 +164,8 @@ func (m *machine) wants(c *client, name string, s real) {
 	}
 }
 
-// alone is how long a warm start of a command takes by itself, to the answer to
-// initialize.
+// alone returns how long a warm start of a command takes by itself, up to the answer
+// to initialize.
 func alone(t *testing.T, command string, args []string, env map[string]string) string {
 	t.Helper()
 	var took time.Duration

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// The functions are handed what dormouse run has read: one that starts while the file is
-// half saved hosts what was hosted before.
+// The functions get the servers that dormouse run has read. A function that starts while
+// the file is half saved hosts the same servers as before.
 func TestE2EFunctionsDoNotReadTheServersFile(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil}).asPrograms()
@@ -41,8 +41,8 @@ func TestE2EFunctionsDoNotReadTheServersFile(t *testing.T) {
 	}
 }
 
-// A file as VS Code has it in a project: comments, values that it asks for, a file of
-// variables, a server that is remote; and a program of the project by its relative path.
+// A file in VS Code's form: comments, values that VS Code asks for, a file of variables,
+// a remote server; and a program of the project by its relative path.
 func TestE2EFileOfVSCodeIsHosted(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, nil)

@@ -21,9 +21,9 @@ const (
 	maxPushed = 131_072 // bytes of a message to a WebSocket client
 )
 
-// TestE2ESizes sends the largest messages there are through the whole machine:
-// gateway, functions, store, relay in its parts of 120 KB, box and process. Nothing
-// of them is changed on the way.
+// TestE2ESizes sends messages of the largest sizes through the whole machine:
+// gateway, functions, store, relay in its parts of 120 KB, box and process. Every
+// byte must arrive unchanged.
 func TestE2ESizes(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})
@@ -35,16 +35,16 @@ func TestE2ESizes(t *testing.T) {
 	t.Run("up to the limit of WebSockets and beyond it", func(t *testing.T) { m.in(t).largestPush() })
 }
 
-// filled is a request to echo a text, of exactly so many bytes, and its result.
+// filled returns a request to echo a text, of exactly size bytes, and its result.
 func filled(id string, size int) (request, result string) {
 	bare := (*client)(nil).request(id, "echo", `{"text":""}`)
 	text := filling(size-len(bare), 0)
 	return (*client)(nil).request(id, "echo", `{"text":"`+text+`"}`), `{"content":[{"type":"text","text":"` + text + `"}]}`
 }
 
-// filling is the inside of a JSON string of so many bytes: characters of one to four
-// bytes in an order without a period, behind each so many escaped backslashes; and, if
-// there are none, other escapes.
+// filling returns the inside of a JSON string of size bytes. It has characters of one
+// to four bytes in an order without a period, and escaped backslashes at regular
+// distances. Without backslashes it has other escapes.
 func filling(size, backslashes int) string {
 	r := rand.New(rand.NewPCG(7, uint64(size)))
 	pieces := []string{"a", "Z", " ", "ä", "ß", "é", "€", "漢", "字", "𝄞", "🐭"}
@@ -60,8 +60,8 @@ func filling(size, backslashes int) string {
 	return b.String()
 }
 
-// quoting is an answer of a client to a question, and the result of the call that
-// asked, which quotes the answer: each of its backslashes has become two.
+// quoting returns a client's answer to a question, and the result of the call that
+// asked. The result quotes the answer, so each backslash becomes two.
 func quoting(t *testing.T, text string) (answer, result string) {
 	t.Helper()
 	answer = `"result":{"action":"accept","content":{"n":"` + text + `"}}}`
@@ -72,7 +72,7 @@ func quoting(t *testing.T, text string) (answer, result string) {
 	return answer, `{"content":[{"type":"text","text":` + string(quoted) + `}]}`
 }
 
-// fiveMiB is an answer below the limit of a POST whose result has 5 MiB.
+// fiveMiB returns an answer below the limit of a POST whose result has 5 MiB.
 func fiveMiB(t *testing.T) (answer, result string) {
 	t.Helper()
 	answer, result = quoting(t, filling(3_300_000, 2))
@@ -153,7 +153,7 @@ func (m *machine) listen(server string) *listener {
 	return l
 }
 
-// listenBehind opens an event stream behind an event of before, "" for none.
+// listenBehind opens an event stream behind an earlier event, "" for none.
 func (m *machine) listenBehind(server, last string) *listener {
 	m.t.Helper()
 	at, err := url.Parse(strings.TrimSuffix(m.urls[server], "mcp") + "sse")
@@ -185,7 +185,7 @@ func (m *machine) listenBehind(server, last string) *listener {
 	return l
 }
 
-// say posts a message that has to be taken.
+// say posts a message, which the server must accept.
 func (l *listener) say(text string) {
 	l.t.Helper()
 	if status, body := l.try(text); status != http.StatusAccepted {
@@ -244,7 +244,8 @@ func (m *machine) largeOverSSE() {
 	same(m.t, end, want)
 }
 
-// tooLarge: what is over the limit is refused with the limit, and did not happen.
+// tooLarge checks that the server refuses messages over the limit, names the limit,
+// and does not execute them.
 func (m *machine) tooLarge() {
 	c, l := m.session("one"), m.listen("one")
 	request, _ := filled("1", maxPosted+1)
@@ -267,8 +268,8 @@ func (m *machine) tooLarge() {
 	}
 }
 
-// largestPush: the last byte that fits, and one more. The error names both numbers;
-// the same call over Streamable HTTP has its result whole.
+// largestPush checks the largest message that fits, and one byte more. The error
+// names both numbers. Over Streamable HTTP, the same call returns its whole result.
 func (m *machine) largestPush() {
 	const backslashes = 25_000
 	s := m.talk("one")

@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// sleepy are the flags of a machine that shall sleep soon.
+// sleepy returns the flags of a machine that should sleep soon.
 func sleepy() []string {
 	return []string{"--sleep-after", sleepAfter.String(), "--idle", idle.String()}
 }
@@ -53,8 +53,7 @@ func TestE2ESessionOutlivesSIGKILL(t *testing.T) {
 	m.startedAnew(c.session)
 }
 
-// startedAnew wants the log line that says that a session which lived already got
-// a fresh process.
+// startedAnew wants the log line for an existing session that got a fresh process.
 func (m *machine) startedAnew(session string) {
 	m.t.Helper()
 	m.awaitLine(m.log, 5*time.Second, "the log says that the process was started anew", func(line string) bool {
@@ -62,8 +61,8 @@ func (m *machine) startedAnew(session string) {
 	})
 }
 
-// The second session's initialize is answered from the handshake record, so that
-// its process is started by a later message; it is its first one all the same.
+// The handshake record answers the second session's initialize, so a later message
+// starts its process. That process still counts as the session's first.
 func TestE2EFirstProcessIsNotCalledAnew(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})
@@ -159,7 +158,7 @@ func TestE2EMessageRightAfterTheBye(t *testing.T) {
 	m.asleep()
 }
 
-// quiet wants nothing to happen for a while.
+// quiet wants no event for a while.
 func (m *machine) quiet(span time.Duration) {
 	m.t.Helper()
 	before, more := m.out.lines()
@@ -185,7 +184,7 @@ func TestE2EOneWakeForManyCallers(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range callers {
 		all.Go(func() {
-			// Its own id, whatever the others are, and its own response.
+			// The caller gets its own id and its own response.
 			id, want := fmt.Sprintf(`"caller-%d"`, i), fmt.Sprintf("text of %d", i)
 			s, err := c.post(c.request(id, "echo", fmt.Sprintf(`{"text":%q}`, want)))
 			if err != nil {
@@ -298,7 +297,7 @@ func TestE2EDeleteEndsTheSessionAndItsProcess(t *testing.T) {
 	}
 }
 
-// psReport is what dormouse ps --json prints.
+// psReport is the output of dormouse ps --json.
 type psReport struct {
 	Running bool
 	Servers []struct {

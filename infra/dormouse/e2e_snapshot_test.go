@@ -15,7 +15,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/bucket/buckettest"
 )
 
-// The server writes its knowledge graph into a file. It is the real one, from npm.
+// The server writes its knowledge graph into a file. It is the published server from
+// npm.
 func TestE2EMemoryServerKeepsItsFile(t *testing.T) {
 	t.Parallel()
 	for name, box := range map[string]map[string]any{
@@ -73,7 +74,7 @@ func (m *machine) remember(c *client, name, what string) {
 	}
 }
 
-// structured calls a tool and returns its result as it came.
+// structured calls a tool and returns its result unchanged.
 func (m *machine) structured(c *client, tool, arguments string) string {
 	m.t.Helper()
 	all, err := c.call(tool, arguments)
@@ -87,7 +88,7 @@ func (m *machine) structured(c *client, tool, arguments string) string {
 	return string(last.Result)
 }
 
-// snapshots counts what is in the machine's folder of snapshots.
+// snapshots counts the files in the machine's folder of snapshots.
 func (m *machine) snapshots() int {
 	m.t.Helper()
 	all, err := filepath.Glob(filepath.Join(m.data, "snapshots", "*", "current"))
@@ -171,7 +172,7 @@ func TestE2EWorkspaceIsKeptInABucket(t *testing.T) {
 	if status, err := c.status(http.MethodDelete, ""); err != nil || status >= 300 {
 		t.Errorf("DELETE: status %d, %v", status, err)
 	}
-	// Its box is asleep, and a machine on which nothing runs is swept when it is started.
+	// Its box is asleep. An idle machine is swept when it starts.
 	if m.interrupt().ExitCode() != 0 {
 		t.Error("dormouse run did not end well")
 	}
@@ -179,7 +180,7 @@ func TestE2EWorkspaceIsKeptInABucket(t *testing.T) {
 	m.eventually(10*time.Second, "the snapshot of an ended session is gone", func() bool { return len(s3.Objects()) == 0 })
 }
 
-// notes are the lines of the file that a server has in its workspace.
+// notes returns the lines of the file that a server has in its workspace.
 func (m *machine) notes(p process) []string {
 	m.t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cwd/notes", p.pid))

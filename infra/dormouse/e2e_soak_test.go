@@ -19,16 +19,16 @@ import (
 	"time"
 )
 
-// soakTime is how long TestE2ESoak kills.
+// soakTime is the variable with the length of TestE2ESoak.
 const soakTime = "DORMOUSE_TEST_SOAK"
 
 // soakSessions is how many sessions each tenant has.
 const soakSessions = 2
 
-// Sessions of two tenants call while dormouse itself, its runners and servers are killed:
-// dormouse for the first half of the time, so that what grows in the second is seen. No
-// call is executed twice, each that was accepted ends, each session goes on, and no byte
-// of the other tenant comes; memory and descriptors go back to what they were.
+// Sessions of two tenants call while dormouse itself, its runners and servers are killed.
+// Dormouse is killed only in the first half, so that growth in the second half shows. No
+// call runs twice, each accepted call ends, and each session goes on. No byte of the
+// other tenant arrives. Memory and descriptors return to what they were.
 func TestE2ESoak(t *testing.T) {
 	lasts, err := time.ParseDuration(cmp.Or(os.Getenv(soakTime), "10s"))
 	if err != nil {
@@ -101,15 +101,15 @@ func TestE2ESoak(t *testing.T) {
 	t.Logf("half way: %s; when all was over: %s", killed.start, after)
 }
 
-// kills is what was killed, and what the machine had taken when dormouse was killed for
-// the last time.
+// kills counts what was killed, and keeps the machine's use when dormouse was killed
+// for the last time.
 type kills struct {
 	hosts, others int
 	start         taken
 }
 
-// killForAWhile kills something every second until over: also dormouse until half has
-// passed.
+// killForAWhile kills a process every second until over. The victims include dormouse
+// until half has passed.
 func (m *machine) killForAWhile(half time.Duration, over <-chan time.Time) (k kills) {
 	m.t.Helper()
 	begun := time.Now()
@@ -148,7 +148,7 @@ func (k taken) plus(memory, files int) taken {
 // marks counts what clients have read.
 type marks struct{ bytes, own, foreign atomic.Int64 }
 
-// markedTrip looks for marks in all that a client reads.
+// markedTrip counts marks in everything that a client reads.
 type markedTrip struct {
 	http.RoundTripper
 	own, foreign string
@@ -179,7 +179,7 @@ func (b *markedBody) Read(p []byte) (int, error) {
 	b.trip.seen.bytes.Add(int64(n))
 	text := append(b.tail, p[:n]...)
 	for word, count := range map[string]*atomic.Int64{b.trip.own: &b.trip.seen.own, b.trip.foreign: &b.trip.seen.foreign} {
-		// What stands in the tail as a whole was counted before.
+		// Whole marks in the tail were counted before.
 		count.Add(int64(bytes.Count(text, []byte(word)) - bytes.Count(b.tail, []byte(word))))
 	}
 	b.tail = bytes.Clone(text[max(0, len(text)-len(b.trip.own)-len(b.trip.foreign)):])

@@ -20,8 +20,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// socket is one MCP client over one WebSocket connection, used by one goroutine. It
-// keeps the ids of events, if it asked to be told them.
+// socket is one MCP client over one WebSocket connection, for one goroutine. It keeps
+// the ids of events, if it asked for them.
 type socket struct {
 	t       *testing.T
 	conn    *websocket.Conn
@@ -63,7 +63,7 @@ func (m *machine) talk(server string) *socket {
 	return s
 }
 
-// resume connects to a session of before, behind an event.
+// resume connects to an existing session, behind an event.
 func (m *machine) resume(server string, of *socket) *socket {
 	m.t.Helper()
 	s := m.dial(server, url.Values{"session": {of.session}, "last-event-id": {of.last}, "event-ids": {"1"}})
@@ -78,7 +78,7 @@ func (s *socket) say(text string) {
 	}
 }
 
-// try sends a message, in frames as short as the gateway wants them.
+// try sends a message, in frames as short as the gateway requires.
 func (s *socket) try(text string) error {
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
@@ -94,7 +94,7 @@ func (s *socket) try(text string) error {
 	return w.Close()
 }
 
-// hear returns the next message that is not about event ids.
+// hear returns the next message, except those about event ids.
 func (s *socket) hear() (wire.Message, error) {
 	for {
 		m, told, err := s.read()
@@ -104,7 +104,7 @@ func (s *socket) hear() (wire.Message, error) {
 	}
 }
 
-// read returns the next message; told means that it named an event.
+// read returns the next message. told means that the message named an event.
 func (s *socket) read() (m wire.Message, told bool, err error) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
@@ -113,8 +113,9 @@ func (s *socket) read() (m wire.Message, told bool, err error) {
 		return m, false, err
 	}
 	if wire.Lookup(data, "jsonrpc") == nil && wire.Lookup(data, "connectionId") != nil {
-		// The gateway's own word on an invocation whose function was killed. What it was
-		// about may have been answered before; if not, no answer comes, and that is seen.
+		// This is the gateway's own error for an invocation whose function was killed.
+		// The request may have been answered before. If not, no answer comes, and the
+		// test sees that.
 		return m, true, nil
 	}
 	m, err = wire.Parse(data)
@@ -126,7 +127,8 @@ func (s *socket) read() (m wire.Message, told bool, err error) {
 		return m, true, fmt.Errorf("an event is told as %s: %w", m.Raw, err)
 	}
 	s.session = p.SessionID
-	// That a request was accepted, with index 0, may be told after its first events.
+	// The notice that a request was accepted, with index 0, may come after the
+	// request's first events.
 	index, stream := eventID(p.EventID)
 	if before, same := eventID(s.last); same != stream || index > before {
 		s.last = p.EventID
@@ -134,14 +136,14 @@ func (s *socket) read() (m wire.Message, told bool, err error) {
 	return m, true, nil
 }
 
-// eventID is an event's index and its stream.
+// eventID returns an event's index and its stream.
 func eventID(id string) (index int, stream string) {
 	number, stream, _ := strings.Cut(id, "/")
 	index, _ = strconv.Atoi(number) // of the common stream, with a nonce, none is compared
 	return index, stream
 }
 
-// named reads notices of events, and nothing else, until what they say is enough.
+// named reads notices of events, and no other messages, until enough returns true.
 func (s *socket) named(enough func() bool) {
 	s.t.Helper()
 	for !enough() {
@@ -151,7 +153,7 @@ func (s *socket) named(enough func() bool) {
 	}
 }
 
-// follow returns what comes, up to the response to a request.
+// follow returns the messages up to the response to a request.
 func (s *socket) follow(id string) ([]wire.Message, error) {
 	var all []wire.Message
 	for {
@@ -184,7 +186,7 @@ func (s *socket) ask(tool, arguments string) string {
 	return id
 }
 
-// id is the session's, which is told with the first event.
+// id returns the session's id, which the first event names.
 func (s *socket) id() string {
 	s.t.Helper()
 	s.named(func() bool { return s.session != "" })
@@ -236,8 +238,8 @@ func (m *machine) socketsApart() {
 	}
 }
 
-// The gateway keeps the connection; whatever else there was is gone. Here the long
-// silence is as short as it takes for everything to have ended.
+// The gateway keeps the connection, and everything else has ended. In this test the
+// long silence is just long enough for that.
 func TestE2ESocketOutlivesALongSilence(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})
@@ -275,7 +277,7 @@ func TestE2ESocketOutlivesEveryProgram(t *testing.T) {
 	}
 }
 
-// A client whose connection was lost in the middle of a call gets the rest on the
+// A client that loses its connection in the middle of a call gets the rest on the
 // next one, in order, and nothing twice.
 func TestE2ESocketGoesOnWhereItWasCut(t *testing.T) {
 	t.Parallel()

@@ -14,9 +14,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// answers are what the tool book of the modern server is answered, round by round, and
-// booked what it says then. TestE2EAnswerAfterEveryProcessWasKilled is the same over
-// Streamable HTTP.
+// answers are the client's answers to the tool book of the modern server, round by
+// round, and booked is the tool's result. TestE2EAnswerAfterEveryProcessWasKilled does
+// the same over Streamable HTTP.
 var answers = [2]string{`{"name":"Ada"}`, `{"right":true}`}
 
 const booked = "booked: right for Ada, true"
@@ -66,7 +66,7 @@ func TestE2EAnswerOverASocketAfterEveryProcessWasKilled(t *testing.T) {
 			return of == stream && index > round
 		})
 		if round == 0 {
-			m.asleep() // nobody waits for a client that is pushed to
+			m.asleep() // the gateway pushes to the client, so no function waits
 		}
 		m.killAll()
 		m.start(sleepy()...)
@@ -79,7 +79,7 @@ func TestE2EAnswerOverASocketAfterEveryProcessWasKilled(t *testing.T) {
 	ranThrice(t, calls)
 }
 
-// ranThrice: once for each round, and never again.
+// ranThrice checks that the tool ran once for each round.
 func ranThrice(t *testing.T, calls string) {
 	t.Helper()
 	want := []string{`book ""`, `book "named"`, `book "right for Ada"`}
@@ -129,7 +129,7 @@ func TestE2EModernClientIsAskedByALegacyServer(t *testing.T) {
 	}
 }
 
-// changed is a text with another character in its middle.
+// changed returns a text with another character in its middle.
 func changed(text string) string {
 	b := []byte(text)
 	at := len(b) / 2
@@ -139,7 +139,7 @@ func changed(text string) string {
 	return string(b)
 }
 
-// asking calls the tool ask as a client of 2026-07-28 that can be asked everything.
+// asking calls the tool ask as a client of 2026-07-28 with all client capabilities.
 func (c *client) asking(method, more string) (status int, answer wire.Message) {
 	c.t.Helper()
 	return c.modernly(wire.MethodToolsCall, "ask", fmt.Sprintf(`"name":"ask","arguments":{"method":%q}%s`, method, more), `{"roots":{},"sampling":{},"elicitation":{"form":{}}}`)

@@ -14,8 +14,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// TestE2ETalk is what client and server say to each other, on one machine with two
-// servers; every part has sessions of its own.
+// TestE2ETalk checks the conversation of client and server, on one machine with two
+// servers. Every part has sessions of its own.
 func TestE2ETalk(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil, "two": nil})
@@ -29,7 +29,7 @@ func TestE2ETalk(t *testing.T) {
 	t.Run("servers do not mix", func(t *testing.T) { m.in(t).serversApart() })
 }
 
-// questions has a server ask its client over the stream of the call; the client
+// questions lets a server ask its client over the stream of the call. The client
 // answers with a POST of its own.
 func (m *machine) questions() {
 	for method, result := range map[string]string{
@@ -53,15 +53,16 @@ func (m *machine) questions() {
 		if err != nil {
 			m.t.Fatal(err)
 		}
-		// The server gives back what it read: its own id, and the result as it was sent.
+		// The server returns what it read: its own id, and the client's result
+		// unchanged.
 		if want := fmt.Sprintf(`{"jsonrpc":"2.0","id":"s1","result":%s}`, result) + "\n"; textOf(end) != want {
 			m.t.Errorf("%s: the server was answered %q, want %q", method, textOf(end), want)
 		}
 	}
 }
 
-// questionOverCut has the client go away before it answers: the answer finds the
-// server all the same, and the client its result.
+// questionOverCut disconnects the client before it answers. The answer still reaches
+// the server, and the client gets its result.
 func (m *machine) questionOverCut() {
 	c := m.session("one")
 	s, err := c.post(c.request("1", "ask", `{"method":"sampling/createMessage"}`))
@@ -79,7 +80,7 @@ func (m *machine) questionOverCut() {
 	if got := c.resumed(s.last); !cmp.Equal(got, []string{"response 1"}) {
 		m.t.Errorf("behind the question came %v, want the response", got)
 	}
-	// A second answer to it is taken and means nothing.
+	// The server accepts a second answer and ignores it.
 	if err := c.tell(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, question.ID)); err != nil {
 		m.t.Error(err)
 	}
@@ -106,8 +107,8 @@ func (m *machine) progressInOrder() {
 	}
 }
 
-// cancel ends a call at once. What its server says about it later is dropped: on
-// its stream, and on that of the next call.
+// cancel ends a call at once. Dormouse drops the server's later messages about it, on
+// its stream and on that of the next call.
 func (m *machine) cancel() {
 	c := m.session("one")
 	gate := filepath.Join(m.t.TempDir(), "gate")
@@ -155,8 +156,8 @@ func (m *machine) keepIDs() {
 	}
 }
 
-// sessionsApart has two sessions of one server call at the same time, with the same
-// ids.
+// sessionsApart makes calls in two sessions of one server at the same time, with the
+// same ids.
 func (m *machine) sessionsApart() {
 	const calls = 20
 	var all sync.WaitGroup
@@ -180,8 +181,8 @@ func (m *machine) sessionsApart() {
 	}
 }
 
-// serversApart: a session belongs to its server. On another one it is not there,
-// and nothing happens to it.
+// serversApart checks that a session belongs to its server: another server does not
+// know it and does not change it.
 func (m *machine) serversApart() {
 	one, two := m.session("one"), m.session("two")
 	if a, b := one.whoami().Name, two.whoami().Name; a != "one" || b != "two" {

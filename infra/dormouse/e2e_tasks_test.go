@@ -12,8 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// about sends a request of a client of 2026-07-28 that knows tasks, and reads its result
-// into out. params are the members of params without _meta.
+// about sends a request of a client of 2026-07-28 that supports tasks, and decodes the
+// result into out. params are the members of params without _meta.
 func (c *client) about(method, name, params string, out any) {
 	c.t.Helper()
 	answer := c.served(method, name, params, `{"elicitation":{"form":{}},"extensions":{"io.modelcontextprotocol/tasks":{}}}`)
@@ -22,7 +22,7 @@ func (c *client) about(method, name, params string, out any) {
 	}
 }
 
-// taskState is what a client looks at in a task.
+// taskState holds the fields of a task that a client looks at.
 type taskState struct {
 	ResultType, TaskID, Status string
 	PollIntervalMs             int64
@@ -30,7 +30,7 @@ type taskState struct {
 	Result                     json.RawMessage
 }
 
-// until polls a task, as it is told to, until it has a status.
+// until polls a task, at the pace that the task asks for, until it has a status.
 func (c *client) until(id, status string) taskState {
 	c.t.Helper()
 	for begun := time.Now(); ; {
@@ -50,7 +50,7 @@ func (c *client) until(id, status string) taskState {
 	}
 }
 
-// A task waits for its client without any process, and is finished by new ones.
+// A task waits for its client without any process, and new processes finish it.
 func TestE2ETaskOutlivesEveryProcess(t *testing.T) {
 	t.Parallel()
 	m, calls, _ := modernMachine(t)

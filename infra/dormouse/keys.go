@@ -23,14 +23,14 @@ type keysCommand struct {
 	Revoke revokeKeyCommand `cmd:"" help:"End a key, everywhere within 30 seconds. What is being held at that time ends by itself; see SECURITY.md."`
 }
 
-// keyStore says where the keys are, and how they are printed.
+// keyStore says where the keys are, and how to print them.
 type keyStore struct {
 	Data  string `default:".dormouse" type:"path" help:"Folder that dormouse run was given."`
 	Store string `help:"As dormouse run was given, or dynamodb:TABLE of what is deployed, with the credentials in the environment or of the aws command."`
 	JSON  bool   `help:"Print JSON."`
 }
 
-// use opens the store for what is done with it.
+// use opens the store, calls do with it, and closes it.
 func (k keyStore) use(do func(context.Context, session.Keys) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -65,7 +65,7 @@ func (k keyStore) open(ctx context.Context) (session.Store, error) {
 	return local.OpenStore(name, getenv, host.Limits{})
 }
 
-// credentials adds those of the aws command to an environment that has none.
+// credentials adds the credentials of the aws command to an environment without any.
 func credentials(ctx context.Context, getenv func(string) string) func(string) string {
 	if getenv("AWS_ACCESS_KEY_ID") != "" {
 		return getenv
@@ -80,16 +80,16 @@ func credentials(ctx context.Context, getenv func(string) string) func(string) s
 	}
 }
 
-// keyLine is a key as it is printed as JSON. Times are RFC 3339, UTC.
+// keyLine is the JSON form of a key. Times are RFC 3339, UTC.
 type keyLine struct {
-	Key       string     `json:"key,omitempty"` // only when it is made
+	Key       string     `json:"key,omitempty"` // only when the command creates it
 	ID        string     `json:"id"`
 	Tenant    string     `json:"tenant"`
 	Principal string     `json:"principal"`
 	Servers   []string   `json:"servers"`
 	Created   time.Time  `json:"created"`
 	LastUsed  *time.Time `json:"last_used,omitempty"` // to within an hour
-	Expires   *time.Time `json:"expires,omitempty"`   // of a key that is revoked: when it is forgotten
+	Expires   *time.Time `json:"expires,omitempty"`   // for a revoked key: when the store forgets it
 	Revoked   *time.Time `json:"revoked,omitempty"`
 }
 
@@ -119,7 +119,7 @@ type createKeyCommand struct {
 	keyStore
 }
 
-// Validate checks what the flags say together.
+// Validate checks the flags together.
 func (c *createKeyCommand) Validate() error {
 	switch {
 	case c.AllServers == (len(c.Server) > 0):
@@ -158,8 +158,8 @@ func (c *createKeyCommand) Run(t *terminal) error {
 	})
 }
 
-// checkServers refuses names that the servers file does not have. A file that is
-// elsewhere, as for a stack on AWS, or that cannot be read, is a warning.
+// checkServers returns an error for names that the servers file does not have. If the
+// file is elsewhere, as for a stack on AWS, or cannot be read, it prints a warning.
 func (c *createKeyCommand) checkServers(t *terminal) error {
 	if c.Force || len(c.Server) == 0 {
 		return nil

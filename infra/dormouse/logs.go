@@ -21,8 +21,8 @@ type logsCommand struct {
 	Lines int    `short:"n" help:"Only so many of the last lines of each process."`
 }
 
-// Run prints what processes said on stderr, whether they and dormouse run are still
-// there or not. Values of secret variables are hidden in it.
+// Run prints the stderr output of processes, even after they and dormouse run have
+// ended. The values of secret variables are hidden in it.
 func (c *logsCommand) Run(t *terminal) error {
 	return c.print(t.out, filepath.Join(c.Data, local.LogFolder))
 }
@@ -47,15 +47,15 @@ func (c *logsCommand) print(out io.Writer, folder string) error {
 	return nil
 }
 
-// keptLog is what is kept of one process.
+// keptLog is the kept output of one process.
 type keptLog struct {
 	server, path string
-	process      string // its session, or what those that share it are called
+	process      string // its session, or the name of those that share it
 	began        int64  // nanoseconds
 }
 
-// is says whether a process is that of a session, of whose id the beginning is given:
-// its own, or one that it shares.
+// is reports whether a process serves the session whose id begins with session, alone
+// or shared.
 func (k keptLog) is(session string) bool {
 	if strings.HasPrefix(k.process, session) {
 		return true
@@ -64,7 +64,8 @@ func (k keptLog) is(session string) bool {
 	return err == nil && strings.Contains("\n"+string(text), "\n"+session)
 }
 
-// keptLogs finds those of a server or else of a session, oldest first.
+// keptLogs returns the logs of a server or, if none has this name, of a session,
+// oldest first.
 func keptLogs(folder, of string) ([]keptLog, error) {
 	var all []keptLog
 	files, err := filepath.Glob(filepath.Join(folder, "*", "*.log"))
@@ -87,7 +88,7 @@ func keptLogs(folder, of string) ([]keptLog, error) {
 	return all, nil
 }
 
-// whose names the session, or the sessions, of a process.
+// whose returns a title with the session, or the sessions, of a process.
 func (k keptLog) whose() string {
 	if k.process == "shared" || strings.HasPrefix(k.process, "principal-") {
 		return "process " + k.process
@@ -95,7 +96,7 @@ func (k keptLog) whose() string {
 	return "session " + k.process
 }
 
-// text is all that is kept: the file that is full, and the one after it.
+// text returns the whole kept output: the full file, and the one after it.
 func (k keptLog) text() (string, error) {
 	var text strings.Builder
 	for _, path := range []string{k.path + ".old", k.path} {
@@ -111,7 +112,8 @@ func (k keptLog) text() (string, error) {
 	return text.String(), nil
 }
 
-// lastLines are the last n lines of a text that ends with one, all for zero.
+// lastLines returns the last n lines of a text that ends with a newline, or all lines
+// if n is zero.
 func lastLines(text string, n int) string {
 	if n <= 0 {
 		return text

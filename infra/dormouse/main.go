@@ -1,6 +1,5 @@
-// Command dormouse is the command line: it hosts the servers of a servers file
-// on this machine, shows what runs and which sessions there are, and manages
-// API keys.
+// Command dormouse hosts the servers of a servers file on this machine. It also shows
+// the running processes and the sessions, and manages API keys.
 package main
 
 import (
@@ -39,7 +38,7 @@ type commands struct {
 	ShowVersion kong.VersionFlag `name:"version" help:"Show the version."`
 }
 
-// terminal is what a command reads and writes besides files.
+// terminal holds what a command reads and writes besides files.
 type terminal struct {
 	out, err io.Writer
 	now      func() time.Time
@@ -77,14 +76,14 @@ type runCommand struct {
 	Idle       time.Duration `default:"120s" help:"A box that had nothing to do for this long says bye; servers may set their own."`
 	JSON       bool          `help:"Print events as JSON lines."`
 
-	// For tests and for the curious.
+	// Hidden flags, for tests and experiments.
 	SocketIdle time.Duration `hidden:"" help:"A WebSocket connection on which nothing was said for this long is closed."`
 	SocketLife time.Duration `hidden:"" help:"A WebSocket connection is closed when it is this old."`
 	Cold       bool          `hidden:"" help:"Make the handlers anew for each message."`
 	Disorder   time.Duration `hidden:"" help:"Delay each WebSocket message by chance, up to this, before its function is invoked."`
 }
 
-// Validate checks --functions: a folder has to be there.
+// Validate checks that a folder in --functions exists.
 func (c *runCommand) Validate() error {
 	switch c.Functions {
 	case local.FunctionsInside, local.FunctionsProcess:
@@ -138,14 +137,14 @@ func main() {
 const (
 	exitDone   = 0
 	exitFailed = 1
-	exitUsage  = 2 // the command line makes no sense; nothing was done
+	exitUsage  = 2 // the command line is invalid, and nothing was done
 )
 
-// exited ends a parse early: help and the version have been printed.
+// exited ends a parse early, after help or the version was printed.
 type exited int
 
-// execute runs one command line, and returns the exit code. An error is one line on
-// t.err; that of a wrong command line names the help to read.
+// execute runs one command line and returns the exit code. It writes an error as one
+// line to t.err; for a wrong command line, the line names the help to read.
 func execute(args []string, t *terminal) (code int) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -25,13 +25,14 @@ type psCommand struct {
 	JSON  bool   `help:"Print one JSON object."`
 }
 
-// report is what ps prints as JSON. Times are RFC 3339, UTC.
+// report is the JSON output of ps. Times are RFC 3339, UTC.
 type report struct {
 	Running bool `json:"running"` // is dormouse run up?
 	local.MachineStatus
 	Servers []serverLine `json:"servers"` // none if dormouse run is not up
-	// Processes are those of servers, as their boxes see them: also those that are put
-	// in place, or have failed or been stopped, in a box that is still there.
+	// Processes are the processes of servers, as their boxes report them. They include
+	// processes that are staging, and those that failed or were stopped while the box
+	// is still up.
 	Processes []processLine `json:"processes"`
 	Sessions  []sessionLine `json:"sessions"` // null if they are not in SQLite
 }
@@ -43,7 +44,7 @@ type processLine struct {
 	State    string    `json:"state"`           // staging, started, ready, stopped, exited
 	Phase    string    `json:"phase,omitempty"` // in which it failed
 	Detail   string    `json:"detail,omitempty"`
-	Since    time.Time `json:"since"` // it is in that state
+	Since    time.Time `json:"since"` // when it reached that state
 	Restarts int       `json:"restarts"`
 }
 
@@ -86,13 +87,13 @@ func (c *psCommand) Run(t *terminal) error {
 	return r.print(t.out, t.now())
 }
 
-// processes reads what the runners of boxes write beside their logs.
+// processes reads the files that runners write beside their logs.
 func processes(folder string, boxes []local.BoxStatus) ([]processLine, error) {
 	all := []processLine{}
 	for _, b := range boxes {
 		text, err := os.ReadFile(filepath.Join(folder, b.Server, b.Task+".processes"))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it has had none yet, or has ended meanwhile
+			continue // the box has had no process yet, or has ended meanwhile
 		}
 		var own []processLine
 		if err == nil {
@@ -109,7 +110,7 @@ func processes(folder string, boxes []local.BoxStatus) ([]processLine, error) {
 	return all, nil
 }
 
-// sessions reads them from the store, which is there whether anything runs or
+// sessions reads the sessions from the store, which works whether anything runs or
 // not.
 func sessions(ctx context.Context, path string) ([]sessionLine, error) {
 	if _, err := os.Stat(path); err != nil {
@@ -137,8 +138,8 @@ func sessions(ctx context.Context, path string) ([]sessionLine, error) {
 	}
 }
 
-// lastMessage is when the newest request came: the record itself is written far
-// less often, to save writes.
+// lastMessage returns when the newest request came. The session record is older: it
+// is written far less often, to save writes.
 func lastMessage(ctx context.Context, store session.Store, s session.Session) (time.Time, error) {
 	newest, err := store.Newest(ctx, s.ID)
 	if err != nil {
@@ -216,7 +217,7 @@ func (r report) print(out io.Writer, now time.Time) error {
 	return w.Flush()
 }
 
-// short is enough of a session's id, or a principal's hash, to know it by.
+// short returns enough of a session's id, or a principal's hash, to recognize it.
 func short(name string) string {
 	if kind, hash, ok := strings.Cut(name, "-"); ok && kind == "principal" {
 		return kind + "-" + hash[:min(8, len(hash))]
@@ -224,7 +225,7 @@ func short(name string) string {
 	return name[:min(12, len(name))]
 }
 
-// clip cuts a text to so many characters.
+// clip cuts a text to at most most characters.
 func clip(text string, most int) string {
 	if runes := []rune(text); len(runes) > most {
 		return string(runes[:most-1]) + "…"

@@ -52,8 +52,8 @@ wrong    not served  0      0          command must be a string, not a number (s
 	}
 }
 
-// A box stays for a while when its process has failed; that is not the same as one whose
-// server answers.
+// A box stays up for a while after its process has failed. Its server must not look like
+// one that answers.
 func TestPSTellsServersThatFailedFromThoseThatAreAwake(t *testing.T) {
 	boxes := []local.BoxStatus{{Box: "default/one", Server: "one"}, {Box: "acme/one", Server: "one"}, {Box: "default/two", Server: "two"}}
 	process := func(box, state, detail string, ago time.Duration) processLine {

@@ -9,25 +9,25 @@ import (
 
 // The states of a server.
 const (
-	awake     = "awake"      // a box is up, and no process in it has failed last
+	awake     = "awake"      // a box is up, and a process is ready, or all have ended normally
 	asleep    = "asleep"     // nothing runs
-	starting  = "starting"   // no process has answered initialize yet
-	failed    = "failed"     // a box is up, and nothing runs in it since a process failed
+	starting  = "starting"   // a box is up, and no process has answered initialize yet
+	failed    = "failed"     // a box is up, no process runs in it, and the last one failed
 	notServed = "not served" // the servers file has a mistake
 	off       = "off"        // the servers file disables it
 )
 
-// serverLine says in one line how a server is.
+// serverLine is the state of a server, as one line.
 type serverLine struct {
 	Name      string `json:"name"`
 	State     string `json:"state"`
 	Boxes     int    `json:"boxes"`
-	Processes int    `json:"processes"` // that run, of the server's own
+	Processes int    `json:"processes"` // the server's own running processes
 	Why       string `json:"why,omitempty"`
 }
 
-// summary has a line for each server of the machine. all are the processes of its boxes,
-// those that have ended too.
+// summary returns a line for each server of the machine. all are the processes of its
+// boxes, including those that have ended.
 func summary(m local.MachineStatus, all []processLine) []serverLine {
 	lines := []serverLine{}
 	for _, s := range m.Servers {
@@ -49,8 +49,8 @@ func summary(m local.MachineStatus, all []processLine) []serverLine {
 	return lines
 }
 
-// stateOf says how a server is whose boxes are up: what one process achieved counts for
-// more than what another is still trying, and that for more than a failure.
+// stateOf returns the state of a server with boxes up. A ready process counts for more
+// than one that is starting, and that for more than a failed one.
 func stateOf(all []processLine) (state string, running int, why string) {
 	var last processLine // the newest that failed
 	ready, tries := false, len(all) == 0
@@ -79,5 +79,5 @@ func stateOf(all []processLine) (state string, running int, why string) {
 		why, _, _ = strings.Cut(last.Detail, "\n")
 		return failed, 0, why
 	}
-	return awake, 0, "" // what ran in the box has ended as it should
+	return awake, 0, "" // all processes in the box have ended normally
 }

@@ -13,10 +13,10 @@ import (
 
 const dynamodb = "dynamodb:"
 
-// useTable sees to it that the table of a store on DynamoDB is there; other stores
-// it leaves as they are. It returns the store with its region written out, and
-// what the functions need in their environment besides what it is: they must find
-// the same table, and DynamoDB Local has others for other regions and keys.
+// useTable makes sure that the table of a store on DynamoDB exists; it leaves other
+// stores alone. It returns the name of the store with its region, and variables to
+// add to the functions' environment. The functions must find the same table, and
+// DynamoDB Local keeps separate tables for each region and key.
 func useTable(ctx context.Context, store string) (name string, more []string, err error) {
 	where, ok := strings.CutPrefix(store, dynamodb)
 	if !ok {
@@ -29,7 +29,7 @@ func useTable(ctx context.Context, store string) (name string, more []string, er
 	keys := dynamostore.Keys{
 		ID: os.Getenv("AWS_ACCESS_KEY_ID"), Secret: os.Getenv("AWS_SECRET_ACCESS_KEY"), Token: os.Getenv("AWS_SESSION_TOKEN"),
 	}
-	if place.Endpoint != "" && keys.ID == "" { // DynamoDB Local takes any
+	if place.Endpoint != "" && keys.ID == "" { // DynamoDB Local takes any key
 		keys = dynamostore.Keys{ID: "local", Secret: "local"}
 		more = []string{"AWS_ACCESS_KEY_ID=local", "AWS_SECRET_ACCESS_KEY=local"}
 	}

@@ -13,7 +13,7 @@ type versionCommand struct {
 	JSON bool `help:"Print one JSON object."`
 }
 
-// build is what a program knows of its own making.
+// build describes how this program was built.
 type build struct {
 	Version  string   `json:"version"`            // of the module, such as v0.4.0; "devel" without one
 	Commit   string   `json:"commit,omitempty"`   // the whole hash
@@ -24,7 +24,7 @@ type build struct {
 	Protocol []string `json:"protocol_versions"` // of MCP that clients may speak, the newest first
 }
 
-// builtAs reads what the go command has put into this program.
+// builtAs reads the information that the go command has put into this program.
 func builtAs() build {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -54,7 +54,7 @@ func buildOf(info *debug.BuildInfo) build {
 	return b
 }
 
-// line is what --version prints.
+// line returns the output of --version.
 func (b build) line() string {
 	text := "dormouse " + b.Version
 	if b.Commit != "" {

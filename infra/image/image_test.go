@@ -1,6 +1,6 @@
 //go:build image
 
-// Package image_test runs push.sh against a registry in memory.
+// Package image_test runs push.sh against an in-memory registry.
 package image_test
 
 import (
@@ -26,15 +26,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// rig is a registry whose repository of boxes is closed. Two images are in it, each for two
-// platforms: a base, and one with tools.
+// rig is a registry whose repository of boxes requires a login. It holds two images, each
+// for two platforms: a base, and one with tools.
 type rig struct {
 	t                     *testing.T
 	crane, folder, runner string
 	host                  string
 }
 
-// newRig needs crane, which make test-image installs.
+// newRig returns a rig. It needs crane, which make test-image installs.
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	folder := t.TempDir()
@@ -82,7 +82,7 @@ func (r *rig) serve() string {
 	if err := cmd.Start(); err != nil {
 		r.t.Fatal(err)
 	}
-	r.t.Cleanup(func() { _ = cmd.Wait() }) // the end of the test's context has killed it
+	r.t.Cleanup(func() { _ = cmd.Wait() }) // the end of the test's context kills it
 	line, err := bufio.NewReader(said).ReadString('\n')
 	if err != nil {
 		r.t.Fatal(err)
@@ -101,7 +101,8 @@ func (r *rig) do(args ...string) []byte {
 	return out
 }
 
-// publish pushes an index with an image for each platform. The text of a file names both.
+// publish pushes an index with an image for each platform. The content of each file is
+// its name and the platform.
 func (r *rig) publish(reference string, config []string, files ...string) {
 	r.t.Helper()
 	index := []string{"index", "append", "--tag", r.host + "/" + reference}
@@ -249,7 +250,7 @@ func TestWhatCannotBeMadeIsRefused(t *testing.T) {
 	}
 }
 
-// Whoever has Docker gets the same box.
+// The Dockerfile must build the same box, for users with Docker.
 func TestTheDockerfileSaysTheSame(t *testing.T) {
 	raw, err := os.ReadFile("Dockerfile")
 	if err != nil {

@@ -9,13 +9,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/oauth"
 )
 
-// Variables that say of tokens what the servers file does not, as for the functions.
+// Variables with settings for tokens that are not in the servers file. The functions
+// read the same.
 const (
 	issuerEnv              = "DORMOUSE_ISSUER"
 	introspectionSecretEnv = "DORMOUSE_INTROSPECTION_SECRET" //nolint:gosec // the name of a variable
 )
 
-// tokens says which tokens are taken; nil: none.
+// tokens returns the settings for tokens, or nil if the machine takes none.
 func (m *machine) tokens() (*oauth.Settings, error) {
 	if m.public.access() != AccessIDP {
 		return nil, nil
@@ -31,8 +32,9 @@ func (m *machine) tokens() (*oauth.Settings, error) {
 	return s, nil
 }
 
-// publicURL is what tokens call this endpoint: its public URL, or the address of one that
-// listens on loopback; "" if that is not known before it listens.
+// publicURL returns the URL of this endpoint in tokens: its public URL, or a listening
+// address on loopback. It returns "" if the port is not known before the endpoint
+// listens.
 func (l *listeners) publicURL() string {
 	_, port, err := net.SplitHostPort(l.Listen)
 	switch {

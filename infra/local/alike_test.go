@@ -39,7 +39,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// socketFunction is the main of the function socket, in the test's own process.
+// socketFunction runs the main of the function socket in the test's own process.
 type socketFunction struct{ socket *front.Socket }
 
 func (f *socketFunction) Invoke(ctx context.Context, _ string, payload []byte) (*lambda.Invocation, error) {
@@ -60,7 +60,7 @@ func (f *socketFunction) Invoke(ctx context.Context, _ string, payload []byte) (
 
 type noFleet struct{ fleet.Fleet }
 
-// wired makes what the handlers of a machine share.
+// wired builds what the handlers of a machine share.
 func wired(t *testing.T, m *machine) *wiring.Function {
 	t.Helper()
 	servers, _, err := catalog.Parse([]byte(`{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}},"off":{"disabled":true,"command":"a"}}}`), "servers.json", nil)
@@ -78,7 +78,7 @@ func wired(t *testing.T, m *machine) *wiring.Function {
 }
 
 // clientsOf serves WebSocket clients with the handlers in this process, or with the same
-// as a function behind API Gateway's events.
+// handlers as a function behind API Gateway's events.
 func clientsOf(t *testing.T, how string) localtest.WebSockets {
 	t.Helper()
 	m := unstarted(t, Config{Limits: LimitsAWS})
@@ -113,9 +113,9 @@ func clientsOf(t *testing.T, how string) localtest.WebSockets {
 	return localtest.WebSockets{T: t, API: localtest.Serve(t, m.socket), Stage: socketStage}
 }
 
-// talk is a connection, and what is said over it.
+// talk is a connection and the messages over it.
 type talk struct {
-	query     string // SESSION and EVENT are those of the last request over an earlier connection
+	query     string // SESSION and EVENT stand for the ids of the last request over an earlier connection
 	protocols []string
 	header    http.Header
 	says      []string
@@ -132,8 +132,8 @@ var (
 	accepted = regexp.MustCompile(`"sessionId":"([^"]*)","eventId":"([^"]*)","requestId"`)
 )
 
-// hold has a talk, and tells what the client saw: the answer to its upgrade, and after
-// each of its messages those that came.
+// hold holds a talk and returns what the client saw: the answer to its upgrade, and
+// the messages after each of its own.
 func (k talk) hold(w localtest.WebSockets, ids *strings.Replacer) (saw []string, _ *strings.Replacer) {
 	conn, err := w.Dial("/"+w.Stage+ids.Replace(k.query), websocket.DialOptions{Subprotocols: k.protocols, HTTPHeader: k.header})
 	var refused localtest.Refusal
@@ -214,7 +214,7 @@ func TestWebSocketClientsSeeNoDifferenceBetweenHandlersAndFunctions(t *testing.T
 		"no server": "with 400", "unknown server": "with 404", "disabled server": "with 503", "unknown session": "with 404", "bad ticket": "with 401",
 		"foreign origin": "with 403", "no subprotocol": "connected", "subprotocol": "as mcp", "other subprotocol": "with 400",
 		"no JSON": "-32700", "binary": "closed with StatusUnsupportedData", "out of turn": "not initialized", "a session": `"text":"4"`,
-		// The third connection is owed what came over the second.
+		// The third connection gets the messages that came over the second.
 		"a session that is taken up": `connected as  {"jsonrpc":"2.0","id":3,"result":{"content":[{"type":"text","text":"4"}]}}`,
 	}
 	for name, all := range talks {

@@ -15,43 +15,44 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Bounds of what callers may take of this machine. docs/limits.md has them.
+// Limits on what callers may use of this machine. docs/limits.md lists them.
 const (
-	maxConnections  = 2048             // of an endpoint; over it, the one that is idle for longest is closed
-	maxInWork       = 1024             // requests, messages and WebSockets of one principal that are handled or held
-	maxBodies       = 256 << 20        // bytes of bodies that are read or handled
-	maxCallerBodies = 64 << 20         // of these, of one principal
-	maxBody         = 4 << 20          // bytes of one body, as the front has it
-	roomWithin      = time.Minute      // a body has found room; the front bounds how long it then takes to come
-	restWithin      = time.Second      // what is left of a body that was not wanted has come
-	headWithin      = 10 * time.Second // after a connection was opened, a request's head is whole
-	idleConnections = 5 * time.Minute  // a connection without a request is closed
+	maxConnections  = 2048             // of an endpoint; a new one beyond them closes the one that has been idle longest
+	maxInWork       = 1024             // requests, messages and WebSockets of one principal that are open or in work
+	maxBodies       = 256 << 20        // bytes of all bodies that are read or handled
+	maxCallerBodies = 64 << 20         // the same for one principal
+	maxBody         = 4 << 20          // bytes of one body; the front has the same limit
+	roomWithin      = time.Minute      // wait of a body for room; the front limits the time to read it
+	restWithin      = time.Second      // time to read the rest of a body that no handler wanted
+	headWithin      = 10 * time.Second // time to read the head of a request
+	idleConnections = 5 * time.Minute  // how long a connection without a request stays open
 )
 
-// callers counts what is handled or held for each principal. The zero value is ready.
+// callers counts the open requests, messages and WebSockets of each principal. The
+// zero value is ready.
 type callers struct {
 	mu sync.Mutex
 	of map[string]*share // by tenant and principal
 }
 
-// share is what one principal has of this machine.
+// share is what one principal uses of this machine.
 type share struct {
 	n    int
 	room *semaphore.Weighted // for its bodies
 }
 
-// bodyKey and connectionKey are the keys of contexts that have a *guardedBody, and a
-// *connection.
+// bodyKey and connectionKey are the context keys of a *guardedBody and a *connection.
 type (
 	bodyKey       struct{}
 	connectionKey struct{}
 )
 
-// connection keeps the place of a WebSocket among what its caller holds.
+// connection counts a WebSocket for its caller until it ends.
 type connection struct{ release func() }
 
-// admit counts one more for a caller, until release is called, or until the connection of
-// ctx ends. A body of ctx takes its room from the caller's. The error is Busy.
+// admit counts one request or connection for a caller, until release is called or the
+// connection of ctx ends. A request body of ctx then also waits for the caller's room.
+// The error is Busy, when the caller has maxInWork open.
 func (w *callers) admit(ctx context.Context, c host.Caller) (release func(), err error) {
 	who := c.Tenant + "\x00" + c.Principal
 	w.mu.Lock()
@@ -85,7 +86,7 @@ func (w *callers) admit(ctx context.Context, c host.Caller) (release func(), err
 	return release, nil
 }
 
-// connected serves WebSockets, and keeps the place of each until it ends.
+// connected serves WebSockets, and counts each until it ends.
 func (w *callers) connected(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		conn := &connection{release: func() {}}
@@ -94,13 +95,13 @@ func (w *callers) connected(h http.Handler) http.Handler {
 	})
 }
 
-// bodies bounds the memory of all bodies together.
+// bodies limits the memory of all bodies together.
 type bodies struct{ room *semaphore.Weighted }
 
 func newBodies() bodies { return bodies{semaphore.NewWeighted(maxBodies)} }
 
-// guard bounds the body of a request: the first Read waits for room, that of its caller
-// first. Call release when the request has been handled.
+// guard limits the body of a request: its first Read waits for room, the caller's first
+// and then everyone's. Call release when the request has been handled.
 func (b bodies) guard(w http.ResponseWriter, r *http.Request) (guarded *http.Request, release func()) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return r, func() {}
@@ -119,8 +120,8 @@ func (b bodies) guard(w http.ResponseWriter, r *http.Request) (guarded *http.Req
 type guardedBody struct {
 	io.ReadCloser
 	ctx  context.Context
-	room [2]*semaphore.Weighted // the caller's, if it is known, and that of all
-	size int64                  // that is taken, or will be
+	room [2]*semaphore.Weighted // the caller's (nil if unknown), then everyone's
+	size int64                  // bytes of room that it takes
 	conn *http.ResponseController
 
 	read        int64
@@ -138,12 +139,12 @@ func (b *guardedBody) Read(p []byte) (int, error) {
 	b.read += int64(n)
 	if errors.Is(err, io.EOF) && !b.over {
 		b.over = true
-		b.give(max(b.size-b.read, 0)) // of a body that did not say its size
+		b.give(max(b.size-b.read, 0)) // the body did not state its size
 	}
 	return n, err
 }
 
-// take waits for room until roomWithin is over.
+// take waits for room, at most for roomWithin.
 func (b *guardedBody) take() error {
 	ctx, cancel := context.WithTimeout(b.ctx, roomWithin)
 	defer cancel()
@@ -173,8 +174,8 @@ func (b *guardedBody) give(n int64) {
 	}
 }
 
-// release gives the room back. Of a body that was not wanted, net/http reads some before
-// it answers: its client has little time for that.
+// release gives the room back. If no handler read the body to its end, net/http reads
+// some of the rest before it answers, and release limits the time for that.
 func (b *guardedBody) release() {
 	if b.taken {
 		b.taken = false
@@ -185,14 +186,14 @@ func (b *guardedBody) release() {
 	}
 }
 
-// openConnections bounds the connections of an HTTP server: over maxConnections it closes the one
-// that waits for a request for longest.
+// openConnections limits the connections of an HTTP server. When a new one exceeds
+// maxConnections, it closes the one that has waited longest for a request.
 type openConnections struct {
 	mu    sync.Mutex
 	since map[net.Conn]time.Time // zero while a request is handled
 }
 
-// note is http.Server.ConnState.
+// note implements http.Server.ConnState.
 func (c *openConnections) note(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -211,8 +212,8 @@ func (c *openConnections) note(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// closeOne is called with mu held. If every connection is in use, the new one is one more:
-// their requests are bounded for themselves.
+// closeOne closes the connection that has waited longest for a request. Called with mu
+// held. If all are in use, it closes none: their requests have limits of their own.
 func (c *openConnections) closeOne() {
 	var oldest net.Conn
 	var since time.Time

@@ -16,7 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// door reads bodies as a request does: of a caller that is admitted, within the bounds.
+// door reads bodies as a request of an admitted caller does, within the limits.
 type door struct {
 	callers callers
 	bodies  bodies
@@ -42,7 +42,7 @@ func (d *door) read(who string, size int64, body io.Reader) error {
 func TestSlowBodiesOfOneCallerLeaveRoomForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &door{bodies: newBodies()}
-		rest, stop := io.Pipe() // never says anything
+		rest, stop := io.Pipe() // never sends a byte
 		var gone atomic.Int64
 		const slow = 100
 		for range slow {
@@ -67,7 +67,7 @@ func TestSlowBodiesOfOneCallerLeaveRoomForOthers(t *testing.T) {
 			}
 			cancel()
 		}
-		// Who found no room does not wait for ever.
+		// A body that found no room does not wait for ever.
 		time.Sleep(roomWithin)
 		synctest.Wait()
 		if want := int64(slow - maxCallerBodies/maxBody); gone.Load() != want {
@@ -81,7 +81,8 @@ func TestSlowBodiesOfOneCallerLeaveRoomForOthers(t *testing.T) {
 	})
 }
 
-// A body that does not say its size takes room for the largest; once it is whole, its own.
+// A body of unknown size takes room for the largest. Once it is whole, it keeps only its
+// own size.
 func TestABodyKeepsTheRoomOfItsBytesOnly(t *testing.T) {
 	d := &door{bodies: newBodies()}
 	for range 2 * maxCallerBodies / maxBody {

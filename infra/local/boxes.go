@@ -12,7 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 )
 
-// startFleet makes this program the fleet: boxes are its child processes.
+// startFleet makes this program the fleet, whose boxes are child processes.
 func (m *machine) startFleet(context.Context) error {
 	if err := boxes.BecomeSubreaper(); err != nil {
 		return err
@@ -20,7 +20,7 @@ func (m *machine) startFleet(context.Context) error {
 	if err := m.environ.checkLocks(); err != nil {
 		return err
 	}
-	// Whoever calls may read the logs as well, if that is the user of this machine alone.
+	// If only the user of this machine can call, errors may show the logs too.
 	env := m.environ.boxes(m.folder.File(LogFolder), m.public.private())
 	m.boxes = boxes.NewPool(boxes.Config{
 		Command: m.cfg.Runner[0], Args: m.cfg.Runner[1:], Dir: m.folder.Path, MaxTasks: maxBoxes,
@@ -34,8 +34,8 @@ func (m *machine) startFleet(context.Context) error {
 	return nil
 }
 
-// LogFolder is the folder in the data folder that holds what processes of servers
-// said on stderr: SERVER/SESSION.NANOSECONDS.log, and .log.old for what was before.
+// LogFolder is the folder in the data folder with the stderr output of servers'
+// processes: SERVER/SESSION.NANOSECONDS.log, and .log.old for older output.
 const LogFolder = "logs"
 
 // maxBoxes is how many boxes one machine runs at the same time.
@@ -45,7 +45,7 @@ func (m *machine) boxStarted(t fleet.Status) {
 	m.recorder.Record(journal.Event{Kind: journal.BoxWake, Name: t.Server, PID: t.PID, Detail: t.Box})
 }
 
-// boxStopped has the box swept, as the rule for task events does on AWS. A box that said
+// boxStopped sweeps the box, as the rule for task events does on AWS. A box that said
 // bye exits with 0 and needs no sweep.
 func (m *machine) boxStopped(t fleet.Status) {
 	e := journal.Event{Kind: journal.BoxSleep, Name: t.Server, PID: t.PID, Duration: t.Stopped.Sub(t.Started)}
@@ -59,12 +59,12 @@ func (m *machine) boxStopped(t fleet.Status) {
 	}
 }
 
-// boxSize is what a server's box would have on AWS.
+// boxSize returns the size that a server's box would have on AWS.
 func (m *machine) boxSize(server string) meter.BoxSize {
 	size := meter.DefaultBox()
 	s, _ := m.servers.Server(server)
 	f, err := ecs.Size{CPUs: cmp.Or(s.Box.CPUs, size.VCPUs), MemoryMB: cmp.Or(s.Box.MemoryMB, int(size.MemoryMB))}.Fargate()
-	if err == nil { // else Fargate has no such task, and AWS would run none
+	if err == nil { // otherwise Fargate has no task of this size
 		size.VCPUs, size.MemoryMB = f.CPUs, float64(f.MemoryMB)
 	}
 	return size

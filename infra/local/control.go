@@ -32,7 +32,7 @@ type BoxStatus struct {
 	Box       string      `json:"box"`
 	Server    string      `json:"server"`
 	Task      string      `json:"task"`
-	PID       int         `json:"pid"` // of its runner
+	PID       int         `json:"pid"` // PID of the runner
 	Started   time.Time   `json:"started"`
 	Processes []BoxMember `json:"processes"`
 }
@@ -48,32 +48,32 @@ type BoxMember struct {
 type ServerStatus struct {
 	Name string `json:"name"`
 	Off  bool   `json:"off,omitempty"` // disabled in the file
-	Why  string `json:"why,omitempty"` // it is not served, "" for one that is
+	Why  string `json:"why,omitempty"` // why it is not served; "" if it is
 }
 
-// MachineStatus is what a running machine answers to dormouse ps.
+// MachineStatus is the answer of a running machine to dormouse ps.
 type MachineStatus struct {
-	Servers   []ServerStatus  `json:"servers"` // in the order of the file; those that are rejected last
+	Servers   []ServerStatus  `json:"servers"` // in the order of the file, rejected ones last
 	Functions []ProcessStatus `json:"functions"`
 	Boxes     []BoxStatus     `json:"boxes"`
 }
 
-// Status asks the Run that uses a data folder what runs there. up is false, and
-// nothing runs, if there is none.
+// Status asks the Run that uses a data folder what runs there. up is false if no Run
+// uses the folder; then nothing runs.
 func Status(ctx context.Context, data string) (s MachineStatus, up bool, err error) {
 	up, err = ask(ctx, data, "ps", &s)
 	return s, up, err
 }
 
-// ReadUsage asks the Run that uses a data folder for its counters. up is false if
-// there is none; nothing is counted beyond the end of a Run.
+// ReadUsage asks the Run that uses a data folder for its counters. up is false if no
+// Run uses the folder. The counters end with the Run.
 func ReadUsage(ctx context.Context, data string) (u Usage, up bool, err error) {
 	up, err = ask(ctx, data, "usage", &u)
 	return u, up, err
 }
 
-// ReadBill asks the Run that uses a data folder, or else reads what the last one has
-// left. Since is zero if nothing was ever counted there.
+// ReadBill asks the Run that uses a data folder for the bill, or reads what the last
+// Run saved. Since is zero if nothing was ever counted there.
 func ReadBill(ctx context.Context, data string) (b bill.Bill, err error) {
 	if up, err := ask(ctx, data, "bill", &b); up || err != nil {
 		return b, err
@@ -81,11 +81,11 @@ func ReadBill(ctx context.Context, data string) (b bill.Bill, err error) {
 	return bill.Read(data)
 }
 
-// ask gets an answer from the control socket; false means that nobody listens.
+// ask gets an answer from the control socket. It returns false if no Run listens.
 func ask(ctx context.Context, data, what string, into any) (bool, error) {
 	socket, key, err := datafolder.Control(data)
 	if errors.Is(err, os.ErrNotExist) {
-		return false, nil // nothing was ever run there
+		return false, nil // no Run ever used the folder
 	}
 	if err != nil {
 		return false, err
@@ -107,7 +107,7 @@ func ask(ctx context.Context, data, what string, into any) (bool, error) {
 		if ctx.Err() != nil {
 			return false, err
 		}
-		return false, nil // nobody listens: nothing runs
+		return false, nil // no Run listens
 	}
 	defer func() { _ = res.Body.Close() }()
 	if res.StatusCode != http.StatusOK {
@@ -119,9 +119,9 @@ func ask(ctx context.Context, data, what string, into any) (bool, error) {
 	return true, nil
 }
 
-// control is the socket that Status, ReadUsage and ReadBill ask.
+// control serves Status, ReadUsage and ReadBill on the control socket.
 type control struct {
-	key       string // that callers show
+	key       string // the key that callers must show
 	servers   *catalog.Catalog
 	functions functions
 	boxes     *boxes.Pool
@@ -153,7 +153,7 @@ func (c *control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(answer) // a caller that went away needs none
+	_ = json.NewEncoder(w).Encode(answer) // the caller may be gone
 }
 
 func (c *control) status(ctx context.Context) (MachineStatus, error) {

@@ -1,14 +1,15 @@
-// Package local hosts the servers of a servers file on one machine, as AWS does: it is
-// what `dormouse run` does.
+// Package local hosts the servers of a servers file on one machine, as AWS does. It is the
+// implementation of `dormouse run`.
 //
-// [Run] makes the handlers of the functions in this process (inside.go): a request goes
-// from net/http to the front, a runner's frame from its WebSocket to the relay's handler,
-// and a wait is woken by the store that they share. The handlers are those that the
-// functions wire on Lambda, and keep nothing that a message depends on. Boxes are child
-// processes, each with a runner.
+// By default [Run] builds the functions' handlers in this process (inside.go). A client's
+// request goes from net/http to the front, and a runner's frame goes from its WebSocket to
+// the relay's handler. All handlers share one store, which wakes a waiting handler. The
+// handlers are the same as on Lambda, and no message depends on anything they keep in
+// memory. Boxes are child processes, each with a runner.
 //
-// With [FunctionsProcess] the functions are programs of their own (emulated.go), behind
-// stand-ins for API Gateway (package apigw) and Lambda (package lambda) with AWS's limits.
+// With [FunctionsProcess] the functions are programs of their own (emulated.go). Stand-ins
+// for API Gateway (package apigw) and Lambda (package lambda) invoke them, with AWS's
+// limits.
 //
 //	                 inside                          emulated
 //	client ─HTTP──▶  front.HTTP                      apigw ─event─▶ lambda ─▶ http
@@ -16,7 +17,7 @@
 //	runner ─WS────▶  sockets ─▶ relay.Handler        sockets ─▶ apigw ─▶ lambda ─▶ relay
 //	timer, task ──▶  relay.Sweeper                   lambda ─▶ sweep
 //
-// Local sockets authenticate their callers: a runner shows a pass that the host sealed,
-// the control socket wants a key that is derived from the data folder's secret, and the
+// Local sockets authenticate their callers. A runner shows a pass that the host sealed.
+// The control socket requires a key that is derived from the data folder's secret. The
 // stand-ins for AWS's services are served below a secret path.
 package local

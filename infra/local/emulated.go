@@ -36,14 +36,15 @@ type emulated struct {
 	local   string // base URL of the stand-ins for AWS's services, with a secret path
 }
 
-// eventRetryWait is Lambda's minute, made short: on one machine somebody waits.
+// eventRetryWait replaces Lambda's minute: on one machine, a person waits.
 const eventRetryWait = time.Second
 
-// maxInstances bounds the processes of one function: each takes some 20 MB.
+// maxInstances is the largest number of processes of one function. Each takes about
+// 20 MB.
 const maxInstances = 200
 
-// startEmulated opens the functions as processes. They get the environment of this
-// program, because servers in Go may read it.
+// startEmulated opens the functions as processes. They inherit the environment of
+// this program, because native servers may read it.
 func (m *machine) startEmulated(ctx context.Context) error {
 	servers, err := m.acceptedServers()
 	if err != nil {
@@ -56,7 +57,7 @@ func (m *machine) startEmulated(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open what takes the place of AWS's services: %w", err)
 	}
-	// Functions are told the path; nobody else can guess it.
+	// The path is a secret that only the functions get.
 	secret := "/" + uuid.NewString()
 	e.local = "http://" + l.Addr().String() + secret
 	env := e.environment()
@@ -104,7 +105,7 @@ func (e *emulated) services() http.Handler {
 	return mux
 }
 
-// routes are those of a WebSocket API with one function behind it.
+// routes returns the routes of a WebSocket API with one function behind it.
 func (m *machine) routes(functions lambda.Invoker, stage, function string) sockets.Routes {
 	return apigw.SocketRoutes{APIID: function, Stage: stage, Function: function, Invoker: functions, Message: sockets.AWS().Message, Log: m.log}.Routes()
 }
@@ -121,7 +122,8 @@ func (e *emulated) configs() []lambda.FunctionConfig {
 	}
 }
 
-// environment is what all functions are told, as template.yaml does on AWS.
+// environment returns the variables of all functions, as template.yaml sets them on
+// AWS.
 func (e *emulated) environment() []string {
 	m := e.m
 	env := m.environ.inherited()
@@ -145,7 +147,7 @@ func (e *emulated) environment() []string {
 	)
 }
 
-// scheduleSettings says where alarms are kept, as eventbridge.Config.
+// scheduleSettings returns the place of alarms, in the form of eventbridge.Config.
 func scheduleSettings() string {
 	return `{"group":"` + scheduler.Group + `","target":"` + awsapi.FunctionARN("http") + `","role":"arn:aws:iam::` + awsapi.Account + `:role/schedules"}`
 }
@@ -169,13 +171,13 @@ func (e *emulated) sweep(stopped *fleet.Status) <-chan struct{} {
 	event := cloudWatchEvent("Scheduled Event", json.RawMessage("{}"))
 	if stopped != nil {
 		detail, err := json.Marshal(stopped)
-		if err != nil { // strings, numbers and times
+		if err != nil { // a Status holds only strings, numbers and times
 			panic("local: a task status that cannot be encoded: " + err.Error())
 		}
 		event = cloudWatchEvent("Dormouse Task Stopped", detail)
 	}
 	payload, err := json.Marshal(event)
-	if err != nil { // its only raw part was encoded above
+	if err != nil { // the only raw part was encoded above
 		panic("local: an event that cannot be encoded: " + err.Error())
 	}
 	done, err := e.api.Send("sweep", payload)
@@ -199,7 +201,7 @@ func cloudWatchEvent(kind string, detail json.RawMessage) events.CloudWatchEvent
 	}
 }
 
-// close ends what asks functions for something, and then the functions.
+// close ends the callers of functions first, and then the functions.
 func (e *emulated) close(ctx context.Context) error {
 	var err error
 	closers := []func(context.Context) error{e.api.Close, e.pool.Close}

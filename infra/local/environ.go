@@ -13,13 +13,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/dynamostore"
 )
 
-// environ is the environment of this program, as os.Environ gives it, and what of it others
-// get to know.
+// environ is the environment of this program, as os.Environ gives it, and selects the
+// variables that other programs get.
 type environ []string
 
 func (e environ) get(name string) string { return e.only(name)[name] }
 
-// only has the variables of these names that are set.
+// only returns those of the named variables that are set.
 func (e environ) only(names ...string) map[string]string {
 	env := map[string]string{}
 	for _, kv := range e {
@@ -33,15 +33,15 @@ func (e environ) only(names ...string) map[string]string {
 	return env
 }
 
-// lookup finds what ${VAR} in the servers file means.
+// lookup returns the value of ${VAR} in the servers file.
 func (e environ) lookup(name string) (string, bool) {
 	value, ok := e.only(name)[name]
 	return value, ok
 }
 
-// passedOn are the variables that function programs get as they are: settings of sessions
-// and boxes, which they read themselves, and the credentials of a store or a bucket on AWS.
-// They get no credentials for places of this machine.
+// passedOn returns the variables that function programs get unchanged: settings of sessions
+// and boxes, which the functions read themselves, and credentials for a store or a bucket
+// on AWS. Functions get no credentials if both are on this machine.
 func (e environ) passedOn(store, snapshots string) map[string]string {
 	env := e.only("DORMOUSE_SESSION_LIFE", "DORMOUSE_INIT_TIMEOUT", "DORMOUSE_EVENT_AGE", "DORMOUSE_HOLD", "DORMOUSE_TENANT_BOXES", "DORMOUSE_WAITING_CALLS", "DORMOUSE_PROFILE", issuerEnv, introspectionSecretEnv)
 	if strings.HasPrefix(store, sqlite) && !strings.HasPrefix(snapshots, "s3:") {
@@ -51,7 +51,7 @@ func (e environ) passedOn(store, snapshots string) map[string]string {
 	return env
 }
 
-// inherited is the environment without what is Dormouse's own.
+// inherited returns the environment without Dormouse's own variables.
 func (e environ) inherited() []string {
 	var env []string
 	for _, kv := range e {
@@ -62,10 +62,10 @@ func (e environ) inherited() []string {
 	return env
 }
 
-// boxes is what runners are told by this machine: where programs and the user's things are,
-// settings of the runner, and how to reach package registries. Servers get none of it but
-// PATH, HOME, TMPDIR and LANG. What servers print is kept in the folder logs, and errors show
-// it to clients if show is set.
+// boxes returns the variables that runners get from this machine: the places of programs and
+// the user's files, settings of the runner, and how to reach package registries. Of these,
+// servers get only PATH, HOME, TMPDIR and LANG. Runners keep the output of servers in the
+// folder logs, and show it to clients in errors if show is set.
 func (e environ) boxes(logs string, show bool) map[string]string {
 	env := e.only("PATH", "HOME", "TMPDIR", "LANG", "DORMOUSE_CACHE", "DORMOUSE_CACHE_AGE", "DORMOUSE_CACHE_MB", "DORMOUSE_BOX_PROCESSES", "DORMOUSE_PROFILE",
 		"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "PYENV_ROOT")
@@ -74,7 +74,7 @@ func (e environ) boxes(logs string, show bool) map[string]string {
 			env[locksEnv] = path
 		}
 	}
-	// One more than the runner needs while a process starts, which blocks a processor.
+	// One more than the runner needs: the start of a process blocks one.
 	env["GOMAXPROCS"] = "2"
 	env["DORMOUSE_LOGS"] = logs
 	if show {
@@ -96,11 +96,11 @@ func (e environ) boxes(logs string, show bool) map[string]string {
 	return env
 }
 
-// locksEnv names a folder of locks, made on another machine, that say what packages
-// installs come to. Runners read it.
+// locksEnv is the variable with a folder of locks, made on another machine, which fix
+// the packages that installations get. Runners read it.
 const locksEnv = "DORMOUSE_LOCKS"
 
-// checkLocks refuses a folder of locks that is not there.
+// checkLocks returns an error if the folder of locks does not exist.
 func (e environ) checkLocks() error {
 	folder := e.get(locksEnv)
 	if folder == "" {
@@ -112,8 +112,8 @@ func (e environ) checkLocks() error {
 	return nil
 }
 
-// boxesOff says whether DORMOUSE_BOXES is anything but "on", or nothing: what cannot be
-// understood starts no servers.
+// boxesOff reports whether DORMOUSE_BOXES switches boxes off. Any value except "on" and
+// "" does, so that a mistyped value starts no servers.
 func (e environ) boxesOff(log *slog.Logger) bool {
 	switch e.get("DORMOUSE_BOXES") {
 	case "", "on":
@@ -126,12 +126,13 @@ func (e environ) boxesOff(log *slog.Logger) bool {
 
 const snapshotsEnv = "DORMOUSE_SNAPSHOTS"
 
-// snapshots is where workspaces are kept: in the folder, if nothing else is said.
+// snapshots returns the place where boxes keep workspaces: the variable's, or else
+// the folder.
 func (e environ) snapshots(folder string) string {
 	return cmp.Or(e.get(snapshotsEnv), "folder:"+folder)
 }
 
-// bucket is what a bucket for workspaces needs besides its name.
+// bucket returns the region and the credentials for a bucket of workspaces.
 func (e environ) bucket() bucket.Config {
 	keys := dynamostore.Keys{ID: e.get("AWS_ACCESS_KEY_ID"), Secret: e.get("AWS_SECRET_ACCESS_KEY"), Token: e.get("AWS_SESSION_TOKEN")}
 	return bucket.Config{Place: bucket.Place{Region: cmp.Or(e.get("AWS_REGION"), e.get("AWS_DEFAULT_REGION"))}, Credentials: keys}

@@ -25,8 +25,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// inside executes the functions' handlers in this process. It keeps nothing that a
-// message depends on: all of that is in the store.
+// inside executes the functions' handlers in this process. No message depends on
+// anything it keeps: all of that is in the store.
 type inside struct {
 	m        *machine
 	store    session.Store
@@ -34,7 +34,7 @@ type inside struct {
 	made     *handlers
 	alarm    *scheduler.API
 
-	// ctx is that of what no client waits for: alarms and sweeps.
+	// ctx is the context of work that no client waits for: alarms and sweeps.
 	ctx    context.Context
 	cancel context.CancelFunc
 	work   sync.WaitGroup
@@ -43,7 +43,7 @@ type inside struct {
 	bodies  bodies
 }
 
-// handlers are those of the four functions.
+// handlers are the handlers of the four functions.
 type handlers struct {
 	http    endpoints.HTTP
 	socket  *front.Socket
@@ -53,7 +53,7 @@ type handlers struct {
 	natives *native.Backend // sweeps what native servers left behind
 }
 
-// startInside makes the handlers, as the mains of the functions do.
+// startInside builds the handlers, as the functions' main packages do.
 func (m *machine) startInside(context.Context) error {
 	in := &inside{m: m, bodies: newBodies()}
 	in.ctx, in.cancel = context.WithCancel(context.Background())
@@ -87,20 +87,20 @@ func (m *machine) startInside(context.Context) error {
 	return nil
 }
 
-// use returns the handlers for one message: those that were made at the start, or, with
-// [Config].Cold, new ones, as on Lambda each message may meet a new process.
+// use returns the handlers for one message: the ones built at the start. With
+// [Config].Cold it builds new ones, as a message on Lambda may meet a new process.
 func (in *inside) use() *handlers {
 	if !in.m.cfg.Cold {
 		return in.made
 	}
 	h, err := in.make()
-	if err != nil { // it could be made at the start
+	if err != nil { // the same call succeeded at the start
 		panic("local: " + err.Error())
 	}
 	return h
 }
 
-// make makes the handlers. Each function has a meter of its own.
+// make builds the handlers. Each function has a meter of its own.
 func (in *inside) make() (*handlers, error) {
 	m := in.m
 	function := func(hosts []string) (*wiring.Function, error) {
@@ -137,7 +137,7 @@ func (in *inside) make() (*handlers, error) {
 	return h, nil
 }
 
-// atHome is what the front may do where no gateway stands before it.
+// atHome sets the front's options for a machine without a gateway before it.
 func (in *inside) atHome(o *front.Options) {
 	o.Admit = in.callers.admit
 	if in.m.cfg.Limits != LimitsAWS {
@@ -145,7 +145,8 @@ func (in *inside) atHome(o *front.Options) {
 	}
 }
 
-// alarms keep the alarms of native servers in files, and execute what is due here.
+// alarms keeps the alarms of native servers in files, and executes due ones in this
+// process.
 func (in *inside) alarms() endpoints.Alarms {
 	return endpoints.Alarms{
 		Schedule: schedules{in.alarm},
@@ -177,10 +178,11 @@ func (s schedules) Cancel(_ context.Context, a native.Alarm) error {
 	return nil
 }
 
-// handleTries is how often an alarm is tried that fails, as Lambda does with an event.
+// handleTries is how often send tries an alarm that fails, as Lambda does with an
+// event.
 const handleTries = 3
 
-// send handles the event of an alarm in the background. done is closed when the event was
+// send handles the event of an alarm in the background. It closes done when the event was
 // handled or given up.
 func (in *inside) send(_ string, payload []byte) (done <-chan struct{}, err error) {
 	var e struct {
@@ -245,8 +247,8 @@ func (in *inside) sweep(stopped *fleet.Status) <-chan struct{} {
 
 func (in *inside) processes() []ProcessStatus { return []ProcessStatus{} }
 
-// close waits for what no client waits for, and closes the store. An alarm that is being
-// handled is cut short, and comes again.
+// close waits for the work that no client waits for, and closes the store. It cuts short
+// an alarm in work, which comes again at the next start.
 func (in *inside) close(ctx context.Context) error {
 	if in.alarm != nil {
 		in.alarm.Stop()
@@ -271,7 +273,7 @@ func (in *inside) close(ctx context.Context) error {
 	return err
 }
 
-// runnerRoutes is what the API of runners does.
+// runnerRoutes are the routes of the API for runners.
 type runnerRoutes struct{ in *inside }
 
 // Connect implements [sockets.Routes].
@@ -292,17 +294,18 @@ func (r *runnerRoutes) Message(ctx context.Context, c sockets.Conn, data []byte)
 	return reply
 }
 
-// Disconnect implements [sockets.Routes]. It is a hint at most, and not taken.
+// Disconnect implements [sockets.Routes]. It does nothing: the end of a connection is
+// only a hint.
 func (r *runnerRoutes) Disconnect(context.Context, sockets.Conn, int, string) {}
 
-// clientRoutes is what the API of WebSocket clients does.
+// clientRoutes are the routes of the API for WebSocket clients.
 type clientRoutes struct{ in *inside }
 
-// owedKey is the key of a context that gathers the sessions to push to.
+// owedKey is the context key of the list of sessions to push to.
 type owedKey struct{}
 
-// pushLater is front.SocketOptions.Push: the session gets what it is owed once its
-// connection is open.
+// pushLater implements front.SocketOptions.Push: it notes the session, which gets its
+// owed messages once its connection is open.
 func pushLater(ctx context.Context, id session.ID) error {
 	if owed, ok := ctx.Value(owedKey{}).(*[]session.ID); ok {
 		*owed = append(*owed, id)
@@ -323,7 +326,7 @@ func (r *clientRoutes) Connect(ctx context.Context, c sockets.Conn, req *http.Re
 	}}
 }
 
-// push sends a session what it is owed, and tries again after an error.
+// push sends a session its owed messages, and tries again after an error.
 func (r *clientRoutes) push(id session.ID) {
 	for try := range handleTries {
 		if r.in.use().socket.Push(r.in.ctx, id) == nil {

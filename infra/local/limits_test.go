@@ -15,7 +15,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 )
 
-// echoing are routes that send each message back, "hang" as late as they may.
+// echoing are routes that send each message back, and answer "hang" as late as they
+// may.
 type echoing struct {
 	mu   sync.Mutex
 	ends int
@@ -42,8 +43,8 @@ func (e *echoing) Disconnect(context.Context, sockets.Conn, int, string) {
 	e.ends++
 }
 
-// eachAPI runs a test with both APIs that a machine opens, in virtual time. Package sockets
-// has the tests of what each limit does.
+// eachAPI runs a test with both APIs that a machine opens, in virtual time. The tests of
+// package sockets check the effect of each limit.
 func eachAPI(t *testing.T, cfg Config, test func(t *testing.T, w localtest.WebSockets, e *echoing)) {
 	for _, which := range []string{"runners", "clients"} {
 		t.Run(which, func(t *testing.T) {
@@ -58,7 +59,7 @@ func eachAPI(t *testing.T, cfg Config, test func(t *testing.T, w localtest.WebSo
 				}
 				t.Cleanup(func() {
 					ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-					cancel() // what a test left open is cut
+					cancel() // cuts connections that a test left open
 					_ = api.Close(ctx)
 				})
 				test(t, localtest.WebSockets{T: t, API: localtest.Serve(t, api), Stage: stage}, e)
@@ -122,7 +123,7 @@ func TestBothWebSocketAPIsHaveTheLimitsOfTheirConfiguration(t *testing.T) {
 	}
 }
 
-// AWS does not promise a $disconnect, and the relay has no use for it.
+// AWS does not promise a $disconnect, and the relay does not use it.
 func TestOnlyTheAPIOfClientsTellsOfTheEnd(t *testing.T) {
 	eachAPI(t, Config{Limits: LimitsAWS}, func(t *testing.T, w localtest.WebSockets, e *echoing) {
 		_ = w.Open().CloseNow()

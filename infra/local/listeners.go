@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// listeners are the two endpoints that clients connect to: for HTTP, and for WebSockets.
-// The fields but open are as in [Config].
+// listeners are the two endpoints for clients: HTTP and WebSocket. All fields but open
+// are as in [Config].
 type listeners struct {
 	Listen, Sockets, PublicURL, Access string
 
 	open []net.Listener // HTTP, then WebSocket
 }
 
-// start opens both endpoints. Nobody serves them yet.
+// start opens both endpoints. It does not serve them yet.
 func (l *listeners) start(ctx context.Context) error {
 	var lc net.ListenConfig
 	for _, at := range []struct{ address, flag string }{{l.Listen, "--listen"}, {l.socketsAddress(), "--sockets"}} {
@@ -39,15 +39,15 @@ func (l *listeners) close() {
 	}
 }
 
-// socketsAddress is where WebSocket clients connect: where Listen is, one port on,
-// if nothing else is said.
+// socketsAddress returns the address for WebSocket clients: by default Listen's, one
+// port on.
 func (l *listeners) socketsAddress() string {
 	if l.Sockets != "" {
 		return l.Sockets
 	}
 	host, port, err := net.SplitHostPort(l.Listen)
 	if err != nil {
-		return l.Listen // which says so when it is opened
+		return l.Listen // opening Listen reports the error
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err == nil && n > 0 {
 		port = strconv.FormatUint(n+1, 10)
@@ -55,9 +55,9 @@ func (l *listeners) socketsAddress() string {
 	return net.JoinHostPort(host, port)
 }
 
-// address is what clients call an endpoint: the public URL, if there is one, or else the
-// address that it listens on. An endpoint that listens everywhere is named by an address
-// that other machines reach.
+// address returns the URL of an endpoint for clients: the public URL, if there is one,
+// or else its listening address. For an endpoint that listens on all addresses, it names
+// one that other machines reach.
 func (l *listeners) address(endpoint int) string {
 	if l.PublicURL != "" && endpoint == 0 {
 		return strings.TrimSuffix(l.PublicURL, "/")
@@ -70,7 +70,7 @@ func (l *listeners) address(endpoint int) string {
 	return "http://" + address
 }
 
-// outside is an address of this machine that is not loopback, if it has any.
+// outside returns an address of this machine that is not loopback, if there is one.
 func outside() string {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
@@ -84,9 +84,10 @@ func outside() string {
 	return "127.0.0.1"
 }
 
-// servedHosts are the values of Host that an endpoint serves. On loopback these are the
-// names of loopback, or a web page could reach it by a name of its own, and the host of
-// the public URL. An endpoint that is open to a network has names that nobody here knows.
+// servedHosts returns the values of Host that an endpoint serves. On loopback, these are
+// the names of loopback and the host of the public URL. If it served any other name
+// there, a web page could reach the endpoint by a name of its own. For an endpoint that
+// is open to a network, the names are not known.
 func (l *listeners) servedHosts(address string) []string {
 	public := ""
 	if u, err := url.Parse(l.PublicURL); err == nil {
@@ -102,7 +103,8 @@ func (l *listeners) servedHosts(address string) []string {
 	}
 }
 
-// private says whether only the user of this machine can call, and needs no key.
+// private reports whether the user of this machine is the only caller and needs no
+// key.
 func (l *listeners) private() bool { return l.access() == AccessOpen && l.onLoopback() }
 
 func (l *listeners) onLoopback() bool { return isLoopback(l.Listen) && isLoopback(l.socketsAddress()) }
@@ -113,8 +115,8 @@ func isLoopback(address string) bool {
 	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
-// access says who is let in. Whoever reaches loopback is the user of this machine; others
-// have to say who they are, unless the operator said that they need not.
+// access returns who may call. By default, callers on loopback need no key, because they
+// are the user of this machine; others need one. The operator's setting wins.
 func (l *listeners) access() string {
 	switch {
 	case l.Access != "":
@@ -126,7 +128,7 @@ func (l *listeners) access() string {
 	}
 }
 
-// announce prints what to paste for each server, once the endpoints are open, and as JSON
+// announce prints the lines to paste for each server once the endpoints are open, or JSON
 // for programs. Warnings go to log.
 func (l *listeners) announce(servers []string, asJSON bool, out, log io.Writer) {
 	for _, name := range servers {

@@ -26,8 +26,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/native"
 )
 
-// configured is a machine that hosts one server in Go. It is stopped at the end of the
-// test.
+// configured returns a machine that hosts one native server. The end of the test stops
+// it.
 func configured(t *testing.T, change func(*Config)) *machine {
 	t.Helper()
 	dir := t.TempDir()
@@ -47,7 +47,7 @@ func configured(t *testing.T, change func(*Config)) *machine {
 	return m
 }
 
-// unstarted is a machine with the parts that its WebSocket APIs need.
+// unstarted returns a machine with the parts that its WebSocket APIs need.
 func unstarted(t *testing.T, cfg Config) *machine {
 	t.Helper()
 	cfg.Data, cfg.Out, cfg.Log = t.TempDir(), io.Discard, io.Discard
@@ -100,7 +100,7 @@ func TestTheStandInsForAWSAreServedBelowTheirSecretPathOnly(t *testing.T) {
 	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700); err != nil { //nolint:gosec // it is executed
 		t.Fatal(err)
 	}
-	// Functions say at the start whether they have the native server: /bin/sh has none to miss.
+	// Functions check at the start that they have the native servers; /bin/sh has none to miss.
 	m := started(t, func(c *Config) {
 		c.Functions, c.Programs = FunctionsProcess, filepath.Dir(program)
 		_ = os.Symlink(program, filepath.Join(c.Programs, "socket"))
@@ -171,7 +171,7 @@ func TestTheControlSocketAnswersThoseWhoReadTheDataFolder(t *testing.T) {
 	}
 }
 
-// What fails at the start is told, and everything that was begun ends.
+// A failed start returns the error, and ends everything that it had begun.
 func TestAStartThatFailsEnds(t *testing.T) {
 	for _, functions := range []string{FunctionsInside, FunctionsProcess} {
 		m := configured(t, func(c *Config) {
@@ -192,7 +192,7 @@ func TestAStartThatFailsEnds(t *testing.T) {
 	}
 }
 
-// alarmed is the handlers of one machine, with schedules in a folder.
+// alarmed returns the handlers of one machine, with schedules in a folder.
 func alarmed(t *testing.T, folder string, handle func(context.Context, native.Alarm) error) *inside {
 	t.Helper()
 	in := &inside{m: &machine{log: slog.New(slog.DiscardHandler)}, made: &handlers{http: endpoints.HTTP{Alarm: handle}}}

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// members lists the processes of a runner's box: a runner leads a session of its
-// own, and what it starts stays in it. A process that ends while the list is made
-// is left out.
+// members lists the processes of a runner's box. A runner leads a session (see
+// setsid) of its own, and the processes it starts stay in it. The list leaves out
+// processes that end while it is made.
 func members(runner int) []BoxMember {
 	list := []BoxMember{}
 	entries, err := os.ReadDir("/proc")
@@ -36,8 +36,9 @@ func members(runner int) []BoxMember {
 	return list
 }
 
-// commandOf is the program's name and, if that is a path, its first argument, both
-// without folders: enough to know it by, and no secret that an argument may hold.
+// commandOf returns the program's name and, if it is an absolute path, the first
+// argument, both without folders. That identifies the process, and shows no secret in
+// its arguments.
 func commandOf(pid int) string {
 	line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 	if err != nil {

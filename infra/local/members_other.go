@@ -2,5 +2,5 @@
 
 package local
 
-// members is known on Linux only.
+// members returns no processes: only Linux lists them.
 func members(int) []BoxMember { return []BoxMember{} }

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// Servers in Go are part of the functions, and a user may have functions of their own
-// that have some.
+// Native servers are part of the functions. A user may have functions of their own
+// with native servers.
 
-// program is the program of a function: the user's own, if there is one.
+// program returns the path of a function's program: the user's own, if there is one.
 func (e *emulated) program(name string) string {
 	if e.m.cfg.Own != "" {
 		own := filepath.Join(e.m.cfg.Own, name)
@@ -27,12 +27,13 @@ func (e *emulated) program(name string) string {
 	return filepath.Join(e.m.cfg.Programs, name)
 }
 
-// checkTime bounds one start of a function that only says whether it can.
+// checkTime is the longest time for one start of a function that only checks whether
+// it can start.
 const checkTime = 30 * time.Second
 
-// checkNatives has the functions say whether they have the servers in Go that the
-// servers file names, so that one they do not have is known now, and not with the first
-// message.
+// checkNatives starts the functions to check that they contain the native servers that
+// the servers file names. So the operator learns of a missing one at the start, rather
+// than with the first message.
 func (e *emulated) checkNatives(ctx context.Context, env []string) error {
 	if !slices.ContainsFunc(e.m.servers.Names(), func(name string) bool {
 		s, _ := e.m.servers.Server(name)
@@ -58,7 +59,7 @@ func (e *emulated) checkNatives(ctx context.Context, env []string) error {
 	return nil
 }
 
-// reason is what the last line of a log says, nil for nothing.
+// reason returns the last line of a log as an error, or nil for an empty log.
 func reason(log string) error {
 	lines := strings.Split(strings.TrimSpace(log), "\n")
 	last := lines[len(lines)-1]

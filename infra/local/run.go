@@ -23,61 +23,61 @@ import (
 // StoreFile is the name of the store in the data folder.
 const StoreFile = "store.db"
 
-// Who is let in; see [Config].
+// Values of Access in [Config].
 const (
-	AccessKeys = "keys" // who has an API key
-	AccessIDP  = "idp"  // also who has a token of the identity provider that the servers file names
-	AccessOpen = "open" // everybody who reaches an endpoint
+	AccessKeys = "keys" // callers with an API key
+	AccessIDP  = "idp"  // callers with an API key, or a token of the identity provider in the servers file
+	AccessOpen = "open" // any caller that reaches an endpoint
 )
 
-// Where the functions' handlers run; see [Config].
+// Values of Functions in [Config]: where the handlers run.
 const (
 	FunctionsInside  = "inside"  // in this process
 	FunctionsProcess = "process" // as programs of their own, invoked as on AWS
 )
 
-// Which limits hold; see [Config].
+// Values of Limits in [Config].
 const (
-	LimitsHome = "home" // those of one machine
-	LimitsAWS  = "aws"  // those of AWS's gateways
+	LimitsHome = "home" // limits for one machine
+	LimitsAWS  = "aws"  // limits of AWS's gateways
 )
 
 // Config says what [Run] hosts and how. Listen, Servers, Data, Runner, Environ, Out and
-// Log are needed.
+// Log are required.
 type Config struct {
 	Listen    string   // HOST:PORT of the HTTP endpoint; port 0 takes a free one
-	Sockets   string   // the same for WebSocket clients; "" is the port behind Listen's
-	PublicURL string   // what clients call the HTTP endpoint behind a proxy; "" for none
-	Origins   []string // origins of web pages that may call besides those of the endpoint itself
+	Sockets   string   // HOST:PORT of the WebSocket endpoint; "" is the port after Listen's
+	PublicURL string   // URL of the HTTP endpoint for clients behind a proxy; "" for none
+	Origins   []string // origins of web pages that may call besides the endpoint's own
 	Store     string   // "sqlite:PATH" or "dynamodb:TABLE…", see [OpenStore]; "" is [StoreFile] in Data
 	Servers   string   // path of the servers file
-	EnvFiles  []string // files of variables for it, the first one first; .env beside it comes behind them
-	Strict    bool     // a server that cannot be hosted is an error
-	Access    string   // AccessKeys, AccessIDP or AccessOpen; "" is open on loopback and else keys
+	EnvFiles  []string // files of variables for the servers file; earlier ones win, and .env beside it comes last
+	Strict    bool     // Run fails if a server cannot be hosted
+	Access    string   // AccessKeys, AccessIDP or AccessOpen; "" is open on loopback and keys elsewhere
 	Data      string   // folder of the store, the ticket secret and the sockets
 	Runner    []string // the program of a box, absolute, and its arguments
 
 	Idle       time.Duration // an idle box says bye after this, unless its server sets its own
 	Limits     string        // LimitsHome or LimitsAWS; with FunctionsProcess always LimitsAWS
-	SocketIdle time.Duration // in the place of that limit of WebSocket connections
-	SocketLife time.Duration // likewise
+	SocketIdle time.Duration // replaces the idle limit of WebSocket connections
+	SocketLife time.Duration // replaces their life limit
 	Shuffle    *sockets.Shuffle
-	Cold       bool // the handlers in this process are made anew for each message; for tests
+	Cold       bool // build new handlers for each message; for tests
 
 	Functions  string        // FunctionsInside or FunctionsProcess
 	Programs   string        // folder of the programs http, socket, relay and sweep, for FunctionsProcess
-	Own        string        // folder of http and socket programs that are taken in their place, as far as they are there; "" for none
+	Own        string        // folder with the user's own http and socket programs, used instead where present; "" for none
 	SleepAfter time.Duration // an idle function process is stopped after this
 
-	Environ []string  // as os.Environ: what ${VAR} in the servers file means, and settings of the functions
+	Environ []string  // as os.Environ: values of ${VAR} in the servers file, and settings of the functions
 	JSON    bool      // print events as JSON lines
 	Out     io.Writer // events, and the lines to paste
 	Log     io.Writer // log lines of functions and boxes; safe for concurrent use
 }
 
-// Run hosts the servers of a servers file on this machine until ctx ends. When it
-// returns, no process that it started is left. One data folder is used by one Run
-// at a time.
+// Run hosts the servers of a servers file on this machine until ctx ends. It returns
+// when every process that it started has ended. A data folder serves one Run at a
+// time.
 func Run(ctx context.Context, cfg Config) error {
 	m := newMachine(cfg)
 	defer m.stop(context.WithoutCancel(ctx))
@@ -89,8 +89,8 @@ func Run(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// machine hosts servers. Its fields are set by the steps of Run, in their order; newMachine
-// sets the first five.
+// machine hosts servers. newMachine sets its first five fields, and the steps of Run set
+// the others in order.
 type machine struct {
 	cfg      Config
 	environ  environ
@@ -132,18 +132,18 @@ func (m *machine) start(ctx context.Context) error {
 	return nil
 }
 
-// functions execute what the functions do on AWS: in this process ([inside]), or as
-// processes of their own ([emulated]).
+// functions executes the work of the functions on AWS: in this process ([inside]), or
+// in processes of their own ([emulated]).
 type functions interface {
 	web() http.Handler     // serves HTTP clients
 	sockets() http.Handler // serves WebSocket clients
-	// sweep begins to look after boxes and what was left behind: after one task that has
-	// stopped, or with nil after all. The channel is closed when that has come to its end.
+	// sweep starts a sweep in the background: for one task that has stopped, or, with nil,
+	// of everything. It closes the channel when the sweep has ended.
 	sweep(stopped *fleet.Status) <-chan struct{}
 	processes() []ProcessStatus
 }
 
-// served are the names of the servers that clients can call.
+// served returns the names of the servers that clients can call.
 func (m *machine) served() []string {
 	return slices.DeleteFunc(m.servers.Names(), func(name string) bool {
 		s, _ := m.servers.Server(name)
@@ -158,7 +158,7 @@ func (m *machine) openFolder(context.Context) (err error) {
 	return err
 }
 
-// openLedger takes up what earlier runs have counted, and writes it down from time to time.
+// openLedger continues the counts of earlier runs, and saves them from time to time.
 func (m *machine) openLedger(ctx context.Context) (err error) {
 	if m.ledger, err = bill.Open(m.folder.Path, m.boxSize, m.boxes.Tasks, m.log); err == nil {
 		go m.ledger.Keep(ctx)
@@ -166,10 +166,10 @@ func (m *machine) openLedger(ctx context.Context) (err error) {
 	return err
 }
 
-// schedulesFolder keeps the alarms of native servers, in the data folder.
+// schedulesFolder is the folder in the data folder with the alarms of native servers.
 const schedulesFolder = "schedules"
 
-// snapshots is where workspaces are kept.
+// snapshots returns the place where boxes keep workspaces.
 func (m *machine) snapshots() string { return m.environ.snapshots(m.folder.File("snapshots")) }
 
 func (m *machine) startFunctions(ctx context.Context) error {
@@ -180,7 +180,8 @@ func (m *machine) startFunctions(ctx context.Context) error {
 	return m.startInside(ctx)
 }
 
-// startRelay lets runners connect, once everything that they reach is there.
+// startRelay lets runners connect. It comes after everything that their messages
+// reach.
 func (m *machine) startRelay(context.Context) error { return m.serveUnix("relay", m.relay) }
 
 func (m *machine) startControl(context.Context) error {
@@ -190,7 +191,8 @@ func (m *machine) startControl(context.Context) error {
 	})
 }
 
-// startEndpoints opens what clients connect to: last, when all behind it is there.
+// startEndpoints opens the endpoints for clients. It comes last, when everything
+// behind them works.
 func (m *machine) startEndpoints(ctx context.Context) error {
 	if err := m.public.start(ctx); err != nil {
 		return err
@@ -222,11 +224,11 @@ func (m *machine) serve(l net.Listener, h http.Handler) {
 	m.closers = append(m.closers, func(context.Context) error { return s.Close() })
 }
 
-// stopTime bounds the whole end; boxes get the most of it, to say bye.
+// stopTime is the longest time for the whole stop. Boxes get most of it, to say bye.
 const stopTime = 20 * time.Second
 
-// stop ends everything. New messages are refused first; then the boxes end, while
-// the functions still take what they have to say; then the functions.
+// stop ends everything. It refuses new messages first. Then it ends the boxes, while
+// the functions still take their last messages, and then the functions.
 func (m *machine) stop(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, stopTime)
 	defer cancel()
@@ -241,16 +243,16 @@ func (m *machine) stop(ctx context.Context) {
 			m.log.Warn("not everything ended in time", "error", err)
 		}
 	}
-	if m.socket != nil { // else nothing can have been used
+	if m.socket != nil { // otherwise there was no use to count
 		m.ledger.Close()
 	}
 	m.folder.Close()
 }
 
-// output passes a line of a function or a runner on. They write slog JSON.
+// output copies a line of a function or a runner to the log. They write slog JSON.
 func (m *machine) output(_, line string) { _, _ = fmt.Fprintln(m.cfg.Log, line) }
 
-// functionOutput is output for functions, which say what they have used.
+// functionOutput is output for functions, whose lines say what they have used.
 func (m *machine) functionOutput(name, line string) {
 	m.ledger.Line(line)
 	m.output(name, line)

@@ -12,8 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
-// readServers reads the servers file, and the files of variables that belong to it.
-// Nothing else on this machine reads them.
+// readServers reads the servers file and its files of variables. Nothing else on this
+// machine reads them.
 func (m *machine) readServers(context.Context) error {
 	servers, warnings, err := catalog.LoadHere(m.cfg.Servers, m.environ.lookup, m.cfg.EnvFiles...)
 	if err != nil {
@@ -36,10 +36,10 @@ func (m *machine) readServers(context.Context) error {
 	return nil
 }
 
-// acceptedServers is the file in the data folder with which the functions are handed what
-// readServers has read. Its name has its digest, so a process never sees it change. It
-// holds secrets, so it is this user's alone. It is removed at the end, and one that a killed
-// run has left at the next start.
+// acceptedServers writes the servers that readServers has read to a file in the data folder,
+// for the functions. The digest is part of its name, so a process never sees the file
+// change. The file holds secrets, so only this user may read it. The machine removes it at
+// the end; the next start removes the file of a killed run.
 func (m *machine) acceptedServers() (string, error) {
 	data := m.servers.Marshal()
 	sum := sha256.Sum256(data)

@@ -169,7 +169,7 @@ func TestBoxesAreOffForWhatCannotBeUnderstood(t *testing.T) {
 	}
 }
 
-// What package wiring reads, the programs of functions read as well.
+// The functions' programs read every variable that package wiring reads.
 func TestFunctionsGetEverySettingThatTheHandlersRead(t *testing.T) {
 	var read []string
 	if err := new(wiring.Settings).Read(func(name string) string { read = append(read, name); return "" }); err != nil || len(read) < 5 {

@@ -11,7 +11,7 @@ const (
 	socketStage = "local"
 )
 
-// openSockets makes the two WebSocket APIs, and serves that of the runners on a unix
+// openSockets creates the two WebSocket APIs. The API for runners is served on a unix
 // socket, where a runner shows a pass.
 func (m *machine) openSockets(runners, clients sockets.Routes) (err error) {
 	limits := sockets.Home()
@@ -22,7 +22,7 @@ func (m *machine) openSockets(runners, clients sockets.Routes) (err error) {
 	open := func(name, stage string, routes sockets.Routes) (*sockets.API, error) {
 		return sockets.New(sockets.Config{
 			Name: name, Stage: stage, Routes: routes, Limits: limits, Shuffle: m.cfg.Shuffle,
-			// The relay has no use for the end of a connection.
+			// The relay does not use the end of a connection.
 			DropDisconnect: stage == relayStage,
 			Opened:         m.ledger.Opened, Closed: m.ledger.Closed, Logger: m.log,
 		})
@@ -37,10 +37,10 @@ func (m *machine) openSockets(runners, clients sockets.Routes) (err error) {
 	return nil
 }
 
-// relayURL is where runners connect.
+// relayURL returns the URL for runners.
 func (m *machine) relayURL() string { return "ws+unix:" + m.folder.Socket("relay") + ":/" + relayStage }
 
-// Usage is what the WebSocket APIs have counted since Run began.
+// Usage holds the counters of the WebSocket APIs since Run began.
 type Usage struct {
 	Relay  sockets.Usage // the API of runners
 	Socket sockets.Usage // the API of WebSocket clients

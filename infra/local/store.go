@@ -13,14 +13,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
 
-// Forms of the name of a store.
+// Prefixes of the name of a store.
 const (
 	sqlite   = "sqlite:"
 	dynamodb = "dynamodb:"
 )
 
-// StoreName returns the name of the store that a [Config] with this Store and Data has,
-// with an absolute path.
+// StoreName returns the name of the store for a [Config] with this Store and Data, with
+// an absolute path.
 func StoreName(store, data string) (string, error) {
 	path, ok := strings.CutPrefix(store, sqlite)
 	switch {
@@ -35,8 +35,8 @@ func StoreName(store, data string) (string, error) {
 	return sqlite + path, err
 }
 
-// SQLite is the path of the file that a store keeps sessions in; false means that they
-// are somewhere else.
+// SQLite returns the path of the file that a store keeps sessions in. ok is false for
+// a store elsewhere.
 func SQLite(store, data string) (path string, ok bool, err error) {
 	name, err := StoreName(store, data)
 	if err != nil {
@@ -46,8 +46,8 @@ func SQLite(store, data string) (path string, ok bool, err error) {
 	return path, ok, nil
 }
 
-// OpenStore opens a store by its name. getenv finds the credentials and the region of a
-// table on DynamoDB.
+// OpenStore opens a store by its name. It reads the credentials and the region of a
+// DynamoDB table with getenv.
 func OpenStore(name string, getenv func(string) string, limits host.Limits) (session.Store, error) {
 	if path, ok := strings.CutPrefix(name, sqlite); ok {
 		return sqlitestore.Open(path, sqlitestore.Options{Age: limits.EventAge})

@@ -10,13 +10,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
 
-// sweepEvery is the schedule's period while boxes run.
+// sweepEvery is the time between sweeps while boxes run.
 const sweepEvery = time.Minute
 
 // startSweep sweeps once, for what an earlier run left behind, and then on a
-// schedule. A schedule that wakes a function on an idle machine would break the
-// promise that nothing runs, so it skips its turn while no box does: a box record
-// that is not asleep has a task.
+// schedule. The schedule skips its turn while no box runs, to keep the promise that
+// nothing runs on an idle machine. It misses nothing: a box record that is not asleep
+// has a task.
 func (m *machine) startSweep(ctx context.Context) error {
 	if !isNew(m.store) {
 		select {
@@ -41,7 +41,7 @@ func (m *machine) startSweep(ctx context.Context) error {
 	return nil
 }
 
-// isNew says of a store whether nobody can have left anything behind in it.
+// isNew reports that a store is new, so that no earlier run left anything in it.
 func isNew(store string) bool {
 	path, ok := strings.CutPrefix(store, sqlite)
 	if !ok {

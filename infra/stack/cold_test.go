@@ -23,19 +23,18 @@ import (
 	"time"
 )
 
-// starts is how often each function is started, in turns.
+// starts is how often the test starts each function, in turns.
 const starts = 20
 
-// What is aimed at, for the median of one function on a machine that does nothing
-// else. Lambda's processors are slower and its start is more than this; what is
-// measured is our part of it.
+// Targets for the median of one function on an idle machine. Lambda's processors are
+// slower, and its start has other parts; the test measures only Dormouse's part.
 const (
 	aimTime = 6 * time.Millisecond
 	aimSize = 13_000_000
 )
 
-// coldFunctions are the deployed programs and the event each is started for: one that
-// reads the table once, and finds nothing.
+// coldFunctions returns the deployed programs and an event for each, which makes the
+// program read the table once and find nothing.
 func coldFunctions() map[string]string {
 	return map[string]string{"http": "http-initialize", "socket": "socket-tools-call", "relay": "relay-hello", "sweep": "sweep-schedule"}
 }
@@ -46,9 +45,8 @@ type cold struct {
 	peak         int           // KiB of memory, resident
 }
 
-// TestColdStarts prints what a cold start of each function takes of its own: from exec
-// to the first question for work, and to the answer, with a call to a DynamoDB that
-// answers at once.
+// TestColdStarts prints the own time of each function's cold start: from exec to the
+// first request for work, and to the answer, with a DynamoDB that answers at once.
 func TestColdStarts(t *testing.T) {
 	all := coldFunctions()
 	names := []string{"http", "socket", "relay", "sweep"}
@@ -113,8 +111,8 @@ func build(t *testing.T, to, from string) {
 	}
 }
 
-// runs is how long a program takes from exec to its end: what is this machine's, and not
-// a function's.
+// runs returns how long a program takes from exec to its end: the machine's part of the
+// time.
 func runs(t *testing.T, program string) time.Duration {
 	t.Helper()
 	begun := time.Now()
@@ -124,9 +122,9 @@ func runs(t *testing.T, program string) time.Duration {
 	return time.Since(begun)
 }
 
-// emptyTable is a DynamoDB that has nothing.
+// emptyTable serves a DynamoDB without items.
 func emptyTable(w http.ResponseWriter, r *http.Request) {
-	_, _ = io.Copy(io.Discard, r.Body) // of a function that was killed: nobody reads the answer either
+	_, _ = io.Copy(io.Discard, r.Body) // if this fails, the function was killed and reads no answer
 	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
 	answer := `{}`
 	if _, action, _ := strings.Cut(r.Header.Get("X-Amz-Target"), "."); action == "BatchGetItem" {
@@ -211,7 +209,8 @@ func coldEnvironment(api, table string) []string {
 	}
 }
 
-// peak is the most memory that a process had resident, in KiB; 0 where it is not told.
+// peak returns the largest resident memory of a process in KiB, or 0 where the system
+// does not tell.
 func peak(t *testing.T, pid int) int {
 	t.Helper()
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -229,7 +228,7 @@ func peak(t *testing.T, pid int) int {
 	return n
 }
 
-// spread is the least, the median and the most, in milliseconds.
+// spread returns the minimum, the median and the maximum, in milliseconds.
 func spread(all []cold, of func(cold) time.Duration) (least [3]string) {
 	values := make([]time.Duration, len(all))
 	for i, c := range all {

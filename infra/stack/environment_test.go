@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// elsewhere are the variables that functions read and the template does not set, and
-// why.
+// elsewhere returns the variables that functions read and the template does not set,
+// and why.
 func elsewhere() map[string]string {
 	return map[string]string{
 		"DORMOUSE_CHECK":   "one machine",
@@ -80,7 +80,7 @@ func TestFunctionsReadWhatTheTemplateSetsAndTheTemplateSetsWhatTheyRead(t *testi
 	}
 }
 
-// A value that functions cannot read would be found out by the first message.
+// Without this test, the first message would find a value that functions cannot read.
 func TestEverySettingOfTheTemplateHasAForm(t *testing.T) {
 	s := expand(t)
 	set, _ := dig(s.get(t, "HttpFunction", "AWS::Lambda::Function"), "Environment", "Variables").(object)

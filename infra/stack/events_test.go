@@ -20,7 +20,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// files are the names of the events for a function, without folder and ending.
+// files returns the names of the events for a function, without folder and ending.
 func files(t *testing.T, function string) []string {
 	t.Helper()
 	found, err := filepath.Glob(root("events", function+"-*.json"))
@@ -33,7 +33,7 @@ func files(t *testing.T, function string) []string {
 	return found
 }
 
-// decode reads an event, all of whose fields must be known.
+// decode reads an event and fails on unknown fields.
 func decode[T any](t *testing.T, name string) T {
 	t.Helper()
 	raw, err := os.ReadFile(root("events", name+".json"))
@@ -97,7 +97,7 @@ func TestEventsOfWebSocketAPIsAreReadable(t *testing.T) {
 	}
 }
 
-// It comes from the function itself.
+// The function itself sends this event.
 func TestTheEventToPushIsTheOneTheFunctionSends(t *testing.T) {
 	e := decode[lambdafront.SocketEvent](t, "socket-push")
 	sent, err := lambdafront.PushEvent(e.Push.Session)

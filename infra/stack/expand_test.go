@@ -15,15 +15,15 @@ import (
 	"time"
 )
 
-// packages are what is installed, pinned here only.
+// packages returns the packages to install. Only this function pins their versions.
 func packages() []string { return []string{"aws-sam-cli==1.170.0", "cfn-lint==1.58.0"} }
 
 const howToGetSAM = `these tests run the SAM command and cfn-lint, which they install into .tools: install Python 3.10 or newer with venv and pip ("apt-get install python3-venv"), and see that a package index is within reach`
 
 type sam struct{ python string }
 
-// tools returns the SAM command, installed once. Runs beside one another wait for the
-// first.
+// tools returns the SAM command, which it installs once. Concurrent runs wait for the
+// first one.
 func tools(t *testing.T) sam {
 	t.Helper()
 	dir, err := install(t.Context())
@@ -68,7 +68,7 @@ func install(ctx context.Context) (string, error) {
 	return dir, os.WriteFile(stamp, nil, 0o644)
 }
 
-// run returns what a program says, which must succeed.
+// run returns the output of a program, which must succeed.
 func run(t *testing.T, name string, args ...string) []byte {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -85,14 +85,14 @@ func run(t *testing.T, name string, args ...string) []byte {
 
 type object = map[string]any
 
-// stack is the template as CloudFormation gets it.
+// stack is the template in the form that CloudFormation gets.
 type stack struct {
 	params     map[string]string
 	conditions object
 	resources  map[string]object
 }
 
-// expanded is made once for all tests of a run; it is read only.
+// expanded is created once for all tests of a run, and is read-only.
 var expanded struct {
 	sync.Once
 	raw []byte
@@ -137,8 +137,8 @@ func dig(in any, keys ...string) any {
 	return in
 }
 
-// value is what CloudFormation makes of a value: a resource is its name, its attribute
-// NAME.ATTRIBUTE, a list its items with commas between.
+// value returns CloudFormation's value: a resource as its name, an attribute as
+// NAME.ATTRIBUTE, a list as its items separated by commas.
 func (s stack) value(v any) string {
 	switch v := v.(type) {
 	case []any:

@@ -18,7 +18,8 @@ import (
 
 const sdk = "github.com/aws/aws-sdk-go-v2/service/"
 
-// services are those of the SDK that the functions call, and how IAM calls them.
+// services returns the services of the SDK that the functions call, and their names
+// in IAM.
 func services() map[string]struct {
 	dir     string // the package that owns it
 	actions func(operation string) []string
@@ -33,7 +34,7 @@ func services() map[string]struct {
 		"dynamodb": {"shared/dynamostore", func(operation string) []string {
 			switch operation {
 			case "CreateTable", "DescribeTable", "UpdateTimeToLive":
-				return nil // of EnsureTable, which no function calls: see below
+				return nil // EnsureTable calls these, and no function calls it: see below
 			}
 			return []string{"dynamodb:" + operation}
 		}},
@@ -47,7 +48,7 @@ func services() map[string]struct {
 	}
 }
 
-// sources are the Go files, without tests, of what is deployed as functions.
+// sources returns the Go files, without tests, of the deployed functions.
 func sources(t *testing.T) map[string]*ast.File {
 	t.Helper()
 	files := map[string]*ast.File{}
@@ -71,13 +72,14 @@ func sources(t *testing.T) map[string]*ast.File {
 	return files
 }
 
-// ofBucket is what package bucket, which speaks HTTP itself, asks S3 for.
+// ofBucket returns the requests that package bucket makes to S3. It uses HTTP without
+// the SDK.
 func ofBucket() map[string]string {
 	return map[string]string{"MethodGet": "s3:GetObject", "MethodPut": "s3:PutObject", "MethodDelete": "s3:DeleteObject"}
 }
 
-// called lists the IAM actions that the code needs: by the inputs it makes of the
-// SDK's operations, and the calls that are made without the SDK.
+// called lists the IAM actions that the code needs, from the SDK inputs that it
+// creates and from the calls without the SDK.
 func called(t *testing.T) []string {
 	t.Helper()
 	var actions []string
@@ -112,7 +114,7 @@ func called(t *testing.T) []string {
 				}
 			case *ast.SelectorExpr:
 				if action, ok := ofBucket()[n.Sel.Name]; ok && filepath.ToSlash(filepath.Dir(name)) == "shared/bucket" {
-					actions = append(actions, action, "s3:ListBucket") // the latter to be told what is not there
+					actions = append(actions, action, "s3:ListBucket") // ListBucket lets S3 say that an object is missing
 				}
 				if n.Sel.Name == "EnsureTable" && strings.HasPrefix(name, "functions/") {
 					t.Errorf("%s calls EnsureTable: a function has no right to", name)
@@ -139,7 +141,7 @@ func identName(i *ast.Ident, ok bool) string {
 	return i.Name
 }
 
-// statement is one of a policy.
+// statement is one statement of a policy.
 type statement struct {
 	actions, resources []string
 }
@@ -160,7 +162,7 @@ func many(v any) any {
 	return []any{v}
 }
 
-// granted are the statements of each function's role.
+// granted returns the statements of each function's role.
 func granted(t *testing.T, s stack) map[string][]statement {
 	t.Helper()
 	all := map[string][]statement{}
@@ -184,22 +186,22 @@ func granted(t *testing.T, s stack) map[string][]statement {
 	return all
 }
 
-// ofOwn are the methods that ask AWS for something without the SDK, and what for.
+// ofOwn returns the methods that call AWS without the SDK, and their actions.
 func ofOwn() map[string][]string {
 	return map[string][]string{
 		"functions/internal/boot.(*Function).Invoke":      {"lambda:InvokeFunction"},
 		"shared/native/eventbridge.(*Scheduler).Schedule": {"scheduler:CreateSchedule", "iam:PassRole"}, // of the schedules' role
 		"shared/native/eventbridge.(*Scheduler).Cancel":   {"scheduler:DeleteSchedule"},
-		"shared/bucket.(*Bucket).pointer":                 {"s3:GetObject", "s3:ListBucket"}, // the latter to be told what is not there
+		"shared/bucket.(*Bucket).pointer":                 {"s3:GetObject", "s3:ListBucket"}, // ListBucket lets S3 say that an object is missing
 		"shared/bucket.(*Bucket).Room":                    {"s3:PutObject"},
 		"shared/bucket.(*Bucket).Commit":                  {"s3:PutObject", "s3:DeleteObject"},
 		"shared/bucket.(*Bucket).Forget":                  {"s3:DeleteObject"},
 	}
 }
 
-// linked lists the IAM actions that each function may need as it is deployed. The
-// linker leaves out a method that nothing can call: what of the SDK is in a program is
-// what that program may ask AWS for.
+// linked lists the IAM actions that each deployed function may need. The linker drops
+// methods that no code can call, so the SDK methods in a program are all that it may
+// call.
 func linked(t *testing.T) map[string][]string {
 	t.Helper()
 	operation := regexp.MustCompile(sdk + `(\w+)\.\(\*Client\)\.([A-Z]\w+)$`)
@@ -218,7 +220,7 @@ func linked(t *testing.T) map[string][]string {
 		for line := range strings.Lines(string(symbols)) {
 			fields := strings.Fields(line)
 			name := fields[len(fields)-1]
-			if m := operation.FindStringSubmatch(name); m != nil && m[2] != "DescribeEndpoints" { // of discovery, which is off
+			if m := operation.FindStringSubmatch(name); m != nil && m[2] != "DescribeEndpoints" { // part of discovery, which is off
 				all[f] = append(all[f], services()[m[1]].actions(m[2])...)
 			}
 			all[f] = append(all[f], ofOwn()[strings.TrimPrefix(name, "github.com/dormouse-mcp/dormouse/")]...)
@@ -239,24 +241,25 @@ func TestEachFunctionMayDoWhatItCallsAndNothingElse(t *testing.T) {
 		}
 		slices.Sort(got)
 		together = append(together, needed...)
-		// What Lambda itself does in a function's name.
+		// Lambda itself needs these in the function's role.
 		want := append(slices.Clone(needed), "logs:CreateLogStream", "logs:PutLogEvents")
 		slices.Sort(want)
 		if d := cmp.Diff(want, slices.Compact(got)); d != "" {
 			t.Errorf("%s: needed (-) and granted (+):\n%s", f, d)
 		}
 	}
-	// Read out of the sources: what is linked and not known here, or known and not there.
+	// The difference to the sources: actions that are linked and unknown here, or known
+	// here and not linked.
 	slices.Sort(together)
 	if d := cmp.Diff(called(t), slices.Compact(together)); d != "" {
 		t.Errorf("in the sources (-) and in the programs (+):\n%s", d)
 	}
 }
 
-// indexes are those that the store asks, by the operations it asks them with.
+// indexes returns the indexes that the store reads, by operation.
 func indexes(t *testing.T) map[string][]string {
 	t.Helper()
-	// Of what scans the index it is given functions call only what is due.
+	// Of the methods that scan an index, functions call only Due.
 	names, all := map[string]string{}, map[string][]string{"dynamodb:Scan": {"due"}}
 	var asked [][2]string // operation, name of a constant
 	for name, f := range sources(t) {
@@ -292,7 +295,7 @@ func indexes(t *testing.T) map[string][]string {
 	return all
 }
 
-// An index is a resource of its own: a right on the table does not reach it.
+// An index is a resource of its own: a right on the table does not include it.
 func TestWhoMayAskTheTableMayAskItsIndexes(t *testing.T) {
 	known := indexes(t)
 	if len(known) < 2 {

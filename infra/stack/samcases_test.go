@@ -18,10 +18,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// samCase is what one event finds, and what has to come of it.
+// samCase is the state before one event, and the expected result.
 type samCase struct {
 	before func(*world)
-	change func(*world, []byte) []byte // of an event that cannot be written ahead
+	change func(*world, []byte) []byte // completes an event that no file can hold
 	want   func(*world, []byte)
 }
 
@@ -68,8 +68,8 @@ func TestEveryEventPassesUnderSAMLocal(t *testing.T) {
 	}
 }
 
-// TestSAMLocalIsPrepared fetches, outside of the engine's namespace, what the other
-// test needs of the network.
+// TestSAMLocalIsPrepared fetches, outside the engine's namespace, what the other test
+// needs from the network.
 func TestSAMLocalIsPrepared(t *testing.T) {
 	tools(t)
 	if _, err := dynamoDB.Endpoint(); err != nil {
@@ -82,7 +82,8 @@ const (
 	listResult = `{"tools":[{"name":"echo","inputSchema":{"type":"object"}}]}`
 )
 
-// with is a session over a transport, and a box in a state.
+// with prepares a world with a session over a transport, the server's handshake
+// record, and a box in a state.
 func with(transport session.Transport, state session.BoxState) func(*world) {
 	return func(w *world) {
 		w.keep(transport)
@@ -316,7 +317,7 @@ type proxyAnswer struct {
 	Body       string            `json:"body"`
 }
 
-// streamed takes the answer of the http function apart.
+// streamed splits the answer of the http function into its head and its body.
 func streamed(w *world, out []byte) (head proxyAnswer, body string) {
 	w.t.Helper()
 	first, rest, found := bytes.Cut(out, make([]byte, 8))
@@ -326,7 +327,7 @@ func streamed(w *world, out []byte) (head proxyAnswer, body string) {
 	return head, string(rest)
 }
 
-// status wants a streamed answer that has all the texts.
+// status wants a streamed answer that contains all the texts.
 func status(code int, media string, texts ...string) func(*world, []byte) {
 	return func(w *world, out []byte) {
 		w.t.Helper()
@@ -370,7 +371,8 @@ func replies(want frame.Type) func(*world, []byte) {
 
 // ---- What it finds
 
-// address is that of the one request in the sweep's and the runner's events.
+// address returns the address of the one request in the sweep's and the runner's
+// events.
 func address() session.Address {
 	return session.Address{
 		Session: eventSession, Stream: "d1", Requests: []json.RawMessage{json.RawMessage("1")}, Principal: principal,
@@ -426,7 +428,7 @@ func (w *world) change(f func(*session.Box)) {
 	}
 }
 
-// opened puts the session back to before its initialize.
+// opened puts the session back into the state before its initialize.
 func (w *world) opened() {
 	w.t.Helper()
 	s, _, err := w.store.Load(w.t.Context(), eventSession, session.BoxFor(tenant, server))

@@ -37,24 +37,24 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Every file of events/ goes to the function it is for, as it is deployed, in the
-// container that sam local invoke makes. Beside it stand DynamoDB Local, and one
-// server that plays ECS, both @connections APIs, and the runner of a box.
+// The tests send every file of events/ to its function, built as for a deployment, in
+// the container of sam local invoke. Beside it run DynamoDB Local, and one server
+// that imitates ECS, both @connections APIs, and the runner of a box.
 
-// What SAM gives a function for its role when the machine has no credentials. DynamoDB
-// Local keeps tables apart by them.
+// The credentials that SAM gives a function when the machine has none. DynamoDB Local
+// keeps separate tables for each key.
 const (
 	samKey    = "defaultkey"
 	samSecret = "defaultsecret"
 	samRegion = "us-east-1"
 )
 
-// What the files of events/ say.
+// Values in the files of events/.
 const (
 	eventKey     = "dm_example2_exampleexampleexampleexampleexam"
 	eventSession = session.ID("2kq8v4m1t7h3c9p5n0r6d2g8s4j1b7u3")
 	eventToken   = "Yk3vX0mC2b1yZtQJ8nXo5g"
-	eventTicket  = "Zx0aB1cD2eF3" // stands for one: a real one is good for a week
+	eventTicket  = "Zx0aB1cD2eF3" // a placeholder: a real one is valid for a week
 	eventTask    = "q4C0mXyG2b1yZtQJ8nXo5wq1o5m3k0o9s7d2f4h6j8k"
 	runnerConn   = "UZxGacMkIAMDJRA="
 	clientConn   = "UZxFkdMkIAMCJQA="
@@ -63,7 +63,7 @@ const (
 	server       = "everything"
 )
 
-// dynamoDB is for all cases of a run.
+// dynamoDB serves all cases of a run.
 var dynamoDB = dynamotest.Server{Running: os.Getenv(dynamotest.Variable)}
 
 func TestMain(m *testing.M) {
@@ -72,10 +72,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// world is what one invocation finds.
+// world is the state that one invocation finds.
 type world struct {
 	t       *testing.T
-	url     string // of the server that plays AWS, as containers reach it
+	url     string // URL of the server that imitates AWS, for containers
 	table   string
 	store   session.Store
 	sealer  *relayhost.Sealer
@@ -84,10 +84,10 @@ type world struct {
 
 	mu    sync.Mutex
 	posts map[string][]string // by connection
-	tasks []map[string]string // the environments of those that were started
+	tasks []map[string]string // environments of the started tasks
 	gone  map[string]bool     // connections that answer 410
-	dead  bool                // nobody answers as the runner
-	faint error               // what went wrong while AWS was played
+	dead  bool                // the runner does not answer
+	faint error               // an error of the imitation
 }
 
 const secretHex = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
@@ -137,9 +137,9 @@ func newWorld(t *testing.T) *world {
 
 type noFleet struct{ fleet.Fleet }
 
-// listen starts the server that plays AWS where containers reach it: at the address
-// that the engine's bridge has on this machine, or, where containers are in a machine
-// of their own, at the one that they reach this one by.
+// listen starts the server that imitates AWS at an address that containers reach.
+// This is the address of the engine's bridge on this machine. If containers run in a
+// machine of their own, it is the address at which they reach this one.
 func (w *world) listen(dynamo http.Handler) {
 	w.t.Helper()
 	host, on := "host.docker.internal", "127.0.0.1"
@@ -188,7 +188,8 @@ func (w *world) connections(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Post implements relayhost.Poster. Behind the runner's connection stands a runner.
+// Post implements relayhost.Poster. The runner's connection leads to an imitated
+// runner.
 func (w *world) Post(_ context.Context, conn string, data []byte) error {
 	w.mu.Lock()
 	w.posts[conn] = append(w.posts[conn], string(data))
@@ -232,7 +233,7 @@ func (w *world) execute(f frametest.Frame) {
 	w.say(out)
 }
 
-// say has the runner send a frame.
+// say sends a frame as the runner.
 func (w *world) say(f frametest.Frame) (answer frametest.Frame) {
 	f.V = frame.Version
 	raw, err := w.handler.Frame(context.Background(), runnerConn, frametest.Encode(f))
@@ -247,7 +248,7 @@ func (w *world) say(f frametest.Frame) (answer frametest.Frame) {
 	return answer
 }
 
-// ecs starts tasks, and knows none when it is asked.
+// ecs imitates ECS: it starts tasks, and lists none.
 func (w *world) ecs(rw http.ResponseWriter, r *http.Request) {
 	_, action, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
 	var in struct {
@@ -281,10 +282,10 @@ func (w *world) ecs(rw http.ResponseWriter, r *http.Request) {
 		answer["taskArns"] = []string{}
 	}
 	rw.Header().Set("Content-Type", "application/x-amz-json-1.1")
-	_ = json.NewEncoder(rw).Encode(answer) // a function that went away needs no answer
+	_ = json.NewEncoder(rw).Encode(answer) // the function may be gone
 }
 
-// wake is what the runner of a task does first.
+// wake does the first step of a task's runner.
 func (w *world) wake(env map[string]string) {
 	var gen session.Generation
 	_, _ = fmt.Sscan(env[frame.EnvGeneration], &gen)
@@ -293,7 +294,7 @@ func (w *world) wake(env map[string]string) {
 	w.say(frametest.Frame{Type: frame.TypePull, Box: box, Gen: gen, Runner: "r9", N: 1})
 }
 
-// settings are the environment of the function.
+// settings returns the environment of the function.
 func (w *world) settings() map[string]string {
 	place := `{"region":"us-east-1","cluster":"c","subnets":["subnet-1"],"securityGroups":["sg-1"],"executionRole":"arn:aws:iam::123456789012:role/r",` +
 		`"family":"stack-box","image":"example.com/r","cpus":0.25,"memoryMb":512,"arch":"arm64","endpoint":"` + w.url + `/ecs/"}`
@@ -311,7 +312,7 @@ func (w *world) settings() map[string]string {
 	}
 }
 
-// invoke runs sam local invoke and returns what the function answered.
+// invoke runs sam local invoke and returns the function's answer.
 func (w *world) invoke(event string, raw []byte) []byte {
 	w.t.Helper()
 	dir := w.t.TempDir()
@@ -351,7 +352,7 @@ func (w *world) invoke(event string, raw []byte) []byte {
 	return stdout.Bytes()
 }
 
-// lambdaArch is this machine's, so that nothing has to be emulated.
+// lambdaArch returns this machine's architecture, so that nothing needs emulation.
 func lambdaArch() string {
 	if runtime.GOARCH == "amd64" {
 		return "x86_64"
@@ -361,8 +362,8 @@ func lambdaArch() string {
 
 func buildDir() string { return root(".aws-sam", "local") }
 
-// built is the template with the functions that make sam-local has built. Streams of
-// HTTP+SSE are held until the function's time is over: here that is soon.
+// built returns the template with the functions from make sam-local. A function holds
+// an HTTP+SSE stream until its time is over, which is short here.
 func built(t *testing.T) string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(buildDir(), "template.yaml"))
@@ -404,7 +405,7 @@ func (w *world) keep(transport session.Transport) {
 	}
 }
 
-// note keeps a part of the server's handshake record.
+// note stores a part of the server's handshake record.
 func (w *world) note(part, result string) {
 	w.t.Helper()
 	err := w.store.SaveHandshake(w.t.Context(), session.Handshake{

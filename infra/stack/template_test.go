@@ -1,5 +1,6 @@
-// Package stack_test checks template.yaml and samconfig.toml: what AWS would refuse, and
-// what it would accept and do wrong. Nothing of AWS is called.
+// Package stack_test checks template.yaml and samconfig.toml for errors that AWS would
+// refuse, and for errors that AWS would accept and that do harm. The tests do not call
+// AWS.
 package stack_test
 
 import (
@@ -29,8 +30,8 @@ func TestTheTemplateIsValid(t *testing.T) {
 	run(t, filepath.Join(filepath.Dir(sam.python), "cfn-lint"), root("template.yaml"))
 }
 
-// SAM's word for a streaming endpoint is not CloudFormation's; with the latter all
-// checks pass and answers are buffered.
+// SAM and CloudFormation have different words for a streaming endpoint. With
+// CloudFormation's, all other checks pass and answers are buffered.
 func TestAnswersOfTheRESTAPIAreStreamed(t *testing.T) {
 	s := expand(t)
 	api := s.get(t, "HttpApi", "AWS::ApiGateway::RestApi")
@@ -56,8 +57,8 @@ func TestAnswersOfTheRESTAPIAreStreamed(t *testing.T) {
 	}
 }
 
-// Both functions answer messages by the answer of the route; without both resources it
-// goes nowhere, and nothing says so.
+// Both functions answer messages with the route's answer. Without both resources the
+// answer is lost, and no error says so.
 func TestAnswersOfRoutesGoBackOnTheirConnection(t *testing.T) {
 	s := expand(t)
 	for _, api := range []string{"Relay", "Socket"} {
@@ -69,7 +70,8 @@ func TestAnswersOfRoutesGoBackOnTheirConnection(t *testing.T) {
 		if of, got := s.value(answers["ApiId"]), s.value(answers["RouteId"]); got != api+"ApiDefaultRoute" || of != api+"Api" {
 			t.Errorf("answers of %s of %s", got, of)
 		}
-		// Only what the stage refers to is there before its first deployment.
+		// CloudFormation creates only what the stage refers to before the first
+		// deployment.
 		if variables, _ := s.get(t, api+"Apiv1Stage", "AWS::ApiGatewayV2::Stage")["StageVariables"].(object); s.value(variables["answers"]) != api+"Answers" {
 			t.Errorf("the stage of %s does not wait for its route response: %v", api, variables)
 		}
@@ -108,14 +110,14 @@ func TestTheTableIsTheOneTheStoreIsTestedWith(t *testing.T) {
 		t.Error(d)
 	}
 	for _, name := range []string{"Table", "Bucket"} {
-		// Of a creation that fails nothing stays, so that the next can begin.
+		// A failed creation must leave nothing, so that the next one can begin.
 		if r := s.resources[name]; r["DeletionPolicy"] != "RetainExceptOnCreate" || r["UpdateReplacePolicy"] != "Retain" {
 			t.Errorf("%s: %v, %v", name, r["DeletionPolicy"], r["UpdateReplacePolicy"])
 		}
 	}
 }
 
-// What the template writes for fleet/ecs is what it reads.
+// Package fleet/ecs must read what the template writes for it.
 func TestTheFleetReadsWhatTheTemplateWrites(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -157,8 +159,8 @@ func TestTheFleetReadsWhatTheTemplateWrites(t *testing.T) {
 	}
 }
 
-// What the template writes for eventbridge.Scheduler is what it reads: a group and a role
-// of the stack, and the function by a name that makes no circle.
+// The eventbridge.Scheduler must read what the template writes for it: a group and a role
+// of the stack, and a name of the function that makes no dependency cycle.
 func TestAlarmsAreSetWhereTheTemplateSays(t *testing.T) {
 	s := expand(t)
 	function := s.get(t, "HttpFunction", "AWS::Lambda::Function")
@@ -194,7 +196,7 @@ func TestNobodyGetsIntoABox(t *testing.T) {
 	}
 }
 
-// It is decoded as hexadecimal, and 32 bytes at least are wanted of it.
+// The functions decode the secret as hexadecimal and require 32 bytes or more.
 func TestTheSecretIsHexadecimal(t *testing.T) {
 	g, _ := expand(t).get(t, "TicketSecret", "AWS::SecretsManager::Secret")["GenerateSecretString"].(object)
 	left := ""
@@ -262,7 +264,7 @@ func TestNoAccountRegionOrProfileIsBakedIn(t *testing.T) {
 
 func root(parts ...string) string { return filepath.Join(append([]string{"..", ".."}, parts...)...) }
 
-// What an alarm counts, the dashboard shows.
+// The dashboard must show what an alarm counts.
 func TestStartsThatFailAreShownWhereTheyAreCounted(t *testing.T) {
 	s := expand(t)
 	var counted []string
@@ -285,7 +287,7 @@ func TestStartsThatFailAreShownWhereTheyAreCounted(t *testing.T) {
 	}
 }
 
-// Alarms and widgets that nothing ever reaches look like a healthy stack.
+// Alarms and widgets without data look like a healthy stack.
 func TestWhatIsWatchedIsWritten(t *testing.T) {
 	s := expand(t)
 	var literals strings.Builder
@@ -326,7 +328,7 @@ func TestWhatIsWatchedIsWritten(t *testing.T) {
 	}
 }
 
-// In an account that has never used ECS a cluster with capacity providers cannot be made.
+// An account that has never used ECS cannot create a cluster with capacity providers.
 func TestAClusterHasCapacityProvidersOnSpotOnly(t *testing.T) {
 	s := expand(t)
 	if p := s.get(t, "Cluster", "AWS::ECS::Cluster"); len(p) > 0 {
@@ -348,7 +350,7 @@ func TestImagesDoNotChangeUnderAStack(t *testing.T) {
 	}
 }
 
-// One of the two limits alone would make the other 0.
+// With only one of the two limits, the other would be 0.
 func TestEveryWayInIsThrottled(t *testing.T) {
 	s := expand(t)
 	limits := map[string]any{}
@@ -369,7 +371,7 @@ func TestEveryWayInIsThrottled(t *testing.T) {
 	}
 }
 
-// With http at its ceiling there must be invocations left for the frames of boxes.
+// With http at its limit, invocations must be left for the frames of boxes.
 func TestConcurrencyIsSetOnlyWhereItIsAskedFor(t *testing.T) {
 	s := expand(t)
 	for function, parameter := range map[string]string{"HttpFunction": "HttpConcurrency", "RelayFunction": "RelayConcurrency"} {
@@ -384,7 +386,7 @@ func TestConcurrencyIsSetOnlyWhereItIsAskedFor(t *testing.T) {
 	}
 }
 
-// Two stacks of an account have metrics of their own.
+// Two stacks of an account must have separate metrics.
 func TestMetricsAreTheStacksOwn(t *testing.T) {
 	s := expand(t)
 	s.params["Metrics"] = "on"

@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// BenchmarkCall is what a tools/call costs the store, against DynamoDB Local: the
-// time is mostly that of DynamoDB Local, the allocations are the driver's.
+// BenchmarkCall measures the cost of a tools/call for the store, against DynamoDB
+// Local. Most of the time is DynamoDB Local's; the allocations are the driver's.
 func BenchmarkCall(b *testing.B) {
 	s := open(b, Options{})
 	x := session.Session{
@@ -45,8 +45,8 @@ func BenchmarkCall(b *testing.B) {
 	})
 }
 
-// BenchmarkReplay is what a client that comes back costs: all events of a stream, of
-// 120 bytes in batches of 10.
+// BenchmarkReplay measures the return of a client, which reads all events of a
+// stream, of 120 bytes in batches of 10.
 func BenchmarkReplay(b *testing.B) {
 	s := open(b, Options{})
 	event := bytes.Repeat([]byte("1"), 120)

@@ -13,11 +13,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// maxInline is how much data a row holds. DynamoDB takes 400 KB with keys, names
-// and all else.
+// maxInline is how many bytes of data a row holds. DynamoDB takes 400 KB for a whole
+// item, including keys and names.
 const maxInline = 350 << 10
 
-// checkInline refuses what has no parts and is too long without them.
+// checkInline returns TooLarge if data that cannot be split into parts is longer than
+// maxInline.
 func checkInline(what string, sizes ...int) error {
 	sum := 0
 	for _, n := range sizes {
@@ -29,12 +30,12 @@ func checkInline(what string, sizes ...int) error {
 	return nil
 }
 
-// spill sets the data of a row that is about to be written: in the row, or in
-// parts if it is too long for that. The parts expire no sooner than keep.
+// spill sets the data of a row that is about to be written: in the row, or in parts
+// if the data is longer than maxInline. The parts expire at keep.
 //
-// They are named for the row's key and for their bytes. Writing them again
-// changes nothing, and another writer of the same row has others; what is
-// readable is decided by who gets the row written.
+// The name of the parts comes from the row's key and the bytes. So a repeat changes
+// nothing, and another writer of the same row has other parts. Readers see the parts
+// of the writer whose row was written.
 func (s *Store) spill(ctx context.Context, r row, data []byte, keep time.Time) error {
 	if len(data) <= maxInline {
 		if data != nil {
@@ -72,8 +73,8 @@ func partKeys(r row) []row {
 	return keys
 }
 
-// data is the data of a row that was read. It is not ok if the row has none, or
-// if its parts were deleted since the row was read.
+// data returns the data of a row that was read. ok is false if the row has no data,
+// or if its parts were deleted after the row was read.
 func (s *Store) data(ctx context.Context, r row) (data []byte, ok bool, err error) {
 	keys := partKeys(r)
 	if len(keys) == 0 {
@@ -99,7 +100,7 @@ func (s *Store) data(ctx context.Context, r row) (data []byte, ok bool, err erro
 	return data, true, nil
 }
 
-// deletions are what deletes the parts of a row.
+// deletions returns the writes that delete the parts of a row.
 func deletions(r row) []types.WriteRequest {
 	var writes []types.WriteRequest
 	for _, k := range partKeys(r) {

@@ -9,19 +9,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// openFactor is by how much the log of a request that has not ended may be over
-// the bounds.
+// openFactor is how many times the limits of a stream the log of an open request may
+// reach.
 const openFactor = 16
 
-// looks is how often a stream is looked at while as much is written to it as a
-// bound allows. To look costs reading the stream, which is a twentieth of having
-// written it.
+// looks is how many times the store checks a stream while a full limit is written to
+// it. A check reads the stream, which costs a twentieth of writing it.
 const looks = 4
 
-// bound drops what is over the bounds of a stream after a batch was written to it.
-// It costs nothing for most batches: by count it looks when the indexes of the
-// batch pass a multiple of a quarter of the bound; by bytes, which nobody counts,
-// by lot. What fails here is done by the next look.
+// bound checks the limits of a stream after a batch was written to it, and drops
+// batches that exceed them. For most batches it does nothing and costs nothing. By
+// count, it checks when the indexes of the batch pass a multiple of a quarter of the
+// limit. By bytes, it draws by lot, because there is no running total. If it fails,
+// the next check does the work.
 func (s *Store) bound(ctx context.Context, b session.Batch, size int) {
 	events, bytes := s.options.Events, s.options.Bytes
 	if b.Stream != session.Common && !b.Final {
@@ -39,9 +39,9 @@ func (s *Store) bound(ctx context.Context, b session.Batch, size int) {
 	}
 }
 
-// tooMuch returns the batches of a stream that have to go, without their data: all
-// that begin before as much as may stay is counted, from the batch just written
-// backwards. It ends where it ended the last time.
+// tooMuch returns the batches of a stream to drop, without their data. It counts from
+// the batch just written backwards, and drops every batch beyond the limits. It stops
+// at the first batch that was dropped earlier.
 func (s *Store) tooMuch(ctx context.Context, b session.Batch, events int, bytes int64) (drop []row, err error) {
 	sp := span{
 		pk: sessionKey(b.Session), from: eventKey(b.Stream, 0), to: eventKey(b.Stream, b.First), backwards: true,
@@ -61,8 +61,8 @@ func (s *Store) tooMuch(ctx context.Context, b session.Batch, events int, bytes 
 	return drop, err
 }
 
-// drop takes the data from batches. Their keys stay taken until they expire: were
-// they free, a writer that was fenced long ago could write there.
+// drop removes the data of batches and keeps their keys until they expire, so that a
+// writer that was fenced long ago cannot write there.
 func (s *Store) drop(ctx context.Context, batches []row) error {
 	var writes []types.WriteRequest
 	for _, r := range batches {

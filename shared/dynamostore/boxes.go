@@ -67,7 +67,7 @@ func itemRow(it session.Item) (row, error) {
 	return r, err
 }
 
-// itemOf is an item without its raw message.
+// itemOf returns an item without its raw message.
 func itemOf(box session.BoxID, r row) (session.Item, error) {
 	it := session.Item{
 		Box: box, ID: session.StreamID(r.str("SK")[len(itemKey("")):]), State: session.ItemState(r.str("s")),
@@ -77,7 +77,7 @@ func itemOf(box session.BoxID, r row) (session.Item, error) {
 	return it, err
 }
 
-// wholeItem is an item with its raw message.
+// wholeItem returns an item with its raw message.
 func (s *Store) wholeItem(ctx context.Context, box session.BoxID, r row) (session.Item, error) {
 	it, err := itemOf(box, r)
 	if err != nil {
@@ -89,9 +89,9 @@ func (s *Store) wholeItem(ctx context.Context, box session.BoxID, r row) (sessio
 	return it, nil
 }
 
-// partsLife is how long the parts of a long message are kept if nobody deletes
-// them: the item they belong to was not written or not deleted properly, or
-// nobody has ended it for as long as this.
+// partsLife is how long the parts of a long message are kept unless they are deleted
+// earlier. It counts for parts whose item was not written or not fully deleted, and
+// for items that do not end for this long.
 const partsLife = 30 * 24 * time.Hour
 
 // PutItem stores an item; see [session.Boxes].
@@ -148,7 +148,7 @@ func (s *Store) SwapItem(ctx context.Context, was, it session.Item) (swapped boo
 		return false, err
 	}
 	if old.str("z") != r.str("z") {
-		// The item is another; the parts of the old one go by themselves if this fails.
+		// The new item is stored. If this fails, the parts of the old one expire.
 		_ = s.writeMany(ctx, deletions(old))
 	}
 	return true, nil
@@ -160,7 +160,7 @@ func noItem() error {
 
 // Item reads an item; see [session.Boxes].
 func (s *Store) Item(ctx context.Context, box session.BoxID, id session.StreamID) (session.Item, error) {
-	if len(id) > maxKey { // it comes from a client
+	if len(id) > maxKey { // the client chose it
 		return session.Item{}, noItem()
 	}
 	r, err := s.get(ctx, boxKey(box), itemKey(id))
@@ -201,14 +201,13 @@ func (s *Store) DeleteItem(ctx context.Context, box session.BoxID, id session.St
 	if err != nil {
 		return err
 	}
-	// The item is gone; its parts go by themselves if this fails.
+	// The item is gone. If this fails, its parts expire.
 	_ = s.writeMany(ctx, deletions(old))
 	return nil
 }
 
-// Due returns the boxes the sweep has to look at; see [session.Boxes]. What was
-// written a moment ago may be missing. It reads the whole index, which holds
-// nothing else.
+// Due returns the boxes the sweep has to look at; see [session.Boxes]. It may miss
+// the newest writes for a moment. It reads the whole index, which holds nothing else.
 func (s *Store) Due(ctx context.Context) ([]session.BoxID, error) {
 	var due []session.BoxID
 	err := s.scanIndex(ctx, dueIndex, func(r row) bool {
@@ -219,7 +218,7 @@ func (s *Store) Due(ctx context.Context) ([]session.BoxID, error) {
 	return slices.Compact(due), err
 }
 
-// scanIndex calls each for every row of an index, in no order, until it returns
+// scanIndex calls each for every row of an index, in no order, until each returns
 // false.
 func (s *Store) scanIndex(ctx context.Context, index string, each func(row) bool) error {
 	in := &dynamodb.ScanInput{TableName: &s.table, IndexName: &index, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal}
@@ -241,12 +240,13 @@ func (s *Store) scanIndex(ctx context.Context, index string, each func(row) bool
 	}
 }
 
-// partDigits is how many a part's number has in a key.
+// partDigits is how many digits a part's number has in a key.
 const partDigits = 6
 
 func partPrefix(frame string) string { return "f#" + frame + "#" }
 
-// PutPart keeps a piece of a frame; see [session.Boxes]. TooLarge over 128 KiB.
+// PutPart keeps a piece of a frame; see [session.Boxes]. It returns TooLarge for more
+// than 128 KiB.
 func (s *Store) PutPart(ctx context.Context, p session.Part) error {
 	if len(p.Data) > session.MaxPart {
 		return session.Errorf(session.TooLarge, "a part of a relay frame has %d bytes; at most %d are kept", len(p.Data), session.MaxPart)

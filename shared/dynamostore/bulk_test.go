@@ -38,7 +38,7 @@ func fill(t *testing.T, s session.Store, list []session.Session) {
 	}
 }
 
-// sizeOf is how DynamoDB measures an item: names and values.
+// sizeOf returns the size of an item as DynamoDB measures it: names and values.
 func sizeOf(r row) (n int) {
 	for name, v := range r {
 		n += len(name)

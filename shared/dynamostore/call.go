@@ -18,8 +18,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// ask sends one request, again and again if need be, for as long as the store is
-// patient.
+// ask sends one request, and repeats it for up to the store's Patience if it fails.
 func ask[In, Out any](ctx context.Context, s *Store, call func(context.Context, *In, ...func(*dynamodb.Options)) (*Out, error), in *In) (*Out, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.options.Patience)
 	defer cancel()
@@ -30,8 +29,8 @@ func ask[In, Out any](ctx context.Context, s *Store, call func(context.Context, 
 	})
 }
 
-// retryer repeats everything that may go better the next time, with full jitter,
-// until there is no time for another attempt. The error is then the last one.
+// retryer repeats every attempt that may succeed the next time, with full jitter,
+// until there is no time for another attempt. The call then returns the last error.
 type retryer struct{ until time.Time }
 
 func (retryer) IsErrorRetryable(err error) bool {
@@ -59,20 +58,20 @@ func (retryer) GetRetryToken(context.Context, error) (func(error) error, error) 
 
 func (retryer) GetInitialToken() func(error) error { return func(error) error { return nil } }
 
-// pause is how long to wait after an attempt that failed: at most 50 ms after the
-// first, twice that after each further one, never more than a second.
+// pause returns a random time to wait after a failed attempt. Its limit is 50 ms
+// after the first attempt, doubles with each further one, and is a second at most.
 func pause(attempt int) time.Duration {
 	return rand.N(min(50*time.Millisecond<<min(max(attempt-1, 0), 5), time.Second))
 }
 
-// slowAttemptError is an attempt that was given up so that another can be made.
+// slowAttemptError is the error of an attempt that was given up to make another.
 type slowAttemptError struct{ cause error }
 
 func (e *slowAttemptError) Error() string { return "no answer in time: " + e.cause.Error() }
 func (e *slowAttemptError) Unwrap() error { return e.cause }
 
-// limitAttempts bounds the time of each attempt: a connection that died while the
-// function was frozen may never say so.
+// limitAttempts limits each attempt to a third of Patience, because a connection that
+// died while the function was frozen may never report it.
 func (s *Store) limitAttempts(stack *middleware.Stack) error {
 	return stack.Finalize.Insert(middleware.FinalizeMiddlewareFunc("LimitAttempt",
 		func(ctx context.Context, in middleware.FinalizeInput, next middleware.FinalizeHandler) (middleware.FinalizeOutput, middleware.Metadata, error) {
@@ -100,7 +99,7 @@ func unitsOf(c *types.ConsumedCapacity) float64 {
 	return units(*c)
 }
 
-// get reads one row, nil if it is not there.
+// get reads one row. It returns nil if the row does not exist.
 func (s *Store) get(ctx context.Context, pk, sk string) (row, error) {
 	out, err := ask(ctx, s, s.client.GetItem, &dynamodb.GetItemInput{
 		TableName: &s.table, Key: key(pk, sk), ConsistentRead: aws.Bool(true), ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
@@ -116,12 +115,13 @@ func (s *Store) get(ctx context.Context, pk, sk string) (row, error) {
 	return out.Item, nil
 }
 
-// put writes a row if the condition ("" for none) holds for what is stored under
-// its key. With a condition it returns what was stored before if it was written,
-// and what is in the way if not; nil if there is nothing.
+// put writes a row if the condition holds for the row stored under its key; the
+// condition "" always holds. With a condition, put returns the stored row: the
+// replaced one if it wrote, or else the one that refused the write. It returns nil if
+// there is none.
 //
-// Each put has a nonce: a refusal by one's own row is a repeat of an attempt whose
-// answer was lost, and so was written.
+// Each put has a nonce. If the row that refuses a put has the same nonce, an earlier
+// attempt wrote it and its answer was lost, so put reports success.
 func (s *Store) put(ctx context.Context, r row, condition string, values row) (old row, written bool, err error) {
 	nonce := session.NewNonce()
 	r["o"] = str(nonce)
@@ -155,9 +155,9 @@ func (s *Store) put(ctx context.Context, r row, condition string, values row) (o
 	return out.Attributes, true, nil
 }
 
-// update changes a row by a SET expression if its condition holds. It returns the row
-// as it is now if it was changed, and what is in the way if not; nil if there is
-// nothing. Each update has a nonce, as each put.
+// update changes a row by a SET expression if its condition holds. It returns the
+// changed row, or else the row that refused the update. It returns nil if there is
+// none. Each update has a nonce, like each put.
 func (s *Store) update(ctx context.Context, k row, expression, condition string, values row) (now row, changed bool, err error) {
 	nonce := session.NewNonce()
 	values[":o"] = str(nonce)
@@ -179,8 +179,8 @@ func (s *Store) update(ctx context.Context, k row, expression, condition string,
 	return out.Attributes, true, nil
 }
 
-// remove deletes a row if the condition ("" for none) holds for it, and returns
-// what it was; nil if it was not deleted, for whatever reason.
+// remove deletes a row if the condition holds for it; the condition "" always holds.
+// It returns the deleted row, or nil if it deleted none, for any reason.
 func (s *Store) remove(ctx context.Context, k row, condition string, values row) (old row, err error) {
 	in := &dynamodb.DeleteItemInput{
 		TableName: &s.table, Key: k, ExpressionAttributeValues: values,
@@ -208,10 +208,10 @@ type span struct {
 	limit        int        // rows of the first request; 0 for as many as there are
 	next         func() int // rows of each further request; nil for at least 100
 	fields       string     // the attributes to return, "" for all
-	as           string     // what to count it as; "" for what it is
+	as           string     // the name to count the requests under; "" for Query
 }
 
-// query calls each for every row of a span, until it returns false.
+// query calls each for every row of a span, until each returns false or an error.
 func (s *Store) query(ctx context.Context, sp span, each func(row) (more bool, err error)) error {
 	in := &dynamodb.QueryInput{
 		TableName: &s.table, ConsistentRead: aws.Bool(true), ScanIndexForward: aws.Bool(!sp.backwards),
@@ -250,11 +250,11 @@ func (s *Store) query(ctx context.Context, sp span, each func(row) (more bool, e
 	}
 }
 
-// maxGet is how many rows one request reads.
+// maxGet is how many rows one BatchGetItem reads.
 const maxGet = 100
 
-// getMany reads rows, in no order, in one request for each hundred. Those that
-// are not there are left out. No key may be given twice.
+// getMany reads rows, with one request for each hundred, and returns them in no
+// order. It leaves out rows that do not exist. No key may appear twice.
 func (s *Store) getMany(ctx context.Context, keys []row) ([]row, error) {
 	var rows []row
 	var left []map[string]types.AttributeValue
@@ -284,7 +284,7 @@ func (s *Store) getMany(ctx context.Context, keys []row) ([]row, error) {
 	return rows, nil
 }
 
-// maxWrite is how many rows one request writes.
+// maxWrite is how many rows one BatchWriteItem writes.
 const maxWrite = 25
 
 // writeMany puts and deletes rows, 25 a request.
@@ -312,15 +312,15 @@ func (s *Store) writeMany(ctx context.Context, writes []types.WriteRequest) erro
 	return nil
 }
 
-// progress sees to it that what DynamoDB leaves undone is asked for again, at a
-// falling pace, and that this ends.
+// progress paces the repeats of batch requests that DynamoDB left undone, ever slower
+// while nothing is done, and ends them after the store's Patience.
 type progress struct {
-	idle  int       // how often in a row nothing was done at all
-	since time.Time // when it was done last
+	idle  int       // how many requests in a row did nothing
+	since time.Time // the last time a request did something
 }
 
-// rest waits if nothing was done of what was asked for. Unavailable when that has
-// been so for as long as the store is patient.
+// rest waits if the last request did nothing of what it was asked for. It returns
+// Unavailable when no request has done anything for the store's Patience.
 func (p *progress) rest(ctx context.Context, s *Store, left, asked int) error {
 	now := time.Now()
 	if left < asked || p.since.IsZero() {

@@ -1,10 +1,10 @@
-// Package dynamostore is the session.Store of the cloud: one DynamoDB table that
-// any number of functions read and write at once.
+// Package dynamostore implements session.Store on one DynamoDB table, which any
+// number of functions read and write at the same time.
 //
-// It hides the layout of the table, conditional writes and how their lost answers
-// are told apart from refusals, values longer than an item may be, retries, and
-// what everything costs ([Store.Usage]). It does not know who uses it, reads no
-// environment, makes no credentials and does not log.
+// The package hides the layout of the table, conditional writes and how it tells
+// their lost answers from refusals, values longer than an item may be, retries, and
+// what everything costs ([Store.Usage]). It depends on none of its callers, reads no
+// environment, creates no credentials and does not log.
 //
 // # Layout
 //
@@ -23,11 +23,13 @@
 //	K#<hash>      t                          a one-time ticket to connect
 //	Z#<name>#<n>  z                          a part of a value that is too long for its item
 //
-// A batch is found by the index of its first event, so
-// that two writers always meet on the same key. Parts have partition keys of their
-// own: the 16 MiB of one batch would otherwise have to pass through one partition,
-// which takes 1 MB a second. They are written before the item that names them and
-// outlive it, so that nobody ever sees half a value.
+// The key of a batch has the index of its first event, so two writers always meet on
+// the same key.
+//
+// A long value is split into parts with partition keys of their own. With one key,
+// the 16 MiB of a batch would pass through one partition, which takes 1 MB a second.
+// The store writes the parts before the item that names them, and they outlive it, so
+// a reader never gets half a value.
 //
 // # Attributes
 //
@@ -43,11 +45,11 @@
 //	   API key: key of the index "tenant"
 //	D  box: key of the index "due"
 //
-// What has u in the past is not there, whether DynamoDB has deleted it or not. A
-// batch with neither d nor k was dropped for a bound; see [Options].
+// Reads treat an item whose u is in the past as missing, whether DynamoDB has deleted
+// it or not. A batch with neither d nor k was dropped for a limit; see [Options].
 //
-// All reads are strongly consistent but those of the two indexes: List and Due
-// may miss for a moment what was written last.
+// All reads are strongly consistent except those of the two indexes: List and Due may
+// miss the newest writes for a moment.
 package dynamostore
 
 import (
@@ -60,30 +62,32 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Options bound what the log keeps and how long a call may try. Zero fields get
-// their defaults.
+// Options limit what the log keeps and how long a call may try. Zero fields get their
+// defaults.
 type Options struct {
-	// Events and Bytes bound each stream of a session: when it is over one of
-	// them it loses its oldest batches, but never the last. The log of a request
-	// that has not ended may have 16 times as much. What was dropped is a
-	// [session.Page.Gap]; its keys stay taken, so that a fenced writer still meets
-	// a conflict there.
+	// Events and Bytes limit each stream of a session. A stream over a limit loses
+	// its oldest batches, but never the last one. The log of a request that has not
+	// ended may have 16 times as much. Readers see dropped events as a
+	// [session.Page.Gap]. The keys of dropped batches stay taken, so that a fenced
+	// writer still meets a conflict there.
 	//
-	// Streams are looked at now and then, so that one may be over a bound for a
-	// while, and they are not added up: to delete an event costs as much as to
-	// write it, or as to store it for two months, and what many short streams
-	// leave behind goes with Age, for nothing. Defaults: 1,000 and 8 MiB.
+	// The store checks a stream only now and then, so a stream may exceed a limit for
+	// a while. It does not add up the streams of a session: deleting an event costs
+	// as much as writing it, or as storing it for two months. Many short streams
+	// leave their events behind until Age, when they go for free. Defaults: 1,000
+	// events and 8 MiB.
 	Events int
 	Bytes  int64
-	// Age is how long any event is kept at most. Default: [session.EventAge].
+	// Age is the longest time for which the store keeps an event. Default:
+	// [session.EventAge].
 	Age time.Duration
 	// Life is the longest time from a session's last Save to its expiry. The last
-	// batch of a common stream stays on disk that much longer, without being
-	// readable, because it says where the stream goes on. Default: 7 days.
+	// batch of a common stream says where the stream goes on, so it stays on disk
+	// that much longer, unreadable. Default: 7 days.
 	Life time.Duration
-	// Patience is how long one request to DynamoDB is repeated, also one that has
-	// no answer, before it is Unavailable; a third of it is how long one attempt
-	// may take. A context that ends earlier counts. Default: 15 seconds.
+	// Patience is how long the store repeats one request to DynamoDB, including one
+	// without an answer, before it returns Unavailable. One attempt may take a third
+	// of it. A context that ends earlier ends the call. Default: 15 seconds.
 	Patience time.Duration
 }
 
@@ -106,14 +110,15 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Store is a session.Store in a DynamoDB table. It holds nothing that lasts.
-// Methods are safe for concurrent use. There are as many as session.Store has.
+// Store is a session.Store in a DynamoDB table. It holds nothing that lasts. Its
+// methods are safe for concurrent use; there are as many as session.Store has.
 //
-// Besides what the interface says of errors: a throttled or unreachable table, a
-// missing one, refused credentials, and a context that ended first are Unavailable
-// with the cause attached (errors.Is still finds the context's error); a request
-// that DynamoDB calls invalid is Internal. A write whose answer was lost and that
-// the driver has repeated by itself has the outcome of the first.
+// Errors, besides the codes that session.Store names: Unavailable, with the cause
+// attached, for a throttled, unreachable or missing table, for refused credentials
+// and for a context that ended first. errors.Is finds the context's error. Internal
+// for a request that DynamoDB calls invalid. If the answer to a write is lost and the
+// driver repeats the write by itself, the caller gets the outcome of the first
+// attempt.
 type Store struct {
 	client  *dynamodb.Client
 	table   string
@@ -125,29 +130,29 @@ type Store struct {
 
 var _ session.Store = (*Store)(nil)
 
-// New makes a Store on a table that is there already; see [TableDefinition]. The
-// client's own settings for retries do not count.
+// New returns a Store on an existing table; see [TableDefinition]. The Store replaces
+// the client's own retry settings.
 func New(client *dynamodb.Client, table string, o Options) *Store {
 	return &Store{client: client, table: table, options: o.withDefaults()}
 }
 
-// Close implements session.Store. The client stays open: it is the caller's.
+// Close implements session.Store. It leaves the client, which the caller owns, open.
 func (s *Store) Close() error { return nil }
 
-// Usage is what a Store has consumed.
+// Usage counts what a Store has consumed.
 type Usage struct {
-	// ReadUnits and WriteUnits are capacity units as DynamoDB reported them, with
-	// those of the indexes. It reports nothing for a request that failed; a
-	// refused conditional write costs as much as one that is not refused.
+	// ReadUnits and WriteUnits are the capacity units that DynamoDB reported,
+	// including those of the indexes. DynamoDB reports nothing for a request that
+	// failed, although a refused conditional write costs as much as an accepted one.
 	ReadUnits, WriteUnits float64
-	// WaitUnits is the part of ReadUnits that the reads of Wait have consumed.
+	// WaitUnits is the share of ReadUnits that Wait consumed.
 	WaitUnits float64
-	// Requests counts requests by DynamoDB operation, without repeats; the reads
-	// of Wait count as "Wait".
+	// Requests counts requests by DynamoDB operation, without repeats. The reads of
+	// Wait count as "Wait".
 	Requests map[string]int64
 }
 
-// Usage returns what the Store has consumed since New. The map is the caller's.
+// Usage returns what the Store has consumed since New. The caller owns the map.
 func (s *Store) Usage() Usage {
 	s.mu.Lock()
 	defer s.mu.Unlock()

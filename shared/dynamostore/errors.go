@@ -13,7 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// failed is trouble with the table as what it is to the outside. What already has
+// failed turns trouble with the table into a session error. An error that already has
 // a code keeps it.
 func (s *Store) failed(err error) error {
 	var coded *session.Error
@@ -45,8 +45,8 @@ func isThrottle(err error) bool {
 	return retry.IsErrorThrottles(retry.DefaultThrottles).IsErrorThrottle(err) == aws.TrueTernary
 }
 
-// refused says whether a write was refused by its condition, and what is stored
-// instead: nil if there is nothing.
+// refused reports whether the condition of a write refused it, and returns the stored
+// row, or nil if there is none.
 func refused(err error) (stored row, ok bool) {
 	var e *types.ConditionalCheckFailedException
 	if !errors.As(err, &e) || len(e.Item) == 0 {

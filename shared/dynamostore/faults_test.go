@@ -36,7 +36,7 @@ func refuse(status int, code string) (*http.Response, error) {
 	return reply(status, fmt.Sprintf(`{"__type":"com.amazonaws.dynamodb.v20120810#%s","message":"no"}`, code))
 }
 
-// faked is a Store on a transport, without a DynamoDB behind it.
+// faked returns a Store on a transport, without a DynamoDB behind it.
 func faked(f transport, o Options) *Store {
 	return New(client("http://dynamodb.invalid", f), "table", o)
 }
@@ -149,8 +149,8 @@ func TestAContextThatEndedIsUnavailableAndStillFound(t *testing.T) {
 	}
 }
 
-// unreliable is a Store on a real DynamoDB of which answers get lost: once armed,
-// the next lose requests of an operation are done and their answers dropped.
+// unreliable is a Store on a real DynamoDB that loses answers. Once armed, DynamoDB
+// executes the next lose requests of an operation, and their answers are dropped.
 type unreliable struct {
 	*Store
 	operation string
@@ -175,7 +175,8 @@ func newUnreliable(t *testing.T) *unreliable {
 	return u
 }
 
-// writes are all conditional writes, each on a store of its own: prepare, then do.
+// writes returns all conditional writes, each on a store of its own: call prepare,
+// then do.
 func writes() map[string]struct {
 	operation   string
 	prepare, do func(ctx context.Context, s *Store) error
@@ -282,8 +283,8 @@ func TestARepeatAfterUnavailableIsSafe(t *testing.T) {
 	}
 }
 
-// batchReply answers a BatchGetItem: keys that are done are found, with a record
-// that has their id; the others are left undone.
+// batchReply answers a BatchGetItem. Keys that are done are found, with a record that
+// has their id; the others are left undone.
 func batchReply(t *testing.T, r *http.Request, done int) (*http.Response, error) {
 	t.Helper()
 	var request struct {

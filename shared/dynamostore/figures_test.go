@@ -12,7 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// cost is what one call consumed.
+// cost is the consumption of one call.
 type cost struct {
 	Reads, Writes float64
 	Requests      map[string]int64
@@ -37,9 +37,9 @@ func lines(n, size int) [][]byte {
 	return events
 }
 
-// DynamoDB Local counts as AWS does with two exceptions: a query that finds nothing
-// is free there and a unit on AWS, and so is each row that BatchGetItem does not
-// find. What a refused write costs is reported by neither.
+// DynamoDB Local counts as AWS does, with two exceptions. A query that finds nothing,
+// and each row that BatchGetItem does not find, are free there and cost a unit on
+// AWS. Neither reports the cost of a refused write.
 func TestEachOperationCostsWhatIsSaid(t *testing.T) {
 	s := open(t, Options{Events: 1 << 30, Bytes: 1 << 50})
 	const box = session.BoxID("acme/everything")

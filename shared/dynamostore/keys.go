@@ -10,8 +10,8 @@ import (
 
 func keyKey(id string) string { return "K#" + id }
 
-// allKeys is where the index "tenant" has the keys, those of all tenants together:
-// there are few, and no tenant is named so.
+// allKeys is the partition of the index "tenant" that holds the API keys of all
+// tenants together: they are few, and no tenant has this name.
 const allKeys = "K"
 
 func keyRow(k session.Key) (row, error) {
@@ -89,8 +89,8 @@ func (s *Store) SaveKey(ctx context.Context, k session.Key) error {
 	return session.Errorf(session.Conflict, "the key has been changed since it was read; read it again")
 }
 
-// ListKeys returns keys; see [session.Keys]. What was created a moment ago may be
-// missing.
+// ListKeys returns keys; see [session.Keys]. It may miss keys that were created a
+// moment ago.
 func (s *Store) ListKeys(ctx context.Context, tenant, after string, limit int) ([]session.Key, error) {
 	var list []session.Key
 	for len(list) < limit {
@@ -114,7 +114,7 @@ func (s *Store) ListKeys(ctx context.Context, tenant, after string, limit int) (
 	return list[:max(limit, 0)], nil
 }
 
-// appendKeys appends those keys of a tenant that have not expired, in order.
+// appendKeys appends the keys of a tenant that have not expired, in order.
 func (s *Store) appendKeys(list []session.Key, rows []row, tenant string) ([]session.Key, error) {
 	slices.SortFunc(rows, func(a, b row) int { return compare(a, b, "PK") })
 	for _, r := range rows {
@@ -141,9 +141,9 @@ func (s *Store) PutEntryTicket(ctx context.Context, t session.EntryTicket) error
 	return s.putRecord(ctx, key(keyKey(t.Hash), "t"), record, t.Expires)
 }
 
-// TakeEntryTicket returns a ticket and removes it; see [session.Keys]. A ticket
-// whose removal had to be repeated, because the answer was lost, is NotFound: who
-// may have had it cannot be told.
+// TakeEntryTicket returns a ticket and removes it; see [session.Keys]. If the answer
+// to the removal is lost and the driver repeats it, TakeEntryTicket returns NotFound,
+// because it cannot tell which caller removed the ticket.
 func (s *Store) TakeEntryTicket(ctx context.Context, hash string) (session.EntryTicket, error) {
 	gone := session.Errorf(session.NotFound, "there is no such ticket, or it has expired")
 	if len(hash) > maxKey {

@@ -13,7 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// dynamoDB is what the tests of this package run against.
+// dynamoDB is the DynamoDB for the tests of this package.
 var dynamoDB = dynamotest.Server{Running: os.Getenv(dynamotest.Variable)}
 
 func TestMain(m *testing.M) {
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// endpoint is the URL of the DynamoDB under test.
+// endpoint returns the URL of the DynamoDB under test.
 func endpoint(t testing.TB) string {
 	t.Helper()
 	url, err := dynamoDB.Endpoint()
@@ -48,8 +48,7 @@ func client(url string, transport dynamodb.HTTPClient) *dynamodb.Client {
 	})
 }
 
-// newTable makes a table of a test's own. Nothing is ever deleted from it for its
-// age: what has expired is still there.
+// newTable creates a table for one test. It has no TTL, so expired items stay.
 func newTable(t testing.TB, c *dynamodb.Client) string {
 	t.Helper()
 	name := "t" + session.NewNonce()
@@ -68,8 +67,8 @@ func newTable(t testing.TB, c *dynamodb.Client) string {
 	return name
 }
 
-// open makes a Store on a table of its own. The machine may be busy, so it is
-// more patient than usual.
+// open returns a Store on a table of its own. It is more patient than usual, because
+// the machine may be busy.
 func open(t testing.TB, o Options) *Store {
 	t.Helper()
 	if o.Patience == 0 {

@@ -11,8 +11,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Append writes a batch; see [session.Log]. One request for a batch of up to
-// 350 KiB; a longer one is looked for first and then written in parts.
+// Append writes a batch; see [session.Log]. Cost: one request for a batch of up to
+// 350 KiB. Append reads the key of a longer batch first, and then writes the batch in
+// parts.
 func (s *Store) Append(ctx context.Context, b session.Batch) error {
 	data, err := b.Lines()
 	if err != nil {
@@ -20,7 +21,7 @@ func (s *Store) Append(ctx context.Context, b session.Batch) error {
 	}
 	r, condition := s.batchRow(b, data), isFree
 	if b.Stream == session.Common {
-		condition = "attribute_not_exists(PK)" // it goes on for as long as its session
+		condition = "attribute_not_exists(PK)" // the common stream lives as long as its session
 	}
 	if len(data) > maxInline {
 		old, err := s.get(ctx, r.str("PK"), r.str("SK"))
@@ -49,7 +50,7 @@ func (s *Store) Append(ctx context.Context, b session.Batch) error {
 	return nil
 }
 
-// batchRow is a batch as it is stored, without its data.
+// batchRow returns the row of a batch without its data.
 func (s *Store) batchRow(b session.Batch, data []byte) row {
 	hash := sha256.Sum256(data)
 	r := key(sessionKey(b.Session), eventKey(b.Stream, b.First))
@@ -73,7 +74,8 @@ func (s *Store) batchRow(b session.Batch, data []byte) row {
 	return r
 }
 
-// sameBatch is nil if the batch that is stored is the one to be written.
+// sameBatch returns Conflict if the stored batch differs from the batch to write, and
+// otherwise the result of [session.Batch.Repeated].
 func sameBatch(old, r row, b session.Batch) error {
 	if old.num("g") != r.num("g") || old.num("q") != r.num("q") || old.flag("f") != r.flag("f") ||
 		old.num("w") != r.num("w") || !bytes.Equal(old.bin("h"), r.bin("h")) {
@@ -85,7 +87,8 @@ func sameBatch(old, r row, b session.Batch) error {
 // tailFields are the attributes of a batch without its data.
 const tailFields = "PK, SK, n, g, q, f, u"
 
-// tailSpan is a stream from its end, the last batch in a request of its own.
+// tailSpan returns the span of a stream from its end. Its first request reads only
+// the last batch.
 func tailSpan(id session.ID, stream session.StreamID) span {
 	return span{
 		pk: sessionKey(id), from: eventKey(stream, 0), to: lastKey(stream),
@@ -93,12 +96,12 @@ func tailSpan(id session.ID, stream session.StreamID) span {
 	}
 }
 
-// Tail returns the last batch of a stream; see [session.Log]. That of the common
-// stream is known for as long as its session lives, even when its events have
-// expired: an index is never given twice.
+// Tail returns the last batch of a stream; see [session.Log]. For the common stream,
+// Tail answers as long as the session lives, even when its events have expired. So no
+// index is ever given twice.
 func (s *Store) Tail(ctx context.Context, id session.ID, stream session.StreamID) (session.Tail, error) {
 	var t session.Tail
-	if len(stream) > maxKey { // it comes from a client
+	if len(stream) > maxKey { // the client chose it
 		return t, nil
 	}
 	now := time.Now()
@@ -113,14 +116,14 @@ func (s *Store) Tail(ctx context.Context, id session.ID, stream session.StreamID
 	return t, err
 }
 
-// Newest returns the request stream that begun last; see [session.Log].
+// Newest returns the request stream that began last; see [session.Log].
 func (s *Store) Newest(ctx context.Context, id session.ID) (session.StreamID, error) {
 	stream := session.Common
 	now := time.Now()
 	sp := span{pk: sessionKey(id), from: "e#", to: "e$", backwards: true, limit: 1, fields: tailFields}
 	err := s.query(ctx, sp, func(r row) (bool, error) {
 		of := streamOf(r)
-		if of == session.Common { // it sorts before all others
+		if of == session.Common { // the common stream sorts before all others
 			return false, nil
 		}
 		if r.alive(now) {
@@ -132,12 +135,12 @@ func (s *Store) Newest(ctx context.Context, id session.ID) (session.StreamID, er
 	return stream, err
 }
 
-// prolong keeps the last batch of a common stream, from which the next index is
-// known, and the durable values of a session from being deleted while the session
-// lives. They were written with time to spare for the first day of the session;
-// after that, whenever the life of the session has been made longer, theirs is.
-// What fails here is done the next time, because each time it is done for twice as
-// long as it has to be.
+// prolong keeps two things from being deleted while a session lives: its durable
+// values, and the last batch of its common stream, from which the next index is
+// known. Both were written with enough time for the first day of the session. After
+// that, prolong moves their deletion whenever the expiry of the session has moved by
+// an hour or more. It adds Life, twice the time needed, so that a later call can make
+// up for a failed one.
 func (s *Store) prolong(ctx context.Context, x session.Session, old row) {
 	if time.Since(x.Created) < s.options.Age || x.Expires.IsZero() || x.Expires.Sub(old.expires()) < time.Hour {
 		return

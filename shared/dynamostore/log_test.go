@@ -16,7 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// aBatch is a batch of the request stream "r1" of session "s1".
+// aBatch returns a batch of the request stream "r1" of session "s1".
 func aBatch(first session.Index, events ...string) session.Batch {
 	b := session.Batch{Session: "s1", Stream: "r1", First: first, Gen: 1, Seq: int64(first), Expires: time.Now().Add(time.Hour)}
 	for _, e := range events {
@@ -34,7 +34,7 @@ func add(t *testing.T, s *Store, batches ...session.Batch) {
 	}
 }
 
-// indexes reads a page and returns which events are on it.
+// indexes reads a page and returns the indexes of its events.
 func indexes(t *testing.T, s *Store, stream session.StreamID, after session.Index, limit int) (list []session.Index, p session.Page) {
 	t.Helper()
 	p, err := s.Read(t.Context(), "s1", stream, after, limit)
@@ -47,7 +47,7 @@ func indexes(t *testing.T, s *Store, stream session.StreamID, after session.Inde
 	return list, p
 }
 
-// rows returns the sort keys of what is in the table under a beginning of PK.
+// rows returns the sort keys of the rows whose PK has a prefix.
 func rows(t *testing.T, s *Store, prefix string) (keys []string) {
 	t.Helper()
 	out, err := s.client.Scan(t.Context(), &dynamodb.ScanInput{
@@ -234,7 +234,7 @@ func TestABatchAroundACursorBeyondTheEndIsNoticed(t *testing.T) {
 		appended <- s.Append(t.Context(), aBatch(3, "3", "4", "5", "6", "7"))
 	}()
 	p, err := waiting.Wait(t.Context(), "s1", "r1", 5, time.Now().Add(time.Minute))
-	// What was stored is seen before its writer has been answered.
+	// Readers see a stored batch before its writer gets the answer.
 	if err := <-appended; err != nil {
 		t.Error(err)
 	}

@@ -22,14 +22,14 @@ type Place struct {
 	Endpoint string // URL of a DynamoDB that is not AWS's own, "" for AWS's
 }
 
-// PlaceForm is how a place is written, for messages about one that is not.
+// PlaceForm is the syntax of a place, for error messages.
 const PlaceForm = "TABLE[?endpoint=URL&region=NAME]"
 
-// ParsePlace reads a place as [PlaceForm] says. region is that of a place that
-// names none; without any, one with an endpoint is in us-east-1, because DynamoDB
-// Local takes every region.
+// ParsePlace parses a place in the syntax of [PlaceForm]. region is the default for a
+// place that names none. If region is empty too, a place with an endpoint gets
+// us-east-1, because DynamoDB Local takes every region.
 //
-// Errors: Invalid, saying what is wrong with which part.
+// Errors: Invalid, with the part that is wrong and why.
 func ParsePlace(text, region string) (Place, error) {
 	table, query, _ := strings.Cut(text, "?")
 	settings, err := url.ParseQuery(query)
@@ -58,15 +58,15 @@ func ParsePlace(text, region string) (Place, error) {
 	return p, nil
 }
 
-// isTable says that a table may have this name. A regular expression would take half a
-// millisecond of every cold start.
+// isTable reports that DynamoDB allows name as the name of a table. It uses no regular
+// expression, which would take half a millisecond of every cold start.
 func isTable(name string) bool {
 	return len(name) >= 3 && len(name) <= 255 && !strings.ContainsFunc(name, func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '.' && c != '-'
 	})
 }
 
-// String is the place as [ParsePlace] reads it, with its region.
+// String returns the place in the syntax of [ParsePlace], with its region.
 func (p Place) String() string {
 	settings := url.Values{"region": {p.Region}}
 	if p.Endpoint != "" {
@@ -87,7 +87,7 @@ func (k Keys) Retrieve(context.Context) (aws.Credentials, error) {
 	return c, nil
 }
 
-// Client makes a client for the place. transport may be nil.
+// Client returns a client for the place. A nil transport means the default.
 func (p Place) Client(credentials aws.CredentialsProvider, transport dynamodb.HTTPClient) *dynamodb.Client {
 	o := dynamodb.Options{Region: p.Region, Credentials: credentials, HTTPClient: transport}
 	if p.Endpoint != "" {
@@ -96,9 +96,9 @@ func (p Place) Client(credentials aws.CredentialsProvider, transport dynamodb.HT
 	return dynamodb.New(o)
 }
 
-// EnsureTable sees to it that the table is there and can be written to, within the
-// time of ctx. One that is missing is made at an endpoint of its own (DynamoDB
-// Local), and is an error on AWS, where it belongs to a stack.
+// EnsureTable makes sure that the table exists and can be written to, within the time
+// of ctx. It creates a missing table at an endpoint (DynamoDB Local). A missing table
+// on AWS is an error, because a stack creates it there.
 //
 // Errors: NotFound (on AWS) with what to do, Unavailable.
 func (p Place) EnsureTable(ctx context.Context, credentials aws.CredentialsProvider) error {

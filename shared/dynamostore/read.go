@@ -11,16 +11,17 @@ import (
 
 // Read returns events after a cursor; see [session.Log].
 //
-// One request for up to 8 batches and two for more, one more when no batch begins
-// right behind the cursor, and further ones for each MB and for long batches.
+// Cost: one request for up to 8 batches and two for more; one more if no batch begins
+// right behind the cursor; further ones for each MB and for batches in parts.
 func (s *Store) Read(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, limit int) (session.Page, error) {
 	r := s.newReader(id, stream, after, "")
 	return r.page(ctx, min(max(limit, 1), session.MaxRead))
 }
 
-// Wait waits for something to read; see [session.Log]. It polls: every 5 to 10 ms
-// at first, then after a tenth of the time it has waited, at last every second. In a
-// stream that has just begun it does not look at once: nothing can be there.
+// Wait waits for something to read; see [session.Log]. It polls: every 5 to 10 ms at
+// first, then after a tenth of the time it has waited, at most a second. It first
+// polls a new stream when the stream is 4 ms old, because no answer can be there
+// earlier.
 func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
 	r := s.newReader(id, stream, after, "Wait")
 	if err := settle(ctx, min(infant-time.Since(stream.Time()), infant, time.Until(until))); err != nil {
@@ -41,12 +42,12 @@ func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID
 	}
 }
 
-// infant is the age up to which a stream is not looked at: a request is not answered
-// within it, which takes three hops and a write.
+// infant is the age of a stream at which Wait polls for the first time. An answer
+// takes longer than this: three hops and a write.
 const infant = 4 * time.Millisecond
 
-// settle lets a time pass. A stream from the future, by the clock of another machine,
-// is waited for no longer than one that begins now.
+// settle waits for d or the end of ctx. Wait passes at most infant for a stream from
+// the future, by the clock of another machine.
 func settle(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
@@ -61,33 +62,34 @@ func settle(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// pace is the time to the next poll.
+// pace returns the time until the next poll.
 func pace(waited time.Duration) time.Duration {
 	return min(max(waited/10, 5*time.Millisecond+rand.N(5*time.Millisecond)), time.Second)
 }
 
-// reader reads one stream from one cursor on, once or until there is something.
+// reader reads one stream from one cursor, once or until there are events.
 type reader struct {
 	store  *Store
 	id     session.ID
 	stream session.StreamID
 	after  session.Index
-	as     string // what its requests count as
-	// lookBack: a batch that begins before the cursor may reach beyond it. It
-	// cannot once a batch is known to end at the cursor, because the next batch
-	// then begins behind it.
+	as     string // the name to count its requests under; "" for Query
+	// lookBack says that a batch that begins before the cursor may reach beyond it.
+	// It is false once a batch is known to end at the cursor, because the next batch
+	// then begins right behind it.
 	lookBack bool
 }
 
-// newReader: the cursor and the stream come from a client.
+// newReader returns a reader. The cursor and the stream come from a client and may
+// have any value.
 func (s *Store) newReader(id session.ID, stream session.StreamID, after session.Index, as string) *reader {
 	after = max(after, 0)
 	return &reader{store: s, id: id, stream: stream, after: after, as: as, lookBack: after > 0}
 }
 
-// page reads forwards from the index behind the cursor. If no batch begins there,
-// the one before has to be looked at. A batch that is written in between begins
-// right behind the cursor, or is found by looking back.
+// page reads forwards from the index behind the cursor. If no batch begins there, it
+// also reads the batch before. A batch written in between begins right behind the
+// cursor, or before finds it.
 func (r *reader) page(ctx context.Context, limit int) (session.Page, error) {
 	if r.after == math.MaxInt64 || len(r.stream) > maxKey {
 		return session.Page{}, nil
@@ -120,13 +122,13 @@ func (r *reader) page(ctx context.Context, limit int) (session.Page, error) {
 	return p.Page(), nil
 }
 
-// firstRows is how many batches the first request of a page asks for. What is
-// asked for is paid for, up to 1 MB, whether it fits on the page or not, and nobody
-// knows how long batches are before some have been seen.
+// firstRows is how many batches the first request of a page asks for. DynamoDB
+// charges for every batch it returns, up to 1 MB, even for those that do not fit on
+// the page. The length of the batches is unknown until the first ones have been read.
 const firstRows = 8
 
-// rowsFor is how many more batches should hold so many events, by the events that
-// were in the batches so far; some of those may be gone.
+// rowsFor returns how many more batches should hold the wanted events, judging by the
+// average of the batches so far. Some of their events may have been dropped.
 func rowsFor(wanted, rows, events int) int {
 	if events == 0 {
 		return 100
@@ -134,8 +136,8 @@ func rowsFor(wanted, rows, events int) int {
 	return min(wanted*rows/events+1, session.MaxRead+1)
 }
 
-// before reads the batch that holds the event behind the cursor, if there is one:
-// the last that does not begin behind that event.
+// before reads the batch that holds the event behind the cursor, if there is one: the
+// last batch that begins at that event or earlier.
 func (r *reader) before(ctx context.Context, p *session.Pages) (more bool, err error) {
 	more = true
 	sp := span{
@@ -151,7 +153,7 @@ func (r *reader) before(ctx context.Context, p *session.Pages) (more bool, err e
 	return more, err
 }
 
-// add puts the events of a batch on the page.
+// add adds the events of a batch to the page.
 func (r *reader) add(ctx context.Context, p *session.Pages, it row) (more bool, err error) {
 	if !it.alive(time.Now()) {
 		return true, nil

@@ -55,8 +55,8 @@ func (r row) flag(name string) bool {
 	return ok && v.Value
 }
 
-// expire sets when the row cannot be read any more, and that it is deleted later
-// than that by keep. The zero time is never.
+// expire sets the time after which reads treat the row as missing. DynamoDB may
+// delete the row from keep after that. The zero time is never.
 func (r row) expire(at time.Time, keep time.Duration) {
 	if at.IsZero() {
 		return
@@ -73,21 +73,21 @@ func (r row) expires() time.Time {
 	return time.UnixMicro(r.num("u"))
 }
 
-// alive says that the row is there and has not expired.
+// alive reports that the row exists and has not expired.
 func (r row) alive(now time.Time) bool {
 	return r != nil && (r["u"] == nil || r.num("u") > now.UnixMicro())
 }
 
-// record is the JSON of a record, as package session made it.
+// record returns the JSON of a record, as package session encoded it.
 func (r row) record() []byte { return []byte(r.str("j")) }
 
 func (r row) setRecord(record []byte) { r["j"] = str(string(record)) }
 
-// key is a primary key.
+// key returns a primary key.
 func key(pk, sk string) row { return row{"PK": str(pk), "SK": str(sk)} }
 
-// maxKey bounds what a client can make us ask for: DynamoDB takes 2,048 bytes for
-// PK and 1,024 for SK and calls anything longer invalid.
+// maxKey is the longest key part taken from a client, in bytes. DynamoDB takes 2,048
+// bytes for PK and 1,024 for SK and calls longer keys invalid.
 const maxKey = 900
 
 func sessionKey(id session.ID) string { return "S#" + string(id) }
@@ -98,7 +98,7 @@ func boxKey(id session.BoxID) string { return "B#" + string(id) }
 
 func itemKey(id session.StreamID) string { return "q#" + string(id) }
 
-// digits is how many an index has in a key, so that keys sort as numbers.
+// digits is how many digits an index has in a key, so that keys sort as numbers.
 const digits = 19
 
 func eventKey(stream session.StreamID, first session.Index) string {
@@ -106,7 +106,7 @@ func eventKey(stream session.StreamID, first session.Index) string {
 	return streamKey(stream) + strings.Repeat("0", digits-len(n)) + n
 }
 
-// streamKey is how the keys of a stream's batches begin.
+// streamKey returns the beginning of the keys of a stream's batches.
 func streamKey(stream session.StreamID) string {
 	if stream == session.Common {
 		stream = "-"
@@ -114,7 +114,7 @@ func streamKey(stream session.StreamID) string {
 	return "e#" + string(stream) + "#"
 }
 
-// streamOf is the stream of a batch.
+// streamOf returns the stream of a batch.
 func streamOf(r row) session.StreamID {
 	sk := r.str("SK")
 	stream := sk[len("e#") : len(sk)-digits-len("#")]
@@ -124,7 +124,7 @@ func streamOf(r row) session.StreamID {
 	return session.StreamID(stream)
 }
 
-// firstOf and lastOf are the indexes of the first and the last event of a batch.
+// firstOf and lastOf return the indexes of the first and the last event of a batch.
 func firstOf(r row) session.Index {
 	sk := r.str("SK")
 	n, err := strconv.ParseInt(sk[len(sk)-digits:], 10, 64)
@@ -136,7 +136,7 @@ func firstOf(r row) session.Index {
 
 func lastOf(r row) session.Index { return firstOf(r) + session.Index(r.num("n")) - 1 }
 
-// lastKey is behind all batches of a stream.
+// lastKey returns a key behind all batches of a stream.
 func lastKey(stream session.StreamID) string { return streamKey(stream) + strings.Repeat("9", digits) }
 
 // compare orders rows by an attribute.

@@ -14,7 +14,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// sessionRow is a session as it is stored.
+// sessionRow returns the row of a session.
 func sessionRow(x session.Session) (row, error) {
 	r := key(sessionKey(x.ID), "m")
 	r["r"], r["T"] = num(x.Rev), str(tenantKey(x.Tenant))
@@ -38,13 +38,13 @@ func sessionOf(r row) (session.Session, error) {
 	return x, err
 }
 
-// isFree holds for a key under which nothing is that has not expired.
+// isFree is the condition that a key has no row, or only an expired one.
 const isFree = "attribute_not_exists(PK) OR u <= :now"
 
 func nowValue() row { return row{":now": num(time.Now().UnixMicro())} }
 
-// Create stores a new session; see [session.Sessions]. TooLarge if its record with
-// the initialize parameters is over 350 KiB.
+// Create stores a new session; see [session.Sessions]. It returns TooLarge if the
+// record and the initialize parameters together are over 350 KiB.
 func (s *Store) Create(ctx context.Context, x session.Session) error {
 	x.Rev = 1
 	r, err := sessionRow(x)
@@ -62,7 +62,7 @@ func (s *Store) Create(ctx context.Context, x session.Session) error {
 func (s *Store) Load(ctx context.Context, id session.ID, boxID session.BoxID) (session.Session, session.Box, error) {
 	box := session.Box{ID: boxID}
 	var keys []row
-	if len(id) <= maxKey { // it comes from a client
+	if len(id) <= maxKey { // the client chose it
 		keys = append(keys, key(sessionKey(id), "m"))
 	}
 	if boxID != "" {
@@ -94,7 +94,8 @@ func (s *Store) Load(ctx context.Context, id session.ID, boxID session.BoxID) (s
 	return x, box, nil
 }
 
-// Save replaces a session; see [session.Sessions]. TooLarge as Create.
+// Save replaces a session; see [session.Sessions]. It returns TooLarge as Create
+// does.
 func (s *Store) Save(ctx context.Context, x session.Session) error {
 	rev := x.Rev
 	x.Rev++
@@ -117,9 +118,9 @@ func (s *Store) Save(ctx context.Context, x session.Session) error {
 	return session.Errorf(session.Conflict, "the session has been changed since it was read; read it again")
 }
 
-// List returns sessions; see [session.Sessions]. What was created a moment ago may
-// be missing. Without a tenant it reads the whole index of sessions, about a read
-// unit for each 80 of them: that is for operators, not for requests.
+// List returns sessions; see [session.Sessions]. It may miss sessions that were
+// created a moment ago. Without a tenant it reads the whole index, about one read
+// unit for each 80 sessions, which suits operators rather than requests.
 func (s *Store) List(ctx context.Context, tenant string, after session.ID, limit int) ([]session.Session, error) {
 	var list []session.Session
 	for len(list) < limit {
@@ -151,7 +152,7 @@ func (s *Store) List(ctx context.Context, tenant string, after session.ID, limit
 	return list, nil
 }
 
-// sessionKeys returns the first keys of sessions behind one, in order.
+// sessionKeys returns up to limit keys of sessions behind after, in order.
 func (s *Store) sessionKeys(ctx context.Context, tenant, after string, limit int) ([]string, error) {
 	var keys []string
 	now := time.Now()
@@ -171,8 +172,8 @@ func (s *Store) sessionKeys(ctx context.Context, tenant, after string, limit int
 	return keys[:min(len(keys), limit)], err
 }
 
-// queryTenant calls each for what one key of the index "tenant" has behind a
-// partition key, in order, until it returns false.
+// queryTenant calls each for every row under one key of the index "tenant" behind a
+// partition key, in order, until each returns false.
 func (s *Store) queryTenant(ctx context.Context, tenant, after string, limit int, each func(row) bool) error {
 	in := &dynamodb.QueryInput{
 		TableName: &s.table, IndexName: aws.String(tenantIndex), Limit: aws.Int32(int32(min(limit, 1000))),
@@ -198,7 +199,8 @@ func (s *Store) queryTenant(ctx context.Context, tenant, after string, limit int
 	}
 }
 
-// questionKey is made so that a client cannot make it too long.
+// questionKey returns the sort key of an answer. It hashes a long question, so that a
+// client cannot make the key too long.
 func questionKey(question string) string {
 	if len(question) > maxKey {
 		sum := sha256.Sum256([]byte(question))
@@ -218,7 +220,7 @@ func (s *Store) PutAnswer(ctx context.Context, a session.Answer) (first bool, er
 	return first, err
 }
 
-// outlive is when the parts of a row that expires are deleted.
+// outlive returns when the parts of a row with this expiry are deleted.
 func outlive(expires time.Time) time.Time {
 	if expires.IsZero() {
 		return expires
@@ -226,7 +228,7 @@ func outlive(expires time.Time) time.Time {
 	return expires.Add(24 * time.Hour)
 }
 
-// Answers returns what was answered; see [session.Sessions].
+// Answers returns the stored answers to questions; see [session.Sessions].
 func (s *Store) Answers(ctx context.Context, id session.ID, questions []string) ([]session.Answer, error) {
 	var keys []row
 	asked := map[string]bool{}
@@ -259,7 +261,7 @@ func (s *Store) Answers(ctx context.Context, id session.ID, questions []string) 
 	return answers, nil
 }
 
-// raw is the data of a row that must have its parts.
+// raw returns the data of a row whose parts must all exist.
 func (s *Store) raw(ctx context.Context, r row) ([]byte, error) {
 	raw, ok, err := s.data(ctx, r)
 	if err == nil && !ok && r["k"] != nil {
@@ -277,7 +279,7 @@ func (s *Store) PutConnection(ctx context.Context, c session.Connection) error {
 	return s.putRecord(ctx, key(connectionKey(c.ID), "m"), record, c.Expires)
 }
 
-// putRecord writes a row that has a record and a time to expire, and nothing else.
+// putRecord writes a row that holds only a record and its expiry.
 func (s *Store) putRecord(ctx context.Context, r row, record []byte, expires time.Time) error {
 	r.expire(expires, 0)
 	r.setRecord(record)
@@ -285,7 +287,7 @@ func (s *Store) putRecord(ctx context.Context, r row, record []byte, expires tim
 	return err
 }
 
-// Connection reads one; see [session.Connections].
+// Connection reads the record of a connection; see [session.Connections].
 func (s *Store) Connection(ctx context.Context, id string) (session.Connection, error) {
 	r, err := s.get(ctx, connectionKey(id), "m")
 	if err != nil {
@@ -301,7 +303,7 @@ func (s *Store) Connection(ctx context.Context, id string) (session.Connection, 
 	return c, nil
 }
 
-// DeleteConnection removes one; see [session.Connections].
+// DeleteConnection removes the record of a connection; see [session.Connections].
 func (s *Store) DeleteConnection(ctx context.Context, id string) error {
 	_, err := s.remove(ctx, key(connectionKey(id), "m"), "", nil)
 	return err
@@ -309,8 +311,8 @@ func (s *Store) DeleteConnection(ctx context.Context, id string) error {
 
 func handshakeKey(digest, version string) row { return key("H#"+digest, "v#"+version) }
 
-// SaveHandshake writes a handshake record; see [session.Sessions]. TooLarge if the
-// result is over 350 KiB.
+// SaveHandshake writes a handshake record; see [session.Sessions]. It returns
+// TooLarge if the result is over 350 KiB.
 func (s *Store) SaveHandshake(ctx context.Context, h session.Handshake) error {
 	r := handshakeKey(h.Digest, h.Version)
 	taken, err := h.Taken.MarshalText()

@@ -10,24 +10,24 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// properties are those of the table as an AWS::DynamoDB::Table has them in
-// CloudFormation: what a template says must be this.
+// properties are the properties of the table as an AWS::DynamoDB::Table in
+// CloudFormation. A template must have the same.
 //
 //go:embed table.json
 var properties []byte
 
-// The indexes. Both are sparse, and small: they hold keys, so that a record that
-// is saved again does not cost a write to them.
+// The indexes. Both are sparse and hold only keys, so that saving a record again does
+// not cost a write to them.
 const (
 	tenantIndex = "tenant" // sessions by tenant, and API keys, with their expiry
 	dueIndex    = "due"    // records of boxes that are not asleep, and items
 )
 
-// TableDefinition is the table a [Store] works on: the requests that create it
-// and that switch on the deletion of what has expired. It says the same as
-// table.json, the properties of an AWS::DynamoDB::Table.
+// TableDefinition returns the requests that create the table of a [Store] and switch
+// on the deletion of expired items (TTL). Both come from table.json, the properties
+// of an AWS::DynamoDB::Table.
 //
-// Errors: Internal if table.json is not right.
+// Errors: Internal if table.json cannot be read.
 func TableDefinition(table string) (*dynamodb.CreateTableInput, *dynamodb.UpdateTimeToLiveInput, error) {
 	create := dynamodb.CreateTableInput{}
 	live := dynamodb.UpdateTimeToLiveInput{}

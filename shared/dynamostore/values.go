@@ -13,9 +13,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// stateRow is the key of a durable value: with its session, or in a partition for
-// each owner. What a client or an author named is hashed, so that it can neither be
-// too long nor be taken for something else.
+// stateRow returns the key of a durable value: with its session, or in a partition
+// for each owner. It hashes names that a client or an author chose, so that they are
+// never too long and never collide with other keys.
 func stateRow(k session.ValueKey) row {
 	sum := func(text string) string {
 		h := sha256.Sum256([]byte(text))
@@ -40,9 +40,9 @@ func (s *Store) LoadValue(ctx context.Context, k session.ValueKey) (session.Valu
 	return session.Value{Key: k, Rev: r.num("r"), Data: r.bin("d"), Expires: r.expires()}, nil
 }
 
-// SaveValue writes a durable value; see [session.Values]. One that is deleted is
-// written as one that has expired, so that a repeat whose first answer was lost is
-// known by its nonce.
+// SaveValue writes a durable value; see [session.Values]. To delete a value, it
+// writes one that has expired, so that it recognizes a repeat with a lost first
+// answer by its nonce.
 func (s *Store) SaveValue(ctx context.Context, v session.Value) (session.Value, error) {
 	if err := v.Check(); err != nil {
 		return session.Value{}, err
@@ -60,7 +60,7 @@ func (s *Store) SaveValue(ctx context.Context, v session.Value) (session.Value, 
 		v = session.Value{Key: v.Key}
 		r.expire(time.Now().Add(-time.Second), 0)
 	case v.Key.Scope == session.ValueOfSession:
-		// As long again as a session may live; see prolong.
+		// Twice Life, so that a session may still be prolonged; see prolong.
 		r["x"] = num(time.Now().Add(2 * s.options.Life).Unix())
 		r["r"], r["d"] = num(v.Rev), bin(v.Data)
 	default:
@@ -77,7 +77,7 @@ func (s *Store) SaveValue(ctx context.Context, v session.Value) (session.Value, 
 	return v, nil
 }
 
-// noState is for who deletes what he has not found.
+// noState returns the outcome of the deletion of a value that was never read.
 func (s *Store) noState(ctx context.Context, k session.ValueKey) (session.Value, error) {
 	v, err := s.LoadValue(ctx, k)
 	if err == nil && v.Rev != 0 {
@@ -90,7 +90,7 @@ func changedState(k session.ValueKey) error {
 	return session.Errorf(session.Conflict, "the durable value %q has been changed since it was read; read it again", k.Name)
 }
 
-// prolongStates does for the values of a session what prolong does for its stream.
+// prolongStates keeps the values of a session until a time; see prolong.
 func (s *Store) prolongStates(ctx context.Context, x session.Session, until types.AttributeValue) {
 	begin := fmt.Sprintf("v#%d#", x.Created.UnixMilli())
 	sp := span{pk: sessionKey(x.ID), from: begin, to: begin + "~", fields: "PK, SK"}

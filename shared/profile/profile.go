@@ -1,6 +1,7 @@
-// Package profile lets somebody on this machine take CPU and heap profiles of a program of Dormouse
-// while it works: functions and runners come and go, and are stopped without notice. It is not in
-// programs that are built for AWS (-tags aws), and does nothing unless it is given a folder.
+// Package profile takes CPU and heap profiles of running programs of Dormouse on this machine.
+// Functions and runners come and go and are stopped without notice, so each one serves its profiles
+// while it runs. Programs built for AWS (-tags aws) do not contain the package's server. Other
+// programs serve profiles only if they are given a folder.
 package profile
 
 import (
@@ -12,15 +13,16 @@ import (
 	"time"
 )
 
-// Environment is the variable with the folder that mains give to [Serve].
+// Environment is the environment variable with the folder that main functions pass to
+// [Serve].
 const Environment = "DORMOUSE_PROFILE"
 
-// longest bounds a CPU profile.
+// longest is the longest CPU profile.
 const longest = 10 * time.Minute
 
-// Take asks the program behind a socket of [Serve] for a profile and writes it to w, in pprof's
-// format: of the CPU for so long, or of the heap at once if that is 0. A program that ends meanwhile
-// leaves it cut off.
+// Take asks the program behind a socket of [Serve] for a profile and writes it to w in pprof's
+// format. It takes a CPU profile of length cpu, at most 10 minutes, or a heap profile if cpu is 0.
+// If the program ends meanwhile, the profile is cut off.
 func Take(ctx context.Context, socket string, cpu time.Duration, w io.Writer) error {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", socket)

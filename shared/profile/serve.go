@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// Serve listens on NAME-PID.sock in a folder, for [Take], until the program ends; with an empty
-// folder it does nothing. Who can reach the folder can profile the program: its owner keeps it to
-// itself. A program that is killed leaves its socket there.
+// Serve listens on NAME-PID.sock in a folder, for [Take], until the program ends. With an empty
+// folder it does nothing. Anyone who can reach the folder can profile the program, so its owner
+// must restrict access. A killed program leaves its socket behind.
 func Serve(folder, name string) error {
 	if folder == "" {
 		return nil
@@ -36,7 +36,8 @@ func Serve(folder, name string) error {
 	return nil
 }
 
-// answer takes one profile. One at a time: a process has one profiler of the CPU.
+// answer takes one profile and sends it. Serve calls it for one connection at a time,
+// because a process has one CPU profiler.
 func answer(conn net.Conn) {
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetReadDeadline(time.Now().Add(time.Second)) // only the request is read
@@ -45,7 +46,7 @@ func answer(conn net.Conn) {
 		return
 	}
 	if cpu == 0 {
-		_ = pprof.WriteHeapProfile(conn) // whoever asked sees that it is cut off
+		_ = pprof.WriteHeapProfile(conn) // the caller of Take sees a profile that is cut off
 		return
 	}
 	if pprof.StartCPUProfile(conn) == nil {

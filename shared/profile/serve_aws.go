@@ -2,5 +2,5 @@
 
 package profile
 
-// Serve does nothing: nobody profiles a program that is deployed.
+// Serve does nothing: deployed programs are not profiled.
 func Serve(string, string) error { return nil }

@@ -1,17 +1,19 @@
-// Package slack sets how late the kernel may wake a sleeping thread of this program: its
-// timer slack, 50 µs by default. Every program in Go has a thread that looks every 20 µs,
-// while anything runs, whether another thread is stuck (sysmon). On a machine of many
-// small programs that mostly hand each other messages those looks cost a quarter of the
-// processor's time, and a larger slack makes them rarer. No message waits for a timer, so
-// none comes later.
+// Package slack sets the timer slack of this program: how late the kernel may wake a
+// sleeping thread, 50 µs by default.
 //
-// A thread gives its slack to the threads and processes that it starts. So dormouse sets
-// it once, and runners and servers inherit it. Systems other than Linux have no slack;
-// there nothing happens.
+// While any goroutine runs, every Go program has a thread (sysmon) that wakes every 20 µs
+// to look for stuck threads. On a machine with many small programs that mostly pass each
+// other messages, sysmon takes a quarter of the processor's time. A larger slack makes it
+// wake less often. Messages do not wait for timers, so they arrive as fast as before.
+//
+// Threads and processes inherit the slack of the thread that starts them. So dormouse
+// sets it once, and runners and servers inherit it. Only Linux has timer slack; on other
+// systems [Take] does nothing.
 package slack
 
 import "time"
 
-// Slack is what [Take] sets. The threads of a program in Go also wait for each other by
-// the clock, for some µs: with more than this, one call of twenty came late.
+// Slack is the timer slack that [Take] sets. Threads of a Go program also wait for each
+// other by the clock, for some µs: with more slack than this, one call in twenty came
+// late.
 const Slack = 500 * time.Microsecond

@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Take gives all threads of this program [Slack], by executing the program once more in
-// its own place: in the same process, with args and env, which should be its own. It
-// returns when that has been done, or if it cannot be, which costs processor time and
-// nothing else. Call it before anything else is begun.
+// Take gives [Slack] to all threads of this program by executing the program again in
+// the same process. args and env should be the program's own. In the new execution Take
+// finds the slack set and returns. Take also returns if it cannot set the slack or
+// execute the program, which only costs processor time. Call it before anything else.
 func Take(args, env []string) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -20,7 +20,7 @@ func Take(args, env []string) {
 	if err != nil || was == Slack.Nanoseconds() {
 		return
 	}
-	if set(Slack.Nanoseconds()); get() == Slack.Nanoseconds() { // else it would be executed for ever
+	if set(Slack.Nanoseconds()); get() == Slack.Nanoseconds() { // otherwise the program would execute itself for ever
 		_ = syscall.Exec(program, args, env)
 	}
 	set(was)

@@ -2,5 +2,5 @@
 
 package slack
 
-// Take does nothing.
+// Take does nothing: this system has no timer slack.
 func Take(args, env []string) {}

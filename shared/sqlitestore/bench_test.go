@@ -13,8 +13,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// BenchmarkCall is what a tools/call costs the store: the session is loaded with
-// its box, and the answer of 150 bytes is appended.
+// BenchmarkCall measures the cost of a tools/call for the store: one Load of the
+// session with its box, and one Append of an answer of 150 bytes.
 func BenchmarkCall(b *testing.B) {
 	s := open(b, filepath.Join(b.TempDir(), "store.db"))
 	defer func() { _ = s.Close() }()
@@ -54,10 +54,10 @@ func BenchmarkCall(b *testing.B) {
 	})
 }
 
-// BenchmarkWriters is what calls of several sessions at once cost the store, each a
-// Load and an Append, if every write goes to the disk before it returns, and if none
-// does; alone, and with the half of a millisecond of a processor that the rest of a
-// call takes, in which the disk can do its part.
+// BenchmarkWriters measures the cost of concurrent calls of several sessions, each a
+// Load and an Append. It runs with an fsync before each write returns, and without.
+// It also runs with half a millisecond of processor time for the rest of a call, in
+// which the disk can work.
 func BenchmarkWriters(b *testing.B) {
 	for _, rest := range []time.Duration{0, 500 * time.Microsecond} {
 		for _, writers := range []int{1, 16} {
@@ -113,8 +113,8 @@ func writeAtOnce(b *testing.B, o Options, writers int, rest time.Duration) {
 	}
 }
 
-// processorTime reports the processor time of the whole process for each
-// operation: on a machine with other work it says more than the time on the clock.
+// processorTime reports the processor time of the whole process for each operation.
+// On a machine with other work, it says more than wall time.
 func processorTime(b *testing.B) (stop func()) {
 	used := func() time.Duration {
 		var u syscall.Rusage
@@ -127,8 +127,8 @@ func processorTime(b *testing.B) (stop func()) {
 	return func() { b.ReportMetric(float64(used()-begin)/float64(b.N), "cpu-ns/op") }
 }
 
-// BenchmarkWake is how long it takes from an Append until a Wait has returned the
-// event, and back.
+// BenchmarkWake measures the time from an Append until a Wait has returned the event,
+// and back.
 func BenchmarkWake(b *testing.B) {
 	s := open(b, filepath.Join(b.TempDir(), "store.db"))
 	defer func() { _ = s.Close() }()
@@ -173,7 +173,7 @@ func BenchmarkWake(b *testing.B) {
 	}
 }
 
-// BenchmarkOpen is what a store adds to the start of a process.
+// BenchmarkOpen measures what a store adds to the start of a process.
 func BenchmarkOpen(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "store.db")
 	keep := open(b, path)

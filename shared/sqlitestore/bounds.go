@@ -10,31 +10,32 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// openFactor is by how much the log of a request that has not ended may be over
-// the bounds of its session.
+// openFactor is how many times the limits of its session the log of an open request
+// may reach.
 const openFactor = 16
 
-// lookEvery is how many small batches a session gets before its bounds are looked
-// at. A look adds up a row for each batch of the session; the more it found, the
-// later the next, so that all looks together cost a few rows for each batch.
+// lookEvery is how many small batches the store appends to a session between two
+// checks of its limits. A check reads one row for each batch of the session. The more
+// batches it finds, the later the next check comes (lookShare), so that all checks
+// together cost a few rows for each batch.
 const (
 	lookEvery = 16
 	lookShare = 4
 )
 
-// looks remembers when to look at the bounds of which session. It is a saving
-// and no more: processes come and go, so one that does not know a session yet
-// draws by lot when to look first.
+// looks remembers when to check the limits of each session. It only saves work.
+// Processes come and go, so a process that does not know a session yet draws by lot
+// when to check first.
 type looks struct {
 	mu   sync.Mutex
 	left map[session.ID]int // small batches until the next look
 }
 
-// maxLooks bounds the memory of looks.
+// maxLooks is how many sessions looks remembers.
 const maxLooks = 1000
 
-// due counts a batch of some weight in small batches, and says whether it is time
-// to look.
+// due counts a batch, whose weight is in small batches, and reports whether a check
+// is due.
 func (l *looks) due(id session.ID, weight int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -47,7 +48,7 @@ func (l *looks) due(id session.ID, weight int) bool {
 	return left <= 0
 }
 
-// found counts anew after a look that found n batches.
+// found restarts the count of a session after a check that found n batches.
 func (l *looks) found(id session.ID, n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,8 +62,8 @@ func (l *looks) set(id session.ID, left int) {
 	l.left[id] = left
 }
 
-// bound drops what is over the bounds of a session, now and then. What fails here
-// is done by the next look.
+// bound checks the limits of a session now and then, and drops batches that exceed
+// them. If it fails, the next check does the work.
 func (s *Store) bound(ctx context.Context, b session.Batch, size int) {
 	share := max(float64(len(b.Events))/float64(s.options.Events), float64(size)/float64(s.options.Bytes))
 	if !s.looks.due(b.Session, 1+int(8*lookEvery*share)) {
@@ -90,9 +91,9 @@ const weighLog = `
 SELECT count(*), coalesce(sum(n), 0), coalesce(sum(bytes), 0), coalesce(min(stream), ''), coalesce(min(written), 0) FROM events
 WHERE session = ? AND expires > ?`
 
-// weigh says how many batches a session has, and whether any may have to go: they do
-// not if all together are within the bounds, or are of requests that began just now
-// and cannot be far over them.
+// weigh returns how many batches a session has and whether it may be over its limits.
+// It is not if all batches together are within the limits. It is not either if they
+// belong to requests that began just now and cannot exceed the limits by much.
 func (s *Store) weigh(ctx context.Context, id session.ID) (batches int, over bool, err error) {
 	var events int
 	var size, oldest int64
@@ -104,7 +105,7 @@ func (s *Store) weigh(ctx context.Context, id session.ID) (batches int, over boo
 	return batches, over, err
 }
 
-// logBatch is a batch as the bounds see it.
+// logBatch holds the fields of a batch that the limits depend on.
 type logBatch struct {
 	stream  session.StreamID
 	first   session.Index
@@ -128,9 +129,9 @@ func (s *Store) logOf(ctx context.Context, id session.ID) ([]logBatch, error) {
 	return log, err
 }
 
-// tooMuch returns the batches of a session's log (by stream, then by first
-// index) that have to go for its bounds. When anything has to, an eighth more
-// goes, so that it does not have to again at once.
+// tooMuch returns the batches to drop from a session's log, which it takes sorted by
+// stream and first index. Once it drops anything for the session's limits, it goes
+// down to seven eighths of them, so that the next batch does not exceed them at once.
 func tooMuch(log []logBatch, o Options, now int64) []logBatch {
 	var drop, fronts, ends []logBatch
 	var events int
@@ -180,8 +181,8 @@ func tooMuch(log []logBatch, o Options, now int64) []logBatch {
 
 func byAge(a, b logBatch) int { return cmp.Compare(a.written, b.written) }
 
-// tooLong returns the front that the stream of a request that has not ended has
-// to lose.
+// tooLong returns the front of an open request's stream that exceeds openFactor times
+// the limits.
 func tooLong(stream []logBatch, o Options) []logBatch {
 	events, size := 0, int64(0)
 	for i, b := range slices.Backward(stream) {
@@ -204,20 +205,20 @@ func (s *Store) dropBatches(ctx context.Context, id session.ID, drop []logBatch)
 	return s.commit(ctx, &w)
 }
 
-// tidyEvery is how many writes there are, on average, for each that also removes
-// some of what has expired.
+// tidyEvery is the average number of writes for each one that also removes some
+// expired rows.
 const tidyEvery = 256
 
-// tidy removes a little of what has expired, now and then, so that a store that
-// is only ever written to does not grow for ever.
+// tidy removes a few expired rows now and then, so that a store without sweeps does
+// not grow for ever.
 func (s *Store) tidy(ctx context.Context) {
 	if rand.IntN(tidyEvery) == 0 {
 		_, _ = s.purge(ctx)
 	}
 }
 
-// Sweep removes everything that has expired, events once the hour is over in which
-// they have. Nothing depends on it but space.
+// Sweep removes all expired rows. It removes events after the end of the clock hour
+// in which they expired. Sweep only frees space: reads never return expired rows.
 //
 // Errors: Unavailable.
 func (s *Store) Sweep(ctx context.Context) error {
@@ -229,10 +230,11 @@ func (s *Store) Sweep(ctx context.Context) error {
 	}
 }
 
-// The last batch of the common stream of a living session says where the stream
-// goes on. It stays when its events have expired, without them.
+// The last batch of the common stream says where the stream goes on. While its
+// session lives, the row stays, without data, when its events have expired.
 //
-// Events go by the hour, once it is over; of 100 hours of sessions at a time.
+// Events are removed by the hour, after the end of the hour, for 100 pairs of an hour
+// and a session at a time.
 const (
 	dueHours  = `hour < ?1 / 3600000000 ORDER BY hour, session LIMIT 100`
 	dueEvents = `e.session IN (SELECT session FROM purges WHERE ` + dueHours + `) AND e.purge <= ?1`
@@ -255,7 +257,8 @@ AND NOT EXISTS (SELECT 1 FROM events AS e WHERE e.session = purges.session AND e
 	purgeParts    = `DELETE FROM parts WHERE rowid IN (SELECT rowid FROM parts WHERE expires <= ?1 LIMIT 100)`
 )
 
-// purge removes up to 100 expired rows of each kind and says how many it found.
+// purge removes up to 100 expired rows of each kind (all expired keys) and returns
+// how many rows it changed.
 func (s *Store) purge(ctx context.Context) (removed int64, err error) {
 	for _, query := range []string{emptyTails, purgeEvents, purgeHours, purgeSessions, purgeAnswers, purgeConns, purgeTickets, purgeKeys, purgeStates, purgeRecords, purgeParts} {
 		n, err := s.write(ctx, query, now())

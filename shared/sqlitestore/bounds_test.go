@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// tight bounds are looked at after every batch.
+// tight has limits that the store checks after every batch.
 func tight(events int) Options { return Options{Events: events, Settle: time.Nanosecond} }
 
 func ended(b session.Batch) session.Batch {
@@ -217,7 +217,7 @@ func count(t *testing.T, s *Store, table string) (n int) {
 	return n
 }
 
-// expired writes 250 of everything that expires, expired.
+// expired writes 250 rows of each kind that expires, already expired.
 func expired(t *testing.T, s *Store) {
 	t.Helper()
 	past := time.Now().Add(-time.Hour)
@@ -340,7 +340,7 @@ func TestTailOfTheCommonStreamOutlivesItsEvents(t *testing.T) {
 		}
 	}
 	same(t, "batches", count(t, s, "events"), 1)
-	put(t, s, b) // its writer did not get the answer
+	put(t, s, b) // the writer repeats it, because it did not get the answer
 	put(t, s, batch(session.Common, 5, `5`))
 	same(t, "Gap of a client that has seen event 4", read(t, s, session.Common, 4).Gap, false)
 	same(t, "Gap of a client that has not", read(t, s, session.Common, 3).Gap, true)

@@ -6,8 +6,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// boxOf puts the record of a box together from its columns. Nothing in it can be
-// changed by who else has it.
+// boxOf builds a box record from its columns. Callers share the cached value, and
+// nothing in it can be changed through their copies.
 func (s *Store) boxOf(rev int64, record []byte) (session.Box, error) {
 	b, err := s.boxes.of(record, session.UnmarshalBox)
 	b.Rev = rev
@@ -123,7 +123,7 @@ func (s *Store) Release(ctx context.Context, box session.BoxID, id session.Strea
 	return true, nil
 }
 
-// The round is in the record, which is a text even where it was stored as a blob.
+// The round is in the record. The CAST is for records that were stored as a blob.
 const swapItem = `
 UPDATE items SET state = ?3, gen = ?4, record = ?5, raw = ?6
 WHERE box = ?1 AND id = ?2 AND state = ?7 AND gen = ?8 AND coalesce(json_extract(CAST(record AS TEXT), '$.Round'), 0) = ?9`
@@ -211,7 +211,8 @@ func (s *Store) Due(ctx context.Context) ([]session.BoxID, error) {
 
 const putPart = `INSERT OR REPLACE INTO parts (box, frame, n, expires, data) VALUES (?, ?, ?, ?, ?)`
 
-// PutPart keeps a piece of a frame; see [session.Boxes]. TooLarge over 128 KiB.
+// PutPart keeps a piece of a frame; see [session.Boxes]. It returns TooLarge for more
+// than 128 KiB.
 func (s *Store) PutPart(ctx context.Context, p session.Part) error {
 	if len(p.Data) > session.MaxPart {
 		return session.Errorf(session.TooLarge, "a part of a relay frame has %d bytes; at most %d are kept", len(p.Data), session.MaxPart)

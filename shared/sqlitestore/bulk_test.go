@@ -18,8 +18,8 @@ func TestBulk(t *testing.T) {
 	}, nil)
 }
 
-// Rows of sessions that have expired go with the writes that follow, up to 100
-// at every 256th on average, and all of them with a Sweep.
+// Later writes remove the rows of expired sessions: on average every 256th write
+// removes up to 100. A Sweep removes them all.
 func TestAbandonedSessionsAreRemovedFromTheFile(t *testing.T) {
 	s := fresh(t)
 	var all errgroup.Group

@@ -8,8 +8,8 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// write is what a method changes in the file: one statement, run once for each list
-// of arguments, all of them or none.
+// write is one change of the file: a statement that runs once for each list of
+// arguments. Either all runs happen or none.
 type write struct {
 	query string
 	args  [][]any
@@ -22,7 +22,7 @@ type write struct {
 	done    chan struct{}
 }
 
-// queue is the writes that wait for the connection. The zero value is ready.
+// queue holds the writes that wait for the connection. The zero value is ready.
 type queue struct {
 	mu      sync.Mutex
 	waiting []*write
@@ -34,7 +34,7 @@ func (q *queue) add(w *write) {
 	q.waiting = append(q.waiting, w)
 }
 
-// take empties the queue.
+// take returns the waiting writes and empties the queue.
 func (q *queue) take() []*write {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -43,7 +43,7 @@ func (q *queue) take() []*write {
 	return group
 }
 
-// withdraw takes one write out, if it still waits.
+// withdraw removes w from the queue and reports whether it was still there.
 func (q *queue) withdraw(w *write) (waited bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -56,10 +56,10 @@ func (q *queue) withdraw(w *write) (waited bool) {
 
 // commit brings a write to the disk, or returns why it could not.
 //
-// Writes queue up while another has the connection. Whoever gets it next writes all
-// that wait in one transaction, with one fsync, and then lets their callers go. So a
-// write waits for no other that has not begun, and the more there are the fewer
-// fsyncs each of them takes.
+// Writes queue up while another write has the connection. The next caller to get the
+// connection writes the whole queue in one transaction, with one fsync, and then
+// releases all callers. So a write waits at most for the transaction in progress, and
+// more concurrent writes share each fsync.
 func (s *Store) commit(ctx context.Context, w *write) error {
 	if err := ctx.Err(); err != nil {
 		return failed(err)
@@ -87,15 +87,15 @@ func (s *Store) write(ctx context.Context, query string, args ...any) (changed i
 	return w.changed, err
 }
 
-// take runs a statement that returns the row it has changed.
+// take runs a statement that returns the row it changed.
 func (s *Store) take(ctx context.Context, query string, args, into []any) (found bool, err error) {
 	w := write{query: query, args: [][]any{args}, into: into}
 	err = s.commit(ctx, &w)
 	return w.found, err
 }
 
-// writeGroup writes all of a group and lets their callers go. If one of them fails,
-// each goes on its own, so that it takes no other with it.
+// writeGroup writes a group in one transaction and releases the callers. If the
+// transaction fails, each write runs on its own, so that a bad write fails alone.
 func (s *Store) writeGroup(uncut context.Context, group []*write) {
 	if len(group) > 1 {
 		if err := s.together(uncut, group...); err == nil || isBroken(err) {
@@ -120,7 +120,8 @@ func answer(group []*write, err error) {
 	}
 }
 
-// isBroken says that a write failed by no fault of its own: the next would fail, too.
+// isBroken reports that a write failed because of the file or the disk, so that the
+// next write would fail too.
 func isBroken(err error) bool {
 	return isBusy(err) || primaryCode(err) == sqlite3.SQLITE_IOERR
 }
@@ -131,7 +132,8 @@ const (
 	undoWrites   = `ROLLBACK`
 )
 
-// together runs writes in one transaction. If it fails, none of them has happened.
+// together runs writes in one transaction. If it returns an error, none of them has
+// happened.
 func (s *Store) together(uncut context.Context, group ...*write) error {
 	if _, err := s.writer.exec(uncut, beginWrites); err != nil {
 		return err
@@ -146,8 +148,7 @@ func (s *Store) together(uncut context.Context, group ...*write) error {
 		_, err = s.writer.exec(uncut, commitWrites)
 	}
 	if err != nil {
-		// SQLite has done so already after some errors, and says that there is nothing
-		// to roll back.
+		// SQLite rolls back by itself after some errors, and ROLLBACK then fails.
 		_, _ = s.writer.exec(uncut, undoWrites)
 	}
 	return err

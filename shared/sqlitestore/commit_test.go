@@ -11,8 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// atOnce makes calls while another has the connection, so that they are written
-// together, and returns their errors in the same order.
+// atOnce makes calls while another one has the connection, so that they are written
+// together. It returns their errors in the same order.
 func atOnce(t *testing.T, s *Store, calls ...func() error) []error {
 	t.Helper()
 	errs, wg := make([]error, len(calls)), sync.WaitGroup{}
@@ -85,7 +85,7 @@ func TestAStatementForManyRowsIsAllOrNothing(t *testing.T) {
 	put(t, s, batch("r1", 2, `2`)) // nothing is left open
 }
 
-// held is a store whose next fsync of the log waits until it is let go.
+// held returns a store whose next fsync of the log waits until the test releases it.
 func held(t *testing.T) (s *Store, d *disk, reached <-chan struct{}, letGo func()) {
 	t.Helper()
 	dir := t.TempDir()

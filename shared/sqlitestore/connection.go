@@ -11,11 +11,11 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite"
 )
 
-// connection is one connection to the file, for one caller at a time. Its own
-// cache, and its statements, stay ready.
+// connection is one connection to the file, for one caller at a time. Its page cache
+// and prepared statements stay ready between calls.
 type connection struct {
 	db         *sql.DB              // with one connection
-	turn       chan struct{}        // holds one token: who has put it there has the connection
+	turn       chan struct{}        // has room for one token: the caller that put it there has the connection
 	statements map[string]*sql.Stmt // by text; prepared when first used
 }
 
@@ -28,7 +28,7 @@ func connect(path string, o Options) (connection, error) {
 	return connection{db: db, turn: make(chan struct{}, 1), statements: map[string]*sql.Stmt{}}, nil
 }
 
-// busyTimeout is how long SQLite waits for another process's write to end.
+// busyTimeout is how long SQLite waits for the write of another process to end.
 const busyTimeout = 5 * time.Second
 
 func dsn(path string, o Options) string {
@@ -62,9 +62,9 @@ func (c *connection) close() error {
 
 // begin waits for the connection, which the caller gives back with end.
 //
-// What runs on the connection runs without the caller's context: it is over soon,
-// while database/sql and the driver would start a goroutine each to watch the
-// context, and throw the connection away when it ends.
+// Statements run without the caller's context, because they end soon. With a context,
+// database/sql and the driver would each start a goroutine to watch it, and would
+// close the connection when it ends.
 func (c *connection) begin(ctx context.Context) (uncut context.Context, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, failed(err)
@@ -79,7 +79,8 @@ func (c *connection) begin(ctx context.Context) (uncut context.Context, err erro
 
 func (c *connection) end() { <-c.turn }
 
-// statement is the statement of a query text, one of the constants of this package.
+// statement returns the prepared statement of a query, which is one of the constants
+// of this package.
 func (c *connection) statement(uncut context.Context, query string) (*sql.Stmt, error) {
 	if st, ok := c.statements[query]; ok {
 		return st, nil
@@ -108,7 +109,7 @@ func (c *connection) exec(uncut context.Context, query string, args ...any) (cha
 	return changed, nil
 }
 
-// scan reads the one row of a query. It is not found without an error.
+// scan reads the one row of a query. Without a row, found is false and err nil.
 func (c *connection) scan(uncut context.Context, query string, args, into []any) (found bool, err error) {
 	st, err := c.statement(uncut, query)
 	if err != nil {
@@ -124,7 +125,8 @@ func (c *connection) scan(uncut context.Context, query string, args, into []any)
 	return true, nil
 }
 
-// row reads the one row of a query. It is not found without an error.
+// row reads the one row of a query on the reading connection. Without a row, found is
+// false and err nil.
 func (s *Store) row(ctx context.Context, query string, args, into []any) (found bool, err error) {
 	uncut, err := s.reader.begin(ctx)
 	if err != nil {
@@ -134,7 +136,7 @@ func (s *Store) row(ctx context.Context, query string, args, into []any) (found 
 	return s.reader.scan(uncut, query, args, into)
 }
 
-// rows calls each for every row of a query until it returns false.
+// rows calls each for every row of a query, until each returns false or fails.
 func (s *Store) rows(ctx context.Context, query string, args []any, each func(scan func(...any) error) (more bool, err error)) error {
 	uncut, err := s.reader.begin(ctx)
 	if err != nil {

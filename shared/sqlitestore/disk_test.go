@@ -10,15 +10,16 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// disk stands between SQLite and the files of one folder: it sees what is written
-// and what is brought to the disk, and can refuse it or take its time.
+// disk stands between SQLite and the files of one folder. It sees every write and
+// every sync, and can refuse or delay them.
 type disk struct {
 	mu    sync.Mutex
 	calls []diskCall
 
-	// before is asked before each call is done; anything but 0 is its result then.
+	// before is called before each call. If it returns anything but 0, that is the
+	// result of the call.
 	before func(c diskCall) (code int32)
-	lax    bool // nothing is kept of the calls
+	lax    bool // the disk does not record calls
 }
 
 // diskCall is one call of SQLite that changes a file.
@@ -38,7 +39,7 @@ const (
 	diskDelete   diskVerb = "delete"
 )
 
-// diskVFS is the name under which SQLite knows all disks.
+// diskVFS is SQLite's name for all disks.
 const diskVFS = "dormouse-test"
 
 var disks struct {
@@ -56,7 +57,7 @@ type openFile struct {
 	own  uintptr // SQLite's methods
 }
 
-// newDisk makes a disk for a folder; stores there are opened with its options.
+// newDisk returns a disk for a folder. Open stores there with its options.
 func newDisk(t testing.TB, dir string) (*disk, Options) {
 	t.Helper()
 	disks.once.Do(registerDisks)
@@ -76,21 +77,21 @@ func newDisk(t testing.TB, dir string) (*disk, Options) {
 	return d, Options{vfs: diskVFS}
 }
 
-// setBefore changes before while the disk is used.
+// setBefore changes before while the disk is in use.
 func (d *disk) setBefore(before func(c diskCall) int32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.before = before
 }
 
-// done returns what has been called so far.
+// done returns the calls so far.
 func (d *disk) done() []diskCall {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.calls[:len(d.calls):len(d.calls)]
 }
 
-// do is one call: run does it.
+// do makes one call, which run executes.
 func (d *disk) do(c diskCall, run func() int32) int32 {
 	if d == nil {
 		return run()
@@ -115,17 +116,17 @@ func (d *disk) do(c diskCall, run func() int32) int32 {
 	return code
 }
 
-// What is transpiled from C knows functions and structures as numbers.
+// Code transpiled from C refers to functions and structures by numbers.
 
 func pointer(p uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
 
-// number is a function of this package as a number.
+// number returns a function of this package as a number.
 func number(f any) uintptr { return (*[2]uintptr)(unsafe.Pointer(&f))[1] }
 
-// function is the function that a number stands for.
+// function returns the function that a number stands for.
 func function[F any](n uintptr) F { return *(*F)(unsafe.Pointer(&struct{ uintptr }{n})) }
 
-// copied is a copy of a structure in memory that is not Go's.
+// copied returns a copy of a structure in memory outside Go's heap.
 func copied[T any](tls *libc.TLS, from uintptr) uintptr {
 	var size T
 	to := libc.Xmalloc(tls, libc.Tsize_t(unsafe.Sizeof(size)))

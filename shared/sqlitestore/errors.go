@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// failed is trouble with the file as the Unavailable it is to the outside. What
-// already has a code keeps it.
+// failed turns trouble with the file into an Unavailable error. An error that already
+// has a code keeps it.
 func failed(err error) error {
 	var coded *session.Error
 	if errors.As(err, &coded) {
@@ -39,8 +39,8 @@ func trouble(err error) string {
 	return "did not answer"
 }
 
-// primaryCode is SQLite's result code without its extension, 0 for an error that
-// is not SQLite's.
+// primaryCode returns SQLite's result code without its extension, or 0 for an error
+// that is not SQLite's.
 func primaryCode(err error) int {
 	var e *sqlite.Error
 	if !errors.As(err, &e) {

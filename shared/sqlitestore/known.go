@@ -2,23 +2,23 @@ package sqlitestore
 
 import "sync"
 
-// known remembers what records said, by their bytes: every message reads that of its
-// session and that of its box, and they change seldom. What it returns is shared with
-// everybody who reads the same record. Safe for concurrent use; the zero value is
-// ready.
+// known caches decoded records by their bytes. Every message reads the records of its
+// session and its box, which seldom change. Callers share the values it returns and
+// must not change what they point to. It is safe for concurrent use; the zero value
+// is ready.
 type known[T any] struct {
 	mu   sync.Mutex
 	said map[string]T
 }
 
-// maxKnown bounds how many records are remembered, and maxKnownSize of how many bytes
-// each is at most.
+// maxKnown is how many records known holds. It does not hold records over
+// maxKnownSize bytes.
 const (
 	maxKnown     = 256
 	maxKnownSize = 4 << 10
 )
 
-// of is what a record says, by memory or else by read.
+// of returns the decoded record, from the cache or else by read.
 func (k *known[T]) of(record []byte, read func(record []byte) (T, error)) (T, error) {
 	k.mu.Lock()
 	v, ok := k.said[string(record)]

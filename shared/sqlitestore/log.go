@@ -10,12 +10,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// A row whose stream is not common may be written over once it has expired. The
-// common stream goes on for as long as its session, so its indexes stay taken. So
-// do those in front of a batch that is there, whose rows may have been dropped: a
-// writer that was fenced long ago must meet a conflict. Such a batch is given no
-// first, for which it is ignored; INSERT ... SELECT ... WHERE would go through a
-// table of its own, a tenth of what a write costs.
+// An append may overwrite a row of a request stream once the row has expired. It
+// never overwrites a row of the common stream: that stream lives as long as its
+// session, so its indexes stay taken.
+//
+// Indexes in front of an existing batch stay taken as well, even if their rows were
+// dropped: a writer that was fenced long ago must meet a conflict. The statement
+// gives such a batch a NULL first, so SQLite ignores it. INSERT ... SELECT ... WHERE
+// would do the same through a temporary table, which adds a tenth to the cost of a
+// write.
 const (
 	appendBatch = `
 INSERT OR IGNORE INTO events (session, stream, first, n, gen, seq, final, bytes, written, expires, purge, hash, data, retry)
@@ -64,7 +67,7 @@ func (s *Store) Append(ctx context.Context, b session.Batch) error {
 				return err
 			}
 			if tail.Last < b.First {
-				continue // it was purged in between
+				continue // another call purged the row in between
 			}
 			return conflict(b)
 		case gen != b.Gen || seq != b.Seq || final != b.Final || retry != b.Retry.Milliseconds() || !bytes.Equal(stored, hash[:]):
@@ -83,8 +86,8 @@ func conflict(b session.Batch) error {
 	return session.Errorf(session.Conflict, "index %d of the stream is written already", b.First)
 }
 
-// The batch that holds the event after the cursor may begin before it: it is the
-// last one that does not begin behind that event.
+// The batch with the event after the cursor may begin before that event. It is the
+// last batch whose first index is not greater.
 const readEvents = `
 SELECT first, n, final, retry, data FROM events
 WHERE session = ?1 AND stream = ?2 AND expires > ?4 AND first >= coalesce(
@@ -123,9 +126,9 @@ const readTail = `
 SELECT first + n - 1, gen, seq, final FROM events
 WHERE session = ?1 AND stream = ?2 AND (stream = '' OR expires > ?3) ORDER BY first DESC LIMIT 1`
 
-// Tail returns the last batch of a stream; see [session.Log]. That of the common
-// stream is known for as long as its session lives, even when its events have
-// expired: an index is never given twice.
+// Tail returns the last batch of a stream; see [session.Log]. For the common stream,
+// Tail answers as long as the session lives, even when its events have expired. So no
+// index is ever given twice.
 func (s *Store) Tail(ctx context.Context, id session.ID, stream session.StreamID) (session.Tail, error) {
 	var t session.Tail
 	_, err := s.row(ctx, readTail, []any{id, stream, now()}, []any{&t.Last, &t.Gen, &t.Seq, &t.Final})
@@ -137,7 +140,7 @@ func (s *Store) Tail(ctx context.Context, id session.ID, stream session.StreamID
 
 const newestStream = `SELECT stream FROM events WHERE session = ? AND stream > '' AND expires > ? ORDER BY stream DESC LIMIT 1`
 
-// Newest returns the request stream that begun last; see [session.Log].
+// Newest returns the request stream that began last; see [session.Log].
 func (s *Store) Newest(ctx context.Context, id session.ID) (session.StreamID, error) {
 	stream := session.Common
 	_, err := s.row(ctx, newestStream, []any{id, now()}, []any{&stream})

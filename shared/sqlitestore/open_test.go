@@ -86,7 +86,7 @@ func execute(t *testing.T, path, query string) {
 	}
 }
 
-// asVersion6 to asVersion1 turn a file back into what an older version wrote.
+// asVersion6 to asVersion1 turn a file back into the format of an older version.
 const asVersion6 = `
 DROP TRIGGER events_written;
 CREATE TRIGGER events_written AFTER INSERT ON events BEGIN
@@ -138,17 +138,17 @@ func TestOpenBringsAnOlderStoreUpToDate(t *testing.T) {
 	}
 }
 
-// upToDate looks for what was written before, and at what is new.
+// upToDate checks the data written before, and the features that are new.
 func upToDate(t *testing.T, s *Store, name string) {
 	t.Helper()
 	p := read(t, s, "r", 0)
 	same(t, "events and Final", []any{indexes(p), p.Final()}, []any{[]session.Index{1, 2, 3}, true})
 	x, _, err := s.Load(t.Context(), "s1", "b")
 	same(t, "session", []any{x.Level, err}, []any{"info", nil})
-	put(t, s, ended(batch("r", 3, `3`))) // it is known to be the same
+	put(t, s, ended(batch("r", 3, `3`))) // the store recognizes the same batch
 	again := batch("old", 1, `2`)
 	again.Expires = time.Now().Add(-time.Hour)
-	put(t, s, again) // an expired batch is written over, in an hour that is noted already
+	put(t, s, again) // overwrites an expired batch, in an hour that is noted already
 	if err := errors.Join(
 		s.PutConnection(t.Context(), session.Connection{ID: "c"}),
 		s.CreateKey(t.Context(), session.Key{ID: name}),
@@ -286,7 +286,7 @@ func TestABusyFileIsUnavailableAndReadAllTheSame(t *testing.T) {
 func TestAnEndedContextIsUnavailableWithItsError(t *testing.T) {
 	s := fresh(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	s.writer.turn <- struct{}{} // somebody has the connection
+	s.writer.turn <- struct{}{} // another caller has the connection
 	back := make(chan error)
 	go func() { back <- s.Append(ctx, batch("r", 1, `1`)) }()
 	cancel()

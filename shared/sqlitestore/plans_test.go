@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestACallLooksUpWhatItNeeds: what a message does to the store takes as long with
-// 100,000 sessions, or events of its session, as with ten, because every statement
-// goes down an index to what it is about.
+// TestACallLooksUpWhatItNeeds checks that a message takes as long with 100,000
+// sessions, or events of its session, as with ten: every statement finds its rows
+// through an index.
 func TestACallLooksUpWhatItNeeds(t *testing.T) {
 	s := fresh(t)
 	events := func(terms string) string {
@@ -51,8 +51,8 @@ func TestACallLooksUpWhatItNeeds(t *testing.T) {
 	}
 }
 
-// TestWhatHasExpiredIsFoundByAnIndex: the purge that some write in 256 does takes no
-// longer for what has not expired.
+// TestWhatHasExpiredIsFoundByAnIndex checks that the purge in some writes takes no
+// longer when there are more rows that have not expired.
 func TestWhatHasExpiredIsFoundByAnIndex(t *testing.T) {
 	s := fresh(t)
 	for _, query := range []string{emptyTails, purgeEvents, purgeHours, purgeSessions, purgeAnswers, purgeConns, purgeTickets, purgeStates, purgeParts} {
@@ -64,7 +64,7 @@ func TestWhatHasExpiredIsFoundByAnIndex(t *testing.T) {
 	}
 }
 
-// plan is what SQLite does for a statement, step by step.
+// plan returns SQLite's plan for a statement, step by step.
 func plan(t *testing.T, s *Store, query string) (steps []string) {
 	t.Helper()
 	rows, err := s.writer.db.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, make([]any, 13)...)

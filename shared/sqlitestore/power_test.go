@@ -16,11 +16,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// sector is what a disk writes whole.
+// sector is the unit that a disk writes as a whole, in bytes.
 const sector = 512
 
-// image is what is on the disk: of each file what was synced, and what was only
-// written or deleted since.
+// image is the content of the disk: for each file the synced part, and the writes and
+// deletions since the last sync.
 type image map[string]*imageFile
 
 type imageFile struct {
@@ -29,9 +29,8 @@ type imageFile struct {
 	named   bool // SQLite has synced the folder since the file was made
 }
 
-// apply brings the image behind a call of SQLite. The first fsync of a journal that
-// was made anew is one of the folder as well (UNIXFILE_DIRSYNC): what was deleted
-// before stays so.
+// apply applies a call of SQLite to the image. The first fsync of a new journal also
+// syncs the folder (UNIXFILE_DIRSYNC), so earlier deletions become lasting.
 func (m image) apply(c diskCall) {
 	if m[c.file] == nil {
 		m[c.file] = &imageFile{}
@@ -58,7 +57,7 @@ func (m image) syncFolder() {
 	}
 }
 
-// after is the content of a file after some calls.
+// after returns the content of a file after some calls.
 func after(content []byte, calls []diskCall) []byte {
 	content = bytes.Clone(content)
 	for _, c := range calls {
@@ -78,7 +77,7 @@ func after(content []byte, calls []diskCall) []byte {
 	return content
 }
 
-// loss is what becomes of what was written and not synced when the power goes.
+// loss is the fate of unsynced writes when the power fails.
 type loss string
 
 const (
@@ -87,7 +86,7 @@ const (
 	loseSome loss = "some of it is lost, by sectors"
 )
 
-// cut is the files after a power cut, those without content left out.
+// cut returns the files after a power cut, without empty ones.
 func (m image) cut(l loss, r *rand.Rand) map[string][]byte {
 	files := map[string][]byte{}
 	for name, f := range m {
@@ -114,14 +113,14 @@ func (m image) cut(l loss, r *rand.Rand) map[string][]byte {
 	return files
 }
 
-// fact is what a caller was told, and what must be so from then on.
+// fact is a result that a caller got, and the state that it promises from then on.
 type fact struct {
 	at   int // how many calls of the disk had been made
 	what string
 	is   func(t *testing.T, s *Store) bool
 }
 
-// facts are what all callers were told, in order.
+// facts are the results of all callers, in order.
 type facts struct {
 	disk *disk
 	mu   sync.Mutex
@@ -138,7 +137,7 @@ func (f *facts) told(t *testing.T, err error, what string, is func(t *testing.T,
 	f.list = append(f.list, fact{len(f.disk.done()), what, is})
 }
 
-// live is what one session and its box do in some rounds.
+// live makes the calls of one session and its box in some rounds.
 func (f *facts) live(t *testing.T, s *Store, name string, rounds int) {
 	ctx, id, box := t.Context(), session.ID(name), session.Box{ID: session.BoxID("acme/" + name), Tenant: "acme", Server: name}
 	err := s.Create(ctx, session.Session{ID: id, Expires: time.Now().Add(time.Hour)})
@@ -182,14 +181,16 @@ func (f *facts) live(t *testing.T, s *Store, name string, rounds int) {
 	}
 }
 
-// recorded is a life of a store: what its disk was told, and its callers.
+// recorded is the life of a store: the calls on its disk, and the results of its
+// callers.
 func recorded(t *testing.T, o Options, sessions, rounds int) ([]diskCall, []fact) {
 	t.Helper()
 	dir := t.TempDir()
 	d, with := newDisk(t, dir)
 	o.vfs = with.vfs
 	s := open(t, filepath.Join(dir, "store.db"), o)
-	// So that the log is written over, and its pages go to the file, again and again.
+	// This makes SQLite overwrite the log, and move its pages to the file, again and
+	// again.
 	if _, err := s.writer.db.ExecContext(t.Context(), "PRAGMA wal_autocheckpoint=40"); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +213,8 @@ type aftermath struct {
 	lost    []string
 }
 
-// look opens what a cut has left, and compares it with what callers were told before.
+// look opens the files that a cut has left, and compares them with the facts before
+// the cut.
 func (a *aftermath) look(t *testing.T, at int, l loss, files map[string][]byte, known []fact) {
 	t.Helper()
 	for _, name := range []string{"", "-wal", "-shm"} {
@@ -242,7 +244,7 @@ func (a *aftermath) look(t *testing.T, at int, l loss, files map[string][]byte, 
 	a.boxes(t, s)
 }
 
-// boxes brings every box to sleep that is not, as the sweep does.
+// boxes puts every box to sleep that is awake, as the sweep does.
 func (a *aftermath) boxes(t *testing.T, s *Store) {
 	t.Helper()
 	for range 2 {
@@ -273,7 +275,7 @@ func (a *aftermath) boxes(t *testing.T, s *Store) {
 	same(t, "boxes that stay as they are", []any{len(due), err}, []any{0, nil})
 }
 
-// cutAll cuts the power after calls of a life, and returns what came of it.
+// cutAll cuts the power after calls of a life, and returns the outcome.
 func cutAll(t *testing.T, calls []diskCall, told []fact, chosen func(at int) bool) *aftermath {
 	t.Helper()
 	dir := t.TempDir()
@@ -294,15 +296,15 @@ func cutAll(t *testing.T, calls []diskCall, told []fact, chosen func(at int) boo
 	return a
 }
 
-// sortedBefore is how many facts were told when a number of calls had been made.
+// sortedBefore returns how many facts were told before a number of calls.
 func sortedBefore(told []fact, at int) int {
 	n, _ := slices.BinarySearchFunc(told, at+1, func(f fact, at int) int { return f.at - at })
 	return n
 }
 
-// TestPowerCut: whenever the power goes, and whatever the disk has kept of what was
-// not synced, the file opens, everything is so that a caller was told of, no message
-// is claimed twice, and no box is stuck.
+// TestPowerCut cuts the power at any moment, with any part of the unsynced writes
+// kept. The file must open, and every fact must hold. No message may be claimed
+// twice, and no box may be stuck.
 func TestPowerCut(t *testing.T) {
 	sessions, rounds, every := 4, 4, 9
 	if *chaos {
@@ -324,8 +326,8 @@ func TestPowerCut(t *testing.T) {
 	}
 }
 
-// TestPowerCutTakesWhatIsNotSynced: the same experiment finds what a volatile store
-// loses.
+// TestPowerCutTakesWhatIsNotSynced checks that the same experiment finds the losses
+// of a volatile store.
 func TestPowerCutTakesWhatIsNotSynced(t *testing.T) {
 	calls, told := recorded(t, Options{Volatile: true}, 2, 3)
 	a := cutAll(t, calls, told, func(at int) bool { return at%29 == 0 })

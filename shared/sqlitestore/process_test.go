@@ -15,8 +15,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// The test program is also the other process: with "child" as its first argument
-// it does what the others say.
+// The test program is also the other process: with "child" as its first argument, it
+// does what the other arguments say.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 3 && os.Args[1] == "child" {
 		if err := child(os.Args[2], os.Args[3], os.Args[4:]); err != nil {
@@ -145,7 +145,7 @@ func TestProcessesNoticeWhatOthersWrite(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A wait looks within 10 ms at first, and every second in the end.
+	// Wait polls within 10 ms at first, and every second in the end.
 	if took := time.Since(begin); took > rounds*time.Second/4 {
 		t.Errorf("%d rounds took %s", rounds, took)
 	}
@@ -184,7 +184,7 @@ func TestAKilledWriterLeavesWholeBatchesAndAllItWasToldOf(t *testing.T) {
 			}
 			told = session.Index(n) + crashEvents - 1
 			if told > session.Index(10+round)*crashEvents && cmd.ProcessState == nil {
-				_ = cmd.Process.Kill() // what is in the pipe is read on
+				_ = cmd.Process.Kill() // the test still reads the rest of the pipe
 			}
 		}
 		_ = cmd.Wait()
@@ -197,7 +197,8 @@ func TestAKilledWriterLeavesWholeBatchesAndAllItWasToldOf(t *testing.T) {
 	}
 }
 
-// checkWhole reads the stream to its end: whole batches, up to told at least.
+// checkWhole reads the stream to its end. It must consist of whole batches, up to
+// told at least.
 func checkWhole(t *testing.T, s *Store, told session.Index) {
 	t.Helper()
 	after := session.Index(0)

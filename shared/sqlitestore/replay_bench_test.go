@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// BenchmarkReplay is what a client that comes back costs: all events of a stream, of
-// 120 bytes in batches of 10.
+// BenchmarkReplay measures the return of a client, which reads all events of a
+// stream, of 120 bytes in batches of 10.
 func BenchmarkReplay(b *testing.B) {
 	s := open(b, filepath.Join(b.TempDir(), "store.db"), Options{Events: 10_000})
 	defer func() { _ = s.Close() }()

@@ -9,17 +9,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// What PRAGMA application_id and user_version say of a file of ours.
+// applicationID and schemaVersion are the values of PRAGMA application_id and
+// user_version in the store's files.
 const (
 	applicationID = 0x646f726d // "dorm"
 	schemaVersion = 7
 )
 
-// schema: times are Unix microseconds. Records that are read whole are JSON;
-// what a client or a server wrote is a blob of its own, byte for byte, and the
-// last column, so that the others are read without it. Tables with such blobs
-// have row ids: without, the blobs would be in the tree that is searched, and the
-// tail of a stream with events of 20 KB takes nine times as long to find.
+// schema creates the current tables. Times are Unix microseconds. Records that are
+// read whole are JSON. Bytes that a client or a server wrote are a blob of their own,
+// in the last column, so that SQLite reads the other columns without them.
+//
+// Tables with such blobs have row ids. WITHOUT ROWID would put the blobs into the
+// tree that is searched; finding the tail of a stream with events of 20 KB would then
+// take nine times as long.
 const schema = `
 CREATE TABLE sessions (
 	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, tenant TEXT NOT NULL, expires INTEGER NOT NULL,
@@ -53,13 +56,12 @@ CREATE TABLE parts (
 CREATE INDEX parts_expires ON parts (expires);
 `
 
-// A row of events is a batch: n events from index first on, joined by line feeds
-// in data. It can be read until expires and is deleted after purge. retry is in
-// milliseconds.
+// A row of events is a batch: n events from index first on, joined by line feeds in
+// data. Reads return it until expires, and purge deletes it after the time in its
+// column purge. retry is in milliseconds.
 //
-// When rows are to be deleted stands in purges, an hour and a session in a row: an
-// index by time would be a page more to write for each batch, a third of what it
-// costs.
+// The table purges says when rows are due, with a row for each hour and session. An
+// index by time would write one more page for each batch, a third of its cost.
 const eventsSchema = `
 CREATE TABLE events (
 	session TEXT NOT NULL, stream TEXT NOT NULL, first INTEGER NOT NULL, n INTEGER NOT NULL,
@@ -74,9 +76,9 @@ const purgesSchema = `
 CREATE TABLE purges (hour INTEGER NOT NULL, session TEXT NOT NULL, PRIMARY KEY (hour, session)) WITHOUT ROWID;
 ` + purgeTriggers
 
-// A trigger takes the conflict policy of the statement that fires it, which is ABORT
-// for the update of an upsert. OR IGNORE in the trigger would not hold there; an ON
-// CONFLICT clause does.
+// SQLite applies the conflict policy of the firing statement to a trigger, which is
+// ABORT for the update of an upsert. It would override OR IGNORE in the trigger; it
+// does not override an ON CONFLICT clause.
 const purgeTriggers = `
 CREATE TRIGGER events_written AFTER INSERT ON events BEGIN
 	INSERT INTO purges (hour, session) VALUES (new.purge / 3600000000, new.session) ON CONFLICT DO NOTHING;
@@ -99,8 +101,8 @@ CREATE TABLE entry_tickets (hash TEXT PRIMARY KEY, expires INTEGER NOT NULL, rec
 CREATE INDEX entry_tickets_expires ON entry_tickets (expires);
 `
 
-// A row is a durable value; since is in milliseconds, 0 but for those of sessions,
-// which are deleted with the row of their session.
+// A row of states is a durable value. since is in milliseconds, and 0 except for
+// values of sessions. A trigger deletes those with the row of their session.
 const statesSchema = `
 CREATE TABLE states (
 	scope TEXT NOT NULL, owner TEXT NOT NULL, tenant TEXT NOT NULL, server TEXT NOT NULL, since INTEGER NOT NULL, name TEXT NOT NULL,
@@ -121,8 +123,10 @@ CREATE TABLE handshakes (
 CREATE INDEX handshakes_expires ON handshakes (expires);
 `
 
-// upgrade1 leads from version 1 to 2, keysSchema from there to 3, statesSchema to 4,
-// upgrade4 to 5, upgrade5 to 6, upgrade6 to 7. upgrade1 makes the events as they are now.
+// The upgrades start from the version in their names, and create tables as they are now.
+// keysSchema leads from version 2 to 3, and statesSchema from 3 to 4. upgrade1 creates
+// the current events table, so it replaces upgrade5 and upgrade6 too. upgrade5 creates
+// the current triggers, so it replaces upgrade6.
 const upgrade1 = `
 DROP INDEX events_purge;
 ALTER TABLE events RENAME TO events1;
@@ -131,7 +135,7 @@ INSERT INTO events SELECT session, stream, first, n, gen, seq, final, 0, bytes, 
 DROP TABLE events1;
 ` + connectionsSchema
 
-// upgrade4 leaves nothing in the handshake records: servers say it again.
+// upgrade4 drops all handshake records; the servers' next answers replace them.
 const upgrade4 = `DROP TABLE handshakes;` + handshakesSchema
 
 const upgrade5 = `
@@ -145,8 +149,9 @@ DROP TRIGGER events_written;
 DROP TRIGGER events_kept;
 ` + purgeTriggers
 
-// migrate sees that the file has our schema. Turning a new file into WAL mode
-// fails at once while another process does the same, whatever the busy timeout.
+// migrate brings the file to the current schema. It repeats on busy errors: the
+// change of a new file to WAL mode fails at once while another process does the same,
+// whatever the busy timeout.
 func (s *Store) migrate(ctx context.Context) error {
 	deadline := time.Now().Add(busyTimeout)
 	for {
@@ -165,7 +170,7 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// version is the file's schema version, 0 for a new file.
+// version returns the file's schema version, 0 for a new file.
 func (s *Store) version(ctx context.Context, q querier) (int, error) {
 	var application, version, tables int
 	err := q.QueryRowContext(ctx, `SELECT (SELECT application_id FROM pragma_application_id),
@@ -182,14 +187,14 @@ func (s *Store) version(ctx context.Context, q querier) (int, error) {
 	return version, nil
 }
 
-// upgrade brings a new file, or one of an older version, to ours.
+// upgrade brings a new file, or one of an older version, to the current schema.
 func (s *Store) upgrade(ctx context.Context) error {
 	tx, err := s.writer.db.BeginTx(ctx, nil)
 	if err != nil {
 		return failed(err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	// Another process may have been quicker.
+	// Another process may have upgraded the file in the meantime.
 	version, err := s.version(ctx, tx)
 	if err != nil || version == schemaVersion {
 		return err

@@ -8,7 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// sessionOf puts a session together from its columns.
+// sessionOf builds a session from its columns.
 func (s *Store) sessionOf(rev int64, record, raw []byte) (session.Session, error) {
 	x, err := s.sessions.of(record, session.UnmarshalSession)
 	x = x.Clone()
@@ -37,7 +37,7 @@ func (s *Store) Create(ctx context.Context, x session.Session) error {
 	return nil
 }
 
-// A record that is not there has revision 0.
+// A missing record has revision 0.
 const loadSession = `
 SELECT coalesce(s.rev, 0), coalesce(s.expires > ?3, 0), s.record, s.init, coalesce(b.rev, 0), b.record FROM (SELECT 1)
 LEFT JOIN sessions AS s ON s.id = ?1
@@ -143,7 +143,7 @@ func (s *Store) PutAnswer(ctx context.Context, a session.Answer) (first bool, er
 
 const readAnswer = `SELECT raw, expires FROM answers WHERE session = ?1 AND question = ?2 AND expires > ?3`
 
-// Answers returns what was answered; see [session.Sessions].
+// Answers returns the stored answers to questions; see [session.Sessions].
 func (s *Store) Answers(ctx context.Context, id session.ID, questions []string) ([]session.Answer, error) {
 	var answers []session.Answer
 	for _, q := range questions {
@@ -184,7 +184,7 @@ func (s *Store) PutConnection(ctx context.Context, c session.Connection) error {
 
 const readConnection = `SELECT record FROM connections WHERE id = ? AND expires > ?`
 
-// Connection reads one; see [session.Connections].
+// Connection reads the record of a connection; see [session.Connections].
 func (s *Store) Connection(ctx context.Context, id string) (session.Connection, error) {
 	var record []byte
 	found, err := s.row(ctx, readConnection, []any{id, now()}, []any{&record})
@@ -203,7 +203,7 @@ func (s *Store) Connection(ctx context.Context, id string) (session.Connection, 
 
 const deleteConnection = `DELETE FROM connections WHERE id = ?`
 
-// DeleteConnection removes one; see [session.Connections].
+// DeleteConnection removes the record of a connection; see [session.Connections].
 func (s *Store) DeleteConnection(ctx context.Context, id string) error {
 	_, err := s.write(ctx, deleteConnection, id)
 	return err

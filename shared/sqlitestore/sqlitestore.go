@@ -1,13 +1,15 @@
-// Package sqlitestore is the session.Store of one machine: a SQLite file that
-// many processes read and write at once, and that outlives all of them.
+// Package sqlitestore implements session.Store for one machine. The store is a SQLite
+// file that many processes read and write at the same time. The file outlives all of
+// them.
 //
-// It hides SQL, the schema, the layout of the log, and how a process learns that
-// another one has written (see [Store.Wait]). It does not know who uses it, and it
-// does not log.
+// The package hides SQL, the schema, the layout of the log, and how a process learns
+// that another process has written (see [Store.Wait]). It depends on none of its
+// callers, and it does not log.
 //
-// A write that has returned is on the disk: it survives the death of any process,
-// and of the machine. Nobody reads a write that is not there yet. Writes that come
-// while another is on its way to the disk go there together, by one fsync.
+// A write is on the disk when its method returns: it survives the death of any
+// process, and of the machine. A read returns only writes that are on the disk.
+// Writes that arrive while another write is on its way to the disk share one
+// transaction and one fsync.
 package sqlitestore
 
 import (
@@ -22,25 +24,29 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Options bound what the log keeps. Zero fields get their defaults.
+// Options limit what the log keeps. Zero fields get their defaults.
 type Options struct {
-	// Events and Bytes bound the log of one session: its common stream and its
-	// ended request streams together. Over a bound, the oldest batches go, except
-	// the last of the common stream; the ends of request streams, which hold the
-	// results, go after everything else. The log of a request that has not ended
-	// is not counted; when it alone is over 16 times a bound it loses its front.
-	// What was dropped is a [session.Page.Gap]. The bounds are looked after now
-	// and then, so that the log may be over them for a while. Defaults: 1,000 and
-	// 8 MiB.
+	// Events and Bytes limit the log of one session: its common stream and its ended
+	// request streams together. Over a limit, the store drops the oldest batches
+	// first. It always keeps the last batch of the common stream. The last batches of
+	// request streams hold the results, so they go after everything else.
+	//
+	// The log of a request that has not ended is not counted. If that log alone
+	// exceeds 16 times a limit, the store drops its front. Readers see dropped events
+	// as a [session.Page.Gap].
+	//
+	// The store checks the limits only now and then, so the log may exceed them for a
+	// while. Defaults: 1,000 events and 8 MiB.
 	Events int
 	Bytes  int64
-	// Settle is how long nothing of an ended request is dropped for a bound, so
-	// that its client has the time to fetch the result. Default: 1 minute.
+	// Settle is how long the store keeps the whole log of an ended request, whatever
+	// the limits, so that the client has time to fetch the result. Default: 1 minute.
 	Settle time.Duration
-	// Age is how long any event is kept at most. Default: [session.EventAge].
+	// Age is the longest time for which the store keeps an event. Default:
+	// [session.EventAge].
 	Age time.Duration
-	// Volatile leaves out the fsync of each write, to measure what it costs. The
-	// newest writes may be lost then, each as a whole, when the machine goes down.
+	// Volatile leaves out the fsync of each write, to measure what it costs. A crash
+	// of the machine may then lose the newest writes. It loses each write as a whole.
 	Volatile bool
 
 	// For tests: the files as SQLite sees them, and the room beside one.
@@ -67,13 +73,15 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Store is a session.Store in a SQLite file. It holds two connections, of which one
-// reads. Methods are safe for concurrent use; there are as many as session.Store has.
-// Besides what the interface says of errors: all
-// trouble with the file is Unavailable with the cause attached, and so is a
-// context that ended first (errors.Is still finds the context's error). A call
-// that has begun to read or write is not cut off; it takes 5 seconds at most,
-// and that only if another process holds the file.
+// Store is a session.Store in a SQLite file. It holds two connections: one writes,
+// one reads. Its methods are safe for concurrent use; there are as many as
+// session.Store has.
+//
+// Errors, besides the codes that session.Store names: any trouble with the file is
+// Unavailable with the cause attached. A context that ended first is Unavailable too,
+// and errors.Is finds the context's error. A call that has begun to read or write
+// ignores its context. Such a call takes at most 5 seconds, and only if another
+// process holds the file.
 type Store struct {
 	options  Options
 	path     string
@@ -93,11 +101,11 @@ type Store struct {
 
 var _ session.Store = (*Store)(nil)
 
-// Open opens the store at path and makes it if it is not there, with its folder,
-// for this user only. Of options at most the first counts. Beside the file there
-// are two of SQLite's own.
+// Open opens the store at path. If the file does not exist, Open creates it and its
+// folder, readable by this user only. SQLite keeps two files of its own beside it.
+// Open uses the first of options, if any.
 //
-// Errors: Invalid if the file is no store, or one of a newer version;
+// Errors: Invalid if the file is no store, or a store of a newer version;
 // Unavailable.
 func Open(path string, options ...Options) (*Store, error) {
 	var o Options
@@ -123,7 +131,7 @@ func Open(path string, options ...Options) (*Store, error) {
 	return s, nil
 }
 
-// Close gives up the connections. Calls under way end.
+// Close closes both connections. Calls in progress return.
 func (s *Store) Close() error {
 	s.closing.Do(func() { close(s.closed) })
 	if err := errors.Join(s.reader.close(), s.writer.close()); err != nil {
@@ -132,8 +140,9 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// prepareFile returns where path really is, and makes the file before SQLite does:
-// it holds what clients sent and is nobody else's to read.
+// prepareFile resolves path to an absolute path without symbolic links. It creates
+// the file before SQLite would, because the file holds clients' messages and only
+// this user may read it.
 func prepareFile(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -152,7 +161,7 @@ func prepareFile(path string) (string, error) {
 	return filepath.EvalSymlinks(path)
 }
 
-// expiry is a time of expiry as a column. No time means never.
+// expiry converts an expiry time to its column. The zero time means never.
 func expiry(t time.Time) int64 {
 	if t.IsZero() {
 		return math.MaxInt64

@@ -22,7 +22,7 @@ func open(t testing.TB, path string, options ...Options) *Store {
 	return s
 }
 
-// fresh is a store without data that is closed with the test.
+// fresh returns a store without data, which the end of the test closes.
 func fresh(t testing.TB, options ...Options) *Store {
 	t.Helper()
 	s := open(t, filepath.Join(t.TempDir(), "store.db"), options...)
@@ -34,7 +34,7 @@ func fresh(t testing.TB, options ...Options) *Store {
 	return s
 }
 
-// again is another handle on the same file.
+// again returns another handle on the same file.
 func again(t testing.TB, s *Store) *Store {
 	t.Helper()
 	o := open(t, s.path)

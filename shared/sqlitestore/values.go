@@ -6,8 +6,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// stateKey are the columns of the key of a durable value, in the order of the
-// parameters ?1 to ?6 of the statements here.
+// stateKey returns the key columns of a durable value, in the order of the parameters
+// ?1 to ?6 of the statements here.
 func stateKey(k session.ValueKey) []any {
 	since := int64(0)
 	if !k.Since.IsZero() {
@@ -38,8 +38,8 @@ func (s *Store) LoadValue(ctx context.Context, k session.ValueKey) (session.Valu
 }
 
 const (
-	// The values of a session are deleted when its row is; one that came later would
-	// stay for ever.
+	// A trigger deletes the values of a session with its row; a value created later
+	// would stay for ever.
 	createState = `
 INSERT INTO states (scope, owner, tenant, server, since, name, rev, expires, data)
 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 WHERE ?1 <> 'session' OR EXISTS (SELECT 1 FROM sessions WHERE id = ?2)
@@ -74,7 +74,7 @@ func (s *Store) SaveValue(ctx context.Context, v session.Value) (session.Value, 
 	return s.unsaved(ctx, v, was)
 }
 
-// unsaved says why nothing was written over a revision.
+// unsaved returns the outcome of a SaveValue that changed no row.
 func (s *Store) unsaved(ctx context.Context, v session.Value, was int64) (session.Value, error) {
 	stored, err := s.LoadValue(ctx, v.Key)
 	switch {

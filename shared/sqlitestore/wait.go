@@ -16,10 +16,13 @@ import (
 
 // Wait waits for something to read; see [session.Log].
 //
-// A write of this Store wakes those who wait in it, and Append hands them the batch.
-// For the writes of other processes Wait looks by itself: first when the stream is
-// 4 ms old, then every 5 to 10 ms, then after a tenth of the time it has waited, at
-// last every second. It reads then only if another process has written since.
+// A write through this Store wakes the calls of Wait in it, and Append hands them the
+// batch.
+//
+// Wait polls the file to find the writes of other processes. It polls first when the
+// stream is 4 ms old, and then every 5 to 10 ms. Later it polls after a tenth of the
+// time it has waited, at most a second. A poll reads the stream only if another
+// process has written to the file since.
 func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
 	w := s.waiters.enter(id, stream)
 	defer s.waiters.leave(w)
@@ -56,11 +59,11 @@ func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID
 	}
 }
 
-// infant is the age at which a stream is first looked at for what other processes
-// have written: they take longer to answer a request.
+// infant is the age of a stream at which Wait polls for the first time. Other
+// processes need longer than this to answer a request.
 const infant = 4 * time.Millisecond
 
-// pace is the time to the next look.
+// pace returns the time until the next poll.
 func pace(waited time.Duration) time.Duration {
 	return min(max(waited/10, 5*time.Millisecond+rand.N(5*time.Millisecond)), time.Second)
 }
@@ -72,21 +75,22 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// watch knows whether other processes have written.
+// watch caches the file's data version, which shows whether another process has
+// written.
 type watch struct {
 	mu      sync.Mutex
 	version int64
 	asked   time.Time
 }
 
-// watchAge is for how long one look at the file serves all who wait.
+// watchAge is how long all waiting calls share one look at the data version.
 const watchAge = 4 * time.Millisecond
 
 const dataVersion = `PRAGMA data_version`
 
-// foreign returns a number that changes when another Store has written to the file:
-// the connection that asks is the one that writes here. It may be the number of up to
-// watchAge ago.
+// foreign returns the file's data version. It changes when another Store writes to
+// the file, and stays the same for writes of this Store, because foreign asks on the
+// connection that writes. The number may be up to watchAge old.
 func (s *Store) foreign(ctx context.Context) (int64, error) {
 	begun := time.Now()
 	s.watch.mu.Lock()
@@ -116,13 +120,14 @@ type streamKey struct {
 	stream  session.StreamID
 }
 
-// waiters are those who wait in this Store. The zero value is ready.
+// waiters are the calls of Wait in this Store, by stream. The zero value is ready.
 type waiters struct {
 	mu sync.Mutex
 	by map[streamKey][]*waiter
 
-	// touched is when a stream was last written to through this Store, in Unix
-	// milliseconds. Streams share a place by their hash, and the last of them counts.
+	// touched holds the time of the last write to a stream through this Store, in
+	// Unix milliseconds. Streams whose hashes are equal share an entry, which keeps
+	// the last time of them all.
 	touched [4096]atomic.Int64
 }
 
@@ -158,16 +163,16 @@ func (w *waiters) place(stream streamKey) *atomic.Int64 {
 	return &w.touched[maphash.Comparable(seed, stream)%uint64(len(w.touched))]
 }
 
-// untouched says that a stream is younger than infant and that nothing was written
-// to it through this Store: there is nothing to read yet. Who asks has entered
-// before, so that a write that comes later wakes it.
+// untouched reports that a stream is younger than infant and that this Store has not
+// written to it, so there is nothing to read yet. Call enter first, so that a later
+// write wakes the waiter.
 func (w *waiters) untouched(stream streamKey) bool {
 	begun := stream.stream.Time()
 	age := time.Since(begun)
 	return age >= 0 && age < infant && w.place(stream).Load() < begun.UnixMilli()
 }
 
-// wake hands news to those who wait for a stream.
+// wake hands n to every waiter of a stream.
 func (w *waiters) wake(id session.ID, stream session.StreamID, n news) {
 	key := streamKey{id, stream}
 	w.place(key).Store(time.Now().UnixMilli())
@@ -176,13 +181,13 @@ func (w *waiters) wake(id session.ID, stream session.StreamID, n news) {
 	for _, o := range w.by[key] {
 		select {
 		case o.news <- n.clone():
-		default: // it has news already, and looks for more
+		default: // the waiter has news already, and will read the rest
 		}
 	}
 }
 
-// wait returns news, or nothing at a time. Its error is that of ctx, or Unavailable
-// when the store is closed.
+// wait returns the next news, or no news (woken is false) once until has passed. Its
+// error is ctx's own, or Unavailable when the store is closed.
 func (w *waiter) wait(ctx context.Context, closed <-chan struct{}, until time.Time) (n news, woken bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return news{}, false, err
@@ -210,8 +215,8 @@ func (w *waiter) wait(ctx context.Context, closed <-chan struct{}, until time.Ti
 	}
 }
 
-// news is a batch that was just written, so that who waits for it need not read it.
-// The zero value says no more than that something was written.
+// news is a batch that was just written, so that a waiter need not read it from the
+// file. The zero value means only that something was written.
 type news struct {
 	first session.Index
 	n     int
@@ -220,14 +225,14 @@ type news struct {
 	lines []byte
 }
 
-// clone is the news for one waiter, who may change what it is given.
+// clone returns a copy for one waiter, which may change the bytes.
 func (n news) clone() news {
 	n.lines = bytes.Clone(n.lines)
 	return n
 }
 
-// page is what a read after a cursor would find; known is false if the news do not
-// say, because what they bring is not what comes next.
+// page returns the page that a read after a cursor would return. known is false if
+// the batch does not begin right behind the cursor; the waiter must read then.
 func (n news) page(after session.Index) (p session.Page, known bool) {
 	if n.n == 0 || n.first != max(after, 0)+1 {
 		return session.Page{}, false

@@ -17,7 +17,7 @@ import (
 
 func far() time.Time { return time.Now().Add(time.Minute) }
 
-// outcome is what a Wait came back with, and after how long.
+// outcome is the result of a Wait and the time it took.
 type outcome struct {
 	page session.Page
 	err  error
@@ -43,8 +43,8 @@ func waiting(t *testing.T, stream func() session.StreamID, after session.Index, 
 	})
 }
 
-// begunNow is a stream that begins now, also in virtual time, where
-// [session.NewStreamID] goes on from the streams of real time.
+// begunNow returns a stream that begins now, in virtual time too. There,
+// [session.NewStreamID] would continue from the streams of real time.
 func begunNow() session.StreamID {
 	u := uuid.New()
 	copy(u[:6], binary.BigEndian.AppendUint64(nil, uint64(time.Now().UnixMilli()))[2:])
@@ -135,7 +135,7 @@ func TestAWaitLooksForWhatOtherProcessesWrite(t *testing.T) {
 	}
 }
 
-// hasRead says whether events were read through a store.
+// hasRead reports whether a store has read events.
 func hasRead(s *Store) bool {
 	_, prepared := s.reader.statements[readEvents]
 	return prepared
@@ -167,12 +167,12 @@ func TestWhatWasWrittenToAYoungStreamBeforeTheWaitIsFoundAtOnce(t *testing.T) {
 	})
 }
 
-// TestALongWaitReadsWhenAnotherProcessHasWritten: whatever this store writes itself,
-// it looks at the file and does not read the stream.
+// TestALongWaitReadsWhenAnotherProcessHasWritten checks that a Wait does not read the
+// stream for this store's own writes. It only polls the file.
 func TestALongWaitReadsWhenAnotherProcessHasWritten(t *testing.T) {
 	waiting(t, named("r1"), 0, func(t *testing.T, s, other *Store, _ session.StreamID, back <-chan outcome) {
 		<-time.After(time.Second)
-		execute(t, s.path, "ALTER TABLE events RENAME COLUMN data TO gone") // whoever reads fails
+		execute(t, s.path, "ALTER TABLE events RENAME COLUMN data TO gone") // reads fail from now on
 		o := <-back
 		wantCode(t, "Wait after another's write", o.err, session.Unavailable)
 	})

@@ -19,32 +19,35 @@ import (
 var _ session.Writable = (*Store)(nil)
 
 const (
-	// leastFree is the room below which nothing more is begun: it holds the answers
-	// that are on their way, and what SQLite needs beside the file.
+	// leastFree is the free space, in bytes, below which the store takes no new work.
+	// It leaves room for the answers in flight, and for SQLite's own files beside
+	// this one.
 	leastFree = 16 << 20
-	// spaceEvery is how often the room on the disk is asked for at most, probeEvery how
-	// often a disk that has failed is tried again.
+	// spaceEvery is the shortest time between two checks of the free space, probeEvery
+	// between two tries of a failed disk.
 	spaceEvery = time.Second
 	probeEvery = 100 * time.Millisecond
 )
 
-// probeWrite writes a page, and changes nothing.
+// probeWrite writes a page without changing any value.
 var probeWrite = fmt.Sprintf("PRAGMA user_version=%d", schemaVersion)
 
-// health is what is known of the disk. The zero value is a disk that has not failed.
+// health holds what the store knows about its disk. The zero value is a disk that has
+// not failed.
 type health struct {
-	failed atomic.Pointer[error] // of the last write, if it was the disk's fault
+	failed atomic.Pointer[error] // error of the last write, if the disk caused it
 
 	mu     sync.Mutex
-	probed time.Time // when a disk that has failed was last tried
-	asked  time.Time // when the room was last asked for
-	narrow error     // what came of it
+	probed time.Time // when the store last tried a failed disk
+	asked  time.Time // when the free space was last checked
+	narrow error     // the result: an error if there was too little
 }
 
-// Writable says whether what is executed now could be stored; see [session.Writable].
-// It is not if the disk has failed the last write, until a write succeeds, which
-// Writable tries every 100 ms at most; nor if the disk has less than 16 MiB free,
-// which it looks at once a second.
+// Writable reports whether the store could write the result of a new call; see
+// [session.Writable]. It returns Unavailable after the disk has failed a write, until
+// a write succeeds; Writable tries one at most every 100 ms. It also returns
+// Unavailable while the disk has less than 16 MiB free, which it checks once a
+// second.
 func (s *Store) Writable(ctx context.Context) error {
 	if last := s.health.failed.Load(); last != nil {
 		if !s.health.due() {
@@ -57,7 +60,7 @@ func (s *Store) Writable(ctx context.Context) error {
 	return s.room()
 }
 
-// due says, every probeEvery and to one caller, that the disk is to be tried.
+// due reports, to one caller in each probeEvery, that it is time to try the disk.
 func (h *health) due() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -69,7 +72,7 @@ func (h *health) due() bool {
 	return true
 }
 
-// room returns an error if there is little.
+// room returns an error if the disk has less than leastFree bytes free.
 func (s *Store) room() error {
 	h := &s.health
 	h.mu.Lock()
@@ -85,7 +88,8 @@ func (s *Store) room() error {
 	return h.narrow
 }
 
-// noted remembers what came of a write, and says more of an error that is the disk's.
+// noted remembers the outcome of a write. If the disk caused the error, noted returns
+// one that names the disk and what to do.
 func (s *Store) noted(err error) error {
 	if err == nil {
 		if s.health.failed.Load() != nil {
@@ -109,7 +113,7 @@ func (s *Store) noted(err error) error {
 	return err
 }
 
-// disk says where the file is and how much is free there.
+// disk describes the disk of the file and its free space, for error messages.
 func (s *Store) disk() string {
 	free, known := s.options.space(s.path)
 	if !known {
@@ -118,7 +122,7 @@ func (s *Store) disk() string {
 	return fmt.Sprintf("the disk at %s has %.1f MB free", mountOf(s.path), float64(free)/1e6)
 }
 
-// freeSpace is how many bytes this user may still write beside a file.
+// freeSpace returns how many bytes this user may still write beside a file.
 func freeSpace(path string) (free uint64, known bool) {
 	var st unix.Statfs_t
 	if unix.Statfs(path, &st) != nil || st.Bsize <= 0 {
@@ -126,12 +130,12 @@ func freeSpace(path string) (free uint64, known bool) {
 	}
 	blocks := st.Bavail
 	if os.Geteuid() == 0 {
-		blocks = st.Bfree // some are kept for root
+		blocks = st.Bfree // Bavail leaves out the blocks reserved for root
 	}
 	return blocks * uint64(st.Bsize), true
 }
 
-// mountOf is the folder at which the file system of a path begins.
+// mountOf returns the folder at which the file system of a path is mounted.
 func mountOf(path string) string {
 	device := func(path string) (dev any) {
 		if info, err := os.Stat(path); err == nil {

@@ -36,7 +36,7 @@ func TestAStoreWithoutRoomSaysSoBeforeItFails(t *testing.T) {
 		wantCode(t, "Writable", err, session.Unavailable)
 		want := fmt.Sprintf("the session store %s has too little room: the disk at %s has 1.5 MB free; free space there, or move --data", s.path, mountOf(s.path))
 		same(t, "error", err.Error(), want)
-		put(t, s, batch("r1", 1, `1`)) // what is on its way has room
+		put(t, s, batch("r1", 1, `1`)) // writes in progress have room
 		free = leastFree
 		<-time.After(spaceEvery)
 		same(t, "Writable with room again", s.Writable(t.Context()), nil)
@@ -70,7 +70,7 @@ func TestAnErrorOfTheDiskSaysWhichAndWhatToDo(t *testing.T) {
 	}
 }
 
-// sickness is what a disk does wrong, from one of its calls on and for a time.
+// sickness is a fault of a disk, from one of its calls on and for a time.
 type sickness struct {
 	name string
 	on   diskVerb
@@ -78,17 +78,17 @@ type sickness struct {
 	slow time.Duration
 }
 
-// tally is what came of calls beside a disk that fails.
+// tally counts the results of calls beside a failing disk.
 type tally struct {
 	mu                                   sync.Mutex
 	executed, answered, unknown, refused int
-	kept                                 []session.StreamID // of what was answered
+	kept                                 []session.StreamID // streams of the answered calls
 	late                                 time.Duration      // the first answer after the disk was well again
 }
 
-// TestFullAndSlowDisk: a disk fails, or takes its time, from each of its calls on.
-// Whatever was executed is answered, but for the calls that were in flight when it
-// began; nothing else is executed until the disk does its work, and then all goes on.
+// TestFullAndSlowDisk lets a disk fail, or delay, from each of its calls on. Every
+// executed call must get its answer, except those in flight when the fault began. The
+// store must refuse all other calls until the disk works again, and then go on.
 func TestFullAndSlowDisk(t *testing.T) {
 	step, lasting := 19, []time.Duration{time.Second}
 	if *chaos {
@@ -120,11 +120,11 @@ func TestFullAndSlowDisk(t *testing.T) {
 	}
 }
 
-// sickCallers is how many call at once.
+// sickCallers is how many goroutines call at once.
 const sickCallers = 4
 
-// beside makes calls beside a disk that is ill for a time, beginning with its call
-// number first.
+// beside makes calls while a disk is ill for a time, beginning with its call number
+// first.
 func beside(t *testing.T, ill sickness, first int, lasting time.Duration) *tally {
 	t.Helper()
 	dir := t.TempDir()
@@ -163,7 +163,7 @@ func beside(t *testing.T, ill sickness, first int, lasting time.Duration) *tally
 	return n
 }
 
-// call makes calls until the end. What is not refused is executed.
+// call makes calls until the end. It executes those that the store does not refuse.
 func (n *tally) call(t *testing.T, s *Store, id session.ID, end time.Time) {
 	ill, begun := false, time.Now()
 	for i := 0; time.Now().Before(end); i++ {
@@ -198,7 +198,7 @@ func (n *tally) count(what *int) {
 	*what++
 }
 
-// check looks at what is left of it all.
+// check checks the store after the calls.
 func (n *tally) check(t *testing.T, path string, o Options, ill sickness, first int) {
 	t.Helper()
 	s := open(t, path, o)

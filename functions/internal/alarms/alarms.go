@@ -1,5 +1,6 @@
-// Package alarms reads where a function keeps the alarms of native servers. It stands
-// beside package boot because it links go-sdk, which the relay function does not need.
+// Package alarms reads where a function keeps the alarms of native servers. It is
+// separate from package boot because it links go-sdk, which the relay function does
+// not need.
 package alarms
 
 import (
@@ -14,10 +15,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/native/eventbridge"
 )
 
-// Env is the variable with eventbridge.Config as JSON. Without it no alarms are kept.
+// Env is the variable with eventbridge.Config as JSON. Without it the function keeps
+// no alarms.
 const Env = "DORMOUSE_SCHEDULES"
 
-// Open reads the environment. It connects to nothing.
+// Open reads the environment. It opens no connection.
 func Open(f *boot.Function) (endpoints.Alarms, error) {
 	text := os.Getenv(Env)
 	if text == "" {

@@ -8,15 +8,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 )
 
-// What DORMOUSE_ACCESS may be.
+// Values of DORMOUSE_ACCESS.
 const (
-	accessKeys = "keys" // callers need an API key; also if nothing is said
-	accessIDP  = "idp"  // or a token of an identity provider
-	accessOpen = "open" // everybody is let in; on one machine only
+	accessKeys = "keys" // callers need an API key; the default
+	accessIDP  = "idp"  // callers need an API key, or a token of an identity provider
+	accessOpen = "open" // any caller may call; on one machine only
 )
 
-// access sets who is let in. Everybody may be only on one machine: under the emulator, or
-// under SAM, which runs functions one by one.
+// access sets who may call. It allows accessOpen only on one machine: under the emulator,
+// or under SAM, which runs single functions.
 func access(s *wiring.Settings) error {
 	oneMachine := os.Getenv(EnvLocal) != "" || os.Getenv(envSAMLocal) == "true"
 	switch mode := os.Getenv(EnvAccess); {

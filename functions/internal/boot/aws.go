@@ -20,7 +20,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// What Lambda puts into the environment of a function by itself.
+// Variables of a function that Lambda, sam local (envSAMLocal) or the template
+// (envDomain) sets.
 const (
 	envRegion   = "AWS_REGION"
 	envKey      = "AWS_ACCESS_KEY_ID"
@@ -32,8 +33,8 @@ const (
 	envDomain   = "AWS_URL_SUFFIX"                  // set by the template where it is not amazonaws.com
 )
 
-// credentials are those of the function's role, which Lambda renews by starting
-// the function anew.
+// credentials returns the credentials of the function's role. To renew them, Lambda
+// starts the function anew.
 func credentials() aws.CredentialsProvider {
 	return aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 		c := aws.Credentials{AccessKeyID: os.Getenv(envKey), SecretAccessKey: os.Getenv(envSecret), SessionToken: os.Getenv(envToken)}
@@ -44,14 +45,13 @@ func credentials() aws.CredentialsProvider {
 	})
 }
 
-// connections reaches the connections of the WebSocket API whose endpoint a
-// variable names.
+// connections returns a poster for the WebSocket API whose endpoint a variable names.
 func connections(env string) *relayhost.Connections {
 	return relayhost.NewPoster(os.Getenv(env), relayhost.PosterOptions{Region: os.Getenv(envRegion), Credentials: credentials()})
 }
 
-// endpoint is the address of an AWS service in this region, or of what takes its place
-// on one machine.
+// endpoint returns the address of an AWS service in this region, or of its stand-in on
+// one machine.
 func endpoint(service string) string {
 	if local := os.Getenv(EnvLocal); local != "" {
 		return local + "/" + service
@@ -60,7 +60,7 @@ func endpoint(service string) string {
 }
 
 // InvokeSelf starts an invocation of this same function with a payload (JSON), and
-// does not wait for it. Lambda repeats one that fails.
+// does not wait for it. Lambda repeats a failed one.
 //
 // Errors: Unavailable.
 func (f *Function) InvokeSelf(ctx context.Context, payload []byte) error {
@@ -87,7 +87,7 @@ func (f *Function) Invoke(ctx context.Context, name string, payload []byte) erro
 	if err != nil {
 		return session.Errorf(session.Unavailable, "the function could not invoke %q", name).Because(err)
 	}
-	defer func() { _ = res.Body.Close() }() // nothing of it is read
+	defer func() { _ = res.Body.Close() }() // the body stays unread
 	if res.StatusCode != http.StatusAccepted {
 		return session.Errorf(session.Unavailable, "the function could not invoke %q: status %d", name, res.StatusCode)
 	}
@@ -103,8 +103,8 @@ func sign(ctx context.Context, r *http.Request, payload []byte, service, region 
 	return v4.NewSigner().SignHTTP(ctx, creds, r, hex.EncodeToString(sum[:]), service, region, time.Now())
 }
 
-// Scheduler is the address of EventBridge Scheduler, and what signs a request to it with
-// this body.
+// Scheduler returns the address of EventBridge Scheduler, and a function that signs a
+// request with this body to it.
 func Scheduler() (address string, signer func(ctx context.Context, r *http.Request, body []byte) error) {
 	return endpoint("scheduler"), func(ctx context.Context, r *http.Request, body []byte) error {
 		return sign(ctx, r, body, "scheduler", os.Getenv(envRegion))

@@ -1,6 +1,6 @@
-// Package boot is what the mains of all functions have in common: it reads the
-// environment, once, opens what it names, and starts the loop that takes
-// invocations. It decides nothing; package wiring makes the handlers.
+// Package boot holds what the main packages of all functions share. It reads the
+// environment once, opens the services that it names, and starts the loop that takes
+// invocations. It makes no decisions; package wiring builds the handlers.
 package boot
 
 import (
@@ -18,36 +18,36 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 )
 
-// Environment of every function; those of package wiring are the others.
+// Environment of every function, besides the variables of package wiring.
 const (
 	EnvStore        = "DORMOUSE_STORE"              // sqlite:PATH or dynamodb:TABLE[?endpoint=URL&region=NAME]
-	EnvServers      = "DORMOUSE_SERVERS"            // path of the servers file; on one machine of its accepted copy
+	EnvServers      = "DORMOUSE_SERVERS"            // path of the servers file; on one machine, of its accepted copy
 	EnvSecret       = "DORMOUSE_SECRET"             // hex, 32 bytes or more; seals tickets
-	EnvOtherSecret  = "DORMOUSE_OTHER_SECRET"       // hex; a second secret that opens tickets, while EnvSecret is replaced; empty: none
-	EnvRelayURL     = "DORMOUSE_RELAY_URL"          // where runners connect, see relay.DialWebSocket
+	EnvOtherSecret  = "DORMOUSE_OTHER_SECRET"       // hex; a second secret that opens tickets, while the operator replaces EnvSecret; empty: none
+	EnvRelayURL     = "DORMOUSE_RELAY_URL"          // where runners connect, see runner.DialWebSocket
 	EnvConnections  = "DORMOUSE_RELAY_CONNECTIONS"  // @connections endpoint of the relay's WebSocket API
 	EnvClients      = "DORMOUSE_SOCKET_CONNECTIONS" // @connections endpoint of the WebSocket API for clients
-	EnvBoxes        = "DORMOUSE_BOXES"              // on AWS: on, also without it; anything else starts none
-	EnvBoxProcesses = "DORMOUSE_BOX_PROCESSES"      // on AWS: processes of a box at a time; the runner's own without it
-	EnvHosts        = "DORMOUSE_HOSTS"              // values of Host that are served, with commas between; empty: loopback names
-	EnvOrigins      = "DORMOUSE_ORIGINS"            // origins of web pages that may call besides those of the endpoint itself, with commas between
+	EnvBoxes        = "DORMOUSE_BOXES"              // on AWS: "on" or empty starts boxes, any other value starts none
+	EnvBoxProcesses = "DORMOUSE_BOX_PROCESSES"      // on AWS: processes of a box at a time; empty: the runner's own limit
+	EnvHosts        = "DORMOUSE_HOSTS"              // served values of Host, separated by commas; empty: names of loopback
+	EnvOrigins      = "DORMOUSE_ORIGINS"            // origins of web pages that may call besides the endpoint's own, separated by commas
 	EnvAccess       = "DORMOUSE_ACCESS"             // keys, idp, or open on one machine; see access.go
-	EnvPublicURL    = "DORMOUSE_PUBLIC_URL"         // what clients call the HTTP endpoint; needed with idp: tokens name it
-	EnvIssuer       = "DORMOUSE_ISSUER"             // the identity provider, in the place of x-dormouse.access.issuer of the servers file
+	EnvPublicURL    = "DORMOUSE_PUBLIC_URL"         // URL of the HTTP endpoint for clients; required with idp, because tokens name it
+	EnvIssuer       = "DORMOUSE_ISSUER"             // the identity provider; replaces x-dormouse.access.issuer of the servers file
 	EnvSnapshots    = "DORMOUSE_SNAPSHOTS"          // where boxes keep workspaces: folder:PATH, or s3:BUCKET[/PREFIX][?endpoint=URL&region=NAME]; empty: nowhere
-	EnvMetrics      = "DORMOUSE_METRICS"            // the CloudWatch namespace of which log lines are metrics, which AWS bills for; off, also without it: they are none
-	EnvCheck        = "DORMOUSE_CHECK"              // anything: the function only finds out whether it can start
+	EnvMetrics      = "DORMOUSE_METRICS"            // CloudWatch namespace for log lines that are also metrics, which AWS bills for; off or empty: none
+	EnvCheck        = "DORMOUSE_CHECK"              // any value: the function only checks whether it can start
 	EnvFleet        = "DORMOUSE_FLEET"              // where boxes run on AWS, see ecs.ParsePlace
 
-	// EnvIntrospectionSecret is what x-dormouse.access.introspection.client_id proves itself with.
+	// EnvIntrospectionSecret is the secret of x-dormouse.access.introspection.client_id.
 	EnvIntrospectionSecret = "DORMOUSE_INTROSPECTION_SECRET" //nolint:gosec // the name of a variable
 
-	// EnvLocal is set by the emulator of one machine: the address of what takes the
-	// place of Lambda's Invoke API, EventBridge Scheduler and ECS, with a secret path.
+	// EnvLocal is set by the emulator of one machine. It is the address, with a secret
+	// path, of the stand-ins for Lambda's Invoke API, EventBridge Scheduler and ECS.
 	EnvLocal = "DORMOUSE_LOCAL"
 )
 
-// Function is what a main wires its handlers from.
+// Function holds what a main package builds its handlers from.
 type Function struct{ *wiring.Function }
 
 // Open reads the environment and opens the store. Its errors name the variable.
@@ -96,7 +96,7 @@ func Open() (*Function, error) {
 	return &Function{f}, nil
 }
 
-// parts opens the places that the environment names.
+// parts opens the services that the environment names.
 func parts(s wiring.Settings) (p wiring.Parts, err error) {
 	p = wiring.Parts{
 		Runners: connections(EnvConnections), Clients: connections(EnvClients), Meter: newMeter(s.Metrics),
@@ -115,8 +115,8 @@ func parts(s wiring.Settings) (p wiring.Parts, err error) {
 	return p, nil
 }
 
-// metricsSpace is the CloudWatch namespace of which log lines are metrics too: on AWS,
-// where EnvMetrics names one.
+// metricsSpace returns the CloudWatch namespace for log lines that are also metrics.
+// It is "" outside AWS, and where EnvMetrics names none.
 func metricsSpace() string {
 	space := os.Getenv(EnvMetrics)
 	if space == "off" || os.Getenv(EnvLocal) != "" || os.Getenv(envSAMLocal) == "true" {
@@ -125,9 +125,9 @@ func metricsSpace() string {
 	return space
 }
 
-// newMeter counts what this process uses.
+// newMeter returns a meter for the use of this process.
 func newMeter(metrics string) *meter.Meter {
-	memory, _ := strconv.ParseFloat(os.Getenv(envMemory), 64) // 0 for none: what template.yaml says
+	memory, _ := strconv.ParseFloat(os.Getenv(envMemory), 64) // 0 if unset: the meter then assumes the value of template.yaml
 	return meter.New(meter.Options{MemoryMB: memory, Started: time.Now(), Metrics: metrics})
 }
 

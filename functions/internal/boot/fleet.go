@@ -10,11 +10,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet/process"
 )
 
-// ecsListLag is how late ECS lists what it runs.
+// ecsListLag is the longest delay until ECS lists a task.
 const ecsListLag = time.Minute
 
-// openFleet opens ECS, or, where EnvFleet is not set, the boxes of the emulator, which
-// lists what it runs at once.
+// openFleet opens ECS. Where EnvFleet is not set, it opens the boxes of the emulator,
+// which lists tasks without delay.
 func openFleet(servers *catalog.Catalog) (boxes fleet.Fleet, listLag time.Duration, err error) {
 	text := os.Getenv(EnvFleet)
 	if text == "" {
@@ -37,5 +37,6 @@ func openFleet(servers *catalog.Catalog) (boxes fleet.Fleet, listLag time.Durati
 	return boxes, ecsListLag, err
 }
 
-// boxesOff says whether boxes are switched off: what cannot be understood starts none.
+// boxesOff reports whether boxes are off. Any value except "on" and "" does that, so
+// that a mistyped value starts none.
 func boxesOff(text string) bool { return text != "" && text != "on" }

@@ -10,7 +10,7 @@ import (
 )
 
 // Start takes invocations until the process is stopped. With [EnvCheck] it returns at
-// once: everything before it has gone well.
+// once, because the function has shown that it can start.
 func Start[E, R any](handle func(context.Context, E) (R, error)) {
 	if os.Getenv(EnvCheck) != "" {
 		return
@@ -21,7 +21,7 @@ func Start[E, R any](handle func(context.Context, E) (R, error)) {
 	lambda.Start(handle)
 }
 
-// Quiet is a handler that answers nothing.
+// Quiet returns a handler with an empty answer.
 func Quiet[E any](handle func(context.Context, E) error) func(context.Context, E) (any, error) {
 	return func(ctx context.Context, e E) (any, error) { return nil, handle(ctx, e) }
 }

@@ -12,12 +12,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// storeForms is what DORMOUSE_STORE may be in this build.
+// storeForms lists the valid forms of DORMOUSE_STORE in this build.
 const storeForms = sqliteForm + "dynamodb:" + dynamostore.PlaceForm
 
-// openStore opens the store that EnvStore names. What it keeps is bounded by the
-// limits, which have been read before. spent is what DynamoDB says that it charges, nil
-// for SQLite.
+// openStore opens the store that EnvStore names, with the event age of limits. spent
+// returns the use that DynamoDB reports; it is nil for SQLite.
 func openStore(name string, limits host.Limits) (s session.Store, spent func() meter.Stored, err error) {
 	kind, where, _ := strings.Cut(name, ":")
 	switch {
@@ -38,9 +37,9 @@ func openStore(name string, limits host.Limits) (s session.Store, spent func() m
 	return s, spent, nil
 }
 
-// openTable makes the store on a table that is there already. The client is made
-// without the SDK's config module: that reads files and profiles, while a function
-// has its region and its credentials in the environment.
+// openTable returns a store on an existing table. It creates the client without the
+// SDK's config module, which would read files and profiles: a function has its region
+// and its credentials in the environment.
 func openTable(where string, limits host.Limits) (session.Store, func() meter.Stored, error) {
 	place, err := dynamostore.ParsePlace(where, cmp.Or(os.Getenv(envRegion), os.Getenv("AWS_DEFAULT_REGION")))
 	if err != nil {

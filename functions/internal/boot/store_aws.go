@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// sqliteForm is empty: a function that is deployed has nothing to do with SQLite,
-// which would be a third of the program.
+// sqliteForm is empty: a deployed function does not contain SQLite, which would be a
+// third of the program.
 const sqliteForm = ""
 
 func openSQLite(string, host.Limits) (session.Store, error) {

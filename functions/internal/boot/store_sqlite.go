@@ -8,7 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
 
-// sqliteForm begins the list of what DORMOUSE_STORE may be.
+// sqliteForm is the first of the valid forms of DORMOUSE_STORE.
 const sqliteForm = "sqlite:PATH or "
 
 func openSQLite(path string, limits host.Limits) (session.Store, error) {

@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/host"
 )
 
-// openable are stores that can be opened in this build, whatever its tags.
+// openable returns stores that can be opened in this build, whatever its tags.
 func openable(t *testing.T) map[string]string {
 	forms := map[string]string{
 		"a table":             "dynamodb:dormouse",

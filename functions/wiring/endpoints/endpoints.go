@@ -1,6 +1,6 @@
-// Package endpoints makes the handlers that clients reach: HTTP, WebSocket, and the
-// alarms of native servers. It stands beside package wiring because it links go-sdk,
-// which the relay function does not need.
+// Package endpoints builds the handlers that clients reach: HTTP, WebSocket, and the
+// alarms of native servers. It is separate from package wiring because it links
+// go-sdk, which the relay function does not need.
 package endpoints
 
 import (
@@ -19,24 +19,24 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Alarms are how native servers are called later. The zero value keeps no alarms and
+// Alarms sets how native servers are called later. The zero value keeps no alarms and
 // executes everything in place.
 type Alarms struct {
 	Schedule native.Scheduler
-	// Invoke has the HTTP function handle an event; see native.Config.
+	// Invoke lets the HTTP function handle an event; see native.Config.
 	Invoke func(ctx context.Context, payload []byte) error
 }
 
-// HTTP is the endpoint for HTTP clients, and what handles the alarms of native servers.
+// HTTP is the endpoint for HTTP clients, and the handler of native servers' alarms.
 type HTTP struct {
 	// Handler returns when everything that a request started has finished.
 	Handler http.Handler
 	Alarm   func(context.Context, native.Alarm) error
 }
 
-// NewHTTP makes an HTTP. The error names a server that asks for a native server which
-// servers does not have. options sets what front.Options has besides the parts of f; nil
-// sets nothing.
+// NewHTTP returns an HTTP. The error names a server of the servers file whose native
+// server is not in servers. options changes front.Options beyond the parts of f; it may
+// be nil.
 func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options func(*front.Options)) (HTTP, error) {
 	b, err := backend(f, servers, alarms)
 	if err != nil {
@@ -55,14 +55,14 @@ func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options 
 	return HTTP{
 		Handler: native.Handler(front.New(o)),
 		Alarm: wiring.Event(f, func(a native.Alarm) session.Account {
-			s, _ := f.Server(a.Server) // a name that is not configured would be a metric of its own
+			s, _ := f.Server(a.Server) // an unknown name must not become a metric of its own
 			return session.Account{Tenant: a.Tenant, Server: s.Name, Session: a.Session}
 		}, b.Handle),
 	}, nil
 }
 
-// NewSocket makes the endpoint for WebSocket clients; push is as in front.SocketOptions,
-// options and the error as in [NewHTTP].
+// NewSocket returns the endpoint for WebSocket clients. push is as in
+// front.SocketOptions; options and the error are as in [NewHTTP].
 func NewSocket(f *wiring.Function, servers native.Servers, alarms Alarms, push func(context.Context, session.ID) error, options func(*front.Options)) (*front.Socket, error) {
 	b, err := backend(f, servers, alarms)
 	if err != nil {
@@ -78,8 +78,8 @@ func NewSocket(f *wiring.Function, servers native.Servers, alarms Alarms, push f
 	return front.NewSocket(front.SocketOptions{Options: o, Push: push}), nil
 }
 
-// Janitor returns a Backend for a function that executes no native server: the HTTP
-// function executes what is due, by alarms.Invoke.
+// Janitor returns a Backend for a function that executes no native server. The HTTP
+// function executes due work, through alarms.Invoke.
 func Janitor(f *wiring.Function, alarms Alarms) *native.Backend {
 	if alarms.Invoke == nil {
 		alarms.Invoke = func(context.Context, []byte) error {
@@ -89,8 +89,8 @@ func Janitor(f *wiring.Function, alarms Alarms) *native.Backend {
 	return newBackend(f, alarms, nil)
 }
 
-// backend executes the messages of native servers, and hands those of all others to
-// their boxes.
+// backend returns a Backend that executes the messages of native servers, and passes
+// all others to their boxes.
 func backend(f *wiring.Function, servers native.Servers, alarms Alarms) (*native.Backend, error) {
 	for _, name := range f.Servers.Names() {
 		s, _ := f.Servers.Server(name)

@@ -40,8 +40,7 @@ import (
 )
 
 // site is an endpoint with an identity provider, both on loopback, and a store on
-// SQLite. Its handlers are made anew for each request, as a function that has just been
-// started is.
+// SQLite. New handlers serve each request, as in a function that has just started.
 type site struct {
 	t      *testing.T
 	url    string
@@ -50,14 +49,14 @@ type site struct {
 	store  *sessiontest.Counting
 	log    *lines
 	posted *lines       // to WebSocket clients
-	warm   http.Handler // in the place of new handlers, if it is set
-	open   bool         // everybody is let in
+	warm   http.Handler // replaces new handlers if set
+	open   bool         // any caller may call
 
 	mu    sync.Mutex
 	asked int // requests to the issuer
 }
 
-// lines are log lines, which several goroutines write.
+// lines holds log lines that several goroutines write.
 type lines struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -102,7 +101,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// identify is the identity provider.
+// identify serves the identity provider.
 func (s *site) identify(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.asked++
@@ -122,7 +121,7 @@ func (s *site) identify(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(document)
 }
 
-// token is one for somebody at a server.
+// token returns a token for a user and a server.
 func (s *site) token(sub, server string, more ...map[string]any) string {
 	s.t.Helper()
 	c := jwt.MapClaims{
@@ -151,7 +150,7 @@ const servers = `{
 		"allow": {"*": {"groups": ["eng"]}, "closed": {"groups": ["admins"]}}}},
 }`
 
-// function is a function that has just been started.
+// function returns a function that has just started.
 func (s *site) function() *wiring.Function {
 	c, warnings, err := catalog.Parse([]byte(servers), "servers.json", nil)
 	if err != nil || len(warnings) > 0 {
@@ -173,7 +172,7 @@ func (s *site) function() *wiring.Function {
 	return f
 }
 
-// hosted are the servers of this repository, and one that tells who calls it.
+// hosted returns the servers of this repository, and one that names its caller.
 func hosted() native.Servers {
 	all := natives.Servers()
 	all["who"] = func(_ context.Context, n native.Session) (*mcp.Server, error) {
@@ -195,7 +194,7 @@ func (s *site) handler() http.Handler {
 	return h.Handler
 }
 
-// clients are connections, which write what is posted to them in one place.
+// clients are connections that write all posted messages in one place.
 type clients struct{ *lines }
 
 func (c clients) Post(_ context.Context, _ string, data []byte) error {
@@ -204,7 +203,7 @@ func (c clients) Post(_ context.Context, _ string, data []byte) error {
 }
 func (clients) Close(context.Context, string) error { return nil }
 
-// reply is what a request was answered.
+// reply is the answer to a request.
 type reply struct {
 	status int
 	header http.Header
@@ -247,7 +246,7 @@ func call(tool string) string {
 
 func bearer(token string) string { return "Authorization: Bearer " + token }
 
-// begin opens a session, and returns the headers of who is in it.
+// begin opens a session, and returns the headers for its later requests.
 func (s *site) begin(server, token string) []string {
 	s.t.Helper()
 	a := s.do("POST", "/"+server+"/mcp", initialize, bearer(token))
@@ -263,14 +262,14 @@ func (s *site) begin(server, token string) []string {
 
 func (s *site) as(token string, in []string) []string { return append(slices.Clone(in), bearer(token)) }
 
-// cost are the reads and writes since it was asked last.
+// cost returns the reads and writes since the last call.
 func (s *site) cost() [2]int {
 	c := s.store.Counts()
 	s.store.Reset()
 	return [2]int{c.Reads, c.Writes}
 }
 
-// doors are all the ways in of a server.
+// doors returns all entrances of a server.
 func doors(server string) map[string][2]string {
 	return map[string][2]string{
 		"POST mcp": {"POST", "/" + server + "/mcp"}, "GET mcp": {"GET", "/" + server + "/mcp"}, "DELETE mcp": {"DELETE", "/" + server + "/mcp"},
@@ -396,7 +395,7 @@ func TestThereIsNoOtherMetadata(t *testing.T) {
 	}
 }
 
-// Row A-10: also with the right id of a session.
+// Row A-10: even with the right id of a session.
 func TestTokenOfAnotherServerOpensNoDoor(t *testing.T) {
 	s := newSite(t)
 	in := s.begin("who", s.token("ada", "who"))
@@ -415,7 +414,7 @@ func TestTokenOfAnotherServerOpensNoDoor(t *testing.T) {
 	}
 }
 
-// Rows A-25 and A-27: what a native server knows of its caller.
+// Rows A-25 and A-27: the claims of the caller that a native server gets.
 func TestClaimsReachANativeServer(t *testing.T) {
 	s := newSite(t)
 	token := s.token("ada", "who", map[string]any{"azp": "app"})
@@ -468,7 +467,8 @@ func TestKeysGoOnBesideTokens(t *testing.T) {
 	}
 }
 
-// access.allow and step-up, as clients see them. A login would not help the first.
+// access.allow and step-up, from a client's view. A login would not help with the
+// first.
 func TestRefusalSaysWhetherAnotherTokenWouldHelp(t *testing.T) {
 	s := newSite(t)
 	for name, test := range map[string]struct {
@@ -493,7 +493,7 @@ func TestRefusalSaysWhetherAnotherTokenWouldHelp(t *testing.T) {
 	}
 }
 
-// Row A-19, and it holds for a function that has just been started as well.
+// Row A-19. It also holds for a function that has just started.
 func TestCallWithATokenCostsNoReadMoreThanWithoutAccessControl(t *testing.T) {
 	s := newSite(t)
 	measure := func(token string) (costs [][2]int) {
@@ -527,7 +527,7 @@ func TestCallWithATokenCostsNoReadMoreThanWithoutAccessControl(t *testing.T) {
 	}
 }
 
-// Row A-18, as far as functions go.
+// Row A-18, for functions.
 func TestTokenIsInNoLogLineAndInNoRow(t *testing.T) {
 	s := newSite(t)
 	token := s.token("ada", "counter")
@@ -583,7 +583,7 @@ func TestTicketOfATokenOpensAWebSocket(t *testing.T) {
 	if status := connect("c5", "", bearer(s.token("ada", "counter"))); status != 401 {
 		t.Errorf("a token of another server: %d", status)
 	}
-	// The claims are those that the ticket was issued with.
+	// The claims come from the token that the ticket was issued for.
 	said := ""
 	for _, message := range []string{initialize, initialized, call("me")} {
 		reply, err := native.Stay(t.Context(), func(ctx context.Context) ([]byte, error) { return k.Message(ctx, "c1", []byte(message)), nil })

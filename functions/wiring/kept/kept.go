@@ -1,5 +1,5 @@
-// Package kept removes workspaces that were kept in a folder of one machine. Functions that
-// are deployed do not link it.
+// Package kept removes workspaces from a folder of one machine. Deployed functions do not
+// link it.
 package kept
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Folder removes what boxes have kept in the folder of a path.
+// Folder returns a function that removes kept workspaces from the folder at path.
 func Folder(path string) wiring.Forget {
 	folder := snapshot.NewFolder(path)
 	return func(ctx context.Context, box session.BoxID, owner string, gen session.Generation) error {

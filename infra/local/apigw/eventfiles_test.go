@@ -25,19 +25,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 )
 
-// The files of events/ are what AWS sends. Here each is sent again, by the client's
-// part of it, and what the emulator makes of that is compared with the file, field by
-// field. What has another value here is listed by name; it has to be there, and of the
-// same kind.
+// The files of events/ are events from AWS. This test sends the client's part of each
+// one again, and compares the emulator's event with the file, field by field. Fields
+// with other values are listed by name; they must exist and have the same kind.
 
-// elsewhere are the values that an emulator cannot have: names and times.
+// elsewhere lists the fields whose values an emulator cannot have: names and times.
 var elsewhere = []string{
 	"requestContext.requestId", "requestContext.extendedRequestId", "requestContext.requestTime", "requestContext.requestTimeEpoch",
 	"requestContext.accountId", "requestContext.resourceId", "requestContext.deploymentId",
 	"requestContext.connectedAt", "requestContext.connectionId", "requestContext.messageId",
 }
 
-// onThePath: through a custom domain, as here, there is no stage in it.
+// onThePath is the field of the path, which has no stage through a custom domain, as
+// here.
 const onThePath = "requestContext.path"
 
 type eventFile struct {
@@ -77,7 +77,7 @@ func parseEvent(t *testing.T, raw []byte) (f eventFile) {
 	return f
 }
 
-// sentByClient are the headers that the gateway did not add.
+// sentByClient returns the headers that the gateway did not add.
 func (f eventFile) sentByClient() http.Header {
 	h := http.Header{}
 	for name, value := range f.Headers {
@@ -125,17 +125,17 @@ func TestEventsOfTheRESTAPIAreThoseOfAWS(t *testing.T) {
 }
 
 func TestEventsOfWebSocketAPIsAreThoseOfAWS(t *testing.T) {
-	// The emulator listens here, and the upgrade is the library's.
+	// The emulator's address and the library's upgrade differ.
 	connect := []string{
 		"requestContext.domainName", "headers.Host", "multiValueHeaders.Host", "headers.X-Amzn-Trace-Id", "multiValueHeaders.X-Amzn-Trace-Id",
 		"headers.X-Forwarded-For", "multiValueHeaders.X-Forwarded-For", "headers.X-Forwarded-Port", "multiValueHeaders.X-Forwarded-Port",
 		"headers.X-Forwarded-Proto", "multiValueHeaders.X-Forwarded-Proto", "headers.Sec-Websocket-Key", "multiValueHeaders.Sec-Websocket-Key",
 		"requestContext.identity.sourceIp",
-		"requestContext.disconnectReason", // AWS has words of its own for an end without a close frame
+		"requestContext.disconnectReason", // AWS has its own text for an end without a close frame
 	}
 	all := readEvents(t, "socket-*.json")
 	maps.Copy(all, readEvents(t, "relay-*.json"))
-	delete(all, "socket-push.json") // is no API's
+	delete(all, "socket-push.json") // no API sends this event
 	for name, raw := range all {
 		t.Run(name, func(t *testing.T) {
 			f := parseEvent(t, raw)
@@ -151,7 +151,7 @@ func TestEventsOfWebSocketAPIsAreThoseOfAWS(t *testing.T) {
 	}
 }
 
-// replay makes a connection and does on it what the event tells of.
+// replay opens a connection and does on it what the event reports.
 func (f eventFile) replay(t *testing.T, k kept, opening eventFile) []byte {
 	t.Helper()
 	api, err := sockets.New(sockets.Config{
@@ -185,7 +185,7 @@ func (f eventFile) replay(t *testing.T, k kept, opening eventFile) []byte {
 		event = <-k.events
 	case "$disconnect":
 		if f.RequestContext.DisconnectStatusCode == 1006 {
-			_ = conn.CloseNow() // without a word
+			_ = conn.CloseNow() // without a close frame
 		} else {
 			go func() {
 				_ = conn.Close(websocket.StatusCode(f.RequestContext.DisconnectStatusCode), f.RequestContext.DisconnectReason)
@@ -196,7 +196,8 @@ func (f eventFile) replay(t *testing.T, k kept, opening eventFile) []byte {
 	return event
 }
 
-// same compares the file with what was sent; header names without their case.
+// same compares the file with the event that was sent. Header names match without
+// case.
 func same(t *testing.T, file, sent []byte, differ []string) {
 	t.Helper()
 	want, got := map[string]any{}, map[string]any{}
@@ -228,7 +229,7 @@ func same(t *testing.T, file, sent []byte, differ []string) {
 	}
 }
 
-// flatten puts every value under its path; lists are values.
+// flatten adds every value under its path; lists count as values.
 func flatten(into map[string]any, path string, v any) {
 	m, ok := v.(map[string]any)
 	if !ok || len(m) == 0 {

@@ -1,6 +1,6 @@
-// Package apigw is API Gateway in front of functions: a REST API, and the routes of a
-// WebSocket API, as events that a function is invoked with. It hides the shape of the
-// events and of the answers.
+// Package apigw imitates API Gateway in front of functions: a REST API, and the
+// routes of a WebSocket API. It hides the form of the events that invoke a function,
+// and of the answers.
 package apigw
 
 import (
@@ -31,34 +31,34 @@ type RESTConfig struct {
 	Invoker  lambda.Invoker
 	Stage    string // in requestContext only, not in the path; "" means "local"
 	APIID    string // "" means "local"
-	// Timeout is the integration's: the time from the request to the last byte of
-	// the answer. 0 means 15 min, the most a streaming integration may have.
+	// Timeout is the integration's timeout: from the request to the last byte of the
+	// answer. 0 means 15 min, the maximum of a streaming integration.
 	Timeout time.Duration
-	// IdleTimeout ends a stream in which no byte comes for this long; 0 means 5 min,
-	// as for a regional API.
+	// IdleTimeout is how long a stream may go without a byte before it is cut; 0
+	// means 5 min, as for a regional API.
 	IdleTimeout time.Duration
 	Logger      *slog.Logger // may be nil
 }
 
-// RESTAPI is a regional API Gateway REST API with one resource, /{proxy+}, and the
-// method ANY, integrated with one function in response transfer mode STREAM. It
-// takes answers of both kinds: streamed (a head, 8 NUL bytes, the body) and
-// buffered (one JSON object).
+// RESTAPI imitates a regional API Gateway REST API with one resource, /{proxy+}, and
+// the method ANY, integrated with one function in response transfer mode STREAM. It
+// takes answers of both kinds: streamed (a head, 8 NUL bytes, the body) and buffered
+// (one JSON object).
 //
-// What the gateway itself answers, always as {"message": …}:
+// The gateway's own answers, always as {"message": …}:
 //
 //	403 Missing Authentication Token  the path "/", which no resource matches
 //	413 Request Too Long              a body over 10 MiB
 //	429 Too Many Requests             every instance of the function is busy
-//	502 Internal server error         the function failed, or an event over Lambda's
-//	                                  6 MiB, or the answer has not the form it must have
+//	502 Internal server error         the function failed, or the event is over Lambda's
+//	                                  6 MiB, or the answer does not have the required form
 //	504 Endpoint request timed out    nothing to send when Timeout has passed
 //
-// A failure after the head has been sent cuts the connection. A client that goes
-// away does not cancel the function; what it still writes is thrown away.
+// A failure after the head has been sent cuts the connection. A client that goes away
+// does not cancel the function; the rest of its answer is thrown away.
 //
-// Authorizers, stage variables, mapping, compression, throttling by the gateway and
-// the bandwidth limit of streams over 10 MB are not imitated.
+// Authorizers, stage variables, mapping, compression, throttling by the gateway and the
+// bandwidth limit of streams over 10 MB are not imitated.
 type RESTAPI struct {
 	cfg RESTConfig
 	log *slog.Logger
@@ -66,8 +66,8 @@ type RESTAPI struct {
 
 var _ http.Handler = (*RESTAPI)(nil)
 
-// NewRESTAPI returns the handler of one API. It needs no closing. An error says
-// which field of cfg is missing.
+// NewRESTAPI returns the handler of one API. It needs no closing. The error names the
+// field of cfg that is missing.
 func NewRESTAPI(cfg RESTConfig) (*RESTAPI, error) {
 	if cfg.Invoker == nil || cfg.Function == "" {
 		return nil, errors.New("a REST API needs a function and an invoker for it")
@@ -86,7 +86,7 @@ func NewRESTAPI(cfg RESTConfig) (*RESTAPI, error) {
 	return &RESTAPI{cfg: cfg, log: cfg.Logger}, nil
 }
 
-// ServeHTTP takes one request to its end.
+// ServeHTTP handles one request to its end.
 func (a *RESTAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	if r.URL.Path == "/" || r.URL.Path == "" {
@@ -96,7 +96,8 @@ func (a *RESTAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := readRequest(r)
 	if err != nil {
 		if errors.Is(err, errTooLong) {
-			// What follows is not read: the connection cannot be used again.
+			// The rest of the body stays unread, so the connection cannot be used
+			// again.
 			w.Header()["Connection"] = []string{"close"}
 			awsapi.Refuse(w, http.StatusRequestEntityTooLarge, "Request Too Long")
 			return
@@ -161,8 +162,8 @@ func (a *RESTAPI) integrate(w http.ResponseWriter, r *http.Request, id string, p
 	}
 }
 
-// pump writes the body while it comes, and lets nothing wait. It returns the error of the
-// function's side; a client that has gone is none.
+// pump writes the body as it arrives, and flushes at once. It returns the error of the
+// function's side. If the client has gone, it returns nil.
 func pump(w http.ResponseWriter, from io.Reader, chunk, buf []byte) error {
 	rc := http.NewResponseController(w)
 	for err := error(nil); ; {
@@ -184,8 +185,8 @@ func pump(w http.ResponseWriter, from io.Reader, chunk, buf []byte) error {
 	}
 }
 
-// fail answers for the gateway when nothing of the function's answer was sent, and
-// logs what the client does not get to know.
+// fail sends the gateway's own answer when no part of the function's answer was sent.
+// It logs the details that the client does not get.
 func (a *RESTAPI) fail(w http.ResponseWriter, id string, err error) {
 	status, text := http.StatusBadGateway, textInternal
 	switch {
@@ -198,8 +199,8 @@ func (a *RESTAPI) fail(w http.ResponseWriter, id string, err error) {
 	awsapi.Refuse(w, status, text)
 }
 
-// guard reads a body under the limits of a stream. When one is passed, Read returns
-// context.DeadlineExceeded and the body is closed.
+// guard reads a body under the limits of a stream. When a limit has passed, Read
+// returns context.DeadlineExceeded and the body is closed.
 type guard struct {
 	body  io.ReadCloser
 	until time.Time
@@ -212,7 +213,7 @@ func newGuard(body io.ReadCloser, until time.Time, idle time.Duration) *guard {
 	g := &guard{body: body, until: until, idle: idle}
 	g.timer = time.AfterFunc(g.left(), func() {
 		g.fired.Store(true)
-		// The function runs on; its reader wakes up.
+		// The close wakes the reader. The function runs on.
 		_ = body.Close()
 	})
 	return g

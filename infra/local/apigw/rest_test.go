@@ -20,7 +20,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/native"
 )
 
-// newREST puts a REST API before the pool's function and returns its URL.
+// newREST starts a REST API before the pool's function and returns its URL.
 func newREST(t testing.TB, pool *lambda.Pool, change func(*RESTConfig)) string {
 	t.Helper()
 	cfg := RESTConfig{Function: "echo", Invoker: pool}
@@ -36,11 +36,11 @@ func newREST(t testing.TB, pool *lambda.Pool, change func(*RESTConfig)) string {
 	return server.URL
 }
 
-// page is a response read to its end.
+// page is a response that was read to its end.
 type page struct {
 	status int
 	header http.Header
-	length int64 // -1 if it was not told beforehand
+	length int64 // -1 if the header did not have it
 	body   string
 	err    error // of reading the body
 }
@@ -274,7 +274,7 @@ func TestNewRESTAPINeedsAFunction(t *testing.T) {
 	}
 }
 
-// answering is an Invoker that gives a body for a streamed answer.
+// answering is an Invoker that returns the body of a streamed answer.
 type answering func(ctx context.Context) (io.ReadCloser, error)
 
 func (a answering) Invoke(ctx context.Context, _ string, _ []byte) (*lambda.Invocation, error) {
@@ -381,7 +381,7 @@ func TestInvocationDoesNotEndWithTheRequest(t *testing.T) {
 	})
 }
 
-// What a client sends is never at the top of the event that API Gateway makes.
+// A client's data never stands at the top of API Gateway's event.
 func TestNobodyCanSayOverHTTPThatItIsTime(t *testing.T) {
 	k := kept{make(chan []byte, 2)}
 	api, err := NewRESTAPI(RESTConfig{Function: "http", Invoker: k})

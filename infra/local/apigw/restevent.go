@@ -22,7 +22,8 @@ import (
 const (
 	proxyResource = "/{proxy+}"
 
-	// maxPrelude is how far into an answer API Gateway looks for the end of its head.
+	// maxPrelude is how many bytes of an answer API Gateway searches for the end of
+	// the head.
 	maxPrelude = 16 << 10
 	// maxEvent is Lambda's limit for an event and for a buffered answer.
 	maxEvent = 6 << 20
@@ -31,14 +32,14 @@ const (
 	preludeEnd    = "\x00\x00\x00\x00\x00\x00\x00\x00"
 )
 
-// restEvent is the event of API Gateway's Lambda proxy integration, format 1.0, as
-// it comes through a custom domain: no stage in the path, and as domain name what
-// the client asked for, here with its port.
+// restEvent returns the event of API Gateway's Lambda proxy integration, format 1.0,
+// for a request through a custom domain. The path has no stage, and the domain name
+// is the request's host, here with its port.
 //
-// A body is base64, as that of an API with "*/*" among its binary media types: text
-// in JSON in JSON may take twice its length, and Lambda bounds an event. It differs
-// from the real one in a thing only, besides values: header names are in canonical
-// form, and not as the client spelled them. restJSON encodes it.
+// The body is base64, as for an API with "*/*" among its binary media types: text as
+// JSON in JSON may take twice its length, and Lambda limits an event. Besides values,
+// the event differs from the real one in one way: header names are in canonical form
+// rather than in the client's spelling. restJSON encodes it.
 func restEvent(r *http.Request, body []byte, stage, apiID string, now time.Time) *events.APIGatewayProxyRequest {
 	path := r.URL.EscapedPath()
 	headers := requestHeaders(r, now)
@@ -73,8 +74,8 @@ func firstLabel(host string) string {
 	return label
 }
 
-// requestHeaders are the client's without those API Gateway drops on the way to a
-// Lambda function, and with those it adds.
+// requestHeaders returns the client's headers without those that API Gateway drops
+// before a Lambda function, and with those that it adds.
 func requestHeaders(r *http.Request, now time.Time) map[string][]string {
 	h := make(map[string][]string, len(r.Header)+5)
 	for name, values := range r.Header {
@@ -108,8 +109,9 @@ func requestHeaders(r *http.Request, now time.Time) map[string][]string {
 	return h
 }
 
-// droppedInRequest follows the table in "Amazon API Gateway important notes", its
-// column for Lambda, and drops what RFC 9110 §7.6.1 calls connection-specific.
+// droppedInRequest reports whether API Gateway drops a header. It follows the Lambda
+// column of the table in "Amazon API Gateway important notes", and drops the headers
+// that RFC 9110 §7.6.1 calls connection-specific.
 func droppedInRequest(name string) bool {
 	switch name {
 	case "Connection", "Content-Md5", "Expect", "Keep-Alive", "Max-Forwards", "Proxy-Authenticate",
@@ -119,8 +121,8 @@ func droppedInRequest(name string) bool {
 	return false
 }
 
-// responseHeader gives the name under which a header of the function reaches the
-// client, "" if it does not; the same table. The name given is canonical.
+// responseHeader returns the name under which a header of the function reaches the
+// client, or "" if it is dropped, by the same table. name must be canonical.
 func responseHeader(name string) string {
 	switch name {
 	case "Authorization", "Connection", "Content-Md5", "Date", "Max-Forwards", "Server", "User-Agent",
@@ -132,8 +134,8 @@ func responseHeader(name string) string {
 	return name
 }
 
-// responseHead is how a function answers a proxy event: before a stream (without
-// the last two fields), or as the whole of a buffered answer.
+// responseHead is a function's answer to a proxy event: the head of a stream (without
+// the last two fields), or the whole of a buffered answer.
 type responseHead struct {
 	StatusCode        int                 `json:"statusCode"`
 	Headers           map[string]string   `json:"headers"`
@@ -143,7 +145,8 @@ type responseHead struct {
 	IsBase64Encoded   bool                `json:"isBase64Encoded"`
 }
 
-// errMalformed says that a function did not answer as a proxy integration must.
+// errMalformed means that a function's answer does not have the form of a proxy
+// integration.
 var errMalformed = errors.New("malformed proxy response")
 
 func parseHead(raw []byte) (*responseHead, error) {
@@ -157,8 +160,8 @@ func parseHead(raw []byte) (*responseHead, error) {
 	return &head, nil
 }
 
-// readPrelude reads the head of a streamed answer into buf, which has room for
-// maxPrelude at least, and returns it with the first bytes of the body, which stay
+// readPrelude reads the head of a streamed answer into buf, which must have room for
+// maxPrelude bytes. It returns the head and the first bytes of the body, which stay
 // in buf.
 func readPrelude(from io.Reader, buf []byte) (*responseHead, []byte, error) {
 	n := 0
@@ -202,8 +205,8 @@ func readBuffered(from io.Reader) (*responseHead, []byte, error) {
 	return head, body, nil
 }
 
-// apply puts the function's headers into h as API Gateway does: several values of a
-// name win over the single one, and a body without a type is called JSON.
+// apply puts the function's headers into h as API Gateway does. Multiple values of a
+// name win over the single one, and a body without a type gets the JSON type.
 func (head *responseHead) apply(h http.Header) {
 	several := make(map[string]bool, len(head.MultiValueHeaders))
 	for name, values := range head.MultiValueHeaders {
@@ -228,10 +231,10 @@ func (head *responseHead) apply(h http.Header) {
 	}
 }
 
-// errTooLong says that a request's body is over the gateway's limit.
+// errTooLong means that a request's body is over the gateway's limit.
 var errTooLong = errors.New("the request body is too long")
 
-// readRequest reads the whole body, which an event must hold.
+// readRequest reads the whole body, because an event holds it all.
 func readRequest(r *http.Request) ([]byte, error) {
 	if r.ContentLength > maxRequestBody {
 		return nil, errTooLong
@@ -246,8 +249,8 @@ func readRequest(r *http.Request) ([]byte, error) {
 	return body, nil
 }
 
-// restJSON encodes an event as API Gateway does: null where the Go type has nothing, and
-// the members that the Go type does not have.
+// restJSON encodes an event as API Gateway does. It writes null for empty fields, and
+// adds the members that the Go type lacks.
 type restJSON struct{ *events.APIGatewayProxyRequest }
 
 // MarshalJSON implements json.Marshaler.
@@ -264,7 +267,7 @@ func (e restJSON) MarshalJSON() ([]byte, error) {
 		"accessKey", "accountId", "caller", "cognitoAuthenticationProvider", "cognitoAuthenticationType",
 		"cognitoIdentityId", "cognitoIdentityPoolId", "principalOrgId", "user", "userArn",
 	} {
-		identity[unknown] = nil // what only authorizers of other kinds know
+		identity[unknown] = nil // only other kinds of authorizers set these
 	}
 	return json.Marshal(map[string]any{
 		"resource": e.Resource, "path": e.Path, "httpMethod": e.HTTPMethod,

@@ -105,8 +105,8 @@ func TestBodyIsBase64(t *testing.T) {
 	}
 }
 
-// front takes bodies of up to 4 MiB, and API Gateway 10 KiB of headers, whatever is in
-// them.
+// The front takes bodies of up to 4 MiB, and API Gateway takes 10 KiB of headers,
+// whatever bytes they contain.
 func TestABodyAndHeadersFullOfEscapesAreAnEventThatLambdaTakes(t *testing.T) {
 	r := httptest.NewRequestWithContext(t.Context(), "POST", "http://localhost/mcp", nil)
 	r.Header.Set("Cookie", strings.Repeat("<&\x7f", 10<<10/3))
@@ -240,8 +240,8 @@ func TestReadBuffered(t *testing.T) {
 	}
 }
 
-// FuzzReadPrelude: whatever a function writes, head and body are told apart in the
-// same way however the bytes are cut, or the answer is refused.
+// FuzzReadPrelude checks that the head and the body of any answer are separated in
+// the same way however the bytes are cut, or that the answer is refused.
 func FuzzReadPrelude(f *testing.F) {
 	f.Add([]byte(`{"statusCode":200,"headers":{"A":"b"},"cookies":["c=d"]}`+preludeEnd+"body"), 3)
 	f.Add([]byte(`{"statusCode":200}`+preludeEnd+preludeEnd), 1)
@@ -276,7 +276,8 @@ func FuzzReadPrelude(f *testing.F) {
 	})
 }
 
-// FuzzReadBuffered: an answer is taken with a status HTTP can send, or refused.
+// FuzzReadBuffered checks that an answer has a status that HTTP can send, or is
+// refused.
 func FuzzReadBuffered(f *testing.F) {
 	f.Add([]byte(`{"statusCode":200,"headers":{"A":"b"},"multiValueHeaders":{"C":["d"]},"body":"/wBh","isBase64Encoded":true}`))
 	f.Add([]byte(`{"statusCode":200.5}`))

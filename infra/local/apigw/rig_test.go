@@ -12,7 +12,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(localtest.Main(m)) }
 
-// newPool is a pool of one function, "echo", whose program is [localtest.EchoProgram].
+// newPool returns a pool of one function, "echo", whose program is
+// [localtest.EchoProgram].
 func newPool(t testing.TB, change func(*lambda.FunctionConfig)) *lambda.Pool {
 	t.Helper()
 	f := lambda.FunctionConfig{Name: "echo", Path: localtest.EchoProgram(t), Timeout: localtest.Patience}

@@ -29,12 +29,12 @@ const (
 )
 
 // SocketRoutes are the routes $connect, $default (with a route response) and $disconnect
-// of a WebSocket API, all integrated with one function. All fields but Log are needed.
+// of a WebSocket API, all integrated with one function. All fields but Log are required.
 type SocketRoutes struct {
 	APIID, Stage string
 	Function     string
 	Invoker      lambda.Invoker
-	Message      int // bytes that a route may answer
+	Message      int // largest answer of a route, in bytes
 	Log          *slog.Logger
 }
 
@@ -42,7 +42,7 @@ var _ sockets.Routes = socketRoutes{}
 
 type socketRoutes struct{ SocketRoutes }
 
-// Routes returns what a [sockets.API] is made with.
+// Routes returns the routes for a [sockets.API].
 func (r SocketRoutes) Routes() sockets.Routes {
 	if r.Log == nil {
 		r.Log = slog.New(slog.DiscardHandler)
@@ -68,8 +68,8 @@ func (r socketRoutes) Connect(ctx context.Context, c sockets.Conn, req *http.Req
 	return sockets.Reply{Status: status, Body: failure(text, e)}
 }
 
-// Message implements [sockets.Routes]. A failure is API Gateway's message in the place
-// of an answer.
+// Message implements [sockets.Routes]. If the route fails, it returns API Gateway's
+// error message in place of the answer.
 func (r socketRoutes) Message(ctx context.Context, c sockets.Conn, data []byte) []byte {
 	e := r.messageEvent(c, data)
 	answer, err := r.invoke(ctx, e)
@@ -107,7 +107,8 @@ func (r SocketRoutes) event(c sockets.Conn, route, kind string) *events.APIGatew
 	}
 }
 
-// connectEvent is the only one that brings the client's headers and query.
+// connectEvent returns the event of $connect, the only one with the client's headers
+// and query.
 func (r SocketRoutes) connectEvent(c sockets.Conn, req *http.Request) *events.APIGatewayWebsocketProxyRequest {
 	e := r.event(c, "$connect", "CONNECT")
 	h := requestHeaders(req, c.ConnectedAt)
@@ -127,7 +128,7 @@ func (r SocketRoutes) messageEvent(c sockets.Conn, data []byte) *events.APIGatew
 
 func (r SocketRoutes) disconnectEvent(c sockets.Conn, code int, reason string) *events.APIGatewayWebsocketProxyRequest {
 	e := r.event(c, "$disconnect", "DISCONNECT")
-	// What the real one has instead of the client's headers.
+	// The real event has these instead of the client's headers.
 	e.Headers = map[string]string{"Host": c.Host, "x-api-key": "", "X-Forwarded-For": "", "x-restapi": ""}
 	e.MultiValueHeaders = map[string][]string{"Host": {c.Host}, "x-api-key": {""}, "X-Forwarded-For": {""}, "x-restapi": {""}}
 	e.RequestContext.DisconnectStatusCode = int64(code)
@@ -143,7 +144,7 @@ func lastOfEach(all map[string][]string) map[string]string {
 	return m
 }
 
-// socketJSON encodes an event as API Gateway does, without what is empty.
+// socketJSON encodes an event as API Gateway does, without empty members.
 type socketJSON struct {
 	*events.APIGatewayWebsocketProxyRequest
 }
@@ -180,7 +181,7 @@ func (e socketJSON) MarshalJSON() ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// routeAnswer is what the function answers for a route, in Lambda proxy form.
+// routeAnswer is the function's answer for a route, in Lambda proxy form.
 type routeAnswer events.APIGatewayProxyResponse
 
 // header returns the last value of a header, whatever its case.
@@ -201,7 +202,7 @@ func (a routeAnswer) header(name string) string {
 func (a routeAnswer) ok() bool { return a.StatusCode >= 200 && a.StatusCode <= 299 }
 
 // invoke runs one route and reads its whole answer. It returns
-// context.DeadlineExceeded when the function did not answer in time; the function runs
+// context.DeadlineExceeded if the function does not answer in time; the function runs
 // on.
 func (r SocketRoutes) invoke(ctx context.Context, event *events.APIGatewayWebsocketProxyRequest) (answer routeAnswer, err error) {
 	payload, err := json.Marshal(socketJSON{event})
@@ -215,7 +216,7 @@ func (r SocketRoutes) invoke(ctx context.Context, event *events.APIGatewayWebsoc
 	stop := context.AfterFunc(ctx, func() { _ = inv.Body.Close() })
 	body, err := io.ReadAll(io.LimitReader(inv.Body, maxRouteAnswer+1))
 	if stop() {
-		_ = inv.Body.Close() // the answer is here; there is nothing to do about it
+		_ = inv.Body.Close() // the answer is complete, so the error does not matter
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -233,7 +234,8 @@ func (r SocketRoutes) invoke(ctx context.Context, event *events.APIGatewayWebsoc
 	return answer, nil
 }
 
-// connectStatus is what the client's upgrade is answered with; 200 means: upgrade.
+// connectStatus returns the status of the answer to the client's upgrade; 200 means:
+// upgrade.
 func connectStatus(answer routeAnswer, err error) int {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -250,8 +252,8 @@ func connectStatus(answer routeAnswer, err error) int {
 	return answer.StatusCode
 }
 
-// routeReply is what goes back on the connection; false means that the route did
-// not answer as it must.
+// routeReply returns the reply on the connection. It returns false if the route's
+// answer is invalid.
 func routeReply(answer routeAnswer, err error, limit int) ([]byte, bool) {
 	if err != nil || !answer.ok() {
 		return nil, false
@@ -265,7 +267,7 @@ func routeReply(answer routeAnswer, err error, limit int) ([]byte, bool) {
 	return body, len(body) <= limit
 }
 
-// failure is what a client gets instead of a route's answer.
+// failure returns the message that a client gets instead of a route's answer.
 func failure(text string, event *events.APIGatewayWebsocketProxyRequest) []byte {
 	ctx := event.RequestContext
 	return fmt.Appendf(nil, `{"message": %q, "connectionId":%q, "requestId":%q}`, text, ctx.ConnectionID, ctx.RequestID)

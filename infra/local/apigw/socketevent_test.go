@@ -52,7 +52,7 @@ func routesOf(in lambda.Invoker) sockets.Routes {
 	return SocketRoutes{APIID: "mcp", Stage: "prod", Function: "socket", Invoker: in, Message: 128 << 10}.Routes()
 }
 
-// someone is a connection since now.
+// someone returns a connection that begins now.
 func someone() sockets.Conn {
 	return sockets.Conn{ID: awsapi.NewID(), SourceIP: "192.0.2.1", UserAgent: "test/1", Host: "gateway.test", ConnectedAt: time.Now()}
 }
@@ -151,7 +151,7 @@ func TestAFailedRouteIsToldToTheClient(t *testing.T) {
 	}
 }
 
-// An answer that has begun and does not end is not waited for beyond the limit.
+// The gateway does not wait beyond the limit for the end of an answer that has begun.
 func TestAnAnswerThatDoesNotEndIsTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := io.Pipe()

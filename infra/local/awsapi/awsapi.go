@@ -1,5 +1,5 @@
-// Package awsapi is what the stand-ins for AWS's APIs on this machine have in common:
-// ids, and answers in the form that AWS's SDKs read.
+// Package awsapi holds what the stand-ins for AWS's APIs on this machine share: ids,
+// and answers in the form that AWS's SDKs read.
 package awsapi
 
 import (
@@ -13,33 +13,33 @@ import (
 	"time"
 )
 
-// Where the functions of this machine are, by their ARNs.
+// Region and account in the ARNs of this machine's functions.
 const (
 	Region  = "us-east-1"
 	Account = "000000000000"
 )
 
-// FunctionARN is the ARN of a function of this machine.
+// FunctionARN returns the ARN of a function of this machine.
 func FunctionARN(name string) string {
 	return "arn:aws:lambda:" + Region + ":" + Account + ":function:" + name
 }
 
-// NewID makes an id as API Gateway gives them to connections, requests and messages:
-// 16 random characters, the last of which is "=".
+// NewID returns an id in the form of API Gateway's ids for connections, requests and
+// messages: 16 random characters, the last of which is "=".
 func NewID() string {
 	b := make([]byte, 11)
 	_, _ = crand.Read(b) // never fails, see crypto/rand
 	return base64.URLEncoding.EncodeToString(b)
 }
 
-// IsID says whether [NewID] could have made an id.
+// IsID reports whether id has the form of [NewID].
 func IsID(id string) bool {
 	b, err := base64.URLEncoding.DecodeString(id)
 	return err == nil && len(b) == 11
 }
 
-// SourceIP is the address that a request came from; on a unix socket that is this
-// machine's.
+// SourceIP returns the address that a request came from. For a unix socket it returns
+// this machine's address.
 func SourceIP(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -62,7 +62,8 @@ func Fail(w http.ResponseWriter, status int, kind, text string) {
 	JSON(w, status, body)
 }
 
-// Refuse answers for API Gateway itself, which says why in a member "message".
+// Refuse answers with an error in the form of API Gateway's own, whose member
+// "message" holds text.
 func Refuse(w http.ResponseWriter, status int, text string) {
 	JSON(w, status, fmt.Appendf(nil, `{"message":%q}`, text))
 }
@@ -75,7 +76,7 @@ func JSON(w http.ResponseWriter, status int, body []byte) {
 	_, _ = w.Write(body)
 }
 
-// NewTraceID makes a trace header as X-Ray does.
+// NewTraceID returns a trace header in X-Ray's form.
 func NewTraceID(now time.Time) string {
 	return fmt.Sprintf("Root=1-%08x-%08x%016x", uint32(now.Unix()), rand.Uint32(), rand.Uint64())
 }

@@ -1,5 +1,5 @@
-// Package bill counts what AWS would have billed for what this machine does: from what
-// functions say in their log lines, and from the time of connections and boxes.
+// Package bill counts what AWS would have billed for the work of this machine. It
+// reads the log lines of functions, and measures the time of connections and boxes.
 package bill
 
 import (
@@ -23,44 +23,44 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 )
 
-// File is the file in the data folder that holds what was counted up to the end
-// of the last Run, and, while one is up, up to a minute ago.
+// File is the name of the ledger's file in the data folder. It has the counts up to
+// the end of the last Run or, while a Run is up, up to a minute ago.
 const File = "usage.json"
 
-// saveEvery is how often the ledger is written while something happens.
+// saveEvery is how often the ledger is saved while counts change.
 const saveEvery = time.Minute
 
-// maxOwners bounds the ledger: sessions beyond it are counted for their server and
-// tenant only.
+// maxOwners limits the ledger. It counts sessions beyond that only for their server
+// and tenant.
 const maxOwners = 10_000
 
-// Owner is whom something is billed for: a session; or, without one, what a server and
-// tenant have in common, which are boxes; or, without these, nobody: sweeps, and who
-// was turned away.
+// Owner is the session that a use is billed for. Without a session, it is a server and
+// a tenant, which share boxes. With none of them, it is the rest: sweeps, and callers
+// that were turned away.
 type Owner struct {
 	Server  string `json:"server,omitempty"`
 	Tenant  string `json:"tenant,omitempty"`
 	Session string `json:"session,omitempty"`
 }
 
-// Share is what one owner has used.
+// Share holds the use of one owner.
 type Share struct {
 	Owner
 	Units meter.Units `json:"units"`
 }
 
-// Bill is what AWS would have billed for all that a data folder has seen.
+// Bill is what AWS would have billed for all work in a data folder.
 //
-// Functions say in their log lines for whom they ran, and what the gateways and the store
-// would have billed. dormouse run counts the time of connections and of boxes itself. The
-// starts of function processes are not counted.
+// Functions log for whom they ran, and what the gateways and the store would have billed.
+// dormouse run counts the time of connections and boxes itself. The starts of function
+// processes are not counted.
 type Bill struct {
 	Since  time.Time `json:"since"`
 	Until  time.Time `json:"until"`
-	Shares []Share   `json:"shares"` // the one that used most first
+	Shares []Share   `json:"shares"` // largest use first
 }
 
-// Total is what all owners have used together.
+// Total returns the use of all owners together.
 func (b Bill) Total() (u meter.Units) {
 	for _, s := range b.Shares {
 		u = u.Plus(s.Units)
@@ -68,11 +68,12 @@ func (b Bill) Total() (u meter.Units) {
 	return u
 }
 
-// Ledger adds up what lines and boxes say. It is safe for concurrent use.
+// Ledger adds up the use of functions, connections and boxes. It is safe for
+// concurrent use.
 type Ledger struct {
 	path    string // of its file
 	size    func(server string) meter.BoxSize
-	running func(context.Context) ([]fleet.Status, error) // the boxes
+	running func(context.Context) ([]fleet.Status, error) // lists the boxes
 	log     *slog.Logger
 
 	mu      sync.Mutex
@@ -82,14 +83,14 @@ type Ledger struct {
 	changed bool
 }
 
-// open is an open connection, and whose it is.
+// open is an open connection and its owner.
 type open struct {
 	Owner
 	since time.Time
 }
 
-// Open takes up what earlier runs have counted in a data folder. size is what the box of a
-// server would have on AWS, running lists boxes; those that do not run are passed over.
+// Open continues the counts of earlier runs in a data folder. size returns the size of a
+// server's box on AWS. running lists boxes; the ledger ignores those that do not run.
 func Open(folder string, size func(server string) meter.BoxSize, running func(context.Context) ([]fleet.Status, error), log *slog.Logger) (*Ledger, error) {
 	l := &Ledger{
 		path: filepath.Join(folder, File), size: size, running: running, log: log,
@@ -108,7 +109,7 @@ func Open(folder string, size func(server string) meter.BoxSize, running func(co
 	return l, nil
 }
 
-// give adds to what an owner has used.
+// give adds to the use of an owner.
 func (l *Ledger) give(o Owner, u meter.Units) {
 	if _, known := l.shares[o]; !known && o.Session != "" && len(l.shares) >= maxOwners {
 		o.Session = ""
@@ -117,7 +118,8 @@ func (l *Ledger) give(o Owner, u meter.Units) {
 	l.changed = true
 }
 
-// Line takes a log line of a function. Those of boxes are not to be believed.
+// Line counts a log line of a function. Do not pass lines of boxes: servers could
+// forge them.
 func (l *Ledger) Line(text string) {
 	if !strings.Contains(text, `"units":{`) {
 		return
@@ -131,7 +133,7 @@ func (l *Ledger) said(said meter.Line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	o := Owner{said.Server, said.Tenant, said.Session}
-	if said.Tenant == "" { // nobody was let in, whatever was asked for
+	if said.Tenant == "" { // the caller was turned away, whatever server it named
 		o = Owner{}
 	}
 	l.give(o, said.Units)
@@ -140,8 +142,8 @@ func (l *Ledger) said(said meter.Line) {
 	}
 }
 
-// Watch returns a handler that passes every line on to h, and has the ledger take those
-// that say what was used.
+// Watch returns a handler that passes every line to h, and counts the lines that say
+// what was used.
 func (l *Ledger) Watch(h slog.Handler) slog.Handler { return watch{h, l} }
 
 type watch struct {
@@ -149,7 +151,7 @@ type watch struct {
 	ledger *Ledger
 }
 
-// Handle passes every line on.
+// Handle implements slog.Handler.
 func (s watch) Handle(ctx context.Context, r slog.Record) error {
 	var said meter.Line
 	counted := false
@@ -184,14 +186,14 @@ func (s watch) WithGroup(name string) slog.Handler {
 	return watch{s.Handler.WithGroup(name), s.ledger}
 }
 
-// Opened begins to look for whom a connection is.
+// Opened notes a connection, whose owner a later line names.
 func (l *Ledger) Opened(conn string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conns[conn] = open{since: time.Now()}
 }
 
-// Closed bills a connection.
+// Closed counts the time of a connection.
 func (l *Ledger) Closed(conn string, lived time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -200,14 +202,15 @@ func (l *Ledger) Closed(conn string, lived time.Duration) {
 	l.give(o, meter.Units{ConnectionMinutes: lived.Minutes()})
 }
 
-// Stopped bills a box.
+// Stopped counts the time of a box.
 func (l *Ledger) Stopped(t fleet.Status) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.give(ownerOf(t), l.task(t, t.Stopped))
 }
 
-// ownerOf is the tenant of a box and its server: a box is named by the two.
+// ownerOf returns the owner of a box. The box's name consists of its tenant and its
+// server.
 func ownerOf(t fleet.Status) Owner {
 	return Owner{Server: t.Server, Tenant: strings.TrimSuffix(t.Box, "/"+t.Server)}
 }
@@ -216,7 +219,7 @@ func (l *Ledger) task(t fleet.Status, until time.Time) meter.Units {
 	return meter.Task(until.Sub(t.Started).Seconds(), l.size(t.Server))
 }
 
-// Bill is what was used up to now, by boxes that run, too.
+// Bill returns the use up to now, including the boxes that run.
 func (l *Ledger) Bill(ctx context.Context) (Bill, error) {
 	running, err := l.running(ctx)
 	return l.until(time.Now(), running), err
@@ -246,7 +249,7 @@ func (l *Ledger) until(now time.Time, running []fleet.Status) Bill {
 	return b
 }
 
-// Keep writes the ledger down from time to time until ctx ends.
+// Keep saves the ledger from time to time until ctx ends.
 func (l *Ledger) Keep(ctx context.Context) {
 	tick := time.NewTicker(saveEvery)
 	defer tick.Stop()
@@ -268,7 +271,7 @@ func (l *Ledger) Keep(ctx context.Context) {
 	}
 }
 
-// Close writes the ledger down for the last time, when no box runs any more.
+// Close saves the ledger for the last time. All boxes must have stopped.
 func (l *Ledger) Close() { l.save(l.until(time.Now(), nil)) }
 
 func (l *Ledger) save(b Bill) {
@@ -281,7 +284,7 @@ func (l *Ledger) save(b Bill) {
 	}
 }
 
-// take says whether anything was counted since it was asked last.
+// take reports whether anything was counted since the last call.
 func (l *Ledger) take() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -290,8 +293,8 @@ func (l *Ledger) take() bool {
 	return changed
 }
 
-// Read reads what the last Run has left in a data folder. Since is zero if nothing was ever
-// counted there.
+// Read returns the bill that the last Run left in a data folder. Since is zero if nothing
+// was ever counted there.
 func Read(folder string) (b Bill, err error) {
 	path := filepath.Join(folder, File)
 	text, err := os.ReadFile(path)

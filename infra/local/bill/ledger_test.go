@@ -16,7 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 )
 
-// openLedger takes up what is in a folder. running are the boxes that the ledger finds.
+// openLedger opens the ledger of a folder. running are the boxes that it lists.
 func openLedger(t *testing.T, folder string, running ...fleet.Status) *Ledger {
 	t.Helper()
 	l, err := Open(folder, func(string) meter.BoxSize { return meter.BoxSize{VCPUs: 1, MemoryMB: 1024} },
@@ -27,7 +27,7 @@ func openLedger(t *testing.T, folder string, running ...fleet.Status) *Ledger {
 	return l
 }
 
-// billed is the bill of a ledger now.
+// billed returns the bill of a ledger now.
 func billed(t *testing.T, l *Ledger) Bill {
 	t.Helper()
 	b, err := l.Bill(t.Context())
@@ -37,7 +37,7 @@ func billed(t *testing.T, l *Ledger) Bill {
 	return b
 }
 
-// sharesOf is a bill's shares by their owner.
+// sharesOf returns a bill's shares by their owner.
 func sharesOf(b Bill) map[Owner]meter.Units {
 	all := map[Owner]meter.Units{}
 	for _, s := range b.Shares {
@@ -100,10 +100,10 @@ func TestABoxIsBilledToItsTenant(t *testing.T) {
 		now := time.Now()
 		l := openLedger(t, t.TempDir(),
 			fleet.Status{Box: "acme/one", Server: "one", State: fleet.Running, Started: now.Add(-time.Second)},
-			fleet.Status{Box: "acme/one", Server: "one", State: fleet.Stopped, Started: now, Stopped: now.Add(time.Hour)}, // was billed when it stopped
+			fleet.Status{Box: "acme/one", Server: "one", State: fleet.Stopped, Started: now, Stopped: now.Add(time.Hour)}, // billed when it stopped
 		)
 		l.Stopped(fleet.Status{Box: "acme/one", Server: "one", State: fleet.Stopped, Started: now, Stopped: now.Add(2 * time.Minute)})
-		for range 2 { // to look does not bill again
+		for range 2 { // reading the bill does not add to it
 			b := billed(t, l)
 			want := meter.Units{VCPUSeconds: 180, TaskGBSeconds: 180}
 			if d := cmp.Diff(map[Owner]meter.Units{{Server: "one", Tenant: "acme"}: want}, sharesOf(b)); d != "" {
@@ -133,7 +133,7 @@ func TestABillGoesOnWhereTheLastRunEnded(t *testing.T) {
 	}
 }
 
-// What is lost with a machine that is killed is the last minute at most.
+// A killed machine loses at most the last minute.
 func TestALedgerIsWrittenDownEachMinuteInWhichSomethingWasUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		folder := t.TempDir()

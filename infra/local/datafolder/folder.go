@@ -1,5 +1,5 @@
-// Package datafolder is the folder that one `dormouse run` has for itself: its lock, its
-// secret, and the places of its unix sockets.
+// Package datafolder manages the folder that one `dormouse run` has for itself: its
+// lock, its secret, and the paths of its unix sockets.
 package datafolder
 
 import (
@@ -15,7 +15,7 @@ import (
 	"syscall"
 )
 
-// Folder is a data folder that this program has taken. Close gives it back.
+// Folder is a data folder that this program holds. Close releases it.
 type Folder struct {
 	Path   string // absolute
 	Secret []byte // of this folder, 32 bytes or more; it seals tickets
@@ -24,8 +24,8 @@ type Folder struct {
 	lock    *os.File
 }
 
-// Open takes a folder for this program alone, and makes what is missing in it. When it
-// fails, the caller still closes the folder.
+// Open locks a folder for this program alone, and creates what is missing in it. When
+// it fails, the caller must still close the folder.
 func Open(path string) (f *Folder, err error) {
 	f = &Folder{}
 	if f.Path, err = filepath.Abs(path); err != nil {
@@ -44,7 +44,7 @@ func Open(path string) (f *Folder, err error) {
 	return f, err
 }
 
-// Close removes the sockets and gives the folder back. A nil Folder has none.
+// Close removes the sockets and releases the folder. On a nil Folder it does nothing.
 func (f *Folder) Close() {
 	if f == nil {
 		return
@@ -57,14 +57,14 @@ func (f *Folder) Close() {
 	}
 }
 
-// File is the path of something in the folder.
+// File returns the path of a file in the folder.
 func (f *Folder) File(name string) string { return filepath.Join(f.Path, name) }
 
-// Socket is the path of one of the unix sockets.
+// Socket returns the path of one of the unix sockets.
 func (f *Folder) Socket(name string) string { return filepath.Join(f.sockets, name+".sock") }
 
-// Key proves to the control socket that its caller can read the folder, which programs in a
-// sandbox cannot.
+// Key returns the key for the control socket. It proves that the caller can read the
+// folder, which programs in a sandbox cannot.
 func (f *Folder) Key() string { return keyOf(f.Secret) }
 
 func keyOf(secret []byte) string {
@@ -73,8 +73,9 @@ func keyOf(secret []byte) string {
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// Control tells a program that has not opened the folder at path where its control socket
-// is, and the key for it. The error is [os.ErrNotExist] if nothing was ever run there.
+// Control returns the path of the control socket of the folder at path, and the key for
+// it, to a program that has not opened the folder. The error is [os.ErrNotExist] if no
+// run ever used the folder.
 func Control(path string) (socket, key string, err error) {
 	folder, err := socketsOf(path)
 	if err != nil {
@@ -99,7 +100,7 @@ func lockFile(path string) (*os.File, error) {
 // secretName is the file of the secret, in hexadecimal.
 const secretName = "secret"
 
-// ownSecret reads the secret, and makes it the first time.
+// ownSecret reads the secret, or creates it the first time.
 func ownSecret(path string) ([]byte, error) {
 	secret, err := readSecret(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -122,12 +123,13 @@ func readSecret(path string) ([]byte, error) {
 	return secret, nil
 }
 
-// maxSocketPath leaves room for the names of sockets below a folder: a unix
-// socket's path has 104 bytes on macOS and 108 on Linux.
+// maxSocketPath is the longest folder path for sockets, which leaves room for their
+// names. The path of a unix socket has at most 104 bytes on macOS and 108 on Linux.
 const maxSocketPath = 80
 
-// socketsOf is where the sockets of a data folder are: in it, or, if its path is too long
-// for a socket, in a folder of the user's own below the system's one for temporary files.
+// socketsOf returns the folder for the sockets of a data folder: run in the data folder
+// or, if that path is too long for a socket, the user's own folder below the system's
+// temporary folder.
 func socketsOf(data string) (string, error) {
 	data, err := filepath.Abs(data)
 	if err != nil {
@@ -140,7 +142,8 @@ func socketsOf(data string) (string, error) {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("dormouse-%d-%s", os.Getuid(), hex.EncodeToString(sum[:6]))), nil
 }
 
-// newSockets makes the folder anew. Nobody else may have one of that name.
+// newSockets removes the folder for sockets and creates it anew. It fails if another
+// user has a folder of that name.
 func newSockets(data string) (string, error) {
 	path, err := socketsOf(data)
 	if err != nil {
@@ -155,8 +158,8 @@ func newSockets(data string) (string, error) {
 	return path, nil
 }
 
-// WriteFile writes a file for this user durably and as a whole: after a crash it is there
-// with all its bytes, or as it was before.
+// WriteFile writes a file that only this user can read, durably and as a whole. After a
+// crash the file has either all new bytes or its old content.
 func WriteFile(path string, text []byte) error {
 	part := path + ".new"
 	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)

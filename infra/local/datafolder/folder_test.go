@@ -54,7 +54,7 @@ func TestASecretThatIsDamagedIsNotReplaced(t *testing.T) {
 	}
 }
 
-// The path of a unix socket has 104 bytes at most.
+// The path of a unix socket has at most 104 bytes (macOS).
 func TestSocketsOfAFolderWithALongNameAreElsewhere(t *testing.T) {
 	t.Setenv("TMPDIR", "/tmp")
 	path := filepath.Join(t.TempDir(), strings.Repeat("long", 30))

@@ -1,5 +1,5 @@
-// Package journal tells what happens to the processes of Dormouse on this machine, and
-// counts those that run.
+// Package journal reports what happens to the processes of Dormouse on this machine,
+// and counts the running ones.
 package journal
 
 import (
@@ -22,7 +22,7 @@ const (
 	BoxSleep = "box.sleep" // it ended by itself or was asked to; Duration: its life
 	BoxCrash = "box.crash" // it ended in another way; Detail: how; Duration: its life
 
-	// ProcessCount tells that the last process has ended. The recorder makes it.
+	// ProcessCount says that the last process has ended. The Recorder creates it.
 	ProcessCount = "process.count"
 )
 
@@ -37,7 +37,7 @@ type Event struct {
 	Running  int           // processes running now in all; set by the recorder
 }
 
-// Recorder counts the processes that run and tells its printers what happens. A nil
+// Recorder counts the running processes and passes events to its printers. A nil
 // *Recorder records nothing. It is safe for concurrent use.
 type Recorder struct {
 	mu       sync.Mutex
@@ -46,14 +46,14 @@ type Recorder struct {
 }
 
 // NewRecorder returns a recorder that calls each printer with each event, one after
-// another and in order. Printers must not block, and must call neither the recorder
-// nor what records.
+// another and in order. A printer must not block. It must call neither the recorder
+// nor code that records.
 func NewRecorder(printers ...func(Event)) *Recorder {
 	return &Recorder{running: map[int]bool{}, printers: printers}
 }
 
-// Record completes e and hands it to the printers. The end of the last process is
-// followed by an event of kind [ProcessCount].
+// Record completes e and passes it to the printers. After the end of the last process
+// it adds an event of kind [ProcessCount].
 func (r *Recorder) Record(e Event) {
 	if r == nil {
 		return
@@ -116,13 +116,14 @@ func HumanPrinter(w io.Writer) func(Event) {
 		if e.Detail != "" {
 			detail = "  " + e.Detail
 		}
-		// A terminal that cannot be written to is nothing the emulator could act on.
+		// If the terminal cannot be written to, there is no better place to report
+		// it.
 		_, _ = fmt.Fprintf(w, "%s  %-14s  %-12s  %-11s %9s  %d %s%s\n",
 			e.Time.Local().Format("15:04:05.000"), e.Kind, e.Name, pid, took, e.Running, processes, detail)
 	}
 }
 
-// span gives three digits at most before the unit, which is what fits a column.
+// span formats d with at most three digits before the unit, to fit a column.
 func span(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -135,8 +136,8 @@ func span(d time.Duration) string {
 }
 
 // JSONPrinter returns a printer of one JSON object a line, with the keys time (RFC
-// 3339, UTC), kind, name, pid, detail, duration_ms and running; name, pid, detail and
-// duration_ms are left out when empty.
+// 3339, UTC), kind, name, pid, detail, duration_ms and running. It leaves out name,
+// pid, detail and duration_ms when they are empty.
 func JSONPrinter(w io.Writer) func(Event) {
 	type line struct {
 		Time       time.Time `json:"time"`

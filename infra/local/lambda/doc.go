@@ -1,9 +1,10 @@
-// Package lambda is AWS Lambda on one machine, as far as Dormouse needs it: it runs
-// function binaries behind a Runtime API, starts them on demand, stops them when they are
-// idle, and serves Invoke. A function cannot tell the difference by what it receives.
+// Package lambda imitates AWS Lambda on one machine, as far as Dormouse needs it. It runs
+// function binaries behind a Runtime API, starts them on demand, stops idle ones, and
+// serves Invoke. A function receives the same as on AWS, so it cannot tell the
+// difference.
 //
-// It hides processes and the Runtime API. It knows nothing of MCP and of API Gateway,
-// keeps nothing when it ends, and imitates no other service.
+// The package hides processes and the Runtime API. It knows nothing of MCP or API
+// Gateway, keeps nothing when it ends, and imitates no other service.
 package lambda
 
 import (
@@ -14,43 +15,42 @@ import (
 )
 
 var (
-	// ErrThrottled says that every instance a function may have is busy. Nothing
-	// was run; the caller may try again. Lambda's TooManyRequestsException.
+	// ErrThrottled means that every instance the function may have is busy. Nothing
+	// was run, and the caller may try again. It is Lambda's TooManyRequestsException.
 	ErrThrottled = errors.New("too many requests: every instance of the function is busy")
-	// ErrClosed says that the pool is closed or being closed.
+	// ErrClosed means that the pool is closed or closing.
 	ErrClosed = errors.New("the function pool is closed")
 )
 
 // Invoker runs one invocation of a function, as Lambda's Invoke does.
 type Invoker interface {
-	// Invoke hands payload (JSON, owned by the invoker until the function has
-	// answered) to one instance of the function and returns when the first bytes
-	// of the answer, or a report of failure, are there.
+	// Invoke passes payload to one instance of the function. It returns when the
+	// first bytes of the answer, or a report of failure, have arrived. payload is
+	// JSON; the invoker owns it until the function has answered.
 	//
-	// The error is [ErrThrottled], [ErrClosed] or that of ctx;
-	// whatever the function did wrong is in [Invocation.Failed]. The end of ctx ends
-	// only the waiting: an invocation that has reached the function runs on, as on
-	// Lambda, and its answer is thrown away.
+	// The error is [ErrThrottled], [ErrClosed] or ctx's own. Failures of the function
+	// are in [Invocation.Failed]. The end of ctx ends only the wait: an invocation
+	// that has reached the function runs on, as on Lambda, and its answer is thrown
+	// away.
 	Invoke(ctx context.Context, function string, payload []byte) (*Invocation, error)
 }
 
 // Invocation is the answer of a function.
 type Invocation struct {
-	// ContentType is what the function gave with its answer.
+	// ContentType is the content type that the function set for its answer.
 	ContentType string
-	// Body streams while the function writes. It must be closed, also when Failed
-	// is set. Close before the end lets the function run on and throws away the
-	// rest; it may be called while a Read waits, which then fails with
-	// io.ErrClosedPipe. Read returns a *FunctionError when the function fails, dies
-	// or runs out of time in the middle.
+	// Body streams while the function writes. The caller must close it, also when
+	// Failed is set. Close before the end lets the function run on and throws away
+	// the rest. Another goroutine may call Close during a Read, which then fails with
+	// io.ErrClosedPipe. Read returns a *FunctionError if the function fails, dies or
+	// runs out of time in the middle.
 	Body io.ReadCloser
-	// Failed is set when the function failed before any byte of an answer: it
+	// Failed is set if the function failed before the first byte of an answer: it
 	// reported an error, died or ran out of time. Body is empty then.
 	Failed *FunctionError
 }
 
-// Types of a [FunctionError] that come from this package. All others are chosen by
-// the function.
+// Types of a [FunctionError] that this package sets. The function chooses all others.
 const (
 	// ErrorExit: the process ended without an answer.
 	ErrorExit = "Runtime.ExitError"
@@ -64,8 +64,8 @@ const (
 	ErrorResponse = "Runtime.TruncatedResponse"
 )
 
-// FunctionError is the failure of a function, in the words of the function or, for
-// the types above, of Lambda.
+// FunctionError is the failure of a function. Its words are the function's or, for
+// the types above, Lambda's.
 type FunctionError struct {
 	Function  string // name of the function
 	RequestID string // id of the invocation, "" when it never reached a process
@@ -73,7 +73,8 @@ type FunctionError struct {
 	Message   string // what happened, with exit status or signal where there was one
 }
 
-// Error gives type and message; a message may hold what the function put there.
+// Error returns the function, the type and the message, which may contain text from
+// the function.
 func (e *FunctionError) Error() string {
 	return fmt.Sprintf("function %s: %s: %s", e.Function, e.Type, e.Message)
 }

@@ -14,18 +14,19 @@ import (
 )
 
 // function is one function of a pool: its processes, and the invocations that wait for
-// one. A process has one invocation at a time, as on Lambda. An invocation goes this way:
+// one. A process has one invocation at a time, as on Lambda. The states of an invocation:
 //
 //	submit ──▶ waiting ──▶ assigned ──▶ delivered ──▶ answering ──▶ completed
 //	   │           ▲          │  ▲
 //	   │           └──────────┘  │ its process died before it was delivered
 //	   └── a process is idle ────┘
 //
-// An invocation is delivered once at most: the pool never gives another process what one
-// may have read.
+// The pool delivers an invocation at most once: it never gives another process an
+// invocation that a process may have read.
 //
-// A process is coming while it starts, and from its answer until it asks for the next
-// invocation. Callers wait for a process that is coming rather than start another one.
+// A process counts as coming while it starts, and from its answer until it asks for the
+// next invocation. Callers wait for a process that is coming rather than start another
+// one.
 type function struct {
 	pool *Pool
 	FunctionConfig
@@ -41,14 +42,14 @@ type invocation struct {
 	id      string
 	fn      *function
 	payload []byte
-	result  chan result // one place, filled by whoever claims
+	result  chan result // has room for one; the claiming side fills it
 	claimed atomic.Bool
 
 	// Guarded by fn.mu.
 	inst      *instance
 	started   time.Time
-	timer     *time.Timer // runs until the process asks again, as Lambda's limit does
-	delivered bool        // may have been read by the process
+	timer     *time.Timer // runs until the process asks for more, like Lambda's limit
+	delivered bool        // the process may have read it
 	answering bool
 	verdict   *FunctionError // why the pool ended it
 }
@@ -62,7 +63,7 @@ func newInvocation(f *function, payload []byte) *invocation {
 	return &invocation{id: uuid.NewString(), fn: f, payload: payload, result: make(chan result, 1)}
 }
 
-// claim is true for the first caller, who then gives the result or gives it up.
+// claim reports true to its first caller, which then gives the result or gives it up.
 func (inv *invocation) claim() bool { return inv.claimed.CompareAndSwap(false, true) }
 
 func (inv *invocation) fail(why *FunctionError) {
@@ -78,7 +79,7 @@ func (inv *invocation) error(kind, format string, args ...any) *FunctionError {
 	}
 }
 
-// those counts the instances in one of the states.
+// those returns how many instances are in one of the states.
 func (f *function) those(states ...string) (n int) {
 	for i := range f.instances {
 		if slices.Contains(states, i.state) {
@@ -90,10 +91,10 @@ func (f *function) those(states ...string) (n int) {
 
 func (f *function) coming() int { return f.those(StateStarting, stateReturning) }
 
-// live is how many instances count against MaxInstances.
+// live returns how many instances count against MaxInstances.
 func (f *function) live() int { return len(f.instances) - f.those(StateStopping) }
 
-// submit finds a process for inv: the idle one that was used last, or one that is coming.
+// submit finds a process for inv: the idle one that worked last, or one that is coming.
 func (f *function) submit(inv *invocation) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,14 +119,15 @@ func (f *function) submit(inv *invocation) error {
 	return nil
 }
 
-// refill starts a process for each waiting invocation that none is coming for.
+// refill starts a process for each waiting invocation for which no process is coming.
 func (f *function) refill() {
 	for f.coming() < len(f.waiting) && f.live() < f.MaxInstances && !f.closed {
 		f.start()
 	}
 }
 
-// abandon reports whether the caller went first: nobody will fill the result.
+// abandon reports whether the caller gave up before the result was claimed. Then no
+// result comes.
 func (f *function) abandon(inv *invocation) bool {
 	if !inv.claim() {
 		return false
@@ -142,16 +144,16 @@ func (f *function) assign(inv *invocation, i *instance) {
 	i.state, i.since, i.inv = StateBusy, now, inv
 	inv.inst, inv.started = i, now
 	inv.timer = time.AfterFunc(f.Timeout, func() { f.expire(inv) })
-	i.work <- inv // it is empty: the process has taken what it had before
+	i.work <- inv // it has room: the process has taken its last invocation
 }
 
-// next is the request of process i for its next invocation. It returns nil when gone is
-// closed, and for a process that is dead or ends.
+// next waits for the next invocation of process i. It returns nil when gone is closed,
+// and for a process that is dead or stopping.
 func (f *function) next(i *instance, gone <-chan struct{}) *invocation {
 	f.mu.Lock()
 	if !f.instances[i] {
-		// The process died while its request was on the way. Nobody would end what it
-		// was given now.
+		// The process died while its request was in flight. An invocation that it got
+		// now would never end.
 		f.mu.Unlock()
 		return nil
 	}
@@ -166,13 +168,14 @@ func (f *function) next(i *instance, gone <-chan struct{}) *invocation {
 	case inv := <-i.work:
 		return f.deliver(inv)
 	case <-gone:
-		// What was assigned meanwhile goes back to the queue when the process is seen to
-		// be dead: it was not delivered.
+		// An invocation that was assigned meanwhile was not delivered. It goes back to
+		// the queue when the pool sees that the process is dead.
 		return nil
 	}
 }
 
-// arrived notes that process i asks, and gives it what has waited for longest.
+// arrived notes that process i asks for an invocation, and gives it the one that has
+// waited longest.
 func (f *function) arrived(i *instance) {
 	switch i.state {
 	case StateStarting:
@@ -182,7 +185,7 @@ func (f *function) arrived(i *instance) {
 	case stateReturning:
 		i.inv.timer.Stop()
 	default:
-		return // it asks once more for what it is waiting for
+		return // it repeats its request
 	}
 	i.state, i.since, i.inv = StateIdle, time.Now(), nil
 	if len(f.waiting) > 0 {
@@ -192,7 +195,7 @@ func (f *function) arrived(i *instance) {
 	}
 }
 
-// deliver is the point of no return: from here on the process may have read the
+// deliver is the point of no return. From here on the process may have read the
 // invocation, and no other process gets it.
 func (f *function) deliver(inv *invocation) *invocation {
 	f.mu.Lock()
@@ -206,8 +209,8 @@ func (f *function) deliver(inv *invocation) *invocation {
 	return inv
 }
 
-// take finds the invocation that an answer of i belongs to; nil if there is none or if
-// it was answered already.
+// take returns the invocation that an answer of i belongs to, or nil if there is none
+// or it was answered already.
 func (f *function) take(i *instance, id string) *invocation {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -219,8 +222,8 @@ func (f *function) take(i *instance, id string) *invocation {
 	return inv
 }
 
-// complete notes that the answer to inv has ended. The process is expected to ask for
-// more, and the time limit holds until it does.
+// complete notes that the answer to inv has ended. The time limit holds until the
+// process asks for more.
 func (f *function) complete(inv *invocation, failed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -232,7 +235,7 @@ func (f *function) complete(inv *invocation, failed bool) {
 	}
 }
 
-// expire kills the process of an invocation that ran out of time, also when it has
+// expire kills the process of an invocation that ran out of time, even one that has
 // answered but does not ask for more.
 func (f *function) expire(inv *invocation) {
 	f.mu.Lock()
@@ -257,7 +260,7 @@ func (f *function) truncated(inv *invocation) {
 	f.kill(inv.inst, "its answer broke off")
 }
 
-// doze stops i if it has been idle for long enough, else it looks again later.
+// doze stops i if it has been idle for long enough, or looks again later.
 func (f *function) doze(i *instance) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -298,8 +301,8 @@ func (f *function) killAll() {
 	}
 }
 
-// buried forgets a process of which nothing is left, and does what follows for the
-// invocation that it had, or for those that waited for it.
+// buried forgets a process that has ended completely. It then settles the invocation
+// that the process had, and those that waited for it.
 func (f *function) buried(i *instance) {
 	f.mu.Lock()
 	delete(f.instances, i)
@@ -313,7 +316,8 @@ func (f *function) buried(i *instance) {
 		inv.timer.Stop()
 		switch {
 		case inv.answering:
-			// Its answer may be whole and still on the socket: whoever reads it decides.
+			// The answer may be whole and still on the socket. The goroutine that reads
+			// it decides.
 		case inv.delivered || f.closed:
 			lost = append(lost, inv)
 			f.count.Failed++
@@ -323,8 +327,8 @@ func (f *function) buried(i *instance) {
 		i.inv = nil
 	}
 	if i.sleeper == nil && !i.asked {
-		// It never got ready, and another process would fail in the same way. Those that
-		// counted on this one get its failure.
+		// The process never got ready, and another one would fail in the same way. The
+		// invocations that counted on it get its failure.
 		excess := max(0, len(f.waiting)-f.coming())
 		lost = append(lost, f.waiting[:excess]...)
 		f.waiting = slices.Delete(f.waiting, 0, excess)

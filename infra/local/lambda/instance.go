@@ -21,35 +21,36 @@ import (
 
 const (
 	maxOutputLine = 64 << 10
-	// outputRest is how long the output of a dead process is still read when a
-	// descendant that left its process group holds the pipe open.
+	// outputRest is how long the pool still reads the output of a dead process when a
+	// descendant outside its process group keeps the pipe open.
 	outputRest = time.Second
 )
 
-// instance is one process of a function, from the decision to start it until
-// nothing of it is left:
+// instance is one process of a function, from the decision to start it until every
+// part of it has ended:
 //
 //	start ─▶ run: spawn ─▶ (ready, busy, idle …) ─▶ end ─▶ function.buried
 type instance struct {
 	id   string // names it in the path of the Runtime API
 	fn   *function
 	born time.Time
-	// spawned is closed when the process exists, or could not be started.
+	// spawned is closed when the process has started or has failed to start.
 	spawned chan struct{}
-	// dead is closed when nothing of the process is left; end is set then.
+	// dead is closed when every part of the process has ended; end is set by then.
 	dead chan struct{}
 	end  string // "exit status 1", "signal: killed"
 
-	// work has the invocation that is assigned, until the process takes it. One place.
+	// work holds the assigned invocation until the process takes it. It has room for
+	// one.
 	work chan *invocation
 
 	// Guarded by fn.mu.
 	proc      *process // nil until spawned
-	state     string   // one of those of InstanceStatus, or stateReturning
+	state     string   // a state of InstanceStatus, or stateReturning
 	since     time.Time
-	asked     bool   // to stop, with SIGTERM
-	doomed    bool   // killed by the pool
-	why       string // it was asked or doomed
+	asked     bool   // the pool sent SIGTERM
+	doomed    bool   // the pool killed it
+	why       string // the reason for either
 	report    *FunctionError
 	inv       *invocation // from assign until the process asks for the next
 	served    int
@@ -57,7 +58,8 @@ type instance struct {
 	sleeper   *time.Timer // nil until the process has asked for an invocation
 }
 
-// stateReturning is that of a process that has answered and has not asked again.
+// stateReturning is the state of a process that has answered and has not asked for
+// more yet.
 const stateReturning = "returning"
 
 // start begins a new instance. Called with mu held.
@@ -84,7 +86,7 @@ func (i *instance) pid() int {
 func (i *instance) status() InstanceStatus {
 	s := InstanceStatus{PID: i.pid(), State: i.state, Since: i.since, Invocations: i.served}
 	if s.State == stateReturning {
-		s.State = StateIdle // it has nothing to do
+		s.State = StateIdle // it has no work
 	}
 	return s
 }
@@ -130,8 +132,8 @@ func (f *function) initExpired(i *instance) {
 	f.kill(i, fmt.Sprintf("not ready after %s", limit))
 }
 
-// initFailed takes the process's own report that it cannot work. It may end by
-// itself for a moment.
+// initFailed takes the process's own report that it cannot work. The process then has
+// a moment to end by itself.
 func (f *function) initFailed(i *instance, report *FunctionError) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -143,7 +145,7 @@ func (f *function) initFailed(i *instance, report *FunctionError) bool {
 	return true
 }
 
-// failure says what the end of i means for inv. Called after the end.
+// failure returns the meaning of i's end for inv. Called after the end.
 func (i *instance) failure(inv *invocation) *FunctionError {
 	i.fn.mu.Lock()
 	defer i.fn.mu.Unlock()
@@ -159,7 +161,7 @@ func (i *instance) failure(inv *invocation) *FunctionError {
 	}
 }
 
-// run is the life of the process.
+// run starts the process and stays with it until its end.
 func (i *instance) run() {
 	f := i.fn
 	defer f.pool.running.Done()
@@ -185,7 +187,8 @@ func (i *instance) run() {
 	f.buried(i)
 }
 
-// endEvent has no pid if there never was a process. Called with mu held.
+// endEvent returns the event for the end of i, without a pid if no process started.
+// Called with mu held.
 func (i *instance) endEvent() journal.Event {
 	e := journal.Event{Kind: journal.FunctionCrash, Name: i.fn.Name, PID: i.pid(), Detail: i.end, Duration: time.Since(i.born)}
 	switch {
@@ -197,7 +200,7 @@ func (i *instance) endEvent() journal.Event {
 	return e
 }
 
-// spawn starts the program. The output is nil if nobody wants it.
+// spawn starts the program. The output is nil if the pool has no Output.
 func (i *instance) spawn() (*process, *output, error) {
 	f := i.fn
 	cmd := exec.Command(f.Path) //nolint:noctx // a process outlives the invocation it was started for
@@ -228,8 +231,8 @@ func (i *instance) spawn() (*process, *output, error) {
 	return &process{cmd: cmd}, out, nil
 }
 
-// environment is what Lambda sets, as far as a Go function looks at it. What the
-// configuration gives wins over the first part.
+// environment returns the variables that Lambda sets, as far as a Go function reads
+// them. The configuration overrides the first part.
 func (i *instance) environment() []string {
 	f := i.fn
 	env := []string{
@@ -239,7 +242,8 @@ func (i *instance) environment() []string {
 		"AWS_LAMBDA_FUNCTION_NAME=" + f.Name, "AWS_LAMBDA_FUNCTION_VERSION=$LATEST",
 		"AWS_LAMBDA_FUNCTION_MEMORY_SIZE=256", "AWS_LAMBDA_INITIALIZATION_TYPE=on-demand",
 		"AWS_LAMBDA_LOG_GROUP_NAME=/aws/lambda/" + f.Name, "AWS_LAMBDA_LOG_STREAM_NAME=" + i.id,
-		// The emulator asks no service of AWS; it knows its functions by a secret path.
+		// The emulator calls no service of AWS; it knows its functions by a secret
+		// path.
 		"AWS_ACCESS_KEY_ID=local", "AWS_SECRET_ACCESS_KEY=local",
 	}
 	env = append(env, f.pool.cfg.Env...)
@@ -252,11 +256,12 @@ type process struct {
 	cmd *exec.Cmd
 
 	mu     sync.Mutex
-	gone   bool // ended, and its pid may be given to another
+	gone   bool // it has ended, and another process may get its pid
 	killer *time.Timer
 }
 
-// wait returns how the process ended, when nothing of its group is left.
+// wait waits until the whole process group has ended, and returns how the process
+// ended.
 func (p *process) wait() string {
 	awaitEnd(p.cmd)
 	p.mu.Lock()
@@ -265,7 +270,8 @@ func (p *process) wait() string {
 	if p.killer != nil {
 		p.killer.Stop()
 	}
-	// Before the leader is reaped, so that the number of the group is still its own.
+	// The kill comes before the leader is reaped, while the number of the group is
+	// still its own.
 	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 	var exit *exec.ExitError
 	if err := p.cmd.Wait(); err != nil && !errors.As(err, &exit) && p.cmd.ProcessState == nil {
@@ -282,7 +288,7 @@ func (p *process) stop(grace time.Duration) {
 		return
 	}
 	p.killer = time.AfterFunc(grace, p.kill)
-	// It can only fail when the process has ended, which wait will see.
+	// SIGTERM only fails if the process has ended, which wait will see.
 	_ = syscall.Kill(p.cmd.Process.Pid, syscall.SIGTERM)
 }
 
@@ -294,7 +300,7 @@ func (p *process) kill() {
 	}
 }
 
-// output is what a process writes to stdout and stderr.
+// output reads the stdout and stderr of a process.
 type output struct {
 	from *os.File
 	done chan struct{}
@@ -322,7 +328,8 @@ func outputLine(line []byte) string {
 	return strings.ToValidUTF8(string(line), "\uFFFD")
 }
 
-// finish returns when the lines written before the end of the process are out.
+// finish waits until the lines written before the end of the process have been passed
+// on.
 func (o *output) finish() {
 	if o == nil {
 		return

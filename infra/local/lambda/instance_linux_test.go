@@ -18,8 +18,8 @@ func TestProcessesOutliveTheThreadOfTheirCaller(t *testing.T) {
 	ctx := t.Context()
 	answered := make(chan reply)
 	go func() {
-		// Never unlocked: the thread ends with the goroutine. The kernel would take
-		// that for the parent's death if it were the thread that starts processes.
+		// The goroutine never unlocks, so its thread ends with it. If this thread
+		// started processes, the kernel would take its end for the parent's death.
 		runtime.LockOSThread()
 		inv, err := r.pool.Invoke(ctx, "echo", p)
 		if err != nil {

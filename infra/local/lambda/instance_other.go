@@ -13,5 +13,5 @@ func functionAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }
 
-// awaitEnd reaps the process: there is no portable way to wait without that.
+// awaitEnd waits for the process and reaps it: there is no portable way to wait only.
 func awaitEnd(cmd *exec.Cmd) { _ = cmd.Wait() }

@@ -95,11 +95,11 @@ func TestKilledProcess(t *testing.T) {
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
-			// At once, while the pool still takes the process for idle.
+			// This comes at once, while the pool still takes the process for idle.
 			got := r.call("mode", "echo")
 			if got.failed != nil && strings.Contains(got.failed.Message, "signal: killed") {
-				// It was written to the socket before the kernel closed it: nobody can
-				// tell whether the process has read it.
+				// The pool wrote it to the socket before the kernel closed the socket.
+				// It is unknown whether the process has read it.
 				continue
 			}
 			if got.body != "hello" || got.pid(t) == pid {
@@ -130,7 +130,7 @@ func TestProcessThatAnswersButAsksForNothingMoreIsKilled(t *testing.T) {
 	if got.body != "answered" {
 		t.Fatalf("answer: %+v", got)
 	}
-	// It waits for the process on its way back, and gets another one.
+	// The call waits for the process that is coming, and gets another one.
 	if next := r.call("mode", "echo"); next.body != "hello" || next.pid(t) == got.pid(t) {
 		t.Fatalf("next invocation: %+v", next)
 	}

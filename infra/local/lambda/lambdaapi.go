@@ -19,8 +19,8 @@ import (
 
 const (
 	maxEventPayload = 1 << 20
-	// eventTries is how often an event is handed to a function that fails: once and
-	// two retries.
+	// eventTries is how often the API tries an event: once, and twice more if the
+	// function fails.
 	eventTries = 3
 
 	defaultRetryWait = time.Minute
@@ -31,13 +31,13 @@ const (
 // Invoker and Functions are required.
 type APIConfig struct {
 	Invoker   Invoker
-	Functions []string // names of those there are
-	// RetryWait is how long an event waits after its function has failed, and half
-	// of how long after the second time; 0 means a minute. An event that found every
-	// instance busy waits for a sixtieth of it, then twice as long each time, up to
-	// five times RetryWait.
+	Functions []string // names of all functions
+	// RetryWait is how long an event waits after the first failure of its function;
+	// after the second it waits twice as long. 0 means a minute. If every instance is
+	// busy, an event waits for a sixtieth of RetryWait, then twice as long each time,
+	// up to five times RetryWait.
 	RetryWait time.Duration
-	// EventAge is how long an event is tried; 0 means 6 h.
+	// EventAge is how long the API tries an event; 0 means 6 h.
 	EventAge time.Duration
 	Logger   *slog.Logger // may be nil
 }
@@ -46,22 +46,24 @@ type APIConfig struct {
 //
 //	POST /2015-03-31/functions/<name or ARN>/invocations
 //
-// It serves X-Amz-Invocation-Type Event alone, because nobody here waits for an answer: it
-// answers 202 at once and handles the event in the background, once or, when the function
-// fails, up to three times. Failures are those of the AWS SDK: ResourceNotFoundException
-// 404, InvalidRequestContentException 400 (the payload is not JSON),
-// RequestTooLargeException 413 (1 MiB), InvalidParameterValueException 400 (another type),
-// ServiceException 500 (it is being closed). API verifies no signature: whoever serves it
-// authenticates the caller.
+// It serves only X-Amz-Invocation-Type Event, because no caller here waits for an answer.
+// It answers 202 at once and handles the event in the background: once, or up to three
+// times if the function fails.
+//
+// Errors are those of the AWS SDK: ResourceNotFoundException 404,
+// InvalidRequestContentException 400 (the payload is not JSON), RequestTooLargeException
+// 413 (1 MiB), InvalidParameterValueException 400 (another type), ServiceException 500
+// (the API is closing). API verifies no signature: its server must authenticate the
+// caller.
 //
 // Versions, aliases, destinations and dead letters are not imitated.
 type API struct {
 	cfg APIConfig
 	log *slog.Logger
-	// ctx is that of all events; it ends when Close may wait no longer.
+	// ctx is the context of all events. It ends when Close may wait no longer.
 	ctx    context.Context
 	cancel context.CancelFunc
-	quit   chan struct{} // closed when no event is to be tried again
+	quit   chan struct{} // closed when events get no more tries
 
 	mu     sync.Mutex
 	closed bool
@@ -70,7 +72,7 @@ type API struct {
 
 var _ http.Handler = (*API)(nil)
 
-// NewAPI returns an API that nothing runs for yet. It must be closed.
+// NewAPI returns an API without events. It must be closed.
 func NewAPI(cfg APIConfig) *API {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -120,8 +122,8 @@ func invokedFunction(r *http.Request) (name string, ok bool) {
 	return name, ok && end && r.Method == http.MethodPost && name != "" && !strings.Contains(name, "/")
 }
 
-// call invokes a function and waits for the end of its answer, which nobody reads. What the
-// function did wrong is failed.
+// call invokes a function and discards its answer to the end. failed is the failure of the
+// function.
 func (a *API) call(name string, payload []byte) (failed *FunctionError, err error) {
 	inv, err := a.cfg.Invoker.Invoke(a.ctx, name, payload)
 	if err != nil {
@@ -137,9 +139,9 @@ func (a *API) call(name string, payload []byte) (failed *FunctionError, err erro
 	return failed, nil
 }
 
-// Send invokes a function asynchronously, as a caller does by the type Event. done
-// is closed when the event was handled or given up. The error is [ErrClosed]. Send
-// keeps payload, which must be JSON.
+// Send invokes a function asynchronously, like a request of type Event. It closes
+// done when the event was handled or given up. The error is [ErrClosed]. Send keeps
+// payload, which must be JSON.
 func (a *API) Send(function string, payload []byte) (done <-chan struct{}, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -156,7 +158,8 @@ func (a *API) Send(function string, payload []byte) (done <-chan struct{}, err e
 	return end, nil
 }
 
-// handle tries an event until it is handled. The error is that of the last try.
+// handle tries an event until the function succeeds or the tries are used up. It
+// returns the last try's error.
 func (a *API) handle(function string, payload []byte) error {
 	until := time.Now().Add(a.cfg.EventAge)
 	busy := a.cfg.RetryWait / 60
@@ -189,9 +192,9 @@ func (a *API) handle(function string, payload []byte) error {
 	}
 }
 
-// Close takes no events any more, gives up those that wait for another try, and
-// returns when the last one under way has ended. When ctx ends first, it waits no
-// longer and returns ctx's error; what has reached a function runs on.
+// Close refuses new events, gives up those that wait for another try, and returns
+// when the last one in work has ended. If ctx ends first, it returns ctx's error at
+// once; invocations that have reached a function run on.
 func (a *API) Close(ctx context.Context) error {
 	a.mu.Lock()
 	if !a.closed {

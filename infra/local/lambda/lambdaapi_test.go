@@ -17,8 +17,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 )
 
-// tries is an Invoker whose function does one thing after the other, and the last
-// one for ever.
+// tries is an Invoker whose function has one outcome after the other, and repeats the
+// last one for ever.
 type tries struct {
 	do []func() (*Invocation, error)
 
@@ -61,7 +61,7 @@ func newLambda(t *testing.T, in Invoker) *API {
 	return a
 }
 
-// invokeRequest is one of the type kind.
+// invokeRequest returns a request of the type kind.
 func invokeRequest(t *testing.T, path, kind, body string) *http.Request {
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://local"+path, strings.NewReader(body))
 	if kind != "" {

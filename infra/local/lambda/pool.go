@@ -31,11 +31,11 @@ const (
 type FunctionConfig struct {
 	Name string // letters, digits, "-" and "_"
 	Path string // the program, absolute; its folder is the working directory
-	// Env is added to the environment of the pool ("NAME=value"; the last of one
-	// name wins). Nothing is inherited from this program.
+	// Env is added to the environment of the pool ("NAME=value"; the last entry for a
+	// name wins). Functions inherit nothing from this program.
 	Env []string
-	// Timeout is how long one invocation may take until the last byte of its
-	// answer; then the process is killed. 0 means 3 s, as on Lambda.
+	// Timeout is the longest time of one invocation, up to the last byte of its
+	// answer. Then the pool kills the process. 0 means 3 s, as on Lambda.
 	Timeout time.Duration
 	// MaxInstances is how many processes may exist at the same time; 0 means 100.
 	MaxInstances int
@@ -44,10 +44,10 @@ type FunctionConfig struct {
 // PoolConfig says how a Pool runs its functions. Functions is required.
 type PoolConfig struct {
 	Functions []FunctionConfig
-	// Env is the environment of every function beside what Lambda sets. PATH, HOME
-	// and TMPDIR have defaults (the usual folders, /tmp, /tmp).
+	// Env is the environment of every function, besides the variables that Lambda
+	// sets. PATH, HOME and TMPDIR have defaults (the usual folders, /tmp, /tmp).
 	Env []string
-	// SleepAfter is how long an idle process is kept; 0 means 10 s.
+	// SleepAfter is how long the pool keeps an idle process; 0 means 10 s.
 	SleepAfter time.Duration
 	// InitTimeout is how long a process may take until it asks for its first
 	// invocation; 0 means 10 s.
@@ -55,16 +55,17 @@ type PoolConfig struct {
 	// StopGrace is the time between SIGTERM and SIGKILL; 0 means 500 ms, Lambda's
 	// limit for a function that has asked for SIGTERM.
 	StopGrace time.Duration
-	// Output gets each line a function writes to stdout or stderr, without its end and
-	// cut at 64 KiB; nil throws them away. It may be called by several goroutines at once.
+	// Output is called with each line that a function writes to stdout or stderr, without
+	// the line end and cut at 64 KiB; nil discards them. Several goroutines may call it at
+	// once.
 	Output   func(function, line string)
 	Recorder *journal.Recorder // told of every process; may be nil
 	Logger   *slog.Logger      // may be nil
 }
 
-// Pool runs functions as processes of this machine: started when an invocation
-// finds none free, used again last-used-first, stopped when idle. It is safe for
-// concurrent use and must be closed.
+// Pool runs functions as processes of this machine. It starts a process when an
+// invocation finds no free one, reuses the last used one first, and stops idle ones.
+// It is safe for concurrent use and must be closed.
 type Pool struct {
 	cfg       PoolConfig
 	log       *slog.Logger
@@ -80,9 +81,9 @@ type Pool struct {
 
 var _ Invoker = (*Pool)(nil)
 
-// NewPool opens the Runtime API on a free port of loopback; a process is known there by
-// the secret path that it was given. It starts no process, but keeps a thread and a
-// goroutine until Close.
+// NewPool opens the Runtime API on a free port of loopback. Each process has a secret
+// path of its own there. NewPool starts no process, but keeps a thread and a goroutine
+// until Close.
 func NewPool(cfg PoolConfig) (*Pool, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -137,8 +138,9 @@ func (p *Pool) add(fc FunctionConfig) error {
 
 const nameCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 
-// spawner starts all processes from one thread that lives as long as the pool: the
-// kernel takes the end of the thread that started a child for the parent's death.
+// spawner starts all processes from one thread that lives as long as the pool. On
+// Linux, the kernel takes the end of the thread that started a child for the death of
+// the parent.
 func (p *Pool) spawner() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -172,7 +174,7 @@ func (p *Pool) Invoke(ctx context.Context, name string, payload []byte) (*Invoca
 	return r.answer, r.err
 }
 
-// State of an instance, as [Pool.Status] gives it.
+// States of an instance, in [Pool.Status].
 const (
 	StateStarting = "starting" // not ready yet
 	StateIdle     = "idle"
@@ -180,13 +182,14 @@ const (
 	StateStopping = "stopping" // asked to stop, or being killed
 )
 
-// FunctionStatus is what one function does now and has done since the pool began.
+// FunctionStatus describes the state of one function, and its work since the pool
+// began.
 type FunctionStatus struct {
 	Name      string
 	Instances []InstanceStatus // by start, the oldest first
-	Waiting   int              // invocations that wait for a process to get ready
-	// Invoked counts the invocations that reached a process, Failed those of them
-	// that failed in any way.
+	Waiting   int              // invocations that wait for a process
+	// Invoked counts the invocations that reached a process. Failed counts those of
+	// them that failed in any way.
 	Invoked, Failed int
 }
 
@@ -198,10 +201,10 @@ type InstanceStatus struct {
 	Invocations int       // handed to this process so far
 }
 
-// Names are the names of all functions in the order of their configuration.
+// Names returns the names of all functions in the order of their configuration.
 func (p *Pool) Names() []string { return p.names }
 
-// Status returns all functions in the order of their configuration.
+// Status returns the status of all functions in the order of their configuration.
 func (p *Pool) Status() []FunctionStatus {
 	list := make([]FunctionStatus, 0, len(p.names))
 	for _, name := range p.names {
@@ -210,10 +213,10 @@ func (p *Pool) Status() []FunctionStatus {
 	return list
 }
 
-// Close stops all processes (SIGTERM, then SIGKILL after StopGrace), those that are
-// busy too, and returns when none is left. When ctx ends first they are killed at
-// once and its error is returned. Invoke fails with ErrClosed from now on. Close may
-// be called again.
+// Close stops all processes, including busy ones, with SIGTERM and, after StopGrace,
+// SIGKILL. It returns when all have ended. If ctx ends first, Close kills them at
+// once and returns ctx's error. Invoke fails with ErrClosed from now on. Close may be
+// called again.
 func (p *Pool) Close(ctx context.Context) error {
 	for _, f := range p.functions {
 		f.close()

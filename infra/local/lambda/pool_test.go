@@ -45,7 +45,7 @@ func TestNoProcessBeforeTheFirstInvocation(t *testing.T) {
 func TestOneCallerNeedsOneProcess(t *testing.T) {
 	r := newRig(t, nil)
 	first := r.call("mode", "echo").pid(t)
-	// Each call comes while the process is still on its way back from the last one.
+	// Each call comes before the process has asked for more.
 	for range 50 {
 		if pid := r.call("mode", "echo").pid(t); pid != first {
 			t.Fatalf("process %d answered, want %d again", pid, first)
@@ -194,7 +194,7 @@ func TestTooManyInvocationsAreThrottledAndDoNotWait(t *testing.T) {
 	}
 }
 
-// A request for work that is handled after its process was buried must not get any.
+// A request for work must get none if it is handled after its process was buried.
 func TestRequestOfAProcessThatIsGoneGetsNoWork(t *testing.T) {
 	r := newRig(t, nil)
 	inv, err := r.pool.Invoke(t.Context(), "echo", localtest.Payload(t, "hello", localtest.Query("mode", "echo")))
@@ -222,7 +222,7 @@ func TestRequestOfAProcessThatIsGoneGetsNoWork(t *testing.T) {
 }
 
 // TestEveryInvocationEndsWhateverIsKilled kills processes at random moments of their
-// lives, also before they are ready.
+// lives, even before they are ready.
 func TestEveryInvocationEndsWhateverIsKilled(t *testing.T) {
 	r := newRig(t, func(c *PoolConfig) { c.Functions[0].MaxInstances = 4 })
 	var callers, killer sync.WaitGroup
@@ -278,7 +278,7 @@ func TestEveryInvocationEndsWhateverIsKilled(t *testing.T) {
 		defer f.mu.Unlock()
 		return len(f.waiting) == 0 && f.those(StateIdle) == len(f.instances)
 	})
-	// The last that was killed may take a call with it before its end is seen.
+	// The last killed process may take a call with it before the pool sees its end.
 	localtest.Eventually(t, "an answer afterwards", func() bool { return r.call("mode", "echo").body == "hello" })
 }
 
@@ -374,7 +374,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 			t.Errorf("process %d is alive", pid)
 		}
 	}
-	// The function's own child is reaped by init, whenever that is.
+	// Init reaps the function's own child at some time.
 	localtest.Eventually(t, "the child to end", func() bool { return !localtest.Alive(child) })
 	if got := localtest.Wait(t, done); got.failed == nil || !strings.Contains(got.failed.Message, "signal: terminated") {
 		t.Errorf("invocation under way: %+v (%v)", got, got.failed)

@@ -36,8 +36,8 @@ type rig struct {
 	lines []string
 }
 
-// newRig starts a pool in which no process sleeps unless change says so. At the end
-// of the test it closes it and checks that no process is left.
+// newRig starts a pool in which no process sleeps, unless change sets that. At the
+// end of the test it closes the pool and checks that every process has ended.
 func newRig(t testing.TB, change func(*PoolConfig)) *rig {
 	t.Helper()
 	r := &rig{t: t, events: make(chan journal.Event, 1000), pids: map[int]bool{}}
@@ -65,7 +65,7 @@ func (r *rig) note(e journal.Event) {
 	}
 	select {
 	case r.events <- e:
-	default: // a benchmark that nobody watches
+	default: // a benchmark, which reads no events
 	}
 }
 
@@ -90,7 +90,7 @@ func (r *rig) close() {
 	}
 }
 
-// await returns the next event of the kind and passes over all others.
+// await returns the next event of the kind and skips all others.
 func (r *rig) await(kind string) journal.Event {
 	r.t.Helper()
 	timeout := time.After(localtest.Patience)
@@ -106,8 +106,8 @@ func (r *rig) await(kind string) journal.Event {
 	}
 }
 
-// settled waits until n processes are idle and none is coming, which is the end of what an
-// answer leaves to do.
+// settled waits until n processes are idle and none is coming. Then the work after an
+// answer is done.
 func (r *rig) settled(n int) {
 	r.t.Helper()
 	f := r.pool.functions["echo"]
@@ -120,7 +120,7 @@ func (r *rig) settled(n int) {
 
 func (r *rig) instances() []InstanceStatus { return r.pool.Status()[0].Instances }
 
-// reply is an answer read to its end.
+// reply is an answer that was read to its end.
 type reply struct {
 	status  int
 	headers map[string]string

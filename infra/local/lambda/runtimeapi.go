@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	firstChunk      = 32 << 10 // bytes of an answer that its caller gets at once
+	firstChunk      = 32 << 10 // most bytes of an answer in the first read
 	maxReport       = 1 << 20  // bytes of an error report
 	maxErrorTrailer = 64 << 10
-	// deathWait is how long a broken answer may wait for its process to be seen dead.
+	// deathWait is how long a broken answer waits for the end of its process.
 	deathWait = time.Second
 )
 
-// newRuntimeAPI serves the HTTP API a function's process works off, version 2018-06-01 of
-// the Lambda Runtime API and, for functions that ask for SIGTERM, two calls of the
-// Extensions API:
+// newRuntimeAPI serves the HTTP API through which a function's process gets its work. It
+// is version 2018-06-01 of the Lambda Runtime API and, for functions that ask for
+// SIGTERM, two calls of the Extensions API:
 //
 //	GET  /<instance>/2018-06-01/runtime/invocation/next
 //	POST /<instance>/2018-06-01/runtime/invocation/<id>/response
@@ -66,7 +66,7 @@ func refuseCall(w http.ResponseWriter, status int, kind, message string) {
 
 func accept(w http.ResponseWriter) { awsapi.JSON(w, http.StatusAccepted, []byte(`{"status":"OK"}`)) }
 
-// next hands out an invocation.
+// next answers with the next invocation.
 func next(w http.ResponseWriter, r *http.Request, i *instance) {
 	<-i.spawned
 	inv := i.fn.next(i, r.Context().Done())
@@ -78,7 +78,7 @@ func next(w http.ResponseWriter, r *http.Request, i *instance) {
 	h.Set("Lambda-Runtime-Deadline-Ms", strconv.FormatInt(inv.started.Add(i.fn.Timeout).UnixMilli(), 10))
 	h.Set("Lambda-Runtime-Invoked-Function-Arn", awsapi.FunctionARN(i.fn.Name))
 	h.Set("Lambda-Runtime-Trace-Id", awsapi.NewTraceID(inv.started))
-	// If it cannot be written the process is dying, and its end settles everything.
+	// If the write fails, the process is dying, and its end settles the invocation.
 	awsapi.JSON(w, http.StatusOK, inv.payload)
 }
 
@@ -91,7 +91,7 @@ func answered(w http.ResponseWriter, r *http.Request, i *instance) *invocation {
 	return inv
 }
 
-// failed takes the error that an invocation has ended with.
+// failed takes the error with which an invocation has ended.
 func failed(w http.ResponseWriter, r *http.Request, i *instance) {
 	inv := answered(w, r, i)
 	if inv == nil {
@@ -126,7 +126,8 @@ func initError(w http.ResponseWriter, r *http.Request, i *instance) {
 	accept(w)
 }
 
-// untilTheEnd is an extension's wait for events: there are none but SIGTERM.
+// untilTheEnd is an extension's wait for events. It returns none: extensions get only
+// SIGTERM.
 func untilTheEnd(_ http.ResponseWriter, r *http.Request, _ *instance) { <-r.Context().Done() }
 
 func register(w http.ResponseWriter, _ *http.Request, i *instance) {
@@ -135,7 +136,7 @@ func register(w http.ResponseWriter, _ *http.Request, i *instance) {
 	awsapi.JSON(w, http.StatusOK, text)
 }
 
-// response passes an answer on while the process writes it. The caller gets the invocation
+// response passes an answer on while the process writes it. The caller gets the Invocation
 // with the first bytes.
 func response(w http.ResponseWriter, r *http.Request, i *instance) {
 	inv := answered(w, r, i)
@@ -180,7 +181,8 @@ type answerBody struct {
 	io.Closer
 }
 
-// untilClosed writes to a pipe, and throws away what comes after its reader has gone.
+// untilClosed writes to a pipe, and discards everything after the reader has closed
+// it.
 type untilClosed struct{ w *io.PipeWriter }
 
 func (u untilClosed) Write(p []byte) (int, error) {
@@ -190,7 +192,7 @@ func (u untilClosed) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// readSome reads until there is a byte or an error.
+// readSome reads until it has at least one byte or an error.
 func readSome(from io.Reader, buf []byte) (int, error) {
 	for {
 		if n, err := from.Read(buf); n > 0 || err != nil {
@@ -199,8 +201,9 @@ func readSome(from io.Reader, buf []byte) (int, error) {
 	}
 }
 
-// ending says what the end of an answer means: nil if it is whole, the error that
-// the function gave if it did, else what became of the process.
+// ending returns the meaning of the end of an answer. It is nil for a whole answer.
+// Otherwise it is the error that the function reported in the trailers, or else the
+// fate of the process.
 func ending(i *instance, inv *invocation, r *http.Request, err error) *FunctionError {
 	if errors.Is(err, io.EOF) {
 		return trailerError(r.Trailer, inv)
@@ -216,8 +219,8 @@ func ending(i *instance, inv *invocation, r *http.Request, err error) *FunctionE
 	return i.failure(inv)
 }
 
-// trailerError reads the trailers by which a function reports an error after the
-// first byte: its type, and base64 of the report.
+// trailerError reads the trailers with which a function reports an error after the
+// first byte: the error's type, and the report in base64.
 func trailerError(trailer http.Header, inv *invocation) *FunctionError {
 	kind := trailer.Get("Lambda-Runtime-Function-Error-Type")
 	if kind == "" {

@@ -93,8 +93,7 @@ func TestEmptyAnswerIsNoFailure(t *testing.T) {
 	}
 }
 
-// answerByHand begins the answer of the one invocation that is held, in place of
-// its process.
+// answerByHand begins the answer of the one held invocation, in place of its process.
 func answerByHand(r *rig) net.Conn {
 	r.t.Helper()
 	var path string

@@ -17,7 +17,7 @@ type Connections struct {
 	api *apigatewaymanagementapi.Client
 }
 
-// NewConnections makes a client of an endpoint, http://HOST/STAGE, that reaches it by
+// NewConnections returns a client of an endpoint, http://HOST/STAGE. It connects with
 // dial; nil dials the host.
 func NewConnections(t testing.TB, endpoint string, dial func(context.Context, string, string) (net.Conn, error)) Connections {
 	transport := &http.Transport{DialContext: dial}
@@ -48,7 +48,7 @@ func (c Connections) Get(id string) (*apigatewaymanagementapi.GetConnectionOutpu
 	return c.api.GetConnection(c.t.Context(), &apigatewaymanagementapi.GetConnectionInput{ConnectionId: &id})
 }
 
-// IsError says whether err is of the SDK's error type T.
+// IsError reports whether err is of the SDK's error type T.
 func IsError[T error](err error) bool {
 	var target T
 	return errors.As(err, &target)

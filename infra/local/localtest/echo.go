@@ -15,7 +15,7 @@ import (
 	"github.com/aws/aws-lambda-go/events"
 )
 
-// echo is the program of the function, which is made once.
+// echo is the program of the function, which is built once.
 var echo struct {
 	dir  string
 	once sync.Once
@@ -24,8 +24,8 @@ var echo struct {
 
 const echoPackage = "github.com/dormouse-mcp/dormouse/infra/local/localtest/testdata/echofn"
 
-// Main executes the tests of a package that uses [EchoProgram]; its TestMain exits with
-// the code.
+// Main runs the tests of a package that uses [EchoProgram] and returns the exit code
+// for its TestMain.
 func Main(m *testing.M) (code int) {
 	dir, err := os.MkdirTemp("", "echofn")
 	if err != nil {
@@ -37,8 +37,9 @@ func Main(m *testing.M) (code int) {
 	return m.Run()
 }
 
-// EchoProgram is the path of a function of the REST API that does what the query
-// parameter "mode" says; see testdata/echofn. The TestMain of the package calls [Main].
+// EchoProgram returns the path of a function of the REST API whose behaviour the query
+// parameter "mode" selects; see testdata/echofn. The package's TestMain must call
+// [Main].
 func EchoProgram(t testing.TB) string {
 	t.Helper()
 	program := filepath.Join(echo.dir, "echofn")
@@ -54,7 +55,7 @@ func EchoProgram(t testing.TB) string {
 	return program
 }
 
-// Query makes query parameters of pairs: "mode", "hold", "gate", path.
+// Query returns query parameters from pairs such as "mode", "hold", "gate", path.
 func Query(pairs ...string) map[string]string {
 	q := map[string]string{}
 	for k := 0; k+1 < len(pairs); k += 2 {
@@ -63,7 +64,7 @@ func Query(pairs ...string) map[string]string {
 	return q
 }
 
-// Payload is an event for [EchoProgram].
+// Payload returns an event for [EchoProgram].
 func Payload(t testing.TB, body string, query map[string]string) []byte {
 	t.Helper()
 	raw, err := json.Marshal(events.APIGatewayProxyRequest{HTTPMethod: "POST", Path: "/x", Body: body, QueryStringParameters: query})
@@ -73,7 +74,7 @@ func Payload(t testing.TB, body string, query map[string]string) []byte {
 	return raw
 }
 
-// ReadHead reads the head of a streamed answer, and no byte of the body behind it.
+// ReadHead reads the head of a streamed answer, without a byte of the body behind it.
 func ReadHead(from io.Reader) (head events.APIGatewayProxyResponse, err error) {
 	end := make([]byte, 8)
 	var raw []byte
@@ -86,8 +87,7 @@ func ReadHead(from io.Reader) (head events.APIGatewayProxyResponse, err error) {
 	return head, json.Unmarshal(bytes.TrimSuffix(raw, end), &head)
 }
 
-// Gate is where invocations with "mode" hold or stream arrive, and wait to be let
-// through.
+// Gate holds invocations with "mode" hold or stream until the test lets them pass.
 type Gate struct {
 	Path string // the query parameter "gate"
 
@@ -117,7 +117,7 @@ func NewGate(t testing.TB) *Gate {
 	return g
 }
 
-// Arrival returns when one more invocation is held.
+// Arrival waits until one more invocation is held, and returns it.
 func (g *Gate) Arrival() *Held {
 	g.t.Helper()
 	conn := Wait(g.t, g.in)

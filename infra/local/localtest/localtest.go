@@ -1,6 +1,6 @@
-// Package localtest is what the tests of this machine's stand-ins for AWS share: a
+// Package localtest holds what the tests of this machine's stand-ins for AWS share: a
 // function program with a gate that holds its invocations, a network of pipes, and
-// clients of WebSocket and @connections APIs. It knows none of the stand-ins.
+// clients of WebSocket and @connections APIs. It depends on none of the stand-ins.
 package localtest
 
 import (
@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Patience is far beyond what any step takes: a test that runs out of it hangs.
+// Patience is far longer than any step takes. A test that runs out of it hangs.
 const Patience = 20 * time.Second
 
-// Eventually looks until a condition on real processes holds.
+// Eventually waits until a condition on real processes holds.
 func Eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -28,7 +28,7 @@ func Eventually(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// Wait returns what comes from a channel.
+// Wait returns the next value of a channel.
 func Wait[T any](t testing.TB, from <-chan T) T {
 	t.Helper()
 	select {
@@ -40,5 +40,5 @@ func Wait[T any](t testing.TB, from <-chan T) T {
 	}
 }
 
-// Alive says whether there is a process of this id.
+// Alive reports whether a process with this id exists.
 func Alive(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }

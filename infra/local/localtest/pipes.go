@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Pipes is a network without buffers and ports, fit for synctest. It is a
+// Pipes is a network without buffers and ports that works in synctest. It is a
 // [net.Listener].
 type Pipes struct {
 	conns chan net.Conn
@@ -44,7 +44,8 @@ func (p *Pipes) Close() error {
 // Addr implements [net.Listener].
 func (p *Pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
 
-// Dial connects to what is served, whatever the address, as http.Transport.DialContext.
+// Dial connects to the served handler, whatever the address. It has the type of
+// http.Transport.DialContext.
 func (p *Pipes) Dial(context.Context, string, string) (net.Conn, error) {
 	client, server := net.Pipe()
 	select {
@@ -55,7 +56,7 @@ func (p *Pipes) Dial(context.Context, string, string) (net.Conn, error) {
 	}
 }
 
-// Client is an HTTP client that keeps no connection.
+// Client returns an HTTP client that keeps no connection open.
 func (p *Pipes) Client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: p.Dial, DisableKeepAlives: true}}
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/coder/websocket"
 )
 
-// WebSockets makes connections to a WebSocket API on a network of pipes.
+// WebSockets opens connections to a WebSocket API on a network of pipes.
 type WebSockets struct {
 	T     testing.TB
 	API   *Pipes
 	Stage string
 }
 
-// Refusal is what a client gets instead of an upgrade.
+// Refusal is the server's answer to a refused upgrade.
 type Refusal struct {
 	Status int
 	Body   string
@@ -41,7 +41,7 @@ func (w WebSockets) Dial(path string, o websocket.DialOptions) (*WebSocket, erro
 	return nil, errors.Join(Refusal{res.StatusCode, string(body)}, err)
 }
 
-// Refused asks for a connection that must not come about.
+// Refused tries to open a connection that the server must refuse.
 func (w WebSockets) Refused(path string) Refusal {
 	w.T.Helper()
 	_, err := w.Dial(path, websocket.DialOptions{})
@@ -52,7 +52,7 @@ func (w WebSockets) Refused(path string) Refusal {
 	return r
 }
 
-// Open opens a connection to the stage, which must be taken.
+// Open opens a connection to the stage, which the server must accept.
 func (w WebSockets) Open() *WebSocket {
 	w.T.Helper()
 	conn, err := w.Dial("/"+w.Stage, websocket.DialOptions{})
@@ -76,7 +76,7 @@ func (c *WebSocket) Say(text string) {
 	}
 }
 
-// SayFrames sends a message in frames, as far as the server takes them.
+// SayFrames sends a message in frames, until the server refuses one.
 func (c *WebSocket) SayFrames(kind websocket.MessageType, frames ...string) {
 	w, err := c.Writer(c.t.Context(), kind)
 	for _, f := range frames {

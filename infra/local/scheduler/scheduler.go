@@ -1,5 +1,6 @@
-// Package scheduler calls functions later: once, at a time, also if this program was ended
-// in between. It has the face of Amazon EventBridge Scheduler for function programs.
+// Package scheduler invokes functions once at a later time, even if this program was
+// restarted in between. Function programs reach it through the API of Amazon EventBridge
+// Scheduler.
 package scheduler
 
 import (
@@ -21,31 +22,32 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 )
 
-// Group is the group that one machine has schedules in.
+// Group is the group of all schedules on one machine.
 const Group = "dormouse"
 
-// Config describes an [API]. All but Logger is needed.
+// Config describes an [API]. All fields but Logger are required.
 type Config struct {
-	Folder    string // where schedules are kept; made if it is not there
+	Folder    string // folder of the schedules; New creates it if missing
 	Functions []string
 	// Send invokes a function; see API.Send of package lambda.
 	Send   func(function string, payload []byte) (done <-chan struct{}, err error)
 	Logger *slog.Logger // may be nil
 }
 
-// API is the part of Amazon EventBridge Scheduler that Dormouse uses, for
-// schedules that invoke a function once:
+// API is the part of Amazon EventBridge Scheduler that Dormouse uses, for schedules
+// that invoke a function once:
 //
 //	POST   /schedules/<name>                   CreateSchedule
 //	DELETE /schedules/<name>?groupName=<name>  DeleteSchedule
 //
 // It takes at(...) in UTC, to the second, in the future, without a flexible window,
-// deleted after completion, in the group [Group]; what AWS would refuse is
-// refused as there: ValidationException 400, ConflictException 409,
-// ResourceNotFoundException 404. A schedule is a file until the function has handled
-// its event (or that was given up), so that it outlives this program; one that was
-// due meanwhile is due at once. API verifies no signature: whoever serves it
-// authenticates the caller.
+// deleted after completion, in the group [Group]. It refuses what AWS would refuse,
+// with AWS's errors: ValidationException 400, ConflictException 409,
+// ResourceNotFoundException 404.
+//
+// A schedule is a file until the function has handled its event or the event was
+// given up. So it outlives this program; a schedule that was due in the meantime is
+// due at once. API verifies no signature: its server must authenticate the caller.
 type API struct {
 	cfg Config
 
@@ -54,13 +56,13 @@ type API struct {
 	runs  bool             // between Start and Stop
 	ended bool             // after Stop
 	kept  map[string]*oneTime
-	timer *time.Timer    // nil while nothing waits
-	work  sync.WaitGroup // events under way
+	timer *time.Timer    // nil while no schedule waits
+	work  sync.WaitGroup // events in work
 }
 
 var _ http.Handler = (*API)(nil)
 
-// oneTime is a schedule, as the API takes it and as its file has it.
+// oneTime is a schedule in the form of the API and of its file.
 type oneTime struct {
 	ClientToken                string `json:",omitempty"`
 	GroupName                  string
@@ -71,11 +73,11 @@ type oneTime struct {
 	Target                     struct{ Arn, RoleArn, Input string }
 
 	at   time.Time
-	sent bool // its event is under way
+	sent bool // its event is in work
 }
 
-// lookEvery is how often the clock is looked at while a schedule waits. A timer stands
-// still while the machine sleeps, so none may run longer.
+// lookEvery is how often the API looks at the clock while a schedule waits. Timers
+// stand still while the machine sleeps, so none runs longer.
 const lookEvery = 30 * time.Second
 
 const (
@@ -83,8 +85,8 @@ const (
 	maxScheduleInput = 256 << 10
 )
 
-// New takes up the schedules of a folder. It sends no event before
-// [API.Start], and must be closed.
+// New reads the schedules of a folder. It sends no event before [API.Start], and the
+// API must be closed.
 func New(cfg Config) (*API, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -106,7 +108,7 @@ func New(cfg Config) (*API, error) {
 		}
 		s := &oneTime{}
 		if json.Unmarshal(raw, s) == nil {
-			s.at, _ = time.Parse(atForm, s.ScheduleExpression) // zero, if it is none
+			s.at, _ = time.Parse(atForm, s.ScheduleExpression) // zero if it cannot be read
 		}
 		if s.at.IsZero() {
 			cfg.Logger.Warn("a schedule cannot be read and is left alone", "file", file)
@@ -117,7 +119,7 @@ func New(cfg Config) (*API, error) {
 	return a, nil
 }
 
-// Start begins to send events: at once those of schedules that are due.
+// Start begins to send events. It sends those of due schedules at once.
 func (a *API) Start() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -125,7 +127,7 @@ func (a *API) Start() {
 	a.arm()
 }
 
-// arm sets the timer for the schedule that is due next. Called with mu held.
+// arm sets the timer for the next due schedule. Called with mu held.
 func (a *API) arm() {
 	wait, waits := lookEvery, false
 	for _, s := range a.kept {
@@ -142,7 +144,7 @@ func (a *API) arm() {
 	}
 }
 
-// look sends the events of all schedules that are due.
+// look sends the events of all due schedules.
 func (a *API) look() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -158,12 +160,13 @@ func (a *API) look() {
 	a.arm()
 }
 
-// fire sends the event of a schedule, and forgets it when that is done.
+// fire sends the event of a schedule, and removes the schedule when the event is
+// done.
 func (a *API) fire(name string, s *oneTime) {
 	function := strings.TrimPrefix(s.Target.Arn, awsapi.FunctionARN(""))
 	done, err := a.cfg.Send(function, []byte(s.Target.Input))
 	if err != nil {
-		return // it is being closed: the file stays for the next time
+		return // the receiver is closing; the file stays for the next Start
 	}
 	<-done
 	a.mu.Lock()
@@ -173,7 +176,7 @@ func (a *API) fire(name string, s *oneTime) {
 	}
 }
 
-// forget removes a schedule. It must be called with the lock.
+// forget removes a schedule. Called with mu held.
 func (a *API) forget(name string) {
 	delete(a.kept, name)
 	a.arm()
@@ -184,8 +187,8 @@ func (a *API) forget(name string) {
 
 func (a *API) file(name string) string { return filepath.Join(a.cfg.Folder, name+".json") }
 
-// Stop sends no event any more, and forgets no schedule: what has not been handled by
-// now stays for the next time.
+// Stop sends no more events and removes no more schedules. Those whose events are not
+// handled by now stay for the next Start.
 func (a *API) Stop() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -193,7 +196,7 @@ func (a *API) Stop() {
 	a.arm()
 }
 
-// Close is Stop, and waits for the events that are under way until ctx ends.
+// Close calls Stop, and waits for the events in work until ctx ends.
 func (a *API) Close(ctx context.Context) error {
 	a.Stop()
 	done := make(chan struct{})
@@ -209,7 +212,7 @@ func (a *API) Close(ctx context.Context) error {
 	}
 }
 
-// Len is how many schedules are kept.
+// Len returns the number of schedules.
 func (a *API) Len() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -263,7 +266,8 @@ func (a *API) create(w http.ResponseWriter, r *http.Request, name string) {
 	awsapi.JSON(w, http.StatusOK, answer)
 }
 
-// check says what AWS would not take, or what is not imitated; "" for nothing.
+// check returns why AWS would refuse a schedule or this API does not imitate it, or
+// "".
 func (a *API) check(s *oneTime) (why string) {
 	at, err := time.Parse(atForm, s.ScheduleExpression)
 	s.at = at
@@ -283,7 +287,7 @@ func (a *API) check(s *oneTime) (why string) {
 	return ""
 }
 
-// write makes the file of a schedule, as a whole.
+// write writes the file of a schedule as a whole.
 func (a *API) write(name string, s *oneTime) error {
 	raw, err := json.Marshal(s)
 	if err != nil {
@@ -304,9 +308,9 @@ func (a *API) remove(w http.ResponseWriter, r *http.Request, name string) {
 	awsapi.JSON(w, http.StatusOK, []byte("{}"))
 }
 
-// Create keeps a schedule that invokes a function with input, which is JSON: in the first
-// whole second that does not come before at, or at once if that has passed. It leaves a
-// schedule of the same name as it is.
+// Create stores a schedule that invokes a function with input, which is JSON. The
+// schedule is due in the first whole second at or after at, or at once if that has
+// passed. An existing schedule of the same name stays unchanged.
 func (a *API) Create(name, function string, at time.Time, input string) error {
 	s := &oneTime{GroupName: Group, at: at.Add(time.Second - 1).Truncate(time.Second)}
 	s.ScheduleExpression = s.at.UTC().Format(atForm)
@@ -315,7 +319,7 @@ func (a *API) Create(name, function string, at time.Time, input string) error {
 	return err
 }
 
-// Delete forgets a schedule; found is false if there is none.
+// Delete removes a schedule. found is false if there is none.
 func (a *API) Delete(name string) (found bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -326,7 +330,7 @@ func (a *API) Delete(name string) (found bool) {
 	return true
 }
 
-// put keeps a schedule, unless there is one of its name already, which is old.
+// put stores a schedule, unless one with its name exists, which it returns as old.
 func (a *API) put(name string, s *oneTime) (old *oneTime, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

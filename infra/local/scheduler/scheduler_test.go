@@ -27,7 +27,7 @@ func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// sent are the events that a API has sent, and when.
+// sent holds the events that an API has sent, and when.
 type sent struct {
 	mu     sync.Mutex
 	events map[string]time.Time
@@ -89,7 +89,7 @@ func TestAnAlarmInvokesItsFunctionOnceWhenItIsDue(t *testing.T) {
 		defer closeSchedules(t, api)
 		a := native.Alarm{Session: "s1", Tenant: "acme", Server: "job", Name: "done", At: time.Now().Add(36*time.Hour + time.Millisecond)}
 		soon := native.Alarm{Session: "s1", Name: "soon", At: time.Now().Add(-time.Hour)}
-		for range 2 { // the same again is fine
+		for range 2 { // a repeat is accepted
 			for _, a := range []native.Alarm{a, soon} {
 				if err := client.Schedule(t.Context(), a); err != nil {
 					t.Fatal(err)
@@ -102,7 +102,7 @@ func TestAnAlarmInvokesItsFunctionOnceWhenItIsDue(t *testing.T) {
 		for event, at := range s.all() {
 			late[event] = at.Sub(begun)
 		}
-		// Schedules know whole seconds, and none that has passed.
+		// Schedules have whole seconds, and are due at or after their time.
 		want := map[string]time.Duration{alarmEventOf(t, a): 36*time.Hour + time.Second, alarmEventOf(t, soon): 2 * time.Second}
 		if diff := cmp.Diff(want, late); diff != "" || api.Len() != 0 {
 			t.Errorf("%d are left, and what came when:\n%s", api.Len(), diff)
@@ -110,7 +110,7 @@ func TestAnAlarmInvokesItsFunctionOnceWhenItIsDue(t *testing.T) {
 	})
 }
 
-// The program that has the schedules needs no request to set one.
+// The program with the schedules sets one without a request.
 func TestAScheduleIsSetAndForgottenInPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, folder := newSent(), t.TempDir()
@@ -119,7 +119,7 @@ func TestAScheduleIsSetAndForgottenInPlace(t *testing.T) {
 		for name, at := range map[string]time.Time{
 			"passed": begun.Add(-time.Hour), "later": begun.Add(time.Minute + time.Millisecond), "gone": begun.Add(time.Minute),
 		} {
-			for range 2 { // the same again is fine
+			for range 2 { // a repeat is accepted
 				if err := api.Create(name, "http", at, `"`+name+`"`); err != nil {
 					t.Fatal(err)
 				}
@@ -146,7 +146,7 @@ func TestAScheduleIsSetAndForgottenInPlace(t *testing.T) {
 	})
 }
 
-// While a machine sleeps its clock goes on, and timers do not.
+// While a machine sleeps, its clock goes on and its timers stand still.
 func TestAnAlarmComesSoonAfterTheMachineSlept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSent()
@@ -312,7 +312,7 @@ func TestWhatEventBridgeWouldRefuseIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if c.method == "" {
 				c.method = http.MethodPost
-				// Whatever comes first, there is one to be in the way of another.
+				// The first request leaves a schedule that can conflict with another.
 				api.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/schedules/a-b_c.1", strings.NewReader(good)))
 			}
 			w := httptest.NewRecorder()
@@ -324,7 +324,7 @@ func TestWhatEventBridgeWouldRefuseIsRefused(t *testing.T) {
 	}
 }
 
-// replaced is a text with something else in the place of a part of it, "" for none.
+// replaced returns text with the first old replaced by with. An empty old changes nothing.
 func replaced(text, old, with string) string {
 	if old == "" {
 		return text

@@ -1,7 +1,7 @@
-// Package sockets serves WebSocket APIs of this machine: it holds the connections of
-// clients and of runners, and hands each message to the routes of its API. The routes are
+// Package sockets serves WebSocket APIs on this machine. It holds the connections of
+// clients and runners, and passes each message to the routes of its API. The routes are
 // Dormouse's handlers in this process, or functions behind API Gateway's events (package
-// apigw). It knows nothing of MCP.
+// apigw). The package knows nothing of MCP.
 package sockets
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 )
 
-// Conn is what is known of a connection from its upgrade request.
+// Conn describes a connection by its upgrade request.
 type Conn struct {
 	ID          string // as [awsapi.NewID]
 	SourceIP    string
@@ -32,22 +32,22 @@ type Conn struct {
 	ConnectedAt time.Time
 }
 
-// Reply decides on a connection. A Status from 200 to 299 accepts it, with Protocol as
-// subprotocol; any other refuses it, with Body (JSON) as reason.
+// Reply accepts or refuses a connection. A Status from 200 to 299 accepts it, with
+// Protocol as subprotocol. Any other Status refuses it, with Body (JSON) as reason.
 type Reply struct {
 	Status   int
 	Protocol string
 	Body     []byte
-	Opened   func() // is called once the connection can be posted to; may be nil
+	Opened   func() // called once routes can post to the connection; may be nil
 }
 
-// Routes handle what happens on the connections of an API. Their methods are called by
-// several goroutines at once, also for one connection.
+// Routes handle the events of an API's connections. Several goroutines call their
+// methods at once, even for one connection.
 type Routes interface {
-	// Connect is called before the upgrade is answered. Nothing can be posted to the
-	// connection until it has returned.
+	// Connect is called before the upgrade is answered. Posts to the connection fail
+	// until Connect has returned.
 	Connect(ctx context.Context, c Conn, r *http.Request) Reply
-	// Message takes one text message. A reply that is not empty is sent back on the
+	// Message handles one text message. A reply that is not empty goes back on the
 	// same connection. The routes keep data.
 	Message(ctx context.Context, c Conn, data []byte) (reply []byte)
 	// Disconnect is called after the connection has ended, with the code and reason of
@@ -55,39 +55,39 @@ type Routes interface {
 	Disconnect(ctx context.Context, c Conn, code int, reason string)
 }
 
-// Config describes one API. Name, Stage and Routes are needed.
+// Config describes one API. Name, Stage and Routes are required.
 type Config struct {
 	Name  string // in logs, and as API Gateway's apiId
 	Stage string // the one path segment that clients connect to: ws://HOST/<stage>
 	Routes
-	// Limits: a zero field has the value of [AWS].
+	// Limits of the connections; a zero field means the value of [AWS].
 	Limits Limits
-	// DropDisconnect leaves out every $disconnect, which AWS does not guarantee.
+	// DropDisconnect leaves out every $disconnect. AWS does not guarantee them.
 	DropDisconnect bool
-	// Shuffle, if set, delays each message's invocation by chance.
+	// Shuffle, if set, delays each message's invocation by a random time.
 	Shuffle *Shuffle
-	// Opened and Closed are told of each connection, and of how long it was open; may
-	// be nil.
+	// Opened and Closed are called for each connection, Closed with how long it was
+	// open. Both may be nil.
 	Opened func(conn string)
 	Closed func(conn string, lived time.Duration)
 	// Logger may be nil.
 	Logger *slog.Logger
 }
 
-// Limits bound the connections of an API.
+// Limits limit the connections of an API.
 type Limits struct {
 	Message      int           // bytes of one message, either way
 	Frame        int           // bytes of payload of one WebSocket frame, either way
 	SendBuffer   int           // bytes that wait for a slow client
 	NewPerSecond int           // new connections in any one second
-	InWork       int           // messages of one connection that are handled at once; more are not read
-	Idle         time.Duration // without a message in either direction; pings do not count
-	Life         time.Duration // of a connection
-	Route        time.Duration // a route has to return within
+	InWork       int           // messages of one connection in work; the API does not read more
+	Idle         time.Duration // longest time without a message in either direction; pings do not count
+	Life         time.Duration // longest life of a connection
+	Route        time.Duration // longest time of a route
 }
 
-// AWS is API Gateway's limits; it does not say how large its buffer is, and hands on
-// any number of messages at once.
+// AWS returns API Gateway's limits. AWS does not publish the size of its buffer, and
+// passes on any number of messages at once.
 func AWS() Limits {
 	return Limits{
 		Message: 128 << 10, Frame: 32 << 10, SendBuffer: 1 << 20, NewPerSecond: 500, InWork: 1 << 20,
@@ -95,8 +95,8 @@ func AWS() Limits {
 	}
 }
 
-// Home is the limits of `dormouse run`. Messages are bounded as on AWS, because the log
-// cuts what it pushes to that size.
+// Home returns the limits of `dormouse run`. A message may be as long as on AWS,
+// because the log cuts pushed messages to that size.
 func Home() Limits {
 	return Limits{
 		Message: 128 << 10, Frame: 128 << 10, SendBuffer: 1 << 20, NewPerSecond: 500, InWork: 256,
@@ -117,14 +117,14 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Shuffle makes the disorder of real invocations visible: each message waits for a
-// time between 0 and MaxDelay, drawn in the order of arrival from Seed.
+// Shuffle imitates the disorder of real invocations. Each message waits for a time
+// between 0 and MaxDelay, drawn from Seed in the order of arrival.
 type Shuffle struct {
 	Seed     uint64
 	MaxDelay time.Duration
 }
 
-// Usage is what a bill is made of, counted since the API was made.
+// Usage holds the numbers for a bill, counted since the API was created.
 type Usage struct {
 	Connections   int64         // accepted so far
 	Open          int64         // open now
@@ -135,14 +135,14 @@ type Usage struct {
 
 const meterUnit = 32 << 10
 
-// API serves one WebSocket API: its clients (ServeHTTP), and those that post to them
-// ([API.Post], or over HTTP [Connections]).
+// API serves one WebSocket API: its clients (ServeHTTP), and the callers that post to
+// them ([API.Post], or over HTTP [Connections]).
 //
 //   - Routes.Connect runs before the upgrade is answered and can refuse it. A post to
 //     the connection before that finds no connection.
 //   - Every message is handled in a goroutine of its own: two messages of one
 //     connection are in no order.
-//   - Routes.Disconnect runs after the connection is closed, whoever closed it.
+//   - Routes.Disconnect runs after the connection is closed, whichever side closed it.
 //   - Over a limit: frame or message, close 1009; binary message, close 1003; text
 //     that is not UTF-8, close 1007; idle or too old, close 1001; too many new
 //     connections, 429.
@@ -150,10 +150,10 @@ type API struct {
 	cfg    Config
 	limits Limits
 	log    *slog.Logger
-	// ctx is that of all routes; it ends when Close may wait no longer.
+	// ctx is the context of all routes. It ends when Close may wait no longer.
 	ctx    context.Context
 	cancel context.CancelFunc
-	// work is the handlers, connections and routes under way.
+	// work counts the handlers, connections and routes in work.
 	work sync.WaitGroup
 
 	mu     sync.Mutex
@@ -166,8 +166,8 @@ type API struct {
 
 var _ http.Handler = (*API)(nil)
 
-// New returns an API that serves nobody yet. An error says which field
-// of cfg is missing.
+// New returns an API without connections. The error names the field of cfg that is
+// missing.
 func New(cfg Config) (*API, error) {
 	switch {
 	case cfg.Routes == nil:
@@ -191,7 +191,7 @@ func New(cfg Config) (*API, error) {
 	return a, nil
 }
 
-// ServeHTTP takes a client's upgrade request and returns when its connection has
+// ServeHTTP takes a client's upgrade request and returns when the connection has
 // ended.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.TrimSuffix(r.URL.Path, "/") != "/"+a.cfg.Stage {
@@ -222,10 +222,10 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if reply.Protocol != "" {
 		w.Header().Set("Sec-WebSocket-Protocol", reply.Protocol)
 	}
-	// Before the client can know that it is connected, and tell others.
+	// This comes before the client knows that it is connected, and can tell others.
 	c.open()
 	guarded := &guardedWriter{ResponseWriter: w, limit: a.limits.Frame}
-	// The origin is the routes' business.
+	// The routes check the origin.
 	var err error
 	c.ws, err = websocket.Accept(guarded, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
 	if err != nil {
@@ -240,7 +240,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.ended()
 }
 
-// admit counts a new connection in, or says with which status to turn it away.
+// admit counts a new connection, or returns the status that refuses it.
 func (a *API) admit(now time.Time) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -256,8 +256,8 @@ func (a *API) admit(now time.Time) int {
 	return http.StatusOK
 }
 
-// register makes an open connection known to posts; false means that the API is
-// being closed and the connection must not live.
+// register makes an open connection known to posts. It returns false if the API is
+// closing, and the connection must end.
 func (a *API) register(c *wsConn) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -287,7 +287,7 @@ func (a *API) find(id string) (*wsConn, bool) {
 	return c, ok
 }
 
-// delay is how long the next message has to wait.
+// delay returns how long the next message waits.
 func (a *API) delay() time.Duration {
 	if a.cfg.Shuffle == nil || a.cfg.Shuffle.MaxDelay <= 0 {
 		return 0
@@ -318,10 +318,10 @@ func (a *API) Usage() Usage {
 // cutTime is how long routes may take to return after their context has ended.
 const cutTime = time.Second
 
-// Close refuses new connections, closes all with 1001 and returns when the last
-// route, the Disconnect ones included, has returned. When ctx ends first, it
-// cuts the connections, ends the context of the routes and returns ctx's error, a
-// second later at most if routes do not return.
+// Close refuses new connections, closes all others with 1001, and returns when every
+// route, including Disconnect, has returned. If ctx ends first, Close cuts the
+// connections, ends the context of the routes and returns ctx's error. It waits at
+// most another second for the routes.
 func (a *API) Close(ctx context.Context) error {
 	for _, c := range a.close() {
 		c.shut(goingAway)
@@ -349,7 +349,7 @@ func (a *API) Close(ctx context.Context) error {
 	return fmt.Errorf("the WebSocket API %s was cut off: %w", a.cfg.Name, ctx.Err())
 }
 
-// close turns new connections away and returns the open ones.
+// close refuses new connections from now on and returns the open ones.
 func (a *API) close() []*wsConn {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -357,8 +357,8 @@ func (a *API) close() []*wsConn {
 	return slices.Collect(maps.Values(a.conns))
 }
 
-// asksForWebSocket says whether the upgrade can be made, so that no route is asked about
-// one that cannot.
+// asksForWebSocket reports whether the upgrade is possible, so that only possible ones
+// reach the routes.
 func asksForWebSocket(r *http.Request) bool {
 	return r.Method == http.MethodGet && r.ProtoAtLeast(1, 1) &&
 		hasToken(r.Header, "Connection", "upgrade") && hasToken(r.Header, "Upgrade", "websocket") &&

@@ -12,7 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// A pipe has no buffers: what the API does not read, the client cannot send.
+// A pipe has no buffers: the client cannot send more than the API reads.
 func TestMessagesBeyondThoseInWorkAreNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, func(c *Config) { c.Limits.InWork = 2 })
@@ -78,7 +78,7 @@ func TestAConnectionEndsAlthoughItsMessagesAreInWork(t *testing.T) {
 	})
 }
 
-// full opens a connection whose client reads nothing, and fills its buffer.
+// full opens a connection whose client does not read, and fills its buffer.
 func (b *bench) full() (read func() string, id string) {
 	b.t.Helper()
 	conn, id := b.client()
@@ -159,7 +159,7 @@ func TestAPostSaysWhyItIsNotTaken(t *testing.T) {
 	})
 }
 
-// The bytes of a caller are its own again when Post has returned.
+// The caller may reuse its bytes when Post has returned.
 func TestAPostKeepsNothingOfItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, nil)

@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 )
 
-// flushTime is how long a connection that is to be closed may take to get rid of
-// what waits for its client.
+// flushTime is how long a closing connection may take to send what waits for its
+// client.
 const flushTime = 5 * time.Second
 
 var (
@@ -25,12 +25,12 @@ var (
 	errFull = errors.New("the client does not read what it is sent")
 )
 
-// closing is why a connection ends: the close frame it gets or sent, and what
-// $disconnect is told.
+// closing is why a connection ends: the close frame that it gets or sent, and the
+// arguments of $disconnect.
 type closing struct {
 	code   websocket.StatusCode
 	reason string
-	// cut: there is nobody to send a close frame to.
+	// cut means that the client is gone and gets no close frame.
 	cut bool
 }
 
@@ -43,30 +43,30 @@ var (
 	cutOff        = closing{code: websocket.StatusAbnormalClosure, cut: true}
 )
 
-// wsConn is one connection. The goroutine of its HTTP handler reads, a second one
-// writes; both end before $disconnect is invoked.
+// wsConn is one connection. The goroutine of its HTTP handler reads, and a second one
+// writes. Both end before $disconnect is invoked.
 type wsConn struct {
 	Conn
 	api *API
 	ws  *websocket.Conn
 
-	// handling has room for each message that is handled.
+	// handling holds a token for each message in work.
 	handling chan struct{}
 
 	// wake tells the writer to look at queue and end.
 	wake chan struct{}
-	// writing is the context of all writes; stopWriting is for a client that does
-	// not read and must not hold up the close.
+	// writing is the context of all writes. stopWriting ends it, so that a client
+	// that does not read cannot delay the close.
 	writing     context.Context
 	stopWriting context.CancelFunc
 
 	mu         sync.Mutex
-	conn       net.Conn // below ws
+	conn       net.Conn // the network connection below ws
 	lastActive time.Time
 	idle       *time.Timer
 	queue      [][]byte
-	waiting    int           // bytes in queue and in the hands of the writer
-	room       chan struct{} // closed, and made anew, when waiting has become less
+	waiting    int           // bytes in queue and in the current write
+	room       chan struct{} // closed and replaced when waiting decreases
 	end        *closing
 }
 
@@ -81,8 +81,8 @@ func newWSConn(a *API, r *http.Request) *wsConn {
 	return c
 }
 
-// open makes the connection known, after $connect has agreed. What is posted from
-// now on waits for serve.
+// open makes the connection known after $connect has accepted it. Messages posted
+// from now on wait for serve.
 func (c *wsConn) open() {
 	c.mu.Lock()
 	c.idle = time.AfterFunc(c.api.limits.Idle, func() { c.shut(goingAway) })
@@ -97,7 +97,7 @@ func (c *wsConn) serve(conn net.Conn) {
 	c.mu.Lock()
 	c.conn = conn
 	c.mu.Unlock()
-	c.ws.SetReadLimit(-1) // read has its own
+	c.ws.SetReadLimit(-1) // read has its own limit
 	life := time.AfterFunc(c.api.limits.Life-time.Since(c.ConnectedAt), func() { c.shut(goingAway) })
 	defer life.Stop()
 	var writer sync.WaitGroup
@@ -106,7 +106,7 @@ func (c *wsConn) serve(conn net.Conn) {
 	writer.Wait()
 }
 
-// ended takes leave of a connection that was open.
+// ended removes a connection that was open.
 func (c *wsConn) ended() {
 	c.api.unregister(c)
 	c.mu.Lock()
@@ -115,21 +115,22 @@ func (c *wsConn) ended() {
 	c.disconnected(end)
 }
 
-// cut ends the connection at once, without a close frame. It does not go by way of
-// ws, which may be waiting for the client's close frame.
+// cut ends the connection at once, without a close frame. It closes the network
+// connection, because ws may wait for the client's close frame.
 func (c *wsConn) cut() {
 	c.mu.Lock()
 	conn := c.conn
 	c.mu.Unlock()
 	if conn != nil {
-		_ = conn.Close() // it may have ended by itself
+		_ = conn.Close() // the connection may have ended by itself
 	}
 }
 
-// read hands on messages until the connection ends, and says how it ended.
+// read passes on messages until the connection ends, and returns how it ended.
 func (c *wsConn) read() closing {
 	for {
-		// No context: its end would cut the connection without a close frame.
+		// The context must not end: that would cut the connection without a close
+		// frame.
 		kind, r, err := c.ws.Reader(context.Background())
 		if err != nil {
 			return endOf(err)
@@ -153,7 +154,7 @@ func (c *wsConn) read() closing {
 	}
 }
 
-// endOf tells from a read's error what the client did.
+// endOf returns, from a read's error, how the client ended the connection.
 func endOf(err error) closing {
 	if errors.Is(err, errFrameTooBig) {
 		return tooBig
@@ -168,8 +169,8 @@ func endOf(err error) closing {
 	return closing{code: peer.Code, reason: peer.Reason, cut: true}
 }
 
-// active notes a message in either direction; false means that the connection is
-// being closed.
+// active notes a message in either direction. It returns false if the connection is
+// closing.
 func (c *wsConn) active() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,8 +182,8 @@ func (c *wsConn) active() bool {
 	return true
 }
 
-// message has the routes handle a message and sends their reply, in the background. It
-// returns when there is room for it among the messages that are handled.
+// message lets the routes handle a message and sends their reply, in the background.
+// It returns when the number of messages in work allows this one.
 func (c *wsConn) message(data []byte) {
 	c.api.meter(func(u *Usage) { u.MessagesIn += units(data) })
 	delay := c.api.delay()
@@ -231,8 +232,8 @@ func (c *wsConn) send(ctx context.Context, data []byte) error {
 	}
 }
 
-// enqueue is send without the waiting. With errFull comes a channel that is closed when
-// there may be room.
+// enqueue is send without the wait. With errFull it returns a channel that is closed
+// when there may be room.
 func (c *wsConn) enqueue(data []byte) (room <-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -250,8 +251,8 @@ func (c *wsConn) enqueue(data []byte) (room <-chan struct{}, err error) {
 	return nil, nil
 }
 
-// less takes bytes from those that wait, and wakes who waits for room. Called with mu
-// held.
+// less subtracts n from the waiting bytes and wakes the senders that wait for room.
+// Called with mu held.
 func (c *wsConn) less(n int) {
 	c.waiting -= n
 	close(c.room)
@@ -265,8 +266,8 @@ func (c *wsConn) nudge() {
 	}
 }
 
-// shut lets the connection end: nothing more is taken for it, what waits is still
-// sent, then it is closed. The first reason given stays.
+// shut starts the end of the connection: it takes no more messages, sends those that
+// wait, and closes. The first reason wins.
 func (c *wsConn) shut(why closing) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -279,12 +280,12 @@ func (c *wsConn) shut(why closing) {
 		c.stopWriting()
 	}
 	time.AfterFunc(flushTime, c.stopWriting)
-	c.less(0) // who waits for room waits in vain
+	c.less(0) // wake the senders: there will be no room
 	c.nudge()
 }
 
-// write sends what is queued, in order, until the connection is shut and the queue
-// is empty; then it closes the connection, which also ends read.
+// write sends the queue in order until the connection is shut and the queue is empty.
+// Then it closes the connection, which also ends read.
 func (c *wsConn) write() {
 	defer c.stopWriting()
 	for range c.wake {
@@ -294,7 +295,7 @@ func (c *wsConn) write() {
 		c.mu.Unlock()
 		for _, data := range batch {
 			if err := c.writeMessage(data); err != nil {
-				// The reader finds the same trouble and says what it is.
+				// The reader finds the same error and reports it.
 				_ = c.ws.CloseNow()
 				return
 			}
@@ -308,7 +309,7 @@ func (c *wsConn) write() {
 		if end.cut {
 			_ = c.ws.CloseNow()
 		} else {
-			// A client that does not answer the close frame is cut off in there.
+			// Close cuts off a client that does not answer the close frame.
 			_ = c.ws.Close(end.code, end.reason)
 		}
 		return
@@ -336,7 +337,7 @@ func (c *wsConn) writeMessage(data []byte) error {
 	return w.Close()
 }
 
-// disconnected tells the routes that the connection has ended.
+// disconnected calls Routes.Disconnect, unless the API drops it.
 func (c *wsConn) disconnected(end closing) {
 	if c.api.cfg.DropDisconnect {
 		return

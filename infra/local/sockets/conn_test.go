@@ -226,7 +226,7 @@ func rawClient(b *bench, early []byte) (net.Conn, *bufio.Reader) {
 	return conn, r
 }
 
-// maskedFrame is a client's frame with a mask of zeros, so that its payload is
+// maskedFrame returns a client's frame with a mask of zeros, so that its payload is
 // readable.
 func maskedFrame(first byte, payload []byte) []byte {
 	f := []byte{first}

@@ -15,12 +15,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// postWithin bounds a post of a caller without a deadline that finds the client's buffer
-// full.
+// postWithin is how long a post without a deadline waits for room in the client's
+// buffer.
 const postWithin = 2 * time.Second
 
-// Post implements session.Poster for routes of this process. A client that does not read
-// gets some time to make room.
+// Post implements session.Poster for routes of this process. It waits some time for room
+// if the client does not read.
 func (a *API) Post(ctx context.Context, conn string, data []byte) error {
 	if len(data) > a.limits.Message {
 		return session.Errorf(session.TooLarge, "a message of %d bytes is over the limit of %d", len(data), a.limits.Message)
@@ -40,14 +40,14 @@ func (a *API) Post(ctx context.Context, conn string, data []byte) error {
 	return nil
 }
 
-// Disconnect closes a connection. It implements Close of session.Clients, see [Clients].
+// Disconnect closes a connection. [Clients] implements session.Clients with it.
 func (a *API) Disconnect(conn string) {
 	if c, ok := a.find(conn); ok {
 		c.shut(closedByPost)
 	}
 }
 
-// Clients are the connections of an API as session.Clients.
+// Clients implements session.Clients on the connections of an API.
 type Clients struct{ *API }
 
 // Close implements session.Clients.
@@ -57,19 +57,20 @@ func (c Clients) Close(_ context.Context, conn string) error {
 }
 
 // Connections is the @connections API of several APIs on one endpoint, as API Gateway's
-// management endpoint serves it to functions; their stages tell the APIs apart:
+// management endpoint serves it to functions. The stage selects the API:
 //
 //	POST   /<stage>/@connections/<id>   send the body as one text message
 //	GET    /<stage>/@connections/<id>   connectedAt, lastActiveAt, identity
 //	DELETE /<stage>/@connections/<id>   close the connection
 //
-// POST answers 200 when the message is queued; messages of one connection are sent
-// in the order their posts arrived. Failures are those of the AWS SDK:
-// GoneException 410 (not open any more, or not yet), PayloadTooLargeException 413
-// (over [Limits.Message]), LimitExceededException 429 (the client does not
-// read and its buffer is full), BadRequestException 400 (no such id can exist).
-// A request must carry a Signature Version 4, else 403. Connections does not verify the
-// signature: whoever serves it authenticates the caller.
+// POST answers 200 when the message is queued. Messages of one connection are sent in
+// the order their posts arrived.
+//
+// Errors are those of the AWS SDK: GoneException 410 (closed, or not open yet),
+// PayloadTooLargeException 413 (over [Limits.Message]), LimitExceededException 429 (the
+// client does not read and its buffer is full), BadRequestException 400 (no such id can
+// exist). A request without a Signature Version 4 gets 403. Connections does not verify
+// the signature: its server must authenticate the caller.
 type Connections []*API
 
 // ServeHTTP implements http.Handler.
@@ -103,7 +104,7 @@ func (a *API) onConnection(w http.ResponseWriter, r *http.Request, id string) {
 	}
 }
 
-// post gets c nil for a connection that is gone.
+// post sends a message. c is nil for a connection that is gone.
 func (a *API) post(w http.ResponseWriter, r *http.Request, c *wsConn) {
 	limit := int64(a.limits.Message)
 	data, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
@@ -163,12 +164,12 @@ func remove(w http.ResponseWriter, c *wsConn) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// isSigned says whether the request carries the parts of a Signature Version 4.
+// isSigned reports whether the request has the parts of a Signature Version 4.
 func isSigned(r *http.Request) bool {
 	auth, ok := strings.CutPrefix(r.Header.Get("Authorization"), "AWS4-HMAC-SHA256 ")
 	return ok && r.Header.Get("X-Amz-Date") != "" && strings.Contains(auth, "Credential=") &&
 		strings.Contains(auth, "SignedHeaders=") && strings.Contains(auth, "Signature=")
 }
 
-// gone answers as AWS does, without a word beyond the type.
+// gone answers as AWS does, with only the error type.
 func gone(w http.ResponseWriter) { awsapi.Fail(w, http.StatusGone, "GoneException", "") }

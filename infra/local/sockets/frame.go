@@ -13,8 +13,8 @@ import (
 var errFrameTooBig = errors.New("a WebSocket frame is over the limit")
 
 // guardedWriter is a ResponseWriter whose hijacked connection refuses frames with
-// more than limit bytes of payload. The WebSocket library joins frames to messages
-// and does not tell their sizes.
+// more than limit bytes of payload. The WebSocket library cannot do this: it joins
+// frames to messages and hides their sizes.
 type guardedWriter struct {
 	http.ResponseWriter
 	limit int
@@ -39,15 +39,15 @@ func (g *guardedWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 }
 
 // frameGuard passes a stream of WebSocket frames (RFC 6455 section 5.2) through
-// unchanged. A frame over the limit is left out whole, and in its place Read
-// returns errFrameTooBig, once; so the reader can still go on to the client's
+// unchanged. It leaves out a whole frame over the limit, and Read returns
+// errFrameTooBig once in its place. So the reader can still go on to the client's
 // close frame.
 type frameGuard struct {
 	net.Conn
 	from    *bufio.Reader
 	limit   uint64
-	pass    uint64 // bytes of the current frame to hand on
-	discard uint64 // bytes of a frame over the limit to read away
+	pass    uint64 // bytes of the current frame still to pass on
+	discard uint64 // bytes of a frame over the limit still to discard
 }
 
 func (g *frameGuard) Read(p []byte) (int, error) {
@@ -77,9 +77,9 @@ func (g *frameGuard) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// nextFrame looks at the header of the next frame and returns its length and that
-// of the payload behind it. A length with the top bit set, which no frame may
-// have, counts as over every limit.
+// nextFrame reads the header of the next frame without consuming it, and returns the
+// lengths of the header and the payload. A payload length with the top bit set, which
+// RFC 6455 forbids, counts as over every limit.
 func (g *frameGuard) nextFrame() (header, payload uint64, err error) {
 	b, err := g.from.Peek(2)
 	if err != nil {
@@ -108,7 +108,7 @@ func (g *frameGuard) nextFrame() (header, payload uint64, err error) {
 	return header, payload, nil
 }
 
-// whole turns the end of the stream within a header into an unexpected one.
+// whole turns an EOF within a header into io.ErrUnexpectedEOF.
 func whole(err error, got int) error {
 	if got > 0 && errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

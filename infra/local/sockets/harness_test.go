@@ -10,14 +10,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 )
 
-// ending is what routes were told of the end of a connection.
+// ending is what the routes learned of the end of a connection.
 type ending struct {
 	conn   string
 	code   int
 	reason string
 }
 
-// notes are routes that keep what they were told.
+// notes are routes that keep their calls.
 type notes struct {
 	connect func(Conn, *http.Request) Reply            // nil takes every connection
 	message func(ctx context.Context, m string) string // nil sends the message back
@@ -60,7 +60,7 @@ func (n *notes) told() (conns, messages, ends int) {
 	return len(n.conns), len(n.messages), len(n.ends)
 }
 
-// bench is an API, which clients and posts reach over pipes.
+// bench is an API that clients and posts reach over pipes.
 type bench struct {
 	*API
 	localtest.WebSockets
@@ -85,13 +85,13 @@ func newBench(t *testing.T, change func(*Config)) *bench {
 	b.connections = localtest.Serve(t, Connections{api})
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-		cancel() // what a test left open is cut
+		cancel() // cuts connections that a test left open
 		_ = api.Close(ctx)
 	})
 	return b
 }
 
-// client opens a connection; id is what the routes were told.
+// client opens a connection; id is its id for the routes.
 func (b *bench) client() (conn *localtest.WebSocket, id string) {
 	b.t.Helper()
 	conn = b.Open()
@@ -100,12 +100,13 @@ func (b *bench) client() (conn *localtest.WebSocket, id string) {
 	return conn, b.routes.conns[len(b.routes.conns)-1].ID
 }
 
-// sdk is AWS's client of the connections.
+// sdk returns AWS's client of the connections.
 func (b *bench) sdk() localtest.Connections {
 	return localtest.NewConnections(b.t, "http://local/"+b.Stage, b.connections.Dial)
 }
 
-// end waits until all is quiet and returns the one end that the routes were told of.
+// end waits until all goroutines are idle and returns the one end that the routes
+// saw.
 func (b *bench) end() ending {
 	b.t.Helper()
 	synctest.Wait()

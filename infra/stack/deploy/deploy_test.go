@@ -14,10 +14,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// account is an AWS account as the command aws shows it, with a log of what was run.
+// account imitates an AWS account behind the command aws, with a log of the commands.
 type account struct {
 	t       *testing.T
-	replies map[string][]string // by the beginning of a command; each is used once, the last for ever; "!" is an error
+	replies map[string][]string // by the beginning of a command; each serves once, the last one for ever; "!" is an error
 	log     []string
 }
 
@@ -45,7 +45,7 @@ func (a *account) do(_ context.Context, c command) (string, error) {
 	return "", nil
 }
 
-// ran are the commands that begin so, in order, without that.
+// ran returns the commands with a prefix, in order, without the prefix.
 func (a *account) ran(prefix string) (all []string) {
 	for _, line := range a.log {
 		if rest, ok := strings.CutPrefix(line, prefix); ok {
@@ -55,7 +55,7 @@ func (a *account) ran(prefix string) (all []string) {
 	return all
 }
 
-// before says that the first command was run, and before the second.
+// before checks that the first command was run, and before the second.
 func (a *account) before(first, second string) {
 	a.t.Helper()
 	at := func(prefix string) int {
@@ -78,7 +78,7 @@ func limits(total, free string) string {
 	return `{"AccountLimit":{"ConcurrentExecutions":` + total + `,"UnreservedConcurrentExecutions":` + free + `}}`
 }
 
-// usual is an account with a thousand invocations and no stack.
+// usual returns an account with a thousand invocations and no stack.
 func usual(t *testing.T) *account {
 	return &account{t: t, replies: map[string][]string{
 		"aws lambda get-account-settings":        {limits("1000", "1000")},
@@ -162,7 +162,8 @@ func TestAnAccountWithFewInvocationsIsRefusedUnlessForced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Nothing can be reserved there; what waits is bounded all the same.
+	// This account can reserve no concurrency, but its waiting calls are still
+	// limited.
 	if got := a.ran("sam deploy ")[0]; strings.Contains(got, "Concurrency") || !strings.Contains(got, "WaitingCalls=3") {
 		t.Errorf("deployed with %s", got)
 	}
@@ -303,7 +304,7 @@ func TestServersThatCannotRunThereAreRefusedFirst(t *testing.T) {
 	}
 }
 
-// A file that comes with the project is read as sam reads it.
+// The program must read the project's own file as sam does.
 func TestTheProjectsOwnSettingsAreRead(t *testing.T) {
 	text, err := os.ReadFile("../../../samconfig.toml")
 	if err != nil {

@@ -15,8 +15,8 @@ const (
 	tasksWithin = 5 * time.Minute
 )
 
-// down deletes the stack and what it has made at run time. Table and bucket stay,
-// unless they are to be purged.
+// down deletes the stack and what it created at run time. It keeps the table and the
+// bucket unless p.purge is set.
 func (p *program) down(ctx context.Context) error {
 	s, err := p.describe(ctx)
 	if err != nil {
@@ -42,8 +42,8 @@ func (p *program) down(ctx context.Context) error {
 	return p.lasting(ctx, s)
 }
 
-// boxesOff keeps the functions from starting boxes. A cluster with tasks in it cannot
-// be deleted, and a network not while they run.
+// boxesOff keeps the functions from starting boxes. AWS does not delete a cluster
+// with tasks, nor a network while tasks run in it.
 func (p *program) boxesOff(ctx context.Context, s *stack) error {
 	if s.Params["Boxes"] == "off" {
 		return nil
@@ -65,7 +65,7 @@ func (p *program) boxesOff(ctx context.Context, s *stack) error {
 	return err
 }
 
-// endTasks stops all boxes, and waits until none is left.
+// endTasks stops all boxes, and waits until all have ended.
 func (p *program) endTasks(ctx context.Context) error {
 	cluster, err := p.aws(ctx, "cloudformation", "describe-stack-resource", "--stack-name", p.config.stack, "--logical-resource-id", "Cluster",
 		"--query", "StackResourceDetail.PhysicalResourceId", "--output", "text")
@@ -93,14 +93,14 @@ func (p *program) endTasks(ctx context.Context) error {
 	}
 }
 
-// definitions deletes the task definitions that the functions have registered.
+// definitions deletes the task definitions that the functions registered.
 func (p *program) definitions(ctx context.Context) error {
 	prefix := p.config.stack + "-box-"
 	families, err := p.list(ctx, "ecs", "list-task-definition-families", "--family-prefix", prefix, "--status", "ACTIVE", "--query", "families")
 	if err != nil {
 		return err
 	}
-	ours := regexp.MustCompile("^" + regexp.QuoteMeta(prefix) + "[0-9a-f]{16}$") // another stack's name may begin so
+	ours := regexp.MustCompile("^" + regexp.QuoteMeta(prefix) + "[0-9a-f]{16}$") // another stack's name may have the same beginning
 	for _, family := range families {
 		if !ours.MatchString(family) {
 			continue
@@ -121,11 +121,11 @@ func (p *program) definitions(ctx context.Context) error {
 	return nil
 }
 
-// lasting deletes what a deletion of the stack leaves, or says how.
+// lasting deletes what a deleted stack leaves behind, or prints how.
 func (p *program) lasting(ctx context.Context, s *stack) error {
 	table, bucket := s.output("TableName"), s.output("BucketName")
 	if table == "" || bucket == "" {
-		return nil // it never came to them
+		return nil // the stack never created them
 	}
 	commands := [][]string{{"s3", "rb", "s3://" + bucket, "--force"}, {"dynamodb", "delete-table", "--table-name", table}}
 	if !p.purge {

@@ -1,11 +1,12 @@
-// Command deploy brings the stack of template.yaml to AWS, and takes it away again,
-// for make deploy and make delete. It looks first at what an account lacks that would
-// fail later or for others, builds, pushes the image of the boxes under a tag that
-// never moves, runs sam deploy with all parameters that must not be left to what the
-// last deployment said, and prints what comes next.
+// Command deploy creates or updates the stack of template.yaml on AWS, and deletes
+// it, for make deploy and make delete. It first checks the account for limits that
+// would fail later, or affect other users of the account. Then it builds, and pushes
+// the image of the boxes under a tag that never moves. It runs sam deploy with all
+// parameters whose values must not come from the last deployment, and prints the next
+// steps.
 //
 // It calls the commands aws, sam and make, with the region and the credentials that
-// those find. It keeps nothing.
+// they find. It keeps no state.
 package main
 
 import (
@@ -20,7 +21,8 @@ import (
 	"strings"
 )
 
-// command is a program to run. With Show its output is the user's, else it is returned.
+// command is a program to run. With Show its output goes to the user, otherwise it is
+// returned.
 type command struct {
 	Name  string
 	Args  []string
@@ -33,7 +35,7 @@ type program struct {
 	do     func(context.Context, command) (string, error)
 	out    io.Writer
 	config settings
-	arch   string // as the caller wants it, "" for what the stack has
+	arch   string // the caller's choice, "" for the stack's architecture
 	sam    string
 	given  map[string]string // parameters of the caller
 	force  bool
@@ -77,7 +79,7 @@ func (p *program) run(ctx context.Context, section string, args []string) error 
 	return fmt.Errorf("%q is neither up nor down", args[0])
 }
 
-// aws runs the AWS command and returns what it says, without the last newline.
+// aws runs the AWS command and returns its output without the last newline.
 func (p *program) aws(ctx context.Context, args ...string) (string, error) {
 	out, err := p.do(ctx, command{Name: "aws", Args: args})
 	return strings.TrimSpace(out), err
@@ -86,7 +88,7 @@ func (p *program) aws(ctx context.Context, args ...string) (string, error) {
 // say writes a line to the user.
 func (p *program) say(format string, args ...any) { _, _ = fmt.Fprintf(p.out, format+"\n", args...) }
 
-// execute runs a command. Its error has what the command said on stderr.
+// execute runs a command. Its error includes the command's stderr.
 func execute(ctx context.Context, c command) (string, error) {
 	cmd := exec.CommandContext(ctx, c.Name, c.Args...)
 	var out, said bytes.Buffer

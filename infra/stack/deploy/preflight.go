@@ -13,15 +13,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
-// Lambda keeps this many invocations unreserved; an account that has no more than a
-// few of them is full with that many waiting clients.
+// fewInvocations is how many concurrent invocations Lambda always keeps unreserved.
+// An account with a smaller limit is soon full of waiting clients.
 const fewInvocations = 100
 
-// quotaCommand asks AWS for what an account has after its first weeks.
+// quotaCommand asks AWS to raise the limit to the usual one of an older account.
 const quotaCommand = "aws service-quotas request-service-quota-increase --service-code lambda --quota-code L-B99A9384 --desired-value 1000"
 
-// concurrency looks at how many invocations the account may have at a time, and
-// returns the parameters of a new stack that keep its waiting clients from taking all.
+// concurrency reads how many concurrent invocations the account may have. It returns
+// parameters for a new stack that keep waiting clients from using them all.
 func (p *program) concurrency(ctx context.Context) (map[string]string, error) {
 	text, err := p.aws(ctx, "lambda", "get-account-settings", "--output", "json")
 	if err != nil {
@@ -48,13 +48,14 @@ func (p *program) concurrency(ctx context.Context) (map[string]string, error) {
 	return own, nil
 }
 
-// withFargate are the zones that have Fargate, of those regions where not all have.
+// withFargate lists the zones with Fargate, for the regions where some zones lack it.
 var withFargate = map[string][]string{ //nolint:gochecknoglobals // read only
 	"usw1": {"usw1-az1", "usw1-az3"}, "apne1": {"apne1-az1", "apne1-az2", "apne1-az4"},
 }
 
-// zones are the parameters of a new stack with a network of its own, where the first
-// two zones of the region would not do.
+// zones returns the parameters of a new stack with a network of its own, in a region
+// where some zones lack Fargate: two zones that have it. In other regions it returns
+// none.
 func (p *program) zones(ctx context.Context) (map[string]string, error) {
 	there, err := p.list(ctx, "ec2", "describe-availability-zones", "--query", "AvailabilityZones[].ZoneId")
 	if err != nil {
@@ -82,8 +83,8 @@ func (p *program) zones(ctx context.Context) (map[string]string, error) {
 	return map[string]string{"ZoneIds": good[0] + "," + good[1]}, nil
 }
 
-// servers looks at servers.json as the functions will: they have none of the caller's
-// variables, and boxes may read the secrets below one path only.
+// servers checks servers.json as the functions will read it: they have none of the
+// caller's variables, and boxes may read only the secrets below one path.
 func (p *program) servers(params map[string]string, s *stack) error {
 	c, _, err := catalog.Load("servers.json", nil)
 	if err != nil {
@@ -112,24 +113,24 @@ func (p *program) servers(params map[string]string, s *stack) error {
 	return nil
 }
 
-// settle is how long IAM takes until a new role is known everywhere.
+// settle is how long IAM takes to make a new role known everywhere.
 const settle = 10 * time.Second
 
-// serviceRole sees to the role that ECS acts in. An account gets it with its first
-// cluster, and that cluster may fail because of it.
+// serviceRole creates the role that ECS acts in. An account gets it with its first
+// cluster, but that cluster may fail because the role is new.
 func (p *program) serviceRole(ctx context.Context) {
 	_, err := p.aws(ctx, "iam", "create-service-linked-role", "--aws-service-name", "ecs.amazonaws.com")
 	switch {
 	case err == nil:
 		p.say("made the account's role for ECS")
 		time.Sleep(settle)
-	case strings.Contains(err.Error(), "has been taken"): // it is there
+	case strings.Contains(err.Error(), "has been taken"): // the role exists
 	default:
 		p.say("whether the account has its role for ECS is not known: %v", err)
 	}
 }
 
-// coherent checks what the template cannot: values that need one another.
+// coherent checks values that depend on one another, which the template cannot do.
 func coherent(params map[string]string) error {
 	number := func(name string, usual int) int {
 		if n, err := strconv.Atoi(params[name]); err == nil {

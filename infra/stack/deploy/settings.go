@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// settings are what samconfig.toml says of one section.
+// settings are the values of one section of samconfig.toml.
 type settings struct {
 	section string // of the file, as sam's --config-env
 	stack   string
 	params  map[string]string
 }
 
-// readSettings reads a section. It knows the tables and the strings of TOML, which is
-// all that the file has.
+// readSettings reads a section. It parses only tables and strings of TOML, because
+// the file has nothing else.
 func readSettings(text, section string) (settings, error) {
 	s := settings{section: section, params: map[string]string{}}
 	header := regexp.MustCompile(`^\[([\w.-]+)\]$`)
@@ -46,7 +46,7 @@ func readSettings(text, section string) (settings, error) {
 	return s, nil
 }
 
-// overrides reads NAME=VALUE, with spaces between.
+// overrides parses NAME=VALUE pairs, separated by spaces.
 func overrides(text string) (map[string]string, error) {
 	all := map[string]string{}
 	for _, word := range strings.Fields(text) {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// stack is what CloudFormation knows of one that exists.
+// stack describes an existing stack.
 type stack struct {
 	Status  string
 	Params  map[string]string
@@ -28,7 +28,7 @@ func (s *stack) output(name string) string {
 	return ""
 }
 
-// describe returns the stack, nil if there is none.
+// describe returns the stack, or nil if there is none.
 func (p *program) describe(ctx context.Context) (*stack, error) {
 	text, err := p.aws(ctx, "cloudformation", "describe-stacks", "--stack-name", p.config.stack, "--output", "json")
 	if err != nil {
@@ -58,7 +58,7 @@ func (p *program) describe(ctx context.Context) (*stack, error) {
 	return s, nil
 }
 
-// whole says whether a stack can be updated.
+// whole reports whether the stack can be updated.
 func (s *stack) whole() bool {
 	return slices.Contains([]string{"CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "IMPORT_COMPLETE"}, s.Status)
 }

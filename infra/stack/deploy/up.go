@@ -37,8 +37,8 @@ func (p *program) up(ctx context.Context) error {
 	if _, err := p.do(ctx, build); err != nil {
 		return err
 	}
-	// The repository is part of the stack. Nobody has a key of a new one, so that nothing
-	// asks for its image before it is there.
+	// The repository is part of the stack. A new stack has no keys yet, so no caller
+	// needs its image before it is there.
 	if s != nil {
 		if err := p.image(ctx, s, params, arch); err != nil {
 			return err
@@ -67,8 +67,9 @@ func (p *program) up(ctx context.Context) error {
 	return nil
 }
 
-// params are the parameters that this deployment names: what a new stack needs of its
-// account, then samconfig.toml, then the caller. What nobody names stays as it is.
+// params returns the parameters that this deployment sets: those that a new stack
+// needs for its account, then samconfig.toml's, then the caller's. All other
+// parameters keep their values.
 func (p *program) params(ctx context.Context, s *stack) (map[string]string, error) {
 	all, effective := map[string]string{}, map[string]string{}
 	account, err := p.concurrency(ctx)
@@ -105,7 +106,7 @@ func (p *program) params(ctx context.Context, s *stack) (map[string]string, erro
 	return all, coherent(effective)
 }
 
-// tag names the image of this runner: the commit, and what the program is.
+// tag returns the tag of this runner's image, from the commit and the program.
 func (p *program) tag(ctx context.Context, arch string) (string, error) {
 	if _, err := p.do(ctx, command{Name: "make", Args: []string{"runner-aws", "ARCH=" + arch}, Show: true}); err != nil {
 		return "", err
@@ -126,7 +127,7 @@ func (p *program) tag(ctx context.Context, arch string) (string, error) {
 	return strings.TrimSpace(commit) + "-" + hex.EncodeToString(sum[:4]), nil
 }
 
-// image pushes the image of the boxes, unless its tag is there: tags do not move.
+// image pushes the image of the boxes, unless its tag exists: tags do not move.
 func (p *program) image(ctx context.Context, s *stack, params map[string]string, arch string) error {
 	tag, uri := params["ImageTag"], s.output("RepositoryUri")
 	if params["RunnerImage"] != "" || uri == "" {
@@ -148,7 +149,7 @@ func (p *program) image(ctx context.Context, s *stack, params map[string]string,
 	return err
 }
 
-// next prints what a user does now, in order.
+// next prints the user's next steps, in order.
 func (p *program) next(s *stack) {
 	for _, name := range []string{"Endpoint", "WebSocketUrl", "FirstKey", "ClaudeCode", "McpJson", "DashboardUrl"} {
 		for _, o := range s.Outputs {

@@ -1,10 +1,10 @@
 // Package dynamotest gives tests a DynamoDB: one that runs already, or DynamoDB
-// Local, started by the first test that asks and stopped with the test run.
-// DynamoDB Local is fetched once, into .tools of the module, because its licence
-// does not allow it to be here.
+// Local. The first test that asks starts DynamoDB Local, and the end of the test run
+// stops it. The package downloads DynamoDB Local once, into .tools of the module,
+// because its licence does not allow this repository to contain it.
 //
-// It makes no table and knows no session.Store; what is done with the endpoint is
-// up to the tests.
+// The package creates no table and knows no session.Store: the tests use the endpoint
+// as they like.
 package dynamotest
 
 import (
@@ -26,15 +26,15 @@ import (
 //go:embed local/pom.xml local/Loopback.java
 var sources embed.FS
 
-// Variable is the name of the environment variable with the URL of a DynamoDB that
-// runs already. It is for the test packages to read; see [Server].
+// Variable is the environment variable with the URL of a DynamoDB that runs already.
+// The test packages read it; see [Server].
 const Variable = "DYNAMODB_ENDPOINT"
 
-// Server is a DynamoDB for the tests of one package, which has one Server and stops
-// it in its TestMain. Safe for concurrent use.
+// Server is a DynamoDB for the tests of one package. Each package has one Server and
+// stops it in its TestMain. It is safe for concurrent use.
 type Server struct {
-	// Running is the URL of one that runs already: the value of [Variable]. If it
-	// is empty, DynamoDB Local is started when it is needed.
+	// Running is the URL of a DynamoDB that runs already: the value of [Variable]. If
+	// it is empty, Endpoint starts DynamoDB Local.
 	Running string
 
 	once    sync.Once
@@ -44,8 +44,8 @@ type Server struct {
 	input   io.Closer
 }
 
-// Endpoint returns the URL of the DynamoDB, which is started if it is not yet. The
-// error, the same each time, says what has to be installed.
+// Endpoint returns the URL of the DynamoDB, and starts DynamoDB Local first if
+// needed. It returns the same error each time, which says what to install.
 func (s *Server) Endpoint() (string, error) {
 	s.once.Do(func() {
 		if s.url = s.Running; s.url != "" {
@@ -59,8 +59,8 @@ func (s *Server) Endpoint() (string, error) {
 	return s.url, s.err
 }
 
-// run starts the process and waits until it says which port it has. It ends when
-// its input does, also if the tests are killed.
+// run starts the process and waits until it prints its port. The process ends when
+// its input does, even if the tests are killed.
 func (s *Server) run(dir string) error {
 	lib := filepath.Join(dir, "lib")
 	s.process = exec.CommandContext(context.Background(), "java", "-Djava.library.path="+lib,
@@ -103,8 +103,8 @@ func (s *Server) Stop() {
 
 const howToGet = `these tests run against DynamoDB Local: install a JDK (17 or newer) and Maven ("apt-get install default-jdk-headless maven", "brew install openjdk maven"), or start one yourself ("docker run -p 8000:8000 amazon/dynamodb-local") and set DYNAMODB_ENDPOINT=http://127.0.0.1:8000`
 
-// fetch brings DynamoDB Local to a folder named for what it is made from, and
-// returns the folder.
+// fetch downloads and builds DynamoDB Local in a folder named by the hash of its
+// sources, and returns the folder.
 func fetch() (string, error) {
 	for _, program := range []string{"java", "javac", "mvn"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -115,7 +115,8 @@ func fetch() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// It becomes visible as a whole: another run may be here at the same time.
+	// The rename below makes the folder visible as a whole: another run may work here
+	// at the same time.
 	part, err := os.MkdirTemp(tools, "part-")
 	if err != nil {
 		return "", err
@@ -151,7 +152,7 @@ func fetch() (string, error) {
 	return dir, nil
 }
 
-// toolsFolder is .tools/dynamodb-local of the module that the test is in: the go
+// toolsFolder returns .tools/dynamodb-local of the module that the test is in. The go
 // command runs a test in the folder of its package.
 func toolsFolder() (string, error) {
 	dir, err := os.Getwd()

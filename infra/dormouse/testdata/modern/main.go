@@ -1,6 +1,6 @@
-// Command modern is an MCP server over stdio that speaks 2026-07-28 and nothing
-// else: it refuses initialize. Its tools need input of the client in one and in two
-// rounds, and note each time that they are run.
+// Command modern is an MCP server over stdio that speaks only 2026-07-28: it refuses
+// initialize. Its tools ask the client for input in one and in two rounds, and note
+// each run.
 package main
 
 import (
@@ -48,7 +48,7 @@ func main() {
 	}
 }
 
-// refuse is what makes the server a modern one only.
+// refuse refuses initialize, which makes this server modern only.
 func refuse(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, r mcp.Request) (mcp.Result, error) {
 		if method == "initialize" {
@@ -62,7 +62,7 @@ func refuse(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// book asks who it is for, then whether that is right.
+// book asks for the name, and then whether it is right.
 func book(r *mcp.CallToolRequest) (*mcp.CallToolResult, any, error) {
 	asks := func(message, property, kind, state string) (*mcp.CallToolResult, any, error) {
 		return &mcp.CallToolResult{RequestState: state, InputRequests: mcp.InputRequestMap{property: &mcp.ElicitParams{

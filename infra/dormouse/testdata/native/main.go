@@ -1,6 +1,6 @@
-// Command native is the functions for HTTP and WebSocket clients with the server of the
-// end-to-end tests that is part of them: the one it is called as. It shows what is kept
-// of a session while everything that executes is killed.
+// Command native is the functions for HTTP and WebSocket clients, with the native
+// server of the end-to-end tests. The program's name selects the function. It shows
+// what the store keeps of a session while every process is killed.
 package main
 
 import (
@@ -47,7 +47,7 @@ func probe(_ context.Context, s native.Session) (*mcp.Server, error) {
 
 type tool func(ctx context.Context, s native.Session, r *mcp.CallToolRequest) (string, error)
 
-// answer is a handler that says what the tool has to say.
+// answer returns a handler that answers with the tool's text.
 func answer(s native.Session, t tool) mcp.ToolHandlerFor[none, any] {
 	return func(ctx context.Context, r *mcp.CallToolRequest, _ none) (*mcp.CallToolResult, any, error) {
 		text, err := t(ctx, s, r)
@@ -57,11 +57,11 @@ func answer(s native.Session, t tool) mcp.ToolHandlerFor[none, any] {
 
 func increment(n int) (int, error) { return n + 1, nil }
 
-// add says how often it was called, and how often the session was initialized.
+// add returns how often it was called, and how often the session was initialized.
 func add(ctx context.Context, s native.Session, _ *mcp.CallToolRequest) (string, error) {
 	state := s.State(native.OfSession)
 	err := state.Once(ctx, "init", func(ctx context.Context) error {
-		select { // long enough for others to come
+		select { // long enough for other calls to come
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(200 * time.Millisecond):

@@ -1,6 +1,6 @@
-// Command rogue is an MCP server (2025-11-25, stdio) that does what servers should
-// not: its tools leak processes, flood their outputs, break rules and try to get at
-// what is not theirs. Each tells what came of it.
+// Command rogue is an MCP server (2025-11-25, stdio) that misbehaves. Its tools leak
+// processes, flood their outputs, break rules and try to reach what they must not.
+// Each tool returns the outcome.
 package main
 
 import (
@@ -130,8 +130,8 @@ func dial(address string) error {
 	return err
 }
 
-// leak leaves a child in the group, one in a session of its own, and one whose
-// parent is gone.
+// leak leaves child processes: in the process group, in sessions of their own, and
+// one whose parent has ended.
 func leak() {
 	for _, script := range []string{"sleep 3600", "sleep 3600 & sleep 3600"} {
 		for _, away := range []bool{false, true} {
@@ -145,7 +145,7 @@ func leak() {
 	_ = exec.CommandContext(context.Background(), "/bin/sh", "-c", "sleep 3600 >/dev/null 2>&1 &").Run()
 }
 
-// flood writes lines that are no messages, or a single one.
+// flood writes lines that are no messages, or one long line.
 func flood(to *os.File, a arguments) {
 	part := bytes.Repeat([]byte("flood "), 10<<10)
 	if !a.Line {

@@ -1,7 +1,7 @@
 // Command stdio is the MCP server (2025-11-25, stdio) of the end-to-end tests. Its
-// flags make it slow to start, noisy or broken; its tools show what a test wants to
-// see of the process behind a session. It waits for files instead of times, so that
-// a test decides when something goes on.
+// flags make it slow to start, noisy or broken. Its tools show the process behind a
+// session. It waits for files instead of times, so that a test decides when it goes
+// on.
 package main
 
 import (
@@ -66,7 +66,7 @@ type server struct {
 	asked   map[string]chan json.RawMessage // questions to the client by id
 }
 
-// message is any JSON-RPC message. Ids and params stay as they were written.
+// message is any JSON-RPC message. Ids and params keep their bytes.
 type message struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method"`
@@ -239,16 +239,15 @@ func (s *server) sayNoise(text string) {
 	s.flush()
 }
 
-// flush writes what is in the buffer. A client that does not read any more has
-// ended this process.
+// flush writes the buffer. If that fails, the client has ended this process.
 func (s *server) flush() {
 	if err := s.out.Flush(); err != nil {
 		os.Exit(0)
 	}
 }
 
-// note appends a line to a file. Whoever started this process reads it, so a file
-// that cannot be written is the end.
+// note appends a line to a file. The test reads the file, so note ends the process if
+// it cannot write.
 func note(file, line string) {
 	if file == "" {
 		return
@@ -264,7 +263,7 @@ func note(file, line string) {
 	}
 }
 
-// await returns when a file is there.
+// await waits until a file exists.
 func await(ctx context.Context, file string) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()

@@ -1,4 +1,4 @@
-// Program echofn is the function that tests run: an unmodified lambda.Start loop that
+// Program echofn is the function of the tests: an unmodified lambda.Start loop that
 // does what the query parameter "mode" says.
 package main
 
@@ -179,8 +179,8 @@ func describe(ctx context.Context) map[string]string {
 	}
 }
 
-// pass tells the gate, a unix socket of the test, that this process is here and
-// waits until it has been let through n times.
+// pass tells the gate, a unix socket of the test, that this process has arrived, and
+// waits until the gate has let it pass n times.
 func pass(gate string, n int) net.Conn {
 	conn, err := net.Dial("unix", gate)
 	if err != nil {
@@ -196,8 +196,8 @@ func wait(conn net.Conn, n int) {
 	}
 }
 
-// gated is a body of chunks "chunk 1\n", "chunk 2\n" … each of which waits for the
-// gate, and of what comes after them.
+// gated is a body of chunks "chunk 1\n", "chunk 2\n" … and of what follows them. Each
+// chunk waits for the gate.
 type gated struct {
 	gate string
 	conn net.Conn
@@ -231,12 +231,13 @@ type dry struct{}
 
 func (dry) Read([]byte) (int, error) { return 0, errors.New("nothing there") }
 
-// lingering is a body whose owner never gets done.
+// lingering is a body whose Close does not return.
 type lingering struct{ io.Reader }
 
 func (lingering) Close() error { select {} }
 
-// pattern is endless: byte k is 'a' + k mod 23, so that no buffer size hides a gap.
+// pattern is endless: byte k is 'a' + k mod 23, so that a gap shows whatever the
+// buffer size.
 type pattern struct{ at int64 }
 
 func (s *pattern) Read(p []byte) (int, error) {
