@@ -19,26 +19,26 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// boxed joins the relay's runner end and the box: neither knows the other.
+// boxed joins the relay's runner side and the box, which do not know each other.
 type boxed struct {
 	box  *box.Box
 	link *runner.Runner
 	show *statusFile // nil for none
 	all  *sharing
-	name func(session, principal string) string // of the process of a session
+	name func(session, principal string) string // name of a session's process
 	took *starts
-	era  string // what the host believes
+	era  string // the era that the host knows
 	log  *slog.Logger
 }
 
-// place is where a box works.
+// place has the folders and settings of a box.
 type place struct {
-	work  string // folder of this runner alone, for workspaces and temporary files
+	work  string // folder of this runner only, for workspaces and temporary files
 	cache string // folder of installs, shared
-	locks string // folder of locks that come before those of the cache, "" for none
-	logs  string // folder for what processes say on stderr, "" for none
-	show  bool   // clients get what processes say
-	task  string // the fleet's name for this runner
+	locks string // folder of locks that win over those of the cache, "" for none
+	logs  string // folder for the stderr of processes, "" for none
+	show  bool   // clients see the output of processes
+	task  string // the fleet's id of this runner's task
 	max   int    // processes at a time
 	era   string // of the server, "" if it is not known
 	on    sandbox.Support
@@ -85,7 +85,7 @@ func newBox(s catalog.Server, at place, log *slog.Logger) *boxed {
 	return b
 }
 
-// provisionerFor prepares the processes of a server.
+// provisionerFor returns the provisioner for a server's processes.
 func provisionerFor(s catalog.Server, at place, log *slog.Logger) box.Provisioner {
 	environ := map[string]string{}
 	for _, pair := range os.Environ() {
@@ -103,8 +103,8 @@ func provisionerFor(s catalog.Server, at place, log *slog.Logger) box.Provisione
 	})
 }
 
-// live runs until the box is asleep, fenced or told to stop. Processes are stopped
-// while the link is still up, so that open requests get their ends.
+// live runs until the box is asleep, fenced or told to stop. It stops the processes
+// while the link is still up, so that the ends of open requests reach the host.
 func (b *boxed) live(ctx context.Context) error {
 	ended := make(chan struct{})
 	stopped := make(chan struct{})

@@ -13,15 +13,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
-// What is kept of installs, unless the runner is told otherwise.
+// Default limits of the install cache.
 const (
 	cacheAge = 30 * 24 * time.Hour
 	cacheMB  = 10 << 10
-	tidyTime = 20 * time.Second // nobody waits for it but a machine that is shut down
+	tidyTime = 20 * time.Second // only a shutdown waits for it
 )
 
 // newKeep reads DORMOUSE_CACHE_AGE, a duration, and DORMOUSE_CACHE_MB, a number of
-// mebibytes; 0 is no bound, and nothing what is usual.
+// mebibytes. 0 means no limit, "" the default.
 func newKeep(age, mb string) (provision.Keep, error) {
 	k := provision.Keep{Age: cacheAge, Bytes: cacheMB << 20}
 	if age != "" {
@@ -47,9 +47,9 @@ func newKeep(age, mb string) (provision.Keep, error) {
 	return k, nil
 }
 
-// cacheFolder finds where installs are kept and workspaces are made: the folder that
-// is named, or else the first that can be written. data is the folder of this machine's
-// data, "" for none.
+// cacheFolder returns the folder for installs and workspaces: named, or else the first
+// of the defaults that can be written. data is the folder of this machine's data, "" for
+// none.
 func cacheFolder(named, data string) (string, error) {
 	if named != "" {
 		return firstWritable([]string{named})
@@ -57,12 +57,11 @@ func cacheFolder(named, data string) (string, error) {
 	return firstWritable(cacheFolders(data))
 }
 
-// cacheFolders are those that a cache may have. In that of the data there is room also
-// for a user who has no home.
+// cacheFolders returns the possible cache folders. The one in data also serves a user
+// without a home.
 func cacheFolders(data string) []string {
 	var folders []string
-	// Below the home of root nobody else could read, and servers may run as another
-	// user.
+	// Other users cannot read below root's home, and servers may run as another user.
 	if own, err := os.UserCacheDir(); err == nil && os.Geteuid() != 0 {
 		folders = append(folders, filepath.Join(own, "dormouse"))
 	}
@@ -85,7 +84,7 @@ func firstWritable(folders []string) (string, error) {
 	return "", fmt.Errorf("no folder for installs and workspaces can be written, give one by DORMOUSE_CACHE: %w", errors.Join(failed...))
 }
 
-// writable makes a folder, and says whether files can be made in it.
+// writable makes a folder, and returns an error if files cannot be created in it.
 func writable(folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
@@ -97,7 +96,8 @@ func writable(folder string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// dataFolder is the folder of this machine's data, in which that of the logs is.
+// dataFolder returns the folder of this machine's data, which is the parent of the log
+// folder.
 func dataFolder(logs string) string {
 	if logs == "" {
 		return ""
@@ -105,7 +105,7 @@ func dataFolder(logs string) string {
 	return filepath.Dir(logs)
 }
 
-// tidy removes the installs that nobody has used for long.
+// tidy removes installs that were not used for long.
 func tidy(ctx context.Context, cache string, k provision.Keep, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, tidyTime)
 	defer cancel()

@@ -15,9 +15,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
-// confiner makes the sandboxes of a server that asks for something of one. A server
-// that asks for nothing has none: it runs with the rights of the runner, as every
-// MCP client starts its servers.
+// confiner makes the sandboxes of a server that configures one. A server that configures
+// nothing has no sandbox: it runs with the rights of the runner, as under every MCP
+// client.
 type confiner struct {
 	box  catalog.Box
 	on   sandbox.Support
@@ -26,13 +26,13 @@ type confiner struct {
 	made atomic.Int64
 }
 
-// newConfiner fails when the system lacks what the server must not run without.
+// newConfiner fails if the system lacks a guard that the server must not run without.
 func newConfiner(s catalog.Server, work string, env map[string]string, on sandbox.Support) (*confiner, error) {
 	c := &confiner{box: s.Box, on: on, temp: filepath.Join(work, "tmp"), env: env}
 	if _, err := sandbox.New(c.policy(provision.Launch{}, ""), on); err != nil {
 		return nil, err
 	}
-	// Open to all, because each folder in it belongs to a user of its own.
+	// Every user may enter it, because each folder in it belongs to another user.
 	if err := os.MkdirAll(c.temp, 0o755); err != nil {
 		return nil, &sandbox.Error{Step: "folders", Err: err}
 	}
@@ -44,12 +44,12 @@ func (c *confiner) place(_ string, placed provision.Launch) (*sandbox.Sandbox, e
 	return sandbox.New(c.policy(placed, filepath.Join(c.temp, strconv.FormatInt(c.made.Add(1), 10))), c.on)
 }
 
-// enclosed says that the server sees nothing of the disk but the system, what it is
-// made of, and its workspace. One that only has limits, or no network, keeps the
-// files of its user.
+// enclosed reports whether the server sees only the system, its program and its
+// workspace on the disk. A server with only limits, or no network, keeps the files of
+// its user.
 func (c *confiner) enclosed() bool { return c.box.Profile != "" || c.box.ReadOnlyRootFS }
 
-// policy is what a process of the server may do, once it is in place.
+// policy returns the policy of a prepared process.
 func (c *confiner) policy(placed provision.Launch, temp string) sandbox.Policy {
 	b := c.box
 	p := sandbox.Policy{
@@ -57,7 +57,7 @@ func (c *confiner) policy(placed provision.Launch, temp string) sandbox.Policy {
 		Workspace: placed.Workspace, Demand: c.demand(),
 	}
 	if b.HostPathWritable && b.HostPath != "" {
-		// The folder is its user's, with all that is in it.
+		// The folder and its contents stay their user's.
 		p.KeepUser, p.Workspace = true, ""
 		if placed.Workspace != "" {
 			p.Write = append(p.Write, placed.Workspace)
@@ -81,8 +81,8 @@ func (c *confiner) policy(placed provision.Launch, temp string) sandbox.Policy {
 	return p
 }
 
-// sockets are what the server may open. One that sees nothing of its user's files gets
-// no socket that leads to that user's other programs, either.
+// sockets returns the sockets that the server may open. An enclosed server cannot see
+// its user's files, so it gets no sockets to that user's other programs either.
 func (c *confiner) sockets() sandbox.Sockets {
 	switch {
 	case c.box.Offline:
@@ -94,9 +94,9 @@ func (c *confiner) sockets() sandbox.Sockets {
 	}
 }
 
-// demand is what the server must not run without: that nobody gets out. Limits are
-// demanded by a profile, but for that of processes: without root no system has it,
-// and the box says that it does without.
+// demand returns the guards that the server must not run without: those that keep it
+// inside. A profile also demands its limits, except the limit of processes: no system
+// has it without root, and the box logs that it is missing.
 func (c *confiner) demand() []sandbox.Guard {
 	var all []sandbox.Guard
 	if c.box.Offline {
@@ -114,9 +114,9 @@ func (c *confiner) demand() []sandbox.Guard {
 	return all
 }
 
-// toolchains are folders outside of the system that the interpreters in the PATH of
-// the server are installed in, and its own command: those of version managers are in
-// the home of their user, of which an enclosed server sees nothing else.
+// toolchains returns folders outside of the system in which the server's command and the
+// interpreters in its PATH are installed. Version managers install into the home of
+// their user, of which an enclosed server sees nothing else.
 func (c *confiner) toolchains(placed provision.Launch) []string {
 	path := append(append([]string{}, placed.Path...), filepath.SplitList(c.env["PATH"])...)
 	var found []string
@@ -134,8 +134,8 @@ func (c *confiner) toolchains(placed provision.Launch) []string {
 	return found
 }
 
-// install is what belongs to a program: the folders beside its bin, or all of a
-// version manager. A home is never taken as a whole.
+// install returns the folders of a program: those beside its bin, or all of a version
+// manager. It never returns a whole home.
 func (c *confiner) install(program string) []string {
 	dir, in := filepath.Dir(program), filepath.Base(filepath.Dir(program))
 	prefix := filepath.Dir(dir)
@@ -164,24 +164,24 @@ func existing(paths ...string) []string {
 	return there
 }
 
-// refused prepares nothing: the server must not run here.
+// refused is the provisioner of a server that must not run here.
 type refused struct{ why error }
 
-// Provision fails, as a start whose place cannot be made.
+// Provision fails with the phase session_create.
 func (r refused) Provision(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
 	return provision.Launch{}, &provision.Error{Phase: provision.SessionCreate, Err: r.why}
 }
 
-// Remove has nothing to remove.
+// Remove does nothing.
 func (refused) Remove(string) error { return nil }
 
-// whyRefused is for the client: what is missing, and what to do.
+// whyRefused returns the error for the client: what is missing, and what to do.
 func whyRefused(err error) error {
 	return fmt.Errorf("x-dormouse.box asks for a sandbox that this machine (%s) does not have: run the server where there is one, or change profile, network or read_only_rootfs: %w", kernel(), err)
 }
 
-// kernel names the system, and on Linux its version, on which it depends what a sandbox
-// can be made of.
+// kernel returns the name of the system, and on Linux its version, which decides what a
+// sandbox can use.
 func kernel() string {
 	version, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {

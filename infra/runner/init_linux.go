@@ -8,11 +8,10 @@ import (
 	"syscall"
 )
 
-// supervise runs a program as the first process of a container should: it passes
-// signals on, reaps every process that was orphaned into its care, and returns
-// the program's exit code, or 128 and the number of the signal that killed it.
-// The runner cannot be that process itself: reaping everything would take the
-// exit codes of the servers away from who waits for them.
+// supervise runs a program as the first process of a container. It passes signals on and
+// reaps all orphans. It returns the program's exit code, or 128 and the number of the
+// signal that killed it. The runner cannot be that process itself: if it reaped
+// everything, it would lose the exit codes of its servers.
 func supervise(path string, args, env []string) (code int, err error) {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
@@ -27,7 +26,7 @@ func supervise(path string, args, env []string) (code int, err error) {
 		for {
 			select {
 			case s := <-signals:
-				_ = child.Signal(s) // one that has ended needs none
+				_ = child.Signal(s) // an error means that it has ended
 			case <-ended:
 				return
 			}

@@ -17,19 +17,19 @@ import (
 	"time"
 )
 
-// What is kept of the stderr of a server's processes: the end of what each said, of
-// the newest ones, for as long as somebody may come and ask.
+// Limits of the stderr logs of a server's processes. The ends of the newest logs are
+// kept while an operator may still ask for them.
 const (
-	maxLogHalf  = 64 << 10 // bytes; a process has two files of it, the older one whole
+	maxLogHalf  = 64 << 10 // bytes; a process has two such files, and the older one is full
 	maxLogs     = 64       // processes of a server
 	maxLogAge   = 7 * 24 * time.Hour
 	logEnding   = ".log"
 	olderEnding = ".old"
 )
 
-// logFiles keeps what the processes of one server say on stderr in files, which are
-// there when the process and the runner are gone: SESSION.NANOSECONDS.log, and
-// .log.old for what was before. They are for dormouse logs, and for its user alone.
+// logFiles keeps the stderr of one server's processes in files that outlive the process
+// and the runner: SESSION.NANOSECONDS.log, and .log.old for the part before. The command
+// dormouse logs reads them. Only their user can read them.
 type logFiles struct {
 	folder string
 	log    *slog.Logger
@@ -46,28 +46,28 @@ func (l logFiles) open(session string) io.WriteCloser {
 	return &logFile{path: filepath.Join(l.folder, name)}
 }
 
-// sharedEnding is that of a file beside the logs of a process that several sessions
-// share: PROCESS.sessions, with a line for each.
+// sharedEnding is the ending of a file beside the logs of a process that several
+// sessions share: PROCESS.sessions, with a line for each session.
 const sharedEnding = ".sessions"
 
-// maxShared bounds such a file, in bytes; over it the older half goes.
+// maxShared limits such a file, in bytes. A longer file loses its older half.
 const maxShared = 64 << 10
 
-// sharing notes which sessions share a process, so that its logs are found by each. A
-// nil sharing notes nothing. One goroutine uses it.
+// sharing records which sessions share a process, so that dormouse logs finds the logs
+// by each of them. A nil sharing records nothing. Only one goroutine may use it.
 type sharing struct {
 	folder string
 	log    *slog.Logger
 	known  map[string]bool // sessions, by process
 }
 
-// note says that a session has a process.
+// note records that a session has a process.
 func (s *sharing) note(process, session string) {
 	if s == nil || process == session || s.known[process+"\x00"+session] {
 		return
 	}
 	if len(s.known) >= maxShared {
-		clear(s.known) // a line twice does no harm
+		clear(s.known) // a repeated line does no harm
 	}
 	s.known[process+"\x00"+session] = true
 	if err := s.write(filepath.Join(s.folder, fileName(process)+sharedEnding), fileName(session)); err != nil {
@@ -87,8 +87,8 @@ func (s *sharing) write(path, session string) error {
 		lines = lines[len(lines)/2:]
 		lines = lines[bytes.IndexByte(lines, '\n')+1:]
 	}
-	// Another runner of the box may do the same, and a line be lost: it is only for who
-	// looks for logs.
+	// Another runner of the box may write at the same time, and a line be lost. Only the
+	// search for logs would miss it.
 	temp := path + ".new"
 	if err := os.WriteFile(temp, append(lines, session+"\n"...), 0o600); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (s *sharing) write(path, session string) error {
 	return os.Rename(temp, path)
 }
 
-// fileName is the session, or its digest if it could mean another file.
+// fileName returns the session, or its digest if it could name another file.
 func fileName(session string) string {
 	plain := func(c rune) bool {
 		return c == '-' || c == '_' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
@@ -108,7 +108,8 @@ func fileName(session string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// prune removes the files of the oldest processes. Other runners do so too.
+// prune removes the files of the oldest processes. Other runners may do so at the same
+// time.
 func (l logFiles) prune() {
 	entries, err := os.ReadDir(l.folder)
 	if err != nil {
@@ -126,7 +127,7 @@ func (l logFiles) prune() {
 		case filepath.Ext(e.Name()) == logEnding:
 			files = append(files, file{e.Name(), info.ModTime()})
 		case filepath.Ext(e.Name()) == sharedEnding && time.Since(info.ModTime()) > maxLogAge:
-			_ = os.Remove(filepath.Join(l.folder, e.Name())) // as old as all the logs it is for
+			_ = os.Remove(filepath.Join(l.folder, e.Name())) // as old as all its logs
 		case filepath.Ext(e.Name()) == statusEnding && time.Since(info.ModTime()) > maxLogAge:
 			_ = os.Remove(filepath.Join(l.folder, e.Name())) // of a runner that was killed
 		}
@@ -135,24 +136,24 @@ func (l logFiles) prune() {
 	for i, f := range files {
 		if i >= maxLogs-1 || time.Since(f.used) > maxLogAge {
 			path := filepath.Join(l.folder, f.name)
-			_ = os.Remove(path + olderEnding) // if not now, then by the next
+			_ = os.Remove(path + olderEnding) // the next prune tries again
 			_ = os.Remove(path)
 		}
 	}
 }
 
-// logFile holds the end of what is written to it.
+// logFile keeps the end of what is written to it.
 type logFile struct {
 	path string
 	f    *os.File
 	left int
 }
 
-// Write begins a new file when one is full, in the place of the one before that.
+// Write begins a new file when the present one is full, and keeps that as the older one.
 func (l *logFile) Write(p []byte) (int, error) {
 	if len(p) > l.left {
 		if l.f != nil {
-			_ = l.f.Close() // what is lost of it is lost
+			_ = l.f.Close() // an error is ignored
 			_ = os.Rename(l.path, l.path+olderEnding)
 		}
 		f, err := os.OpenFile(l.path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
@@ -170,7 +171,7 @@ func (l *logFile) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close leaves the files where they are.
+// Close closes the file and keeps it.
 func (l *logFile) Close() error {
 	if l.f == nil {
 		return nil

@@ -1,35 +1,37 @@
-// Package runner is the program of a box: it connects to the relay, runs stdio
-// servers, and ends when there is nothing to do.
+// Package runner is the program of a box. It connects to the relay, runs stdio servers,
+// and exits when there is nothing to do.
 //
-// Beside what the relay tells it (DORMOUSE_BOX, DORMOUSE_GENERATION, DORMOUSE_TOKEN)
-// it reads DORMOUSE_SERVER, DORMOUSE_RELAY_URL and, if they are there:
+// The relay sets DORMOUSE_BOX, DORMOUSE_GENERATION, DORMOUSE_TOKEN, DORMOUSE_PASS and
+// DORMOUSE_ERA. The runner also reads DORMOUSE_SERVER, DORMOUSE_RELAY_URL and, if they
+// are set:
 //
-//	DORMOUSE_CACHE          folder of installs and workspaces; without it the first that
-//	                        can be written of: that of the user's caches, if it is not
-//	                        root, /var/cache/dormouse, cache beside DORMOUSE_LOGS
-//	DORMOUSE_LOCKS          folder of locks, which say what packages come to; they come
-//	                        before those in the cache. None without it
-//	DORMOUSE_CACHE_AGE      how long an install is kept that nobody uses, 720h without it
-//	DORMOUSE_CACHE_MB       of all installs, 10240 without it; those that were not used
-//	                        for longest go first, and none that is in use
-//	DORMOUSE_LOGS           folder for what servers say on stderr, and for how their
-//	                        processes are; nowhere without it
-//	DORMOUSE_SHOW_OUTPUT    "on": clients get, in errors, what servers say on stderr
-//	DORMOUSE_BOX_PROCESSES  processes at a time, 256 without it
-//	DORMOUSE_LINGER         how long it lingers after its bye
+//	DORMOUSE_CACHE          folder of installs and workspaces; by default the first
+//	                        writable one of: the user's cache folder, unless the user
+//	                        is root; /var/cache/dormouse; cache beside DORMOUSE_LOGS
+//	DORMOUSE_LOCKS          folder of locks, which list the packages of installs; they
+//	                        win over those in the cache. By default none
+//	DORMOUSE_CACHE_AGE      how long an unused install is kept; by default 720h
+//	DORMOUSE_CACHE_MB       limit of all installs in MiB; by default 10240. The least
+//	                        recently used go first, and none that is in use
+//	DORMOUSE_LOGS           folder for the stderr of servers and the states of their
+//	                        processes; by default neither is kept
+//	DORMOUSE_SHOW_OUTPUT    "on": clients see the stderr of servers in errors
+//	DORMOUSE_BOX_PROCESSES  most processes at a time; by default 256
+//	DORMOUSE_BOX_TASK       the fleet's id of the runner's task
+//	DORMOUSE_LINGER         how long the runner lingers after its bye
+//	DORMOUSE_METRICS        namespace of metrics; by default there are none
 //	DORMOUSE_SNAPSHOTS, DORMOUSE_SNAPSHOT_AGE
 //	DORMOUSE_PROFILE        folder of the socket for profiles of the runner; see shared/profile
 //
-// A server that asks for nothing of a sandbox runs with the rights of the runner.
-// One with a profile, or read_only_rootfs, sees of the disk the system, the
-// interpreters in its PATH, what was staged for it, and its workspace; one that asks
-// for limits or network off alone keeps the files of its user. Under root both have a
-// user of their own. What the kernel lacks for it is said once, and refused if nobody
-// may get out.
+// A server that configures no sandbox runs with the rights of the runner. A server with
+// a profile, or read_only_rootfs, sees only the system, the interpreters in its PATH,
+// its staged files, and its workspace. A server with only limits or network off keeps
+// the files of its user. If the runner is root, both kinds get a user of their own. The
+// runner logs missing kernel features once. If a missing feature is one that confines
+// the server, the runner refuses to start it.
 //
-// It exits with 0 after it fell asleep, 3 when it was fenced by a newer runner of
-// the same box, 4 when it did not reach the relay, and 1 when it could not do its
-// work otherwise.
+// The runner exits with 0 after it fell asleep, 3 if a newer runner of the same box
+// fenced it, 4 if it could not reach the relay, and 1 after any other failure.
 package runner
 
 import (
@@ -60,9 +62,9 @@ const (
 	exitFenced = 3
 )
 
-// Main is the whole program; it ends the process when it has not failed, too. The
-// program that calls it must have called [sandbox.Enter] before: the runner executes it
-// again to confine its servers.
+// Main is the whole program. It ends the process, also on success. The calling program
+// must have called [sandbox.Enter] first: the runner executes the program again to
+// confine its servers.
 func Main() {
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	if os.Getpid() == 1 {
@@ -79,7 +81,8 @@ func Main() {
 	}
 }
 
-// exitCode tells the fleet, and by it the host, why the runner ended.
+// exitCode returns the exit code that tells the fleet, and so the host, why the runner
+// ended.
 func exitCode(err error) int {
 	switch {
 	case errors.Is(err, runner.ErrFenced):
@@ -148,7 +151,7 @@ func run(log *slog.Logger) error {
 	b.link = runner.New(runner.Config{
 		URL: os.Getenv("DORMOUSE_RELAY_URL"), Box: id, Gen: session.Generation(gen),
 		Token: os.Getenv(frame.EnvToken), Pass: os.Getenv(frame.EnvPass), Task: at.task, Idle: server.Idle, Linger: linger, Executor: b, Log: log,
-		Flush: stopTime + saveTime, // it is over as soon as nothing is in flight
+		Flush: stopTime + saveTime, // ends as soon as nothing is in flight
 	})
 	if keep.host != nil {
 		keep.host.link = b.link
@@ -160,7 +163,7 @@ func run(log *slog.Logger) error {
 	return err
 }
 
-// maxProcesses is how many processes a box runs at a time.
+// maxProcesses returns the most processes that a box runs at a time.
 func maxProcesses(text string) (int, error) {
 	if text == "" {
 		return 256, nil
@@ -172,8 +175,8 @@ func maxProcesses(text string) (int, error) {
 	return n, err
 }
 
-// endLeftovers ends the processes of a runner that was killed: those that carry the
-// mark of its folder, and all of the users that go with the workspaces in it.
+// endLeftovers ends the processes of a runner that was killed: those that carry the mark
+// of its folder, and all processes of the users of its workspaces.
 func endLeftovers(folder string, on sandbox.Support) error {
 	err := proc.EndMarked(folder)
 	if on.Users == 0 {
@@ -190,8 +193,8 @@ func endLeftovers(folder string, on sandbox.Support) error {
 	return err
 }
 
-// forget takes what the runner was told out of its environment, before there is
-// a server that could inherit it.
+// forget removes the runner's settings from its environment, before a server could
+// inherit them.
 func forget(prefix string) {
 	for _, pair := range os.Environ() {
 		if name, _, _ := strings.Cut(pair, "="); strings.HasPrefix(name, prefix) {
@@ -200,5 +203,5 @@ func forget(prefix string) {
 	}
 }
 
-// stopTime is what processes get to end; more than the box's own SIGTERM grace.
+// stopTime is the time that processes have to end. It is more than the box's own grace.
 const stopTime = 8 * time.Second

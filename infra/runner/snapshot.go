@@ -18,23 +18,22 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// saveTime is what workspaces get to be saved in when the runner is told to stop.
+// saveTime is the time for saving workspaces when the runner is told to stop.
 const saveTime = 15 * time.Second
 
-// snapshotAge is how long a snapshot is kept that nobody uses: twice the life of a
-// session, unless the runner is told otherwise.
+// snapshotAge is the default time for which an unused snapshot is kept: twice the life
+// of a session.
 const snapshotAge = 14 * 24 * time.Hour
 
-// keeping is where a runner keeps workspaces; the zero keeping keeps none.
+// keeping says where a runner keeps workspaces; the zero keeping keeps none.
 type keeping struct {
 	folder *snapshot.Folder
-	host   *asked // whose URLs are used instead of a folder
+	host   *asked // gives URLs instead of a folder
 	age    time.Duration
 }
 
-// newKeeping reads DORMOUSE_SNAPSHOTS, which is "folder:" and an absolute path, "host"
-// for where the host gives URLs to, or nothing, and DORMOUSE_SNAPSHOT_AGE, a duration,
-// or nothing.
+// newKeeping reads DORMOUSE_SNAPSHOTS and DORMOUSE_SNAPSHOT_AGE. store is "folder:" and
+// an absolute path, or "host" for URLs from the host, or "". age is a duration, or "".
 func newKeeping(store, age string) (keeping, error) {
 	k := keeping{age: snapshotAge}
 	switch store {
@@ -60,8 +59,8 @@ func newKeeping(store, age string) (keeping, error) {
 	return k, nil
 }
 
-// keeper keeps the workspaces of a server's processes, if they are to be kept. temp is
-// a folder outside of them.
+// keeper returns the Keeper of a server's workspaces, nil if they are not kept. temp is
+// a folder outside of the workspaces.
 func (k keeping) keeper(s catalog.Server, id session.BoxID, gen int64, temp string, log *slog.Logger) box.Keeper {
 	if s.Kept() == catalog.SnapshotOff {
 		return nil
@@ -83,7 +82,7 @@ func (k keeping) keeper(s catalog.Server, id session.BoxID, gen int64, temp stri
 	})
 }
 
-// sweep removes what sessions left behind that ended without a box.
+// sweep removes snapshots of sessions that ended while no box was up.
 func (k keeping) sweep(ctx context.Context, log *slog.Logger) {
 	if k.folder == nil {
 		return
@@ -97,13 +96,13 @@ func (k keeping) sweep(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// asked is the host as a box asks it for snapshots, over its link. The link is there
-// before any process is.
+// asked is the host of a snapshot store, which the box asks over its link. The link
+// exists before any process.
 type asked struct{ link *runner.Runner }
 
 var _ snapshot.Host = (*asked)(nil)
 
-// ask makes an error that a store of snapshots knows of the host's.
+// ask turns the host's errors into those of a snapshot store.
 func (a *asked) ask(ctx context.Context, q runner.SnapshotRequest) (runner.SnapshotAnswer, error) {
 	answer, err := a.link.Snapshot(ctx, q)
 	switch {
@@ -115,7 +114,7 @@ func (a *asked) ask(ctx context.Context, q runner.SnapshotRequest) (runner.Snaps
 	return answer, err
 }
 
-// Newest implements snapshot.Host. The generation is what the host has of the box.
+// Newest implements snapshot.Host. The host knows the box's generation.
 func (a *asked) Newest(ctx context.Context, owner string, _ int64) (get string, saved time.Time, err error) {
 	answer, err := a.ask(ctx, runner.SnapshotRequest{Type: frame.Get, Owner: owner})
 	return answer.URL, answer.Saved, err

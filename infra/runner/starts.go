@@ -9,22 +9,22 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 )
 
-// starts measures how long processes take from their start to the end of their
-// handshake: the part of a wake that nobody but the runner sees.
+// starts measures the time of processes from their start to the end of their handshake.
+// Only the runner can see this part of a wake.
 type starts struct {
 	server  string
 	metrics string // namespace, "" for none
 	log     *slog.Logger
 
 	mu    sync.Mutex
-	since map[string]time.Time // of those that have begun
+	since map[string]time.Time // starts of processes that are not ready
 }
 
 func newStarts(server string, metrics string, log *slog.Logger) *starts {
 	return &starts{server: server, metrics: metrics, log: log, since: map[string]time.Time{}}
 }
 
-// seen takes the next state of a process.
+// seen records the next state of a process.
 func (s *starts) seen(p box.ProcessStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

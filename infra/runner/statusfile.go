@@ -13,28 +13,28 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box"
 )
 
-// Of the processes that are gone, a status file keeps the newest so many.
+// maxGone is how many of the newest ended processes a status file keeps.
 const maxGone = 16
 
-// statusEnding is that of a status file, which is beside the logs of the server:
+// statusEnding is the ending of a status file, which is beside the logs of the server:
 // TASK.processes.
 const statusEnding = ".processes"
 
-// notice is what a status file says of one process: that of a session, or of those that
-// share it. It is for dormouse ps, which reads it as JSON.
+// notice is a status file's entry for one process, which is of one session or shared by
+// several. The command dormouse ps reads it as JSON.
 type notice struct {
 	Process  string    `json:"process"`
 	PID      int       `json:"pid,omitempty"`
 	State    string    `json:"state"`           // see box.ProcessState
-	Phase    string    `json:"phase,omitempty"` // in which it failed
+	Phase    string    `json:"phase,omitempty"` // the step at which it failed
 	Detail   string    `json:"detail,omitempty"`
-	Since    time.Time `json:"since"`    // it is in that state
-	Restarts int       `json:"restarts"` // how often it was started anew by this runner
+	Since    time.Time `json:"since"`    // start of that state
+	Restarts int       `json:"restarts"` // how often this runner restarted it
 }
 
-// statusFile is a file that shows how the processes of a box are. It holds no secrets and
-// is its user's alone. It is gone when the runner has ended; that of one that was
-// killed stays, and is of a task that does not run. A nil statusFile shows nothing.
+// statusFile is a file that shows the states of a box's processes. It holds no secrets,
+// and only its user can read it. A runner removes it when it ends. The file of a killed
+// runner stays, and names a task that does not run. A nil statusFile shows nothing.
 type statusFile struct {
 	path string
 	log  *slog.Logger
@@ -45,7 +45,7 @@ type statusFile struct {
 	failed bool // it cannot be written, which has been logged
 }
 
-// newStatusFile makes the status file of a task in the folder of a server's logs.
+// newStatusFile makes the status file of a task in the log folder of a server.
 func newStatusFile(folder, task string, log *slog.Logger) *statusFile {
 	return &statusFile{
 		path: filepath.Join(folder, fileName(task)+statusEnding), log: log,
@@ -53,7 +53,7 @@ func newStatusFile(folder, task string, log *slog.Logger) *statusFile {
 	}
 }
 
-// show notes how a process is.
+// show records the state of a process.
 func (b *statusFile) show(s box.ProcessStatus) {
 	if b == nil {
 		return
@@ -62,7 +62,7 @@ func (b *statusFile) show(s box.ProcessStatus) {
 	defer b.mu.Unlock()
 	n := notice{Process: s.Process, PID: s.PID, State: string(s.State), Phase: string(s.Phase), Detail: s.Detail, Since: time.Now().UTC()}
 	if before, ok := b.all[s.Process]; ok && before.State == n.State {
-		n.Since = before.Since // the next step of the same
+		n.Since = before.Since // another step of the same state
 	}
 	if s.State == box.Started {
 		b.starts[s.Process]++
@@ -76,7 +76,7 @@ func (b *statusFile) show(s box.ProcessStatus) {
 	}
 }
 
-// prune forgets the processes that have been gone for longest.
+// prune removes the processes that ended first.
 func (b *statusFile) prune() {
 	var gone []notice
 	for _, n := range b.all {
@@ -91,7 +91,7 @@ func (b *statusFile) prune() {
 	}
 }
 
-// write puts a whole file in the place of the one before.
+// write replaces the file in one step.
 func (b *statusFile) write() error {
 	all := make([]notice, 0, len(b.all))
 	for _, n := range b.all {
@@ -111,7 +111,6 @@ func (b *statusFile) write() error {
 	return os.Rename(b.path+".new", b.path)
 }
 
-// remove removes the file.
 func (b *statusFile) remove() {
 	if b != nil {
 		_ = os.Remove(b.path) // it may never have been written

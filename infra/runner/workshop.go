@@ -14,24 +14,25 @@ import (
 )
 
 // workshop is the sandbox in which packages run their code while they are installed. One
-// folder is writable there, and it holds no secrets.
+// folder in it is writable, and that folder holds no secrets.
 type workshop struct {
 	*sandbox.Sandbox
-	mark string // of what runs there
+	mark string // mark of the processes in it
 }
 
-// Environment gives what belongs to the sandbox, and the mark.
+// Environment returns the sandbox's variables and the mark.
 func (w workshop) Environment() map[string]string {
 	env := w.Sandbox.Environment()
 	env[proc.MarkEnv] = w.mark
 	return env
 }
 
-// End ends what runs there, also what has left the process group of its install.
+// End kills all processes in the workshop, also those that have left the process group
+// of the install.
 func (w workshop) End() error { return errors.Join(proc.EndMarked(w.mark), w.Sandbox.End()) }
 
-// workshops makes the workshops of a server. One that is confined itself is not
-// installed where nobody can be kept in.
+// workshops makes the workshops of a server. If the server itself is confined, it makes
+// none that cannot keep code inside.
 func workshops(s catalog.Server, work string, env map[string]string, on sandbox.Support) func(provision.Workshop) (provision.Place, error) {
 	c := confiner{box: s.Box, on: on, env: env}
 	var made atomic.Int64
@@ -48,7 +49,7 @@ func workshops(s catalog.Server, work string, env map[string]string, on sandbox.
 		case s.Box.Confined():
 			p.Demand = append(p.Demand, sandbox.GuardFiles, sandbox.GuardNeighbours, sandbox.GuardSockets)
 		case !open(append(p.Read, w.Folder)...):
-			// The server itself runs as this user. Another could not even start the
+			// The server itself runs as this user. Another user could not even start the
 			// interpreter.
 			p.KeepUser = true
 		}
@@ -60,7 +61,7 @@ func workshops(s catalog.Server, work string, env map[string]string, on sandbox.
 	}
 }
 
-// open says whether every user may enter the folders above some paths.
+// open reports whether every user may enter the folders above the paths.
 func open(paths ...string) bool {
 	for _, p := range paths {
 		for dir := filepath.Dir(p); dir != "/" && dir != "."; dir = filepath.Dir(dir) {

@@ -23,26 +23,27 @@ import (
 type Delivery struct {
 	ID      string // deliver id: the name of the request stream it opens
 	Session string
-	Ticket  string // opaque: comes back with the events
-	// Principal tells principals apart: letters, digits, - and _, up to 64, the same
-	// for all sessions of one. "" if it is not known.
+	Ticket  string // opaque: the box returns it with the events
+	// Principal names the session's principal, the same for all sessions of one
+	// principal: up to 64 letters, digits, - and _. "" means it is not known.
 	Principal string
-	Round     int // how often it was suspended: Raw then has the answers
+	Round     int // how often it was suspended; from 1 on Raw holds the answers
 
-	// Init, Level and Subscriptions are what a process must be told that is started
-	// for this session now or later: the params of the client's own initialize (nil:
-	// of one that was delivered, or else those of a client without capabilities), the
-	// last log level set ("": none), and the URIs it has subscribed to.
+	// Init, Level and Subscriptions are the session's state, for the process that this
+	// delivery or a later one starts. Init is the params of the client's own initialize.
+	// If it is nil the box takes those of an initialize that was delivered, or else
+	// those of a client without capabilities. Level is the last log level set ("" for
+	// none). Subscriptions are the URIs that the client has subscribed to.
 	Init          json.RawMessage
 	Level         string
 	Subscriptions []string
 
-	// Again says that the session has had a process before, so that one started now
-	// is not its first.
+	// Again says that the session has had a process before. The box logs that the new
+	// one starts without the memory of the old one.
 	Again bool
 
 	// Raw is one JSON-RPC message or a non-empty array of them, requests and
-	// notifications. The box takes it over.
+	// notifications. The box owns it from then on.
 	Raw []byte
 }
 
@@ -50,77 +51,79 @@ type Delivery struct {
 type Output struct {
 	Session string
 	Stream  string // deliver id of the request stream, "" for the common stream
-	Ticket  string // that of the delivery; on the common stream the session's newest
+	Ticket  string // the delivery's; on the common stream the session's newest
 	Raw     []byte // one line of JSON without its end; the receiver owns it
 	Final   bool   // the last event of the request stream
-	// Asks, if it is not nil, comes with the last event of a delivery that needs
-	// something of its client: the box forgets it, and it comes back in the next round.
+	// Asks, if not nil, comes with the last event of a delivery that needs something of
+	// its client. The box then forgets the delivery, and the caller delivers Asks.Raw
+	// again in the next round.
 	Asks *Suspension
 }
 
-// ProcessState is how far a process is in its life.
+// ProcessState is the step of its life that a process has reached.
 type ProcessState string
 
-// The states. A process is reported as staging as often as there is something to
-// tell, then as started, ready, and stopped or exited, in this order; one that
-// cannot be started is not reported as started or ready.
+// The states. The sink gets Staging once for each step of the preparation, then Started,
+// Ready, and Stopped or Exited, in this order. A process that cannot be started skips
+// Started and Ready.
 const (
-	Staging ProcessState = "staging" // something is put in place for it; Detail says what
-	Started ProcessState = "started" // it runs and is to answer initialize
+	Staging ProcessState = "staging" // the provisioner prepares it; Detail says how far it is
+	Started ProcessState = "started" // it runs and has yet to answer initialize
 	Ready   ProcessState = "ready"   // the handshake is over
 	Stopped ProcessState = "stopped" // it was idle, or its session or the box has ended
 	Exited  ProcessState = "exited"  // it failed
 )
 
-// ProcessStatus says what became of a process. No value in it holds a secret of the
+// ProcessStatus reports the state of a process. No value in it holds a secret of the
 // server's environment.
 type ProcessStatus struct {
-	Process string // its name: that of its session, or of those that share it
-	Session string // that has it, or of several the one that was heard last
-	Ticket  string // the newest of the session
+	Process string // the name of its session, or of the sessions that share it, by [Scope.Name]
+	Session string // the session that has it; of several, the one heard last
+	Ticket  string // the session's newest
 	State   ProcessState
-	Phase   Phase  // in which it failed, "" if it did not
-	Detail  string // a sentence on why, or on what is done while it is staging; else ""
+	Phase   Phase  // the step at which it failed, "" if it did not
+	Detail  string // why it failed, or what is prepared while it is staging; else ""
 	PID     int    // 0 if it never ran
 	Since   time.Time
 
 	ExitCode *int   // nil while it runs, and when Signal is set
 	Signal   string // such as SIGKILL
-	Stderr   string // the end of it, up to 4,000 characters; only when it has ended
-	Stdout   string // of what was no message there, the same
-	// NoiseLines counts the lines of its stdout that were no messages.
+	Stderr   string // its end, up to 4,000 characters; only after the process has ended
+	Stdout   string // the same, of the lines that were no messages
+	// NoiseLines counts the lines of stdout that were no messages.
 	NoiseLines int64
 }
 
-// Inflight is a delivery that owes the last event of its request stream.
+// Inflight is a delivery whose request stream has yet to get its last event.
 type Inflight struct {
 	ID, Session, Ticket string
-	Since               time.Time // when it came
+	Since               time.Time // when the box got it
 }
 
-// Counts is what a box has left out, since it was made.
+// Counts counts what a box has dropped since New.
 type Counts struct {
 	Noise    int64 // lines of servers that were no messages
-	Oversize int64 // lines of servers over the limit
-	Late     int64 // messages of servers for something that is over
-	Unknown  int64 // messages of clients for something that is not there
+	Oversize int64 // lines of servers over the limit of 16 MiB
+	Late     int64 // messages of servers about a request or question that is over
+	Unknown  int64 // messages of clients about something that does not exist
 }
 
-// Sink takes what comes out of a box. Its methods are called by goroutines of the
-// box, for one session in order and one after the other, and may call the box. A
-// method that blocks holds up its session, and in the end the processes of it,
-// which are not read any more; it holds up nobody else.
+// Sink receives the output of a box. Goroutines of the box call its methods, for each
+// session in order and one at a time. A method may call the box. A method that blocks
+// holds up its own session, and once 4 MiB wait, the processes of that session, which
+// are no longer read. Other sessions go on.
 type Sink interface {
 	Output(Output)
-	// Handshake hands over the result a fresh process gave to initialize, and the
-	// protocol version it was asked for. The box keeps using result.
+	// Handshake receives the result of a fresh process for initialize, and the protocol
+	// version that the box asked for. The box keeps using result, so the method must not
+	// change it.
 	Handshake(session, ticket, requestedVersion string, result json.RawMessage)
 	Process(ProcessStatus)
 }
 
-// Box hosts one server for one tenant, with a process for each session or for
-// several, as [Server].Scope says. It is safe for concurrent use, and its methods do not block on processes or the [Sink],
-// apart from Close.
+// Box hosts one server for one tenant, with a process for each session or for several,
+// as [Server].Scope says. It is safe for concurrent use. Its methods do not block on
+// processes or the [Sink], apart from Close.
 type Box struct {
 	server Server
 	sink   Sink
@@ -129,32 +132,32 @@ type Box struct {
 	grace  proc.Grace
 	draw   func() int64 // see conversation
 	spawn  func(proc.Command, proc.Grace) (child, error)
-	lacks  sync.Once    // what sandboxes do without has been logged
-	marks  atomic.Int64 // given to processes
+	lacks  sync.Once    // the guards that sandboxes lack are logged once
+	marks  atomic.Int64 // how many processes got one
 	saves  saves
 
-	// mu guards everything below, with all sessions and processes. It is held for
-	// work on tables and for copying messages, never during a system call that may
-	// wait, a call of the sink or the parsing of a message.
+	// mu guards everything below, with all sessions and processes. Its holder works on
+	// tables and copies messages. It must not make a system call that may wait, call the
+	// sink or parse a message.
 	mu       sync.Mutex
 	sessions map[string]*session
 	groups   map[string]*group
 	era      bridge.Era // of the server, "" if it is not known
 	closed   bool
-	used     time.Time // when a client, or a call of one, last did something
+	used     time.Time // when a client or one of its calls was last active
 	counts   Counts
 	starts   backOff       // after starts that failed
 	active   int           // processes and calls of the sink under way
 	over     chan struct{} // not nil when Close waits: closed when active is zero
 }
 
-// saves is for workspaces that are being saved; abandon ends that.
+// saves is the context in which workspaces are saved; abandon ends it.
 type saves struct {
 	ctx     context.Context //nolint:containedctx // Close ends it
 	abandon context.CancelFunc
 }
 
-// New makes a box. Nothing runs before the first Deliver. log may be nil.
+// New makes a box. The first Deliver starts the first process. log may be nil.
 func New(s Server, k Sink, log *slog.Logger) *Box {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -169,12 +172,12 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 	}
 }
 
-// Deliver executes a message. Each request in it ends in an event of the stream
-// d.ID, the last of them with Final; without requests there is no such event. It
-// returns at once: failures are events. A delivery whose id is in flight in its
-// session is dropped.
+// Deliver executes a message and returns at once: failures are events too. Each request
+// ends in an event of the stream d.ID, and the last of these has Final. A delivery
+// without requests has no such event. The box drops a delivery whose id is in flight in
+// its session.
 //
-// Responses do not come this way but through Answer, and are dropped.
+// Deliver drops responses; pass them to Answer.
 func (b *Box) Deliver(d Delivery) {
 	msgs, _, err := wire.ParseBody(d.Raw)
 	b.mu.Lock()
@@ -209,8 +212,8 @@ func (b *Box) Deliver(d Delivery) {
 	b.execute(s, st, msgs, d.Again)
 }
 
-// execute gives messages to the process of the session, which is started if one of
-// them is for it.
+// execute gives messages to the process of the session. It starts the process if one of
+// the messages needs it.
 func (b *Box) execute(s *session, st *stream, msgs []wire.Message, again bool) {
 	p := s.group.current
 	if p == nil && slices.ContainsFunc(msgs, forProcess) {
@@ -262,7 +265,7 @@ func requests(msgs []wire.Message) []wire.Message {
 	return found
 }
 
-// invalid answers a delivery that is no message, under its id if it has one.
+// invalid answers a delivery that cannot be parsed, under its id if it has one.
 func invalid(msgs []wire.Message, err error) []byte {
 	var id json.RawMessage
 	if len(msgs) == 1 {
@@ -275,9 +278,9 @@ func invalid(msgs []wire.Message, err error) []byte {
 	return wire.ErrorResponse(id, e)
 }
 
-// Answer hands over a client's response to a question, which is a request of the
-// server that went out under an id of the box. One for a question that is not open
-// is dropped.
+// Answer passes a client's response to the server. question is the id under which the
+// box sent the server's request to the client. The box drops an answer to a question
+// that is not open.
 func (b *Box) Answer(session, question string, raw []byte) {
 	m, err := wire.Parse(raw)
 	b.mu.Lock()
@@ -293,9 +296,9 @@ func (b *Box) Answer(session, question string, raw []byte) {
 	b.counts.Unknown++
 }
 
-// CloseStream says that a stream is closed for good: its requests are cancelled,
-// and what the server still says for them goes nowhere. An event that is on its way
-// to the sink already may still arrive.
+// CloseStream closes a stream for good. The box cancels its requests and drops what the
+// server still says for them. An event that is already on its way to the sink may still
+// arrive.
 func (b *Box) CloseStream(session, stream string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -304,9 +307,9 @@ func (b *Box) CloseStream(session, stream string) {
 	}
 }
 
-// StopSession says that a session has ended. Its own process is stopped: what was in
-// flight ends with an error if the process does not answer on its way out. One that
-// it shares goes on, and what was in flight is cancelled.
+// StopSession ends a session. The box stops a process of this session only: requests in
+// flight end with an error unless the process answers them on its way out. A shared
+// process goes on, and the requests of the session are cancelled.
 func (b *Box) StopSession(session string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -324,8 +327,8 @@ func (b *Box) StopSession(session string) {
 	}
 }
 
-// Questions lists for each session the questions that have no answer yet, in the
-// order in which they were asked.
+// Questions lists the open questions of each session by id, in the order in which the
+// server asked them.
 func (b *Box) Questions() map[string][]string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -354,10 +357,9 @@ func (b *Box) Open() []Inflight {
 	return all
 }
 
-// IdleSince is when a client, or a request of one, last did something. ok is true
-// only if no request is in flight, no process is being started, no question is open
-// and the sink has taken everything; and with a Keeper, if no process is left whose
-// workspace is not saved yet.
+// IdleSince returns when a client or one of its requests was last active. ok is true
+// only if no request is in flight, no process is starting, and the sink has taken
+// everything. With a Keeper every workspace must be saved too.
 func (b *Box) IdleSince() (since time.Time, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -374,7 +376,7 @@ func (b *Box) IdleSince() (since time.Time, ok bool) {
 	return b.used, true
 }
 
-// Processes lists what runs, also what is being stopped, by name.
+// Processes lists the running processes by name, with those that are being stopped.
 func (b *Box) Processes() []ProcessStatus {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -389,20 +391,21 @@ func (b *Box) Processes() []ProcessStatus {
 	return all
 }
 
-// Counts returns what was left out so far.
+// Counts returns what the box has dropped so far.
 func (b *Box) Counts() Counts {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.counts
 }
 
-// Close stops all processes and returns when they are gone, with everything in
-// their groups, the sink has taken their last events, and the workspaces are saved.
-// But for that it takes no longer than the slowest of them: six seconds and a
-// moment. Requests that are in flight end a
-// second after the call at the latest, and those that come later at once; both with
-// phase box_unavailable. When ctx ends first, the processes are killed, what is
-// not saved is given up, and its cause is returned.
+// Close stops all processes. It returns when they and everything in their groups are
+// gone, the sink has taken their last events, and the workspaces are saved. Apart from
+// the sink and the saves it takes no longer than the slowest process, which gets about
+// six seconds.
+//
+// Requests in flight end a second after the call at the latest, and later requests at
+// once; both with phase box_unavailable. When ctx ends first, Close kills the processes,
+// gives up saving, and returns an error that wraps the cause of ctx.
 func (b *Box) Close(ctx context.Context) error {
 	over := b.shut()
 	select {
@@ -440,8 +443,8 @@ func (b *Box) shut() <-chan struct{} {
 
 // # For sessions and processes; mu is held
 
-// session finds or makes a session, as a member of its group. It is fresh if it was
-// none.
+// session finds or makes a session and joins it to its group. fresh reports whether it
+// was not a member before.
 func (b *Box) session(id, principal string) (s *session, fresh bool) {
 	if s = b.sessions[id]; s == nil {
 		s = &session{box: b, id: id, principal: principal}
@@ -474,7 +477,7 @@ func (b *Box) leave() {
 	}
 }
 
-// remove takes away what was made for the processes of a session.
+// remove deletes the files that were made for the processes of a session.
 func (b *Box) remove(session string) {
 	if b.server.Provisioner == nil {
 		return

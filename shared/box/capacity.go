@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// tryAgain is when somebody who found no room is told to come back.
+// tryAgain is the time after which a refused client may come back.
 const tryAgain = 10 * time.Second
 
-// room finds room for one more process. It is free at once if there are fewer than
-// there may be, else when the process is gone that it returns: one that ends already,
-// or the one that has had nothing to do for longest, which is stopped for it. It is
-// not ok when all have something to do.
+// room finds room for one more process. Below the limit it returns nil and true at once.
+// Else it returns the process whose end makes room: one that is already ending, or the
+// one that has been idle longest, which it stops. It returns false if all processes are
+// at work.
 func (b *Box) room() (free *process, ok bool) {
 	if b.server.MaxProcesses == 0 {
 		return nil, true
@@ -22,7 +22,7 @@ func (b *Box) room() (free *process, ok bool) {
 		for _, p := range g.live {
 			switch {
 			case p.followed:
-				continue // its room is that of another, which is counted
+				continue // its room belongs to another process, which is counted
 			case p.state >= stopping || g.current != p:
 				free = p
 			case p.state == ready && p.conv.idle() && (idle == nil || p.clock.used.Before(idle.clock.used)):
@@ -46,16 +46,16 @@ func (b *Box) room() (free *process, ok bool) {
 	return free, true
 }
 
-// full is why there is no process for a request.
+// full returns the fault of a request that finds no room for a process.
 func (b *Box) full() *fault {
 	f := b.unavailable(fmt.Sprintf("%d processes run, as many as may, and all are at work: try again in %s", b.server.MaxProcesses, tryAgain))
 	f.data.Limit, f.data.RetryAfter = float64(b.server.MaxProcesses), tryAgain.Seconds()
 	return f
 }
 
-// backOff makes starts wait after those that failed before: the first time not at
-// all, then for 2, 4 and 8 seconds. Every client that tries again would else start
-// a process of a server that cannot start.
+// backOff delays starts after failures: not after the first, then by 2, 4 and 8 seconds.
+// Without it every retry of a client would start a process of a server that cannot
+// start.
 type backOff struct {
 	failed int
 	next   time.Time
@@ -72,5 +72,5 @@ func (o *backOff) failure() {
 
 func (o *backOff) success() { *o = backOff{} }
 
-// wait is how long the next start has to wait.
+// wait returns how long the next start has to wait.
 func (o *backOff) wait() time.Duration { return max(0, time.Until(o.next)) }

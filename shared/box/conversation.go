@@ -19,59 +19,61 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Limits of what one process may have open, so that neither side can fill the
-// memory of the box. Real ones have a handful.
+// Limits of what one process may have open, so that neither side can fill the memory of
+// the box. Real processes have a handful.
 const (
 	maxRequests  = 1024 // of the client, in flight
 	maxQuestions = 1024 // of the server, unanswered
 	maxID        = 1024 // bytes of an id or progress token
 )
 
-// processSide takes what a conversation has for the process.
+// processSide takes the output of a conversation for the process.
 type processSide interface {
-	// send writes a line; number is that of the request in it, 0 for other messages. It
-	// is false if the process has too much to read already.
+	// send writes a line to the process. number is the number of the request in it, 0
+	// for other messages. It returns false if too many bytes already wait for the
+	// process to read.
 	send(number int64, line []byte) bool
-	// withdraw ends the work for a request that the client has given up, by this line if
-	// the process still knows the request as it was sent.
+	// withdraw has the process stop working on a request that the client has given up.
+	// It sends line if the process still knows the request as the client sent it.
 	withdraw(r *request, line []byte)
 }
 
-// clientSide takes what a conversation has for clients.
+// clientSide takes the output of a conversation for clients.
 type clientSide interface {
-	// event is a message; a nil stream is the common one.
+	// event tells a message; a nil stream is the common one.
 	event(to *stream, raw []byte, final bool)
-	// suspend is for a stream of which no request is open any more, and some need
-	// something of their client.
+	// suspend suspends the delivery of a stream: none of its requests is open any more,
+	// and some need something of their client.
 	suspend(st *stream)
-	// direct says, for a process of several sessions, whose client a request of the
-	// process is for, or why it is refused. owner is the call it may belong to, mixed
-	// says that there are calls of several principals.
+	// direct returns, for a process of several sessions, the session whose client gets a
+	// request of the process, or why it is refused. owner is the call that the request
+	// may belong to. mixed says that calls of several principals are in flight.
 	direct(owner *request, mixed bool, m wire.Message) (*session, *wire.Error)
 }
 
-// clockSide hears what bears on time.
+// clockSide hears the events of a conversation that start or stop clocks.
 type clockSide interface {
-	// opened and closed are called with a question that belongs to a request, when it is
-	// asked and when it is answered, withdrawn, or its request ends.
+	// opened is called when a request's question is asked. closed is called when it is
+	// answered or withdrawn, or when its request ends.
 	opened(q *question)
 	closed(q *question)
 	// quiet says that neither side waits for the other any more.
 	quiet()
 }
 
-// conversation is what a box has to remember of one process to let a client talk
-// with it: whose request is whose, and which stream each message goes to. It is
-// pure: no I/O, no clock, no goroutines and no lock; its owner has one.
+// conversation is the state that lets clients talk with one process: it knows the owner
+// of each request and the stream of each message. It is pure: it does no I/O, reads no
+// clock, starts no goroutine and takes no lock. Its owner holds the lock.
 //
-// Ids of clients never reach the process: every request gets a number, which is its
-// id and its progress token there. So neither equal ids of two clients nor of a
-// cancelled request and a new one can be mixed up. Numbers are drawn at random, so
-// that no client can name the request of another one.
+// The process never sees the ids of clients. Every request gets a number, which is its
+// id and its progress token in the process. So the box cannot confuse equal ids of two
+// clients, or of a cancelled request and a new one. The numbers are random, so a client
+// cannot name the request of another one.
 //
-// Slices that it gives to others are not changed any more. Every line for the process, and every message for a client, is written from the
-// parts that were read ([wire.Message.Line]). A member that only the reader on the
-// other side knows does not get there.
+// The conversation does not change a slice after it has passed it on. It writes every
+// line for the process, and every message for a client, from the parts that were read
+// ([wire.Message.Line]). So members of a message that this package does not know never
+// reach the other side.
 type conversation struct {
 	process processSide
 	clients clientSide
@@ -79,12 +81,12 @@ type conversation struct {
 	shared  bool // the process is of several sessions
 
 	draw      func() int64   // a number for a request, not 0
-	kept      map[int64]bool // numbers that requests of our own have had
+	kept      map[int64]bool // numbers of the box's own requests
 	came      int64          // requests so far
 	requests  map[int64]*request
 	renamed   map[int64]*request // by the number they were sent again under
 	byID      map[clientID]*request
-	passed    *list.List // of *request: those the process knows, oldest first
+	passed    *list.List // of *request, known to the process, oldest first
 	questions map[string]*question
 	asked     map[string]*question // by the key of the server's id
 	questionN int64
@@ -109,22 +111,22 @@ type clientID struct {
 // request is a client's request in flight.
 type request struct {
 	number int64
-	order  int64           // in which it came
+	order  int64           // the order in which the box got them
 	id     json.RawMessage // as the client wrote it
 	token  json.RawMessage // its progress token, nil for none
 	method string
 	stream *stream
-	passed *list.Element // nil while the process does not know it
+	passed *list.Element // nil until the process knows it
 	timer  *time.Timer   // its deadline, nil for none
 	due    time.Time     // when timer fires
-	left   time.Duration // until then, while asked is not zero
+	left   time.Duration // the time until due, while asked is not zero
 	asked  int           // its open questions
 
-	modern  bool   // it is a modern client's, in the words of that era
-	line    []byte // as it was sent, or would be in the legacy era, if it may have to be sent again
-	sent    int64  // the number the process has to answer
-	task    *task  // that it has become in the process, nil for none
-	retries int    // how often the process has asked to be sent it again
+	modern  bool   // a modern client sent it, in the words of that era
+	line    []byte // as sent, or as it would be sent in the legacy era; kept if it may be sent again
+	sent    int64  // the number under which the process answers
+	task    *task  // the task that it is in the process, nil for none
+	retries int    // how often the process has asked for it again
 }
 
 // question is a server's request to the client that has no answer yet.
@@ -133,12 +135,12 @@ type question struct {
 	id      json.RawMessage
 	token   json.RawMessage // its progress token, nil for none
 	order   int64
-	session *session // whose client is asked, nil for the only one
-	call    *request // that it belongs to, nil on the common stream
+	session *session // the session whose client is asked; nil if there is only one
+	call    *request // the request that it belongs to, nil on the common stream
 	timer   *time.Timer
 }
 
-// newConversation makes one whose process and clock are yet to be set.
+// newConversation makes a conversation. The caller sets its process and clock.
 func newConversation(draw func() int64, shared bool, to clientSide) *conversation {
 	return &conversation{
 		draw: draw, shared: shared, clients: to, kept: map[int64]bool{},
@@ -147,10 +149,10 @@ func newConversation(draw func() int64, shared bool, to clientSide) *conversatio
 	}
 }
 
-// numbers draws the numbers of requests, from 1. In a process of several sessions they
-// have 53 bits, all that JavaScript can count: nobody guesses what another one's
-// request is called. In a process of one session there is nobody else, and they have
-// 31 bits, because there are servers that keep an id in 32.
+// numbers returns a function that draws request numbers, from 1. In a process of several
+// sessions they have 53 bits, the largest integers that JavaScript can count, so that a
+// client cannot guess the number of another one's request. In a process of one session
+// they have 31 bits, because some servers keep an id in 32.
 func numbers(scope Scope) func() int64 {
 	bits := 31
 	if scope.wide() {
@@ -163,7 +165,8 @@ func numbers(scope Scope) func() int64 {
 	}
 }
 
-// number draws a number that no request in flight has, nor any of our own had.
+// number draws a number that is free: no request in flight has it, and none of the box's
+// own requests ever had it.
 func (c *conversation) number() int64 {
 	for {
 		n := c.draw()
@@ -173,17 +176,17 @@ func (c *conversation) number() int64 {
 	}
 }
 
-// own draws a number for a request of our own. There are few, and none gets the
-// number of another one.
+// own draws a number for a request of the box itself and keeps it for good. There are
+// few of these.
 func (c *conversation) own() int64 {
 	n := c.number()
 	c.kept[n] = true
 	return n
 }
 
-// idle reports whether no request is in flight. A question of one keeps it so; a
-// question that belongs to none does not: a client that has gone never answers it,
-// and would keep the box awake for ever.
+// idle reports whether no request is in flight. A request stays in flight while its
+// question is open. A question without a request does not count: a client that has gone
+// never answers it, and would keep the box awake for ever.
 func (c *conversation) idle() bool { return len(c.requests) == 0 }
 
 // # From the client
@@ -199,7 +202,7 @@ func (c *conversation) add(st *stream, m wire.Message) (*request, *wire.Error) {
 		return nil, &wire.Error{Code: wire.CodeInvalidRequest, Message: "duplicate request id"}
 	}
 	if idKey(token) == "" {
-		token = nil // neither string nor number: the server may make of it what it likes
+		token = nil // neither string nor number: leave it to the server
 	}
 	c.came++
 	r := &request{number: c.number(), order: c.came, id: m.ID, token: token, method: m.Method, stream: st, modern: bridge.SaysModern(m.Params)}
@@ -208,8 +211,8 @@ func (c *conversation) add(st *stream, m wire.Message) (*request, *wire.Error) {
 	return r, nil
 }
 
-// pass sends a request of the table to the process. It is false when the process
-// has not read enough of what was sent before.
+// pass sends a request of the table to the process. It returns false if too many bytes
+// already wait for the process.
 func (c *conversation) pass(r *request, m wire.Message) bool {
 	m.ID = strconv.AppendInt(nil, r.number, 10)
 	if r.token != nil {
@@ -218,8 +221,8 @@ func (c *conversation) pass(r *request, m wire.Message) bool {
 	return c.process.send(r.number, m.Line())
 }
 
-// known marks a request as one the process may have read. Before, nothing the
-// process says can belong to it.
+// known marks a request as one that the process may have read. Before that, no message
+// of the process can belong to it.
 func (c *conversation) known(r *request) {
 	if r.passed == nil {
 		r.passed = c.passed.PushBack(r)
@@ -242,7 +245,7 @@ func (c *conversation) cancel(s *session, m wire.Message) *request {
 	return r
 }
 
-// tellCancelled has the process stop working for a request that ends otherwise.
+// tellCancelled has the process stop working on a request that ends for another reason.
 func (c *conversation) tellCancelled(r *request, reason string) {
 	if r.passed == nil {
 		return
@@ -258,8 +261,8 @@ func (c *conversation) again(r *request) int64 {
 	return r.sent
 }
 
-// answer passes the response of a session's client to an open question. It is false
-// when the session was asked no such question, or m is no response to it.
+// answer passes the response of a session's client to an open question. It returns false
+// if the session was not asked that question, or m is no response.
 func (c *conversation) answer(s *session, visible string, m wire.Message) bool {
 	q := c.questions[visible]
 	if q == nil || m.Kind != wire.Response || q.session != nil && q.session != s {
@@ -271,8 +274,8 @@ func (c *conversation) answer(s *session, visible string, m wire.Message) bool {
 	return true
 }
 
-// mayReport reports whether a session's client may tell this progress: in a process of
-// several sessions, only that of a question it was asked.
+// mayReport reports whether a session's client may send this progress. In a process of
+// several sessions it may only do so for a question that it was asked.
 func (c *conversation) mayReport(s *session, m wire.Message) bool {
 	if !c.shared {
 		return true
@@ -286,8 +289,8 @@ func (c *conversation) mayReport(s *session, m wire.Message) bool {
 	return false
 }
 
-// notice is a notification of a client as the process gets it. A progress token in it
-// could be that of a request; it becomes one that nobody has.
+// notice returns a client's notification as the process gets it. A progress token in it
+// could be the number of a request, so notice replaces it with an unused number.
 func (c *conversation) notice(m wire.Message) wire.Message {
 	if wire.Lookup(m.Params, "_meta", wire.MetaProgressToken) != nil {
 		m.Params, _ = wire.Replace(m.Params, strconv.AppendInt(nil, c.number(), 10), "_meta", wire.MetaProgressToken)
@@ -297,8 +300,8 @@ func (c *conversation) notice(m wire.Message) wire.Message {
 
 // # From the process
 
-// response passes a response of the process to the client that waits for it. It is
-// false when none does: the request was cancelled, or there never was one.
+// response passes a response of the process to the waiting client. It returns false if
+// the request was cancelled or never existed.
 func (c *conversation) response(m wire.Message) bool {
 	r := c.request(m.ID)
 	if r == nil {
@@ -309,7 +312,7 @@ func (c *conversation) response(m wire.Message) bool {
 	return true
 }
 
-// request finds the request in flight that the process calls by this id.
+// request finds the request in flight that the process knows by this id.
 func (c *conversation) request(id json.RawMessage) *request {
 	n, err := strconv.ParseInt(string(id), 10, 64)
 	if err != nil {
@@ -325,8 +328,9 @@ func (c *conversation) request(id json.RawMessage) *request {
 	return r
 }
 
-// ask passes a request of the process to the client, as a question under an id that
-// is unique in the session for ever and that nobody can guess. Else it says why not.
+// ask passes a request of the process to the client as a question, or returns why not.
+// The id of the question is random: it is unique in the session for ever, and a client
+// cannot guess it.
 func (c *conversation) ask(m wire.Message) *wire.Error {
 	if len(c.questions) >= maxQuestions || len(m.ID) > maxID {
 		return &wire.Error{Code: wire.CodeInternal, Message: "too many requests to the client are open"}
@@ -351,8 +355,8 @@ func (c *conversation) ask(m wire.Message) *wire.Error {
 	return nil
 }
 
-// notification passes a notification of the process to the stream it belongs to.
-// It is false when it belongs to something that is over.
+// notification passes a notification of the process to its stream. It returns false if
+// it belongs to something that is over, or if its owner is unknown.
 func (c *conversation) notification(m wire.Message) bool {
 	switch m.Method {
 	case wire.NotifyProgress:
@@ -363,7 +367,7 @@ func (c *conversation) notification(m wire.Message) bool {
 		r, mixed := c.owner()
 		switch {
 		case mixed:
-			return false // it may be of anybody's call, so that nobody may read it
+			return false // it may belong to any principal's call, so no client may read it
 		case r != nil:
 			if !c.shared || r.stream.session.wants(m) {
 				c.clients.event(r.stream, m.Line(), false)
@@ -379,7 +383,7 @@ func (c *conversation) progress(m wire.Message) bool {
 	n, err := strconv.ParseInt(string(wire.Lookup(m.Params, wire.MetaProgressToken)), 10, 64)
 	if err != nil || n < 1 {
 		if c.shared {
-			return false // of a session, but who knows of which
+			return false // it belongs to one session, but not known to which
 		}
 		c.clients.event(nil, m.Line(), false) // no token of ours
 		return true
@@ -393,7 +397,7 @@ func (c *conversation) progress(m wire.Message) bool {
 	return true
 }
 
-// withdraw passes on that the process no longer wants an answer to a question.
+// withdraw tells the client that the process no longer wants an answer to a question.
 func (c *conversation) withdraw(m wire.Message) bool {
 	q := c.asked[idKey(wire.Lookup(m.Params, "requestId"))]
 	if q == nil {
@@ -405,9 +409,9 @@ func (c *conversation) withdraw(m wire.Message) bool {
 	return true
 }
 
-// owner is the request that what the process says by itself belongs to: of those
-// it knows the last one, nil for none. It is mixed when they are of several
-// principals, so that it may as well be another's.
+// owner returns the request to which unaddressed messages of the process belong: the
+// newest one that the process knows, nil for none. mixed reports that requests of
+// several principals are in flight, so that the message may belong to another one.
 func (c *conversation) owner() (newest *request, mixed bool) {
 	for e := c.passed.Back(); e != nil; e = e.Prev() {
 		r, _ := e.Value.(*request)
@@ -426,9 +430,8 @@ func (c *conversation) owner() (newest *request, mixed bool) {
 
 // # Ends
 
-// end gives a request its last event and forgets it with all that belonged to it.
-// The event is the last one of the stream when no other request of the delivery is
-// open.
+// end gives a request its last event, and forgets the request and its questions. The
+// event is the last one of the stream when no other request of the delivery is open.
 func (c *conversation) end(r *request, raw []byte) {
 	c.drop(r)
 	st := r.stream
@@ -437,7 +440,8 @@ func (c *conversation) end(r *request, raw []byte) {
 	c.askIfLast(st)
 }
 
-// suspend takes a request out that goes on when its client has given something.
+// suspend takes a request out. A later round goes on with it when its client has
+// answered.
 func (c *conversation) suspend(r *request, a asking) {
 	c.drop(r)
 	r.stream.open--
@@ -460,8 +464,8 @@ func (c *conversation) endAll(f *fault) {
 	clear(c.asked)
 }
 
-// leave ends what a session that goes has open: its requests with f, and what its
-// client was asked with an error.
+// leave ends the open requests of a departing session with f, and the questions to its
+// client with an error.
 func (c *conversation) leave(s *session, f *fault) {
 	for _, r := range c.inOrder() {
 		if r.stream.session == s {
@@ -528,8 +532,8 @@ func (c *conversation) inOrder() []*request {
 	return all
 }
 
-// openQuestions lists the ids that a session's client sees, in the order in which it
-// was asked.
+// openQuestions lists the ids of the questions to a session's client, in the order in
+// which they were asked.
 func (c *conversation) openQuestions(of *session) []string {
 	var all []*question
 	for _, q := range c.questions {
@@ -545,8 +549,8 @@ func (c *conversation) openQuestions(of *session) []string {
 	return ids
 }
 
-// stream is where the question went out, nil for the common stream of the only
-// session.
+// stream returns the stream on which the question went out, nil for the common stream of
+// the only session.
 func (q *question) stream() *stream {
 	switch {
 	case q.call != nil:
@@ -558,7 +562,8 @@ func (q *question) stream() *stream {
 	}
 }
 
-// idKey is equal for ids that are the same by [wire.SameID], "" for what is no id.
+// idKey returns a key that is equal for ids that are the same by [wire.SameID]. It
+// returns "" for a value that is no id.
 func idKey(id json.RawMessage) string {
 	if len(id) == 0 {
 		return ""

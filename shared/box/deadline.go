@@ -6,30 +6,31 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// deadlines bound how long a process may take for a request, how long a client may take
-// for an answer, and how long a process is kept that has nothing to do.
+// deadlines limit the time of a process for a request, the time of a client for an
+// answer, and the time for which an idle process is kept.
 type deadlines struct {
 	p    *process
 	idle *time.Timer
 	used time.Time // when the process last had something to do
 }
 
-// limit sets the deadline of a request: a server that never answers must not keep
-// the box awake for ever.
+// limit sets the deadline of a request: a server that does not answer must not keep the
+// box awake for ever.
 func (d *deadlines) limit(r *request) {
 	if timeout := d.p.box.server.ToolTimeout; timeout >= 0 {
 		d.count(r, timeout)
 	}
 }
 
-// count begins or goes on to count the time a request has left.
+// count starts or restarts the timer for the time that a request has left.
 func (d *deadlines) count(r *request, left time.Duration) {
 	p := d.p
 	r.due = time.Now().Add(left)
 	r.timer = time.AfterFunc(left, func() {
 		p.box.mu.Lock()
 		defer p.box.mu.Unlock()
-		// It may have ended, or asked something, while this waited for the lock.
+		// The request may have ended, or asked something, while this waited for the
+		// lock.
 		if p.conv.requests[r.number] != r || r.asked > 0 {
 			return
 		}
@@ -41,9 +42,9 @@ func (d *deadlines) count(r *request, left time.Duration) {
 	})
 }
 
-// opened stops the clock of a request that asks its client something: the time a
-// human takes to answer is not the server's. The question has a limit of its own, for a
-// client that has gone never answers.
+// opened stops the clock of a request that asks its client something: the server is not
+// responsible for the time that a human takes. The question has a limit of its own,
+// because a client that has gone never answers.
 func (d *deadlines) opened(q *question) {
 	p, r := d.p, q.call
 	if r.asked++; r.asked == 1 && r.timer != nil {
@@ -73,7 +74,7 @@ func (d *deadlines) closed(q *question) {
 	}
 }
 
-// quiet begins the time anew after which the process is idle.
+// quiet restarts the idle time of the process.
 func (d *deadlines) quiet() {
 	p := d.p
 	p.box.touch()
@@ -88,8 +89,8 @@ func (d *deadlines) quiet() {
 	d.idle = time.AfterFunc(p.box.server.Idle, func() {
 		p.box.mu.Lock()
 		defer p.box.mu.Unlock()
-		// It may have been used while this waited for the lock; and when something is
-		// open, its end calls quiet.
+		// The process may have been used while this waited for the lock. While something
+		// is open the timer does nothing; the end of that calls quiet.
 		if p.g.current == p && p.conv.idle() && time.Since(d.used) >= p.box.server.Idle {
 			p.stop(nil)
 		}

@@ -9,43 +9,44 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Phase says at which step of a hosted server's life something went wrong. The
-// list is closed, and the same wherever a failure is told: in the data of JSON-RPC
-// errors, in a [ProcessStatus], in logs.
+// Phase is the step of a hosted server's life at which something went wrong. The list is
+// closed. It is the same in the data of JSON-RPC errors, in a [ProcessStatus] and in
+// logs.
 type Phase string
 
-// The phases, in the order in which a box goes through them. This package tells
-// process_start, mcp_init, runtime, tool_call and box_unavailable.
+// The phases, in the order in which a box goes through them. This package reports all
+// but relay_connect.
 const (
 	PhaseSessionCreate  Phase = "session_create"  // no place for the session could be made
 	PhaseDepInstall     Phase = "dep_install"     // the server's dependencies could not be installed
-	PhaseProcessStart   Phase = "process_start"   // the process did not start, or ended having said nothing
+	PhaseProcessStart   Phase = "process_start"   // the process did not start, or ended without a message
 	PhaseRelayConnect   Phase = "relay_connect"   // the box could not reach the host
-	PhaseMCPInit        Phase = "mcp_init"        // the server refused initialize, or did not answer it
+	PhaseMCPInit        Phase = "mcp_init"        // the server refused initialize or did not answer it
 	PhaseRuntime        Phase = "runtime"         // the process failed after it was ready
 	PhaseToolCall       Phase = "tool_call"       // one call failed, the process goes on
 	PhaseBoxUnavailable Phase = "box_unavailable" // the box is not there, or is going away
 )
 
-// Failure is the member data of the JSON-RPC errors that a box makes itself. No
-// value in it holds a value of the server's environment.
+// Failure is the member data of the JSON-RPC errors that a box makes itself. It holds no
+// value of the server's environment.
 type Failure struct {
 	Phase  Phase  `json:"phase"`
 	Server string `json:"server"`
 
-	// How the process ended, if it has: one of the two.
+	// How the process ended, if it has: one of the two is set.
 	ExitCode *int   `json:"exit_code,omitempty"`
 	Signal   string `json:"signal,omitempty"` // such as SIGKILL
 
-	// Stderr is the end of what the process wrote there, up to 4,000 characters, and
-	// Stdout that of what it said there that was no message. Clients get both only from
-	// a server that is to show them: see [Server].ShowOutput.
+	// Stderr is the end of the process's stderr, up to 4,000 characters. Stdout is the
+	// same of its stdout, of the lines that were no messages. Clients get both only if
+	// [Server].ShowOutput is set.
 	Stderr string `json:"stderr,omitempty"`
 	Stdout string `json:"stdout,omitempty"`
-	// OutOfMemory says that the process seems to have ended for want of memory: it said
-	// so on its stderr, or was killed by somebody else while the kernel killed for it.
+	// OutOfMemory says that the process seems to have run out of memory. Either it
+	// printed so, or SIGKILL ended it, which the box had not sent, while the kernel
+	// killed a process for want of memory.
 	OutOfMemory bool `json:"out_of_memory,omitempty"`
-	// NoiseLines counts the lines of its stdout that were no messages.
+	// NoiseLines counts the lines of stdout that were no messages.
 	NoiseLines int64 `json:"noise_lines,omitempty"`
 	// Since is when the process was started, zero if it never was.
 	Since time.Time `json:"since,omitzero"`
@@ -53,30 +54,31 @@ type Failure struct {
 	// ServerError is the error with which the server refused initialize.
 	ServerError *ServerError `json:"server_error,omitempty"`
 
-	// Limit is the limit that was met, in the unit of the setting, and Setting the
-	// name of the one that moves it ("" for one that is fixed).
+	// Limit is the limit that was reached, in the unit of the setting. Setting names the
+	// setting that changes it, "" for a fixed limit.
 	Limit   float64 `json:"limit,omitempty"`
 	Setting string  `json:"setting,omitempty"`
-	// RetryAfter is in how many seconds it makes sense to try again, 0 for whenever.
+	// RetryAfter is the number of seconds after which the client may try again, 0 for
+	// any time.
 	RetryAfter float64 `json:"retry_after_sec,omitempty"`
 }
 
-// ServerError is a JSON-RPC error that a server answered, without its data.
+// ServerError is a JSON-RPC error in an answer of a server, without its data.
 type ServerError struct {
 	Code    int64  `json:"code"`
 	Message string `json:"message"`
 }
 
-// fault is why requests end without a response of the server.
+// fault is the reason why requests end without a response of the server.
 type fault struct {
 	message string
-	words   string // what the server, or an install, said last: goes on with the message
+	words   string // last words of the server or an install; they follow the message
 	after   string // ends the message
-	show    bool   // clients get the words, and what is in the data of them
+	show    bool   // clients get the words, and Stderr and Stdout of data
 	data    Failure
 }
 
-// whole is the message with the words, for the operator.
+// whole returns the message with the words, for the operator.
 func (f *fault) whole() string {
 	if f.words == "" {
 		return f.message + f.after
@@ -84,7 +86,7 @@ func (f *fault) whole() string {
 	return f.message + ": " + f.words + f.after
 }
 
-// response is the error response that ends the request with this id.
+// response returns the error response to the request with this id.
 func (f *fault) response(id json.RawMessage) []byte {
 	message, data := f.whole(), f.data
 	if !f.show {
@@ -105,7 +107,7 @@ func (s Server) fault(p Phase, format string, args ...any) *fault {
 	}
 }
 
-// refusal reads the error of a server, which may hold anything.
+// refusal reads the error of a server. Its parts may be of any type.
 func refusal(raw json.RawMessage, hide *redact.Redactor) *ServerError {
 	e := &ServerError{}
 	if text, ok := wire.String(wire.Lookup(raw, "message")); ok {

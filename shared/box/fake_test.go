@@ -43,8 +43,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fake is a stdio server. What its process does as a whole is set by how, what a
-// tools/call does by the name of the tool.
+// fake is a stdio server. how selects the behaviour of its process. The name of a tool
+// selects the behaviour of its tools/call.
 type fake struct {
 	how  string
 	in   *bufio.Reader
@@ -106,7 +106,7 @@ func block() {
 	}
 }
 
-// runner says the pid of its server and never ends by itself.
+// runner prints the pid of its server and never ends by itself.
 func runner() {
 	me, err := os.Executable()
 	if err != nil {
@@ -269,14 +269,14 @@ func orNull(raw json.RawMessage) json.RawMessage {
 	return raw
 }
 
-// bigText is n bytes and a few of characters of one to four bytes, so that every
-// border of a buffer falls into one of them somewhere.
+// bigText returns at least n bytes of characters of one to four bytes, so that buffer
+// borders fall into characters.
 func bigText(n int) string {
 	const part = "aé漢😀z"
 	return strings.Repeat(part, n/len(part)+1)
 }
 
-// write says a text as it is. A server nobody listens to has nothing left to do.
+// write writes a text to stdout unchanged. It ends the server if the reader is gone.
 func write(text string) {
 	if _, err := os.Stdout.WriteString(text); err != nil {
 		os.Exit(97)
@@ -374,8 +374,8 @@ func (r *recorder) state(t *testing.T, s ProcessState) ProcessStatus {
 	return find(t, r, "the report "+string(s), func(p ProcessStatus) bool { return p.State == s })
 }
 
-// none fails if there was an event of the stream. What has been waited for tells how
-// much there was.
+// none fails if there was an event of the stream. The events that the test has waited
+// for show how far the box has come.
 func (r *recorder) none(t *testing.T, stream string) {
 	t.Helper()
 	for _, v := range r.past {

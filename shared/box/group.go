@@ -8,21 +8,22 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Scope says which sessions have one process between them.
+// Scope says which sessions share a process.
 type Scope string
 
 // The scopes. The zero value is ScopeSession.
 const (
-	ScopeSession   Scope = "session"   // each has its own
-	ScopePrincipal Scope = "principal" // all of one principal
-	ScopeShared    Scope = "shared"    // all of the box
+	ScopeSession   Scope = "session"   // each session has its own process
+	ScopePrincipal Scope = "principal" // all sessions of a principal share one
+	ScopeShared    Scope = "shared"    // all sessions of the box share one
 )
 
-// wide says that a process may be of several sessions.
+// wide reports whether several sessions may share a process.
 func (s Scope) wide() bool { return s == ScopePrincipal || s == ScopeShared }
 
-// Name is what the process of a session is called, which is the session if it shares it
-// with nobody. A session whose principal is not known shares nothing.
+// Name returns the name of a session's process: the session's own id if it has the
+// process to itself, else "shared" or "principal-" and the principal. A session whose
+// principal is not known shares its process only in ScopeShared.
 func (s Scope) Name(session, principal string) string {
 	switch {
 	case s == ScopeShared:
@@ -34,25 +35,24 @@ func (s Scope) Name(session, principal string) string {
 	}
 }
 
-// maxMembers bounds the sessions that hear what a process says to all. Those that
-// were never ended would else be told for ever.
+// maxMembers limits the sessions that hear the common messages of a process. Without it,
+// sessions that were never ended would hear them for ever.
 const maxMembers = 1024
 
-// group is the sessions that have one process between them, and that process with
-// those that are being stopped. The box's lock guards it. It is forgotten with its
-// last process, and then knows no session any more: each is known again by its next
-// delivery.
+// group is the sessions that share a process, with that process and those that are being
+// stopped. The box's lock guards it. The box forgets the group and its members with the
+// last process. The next delivery of a session makes it a member again.
 type group struct {
 	box *Box
 	id  string // names its processes
 
-	current *process   // takes new messages, nil for none
-	live    []*process // that one, and those that are being stopped
-	members []*session // the one that was heard last is the last
-	speaker *session   // is told how the processes are; that one, or was
+	current *process   // gets new messages, nil for none
+	live    []*process // current, and those that are being stopped
+	members []*session // the one heard last comes last
+	speaker *session   // hears the process reports; the member heard last
 }
 
-// join takes a session into its group, as the one that was heard last.
+// join makes a session the member heard last.
 func (g *group) join(s *session) {
 	s.group, s.departed, g.speaker = g, false, s
 	known := slices.Contains(g.members, s)
@@ -64,8 +64,8 @@ func (g *group) join(s *session) {
 	}
 }
 
-// start makes a process that runs as soon as those before it are gone, and the one
-// whose room it has, which may be nil.
+// start makes a process. It runs when the earlier processes of the group are gone, and
+// also room, whose place it takes (nil for none).
 func (g *group) start(room *process) *process {
 	p := newProcess(g)
 	if room != nil {
@@ -81,7 +81,7 @@ func (g *group) start(room *process) *process {
 	return p
 }
 
-// left takes a process away that is gone.
+// left removes a process that is gone.
 func (g *group) left(p *process) {
 	g.detach(p)
 	g.live = slices.DeleteFunc(g.live, func(l *process) bool { return l == p })
@@ -89,7 +89,7 @@ func (g *group) left(p *process) {
 	g.box.leave()
 }
 
-// detach lets no new message reach the process: the next one starts another.
+// detach makes the next message start another process.
 func (g *group) detach(p *process) {
 	if g.current == p {
 		g.current = nil
@@ -117,16 +117,17 @@ func (g *group) stop(f *fault) {
 	}
 }
 
-// busy reports whether something is under way that an idle box has not.
+// busy reports whether the group keeps the box from being idle.
 func (g *group) busy() bool {
 	return slices.ContainsFunc(g.live, func(p *process) bool {
-		// A box that is asleep may be woken at once, by a runner that wants to find
-		// what this one has kept.
+		// Another runner may wake the box as soon as it sleeps, and must find the saved
+		// workspace.
 		return !p.greeted && g.current == p || !p.conv.idle() || p.keeping.workspace != ""
 	})
 }
 
-// awaitRoom returns when the sink has taken most of what was said.
+// awaitRoom returns when no session of the group has more than maxUntold bytes waiting
+// for the sink.
 func (g *group) awaitRoom() {
 	g.box.mu.Lock()
 	defer g.box.mu.Unlock()
@@ -146,13 +147,13 @@ func (g *group) filled() *session {
 
 // # What the sessions have in common
 
-// verbosity is 0 for the most verbose level of the log, then 1 and so on, and -1 for
-// what is no level of MCP.
+// verbosity returns 0 for the most verbose log level, then 1 and so on. It returns -1
+// for a string that is no level of MCP.
 func verbosity(level string) int {
 	return slices.Index([]string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}, level)
 }
 
-// level is the most verbose one that a session has set, "" if none has.
+// level returns the most verbose level that a session has set, "" if none has.
 func (g *group) level() string {
 	level := ""
 	for _, s := range g.members {
@@ -163,7 +164,7 @@ func (g *group) level() string {
 	return level
 }
 
-// subscriptions are what the sessions have subscribed to, each once.
+// subscriptions returns the URIs that the sessions have subscribed to, each once.
 func (g *group) subscriptions() []string {
 	var all []string
 	seen := map[string]bool{}
@@ -178,13 +179,13 @@ func (g *group) subscriptions() []string {
 	return all
 }
 
-// everything is what a client can that all others can do a part of. A process of
-// several sessions is told so, and what a session's own client cannot is refused
-// when the process asks it.
+// everything is the capabilities of a client that supports all features. A process of
+// several sessions gets these. The box refuses the process's request if the session's
+// own client does not support it.
 const everything = `{"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`
 
-// initParams are the params of initialize for a process of the group. One of
-// several sessions is not told who the first of them is.
+// initParams returns the params of initialize for a process of the group. A process of
+// several sessions does not learn the name of the first client.
 func (g *group) initParams() json.RawMessage {
 	params := initParams(g.speaker.init)
 	if !g.box.server.Scope.wide() {
@@ -215,8 +216,8 @@ func (s *session) can(m wire.Message) bool {
 
 // # To clients
 
-// event tells a session of a message: that of the stream, and for the common stream,
-// which is nil, all that have the process.
+// event passes a message to the session of its stream. Without a stream it goes to all
+// sessions of the process.
 func (g *group) event(to *stream, raw []byte, final bool) {
 	switch {
 	case to != nil:
@@ -228,15 +229,15 @@ func (g *group) event(to *stream, raw []byte, final bool) {
 	}
 }
 
-// suspend tells a delivery's client what is needed of it.
+// suspend suspends a delivery and asks its client.
 func (g *group) suspend(st *stream) { st.session.ask(st) }
 
 // # From a process of several sessions
 
-// direct says whom the process asks something: the client whose call is in flight;
-// with none, of those that can answer the one that was heard last. It is refused
-// when the calls of several principals are, for the process does not say for which
-// it asks, and one must not read what is meant for another.
+// direct returns the session whose client gets a request of the process: the client
+// whose call is in flight, or without a call the newest session that can answer. It
+// refuses the request while calls of several principals are in flight: the process does
+// not say which call it asks for, and one client must not read a question for another.
 func (g *group) direct(owner *request, mixed bool, m wire.Message) (*session, *wire.Error) {
 	switch {
 	case mixed:
@@ -253,8 +254,7 @@ func (g *group) direct(owner *request, mixed bool, m wire.Message) (*session, *w
 	return nil, &wire.Error{Code: wire.CodeMethodNotFound, Message: "no client that this belongs to can answer " + m.Method}
 }
 
-// tellAll tells every session a notification that belongs to no call, but for those
-// that have not asked for it.
+// tellAll passes a notification outside of calls to every session that wants it.
 func (g *group) tellAll(raw []byte) {
 	m, err := wire.Parse(raw)
 	for _, s := range g.members {
@@ -264,13 +264,13 @@ func (g *group) tellAll(raw []byte) {
 	}
 }
 
-// wants reports whether a session that shares its process is to be told m.
+// wants reports whether a session that shares its process is to get m.
 func (s *session) wants(m wire.Message) bool {
 	switch m.Method {
 	case wire.NotifyMessage:
 		level, _ := wire.String(wire.Lookup(m.Params, "level"))
 		at, from := verbosity(level), verbosity(s.level)
-		return at < 0 || at >= from // all of it, if it has set none
+		return at < 0 || at >= from // everything, if the session has set no level
 	case wire.NotifyResourceUpdated:
 		uri, _ := wire.String(wire.Lookup(m.Params, "uri"))
 		return slices.ContainsFunc(s.subscriptions, func(to string) bool {
@@ -283,8 +283,8 @@ func (s *session) wants(m wire.Message) bool {
 
 // # To a process of several sessions
 
-// common changes a request that would set for all what one session wants, and
-// reports whether the process is to have it at all.
+// common adapts a request by which one session would change a setting for all. It
+// reports whether the process is to get the request at all.
 func (g *group) common(s *session, m *wire.Message) (forProcess bool) {
 	switch m.Method {
 	case wire.MethodSetLevel:
@@ -298,12 +298,11 @@ func (g *group) common(s *session, m *wire.Message) (forProcess bool) {
 	return true
 }
 
-// settle tells a process that is ready what the sessions want that has changed by
-// one that came or went.
+// settle tells a ready process the settings that changed because a session came or went.
 func (g *group) settle(level string, subscriptions []string) {
 	p := g.current
 	if p == nil || !p.greeted {
-		return // it is told when it is
+		return // the handshake will tell it
 	}
 	p.proto.settle(level, subscriptions)
 }

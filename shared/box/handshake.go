@@ -9,24 +9,24 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// handshake begins the talk with a process: it finds out what the process speaks, and
-// bounds how long that takes.
+// handshake begins the conversation with a process: it finds out which protocol the
+// process speaks, and limits the time for it.
 type handshake struct {
 	p       *process
-	id      int64 // of the first message
+	id      int64 // the number of the first message
 	begun   time.Time
 	probe   probe
-	refused *fault      // why the process before refused the other protocol, nil if none did
-	insist  *time.Timer // to say initialize to one that does not answer server/discover
+	refused *fault      // why the process before refused the other protocol, or nil
+	insist  *time.Timer // sends initialize to a process that does not answer server/discover
 	startup *time.Timer
-	version string // asked for
+	version string // the one that the box asked for
 }
 
-// probe is what is known by asking a process of an unknown server for server/discover.
+// probe is the state of asking a server of unknown protocol for server/discover.
 type probe int
 
 const (
-	probeNone    probe = iota // nobody asked
+	probeNone    probe = iota // no process was asked
 	probing                   // this process is asked
 	probeRefused              // the one before has refused
 	probeSilent               // the one before has not answered
@@ -68,13 +68,13 @@ func (h *handshake) stop() {
 	}
 }
 
-// introduce says initialize, under this id.
+// introduce sends initialize under this number.
 func (h *handshake) introduce(number int64) {
 	id := strconv.AppendInt(nil, number, 10)
 	params := h.p.g.initParams()
 	h.version, _ = wire.String(wire.Lookup(params, "protocolVersion"))
-	// A token of the client is no token of ours: progress for it would be taken for
-	// that of another request.
+	// The client's progress token could be the number of another request, so the box's
+	// own goes in its place.
 	params, _ = wire.Replace(params, id, "_meta", wire.MetaProgressToken)
 	if bridge.SaysModern(params) {
 		params = bridge.Strip(wire.MethodInitialize, params)
@@ -82,8 +82,8 @@ func (h *handshake) introduce(number int64) {
 	h.p.write(wire.Compact(wire.NewRequest(id, wire.MethodInitialize, params)))
 }
 
-// initParams are those of the client, or what a client without wishes would send
-// if it sent none that can be used.
+// initParams returns the params of the client's initialize. If they cannot be used, it
+// returns those of a client without capabilities.
 func initParams(of json.RawMessage) json.RawMessage {
 	if m, err := wire.Parse(wire.NewRequest(json.RawMessage("0"), wire.MethodInitialize, of)); err == nil && wire.Lookup(m.Params, "protocolVersion") != nil {
 		return m.Params
@@ -91,10 +91,9 @@ func initParams(of json.RawMessage) json.RawMessage {
 	return json.RawMessage(`{"protocolVersion":"` + wire.V20251125 + `","capabilities":{},"clientInfo":{"name":"dormouse","version":"1"}}`)
 }
 
-// insisted says initialize to a process that does not answer server/discover: some
-// servers pass over what they do not know, others have yet to read their first
-// message. Whichever is answered first is what the process speaks (MCP 2026-07-28,
-// stdio).
+// insisted sends initialize to a process that does not answer server/discover. Some
+// servers skip unknown methods; others have yet to read their first message. The first
+// answer decides which protocol the process speaks (MCP 2026-07-28, stdio).
 func (h *handshake) insisted() {
 	p := h.p
 	p.box.mu.Lock()
@@ -104,7 +103,7 @@ func (h *handshake) insisted() {
 	}
 	second := p.conv.own()
 	p.own[second] = func(m wire.Message) {
-		// An error says less than the answer to server/discover will.
+		// The answer to server/discover will say more than an error.
 		if p.greeted || m.Error != nil || m.Result[0] != '{' {
 			return
 		}
@@ -116,7 +115,7 @@ func (h *handshake) insisted() {
 	h.introduce(second)
 }
 
-// probed has another process take over from one that did not answer server/discover
+// probed starts another process in the place of one that did not answer server/discover
 // as stateless servers do.
 func (h *handshake) probed(how probe) {
 	p := h.p
@@ -126,9 +125,9 @@ func (h *handshake) probed(how probe) {
 	}
 }
 
-// replace has another process take over all that this one was to do, because it
-// refuses the protocol it was spoken to in. If the other protocol was tried already,
-// the process fails.
+// replace starts another process, in the other protocol, in the place of one that
+// refuses its protocol; it takes over the conversation. If the other protocol was tried
+// already, the process fails.
 func (h *handshake) replace(isStateless bool, f *fault) {
 	p := h.p
 	switch {
@@ -148,13 +147,13 @@ func (h *handshake) replace(isStateless bool, f *fault) {
 	next.held = p.held
 	p.converse(empty)
 	p.held = heldLines{}
-	p.to(gone) // what it still says belongs to nothing
+	p.to(gone) // nothing that it still says has an owner
 	p.stop(nil)
 	p.g.current = next
 }
 
-// done ends the handshake: the process learns what its sessions have set before, and
-// then gets what waits for it.
+// done ends the handshake. The process gets the settings of its sessions and then the
+// waiting messages.
 func (h *handshake) done() {
 	p := h.p
 	h.startup.Stop()

@@ -9,35 +9,36 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
-// saveTime bounds how long a workspace is saved. Nobody waits for it but the next
-// process of the session, and the box, which does not sleep before.
+// saveTime limits how long the box takes to save a workspace. Only the next process of
+// the session waits for the save, and the box, which does not sleep before.
 const saveTime = 2 * time.Minute
 
-// Keeper keeps the workspaces of processes while their box sleeps. owner names what is
-// kept: it is the process, or "principal-" and a hash, for which then several
-// processes may come. Calls for one process follow on one another.
+// Keeper keeps the workspaces of processes while their box sleeps. owner is the name
+// under which a workspace is kept: the name of the process, or "principal-" and a hash.
+// Several processes may share an owner of the second kind. The box makes the calls for
+// one process one after the other.
 type Keeper interface {
 	// Restore puts what is kept for owner into the workspace that was staged for a
-	// process. A workspace it fails with is removed.
+	// process. If it fails, the box removes the workspace.
 	Restore(ctx context.Context, process, owner, workspace string) error
-	// Save keeps for owner what a process, which has ended, has changed. When it fails
-	// what was kept before must still be.
+	// Save keeps for owner what a process has changed; the process has ended. If Save
+	// fails, what was kept before must still be there.
 	Save(ctx context.Context, process, owner, workspace string) error
-	// Leave says that the workspace of a process is gone. What is kept stays.
+	// Leave says that the workspace of a process is removed. What is kept stays.
 	Leave(process string)
-	// Forget removes what is kept for owner, whose process of the same name is over.
+	// Forget removes what is kept for owner. The process of the same name is over.
 	Forget(ctx context.Context, owner string) error
 }
 
 // keeping restores the workspace of a process and saves it.
 type keeping struct {
 	p         *process
-	workspace string // that is saved when the process has ended, "" for none
-	atWork    bool   // the process had requests when its end was asked for
+	workspace string // the folder to save when the process has ended, "" for none
+	atWork    bool   // the process had requests when the box told it to end
 }
 
-// restore brings the workspace of a process that is staged to where the one before
-// has left it, and returns the folder that is to be saved, "" for none.
+// restore brings the staged workspace of a process to where the process before has left
+// it. It returns the folder to save later, "" for none.
 func (k *keeping) restore(ctx context.Context, l provision.Launch) (string, error) {
 	p := k.p
 	s := p.box.server
@@ -60,8 +61,8 @@ func (k *keeping) restore(ctx context.Context, l provision.Launch) (string, erro
 	return "", &provision.Error{Phase: provision.SessionCreate, Err: err}
 }
 
-// save saves the workspace of a process that has ended, unless it was broken off in
-// its work: what it was writing then may be half written. Its requests end before.
+// save saves the workspace of a process that has ended. It ends the open requests first.
+// It skips a process that was broken off at work: a file may be half written.
 func (k *keeping) save() {
 	p := k.p
 	b := p.box
@@ -88,7 +89,7 @@ func (k *keeping) save() {
 		if owner == p.g.id {
 			return
 		}
-		// Until it is started again another process of the owner may save.
+		// Another process of the owner may save before this one starts again.
 		b.server.Keeper.Leave(p.g.id)
 		if err := b.server.Provisioner.Remove(p.g.id); err != nil {
 			log.Warn("workspace not removed", "error", err)
@@ -96,7 +97,7 @@ func (k *keeping) save() {
 	}
 }
 
-// owner names what is kept of the workspace.
+// owner returns the name under which the workspace is kept.
 func (k *keeping) owner() string {
 	g := k.p.g
 	if s := g.speaker; g.id == s.id {
@@ -105,13 +106,13 @@ func (k *keeping) owner() string {
 	return g.id
 }
 
-// over says that the process was of a session that has ended.
+// over reports whether the session of the process has ended.
 func (k *keeping) over() bool {
 	return slices.ContainsFunc(k.p.g.members, func(s *session) bool { return s.over })
 }
 
-// inOrder says whether the process came to an end of its own, or had nothing to do
-// when it was stopped.
+// inOrder reports whether the process exited with code 0, or was stopped as asked. If a
+// signal ended it, it must have had nothing to do when it was asked.
 func (k *keeping) inOrder() bool {
 	e, _ := k.p.exit()
 	if e.Code != nil && *e.Code == 0 {

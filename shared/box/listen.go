@@ -10,10 +10,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// listener takes what a process says on stdout.
+// listener takes the stdout of a process.
 type listener struct{ p *process }
 
-// listen reads what the process says, no faster than the sink takes it.
+// listen reads the lines of the process, no faster than the sink takes them.
 func (l listener) listen() {
 	p := l.p
 	lines := proc.NewLineReader(p.child.Stdout(), maxLine)
@@ -33,7 +33,7 @@ func (l listener) listen() {
 	}
 }
 
-// hear takes one line of output. Whatever it is, the process is read on.
+// hear takes one line of output. Reading goes on whatever the line is.
 func (l listener) hear(line []byte) {
 	p := l.p
 	line = bytes.TrimSpace(bytes.ToValidUTF8(line, []byte("\uFFFD")))
@@ -43,7 +43,7 @@ func (l listener) hear(line []byte) {
 	for _, raw := range unpack(line) {
 		m, err := wire.Parse(raw)
 		if err == nil && bytes.IndexByte(raw, '\r') >= 0 {
-			m, err = wire.Parse(wire.Compact(raw)) // a line to everybody, not just to us
+			m, err = wire.Parse(wire.Compact(raw)) // a CR would end the line for some readers
 		}
 		if err != nil && wire.Lookup(raw, "jsonrpc") == nil {
 			p.output.noise(raw)
@@ -60,8 +60,8 @@ func (l listener) hear(line []byte) {
 	}
 }
 
-// unpack takes a batch apart. Its messages are told one by one, for clients of most
-// versions know no batches, and one that is no message does not spoil the others.
+// unpack splits a batch into its messages, because clients of most versions know no
+// batches. An element that is no message does not spoil the others.
 func unpack(line []byte) []json.RawMessage {
 	if line[0] == '[' {
 		var batch []json.RawMessage
@@ -91,7 +91,7 @@ func (l listener) heard(m wire.Message) {
 	}
 }
 
-// answered takes a response of the process: to a request of ours, or to a client's.
+// answered takes a response of the process to a request of the box or of a client.
 func (l listener) answered(m wire.Message) {
 	p := l.p
 	if n, err := strconv.ParseInt(string(m.ID), 10, 64); err == nil {
@@ -110,8 +110,8 @@ func (l listener) answered(m wire.Message) {
 	}
 }
 
-// garbled takes a line that is no message: noise, but for a broken response to a
-// request that would otherwise wait for ever.
+// garbled takes a line that is no message. It is noise, unless it is a broken response
+// to a request, which would then wait for ever.
 func (l listener) garbled(id, raw json.RawMessage, err error) {
 	p := l.p
 	p.output.lines++
@@ -125,7 +125,8 @@ func (l listener) garbled(id, raw json.RawMessage, err error) {
 	p.conv.end(r, p.fill(f).response(r.id))
 }
 
-// overlong takes a line that was left out, and ends the request it answered.
+// overlong takes a line over the limit, which was dropped, and ends the request that it
+// answered.
 func (l listener) overlong(long *proc.TooLong) {
 	p := l.p
 	p.box.mu.Lock()

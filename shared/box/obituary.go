@@ -10,19 +10,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 )
 
-// output keeps what a process says beside messages, and what else tells why it ended.
+// output keeps what a process prints beside messages, and what else explains its end.
 type output struct {
 	hide   *redact.Redactor
-	log    *proc.Log // keeps it for later, nil for nowhere
+	log    *proc.Log // the full log, nil for none
 	stderr proc.Tail
 	stdout proc.Tail // what was no message
 	lines  int64     // of stdout that were no messages
-	spoke  bool      // it has said a message
-	lacks  string    // the script that is not there, in words, "" for none
+	spoke  bool      // it has sent a message
+	lacks  string    // words about a script that does not exist, "" for none
 	unrun  []string  // packages whose install scripts were not run
 }
 
-// noise keeps a line of stdout that was no message: it may be why the process ends.
+// noise keeps a line of stdout that was no message, because it may explain why the
+// process ends.
 func (o *output) noise(line []byte) {
 	if len(line) > proc.MaxTail {
 		line = []byte(o.hide.End(o.hide.Text(string(line[:proc.MaxTail]))))
@@ -31,11 +32,11 @@ func (o *output) noise(line []byte) {
 	_, _ = o.stdout.Write(append(slices.Clone(line), '\n')) // never fails
 }
 
-// tails are the last of both.
+// tails returns the ends of stderr and stdout, without secrets.
 func (o *output) tails() (stderr, stdout string) { return o.stderr.Last(o.hide), o.stdout.Last(o.hide) }
 
-// starved says whether a process that ended by itself did so for want of memory.
-// killed says that the kernel has killed something for it meanwhile.
+// starved reports whether a process that ended by itself seems to have run out of
+// memory. killed says that the kernel has killed a process for want of memory meanwhile.
 func (o *output) starved(e proc.Exit, killed bool) bool {
 	if e.Code != nil && *e.Code == 0 {
 		return false
@@ -48,7 +49,7 @@ func (o *output) starved(e proc.Exit, killed bool) bool {
 	}, func(words string) bool { return strings.Contains(said, words) })
 }
 
-// obituary is why requests end that the process leaves open.
+// obituary is the fault with which the process's open requests end.
 func (p *process) obituary() *fault {
 	if p.failed != nil {
 		return p.fill(p.failed)
@@ -64,7 +65,7 @@ func (p *process) obituary() *fault {
 	how := "closed its stdin or stdout and did not exit"
 	e, exited := p.exit()
 	if exited && !isClosed(p.child.Abandoned()) {
-		how = e.String() // else by our signal
+		how = e.String() // else our own signal ended it
 	}
 	starved := exited && !p.told && p.output.starved(e, p.child.KernelKilled())
 	if starved {
@@ -79,8 +80,8 @@ func (p *process) obituary() *fault {
 	return f
 }
 
-// scriptsNotRun says, of a process that has not started, that packages of it have
-// install scripts which were not run.
+// scriptsNotRun names, for a process that failed to start, the packages whose install
+// scripts were not run.
 func scriptsNotRun(packages []string) string {
 	if len(packages) == 0 {
 		return ""
@@ -93,7 +94,8 @@ func scriptsNotRun(packages []string) string {
 	return fmt.Sprintf(". Install scripts were not run (of %s): if the server needs what they make, x-dormouse.box.install_scripts: true has them run, in a sandbox", names)
 }
 
-// fill adds to a fault what is known of the process.
+// fill adds to a fault what is known about the process: its exit, its output and its
+// start time.
 func (p *process) fill(f *fault) *fault {
 	if p.child == nil {
 		return f // it may hold what is known of an install
@@ -107,7 +109,7 @@ func (p *process) fill(f *fault) *fault {
 	return f
 }
 
-// howItEnded is the last line of its log.
+// howItEnded returns the last line of the process's log.
 func (p *process) howItEnded() string {
 	if e, exited := p.exit(); exited {
 		return fmt.Sprintf("process %d %s", p.child.PID(), e)
@@ -120,7 +122,7 @@ func (p *process) howItEnded() string {
 	return p.failed.whole()
 }
 
-// exit is how the process ended, if it has.
+// exit returns how the process ended. ok is false while it runs or if it never ran.
 func (p *process) exit() (proc.Exit, bool) {
 	if p.child == nil {
 		return proc.Exit{}, false

@@ -16,7 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// startCause is why a start is given up before there is a process.
+// startCause is a reason to give up a start before there is a process.
 type startCause string
 
 func (c startCause) Error() string { return string(c) }
@@ -26,15 +26,15 @@ const (
 	errStopped = startCause("the process is not wanted any more")
 )
 
-// preparation is what happens before a process runs.
+// preparation does the work before a process runs.
 type preparation struct {
 	p      *process
-	before []<-chan struct{} // the ends of the processes that it follows
-	steps  int               // of it that were told
+	before []<-chan struct{} // closed at the ends of the processes that it follows
+	steps  int               // how many were reported
 }
 
-// awaitTurn waits for the processes before to be gone: a session has one at a time,
-// for both would write the same files.
+// awaitTurn waits until the processes before are gone: two processes of a session would
+// write the same files. It returns false if the process is to end.
 func (a *preparation) awaitTurn() bool {
 	for _, gone := range a.before {
 		select {
@@ -50,7 +50,8 @@ func (a *preparation) awaitTurn() bool {
 	}
 }
 
-// awaitStart waits as long as a start has to after those that failed.
+// awaitStart waits for the pause after failed starts. It returns false if the process is
+// to end.
 func (a *preparation) awaitStart() bool {
 	b := a.p.box
 	b.mu.Lock()
@@ -70,8 +71,8 @@ func (a *preparation) awaitStart() bool {
 	}
 }
 
-// prepare has the provisioner put everything in place, and resolves what is left to be
-// executed. It is given up when the process is to end, or has no time left.
+// prepare has the provisioner put everything in place, and resolves the command to
+// execute. It gives up when the process is to end, or after the startup timeout.
 func (a *preparation) prepare() (launch, error) {
 	p := a.p
 	p.hello.begun = time.Now()
@@ -103,8 +104,8 @@ func (a *preparation) prepare() (launch, error) {
 	return ready, err
 }
 
-// progress tells of one step of the start: the sink, and the clients that wait for
-// the process and gave a progress token.
+// progress reports one step of the start to the sink, and to the waiting clients that
+// gave a progress token.
 func (a *preparation) progress(step provision.Progress) {
 	p := a.p
 	b := p.box
@@ -132,9 +133,8 @@ func (a *preparation) progress(step provision.Progress) {
 	}
 }
 
-// confine resolves what is started for a process that is in place, and has it
-// started in the sandbox that the server wants. There is no way past one: if it
-// cannot be made, nothing is started.
+// confine resolves the command of a prepared process, and has it started in the sandbox
+// that the server wants. If the sandbox cannot be made, the process is not started.
 func (a *preparation) confine(s Server, placed provision.Launch) (launch, error) {
 	p := a.p
 	clear := a.mark(&s)
@@ -170,7 +170,7 @@ func (a *preparation) confine(s Server, placed provision.Launch) (launch, error)
 	return l, err
 }
 
-// mark gives the process its mark, and returns what ends all that carry it.
+// mark gives the process its mark. clear ends every process that carries it.
 func (a *preparation) mark(s *Server) (clear func()) {
 	p := a.p
 	if s.Mark == "" {
@@ -190,7 +190,7 @@ func (a *preparation) mark(s *Server) (clear func()) {
 	}
 }
 
-// startFault is why a process cannot be started.
+// startFault returns the fault of a process that cannot be started.
 func (b *Box) startFault(err error) *fault {
 	if confined := (*sandbox.Error)(nil); errors.As(err, &confined) {
 		return b.server.fault(PhaseSessionCreate, "cannot be started: %s", b.hide.Text(err.Error()))

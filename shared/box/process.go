@@ -10,10 +10,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Limits of what is held in memory for one process.
+// Limits of the memory for one process.
 const (
-	maxLine  = 16 << 20 // of a line the server says, with its end
-	maxQueue = 32 << 20 // of what waits until the server reads it
+	maxLine  = 16 << 20 // bytes of a line of the server, with its end
+	maxQueue = 32 << 20 // bytes that wait until the server reads them
 )
 
 // child is a running process. A [proc.Child] is one; tests have others.
@@ -33,21 +33,21 @@ type child interface {
 	KernelKilled() bool
 }
 
-// state is how far a process is. It only goes on.
+// state is the step of its life that a process has reached. It only goes forward.
 type state int
 
 const (
-	starting state = iota // it waits for its turn, or something is put in place for it
+	starting state = iota // it waits for its turn, or the provisioner prepares it
 	greeting              // it runs, and has not answered the first message
 	ready                 // it takes messages
 	stopping              // it is ending, or was told to
-	gone                  // its requests have ended; what it still says goes nowhere
+	gone                  // its requests have ended; its output is ignored
 )
 
-// process is one life of the server: an OS process with the conversation that is
-// held with it. The lock of the box guards its fields, but for those that guard
-// themselves. Its goroutines are run, one that writes, one that reads stdout and
-// one that reads stderr; all have ended when over is closed.
+// process is one run of the server: an OS process and the conversation with it. The
+// box's lock guards its fields, except those that guard themselves. Its goroutines are
+// run, one writer, one reader of stdout and one reader of stderr. All have ended when
+// over is closed.
 type process struct {
 	box     *Box
 	g       *group
@@ -59,17 +59,17 @@ type process struct {
 	keeping keeping
 	output  output
 
-	halt chan struct{} // closed when it is to end before it was started
-	over chan struct{} // closed when everything of it has ended
+	halt chan struct{} // closed when its end is asked for
+	over chan struct{} // closed when its goroutines have ended
 
 	state    state
-	greeted  bool   // it was ready
+	greeted  bool   // it has been ready
 	told     bool   // its end was asked for
-	failed   *fault // why its requests end, nil for what its exit says
+	failed   *fault // why its requests end; nil if its exit says why
 	followed bool   // another process waits for its room
 
-	own  map[int64]func(wire.Message) // who takes the answer to a request of ours, nil for nobody
-	held heldLines                    // until it is ready
+	own  map[int64]func(wire.Message) // takes the answer to the box's own request, nil to ignore it
+	held heldLines                    // messages that wait until it is ready
 
 	child child // nil before it runs
 	queue *proc.Queue
@@ -88,19 +88,19 @@ func newProcess(g *group) *process {
 	return p
 }
 
-// converse takes over a conversation, which begins with a handshake.
+// converse takes over a conversation and draws the number of the first message.
 func (p *process) converse(c *conversation) {
 	p.conv = c
 	c.process, c.clock = p, &p.clock
 	p.hello.id = c.own()
 }
 
-// to takes the process to a state that it has not passed.
+// to moves the process forward to a state, never back.
 func (p *process) to(s state) { p.state = max(p.state, s) }
 
 // # Its life
 
-// run is its life from beginning to end.
+// run runs the process from beginning to end.
 func (p *process) run() {
 	if p.prepare.awaitTurn() && p.launch() {
 		p.accompany()
@@ -142,8 +142,8 @@ func (p *process) launch() bool {
 	return true
 }
 
-// accompany moves what is said both ways until the process is gone and everything
-// it said is read.
+// accompany moves messages both ways until the process is gone and all its output is
+// read.
 func (p *process) accompany() {
 	c := p.child
 	done := make(chan struct{}, 3)
@@ -171,12 +171,12 @@ func (p *process) accompany() {
 // speak writes to the process.
 func (p *process) speak() {
 	if p.queue.WriteLines(p.child.Stdin()) != nil {
-		p.leave() // it does not listen any more
+		p.leave() // it does not read any more
 	}
 }
 
-// leave ends a process that has closed one of its pipes or has exited. What was
-// asked of it may still be answered.
+// leave ends a process that has exited or closed one of its pipes. It may still answer
+// its open requests.
 func (p *process) leave() {
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
@@ -188,17 +188,17 @@ func (p *process) leave() {
 	p.child.Terminate()
 }
 
-// fail ends the process for a reason, and its requests with that reason.
+// fail ends the process, and its requests with f.
 func (p *process) fail(f *fault) {
 	p.stop(p.fill(f))
 	p.endRequests(p.failed)
 }
 
-// stop ends the process. What is still open when it has had its time, or is gone,
-// ends with f.
+// stop begins to end the process. Requests that are still open after its grace time, or
+// when it is gone, end with f.
 func (p *process) stop(f *fault) {
 	if p.failed == nil && f != nil {
-		own := *f // filled with what is known of this process
+		own := *f // a copy, because fill adds facts about this process
 		p.failed = &own
 	}
 	p.to(stopping)
@@ -212,8 +212,8 @@ func (p *process) stop(f *fault) {
 	}
 }
 
-// endRequests ends everything that is open, once. A start that failed is counted
-// before anybody is told: who tries again at once has to wait.
+// endRequests ends all open requests, once. It counts a failed start before the clients
+// hear of it, so that a client that tries again at once has to wait.
 func (p *process) endRequests(f *fault) {
 	if p.state == gone {
 		return
@@ -226,7 +226,7 @@ func (p *process) endRequests(f *fault) {
 	p.conv.endAll(f)
 }
 
-// asked says that the process ends because it was told to.
+// asked reports whether the process ends because the box told it to.
 func (p *process) asked() bool {
 	return p.told && (p.failed == nil || p.failed.data.Phase == PhaseBoxUnavailable)
 }
@@ -246,7 +246,7 @@ func (p *process) bury() {
 
 // # To the process
 
-// request gives a request to the process, or ends it.
+// request passes a request to the process, or ends it with an error.
 func (p *process) request(st *stream, m wire.Message) {
 	if len(p.conv.requests) >= maxRequests {
 		f := p.box.server.fault(PhaseRuntime, "has %d requests in flight, wait for one of them to end", maxRequests)
@@ -267,15 +267,16 @@ func (p *process) request(st *stream, m wire.Message) {
 	}
 }
 
-// deaf is the fault of a process whose queue is full.
+// deaf returns the fault of a process whose queue is full.
 func (p *process) deaf() *fault {
 	f := p.box.server.fault(PhaseRuntime, "does not read its input: %d MiB wait for it", maxQueue>>20)
 	f.data.Limit = maxQueue
 	return p.fill(f)
 }
 
-// send gives a line to the process when it is ready; number is that of the request
-// in it, or 0. It is false when the line does not fit into the queue.
+// send passes a line to the process, or holds it until the process is ready. number is
+// the number of the request in it, or 0. It returns false if the line does not fit into
+// the queue.
 func (p *process) send(number int64, line []byte) bool {
 	if !p.greeted {
 		return p.held.add(number, line)
@@ -292,22 +293,23 @@ func (p *process) send(number int64, line []byte) bool {
 	return ok
 }
 
-// withdraw has the process stop working for a request, by this line if it is still
-// what the client sent.
+// withdraw has the process stop working on a request. It sends line unless the protocol
+// has another way.
 func (p *process) withdraw(r *request, line []byte) {
 	if !p.proto.withdraw(r) {
 		p.send(0, line)
 	}
 }
 
-// ask sends a request of our own. answer takes the response, and may be nil.
+// ask sends a request of the box itself. answer takes the response, and may be nil.
 func (p *process) ask(method string, params json.RawMessage, answer func(wire.Message)) {
 	n := p.conv.own()
 	p.own[n] = answer
 	p.write(wire.NewRequest(strconv.AppendInt(nil, n, 10), method, params))
 }
 
-// write gives a line to the process at once.
+// write queues a line for the process without waiting for it to be ready. It returns
+// false if the line does not fit.
 func (p *process) write(line []byte) bool {
 	if p.queue.Push(line) {
 		return true
@@ -322,13 +324,13 @@ type heldLines struct {
 	bytes int
 }
 
-// heldLine is one of them, with the number of its request, 0 for others.
+// heldLine is one of them, with the number of the request in it, 0 for other messages.
 type heldLine struct {
 	number int64
 	line   []byte
 }
 
-// add is false when the line does not fit.
+// add holds a line. It returns false if the line does not fit.
 func (h *heldLines) add(number int64, line []byte) bool {
 	if h.bytes+len(line) > maxQueue {
 		return false
@@ -338,8 +340,7 @@ func (h *heldLines) add(number int64, line []byte) bool {
 	return true
 }
 
-// sendHeld sends what came while the process was not ready, but for requests that
-// were cancelled meanwhile.
+// sendHeld sends the held messages, except requests that were cancelled meanwhile.
 func (p *process) sendHeld() {
 	held := p.held.lines
 	p.held = heldLines{}
@@ -356,12 +357,12 @@ func (p *process) sendHeld() {
 
 // # Reports
 
-// report tells the sink and the log how far the process is.
+// report reports the state of the process to the sink and the log.
 func (p *process) report(state ProcessState, f *fault) {
 	st := p.status(state, f)
 	log := p.box.log.With("server", p.box.server.Name, "process", st.Process, "pid", st.PID)
 	if f != nil && p.output.log == nil {
-		log = log.With("stderr", st.Stderr, "stdout", st.Stdout) // there is no other place for it
+		log = log.With("stderr", st.Stderr, "stdout", st.Stdout) // its output goes nowhere else
 	}
 	p.g.speaker.tell(told{call: func(k Sink) {
 		if f == nil {
@@ -390,7 +391,7 @@ func (p *process) status(state ProcessState, f *fault) ProcessStatus {
 	return st
 }
 
-// running is how far a process is for those who ask while it runs.
+// running returns the state of a process that runs.
 func (p *process) running() ProcessState {
 	if p.greeted {
 		return Ready
@@ -398,7 +399,7 @@ func (p *process) running() ProcessState {
 	return Started
 }
 
-// exitCode is -1 where there is none.
+// exitCode returns -1 if there is no exit code.
 func exitCode(st ProcessStatus) int {
 	if st.ExitCode == nil {
 		return -1

@@ -14,8 +14,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// What a process reads must mean what the box believes, whatever reader the process
-// has: which request it is, what is asked of whom, whose progress is told.
+// A line must mean the same to every reader as to the box: which request it is, what it
+// asks of which client, and whose progress it tells.
 
 var readers = flag.Int("readers", 3000, "nasty messages that are tried with every reader")
 

@@ -21,7 +21,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
 )
 
-// What holds when a [Server] says nothing.
+// The defaults of a [Server].
 const (
 	DefaultStartupTimeout = 300 * time.Second
 	DefaultProbeTime      = 30 * time.Second
@@ -30,104 +30,105 @@ const (
 	DefaultIdle           = 120 * time.Second
 )
 
-// WorkspaceVariable stands, in arguments and in values of the environment, for the
-// workspace of the process, which nobody knows before it is made.
+// WorkspaceVariable stands for the path of the process's workspace, in arguments and in
+// values of the environment. The path is known only when the workspace is made.
 const WorkspaceVariable = "${workspaceFolder}"
 
-// Server is the configured server of a box. New takes it over: its map and slice
-// must not change any more. It has a field for each setting, which is why it has many.
+// Server is the configured server of a box. New takes it over: the caller must not
+// change its maps and slices any more. It has one field for each setting.
 type Server struct {
-	// Name is how errors and logs call it.
+	// Name is the name of the server in errors and logs.
 	Name string
-	// Command is a program, never with arguments in it and never run by a shell: a
-	// path, which is taken from Cwd if it is relative, or a name that is looked up
-	// in the PATH the server will have.
+	// Command is a program without arguments; no shell runs it. A relative path is
+	// relative to Cwd. A name without a slash is looked up in the PATH of the server.
 	Command string
 	Args    []string
-	// Env is added to the environment of the server and overrides it. Values of six
-	// bytes and more are hidden in what the box says, in the forms that programs print
-	// them in.
+	// Env is added to the environment of the server and overrides it. The box hides
+	// values of six bytes and more in all it passes on, in the forms in which programs
+	// print them.
 	Env map[string]string
-	// Secrets names variables of Env whose values are hidden whatever their length.
+	// Secrets names variables of Env whose values are hidden at any length.
 	Secrets []string
-	// Base is the environment of the runner. PATH, HOME, LANG and TMPDIR are taken
-	// from it; nothing else of it reaches the server.
+	// Base is the environment of the runner. The server gets only PATH, HOME, LANG and
+	// TMPDIR of it.
 	Base map[string]string
-	// Cwd is the directory the server runs in, "" for that of the runner.
+	// Cwd is the server's working directory, "" for the runner's own.
 	Cwd string
-	// Provisioner prepares each process and says what of Command, Args and Cwd is then to
-	// be executed. Nil executes them as they are.
+	// Provisioner prepares each process, and returns the command, arguments and folder
+	// to execute in the place of Command, Args and Cwd. If it is nil, the box executes
+	// those.
 	Provisioner Provisioner
-	// Keeper keeps the workspaces that the Provisioner makes while the box sleeps. Nil
-	// keeps none. The Provisioner must be there.
+	// Keeper keeps the workspaces of the Provisioner while the box sleeps, so it needs
+	// one. Nil keeps none.
 	Keeper Keeper
-	// Kept, for processes of one session, is ScopePrincipal if each is to begin with
-	// what any other of its principal has left last.
+	// Kept, for processes of one session, is ScopePrincipal if each is to begin with the
+	// workspace that a session of its principal has saved last.
 	Kept Scope
 
-	// Scope says which sessions have one process between them; "" is ScopeSession. The
-	// first one's delivery starts it, the end of one leaves it to the others, and all
-	// hear what it says of no call. Who shares it sees what others do in it, as far as
-	// the server shows that.
+	// Scope says which sessions share a process; "" is ScopeSession. The first delivery
+	// of any of them starts the process; the end of one session leaves it to the others.
+	// All of them get its messages outside of calls. A client may see what the others do
+	// in the process, as far as the server shows it.
 	Scope Scope
 
-	// Sandbox makes the place that a process is confined to, one for each, by the name
-	// of the process. It knows what the Provisioner has put in place, which is its Cwd only
-	// without one. Its errors are told as session_create if they are a
-	// [*sandbox.Error]. Nil leaves the server the rights of the runner.
+	// Sandbox makes the sandbox of one process, by the name of the process. placed is
+	// the result of the Provisioner, or has only Cwd without one. An error that is a
+	// [*sandbox.Error] ends requests with session_create. If Sandbox is nil, the server
+	// has the rights of the runner.
 	Sandbox func(process string, placed provision.Launch) (*sandbox.Sandbox, error)
 
-	// Mark, if there is one, is text that no other box on the machine has, such as a
-	// folder of its own. Each process then has it in the variable [proc.MarkEnv], with a
-	// slash and a number behind it; what carries that of a process when it has ended,
-	// such as a child that left its group, is ended with it. [proc.EndMarked] finds what a
-	// runner that was killed has left. Only on Linux.
+	// Mark, if not "", is a text that no other box on the machine uses, such as the path
+	// of a folder of its own. Each process gets it in the variable [proc.MarkEnv],
+	// followed by a slash and a number. When the process has ended, the box kills every
+	// process that still carries its mark, such as a child that left the group.
+	// [proc.EndMarked] finds the processes that a killed runner has left. Mark works
+	// only on Linux.
 	Mark string
-	// MaxProcesses is how many processes there may be at a time, in all sessions; 0
-	// for any number. One more has the process stopped that has had nothing to do for
-	// longest, and is refused if all have.
+	// MaxProcesses limits the processes at a time, of all sessions; 0 means no limit. At
+	// the limit the box stops the process that has been idle longest. If all are at
+	// work, it refuses the new one.
 	MaxProcesses int
-	// Stderr, if not nil, is asked for a place for what a process says on its stderr,
-	// by the name of the process. It gets whole lines with secrets redact.Hidden, lines that
-	// begin with "stdout: " of what was no message there, and lines that begin with "---"
-	// about the process itself; it is called from one goroutine at a time. Its errors are
-	// nobody's. The box closes it. Nil has the end of it logged with the failure.
+	// Stderr, if not nil, opens a writer for the stderr of a process, by the name of the
+	// process. One goroutine at a time writes whole lines to it, with secrets replaced
+	// by redact.Hidden. Lines of stdout that were no messages begin with "stdout: ".
+	// Lines about the process itself begin with "---". The box ignores its errors, and
+	// closes it. If Stderr is nil, the box logs the end of the output with a failure.
 	Stderr func(process string) io.WriteCloser
 
-	// ShowOutput says that clients get, in errors, the end of what a process, or its
-	// install, wrote on stderr, and on stdout beside messages: for a machine whose clients
-	// are its operator. What a hosted program prints may be meant for nobody else.
+	// ShowOutput lets clients see the end of stderr, and of the stdout beside messages,
+	// of a process or its install in errors. Set it on a machine whose clients are its
+	// operator. The output of a hosted program may be meant only for the operator.
 	ShowOutput bool
 
-	// Era is what the server was found to speak, "" if that is not known. A process of
-	// it then need not be asked in vain. It is found out anew if it is wrong.
+	// Era is the protocol that the server was found to speak, "" if it is not known. It
+	// saves the box a probe. If it is wrong, the box finds the protocol out again.
 	Era bridge.Era
 
-	// StartupTimeout is how long a process may take from its start to its answer to
-	// initialize, with what is done for it before. Zero means the default.
+	// StartupTimeout limits the time from the start of a process, with its preparation,
+	// to its answer to initialize. Zero means the default.
 	StartupTimeout time.Duration
-	// ProbeTime is how long a process of a server of which nothing is known may take to
-	// answer server/discover, from its start, before it is thrown away; after a sixth of
-	// that it is asked for initialize, too. Zero means the default.
+	// ProbeTime limits the time that a process of a server of unknown protocol has to
+	// answer server/discover; then another process takes its place. After a sixth of it
+	// the box sends initialize too. Zero means the default.
 	ProbeTime time.Duration
-	// ToolTimeout is how long one tools/call, or any other request, may take from when
-	// the process is given it. Zero means the default, less than zero no limit.
+	// ToolTimeout limits the time of one tools/call, or any other request, from when the
+	// process gets it. Zero means the default, less than zero no limit.
 	ToolTimeout time.Duration
-	// AnswerTimeout is how long the client may take to answer a question that belongs
-	// to a request. ToolTimeout stands still meanwhile. Zero means the default.
+	// AnswerTimeout limits the time that the client has to answer a question of a
+	// request. ToolTimeout stands still meanwhile. Zero means the default.
 	AnswerTimeout time.Duration
-	// Idle is how long a process with nothing to do is kept. Zero means the default.
+	// Idle is how long the box keeps an idle process. Zero means the default.
 	Idle time.Duration
 }
 
-// Provisioner puts in place what processes need before they start. A [provision.Provisioner] is
-// one.
+// Provisioner puts in place what processes need before they start. A
+// [provision.Provisioner] is one.
 type Provisioner interface {
-	// Provision prepares a process by its name, which is that of its session, or begins
-	// with "principal-", or is "shared". It blocks as long as
-	// that takes, and gives up when ctx ends. Its errors may be a [*provision.Error].
+	// Provision prepares a process by its name, which is [Scope.Name] of its session. It
+	// blocks until it is done, and gives up when ctx ends. tell reports its steps. Its
+	// error may be a [*provision.Error].
 	Provision(ctx context.Context, process string, tell func(provision.Progress)) (provision.Launch, error)
-	// Remove takes away what was made for a process of a session that has ended.
+	// Remove deletes what was made for a process of a session that has ended.
 	Remove(process string) error
 }
 
@@ -150,9 +151,9 @@ func (s Server) withDefaults() Server {
 	return s
 }
 
-// environment is what the server sees: four variables a program cannot well live
-// without, and what is configured. A clean one, because the runner's own holds
-// tokens.
+// environment returns the environment of the server: four variables that most programs
+// need, and the configured ones. The runner's own environment stays out, because it
+// holds tokens.
 func (s Server) environment() map[string]string {
 	tmp := s.base("TMPDIR", "/tmp")
 	env := map[string]string{
@@ -167,7 +168,7 @@ func (s Server) environment() map[string]string {
 	return env
 }
 
-// staged is the server as it is to be started once a process was prepared.
+// staged returns the server as it is to be started after its preparation.
 func (s Server) staged(l provision.Launch) Server {
 	path := s.environment()["PATH"]
 	s.Command, s.Args, s.Cwd = l.Command, slices.Clone(l.Args), l.Cwd
@@ -199,14 +200,14 @@ func (s Server) base(name, otherwise string) string {
 // launch is what the operating system needs to start the server.
 type launch struct {
 	proc.Command
-	keep string // the workspace that is to be saved when it has ended, "" for none
+	keep string // the workspace to save when the process has ended, "" for none
 
 	unrun []string // packages whose install scripts were not run
 }
 
-// lacks names the first argument that looks like a script and is not there, and the
-// folder it was looked for in. It is for a server that ends at once: whether an
-// argument is a file, only the server knows.
+// lacks describes the first argument that looks like a script and does not exist, and
+// the folder in which it should be. It explains why a server ended at once. Only the
+// server knows whether an argument is a file.
 func (l launch) lacks() string {
 	for _, arg := range l.Args[1:] {
 		if !slices.Contains([]string{".py", ".js", ".mjs", ".cjs", ".ts", ".sh", ".rb", ".jar"}, filepath.Ext(arg)) || strings.HasPrefix(arg, "-") {
@@ -226,8 +227,8 @@ func (l launch) lacks() string {
 	return ""
 }
 
-// launch resolves the command as the server's own environment would. It fails
-// with an error for the user when the server cannot be started.
+// launch resolves the command in the server's own environment. Its error, if the server
+// cannot be started, is written for the user.
 func (s Server) launch() (launch, error) {
 	if s.Cwd != "" {
 		if info, err := os.Stat(s.Cwd); err != nil {
@@ -249,8 +250,7 @@ func (s Server) launch() (launch, error) {
 	return l, nil
 }
 
-// lookPath finds a program as execvp does, in the path and directory given instead
-// of those of this program.
+// lookPath finds a program as execvp does, but in the given path and directory.
 func lookPath(command, path, dir string) (string, error) {
 	if command == "" {
 		return "", errors.New("command of the server is empty")
@@ -268,7 +268,7 @@ func lookPath(command, path, dir string) (string, error) {
 	var refused error
 	for _, in := range filepath.SplitList(path) {
 		if !filepath.IsAbs(in) {
-			continue // the current directory is no place to look for programs
+			continue // programs are not looked up in the current directory
 		}
 		file := filepath.Join(in, command)
 		err := executable(file)

@@ -8,12 +8,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// maxUntold is how many bytes of events may wait for the sink before the processes
-// of the session are no longer read.
+// maxUntold limits the bytes of events that wait for the sink. Above it the box stops
+// reading the processes of the session.
 const maxUntold = 4 << 20
 
-// session is what the box knows of one client session. The box's lock guards it.
-// It is forgotten when no process and no event of it is left.
+// session is the state of one client session. The box's lock guards it. The box forgets
+// it when none of its processes and events is left.
 type session struct {
 	box       *Box
 	id        string
@@ -21,29 +21,29 @@ type session struct {
 	group     *group
 	departed  bool // it has left its group
 
-	// As the newest delivery said that said it.
+	// From the newest delivery that had them.
 	ticket, level string
 	subscriptions []string
 	init          json.RawMessage
 
-	over bool // it has ended, and with it its own process: nothing of it is to stay
+	over bool // it has ended together with its own process: its files go too
 
 	untold []told
 	bytes  int       // of untold
-	room   sync.Cond // bytes has shrunk
-	// telling: a goroutine brings untold to the sink. There is none while there is
-	// nothing to tell.
+	room   sync.Cond // signaled when bytes has shrunk
+	// telling says that a goroutine passes untold to the sink. It runs only while there
+	// is something to tell.
 	telling bool
 }
 
-// told is one call of the sink that is to come.
+// told is one pending call of the sink.
 type told struct {
 	call   func(Sink)
-	stream string // of an event
+	stream string // the request stream of an event, else ""
 	bytes  int
 }
 
-// note keeps what a delivery says about its session.
+// note keeps the session state that a delivery carries.
 func (s *session) note(d Delivery, msgs []wire.Message) {
 	s.ticket, s.level, s.subscriptions = d.Ticket, d.Level, d.Subscriptions
 	if len(d.Init) > 0 {
@@ -58,7 +58,7 @@ func (s *session) note(d Delivery, msgs []wire.Message) {
 }
 
 // depart takes the session out of a group of several. Its requests end with f; the
-// process goes on for the others.
+// process goes on for the other sessions.
 func (s *session) depart(f *fault) {
 	g := s.group
 	if s.departed || !slices.Contains(g.members, s) {
@@ -87,7 +87,8 @@ func (s *session) tidy() {
 
 // # Deliveries
 
-// request begins one request of a delivery: it ends here, or p has it.
+// request begins one request of a delivery: it ends the request at once, or passes it to
+// p.
 func (s *session) request(p *process, st *stream, m wire.Message) {
 	for _, other := range s.group.live {
 		// A process that is being stopped may still answer to the id.
@@ -104,13 +105,13 @@ func (s *session) request(p *process, st *stream, m wire.Message) {
 	p.request(st, m)
 }
 
-// refuse ends a request that no process has got.
+// refuse ends a request with an error before a process gets it.
 func (s *session) refuse(st *stream, id json.RawMessage, e *wire.Error) {
 	st.open--
 	s.event(st, wire.ErrorResponse(id, e), st.open == 0)
 }
 
-// refuseAll ends the requests of a delivery that no process gets.
+// refuseAll ends all requests of a delivery with f before a process gets them.
 func (s *session) refuseAll(st *stream, requests []wire.Message, f *fault) {
 	for _, m := range requests {
 		st.open--
@@ -121,7 +122,7 @@ func (s *session) refuseAll(st *stream, requests []wire.Message, f *fault) {
 func (s *session) notification(p *process, m wire.Message) {
 	switch {
 	case m.Method == wire.NotifyInitialized:
-		// The box has said it, or will.
+		// The box sends its own.
 	case m.Method == wire.NotifyCancelled:
 		for _, l := range s.group.live {
 			if l.conv.cancel(s, m) != nil {
@@ -156,7 +157,8 @@ func (s *session) tell(t told) {
 	}
 }
 
-// tellAll brings everything to the sink, one after the other, outside of the lock.
+// tellAll passes everything to the sink, one call after the other, without holding the
+// lock.
 func (s *session) tellAll() {
 	b := s.box
 	b.mu.Lock()
@@ -177,7 +179,7 @@ func (s *session) tellAll() {
 	b.leave()
 }
 
-// closeStream drops a stream with all that it still says.
+// closeStream cancels the requests of a stream and drops its pending events.
 func (s *session) closeStream(id string) {
 	for _, p := range s.group.live {
 		for _, r := range p.conv.inOrder() {

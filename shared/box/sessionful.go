@@ -11,7 +11,7 @@ import (
 // sessionful speaks to a process in the versions that have initialize.
 type sessionful struct {
 	p      *process
-	result json.RawMessage // of initialize, as clients get it
+	result json.RawMessage // of initialize, as clients see it
 	tasks  *legacyTasks    // nil for a process without tasks of 2025-11-25
 }
 
@@ -39,7 +39,7 @@ func (s *sessionful) greeted(m wire.Message) {
 	}
 }
 
-// introduced takes the result of initialize. Clients are not told of tasks.
+// introduced takes the result of initialize. It hides the tasks in it from clients.
 func (s *sessionful) introduced(result json.RawMessage) {
 	var calls bool
 	if s.result, calls = bridge.WithoutLegacyTasks(result); calls {
@@ -59,8 +59,8 @@ func (s *sessionful) begin() {
 	}
 }
 
-// set sends a request of our own. Its answer goes nowhere: the client had an answer
-// from an earlier process.
+// set sends a request of the box itself and ignores the answer: the client had its
+// answer from an earlier process.
 func (s *sessionful) set(method string, params map[string]string) {
 	raw, err := json.Marshal(params)
 	if err != nil {

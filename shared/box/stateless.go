@@ -11,13 +11,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// stateless speaks to a process of version 2026-07-28. A request of a client of that
-// version passes unchanged, and so does the answer. A request of any other client gets
-// what that client said in initialize. Such a process does not ask: it answers that it
-// needs input. The delivery then is suspended, and the box forgets it.
+// stateless speaks to a process of version 2026-07-28. Requests of a client of that
+// version, and their answers, pass unchanged. Requests of other clients get what their
+// client said in initialize. Such a process does not ask: it answers that it needs
+// input. The box then suspends the delivery and forgets it.
 type stateless struct {
 	p        *process
-	discover json.RawMessage // what it said of itself
+	discover json.RawMessage // its answer to server/discover
 	changes  int64           // id of the request for notifications of changes, 0 for none
 }
 
@@ -45,8 +45,8 @@ func (s *stateless) initialized(of *session) json.RawMessage {
 	return of.client().Initialize(s.discover)
 }
 
-// begin asks for the notifications of changes that the sessions want, in the place of
-// what was asked before.
+// begin asks for the notifications of changes that the sessions want. It cancels the
+// request for them that was sent before.
 func (s *stateless) begin() {
 	p := s.p
 	if s.changes != 0 {
@@ -62,7 +62,7 @@ func (s *stateless) begin() {
 }
 
 func (s *stateless) settle(_ string, subscriptions []string) {
-	// Each request has the level of its session.
+	// Each request carries the level of its session.
 	if !slices.Equal(s.p.g.subscriptions(), subscriptions) {
 		s.begin()
 	}
@@ -75,7 +75,7 @@ func (s *stateless) outgoing(r *request, line []byte) []byte {
 	m, err := wire.Parse(line)
 	switch {
 	case err == nil && m.Kind == wire.Notification && m.Method == wire.NotifyRootsChanged:
-		return nil // they are asked for in each call
+		return nil // the process asks for roots in each call
 	case err != nil || r == nil:
 		return line
 	}
@@ -118,14 +118,14 @@ func (s *stateless) notification(m wire.Message) (wire.Message, bool) {
 	return m, err == nil
 }
 
-// Retries of a request whose server wants to be called again at once.
+// Limits for a request that the server wants to get again at once.
 const (
 	maxRetries = 10
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 2 * time.Second
 )
 
-// needs takes an answer that says what the process needs for a request.
+// needs takes an answer in which the process asks for input to a request.
 func (s *stateless) needs(r *request, result json.RawMessage) {
 	inputs, state, fault := bridge.ReadInputs(result)
 	if fault == nil && len(inputs) == 0 {
@@ -146,7 +146,7 @@ func (s *stateless) needs(r *request, result json.RawMessage) {
 	s.p.conv.suspend(r, a)
 }
 
-// original is a request as the client wrote it.
+// original returns a request as the client wrote it.
 func (r *request) original() []byte {
 	raw, _ := wire.Replace(r.line, r.id, "id")
 	if r.token != nil {

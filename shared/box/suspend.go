@@ -8,24 +8,25 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
 )
 
-// Suspension is what becomes of a delivery that needs something of its client.
+// Suspension describes a delivery that ended in questions to its client.
 type Suspension struct {
 	Questions []bridge.Asked
-	// Raw is what is to be delivered again, in the next round, when it has the answers:
-	// a request, or a batch of those of the delivery that are not answered yet.
+	// Raw is the message to deliver again, in the next round, when the caller has the
+	// answers: a request, or a batch of the requests of the delivery that have no answer
+	// yet.
 	Raw    []byte
-	Within time.Duration // for the answers
+	Within time.Duration // time limit for the answers
 }
 
 // asking is a request that needs something of its client.
 type asking struct {
-	raw       []byte // to be sent again
+	raw       []byte // the request to deliver again
 	questions []bridge.Asked
-	requests  [][]byte // that ask them
+	requests  [][]byte // the messages that ask them
 	within    time.Duration
 }
 
-// questions counts those of a stream.
+// questions counts the questions of a stream.
 func (st *stream) questions() int {
 	n := 0
 	for _, a := range st.asking {
@@ -34,8 +35,8 @@ func (st *stream) questions() int {
 	return n
 }
 
-// ask tells the questions of a delivery, and that it is suspended: a batch when all
-// its requests have ended or need something.
+// ask tells the client the questions of a delivery and suspends it. It is called once,
+// when each of its requests has ended or needs something.
 func (s *session) ask(st *stream) {
 	suspended := &Suspension{}
 	var raws, requests [][]byte

@@ -9,37 +9,38 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Tasks of 2025-11-25 are between the box and the process. Clients are not told of
-// them: a task is in the memory of a process, and who polls for it would keep that
-// awake. A tool that can be called as a task only (execution.taskSupport "required") is
-// called as one in its client's place, and its result is asked for at once: tasks/result
-// is answered when the task is over, and brings what it asks meanwhile. To the client it
-// is a call like any other, with its progress, its questions and its deadline; a cancel
-// becomes tasks/cancel.
+// Tasks of 2025-11-25 stay between the box and the process; clients do not see them.
+// Such a task lives in the memory of the process, and a client that polls for it would
+// keep the process awake. If a tool can only be called as a task (execution.taskSupport
+// "required"), the box makes the task in its client's place and asks for its result at
+// once. The process answers tasks/result when the task is over, and sends its questions
+// meanwhile. For the client the call is like any other, with its progress, its questions
+// and its deadline. The box turns a cancel into tasks/cancel.
 //
-// Which tools these are the lists say that pass by. A call that ends in an error before
-// that has the box list the tools itself, once in the life of the process: only such a
-// tool has certainly not run, and may be called again.
+// The box learns these tools from the lists of tools that pass through it. If a call of
+// an unknown tool ends in an error, the box lists the tools itself, once in the life of
+// the process. A tool that requires a task has certainly not run then, so the box may
+// call it again.
 
-// task is what a tools/call in flight has become in the process.
+// task is a tools/call in flight that the box has made a task in the process.
 type task struct {
 	id json.RawMessage // nil until the process has named it
 }
 
-// legacyTasks is what is known of a process with tasks.
+// legacyTasks keeps what the box knows about a process with tasks.
 type legacyTasks struct {
 	p      *process
 	needed map[string]bool // tools that can be called as a task only
 	all    bool            // all tools are known
 }
 
-// doubt is a call of a tool of which nothing is known. It has ended in an error.
+// doubt is a call that ended in an error, of a tool that the box does not know yet.
 type doubt struct {
 	r   *request
 	end wire.Message
 }
 
-// outgoing is what is sent for a request.
+// outgoing returns the line to send for a request.
 func (t *legacyTasks) outgoing(r *request, line []byte) []byte {
 	if r.method != wire.MethodToolsCall || r.passed != nil {
 		return line
@@ -52,14 +53,15 @@ func (t *legacyTasks) outgoing(r *request, line []byte) []byte {
 	return bridge.AsLegacyTask(line, t.life())
 }
 
-// needs says that a call has to be a task, and is not one by its client's own wish.
+// needs reports whether the box has to make a call a task. It does not if the client
+// asked for a task itself.
 func (t *legacyTasks) needs(r *request) bool {
 	name, _ := wire.String(wire.Lookup(r.line, "params", "name"))
 	return t.needed[name] && wire.Lookup(r.line, "params", "task") == nil
 }
 
-// response takes a response that is about a task. It is false for one that is the
-// client's.
+// response takes a response about a task. It returns false for a response that goes to
+// the client.
 func (t *legacyTasks) response(r *request, m wire.Message) bool {
 	switch {
 	case r.method != wire.MethodToolsCall:
@@ -107,14 +109,14 @@ func (t *legacyTasks) toolsTold(d doubt, m wire.Message) {
 	}
 }
 
-// learn notes what a list says of tools.
+// learn notes the tools in a list that require a task.
 func (t *legacyTasks) learn(list json.RawMessage) {
 	for _, name := range bridge.LegacyNeed(list) {
 		t.needed[name] = true
 	}
 }
 
-// listed is a list of tools for clients, who can call all of them.
+// listed returns a list of tools as clients get it, without the requirement of a task.
 func (t *legacyTasks) listed(r *request, m wire.Message) wire.Message {
 	if r.method == wire.MethodToolsList && m.Error == nil {
 		t.learn(m.Result)
@@ -123,8 +125,8 @@ func (t *legacyTasks) listed(r *request, m wire.Message) wire.Message {
 	return m
 }
 
-// notification takes a notification about tools or tasks. It is true for one that
-// clients are not told.
+// notification takes a notification about tools or tasks. It returns true for one that
+// clients must not get.
 func (t *legacyTasks) notification(m wire.Message) bool {
 	if m.Method == wire.NotifyToolsChanged {
 		t.needed, t.all = map[string]bool{}, false
@@ -132,8 +134,8 @@ func (t *legacyTasks) notification(m wire.Message) bool {
 	return m.Method == wire.NotifyTaskStatus
 }
 
-// life is how long the process has to keep a task: for as long as the call can be
-// waited for, 0 if that has no end.
+// life returns how long the process has to keep a task: as long as the client may wait
+// for the call, or 0 if that is unlimited.
 func (t *legacyTasks) life() time.Duration {
 	s := t.p.box.server
 	if s.ToolTimeout < 0 {
@@ -143,7 +145,7 @@ func (t *legacyTasks) life() time.Duration {
 }
 
 // sendAgain sends a request in another form, under another number. Its progress token
-// stays the one it had.
+// stays the same.
 func (t *legacyTasks) sendAgain(r *request, line []byte) {
 	line, _ = wire.Replace(line, strconv.AppendInt(nil, t.p.conv.again(r), 10), "id")
 	if !t.p.write(wire.Compact(line)) {
@@ -151,8 +153,8 @@ func (t *legacyTasks) sendAgain(r *request, line []byte) {
 	}
 }
 
-// cancel has the process stop working for a request that has become a task. It is false
-// for any other.
+// cancel has the process stop working on a request that is a task. It returns false for
+// any other request.
 func (t *legacyTasks) cancel(r *request) bool {
 	if r.task == nil || r.task.id == nil {
 		return false
@@ -161,5 +163,5 @@ func (t *legacyTasks) cancel(r *request) bool {
 	return true
 }
 
-// params name the task.
+// params returns params that name the task.
 func (t *task) params() json.RawMessage { return json.RawMessage(`{"taskId":` + string(t.id) + `}`) }

@@ -1,25 +1,25 @@
-// Package bucket keeps the snapshots of workspaces in S3, or what speaks like it: the
-// host's part, which signs. A box holds no credential; it is given a URL for one object
-// of its own, for some minutes, with which nothing else can be reached. The package
-// hides names of objects, Signature Version 4, and how the newest of several snapshots
-// is told while runners are killed and frames come twice or late.
+// Package bucket keeps the snapshots of workspaces in S3, or a compatible service. It is
+// the host's part, which signs. A box holds no credential: for some minutes it gets a
+// URL for one object of its own, which reaches nothing else. The package hides names of
+// objects and Signature Version 4. It also hides how it finds the newest of several
+// snapshots while runners are killed and frames come twice or late.
 //
-// It does not know who asks: that a box asks for its own is for the caller to see to
-// (package relay does). What is in a snapshot it never sees.
+// The package does not check the caller: its callers must ensure that a box asks only
+// for its own snapshots (package relay does). It never sees the contents of a snapshot.
 //
 // # Objects
 //
 //	PREFIX/TENANT/SERVER/OWNER/GENERATION-TIME-NONCE.tar.zst   a snapshot
 //	PREFIX/TENANT/SERVER/OWNER/current                         the name of the newest
 //
-// TENANT and SERVER are those of the box, as digests where they have characters that
-// would have to be escaped, and OWNER is a digest. A snapshot counts once current names
-// it, which is written on condition of what was read, and only ever moved to a name that
-// is greater: names of one owner grow with the generation of the box and with time. So a
-// put that nobody confirmed is nothing, a confirmation that comes twice or late changes
-// nothing, and one of a runner that was replaced is refused.
+// TENANT and SERVER are the box's, as digests if they have characters that would have to
+// be escaped. OWNER is a digest. A snapshot counts once current names it. current is
+// written on condition that it is unchanged since it was read, and only moves to a
+// greater name. Names of one owner grow with the generation of the box and with time. So
+// an unconfirmed upload has no effect, a repeated or late confirmation changes nothing,
+// and a confirmation of a replaced runner is refused.
 //
-// What nobody confirmed, and what nobody uses, goes by the bucket's own rules of age.
+// The bucket's lifecycle rules remove unconfirmed and unused objects by age.
 package bucket
 
 import (
@@ -43,29 +43,30 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// MaxSnapshot is how many bytes a snapshot may have: what a runner packs at most by
-// itself, which is 256 MiB of files, and the names of as many files as it packs.
+// MaxSnapshot is the largest size of a snapshot, in bytes. A runner packs at most 256
+// MiB of files by default, and the names of its files come on top.
 const MaxSnapshot = 288 << 20
 
 const (
-	callTimeout = 5 * time.Second // of one request
+	callTimeout = 5 * time.Second // limit for one request
 	urlLife     = 10 * time.Minute
 	maxPointer  = 4 << 10 // bytes
-	maxTries    = 5       // writes of a pointer that somebody else writes too
+	maxTries    = 5       // writes of a pointer that another runner writes too
 	current     = "current"
 	ending      = ".tar.zst"
 )
 
-// Config says where the bucket is and who asks it. Place and Credentials are needed.
+// Config says where the bucket is and with which credentials. Place and Credentials are
+// required.
 type Config struct {
 	Place       Place
 	Credentials aws.CredentialsProvider
-	Domain      string // of AWS, where it is not amazonaws.com
+	Domain      string // AWS's domain, if it is not amazonaws.com
 	MaxBytes    int64  // of a snapshot; 0 for MaxSnapshot
 	Client      *http.Client
 }
 
-// Bucket signs URLs and keeps the pointers. It remembers nothing and is safe for
+// Bucket signs URLs and keeps the pointers. It has no state of its own and is safe for
 // concurrent use.
 type Bucket struct{ cfg Config }
 
@@ -75,7 +76,7 @@ func New(c Config) *Bucket {
 	c.Domain = cmp.Or(c.Domain, "amazonaws.com")
 	if c.Client == nil {
 		c.Client = &http.Client{
-			// Not the default one, which a function may have dial elsewhere.
+			// The default transport may dial elsewhere in a function.
 			Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
@@ -83,17 +84,17 @@ func New(c Config) *Bucket {
 	return &Bucket{c}
 }
 
-// pointer is the object current.
+// pointer is the contents of the object current.
 type pointer struct {
 	Generation session.Generation `json:"generation"`
 	Object     string             `json:"object"`
 	Saved      time.Time          `json:"saved"`
 
-	etag string // as it was read; "" if there is none
+	etag string // from the read; "" if there is none
 }
 
-// Newest gives a URL from which the newest snapshot of an owner can be got within some
-// minutes, and when it was saved. Errors: NotFound if there is none, Unavailable.
+// Newest returns a URL, valid for some minutes, to get the newest snapshot of an owner,
+// and when it was saved. Errors: NotFound if there is none, Unavailable.
 func (b *Bucket) Newest(ctx context.Context, box session.BoxID, owner string) (get string, saved time.Time, err error) {
 	p, err := b.pointer(ctx, box, owner)
 	if err != nil {
@@ -106,8 +107,8 @@ func (b *Bucket) Newest(ctx context.Context, box session.BoxID, owner string) (g
 	return get, p.Saved, err
 }
 
-// Room gives the place of a new snapshot of size bytes: its name, a URL for PUT that is
-// good for some minutes and takes just as many bytes, and the header that has to be sent.
+// Room returns the place for a new snapshot of size bytes: its name, a URL for PUT, and
+// the headers to send. The URL is valid for some minutes and accepts exactly size bytes.
 // Errors: Fenced if a newer generation has saved, TooLarge, Invalid, Unavailable.
 func (b *Bucket) Room(ctx context.Context, box session.BoxID, owner string, gen session.Generation, size int64) (object, put string, header map[string]string, err error) {
 	switch {
@@ -125,17 +126,17 @@ func (b *Bucket) Room(ctx context.Context, box session.BoxID, owner string, gen 
 	}
 	at := time.Now().UnixMilli()
 	if _, before, ok := parts(p.Object); ok && p.Generation == gen {
-		at = max(at, before+1) // by another function's clock
+		at = max(at, before+1) // the clock of another function may be ahead
 	}
 	object = fmt.Sprintf("%016d-%013d-%s%s", gen, at, session.NewNonce(), ending)
 	put, header, err = b.presign(ctx, http.MethodPut, folder(box, owner)+object, size)
 	return object, put, header, err
 }
 
-// Commit makes an object that was put the newest snapshot of an owner, and removes the
-// one before. It may be repeated, and does nothing for an object that is older than the
-// newest. Errors: Fenced if a newer generation has saved, Invalid for what is no name
-// that Room gave, Unavailable.
+// Commit makes an uploaded object the newest snapshot of an owner, and removes the one
+// before. It may be repeated, and does nothing for an object that is older than the
+// newest. Errors: Fenced if a newer generation has saved, Invalid for a name that Room
+// did not give, Unavailable.
 func (b *Bucket) Commit(ctx context.Context, box session.BoxID, owner string, gen session.Generation, object string) error {
 	of, _, ok := parts(object)
 	if !ok || of > gen {
@@ -149,7 +150,7 @@ func (b *Bucket) Commit(ctx context.Context, box session.BoxID, owner string, ge
 		case p.Generation > of:
 			return stale(of, p)
 		case p.Object >= object:
-			return nil // this very one, or a word of before that came late
+			return nil // this very object, or a late confirmation of an older one
 		}
 		text, err := json.Marshal(pointer{Generation: of, Object: object, Saved: time.Now().UTC()})
 		if err != nil {
@@ -166,26 +167,27 @@ func (b *Bucket) Commit(ctx context.Context, box session.BoxID, owner string, ge
 		switch answer.code {
 		case http.StatusOK:
 			if p.Object != "" {
-				// It is only in the way: what is not removed now goes by its age.
+				// The old object is no longer used: if it is not removed now, the
+				// lifecycle rules remove it.
 				_, _ = b.call(ctx, http.MethodDelete, folder(box, owner)+p.Object, nil, nil)
 			}
 			return nil
 		case http.StatusPreconditionFailed, http.StatusConflict, http.StatusNotFound:
-			continue // somebody else has written, or removed it
+			continue // another runner has written or removed it
 		}
 		return answer.unexpected("write which snapshot is the newest")
 	}
 	return session.Errorf(session.Unavailable, "several runners save one snapshot at a time; try again")
 }
 
-// Forget removes what gen or an older generation has saved of an owner, if anything.
+// Forget removes an owner's snapshot of gen or an older generation, if there is one.
 // Errors: Unavailable.
 func (b *Bucket) Forget(ctx context.Context, box session.BoxID, owner string, gen session.Generation) error {
 	p, err := b.pointer(ctx, box, owner)
 	if err != nil || p.Object == "" || p.Generation > gen {
 		return err
 	}
-	for _, name := range []string{current, p.Object} { // the pointer first: then there is no snapshot any more
+	for _, name := range []string{current, p.Object} { // the pointer first: without it there is no snapshot
 		answer, err := b.call(ctx, http.MethodDelete, folder(box, owner)+name, nil, nil)
 		if err != nil {
 			return err
@@ -201,7 +203,7 @@ func stale(gen session.Generation, p pointer) error {
 	return session.Errorf(session.Fenced, "generation %d saves, and there is a snapshot of %d", gen, p.Generation)
 }
 
-// pointer reads which snapshot is the newest; it is zero if there is none.
+// pointer reads the pointer to the newest snapshot; it is zero if there is none.
 func (b *Bucket) pointer(ctx context.Context, box session.BoxID, owner string) (pointer, error) {
 	answer, err := b.call(ctx, http.MethodGet, folder(box, owner)+current, nil, nil)
 	switch {
@@ -223,14 +225,15 @@ func (b *Bucket) pointer(ctx context.Context, box session.BoxID, owner string) (
 	return p, nil
 }
 
-// answer is what S3 said.
+// answer is an answer of S3.
 type answer struct {
 	code int
 	etag string
 	body []byte
 }
 
-// unexpected is an error with what S3 minds; the rest of its text may repeat the request.
+// unexpected returns an error with the code that S3 gives. It leaves out the rest of the
+// text, which may repeat the request.
 func (a answer) unexpected(what string) error {
 	why := ""
 	if m := regexp.MustCompile(`<Code>([A-Za-z]{1,60})</Code>`).FindSubmatch(a.body); m != nil {
@@ -268,7 +271,7 @@ func (b *Bucket) call(ctx context.Context, method, object string, header http.He
 	return answer{res.StatusCode, res.Header.Get("ETag"), text}, nil
 }
 
-// folder is where an owner of a box has its objects, below the prefix.
+// folder returns the folder of an owner's objects, below the prefix.
 func folder(box session.BoxID, owner string) string {
 	tenant, server := "", string(box)
 	if i := strings.LastIndexByte(server, '/'); i >= 0 { // a server's name has none in it
@@ -278,7 +281,7 @@ func folder(box session.BoxID, owner string) string {
 	return plain(tenant) + "/" + plain(server) + "/" + hex.EncodeToString(sum[:]) + "/"
 }
 
-// plain is a name that needs no escaping and is not another's.
+// plain returns name if it needs no escaping, else a digest that cannot be another name.
 func plain(name string) string {
 	ok := name != "" && len(name) <= 100
 	for _, c := range []byte(name) {
@@ -291,7 +294,7 @@ func plain(name string) string {
 	return "." + hex.EncodeToString(sum[:]) // no plain name has a dot
 }
 
-// parts are the generation and the time in the name of a snapshot.
+// parts returns the generation and the time in the name of a snapshot.
 func parts(object string) (gen session.Generation, at int64, ok bool) {
 	fields := strings.SplitN(strings.TrimSuffix(object, ending), "-", 3)
 	if !strings.HasSuffix(object, ending) || len(fields) != 3 || len(fields[0]) != 16 || len(fields[1]) != 13 || plain(fields[2]) != fields[2] {

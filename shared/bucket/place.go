@@ -9,21 +9,21 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Place says where snapshots are.
+// Place says where snapshots are kept.
 type Place struct {
 	Bucket   string // 3 to 63 lower-case letters, digits and "-"; dots would not fit the certificate
-	Prefix   string // of all objects, without slashes at its ends; "" for none
+	Prefix   string // prefix of all objects, without slashes at its ends; "" for none
 	Region   string
-	Endpoint string // URL of an S3 that is not AWS's own, "" for AWS's
+	Endpoint string // URL of an S3 outside of AWS, "" for AWS
 }
 
-// PlaceForm is how a place is written, for messages about one that is not.
+// PlaceForm is the syntax of a place, for error messages.
 const PlaceForm = "BUCKET[/PREFIX][?endpoint=URL&region=NAME]"
 
-// ParsePlace reads a place as [PlaceForm] says. region is that of a place that names
-// none; without any, one with an endpoint is in us-east-1.
+// ParsePlace reads a place in the form of [PlaceForm]. region is the default region. If
+// both are missing, a place with an endpoint is in us-east-1.
 //
-// Errors: Invalid, saying what is wrong with which part.
+// Errors: Invalid; the message names the wrong part.
 func ParsePlace(text, region string) (Place, error) {
 	where, query, _ := strings.Cut(text, "?")
 	settings, err := url.ParseQuery(query)

@@ -17,8 +17,8 @@ import (
 // service is S3's name in a signature.
 const service = "s3"
 
-// url is the address of an object: the bucket is in the host on AWS, and in the path at
-// an endpoint of one's own.
+// url returns the URL of an object. The bucket is in the host on AWS, and in the path at
+// a configured endpoint.
 func (b *Bucket) url(object string) string {
 	p := b.cfg.Place
 	if p.Prefix != "" {
@@ -30,10 +30,10 @@ func (b *Bucket) url(object string) string {
 	return fmt.Sprintf("https://%s.s3.%s.%s/%s", p.Bucket, p.Region, b.cfg.Domain, object)
 }
 
-// asWritten has the signer take a path as it is: S3 does not escape it twice.
+// asWritten makes the signer use a path as it is, because S3 does not escape it twice.
 func asWritten(o *v4.SignerOptions) { o.DisableURIPathEscaping = true }
 
-// sign signs a request of the host's own.
+// sign signs a request of the host itself.
 func (b *Bucket) sign(ctx context.Context, r *http.Request, body []byte) error {
 	credentials, err := b.cfg.Credentials.Retrieve(ctx)
 	if err != nil {
@@ -45,8 +45,8 @@ func (b *Bucket) sign(ctx context.Context, r *http.Request, body []byte) error {
 	return v4.NewSigner().SignHTTP(ctx, credentials, r, digest, service, b.cfg.Place.Region, time.Now(), asWritten)
 }
 
-// presign gives a URL for one object and method. One for PUT takes size bytes, neither
-// more nor less, and only while there is no such object.
+// presign returns a URL for one object and method. A URL for PUT accepts exactly size
+// bytes, and only while the object does not exist.
 func (b *Bucket) presign(ctx context.Context, method, object string, size int64) (url string, header map[string]string, err error) {
 	failed := func(err error) (string, map[string]string, error) {
 		return "", nil, session.Errorf(session.Unavailable, "no URL for a snapshot can be signed").Because(err)
@@ -61,7 +61,7 @@ func (b *Bucket) presign(ctx context.Context, method, object string, size int64)
 		return failed(err)
 	}
 	if method == http.MethodPut {
-		r.ContentLength = size // and with it a header that is signed
+		r.ContentLength = size // makes the signature cover Content-Length
 		r.Header.Set("If-None-Match", "*")
 		header = map[string]string{"If-None-Match": "*"}
 	}

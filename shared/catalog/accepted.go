@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// accepted is the form of a Catalog in which the one process that reads the servers file
-// hands it to the others.
+// accepted is the form in which the process that reads the servers file passes a Catalog
+// to the others.
 type accepted struct {
 	Version  int         `json:"version"`
 	Servers  []marshaled `json:"servers"`
@@ -17,8 +17,8 @@ type accepted struct {
 
 const acceptedVersion = 1
 
-// Marshal writes all of the catalog for [LoadAccepted]: the servers with their variables
-// put in, and those that are rejected. It holds secrets in the clear.
+// Marshal returns the whole catalog for [LoadAccepted]: the servers with their variables
+// expanded, and the rejected ones. It holds secrets in the clear.
 func (c *Catalog) Marshal() []byte {
 	a := accepted{Version: acceptedVersion, Rejected: c.rejected}
 	for _, name := range c.names {
@@ -27,8 +27,8 @@ func (c *Catalog) Marshal() []byte {
 	return encode(a)
 }
 
-// LoadAccepted reads a file with what [Catalog.Marshal] wrote. The error never repeats
-// the text, which holds secrets.
+// LoadAccepted reads a file with the output of [Catalog.Marshal]. The error never
+// repeats the text, which holds secrets.
 func LoadAccepted(path string) (*Catalog, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// beside makes relative paths of a server those of the folder of the servers file, on
+// beside makes relative paths of a server refer to the folder of the servers file, on
 // the machine that the server runs on. A server without a workspace works in that
-// folder, unless its cwd says otherwise. A server with a host path finds its files
-// there, as before.
+// folder, unless its cwd names another. For a server with a host path nothing changes:
+// it finds its files there.
 func (r *serverReader) beside() {
 	s := &r.server
 	if r.folder == "" || s.Box.HostPath != "" && s.Box.HostPath != HostPathAuto {
@@ -39,9 +39,9 @@ func (r *serverReader) beside() {
 	}
 }
 
-// pathOf is the path of a file beside the servers file that an argument names, or else
-// the argument. A word without a dot or a slash is none, whatever lies there; and what
-// lies in the folder that cwd names is found by the server.
+// pathOf returns the path of a file beside the servers file that an argument names, or
+// else the argument. A word without a dot or a slash never names a file. If the file is
+// in the folder that cwd names, the server finds it itself.
 func (r *serverReader) pathOf(arg string) string {
 	if !strings.ContainsAny(arg, "./") || filepath.IsAbs(arg) || strings.HasPrefix(arg, "-") {
 		return arg

@@ -9,83 +9,85 @@ import (
 	"time"
 )
 
-// Scope says who shares a process of a server. Who does works in one workspace, sees
-// what others do in the process as far as the server shows it, and hears what it says
-// of no call. The protocol version is that of the first.
+// Scope says which sessions share a process of a server. These sessions work in one
+// workspace, and their clients may see what the others do in the process, as far as the
+// server shows it. They all get its messages outside of calls. The protocol version is
+// the first session's.
 type Scope string
 
 // The scopes.
 const (
 	ScopeSession   Scope = "session"   // each session has its own
 	ScopePrincipal Scope = "principal" // all sessions of a principal
-	ScopeShared    Scope = "shared"    // all sessions of a tenant, whoever they belong to
+	ScopeShared    Scope = "shared"    // all sessions of a tenant
 )
 
-// HostPathAuto in the place of a host path has it inferred from the absolute
-// paths in the command and its arguments.
+// HostPathAuto, as a host path, has it inferred from the absolute paths in the command
+// and its arguments.
 const HostPathAuto = "auto"
 
-// Box is the section x-dormouse.box of a server: what surrounds its processes.
-// It holds no secrets: the values of its env are in Server.Env.
+// Box is the section x-dormouse.box of a server: the surroundings of its processes. It
+// holds no secrets: the values of its env are in Server.Env.
 type Box struct {
-	// Image is the container image of the box; it says nothing on one machine.
+	// Image is the container image of the box; it has no effect on one machine.
 	Image string `json:"image,omitempty"`
-	// Offline is network "off": the server's processes have no network. What the
-	// box installs for them still comes over it.
+	// Offline is network "off": the server's processes have no network. The box still
+	// uses the network to install for them.
 	Offline bool `json:"offline,omitempty"`
 
-	// HostPath is a folder with the server's program, absolute or [HostPathAuto];
-	// "" for none. With HostPathWritable (host_path_mode "rw") the server works in
-	// that folder; without ("ro") in a copy of it, and the folder never changes.
+	// HostPath is a folder with the server's program, absolute or [HostPathAuto]; "" for
+	// none. With HostPathWritable (host_path_mode "rw") the server works in that folder.
+	// Without it ("ro") the server works in a copy, and the folder never changes.
 	HostPath         string `json:"host_path,omitempty"`
 	HostPathWritable bool   `json:"host_path_rw,omitempty"`
-	// MountRoots are the folders that a host path must lie in, the file's
-	// x-dormouse.allowed_mount_roots; nil means anywhere.
+	// MountRoots are the folders that may hold a host path, from the file's
+	// x-dormouse.allowed_mount_roots; nil means any.
 	MountRoots []string `json:"mount_roots,omitempty"`
 
 	// Limits of one process with its children; 0 for none.
 	CPUs     float64 `json:"cpus,omitempty"` // whole processors
 	MemoryMB int     `json:"memory_mb,omitempty"`
 	Pids     int     `json:"pids,omitempty"` // processes and threads
-	// ReadOnlyRootFS leaves only workspace and temporary folder writable.
+	// ReadOnlyRootFS makes all but the workspace and the temporary folder read-only.
 	ReadOnlyRootFS bool `json:"ro_rootfs,omitempty"`
 
-	// InstallScripts has packages run their own code while they are installed: install
-	// scripts of npm, and what builds a Python package from its source. It runs in a
-	// sandbox of its own. Without it that code is not run.
+	// InstallScripts lets packages run their own code while they are installed: install
+	// scripts of npm, and builds of Python packages from source. The code runs in a
+	// sandbox of its own. Without InstallScripts it is not run.
 	InstallScripts bool `json:"install_scripts,omitempty"`
 
-	// Profile is the named profile the fields above come from where the file says
-	// nothing, "" for none. A server with a profile must not run where the profile
-	// cannot be kept, but for its pids_limit: without root no system has that, and the
-	// box logs that it does without.
+	// Profile is the named profile that gives the values of the fields above that the
+	// file does not set, "" for none. A server with a profile must not run where the
+	// profile cannot be enforced. The exception is its pids_limit: no system can enforce
+	// that without root, and the box logs that it is missing.
 	Profile string `json:"profile,omitempty"`
 
 	Scope Scope `json:"scope,omitempty"` // "" is ScopeSession
 
-	// Snapshot is what the file says; see [Server.Kept].
+	// Snapshot is the file's own value; see [Server.Kept].
 	Snapshot Snapshot `json:"snapshot,omitempty"`
 
-	// Secrets names the variables of Server.Env whose values must never appear in
-	// what a box says, beside those whose names look secret.
+	// Secrets names the variables of Server.Env whose values must never appear in the
+	// output of a box. Variables whose names look secret are hidden too.
 	Secrets []string `json:"secrets,omitempty"`
 }
 
-// Confined says that something of a sandbox was asked for: the server must not run
-// without one.
+// Confined reports whether the file asks for any part of a sandbox. The server must not
+// run without one then.
 func (b Box) Confined() bool {
 	return b.Profile != "" || b.Offline || b.CPUs > 0 || b.MemoryMB > 0 || b.Pids > 0 || b.ReadOnlyRootFS
 }
 
-// profile is a set of values with a name. A file may set other values, but not for
-// the locked fields.
+// profile is a named set of values. A file may set other values, except for the locked
+// fields.
 type profile struct {
 	box    Box
 	tool   time.Duration
 	locked []string
 }
 
-// profiles are the named ones, with the same values as the system they come from.
+// profiles returns the named profiles, with the same values as in the system they come
+// from.
 func profiles() map[string]profile {
 	return map[string]profile{
 		"default": {
@@ -112,8 +114,8 @@ func profiles() map[string]profile {
 
 // # Reading
 
-// box reads x-dormouse.box. The profile comes first, whatever the order in the
-// file: other keys change what it says.
+// box reads x-dormouse.box. It reads the profile first, in any order of the file,
+// because other keys change its values.
 func (r *serverReader) box(n node) {
 	var p profile
 	if m, ok := n.get("profile"); ok && m.value.shape != null {
@@ -136,8 +138,8 @@ func (r *serverReader) box(n node) {
 	r.checkSnapshot(n)
 }
 
-// checkSnapshot refuses to keep for one session, or one principal, a workspace that
-// more of them work in.
+// checkSnapshot refuses a snapshot for one session, or one principal, if more of them
+// share the workspace.
 func (r *serverReader) checkSnapshot(n node) {
 	m, _ := n.get("snapshot")
 	scope := r.server.Box.Scope
@@ -157,7 +159,8 @@ func (r *serverReader) checkSnapshot(n node) {
 		r.what, r.server.Box.Snapshot, scope)
 }
 
-// lockable reads a key that the profile locks: it may say what the profile says.
+// lockable reads a key that the profile locks. The key may only repeat the profile's
+// value.
 func (r *serverReader) lockable(m member, read field) {
 	before, problems := r.server, len(r.problems)
 	read(r, m)
@@ -171,7 +174,7 @@ func (r *serverReader) locked(at int, field, profile string) {
 	r.fail(at, "%s: %s is locked by the profile %q: leave it out or choose another profile", r.what, field, profile)
 }
 
-// changed compares what profiles can lock.
+// changed reports whether a field differs that profiles can lock.
 func changed(a, b Server) bool {
 	x, y := a.Box, b.Box
 	return a.ToolTimeout != b.ToolTimeout || x.Offline != y.Offline || x.HostPathWritable != y.HostPathWritable ||
@@ -225,7 +228,7 @@ func boxKeys() map[string]field {
 	return keys
 }
 
-// boxEnv is what only holds here; it wins over what holds for all clients.
+// boxEnv reads the variables for the box only. They win over those for all clients.
 func (r *serverReader) boxEnv(m member) {
 	if r.want(m.value, object, r.what+": box env") {
 		r.each(m.value, r.variable)
@@ -238,9 +241,9 @@ func (r *serverReader) boolean(m member, to *bool) {
 	}
 }
 
-// prewarm refuses all but 0. What is kept ready would run while nobody speaks; and a
-// process that was started ahead in a box that is awake could not be given to anybody:
-// it needs the workspace and the initialize of its session.
+// prewarm refuses all values but 0. A process kept ready would run without clients. A
+// process started ahead in a box that is up could serve no session, because it needs the
+// workspace and the initialize of its session.
 func (r *serverReader) prewarm(m member) {
 	if !r.want(m.value, number, r.what+": "+m.name) {
 		return
@@ -261,8 +264,8 @@ func (r *serverReader) secrets(m member) {
 	}
 }
 
-// checkHostPath refuses what cannot be the path of a folder. Whether it is there,
-// and where its links lead, the box finds out.
+// checkHostPath refuses a path that cannot name a folder. The box finds out whether the
+// folder exists, and where its links lead.
 func (r *serverReader) checkHostPath(n node) {
 	m, _ := n.get("host_path")
 	path, roots := r.server.Box.HostPath, r.server.Box.MountRoots
@@ -278,13 +281,13 @@ func (r *serverReader) checkHostPath(n node) {
 	}
 }
 
-// within says whether path is root or below it; both are clean.
+// within reports whether path is root or below it; both are clean.
 func within(path, root string) bool {
 	rel, err := filepath.Rel(root, path)
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// oneOf reads one of a few words; it gives "" and complains if m is none.
+// oneOf reads one of the allowed words. If m is none, it complains and returns "".
 func (r *serverReader) oneOf(m member, allowed ...string) string {
 	if m.value.shape == text && slices.Contains(allowed, m.value.text) {
 		return m.value.text

@@ -1,12 +1,12 @@
-// Package catalog reads the servers file: which MCP servers are hosted, under
-// which names, and how each is started. The file has the `mcpServers` form that
-// desktop clients already use, with our additions under the one key
-// `x-dormouse`, so the same file keeps working elsewhere.
+// Package catalog reads the servers file, which names the hosted MCP servers and says
+// how to start each. The file has the `mcpServers` form of desktop clients, with
+// additions of dormouse under the one key `x-dormouse`. So other clients can still use
+// the same file.
 //
-// The package hides the file's syntax, the expansion of `${VAR}`, and what makes
-// two configurations the same one (Server.Digest). Every complaint names its
-// place as file:line:column. It starts nothing, resolves no commands on the PATH
-// and never prints the value of an environment variable.
+// The package hides the file's syntax, the expansion of `${VAR}`, and what makes two
+// configurations the same one (Server.Digest). Every complaint names its place as
+// file:line:column. The package starts nothing, resolves no commands on the PATH and
+// never prints the value of an environment variable.
 package catalog
 
 import (
@@ -21,12 +21,12 @@ import (
 // MaxFile is the largest servers file that is read, in bytes.
 const MaxFile = 1 << 20
 
-// Getenv looks up a variable for `${VAR}`; ok is false when it is not set.
-// [os.LookupEnv] is one. A nil Getenv knows no variables.
+// Getenv looks up a variable for `${VAR}`; ok is false if it is not set. [os.LookupEnv]
+// is a Getenv. A nil Getenv has no variables.
 type Getenv = func(name string) (value string, ok bool)
 
-// Catalog is the content of one servers file. It does not change after it was
-// read and may be used from several goroutines.
+// Catalog is the content of one servers file. It does not change after it was read and
+// is safe for concurrent use.
 type Catalog struct {
 	names    []string // of servers
 	servers  map[string]Server
@@ -34,20 +34,21 @@ type Catalog struct {
 	access   []byte
 }
 
-// Access is the section x-dormouse.access of the file as JSON, without comments: which
-// tokens are taken, for package oauth. nil if there is none. It must not be modified.
+// Access returns the section x-dormouse.access of the file as JSON, without comments. It
+// says which tokens package oauth accepts. It is nil if there is none. The caller must
+// not modify it.
 func (c *Catalog) Access() []byte { return c.access }
 
-// Server returns the server of that name, also when it is disabled: whoever
-// would launch it looks at Server.Disabled. Args and Env are shared with the
-// catalog and must not be modified.
+// Server returns the server of that name, also a disabled one: the caller checks
+// Server.Disabled before it starts the server. Args and Env are shared with the catalog
+// and must not be modified.
 func (c *Catalog) Server(name string) (Server, bool) {
 	s, ok := c.servers[name]
 	return s, ok
 }
 
-// Names returns the names of all servers, disabled ones too but not those that are
-// rejected, in the order of the file. The caller owns the slice.
+// Names returns the names of all servers in the order of the file. It includes disabled
+// servers and leaves out rejected ones. The caller owns the slice.
 func (c *Catalog) Names() []string { return slices.Clone(c.names) }
 
 // Position is a place in a servers file. Line and Column count from 1; a column
@@ -57,45 +58,45 @@ type Position struct {
 	Line, Column int
 }
 
-// String gives file:line:column.
+// String returns file:line:column.
 func (p Position) String() string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column) }
 
-// Warning is something in the file that has no effect or not the effect its
-// author may expect. The file is used all the same. Text holds no values.
+// Warning is something in the file that has no effect, or another effect than its author
+// may expect. The file is used all the same. Text holds no values.
 type Warning struct {
 	Position
 	Text string
 }
 
-// String gives file:line:column: text.
+// String returns file:line:column: text.
 func (w Warning) String() string { return w.Position.String() + ": " + w.Text }
 
-// Error is one thing wrong with a servers file, or with a server in it. Reason says
-// what to do about it and holds no value of an environment variable.
+// Error is one mistake in a servers file, or in a server of it. Reason says how to
+// correct it and holds no value of an environment variable.
 type Error struct {
 	Position
 	Reason string
 }
 
-// Error gives file:line:column: reason.
+// Error returns file:line:column: reason.
 func (e *Error) Error() string { return e.Position.String() + ": " + e.Reason }
 
-// Load reads the servers file at path. Relative paths inside the file are left
-// as they are: they are those of the box's image. Errors are those of [Parse], or wrap
-// what the file system said.
+// Load reads the servers file at path. It leaves relative paths inside the file as they
+// are: they refer to the box's image. Its errors are those of [Parse], or wrap an error
+// of the file system.
 func Load(path string, getenv Getenv) (*Catalog, []Warning, error) {
 	return load(path, "", getenv)
 }
 
-// LoadHere is Load on the machine that the servers run on: relative paths are those of
-// the folder of the file. A relative cwd, the cwd of a server that has none and no
-// workspace, a command with a slash, and arguments that name files there (with a dot or
-// a slash in them) become absolute. A file in .vscode or .cursor counts as one of the
+// LoadHere is Load on the machine that the servers run on: relative paths refer to the
+// folder of the file. These become absolute: a relative cwd, the cwd of a server that
+// has none and no workspace, a command with a slash, and arguments that name files there
+// (with a dot or a slash in them). A file in .vscode or .cursor counts as a file of the
 // folder above.
 //
-// A variable that getenv does not know comes from envFiles, the first one first, and then
-// from the file .env in that folder, if there is one. A line that is wrong in them is a
-// warning. One of envFiles that cannot be read is an error.
+// LoadHere looks up a variable that getenv does not have in envFiles, in order, and then
+// in the file .env in that folder, if there is one. A wrong line in them is a warning.
+// If it cannot read one of envFiles, it returns an error.
 func LoadHere(path string, getenv Getenv, envFiles ...string) (*Catalog, []Warning, error) {
 	absolute, err := filepath.Abs(path)
 	if err != nil {
@@ -144,17 +145,16 @@ func read(path string) ([]byte, error) {
 
 // Parse reads the content of a servers file; file is only used to name places.
 //
-// Comments and commas behind the last element are allowed, as in the files of
-// editors. What is wrong with one server costs that server only: it is in
-// [Catalog.Rejected]. A file that is wrong as a whole gives no catalog. Then the error
-// joins one [*Error] for each thing found, in the order of the file, so that all can
-// be mended at once. Warnings come with and without an error. data is not kept.
+// Comments and commas after the last element are allowed, as in the files of editors. A
+// mistake in one server rejects only that server, see [Catalog.Rejected]. A mistake in
+// the file as a whole gives no catalog. The error then joins one [*Error] for each
+// mistake, in the order of the file, so that all can be corrected at once. Parse returns
+// warnings with and without an error. It does not keep data.
 func Parse(data []byte, file string, getenv Getenv) (*Catalog, []Warning, error) {
 	return parse(data, file, "", getenv)
 }
 
-// parse is Parse where relative paths are those of a folder, "" for wherever a server
-// runs.
+// parse is Parse with relative paths below folder; "" leaves them as they are.
 func parse(data []byte, file, folder string, getenv Getenv) (*Catalog, []Warning, error) {
 	if getenv == nil {
 		getenv = func(string) (string, bool) { return "", false }

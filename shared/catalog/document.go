@@ -34,7 +34,7 @@ func (s source) position(at int) Position {
 	return Position{s.file, 1 + bytes.Count(before, []byte{'\n'}), 1 + utf8.RuneCount(line)}
 }
 
-// shape is the type of a node, in the words used for complaints.
+// shape is the type of a node, in the words of complaints.
 type shape string
 
 const (
@@ -47,7 +47,7 @@ const (
 	date    shape = "a date"
 )
 
-// node is one value and where it begins.
+// node is one value and its offset.
 type node struct {
 	shape   shape
 	at      int
@@ -73,15 +73,15 @@ func (n node) get(name string) (member, bool) {
 	return n.members[i], true
 }
 
-// float is the value of a number. Out of range of a float is out of any range of
-// ours too: it comes as an infinity.
+// float returns the value of a number. A value out of range of a float becomes an
+// infinity, which is out of range of every setting.
 func (n node) float() float64 {
 	v, _ := strconv.ParseFloat(n.text, 64)
 	return v
 }
 
-// parse reads the whole source as one value. The name of the file, or else its first
-// line that says something, tells TOML from JSON.
+// parse reads the whole source as one value. It tells TOML from JSON by the name of the
+// file, or else by its first line that is neither empty nor a comment.
 func (s source) parse() (node, *remark) {
 	if len(s.data) > MaxFile {
 		return node{}, &remark{MaxFile, "the file is larger than 1 MiB: this is not a servers file"}

@@ -11,17 +11,17 @@ import (
 	"unicode/utf8"
 )
 
-// A file of variables has a line NAME=VALUE for each, as .env files have. "export "
-// before the name, empty lines and lines that begin with # are passed over. A value
-// without quotes ends at a # behind a space. One in single quotes is taken as it is,
-// and one in double quotes may have \n, \r, \t, \", \\ and \$; both may go over several
-// lines. No value is looked through for variables, since a secret may hold a $.
+// A file of variables has a line NAME=VALUE for each, as .env files have. The parser
+// skips "export " before the name, empty lines and lines that begin with #. A value
+// without quotes ends at a # after a space. A value in single quotes is taken as it is.
+// A value in double quotes may have \n, \r, \t, \", \\ and \$. Quoted values may span
+// lines. The parser expands no variables in values, because a secret may hold a $.
 //
 // The libraries for such files were rejected. joho/godotenv and its forks replace $WORD in
 // a value, so that a password changes in silence, and their errors quote the file.
 // hashicorp/go-envparse takes the quotes out of an unquoted JSON value, and cuts it at any #.
 
-// envProblem is a line of such a file that is not read. It tells nothing of the line.
+// envProblem is a line of such a file that cannot be read. It does not quote the line.
 type envProblem struct {
 	line int
 	text string
@@ -86,7 +86,7 @@ func parseEnv(data []byte) (map[string]string, []envProblem) {
 	return all, problems
 }
 
-// unquote reads the quoted value that s begins with; behind is what comes after it.
+// unquote reads the quoted value at the beginning of s; behind is the rest of s.
 func unquote(s string) (value, behind string, ok bool) {
 	quote := s[0]
 	var out strings.Builder
@@ -108,7 +108,7 @@ func unquote(s string) (value, behind string, ok bool) {
 	return "", "", false
 }
 
-// readEnv reads a file of variables. What is wrong with its lines comes as problems.
+// readEnv reads a file of variables. It returns wrong lines as problems.
 func readEnv(path string) (map[string]string, []envProblem, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -126,8 +126,8 @@ func readEnv(path string) (map[string]string, []envProblem, error) {
 	return all, problems, nil
 }
 
-// withFiles is getenv, and behind it the variables of files, of which the first counts.
-// What cannot be read of them is a warning, since no server may need it.
+// withFiles returns a Getenv that asks getenv and then the files, in order. A file or
+// line that cannot be read is a warning, because perhaps no server needs it.
 func withFiles(getenv Getenv, files []string) (Getenv, []Warning) {
 	var warnings []Warning
 	var behind []map[string]string
@@ -158,7 +158,7 @@ func withFiles(getenv Getenv, files []string) (Getenv, []Warning) {
 	}, warnings
 }
 
-// envFile reads the variables of a file into the process; those of env win.
+// envFile reads the variables of a file into the server's environment; those of env win.
 func (r *serverReader) envFile(m member) {
 	path := r.textWith(m.value, "envFile", variables{getenv: r.getenv, inputs: r.inputs, project: r.folder})
 	switch {

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// A value of env may name a secret that is kept elsewhere, "ssm:NAME" or
-// "secretsmanager:NAME": a parameter of AWS Systems Manager or a secret of AWS Secrets
-// Manager. The file, the functions and what a box is started with then hold the name
-// only. AWS puts the value into the box as it starts it, under [SecretVariable].
+// A value of env may name a secret, "ssm:NAME" or "secretsmanager:NAME": a parameter of
+// AWS Systems Manager or a secret of AWS Secrets Manager. The file, the functions and
+// the start request of a box then hold only the name. AWS puts the value into the box
+// when it starts the box, under [SecretVariable].
 
-// Reference says whether a value of env names a secret, in which service and by what
+// Reference reports whether a value of env names a secret, and returns its service and
 // name.
 func Reference(value string) (service, name string, ok bool) {
 	service, name, ok = strings.Cut(value, ":")
@@ -24,7 +24,7 @@ func Reference(value string) (service, name string, ok bool) {
 	})
 }
 
-// References are the values of Env that name a secret, by variable.
+// References returns the values of Env that name a secret, by variable.
 func (s Server) References() map[string]string {
 	var all map[string]string
 	for name, value := range s.Env {
@@ -38,11 +38,12 @@ func (s Server) References() map[string]string {
 	return all
 }
 
-// SecretVariable is where a box finds the value of a variable that names a secret.
+// SecretVariable returns the variable in which a box finds the value of a variable that
+// names a secret.
 func SecretVariable(name string) string { return "DORMOUSE_ENV_" + name }
 
-// Resolve is the server with the values that its references stand for, which are then
-// secrets of its box. The error says which variable has none, and what to do.
+// Resolve returns the server with the values of its references, which become secrets of
+// its box. The error names a variable without a value, and says what to do.
 func (s Server) Resolve(getenv Getenv) (Server, error) {
 	references := s.References()
 	if len(references) == 0 {

@@ -5,33 +5,33 @@ import (
 	"strings"
 )
 
-// expansion is what became of one string of the file.
+// expansion is the result of expanding one string of the file.
 type expansion struct {
 	text    string
 	missing []string // variables that are not set and have no default
 	inputs  []string // ids of `${input:ID}`
-	editor  []string // `${…}` that only the editor can fill in that the file is from
+	editor  []string // `${…}` that only the file's own editor can expand
 	odd     bool     // some `${…}` was left as it is, because it names no variable
 }
 
-// variables is what strings of the file may name.
+// variables has the values for `${…}` in strings of the file.
 type variables struct {
 	getenv Getenv
 	inputs map[string]input
-	// project is the folder that `${workspaceFolder}` names in a file of VS Code, "" for
-	// the workspace of a process.
+	// project is the folder for `${workspaceFolder}` in a file of VS Code, "" for the
+	// workspace of a process.
 	project string
 }
 
-// input is a value that VS Code asks its user for.
+// input is a value for which VS Code asks its user.
 type input struct {
 	description, fallback string
 	optional              bool // there is a fallback
 	secret                bool
 }
 
-// InputVariable is the variable that `${input:ID}` takes its value from: the id in
-// capitals, with an underscore for whatever is neither letter nor digit.
+// InputVariable returns the variable that gives the value of `${input:ID}`: the id in
+// capitals, with an underscore for every character that is neither letter nor digit.
 func InputVariable(id string) string {
 	name := strings.Map(func(c rune) rune {
 		if c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' {
@@ -45,13 +45,17 @@ func InputVariable(id string) string {
 	return name
 }
 
-// expand puts variables into s: `${VAR}` and `${env:VAR}` are the variable,
-// `${VAR:-default}` is the default when the variable is not set or empty. `${input:ID}`
-// is the variable [InputVariable]. `${userHome}` is HOME, `${/}` and `${pathSeparator}`
-// are a slash. Anything else stays as it is: `$VAR`, `$$`, and `${…}` around something
-// that is not a name, as a shell script in args may hold. [WorkspaceVariable] stays as
-// well, whatever is set. What was put in is not expanded again, and a default ends at the
-// first `}`.
+// expand replaces variables in s:
+//
+//   - `${VAR}` and `${env:VAR}` become the variable.
+//   - `${VAR:-default}` becomes the default if the variable is not set or empty. A
+//     default ends at the first `}`.
+//   - `${input:ID}` becomes the variable [InputVariable].
+//   - `${userHome}` becomes HOME, `${/}` and `${pathSeparator}` a slash.
+//
+// Anything else stays as it is: `$VAR`, `$$`, and `${…}` around text that is not a name,
+// as a shell script in args may hold. [WorkspaceVariable] also stays, even if such a
+// variable is set. Inserted values are not expanded again.
 func (v variables) expand(s string) expansion {
 	var e expansion
 	var out strings.Builder
@@ -79,8 +83,8 @@ func (v variables) expand(s string) expansion {
 	return e
 }
 
-// value is what stands for `${inside}`; ok is false if that is no variable. What is
-// missing is put down in e.
+// value returns the value for `${inside}`; ok is false if inside is no variable. It
+// records missing variables in e.
 func (v variables) value(inside string, e *expansion) (value string, ok bool) {
 	switch inside {
 	case workspaceName:
@@ -125,7 +129,7 @@ func (v variables) input(id string, e *expansion) string {
 	return value
 }
 
-// isVariable says whether s is a name that a shell would accept.
+// isVariable reports whether s is a name that a shell would accept.
 func isVariable(s string) bool {
 	for i, c := range []byte(s) {
 		letter := c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'

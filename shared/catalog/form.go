@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// form is how a kind of file names its servers.
+// form is the way in which a kind of file lists its servers, by its key.
 type form string
 
 const (
-	mcpServers     form = "mcpServers"      // Claude, Cursor, Windsurf, Gemini; and ours
+	mcpServers     form = "mcpServers"      // Claude, Cursor, Windsurf, Gemini, and dormouse
 	vscodeServers  form = "servers"         // .vscode/mcp.json, and settings.json below "mcp"
 	contextServers form = "context_servers" // Zed
 	codexServers   form = "mcp_servers"     // Codex
@@ -19,7 +19,8 @@ const (
 	bareServers    form = ""                // a map of servers by name, with nothing around it
 )
 
-// forms are those that one key tells, in the order in which they are looked for.
+// forms returns the forms that one key identifies, in the order in which to look for
+// them.
 func forms() []form { return []form{mcpServers, vscodeServers, contextServers, codexServers} }
 
 // catalog reads the whole file.
@@ -33,8 +34,8 @@ func (r *reader) catalog(root node, c *Catalog) {
 	}
 }
 
-// entries finds the servers of the file, and with them its form. The file is wrong as
-// a whole if there are none.
+// entries finds the servers of the file, and its form. A file without servers is wrong
+// as a whole.
 func (r *reader) entries(root node) ([]member, bool) {
 	if m, ok := root.get("mcp"); ok { // settings.json of VS Code
 		if inside, ok := m.value.get(string(vscodeServers)); ok && inside.value.shape == object {
@@ -66,8 +67,8 @@ func (r *reader) entries(root node) ([]member, bool) {
 	return r.bare(root)
 }
 
-// top looks at what stands beside the servers. The settings files of an editor are full
-// of what is none of our business.
+// top checks the keys beside the servers. It ignores the many other keys in the settings
+// file of an editor.
 func (r *reader) top(root node) {
 	known := []string{string(r.form), "$schema", "x-dormouse"}
 	if r.form == vscodeServers {
@@ -82,7 +83,7 @@ func (r *reader) top(root node) {
 	})
 }
 
-// bare reads a file that is nothing but servers by name.
+// bare reads a file that has only servers by name.
 func (r *reader) bare(root node) ([]member, bool) {
 	var all []member
 	plain := false
@@ -113,7 +114,7 @@ func (r *reader) bare(root node) ([]member, bool) {
 	return nil, false
 }
 
-// readInputs reads the values that VS Code asks for.
+// readInputs reads the values for which VS Code asks its user.
 func (r *reader) readInputs(n node) {
 	m, ok := n.get("inputs")
 	if !ok || m.value.shape != array {
@@ -132,9 +133,9 @@ func (r *reader) readInputs(n node) {
 	}
 }
 
-// unknown is told of a key of n that nobody knows; what names n. If a known key that is
-// nearly the same is not in n, the author most likely meant that one, so the server is not
-// started without it, and unknown returns that key. Any other has no effect.
+// unknown handles an unknown key of n; what names n. If a similar known key is not in n,
+// the author probably meant that one. unknown then returns that key, and the server is
+// not started without it. Any other unknown key has no effect.
 func (r *reader) unknown(m member, what string, n node, known []string) (meant string) {
 	near := nearest(m.name, known, 1+len(m.name)/6)
 	_, there := n.get(near)
@@ -162,7 +163,7 @@ func prefix(what string) string {
 	return what + ": "
 }
 
-// sayIgnored makes one warning of all keys of other clients, which have no effect.
+// sayIgnored adds one warning with all keys of other clients that have no effect.
 func (r *reader) sayIgnored() {
 	all := inOrder(r.ignored)
 	if len(all) == 0 {
@@ -179,8 +180,8 @@ func (r *reader) sayIgnored() {
 	r.warn(all[0].at, "%s ignored: %s", keys, strings.Join(names, ", "))
 }
 
-// projectOf is the folder that relative paths of a file are those of: the file's own, and
-// of one in .vscode or .cursor the folder that this one is in.
+// projectOf returns the folder for relative paths of a file: the file's own folder, or
+// for a file in .vscode or .cursor the folder above.
 func projectOf(file string) string {
 	folder := filepath.Dir(file)
 	if base := filepath.Base(folder); base == ".vscode" || base == ".cursor" {

@@ -9,11 +9,11 @@ import (
 	"github.com/tailscale/hujson"
 )
 
-// deepest is how many objects and arrays may lie in one another.
+// deepest is the deepest nesting of objects and arrays.
 const deepest = 1000
 
-// json reads the source as JSON with what editors allow in it: comments, and a comma
-// behind the last element.
+// json reads the source as JSON with the additions of editors: comments, and a comma
+// after the last element.
 func (s source) json() (node, *remark) {
 	if at := s.tooDeep(); at >= 0 {
 		return node{}, &remark{at, "not JSON that a servers file has: too many brackets lie in one another"}
@@ -26,8 +26,8 @@ func (s source) json() (node, *remark) {
 	return fromJSON(v), nil
 }
 
-// tooDeep is where the brackets lie too deep in one another for a parser that calls
-// itself, -1 if they do not. It may take brackets in strings for real ones.
+// tooDeep returns the offset at which brackets nest too deeply for a recursive parser,
+// -1 if they do not. It may count brackets in strings.
 func (s source) tooDeep() int {
 	depth := 0
 	for at, c := range s.data {
@@ -72,8 +72,8 @@ func fromJSON(v hujson.Value) node {
 	return n
 }
 
-// explain puts an error of hujson into words for someone who edits the file. What
-// hujson quotes of the file it leaves out: it may be a secret.
+// explain words an error of hujson for the author of the file. It leaves out hujson's
+// quotes of the file, which may be secret.
 func (s source) explain(v hujson.Value, err error) *remark {
 	var line, column int
 	_, _ = fmt.Sscanf(err.Error(), "hujson: line %d, column %d:", &line, &column)

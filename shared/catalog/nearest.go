@@ -2,8 +2,8 @@ package catalog
 
 import "strings"
 
-// Nearest returns the name in the file that somebody who wrote name most likely
-// meant, "" if none is close: of those that are rejected, too. Case does not count.
+// Nearest returns the name in the file that is closest to name, "" if none is close. It
+// includes rejected servers and ignores case.
 func (c *Catalog) Nearest(name string) string {
 	names := c.Names()
 	for _, r := range c.rejected {
@@ -12,8 +12,8 @@ func (c *Catalog) Nearest(name string) string {
 	return nearest(name, names, 1+len(name)/3)
 }
 
-// nearest is the one of names that takes the fewest edits to come from name, "" if all
-// take more than least.
+// nearest returns the name that needs the fewest edits to become name, "" if all need
+// more than least.
 func nearest(name string, names []string, least int) string {
 	nearest := ""
 	for _, n := range names {

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// reader turns a document into servers and gathers what is wrong with it. It
-// goes on after a problem, so that one run shows all of them.
+// reader turns a document into servers and collects its mistakes. It goes on after a
+// mistake, so that one run shows all of them.
 type reader struct {
 	source   source
-	folder   string // of relative paths, "" to leave them
+	folder   string // for relative paths, "" to leave them
 	getenv   Getenv
 	form     form
 	inputs   map[string]input // of VS Code, by id
@@ -29,7 +29,7 @@ func (r *reader) warn(at int, format string, args ...any) {
 	r.warnings = append(r.warnings, remark{at, fmt.Sprintf(format, args...)})
 }
 
-// errors are problems with their places, in the order of the file.
+// errors returns problems as errors with places, in the order of the file.
 func (r *reader) errors(problems []remark) (all []*Error) {
 	for _, p := range inOrder(problems) {
 		all = append(all, &Error{r.source.position(p.at), p.text})
@@ -46,7 +46,8 @@ func (r *reader) want(n node, s shape, what string) bool {
 	return true
 }
 
-// each gives the members of an object in order, a repeated name only once.
+// each calls use for the members of an object in order, and for a repeated name only
+// once.
 func (r *reader) each(n node, use func(member)) {
 	seen := map[string]int{}
 	for _, m := range n.members {
@@ -59,8 +60,8 @@ func (r *reader) each(n node, use func(member)) {
 	}
 }
 
-// additionsOfFile reads what stands under x-dormouse of the file: who has access, and
-// the roots of mounts, which are returned.
+// additionsOfFile reads x-dormouse of the file: the access section, and the mount roots,
+// which it returns.
 func (r *reader) additionsOfFile(root node, c *Catalog) (roots []string) {
 	ours, ok := root.get("x-dormouse")
 	if !ok || !r.want(ours.value, object, "x-dormouse") {
@@ -81,7 +82,7 @@ func (r *reader) additionsOfFile(root node, c *Catalog) (roots []string) {
 	return roots
 }
 
-// mountRoots reads a list of folders. A list that is wrong in part allows nothing.
+// mountRoots reads a list of folders. A list with a mistake allows nothing.
 func (r *reader) mountRoots(m member) []string {
 	if !r.want(m.value, array, m.name) {
 		return nil
@@ -97,8 +98,8 @@ func (r *reader) mountRoots(m member) []string {
 	return roots
 }
 
-// plain appends a value as JSON. It complains of names that an object has twice: which of
-// them is meant nobody knows.
+// plain appends a value as JSON. It complains about repeated names in an object, because
+// the intended one is unknown.
 func (r *reader) plain(to []byte, n node) []byte {
 	scalar := func(v any) []byte {
 		text, err := json.Marshal(v)
@@ -138,10 +139,10 @@ func (r *reader) plain(to []byte, n node) []byte {
 	}
 }
 
-// servers reads all servers. Those with a problem are rejected, and so is a name that
-// two of them have: nobody can say which is meant.
+// servers reads all servers. It rejects servers with mistakes, and all servers of a
+// repeated name, because the intended one is unknown.
 func (r *reader) servers(all []member, c *Catalog, roots []string) {
-	of := map[string]int{} // the place in rejected by name
+	of := map[string]int{} // index in rejected, by name
 	first := map[string]int{}
 	for _, m := range all {
 		before := len(r.problems)
@@ -194,8 +195,8 @@ func (r *reader) one(m member, c *Catalog, roots []string) {
 	c.servers[m.name] = s.read()
 }
 
-// validName accepts what stands in a URL path, a DynamoDB key and an event
-// stream without being escaped.
+// validName accepts names that need no escaping in a URL path, a DynamoDB key and an
+// event stream.
 func validName(s string) bool {
 	for i, c := range []byte(s) {
 		alnum := '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
@@ -208,8 +209,8 @@ func validName(s string) bool {
 
 const notHosted = "remote servers are not hosted yet: connect to it directly, or give the command that starts it"
 
-// remote refuses servers that are reached by URL instead of started. Clients
-// differ in the word for the URL and do not all need a type beside it.
+// remote refuses servers that clients reach by URL. Clients use different keys for the
+// URL, and not all need a type beside it.
 func (r *reader) remote(n node, what string) bool {
 	const why = "%s: " + notHosted
 	for _, name := range []string{"url", "serverUrl", "httpUrl"} {

@@ -12,7 +12,8 @@ import (
 	"unicode/utf8"
 )
 
-// longest bounds every time in the file; beyond a day it is a slip of units.
+// longest limits every time in the file. A time of more than a day is a mistake of
+// units.
 const longest = 24 * time.Hour
 
 // serverReader reads one server.
@@ -23,11 +24,11 @@ type serverReader struct {
 	roots     []string // allowed_mount_roots of the file
 	server    Server
 	program   node              // the command
-	said      []string          // keys that are not there, and why that is was said
-	secret    bool              // what text has read last holds a secret
-	elsewhere map[string]string // variables that are not in env
-	times     map[string]bool   // those that were set, wherever
-	after     []func()          // what is read when every other key has been
+	said      []string          // missing keys whose absence was explained already
+	secret    bool              // the last string that text read holds a secret
+	elsewhere map[string]string // variables from other keys than env
+	times     map[string]bool   // the times that were set, in either place
+	after     []func()          // reads that come after all other keys
 }
 
 func (r *serverReader) read() Server {
@@ -70,16 +71,16 @@ func (r *serverReader) read() Server {
 	return r.server
 }
 
-// isNative says that the file calls the server native, with a right name or not.
+// isNative reports whether the file calls the server native, even with a wrong name.
 func (r *serverReader) isNative() bool {
 	ours, _ := r.key.value.get("x-dormouse")
 	name, ok := ours.value.get("native")
 	return ok && name.value.shape != null
 }
 
-// native is a server that is part of the functions: nothing starts it, and it has no
-// box. What it answers follows from a program that may be another tomorrow, so that
-// there is no record of it.
+// native returns a server that is part of the functions: it is not started, and has no
+// box. Its answers come from a program that may change with the next deployment, so it
+// gets no handshake record.
 func (r *serverReader) native() Server {
 	for _, key := range []string{"command", "args", "env", "cwd"} {
 		if m, ok := r.key.value.get(key); ok && m.value.shape != null {
@@ -97,15 +98,15 @@ func (r *serverReader) native() Server {
 	return r.server
 }
 
-// field reads one key of a server. It is nil for a key that changes nothing in how a
-// server is started.
+// field reads one key of a server. It is nil for a key that does not change how a server
+// is started.
 type field func(r *serverReader, m member)
 
 // readBefore is the field of a key that is read before all others.
 func readBefore(*serverReader, member) {}
 
-// entryKeys are the keys of a server. Those of other clients are among them, so that a
-// file can be used as it is.
+// entryKeys returns the keys of a server. It includes keys of other clients, so that
+// their files can be used unchanged.
 func entryKeys() map[string]field {
 	keys := map[string]field{
 		"command": (*serverReader).command, "args": (*serverReader).args, "env": (*serverReader).env, "cwd": (*serverReader).cwd,
@@ -126,8 +127,8 @@ func entryKeys() map[string]field {
 	return keys
 }
 
-// fields reads the keys of n by their table. JSON null is the same as leaving a key out,
-// but see disabled.
+// fields reads the keys of n by their table. JSON null counts as a missing key, but see
+// disabled.
 func (r *serverReader) fields(n node, what string, keys map[string]field) {
 	var known []string
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
@@ -188,8 +189,8 @@ func (r *serverReader) ours(m member) {
 	}
 }
 
-// misplaced is one of our keys beside those of all clients. Codex has two of the same
-// name there.
+// misplaced handles a key of dormouse beside those of all clients. Codex has two keys of
+// the same name there.
 func (r *serverReader) misplaced(m member) {
 	if r.form == codexServers && (m.name == "startup_timeout_sec" || m.name == "tool_timeout_sec") {
 		r.time(m)
@@ -198,7 +199,7 @@ func (r *serverReader) misplaced(m member) {
 	r.warn(m.at, "%s: key %q is ignored here: move it under x-dormouse", r.what, m.name)
 }
 
-// source is Zed's word for who starts the server.
+// source reads Zed's key for the program that starts the server.
 func (r *serverReader) source(m member) {
 	if m.value.text == "extension" {
 		r.said = append(r.said, "command")
@@ -206,7 +207,7 @@ func (r *serverReader) source(m member) {
 	}
 }
 
-// envVars names variables that Codex passes on as they are, if they are set.
+// envVars reads the names of variables that Codex passes on unchanged, if they are set.
 func (r *serverReader) envVars(m member) {
 	if !r.want(m.value, array, r.what+": env_vars") {
 		return
@@ -224,7 +225,7 @@ func (r *serverReader) envVars(m member) {
 	}
 }
 
-// setenv sets a variable that comes from elsewhere, unless env has it.
+// setenv sets a variable from another key than env, unless env has it.
 func (r *serverReader) setenv(name, value string) {
 	if r.elsewhere == nil {
 		r.elsewhere = map[string]string{}
@@ -252,9 +253,8 @@ func (r *serverReader) variable(m member) {
 	r.secret = secret
 }
 
-// additions reads what stands under x-dormouse. The section box comes last: it may
-// hold times, which may also stand above it, but not in both places, and the names
-// of variables.
+// additions reads x-dormouse. It reads the section box last. Times may be in box or
+// above it, but not in both places. box may also hold names of variables.
 func (r *serverReader) additions(n node) {
 	r.fields(n, r.what+": x-dormouse", additionKeys())
 }
@@ -319,8 +319,8 @@ func (r *serverReader) time(m member) {
 	}
 }
 
-// seconds reads a time in seconds, fractions allowed; zero only where it means
-// "no limit".
+// seconds reads a time in seconds, with fractions. zero permits 0, which means "no
+// limit".
 func (r *serverReader) seconds(m member, to *time.Duration, zero bool) {
 	if !r.want(m.value, number, r.what+": "+m.name) {
 		return
@@ -338,9 +338,9 @@ func (r *serverReader) seconds(m member, to *time.Duration, zero bool) {
 	*to = d
 }
 
-// disabled decides whether the server is launched. Our own key wins over those
-// of other clients: a file may switch a server off there because it is hosted
-// here. Whatever is not plainly true or false keeps the server off.
+// disabled decides whether the server is started. dormouse's own key wins over those of
+// other clients: a file may switch a server off for them because it is hosted here. A
+// value that is neither true nor false keeps the server off.
 func (r *serverReader) disabled(n node) bool {
 	if ours, ok := n.get("x-dormouse"); ok {
 		if m, ok := ours.value.get("enabled"); ok {
@@ -357,7 +357,8 @@ func (r *serverReader) disabled(n node) bool {
 	return off
 }
 
-// flag says whether m switches the server off, where on is its value for "on".
+// flag reports whether m switches the server off; on is the value of m for a server that
+// is on.
 func (r *serverReader) flag(m member, on bool) bool {
 	if m.value.shape != boolean {
 		r.warn(m.value.at, "%s: %s must be true or false: the server stays disabled", r.what, m.name)
@@ -372,7 +373,7 @@ func (r *serverReader) text(n node, field string) string {
 	return r.textWith(n, field, variables{getenv: r.getenv, inputs: r.inputs, project: r.project()})
 }
 
-// project is the folder that `${workspaceFolder}` names in a file of VS Code.
+// project returns the folder for `${workspaceFolder}` in a file of VS Code.
 func (r *serverReader) project() string {
 	if r.form == vscodeServers {
 		return r.folder
@@ -427,7 +428,7 @@ func (r *serverReader) set(name string) string {
 	return "set " + name + ", or put it into .env beside the file"
 }
 
-// lacks complains of a value that is not there, which a disabled server does not need.
+// lacks complains about a missing value. For a disabled server it only warns.
 func (r *serverReader) lacks(at int, field, what, todo string) {
 	if r.server.Disabled {
 		r.warn(at, "%s: %s; the server is disabled, so it is left empty", field, what)
@@ -436,11 +437,11 @@ func (r *serverReader) lacks(at int, field, what, todo string) {
 	r.fail(at, "%s: %s: %s", field, what, todo)
 }
 
-// checkProgram refuses what cannot be started whatever is installed. The usual slip is
-// a command line in the place of a command: no shell splits it, so the box would
-// look for a program with spaces in its name. A path with spaces is fine when it
-// exists; when it does not exist here it may still exist in the box, so unless it
-// is plainly a command line that is a warning.
+// checkProgram refuses a command that can never be started. The usual mistake is a
+// command line in the place of a command. No shell splits it, so the box would look for
+// a program with spaces in its name. A path with spaces is right if it exists. If it
+// does not exist here, it may exist in the box, so it is only a warning unless it is
+// plainly a command line.
 func (r *serverReader) checkProgram(n node) {
 	command := r.server.Command
 	words := strings.Fields(command)
@@ -459,8 +460,8 @@ func (r *serverReader) checkProgram(n node) {
 		r.warn(n.at, "%s: command holds spaces and there is no such file here: if these are arguments, move them into args", r.what)
 		return
 	}
-	// Only the first word is shown, and as it stands in the file: the rest of it,
-	// and what its variables hold, may be secret.
+	// The message shows only the first word, as it is in the file: the rest, and values
+	// of variables, may be secret.
 	r.fail(n.at, `%s: command and arguments stand in one string: split it into "command": %q and "args": ["…", "…"]`,
 		r.what, strings.Fields(n.text)[0])
 }

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// registry finds the one server of a server.json, the form of the official registry:
-// alone, or as the registry answers it, with more around it. Its name is the last part
-// of the name that it has there.
+// registry finds the one server of a server.json, the form of the official registry. The
+// server stands alone, or inside an answer of the registry. Its name here is the last
+// part of its name there.
 func (r *reader) registry(root node) ([]member, bool) {
 	if m, ok := root.get("server"); ok {
 		root = m.value
@@ -29,13 +29,14 @@ func (r *reader) registry(root node) ([]member, bool) {
 	return []member{{name: short, at: name.value.at, value: root}}, true
 }
 
-// published is a package of a server.json. Names of keys have changed with the schema.
+// published is a package of a server.json. The names of keys have changed with the
+// schema.
 type published struct {
 	node
 	kind, identifier, version string
 }
 
-// word is the text under the first of keys that is there.
+// word returns the text under the first of keys that exists.
 func (n node) word(keys ...string) string {
 	for _, key := range keys {
 		if m, ok := n.get(key); ok && m.value.shape == text {
@@ -45,13 +46,13 @@ func (n node) word(keys ...string) string {
 	return ""
 }
 
-// yes says that key is true.
+// yes reports whether the value of key is true.
 func (n node) yes(key string) bool {
 	m, ok := n.get(key)
 	return ok && m.value.on
 }
 
-// list is the array under the first of keys that is there.
+// list returns the array under the first of keys that exists.
 func (n node) list(keys ...string) []node {
 	for _, key := range keys {
 		if m, ok := n.get(key); ok && m.value.shape == array {
@@ -61,8 +62,8 @@ func (n node) list(keys ...string) []node {
 	return nil
 }
 
-// fromRegistry makes of a server.json the entry that starts its first package that can
-// be hosted. What its user is to give is a variable there.
+// fromRegistry turns a server.json into an entry that starts its first package that can
+// be hosted. Inputs of the user become variables.
 func (r *reader) fromRegistry(m member, what string) (node, bool) {
 	var others []string
 	for _, n := range m.value.list("packages") {
@@ -95,15 +96,15 @@ func (r *reader) fromRegistry(m member, what string) (node, bool) {
 	return node{}, false
 }
 
-// foreign says that the package is not in the registry that npx and uvx ask: another
-// package may have its name there.
+// foreign reports whether the package is in another registry than the one that npx and
+// uvx ask. That one may have another package of the same name.
 func (p published) foreign() bool {
 	usual := map[string]string{"npm": "https://registry.npmjs.org", "pypi": "https://pypi.org"}[p.kind]
 	base := strings.TrimSuffix(p.word("registryBaseUrl", "registry_base_url"), "/")
 	return usual != "" && base != "" && base != usual
 }
 
-// entry is the package as a server of mcpServers.
+// entry returns the package as a server of mcpServers.
 func (p published) entry(getenv Getenv) node {
 	str := func(s string) node { return node{shape: text, at: p.at, text: s} }
 	env := node{shape: object, at: p.at}
@@ -161,7 +162,8 @@ func (p published) entry(getenv Getenv) node {
 	return entry
 }
 
-// arguments are the words of a command line. One that nobody gives is left out.
+// arguments returns the words of a command line. It leaves out optional arguments
+// without a value.
 func arguments(all []node, getenv Getenv) (words []node) {
 	for _, a := range all {
 		name := a.word("name")
@@ -186,9 +188,9 @@ func arguments(all []node, getenv Getenv) (words []node) {
 	return words
 }
 
-// given is the value of an input of a server.json: what the file says, with its own
-// variables in braces put in; else the variable of that name; else the default. ok is
-// false if there is none, and none is required.
+// given returns the value of an input of a server.json: the file's value, with its own
+// variables in braces replaced; else the variable of that name; else the default. ok is
+// false if there is no value and none is required.
 func given(n node, variable string, getenv Getenv) (value node, ok bool) {
 	value = node{shape: text, at: n.at}
 	if m, ok := n.get("value"); ok && m.value.shape == text {

@@ -6,15 +6,16 @@ import (
 	"strings"
 )
 
-// Rejection is a server of the file that cannot be hosted. The others are.
+// Rejection is a server of the file that cannot be hosted. The other servers are hosted
+// all the same.
 type Rejection struct {
-	Name   string   // as it stands in the file, a valid name or not
-	Errors []*Error // what is wrong with it, in the order of the file; at least one
+	Name   string   // as in the file, even if it is no valid name
+	Errors []*Error // its mistakes, in the order of the file; at least one
 }
 
-// Reason says what is wrong first, what to do about it and where, in words for
-// whoever may use the server: `WEATHER_KEY is not set: … (servers.json:14:32)`. It
-// holds no value of a variable and not the folder of the file.
+// Reason describes the first mistake, its correction and its place, in words for a user
+// of the server: `WEATHER_KEY is not set: … (servers.json:14:32)`. It holds no value of
+// a variable and not the folder of the file.
 func (r Rejection) Reason() string {
 	first := r.Errors[0]
 	reason := strings.TrimPrefix(first.Reason, fmt.Sprintf("server %q: ", r.Name))
@@ -26,7 +27,7 @@ func (r Rejection) Reason() string {
 	return fmt.Sprintf("%s (%s)", reason, place)
 }
 
-// String gives `server "NAME" is not served: REASON`.
+// String returns `server "NAME" is not served: REASON`.
 func (r Rejection) String() string {
 	return fmt.Sprintf("server %q is not served: %s", r.Name, r.Reason())
 }
@@ -35,8 +36,8 @@ func (r Rejection) String() string {
 // file. The caller owns the slice.
 func (c *Catalog) Rejected() []Rejection { return append([]Rejection(nil), c.rejected...) }
 
-// Reason says why a server of the file is not served: what [Rejection.Reason] says of
-// one that cannot be, and of a disabled one that it is. It is "" for a server that is
+// Reason says why a server of the file is not served: [Rejection.Reason] for a rejected
+// server, and for a disabled one that it is disabled. It is "" for a server that is
 // served, and for a name that is not in the file.
 func (c *Catalog) Reason(name string) string {
 	for _, r := range c.rejected {

@@ -14,16 +14,15 @@ import (
 	"time"
 )
 
-// What holds when the file says nothing.
+// The defaults of a server's times.
 const (
 	DefaultStartupTimeout = 300 * time.Second // from start to a finished handshake
 	DefaultToolTimeout    = 300 * time.Second // for one tools/call
 	DefaultAnswerTimeout  = 6 * time.Hour     // for a client's answer to a question of a call
 )
 
-// MaxMarshal is the greatest length of Server.Marshal in bytes. [Parse] refuses
-// a server that is larger, so that it is found out when the file is read and not
-// when a box is to start.
+// MaxMarshal is the greatest length of Server.Marshal in bytes. [Parse] refuses a larger
+// server, so that the mistake shows when the file is read and not when a box starts.
 const MaxMarshal = 8 << 10
 
 // Server is one configured MCP server, with all variables expanded. Its strings
@@ -36,17 +35,16 @@ type Server struct {
 	// Native is the name of a server that is part of the functions, x-dormouse.native;
 	// "" for one that Command starts in a box. One of the two is set.
 	Native  string
-	Command string            // a program, never with arguments in it
+	Command string            // a program without arguments
 	Args    []string          `json:"-"`
 	Env     map[string]string `json:"-"`
 	Cwd     string            // as written, "" for the workspace of the box
 
-	// Digest is the SHA-256, in lower-case hex, over everything that changes how
-	// the server behaves: Command, Args, Env, Cwd, and of the box the image, the host
-	// path, whether there is a network and whether packages run their install
-	// scripts. It does not depend on the order of keys, on the name, or on timeouts,
-	// so a handshake record kept under it stays good when those change. Values of Env
-	// go in hashed.
+	// Digest is the SHA-256, in lower-case hex, of everything that changes how the
+	// server behaves: Command, Args, Env, Cwd, and of the box the image, the host path,
+	// the network, and whether packages run their install scripts. The order of keys,
+	// the name, and timeouts do not change it, so a handshake record kept under it stays
+	// valid when those change. It contains the values of Env only as hashes.
 	Digest string
 
 	Idle           time.Duration // idle_seconds, 0 if the file says nothing
@@ -56,14 +54,14 @@ type Server struct {
 
 	Box Box // x-dormouse.box, with the values of its profile put in
 
-	// Record permits keeping a handshake record; off with x-dormouse.record.
+	// Record permits keeping a handshake record; x-dormouse.record may switch it off.
 	Record bool
-	// OwnLists keeps the lists out of it (x-dormouse.record "initialize").
+	// OwnLists leaves the lists out of the record (x-dormouse.record "initialize").
 	OwnLists bool
-	// SameLists says that no list depends on who asks (x-dormouse.record "lists").
+	// SameLists says that every client gets the same lists (x-dormouse.record "lists").
 	SameLists bool
 	// Tasks says which calls become tasks (x-dormouse.tasks): "always", "off", or "" for
-	// those that take long.
+	// calls that take long.
 	Tasks string
 	// Disabled servers are kept but never launched.
 	Disabled bool
@@ -89,9 +87,9 @@ type marshaled struct {
 	Disabled       bool              `json:"disabled,omitempty"`
 }
 
-// Marshal writes the server for [UnmarshalServer], as one line of JSON for an
-// environment variable. It holds the values of Env in the clear. It is at most
-// [MaxMarshal] bytes long for every server that comes from a [Catalog].
+// Marshal returns the server as one line of JSON for [UnmarshalServer], to be put into
+// an environment variable. It holds the values of Env in the clear. It has at most
+// [MaxMarshal] bytes for every server of a [Catalog].
 func (s Server) Marshal() string { return string(encode(s.marshaled())) }
 
 func (s Server) marshaled() marshaled {
@@ -111,15 +109,15 @@ func (m marshaled) server() Server {
 		Record: m.Record, OwnLists: m.OwnLists, SameLists: m.SameLists, Tasks: m.Tasks, Disabled: m.Disabled,
 	}
 	if s.AnswerTimeout == 0 {
-		s.AnswerTimeout = DefaultAnswerTimeout // an older writer says nothing
+		s.AnswerTimeout = DefaultAnswerTimeout // an older writer has no such field
 	}
 	s.Digest = s.digest()
 	return s
 }
 
-// UnmarshalServer reads what Server.Marshal wrote and computes the digest anew.
-// Unknown fields are ignored, so an older reader understands a newer writer.
-// The error never repeats the text, which holds secrets.
+// UnmarshalServer reads the output of Server.Marshal and computes the digest anew. It
+// ignores unknown fields, so an older reader understands a newer writer. The error never
+// repeats the text, which holds secrets.
 func UnmarshalServer(text string) (Server, error) {
 	if len(text) > MaxMarshal {
 		return Server{}, fmt.Errorf("server definition of %d bytes is over the limit of %d", len(text), MaxMarshal)
@@ -135,7 +133,7 @@ func UnmarshalServer(text string) (Server, error) {
 	return m.server(), nil
 }
 
-// String names the server without arguments and without values of Env.
+// String describes the server without arguments and without values of Env.
 func (s Server) String() string {
 	if s.Native != "" {
 		return fmt.Sprintf("server %q: native %q", s.Name, s.Native)
@@ -147,7 +145,7 @@ func (s Server) String() string {
 // GoString is String, so that %#v does not print secrets either.
 func (s Server) GoString() string { return s.String() }
 
-// LogValue gives a group of name, command, number of args, names of env and the
+// LogValue returns a group of name, command, number of args, names of env and the
 // beginning of the digest.
 func (s Server) LogValue() slog.Value {
 	return slog.GroupValue(
@@ -162,8 +160,8 @@ func (s Server) LogValue() slog.Value {
 
 func (s Server) envNames() []string { return slices.Sorted(maps.Keys(s.Env)) }
 
-// digest hashes a JSON list in which every part has its fixed place, so no two
-// different servers give the same bytes.
+// digest hashes a JSON list in which every part has a fixed place, so different servers
+// never give the same bytes.
 func (s Server) digest() string {
 	env := [][2]string{}
 	for _, name := range s.envNames() {
@@ -176,7 +174,7 @@ func (s Server) digest() string {
 		list = append(list, "native", s.Native)
 	}
 	if b := s.Box; b.Image != "" || b.HostPath != "" || b.Offline {
-		// Only where there is something to say: the digests of all other servers stay.
+		// Appended only if set, so that the digests of all other servers stay the same.
 		list = append(list, b.Image, b.HostPath, b.Offline)
 	}
 	if s.Box.InstallScripts {
@@ -186,8 +184,8 @@ func (s Server) digest() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// encode is json.Marshal without the escapes for HTML, which would only use up
-// room. Strings, numbers and lists cannot fail to encode.
+// encode is json.Marshal without the escapes for HTML, which would waste space. Strings,
+// numbers and lists always encode.
 func encode(v any) []byte {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)

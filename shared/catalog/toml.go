@@ -12,8 +12,8 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// isTOML goes by the ending of the file's name, and without one by the first line that
-// is neither empty nor a comment: a table's head, or a key with "=" behind it.
+// isTOML decides by the ending of the file's name. Without one it decides by the first
+// line that is neither empty nor a comment: a table header, or a key followed by "=".
 func (s source) isTOML() bool {
 	switch filepath.Ext(s.file) {
 	case ".toml":
@@ -29,9 +29,9 @@ func (s source) isTOML() bool {
 	return false
 }
 
-// toml reads the source as TOML. Decoding it first settles that it is valid and names no
-// key twice; the nodes then come from the parser below the decoder, which is the one that
-// tells offsets.
+// toml reads the source as TOML. Decoding first ensures that it is valid and has no
+// repeated key. The nodes then come from the parser below the decoder, which reports
+// offsets.
 func (s source) toml() (node, *remark) {
 	var whole map[string]any
 	if err := toml.Unmarshal(s.data, &whole); err != nil {
@@ -64,7 +64,7 @@ func (s source) toml() (node, *remark) {
 	return root, nil
 }
 
-// keysOf are the parts of a dotted key, each as a member without a value.
+// keysOf returns the parts of a dotted key, each as a member without a value.
 func keysOf(e *unstable.Node) (keys []member) {
 	for it := e.Key(); it.Next(); {
 		keys = append(keys, member{name: string(it.Node().Data), at: int(it.Node().Raw.Offset)})
@@ -72,8 +72,8 @@ func keysOf(e *unstable.Node) (keys []member) {
 	return keys
 }
 
-// descend is the table that keys name below n. It makes those that are not there. Of an
-// array of tables it takes the last one, or with another a new one.
+// descend returns the table that keys name below n, and makes missing ones. Of an array
+// of tables it takes the last one, or a new one if another is true.
 func descend(n *node, keys []member, another bool) *node {
 	for i, key := range keys {
 		at := -1
@@ -109,7 +109,7 @@ func putTOML(n *node, e *unstable.Node) {
 	n.members = append(n.members, keys[last])
 }
 
-// fromTOML is a value; at is where it is said to be if the parser does not tell.
+// fromTOML converts a value; at is its offset if the parser does not report one.
 func fromTOML(v *unstable.Node, at int) node {
 	if v.Raw.Length > 0 {
 		at = int(v.Raw.Offset)
@@ -138,8 +138,8 @@ func fromTOML(v *unstable.Node, at int) node {
 	return n
 }
 
-// numberTOML writes a number of TOML as JSON has it; infinities and what is no number
-// become one that is out of any range.
+// numberTOML writes a number of TOML as in JSON. Infinities and NaN become a number that
+// is out of every range.
 func numberTOML(s string) string {
 	s = strings.ReplaceAll(s, "_", "")
 	if i, err := strconv.ParseInt(s, 0, 64); err == nil {

@@ -7,16 +7,17 @@ import (
 	"strings"
 )
 
-// Rule says who may use a server: whoever one of its parts fits.
+// Rule says which callers may use a server. One matching part is enough.
 type Rule struct {
-	// Everyone who has a token for the server.
+	// Everyone admits every caller with a token for the server.
 	Everyone bool `json:"everyone,omitempty"`
 	// Groups are values of the claim "groups".
 	Groups []string `json:"groups,omitempty"`
 	// Emails are addresses, or "*@DOMAIN". They count only if the issuer says that the
-	// address is verified (email_verified). Letters may be of either case.
+	// address is verified (email_verified). Upper and lower case are equal.
 	Emails []string `json:"emails,omitempty"`
-	// Claims are values by the name of the claim, which is a text or a list of texts.
+	// Claims maps names of claims to admitted values. A claim is a text or a list of
+	// texts.
 	Claims map[string][]string `json:"claims,omitempty"`
 }
 
@@ -26,7 +27,7 @@ const (
 	claimVerified = "email_verified"
 )
 
-// check refuses rules that fit nobody: that would be an oversight.
+// check refuses rules that match no caller, because such a rule is an oversight.
 func (r Rule) check() error {
 	if !r.Everyone && len(r.Groups) == 0 && len(r.Emails) == 0 && len(r.Claims) == 0 {
 		return errors.New(`it fits nobody; name groups, emails or claims, or set "everyone": true`)
@@ -48,7 +49,7 @@ func (r Rule) check() error {
 	return nil
 }
 
-// needs lists the claims that a rule looks at.
+// needs lists the claims that a rule reads.
 func (r Rule) needs() []string {
 	names := []string{claimGroups, claimEmail, claimVerified}
 	for name := range r.Claims {
@@ -57,7 +58,7 @@ func (r Rule) needs() []string {
 	return names
 }
 
-// fits says whether somebody with these claims may use the server.
+// fits reports whether a caller with these claims may use the server.
 func (r Rule) fits(claims map[string]any) bool {
 	if r.Everyone || shares(texts(claims[claimGroups]), r.Groups) {
 		return true
@@ -74,10 +75,10 @@ func (r Rule) fits(claims map[string]any) bool {
 	return false
 }
 
-// verified takes the two forms that issuers write.
+// verified accepts the two forms that issuers write.
 func verified(claim any) bool { return claim == true || claim == "true" }
 
-// texts are the values of a claim that is a text or a list of texts.
+// texts returns the values of a claim that is a text or a list of texts.
 func texts(claim any) []string {
 	switch claim := claim.(type) {
 	case string:
@@ -105,9 +106,9 @@ func matches(pattern, email string) bool {
 	return ok && valid && local != "*" && domain == at && (wanted == "*" || wanted == local)
 }
 
-// address takes an e-mail address apart, in lower case. One with a quoted part, with
-// characters beyond ASCII or with anything that is not seen is none: it might look like
-// another.
+// address splits an e-mail address and lowers its case. It refuses addresses with a
+// quoted part, with characters beyond ASCII or with invisible characters, because they
+// might look like another address.
 func address(text string) (local, domain string, ok bool) {
 	odd := func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune(`"(),:;<>[\]`, c) }
 	local, domain, ok = strings.Cut(strings.ToLower(text), "@")

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	introspected   = 30 * time.Second // for this long an answer counts
+	introspected   = 30 * time.Second // lifetime of an answer
 	introspectIn   = 2 * time.Second
 	maxAsking      = 16       // introspections at a time; more wait
 	maxIntrospeced = 64 << 10 // bytes of an answer
@@ -30,9 +30,10 @@ func newIntrospector(s Settings, client *http.Client) *introspector {
 	return &introspector{s, client, make(chan struct{}, maxAsking)}
 }
 
-// ask returns what the issuer says of a token that is active.
+// ask returns the issuer's claims for an active token.
 //
-// Errors: Unauthenticated: it is not; Unavailable: the issuer does not answer.
+// Errors: Unauthenticated: the token is not active; Unavailable: the issuer does not
+// answer.
 func (i *introspector) ask(ctx context.Context, token string) (map[string]any, error) {
 	silent := func(err error) error {
 		return session.Errorf(session.Unavailable, "the identity provider cannot be asked about the token; try again in a while").Because(err)

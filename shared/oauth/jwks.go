@@ -14,25 +14,25 @@ import (
 
 const (
 	maxKeys    = 64
-	maxTried   = 4 // keys that a token is compared with
+	maxTried   = 4 // keys that are tried for a token
 	minModulus = 2048
 	maxModulus = 8192 // bits; a larger one takes long to verify with
 )
 
-// key is a public key of an issuer that signs.
+// key is a public signing key of an issuer.
 type key struct {
-	id, algorithm string // as the issuer says; "" if it does not
+	id, algorithm string // from the issuer; "" if not given
 	kind          string // a value of algorithms
 	public        crypto.PublicKey
 }
 
-// fits says whether a token with this algorithm and key id ("" for none) may be signed
-// by the key.
+// fits reports whether the key may have signed a token with this algorithm and key id
+// ("" for none).
 func (k key) fits(algorithm, id string) bool {
 	return k.kind == algorithms()[algorithm] && (k.algorithm == "" || k.algorithm == algorithm) && (id == "" || k.id == id)
 }
 
-// jwk is a key as RFC 7517 and RFC 7518 §6 write it, as far as it is read.
+// jwk has the fields of a JWK (RFC 7517, RFC 7518 §6) that are read.
 type jwk struct {
 	Type      string `json:"kty"`
 	Use       string `json:"use"`
@@ -45,8 +45,8 @@ type jwk struct {
 	Y         string `json:"y"`
 }
 
-// parseKeys reads a JWK set. Keys that are of no use here are left out: others than RSA
-// of 2048 to 8192 bits, P-256, P-384, P-521 and Ed25519, and those for encryption.
+// parseKeys reads a JWK set. It keeps RSA keys of 2048 to 8192 bits, P-256, P-384, P-521
+// and Ed25519. It leaves out all others, and keys for encryption.
 func parseKeys(document []byte) ([]key, error) {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`
@@ -71,7 +71,7 @@ func parseKeys(document []byte) ([]key, error) {
 	return keys, nil
 }
 
-// public returns the key and its kind; nil for one that is not used here.
+// public returns the key and its kind, nil for an unsupported key.
 func (j jwk) public() (kind string, _ crypto.PublicKey) {
 	switch j.Type {
 	case "RSA":
@@ -97,7 +97,7 @@ func (j jwk) public() (kind string, _ crypto.PublicKey) {
 	return "", nil
 }
 
-// point is a key on a curve; nil for one that is not on it.
+// point returns a key on a curve, nil if the point is not on it.
 func (j jwk) point(curve elliptic.Curve) *ecdsa.PublicKey {
 	size := (curve.Params().BitSize + 7) / 8
 	x, y := decoded(j.X), decoded(j.Y)

@@ -17,33 +17,33 @@ import (
 )
 
 const (
-	keysFresh   = 10 * time.Minute // after this the keys are fetched anew
-	keysKept    = 24 * time.Hour   // for this long they are used while they cannot be fetched
-	fetchEvery  = 30 * time.Second // at most; whatever tokens come
-	fetchFirst  = 2 * time.Second  // likewise, as long as there are no keys at all
+	keysFresh   = 10 * time.Minute // age at which the keys are fetched anew
+	keysKept    = 24 * time.Hour   // age up to which they are used while a fetch fails
+	fetchEvery  = 30 * time.Second // least time between fetches, whatever tokens come
+	fetchFirst  = 2 * time.Second  // the same while there are no keys at all
 	fetchWithin = 3 * time.Second  // for metadata and keys together
 	maxDocument = 256 << 10        // bytes of either
 )
 
-// keySet has the keys of one issuer. It fetches them when they are needed: a process
-// that may be frozen between requests renews nothing in the background.
+// keySet holds the keys of one issuer. It fetches them when they are needed: a process
+// that may be frozen between requests cannot renew them in the background.
 type keySet struct {
 	issuer string
-	pinned string // where the keys are, if the settings say so
+	pinned string // URL of the keys from the settings, "" for none
 	client *http.Client
 	log    *slog.Logger
 
 	mu      sync.Mutex
 	keys    []key
-	fetched time.Time     // when these keys were
-	tried   time.Time     // when fetching them was begun last
+	fetched time.Time     // when keys were fetched
+	tried   time.Time     // when the last attempt began
 	failure error         // of that attempt
-	flight  chan struct{} // closed at the end of the attempt that goes on; nil: none does
-	uri     string        // where the keys are, from the issuer's metadata; "" if not known
+	flight  chan struct{} // closed at the end of the running attempt; nil if none runs
+	uri     string        // URL of the keys from the issuer's metadata; "" if not known
 }
 
-// find returns the keys that a token may be signed with, at most maxTried; id is "" for
-// a token that names none.
+// find returns the keys that may have signed a token, at most maxTried. id is "" for a
+// token that names no key.
 //
 // Errors: Unauthenticated: the issuer has no such key; Unavailable: it cannot be asked.
 func (s *keySet) find(ctx context.Context, algorithm, id string) ([]key, error) {
@@ -71,8 +71,9 @@ func (s *keySet) find(ctx context.Context, algorithm, id string) ([]key, error) 
 	return nil, badToken("its key is not one of the issuer's")
 }
 
-// look returns what is known. With fetch, the caller has to fetch the keys and close
-// wait. Otherwise wait is the end of the attempt that another one makes, nil for none.
+// look returns the known keys. If fetch is true, the caller has to fetch the keys and
+// close wait. Otherwise wait is closed at the end of another caller's attempt; it is nil
+// if there is none.
 func (s *keySet) look(algorithm, id string) (found []key, wait chan struct{}, fetch bool) {
 	now := time.Now()
 	s.mu.Lock()
@@ -90,7 +91,7 @@ func (s *keySet) look(algorithm, id string) (found []key, wait chan struct{}, fe
 	return found, s.flight, true
 }
 
-// matching needs mu.
+// matching returns the known keys that fit. The caller holds mu.
 func (s *keySet) matching(algorithm, id string) (found []key) {
 	if time.Since(s.fetched) >= keysKept {
 		return nil
@@ -103,8 +104,8 @@ func (s *keySet) matching(algorithm, id string) (found []key) {
 	return found
 }
 
-// fetch ends the attempt that look has begun. It goes on when its caller has gone, for
-// others wait for it.
+// fetch makes the attempt that look has begun. It goes on when its caller has gone,
+// because others wait for it.
 func (s *keySet) fetch(ctx context.Context, done chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchWithin)
 	defer cancel()
@@ -125,8 +126,8 @@ func (s *keySet) fetch(ctx context.Context, done chan struct{}) {
 	}
 }
 
-// get asks for the keys, and before that for where they are. After an error that is not
-// known any more.
+// get fetches the keys, and first finds their URL if it is not known. After an error the
+// URL is unknown again.
 func (s *keySet) get(ctx context.Context, uri string) ([]key, string, error) {
 	if uri == "" {
 		uri = s.pinned
@@ -155,7 +156,7 @@ func (s *keySet) get(ctx context.Context, uri string) ([]key, string, error) {
 }
 
 // discover reads the issuer's metadata (RFC 8414 §3, OpenID Connect Discovery §4), and
-// returns where its keys are.
+// returns the URL of its keys.
 func (s *keySet) discover(ctx context.Context) (string, error) {
 	for _, address := range metadataURLs(s.issuer) {
 		status, document, err := ask(ctx, s.client, address)
@@ -191,7 +192,7 @@ func keysOf(issuer string, document []byte) (uri string, err error) {
 	return metadata.JWKS, nil
 }
 
-// metadataURLs are where the metadata of an issuer may be, in the order to ask.
+// metadataURLs returns the possible URLs of an issuer's metadata, in the order to try.
 func metadataURLs(issuer string) []string {
 	u, err := url.Parse(issuer)
 	if err != nil {
@@ -215,13 +216,13 @@ func ask(ctx context.Context, client *http.Client, address string) (status int, 
 	return do(client, r, maxDocument)
 }
 
-// do sends a request and reads the answer, which may have this many bytes.
+// do sends a request and reads the answer, of at most most bytes.
 func do(client *http.Client, r *http.Request, most int64) (status int, body []byte, err error) {
 	res, err := client.Do(r)
 	if err != nil {
 		return 0, nil, err
 	}
-	defer func() { _ = res.Body.Close() }() // it was read as far as it is wanted
+	defer func() { _ = res.Body.Close() }() // only read
 	body, err = io.ReadAll(io.LimitReader(res.Body, most+1))
 	if err == nil && int64(len(body)) > most {
 		err = fmt.Errorf("%s answered more than %d bytes", r.URL.Redacted(), most)
@@ -229,7 +230,7 @@ func do(client *http.Client, r *http.Request, most int64) (status int, body []by
 	return res.StatusCode, body, err
 }
 
-// newClient follows redirects within a host only, and keeps few connections.
+// newClient returns a client that follows redirects within a host only.
 func newClient() *http.Client {
 	return &http.Client{CheckRedirect: sameHost}
 }

@@ -1,21 +1,27 @@
-// Package oauth says who a caller is by a token of an identity provider: it makes the
+// Package oauth identifies callers by the tokens of an identity provider. It makes the
 // endpoint a resource server (OAuth 2.1; MCP, basic/authorization). It verifies tokens,
-// decides by their claims who may use which server, and tells clients where tokens come
-// from (RFC 9728). It issues none, and knows no transport, no session and no store.
+// decides by their claims which server a caller may use, and tells clients where to get
+// tokens (RFC 9728). It issues no tokens, and knows no transport, no session and no
+// store.
 //
 // # What is taken
 //
-// A token is taken if it is a JWT that a key of the issuer has signed, with an algorithm
-// of the settings that fits the key; if its issuer, its times (within a minute) and its
-// audience are right; and if it is no token of another kind: an ID token, a logout token,
-// a proof. The audience is the URL of the one server that it is for. With introspection
-// the issuer is asked besides, and tokens that are no JWT are taken as well.
+// The package accepts a token if:
+//
+//   - it is a JWT that a key of the issuer has signed, with an algorithm of the settings
+//     that fits the key;
+//   - its issuer, its times (within a minute) and its audience are right;
+//   - it is no token of another kind: an ID token, a logout token, a proof.
+//
+// The audience is the URL of the one server that the token is for. With introspection
+// the package also asks the issuer about each token, and also accepts tokens that are no
+// JWT.
 //
 // # How fast a change bites
 //
-// A token that its issuer has taken back is good until it expires; with introspection, for
-// 30 seconds at most. A key that the issuer has withdrawn is used for 15 minutes at most
-// while its keys can be fetched, and else for a day.
+// A token that its issuer has revoked stays valid until it expires; with introspection,
+// for 30 seconds at most. A key that the issuer has withdrawn is used for 15 minutes at
+// most while the issuer's keys can be fetched, and otherwise for a day.
 package oauth
 
 import (
@@ -34,44 +40,45 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Config of a [ResourceServer]. Settings and Sealer are needed.
+// Config configures a [ResourceServer]. Settings and Sealer are required.
 type Config struct {
 	Settings
-	// Servers are the names of the servers that there are.
+	// Servers are the names of all servers.
 	Servers []string
-	// Sealer seals the token of a connection while introspection is on: the issuer is
-	// asked about it as long as the connection is open.
+	// Sealer seals the token of a connection if introspection is on, because the issuer
+	// is asked about it as long as the connection is open.
 	Sealer *session.Sealer
-	// Client asks the issuer; nil for one that follows redirects within a host only.
+	// Client makes the requests to the issuer; nil for a client that follows redirects
+	// within a host only.
 	Client *http.Client
 	// Log gets a line when the issuer's keys cannot be fetched. nil for none.
 	Log *slog.Logger
 }
 
-// ResourceServer takes tokens. Safe for concurrent use.
+// ResourceServer verifies tokens. It is safe for concurrent use.
 type ResourceServer struct {
 	settings  Settings
 	resources resources
 	verifier  verifier
-	introspec *introspector // nil: the issuer is not asked about tokens
+	introspec *introspector // nil if the issuer is not asked about tokens
 	sealer    *session.Sealer
-	needed    []string // names of the claims that are looked at again
+	needed    []string // names of the claims that admit needs
 
 	mu    sync.Mutex
 	known map[[sha256.Size]byte]grant
 }
 
-// Limits of what is remembered.
+// Limits of tokens and of the memory of them.
 const (
 	maxKnown   = 1000
-	knownFor   = 5 * time.Minute // of a token that nobody is asked about
+	knownFor   = 5 * time.Minute // for a token without introspection
 	maxToken   = 8 << 10         // bytes
-	maxClaims  = 2 << 10         // bytes of what native servers are told
+	maxClaims  = 2 << 10         // bytes of the claims for native servers
 	credential = "idp:"          // begins Identity.Credential
 )
 
-// New makes a ResourceServer. The error says what is wrong with the settings, and what
-// they may be. It asks the issuer nothing.
+// New makes a ResourceServer. It makes no request. The error names the wrong setting and
+// its possible values.
 func New(c Config) (*ResourceServer, error) {
 	s, err := c.Settings.complete(c.Servers)
 	if err != nil {
@@ -97,19 +104,19 @@ func New(c Config) (*ResourceServer, error) {
 	return r, nil
 }
 
-// grant is what a good token says.
+// grant is the contents of a valid token.
 type grant struct {
 	claims  map[string]any // those that are needed
-	expires time.Time      // when the token is not good any more, skew included
-	until   time.Time      // when it has to be looked at again
+	expires time.Time      // end of the token's validity, skew included
+	until   time.Time      // when it has to be verified again
 }
 
-// Verify says for whom a token speaks, and that they may use a server. It reads and
-// writes no store. It asks the issuer for keys it does not know, and with introspection
-// about a token it has not asked about within 30 seconds.
+// Verify returns the identity of a token, if it may use a server. It neither reads nor
+// writes a store. It asks the issuer for unknown keys. With introspection it also asks
+// about a token that it has not asked about within 30 seconds.
 //
-// Errors: Unauthenticated: the token is not good, or not for this server; Forbidden: it
-// lacks a scope, or whom it speaks for may not use the server; Unavailable.
+// Errors: Unauthenticated: the token is invalid, or not for this server; Forbidden: the
+// token lacks a scope, or its identity may not use the server; Unavailable.
 func (s *ResourceServer) Verify(ctx context.Context, token, server string) (session.Identity, error) {
 	g, err := s.grant(ctx, token)
 	if err != nil {
@@ -125,8 +132,8 @@ func (s *ResourceServer) Verify(ctx context.Context, token, server string) (sess
 	return who, nil
 }
 
-// Confirm says whether somebody whose token was good earlier may still use a server, by
-// the Credential of their identity. Costs and errors are those of Verify.
+// Confirm checks whether a caller whose token was valid earlier may still use a server.
+// text is the Credential of the caller's identity. Costs and errors are as for Verify.
 func (s *ResourceServer) Confirm(ctx context.Context, text, server string) error {
 	rest, ok := strings.CutPrefix(text, credential)
 	if !ok {
@@ -150,7 +157,7 @@ func (s *ResourceServer) Confirm(ctx context.Context, text, server string) error
 	return nil
 }
 
-// grant looks at a token, or remembers that it did.
+// grant verifies a token, or returns the remembered result.
 func (s *ResourceServer) grant(ctx context.Context, token string) (grant, error) {
 	now := time.Now()
 	sum := sha256.Sum256([]byte(token))
@@ -186,7 +193,7 @@ func (s *ResourceServer) grant(ctx context.Context, token string) (grant, error)
 	return g, nil
 }
 
-// look verifies a token, and asks the issuer about it if that is to be done.
+// look verifies a token, and asks the issuer about it if introspection is on.
 func (s *ResourceServer) look(ctx context.Context, token string) (map[string]any, error) {
 	if len(token) > maxToken {
 		return nil, badToken(fmt.Sprintf("it has more than %d bytes", maxToken))
@@ -206,7 +213,7 @@ func (s *ResourceServer) look(ctx context.Context, token string) (map[string]any
 	return claims, err
 }
 
-// admit decides for one server.
+// admit decides whether a grant may use one server.
 func (s *ResourceServer) admit(g grant, server string) (session.Identity, error) {
 	switch {
 	case !s.resources.among(texts(g.claims["aud"]), server):
@@ -231,26 +238,26 @@ func (s *ResourceServer) admit(g grant, server string) (session.Identity, error)
 	return who, nil
 }
 
-// scopeError is a refusal that a token with more scopes would not meet.
+// scopeError is a refusal for want of a scope.
 type scopeError struct{ refusal *session.Error }
 
-// Error is what the client is told.
+// Error returns the message for the client.
 func (e *scopeError) Error() string { return e.refusal.Message }
 
-// Unwrap gives the error with its code.
+// Unwrap returns the error with its code.
 func (e *scopeError) Unwrap() error { return e.refusal }
 
-// badToken says why a token is not good, in words without anything of it.
+// badToken returns the error for an invalid token. The reason must not quote the token.
 func badToken(why string) error {
 	return session.Errorf(session.Unauthenticated, "this token is not good: %s; sign in again", why)
 }
 
-// missing says that one of the wanted scopes is not there.
+// missing reports whether one of the wanted scopes is missing.
 func missing(has, wanted []string) bool {
 	return slices.ContainsFunc(wanted, func(s string) bool { return !slices.Contains(has, s) })
 }
 
-// scopes are those that a token has been given (RFC 9068 §2.2.3; some issuers write scp).
+// scopes returns the scopes of a token (RFC 9068 §2.2.3; some issuers write scp).
 func scopes(claims map[string]any) (all []string) {
 	for _, name := range []string{"scope", "scp"} {
 		for _, text := range texts(claims[name]) {
@@ -260,8 +267,8 @@ func scopes(claims map[string]any) (all []string) {
 	return all
 }
 
-// Challenge is what WWW-Authenticate says to a request that was refused with err, ""
-// for nothing (RFC 6750 §3, RFC 9728 §5.1). address is what the request asked for, as
+// Challenge returns the WWW-Authenticate header for a request that was refused with err,
+// "" for none (RFC 6750 §3, RFC 9728 §5.1). address is the address of the request, as
 // for [ResourceServer.Metadata].
 func (s *ResourceServer) Challenge(address string, tried bool, err error) string {
 	problem := ""
@@ -288,9 +295,9 @@ func (s *ResourceServer) Challenge(address string, tried bool, err error) string
 	return header
 }
 
-// Metadata is the protected resource metadata (RFC 9728 §2) of a server at an address:
-// the path that a client calls, "/SERVER/mcp" or "/SERVER/sse", with what the client has
-// added to it. Clients compare it with the URL that they call.
+// Metadata returns the protected resource metadata (RFC 9728 §2) of a server at an
+// address. The address is the path that a client calls, "/SERVER/mcp" or "/SERVER/sse",
+// with the client's additions. Clients compare it with the URL that they call.
 func (s *ResourceServer) Metadata(server, address string) []byte {
 	document := struct {
 		Resource string   `json:"resource"`

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// maxPrincipal is how long a principal may be, in bytes, as for keys.
+// maxPrincipal is the longest principal, in bytes, as for keys.
 const maxPrincipal = 128
 
-// principal names a subject of an issuer. A subject that is too long, or has other
-// characters than visible ones of ASCII, is named by its hash; so is one that looks like
-// that.
+// principal returns the principal for a subject of an issuer: name, ":" and the subject.
+// A hash replaces a subject that is too long, has other characters than visible ASCII,
+// or begins with "#" as hashes do.
 func principal(name, subject string) string {
 	odd := func(c rune) bool { return c <= ' ' || c > '~' }
 	if len(name)+1+len(subject) <= maxPrincipal && !strings.HasPrefix(subject, "#") && !strings.ContainsFunc(subject, odd) {

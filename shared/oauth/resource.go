@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// resources are the servers as tokens name them.
+// resources maps the audiences of tokens to servers.
 type resources struct{ settings Settings }
 
 const wellKnown = "/.well-known/oauth-protected-resource"
 
-// metadataURL is where the metadata of an address is (RFC 9728 §3.1).
+// metadataURL returns the URL of the metadata of an address (RFC 9728 §3.1).
 func (r resources) metadataURL(address string) string {
 	return r.settings.PublicURL + wellKnown + address
 }
 
-// among says whether one of the audiences is the server. Its URLs are one audience: that
-// of Streamable HTTP and that of HTTP+SSE, with and without a slash behind. Scheme and
-// host may be in any case, nothing else.
+// among reports whether one of the audiences is the server. All URLs of a server are one
+// audience: Streamable HTTP and HTTP+SSE, with and without a slash at the end. Case
+// matters except in scheme and host.
 func (r resources) among(audiences []string, server string) bool {
 	return slices.ContainsFunc(audiences, func(a string) bool {
 		if slices.Contains(r.settings.Audiences[server], a) {

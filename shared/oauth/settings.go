@@ -13,49 +13,53 @@ import (
 	"strings"
 )
 
-// Settings say which tokens are taken, and for whom they speak. All but PublicURL and
-// Secret stand in the servers file, under x-dormouse.access.
+// Settings say which tokens are accepted, and how they become identities. All fields but
+// PublicURL and Secret are in the servers file, under x-dormouse.access.
 type Settings struct {
-	// PublicURL is what clients call the endpoint: https://HOST without a path, or http
-	// on loopback. A server's resource is this and its path.
+	// PublicURL is the URL by which clients reach the endpoint: https://HOST without a
+	// path, or http on loopback. A server's resource is this URL and the server's path.
 	PublicURL string `json:"-"`
-	// Secret proves who asks for an introspection.
+	// Secret authenticates introspection requests.
 	Secret string `json:"-"`
 
-	// Issuer is the only one whose tokens are taken. It is compared byte for byte.
+	// Issuer is the only accepted issuer. It is compared byte for byte.
 	Issuer string `json:"issuer"`
-	// Name begins the principals of this issuer, as in "NAME:SUBJECT"; without it, the
-	// issuer's host does.
+	// Name begins the principals of this issuer, as in "NAME:SUBJECT". The default is
+	// the issuer's host.
 	Name string `json:"name,omitempty"`
-	// JWKS is where the issuer's keys are; without it, the issuer's metadata says where.
+	// JWKS is the URL of the issuer's keys. The default is the URL in the issuer's
+	// metadata.
 	JWKS string `json:"jwks_uri,omitempty"`
-	// Algorithms are those of signatures that are taken. Without them: RS256, PS256,
+	// Algorithms are the accepted signature algorithms. The default is RS256, PS256,
 	// ES256, ES384 and EdDSA.
 	Algorithms []string `json:"algorithms,omitempty"`
-	// Scope is what a token needs, with spaces between; nil is "mcp", "" nothing.
+	// Scope lists the scopes that a token needs, separated by spaces; nil means "mcp",
+	// "" means none.
 	Scope *string `json:"scope,omitempty"`
-	// Audiences are taken for a server beside its URLs. No two servers have one in common.
+	// Audiences are accepted for a server beside its URLs. No two servers may share one.
 	Audiences map[string][]string `json:"audiences,omitempty"`
 
-	// Principal is the claim that says who a token speaks for; "sub" without it.
+	// Principal is the claim that names the principal; the default is "sub".
 	Principal string `json:"principal,omitempty"`
-	// Tenant is that of everybody; "default" without it and without TenantClaim.
+	// Tenant is the tenant of all principals; the default, without TenantClaim, is
+	// "default".
 	Tenant string `json:"tenant,omitempty"`
 	// TenantClaim is a claim whose value Tenants turns into a tenant.
 	TenantClaim string            `json:"tenant_claim,omitempty"`
 	Tenants     map[string]string `json:"tenants,omitempty"`
-	// Claims are those that native servers are told.
+	// Claims are the claims that native servers get.
 	Claims []string `json:"claims,omitempty"`
 
-	// Allow says who may use which server, by its name, or "*" for all that are not
-	// named. Nobody may use a server that it does not name. nil: who has a token for a
-	// server may use it.
+	// Allow maps names of servers to the rules for their use; "*" stands for all servers
+	// that have no entry. Without either, no caller may use a server. If Allow is nil,
+	// every caller with a token for a server may use it.
 	Allow map[string]Rule `json:"allow,omitempty"`
-	// Introspection asks the issuer whether a token is still good (RFC 7662).
+	// Introspection, if not nil, asks the issuer whether a token is still valid (RFC
+	// 7662).
 	Introspection *Introspection `json:"introspection,omitempty"`
 }
 
-// Introspection is how an issuer is asked about tokens. Each answer that a token is good
+// Introspection says how to ask an issuer about tokens. An answer that a token is valid
 // counts for 30 seconds.
 type Introspection struct {
 	Endpoint string `json:"endpoint"`
@@ -68,7 +72,7 @@ const (
 	everyServer   = "*"
 )
 
-// algorithms are those that can be set, with what a key must be. None is symmetric.
+// algorithms maps the supported algorithms to their kinds of keys. None is symmetric.
 func algorithms() map[string]string {
 	return map[string]string{
 		"RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "PS256": "RSA", "PS384": "RSA", "PS512": "RSA",
@@ -76,7 +80,7 @@ func algorithms() map[string]string {
 	}
 }
 
-// ReadSettings reads the JSON of Settings. Errors name the key, and what it may be.
+// ReadSettings reads the JSON of Settings. Errors name the key and its possible values.
 func ReadSettings(section []byte) (Settings, error) {
 	var s Settings
 	d := json.NewDecoder(bytes.NewReader(section))
@@ -90,8 +94,8 @@ func ReadSettings(section []byte) (Settings, error) {
 	return s, nil
 }
 
-// complete checks the settings and puts the defaults in; servers are the names that
-// there are.
+// complete checks the settings and sets the defaults; servers are the names of all
+// servers.
 func (s Settings) complete(servers []string) (Settings, error) {
 	for _, check := range []func() error{s.checkURLs, s.checkAlgorithms, s.checkIdentity, func() error { return s.checkServers(servers) }} {
 		if err := check(); err != nil {
@@ -152,7 +156,7 @@ func (s Settings) checkURLs() error {
 	return nil
 }
 
-// webURL reads an address that may be asked: https, or http on loopback.
+// webURL reads a URL that may be called: https, or http on loopback.
 func webURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
@@ -188,8 +192,8 @@ func (s Settings) checkAlgorithms() error {
 	return nil
 }
 
-// given lists claims that may pass from one person to another: who gets somebody's old
-// address must not get their sessions.
+// given lists claims that may pass from one person to another. A person who gets
+// another's old address must not get their sessions.
 func given() []string {
 	return []string{"email", "name", "nickname", "phone_number", "preferred_username", "upn", "unique_name"}
 }
@@ -217,7 +221,8 @@ func (s Settings) checkIdentity() error {
 	return nil
 }
 
-// isName says that a text begins with a letter or digit and has only what names have.
+// isName reports whether a text begins with a letter or digit, and otherwise has only
+// letters, digits, "-", "_" and ".".
 func isName(text string) bool {
 	letter := func(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' }
 	for i := range len(text) {

@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// skew is how far the clocks of the issuer and of this machine may be apart.
+// skew is the tolerated difference between the clocks of the issuer and of this machine.
 const skew = time.Minute
 
 // verifier verifies the tokens of one issuer.
@@ -35,7 +35,7 @@ func newVerifier(s Settings, keys *keySet) verifier {
 	}
 }
 
-// verify returns the claims of a JWT that is good, for whatever audience.
+// verify returns the claims of a valid JWT, whatever its audience.
 //
 // Errors: as [ResourceServer.Verify].
 func (v verifier) verify(ctx context.Context, token string) (map[string]any, error) {
@@ -43,7 +43,7 @@ func (v verifier) verify(ctx context.Context, token string) (map[string]any, err
 	if err != nil {
 		return nil, err
 	}
-	// What the issuer has not said of itself needs no key.
+	// A token that does not claim this issuer needs no key.
 	claims := jwt.MapClaims{}
 	if _, _, err := v.parser.ParseUnverified(token, claims); err != nil {
 		return nil, badToken("it is no JWT, or cannot be read")
@@ -69,12 +69,12 @@ func (v verifier) verify(ctx context.Context, token string) (map[string]any, err
 	return verified, nil
 }
 
-// head is what the header of a JWT says.
+// head is the contents of a JWT header.
 type head struct{ algorithm, key string }
 
-// header reads the header of a JWT (RFC 7515 §4), before anything is done with it. One
-// that brings its own key, names a place to get it from, or wants something to be
-// understood is refused, and so is one of another type than an access token's (RFC 9068
+// header reads the header of a JWT (RFC 7515 §4), before anything else is done with the
+// token. It refuses a header that brings its own key, names a URL for it, or has
+// critical extensions. It also refuses other types than an access token's (RFC 9068
 // §2.1; many issuers write JWT).
 func (v verifier) header(token string) (head, error) {
 	first, rest, _ := strings.Cut(token, ".")
@@ -109,19 +109,19 @@ func (v verifier) header(token string) (head, error) {
 	return head{algorithm, id}, nil
 }
 
-// judge checks claims that do not depend on the server: the times, and that they are
-// those of an access token that whoever has it may use.
+// judge checks the claims that do not depend on the server: the times, and that the
+// token is a bearer access token.
 func (v verifier) judge(claims map[string]any) error {
 	if err := v.validator.Validate(jwt.MapClaims(claims)); err != nil {
 		return badToken("it has expired, or is not good yet")
 	}
-	// Claims of ID tokens, logout tokens and tokens that are bound to a key.
+	// ID tokens, logout tokens and tokens that are bound to a key have these claims.
 	for _, name := range []string{"nonce", "at_hash", "c_hash", "events", "cnf"} {
 		if _, there := claims[name]; there {
 			return badToken("it is not an access token that is sent as Bearer: it has " + name)
 		}
 	}
-	// Keycloak's kinds of tokens, and Cognito's.
+	// Keycloak and Cognito name the kind of a token in these claims.
 	typ, there := claims["typ"]
 	if there && typ != "Bearer" {
 		return badToken("it is not an access token")
@@ -132,7 +132,7 @@ func (v verifier) judge(claims map[string]any) error {
 	return nil
 }
 
-// expiry is when a token is not good any more anywhere here.
+// expiry returns the end of a token's validity, skew included.
 func expiry(claims map[string]any) time.Time {
 	exp, _ := claims["exp"].(float64)
 	if math.IsNaN(exp) || exp < 0 {
@@ -141,15 +141,16 @@ func expiry(claims map[string]any) time.Time {
 	return time.Unix(int64(min(exp, 1<<40)), 0).Add(skew)
 }
 
-// unix reads what Verify has written of a time.
+// unix reads a time that Verify has written.
 func unix(text string) (time.Time, bool) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	return time.Unix(n, 0), err == nil
 }
 
-// identity is for whom claims speak.
+// identity returns the identity of claims.
 //
-// Errors: Unauthenticated, Forbidden: they are of no tenant; or more than may be told.
+// Errors: Unauthenticated; Forbidden: the claims give no tenant, or are larger than
+// native servers may get.
 func (s Settings) identity(claims map[string]any) (session.Identity, error) {
 	subject, _ := claims[s.Principal].(string)
 	if subject == "" {

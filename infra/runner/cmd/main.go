@@ -1,5 +1,5 @@
-// Command runner is the program of a box where no dormouse is: the image of boxes on AWS
-// has it. On one machine dormouse is its own runner.
+// Command runner is the program of a box in places without dormouse, such as the box
+// image on AWS. On one machine dormouse is its own runner.
 package main
 
 import (

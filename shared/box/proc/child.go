@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	drainWait  = 500 * time.Millisecond // for output that is still in a pipe after the exit
-	drainReads = 64                     // of it; together more than a pipe holds
+	drainWait  = 500 * time.Millisecond // for output still in a pipe after the exit
+	drainReads = 64                     // reads of that output; together more than a pipe holds
 )
 
-// Grace is how long a server may take to exit.
+// Grace is the time that a process has to exit by itself.
 type Grace struct {
-	Stdin time.Duration // when its stdin ends
-	Term  time.Duration // and then, when it is asked to by SIGTERM
+	Stdin time.Duration // after its stdin ends
+	Term  time.Duration // then after SIGTERM
 }
 
-// Command is what the operating system needs to start a process.
+// Command describes a process to start.
 type Command struct {
 	Path string
 	Args []string // with the name of the program first
@@ -34,41 +34,41 @@ type Command struct {
 	// Start starts the command in a sandbox; nil is [exec.Cmd.Start].
 	Start func(*exec.Cmd) error
 	// Clear is called once, when the process and its group have ended, or could not be
-	// started. It ends what the process has left elsewhere. It may be nil.
+	// started. It ends processes that have left the group. It may be nil.
 	Clear func()
 }
 
-// Child is a running process that leads a group of its own, with its three pipes. It
-// ends with everything in its group. The caller reads Stdout and Stderr to their end,
-// and calls Release when the process has exited. All methods may be called by several
-// goroutines.
+// Child is a running process that leads a process group of its own, with its three
+// pipes. Everything in the group ends with it. The caller reads Stdout and Stderr to
+// their end, and calls Release when the process has exited. All methods are safe for
+// concurrent use.
 type Child struct {
 	cmd    *exec.Cmd
 	pid    int
 	since  time.Time
-	kills  int // oomKills when it began
+	kills  int // oomKills at the start
 	grace  Grace
-	clear  func() // ends what is left beside the group
+	clear  func() // see [Command].Clear
 	stdin  *os.File
 	stdout *drain
 	stderr *drain
 
 	mu     sync.Mutex // held while the group is signaled
-	reaped bool       // the pid may belong to somebody else from now on
+	reaped bool       // another process may have the pid from now on
 
 	ending    sync.Once
-	abandoned chan struct{} // closed when it was given its time to end and did not
+	abandoned chan struct{} // closed when Grace.Stdin has passed without an exit
 	exited    chan struct{} // closed when the group is gone; then end is set
 	end       Exit
 }
 
-// Exit is how a process ended; the zero Exit means nobody knows.
+// Exit is how a process ended. In the zero Exit that is not known.
 type Exit struct {
 	Code   *int
 	Signal string // such as SIGKILL
 }
 
-// String says how the process ended, as the end of a sentence.
+// String describes the end of the process, as the end of a sentence.
 func (e Exit) String() string {
 	switch {
 	case e.Code != nil:
@@ -80,15 +80,16 @@ func (e Exit) String() string {
 	}
 }
 
-// Start starts a process. Its error is that of the operating system, or of run.Start.
+// Start starts a process. Its error is the error of the operating system, or of
+// run.Start.
 func Start(run Command, g Grace) (*Child, error) {
 	c := &Child{grace: g, abandoned: make(chan struct{}), exited: make(chan struct{}), clear: func() {}}
 	if run.Clear != nil {
 		c.clear = run.Clear
 	}
 	c.cmd = &exec.Cmd{Path: run.Path, Args: run.Args, Env: run.Env, Dir: run.Dir, SysProcAttr: attributes()}
-	// Pipes of our own, because Wait of those of exec.Cmd closes them with output
-	// still in them.
+	// The pipes are not those of exec.Cmd: its Wait would close them with output still
+	// in them.
 	pipes, err := openPipes(3)
 	if err != nil {
 		return nil, fmt.Errorf("open pipes: %w", err)
@@ -114,31 +115,31 @@ func Start(run Command, g Grace) (*Child, error) {
 	return c, nil
 }
 
-// PID is the process id. It is that of the group, too.
+// PID returns the process id, which is also the id of the group.
 func (c *Child) PID() int { return c.pid }
 
-// Since is when the process was started.
+// Since returns when the process was started.
 func (c *Child) Since() time.Time { return c.since }
 
-// Stdin is where the process reads. Writing fails once CloseStdin or Terminate was
-// called.
+// Stdin returns the writer to the process's stdin. Writing fails once CloseStdin or
+// Terminate was called.
 func (c *Child) Stdin() io.Writer { return c.stdin }
 
-// Stdout is what the process writes. It ends soon after the process has exited, even if
-// somebody else still holds the pipe.
+// Stdout returns the reader of the process's stdout. It ends soon after the process has
+// exited, even if another process still holds the pipe.
 func (c *Child) Stdout() io.Reader { return c.stdout }
 
 // Stderr is like Stdout.
 func (c *Child) Stderr() io.Reader { return c.stderr }
 
-// Exited is closed when the process and its group are gone.
+// Exited returns a channel that is closed when the process and its group are gone.
 func (c *Child) Exited() <-chan struct{} { return c.exited }
 
-// Abandoned is closed when the process was told to end and did not exit within
-// [Grace].Stdin.
+// Abandoned returns a channel that is closed when the process was told to end and did
+// not exit within [Grace].Stdin.
 func (c *Child) Abandoned() <-chan struct{} { return c.abandoned }
 
-// Exit says how the process ended; ok is false while it runs.
+// Exit returns how the process ended; ok is false while it runs.
 func (c *Child) Exit() (e Exit, ok bool) {
 	select {
 	case <-c.exited:
@@ -149,38 +150,39 @@ func (c *Child) Exit() (e Exit, ok bool) {
 }
 
 // KernelKilled reports whether the kernel has killed any process of this machine for
-// want of memory since this one was started.
+// want of memory since this process was started.
 func (c *Child) KernelKilled() bool { return oomKills() > c.kills }
 
-// wait notes the end of the process.
+// wait waits for the process and records its end.
 func (c *Child) wait() {
 	c.reap()
 	c.clear()
 	c.end = exitOf(c.cmd.ProcessState)
 	close(c.exited)
-	// A process that left the group may hold the pipes open. Whoever reads them now
-	// reads what is left and no more.
+	// A process that left the group may hold the pipes open. Readers now get the rest of
+	// the output, and then the end.
 	c.stdout.expire()
 	c.stderr.expire()
 }
 
-// killGroup kills what is left of the group. The caller has locked mu.
+// killGroup kills the rest of the group. The caller holds mu.
 func (c *Child) killGroup() {
-	// There is nothing to do about a group that is gone, or not ours to kill.
+	// An error means that the group is gone, or may not be killed.
 	_ = unix.Kill(-c.pid, unix.SIGKILL)
 }
 
-// signal reaches every process of the group.
+// signal sends a signal to every process of the group.
 func (c *Child) signal(s syscall.Signal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.reaped {
-		_ = unix.Kill(-c.pid, s) // gone already is as good
+		_ = unix.Kill(-c.pid, s) // an error means that it is gone
 	}
 }
 
-// Terminate begins to end the process and returns at once: its stdin ends, then it
-// gets SIGTERM, then SIGKILL (MCP 2025-11-25, basic/lifecycle, "Shutdown").
+// Terminate begins to end the process and returns at once. It closes stdin, sends
+// SIGTERM to the group after Grace.Stdin, and SIGKILL after Grace.Term (MCP 2025-11-25,
+// basic/lifecycle, "Shutdown").
 func (c *Child) Terminate() {
 	c.ending.Do(func() {
 		closeAll(c.stdin)
@@ -200,7 +202,7 @@ func (c *Child) Terminate() {
 // Kill kills the group at once.
 func (c *Child) Kill() { c.signal(unix.SIGKILL) }
 
-// CloseStdin ends what the process reads.
+// CloseStdin ends the stdin of the process.
 func (c *Child) CloseStdin() { closeAll(c.stdin) }
 
 func (c *Child) exits(within time.Duration) bool {
@@ -228,15 +230,15 @@ func exitOf(s *os.ProcessState) Exit {
 	return Exit{Code: &code}
 }
 
-// drain reads a pipe to its end. Once the process has exited, what the pipe holds
-// is read, but nobody is waited for.
+// drain reads a pipe to its end. Once the process has exited it reads only what the pipe
+// holds, and does not wait for other writers.
 type drain struct {
 	f      *os.File
 	exited <-chan struct{}
 	left   int // reads after the exit
 }
 
-// Read returns io.EOF also when there is nothing more to come after the exit.
+// Read also returns io.EOF when nothing more comes after the exit.
 func (d *drain) Read(p []byte) (int, error) {
 	over := false
 	select {
@@ -252,7 +254,7 @@ func (d *drain) Read(p []byte) (int, error) {
 	n, err := d.f.Read(p)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		if !over {
-			return d.Read(p) // exited just now: see what is there before giving up
+			return d.Read(p) // exited just now: read what is there before giving up
 		}
 		err = io.EOF
 	}

@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attributes puts the process into a group of its own, and has the kernel kill it
-// when the runner dies without having stopped it. The signal comes with the death
-// of the thread that started the process; the Go runtime keeps its threads.
+// attributes puts the process into a group of its own, and has the kernel kill it when
+// the runner dies without having stopped it. The kernel sends the signal when the thread
+// dies that started the process; the Go runtime keeps its threads.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// oomKills is how many processes the kernel has killed for want of memory since it
-// was started, on the whole machine.
+// oomKills returns how many processes the kernel has killed for want of memory since it
+// was booted, on the whole machine.
 func oomKills() int {
 	stat, err := os.ReadFile("/proc/vmstat")
 	if err != nil {
@@ -30,8 +30,8 @@ func oomKills() int {
 	return n
 }
 
-// reap waits for the process. It looks before it reaps: as long as the process is a
-// zombie its pid is taken, so the group that is killed is no other.
+// reap waits for the process, kills the rest of its group and then reaps it. As long as
+// the process is a zombie its pid is taken, so the signal cannot reach another group.
 func (c *Child) reap() {
 	for {
 		err := unix.Waitid(unix.P_PID, c.pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -42,7 +42,7 @@ func (c *Child) reap() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.killGroup()
-	// Its error is the exit status once more.
+	// Its error repeats the exit status.
 	_ = c.cmd.Wait()
 	c.reaped = true
 }

@@ -6,18 +6,18 @@ import (
 	"syscall"
 )
 
-// attributes puts the process into a group of its own. Without Linux it outlives a
-// runner that is killed, until it finds its stdin closed.
+// attributes puts the process into a group of its own. Outside Linux a process outlives
+// a runner that is killed, until it finds its stdin closed.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }
 
-// oomKills is not counted.
+// oomKills returns 0: it is not counted here.
 func oomKills() int { return 0 }
 
-// reap waits for the process, and kills what is left of its group right after.
+// reap waits for the process, and then kills the rest of its group.
 func (c *Child) reap() {
-	// Its error is the exit status once more.
+	// Its error repeats the exit status.
 	_ = c.cmd.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package proc runs one operating system process with three pipes: it starts it in a
-// process group of its own, ends it with everything it has started, cuts its output into
-// lines, and keeps what it says on stderr without secrets.
+// Package proc runs one operating system process with three pipes. It starts the process
+// in a process group of its own, and ends it with everything in the group. It cuts the
+// output into lines, and keeps the stderr without secrets.
 //
-// It knows no protocol: what a line says is its caller's business.
+// It knows no protocol: the caller interprets the lines.
 package proc

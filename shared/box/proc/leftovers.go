@@ -1,5 +1,5 @@
 package proc
 
-// MarkEnv is the variable that tells the processes of a box from all others. Programs
-// that a process starts inherit it.
+// MarkEnv is the environment variable with the mark of a box's process. Programs that
+// the process starts inherit it.
 const MarkEnv = "DORMOUSE_PROCESS"

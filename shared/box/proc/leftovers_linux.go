@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// markedTime is how long marked processes may take to die of SIGKILL, which takes
+// markedTime limits how long EndMarked waits for killed processes to end; they need
 // moments.
 const markedTime = 5 * time.Second
 
-// EndMarked kills every process that carries a mark, or one that begins with it and
-// a slash, whatever group or session it has moved to, and returns when all are gone.
-// It finds those it may look at: of the same user, or all if it is root. A process
-// that has cleared its environment is not found.
+// EndMarked kills every process that carries mark, or mark followed by a slash and more,
+// in any group or session. It returns when all are gone, or with an error if some are
+// left after five seconds. It sees the processes of its own user, or all if it is root.
+// It does not find a process that has cleared its environment.
 func EndMarked(mark string) error {
 	if mark == "" {
 		return nil
@@ -42,8 +42,8 @@ func EndMarked(mark string) error {
 	}
 }
 
-// marked lists them. One that has ended has no environment any more, also if nobody
-// has waited for it.
+// marked lists the pids that carry the mark. A zombie has no environment any more, so it
+// is not listed.
 func marked(mark string) ([]int, error) {
 	proc, err := os.Open("/proc")
 	if err != nil {
@@ -78,8 +78,8 @@ func carries(pid int, mark string) bool {
 	return false
 }
 
-// killMarked looks again with the process in hand: the number may be somebody
-// else's by now.
+// killMarked checks the mark again with a pidfd in hand, because another process may
+// have the number by now.
 func killMarked(pid int, mark string) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ENOSYS) { // before linux 5.3
@@ -90,7 +90,7 @@ func killMarked(pid int, mark string) {
 		return
 	}
 	if carries(pid, mark) {
-		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) // gone is as good
+		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) // an error means that it is gone
 	}
 	_ = unix.Close(fd)
 }

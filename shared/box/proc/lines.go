@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// edge is how many bytes are kept of both ends of a line that is left out.
+// edge is the number of bytes that [TooLong] keeps of each end of a line.
 const edge = 256
 
 // LineReader cuts the output of a process into lines.
@@ -20,14 +20,14 @@ type LineReader struct {
 	max int
 }
 
-// NewLineReader reads lines of up to limit bytes each, with their ends.
+// NewLineReader makes a reader for lines of up to limit bytes, with their ends.
 func NewLineReader(r io.Reader, limit int) *LineReader {
 	return &LineReader{r: bufio.NewReaderSize(r, 64<<10), max: limit}
 }
 
-// Next returns a line without its LF or CRLF; it belongs to the caller. A last
-// line without an end counts. The error is a *TooLong for a line that was left
-// out, after which the next one can be read, else the error of the reader.
+// Next returns a line without its LF or CRLF; the caller owns it. The last line needs no
+// end. For a line over the limit the error is a *TooLong, and the next call returns the
+// next line. Other errors are those of the reader.
 func (l *LineReader) Next() ([]byte, error) {
 	var line []byte
 	var long *TooLong
@@ -52,22 +52,22 @@ func (l *LineReader) Next() ([]byte, error) {
 		case err != nil && len(line) == 0:
 			return nil, err
 		default:
-			// An error comes again, with the next call.
+			// The next call returns the error again.
 			line = bytes.TrimSuffix(line, []byte("\n"))
 			return bytes.TrimSuffix(line, []byte("\r")), nil
 		}
 	}
 }
 
-// TooLong is the error for a line over the limit. It keeps enough of the line to tell which
-// request the line answered.
+// TooLong is the error for a line over the limit. It keeps enough of the line to find
+// the request that the line answers.
 type TooLong struct {
 	Bytes      int // of the line
 	limit      int
 	head, tail []byte
 }
 
-// Error says how long the line was.
+// Error gives the length of the line and the limit.
 func (e *TooLong) Error() string {
 	return fmt.Sprintf("line of %d bytes is over the limit of %d", e.Bytes, e.limit)
 }
@@ -81,9 +81,9 @@ func (e *TooLong) add(part []byte) {
 	e.tail = slices.Clone(e.tail[max(0, len(e.tail)-edge):])
 }
 
-// Answers finds the number of the request that the line is the response to, if it
-// says so where servers do: as the second member or as the last. Both places are
-// outside of anything nested, so what stands there is the id of the message.
+// Answers returns the id of the request that the line answers, if the id is an integer
+// and stands where servers put it: in the second member or in the last. Both places are
+// outside of nested values, so the id there is the id of the message.
 func (e *TooLong) Answers() (id []byte, ok bool) {
 	head, tail := stripSpace(e.head), stripSpace(e.tail)
 	if rest, found := bytes.CutPrefix(head, []byte(`{"jsonrpc":"2.0","id":`)); found {
@@ -107,8 +107,8 @@ func stripSpace(b []byte) []byte {
 	}, b)
 }
 
-// Queue holds lines for the goroutine that writes them. It is bounded in bytes,
-// so that a server that does not read costs its own session and nothing else.
+// Queue holds lines for the goroutine that writes them. It is bounded in bytes, so a
+// server that does not read blocks only its own session.
 type Queue struct {
 	mu     sync.Mutex
 	filled sync.Cond
@@ -125,8 +125,8 @@ func NewQueue(limit int) *Queue {
 	return q
 }
 
-// Push adds a line, which the queue then owns. It is false when the line does not
-// fit. A closed queue takes everything and forgets it.
+// Push adds a line, which the queue then owns. It returns false if the line does not
+// fit. A closed queue accepts and drops every line.
 func (q *Queue) Push(line []byte) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -142,8 +142,8 @@ func (q *Queue) Push(line []byte) bool {
 	return true
 }
 
-// WriteLines writes the lines, each with its end, until the queue is closed or w
-// fails; then the queue is closed.
+// WriteLines writes each line with its end, until the queue is closed (nil) or w fails.
+// It closes the queue when it returns.
 func (q *Queue) WriteLines(w io.Writer) error {
 	defer q.Close()
 	for {
@@ -175,7 +175,7 @@ func (q *Queue) pop() ([]byte, bool) {
 	return line, true
 }
 
-// Close forgets what was not written, and ends WriteLines.
+// Close drops the lines that were not written, and ends WriteLines.
 func (q *Queue) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

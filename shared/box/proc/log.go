@@ -12,12 +12,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 )
 
-// maxLogLine is how many bytes of a line are written at once.
+// maxLogLine is the number of bytes after which a Log writes a line in parts.
 const maxLogLine = 16 << 10
 
-// Log keeps what one process says on its stderr, and on its stdout beside messages. It
-// hides secrets, so it writes a line only when it has all of it. A nil Log writes nothing.
-// Its methods may be called by several goroutines.
+// Log writes the stderr of one process, and its stdout beside messages, to a writer. It
+// hides secrets, so it writes whole lines, or parts of very long ones. A nil Log writes
+// nothing. All methods are safe for concurrent use.
 type Log struct {
 	to   io.WriteCloser
 	hide *redact.Redactor
@@ -28,8 +28,7 @@ type Log struct {
 	closed bool
 }
 
-// NewLog makes a log that is written to a place, which it closes. With a nil place it
-// is nil.
+// NewLog makes a Log that writes to to. The Log closes it. If to is nil, the Log is nil.
 func NewLog(to io.WriteCloser, hide *redact.Redactor) *Log {
 	if to == nil {
 		return nil
@@ -37,8 +36,8 @@ func NewLog(to io.WriteCloser, hide *redact.Redactor) *Log {
 	return &Log{to: to, hide: hide}
 }
 
-// Write takes what the process says on stderr. It takes everything and never fails: what
-// a process says must be read on.
+// Write takes stderr of the process. It takes all of p and never fails, because the
+// process must be read on.
 func (d *Log) Write(p []byte) (int, error) {
 	if d != nil {
 		d.mu.Lock()
@@ -48,7 +47,7 @@ func (d *Log) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// ofStdout is before each line of stdout.
+// ofStdout begins each line of stdout.
 const ofStdout = "stdout: "
 
 // Stdout takes a line of stdout that is no message.
@@ -60,8 +59,8 @@ func (d *Log) Stdout(line []byte) {
 	}
 }
 
-// add writes what there is of whole lines. Lines that end in the beginning of a secret
-// wait for the next.
+// add writes the whole lines that it has. It holds back lines that end in the beginning
+// of a secret until more comes.
 func (d *Log) add(held *[]byte, of string, p []byte) {
 	*held = append(*held, p...)
 	if bytes.IndexByte(p, '\n') < 0 && len(*held) <= maxLogLine {
@@ -84,10 +83,11 @@ func (d *Log) write(text []byte, of string) {
 	if of != "" {
 		said = of + strings.ReplaceAll(strings.TrimSuffix(said, "\n"), "\n", "\n"+of) + "\n"
 	}
-	_, _ = io.WriteString(d.to, said) // there is nobody to tell
+	_, _ = io.WriteString(d.to, said) // an error has no receiver
 }
 
-// Note writes a line about the process, between those of it.
+// Note writes a line about the process itself, with the time. It first writes what is
+// held back.
 func (d *Log) Note(format string, args ...any) {
 	if d == nil {
 		return
@@ -99,7 +99,7 @@ func (d *Log) Note(format string, args ...any) {
 	d.write(fmt.Appendf(nil, "--- %s %s\n", time.Now().UTC().Format("2006-01-02T15:04:05.000Z"), fmt.Sprintf(format, args...)), "")
 }
 
-// flush writes what waits, with an end if it has none.
+// flush writes the held bytes, and a line end if they have none.
 func (d *Log) flush(held *[]byte, of string) {
 	if len(*held) == 0 {
 		return
@@ -109,7 +109,7 @@ func (d *Log) flush(held *[]byte, of string) {
 	*held = (*held)[:0]
 }
 
-// Close writes how the process ended, and closes the place.
+// Close writes how as a last note, and closes the writer.
 func (d *Log) Close(how string) {
 	if d == nil {
 		return

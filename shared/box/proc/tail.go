@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	maxKept = 64 << 10 // bytes of an output that are kept
-	// MaxTail is how many characters [Tail.Last] gives at most.
+	maxKept = 64 << 10 // bytes that a Tail keeps
+	// MaxTail is the most characters that [Tail.Last] returns.
 	MaxTail = 4000
 )
 
@@ -23,7 +23,7 @@ type Tail struct {
 	over bool // something was overwritten
 }
 
-// Write takes everything and never fails.
+// Write takes all of p and never fails.
 func (t *Tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -42,22 +42,21 @@ func (t *Tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Text returns what is kept; cut says that it does not begin where the process
-// did.
+// Text returns the kept output. cut says that earlier output was dropped.
 func (t *Tail) Text() (text string, cut bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return string(t.buf[t.at:]) + string(t.buf[:t.at]), t.over
 }
 
-// ReadAll keeps what it reads, until from ends.
+// ReadAll reads from until it ends, and keeps the tail.
 func (t *Tail) ReadAll(from io.Reader) {
-	// What went wrong with reading it is of no use to anyone.
+	// A read error just ends the tail.
 	_, _ = io.CopyBuffer(struct{ io.Writer }{t}, from, make([]byte, 4<<10))
 }
 
-// Last returns the last characters, with secrets hidden and without
-// space around.
+// Last returns the last characters, up to [MaxTail], with secrets hidden and surrounding
+// space removed.
 func (t *Tail) Last(hide *redact.Redactor) string {
 	text, cut := t.Text()
 	text = hide.Text(text)
@@ -76,7 +75,7 @@ func (t *Tail) Last(hide *redact.Redactor) string {
 	return text
 }
 
-// LastLine returns the last line of a tail, for a message of one line.
+// LastLine returns the last line of a tail, for an error message.
 func LastLine(tail string) string {
 	return strings.TrimSpace(tail[strings.LastIndexByte(tail, '\n')+1:])
 }

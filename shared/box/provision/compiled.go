@@ -12,11 +12,11 @@ import (
 )
 
 // Node (22.8 and later) keeps the code that V8 has compiled in the folder that
-// NODE_COMPILE_CACHE names. An install gets such a folder when it is made: its program
-// is started once, in a sandbox without a network, without arguments and without the
-// server's variables. Every process of the install then reads the same files, and none
-// writes them. The lock does not name them, because they follow from the packages it
-// names and from the Node binary, which is part of the install's key.
+// NODE_COMPILE_CACHE names. An install gets such a folder when it is made. Its program
+// is started once, in a sandbox without network, arguments and the server's variables.
+// Every process of the install then reads the same files, and none writes them. The lock
+// does not list them: they follow from its packages and from the Node binary, which is
+// part of the install's key.
 
 const (
 	compiledFolder   = "compiled"
@@ -28,8 +28,8 @@ const (
 	exitSoon = "--import=data:text/javascript,setTimeout(process.exit,3000).unref()"
 )
 
-// precompile fills the compile cache of an install whose program is there. An install
-// without a cache is as good, only slower, so a failure is logged and no more.
+// precompile fills the compile cache of an install with a program. Without a cache the
+// install only starts more slowly, so a failure is only logged.
 func (s nodeInstaller) precompile(ctx context.Context, b build, node, program string) {
 	if !s.cfg.Compile {
 		return
@@ -47,7 +47,7 @@ func (s nodeInstaller) fillCompiled(ctx context.Context, b build, node, program 
 		return errors.Join(err, errors.New("this Node has none before 22.8"))
 	}
 	work := b.dir + "-compiled"
-	defer func() { _ = os.RemoveAll(work) }() // if not now, then before the next install
+	defer func() { _ = os.RemoveAll(work) }() // the next install tries again
 	if err := os.Mkdir(work, 0o755); err != nil {
 		return err
 	}
@@ -55,7 +55,8 @@ func (s nodeInstaller) fillCompiled(ctx context.Context, b build, node, program 
 	started := s.confined(ctx, Workshop{Folder: work, Read: []string{b.dir}, Programs: realPaths(node), Offline: true}, command{
 		argv: []string{program}, dir: work, log: b.log, env: s.environ(),
 	}, compileCache+"="+made, "NODE_OPTIONS="+exitSoon)
-	// A program that misses an argument or the network fails, but Node has compiled it.
+	// The program may fail for want of an argument or the network, but Node has compiled
+	// it.
 	entries, err := os.ReadDir(made)
 	if err != nil || len(entries) != 1 {
 		return errors.Join(errors.New("the program wrote none when it was started once"), started)
@@ -66,8 +67,8 @@ func (s nodeInstaller) fillCompiled(ctx context.Context, b build, node, program 
 	return takeCompiled(ctx, made, entries[0].Name(), filepath.Join(b.dir, compiledFolder))
 }
 
-// takeCompiled copies what a program has written and makes it read-only. Node ends the
-// name of the folder with the user's id, which in the sandbox may be another.
+// takeCompiled copies the compile cache and makes it read-only. Node ends the name of
+// the folder with the user's id, which may be another in the sandbox.
 func takeCompiled(ctx context.Context, made, name, dir string) error {
 	own := name[:strings.LastIndexByte(name, '-')+1] + strconv.Itoa(os.Getuid())
 	err := os.Mkdir(dir, 0o755)
@@ -86,8 +87,8 @@ func takeCompiled(ctx context.Context, made, name, dir string) error {
 	return err
 }
 
-// useCompiled has the process read the compile cache of its install, unless the server
-// is configured with one of its own.
+// useCompiled lets the process read the compile cache of its install, unless the server
+// configures one of its own.
 func (s nodeInstaller) useCompiled(dir string) {
 	dir = filepath.Join(dir, compiledFolder)
 	if _, err := os.Stat(dir); err == nil && s.server.Env[compileCache] == "" {

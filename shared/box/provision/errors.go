@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Phase says which step of a start failed, in the words of the box.
+// Phase is the step of a start that failed, in the words of the box.
 type Phase string
 
 // The phases of this package.
@@ -15,25 +15,25 @@ const (
 	DepInstall    Phase = "dep_install"    // dependencies, and packages of npx and uvx
 )
 
-// Error is why a process cannot be started.
+// Error says why a process cannot be started.
 type Error struct {
 	Phase Phase
-	// ExitCode is that of the install that failed, nil if none did.
+	// ExitCode is the exit code of the install that failed, nil if none did.
 	ExitCode *int
-	// Stderr is the end of what that install said, at most 500 characters. Secrets
-	// of the server's environment may be in it; credentials in addresses are not.
+	// Stderr is the end of that install's stderr, at most 500 characters. It may hold
+	// secrets of the server's environment; credentials in URLs are removed.
 	Stderr string
 	// Err is the cause. It wraps the cause of the context if that ended the start.
 	Err error
 }
 
-// Error gives the cause, which names the exit code and what was said.
+// Error returns the text of the cause, with the exit code and the output.
 func (e *Error) Error() string { return e.Err.Error() }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// installError turns what went wrong with an install into an Error.
+// installError turns the error of an install into an Error.
 func installError(err error) error {
 	var known *Error
 	if err == nil || errors.As(err, &known) {
@@ -51,7 +51,7 @@ func installError(err error) error {
 	return e
 }
 
-// detail words an error as the rest of a sentence.
+// detail writes an error as the rest of a sentence.
 type detail struct{ err error }
 
 func (d detail) Error() string {
@@ -72,8 +72,7 @@ func (d detail) Error() string {
 
 func (d detail) Unwrap() error { return d.err }
 
-// hint adds to a failed command what is to be done, if find has something to say to
-// what the command said.
+// hint adds advice to a failed command, if find has advice for the command's output.
 func hint(err error, find func(said string) string) error {
 	var failed *commandError
 	if errors.As(err, &failed) && failed.hint == "" {

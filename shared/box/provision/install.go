@@ -14,24 +14,24 @@ import (
 	"time"
 )
 
-// recipe is an install that many starts may want.
+// recipe describes an install that many starts may want.
 type recipe struct {
 	kind string // first folder in the cache
-	key  string // digest of all that goes in
+	key  string // digest of all inputs
 	what string // in the words of progress reports
 	// build fills an empty folder.
 	build func(ctx context.Context, b build) error
-	// whole says whether a finished folder can still be used, nil for always.
+	// whole reports whether a finished folder can still be used; nil means always.
 	whole func(dir string) bool
 }
 
-// build is where and how an install is made.
+// build is the folder and the log of an install in progress.
 type build struct {
 	dir string
-	log io.Writer // takes what commands say
+	log io.Writer // gets the output of commands
 }
 
-// install makes sure that something is installed and returns its folder.
+// install returns the folder of an install, which it makes if necessary.
 func (s *provisioning) install(ctx context.Context, r recipe) (string, error) {
 	dir, err := s.installed(ctx, r)
 	return dir, installError(err)
@@ -58,8 +58,8 @@ func (s *provisioning) installed(ctx context.Context, r recipe) (string, error) 
 	return s.make(ctx, home, r)
 }
 
-// make builds in a folder with a name of its own: if a crashed start has left a
-// program behind that still writes, it writes elsewhere.
+// make builds in a folder with a new name: a program that a crashed start has left
+// behind may still write into the old one.
 func (s *provisioning) make(ctx context.Context, home string, r recipe) (string, error) {
 	left, err := filepath.Glob(filepath.Join(home, "made-*"))
 	if err != nil {
@@ -81,12 +81,12 @@ func (s *provisioning) make(ctx context.Context, home string, r recipe) (string,
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = output.Close() }() // what it lacks is not worth a failure
+	defer func() { _ = output.Close() }() // a short log is no failure
 	s.say(DepInstall, "installing %s", r.what)
 	begun := time.Now()
 	if err := r.build(ctx, build{dir: dir, log: output}); err != nil {
 		s.log.Warn("install failed", "kind", r.kind, "what", r.what, "folder", home, "seconds", time.Since(begun).Seconds())
-		_ = removeInstall(dir) // if not now, then before the next try
+		_ = removeInstall(dir) // the next try removes it
 		return "", err
 	}
 	s.log.Info("installed", "kind", r.kind, "what", r.what, "folder", home, "seconds", time.Since(begun).Seconds())
@@ -111,8 +111,8 @@ func (r recipe) ready(home string) (string, bool) {
 // maxManifest is the largest manifest that is read, in bytes.
 const maxManifest = 10 << 20
 
-// manifest reads a file of the host path; it is nil if there is none. A link that
-// leads out is refused.
+// manifest reads a file of the host path. It returns nil if there is none, and refuses a
+// link that leads out.
 func manifest(root *os.Root, name string) ([]byte, error) {
 	f, err := root.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -134,7 +134,7 @@ func manifest(root *os.Root, name string) ([]byte, error) {
 	return data, nil
 }
 
-// source is the digest of everything that would be copied of a folder.
+// source returns the digest of everything in a folder that would be copied.
 func source(ctx context.Context, folder string) (string, error) {
 	root, err := os.OpenRoot(folder)
 	if err != nil {
@@ -173,15 +173,16 @@ func fileDigest(root *os.Root, name string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// version asks a program what it is. For a binary the answer is kept with the
-// installs, under what the file is; a script, as the shims of version managers are,
-// may give another answer tomorrow.
+// version asks a program for its version. The answer of a binary is kept in the cache
+// under the identity of the file. A script, such as the shim of a version manager, is
+// asked each time, because its answer may change.
 func (s *provisioning) version(ctx context.Context, program string, question ...string) (string, error) {
 	_, binary := identity(program)
 	return s.ask(ctx, binary, program, question...)
 }
 
-// ask gives an answer that was kept, if keep says that they are.
+// ask returns the kept answer, if keep is set and there is one; else it asks the
+// program.
 func (s *provisioning) ask(ctx context.Context, keep bool, program string, question ...string) (string, error) {
 	id, _ := identity(program)
 	file := filepath.Join(s.cfg.Cache, "versions", digest(append([]string{id}, question...)...))
@@ -194,12 +195,13 @@ func (s *provisioning) ask(ctx context.Context, keep bool, program string, quest
 	}
 	answer := strings.TrimSpace(string(out))
 	if keep && os.MkdirAll(filepath.Dir(file), 0o755) == nil {
-		_ = writeFile(file, []byte(answer)) // asked again next time
+		_ = writeFile(file, []byte(answer)) // the next start asks again
 	}
 	return answer, nil
 }
 
-// identity tells one file from another without reading it, but for its first bytes.
+// identity returns a string that identifies a file by its metadata. binary reports
+// whether its first bytes are not those of a script.
 func identity(program string) (id string, binary bool) {
 	real, err := filepath.EvalSymlinks(program)
 	if err != nil {

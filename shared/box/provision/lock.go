@@ -11,18 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lock takes the lock of a file, which it makes, and returns what gives it back.
-// It keeps out other goroutines as well as other programs. The file is left where
-// it is: to remove it would let two hold a lock of one name.
+// lock locks a file, which it makes, and returns the function that unlocks it. The lock
+// excludes other goroutines as well as other programs. The file stays: if it were
+// removed, two starts could hold a lock of one name.
 //
-// waiting is called once if somebody else has the lock. A call of the system that
-// waits for a lock cannot be given up, so this asks again and again, ever more
-// seldom.
+// lock calls waiting once if the lock is taken. A blocking system call for a lock cannot
+// be given up, so lock polls, at growing intervals.
 func lock(ctx context.Context, file string, waiting func()) (unlock func(), err error) {
 	return lockAs(ctx, file, unix.LOCK_EX, waiting)
 }
 
-// lockAs is lock for one kind of lock.
+// lockAs is lock for one kind of flock.
 func lockAs(ctx context.Context, file string, kind int, waiting func()) (unlock func(), err error) {
 	pause := 5 * time.Millisecond
 	for first := true; ; first = false {
@@ -44,7 +43,7 @@ func lockAs(ctx context.Context, file string, kind int, waiting func()) (unlock 
 	}
 }
 
-// tryLock takes the lock of a file unless somebody else holds it.
+// tryLock locks a file unless it is locked already; then held is true.
 func tryLock(file string) (unlock func(), held bool, err error) {
 	return tryLockAs(file, unix.LOCK_EX)
 }
@@ -58,7 +57,7 @@ func tryLockAs(file string, kind int) (unlock func(), held bool, err error) {
 		err = unix.Flock(int(f.Fd()), kind|unix.LOCK_NB)
 		switch {
 		case err == nil:
-			return func() { _ = f.Close() }, false, nil // which gives the lock back
+			return func() { _ = f.Close() }, false, nil // closing releases the lock
 		case errors.Is(err, unix.EINTR):
 			continue
 		}
@@ -70,16 +69,17 @@ func tryLockAs(file string, kind int) (unlock func(), held bool, err error) {
 	}
 }
 
-// Claim makes a folder below root for a runner alone, to be the Base of its
-// Config, and removes those of runners that were killed: as long as a runner lives
-// it holds a lock in its folder. bury is called with each of those folders first, to
-// end what still works there, and may be nil; one that it fails for is left for the
-// next. release removes the folder; nothing may work there any more.
+// Claim makes a folder below root for one runner, to be the Base of its Config. It also
+// removes the folders of runners that were killed: a live runner holds a lock in its
+// folder. Claim first calls bury, which may be nil, with each of those folders, to end
+// the processes that still work there. If bury fails, the folder stays for the next
+// Claim. release removes the new folder; no process may work there any more.
 func Claim(ctx context.Context, root string, bury func(folder string) error) (folder string, release func() error, err error) {
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return "", nil, fmt.Errorf("make a folder for workspaces: %w", err)
 	}
-	// Or a folder could be taken for an abandoned one before its lock is held.
+	// The lock of root prevents that another Claim sees the new folder before its own
+	// lock is held.
 	unlock, err := lock(ctx, filepath.Join(root, "lock"), func() {})
 	if err != nil {
 		return "", nil, err

@@ -11,18 +11,18 @@ import (
 	"strings"
 )
 
-// locked is a lock: the packages that a request came to, with the hashes of their files.
+// locked is a lock: the packages for a request, with the hashes of their files.
 type locked struct {
 	text []byte
 	name string
-	// made is a folder with what was fetched to make the lock, "" for a lock that was
-	// there. It is gone after done.
+	// made is a folder with the files fetched to make the lock, "" for a lock that
+	// existed. done removes it.
 	made string
 	done func()
 }
 
-// lockName names the lock of a request. The beginning is for people; the digest is of
-// all that the lock depends on, which is nothing of this machine but its platform.
+// lockName names the lock of a request. The beginning is for people. The digest covers
+// all that the lock depends on; of this machine that is at most its platform.
 func lockName(kind, what string, parts ...string) string {
 	plain := strings.Map(func(r rune) rune {
 		if strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._", r) {
@@ -33,8 +33,8 @@ func lockName(kind, what string, parts ...string) string {
 	return kind + "-" + strings.Trim(plain[:min(len(plain), 60)], "-.") + "-" + digest(append([]string{"lock-1", kind, what}, parts...)...)[:16]
 }
 
-// locked finds the lock of a request, or has resolve make it in an empty folder. The
-// caller calls done of what it gets.
+// locked reads the lock of a request, or has resolve make it in an empty folder. The
+// caller calls done of the result.
 func (s *provisioning) locked(ctx context.Context, name, what string, resolve func(ctx context.Context, b build) ([]byte, error)) (locked, error) {
 	own := filepath.Join(s.cfg.Cache, "locks", name)
 	l := locked{name: name, done: func() {}}
@@ -68,7 +68,7 @@ func (s *provisioning) locked(ctx context.Context, name, what string, resolve fu
 	return l, err
 }
 
-// resolved makes a lock and keeps it.
+// resolved makes a lock and stores it.
 func (s *provisioning) resolved(ctx context.Context, own, dir, what string, resolve func(ctx context.Context, b build) ([]byte, error)) ([]byte, error) {
 	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o755)); err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func (s *provisioning) resolved(ctx context.Context, own, dir, what string, reso
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = output.Close() }() // what it lacks is not worth a failure
+	defer func() { _ = output.Close() }() // a short log is no failure
 	s.say(DepInstall, "resolving %s", what)
 	text, err := resolve(ctx, build{dir: dir, log: output})
 	if err != nil {
@@ -85,11 +85,11 @@ func (s *provisioning) resolved(ctx context.Context, own, dir, what string, reso
 		return nil, err
 	}
 	s.log.Info("resolved", "what", what, "lock", own)
-	_ = os.Remove(own + ".output") // it is of use when something fails
+	_ = os.Remove(own + ".output") // only needed after a failure
 	return text, writeFile(own, text)
 }
 
-// readLock reads a lock; it is nil if there is none.
+// readLock reads a lock. It returns nil if there is none.
 func (s *provisioning) readLock(own string) ([]byte, error) {
 	files := []string{own}
 	if s.cfg.Locks != "" {
@@ -110,7 +110,8 @@ func (s *provisioning) readLock(own string) ([]byte, error) {
 	return nil, nil
 }
 
-// mismatch says of a failed install that it met other bytes than those of its lock.
+// mismatch adds to a failed install the hint that the registry gave other bytes than the
+// lock names.
 func (l locked) mismatch(err error) error {
 	return hint(err, func(said string) string {
 		for _, words := range []string{"EINTEGRITY", "DO NOT MATCH THE HASHES", "Hash mismatch"} {
@@ -122,7 +123,7 @@ func (l locked) mismatch(err error) error {
 	})
 }
 
-// fileHash is how requirements name the bytes of a file.
+// fileHash returns the hash of a file in the form of requirements files.
 func fileHash(file string) (string, error) {
 	root, err := os.OpenRoot(filepath.Dir(file))
 	if err != nil {

@@ -11,15 +11,15 @@ import (
 	"strings"
 )
 
-// nodeVersion asks for all that decides whether compiled packages fit.
+// nodeVersion prints all that decides whether compiled packages fit.
 const nodeVersion = "console.log(process.version,process.versions.modules,process.platform,process.arch)"
 
 // nodeInstaller installs Node.js packages for one start, with npm.
 type nodeInstaller struct{ *provisioning }
 
-// node installs what the package-lock.json of the host path says and puts a link to it
-// into the workspace. A node_modules that is a folder there is left as it is: the
-// process has made it.
+// node installs the packages in the package-lock.json of the host path, and links
+// node_modules of the workspace to them. It leaves a node_modules that is a folder,
+// because the process has made it.
 func (s nodeInstaller) node(ctx context.Context) error {
 	if info, err := os.Lstat(filepath.Join(s.launch.Workspace, "node_modules")); err == nil && info.IsDir() {
 		return nil
@@ -50,14 +50,14 @@ func (s nodeInstaller) node(ctx context.Context) error {
 	s.launch.Reads = append(s.launch.Reads, dir)
 	s.launch.Unrun = unrun(dir)
 	modules := filepath.Join(dir, "node_modules")
-	if err := os.MkdirAll(modules, 0o755); err != nil { // of a lock without packages
+	if err := os.MkdirAll(modules, 0o755); err != nil { // a lock may have no packages
 		return err
 	}
 	s.launch.Path = append([]string{filepath.Join(modules, ".bin")}, s.launch.Path...)
 	return s.link(modules)
 }
 
-// nodeWants is what the manifests say; lock is "" if there is nothing to do.
+// nodeWants is the content of the manifests; lock is "" if there is nothing to do.
 type nodeWants struct {
 	lock  string            // name of the lock file
 	files map[string][]byte // what npm needs
@@ -98,11 +98,11 @@ func (s nodeInstaller) readNode(ctx context.Context) (nodeWants, error) {
 	return want, err
 }
 
-// hasLocal says whether a lock file names folders of the project.
+// hasLocal reports whether a lock file names folders of the project.
 func hasLocal(lock []byte) bool {
 	all, err := npmPackages(lock)
 	if err != nil {
-		return false // npm will say what is wrong with it
+		return false // npm reports what is wrong with it
 	}
 	for _, p := range all {
 		if p.Link || strings.HasPrefix(p.Resolved, "file:") {
@@ -120,8 +120,8 @@ func (s nodeInstaller) buildNode(ctx context.Context, b build, npm, node string,
 	}
 	for name, data := range want.files {
 		if name == "package.json" {
-			// Its own scripts, such as prepare, are for those who build the program, and
-			// need a source that is not here.
+			// The project's own scripts, such as prepare, are for building it, and need
+			// a source that is not here.
 			data = withoutScripts(data)
 		}
 		if name == ".npmrc" {
@@ -134,8 +134,8 @@ func (s nodeInstaller) buildNode(ctx context.Context, b build, npm, node string,
 	return s.npmCI(ctx, b, npm, node)
 }
 
-// settings leaves of an .npmrc what says where packages are and how to get them. What
-// else it may say names programs to execute and folders to write in.
+// settings keeps the lines of an .npmrc that name registries and how to reach them.
+// Other lines may name programs to execute and folders to write in.
 func settings(npmrc []byte) []byte {
 	var kept strings.Builder
 	for line := range strings.Lines(string(npmrc)) {
@@ -155,8 +155,8 @@ func settings(npmrc []byte) []byte {
 	return []byte(kept.String())
 }
 
-// withoutScripts takes the scripts out of a package.json. What cannot be read is
-// left to npm to complain of.
+// withoutScripts removes the scripts from a package.json. It returns a file that it
+// cannot read unchanged, and npm reports the error.
 func withoutScripts(data []byte) []byte {
 	var p map[string]json.RawMessage
 	if json.Unmarshal(data, &p) != nil {
@@ -170,8 +170,8 @@ func withoutScripts(data []byte) []byte {
 	return out
 }
 
-// link makes node_modules of the workspace lead to an install. Modules are found by
-// their real path, so those that need one another do find each other there.
+// link links node_modules of the workspace to an install. Node finds modules by their
+// real path, so the packages there find each other.
 func (s nodeInstaller) link(modules string) error {
 	root, err := os.OpenRoot(s.launch.Workspace)
 	if err != nil {

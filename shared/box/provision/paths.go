@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// host is the folder that is copied, with all links followed, "" for none. home is
-// the user's home folder, which is never taken by inference.
+// host returns the folder to copy, with all links followed, "" for none. home is the
+// user's home folder; inference never takes it.
 func (s Server) host(home string) (string, error) {
 	path := s.HostPath
 	if path == Auto {
@@ -37,8 +37,8 @@ func (s Server) host(home string) (string, error) {
 	return real, s.permitted(path, real)
 }
 
-// permitted refuses a host path outside of the allowed roots, and the folders of
-// the system wherever the roots are.
+// permitted refuses a host path outside of the allowed roots. It refuses the folders of
+// the system in any case.
 func (s Server) permitted(path, real string) error {
 	if ofSystem(real) {
 		return fmt.Errorf("host_path: %s is a folder of the system: give the folder of the server", path)
@@ -47,7 +47,7 @@ func (s Server) permitted(path, real string) error {
 		return nil
 	}
 	for _, root := range s.MountRoots {
-		// A root that is not there allows nothing.
+		// A missing root allows nothing.
 		if root, err := filepath.EvalSymlinks(root); err == nil && within(real, root) {
 			return nil
 		}
@@ -55,8 +55,7 @@ func (s Server) permitted(path, real string) error {
 	return fmt.Errorf("host_path: %s is outside of allowed_mount_roots", path)
 }
 
-// ofSystem says whether a folder is the whole disk or one of those no server lives
-// in.
+// ofSystem reports whether a folder is the whole disk or a folder of the system.
 func ofSystem(real string) bool {
 	if real == "/" {
 		return true
@@ -69,15 +68,15 @@ func ofSystem(real string) bool {
 	return false
 }
 
-// within says whether path is root or below it. Both are clean.
+// within reports whether path is root or below it. Both are clean.
 func within(path, root string) bool {
 	return path == root || strings.HasPrefix(path, strings.TrimSuffix(root, "/")+"/")
 }
 
-// InferHostPath finds the folder of a project in the absolute paths of a command
-// line: the folder that all files named there have in common, outside of a virtual
-// environment, and from there up to the nearest one with a manifest. Programs of
-// the system do not count. It is "" if there is no such folder.
+// InferHostPath infers the folder of a project from the absolute paths in a command
+// line. It takes the common folder of all files named there, outside of a virtual
+// environment, and goes up to the nearest folder with a manifest. It ignores programs of
+// the system. It returns "" if there is no such folder.
 func InferHostPath(cmd string, args []string) string {
 	common := ""
 	for _, part := range append([]string{cmd}, args...) {
@@ -92,7 +91,8 @@ func InferHostPath(cmd string, args []string) string {
 		if !info.IsDir() {
 			dir = filepath.Dir(part)
 		}
-		// Before links are followed: the interpreter of a virtual environment is one.
+		// This comes before links are followed: the interpreter of a virtual environment
+		// is a link.
 		dir = unwrapVenv(filepath.Clean(dir))
 		if real, err := filepath.EvalSymlinks(dir); err == nil {
 			dir = real
@@ -113,8 +113,8 @@ func InferHostPath(cmd string, args []string) string {
 	return project(common)
 }
 
-// project is the nearest folder above dir that has a manifest, dir if there is
-// none before the end of the repository.
+// project returns the nearest folder, from dir upwards, that has a manifest. It returns
+// dir if there is none before the end of the repository.
 func project(dir string) string {
 	for at := dir; at != "/"; at = filepath.Dir(at) {
 		for _, name := range append([]string{"package.json"}, pythonManifests()...) {
@@ -129,8 +129,8 @@ func project(dir string) string {
 	return dir
 }
 
-// unwrapVenv is the project around a virtual environment, for a folder inside of
-// one: /p for /p/.venv/bin.
+// unwrapVenv returns the project around a virtual environment for a folder inside it: /p
+// for /p/.venv/bin.
 func unwrapVenv(dir string) string {
 	parts := strings.Split(dir, "/")
 	for i := len(parts) - 1; i > 0; i-- {
@@ -141,16 +141,15 @@ func unwrapVenv(dir string) string {
 	return dir
 }
 
-// inVenv says whether two folders, one in the other, are those where a virtual
-// environment has its programs.
+// inVenv reports whether bin in venv is the folder of a virtual environment's programs.
 func inVenv(venv, bin string) bool {
 	return slices.Contains([]string{".venv", "venv", "env", ".env"}, venv) && (bin == "bin" || bin == "Scripts")
 }
 
-// rewrite makes the command line one of the workspace: paths below the host path
-// are those of the copy, and programs of its virtual environment plain names, for
-// they are installed anew. It returns the plain name of the interpreter or program
-// if there was one.
+// rewrite adapts the command line to the workspace. It moves paths below the host path
+// to the copy. Programs of the host path's virtual environment become plain names,
+// because they are installed anew. It returns the plain name of the interpreter or
+// program, if there was one.
 func (s *provisioning) rewrite() (plain string, err error) {
 	l := &s.launch
 	from := []string{s.host}
@@ -172,8 +171,8 @@ func (s *provisioning) rewrite() (plain string, err error) {
 	return plain, nil
 }
 
-// cwd is where a process works: in its workspace unless an absolute path says
-// otherwise.
+// cwd returns the working folder of a process: in its workspace unless an absolute path
+// is configured.
 func cwd(configured, workspace string) (string, error) {
 	switch {
 	case filepath.IsAbs(configured):
@@ -186,8 +185,8 @@ func cwd(configured, workspace string) (string, error) {
 	return filepath.Join(workspace, configured), nil
 }
 
-// rewritePath moves a path that is one of the folders or below it. One that only
-// begins with the same letters is none of them.
+// rewritePath moves a path that is one of the folders or below it. A path that only
+// begins with the same letters stays.
 func rewritePath(path string, from []string, to string) string {
 	if !filepath.IsAbs(path) {
 		return path
@@ -201,9 +200,9 @@ func rewritePath(path string, from []string, to string) string {
 	return path
 }
 
-// rewriteCommand moves a command. One in a virtual environment of the folder
-// becomes its plain name, of the interpreter "python"; plain then is the name that
-// stood there.
+// rewriteCommand moves a command. A program of the folder's virtual environment becomes
+// its plain name, and the interpreter becomes "python". plain is the name that stood
+// there.
 func rewriteCommand(cmd string, from []string, to string) (moved, plain string) {
 	moved = rewritePath(cmd, from, to)
 	local := moved != cmd || !filepath.IsAbs(cmd) && strings.Contains(cmd, "/")

@@ -10,18 +10,18 @@ import (
 	"strings"
 )
 
-// pythonInstall is what goes into a virtual environment.
+// pythonInstall describes the contents of a virtual environment.
 type pythonInstall struct {
 	interpreter string
-	what        []string // as pip takes it
+	what        []string // requirements, as arguments for pip
 	from        string   // the folder of a project, "" for none
 	project     bool     // the project itself is installed, too
-	folders     bool     // what names folders, which are built
+	folders     bool     // what names folders, which have to be built
 }
 
-// guarded runs pip in a way that it can start no program, and so build nothing: what is
-// built executes the code of the package. That only wheels are wanted, pip forgets for
-// what a dependency gives the address of.
+// guarded runs pip so that it can start no program, and so cannot build: a build
+// executes code of the package. pip forgets --only-binary for a dependency that is given
+// by URL.
 const guarded = `import runpy, sys
 def guard(event, args):
     if event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty"):
@@ -33,7 +33,7 @@ runpy.run_module("pip", run_name="__main__", alter_sys=True)`
 // pythonInstaller installs Python packages for one start, with pip or uv.
 type pythonInstaller struct{ *provisioning }
 
-// onlyWheels is what keeps pip and uv from building packages.
+// onlyWheels returns the options that keep pip and uv from building packages.
 func (s pythonInstaller) onlyWheels() []string {
 	if s.server.Scripts {
 		return nil
@@ -41,8 +41,8 @@ func (s pythonInstaller) onlyWheels() []string {
 	return []string{"--only-binary", ":all:"}
 }
 
-// pip is the beginning of a command line of pip. Isolated, so that it does not take
-// modules from the folder it works in.
+// pip returns the beginning of a command line of pip. It is isolated (-I), so that
+// Python imports no modules from its working folder.
 func (s pythonInstaller) pip(ctx context.Context, b build, interpreter string, guard bool) ([]string, error) {
 	if _, err := (command{argv: []string{interpreter, "-I", "-m", "pip", "--version"}, env: s.environ()}).run(ctx); err != nil {
 		venv := filepath.Join(b.dir, "pip")
@@ -57,16 +57,17 @@ func (s pythonInstaller) pip(ctx context.Context, b build, interpreter string, g
 	return []string{interpreter, "-I", "-m", "pip"}, nil
 }
 
-// workshop is the folder that code of packages may write in, while they are built.
+// workshop returns the folder that code of packages may write in while they are built.
 func workshop(b build) string { return filepath.Join(b.dir, "build") }
 
-// inWorkshop runs pip there, confined.
+// inWorkshop runs pip in the workshop, confined.
 func (s pythonInstaller) inWorkshop(ctx context.Context, b build, in pythonInstall, args ...string) error {
 	pip, err := s.pip(ctx, b, in.interpreter, false)
 	if err != nil {
 		return err
 	}
-	// A version manager gives a script for its interpreter, which needs all of it.
+	// A version manager's interpreter is a script that needs the whole installation, so
+	// this asks for the real interpreter.
 	real, err := command{argv: []string{pip[0], "-I", "-c", "import sys;print(sys.executable)"}, env: s.environ()}.run(ctx)
 	if err != nil {
 		return err
@@ -89,7 +90,7 @@ func (s pythonInstaller) inWorkshop(ctx context.Context, b build, in pythonInsta
 	return s.confined(ctx, Workshop{Folder: workshop(b), Programs: reads}, command{argv: argv, dir: dir, env: s.environ(), log: b.log})
 }
 
-// buildProject builds the project itself, in its sandbox, and gives its wheel.
+// buildProject builds the project itself, in its sandbox, and returns its wheel.
 func (s pythonInstaller) buildProject(ctx context.Context, b build, in pythonInstall) ([]string, error) {
 	to := filepath.Join(workshop(b), "project")
 	if !in.project {
@@ -102,8 +103,8 @@ func (s pythonInstaller) buildProject(ctx context.Context, b build, in pythonIns
 	return files(to, ".whl")
 }
 
-// files are the plain files of a folder that a stranger may have filled, those with an
-// ending if there is one.
+// files lists the plain files of an untrusted folder, those with the ending if it is not
+// "".
 func files(dir, ending string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	var all []string
@@ -115,8 +116,8 @@ func files(dir, ending string) ([]string, error) {
 	return all, err
 }
 
-// resolvePython finds out which packages are needed, and gives them as requirements
-// with hashes. What it has fetched for it stays in b.dir, where buildPython finds it.
+// resolvePython finds out which packages are needed, and returns them as requirements
+// with hashes. The fetched files stay in b.dir for buildPython.
 func (s pythonInstaller) resolvePython(ctx context.Context, b build, in pythonInstall) ([]byte, error) {
 	project, err := s.buildProject(ctx, b, in)
 	if err != nil {
@@ -148,7 +149,8 @@ func (s pythonInstaller) resolvePython(ctx context.Context, b build, in pythonIn
 	return text, nil
 }
 
-// requirement is what a file of the index is: name-version.tar.gz, or a wheel.
+// requirement returns the requirement for a file of the index: name-version.tar.gz, or a
+// wheel.
 func requirement(file string) string {
 	if stem, ok := strings.CutSuffix(file, ".whl"); ok {
 		parts := strings.Split(stem, "-")
@@ -161,8 +163,8 @@ func requirement(file string) string {
 	return file[:at] + "==" + strings.TrimPrefix(file[at:], "-")
 }
 
-// download fetches packages and gives their files. Where they may be built, this is
-// done in the sandbox: pip builds to know what a package depends on.
+// download fetches packages and returns their files. If packages may be built, it runs
+// in the sandbox, because pip builds a package to learn its dependencies.
 func (s pythonInstaller) download(ctx context.Context, b build, in pythonInstall, what []string) ([]string, error) {
 	args := append([]string{"download", "--no-input", "--disable-pip-version-check", "--quiet"}, s.onlyWheels()...)
 	if s.server.Scripts {
@@ -187,7 +189,7 @@ func (s pythonInstaller) download(ctx context.Context, b build, in pythonInstall
 	return files(to, "")
 }
 
-// compile is what uv has for it.
+// compile resolves the requirements with uv.
 func (s pythonInstaller) compile(ctx context.Context, b build, uv string, in pythonInstall, project []string) ([]byte, error) {
 	var list strings.Builder
 	for _, p := range project {
@@ -221,7 +223,7 @@ func (s pythonInstaller) compile(ctx context.Context, b build, uv string, in pyt
 	return []byte(kept.String()), nil
 }
 
-// needsScripts says of a failed install that it wanted to build a package.
+// needsScripts adds to a failed install the hint that a package would have to be built.
 func needsScripts(err error) error {
 	return hint(err, func(said string) string {
 		for _, words := range []string{"No matching distribution", "building from source is disabled", "no usable wheels", "no wheels", "is disabled"} {
@@ -233,7 +235,7 @@ func needsScripts(err error) error {
 	})
 }
 
-// buildPython makes the virtual environment b.dir/venv with what the lock says.
+// buildPython makes the virtual environment b.dir/venv with the packages of the lock.
 func (s pythonInstaller) buildPython(ctx context.Context, b build, in pythonInstall, l locked) error {
 	made := b
 	if l.made != "" {
@@ -250,7 +252,8 @@ func (s pythonInstaller) buildPython(ctx context.Context, b build, in pythonInst
 	return nil
 }
 
-// fillVenv takes what was fetched for the lock from made, or fetches it there.
+// fillVenv fills the environment with the files in made that were fetched for the lock,
+// or fetches them there.
 func (s pythonInstaller) fillVenv(ctx context.Context, b, made build, in pythonInstall, l locked) error {
 	project, err := s.projectOf(ctx, made, in, l)
 	if err != nil {
@@ -267,7 +270,7 @@ func (s pythonInstaller) fillVenv(ctx context.Context, b, made build, in pythonI
 	var wheels []string
 	switch {
 	case in.folders:
-		// What they depend on comes with them.
+		// pip wheel also builds their dependencies.
 		to := filepath.Join(workshop(made), "wheels")
 		args := append(append([]string{"wheel", "--wheel-dir", to}, s.onlyWheels()...), in.what...)
 		if err := s.inWorkshop(ctx, made, in, args...); err != nil {
@@ -284,7 +287,7 @@ func (s pythonInstaller) fillVenv(ctx context.Context, b, made build, in pythonI
 	return s.pipInstall(ctx, b, in, append(wheels, project...))
 }
 
-// projectOf gives the wheel of the project, which may have been built for the lock.
+// projectOf returns the wheel of the project, which may have been built for the lock.
 func (s pythonInstaller) projectOf(ctx context.Context, made build, in pythonInstall, l locked) ([]string, error) {
 	if l.made != "" && in.project {
 		return files(filepath.Join(workshop(made), "project"), ".whl")
@@ -292,7 +295,7 @@ func (s pythonInstaller) projectOf(ctx context.Context, made build, in pythonIns
 	return s.buildProject(ctx, made, in)
 }
 
-// lockedWheels gives wheels of what the lock names.
+// lockedWheels returns wheels of the packages in the lock.
 func (s pythonInstaller) lockedWheels(ctx context.Context, made build, in pythonInstall, lock string, l locked) ([]string, error) {
 	got := filepath.Join(made.dir, "got")
 	if s.server.Scripts {
@@ -336,13 +339,13 @@ func (s pythonInstaller) uvInstall(ctx context.Context, b build, uv string, in p
 	return s.steps(ctx, b, steps)
 }
 
-// pipInstall has pip make and fill the environment, with wheels alone: nothing of them
-// is executed.
+// pipInstall has pip make and fill the environment. It installs only wheels, which
+// execute no code.
 func (s pythonInstaller) pipInstall(ctx context.Context, b build, in pythonInstall, wheels []string) error {
 	venv := filepath.Join(b.dir, "venv")
 	first, pip := []string{in.interpreter, "-I", "-m", "venv", venv}, s.pipFor(ctx, in.interpreter, venv)
 	if pip[0] == in.interpreter {
-		first = []string{in.interpreter, "-I", "-m", "venv", "--without-pip", venv} // installing pip is what takes long
+		first = []string{in.interpreter, "-I", "-m", "venv", "--without-pip", venv} // installing pip takes long
 	}
 	steps := [][]string{first}
 	if len(wheels) > 0 {
@@ -360,9 +363,9 @@ func (s pythonInstaller) steps(ctx context.Context, b build, steps [][]string) e
 	return nil
 }
 
-// pipFor is the beginning of a command line that works on a virtual environment: the
-// pip of the interpreter if it knows how to (since 22.3), else that of the
-// environment itself.
+// pipFor returns the beginning of a pip command line for a virtual environment. It uses
+// the interpreter's pip if that supports it (since 22.3), else the environment's own
+// pip.
 func (s pythonInstaller) pipFor(ctx context.Context, interpreter, venv string) []string {
 	python := filepath.Join(venv, "bin", "python")
 	out, err := command{argv: []string{interpreter, "-I", "-m", "pip", "--version"}, env: s.environ()}.run(ctx)

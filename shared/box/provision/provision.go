@@ -15,85 +15,84 @@ import (
 	"sync"
 )
 
-// Config is where a Provisioner keeps things.
+// Config configures a Provisioner.
 type Config struct {
-	// Base is a folder for workspaces, of one box alone.
+	// Base is a folder for workspaces, used by one box only.
 	Base string
 	// Cache is a folder for installs. Several boxes may share it, also from several
-	// programs at once.
+	// programs at the same time.
 	Cache string
-	// Locks is a folder of locks that were made elsewhere, such as in an image. It is
-	// only read, and comes before the locks in Cache; "" for none. See [Provisioner.Stage].
+	// Locks is a folder of locks that were made elsewhere, such as in an image; "" for
+	// none. It is only read, and wins over the locks in Cache.
 	Locks string
 	// Confine makes the sandbox in which code of packages runs while they are installed.
 	// Nil runs no such code.
 	Confine func(Workshop) (Place, error)
-	// Compile has each install of an npm package keep what Node compiles of it, for
-	// processes that start faster. It takes one more start of the program when the
-	// package is installed, so it is for a Cache that outlasts the box.
+	// Compile fills Node's compile cache in each install of an npm package, so that
+	// processes start faster. It starts the program once more when the package is
+	// installed, so it pays off for a Cache that outlasts the box.
 	Compile bool
-	// Environ is the environment of the runner, from which installs get what they
-	// may have. PATH in it is where programs are looked for.
+	// Environ is the environment of the runner. Installs get only the permitted
+	// variables of it. Programs are looked up in its PATH.
 	Environ map[string]string
 	// Log may be nil.
 	Log *slog.Logger
 }
 
-// Workshop is what code of packages may do while they are installed.
+// Workshop says what code of packages may use while they are installed.
 type Workshop struct {
-	Folder   string   // the only one it may write in
+	Folder   string   // the only folder it may write in
 	Read     []string // folders it may read beside the system
-	Programs []string // it may execute, with what belongs to them
+	Programs []string // programs it may execute, with their own files
 	Offline  bool     // it has no network
 }
 
-// Place is where a program runs confined. A sandbox.Sandbox is one.
+// Place is a sandbox for a program. A sandbox.Sandbox is one.
 type Place interface {
 	// Start starts a program, as cmd.Start would.
 	Start(cmd *exec.Cmd) error
-	// Environment gives the variables that belong to the place.
+	// Environment returns the variables that belong to the place.
 	Environment() map[string]string
-	// End ends what runs there.
+	// End ends all processes in the place.
 	End() error
 }
 
-// Server is what is to be started, as it is configured.
+// Server is the configured server.
 type Server struct {
 	Command string
 	Args    []string
 	Env     map[string]string
 	Cwd     string
 
-	// HostPath is a folder with the program, [Auto] to infer it from the command
-	// line, or "" for none. The process works in a copy of it, with dependencies
-	// installed for it, or, if Writable, in the folder itself as it is, with the
-	// dependencies it has there. Nothing is installed from a folder that a process
-	// can write in.
+	// HostPath is a folder with the program. [Auto] infers it from the command line; ""
+	// means none. The process works in a copy of the folder, with dependencies installed
+	// for it. If Writable, it works in the folder itself, with the dependencies that are
+	// there. The Provisioner installs nothing from a folder that a process can write in.
 	HostPath string
 	Writable bool
-	// MountRoots are the folders a host path must lie in, links followed; nil for
-	// anywhere but the folders of the system.
+	// MountRoots are the folders that may hold a host path, after links are followed.
+	// nil allows all but the folders of the system.
 	MountRoots []string
-	// Workspace asks for an empty workspace where there is no host path.
+	// Workspace asks for an empty workspace if there is no host path.
 	Workspace bool
-	// Scripts has packages run their own code while they are installed, in the place
+	// Scripts lets packages run their own code while they are installed, in the place
 	// that Config.Confine makes. Without it that code is not run.
 	Scripts bool
 }
 
-// Auto in the place of a host path has it inferred.
+// Auto, as a host path, has it inferred from the command line.
 const Auto = "auto"
 
-// Launch is what remains to be executed.
+// Launch is the command that remains to be executed.
 type Launch struct {
 	Command string
 	Args    []string
-	Env     map[string]string // beside that of the server
-	Path    []string          // folders before its PATH
-	Cwd     string            // "" for wherever the runner is
+	Env     map[string]string // added to the server's own
+	Path    []string          // folders to put before its PATH
+	Cwd     string            // "" for the runner's own
 
-	// Workspace is the folder the process may write in, "" for none. Reads are
-	// folders outside of it that it must be able to read and execute.
+	// Workspace is the folder that the process may write in, "" for none. Reads are
+	// folders outside of it that the process must be able to read and execute.
 	Workspace string
 	Reads     []string
 
@@ -101,8 +100,8 @@ type Launch struct {
 	Unrun []string
 }
 
-// Progress is one step of a start, for those who wait for it. Text is short and in
-// the words of the user; it holds no secrets and no paths.
+// Progress is one step of a start, for the clients that wait for it. Text is short and
+// written for the user; it holds no secrets and no paths.
 type Progress struct {
 	Phase Phase
 	Text  string
@@ -115,10 +114,10 @@ type Provisioner struct {
 	log    *slog.Logger
 
 	mu   sync.Mutex
-	held map[string]func() // installs that are in use, by their folders; each gives it back
+	held map[string]func() // the locks on installs in use, by folder; calling one releases it
 }
 
-// New makes a Provisioner. It touches nothing yet.
+// New makes a Provisioner. It does no I/O.
 func New(c Config, s Server) *Provisioner {
 	log := c.Log
 	if log == nil {
@@ -127,9 +126,9 @@ func New(c Config, s Server) *Provisioner {
 	return &Provisioner{cfg: c, server: s, log: log, held: map[string]func(){}}
 }
 
-// Provision prepares one process; process names it among those of the box and may be
-// any text. The end of ctx gives up, with everything that was started. tell is
-// called from the calling goroutine and may be nil. The error is an [*Error].
+// Provision prepares one process. process is its name in the box and may be any text.
+// When ctx ends, Provision gives up and kills what it has started. It calls tell, which
+// may be nil, in its own goroutine. The error is an [*Error].
 func (s *Provisioner) Provision(ctx context.Context, process string, tell func(Progress)) (Launch, error) {
 	if tell == nil {
 		tell = func(Progress) {}
@@ -150,12 +149,12 @@ func (s *Provisioner) Provision(ctx context.Context, process string, tell func(P
 	return run.launch, nil
 }
 
-// Remove takes away what was made for a process alone. It must have ended.
+// Remove deletes the files of one process, which must have ended.
 func (s *Provisioner) Remove(process string) error {
 	return os.RemoveAll(s.home(process))
 }
 
-// home is the folder of a process.
+// home returns the folder of a process.
 func (s *Provisioner) home(process string) string {
 	sum := sha256.Sum256([]byte(process))
 	return filepath.Join(s.cfg.Base, ".mcp", hex.EncodeToString(sum[:8]))
@@ -165,7 +164,7 @@ func (s *Provisioner) home(process string) string {
 type provisioning struct {
 	*Provisioner
 	tell   func(Progress)
-	host   string // the folder that is copied, links followed; "" for none
+	host   string // the folder to copy, links followed; "" for none
 	launch Launch
 }
 
@@ -209,14 +208,14 @@ func (s *provisioning) dependencies(ctx context.Context) error {
 		return err
 	}
 	if plain != "" && python == "" {
-		// The folder's own virtual environment is not copied, and nothing says what
-		// was in it: what is left is the interpreter.
+		// The folder's own virtual environment is not copied, and no manifest lists its
+		// packages. So only an interpreter is left.
 		s.launch.Command = s.firstProgram(s.launch.Command, plain, "python3")
 	}
 	return nodeInstaller{s}.node(ctx)
 }
 
-// workspace makes the folder of the process, if it is to have one.
+// workspace makes the folder of the process, if it needs one.
 func (s *provisioning) workspace(ctx context.Context, process string) error {
 	if s.host == "" && !s.server.Workspace {
 		return nil
@@ -247,7 +246,7 @@ func (s *provisioning) workspace(ctx context.Context, process string) error {
 	return nil
 }
 
-// firstProgram is the first of the names that is a program, the first name if none
+// firstProgram returns the first of names that is a program, or the first name if none
 // is.
 func (s *Provisioner) firstProgram(names ...string) string {
 	for _, name := range names {
@@ -258,7 +257,7 @@ func (s *Provisioner) firstProgram(names ...string) string {
 	return names[0]
 }
 
-// program finds a program in the PATH that the server will have.
+// program finds a program in the PATH of the server.
 func (s *Provisioner) program(name string) (string, error) {
 	path := s.server.Env["PATH"]
 	if path == "" {
@@ -273,17 +272,17 @@ func (s *Provisioner) program(name string) (string, error) {
 	return "", fmt.Errorf("program %s: %w", name, fs.ErrNotExist)
 }
 
-// digest names what is made of parts.
+// digest returns a name for the combination of parts: 32 hexadecimal digits.
 func digest(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
-		// With its length, so that no other parts give the same bytes.
+		// The length prevents that other parts give the same bytes.
 		_, _ = fmt.Fprintf(h, "%d:%s", len(p), p) // a hash takes everything
 	}
 	return hex.EncodeToString(h.Sum(nil))[:32]
 }
 
-// allowed says whether an install may have a variable.
+// allowed reports whether an install may have a variable.
 func allowed(name string) bool {
 	switch upper := strings.ToUpper(name); upper {
 	case "PATH", "HOME", "LANG", "TMPDIR", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
@@ -294,8 +293,8 @@ func allowed(name string) bool {
 	}
 }
 
-// environ is the environment of installs. Of the server's own it takes the same
-// variables, as npx and uvx would have seen them.
+// environ returns the environment of installs. It also takes the permitted variables of
+// the server's environment, as npx and uvx would have seen them.
 func (s *Provisioner) environ(more ...string) []string {
 	set := map[string]string{}
 	for _, from := range []map[string]string{s.cfg.Environ, s.server.Env} {

@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// pythonManifests are the files that say what a Python program depends on.
+// pythonManifests lists the files that declare the dependencies of a Python program.
 func pythonManifests() []string {
 	return []string{"requirements.txt", "pyproject.toml", "setup.py", "setup.cfg"}
 }
 
-// pythonVersion asks for all that decides whether an install fits.
+// pythonVersion prints all that decides whether an install fits.
 const pythonVersion = "import sys,sysconfig;print(sys.implementation.cache_tag,sys.version.split()[0],sysconfig.get_platform())"
 
-// platform is the part of that answer which decides what files of packages fit.
+// platform returns the part of that answer that decides which package files fit.
 func platform(version string) string {
 	words := strings.Fields(version)
 	if len(words) != 3 {
@@ -27,9 +27,9 @@ func platform(version string) string {
 	return words[0] + " " + words[2]
 }
 
-// python installs what the host path depends on into a virtual environment and
-// lets the process run in it. It returns its folder, "" if there are no manifests.
-// hint names the interpreter the server would have been started with.
+// python installs the dependencies of the host path into a virtual environment, for the
+// process to run in. It returns the folder of the environment, "" if there are no
+// manifests. hint names the interpreter of the server's own command.
 func (s *provisioning) python(ctx context.Context, hint string) (string, error) {
 	root, err := os.OpenRoot(s.host)
 	if err != nil {
@@ -65,7 +65,7 @@ func (s *provisioning) python(ctx context.Context, hint string) (string, error) 
 	}
 	const what = "the Python dependencies"
 	l := locked{done: func() {}}
-	if !want.folders { // they have no hashes
+	if !want.folders { // folders have no hashes
 		l, err = s.locked(ctx, lockName("python", "project", append([]string{platform(version)}, want.parts...)...), what,
 			func(ctx context.Context, b build) ([]byte, error) {
 				return pythonInstaller{s}.resolvePython(ctx, b, in)
@@ -93,7 +93,7 @@ func (s *provisioning) enter(venv, reads string) {
 	s.launch.Reads = append(s.launch.Reads, reads)
 }
 
-// pythonWants is what the manifests say.
+// pythonWants is the content of the manifests.
 type pythonWants struct {
 	requirements bool     // there is a requirements.txt
 	project      bool     // the folder itself can be installed
@@ -139,7 +139,7 @@ func hasSection(text, name string) bool {
 	return false
 }
 
-// follow reads the files a requirements file names, and notes whether it names
+// follow reads the files that a requirements file names, and records whether it names
 // folders.
 func (w *pythonWants) follow(root *os.Root, name, text string, depth int) error {
 	if depth > 8 {
@@ -166,7 +166,7 @@ func (w *pythonWants) follow(root *os.Root, name, text string, depth int) error 
 	return nil
 }
 
-// interpreter finds the Python that a virtual environment is made of.
+// interpreter finds the Python for a virtual environment.
 func (s *Provisioner) interpreter(hint string) (string, error) {
 	for _, name := range []string{hint, "python3", "python"} {
 		if !strings.HasPrefix(name, "python") {
@@ -179,7 +179,7 @@ func (s *Provisioner) interpreter(hint string) (string, error) {
 	return "", errors.New("no python3 in PATH: install Python where boxes run")
 }
 
-// wholeVenv says whether the interpreter of an environment is still there.
+// wholeVenv reports whether the interpreter of an environment still exists.
 func wholeVenv(dir string) bool {
 	info, err := os.Stat(filepath.Join(dir, "venv", "bin", "python"))
 	return err == nil && info.Mode().IsRegular()

@@ -57,20 +57,21 @@ func (s nodeInstaller) npm(r request) (h handler, ok bool) {
 	return h, true
 }
 
-// npmCommand is a command line of npm that executes nothing of what it installs, nor
-// anything that the settings of a project name.
+// npmCommand returns a command line of npm that executes no code of the packages it
+// installs, and no program that a project's settings name.
 func npmCommand(npm string, args ...string) []string {
 	return append([]string{npm, args[0], "--ignore-scripts", "--git=git", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"}, args[1:]...)
 }
 
 // npmCI installs what the package-lock.json in b.dir says.
 func (s nodeInstaller) npmCI(ctx context.Context, b build, npm, node string) error {
-	// A registry need not be asked anew for what is known: the lock has the hashes. Bytes
-	// that are not those of the lock are fetched again, which would take minutes.
+	// The lock has the hashes, so npm need not ask the registry again for known
+	// packages. npm fetches wrong bytes again; the short timeouts keep that from taking
+	// minutes.
 	if _, err := (command{argv: npmCommand(npm, "ci", "--prefer-offline", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=10000"), dir: b.dir, env: s.environ(), log: b.log}).run(ctx); err != nil {
 		return fmt.Errorf("npm ci: %w", err)
 	}
-	// It may hold a token, and others can read the install, and scripts too.
+	// The .npmrc may hold a token, and other users and scripts can read the install.
 	if err := os.Remove(filepath.Join(b.dir, ".npmrc")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -85,8 +86,8 @@ func (s nodeInstaller) npmCI(ctx context.Context, b build, npm, node string) err
 	return os.WriteFile(filepath.Join(b.dir, unrunFile), []byte(strings.Join(scripts, "\n")), 0o644)
 }
 
-// npmPackages are the packages of a lock by their folders; that of "" is what asks for
-// the others.
+// npmPackages returns the packages of a lock by their folders. The package at ""
+// requires the others.
 func npmPackages(lock []byte) (map[string]npmPackage, error) {
 	var l struct {
 		Packages map[string]npmPackage `json:"packages"`
@@ -103,7 +104,7 @@ type npmPackage struct {
 	Dependencies map[string]string `json:"dependencies"`
 }
 
-// npmTop is the package.json that a lock belongs to.
+// npmTop returns the package.json that belongs to a lock.
 func npmTop(lock []byte) ([]byte, error) {
 	all, err := npmPackages(lock)
 	if err != nil {
@@ -112,8 +113,8 @@ func npmTop(lock []byte) ([]byte, error) {
 	return json.Marshal(map[string]any{"private": true, "dependencies": all[""].Dependencies})
 }
 
-// hashed refuses a lock that leaves open which bytes a package has. A commit of a
-// repository is a hash, too, and what is bundled has the one of its bundle.
+// hashed refuses a lock that does not fix the bytes of each package. A commit of a
+// repository is a hash too, and the hash of a bundle covers its contents.
 func hashed(lock []byte) error {
 	all, err := npmPackages(lock)
 	if err != nil {
@@ -158,7 +159,7 @@ func chooseBin(bin json.RawMessage, r request) (string, error) {
 		return want, nil
 	}
 	var many map[string]string
-	_ = json.Unmarshal(bin, &many) // without programs, it is empty
+	_ = json.Unmarshal(bin, &many) // stays empty without programs
 	if r.program != "" {
 		return r.program, nil // it may belong to a dependency
 	}
@@ -187,7 +188,8 @@ func (s *provisioning) pypi(r request) (h handler, ok bool) {
 	h.enter = true
 	in := pythonInstall{interpreter: interpreter, what: append([]string{r.spec}, r.with...)}
 	h.lock = func(ctx context.Context) (string, error) {
-		// Also for a script: a start of what is installed executes nothing.
+		// The answer is kept for a script too: starting an installed program must
+		// execute nothing else.
 		version, err := s.ask(ctx, true, interpreter, "-I", "-c", pythonVersion)
 		return lockName(r.kind, r.spec, append([]string{platform(version)}, r.with...)...), err
 	}

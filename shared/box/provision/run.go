@@ -23,24 +23,24 @@ const (
 	maxOutput = 4 << 20 // bytes of an install's output that are kept
 )
 
-// command is a program that is run to its end, in a process group of its own that
-// ends with it.
+// command is a program to run to its end, in a process group of its own that ends with
+// it.
 type command struct {
 	argv []string
 	dir  string
 	env  []string
-	log  io.Writer // takes what it says, nil for none
-	// start starts it somewhere else than here, nil for cmd.Start.
+	log  io.Writer // gets its output, nil for none
+	// start replaces cmd.Start, such as by a sandbox; nil for cmd.Start.
 	start func(*exec.Cmd) error
 }
 
-// commandError is how a command failed.
+// commandError describes how a command failed.
 type commandError struct {
 	code int    // -1 if it did not exit by itself
 	how  string // in words, such as "signal: killed"
 	said string // the end of its stderr
-	more string // some more of it
-	hint string // what is to be done, "" if nobody knows
+	more string // a longer end of it
+	hint string // advice, "" for none
 }
 
 func (e *commandError) Error() string { return fmt.Sprintf("%s: %s", e.how, e.said) }
@@ -79,7 +79,7 @@ func (c command) run(ctx context.Context) ([]byte, error) {
 	return nil, failed
 }
 
-// shared takes what both outputs of a command say, one after the other.
+// shared serializes both outputs of a command.
 type shared struct {
 	mu sync.Mutex
 	to io.Writer
@@ -125,7 +125,7 @@ func (t *tail) text() string {
 	return text
 }
 
-// withoutCredentials hides user and password in the addresses of a text.
+// withoutCredentials hides user and password in the URLs of a text.
 func withoutCredentials(text string) string {
 	var out strings.Builder
 	for {
@@ -147,7 +147,7 @@ func withoutCredentials(text string) string {
 	}
 }
 
-// record makes the file that keeps the output of an install.
+// record creates the file for the output of an install.
 func record(file string) (io.WriteCloser, error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -162,7 +162,7 @@ type limited struct {
 	left int
 }
 
-// Write takes everything; what does not fit, or cannot be written, is gone.
+// Write takes everything, and drops what does not fit or cannot be written.
 func (l *limited) Write(p []byte) (int, error) {
 	n := min(len(p), l.left)
 	l.left -= n
@@ -172,5 +172,5 @@ func (l *limited) Write(p []byte) (int, error) {
 
 func (l *limited) Close() error { return l.f.Close() }
 
-// group is what every command needs: a process group of its own.
+// group returns the attributes of every command: a process group of its own.
 func group() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

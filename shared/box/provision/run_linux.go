@@ -15,9 +15,9 @@ func attributes() *syscall.SysProcAttr {
 	return a
 }
 
-// sweep waits for a process to end and kills what it has left in its group. It does
-// not reap it: as long as it is a zombie its number is taken, so the group that is
-// killed is no other.
+// sweep waits for a process to end and kills the rest of its group. It does not reap the
+// process: as long as it is a zombie its pid is taken, so the signal cannot reach
+// another group.
 func sweep(pid int) {
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -25,5 +25,5 @@ func sweep(pid int) {
 			break
 		}
 	}
-	_ = unix.Kill(-pid, unix.SIGKILL) // gone already is as good
+	_ = unix.Kill(-pid, unix.SIGKILL) // an error means that it is gone
 }

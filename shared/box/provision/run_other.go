@@ -6,6 +6,6 @@ import "syscall"
 
 func attributes() *syscall.SysProcAttr { return group() }
 
-// sweep leaves what a command has left behind: there is no way here to wait for a
-// process without reaping it, after which its number may be another's.
+// sweep does nothing. On this system a process can only be waited for by reaping it, and
+// then another process may have its pid.
 func sweep(int) {}

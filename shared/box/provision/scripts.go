@@ -15,18 +15,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What packages execute while they are installed: install scripts of npm, and what
-// builds a source distribution of Python. It is code of strangers, and of a folder that
-// is hosted, so it runs in a sandbox, or not at all.
+// Packages execute code while they are installed: install scripts of npm, and builds of
+// Python source distributions. That code is untrusted, so it runs in a sandbox or not at
+// all.
 
-// scriptsSetting is how an operator allows it.
+// scriptsSetting is the setting by which an operator allows it.
 const scriptsSetting = "x-dormouse.box.install_scripts: true"
 
-// errNoPlace is for a Provisioner that has no sandbox.
+// errNoPlace is the error of a Provisioner without a sandbox.
 var errNoPlace = errors.New("there is no sandbox to run the code of packages in")
 
-// confined runs a command in a workshop. Of the runner's environment the command sees
-// what is no secret, and all of more.
+// confined runs a command in a workshop. The command sees the variables of the runner's
+// environment that hold no secrets, and all of more.
 func (s *provisioning) confined(ctx context.Context, w Workshop, c command, more ...string) error {
 	if s.cfg.Confine == nil {
 		return errNoPlace
@@ -43,8 +43,8 @@ func (s *provisioning) confined(ctx context.Context, w Workshop, c command, more
 	return errors.Join(err, place.End())
 }
 
-// secret says of a variable that it may hold a secret, or leads to a folder that a
-// sandbox has not.
+// secret reports whether a variable may hold a secret, or names a folder that does not
+// exist in a sandbox.
 func secret(pair string) bool {
 	name, value, _ := strings.Cut(pair, "=")
 	name = strings.ToUpper(name)
@@ -59,10 +59,11 @@ func secret(pair string) bool {
 	return false
 }
 
-// unrunFile is the list of packages whose scripts were not run, in an install.
+// unrunFile is the file in an install that lists the packages whose scripts were not
+// run.
 const unrunFile = "scripts-not-run"
 
-// unrun reads the list of an install.
+// unrun reads that list.
 func unrun(dir string) []string {
 	text, err := os.ReadFile(filepath.Join(dir, unrunFile))
 	if err != nil {
@@ -74,7 +75,7 @@ func unrun(dir string) []string {
 // withScripts finds the packages below node_modules that have install scripts.
 func withScripts(dir string) []string {
 	var found []string
-	// What cannot be read is not counted: the list is for a hint.
+	// Files that cannot be read do not count: the list is only for a hint.
 	_ = filepath.WalkDir(filepath.Join(dir, "node_modules"), func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.Name() != "package.json" || !e.Type().IsRegular() {
 			return nil
@@ -104,16 +105,17 @@ func withScripts(dir string) []string {
 	return slices.Compact(found)
 }
 
-// runScripts runs the install scripts of all packages in b.dir, in a sandbox. What
-// they have made is then copied by the runner: so it belongs to the runner, leads
-// nowhere, and cannot be changed by what a script has left running.
+// runScripts runs the install scripts of all packages in b.dir, in a sandbox. The runner
+// then copies the result. So the files belong to the runner, have no links that lead
+// out, and are out of reach for processes that a script has left running.
 func (s nodeInstaller) runScripts(ctx context.Context, b build, npm, node string) error {
 	work := b.dir + "-scripts"
 	if err := errors.Join(os.Rename(b.dir, work), os.Mkdir(b.dir, 0o755)); err != nil {
 		return err
 	}
 	argv := []string{npm, "rebuild", "--ignore-scripts=false", "--foreground-scripts", "--no-update-notifier", "--loglevel=error"}
-	// Newer ones want each package to be allowed by name, which is what the setting does.
+	// Newer versions require each package to be allowed by name; the setting allows all
+	// of them.
 	env := s.environ("npm_config_dangerously_allow_all_scripts=true")
 	w := Workshop{Folder: work, Programs: realPaths(npm, node)}
 	if err := s.confined(ctx, w, command{argv: argv, dir: work, env: env, log: b.log}); err != nil {
@@ -135,7 +137,7 @@ func realPaths(programs ...string) []string {
 	return all
 }
 
-// copyOut copies folders, plain files, and links that lead to something of the copy.
+// copyOut copies folders, plain files, and links that stay in the copy.
 func copyOut(ctx context.Context, from, to string) error {
 	src, err := os.OpenRoot(from)
 	if err != nil {

@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Installs that nobody uses any more. The file "used" of an install says when it was used
-// last, by its time, and whether it is in use, by a lock: every Provisioner that has given it
-// out holds that, shared with others, for as long as it lives. The kernel takes it from a
-// runner that dies. Who removes an install holds it alone.
+// This file removes unused installs. The time of the file "used" of an install is the
+// time of its last use. A lock on that file says that the install is in use: every
+// Provisioner that has given it out holds a shared lock until it is closed. The kernel
+// releases the lock of a runner that dies. Removing an install needs the exclusive lock.
 
-// Keep bounds a cache. Zero means no bound.
+// Keep limits a cache. Zero means no limit.
 type Keep struct {
-	Age   time.Duration // since an install was used last
-	Bytes int64         // of all installs; those that were not used for longest go first
+	Age   time.Duration // the longest time since the last use of an install
+	Bytes int64         // bytes of all installs; the least recently used go first
 }
 
 const (
@@ -35,8 +35,8 @@ const (
 	touchEvery = time.Hour // a start within it costs no write
 )
 
-// hold says that an install is in use from now on, and waits while somebody removes it:
-// it has to be looked at after that, not before.
+// hold marks an install as in use. It waits while the install is being removed, so the
+// caller must look at the install afterwards.
 func (s *Provisioner) hold(ctx context.Context, home string) error {
 	file := filepath.Join(home, usedFile)
 	s.mu.Lock()
@@ -58,7 +58,7 @@ func (s *Provisioner) hold(ctx context.Context, home string) error {
 	return nil
 }
 
-// Close says that nothing runs any more of what was provisioned.
+// Close releases the installs. No process may use them any more.
 func (s *Provisioner) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,8 +68,8 @@ func (s *Provisioner) Close() {
 	clear(s.held)
 }
 
-// measure notes how large an install is that was just made, and that the cache may have
-// grown over its limit. What cannot be noted is found out later.
+// measure records the size of a new install, and that the cache may exceed its limit. If
+// it cannot write the size, Tidy finds it out later.
 func (s *Provisioner) measure(home, dir string) {
 	if n, err := size(dir); err == nil {
 		_ = writeFile(filepath.Join(home, sizeFile), []byte(strconv.FormatInt(n, 10)))
@@ -84,10 +84,10 @@ type stored struct {
 	bytes int64
 }
 
-// Tidy removes installs from a cache that are beyond what is to be kept and that nobody
-// uses, also those that were never finished, and returns how many. It does so once a
-// day, or after something was installed; else it has nothing to do. What is left of an
-// install are two empty files, because a lock that is removed could be held by two.
+// Tidy removes unused installs that exceed keep from a cache, also unfinished ones, and
+// returns how many. It works once a day, or after an install; else it returns at once.
+// Two empty files of each install stay, because two starts could hold a lock whose file
+// was removed.
 func Tidy(ctx context.Context, cache string, keep Keep) (removed int, err error) {
 	mark := filepath.Join(cache, tidiedFile)
 	if info, err := os.Stat(mark); err == nil && time.Since(info.ModTime()) < tidyEvery {
@@ -97,7 +97,7 @@ func Tidy(ctx context.Context, cache string, keep Keep) (removed int, err error)
 	if err != nil || len(locks) == 0 {
 		return 0, err
 	}
-	if err := writeFile(mark, nil); err != nil { // first: what is installed meanwhile removes it
+	if err := writeFile(mark, nil); err != nil { // first, because an install meanwhile removes it
 		return 0, err
 	}
 	all := make([]stored, 0, len(locks))
@@ -129,7 +129,7 @@ func Tidy(ctx context.Context, cache string, keep Keep) (removed int, err error)
 // inspect measures an install.
 func inspect(home string) (stored, error) {
 	k := stored{home: home}
-	for _, name := range []string{usedFile, "ready", "lock"} { // one made before there was a used has its other files
+	for _, name := range []string{usedFile, "ready", "lock"} { // an older install has no "used"
 		if info, err := os.Stat(filepath.Join(home, name)); err == nil {
 			k.used = info.ModTime()
 			break
@@ -143,12 +143,12 @@ func inspect(home string) (stored, error) {
 	}
 	k.bytes, err = size(home)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = nil // it is being made, or removed
+		err = nil // another start makes or removes it
 	}
 	return k, err
 }
 
-// remove removes an install unless somebody uses or makes it, or there is nothing left.
+// remove removes an install unless it is in use, being made, or empty.
 func (k stored) remove() (gone bool, err error) {
 	for _, name := range []string{"lock", usedFile} {
 		unlock, held, err := tryLock(filepath.Join(k.home, name))
@@ -161,7 +161,7 @@ func (k stored) remove() (gone bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	// The file that makes it an install first: what a crash leaves behind it is none.
+	// "ready" goes first: without it, the rest of a crashed removal is no install.
 	names := []string{"ready"}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), "made-") || e.Name() == "output" || e.Name() == sizeFile {
@@ -177,7 +177,7 @@ func (k stored) remove() (gone bool, err error) {
 	return gone, nil
 }
 
-// size is how many bytes the files below a folder have.
+// size returns the bytes of all files below a folder.
 func size(folder string) (int64, error) {
 	var n int64
 	err := filepath.WalkDir(folder, func(_ string, e fs.DirEntry, err error) error {

@@ -10,20 +10,19 @@ import (
 	"strings"
 )
 
-// request is what a package runner was asked for.
+// request is a parsed command line of a package runner.
 type request struct {
 	kind    string   // "npm" or "pypi"
 	spec    string   // package with version, range or tag, as the installer takes it
 	name    string   // package alone
 	with    []string // further packages
 	python  string   // interpreter asked for, "" for any
-	program string   // to execute; "" for the one of the package
+	program string   // to execute; "" for the package's own
 	args    []string
 }
 
-// tool replaces a command of npx or uvx by the program they would have executed,
-// out of an install that is kept. Command lines that are more than that stay as
-// they are.
+// tool replaces a command of npx or uvx by the program that it would have executed, from
+// an install that is kept. Other command lines stay as they are.
 func (s *provisioning) tool(ctx context.Context) error {
 	r, ok := parseTool(s.launch.Command, s.launch.Args)
 	if !ok {
@@ -35,7 +34,7 @@ func (s *provisioning) tool(ctx context.Context) error {
 	}
 	h, ok := handle(r)
 	if !ok {
-		return nil // no installer here: the error of the command itself is the clearer one
+		return nil // without an installer the error of the command itself is clearer
 	}
 	if done := s.localBin(r); done {
 		return nil
@@ -55,7 +54,7 @@ func (s *provisioning) tool(ctx context.Context) error {
 	return nil
 }
 
-// localBin takes a program that the workspace depends on anyway, as npx does.
+// localBin uses a program among the workspace's own dependencies, as npx does.
 func (s *provisioning) localBin(r request) bool {
 	if r.kind != "npm" || r.spec != r.name || s.host == "" {
 		return false
@@ -68,23 +67,24 @@ func (s *provisioning) localBin(r request) bool {
 	return true
 }
 
-// handler is how packages of one kind are handled.
+// handler has the operations for packages of one kind.
 type handler struct {
 	runtime string // identity of what executes the program
 	enter   bool   // the install is a virtual environment
-	// lock names the lock of the request.
+	// lock returns the name of the request's lock.
 	lock    func(ctx context.Context) (string, error)
 	resolve func(ctx context.Context, b build) (lock []byte, err error)
 	build   func(ctx context.Context, b build, l locked) error
-	// precompile makes the program of an install start faster; nil for kinds without it.
+	// precompile makes the program of an install start faster; nil if the kind has no
+	// such step.
 	precompile func(ctx context.Context, b build, program string)
 	// open finds the program in an install.
 	open func(dir string) (program string, err error)
 }
 
-// fetch gives the install for a request, and the program in it. Which packages it has
-// the lock says, which is made by the first start that has none: a version that is not
-// pinned stays the same until somebody removes the lock.
+// fetch returns the install for a request, and the program in it. The lock lists its
+// packages; the first start without a lock makes it. So an unpinned version stays the
+// same until an operator removes the lock.
 func (s *provisioning) fetch(ctx context.Context, r request, h handler) (dir, program string, err error) {
 	name, err := h.lock(ctx)
 	if err != nil {
@@ -124,14 +124,14 @@ func (s *provisioning) fetch(ctx context.Context, r request, h handler) (dir, pr
 }
 
 func executable(program string) bool {
-	info, err := os.Stat(program) // also fails when an interpreter it links to is gone
+	info, err := os.Stat(program) // fails also if an interpreter that it links to is gone
 	return err == nil && info.Mode()&0o111 != 0
 }
 
 // # Command lines
 
-// parseTool reads the command line of a package runner; ok is false for any other,
-// and for one with options that do more than name a package.
+// parseTool reads the command line of a package runner. ok is false for any other
+// command line, and for one with options that do more than name a package.
 func parseTool(cmd string, args []string) (r request, ok bool) {
 	if strings.Contains(cmd, "/") && !filepath.IsAbs(cmd) {
 		return r, false // a program of the workspace
@@ -150,7 +150,7 @@ func parseTool(cmd string, args []string) (r request, ok bool) {
 }
 
 // option takes an option and its value from the front of args: "--name value",
-// "--name=value", and with one letter "-n value".
+// "--name=value", and "-n value" for one letter.
 func option(args []string, names ...string) (value string, rest []string, ok bool) {
 	name, value, joined := strings.Cut(args[0], "=")
 	switch {
@@ -241,7 +241,7 @@ func parseUvx(args []string) (request, bool) {
 	return r, ok
 }
 
-// pypiSpec turns the forms of uvx (name@version, name@latest) into those of pip.
+// pypiSpec turns the spec forms of uvx (name@version, name@latest) into those of pip.
 func pypiSpec(spec string) (pip, name string) {
 	name = pypiName().FindString(spec)
 	base, version, at := strings.Cut(spec, "@")
@@ -257,21 +257,21 @@ func pypiSpec(spec string) (pip, name string) {
 	return spec, name
 }
 
-// npmName is a package of the registry; what else npx takes, such as addresses of
-// repositories, is none.
+// npmName matches the name of a package of the registry. It does not match the other
+// specs that npx takes, such as URLs of repositories.
 func npmName() *regexp.Regexp {
 	return regexp.MustCompile(`^(@[A-Za-z0-9._~-]+/)?[A-Za-z0-9_~][A-Za-z0-9._~-]*$`)
 }
 
 func pypiName() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*`) }
 
-// safeSpec refuses what an installer would take for an option, a path or an
-// address.
+// safeSpec refuses a spec that an installer would take for an option, a path or a URL.
 func safeSpec(spec string) bool {
 	rest := strings.TrimPrefix(spec, "@")
 	return !strings.HasPrefix(spec, "-") && !strings.HasPrefix(rest, ".") && !strings.ContainsAny(rest, ":\\") &&
 		strings.Count(rest, "/") <= strings.Count(spec[:1], "@") && strings.TrimSpace(spec) == spec
 }
 
-// unscoped is the name without its scope, which is what its program is called.
+// unscoped returns the name without its scope, which is also the default name of the
+// program.
 func unscoped(name string) string { return name[strings.LastIndexByte(name, '/')+1:] }

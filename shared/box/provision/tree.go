@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// Bounds of a host path.
+// Limits of a host path.
 const (
 	maxFiles = 100_000
 	maxBytes = 2 << 30
 )
 
-// entry is one file, folder or link, as it was at the source.
+// entry is the state of one file, folder or link at the source.
 type entry struct {
 	Mode fs.FileMode `json:"m"`
 	Size int64       `json:"s,omitempty"`
@@ -29,15 +29,15 @@ type entry struct {
 	Link string      `json:"l,omitempty"` // where a link leads, relative to its folder
 }
 
-// tree is a folder by the slash-separated paths of what is in it.
+// tree maps the slash-separated paths in a folder to their entries.
 type tree map[string]entry
 
-// refresh makes the folder to a copy of the folder from, in place. record is the
-// file that says what was copied: what stands in it and is no longer at the source
-// is removed, what is unchanged at the source is left as the process has made it,
-// and what it does not name is the process's own. Without that file everything
-// that is not at the source is stale, but for the folders of dependencies and
-// caches. Nobody else may refresh the same folder meanwhile.
+// refresh makes the folder to a copy of the folder from, in place. record is the file
+// that lists the entries copied before. refresh removes entries of record that are gone
+// from the source. It leaves an entry whose source is unchanged as the process has made
+// it, and leaves entries that are not in record, which are the process's own. Without
+// record it removes everything that is not at the source, except the folders of
+// dependencies and caches. Two calls must not refresh the same folder at the same time.
 func refresh(ctx context.Context, from, to, record string) error {
 	src, err := os.OpenRoot(from)
 	if err != nil {
@@ -74,7 +74,7 @@ func refresh(ctx context.Context, from, to, record string) error {
 
 // # The source
 
-// scan lists what is to be copied and refuses links that lead out.
+// scan lists the entries to copy, and refuses links that lead out.
 func scan(ctx context.Context, src *os.Root, real string) (tree, error) {
 	t := tree{}
 	var size int64
@@ -86,7 +86,7 @@ func scan(ctx context.Context, src *os.Root, real string) (tree, error) {
 	err = fs.WalkDir(src.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && name != ".":
-			return nil // it went away while we looked
+			return nil // removed meanwhile
 		case err != nil:
 			return err
 		case name == ".":
@@ -113,8 +113,7 @@ func scan(ctx context.Context, src *os.Root, real string) (tree, error) {
 	return t, err
 }
 
-// look makes an entry of what is there; ok is false for what is no file, folder or
-// link.
+// look returns the entry of a name. ok is false if it is no file, folder or link.
 func look(src *os.Root, real, name string, d fs.DirEntry) (e entry, ok bool, err error) {
 	info, err := d.Info()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -137,8 +136,8 @@ func look(src *os.Root, real, name string, d fs.DirEntry) (e entry, ok bool, err
 	return e, err == nil, err
 }
 
-// inside reads a link and returns it relative to its folder. A link that leads out
-// of the folder, itself or by way of others, is an error.
+// inside reads a link and returns it relative to its folder. It returns an error for a
+// link that leads out, by itself or through other links.
 func inside(src *os.Root, real, name string) (string, error) {
 	link, err := src.Readlink(name)
 	if err != nil {
@@ -153,8 +152,8 @@ func inside(src *os.Root, real, name string) (string, error) {
 		if to, err = filepath.Rel(path.Dir(name), rel); err != nil {
 			return "", err
 		}
-		// What is absolute cannot be followed below a root, so this is all there is
-		// to check; the copy is a relative link and is followed in the workspace.
+		// os.Root cannot follow an absolute link, so there is no further check. The copy
+		// is a relative link, and is followed in the workspace.
 		return to, nil
 	}
 	if !filepath.IsLocal(path.Join(path.Dir(name), to)) {
@@ -166,14 +165,14 @@ func inside(src *os.Root, real, name string) (string, error) {
 	return to, nil
 }
 
-// absolute says whether name is a link with an absolute path, which is checked by
+// absolute reports whether name is a link with an absolute path, which is checked by
 // itself.
 func absolute(src *os.Root, name string) bool {
 	link, err := src.Readlink(name)
 	return err == nil && filepath.IsAbs(link)
 }
 
-// filter says what is not copied.
+// filter selects the entries that are not copied.
 type filter struct {
 	modules bool // node_modules are installed anew
 }
@@ -191,13 +190,12 @@ func (f filter) out(src *os.Root, name string, d fs.DirEntry) bool {
 		".uv-cache", ".npm", ".cache", ".tmp", ".venv":
 		return true
 	}
-	// A virtual environment by any other name.
+	// A virtual environment may have any name.
 	_, err := src.Stat(path.Join(name, "pyvenv.cfg"))
 	return err == nil || strings.HasSuffix(base, ".egg-info")
 }
 
-// kept says whether something is never stale: the dependencies and caches of the
-// process.
+// kept reports whether a name is never stale: dependencies and caches of the process.
 func kept(name string) bool {
 	first, _, _ := strings.Cut(name, "/")
 	return slices.Contains([]string{".venv", ".cache", ".tmp", "node_modules"}, first)
@@ -208,11 +206,11 @@ func kept(name string) bool {
 // copier brings a copy up to date.
 type copier struct {
 	src, dst  *os.Root
-	want, old tree // old is nil when nobody knows what was copied
+	want, old tree // old is nil if it is not known what was copied
 }
 
-// removeStale removes what is no longer at the source, the innermost first. What
-// is gone already, because the process or somebody else was faster, is as good.
+// removeStale removes the entries that are gone from the source, inner ones first. An
+// entry that the process or another program has removed already is no error.
 func (c *copier) removeStale() error {
 	stale := c.old
 	if stale == nil {
@@ -242,14 +240,14 @@ func (c *copier) removeStale() error {
 		}
 		err := c.dst.Remove(name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) && !stale[name].Mode.IsDir() {
-			return err // a folder may hold what the process made
+			return err // a folder may hold files of the process
 		}
 	}
 	return nil
 }
 
-// reached says whether what is above a name are folders. A process may have put a
-// link there; place takes it away.
+// reached reports whether everything above a name is a folder. A process may have put a
+// link there; place removes it.
 func (c *copier) reached(name string) bool {
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 		if info, err := c.dst.Lstat(dir); err != nil || !info.IsDir() {
@@ -266,7 +264,7 @@ func (c *copier) place(name string) error {
 	now, err := c.dst.Lstat(name)
 	there := err == nil
 	if there && now.Mode().Type() != e.Mode.Type() {
-		// Also where the process has put a link in the place of a folder.
+		// The process may also have replaced a folder by a link.
 		if err := c.dst.RemoveAll(name); err != nil {
 			return err
 		}
@@ -291,8 +289,8 @@ func (c *copier) place(name string) error {
 	}
 }
 
-// replace puts something new in the place of a name in one step, so that a process
-// that looks sees the old or the new.
+// replace replaces a name in one step, so that a process sees either the old or the new
+// entry.
 func (c *copier) replace(name string, write func(temp string) error) error {
 	temp := path.Join(path.Dir(name), ".staging-"+digest(name)[:12])
 	if err := c.dst.RemoveAll(temp); err != nil {
@@ -305,7 +303,7 @@ func (c *copier) replace(name string, write func(temp string) error) error {
 	if err == nil {
 		return nil
 	}
-	// The first error says more than one of tidying up.
+	// The error of tidying up is less useful than err.
 	_ = c.dst.RemoveAll(temp)
 	if errors.Is(err, errGone) {
 		return nil
@@ -330,7 +328,7 @@ func (c *copier) copy(name, temp string, e entry) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
-	// No more than was looked at: the source may be growing.
+	// The source may be growing: copy only the size that was seen.
 	if _, err := io.Copy(out, io.LimitReader(in, e.Size)); err != nil {
 		return err
 	}
@@ -339,7 +337,7 @@ func (c *copier) copy(name, temp string, e entry) (err error) {
 
 // # What was copied
 
-// names are sorted, a folder before what is in it.
+// names returns the sorted paths: a folder comes before its contents.
 func (t tree) names() []string {
 	var all []string
 	for name := range t {
@@ -349,7 +347,7 @@ func (t tree) names() []string {
 	return all
 }
 
-// readTree returns nil for a file that is not there or holds something else.
+// readTree returns nil if the file is missing or invalid.
 func readTree(file string) (tree, error) {
 	data, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -378,7 +376,7 @@ func writeTree(file string, t tree) error {
 	return writeFile(file, data)
 }
 
-// writeFile puts a file in place in one step.
+// writeFile replaces a file in one step.
 func writeFile(file string, data []byte) error {
 	temp, err := os.CreateTemp(filepath.Dir(file), ".new-*")
 	if err != nil {

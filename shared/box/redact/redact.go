@@ -16,22 +16,22 @@ import (
 
 const (
 	minSecret = 6 // bytes; shorter values are words, not secrets
-	minWord   = 8 // bytes of a word in a value that is Hidden by itself
-	minPart   = 3 // bytes of a secret's beginning, or end, that are Hidden
-	// Hidden stands in the place of a secret.
+	minWord   = 8 // bytes of a word in a value that is hidden by itself
+	minPart   = 3 // bytes of a secret's beginning or end that are hidden
+	// Hidden replaces a secret.
 	Hidden = "***"
 )
 
 // Redactor hides the values of a server's environment, also in the forms in which
-// programs print them: base64, hexadecimal, escaped for URLs, JSON or HTML, their lines
-// and words, the passwords in them. Space does not count, for it is where lines are
-// broken. Users and passwords of addresses are Hidden whoever they belong to.
+// programs print them: base64, hexadecimal, escaped for URLs, JSON or HTML, single lines
+// and words, and passwords in them. It ignores white space, because programs break lines
+// in secrets. It hides users and passwords in URLs whether or not they are known.
 type Redactor struct {
 	secrets []string // without space, longest first
 }
 
-// New hides values of six bytes and more, and shorter ones of the variables
-// that are marked as secrets.
+// New makes a Redactor for the values of env that have six bytes and more, and for the
+// values at any length of the variables in marked.
 func New(env map[string]string, marked []string) *Redactor {
 	all := map[string]bool{}
 	for name, value := range env {
@@ -58,11 +58,11 @@ func New(env map[string]string, marked []string) *Redactor {
 	return r
 }
 
-// settings finds what stands behind a name that looks secret, as in a connection string
-// or a query.
+// settings finds values behind names that look secret, as in a connection string or a
+// query.
 var settings = regexp.MustCompile(`(?i)(?:pass|pwd|token|key|secret|auth|cred|sig)\w*\s*[=:]\s*["']?([^\s;&,"']{4,})`)
 
-// partsOf gives a value with the parts of it that programs print by themselves.
+// partsOf returns a value and the parts of it that programs print alone.
 func partsOf(value string) []string {
 	parts := []string{value}
 	for line := range strings.Lines(value) {
@@ -96,7 +96,7 @@ func partsOf(value string) []string {
 	return parts
 }
 
-// formsOf gives a secret as programs print it.
+// formsOf returns a secret in the forms in which programs print it.
 func formsOf(s string) []string {
 	forms := []string{s, html.EscapeString(s), quoted(strconv.Quote(s)), quoted(strconv.QuoteToASCII(s))}
 	if text, err := json.Marshal(s); err == nil {
@@ -113,8 +113,9 @@ func formsOf(s string) []string {
 	}
 	code := hex.EncodeToString([]byte(s))
 	forms = append(forms, code, strings.ToUpper(code))
-	// Of what is around it, as in user:password, come up to two bytes into its first
-	// characters, and something into its last.
+	// In a longer text, such as user:password, up to two bytes before the secret share
+	// its first base64 characters, and the text after it shares the last. These
+	// characters are left out.
 	for before := range 3 {
 		from, to := (before*8+5)/6, (before+len(s))*8/6
 		for _, form := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
@@ -130,10 +131,10 @@ func quoted(s string) string { return s[1 : len(s)-1] }
 
 func withoutSpace(s string) string { return string(flatten(s).text) }
 
-// flat is a text without its space.
+// flat is a text without its white space.
 type flat struct {
 	text []byte
-	at   []int // where each byte was
+	at   []int // the offset of each byte in the original
 }
 
 func flatten(s string) flat {
@@ -146,10 +147,10 @@ func flatten(s string) flat {
 	return f
 }
 
-// span is where a secret begins, and where it ends.
+// span is the place of a secret: from its first byte to the one after its last.
 type span struct{ from, to int }
 
-// find gives where secrets are in a text, in order. Those that overlap are one.
+// find returns the places of secrets in a text, in order. It merges those that overlap.
 func (r *Redactor) find(f flat) []span {
 	var all []span
 	text := string(f.text)
@@ -191,8 +192,8 @@ func (r *Redactor) Text(s string) string {
 	return userinfo.ReplaceAllString(out.String(), "://"+Hidden+"@")
 }
 
-// begun is where the beginning of a secret is that a text ends with, of so many bytes at
-// least, and the length of the text if there is none.
+// begun returns the offset at which f ends with the beginning of a secret, of at least
+// least bytes. It returns the length of f if there is none.
 func (r *Redactor) begun(f flat, least int) int {
 	first := len(f.text)
 	for _, secret := range r.secrets {
@@ -205,8 +206,8 @@ func (r *Redactor) begun(f flat, least int) int {
 	return first
 }
 
-// Before is how much of s can be told though more of it is to come: all but what may
-// be the beginning of a secret, and whole lines only if there is a whole one.
+// Before returns how many bytes of s may be printed although more is to come: all but a
+// possible beginning of a secret. With wholeLines it returns whole lines only.
 func (r *Redactor) Before(s []byte, wholeLines bool) int {
 	f := flatten(string(s))
 	spans, end := r.find(f), len(s)
@@ -231,7 +232,7 @@ func (r *Redactor) Before(s []byte, wholeLines bool) int {
 	return end
 }
 
-// Begin hides the rest of a secret that s begins with.
+// Begin hides the end of a secret with which s begins.
 func (r *Redactor) Begin(s string) string {
 	f := flatten(s)
 	for _, secret := range r.secrets {
@@ -244,8 +245,9 @@ func (r *Redactor) Begin(s string) string {
 	return s
 }
 
-// End hides the beginning of a secret that s ends with: the process may have been in
-// the middle of writing it. At the end of a line that is less likely.
+// End hides the beginning of a secret with which s ends, because the process may have
+// stopped in the middle of it. At the end of a line it hides only beginnings of six
+// bytes and more.
 func (r *Redactor) End(s string) string {
 	f := flatten(s)
 	i := r.begun(f, minPart)

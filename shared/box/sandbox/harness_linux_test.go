@@ -77,12 +77,12 @@ func runner(text string) int {
 	return 0
 }
 
-// host is who runs programs: root, or somebody else.
+// host is the user who runs programs: root, or another user.
 type host struct{ uid int }
 
 const nobody = 65534
 
-// everyHost runs a test as root, if it is root, and as somebody else.
+// everyHost runs a test as root, if it is root, and as another user.
 func everyHost(t *testing.T, test func(t *testing.T, h host)) {
 	t.Helper()
 	if os.Getuid() == 0 {
@@ -107,7 +107,8 @@ func notShown(t *testing.T, why string) {
 	t.Errorf("not shown: %s. Run the tests as root on Linux 6.12 or later, with Landlock among the security modules (cat /sys/kernel/security/lsm), or set %s=1 to go without", why, unprivileged)
 }
 
-// What every test that runs by everyHost leaves out is told here, once.
+// Tests that run by everyHost skip what this machine cannot show; this test reports that
+// once.
 func TestThisMachineCanShowEveryGuard(t *testing.T) {
 	on := Probe()
 	if os.Getuid() != 0 || on.Users == 0 {
@@ -118,7 +119,7 @@ func TestThisMachineCanShowEveryGuard(t *testing.T) {
 	}
 }
 
-// ownUser says whether programs of this host get a user of their own.
+// ownUser reports whether programs of this host get a user of their own.
 func (h host) ownUser() bool { return h.uid == 0 && Probe().Users > 0 }
 
 // folder makes a folder that belongs to the host and that others can pass through.
@@ -266,7 +267,7 @@ func buildDir() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("sandbox-test-%d", os.Getpid()))
 }
 
-// interpreter finds a program outside of anybody's home.
+// interpreter finds a program outside of all homes.
 func interpreter(t *testing.T, name, from string) string {
 	t.Helper()
 	for _, dir := range append([]string{"/usr/bin", "/usr/local/bin"}, filepath.SplitList(os.Getenv("PATH"))...) {

@@ -12,29 +12,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Landlock is used without a library. go-landlock (0.11) opens the paths, sets
+// This package uses Landlock without a library. go-landlock (0.11) opens the paths, sets
 // no_new_privs and restricts all threads in one call. The shim opens the paths while it
-// has the rights for that, and restricts its one thread after it has changed its user and
-// entered the program's folder.
+// has the rights for that, and restricts its one thread after it has changed its user
+// and entered the program's folder.
 
-// What files may be used for, in Landlock's terms.
+// Sets of Landlock access rights for files.
 const (
 	landRead = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
-	// landDevice is for devices that everybody needs.
+	// landDevice is for devices that every program needs.
 	landDevice = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE |
 		unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
-	// landWrite leaves out devices: to make them, and their ioctls.
+	// landWrite has no rights to make devices or for their ioctls.
 	landWrite = landRead | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_REFER |
 		unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE | unix.LANDLOCK_ACCESS_FS_MAKE_DIR |
 		unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SOCK | unix.LANDLOCK_ACCESS_FS_MAKE_FIFO |
 		unix.LANDLOCK_ACCESS_FS_MAKE_SYM
-	landFile = unix.LANDLOCK_ACCESS_FS_EXECUTE | landDevice // of these, what a file can have
+	landFile = unix.LANDLOCK_ACCESS_FS_EXECUTE | landDevice // the rights that apply to a file
 	landAll  = landWrite | landDevice | unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK
 )
 
-// system is what every program may read and execute. Of /proc and /sys that is what
-// the kernel shows to the user; the rest of /proc has a check of its own, which
-// Landlock fails for programs of another sandbox.
+// system lists the paths that every program may read and execute. In /proc and /sys the
+// kernel decides what it shows to the user. For other processes in /proc the kernel has
+// a further check, which denies access across sandboxes.
 func system() []string {
 	return []string{
 		"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/usr", "/opt", "/etc", "/proc", "/sys",
@@ -43,10 +43,10 @@ func system() []string {
 	}
 }
 
-// openSystem is the system for a program that keeps root as its user. The modes of
-// files are nothing in its way, so that it gets what they leave open to others, as
-// everybody else does. The folders in listed may be listed. A file that is put in the
-// place of another later, as resolv.conf may be, is closed to programs that run already.
+// openSystem returns the system paths for a program that keeps root as its user. File
+// modes do not stop root, so it gets only the paths that are open to others, as any
+// other user does. It may list the folders in listed. If a file is replaced later, as
+// resolv.conf may be, programs that already run cannot read the new one.
 func openSystem() (readable, listed []string) {
 	for _, path := range system() {
 		levels := map[string]int{"/etc": math.MaxInt, "/opt": 3, "/sys": 3}[path]
@@ -59,8 +59,8 @@ func openSystem() (readable, listed []string) {
 	return readable, listed
 }
 
-// openToOthers gives what everybody may read of a path: as a whole, or in parts if some
-// of so many levels below it is closed.
+// openToOthers returns the parts of a path that everybody may read. It returns the path
+// itself, and whole, if nothing in it is closed, down to that many levels.
 func openToOthers(path string, levels int) (parts []string, whole bool) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -84,7 +84,7 @@ func openToOthers(path string, levels int) (parts []string, whole bool) {
 	whole = true
 	for _, e := range entries {
 		if e.Type()&fs.ModeSymlink != 0 {
-			continue // what it leads to is what counts
+			continue // the rules for its target decide
 		}
 		in, all := openToOthers(filepath.Join(path, e.Name()), levels-1)
 		parts, whole = append(parts, in...), whole && all
@@ -97,10 +97,10 @@ func openToOthers(path string, levels int) (parts []string, whole bool) {
 
 func devices() []string { return []string{"/dev/null", "/dev/zero", "/dev/full"} }
 
-// ruleset is a Landlock ruleset, which says what may be done where. None is -1.
+// ruleset is the descriptor of a Landlock ruleset, -1 for none.
 type ruleset int
 
-// landlock makes the ruleset of an order while its paths can still be opened.
+// landlock makes the ruleset of an order. It runs while the paths can still be opened.
 func landlock(o order) (ruleset, error) {
 	if o.Support.Landlock == 0 {
 		return -1, nil
@@ -113,7 +113,7 @@ func landlock(o order) (ruleset, error) {
 	if o.Support.Landlock >= 6 {
 		attr.Scoped = unix.LANDLOCK_SCOPE_SIGNAL | unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET
 	}
-	// Kernels take a longer structure than theirs if what they do not know is zero.
+	// Kernels accept a longer structure than theirs if the unknown fields are zero.
 	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
 	if errno != 0 {
 		return -1, fmt.Errorf("create a ruleset: %w", errno)
@@ -146,7 +146,7 @@ func rules(o order) []rule {
 			own = append(own, dir)
 		}
 	}
-	// That it is not there, or not to be executed, is for exec to say.
+	// If the program is missing or cannot be executed, exec reports it.
 	program := []string{string(o.Path)}
 	if real, err := filepath.EvalSymlinks(program[0]); err == nil {
 		program = append(program, real)
@@ -164,7 +164,7 @@ func rules(o order) []rule {
 		{own, landWrite, false},
 	}
 	if o.User != 0 {
-		// Where semaphores are. What is of another user is closed by its mode.
+		// POSIX semaphores live there. Modes protect the files of other users.
 		all = append(all, rule{[]string{"/dev/shm"}, landWrite, true})
 	}
 	return all
@@ -173,7 +173,7 @@ func rules(o order) []rule {
 func handledAccess(version int) uint64 {
 	handled := uint64(landAll)
 	if version < 2 {
-		handled &^= unix.LANDLOCK_ACCESS_FS_REFER // is denied without being asked for
+		handled &^= unix.LANDLOCK_ACCESS_FS_REFER // older kernels always deny it
 	}
 	if version < 3 {
 		handled &^= unix.LANDLOCK_ACCESS_FS_TRUNCATE

@@ -7,13 +7,14 @@ import (
 	"os/exec"
 )
 
-// Probe finds out what the system has, which is nothing.
+// Probe returns the zero Support: outside Linux nothing is enforced.
 func Probe() Support { return Support{} }
 
-// Enter does nothing: there is no shim where nothing can be enforced.
+// Enter does nothing: outside Linux there is no shim.
 func Enter([]string) {}
 
-// Start starts the program as it is. All that its policy asks for is in Lacks.
+// Start makes the folders and starts the program without confinement. Lacks lists all
+// that its policy asks for.
 func (s *Sandbox) Start(cmd *exec.Cmd) error {
 	for _, dir := range []string{s.policy.Workspace, s.policy.Temp} {
 		if dir != "" {
@@ -25,7 +26,8 @@ func (s *Sandbox) Start(cmd *exec.Cmd) error {
 	return cmd.Start()
 }
 
-// End removes Temp. Programs have no user by which they could be found.
+// End removes Temp. It ends no processes: they have no user of their own by which End
+// could find them.
 func (s *Sandbox) End() error { return s.removeTemp() }
 
 func owned(fs.FileInfo) (user uint32, names uint64) { return 0, 1 }

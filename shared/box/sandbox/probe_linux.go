@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Probe finds out what the system has. It changes nothing, and takes some
+// Probe finds out what the system supports. It changes nothing, and takes some
 // microseconds.
 func Probe() Support {
 	s := Support{Limits: true, Landlock: landlockVersion(), Seccomp: auditArch() != 0 && hasSeccomp()}
@@ -31,8 +31,8 @@ func hasSeccomp() bool {
 	return errno == 0
 }
 
-// mayChangeUser says whether the runner may give programs a user, and still look
-// after them then: stop them, and read and remove what they leave behind.
+// mayChangeUser reports whether the runner may start programs as another user, stop
+// them, and read and remove their files.
 func mayChangeUser() bool {
 	var have [2]unix.CapUserData
 	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &have[0]); err != nil {
@@ -62,7 +62,7 @@ func ownUsers() (first, n uint32) {
 	}
 	first, n = userRange(string(users))
 	if otherFirst, otherN := userRange(string(groups)); otherFirst != first || otherN != n {
-		return 0, 0 // ids that are not both at a time
+		return 0, 0 // an id must be valid as a user and as a group
 	}
 	return first, n
 }

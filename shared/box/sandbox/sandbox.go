@@ -1,7 +1,7 @@
-// Package sandbox runs a program that is not trusted, with less than the rights of
-// who runs it and without needing privileges for that. It hides what the kernel
-// has for it: users, capabilities, limits, Landlock, seccomp, and that Go cannot
-// apply them between fork and exec.
+// Package sandbox runs an untrusted program with fewer rights than the caller has. It
+// needs no privileges for that. It hides the means of the kernel: users, capabilities,
+// limits, Landlock and seccomp. It also hides that Go cannot apply them between fork and
+// exec.
 //
 // # The shim
 //
@@ -10,8 +10,8 @@
 //	      └── it is confined ──┘ or what failed
 //
 // A main that uses [Sandbox.Start] calls [Enter] before anything else. The policy
-// reaches the shim in an anonymous file, not in arguments or environment: those of
-// the program may hold secrets, or variables such as LD_PRELOAD that must have no
+// reaches the shim in an anonymous file, not in arguments or environment. The program's
+// environment may hold secrets, or variables such as LD_PRELOAD, which must have no
 // power over a shim that may be root.
 //
 // # What holds, and where it does not
@@ -41,20 +41,22 @@
 //	open files, size of a file,      rlimits                –
 //	  CPU time
 //
-// A seccomp filter sees the values of a call and no address, so it cannot tell a unix
-// socket of others from one of the program. It therefore refuses to make any, and with
-// them datagram pairs, which can be connected anew. Stream pairs cannot: connect on
-// one is EISCONN. Pipes of Node and the event loops of Python are such pairs.
+// A seccomp filter sees the values of a call but not the memory behind addresses, so it
+// cannot tell a unix socket of another program from one of this program. Below
+// AllSockets it therefore refuses all unix sockets. It also refuses datagram pairs,
+// because connect can give them another peer. It allows stream pairs, because connect on
+// one fails with EISCONN. Pipes of Node and the event loops of Python are such pairs.
 //
-// Neighbours always see the arguments of a program in /proc: secrets belong into its
+// Neighbours always see the arguments of a program in /proc, so secrets belong into its
 // environment. /proc also lists processes and the names of sockets. Landlock cannot
 // narrow it to /proc/self: a rule holds for one directory there, and each process that
-// the program starts has another. A program that keeps the runner's user may change
-// the modes, owners and times of that user's files everywhere, for Landlock has no
-// right for these; it still cannot read or write what is in them.
+// the program starts has another. Landlock has no right for the modes, owners and times
+// of files. So a program that keeps the runner's user may change these for that user's
+// files everywhere; it still cannot read or write the contents.
 //
-// It is no virtual machine: whoever breaks the kernel is out. Tenants are kept apart
-// by tasks of their own; the sandbox is for what shares a machine or a task.
+// The sandbox is no virtual machine: a program that breaks the kernel gets out. Tasks of
+// their own keep tenants apart. The sandbox separates programs that share a machine or a
+// task.
 //
 // Outside Linux nothing is enforced, and [Probe] says so.
 package sandbox
@@ -67,78 +69,80 @@ import (
 	"time"
 )
 
-// Policy is what a program may do. The zero Policy allows no sockets and no writing,
+// Policy says what a program may do. The zero Policy allows no sockets and no writing,
 // and sets no limits. Paths are absolute.
 type Policy struct {
 	// Sockets says which sockets the program, and everything it starts, may open.
 	// Enforced by seccomp.
 	Sockets Sockets
 
-	// Workspace and Temp are folders that the program alone has: it may read, write
-	// and execute what is there. They are made where they are missing (their parents
-	// are not), belong to its user, and are closed to others. "" for none. A folder
-	// that belongs to its user already is taken for done: what was put into it by
-	// somebody else since is not handed over. [Sandbox.End] removes Temp.
+	// Workspace and Temp are folders for this program alone: it may read, write and
+	// execute everything there. "" means none. Start makes them where they are missing,
+	// but not their parents. It gives them to the program's user and closes them to
+	// others. If a folder already belongs to that user, Start does not hand over files
+	// that others have put into it since. [Sandbox.End] removes Temp.
 	Workspace string
 	Temp      string
-	// Read names files and folders it may read and execute beside those of the
-	// system, such as where it is installed. Its own executable needs no mention.
+	// Read names files and folders that the program may read and execute beside those of
+	// the system, such as the place where it is installed. Its own executable need not
+	// be among them.
 	Read []string
-	// Write names files and folders it may change too, as far as its user may: their
-	// owner stays who it is. Enforced, like all the above, by Landlock.
+	// Write names files and folders that the program may also change, as far as its user
+	// may. Their owner stays the same. Landlock enforces this and all the paths above.
 	Write []string
 
-	// KeepUser leaves the program the user of the runner, without the capabilities.
-	// That is for programs which work on files of that user. Without it a runner that
-	// is root gives the program a user of its own, the same for the same Workspace.
+	// KeepUser lets the program run as the user of the runner, without the capabilities.
+	// It is for programs that work on files of that user. Without it a runner that is
+	// root gives the program a user of its own, the same for the same Workspace.
 	KeepUser bool
 
-	// Memory is how many bytes of private memory one process may have, 0 for any
-	// number. Enforced by RLIMIT_DATA: allocation fails, as if there was no more.
-	// Address space that is only reserved does not count.
+	// Memory limits the private memory of one process, in bytes; 0 means no limit.
+	// RLIMIT_DATA enforces it: allocation fails, as if there was no more memory. Address
+	// space that is only reserved does not count.
 	Memory int64
-	// Processes is how many processes and threads the program and all it starts may
-	// have at a time, 0 for any number. Enforced by RLIMIT_NPROC, for a user of its
-	// own only: for any other it would count what else that user runs.
+	// Processes limits the processes and threads of the program and all it starts, at a
+	// time; 0 means no limit. RLIMIT_NPROC enforces it, and only for a user of its own:
+	// for another user it would count all that this user runs.
 	Processes int
-	// CPUs is how many CPUs it may use, rounded up to whole ones, 0 for all. Enforced
-	// by affinity, which seccomp keeps it from changing.
+	// CPUs is the number of CPUs that the program may use, rounded up; 0 means all.
+	// Affinity enforces it, and seccomp keeps the program from changing that.
 	CPUs float64
-	// OpenFiles is how many descriptors one process may have, 0 for as many as the
-	// runner. Enforced by RLIMIT_NOFILE.
+	// OpenFiles limits the descriptors of one process; 0 means the limit of the runner.
+	// RLIMIT_NOFILE enforces it.
 	OpenFiles int
-	// FileSize is how many bytes a file may grow to, 0 for any size. Enforced by
-	// RLIMIT_FSIZE: the writer gets SIGXFSZ or EFBIG.
+	// FileSize limits the size of a file, in bytes; 0 means no limit. RLIMIT_FSIZE
+	// enforces it: the writer gets SIGXFSZ or EFBIG.
 	FileSize int64
-	// CPUTime is how long one process may compute, in whole seconds rounded up, 0 for
-	// any time. Enforced by RLIMIT_CPU: SIGXCPU, then SIGKILL a second later.
+	// CPUTime limits the CPU time of one process, rounded up to whole seconds; 0 means
+	// no limit. RLIMIT_CPU enforces it: SIGXCPU, then SIGKILL a second later.
 	CPUTime time.Duration
 
-	// Demand names what must hold: [New] refuses the policy where the system cannot
-	// enforce it. What is not demanded is left out there, and is in [Sandbox.Lacks].
+	// Demand names the guards that must hold: [New] refuses the policy if the system
+	// cannot enforce one of them. The sandbox does without other missing guards, and
+	// [Sandbox.Lacks] lists them.
 	Demand []Guard
 }
 
 // Sockets says which sockets a program may open.
 type Sockets int
 
-// The sockets, each with those before it.
+// The kinds of sockets. Each allows those before it too.
 const (
-	NoSockets       Sockets = iota // connected pairs of unix streams, between a program and what it starts
-	InternetSockets                // IPv4 and IPv6, and the netlink of routes, by which programs list interfaces
-	AllSockets                     // of every family: the program reaches whatever serves its user
+	NoSockets       Sockets = iota // connected pairs of unix stream sockets, between the program and its children
+	InternetSockets                // IPv4 and IPv6, and the route netlink, by which programs list interfaces
+	AllSockets                     // sockets of every family: the program reaches all servers of its user
 )
 
 // Guard is one thing a [Policy] asks for.
 type Guard string
 
-// The guards. Each is asked for by the fields of [Policy] that it names; the two
-// about others are always.
+// The guards, each with the fields of [Policy] that ask for it. Every policy asks for
+// GuardFiles and GuardNeighbours.
 const (
-	GuardNetwork    Guard = "network"    // NoSockets: nothing on the internet
-	GuardSockets    Guard = "sockets"    // no AllSockets: nothing that serves on this machine's own sockets
-	GuardFiles      Guard = "files"      // Workspace, Temp, Read and Write are all it can open
-	GuardNeighbours Guard = "neighbours" // memory, environment and descriptors of other programs
+	GuardNetwork    Guard = "network"    // NoSockets: the program cannot reach the network
+	GuardSockets    Guard = "sockets"    // less than AllSockets: the program cannot reach servers on unix sockets of this machine
+	GuardFiles      Guard = "files"      // the program can open only the system's files, Workspace, Temp, Read and Write
+	GuardNeighbours Guard = "neighbours" // the program cannot see memory, environment and descriptors of others
 	GuardMemory     Guard = "memory"     // Memory
 	GuardProcesses  Guard = "processes"  // Processes
 	GuardCPUs       Guard = "cpus"       // CPUs
@@ -148,51 +152,53 @@ const (
 // Lack is a guard that a policy asks for and this system does not have.
 type Lack struct {
 	Guard Guard
-	Why   string // for a person
+	Why   string // the reason, in words for a person
 }
 
-// Support is what the system has, and this program may use.
+// Support describes what the system has and this program may use.
 type Support struct {
-	// Limits says that rlimits, affinity and no_new_privs are there: it is Linux.
+	// Limits says that the system has rlimits, affinity and no_new_privs, which means it
+	// is Linux.
 	Limits bool
-	// Landlock is the version of its interface, 0 for none.
+	// Landlock is the version of the Landlock ABI, 0 for none.
 	Landlock int
-	// Seccomp says that there are filters, and that we have one for this architecture.
+	// Seccomp says that the kernel has filters, and this package has one for the
+	// architecture.
 	Seccomp bool
-	// FirstUser and Users are the range of user and group ids that programs may get
-	// one of. None where the runner may not change the user.
+	// FirstUser and Users are the first id, and the number of ids, from which programs
+	// get a user and group. Users is 0 if the runner may not change the user.
 	FirstUser, Users uint32
 }
 
-// ErrRefused is wrapped by the errors of [New] for a policy that demands what the
-// system does not have.
+// ErrRefused is wrapped in the errors of [New] for a policy that demands a guard that
+// the system does not have.
 var ErrRefused = errors.New("the sandbox that is demanded cannot be had here")
 
-// Error says that a sandbox could not be made, and so the program was not run. That
-// the program itself cannot be executed is no such error.
+// Error says that a sandbox could not be made, so the program was not run. An error of
+// executing the program itself is not an Error.
 type Error struct {
-	Step string // what was being done, such as "landlock"
+	Step string // the step that failed, such as "landlock"
 	Err  error
 }
 
-// Error says at which step it was, and what happened.
+// Error names the step and the cause.
 func (e *Error) Error() string { return fmt.Sprintf("sandbox: %s: %v", e.Step, e.Err) }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Sandbox is a place for one program at a time, and all the programs it starts. Its
-// methods may be called by several goroutines.
+// Sandbox confines one program at a time, with all the programs it starts. Its methods
+// are safe for concurrent use.
 type Sandbox struct {
 	policy  Policy
 	support Support
-	user    uint32 // 0: that of the runner
+	user    uint32 // 0 for the runner's own
 	lacks   []Lack
 }
 
-// New makes a sandbox with the policy, on a system that has what on says, which is
-// what [Probe] found or less. It takes the policy over. The error is an [*Error], with
-// [ErrRefused] in it or a value that makes no sense.
+// New makes a sandbox for a policy, on a system with the means in on: the result of
+// [Probe], or less. New owns p from then on. Its error is an [*Error], with [ErrRefused]
+// or the reason why a value is invalid.
 func New(p Policy, on Support) (*Sandbox, error) {
 	if err := p.check(); err != nil {
 		return nil, &Error{Step: "policy", Err: err}
@@ -213,16 +219,16 @@ func New(p Policy, on Support) (*Sandbox, error) {
 	return s, nil
 }
 
-// Lacks gives what the policy asks for and this sandbox does without, for a log.
+// Lacks lists the guards that the policy asks for and the sandbox does without, for a
+// log.
 func (s *Sandbox) Lacks() []Lack { return slices.Clone(s.lacks) }
 
-// User gives the user and group id of the programs, ok only if they have one of
-// their own.
+// User returns the user and group id of the programs. ok is false if they run as the
+// user of the runner.
 func (s *Sandbox) User() (id uint32, ok bool) { return s.user, s.user != 0 }
 
-// Environment gives the variables that belong to the sandbox: where temporary files
-// and what a program keeps for its user are. A program should get them unless it
-// was told otherwise. Nothing without a Temp.
+// Environment returns the variables that a program in the sandbox should get unless it
+// is configured otherwise: TMPDIR and HOME, both Temp. It returns nil without a Temp.
 func (s *Sandbox) Environment() map[string]string {
 	if s.policy.Temp == "" {
 		return nil
@@ -230,7 +236,7 @@ func (s *Sandbox) Environment() map[string]string {
 	return map[string]string{"TMPDIR": s.policy.Temp, "HOME": s.policy.Temp}
 }
 
-// Missing gives what a policy asks for and the system does not have.
+// Missing lists the guards that a policy asks for and the system does not have.
 func (s Support) Missing(p Policy) []Lack {
 	own := s.ownUser(p)
 	var lacks []Lack

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The filter is assembled without a library. go-seccomp-bpf (1.6) compares an argument
-// as a whole or tests its bits. It has no rule for the part of a socket's type that is no
-// flag, and it brings two modules for reading policies from files.
+// This file assembles the filter without a library. go-seccomp-bpf (1.6) compares an
+// argument as a whole or tests its bits. It has no rule for the part of a socket's type
+// without the flags, and brings two modules for reading policies from files.
 
-// auditArch is what the kernel calls the system calls of this architecture, 0 where
+// auditArch returns the kernel's name for the system call ABI of this architecture, 0 if
 // there is no filter for it.
 func auditArch() uint32 {
 	switch runtime.GOARCH {
@@ -25,7 +25,7 @@ func auditArch() uint32 {
 	}
 }
 
-// Where the kernel shows a system call to a filter: struct seccomp_data, on a
+// Offsets in struct seccomp_data, which describes a system call to a filter, on a
 // machine that stores the low half of an argument first.
 const (
 	dataNumber = 0
@@ -35,19 +35,19 @@ const (
 	dataArg2   = 32
 )
 
-// sockType is the part of a socket's type that is no flag.
+// sockType masks a socket's type without its flags.
 const sockType = 0xf
 
-// x32 marks the calls of a second interface of amd64, with numbers of its own.
+// x32 is the bit in the numbers of the calls of the x32 ABI of amd64.
 const x32 = 0x40000000
 
-// newNamespaces are the flags of clone that would give a process rights in a world
-// of its own, from where more of the kernel can be reached.
+// newNamespaces are the clone flags for new namespaces. In one a process could reach
+// more of the kernel.
 const newNamespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC |
 	unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 
-// denied are calls that no server needs: ways around this filter, ways into other
-// processes of the user, keys that are shared by user, and parts of the kernel
+// denied lists system calls that no server needs: ways around this filter, ways into
+// other processes of the user, keys that are shared by user, and parts of the kernel
 // that have often been broken.
 func denied(p Policy) []uint32 {
 	calls := []uint32{
@@ -61,7 +61,7 @@ func denied(p Policy) []uint32 {
 		calls = append(calls, unix.SYS_SCHED_SETAFFINITY)
 	}
 	if p.Sockets < AllSockets {
-		calls = append(calls, // queues and memory of whatever else the user runs
+		calls = append(calls, // queues and memory of other programs of the user
 			unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL,
 			unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
 		)
@@ -69,8 +69,8 @@ func denied(p Policy) []uint32 {
 	return calls
 }
 
-// filter is the last that happens to the thread before exec: it is made for the
-// program, not for the shim.
+// filter installs the filter on the thread. It comes last but for the memory limit,
+// because it is made for the program and not for the shim.
 func filter(o order) error {
 	if !o.Support.Seccomp {
 		return nil
@@ -85,10 +85,11 @@ func filter(o order) error {
 	return nil
 }
 
-// program assembles the filter of a policy: what is not denied is allowed.
+// program assembles the filter of a policy. It allows every call that it does not deny.
 func program(p Policy, arch uint32) []unix.SockFilter {
 	var c code
-	// Another architecture's numbers mean other calls: 32-bit programs end here.
+	// The numbers of another architecture mean other calls, so 32-bit programs are
+	// killed.
 	c.load(dataArch)
 	c.unless(arch, unix.SECCOMP_RET_KILL_PROCESS)
 	c.load(dataNumber)
@@ -99,10 +100,10 @@ func program(p Policy, arch uint32) []unix.SockFilter {
 	for _, nr := range denied(p) {
 		c.when(nr, refuse(unix.EPERM))
 	}
-	// Its flags are out of reach for a filter. C libraries take clone then.
+	// A filter cannot see the flags of clone3. C libraries fall back to clone.
 	c.when(unix.SYS_CLONE3, refuse(unix.ENOSYS))
 	c.call(unix.SYS_CLONE, func(c *code) { c.any(newNamespaces, refuse(unix.EPERM)) })
-	// The limits of another process: without CPU time, or files, it ends.
+	// Setting limits of another process, such as CPU time or files, could end it.
 	c.call(unix.SYS_PRLIMIT64, func(c *code) { c.unless(0, refuse(unix.EPERM)) })
 	if p.Sockets < AllSockets {
 		c.call(unix.SYS_SOCKET, func(c *code) { c.socket(p.Sockets) })
@@ -112,21 +113,21 @@ func program(p Policy, arch uint32) []unix.SockFilter {
 	return c
 }
 
-// socket allows the families of internet sockets, or none.
+// socket allows the families of internet sockets, or no sockets.
 func (c *code) socket(s Sockets) {
 	if s == InternetSockets {
 		c.when(unix.AF_INET, unix.SECCOMP_RET_ALLOW)
 		c.when(unix.AF_INET6, unix.SECCOMP_RET_ALLOW)
 		c.unless(unix.AF_NETLINK, refuse(unix.EAFNOSUPPORT))
-		// Other protocols list the sockets of others, or lead to their programs.
+		// Other netlink protocols list the sockets of others, or lead to their programs.
 		c.load(dataArg2)
 		c.when(unix.NETLINK_ROUTE, unix.SECCOMP_RET_ALLOW)
 	}
 	c.ret(refuse(unix.EAFNOSUPPORT))
 }
 
-// pair allows what stays connected to its other end. The kernel makes a datagram
-// socket of unix for SOCK_RAW, too.
+// pair allows socket pairs that stay connected to each other. For SOCK_RAW the kernel
+// makes a datagram unix socket, so pair refuses that too.
 func (c *code) pair() {
 	c.unless(unix.AF_UNIX, refuse(unix.EAFNOSUPPORT))
 	c.load(dataArg1)
@@ -138,7 +139,7 @@ func (c *code) pair() {
 
 func refuse(e unix.Errno) uint32 { return unix.SECCOMP_RET_ERRNO | uint32(e) }
 
-// code is a filter being written: instructions that look at one loaded value.
+// code is a filter that is being assembled: instructions on one loaded value.
 type code []unix.SockFilter
 
 func (c *code) add(op uint16, jt, jf uint8, k uint32) {
@@ -157,7 +158,7 @@ func (c *code) test(op uint16, v uint32, jt, jf uint8, action uint32) {
 	c.ret(action)
 }
 
-// call allows one call unless the check of its first argument says otherwise.
+// call allows one system call unless check refuses it by its first argument.
 func (c *code) call(nr uint32, check func(*code)) {
 	var body code
 	body.load(dataArg0)

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shimName is what a shim is called, and the only argument it has.
+// shimName is the name of a shim and its only argument.
 const shimName = "dormouse-sandbox"
 
 const (
@@ -22,14 +22,14 @@ const (
 	verdictFD = 4
 )
 
-// Enter returns at once, unless this process is a shim that [Sandbox.Start] has
-// started: then it never does. It must be the first thing in main, with os.Args.
+// Enter returns at once, unless [Sandbox.Start] has started this process as a shim; then
+// it never returns. Call it first in main, with os.Args.
 func Enter(args []string) {
 	if len(args) != 2 || args[0] != shimName || args[1] != shimName {
 		return
 	}
-	// Landlock, seccomp, users and capabilities are those of a thread, and the thread
-	// that calls exec is the one whose stay.
+	// Landlock, seccomp, users and capabilities belong to a thread. Those of the thread
+	// that calls exec stay.
 	runtime.LockOSThread()
 	verdicts := os.NewFile(verdictFD, "verdict")
 	step, err := obey(verdicts)
@@ -39,19 +39,19 @@ func Enter(args []string) {
 		v.Errno = int(errno)
 	}
 	if raw, err := json.Marshal(v); err == nil {
-		_, _ = verdicts.Write(raw) // nobody else to tell
+		_, _ = verdicts.Write(raw) // an error has no other receiver
 	}
 	syscall.Exit(126)
 }
 
-// obey returns only with an error, and at which step it came.
+// obey carries out the order. It returns only on an error, with the step that failed.
 func obey(verdicts *os.File) (step string, err error) {
 	var o order
 	orders := os.NewFile(orderFD, "order")
 	if err := json.NewDecoder(orders).Decode(&o); err != nil {
 		return "order", err
 	}
-	// Nothing that was open here is open there.
+	// No descriptor of the shim stays open in the program.
 	if err := closeOnExec(orderFD); err != nil {
 		return "descriptors", err
 	}
@@ -85,7 +85,7 @@ func obey(verdicts *os.File) (step string, err error) {
 	return "", syscall.Exec(string(o.Path), strs(o.Args), strs(o.Env))
 }
 
-// closeOnExec marks all descriptors from the first one.
+// closeOnExec marks all descriptors from first on as close-on-exec.
 func closeOnExec(first int) error {
 	err := unix.CloseRange(uint(first), math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	if err == nil {
@@ -104,12 +104,13 @@ func closeOnExec(first int) error {
 	return nil
 }
 
-// limit sets what is inherited. Memory comes later: the shim needs some itself.
+// limit sets the inherited limits. The memory limit comes later, because the shim needs
+// memory itself.
 func limit(o order) error {
 	p := o.Policy
 	unix.Umask(0o077)
-	// Of all that could be killed for want of memory the runner comes last. The
-	// kernel may be without.
+	// The kernel is to kill this program before the runner when memory runs out. The
+	// file may be missing.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("500"), 0)
 	cpu := int64((p.CPUTime + time.Second - 1) / time.Second)
 	limits := map[int]int64{unix.RLIMIT_NOFILE: int64(p.OpenFiles), unix.RLIMIT_FSIZE: p.FileSize, unix.RLIMIT_CPU: cpu}
@@ -127,12 +128,14 @@ func limit(o order) error {
 	return pin(p.CPUs)
 }
 
-// setLimit sets a limit that is no higher than it was. Zero leaves it.
+// setLimit sets a resource limit, but never above the present one. Zero leaves it as it
+// is.
 func setLimit(resource int, n int64) error {
 	if n == 0 {
 		return nil
 	}
-	// Of package syscall, which else would put the number of files back at exec.
+	// The calls are those of package syscall, which otherwise restores the number of
+	// files at exec.
 	var was syscall.Rlimit
 	if err := syscall.Getrlimit(resource, &was); err != nil {
 		return err
@@ -140,7 +143,7 @@ func setLimit(resource int, n int64) error {
 	hard := min(uint64(n), was.Max)
 	soft := hard
 	if resource == unix.RLIMIT_CPU {
-		hard = min(hard+1, was.Max) // time to say something after the SIGXCPU
+		hard = min(hard+1, was.Max) // a second to react to SIGXCPU
 	}
 	if err := syscall.Setrlimit(resource, &syscall.Rlimit{Cur: soft, Max: hard}); err != nil {
 		return fmt.Errorf("limit %d to %d: %w", resource, n, err)
@@ -148,7 +151,7 @@ func setLimit(resource int, n int64) error {
 	return nil
 }
 
-// pin leaves the thread, and so the program, so many of its CPUs.
+// pin restricts the thread, and so the program, to so many of its CPUs.
 func pin(cpus float64) error {
 	n := int(math.Ceil(cpus))
 	var may unix.CPUSet
@@ -159,7 +162,7 @@ func pin(cpus float64) error {
 	if n == 0 || n >= count {
 		return nil
 	}
-	// Not the first ones for everybody.
+	// Programs start at different CPUs.
 	skip := os.Getpid() % count
 	var mine unix.CPUSet
 	for i := 0; mine.Count() < n; i = (i + 1) % (len(may) * bitsPerWord) {
@@ -176,8 +179,8 @@ func pin(cpus float64) error {
 
 const bitsPerWord = strconv.IntSize
 
-// become changes the user of this thread, for ever. The calls are raw ones: those of
-// package syscall change all threads, which takes longer and is for nothing.
+// become changes the user of this thread for good. It uses raw calls: those of package
+// syscall change all threads, which takes longer and is not needed.
 func become(user uint32) error {
 	if user == 0 {
 		return nil
@@ -198,12 +201,12 @@ func become(user uint32) error {
 	return nil
 }
 
-// dropBounding takes every capability out of what exec could ever give.
+// dropBounding drops every capability from the bounding set, so exec cannot grant any.
 func dropBounding() error {
 	for c := uintptr(0); ; c++ {
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
 		switch {
-		case errors.Is(err, unix.EINVAL): // one more than there are
+		case errors.Is(err, unix.EINVAL): // past the last capability
 			return nil
 		case err != nil:
 			return fmt.Errorf("drop capability %d: %w", c, err)
@@ -211,8 +214,8 @@ func dropBounding() error {
 	}
 }
 
-// renounce gives up what capabilities there are, and that exec of anything, such as
-// a setuid program, could give new ones.
+// renounce drops all capabilities, and sets no_new_privs, so that exec of a setuid
+// program cannot grant new ones.
 func renounce() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("no_new_privs: %w", err)
@@ -226,8 +229,8 @@ func renounce() error {
 	return nil
 }
 
-// dieWith asks for the signal again: it was asked for by a thread that is not the one
-// which calls exec, and is forgotten when the user changes.
+// dieWith requests the parent-death signal again. Another thread had requested it, and
+// the kernel forgets it when the user changes.
 func dieWith(o order) error {
 	if o.Death == 0 {
 		return nil
@@ -249,8 +252,8 @@ func enterDirectory(o order) error {
 	return err
 }
 
-// endUser kills all that the user runs. The shim itself is spared, as by any
-// kill(-1), and exits.
+// endUser kills all processes of the user. kill(-1) spares the shim itself, which then
+// exits.
 func endUser(user uint32) error {
 	if err := become(user); err != nil {
 		return err

@@ -16,11 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shimTime is how long a shim may take, which needs milliseconds.
+// shimTime limits the time of a shim, which needs milliseconds.
 const shimTime = 30 * time.Second
 
-// order is what a shim is told to do. Bytes instead of text where anything but
-// NUL may be in it.
+// order is the instruction for a shim. Values that may hold any byte but NUL are bytes
+// instead of text.
 type order struct {
 	Path  []byte
 	Args  [][]byte
@@ -35,24 +35,26 @@ type order struct {
 	End     bool // run nothing, end what the user runs
 }
 
-// verdict is what a shim says before it becomes the program, if it cannot.
+// verdict is what a shim reports if it cannot become the program.
 type verdict struct {
 	Step  string // "" for the exec itself
 	Text  string
 	Errno int // 0 if it was none
 }
 
-// confined is what a shim writes right before it becomes the program.
+// confined is the byte that a shim writes right before it becomes the program.
 const confined = '.'
 
-// Start starts a program in the sandbox, as cmd.Start would outside of it, and
-// returns when it is being executed. The program has its standard descriptors and
-// cmd.Env only, and none if that is nil; it leads a session, and so a process group,
-// of its own. Its directory is cmd.Dir, or the workspace. cmd.Path must be absolute,
-// cmd.ExtraFiles empty; of cmd.SysProcAttr what concerns users and groups is ours.
+// Start starts a program in the sandbox, as cmd.Start would outside, and returns when
+// the program is being executed. The program gets only its standard descriptors and
+// cmd.Env; if that is nil it gets no variables. It leads a session, and so a process
+// group, of its own. Its directory is cmd.Dir, or the workspace.
 //
-// The error is an [*Error] when it was the sandbox that failed. Then, and when the
-// program cannot be executed, there is no process and cmd is used up.
+// cmd.Path must be absolute and cmd.ExtraFiles empty. Start overrides the fields of
+// cmd.SysProcAttr about users and groups.
+//
+// The error is an [*Error] if the sandbox failed. On any error there is no process, and
+// cmd cannot be used again.
 func (s *Sandbox) Start(cmd *exec.Cmd) error {
 	if cmd.Err != nil {
 		return cmd.Err
@@ -87,9 +89,9 @@ func (s *Sandbox) Start(cmd *exec.Cmd) error {
 	}
 }
 
-// End ends every process of the sandbox's own user, where it has one, also those that
-// have left the process group of the program. Then it removes Temp. It is for when
-// the program is gone, or is to go; the sandbox can be used again.
+// End kills every process of the sandbox's own user, if it has one, also those that have
+// left the program's group. Then it removes Temp. Call it when the program is gone, or
+// is to go. The sandbox can be used again.
 func (s *Sandbox) End() error {
 	if s.user != 0 {
 		if err := s.endUser(); err != nil {
@@ -120,8 +122,8 @@ func (s *Sandbox) order() order {
 	return order{Runner: os.Getpid(), User: s.user, Policy: s.policy, Support: s.support}
 }
 
-// shim makes the command the shim with that order, starts it, and waits until it has
-// done what it can fail at. The command is over unless both results are nil.
+// shim turns the command into the shim with that order, starts it, and waits for its
+// success or failure. On success both results are nil. Else the command is over.
 func shim(cmd *exec.Cmd, o order) (*verdict, error) {
 	in, err := orderFile(o)
 	if err != nil {
@@ -137,11 +139,12 @@ func shim(cmd *exec.Cmd, o order) (*verdict, error) {
 	if cmd.SysProcAttr != nil {
 		attr = *cmd.SysProcAttr
 	}
-	// The leader of a session leads a group too, and has no terminal to inject into.
+	// A session leader also leads a process group, and has no terminal into which it
+	// could inject input.
 	attr.Setsid, attr.Setpgid, attr.Pgid, attr.Credential = true, false, 0, nil
 	cmd.SysProcAttr = &attr
 	cmd.Path, cmd.Args, cmd.Dir, cmd.ExtraFiles = "/proc/self/exe", []string{shimName, shimName}, "/", []*os.File{in, w}
-	// It lives for a moment: nothing to collect, nothing to do in parallel.
+	// The shim lives for a moment: it needs no garbage collection and no parallelism.
 	cmd.Env = []string{"GOGC=off", "GOMAXPROCS=1"}
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -150,12 +153,12 @@ func shim(cmd *exec.Cmd, o order) (*verdict, error) {
 	v, err := readVerdict(r)
 	if v != nil || err != nil {
 		_ = cmd.Process.Kill() // it may have ended
-		_ = cmd.Wait()         // says how, which is known
+		_ = cmd.Wait()         // its error is known
 	}
 	return v, err
 }
 
-// readVerdict reads what a shim says. Nil for both means that it has succeeded.
+// readVerdict reads the report of a shim. It returns nil for both if the shim succeeded.
 func readVerdict(r *os.File) (*verdict, error) {
 	if err := r.SetReadDeadline(time.Now().Add(shimTime)); err != nil {
 		return nil, err
@@ -185,7 +188,7 @@ func (v *verdict) cause() error {
 	return fmt.Errorf("%s%w", prefix, syscall.Errno(v.Errno))
 }
 
-// orderFile gives the order in a file without a name, ready to be read.
+// orderFile returns an anonymous file with the order, positioned at its start.
 func orderFile(o order) (*os.File, error) {
 	raw, err := json.Marshal(o)
 	if err != nil {

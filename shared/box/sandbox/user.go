@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// minUsers is the smallest range that users are taken from: two programs get the
-// same with one chance in that many, and then only Landlock is between them.
+// minUsers is the smallest range of ids to take users from. Two programs get the same
+// user with a chance of one in the size of the range; then only Landlock separates them.
 const minUsers = 1 << 14
 
-// userOf gives the user of a policy's programs. It follows from the folder, so that
-// what is in it need not change hands with every start, and no two runners have to
-// agree on who uses which.
+// userOf returns the user of a policy's programs. It depends only on the folder. So the
+// files there need not change owner with every start, and runners need not agree on who
+// uses which id.
 func (s Support) userOf(p Policy) uint32 {
 	sum := sha256.Sum256([]byte(p.Workspace + "\x00" + p.Temp))
 	if p.Workspace != "" {
@@ -24,9 +24,9 @@ func (s Support) userOf(p Policy) uint32 {
 	return s.FirstUser + uint32(binary.BigEndian.Uint64(sum[:])%uint64(s.Users))
 }
 
-// userRange gives the ids that programs may have, from the contents of
-// /proc/self/uid_map: lines of first id here, first id outside, how many. The range
-// is far from ids that somebody was given; none if there are too few.
+// userRange returns the ids for programs, from the contents of /proc/self/uid_map: lines
+// of first id here, first id outside, count. The range is far from ids that are given to
+// users. n is 0 if there are too few ids.
 func userRange(idMap string) (first, n uint32) {
 	const far, end = 1 << 30, 1 << 31
 	for line := range strings.Lines(idMap) {
@@ -37,7 +37,7 @@ func userRange(idMap string) (first, n uint32) {
 		if from <= far && from+count >= end {
 			return far, end - far
 		}
-		// The last ones may be nobody and its like.
+		// The last ids may be nobody and the like.
 		const last = 1 << 10
 		if usable := count / 2; usable >= minUsers+last && uint32(usable-last) > n {
 			first, n = uint32(from+count-usable), uint32(usable-last)
@@ -57,9 +57,9 @@ func number(s string) uint64 {
 	return n
 }
 
-// own makes a folder that belongs to the user alone, with all that is in it. Files
-// with several names keep their owner: another name may be in a cache that others
-// use, and would be theirs to change.
+// own makes a folder that belongs to the user alone, with all its contents. A file with
+// several names keeps its owner: another name may be in a shared cache, and the user
+// could then change the file there.
 func own(dir string, user uint32) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -82,8 +82,9 @@ func own(dir string, user uint32) error {
 	return os.Chmod(dir, 0o700)
 }
 
-// ownTree cannot be led out of the folder by links in it. The folder itself comes
-// last: as long as it is somebody else's the work is not done.
+// ownTree gives a folder and its contents to a user. Links cannot lead it out of the
+// folder. The folder itself comes last: while it belongs to another user, the work is
+// not done.
 func ownTree(dir string, user int) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

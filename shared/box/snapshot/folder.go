@@ -19,16 +19,16 @@ import (
 )
 
 // Folder is a [Store] in a folder of this machine, which several programs may share.
-// Each key has a folder of its own, named by its digest, with the file "current",
-// the pointer, and the archive it names. Both are put in place by a rename, under a
-// lock that the kernel takes from a holder that dies.
+// Each key has a folder of its own, named by its digest. It has the file "current",
+// which is the pointer, and the archive that the pointer names. Both are put in place by
+// a rename, under a lock that the kernel releases when its holder dies.
 type Folder struct {
 	path string
-	fail func(step string) error // in tests: what happens before a step of a Put; nil for nothing
+	fail func(step string) error // for tests: called before each step of a Put; nil for nothing
 }
 
-// NewFolder makes a store in the folder path, which is made when something is saved.
-// Only the user of this program can read what is in it.
+// NewFolder makes a store in the folder path. The first save makes the folder. Only the
+// user of this program can read its contents.
 func NewFolder(path string) *Folder { return &Folder{path: path} }
 
 var _ Store = (*Folder)(nil)
@@ -46,7 +46,7 @@ const (
 	sweptFile   = ".swept"
 )
 
-// Get implements [Store]. What was got counts as used, see [Folder.Sweep].
+// Get implements [Store]. It marks the snapshot as used, see [Folder.Sweep].
 func (f *Folder) Get(_ context.Context, key string, _ int64) (io.ReadCloser, time.Time, error) {
 	none := fmt.Errorf("%w in the folder of snapshots", ErrNone)
 	if _, err := os.Stat(f.of(key)); errors.Is(err, fs.ErrNotExist) {
@@ -71,7 +71,7 @@ func (f *Folder) Get(_ context.Context, key string, _ int64) (io.ReadCloser, tim
 		return nil, time.Time{}, err
 	}
 	now := time.Now()
-	// One that cannot be marked goes a little early.
+	// If the mark fails, Sweep removes the snapshot a little early.
 	_ = os.Chtimes(filepath.Join(f.of(key), pointerFile), now, now)
 	return file, info.ModTime(), nil
 }
@@ -107,8 +107,9 @@ func (f *Folder) Put(_ context.Context, key string, gen int64, write func(io.Wri
 	return f.commit(key, pointer{Generation: gen, Object: filepath.Base(file.Name())})
 }
 
-// begin makes the file of a snapshot. It is locked for as long as it is written, so
-// that nobody else tidies it away, and before anybody can look for what to tidy.
+// begin makes the file of a snapshot and locks it while it is written, so that no other
+// runner tidies it away. It does so under the folder's lock, before others can look for
+// files to tidy.
 func (f *Folder) begin(dir string) (*os.File, error) {
 	unlock, err := f.lock()
 	if err != nil {
@@ -152,13 +153,13 @@ func (f *Folder) commit(key string, p pointer) error {
 	if err := replace(filepath.Join(dir, pointerFile), text); err != nil {
 		return fmt.Errorf("save the snapshot: %w", err)
 	}
-	// From here on it is saved. Of what cannot be removed the next one rids us.
+	// From here on it is saved. The next save removes the files that stay behind now.
 	f.removeOthers(dir, p.Object)
 	return nil
 }
 
-// removeOthers removes the objects of a key but one, also those of programs that
-// were killed, but none that is being written.
+// removeOthers removes all objects of a key but one, also those of programs that were
+// killed. It skips an object that is being written.
 func (f *Folder) removeOthers(dir, object string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -195,9 +196,8 @@ func (f *Folder) Delete(_ context.Context, key string, gen int64) error {
 	return f.remove(f.of(key))
 }
 
-// Sweep removes the snapshots that were neither saved nor got for longer than age,
-// and returns how many. Who calls it more often than a day has 24 times age gets 0
-// and no work.
+// Sweep removes the snapshots that were neither saved nor read for longer than age, and
+// returns how many. If age/24 has not passed since the last sweep, it returns 0 at once.
 func (f *Folder) Sweep(_ context.Context, age time.Duration) (int, error) {
 	mark := filepath.Join(f.path, sweptFile)
 	if info, err := os.Stat(mark); err == nil && time.Since(info.ModTime()) < age/24 {
@@ -232,12 +232,12 @@ func (f *Folder) Sweep(_ context.Context, age time.Duration) (int, error) {
 	return n, nil
 }
 
-// newest is when something in a folder was last written.
+// newest returns when something in a folder was last written.
 func newest(dir string) time.Time {
 	var last time.Time
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return time.Now() // somebody else was faster
+		return time.Now() // another program has removed it
 	}
 	if info, err := os.Stat(dir); err == nil {
 		last = info.ModTime()
@@ -253,8 +253,8 @@ func newest(dir string) time.Time {
 	return last
 }
 
-// remove removes the folder of a key, the pointer first: what it does not come to
-// is not a snapshot any more.
+// remove removes the folder of a key, the pointer first: if remove is cut short, the
+// rest is not a snapshot any more.
 func (f *Folder) remove(dir string) error {
 	if err := os.Remove(filepath.Join(dir, pointerFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the snapshot: %w", err)
@@ -265,7 +265,7 @@ func (f *Folder) remove(dir string) error {
 	return nil
 }
 
-// of is the folder of a key.
+// of returns the folder of a key.
 func (f *Folder) of(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return filepath.Join(f.path, hex.EncodeToString(sum[:]))
@@ -290,7 +290,7 @@ func (f *Folder) current(key string) (pointer, error) {
 	return p, nil
 }
 
-// lock keeps out all who commit, read or remove, for the moment that takes.
+// lock excludes all other commits, reads and removals. It is held for a moment.
 func (f *Folder) lock() (unlock func(), err error) {
 	if err := os.MkdirAll(f.path, 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of snapshots: %w", err)
@@ -303,7 +303,7 @@ func (f *Folder) lock() (unlock func(), err error) {
 		_ = file.Close() // the error says more
 		return nil, fmt.Errorf("lock the folder of snapshots: %w", err)
 	}
-	return func() { _ = file.Close() }, nil // which gives the lock back
+	return func() { _ = file.Close() }, nil // closing releases the lock
 }
 
 func flock(file *os.File, how int) error {
@@ -321,8 +321,7 @@ func (f *Folder) step(name string) error {
 	return f.fail(name)
 }
 
-// replace puts a file in place in one step, that also a loss of power does not
-// leave half done.
+// replace replaces a file in one step. A loss of power does not leave it half done.
 func replace(name string, text []byte) (err error) {
 	temp, err := os.CreateTemp(filepath.Dir(name), ".new-*")
 	if err != nil {

@@ -14,25 +14,25 @@ import (
 	"time"
 )
 
-// renewAfter is how old a snapshot is saved again in which nothing has changed, so
-// that what sweeps by age does not take one that is used.
+// renewAfter is the age at which an unchanged snapshot is saved again, so that a sweep
+// by age does not delete one that is in use.
 const renewAfter = 24 * time.Hour
 
-// Config is what a [Keeper] works with. Store and Key are needed.
+// Config configures a [Keeper]. Store and Key are required.
 type Config struct {
 	Store Store
-	// Generation is that of the box; see [Store].
+	// Generation is the generation of the box; see [Store].
 	Generation int64
-	// Key names the snapshot of an owner in the Store.
+	// Key returns the key in the Store for an owner's snapshot.
 	Key    func(owner string) string
 	Limits Limits
 	Log    *slog.Logger // nil for none
 }
 
-// Keeper keeps the workspaces of the processes of one box, each named as its stager
-// names it, for an owner: the process itself, or somebody who has several, which then
-// share a snapshot. Calls for one process must follow on one another; those for
-// several need not.
+// Keeper keeps the workspaces of the processes of one box, by the names that the stager
+// gives them. It keeps each for an owner: the process itself, or a principal with
+// several processes, which then share a snapshot. Calls for one process must follow one
+// another; calls for different processes may run at the same time.
 type Keeper struct {
 	cfg Config
 	log *slog.Logger
@@ -41,16 +41,16 @@ type Keeper struct {
 	kept map[string]*kept
 }
 
-// kept is what is known of one workspace.
+// kept is the state of one workspace.
 type kept struct {
-	base  tree      // as it was staged
-	last  tree      // as it was when a snapshot was restored or saved last
-	saved time.Time // of the snapshot that last shows; zero for none
-	stale bool      // what was saved is not what there is, whatever last says
+	base  tree      // the workspace as it was staged
+	last  tree      // the workspace when it was last restored, looked at or saved
+	saved time.Time // when the snapshot that last shows was saved; zero for none
+	stale bool      // the saved snapshot differs from the workspace, whatever last says
 	open  bool      // a process has worked in it since last
 }
 
-// NewKeeper makes a Keeper. It touches nothing yet.
+// NewKeeper makes a Keeper. It does no I/O.
 func NewKeeper(c Config) *Keeper {
 	c.Limits = c.Limits.withDefaults()
 	log := c.Log
@@ -61,11 +61,11 @@ func NewKeeper(c Config) *Keeper {
 }
 
 // Restore puts the newest snapshot of owner into the workspace that was staged for a
-// process. Where one was restored before, and not left since, there is nothing to put
-// back, and it only notes what staging has changed. After an error
-// the workspace must not be used but removed and staged anew.
+// process. If the workspace was restored before, and not left since, Restore only notes
+// what staging has changed. After an error the caller must not use the workspace, but
+// remove it and stage it anew.
 func (k *Keeper) Restore(ctx context.Context, process, owner, workspace string) error {
-	w := k.take(process) // after an error it is begun anew
+	w := k.take(process) // after an error the next Restore begins anew
 	root, err := os.OpenRoot(workspace)
 	if err != nil {
 		return fmt.Errorf("restore the workspace: %w", err)
@@ -73,7 +73,7 @@ func (k *Keeper) Restore(ctx context.Context, process, owner, workspace string) 
 	defer func() { _ = root.Close() }() // every write is checked where it is made
 	staged, err := scan(ctx, root, k.cfg.Limits)
 	if limit := (*LimitError)(nil); w != nil && errors.As(err, &limit) {
-		w.open = true // too much to be saved is no reason not to work on in it
+		w.open = true // a workspace too large to save can still be used
 		k.keep(process, w)
 		return nil
 	}
@@ -95,11 +95,12 @@ func (k *Keeper) Restore(ctx context.Context, process, owner, workspace string) 
 	return nil
 }
 
-// again goes on with a workspace that another process has worked in.
+// again prepares a workspace in which another process has worked before.
 func (w *kept) again(root *os.Root, staged tree) error {
 	if w.open {
-		// It was broken off, and nobody has looked what it left. So nobody can tell
-		// what it has changed from what staging has: all of it is taken for its own.
+		// The process before was broken off and its changes were not looked at. So its
+		// changes and those of staging cannot be told apart: all count as the process's
+		// own.
 		w.stale = true
 		return nil
 	}
@@ -111,8 +112,8 @@ func (w *kept) again(root *os.Root, staged tree) error {
 	return nil
 }
 
-// removeAgain removes what the process before had removed and staging has put back,
-// unless it is something else by now. It is what unpacking a snapshot does as well.
+// removeAgain removes entries that the process before had removed and staging has put
+// back, unless they are different now. Unpacking a snapshot does the same.
 func (w *kept) removeAgain(root *os.Root, now tree) error {
 	names := now.names()
 	slices.Reverse(names)
@@ -134,8 +135,8 @@ func (w *kept) removeAgain(root *os.Root, now tree) error {
 	return nil
 }
 
-// restaged notes what staging has changed since the process before ended: that is
-// not the process's.
+// restaged notes what staging has changed since the process before ended. These changes
+// are not the process's own.
 func (w *kept) restaged(now tree) {
 	for name, e := range now {
 		if was, ok := w.last[name]; !ok || !was.same(e) {
@@ -174,14 +175,14 @@ func (k *Keeper) get(ctx context.Context, process, owner string, root *os.Root, 
 	return nil
 }
 
-// Save brings what a process has changed to the store, for owner. The process must have ended, with all
-// that it had started. A workspace in which nothing has changed is not saved. After
-// an error the snapshot before is still there: a [*LimitError], [ErrStale], or that
-// of the store.
+// Save saves the changes of a process for owner. The process, and all that it had
+// started, must have ended. A workspace without changes is not saved again before
+// renewAfter. After an error the snapshot before is still there. The error wraps a
+// [*LimitError], [ErrStale], or an error of the store.
 func (k *Keeper) Save(ctx context.Context, process, owner, workspace string) error {
 	w := k.of(process)
 	if w == nil {
-		return nil // it was never restored, so nobody knows what has changed
+		return nil // it was never restored, so its changes are unknown
 	}
 	begun := time.Now()
 	root, err := os.OpenRoot(workspace)
@@ -195,7 +196,7 @@ func (k *Keeper) Save(ctx context.Context, process, owner, workspace string) err
 	}
 	w.open = false
 	if !w.due(now) {
-		w.last = now // what a process may not keep may have changed
+		w.last = now // entries that are never saved may have changed
 		return nil
 	}
 	c, err := compare(w.base, now, k.cfg.Limits)
@@ -210,7 +211,7 @@ func (k *Keeper) Save(ctx context.Context, process, owner, workspace string) err
 	}
 	if err != nil {
 		w.stale = true
-		w.last = now // the next look must tell what staging changes from what the process did
+		w.last = now // the next comparison must separate staging's changes from the process's
 		return fmt.Errorf("save the workspace: %w", err)
 	}
 	w.last, w.saved, w.stale = now, time.Now(), false
@@ -219,16 +220,17 @@ func (k *Keeper) Save(ctx context.Context, process, owner, workspace string) err
 	return nil
 }
 
-// due says whether there is something to save.
+// due reports whether the workspace has to be saved.
 func (w *kept) due(now tree) bool {
 	return w.stale || !w.last.same(now) || !w.saved.IsZero() && time.Since(w.saved) > renewAfter
 }
 
-// Leave says that the workspace of a process is removed: its next one is a fresh one.
+// Leave says that the workspace of a process is removed. Its next workspace is a fresh
+// one.
 func (k *Keeper) Leave(process string) { k.take(process) }
 
-// Forget deletes the snapshot of an owner that is over, and leaves the workspace of
-// the process of the same name.
+// Forget deletes the snapshot of an owner that is over, and forgets the workspace of the
+// process of the same name.
 func (k *Keeper) Forget(ctx context.Context, owner string) error {
 	k.take(owner)
 	return k.cfg.Store.Delete(ctx, k.cfg.Key(owner), k.cfg.Generation)
@@ -240,8 +242,7 @@ func (k *Keeper) of(process string) *kept {
 	return k.kept[process]
 }
 
-// take returns what is known of a workspace, which is nil if nothing is, and forgets
-// it.
+// take returns the state of a workspace, nil if there is none, and forgets it.
 func (k *Keeper) take(process string) *kept {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -23,10 +23,10 @@ const (
 	version = "1"
 )
 
-// errMoved says that somebody still works in a workspace that is being saved.
+// errMoved says that a workspace was changed while it was saved.
 var errMoved = errors.New("it was changed while it was saved")
 
-// pack writes what has changed as an archive.
+// pack writes the changes as an archive.
 func pack(ctx context.Context, w io.Writer, root *os.Root, now tree, c changes) error {
 	// One goroutine and a small window: boxes are small, and so are most files.
 	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20))
@@ -67,7 +67,7 @@ func (p packer) all(now tree, c changes) error {
 			return fmt.Errorf("%q: %w", name, err)
 		}
 	}
-	// Links come last, so that nothing is ever written where one leads.
+	// Links come last, so that unpacking never writes through one.
 	for _, links := range []bool{false, true} {
 		for _, name := range c.put {
 			if e := now[name]; (e.mode.Type() == fs.ModeSymlink) == links {
@@ -97,9 +97,10 @@ func (p packer) entry(name string, e entry) error {
 	return p.out.WriteHeader(h)
 }
 
-// file writes a file, which must be the one that was looked at.
+// file writes a file to the archive. It fails with errMoved if the file is not the one
+// that was scanned.
 func (p packer) file(h *tar.Header, e entry) error {
-	// A pipe in its place must not be waited for.
+	// A pipe may be in its place now, and opening it must not block.
 	f, err := p.root.OpenFile(h.Name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return errMoved
@@ -127,7 +128,7 @@ func (p packer) file(h *tar.Header, e entry) error {
 	return nil
 }
 
-// lookAt looks at an open file.
+// lookAt returns the entry of an open file.
 func lookAt(f *os.File) (entry, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -142,7 +143,7 @@ func lookAt(f *os.File) (entry, error) {
 	}, nil
 }
 
-// reader ends with a context.
+// reader fails when its context ends.
 type reader struct {
 	ctx context.Context
 	r   io.Reader

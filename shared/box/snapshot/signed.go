@@ -11,46 +11,45 @@ import (
 	"time"
 )
 
-// Host gives the URLs that a [Signed] store reads from and writes to, and keeps the
-// pointers. It is the only one with rights in the bucket: a runner can reach the
-// snapshots of its own box, one at a time, for as long as a URL is good.
+// Host gives a [Signed] store the URLs to read from and write to, and keeps the
+// pointers. Only the host has rights in the bucket. A runner reaches only the snapshots
+// of its own box, one at a time, while a URL is valid.
 type Host interface {
-	// Newest gives a URL from which the newest snapshot of a key can be got, and when
-	// it was saved. It fails with [ErrNone].
+	// Newest returns a URL to get the newest snapshot of a key, and when it was saved.
+	// It fails with [ErrNone] if there is none.
 	Newest(ctx context.Context, key string, gen int64) (get string, saved time.Time, err error)
-	// Room gives the place of a new object of size bytes, with a name that no other
-	// object has.
+	// Room returns the place for a new object of size bytes, with an unused name.
 	Room(ctx context.Context, key string, gen, size int64) (Room, error)
-	// Commit makes an object that has been put the snapshot of a key, and fails with
+	// Commit makes an object that was put the snapshot of a key. It fails with
 	// [ErrStale] if there is one of a newer generation.
 	Commit(ctx context.Context, key string, gen int64, object string) error
-	// Forget removes what gen or an older generation has saved.
+	// Forget removes the snapshot of gen or an older generation.
 	Forget(ctx context.Context, key string, gen int64) error
 }
 
-// Room is where an object may be put.
+// Room is the place where an object may be put.
 type Room struct {
 	Object string      // its name, for [Host].Commit
 	URL    string      // presigned, for PUT
-	Header http.Header // what the signature wants sent
+	Header http.Header // headers that the signature requires
 }
 
-// SignedConfig is what a [Signed] store works with.
+// SignedConfig configures a [Signed] store.
 type SignedConfig struct {
 	Host Host
 	// Temp is a folder outside of all workspaces, in which a snapshot is built: S3
-	// wants to know its size before it comes.
+	// requires its size before the upload.
 	Temp   string
-	Client *http.Client // nil for one that follows no redirects
-	// Pauses come between tries. nil for two, of 200 ms and of 1 s.
+	Client *http.Client // nil for a client that follows no redirects
+	// Pauses are the waits between tries. nil means two, of 200 ms and of 1 s.
 	Pauses []time.Duration
 }
 
-// Signed is a [Store] in S3, or what speaks like it, by presigned URLs. URLs are
+// Signed is a [Store] in S3, or a compatible service, by presigned URLs. URLs are
 // secrets and never appear in its errors.
 type Signed struct{ cfg SignedConfig }
 
-// NewSigned makes a store. It holds nothing open.
+// NewSigned makes a store. It keeps no files or connections open.
 func NewSigned(c SignedConfig) *Signed {
 	if c.Client == nil {
 		c.Client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
@@ -68,7 +67,7 @@ func (s *Signed) Get(ctx context.Context, key string, gen int64) (io.ReadCloser,
 	var body io.ReadCloser
 	var saved time.Time
 	err := s.try(ctx, func() error {
-		// A URL each time: the one before may be too old by now.
+		// Each try gets a new URL, because the one before may have expired.
 		from, at, err := s.cfg.Host.Newest(ctx, key, gen)
 		if err != nil {
 			return &final{err}
@@ -128,7 +127,7 @@ func (s *Signed) put(ctx context.Context, room Room, file *os.File, size int64) 
 		return &final{withoutURL(err)}
 	}
 	if size > 0 {
-		// Not the file itself: the client would close it.
+		// The body is not the file itself, which the client would close.
 		r.Body = io.NopCloser(io.NewSectionReader(file, 0, size))
 		r.ContentLength = size
 	}
@@ -150,7 +149,7 @@ func (s *Signed) Delete(ctx context.Context, key string, gen int64) error {
 	return nil
 }
 
-// send gives the body of an answer 200, which the caller closes.
+// send returns the body of an answer with status 200. The caller closes it.
 func (s *Signed) send(r *http.Request) (io.ReadCloser, error) {
 	answer, err := s.cfg.Client.Do(r)
 	if err != nil {
@@ -162,12 +161,13 @@ func (s *Signed) send(r *http.Request) (io.ReadCloser, error) {
 	case code >= 500, code == http.StatusTooManyRequests, code == http.StatusRequestTimeout:
 		err = fmt.Errorf("the store answers %d", code)
 	case code == http.StatusNotFound:
-		// Somebody may have saved since the URL was given, and this one be removed.
+		// Another runner may have saved since the URL was made, and so removed this
+		// object.
 		err = fmt.Errorf("%w: the store has no such object", ErrNone)
 	default:
 		err = &final{fmt.Errorf("the store answers %d", code)}
 	}
-	// Its text is for those who debug S3, and may repeat the request.
+	// The text of the answer is for debugging S3, and may repeat the request.
 	_ = answer.Body.Close()
 	return nil, err
 }
@@ -184,13 +184,13 @@ func (b *storeBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// final is an error after which nothing is tried again.
+// final is an error that is not retried.
 type final struct{ error }
 
-// Unwrap gives what happened.
+// Unwrap returns the cause.
 func (f *final) Unwrap() error { return f.error }
 
-// try does something until it succeeds, is of no use, or was tried often enough.
+// try retries do until it succeeds, fails with a final error, or Pauses are used up.
 func (s *Signed) try(ctx context.Context, do func() error) error {
 	for _, pause := range s.cfg.Pauses {
 		err := do()
@@ -217,7 +217,7 @@ func (s *Signed) try(ctx context.Context, do func() error) error {
 	return err
 }
 
-// withoutURL takes the URL out of an error: its signature is a secret.
+// withoutURL removes the URL from an error, because its signature is a secret.
 func withoutURL(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {

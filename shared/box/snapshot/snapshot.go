@@ -1,40 +1,41 @@
-// Package snapshot keeps what processes change in their workspaces over the sleep
-// of their box: it packs what differs from what was staged, brings that to a store,
-// and puts it back into a fresh workspace before the next process starts. It hides
-// the archive, what makes a file a changed one, and how a store stays whole while
-// runners are killed or outlived by newer ones.
+// Package snapshot keeps the changes of processes to their workspaces while their box
+// sleeps. It packs the differences from the staged workspace, brings them to a store,
+// and puts them back into a fresh workspace before the next process starts. It hides the
+// archive, how it detects a changed file, and how a store stays whole while runners are
+// killed or outlived by newer ones.
 //
-// It runs no processes and does not decide when to save: whoever uses a [Keeper]
-// calls it while nothing works in the workspace. It does not merge: of two who save
-// under one key the later one is kept.
+// It runs no processes and does not decide when to save: the user of a [Keeper] calls it
+// while no process works in the workspace. It does not merge: if two processes save
+// under one key, the later snapshot stays.
 //
 // # What is kept
 //
-// Files, folders and links that were made or changed since the workspace was
-// staged, and the names of those that are gone; with their permissions and times.
-// Not kept are the folders .venv, .cache, .tmp and node_modules at the top, which
-// are made anew, sockets, pipes and devices, owners, and the setuid, setgid and
-// sticky bits. Left out and counted is what is not the workspace's alone, or cannot
-// be read: links that lead out of it, and files with another name outside.
+// A snapshot has the files, folders and links that were made or changed since the
+// workspace was staged, with their permissions and times, and the names of those that
+// were removed. It does not have the top folders .venv, .cache, .tmp and node_modules,
+// which are made anew. It has no sockets, pipes and devices, no owners, and no setuid,
+// setgid and sticky bits. It leaves out and counts entries that the workspace shares
+// with others or that cannot be read: links that lead out of it, and files with another
+// name outside.
 //
-// A change is seen by the size, the time, the permissions and the inode of a file.
-// A process that rewrites a file in place with as many bytes and puts its time back
-// changes nothing.
+// The package detects a change by the size, the time, the permissions and the inode of a
+// file. It does not see it when a process rewrites a file in place with as many bytes
+// and restores its time.
 //
 // # The archive
 //
-// A tar (PAX) in one zstd frame with a checksum. It begins with a global header,
-// whose records are "DORMOUSE.snapshot", the version, which is 1, and
-// "DORMOUSE.entries", how many entries follow. An entry with the record
-// "DORMOUSE.gone" is something that is to be removed; the others are files, folders
-// and symbolic links, and nothing else is taken. Names are relative, slashed and
-// clean. An archive that is cut, or holds anything else, is refused.
+// The archive is a tar (PAX) in one zstd frame with a checksum. It begins with a global
+// header with two records: "DORMOUSE.snapshot" is the version, 1, and "DORMOUSE.entries"
+// is the number of entries that follow. An entry with the record "DORMOUSE.gone" is to
+// be removed. The other entries are files, folders and symbolic links. Names are
+// relative, slashed and clean. An archive that is cut, or holds anything else, is
+// refused.
 //
 // # Order
 //
-// A snapshot is a new object that counts once a pointer names it, and it carries
-// the generation of the box that made it. A runner that was replaced may still be
-// saving: what it brings is refused as soon as a newer one has saved.
+// A snapshot is a new object that counts once a pointer names it. It carries the
+// generation of the box that made it. A runner that was replaced may still be saving;
+// the store refuses its snapshot if a newer runner has already saved.
 package snapshot
 
 import (
@@ -48,49 +49,50 @@ import (
 var (
 	// ErrNone means that a key has no snapshot.
 	ErrNone = errors.New("there is no snapshot")
-	// ErrStale means that a newer generation of the box has saved already. What was
-	// to be saved is lost; the newer snapshot stays.
+	// ErrStale means that a newer generation of the box has saved already. The newer
+	// snapshot stays, and the refused one is lost.
 	ErrStale = errors.New("a newer runner of the box has saved already")
-	// ErrCorrupt means that an archive is cut, damaged, or not one of ours. What was
-	// unpacked of it so far is of no use.
+	// ErrCorrupt means that an archive is cut, damaged, or was not made by this package.
+	// The files unpacked so far cannot be used.
 	ErrCorrupt = errors.New("the snapshot is damaged")
 )
 
-// Store keeps the newest snapshot of each key. A key is any text; gen is the
-// generation of the box that calls. Safe for concurrent use.
+// Store keeps the newest snapshot of each key. A key is any text; gen is the generation
+// of the calling box. It must be safe for concurrent use.
 type Store interface {
-	// Get opens the newest snapshot, and says when it was saved. It fails with
-	// [ErrNone] if there is none. The caller closes it.
+	// Get opens the newest snapshot, and returns when it was saved. It fails with
+	// [ErrNone] if there is none. The caller closes the snapshot.
 	Get(ctx context.Context, key string, gen int64) (snapshot io.ReadCloser, saved time.Time, err error)
 
-	// Put saves what write writes. If it fails, in whatever way, what was there
-	// before is there still: with the error of write, with [ErrStale], or with that
-	// of the store, after which the new one may have been saved all the same.
+	// Put saves the output of write. If it fails, the snapshot before is still there. It
+	// fails with the error of write, with [ErrStale], or with an error of the store.
+	// After an error of the store the new snapshot may have been saved all the same.
 	Put(ctx context.Context, key string, gen int64, write func(io.Writer) error) error
 
-	// Delete removes what gen or an older generation has saved, if anything.
+	// Delete removes the snapshot of gen or an older generation, if there is one.
 	Delete(ctx context.Context, key string, gen int64) error
 }
 
-// Key is the key of what an owner keeps in a box: a session, or "principal-" and the
-// hash of one, or "shared" for all. Those of two boxes share nothing. Whoever ends a
-// session while its box is asleep deletes what is under it.
+// Key returns the key of an owner's snapshot in a box. owner is a session, or
+// "principal-" and the hash of one, or "shared" for all. Keys of different boxes never
+// meet. The caller that ends a session while its box is asleep deletes the session's
+// snapshot.
 func Key(box, owner string) string { return box + "\x00" + owner }
 
-// What holds when [Limits] says nothing.
+// The defaults of [Limits].
 const (
 	DefaultBytes = 256 << 20
 	DefaultFiles = 20_000
 )
 
-// maxName bounds the path of one entry, in bytes, so that the names of a deep tree
+// maxName limits the path of one entry, in bytes, so that the names of a deep tree
 // cannot fill the memory of the runner.
 const maxName = 1024
 
-// Limits bound one snapshot. Zero means the default.
+// Limits limit one snapshot. Zero means the default.
 type Limits struct {
-	Bytes int64 // of all its files, before they are compressed
-	Files int   // files, folders and links, those that are gone included
+	Bytes int64 // bytes of all its files, before compression
+	Files int   // files, folders and links, with the removed ones
 }
 
 func (l Limits) withDefaults() Limits {
@@ -103,14 +105,14 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// LimitError says that a snapshot is too large. What was saved before stays.
+// LimitError says that a snapshot is too large. The snapshot before stays.
 type LimitError struct {
 	Bytes, MaxBytes int64
 	Files, MaxFiles int
-	Largest         string // the largest file, by its path in the workspace; "" if it is not about bytes
+	Largest         string // path of the largest file in the workspace; may be ""
 }
 
-// Error names the limit that was passed, and the largest file.
+// Error names the limit, and the largest file if the limit is about bytes.
 func (e *LimitError) Error() string {
 	if e.Bytes > e.MaxBytes {
 		return fmt.Sprintf("the workspace has %d MiB of changes, over the limit of %d MiB for a snapshot (the largest is %q): put what need not be kept into .cache or .tmp",

@@ -17,18 +17,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxTree is how many names a workspace may have, changed or not: more than staging
-// lets in, and what is kept comes on top.
+// maxTree limits the names in a workspace, changed or not. It is more than staging
+// allows; Limits.Files comes on top.
 const maxTree = 100_000
 
-// entry is one file, folder or link of a workspace, as it was looked at.
+// entry is the state of one file, folder or link of a workspace.
 type entry struct {
 	mode  fs.FileMode // type and permissions
 	size  int64       // of a file
 	time  time.Time   // of a file
 	inode uint64      // of a file
 	link  string      // where a link leads, relative to its folder
-	out   bool        // it is not the workspace's alone, or cannot be read
+	out   bool        // shared with others, or not readable
 }
 
 // same says that nothing was changed between two looks.
@@ -36,17 +36,17 @@ func (e entry) same(o entry) bool {
 	return e.mode == o.mode && e.size == o.size && e.time.Equal(o.time) && e.inode == o.inode && e.link == o.link
 }
 
-// tree is a workspace by the clean, slashed paths of what is in it.
+// tree maps the clean, slashed paths in a workspace to their entries.
 type tree map[string]entry
 
-// names are sorted, so that a folder comes before what is in it.
+// names returns the sorted paths: a folder comes before its contents.
 func (t tree) names() []string { return slices.Sorted(maps.Keys(t)) }
 
 // same says that nothing was changed between two looks.
 func (t tree) same(o tree) bool { return maps.EqualFunc(t, o, entry.same) }
 
-// hidden says whether something above name could not be read, so that nobody knows
-// whether name is there.
+// hidden reports whether a folder above name could not be read, so that it is not known
+// whether name exists.
 func (t tree) hidden(name string) bool {
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 		if t[dir].out {
@@ -56,14 +56,14 @@ func (t tree) hidden(name string) bool {
 	return false
 }
 
-// skipped says whether a name is not looked at: dependencies and caches, which are
-// made anew.
+// skipped reports whether scan ignores a name: dependencies and caches, which are made
+// anew.
 func skipped(name string) bool {
 	first, _, _ := strings.Cut(name, "/")
 	return slices.Contains([]string{".venv", ".cache", ".tmp", "node_modules"}, first)
 }
 
-// scan looks at a workspace. No link is followed.
+// scan reads the entries of a workspace. It follows no links.
 func scan(ctx context.Context, root *os.Root, limits Limits) (tree, error) {
 	s := scanner{ctx: ctx, root: root, found: tree{}, most: maxTree + limits.Files, limits: limits, names: map[uint64]uint64{}, seen: map[uint64]uint64{}}
 	if real, err := filepath.EvalSymlinks(root.Name()); err == nil {
@@ -74,7 +74,7 @@ func scan(ctx context.Context, root *os.Root, limits Limits) (tree, error) {
 	}
 	for name, e := range s.found {
 		if e.mode.IsRegular() && s.names[e.inode] > s.seen[e.inode] {
-			// What it has in common with somebody else is not the process's to hand on.
+			// A file that the workspace shares is not the process's to hand on.
 			e.out = true
 			s.found[name] = e
 		}
@@ -90,13 +90,12 @@ type scanner struct {
 	most   int
 	limits Limits
 
-	// Of files with several names, by inode: how many names, and how many of them
-	// were seen.
+	// For files with several names, by inode: the number of names, and of those seen.
 	names, seen map[uint64]uint64
 }
 
-// folder looks at everything in one folder, some names at a time: a process may
-// have made any number of them.
+// folder reads all entries of one folder in small batches, because a process may have
+// made any number of them.
 func (s *scanner) folder(name string) error {
 	if err := context.Cause(s.ctx); err != nil {
 		return err
@@ -125,7 +124,7 @@ func (s *scanner) folder(name string) error {
 			return s.unread(name, err)
 		}
 	}
-	// Open no more than one folder at a time, however deep they are.
+	// Only one folder is open at a time, at any depth.
 	_ = dir.Close()
 	for _, sub := range inside {
 		if err := s.folder(sub); err != nil {
@@ -150,7 +149,7 @@ func (s *scanner) unread(name string, err error) error {
 	return nil
 }
 
-// look notes one name, and says whether it is a folder to be looked into.
+// look records one name, and reports whether it is a folder to read.
 func (s *scanner) look(name string) (folder bool, err error) {
 	if skipped(name) {
 		return false, nil
@@ -187,14 +186,14 @@ func (s *scanner) look(name string) (folder bool, err error) {
 	return e.mode.IsDir(), nil
 }
 
-// link reads a link; out says that it leads out of the workspace.
+// link reads a link. out reports whether it leads out of the workspace.
 func (s *scanner) link(name string) (to string, out bool) {
 	to, err := s.root.Readlink(name)
 	if err != nil {
 		return "", true
 	}
 	if filepath.IsAbs(to) {
-		// The workspace has another path when it is restored.
+		// The workspace has another path when it is restored, so links become relative.
 		rel, err := filepath.Rel(s.real, filepath.Clean(to))
 		if s.real == "" || err != nil || !filepath.IsLocal(rel) {
 			return to, true
@@ -207,8 +206,8 @@ func (s *scanner) link(name string) (to string, out bool) {
 	return to, leavesOut(s.root, name, to)
 }
 
-// leavesOut says whether the link name, which is there, leads out of the folder, by
-// itself or by way of others.
+// leavesOut reports whether the existing link name leads out of the folder, by itself or
+// through other links.
 func leavesOut(root *os.Root, name, to string) bool {
 	if len(to) > maxName || !local(name, to) {
 		return true
@@ -217,26 +216,26 @@ func leavesOut(root *os.Root, name, to string) bool {
 	return err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ELOOP) && !absolute(root, path.Join(path.Dir(name), to))
 }
 
-// local says whether the text of a link leads to somewhere in the folder.
+// local reports whether the text of a link stays in the folder.
 func local(name, to string) bool {
 	return to != "" && !filepath.IsAbs(to) && filepath.IsLocal(path.Join(path.Dir(name), to))
 }
 
-// absolute says whether name is a link with an absolute path, which is judged by
+// absolute reports whether name is a link with an absolute path, which is judged by
 // itself.
 func absolute(root *os.Root, name string) bool {
 	link, err := root.Readlink(name)
 	return err == nil && filepath.IsAbs(link)
 }
 
-// changes is what differs between two looks at a workspace.
+// changes is the difference between two states of a workspace.
 type changes struct {
-	put   []string // made or changed, a folder before what is in it
-	gone  []string // no longer there, a folder after what is in it
+	put   []string // made or changed; a folder comes before its contents
+	gone  []string // removed; a folder comes after its contents
 	stats stats
 }
 
-// compare finds what differs between what was staged and what is there now.
+// compare returns the changes from the staged workspace to the present one.
 func compare(base, now tree, limits Limits) (changes, error) {
 	var c changes
 	var largest string
@@ -268,10 +267,10 @@ func compare(base, now tree, limits Limits) (changes, error) {
 	return c, nil
 }
 
-// stats is what is in a snapshot.
+// stats counts the contents of a snapshot.
 type stats struct {
 	files   int   // files, folders and links
-	gone    int   // names of what is gone
+	gone    int   // names of removed entries
 	bytes   int64 // of all files, uncompressed
-	leftOut int   // changed, but not the workspace's alone, or not to be read
+	leftOut int   // changed, but shared with others or not readable
 }

@@ -17,11 +17,11 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// unpack puts an archive into a workspace in which nothing works. After an error
-// the workspace is half of one and half of the other.
+// unpack puts an archive into a workspace in which no process works. After an error the
+// workspace is a mix of old and new.
 //
-// Nobody says that the archive is ours: nothing outside of root is touched, and
-// whatever is not what pack writes is refused.
+// unpack does not trust the archive: it touches nothing outside of root, and refuses
+// everything that pack does not write.
 func unpack(ctx context.Context, r io.Reader, root *os.Root, limits Limits) error {
 	z, err := zstd.NewReader(reader{ctx, r}, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20))
 	if err != nil {
@@ -50,8 +50,8 @@ func unpack(ctx context.Context, r io.Reader, root *os.Root, limits Limits) erro
 	}
 }
 
-// readError tells an archive that is damaged from one that cannot be read, or not
-// written out, now.
+// readError separates a damaged archive from one that cannot be read, or written to
+// disk, at the moment.
 func readError(ctx context.Context, err error) error {
 	var place *fs.PathError
 	var link *os.LinkError
@@ -63,10 +63,10 @@ func readError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrCorrupt, err)
 }
 
-// sourceError is that of a store whose snapshot is being read.
+// sourceError is an error of the store while its snapshot is read.
 type sourceError struct{ error }
 
-// Unwrap gives the error of the store.
+// Unwrap returns the error of the store.
 func (e *sourceError) Unwrap() error { return e.error }
 
 // source marks the errors of a store.
@@ -118,11 +118,11 @@ type unpacker struct {
 
 	entries int
 	bytes   int64
-	modes   map[string]fs.FileMode // of folders: set when nothing is written into them any more
+	modes   map[string]fs.FileMode // modes of folders, set when everything is written
 	links   []string
 }
 
-// begin reads the global header: how many entries there are.
+// begin reads the global header and returns the number of entries.
 func (u *unpacker) begin() (int, error) {
 	h, err := u.in.Next()
 	if errors.Is(err, io.EOF) {
@@ -176,15 +176,15 @@ func (u *unpacker) entry(h *tar.Header) error {
 	}
 }
 
-// fine says whether pack could have written a name. fs.ValidPath would refuse names
+// fine reports whether pack could have written a name. fs.ValidPath would refuse names
 // that are not UTF-8, which files may have.
 func fine(name string) bool {
 	return name != "" && name != "." && len(name) <= maxName && path.Clean(name) == name && !path.IsAbs(name) &&
 		name != ".." && !strings.HasPrefix(name, "../") && !strings.Contains(name, "\x00") && !skipped(name)
 }
 
-// remove takes away what the process had removed. A folder that has something new
-// in it stays.
+// remove removes an entry that the process had removed. A folder with new contents
+// stays.
 func (u *unpacker) remove(name string) error {
 	if !u.reached(name) {
 		return nil
@@ -199,7 +199,7 @@ func (u *unpacker) remove(name string) error {
 	return err
 }
 
-// reached says whether everything above a name is a folder.
+// reached reports whether everything above a name is a folder.
 func (u *unpacker) reached(name string) bool {
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 		if info, err := u.root.Lstat(dir); err != nil || !info.IsDir() {
@@ -209,7 +209,7 @@ func (u *unpacker) reached(name string) bool {
 	return true
 }
 
-// above makes everything above a name a folder that can be written in.
+// above makes everything above a name a writable folder.
 func (u *unpacker) above(name string) error {
 	if u.reached(name) {
 		return nil
@@ -264,7 +264,7 @@ func (u *unpacker) file(name string, h *tar.Header) (err error) {
 	if err := f.Chmod(fs.FileMode(h.Mode) & fs.ModePerm); err != nil {
 		return err
 	}
-	// In vain for a time the file system does not have.
+	// This fails for a time that the file system cannot store.
 	_ = u.root.Chtimes(name, h.ModTime, h.ModTime)
 	return nil
 }
@@ -288,7 +288,7 @@ func (u *unpacker) link(name, to string) error {
 	return u.root.Symlink(to, name)
 }
 
-// finish checks what only the whole shows, and closes folders.
+// finish makes the checks that need the whole workspace, and sets the modes of folders.
 func (u *unpacker) finish() error {
 	for _, name := range u.links {
 		to, err := u.root.Readlink(name)
@@ -297,9 +297,9 @@ func (u *unpacker) finish() error {
 		}
 	}
 	folders := slices.Sorted(maps.Keys(u.modes))
-	slices.Reverse(folders) // nobody gets into a folder that is closed
+	slices.Reverse(folders) // inner folders first: a closed folder cannot be entered
 	for _, name := range folders {
-		// One that was a folder may have become a link by a later entry.
+		// A later entry may have replaced the folder by a link.
 		if info, err := u.root.Lstat(name); err != nil || !info.IsDir() || u.modes[name]|0o700 == u.modes[name] {
 			continue
 		}

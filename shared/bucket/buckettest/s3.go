@@ -1,8 +1,8 @@
-// Package buckettest is an S3 for tests: objects in memory behind HTTP, with what
-// package bucket relies on. It checks Signature Version 4 by itself, of headers and of
-// URLs, so that what passes here was signed for exactly that request.
+// Package buckettest is an S3 for tests: objects in memory behind HTTP, with the
+// features that package bucket relies on. It checks Signature Version 4 of headers and
+// URLs itself, so it accepts only requests that were signed exactly as they are.
 //
-// It knows no lists, versions or parts of uploads.
+// It has no lists, versions or multipart uploads.
 package buckettest
 
 import (
@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// What requests have to be signed with.
+// The credentials and the region with which requests must be signed.
 const (
 	KeyID  = "AKIDEXAMPLE"
 	Secret = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY" //nolint:gosec // of AWS's own examples
@@ -31,7 +31,7 @@ const (
 	Region = "eu-test-1"
 )
 
-// S3 is one endpoint. It takes every bucket.
+// S3 is one endpoint. It accepts every bucket name.
 type S3 struct {
 	server *httptest.Server
 
@@ -55,25 +55,26 @@ func New(t testing.TB) *S3 {
 	return s
 }
 
-// Endpoint is its URL.
+// Endpoint returns the URL of the S3.
 func (s *S3) Endpoint() string { return s.server.URL }
 
-// Before has f look at each request first: what it returns, unless it is 0, is the
-// answer, and nothing is done. It runs without a lock held.
+// Before calls f with each request first. If f returns a status other than 0, that is
+// the answer, and the request has no effect. f runs without a lock.
 func (s *S3) Before(f func(*http.Request) int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.before = f
 }
 
-// Objects are the names of all objects, "BUCKET/KEY", in order.
+// Objects returns the names of all objects, "BUCKET/KEY", in order.
 func (s *S3) Objects() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Sorted(maps.Keys(s.objects))
 }
 
-// Requests are the methods and paths of what came so far, with the status given, and why it was refused.
+// Requests returns the methods and paths of all requests so far, with the status of the
+// answer and the reason of a refusal.
 func (s *S3) Requests() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +110,7 @@ func (s *S3) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.log = append(s.log, fmt.Sprintf("%s %s %d%s", r.Method, r.URL.Path, code, why))
 }
 
-// serve is what S3 does with a request that is signed.
+// serve handles a request whose signature is right.
 func (s *S3) serve(w http.ResponseWriter, r *http.Request, body []byte) int {
 	key := strings.TrimPrefix(r.URL.Path, "/")
 	old, there := s.objects[key]
@@ -144,9 +145,9 @@ func (s *S3) serve(w http.ResponseWriter, r *http.Request, body []byte) int {
 	return code
 }
 
-// Check says what is wrong with the signature of a request, whose body was read: nothing
-// if it is signed, in its header or its URL, with KeyID, Secret and Token for S3 in
-// Region, and for a time that at is in.
+// Check checks the signature of a request with this body. It returns nil if header or
+// URL are signed with KeyID, Secret and Token, for S3 in Region, for a time that
+// includes at.
 func Check(r *http.Request, body []byte, at time.Time) error {
 	query := r.URL.Query()
 	if !query.Has("X-Amz-Signature") {
@@ -179,7 +180,7 @@ func Check(r *http.Request, body []byte, at time.Time) error {
 
 const algorithm = "AWS4-HMAC-SHA256"
 
-// signed is a request and what its signature says.
+// signed is a request with the parts of its signature.
 type signed struct {
 	r                                    *http.Request
 	date, credential, headers, signature string
@@ -213,7 +214,7 @@ func (s signed) check(query url.Values, at time.Time) error {
 	return nil
 }
 
-// canonical is the request as Signature Version 4 writes it.
+// canonical returns the canonical request of Signature Version 4.
 func canonical(r *http.Request, query url.Values, names []string, digest string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n%s\n%s\n", r.Method, r.URL.EscapedPath(), strings.ReplaceAll(query.Encode(), "+", "%20"))

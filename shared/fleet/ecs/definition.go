@@ -24,19 +24,19 @@ import (
 // container is the name of the one container of a task.
 const container = "runner"
 
-// stopTimeout is the time between SIGTERM and SIGKILL, in seconds: for the runner to
-// stop its processes and say bye. Fargate allows 120.
+// stopTimeout is the time between SIGTERM and SIGKILL, in seconds. In it the runner
+// stops its processes and says bye. Fargate allows 120.
 const stopTimeout = 30
 
-// Size is what a task has of a machine. The zero value is the smallest there is.
+// Size is a task's share of a machine. The zero value is the smallest size.
 type Size struct {
 	CPUs     float64 // processors, 0 or more
 	MemoryMB int     // mebibytes, 0 or more
 }
 
-// Fargate rounds a size up to the nearest that Fargate sells: the fewest processors
-// that can have the memory, then the least memory. Errors: fleet.ErrInvalid if there is
-// none, which is above 16 processors or 122,880 MiB.
+// Fargate rounds a size up to the nearest that Fargate sells: the fewest processors that
+// can have the memory, then the least memory. Errors: fleet.ErrInvalid for more than 16
+// processors or 122,880 MiB, and for negative values.
 func (s Size) Fargate() (Size, error) {
 	if !(s.CPUs >= 0) || s.MemoryMB < 0 { // a NaN is no size either
 		return Size{}, fmt.Errorf("%w: %v processors and %d MiB are no size", fleet.ErrInvalid, s.CPUs, s.MemoryMB)
@@ -80,9 +80,9 @@ func architectures() map[string]types.CPUArchitecture {
 	return map[string]types.CPUArchitecture{"arm64": types.CPUArchitectureArm64, "amd64": types.CPUArchitectureX8664}
 }
 
-// definition is the task definition for a task. Its family has the digest of all it
-// says in its name, so that equal ones are one and a changed one is another: a fleet
-// need not know which exist. It holds nothing of one task.
+// definition returns the task definition for a task. Its family name has a digest of its
+// contents. So equal definitions share a name and a changed one gets another, and a
+// fleet need not know which exist. It holds nothing of a single task.
 func (f *Fleet) definition(t fleet.Task) (*api.RegisterTaskDefinitionInput, error) {
 	var shape Shape
 	if f.cfg.Shape != nil {
@@ -112,8 +112,8 @@ func (f *Fleet) definition(t fleet.Task) (*api.RegisterTaskDefinitionInput, erro
 			Cpu: units, Memory: aws.Int32(int32(size.MemoryMB)), StopTimeout: aws.Int32(stopTimeout), //nolint:gosec // at most 122880
 			LogConfiguration: f.logs(), Secrets: secrets,
 			LinuxParameters: &types.LinuxParameters{Capabilities: &types.KernelCapabilities{
-				// What a runner has no use for. It keeps those it starts servers as other
-				// users with.
+				// The runner does not need these. It keeps the capabilities to start
+				// servers as other users.
 				Drop: []string{"AUDIT_WRITE", "MKNOD", "NET_BIND_SERVICE", "NET_RAW", "SETFCAP", "SYS_CHROOT"},
 			}},
 		}},
@@ -127,7 +127,7 @@ func (f *Fleet) definition(t fleet.Task) (*api.RegisterTaskDefinitionInput, erro
 	return def, nil
 }
 
-// secrets are where ECS finds the values of a task's secrets, in order.
+// secrets returns where ECS finds the values of a task's secrets, in order.
 func (f *Fleet) secrets(named map[string]string) ([]types.Secret, error) {
 	role, err := arn.Parse(f.cfg.ExecutionRole)
 	if err != nil && len(named) > 0 {
@@ -159,14 +159,14 @@ func (f *Fleet) logs() *types.LogConfiguration {
 	}
 	return &types.LogConfiguration{LogDriver: types.LogDriverAwslogs, Options: map[string]string{
 		"awslogs-group": f.cfg.LogGroup, "awslogs-region": f.cfg.Region, "awslogs-stream-prefix": "box",
-		// A log that does not take lines must not stop a server.
+		// A log that accepts no lines must not stop a server.
 		"mode": "non-blocking", "max-buffer-size": "4m",
 	}}
 }
 
 // register makes the definition, or one more revision of it. Equal revisions are
-// harmless: the last is used. To look first whether there is one would need the right
-// to read every task definition of the account.
+// harmless: ECS uses the last. Checking first would need the right to read every task
+// definition of the account.
 func (f *Fleet) register(ctx context.Context, def *api.RegisterTaskDefinitionInput) error {
 	if _, err := f.api.RegisterTaskDefinition(ctx, def); err != nil {
 		return fmt.Errorf("register its definition %s: %w", *def.Family, err)

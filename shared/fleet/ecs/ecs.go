@@ -1,24 +1,22 @@
-// Package ecs is the fleet of AWS: a task is one Fargate task of an ECS cluster. It
-// hides task definitions, the sizes Fargate sells, how a task is told apart from
-// others in a cluster, and which of ECS's answers mean "no room", "never" and "not
-// now".
+// Package ecs is the fleet on AWS: a task is one Fargate task of an ECS cluster. It
+// hides task definitions, the sizes that Fargate sells, how it recognizes its own tasks
+// in a cluster, and which answers of ECS mean "no room", "never" and "not now".
 //
-// It makes no cluster, network, role or log group (the stack's template does), keeps
-// nothing between calls, and does not decide when a box is started.
+// It makes no cluster, network, role or log group; the stack's template does. It keeps
+// no state between calls, and does not decide when a box is started.
 //
 // # Names
 //
-// The id of a task is its client token. It is known before the task is, so that the
-// runner can be told ([TaskEnv]), and ECS keeps it as the task's startedBy. What the
-// task is for (box and server) is its task group. Both come back in lists and in
-// events, so that nothing has to be remembered; tasks in the cluster that are
-// somebody else's have no such group and are not seen.
+// The id of a task is its client token. It is known before the task exists, so the
+// runner can be told ([TaskEnv]). ECS keeps it as the task's startedBy. The task group
+// names box and server. Lists and events contain both, so the fleet need not remember
+// them. The fleet ignores other tasks in the cluster, which have no such group.
 //
 // # Secrets
 //
-// A task's environment travels as container overrides. Whoever may describe tasks of
-// the cluster can read them; a box cannot, as it is given no role. What must not be
-// read there is named in [Shape.Secrets].
+// A task's environment travels as container overrides. A principal that may describe
+// tasks of the cluster can read them; a box cannot, because it is given no role. Values
+// that must not be read there belong in [Shape.Secrets].
 package ecs
 
 import (
@@ -47,65 +45,67 @@ const (
 	maxOverrides = 8192
 	maxGroup     = 255
 	maxReason    = 255
-	// callTimeout bounds a method of the fleet with all its calls and repeats: no
+	// callTimeout limits a method of the fleet with all its calls and retries: no
 	// message waits for an ECS that does not answer.
 	callTimeout = 20 * time.Second
 	attempts    = 4
 	maxBackoff  = 2 * time.Second
 )
 
-// Config says where and how tasks run. All fields but Spot, PublicIP, LogGroup,
+// Config says where and how tasks run. All fields but Spot, PublicIP, LogGroup, Size,
 // Disabled, Shape, Endpoint and HTTPClient are required.
 type Config struct {
 	Region      string
 	Credentials aws.CredentialsProvider
-	// Endpoint is another endpoint than the region's own; "" for that.
+	// Endpoint replaces the region's own endpoint; "" keeps that.
 	Endpoint string
 	// HTTPClient may be nil.
 	HTTPClient api.HTTPClient
 
 	// Cluster is the name or ARN of the cluster.
 	Cluster string
-	// Subnets and SecurityGroups are ids; the groups need to let nothing in.
+	// Subnets and SecurityGroups are ids. The groups need not allow inbound traffic.
 	Subnets        []string
 	SecurityGroups []string
-	// PublicIP gives each task a public address. In subnets without a NAT gateway it
-	// is the only way out to the image and the relay.
+	// PublicIP gives each task a public address. In subnets without a NAT gateway a task
+	// can reach the image and the relay only with it.
 	PublicIP bool
-	// Spot runs tasks on spare capacity: cheaper, and AWS may end one with two
-	// minutes' notice, which is a SIGTERM to the runner. When there is none, Run
+	// Spot runs tasks on spare capacity. It is cheaper, but AWS may end a task with two
+	// minutes' notice, which is a SIGTERM to the runner. Without spare capacity Run
 	// fails with fleet.ErrCapacity: it never falls back to the full price.
 	Spot bool
-	// ExecutionRole is the ARN of the role that pulls the image and writes the log.
-	// The box itself is given no role, and so holds no credential.
+	// ExecutionRole is the ARN of the role that pulls the image and writes the log. The
+	// box itself has no role, and so no credential.
 	ExecutionRole string
 	// Family is the prefix of the names of task definitions, 1 to 200 letters,
 	// digits, "-" and "_". It keeps two deployments of one account apart.
 	Family string
-	// LogGroup gets what runners write; "" for no log.
+	// LogGroup gets the output of runners; "" for no log.
 	LogGroup string
-	// Image and Size are what a task gets whose Shape says nothing.
+	// Image and Size are for tasks whose Shape does not set them.
 	Image string
 	Size  Size
 	// Arch is the architecture of images, "arm64" or "amd64".
 	Arch string
-	// Disabled runs nothing: Run fails at once, with fleet.ErrDisabled.
+	// Disabled makes Run fail at once with fleet.ErrDisabled.
 	Disabled bool
-	// Shape gives what a task needs that is not as usual; nil for no exceptions.
+	// Shape returns the special needs of a task; nil for none.
 	Shape func(fleet.Task) Shape
 }
 
-// Shape is how one server's tasks differ from the others. Zero fields mean: as usual.
+// Shape describes how one server's tasks differ from the others. Zero fields mean no
+// difference.
 type Shape struct {
 	Image string
 	Size  Size
-	// Secrets are variables whose values ECS fetches with the execution role as it starts
-	// a task: "ssm:NAME" or "secretsmanager:NAME", where NAME may be an ARN.
+	// Secrets maps variables to the places of their values: "ssm:NAME" or
+	// "secretsmanager:NAME", where NAME may be an ARN. ECS fetches the values with the
+	// execution role when it starts a task.
 	Secrets map[string]string
 }
 
-// Fleet runs boxes as Fargate tasks. It is safe for concurrent use and remembers
-// nothing: two of one Config are as good as one.
+// Fleet runs boxes as Fargate tasks. It is safe for concurrent use and keeps no state,
+// so two Fleets of one Config are interchangeable.
 type Fleet struct {
 	cfg Config
 	api *api.Client
@@ -114,7 +114,7 @@ type Fleet struct {
 var _ fleet.Fleet = (*Fleet)(nil)
 
 // New returns the fleet of a cluster. It makes no call. Errors: fleet.ErrInvalid for a
-// Config with which no task could ever be run.
+// Config that could never run a task.
 func New(c Config) (*Fleet, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -149,14 +149,14 @@ func (c Config) check() error {
 }
 
 // Run implements [fleet.Fleet]. The id is t.ClientToken, which must consist of letters,
-// digits, "-", "_" and "/". Known definitions take one call; the first task of a new
-// one takes three.
+// digits, "-", "_" and "/". Run makes one call if the task definition exists, and three
+// for the first task of a new definition.
 //
-// Errors: fleet.ErrInvalid also if the environment is longer than ECS takes (8,192
-// characters with everything else that is overridden), if Fargate has no such size, or
-// if ECS refuses the request for what it says; fleet.ErrDisabled, without a call; fleet.ErrCapacity if there is no spare
-// Fargate capacity, the account's quota is used up or the rate of starts is too high;
-// fleet.ErrUnavailable otherwise.
+// Errors: fleet.ErrInvalid also if the environment is longer than ECS accepts (8,192
+// characters with all other overrides), if Fargate has no such size, or if ECS refuses
+// the contents of the request; fleet.ErrDisabled, without a call; fleet.ErrCapacity if
+// there is no spare Fargate capacity, the account's quota is used up or the rate of
+// starts is too high; fleet.ErrUnavailable otherwise.
 func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -173,8 +173,7 @@ func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 	}
 	err = f.run(ctx, in)
 	if refused(err) {
-		// It may be that there is no such definition yet. ECS has no error of its own
-		// for that.
+		// The definition may not exist yet. ECS has no error of its own for that.
 		if err = f.register(ctx, def); err == nil {
 			err = f.run(ctx, in)
 		}
@@ -185,8 +184,8 @@ func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 	return t.ClientToken, nil
 }
 
-// run starts one task. The task that a token already stands for is as good as a new
-// one, also if it was asked for in other words.
+// run starts one task. If the token already stands for a task, that task counts as
+// started, even if the request differed.
 func (f *Fleet) run(ctx context.Context, in *api.RunTaskInput) error {
 	out, err := f.api.RunTask(ctx, in)
 	var known *types.ConflictException
@@ -201,7 +200,7 @@ func (f *Fleet) run(ctx context.Context, in *api.RunTaskInput) error {
 	return nil
 }
 
-// request is what RunTask is asked for. It is the same for equal tasks.
+// request returns the input for RunTask. It is the same for equal tasks.
 func (f *Fleet) request(t fleet.Task, family string) (*api.RunTaskInput, error) {
 	overrides, err := overrides(t)
 	if err != nil {
@@ -230,8 +229,8 @@ func (f *Fleet) request(t fleet.Task, family string) (*api.RunTaskInput, error) 
 	return in, nil
 }
 
-// overrides are a task's own environment, in order, so that equal tasks are equal
-// requests.
+// overrides returns a task's own environment in sorted order, so that equal tasks make
+// equal requests.
 func overrides(t fleet.Task) (*types.TaskOverride, error) {
 	if err := validate(t); err != nil {
 		return nil, err
@@ -251,7 +250,7 @@ func overrides(t fleet.Task) (*types.TaskOverride, error) {
 	for i, e := range env {
 		pairs[i] = pair{*e.Name, *e.Value}
 	}
-	// As long as what goes over the wire, which the SDK writes.
+	// This has the same length as the request that the SDK encodes.
 	encoded, err := json.Marshal(map[string]any{"containerOverrides": []any{map[string]any{"name": container, "environment": pairs}}})
 	if err != nil {
 		return nil, fmt.Errorf("%w: the environment cannot be encoded: %w", fleet.ErrInvalid, err)
@@ -275,25 +274,26 @@ func validate(t fleet.Task) error {
 	return nil
 }
 
-// isName says that s is 1 to most ASCII letters, digits and characters of more. A
-// regular expression would take half a millisecond of every cold start.
+// isName reports whether s has 1 to most characters, all of them ASCII letters, digits
+// and characters in more. A regular expression would take half a millisecond of every
+// cold start.
 func isName(s string, most int, more string) bool {
 	return s != "" && len(s) <= most && !strings.ContainsFunc(s, func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune(more, c)
 	})
 }
 
-// groupPrefix marks the tasks that are ours.
+// groupPrefix marks the tasks of this fleet.
 const groupPrefix = "dormouse:"
 
-// groupOf is what a task is for, in characters that a task group may have.
+// groupOf encodes box and server of a task in the characters that a task group may have.
 func groupOf(t fleet.Task) string {
 	return groupPrefix + encode(t.Box) + ":" + encode(t.Server)
 }
 
 func encode(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
 
-// readGroup is the inverse of groupOf; ok is false for tasks of others.
+// readGroup is the inverse of groupOf; ok is false for the group of any other task.
 func readGroup(group string) (box, server string, ok bool) {
 	rest, ours := strings.CutPrefix(group, groupPrefix)
 	first, second, two := strings.Cut(rest, ":")

@@ -12,7 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
 
-// placement is RunTask's way to say that a request was right and no task was started.
+// placement is RunTask's answer that the request was right but no task was started.
 type placement struct{ reason, detail string }
 
 func (p placement) Error() string { return "no task was placed: " + p.reason + " " + p.detail }
@@ -25,16 +25,16 @@ func notPlaced(failures []types.Failure) error {
 	return p
 }
 
-// refused says that ECS found a request wrong. It is also what ECS says of things that
-// do not exist: tasks, and task definitions.
+// refused reports whether ECS found a request wrong. ECS also answers so for tasks and
+// task definitions that do not exist.
 func refused(err error) bool {
 	var client *types.ClientException
 	var parameter *types.InvalidParameterException
 	return errors.As(err, &client) || errors.As(err, &parameter)
 }
 
-// classify gives an error of ECS its place among the fleet's. Its text is for the
-// operator's log.
+// classify wraps an error of ECS in the matching error of package fleet. The text is for
+// the operator's log.
 func classify(what string, err error) error {
 	kind := fleet.ErrUnavailable
 	var unplaced placement
@@ -49,9 +49,9 @@ func classify(what string, err error) error {
 	return fmt.Errorf("%w: %s: %w", kind, what, err)
 }
 
-// crowded says that a quota or a rate is used up. ECS reports the quota of Fargate
-// vCPUs as throttling, so that the two cannot be told apart; in both cases nothing was
-// started, and a minute later it may be.
+// crowded reports whether a quota or a rate is used up. ECS reports the quota of Fargate
+// vCPUs as throttling, so the two look alike. In both cases nothing was started, and a
+// start may succeed a minute later.
 func crowded(err error) bool {
 	var limit *types.LimitExceededException
 	if errors.As(err, &limit) {

@@ -8,7 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
 
-// place is what a stack says of itself in one variable of a function's environment.
+// place is the description of a stack in one variable of a function's environment.
 type place struct {
 	Region         string   `json:"region"`
 	Cluster        string   `json:"cluster"`
@@ -27,9 +27,9 @@ type place struct {
 }
 
 // ParsePlace reads a Config from the form that template.yaml writes: one JSON object
-// whose keys are those of Config, with a small first letter; an endpoint is only for
-// where there is no AWS. Credentials, HTTPClient and Shape are left for the caller. Errors: fleet.ErrInvalid for what is no
-// such object; [New] checks the values.
+// whose keys are the fields of Config with a small first letter. endpoint is only for
+// places without AWS. The caller sets Credentials, HTTPClient and Shape. Errors:
+// fleet.ErrInvalid for text that is no such object; [New] checks the values.
 func ParsePlace(text string) (Config, error) {
 	var p place
 	d := json.NewDecoder(bytes.NewReader([]byte(text)))

@@ -19,12 +19,11 @@ import (
 // EventDetailType is the detail type of the EventBridge events that [TaskEvent] reads.
 const EventDetailType = "ECS Task State Change"
 
-// page is how many tasks ECS lists and describes in one call.
+// page is the number of tasks that ECS lists and describes in one call.
 const page = 100
 
-// Stop implements [fleet.Fleet]. reason is cut at 255 characters. ECS lists a task some
-// seconds after it was started at the latest: within them it is not known yet, and
-// nothing is stopped.
+// Stop implements [fleet.Fleet]. It cuts reason at 255 characters. ECS may list a task
+// only some seconds after its start; until then Stop does not find it and stops nothing.
 //
 // Errors: fleet.ErrCapacity if the rate of calls is too high, fleet.ErrUnavailable.
 func (f *Fleet) Stop(ctx context.Context, id, reason string) error {
@@ -42,7 +41,7 @@ func (f *Fleet) Stop(ctx context.Context, id, reason string) error {
 	}
 	for _, arn := range arns {
 		_, err := f.api.StopTask(ctx, &api.StopTaskInput{Cluster: &f.cfg.Cluster, Task: &arn, Reason: &reason})
-		if err != nil && !refused(err) { // refused: ECS has forgotten it since
+		if err != nil && !refused(err) { // refused means that ECS has forgotten the task since
 			return classify("stop the task", err)
 		}
 	}
@@ -56,7 +55,8 @@ func (f *Fleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var arns []string
-	// A task that stops between the two lists is then on both, not on none.
+	// In this order a task that stops between the two calls is on both lists, not on
+	// none.
 	for _, desired := range []types.DesiredStatus{types.DesiredStatusRunning, types.DesiredStatusStopped} {
 		some, err := f.list(ctx, &api.ListTasksInput{DesiredStatus: desired})
 		if err != nil {
@@ -71,7 +71,7 @@ func (f *Fleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
 		if err != nil {
 			return nil, classify("describe tasks", err)
 		}
-		// Those among out.Failures were forgotten since they were listed.
+		// ECS has forgotten the tasks in out.Failures since they were listed.
 		for _, t := range out.Tasks {
 			all = append(all, described(t))
 		}
@@ -88,7 +88,7 @@ func (f *Fleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
 	return list, nil
 }
 
-// list gives the ARNs of a whole list of tasks of the cluster.
+// list returns the ARNs of all tasks that match in, from all pages.
 func (f *Fleet) list(ctx context.Context, in *api.ListTasksInput) ([]string, error) {
 	in.Cluster, in.MaxResults = &f.cfg.Cluster, aws.Int32(page)
 	var arns []string
@@ -104,9 +104,9 @@ func (f *Fleet) list(ctx context.Context, in *api.ListTasksInput) ([]string, err
 	}
 }
 
-// TaskEvent reads the detail of an event with [EventDetailType]. ours is false for a
-// task of somebody else in the cluster. Errors: fleet.ErrInvalid if it is no such
-// detail.
+// TaskEvent reads the detail of an event with [EventDetailType]. ours is false for any
+// other task in the cluster. Errors: fleet.ErrInvalid if detail does not describe a
+// task.
 func TaskEvent(detail json.RawMessage) (s fleet.Status, ours bool, err error) {
 	var t task
 	if err := json.Unmarshal(detail, &t); err != nil {
@@ -119,8 +119,7 @@ func TaskEvent(detail json.RawMessage) (s fleet.Status, ours bool, err error) {
 	return s, ours, nil
 }
 
-// task is what a description and an event say alike about a task, in the event's
-// words.
+// task has the fields that descriptions and events share, with the names of the event.
 type task struct {
 	Group              string      `json:"group"`
 	StartedBy          string      `json:"startedBy"`
@@ -182,8 +181,8 @@ func (t task) status() (s fleet.Status, ours bool) {
 	return s, true
 }
 
-// state is where a task is. ECS has more states; before the last it takes the network
-// interface away for some seconds, when the runner is long gone.
+// state returns the state of a task. ECS has more states: before the last one it removes
+// the network interface for some seconds, when the runner is long gone.
 func (t task) state() fleet.State {
 	switch t.LastStatus {
 	case "STOPPED", "DELETED":
@@ -203,8 +202,8 @@ func (t task) state() fleet.State {
 	return fleet.Running
 }
 
-// exit reads a container's exit code, which is 128 more than the signal that ended it.
-// There is none if it never ran.
+// exit reads a container's exit code. A code over 128 may stand for the signal that
+// ended it. code is nil if the container never ran.
 func exit(code *int32) (int, string) {
 	if code == nil {
 		return -1, ""
@@ -215,8 +214,8 @@ func exit(code *int32) (int, string) {
 	return int(*code), ""
 }
 
-// signals are those that end a process and mean something on every architecture of
-// Linux that Fargate has.
+// signals maps the signals that end a process to their names. They have the same numbers
+// on every Linux architecture of Fargate.
 func signals() map[int32]string {
 	return map[int32]string{
 		1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
@@ -224,8 +223,8 @@ func signals() map[int32]string {
 	}
 }
 
-// reason says why a task stopped: what Stop was given, else what the container or ECS
-// says, else how the runner ended.
+// reason says why a task stopped: the reason given to Stop, else the reason of the
+// container or of ECS, else how the runner ended.
 func (t task) reason(s fleet.Status) string {
 	if t.StopCode == string(types.TaskStopCodeUserInitiated) && t.StoppedReason != "" {
 		return t.StoppedReason

@@ -1,6 +1,6 @@
-// Package fleettest is what every [fleet.Fleet] promises, as tests: a driver hands over
-// a [Harness] for each test and runs them all with [Run]. It knows no driver, and tests
-// nothing that only one of them has (processes, task definitions).
+// Package fleettest tests the promises of every [fleet.Fleet]. A driver passes a
+// [Harness] for each test and runs them all with [Run]. The package knows no driver, and
+// tests nothing that only one of them has (processes, task definitions).
 package fleettest
 
 import (
@@ -15,22 +15,22 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
 
-// Room is how many tasks the fleet of a harness has room for.
+// Room is the number of tasks for which the fleet of a harness has room.
 const Room = 2
 
-// Harness is an empty fleet with room for [Room] tasks at a time, and a hand on what it
-// runs.
+// Harness is an empty fleet with room for [Room] tasks at a time, with means to control
+// its runners.
 type Harness struct {
 	Fleet fleet.Fleet
-	// Waits and Exits3 are the environment that makes a runner run until it is
-	// stopped, and then exit with 0; and exit with code 3 by itself.
+	// Waits is the environment with which a runner runs until it is stopped, and then
+	// exits with 0. With Exits3 it exits with code 3 by itself.
 	Waits, Exits3 map[string]string
-	// Ready returns when the runner of a task that waits can take a signal.
+	// Ready returns when the runner of a waiting task can take a signal.
 	Ready func(t *testing.T, id string)
-	// Kill ends the runner of a task with SIGKILL, behind the fleet's back.
+	// Kill ends the runner of a task with SIGKILL, without telling the fleet.
 	Kill func(t *testing.T, id string)
-	// Ended returns when nothing of a task runs any more that was stopped or killed,
-	// or exits by itself.
+	// Ended returns when nothing of a task runs any more that was stopped or killed, or
+	// exits by itself.
 	Ended func(t *testing.T, id string)
 }
 

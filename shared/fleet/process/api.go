@@ -35,8 +35,8 @@ type (
 
 const maxTaskBytes = 1 << 20
 
-// Handler returns the API that [Client] speaks. It asks nobody who they are: whoever
-// serves it lets in only those who may start programs.
+// Handler returns the API that [Client] speaks. It does not authenticate: its caller
+// must admit only programs that may start others.
 func (p *Pool) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /tasks", func(w http.ResponseWriter, r *http.Request) {
@@ -86,7 +86,7 @@ func answerError(w http.ResponseWriter, err error) {
 func answer(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	// A caller that went away has nothing to be told.
+	// The caller may have gone.
 	_ = json.NewEncoder(w).Encode(v)
 }
 
@@ -100,8 +100,8 @@ type Client struct {
 var _ fleet.Fleet = (*Client)(nil)
 
 // NewClient returns a client of the pool whose Handler is served at base, a URL without
-// a slash at its end. It does not connect yet and needs no closing, but
-// [Client.CloseIdle] gives its connections back.
+// a slash at its end. It does not connect yet. It needs no closing, but
+// [Client.CloseIdle] releases its connections.
 func NewClient(base string) *Client {
 	return &Client{base: base, http: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
 }
@@ -120,7 +120,7 @@ func (c *Client) Run(ctx context.Context, t fleet.Task) (string, error) {
 // Stop implements [fleet.Fleet].
 func (c *Client) Stop(ctx context.Context, id, reason string) error {
 	if id == "" {
-		return nil // no task has this id, and no path names it
+		return nil // no task has this id, and no path can name it
 	}
 	return c.call(ctx, http.MethodDelete, "/tasks/"+url.PathEscape(id)+"?reason="+url.QueryEscape(reason), nil, nil)
 }
@@ -157,7 +157,7 @@ func (c *Client) call(ctx context.Context, method, path string, body []byte, int
 	return nil
 }
 
-// readError brings back the fleet error that the answer stands for.
+// readError returns the fleet error for an error answer.
 func readError(res *http.Response) error {
 	var a errorAnswer
 	if err := json.NewDecoder(io.LimitReader(res.Body, maxLine)).Decode(&a); err != nil {
@@ -175,7 +175,7 @@ func readError(res *http.Response) error {
 	return &remoteError{kind: kind, text: a.Message}
 }
 
-// remoteError says what the pool said, whose text names the kind already.
+// remoteError is an error of the pool. Its text already names the kind.
 type remoteError struct {
 	kind error
 	text string

@@ -12,8 +12,9 @@ import (
 
 const maxLine = 64 << 10
 
-// copyLines hands the runner's output to the sink until it ends, and returns the last
-// error in it. It reads on when there is no sink: a full pipe would stop the runner.
+// copyLines passes the runner's output to Config.Output until it ends, and returns the
+// last error in it. It also reads without an Output, because a full pipe would stop the
+// runner.
 func (p *Pool) copyLines(task fleet.Status, from io.Reader) (failure string) {
 	r := bufio.NewReaderSize(from, maxLine)
 	for {
@@ -33,11 +34,10 @@ func (p *Pool) copyLines(task fleet.Status, from io.Reader) (failure string) {
 	}
 }
 
-// maxFailure is how many bytes of a runner's error a [fleet.Status] has.
+// maxFailure limits the bytes of a runner's error in a [fleet.Status].
 const maxFailure = 500
 
-// errorOf is what a line of a runner's log gives as its error, "" if it is none of the
-// level ERROR.
+// errorOf returns the error in a line of a runner's log, "" if its level is not ERROR.
 func errorOf(line string) string {
 	if !strings.Contains(line, `"ERROR"`) {
 		return ""
@@ -52,8 +52,8 @@ func errorOf(line string) string {
 	return strings.ToValidUTF8(said.Error[:min(len(said.Error), maxFailure)], "")
 }
 
-// readLine returns the next line without its end; rest says that the line was
-// longer than the buffer and goes on.
+// readLine returns the next line without its end. rest says that the line is longer than
+// the buffer and continues.
 func readLine(r *bufio.Reader) (line string, rest bool, err error) {
 	b, err := r.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {

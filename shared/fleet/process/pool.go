@@ -1,26 +1,26 @@
-// Package process is the fleet of one machine: a task is a runner program started
-// as a local process. It hides how such a process is started, watched and ended so
-// that nothing of a box outlives its runner, and how functions in other processes
-// reach the pool (a small HTTP API over a unix socket).
+// Package process is the fleet of one machine: a task is a runner program started as a
+// local process. It hides how the process is started, watched and ended, so that nothing
+// of a box outlives its runner. It also hides how functions in other processes reach the
+// pool (a small HTTP API over a unix socket).
 //
-// [Pool] lives in one long-running program (the emulator). [Client] is what the
-// function processes use; both are a [fleet.Fleet].
+// [Pool] lives in one long-running program (the emulator). Function processes use
+// [Client]. Both are a [fleet.Fleet].
 //
-// It does not decide when a box is started, does not talk to the runner, and puts
-// no limits on what a box may use.
+// The package does not decide when a box is started, does not talk to the runner, and
+// does not limit the resources of a box.
 //
 // # What ends with a runner
 //
-// A runner is the leader of a session of its own. When it has ended, however it
-// ended, the pool kills what it left behind before it reports the task as stopped.
-// On Linux that is every process of that session, whatever process group it moved
-// to, their descendants, and, where the program called [BecomeSubreaper], orphans
-// that have a session of their own (what a server started "detached"). Elsewhere
-// it is the runner's process group. On Linux a runner is also killed when the
-// program that holds the pool dies.
+// A runner is the leader of a session of its own. When it has ended in any way, the pool
+// kills the processes it left behind before it reports the task as stopped. On Linux
+// these are all processes of that session, in any process group, and their descendants.
+// If the program called [BecomeSubreaper], they include orphans with a session of their
+// own (processes that a server started "detached"). On other systems they are the
+// runner's process group. On Linux the kernel also kills a runner when the program that
+// holds the pool dies.
 //
-// An orphan's origin cannot be told any more: a daemon in its own session all of
-// whose parents have ended counts as left behind as soon as any task stops. A
+// The pool cannot tell which task an orphan came from. A daemon in its own session,
+// whose parents have all ended, counts as left behind as soon as any task stops. A
 // runner that is a subreaper itself keeps such daemons for its own lifetime.
 package process
 
@@ -50,39 +50,39 @@ const (
 	defaultGrace    = 10 * time.Second
 )
 
-// Config says how the runners of a Pool are run. Only Command is required.
+// Config says how a Pool runs its runners. Only Command is required.
 type Config struct {
 	// Command is the path of the runner program; it is not looked up in PATH.
 	// Args are its arguments.
 	Command string
 	Args    []string
-	// Env is the whole environment of a runner (PATH, HOME, TMPDIR ...) beside
-	// [TaskEnv] and the task's own variables, which win. Nothing is inherited.
+	// Env is the whole environment of a runner (PATH, HOME, TMPDIR ...) beside [TaskEnv]
+	// and the task's own variables, which win. A runner inherits no other variables.
 	Env map[string]string
-	// Dir is the runners' working directory; "" is that of this program.
+	// Dir is the runners' working directory; "" means this program's own.
 	Dir string
-	// MaxTasks is how many tasks may run at the same time; 0 means 16.
+	// MaxTasks is the number of tasks that may run at the same time; 0 means 16.
 	MaxTasks int
-	// Disabled pools run nothing: Run fails at once.
+	// Disabled makes Run fail at once, with [fleet.ErrDisabled].
 	Disabled bool
 	// Grace is the time between SIGTERM and SIGKILL; 0 means 10 s.
 	Grace time.Duration
-	// OnStart is told of each task once, when its runner has been started and before
-	// OnStop. It is called with the pool locked: it must not call the pool.
+	// OnStart is called once for each task, when its runner has been started and before
+	// OnStop. The pool is locked during the call, so OnStart must not call it.
 	OnStart func(fleet.Status)
-	// OnStop is told of each task once, after nothing of it runs any more and
-	// before Close returns. It is called outside all locks and may call every
-	// method of the pool but Close.
+	// OnStop is called once for each task, after nothing of it runs any more and before
+	// Close returns. The pool holds no lock then: OnStop may call every method of the
+	// pool but Close.
 	OnStop func(fleet.Status)
-	// Output gets what a runner writes to stdout and stderr, line by line without
-	// the line end, cut at 64 KiB; the lines of one task one after another.
+	// Output gets the stdout and stderr of a runner, line by line without the line end,
+	// cut at 64 KiB. The lines of one task come one after another.
 	Output func(task fleet.Status, line string)
 	// Logger may be nil.
 	Logger *slog.Logger
 }
 
-// Pool runs boxes as processes of this machine. It is safe for concurrent use. A
-// pool that is not needed any more must be closed.
+// Pool runs boxes as processes of this machine. It is safe for concurrent use. Close it
+// when it is not needed any more.
 type Pool struct {
 	cfg     Config
 	log     *slog.Logger
@@ -103,8 +103,8 @@ type task struct {
 	token  string
 	status fleet.Status
 	cmd    *exec.Cmd
-	// exited is set before the runner's pid can be used anew; from then on
-	// nothing is sent to it.
+	// exited is set before the runner's pid can be reused. From then on the pool sends
+	// no signal to it.
 	exited bool
 	killer *time.Timer
 }
@@ -132,8 +132,8 @@ func NewPool(cfg Config) *Pool {
 	return p
 }
 
-// spawner starts all runners from one thread that lives as long as the pool: the
-// kernel takes the end of the thread that started a child for the parent's death.
+// spawner starts all runners from one thread that lives as long as the pool. The kernel
+// would take the end of the starting thread for the parent's death.
 func (p *Pool) spawner() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -143,8 +143,9 @@ func (p *Pool) spawner() {
 }
 
 // Run implements [fleet.Fleet]. It returns [fleet.ErrInvalid] for a task without a
-// usable client token or environment, [fleet.ErrCapacity] when MaxTasks run,
-// [fleet.ErrDisabled] when it is disabled, and [fleet.ErrUnavailable] when the pool is closed or the runner cannot be started.
+// usable client token or environment, [fleet.ErrCapacity] when MaxTasks tasks run,
+// [fleet.ErrDisabled] if the pool is disabled, and [fleet.ErrUnavailable] if it is
+// closed or the runner cannot be started.
 func (p *Pool) Run(ctx context.Context, t fleet.Task) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
@@ -170,8 +171,8 @@ func (p *Pool) Run(ctx context.Context, t fleet.Task) (string, error) {
 	return p.start(t)
 }
 
-// start makes and registers the task. Called with mu held, so that a second Run
-// with the same token waits for the first.
+// start starts and registers the task. The caller holds mu, so that a second Run with
+// the same token waits for the first.
 func (p *Pool) start(ft fleet.Task) (string, error) {
 	id := uuid.NewString()
 	out, in, err := os.Pipe()
@@ -217,7 +218,7 @@ func (p *Pool) watch(t *task, started fleet.Status, out *os.File) {
 	drained := make(chan string, 1)
 	go func() { drained <- p.copyLines(started, out) }()
 	left := p.bury(t)
-	// A survivor that still holds the pipe must not hold the report.
+	// A surviving process that still holds the pipe must not delay the report.
 	_ = out.SetReadDeadline(time.Now().Add(time.Second))
 	failure := <-drained
 	_ = out.Close()
@@ -233,7 +234,7 @@ func (p *Pool) watch(t *task, started fleet.Status, out *os.File) {
 	}
 }
 
-// runnerGone notes that the runner has ended and must not be signalled again.
+// runnerGone records that the runner has ended and must not be signalled again.
 func (p *Pool) runnerGone(t *task) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -243,8 +244,8 @@ func (p *Pool) runnerGone(t *task) {
 	}
 }
 
-// settle writes down how the task ended, after its runner has been waited for. failure
-// is the last error that the runner has logged.
+// settle records how the task ended, after its runner has been waited for. failure is
+// the last error that the runner has logged.
 func (p *Pool) settle(t *task, failure string) fleet.Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -319,9 +320,9 @@ func (p *Pool) Tasks(ctx context.Context) ([]fleet.Status, error) {
 	return list, nil
 }
 
-// Close stops all tasks and returns when nothing of them runs any more. When ctx
-// ends first, what is left is killed and its error returned. Run fails from now
-// on; Stop and Tasks still answer. Close may be called again.
+// Close stops all tasks and returns when nothing of them runs any more. When ctx ends
+// first, Close kills the rest and returns an error that wraps the error of ctx. From
+// then on Run fails; Stop and Tasks still answer. Close may be called again.
 func (p *Pool) Close(ctx context.Context) error {
 	p.mu.Lock()
 	first := !p.closed

@@ -13,16 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clearTime is how long the pool tries to kill what a runner left behind. SIGKILL
+// clearTime limits how long the pool tries to kill the processes of a runner. SIGKILL
 // takes moments; only a process stuck in the kernel needs longer.
 const clearTime = 5 * time.Second
 
-// BecomeSubreaper makes this program the parent of the orphans among its
-// descendants, so that a [Pool] in it finds and reaps every process of a box whose
-// runner was killed. It holds for the whole program and for its life; call it
-// once, from main, before the first task. From then on, a program started with a
-// session of its own by anything but a Pool is taken for such an orphan. On systems
-// that know no subreapers it does nothing.
+// BecomeSubreaper makes this program the parent of the orphans among its descendants. A
+// [Pool] in it then finds and reaps every process of a box whose runner was killed. It
+// holds for the whole program and for its life; call it once, from main, before the
+// first task. From then on the pool takes a program in a session of its own for such an
+// orphan, unless a Pool started it. On systems without subreapers it does nothing.
 func BecomeSubreaper() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become the parent of orphaned processes: %w", err)
@@ -36,9 +35,9 @@ func runnerAttr() *syscall.SysProcAttr {
 
 func signalName(s syscall.Signal) string { return unix.SignalName(s) }
 
-// bury waits for the end of the runner, kills what it left behind and then reaps
-// it. In this order, because an unreaped runner keeps its pid, and with it the
-// session id, from being given to somebody else.
+// bury waits for the end of the runner, kills the processes it left behind and then
+// reaps it. Until the runner is reaped its pid, and with it the session id, cannot be
+// reused.
 func (p *Pool) bury(t *task) error {
 	pid := t.status.PID
 	for {
@@ -49,13 +48,13 @@ func (p *Pool) bury(t *task) error {
 	}
 	p.runnerGone(t)
 	left := p.clearRemains(pid)
-	// How it ended is in ProcessState; an exit status is no error here.
+	// ProcessState has the exit status, so the error says nothing new.
 	_ = t.cmd.Wait()
 	return left
 }
 
-// clearRemains kills until nothing of the runner is alive. It returns an error
-// naming what would not die.
+// clearRemains kills until nothing of the runner is alive. Its error names a process
+// that did not die.
 func (p *Pool) clearRemains(runner int) error {
 	killed := map[int]bool{}
 	for pause, until := time.Millisecond, time.Now().Add(clearTime); ; pause = min(2*pause, 50*time.Millisecond) {
@@ -89,8 +88,8 @@ type proc struct {
 	start                uint64 // in clock ticks since boot
 }
 
-// remainsOf picks from the table what belonged to the runner: its session, strays,
-// and the descendants of both. A zombie somebody else has to reap is not counted.
+// remainsOf picks the processes of the runner from the table: its session, strays, and
+// the descendants of both. It leaves out zombies that another process has to reap.
 func (p *Pool) remainsOf(table map[int]proc, runner int, killed map[int]bool) []proc {
 	first, ok := table[runner]
 	adopts := ok && isSubreaper()
@@ -121,11 +120,11 @@ func (p *Pool) remainsOf(table map[int]proc, runner int, killed map[int]bool) []
 	return list
 }
 
-// stray says whether a child of ours that is in another session came to us as an
-// orphan. A child we started ourselves is never one: a runner carries the task
-// variable, of whichever pool, and before its exec it has our own environment.
-// A leader that has just ended tells neither; it may be the runner of another task
-// on its way to being buried, so it is left alone until it is an old one.
+// stray reports whether a child of this program in another session is an adopted orphan.
+// A child that this program started is none: a runner has the task variable, of
+// whichever pool, and before its exec it has this program's own environment. A leader
+// that has just ended shows neither. It may be the runner of another task that is about
+// to be buried, so stray returns false until it is an old zombie.
 func (p *Pool) stray(table map[int]proc, d proc, killed map[int]bool) bool {
 	leader, ok := table[d.session]
 	switch {
@@ -148,14 +147,14 @@ func (p *Pool) stray(table map[int]proc, d proc, killed map[int]bool) bool {
 	return err == nil && !runs && !bytes.Equal(env, ours)
 }
 
-// husk is a zombie child of ours that nobody has reaped so far.
+// husk is a zombie child of this program that is not reaped yet.
 type husk struct {
 	start uint64
 	seen  time.Time
 }
 
-// isHusk says whether the zombie has been one for longer than a runner waits to be
-// reaped, and remembers it for the next time.
+// isHusk reports whether a zombie is older than a runner's wait to be reaped. It
+// remembers the zombie for the next call.
 func (p *Pool) isHusk(d proc) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -167,12 +166,12 @@ func (p *Pool) isHusk(d proc) bool {
 	return time.Since(old.seen) > 2*clearTime
 }
 
-// isSubreaper says whether orphans come to this program at all. Without it a child
-// in a session of its own is one the program started itself.
+// isSubreaper reports whether this program adopts orphans. If not, it has started each
+// of its children itself.
 func isSubreaper() bool {
 	var is int32
-	// Not unix.Prctl: a pointer may become a number only in the call itself, or
-	// the stack may move under it.
+	// This does not use unix.Prctl: a pointer may become a number only in the call
+	// itself, or the stack may move under it.
 	_, _, errno := unix.Syscall(unix.SYS_PRCTL, unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&is)), 0)
 	return errno == 0 && is != 0
 }

@@ -10,23 +10,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BecomeSubreaper does nothing on this system: it knows no subreapers.
+// BecomeSubreaper does nothing: this system has no subreapers.
 func BecomeSubreaper() error { return nil }
 
 func runnerAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
 func signalName(s syscall.Signal) string { return unix.SignalName(s) }
 
-// husk is a Linux matter.
+// husk is used on Linux only.
 type husk struct{}
 
 // bury waits for the end of the runner and kills what is left of its group.
 func (p *Pool) bury(t *task) error {
-	// How it ended is in ProcessState; an exit status is no error here.
+	// ProcessState has the exit status, so the error says nothing new.
 	_ = t.cmd.Wait()
 	p.runnerGone(t)
 	err := syscall.Kill(-t.status.PID, syscall.SIGKILL)
-	// EPERM is what some systems answer for a group of zombies.
+	// Some systems answer EPERM for a group of zombies.
 	if err != nil && !errors.Is(err, syscall.ESRCH) && !errors.Is(err, syscall.EPERM) {
 		return fmt.Errorf("kill process group %d: %w", t.status.PID, err)
 	}

@@ -1,12 +1,12 @@
-// Command escape is a hostile server: it tries every way that it knows out of the
-// place it runs in, and prints what it tried and what was open. A line is
+// Command escape is a hostile server. It tries every way out of its sandbox that it
+// knows, and prints its attempts and the open ways. A line is
 //
 //	tried KIND N          so many attempts of a kind
 //	open KIND WHAT        one of them succeeded
 //	leak KIND WHERE       it has read one of the secrets
 //
-// Its arguments are short or long, the folder it may write in, and then what it was
-// told of others: KIND=VALUE.
+// Its arguments are "short" or "long", the folder it may write in, and what it was told
+// about other programs: KIND=VALUE.
 package main
 
 import (
@@ -96,7 +96,7 @@ func (r *room) look(kind, where string, read []byte) {
 	}
 }
 
-// everything finds out who else is there, and tries what needs nobody.
+// everything looks for other programs, and makes the attempts that need none.
 func (r *room) everything() {
 	r.told["socket"] = append(r.told["socket"], unixSockets()...)
 	entries, err := os.ReadDir("/proc")
@@ -204,8 +204,8 @@ func connectTCP(address string) error {
 	return unix.Connect(fd, &unix.SockaddrInet4{Port: n, Addr: [4]byte{127, 0, 0, 1}})
 }
 
-// families opens sockets of all families, and says which it has got, by what the
-// kernel says of them and not by what was asked for.
+// families opens sockets of all families. It asks the kernel which sockets it has got,
+// and does not trust the arguments of its calls.
 func (r *room) families() {
 	protocols, high := []uintptr{0, 1, 2, 4, 15, 16}, []uintptr{0, 1 << 32}
 	if r.long {

@@ -1,5 +1,5 @@
-// Command prober tries what a sandbox should not let it, one action a run, and
-// prints what came of it: lines of name=ok or name=ERROR.
+// Command prober tries actions that a sandbox should refuse, one action a run. It prints
+// the results as lines of name=ok or name=ERROR.
 package main
 
 import (
@@ -109,7 +109,8 @@ func sockets(address string) {
 	say("io_uring", errno)
 }
 
-// reach tries a unix socket of somebody else, with a socket and with a pair.
+// reach tries to connect to a unix socket of another program, with a socket and with a
+// pair.
 func reach(address string) {
 	say("connect", dial("unix", address))
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
@@ -166,7 +167,7 @@ func files(args []string) {
 	}
 }
 
-// hold has a secret in its memory, its environment, its workspace and its stderr.
+// hold keeps a secret in its memory, its environment, its workspace and its stderr.
 func hold(args []string) {
 	secret := []byte(args[0] + "-memory")
 	_ = os.WriteFile("secret", []byte(args[0]), 0o666)
@@ -195,7 +196,7 @@ func peer(args []string) {
 		}
 		say(name, err)
 	}
-	// Which numbers are open can be listed, what they are cannot be seen.
+	// The numbers of open descriptors can be listed, but not their targets.
 	_, err = os.Readlink(filepath.Join(proc, "fd", "2"))
 	say("fds", err)
 	_, err = os.ReadFile(filepath.Join(workspace, "secret"))
@@ -215,7 +216,7 @@ func peer(args []string) {
 	say("pidfd", err)
 }
 
-// inherited says what the process came with.
+// inherited prints what the process has inherited.
 func inherited() {
 	for _, pair := range os.Environ() {
 		_, _ = fmt.Fprintln(os.Stdout, "env", pair)
@@ -336,7 +337,7 @@ func escape() {
 	_, _ = fmt.Fprintln(os.Stdout, cmd.Process.Pid)
 }
 
-// own says whether a descriptor is one that Go's runtime, or the listing, has opened.
+// own reports whether Go's runtime, or the listing, has opened a descriptor.
 func own(target string) bool {
 	return strings.HasPrefix(target, "/proc/") || strings.HasPrefix(target, "/sys/fs/cgroup/") || strings.HasPrefix(target, "anon_inode:")
 }
