@@ -30,7 +30,7 @@ const starts = 20
 // slower, and its start has other parts; the test measures only Dormouse's part.
 const (
 	aimTime = 6 * time.Millisecond
-	aimSize = 13_000_000
+	aimSize = 13 << 20
 )
 
 // coldFunctions returns the deployed programs and an event for each, which makes the
@@ -98,7 +98,7 @@ func TestColdStarts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d starts each, in turns; aims: %s for the median to the answer, %d MB\n%s", starts, aimTime, aimSize/1_000_000, &out)
+	t.Logf("%d starts each, in turns; aims: %s for the median to the answer, %d MiB\n%s", starts, aimTime, aimSize>>20, &out)
 }
 
 // build makes a program as make build-…Function does, for this machine.
