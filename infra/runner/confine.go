@@ -116,7 +116,7 @@ func (c *confiner) demand() []sandbox.Guard {
 
 // toolchains returns folders outside of the system in which the server's command and the
 // interpreters in its PATH are installed. Version managers install into the home of
-// their user, of which an enclosed server sees nothing else.
+// their user. An enclosed server sees nothing else of that home.
 func (c *confiner) toolchains(placed provision.Launch) []string {
 	path := append(append([]string{}, placed.Path...), filepath.SplitList(c.env["PATH"])...)
 	var found []string

@@ -283,8 +283,8 @@ func (s *session) wants(m wire.Message) bool {
 
 // # To a process of several sessions
 
-// common adapts a request by which one session would change a setting for all. It
-// reports whether the process is to get the request at all.
+// common adapts a request with which one session would change a setting for all
+// sessions. It reports whether the process is to get the request at all.
 func (g *group) common(s *session, m *wire.Message) (forProcess bool) {
 	switch m.Method {
 	case wire.MethodSetLevel:

@@ -25,7 +25,7 @@ func FunctionARN(name string) string {
 }
 
 // NewID returns an id in the form of API Gateway's ids for connections, requests and
-// messages: 16 random characters, the last of which is "=".
+// messages. An id has 15 random characters and a "=".
 func NewID() string {
 	b := make([]byte, 11)
 	_, _ = crand.Read(b) // never fails, see crypto/rand

@@ -142,8 +142,8 @@ func (l *Ledger) said(said meter.Line) {
 	}
 }
 
-// Watch returns a handler that passes every line to h, and counts the lines that say
-// what was used.
+// Watch returns a handler that passes every line to h, and counts the usage
+// that lines report.
 func (l *Ledger) Watch(h slog.Handler) slog.Handler { return watch{h, l} }
 
 type watch struct {

@@ -139,16 +139,11 @@ func realPaths(programs ...string) []string {
 
 // copyOut copies folders, plain files, and links that stay in the copy.
 func copyOut(ctx context.Context, from, to string) error {
-	src, err := os.OpenRoot(from)
+	src, dst, done, err := openRoots(from, to)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = src.Close() }() // only read
-	dst, err := os.OpenRoot(to)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = dst.Close() }() // every write is checked where it is made
+	defer done()
 	var links []string
 	err = fs.WalkDir(src.FS(), ".", func(name string, e fs.DirEntry, err error) error {
 		switch {

@@ -39,16 +39,11 @@ type tree map[string]entry
 // record it removes everything that is not at the source, except the folders of
 // dependencies and caches. Two calls must not refresh the same folder at the same time.
 func refresh(ctx context.Context, from, to, record string) error {
-	src, err := os.OpenRoot(from)
+	src, dst, done, err := openRoots(from, to)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = src.Close() }() // only read
-	dst, err := os.OpenRoot(to)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = dst.Close() }() // every write is checked where it is made
+	defer done()
 	want, err := scan(ctx, src, from)
 	if err != nil {
 		return err
@@ -70,6 +65,19 @@ func refresh(ctx context.Context, from, to, record string) error {
 		}
 	}
 	return writeTree(record, want)
+}
+
+// openRoots opens the folders of a copy. The caller calls done when the copy is over.
+func openRoots(from, to string) (src, dst *os.Root, done func(), err error) {
+	if src, err = os.OpenRoot(from); err != nil {
+		return nil, nil, nil, err
+	}
+	if dst, err = os.OpenRoot(to); err != nil {
+		_ = src.Close() // nothing was read
+		return nil, nil, nil, err
+	}
+	// src is only read, and every write to dst is checked where it is made.
+	return src, dst, func() { _, _ = src.Close(), dst.Close() }, nil
 }
 
 // # The source

@@ -1,6 +1,6 @@
 // Command native is the functions for HTTP and WebSocket clients, with the native
-// server of the end-to-end tests. The program's name selects the function. It shows
-// what the store keeps of a session while every process is killed.
+// server of the end-to-end tests. The program's name selects the function. The
+// tests kill every process and see by it what the store keeps of a session.
 package main
 
 import (
