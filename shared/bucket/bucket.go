@@ -9,11 +9,13 @@
 //
 // # Objects
 //
-//	PREFIX/TENANT/SERVER/OWNER/GENERATION-TIME-NONCE.tar.zst   a snapshot
-//	PREFIX/TENANT/SERVER/OWNER/current                         the name of the newest
+//	PREFIX/TENANT/SERVER/OWNER/GENERATION-TIME-SUM.tar.zst   a snapshot
+//	PREFIX/TENANT/SERVER/OWNER/current                       the name of the newest
 //
 // TENANT and SERVER are the box's, as digests if they have characters that would have to
-// be escaped. OWNER is a digest. A snapshot counts once current names it. current is
+// be escaped. OWNER is a digest. SUM is the SHA-256 of the object's bytes, which the box
+// that uploads them has told; the box that gets them later is told the same sum, and
+// compares. Without a sum there is a random number in its place. A snapshot counts once current names it. current is
 // written on condition that it is unchanged since it was read, and only moves to a
 // greater name. Names of one owner grow with the generation of the box and with time. So
 // an unconfirmed upload has no effect, a repeated or late confirmation changes nothing,
@@ -51,7 +53,7 @@ const (
 	callTimeout = 5 * time.Second // limit for one request
 	urlLife     = 10 * time.Minute
 	maxPointer  = 4 << 10 // bytes
-	maxTries    = 5       // writes of a pointer that another runner writes too
+	maxTries    = 5       // tries to write a pointer that another runner writes too
 	current     = "current"
 	ending      = ".tar.zst"
 )
@@ -76,7 +78,7 @@ func New(c Config) *Bucket {
 	c.Domain = cmp.Or(c.Domain, "amazonaws.com")
 	if c.Client == nil {
 		c.Client = &http.Client{
-			// The default transport may dial elsewhere in a function.
+			// In a function, the default transport may dial another address.
 			Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
@@ -90,32 +92,35 @@ type pointer struct {
 	Object     string             `json:"object"`
 	Saved      time.Time          `json:"saved"`
 
-	etag string // from the read; "" if there is none
+	etag string // from the read; "" if the object did not exist
 }
 
 // Newest returns a URL, valid for some minutes, to get the newest snapshot of an owner,
-// and when it was saved. Errors: NotFound if there is none, Unavailable.
-func (b *Bucket) Newest(ctx context.Context, box session.BoxID, owner string) (get string, saved time.Time, err error) {
+// its sum, and when it was saved. Errors: NotFound if there is none, Unavailable.
+func (b *Bucket) Newest(ctx context.Context, box session.BoxID, owner string) (get, sum string, saved time.Time, err error) {
 	p, err := b.pointer(ctx, box, owner)
 	if err != nil {
-		return "", time.Time{}, err
+		return "", "", time.Time{}, err
 	}
 	if p.Object == "" {
-		return "", time.Time{}, session.Errorf(session.NotFound, "there is no snapshot")
+		return "", "", time.Time{}, session.Errorf(session.NotFound, "there is no snapshot")
 	}
 	get, _, err = b.presign(ctx, http.MethodGet, folder(box, owner)+p.Object, 0)
-	return get, p.Saved, err
+	return get, sumOf(p.Object), p.Saved, err
 }
 
 // Room returns the place for a new snapshot of size bytes: its name, a URL for PUT, and
 // the headers to send. The URL is valid for some minutes and accepts exactly size bytes.
+// sum is their SHA-256 in hexadecimal, or "" if the box does not know it.
 // Errors: Fenced if a newer generation has saved, TooLarge, Invalid, Unavailable.
-func (b *Bucket) Room(ctx context.Context, box session.BoxID, owner string, gen session.Generation, size int64) (object, put string, header map[string]string, err error) {
+func (b *Bucket) Room(ctx context.Context, box session.BoxID, owner string, gen session.Generation, size int64, sum string) (object, put string, header map[string]string, err error) {
 	switch {
 	case size > b.cfg.MaxBytes:
 		return "", "", nil, session.Errorf(session.TooLarge, "the snapshot has %d bytes; at most %d are kept", size, b.cfg.MaxBytes)
 	case size < 1:
-		return "", "", nil, session.Errorf(session.Invalid, "a snapshot of %d bytes is none", size)
+		return "", "", nil, session.Errorf(session.Invalid, "a snapshot cannot have %d bytes", size)
+	case sum != "" && !isSum(sum):
+		return "", "", nil, session.Errorf(session.Invalid, "%q is no SHA-256 in hexadecimal", clip(sum))
 	}
 	p, err := b.pointer(ctx, box, owner)
 	if err != nil {
@@ -128,15 +133,15 @@ func (b *Bucket) Room(ctx context.Context, box session.BoxID, owner string, gen 
 	if _, before, ok := parts(p.Object); ok && p.Generation == gen {
 		at = max(at, before+1) // the clock of another function may be ahead
 	}
-	object = fmt.Sprintf("%016d-%013d-%s%s", gen, at, session.NewNonce(), ending)
+	object = fmt.Sprintf("%016d-%013d-%s%s", gen, at, cmp.Or(sum, session.NewNonce()), ending)
 	put, header, err = b.presign(ctx, http.MethodPut, folder(box, owner)+object, size)
 	return object, put, header, err
 }
 
-// Commit makes an uploaded object the newest snapshot of an owner, and removes the one
-// before. It may be repeated, and does nothing for an object that is older than the
-// newest. Errors: Fenced if a newer generation has saved, Invalid for a name that Room
-// did not give, Unavailable.
+// Commit makes an uploaded object the newest snapshot of an owner, and removes the
+// previous one. It may be repeated, and does nothing for an object that is older than the
+// newest. Errors: Fenced if a newer generation has saved, Invalid for a name that Room did
+// not give, Unavailable.
 func (b *Bucket) Commit(ctx context.Context, box session.BoxID, owner string, gen session.Generation, object string) error {
 	of, _, ok := parts(object)
 	if !ok || of > gen {
@@ -150,7 +155,7 @@ func (b *Bucket) Commit(ctx context.Context, box session.BoxID, owner string, ge
 		case p.Generation > of:
 			return stale(of, p)
 		case p.Object >= object:
-			return nil // this very object, or a late confirmation of an older one
+			return nil // the pointer has this very object, or a newer one
 		}
 		text, err := json.Marshal(pointer{Generation: of, Object: object, Saved: time.Now().UTC()})
 		if err != nil {
@@ -177,7 +182,7 @@ func (b *Bucket) Commit(ctx context.Context, box session.BoxID, owner string, ge
 		}
 		return answer.unexpected("write which snapshot is the newest")
 	}
-	return session.Errorf(session.Unavailable, "several runners save one snapshot at a time; try again")
+	return session.Errorf(session.Unavailable, "several runners are saving the same snapshot; try again")
 }
 
 // Forget removes an owner's snapshot of gen or an older generation, if there is one.
@@ -187,7 +192,7 @@ func (b *Bucket) Forget(ctx context.Context, box session.BoxID, owner string, ge
 	if err != nil || p.Object == "" || p.Generation > gen {
 		return err
 	}
-	for _, name := range []string{current, p.Object} { // the pointer first: without it there is no snapshot
+	for _, name := range []string{current, p.Object} { // remove the pointer first: without it there is no snapshot
 		answer, err := b.call(ctx, http.MethodDelete, folder(box, owner)+name, nil, nil)
 		if err != nil {
 			return err
@@ -216,11 +221,11 @@ func (b *Bucket) pointer(ctx context.Context, box session.BoxID, owner string) (
 	}
 	p := pointer{etag: answer.etag}
 	if err := json.Unmarshal(answer.body, &p); err != nil {
-		return pointer{}, session.Errorf(session.Unavailable, "which snapshot is the newest cannot be read").Because(err)
+		return pointer{}, session.Errorf(session.Unavailable, "cannot read the name of the newest snapshot").Because(err)
 	}
 	gen, _, ok := parts(p.Object)
 	if !ok || gen != p.Generation || p.etag == "" {
-		return pointer{}, session.Errorf(session.Unavailable, "which snapshot is the newest cannot be read: it is said to be %q", clip(p.Object))
+		return pointer{}, session.Errorf(session.Unavailable, "the name of the newest snapshot is not valid: %q", clip(p.Object))
 	}
 	return p, nil
 }
@@ -281,7 +286,8 @@ func folder(box session.BoxID, owner string) string {
 	return plain(tenant) + "/" + plain(server) + "/" + hex.EncodeToString(sum[:]) + "/"
 }
 
-// plain returns name if it needs no escaping, else a digest that cannot be another name.
+// plain returns name if it needs no escaping. Otherwise it returns a digest, which no name
+// can equal.
 func plain(name string) string {
 	ok := name != "" && len(name) <= 100
 	for _, c := range []byte(name) {
@@ -303,6 +309,21 @@ func parts(object string) (gen session.Generation, at int64, ok bool) {
 	g, err1 := strconv.ParseUint(fields[0], 10, 63)
 	t, err2 := strconv.ParseUint(fields[1], 10, 63)
 	return session.Generation(g), int64(t), errors.Join(err1, err2) == nil //nolint:gosec // they have 63 bits
+}
+
+// sumOf returns the sum in the name of a snapshot, "" if it has none.
+func sumOf(object string) string {
+	sum := strings.TrimSuffix(object[strings.LastIndexByte(object, '-')+1:], ending)
+	if !isSum(sum) {
+		return ""
+	}
+	return sum
+}
+
+// isSum reports whether s is a SHA-256 in hexadecimal.
+func isSum(s string) bool {
+	b, err := hex.DecodeString(s)
+	return err == nil && len(b) == sha256.Size
 }
 
 func clip(s string) string { return s[:min(len(s), 100)] }

@@ -3,6 +3,8 @@ package bucket_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io"
 	"maps"
@@ -35,7 +37,7 @@ func open(s3 *buckettest.S3) *bucket.Bucket {
 	})
 }
 
-// send does with a URL what a box does.
+// send uses a URL as a box does.
 func send(t *testing.T, method, url string, header map[string]string, body string) (code int, answer string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, bytes.NewReader([]byte(body)))
@@ -57,10 +59,16 @@ func send(t *testing.T, method, url string, header map[string]string, body strin
 	return res.StatusCode, string(text)
 }
 
-// put puts a snapshot, and does not commit it.
+// sum returns the sum that a box tells of its snapshot.
+func sum(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
+// put uploads a snapshot, and does not commit it.
 func put(t *testing.T, b *bucket.Bucket, gen session.Generation, text string) (object string) {
 	t.Helper()
-	object, url, header, err := b.Room(t.Context(), box, owner, gen, int64(len(text)))
+	object, url, header, err := b.Room(t.Context(), box, owner, gen, int64(len(text)), sum(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,10 +87,10 @@ func save(t *testing.T, b *bucket.Bucket, gen session.Generation, text string) (
 	return object
 }
 
-// kept is the newest snapshot, "none" for none.
+// kept returns the newest snapshot, "none" for none.
 func kept(t *testing.T, b *bucket.Bucket) string {
 	t.Helper()
-	url, saved, err := b.Newest(t.Context(), box, owner)
+	url, told, saved, err := b.Newest(t.Context(), box, owner)
 	if errors.Is(err, session.NotFound) {
 		return "none"
 	}
@@ -93,7 +101,27 @@ func kept(t *testing.T, b *bucket.Bucket) string {
 	if code != http.StatusOK {
 		t.Fatalf("get is answered %d", code)
 	}
+	if told != sum(text) {
+		t.Errorf("%q is said to have the sum %q", text, told)
+	}
 	return text
+}
+
+func TestASumIsOneOrIsLeftOut(t *testing.T) {
+	t.Parallel()
+	b := open(buckettest.New(t))
+	for _, wrong := range []string{"x", "../" + sum("")[3:], sum("")[1:]} {
+		if object, _, _, err := b.Room(t.Context(), box, owner, 1, 10, wrong); !errors.Is(err, session.Invalid) {
+			t.Errorf("%q: %q, %v", wrong, object, err)
+		}
+	}
+	object, _, _, err := b.Room(t.Context(), box, owner, 1, 10, "") // of an older runner
+	if err == nil {
+		err = b.Commit(t.Context(), box, owner, 1, object)
+	}
+	if _, told, _, newest := b.Newest(t.Context(), box, owner); err != nil || newest != nil || told != "" {
+		t.Errorf("sum %q, %v, %v", told, err, newest)
+	}
 }
 
 func TestSnapshotThatWasCommittedIsTheNewest(t *testing.T) {
@@ -154,7 +182,7 @@ func TestOlderGenerationIsRefusedAfterANewerOneHasSaved(t *testing.T) {
 	if err := b.Commit(t.Context(), box, owner, 1, old); !errors.Is(err, session.Fenced) {
 		t.Errorf("commit: %v", err)
 	}
-	if _, _, _, err := b.Room(t.Context(), box, owner, 1, 10); !errors.Is(err, session.Fenced) {
+	if _, _, _, err := b.Room(t.Context(), box, owner, 1, 10, ""); !errors.Is(err, session.Fenced) {
 		t.Errorf("room: %v", err)
 	}
 	if err := b.Forget(t.Context(), box, owner, 1); err != nil {
@@ -207,11 +235,11 @@ func TestURLIsGoodForNothingElse(t *testing.T) {
 	s3 := buckettest.New(t)
 	b := open(s3)
 	save(t, b, 1, "one")
-	get, _, err := b.Newest(t.Context(), box, owner)
+	get, _, _, err := b.Newest(t.Context(), box, owner)
 	if err != nil {
 		t.Fatal(err)
 	}
-	object, room, header, err := b.Room(t.Context(), box, owner, 1, 3)
+	object, room, header, err := b.Room(t.Context(), box, owner, 1, 3, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,7 +275,7 @@ func TestSnapshotOverTheLimitGetsNoRoom(t *testing.T) {
 	t.Parallel()
 	b := open(buckettest.New(t))
 	for size, want := range map[int64]session.Code{1001: session.TooLarge, 0: session.Invalid, -1: session.Invalid} {
-		if _, _, _, err := b.Room(t.Context(), box, owner, 1, size); !errors.Is(err, want) {
+		if _, _, _, err := b.Room(t.Context(), box, owner, 1, size, ""); !errors.Is(err, want) {
 			t.Errorf("%d bytes: %v", size, err)
 		}
 	}
@@ -263,14 +291,14 @@ func TestOwnersAndBoxesAreApart(t *testing.T) {
 		box   session.BoxID
 		owner string
 	}{{box, "s2"}, {"acme/other", owner}, {"acme2/files", owner}, {"acme/files/s1", ""}, {"acme/files", "s1/../s1"}, {"../acme/files", owner}} {
-		if _, _, err := b.Newest(t.Context(), who.box, who.owner); !errors.Is(err, session.NotFound) {
+		if _, _, _, err := b.Newest(t.Context(), who.box, who.owner); !errors.Is(err, session.NotFound) {
 			t.Errorf("%v: %v", who, err)
 		}
-		// A name that another owner was given is one of nothing here.
+		// For another owner the name of this owner's object names nothing.
 		if err := b.Commit(t.Context(), who.box, who.owner, 1, object); err != nil {
 			t.Errorf("%v: %v", who, err)
 		}
-		url, _, err := b.Newest(t.Context(), who.box, who.owner)
+		url, _, _, err := b.Newest(t.Context(), who.box, who.owner)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -283,7 +311,7 @@ func TestOwnersAndBoxesAreApart(t *testing.T) {
 func TestPointerThatIsWrittenAtTheSameTimeMovesOn(t *testing.T) {
 	t.Parallel()
 	b := open(buckettest.New(t))
-	texts := map[string]string{} // by the name, which within a millisecond says nothing of the order
+	texts := map[string]string{} // within a millisecond the name does not tell the order
 	for _, text := range []string{"a", "b", "c"} {
 		texts[put(t, b, 1, text)] = text
 	}
@@ -308,8 +336,8 @@ func TestTroubleOfS3IsNotNoSnapshot(t *testing.T) {
 		b := open(s3)
 		object := save(t, b, 1, "one")
 		s3.Before(func(*http.Request) int { return code })
-		_, _, newest := b.Newest(t.Context(), box, owner)
-		_, _, _, room := b.Room(t.Context(), box, owner, 1, 1)
+		_, _, _, newest := b.Newest(t.Context(), box, owner)
+		_, _, _, room := b.Room(t.Context(), box, owner, 1, 1, "")
 		for what, err := range map[string]error{
 			"newest": newest, "room": room,
 			"commit": b.Commit(t.Context(), box, owner, 1, object), "forget": b.Forget(t.Context(), box, owner, 1),
@@ -346,7 +374,7 @@ func TestPlaceIsRead(t *testing.T) {
 	}
 }
 
-// asked is S3 as far as the address it is asked at.
+// asked is an S3 that only records the URL of a request.
 type asked struct{ url string }
 
 // RoundTrip implements http.RoundTripper.
@@ -364,7 +392,7 @@ func TestBucketOfAWSIsInTheHost(t *testing.T) {
 			return aws.Credentials{AccessKeyID: "a", SecretAccessKey: "b"}, nil
 		}),
 	})
-	_, room, _, err := b.Room(t.Context(), "acme@x/files", owner, 1, 1)
+	_, room, _, err := b.Room(t.Context(), "acme@x/files", owner, 1, 1, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ func ParsePlace(text, region string) (Place, error) {
 	where, query, _ := strings.Cut(text, "?")
 	settings, err := url.ParseQuery(query)
 	if err != nil {
-		return Place{}, session.Errorf(session.Invalid, "what follows %q cannot be read; want %s", where+"?", PlaceForm).Because(err)
+		return Place{}, session.Errorf(session.Invalid, "the settings after %q are malformed; want %s", where+"?", PlaceForm).Because(err)
 	}
 	for name, values := range settings {
 		if name != "endpoint" && name != "region" || len(values) != 1 {

@@ -30,7 +30,8 @@ func (b *Bucket) url(object string) string {
 	return fmt.Sprintf("https://%s.s3.%s.%s/%s", p.Bucket, p.Region, b.cfg.Domain, object)
 }
 
-// asWritten makes the signer use a path as it is, because S3 does not escape it twice.
+// asWritten makes the signer use a path as it is: S3 expects a path that was escaped only
+// once.
 func asWritten(o *v4.SignerOptions) { o.DisableURIPathEscaping = true }
 
 // sign signs a request of the host itself.

@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// BenchmarkCall measures the cost of a tools/call for the store, against DynamoDB
-// Local. Most of the time is DynamoDB Local's; the allocations are the driver's.
+// BenchmarkCall measures the work of the store for a tools/call, against DynamoDB Local.
+// Most of the time is DynamoDB Local's; the allocations are the driver's.
 func BenchmarkCall(b *testing.B) {
 	s := open(b, Options{})
 	x := session.Session{
@@ -45,8 +45,8 @@ func BenchmarkCall(b *testing.B) {
 	})
 }
 
-// BenchmarkReplay measures the return of a client, which reads all events of a
-// stream, of 120 bytes in batches of 10.
+// BenchmarkReplay measures how a client that returns reads all events of a stream. Each
+// event has 120 bytes, and 10 are in a batch.
 func BenchmarkReplay(b *testing.B) {
 	s := open(b, Options{})
 	event := bytes.Repeat([]byte("1"), 120)

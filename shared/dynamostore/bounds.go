@@ -9,19 +9,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// openFactor is how many times the limits of a stream the log of an open request may
-// reach.
+// openFactor is the factor by which the log of an open request may exceed the limits of a
+// stream.
 const openFactor = 16
 
 // looks is how many times the store checks a stream while a full limit is written to
 // it. A check reads the stream, which costs a twentieth of writing it.
 const looks = 4
 
-// bound checks the limits of a stream after a batch was written to it, and drops
-// batches that exceed them. For most batches it does nothing and costs nothing. By
-// count, it checks when the indexes of the batch pass a multiple of a quarter of the
-// limit. By bytes, it draws by lot, because there is no running total. If it fails,
-// the next check does the work.
+// bound checks the limits of a stream after a batch was written to it, and drops batches
+// that exceed them. For most batches it does nothing and costs nothing. It checks the
+// number of events when the indexes of the batch pass a multiple of a quarter of the
+// limit. It checks the bytes at random times, because there is no running total. If a
+// check fails with an error, the next one does the work.
 func (s *Store) bound(ctx context.Context, b session.Batch, size int) {
 	events, bytes := s.options.Events, s.options.Bytes
 	if b.Stream != session.Common && !b.Final {
@@ -61,7 +61,7 @@ func (s *Store) tooMuch(ctx context.Context, b session.Batch, events int, bytes 
 	return drop, err
 }
 
-// drop removes the data of batches and keeps their keys until they expire, so that a
+// drop removes the data of batches. It keeps their keys until they expire, so that a
 // writer that was fenced long ago cannot write there.
 func (s *Store) drop(ctx context.Context, batches []row) error {
 	var writes []types.WriteRequest

@@ -89,9 +89,9 @@ func (s *Store) wholeItem(ctx context.Context, box session.BoxID, r row) (sessio
 	return it, nil
 }
 
-// partsLife is how long the parts of a long message are kept unless they are deleted
-// earlier. It counts for parts whose item was not written or not fully deleted, and
-// for items that do not end for this long.
+// partsLife is how long the parts of a long message are kept if nothing deletes them
+// earlier. That happens if their item was not written, was not fully deleted, or stays
+// open for this long.
 const partsLife = 30 * 24 * time.Hour
 
 // PutItem stores an item; see [session.Boxes].
@@ -268,7 +268,7 @@ func (s *Store) Parts(ctx context.Context, box session.BoxID, frame string) ([]s
 	err := s.query(ctx, span{pk: boxKey(box), from: prefix, to: prefix + ":"}, func(r row) (bool, error) {
 		n, err := strconv.Atoi(r.str("SK")[len(prefix):])
 		if err != nil || !r.alive(now) {
-			return true, nil // of a frame whose name begins with this one's, or expired
+			return true, nil // a part of a frame whose name only begins with this name, or an expired part
 		}
 		parts = append(parts, session.Part{Box: box, Frame: frame, N: n, Data: r.bin("d"), Expires: r.expires()})
 		return true, nil

@@ -92,7 +92,7 @@ func TestWhatIsTooLongIsTooLarge(t *testing.T) {
 	}
 }
 
-// Session ids, cursors and stream ids come from clients.
+// Session ids, cursors and stream ids come from clients, so any text may stand in them.
 func TestWhatNoKeyCanHoldIsNotThere(t *testing.T) {
 	s := open(t, Options{})
 	long := strings.Repeat("x", 10_000)

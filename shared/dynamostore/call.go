@@ -206,9 +206,9 @@ type span struct {
 	pk, from, to string
 	backwards    bool
 	limit        int        // rows of the first request; 0 for as many as there are
-	next         func() int // rows of each further request; nil for at least 100
+	next         func() int // how many rows each further request asks for; nil for at least 100
 	fields       string     // the attributes to return, "" for all
-	as           string     // the name to count the requests under; "" for Query
+	as           string     // the name under which to count the requests; "" for Query
 }
 
 // query calls each for every row of a span, until each returns false or an error.
@@ -312,15 +312,15 @@ func (s *Store) writeMany(ctx context.Context, writes []types.WriteRequest) erro
 	return nil
 }
 
-// progress paces the repeats of batch requests that DynamoDB left undone, ever slower
-// while nothing is done, and ends them after the store's Patience.
+// progress paces the repeats of batch requests that DynamoDB left undone. While nothing is
+// done it waits longer each time, and it gives up after the store's Patience.
 type progress struct {
-	idle  int       // how many requests in a row did nothing
+	idle  int       // how many requests in a row have done nothing
 	since time.Time // the last time a request did something
 }
 
-// rest waits if the last request did nothing of what it was asked for. It returns
-// Unavailable when no request has done anything for the store's Patience.
+// rest waits if the last request did none of its work. It returns Unavailable when no
+// request has done any work for the store's Patience.
 func (p *progress) rest(ctx context.Context, s *Store, left, asked int) error {
 	now := time.Now()
 	if left < asked || p.since.IsZero() {

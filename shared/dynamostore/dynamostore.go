@@ -65,25 +65,24 @@ import (
 // Options limit what the log keeps and how long a call may try. Zero fields get their
 // defaults.
 type Options struct {
-	// Events and Bytes limit each stream of a session. A stream over a limit loses
-	// its oldest batches, but never the last one. The log of a request that has not
-	// ended may have 16 times as much. Readers see dropped events as a
-	// [session.Page.Gap]. The keys of dropped batches stay taken, so that a fenced
-	// writer still meets a conflict there.
+	// Events and Bytes limit each stream of a session. A stream over a limit loses its
+	// oldest batches, but never the last one. The log of a request that has not ended may
+	// have 16 times as much. Readers see dropped events as a [session.Page.Gap]. The keys
+	// of dropped batches stay taken, so that a fenced writer still meets a conflict there.
 	//
-	// The store checks a stream only now and then, so a stream may exceed a limit for
-	// a while. It does not add up the streams of a session: deleting an event costs
-	// as much as writing it, or as storing it for two months. Many short streams
-	// leave their events behind until Age, when they go for free. Defaults: 1,000
-	// events and 8 MiB.
+	// The store checks a stream only at intervals, so a stream may exceed a limit for a
+	// while. It does not limit the streams of a session together: deleting an event costs
+	// as much as writing it, or as storing it for two months. So many short streams keep
+	// their events until Age, when DynamoDB deletes them for free. Defaults: 1,000 events
+	// and 8 MiB.
 	Events int
 	Bytes  int64
 	// Age is the longest time for which the store keeps an event. Default:
 	// [session.EventAge].
 	Age time.Duration
-	// Life is the longest time from a session's last Save to its expiry. The last
-	// batch of a common stream says where the stream goes on, so it stays on disk
-	// that much longer, unreadable. Default: 7 days.
+	// Life is the longest time from a session's last Save to its expiry. The last batch of
+	// a common stream holds the next index, so the store keeps it that much longer, but
+	// readers do not see it. Default: 7 days.
 	Life time.Duration
 	// Patience is how long the store repeats one request to DynamoDB, including one
 	// without an answer, before it returns Unavailable. One attempt may take a third
@@ -110,15 +109,14 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Store is a session.Store in a DynamoDB table. It holds nothing that lasts. Its
-// methods are safe for concurrent use; there are as many as session.Store has.
+// Store is a session.Store in a DynamoDB table. It keeps nothing outside of the table. Its
+// methods are safe for concurrent use. It has as many methods as session.Store.
 //
 // Errors, besides the codes that session.Store names: Unavailable, with the cause
-// attached, for a throttled, unreachable or missing table, for refused credentials
-// and for a context that ended first. errors.Is finds the context's error. Internal
-// for a request that DynamoDB calls invalid. If the answer to a write is lost and the
-// driver repeats the write by itself, the caller gets the outcome of the first
-// attempt.
+// attached, for a throttled, unreachable or missing table, for refused credentials and for
+// a context that ended first. errors.Is finds the context's error. Internal for a request
+// that DynamoDB calls invalid. If the answer to a write is lost and the driver repeats the
+// write by itself, the caller gets the outcome of the first attempt.
 type Store struct {
 	client  *dynamodb.Client
 	table   string

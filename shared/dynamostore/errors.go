@@ -31,7 +31,7 @@ func (s *Store) failed(err error) error {
 	case isThrottle(err):
 		return session.Errorf(session.Unavailable, "the session store is busy; try again").Because(err)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return session.Errorf(session.Unavailable, "the session store was not given the time to answer; try again").Because(err)
+		return session.Errorf(session.Unavailable, "the session store did not answer within the time of the request; try again").Because(err)
 	}
 	return session.Errorf(session.Unavailable, "the session store did not answer; try again").Because(err)
 }

@@ -36,7 +36,7 @@ func refuse(status int, code string) (*http.Response, error) {
 	return reply(status, fmt.Sprintf(`{"__type":"com.amazonaws.dynamodb.v20120810#%s","message":"no"}`, code))
 }
 
-// faked returns a Store on a transport, without a DynamoDB behind it.
+// faked returns a Store whose requests go to f. There is no DynamoDB behind it.
 func faked(f transport, o Options) *Store {
 	return New(client("http://dynamodb.invalid", f), "table", o)
 }
@@ -149,8 +149,9 @@ func TestAContextThatEndedIsUnavailableAndStillFound(t *testing.T) {
 	}
 }
 
-// unreliable is a Store on a real DynamoDB that loses answers. Once armed, DynamoDB
-// executes the next lose requests of an operation, and their answers are dropped.
+// unreliable is a Store on a real DynamoDB that loses answers. Once it is armed, DynamoDB
+// executes the next requests of an operation, as many as lose says, but the client does
+// not get the answers.
 type unreliable struct {
 	*Store
 	operation string
@@ -283,8 +284,8 @@ func TestARepeatAfterUnavailableIsSafe(t *testing.T) {
 	}
 }
 
-// batchReply answers a BatchGetItem. Keys that are done are found, with a record that
-// has their id; the others are left undone.
+// batchReply answers a BatchGetItem. It finds the first done keys, each with a record that
+// has its id, and leaves the others undone.
 func batchReply(t *testing.T, r *http.Request, done int) (*http.Response, error) {
 	t.Helper()
 	var request struct {

@@ -21,7 +21,7 @@ func (s *Store) Append(ctx context.Context, b session.Batch) error {
 	}
 	r, condition := s.batchRow(b, data), isFree
 	if b.Stream == session.Common {
-		condition = "attribute_not_exists(PK)" // the common stream lives as long as its session
+		condition = "attribute_not_exists(PK)" // the common stream lives as long as its session does
 	}
 	if len(data) > maxInline {
 		old, err := s.get(ctx, r.str("PK"), r.str("SK"))
@@ -74,8 +74,8 @@ func (s *Store) batchRow(b session.Batch, data []byte) row {
 	return r
 }
 
-// sameBatch returns Conflict if the stored batch differs from the batch to write, and
-// otherwise the result of [session.Batch.Repeated].
+// sameBatch returns Conflict if the stored batch differs from the batch to write.
+// Otherwise it returns the result of [session.Batch.Repeated].
 func sameBatch(old, r row, b session.Batch) error {
 	if old.num("g") != r.num("g") || old.num("q") != r.num("q") || old.flag("f") != r.flag("f") ||
 		old.num("w") != r.num("w") || !bytes.Equal(old.bin("h"), r.bin("h")) {
@@ -87,8 +87,8 @@ func sameBatch(old, r row, b session.Batch) error {
 // tailFields are the attributes of a batch without its data.
 const tailFields = "PK, SK, n, g, q, f, u"
 
-// tailSpan returns the span of a stream from its end. Its first request reads only
-// the last batch.
+// tailSpan returns a stream's span for a query that begins at its end. The first request
+// reads only the last batch.
 func tailSpan(id session.ID, stream session.StreamID) span {
 	return span{
 		pk: sessionKey(id), from: eventKey(stream, 0), to: lastKey(stream),
@@ -96,9 +96,9 @@ func tailSpan(id session.ID, stream session.StreamID) span {
 	}
 }
 
-// Tail returns the last batch of a stream; see [session.Log]. For the common stream,
-// Tail answers as long as the session lives, even when its events have expired. So no
-// index is ever given twice.
+// Tail returns the last batch of a stream; see [session.Log]. For the common stream, Tail
+// answers as long as the session lives, even when its events have expired. So the stream
+// never uses an index twice.
 func (s *Store) Tail(ctx context.Context, id session.ID, stream session.StreamID) (session.Tail, error) {
 	var t session.Tail
 	if len(stream) > maxKey { // the client chose it
@@ -135,12 +135,11 @@ func (s *Store) Newest(ctx context.Context, id session.ID) (session.StreamID, er
 	return stream, err
 }
 
-// prolong keeps two things from being deleted while a session lives: its durable
-// values, and the last batch of its common stream, from which the next index is
-// known. Both were written with enough time for the first day of the session. After
-// that, prolong moves their deletion whenever the expiry of the session has moved by
-// an hour or more. It adds Life, twice the time needed, so that a later call can make
-// up for a failed one.
+// prolong keeps two things from being deleted while a session lives: its durable values,
+// and the last batch of its common stream, which holds the next index. Their first
+// lifetime covers the first day of the session. After that, prolong moves their deletion
+// whenever the expiry of the session has moved by an hour or more. It adds Life, twice the
+// time needed, so that a later call can make up for a failed one.
 func (s *Store) prolong(ctx context.Context, x session.Session, old row) {
 	if time.Since(x.Created) < s.options.Age || x.Expires.IsZero() || x.Expires.Sub(old.expires()) < time.Hour {
 		return

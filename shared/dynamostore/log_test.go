@@ -228,7 +228,7 @@ func TestABatchAroundACursorBeyondTheEndIsNoticed(t *testing.T) {
 	})), s.table, s.options)
 	appended := make(chan error, 1)
 	go func() {
-		for range 3 { // each poll is two requests, so one has found nothing
+		for range 3 { // each poll is two requests, so after three of them one poll has found nothing
 			<-polls
 		}
 		appended <- s.Append(t.Context(), aBatch(3, "3", "4", "5", "6", "7"))

@@ -34,7 +34,7 @@ func ParsePlace(text, region string) (Place, error) {
 	table, query, _ := strings.Cut(text, "?")
 	settings, err := url.ParseQuery(query)
 	if err != nil {
-		return Place{}, session.Errorf(session.Invalid, "what follows %q cannot be read; want %s", table+"?", PlaceForm).Because(err)
+		return Place{}, session.Errorf(session.Invalid, "the settings after %q are malformed; want %s", table+"?", PlaceForm).Because(err)
 	}
 	p := Place{Table: table, Endpoint: settings.Get("endpoint")}
 	p.Region = cmp.Or(settings.Get("region"), region)
@@ -66,7 +66,7 @@ func isTable(name string) bool {
 	})
 }
 
-// String returns the place in the syntax of [ParsePlace], with its region.
+// String returns the place in the syntax of [PlaceForm], with its region.
 func (p Place) String() string {
 	settings := url.Values{"region": {p.Region}}
 	if p.Endpoint != "" {

@@ -46,8 +46,8 @@ func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID
 // takes longer than this: three hops and a write.
 const infant = 4 * time.Millisecond
 
-// settle waits for d or the end of ctx. Wait passes at most infant for a stream from
-// the future, by the clock of another machine.
+// settle waits for d or the end of ctx. A stream may seem to be from the future, by the
+// clock of another machine; for that Wait passes at most infant.
 func settle(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
@@ -73,7 +73,7 @@ type reader struct {
 	id     session.ID
 	stream session.StreamID
 	after  session.Index
-	as     string // the name to count its requests under; "" for Query
+	as     string // the name under which to count its requests; "" for Query
 	// lookBack says that a batch that begins before the cursor may reach beyond it.
 	// It is false once a batch is known to end at the cursor, because the next batch
 	// then begins right behind it.
@@ -87,9 +87,9 @@ func (s *Store) newReader(id session.ID, stream session.StreamID, after session.
 	return &reader{store: s, id: id, stream: stream, after: after, as: as, lookBack: after > 0}
 }
 
-// page reads forwards from the index behind the cursor. If no batch begins there, it
-// also reads the batch before. A batch written in between begins right behind the
-// cursor, or before finds it.
+// page reads forwards from the index after the cursor. If no batch begins there, it also
+// reads the previous batch with before. A batch that is written meanwhile either begins at
+// that index, or before finds it.
 func (r *reader) page(ctx context.Context, limit int) (session.Page, error) {
 	if r.after == math.MaxInt64 || len(r.stream) > maxKey {
 		return session.Page{}, nil
@@ -136,8 +136,8 @@ func rowsFor(wanted, rows, events int) int {
 	return min(wanted*rows/events+1, session.MaxRead+1)
 }
 
-// before reads the batch that holds the event behind the cursor, if there is one: the
-// last batch that begins at that event or earlier.
+// before reads the batch that holds the event after the cursor, if there is one: the last
+// batch that begins at that event or earlier.
 func (r *reader) before(ctx context.Context, p *session.Pages) (more bool, err error) {
 	more = true
 	sp := span{

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -152,7 +153,8 @@ func (s *Store) List(ctx context.Context, tenant string, after session.ID, limit
 	return list, nil
 }
 
-// sessionKeys returns up to limit keys of sessions behind after, in order.
+// sessionKeys returns up to limit keys of sessions that come after the key after, in
+// order.
 func (s *Store) sessionKeys(ctx context.Context, tenant, after string, limit int) ([]string, error) {
 	var keys []string
 	now := time.Now()
@@ -172,8 +174,8 @@ func (s *Store) sessionKeys(ctx context.Context, tenant, after string, limit int
 	return keys[:min(len(keys), limit)], err
 }
 
-// queryTenant calls each for every row under one key of the index "tenant" behind a
-// partition key, in order, until each returns false.
+// queryTenant calls each for the rows of one key of the index "tenant", in order. It
+// begins after the partition key after, and ends when each returns false.
 func (s *Store) queryTenant(ctx context.Context, tenant, after string, limit int, each func(row) bool) error {
 	in := &dynamodb.QueryInput{
 		TableName: &s.table, IndexName: aws.String(tenantIndex), Limit: aws.Int32(int32(min(limit, 1000))),
@@ -279,7 +281,7 @@ func (s *Store) PutConnection(ctx context.Context, c session.Connection) error {
 	return s.putRecord(ctx, key(connectionKey(c.ID), "m"), record, c.Expires)
 }
 
-// putRecord writes a row that holds only a record and its expiry.
+// putRecord writes a row that holds only a record and an expiry.
 func (s *Store) putRecord(ctx context.Context, r row, record []byte, expires time.Time) error {
 	r.expire(expires, 0)
 	r.setRecord(record)
@@ -341,9 +343,32 @@ func (s *Store) Handshake(ctx context.Context, digest, version string) (session.
 	if !r.alive(time.Now()) {
 		return session.Handshake{}, session.Errorf(session.NotFound, "there is no handshake record of this server for version %q", version)
 	}
+	return s.handshakeOf(digest, version, r)
+}
+
+func (s *Store) handshakeOf(digest, version string, r row) (session.Handshake, error) {
 	h := session.Handshake{Digest: digest, Version: version, Result: r.bin("d"), Expires: r.expires()}
 	if err := h.Taken.UnmarshalText(r.record()); err != nil {
 		return session.Handshake{}, s.failed(err)
 	}
 	return h, nil
+}
+
+// ListHandshakes returns parts of a handshake record; see [session.Handshakes].
+func (s *Store) ListHandshakes(ctx context.Context, digest, prefix string) ([]session.Handshake, error) {
+	var list []session.Handshake
+	begin := handshakeKey(digest, prefix)
+	sp := span{pk: begin.str("PK"), from: begin.str("SK"), to: begin.str("SK") + "\U0010FFFF"}
+	err := s.query(ctx, sp, func(r row) (bool, error) {
+		if !r.alive(time.Now()) {
+			return true, nil
+		}
+		h, err := s.handshakeOf(digest, strings.TrimPrefix(r.str("SK"), "v#"), r)
+		list = append(list, h)
+		return true, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
 }

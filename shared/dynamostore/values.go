@@ -13,9 +13,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// stateRow returns the key of a durable value: with its session, or in a partition
-// for each owner. It hashes names that a client or an author chose, so that they are
-// never too long and never collide with other keys.
+// stateRow returns the key of a durable value. A session's values are in the session's
+// partition; other owners have a partition each. stateRow hashes names that a client or an
+// author chose, so that they are never too long and never collide with other keys.
 func stateRow(k session.ValueKey) row {
 	sum := func(text string) string {
 		h := sha256.Sum256([]byte(text))
@@ -40,9 +40,9 @@ func (s *Store) LoadValue(ctx context.Context, k session.ValueKey) (session.Valu
 	return session.Value{Key: k, Rev: r.num("r"), Data: r.bin("d"), Expires: r.expires()}, nil
 }
 
-// SaveValue writes a durable value; see [session.Values]. To delete a value, it
-// writes one that has expired, so that it recognizes a repeat with a lost first
-// answer by its nonce.
+// SaveValue writes a durable value; see [session.Values]. To delete a value, it writes a
+// value that has already expired. Its nonce stays in the row, so SaveValue recognizes a
+// repeat whose first answer was lost.
 func (s *Store) SaveValue(ctx context.Context, v session.Value) (session.Value, error) {
 	if err := v.Check(); err != nil {
 		return session.Value{}, err
@@ -77,7 +77,7 @@ func (s *Store) SaveValue(ctx context.Context, v session.Value) (session.Value, 
 	return v, nil
 }
 
-// noState returns the outcome of the deletion of a value that was never read.
+// Keep it for twice Life: prolong may still move this time. See prolong.
 func (s *Store) noState(ctx context.Context, k session.ValueKey) (session.Value, error) {
 	v, err := s.LoadValue(ctx, k)
 	if err == nil && v.Rev != 0 {

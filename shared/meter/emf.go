@@ -9,8 +9,9 @@ import (
 )
 
 // The names of metrics. Their dimension is server, the name of a configured server. errors
-// also has the dimension code, and boxes has none. Sessions and tenants are properties of a
-// line, never dimensions, because AWS would bill each of their values as another metric.
+// also has the dimension code, and boxes has no dimension. Sessions and tenants are
+// properties of a line and never dimensions: AWS would bill each of their values as
+// another metric.
 const (
 	metricCalls     = "calls"                // messages of clients
 	metricPolls     = "polls"                // requests that only ask for events
@@ -20,7 +21,7 @@ const (
 	metricBox       = "wake_box_ms"          // from the wake to the runner's hello
 	metricServer    = "wake_server_ms"       // from the start of a process to the end of its handshake
 	metricFirst     = "wake_first_answer_ms" // duration of the invocation that woke a box
-	metricBoxes     = "boxes"                // boxes that the sweep finds up or due
+	metricBoxes     = "boxes"                // boxes that the sweep finds running or due
 	metricBytesIn   = "bytes_in"
 	metricBytesOut  = "bytes_out"
 	dimensionServer = "server"
@@ -44,8 +45,8 @@ type metric struct {
 	Unit string `json:"Unit"`
 }
 
-// value is a metric with its measurement. Values of zero are left out, because AWS bills only
-// metrics that appear.
+// value is a metric with its measurement. A line leaves out values of zero, because AWS
+// bills only metrics that appear.
 type value struct {
 	metric
 	n int64
@@ -60,8 +61,8 @@ func took(name string, d time.Duration) value {
 	return value{metric{name, "Milliseconds"}, d.Milliseconds()}
 }
 
-// metrics returns the attributes of the measurements. With a namespace it adds the head that
-// makes metrics of them.
+// metrics returns the attributes of the measurements. With a namespace it adds the head by
+// which CloudWatch makes metrics of them.
 func metrics(a session.Account, t tally, start time.Duration, space string) (attrs []any) {
 	calls, polls, failures := 1, 0, 0
 	if a.Poll {
@@ -94,8 +95,8 @@ func metrics(a session.Account, t tally, start time.Duration, space string) (att
 
 func headOf(all ...directive) emf { return emf{Timestamp: time.Now().UnixMilli(), Metrics: all} }
 
-// Started returns the attributes of a runner's line that says how long a server took to start.
-// The time is a metric of the namespace space, unless that is "".
+// Started returns the attributes of a runner's line that says how long a server took to
+// start. The time is a metric of the namespace space. If space is "", it is no metric.
 func Started(server string, span time.Duration, space string) []any {
 	return append([]any{dimensionServer, server}, attributes([]value{took(metricServer, span)}, value{}, space)...)
 }
@@ -123,15 +124,16 @@ func attributes(values []value, failures value, space string) (attrs []any) {
 
 // Line is the content of a log line that [ReadLine] reads.
 type Line struct {
-	Server  string
-	Tenant  string
-	Session string
-	Conn    string
-	Units   Units
+	Server    string
+	Tenant    string
+	Principal string
+	Session   string
+	Conn      string
+	Units     Units
 }
 
 // ReadLine reads the log line of an invocation: JSON as slog writes it. ok is false for any
-// other line.
+// other line; of JSON without units, l has the rest.
 func ReadLine(text []byte) (l Line, ok bool) {
 	whole := wire.Tokens(text, func(key []byte, value json.RawMessage) bool {
 		switch string(key) {
@@ -139,6 +141,8 @@ func ReadLine(text []byte) (l Line, ok bool) {
 			l.Server, _ = wire.String(value)
 		case `"tenant"`:
 			l.Tenant, _ = wire.String(value)
+		case `"principal"`:
+			l.Principal, _ = wire.String(value)
 		case `"session_id"`:
 			l.Session, _ = wire.String(value)
 		case `"connection_id"`:
@@ -148,8 +152,8 @@ func ReadLine(text []byte) (l Line, ok bool) {
 		}
 		return true
 	})
-	if !whole || !ok {
+	if !whole {
 		return Line{}, false
 	}
-	return l, true
+	return l, ok
 }

@@ -10,14 +10,15 @@ import (
 )
 
 // EstimateStore is a store that counts what DynamoDB would have billed for its calls. It
-// looks at the records that go in and come out:
+// computes that from the records of each call:
 //
 //   - a read costs one unit for each 4 KB begun of each record, and one if there is none;
 //   - a write costs one unit for each 1 KB begun, and one more if an index changes;
 //   - a Wait costs as much as DynamoDB's polls in that time, though this store may make none.
 //
-// A failed call counts as one request. The estimate leaves out the cost of bounding the log
-// and of deleting or replacing a larger row. An EstimateStore is safe for concurrent use.
+// A failed call counts as one request. The estimate leaves out the cost of bounding the
+// log and of deleting or replacing a larger row. An EstimateStore is safe for concurrent
+// use.
 type EstimateStore struct {
 	*intercept.Store
 
@@ -132,9 +133,10 @@ func readUnits(c *intercept.Call) float64 {
 	}
 }
 
-// surely is the size of strings below which a record is certainly smaller than a read unit,
-// so that it need not be encoded. JSON takes at most six bytes for a byte of a string, and
-// less than 1,500 for all numbers, times and names of fields.
+// surely limits the size of a record's strings. If they have fewer bytes, the record is
+// certainly smaller than a read unit, so it need not be encoded. JSON takes at most six
+// bytes for a byte of a string, and less than 1,500 for all numbers, times and names of
+// fields.
 const surely = (readUnit - overhead - 1500) / 6
 
 func smallSession(s session.Session) bool {
@@ -171,20 +173,20 @@ func writeSize(c *intercept.Call) int {
 	return size(c.In)
 }
 
-// indexes returns how many rows of indexes a write changes. There are indexes of sessions by
-// expiry, of keys by tenant, and of what the sweep must look at.
+// indexes returns how many rows of indexes a write changes. There are indexes of sessions
+// by expiry, of keys by tenant, and of the boxes that the sweep must check.
 func (e *EstimateStore) indexes(c *intercept.Call) float64 {
 	switch c.Method {
 	case "Create", "Save":
 		if moved := e.moved(c.In.(session.Session)); moved || c.Method == "Create" {
 			return 1
 		}
-	case "SaveBox": // the sweep begins or ceases to look at the box
+	case "SaveBox": // the sweep must check the box from now on, or no longer
 		b := c.In.(session.Box)
 		if b.State == session.Asleep || b.State == session.Starting && b.Attempt <= 1 {
 			return 1
 		}
-	case "CreateKey", "PutItem", "DeleteItem":
+	case "CreateKey", "CreateGrant", "PutItem", "DeleteItem":
 		return 1
 	}
 	return 0
@@ -213,6 +215,8 @@ func size(record any) int {
 		return encoded(session.MarshalConnection, r)
 	case session.Key:
 		return encoded(session.MarshalKey, r)
+	case session.Grant:
+		return encoded(session.MarshalGrant, r)
 	case session.EntryTicket:
 		return encoded(session.MarshalEntryTicket, r)
 	case session.Batch:

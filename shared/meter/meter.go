@@ -8,10 +8,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Meter counts what the invocations of one function process use. An invocation that ends
-// takes everything that was counted since the last one ended. If a process has one invocation
-// at a time, as on Lambda, that is its own use. If it has several, only the sum is right.
-// Meter implements session.Meter and is safe for concurrent use.
+// Meter counts what the invocations of one function process use. At its end, an invocation
+// takes everything that was counted since the previous end. If a process has one
+// invocation at a time, as on Lambda, that is its own use. If it has several, only the sum
+// is right. Meter implements session.Meter and is safe for concurrent use.
 type Meter struct {
 	options Options
 	started time.Time
@@ -28,7 +28,7 @@ var _ session.Meter = (*Meter)(nil)
 // Options of a Meter.
 type Options struct {
 	MemoryMB float64   // memory of the function; 256 by default
-	Metrics  string    // namespace of CloudWatch metrics, which AWS bills by name and server; "" for none
+	Metrics  string    // namespace of CloudWatch metrics, "" for none; AWS bills them by name and server
 	Started  time.Time // when the process started; zero if unknown
 }
 
@@ -38,7 +38,7 @@ type tally struct {
 	pushed   int     // bytes posted to clients
 	wakes    int
 	boxStart time.Duration // from a wake to its hello, zero without a hello
-	boxes    int           // boxes that the sweep must look at, if Due was called
+	boxes    int           // boxes that the sweep must check, if it called Due
 }
 
 // New makes a Meter.
@@ -49,8 +49,8 @@ func New(o Options) *Meter {
 	return &Meter{options: o, started: o.Started}
 }
 
-// Store returns s with counting. spent returns what s has consumed so far; if it is nil, the
-// Meter estimates that (see [Estimate]).
+// Store returns s with counting. spent returns what s has consumed so far. If spent is
+// nil, the Meter estimates that (see [Estimate]).
 func (m *Meter) Store(s session.Store, spent func() Stored) session.Store {
 	if spent == nil {
 		e := Estimate(s)
@@ -62,7 +62,7 @@ func (m *Meter) Store(s session.Store, spent func() Stored) session.Store {
 	return &watched{Store: s, meter: m}
 }
 
-// watched is a store that sees wakes in the box records that are written.
+// watched is a store that recognizes wakes by the box records that functions write.
 type watched struct {
 	session.Store
 	meter *Meter
@@ -74,7 +74,7 @@ type watched struct {
 // Unwrap returns the watched store.
 func (w *watched) Unwrap() session.Store { return w.Store }
 
-// Box remembers a box that is starting, for the time of its wake.
+// Box remembers a box that is starting, to know when its wake began.
 func (w *watched) Box(ctx context.Context, id session.BoxID) (session.Box, error) {
 	b, err := w.Store.Box(ctx, id)
 	if err == nil && b.State == session.Starting {
@@ -160,8 +160,9 @@ func (m *Meter) count(what func(*tally)) {
 	what(&m.now)
 }
 
-// take ends an invocation. It returns what was counted since the last one ended. start is how
-// long the process had lived when this invocation began, if it was the first.
+// take ends an invocation. It returns what was counted since the previous end. start is
+// how long the process had lived when this invocation began. It is 0 unless the invocation
+// is the first.
 func (m *Meter) take(took time.Duration) (t tally, stored Stored, start time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

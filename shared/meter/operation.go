@@ -2,11 +2,11 @@ package meter
 
 import "time"
 
-// Operation is the count of one execution of an operation.
+// Operation has the counts of one execution of an operation.
 type Operation struct {
 	Name        string
 	Requests    int           // of the REST API
-	Messages    int           // of WebSocket APIs, both ways, none over 32 KB
+	Messages    int           // messages of WebSocket APIs, both ways, none over 32 KB
 	Invocations int           // of functions
 	Trips       int           // round trips to the store, without waits
 	Posts       int           // to connections
@@ -14,13 +14,13 @@ type Operation struct {
 	WriteUnits  float64       //
 	Waits       float64       // requests of waits; each costs at least one read unit, even if it finds nothing
 	WaitUnits   float64       // what the waits consumed, if that is more
-	Held        time.Duration // how long a function waits outside of round trips
+	Held        time.Duration // how long a function waits, apart from round trips
 	Wakes       int           // boxes that the operation waits for
 	OutBytes    int
 }
 
-// Habits are the costs of an operation that cannot be counted without AWS. They are
-// assumptions, and a bill names them.
+// Habits are costs of an operation that can be measured only on AWS. They are assumptions,
+// and a bill names them.
 type Habits struct {
 	MemoryMB float64       // of a function
 	Own      time.Duration // work of a function in an invocation
@@ -29,13 +29,14 @@ type Habits struct {
 	LogBytes int           // of an invocation, with Lambda's own lines
 	BoxStart time.Duration // from RunTask to the runner's hello
 	Box      BoxSize
-	Idle     time.Duration // how long a box stays awake without work
+	Idle     time.Duration // how long a box stays awake when it has no work
 	Stored   int           // bytes of an idle session
 }
 
-// Usual returns the habits of the published tables. Own is measured: on one machine a function
-// works 0.5 ms (relay) to 0.9 ms (http) in an invocation, SQLite included, and 256 MB have a
-// seventh of a processor. The rest are assumptions until a stack is measured.
+// Usual returns the habits of the published tables. Own is measured: on one machine a
+// function works 0.5 ms (relay) to 0.9 ms (http) in an invocation, SQLite included, and a
+// function of 256 MB has a seventh of a processor. The rest are assumptions until a stack
+// is measured.
 func Usual() Habits {
 	return Habits{
 		MemoryMB: 256, Own: 5 * time.Millisecond, Trip: 4 * time.Millisecond, Post: 8 * time.Millisecond, LogBytes: 900,
@@ -72,7 +73,7 @@ const (
 )
 
 // Silent returns the units of sessions that send nothing for a day. A client that listens
-// polls after each time of every; a client with a zero every does not listen.
+// polls at intervals of every. If every is zero, the client does not listen.
 func (h Habits) Silent(sessions int, poll Operation, every time.Duration) Units {
 	u := Units{StoredGBMonths: GB(int64(h.Stored)) * day.Hours() / month.Hours()}
 	if every > 0 {
@@ -81,5 +82,5 @@ func (h Habits) Silent(sessions int, poll Operation, every time.Duration) Units 
 	return u.Times(float64(sessions))
 }
 
-// Awake returns the units of a box that is awake for span.
+// Awake returns the units of a box that is awake for a time.
 func (h Habits) Awake(span time.Duration) Units { return Task(span.Seconds(), h.Box) }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Alternatives that a user could choose, as bills by published prices. They were not
-// measured; each names its assumptions.
+// This file has alternatives that a user could choose, as bills by published prices. They
+// were not measured; each names its assumptions.
 
 // AlwaysOn is supergateway (stateful) on Fargate. It stands behind a load balancer, because it
 // has no TLS and one task does not know another task's sessions. It keeps a process for each
@@ -22,13 +22,13 @@ func Supergateway() AlwaysOn {
 	return AlwaysOn{Box: BoxSize{VCPUs: 0.5, MemoryMB: 1024, Addresses: 1}, SessionMB: 28, LoadHour: 0.0225 + 0.008}
 }
 
-// Tasks returns how many tasks serve so many open sessions, at least 1. The gateway itself
-// takes a quarter of the memory.
+// Tasks returns how many tasks serve this many open sessions, at least 1. The gateway
+// itself takes a quarter of the memory.
 func (a AlwaysOn) Tasks(sessions float64) float64 {
 	return max(1, math.Ceil(sessions*a.SessionMB/(a.Box.MemoryMB*3/4)))
 }
 
-// Cost returns the cost of a span, in US dollars.
+// Cost returns the cost of a period, in US dollars.
 func (a AlwaysOn) Cost(p Prices, sessions float64, span time.Duration, outGB float64) float64 {
 	u := Task(span.Seconds(), a.Box).Times(a.Tasks(sessions))
 	u.OutGB = outGB
@@ -48,7 +48,7 @@ type DurableObject struct {
 	RowWritten     float64
 	StoredGB       float64 // one GB for a month
 	MemoryGB       float64 // memory that is billed for an object
-	RowsOfCall     float64 // rows of a call: an event, and the state of the stream
+	RowsOfCall     float64 // rows that a call writes: an event, and the state of the stream
 	CPUOfCall      float64 // milliseconds of the Worker in a call
 	BytesOfSession float64
 }

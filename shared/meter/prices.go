@@ -60,7 +60,7 @@ func (p Prices) With(file []byte) (Prices, error) {
 			return Prices{}, fmt.Errorf("the prices have %q, which is nothing that is billed", name)
 		}
 		if !(price.USD >= 0) || !(price.For > 0) || math.IsInf(price.USD, 1) {
-			return Prices{}, fmt.Errorf(`the price of %q is none; want "usd" of 0 or more and "for" above 0`, name)
+			return Prices{}, fmt.Errorf(`%q has no valid price; want "usd" of 0 or more and "for" above 0`, name)
 		}
 		if price.What == "" {
 			price.What = all[name].What

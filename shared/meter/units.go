@@ -13,8 +13,8 @@ import (
 type Units struct {
 	Invocations       float64 `json:"invocations,omitempty"`        // of functions
 	GBSeconds         float64 `json:"gb_seconds,omitempty"`         // of functions
-	Requests          float64 `json:"requests,omitempty"`           // of the REST API; one more for each further 10 MB of an answer
-	Messages          float64 `json:"messages,omitempty"`           // of WebSocket APIs, both ways, one for each 32 KB begun
+	Requests          float64 `json:"requests,omitempty"`           // requests of the REST API; an answer counts as one more for each further 10 MB
+	Messages          float64 `json:"messages,omitempty"`           // messages of WebSocket APIs, both ways, one for each 32 KB begun
 	ConnectionMinutes float64 `json:"connection_minutes,omitempty"` // of WebSocket APIs
 	ReadUnits         float64 `json:"read_units,omitempty"`         // of DynamoDB, 4 KB, strongly consistent
 	WriteUnits        float64 `json:"write_units,omitempty"`        // of DynamoDB, 1 KB
@@ -82,7 +82,7 @@ func (u Units) WithoutTasks() Units {
 const (
 	messageUnit = 32 << 10 // bytes of one billed WebSocket message
 	gigabyte    = 1 << 30
-	leastTask   = 60 // seconds that Fargate bills of a task at least
+	leastTask   = 60 // the least number of seconds that Fargate bills for a task
 )
 
 // Messages returns how many messages a WebSocket API bills for a message of size bytes.

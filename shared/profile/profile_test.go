@@ -10,7 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/profile"
 )
 
-// folder is a short path: a socket's may have 100 bytes.
+// folder returns a folder with a short path: the path of a socket may have about 100
+// bytes.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "p") //nolint:usetesting // t.TempDir is too long for a socket

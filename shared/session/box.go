@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// BoxID names a box, the place of one tenant for one server. It is computed, so that
+// BoxID names a box: the processes of one server for one tenant. It is computed, so that
 // Load can read a session and its box in one round trip.
 type BoxID string
 
@@ -44,7 +44,8 @@ type Box struct {
 	Gen Generation
 	// Lost is the highest generation that ended without a bye.
 	Lost Generation
-	// Worked is the highest generation that did more than answer lists, or may have.
+	// Worked is the highest generation that did more than answer lists, or may have done
+	// so.
 	Worked Generation `json:",omitempty"`
 	Told   Told       `json:",omitzero"`
 	Runner string     // random id of the runner; kept after a bye
@@ -57,15 +58,26 @@ type Box struct {
 	Until     time.Time
 	Attempt   int
 	TokenHash string
-	Failure   Failure // of the last generation that was lost, or of the last start
-	// Era is the protocol that the server was found to speak, "" if unknown. The next
+	Failure   Failure // of the last lost generation, or of the last failed start
+	// Era is the protocol that the server speaks, "" if that is not known yet. The next
 	// runner tries it first.
 	Era     string `json:",omitempty"`
 	Changed time.Time
+	// Place is where the box was last started, in the fleet's words; "" is the only place
+	// of a fleet that has one.
+	Place string `json:",omitempty"`
+	// Began is the time of the last hello of a new runner. Busy is how long the box had
+	// work in a wake: the mean of about the last ten wakes.
+	Began time.Time     `json:",omitzero"`
+	Busy  time.Duration `json:",omitempty"`
+	// Gone is when the sweep first found Conn closed. The next hello clears it. Only a
+	// place that does not list its tasks needs it.
+	Gone time.Time `json:",omitzero"`
 }
 
-// Told has, for each kind of list, the highest generation in which a process said that
-// the list has changed. A list of that generation or an earlier one may be out of date.
+// Told has, for each kind of list, the highest generation in which a process announced
+// that the list has changed. A list of that generation or an earlier one may be out of
+// date.
 type Told struct {
 	Tools, Prompts, Resources Generation `json:",omitempty"`
 }
@@ -90,14 +102,14 @@ func (b Box) Clean(g Generation) bool { return b.Over(g) && g > b.Lost }
 // ItemState is what an in-flight item waits for.
 type ItemState string
 
-// The states of an item. A call of a server that asks its client (MCP 2026-07-28, "Multi
-// Round-Trip Requests") goes round:
+// The states of an item. If a server asks its client during a call (MCP 2026-07-28, "Multi
+// Round-Trip Requests"), the item goes through rounds:
 //
 //	Waiting ──▶ Taken ──▶ Suspended ──▶ Waiting ──▶ Taken ──▶ ...
 //	       claimed    asks         answered   claimed
 //
-// No process waits while a call is suspended. Each Suspended begins a round, and a round
-// is executed once: the function that finds all questions answered makes the item Waiting
+// No process waits while a call is suspended. Each Suspended begins a round. A round is
+// executed once: the function that finds all questions answered makes the item Waiting
 // with one SwapItem.
 const (
 	Waiting   ItemState = "waiting"   // for a box
@@ -106,8 +118,8 @@ const (
 	Leftover  ItemState = "leftover"  // no message: the session has ended, and the box must remove its files
 )
 
-// Item is the durable trace of a message on its way to a box. It says who owes the
-// message an end.
+// Item is the durable trace of a message on its way to a box. It says which box or
+// function must send the end of the message.
 type Item struct {
 	Box      BoxID
 	ID       StreamID
@@ -116,11 +128,11 @@ type Item struct {
 	Round    int        // how often it was Suspended
 	Address  Address
 	Raw      []byte    // the message; nil if the item was put as Taken
-	NotAfter time.Time // a Waiting item is not claimed later; a Suspended one ends then
+	NotAfter time.Time // after this time a Waiting item is not claimed, and a Suspended one ends
 	Created  time.Time // when it became Waiting or Suspended
 
 	Questions []Question // while Suspended: what the client is asked
-	Base      Index      // of the last event before this round; 0 in the first
+	Base      Index      // index of the last event before this round; 0 in the first
 }
 
 // Question is something that a suspended call asks its client.
@@ -128,11 +140,11 @@ type Question struct {
 	ID     string `json:"id"`           // the client's name for it; see QuestionID
 	Key    string `json:"key"`          // the server's name for it, unique in its request
 	Method string `json:"method"`       // such as elicitation/create
-	Of     int    `json:"of,omitempty"` // which request of Item.Raw asks, if that is a batch
+	Of     int    `json:"of,omitempty"` // if Item.Raw is a batch, the request that asks
 }
 
-// QuestionID returns the id of question n in a round of a stream. It is unique, and an
-// answer with it finds the item without an index.
+// QuestionID returns the id of question n in a round of a stream. It is unique, and it
+// contains what is needed to find the item of an answer.
 func QuestionID(stream StreamID, round, n int) string {
 	return string(stream) + "." + strconv.Itoa(round) + "." + strconv.Itoa(n)
 }
@@ -162,7 +174,7 @@ func (it Item) Asks(question string) bool {
 	return false
 }
 
-// Suspend returns the item that follows when an executed call asks questions. raw is the
+// Suspend returns the next state of the item of a call that asks questions. raw is the
 // request to send again, base the index of the stream's last event. The questions stay
 // open for within, at most MaxAsk.
 func (it Item) Suspend(questions []Question, raw []byte, base Index, now time.Time, within time.Duration) Item {
@@ -172,7 +184,7 @@ func (it Item) Suspend(questions []Question, raw []byte, base Index, now time.Ti
 	return it
 }
 
-// Resume returns the item that follows when all questions are answered. raw is the
+// Resume returns the next state of the item when all questions are answered. raw is the
 // request with the answers; it waits for a box until notAfter.
 func (it Item) Resume(raw []byte, now, notAfter time.Time) Item {
 	it.State, it.Gen, it.Questions = Waiting, 0, nil

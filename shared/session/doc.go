@@ -7,12 +7,13 @@
 //	records.go   the records of sessions, streams and handshakes
 //	box.go       the records of boxes and of the messages on their way to them
 //	keys.go      the records of API keys and connect tickets
+//	grants.go    the records of grants
 //	value.go     durable values of native servers
 //	codec.go     the JSON of each record, and how a driver keeps batches and builds pages
 //	eventid.go   ids of sessions, streams and events
 //	errors.go    the codes that every error carries
-//	limits.go    what is stored at most, and for how long
+//	limits.go    limits of size and time for what is stored
 //
-// The package does no I/O and imports no other package of Dormouse. Package host does
-// things with the records; drivers do not see it.
+// The package does no I/O and imports no other package of Dormouse. Package host works
+// with the records. Drivers do not see package host.
 package session

@@ -3,6 +3,7 @@ package session
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Code classifies errors by what the caller can do about them. The list is closed. A Code
@@ -36,8 +37,8 @@ const (
 	// Unavailable: the store, the relay or the fleet did not answer. Retry; a write may
 	// have happened.
 	Unavailable Code = "unavailable"
-	// Unknown: the request was executed or not. Retry only if executing it twice does no
-	// harm.
+	// Unknown: the request may or may not have been executed. Retry only if executing it
+	// twice does no harm.
 	Unknown Code = "unknown"
 	// Internal: a defect of Dormouse. The text is for operators only.
 	Internal Code = "internal"
@@ -52,6 +53,8 @@ type Error struct {
 	Code    Code
 	Message string
 	cause   error
+
+	operator bool // see ForOperator
 }
 
 // Errorf makes an Error. The message may be shown to a client: it is lower case and says
@@ -64,6 +67,20 @@ func Errorf(code Code, format string, args ...any) *Error {
 func (e *Error) Because(cause error) *Error {
 	e.cause = cause
 	return e
+}
+
+// ForOperator says that the error lasts until an operator does what its message says, and
+// returns it.
+func (e *Error) ForOperator() *Error {
+	e.operator = true
+	return e
+}
+
+// IsForOperator reports whether err lasts until an operator does something, such as
+// freeing room on a disk.
+func IsForOperator(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.operator
 }
 
 // Error returns the message and the cause, for operators.
@@ -80,6 +97,37 @@ func (e *Error) Unwrap() []error {
 		return []error{e.Code, e.cause}
 	}
 	return []error{e.Code}
+}
+
+// Limited is the cause of a Busy error if a limit of a caller is used up.
+type Limited struct {
+	Kind  string        // of the limit: rate, concurrent, day, spend or bytes
+	Scope string        // whose limit it is: tool, principal, tenant or server
+	After time.Duration // when to try again; more than 0
+	Flood bool          // the caller goes on at ten times the rate
+}
+
+// Error describes the limit for operators.
+func (l *Limited) Error() string {
+	return fmt.Sprintf("limit %s of %s, try again after %s", l.Kind, l.Scope, l.After)
+}
+
+// Unconnected is the cause of a Forbidden error if a call needs what its caller has not
+// connected at a third party.
+type Unconnected struct {
+	Visits []Visit // the pages where the user connects it; none if the URL is not known
+}
+
+// Visit is a page that a user has to open.
+type Visit struct {
+	ID      string // elicitationId
+	URL     string
+	Message string
+}
+
+// Error describes the lack for operators.
+func (u *Unconnected) Error() string {
+	return fmt.Sprintf("%d third parties are not connected", max(1, len(u.Visits)))
 }
 
 // CodeOf returns the code of an error, Internal for an error without one, and "" for nil.

@@ -21,16 +21,17 @@ type StreamID string
 // Common is the stream of the messages that belong to no request.
 const Common StreamID = ""
 
-// LegacySSE is the one stream that an HTTP+SSE client reads. Whoever appends an event to
-// a session of that transport also copies it there. No other session has this stream.
+// LegacySSE is the one stream that an HTTP+SSE client reads. A function that appends an
+// event to a session of that transport also copies it there. No other session has this
+// stream.
 const LegacySSE StreamID = "out"
 
 // Index is the place of an event in its stream, from 1. As a cursor it means "after this
 // event"; 0 is before the first.
 type Index int64
 
-// Generation is the number of a box's life. It never goes down. A write of a generation
-// fails once a higher one has written.
+// Generation is the number of a box's life. It never decreases. When a higher generation
+// has written, writes of a lower one fail.
 type Generation int64
 
 var ids = base32.HexEncoding.WithPadding(base32.NoPadding)
@@ -73,9 +74,9 @@ func NewNonce() string {
 //	<index>.<nonce>/<stream>    a bare cursor on a request stream
 //	<index>.<session>/out       an event of the LegacySSE stream, or a cursor on it
 //
-// A bare cursor replays what its index replays. Its nonce makes the id of each response
-// different, because a repeated id breaks the connection of some clients (go-sdk). IDs
-// are unique in a session.
+// A bare cursor replays the same events as its index. Its nonce makes the id of each
+// response different, because a repeated id breaks the connection of some clients
+// (go-sdk). IDs are unique in a session.
 type EventID struct {
 	Stream StreamID
 	Index  Index
@@ -109,7 +110,7 @@ func (e *EventIDError) Error() string {
 // Unwrap returns Invalid.
 func (e *EventIDError) Unwrap() error { return Invalid }
 
-// maxEventID is above what String makes (20 + 1 + 32 + 1 + 26).
+// maxEventID is more than the longest id that String makes (20 + 1 + 32 + 1 + 26).
 const maxEventID = 100
 
 // ParseEventID reads what [EventID.String] wrote. An id of another session, or one that

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// The rest of this file is not for storage drivers. Adapters of gateways and counters share
-// it with the functions.
+// The rest of this file does not concern storage drivers. Adapters of gateways and
+// counters share it with the functions.
 
 // Poster sends messages to WebSocket connections. It is safe for concurrent use.
 type Poster interface {
 	// Post sends one message. nil means that the gateway has taken it, not that it has
 	// arrived.
 	//
-	// Errors: Closed if the connection is gone or not up yet, so that the message did
-	// not arrive; TooLarge; Unavailable if nothing is known.
+	// Errors: Closed if the connection is gone or not ready yet, so that the message did
+	// not arrive; TooLarge; Unavailable if the outcome is unknown.
 	Post(ctx context.Context, conn string, data []byte) error
 }
 
@@ -39,7 +39,7 @@ type Account struct {
 	Code    Code          // of the error that the client got, or ""
 }
 
-// Gateway is what invoked a function. Each has its own price.
+// Gateway is the service that invoked a function. Each has its own price.
 type Gateway string
 
 // The gateways.
@@ -55,6 +55,45 @@ type Meter interface {
 	// Spent ends the account of an invocation. It returns attributes for the
 	// invocation's log line, as alternating names and values.
 	Spent(a Account) []any
+}
+
+// Work is what a message asks a server to do, before any of it has begun.
+type Work struct {
+	Tenant    string
+	Principal string
+	Server    string
+	Session   ID
+	Stream    StreamID // that the responses will be in
+	Tools     []string // name of the tool of each tools/call; a name may repeat
+}
+
+// Gate decides whether work may begin. A nil Gate admits all work. It is safe for
+// concurrent use.
+type Gate interface {
+	// Admit charges the limits of the work's callers. Call undo if the work did not
+	// begin after all; it takes the charge back.
+	//
+	// Errors: Busy if a limit refuses the work, with a [Limited] as the cause.
+	Admit(ctx context.Context, w Work) (undo func(), err error)
+}
+
+// Want is what a message needs of its caller at third parties.
+type Want struct {
+	Tenant    string
+	Principal string
+	Server    string
+	Session   ID       // that hears when the caller has connected a third party; "" for none
+	Providers []string // names in the servers file
+	Need      bool     // nothing may be missing
+}
+
+// Secrets has what callers have at third parties. It is safe for concurrent use.
+type Secrets interface {
+	// Secrets returns what a caller has at the providers that it wants, by name.
+	//
+	// Errors: Forbidden with an [Unconnected] as the cause, if Need is set and something
+	// is missing; Unavailable.
+	Secrets(ctx context.Context, w Want) (map[string]Secret, error)
 }
 
 type traceKey struct{}

@@ -20,8 +20,8 @@ const (
 )
 
 // Quit is why a session ended. The session keeps it for operators until its row expires.
-// Clients learn only that there is no such session. A Quit is an error, so that it can be
-// the cause of such a NotFound.
+// Clients learn only that there is no such session. A Quit is an error, so it can be the
+// cause of such a NotFound.
 type Quit string
 
 // The reasons for the end of a session.
@@ -60,7 +60,7 @@ type Session struct {
 	ID         ID
 	Rev        int64 // set by the store; Save fails unless it is the stored one
 	Server     string
-	Digest     string // of the server's configuration when the session began
+	Digest     string // of the server's configuration when the session last had a request
 	Tenant     string
 	Principal  string // the principal that opened the session; no other may use it
 	Props      []byte `json:",omitempty"` // latest Identity.Props of the principal
@@ -82,8 +82,8 @@ type Session struct {
 	Delivered  Index       // highest index of the common stream that a client has reported
 	Standby    []Lease     `json:"Shadows"` // the GETs that wait for Primary, oldest first
 	Conns      []string    // open WebSocket connections as far as known, newest last
-	Pushed     []Cursor    // how far the session's streams were pushed, where not all was; see Cursor
-	Pusher     Lease       // the function that pushes what Pushed says is owed
+	Pushed     []Cursor    // how far the streams that are not pushed completely were pushed; see Cursor
+	Pusher     Lease       // the function that pushes the events that are owed by Pushed
 	Answers    AnswerCount `json:",omitzero"`
 }
 
@@ -111,19 +111,19 @@ func (s *Session) Owes() bool {
 // connection of its request had closed. Later events in the log are owed to the session's
 // next connection.
 //
-// While Live is set, nothing is owed: the function that appends an event also sends it to
-// the connection. Index then says how far that had come when it was last recorded.
+// While Live is set, no event is owed: the function that appends an event also sends it to
+// the connection. Index then says how far that function had got when it was last recorded.
 type Cursor struct {
 	Stream StreamID
 	Index  Index // the last event that was pushed
 	Final  bool  // that event was the last of its stream
 	Live   bool  `json:",omitempty"`
-	// Since is set while Live if it is not known whether the batch after Index was
-	// pushed. It is the time at which that was noticed.
+	// Since is set while Live if it is not known whether the batch after Index was pushed.
+	// It is the time at which a function noticed that.
 	Since time.Time `json:",omitzero"`
 }
 
-// Settled reports whether nothing after the cursor is owed: its stream has ended, or it
+// Settled reports whether no event after the cursor is owed: its stream has ended, or it
 // is Live.
 func (c Cursor) Settled() bool { return c.Final || c.Live }
 
@@ -135,19 +135,22 @@ type Connection struct {
 	Server     string
 	Tenant     string
 	Principal  string
-	EventIDs   bool   // the client asked for event ids
-	Credential string `json:",omitempty"` // see Identity
+	EventIDs   bool     // the client asked for event ids
+	Credential string   `json:",omitempty"` // see Identity
+	Scopes     []string `json:",omitempty"`
+	Scoped     bool     `json:",omitempty"` // see Identity
+	ToolRules  []string `json:",omitempty"` // see Identity
 	Expires    time.Time
 }
 
-// Lease gives its holder a right until a time. One GET, for example, has the right to the
-// common stream. A holder need not return its lease; it stops before Until.
+// Lease gives its holder a right until a time. For example, one GET has the right to read
+// the common stream. A holder need not return its lease; it stops before Until.
 type Lease struct {
 	Nonce string // names the holder
 	Until time.Time
 }
 
-// Address says where the events of a request go. An Item has it in the clear; the ticket
+// Address says where the events of a request go. An Item has it in plain form; the ticket
 // of a box has it sealed.
 type Address struct {
 	Session   ID                `json:"s"`
@@ -160,13 +163,22 @@ type Address struct {
 	List      string            `json:"l,omitempty"` // the part of that record which the answer is for, "" for none
 	Box       BoxID             `json:"b"`
 	Again     bool              `json:"a,omitempty"` // the session was Served before, so a fresh process has lost its state
-	Init      bool              `json:"i,omitempty"` // the request is initialize: its end decides about the session
+	Moved     bool              `json:"m,omitempty"` // the first request of the session since its server got another definition
+	Init      bool              `json:"i,omitempty"` // the request is initialize; its outcome decides whether the session goes on
 	LegacySSE bool              `json:"o,omitempty"` // copy events to the LegacySSE stream
 	Trace     string            `json:"t,omitempty"` // names the client's request in all logs; see WithTrace
+	Shown     *Shown            `json:"w,omitempty"` // which tools the client sees in lists; nil: all
+}
+
+// Shown says which tools a client sees in the answers to some of its requests. It is not
+// modified.
+type Shown struct {
+	Tools ToolFilter        `json:"t"`
+	Lists []json.RawMessage `json:"l"` // ids of the requests for lists of tools, as in Address.Requests
 }
 
 // Pushed reports whether events are sent to the client, over its connection or its
-// LegacySSE stream, instead of being fetched by it.
+// LegacySSE stream. Other clients fetch them.
 func (a Address) Pushed() bool { return a.Conn != "" || a.LegacySSE }
 
 // Looks reports whether the request is initialize or asks for a list. Such a request
@@ -189,7 +201,8 @@ type Batch struct {
 	Once bool
 }
 
-// Tail is what the last batch of a stream says. The zero value is an empty stream.
+// Tail describes the last batch of a stream, without its events. The zero value stands for
+// an empty stream.
 type Tail struct {
 	Last  Index
 	Gen   Generation
@@ -220,12 +233,12 @@ func (p Page) Final() bool { return len(p.Events) > 0 && p.Events[len(p.Events)-
 // Answer is a client's response to a question of a server.
 type Answer struct {
 	Session  ID
-	Question string // the id that the client knows the question by
+	Question string // the id under which the client knows the question
 	Raw      []byte // the whole JSON-RPC response
 	Expires  time.Time
 }
 
-// Handshake is a part of a handshake record: what a server answered to initialize or to a
+// Handshake is a part of a handshake record: a server's answer to initialize or to a
 // request for a list.
 type Handshake struct {
 	Digest  string          // names the record; see RecordFor

@@ -7,10 +7,10 @@ import (
 	"encoding/base64"
 )
 
-// Sealer encrypts and authenticates data that others carry for Dormouse (AES-256-GCM). They
-// can neither read nor change it. Examples are the tickets in boxes, and the state of a call
-// that a modern client carries between rounds. A Sealer has no state and is safe for
-// concurrent use.
+// Sealer encrypts and authenticates data that boxes and clients carry for Dormouse
+// (AES-256-GCM). They can neither read nor change it. Examples are the tickets in boxes,
+// and the state of a call that a modern client carries between rounds. A Sealer has no
+// state and is safe for concurrent use.
 type Sealer struct {
 	seals cipher.AEAD
 	opens []cipher.AEAD // seals is the first
@@ -49,21 +49,32 @@ func newAEAD(purpose string, secret []byte) (cipher.AEAD, error) {
 }
 
 // Seal returns plain in sealed form, as text (base64url).
-func (s *Sealer) Seal(plain []byte) string {
-	return base64.RawURLEncoding.EncodeToString(s.seals.Seal(nil, nil, plain, nil))
+func (s *Sealer) Seal(plain []byte) string { return s.SealFor(nil, plain) }
+
+// SealFor is Seal for an owner, as additional data: only OpenFor with the same owner opens
+// the text.
+func (s *Sealer) SealFor(owner, plain []byte) string {
+	return base64.RawURLEncoding.EncodeToString(s.seals.Seal(nil, nil, plain, owner))
 }
 
 // Open returns the data that was sealed. ok is false if the text was changed, or was sealed
 // for another purpose or with a secret that this Sealer does not have.
 func (s *Sealer) Open(sealed string) (plain []byte, ok bool) {
+	plain, ok, _ = s.OpenFor(nil, sealed)
+	return plain, ok
+}
+
+// OpenFor opens what SealFor has sealed for the same owner. old says that the secret is
+// one of the others: seal the data anew.
+func (s *Sealer) OpenFor(owner []byte, sealed string) (plain []byte, ok, old bool) {
 	box, err := base64.RawURLEncoding.DecodeString(sealed)
 	if err != nil {
-		return nil, false
+		return nil, false, false
 	}
-	for _, aead := range s.opens {
-		if plain, err := aead.Open(nil, nil, box, nil); err == nil {
-			return plain, true
+	for i, aead := range s.opens {
+		if plain, err := aead.Open(nil, nil, box, owner); err == nil {
+			return plain, true, i > 0
 		}
 	}
-	return nil, false
+	return nil, false, false
 }

@@ -31,12 +31,15 @@ type Store interface {
 	Handshakes
 	Connections
 	Keys
+	Grants
+	UpstreamTokens
 	Values
 	Log
 	Boxes
 	Items
 	Parts
-	// Close releases what the Store holds. Its methods must not be called afterwards.
+	// Close releases the resources of the Store. Its methods must not be called
+	// afterwards.
 	Close() error
 }
 
@@ -45,8 +48,8 @@ type Store interface {
 // executed, because its answer would be lost.
 type Writable interface {
 	// Writable returns nil, or why a write would fail as far as is known. It makes no
-	// store operation, except an occasional test write while writes are failing.
-	// Errors: Unavailable.
+	// store operation, except a test write at intervals while writes are failing. Errors:
+	// Unavailable.
 	Writable(ctx context.Context) error
 }
 
@@ -89,6 +92,9 @@ type Handshakes interface {
 	SaveHandshake(ctx context.Context, h Handshake) error
 	// Handshake reads a part. Errors: NotFound if there is none or it has expired.
 	Handshake(ctx context.Context, digest, version string) (Handshake, error)
+	// ListHandshakes returns the parts of a record whose Version begins with prefix, in
+	// order of Version. It is for operators, and may take several round trips.
+	ListHandshakes(ctx context.Context, digest, prefix string) ([]Handshake, error)
 }
 
 // Connections keeps which session a client's WebSocket connection belongs to.
@@ -123,7 +129,45 @@ type Keys interface {
 	TakeEntryTicket(ctx context.Context, hash string) (EntryTicket, error)
 }
 
-// Values keeps durable values of native servers.
+// Grants keeps the grants of the authorization server.
+type Grants interface {
+	// CreateGrant stores a new grant with Rev 1. Errors: Conflict if the ID is taken; a
+	// repeat may conflict with the caller's own write.
+	CreateGrant(ctx context.Context, g Grant) error
+	// Grant reads a grant, also one that is revoked. Errors: NotFound if there is none.
+	Grant(ctx context.Context, id string) (Grant, error)
+	// SaveGrant replaces a grant if the stored Rev equals g.Rev, and stores Rev+1. As
+	// with Save, a repeat may conflict with the caller's own write.
+	//
+	// Errors: Conflict if the Rev differs, NotFound if the row is gone.
+	SaveGrant(ctx context.Context, g Grant) error
+	// ListGrants returns the grants of a tenant, or of all tenants for "", in order of
+	// ID. It begins after the given ID and returns at most limit. It may take several
+	// round trips.
+	ListGrants(ctx context.Context, tenant, after string, limit int) ([]Grant, error)
+}
+
+// UpstreamTokens keeps what servers need at third parties, for each of their users.
+type UpstreamTokens interface {
+	// CreateUpstreamToken stores a new token with Rev 1. Errors: Conflict if the ID is
+	// taken; a repeat may conflict with the caller's own write.
+	CreateUpstreamToken(ctx context.Context, t UpstreamToken) error
+	// UpstreamToken reads a token. Errors: NotFound if there is none or it has expired.
+	UpstreamToken(ctx context.Context, id string) (UpstreamToken, error)
+	// SaveUpstreamToken replaces a token if the stored Rev equals t.Rev, and stores Rev+1.
+	// As with Save, a repeat may conflict with the caller's own write. To remove a token,
+	// save it without its secret, expired.
+	//
+	// Errors: Conflict if the Rev differs, NotFound if the row is gone.
+	SaveUpstreamToken(ctx context.Context, t UpstreamToken) error
+	// ListUpstreamTokens returns the tokens of a tenant, or of all tenants for "", in order
+	// of ID. It begins after the given ID and returns at most limit. It may take several
+	// round trips.
+	ListUpstreamTokens(ctx context.Context, tenant, after string, limit int) ([]UpstreamToken, error)
+}
+
+// Values keeps durable values of native servers, and values of Dormouse itself under an
+// empty tenant.
 //
 // A value of a session lives as long as the session's row and is deleted some time after
 // it. Only callers that have read the session's record know the key, so the driver need
@@ -132,10 +176,10 @@ type Values interface {
 	// LoadValue reads a value. A value that is not there has Rev 0; that is no error.
 	// Errors: Invalid as [ValueKey.Check] says.
 	LoadValue(ctx context.Context, k ValueKey) (Value, error)
-	// SaveValue writes a value if the stored Rev equals v.Rev, and returns it with its
-	// new Rev ([NextRev]), which no earlier value of this key has had. Empty Data
-	// deletes the value; the one returned then has Rev 0. As with Save, a repeat may
-	// conflict with the caller's own write.
+	// SaveValue writes a value if the stored Rev equals v.Rev, and returns it with its new
+	// Rev ([NextRev]). No earlier value of this key has had that Rev. Empty Data deletes
+	// the value; the one returned then has Rev 0. As with Save, a repeat may conflict with
+	// the caller's own write.
 	//
 	// Errors: Invalid and TooLarge as [Value.Check] says, Conflict if the Rev differs,
 	// NotFound if the driver sees that the key's session is gone.
@@ -174,9 +218,10 @@ type Log interface {
 	// [Batch.Lines] says.
 	Append(ctx context.Context, b Batch) error
 	// Read returns the events after a cursor, at most limit, which is clamped to 1 to
-	// MaxRead. A page ends early, with More, when it has MaxBatchBytes, and before
-	// missing events, so that a gap is always at the front of a page. The page is empty
-	// for a cursor at or behind the end, an unknown stream, and another session's stream.
+	// MaxRead. A page ends early, with More, when it has MaxBatchBytes. It also ends early
+	// before missing events, so that a gap is always at the front of a page. The page is
+	// empty for a cursor at or after the end, an unknown stream, and another session's
+	// stream.
 	Read(ctx context.Context, id ID, stream StreamID, after Index, limit int) (Page, error)
 	// Tail returns the last batch of a stream without its events. The Tail of the common
 	// stream is known as long as its session lives, even if its events have expired.
@@ -186,10 +231,10 @@ type Log interface {
 	// returns Common if there is none.
 	Newest(ctx context.Context, id ID) (StreamID, error)
 	// Wait is Read with limit MaxWait that waits until there is something to read. It
-	// returns an empty page at until, or earlier at the driver's own pace. A driver that
-	// can also returns when an item with the stream's ID was put, claimed, released or
-	// swapped; callers that depend on this must poll. It returns ctx's error if ctx ends
-	// first. The reads that Wait makes do not count as reads of an operation.
+	// returns an empty page at until, or earlier at the driver's own pace. Some drivers
+	// also return when an item with the stream's ID was put, claimed, released or swapped;
+	// callers that depend on this must poll. It returns ctx's error if ctx ends first. The
+	// reads that Wait makes do not count as reads of an operation.
 	Wait(ctx context.Context, id ID, stream StreamID, after Index, until time.Time) (Page, error)
 }
 
@@ -212,7 +257,7 @@ type Items interface {
 	// state; put is then false.
 	PutItem(ctx context.Context, it Item) (put bool, err error)
 	// Claim turns a Waiting item into one Taken by gen. It returns the item with Raw,
-	// which stays stored. An item that gen has taken already is returned again.
+	// which stays stored. If gen has taken the item already, Claim returns it again.
 	//
 	// Errors: NotFound if there is none. Conflict if another generation has it, or it is
 	// Suspended or a Leftover.
@@ -238,7 +283,7 @@ type Parts interface {
 	// PutPart stores a piece of at most MaxPart bytes and replaces one with the same
 	// box, frame and number. Errors: TooLarge.
 	PutPart(ctx context.Context, p Part) error
-	// Parts returns the pieces of a frame in order of number. Pieces only expire; they
-	// are never deleted, because the frame may have to be handled again.
+	// Parts returns the pieces of a frame in order of number. Pieces expire, but no call
+	// deletes them, because the frame may have to be handled again.
 	Parts(ctx context.Context, box BoxID, frame string) ([]Part, error)
 }

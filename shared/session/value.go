@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// ValueScope says to whom a durable value belongs, and so how long it may live.
+// ValueScope says to which owner a durable value belongs, and so how long it may live.
 type ValueScope string
 
 // The scopes of durable values.
@@ -24,7 +24,8 @@ type ValueKey struct {
 	Scope  ValueScope
 	Of     string // the session's ID, or the principal; "" for ValueOfServer
 	// Since is the session's Created, to the millisecond; zero in other scopes. The ID of
-	// a Modern session can come again, and the new session must not find old values.
+	// a Modern session can be used again later, and the new session must not find old
+	// values.
 	Since time.Time
 	Name  string // 1 to MaxValueName bytes
 }
@@ -38,7 +39,7 @@ func (k ValueKey) Check() error {
 	case k.Name == "" || len(k.Name) > MaxValueName:
 		return Errorf(Invalid, "the name of a durable value has %d bytes; it needs 1 to %d", len(k.Name), MaxValueName)
 	case of == (k.Of == ""), (k.Scope == ValueOfSession) == k.Since.IsZero():
-		return Errorf(Invalid, "the key of a durable value does not name what its scope, %q, is about", k.Scope)
+		return Errorf(Invalid, "the key of a durable value does not fit its scope %q", k.Scope)
 	}
 	return nil
 }
@@ -65,8 +66,8 @@ func (v Value) Check() error {
 	return v.Key.Check()
 }
 
-// NextRev returns the revision that follows rev. For rev 0 it is random, so that a value
-// which was deleted and written anew does not get a revision that a reader still has.
+// NextRev returns the revision that follows rev. For rev 0 it is random: if a value is
+// deleted and written anew, it must not get a revision that a reader still has.
 func NextRev(rev int64) int64 {
 	if rev != 0 {
 		return rev + 1

@@ -79,6 +79,32 @@ func answerPromises() []promise {
 			_, err = k.Handshake(t.Context(), "d2", "v1")
 			wantCode(t, "Handshake of another digest", err, session.NotFound)
 		}},
+		{"the parts of a handshake record are listed by the beginning of their names", func(t *testing.T, k *kit) {
+			var want []session.Handshake
+			for _, h := range []session.Handshake{
+				{Digest: "d1", Version: "2025-11-25"},
+				{Digest: "d1", Version: "tools/list 2025-06-18"},
+				{Digest: "d1", Version: "tools/list 2025-11-25 roots"},
+				{Digest: "d1", Version: "tools/list 2025-11-25 é"},
+				{Digest: "d1", Version: "tools/lisu"},
+				{Digest: "d2", Version: "tools/list 2025-11-25"},
+				{Digest: "d1", Version: "tools/list 2026", Expires: past()},
+			} {
+				h.Result, h.Taken = json.RawMessage(`1`), now()
+				noError(t, "SaveHandshake", k.SaveHandshake(t.Context(), h))
+				if h.Digest == "d1" && strings.HasPrefix(h.Version, "tools/list ") && h.Expires.IsZero() {
+					want = append(want, h)
+				}
+			}
+			got, err := k.other(t).ListHandshakes(t.Context(), "d1", "tools/list ")
+			noError(t, "ListHandshakes", err)
+			same(t, "ListHandshakes", got, want)
+			none, err := k.ListHandshakes(t.Context(), "d3", "")
+			noError(t, "ListHandshakes", err)
+			if len(none) > 0 {
+				t.Errorf("a record that nobody has written has %v", none)
+			}
+		}},
 		{"a handshake record holds a long list", func(t *testing.T, k *kit) {
 			list := json.RawMessage(`{"tools":["` + strings.Repeat("x", 256<<10-14) + `"]}`)
 			h := session.Handshake{Digest: "t/d1", Version: "tools/list 2025-11-25 roots,sampling", Result: list, Taken: now()}

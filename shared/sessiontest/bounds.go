@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// boundPromises is the contract for the limits of a log, for what it drops, and for what then
-// stays.
+// boundPromises is the contract for the limits of a log: which batches it drops, and which
+// stay.
 func boundPromises(h Harness) []promise {
 	list := []promise{
 		{"what is no batch is refused with Invalid, what is too much with TooLarge", refusals},

@@ -19,17 +19,19 @@ func aBox(id session.BoxID) session.Box {
 	return session.Box{
 		ID: id, Rev: 1, Tenant: "acme", Server: "everything", State: session.Starting, Gen: 7, Lost: 5, Worked: 6, Told: session.Told{Tools: 2, Prompts: 3, Resources: 4}, Runner: "r-1",
 		Task: "arn:task/1", Conn: "c-1=", Link: 3, Era: "modern", Owner: "o-1", Until: future(), Attempt: 2, TokenHash: "h-1", Changed: now(),
+		Place: "lambda", Began: past(), Busy: 3 * time.Second, Gone: past(),
 		Failure: session.Failure{Phase: "runtime", Detail: "exit <1> & \u2028 é", Exit: 1, Signal: "SIGKILL", At: past()},
 	}
 }
 
-// anItem returns a waiting item with every field filled that such an item has.
+// anItem returns a waiting item. It fills every field that a waiting item has.
 func anItem(box session.BoxID, id session.StreamID) session.Item {
 	return session.Item{
 		Box: box, ID: id, State: session.Waiting, Raw: []byte("{\n " + rawJSON + "\n}"), NotAfter: future(), Created: now(),
 		Round: 3, Base: 7, Questions: []session.Question{{ID: "<é>.3.1", Key: "who & \u2028", Method: "elicitation/create", Of: 1}},
 		Address: session.Address{
-			Session: "s1", Stream: id, Conn: "c-2=", Principal: "p-1", Digest: "d-1", Box: box, Again: true, Init: true, LegacySSE: true, EventIDs: true, List: "tools/list", Trace: "t-1",
+			Session: "s1", Stream: id, Conn: "c-2=", Principal: "p-1", Digest: "d-1", Box: box, Again: true, Moved: true, Init: true, LegacySSE: true, EventIDs: true, List: "tools/list", Trace: "t-1",
+			Shown:    &session.Shown{Tools: session.ToolFilter{Allow: []string{"a*"}, Deny: []string{"é"}}, Lists: []json.RawMessage{json.RawMessage(`1.0`)}},
 			Requests: []json.RawMessage{json.RawMessage(`9007199254740993`), json.RawMessage(`"<é\u00e9>"`), json.RawMessage(`1.0`)},
 		},
 	}
@@ -339,7 +341,8 @@ func suspendedItem(t *testing.T, k *kit) {
 	keptBack(t, k, it)
 }
 
-// leftoverItem checks an item without a message and a time, as the end of a session puts it.
+// leftoverItem checks an item without a message and a time. The end of a session puts such
+// an item.
 func leftoverItem(t *testing.T, k *kit) {
 	it := session.Item{
 		Box: "b1", ID: "r1", State: session.Leftover, Address: session.Address{Session: "s1", Box: "b1"}, Created: now(),
@@ -350,7 +353,7 @@ func leftoverItem(t *testing.T, k *kit) {
 	same(t, "the item", item(t, k, "r1"), it)
 }
 
-// keptBack puts an item that no generation may have.
+// keptBack puts an item that no generation may claim.
 func keptBack(t *testing.T, k *kit, it session.Item) {
 	t.Helper()
 	putItem(t, k, it, true)

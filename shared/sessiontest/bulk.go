@@ -17,8 +17,8 @@ type Spent struct {
 	Units    float64
 }
 
-// Bulk tests the contract with many sessions and long streams: numbers that are too big for
-// every test. spent may be nil for a driver that does not count.
+// Bulk tests the contract with many sessions and long streams: numbers that would take too
+// long in every test. spent may be nil for a driver that does not count.
 func Bulk(t *testing.T, h Harness, spent func(session.Store) Spent) {
 	if spent == nil {
 		spent = func(session.Store) Spent { return Spent{} }
@@ -97,7 +97,7 @@ func replay(t *testing.T, s session.Store, stream session.StreamID, total int) (
 }
 
 // abandoned makes 10,000 sessions that have expired, and 500 living ones among them. List
-// must still page through the living ones in order.
+// must still return the living ones in order, page by page.
 func abandoned(t *testing.T, k *kit) {
 	const total, every = 10_500, 21
 	list := make([]session.Session, total)
@@ -130,8 +130,9 @@ func abandoned(t *testing.T, k *kit) {
 	}
 }
 
-// Idle returns a session as a real client leaves it behind. It has the initialize parameters
-// of a coding agent, and a listener that has gone. Drivers measure their rows with it.
+// Idle returns a session in the state in which a real client leaves it. It has the
+// initialize parameters of a coding agent, and a listener that has gone. Drivers measure
+// their rows with it.
 func Idle() session.Session {
 	return session.Session{
 		ID: session.NewID(), Server: "everything", Digest: "sha256:5f0c9d1be2a7463c8e1d0fb95a6c7e24", Tenant: "acme-corporation",

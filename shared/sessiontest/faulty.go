@@ -15,7 +15,7 @@ import (
 // caller gets: errors.Is(err, sessiontest.Unanswered).
 type Fault string
 
-// The faults. There are two because a repeat must be right after each of them.
+// The faults. There are two, because a repeat must be correct after each of them.
 const (
 	Lost       Fault = "not stored"                      // the call did not reach the store
 	Unanswered Fault = "stored, but the answer was lost" // the store did it; the caller does not know
@@ -52,8 +52,8 @@ func NewFaulty(inner session.Store, seed uint64, all Faults) *Faulty {
 	return f
 }
 
-// Set changes from now on how often calls of one method of session.Store fail. With "" it
-// changes all methods that were not set by name. It panics if there is no such method.
+// Set sets the chances of faults for one method of session.Store. With "" it sets them for
+// all methods that were not set by name. It panics if there is no such method.
 func (f *Faulty) Set(method string, faults Faults) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -67,7 +67,7 @@ func (f *Faulty) Set(method string, faults Faults) {
 	f.by[method] = faults
 }
 
-// Done returns how many calls have failed in one way.
+// Done returns how many calls have failed with this fault.
 func (f *Faulty) Done(fault Fault) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 // aKey returns a key with every field filled.
 func aKey(id string) session.Key {
 	return session.Key{
-		ID: id, Rev: 1, Hash: []byte("\x00\xff hash"), Tenant: "acme", Principal: "alice <é>", Servers: []string{"b", "a"}, Props: []byte(`{"plan":"é"}`),
+		ID: id, Rev: 1, Hash: []byte("\x00\xff hash"), Tenant: "acme", Principal: "alice <é>", Servers: []string{"b", "a"}, Role: session.RoleViewer, Props: []byte(`{"plan":"é"}`),
 		Created: past(), Used: now(), Revoked: now(), Expires: future(),
 	}
 }
@@ -138,7 +138,7 @@ func keyIDs(t *testing.T, k *kit, tenant, after string, limit int) []string {
 // aTicket returns a ticket with every field filled.
 func aTicket(hash string) session.EntryTicket {
 	return session.EntryTicket{
-		Hash: hash, Server: "everything", Identity: session.Identity{Tenant: "acme", Principal: "alice <é>", Credential: "k1", Props: []byte(`{"plan":"é"}`)}, Expires: future(),
+		Hash: hash, Server: "everything", Identity: session.Identity{Tenant: "acme", Principal: "alice <é>", Credential: "k1", Props: []byte(`{"plan":"é"}`), Scopes: []string{"mcp"}, Scoped: true, ToolRules: []string{"a*"}}, Expires: future(),
 	}
 }
 

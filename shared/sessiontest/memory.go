@@ -6,31 +6,35 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Memory is a session.Store in the memory of one program. It is the shortest implementation
-// of the contract, for tests and simulations that must look inside ([Memory.Batches]). It
-// bounds only age, never fails, and keeps nothing beyond its own life. It waits on channels
-// and timers only, so that a test under testing/synctest sees it as durably blocked. It is
-// safe for concurrent use. It has as many methods as session.Store has.
+// Memory is a session.Store in the memory of one program. It is the shortest
+// implementation of the contract, for tests and simulations that must look inside
+// ([Memory.Batches]). It limits only age, never fails, and loses everything with the
+// program. It waits on channels and timers only, so that a test under testing/synctest
+// sees it as durably blocked. It is safe for concurrent use. It has as many methods as
+// session.Store.
 type Memory struct {
-	mu         sync.Mutex // never held while a caller waits
-	sessions   map[session.ID]session.Session
-	answers    map[session.ID]map[string]session.Answer
-	conns      map[string]session.Connection
-	keys       map[string]session.Key
-	tickets    map[string]session.EntryTicket
-	states     map[session.ValueKey]session.Value
-	handshakes map[[2]string]session.Handshake
-	streams    map[streamKey]map[session.Index]session.Batch // by first index
-	boxes      map[session.BoxID]session.Box
-	items      map[session.BoxID]map[session.StreamID]session.Item
-	parts      map[partKey]map[int]session.Part
-	changed    map[streamKey]chan struct{} // closed when something happens to the stream
+	mu             sync.Mutex // never held while a caller waits
+	sessions       map[session.ID]session.Session
+	answers        map[session.ID]map[string]session.Answer
+	conns          map[string]session.Connection
+	keys           *collection[session.Key]
+	tickets        map[string]session.EntryTicket
+	grants         *collection[session.Grant]
+	upstreamTokens *collection[session.UpstreamToken]
+	states         map[session.ValueKey]session.Value
+	handshakes     map[[2]string]session.Handshake
+	streams        map[streamKey]map[session.Index]session.Batch // by first index
+	boxes          map[session.BoxID]session.Box
+	items          map[session.BoxID]map[session.StreamID]session.Item
+	parts          map[partKey]map[int]session.Part
+	changed        map[streamKey]chan struct{} // closed when something happens to the stream
 }
 
 type streamKey struct {
@@ -48,18 +52,20 @@ var _ session.Store = (*Memory)(nil)
 // NewMemory makes an empty Memory.
 func NewMemory() *Memory {
 	return &Memory{
-		sessions:   map[session.ID]session.Session{},
-		answers:    map[session.ID]map[string]session.Answer{},
-		conns:      map[string]session.Connection{},
-		keys:       map[string]session.Key{},
-		tickets:    map[string]session.EntryTicket{},
-		states:     map[session.ValueKey]session.Value{},
-		handshakes: map[[2]string]session.Handshake{},
-		streams:    map[streamKey]map[session.Index]session.Batch{},
-		boxes:      map[session.BoxID]session.Box{},
-		items:      map[session.BoxID]map[session.StreamID]session.Item{},
-		parts:      map[partKey]map[int]session.Part{},
-		changed:    map[streamKey]chan struct{}{},
+		sessions:       map[session.ID]session.Session{},
+		answers:        map[session.ID]map[string]session.Answer{},
+		conns:          map[string]session.Connection{},
+		keys:           keysCollection(),
+		tickets:        map[string]session.EntryTicket{},
+		grants:         grantsCollection(),
+		upstreamTokens: upstreamTokensCollection(),
+		states:         map[session.ValueKey]session.Value{},
+		handshakes:     map[[2]string]session.Handshake{},
+		streams:        map[streamKey]map[session.Index]session.Batch{},
+		boxes:          map[session.BoxID]session.Box{},
+		items:          map[session.BoxID]map[session.StreamID]session.Item{},
+		parts:          map[partKey]map[int]session.Part{},
+		changed:        map[streamKey]chan struct{}{},
 	}
 }
 
@@ -173,6 +179,21 @@ func (m *Memory) SaveHandshake(_ context.Context, h session.Handshake) error {
 	h.Result = bytes.Clone(h.Result)
 	m.handshakes[[2]string{h.Digest, h.Version}] = h
 	return nil
+}
+
+// ListHandshakes implements session.Handshakes.
+func (m *Memory) ListHandshakes(_ context.Context, digest, prefix string) ([]session.Handshake, error) {
+	now := m.lock()
+	defer m.mu.Unlock()
+	var list []session.Handshake
+	for k, h := range m.handshakes {
+		if k[0] == digest && strings.HasPrefix(k[1], prefix) && alive(h.Expires, now) {
+			h.Result = bytes.Clone(h.Result)
+			list = append(list, h)
+		}
+	}
+	slices.SortFunc(list, func(a, b session.Handshake) int { return cmp.Compare(a.Version, b.Version) })
+	return list, nil
 }
 
 // Handshake implements session.Handshakes.

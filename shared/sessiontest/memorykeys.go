@@ -3,63 +3,29 @@ package sessiontest
 import (
 	"bytes"
 	"context"
-	"maps"
 	"slices"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
 // CreateKey implements session.Keys.
-func (m *Memory) CreateKey(_ context.Context, k session.Key) error {
-	now := m.lock()
-	defer m.mu.Unlock()
-	if old, ok := m.keys[k.ID]; ok && alive(old.Expires, now) {
-		return session.Errorf(session.Conflict, "key %s is there already", k.ID)
-	}
-	k.Rev = 1
-	m.keys[k.ID] = cloneKey(k)
-	return nil
-}
+func (m *Memory) CreateKey(_ context.Context, v session.Key) error { return m.keys.create(m, v) }
 
 // Key implements session.Keys.
 func (m *Memory) Key(_ context.Context, id string) (session.Key, error) {
-	now := m.lock()
-	defer m.mu.Unlock()
-	k, ok := m.keys[id]
-	if !ok || !alive(k.Expires, now) {
-		return session.Key{}, session.Errorf(session.NotFound, "there is no key %s", id)
-	}
-	return cloneKey(k), nil
+	return m.keys.read(m, id)
 }
 
 // SaveKey implements session.Keys.
-func (m *Memory) SaveKey(_ context.Context, k session.Key) error {
-	now := m.lock()
-	defer m.mu.Unlock()
-	old, ok := m.keys[k.ID]
-	if !ok || !alive(old.Expires, now) {
-		return session.Errorf(session.NotFound, "there is no key %s", k.ID)
-	}
-	if old.Rev != k.Rev {
-		return session.Errorf(session.Conflict, "key %s has revision %d, not %d", k.ID, old.Rev, k.Rev)
-	}
-	k.Rev++
-	m.keys[k.ID] = cloneKey(k)
-	return nil
-}
+func (m *Memory) SaveKey(_ context.Context, v session.Key) error { return m.keys.save(m, v) }
 
 // ListKeys implements session.Keys.
 func (m *Memory) ListKeys(_ context.Context, tenant, after string, limit int) ([]session.Key, error) {
-	now := m.lock()
-	defer m.mu.Unlock()
-	var out []session.Key
-	for _, id := range slices.Sorted(maps.Keys(m.keys)) {
-		k := m.keys[id]
-		if len(out) < limit && id > after && alive(k.Expires, now) && (tenant == "" || k.Tenant == tenant) {
-			out = append(out, cloneKey(k))
-		}
-	}
-	return out, nil
+	return m.keys.list(m, tenant, after, limit), nil
+}
+
+func keysCollection() *collection[session.Key] {
+	return newCollection("key", cloneKey, func(v *session.Key) fields { return fields{v.ID, &v.Rev, v.Tenant, v.Expires} })
 }
 
 // PutEntryTicket implements session.Keys.

@@ -20,8 +20,8 @@ type Harness struct {
 	// with t.Cleanup.
 	Open func(t *testing.T) session.Store
 	// Reopen opens another handle on the data of a store that Open made, as another
-	// process would. Closing it must leave the first one usable. It is nil for a driver
-	// that keeps its data in the handle.
+	// process would. When it is closed, the first handle must still work. It is nil for a
+	// driver that keeps its data in the handle.
 	Reopen func(t *testing.T, s session.Store) session.Store
 	// Bounded opens an empty store that keeps at most 8 events of a stream or session, and
 	// checks its bounds as often as it can. It is nil for a driver without bounds.
@@ -29,7 +29,8 @@ type Harness struct {
 	// Fill stores many new sessions as Create would, in fewer round trips. It is nil for a
 	// driver that has nothing faster than Create.
 	Fill func(t *testing.T, s session.Store, list []session.Session)
-	// Polls means that Wait does not notice items: only an event or its until ends it.
+	// Polls means that Wait does not notice changes of items: it returns only for an event
+	// or at until.
 	Polls bool
 }
 
@@ -45,6 +46,8 @@ func Store(t *testing.T, h Harness) {
 		{"Answers", answerPromises()},
 		{"Connections", connectionPromises()},
 		{"Keys", keyPromises()},
+		{"Grants", grantPromises()},
+		{"UpstreamTokens", upstreamTokenPromises()},
 		{"EntryTickets", entryTicketPromises()},
 		{"Values", statePromises()},
 		{"Append", appendPromises()},
@@ -80,8 +83,8 @@ type kit struct {
 	harness Harness
 }
 
-// other returns another handle on the same data, or the same handle if the driver has no
-// others.
+// other returns another handle on the same data. If the driver has only one, it returns
+// the same handle.
 func (k *kit) other(t *testing.T) session.Store {
 	t.Helper()
 	if k.harness.Reopen == nil {
@@ -124,8 +127,8 @@ func same(t *testing.T, what string, got, want any) {
 	}
 }
 
-// filled fails if a field of a record is zero, except for some. A check that compares records
-// would not notice a driver that loses such a field.
+// filled fails if a field of a record is zero, except for some. A check that compares
+// records would not notice a driver that loses such a field.
 func filled(t *testing.T, record any, except ...string) {
 	t.Helper()
 	v := reflect.ValueOf(record)

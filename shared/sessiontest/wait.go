@@ -40,7 +40,7 @@ func soon(t *testing.T, back <-chan waited) waited {
 	}
 }
 
-// far returns an end of waiting that no check should reach.
+// far returns a time for until that no check should reach.
 func far() time.Time { return time.Now().Add(time.Minute) }
 
 func waitPromises(h Harness) []promise {
@@ -138,8 +138,8 @@ func everybodyNotices(t *testing.T, k *kit) {
 }
 
 // stress is a long conversation. The writer writes when the reader has read, so that each
-// write meets a reader somewhere between looking and waiting. A store that loses wake-ups
-// falls back to its slow pace and is too slow.
+// write comes while the reader is about to wait. A store that loses wake-ups falls back to
+// its slow pace and is too slow.
 func stress(t *testing.T, k *kit, writer session.Store, pairs int) {
 	const perStream, pace = 100, 40 * time.Millisecond
 	most := time.Duration(pairs) * pace
@@ -177,9 +177,9 @@ func stress(t *testing.T, k *kit, writer session.Store, pairs int) {
 	}
 }
 
-// itemWakes checks that a change of an item ends a wait. The test cannot see when a wait has
-// begun, so it tries several times, each with a longer head start. One wait that ends well
-// before until is enough.
+// itemWakes checks that a change of an item ends a wait. The test cannot see when a wait
+// has begun. So it tries several times, and each time changes the item a little later. One
+// wait that ends well before until is enough.
 func itemWakes(t *testing.T, k *kit) {
 	writer := k.Store
 	for _, c := range []struct {

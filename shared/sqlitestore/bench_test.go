@@ -54,10 +54,10 @@ func BenchmarkCall(b *testing.B) {
 	})
 }
 
-// BenchmarkWriters measures the cost of concurrent calls of several sessions, each a
-// Load and an Append. It runs with an fsync before each write returns, and without.
-// It also runs with half a millisecond of processor time for the rest of a call, in
-// which the disk can work.
+// BenchmarkWriters measures the cost of concurrent calls of several sessions, each a Load
+// and an Append. It runs with an fsync before each write returns, and without. It also
+// runs with half a millisecond of processor time for the rest of a call. The disk can work
+// during that time.
 func BenchmarkWriters(b *testing.B) {
 	for _, rest := range []time.Duration{0, 500 * time.Microsecond} {
 		for _, writers := range []int{1, 16} {

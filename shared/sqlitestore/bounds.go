@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// openFactor is how many times the limits of its session the log of an open request
-// may reach.
+// openFactor is the factor by which the log of an open request may exceed the limits of
+// its session.
 const openFactor = 16
 
 // lookEvery is how many small batches the store appends to a session between two
@@ -23,9 +23,8 @@ const (
 	lookShare = 4
 )
 
-// looks remembers when to check the limits of each session. It only saves work.
-// Processes come and go, so a process that does not know a session yet draws by lot
-// when to check first.
+// looks remembers when to check the limits of each session. It only saves work: a process
+// that does not know a session yet chooses a random moment for the first check.
 type looks struct {
 	mu   sync.Mutex
 	left map[session.ID]int // small batches until the next look
@@ -62,8 +61,8 @@ func (l *looks) set(id session.ID, left int) {
 	l.left[id] = left
 }
 
-// bound checks the limits of a session now and then, and drops batches that exceed
-// them. If it fails, the next check does the work.
+// bound checks the limits of a session at intervals, and drops batches that exceed them.
+// If it fails, the next check does the work.
 func (s *Store) bound(ctx context.Context, b session.Batch, size int) {
 	share := max(float64(len(b.Events))/float64(s.options.Events), float64(size)/float64(s.options.Bytes))
 	if !s.looks.due(b.Session, 1+int(8*lookEvery*share)) {
@@ -91,9 +90,9 @@ const weighLog = `
 SELECT count(*), coalesce(sum(n), 0), coalesce(sum(bytes), 0), coalesce(min(stream), ''), coalesce(min(written), 0) FROM events
 WHERE session = ? AND expires > ?`
 
-// weigh returns how many batches a session has and whether it may be over its limits.
-// It is not if all batches together are within the limits. It is not either if they
-// belong to requests that began just now and cannot exceed the limits by much.
+// weigh returns how many batches a session has and whether it may be over its limits. It
+// is not over if all batches together are within the limits. Nor is it over if the batches
+// belong to requests that began just now, and cannot exceed the limits by much.
 func (s *Store) weigh(ctx context.Context, id session.ID) (batches int, over bool, err error) {
 	var events int
 	var size, oldest int64
@@ -151,7 +150,7 @@ func tooMuch(log []logBatch, o Options, now int64) []logBatch {
 		for i, b := range stream {
 			events += b.n
 			size += b.bytes
-			if i > 0 { // a clock that was set back must not make a hole
+			if i > 0 { // if a clock was set back, there must still be no hole
 				stream[i].written = max(b.written, stream[i-1].written)
 			}
 		}
@@ -209,8 +208,8 @@ func (s *Store) dropBatches(ctx context.Context, id session.ID, drop []logBatch)
 // expired rows.
 const tidyEvery = 256
 
-// tidy removes a few expired rows now and then, so that a store without sweeps does
-// not grow for ever.
+// tidy removes a few expired rows at intervals, so that a store without sweeps does not
+// grow for ever.
 func (s *Store) tidy(ctx context.Context) {
 	if rand.IntN(tidyEvery) == 0 {
 		_, _ = s.purge(ctx)
@@ -230,11 +229,11 @@ func (s *Store) Sweep(ctx context.Context) error {
 	}
 }
 
-// The last batch of the common stream says where the stream goes on. While its
-// session lives, the row stays, without data, when its events have expired.
+// The last batch of the common stream holds the next index of the stream. While its
+// session lives, its row stays after its events have expired, but without data.
 //
-// Events are removed by the hour, after the end of the hour, for 100 pairs of an hour
-// and a session at a time.
+// Events are removed by the hour, after the end of the hour, for 100 pairs of an hour and
+// a session at a time.
 const (
 	dueHours  = `hour < ?1 / 3600000000 ORDER BY hour, session LIMIT 100`
 	dueEvents = `e.session IN (SELECT session FROM purges WHERE ` + dueHours + `) AND e.purge <= ?1`
@@ -252,6 +251,8 @@ AND NOT EXISTS (SELECT 1 FROM events AS e WHERE e.session = purges.session AND e
 	purgeConns    = `DELETE FROM connections WHERE rowid IN (SELECT rowid FROM connections WHERE expires <= ?1 LIMIT 100)`
 	purgeTickets  = `DELETE FROM entry_tickets WHERE rowid IN (SELECT rowid FROM entry_tickets WHERE expires <= ?1 LIMIT 100)`
 	purgeKeys     = `DELETE FROM keys WHERE expires <= ?1` // they are few
+	purgeGrants   = `DELETE FROM grants WHERE rowid IN (SELECT rowid FROM grants WHERE expires <= ?1 LIMIT 100)`
+	purgeUpstream = `DELETE FROM upstream_tokens WHERE rowid IN (SELECT rowid FROM upstream_tokens WHERE expires <= ?1 LIMIT 100)`
 	purgeStates   = `DELETE FROM states WHERE rowid IN (SELECT rowid FROM states WHERE expires <= ?1 LIMIT 100)`
 	purgeRecords  = `DELETE FROM handshakes WHERE rowid IN (SELECT rowid FROM handshakes WHERE expires <= ?1 LIMIT 100)`
 	purgeParts    = `DELETE FROM parts WHERE rowid IN (SELECT rowid FROM parts WHERE expires <= ?1 LIMIT 100)`
@@ -260,7 +261,7 @@ AND NOT EXISTS (SELECT 1 FROM events AS e WHERE e.session = purges.session AND e
 // purge removes up to 100 expired rows of each kind (all expired keys) and returns
 // how many rows it changed.
 func (s *Store) purge(ctx context.Context) (removed int64, err error) {
-	for _, query := range []string{emptyTails, purgeEvents, purgeHours, purgeSessions, purgeAnswers, purgeConns, purgeTickets, purgeKeys, purgeStates, purgeRecords, purgeParts} {
+	for _, query := range []string{emptyTails, purgeEvents, purgeHours, purgeSessions, purgeAnswers, purgeConns, purgeTickets, purgeKeys, purgeGrants, purgeUpstream, purgeStates, purgeRecords, purgeParts} {
 		n, err := s.write(ctx, query, now())
 		if err != nil {
 			return removed, err

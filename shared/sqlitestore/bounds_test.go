@@ -340,7 +340,7 @@ func TestTailOfTheCommonStreamOutlivesItsEvents(t *testing.T) {
 		}
 	}
 	same(t, "batches", count(t, s, "events"), 1)
-	put(t, s, b) // the writer repeats it, because it did not get the answer
+	put(t, s, b) // the writer got no answer, so it repeats the batch
 	put(t, s, batch(session.Common, 5, `5`))
 	same(t, "Gap of a client that has seen event 4", read(t, s, session.Common, 4).Gap, false)
 	same(t, "Gap of a client that has not", read(t, s, session.Common, 3).Gap, true)

@@ -6,8 +6,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// boxOf builds a box record from its columns. Callers share the cached value, and
-// nothing in it can be changed through their copies.
+// boxOf builds a box record from its columns. Callers share the cached value: a copy of it
+// has no pointers through which they could change it.
 func (s *Store) boxOf(rev int64, record []byte) (session.Box, error) {
 	b, err := s.boxes.of(record, session.UnmarshalBox)
 	b.Rev = rev

@@ -13,7 +13,7 @@ import (
 type write struct {
 	query string
 	args  [][]any
-	into  []any // for the row that the statement returns; nil for one that returns none
+	into  []any // destinations for the columns of the row that the statement returns; nil if it returns none
 
 	// Once done is closed:
 	changed int64 // rows, if nothing is returned
@@ -54,12 +54,12 @@ func (q *queue) withdraw(w *write) (waited bool) {
 	return i >= 0
 }
 
-// commit brings a write to the disk, or returns why it could not.
+// commit writes to the disk, or returns why it could not.
 //
 // Writes queue up while another write has the connection. The next caller to get the
-// connection writes the whole queue in one transaction, with one fsync, and then
-// releases all callers. So a write waits at most for the transaction in progress, and
-// more concurrent writes share each fsync.
+// connection writes the whole queue in one transaction, with one fsync, and then releases
+// all callers. So a write waits at most for the transaction in progress, and more
+// concurrent writes share each fsync.
 func (s *Store) commit(ctx context.Context, w *write) error {
 	if err := ctx.Err(); err != nil {
 		return failed(err)

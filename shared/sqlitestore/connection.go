@@ -15,7 +15,7 @@ import (
 // and prepared statements stay ready between calls.
 type connection struct {
 	db         *sql.DB              // with one connection
-	turn       chan struct{}        // has room for one token: the caller that put it there has the connection
+	turn       chan struct{}        // holds one token at most; the caller that has put the token there has the connection
 	statements map[string]*sql.Stmt // by text; prepared when first used
 }
 
@@ -60,11 +60,11 @@ func (c *connection) close() error {
 	return c.db.Close()
 }
 
-// begin waits for the connection, which the caller gives back with end.
+// begin waits for the connection. The caller returns it with end.
 //
 // Statements run without the caller's context, because they end soon. With a context,
-// database/sql and the driver would each start a goroutine to watch it, and would
-// close the connection when it ends.
+// database/sql and the driver would each start a goroutine to watch it, and would close
+// the connection when it ends.
 func (c *connection) begin(ctx context.Context) (uncut context.Context, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, failed(err)

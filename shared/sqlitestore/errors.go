@@ -22,7 +22,7 @@ func failed(err error) error {
 
 func trouble(err error) string {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return "was not given the time to answer"
+		return "did not answer within the time of the request"
 	}
 	switch primaryCode(err) {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:

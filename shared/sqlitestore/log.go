@@ -10,14 +10,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// An append may overwrite a row of a request stream once the row has expired. It
-// never overwrites a row of the common stream: that stream lives as long as its
-// session, so its indexes stay taken.
+// An append may overwrite a row of a request stream once the row has expired. It never
+// overwrites a row of the common stream: that stream lives as long as its session, so its
+// indexes stay taken.
 //
-// Indexes in front of an existing batch stay taken as well, even if their rows were
-// dropped: a writer that was fenced long ago must meet a conflict. The statement
-// gives such a batch a NULL first, so SQLite ignores it. INSERT ... SELECT ... WHERE
-// would do the same through a temporary table, which adds a tenth to the cost of a
+// Indexes before an existing batch stay taken as well, even if their rows were dropped: a
+// writer that was fenced long ago must meet a conflict. For a batch with such an index the
+// statement makes the column first NULL, so SQLite ignores the row. INSERT ... SELECT ...
+// WHERE would do the same through a temporary table, which adds a tenth to the cost of a
 // write.
 const (
 	appendBatch = `
@@ -126,9 +126,9 @@ const readTail = `
 SELECT first + n - 1, gen, seq, final FROM events
 WHERE session = ?1 AND stream = ?2 AND (stream = '' OR expires > ?3) ORDER BY first DESC LIMIT 1`
 
-// Tail returns the last batch of a stream; see [session.Log]. For the common stream,
-// Tail answers as long as the session lives, even when its events have expired. So no
-// index is ever given twice.
+// Tail returns the last batch of a stream; see [session.Log]. For the common stream, Tail
+// answers as long as the session lives, even when its events have expired. So the stream
+// never uses an index twice.
 func (s *Store) Tail(ctx context.Context, id session.ID, stream session.StreamID) (session.Tail, error) {
 	var t session.Tail
 	_, err := s.row(ctx, readTail, []any{id, stream, now()}, []any{&t.Last, &t.Gen, &t.Seq, &t.Final})

@@ -86,8 +86,12 @@ func execute(t *testing.T, path, query string) {
 	}
 }
 
-// asVersion6 to asVersion1 turn a file back into the format of an older version.
-const asVersion6 = `
+// asVersion8 to asVersion1 turn a file back into the format of an older version.
+const asVersion8 = `DROP TABLE upstream_tokens; PRAGMA user_version=8`
+
+const asVersion7 = asVersion8 + `; DROP TABLE grants; PRAGMA user_version=7`
+
+const asVersion6 = asVersion7 + `;
 DROP TRIGGER events_written;
 CREATE TRIGGER events_written AFTER INSERT ON events BEGIN
 	INSERT OR IGNORE INTO purges (hour, session) VALUES (new.purge / 3600000000, new.session);
@@ -98,7 +102,7 @@ CREATE TRIGGER events_kept AFTER UPDATE OF purge ON events BEGIN
 END;
 PRAGMA user_version=6`
 
-const asVersion5 = `
+const asVersion5 = asVersion7 + `;
 DROP TRIGGER events_written; DROP TRIGGER events_kept; DROP TABLE purges; CREATE INDEX events_purge ON events (purge); PRAGMA user_version=5`
 
 const asVersion4 = asVersion5 + `; DROP INDEX handshakes_expires; ALTER TABLE handshakes DROP COLUMN expires; PRAGMA user_version=4`
@@ -110,7 +114,7 @@ const asVersion2 = asVersion3 + `; DROP TABLE keys; DROP TABLE entry_tickets; PR
 const asVersion1 = asVersion2 + `; DROP TABLE connections; ALTER TABLE events DROP COLUMN retry; PRAGMA user_version=1`
 
 func TestOpenBringsAnOlderStoreUpToDate(t *testing.T) {
-	for name, older := range map[string]string{"1": asVersion1, "2": asVersion2, "3": asVersion3, "4": asVersion4, "5": asVersion5, "6": asVersion6} {
+	for name, older := range map[string]string{"1": asVersion1, "2": asVersion2, "3": asVersion3, "4": asVersion4, "5": asVersion5, "6": asVersion6, "7": asVersion7, "8": asVersion8} {
 		t.Run("version "+name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "store.db")
 			s := open(t, path)
@@ -138,7 +142,8 @@ func TestOpenBringsAnOlderStoreUpToDate(t *testing.T) {
 	}
 }
 
-// upToDate checks the data written before, and the features that are new.
+// upToDate checks that the data of the old version is there, and that the newer features
+// work.
 func upToDate(t *testing.T, s *Store, name string) {
 	t.Helper()
 	p := read(t, s, "r", 0)
@@ -148,10 +153,12 @@ func upToDate(t *testing.T, s *Store, name string) {
 	put(t, s, ended(batch("r", 3, `3`))) // the store recognizes the same batch
 	again := batch("old", 1, `2`)
 	again.Expires = time.Now().Add(-time.Hour)
-	put(t, s, again) // overwrites an expired batch, in an hour that is noted already
+	put(t, s, again) // this overwrites an expired batch, for an hour that the table purges already has
 	if err := errors.Join(
 		s.PutConnection(t.Context(), session.Connection{ID: "c"}),
 		s.CreateKey(t.Context(), session.Key{ID: name}),
+		s.CreateGrant(t.Context(), session.Grant{ID: name}),
+		s.CreateUpstreamToken(t.Context(), session.UpstreamToken{ID: name}),
 		s.PutEntryTicket(t.Context(), session.EntryTicket{Hash: name}),
 		s.SaveHandshake(t.Context(), session.Handshake{Digest: name, Expires: time.Now().Add(time.Hour)}),
 	); err != nil {

@@ -115,7 +115,7 @@ func (m image) cut(l loss, r *rand.Rand) map[string][]byte {
 
 // fact is a result that a caller got, and the state that it promises from then on.
 type fact struct {
-	at   int // how many calls of the disk had been made
+	at   int // the number of calls of the disk so far
 	what string
 	is   func(t *testing.T, s *Store) bool
 }
@@ -189,8 +189,7 @@ func recorded(t *testing.T, o Options, sessions, rounds int) ([]diskCall, []fact
 	d, with := newDisk(t, dir)
 	o.vfs = with.vfs
 	s := open(t, filepath.Join(dir, "store.db"), o)
-	// This makes SQLite overwrite the log, and move its pages to the file, again and
-	// again.
+	// This makes SQLite overwrite the log often, and move its pages to the file.
 	if _, err := s.writer.db.ExecContext(t.Context(), "PRAGMA wal_autocheckpoint=40"); err != nil {
 		t.Fatal(err)
 	}
@@ -326,7 +325,7 @@ func TestPowerCut(t *testing.T) {
 	}
 }
 
-// TestPowerCutTakesWhatIsNotSynced checks that the same experiment finds the losses
+// TestPowerCutTakesWhatIsNotSynced checks that the same experiment finds the lost writes
 // of a volatile store.
 func TestPowerCutTakesWhatIsNotSynced(t *testing.T) {
 	calls, told := recorded(t, Options{Volatile: true}, 2, 3)

@@ -197,8 +197,8 @@ func TestAKilledWriterLeavesWholeBatchesAndAllItWasToldOf(t *testing.T) {
 	}
 }
 
-// checkWhole reads the stream to its end. It must consist of whole batches, up to
-// told at least.
+// checkWhole reads the stream to its end. It must consist of whole batches, and reach at
+// least told.
 func checkWhole(t *testing.T, s *Store, told session.Index) {
 	t.Helper()
 	after := session.Index(0)

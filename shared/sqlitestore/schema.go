@@ -13,7 +13,7 @@ import (
 // user_version in the store's files.
 const (
 	applicationID = 0x646f726d // "dorm"
-	schemaVersion = 7
+	schemaVersion = 9
 )
 
 // schema creates the current tables. Times are Unix microseconds. Records that are
@@ -37,7 +37,7 @@ CREATE TABLE answers (
 );
 CREATE INDEX answers_expires ON answers (expires);
 
-` + eventsSchema + connectionsSchema + keysSchema + statesSchema + handshakesSchema + `
+` + eventsSchema + connectionsSchema + keysSchema + grantsSchema + upstreamSchema + statesSchema + handshakesSchema + `
 CREATE TABLE boxes (
 	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, state TEXT NOT NULL, record TEXT NOT NULL
 ) WITHOUT ROWID;
@@ -76,9 +76,9 @@ const purgesSchema = `
 CREATE TABLE purges (hour INTEGER NOT NULL, session TEXT NOT NULL, PRIMARY KEY (hour, session)) WITHOUT ROWID;
 ` + purgeTriggers
 
-// SQLite applies the conflict policy of the firing statement to a trigger, which is
-// ABORT for the update of an upsert. It would override OR IGNORE in the trigger; it
-// does not override an ON CONFLICT clause.
+// SQLite applies the conflict policy of the firing statement to a trigger. For the update
+// of an upsert that is ABORT. It would override OR IGNORE in the trigger, but not an ON
+// CONFLICT clause.
 const purgeTriggers = `
 CREATE TRIGGER events_written AFTER INSERT ON events BEGIN
 	INSERT INTO purges (hour, session) VALUES (new.purge / 3600000000, new.session) ON CONFLICT DO NOTHING;
@@ -99,6 +99,20 @@ CREATE TABLE keys (
 ) WITHOUT ROWID;
 CREATE TABLE entry_tickets (hash TEXT PRIMARY KEY, expires INTEGER NOT NULL, record TEXT NOT NULL);
 CREATE INDEX entry_tickets_expires ON entry_tickets (expires);
+`
+
+const grantsSchema = `
+CREATE TABLE grants (
+	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, tenant TEXT NOT NULL, expires INTEGER NOT NULL, record TEXT NOT NULL
+);
+CREATE INDEX grants_expires ON grants (expires);
+`
+
+const upstreamSchema = `
+CREATE TABLE upstream_tokens (
+	id TEXT PRIMARY KEY, rev INTEGER NOT NULL, tenant TEXT NOT NULL, expires INTEGER NOT NULL, record TEXT NOT NULL
+);
+CREATE INDEX upstream_tokens_expires ON upstream_tokens (expires);
 `
 
 // A row of states is a durable value. since is in milliseconds, and 0 except for
@@ -123,10 +137,10 @@ CREATE TABLE handshakes (
 CREATE INDEX handshakes_expires ON handshakes (expires);
 `
 
-// The upgrades start from the version in their names, and create tables as they are now.
-// keysSchema leads from version 2 to 3, and statesSchema from 3 to 4. upgrade1 creates
-// the current events table, so it replaces upgrade5 and upgrade6 too. upgrade5 creates
-// the current triggers, so it replaces upgrade6.
+// Each upgrade starts from the version in its name, and creates tables in their current
+// form. keysSchema leads from version 2 to 3, statesSchema from 3 to 4, grantsSchema
+// from 7 to 8, and upstreamSchema from 8 to 9. upgrade1 creates the current events table, so it replaces upgrade5 and
+// upgrade6 too. upgrade5 creates the current triggers, so it replaces upgrade6.
 const upgrade1 = `
 DROP INDEX events_purge;
 ALTER TABLE events RENAME TO events1;
@@ -177,14 +191,22 @@ func (s *Store) version(ctx context.Context, q querier) (int, error) {
 		(SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)`).Scan(&application, &version, &tables)
 	switch {
 	case isNoDatabase(err), err == nil && application != applicationID && (tables > 0 || version != 0):
-		return 0, session.Errorf(session.Invalid, "%s is not a session store; name another file", s.path).Because(err)
+		return 0, noStore(s.path).Because(err)
 	case err != nil:
 		return 0, failed(err)
 	case version > schemaVersion:
-		return 0, session.Errorf(session.Invalid, "%s was written by a newer version (schema %d, this one knows %d); update dormouse or name another file",
-			s.path, version, schemaVersion)
+		return 0, tooNew(s.path, version)
 	}
 	return version, nil
+}
+
+func noStore(path string) *session.Error {
+	return session.Errorf(session.Invalid, "%s is not a session store; name another file", path)
+}
+
+func tooNew(path string, version int) *session.Error {
+	return session.Errorf(session.Invalid, "%s was written by a newer version (schema %d, this one knows %d); update dormouse or name another file",
+		path, version, schemaVersion)
 }
 
 // upgrade brings a new file, or one of an older version, to the current schema.
@@ -201,12 +223,14 @@ func (s *Store) upgrade(ctx context.Context) error {
 	}
 	steps := map[int]string{
 		0: schema,
-		1: upgrade1 + keysSchema + statesSchema + upgrade4,
-		2: keysSchema + statesSchema + upgrade4 + upgrade5,
-		3: statesSchema + upgrade4 + upgrade5,
-		4: upgrade4 + upgrade5,
-		5: upgrade5,
-		6: upgrade6,
+		1: upgrade1 + keysSchema + statesSchema + upgrade4 + grantsSchema + upstreamSchema,
+		2: keysSchema + statesSchema + upgrade4 + upgrade5 + grantsSchema + upstreamSchema,
+		3: statesSchema + upgrade4 + upgrade5 + grantsSchema + upstreamSchema,
+		4: upgrade4 + upgrade5 + grantsSchema + upstreamSchema,
+		5: upgrade5 + grantsSchema + upstreamSchema,
+		6: upgrade6 + grantsSchema + upstreamSchema,
+		7: grantsSchema + upstreamSchema,
+		8: upstreamSchema,
 	}[version]
 	if _, err := tx.ExecContext(ctx, steps+fmt.Sprintf("PRAGMA application_id=%d; PRAGMA user_version=%d;", applicationID, schemaVersion)); err != nil {
 		return failed(err)

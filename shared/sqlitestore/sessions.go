@@ -223,6 +223,30 @@ func (s *Store) SaveHandshake(ctx context.Context, h session.Handshake) error {
 	return err
 }
 
+const listHandshakes = `
+SELECT version, taken, expires, result FROM handshakes
+WHERE digest = ? AND version >= ? AND version < ? || char(1114111) AND expires > ? ORDER BY version`
+
+// ListHandshakes returns parts of a handshake record; see [session.Handshakes].
+func (s *Store) ListHandshakes(ctx context.Context, digest, prefix string) ([]session.Handshake, error) {
+	var list []session.Handshake
+	err := s.rows(ctx, listHandshakes, []any{digest, prefix, prefix, now()}, func(scan func(...any) error) (bool, error) {
+		h := session.Handshake{Digest: digest}
+		var taken, result []byte
+		var expires int64
+		if err := scan(&h.Version, &taken, &expires, &result); err != nil {
+			return false, err
+		}
+		h.Result, h.Expires = result, expiryOf(expires)
+		list = append(list, h)
+		return true, list[len(list)-1].Taken.UnmarshalText(taken)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
+}
+
 const readHandshake = `SELECT taken, expires, result FROM handshakes WHERE digest = ? AND version = ? AND expires > ?`
 
 // Handshake reads a handshake record; see [session.Sessions].

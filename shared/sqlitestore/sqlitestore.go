@@ -27,15 +27,15 @@ import (
 // Options limit what the log keeps. Zero fields get their defaults.
 type Options struct {
 	// Events and Bytes limit the log of one session: its common stream and its ended
-	// request streams together. Over a limit, the store drops the oldest batches
-	// first. It always keeps the last batch of the common stream. The last batches of
-	// request streams hold the results, so they go after everything else.
+	// request streams together. Over a limit, the store drops the oldest batches first. It
+	// always keeps the last batch of the common stream. It drops the last batches of
+	// request streams, which hold the results, after everything else.
 	//
-	// The log of a request that has not ended is not counted. If that log alone
-	// exceeds 16 times a limit, the store drops its front. Readers see dropped events
-	// as a [session.Page.Gap].
+	// The log of a request that has not ended is not counted. If that log alone exceeds 16
+	// times a limit, the store drops its front. Readers see dropped events as a
+	// [session.Page.Gap].
 	//
-	// The store checks the limits only now and then, so the log may exceed them for a
+	// The store checks the limits only at intervals, so the log may exceed them for a
 	// while. Defaults: 1,000 events and 8 MiB.
 	Events int
 	Bytes  int64
@@ -49,9 +49,10 @@ type Options struct {
 	// of the machine may then lose the newest writes. It loses each write as a whole.
 	Volatile bool
 
-	// For tests: the files as SQLite sees them, and the room beside one.
+	// These are for tests: the name of SQLite's VFS, and a replacement for the free space
+	// beside a file.
 	vfs   string
-	space func(path string) (free uint64, known bool)
+	space func(path string) room
 }
 
 func (o Options) withDefaults() Options {
@@ -65,7 +66,7 @@ func (o Options) withDefaults() Options {
 		o.Settle = time.Minute
 	}
 	if o.space == nil {
-		o.space = freeSpace
+		o.space = roomOf
 	}
 	if o.Age == 0 {
 		o.Age = session.EventAge
@@ -73,15 +74,14 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Store is a session.Store in a SQLite file. It holds two connections: one writes,
-// one reads. Its methods are safe for concurrent use; there are as many as
-// session.Store has.
+// Store is a session.Store in a SQLite file. It holds two connections: one writes, one
+// reads. Its methods are safe for concurrent use. It has as many methods as session.Store.
 //
 // Errors, besides the codes that session.Store names: any trouble with the file is
-// Unavailable with the cause attached. A context that ended first is Unavailable too,
-// and errors.Is finds the context's error. A call that has begun to read or write
-// ignores its context. Such a call takes at most 5 seconds, and only if another
-// process holds the file.
+// Unavailable with the cause attached. A context that ended first is Unavailable too, and
+// errors.Is finds the context's error. A call that has begun to read or write ignores its
+// context. Such a call takes at most 5 seconds, and only if another process holds the
+// file.
 type Store struct {
 	options  Options
 	path     string
@@ -117,7 +117,7 @@ func Open(path string, options ...Options) (*Store, error) {
 		return nil, session.Errorf(session.Unavailable, "the session store cannot be opened; see that its folder can be written to").Because(err)
 	}
 	s := &Store{options: o.withDefaults(), path: path, closed: make(chan struct{})}
-	// The writer comes first: it turns a new file into WAL mode.
+	// Connect the writer first: it turns a new file into WAL mode.
 	if s.writer, err = connect(path, s.options); err == nil {
 		err = s.migrate(context.Background())
 	}

@@ -16,13 +16,13 @@ import (
 
 // Wait waits for something to read; see [session.Log].
 //
-// A write through this Store wakes the calls of Wait in it, and Append hands them the
+// A write through this Store wakes the calls of Wait in it, and Append gives them the
 // batch.
 //
 // Wait polls the file to find the writes of other processes. It polls first when the
-// stream is 4 ms old, and then every 5 to 10 ms. Later it polls after a tenth of the
-// time it has waited, at most a second. A poll reads the stream only if another
-// process has written to the file since.
+// stream is 4 ms old, and then every 5 to 10 ms. Later it polls after a tenth of the time
+// it has waited, at most a second. A poll reads the stream only if another process has
+// written to the file since.
 func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
 	w := s.waiters.enter(id, stream)
 	defer s.waiters.leave(w)
@@ -83,14 +83,14 @@ type watch struct {
 	asked   time.Time
 }
 
-// watchAge is how long all waiting calls share one look at the data version.
+// watchAge is how long a data version that was read once serves all waiting calls.
 const watchAge = 4 * time.Millisecond
 
 const dataVersion = `PRAGMA data_version`
 
-// foreign returns the file's data version. It changes when another Store writes to
-// the file, and stays the same for writes of this Store, because foreign asks on the
-// connection that writes. The number may be up to watchAge old.
+// foreign returns the file's data version. It changes when another Store writes to the
+// file. It stays the same for writes of this Store, because foreign asks on the connection
+// that writes. The number may be up to watchAge old.
 func (s *Store) foreign(ctx context.Context) (int64, error) {
 	begun := time.Now()
 	s.watch.mu.Lock()
@@ -164,7 +164,7 @@ func (w *waiters) place(stream streamKey) *atomic.Int64 {
 }
 
 // untouched reports that a stream is younger than infant and that this Store has not
-// written to it, so there is nothing to read yet. Call enter first, so that a later
+// written to it. Then there is nothing to read yet. Call enter first, so that a later
 // write wakes the waiter.
 func (w *waiters) untouched(stream streamKey) bool {
 	begun := stream.stream.Time()
@@ -181,13 +181,13 @@ func (w *waiters) wake(id session.ID, stream session.StreamID, n news) {
 	for _, o := range w.by[key] {
 		select {
 		case o.news <- n.clone():
-		default: // the waiter has news already, and will read the rest
+		default: // the waiter already has an unread batch, and will read the rest
 		}
 	}
 }
 
-// wait returns the next news, or no news (woken is false) once until has passed. Its
-// error is ctx's own, or Unavailable when the store is closed.
+// wait returns the next news. It returns no news (woken is false) once until has passed.
+// Its error is ctx's own, or Unavailable when the store is closed.
 func (w *waiter) wait(ctx context.Context, closed <-chan struct{}, until time.Time) (n news, woken bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return news{}, false, err
@@ -231,8 +231,8 @@ func (n news) clone() news {
 	return n
 }
 
-// page returns the page that a read after a cursor would return. known is false if
-// the batch does not begin right behind the cursor; the waiter must read then.
+// page returns the page that a read after a cursor would return. known is false if the
+// batch does not begin right after the cursor; the waiter must then read the file.
 func (n news) page(after session.Index) (p session.Page, known bool) {
 	if n.n == 0 || n.first != max(after, 0)+1 {
 		return session.Page{}, false

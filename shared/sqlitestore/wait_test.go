@@ -43,8 +43,8 @@ func waiting(t *testing.T, stream func() session.StreamID, after session.Index, 
 	})
 }
 
-// begunNow returns a stream that begins now, in virtual time too. There,
-// [session.NewStreamID] would continue from the streams of real time.
+// begunNow returns a stream that begins at the present virtual time. [session.NewStreamID]
+// would continue from the streams of real time.
 func begunNow() session.StreamID {
 	u := uuid.New()
 	copy(u[:6], binary.BigEndian.AppendUint64(nil, uint64(time.Now().UnixMilli()))[2:])
@@ -167,8 +167,8 @@ func TestWhatWasWrittenToAYoungStreamBeforeTheWaitIsFoundAtOnce(t *testing.T) {
 	})
 }
 
-// TestALongWaitReadsWhenAnotherProcessHasWritten checks that a Wait does not read the
-// stream for this store's own writes. It only polls the file.
+// TestALongWaitReadsWhenAnotherProcessHasWritten checks that a Wait reads the stream only
+// after another process has written. For this store's own writes it only polls the file.
 func TestALongWaitReadsWhenAnotherProcessHasWritten(t *testing.T) {
 	waiting(t, named("r1"), 0, func(t *testing.T, s, other *Store, _ session.StreamID, back <-chan outcome) {
 		<-time.After(time.Second)

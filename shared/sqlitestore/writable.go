@@ -19,8 +19,8 @@ import (
 var _ session.Writable = (*Store)(nil)
 
 const (
-	// leastFree is the free space, in bytes, below which the store takes no new work.
-	// It leaves room for the answers in flight, and for SQLite's own files beside
+	// leastFree is the free space, in bytes, below which the store takes no new work. It
+	// leaves room for the answers to requests in flight, and for SQLite's own files beside
 	// this one.
 	leastFree = 16 << 20
 	// spaceEvery is the shortest time between two checks of the free space, probeEvery
@@ -40,7 +40,7 @@ type health struct {
 	mu     sync.Mutex
 	probed time.Time // when the store last tried a failed disk
 	asked  time.Time // when the free space was last checked
-	narrow error     // the result: an error if there was too little
+	narrow error     // the result of the check: an error if there was too little space
 }
 
 // Writable reports whether the store could write the result of a new call; see
@@ -82,14 +82,14 @@ func (s *Store) room() error {
 		return h.narrow
 	}
 	h.asked, h.narrow = now, nil
-	if free, known := s.options.space(s.path); known && free < leastFree {
-		h.narrow = session.Errorf(session.Unavailable, "the session store %s has too little room: %s; free space there, or move --data", s.path, s.disk())
+	if room := s.options.space(s.path); room.known && room.free < leastFree {
+		h.narrow = session.Errorf(session.Unavailable, "%s; nothing was lost", s.full(room)).ForOperator()
 	}
 	return h.narrow
 }
 
-// noted remembers the outcome of a write. If the disk caused the error, noted returns
-// one that names the disk and what to do.
+// noted records the outcome of a write. If the disk caused the error, noted returns an
+// error that names the disk and says what to do.
 func (s *Store) noted(err error) error {
 	if err == nil {
 		if s.health.failed.Load() != nil {
@@ -100,39 +100,68 @@ func (s *Store) noted(err error) error {
 	var text string
 	switch primaryCode(err) {
 	case sqlite3.SQLITE_FULL:
-		text = fmt.Sprintf("the session store %s is full: %s; free space there, or move --data", s.path, s.disk())
+		text = s.full(s.options.space(s.path))
 	case sqlite3.SQLITE_IOERR:
-		text = fmt.Sprintf("the session store %s cannot reach its disk: %s; see to the disk, or move --data", s.path, s.disk())
+		text = fmt.Sprintf("the disk of the session store %s fails (%s): repair or replace the disk, or move the data and name the folder with --data", s.path, s.disk())
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN:
-		text = fmt.Sprintf("the session store %s cannot be written to: %s; make the file and its folder writable, or move --data", s.path, s.disk())
+		text = fmt.Sprintf("the session store %s cannot be written (%s): make the file and its folder writable, or name another folder with --data", s.path, s.disk())
 	default:
 		return err
 	}
-	err = session.Errorf(session.Unavailable, "%s", text).Because(err)
+	err = session.Errorf(session.Unavailable, "%s", text).Because(err).ForOperator()
 	s.health.failed.Store(&err)
 	return err
 }
 
-// disk describes the disk of the file and its free space, for error messages.
-func (s *Store) disk() string {
-	free, known := s.options.space(s.path)
-	if !known {
-		return "it is on the disk at " + mountOf(s.path)
+// full says that the disk of the store is full, and what to do.
+func (s *Store) full(r room) string {
+	text := "the disk of " + filepath.Dir(s.path) + " is full"
+	if r.known {
+		text += fmt.Sprintf(" (%s of %s free)", size(r.free), size(r.total))
 	}
-	return fmt.Sprintf("the disk at %s has %.1f MB free", mountOf(s.path), float64(free)/1e6)
+	return text + ": free some room, or move the data and name the folder with --data"
 }
 
-// freeSpace returns how many bytes this user may still write beside a file.
-func freeSpace(path string) (free uint64, known bool) {
+// disk describes the disk of the file and its free space, for error messages.
+func (s *Store) disk() string {
+	r := s.options.space(s.path)
+	if !r.known {
+		return "on the disk at " + mountOf(s.path)
+	}
+	return fmt.Sprintf("on the disk at %s with %s of %s free", mountOf(s.path), size(r.free), size(r.total))
+}
+
+// size words a number of bytes.
+func size(bytes uint64) string {
+	if bytes >= 1e9 {
+		return fmt.Sprintf("%.1f GB", float64(bytes)/1e9)
+	}
+	return fmt.Sprintf("%.1f MB", float64(bytes)/1e6)
+}
+
+// room is the space on a disk in bytes.
+type room struct {
+	free, total uint64
+	known       bool
+}
+
+// FreeSpace returns how many bytes this user may still write beside a file.
+func FreeSpace(path string) (free uint64, known bool) {
+	r := roomOf(path)
+	return r.free, r.known
+}
+
+// roomOf returns the room that this user has beside a file.
+func roomOf(path string) room {
 	var st unix.Statfs_t
 	if unix.Statfs(path, &st) != nil || st.Bsize <= 0 {
-		return 0, false
+		return room{}
 	}
 	blocks := st.Bavail
 	if os.Geteuid() == 0 {
 		blocks = st.Bfree // Bavail leaves out the blocks reserved for root
 	}
-	return blocks * uint64(st.Bsize), true
+	return room{blocks * uint64(st.Bsize), st.Blocks * uint64(st.Bsize), true}
 }
 
 // mountOf returns the folder at which the file system of a path is mounted.

@@ -23,7 +23,7 @@ func TestAStoreWithoutRoomSaysSoBeforeItFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.db")
 	synctest.Test(t, func(t *testing.T) {
 		free, asked := uint64(leastFree), 0
-		s := open(t, path, Options{space: func(string) (uint64, bool) { asked++; return free, true }})
+		s := open(t, path, Options{space: func(string) room { asked++; return room{free, 75e9, true} }})
 		defer func() { _ = s.Close() }()
 		same(t, "Writable", s.Writable(t.Context()), nil)
 		free = 1_500_000
@@ -34,8 +34,9 @@ func TestAStoreWithoutRoomSaysSoBeforeItFails(t *testing.T) {
 		<-time.After(spaceEvery)
 		err := s.Writable(t.Context())
 		wantCode(t, "Writable", err, session.Unavailable)
-		want := fmt.Sprintf("the session store %s has too little room: the disk at %s has 1.5 MB free; free space there, or move --data", s.path, mountOf(s.path))
+		want := fmt.Sprintf("the disk of %s is full (1.5 MB of 75.0 GB free): free some room, or move the data and name the folder with --data; nothing was lost", filepath.Dir(s.path))
 		same(t, "error", err.Error(), want)
+		same(t, "is for the operator", session.IsForOperator(err), true)
 		put(t, s, batch("r1", 1, `1`)) // writes in progress have room
 		free = leastFree
 		<-time.After(spaceEvery)
@@ -48,20 +49,20 @@ func TestAnErrorOfTheDiskSaysWhichAndWhatToDo(t *testing.T) {
 		code int32
 		want string
 	}{
-		"full":      {sqlite3.SQLITE_FULL, "is full: the disk at %s has 2.0 MB free; free space there, or move --data"},
-		"broken":    {sqlite3.SQLITE_IOERR_WRITE, "cannot reach its disk: the disk at %s has 2.0 MB free; see to the disk, or move --data"},
-		"read only": {sqlite3.SQLITE_READONLY, "cannot be written to: the disk at %s has 2.0 MB free; make the file and its folder writable, or move --data"},
+		"full":      {sqlite3.SQLITE_FULL, "the disk of FOLDER is full (2.0 MB of 75.0 GB free): free some room, or move the data and name the folder with --data"},
+		"broken":    {sqlite3.SQLITE_IOERR_WRITE, "the disk of the session store FILE fails (on the disk at MOUNT with 2.0 MB of 75.0 GB free): repair or replace the disk, or move the data and name the folder with --data"},
+		"read only": {sqlite3.SQLITE_READONLY, "the session store FILE cannot be written (on the disk at MOUNT with 2.0 MB of 75.0 GB free): make the file and its folder writable, or name another folder with --data"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			d, o := newDisk(t, dir)
-			o.space = func(string) (uint64, bool) { return 2_000_000, true }
+			o.space = func(string) room { return room{2_000_000, 75e9, true} }
 			s := open(t, filepath.Join(dir, "store.db"), o)
 			defer func() { _ = s.Close() }()
 			d.setBefore(func(diskCall) int32 { return c.code })
 			err := s.Append(t.Context(), batch("r1", 1, `1`))
 			wantCode(t, "Append", err, session.Unavailable)
-			want := fmt.Sprintf("the session store %s "+c.want, s.path, mountOf(s.path))
+			want := strings.NewReplacer("FOLDER", dir, "FILE", s.path, "MOUNT", mountOf(s.path)).Replace(c.want)
 			var coded *session.Error
 			if !errors.As(err, &coded) || coded.Message != want {
 				t.Errorf("got  %v\nwant %s", err, want)
@@ -70,7 +71,8 @@ func TestAnErrorOfTheDiskSaysWhichAndWhatToDo(t *testing.T) {
 	}
 }
 
-// sickness is a fault of a disk, from one of its calls on and for a time.
+// sickness is a fault of a disk. It begins at one of the disk's calls and lasts for a
+// time.
 type sickness struct {
 	name string
 	on   diskVerb
@@ -83,10 +85,10 @@ type tally struct {
 	mu                                   sync.Mutex
 	executed, answered, unknown, refused int
 	kept                                 []session.StreamID // streams of the answered calls
-	late                                 time.Duration      // the first answer after the disk was well again
+	late                                 time.Duration      // time until the first answer after the fault had ended
 }
 
-// TestFullAndSlowDisk lets a disk fail, or delay, from each of its calls on. Every
+// TestFullAndSlowDisk makes a disk fail, or delay, from each of its calls on. Every
 // executed call must get its answer, except those in flight when the fault began. The
 // store must refuse all other calls until the disk works again, and then go on.
 func TestFullAndSlowDisk(t *testing.T) {
@@ -120,10 +122,10 @@ func TestFullAndSlowDisk(t *testing.T) {
 	}
 }
 
-// sickCallers is how many goroutines call at once.
+// sickCallers is how many goroutines make calls at the same time.
 const sickCallers = 4
 
-// beside makes calls while a disk is ill for a time, beginning with its call number
+// beside makes calls while a disk is faulty for a time, beginning with its call number
 // first.
 func beside(t *testing.T, ill sickness, first int, lasting time.Duration) *tally {
 	t.Helper()

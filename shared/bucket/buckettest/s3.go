@@ -110,7 +110,7 @@ func (s *S3) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.log = append(s.log, fmt.Sprintf("%s %s %d%s", r.Method, r.URL.Path, code, why))
 }
 
-// serve handles a request whose signature is right.
+// serve handles a request with a valid signature.
 func (s *S3) serve(w http.ResponseWriter, r *http.Request, body []byte) int {
 	key := strings.TrimPrefix(r.URL.Path, "/")
 	old, there := s.objects[key]

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// The example of the S3 reference, "Authenticating Requests: Using Query Parameters".
+// This is the example of the S3 reference, "Authenticating Requests: Using Query
+// Parameters".
 func TestSignsAsTheReferenceDoes(t *testing.T) {
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
 		"https://examplebucket.s3.amazonaws.com/test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA256"+

@@ -59,8 +59,8 @@ func (s *Server) Endpoint() (string, error) {
 	return s.url, s.err
 }
 
-// run starts the process and waits until it prints its port. The process ends when
-// its input does, even if the tests are killed.
+// run starts the process and waits until it prints its port. The process ends when its
+// stdin ends, even if the tests are killed.
 func (s *Server) run(dir string) error {
 	lib := filepath.Join(dir, "lib")
 	s.process = exec.CommandContext(context.Background(), "java", "-Djava.library.path="+lib,
@@ -115,8 +115,8 @@ func fetch() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// The rename below makes the folder visible as a whole: another run may work here
-	// at the same time.
+	// Another run may work here at the same time. The rename below makes the folder
+	// visible as a whole.
 	part, err := os.MkdirTemp(tools, "part-")
 	if err != nil {
 		return "", err

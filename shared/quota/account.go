@@ -1,0 +1,280 @@
+package quota
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// Bounds of what an instance knows and keeps of an account.
+const (
+	figureAge   = 30 * time.Second // after which the account is read again
+	figureLost  = 10 * time.Minute // without a figure, after which caps refuse work
+	flushEvery  = time.Minute
+	flushCalls  = 50
+	flushNanos  = 10_000_000 // a cent
+	near        = 0.9        // of a cap, from which on every invocation is written
+	keptTasks   = 32
+	accountLife = 400 * 24 * time.Hour
+	nanos       = 1e9 // of a dollar
+	flushTime   = 2 * time.Second
+	maxServers  = 1000 // that an account tells apart
+)
+
+// Used is what a tenant has used, of all servers ("") and by the name of a server.
+type Used struct {
+	Month string           `json:"month,omitempty"` // YYYY-MM, UTC
+	Nanos map[string]int64 `json:"nanos,omitempty"` // of a dollar, in the month
+	Bytes map[string]int64 `json:"bytes,omitempty"` // in the month
+	Day   string           `json:"day,omitempty"`   // YYYY-MM-DD, UTC
+	Calls map[string]int64 `json:"calls,omitempty"` // on the day
+}
+
+// accountRow is the stored form of a tenant's account.
+type accountRow struct {
+	Limits json.RawMessage `json:"limits,omitempty"` // what an operator has set, as Settings
+	Used   Used            `json:"used"`
+	Tasks  []string        `json:"tasks,omitempty"` // the latest tasks that were charged
+	Writer string          `json:"writer,omitempty"`
+}
+
+// account is what this instance knows of a tenant. Callers hold turn.
+type account struct {
+	tenant string
+	turn   turn
+	used   time.Time
+
+	rev     int64
+	row     accountRow
+	read    time.Time // when rev and row were true last; zero: never
+	failed  time.Time // when the store failed last, after read
+	born    time.Time
+	limits  Settings // of the file, with those of the row over them
+	pending pending
+	flushed time.Time
+}
+
+// pending is what was used and is not in the row yet.
+type pending struct {
+	nanos, bytes, calls map[string]int64
+	tasks               []string
+}
+
+func (p *pending) add(to *map[string]int64, server string, n int64) {
+	if *to == nil {
+		*to = map[string]int64{}
+	}
+	(*to)[""] += n
+	if server != "" {
+		(*to)[server] += n
+	}
+}
+
+func (p *pending) empty() bool {
+	return p.nanos[""] == 0 && p.bytes[""] == 0 && p.calls[""] == 0 && len(p.tasks) == 0
+}
+
+func accountKey(tenant string) session.ValueKey {
+	return session.ValueKey{Tenant: tenant, Scope: session.ValueOfServer, Name: "quota.account"}
+}
+
+// month and day name the month and the day of a time.
+func month(t time.Time) string { return t.UTC().Format("2006-01") }
+func day(t time.Time) string   { return t.UTC().Format(time.DateOnly) }
+
+// nextMonth and nextDay are when they begin anew.
+func nextMonth(t time.Time) time.Time {
+	t = t.UTC()
+	return time.Date(t.Year(), t.Month()+1, 1, 0, 0, 0, 0, time.UTC)
+}
+
+func nextDay(t time.Time) time.Time { return t.UTC().Truncate(24 * time.Hour).Add(24 * time.Hour) }
+
+// at returns what was used in the month and on the day of a time.
+func (u Used) at(t time.Time) Used {
+	now := Used{Month: month(t), Day: day(t)}
+	// A month or day behind t is one that another instance has begun.
+	if u.Month >= now.Month {
+		now.Month, now.Nanos, now.Bytes = u.Month, u.Nanos, u.Bytes
+	}
+	if u.Day >= now.Day {
+		now.Day, now.Calls = u.Day, u.Calls
+	}
+	return now
+}
+
+// plus returns the sum of both.
+func (u Used) plus(p pending) Used {
+	u.Nanos, u.Bytes, u.Calls = sum(u.Nanos, p.nanos), sum(u.Bytes, p.bytes), sum(u.Calls, p.calls)
+	return u
+}
+
+// sum adds two maps. Servers beyond maxServers count for all servers together only.
+func sum(a, b map[string]int64) map[string]int64 {
+	all := maps.Clone(a)
+	if all == nil {
+		all = map[string]int64{}
+	}
+	for name, n := range b {
+		if _, known := all[name]; known || name == "" || len(all) <= maxServers {
+			all[name] += n
+		}
+	}
+	return all
+}
+
+// look reads the account if its figure is too old. While the store is down it keeps the
+// old one.
+func (l *Limiter) look(ctx context.Context, a *account) {
+	if now := time.Now(); now.Sub(a.read) < figureAge || now.Sub(a.failed) < time.Second {
+		return
+	}
+	if err := l.load(ctx, a); err != nil {
+		a.failed = time.Now()
+		l.trouble("the account of a tenant cannot be read", err)
+	}
+}
+
+func (l *Limiter) load(ctx context.Context, a *account) error {
+	v, err := l.store.LoadValue(ctx, accountKey(a.tenant))
+	if err != nil {
+		return err
+	}
+	var row accountRow
+	if len(v.Data) > 0 && json.Unmarshal(v.Data, &row) != nil {
+		row = accountRow{} // the next write replaces it
+	}
+	l.take(a, v.Rev, row)
+	return nil
+}
+
+func (l *Limiter) take(a *account, rev int64, row accountRow) {
+	a.rev, a.row, a.read = rev, row, time.Now()
+	a.limits = l.settings
+	if len(row.Limits) == 0 {
+		return
+	}
+	if own, err := readObject(row.Limits); err == nil {
+		if limits, err := l.sections.over(own).settings(); err == nil {
+			a.limits = limits
+		}
+	}
+}
+
+// flush adds what is pending to the row. After an error it stays pending.
+func (l *Limiter) flush(ctx context.Context, a *account) error {
+	for tries := range maxTries {
+		row, now := a.row, time.Now()
+		row.Used = row.Used.at(now).plus(a.pending)
+		row.Tasks = append(slices.Clone(row.Tasks), a.pending.tasks...)
+		row.Tasks = row.Tasks[max(0, len(row.Tasks)-keptTasks):]
+		row.Writer = session.NewNonce()
+		err := l.saveAccount(ctx, a, row)
+		switch {
+		case err == nil:
+			a.pending, a.flushed = pending{}, now
+			return nil
+		case errors.Is(err, session.Conflict):
+			if err := pause(ctx, tries); err != nil {
+				return err
+			}
+			if err := l.load(ctx, a); err != nil {
+				return err
+			}
+		default:
+			// The write may have happened. It has if its nonce is in the row.
+			if l.load(ctx, a) == nil && a.row.Writer == row.Writer {
+				a.pending, a.flushed = pending{}, now
+				return nil
+			}
+			return err
+		}
+	}
+	return session.Errorf(session.Unavailable, "too many requests change the account of the tenant at once; try again")
+}
+
+func (l *Limiter) saveAccount(ctx context.Context, a *account, row accountRow) error {
+	data, err := json.Marshal(row)
+	if err != nil {
+		return err // all parts were read as JSON
+	}
+	v, err := l.store.SaveValue(ctx, session.Value{Key: accountKey(a.tenant), Rev: a.rev, Data: data, Expires: time.Now().Add(accountLife)})
+	if err == nil {
+		l.take(a, v.Rev, row)
+	}
+	return err
+}
+
+// due reports whether pending use has to be written now.
+func (a *account) due() bool {
+	if a.pending.empty() {
+		return false
+	}
+	p := a.pending
+	return p.nanos[""] >= flushNanos || p.calls[""] >= flushCalls || len(p.tasks) > 0 || time.Since(a.flushed) >= flushEvery || a.close()
+}
+
+// close reports whether a cap of the tenant is nearly used up.
+func (a *account) close() bool {
+	used := a.row.Used.at(time.Now()).plus(a.pending)
+	over := func(n int64, most float64) bool { return most > 0 && float64(n) >= near*most }
+	nearly := func(l Limits, server string) bool {
+		return over(used.Nanos[server], l.MonthUSD*nanos) || over(used.Bytes[server], l.MonthGB*gigabyte) || over(used.Calls[server], float64(l.Day))
+	}
+	if nearly(a.limits.Limits, "") {
+		return true
+	}
+	for server, of := range a.limits.Servers {
+		if nearly(of, server) {
+			return true
+		}
+	}
+	return false
+}
+
+const gigabyte = 1 << 30
+
+// spent is a cap that is used up.
+type spent struct {
+	kind   string // see session.Limited
+	cap    float64
+	server string // "" for all servers
+	until  time.Time
+}
+
+// spent returns the cap that refuses work of a server, the narrowest first.
+func (a *account) spent(server string, calls int64) *spent {
+	now := time.Now()
+	used := a.row.Used.at(now).plus(a.pending)
+	for _, of := range []string{server, ""} {
+		limits := a.limits.Limits
+		if of != "" {
+			limits = a.limits.Servers[of]
+		}
+		switch {
+		case limits.MonthUSD > 0 && float64(used.Nanos[of]) >= limits.MonthUSD*nanos:
+			return &spent{"spend", limits.MonthUSD, of, nextMonth(now)}
+		case limits.MonthGB > 0 && float64(used.Bytes[of]) >= limits.MonthGB*gigabyte:
+			return &spent{"bytes", limits.MonthGB, of, nextMonth(now)}
+		case limits.Day > 0 && calls > 0 && used.Calls[of]+calls > int64(limits.Day):
+			return &spent{"day", float64(limits.Day), of, nextDay(now)}
+		}
+	}
+	return nil
+}
+
+// capped reports whether money of a server is capped.
+func (a *account) capped(server string) bool {
+	return a.limits.MonthUSD > 0 || a.limits.Servers[server].MonthUSD > 0
+}
+
+// blind reports whether the store has given no figure for so long that caps cannot be
+// kept.
+func (a *account) blind() bool {
+	return time.Since(later(a.read, a.born)) >= figureLost
+}

@@ -1,0 +1,207 @@
+package quota_test
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/quota"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+)
+
+// costing returns units that cost an amount in US dollars.
+func costing(usd float64) meter.Units {
+	one := meter.Published().Cost(meter.Units{Requests: 1})
+	return meter.Units{Requests: usd / one}
+}
+
+// spentOf returns what a tenant has spent in this month, in US dollars.
+func (w *world) spentOf(tenant string) float64 {
+	r, err := quota.Show(w.t.Context(), w.store, tenant)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return float64(r.Used.Nanos[""]) / 1e9
+}
+
+// Four instances spend a tenth of a cent with each call, and see what the others spend
+// only when they read the account.
+func TestACapOfMoneyStopsWithinACentForEachInstance(t *testing.T) { // Q-11
+	inTime(t, `{"month_usd": 1}`, "", func(t *testing.T, w *world) {
+		time.Sleep(time.Until(time.Date(2000, 1, 20, 0, 0, 0, 0, time.UTC)))
+		const instances = 4
+		var all []*quota.Limiter
+		for range instances {
+			all = append(all, w.instance())
+		}
+		spent, refused := 0.0, 0
+		var last error
+		for i := 0; refused < 10*instances; i++ {
+			l := all[i%instances]
+			if _, err := l.Admit(t.Context(), work("echo")); err != nil {
+				last = err
+				refused++
+			} else {
+				l.Charge("acme", "files", costing(0.001), 10)
+				spent += 0.001
+			}
+			time.Sleep(time.Second)
+		}
+		if spent < 1 || spent > 1+instances*0.01 {
+			t.Errorf("stopped at $%.3f", spent)
+		}
+		limit := limited(t, last)
+		if limit.Kind != "spend" || limit.Scope != "tenant" || !strings.Contains(last.Error(), "$1.00 a month") ||
+			!strings.Contains(last.Error(), "2000-02-01 00:00 UTC") || !strings.Contains(last.Error(), "dormouse quotas set") {
+			t.Error(last)
+		}
+		if limited(t, admit(t, all[0], work())) == nil {
+			t.Error("a request that is no call may wake a box")
+		}
+		if !passes(t, all[0], by("ada", "other")) {
+			t.Error("another tenant is refused")
+		}
+		time.Sleep(limit.After)
+		if !passes(t, all[1], work("echo")) || w.spentOf("acme") != 0 {
+			t.Error("the month does not begin anew")
+		}
+	})
+}
+
+func admit(t *testing.T, l *quota.Limiter, w session.Work) error {
+	t.Helper()
+	_, err := l.Admit(t.Context(), w)
+	return err
+}
+
+// Each call meets an instance that has just started.
+func TestColdInstancesWriteWhatTheySpend(t *testing.T) { // Q-11
+	inTime(t, `{"month_usd": 1}`, "", func(t *testing.T, w *world) {
+		calls := 0
+		for ; passes(t, w.instance(), work("echo")) && calls < 200; calls++ {
+			l := w.instance()
+			l.Charge("acme", "files", costing(0.02), 10)
+		}
+		if calls != 50 {
+			t.Errorf("%d calls of 2 cents passed", calls)
+		}
+	})
+}
+
+func TestWhatIsSpentCostsFewWrites(t *testing.T) {
+	inTime(t, `{"month_usd": 100}`, "", func(t *testing.T, w *world) {
+		l := w.instance()
+		for range 1000 {
+			if !passes(t, l, work("echo")) {
+				t.Fatal("refused")
+			}
+			l.Charge("acme", "files", costing(0.00001), 100)
+			time.Sleep(10 * time.Millisecond)
+		}
+		c := w.count.Counts()
+		if c.Writes > 1000/50+1 || c.Reads > 2 {
+			t.Errorf("%+v", c)
+		}
+	})
+}
+
+func TestBytesAndCallsOfADayAreLimitedForAServer(t *testing.T) {
+	inTime(t, `{"month_gb": 1}`, `{"day": 3}`, func(t *testing.T, w *world) {
+		l := w.instance()
+		for range 3 {
+			if !passes(t, l, work("echo")) {
+				t.Fatal("refused")
+			}
+			l.Charge("acme", "files", meter.Units{}, 1000)
+		}
+		limit := limited(t, admit(t, l, work("echo")))
+		if limit == nil || limit.Kind != "day" || limit.After > 24*time.Hour {
+			t.Fatalf("%v", limit)
+		}
+		if !passes(t, l, work()) {
+			t.Error("a request that is no call counts as a call")
+		}
+		elsewhere := work("echo")
+		elsewhere.Server = "weather"
+		if !passes(t, l, elsewhere) {
+			t.Error("the limit of one server refuses calls of another")
+		}
+		time.Sleep(limit.After)
+		if !passes(t, l, work("echo")) {
+			t.Error("the day does not begin anew")
+		}
+		l.Charge("acme", "weather", meter.Units{}, 1<<30)
+		if limit := limited(t, admit(t, l, work("echo"))); limit == nil || limit.Kind != "bytes" {
+			t.Errorf("%v", limit)
+		}
+	})
+}
+
+func TestATaskIsChargedOnce(t *testing.T) {
+	inTime(t, `{"month_usd": 5}`, "", func(t *testing.T, w *world) {
+		u := meter.Task(3600, meter.DefaultBox())
+		for range 3 { // the fleet reports it more than once, to instances that have just started
+			w.instance().ChargeTask("acme", "files", "task-1", u)
+		}
+		w.instance().ChargeTask("acme", "files", "task-2", u)
+		if got, want := w.spentOf("acme"), 2*meter.Published().Cost(u); math.Abs(got-want) > 1e-8 {
+			t.Errorf("$%v, want $%v", got, want)
+		}
+	})
+}
+
+// What cannot be written stays, and is written once the store answers again. A write whose
+// answer was lost is not repeated.
+func TestUseIsNeitherLostNorCountedTwiceInTrouble(t *testing.T) { // Q-14
+	inTime(t, `{"month_usd": 1000}`, "", func(t *testing.T, w *world) {
+		l := w.instance()
+		w.store.Set("SaveValue", sessiontest.Faults{Lost: 0.3, Unanswered: 0.3})
+		for range 500 {
+			l.Charge("acme", "files", costing(0.02), 10)
+			time.Sleep(5 * time.Second)
+		}
+		w.store.Set("SaveValue", sessiontest.Faults{})
+		l.Charge("acme", "files", costing(0.02), 10)
+		if got := w.spentOf("acme"); math.Abs(got-501*0.02) > 1e-6 {
+			t.Errorf("$%v, want $%v", got, 501*0.02)
+		}
+	})
+}
+
+func TestACapRefusesWorkAfterTenMinutesWithoutAFigure(t *testing.T) { // Q-14
+	inTime(t, `{"month_usd": 10}`, "", func(t *testing.T, w *world) {
+		l := w.instance()
+		passes(t, l, work("echo"))
+		w.store.Set("LoadValue", sessiontest.Faults{Lost: 1})
+		w.store.Set("SaveValue", sessiontest.Faults{Lost: 1})
+		time.Sleep(9 * time.Minute)
+		if !passes(t, l, work("echo")) {
+			t.Error("refused after nine minutes")
+		}
+		time.Sleep(2 * time.Minute)
+		if limit := limited(t, admit(t, l, work("echo"))); limit == nil || limit.Kind != "spend" {
+			t.Error("not refused after eleven minutes")
+		}
+		w.store.Set("LoadValue", sessiontest.Faults{})
+		w.store.Set("SaveValue", sessiontest.Faults{})
+		time.Sleep(time.Second)
+		if !passes(t, l, work("echo")) {
+			t.Error("refused although the store answers")
+		}
+	})
+}
+
+func TestSetRefusesWhatIsNoLimit(t *testing.T) {
+	store := sessiontest.NewMemory()
+	for _, change := range []string{`[]`, `{"day": -1}`, `{"month_usd": "5"}`, `{"principal": "often"}`, `{"wrong": 1}`, `{"servers": {"x": {"boxes": 1}}}`, `{"tools": {"a": "1/s"}}`, `{"servers": {"x": 5}}`, `{} {}`} {
+		if r, err := quota.Set(t.Context(), store, "acme", []byte(change)); session.CodeOf(err) != session.Invalid {
+			t.Errorf("%s: %+v, %v", change, r, err)
+		}
+	}
+	if r, err := quota.Show(t.Context(), store, "acme"); err != nil || len(r.Own) > 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}

@@ -1,0 +1,296 @@
+package quota
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// need is what one message needs of one bucket of a row.
+type need struct {
+	bucket string // name in its row
+	scope  string // see session.Limited
+	tool   string // pattern of a limit of tools, or ""
+	rate   Rate
+	n      int // tokens
+}
+
+// rates is the row of the buckets of one principal, tenant or server. Callers hold turn.
+type rates struct {
+	key   session.ValueKey
+	clock func() time.Time
+	turn  turn
+	used  time.Time
+
+	known bool // rev and row are what the store had when it was last read or written
+	rev   int64
+	row   ratesRow
+	ahead time.Duration // by which the clocks of other writers are ahead of this one
+	held  map[string]*held
+}
+
+// ratesRow is the stored form. Times are Unix microseconds.
+type ratesRow struct {
+	Now  int64            `json:"now"`  // the latest time that a writer has seen
+	Full map[string]int64 `json:"full"` // when each bucket is full again; missing: it is
+}
+
+// held is what this instance has of a bucket.
+type held struct {
+	tokens int
+	until  time.Time // when the tokens are lost
+	batch  int       // how many tokens to take next time
+	flood  time.Time // when the refusals of this caller are within ten times the rate
+	backup time.Time // when the bucket of this instance is full, while the store is down
+}
+
+// turn is a lock that can be waited for with a context.
+type turn chan struct{}
+
+func newTurn() turn { return make(turn, 1) }
+
+func (t turn) take(ctx context.Context) error {
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return session.Errorf(session.Unavailable, "the limits of the caller were not checked in time").Because(ctx.Err())
+	}
+}
+
+func (t turn) end() { <-t }
+
+// refusal says which need is not met, and when it may be.
+type refusal struct {
+	need
+	after time.Duration
+	flood bool
+}
+
+func (r *rates) of(bucket string) *held {
+	h := r.held[bucket]
+	if h == nil {
+		h = &held{batch: 1}
+		r.held[bucket] = h
+	}
+	return h
+}
+
+// now is the time by the clock that is ahead of all others.
+func (r *rates) now() time.Time { return r.clock().Add(r.ahead) }
+
+// short returns the needs for which this instance holds too few tokens.
+func (r *rates) short(needs []need) (short []need) {
+	now := time.Now()
+	for _, n := range needs {
+		h := r.of(n.bucket)
+		if !now.Before(h.until) {
+			if h.tokens > 0 { // they are lost: more were taken than are used
+				h.batch = max(1, h.batch/2)
+			}
+			h.tokens = 0
+		}
+		if h.tokens < n.n {
+			short = append(short, n)
+		}
+	}
+	return short
+}
+
+// peek returns the first need that is known to find no tokens. It costs nothing.
+func (r *rates) peek(needs []need) *refusal {
+	short := r.short(needs)
+	if !r.known || len(short) == 0 {
+		return nil
+	}
+	_, _, refused := r.grant(short)
+	return refused
+}
+
+// refuse counts a refusal. A caller that is refused more than nine times as often as it is
+// admitted is a flood.
+func (r *rates) refuse(n need, after time.Duration) *refusal {
+	h, now := r.of(n.bucket), time.Now()
+	every := max(1, n.rate.every()/9)
+	h.flood = later(h.flood, now).Add(every)
+	return &refusal{need: n, after: after, flood: h.flood.Sub(now) > time.Duration(9*n.rate.Burst)*every}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// fill makes sure that this instance has the tokens that a message needs of a row, without
+// spending them. It returns the first need that finds none.
+//
+// Errors: Unavailable.
+func (r *rates) fill(ctx context.Context, store session.Values, needs []need) (*refusal, error) {
+	short := r.short(needs)
+	for tries := 0; len(short) > 0; tries++ {
+		if !r.known {
+			if err := r.load(ctx, store); err != nil {
+				return nil, err
+			}
+		}
+		row, grants, refused := r.grant(short)
+		if refused != nil {
+			return refused, nil
+		}
+		switch err := r.save(ctx, store, row); {
+		case errors.Is(err, session.Conflict):
+			for _, n := range short { // others take, too: take more at a time
+				h := r.of(n.bucket)
+				h.batch = min(2*h.batch, n.rate.most())
+			}
+			if tries == maxTries {
+				return r.refuse(short[0], time.Second), nil
+			}
+			if err := pause(ctx, tries); err != nil {
+				return nil, err
+			}
+			continue
+		case err != nil:
+			return nil, err
+		}
+		for i, n := range short {
+			h := r.of(n.bucket)
+			h.tokens, h.until = h.tokens+grants[i], time.Now().Add(n.rate.hold())
+			h.batch = min(2*h.batch, n.rate.most())
+		}
+		return nil, nil
+	}
+	return nil, nil
+}
+
+// maxTries is how often a row is tried to write that others write at the same time.
+const maxTries = 20
+
+// pause waits for a random time, longer with each try: 50 ms on average at last.
+func pause(ctx context.Context, tries int) error {
+	timer := time.NewTimer(rand.N(time.Millisecond << min(tries, 6)))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return session.Errorf(session.Unavailable, "the request has ended before its limits were checked").Because(ctx.Err())
+	}
+}
+
+// grant returns the row after tokens were taken from it, and how many for each need.
+func (r *rates) grant(needs []need) (row ratesRow, grants []int, refused *refusal) {
+	now := r.now()
+	row = ratesRow{Now: max(r.row.Now, now.UnixMicro()), Full: map[string]int64{}}
+	for bucket, at := range r.row.Full {
+		if at > row.Now {
+			row.Full[bucket] = at
+		}
+	}
+	for _, n := range needs {
+		full, every := max(row.Now, row.Full[n.bucket]), n.rate.every().Microseconds()
+		room := n.rate.depth().Microseconds() - (full - row.Now)
+		if room < int64(n.n)*every {
+			after := time.Duration(int64(n.n)*every-room) * time.Microsecond
+			return ratesRow{}, nil, r.refuse(n, after)
+		}
+		take := min(max(int64(n.n), int64(r.of(n.bucket).batch)), room/every)
+		row.Full[n.bucket] = full + take*every
+		grants = append(grants, int(take))
+	}
+	return row, grants, nil
+}
+
+// spend uses tokens that fill has made sure of.
+func (r *rates) spend(needs []need) {
+	for _, n := range needs {
+		h := r.of(n.bucket)
+		h.tokens = max(0, h.tokens-n.n)
+	}
+}
+
+// giveBack returns tokens that were spent for nothing. Those of slow limits, which are
+// not held, go back to the row; an error loses them.
+func (r *rates) giveBack(ctx context.Context, store session.Values, needs []need) {
+	now := time.Now()
+	var back []need
+	for _, n := range needs {
+		if h := r.of(n.bucket); n.rate.most() > 1 && now.Before(h.until) {
+			h.tokens += n.n
+			continue
+		}
+		back = append(back, n)
+	}
+	for tries := 0; len(back) > 0 && tries < maxTries; tries++ {
+		if !r.known && r.load(ctx, store) != nil {
+			return
+		}
+		row := ratesRow{Now: max(r.row.Now, r.now().UnixMicro()), Full: map[string]int64{}}
+		for bucket, at := range r.row.Full {
+			row.Full[bucket] = at
+		}
+		for _, n := range back {
+			row.Full[n.bucket] -= int64(n.n) * n.rate.every().Microseconds()
+		}
+		if err := r.save(ctx, store, row); !errors.Is(err, session.Conflict) || pause(ctx, tries) != nil {
+			break
+		}
+	}
+}
+
+func (r *rates) load(ctx context.Context, store session.Values) error {
+	v, err := store.LoadValue(ctx, r.key)
+	if err != nil {
+		return err
+	}
+	var row ratesRow
+	if len(v.Data) > 0 && json.Unmarshal(v.Data, &row) != nil {
+		row = ratesRow{} // the next write replaces it
+	}
+	r.known, r.rev, r.row = true, v.Rev, row
+	r.ahead = max(r.ahead, time.UnixMicro(row.Now).Sub(r.clock()))
+	return nil
+}
+
+// save writes the row. After an error, the next fill reads it again.
+func (r *rates) save(ctx context.Context, store session.Values, row ratesRow) error {
+	data, err := json.Marshal(row)
+	if err != nil {
+		return err // numbers always encode
+	}
+	last := row.Now
+	for _, at := range row.Full {
+		last = max(last, at)
+	}
+	expires := time.Now().Add(time.Duration(last-row.Now)*time.Microsecond + time.Hour)
+	v, err := store.SaveValue(ctx, session.Value{Key: r.key, Rev: r.rev, Data: data, Expires: expires})
+	if err != nil {
+		r.known = false
+		return err
+	}
+	r.rev, r.row = v.Rev, row
+	return nil
+}
+
+// alone admits by the half of each limit, while the store is down.
+func (r *rates) alone(needs []need) *refusal {
+	now := time.Now()
+	for _, n := range needs {
+		h, every := r.of(n.bucket), 2*n.rate.every()
+		full := later(h.backup, now).Add(time.Duration(n.n) * every)
+		if over := full.Sub(now) - max(time.Duration(n.rate.Burst)*n.rate.every(), time.Duration(n.n)*every); over > 0 {
+			return r.refuse(n, over)
+		}
+	}
+	for _, n := range needs {
+		h := r.of(n.bucket)
+		h.backup = later(h.backup, now).Add(time.Duration(n.n) * 2 * n.rate.every())
+	}
+	return nil
+}

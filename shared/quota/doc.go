@@ -1,0 +1,38 @@
+// Package quota keeps the limits of callers: calls by rate, calls in flight, calls of a
+// day, bytes and money of a month. A limit belongs to a tool, a principal, a tenant or a
+// server. [Limiter] admits work, and counts what it cost.
+//
+// # What it stores
+//
+// Everything is in durable values ([session.Values]) of names that no native server can
+// reach, because their keys name no server or no tenant. Each is one row:
+//
+//   - rates of a principal, of a tenant, or of a server: when each bucket is full again;
+//   - calls in flight of a principal;
+//   - the account of a tenant: its own limits, and what it has used.
+//
+// # Rates
+//
+// A rate is a bucket of tokens. An instance takes several tokens at a time from the row
+// and spends them from memory within a second, so most calls of a busy caller write
+// nothing. What an instance may hold is taken from the burst, so that all instances
+// together never exceed the limit in any window. Slow limits are taken one call at a
+// time. A refused call takes from no limit, and an instance asks the store again only
+// when the refusal is over.
+//
+// A row carries the latest time that any of its writers has seen. An instance whose clock
+// is behind it goes by that time. A clock that is ahead therefore refills a bucket at most
+// once too early.
+//
+// # Money
+//
+// The cost of an invocation is what the bill says ([meter.Prices]). An instance adds it to
+// the account when a cent or 50 calls or a minute have come together, and with every
+// invocation from 90 percent of a cap on. The cap may so be exceeded by a cent for each
+// instance, and by the boxes that run at that time.
+//
+// # Trouble with the store
+//
+// Rates go on with half of the limit in each instance. Caps of money refuse work once the
+// account could not be read for ten minutes.
+package quota

@@ -1,0 +1,23 @@
+package session_test
+
+import (
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+func TestTheLongestEntryOfAToolFilterCounts(t *testing.T) {
+	f := session.ToolFilter{Allow: []string{"write_note*", "write_", "rea*"}, Deny: []string{"write_*", "write_notebook", "read", "x*"}}
+	for tool, want := range map[string]bool{
+		"write_file": false, "write_note": true, "write_notes": true, "write_notebook": false, "write_": true,
+		"read": false, "read_file": true, "x": false, "other": true, "": true, "Write_file": true,
+	} {
+		if f.Allows(tool) != want {
+			t.Errorf("%q is allowed: %t", tool, !want)
+		}
+	}
+	none := session.ToolFilter{Deny: []string{"*"}}
+	if none.Allows("") || none.Allows("a") || none.IsZero() || !(session.ToolFilter{}).Allows("a") {
+		t.Error("* or the zero value is not understood")
+	}
+}

@@ -1,0 +1,56 @@
+package sqlitestore
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestLookSaysWhatOpenWouldRefuse(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "store.db")
+	if err := Look(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without a file: %v", err)
+	}
+	s, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Look(path); err != nil {
+		t.Errorf("an open store: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Look(path); err != nil {
+		t.Errorf("a closed store: %v", err)
+	}
+	if after, err := os.ReadFile(path); err != nil || string(after) != string(before) {
+		t.Errorf("it has changed the file: %v", err)
+	}
+	execute(t, path, fmt.Sprintf("PRAGMA user_version=%d", schemaVersion+1))
+	other, empty := filepath.Join(dir, "other"), filepath.Join(dir, "empty")
+	for file, text := range map[string]string{other: strings.Repeat("no store ", 20), empty: ""} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for file, want := range map[string]string{path: "was written by a newer version", other: "is not a session store", empty: "<nil>"} {
+		err := Look(file)
+		if text := fmt.Sprint(err); !strings.Contains(text, want) {
+			t.Errorf("%s: %v, want %s", file, err, want)
+		}
+		if opened, problem := Open(file); (problem == nil) != (err == nil) {
+			t.Errorf("%s: Open says %v", file, problem)
+		} else if problem == nil {
+			_ = opened.Close()
+		}
+	}
+}
