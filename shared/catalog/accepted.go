@@ -10,17 +10,29 @@ import (
 // accepted is the form in which the process that reads the servers file passes a Catalog
 // to the others.
 type accepted struct {
-	Version  int         `json:"version"`
-	Servers  []marshaled `json:"servers"`
-	Rejected []Rejection `json:"rejected,omitempty"`
+	Version  int                        `json:"version"`
+	Servers  []marshaled                `json:"servers"`
+	Rejected []Rejection                `json:"rejected,omitempty"`
+	Access   json.RawMessage            `json:"access,omitempty"`
+	Connect  json.RawMessage            `json:"connect,omitempty"`
+	Removed  map[string]string          `json:"removed,omitempty"`
+	Limits   json.RawMessage            `json:"limits,omitempty"`
+	Of       map[string]json.RawMessage `json:"limits_of,omitempty"`
 }
 
 const acceptedVersion = 1
 
 // Marshal returns the whole catalog for [LoadAccepted]: the servers with their variables
-// expanded, and the rejected ones. It holds secrets in the clear.
+// expanded, the rejected and the removed ones, and the sections of the file. It holds
+// secrets in the clear.
 func (c *Catalog) Marshal() []byte {
-	a := accepted{Version: acceptedVersion, Rejected: c.rejected}
+	a := accepted{
+		Version: acceptedVersion, Rejected: c.rejected, Access: c.access, Connect: c.connect, Removed: c.removed,
+		Limits: c.limits, Of: map[string]json.RawMessage{},
+	}
+	for name, limits := range c.of {
+		a.Of[name] = limits
+	}
 	for _, name := range c.names {
 		a.Servers = append(a.Servers, c.servers[name].marshaled())
 	}
@@ -38,7 +50,13 @@ func LoadAccepted(path string) (*Catalog, error) {
 	if json.Unmarshal(data, &a) != nil || a.Version != acceptedVersion {
 		return nil, errors.New("the accepted copy of the servers file is not as this release writes it")
 	}
-	c := &Catalog{servers: map[string]Server{}, rejected: a.Rejected}
+	c := &Catalog{
+		servers: map[string]Server{}, rejected: a.Rejected, access: a.Access, connect: a.Connect, removed: a.Removed,
+		limits: a.Limits, of: map[string][]byte{},
+	}
+	for name, limits := range a.Of {
+		c.of[name] = limits
+	}
 	for _, m := range a.Servers {
 		if !validName(m.Name) {
 			return nil, fmt.Errorf("the accepted copy of the servers file has a wrong name %q", m.Name)

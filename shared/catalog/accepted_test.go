@@ -1,6 +1,7 @@
 package catalog_test
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -10,8 +11,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
-// Whoever is handed the accepted copy knows what its reader knows, whatever form the file
-// had, and needs neither the file nor the variables.
+// A process that reads the accepted copy has the same catalog as the process that read the
+// file. The form of the file does not matter, and the copy needs neither the file nor the
+// variables.
 func TestAcceptedCopyIsTheWholeCatalog(t *testing.T) {
 	files := map[string]string{
 		"ours": server(digestOf + `, "x-dormouse": {"box": ` + everyField + `}}, "off": {"disabled": true}, "native": {"x-dormouse": {"native": "n"}}, "bad": {"command": 1, "cwd": 2`),
@@ -63,5 +65,43 @@ func TestAcceptedCopyThatIsNoneIsRefusedWithoutItsText(t *testing.T) {
 		if c, err := catalog.LoadAccepted(filepath.Join(folder, "accepted")); err == nil || c != nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v, %v", name, c, err)
 		}
+	}
+}
+
+func TestLimitsAndAccessAreHandedOn(t *testing.T) {
+	c, warnings, err := catalog.Parse([]byte(`{"mcpServers": {
+		"one": {"command": "/bin/one", "x-dormouse": {"limits": {"day": 5, /* a comment */ "tools": {"a*": "5/m"}}}},
+		"two": {"command": "/bin/two"},
+	}, "x-dormouse": {"limits": {"principal": "60/m"}, "access": {"tenant": "acme"}}}`), "servers.json", nil)
+	if err != nil || len(warnings) > 0 {
+		t.Fatal(warnings, err)
+	}
+	path := filepath.Join(t.TempDir(), "accepted")
+	if err := os.WriteFile(path, c.Marshal(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again, err := catalog.LoadAccepted(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*catalog.Catalog{c, again} {
+		file, servers := c.Limits()
+		if string(file) != `{"principal":"60/m"}` || len(servers) != 1 || string(servers["one"]) != `{"day":5,"tools":{"a*":"5/m"}}` || string(c.Access()) != `{"tenant":"acme"}` {
+			t.Errorf("%s, %s, %s", file, servers, c.Access())
+		}
+	}
+	for text, says := range map[string]string{
+		`{"mcpServers": {}, "x-dormouse": {"limits": []}}`: "must be an object",
+	} {
+		if _, _, err := catalog.Parse([]byte(text), "servers.json", nil); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	c, _, err = catalog.Parse([]byte(`{"mcpServers": {"one": {"command": "/bin/one", "x-dormouse": {"limits": 5}}}}`), "servers.json", nil)
+	if err != nil || c.Reason("one") == "" {
+		t.Errorf("%q, %v", c.Reason("one"), err)
+	}
+	if _, servers := c.Limits(); len(servers) > 0 {
+		t.Errorf("limits of a server that is not served: %s", servers)
 	}
 }

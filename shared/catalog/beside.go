@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// beside makes relative paths of a server refer to the folder of the servers file, on
-// the machine that the server runs on. A server without a workspace works in that
-// folder, unless its cwd names another. For a server with a host path nothing changes:
-// it finds its files there.
+// beside makes relative paths of a server refer to the folder of the servers file, on the
+// machine where the server runs. A server without a workspace works in that folder, unless
+// its cwd names another. It changes nothing for a server with a host path, which finds its
+// files there.
 func (r *serverReader) beside() {
 	s := &r.server
 	if r.folder == "" || s.Box.HostPath != "" && s.Box.HostPath != HostPathAuto {
@@ -39,9 +39,10 @@ func (r *serverReader) beside() {
 	}
 }
 
-// pathOf returns the path of a file beside the servers file that an argument names, or
-// else the argument. A word without a dot or a slash never names a file. If the file is
-// in the folder that cwd names, the server finds it itself.
+// pathOf returns the path of a file that an argument names, relative to the folder of the
+// servers file. If the argument names none, pathOf returns the argument. A word without a
+// dot or a slash never names a file. If the file is in the folder that cwd names, the
+// server finds it itself.
 func (r *serverReader) pathOf(arg string) string {
 	if !strings.ContainsAny(arg, "./") || filepath.IsAbs(arg) || strings.HasPrefix(arg, "-") {
 		return arg

@@ -11,8 +11,8 @@ import (
 
 // Scope says which sessions share a process of a server. These sessions work in one
 // workspace, and their clients may see what the others do in the process, as far as the
-// server shows it. They all get its messages outside of calls. The protocol version is
-// the first session's.
+// server shows it. Every one of them gets the messages that the process sends outside of
+// calls. The protocol version is that of the first session.
 type Scope string
 
 // The scopes.
@@ -22,7 +22,7 @@ const (
 	ScopeShared    Scope = "shared"    // all sessions of a tenant
 )
 
-// HostPathAuto, as a host path, has it inferred from the absolute paths in the command
+// HostPathAuto is a host path that Dormouse infers from the absolute paths in the command
 // and its arguments.
 const HostPathAuto = "auto"
 
@@ -31,8 +31,11 @@ const HostPathAuto = "auto"
 type Box struct {
 	// Image is the container image of the box; it has no effect on one machine.
 	Image string `json:"image,omitempty"`
-	// Offline is network "off": the server's processes have no network. The box still
-	// uses the network to install for them.
+	// Place is where the box runs on AWS: "auto", "lambda" or "fargate"; "" is the stack's
+	// own choice.
+	Place string `json:"place,omitempty"`
+	// Offline is network "off": the server's processes have no network. The box still uses
+	// the network to install packages for them.
 	Offline bool `json:"offline,omitempty"`
 
 	// HostPath is a folder with the server's program, absolute or [HostPathAuto]; "" for
@@ -44,7 +47,7 @@ type Box struct {
 	// x-dormouse.allowed_mount_roots; nil means any.
 	MountRoots []string `json:"mount_roots,omitempty"`
 
-	// Limits of one process with its children; 0 for none.
+	// These limit one process together with its children; 0 for no limit.
 	CPUs     float64 `json:"cpus,omitempty"` // whole processors
 	MemoryMB int     `json:"memory_mb,omitempty"`
 	Pids     int     `json:"pids,omitempty"` // processes and threads
@@ -114,7 +117,7 @@ func profiles() map[string]profile {
 
 // # Reading
 
-// box reads x-dormouse.box. It reads the profile first, in any order of the file,
+// box reads x-dormouse.box. It reads the profile first, wherever it stands in the section,
 // because other keys change its values.
 func (r *serverReader) box(n node) {
 	var p profile
@@ -138,8 +141,8 @@ func (r *serverReader) box(n node) {
 	r.checkSnapshot(n)
 }
 
-// checkSnapshot refuses a snapshot for one session, or one principal, if more of them
-// share the workspace.
+// checkSnapshot refuses a snapshot for one session, or one principal, if others share the
+// workspace.
 func (r *serverReader) checkSnapshot(n node) {
 	m, _ := n.get("snapshot")
 	scope := r.server.Box.Scope
@@ -174,7 +177,7 @@ func (r *serverReader) locked(at int, field, profile string) {
 	r.fail(at, "%s: %s is locked by the profile %q: leave it out or choose another profile", r.what, field, profile)
 }
 
-// changed reports whether a field differs that profiles can lock.
+// changed reports whether a field that profiles can lock differs between a and b.
 func changed(a, b Server) bool {
 	x, y := a.Box, b.Box
 	return a.ToolTimeout != b.ToolTimeout || x.Offline != y.Offline || x.HostPathWritable != y.HostPathWritable ||
@@ -195,7 +198,7 @@ func (r *serverReader) profile(m member) profile {
 	case !r.times["tool_timeout_sec"]:
 		r.server.ToolTimeout = p.tool
 	case slices.Contains(p.locked, "tool_timeout_sec") && r.server.ToolTimeout != p.tool:
-		// It stands above the section, where the check of the section does not look.
+		// This key is above the section, where the check of the section does not look.
 		r.locked(m.at, "tool_timeout_sec", m.value.text)
 	}
 	return p
@@ -206,6 +209,7 @@ func boxKeys() map[string]field {
 	keys := map[string]field{
 		"profile":          readBefore,
 		"image":            func(r *serverReader, m member) { r.server.Box.Image = r.text(m.value, "image") },
+		"place":            func(r *serverReader, m member) { r.server.Box.Place = r.oneOf(m, "auto", "lambda", "fargate") },
 		"network":          func(r *serverReader, m member) { r.server.Box.Offline = r.oneOf(m, "on", "off") == "off" },
 		"host_path":        func(r *serverReader, m member) { r.server.Box.HostPath = r.text(m.value, "host_path") },
 		"host_path_mode":   func(r *serverReader, m member) { r.server.Box.HostPathWritable = r.oneOf(m, "ro", "rw") == "rw" },
@@ -249,7 +253,7 @@ func (r *serverReader) prewarm(m member) {
 		return
 	}
 	if m.value.float() != 0 {
-		r.fail(m.value.at, `%s: prewarm is not offered, because nothing runs while nobody speaks: leave it out; raise idle_seconds to have a box stay awake longer, or let sessions share a process with scope`, r.what)
+		r.fail(m.value.at, `%s: prewarm does not exist, because nothing runs between messages: remove it; raise idle_seconds to keep a box awake longer, or let sessions share a process with scope`, r.what)
 	}
 }
 
@@ -287,7 +291,8 @@ func within(path, root string) bool {
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// oneOf reads one of the allowed words. If m is none, it complains and returns "".
+// oneOf reads a value that must be one of the allowed words. For any other value it
+// complains and returns "".
 func (r *serverReader) oneOf(m member, allowed ...string) string {
 	if m.value.shape == text && slices.Contains(allowed, m.value.text) {
 		return m.value.text
@@ -320,7 +325,7 @@ func (r *serverReader) number(m member, least, most float64, to *float64) {
 	*to = v
 }
 
-// whole reads a whole number between two bounds.
+// whole reads a whole number between two limits.
 func (r *serverReader) whole(m member, least, most int, to *int) {
 	if !r.want(m.value, number, r.what+": "+m.name) {
 		return

@@ -16,7 +16,7 @@ const everyField = `{"image": "ghcr.io/a/b:1", "network": "off", "host_path": "/
 	"startup_timeout_sec": 1, "tool_timeout_sec": 0, "answer_timeout_sec": 3, "idle_seconds": 4, "cpus": 1.5, "memory_mb": 700, "pids_limit": 99,
 	"read_only_rootfs": true, "install_scripts": true, "scope": "session", "prewarm": 0, "secrets": ["K", "M"]}`
 
-// boxed reads a server with a section box and returns also the warnings.
+// boxed reads a server with a box section. It returns the server and the warnings.
 func boxed(t *testing.T, box string) (catalog.Server, []catalog.Warning) {
 	t.Helper()
 	c, warnings, err := catalog.Parse([]byte(server(digestOf+`, "x-dormouse": {"box": `+box+`}`)), "f", nil)
@@ -88,7 +88,7 @@ func TestWrongBoxValueIsRefusedByNameWithWhatIsAllowed(t *testing.T) {
 		{`{"read_only_rootfs": "yes"}`, `read_only_rootfs must be true or false, not a string`},
 		{`{"profile": "fast"}`, `profile must be "default", "network_basic", "network_extended" or "offline_readonly"`},
 		{`{"scope": "tenant"}`, `scope must be "session", "principal" or "shared"`},
-		{`{"prewarm": 2}`, `prewarm is not offered, because nothing runs while nobody speaks: leave it out; raise idle_seconds to have a box stay awake longer, or let sessions share a process with scope`},
+		{`{"prewarm": 2}`, `prewarm does not exist, because nothing runs between messages: remove it; raise idle_seconds to keep a box awake longer, or let sessions share a process with scope`},
 		{`{"prewarm": "2"}`, `prewarm must be a number, not a string`},
 		{`{"scope": "principal", "snapshot": "session"}`, `snapshot "session" does not fit scope "principal": leave it out, for what is kept is then of all who share the process, or make it "off"`},
 		{`{"snapshot": "principal", "scope": "shared"}`, `snapshot "principal" does not fit scope "shared": leave it out, for what is kept is then of all who share the process, or make it "off"`},
@@ -139,7 +139,7 @@ func TestProfileGivesWayToWhatTheFileSays(t *testing.T) {
 	}
 }
 
-// L-44: no setting reaches the runner that the profile does not permit.
+// L-44: the runner gets no setting that the profile forbids.
 func TestLockedFieldOfAProfileCannotBeChanged(t *testing.T) {
 	for name, value := range map[string]string{
 		"network": `"on"`, "host_path_mode": `"rw"`, "cpus": "4", "memory_mb": "257", "pids_limit": "65",

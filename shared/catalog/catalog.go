@@ -1,12 +1,11 @@
-// Package catalog reads the servers file, which names the hosted MCP servers and says
-// how to start each. The file has the `mcpServers` form of desktop clients, with
-// additions of dormouse under the one key `x-dormouse`. So other clients can still use
-// the same file.
+// Package catalog reads the servers file, which names the hosted MCP servers and says how
+// to start each. The file has the `mcpServers` form of desktop clients, with additions of
+// dormouse under the one key `x-dormouse`. So other clients can still use the same file.
 //
-// The package hides the file's syntax, the expansion of `${VAR}`, and what makes two
-// configurations the same one (Server.Digest). Every complaint names its place as
-// file:line:column. The package starts nothing, resolves no commands on the PATH and
-// never prints the value of an environment variable.
+// The package hides the file's syntax, the expansion of `${VAR}`, and the facts that make
+// two configurations equal (Server.Digest). Every complaint names its place as
+// file:line:column. The package starts nothing, resolves no commands on the PATH and never
+// prints the value of an environment variable.
 package catalog
 
 import (
@@ -32,12 +31,31 @@ type Catalog struct {
 	servers  map[string]Server
 	rejected []Rejection
 	access   []byte
+	connect  []byte
+	removed  map[string]string // see Removed
+	files    []string
+	limits   []byte
+	of       map[string][]byte // limits of servers, by name
 }
 
-// Access returns the section x-dormouse.access of the file as JSON, without comments. It
-// says which tokens package oauth accepts. It is nil if there is none. The caller must
-// not modify it.
+// Files returns the paths of all files that [LoadHere] has read, or would have read if
+// they were there: the servers file and the files of variables. A change of one of them
+// may change the catalog. The caller must not modify it.
+func (c *Catalog) Files() []string { return c.files }
+
+// Access returns the section x-dormouse.access of the file as JSON, without comments, with
+// the variables that are set. It says which tokens package oauth accepts. It is nil if there
+// is none. The caller must not modify it.
 func (c *Catalog) Access() []byte { return c.access }
+
+// Connect returns the section x-dormouse.connect of the file in the same form as Access. It
+// describes the third parties of `${principal:NAME}`; package upstream reads it.
+func (c *Catalog) Connect() []byte { return c.connect }
+
+// Limits returns the sections x-dormouse.limits as JSON, without comments: of the file,
+// nil if there is none, and of its servers by name. Package quota reads them. The caller
+// must not modify them.
+func (c *Catalog) Limits() (file []byte, servers map[string][]byte) { return c.limits, c.of }
 
 // Server returns the server of that name, also a disabled one: the caller checks
 // Server.Disabled before it starts the server. Args and Env are shared with the catalog
@@ -61,8 +79,8 @@ type Position struct {
 // String returns file:line:column.
 func (p Position) String() string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column) }
 
-// Warning is something in the file that has no effect, or another effect than its author
-// may expect. The file is used all the same. Text holds no values.
+// Warning is a part of the file that has no effect, or another effect than its author may
+// expect. The file is used all the same. Text holds no values.
 type Warning struct {
 	Position
 	Text string
@@ -76,39 +94,53 @@ func (w Warning) String() string { return w.Position.String() + ": " + w.Text }
 type Error struct {
 	Position
 	Reason string
+	Lacks  *Variable // the variable whose value is missing; nil for another mistake
+}
+
+// Variable is a value that the file takes from outside.
+type Variable struct {
+	Name   string // of the variable, in the environment or in a file of variables
+	Input  string // ID, if the file has it as `${input:ID}`
+	About  string // the description of the input, may be ""
+	Secret bool   // the value must not be shown; true for all that are no inputs
 }
 
 // Error returns file:line:column: reason.
 func (e *Error) Error() string { return e.Position.String() + ": " + e.Reason }
 
 // Load reads the servers file at path. It leaves relative paths inside the file as they
-// are: they refer to the box's image. Its errors are those of [Parse], or wrap an error
-// of the file system.
+// are: the box resolves them in its image. Its errors are those of [Parse], or wrap an
+// error of the file system.
 func Load(path string, getenv Getenv) (*Catalog, []Warning, error) {
 	return load(path, "", getenv)
 }
 
-// LoadHere is Load on the machine that the servers run on: relative paths refer to the
-// folder of the file. These become absolute: a relative cwd, the cwd of a server that
-// has none and no workspace, a command with a slash, and arguments that name files there
-// (with a dot or a slash in them). A file in .vscode or .cursor counts as a file of the
-// folder above.
+// LoadHere is Load on the machine where the servers run: relative paths refer to the
+// folder of the file. It makes these absolute:
 //
-// LoadHere looks up a variable that getenv does not have in envFiles, in order, and then
-// in the file .env in that folder, if there is one. A wrong line in them is a warning.
-// If it cannot read one of envFiles, it returns an error.
+//   - a relative cwd, and the cwd of a server that has neither a cwd nor a workspace;
+//   - a command with a slash;
+//   - an argument with a dot or a slash that names a file there.
+//
+// A file in .vscode or .cursor counts as a file of the folder above.
+//
+// LoadHere looks up a variable first by getenv, then in envFiles, in order, and then in
+// the file .env in that folder, if there is one. A wrong line in these files is a warning.
+// If LoadHere cannot read one of envFiles, it returns an error.
 func LoadHere(path string, getenv Getenv, envFiles ...string) (*Catalog, []Warning, error) {
 	absolute, err := filepath.Abs(path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("folder of the servers file: %w", err)
 	}
-	folder := projectOf(absolute)
+	folder := FolderOf(absolute)
 	for _, file := range envFiles {
 		if _, _, err := readEnv(file); err != nil {
 			return nil, nil, fmt.Errorf("file of variables: %w", err)
 		}
 	}
-	if beside := filepath.Join(folder, ".env"); exists(beside) {
+	beside := filepath.Join(folder, ".env")
+	files := append(append([]string{path}, envFiles...), beside)
+	if exists(beside) {
 		envFiles = append(slices.Clone(envFiles), beside)
 	}
 	if getenv == nil {
@@ -116,6 +148,9 @@ func LoadHere(path string, getenv Getenv, envFiles ...string) (*Catalog, []Warni
 	}
 	getenv, wrong := withFiles(getenv, envFiles)
 	c, warnings, err := load(path, folder, getenv)
+	if c != nil {
+		c.files = append(files, c.files...)
+	}
 	return c, append(wrong, warnings...), err
 }
 
@@ -167,6 +202,7 @@ func parse(data []byte, file, folder string, getenv Getenv) (*Catalog, []Warning
 	} else {
 		r.catalog(root, c)
 		r.sayIgnored()
+		c.files = r.envFiles
 	}
 	warnings := make([]Warning, 0, len(r.warnings))
 	for _, w := range inOrder(r.warnings) {

@@ -22,7 +22,7 @@ func variables(m map[string]string) catalog.Getenv {
 	}
 }
 
-// parse reads a file that is expected to be right and to need no warning.
+// parse reads a file that must have no mistakes and no warnings.
 func parse(t *testing.T, file string, env map[string]string) *catalog.Catalog {
 	t.Helper()
 	c, warnings, err := catalog.Parse([]byte(file), "servers.json", variables(env))
@@ -123,7 +123,7 @@ func TestByteOrderMarkIsNotPartOfTheFile(t *testing.T) {
 	}
 }
 
-// A server runs only when the file plainly says so.
+// A server runs only if the file clearly says so.
 func TestEnabledFailsClosed(t *testing.T) {
 	for _, c := range []struct {
 		keys     string

@@ -19,8 +19,9 @@ func newSource(file string, data []byte) source {
 
 // remark is a problem or a warning, at a byte offset of the source.
 type remark struct {
-	at   int
-	text string
+	at    int
+	text  string
+	lacks *Variable // see Error.Lacks
 }
 
 func inOrder(remarks []remark) []remark {
@@ -34,7 +35,7 @@ func (s source) position(at int) Position {
 	return Position{s.file, 1 + bytes.Count(before, []byte{'\n'}), 1 + utf8.RuneCount(line)}
 }
 
-// shape is the type of a node, in the words of complaints.
+// shape is the type of a node, as complaints name it.
 type shape string
 
 const (
@@ -51,7 +52,7 @@ const (
 type node struct {
 	shape   shape
 	at      int
-	text    string // of a string, decoded; of a number, as strconv.ParseFloat reads it
+	text    string // a string is decoded; a number is in the form that strconv.ParseFloat reads
 	on      bool   // of a boolean
 	members []member
 	items   []node
@@ -73,8 +74,8 @@ func (n node) get(name string) (member, bool) {
 	return n.members[i], true
 }
 
-// float returns the value of a number. A value out of range of a float becomes an
-// infinity, which is out of range of every setting.
+// float returns the value of a number. If a float cannot hold the value, the result is an
+// infinity, which no setting accepts.
 func (n node) float() float64 {
 	v, _ := strconv.ParseFloat(n.text, 64)
 	return v
@@ -84,12 +85,12 @@ func (n node) float() float64 {
 // file, or else by its first line that is neither empty nor a comment.
 func (s source) parse() (node, *remark) {
 	if len(s.data) > MaxFile {
-		return node{}, &remark{MaxFile, "the file is larger than 1 MiB: this is not a servers file"}
+		return node{}, &remark{at: MaxFile, text: "the file is larger than 1 MiB: this is not a servers file"}
 	}
 	for i, rest := 0, s.data; len(rest) > 0; {
 		r, n := utf8.DecodeRune(rest)
 		if r == utf8.RuneError && n == 1 {
-			return node{}, &remark{i, "not UTF-8: save the file as UTF-8"}
+			return node{}, &remark{at: i, text: "not UTF-8: save the file as UTF-8"}
 		}
 		i, rest = i+n, rest[n:]
 	}
@@ -99,7 +100,7 @@ func (s source) parse() (node, *remark) {
 	return s.json()
 }
 
-// offset is the inverse of position where a column counts bytes.
+// offset returns the byte offset of a line and a column that counts bytes.
 func (s source) offset(line, column int) int {
 	at := 0
 	for range line - 1 {

@@ -11,20 +11,28 @@ import (
 	"unicode/utf8"
 )
 
-// A file of variables has a line NAME=VALUE for each, as .env files have. The parser
-// skips "export " before the name, empty lines and lines that begin with #. A value
-// without quotes ends at a # after a space. A value in single quotes is taken as it is.
-// A value in double quotes may have \n, \r, \t, \", \\ and \$. Quoted values may span
-// lines. The parser expands no variables in values, because a secret may hold a $.
+// A file of variables has a line NAME=VALUE for each variable, as .env files have. The
+// parser skips "export " before the name, empty lines and lines that begin with #. A value
+// without quotes ends at a # after a space. A value in single quotes is taken as it is. A
+// value in double quotes may have \n, \r, \t, \", \\ and \$. Quoted values may span lines.
+// The parser expands no variables in values, because a secret may hold a $.
 //
-// The libraries for such files were rejected. joho/godotenv and its forks replace $WORD in
-// a value, so that a password changes in silence, and their errors quote the file.
-// hashicorp/go-envparse takes the quotes out of an unquoted JSON value, and cuts it at any #.
+// Two libraries for such files were rejected. joho/godotenv and its forks replace $WORD in
+// a value, so a password changes in silence, and their errors quote the file.
+// hashicorp/go-envparse takes the quotes out of an unquoted JSON value, and cuts it at any
+// #.
 
 // envProblem is a line of such a file that cannot be read. It does not quote the line.
 type envProblem struct {
 	line int
 	text string
+}
+
+// ParseEnv reads the content of a file of variables and leaves out lines that cannot be
+// read. Of a repeated name it takes the last value.
+func ParseEnv(data []byte) map[string]string {
+	all, _ := parseEnv(data)
+	return all
 }
 
 func parseEnv(data []byte) (map[string]string, []envProblem) {
@@ -86,7 +94,7 @@ func parseEnv(data []byte) (map[string]string, []envProblem) {
 	return all, problems
 }
 
-// unquote reads the quoted value at the beginning of s; behind is the rest of s.
+// unquote reads the quoted value at the beginning of s; behind is the text after it.
 func unquote(s string) (value, behind string, ok bool) {
 	quote := s[0]
 	var out strings.Builder
@@ -158,31 +166,33 @@ func withFiles(getenv Getenv, files []string) (Getenv, []Warning) {
 	}, warnings
 }
 
-// envFile reads the variables of a file into the server's environment; those of env win.
+// envFile reads the variables of a file into the server's environment. It does not replace
+// variables of env.
 func (r *serverReader) envFile(m member) {
 	path := r.textWith(m.value, "envFile", variables{getenv: r.getenv, inputs: r.inputs, project: r.folder})
 	switch {
 	case path == "":
 		return
 	case r.folder == "":
-		r.lacks(m.value.at, r.what+": envFile", "it is read on one machine only", "put the variables into env, and a secret where env names it as ssm:NAME")
+		r.lacks(m.value.at, r.what+": envFile", "it is read on one machine only", "put the variables into env, and a secret where env names it as ssm:NAME", nil)
 		return
 	case !filepath.IsAbs(path):
 		path = filepath.Join(r.folder, path)
 	}
+	r.envFiles = append(r.envFiles, path)
 	all, problems, err := readEnv(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		r.lacks(m.value.at, r.what+": envFile", "there is no such file", "make it, or leave envFile out; a relative path is that of the folder of the servers file")
+		r.lacks(m.value.at, r.what+": envFile", "there is no such file", "create the file, or remove envFile; a relative path starts at the folder of the servers file", nil)
 	case err != nil:
 		var failed *os.PathError
 		if errors.As(err, &failed) {
 			err = failed.Err
 		}
-		r.lacks(m.value.at, r.what+": envFile", fmt.Sprintf("the file cannot be read: %v", err), "mend it, or leave envFile out")
+		r.lacks(m.value.at, r.what+": envFile", fmt.Sprintf("the file cannot be read: %v", err), "repair it, or remove envFile", nil)
 	}
 	for _, p := range problems {
-		r.lacks(m.value.at, r.what+": envFile", fmt.Sprintf("line %d of the file cannot be read: %s", p.line, p.text), "mend the line")
+		r.lacks(m.value.at, r.what+": envFile", fmt.Sprintf("line %d of the file cannot be read: %s", p.line, p.text), "mend the line", nil)
 	}
 	for name, value := range all {
 		r.setenv(name, value)

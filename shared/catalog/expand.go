@@ -10,16 +10,17 @@ type expansion struct {
 	text    string
 	missing []string // variables that are not set and have no default
 	inputs  []string // ids of `${input:ID}`
-	editor  []string // `${…}` that only the file's own editor can expand
-	odd     bool     // some `${…}` was left as it is, because it names no variable
+	editor  []string // `${…}` that only the editor of the file can expand
+	of      bool     // the text has a `${principal:…}`, which stays
+	odd     bool     // the text has a `${…}` that names no variable and was left unchanged
 }
 
 // variables has the values for `${…}` in strings of the file.
 type variables struct {
 	getenv Getenv
 	inputs map[string]input
-	// project is the folder for `${workspaceFolder}` in a file of VS Code, "" for the
-	// workspace of a process.
+	// project is the folder that `${workspaceFolder}` means in a file of VS Code, "" for
+	// the workspace of a process.
 	project string
 }
 
@@ -55,7 +56,7 @@ func InputVariable(id string) string {
 //
 // Anything else stays as it is: `$VAR`, `$$`, and `${…}` around text that is not a name,
 // as a shell script in args may hold. [WorkspaceVariable] also stays, even if such a
-// variable is set. Inserted values are not expanded again.
+// variable is set, and so do `${principal:NAME}` and `${principal_file:NAME}`. Inserted values are not expanded again.
 func (v variables) expand(s string) expansion {
 	var e expansion
 	var out strings.Builder
@@ -100,6 +101,9 @@ func (v variables) value(inside string, e *expansion) (value string, ok bool) {
 	switch kind, rest, found := strings.Cut(inside, ":"); {
 	case found && kind == "input" && rest != "":
 		return v.input(rest, e), true
+	case found && (kind == principalKind || kind == principalFileKind) && validName(rest):
+		e.of = true
+		return "${" + inside + "}", true
 	case found && kind == "env":
 		inside = rest
 	case found && slices.Contains([]string{"command", "config", "extensionInstallFolder"}, kind):

@@ -5,9 +5,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/nearest"
 )
 
-// form is the way in which a kind of file lists its servers, by its key.
+// form is the way in which a kind of file lists its servers. Its text is the key of the
+// list.
 type form string
 
 const (
@@ -31,6 +34,7 @@ func (r *reader) catalog(root node, c *Catalog) {
 	roots := r.additionsOfFile(root, c)
 	if servers, ok := r.entries(root); ok {
 		r.servers(servers, c, roots)
+		r.withoutRejected(c)
 	}
 }
 
@@ -104,7 +108,7 @@ func (r *reader) bare(root node) ([]member, bool) {
 	const write = `no "mcpServers" in the file: write {"mcpServers": {"name": {"command": "…"}}}`
 	for _, m := range root.members {
 		for _, f := range forms() {
-			if nearest(m.name, []string{string(f)}, 2) != "" {
+			if nearest.Of(m.name, []string{string(f)}, 2) != "" {
 				r.fail(m.at, "no servers in the file: unknown key %q: did you mean %q?", m.name, f)
 				return nil, false
 			}
@@ -133,11 +137,11 @@ func (r *reader) readInputs(n node) {
 	}
 }
 
-// unknown handles an unknown key of n; what names n. If a similar known key is not in n,
-// the author probably meant that one. unknown then returns that key, and the server is
-// not started without it. Any other unknown key has no effect.
+// unknown handles an unknown key of n; what names n. If a similar known key is missing
+// from n, the author probably meant that key. unknown then returns that key, and the
+// server is not started without it. Any other unknown key has no effect.
 func (r *reader) unknown(m member, what string, n node, known []string) (meant string) {
-	near := nearest(m.name, known, 1+len(m.name)/6)
+	near := nearest.Of(m.name, known, 1+len(m.name)/6)
 	_, there := n.get(near)
 	server, section, ours := strings.Cut(what, ": ")
 	switch {
@@ -151,7 +155,7 @@ func (r *reader) unknown(m member, what string, n node, known []string) (meant s
 		if what != "" {
 			of += " of " + what
 		}
-		r.ignored = append(r.ignored, remark{m.at, of})
+		r.ignored = append(r.ignored, remark{at: m.at, text: of})
 	}
 	return ""
 }
@@ -180,9 +184,9 @@ func (r *reader) sayIgnored() {
 	r.warn(all[0].at, "%s ignored: %s", keys, strings.Join(names, ", "))
 }
 
-// projectOf returns the folder for relative paths of a file: the file's own folder, or
+// FolderOf returns the folder for relative paths of a file: the file's own folder, or
 // for a file in .vscode or .cursor the folder above.
-func projectOf(file string) string {
+func FolderOf(file string) string {
 	folder := filepath.Dir(file)
 	if base := filepath.Base(folder); base == ".vscode" || base == ".cursor" {
 		return filepath.Dir(folder)

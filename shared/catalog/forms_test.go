@@ -19,7 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// outside is what is set around the tests of forms.
+// outside has the variables that are set in the tests of forms.
 var outside = map[string]string{"MINE_KEY": "key-of-mine", "HOME": "/home/ada", "SRC": "/srv/notes"}
 
 // clientFiles are the files of testdata/forms: one of each client, in a folder named for it.
@@ -67,7 +67,7 @@ func TestEveryClientsFileIsRead(t *testing.T) {
 	}
 }
 
-// readOut says all that was read of a file.
+// readOut describes everything that was read from a file.
 func readOut(c *catalog.Catalog, warnings []catalog.Warning) string {
 	var out bytes.Buffer
 	for _, name := range c.Names() {
@@ -134,7 +134,7 @@ func TestWhatIsSetOutsideWinsOverFiles(t *testing.T) {
 	if diff := cmp.Diff(want, s.Env); diff != "" {
 		t.Error(diff)
 	}
-	// A file that somebody names has to be there.
+	// A file that the caller names must exist.
 	_, _, err = catalog.LoadHere(filepath.Join(folder, "servers.json"), nil, filepath.Join(folder, "none"))
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)

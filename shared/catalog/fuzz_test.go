@@ -43,8 +43,8 @@ func FuzzTOML(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) { checkFile(t, data, "config.toml") })
 }
 
-// FuzzEnvFile reads what may stand in a file of variables, twice: what was read is read
-// the same when it stands in the quotes of the other.
+// FuzzEnvFile reads a file of variables, writes the values with the other kind of quotes,
+// and reads that. Both must give the same values.
 func FuzzEnvFile(f *testing.F) {
 	for _, text := range []string{"A=1", "export A = 'b\nc' # d\r\nB=\"\\n\\\"\"", "A=\"", "A='b'c\nD", "\ufeffA=$B#c #d", "=\n#\n\n"} {
 		f.Add(text)
@@ -83,7 +83,7 @@ func FuzzEnvFile(f *testing.F) {
 	})
 }
 
-// seedForms adds the files of clients whose names end so.
+// seedForms adds the files of clients whose names have this ending.
 func seedForms(f *testing.F, ending string) {
 	f.Helper()
 	for _, file := range clientFiles(f) {
@@ -95,7 +95,7 @@ func seedForms(f *testing.F, ending string) {
 	}
 }
 
-// checkFile reads a file and checks what holds for any.
+// checkFile reads a file and checks the promises that hold for every file.
 func checkFile(t *testing.T, data []byte, file string) {
 	t.Helper()
 	c, warnings, err := catalog.Parse(data, file, variables(map[string]string{"A": "1"}))

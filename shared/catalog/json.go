@@ -16,9 +16,9 @@ const deepest = 1000
 // after the last element.
 func (s source) json() (node, *remark) {
 	if at := s.tooDeep(); at >= 0 {
-		return node{}, &remark{at, "not JSON that a servers file has: too many brackets lie in one another"}
+		return node{}, &remark{at: at, text: "not JSON that a servers file has: too many brackets lie in one another"}
 	}
-	// hujson takes a comment for unfinished if the file ends behind it.
+	// hujson takes a comment for unfinished if the file ends right after it.
 	v, err := hujson.Parse(append(slices.Clone(s.data), '\n'))
 	if err != nil {
 		return node{}, s.explain(v, err)
@@ -83,24 +83,24 @@ func (s source) explain(v hujson.Value, err error) *remark {
 	rest := s.data[at:]
 	switch {
 	case strings.Contains(err.Error(), "parsing comment"):
-		return &remark{at, "the comment has no end: write */ behind it"}
+		return &remark{at: at, text: "the comment has no end: write */ behind it"}
 	case v.StartOffset >= len(s.data):
-		return &remark{len(s.data), `the file is empty: write {"mcpServers": {}}`}
+		return &remark{at: len(s.data), text: `the file is empty: write {"mcpServers": {}}`}
 	case at >= len(s.data) || strings.Contains(what, "EOF"):
-		return &remark{len(s.data), "not JSON: the file ends before its last value does"}
+		return &remark{at: len(s.data), text: "not JSON: the file ends before its last value does"}
 	case rest[0] == '#':
-		return &remark{at, "a comment begins with //: change or remove it"}
+		return &remark{at: at, text: "a comment begins with //: change or remove it"}
 	case rest[0] == '\'':
-		return &remark{at, `strings stand in double quotes: "…"`}
+		return &remark{at: at, text: `strings stand in double quotes: "…"`}
 	case strings.Contains(what, "after top-level value"):
-		return &remark{at, "text after the end of the JSON document: remove it"}
+		return &remark{at: at, text: "text after the end of the JSON document: remove it"}
 	case bytes.HasPrefix(rest, []byte(`"`)) && strings.Contains(err.Error(), "invalid literal"):
-		return &remark{at, `not JSON: the string holds a line break, or a \ with a wrong letter behind it`}
+		return &remark{at: at, text: `not JSON: the string holds a line break, or a \ with a wrong letter behind it`}
 	case strings.Contains(err.Error(), "invalid literal"):
-		return &remark{at, `not JSON: write text in double quotes, a number, true, false or null`}
+		return &remark{at: at, text: `not JSON: write text in double quotes, a number, true, false or null`}
 	case strings.Contains(what, "expecting ','"):
-		return &remark{at, "not JSON: a comma is missing before this"}
+		return &remark{at: at, text: "not JSON: a comma is missing before this"}
 	default:
-		return &remark{at, "not JSON: " + what}
+		return &remark{at: at, text: "not JSON: " + what}
 	}
 }

@@ -19,20 +19,22 @@ type reader struct {
 	problems []remark
 	warnings []remark
 	ignored  []remark // keys that have no effect
+	envFiles []string // of servers
+	access   node     // x-dormouse.access, with its variables
 }
 
 func (r *reader) fail(at int, format string, args ...any) {
-	r.problems = append(r.problems, remark{at, fmt.Sprintf(format, args...)})
+	r.problems = append(r.problems, remark{at: at, text: fmt.Sprintf(format, args...)})
 }
 
 func (r *reader) warn(at int, format string, args ...any) {
-	r.warnings = append(r.warnings, remark{at, fmt.Sprintf(format, args...)})
+	r.warnings = append(r.warnings, remark{at: at, text: fmt.Sprintf(format, args...)})
 }
 
-// errors returns problems as errors with places, in the order of the file.
+// errors returns problems as errors with positions, in the order of the file.
 func (r *reader) errors(problems []remark) (all []*Error) {
 	for _, p := range inOrder(problems) {
-		all = append(all, &Error{r.source.position(p.at), p.text})
+		all = append(all, &Error{r.source.position(p.at), p.text, p.lacks})
 	}
 	return all
 }
@@ -46,8 +48,8 @@ func (r *reader) want(n node, s shape, what string) bool {
 	return true
 }
 
-// each calls use for the members of an object in order, and for a repeated name only
-// once.
+// each calls use for the members of an object, in order. If a name is repeated, it calls
+// use only for one of them.
 func (r *reader) each(n node, use func(member)) {
 	seen := map[string]int{}
 	for _, m := range n.members {
@@ -60,8 +62,8 @@ func (r *reader) each(n node, use func(member)) {
 	}
 }
 
-// additionsOfFile reads x-dormouse of the file: the access section, and the mount roots,
-// which it returns.
+// additionsOfFile reads x-dormouse of the file: the sections access, connect and limits, and the
+// mount roots, which it returns.
 func (r *reader) additionsOfFile(root node, c *Catalog) (roots []string) {
 	ours, ok := root.get("x-dormouse")
 	if !ok || !r.want(ours.value, object, "x-dormouse") {
@@ -72,17 +74,23 @@ func (r *reader) additionsOfFile(root node, c *Catalog) (roots []string) {
 		case "allowed_mount_roots":
 			roots = r.mountRoots(m)
 		case "access":
-			if r.want(m.value, object, "x-dormouse.access") {
-				c.access = r.plain(nil, m.value)
+			r.whoMayCall(m, c)
+		case "connect":
+			if r.want(m.value, object, "x-dormouse.connect") {
+				c.connect = r.plain(nil, r.filled(m.value))
+			}
+		case "limits":
+			if r.want(m.value, object, "x-dormouse.limits") {
+				c.limits = r.plain(nil, m.value)
 			}
 		default:
-			r.unknown(m, "the file: x-dormouse", ours.value, []string{"allowed_mount_roots", "access"})
+			r.unknown(m, "the file: x-dormouse", ours.value, []string{"allowed_mount_roots", "access", "connect", "limits"})
 		}
 	})
 	return roots
 }
 
-// mountRoots reads a list of folders. A list with a mistake allows nothing.
+// mountRoots reads a list of folders. If the list has a mistake, it allows no folder.
 func (r *reader) mountRoots(m member) []string {
 	if !r.want(m.value, array, m.name) {
 		return nil
@@ -99,12 +107,12 @@ func (r *reader) mountRoots(m member) []string {
 }
 
 // plain appends a value as JSON. It complains about repeated names in an object, because
-// the intended one is unknown.
+// it cannot tell which one the author meant.
 func (r *reader) plain(to []byte, n node) []byte {
 	scalar := func(v any) []byte {
 		text, err := json.Marshal(v)
 		if err != nil {
-			panic("catalog: " + err.Error()) // texts, numbers as they were read, and the like
+			panic("catalog: " + err.Error()) // strings, and numbers as they stand in the file, always encode
 		}
 		return append(to, text...)
 	}
@@ -139,8 +147,26 @@ func (r *reader) plain(to []byte, n node) []byte {
 	}
 }
 
-// servers reads all servers. It rejects servers with mistakes, and all servers of a
-// repeated name, because the intended one is unknown.
+// filled returns a value with the variables in its texts expanded. A text with a variable
+// that is not set stays as it is, because the section may not be in use.
+func (r *reader) filled(n node) node {
+	if n.shape == text {
+		if e := (variables{getenv: r.getenv, inputs: r.inputs}).expand(n.text); len(e.missing)+len(e.inputs)+len(e.editor) == 0 {
+			n.text = e.text
+		}
+	}
+	n.items, n.members = slices.Clone(n.items), slices.Clone(n.members)
+	for i := range n.items {
+		n.items[i] = r.filled(n.items[i])
+	}
+	for i := range n.members {
+		n.members[i].value = r.filled(n.members[i].value)
+	}
+	return n
+}
+
+// servers reads all servers. It rejects servers with mistakes. It rejects all servers of a
+// repeated name, because it cannot tell which one the author meant.
 func (r *reader) servers(all []member, c *Catalog, roots []string) {
 	of := map[string]int{} // index in rejected, by name
 	first := map[string]int{}
@@ -158,6 +184,7 @@ func (r *reader) servers(all []member, c *Catalog, roots []string) {
 			continue
 		}
 		delete(c.servers, m.name)
+		delete(c.of, m.name)
 		c.names = slices.DeleteFunc(c.names, func(name string) bool { return name == m.name })
 		i, ok := of[m.name]
 		if !ok {
@@ -190,9 +217,16 @@ func (r *reader) one(m member, c *Catalog, roots []string) {
 	if r.remote(m.value, what) {
 		return
 	}
+	r.rule(m.name)
 	s := serverReader{reader: r, what: what, key: m, roots: roots}
 	c.names = append(c.names, m.name)
 	c.servers[m.name] = s.read()
+	if s.limits != nil {
+		if c.of == nil {
+			c.of = map[string][]byte{}
+		}
+		c.of[m.name] = s.limits
+	}
 }
 
 // validName accepts names that need no escaping in a URL path, a DynamoDB key and an

@@ -12,8 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// longest limits every time in the file. A time of more than a day is a mistake of
-// units.
+// longest limits every time in the file. A longer time is probably in the wrong unit.
 const longest = 24 * time.Hour
 
 // serverReader reads one server.
@@ -25,9 +24,11 @@ type serverReader struct {
 	server    Server
 	program   node              // the command
 	said      []string          // missing keys whose absence was explained already
+	inEnv     bool              // text reads a variable
 	secret    bool              // the last string that text read holds a secret
 	elsewhere map[string]string // variables from other keys than env
-	times     map[string]bool   // the times that were set, in either place
+	times     map[string]bool   // the times that were set, in x-dormouse or in its section box
+	limits    []byte            // x-dormouse.limits as JSON
 	after     []func()          // reads that come after all other keys
 }
 
@@ -39,7 +40,7 @@ func (r *serverReader) read() Server {
 	}
 	r.times = map[string]bool{}
 	before := len(r.problems)
-	// A disabled server may lack what it would need to run, so this comes first.
+	// Read this first: a disabled server may lack settings that it would need to run.
 	r.server.Disabled = r.disabled(r.key.value)
 	r.fields(r.key.value, r.what, entryKeys())
 	for _, read := range r.after {
@@ -64,6 +65,7 @@ func (r *serverReader) read() Server {
 	case len(r.problems) == before && !r.server.Disabled:
 		r.checkProgram(r.program)
 	}
+	r.principal()
 	r.server.Digest = r.server.digest()
 	if size := len(r.server.Marshal()); size > MaxMarshal && len(r.problems) == before {
 		r.fail(r.key.at, "%s: %d bytes in all, but a box takes at most %d: move long values into a file that the server reads", r.what, size, MaxMarshal)
@@ -71,7 +73,7 @@ func (r *serverReader) read() Server {
 	return r.server
 }
 
-// isNative reports whether the file calls the server native, even with a wrong name.
+// isNative reports whether the file calls the server native, even if the name is wrong.
 func (r *serverReader) isNative() bool {
 	ours, _ := r.key.value.get("x-dormouse")
 	name, ok := ours.value.get("native")
@@ -189,8 +191,8 @@ func (r *serverReader) ours(m member) {
 	}
 }
 
-// misplaced handles a key of dormouse beside those of all clients. Codex has two keys of
-// the same name there.
+// misplaced handles a key of dormouse that stands beside the keys of all clients. Codex
+// has two keys of the same name there.
 func (r *serverReader) misplaced(m member) {
 	if r.form == codexServers && (m.name == "startup_timeout_sec" || m.name == "tool_timeout_sec") {
 		r.time(m)
@@ -225,7 +227,7 @@ func (r *serverReader) envVars(m member) {
 	}
 }
 
-// setenv sets a variable from another key than env, unless env has it.
+// setenv sets a variable that comes from another key than env. A variable in env wins.
 func (r *serverReader) setenv(name, value string) {
 	if r.elsewhere == nil {
 		r.elsewhere = map[string]string{}
@@ -242,10 +244,11 @@ func (r *serverReader) variable(m member) {
 		r.server.Env = map[string]string{}
 	}
 	if m.value.shape == null && r.form == vscodeServers {
-		return // VS Code takes the variable away from the process, which has none but these
+		return // VS Code removes the variable from the environment of the process; here the process does not have it anyway
 	}
 	secret := r.secret
-	r.secret = false
+	r.secret, r.inEnv = false, true
+	defer func() { r.inEnv = false }()
 	r.server.Env[m.name] = r.text(m.value, fmt.Sprintf("env %q", m.name))
 	if r.secret && !slices.Contains(r.server.Box.Secrets, m.name) {
 		r.server.Box.Secrets = append(r.server.Box.Secrets, m.name)
@@ -264,6 +267,11 @@ func additionKeys() map[string]field {
 	keys := map[string]field{
 		"native": (*serverReader).nativeName, "record": (*serverReader).record, "tasks": (*serverReader).tasks,
 		"enabled": readBefore,
+		"limits": func(r *serverReader, m member) {
+			if r.want(m.value, object, r.what+": limits") {
+				r.limits = r.plain(nil, m.value)
+			}
+		},
 		"box": func(r *serverReader, m member) {
 			if r.want(m.value, object, r.what+": box") {
 				r.after = append(r.after, func() { r.box(m.value) })
@@ -338,9 +346,9 @@ func (r *serverReader) seconds(m member, to *time.Duration, zero bool) {
 	*to = d
 }
 
-// disabled decides whether the server is started. dormouse's own key wins over those of
-// other clients: a file may switch a server off for them because it is hosted here. A
-// value that is neither true nor false keeps the server off.
+// disabled decides whether the server is started. dormouse's own key wins over the keys of
+// other clients: a file may switch a server off in other clients because dormouse hosts
+// it. A value that is neither true nor false keeps the server off.
 func (r *serverReader) disabled(n node) bool {
 	if ours, ok := n.get("x-dormouse"); ok {
 		if m, ok := ours.value.get("enabled"); ok {
@@ -357,8 +365,8 @@ func (r *serverReader) disabled(n node) bool {
 	return off
 }
 
-// flag reports whether m switches the server off; on is the value of m for a server that
-// is on.
+// flag reports whether m switches the server off; on is the value of m that leaves a
+// server on.
 func (r *serverReader) flag(m member, on bool) bool {
 	if m.value.shape != boolean {
 		r.warn(m.value.at, "%s: %s must be true or false: the server stays disabled", r.what, m.name)
@@ -390,16 +398,20 @@ func (r *serverReader) textWith(n node, field string, v variables) string {
 	if e.odd {
 		r.warn(n.at, "%s: ${…} is left as it is where it is not ${NAME} or ${NAME:-default}", field)
 	}
+	if e.of && !r.inEnv {
+		r.fail(n.at, "%s: ${principal:…} can stand in env only: others can see arguments", field)
+	}
 	for _, what := range e.editor {
 		r.fail(n.at, "%s: only the editor can fill in %s: write the value, or ${NAME} and set NAME", field, what)
 	}
 	slices.Sort(e.missing)
 	for _, name := range slices.Compact(e.missing) {
 		todo := r.set("it")
+		v := &Variable{Name: name, Secret: true}
 		if r.form != registryServer {
 			todo += fmt.Sprintf(", or write ${%s:-default}", name)
 		}
-		r.lacks(n.at, field, name+" is not set", todo)
+		r.lacks(n.at, field, name+" is not set", todo, v)
 	}
 	for _, id := range e.inputs {
 		in := r.inputs[id]
@@ -412,7 +424,7 @@ func (r *serverReader) textWith(n node, field string, v variables) string {
 		if in.description != "" {
 			what += fmt.Sprintf(" (%s)", in.description)
 		}
-		r.lacks(n.at, field, what+" has no value", r.set(name))
+		r.lacks(n.at, field, what+" has no value", r.set(name), &Variable{Name: name, Input: id, About: in.description, Secret: in.secret})
 	}
 	if !utf8.ValidString(e.text) || strings.Contains(e.text, "\x00") {
 		r.fail(n.at, "%s: a NUL character or bytes that are not UTF-8 cannot be passed to a process", field)
@@ -425,23 +437,25 @@ func (r *serverReader) set(name string) string {
 	if r.folder == "" {
 		return "set " + name
 	}
-	return "set " + name + ", or put it into .env beside the file"
+	return "set " + name + " in the environment, in .env beside the file, or with --env-file"
 }
 
-// lacks complains about a missing value. For a disabled server it only warns.
-func (r *serverReader) lacks(at int, field, what, todo string) {
+// lacks complains about a missing value: that of the variable v, if v is not nil. For a
+// disabled server it only warns.
+func (r *serverReader) lacks(at int, field, what, todo string, v *Variable) {
 	if r.server.Disabled {
 		r.warn(at, "%s: %s; the server is disabled, so it is left empty", field, what)
 		return
 	}
 	r.fail(at, "%s: %s: %s", field, what, todo)
+	r.problems[len(r.problems)-1].lacks = v
 }
 
-// checkProgram refuses a command that can never be started. The usual mistake is a
-// command line in the place of a command. No shell splits it, so the box would look for
-// a program with spaces in its name. A path with spaces is right if it exists. If it
-// does not exist here, it may exist in the box, so it is only a warning unless it is
-// plainly a command line.
+// checkProgram refuses a command that can never be started. The usual mistake is a whole
+// command line in the place of a command. No shell splits it, so the box would look for a
+// program with spaces in its name. A path with spaces is right if it exists. If it does
+// not exist here, it may still exist in the box. So checkProgram refuses it only if it is
+// plainly a command line, and otherwise only warns.
 func (r *serverReader) checkProgram(n node) {
 	command := r.server.Command
 	words := strings.Fields(command)
@@ -460,8 +474,8 @@ func (r *serverReader) checkProgram(n node) {
 		r.warn(n.at, "%s: command holds spaces and there is no such file here: if these are arguments, move them into args", r.what)
 		return
 	}
-	// The message shows only the first word, as it is in the file: the rest, and values
-	// of variables, may be secret.
+	// The message shows only the first word, as the file has it. The rest, and values of
+	// variables, may be secret.
 	r.fail(n.at, `%s: command and arguments stand in one string: split it into "command": %q and "args": ["…", "…"]`,
 		r.what, strings.Fields(n.text)[0])
 }

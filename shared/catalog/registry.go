@@ -7,8 +7,8 @@ import (
 )
 
 // registry finds the one server of a server.json, the form of the official registry. The
-// server stands alone, or inside an answer of the registry. Its name here is the last
-// part of its name there.
+// server stands alone, or inside an answer of the registry. The catalog names the server
+// by the last part of its name in the registry.
 func (r *reader) registry(root node) ([]member, bool) {
 	if m, ok := root.get("server"); ok {
 		root = m.value
@@ -29,8 +29,8 @@ func (r *reader) registry(root node) ([]member, bool) {
 	return []member{{name: short, at: name.value.at, value: root}}, true
 }
 
-// published is a package of a server.json. The names of keys have changed with the
-// schema.
+// published is a package of a server.json. The schema has renamed some keys over time, so
+// words are looked up under several.
 type published struct {
 	node
 	kind, identifier, version string
@@ -96,8 +96,8 @@ func (r *reader) fromRegistry(m member, what string) (node, bool) {
 	return node{}, false
 }
 
-// foreign reports whether the package is in another registry than the one that npx and
-// uvx ask. That one may have another package of the same name.
+// foreign reports whether the package is in another registry than npx and uvx ask. The
+// registry that they ask may have another package of the same name.
 func (p published) foreign() bool {
 	usual := map[string]string{"npm": "https://registry.npmjs.org", "pypi": "https://pypi.org"}[p.kind]
 	base := strings.TrimSuffix(p.word("registryBaseUrl", "registry_base_url"), "/")
@@ -188,8 +188,8 @@ func arguments(all []node, getenv Getenv) (words []node) {
 	return words
 }
 
-// given returns the value of an input of a server.json: the file's value, with its own
-// variables in braces replaced; else the variable of that name; else the default. ok is
+// given returns the value of an input of a server.json. It takes the file's value, with
+// the variables in braces replaced; else the value of variable; else the default. ok is
 // false if there is no value and none is required.
 func given(n node, variable string, getenv Getenv) (value node, ok bool) {
 	value = node{shape: text, at: n.at}

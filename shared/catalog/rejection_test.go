@@ -59,8 +59,29 @@ func TestServerThatIsWrongCostsItselfOnly(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, reason)
 		}
 	}
-	if near := c.Nearest("wether"); near != "weather" {
+	if near := catalog.Closest("wether", []string{"good", "Weather"}); near != "Weather" {
 		t.Errorf("nearest %q", near)
+	}
+}
+
+func TestRejectionSaysWhichValuesItLacks(t *testing.T) {
+	const file = `{"inputs": [{"id": "my-key", "description": "The key", "password": true}, {"id": "city"}], "servers": {
+	"asks": {"command": "a", "args": ["${input:my-key}", "${input:city}", "${HOME_TOWN} ${input:my-key}"]},
+	"more": {"command": "a", "args": ["${input:my-key}", 5]}}}`
+	c, _, err := catalog.Parse([]byte(file), "mcp.json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string][]catalog.Variable{}
+	for _, r := range c.Rejected() {
+		got[r.Name] = r.Lacks()
+	}
+	want := map[string][]catalog.Variable{
+		"asks": {{Name: "MY_KEY", Input: "my-key", About: "The key", Secret: true}, {Name: "CITY", Input: "city"}, {Name: "HOME_TOWN", Secret: true}},
+		"more": nil,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 const (
 	DefaultStartupTimeout = 300 * time.Second // from start to a finished handshake
 	DefaultToolTimeout    = 300 * time.Second // for one tools/call
-	DefaultAnswerTimeout  = 6 * time.Hour     // for a client's answer to a question of a call
+	DefaultAnswerTimeout  = 6 * time.Hour     // limits the time for a client's answer to a question of a call
 )
 
 // MaxMarshal is the greatest length of Server.Marshal in bytes. [Parse] refuses a larger
@@ -182,6 +182,14 @@ func (s Server) digest() string {
 	}
 	sum := sha256.Sum256(encode(list))
 	return hex.EncodeToString(sum[:])
+}
+
+// Definition returns a digest of everything that a running process and its box were
+// started with: Digest, and all settings of the box. Timeouts and records do not change
+// it, so a process goes on when only those change.
+func (s Server) Definition() string {
+	sum := sha256.Sum256(encode([]any{s.Digest, s.Box}))
+	return hex.EncodeToString(sum[:8])
 }
 
 // encode is json.Marshal without the escapes for HTML, which would waste space. Strings,

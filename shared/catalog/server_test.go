@@ -86,7 +86,7 @@ func TestDigestStaysWhenBehaviourStays(t *testing.T) {
 	}
 }
 
-// The digest is a key of what is stored, so it must not change with a release.
+// The digest is a key of stored records, so a release must not change it.
 func TestDigestStaysOverReleases(t *testing.T) {
 	const want = "88f0ea4abd1d656851c730f50d74b969843ed9f901898b5aff59ac673c39e1e7"
 	if got := one(t, server(digestOf), nil).Digest; got != want {
@@ -148,7 +148,7 @@ func TestMarshalRoundTrip(t *testing.T) {
 	}
 }
 
-// fields lists everything of a server, which its String hides.
+// fields lists all fields of a server, which its String method hides.
 func fields(s catalog.Server) map[string]any {
 	return map[string]any{
 		"name": s.Name, "command": s.Command, "args": s.Args, "env": s.Env, "cwd": s.Cwd, "digest": s.Digest,

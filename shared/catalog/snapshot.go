@@ -14,8 +14,8 @@ type Snapshot string
 const (
 	SnapshotOff       Snapshot = "off"
 	SnapshotSession   Snapshot = "session"   // for the session, until it ends
-	SnapshotPrincipal Snapshot = "principal" // for all sessions of a principal: the workspace of the last process to stop
-	// SnapshotShared is the result of scope "shared"; the file cannot name it.
+	SnapshotPrincipal Snapshot = "principal" // all sessions of a principal: the workspace of the process that stopped last
+	// SnapshotShared is the value for scope "shared"; the file cannot set it.
 	SnapshotShared Snapshot = "shared"
 )
 
@@ -25,12 +25,14 @@ const WorkspaceVariable = "${" + workspaceName + "}"
 
 const workspaceName = "workspaceFolder"
 
-// Workspace reports whether each process works in a folder of its own: a copy of the
-// host path, or else an empty folder. It does if something in the file asks for it.
-// Other servers work in the folder of the servers file, or on AWS in the runner's
-// working folder.
+// Workspace reports whether each process works in a folder of its own: a copy of the host
+// path, or else an empty folder. It does if any setting in the file needs one. Other
+// servers work in the folder of the servers file, or on AWS in the runner's working
+// folder.
 func (s Server) Workspace() bool {
-	names := func(text string) bool { return strings.Contains(text, WorkspaceVariable) }
+	names := func(text string) bool {
+		return strings.Contains(text, WorkspaceVariable) || strings.Contains(text, "${"+principalFileKind+":")
+	}
 	return s.Box.Confined() || s.Box.HostPath != "" || s.Box.Snapshot == SnapshotSession || s.Box.Snapshot == SnapshotPrincipal ||
 		slices.ContainsFunc(s.Args, names) || slices.ContainsFunc(slices.Collect(maps.Values(s.Env)), names)
 }

@@ -1,3 +1,5 @@
+//go:build !aws
+
 package catalog
 
 import (
@@ -37,14 +39,14 @@ func (s source) toml() (node, *remark) {
 	if err := toml.Unmarshal(s.data, &whole); err != nil {
 		var wrong *toml.DecodeError
 		if !errors.As(err, &wrong) {
-			return node{}, &remark{0, "not TOML"} // the rest of the error may quote a value
+			return node{}, &remark{text: "not TOML"} // the rest of the error may quote a value
 		}
 		line, column := wrong.Position()
 		what, _, _ := strings.Cut(strings.TrimPrefix(wrong.Error(), "toml: "), ": strconv.") // which would quote it
 		if strings.HasPrefix(what, "expected keyword") {
 			what = "write text in double quotes, a number, true or false"
 		}
-		return node{}, &remark{s.offset(line, column), "not TOML: " + what}
+		return node{}, &remark{at: s.offset(line, column), text: "not TOML: " + what}
 	}
 	root := node{shape: object}
 	table := &root
@@ -59,7 +61,7 @@ func (s source) toml() (node, *remark) {
 		}
 	}
 	if p.Error() != nil {
-		return node{}, &remark{0, "not TOML"}
+		return node{}, &remark{text: "not TOML"}
 	}
 	return root, nil
 }
@@ -72,8 +74,8 @@ func keysOf(e *unstable.Node) (keys []member) {
 	return keys
 }
 
-// descend returns the table that keys name below n, and makes missing ones. Of an array
-// of tables it takes the last one, or a new one if another is true.
+// descend returns the table that keys name below n. It makes tables that are missing. Of
+// an array of tables it takes the last one, or appends a new one if another is true.
 func descend(n *node, keys []member, another bool) *node {
 	for i, key := range keys {
 		at := -1

@@ -115,8 +115,8 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 	}
 }
 
-// wrong is all that is wrong with a file: with it as a whole, or else with the servers
-// that it has.
+// wrong returns all the mistakes of a file: of the file as a whole, or else of its
+// servers.
 func wrong(file string, env catalog.Getenv) error {
 	c, _, err := catalog.Parse([]byte(file), "f", env)
 	if err != nil {
@@ -134,7 +134,7 @@ func wrong(file string, env catalog.Getenv) error {
 	return errors.Join(all...)
 }
 
-// server gives a file whose server "x" begins on line 2.
+// server returns a file whose server "x" begins on line 2.
 func server(keys string) string { return "{\"mcpServers\": {\n\"x\": {" + keys + "}}}" }
 
 func badName(quoted string) string {

@@ -27,7 +27,7 @@ type Call struct {
 	// In is the record that a write gets, or the question ids that Answers gets. It is
 	// nil for a call that has only keys.
 	In any
-	// Out is the result of the store, set once do has run: a record, a slice of records,
+	// Out is the result of the store, set after do has run: a record, a slice of records,
 	// a [Loaded] or a bool. It is nil for a method that returns only an error.
 	Out any
 }
@@ -38,13 +38,13 @@ type Loaded struct {
 	Box     session.Box
 }
 
-// Func runs around one call of a store. do makes the call with the context it is given; Func
-// calls it at most once. The error of Func becomes the error of the method. If that error is
-// not do's error and does not wrap it, the method returns no result.
+// Func runs around one call of a store. do makes the call with the context that it gets.
+// Func calls do at most once. The error of Func becomes the error of the method. If that
+// error is not do's error and does not wrap it, the method returns no result.
 type Func func(ctx context.Context, c *Call, do func(context.Context) error) error
 
 // Store is a store with a function around every method but Close. It is safe for
-// concurrent use if the function is. It has as many methods as session.Store has.
+// concurrent use if the function is. It has as many methods as session.Store.
 type Store struct {
 	inner  session.Store
 	around Func

@@ -52,6 +52,13 @@ func (s *Store) SaveHandshake(ctx context.Context, v session.Handshake) error {
 	return change(ctx, s, "SaveHandshake", v, func(ctx context.Context) error { return s.inner.SaveHandshake(ctx, v) })
 }
 
+// ListHandshakes implements session.Store.
+func (s *Store) ListHandshakes(ctx context.Context, digest, prefix string) ([]session.Handshake, error) {
+	return read(ctx, s, "ListHandshakes", func(ctx context.Context) ([]session.Handshake, error) {
+		return s.inner.ListHandshakes(ctx, digest, prefix)
+	})
+}
+
 // Handshake implements session.Store.
 func (s *Store) Handshake(ctx context.Context, digest, version string) (session.Handshake, error) {
 	return read(ctx, s, "Handshake", func(ctx context.Context) (session.Handshake, error) {
@@ -97,6 +104,54 @@ func (s *Store) SaveKey(ctx context.Context, v session.Key) error {
 func (s *Store) ListKeys(ctx context.Context, tenant, after string, limit int) ([]session.Key, error) {
 	return read(ctx, s, "ListKeys", func(ctx context.Context) ([]session.Key, error) {
 		return s.inner.ListKeys(ctx, tenant, after, limit)
+	})
+}
+
+// CreateGrant implements session.Store.
+func (s *Store) CreateGrant(ctx context.Context, v session.Grant) error {
+	return change(ctx, s, "CreateGrant", v, func(ctx context.Context) error { return s.inner.CreateGrant(ctx, v) })
+}
+
+// Grant implements session.Store.
+func (s *Store) Grant(ctx context.Context, id string) (session.Grant, error) {
+	return read(ctx, s, "Grant", func(ctx context.Context) (session.Grant, error) {
+		return s.inner.Grant(ctx, id)
+	})
+}
+
+// SaveGrant implements session.Store.
+func (s *Store) SaveGrant(ctx context.Context, v session.Grant) error {
+	return change(ctx, s, "SaveGrant", v, func(ctx context.Context) error { return s.inner.SaveGrant(ctx, v) })
+}
+
+// ListGrants implements session.Store.
+func (s *Store) ListGrants(ctx context.Context, tenant, after string, limit int) ([]session.Grant, error) {
+	return read(ctx, s, "ListGrants", func(ctx context.Context) ([]session.Grant, error) {
+		return s.inner.ListGrants(ctx, tenant, after, limit)
+	})
+}
+
+// CreateUpstreamToken implements session.Store.
+func (s *Store) CreateUpstreamToken(ctx context.Context, v session.UpstreamToken) error {
+	return change(ctx, s, "CreateUpstreamToken", v, func(ctx context.Context) error { return s.inner.CreateUpstreamToken(ctx, v) })
+}
+
+// UpstreamToken implements session.Store.
+func (s *Store) UpstreamToken(ctx context.Context, id string) (session.UpstreamToken, error) {
+	return read(ctx, s, "UpstreamToken", func(ctx context.Context) (session.UpstreamToken, error) {
+		return s.inner.UpstreamToken(ctx, id)
+	})
+}
+
+// SaveUpstreamToken implements session.Store.
+func (s *Store) SaveUpstreamToken(ctx context.Context, v session.UpstreamToken) error {
+	return change(ctx, s, "SaveUpstreamToken", v, func(ctx context.Context) error { return s.inner.SaveUpstreamToken(ctx, v) })
+}
+
+// ListUpstreamTokens implements session.Store.
+func (s *Store) ListUpstreamTokens(ctx context.Context, tenant, after string, limit int) ([]session.UpstreamToken, error) {
+	return read(ctx, s, "ListUpstreamTokens", func(ctx context.Context) ([]session.UpstreamToken, error) {
+		return s.inner.ListUpstreamTokens(ctx, tenant, after, limit)
 	})
 }
 

@@ -14,6 +14,5 @@ package slack
 import "time"
 
 // Slack is the timer slack that [Take] sets. Threads of a Go program also wait for each
-// other by the clock, for some µs: with more slack than this, one call in twenty came
-// late.
+// other with timers of some µs. With more slack than this, one call in twenty came late.
 const Slack = 500 * time.Microsecond

@@ -11,8 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/slack"
 )
 
-// asked makes this program, as a child of a test, take its slack and start a child that
-// prints its own.
+// asked makes this program, as a child of a test, call Take and start a child that prints
+// its own slack.
 const asked = "SLACK_TEST_TAKE"
 
 func TestMain(m *testing.M) {

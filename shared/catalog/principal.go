@@ -1,0 +1,45 @@
+package catalog
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// The kinds of the templates for what a principal has at a third party.
+const (
+	principalKind     = "principal"      // ${principal:NAME} is the secret
+	principalFileKind = "principal_file" // ${principal_file:NAME} is the path of a file with it
+)
+
+// Principal returns the names in `${principal:NAME}` and `${principal_file:NAME}` of the
+// server's environment, in order, each once. A process gets their values for the
+// principal that it works for.
+func (s Server) Principal() []string {
+	names := map[string]bool{}
+	for _, value := range s.Env {
+		for _, kind := range []string{principalKind, principalFileKind} {
+			for _, rest := range strings.Split(value, "${"+kind+":")[1:] {
+				if name, _, closed := strings.Cut(rest, "}"); closed && validName(name) {
+					names[name] = true
+				}
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// principal checks that no other principal can get at the values of the templates.
+func (r *serverReader) principal() {
+	names := r.server.Principal()
+	if len(names) == 0 {
+		return
+	}
+	at := r.key.at
+	if env, ok := r.key.value.get("env"); ok {
+		at = env.at
+	}
+	if r.server.Box.Scope == ScopeShared {
+		r.fail(at, "%s: scope \"shared\" gives all users one process, and ${%s:%s} is of one user: take scope \"session\" or \"principal\"", r.what, principalKind, names[0])
+	}
+}
