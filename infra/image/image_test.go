@@ -7,6 +7,8 @@ import (
 	"archive/tar"
 	"bufio"
 	"bytes"
+	"compress/gzip"
+	"crypto/sha512"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -24,6 +26,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
 // rig is a registry whose repository of boxes requires a login. It holds two images, each
@@ -101,8 +105,8 @@ func (r *rig) do(args ...string) []byte {
 	return out
 }
 
-// publish pushes an index with an image for each platform. The content of each file is
-// its name and the platform.
+// publish pushes an index with an image for each platform. Each file contains its name and
+// the platform.
 func (r *rig) publish(reference string, config []string, files ...string) {
 	r.t.Helper()
 	index := []string{"index", "append", "--tag", r.host + "/" + reference}
@@ -203,10 +207,101 @@ func TestTheImageHasTheBaseTheRunnerAndTheToolsOfItsPlatform(t *testing.T) {
 		}
 		c := image.Config
 		got := []string{image.Architecture, strings.Join(c.Env, " "), strings.Join(c.Entrypoint, " "), strings.Join(c.Cmd, " "), c.WorkingDir, c.User}
-		want := []string{arch, "PATH=/usr/bin LANG=C.UTF-8 UV_PYTHON_DOWNLOADS=never DORMOUSE_LOCKS=/usr/local/share/dormouse/locks", "/usr/local/bin/dormouse-runner", "", "/", "0"}
+		want := []string{arch, "PATH=/usr/bin LANG=C.UTF-8 UV_PYTHON_DOWNLOADS=never DORMOUSE_LOCKS=/usr/local/share/dormouse/locks DORMOUSE_BAKED=/usr/local/share/dormouse/installs", "/usr/local/bin/dormouse-runner", "", "/", "0"}
 		if d := cmp.Diff(want, got); d != "" {
 			t.Error(d)
 		}
+	}
+}
+
+// npm serves one package, a server, until the test stops it.
+func npm(t *testing.T) *httptest.Server {
+	t.Helper()
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	w := tar.NewWriter(z)
+	for name, text := range map[string]string{
+		"package/package.json": `{"name":"srv","version":"1.0.0","bin":"cli.js"}`,
+		"package/cli.js": `#!/usr/bin/env node
+require("readline").createInterface({input: process.stdin}).on("line", l => {
+  const m = JSON.parse(l)
+  if (m.id !== undefined) console.log(JSON.stringify({jsonrpc: "2.0", id: m.id, result: {tools: []}}))
+}).on("close", () => process.exit())`,
+	} {
+		err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(text)), Mode: 0o755})
+		if _, err2 := io.WriteString(w, text); err != nil || err2 != nil {
+			t.Fatal(err, err2)
+		}
+	}
+	if err := errors.Join(w.Close(), z.Close()); err != nil {
+		t.Fatal(err)
+	}
+	sum := sha512.Sum512(packed.Bytes())
+	var s *httptest.Server
+	s = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if q.URL.Path != "/srv" {
+			_, _ = w.Write(packed.Bytes())
+			return
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"name": "srv", "dist-tags": map[string]string{"latest": "1.0.0"}, "versions": map[string]any{
+			"1.0.0": map[string]any{"name": "srv", "version": "1.0.0", "bin": "cli.js", "dist": map[string]string{
+				"tarball": s.URL + "/srv.tgz", "integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:]),
+			}},
+		}})
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// F-13: the servers of the servers file are in the image, by the digests of their
+// requests. A box of it starts one with an empty cache, and no network is needed.
+func TestTheImageHasTheServersOfTheServersFile(t *testing.T) {
+	r, packages := newRig(t), npm(t)
+	servers := r.write("servers.json", `{"mcpServers": {"s": {"command": "npx", "args": ["-y", "srv"]}, "own": {"command": "node", "args": ["x.js"]}}}`)
+	out := filepath.Join(r.folder, "baked")
+	for name, value := range map[string]string{"npm_config_registry": packages.URL, "npm_config_fetch_retries": "0", "HOME": r.folder} {
+		t.Setenv(name, value)
+	}
+	said, err := exec.CommandContext(t.Context(), "../../bin/dormouse", "image", "--json", "--servers", servers, "--out", out).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []struct {
+		Server, Digest, Why string
+		CPUSeconds          float64
+		MemoryMB, ClassMB   int
+	}
+	if err := json.Unmarshal(said, &rows); err != nil || len(rows) != 2 {
+		t.Fatalf("%s, %v", said, err)
+	}
+	for _, row := range rows {
+		if fine := row.Digest != "" && row.Why == "" && row.CPUSeconds > 0 && row.MemoryMB > 0 && row.ClassMB >= 512; fine != (row.Server == "s") || !fine && row.Why == "" {
+			t.Errorf("%+v", row)
+		}
+	}
+	packages.Close()
+	t.Setenv("BAKED", out)
+	made, err := r.push("baked", "linux/amd64", "secret")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.login()
+	box := t.TempDir()
+	tarball := r.write("image.tar", string(r.do("export", made, "-")))
+	if out, err := exec.CommandContext(t.Context(), "tar", "-xf", tarball, "-C", box).CombinedOutput(); err != nil {
+		t.Fatalf("%s, %v", out, err)
+	}
+	l, err := provision.New(provision.Config{
+		Base: filepath.Join(box, "work"), Cache: filepath.Join(box, "cache"), Baked: filepath.Join(box, "usr/local/share/dormouse/installs"),
+		Environ: map[string]string{"PATH": os.Getenv("PATH"), "npm_config_registry": packages.URL},
+	}, provision.Server{Command: "npx", Args: []string{"-y", "srv"}}).Provision(t.Context(), "p", nil)
+	if err != nil || !strings.HasPrefix(l.Command, filepath.Join(box, "usr/local/share/dormouse/installs")) {
+		t.Fatalf("%+v, %v", l, err)
+	}
+	cmd := exec.CommandContext(t.Context(), l.Command, l.Args...)
+	cmd.Stdin = strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}` + "\n")
+	if answer, err := cmd.Output(); err != nil || !strings.Contains(string(answer), `"id":1`) {
+		t.Errorf("the server says %q, %v", answer, err)
 	}
 }
 
@@ -250,7 +345,7 @@ func TestWhatCannotBeMadeIsRefused(t *testing.T) {
 	}
 }
 
-// The Dockerfile must build the same box, for users with Docker.
+// The Dockerfile is for users with Docker. It must build the same box.
 func TestTheDockerfileSaysTheSame(t *testing.T) {
 	raw, err := os.ReadFile("Dockerfile")
 	if err != nil {
@@ -262,10 +357,10 @@ func TestTheDockerfileSaysTheSame(t *testing.T) {
 	}
 	lines := strings.Split(string(raw), "\n")
 	for line, said := range map[string]string{
-		"ARG BASE=docker.io/library/node:22-bookworm":                                               "${BASE:-docker.io/library/node:22-bookworm}",
-		"ARG UV=ghcr.io/astral-sh/uv:0.9.11":                                                        "${UV:-ghcr.io/astral-sh/uv:0.9.11}",
-		"ENV LANG=C.UTF-8 UV_PYTHON_DOWNLOADS=never DORMOUSE_LOCKS=/usr/local/share/dormouse/locks": "--env LANG=C.UTF-8 --env UV_PYTHON_DOWNLOADS=never --env DORMOUSE_LOCKS=/usr/local/share/dormouse/locks ",
-		`ENTRYPOINT ["/usr/local/bin/dormouse-runner"]`:                                             "--entrypoint /usr/local/bin/dormouse-runner",
+		"ARG BASE=docker.io/library/node:24-bookworm": "${BASE:-docker.io/library/node:24-bookworm}",
+		"ARG UV=ghcr.io/astral-sh/uv:0.9.11":          "${UV:-ghcr.io/astral-sh/uv:0.9.11}",
+		"ENV LANG=C.UTF-8 UV_PYTHON_DOWNLOADS=never DORMOUSE_LOCKS=/usr/local/share/dormouse/locks DORMOUSE_BAKED=/usr/local/share/dormouse/installs": "--env LANG=C.UTF-8 --env UV_PYTHON_DOWNLOADS=never --env DORMOUSE_LOCKS=/usr/local/share/dormouse/locks --env DORMOUSE_BAKED=/usr/local/share/dormouse/installs ",
+		`ENTRYPOINT ["/usr/local/bin/dormouse-runner"]`: "--entrypoint /usr/local/bin/dormouse-runner",
 		"CMD []":    "",
 		"WORKDIR /": "--workdir / ",
 		"USER 0":    "--user 0 ",

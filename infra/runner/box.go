@@ -19,7 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// boxed joins the relay's runner side and the box, which do not know each other.
+// boxed joins the relay's runner and the box, which do not know each other.
 type boxed struct {
 	box  *box.Box
 	link *runner.Runner
@@ -28,7 +28,9 @@ type boxed struct {
 	name func(session, principal string) string // name of a session's process
 	took *starts
 	era  string // the era that the host knows
-	log  *slog.Logger
+
+	installs *keptInstalls
+	log      *slog.Logger
 }
 
 // place has the folders and settings of a box.
@@ -36,29 +38,33 @@ type place struct {
 	work  string // folder of this runner only, for workspaces and temporary files
 	cache string // folder of installs, shared
 	locks string // folder of locks that win over those of the cache, "" for none
-	logs  string // folder for the stderr of processes, "" for none
+	logs  string // folder for the stderr of servers' processes, "" for none
 	show  bool   // clients see the output of processes
 	task  string // the fleet's id of this runner's task
 	max   int    // processes at a time
 	era   string // of the server, "" if it is not known
 	on    sandbox.Support
 	keep  box.Keeper // nil keeps no workspaces
+	env   environment
+
+	installs *keptInstalls // nil keeps no installs
+	baked    string        // folder of installs that the image has, "" for none
 }
 
 // newBox makes the box of a server.
 func newBox(s catalog.Server, at place, log *slog.Logger) *boxed {
-	s, unresolved := s.Resolve(os.LookupEnv)
-	b := &boxed{log: log, era: at.era, took: newStarts(s.Name, os.Getenv("DORMOUSE_METRICS"), log)}
+	s, unresolved := s.Resolve(at.env.lookup)
+	b := &boxed{log: log, era: at.era, installs: at.installs, took: newStarts(s.Name, at.env["DORMOUSE_METRICS"], log)}
 	tools := s.ToolTimeout
 	if tools == 0 {
-		tools = -1 // the file's "off" is the box's "no limit"
+		tools = -1 // "off" in the servers file is the box's value for "no limit"
 	}
 	own := box.Server{
 		Name: s.Name, Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
 		Base: map[string]string{
 			"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME"), "LANG": os.Getenv("LANG"), "TMPDIR": os.Getenv("TMPDIR"),
 		},
-		Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, ShowOutput: at.show, Mark: at.work, MaxProcesses: at.max, Era: bridge.Era(at.era),
+		Principal: s.Principal(), Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, ShowOutput: at.show, Mark: at.work, MaxProcesses: at.max, Era: bridge.Era(at.era),
 		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, AnswerTimeout: s.AnswerTimeout, Idle: s.Idle,
 	}
 	own.Provisioner, own.Keeper, own.Kept = provisionerFor(s, at, log), at.keep, box.Scope(s.Kept())
@@ -94,18 +100,23 @@ func provisionerFor(s catalog.Server, at place, log *slog.Logger) box.Provisione
 		}
 	}
 	env := map[string]string{"PATH": cmp.Or(s.Env["PATH"], environ["PATH"]), "HOME": environ["HOME"]}
-	return provision.New(provision.Config{
-		Base: at.work, Cache: at.cache, Locks: at.locks, Confine: workshops(s, at.work, env, at.on), Compile: at.logs != "", Environ: environ, Log: log,
-	}, provision.Server{
+	c := provision.Config{
+		Base: at.work, Cache: at.cache, Locks: at.locks, Baked: at.baked, Confine: workshops(s, at.work, env, at.on), Compile: at.logs != "", Environ: environ, Log: log,
+	}
+	if at.installs != nil {
+		c.Kept, c.Compile = at.installs, true
+	}
+	return provision.New(c, provision.Server{
 		Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
 		HostPath: s.Box.HostPath, Writable: s.Box.HostPathWritable, MountRoots: s.Box.MountRoots,
 		Workspace: s.Workspace(), Scripts: s.Box.InstallScripts,
 	})
 }
 
-// live runs until the box is asleep, fenced or told to stop. It stops the processes
-// while the link is still up, so that the ends of open requests reach the host.
-func (b *boxed) live(ctx context.Context) error {
+// live runs until the box is asleep, fenced or told to stop. It stops the processes while
+// the link still works, so that the ends of open requests reach the host. of returns the
+// box, or nil if there is none yet.
+func live(ctx context.Context, link *runner.Runner, of func() *prepared) error {
 	ended := make(chan struct{})
 	stopped := make(chan struct{})
 	go func() {
@@ -114,13 +125,17 @@ func (b *boxed) live(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-ended:
 		}
+		p := of()
+		if p == nil {
+			return
+		}
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime+saveTime)
 		defer cancel()
-		if err := b.box.Close(stop); err != nil {
-			b.log.Warn("processes did not end in time", "error", err)
+		if err := p.box.box.Close(stop); err != nil {
+			p.log.Warn("some processes of the box did not end in time", "error", err)
 		}
 	}()
-	err := b.link.Run(ctx)
+	err := link.Run(ctx)
 	close(ended)
 	<-stopped
 	return err
@@ -128,10 +143,17 @@ func (b *boxed) live(ctx context.Context) error {
 
 // Deliver implements runner.Executor.
 func (b *boxed) Deliver(d runner.Delivery) {
+	var secrets map[string]box.Secret
+	for name, s := range d.Secrets {
+		if secrets == nil {
+			secrets = map[string]box.Secret{}
+		}
+		secrets[name] = box.Secret{Value: s.Value, Until: s.Until}
+	}
 	b.all.note(b.name(string(d.Session), d.Principal), string(d.Session))
 	b.box.Deliver(box.Delivery{
 		ID: string(d.ID), Round: d.Round, Session: string(d.Session), Principal: d.Principal, Ticket: d.Ticket, Init: d.Init, Level: d.Level,
-		Subscriptions: d.Subscribed, Raw: d.Raw, Again: d.Again,
+		Subscriptions: d.Subscribed, Raw: d.Raw, Again: d.Again, Moved: d.Moved, Secrets: secrets,
 	})
 }
 
@@ -148,6 +170,12 @@ func (b *boxed) CloseStream(s session.ID, stream session.StreamID) {
 // StopSession implements runner.Executor.
 func (b *boxed) StopSession(s session.ID) { b.box.StopSession(string(s)) }
 
+// Halt implements runner.Executor.
+func (b *boxed) Halt(s session.ID, by string, within time.Duration) {
+	b.log.Info("stopped by an operator", "session_id", s, "by", by, "within_ms", within.Milliseconds())
+	b.box.Halt(string(s), by, within)
+}
+
 // Questions implements runner.Executor.
 func (b *boxed) Questions() map[session.ID][]string {
 	open := map[session.ID][]string{}
@@ -158,7 +186,12 @@ func (b *boxed) Questions() map[session.ID][]string {
 }
 
 // IdleSince implements runner.Executor.
-func (b *boxed) IdleSince() (time.Time, bool) { return b.box.IdleSince() }
+func (b *boxed) IdleSince() (time.Time, bool) {
+	if b.installs.busy() {
+		return time.Time{}, false
+	}
+	return b.box.IdleSince()
+}
 
 // Output implements box.Sink.
 func (b *boxed) Output(e box.Output) {
@@ -180,7 +213,7 @@ func (b *boxed) Handshake(s, ticket, requestedVersion string, result json.RawMes
 	b.link.Status(report)
 }
 
-// Process implements box.Sink. The box has logged it already.
+// Process implements box.Sink. It does not log the state, because the box has done so.
 func (b *boxed) Process(s box.ProcessStatus) {
 	b.show.show(s)
 	b.took.seen(s)

@@ -17,7 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// A process gets what the box was given for it, not the name of the secret.
+// A process gets the value of a secret, which the box got, and not the secret's name.
 func TestAServerGetsTheValuesOfItsSecrets(t *testing.T) {
 	t.Setenv("DORMOUSE_ENV_TOKEN", "t0p")
 	pipe := filepath.Join(t.TempDir(), "pipe")
@@ -29,7 +29,7 @@ func TestAServerGetsTheValuesOfItsSecrets(t *testing.T) {
 		StartupTimeout: time.Minute, ToolTimeout: time.Minute, AnswerTimeout: time.Minute,
 	}
 	log := slog.New(slog.DiscardHandler)
-	b := newBox(s, place{work: t.TempDir(), cache: t.TempDir(), max: 1}, log)
+	b := newBox(s, place{work: t.TempDir(), cache: t.TempDir(), max: 1, env: ownEnvironment()}, log)
 	b.link = runner.New(runner.Config{
 		Box: "t/x", Gen: 1, Executor: b, Log: log,
 		Dial: func(context.Context, string, http.Header) (runner.Conn, error) {
@@ -38,7 +38,7 @@ func TestAServerGetsTheValuesOfItsSecrets(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- b.live(ctx) }()
+	go func() { ended <- live(ctx, b.link, func() *prepared { return &prepared{box: b, log: log} }) }()
 	b.Deliver(runner.Delivery{
 		ID: "d", Session: session.ID("s"), Principal: "p", Server: "x", HasRequests: true, Init: json.RawMessage(`{}`),
 		Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`),

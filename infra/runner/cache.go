@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -47,55 +46,6 @@ func newKeep(age, mb string) (provision.Keep, error) {
 	return k, nil
 }
 
-// cacheFolder returns the folder for installs and workspaces: named, or else the first
-// of the defaults that can be written. data is the folder of this machine's data, "" for
-// none.
-func cacheFolder(named, data string) (string, error) {
-	if named != "" {
-		return firstWritable([]string{named})
-	}
-	return firstWritable(cacheFolders(data))
-}
-
-// cacheFolders returns the possible cache folders. The one in data also serves a user
-// without a home.
-func cacheFolders(data string) []string {
-	var folders []string
-	// Other users cannot read below root's home, and servers may run as another user.
-	if own, err := os.UserCacheDir(); err == nil && os.Geteuid() != 0 {
-		folders = append(folders, filepath.Join(own, "dormouse"))
-	}
-	folders = append(folders, "/var/cache/dormouse")
-	if data != "" {
-		folders = append(folders, filepath.Join(data, "cache"))
-	}
-	return folders
-}
-
-func firstWritable(folders []string) (string, error) {
-	var failed []error
-	for _, folder := range folders {
-		err := writable(folder)
-		if err == nil {
-			return folder, nil
-		}
-		failed = append(failed, err)
-	}
-	return "", fmt.Errorf("no folder for installs and workspaces can be written, give one by DORMOUSE_CACHE: %w", errors.Join(failed...))
-}
-
-// writable makes a folder, and returns an error if files cannot be created in it.
-func writable(folder string) error {
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(folder, ".writable-*")
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
-}
-
 // dataFolder returns the folder of this machine's data, which is the parent of the log
 // folder.
 func dataFolder(logs string) string {
@@ -111,7 +61,7 @@ func tidy(ctx context.Context, cache string, k provision.Keep, log *slog.Logger)
 	defer cancel()
 	n, err := provision.Tidy(ctx, cache, k)
 	if err != nil {
-		log.Warn("installs that nobody uses were not all removed", "error", err)
+		log.Warn("some unused installs were not removed", "error", err)
 	}
 	if n > 0 {
 		log.Info("installs removed that nobody used", "count", n)

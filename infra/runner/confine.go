@@ -22,7 +22,7 @@ type confiner struct {
 	box  catalog.Box
 	on   sandbox.Support
 	temp string            // folder for temporary folders, one for each process
-	env  map[string]string // PATH and HOME as the server will have them
+	env  map[string]string // PATH and HOME as the server will get them
 	made atomic.Int64
 }
 
@@ -44,9 +44,9 @@ func (c *confiner) place(_ string, placed provision.Launch) (*sandbox.Sandbox, e
 	return sandbox.New(c.policy(placed, filepath.Join(c.temp, strconv.FormatInt(c.made.Add(1), 10))), c.on)
 }
 
-// enclosed reports whether the server sees only the system, its program and its
-// workspace on the disk. A server with only limits, or no network, keeps the files of
-// its user.
+// enclosed reports whether the server sees only three parts of the disk: the system, its
+// program and its workspace. A server with only limits, or no network, can still read the
+// files of its user.
 func (c *confiner) enclosed() bool { return c.box.Profile != "" || c.box.ReadOnlyRootFS }
 
 // policy returns the policy of a prepared process.
@@ -57,7 +57,7 @@ func (c *confiner) policy(placed provision.Launch, temp string) sandbox.Policy {
 		Workspace: placed.Workspace, Demand: c.demand(),
 	}
 	if b.HostPathWritable && b.HostPath != "" {
-		// The folder and its contents stay their user's.
+		// The folder and its contents keep their owner.
 		p.KeepUser, p.Workspace = true, ""
 		if placed.Workspace != "" {
 			p.Write = append(p.Write, placed.Workspace)
@@ -94,9 +94,9 @@ func (c *confiner) sockets() sandbox.Sockets {
 	}
 }
 
-// demand returns the guards that the server must not run without: those that keep it
-// inside. A profile also demands its limits, except the limit of processes: no system
-// has it without root, and the box logs that it is missing.
+// demand returns the guards without which the server must not run: those that keep it
+// inside. A profile also demands its limits, except the limit of processes: no system has
+// that one without root, and the box logs that it is missing.
 func (c *confiner) demand() []sandbox.Guard {
 	var all []sandbox.Guard
 	if c.box.Offline {
@@ -134,8 +134,8 @@ func (c *confiner) toolchains(placed provision.Launch) []string {
 	return found
 }
 
-// install returns the folders of a program: those beside its bin, or all of a version
-// manager. It never returns a whole home.
+// install returns the folders of a program: those next to its bin folder, or the whole
+// folder of a version manager. It never returns a whole home.
 func (c *confiner) install(program string) []string {
 	dir, in := filepath.Dir(program), filepath.Base(filepath.Dir(program))
 	prefix := filepath.Dir(dir)

@@ -15,13 +15,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
-// root and user are what runners with all of Linux at hand have.
+// root and user are what the system offers runners with all features of Linux: a runner
+// that is root, and one that is not.
 var (
 	root = sandbox.Support{Limits: true, Landlock: 7, Seccomp: true, FirstUser: 1 << 30, Users: 1 << 20}
 	user = sandbox.Support{Limits: true, Landlock: 7, Seccomp: true}
 )
 
-// confined makes the confiner of a server for which no toolchain is in the way.
+// confined makes the confiner of a server without toolchains in other folders.
 func confined(t *testing.T, b catalog.Box, on sandbox.Support) (*confiner, error) {
 	t.Helper()
 	return newConfiner(catalog.Server{Name: "s", Box: b}, t.TempDir(), map[string]string{"HOME": "/home/me"}, on)
@@ -88,7 +89,7 @@ func TestBoxSettingsBecomeAPolicy(t *testing.T) {
 	}
 }
 
-// B3: never on the host when a sandbox was asked for.
+// B3: a server that asks for a sandbox never runs without one.
 func TestServerIsRefusedWhereItsSandboxCannotBe(t *testing.T) {
 	noLandlock := sandbox.Support{Limits: true, Seccomp: true}
 	tests := map[string]struct {

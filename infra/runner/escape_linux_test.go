@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -25,13 +26,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
-// escapeRoom, when it is long, has the hostile programs of TestEscapeRoom search all
-// they can read for secrets, and ask for sockets of every family and protocol.
+// escapeRoom is a variable. With the value "long", the hostile programs of TestEscapeRoom
+// search all the files that they can read for secrets, and ask for sockets of every family
+// and protocol.
 const escapeRoom = "DORMOUSE_ESCAPE_ROOM"
 
-// TestEscapeRoom runs a hostile server with each setting that encloses, for each kind
-// of runner. It tries every way out that it knows (testdata/escape), and so does the
-// same program without a sandbox, which shows that each way leads somewhere.
+// TestEscapeRoom runs a hostile server with each setting that encloses, for each kind of
+// runner. The server tries every way out that it knows (testdata/escape). The same program
+// also runs without a sandbox, to show that each way works there.
 func TestEscapeRoom(t *testing.T) {
 	hosts := []escapeHost{{name: "user", uid: os.Getuid()}}
 	if os.Getuid() == 0 {
@@ -61,12 +63,12 @@ func TestEscapeRoom(t *testing.T) {
 type escapeHost struct {
 	name string
 	uid  int
-	own  bool // gives each program a user of its own
+	own  bool // the host gives each program a user of its own
 	rw   bool // host_path_mode
 }
 
-// escapeFolder is outside of the folders for temporary files, which one of the
-// profiles opens.
+// escapeFolder returns a folder outside of those for temporary files, because one of the
+// profiles opens these.
 func escapeFolder(t *testing.T) string {
 	t.Helper()
 	in, err := os.UserCacheDir()
@@ -88,10 +90,10 @@ func escapeFolder(t *testing.T) string {
 	return base
 }
 
-// escapeRole has the test binary be the runner of a hostile program.
+// escapeRole makes the test binary the runner of a hostile program.
 const escapeRole = "RUNNER_TEST_ESCAPE"
 
-// escapeJob is what such a runner is told, and escapeReport what it answers.
+// escapeJob is the task of such a runner, and escapeReport its report.
 type escapeJob struct {
 	Settings, Folder, Program, Length string
 	RW                                bool
@@ -105,7 +107,7 @@ type escapeReport struct {
 	Secret        string
 }
 
-// escape runs the program for one setting, and judges what it says.
+// escape runs the program for one setting, and judges its report.
 func (h escapeHost) escape(t *testing.T, base, program, settings string) {
 	entries, err := os.ReadDir(base)
 	if err != nil {
@@ -152,7 +154,7 @@ func (h escapeHost) escape(t *testing.T, base, program, settings string) {
 	h.judge(t, r)
 }
 
-// judge looks for what was open that must not be.
+// judge fails the test if something was open that must not be.
 func (h escapeHost) judge(t *testing.T, r escapeReport) {
 	enclosed := !slices.Contains(r.Policy.Write, "/")
 	counts := map[string]int{}
@@ -163,7 +165,7 @@ func (h escapeHost) judge(t *testing.T, r escapeReport) {
 		case what == "tried":
 			counts[kind], _ = strconv.Atoi(detail)
 		case kind == "family" && r.Policy.Sockets == sandbox.InternetSockets && (detail == "internet" || detail == "netlink/0"):
-		case kind == "mode" && !h.own: // there is no right for it, which SECURITY.md says
+		case kind == "mode" && !h.own: // Landlock has no right for it; SECURITY.md says so
 		case kind == "signal" && !h.own && sandbox.Probe().Landlock < 6:
 		case (kind == "file" || kind == "system") && !enclosed && (what == "open" || !h.own): // it keeps the files of its user
 		default:
@@ -184,14 +186,14 @@ func (h escapeHost) judge(t *testing.T, r escapeReport) {
 	}
 }
 
-// escapeRunner is the runner: it has what a hostile program is after.
+// escapeRunner is the runner. It has the secrets that a hostile program looks for.
 func escapeRunner(text string) error {
 	var job escapeJob
 	if err := json.Unmarshal([]byte(text), &job); err != nil {
 		return err
 	}
 	at := func(name ...string) string { return filepath.Join(append([]string{job.Folder}, name...)...) }
-	for _, dir := range []string{"work", "host", "theirs"} {
+	for _, dir := range []string{"work", "host", "open", "theirs"} {
 		if err := os.Mkdir(at(dir), 0o755); err != nil {
 			return err
 		}
@@ -201,17 +203,22 @@ func escapeRunner(text string) error {
 		return err
 	}
 	r := escapeReport{Secret: os.Getenv("SECRET")}
+	// The same attempts without a sandbox. Not all files survive them, and what they have
+	// sent may arrive later, so they get a prey of their own.
+	decoy, err := newPrey(at("open"), r.Secret)
+	if err != nil {
+		return err
+	}
+	r.Control, err = job.run(nil, at("open"), append(decoy.told("decoy"), "only=1", "pid="+strconv.Itoa(os.Getpid()))...)
+	decoy.close()
+	if err != nil {
+		return fmt.Errorf("without a sandbox: %w", err)
+	}
 	prey, err := newPrey(at("theirs"), r.Secret)
 	if err != nil {
 		return err
 	}
 	defer prey.close()
-	// The same attempts without a sandbox, of which files do not survive all.
-	decoy := append(prey.told("decoy"), "only=1", "pid="+strconv.Itoa(os.Getpid()))
-	if r.Control, err = job.run(nil, at("theirs"), decoy...); err != nil {
-		return fmt.Errorf("without a sandbox: %w", err)
-	}
-	prey.hits.Store(0)
 
 	neighbour, err := job.neighbour(c, at("work", "neighbour"))
 	if err != nil {
@@ -330,12 +337,13 @@ func (n *neighbour) end() {
 	_ = n.cmd.Wait()
 }
 
-// prey is what the runner has that others must not reach.
+// prey is the data and sockets of the runner that others must not reach.
 type prey struct {
 	folder  string
 	tcp     string
 	memory  int
 	sockets []string
+	open    []io.Closer
 	hits    atomic.Int64
 }
 
@@ -370,13 +378,14 @@ func newPrey(folder, secret string) (*prey, error) {
 
 func (p *prey) file(name string) string { return filepath.Join(p.folder, name) }
 
-// listen counts what comes. Path sockets are open to everybody.
+// listen counts connections and datagrams. Every user may connect to the path sockets.
 func (p *prey) listen(network, address string) error {
 	if network == "unixgram" {
 		conn, err := net.ListenUnixgram(network, &net.UnixAddr{Name: address, Net: network})
 		if err != nil {
 			return err
 		}
+		p.open = append(p.open, conn)
 		go func() {
 			for buf := make([]byte, 16); ; p.hits.Add(1) {
 				if _, _, err := conn.ReadFromUnix(buf); err != nil {
@@ -389,6 +398,7 @@ func (p *prey) listen(network, address string) error {
 		if err != nil {
 			return err
 		}
+		p.open = append(p.open, l)
 		go func() {
 			for {
 				conn, err := l.Accept()
@@ -411,7 +421,7 @@ func (p *prey) listen(network, address string) error {
 	return os.Chmod(address, 0o777)
 }
 
-// told is what the hostile program is told of it.
+// told returns what the hostile program is told about the prey.
 func (p *prey) told(file string) []string {
 	all := []string{"file=" + p.file(file), "memory=" + strconv.Itoa(p.memory)}
 	for _, s := range p.sockets {
@@ -425,4 +435,7 @@ func (p *prey) told(file string) []string {
 
 func (p *prey) close() {
 	_, _ = unix.SysvShmCtl(p.memory, unix.IPC_RMID, nil)
+	for _, c := range p.open {
+		_ = c.Close() // nobody needs it any more
+	}
 }

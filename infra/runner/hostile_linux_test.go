@@ -15,17 +15,17 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
-// Packages that do what they like: in install scripts and builds, by links in their
-// tarballs, and by the names of what they bring.
+// These tests install hostile packages. They do harm in install scripts and builds, by
+// links in their tarballs, and by the names of their files.
 
-// hostileRounds says, to a test run that is to be longer, how many packages with names
-// by chance are installed beside the fixed ones.
+// hostileRounds is a variable for a longer test run. It says how many packages with random
+// names are installed besides the fixed ones.
 const hostileRounds = "DORMOUSE_HOSTILE_ROUNDS"
 
-// canary is what a package must neither read nor change.
+// canary is the data that a package must neither read nor change.
 type canary struct {
 	dir    string
-	secret string // is in the environment of the runner, and in a file
+	secret string // it is in the environment of the runner, and in a file
 	unix   string // a socket that the runner's user serves
 }
 
@@ -56,7 +56,7 @@ func newCanary(t *testing.T, root string) canary {
 	return c
 }
 
-// see is all there is outside of installs, to be compared.
+// see returns everything outside of installs, for a comparison.
 func (c canary) see(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
@@ -80,8 +80,9 @@ func (c canary) see(t *testing.T) string {
 	return all.String()
 }
 
-// inNode is an install script that tries everything and reports. What has the user of
-// the runner may change modes, which Landlock cannot forbid, and does not try it.
+// inNode returns an install script that tries everything and reports. Landlock cannot
+// forbid a change of modes. So the script does not try that if it runs as the runner's
+// user.
 func (c canary) inNode(reportTo string) string {
 	return `
 const fs = require('fs'), http = require('http'), net = require('net'), path = require('path');
@@ -108,7 +109,7 @@ s.on('error', () => done());
 `
 }
 
-// inPython is the build backend of a source distribution.
+// inPython returns the build backend of a source distribution.
 func (c canary) inPython(project, reportTo string) string {
 	return `
 import json, os, socket, urllib.request, zipfile
@@ -151,7 +152,7 @@ def build_wheel(folder, settings=None, metadata=None):
 `
 }
 
-// sdist is a source distribution that builds itself.
+// sdist returns a source distribution with its own build backend.
 func (c canary) sdist(t *testing.T, project, reportTo string) []byte {
 	t.Helper()
 	top := project + "-1.0/"
@@ -162,8 +163,8 @@ func (c canary) sdist(t *testing.T, project, reportTo string) []byte {
 	)
 }
 
-// leadsOut finds links of an install that lead to something else than what is in it,
-// or an interpreter.
+// leadsOut finds links of an install that lead out of it. Links to an interpreter may do
+// so.
 func leadsOut(t *testing.T, dir string) (out []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -185,7 +186,7 @@ func leadsOut(t *testing.T, dir string) (out []string) {
 // count is what a test has tried.
 type count struct{ packages, installed, scripts, attempts int }
 
-// judge looks at what an install has left, and at what its code has said.
+// judge checks the files that an install has left, and the reports of its code.
 func (n *count) judge(t *testing.T, i *installs, c canary, before string, l provision.Launch, failed error) []report {
 	t.Helper()
 	n.packages++
@@ -225,10 +226,10 @@ func (n *count) judge(t *testing.T, i *installs, c canary, before string, l prov
 }
 
 func TestHostilePackagesStayInTheirInstall(t *testing.T) {
-	names := true // what a package calls its files meets npm and pip, whoever runs its scripts
+	names := true // npm and pip handle the names of a package's files themselves, whichever user runs its scripts
 	for _, own := range []bool{true, false} {
 		if own && os.Getuid() != 0 {
-			continue // there is no such user to be had
+			continue // this machine has no such user
 		}
 		t.Run(fmt.Sprintf("user of its own %v", own), func(t *testing.T) {
 			from := newRegistry(t)
@@ -369,7 +370,8 @@ func hostileBuilds(t *testing.T, i *installs, c canary, n *count) {
 		t.Error("no package was built")
 	}
 
-	// What a dependency gives the address of is built by pip also if only wheels are wanted.
+	// If a package names a dependency by its address, pip builds that dependency even if
+	// only wheels are wanted.
 	from.mu.Lock()
 	from.files["elsewhere/hidden-1.0.tar.gz"] = c.sdist(t, "hidden", report)
 	from.mu.Unlock()

@@ -18,9 +18,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 )
 
-// TestMain makes the test binary the first process that the tests ask for. It
-// adopts orphans, which the first process of a container does by being it. It makes it
-// the runner of a hostile program for TestEscapeRoom, too.
+// TestMain makes the test binary the first process that the tests ask for. That process
+// becomes a subreaper, because the first process of a container adopts orphans too. For
+// TestEscapeRoom the test binary is also the runner of a hostile program.
 func TestMain(m *testing.M) {
 	sandbox.Enter(os.Args)
 	if job, ok := os.LookupEnv(escapeRole); ok {
@@ -29,6 +29,13 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	}
+	if os.Getenv(invitedRole) == "server" {
+		hostileServer()
+		os.Exit(0)
+	}
+	if onLambda() {
+		Main()
 	}
 	script, ok := os.LookupEnv("RUNNER_TEST_SUPERVISE")
 	if !ok {
@@ -73,8 +80,8 @@ func TestFirstProcessExitsAsTheRunnerDoes(t *testing.T) {
 }
 
 func TestFirstProcessReapsOrphans(t *testing.T) {
-	// The inner shell leaves a child behind, which ends and is there, as a zombie,
-	// until the first process has reaped it.
+	// The inner shell leaves a child behind. When the child ends, it stays a zombie until
+	// the first process has reaped it.
 	const script = `orphan=$(sh -c 'sleep 0.1 >/dev/null & echo $!')
 		n=0
 		while [ -e /proc/$orphan ]; do

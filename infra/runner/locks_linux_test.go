@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// installed is what an install has in files of a package.
+// installed returns the text of a package's file in an install.
 func (i *installs) installed(server, file string) string {
 	i.t.Helper()
 	l, err := i.stage(server)
@@ -25,7 +25,7 @@ func (i *installs) installed(server, file string) string {
 	return string(text)
 }
 
-// elsewhere is another machine, which has the locks of this one and nothing else.
+// elsewhere makes this machine a new one that has only the locks of the old one.
 func (i *installs) elsewhere() {
 	i.t.Helper()
 	other := filepath.Join(i.t.TempDir(), "locks")
@@ -36,7 +36,7 @@ func (i *installs) elsewhere() {
 	i.at.locks = other
 }
 
-// forget cleans the caches, those of npm and pip too.
+// forget removes the caches, including those of npm and pip.
 func (i *installs) forget() {
 	i.t.Helper()
 	for _, dir := range []string{i.at.cache, filepath.Join(i.root, "home")} {
@@ -76,7 +76,7 @@ func TestLockGivesTheSamePackagesEverywhere(t *testing.T) {
 	i.elsewhere()
 	both("1.0.0")
 
-	// The same version with other bytes, as from a registry that was taken over.
+	// The registry now has other bytes for the same version, as after an attack.
 	i.forget()
 	from.publish("below", "1.0.0", map[string]any{}, file("package/text", "other"))
 	from.index("belowpy", "belowpy-1.0.0-py3-none-any.whl", wheel(t, "belowpy", "1.0.0", nil, map[string]string{"belowpy.py": "other"}))

@@ -29,7 +29,7 @@ const (
 
 // logFiles keeps the stderr of one server's processes in files that outlive the process
 // and the runner: SESSION.NANOSECONDS.log, and .log.old for the part before. The command
-// dormouse logs reads them. Only their user can read them.
+// dormouse logs reads them. Only the user of the runner can read them.
 type logFiles struct {
 	folder string
 	log    *slog.Logger
@@ -87,8 +87,8 @@ func (s *sharing) write(path, session string) error {
 		lines = lines[len(lines)/2:]
 		lines = lines[bytes.IndexByte(lines, '\n')+1:]
 	}
-	// Another runner of the box may write at the same time, and a line be lost. Only the
-	// search for logs would miss it.
+	// Another runner of the box may write at the same time, so a line may be lost. Then
+	// only the search for logs misses a session.
 	temp := path + ".new"
 	if err := os.WriteFile(temp, append(lines, session+"\n"...), 0o600); err != nil {
 		return err
@@ -149,7 +149,8 @@ type logFile struct {
 	left int
 }
 
-// Write begins a new file when the present one is full, and keeps that as the older one.
+// Write begins a new file when the present one is full, and keeps the full one as the
+// older file.
 func (l *logFile) Write(p []byte) (int, error) {
 	if len(p) > l.left {
 		if l.f != nil {

@@ -10,18 +10,33 @@
 //	                        is root; /var/cache/dormouse; cache beside DORMOUSE_LOGS
 //	DORMOUSE_LOCKS          folder of locks, which list the packages of installs; they
 //	                        win over those in the cache. By default none
+//	DORMOUSE_BAKED          folder of installs that the image has; they win over all others.
+//	                        By default none
 //	DORMOUSE_CACHE_AGE      how long an unused install is kept; by default 720h
 //	DORMOUSE_CACHE_MB       limit of all installs in MiB; by default 10240. The least
 //	                        recently used go first, and none that is in use
 //	DORMOUSE_LOGS           folder for the stderr of servers and the states of their
 //	                        processes; by default neither is kept
-//	DORMOUSE_SHOW_OUTPUT    "on": clients see the stderr of servers in errors
+//	DORMOUSE_SHOW_OUTPUT    "on": errors quote the last stderr and stdout of servers. By
+//	                        default only the operator sees them
 //	DORMOUSE_BOX_PROCESSES  most processes at a time; by default 256
 //	DORMOUSE_BOX_TASK       the fleet's id of the runner's task
 //	DORMOUSE_LINGER         how long the runner lingers after its bye
 //	DORMOUSE_METRICS        namespace of metrics; by default there are none
-//	DORMOUSE_SNAPSHOTS, DORMOUSE_SNAPSHOT_AGE
+//	DORMOUSE_SNAPSHOTS      where workspaces are kept over a sleep: "host" for the URLs
+//	                        that the host gives, or folder:PATH with an absolute path;
+//	                        by default nowhere
+//	DORMOUSE_SNAPSHOT_AGE   how long an unused workspace is kept in such a folder; by
+//	                        default 336h
+//	DORMOUSE_INSTALLS       where installs of npx and uvx are kept: "host" or folder:PATH
+//	                        as above, or "off"; by default "host" if that is where
+//	                        workspaces are kept and the cache does not outlast the box
 //	DORMOUSE_PROFILE        folder of the socket for profiles of the runner; see shared/profile
+//
+// In a Lambda function the runner is the runtime, and is invited: each invocation has the
+// variables that the relay sets and DORMOUSE_RELAY_URL. All others come from the host with
+// its welcome. The runner reads DORMOUSE_CACHE there, and removes AWS's variables from its
+// environment before it starts a server.
 //
 // A server that configures no sandbox runs with the rights of the runner. A server with
 // a profile, or read_only_rootfs, sees only the system, the interpreters in its PATH,
@@ -37,7 +52,6 @@ package runner
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -48,9 +62,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
-	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/profile"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
@@ -67,22 +79,32 @@ const (
 // confine its servers.
 func Main() {
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	if onLambda() {
+		if err := hide(); err != nil {
+			log.Error("the function for boxes cannot start", "error", err)
+			os.Exit(exitFailed)
+		}
+	}
 	if os.Getpid() == 1 {
 		code, err := supervise("/proc/self/exe", os.Args, os.Environ())
 		if err != nil {
-			log.Error("the first process failed", "error", err)
+			log.Error("the runner could not start as the first process of its container", "error", err)
 			code = exitFailed
 		}
 		os.Exit(code)
 	}
-	if err := run(log); err != nil {
+	serve := run
+	if onLambda() {
+		serve = serveInvocations
+	}
+	if err := serve(log); err != nil {
 		log.Error("the box ended", "code", session.CodeOf(err), "error", err)
 		os.Exit(exitCode(err))
 	}
 }
 
-// exitCode returns the exit code that tells the fleet, and so the host, why the runner
-// ended.
+// exitCode returns the exit code by which the fleet, and so the host, learns why the
+// runner ended.
 func exitCode(err error) int {
 	switch {
 	case errors.Is(err, runner.ErrFenced):
@@ -100,66 +122,29 @@ func run(log *slog.Logger) error {
 	if err := profile.Serve(os.Getenv(profile.Environment), "runner"); err != nil {
 		return err
 	}
-	server, err := catalog.UnmarshalServer(os.Getenv("DORMOUSE_SERVER"))
-	if err != nil {
-		return fmt.Errorf("DORMOUSE_SERVER: %w", err)
-	}
-	gen, err := strconv.ParseInt(os.Getenv(frame.EnvGeneration), 10, 64)
-	if err != nil {
-		return fmt.Errorf("%s: %w", frame.EnvGeneration, err)
-	}
-	var linger time.Duration // the relay's own
-	if text, ok := os.LookupEnv("DORMOUSE_LINGER"); ok {
-		if linger, err = time.ParseDuration(text); err != nil {
-			return fmt.Errorf("DORMOUSE_LINGER: %w", err)
-		}
-	}
-	keep, err := newKeeping(os.Getenv("DORMOUSE_SNAPSHOTS"), os.Getenv("DORMOUSE_SNAPSHOT_AGE"))
-	if err != nil {
-		return err
-	}
-	installs, err := newKeep(os.Getenv("DORMOUSE_CACHE_AGE"), os.Getenv("DORMOUSE_CACHE_MB"))
-	if err != nil {
-		return err
-	}
-	id := session.BoxID(os.Getenv(frame.EnvBox))
-	at := place{
-		locks: os.Getenv("DORMOUSE_LOCKS"), logs: os.Getenv("DORMOUSE_LOGS"), show: os.Getenv("DORMOUSE_SHOW_OUTPUT") == "on",
-		task: os.Getenv("DORMOUSE_BOX_TASK"),
-		era:  os.Getenv(frame.EnvEra), on: sandbox.Probe(),
-	}
-	if at.cache, err = cacheFolder(os.Getenv("DORMOUSE_CACHE"), dataFolder(at.logs)); err != nil {
-		return err
-	}
-	if at.max, err = maxProcesses(os.Getenv("DORMOUSE_BOX_PROCESSES")); err != nil {
-		return fmt.Errorf("DORMOUSE_BOX_PROCESSES: %w", err)
-	}
-	work, release, err := provision.Claim(ctx, filepath.Join(at.cache, "work"), func(folder string) error {
-		return endLeftovers(folder, at.on)
-	})
-	if err != nil {
-		return err
-	}
-	at.work, at.keep = work, keep.keeper(server, id, gen, work, log)
-	defer func() {
-		if err := errors.Join(proc.EndMarked(work), release()); err != nil {
-			log.Warn("what the box has made is not all removed", "folder", work, "error", err)
-		}
-	}()
-	b := newBox(server, at, log)
-	defer b.show.remove()
-	b.link = runner.New(runner.Config{
-		URL: os.Getenv("DORMOUSE_RELAY_URL"), Box: id, Gen: session.Generation(gen),
-		Token: os.Getenv(frame.EnvToken), Pass: os.Getenv(frame.EnvPass), Task: at.task, Idle: server.Idle, Linger: linger, Executor: b, Log: log,
-		Flush: stopTime + saveTime, // ends as soon as nothing is in flight
-	})
-	if keep.host != nil {
-		keep.host.link = b.link
-	}
+	env := ownEnvironment()
 	forget("DORMOUSE_")
-	err = b.live(ctx)
-	keep.sweep(context.WithoutCancel(ctx), log)
-	tidy(context.WithoutCancel(ctx), at.cache, installs, log)
+	a, err := readAssignment(env)
+	if err != nil {
+		return err
+	}
+	linger, err := lingerOf(env)
+	if err != nil {
+		return err
+	}
+	p, err := prepare(ctx, env, a, log)
+	if err != nil {
+		return err
+	}
+	defer p.remove()
+	ctx, retire := context.WithCancel(ctx)
+	defer retire()
+	c := a.config(log)
+	c.Idle, c.Linger, c.Executor, c.Digest, c.Retire = p.server.Idle, linger, p.box, p.server.Definition(), retire
+	link := runner.New(c)
+	p.connect(link)
+	err = live(ctx, link, func() *prepared { return p })
+	p.tidy(context.WithoutCancel(ctx))
 	return err
 }
 
@@ -193,8 +178,8 @@ func endLeftovers(folder string, on sandbox.Support) error {
 	return err
 }
 
-// forget removes the runner's settings from its environment, before a server could
-// inherit them.
+// forget removes the runner's settings from its environment, so that no server inherits
+// them.
 func forget(prefix string) {
 	for _, pair := range os.Environ() {
 		if name, _, _ := strings.Cut(pair, "="); strings.HasPrefix(name, prefix) {
@@ -203,5 +188,5 @@ func forget(prefix string) {
 	}
 }
 
-// stopTime is the time that processes have to end. It is more than the box's own grace.
+// stopTime is how long processes have to end. It is more than the box's own grace.
 const stopTime = 8 * time.Second

@@ -22,6 +22,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
@@ -29,11 +30,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 )
 
-// registry serves packages of a test on loopback: npm's form, and the simple index of
-// Python.
+// registry serves the packages of a test on loopback, in npm's form and as a simple index
+// of Python.
 type registry struct {
 	t    *testing.T
 	http *httptest.Server
+
+	asked atomic.Int64 // requests so far
 
 	mu      sync.Mutex
 	files   map[string][]byte         // by their paths
@@ -42,7 +45,7 @@ type registry struct {
 	reports []report                  // what code of packages has said
 }
 
-// report is what code of a package has tried, and what came of it.
+// report is one attempt of a package's code, with its outcome.
 type report struct {
 	Tried int      `json:"tried"`
 	Did   []string `json:"did"` // what should have failed
@@ -59,6 +62,7 @@ func newRegistry(t *testing.T) *registry {
 }
 
 func (r *registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	r.asked.Add(1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	path := strings.Trim(q.URL.Path, "/")
@@ -87,7 +91,7 @@ func (r *registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	}
 }
 
-// said gives the reports so far and forgets them.
+// said returns the reports so far and forgets them.
 func (r *registry) said() []report {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,7 +133,7 @@ func (r *registry) index(project, name string, data []byte) {
 	}
 }
 
-// file is an entry of a tarball with its text, which travels in a record of its header.
+// file returns an entry of a tarball. The text is in a record of its header.
 func file(name, text string) tar.Header {
 	return tar.Header{Name: name, Mode: 0o755, Typeflag: tar.TypeReg, Size: int64(len(text)), PAXRecords: map[string]string{"test.text": text}}
 }
@@ -158,8 +162,8 @@ func tarball(t *testing.T, entries ...tar.Header) []byte {
 	return out.Bytes()
 }
 
-// wheel makes one with a program, and with further members. A text that begins with
-// "-> " is a link.
+// wheel makes a wheel with a program and further members. A text that begins with "-> "
+// makes a link.
 func wheel(t *testing.T, project, version string, requires []string, more map[string]string) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -201,7 +205,7 @@ func wheel(t *testing.T, project, version string, requires []string, more map[st
 	return out.Bytes()
 }
 
-// installs is a machine that installs from the registry of a test.
+// installs is a machine that installs packages from the registry of a test.
 type installs struct {
 	t    *testing.T
 	from *registry
@@ -241,7 +245,7 @@ func newInstalls(t *testing.T, from *registry) *installs {
 	return i
 }
 
-// stage installs what a servers file asks for.
+// stage installs what a servers file needs.
 func (i *installs) stage(text string) (provision.Launch, error) {
 	i.t.Helper()
 	all, _, err := catalog.Parse([]byte(`{"mcpServers": {"s": `+text+`}}`), "servers.json", nil)

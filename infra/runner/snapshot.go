@@ -25,7 +25,7 @@ const saveTime = 15 * time.Second
 // of a session.
 const snapshotAge = 14 * 24 * time.Hour
 
-// keeping says where a runner keeps workspaces; the zero keeping keeps none.
+// keeping says where a runner keeps workspaces. The zero keeping keeps none.
 type keeping struct {
 	folder *snapshot.Folder
 	host   *asked // gives URLs instead of a folder
@@ -82,27 +82,28 @@ func (k keeping) keeper(s catalog.Server, id session.BoxID, gen int64, temp stri
 	})
 }
 
-// sweep removes snapshots of sessions that ended while no box was up.
+// sweep removes snapshots that were not used for long, such as those of sessions that
+// ended while no box was running.
 func (k keeping) sweep(ctx context.Context, log *slog.Logger) {
 	if k.folder == nil {
 		return
 	}
 	n, err := k.folder.Sweep(ctx, k.age)
 	if err != nil {
-		log.Warn("snapshots that nobody uses were not removed", "error", err)
+		log.Warn("some unused snapshots were not removed", "error", err)
 	}
 	if n > 0 {
 		log.Info("snapshots removed that nobody used", "count", n)
 	}
 }
 
-// asked is the host of a snapshot store, which the box asks over its link. The link
+// asked is the host of a snapshot store. The box reaches the host over its link, which
 // exists before any process.
 type asked struct{ link *runner.Runner }
 
 var _ snapshot.Host = (*asked)(nil)
 
-// ask turns the host's errors into those of a snapshot store.
+// ask asks the host, and turns its errors into those of a snapshot store.
 func (a *asked) ask(ctx context.Context, q runner.SnapshotRequest) (runner.SnapshotAnswer, error) {
 	answer, err := a.link.Snapshot(ctx, q)
 	switch {
@@ -115,14 +116,14 @@ func (a *asked) ask(ctx context.Context, q runner.SnapshotRequest) (runner.Snaps
 }
 
 // Newest implements snapshot.Host. The host knows the box's generation.
-func (a *asked) Newest(ctx context.Context, owner string, _ int64) (get string, saved time.Time, err error) {
+func (a *asked) Newest(ctx context.Context, owner string, _ int64) (get, sum string, saved time.Time, err error) {
 	answer, err := a.ask(ctx, runner.SnapshotRequest{Type: frame.Get, Owner: owner})
-	return answer.URL, answer.Saved, err
+	return answer.URL, answer.Sum, answer.Saved, err
 }
 
 // Room implements snapshot.Host.
-func (a *asked) Room(ctx context.Context, owner string, _, size int64) (snapshot.Room, error) {
-	answer, err := a.ask(ctx, runner.SnapshotRequest{Type: frame.Put, Owner: owner, Size: size})
+func (a *asked) Room(ctx context.Context, owner string, _, size int64, sum string) (snapshot.Room, error) {
+	answer, err := a.ask(ctx, runner.SnapshotRequest{Type: frame.Put, Owner: owner, Size: size, Sum: sum})
 	room := snapshot.Room{Object: answer.Object, URL: answer.URL, Header: http.Header{}}
 	for name, value := range answer.Header {
 		room.Header.Set(name, value)

@@ -20,7 +20,7 @@ const maxGone = 16
 // TASK.processes.
 const statusEnding = ".processes"
 
-// notice is a status file's entry for one process, which is of one session or shared by
+// notice is the entry of a status file for one process, which serves one session or
 // several. The command dormouse ps reads it as JSON.
 type notice struct {
 	Process  string    `json:"process"`
@@ -42,13 +42,14 @@ type statusFile struct {
 	mu     sync.Mutex
 	all    map[string]notice
 	starts map[string]int
-	failed bool // it cannot be written, which has been logged
+	failed bool // the file cannot be written, and that was logged
 }
 
-// newStatusFile makes the status file of a task in the log folder of a server.
+// newStatusFile makes the status file of a task in the log folder of a server. Its name is
+// the part of the task's id after the place.
 func newStatusFile(folder, task string, log *slog.Logger) *statusFile {
 	return &statusFile{
-		path: filepath.Join(folder, fileName(task)+statusEnding), log: log,
+		path: filepath.Join(folder, fileName(filepath.Base(task))+statusEnding), log: log,
 		all: map[string]notice{}, starts: map[string]int{},
 	}
 }
@@ -72,7 +73,7 @@ func (b *statusFile) show(s box.ProcessStatus) {
 	b.prune()
 	if err := b.write(); err != nil && !b.failed {
 		b.failed = true
-		b.log.Warn("dormouse ps cannot be told how processes are", "error", err)
+		b.log.Warn("cannot write the states of processes for dormouse ps", "error", err)
 	}
 }
 

@@ -31,8 +31,8 @@ func (w workshop) Environment() map[string]string {
 // of the install.
 func (w workshop) End() error { return errors.Join(proc.EndMarked(w.mark), w.Sandbox.End()) }
 
-// workshops makes the workshops of a server. If the server itself is confined, it makes
-// none that cannot keep code inside.
+// workshops makes the workshops of a server. If the server itself is confined, each
+// workshop must keep code inside too; if it cannot, workshops makes none.
 func workshops(s catalog.Server, work string, env map[string]string, on sandbox.Support) func(provision.Workshop) (provision.Place, error) {
 	c := confiner{box: s.Box, on: on, env: env}
 	var made atomic.Int64
@@ -49,8 +49,8 @@ func workshops(s catalog.Server, work string, env map[string]string, on sandbox.
 		case s.Box.Confined():
 			p.Demand = append(p.Demand, sandbox.GuardFiles, sandbox.GuardNeighbours, sandbox.GuardSockets)
 		case !open(append(p.Read, w.Folder)...):
-			// The server itself runs as this user. Another user could not even start the
-			// interpreter.
+			// The server itself runs as this user. Another user might not be able to start
+			// the interpreter.
 			p.KeepUser = true
 		}
 		in, err := sandbox.New(p, on)

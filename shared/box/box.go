@@ -9,8 +9,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
@@ -19,142 +17,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Delivery is one client message, or a batch of them, to execute.
-type Delivery struct {
-	ID      string // deliver id: the name of the request stream it opens
-	Session string
-	Ticket  string // opaque: the box returns it with the events
-	// Principal names the session's principal, the same for all sessions of one
-	// principal: up to 64 letters, digits, - and _. "" means it is not known.
-	Principal string
-	Round     int // how often it was suspended; from 1 on Raw holds the answers
-
-	// Init, Level and Subscriptions are the session's state, for the process that this
-	// delivery or a later one starts. Init is the params of the client's own initialize.
-	// If it is nil the box takes those of an initialize that was delivered, or else
-	// those of a client without capabilities. Level is the last log level set ("" for
-	// none). Subscriptions are the URIs that the client has subscribed to.
-	Init          json.RawMessage
-	Level         string
-	Subscriptions []string
-
-	// Again says that the session has had a process before. The box logs that the new
-	// one starts without the memory of the old one.
-	Again bool
-
-	// Raw is one JSON-RPC message or a non-empty array of them, requests and
-	// notifications. The box owns it from then on.
-	Raw []byte
-}
-
-// Output is one message of a server, or an error the box ends a request with.
-type Output struct {
-	Session string
-	Stream  string // deliver id of the request stream, "" for the common stream
-	Ticket  string // the delivery's; on the common stream the session's newest
-	Raw     []byte // one line of JSON without its end; the receiver owns it
-	Final   bool   // the last event of the request stream
-	// Asks, if not nil, comes with the last event of a delivery that needs something of
-	// its client. The box then forgets the delivery, and the caller delivers Asks.Raw
-	// again in the next round.
-	Asks *Suspension
-}
-
-// ProcessState is the step of its life that a process has reached.
-type ProcessState string
-
-// The states. The sink gets Staging once for each step of the preparation, then Started,
-// Ready, and Stopped or Exited, in this order. A process that cannot be started skips
-// Started and Ready.
-const (
-	Staging ProcessState = "staging" // the provisioner prepares it; Detail says how far it is
-	Started ProcessState = "started" // it runs and has yet to answer initialize
-	Ready   ProcessState = "ready"   // the handshake is over
-	Stopped ProcessState = "stopped" // it was idle, or its session or the box has ended
-	Exited  ProcessState = "exited"  // it failed
-)
-
-// ProcessStatus reports the state of a process. No value in it holds a secret of the
-// server's environment.
-type ProcessStatus struct {
-	Process string // the name of its session, or of the sessions that share it, by [Scope.Name]
-	Session string // the session that has it; of several, the one heard last
-	Ticket  string // the session's newest
-	State   ProcessState
-	Phase   Phase  // the step at which it failed, "" if it did not
-	Detail  string // why it failed, or what is prepared while it is staging; else ""
-	PID     int    // 0 if it never ran
-	Since   time.Time
-
-	ExitCode *int   // nil while it runs, and when Signal is set
-	Signal   string // such as SIGKILL
-	Stderr   string // its end, up to 4,000 characters; only after the process has ended
-	Stdout   string // the same, of the lines that were no messages
-	// NoiseLines counts the lines of stdout that were no messages.
-	NoiseLines int64
-}
-
-// Inflight is a delivery whose request stream has yet to get its last event.
-type Inflight struct {
-	ID, Session, Ticket string
-	Since               time.Time // when the box got it
-}
-
-// Counts counts what a box has dropped since New.
-type Counts struct {
-	Noise    int64 // lines of servers that were no messages
-	Oversize int64 // lines of servers over the limit of 16 MiB
-	Late     int64 // messages of servers about a request or question that is over
-	Unknown  int64 // messages of clients about something that does not exist
-}
-
-// Sink receives the output of a box. Goroutines of the box call its methods, for each
-// session in order and one at a time. A method may call the box. A method that blocks
-// holds up its own session, and once 4 MiB wait, the processes of that session, which
-// are no longer read. Other sessions go on.
-type Sink interface {
-	Output(Output)
-	// Handshake receives the result of a fresh process for initialize, and the protocol
-	// version that the box asked for. The box keeps using result, so the method must not
-	// change it.
-	Handshake(session, ticket, requestedVersion string, result json.RawMessage)
-	Process(ProcessStatus)
-}
-
 // Box hosts one server for one tenant, with a process for each session or for several,
 // as [Server].Scope says. It is safe for concurrent use. Its methods do not block on
 // processes or the [Sink], apart from Close.
 type Box struct {
-	server Server
-	sink   Sink
-	log    *slog.Logger
-	hide   *redact.Redactor
-	grace  proc.Grace
-	draw   func() int64 // see conversation
-	spawn  func(proc.Command, proc.Grace) (child, error)
-	lacks  sync.Once    // the guards that sandboxes lack are logged once
-	marks  atomic.Int64 // how many processes got one
-	saves  saves
-
-	// mu guards everything below, with all sessions and processes. Its holder works on
-	// tables and copies messages. It must not make a system call that may wait, call the
-	// sink or parse a message.
-	mu       sync.Mutex
+	boxCore
 	sessions map[string]*session
-	groups   map[string]*group
-	era      bridge.Era // of the server, "" if it is not known
+	groups   map[string]*group // those with a process
 	closed   bool
-	used     time.Time // when a client or one of its calls was last active
-	counts   Counts
-	starts   backOff       // after starts that failed
-	active   int           // processes and calls of the sink under way
-	over     chan struct{} // not nil when Close waits: closed when active is zero
-}
-
-// saves is the context in which workspaces are saved; abandon ends it.
-type saves struct {
-	ctx     context.Context //nolint:containedctx // Close ends it
-	abandon context.CancelFunc
 }
 
 // New makes a box. The first Deliver starts the first process. log may be nil.
@@ -164,11 +34,14 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 	}
 	saving, abandon := context.WithCancel(context.Background())
 	return &Box{
-		saves: saves{saving, abandon}, server: s.withDefaults(), sink: k, log: log, hide: redact.New(s.Env, s.Secrets),
-		grace:    proc.Grace{Stdin: time.Second, Term: 5 * time.Second},
-		draw:     numbers(s.Scope),
-		spawn:    func(c proc.Command, g proc.Grace) (child, error) { return proc.Start(c, g) },
-		sessions: map[string]*session{}, groups: map[string]*group{}, used: time.Now(), era: s.Era,
+		boxCore: boxCore{
+			saves: saveContext{saving, abandon}, server: s.withDefaults(), sink: k, log: log, hide: redact.New(s.Env, s.Secrets),
+			grace: proc.Grace{Stdin: time.Second, Term: 5 * time.Second},
+			draw:  numbers(s.Scope),
+			spawn: func(c proc.Command, g proc.Grace) (child, error) { return proc.Start(c, g) },
+			used:  time.Now(), era: s.Era,
+		},
+		sessions: map[string]*session{}, groups: map[string]*group{},
 	}
 }
 
@@ -183,14 +56,13 @@ func (b *Box) Deliver(d Delivery) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.touch()
-	s, fresh := b.session(d.Session, d.Principal)
-	g := s.group
+	s, g, fresh := b.session(d.Session, d.Principal)
 	level, subscriptions := g.level(), g.subscriptions()
 	defer func() {
 		g.tidy()
 		s.tidy()
 	}()
-	if s.hasStream(d.ID) {
+	if g.hasStream(s, d.ID) {
 		b.counts.Unknown++
 		b.log.Warn("delivery twice, dropped", "server", b.server.Name, "session_id", s.id, "stream", d.ID)
 		return
@@ -201,42 +73,48 @@ func (b *Box) Deliver(d Delivery) {
 	}
 	st := &stream{session: s, id: d.ID, ticket: d.Ticket, round: d.Round, came: b.used}
 	if err != nil {
-		s.event(st, invalid(msgs, err), true)
+		st.event(invalid(msgs, err), true)
 		return
 	}
-	st.open = len(requests(msgs))
+	st.open = len(requestsOf(msgs))
 	if b.closed {
-		s.refuseAll(st, requests(msgs), b.unavailable("the box is shut down, try again"))
+		st.refuseAll(requestsOf(msgs), b.unavailable("the box is shut down, try again"))
 		return
 	}
-	b.execute(s, st, msgs, d.Again)
+	if st.open > 0 && len(b.server.Principal) > 0 {
+		g.supply(d.Secrets)
+	}
+	b.execute(g, st, msgs, d.Again)
 }
 
 // execute gives messages to the process of the session. It starts the process if one of
 // the messages needs it.
-func (b *Box) execute(s *session, st *stream, msgs []wire.Message, again bool) {
-	p := s.group.current
+func (b *Box) execute(g *group, st *stream, msgs []wire.Message, again bool) {
+	p := g.current
 	if p == nil && slices.ContainsFunc(msgs, forProcess) {
-		free, ok := b.room()
+		free, ok := makeRoom(&b.boxCore, b.groups)
 		if !ok {
-			s.refuseAll(st, requests(msgs), b.full())
+			st.refuseAll(requestsOf(msgs), full(&b.boxCore))
 			return
 		}
-		p = s.group.start(free)
+		p = g.start(free)
 		if again {
 			b.log.Info("process started anew in a living session: what the one before had in memory is gone",
-				"server", b.server.Name, "session_id", s.id)
+				"server", b.server.Name, "session_id", st.session.id)
 		}
 	}
 	if p != nil {
 		p.clock.quiet()
+		if p.greeted {
+			p.announce(st.session)
+		}
 	}
 	for _, m := range msgs {
 		switch m.Kind {
 		case wire.Request:
-			s.request(p, st, m)
+			g.request(p, st, m)
 		case wire.Notification:
-			s.notification(p, m)
+			g.notification(p, st.session, m)
 		case wire.Response:
 			b.counts.Unknown++
 		}
@@ -255,7 +133,7 @@ func forProcess(m wire.Message) bool {
 	}
 }
 
-func requests(msgs []wire.Message) []wire.Message {
+func requestsOf(msgs []wire.Message) []wire.Message {
 	var found []wire.Message
 	for _, m := range msgs {
 		if m.Kind == wire.Request {
@@ -287,7 +165,7 @@ func (b *Box) Answer(session, question string, raw []byte) {
 	defer b.mu.Unlock()
 	b.touch()
 	if s := b.sessions[session]; s != nil && err == nil {
-		for _, p := range s.group.live {
+		for _, p := range b.processes(s) {
 			if p.conv.answer(s, question, m) {
 				return
 			}
@@ -303,7 +181,7 @@ func (b *Box) CloseStream(session, stream string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if s := b.sessions[session]; s != nil {
-		s.closeStream(stream)
+		closeStream(b.processes(s), s, stream)
 	}
 }
 
@@ -317,13 +195,15 @@ func (b *Box) StopSession(session string) {
 	switch {
 	case b.server.Scope.wide():
 		if s != nil {
-			s.depart(ended)
+			if g := b.groupOf(s); g != nil {
+				g.depart(s, ended)
+			}
 		}
-	case s == nil || len(s.group.live) == 0:
+	case s == nil || len(b.processes(s)) == 0:
 		b.remove(session)
 	default:
 		s.over = true
-		s.group.stop(ended)
+		b.groupOf(s).stop(ended)
 	}
 }
 
@@ -334,7 +214,7 @@ func (b *Box) Questions() map[string][]string {
 	defer b.mu.Unlock()
 	open := map[string][]string{}
 	for id, s := range b.sessions {
-		for _, p := range s.group.live {
+		for _, p := range b.processes(s) {
 			if q := p.conv.openQuestions(s); q != nil {
 				open[id] = append(open[id], q...)
 			}
@@ -349,7 +229,7 @@ func (b *Box) Open() []Inflight {
 	defer b.mu.Unlock()
 	var all []Inflight
 	for _, s := range b.sessions {
-		all = append(all, s.inflight()...)
+		all = append(all, inflight(b.processes(s), s)...)
 	}
 	slices.SortFunc(all, func(x, y Inflight) int {
 		return cmp.Or(x.Since.Compare(y.Since), cmp.Compare(x.ID, y.ID))
@@ -445,62 +325,43 @@ func (b *Box) shut() <-chan struct{} {
 
 // session finds or makes a session and joins it to its group. fresh reports whether it
 // was not a member before.
-func (b *Box) session(id, principal string) (s *session, fresh bool) {
+func (b *Box) session(id, principal string) (s *session, g *group, fresh bool) {
 	if s = b.sessions[id]; s == nil {
-		s = &session{box: b, id: id, principal: principal}
+		s = &session{box: &b.boxCore, id: id, principal: principal}
 		s.room.L = &b.mu
+		s.forget = func() {
+			if b.sessions[id] == s {
+				delete(b.sessions, id)
+			}
+		}
 		b.sessions[id] = s
 	}
-	name := b.server.Scope.Name(id, s.principal)
-	g := b.groups[name]
-	if g == nil {
-		g = &group{box: b, id: name}
+	if g = b.groupOf(s); g == nil {
+		name := b.server.Scope.Name(id, s.principal)
+		g = newGroup(&b.boxCore, name, func() { delete(b.groups, name) })
 		b.groups[name] = g
 	}
 	fresh = !slices.Contains(g.members, s)
 	g.join(s)
-	return s, fresh
+	return s, g, fresh
 }
 
-func (b *Box) touch() { b.used = time.Now() }
+// groupOf returns the group to which a session belongs, nil if that has no process.
+func (b *Box) groupOf(s *session) *group {
+	return b.groups[b.server.Scope.Name(s.id, s.principal)]
+}
 
-func (b *Box) enter() { b.active++ }
-
-func (b *Box) leave() {
-	b.active--
-	if b.active == 0 && b.over != nil {
-		select {
-		case <-b.over: // a message came after Close
-		default:
-			close(b.over)
-		}
+// processes returns the processes of a session's group, with those that are being stopped.
+func (b *Box) processes(s *session) []*process {
+	if g := b.groupOf(s); g != nil {
+		return g.live
 	}
+	return nil
 }
 
-// remove deletes the files that were made for the processes of a session.
-func (b *Box) remove(session string) {
-	if b.server.Provisioner == nil {
-		return
-	}
-	b.enter()
-	go func() {
-		err := b.server.Provisioner.Remove(session)
-		if b.server.Keeper != nil {
-			ctx, done := context.WithTimeout(b.saves.ctx, saveTime)
-			defer done()
-			if b.server.Kept == ScopePrincipal {
-				b.server.Keeper.Leave(session)
-			} else {
-				err = errors.Join(err, b.server.Keeper.Forget(ctx, session))
-			}
-		}
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if err != nil {
-			b.log.Warn("what was made for a process was not removed", "server", b.server.Name, "session_id", session, "error", err)
-		}
-		b.leave()
-	}()
+// Era returns which protocols the server speaks, "" if that is not known yet.
+func (b *Box) Era() bridge.Era {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.era
 }
-
-func (b *Box) unavailable(why string) *fault { return b.server.fault(PhaseBoxUnavailable, "%s", why) }

@@ -9,9 +9,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
-	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -75,7 +72,7 @@ type clockSide interface {
 // ([wire.Message.Line]). So members of a message that this package does not know never
 // reach the other side.
 type conversation struct {
-	process processSide
+	pipe    processSide
 	clients clientSide
 	clock   clockSide
 	shared  bool // the process is of several sessions
@@ -90,54 +87,6 @@ type conversation struct {
 	questions map[string]*question
 	asked     map[string]*question // by the key of the server's id
 	questionN int64
-}
-
-// stream is the request stream of one delivery.
-type stream struct {
-	session    *session
-	id, ticket string // "" for the common stream
-	round      int    // how often its delivery was suspended
-	came       time.Time
-	open       int      // requests that are at work
-	asking     []asking // those that need something of their client
-}
-
-// clientID is the id of a client's request, by its key.
-type clientID struct {
-	session *session
-	key     string
-}
-
-// request is a client's request in flight.
-type request struct {
-	number int64
-	order  int64           // the order in which the box got them
-	id     json.RawMessage // as the client wrote it
-	token  json.RawMessage // its progress token, nil for none
-	method string
-	stream *stream
-	passed *list.Element // nil until the process knows it
-	timer  *time.Timer   // its deadline, nil for none
-	due    time.Time     // when timer fires
-	left   time.Duration // the time until due, while asked is not zero
-	asked  int           // its open questions
-
-	modern  bool   // a modern client sent it, in the words of that era
-	line    []byte // as sent, or as it would be sent in the legacy era; kept if it may be sent again
-	sent    int64  // the number under which the process answers
-	task    *task  // the task that it is in the process, nil for none
-	retries int    // how often the process has asked for it again
-}
-
-// question is a server's request to the client that has no answer yet.
-type question struct {
-	visible string // id the client sees
-	id      json.RawMessage
-	token   json.RawMessage // its progress token, nil for none
-	order   int64
-	session *session // the session whose client is asked; nil if there is only one
-	call    *request // the request that it belongs to, nil on the common stream
-	timer   *time.Timer
 }
 
 // newConversation makes a conversation. The caller sets its process and clock.
@@ -218,7 +167,7 @@ func (c *conversation) pass(r *request, m wire.Message) bool {
 	if r.token != nil {
 		m.Params, _ = wire.Replace(m.Params, m.ID, "_meta", wire.MetaProgressToken)
 	}
-	return c.process.send(r.number, m.Line())
+	return c.pipe.send(r.number, m.Line())
 }
 
 // known marks a request as one that the process may have read. Before that, no message
@@ -239,18 +188,19 @@ func (c *conversation) cancel(s *session, m wire.Message) *request {
 	}
 	if r.passed != nil {
 		m.Params, _ = wire.Replace(m.Params, strconv.AppendInt(nil, r.sent, 10), "requestId")
-		c.process.withdraw(r, m.Line())
+		c.pipe.withdraw(r, m.Line())
 	}
 	c.end(r, wire.ErrorResponse(r.id, &wire.Error{Code: wire.CodeCancelled, Message: "request cancelled by the client"}))
 	return r
 }
 
-// tellCancelled has the process stop working on a request that ends for another reason.
+// tellCancelled has the process stop working on a request that ends although the client
+// has not cancelled it.
 func (c *conversation) tellCancelled(r *request, reason string) {
 	if r.passed == nil {
 		return
 	}
-	c.process.withdraw(r, wire.NewNotification(wire.NotifyCancelled, fmt.Appendf(nil, `{"requestId":%d,"reason":%q}`, r.sent, reason)))
+	c.pipe.withdraw(r, wire.NewNotification(wire.NotifyCancelled, fmt.Appendf(nil, `{"requestId":%d,"reason":%q}`, r.sent, reason)))
 }
 
 // again gives a request another number, which the process answers from now on.
@@ -269,7 +219,7 @@ func (c *conversation) answer(s *session, visible string, m wire.Message) bool {
 		return false
 	}
 	m.ID = q.id
-	c.process.send(0, m.Line())
+	c.pipe.send(0, m.Line())
 	c.forget(q)
 	return true
 }
@@ -383,7 +333,7 @@ func (c *conversation) progress(m wire.Message) bool {
 	n, err := strconv.ParseInt(string(wire.Lookup(m.Params, wire.MetaProgressToken)), 10, 64)
 	if err != nil || n < 1 {
 		if c.shared {
-			return false // it belongs to one session, but not known to which
+			return false // it belongs to one session, but the box cannot tell which
 		}
 		c.clients.event(nil, m.Line(), false) // no token of ours
 		return true
@@ -440,7 +390,7 @@ func (c *conversation) end(r *request, raw []byte) {
 	c.askIfLast(st)
 }
 
-// suspend takes a request out. A later round goes on with it when its client has
+// suspend removes a request from the table. A later round resumes it when its client has
 // answered.
 func (c *conversation) suspend(r *request, a asking) {
 	c.drop(r)
@@ -475,13 +425,13 @@ func (c *conversation) leave(s *session, f *fault) {
 	}
 	for _, q := range c.questions {
 		if q.session == s {
-			c.process.send(0, wire.ErrorResponse(q.id, &wire.Error{Code: wire.CodeInternal, Message: "the session that was asked has ended"}))
+			c.pipe.send(0, wire.ErrorResponse(q.id, &wire.Error{Code: wire.CodeInternal, Message: "the session that was asked has ended"}))
 			c.forget(q)
 		}
 	}
 }
 
-// drop forgets a request without a word to the client.
+// drop forgets a request, and tells the client nothing.
 func (c *conversation) drop(r *request) {
 	delete(c.requests, r.number)
 	delete(c.renamed, r.sent)
@@ -547,35 +497,4 @@ func (c *conversation) openQuestions(of *session) []string {
 		ids = append(ids, q.visible)
 	}
 	return ids
-}
-
-// stream returns the stream on which the question went out, nil for the common stream of
-// the only session.
-func (q *question) stream() *stream {
-	switch {
-	case q.call != nil:
-		return q.call.stream
-	case q.session != nil:
-		return &stream{session: q.session}
-	default:
-		return nil
-	}
-}
-
-// idKey returns a key that is equal for ids that are the same by [wire.SameID]. It
-// returns "" for a value that is no id.
-func idKey(id json.RawMessage) string {
-	if len(id) == 0 {
-		return ""
-	}
-	if s, ok := wire.String(id); ok {
-		if strings.ContainsRune(s, utf8.RuneError) {
-			return "b" + string(id)
-		}
-		return "s" + s
-	}
-	if id[0] == '-' || id[0] >= '0' && id[0] <= '9' {
-		return "n" + string(id)
-	}
-	return ""
 }

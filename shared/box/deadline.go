@@ -1,44 +1,57 @@
 package box
 
-import (
-	"time"
-
-	"github.com/dormouse-mcp/dormouse/shared/wire"
-)
+import "time"
 
 // deadlines limit the time of a process for a request, the time of a client for an
 // answer, and the time for which an idle process is kept.
 type deadlines struct {
-	p    *process
+	box  *boxCore
+	p    timed
 	idle *time.Timer
 	used time.Time // when the process last had something to do
+
+	last  *fault      // not nil: the process takes no more calls, and stops with this after its last one
+	grace *time.Timer // the time for its last calls
+}
+
+// timed is the process of some deadlines, as far as they see it.
+type timed interface {
+	// reached returns the step of its life that the process has reached.
+	reached() state
+	// isCurrent reports whether the process gets new messages.
+	isCurrent() bool
+	// talk returns the conversation with it.
+	talk() *conversation
+	// expire ends a request with f, and tells the process to stop working on it.
+	expire(r *request, reason string, f *fault)
+	// stop begins to end the process, and fail ends it with its requests.
+	stop(f *fault)
+	fail(f *fault)
 }
 
 // limit sets the deadline of a request: a server that does not answer must not keep the
 // box awake for ever.
 func (d *deadlines) limit(r *request) {
-	if timeout := d.p.box.server.ToolTimeout; timeout >= 0 {
+	if timeout := d.box.server.ToolTimeout; timeout >= 0 {
 		d.count(r, timeout)
 	}
 }
 
 // count starts or restarts the timer for the time that a request has left.
 func (d *deadlines) count(r *request, left time.Duration) {
-	p := d.p
 	r.due = time.Now().Add(left)
 	r.timer = time.AfterFunc(left, func() {
-		p.box.mu.Lock()
-		defer p.box.mu.Unlock()
+		d.box.mu.Lock()
+		defer d.box.mu.Unlock()
 		// The request may have ended, or asked something, while this waited for the
 		// lock.
-		if p.conv.requests[r.number] != r || r.asked > 0 {
+		if d.p.talk().requests[r.number] != r || r.asked > 0 {
 			return
 		}
-		limit := p.box.server.ToolTimeout
-		f := p.box.server.fault(phaseOf(r), "did not answer %s within %s (tool_timeout_sec); it was cancelled", r.method, limit)
+		limit := d.box.server.ToolTimeout
+		f := d.box.server.fault(phaseOf(r), "did not answer %s within %s (tool_timeout_sec); it was cancelled", r.method, limit)
 		f.data.Limit, f.data.Setting = limit.Seconds(), "tool_timeout_sec"
-		p.conv.tellCancelled(r, "the call took longer than its limit")
-		p.conv.end(r, p.fill(f).response(r.id))
+		d.p.expire(r, "the call took longer than its limit", f)
 	})
 }
 
@@ -46,22 +59,21 @@ func (d *deadlines) count(r *request, left time.Duration) {
 // responsible for the time that a human takes. The question has a limit of its own,
 // because a client that has gone never answers.
 func (d *deadlines) opened(q *question) {
-	p, r := d.p, q.call
+	r := q.call
 	if r.asked++; r.asked == 1 && r.timer != nil {
 		r.timer.Stop()
 		r.left = time.Until(r.due)
 	}
-	q.timer = time.AfterFunc(p.box.server.AnswerTimeout, func() {
-		p.box.mu.Lock()
-		defer p.box.mu.Unlock()
-		if p.conv.questions[q.visible] != q {
+	q.timer = time.AfterFunc(d.box.server.AnswerTimeout, func() {
+		d.box.mu.Lock()
+		defer d.box.mu.Unlock()
+		if d.p.talk().questions[q.visible] != q {
 			return
 		}
-		limit := p.box.server.AnswerTimeout
-		f := p.box.server.fault(phaseOf(r), "asked the client something during %s and had no answer within %s (answer_timeout_sec); it was cancelled", r.method, limit)
+		limit := d.box.server.AnswerTimeout
+		f := d.box.server.fault(phaseOf(r), "asked the client something during %s and had no answer within %s (answer_timeout_sec); it was cancelled", r.method, limit)
 		f.data.Limit, f.data.Setting = limit.Seconds(), "answer_timeout_sec"
-		p.conv.tellCancelled(r, "the client did not answer in time")
-		p.conv.end(r, p.fill(f).response(r.id))
+		d.p.expire(r, "the client did not answer in time", f)
 	})
 }
 
@@ -69,44 +81,57 @@ func (d *deadlines) opened(q *question) {
 func (d *deadlines) closed(q *question) {
 	q.timer.Stop()
 	r := q.call
-	if r.asked--; r.asked == 0 && r.timer != nil && d.p.conv.requests[r.number] == r {
+	if r.asked--; r.asked == 0 && r.timer != nil && d.p.talk().requests[r.number] == r {
 		d.count(r, r.left)
 	}
 }
 
 // quiet restarts the idle time of the process.
 func (d *deadlines) quiet() {
-	p := d.p
-	p.box.touch()
-	d.used = p.box.used
-	if p.state != ready {
+	d.box.touch()
+	d.used = d.box.used
+	if d.last != nil && d.p.reached() < stopping && d.p.talk().idle() {
+		d.p.stop(d.last)
+		return
+	}
+	if d.p.reached() != ready {
 		return
 	}
 	if d.idle != nil {
-		d.idle.Reset(p.box.server.Idle)
+		d.idle.Reset(d.box.server.Idle)
 		return
 	}
-	d.idle = time.AfterFunc(p.box.server.Idle, func() {
-		p.box.mu.Lock()
-		defer p.box.mu.Unlock()
-		// The process may have been used while this waited for the lock. While something
-		// is open the timer does nothing; the end of that calls quiet.
-		if p.g.current == p && p.conv.idle() && time.Since(d.used) >= p.box.server.Idle {
-			p.stop(nil)
+	d.idle = time.AfterFunc(d.box.server.Idle, func() {
+		d.box.mu.Lock()
+		defer d.box.mu.Unlock()
+		// The process may have been used while this waited for the lock. While a request
+		// is open the timer does nothing: the end of the request calls quiet.
+		if d.p.isCurrent() && d.p.talk().idle() && time.Since(d.used) >= d.box.server.Idle {
+			d.p.stop(nil)
 		}
 	})
 }
 
-// stop stops the clock of the idle time.
+// stop stops the clocks of the process.
 func (d *deadlines) stop() {
 	if d.idle != nil {
 		d.idle.Stop()
 	}
+	if d.grace != nil {
+		d.grace.Stop()
+	}
 }
 
-func phaseOf(r *request) Phase {
-	if r.method == wire.MethodToolsCall {
-		return PhaseToolCall
+// drain limits the time that a process has for its calls before it is stopped.
+func (d *deadlines) drain(why *fault, within time.Duration) {
+	if d.grace != nil {
+		d.grace.Stop()
 	}
-	return PhaseRuntime
+	d.last, d.grace = why, time.AfterFunc(within, func() {
+		d.box.mu.Lock()
+		defer d.box.mu.Unlock()
+		if d.p.reached() != gone {
+			d.p.fail(why)
+		}
+	})
 }

@@ -23,7 +23,7 @@ type dialogue struct {
 	*rig
 	played *playedChild
 	drawn  *int64 // the newest number that a request got
-	open   *int64 // the number of the call that opened has opened
+	open   *int64 // the number of the call that [dialogue.opened] has opened
 }
 
 // inBubble runs a test in virtual time. The process has answered initialize.
@@ -165,7 +165,7 @@ func (d dialogue) answers(question string) {
 	synctest.Wait()
 }
 
-// told is what the process has read, and the test not drained.
+// told returns the lines that the process was sent and the test has not drained.
 func (d dialogue) told() string {
 	synctest.Wait()
 	d.played.mu.Lock()
@@ -173,7 +173,7 @@ func (d dialogue) told() string {
 	return string(bytes.Join(d.played.read, []byte{'\n'}))
 }
 
-// ended says whether a stream has its last event.
+// ended reports whether a stream has its last event.
 func (d dialogue) ended(stream string) bool {
 	synctest.Wait()
 	for _, open := range d.Open() {
@@ -184,7 +184,7 @@ func (d dialogue) ended(stream string) bool {
 	return true
 }
 
-// asleep says whether the process was stopped for being idle.
+// asleep reports whether the box has stopped the process because it was idle.
 func (d dialogue) asleep() bool {
 	synctest.Wait()
 	return len(d.Processes()) == 0

@@ -14,13 +14,12 @@ import (
 // logs.
 type Phase string
 
-// The phases, in the order in which a box goes through them. This package reports all
-// but relay_connect.
+// The phases that a box reports, in the order in which it goes through them. The host
+// adds relay_connect, for a box that could not reach it.
 const (
 	PhaseSessionCreate  Phase = "session_create"  // no place for the session could be made
 	PhaseDepInstall     Phase = "dep_install"     // the server's dependencies could not be installed
 	PhaseProcessStart   Phase = "process_start"   // the process did not start, or ended without a message
-	PhaseRelayConnect   Phase = "relay_connect"   // the box could not reach the host
 	PhaseMCPInit        Phase = "mcp_init"        // the server refused initialize or did not answer it
 	PhaseRuntime        Phase = "runtime"         // the process failed after it was ready
 	PhaseToolCall       Phase = "tool_call"       // one call failed, the process goes on
@@ -42,9 +41,9 @@ type Failure struct {
 	// [Server].ShowOutput is set.
 	Stderr string `json:"stderr,omitempty"`
 	Stdout string `json:"stdout,omitempty"`
-	// OutOfMemory says that the process seems to have run out of memory. Either it
-	// printed so, or SIGKILL ended it, which the box had not sent, while the kernel
-	// killed a process for want of memory.
+	// OutOfMemory says that the process seems to have run out of memory. Either the
+	// process printed so, or a SIGKILL that the box had not sent ended it while the kernel
+	// was killing processes for lack of memory.
 	OutOfMemory bool `json:"out_of_memory,omitempty"`
 	// NoiseLines counts the lines of stdout that were no messages.
 	NoiseLines int64 `json:"noise_lines,omitempty"`
@@ -74,6 +73,7 @@ type fault struct {
 	message string
 	words   string // last words of the server or an install; they follow the message
 	after   string // ends the message
+	hint    string // what the operator may type or change, "" for nothing
 	show    bool   // clients get the words, and Stderr and Stdout of data
 	data    Failure
 }

@@ -52,13 +52,13 @@ func TestServerThatSaysWhyOnStdoutIsHeard(t *testing.T) {
 		s.Stderr = func(string) io.WriteCloser { return kept }
 	})
 	_, message, _, data := r.failure(r.call("1", "echo", "1"))
-	if want := `server "fake": exited with code 3 before it answered initialize: no settings.json, key ***`; message != want {
+	if want := `server "fake": exited with code 3 before it answered initialize: no settings.json, key *** (stdout). It writes to stdout, which is for MCP only: write to stderr`; message != want {
 		t.Errorf("got %q, want %q", message, want)
 	}
 	if want := "reading the settings\nno settings.json, key ***"; data.Stdout != want || data.Stderr != "" || data.NoiseLines != 2 {
 		t.Errorf("data is %+v", data)
 	}
-	if s := r.state(t, Exited); !strings.HasSuffix(s.Detail, "no settings.json, key ***") || s.Stdout != data.Stdout {
+	if s := r.state(t, Exited); s.Detail != message || s.Stdout != data.Stdout {
 		t.Errorf("the end is told as %+v", s)
 	}
 	if got, _ := kept.read(); !strings.Contains(got, "\nstdout: reading the settings\nstdout: no settings.json, key ***\n--- ") {
@@ -66,7 +66,8 @@ func TestServerThatSaysWhyOnStdoutIsHeard(t *testing.T) {
 	}
 }
 
-// What a server prints is the operator's, unless it is said that clients may have it.
+// The operator gets the output of a server. Clients get it only if the configuration says
+// so.
 func TestClientsGetNothingThatAServerPrints(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"exits", "says why on stdout"} {
@@ -75,7 +76,7 @@ func TestClientsGetNothingThatAServerPrints(t *testing.T) {
 		if data.Stderr != "" || data.Stdout != "" || data.ExitCode == nil || data.Phase != PhaseProcessStart {
 			t.Errorf("%s: data is %+v", how, data)
 		}
-		if !strings.Contains(message, "before it answered initialize; ") || !strings.Contains(message, "dormouse logs fake") {
+		if !strings.Contains(message, "before it answered initialize") || !strings.Contains(message, "dormouse logs fake") {
 			t.Errorf("%s: %q", how, message)
 		}
 		for _, part := range []string{"module", "settings", "key", redact.Hidden} {
@@ -83,7 +84,7 @@ func TestClientsGetNothingThatAServerPrints(t *testing.T) {
 				t.Errorf("%s: the client gets %q: %s", how, part, all)
 			}
 		}
-		if s := r.state(t, Exited); !strings.HasSuffix(s.Detail, "key ***") || s.Stderr+s.Stdout == "" {
+		if s := r.state(t, Exited); !strings.Contains(s.Detail, "key ***") || s.Stderr+s.Stdout == "" {
 			t.Errorf("%s: the operator gets %+v", how, s)
 		}
 	}
@@ -114,7 +115,8 @@ func TestCommandThatCannotRunFailsAtOnce(t *testing.T) {
 	for _, c := range []struct {
 		name, command, cwd, want string
 	}{
-		{"unknown name", "no-such-program", "", "command no-such-program not found in PATH /bin:/usr/bin"},
+		{"unknown name", "no-such-program", "", "no-such-program is not on the PATH of dormouse run (2 folders). Installed with npm or pip? Use npx or uvx, or the whole path"},
+		{"no Node", "npx", "EMPTY", "it needs npx, which is not installed: Node.js 20 or newer, or run the container image"},
 		{"unknown path", "/no/such/program", "", "no such file or directory"},
 		{"not executable", plain, "", "is not executable"},
 		{"not executable in PATH", "plain", "PATH", "is not executable"},
@@ -129,6 +131,9 @@ func TestCommandThatCannotRunFailsAtOnce(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, "", func(s *Server) {
 				s.Command, s.Cwd, s.Base = c.command, c.cwd, map[string]string{"PATH": "/bin:/usr/bin"}
+				if c.cwd == "EMPTY" {
+					s.Cwd, s.Base["PATH"] = "", filepath.Join(dir, "empty")
+				}
 				if c.cwd == "PATH" {
 					s.Cwd, s.Base["PATH"] = "", dir
 				}
@@ -182,7 +187,7 @@ func TestAnswersInFlightAreDrainedAtEOF(t *testing.T) {
 	if got := string(wire.Lookup(r.result(d), "at")); got != `"eof"` {
 		t.Errorf("got %s", got)
 	}
-	// Told before the end of the process is.
+	// The box reports the answer before it reports the end of the process.
 	for _, v := range r.past {
 		if s, ok := v.(ProcessStatus); ok && s.State == Stopped {
 			t.Error("the end of the process was told first")
@@ -195,8 +200,8 @@ func TestLargeOutputBeforeTheExitIsNotLost(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "", func(s *Server) {
 		s.Command = "/bin/sh"
-		// Answers initialize (1), then the first call (2) with much more than a pipe
-		// holds, and is gone at once.
+		// The server answers initialize (1), then the first call (2) with much more than a
+		// pipe holds, and exits at once.
 		s.Args = []string{"-c", `read a; echo '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}'; read b; read c
 			printf '{"jsonrpc":"2.0","id":2,"result":"'; head -c 3000000 /dev/zero | tr '\0' x; printf '"}'; exit 5`}
 	})
@@ -242,7 +247,7 @@ func TestServerThatDoesNotReadGetsABoundedQueue(t *testing.T) {
 	for i := range 9 {
 		r.call(strconv.Itoa(10+i), "echo", long)
 	}
-	_, message, _, data := r.failure("d10") // the ninth: the first is being written, and counts
+	_, message, _, data := r.failure("d10") // the ninth: the first is being written, and its bytes count too
 	if message != `server "fake": does not read its input: 32 MiB wait for it` || data.Phase != PhaseRuntime {
 		t.Errorf("got %q %+v after %d", message, data, refused)
 	}
@@ -313,7 +318,8 @@ func TestSlowSinkHoldsUpItsOwnSessionOnly(t *testing.T) {
 		defer b.mu.Unlock()
 		return b.sessions["slow"].bytes > maxUntold
 	})
-	// As much again elsewhere: time enough for the first to go on, if it did.
+	// The other session gets as much output again. In that time the slow session would go
+	// on reading, if the box let it.
 	for i := range 20 {
 		raw := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"big","arguments":500000}}`, i)
 		b.Deliver(Delivery{ID: "fast" + strconv.Itoa(i), Session: "fast", Raw: []byte(raw)})
@@ -423,7 +429,17 @@ func TestProgramIsNotLookedForInTheCurrentDirectory(t *testing.T) {
 		}
 	}
 	t.Chdir(dir)
-	if file, err := lookPath("program", "bin:.::"+filepath.Join(dir, "none"), ""); err == nil {
+	if file, err := LookPath("program", "bin:.::"+filepath.Join(dir, "none"), ""); err == nil {
 		t.Errorf("found %s", file)
+	}
+}
+
+func TestScriptThatIsNotThereIsNamedWithItsFolder(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r := newRig(t, "", func(s *Server) { s.Command, s.Args, s.Cwd = "/bin/sh", []string{"mine.sh"}, dir })
+	_, message, _, _ := r.failure(r.call("1", "echo", "1"))
+	if want := "there is no mine.sh in " + dir + ` (relative paths are those of the folder of the servers file; "cwd" names another)`; !strings.Contains(message, want) {
+		t.Errorf("got %q, want %q", message, want)
 	}
 }

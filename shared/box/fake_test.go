@@ -30,8 +30,8 @@ const gate = "FAKE_GATE"
 // coverage names a directory for what a binary with coverage writes.
 const coverage = "GOCOVERDIR"
 
-// exitAtOnce keeps a binary with the race detector from sleeping for a second when
-// it exits, which would be taken for a server that does not want to.
+// exitAtOnce keeps a binary with the race detector from sleeping for a second when it
+// exits. The box would take it for a server that does not exit when asked.
 const exitAtOnce = "GORACE"
 
 func TestMain(m *testing.M) {
@@ -71,7 +71,7 @@ func (f *fake) serve() {
 		os.Exit(1)
 	case "silent":
 		block()
-	case "runner": // has a box with a server that does not notice when its stdin ends
+	case "runner": // the process has a box with a server that does not notice when its stdin ends
 		runner()
 	case "deaf to sigterm":
 		signal.Ignore(syscall.SIGTERM)
@@ -187,6 +187,10 @@ func (f *fake) initialize(m wire.Message) {
 
 func (f *fake) welcome(m wire.Message) {
 	version, _ := wire.String(wire.Lookup(m.Params, "protocolVersion"))
+	if f.how == "announces" {
+		answer(m.ID, fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{"listChanged":true}},"serverInfo":{"name":"fake","version":"1"}}`, version))
+		return
+	}
 	answer(m.ID, fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{}},"serverInfo":{"name":"fake","version":"1"},"pid":%d}`, version, os.Getpid()))
 }
 
@@ -203,7 +207,7 @@ func (f *fake) call(name string, m wire.Message, args json.RawMessage) {
 	case "cwd":
 		dir, _ := os.Getwd()
 		answer(m.ID, strconv.Quote(dir))
-	case "say": // arguments is a text, said with $ID and $TOKEN replaced, and nothing else
+	case "say": // arguments is a text; the server writes it with $ID and $TOKEN replaced, and nothing else
 		text, _ := wire.String(args)
 		write(strings.NewReplacer("$ID", string(m.ID), "$TOKEN", string(token), `\xff`, "\xff").Replace(text))
 	case "hang":
@@ -269,8 +273,8 @@ func orNull(raw json.RawMessage) json.RawMessage {
 	return raw
 }
 
-// bigText returns at least n bytes of characters of one to four bytes, so that buffer
-// borders fall into characters.
+// bigText returns at least n bytes of text. Its characters have one to four bytes, so the
+// borders of buffers fall inside characters.
 func bigText(n int) string {
 	const part = "aé漢😀z"
 	return strings.Repeat(part, n/len(part)+1)
@@ -291,7 +295,7 @@ func answer(id json.RawMessage, result string) {
 
 // recorder is a Sink that keeps everything.
 type recorder struct {
-	calls chan any // Output, ProcessStatus, handshake; has room for what a test makes
+	calls chan any // the calls as values: Output, ProcessStatus, toldHandshake; large enough for any test
 	past  []any
 	block chan struct{} // not nil: calls wait for it to be closed
 }
@@ -316,10 +320,12 @@ func (r *recorder) Handshake(session, ticket, version string, result json.RawMes
 	r.put(toldHandshake{session, ticket, version, result})
 }
 
-// patience is how long a test waits for what must come. Only failures take it.
+// patience is how long a test waits for an event that must come. Only a failing test waits
+// that long.
 const patience = 30 * time.Second
 
-// find returns the first call, past or to come, that want accepts, and forgets it.
+// find returns the first call that want accepts, and removes it. It waits if there is none
+// yet.
 func find[T any](t *testing.T, r *recorder, what string, want func(T) bool) T {
 	t.Helper()
 	for i, v := range r.past {
@@ -385,7 +391,7 @@ func (r *recorder) none(t *testing.T, stream string) {
 	}
 }
 
-// hurry makes the box end servers that do not want to exit without much ado.
+// hurry makes the box kill servers soon if they do not exit by themselves.
 func (r *rig) hurry() {
 	r.grace = proc.Grace{Stdin: 100 * time.Millisecond, Term: 200 * time.Millisecond}
 }
@@ -414,19 +420,19 @@ func newRig(t *testing.T, how string, change ...func(*Server)) *rig {
 	r := &rig{recorder: newRecorder(), t: t}
 	r.Box = New(s, r.recorder, nil)
 	r.draw = counting()
-	// Enough on a slow machine for those who want to exit. Tests with one that does
-	// not say how long it gets.
+	// A server that exits when asked has time enough, even on a slow machine. A test with
+	// a server that does not exit sets its own times.
 	r.grace = proc.Grace{Stdin: patience, Term: patience}
 	t.Cleanup(func() {
-		// The context is over, so this kills; what Close says of it is known.
+		// The context is over, so Close kills the processes. Its error says only that.
 		_ = r.Close(t.Context())
 		eventually(t, "the processes are gone", func() bool { return len(r.Processes()) == 0 })
 	})
 	return r
 }
 
-// counting draws numbers in their order, from 1: tests say what a process says of
-// one.
+// counting draws the numbers 1, 2, 3 and so on, so that tests can name the number in a
+// message of the process.
 func counting() func() int64 {
 	last := int64(0)
 	return func() int64 {
@@ -459,7 +465,7 @@ func (r *rig) result(stream string) json.RawMessage {
 	return m.Result
 }
 
-// failure waits for the end of a stream and returns its error and the data of it.
+// failure waits for the end of a stream and returns the parts of its error.
 func (r *rig) failure(stream string) (id, message string, code int, data Failure) {
 	r.t.Helper()
 	e := r.final(r.t, stream)

@@ -1,10 +1,10 @@
 package box
 
 import (
-	"encoding/json"
-	"strconv"
+	"cmp"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
@@ -12,14 +12,14 @@ import (
 // handshake begins the conversation with a process: it finds out which protocol the
 // process speaks, and limits the time for it.
 type handshake struct {
-	p       *process
-	id      int64 // the number of the first message
-	begun   time.Time
-	probe   probe
-	refused *fault      // why the process before refused the other protocol, or nil
-	insist  *time.Timer // sends initialize to a process that does not answer server/discover
-	startup *time.Timer
-	version string // the one that the box asked for
+	p         *process
+	next      starter // runs the process that takes the place of this one
+	begun     time.Time
+	probe     probe
+	stateless bool        // it is tried in the stateless protocol
+	refused   *fault      // why the previous process refused the other protocol, or nil
+	insist    *time.Timer // sends initialize to a process that does not answer server/discover
+	startup   *time.Timer
 }
 
 // probe is the state of asking a server of unknown protocol for server/discover.
@@ -32,11 +32,42 @@ const (
 	probeSilent               // the one before has not answered
 )
 
-// start says hello to a process that was just started.
+// starter runs the process of a handshake, after room and all other processes of its
+// sessions have ended.
+type starter interface {
+	begin(h *handshake, room *process)
+}
+
+func newHandshake(p *process, next starter, isStateless bool, how probe) *handshake {
+	h := &handshake{p: p, next: next, stateless: isStateless, probe: how}
+	if isStateless {
+		p.proto = &stateless{p: p}
+	} else {
+		p.proto = &sessionful{p: p}
+	}
+	return h
+}
+
+// speaks returns the protocol for a new process of these sessions, and whether the box has
+// to probe for it.
+func speaks(a *audience) (isStateless bool, p probe) {
+	switch {
+	case a.box.era == bridge.ModernOnly:
+		return true, probeNone
+	case a.box.server.Scope.wide() || !bridge.SaysModern(a.speaker.init):
+		return false, probeNone
+	case a.box.era == "":
+		return true, probing
+	default:
+		return a.box.era == bridge.DualEra, probeNone
+	}
+}
+
+// start sends the first message to a process that was just started.
 func (h *handshake) start() {
 	p := h.p
-	p.own[h.id] = func(m wire.Message) { p.proto.greeted(m) }
-	method := p.proto.hello(h.id)
+	p.own[p.first] = h.greeted
+	method := p.proto.hello(p.first)
 	limit := p.box.server.StartupTimeout
 	within := limit - time.Since(h.begun)
 	if h.probe == probing {
@@ -53,7 +84,14 @@ func (h *handshake) start() {
 			h.probed(probeSilent)
 			return
 		}
-		f := p.box.server.fault(PhaseMCPInit, "did not answer %s within %s (startup_timeout_sec)", method, limit)
+		f := p.box.server.fault(PhaseMCPInit, "did not answer %s within %s (startup_timeout_sec); it runs", method, limit)
+		stderr, stdout := p.output.tails()
+		f.words = cmp.Or(proc.LastLine(stderr), marked(proc.LastLine(stdout)))
+		if f.words == "" {
+			f.message += ", and has said nothing"
+		} else {
+			f.message += ", and has said"
+		}
 		f.data.Limit, f.data.Setting = limit.Seconds(), "startup_timeout_sec"
 		p.fail(f)
 	})
@@ -68,27 +106,28 @@ func (h *handshake) stop() {
 	}
 }
 
-// introduce sends initialize under this number.
-func (h *handshake) introduce(number int64) {
-	id := strconv.AppendInt(nil, number, 10)
-	params := h.p.g.initParams()
-	h.version, _ = wire.String(wire.Lookup(params, "protocolVersion"))
-	// The client's progress token could be the number of another request, so the box's
-	// own goes in its place.
-	params, _ = wire.Replace(params, id, "_meta", wire.MetaProgressToken)
-	if bridge.SaysModern(params) {
-		params = bridge.Strip(wire.MethodInitialize, params)
+// greeted takes the answer to the first message.
+func (h *handshake) greeted(m wire.Message) {
+	p := h.p
+	g := p.proto.greeted(m)
+	switch {
+	case g.failed != nil:
+		p.fail(g.failed)
+		return
+	case g.refused != nil && h.stateless:
+		h.probed(probeRefused)
+		return
+	case g.refused != nil:
+		h.replace(true, g.refused)
+		return
+	case h.stateless && h.refused != nil:
+		p.box.era = bridge.ModernOnly // whatever it says of initialize
+	case h.stateless:
+		p.box.era = g.era
+	case h.refused != nil || h.probe != probeNone:
+		p.box.era = bridge.LegacyOnly
 	}
-	h.p.write(wire.Compact(wire.NewRequest(id, wire.MethodInitialize, params)))
-}
-
-// initParams returns the params of the client's initialize. If they cannot be used, it
-// returns those of a client without capabilities.
-func initParams(of json.RawMessage) json.RawMessage {
-	if m, err := wire.Parse(wire.NewRequest(json.RawMessage("0"), wire.MethodInitialize, of)); err == nil && wire.Lookup(m.Params, "protocolVersion") != nil {
-		return m.Params
-	}
-	return json.RawMessage(`{"protocolVersion":"` + wire.V20251125 + `","capabilities":{},"clientInfo":{"name":"dormouse","version":"1"}}`)
+	h.done(g.version)
 }
 
 // insisted sends initialize to a process that does not answer server/discover. Some
@@ -102,68 +141,70 @@ func (h *handshake) insisted() {
 		return
 	}
 	second := p.conv.own()
+	s := &sessionful{p: p}
 	p.own[second] = func(m wire.Message) {
 		// The answer to server/discover will say more than an error.
 		if p.greeted || m.Error != nil || m.Result[0] != '{' {
 			return
 		}
-		s := &sessionful{p: p}
 		s.introduced(m.Result)
-		p.proto, h.probe, p.box.era = s, probeSilent, bridge.LegacyOnly
-		h.done()
+		p.proto, h.stateless, h.probe, p.box.era = s, false, probeSilent, bridge.LegacyOnly
+		h.done(s.version)
 	}
-	h.introduce(second)
+	s.hello(second)
 }
 
-// probed starts another process in the place of one that did not answer server/discover
-// as stateless servers do.
+// probed replaces a process that did not answer server/discover as stateless servers do.
 func (h *handshake) probed(how probe) {
-	p := h.p
-	h.replace(false, p.box.server.fault(PhaseMCPInit, "does not answer server/discover as a server of version %s", wire.V20260728))
-	if next := p.g.current; p.followed && next != nil {
-		next.hello.refused, next.hello.probe = nil, how
+	if next := h.replace(false, notStateless(h.p.box.server)); next != nil {
+		next.refused, next.probe = nil, how
 	}
 }
 
-// replace starts another process, in the other protocol, in the place of one that
-// refuses its protocol; it takes over the conversation. If the other protocol was tried
-// already, the process fails.
-func (h *handshake) replace(isStateless bool, f *fault) {
+// replace starts a process with the other protocol in the place of one that refused its
+// own, and returns its handshake. The new process takes over the conversation. If the
+// other protocol was tried already, the process fails and replace returns nil.
+func (h *handshake) replace(isStateless bool, f *fault) *handshake {
 	p := h.p
 	switch {
 	case h.refused != nil:
 		p.fail(h.refused)
-		return
-	case h.probe == probeRefused || p.state >= stopping || p.g.current != p:
+		return nil
+	case h.probe == probeRefused || p.state >= stopping || !p.isCurrent():
 		p.fail(f)
-		return
+		return nil
 	}
-	p.box.log.Info("process refuses the protocol it was spoken to in", "server", p.box.server.Name, "process", p.g.id, "stateless", !isStateless)
+	p.box.log.Info("process refuses the protocol it was spoken to in", "server", p.box.server.Name, "process", p.audience.id, "stateless", !isStateless)
 	p.followed = true
-	next := p.g.start(p)
-	next.proto, next.hello.refused, next.hello.probe = newProtocol(next, isStateless), p.fill(f), probeNone
+	next := newProcess(p.audience, p.owner)
+	successor := newHandshake(next, h.next, isStateless, probeNone)
+	successor.refused = p.fill(f)
+	h.next.begin(successor, p)
 	empty := next.conv
 	next.converse(p.conv)
 	next.held = p.held
 	p.converse(empty)
 	p.held = heldLines{}
-	p.to(gone) // nothing that it still says has an owner
+	p.to(gone) // its later output belongs to no request
 	p.stop(nil)
-	p.g.current = next
+	return successor
 }
 
-// done ends the handshake. The process gets the settings of its sessions and then the
+// done ends the handshake. version is the one that the box asked for. The process gets the settings of its sessions and then the
 // waiting messages.
-func (h *handshake) done() {
+func (h *handshake) done(version string) {
 	p := h.p
 	h.startup.Stop()
 	p.greeted = true
 	p.to(ready)
 	p.box.starts.success()
 	p.report(Ready, nil)
-	session, ticket, version, result := p.g.speaker.id, p.g.speaker.ticket, h.version, p.proto.initialized(p.g.speaker)
-	p.g.speaker.tell(told{call: func(k Sink) { k.Handshake(session, ticket, version, result) }})
+	session, ticket, result := p.audience.speaker.id, p.audience.speaker.ticket, p.proto.initialized(p.audience.speaker)
+	p.audience.speaker.tell(told{call: func(k Sink) { k.Handshake(session, ticket, version, result) }})
 
+	for _, s := range p.audience.members {
+		p.announce(s)
+	}
 	p.proto.begin()
 	for _, r := range p.conv.inOrder() {
 		if r.method == wire.MethodInitialize {

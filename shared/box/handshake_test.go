@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,7 +38,7 @@ func TestFreshProcessIsInitializedAsTheClientWouldHave(t *testing.T) {
 	if got := string(wire.Lookup(lines[4], "params", "uri")); got != `"file:///b"` {
 		t.Errorf("the second subscription is %s", got)
 	}
-	r.none(t, "") // the answers to what the box asked go nowhere
+	r.none(t, "") // clients do not see the answers to the box's own requests
 	h := find(t, r.recorder, "the handshake", func(toldHandshake) bool { return true })
 	if h.session != "s" || h.ticket != "t" || h.version != "2025-06-18" || string(wire.Lookup(h.result, "serverInfo", "name")) != `"fake"` {
 		t.Errorf("the handshake is told as %+v %s", h, h.result)
@@ -170,7 +171,7 @@ func TestRefusedHandshakeSaysWhatTheServerSaid(t *testing.T) {
 	if s := r.state(t, Exited); s.Phase != PhaseMCPInit || s.Detail != message {
 		t.Errorf("the end of the process is told as %+v", s)
 	}
-	r.none(t, "") // what it says afterwards is of no interest
+	r.none(t, "") // the box ignores its later output
 }
 
 func TestServerThatDoesNotAnswerInitializeIsGivenUp(t *testing.T) {
@@ -181,7 +182,7 @@ func TestServerThatDoesNotAnswerInitializeIsGivenUp(t *testing.T) {
 			r := newRig(t, how, func(s *Server) { s.StartupTimeout = 200 * time.Millisecond })
 			r.hurry()
 			_, message, _, data := r.failure(r.call("1", "echo", "1"))
-			if data.Phase != PhaseMCPInit || data.Limit != 0.2 || data.Setting != "startup_timeout_sec" {
+			if data.Phase != PhaseMCPInit || data.Limit != 0.2 || data.Setting != "startup_timeout_sec" || !strings.Contains(message, "within 200ms (startup_timeout_sec); it runs, and has said") {
 				t.Errorf("got %q %+v", message, data)
 			}
 			r.state(t, Exited)

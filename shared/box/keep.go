@@ -4,94 +4,75 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
-// saveTime limits how long the box takes to save a workspace. Only the next process of
-// the session waits for the save, and the box, which does not sleep before.
-const saveTime = 2 * time.Minute
-
-// Keeper keeps the workspaces of processes while their box sleeps. owner is the name
-// under which a workspace is kept: the name of the process, or "principal-" and a hash.
-// Several processes may share an owner of the second kind. The box makes the calls for
-// one process one after the other.
-type Keeper interface {
-	// Restore puts what is kept for owner into the workspace that was staged for a
-	// process. If it fails, the box removes the workspace.
-	Restore(ctx context.Context, process, owner, workspace string) error
-	// Save keeps for owner what a process has changed; the process has ended. If Save
-	// fails, what was kept before must still be there.
-	Save(ctx context.Context, process, owner, workspace string) error
-	// Leave says that the workspace of a process is removed. What is kept stays.
-	Leave(process string)
-	// Forget removes what is kept for owner. The process of the same name is over.
-	Forget(ctx context.Context, owner string) error
-}
-
 // keeping restores the workspace of a process and saves it.
 type keeping struct {
-	p         *process
+	box       *boxCore
+	audience  *audience
 	workspace string // the folder to save when the process has ended, "" for none
-	atWork    bool   // the process had requests when the box told it to end
+	atWork    bool   // the process had open requests when the box told it to end
+	given     given
 }
 
-// restore brings the staged workspace of a process to where the process before has left
-// it. It returns the folder to save later, "" for none.
+// restore gives the staged workspace the files of the previous process. It returns the
+// folder to save later, "" for none.
 func (k *keeping) restore(ctx context.Context, l provision.Launch) (string, error) {
-	p := k.p
-	s := p.box.server
+	s, name := k.box.server, k.audience.id
 	if s.Keeper == nil || l.Workspace == "" {
 		return "", nil
 	}
-	p.box.mu.Lock()
+	k.box.mu.Lock()
 	owner := k.owner()
-	p.box.mu.Unlock()
-	err := s.Keeper.Restore(ctx, p.g.id, owner, l.Workspace)
+	k.box.mu.Unlock()
+	err := s.Keeper.Restore(ctx, name, owner, l.Workspace)
 	if err == nil {
 		return l.Workspace, nil
 	}
 	if cause := context.Cause(ctx); cause != nil {
 		err = fmt.Errorf("%w (%w)", err, cause)
 	}
-	if failed := s.Provisioner.Remove(p.g.id); failed != nil {
+	if failed := s.Provisioner.Remove(name); failed != nil {
 		err = fmt.Errorf("%w; and it is not removed: %w", err, failed)
 	}
 	return "", &provision.Error{Phase: provision.SessionCreate, Err: err}
 }
 
-// save saves the workspace of a process that has ended. It ends the open requests first.
-// It skips a process that was broken off at work: a file may be half written.
-func (k *keeping) save() {
-	p := k.p
-	b := p.box
+// save saves the workspace of a process that has ended. It skips the workspace if inOrder
+// is false: a file may be half written.
+func (k *keeping) save(inOrder bool) {
+	b, name := k.box, k.audience.id
 	b.mu.Lock()
-	p.endRequests(p.obituary())
-	workspace, inOrder, owner := k.workspace, k.inOrder(), k.owner()
+	workspace, owner := k.workspace, k.owner()
 	if k.over() {
 		workspace = ""
 	}
 	b.mu.Unlock()
-	log := b.log.With("server", b.server.Name, "process", p.g.id)
+	log := b.log.With("server", b.server.Name, "process", name)
+	if err := k.given.clear(); err != nil {
+		workspace = ""
+		log.Warn("workspace not saved, because the files of its principal's secrets cannot be removed; the earlier snapshot remains", "error", err)
+	}
 	switch {
 	case workspace == "":
 	case !inOrder:
-		log.Warn("workspace not saved: its process was broken off; the snapshot before stays")
+		log.Warn("workspace not saved, because its process failed; the earlier snapshot remains")
 	default:
 		ctx, done := context.WithTimeout(b.saves.ctx, saveTime)
 		defer done()
-		err := b.server.Keeper.Save(ctx, p.g.id, owner, workspace)
+		err := b.server.Keeper.Save(ctx, name, owner, workspace)
 		if err != nil {
-			log.Warn("workspace not saved; the snapshot before stays", "error", err)
+			log.Warn("workspace not saved; the earlier snapshot remains", "error", err)
 			return
 		}
-		if owner == p.g.id {
+		if owner == name {
 			return
 		}
-		// Another process of the owner may save before this one starts again.
-		b.server.Keeper.Leave(p.g.id)
-		if err := b.server.Provisioner.Remove(p.g.id); err != nil {
+		// Another process of the same owner may save before this one starts again.
+		b.server.Keeper.Leave(name)
+		if err := b.server.Provisioner.Remove(name); err != nil {
 			log.Warn("workspace not removed", "error", err)
 		}
 	}
@@ -99,24 +80,14 @@ func (k *keeping) save() {
 
 // owner returns the name under which the workspace is kept.
 func (k *keeping) owner() string {
-	g := k.p.g
-	if s := g.speaker; g.id == s.id {
-		return g.box.server.Kept.Name(s.id, s.principal)
+	a := k.audience
+	if s := a.speaker; a.id == s.id {
+		return k.box.server.Kept.Name(s.id, s.principal)
 	}
-	return g.id
+	return a.id
 }
 
 // over reports whether the session of the process has ended.
 func (k *keeping) over() bool {
-	return slices.ContainsFunc(k.p.g.members, func(s *session) bool { return s.over })
-}
-
-// inOrder reports whether the process exited with code 0, or was stopped as asked. If a
-// signal ended it, it must have had nothing to do when it was asked.
-func (k *keeping) inOrder() bool {
-	e, _ := k.p.exit()
-	if e.Code != nil && *e.Code == 0 {
-		return true
-	}
-	return k.p.asked() && (e.Signal == "" || !k.atWork)
+	return slices.ContainsFunc(k.audience.members, func(s *session) bool { return s.over })
 }

@@ -57,7 +57,7 @@ func (k *keeperHand) Save(ctx context.Context, process, owner, _ string) error {
 
 func (k *keeperHand) Leave(process string) { k.note("leave " + process) }
 
-// ofOther is the owner if it is not the process.
+// ofOther returns the owner if it is not the process, else "".
 func ofOther(process, owner string) string {
 	if owner == process {
 		return ""
@@ -82,7 +82,7 @@ func withKeeper(t *testing.T, how string, k Keeper, change ...func(*Server)) (r 
 	return newRig(t, how, append([]func(*Server){staged, func(s *Server) { s.Keeper = k }}, change...)...), removed
 }
 
-// calls waits until the keeper has been called so.
+// calls waits until the Keeper has had these calls, and no others.
 func calls(t *testing.T, k *keeperHand, want ...string) {
 	t.Helper()
 	eventually(t, strings.Join(want, ", "), func() bool { return len(k.said()) >= len(want) })
@@ -157,7 +157,7 @@ func TestProcessThatWasBrokenOffIsNotSaved(t *testing.T) {
 		r, _ := withKeeper(t, "plain", k)
 		r.failure(r.call("1", how, "{}"))
 		r.state(t, Exited)
-		// The next one goes on where it was, and is saved.
+		// The next process goes on in the same workspace, which is then saved.
 		r.result(r.call("2", "echo", "{}"))
 		if err := r.Close(t.Context()); err != nil {
 			t.Error(err)
@@ -262,7 +262,8 @@ func TestProcessIsToldWhereItsWorkspaceIs(t *testing.T) {
 	}
 }
 
-// With all real parts but a server: what a process of one box leaves another finds.
+// All parts but the server are real: a process of one box finds the files of another box's
+// process.
 func TestFilesComeBackInTheNextBox(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

@@ -13,7 +13,8 @@ import (
 // listener takes the stdout of a process.
 type listener struct{ p *process }
 
-// listen reads the lines of the process, no faster than the sink takes them.
+// listen reads the lines of the process until its stdout is closed, no faster than the
+// sink takes them.
 func (l listener) listen() {
 	p := l.p
 	lines := proc.NewLineReader(p.child.Stdout(), maxLine)
@@ -24,16 +25,15 @@ func (l listener) listen() {
 		case errors.As(err, &long):
 			l.overlong(long)
 		case err != nil:
-			p.leave()
 			return
 		default:
 			l.hear(line)
 		}
-		p.g.awaitRoom()
+		p.audience.awaitRoom()
 	}
 }
 
-// hear takes one line of output. Reading goes on whatever the line is.
+// hear takes one line of output. It never stops the reading.
 func (l listener) hear(line []byte) {
 	p := l.p
 	line = bytes.TrimSpace(bytes.ToValidUTF8(line, []byte("\uFFFD")))
@@ -60,8 +60,8 @@ func (l listener) hear(line []byte) {
 	}
 }
 
-// unpack splits a batch into its messages, because clients of most versions know no
-// batches. An element that is no message does not spoil the others.
+// unpack splits a batch into its messages, because most versions of the protocol have no
+// batches. It drops an element that is no message and keeps the others.
 func unpack(line []byte) []json.RawMessage {
 	if line[0] == '[' {
 		var batch []json.RawMessage
@@ -110,13 +110,13 @@ func (l listener) answered(m wire.Message) {
 	}
 }
 
-// garbled takes a line that is no message. It is noise, unless it is a broken response
-// to a request, which would then wait for ever.
+// garbled takes a line that is no message. It counts the line as noise. If the line is a
+// broken response, garbled ends the request, which would otherwise wait for ever.
 func (l listener) garbled(id, raw json.RawMessage, err error) {
 	p := l.p
 	p.output.lines++
 	p.box.counts.Noise++
-	p.box.log.Debug("output that is no message skipped", "server", p.box.server.Name, "process", p.g.id, "bytes", len(raw))
+	p.box.log.Debug("output that is no message skipped", "server", p.box.server.Name, "process", p.audience.id, "bytes", len(raw))
 	r := p.conv.request(id)
 	if r == nil || wire.Lookup(raw, "method") != nil {
 		return
@@ -125,14 +125,14 @@ func (l listener) garbled(id, raw json.RawMessage, err error) {
 	p.conv.end(r, p.fill(f).response(r.id))
 }
 
-// overlong takes a line over the limit, which was dropped, and ends the request that it
-// answered.
+// overlong takes a line over the limit. The reader has dropped the line; overlong ends the
+// request that the line answered.
 func (l listener) overlong(long *proc.TooLong) {
 	p := l.p
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
 	p.box.counts.Oversize++
-	p.box.log.Warn("line of a server over the limit dropped", "server", p.box.server.Name, "process", p.g.id, "bytes", long.Bytes, "limit", maxLine)
+	p.box.log.Warn("line of a server over the limit dropped", "server", p.box.server.Name, "process", p.audience.id, "bytes", long.Bytes, "limit", maxLine)
 	id, ok := long.Answers()
 	if r := p.conv.request(id); ok && r != nil {
 		f := p.box.server.fault(PhaseToolCall, "answered %s with %d bytes, over the limit of %d", r.method, long.Bytes, maxLine)

@@ -16,8 +16,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// takeModern is a server of 2026-07-28 only. Its first message decides what it
-// speaks: after an initialize it refuses everything, as real ones do that are pinned.
+// takeModern is a server of 2026-07-28 only. Its first message decides what it speaks.
+// After an initialize it refuses everything, as real servers do that keep the version of
+// the first message.
 func (f *fake) takeModern(m wire.Message) {
 	first, _ := wire.String(wire.Lookup(f.seen[0], "method"))
 	switch {
@@ -73,7 +74,7 @@ func (f *fake) callModern(name string, m wire.Message) {
 	}
 }
 
-// A server that speaks both eras, in that of its first message.
+// takeDual is a server that speaks both protocols. Its first message decides which.
 func (f *fake) takeDual(m wire.Message) {
 	first, _ := wire.String(wire.Lookup(f.seen[0], "method"))
 	switch {
@@ -86,7 +87,7 @@ func (f *fake) takeDual(m wire.Message) {
 	}
 }
 
-// takeProbe is a server of the legacy era that is asked for server/discover.
+// takeProbe is a server of the legacy era that gets server/discover.
 func (f *fake) takeProbe(m wire.Message) {
 	switch f.how {
 	case "exits when probed":
@@ -99,7 +100,7 @@ func (f *fake) takeProbe(m wire.Message) {
 	}
 }
 
-// modernInit is what a client says that can be asked with forms.
+// modernInit is the initialize of a client that can be asked with forms.
 const modernInit = `{"protocolVersion":"2025-06-18","capabilities":{"elicitation":{}},"clientInfo":{"name":"c","version":"1"}}`
 
 // deliverAs delivers a message of a client that can be asked, in a round.

@@ -25,7 +25,7 @@ func TestNumbersInAProcessAreNotToBeGuessed(t *testing.T) {
 			}
 			odd += int(n % 2)
 		}
-		// Each count is off by so much once in more than a billion runs.
+		// A correct generator fails here once in more than a billion runs.
 		if len(seen) < 990 || high < 400 || high > 600 || odd < 400 || odd > 600 {
 			t.Errorf("scope %s: of 1000 numbers %d are different, %d high, %d odd", scope, len(seen), high, odd)
 		}
@@ -49,8 +49,8 @@ func TestNumbersOfOpenRequestsAreDifferent(t *testing.T) {
 	}
 }
 
-// What one client's message could do to another one's call, if the server read it
-// otherwise than the box: {"id":"x","ID":5} is a request of id 5 to encoding/json.
+// If the server read a message otherwise than the box, one client could reach another
+// one's call: for encoding/json, {"id":"x","ID":5} is a request with id 5.
 func TestClientDoesNotReachTheCallOfAnotherOne(t *testing.T) {
 	c := newCrowd(t, ScopeShared)
 	ann := c.callAs("ann/1", "1", "hang", "{}")
@@ -82,7 +82,7 @@ func TestClientDoesNotReachTheCallOfAnotherOne(t *testing.T) {
 	}
 }
 
-// hasEnded says whether a stream has had its last event.
+// hasEnded reports whether a stream has had its last event.
 func (c crowd) hasEnded(session, stream string) bool {
 	for _, open := range c.Open() {
 		if open.Session == session && open.ID == stream {
@@ -92,7 +92,7 @@ func (c crowd) hasEnded(session, stream string) bool {
 	return true
 }
 
-// lines are what the process has been told so far.
+// lines returns what the process has been sent so far.
 func (c crowd) lines(session string) (lines []json.RawMessage) {
 	c.t.Helper()
 	c.n++
@@ -103,7 +103,7 @@ func (c crowd) lines(session string) (lines []json.RawMessage) {
 	return lines
 }
 
-// A server may not decide what the box's reader, or the client's, makes of its words.
+// A server must not write a message that the box and the client read in two ways.
 func TestServerSaysNothingThatIsReadInTwoWays(t *testing.T) {
 	r := newRig(t, "normal")
 	for name, test := range map[string]struct{ says, fails string }{
@@ -122,8 +122,7 @@ func TestServerSaysNothingThatIsReadInTwoWays(t *testing.T) {
 	}
 }
 
-// Progress that a client tells is about a question of the process: of one that it was
-// asked itself.
+// A client may report progress only for a question that the process asked it.
 func TestClientTellsProgressOfItsOwnQuestionsOnly(t *testing.T) {
 	c := newCrowd(t, ScopeShared)
 	const init = `{"sampling":{}}`

@@ -29,12 +29,12 @@ const (
 // preparation does the work before a process runs.
 type preparation struct {
 	p      *process
-	before []<-chan struct{} // closed at the ends of the processes that it follows
+	before []<-chan struct{} // closed when the processes that it follows have ended
 	steps  int               // how many were reported
 }
 
-// awaitTurn waits until the processes before are gone: two processes of a session would
-// write the same files. It returns false if the process is to end.
+// awaitTurn waits until the previous processes have ended: two processes of a session
+// would write the same files. It returns false if this process is to end too.
 func (a *preparation) awaitTurn() bool {
 	for _, gone := range a.before {
 		select {
@@ -75,10 +75,14 @@ func (a *preparation) awaitStart() bool {
 // execute. It gives up when the process is to end, or after the startup timeout.
 func (a *preparation) prepare() (launch, error) {
 	p := a.p
-	p.hello.begun = time.Now()
 	s := p.box.server
 	if s.Provisioner == nil {
-		return a.confine(s, provision.Launch{Cwd: s.Cwd})
+		placed := provision.Launch{Cwd: s.Cwd}
+		s, err := a.withSecrets(s, placed)
+		if err != nil {
+			return launch{}, err
+		}
+		return a.confine(s, placed)
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -91,7 +95,7 @@ func (a *preparation) prepare() (launch, error) {
 		case <-ctx.Done():
 		}
 	}()
-	l, err := s.Provisioner.Provision(ctx, p.g.id, a.progress)
+	l, err := s.Provisioner.Provision(ctx, p.audience.id, a.progress)
 	if err != nil {
 		return launch{}, err
 	}
@@ -99,7 +103,11 @@ func (a *preparation) prepare() (launch, error) {
 	if err != nil {
 		return launch{}, err
 	}
-	ready, err := a.confine(s.staged(l), l)
+	own, err := a.withSecrets(s.staged(l), l)
+	if err != nil {
+		return launch{}, err
+	}
+	ready, err := a.confine(own, l)
 	ready.keep, ready.unrun = keep, l.Unrun
 	return ready, err
 }
@@ -115,8 +123,9 @@ func (a *preparation) progress(step provision.Progress) {
 	defer b.mu.Unlock()
 	st := p.status(Staging, nil)
 	st.Detail = text
-	p.g.speaker.tell(told{call: func(k Sink) {
-		b.log.Info("process", "server", b.server.Name, "session_id", st.Session, "state", string(Staging), "step", st.Detail)
+	log := p.logOf(st)
+	p.audience.speaker.tell(told{call: func(k Sink) {
+		log.Info("process", "phase", string(step.Phase), "step", st.Detail)
 		k.Process(st)
 	}})
 	// Progress has to grow, and the server's own begins at zero or above.
@@ -128,13 +137,13 @@ func (a *preparation) progress(step provision.Progress) {
 		}
 		params, err := json.Marshal(map[string]any{"progressToken": r.token, "progress": at, "message": st.Detail})
 		if err == nil {
-			p.g.event(r.stream, wire.NewNotification(wire.NotifyProgress, params), false)
+			r.stream.event(wire.NewNotification(wire.NotifyProgress, params), false)
 		}
 	}
 }
 
-// confine resolves the command of a prepared process, and has it started in the sandbox
-// that the server wants. If the sandbox cannot be made, the process is not started.
+// confine resolves the command of a prepared process, and sets it up to start in the
+// server's sandbox. If the sandbox cannot be made, the process is not started.
 func (a *preparation) confine(s Server, placed provision.Launch) (launch, error) {
 	p := a.p
 	clear := a.mark(&s)
@@ -143,7 +152,7 @@ func (a *preparation) confine(s Server, placed provision.Launch) (launch, error)
 		l.Clear = clear
 		return l, err
 	}
-	place, err := s.Sandbox(p.g.id, placed)
+	place, err := s.Sandbox(p.audience.id, placed)
 	if err != nil {
 		return launch{}, err
 	}
@@ -164,10 +173,56 @@ func (a *preparation) confine(s Server, placed provision.Launch) (launch, error)
 	l.Clear = func() {
 		clear()
 		if err := place.End(); err != nil {
-			log.Warn("the sandbox is not cleared", "process", p.g.id, "error", err)
+			log.Warn("the sandbox is not cleared", "process", p.audience.id, "error", err)
 		}
 	}
 	return l, err
+}
+
+// withSecrets returns the server with the values of its principal in the environment. It
+// writes the files of those that the server reads from files.
+func (a *preparation) withSecrets(s Server, placed provision.Launch) (Server, error) {
+	p := a.p
+	if len(s.Principal) == 0 {
+		return s, nil
+	}
+	p.box.mu.Lock()
+	g := &p.keeping.given
+	g.secrets = map[string]Secret{}
+	maps.Copy(g.secrets, p.audience.secrets)
+	secrets := maps.Clone(g.secrets)
+	p.box.mu.Unlock()
+	var pairs []string
+	for _, name := range s.Principal {
+		if v := secrets[name].Value; v != "" {
+			pairs = append(pairs, principalBegin+name+"}", v)
+		}
+		if !s.inFile(name) {
+			continue
+		}
+		if g.folder == "" {
+			folder, err := newFolder(placed)
+			if err != nil {
+				return s, err
+			}
+			p.box.mu.Lock()
+			g.folder = folder
+			p.box.mu.Unlock()
+		}
+		if err := g.write(name, secrets[name].Value); err != nil {
+			return s, err
+		}
+		pairs = append(pairs, fileBegin+name+"}", g.path(name))
+	}
+	fill := strings.NewReplacer(pairs...)
+	env := map[string]string{}
+	for name, value := range s.Env {
+		if value = fill.Replace(value); !strings.Contains(value, principalBegin) {
+			env[name] = value
+		}
+	}
+	s.Env = env
+	return s, nil
 }
 
 // mark gives the process its mark. clear ends every process that carries it.
@@ -185,34 +240,34 @@ func (a *preparation) mark(s *Server) (clear func()) {
 	s.Env = env
 	return func() {
 		if err := proc.EndMarked(own); err != nil {
-			p.box.log.Warn("what a process has started is still there", "server", s.Name, "process", p.g.id, "error", err)
+			p.box.log.Warn("what a process has started is still there", "server", s.Name, "process", p.audience.id, "error", err)
 		}
 	}
 }
 
 // startFault returns the fault of a process that cannot be started.
-func (b *Box) startFault(err error) *fault {
+func (c *boxCore) startFault(err error) *fault {
 	if confined := (*sandbox.Error)(nil); errors.As(err, &confined) {
-		return b.server.fault(PhaseSessionCreate, "cannot be started: %s", b.hide.Text(err.Error()))
+		return c.server.fault(PhaseSessionCreate, "cannot be started: %s", c.hide.Text(err.Error()))
 	}
 	var e *provision.Error
 	if !errors.As(err, &e) {
 		message := err.Error()
-		if b.server.Sandbox != nil && errors.Is(err, fs.ErrPermission) {
+		if c.server.Sandbox != nil && errors.Is(err, fs.ErrPermission) {
 			message += " in its sandbox: the program and its interpreter, and the folders above them, must be open to other users (chmod o+rx), in the PATH or below host_path"
 		}
-		return b.server.fault(PhaseProcessStart, "cannot be started: %s", b.hide.Text(message))
+		return c.server.fault(PhaseProcessStart, "cannot be started: %s", c.hide.Text(message))
 	}
-	// The end of what an install said may begin in the middle of a secret.
-	said := b.hide.End(b.hide.Begin(b.hide.Text(e.Stderr)))
+	// The output of an install may have been cut in the middle of a secret.
+	said := c.hide.End(c.hide.Begin(c.hide.Text(e.Stderr)))
 	message := e.Error()
 	if e.Stderr != "" {
 		message = strings.TrimSuffix(strings.Replace(message, e.Stderr, "", 1), ": ")
 	}
-	f := b.server.fault(Phase(e.Phase), "cannot be started: %s", b.hide.Text(message))
+	f := c.server.fault(Phase(e.Phase), "cannot be started: %s", c.hide.Text(message))
 	f.words, f.data.ExitCode, f.data.Stderr = said, e.ExitCode, said
 	if errors.Is(err, errStartup) {
-		f.data.Limit, f.data.Setting = b.server.StartupTimeout.Seconds(), "startup_timeout_sec"
+		f.data.Limit, f.data.Setting = c.server.StartupTimeout.Seconds(), "startup_timeout_sec"
 	}
 	return f
 }

@@ -71,7 +71,7 @@ func TestProcessRunsWhatTheStagerSays(t *testing.T) {
 	r.state(t, Started)
 }
 
-// B1, B7: each phase of the stager is that of the error, with exit code and stderr.
+// B1, B7: the error has the phase, the exit code and the stderr that the stager reported.
 func TestFailureOfTheStagerIsTold(t *testing.T) {
 	code := 17
 	for _, c := range []struct {
@@ -166,7 +166,7 @@ func TestWorkspaceGoesWithItsSessionAndNotWithItsProcess(t *testing.T) {
 		t.Error("removed when the process fell asleep")
 	default:
 	}
-	r.StopSession("s") // there is nothing left of it in memory
+	r.StopSession("s") // the box no longer holds the session in memory
 	if got := <-removed; got != "s" {
 		t.Error(got)
 	}
@@ -213,7 +213,7 @@ func TestServerThatDoesNotStartNamesInstallScriptsThatWereNotRun(t *testing.T) {
 	})
 	r := newRig(t, "exits", change)
 	_, message, _, f := r.failure(r.call("1", "echo", "{}"))
-	want := "Install scripts were not run (of a, @s/b, c, d, e and 1 more): if the server needs what they make, x-dormouse.box.install_scripts: true has them run, in a sandbox"
+	want := "Install scripts were not run (of a, @s/b, c, d, e and 1 more): if the server needs their results, set x-dormouse.box.install_scripts: true to run them in a sandbox"
 	if f.Phase != PhaseProcessStart || !strings.HasSuffix(message, want) {
 		t.Error(f.Phase, message)
 	}

@@ -2,9 +2,7 @@ package box
 
 import (
 	"encoding/json"
-	"io"
 	"strconv"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -16,48 +14,19 @@ const (
 	maxQueue = 32 << 20 // bytes that wait until the server reads them
 )
 
-// child is a running process. A [proc.Child] is one; tests have others.
-type child interface {
-	PID() int
-	Since() time.Time
-	Stdin() io.Writer
-	Stdout() io.Reader
-	Stderr() io.Reader
-	CloseStdin()
-	Terminate()
-	Kill()
-	Release()
-	Exited() <-chan struct{}
-	Abandoned() <-chan struct{}
-	Exit() (e proc.Exit, ok bool)
-	KernelKilled() bool
-}
-
-// state is the step of its life that a process has reached. It only goes forward.
-type state int
-
-const (
-	starting state = iota // it waits for its turn, or the provisioner prepares it
-	greeting              // it runs, and has not answered the first message
-	ready                 // it takes messages
-	stopping              // it is ending, or was told to
-	gone                  // its requests have ended; its output is ignored
-)
-
 // process is one run of the server: an OS process and the conversation with it. The
 // box's lock guards its fields, except those that guard themselves. Its goroutines are
-// run, one writer, one reader of stdout and one reader of stderr. All have ended when
-// over is closed.
+// those of its [processRun]: one that runs it, one writer, one reader of stdout and one
+// reader of stderr. All have ended when over is closed.
 type process struct {
-	box     *Box
-	g       *group
-	conv    *conversation
-	proto   protocol
-	hello   handshake
-	clock   deadlines
-	prepare preparation
-	keeping keeping
-	output  output
+	box      *boxCore
+	audience *audience // the sessions whose process it is
+	owner    processOwner
+	conv     *conversation
+	proto    protocol
+	clock    deadlines
+	keeping  keeping
+	output   output
 
 	halt chan struct{} // closed when its end is asked for
 	over chan struct{} // closed when its goroutines have ended
@@ -68,125 +37,56 @@ type process struct {
 	failed   *fault // why its requests end; nil if its exit says why
 	followed bool   // another process waits for its room
 
-	own  map[int64]func(wire.Message) // takes the answer to the box's own request, nil to ignore it
-	held heldLines                    // messages that wait until it is ready
+	first int64                        // the number of the first message
+	own   map[int64]func(wire.Message) // takes the answer to the box's own request, nil to ignore it
+	held  heldLines                    // messages that wait until it is ready
 
 	child child // nil before it runs
 	queue *proc.Queue
 }
 
-func newProcess(g *group) *process {
+// processOwner decides which process gets new messages.
+type processOwner interface {
+	// isCurrent reports whether p gets them.
+	isCurrent(p *process) bool
+	// detach makes the next message start another process, if p was to get it.
+	detach(p *process)
+}
+
+func newProcess(of *audience, o processOwner) *process {
+	c := of.box
 	p := &process{
-		box: g.box, g: g, own: map[int64]func(wire.Message){}, queue: proc.NewQueue(maxQueue),
-		halt: make(chan struct{}), over: make(chan struct{}),
+		box: c, audience: of, owner: o, own: map[int64]func(wire.Message){}, queue: proc.NewQueue(maxQueue),
+		halt: make(chan struct{}), over: make(chan struct{}), keeping: keeping{box: c, audience: of},
 	}
-	p.hello, p.clock, p.prepare, p.keeping = handshake{p: p}, deadlines{p: p}, preparation{p: p}, keeping{p: p}
-	p.output.hide = g.box.hide
-	isStateless, probe := g.speaks()
-	p.proto, p.hello.probe = newProtocol(p, isStateless), probe
-	p.converse(newConversation(p.box.draw, p.box.server.Scope.wide(), g))
+	p.clock = deadlines{box: c, p: p}
+	p.output.hide = c.hide
+	p.converse(newConversation(c.draw, c.server.Scope.wide(), of))
 	return p
 }
 
 // converse takes over a conversation and draws the number of the first message.
 func (p *process) converse(c *conversation) {
 	p.conv = c
-	c.process, c.clock = p, &p.clock
-	p.hello.id = c.own()
+	c.pipe, c.clock = p, &p.clock
+	p.first = c.own()
 }
 
 // to moves the process forward to a state, never back.
 func (p *process) to(s state) { p.state = max(p.state, s) }
 
-// # Its life
+// # For its deadlines
 
-// run runs the process from beginning to end.
-func (p *process) run() {
-	if p.prepare.awaitTurn() && p.launch() {
-		p.accompany()
-		p.keeping.save()
-	}
-	p.output.log.Close(p.howItEnded())
-	p.box.mu.Lock()
-	defer p.box.mu.Unlock()
-	p.endRequests(p.obituary())
-	p.bury()
-	close(p.over)
-	p.g.left(p)
+func (p *process) reached() state      { return p.state }
+func (p *process) isCurrent() bool     { return p.owner.isCurrent(p) }
+func (p *process) talk() *conversation { return p.conv }
+
+func (p *process) expire(r *request, reason string, f *fault) {
+	p.conv.tellCancelled(r, reason)
+	p.conv.end(r, p.fill(f).response(r.id))
 }
 
-// launch starts the OS process and says hello to it.
-func (p *process) launch() bool {
-	p.output.log = p.box.server.log(p.g.id, p.box.hide)
-	l, err := p.prepare.prepare()
-	var c child
-	if err == nil {
-		c, err = p.box.spawn(l.Command, p.box.grace)
-	}
-	if err == nil {
-		p.output.log.Note("process %d of session %s started", c.PID(), p.g.id)
-	}
-	p.box.mu.Lock()
-	defer p.box.mu.Unlock()
-	if err != nil {
-		p.fail(p.box.startFault(err))
-		return false
-	}
-	p.child, p.keeping.workspace, p.output.unrun, p.output.lacks = c, l.keep, l.unrun, l.lacks()
-	p.to(greeting)
-	if p.told {
-		c.Terminate()
-	}
-	p.report(Started, nil)
-	p.hello.start()
-	return true
-}
-
-// accompany moves messages both ways until the process is gone and all its output is
-// read.
-func (p *process) accompany() {
-	c := p.child
-	done := make(chan struct{}, 3)
-	begin := func(f func()) { go func() { f(); done <- struct{}{} }() }
-	begin(p.speak)
-	begin(listener{p}.listen)
-	begin(func() { p.output.stderr.ReadAll(io.TeeReader(c.Stderr(), p.output.log)) })
-	select {
-	case <-c.Exited():
-	case <-c.Abandoned():
-		p.box.mu.Lock()
-		p.endRequests(p.obituary())
-		p.box.mu.Unlock()
-		<-c.Exited()
-	}
-	p.leave()
-	p.queue.Close()
-	c.CloseStdin()
-	for range 3 {
-		<-done
-	}
-	c.Release()
-}
-
-// speak writes to the process.
-func (p *process) speak() {
-	if p.queue.WriteLines(p.child.Stdin()) != nil {
-		p.leave() // it does not read any more
-	}
-}
-
-// leave ends a process that has exited or closed one of its pipes. It may still answer
-// its open requests.
-func (p *process) leave() {
-	p.box.mu.Lock()
-	defer p.box.mu.Unlock()
-	if p.hello.probe == probing && p.state < ready {
-		p.hello.probed(probeSilent)
-	}
-	p.to(stopping)
-	p.g.detach(p)
-	p.child.Terminate()
-}
+// # Its end
 
 // fail ends the process, and its requests with f.
 func (p *process) fail(f *fault) {
@@ -194,15 +94,15 @@ func (p *process) fail(f *fault) {
 	p.endRequests(p.failed)
 }
 
-// stop begins to end the process. Requests that are still open after its grace time, or
-// when it is gone, end with f.
+// stop begins to end the process. Requests end with f if they are still open after the
+// grace time, or when the process is gone.
 func (p *process) stop(f *fault) {
 	if p.failed == nil && f != nil {
 		own := *f // a copy, because fill adds facts about this process
 		p.failed = &own
 	}
 	p.to(stopping)
-	p.g.detach(p)
+	p.owner.detach(p)
 	if !p.told {
 		p.told, p.keeping.atWork = true, !p.conv.idle()
 		close(p.halt)
@@ -226,22 +126,9 @@ func (p *process) endRequests(f *fault) {
 	p.conv.endAll(f)
 }
 
-// asked reports whether the process ends because the box told it to.
+// asked reports whether the process is ending because the box told it to.
 func (p *process) asked() bool {
 	return p.told && (p.failed == nil || p.failed.data.Phase == PhaseBoxUnavailable)
-}
-
-// bury stops the timers and reports the end.
-func (p *process) bury() {
-	p.hello.stop()
-	p.clock.stop()
-	if p.asked() {
-		if p.child != nil {
-			p.report(Stopped, nil)
-		}
-		return
-	}
-	p.report(Exited, p.obituary())
 }
 
 // # To the process
@@ -251,13 +138,13 @@ func (p *process) request(st *stream, m wire.Message) {
 	if len(p.conv.requests) >= maxRequests {
 		f := p.box.server.fault(PhaseRuntime, "has %d requests in flight, wait for one of them to end", maxRequests)
 		st.open--
-		p.g.event(st, p.fill(f).response(m.ID), st.open == 0)
+		st.event(p.fill(f).response(m.ID), st.open == 0)
 		return
 	}
 	r, refused := p.conv.add(st, m)
 	switch {
 	case refused != nil:
-		st.session.refuse(st, m.ID, refused)
+		st.refuse(m.ID, refused)
 	case m.Method == wire.MethodInitialize:
 		if p.greeted {
 			p.conv.end(r, wire.ResultResponse(r.id, p.proto.initialized(r.stream.session)))
@@ -314,17 +201,18 @@ func (p *process) write(line []byte) bool {
 	if p.queue.Push(line) {
 		return true
 	}
-	p.box.log.Warn("message to a server that does not read dropped", "server", p.box.server.Name, "process", p.g.id, "bytes", len(line))
+	p.box.log.Warn("message to a server that does not read dropped", "server", p.box.server.Name, "process", p.audience.id, "bytes", len(line))
 	return false
 }
 
-// heldLines are messages for a process that is not ready.
+// heldLines are messages that wait until a process is ready.
 type heldLines struct {
 	lines []heldLine
 	bytes int
 }
 
-// heldLine is one of them, with the number of the request in it, 0 for other messages.
+// heldLine is one waiting message. number is the number of the request in it, 0 for other
+// messages.
 type heldLine struct {
 	number int64
 	line   []byte
@@ -355,54 +243,33 @@ func (p *process) sendHeld() {
 	}
 }
 
-// # Reports
-
-// report reports the state of the process to the sink and the log.
-func (p *process) report(state ProcessState, f *fault) {
-	st := p.status(state, f)
-	log := p.box.log.With("server", p.box.server.Name, "process", st.Process, "pid", st.PID)
-	if f != nil && p.output.log == nil {
-		log = log.With("stderr", st.Stderr, "stdout", st.Stdout) // its output goes nowhere else
+// announce tells a session of the process that lists may have changed, if it is yet to
+// hear that.
+func (p *process) announce(s *session) {
+	if s.moved {
+		s.announce(p.proto.initialized(s))
 	}
-	p.g.speaker.tell(told{call: func(k Sink) {
-		if f == nil {
-			log.Info("process", "state", string(state))
-		} else {
-			log.Warn("process failed", "phase", string(st.Phase), "exit_code", exitCode(st), "signal", st.Signal, "noise_lines", st.NoiseLines)
-		}
-		k.Process(st)
-	}})
 }
 
-func (p *process) status(state ProcessState, f *fault) ProcessStatus {
-	st := ProcessStatus{Process: p.g.id, Session: p.g.speaker.id, Ticket: p.g.speaker.ticket, State: state, NoiseLines: p.output.lines}
-	if p.child != nil {
-		st.PID, st.Since = p.child.PID(), p.child.Since().UTC()
+// fill adds to a fault what is known about the process: its exit, its output and its
+// start time.
+func (p *process) fill(f *fault) *fault {
+	if p.child == nil {
+		return f // f may describe a failed install
 	}
-	if f != nil {
-		st.Phase, st.Detail = f.data.Phase, f.whole()
+	f.data.NoiseLines = p.output.lines
+	f.data.Stderr, f.data.Stdout = p.output.tails()
+	f.data.Since = p.child.Since().UTC()
+	if e, exited := p.exit(); exited {
+		f.data.ExitCode, f.data.Signal = e.Code, e.Signal
 	}
-	if e, gone := p.exit(); gone {
-		st.ExitCode, st.Signal = e.Code, e.Signal
-	}
-	if state == Stopped || state == Exited {
-		st.Stderr, st.Stdout = p.output.tails()
-	}
-	return st
+	return f
 }
 
-// running returns the state of a process that runs.
-func (p *process) running() ProcessState {
-	if p.greeted {
-		return Ready
+// exit returns how the process ended. ok is false while it runs or if it never ran.
+func (p *process) exit() (proc.Exit, bool) {
+	if p.child == nil {
+		return proc.Exit{}, false
 	}
-	return Started
-}
-
-// exitCode returns -1 if there is no exit code.
-func exitCode(st ProcessStatus) int {
-	if st.ExitCode == nil {
-		return -1
-	}
-	return *st.ExitCode
+	return p.child.Exit()
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Each prints, for every line of its stdin, what it takes it for, as JSON.
+// Each script prints, as JSON, how it reads each line of its stdin.
 const (
 	nodeReader = `
 const lines = require("node:readline").createInterface({ input: process.stdin, crlfDelay: Infinity });
@@ -76,8 +76,8 @@ func TestE2EReadersOfNodeAndPythonSeeWhatTheBoxBelieves(t *testing.T) {
 	}
 }
 
-// values is a meaning as other languages can tell it: strings decoded, numbers as
-// floats, and of a name only what MCP allows.
+// values is a meaning in the form that other languages can give: strings decoded, numbers
+// as floats. A name is there only for methods that have one in MCP.
 type values struct{ id, method, name, token, requestID any }
 
 func (m meaning) values() values {

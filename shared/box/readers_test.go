@@ -14,18 +14,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// A line must mean the same to every reader as to the box: which request it is, what it
-// asks of which client, and whose progress it tells.
+// These tests check that every reader takes a line for the same as the box: which request
+// it is, what it asks of which client, and whose progress it reports.
 
 var readers = flag.Int("readers", 3000, "nasty messages that are tried with every reader")
 
-// meaning is what a reader takes out of a line. Values are JSON, "" where there is
-// none; a method is its text.
+// meaning is how a reader understands a line. Values are JSON, "" if there is none. Method
+// is decoded text.
 type meaning struct{ ID, Method, Name, Token, RequestID string }
 
-// believed delivers one message of a client to a box in which a call of another one
-// is open, and returns the line that the process reads and what it means to the box.
-// ok is false if the process reads nothing of it.
+// believed delivers one message of a client to a box while a call of another client is
+// open. It returns the line that the process reads, and how the box understands that line.
+// ok is false if the process reads no line.
 func believed(d dialogue, raw []byte) (line []byte, want meaning, ok bool) {
 	open := d.opened()
 	d.n++
@@ -64,7 +64,8 @@ func believed(d dialogue, raw []byte) (line []byte, want meaning, ok bool) {
 	return lines[0], want, true
 }
 
-// compact is a meaning without the space between tokens, which no reader sees.
+// compact returns a meaning without the space between tokens, which makes no difference to
+// a reader.
 func (m meaning) compact() meaning {
 	for _, value := range []*string{&m.ID, &m.Name, &m.Token, &m.RequestID} {
 		var out bytes.Buffer
@@ -75,13 +76,13 @@ func (m meaning) compact() meaning {
 	return m
 }
 
-// named says that a method has a name among its params.
+// named reports whether a method has a name among its params.
 func named(method string) bool {
 	return method == wire.MethodToolsCall || method == wire.MethodPromptsGet
 }
 
-// opened sees to it that a call is open, and returns its number, which is small: a
-// client could guess it.
+// opened opens a call unless one is open, and returns its number. The number is small, as
+// one that a client could guess.
 func (d dialogue) opened() (number string) {
 	d.t.Helper()
 	if len(d.Open()) == 0 {
@@ -93,8 +94,8 @@ func (d dialogue) opened() (number string) {
 	return strconv.FormatInt(*d.open, 10)
 }
 
-// each delivers messages to a box until there are n, and calls use for each line that
-// comes of them. It returns how many messages were refused or needed no line.
+// each delivers messages to a box until n of them have given a line, and calls use for
+// each line. It returns how many messages were refused or gave no line.
 func each(t *testing.T, n int, next func() []byte, use func(raw, line []byte, want meaning)) (refused int) {
 	t.Helper()
 	const most = 1000 // of a box, whose recorder keeps everything
@@ -113,9 +114,9 @@ func each(t *testing.T, n int, next func() []byte, use func(raw, line []byte, wa
 	return refused
 }
 
-// goReaders are readers of the kinds there are: Go's struct, which ignores case and
-// merges; one that ignores case and takes the last, one that takes the first and ends
-// keys at a NUL, as C does; and the box's own.
+// goReaders returns one reader of each kind: Go's struct, which ignores case and merges;
+// one that ignores case and takes the last key; one that takes the first key and ends keys
+// at a NUL, as C does; and the box's own.
 func goReaders() map[string]func(line []byte) (meaning, error) {
 	return map[string]func([]byte) (meaning, error){
 		"encoding/json":            readStruct,
@@ -172,8 +173,8 @@ func readWire(line []byte) (meaning, error) {
 	}, err
 }
 
-// differs says what a reader takes otherwise than the box. A name counts where MCP
-// has one.
+// differs says in what a reader disagrees with the box. It compares the name only for
+// methods that have one in MCP.
 func differs(got, want meaning) string {
 	if !named(want.Method) {
 		got.Name = ""
@@ -222,7 +223,7 @@ func FuzzReaders(f *testing.F) {
 }
 
 // nasty makes a message that readers could disagree about: keys in other cases, in
-// escapes, twice, with a NUL, values of every kind. Some are plain.
+// escapes, twice, or with a NUL, and values of every kind. Some messages are plain.
 func nasty(r *rand.Rand) []byte {
 	n := nastiness{r, []int{0, 0, 2, 10, 40}[r.IntN(5)]}
 	method := n.pick(`"tools/call"`, `"tools/call"`, `"prompts/get"`, `"notifications/cancelled"`, `"notifications/x"`, `"m"`, `"\u0074ools/call"`, `"é\u2028"`, `"\ud800"`)
@@ -240,7 +241,7 @@ func nasty(r *rand.Rand) []byte {
 	return []byte(n.object(members))
 }
 
-// nastiness is how many of a hundred things are made nasty.
+// nastiness says how many of a hundred members are made nasty.
 type nastiness struct {
 	*rand.Rand
 	percent int
@@ -283,7 +284,7 @@ func (n nastiness) meta() string {
 	return n.object(members)
 }
 
-// key writes a key, most often as it is.
+// key writes a key, in most cases unchanged.
 func (n nastiness) key(name string) string {
 	if !n.rarely() {
 		return `"` + name + `"`

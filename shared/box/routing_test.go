@@ -11,19 +11,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// talk is a conversation with what went out of it. Its clock is the order.
+// talk is a conversation, with everything that it has sent. No clock runs: the order of
+// the calls decides.
 type talk struct {
 	*conversation
 	t    *testing.T
 	sent []string
-	out  []string // "stream[!]: raw", with ! on the last of the stream
+	out  []string // each entry is "stream[!]: raw", with ! for the last event of the stream
 	full bool
 }
 
 func newTalk(t *testing.T) *talk {
 	k := &talk{t: t}
 	k.conversation = newConversation(counting(), false, k)
-	k.process, k.clock = k, stopped{}
+	k.pipe, k.clock = k, stopped{}
 	return k
 }
 
@@ -62,7 +63,7 @@ func (stopped) opened(*question) {}
 func (stopped) closed(*question) {}
 func (stopped) quiet()           {}
 
-// request puts a request of the client on a stream that is open for n of them.
+// request puts a client's request on a stream. The stream has n requests.
 func (k *talk) request(stream *stream, raw string) *request {
 	k.t.Helper()
 	m, err := wire.Parse([]byte(raw))
@@ -105,8 +106,8 @@ func (k *talk) cancelled(raw string) bool {
 	return k.cancel(nil, m) != nil
 }
 
-// wantOut compares what came out since the last time. %s in a line stands for the
-// id of the question.
+// wantOut compares lines with what was sent since its last call. %s in a line stands for
+// the id of the question.
 func (k *talk) wantOut(lines ...string) {
 	k.t.Helper()
 	if diff := cmp.Diff(lines, k.out); diff != "" {
@@ -175,7 +176,7 @@ func TestProgressForNoOpenRequest(t *testing.T) {
 	for token, common := range map[string]bool{
 		"1":     false, // over
 		"2":     false, // its client did not ask for progress
-		"3":     false, // a number that no request has, any more
+		"3":     false, // a number that no request has any more
 		`"own"`: true, "0": true, "-1": true, "1.0": true,
 	} {
 		raw := `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":` + token + `,"progress":1}}`
@@ -303,7 +304,7 @@ func TestCancelledRequestEndsAndItsLateResponseIsDropped(t *testing.T) {
 	if k.said(`{"jsonrpc":"2.0","id":1,"result":{}}`) {
 		t.Error("the late response is passed")
 	}
-	// The id is free again, and the late response is not taken for the new request's.
+	// The id is free again. The late response must not go to the new request.
 	k.request(&stream{id: "b", open: 1}, `{"jsonrpc":"2.0","id":"x","method":"m"}`)
 	k.said(`{"jsonrpc":"2.0","id":1,"result":{}}`)
 	k.wantOut()

@@ -20,8 +20,8 @@ func newCrowd(t *testing.T, scope Scope, change ...func(*Server)) crowd {
 	return crowd{newRig(t, "normal", append(change, func(s *Server) { s.Scope = scope })...)}
 }
 
-// as delivers a message of a session, whose principal is what is in front of its
-// slash, and returns the name of its stream.
+// as delivers a message of a session and returns the name of its stream. The principal is
+// the part of the session's name before the slash.
 func (c crowd) as(session, raw string, change ...func(*Delivery)) string {
 	c.n++
 	principal, _, _ := strings.Cut(session, "/")
@@ -38,7 +38,7 @@ func (c crowd) callAs(session, id, tool, arguments string, change ...func(*Deliv
 	return c.as(session, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":"t"}}}`, id, tool, arguments), change...)
 }
 
-// saysIn has the server say lines in a call of a session.
+// saysIn has the server write lines during a call of a session.
 func (c crowd) saysIn(session, id string, lines ...string) string {
 	return c.callAs(session, id, "say", strconv.Quote(strings.Join(lines, "\n")+"\n"))
 }
@@ -49,8 +49,8 @@ func (c crowd) hears(session, stream string) Output {
 	return find(c.t, c.recorder, session+" on "+strconv.Quote(stream), func(e Output) bool { return e.Session == session && e.Stream == stream })
 }
 
-// heard lists the methods a session has heard on its common stream so far, which is
-// all that came before what the test has waited for.
+// heard lists the methods that a session has got on its common stream so far. It includes
+// all events that came before the one the test has waited for.
 func (c crowd) heard(session string) []string {
 	var all []string
 	for _, v := range c.past {
@@ -62,7 +62,7 @@ func (c crowd) heard(session string) []string {
 	return all
 }
 
-// toServer lists what the process has got by a method, all but ids.
+// toServer lists the messages with a method that the process has got, without their ids.
 func (c crowd) toServer(session, method string) []string {
 	c.t.Helper()
 	c.n++
@@ -190,8 +190,8 @@ func TestAQuestionOfACallGoesToItsSessionAndNobodyElseAnswersIt(t *testing.T) {
 	}
 }
 
-// refusedCode is the code of the error that the server got for its question, once it
-// has answered the call in which it asked.
+// refusedCode returns the code of the error that the server got for its question. It waits
+// until the server has answered the call that asks.
 func (c crowd) refusedCode(asks string) string {
 	c.t.Helper()
 	return string(wire.Lookup(c.result(asks), "answer", "error", "code"))
@@ -217,7 +217,8 @@ func TestAQuestionIsRefusedWhenItMayBeOfSeveralPrincipals(t *testing.T) {
 	if e := c.hears("ann/1", said); !e.Final {
 		t.Errorf("a log line that may be of several was told: %s", e.Raw)
 	}
-	// Both are of one principal: the newest call is as good a guess as in one session.
+	// Both calls are of one principal, so the box chooses the newest call, as in one
+	// session.
 	c.as("bob/1", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
 	c.callAs("ann/2", "1", "hang", "0", withInit(`{"sampling":{}}`))
 	asks := c.callAs("ann/1", "3", "ask", "8")

@@ -3,8 +3,10 @@ package box
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 	"sync"
 
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
@@ -15,37 +17,40 @@ const maxUntold = 4 << 20
 // session is the state of one client session. The box's lock guards it. The box forgets
 // it when none of its processes and events is left.
 type session struct {
-	box       *Box
+	box       *boxCore
 	id        string
 	principal string
-	group     *group
-	departed  bool // it has left its group
+	departed  bool   // it has no group, or has left it
+	forget    func() // deletes the session from the box
 
 	// From the newest delivery that had them.
 	ticket, level string
 	subscriptions []string
 	init          json.RawMessage
 
-	over bool // it has ended together with its own process: its files go too
+	moved bool // its client is yet to hear that lists may have changed
+
+	over bool // the session has ended together with its own process, so its files are removed too
 
 	untold []told
 	bytes  int       // of untold
 	room   sync.Cond // signaled when bytes has shrunk
-	// telling says that a goroutine passes untold to the sink. It runs only while there
-	// is something to tell.
+	// telling says that a goroutine is passing untold to the sink. The goroutine ends when
+	// untold is empty.
 	telling bool
 }
 
 // told is one pending call of the sink.
 type told struct {
-	call   func(Sink)
-	stream string // the request stream of an event, else ""
-	bytes  int
+	call     func(Sink)
+	streamID string // the request stream of an event, else ""
+	bytes    int
 }
 
 // note keeps the session state that a delivery carries.
 func (s *session) note(d Delivery, msgs []wire.Message) {
 	s.ticket, s.level, s.subscriptions = d.Ticket, d.Level, d.Subscriptions
+	s.moved = s.moved || d.Moved
 	if len(d.Init) > 0 {
 		s.init = d.Init
 		return
@@ -57,96 +62,38 @@ func (s *session) note(d Delivery, msgs []wire.Message) {
 	}
 }
 
-// depart takes the session out of a group of several. Its requests end with f; the
-// process goes on for the other sessions.
-func (s *session) depart(f *fault) {
-	g := s.group
-	if s.departed || !slices.Contains(g.members, s) {
-		return
+// announce tells the client of a session that has moved to another definition of the server
+// that lists may have changed. result is the answer of the new definition to initialize.
+func (s *session) announce(result json.RawMessage) {
+	s.moved = false
+	for _, changed := range []struct{ kind, method string }{
+		{"tools", wire.NotifyToolsChanged}, {"prompts", wire.NotifyPromptsChanged}, {"resources", wire.NotifyResourcesChanged},
+	} {
+		if string(wire.Lookup(result, "capabilities", changed.kind, "listChanged")) == "true" {
+			s.common(wire.NewNotification(changed.method, nil))
+		}
 	}
-	level, subscriptions := g.level(), g.subscriptions()
-	for _, p := range g.live {
-		p.conv.leave(s, f)
-	}
-	g.members = slices.DeleteFunc(g.members, func(m *session) bool { return m == s })
-	if n := len(g.members); n > 0 && g.speaker == s {
-		g.speaker = g.members[n-1]
-	}
-	s.departed = true
-	s.room.Broadcast()
-	g.settle(level, subscriptions)
-	s.tidy()
 }
 
 // tidy forgets the session if nothing is left of it.
 func (s *session) tidy() {
-	if (len(s.group.live) == 0 || s.departed) && !s.telling && s.box.sessions[s.id] == s {
-		delete(s.box.sessions, s.id)
-	}
-}
-
-// # Deliveries
-
-// request begins one request of a delivery: it ends the request at once, or passes it to
-// p.
-func (s *session) request(p *process, st *stream, m wire.Message) {
-	for _, other := range s.group.live {
-		// A process that is being stopped may still answer to the id.
-		if other != p && other.conv.byID[clientID{s, idKey(m.ID)}] != nil {
-			s.refuse(st, m.ID, &wire.Error{Code: wire.CodeInvalidRequest, Message: "duplicate request id"})
-			return
-		}
-	}
-	if s.box.server.Scope.wide() && !s.group.common(s, &m) {
-		st.open--
-		s.event(st, wire.ResultResponse(m.ID, nil), st.open == 0)
-		return
-	}
-	p.request(st, m)
-}
-
-// refuse ends a request with an error before a process gets it.
-func (s *session) refuse(st *stream, id json.RawMessage, e *wire.Error) {
-	st.open--
-	s.event(st, wire.ErrorResponse(id, e), st.open == 0)
-}
-
-// refuseAll ends all requests of a delivery with f before a process gets them.
-func (s *session) refuseAll(st *stream, requests []wire.Message, f *fault) {
-	for _, m := range requests {
-		st.open--
-		s.event(st, f.response(m.ID), st.open == 0)
-	}
-}
-
-func (s *session) notification(p *process, m wire.Message) {
-	switch {
-	case m.Method == wire.NotifyInitialized:
-		// The box sends its own.
-	case m.Method == wire.NotifyCancelled:
-		for _, l := range s.group.live {
-			if l.conv.cancel(s, m) != nil {
-				return
-			}
-		}
-	case p != nil && m.Method == wire.NotifyProgress && !p.conv.mayReport(s, m):
-		s.box.counts.Unknown++
-	case p != nil:
-		p.send(0, p.conv.notice(m).Line())
+	if s.departed && !s.telling {
+		s.forget()
 	}
 }
 
 // # To the sink
 
-// event tells the sink of a message; a nil stream is the common one.
-func (s *session) event(to *stream, raw []byte, final bool) {
-	e := Output{Session: s.id, Ticket: s.ticket, Raw: raw, Final: final}
-	if to != nil && to.id != "" {
-		e.Stream, e.Ticket = to.id, to.ticket
-	}
-	s.tell(told{call: func(k Sink) { k.Output(e) }, stream: e.Stream, bytes: len(raw)})
+// common tells the client a message of the common stream.
+func (s *session) common(raw []byte) {
+	s.output(Output{Session: s.id, Ticket: s.ticket, Raw: raw})
 }
 
+func (s *session) output(e Output) {
+	s.tell(told{call: func(k Sink) { k.Output(e) }, streamID: e.Stream, bytes: len(e.Raw)})
+}
+
+// tell passes a call to the sink after those that wait for it already.
 func (s *session) tell(t told) {
 	s.untold = append(s.untold, t)
 	s.bytes += t.bytes
@@ -179,18 +126,10 @@ func (s *session) tellAll() {
 	b.leave()
 }
 
-// closeStream cancels the requests of a stream and drops its pending events.
-func (s *session) closeStream(id string) {
-	for _, p := range s.group.live {
-		for _, r := range p.conv.inOrder() {
-			if r.stream.session == s && r.stream.id == id {
-				p.conv.tellCancelled(r, "the stream of the request was closed")
-				p.conv.drop(r)
-			}
-		}
-	}
+// dropStream drops the pending events of a stream.
+func (s *session) dropStream(id string) {
 	s.untold = slices.DeleteFunc(s.untold, func(t told) bool {
-		if t.stream != id {
+		if t.streamID != id {
 			return false
 		}
 		s.bytes -= t.bytes
@@ -199,22 +138,56 @@ func (s *session) closeStream(id string) {
 	s.room.Broadcast()
 }
 
-// inflight lists the deliveries with requests in flight.
-func (s *session) inflight() []Inflight {
-	var all []Inflight
-	seen := map[*stream]bool{}
-	for _, p := range s.group.live {
-		for _, r := range p.conv.inOrder() {
-			if st := r.stream; st.session == s && !seen[st] {
-				seen[st] = true
-				all = append(all, Inflight{ID: st.id, Session: s.id, Ticket: st.ticket, Since: st.came})
-			}
-		}
-	}
-	return all
+// verbosity returns 0 for the most verbose log level, then 1 and so on. It returns -1
+// for a string that is no level of MCP.
+func verbosity(level string) int {
+	return slices.Index([]string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}, level)
 }
 
-// hasStream reports whether a delivery of this id has requests in flight.
-func (s *session) hasStream(id string) bool {
-	return slices.ContainsFunc(s.inflight(), func(i Inflight) bool { return i.ID == id })
+// can reports whether the session's client has said that it answers m.
+func (s *session) can(m wire.Message) bool {
+	has := func(path ...string) bool {
+		v := wire.Lookup(s.init, append([]string{"capabilities"}, path...)...)
+		return v != nil && string(v) != "null"
+	}
+	switch m.Method {
+	case wire.MethodRootsList:
+		return has("roots")
+	case wire.MethodCreateMessage:
+		return has("sampling") && (wire.Lookup(m.Params, "tools") == nil || has("sampling", "tools"))
+	case wire.MethodElicit:
+		mode, _ := wire.String(wire.Lookup(m.Params, "mode"))
+		return has("elicitation") && (mode != "url" || has("elicitation", "url"))
+	default:
+		return true
+	}
+}
+
+// wants reports whether a session that shares its process is to get m.
+func (s *session) wants(m wire.Message) bool {
+	switch m.Method {
+	case wire.NotifyMessage:
+		level, _ := wire.String(wire.Lookup(m.Params, "level"))
+		at, from := verbosity(level), verbosity(s.level)
+		return at < 0 || at >= from // everything, if the session has set no level
+	case wire.NotifyResourceUpdated:
+		uri, _ := wire.String(wire.Lookup(m.Params, "uri"))
+		return slices.ContainsFunc(s.subscriptions, func(to string) bool {
+			return uri == to || strings.HasPrefix(uri, strings.TrimSuffix(to, "/")+"/")
+		})
+	default:
+		return true
+	}
+}
+
+// client returns the description of a session's client that the server gets.
+func (s *session) client() bridge.Legacy { return bridge.ReadLegacy(initParams(s.init)) }
+
+// initParams returns the params of the client's initialize. If they cannot be used, it
+// returns those of a client without capabilities.
+func initParams(of json.RawMessage) json.RawMessage {
+	if m, err := wire.Parse(wire.NewRequest(json.RawMessage("0"), wire.MethodInitialize, of)); err == nil && wire.Lookup(m.Params, "protocolVersion") != nil {
+		return m.Params
+	}
+	return json.RawMessage(`{"protocolVersion":"` + wire.V20251125 + `","capabilities":{},"clientInfo":{"name":"dormouse","version":"1"}}`)
 }

@@ -3,6 +3,7 @@ package box
 import (
 	"encoding/json"
 	"slices"
+	"strconv"
 
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
@@ -10,36 +11,43 @@ import (
 
 // sessionful speaks to a process in the versions that have initialize.
 type sessionful struct {
-	p      *process
-	result json.RawMessage // of initialize, as clients see it
-	tasks  *legacyTasks    // nil for a process without tasks of 2025-11-25
+	p       *process
+	version string          // the one that the box asked for
+	result  json.RawMessage // of initialize, as clients see it
+	tasks   *legacyTasks    // nil if the process has no tasks of 2025-11-25
 }
 
 func (s *sessionful) hello(id int64) string {
-	s.p.hello.introduce(id)
+	number := strconv.AppendInt(nil, id, 10)
+	params := s.p.audience.initParams()
+	s.version, _ = wire.String(wire.Lookup(params, "protocolVersion"))
+	// The client's progress token could be the number of another request, so the box's
+	// own goes in its place.
+	params, _ = wire.Replace(params, number, "_meta", wire.MetaProgressToken)
+	if bridge.SaysModern(params) {
+		params = bridge.Strip(wire.MethodInitialize, params)
+	}
+	s.p.write(wire.Compact(wire.NewRequest(number, wire.MethodInitialize, params)))
 	return wire.MethodInitialize
 }
 
-func (s *sessionful) greeted(m wire.Message) {
-	p := s.p
+func (s *sessionful) greeted(m wire.Message) firstAnswer {
+	server := s.p.box.server
 	switch {
 	case m.Error != nil:
-		e := refusal(m.Error, p.box.hide)
-		f := p.box.server.fault(PhaseMCPInit, "refused initialize: %s (%d)", e.Message, e.Code)
+		e := refusal(m.Error, s.p.box.hide)
+		f := server.fault(PhaseMCPInit, "refused initialize: %s (%d)", e.Message, e.Code)
 		f.data.ServerError = e
-		p.hello.replace(true, f)
+		return firstAnswer{refused: f}
 	case m.Result[0] != '{':
-		p.fail(p.box.server.fault(PhaseMCPInit, "answered initialize with a result that is no object"))
-	default:
-		s.introduced(m.Result)
-		if p.hello.refused != nil || p.hello.probe != probeNone {
-			p.box.era = bridge.LegacyOnly
-		}
-		p.hello.done()
+		return firstAnswer{failed: server.fault(PhaseMCPInit, "answered initialize with a result that is no object")}
 	}
+	s.introduced(m.Result)
+	return firstAnswer{version: s.version}
 }
 
-// introduced takes the result of initialize. It hides the tasks in it from clients.
+// introduced takes the result of initialize. It removes the tasks from the result that
+// clients get.
 func (s *sessionful) introduced(result json.RawMessage) {
 	var calls bool
 	if s.result, calls = bridge.WithoutLegacyTasks(result); calls {
@@ -51,16 +59,16 @@ func (s *sessionful) initialized(*session) json.RawMessage { return s.result }
 
 func (s *sessionful) begin() {
 	s.p.write(wire.NewNotification(wire.NotifyInitialized, nil))
-	if level := s.p.g.level(); level != "" {
+	if level := s.p.audience.level(); level != "" {
 		s.set(wire.MethodSetLevel, map[string]string{"level": level})
 	}
-	for _, uri := range s.p.g.subscriptions() {
+	for _, uri := range s.p.audience.subscriptions() {
 		s.set(wire.MethodSubscribe, map[string]string{"uri": uri})
 	}
 }
 
-// set sends a request of the box itself and ignores the answer: the client had its
-// answer from an earlier process.
+// set sends a request of the box itself and ignores the answer: an earlier process has
+// already answered the client.
 func (s *sessionful) set(method string, params map[string]string) {
 	raw, err := json.Marshal(params)
 	if err != nil {
@@ -101,11 +109,11 @@ func (s *sessionful) notification(m wire.Message) (wire.Message, bool) {
 }
 
 func (s *sessionful) settle(level string, subscriptions []string) {
-	g := s.p.g
-	if now := g.level(); now != level && now != "" {
+	a := s.p.audience
+	if now := a.level(); now != level && now != "" {
 		s.set(wire.MethodSetLevel, map[string]string{"level": now})
 	}
-	now := g.subscriptions()
+	now := a.subscriptions()
 	for _, uri := range now {
 		if !slices.Contains(subscriptions, uri) {
 			s.set(wire.MethodSubscribe, map[string]string{"uri": uri})

@@ -17,7 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// deliverIn sends a tools/call in some session and returns the name of its stream.
+// deliverIn sends a tools/call in a session and returns the name of its stream.
 func (r *rig) deliverIn(session, tool string) string {
 	r.n++
 	id := "d" + strconv.Itoa(r.n)
@@ -25,14 +25,15 @@ func (r *rig) deliverIn(session, tool string) string {
 	return id
 }
 
-// B13: starts that fail are followed by longer and longer pauses; B14: the failure
-// itself is told at once.
+// B13: the pauses after failed starts become longer. B14: clients get the failure itself
+// at once.
 func TestStartsThatFailAreFollowedByPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		works := false
 		change, _ := with(func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
 			if works {
-				// It gets further, and is asked no more in this test.
+				// This start gets further than the ones before. The test checks no more of
+				// it.
 				return provision.Launch{}, context.Canceled
 			}
 			return provision.Launch{}, &provision.Error{Phase: provision.DepInstall, Err: errors.New("no network")}
@@ -43,7 +44,7 @@ func TestStartsThatFailAreFollowedByPauses(t *testing.T) {
 		r.Box = New(s, r.recorder, nil)
 		for i, want := range []time.Duration{0, 0, 2 * time.Second, 4 * time.Second, 8 * time.Second, 8 * time.Second} {
 			begun := time.Now()
-			// Of another session each: the server is what cannot start.
+			// Each failure is in another session: the limit is for the server as a whole.
 			if _, _, _, data := r.failure(r.deliverIn("s"+strconv.Itoa(i), "x")); data.Phase != PhaseDepInstall {
 				t.Errorf("attempt %d: %+v", i, data)
 			}
@@ -88,7 +89,7 @@ func TestProcessThatWaitsForItsStartCanBeStopped(t *testing.T) {
 	})
 }
 
-// B14: a process that lives is waited for, however long it takes to answer.
+// B14: the box waits for a process that is alive, however long it takes to answer.
 func TestSlowHandshakeIsWaitedFor(t *testing.T) {
 	inBubbleFrom(t, Server{StartupTimeout: 5 * time.Minute}, func(t *testing.T, d dialogue) {
 		call := d.call("1", "echo", "{}")
@@ -102,8 +103,8 @@ func TestSlowHandshakeIsWaitedFor(t *testing.T) {
 	})
 }
 
-// B15: after the death of a process N callers at once have one restart, and all are
-// answered.
+// B15: after the death of a process, N callers at once cause one restart, and all get
+// answers.
 func TestManyCallersAfterADeathHaveOneRestart(t *testing.T) {
 	t.Parallel()
 	starts := filepath.Join(t.TempDir(), "starts")
@@ -190,7 +191,7 @@ func TestOneMoreProcessTakesTheRoomOfTheIdlest(t *testing.T) {
 	}
 }
 
-// L-32: those that end count until they are gone.
+// L-32: a process that is being stopped counts until it has ended.
 func TestOneMoreProcessIsRefusedWhenAllAreAtWork(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal", func(s *Server) { s.MaxProcesses = 2 })
@@ -202,7 +203,7 @@ func TestOneMoreProcessIsRefusedWhenAllAreAtWork(t *testing.T) {
 		t.Errorf("%q %+v", message, data)
 	}
 	r.StopSession("b")
-	waits := r.deliverIn("c", "pid") // in the room of the one that ends
+	waits := r.deliverIn("c", "pid") // this one waits for the place of the process that ends
 	r.failure(hang)
 	r.result(waits)
 	if n := len(r.Processes()); n > 2 {
@@ -250,7 +251,7 @@ func TestProcessThatRanOutOfMemoryIsToldApart(t *testing.T) {
 
 func code(n int) proc.Exit { return proc.Exit{Code: &n} }
 
-// L-35: a start that takes its time holds up nobody else.
+// L-35: a start that takes long holds up no other start.
 func TestSessionsStartBesideOneAnother(t *testing.T) {
 	t.Parallel()
 	gate := make(chan struct{})

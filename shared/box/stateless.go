@@ -12,9 +12,9 @@ import (
 )
 
 // stateless speaks to a process of version 2026-07-28. Requests of a client of that
-// version, and their answers, pass unchanged. Requests of other clients get what their
-// client said in initialize. Such a process does not ask: it answers that it needs
-// input. The box then suspends the delivery and forgets it.
+// version, and their answers, pass unchanged. Requests of other clients get the facts that
+// the client sent in initialize. Such a process does not send questions: it answers that
+// it needs input. The box then suspends the delivery and forgets it.
 type stateless struct {
 	p        *process
 	discover json.RawMessage // its answer to server/discover
@@ -26,19 +26,19 @@ func (s *stateless) hello(id int64) string {
 	return wire.MethodDiscover
 }
 
-func (s *stateless) greeted(m wire.Message) {
-	p := s.p
+func (s *stateless) greeted(m wire.Message) firstAnswer {
 	era := bridge.ReadProbe(m)
 	if m.Error != nil || era == bridge.LegacyOnly {
-		p.hello.probed(probeRefused)
-		return
+		return firstAnswer{refused: notStateless(s.p.box.server)}
 	}
-	if p.hello.refused != nil {
-		era = bridge.ModernOnly // whatever it says of initialize
-	}
-	s.discover, p.box.era = m.Result, era
-	p.hello.version, _ = wire.String(wire.Lookup(p.g.initParams(), "protocolVersion"))
-	p.hello.done()
+	s.discover = m.Result
+	version, _ := wire.String(wire.Lookup(s.p.audience.initParams(), "protocolVersion"))
+	return firstAnswer{version: version, era: era}
+}
+
+// notStateless returns the fault of a process that does not speak the stateless protocol.
+func notStateless(s Server) *fault {
+	return s.fault(PhaseMCPInit, "does not answer server/discover as a server of version %s", wire.V20260728)
 }
 
 func (s *stateless) initialized(of *session) json.RawMessage {
@@ -53,7 +53,7 @@ func (s *stateless) begin() {
 		p.write(wire.NewNotification(wire.NotifyCancelled, fmt.Appendf(nil, `{"requestId":%d}`, s.changes)))
 	}
 	n := p.conv.own()
-	raw := p.g.speaker.client().Listen(strconv.AppendInt(nil, n, 10), s.discover, p.g.subscriptions())
+	raw := p.audience.speaker.client().Listen(strconv.AppendInt(nil, n, 10), s.discover, p.audience.subscriptions())
 	if s.changes = 0; raw == nil {
 		return
 	}
@@ -62,8 +62,8 @@ func (s *stateless) begin() {
 }
 
 func (s *stateless) settle(_ string, subscriptions []string) {
-	// Each request carries the level of its session.
-	if !slices.Equal(s.p.g.subscriptions(), subscriptions) {
+	// Only subscriptions matter here: each request carries the log level of its session.
+	if !slices.Equal(s.p.audience.subscriptions(), subscriptions) {
 		s.begin()
 	}
 }
@@ -75,7 +75,7 @@ func (s *stateless) outgoing(r *request, line []byte) []byte {
 	m, err := wire.Parse(line)
 	switch {
 	case err == nil && m.Kind == wire.Notification && m.Method == wire.NotifyRootsChanged:
-		return nil // the process asks for roots in each call
+		return nil // the process asks for roots anew in each call
 	case err != nil || r == nil:
 		return line
 	}
@@ -118,7 +118,7 @@ func (s *stateless) notification(m wire.Message) (wire.Message, bool) {
 	return m, err == nil
 }
 
-// Limits for a request that the server wants to get again at once.
+// These limit the retries of a request that the server asks to get again at once.
 const (
 	maxRetries = 10
 	firstRetry = 50 * time.Millisecond

@@ -27,7 +27,7 @@ func TestIdleProcessIsStoppedAndTheNextMessageStartsAnother(t *testing.T) {
 		defer r.mu.Unlock()
 		return len(r.sessions) == 0
 	})
-	// Or the box would have to be idle for twice as long to sleep.
+	// Otherwise the box would sleep only after twice the idle time.
 	if since, idle := r.IdleSince(); !idle || time.Since(since) < 100*time.Millisecond {
 		t.Errorf("the end of the process counts as something a client did: %v since %s", idle, since)
 	}
@@ -138,7 +138,7 @@ func TestNotificationKeepsTheProcess(t *testing.T) {
 	used := func() time.Time {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return r.sessions["s"].group.current.clock.used
+		return r.groups["s"].current.clock.used
 	}
 	before := used()
 	r.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
@@ -167,7 +167,8 @@ func TestServerThatIgnoresSIGTERMIsKilled(t *testing.T) {
 	pid := r.state(t, Ready).PID
 	begin := time.Now()
 	r.StopSession("s")
-	// Ends when the server has had its time, not only when it is dead.
+	// The call ends when the server's grace time is over, not only when the server is
+	// dead.
 	if _, message, _, data := r.failure(hang); data.Phase != PhaseBoxUnavailable || data.Signal != "" || message != `server "fake": the session was ended` {
 		t.Errorf("got %q %+v", message, data)
 	}
@@ -303,7 +304,7 @@ func TestDeliverAfterStopSessionGoesToAnotherProcess(t *testing.T) {
 	}
 }
 
-// Not parallel: it counts the goroutines of this program.
+// This test is not parallel, because it counts the goroutines of this program.
 func TestNoGoroutineIsLeftBehind(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for _, how := range []string{"normal", "exits", "refuses", "deaf to sigterm"} {

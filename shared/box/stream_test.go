@@ -91,7 +91,7 @@ func TestClosedStreamIsCancelledAndSaysNothingMore(t *testing.T) {
 	if string(wire.Lookup(cancel, "method")) != `"notifications/cancelled"` || string(wire.Lookup(cancel, "params", "requestId")) != string(wire.Lookup(lines[len(lines)-2], "id")) {
 		t.Errorf("the process got %s at last", cancel)
 	}
-	// The server answers all the same, as it may: nothing of it comes out.
+	// The server still answers, as it may. The client gets none of that.
 	number := string(wire.Lookup(lines[len(lines)-2], "id"))
 	r.result(r.call("2", "say", `"{\"jsonrpc\":\"2.0\",\"id\":`+number+`,\"result\":{}}\n{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":{}}\n"`))
 	r.none(t, d)
@@ -162,7 +162,7 @@ func TestEventIsOneLineAlsoToThoseWhoEndLinesWithCR(t *testing.T) {
 	}
 }
 
-// FuzzOutput has a server say anything, before and after the handshake.
+// FuzzOutput has a server write random output, before and after the handshake.
 func FuzzOutput(f *testing.F) {
 	for _, s := range []string{
 		`{"jsonrpc":"2.0","id":1,"result":{}}` + "\n" + `{"jsonrpc":"2.0","id":2,"result":{}}`,
@@ -255,7 +255,7 @@ func TestASwitchedOffLimitIsNoDeadline(t *testing.T) {
 	d := r.call("1", "hang", "0")
 	r.result(r.call("2", "echo", "0"))
 	r.mu.Lock()
-	for _, p := range r.sessions["s"].group.live {
+	for _, p := range r.groups["s"].live {
 		for _, q := range p.conv.requests {
 			if q.timer != nil {
 				t.Error("a call has a deadline")
@@ -287,7 +287,7 @@ func TestOpenListsDeliveriesUntilTheirEnd(t *testing.T) {
 	}
 }
 
-// BenchmarkCall is a call through a box to a process and back.
+// BenchmarkCall measures a call through a box to a process and back.
 func BenchmarkCall(b *testing.B) {
 	me, err := os.Executable()
 	if err != nil {

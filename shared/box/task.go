@@ -22,11 +22,6 @@ import (
 // the process. A tool that requires a task has certainly not run then, so the box may
 // call it again.
 
-// task is a tools/call in flight that the box has made a task in the process.
-type task struct {
-	id json.RawMessage // nil until the process has named it
-}
-
 // legacyTasks keeps what the box knows about a process with tasks.
 type legacyTasks struct {
 	p      *process
@@ -125,8 +120,8 @@ func (t *legacyTasks) listed(r *request, m wire.Message) wire.Message {
 	return m
 }
 
-// notification takes a notification about tools or tasks. It returns true for one that
-// clients must not get.
+// notification takes a notification about tools or tasks. It returns true if clients must
+// not get it.
 func (t *legacyTasks) notification(m wire.Message) bool {
 	if m.Method == wire.NotifyToolsChanged {
 		t.needed, t.all = map[string]bool{}, false
@@ -162,6 +157,3 @@ func (t *legacyTasks) cancel(r *request) bool {
 	t.p.ask(wire.MethodTasksCancel, r.task.params(), nil)
 	return true
 }
-
-// params returns params that name the task.
-func (t *task) params() json.RawMessage { return json.RawMessage(`{"taskId":` + string(t.id) + `}`) }

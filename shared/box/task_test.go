@@ -13,8 +13,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// takeTasks is a server with tasks of 2025-11-25 whose tools run as such only, but for
-// those that say otherwise by their name.
+// takeTasks is a server with tasks of 2025-11-25. Its tools run only as tasks, except
+// those whose name says otherwise.
 func (f *fake) takeTasks(m wire.Message) {
 	name, _ := wire.String(wire.Lookup(m.Params, "name"))
 	task := wire.Lookup(m.Params, "task")
@@ -87,7 +87,7 @@ func TestToolThatRunsAsATaskOnlyIsRunAsOne(t *testing.T) {
 	if len(slices.Compact(ids)) != 3 {
 		t.Errorf("ids were used twice: %v", ids)
 	}
-	r.none(t, "") // what the server says of its task is told to nobody
+	r.none(t, "") // clients do not see what the server reports about its task
 }
 
 func TestClientsAreNotToldOfTasksOfTheLegacyEra(t *testing.T) {
@@ -118,7 +118,7 @@ func TestServerWithoutTasksIsNotCalledForOne(t *testing.T) {
 	}
 }
 
-// A tool that has run, or may have, is not called again.
+// The box does not call a tool again if the tool has run or may have run.
 func TestToolThatIsNoTaskIsCalledOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "tasks")

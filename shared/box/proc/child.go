@@ -38,10 +38,9 @@ type Command struct {
 	Clear func()
 }
 
-// Child is a running process that leads a process group of its own, with its three
-// pipes. Everything in the group ends with it. The caller reads Stdout and Stderr to
-// their end, and calls Release when the process has exited. All methods are safe for
-// concurrent use.
+// Child is a running process that leads a process group of its own, and its three pipes.
+// Everything in the group ends with it. The caller reads Stdout and Stderr to their end,
+// and calls Release when the process has exited. All methods are safe for concurrent use.
 type Child struct {
 	cmd    *exec.Cmd
 	pid    int
@@ -62,7 +61,7 @@ type Child struct {
 	end       Exit
 }
 
-// Exit is how a process ended. In the zero Exit that is not known.
+// Exit is how a process ended. The zero Exit means that it is not known.
 type Exit struct {
 	Code   *int
 	Signal string // such as SIGKILL
@@ -88,8 +87,7 @@ func Start(run Command, g Grace) (*Child, error) {
 		c.clear = run.Clear
 	}
 	c.cmd = &exec.Cmd{Path: run.Path, Args: run.Args, Env: run.Env, Dir: run.Dir, SysProcAttr: attributes()}
-	// The pipes are not those of exec.Cmd: its Wait would close them with output still
-	// in them.
+	// exec.Cmd would make pipes that its Wait closes with output still in them.
 	pipes, err := openPipes(3)
 	if err != nil {
 		return nil, fmt.Errorf("open pipes: %w", err)
@@ -135,8 +133,8 @@ func (c *Child) Stderr() io.Reader { return c.stderr }
 // Exited returns a channel that is closed when the process and its group are gone.
 func (c *Child) Exited() <-chan struct{} { return c.exited }
 
-// Abandoned returns a channel that is closed when the process was told to end and did
-// not exit within [Grace].Stdin.
+// Abandoned returns a channel that is closed when a process that was told to end has not
+// exited within [Grace].Stdin.
 func (c *Child) Abandoned() <-chan struct{} { return c.abandoned }
 
 // Exit returns how the process ended; ok is false while it runs.
@@ -149,8 +147,8 @@ func (c *Child) Exit() (e Exit, ok bool) {
 	}
 }
 
-// KernelKilled reports whether the kernel has killed any process of this machine for
-// want of memory since this process was started.
+// KernelKilled reports whether the kernel has killed any process on this machine for lack
+// of memory since this process was started.
 func (c *Child) KernelKilled() bool { return oomKills() > c.kills }
 
 // wait waits for the process and records its end.
@@ -254,7 +252,7 @@ func (d *drain) Read(p []byte) (int, error) {
 	n, err := d.f.Read(p)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		if !over {
-			return d.Read(p) // exited just now: read what is there before giving up
+			return d.Read(p) // exited while this waited: read what is in the pipe before giving up
 		}
 		err = io.EOF
 	}
@@ -262,7 +260,7 @@ func (d *drain) Read(p []byte) (int, error) {
 }
 
 func (d *drain) expire() {
-	// Fails only on a closed file, which does not block a reader.
+	// This fails only if the file is closed, and then no reader blocks.
 	_ = d.f.SetReadDeadline(time.Now().Add(drainWait))
 }
 

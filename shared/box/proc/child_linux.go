@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attributes puts the process into a group of its own, and has the kernel kill it when
-// the runner dies without having stopped it. The kernel sends the signal when the thread
+// attributes puts the process into a group of its own. If the runner dies without having
+// stopped the process, the kernel kills it. The kernel sends that signal when the thread
 // dies that started the process; the Go runtime keeps its threads.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// oomKills returns how many processes the kernel has killed for want of memory since it
-// was booted, on the whole machine.
+// oomKills returns how many processes the kernel has killed for lack of memory since boot,
+// on the whole machine.
 func oomKills() int {
 	stat, err := os.ReadFile("/proc/vmstat")
 	if err != nil {

@@ -12,7 +12,7 @@ func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }
 
-// oomKills returns 0: it is not counted here.
+// oomKills returns 0: only Linux counts such kills.
 func oomKills() int { return 0 }
 
 // reap waits for the process, and then kills the rest of its group.

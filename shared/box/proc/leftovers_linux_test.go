@@ -8,14 +8,15 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
-// B19, L-24: what a runner that was killed has left is found, and nothing else.
+// B19, L-24: EndMarked finds what a killed runner has left, and nothing else.
 func TestMarkedProcessesAreFoundWhereverTheyWent(t *testing.T) {
 	t.Parallel()
 	mark := filepath.Join(t.TempDir(), "box")
 	begin := func(mark string) int {
-		// Twice forked, in a session of its own, its parent gone.
+		// The process has forked twice and has a session of its own. Its parent is gone.
 		sh := exec.CommandContext(t.Context(), "/bin/sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!")
 		sh.Env = []string{"PATH=" + os.Getenv("PATH"), MarkEnv + "=" + mark}
 		out, err := sh.StdoutPipe()
@@ -42,21 +43,32 @@ func TestMarkedProcessesAreFoundWhereverTheyWent(t *testing.T) {
 	if err := EndMarked(mark + "/1"); err != nil {
 		t.Fatal(err)
 	}
-	if alive(one) || !alive(two) || !alive(longer) {
+	if !ended(one) || !alive(two) || !alive(longer) {
 		t.Errorf("of one process: alive %v %v %v", alive(one), alive(two), alive(longer))
 	}
 	if err := EndMarked(mark); err != nil {
 		t.Fatal(err)
 	}
-	if alive(two) || alive(longer) || !alive(other) {
+	if !ended(two) || !ended(longer) || !alive(other) {
 		t.Errorf("of a box: alive %v %v, of another box %v", alive(two), alive(longer), alive(other))
 	}
-	if err := EndMarked(mark + "er"); err != nil || alive(other) {
+	if err := EndMarked(mark + "er"); err != nil || !ended(other) {
 		t.Errorf("of the other box: %v", err)
 	}
 	if err := EndMarked(""); err != nil {
 		t.Error(err)
 	}
+}
+
+// ended waits until a process that was killed is a zombie or gone. It has lost its
+// environment, by which EndMarked knows it, a moment before.
+func ended(pid int) bool {
+	for deadline := time.Now().Add(5 * time.Second); alive(pid); <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
+	return true
 }
 
 func alive(pid int) bool {

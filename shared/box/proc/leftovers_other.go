@@ -2,5 +2,5 @@
 
 package proc
 
-// EndMarked does nothing: there is no telling what environment a process has.
+// EndMarked does nothing: these systems do not show the environment of a process.
 func EndMarked(string) error { return nil }

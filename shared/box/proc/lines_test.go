@@ -157,7 +157,7 @@ func TestQueueIsBoundedByWhatIsNotWritten(t *testing.T) {
 	}
 	q.Close()
 	_ = r.Close()
-	// Whether it was in the middle of a line when it was closed is open.
+	// A line may or may not have been under way when the pipe was closed.
 	if err := <-done; err != nil && !errors.Is(err, io.ErrClosedPipe) {
 		t.Error(err)
 	}

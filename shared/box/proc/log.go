@@ -28,7 +28,8 @@ type Log struct {
 	closed bool
 }
 
-// NewLog makes a Log that writes to to. The Log closes it. If to is nil, the Log is nil.
+// NewLog makes a Log that writes to the writer to, and closes it at the end. If to is nil,
+// the Log is nil.
 func NewLog(to io.WriteCloser, hide *redact.Redactor) *Log {
 	if to == nil {
 		return nil
@@ -37,7 +38,7 @@ func NewLog(to io.WriteCloser, hide *redact.Redactor) *Log {
 }
 
 // Write takes stderr of the process. It takes all of p and never fails, because the
-// process must be read on.
+// process must not block on stderr.
 func (d *Log) Write(p []byte) (int, error) {
 	if d != nil {
 		d.mu.Lock()
@@ -59,8 +60,8 @@ func (d *Log) Stdout(line []byte) {
 	}
 }
 
-// add writes the whole lines that it has. It holds back lines that end in the beginning
-// of a secret until more comes.
+// add writes the whole lines that it has. It holds back lines that end in the beginning of
+// a secret until more output comes.
 func (d *Log) add(held *[]byte, of string, p []byte) {
 	*held = append(*held, p...)
 	if bytes.IndexByte(p, '\n') < 0 && len(*held) <= maxLogLine {
@@ -86,8 +87,8 @@ func (d *Log) write(text []byte, of string) {
 	_, _ = io.WriteString(d.to, said) // an error has no receiver
 }
 
-// Note writes a line about the process itself, with the time. It first writes what is
-// held back.
+// Note writes a line about the process itself, with the time. It first writes the output
+// that was held back.
 func (d *Log) Note(format string, args ...any) {
 	if d == nil {
 		return

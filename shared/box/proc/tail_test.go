@@ -46,8 +46,8 @@ func TestSecretsCutByTheRingAreHiddenToo(t *testing.T) {
 	const secret = "sk-0123456789"
 	hide := redact.New(map[string]string{"API_KEY": secret}, nil)
 	for end := range len(secret) {
-		// So many secrets that the tail, which shows three characters for each, reaches
-		// the first; the Tail begins and ends in the middle of one, each time elsewhere.
+		// The secrets fill the tail, which shows three characters for each. The kept
+		// output begins and ends in the middle of a secret, at another byte each time.
 		var r Tail
 		_, _ = r.Write([]byte(strings.Repeat(secret, 2*maxKept/len(secret)) + secret[:end]))
 		if got := strings.ReplaceAll(r.Last(hide), redact.Hidden, ""); len(got) > 4 {

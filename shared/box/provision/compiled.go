@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -12,24 +13,27 @@ import (
 )
 
 // Node (22.8 and later) keeps the code that V8 has compiled in the folder that
-// NODE_COMPILE_CACHE names. An install gets such a folder when it is made. Its program
-// is started once, in a sandbox without network, arguments and the server's variables.
-// Every process of the install then reads the same files, and none writes them. The lock
-// does not list them: they follow from its packages and from the Node binary, which is
-// part of the install's key.
+// NODE_COMPILE_CACHE names. An install gets such a folder when it is made: its program is
+// started once, in a sandbox without network, arguments and the server's variables. Every
+// process of the install then reads the same files, and none writes them. The lock does
+// not list these files. They follow from its packages and from the Node binary, which is
+// part of the install's key. The modules of a virtual environment are compiled as well.
 
 const (
-	compiledFolder   = "compiled"
-	compileCache     = "NODE_COMPILE_CACHE"
+	compiledFolder = "compiled"
+	compileCache   = "NODE_COMPILE_CACHE"
+	// compilePortable has Node (24.12 and later) name files by their path from the cache,
+	// so that a cache can move with its install. An older Node ignores it.
+	compilePortable  = "NODE_COMPILE_CACHE_PORTABLE"
 	compileTime      = 10 * time.Second
 	maxCompiledBytes = 64 << 20
-	// exitSoon ends a program that goes on after its stdin has ended. Node writes the
-	// cache when it exits.
+	// exitSoon is a Node option that ends a program even if it goes on after the end of
+	// its stdin. Node writes the cache only when it exits.
 	exitSoon = "--import=data:text/javascript,setTimeout(process.exit,3000).unref()"
 )
 
-// precompile fills the compile cache of an install with a program. Without a cache the
-// install only starts more slowly, so a failure is only logged.
+// precompile fills the compile cache of an install by starting a program. Without a cache
+// the install only starts more slowly, so precompile only logs a failure.
 func (s nodeInstaller) precompile(ctx context.Context, b build, node, program string) {
 	if !s.cfg.Compile {
 		return
@@ -54,7 +58,7 @@ func (s nodeInstaller) fillCompiled(ctx context.Context, b build, node, program 
 	made := filepath.Join(work, "cache")
 	started := s.confined(ctx, Workshop{Folder: work, Read: []string{b.dir}, Programs: realPaths(node), Offline: true}, command{
 		argv: []string{program}, dir: work, log: b.log, env: s.environ(),
-	}, compileCache+"="+made, "NODE_OPTIONS="+exitSoon)
+	}, compileCache+"="+made, compilePortable+"=1", "NODE_OPTIONS="+exitSoon)
 	// The program may fail for want of an argument or the network, but Node has compiled
 	// it.
 	entries, err := os.ReadDir(made)
@@ -70,7 +74,7 @@ func (s nodeInstaller) fillCompiled(ctx context.Context, b build, node, program 
 // takeCompiled copies the compile cache and makes it read-only. Node ends the name of
 // the folder with the user's id, which may be another in the sandbox.
 func takeCompiled(ctx context.Context, made, name, dir string) error {
-	own := name[:strings.LastIndexByte(name, '-')+1] + strconv.Itoa(os.Getuid())
+	own := ownName(name)
 	err := os.Mkdir(dir, 0o755)
 	if err == nil {
 		err = copyOut(ctx, made, dir)
@@ -87,20 +91,58 @@ func takeCompiled(ctx context.Context, made, name, dir string) error {
 	return err
 }
 
-// useCompiled lets the process read the compile cache of its install, unless the server
-// configures one of its own.
-func (s nodeInstaller) useCompiled(dir string) {
-	dir = filepath.Join(dir, compiledFolder)
-	if _, err := os.Stat(dir); err == nil && s.server.Env[compileCache] == "" {
-		s.launch.Env[compileCache] = dir
+// compileModules compiles the modules of a virtual environment. It executes no code of a
+// package. Python neither compares times nor writes these files again: an image has no
+// times, and a process may not write in its install.
+func (s *provisioning) compileModules(ctx context.Context, b build, interpreter string) {
+	if !s.cfg.Compile {
+		return
+	}
+	argv := []string{interpreter, "-I", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", filepath.Join(b.dir, "venv", "lib")}
+	if _, err := (command{argv: argv, dir: b.dir, env: s.environ(), log: b.log}).run(ctx); err != nil {
+		// A package may have files for other versions of Python.
+		s.log.Info("some modules of an install are not compiled", "folder", b.dir, "error", err)
 	}
 }
 
-// removeInstall removes the folder of an install, also where it is read-only.
-func removeInstall(dir string) error {
-	readOnly, err := filepath.Glob(filepath.Join(dir, compiledFolder, "*"))
-	for _, folder := range readOnly {
-		err = errors.Join(err, os.Chmod(folder, 0o755))
+// ownName returns the name that Node gives to a compile cache of this user, from the name
+// for another user.
+func ownName(name string) string {
+	return name[:strings.LastIndexByte(name, '-')+1] + strconv.Itoa(os.Getuid())
+}
+
+// adoptCompiled makes the compile cache of an install that another user has made one of
+// this user.
+func adoptCompiled(install string) error {
+	all, err := filepath.Glob(filepath.Join(install, compiledFolder, "*"))
+	for _, folder := range all {
+		if own := filepath.Join(filepath.Dir(folder), ownName(filepath.Base(folder))); own != folder {
+			err = errors.Join(err, os.Rename(folder, own))
+		}
 	}
-	return errors.Join(err, os.RemoveAll(dir))
+	return err
+}
+
+// useCompiled lets the process read the compile cache of its install, unless the server
+// configures a cache of its own.
+func (s nodeInstaller) useCompiled(dir string) {
+	dir = filepath.Join(dir, compiledFolder)
+	if _, err := os.Stat(dir); err == nil && s.server.Env[compileCache] == "" {
+		s.launch.Env[compileCache], s.launch.Env[compilePortable] = dir, "1"
+	}
+}
+
+// removeInstall removes the folder of an install, even if parts of it are read-only.
+func removeInstall(dir string) error {
+	if err := os.RemoveAll(dir); err == nil {
+		return nil
+	}
+	// A folder that cannot be opened or changed stays in the way of the second try.
+	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, _ error) error {
+		if e != nil && e.IsDir() {
+			_ = os.Chmod(path, 0o755)
+		}
+		return nil
+	})
+	return os.RemoveAll(dir)
 }

@@ -28,7 +28,7 @@ func (r *rig) compiling(script string, env map[string]string) Launch {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.t.Cleanup(func() { // the folder of the test can be removed only if its folders can be changed
+	r.t.Cleanup(func() { // the test's folder can be removed only if the folders in it are writable
 		homes, _ := filepath.Glob(filepath.Join(r.root, "cache/npm/*/made-*"))
 		for _, dir := range homes {
 			if err := removeInstall(dir); err != nil {
@@ -83,8 +83,8 @@ func TestInstallDoesWithoutACompileCache(t *testing.T) {
 	}
 }
 
-// Whether this machine's Node has a compile cache, only Node says. Where it has one, a
-// confined process reads what the install has of it.
+// Only Node itself says whether it has a compile cache. If it has one, a confined process
+// reads the part that belongs to the install.
 func TestRealNodeProgramReadsTheCompileCacheOfItsInstall(t *testing.T) {
 	cfg := real(t.TempDir())
 	cfg.Compile = true

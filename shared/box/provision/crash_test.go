@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// stageOnce is what the test binary does as another program.
+// stageOnce is the main function of the test binary when it runs as another program that
+// stages.
 func stageOnce(root string) int {
 	s := Server{Command: "python", HostPath: filepath.Join(root, "host")}
 	if _, err := New(config(root), s).Provision(context.Background(), strconv.Itoa(os.Getpid()), nil); err != nil {
@@ -36,8 +37,8 @@ func (r *rig) other() *exec.Cmd {
 	return cmd
 }
 
-// B7: the lock survives a holder that was killed in the middle of an install, and
-// what it left is no install.
+// B7: if the holder of the lock is killed in the middle of an install, the next start gets
+// the lock, and does not use the remains.
 func TestKilledHolderOfTheLockIsSucceeded(t *testing.T) {
 	r := newRig(t)
 	s := r.python(map[string]string{"host/requirements.txt": "a"})
@@ -85,7 +86,7 @@ func TestKilledHolderOfTheLockIsSucceeded(t *testing.T) {
 	}
 }
 
-// B7: also starts of several programs install once.
+// B7: several programs that start at the same time install only once.
 func TestProgramsAtOnceInstallOnce(t *testing.T) {
 	r := newRig(t)
 	r.python(map[string]string{"host/requirements.txt": "a", "host/a.py": ""})
@@ -105,7 +106,7 @@ func TestProgramsAtOnceInstallOnce(t *testing.T) {
 	}
 }
 
-// Killed at any moment, a start leaves nothing that keeps the next from working.
+// A start that is killed at any moment leaves nothing that stops the next start.
 func TestStartsThatAreKilledAnywhereDoNoHarm(t *testing.T) {
 	r := newRig(t)
 	s := r.python(map[string]string{"host/requirements.txt": "a", "host/a.py": strings.Repeat("x", 1<<20)})
@@ -116,7 +117,8 @@ func TestStartsThatAreKilledAnywhereDoNoHarm(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// Anywhere between its beginning and its end; the last ones live.
+		// The kill comes at any moment between the beginning and the end. The last starts
+		// live.
 		timer := time.AfterFunc(time.Duration(i*25)*time.Millisecond, func() { _ = cmd.Process.Kill() })
 		_ = cmd.Wait() // most were killed
 		timer.Stop()
@@ -176,7 +178,7 @@ func TestFolderOfARunnerIsItsOwnWhileItLives(t *testing.T) {
 	}
 }
 
-// B19: what a killed runner has left is found by the next, whichever box it was of.
+// B19: the next runner finds what a killed runner has left, even from another box.
 func TestFolderOfAKilledRunnerIsRemovedByTheNext(t *testing.T) {
 	r := newRig(t)
 	killed := r.other()
@@ -217,7 +219,8 @@ func there(folder string) bool {
 	return err == nil
 }
 
-// claimOnce is what the test binary does as a runner that is to be killed.
+// claimOnce is the main function of the test binary when it runs as a runner that is
+// killed.
 func claimOnce(root string) int {
 	folder, _, err := Claim(context.Background(), root, nil)
 	if err != nil || os.MkdirAll(filepath.Join(folder, ".mcp", "x", "workspace"), 0o700) != nil {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Phase is the step of a start that failed, in the words of the box.
@@ -48,16 +50,44 @@ func installError(err error) error {
 		}
 	}
 	e.Err = fmt.Errorf("dependency install failed%w", detail{err})
+	if failed != nil && failed.lacks != "" {
+		e.Err = fmt.Errorf("%s%w", failed.lacks, detail{err})
+	}
 	return e
 }
 
-// detail writes an error as the rest of a sentence.
+// full says that there is no room in the cache, if that is why an install failed.
+func full(cache string, err error) error {
+	var failed *commandError
+	ran := errors.As(err, &failed)
+	told := ran && (strings.Contains(failed.more, "ENOSPC") || strings.Contains(failed.more, "No space left on device"))
+	if !told && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+		return err
+	}
+	text := "the disk of the cache " + cache + " is full"
+	var st unix.Statfs_t
+	if unix.Statfs(cache, &st) == nil && st.Bsize > 0 {
+		gb := func(blocks uint64) float64 { return float64(blocks*uint64(st.Bsize)) / 1e9 }
+		text += fmt.Sprintf(" (%.1f of %.1f GB free)", gb(st.Bavail), gb(st.Blocks))
+	}
+	text += ": free some room, or set DORMOUSE_CACHE to a folder on another disk"
+	if ran {
+		failed.lacks = text
+		return err
+	}
+	return fmt.Errorf("%s: %w", text, err)
+}
+
+// detail writes an error as the second half of a sentence.
 type detail struct{ err error }
 
 func (d detail) Error() string {
 	var failed *commandError
 	if !errors.As(d.err, &failed) {
 		return ": " + d.err.Error()
+	}
+	if failed.lacks != "" {
+		return ": " + failed.said
 	}
 	text := fmt.Sprintf(" (exit %d)", failed.code)
 	if failed.code < 0 {

@@ -21,7 +21,10 @@ type recipe struct {
 	what string // in the words of progress reports
 	// build fills an empty folder.
 	build func(ctx context.Context, b build) error
-	// whole reports whether a finished folder can still be used; nil means always.
+	// kept is the name of the install outside of this machine, "" for an install that
+	// stays here.
+	kept string
+	// whole reports whether a finished folder can still be used. A nil whole means always.
 	whole func(dir string) bool
 }
 
@@ -31,10 +34,10 @@ type build struct {
 	log io.Writer // gets the output of commands
 }
 
-// install returns the folder of an install, which it makes if necessary.
+// install returns the folder of an install. It makes the install if necessary.
 func (s *provisioning) install(ctx context.Context, r recipe) (string, error) {
 	dir, err := s.installed(ctx, r)
-	return dir, installError(err)
+	return dir, installError(full(s.cfg.Cache, err))
 }
 
 func (s *provisioning) installed(ctx context.Context, r recipe) (string, error) {
@@ -82,6 +85,10 @@ func (s *provisioning) make(ctx context.Context, home string, r recipe) (string,
 		return "", err
 	}
 	defer func() { _ = output.Close() }() // a short log is no failure
+	if kept, ok := (keptInstaller{s}).unpacked(ctx, home, r); ok {
+		_ = removeInstall(dir) // it is empty; the next start removes it
+		return kept, writeFile(filepath.Join(home, "ready"), []byte(filepath.Base(kept)))
+	}
 	s.say(DepInstall, "installing %s", r.what)
 	begun := time.Now()
 	if err := r.build(ctx, build{dir: dir, log: output}); err != nil {
@@ -92,6 +99,7 @@ func (s *provisioning) make(ctx context.Context, home string, r recipe) (string,
 	s.log.Info("installed", "kind", r.kind, "what", r.what, "folder", home, "seconds", time.Since(begun).Seconds())
 	s.say(DepInstall, "installed %s in %.1f s", r.what, time.Since(begun).Seconds())
 	s.measure(home, dir)
+	keptInstaller{s}.keep(ctx, dir, r)
 	return dir, writeFile(filepath.Join(home, "ready"), []byte(filepath.Base(dir)))
 }
 
@@ -112,7 +120,7 @@ func (r recipe) ready(home string) (string, bool) {
 const maxManifest = 10 << 20
 
 // manifest reads a file of the host path. It returns nil if there is none, and refuses a
-// link that leads out.
+// link that leads out of the host path.
 func manifest(root *os.Root, name string) ([]byte, error) {
 	f, err := root.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -134,7 +142,7 @@ func manifest(root *os.Root, name string) ([]byte, error) {
 	return data, nil
 }
 
-// source returns the digest of everything in a folder that would be copied.
+// source returns the digest of all the files of a folder that a copy would have.
 func source(ctx context.Context, folder string) (string, error) {
 	root, err := os.OpenRoot(folder)
 	if err != nil {
@@ -181,7 +189,7 @@ func (s *provisioning) version(ctx context.Context, program string, question ...
 	return s.ask(ctx, binary, program, question...)
 }
 
-// ask returns the kept answer, if keep is set and there is one; else it asks the
+// ask returns the kept answer if keep is set and there is one. Otherwise it asks the
 // program.
 func (s *provisioning) ask(ctx context.Context, keep bool, program string, question ...string) (string, error) {
 	id, _ := identity(program)

@@ -15,9 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// fakePython puts a Python into the PATH that knows its version, makes virtual
-// environments and notes what pip is asked for. Its pip does what the file "pip"
-// says, a script.
+// fakePython puts a Python into the PATH. It knows its version, makes virtual
+// environments, notes the arguments of pip, and then runs the script in the file "pip".
 func (r *rig) fakePython() {
 	r.program("python3", `
 [ "$1" = -I ] && shift
@@ -164,7 +163,8 @@ func TestInstallOfAProjectFollowsItsSource(t *testing.T) {
 	}
 }
 
-// Installs run with the rights of the runner: nothing a process can write goes in.
+// Installs run with the rights of the runner, so they use nothing that a process can
+// write.
 func TestInstallTakesNothingFromTheWorkspace(t *testing.T) {
 	r := newRig(t)
 	s := r.python(map[string]string{"host/requirements.txt": "good", "host/a.py": ""})
@@ -262,8 +262,8 @@ func TestOutputOfAnInstallIsKept(t *testing.T) {
 	}
 }
 
-// B8: nothing of an install reaches the stdio of the runner, which is that of no
-// server but close.
+// B8: no output of an install reaches the stdio of the runner. The server does not use
+// that stdio either, but it is close by.
 func TestInstallSaysNothingOnStdio(t *testing.T) {
 	r := newRig(t)
 	s := r.python(map[string]string{"host/requirements.txt": "a"})
@@ -419,8 +419,8 @@ func TestUvInstallsWhereThereIsOne(t *testing.T) {
 	}
 }
 
-// fakeNode puts a Node.js into the PATH whose npm notes what it is asked for and
-// does what the file "npm" says.
+// fakeNode puts a Node.js into the PATH. Its npm notes its arguments and then runs the
+// script in the file "npm".
 func (r *rig) fakeNode() {
 	r.program("node", `cat "$(dirname "$PIP_LOG_OF_TEST")/version"`)
 	r.program("npm", `echo "npm $*" >>"$PIP_LOG_OF_TEST"; . "$(dirname "$PIP_LOG_OF_TEST")/npm-does"`)

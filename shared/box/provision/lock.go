@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lock locks a file, which it makes, and returns the function that unlocks it. The lock
-// excludes other goroutines as well as other programs. The file stays: if it were
-// removed, two starts could hold a lock of one name.
+// lock locks a file and returns the function that unlocks it. It makes the file if
+// necessary. The lock excludes other goroutines as well as other programs. The file stays:
+// if it were removed, two starts could hold a lock of one name.
 //
 // lock calls waiting once if the lock is taken. A blocking system call for a lock cannot
 // be given up, so lock polls, at growing intervals.
@@ -70,15 +70,15 @@ func tryLockAs(file string, kind int) (unlock func(), held bool, err error) {
 }
 
 // Claim makes a folder below root for one runner, to be the Base of its Config. It also
-// removes the folders of runners that were killed: a live runner holds a lock in its
-// folder. Claim first calls bury, which may be nil, with each of those folders, to end
-// the processes that still work there. If bury fails, the folder stays for the next
-// Claim. release removes the new folder; no process may work there any more.
+// removes the folders of runners that were killed; a live runner holds a lock in its
+// folder. Before it removes a folder, Claim calls bury, which ends the processes that
+// still work there. bury may be nil. If bury fails, the folder stays for the next Claim.
+// release removes the new folder; no process may work there any more.
 func Claim(ctx context.Context, root string, bury func(folder string) error) (folder string, release func() error, err error) {
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return "", nil, fmt.Errorf("make a folder for workspaces: %w", err)
 	}
-	// The lock of root prevents that another Claim sees the new folder before its own
+	// Under the lock of root, no other Claim sees the new folder before the folder's own
 	// lock is held.
 	unlock, err := lock(ctx, filepath.Join(root, "lock"), func() {})
 	if err != nil {

@@ -21,8 +21,9 @@ type locked struct {
 	done func()
 }
 
-// lockName names the lock of a request. The beginning is for people. The digest covers
-// all that the lock depends on; of this machine that is at most its platform.
+// lockName names the lock of a request. The beginning of the name is for people. The
+// digest covers all that the lock depends on. Of this machine that is at most the
+// platform.
 func lockName(kind, what string, parts ...string) string {
 	plain := strings.Map(func(r rune) rune {
 		if strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._", r) {
@@ -33,8 +34,8 @@ func lockName(kind, what string, parts ...string) string {
 	return kind + "-" + strings.Trim(plain[:min(len(plain), 60)], "-.") + "-" + digest(append([]string{"lock-1", kind, what}, parts...)...)[:16]
 }
 
-// locked reads the lock of a request, or has resolve make it in an empty folder. The
-// caller calls done of the result.
+// locked reads the lock of a request. If there is none, resolve makes it in an empty
+// folder. The caller calls done of the result.
 func (s *provisioning) locked(ctx context.Context, name, what string, resolve func(ctx context.Context, b build) ([]byte, error)) (locked, error) {
 	own := filepath.Join(s.cfg.Cache, "locks", name)
 	l := locked{name: name, done: func() {}}
@@ -58,7 +59,7 @@ func (s *provisioning) locked(ctx context.Context, name, what string, resolve fu
 	}
 	l.made = own + ".making"
 	l.done = func() {
-		_ = os.RemoveAll(l.made) // if not now, then before the next try
+		_ = os.RemoveAll(l.made) // if this fails, the next try removes it
 		unlock()
 	}
 	if l.text, err = s.resolved(ctx, own, l.made, what, resolve); err != nil {
@@ -103,15 +104,15 @@ func (s *provisioning) readLock(own string) ([]byte, error) {
 		case err != nil:
 			return nil, fmt.Errorf("read a lock: %w", err)
 		case len(bytes.TrimSpace(text)) == 0:
-			return nil, fmt.Errorf("lock %s is empty: remove it to have the packages resolved anew", filepath.Base(file))
+			return nil, fmt.Errorf("lock %s is empty: remove it, and the packages are resolved again", filepath.Base(file))
 		}
 		return text, nil
 	}
 	return nil, nil
 }
 
-// mismatch adds to a failed install the hint that the registry gave other bytes than the
-// lock names.
+// mismatch adds a hint to the error of an install if the registry gave other bytes than
+// the lock names.
 func (l locked) mismatch(err error) error {
 	return hint(err, func(said string) string {
 		for _, words := range []string{"EINTEGRITY", "DO NOT MATCH THE HASHES", "Hash mismatch"} {

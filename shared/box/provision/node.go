@@ -11,15 +11,15 @@ import (
 	"strings"
 )
 
-// nodeVersion prints all that decides whether compiled packages fit.
+// nodeVersion is a script that prints the facts that decide whether compiled packages fit.
 const nodeVersion = "console.log(process.version,process.versions.modules,process.platform,process.arch)"
 
 // nodeInstaller installs Node.js packages for one start, with npm.
 type nodeInstaller struct{ *provisioning }
 
 // node installs the packages in the package-lock.json of the host path, and links
-// node_modules of the workspace to them. It leaves a node_modules that is a folder,
-// because the process has made it.
+// node_modules of the workspace to them. If node_modules is a folder, the process has made
+// it, and node leaves it.
 func (s nodeInstaller) node(ctx context.Context) error {
 	if info, err := os.Lstat(filepath.Join(s.launch.Workspace, "node_modules")); err == nil && info.IsDir() {
 		return nil
@@ -57,7 +57,7 @@ func (s nodeInstaller) node(ctx context.Context) error {
 	return s.link(modules)
 }
 
-// nodeWants is the content of the manifests; lock is "" if there is nothing to do.
+// nodeWants is the content of the manifests. If lock is "", there is nothing to install.
 type nodeWants struct {
 	lock  string            // name of the lock file
 	files map[string][]byte // what npm needs
@@ -120,8 +120,8 @@ func (s nodeInstaller) buildNode(ctx context.Context, b build, npm, node string,
 	}
 	for name, data := range want.files {
 		if name == "package.json" {
-			// The project's own scripts, such as prepare, are for building it, and need
-			// a source that is not here.
+			// Scripts of the project itself, such as prepare, build it. They need sources
+			// that this folder does not have.
 			data = withoutScripts(data)
 		}
 		if name == ".npmrc" {
@@ -155,8 +155,8 @@ func settings(npmrc []byte) []byte {
 	return []byte(kept.String())
 }
 
-// withoutScripts removes the scripts from a package.json. It returns a file that it
-// cannot read unchanged, and npm reports the error.
+// withoutScripts removes the scripts from a package.json. It returns a file unchanged if
+// it cannot parse it: npm then reports the error.
 func withoutScripts(data []byte) []byte {
 	var p map[string]json.RawMessage
 	if json.Unmarshal(data, &p) != nil {
@@ -177,7 +177,7 @@ func (s nodeInstaller) link(modules string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = root.Close() }() // every write is checked where it is made
+	defer func() { _ = root.Close() }() // root checks every write
 	const name, temp = "node_modules", ".node_modules-new"
 	if now, err := root.Readlink(name); err == nil && now == modules {
 		return nil

@@ -10,7 +10,7 @@ import (
 )
 
 // host returns the folder to copy, with all links followed, "" for none. home is the
-// user's home folder; inference never takes it.
+// user's home folder, which host never infers.
 func (s Server) host(home string) (string, error) {
 	path := s.HostPath
 	if path == Auto {
@@ -91,8 +91,8 @@ func InferHostPath(cmd string, args []string) string {
 		if !info.IsDir() {
 			dir = filepath.Dir(part)
 		}
-		// This comes before links are followed: the interpreter of a virtual environment
-		// is a link.
+		// Do this before links are followed: the interpreter of a virtual environment is a
+		// link.
 		dir = unwrapVenv(filepath.Clean(dir))
 		if real, err := filepath.EvalSymlinks(dir); err == nil {
 			dir = real
@@ -113,8 +113,8 @@ func InferHostPath(cmd string, args []string) string {
 	return project(common)
 }
 
-// project returns the nearest folder, from dir upwards, that has a manifest. It returns
-// dir if there is none before the end of the repository.
+// project returns the nearest folder, from dir upwards, that has a manifest. It looks no
+// further than the root of the repository, and returns dir if there is none.
 func project(dir string) string {
 	for at := dir; at != "/"; at = filepath.Dir(at) {
 		for _, name := range append([]string{"package.json"}, pythonManifests()...) {
@@ -129,8 +129,8 @@ func project(dir string) string {
 	return dir
 }
 
-// unwrapVenv returns the project around a virtual environment for a folder inside it: /p
-// for /p/.venv/bin.
+// unwrapVenv returns the folder that contains a virtual environment, for a folder inside
+// that environment: /p for /p/.venv/bin.
 func unwrapVenv(dir string) string {
 	parts := strings.Split(dir, "/")
 	for i := len(parts) - 1; i > 0; i-- {
@@ -201,8 +201,7 @@ func rewritePath(path string, from []string, to string) string {
 }
 
 // rewriteCommand moves a command. A program of the folder's virtual environment becomes
-// its plain name, and the interpreter becomes "python". plain is the name that stood
-// there.
+// its plain name, and the interpreter becomes "python". plain is the name of that program.
 func rewriteCommand(cmd string, from []string, to string) (moved, plain string) {
 	moved = rewritePath(cmd, from, to)
 	local := moved != cmd || !filepath.IsAbs(cmd) && strings.Contains(cmd, "/")

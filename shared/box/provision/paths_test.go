@@ -8,7 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// B9, L-2: the mounted prefix is rewritten, and nothing that only begins like it.
+// B9, L-2: Only paths below the mounted folder are rewritten, not paths that only begin
+// with the same letters.
 func TestPathsBelowTheHostPathAreRewritten(t *testing.T) {
 	from := []string{"/real/mcp", "/home/user/mcp"}
 	for _, c := range []struct{ path, want string }{
@@ -156,7 +157,7 @@ func TestAutoStagesWhatIsInferred(t *testing.T) {
 	}
 }
 
-// B6, B23: a host path lies in the allowed roots, links followed, and is no folder
+// B6, B23: after links are followed, a host path is in the allowed roots, and is no folder
 // of the system.
 func TestHostPathThatIsNotAllowedIsRefused(t *testing.T) {
 	r := newRig(t)

@@ -19,9 +19,9 @@ type pythonInstall struct {
 	folders     bool     // what names folders, which have to be built
 }
 
-// guarded runs pip so that it can start no program, and so cannot build: a build
-// executes code of the package. pip forgets --only-binary for a dependency that is given
-// by URL.
+// guarded is a Python script that runs pip so that it can start no program. So pip cannot
+// build a package, which would execute code of the package. The option --only-binary is
+// not enough: pip forgets it for a dependency that is given by URL.
 const guarded = `import runpy, sys
 def guard(event, args):
     if event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty"):
@@ -57,7 +57,7 @@ func (s pythonInstaller) pip(ctx context.Context, b build, interpreter string, g
 	return []string{interpreter, "-I", "-m", "pip"}, nil
 }
 
-// workshop returns the folder that code of packages may write in while they are built.
+// workshop returns the folder in which code of packages may write during a build.
 func workshop(b build) string { return filepath.Join(b.dir, "build") }
 
 // inWorkshop runs pip in the workshop, confined.
@@ -66,8 +66,8 @@ func (s pythonInstaller) inWorkshop(ctx context.Context, b build, in pythonInsta
 	if err != nil {
 		return err
 	}
-	// A version manager's interpreter is a script that needs the whole installation, so
-	// this asks for the real interpreter.
+	// The interpreter of a version manager is a script that needs the whole installation,
+	// so ask it for the real interpreter.
 	real, err := command{argv: []string{pip[0], "-I", "-c", "import sys;print(sys.executable)"}, env: s.environ()}.run(ctx)
 	if err != nil {
 		return err
@@ -103,8 +103,8 @@ func (s pythonInstaller) buildProject(ctx context.Context, b build, in pythonIns
 	return files(to, ".whl")
 }
 
-// files lists the plain files of an untrusted folder, those with the ending if it is not
-// "".
+// files lists the plain files of an untrusted folder. If ending is not "", it lists only
+// names with that ending.
 func files(dir, ending string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	var all []string
@@ -213,7 +213,7 @@ func (s pythonInstaller) compile(ctx context.Context, b build, uv string, in pyt
 	skip := false
 	for line := range strings.Lines(string(out)) {
 		if !strings.HasPrefix(line, " ") {
-			// The project itself is built each time, and has no hash that lasts.
+			// The project itself is built each time, so its hash does not last.
 			skip = slices.ContainsFunc(project, func(p string) bool { return strings.Contains(line, filepath.Base(p)) })
 		}
 		if !skip {
@@ -252,8 +252,8 @@ func (s pythonInstaller) buildPython(ctx context.Context, b build, in pythonInst
 	return nil
 }
 
-// fillVenv fills the environment with the files in made that were fetched for the lock,
-// or fetches them there.
+// fillVenv fills the environment with the files in made, which were fetched for the lock.
+// If there are none, it fetches them.
 func (s pythonInstaller) fillVenv(ctx context.Context, b, made build, in pythonInstall, l locked) error {
 	project, err := s.projectOf(ctx, made, in, l)
 	if err != nil {

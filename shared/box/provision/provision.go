@@ -17,7 +17,7 @@ import (
 
 // Config configures a Provisioner.
 type Config struct {
-	// Base is a folder for workspaces, used by one box only.
+	// Base is a folder for workspaces. Only one box uses it.
 	Base string
 	// Cache is a folder for installs. Several boxes may share it, also from several
 	// programs at the same time.
@@ -25,12 +25,19 @@ type Config struct {
 	// Locks is a folder of locks that were made elsewhere, such as in an image; "" for
 	// none. It is only read, and wins over the locks in Cache.
 	Locks string
+	// Baked is a folder of installs that an image has; "" for none. It is only read, and
+	// wins over everything else. See [Provisioner.Bake].
+	Baked string
+	// Kept keeps what npx and uvx install beyond the life of Cache; nil keeps nothing. A
+	// box that begins with an empty Cache then unpacks instead of installing.
+	Kept Kept
 	// Confine makes the sandbox in which code of packages runs while they are installed.
 	// Nil runs no such code.
 	Confine func(Workshop) (Place, error)
-	// Compile fills Node's compile cache in each install of an npm package, so that
-	// processes start faster. It starts the program once more when the package is
-	// installed, so it pays off for a Cache that outlasts the box.
+	// Compile has each install of npx and uvx hold compiled code, so that processes start
+	// faster: modules of Python, and the files of Node's compile cache. For these it starts
+	// the program one extra time, after the package is installed. So it pays off where
+	// installs outlast the box.
 	Compile bool
 	// Environ is the environment of the runner. Installs get only the permitted
 	// variables of it. Programs are looked up in its PATH.
@@ -194,7 +201,8 @@ func (s *provisioning) all(ctx context.Context, process string) error {
 	return s.tool(ctx)
 }
 
-// dependencies installs what the host path depends on and adapts the command line.
+// dependencies installs what the program in the host path needs, and adapts the command
+// line.
 func (s *provisioning) dependencies(ctx context.Context) error {
 	if s.host == "" {
 		return nil
@@ -209,7 +217,7 @@ func (s *provisioning) dependencies(ctx context.Context) error {
 	}
 	if plain != "" && python == "" {
 		// The folder's own virtual environment is not copied, and no manifest lists its
-		// packages. So only an interpreter is left.
+		// packages. So the process can use only the interpreter.
 		s.launch.Command = s.firstProgram(s.launch.Command, plain, "python3")
 	}
 	return nodeInstaller{s}.node(ctx)
@@ -276,7 +284,7 @@ func (s *Provisioner) program(name string) (string, error) {
 func digest(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
-		// The length prevents that other parts give the same bytes.
+		// With the length in front, other parts cannot give the same bytes.
 		_, _ = fmt.Fprintf(h, "%d:%s", len(p), p) // a hash takes everything
 	}
 	return hex.EncodeToString(h.Sum(nil))[:32]
@@ -294,7 +302,7 @@ func allowed(name string) bool {
 }
 
 // environ returns the environment of installs. It also takes the permitted variables of
-// the server's environment, as npx and uvx would have seen them.
+// the server's environment, because npx and uvx would see them too.
 func (s *Provisioner) environ(more ...string) []string {
 	set := map[string]string{}
 	for _, from := range []map[string]string{s.cfg.Environ, s.server.Env} {

@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 )
 
-// The tests run themselves as another program that stages: with this variable set
-// the test binary is a runner, which stages what its value says.
+// With this variable set, the test binary runs as another program that stages. The value
+// says what it stages.
 const runnerRole = "STAGE_TEST_RUNNER"
 
 func TestMain(m *testing.M) {
@@ -42,7 +42,8 @@ func newRig(t *testing.T) *rig {
 	return &rig{t: t, root: t.TempDir()}
 }
 
-// config is that of a rig in a folder. PATH has the programs of the rig first.
+// config returns the configuration of a rig in a folder. PATH has the programs of the rig
+// first.
 func config(root string) Config {
 	bin := filepath.Join(root, "bin")
 	return Config{
@@ -55,7 +56,8 @@ func config(root string) Config {
 	}
 }
 
-// anywhere confines nothing: what is executed in the tests with a rig is theirs.
+// anywhere is a Place that confines nothing: the tests with a rig execute only code of
+// their own.
 type anywhere struct{}
 
 func (anywhere) Start(cmd *exec.Cmd) error      { return cmd.Start() }
@@ -134,7 +136,7 @@ func logOf(t *testing.T, root string) []string {
 	return strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
 }
 
-// count is how often the scripts have noted a line that begins with start.
+// count returns how often the scripts have noted a line that begins with start.
 func (r *rig) count(start string) int {
 	n := 0
 	for _, line := range r.log() {
@@ -147,7 +149,7 @@ func (r *rig) count(start string) int {
 
 func (r *rig) host() string { return filepath.Join(r.root, "host") }
 
-// list is all that is in a folder, with contents.
+// list returns everything in a folder, with contents.
 func list(t *testing.T, folder string) map[string]string {
 	t.Helper()
 	all := map[string]string{}

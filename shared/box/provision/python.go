@@ -15,10 +15,11 @@ func pythonManifests() []string {
 	return []string{"requirements.txt", "pyproject.toml", "setup.py", "setup.cfg"}
 }
 
-// pythonVersion prints all that decides whether an install fits.
+// pythonVersion is a script that prints the facts that decide whether an install fits.
 const pythonVersion = "import sys,sysconfig;print(sys.implementation.cache_tag,sys.version.split()[0],sysconfig.get_platform())"
 
-// platform returns the part of that answer that decides which package files fit.
+// platform returns the part of pythonVersion's answer that decides which package files
+// fit.
 func platform(version string) string {
 	words := strings.Fields(version)
 	if len(words) != 3 {
@@ -86,7 +87,7 @@ func (s *provisioning) python(ctx context.Context, hint string) (string, error) 
 	return dir, nil
 }
 
-// enter lets the process run in a virtual environment.
+// enter makes the process run in a virtual environment.
 func (s *provisioning) enter(venv, reads string) {
 	s.launch.Env["VIRTUAL_ENV"] = venv
 	s.launch.Path = append([]string{filepath.Join(venv, "bin")}, s.launch.Path...)
@@ -119,7 +120,7 @@ func readPython(root *os.Root) (pythonWants, error) {
 			if err := w.follow(root, name, text, 0); err != nil {
 				return w, err
 			}
-		case "pyproject.toml": // without these it only holds settings of tools
+		case "pyproject.toml": // without these sections it only holds settings of tools
 			w.project = w.project || hasSection(text, "project") || hasSection(text, "build-system")
 		case "setup.cfg":
 			w.project = w.project || hasSection(text, "metadata") || hasSection(text, "options")

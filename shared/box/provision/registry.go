@@ -57,17 +57,17 @@ func (s nodeInstaller) npm(r request) (h handler, ok bool) {
 	return h, true
 }
 
-// npmCommand returns a command line of npm that executes no code of the packages it
-// installs, and no program that a project's settings name.
+// npmCommand returns a command line of npm. npm then executes no code of the packages that
+// it installs, and no program that a project's settings name.
 func npmCommand(npm string, args ...string) []string {
 	return append([]string{npm, args[0], "--ignore-scripts", "--git=git", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"}, args[1:]...)
 }
 
 // npmCI installs what the package-lock.json in b.dir says.
 func (s nodeInstaller) npmCI(ctx context.Context, b build, npm, node string) error {
-	// The lock has the hashes, so npm need not ask the registry again for known
-	// packages. npm fetches wrong bytes again; the short timeouts keep that from taking
-	// minutes.
+	// The lock has the hashes, so npm need not ask the registry again for known packages.
+	// After wrong bytes npm fetches the file again; the short timeouts keep that from
+	// taking minutes.
 	if _, err := (command{argv: npmCommand(npm, "ci", "--prefer-offline", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=10000"), dir: b.dir, env: s.environ(), log: b.log}).run(ctx); err != nil {
 		return fmt.Errorf("npm ci: %w", err)
 	}
@@ -113,8 +113,9 @@ func npmTop(lock []byte) ([]byte, error) {
 	return json.Marshal(map[string]any{"private": true, "dependencies": all[""].Dependencies})
 }
 
-// hashed refuses a lock that does not fix the bytes of each package. A commit of a
-// repository is a hash too, and the hash of a bundle covers its contents.
+// hashed refuses a lock that does not fix the bytes of each package. The commit of a
+// repository counts as a hash. The hash of a package also covers the packages bundled in
+// it.
 func hashed(lock []byte) error {
 	all, err := npmPackages(lock)
 	if err != nil {
@@ -188,8 +189,8 @@ func (s *provisioning) pypi(r request) (h handler, ok bool) {
 	h.enter = true
 	in := pythonInstall{interpreter: interpreter, what: append([]string{r.spec}, r.with...)}
 	h.lock = func(ctx context.Context) (string, error) {
-		// The answer is kept for a script too: starting an installed program must
-		// execute nothing else.
+		// Keep the answer even of an interpreter that is a script: the start of an
+		// installed program must execute no other program.
 		version, err := s.ask(ctx, true, interpreter, "-I", "-c", pythonVersion)
 		return lockName(r.kind, r.spec, append([]string{platform(version)}, r.with...)...), err
 	}
@@ -199,6 +200,7 @@ func (s *provisioning) pypi(r request) (h handler, ok bool) {
 	h.build = func(ctx context.Context, b build, l locked) error {
 		return pythonInstaller{s}.buildPython(ctx, b, in, l)
 	}
+	h.precompile = func(ctx context.Context, b build, _ string) { s.compileModules(ctx, b, interpreter) }
 	h.open = func(dir string) (string, error) {
 		program := filepath.Join(dir, "venv", "bin", r.program)
 		if _, err := os.Stat(program); err != nil || !filepath.IsLocal(r.program) {

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	maxSaid   = 500     // characters of an install's stderr that are told
+	maxSaid   = 500     // characters of an install's stderr that an error has
 	maxAnswer = 1 << 20 // bytes of a command's stdout that are read
 	maxOutput = 4 << 20 // bytes of an install's output that are kept
 )
@@ -30,7 +30,8 @@ type command struct {
 	dir  string
 	env  []string
 	log  io.Writer // gets its output, nil for none
-	// start replaces cmd.Start, such as by a sandbox; nil for cmd.Start.
+	// start replaces cmd.Start, for example to start the command in a sandbox; nil for
+	// cmd.Start.
 	start func(*exec.Cmd) error
 }
 
@@ -41,6 +42,9 @@ type commandError struct {
 	said string // the end of its stderr
 	more string // a longer end of it
 	hint string // advice, "" for none
+	// lacks is what the package index does not have, in a sentence that says it all; ""
+	// for another failure.
+	lacks string
 }
 
 func (e *commandError) Error() string { return fmt.Sprintf("%s: %s", e.how, e.said) }
@@ -56,7 +60,7 @@ func (c command) run(ctx context.Context) ([]byte, error) {
 		log := &shared{to: c.log}
 		cmd.Stdout, cmd.Stderr = io.MultiWriter(out, log), io.MultiWriter(said, log)
 	}
-	// The group, not only its leader: npm and pip do their work in children.
+	// Kill the group, not only its leader: npm and pip do their work in children.
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	cmd.WaitDelay = 2 * time.Second
 	start := cmd.Start
@@ -110,7 +114,7 @@ type tail struct{ data []byte }
 
 // Write takes everything and never fails.
 func (t *tail) Write(p []byte) (int, error) {
-	const keep = 4 * (maxSaid + 500) // bytes; some of it are credentials that go
+	const keep = 4 * (maxSaid + 500) // bytes; more than maxSaid, because credentials are removed later
 	t.data = append(t.data, p[max(0, len(p)-keep):]...)
 	t.data = append(t.data[:0], t.data[max(0, len(t.data)-keep):]...)
 	return len(p), nil
@@ -135,16 +139,21 @@ func withoutCredentials(text string) string {
 			return out.String()
 		}
 		out.WriteString("://")
-		end := strings.IndexAny(rest, "/ \t\r\n\"'")
-		if end < 0 {
-			end = len(rest)
-		}
+		end := hostEnd(rest)
 		if at := strings.LastIndexByte(rest[:end], '@'); at >= 0 {
 			out.WriteString("***")
 			rest = rest[at:]
 		}
 		text = rest
 	}
+}
+
+// hostEnd returns the length of the part of a URL behind "://" that names user and host.
+func hostEnd(rest string) int {
+	if end := strings.IndexAny(rest, "/ \t\r\n\"'"); end >= 0 {
+		return end
+	}
+	return len(rest)
 }
 
 // record creates the file for the output of an install.
@@ -166,7 +175,7 @@ type limited struct {
 func (l *limited) Write(p []byte) (int, error) {
 	n := min(len(p), l.left)
 	l.left -= n
-	_, _ = l.f.Write(p[:n]) // an install does not fail for its log
+	_, _ = l.f.Write(p[:n]) // an install does not fail because its log does
 	return len(p), nil
 }
 

@@ -16,8 +16,8 @@ func attributes() *syscall.SysProcAttr {
 }
 
 // sweep waits for a process to end and kills the rest of its group. It does not reap the
-// process: as long as it is a zombie its pid is taken, so the signal cannot reach
-// another group.
+// process: while the process is a zombie, no other process can have its pid. So the signal
+// cannot reach another group.
 func sweep(pid int) {
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)

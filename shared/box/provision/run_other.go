@@ -6,6 +6,6 @@ import "syscall"
 
 func attributes() *syscall.SysProcAttr { return group() }
 
-// sweep does nothing. On this system a process can only be waited for by reaping it, and
-// then another process may have its pid.
+// sweep does nothing. This system reaps a process when it waits for it, and then another
+// process may have the pid.
 func sweep(int) {}

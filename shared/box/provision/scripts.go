@@ -19,14 +19,14 @@ import (
 // Python source distributions. That code is untrusted, so it runs in a sandbox or not at
 // all.
 
-// scriptsSetting is the setting by which an operator allows it.
+// scriptsSetting is the setting by which an operator allows packages to execute code.
 const scriptsSetting = "x-dormouse.box.install_scripts: true"
 
-// errNoPlace is the error of a Provisioner without a sandbox.
+// errNoPlace is the error of a Provisioner whose Config makes no sandbox.
 var errNoPlace = errors.New("there is no sandbox to run the code of packages in")
 
-// confined runs a command in a workshop. The command sees the variables of the runner's
-// environment that hold no secrets, and all of more.
+// confined runs a command in a workshop. The command sees those variables of the runner's
+// environment that hold no secrets, and the variables in more.
 func (s *provisioning) confined(ctx context.Context, w Workshop, c command, more ...string) error {
 	if s.cfg.Confine == nil {
 		return errNoPlace
@@ -106,16 +106,16 @@ func withScripts(dir string) []string {
 }
 
 // runScripts runs the install scripts of all packages in b.dir, in a sandbox. The runner
-// then copies the result. So the files belong to the runner, have no links that lead
-// out, and are out of reach for processes that a script has left running.
+// then copies the result. So the files belong to the runner, and have no links that lead
+// out. A process that a script has left running cannot reach them.
 func (s nodeInstaller) runScripts(ctx context.Context, b build, npm, node string) error {
 	work := b.dir + "-scripts"
 	if err := errors.Join(os.Rename(b.dir, work), os.Mkdir(b.dir, 0o755)); err != nil {
 		return err
 	}
 	argv := []string{npm, "rebuild", "--ignore-scripts=false", "--foreground-scripts", "--no-update-notifier", "--loglevel=error"}
-	// Newer versions require each package to be allowed by name; the setting allows all
-	// of them.
+	// Newer versions of npm require each package to be allowed by name; the setting allows
+	// all of them.
 	env := s.environ("npm_config_dangerously_allow_all_scripts=true")
 	w := Workshop{Folder: work, Programs: realPaths(npm, node)}
 	if err := s.confined(ctx, w, command{argv: argv, dir: work, env: env, log: b.log}); err != nil {

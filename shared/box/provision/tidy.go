@@ -16,10 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file removes unused installs. The time of the file "used" of an install is the
-// time of its last use. A lock on that file says that the install is in use: every
-// Provisioner that has given it out holds a shared lock until it is closed. The kernel
-// releases the lock of a runner that dies. Removing an install needs the exclusive lock.
+// This file removes unused installs. The modification time of the file "used" of an
+// install is the time of its last use. A lock on that file says that the install is in
+// use: every Provisioner that has given out the install holds a shared lock until it is
+// closed. The kernel releases the lock of a runner that dies. Removing an install needs
+// the exclusive lock.
 
 // Keep limits a cache. Zero means no limit.
 type Keep struct {
@@ -35,8 +36,8 @@ const (
 	touchEvery = time.Hour // a start within it costs no write
 )
 
-// hold marks an install as in use. It waits while the install is being removed, so the
-// caller must look at the install afterwards.
+// hold marks an install as in use. It may wait while Tidy removes the install, so the
+// caller must check afterwards that the install exists.
 func (s *Provisioner) hold(ctx context.Context, home string) error {
 	file := filepath.Join(home, usedFile)
 	s.mu.Lock()
@@ -85,9 +86,9 @@ type stored struct {
 }
 
 // Tidy removes unused installs that exceed keep from a cache, also unfinished ones, and
-// returns how many. It works once a day, or after an install; else it returns at once.
-// Two empty files of each install stay, because two starts could hold a lock whose file
-// was removed.
+// returns how many. It works once a day, or after an install; otherwise it returns at
+// once. It keeps two empty files of each install: if it removed a lock's file, two starts
+// could hold that lock.
 func Tidy(ctx context.Context, cache string, keep Keep) (removed int, err error) {
 	mark := filepath.Join(cache, tidiedFile)
 	if info, err := os.Stat(mark); err == nil && time.Since(info.ModTime()) < tidyEvery {
@@ -171,7 +172,7 @@ func (k stored) remove() (gone bool, err error) {
 	}
 	for _, name := range names {
 		if err := removeInstall(filepath.Join(k.home, name)); err != nil {
-			return false, fmt.Errorf("remove an install that nobody uses: %w", err)
+			return false, fmt.Errorf("remove an unused install: %w", err)
 		}
 	}
 	return gone, nil

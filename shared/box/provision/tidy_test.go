@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// stageWith stages with a Provisioner that is in the test's hands.
+// stageWith stages with a Provisioner that the test has made.
 func (r *rig) stageWith(s *Provisioner) Launch {
 	r.t.Helper()
 	l, err := s.Provision(r.t.Context(), "p", nil)
@@ -29,7 +29,7 @@ func (r *rig) tidy(keep Keep) int {
 	return n
 }
 
-// unused makes an install one that was not used for a time.
+// unused sets the last use of an install to a time in the past.
 func (r *rig) unused(l Launch, since time.Duration) {
 	r.t.Helper()
 	at := time.Now().Add(-since)

@@ -13,6 +13,7 @@ import (
 // request is a parsed command line of a package runner.
 type request struct {
 	kind    string   // "npm" or "pypi"
+	word    string   // package as the command line has it
 	spec    string   // package with version, range or tag, as the installer takes it
 	name    string   // package alone
 	with    []string // further packages
@@ -21,8 +22,9 @@ type request struct {
 	args    []string
 }
 
-// tool replaces a command of npx or uvx by the program that it would have executed, from
-// an install that is kept. Other command lines stay as they are.
+// tool handles a command of npx or uvx. It replaces the command by the program that npx or
+// uvx would execute, from an install that is kept. It leaves other command lines as they
+// are.
 func (s *provisioning) tool(ctx context.Context) error {
 	r, ok := parseTool(s.launch.Command, s.launch.Args)
 	if !ok {
@@ -34,14 +36,14 @@ func (s *provisioning) tool(ctx context.Context) error {
 	}
 	h, ok := handle(r)
 	if !ok {
-		return nil // without an installer the error of the command itself is clearer
+		return nil // there is no installer; the error of the command itself is clearer
 	}
 	if done := s.localBin(r); done {
 		return nil
 	}
 	dir, program, err := s.fetch(ctx, r, h)
 	if err != nil {
-		return installError(err)
+		return installError(full(s.cfg.Cache, err))
 	}
 	s.launch.Command, s.launch.Args = program, r.args
 	if h.enter {
@@ -86,45 +88,63 @@ type handler struct {
 // packages; the first start without a lock makes it. So an unpinned version stays the
 // same until an operator removes the lock.
 func (s *provisioning) fetch(ctx context.Context, r request, h handler) (dir, program string, err error) {
-	name, err := h.lock(ctx)
-	if err != nil {
-		return "", "", err
+	if dir, program, ok := s.baked(r, h); ok {
+		return dir, program, nil
 	}
-	l, err := s.locked(ctx, name, r.name, h.resolve)
+	if s.cfg.Kept != nil {
+		return keptInstaller{s}.fetchKept(ctx, r, h)
+	}
+	l, err := s.lockOf(ctx, r, h)
 	if err != nil {
-		return "", "", err
+		return "", "", r.unknown(err)
 	}
 	defer l.done()
 	key := digest("tool-3", r.kind, r.program, h.runtime, fmt.Sprint(s.server.Scripts), string(l.text))
-	dir, err = s.installed(ctx, recipe{
+	return s.open(ctx, h, recipe{
 		kind: r.kind, key: key, what: r.name,
-		build: func(ctx context.Context, b build) error {
-			if err := h.build(ctx, b, l); err != nil {
-				return err
-			}
-			program, err := h.open(b.dir)
-			if err == nil && !executable(program) {
-				err = fmt.Errorf("package %s has no program %s: nothing that can be executed is there", r.name, filepath.Base(program))
-			}
-			if err == nil && h.precompile != nil {
-				h.precompile(ctx, b, program)
-			}
-			return err
-		},
-		whole: func(dir string) bool {
-			program, err := h.open(dir)
-			return err == nil && executable(program)
-		},
+		build: func(ctx context.Context, b build) error { return s.fill(ctx, b, r, h, l) },
 	})
+}
+
+// lockOf returns the lock of a request. The caller calls done of it.
+func (s *provisioning) lockOf(ctx context.Context, r request, h handler) (locked, error) {
+	name, err := h.lock(ctx)
 	if err != nil {
+		return locked{}, err
+	}
+	return s.locked(ctx, name, r.name, h.resolve)
+}
+
+// open makes an install if necessary, and finds the program in it.
+func (s *provisioning) open(ctx context.Context, h handler, rec recipe) (dir, program string, err error) {
+	rec.whole = func(dir string) bool {
+		program, err := h.open(dir)
+		return err == nil && executable(program)
+	}
+	if dir, err = s.installed(ctx, rec); err != nil {
 		return "", "", err
 	}
 	program, err = h.open(dir)
 	return dir, program, err
 }
 
+// fill installs what a lock says into an empty folder.
+func (s *provisioning) fill(ctx context.Context, b build, r request, h handler, l locked) error {
+	if err := h.build(ctx, b, l); err != nil {
+		return err
+	}
+	program, err := h.open(b.dir)
+	if err == nil && !executable(program) {
+		err = fmt.Errorf("package %s has no program %s: nothing that can be executed is there", r.name, filepath.Base(program))
+	}
+	if err == nil && h.precompile != nil {
+		h.precompile(ctx, b, program)
+	}
+	return err
+}
+
 func executable(program string) bool {
-	info, err := os.Stat(program) // fails also if an interpreter that it links to is gone
+	info, err := os.Stat(program) // this fails also if the program links to an interpreter that is gone
 	return err == nil && info.Mode()&0o111 != 0
 }
 
@@ -147,6 +167,20 @@ func parseTool(cmd string, args []string) (r request, ok bool) {
 		}
 	}
 	return r, false
+}
+
+// Package is the package that a command line of npx or uvx starts.
+type Package struct {
+	Kind string // "npm" or "pypi"
+	Name string // without a version
+	Word string // as the command line has it, with a version, a range or a tag if it has one
+}
+
+// PackageOf reads a command line. ok is false if it does not start a package of the
+// registry, or has options that [Prepare] leaves to npx or uvx.
+func PackageOf(command string, args []string) (p Package, ok bool) {
+	r, ok := parseTool(command, args)
+	return Package{Kind: r.kind, Name: r.name, Word: r.word}, ok
 }
 
 // option takes an option and its value from the front of args: "--name value",
@@ -190,7 +224,7 @@ func parseNpx(args []string) (request, bool) {
 	} else {
 		r.program = args[0]
 	}
-	r.args = args[1:]
+	r.args, r.word = args[1:], r.spec
 	at := strings.LastIndexByte(r.spec, '@')
 	r.name = r.spec
 	if at > 0 {
@@ -228,7 +262,7 @@ func parseUvx(args []string) (request, bool) {
 	} else {
 		r.program = args[0]
 	}
-	r.args = args[1:]
+	r.args, r.word = args[1:], r.spec
 	r.spec, r.name = pypiSpec(r.spec)
 	if r.program == "" {
 		r.program = r.name

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,7 +14,7 @@ import (
 func TestCommandLinesOfNpxAreRead(t *testing.T) {
 	for _, c := range []struct {
 		line string
-		want *request // nil for one that is left as it is
+		want *request // nil for a command line that is left as it is
 	}{
 		{"npx -y pkg", &request{spec: "pkg", name: "pkg"}},
 		{"npx pkg a -b", &request{spec: "pkg", name: "pkg", args: []string{"a", "-b"}}},
@@ -85,6 +86,10 @@ func check(t *testing.T, line, kind string, want *request) {
 	t.Helper()
 	words := strings.Fields(line)
 	got, ok := parseTool(words[0], words[1:])
+	if ok && !slices.ContainsFunc(words, func(w string) bool { return w == got.word || strings.HasSuffix(w, "="+got.word) }) {
+		t.Errorf("%s: the package is %q, which the line does not have", line, got.word)
+	}
+	got.word = ""
 	switch {
 	case want == nil && ok:
 		t.Errorf("%s: taken for %+v", line, got)
@@ -118,8 +123,8 @@ func TestProgramOfAPackageIsTheOneNpxWouldTake(t *testing.T) {
 	}
 }
 
-// registry has an npm that installs the package "srv" in the version that the file
-// "latest" says, with a program of that name.
+// registry puts an npm into the PATH that installs the package "srv", with a program of
+// that name. The file "latest" has its version.
 func (r *rig) registry() Server {
 	r.t.Helper()
 	r.fakeNode()
@@ -169,7 +174,7 @@ func TestRestartNeedsNoNetwork(t *testing.T) {
 	}
 }
 
-// forget removes all locks, as an operator does who wants packages resolved anew.
+// forget removes all locks, as an operator does to have packages resolved anew.
 func (r *rig) forget() {
 	r.t.Helper()
 	if err := os.RemoveAll(filepath.Join(r.root, "cache/locks")); err != nil {

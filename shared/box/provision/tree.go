@@ -32,11 +32,11 @@ type entry struct {
 // tree maps the slash-separated paths in a folder to their entries.
 type tree map[string]entry
 
-// refresh makes the folder to a copy of the folder from, in place. record is the file
-// that lists the entries copied before. refresh removes entries of record that are gone
-// from the source. It leaves an entry whose source is unchanged as the process has made
-// it, and leaves entries that are not in record, which are the process's own. Without
-// record it removes everything that is not at the source, except the folders of
+// refresh makes the folder to a copy of the folder from, in place. record is the file that
+// lists the entries of the last copy. refresh removes entries of record that are gone from
+// the source. If the source of an entry is unchanged, the entry stays as the process has
+// left it. Entries that are not in record belong to the process and stay. Without a
+// record, refresh removes everything that is not at the source, except the folders of
 // dependencies and caches. Two calls must not refresh the same folder at the same time.
 func refresh(ctx context.Context, from, to, record string) error {
 	src, dst, done, err := openRoots(from, to)
@@ -76,7 +76,7 @@ func openRoots(from, to string) (src, dst *os.Root, done func(), err error) {
 		_ = src.Close() // nothing was read
 		return nil, nil, nil, err
 	}
-	// src is only read, and every write to dst is checked where it is made.
+	// src is only read. dst checks every write.
 	return src, dst, func() { _, _ = src.Close(), dst.Close() }, nil
 }
 
@@ -144,8 +144,8 @@ func look(src *os.Root, real, name string, d fs.DirEntry) (e entry, ok bool, err
 	return e, err == nil, err
 }
 
-// inside reads a link and returns it relative to its folder. It returns an error for a
-// link that leads out, by itself or through other links.
+// inside reads a link and returns it relative to the folder that the link is in. It
+// returns an error for a link that leads out of src, by itself or through other links.
 func inside(src *os.Root, real, name string) (string, error) {
 	link, err := src.Readlink(name)
 	if err != nil {
@@ -161,7 +161,7 @@ func inside(src *os.Root, real, name string) (string, error) {
 			return "", err
 		}
 		// os.Root cannot follow an absolute link, so there is no further check. The copy
-		// is a relative link, and is followed in the workspace.
+		// is a relative link, which the workspace's own root follows.
 		return to, nil
 	}
 	if !filepath.IsLocal(path.Join(path.Dir(name), to)) {
@@ -173,8 +173,8 @@ func inside(src *os.Root, real, name string) (string, error) {
 	return to, nil
 }
 
-// absolute reports whether name is a link with an absolute path, which is checked by
-// itself.
+// absolute reports whether name is a link with an absolute path. Such a link has a check
+// of its own.
 func absolute(src *os.Root, name string) bool {
 	link, err := src.Readlink(name)
 	return err == nil && filepath.IsAbs(link)
@@ -203,7 +203,8 @@ func (f filter) out(src *os.Root, name string, d fs.DirEntry) bool {
 	return err == nil || strings.HasSuffix(base, ".egg-info")
 }
 
-// kept reports whether a name is never stale: dependencies and caches of the process.
+// kept reports whether a name is never removed as stale: the dependencies and caches of
+// the process.
 func kept(name string) bool {
 	first, _, _ := strings.Cut(name, "/")
 	return slices.Contains([]string{".venv", ".cache", ".tmp", "node_modules"}, first)
@@ -214,7 +215,7 @@ func kept(name string) bool {
 // copier brings a copy up to date.
 type copier struct {
 	src, dst  *os.Root
-	want, old tree // old is nil if it is not known what was copied
+	want, old tree // old is nil if the last copy is not known
 }
 
 // removeStale removes the entries that are gone from the source, inner ones first. An
@@ -254,8 +255,8 @@ func (c *copier) removeStale() error {
 	return nil
 }
 
-// reached reports whether everything above a name is a folder. A process may have put a
-// link there; place removes it.
+// reached reports whether all parts of the path above a name are folders. A process may
+// have put a link there; place removes it.
 func (c *copier) reached(name string) bool {
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 		if info, err := c.dst.Lstat(dir); err != nil || !info.IsDir() {

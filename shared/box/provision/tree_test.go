@@ -15,10 +15,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// bare is a server that needs nothing but its workspace.
+// bare returns a server that needs only its workspace.
 func (r *rig) bare() Server { return Server{Command: "a", HostPath: r.host()} }
 
-// B6: what is copied, and what is not.
+// B6: The copy leaves out repositories and caches.
 func TestWorkspaceIsACopyWithoutRepositoriesAndCaches(t *testing.T) {
 	r := newRig(t)
 	r.write(map[string]string{
@@ -33,7 +33,7 @@ func TestWorkspaceIsACopyWithoutRepositoriesAndCaches(t *testing.T) {
 	l := r.stage(r.bare())
 	want := map[string]string{
 		"server.py": "code", "lib/": "", "lib/deep/": "", "lib/deep/x.txt": "x", ".env": "TOKEN=1", "empty/": "",
-		// Nothing else says where its modules are to come from.
+		// There is no manifest, so its modules are copied.
 		"node_modules/": "", "node_modules/m/": "", "node_modules/m/index.js": "js",
 	}
 	if diff := cmp.Diff(want, list(t, l.Workspace)); diff != "" {
@@ -88,7 +88,7 @@ func TestLinksThatLeadOutAreRefused(t *testing.T) {
 		"like the host": {"host/l": "-> $HOST-other/x"},
 		"dangling":      {"host/l": "-> ../../nowhere"},
 		"in a folder":   {"host/a/b/l": "-> ../../../secret"},
-		// a/../.. is the host by its letters, and above it in truth.
+		// a/../.. is the host by its text, but above the host when links are followed
 		"through a link": {"host/d/e/": "", "host/a": "-> d/e", "host/l": "-> a/../../../secret"},
 		"a folder":       {"host/l": "-> .."},
 		"absolute up":    {"host/l": "-> $HOST/../secret"},
@@ -120,8 +120,8 @@ func TestPipesAndSocketsAreLeftOut(t *testing.T) {
 	}
 }
 
-// L-4: a copy that nobody knows the origin of becomes that of the source, but for
-// the folders of dependencies and caches.
+// L-4: Without a record of the last copy, refresh removes all that is not at the source,
+// except the folders of dependencies and caches.
 func TestRefreshRemovesStaleSourcesAndKeepsDependencies(t *testing.T) {
 	r := newRig(t)
 	r.write(map[string]string{"host/server.py": "new", "host/requirements_.txt": "x", "host/.env": "TOKEN=new"})
@@ -173,7 +173,7 @@ func TestRefreshKeepsWhatTheProcessMade(t *testing.T) {
 	}
 }
 
-// A process may put links where the next copy goes; they must not lead it astray.
+// A process may put links where the next copy goes. refresh must not follow them.
 func TestRefreshDoesNotFollowLinksOfTheProcess(t *testing.T) {
 	r := newRig(t)
 	r.write(map[string]string{"host/d/a": "1", "host/b": "1", "host/e/stale": "1", "outside/a": "safe", "outside/stale": "safe"})
@@ -220,7 +220,8 @@ func TestRecordOfTheCopyThatIsBrokenCountsAsNone(t *testing.T) {
 	}
 }
 
-// L-5: what goes away while the copy is refreshed is no failure, on either side.
+// L-5: files may vanish while the copy is refreshed, from the source or from the copy.
+// That is no failure.
 func TestFilesThatVanishMeanwhileAreNoFailure(t *testing.T) {
 	r := newRig(t)
 	r.write(map[string]string{"host/keep": "1"})

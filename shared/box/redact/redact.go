@@ -7,16 +7,19 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"html"
+	"maps"
 	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 )
 
 const (
 	minSecret = 6 // bytes; shorter values are words, not secrets
-	minWord   = 8 // bytes of a word in a value that is hidden by itself
+	minWord   = 8 // bytes of a word in a value from which on the word is hidden by itself
 	minPart   = 3 // bytes of a secret's beginning or end that are hidden
 	// Hidden replaces a secret.
 	Hidden = "***"
@@ -27,39 +30,57 @@ const (
 // and words, and passwords in them. It ignores white space, because programs break lines
 // in secrets. It hides users and passwords in URLs whether or not they are known.
 type Redactor struct {
-	secrets []string // without space, longest first
+	mu      sync.Mutex
+	all     map[string]bool          // in all forms, without space
+	secrets atomic.Pointer[[]string] // the same, longest first
 }
 
 // New makes a Redactor for the values of env that have six bytes and more, and for the
 // values at any length of the variables in marked.
 func New(env map[string]string, marked []string) *Redactor {
-	all := map[string]bool{}
+	r := &Redactor{all: map[string]bool{}}
 	for name, value := range env {
-		isMarked := slices.Contains(marked, name)
-		if len(value) < minSecret && !isMarked {
-			continue
-		}
-		for _, part := range partsOf(value) {
-			for _, form := range formsOf(part) {
-				all[withoutSpace(form)] = true
-			}
-		}
-		if plain := withoutSpace(value); plain != "" && (isMarked || len(plain) >= minSecret) {
-			all[plain] = true
-		}
+		r.add(value, slices.Contains(marked, name))
 	}
-	r := &Redactor{}
-	for secret := range all {
-		r.secrets = append(r.secrets, secret)
-	}
-	slices.SortFunc(r.secrets, func(a, b string) int {
-		return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b))
-	})
+	r.sort()
 	return r
 }
 
-// settings finds values behind names that look secret, as in a connection string or a
-// query.
+// Hide hides one more value, at any length, from now on. It is safe for concurrent use
+// with all methods.
+func (r *Redactor) Hide(value string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if plain := withoutSpace(value); plain != "" && !r.all[plain] {
+		r.add(value, true)
+		r.sort()
+	}
+}
+
+func (r *Redactor) add(value string, marked bool) {
+	if len(value) < minSecret && !marked {
+		return
+	}
+	for _, part := range partsOf(value) {
+		for _, form := range formsOf(part) {
+			r.all[withoutSpace(form)] = true
+		}
+	}
+	if plain := withoutSpace(value); plain != "" && (marked || len(plain) >= minSecret) {
+		r.all[plain] = true
+	}
+}
+
+func (r *Redactor) sort() {
+	secrets := slices.Collect(maps.Keys(r.all))
+	slices.SortFunc(secrets, func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b))
+	})
+	r.secrets.Store(&secrets)
+}
+
+// settings finds the values of names that look secret, for example in a connection string
+// or a query.
 var settings = regexp.MustCompile(`(?i)(?:pass|pwd|token|key|secret|auth|cred|sig)\w*\s*[=:]\s*["']?([^\s;&,"']{4,})`)
 
 // partsOf returns a value and the parts of it that programs print alone.
@@ -154,7 +175,7 @@ type span struct{ from, to int }
 func (r *Redactor) find(f flat) []span {
 	var all []span
 	text := string(f.text)
-	for _, secret := range r.secrets {
+	for _, secret := range *r.secrets.Load() {
 		for i := 0; ; {
 			j := strings.Index(text[i:], secret)
 			if j < 0 {
@@ -196,7 +217,7 @@ func (r *Redactor) Text(s string) string {
 // least bytes. It returns the length of f if there is none.
 func (r *Redactor) begun(f flat, least int) int {
 	first := len(f.text)
-	for _, secret := range r.secrets {
+	for _, secret := range *r.secrets.Load() {
 		for i := max(0, len(f.text)-len(secret)+1); i <= len(f.text)-least && i < first; i++ {
 			if f.text[i] == secret[0] && strings.HasPrefix(secret, string(f.text[i:])) {
 				first = i
@@ -206,14 +227,15 @@ func (r *Redactor) begun(f flat, least int) int {
 	return first
 }
 
-// Before returns how many bytes of s may be printed although more is to come: all but a
-// possible beginning of a secret. With wholeLines it returns whole lines only.
+// Before returns how many bytes of s can be printed now, although more will follow. That
+// is all of s except a possible beginning of a secret. With wholeLines it counts whole
+// lines only.
 func (r *Redactor) Before(s []byte, wholeLines bool) int {
 	f := flatten(string(s))
 	spans, end := r.find(f), len(s)
 	least := 1
 	if wholeLines {
-		least = minPart // a line should not wait for every letter that it may end with
+		least = minPart // do not hold a line for each letter that a secret could begin with
 	}
 	if i := r.begun(f, least); i < len(f.text) {
 		end = f.at[i]
@@ -235,7 +257,7 @@ func (r *Redactor) Before(s []byte, wholeLines bool) int {
 // Begin hides the end of a secret with which s begins.
 func (r *Redactor) Begin(s string) string {
 	f := flatten(s)
-	for _, secret := range r.secrets {
+	for _, secret := range *r.secrets.Load() {
 		for i := 1; i <= len(secret)-minPart; i++ {
 			if strings.HasPrefix(string(f.text[:min(len(f.text), len(secret)-i)]), secret[i:]) {
 				return Hidden + s[f.at[len(secret)-i-1]+1:]

@@ -94,7 +94,7 @@ func TestProgramWithItsOwnUserOwnsItsFolders(t *testing.T) {
 	}
 	for path, want := range map[string]uint32{
 		p.Workspace: user, p.Temp: user, before: user,
-		// What has another name, or is behind a link, may be somebody else's.
+		// A file with another name, or behind a link, may belong to another user.
 		cached: uint32(os.Getuid()), foreign: uint32(os.Getuid()),
 	} {
 		var st unix.Stat_t
@@ -110,7 +110,8 @@ func TestProgramWithItsOwnUserOwnsItsFolders(t *testing.T) {
 	}
 }
 
-// holder is a program that has a secret everywhere, and waits.
+// holder starts a program that has a secret in its memory, environment and files, and
+// waits.
 func holder(t *testing.T, h host, p Policy) (pid, address string) {
 	t.Helper()
 	in, stdin, err := os.Pipe()
@@ -152,8 +153,8 @@ func TestNeighboursCannotBeReadOrSignaled(t *testing.T) {
 	})
 }
 
-// Each of the two is enough: the one where there is no root, the other on kernels
-// that have no Landlock.
+// The user and Landlock each separate neighbours alone. Without root only Landlock does;
+// on kernels without Landlock only the user does.
 func TestNeighboursAreApartByUserAlone(t *testing.T) {
 	h := host{uid: os.Getuid()}
 	if !h.ownUser() {
@@ -185,7 +186,7 @@ func TestNeighbourOfTheSameUserIsApartByLandlock(t *testing.T) {
 	pid, address := holder(t, h, theirs)
 	out := h.probe(t, mine, "peer", pid, theirs.Workspace, address)
 	for line := range strings.Lines(out) {
-		// Who may signal whom is Landlock's since 6.12.
+		// Landlock restricts signals since Linux 6.12.
 		if strings.HasSuffix(strings.TrimSpace(line), "=ok") && (Probe().Landlock >= 6 || !strings.HasPrefix(line, "signal")) {
 			t.Errorf("open: %s", line)
 		}

@@ -93,11 +93,12 @@ func everyHost(t *testing.T, test func(t *testing.T, h host)) {
 	t.Run("user", func(t *testing.T) { test(t, host{uid: os.Getuid()}) })
 }
 
-// unprivileged, when it is 1, has the tests pass that need what this machine lacks.
+// unprivileged is a variable. If it is 1, tests pass although this machine lacks what they
+// need.
 const unprivileged = "DORMOUSE_TEST_UNPRIVILEGED"
 
-// notShown fails a test that cannot show what it is for: a run that is green must not
-// mean less on one machine than on another without saying so.
+// notShown fails a test that cannot check its promise on this machine. A green run must
+// not silently mean less on one machine than on another.
 func notShown(t *testing.T, why string) {
 	t.Helper()
 	if os.Getenv(unprivileged) == "1" {
@@ -146,8 +147,9 @@ func (h host) policy(t *testing.T) Policy {
 	return Policy{Workspace: filepath.Join(dir, "workspace"), Temp: filepath.Join(dir, "temp")}
 }
 
-// start starts the job's program. If this is the host's user, the test is the runner
-// itself, else another process is, and the command is that one.
+// start starts the job's program. If the host is the user of the test, the test itself is
+// the runner. Otherwise start runs the test binary as another process, which is the
+// runner, and returns the command of that process.
 func (h host) start(t *testing.T, j job, stdin io.Reader, stdout, stderr io.Writer) *exec.Cmd {
 	t.Helper()
 	j.Env = append(j.Env, "TMPDIR="+j.Policy.Temp)
@@ -210,7 +212,7 @@ func (h host) run(t *testing.T, j job) result {
 	return r
 }
 
-// probe runs the prober, which must say something and succeed.
+// probe runs the prober, which must print something and succeed.
 func (h host) probe(t *testing.T, p Policy, args ...string) string {
 	t.Helper()
 	r := h.run(t, job{Policy: p, Path: prober(t), Args: args})
@@ -220,7 +222,7 @@ func (h host) probe(t *testing.T, p Policy, args ...string) string {
 	return r.out
 }
 
-// expect compares the lines of an output that are named in want.
+// expect compares the lines of an output that want names.
 func expect(t *testing.T, out string, want ...string) {
 	t.Helper()
 	lines := strings.Split(out, "\n")
@@ -242,7 +244,7 @@ func prober(t *testing.T) string {
 	})
 }
 
-// build makes a program once for all tests, at a place where everybody can execute it.
+// build makes a program once for all tests, in a folder where every user can execute it.
 func build(t *testing.T, name, tool string, args func(to string) []string) string {
 	t.Helper()
 	dir := buildDir()

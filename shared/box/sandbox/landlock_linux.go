@@ -20,10 +20,11 @@ import (
 // Sets of Landlock access rights for files.
 const (
 	landRead = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
-	// landDevice is for devices that every program needs.
+	// landDevice is the set of rights to devices that every program needs.
 	landDevice = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE |
 		unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
-	// landWrite has no rights to make devices or for their ioctls.
+	// landWrite is the set of rights to write. It includes no right to make devices or to
+	// use their ioctls.
 	landWrite = landRead | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_REFER |
 		unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE | unix.LANDLOCK_ACCESS_FS_MAKE_DIR |
 		unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SOCK | unix.LANDLOCK_ACCESS_FS_MAKE_FIFO |
@@ -59,8 +60,8 @@ func openSystem() (readable, listed []string) {
 	return readable, listed
 }
 
-// openToOthers returns the parts of a path that everybody may read. It returns the path
-// itself, and whole, if nothing in it is closed, down to that many levels.
+// openToOthers returns the parts of a path that every user may read. If all of it is open,
+// down to that many levels, it returns only the path itself, and whole is true.
 func openToOthers(path string, levels int) (parts []string, whole bool) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -100,7 +101,8 @@ func devices() []string { return []string{"/dev/null", "/dev/zero", "/dev/full"}
 // ruleset is the descriptor of a Landlock ruleset, -1 for none.
 type ruleset int
 
-// landlock makes the ruleset of an order. It runs while the paths can still be opened.
+// landlock makes the ruleset of an order. Call it while the thread may still open the
+// paths.
 func landlock(o order) (ruleset, error) {
 	if o.Support.Landlock == 0 {
 		return -1, nil
@@ -164,7 +166,8 @@ func rules(o order) []rule {
 		{own, landWrite, false},
 	}
 	if o.User != 0 {
-		// POSIX semaphores live there. Modes protect the files of other users.
+		// POSIX semaphores are in this folder. File modes protect the files of other
+		// users.
 		all = append(all, rule{[]string{"/dev/shm"}, landWrite, true})
 	}
 	return all

@@ -16,22 +16,34 @@ const mib = 1 << 20
 func TestMemoryLimitBites(t *testing.T) {
 	everyHost(t, func(t *testing.T, h host) {
 		p := h.policy(t)
-		expect(t, h.probe(t, p, "memory", "200"), "mib=200")
+		const most = (192*mib + Reserved) / mib
+		expect(t, h.probe(t, p, "memory", fmt.Sprint(most)), fmt.Sprintf("mib=%d", most))
 		p.Memory = 192 * mib
-		out := h.probe(t, p, "memory", "200")
+		out := h.probe(t, p, "memory", fmt.Sprint(most))
 		expect(t, out, "next=ENOMEM")
 		var got int
-		if _, err := fmt.Sscanf(out, "mib=%d", &got); err != nil || got < 48 || got > 192 {
+		if _, err := fmt.Sscanf(out, "mib=%d", &got); err != nil || got < most-144 || got > most {
 			t.Errorf("%d MiB, %v:\n%s", got, err, out)
 		}
 	})
 }
 
+// Node 24 reserves 512 MiB for code, all of it writable.
+func TestMemoryLimitLeavesRoomForReservedAddressSpace(t *testing.T) {
+	everyHost(t, func(t *testing.T, h host) {
+		p := h.policy(t)
+		for _, memory := range []int64{256, 512} { // what the profiles give
+			p.Memory = memory * mib
+			expect(t, h.probe(t, p, "reserve", "512"), "reserve=ok", fmt.Sprintf("limit=%d mib", memory+512))
+		}
+	})
+}
+
 func TestMemoryLimitLeavesInterpretersTheirAddressSpace(t *testing.T) {
-	const eat = 300 // MiB
+	const eat = (256*mib+Reserved)/mib + 50 // MiB, more than the limit allows
 	for _, c := range []struct{ name, hello, hog, from string }{
-		{"node", "console.log('hello')", fmt.Sprintf("const all=[];for(let i=0;i<%d;i++)all.push(Buffer.alloc(1<<20,1));console.log('full')", eat), "from https://nodejs.org"},
-		{"python3", "print('hello')", fmt.Sprintf("all=[bytearray(b'x')*(1<<20) for i in range(%d)]; print('full')", eat), "for instance with apt-get install python3"},
+		{"node", "console.log('hello')", fmt.Sprintf("const all=[];for(let i=0;i<%d;i++)all.push(Buffer.alloc(1<<20));console.log('full')", eat), "from https://nodejs.org"},
+		{"python3", "print('hello')", fmt.Sprintf("all=bytearray(%d<<20); print('full')", eat), "for instance with apt-get install python3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := interpreter(t, c.name, c.from)
@@ -84,7 +96,7 @@ func TestFileSizeLimitBites(t *testing.T) {
 		p := h.policy(t)
 		p.FileSize = mib
 		file := filepath.Join(p.Workspace, "big")
-		// Go ignores SIGXFSZ, and so gets the error.
+		// Go ignores SIGXFSZ, so the program gets the error instead.
 		expect(t, h.probe(t, p, "grow", file, "1048576"), "write=ok", "truncate=ok")
 		expect(t, h.probe(t, p, "grow", file, "1048577"), "write=EFBIG", "truncate=EFBIG")
 		if h.uid == os.Getuid() {
@@ -96,7 +108,7 @@ func TestFileSizeLimitBites(t *testing.T) {
 }
 
 func TestCPUTimeLimitBites(t *testing.T) {
-	h := host{uid: os.Getuid()} // one is enough: it computes for a second
+	h := host{uid: os.Getuid()} // one host is enough: the program computes for a second
 	p := h.policy(t)
 	p.CPUTime = time.Millisecond // rounded up
 	r := h.run(t, job{Policy: p, Path: prober(t), Args: []string{"spin"}})

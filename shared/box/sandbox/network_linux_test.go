@@ -58,7 +58,7 @@ func TestInternetSocketsReachTheNetworkAndNothingElse(t *testing.T) {
 		l := listener(t, "tcp", "127.0.0.1:0")
 		p := h.policy(t)
 		p.Sockets = InternetSockets
-		// Sockets for which one must be root stay shut, and so does io_uring.
+		// Sockets that only root may open are refused, and so is io_uring.
 		expect(t, h.probe(t, p, "sockets", l.Addr().String()),
 			"tcp=ok", "udp=ok", "raw=EPERM", "packet=EAFNOSUPPORT", "netlink=ok", "netlink of sockets=EAFNOSUPPORT", "vsock=EAFNOSUPPORT",
 			"connect=ok", "io_uring=EPERM", "unix=EAFNOSUPPORT", "unix listen=EAFNOSUPPORT")
@@ -135,7 +135,7 @@ func TestUnixSocketsOfOthersAreOutOfReach(t *testing.T) {
 	})
 }
 
-// shared copies a file to where everybody can read it.
+// shared copies a file to a folder where every user can read it.
 func shared(t *testing.T, file string) string {
 	t.Helper()
 	raw, err := os.ReadFile(file)
@@ -152,7 +152,7 @@ func shared(t *testing.T, file string) string {
 	return to
 }
 
-// interpret runs a filter for one system call.
+// interpret runs a seccomp filter for one system call.
 func interpret(t *testing.T, filter []unix.SockFilter, arch, nr uint32, args []uint64) uint32 {
 	t.Helper()
 	data := map[uint32]uint32{dataNumber: nr, dataArch: arch}

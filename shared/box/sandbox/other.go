@@ -13,8 +13,8 @@ func Probe() Support { return Support{} }
 // Enter does nothing: outside Linux there is no shim.
 func Enter([]string) {}
 
-// Start makes the folders and starts the program without confinement. Lacks lists all
-// that its policy asks for.
+// Start makes the folders and starts the program without confinement. Lacks lists every
+// guard that its policy asks for.
 func (s *Sandbox) Start(cmd *exec.Cmd) error {
 	for _, dir := range []string{s.policy.Workspace, s.policy.Temp} {
 		if dir != "" {

@@ -35,8 +35,8 @@
 //	limits of neighbours             seccomp                –
 //	processes and threads            RLIMIT_NPROC           the runner is not root: it counts
 //	                                                        all that its user runs
-//	memory                           RLIMIT_DATA            counted for each process by itself,
-//	                                                        memory it shares is not counted
+//	memory                           RLIMIT_DATA, with      counted for each process by itself,
+//	                                 Reserved beside it     memory it shares is not counted
 //	whole CPUs                       affinity and seccomp   –
 //	open files, size of a file,      rlimits                –
 //	  CPU time
@@ -77,10 +77,10 @@ type Policy struct {
 	Sockets Sockets
 
 	// Workspace and Temp are folders for this program alone: it may read, write and
-	// execute everything there. "" means none. Start makes them where they are missing,
-	// but not their parents. It gives them to the program's user and closes them to
-	// others. If a folder already belongs to that user, Start does not hand over files
-	// that others have put into it since. [Sandbox.End] removes Temp.
+	// execute everything there. "" means none. Start makes a folder that is missing, but
+	// not its parent. It gives the folders to the program's user, and no other user may
+	// enter them. If a folder already belongs to that user, Start does not change the
+	// owner of files that others have put into it since. [Sandbox.End] removes Temp.
 	Workspace string
 	Temp      string
 	// Read names files and folders that the program may read and execute beside those of
@@ -97,8 +97,8 @@ type Policy struct {
 	KeepUser bool
 
 	// Memory limits the private memory of one process, in bytes; 0 means no limit.
-	// RLIMIT_DATA enforces it: allocation fails, as if there was no more memory. Address
-	// space that is only reserved does not count.
+	// RLIMIT_DATA enforces it: allocation fails, as if there was no more memory. The
+	// limit that the process gets is higher by [Reserved].
 	Memory int64
 	// Processes limits the processes and threads of the program and all it starts, at a
 	// time; 0 means no limit. RLIMIT_NPROC enforces it, and only for a user of its own:
@@ -118,10 +118,16 @@ type Policy struct {
 	CPUTime time.Duration
 
 	// Demand names the guards that must hold: [New] refuses the policy if the system
-	// cannot enforce one of them. The sandbox does without other missing guards, and
-	// [Sandbox.Lacks] lists them.
+	// cannot enforce one of them. If another guard is missing, the sandbox works without
+	// it, and [Sandbox.Lacks] lists it.
 	Demand []Guard
 }
+
+// Reserved is what RLIMIT_DATA leaves a process beside its [Policy.Memory], in bytes. The
+// kernel counts writable address space when a process reserves it, before any of it is
+// memory. V8 reserves 512 MiB for the code that it compiles, from Node 24 on writable. A
+// process that reserves nothing can use so much more memory.
+const Reserved = 512 << 20
 
 // Sockets says which sockets a program may open.
 type Sockets int
@@ -136,11 +142,11 @@ const (
 // Guard is one thing a [Policy] asks for.
 type Guard string
 
-// The guards, each with the fields of [Policy] that ask for it. Every policy asks for
-// GuardFiles and GuardNeighbours.
+// The guards. The comment of each names the fields of [Policy] that ask for it. Every
+// policy asks for GuardFiles and GuardNeighbours.
 const (
 	GuardNetwork    Guard = "network"    // NoSockets: the program cannot reach the network
-	GuardSockets    Guard = "sockets"    // less than AllSockets: the program cannot reach servers on unix sockets of this machine
+	GuardSockets    Guard = "sockets"    // for Sockets below AllSockets: the program cannot reach servers on unix sockets of this machine
 	GuardFiles      Guard = "files"      // the program can open only the system's files, Workspace, Temp, Read and Write
 	GuardNeighbours Guard = "neighbours" // the program cannot see memory, environment and descriptors of others
 	GuardMemory     Guard = "memory"     // Memory
@@ -172,7 +178,7 @@ type Support struct {
 
 // ErrRefused is wrapped in the errors of [New] for a policy that demands a guard that
 // the system does not have.
-var ErrRefused = errors.New("the sandbox that is demanded cannot be had here")
+var ErrRefused = errors.New("this machine cannot provide the sandbox that is required")
 
 // Error says that a sandbox could not be made, so the program was not run. An error of
 // executing the program itself is not an Error.
@@ -219,7 +225,7 @@ func New(p Policy, on Support) (*Sandbox, error) {
 	return s, nil
 }
 
-// Lacks lists the guards that the policy asks for and the sandbox does without, for a
+// Lacks lists the guards that the policy asks for and the sandbox works without, for a
 // log.
 func (s *Sandbox) Lacks() []Lack { return slices.Clone(s.lacks) }
 

@@ -61,7 +61,7 @@ func denied(p Policy) []uint32 {
 		calls = append(calls, unix.SYS_SCHED_SETAFFINITY)
 	}
 	if p.Sockets < AllSockets {
-		calls = append(calls, // queues and memory of other programs of the user
+		calls = append(calls, // these reach queues and memory of other programs of the user
 			unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL,
 			unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
 		)
@@ -69,8 +69,8 @@ func denied(p Policy) []uint32 {
 	return calls
 }
 
-// filter installs the filter on the thread. It comes last but for the memory limit,
-// because it is made for the program and not for the shim.
+// filter installs the filter on the thread. Only the memory limit comes later, because the
+// filter is made for the program and not for the shim.
 func filter(o order) error {
 	if !o.Support.Seccomp {
 		return nil
@@ -103,7 +103,8 @@ func program(p Policy, arch uint32) []unix.SockFilter {
 	// A filter cannot see the flags of clone3. C libraries fall back to clone.
 	c.when(unix.SYS_CLONE3, refuse(unix.ENOSYS))
 	c.call(unix.SYS_CLONE, func(c *code) { c.any(newNamespaces, refuse(unix.EPERM)) })
-	// Setting limits of another process, such as CPU time or files, could end it.
+	// A program could end another process by setting its limits, such as CPU time or
+	// files.
 	c.call(unix.SYS_PRLIMIT64, func(c *code) { c.unless(0, refuse(unix.EPERM)) })
 	if p.Sockets < AllSockets {
 		c.call(unix.SYS_SOCKET, func(c *code) { c.socket(p.Sockets) })
@@ -119,7 +120,8 @@ func (c *code) socket(s Sockets) {
 		c.when(unix.AF_INET, unix.SECCOMP_RET_ALLOW)
 		c.when(unix.AF_INET6, unix.SECCOMP_RET_ALLOW)
 		c.unless(unix.AF_NETLINK, refuse(unix.EAFNOSUPPORT))
-		// Other netlink protocols list the sockets of others, or lead to their programs.
+		// Other netlink protocols list the sockets of other programs, or reach those
+		// programs.
 		c.load(dataArg2)
 		c.when(unix.NETLINK_ROUTE, unix.SECCOMP_RET_ALLOW)
 	}

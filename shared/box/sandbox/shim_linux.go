@@ -28,8 +28,8 @@ func Enter(args []string) {
 	if len(args) != 2 || args[0] != shimName || args[1] != shimName {
 		return
 	}
-	// Landlock, seccomp, users and capabilities belong to a thread. Those of the thread
-	// that calls exec stay.
+	// Landlock, seccomp, users and capabilities belong to a thread. The program keeps
+	// those of the thread that calls exec.
 	runtime.LockOSThread()
 	verdicts := os.NewFile(verdictFD, "verdict")
 	step, err := obey(verdicts)
@@ -73,7 +73,7 @@ func obey(verdicts *os.File) (step string, err error) {
 		{"directory", func() error { return enterDirectory(o) }},
 		{"landlock", files.enforce},
 		{"seccomp", func() error { return filter(o) }},
-		{"memory limit", func() error { return setLimit(unix.RLIMIT_DATA, o.Policy.Memory) }},
+		{"memory limit", func() error { return limitMemory(o.Policy.Memory) }},
 	} {
 		if err := s.do(); err != nil {
 			return s.name, err
@@ -91,7 +91,7 @@ func closeOnExec(first int) error {
 	if err == nil {
 		return nil
 	}
-	// Before linux 5.11, and under filters that do not know the call.
+	// This is for Linux before 5.11, and for filters that do not know the call.
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return err
@@ -109,8 +109,8 @@ func closeOnExec(first int) error {
 func limit(o order) error {
 	p := o.Policy
 	unix.Umask(0o077)
-	// The kernel is to kill this program before the runner when memory runs out. The
-	// file may be missing.
+	// If memory runs out, the kernel then kills this program before the runner. The file
+	// may be missing.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("500"), 0)
 	cpu := int64((p.CPUTime + time.Second - 1) / time.Second)
 	limits := map[int]int64{unix.RLIMIT_NOFILE: int64(p.OpenFiles), unix.RLIMIT_FSIZE: p.FileSize, unix.RLIMIT_CPU: cpu}
@@ -128,14 +128,22 @@ func limit(o order) error {
 	return pin(p.CPUs)
 }
 
+// limitMemory sets the limit of memory, and leaves room for reserved address space.
+func limitMemory(n int64) error {
+	if n == 0 {
+		return nil
+	}
+	return setLimit(unix.RLIMIT_DATA, n+Reserved)
+}
+
 // setLimit sets a resource limit, but never above the present one. Zero leaves it as it
 // is.
 func setLimit(resource int, n int64) error {
 	if n == 0 {
 		return nil
 	}
-	// The calls are those of package syscall, which otherwise restores the number of
-	// files at exec.
+	// Package syscall makes the calls: otherwise it would restore the number of files at
+	// exec.
 	var was syscall.Rlimit
 	if err := syscall.Getrlimit(resource, &was); err != nil {
 		return err
@@ -151,7 +159,7 @@ func setLimit(resource int, n int64) error {
 	return nil
 }
 
-// pin restricts the thread, and so the program, to so many of its CPUs.
+// pin restricts the thread, and so the program, to that many of its CPUs.
 func pin(cpus float64) error {
 	n := int(math.Ceil(cpus))
 	var may unix.CPUSet
@@ -179,8 +187,8 @@ func pin(cpus float64) error {
 
 const bitsPerWord = strconv.IntSize
 
-// become changes the user of this thread for good. It uses raw calls: those of package
-// syscall change all threads, which takes longer and is not needed.
+// become changes the user of this thread for good. It makes raw system calls. Package
+// syscall would change all threads, which takes longer and is not needed.
 func become(user uint32) error {
 	if user == 0 {
 		return nil
@@ -229,8 +237,8 @@ func renounce() error {
 	return nil
 }
 
-// dieWith requests the parent-death signal again. Another thread had requested it, and
-// the kernel forgets it when the user changes.
+// dieWith requests the parent-death signal again. The request so far came from another
+// thread, and the kernel drops it when the user changes.
 func dieWith(o order) error {
 	if o.Death == 0 {
 		return nil

@@ -173,7 +173,7 @@ func TestProgramDiesWithItsRunner(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = other.Wait() // it was killed
-	// The program has the other end of the pipe, until it is gone.
+	// The program holds the other end of the pipe until it has ended.
 	if err := stdout.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +209,7 @@ func TestEndReachesWhatLeftTheGroup(t *testing.T) {
 	}
 }
 
-// gone says whether a process has ended; a zombie has.
+// gone reports whether a process has ended; a zombie has.
 func gone(pid int) bool {
 	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {

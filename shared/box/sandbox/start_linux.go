@@ -26,7 +26,7 @@ type order struct {
 	Args  [][]byte
 	Env   [][]byte
 	Dir   []byte
-	Death int // the signal that comes with the death of the runner, 0 for none
+	Death int // the signal that the kernel sends when the runner dies, 0 for none
 
 	Runner  int // its pid
 	User    uint32
@@ -90,8 +90,8 @@ func (s *Sandbox) Start(cmd *exec.Cmd) error {
 }
 
 // End kills every process of the sandbox's own user, if it has one, also those that have
-// left the program's group. Then it removes Temp. Call it when the program is gone, or
-// is to go. The sandbox can be used again.
+// left the program's group. Then it removes Temp. Call it when the program has ended, or
+// in order to end it. The sandbox can be used again.
 func (s *Sandbox) End() error {
 	if s.user != 0 {
 		if err := s.endUser(); err != nil {
@@ -122,8 +122,8 @@ func (s *Sandbox) order() order {
 	return order{Runner: os.Getpid(), User: s.user, Policy: s.policy, Support: s.support}
 }
 
-// shim turns the command into the shim with that order, starts it, and waits for its
-// success or failure. On success both results are nil. Else the command is over.
+// shim turns the command into the shim with that order, starts it, and waits until it
+// succeeds or fails. On success both results are nil. Otherwise the command has ended.
 func shim(cmd *exec.Cmd, o order) (*verdict, error) {
 	in, err := orderFile(o)
 	if err != nil {

@@ -9,13 +9,14 @@ import (
 	"strings"
 )
 
-// minUsers is the smallest range of ids to take users from. Two programs get the same
-// user with a chance of one in the size of the range; then only Landlock separates them.
+// minUsers is the smallest range of ids from which the sandbox takes users. Two programs
+// get the same user with a chance of one in the size of the range. Then only Landlock
+// separates them.
 const minUsers = 1 << 14
 
 // userOf returns the user of a policy's programs. It depends only on the folder. So the
-// files there need not change owner with every start, and runners need not agree on who
-// uses which id.
+// files there keep their owner over many starts, and runners need not agree on the use of
+// ids.
 func (s Support) userOf(p Policy) uint32 {
 	sum := sha256.Sum256([]byte(p.Workspace + "\x00" + p.Temp))
 	if p.Workspace != "" {
@@ -37,7 +38,7 @@ func userRange(idMap string) (first, n uint32) {
 		if from <= far && from+count >= end {
 			return far, end - far
 		}
-		// The last ids may be nobody and the like.
+		// Systems use the last ids for users such as nobody.
 		const last = 1 << 10
 		if usable := count / 2; usable >= minUsers+last && uint32(usable-last) > n {
 			first, n = uint32(from+count-usable), uint32(usable-last)
@@ -83,8 +84,8 @@ func own(dir string, user uint32) error {
 }
 
 // ownTree gives a folder and its contents to a user. Links cannot lead it out of the
-// folder. The folder itself comes last: while it belongs to another user, the work is
-// not done.
+// folder. It changes the owner of the folder itself last: if it is interrupted, the folder
+// still belongs to another user.
 func ownTree(dir string, user int) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// BenchmarkUntouched is what a start and an end cost in which nothing changes, for
-// workspaces of so many files.
+// BenchmarkUntouched measures a start and an end between which nothing changes, for
+// workspaces of several sizes.
 func BenchmarkUntouched(b *testing.B) {
 	for _, n := range []int{10, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

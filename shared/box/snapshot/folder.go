@@ -56,7 +56,7 @@ func (f *Folder) Get(_ context.Context, key string, _ int64) (io.ReadCloser, tim
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	defer unlock() // an open file stays readable when it is replaced
+	defer unlock() // an open file stays readable after a replacement
 	p, err := f.current(key)
 	if err != nil || p.Object == "" {
 		return nil, time.Time{}, errors.Join(err, none)
@@ -84,7 +84,7 @@ func (f *Folder) Put(_ context.Context, key string, gen int64, write func(io.Wri
 		return err
 	}
 	defer func() {
-		_ = file.Close() // it was synced, or is of no use
+		_ = file.Close() // either it was synced, or it is of no use
 		if err != nil {
 			_ = os.Remove(file.Name()) // the error says more
 			_ = os.Remove(dir)         // if this was the first
@@ -108,8 +108,8 @@ func (f *Folder) Put(_ context.Context, key string, gen int64, write func(io.Wri
 }
 
 // begin makes the file of a snapshot and locks it while it is written, so that no other
-// runner tidies it away. It does so under the folder's lock, before others can look for
-// files to tidy.
+// runner removes it. It does so under the folder's lock. No other runner can look for
+// files to remove meanwhile.
 func (f *Folder) begin(dir string) (*os.File, error) {
 	unlock, err := f.lock()
 	if err != nil {
@@ -153,13 +153,14 @@ func (f *Folder) commit(key string, p pointer) error {
 	if err := replace(filepath.Join(dir, pointerFile), text); err != nil {
 		return fmt.Errorf("save the snapshot: %w", err)
 	}
-	// From here on it is saved. The next save removes the files that stay behind now.
+	// From here on the snapshot is saved. The next save removes the files that this one
+	// may leave behind.
 	f.removeOthers(dir, p.Object)
 	return nil
 }
 
 // removeOthers removes all objects of a key but one, also those of programs that were
-// killed. It skips an object that is being written.
+// killed. It skips an object that a runner is writing.
 func (f *Folder) removeOthers(dir, object string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -253,8 +254,8 @@ func newest(dir string) time.Time {
 	return last
 }
 
-// remove removes the folder of a key, the pointer first: if remove is cut short, the
-// rest is not a snapshot any more.
+// remove removes the folder of a key. It removes the pointer first: if it is interrupted,
+// the rest is not a snapshot any more.
 func (f *Folder) remove(dir string) error {
 	if err := os.Remove(filepath.Join(dir, pointerFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the snapshot: %w", err)
@@ -290,7 +291,7 @@ func (f *Folder) current(key string) (pointer, error) {
 	return p, nil
 }
 
-// lock excludes all other commits, reads and removals. It is held for a moment.
+// lock excludes all other commits, reads and removals. Its holders release it soon.
 func (f *Folder) lock() (unlock func(), err error) {
 	if err := os.MkdirAll(f.path, 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of snapshots: %w", err)
@@ -321,7 +322,8 @@ func (f *Folder) step(name string) error {
 	return f.fail(name)
 }
 
-// replace replaces a file in one step. A loss of power does not leave it half done.
+// replace replaces a file in one step. The file is never half written, even after a loss
+// of power.
 func replace(name string, text []byte) (err error) {
 	temp, err := os.CreateTemp(filepath.Dir(name), ".new-*")
 	if err != nil {

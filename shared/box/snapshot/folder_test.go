@@ -25,7 +25,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// saveAndHang saves something, says so at a step, and waits there to be killed.
+// saveAndHang saves something, reports when it reaches a step, and waits there to be
+// killed.
 func saveAndHang(dir, step string) int {
 	hang := func() {
 		_, _ = os.Stdout.WriteString("there\n")
@@ -77,7 +78,7 @@ func got(t *testing.T, s Store, key string) string {
 	return string(b)
 }
 
-// holds lists the files of a store, without the lock.
+// holds counts the files of a store, without the lock.
 func holds(t *testing.T, dir string) int {
 	t.Helper()
 	n := 0
@@ -189,7 +190,7 @@ func TestRunnerThatIsKilledWhileItSavesLeavesTheLastWholeSnapshot(t *testing.T) 
 			if g := got(t, f, "key"); g != want {
 				t.Errorf("there is %q, want %q", g, want)
 			}
-			// The lock went with it, and its remains go with the next.
+			// The lock ended with the process. The next save removes its files.
 			must(t, f.Put(t.Context(), "key", 8, text("next")))
 			if n := holds(t, dir); n != 2 {
 				t.Errorf("%d files for one snapshot: %v", n, seen(t, dir))

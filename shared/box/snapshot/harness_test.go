@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// files describes a workspace: the contents of a file by its path, "/" for a
-// folder, "-> target" for a link.
+// files describes a workspace. It maps a path to the contents of a file, to "/" for a
+// folder, or to "-> target" for a link.
 type files map[string]string
 
 func (f files) put(t *testing.T, dir string) {
@@ -102,7 +102,7 @@ func seen(t *testing.T, dir string) files {
 	return f
 }
 
-// memory is a store for tests of what uses one.
+// memory is a Store for tests of code that uses one.
 type memory struct {
 	mu    sync.Mutex
 	all   map[string][]byte
@@ -149,12 +149,13 @@ func (m *memory) Delete(_ context.Context, key string, _ int64) error {
 	return nil
 }
 
-// keeper makes one whose processes each have their own key.
+// keeper makes a Keeper whose processes each have their own key.
 func keeper(s Store, gen int64, l Limits) *Keeper {
 	return NewKeeper(Config{Store: s, Generation: gen, Limits: l, Key: func(process string) string { return "box\x00" + process }})
 }
 
-// slept restores what was saved into a workspace staged anew.
+// slept restores the saved workspace into a workspace that was staged anew, and returns
+// that folder.
 func slept(t *testing.T, s Store, staged files) string {
 	t.Helper()
 	dir := workspace(t, staged)

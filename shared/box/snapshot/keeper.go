@@ -29,10 +29,10 @@ type Config struct {
 	Log    *slog.Logger // nil for none
 }
 
-// Keeper keeps the workspaces of the processes of one box, by the names that the stager
-// gives them. It keeps each for an owner: the process itself, or a principal with
-// several processes, which then share a snapshot. Calls for one process must follow one
-// another; calls for different processes may run at the same time.
+// Keeper keeps the workspaces of the processes of one box. It knows a process by the name
+// that the provisioner gives it. It keeps each workspace for an owner: the process itself,
+// or a principal with several processes, which then share a snapshot. Calls for one
+// process must follow one another; calls for different processes may run at the same time.
 type Keeper struct {
 	cfg Config
 	log *slog.Logger
@@ -44,10 +44,10 @@ type Keeper struct {
 // kept is the state of one workspace.
 type kept struct {
 	base  tree      // the workspace as it was staged
-	last  tree      // the workspace when it was last restored, looked at or saved
-	saved time.Time // when the snapshot that last shows was saved; zero for none
-	stale bool      // the saved snapshot differs from the workspace, whatever last says
-	open  bool      // a process has worked in it since last
+	last  tree      // the workspace when the Keeper last restored, compared or saved it
+	saved time.Time // when the snapshot with the state last was saved; zero for none
+	stale bool      // the saved snapshot differs from the workspace, even if last does not
+	open  bool      // a process has worked in the workspace since the state last
 }
 
 // NewKeeper makes a Keeper. It does no I/O.
@@ -61,16 +61,16 @@ func NewKeeper(c Config) *Keeper {
 }
 
 // Restore puts the newest snapshot of owner into the workspace that was staged for a
-// process. If the workspace was restored before, and not left since, Restore only notes
-// what staging has changed. After an error the caller must not use the workspace, but
-// remove it and stage it anew.
+// process. If the workspace was restored before, and Leave was not called since, Restore
+// only notes what staging has changed. After an error the caller must not use the
+// workspace, but remove it and stage it anew.
 func (k *Keeper) Restore(ctx context.Context, process, owner, workspace string) error {
-	w := k.take(process) // after an error the next Restore begins anew
+	w := k.take(process) // if this call fails, the next Restore begins anew
 	root, err := os.OpenRoot(workspace)
 	if err != nil {
 		return fmt.Errorf("restore the workspace: %w", err)
 	}
-	defer func() { _ = root.Close() }() // every write is checked where it is made
+	defer func() { _ = root.Close() }() // root checks every write
 	staged, err := scan(ctx, root, k.cfg.Limits)
 	if limit := (*LimitError)(nil); w != nil && errors.As(err, &limit) {
 		w.open = true // a workspace too large to save can still be used
@@ -98,9 +98,8 @@ func (k *Keeper) Restore(ctx context.Context, process, owner, workspace string) 
 // again prepares a workspace in which another process has worked before.
 func (w *kept) again(root *os.Root, staged tree) error {
 	if w.open {
-		// The process before was broken off and its changes were not looked at. So its
-		// changes and those of staging cannot be told apart: all count as the process's
-		// own.
+		// The previous process was interrupted and its changes were not compared. They
+		// cannot be told apart from those of staging, so all count as the process's own.
 		w.stale = true
 		return nil
 	}
@@ -112,8 +111,8 @@ func (w *kept) again(root *os.Root, staged tree) error {
 	return nil
 }
 
-// removeAgain removes entries that the process before had removed and staging has put
-// back, unless they are different now. Unpacking a snapshot does the same.
+// removeAgain removes entries that the previous process had removed and staging has put
+// back. It leaves entries that are different now. Unpacking a snapshot does the same.
 func (w *kept) removeAgain(root *os.Root, now tree) error {
 	names := now.names()
 	slices.Reverse(names)
@@ -135,7 +134,7 @@ func (w *kept) removeAgain(root *os.Root, now tree) error {
 	return nil
 }
 
-// restaged notes what staging has changed since the process before ended. These changes
+// restaged notes what staging has changed since the previous process ended. These changes
 // are not the process's own.
 func (w *kept) restaged(now tree) {
 	for name, e := range now {
@@ -211,7 +210,7 @@ func (k *Keeper) Save(ctx context.Context, process, owner, workspace string) err
 	}
 	if err != nil {
 		w.stale = true
-		w.last = now // the next comparison must separate staging's changes from the process's
+		w.last = now // so the next Save can still tell the changes of staging from those of the process
 		return fmt.Errorf("save the workspace: %w", err)
 	}
 	w.last, w.saved, w.stale = now, time.Now(), false
@@ -225,12 +224,12 @@ func (w *kept) due(now tree) bool {
 	return w.stale || !w.last.same(now) || !w.saved.IsZero() && time.Since(w.saved) > renewAfter
 }
 
-// Leave says that the workspace of a process is removed. Its next workspace is a fresh
-// one.
+// Leave tells the Keeper that the workspace of a process is removed. Its next workspace is
+// a fresh one.
 func (k *Keeper) Leave(process string) { k.take(process) }
 
-// Forget deletes the snapshot of an owner that is over, and forgets the workspace of the
-// process of the same name.
+// Forget deletes the snapshot of an owner that has ended for good. It also forgets the
+// workspace of the process with that name.
 func (k *Keeper) Forget(ctx context.Context, owner string) error {
 	k.take(owner)
 	return k.cfg.Store.Delete(ctx, k.cfg.Key(owner), k.cfg.Generation)

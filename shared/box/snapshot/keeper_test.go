@@ -128,7 +128,7 @@ func TestNothingOfOthersIsSaved(t *testing.T) {
 func TestWhatCannotBeReadIsLeftOutAndNotTakenForRemoved(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() == 0 {
-		// Root reads everything; what is promised then is that nothing is lost.
+		// Root can read everything, so this only checks that nothing is lost.
 		s := &memory{}
 		lived(t, s, files{"locked/x": "x"}, func(dir string) { must(t, os.Chmod(filepath.Join(dir, "locked"), 0)) })
 		dir := slept(t, s, files{"locked/x": "x"})
@@ -160,7 +160,7 @@ func TestNothingIsSavedWhenNothingChanged(t *testing.T) {
 	if s.puts != 1 {
 		t.Errorf("%d snapshots, want 1", s.puts)
 	}
-	// Or what sweeps by age would take it.
+	// Otherwise a sweep by age would remove the snapshot.
 	s.saved = time.Now().Add(-25 * time.Hour)
 	lived(t, s, staged, func(string) {})
 	if s.puts != 2 {
@@ -180,8 +180,8 @@ func TestSnapshotIsWholeAfterSeveralSleeps(t *testing.T) {
 	}
 }
 
-// A process may end and be started again while its box lives. Staging refreshes its
-// workspace then.
+// A process may end and start again while its box lives. The provisioner then refreshes
+// its workspace.
 func TestWhatStagingChangesInALivingBoxIsNotTheProcesss(t *testing.T) {
 	t.Parallel()
 	s := &memory{}
@@ -191,7 +191,7 @@ func TestWhatStagingChangesInALivingBoxIsNotTheProcesss(t *testing.T) {
 	files{"mine": "1"}.put(t, dir)
 	must(t, os.Remove(filepath.Join(dir, "unwanted")), os.RemoveAll(filepath.Join(dir, "d")), os.Remove(filepath.Join(dir, "comes")), k.Save(t.Context(), "p", "p", dir))
 
-	// What has changed at the source, and what staging puts back.
+	// The source has changed some files, and staging puts others back.
 	files{"main.py": "v2!", "unwanted": "2", "d/unwanted": "3", "comes": "something else"}.put(t, dir)
 	must(t, os.Remove(filepath.Join(dir, "gone")), k.Restore(t.Context(), "p", "p", dir))
 	if diff := cmp.Diff(files{"main.py": "v2!", "mine": "1", "comes": "something else"}, seen(t, dir)); diff != "" {
@@ -207,7 +207,7 @@ func TestWhatStagingChangesInALivingBoxIsNotTheProcesss(t *testing.T) {
 	}
 }
 
-// The box does not save what a process leaves that was broken off, but the next one
+// The box does not save the workspace of a process that was interrupted. The next process
 // works on in it.
 func TestWhatABrokenOffProcessLeftIsSavedByTheNext(t *testing.T) {
 	t.Parallel()
@@ -303,7 +303,7 @@ func TestDeepTreeIsBounded(t *testing.T) {
 	if err := k.Save(t.Context(), "p", "p", dir); !errors.As(err, &limit) {
 		t.Errorf("got %v", err)
 	}
-	// The next process in it may go on, and tidy up.
+	// The next process may continue there, and tidy up.
 	must(t, k.Restore(t.Context(), "p", "p", dir), os.RemoveAll(filepath.Join(dir, "deep")), k.Save(t.Context(), "p", "p", dir))
 }
 
@@ -389,7 +389,7 @@ func TestSaveAndRestoreEndWithTheirContext(t *testing.T) {
 	}
 }
 
-// A process that does not end when it should may swap what is being saved.
+// A process that does not end in time may replace files while they are saved.
 func TestFileThatIsSwappedWhileItIsSavedIsNotRead(t *testing.T) {
 	t.Parallel()
 	outside := filepath.Join(t.TempDir(), "others")

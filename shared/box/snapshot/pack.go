@@ -23,12 +23,12 @@ const (
 	version = "1"
 )
 
-// errMoved says that a workspace was changed while it was saved.
+// errMoved says that a process changed a workspace while it was saved.
 var errMoved = errors.New("it was changed while it was saved")
 
 // pack writes the changes as an archive.
 func pack(ctx context.Context, w io.Writer, root *os.Root, now tree, c changes) error {
-	// One goroutine and a small window: boxes are small, and so are most files.
+	// Use one goroutine and a small window: workspaces are small, and so are most files.
 	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20))
 	if err != nil {
 		return err

@@ -2,8 +2,11 @@ package snapshot
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"net/http"
 	"net/url"
@@ -11,17 +14,19 @@ import (
 	"time"
 )
 
-// Host gives a [Signed] store the URLs to read from and write to, and keeps the
-// pointers. Only the host has rights in the bucket. A runner reaches only the snapshots
-// of its own box, one at a time, while a URL is valid.
+// Host gives a [Signed] store the URLs to read from and write to, and keeps the pointers.
+// Only the host has rights in the bucket. A runner can reach only the snapshots of its own
+// box. Each URL is for one snapshot and is valid for a limited time.
 type Host interface {
-	// Newest returns a URL to get the newest snapshot of a key, and when it was saved.
-	// It fails with [ErrNone] if there is none.
-	Newest(ctx context.Context, key string, gen int64) (get string, saved time.Time, err error)
-	// Room returns the place for a new object of size bytes, with an unused name.
-	Room(ctx context.Context, key string, gen, size int64) (Room, error)
-	// Commit makes an object that was put the snapshot of a key. It fails with
-	// [ErrStale] if there is one of a newer generation.
+	// Newest returns a URL to get the newest snapshot of a key, its SHA-256 in
+	// hexadecimal, and when it was saved. The sum is "" if the host does not know it. It
+	// fails with [ErrNone] if there is none.
+	Newest(ctx context.Context, key string, gen int64) (get, sum string, saved time.Time, err error)
+	// Room returns the place for a new object of size bytes with this SHA-256, with an
+	// unused name.
+	Room(ctx context.Context, key string, gen, size int64, sum string) (Room, error)
+	// Commit makes an uploaded object the snapshot of a key. It fails with [ErrStale] if
+	// there is one of a newer generation.
 	Commit(ctx context.Context, key string, gen int64, object string) error
 	// Forget removes the snapshot of gen or an older generation.
 	Forget(ctx context.Context, key string, gen int64) error
@@ -46,7 +51,8 @@ type SignedConfig struct {
 }
 
 // Signed is a [Store] in S3, or a compatible service, by presigned URLs. URLs are
-// secrets and never appear in its errors.
+// secrets and never appear in its errors. It refuses a snapshot whose bytes are others
+// than those that were put: reading its end then fails with [ErrCorrupt].
 type Signed struct{ cfg SignedConfig }
 
 // NewSigned makes a store. It keeps no files or connections open.
@@ -68,7 +74,7 @@ func (s *Signed) Get(ctx context.Context, key string, gen int64) (io.ReadCloser,
 	var saved time.Time
 	err := s.try(ctx, func() error {
 		// Each try gets a new URL, because the one before may have expired.
-		from, at, err := s.cfg.Host.Newest(ctx, key, gen)
+		from, sum, at, err := s.cfg.Host.Newest(ctx, key, gen)
 		if err != nil {
 			return &final{err}
 		}
@@ -76,7 +82,9 @@ func (s *Signed) Get(ctx context.Context, key string, gen int64) (io.ReadCloser,
 		if err != nil {
 			return &final{withoutURL(err)}
 		}
-		body, err = s.send(r)
+		if body, err = s.send(r); err == nil && sum != "" {
+			body = &summed{ReadCloser: body, sum: sha256.New(), want: sum}
+		}
 		saved = at
 		return err
 	})
@@ -96,7 +104,8 @@ func (s *Signed) Put(ctx context.Context, key string, gen int64, write func(io.W
 		_ = file.Close() // nothing of it is kept
 		_ = os.Remove(file.Name())
 	}()
-	if err := write(file); err != nil {
+	sum := sha256.New()
+	if err := write(io.MultiWriter(file, sum)); err != nil {
 		return fmt.Errorf("write the snapshot: %w", err)
 	}
 	info, err := file.Stat()
@@ -105,7 +114,7 @@ func (s *Signed) Put(ctx context.Context, key string, gen int64, write func(io.W
 	}
 	var object string
 	err = s.try(ctx, func() error {
-		room, err := s.cfg.Host.Room(ctx, key, gen, info.Size())
+		room, err := s.cfg.Host.Room(ctx, key, gen, info.Size(), hex.EncodeToString(sum.Sum(nil)))
 		if err != nil {
 			return &final{err}
 		}
@@ -127,7 +136,7 @@ func (s *Signed) put(ctx context.Context, room Room, file *os.File, size int64) 
 		return &final{withoutURL(err)}
 	}
 	if size > 0 {
-		// The body is not the file itself, which the client would close.
+		// The client would close the file, so it gets a reader of it.
 		r.Body = io.NopCloser(io.NewSectionReader(file, 0, size))
 		r.ContentLength = size
 	}
@@ -180,6 +189,25 @@ func (b *storeBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = withoutURL(err)
+	}
+	return n, err
+}
+
+// summed is a body whose bytes must have a SHA-256. Its end is an error if they do not.
+type summed struct {
+	io.ReadCloser
+	sum  hash.Hash
+	want string // in hexadecimal
+}
+
+// Read implements io.Reader.
+func (s *summed) Read(p []byte) (int, error) {
+	n, err := s.ReadCloser.Read(p)
+	_, _ = s.sum.Write(p[:n]) // a hash takes everything
+	if errors.Is(err, io.EOF) {
+		if got := hex.EncodeToString(s.sum.Sum(nil)); got != s.want {
+			return n, corrupt("it has the digest %s, and %s was put", got, s.want)
+		}
 	}
 	return n, err
 }

@@ -17,14 +17,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// bucket behaves like S3 for objects that are got and put by presigned URLs, and is
-// the host that gives them.
+// bucket behaves like S3 for presigned GET and PUT. It is also the host that gives out the
+// URLs.
 type bucket struct {
 	t   *testing.T
 	url string
 
 	mu      sync.Mutex
 	objects map[string]string
+	sums    map[string]string // by object, as the runner told them
 	newest  map[string]pointer
 	rooms   int
 	trouble []int // answers to the next requests
@@ -36,7 +37,7 @@ const signature = "X-Amz-Signature=s3cret"
 
 func newBucket(t *testing.T) *bucket {
 	t.Helper()
-	b := &bucket{t: t, objects: map[string]string{}, newest: map[string]pointer{}}
+	b := &bucket{t: t, objects: map[string]string{}, sums: map[string]string{}, newest: map[string]pointer{}}
 	s := httptest.NewServer(b)
 	t.Cleanup(s.Close)
 	b.url = s.URL
@@ -87,22 +88,23 @@ func (b *bucket) sign(method, object string) string {
 }
 
 // Newest implements Host.
-func (b *bucket) Newest(_ context.Context, key string, _ int64) (string, time.Time, error) {
+func (b *bucket) Newest(_ context.Context, key string, _ int64) (string, string, time.Time, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p, ok := b.newest[key]
 	if !ok {
-		return "", time.Time{}, ErrNone
+		return "", "", time.Time{}, ErrNone
 	}
-	return b.sign(http.MethodGet, p.Object), time.Now(), nil
+	return b.sign(http.MethodGet, p.Object), b.sums[p.Object], time.Now(), nil
 }
 
 // Room implements Host.
-func (b *bucket) Room(_ context.Context, key string, gen, _ int64) (Room, error) {
+func (b *bucket) Room(_ context.Context, key string, gen, _ int64, sum string) (Room, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.rooms++
 	object := fmt.Sprintf("%x/%d-%d", key, gen, b.rooms)
+	b.sums[object] = sum
 	return Room{Object: object, URL: b.sign(http.MethodPut, object), Header: http.Header{"if-none-match": {"*"}}}, nil
 }
 
@@ -129,6 +131,22 @@ func (b *bucket) Forget(_ context.Context, key string, gen int64) error {
 
 func (b *bucket) store(temp string) *Signed {
 	return NewSigned(SignedConfig{Host: b, Temp: temp, Pauses: []time.Duration{time.Millisecond, time.Millisecond}})
+}
+
+func TestSignedRefusesBytesThatWereNotPut(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	s := b.store(t.TempDir())
+	must(t, s.Put(t.Context(), "key", 1, text("one")))
+	for object := range b.objects {
+		b.objects[object] = "two"
+	}
+	r, _, err := s.Get(t.Context(), "key", 1)
+	must(t, err)
+	defer func() { _ = r.Close() }()
+	if _, err := io.ReadAll(r); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("got %v", err)
+	}
 }
 
 func TestSignedGivesWhatWasPutLast(t *testing.T) {
@@ -208,7 +226,7 @@ func TestSnapshotThatIsReplacedWhileItIsGotIsAskedForAgain(t *testing.T) {
 	b := newBucket(t)
 	s := b.store(t.TempDir())
 	must(t, s.Put(t.Context(), "key", 1, text("one")))
-	b.before = func() { // between the URL and the request for it
+	b.before = func() { // runs after the URL was made and before the request for it
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if p := b.newest["key"]; p.Object != "two" {
@@ -278,7 +296,7 @@ func TestKeeperKeepsInABucket(t *testing.T) {
 	if diff := cmp.Diff(files{"a": "a", "b": strings.Repeat("b", 100_000)}, seen(t, slept(t, s, files{"a": "a"}))); diff != "" {
 		t.Errorf("after the sleep (-want +got):\n%s", diff)
 	}
-	// A connection that is cut is no damaged snapshot.
+	// A snapshot is not damaged because the connection is cut.
 	b.cut = true
 	dir := workspace(t, nil)
 	if err := keeper(s, 2, Limits{}).Restore(t.Context(), "p", "p", dir); err == nil {

@@ -53,7 +53,7 @@ var (
 	// snapshot stays, and the refused one is lost.
 	ErrStale = errors.New("a newer runner of the box has saved already")
 	// ErrCorrupt means that an archive is cut, damaged, or was not made by this package.
-	// The files unpacked so far cannot be used.
+	// The workspace into which it was unpacked cannot be used.
 	ErrCorrupt = errors.New("the snapshot is damaged")
 )
 

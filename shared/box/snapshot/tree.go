@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxTree limits the names in a workspace, changed or not. It is more than staging
-// allows; Limits.Files comes on top.
+// maxTree limits the names in a workspace, changed or not. It is more than staging allows,
+// so that a process can add as many as Limits.Files.
 const maxTree = 100_000
 
 // entry is the state of one file, folder or link of a workspace.
@@ -31,7 +31,7 @@ type entry struct {
 	out   bool        // shared with others, or not readable
 }
 
-// same says that nothing was changed between two looks.
+// same reports whether nothing has changed between two scans.
 func (e entry) same(o entry) bool {
 	return e.mode == o.mode && e.size == o.size && e.time.Equal(o.time) && e.inode == o.inode && e.link == o.link
 }
@@ -42,7 +42,7 @@ type tree map[string]entry
 // names returns the sorted paths: a folder comes before its contents.
 func (t tree) names() []string { return slices.Sorted(maps.Keys(t)) }
 
-// same says that nothing was changed between two looks.
+// same reports whether nothing has changed between two scans.
 func (t tree) same(o tree) bool { return maps.EqualFunc(t, o, entry.same) }
 
 // hidden reports whether a folder above name could not be read, so that it is not known
@@ -56,8 +56,8 @@ func (t tree) hidden(name string) bool {
 	return false
 }
 
-// skipped reports whether scan ignores a name: dependencies and caches, which are made
-// anew.
+// skipped reports whether scan ignores a name. It ignores dependencies and caches, which
+// are made anew.
 func skipped(name string) bool {
 	first, _, _ := strings.Cut(name, "/")
 	return slices.Contains([]string{".venv", ".cache", ".tmp", "node_modules"}, first)
@@ -65,7 +65,13 @@ func skipped(name string) bool {
 
 // scan reads the entries of a workspace. It follows no links.
 func scan(ctx context.Context, root *os.Root, limits Limits) (tree, error) {
-	s := scanner{ctx: ctx, root: root, found: tree{}, most: maxTree + limits.Files, limits: limits, names: map[uint64]uint64{}, seen: map[uint64]uint64{}}
+	return scanAs(ctx, root, limits, false)
+}
+
+// scanAs is scan. whole says that all names count, and no entry is left out for where it
+// leads or for what else shares it.
+func scanAs(ctx context.Context, root *os.Root, limits Limits, whole bool) (tree, error) {
+	s := scanner{ctx: ctx, whole: whole, root: root, found: tree{}, most: maxTree + limits.Files, limits: limits, names: map[uint64]uint64{}, seen: map[uint64]uint64{}}
 	if real, err := filepath.EvalSymlinks(root.Name()); err == nil {
 		s.real = real
 	}
@@ -73,8 +79,8 @@ func scan(ctx context.Context, root *os.Root, limits Limits) (tree, error) {
 		return nil, err
 	}
 	for name, e := range s.found {
-		if e.mode.IsRegular() && s.names[e.inode] > s.seen[e.inode] {
-			// A file that the workspace shares is not the process's to hand on.
+		if !whole && e.mode.IsRegular() && s.names[e.inode] > s.seen[e.inode] {
+			// Other workspaces share this file, so the process cannot hand it on.
 			e.out = true
 			s.found[name] = e
 		}
@@ -89,8 +95,10 @@ type scanner struct {
 	found  tree
 	most   int
 	limits Limits
+	whole  bool
 
-	// For files with several names, by inode: the number of names, and of those seen.
+	// names is the number of names of a file that has several, by inode. seen is how many
+	// of them the scan has found.
 	names, seen map[uint64]uint64
 }
 
@@ -134,7 +142,7 @@ func (s *scanner) folder(name string) error {
 	return nil
 }
 
-// unread notes a folder that cannot be read.
+// unread records a folder that cannot be read.
 func (s *scanner) unread(name string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && name != ".":
@@ -151,7 +159,7 @@ func (s *scanner) unread(name string, err error) error {
 
 // look records one name, and reports whether it is a folder to read.
 func (s *scanner) look(name string) (folder bool, err error) {
-	if skipped(name) {
+	if skipped(name) && !s.whole {
 		return false, nil
 	}
 	if len(s.found) >= s.most || len(name) > maxName {
@@ -178,7 +186,10 @@ func (s *scanner) look(name string) (folder bool, err error) {
 	case fs.ModeDir:
 	case fs.ModeSymlink:
 		e.mode = fs.ModeSymlink
-		e.link, e.out = s.link(name)
+		if e.link, e.out = s.link(name); s.whole {
+			e.link, err = s.root.Readlink(name)
+			e.out = err != nil
+		}
 	default:
 		return false, nil // a socket, a pipe, a device
 	}
@@ -216,13 +227,13 @@ func leavesOut(root *os.Root, name, to string) bool {
 	return err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ELOOP) && !absolute(root, path.Join(path.Dir(name), to))
 }
 
-// local reports whether the text of a link stays in the folder.
+// local reports whether a link stays in the folder, judged by its text alone.
 func local(name, to string) bool {
 	return to != "" && !filepath.IsAbs(to) && filepath.IsLocal(path.Join(path.Dir(name), to))
 }
 
-// absolute reports whether name is a link with an absolute path, which is judged by
-// itself.
+// absolute reports whether name is a link with an absolute path. Such a link has a check
+// of its own.
 func absolute(root *os.Root, name string) bool {
 	link, err := root.Readlink(name)
 	return err == nil && filepath.IsAbs(link)

@@ -23,6 +23,11 @@ import (
 // unpack does not trust the archive: it touches nothing outside of root, and refuses
 // everything that pack does not write.
 func unpack(ctx context.Context, r io.Reader, root *os.Root, limits Limits) error {
+	return unpackAs(ctx, r, root, limits, false)
+}
+
+// unpackAs is unpack. whole says that the archive is of a whole folder, see [Pack].
+func unpackAs(ctx context.Context, r io.Reader, root *os.Root, limits Limits, whole bool) error {
 	z, err := zstd.NewReader(reader{ctx, r}, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20))
 	if err != nil {
 		return err
@@ -31,10 +36,10 @@ func unpack(ctx context.Context, r io.Reader, root *os.Root, limits Limits) erro
 	// More than headers may need, and padding.
 	most := limits.Bytes + int64(limits.Files+1)*(4*maxName+8<<10)
 	bounded := &io.LimitedReader{R: z, N: most}
-	if err := untar(ctx, bounded, root, limits); err != nil {
+	if err := untar(ctx, bounded, root, limits, whole); err != nil {
 		return readError(ctx, err)
 	}
-	// The checksum stands at the end, and nothing but zeros may be before it.
+	// The checksum is at the end. Only zeros may stand before it.
 	rest := make([]byte, 4<<10)
 	for {
 		n, err := bounded.Read(rest)
@@ -86,8 +91,8 @@ func corrupt(format string, args ...any) error {
 }
 
 // untar reads the archive below the compression.
-func untar(ctx context.Context, r io.Reader, root *os.Root, limits Limits) error {
-	u := unpacker{ctx: ctx, in: tar.NewReader(r), root: root, limits: limits, modes: map[string]fs.FileMode{}}
+func untar(ctx context.Context, r io.Reader, root *os.Root, limits Limits, whole bool) error {
+	u := unpacker{ctx: ctx, whole: whole, masks: map[fs.FileMode]bool{}, buffer: make([]byte, 64<<10), in: tar.NewReader(r), root: root, limits: limits, modes: map[string]fs.FileMode{}}
 	want, err := u.begin()
 	if err != nil {
 		return err
@@ -115,10 +120,14 @@ type unpacker struct {
 	in     *tar.Reader
 	root   *os.Root
 	limits Limits
+	whole  bool                 // the folder was empty, every name may occur, and links may lead out
+	linked bool                 // there was a link
+	buffer []byte               // for copying files of a whole folder
+	masks  map[fs.FileMode]bool // see masked
 
 	entries int
 	bytes   int64
-	modes   map[string]fs.FileMode // modes of folders, set when everything is written
+	modes   map[string]fs.FileMode // modes of folders, set after everything is written
 	links   []string
 }
 
@@ -155,10 +164,13 @@ func (u *unpacker) entry(h *tar.Header) error {
 	if h.Typeflag == tar.TypeDir {
 		name = strings.TrimSuffix(name, "/")
 	}
-	if !fine(name) {
+	if !fine(name) || skipped(name) && !u.whole {
 		return corrupt("it names %q", h.Name)
 	}
 	_, gone := h.PAXRecords[recordGone]
+	if u.whole {
+		return u.fresh(name, h)
+	}
 	switch {
 	case gone && h.Typeflag == tar.TypeReg && h.Size == 0:
 		return u.remove(name)
@@ -177,10 +189,10 @@ func (u *unpacker) entry(h *tar.Header) error {
 }
 
 // fine reports whether pack could have written a name. fs.ValidPath would refuse names
-// that are not UTF-8, which files may have.
+// that are not UTF-8, but files may have such names.
 func fine(name string) bool {
 	return name != "" && name != "." && len(name) <= maxName && path.Clean(name) == name && !path.IsAbs(name) &&
-		name != ".." && !strings.HasPrefix(name, "../") && !strings.Contains(name, "\x00") && !skipped(name)
+		name != ".." && !strings.HasPrefix(name, "../") && !strings.Contains(name, "\x00")
 }
 
 // remove removes an entry that the process had removed. A folder with new contents
@@ -269,7 +281,7 @@ func (u *unpacker) file(name string, h *tar.Header) (err error) {
 	return nil
 }
 
-// clear makes room for a file or link.
+// clear makes room for a file or link by removing an entry.
 func (u *unpacker) clear(name string) error {
 	if err := u.above(name); err != nil {
 		return err
@@ -299,7 +311,7 @@ func (u *unpacker) finish() error {
 	folders := slices.Sorted(maps.Keys(u.modes))
 	slices.Reverse(folders) // inner folders first: a closed folder cannot be entered
 	for _, name := range folders {
-		// A later entry may have replaced the folder by a link.
+		// A later entry may have put a link in the place of the folder.
 		if info, err := u.root.Lstat(name); err != nil || !info.IsDir() || u.modes[name]|0o700 == u.modes[name] {
 			continue
 		}

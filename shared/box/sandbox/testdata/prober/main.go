@@ -39,6 +39,8 @@ func main() {
 		threads(number(args[0]))
 	case "memory":
 		memory(number(args[0]))
+	case "reserve":
+		reserve(number(args[0]))
 	case "descriptors":
 		descriptors()
 	case "grow":
@@ -253,20 +255,29 @@ func threads(n int) {
 	_, _ = fmt.Fprintf(os.Stdout, "started=%d\n", n)
 }
 
-// memory maps and touches so many MiB, one by one.
+// memory maps so many MiB, one by one. The limit counts what is mapped, touched or not.
 func memory(n int) {
 	for i := range n {
-		m, err := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+		_, err := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 		if err != nil {
 			_, _ = fmt.Fprintf(os.Stdout, "mib=%d\n", i)
 			say("next", err)
 			return
 		}
-		for at := 0; at < len(m); at += 4096 {
-			m[at] = 1
-		}
 	}
 	_, _ = fmt.Fprintf(os.Stdout, "mib=%d\n", n)
+}
+
+// reserve maps so many MiB as V8 does for its code, touches none of it, and tells the limit.
+func reserve(n int) {
+	_, err := unix.Mmap(-1, 0, n<<20, unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANON)
+	say("reserve", err)
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_DATA, &limit); err != nil {
+		say("limit", err)
+		return
+	}
+	_, _ = fmt.Fprintf(os.Stdout, "limit=%d mib\n", limit.Cur>>20)
 }
 
 func descriptors() {

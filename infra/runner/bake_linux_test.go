@@ -1,0 +1,134 @@
+package runner
+
+import (
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+)
+
+// Servers that answer what a start needs, in each language.
+const (
+	tinyNode = `#!/usr/bin/env node
+require("readline").createInterface({input: process.stdin}).on("line", l => {
+  const m = JSON.parse(l)
+  if (m.id !== undefined) console.log(JSON.stringify({jsonrpc: "2.0", id: m.id, result: {tools: []}}))
+}).on("close", () => process.exit())
+`
+	tinyPython = `import json, sys
+def main():
+    for line in sys.stdin:
+        m = json.loads(line)
+        if "id" in m:
+            print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "result": {"tools": []}}), flush=True)
+`
+)
+
+func parsed(t *testing.T, text string) catalog.Server {
+	t.Helper()
+	all, _, err := catalog.Parse([]byte(`{"mcpServers": {"s": `+text+`}}`), "servers.json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _ := all.Server("s")
+	return s
+}
+
+// F-13: an image has what a server needs; a start asks no registry and no bucket.
+func TestABakedServerStartsWithoutARegistry(t *testing.T) {
+	for name, server := range map[string]string{
+		"npm": `{"command": "npx", "args": ["-y", "srv", "--flag"]}`, "pypi": `{"command": "uvx", "args": ["py-srv"]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			i, from := published(t)
+			from.publish("srv", "1.0.0", map[string]any{"bin": "cli.js"}, file("package/cli.js", tinyNode))
+			from.index("py-srv", "py_srv-1.0.0-py3-none-any.whl", wheel(t, "py_srv", "1.0.0", nil, map[string]string{
+				"py_srv.py": tinyPython, "py_srv-1.0.0.dist-info/entry_points.txt": "[console_scripts]\npy-srv = py_srv:main\n",
+			}))
+			python, err := exec.LookPath("python3")
+			if err != nil {
+				t.Fatal(err)
+			}
+			// The folder has its place in the image from the beginning.
+			i.at.baked = filepath.Join(i.root, "image")
+			baking := filepath.Join(i.root, "baking")
+			baked, used, err := Bake(t.Context(), parsed(t, server), BakeConfig{
+				Cache: baking, Work: i.at.work, Measure: true, Log: slog.New(slog.DiscardHandler),
+				Image: provision.BakeConfig{To: i.at.baked, At: i.at.baked, Python: python},
+			})
+			if err != nil || used.CPU <= 0 || used.Memory <= 0 {
+				t.Fatalf("%+v, %+v, %v", baked, used, err)
+			}
+			if err := exec.CommandContext(t.Context(), "rm", "-rf", baking).Run(); err != nil {
+				t.Fatal(err)
+			}
+			from.http.Close()
+			before := from.asked.Load()
+			l, err := i.stage(server)
+			if err != nil || !strings.HasPrefix(l.Command, filepath.Join(i.at.baked, baked.Name)) || len(l.Reads) != 1 {
+				t.Fatalf("%+v, %v", l, err)
+			}
+			if made, _ := filepath.Glob(filepath.Join(i.at.cache, "*", "*", "made-*")); from.asked.Load() != before || len(made) > 0 {
+				t.Errorf("it installed: %v", made)
+			}
+			cmd := exec.CommandContext(t.Context(), l.Command, l.Args...)
+			cmd.Env = append(os.Environ(), "PATH="+strings.Join(append(l.Path, os.Getenv("PATH")), ":"))
+			in, err1 := cmd.StdinPipe()
+			out, err2 := cmd.StdoutPipe()
+			if err1 != nil || err2 != nil || cmd.Start() != nil {
+				t.Fatal("it cannot be started", err1, err2)
+			}
+			if err := listTools(in, out); err != nil {
+				t.Error(err)
+			}
+			_, _ = in.Close(), cmd.Wait() // the end of its stdin ends it
+		})
+	}
+}
+
+func TestWhatCannotBeBakedIsSaid(t *testing.T) {
+	i, _ := published(t)
+	c := BakeConfig{
+		Cache: i.at.cache, Work: i.at.work, Log: slog.New(slog.DiscardHandler),
+		Image: provision.BakeConfig{To: filepath.Join(i.root, "image"), At: "/x", Python: "/usr/bin/python3"},
+	}
+	for name, server := range map[string]string{
+		"no package": `{"command": "node", "args": ["x.js"]}`, "no such package": `{"command": "npx", "args": ["-y", "other"]}`,
+	} {
+		if b, _, err := Bake(t.Context(), parsed(t, server), c); err == nil {
+			t.Errorf("%s: %+v", name, b)
+		}
+	}
+	// A server that is installed and does not start is baked all the same.
+	c.Measure = true
+	if b, _, err := Bake(t.Context(), parsed(t, `{"command": "npx", "args": ["-y", "srv"]}`), c); err == nil || b.Name == "" {
+		t.Errorf("%+v, %v", b, err)
+	}
+}
+
+func TestTheClassOfABoxIsTheSmallestThatStartsInTime(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		cpu    time.Duration
+		memory int
+		want   int
+	}{
+		{250 * time.Millisecond, 77, 512},
+		{434 * time.Millisecond, 77, 512},
+		{436 * time.Millisecond, 77, 1024},
+		{250 * time.Millisecond, 400, 1024},
+		{time.Second, 70, 2048},
+		{10 * time.Second, 70, 2048},
+		{time.Millisecond, 1500, 2048},
+	} {
+		if got, start := (Measured{CPU: c.cpu, Memory: c.memory}).Class(); got != c.want || start < c.cpu {
+			t.Errorf("%s, %d MB: %d MB, %s", c.cpu, c.memory, got, start)
+		}
+	}
+}

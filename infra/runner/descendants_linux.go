@@ -1,0 +1,89 @@
+package runner
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// hide keeps other processes of this user from reading this process's environment and
+// memory, and from attaching to it. A program that it executes is not hidden.
+func hide() error {
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("hide the runner from its servers: %w", err)
+	}
+	return nil
+}
+
+// becomeSubreaper makes this process the parent of all orphans among its descendants.
+func becomeSubreaper() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("become the parent of orphans: %w", err)
+	}
+	return nil
+}
+
+// endWithin is how long endDescendants tries.
+const endWithin = 2 * time.Second
+
+// endDescendants kills all descendants of this process and reaps them. The caller must have
+// no child that it still waits for.
+func endDescendants() error {
+	for until := time.Now().Add(endWithin); ; time.Sleep(5 * time.Millisecond) {
+		left, err := descendants(os.Getpid())
+		if err != nil || len(left) == 0 {
+			return err
+		}
+		for _, pid := range left {
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return fmt.Errorf("end process %d of the box: %w", pid, err)
+			}
+		}
+		for {
+			if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); pid <= 0 || err != nil {
+				break
+			}
+		}
+		if time.Now().After(until) {
+			return fmt.Errorf("processes %v of the box do not end", left)
+		}
+	}
+}
+
+// descendants returns the processes below pid.
+func descendants(pid int) ([]int, error) {
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return nil, err
+	}
+	children := map[int][]int{}
+	for _, path := range stats {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		// The name in parentheses may hold anything; the state and the parent follow it.
+		at := strings.LastIndexByte(string(text), ')')
+		fields := strings.Fields(string(text[at+1:]))
+		child, err1 := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if len(fields) < 2 || err1 != nil {
+			continue
+		}
+		if parent, err := strconv.Atoi(fields[1]); err == nil {
+			children[parent] = append(children[parent], child)
+		}
+	}
+	all := slices.Clone(children[pid])
+	for n := 0; n < len(all); n++ {
+		all = append(all, children[all[n]]...)
+	}
+	return all, nil
+}

@@ -1,0 +1,129 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
+)
+
+// Limits of kept installs.
+const (
+	maxInstallBytes = 512 << 20 // of all files
+	maxInstallFiles = 50_000
+	uploadTime      = time.Minute
+	unpackTime      = 20 * time.Second // then the start installs plainly
+)
+
+// keptInstalls keeps what npx and uvx install beside the workspaces of the box. Only this
+// box gets it back: the host gives a box no URL of another one. An install is packed
+// before the server runs, and its digest is taken at the same time. So a server that can
+// write where the runner can may spoil the upload, but not without a later start noticing.
+type keptInstalls struct {
+	store snapshot.Store
+	key   func(name string) string
+	gen   int64
+	temp  string // a folder outside of the workspaces
+	log   *slog.Logger
+
+	uploads atomic.Int64 // that have not ended
+}
+
+var _ provision.Kept = (*keptInstalls)(nil)
+
+// Unpack implements provision.Kept. It also removes an install that is damaged, so that
+// the next one can be kept.
+func (k *keptInstalls) Unpack(ctx context.Context, name, folder string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, unpackTime)
+	defer cancel()
+	archive, _, err := k.store.Get(ctx, k.key(name), k.gen)
+	if errors.Is(err, snapshot.ErrNone) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = archive.Close() }() // only read
+	err = snapshot.Unpack(ctx, archive, folder, installLimits())
+	if errors.Is(err, snapshot.ErrCorrupt) {
+		err = errors.Join(err, k.store.Delete(ctx, k.key(name), k.gen))
+	}
+	return err == nil, err
+}
+
+// Pack implements provision.Kept. It uploads in the background; the box stays awake
+// meanwhile.
+func (k *keptInstalls) Pack(ctx context.Context, name, folder string) (err error) {
+	file, err := os.CreateTemp(k.temp, "install-*")
+	if err != nil {
+		return err
+	}
+	// Without a name no process of the box finds the file.
+	if err = os.Remove(file.Name()); err == nil {
+		err = snapshot.Pack(ctx, file, folder, installLimits())
+	}
+	if err == nil {
+		_, err = file.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		_ = file.Close() // nothing of it is used
+		return fmt.Errorf("pack an install: %w", err)
+	}
+	k.uploads.Add(1)
+	go k.upload(context.WithoutCancel(ctx), name, file)
+	return nil
+}
+
+func (k *keptInstalls) upload(ctx context.Context, name string, file *os.File) {
+	defer k.uploads.Add(-1)
+	defer func() { _ = file.Close() }() // it has no name
+	ctx, cancel := context.WithTimeout(ctx, uploadTime)
+	defer cancel()
+	err := k.store.Put(ctx, k.key(name), k.gen, func(w io.Writer) error {
+		_, err := io.Copy(w, file)
+		return err
+	})
+	switch {
+	case errors.Is(err, snapshot.ErrStale):
+		k.log.Info("a newer runner of the box keeps its install", "name", name)
+	case err != nil:
+		k.log.Warn("an install is not kept for later starts", "name", name, "error", err)
+	}
+}
+
+// busy reports whether an upload has not ended. A nil keptInstalls is never busy.
+func (k *keptInstalls) busy() bool { return k != nil && k.uploads.Load() > 0 }
+
+func installLimits() snapshot.Limits {
+	return snapshot.Limits{Bytes: maxInstallBytes, Files: maxInstallFiles}
+}
+
+// installsOf reads DORMOUSE_INSTALLS: "off", "host", or "folder:" and an absolute path.
+// "" means host if the host keeps workspaces too, unless the machine keeps a cache of
+// installs itself, which then serves every box. It returns nil if nothing is kept.
+func (k keeping) installsOf(where string, local bool, box string, gen int64, temp string, log *slog.Logger) (*keptInstalls, error) {
+	own := &keptInstalls{gen: gen, temp: temp, log: log}
+	path, folder := strings.CutPrefix(where, "folder:")
+	switch {
+	case where == "off", where == "" && (k.host == nil || local):
+		return nil, nil //nolint:nilnil // nothing is kept, and nothing is wrong
+	case folder && filepath.IsAbs(path):
+		own.store = snapshot.NewFolder(path)
+		own.key = func(name string) string { return snapshot.Key(box, "install-"+name) }
+		return own, nil
+	case k.host != nil && (where == "" || where == "host"):
+		own.store = snapshot.NewSigned(snapshot.SignedConfig{Host: k.host, Temp: temp})
+		own.key = func(name string) string { return "install-" + name } // the host knows which box asks
+		return own, nil
+	}
+	return nil, errors.New("DORMOUSE_INSTALLS: want off, host with DORMOUSE_SNAPSHOTS=host, or folder: and an absolute path")
+}

@@ -1,0 +1,244 @@
+package runner
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
+	"github.com/dormouse-mcp/dormouse/shared/bucket"
+	"github.com/dormouse-mcp/dormouse/shared/bucket/buckettest"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// hosted is the host's end of a box's kept installs, without a relay between.
+type hosted struct {
+	bucket *bucket.Bucket
+	box    session.BoxID
+}
+
+func (h hosted) fault(err error) error {
+	switch {
+	case errors.Is(err, session.NotFound):
+		return errors.Join(snapshot.ErrNone, err)
+	case errors.Is(err, session.Fenced):
+		return errors.Join(snapshot.ErrStale, err)
+	}
+	return err
+}
+
+func (h hosted) Newest(ctx context.Context, owner string, _ int64) (string, string, time.Time, error) {
+	get, sum, saved, err := h.bucket.Newest(ctx, h.box, owner)
+	return get, sum, saved, h.fault(err)
+}
+
+func (h hosted) Room(ctx context.Context, owner string, gen, size int64, sum string) (snapshot.Room, error) {
+	object, put, header, err := h.bucket.Room(ctx, h.box, owner, session.Generation(gen), size, sum)
+	room := snapshot.Room{Object: object, URL: put, Header: http.Header{}}
+	for name, value := range header {
+		room.Header.Set(name, value)
+	}
+	return room, h.fault(err)
+}
+
+func (h hosted) Commit(ctx context.Context, owner string, gen int64, object string) error {
+	return h.fault(h.bucket.Commit(ctx, h.box, owner, session.Generation(gen), object))
+}
+
+func (h hosted) Forget(ctx context.Context, owner string, gen int64) error {
+	return h.fault(h.bucket.Forget(ctx, h.box, owner, session.Generation(gen)))
+}
+
+// tampering is the network between a box and S3. It changes the last byte of everything
+// that is fetched, if it is on, and keeps the last archive that was sent.
+type tampering struct {
+	on   bool
+	sent []byte
+}
+
+func (t *tampering) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodPut {
+		text, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		r = r.Clone(r.Context())
+		t.sent, r.Body = text, io.NopCloser(bytes.NewReader(text))
+	}
+	answer, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil || !t.on || r.Method != http.MethodGet {
+		return answer, err
+	}
+	text, err := io.ReadAll(answer.Body)
+	_ = answer.Body.Close() // all of it is read
+	text[len(text)-1]++
+	answer.Body = io.NopCloser(bytes.NewReader(text))
+	return answer, err
+}
+
+// keeping has the boxes of a test keep their installs in S3. Each call is a runner.
+func (i *installs) keeping(s3 *buckettest.S3, box session.BoxID, gen int64, on *tampering) *keptInstalls {
+	b := bucket.New(bucket.Config{
+		Place: bucket.Place{Bucket: "kept", Prefix: "snapshots", Region: buckettest.Region, Endpoint: s3.Endpoint()},
+		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+			return aws.Credentials{AccessKeyID: buckettest.KeyID, SecretAccessKey: buckettest.Secret, SessionToken: buckettest.Token}, nil
+		}),
+	})
+	return &keptInstalls{
+		store: snapshot.NewSigned(snapshot.SignedConfig{Host: hosted{b, box}, Temp: i.at.work, Client: &http.Client{Transport: on}, Pauses: []time.Duration{}}),
+		key:   func(name string) string { return "install-" + name }, gen: gen, temp: i.at.work, log: slog.New(slog.DiscardHandler),
+	}
+}
+
+// wake stages a server in a box that begins with an empty cache, and waits for what it
+// uploads. It returns whether something was asked of the registry.
+func (i *installs) wake(k *keptInstalls, text string) (installed bool) {
+	i.t.Helper()
+	if err := errors.Join(os.RemoveAll(i.at.cache), os.RemoveAll(filepath.Join(i.root, "home"))); err != nil {
+		i.t.Fatal(err)
+	}
+	i.at.installs = k
+	before := i.from.asked.Load()
+	l, err := i.stage(text)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	for k.busy() { // what uploads ends by itself
+		time.Sleep(time.Millisecond)
+	}
+	if info, err := os.Stat(l.Command); err != nil || info.Mode()&0o111 == 0 {
+		i.t.Errorf("%s cannot be executed: %v", l.Command, err)
+	}
+	return i.from.asked.Load() != before
+}
+
+func published(t *testing.T) (*installs, *registry) {
+	r := newRegistry(t)
+	r.publish("srv", "1.0.0", map[string]any{"bin": "cli.js"}, file("package/cli.js", "#!/usr/bin/env node\n"))
+	r.index("py-srv", "py_srv-1.0.0-py3-none-any.whl", wheel(t, "py_srv", "1.0.0", nil, map[string]string{"py_srv-1.0.0.dist-info/entry_points.txt": "[console_scripts]\npy-srv = py_srv:main\n"}))
+	return newInstalls(t, r), r
+}
+
+// F-14: a kept install is unpacked, not installed; a changed digest is not used.
+func TestABoxUnpacksWhatItInstalledBefore(t *testing.T) {
+	for name, server := range map[string]string{
+		"npm": `{"command": "npx", "args": ["-y", "srv"]}`, "pypi": `{"command": "uvx", "args": ["py-srv"]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			i, _ := published(t)
+			s3, on := buckettest.New(t), &tampering{}
+			if !i.wake(i.keeping(s3, "acme/s", 1, on), server) || len(s3.Objects()) != 2 {
+				t.Fatalf("the first start installs and keeps: %v", s3.Requests())
+			}
+			if i.wake(i.keeping(s3, "acme/s", 2, on), server) {
+				t.Error("the second start installs")
+			}
+			on.on = true
+			if !i.wake(i.keeping(s3, "acme/s", 3, on), server) {
+				t.Error("changed bytes are used")
+			}
+			on.on = false
+			if i.wake(i.keeping(s3, "acme/s", 4, on), server) || len(s3.Objects()) != 2 {
+				t.Errorf("after changed bytes nothing is kept: %v", s3.Objects())
+			}
+		})
+	}
+}
+
+func TestABoxOfAnotherTenantHasInstallsOfItsOwn(t *testing.T) {
+	i, _ := published(t)
+	s3, server := buckettest.New(t), `{"command": "npx", "args": ["-y", "srv"]}`
+	i.wake(i.keeping(s3, "acme/s", 1, &tampering{}), server)
+	if !i.wake(i.keeping(s3, "evil/s", 1, &tampering{}), server) {
+		t.Error("it was given the install of another tenant")
+	}
+	if all := s3.Objects(); len(all) != 4 {
+		t.Error(all)
+	}
+}
+
+func TestTwoRunnersThatKeepAtOnceLeaveOneInstall(t *testing.T) {
+	i, _ := published(t)
+	s3 := buckettest.New(t)
+	folder := filepath.Join(i.root, "made")
+	if err := errors.Join(os.MkdirAll(filepath.Join(folder, "made-1"), 0o755), os.WriteFile(filepath.Join(folder, "made-1", "x"), []byte("x"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	both := []*keptInstalls{i.keeping(s3, "acme/s", 1, &tampering{}), i.keeping(s3, "acme/s", 2, &tampering{})}
+	for _, k := range both {
+		if err := k.Pack(t.Context(), "n", folder); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for both[0].busy() || both[1].busy() {
+		time.Sleep(time.Millisecond)
+	}
+	to := t.TempDir()
+	if found, err := i.keeping(s3, "acme/s", 3, &tampering{}).Unpack(t.Context(), "n", to); !found || err != nil {
+		t.Errorf("found %v, %v", found, err)
+	}
+	// The pointer, the object that it names, and at most one that it does not name.
+	if all := s3.Objects(); len(all) > 3 {
+		t.Error(all)
+	}
+}
+
+// A canary among the variables of installers and of the server is in no object.
+func TestNoSecretIsInAKeptInstall(t *testing.T) {
+	i, _ := published(t)
+	t.Setenv("npm_config__authToken", "canary-of-npm")
+	on := &tampering{}
+	i.wake(i.keeping(buckettest.New(t), "acme/s", 1, on), `{"command": "npx", "args": ["-y", "srv"], "env": {"API_KEY": "canary-of-the-server"}}`)
+	to := t.TempDir()
+	if err := snapshot.Unpack(t.Context(), bytes.NewReader(on.sent), to, installLimits()); err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	err := filepath.WalkDir(to, func(path string, e os.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		all.WriteString(path + "\n" + string(data))
+		return err
+	})
+	if err != nil || !strings.Contains(all.String(), "cli.js") || strings.Contains(all.String(), "canary") {
+		t.Errorf("the archive has %s, %v", all.String(), err)
+	}
+}
+
+func TestWhereInstallsAreKept(t *testing.T) {
+	t.Parallel()
+	host := keeping{host: &asked{}}
+	for _, c := range []struct {
+		where      string
+		keep       keeping
+		local      bool
+		fine, kept bool
+	}{
+		{"", host, false, true, true},
+		{"", host, true, true, false}, // the cache of this machine serves every box
+		{"", keeping{}, false, true, false},
+		{"host", host, true, true, true},
+		{"host", keeping{}, false, false, false},
+		{"off", host, false, true, false},
+		{"folder:/x", keeping{}, true, true, true},
+		{"folder:x", keeping{}, false, false, false},
+		{"on", host, false, false, false},
+	} {
+		k, err := c.keep.installsOf(c.where, c.local, "b", 1, "/tmp", nil)
+		if (err == nil) != c.fine || (k != nil) != c.kept {
+			t.Errorf("%+v: %v, %v", c, k, err)
+		}
+	}
+}

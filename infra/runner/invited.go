@@ -1,0 +1,72 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"sync/atomic"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
+)
+
+// invitedLinger is how long an invited runner stays after its bye. Each second costs, and a
+// later message wakes the box anew.
+const invitedLinger = 200 * time.Millisecond
+
+// guest is the runner of one invitation. Its box exists from the welcome on, which brings
+// the settings.
+type guest struct {
+	base environment // of this program, without settings of any box
+	log  *slog.Logger
+	made atomic.Pointer[prepared]
+}
+
+// host runs the box of an invitation until it sleeps, is fenced or has to end. It returns
+// how the task ended.
+func (g *guest) host(ctx context.Context, i fleet.Invitation, deadline time.Time) fleet.Status {
+	end := i.End()
+	end.Started = time.Now()
+	err := g.run(ctx, i, deadline, &end)
+	end.Stopped, end.Reason = time.Now(), "the runner exited with code 0"
+	if err != nil {
+		g.log.Error("the box ended", "error", err)
+		end.ExitCode, end.Reason = exitCode(err), "the box ended with an error; its log has the cause"
+	}
+	return end
+}
+
+func (g *guest) run(ctx context.Context, i fleet.Invitation, deadline time.Time, end *fleet.Status) error {
+	env := environment(maps.Clone(i.Env))
+	env["DORMOUSE_BOX_TASK"] = i.Task
+	a, err := readAssignment(env)
+	if err != nil {
+		return err
+	}
+	ctx, retire := context.WithCancel(ctx)
+	defer retire()
+	var link *runner.Runner
+	c := a.config(g.log)
+	c.Linger, c.Deadline, c.Retire = invitedLinger, deadline, retire
+	c.Begin = func(launch map[string]string) (runner.Begun, error) {
+		settings := maps.Clone(g.base)
+		maps.Copy(settings, launch)
+		p, err := prepare(ctx, settings, a, g.log)
+		if err != nil {
+			return runner.Begun{}, err
+		}
+		p.connect(link)
+		g.made.Store(p)
+		return runner.Begun{Executor: p.box, Digest: p.server.Definition(), Idle: p.server.Idle, Longest: p.server.ToolTimeout}, nil
+	}
+	link = runner.New(c)
+	end.Runner = fleet.RunnerDigest(link.ID())
+	err = live(ctx, link, g.made.Load)
+	if p := g.made.Load(); p != nil {
+		p.remove()
+		p.keep.sweep(context.WithoutCancel(ctx), g.log)
+	}
+	return errors.Join(err, endDescendants())
+}

@@ -1,0 +1,161 @@
+package runner
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+)
+
+// runtimeAPI is the variable with the address of Lambda's Runtime API. Only a function has
+// it.
+const runtimeAPI = "AWS_LAMBDA_RUNTIME_API"
+
+// bootstrap is the runtime of the function for boxes. Each invocation is an invitation. The
+// bootstrap begins its response before any server exists, and ends it after the last of
+// them has gone. Lambda then takes no other response and gives out no other invocation, so
+// a server cannot speak in the bootstrap's place.
+type bootstrap struct {
+	api    string
+	client *http.Client
+	log    *slog.Logger
+}
+
+// serveInvocations takes invocations until the process is told to stop. The environment has
+// the function's credentials, which it forgets before it starts anything.
+func serveInvocations(log *slog.Logger) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	b := &bootstrap{api: os.Getenv(runtimeAPI), client: &http.Client{}, log: log}
+	for _, prefix := range []string{"AWS_", "_AWS_", "_X_AMZN_", "_HANDLER"} {
+		forget(prefix)
+	}
+	base := ownEnvironment()
+	forget("DORMOUSE_")
+	for name, value := range map[string]string{"DORMOUSE_CACHE": os.TempDir() + "/dormouse", "HOME": os.TempDir()} {
+		if base[name] == "" {
+			base[name] = value
+		}
+	}
+	if err := os.Setenv("HOME", base["HOME"]); err != nil {
+		return err
+	}
+	if err := becomeSubreaper(); err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		if err := b.serve(ctx, base); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// serve takes one invocation and runs its box.
+func (b *bootstrap) serve(ctx context.Context, base environment) error {
+	id, deadline, event, err := b.next(ctx)
+	if err != nil {
+		return err
+	}
+	held, err := b.hold(id)
+	if err != nil {
+		return err
+	}
+	var i fleet.Invitation
+	end := fleet.Status{State: fleet.Stopped, ExitCode: exitFailed, Reason: "the event is no invitation"}
+	if err := json.Unmarshal(event, &i); err == nil && i.Box != "" {
+		g := &guest{base: base, log: b.log}
+		end = g.host(ctx, i, deadline)
+	}
+	return held.finish(end)
+}
+
+// next waits for an invocation.
+func (b *bootstrap) next(ctx context.Context) (id string, deadline time.Time, event []byte, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+b.api+"/2018-06-01/runtime/invocation/next", http.NoBody)
+	if err != nil {
+		return "", time.Time{}, nil, fmt.Errorf("get the next invocation: %w", err)
+	}
+	res, err := b.client.Do(r)
+	if err != nil {
+		return "", time.Time{}, nil, fmt.Errorf("get the next invocation: %w", err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	event, err = io.ReadAll(res.Body)
+	if err == nil && res.StatusCode != http.StatusOK {
+		err = fmt.Errorf("status %d", res.StatusCode)
+	}
+	if err != nil {
+		return "", time.Time{}, nil, fmt.Errorf("get the next invocation: %w", err)
+	}
+	ms, err := strconv.ParseInt(res.Header.Get("Lambda-Runtime-Deadline-Ms"), 10, 64)
+	if err != nil {
+		return "", time.Time{}, nil, fmt.Errorf("the invocation has no deadline: %w", err)
+	}
+	return res.Header.Get("Lambda-Runtime-Aws-Request-Id"), time.UnixMilli(ms), event, nil
+}
+
+// held is a response that has begun and has not ended.
+type held struct {
+	to   *io.PipeWriter
+	done chan error
+}
+
+// hold begins the response to an invocation: its head and a first byte, which is a blank
+// before the JSON.
+func (b *bootstrap) hold(id string) (*held, error) {
+	from, to := io.Pipe()
+	r, err := http.NewRequestWithContext(context.Background(), http.MethodPost, "http://"+b.api+"/2018-06-01/runtime/invocation/"+id+"/response", from)
+	if err != nil {
+		return nil, fmt.Errorf("begin the response: %w", err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Lambda-Runtime-Function-Response-Mode", "streaming")
+	h := &held{to: to, done: make(chan error, 1)}
+	go func() {
+		res, err := b.client.Do(r)
+		if err == nil {
+			_ = res.Body.Close()
+			if res.StatusCode != http.StatusAccepted {
+				err = fmt.Errorf("status %d", res.StatusCode)
+			}
+		}
+		_ = from.CloseWithError(errors.Join(err, io.ErrClosedPipe))
+		h.done <- err
+	}()
+	if _, err := to.Write([]byte(" ")); err != nil {
+		return nil, fmt.Errorf("begin the response: %w", err)
+	}
+	return h, nil
+}
+
+// finish ends the response. It holds nothing secret: Lambda copies it into a report.
+func (h *held) finish(end fleet.Status) error {
+	text, err := json.Marshal(end)
+	if err != nil {
+		return fmt.Errorf("end the response: %w", err)
+	}
+	if _, err := io.Copy(h.to, bytes.NewReader(text)); err != nil {
+		return fmt.Errorf("end the response: %w", err)
+	}
+	_ = h.to.Close() // never fails
+	if err := <-h.done; err != nil {
+		return fmt.Errorf("end the response: %w", err)
+	}
+	return nil
+}
+
+// onLambda reports whether this program is the runtime of a function.
+func onLambda() bool { return strings.TrimSpace(os.Getenv(runtimeAPI)) != "" }

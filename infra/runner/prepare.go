@@ -1,0 +1,153 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// environment has the settings of a box. Those of an invited runner come from its host, so
+// they never are in the environment of a process.
+type environment map[string]string
+
+func ownEnvironment() environment {
+	env := environment{}
+	for _, pair := range os.Environ() {
+		if name, value, ok := strings.Cut(pair, "="); ok {
+			env[name] = value
+		}
+	}
+	return env
+}
+
+func (e environment) lookup(name string) (string, bool) {
+	value, ok := e[name]
+	return value, ok
+}
+
+// assignment says which box a runner runs, and where its host is.
+type assignment struct {
+	box   session.BoxID
+	gen   int64
+	token string
+	pass  string
+	relay string
+	task  string
+}
+
+func readAssignment(env environment) (assignment, error) {
+	gen, err := strconv.ParseInt(env[frame.EnvGeneration], 10, 64)
+	if err != nil {
+		return assignment{}, fmt.Errorf("%s: %w", frame.EnvGeneration, err)
+	}
+	return assignment{
+		box: session.BoxID(env[frame.EnvBox]), gen: gen, token: env[frame.EnvToken], pass: env[frame.EnvPass],
+		relay: env[frame.EnvRelayURL], task: env["DORMOUSE_BOX_TASK"],
+	}, nil
+}
+
+// config returns what the relay's runner needs for its hello.
+func (a assignment) config(log *slog.Logger) runner.Config {
+	return runner.Config{
+		URL: a.relay, Box: a.box, Gen: session.Generation(a.gen), Token: a.token, Pass: a.pass, Task: a.task, Log: log,
+		Flush: stopTime + saveTime, // the runner ends as soon as nothing is in flight
+	}
+}
+
+// lingerOf returns the linger of the settings, 0 for the relay's own.
+func lingerOf(env environment) (time.Duration, error) {
+	text, ok := env["DORMOUSE_LINGER"]
+	if !ok {
+		return 0, nil
+	}
+	linger, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, fmt.Errorf("DORMOUSE_LINGER: %w", err)
+	}
+	return linger, nil
+}
+
+// prepared is a box that is ready to run, with what it leaves on this machine.
+type prepared struct {
+	server   catalog.Server
+	box      *boxed
+	keep     keeping
+	installs provision.Keep
+	cache    string
+	work     string
+	release  func() error
+	log      *slog.Logger
+}
+
+// prepare makes a box from its settings. The caller removes it.
+func prepare(ctx context.Context, env environment, a assignment, log *slog.Logger) (*prepared, error) {
+	server, err := catalog.UnmarshalServer(env["DORMOUSE_SERVER"])
+	if err != nil {
+		return nil, fmt.Errorf("DORMOUSE_SERVER: %w", err)
+	}
+	p := &prepared{server: server, log: log}
+	if p.keep, err = newKeeping(env["DORMOUSE_SNAPSHOTS"], env["DORMOUSE_SNAPSHOT_AGE"]); err != nil {
+		return nil, err
+	}
+	if p.installs, err = newKeep(env["DORMOUSE_CACHE_AGE"], env["DORMOUSE_CACHE_MB"]); err != nil {
+		return nil, err
+	}
+	at := place{
+		locks: env["DORMOUSE_LOCKS"], logs: env["DORMOUSE_LOGS"], show: env["DORMOUSE_SHOW_OUTPUT"] == "on",
+		task: a.task, era: env[frame.EnvEra], on: sandbox.Probe(), env: env, baked: env["DORMOUSE_BAKED"],
+	}
+	if at.cache, err = provision.CacheFolder(env["DORMOUSE_CACHE"], dataFolder(at.logs)); err != nil {
+		return nil, err
+	}
+	if at.max, err = maxProcesses(env["DORMOUSE_BOX_PROCESSES"]); err != nil {
+		return nil, fmt.Errorf("DORMOUSE_BOX_PROCESSES: %w", err)
+	}
+	at.work, p.release, err = provision.Claim(ctx, filepath.Join(at.cache, "work"), func(folder string) error {
+		return endLeftovers(folder, at.on)
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.cache, p.work, at.keep = at.cache, at.work, p.keep.keeper(server, a.box, a.gen, at.work, log)
+	if at.installs, err = p.keep.installsOf(env["DORMOUSE_INSTALLS"], at.logs != "", string(a.box), a.gen, at.work, log); err != nil {
+		return nil, errors.Join(err, p.release())
+	}
+	p.box = newBox(server, at, log)
+	return p, nil
+}
+
+// connect gives the box its link to the host.
+func (p *prepared) connect(link *runner.Runner) {
+	p.box.link = link
+	if p.keep.host != nil {
+		p.keep.host.link = link
+	}
+}
+
+// remove removes everything that the box has made, and ends what still runs of it.
+func (p *prepared) remove() {
+	p.box.show.remove()
+	if err := errors.Join(proc.EndMarked(p.work), p.release()); err != nil {
+		p.log.Warn("some files of the box were not removed", "folder", p.work, "error", err)
+	}
+}
+
+// tidy removes snapshots and installs that were not used for long.
+func (p *prepared) tidy(ctx context.Context) {
+	p.keep.sweep(ctx, p.log)
+	tidy(ctx, p.cache, p.installs, p.log)
+}

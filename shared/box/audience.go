@@ -1,0 +1,143 @@
+package box
+
+import (
+	"encoding/json"
+	"slices"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// maxMembers limits the sessions that hear the common messages of a process. Without it,
+// sessions that were never ended would hear them for ever.
+const maxMembers = 1024
+
+// audience is the sessions that share a process. The box's lock guards it.
+type audience struct {
+	box     *boxCore
+	id      string            // names their processes
+	members []*session        // the one heard last comes last
+	speaker *session          // the member that was active last; reports of the process name it
+	secrets map[string]Secret // of the principal, as of the last delivery
+}
+
+// awaitRoom returns when no session has more than maxUntold bytes waiting
+// for the sink.
+func (a *audience) awaitRoom() {
+	a.box.mu.Lock()
+	defer a.box.mu.Unlock()
+	for s := a.filled(); s != nil; s = a.filled() {
+		s.room.Wait()
+	}
+}
+
+func (a *audience) filled() *session {
+	for _, s := range a.members {
+		if s.bytes > maxUntold {
+			return s
+		}
+	}
+	return nil
+}
+
+// level returns the most verbose level that a session has set, "" if none has.
+func (a *audience) level() string {
+	level := ""
+	for _, s := range a.members {
+		if v := verbosity(s.level); v >= 0 && (level == "" || v < verbosity(level)) {
+			level = s.level
+		}
+	}
+	return level
+}
+
+// subscriptions returns the URIs that the sessions have subscribed to, each once.
+func (a *audience) subscriptions() []string {
+	var all []string
+	seen := map[string]bool{}
+	for _, s := range a.members {
+		for _, uri := range s.subscriptions {
+			if !seen[uri] {
+				seen[uri] = true
+				all = append(all, uri)
+			}
+		}
+	}
+	return all
+}
+
+// everything is the capabilities of a client that supports all features. A process of
+// several sessions gets these. The box refuses the process's request if the session's
+// own client does not support it.
+const everything = `{"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`
+
+// initParams returns the params of initialize for a process of these sessions. A process
+// of several does not learn the name of the first client.
+func (a *audience) initParams() json.RawMessage {
+	params := initParams(a.speaker.init)
+	if !a.box.server.Scope.wide() {
+		return params
+	}
+	version := wire.Lookup(params, "protocolVersion")
+	return json.RawMessage(`{"protocolVersion":` + string(version) + `,"capabilities":` + everything + `,"clientInfo":{"name":"dormouse","version":"1"}}`)
+}
+
+// event passes a message to the session of its stream. Without a stream it goes to all
+// sessions of the process.
+func (a *audience) event(to *stream, raw []byte, final bool) {
+	switch {
+	case to != nil:
+		to.event(raw, final)
+	case a.box.server.Scope.wide():
+		a.tellAll(raw)
+	default:
+		a.speaker.common(raw)
+	}
+}
+
+// suspend suspends a delivery and asks its client.
+func (a *audience) suspend(st *stream) { st.ask() }
+
+// direct returns the session whose client gets a request of the process: the client
+// whose call is in flight, or without a call the newest session that can answer. It
+// refuses the request while calls of several principals are in flight: the process does
+// not say which call it asks for, and one client must not read a question for another.
+func (a *audience) direct(owner *request, mixed bool, m wire.Message) (*session, *wire.Error) {
+	switch {
+	case mixed:
+		return nil, &wire.Error{Code: wire.CodeInternal, Message: "calls of several clients are in flight, and nothing shows which of them this request belongs to"}
+	case owner != nil && owner.stream.session.can(m):
+		return owner.stream.session, nil
+	case owner == nil:
+		for _, s := range slices.Backward(a.members) {
+			if s.can(m) {
+				return s, nil
+			}
+		}
+	}
+	return nil, &wire.Error{Code: wire.CodeMethodNotFound, Message: "no client that this belongs to can answer " + m.Method}
+}
+
+// tellAll passes a notification outside of calls to every session that wants it.
+func (a *audience) tellAll(raw []byte) {
+	m, err := wire.Parse(raw)
+	for _, s := range a.members {
+		if err != nil || s.wants(m) {
+			s.common(raw)
+		}
+	}
+}
+
+// common adapts a request with which one session would change a setting for all
+// sessions. It reports whether the process is to get the request at all.
+func (a *audience) common(s *session, m *wire.Message) (pass bool) {
+	switch m.Method {
+	case wire.MethodSetLevel:
+		if verbosity(s.level) >= 0 {
+			m.Params, _ = wire.Replace(m.Params, json.RawMessage(`"`+a.level()+`"`), "level")
+		}
+	case wire.MethodUnsubscribe:
+		uri, _ := wire.String(wire.Lookup(m.Params, "uri"))
+		return !slices.Contains(a.subscriptions(), uri)
+	}
+	return true
+}

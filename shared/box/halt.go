@@ -1,0 +1,68 @@
+package box
+
+import "time"
+
+// Halt stops processes for an operator and keeps their sessions: those of one session,
+// or all for "". by says who stops them, in words for clients, such as "ada".
+//
+// Calls in flight get the time within to end. Those that are left then end with an error
+// of phase box_unavailable that names by. The next message of a session starts another
+// process, once the old one is gone. A process that is shared with other sessions goes
+// on; only the calls of the named session end.
+func (b *Box) Halt(session, by string, within time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	why := b.unavailable("it was stopped by " + by + "; whether the call was executed is not known")
+	if session == "" {
+		for _, g := range b.groups {
+			g.drain(why, within)
+		}
+		return
+	}
+	s := b.sessions[session]
+	switch {
+	case s == nil:
+	case !b.server.Scope.wide():
+		if g := b.groupOf(s); g != nil {
+			g.drain(why, within)
+		}
+	case within <= 0:
+		endCalls(b.processes(s), s, why)
+	default:
+		time.AfterFunc(within, func() {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			endCalls(b.processes(s), s, why)
+		})
+	}
+}
+
+// endCalls ends the calls that a session has in flight in processes, which go on.
+func endCalls(processes []*process, s *session, why *fault) {
+	for _, p := range processes {
+		p.conv.leave(s, why)
+	}
+}
+
+// drain stops all processes of the group once their calls have ended, or after a time.
+func (g *group) drain(why *fault, within time.Duration) {
+	for _, p := range g.live {
+		p.drain(why, within)
+	}
+}
+
+// drain stops the process once its calls have ended, or after a time. Calls that are open
+// then end with why.
+func (p *process) drain(why *fault, within time.Duration) {
+	own := *why // a copy, because the end adds facts about this process
+	switch {
+	case p.state == gone:
+	case within <= 0:
+		p.fail(&own)
+	case p.conv.idle():
+		p.stop(&own)
+	default:
+		p.owner.detach(p)
+		p.clock.drain(&own, within)
+	}
+}

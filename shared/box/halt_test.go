@@ -1,0 +1,111 @@
+package box
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+const stoppedByAda = `server "fake": it was stopped by ada; whether the call was executed is not known`
+
+func TestHaltNowEndsAHangingCallAndTheNextOneWorks(t *testing.T) {
+	t.Parallel()
+	for name, session := range map[string]string{"of the session": "s", "of the box": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, "normal")
+			first := r.result(r.call("1", "pid", "0"))
+			hang := r.call("2", "hang", "0")
+			r.Halt(session, "ada", 0)
+			if id, message, _, data := r.failure(hang); id != "2" || message != stoppedByAda || data.Phase != PhaseBoxUnavailable {
+				t.Errorf("the call %s ended with %q %+v", id, message, data)
+			}
+			if second := r.result(r.call("3", "pid", "0")); string(second) == string(first) {
+				t.Error("the process that was stopped answers")
+			}
+			r.state(t, Stopped)
+		})
+	}
+}
+
+// A call that asks its client something is in flight until the test lets it end.
+func TestHaltLetsCallsInFlightEnd(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	first := r.result(r.call("1", "pid", "0"))
+	d := r.call("2", "ask", `"e"`)
+	q, _ := wire.String(wire.Lookup(r.event(t, d).Raw, "id"))
+	r.Halt("s", "ada", patience)
+	next := r.call("3", "pid", "0")
+	r.Answer("s", q, []byte(`{"jsonrpc":"2.0","id":"`+q+`","result":{}}`))
+	r.result(d)
+	r.state(t, Stopped)
+	if second := r.result(next); string(second) == string(first) {
+		t.Error("the process that was stopped answers")
+	}
+}
+
+func TestHaltEndsCallsThatTakeLongerThanTheyMay(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	hang := r.call("1", "hang", "0")
+	r.state(t, Ready)
+	r.Halt("", "ada", 50*time.Millisecond)
+	if _, message, _, _ := r.failure(hang); message != stoppedByAda {
+		t.Errorf("got %q", message)
+	}
+	r.state(t, Stopped)
+}
+
+func TestHaltNowOvertakesOneThatWaits(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	hang := r.call("1", "hang", "0")
+	r.state(t, Ready)
+	r.Halt("s", "ada", time.Hour)
+	r.Halt("s", "bob", 0)
+	if _, message, _, _ := r.failure(hang); !strings.Contains(message, "stopped by bob") {
+		t.Errorf("got %q", message)
+	}
+}
+
+func TestHaltStopsAProcessThatDoesNotGetReady(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "silent")
+	r.hurry()
+	waits := r.call("1", "echo", "0")
+	r.state(t, Started)
+	r.Halt("s", "ada", 0)
+	if _, message, _, _ := r.failure(waits); message != stoppedByAda {
+		t.Errorf("got %q", message)
+	}
+	r.state(t, Stopped)
+}
+
+func TestHaltOfASessionThatSharesItsProcessEndsItsCallsOnly(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t, ScopeShared)
+	before := c.result(c.callAs("ann/1", "1", "pid", "0"))
+	hang := c.callAs("ann/1", "2", "hang", "0")
+	others := c.callAs("bob/1", "1", "answer at eof", "0")
+	c.Halt("ann/1", "ada", 0)
+	if _, message, _, _ := c.failure(hang); message != stoppedByAda {
+		t.Errorf("got %q", message)
+	}
+	c.none(t, others)
+	if after := c.result(c.callAs("ann/1", "3", "pid", "0")); string(after) != string(before) {
+		t.Error("the shared process was stopped")
+	}
+}
+
+func TestHaltOfASessionThatIsNotHereDoesNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal")
+	before := r.result(r.call("1", "pid", "0"))
+	r.Halt("nobody", "ada", 0)
+	if after := r.result(r.call("2", "pid", "0")); string(after) != string(before) {
+		t.Error("another session's process was stopped")
+	}
+}

@@ -1,0 +1,179 @@
+package box
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+)
+
+// environment returns the environment of the server: four variables that most programs
+// need, and the configured ones. The runner's own environment stays out, because it
+// holds tokens.
+func (s Server) environment() map[string]string {
+	tmp := s.base("TMPDIR", "/tmp")
+	env := map[string]string{
+		"PATH":   s.base("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+		"HOME":   s.base("HOME", tmp), // package runners write their caches there
+		"LANG":   s.base("LANG", "C.UTF-8"),
+		"TMPDIR": tmp,
+	}
+	for name, value := range s.Env {
+		env[name] = value
+	}
+	return env
+}
+
+// staged returns the server as it is to be started after its preparation.
+func (s Server) staged(l provision.Launch) Server {
+	path := s.environment()["PATH"]
+	s.Command, s.Args, s.Cwd = l.Command, slices.Clone(l.Args), l.Cwd
+	env := map[string]string{}
+	maps.Copy(env, s.Env)
+	maps.Copy(env, l.Env)
+	if l.Workspace != "" {
+		for i, arg := range s.Args {
+			s.Args[i] = strings.ReplaceAll(arg, WorkspaceVariable, l.Workspace)
+		}
+		for name, value := range env {
+			env[name] = strings.ReplaceAll(value, WorkspaceVariable, l.Workspace)
+		}
+	}
+	if len(l.Path) > 0 {
+		env["PATH"] = strings.Join(append(slices.Clone(l.Path), path), ":")
+	}
+	s.Env = env
+	return s
+}
+
+func (s Server) base(name, otherwise string) string {
+	if v := s.Base[name]; v != "" {
+		return v
+	}
+	return otherwise
+}
+
+// launch is what the operating system needs to start the server.
+type launch struct {
+	proc.Command
+	keep string // the workspace to save when the process has ended, "" for none
+
+	unrun []string // packages whose install scripts were not run
+}
+
+// lacks looks for the first argument that looks like a script and does not exist. It
+// describes the argument and the folder where the script should be, to explain why a
+// server ended at once. Only the server knows whether an argument is a file.
+func (l launch) lacks() string {
+	for _, arg := range l.Args[1:] {
+		if !slices.Contains([]string{".py", ".js", ".mjs", ".cjs", ".ts", ".sh", ".rb", ".jar"}, filepath.Ext(arg)) || strings.HasPrefix(arg, "-") {
+			continue
+		}
+		file, dir := arg, cmp.Or(l.Dir, ".")
+		if !filepath.IsAbs(arg) {
+			file = filepath.Join(dir, arg)
+		}
+		if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+			return ""
+		}
+		if file, err := filepath.Abs(file); err == nil {
+			return fmt.Sprintf("; there is no %s in %s (relative paths are those of the folder of the servers file; \"cwd\" names another)", filepath.Base(file), filepath.Dir(file))
+		}
+	}
+	return ""
+}
+
+// launch resolves the command in the server's own environment. Its error, if the server
+// cannot be started, is written for the user.
+func (s Server) launch() (launch, error) {
+	if s.Cwd != "" {
+		if info, err := os.Stat(s.Cwd); err != nil {
+			return launch{}, fmt.Errorf("cwd of the server: %w", err)
+		} else if !info.IsDir() {
+			return launch{}, fmt.Errorf("cwd of the server: %s is not a directory", s.Cwd)
+		}
+	}
+	env := s.environment()
+	path, err := LookPath(s.Command, env["PATH"], s.Cwd)
+	if err != nil {
+		return launch{}, err
+	}
+	l := launch{Command: proc.Command{Path: path, Args: append([]string{s.Command}, s.Args...), Dir: s.Cwd}}
+	for name, value := range env {
+		l.Env = append(l.Env, name+"="+value)
+	}
+	slices.Sort(l.Env)
+	return l, nil
+}
+
+// LookPath finds the program of a server as execvp does, but with the given PATH, and with
+// relative commands below dir. It returns the absolute path of the program. Its error is
+// written for the user.
+func LookPath(command, path, dir string) (string, error) {
+	if command == "" {
+		return "", errors.New("command of the server is empty")
+	}
+	if strings.Contains(command, "/") {
+		file := command
+		if !filepath.IsAbs(file) {
+			file = filepath.Join(dir, file)
+		}
+		if err := executable(file); err != nil {
+			return "", fmt.Errorf("command %s: %w", command, err)
+		}
+		return filepath.Abs(file)
+	}
+	var refused error
+	for _, in := range filepath.SplitList(path) {
+		if !filepath.IsAbs(in) {
+			continue // programs are not looked up in the current directory
+		}
+		file := filepath.Join(in, command)
+		err := executable(file)
+		if err == nil {
+			return file, nil
+		}
+		if refused == nil && !errors.Is(err, fs.ErrNotExist) {
+			refused = err
+		}
+	}
+	if refused != nil {
+		return "", fmt.Errorf("command %s: %w", command, refused)
+	}
+	if strings.ContainsAny(command, " \t") {
+		return "", fmt.Errorf("command %q not found: it has a space in it, put arguments into args", command)
+	}
+	return "", missing(command, len(filepath.SplitList(path)))
+}
+
+// missing returns the error for a program that is in none of so many folders of the PATH.
+func missing(command string, folders int) error {
+	switch command {
+	case "node", "npm", "npx":
+		return fmt.Errorf("it needs %s, which is not installed: Node.js 20 or newer, or run the container image", command)
+	case "python", "python3":
+		return fmt.Errorf("it needs %s, which is not installed: Python 3.10 or newer, or run the container image", command)
+	}
+	return fmt.Errorf("%s is not on the PATH of dormouse run (%d folders). Installed with npm or pip? Use npx or uvx, or the whole path", command, folders)
+}
+
+func executable(file string) error {
+	info, err := os.Stat(file)
+	switch {
+	case err != nil:
+		return err
+	case info.IsDir():
+		return fmt.Errorf("%s is a directory", file)
+	case info.Mode()&0o111 == 0:
+		return fmt.Errorf("%s: %w: it is not executable", file, fs.ErrPermission)
+	}
+	return nil
+}

@@ -1,0 +1,34 @@
+package box
+
+import (
+	"strconv"
+	"testing"
+)
+
+// A client of a session whose server has another definition by now hears, once, that those
+// lists may have changed whose changes the server announces.
+func TestClientOfASessionThatMovedHearsThatListsHaveChanged(t *testing.T) {
+	t.Parallel()
+	for how, want := range map[string][]string{"announces": {"tools", "resources"}, "normal": nil} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, how)
+			for i, moved := range []bool{true, false} {
+				id := strconv.Itoa(i)
+				r.Deliver(Delivery{ID: id, Session: "s", Moved: moved, Raw: []byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"ping"}`)})
+				r.result(id)
+			}
+			// The process runs, so this session hears at once.
+			r.Deliver(Delivery{ID: "2", Session: "s", Moved: true, Raw: []byte(`{"jsonrpc":"2.0","id":2,"method":"ping"}`)})
+			r.result("2")
+			for range 2 {
+				for _, kind := range want {
+					if e := r.event(t, ""); string(e.Raw) != `{"jsonrpc":"2.0","method":"notifications/`+kind+`/list_changed"}` {
+						t.Errorf("the common stream has %s", e.Raw)
+					}
+				}
+			}
+			r.none(t, "")
+		})
+	}
+}

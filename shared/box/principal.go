@@ -1,0 +1,144 @@
+package box
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+)
+
+// Secret is what a principal has at a third party.
+type Secret struct {
+	Value string
+	Until time.Time // when it ends; zero for one that does not end by itself
+}
+
+// String returns asterisks, so that no log shows the value.
+func (Secret) String() string { return "***" }
+
+// GoString is String.
+func (s Secret) GoString() string { return s.String() }
+
+// The templates of values that a principal has, in values of the environment.
+const (
+	principalBegin = "${principal:"
+	fileBegin      = "${principal_file:"
+)
+
+// given is what a process has of its principal. The files are in its workspace, so that a
+// sandbox shows them to it and to no other process.
+type given struct {
+	secrets map[string]Secret
+	folder  string // of the files, "" if the server reads none
+}
+
+// secretsFolder is the folder of the files, in the workspace.
+const secretsFolder = ".dormouse-principal"
+
+// stale reports whether the process was started with other secrets than its group has
+// now. It replaces the files of the secrets that the process reads from files.
+func (p *process) stale() bool {
+	stale := false
+	for _, name := range p.box.server.Principal {
+		if now := p.audience.secrets[name]; now.Value == p.keeping.given.secrets[name].Value {
+			continue
+		} else if !p.box.server.inEnv(name) && p.keeping.given.write(name, now.Value) == nil {
+			p.keeping.given.secrets[name] = now
+			continue
+		}
+		stale = true
+	}
+	return stale
+}
+
+// useless reports whether a secret of the process has ended, or was not there when it
+// was started.
+func (p *process) useless(now time.Time) bool {
+	return slices.ContainsFunc(p.box.server.Principal, func(name string) bool {
+		s := p.keeping.given.secrets[name]
+		return s.Value == "" || !s.Until.IsZero() && now.After(s.Until)
+	})
+}
+
+// inEnv reports whether the environment has the value of a secret itself.
+func (s Server) inEnv(name string) bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(s.Env)), func(v string) bool {
+		return strings.Contains(v, principalBegin+name+"}")
+	})
+}
+
+// inFile reports whether the server reads a secret from a file.
+func (s Server) inFile(name string) bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(s.Env)), func(v string) bool {
+		return strings.Contains(v, fileBegin+name+"}")
+	})
+}
+
+// newFolder makes the folder of the files. It refuses one that a link leads out of the
+// workspace.
+func newFolder(placed provision.Launch) (string, error) {
+	if placed.Workspace == "" {
+		return "", errors.New("it has no workspace for the files of ${principal_file:…}")
+	}
+	folder := filepath.Join(placed.Workspace, secretsFolder)
+	if err := os.RemoveAll(folder); err != nil {
+		return "", err
+	}
+	return folder, os.Mkdir(folder, 0o700)
+}
+
+func (f given) path(name string) string { return filepath.Join(f.folder, name) }
+
+// write replaces the file of a secret, or removes it if there is no secret. The folder
+// may have become a link to elsewhere, because the server can write in it.
+func (f given) write(name, value string) error {
+	if f.folder == "" {
+		return fs.ErrNotExist
+	}
+	root, err := os.OpenRoot(filepath.Dir(f.folder))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	at, next := filepath.Join(secretsFolder, name), filepath.Join(secretsFolder, name+".next")
+	if value == "" {
+		if err := root.Remove(at); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	if err := root.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	file, err := root.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(value)
+	if err := errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	return root.Rename(next, at)
+}
+
+// clear removes the files, so that no snapshot of the workspace has them.
+func (f given) clear() error {
+	if f.folder == "" {
+		return nil
+	}
+	root, err := os.OpenRoot(filepath.Dir(f.folder))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	return root.RemoveAll(secretsFolder)
+}

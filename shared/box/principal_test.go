@@ -1,0 +1,175 @@
+package box
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+)
+
+// acting lets the server act for its principal at github.
+func acting(value string) func(*Server) {
+	return func(s *Server) {
+		s.Principal = []string{"github"}
+		s.Env["GITHUB_TOKEN"] = value
+	}
+}
+
+// as sends a call of a tool with what the principal has at github.
+func (r *rig) as(session, principal, token string, until time.Time, id, tool string) string {
+	r.n++
+	d := Delivery{ID: fmt.Sprintf("d%d", r.n), Session: session, Principal: principal, Ticket: "t", Raw: []byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"tools/call","params":{"name":"` + tool + `","arguments":0}}`)}
+	if token != "" {
+		d.Secrets = map[string]Secret{"github": {token, until}}
+	}
+	r.Deliver(d)
+	return d.ID
+}
+
+// variable returns a variable of the process's environment.
+func (r *rig) variable(stream, name string) string {
+	r.t.Helper()
+	var env []string
+	if err := json.Unmarshal(r.result(stream), &env); err != nil {
+		r.t.Fatal(err)
+	}
+	for _, pair := range env {
+		if value, ok := strings.CutPrefix(pair, name+"="); ok {
+			return value
+		}
+	}
+	return "(not set)"
+}
+
+func TestA54AProcessHasTheTokenOfItsPrincipalOnly(t *testing.T) {
+	t.Parallel()
+	for _, scope := range []Scope{ScopeSession, ScopePrincipal} {
+		r := newRig(t, "normal", acting("Bearer ${principal:github}"), func(s *Server) { s.Scope = scope })
+		for _, who := range []string{"ada", "bob", "ada"} {
+			if got, want := r.variable(r.as("session of "+who, who, "token-of-"+who, time.Time{}, "1", "env"), "GITHUB_TOKEN"), "Bearer token-of-"+who; got != want {
+				t.Errorf("%s: the process of %s has %s", scope, who, got)
+			}
+		}
+	}
+}
+
+func TestAVariableWithoutAValueIsLeftOut(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal", acting("${principal:github}"))
+	if got := r.variable(r.as("s", "ada", "", time.Time{}, "1", "env"), "GITHUB_TOKEN"); got != "(not set)" {
+		t.Errorf("got %s", got)
+	}
+	if got := r.variable(r.as("s", "ada", "now there", time.Time{}, "2", "env"), "GITHUB_TOKEN"); got != "now there" {
+		t.Errorf("once the principal has connected: %s", got)
+	}
+}
+
+func TestANewTokenStartsAnIdleProcessAnew(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal", acting("${principal:github}"))
+	soon := time.Now().Add(time.Minute)
+	first := r.result(r.as("s", "ada", "one", soon, "1", "pid"))
+	if again := r.result(r.as("s", "ada", "one", soon, "2", "pid")); string(again) != string(first) {
+		t.Error("the same token starts another process")
+	}
+	hang := r.as("s", "ada", "one", soon, "3", "hang")
+	if busy := r.result(r.as("s", "ada", "two", soon.Add(time.Hour), "4", "pid")); string(busy) != string(first) {
+		t.Error("a process with a call in flight is replaced although its token is good")
+	}
+	r.CloseStream("s", hang)
+	if got := r.variable(r.as("s", "ada", "two", soon.Add(time.Hour), "5", "env"), "GITHUB_TOKEN"); got != "two" {
+		t.Errorf("the idle process was not started anew: %s", got)
+	}
+}
+
+func TestAProcessWithATokenThatHasEndedGetsNoNewCall(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal", acting("${principal:github}"))
+	r.result(r.as("s", "ada", "one", time.Now().Add(-time.Second), "1", "pid"))
+	hang := r.as("s", "ada", "one", time.Now().Add(-time.Second), "2", "hang")
+	next := r.as("s", "ada", "two", time.Now().Add(time.Hour), "3", "env")
+	r.none(t, next)
+	r.CloseStream("s", hang)
+	if got := r.variable(next, "GITHUB_TOKEN"); got != "two" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestATokenIsHiddenInWhatTheBoxPassesOn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "exits", func(s *Server) {
+		s.Principal, s.Env["API_KEY"] = []string{"github"}, "${principal:github}"
+	})
+	_, message, _, data := r.failure(r.as("s", "ada", "gho_secret", time.Time{}, "1", "pid"))
+	if shown := message + data.Stderr; strings.Contains(shown, "gho_secret") || !strings.Contains(shown, "key ***") {
+		t.Errorf("got %s", shown)
+	}
+}
+
+func TestAServerThatReadsAFileIsNotStartedAnew(t *testing.T) {
+	t.Parallel()
+	k := &keeperHand{}
+	var place string
+	saved := make(chan []string, 1)
+	r, _ := withKeeper(t, "normal", k, acting("${principal_file:github}"))
+	k.save = func(context.Context) error {
+		entries, err := os.ReadDir(place)
+		var names []string
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		saved <- names
+		return err
+	}
+	file := r.variable(r.as("s", "ada", "one", time.Time{}, "1", "env"), "GITHUB_TOKEN")
+	place = filepath.Dir(filepath.Dir(file))
+	pid := r.result(r.as("s", "ada", "one", time.Time{}, "2", "pid"))
+	if again := r.result(r.as("s", "ada", "two", time.Time{}, "3", "pid")); string(again) != string(pid) {
+		t.Error("the process was started anew")
+	}
+	if value, err := os.ReadFile(file); string(value) != "two" {
+		t.Errorf("the file has %q, %v", value, err)
+	}
+	info, err := os.Stat(file)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	r.Halt("s", "ada", 0)
+	if names := <-saved; slices.Contains(names, secretsFolder) {
+		t.Errorf("the snapshot would have %v", names)
+	}
+}
+
+// A server can put a link in the place of the folder. No file outside of its workspace
+// may change.
+func TestALinkLeadsNoTokenOutOfTheWorkspace(t *testing.T) {
+	t.Parallel()
+	outside, place := t.TempDir(), t.TempDir()
+	folder, err := newFolder(provision.Launch{Workspace: place})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := given{folder: folder}
+	if err := os.Remove(folder); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(outside, folder); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.write("github", "x"); err == nil {
+		t.Error("a file was written")
+	}
+	if err := f.clear(); err != nil {
+		t.Error(err)
+	}
+	if entries, err := os.ReadDir(outside); err != nil || len(entries) != 0 {
+		t.Errorf("outside there is %v, %v", entries, err)
+	}
+}

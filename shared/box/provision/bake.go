@@ -1,0 +1,160 @@
+package provision
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// An image may have installs in a folder, Config.Baked. Each is in a folder below it,
+// named by a digest of its request. A start finds it without asking a program, a registry
+// or the bucket.
+
+// ErrNotBaked means that the command line of a server names no package that npx or uvx
+// would install, or that the program they would use is missing.
+var ErrNotBaked = errors.New("its command is not npx or uvx with a package from a registry, so there is nothing to install")
+
+// Bake is what an image has of a server.
+type Bake struct {
+	Name   string // of its folder in Config.Baked
+	Launch Launch // starts the server from the cache of this machine
+}
+
+// BakeConfig says for which image a server is baked.
+type BakeConfig struct {
+	To     string // folder of this machine that gets the install
+	At     string // path of that folder in the image
+	Python string // path of the interpreter in the image, which has the version of the one here
+}
+
+// Bake installs the package of the server's command line, and copies the install into a
+// folder for an image. The copy finds its own files at its path in the image. A previous
+// copy is replaced.
+func (s *Provisioner) Bake(ctx context.Context, c BakeConfig) (Bake, error) {
+	run := &provisioning{Provisioner: s, tell: func(Progress) {}, launch: Launch{Command: s.server.Command, Args: s.server.Args, Env: map[string]string{}}}
+	r, ok := parseTool(s.server.Command, s.server.Args)
+	if !ok {
+		return Bake{}, ErrNotBaked
+	}
+	if err := run.tool(ctx); err != nil {
+		return Bake{}, err
+	}
+	if len(run.launch.Reads) == 0 {
+		return Bake{}, ErrNotBaked // there is no installer
+	}
+	b := Bake{Name: run.bakedName(r), Launch: run.launch}
+	if err := run.clean(run.launch.Reads[0]); err != nil {
+		return b, err
+	}
+	to := filepath.Join(c.To, b.Name)
+	if err := errors.Join(removeInstall(to), os.MkdirAll(c.To, 0o755)); err != nil {
+		return b, err
+	}
+	from := run.launch.Reads[0]
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		return b, fmt.Errorf("copy the install: %w", err)
+	}
+	if r.kind == "npm" {
+		return b, shareCompiled(to)
+	}
+	return b, moveVenv(filepath.Join(from, "venv"), filepath.Join(to, "venv"), filepath.Join(c.At, b.Name, "venv"), c.Python)
+}
+
+// bakedName names the install of a request. The image has one platform and one version
+// of each interpreter, so these are not part of the name.
+func (s *provisioning) bakedName(r request) string {
+	return digest("baked-1", r.kind, r.spec, r.program, strings.Join(r.with, " "), r.python, fmt.Sprint(s.server.Scripts))
+}
+
+// baked finds the install of a request in the image.
+func (s *provisioning) baked(r request, h handler) (dir, program string, ok bool) {
+	if s.cfg.Baked == "" {
+		return "", "", false
+	}
+	dir = filepath.Join(s.cfg.Baked, s.bakedName(r))
+	program, err := h.open(dir)
+	return dir, program, err == nil && executable(program)
+}
+
+// shareCompiled gives the compile cache of an install a name for each user that a box has
+// without a sandbox: root, and the user of Lambda.
+func shareCompiled(install string) error {
+	all, err := filepath.Glob(filepath.Join(install, compiledFolder, "*"))
+	for _, folder := range all {
+		own := filepath.Base(folder)
+		for _, user := range []string{"0", "993"} {
+			name := own[:strings.LastIndexByte(own, '-')+1] + user
+			if name == own {
+				continue
+			}
+			err = errors.Join(err, os.Symlink(own, filepath.Join(filepath.Dir(folder), name)))
+		}
+	}
+	return err
+}
+
+// moveVenv adapts a copy of a virtual environment to its path in the image.
+func moveVenv(from, to, at, python string) error {
+	bin := filepath.Join(to, "bin")
+	entries, err := os.ReadDir(bin)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		file := filepath.Join(bin, e.Name())
+		switch {
+		case e.Type() == fs.ModeSymlink:
+			err = relink(file, python)
+		case strings.HasPrefix(e.Name(), "activate"), strings.HasSuffix(e.Name(), ".bat"):
+			err = os.Remove(file)
+		case e.Type().IsRegular():
+			err = reshebang(file, from, at)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	config := filepath.Join(to, "pyvenv.cfg")
+	text, err := os.ReadFile(config)
+	if err != nil {
+		return err
+	}
+	var out strings.Builder
+	for line := range strings.Lines(string(text)) {
+		switch name, _, _ := strings.Cut(line, "="); strings.TrimSpace(name) {
+		case "home":
+			line = "home = " + filepath.Dir(python) + "\n"
+		case "executable", "command":
+			continue
+		}
+		out.WriteString(line)
+	}
+	return os.WriteFile(config, []byte(out.String()), 0o644)
+}
+
+// relink lets an absolute link to an interpreter lead to the one of the image.
+func relink(link, python string) error {
+	to, err := os.Readlink(link)
+	if err != nil || !filepath.IsAbs(to) {
+		return err
+	}
+	return errors.Join(os.Remove(link), os.Symlink(python, link))
+}
+
+// reshebang has a script start the interpreter of the environment's new path.
+func reshebang(file, from, at string) error {
+	text, err := os.ReadFile(file)
+	if err != nil || !bytes.HasPrefix(text, []byte("#!")) {
+		return err
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, bytes.Replace(text, []byte(from+"/"), []byte(at+"/"), 1), info.Mode().Perm())
+}

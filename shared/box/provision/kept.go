@@ -1,0 +1,208 @@
+package provision
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// Kept keeps installs beyond the life of a cache. What it keeps belongs to one box: no
+// other tenant's box gets it. It must be safe for concurrent use.
+type Kept interface {
+	// Unpack fills the empty folder with the install of this name, as Pack got it. It
+	// returns false if there is none. If the bytes are others than those that were packed,
+	// it returns an error, and the files in folder must not be used.
+	Unpack(ctx context.Context, name, folder string) (bool, error)
+	// Pack reads the folder before it returns. It may store what it has read later, and
+	// may fail to: then a later start installs again.
+	Pack(ctx context.Context, name, folder string) error
+}
+
+// A kept install is unpacked at the path where it was made, because virtual environments
+// and compile caches hold absolute paths. So its archive has one folder, whose name is
+// that of the folder in which it was made.
+
+// keptInstaller installs for one start in a box whose installs are kept, if Config.Kept is
+// set.
+type keptInstaller struct{ *provisioning }
+
+// fetchKept is fetch for a cache that begins empty. It names the install by the request
+// instead of its lock, so a start resolves packages only if nothing is kept.
+func (s keptInstaller) fetchKept(ctx context.Context, r request, h handler) (dir, program string, err error) {
+	name, err := s.keptName(ctx, r, h)
+	if err != nil {
+		return "", "", err
+	}
+	return s.open(ctx, h, recipe{
+		kind: r.kind, key: name, kept: name, what: r.name,
+		build: func(ctx context.Context, b build) error {
+			l, err := s.lockOf(ctx, r, h)
+			if err != nil {
+				return err
+			}
+			defer l.done()
+			return s.fill(ctx, b, r, h, l)
+		},
+	})
+}
+
+// keptName names the install of a request. Everything that decides whether the install
+// fits this box goes into the name: the packages asked for, the interpreter, the platform,
+// the folder of the cache, and the lock if the image has one.
+func (s keptInstaller) keptName(ctx context.Context, r request, h handler) (string, error) {
+	parts := []string{"kept-1", r.kind, r.spec, r.program, strings.Join(r.with, " "), r.python, h.runtime, runtime.GOOS, runtime.GOARCH, s.cfg.Cache, fmt.Sprint(s.server.Scripts)}
+	if all, err := os.ReadDir(s.cfg.Locks); s.cfg.Locks == "" || err != nil || len(all) == 0 {
+		return digest(parts...), nil
+	}
+	lock, err := h.lock(ctx)
+	if err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(filepath.Join(s.cfg.Locks, lock))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read a lock: %w", err)
+	}
+	return digest(append(parts, string(text))...), nil
+}
+
+// unpacked takes an install from those that are kept. If it returns false, the start
+// installs plainly.
+func (s keptInstaller) unpacked(ctx context.Context, home string, r recipe) (dir string, ok bool) {
+	if r.kept == "" {
+		return "", false
+	}
+	begun := time.Now()
+	dir, err := s.unpack(ctx, home, r)
+	if err != nil {
+		s.log.Warn("a kept install is not used", "kind", r.kind, "what", r.what, "name", r.kept, "error", err)
+	}
+	if dir == "" {
+		return "", false
+	}
+	s.log.Info("unpacked", "kind", r.kind, "what", r.what, "folder", home, "seconds", time.Since(begun).Seconds())
+	return dir, true // Tidy finds its size out, if there ever is a second install
+}
+
+// unpack unpacks beside the place of the install, which moves there once it is whole. It
+// returns "" if there is no such install, or after an error.
+func (s keptInstaller) unpack(ctx context.Context, home string, r recipe) (dir string, err error) {
+	temp := filepath.Join(home, "made-unpacking")
+	defer func() { err = errors.Join(err, removeInstall(temp)) }()
+	if err := os.Mkdir(temp, 0o755); err != nil {
+		return "", err
+	}
+	if found, err := s.cfg.Kept.Unpack(ctx, r.kept, temp); err != nil || !found {
+		return "", err
+	}
+	inside, err := os.ReadDir(temp)
+	if err != nil {
+		return "", err
+	}
+	if len(inside) != 1 || !inside[0].IsDir() || !strings.HasPrefix(inside[0].Name(), "made-") {
+		return "", errors.New("it does not hold one install")
+	}
+	to := filepath.Join(home, inside[0].Name())
+	if err := errors.Join(removeInstall(to), os.Rename(filepath.Join(temp, inside[0].Name()), to)); err != nil {
+		return "", err
+	}
+	if !r.whole(to) {
+		return "", errors.Join(errors.New("its program cannot be executed"), removeInstall(to))
+	}
+	return to, adoptCompiled(to)
+}
+
+// keep has a new install packed. The program of the install has not run with arguments or
+// secrets by then. An install that cannot be packed works all the same.
+func (s keptInstaller) keep(ctx context.Context, dir string, r recipe) {
+	if r.kept == "" {
+		return
+	}
+	err := s.clean(dir)
+	if err == nil {
+		err = s.pack(ctx, dir, r)
+	}
+	if err != nil {
+		s.log.Warn("an install is not kept for later starts", "kind", r.kind, "what", r.what, "error", err)
+	}
+}
+
+// pack packs an install inside a folder of its own, so that the archive has its name.
+func (s keptInstaller) pack(ctx context.Context, dir string, r recipe) error {
+	home := dir + "-packing"
+	if err := os.Mkdir(home, 0o755); err != nil {
+		return err
+	}
+	inside := filepath.Join(home, filepath.Base(dir))
+	if err := os.Rename(dir, inside); err != nil {
+		return err
+	}
+	err := s.cfg.Kept.Pack(ctx, r.kept, home)
+	return errors.Join(err, os.Rename(inside, dir), os.Remove(home))
+}
+
+// clean fails if a file of an install holds a credential of the installers: the password
+// of a URL, or the value of a variable that may hold a secret.
+func (s *provisioning) clean(dir string) error {
+	var secrets [][]byte
+	for _, pair := range s.environ() {
+		name, value, _ := strings.Cut(pair, "=")
+		for _, word := range credentials(name, value) {
+			secrets = append(secrets, []byte(word))
+		}
+	}
+	if len(secrets) == 0 {
+		return nil
+	}
+	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, secret := range secrets {
+			if bytes.Contains(data, secret) {
+				return fmt.Errorf("file %s holds a credential of the installer", filepath.Base(path))
+			}
+		}
+		return nil
+	})
+}
+
+// credentials returns the parts of a variable that must not leave the machine.
+func credentials(name, value string) []string {
+	const least = 6 // a shorter word would be found in any package
+	var found []string
+	for _, word := range strings.Fields(value) {
+		if hidden := withoutCredentials(word); hidden != word {
+			_, rest, _ := strings.Cut(word, "://")
+			user, _, _ := strings.Cut(rest[:hostEnd(rest)], "@")
+			if _, password, ok := strings.Cut(user, ":"); ok {
+				user = password
+			}
+			found = append(found, user)
+		}
+	}
+	upper := strings.ToUpper(name)
+	for _, part := range []string{"TOKEN", "SECRET", "PASS", "AUTH", "KEY", "CRED"} {
+		if strings.Contains(upper, part) {
+			found = append(found, value)
+			break
+		}
+	}
+	var long []string
+	for _, word := range found {
+		if len(word) >= least {
+			long = append(long, word)
+		}
+	}
+	return long
+}

@@ -1,0 +1,83 @@
+package provision
+
+import (
+	"strings"
+	"testing"
+)
+
+// What npm 11, pip 23 and uv 0.9 print.
+const (
+	npmKnowsNone = `npm error code E404
+npm error 404 Not Found - GET https://registry.npmjs.org/@modelcontextprotocol%2fNAME
+npm error 404
+npm error 404  The requested resource '@modelcontextprotocol/NAME@*' could not be found or you do not have permission to access it.
+npm error 404
+npm error A complete log of this run can be found in: /home/me/.npm/_logs/debug-0.log`
+	npmHasNoVersion = `npm error code ETARGET
+npm error notarget No matching version found for @modelcontextprotocol/server-everything@99.0.0.
+npm error notarget In most cases you or one of your dependencies are requesting a package version that doesn't exist.`
+	pipKnowsNone = `ERROR: Could not find a version that satisfies the requirement NAME (from versions: none)
+ERROR: No matching distribution found for NAME`
+	pipHasNoVersion = `ERROR: Could not find a version that satisfies the requirement mcp-server-time==99 (from versions: 2026.10.10, 2026.10.19)
+ERROR: No matching distribution found for mcp-server-time==99`
+	uvKnowsNone = `  × No solution found when resolving dependencies:
+  ╰─▶ Because NAME was not found in the package registry and you require NAME, we can
+      conclude that your requirements are unsatisfiable.`
+	uvHasNoVersion = `  × No solution found when resolving dependencies:
+  ╰─▶ Because there is no version of mcp-server-time==99 and you require mcp-server-time==99, we can
+      conclude that your requirements are unsatisfiable.`
+)
+
+func TestPackageThatTheIndexDoesNotHaveIsNamed(t *testing.T) {
+	for _, c := range []struct{ line, name, said, want string }{
+		{"npx @modelcontextprotocol/server-filesistem", "server-filesistem", npmKnowsNone, "npm knows no @modelcontextprotocol/server-filesistem (did you mean @modelcontextprotocol/server-filesystem?)"},
+		{"npx @modelcontextprotocol/no-such-thing", "no-such-thing", npmKnowsNone, "npm knows no @modelcontextprotocol/no-such-thing"},
+		{"npx srv", "part", npmKnowsNone, "npm knows no @modelcontextprotocol/part, which srv needs"},
+		{"npx mcp-server-time", "", strings.ReplaceAll(npmKnowsNone, "@modelcontextprotocol/NAME", "mcp-server-time"), "npm knows no mcp-server-time (PyPI has it: use uvx)"},
+		{"npx @modelcontextprotocol/server-everything@99.0.0", "", npmHasNoVersion, "npm has no version 99.0.0 of @modelcontextprotocol/server-everything"},
+		{"uvx mcp-server-timee", "mcp-server-timee", pipKnowsNone, "PyPI knows no mcp-server-timee (did you mean mcp-server-time?)"},
+		{"uvx mcp-server-timee", "mcp-server-timee", uvKnowsNone, "PyPI knows no mcp-server-timee (did you mean mcp-server-time?)"},
+		{"uvx other", "other", pipKnowsNone, "PyPI knows no other, or has no built package (wheel) of it for this Python; if it has only the source, x-dormouse.box.install_scripts: true has it built in a sandbox"},
+		{"uvx mcp-server-time==99", "", pipHasNoVersion, "PyPI has no mcp-server-time==99 for this Python; the newest version is 2026.10.19"},
+		{"uvx mcp-server-time==99", "", uvHasNoVersion, "PyPI has no mcp-server-time==99 for this Python"},
+	} {
+		words := strings.Fields(c.line)
+		r, ok := parseTool(words[0], words[1:])
+		if !ok {
+			t.Fatalf("%s is no command line of a package runner", c.line)
+		}
+		said := strings.ReplaceAll(c.said, "NAME", c.name)
+		err := installError(r.unknown(needsScripts(&commandError{code: 1, said: said, more: said})))
+		if got, want := err.Error(), c.want+": "+said; got != want {
+			t.Errorf("%s: %s\nwant %s", c.line, got, want)
+		}
+	}
+	offline := &commandError{code: 1, said: "npm error code ENOTFOUND", more: "npm error code ENOTFOUND"}
+	if got := installError(request{name: "srv", kind: "npm"}.unknown(offline)).Error(); got != "dependency install failed (exit 1): npm error code ENOTFOUND" {
+		t.Errorf("without a network: %s", got)
+	}
+}
+
+func TestFailedFetchNamesThePackageThatIsUnknown(t *testing.T) {
+	r := newRig(t)
+	s := r.registry()
+	r.write(map[string]string{"npm-does": "echo \"npm error code E404\nnpm error 404 Not Found\nnpm error 404  '@modelcontextprotocol/server-memori@*' is not in this registry.\" >&2; exit 1"})
+	s.Args = []string{"-y", "@modelcontextprotocol/server-memori"}
+	e := r.failure(s)
+	if !strings.HasPrefix(e.Error(), "npm knows no @modelcontextprotocol/server-memori (did you mean @modelcontextprotocol/server-memory?): npm error code E404") {
+		t.Error(e)
+	}
+	if e.Phase != DepInstall || e.ExitCode == nil || *e.ExitCode != 1 {
+		t.Errorf("phase %s, exit code %v", e.Phase, e.ExitCode)
+	}
+}
+
+func TestInstallThatFillsTheDiskSaysWhich(t *testing.T) {
+	r := newRig(t)
+	s := r.registry()
+	r.write(map[string]string{"npm-does": "echo 'npm error code ENOSPC\nnpm error nospc ENOSPC: no space left on device, write' >&2; exit 1"})
+	e := r.failure(s)
+	if got := e.Error(); !strings.HasPrefix(got, "the disk of the cache "+r.root+"/cache is full (") || !strings.Contains(got, " GB free): free some room, or set DORMOUSE_CACHE to a folder on another disk: npm error code ENOSPC") {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,128 @@
+package box
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// report reports the state of the process to the sink and the log.
+func (p *process) report(state ProcessState, f *fault) {
+	st := p.status(state, f)
+	log := p.logOf(st)
+	if f != nil && p.output.log == nil {
+		log = log.With("stderr", st.Stderr, "stdout", st.Stdout) // its output goes nowhere else
+	}
+	took, followed := time.Duration(0), p.followed
+	if state == Ready {
+		took = time.Since(st.Since)
+	}
+	p.audience.speaker.tell(told{call: func(k Sink) {
+		switch {
+		case f != nil:
+			log.Warn("process", "phase", string(st.Phase), "why", st.Detail, "hint", f.hint, "exit_code", exitCode(st), "signal", st.Signal, "noise_lines", st.NoiseLines)
+		case state == Ready:
+			log.Info("process", "duration_ms", took.Milliseconds())
+		case followed:
+			log.Info("process", "followed", true) // another process takes its place
+		default:
+			log.Info("process")
+		}
+		k.Process(st)
+	}})
+}
+
+// logOf returns the log for the line about a state of the process. The line names the
+// session that speaks for the process, and the session's client as that calls itself.
+func (p *process) logOf(st ProcessStatus) *slog.Logger {
+	client, _ := wire.String(wire.Lookup(p.audience.speaker.init, "clientInfo", "name"))
+	return p.box.log.With("server", p.box.server.Name, "process", st.Process, "session_id", st.Session,
+		"client", p.box.hide.Text(client[:min(len(client), maxClientName)]), "pid", st.PID, "state", string(st.State))
+}
+
+// maxClientName is the longest name of a client in the log, in bytes.
+const maxClientName = 64
+
+func (p *process) status(state ProcessState, f *fault) ProcessStatus {
+	st := ProcessStatus{Process: p.audience.id, Session: p.audience.speaker.id, Ticket: p.audience.speaker.ticket, State: state, NoiseLines: p.output.lines}
+	if p.child != nil {
+		st.PID, st.Since = p.child.PID(), p.child.Since().UTC()
+	}
+	if f != nil {
+		st.Phase, st.Detail = f.data.Phase, f.whole()
+	}
+	if e, gone := p.exit(); gone {
+		st.ExitCode, st.Signal = e.Code, e.Signal
+	}
+	if state == Stopped || state == Exited {
+		st.Stderr, st.Stdout = p.output.tails()
+	}
+	return st
+}
+
+// running returns the state of a process that runs.
+func (p *process) running() ProcessState {
+	if p.greeted {
+		return Ready
+	}
+	return Started
+}
+
+// exitCode returns -1 if there is no exit code.
+func exitCode(st ProcessStatus) int {
+	if st.ExitCode == nil {
+		return -1
+	}
+	return *st.ExitCode
+}
+
+// obituary is the fault with which the process's open requests end.
+func (p *process) obituary() *fault {
+	if p.failed != nil {
+		return p.fill(p.failed)
+	}
+	phase, when := PhaseRuntime, ""
+	switch {
+	case p.greeted:
+	case p.output.spoke:
+		phase, when = PhaseMCPInit, " before it answered initialize"
+	default:
+		phase, when = PhaseProcessStart, " before it answered initialize"+p.output.lacks
+	}
+	how := "closed its stdin or stdout and did not exit"
+	e, exited := p.exit()
+	if exited && !isClosed(p.child.Abandoned()) {
+		how = e.String() // else our own signal ended it
+	}
+	starved := exited && !p.told && p.output.starved(e, p.child.KernelKilled())
+	if starved {
+		how += ", it seems for want of memory"
+	}
+	f := p.fill(p.box.server.fault(phase, "%s%s", how, when))
+	f.data.OutOfMemory = starved
+	f.words = cmp.Or(proc.LastLine(f.data.Stderr), marked(proc.LastLine(f.data.Stdout)))
+	if !p.greeted {
+		f.after = scriptsNotRun(p.output.unrun)
+		if f.data.NoiseLines > 0 {
+			f.after += ". It writes to stdout, which is for MCP only: write to stderr"
+		}
+	}
+	return f
+}
+
+// howItEnded returns the last line of the process's log.
+func (p *process) howItEnded() string {
+	if e, exited := p.exit(); exited {
+		return fmt.Sprintf("process %d %s", p.child.PID(), e)
+	}
+	p.box.mu.Lock()
+	defer p.box.mu.Unlock()
+	if p.failed == nil {
+		return "no process was started"
+	}
+	return p.failed.whole()
+}

@@ -1,0 +1,95 @@
+package box
+
+import (
+	"container/list"
+	"encoding/json"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// clientID is the id of a client's request, by its key.
+type clientID struct {
+	session *session
+	key     string
+}
+
+// request is a client's request in flight.
+type request struct {
+	number int64
+	order  int64           // the order in which the box got them
+	id     json.RawMessage // as the client wrote it
+	token  json.RawMessage // its progress token, nil for none
+	method string
+	stream *stream
+	passed *list.Element // nil until the process knows it
+	timer  *time.Timer   // its deadline, nil for none
+	due    time.Time     // when timer fires
+	left   time.Duration // the time until due, while asked is not zero
+	asked  int           // its open questions
+
+	modern  bool   // a modern client sent it, in the words of that era
+	line    []byte // as sent, or as it would be sent in the legacy era; kept if it may be sent again
+	sent    int64  // the number under which the process answers
+	task    *task  // the task that it is in the process, nil for none
+	retries int    // how often the process has asked for it again
+}
+
+// question is a server's request to the client that has no answer yet.
+type question struct {
+	visible string // id the client sees
+	id      json.RawMessage
+	token   json.RawMessage // its progress token, nil for none
+	order   int64
+	session *session // the session whose client is asked; nil if there is only one
+	call    *request // the request that it belongs to, nil on the common stream
+	timer   *time.Timer
+}
+
+// stream returns the stream on which the question went out, nil for the common stream of
+// the only session.
+func (q *question) stream() *stream {
+	switch {
+	case q.call != nil:
+		return q.call.stream
+	case q.session != nil:
+		return &stream{session: q.session}
+	default:
+		return nil
+	}
+}
+
+// idKey returns a key that is equal for ids that are the same by [wire.SameID]. It
+// returns "" for a value that is no id.
+func idKey(id json.RawMessage) string {
+	if len(id) == 0 {
+		return ""
+	}
+	if s, ok := wire.String(id); ok {
+		if strings.ContainsRune(s, utf8.RuneError) {
+			return "b" + string(id)
+		}
+		return "s" + s
+	}
+	if id[0] == '-' || id[0] >= '0' && id[0] <= '9' {
+		return "n" + string(id)
+	}
+	return ""
+}
+
+// task is a tools/call in flight that the box has made a task in the process.
+type task struct {
+	id json.RawMessage // nil until the process has named it
+}
+
+// params returns params that name the task.
+func (t *task) params() json.RawMessage { return json.RawMessage(`{"taskId":` + string(t.id) + `}`) }
+
+func phaseOf(r *request) Phase {
+	if r.method == wire.MethodToolsCall {
+		return PhaseToolCall
+	}
+	return PhaseRuntime
+}

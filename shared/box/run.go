@@ -1,0 +1,147 @@
+package box
+
+import (
+	"io"
+	"time"
+)
+
+// processRun is the life of one process, from its turn to its end.
+type processRun struct {
+	p       *process
+	hello   *handshake
+	prepare preparation
+	left    func(*process) // is called when the process is gone
+}
+
+func newProcessRun(h *handshake, left func(*process)) *processRun {
+	return &processRun{p: h.p, hello: h, prepare: preparation{p: h.p}, left: left}
+}
+
+// run runs the process from beginning to end.
+func (r *processRun) run() {
+	p := r.p
+	if r.prepare.awaitTurn() && r.launch() {
+		r.accompany()
+		p.keeping.save(r.finish())
+	} else if err := p.keeping.given.clear(); err != nil {
+		p.box.log.Warn("the files of a principal's secrets stay", "server", p.box.server.Name, "process", p.audience.id, "error", err)
+	}
+	p.output.log.Close(p.howItEnded())
+	p.box.mu.Lock()
+	defer p.box.mu.Unlock()
+	p.endRequests(p.obituary())
+	r.bury()
+	close(p.over)
+	r.left(p)
+}
+
+// finish ends the open requests of a process that has ended. It reports whether the
+// workspace may be saved. The process must have exited with code 0 or after the box
+// stopped it. If a signal ended it, it must have had no open request when the box stopped
+// it.
+func (r *processRun) finish() bool {
+	p := r.p
+	p.box.mu.Lock()
+	defer p.box.mu.Unlock()
+	p.endRequests(p.obituary())
+	e, _ := p.exit()
+	if e.Code != nil && *e.Code == 0 {
+		return true
+	}
+	return p.asked() && (e.Signal == "" || !p.keeping.atWork)
+}
+
+// launch starts the OS process and sends it the first message.
+func (r *processRun) launch() bool {
+	p := r.p
+	p.output.log = p.box.server.log(p.audience.id, p.box.hide)
+	r.hello.begun = time.Now()
+	l, err := r.prepare.prepare()
+	var c child
+	if err == nil {
+		c, err = p.box.spawn(l.Command, p.box.grace)
+	}
+	if err == nil {
+		p.output.log.Note("process %d of session %s started", c.PID(), p.audience.id)
+	}
+	p.box.mu.Lock()
+	defer p.box.mu.Unlock()
+	if err != nil {
+		p.fail(p.box.startFault(err))
+		return false
+	}
+	p.child, p.keeping.workspace, p.output.unrun, p.output.lacks = c, l.keep, l.unrun, l.lacks()
+	p.to(greeting)
+	if p.told {
+		c.Terminate()
+	}
+	p.report(Started, nil)
+	r.hello.start()
+	return true
+}
+
+// accompany moves messages both ways until the process is gone and all its output is
+// read.
+func (r *processRun) accompany() {
+	p := r.p
+	c := p.child
+	done := make(chan struct{}, 3)
+	begin := func(f func()) { go func() { f(); done <- struct{}{} }() }
+	begin(r.speak)
+	begin(func() {
+		listener{p}.listen()
+		r.leave()
+	})
+	begin(func() { p.output.stderr.ReadAll(io.TeeReader(c.Stderr(), p.output.log)) })
+	select {
+	case <-c.Exited():
+	case <-c.Abandoned():
+		p.box.mu.Lock()
+		p.endRequests(p.obituary())
+		p.box.mu.Unlock()
+		<-c.Exited()
+	}
+	r.leave()
+	p.queue.Close()
+	c.CloseStdin()
+	for range 3 {
+		<-done
+	}
+	c.Release()
+}
+
+// speak writes to the process.
+func (r *processRun) speak() {
+	p := r.p
+	if p.queue.WriteLines(p.child.Stdin()) != nil {
+		r.leave() // it does not read any more
+	}
+}
+
+// leave ends a process that has exited or closed one of its pipes. It may still answer
+// its open requests.
+func (r *processRun) leave() {
+	p := r.p
+	p.box.mu.Lock()
+	defer p.box.mu.Unlock()
+	if r.hello.probe == probing && p.state < ready {
+		r.hello.probed(probeSilent)
+	}
+	p.to(stopping)
+	p.owner.detach(p)
+	p.child.Terminate()
+}
+
+// bury stops the timers and reports the end.
+func (r *processRun) bury() {
+	p := r.p
+	r.hello.stop()
+	p.clock.stop()
+	if p.asked() {
+		if p.child != nil || r.prepare.steps > 0 {
+			p.report(Stopped, nil)
+		}
+		return
+	}
+	p.report(Exited, p.obituary())
+}

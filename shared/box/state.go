@@ -1,0 +1,48 @@
+package box
+
+import "time"
+
+// state is the step of its life that a process has reached. It only goes forward.
+type state int
+
+const (
+	starting state = iota // it waits for its turn, or the provisioner prepares it
+	greeting              // it runs, and has not answered the first message
+	ready                 // it takes messages
+	stopping              // it is ending, or was told to
+	gone                  // its requests have ended; the box ignores its output
+)
+
+// ProcessState is the step of its life that a process has reached.
+type ProcessState string
+
+// The states. The sink gets Staging once for each step of the preparation, then Started,
+// Ready, and Stopped or Exited, in this order. A process that cannot be started skips
+// Started and Ready.
+const (
+	Staging ProcessState = "staging" // the provisioner prepares it; Detail says how far it is
+	Started ProcessState = "started" // it runs and has yet to answer initialize
+	Ready   ProcessState = "ready"   // the handshake is over
+	Stopped ProcessState = "stopped" // it was idle, or its session or the box has ended
+	Exited  ProcessState = "exited"  // it failed
+)
+
+// ProcessStatus reports the state of a process. No value in it holds a secret of the
+// server's environment.
+type ProcessStatus struct {
+	Process string // the name of its session, or of the sessions that share it, by [Scope.Name]
+	Session string // the session that has it; of several, the one heard last
+	Ticket  string // the session's newest
+	State   ProcessState
+	Phase   Phase  // the step at which it failed, "" if it did not
+	Detail  string // why it failed, or what is prepared while it is staging; else ""
+	PID     int    // 0 if it never ran
+	Since   time.Time
+
+	ExitCode *int   // nil while it runs, and when Signal is set
+	Signal   string // such as SIGKILL
+	Stderr   string // its end, up to 4,000 characters; only after the process has ended
+	Stdout   string // the same, of the lines that were no messages
+	// NoiseLines counts the lines of stdout that were no messages.
+	NoiseLines int64
+}

@@ -1,0 +1,84 @@
+package box
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// stream is the request stream of one delivery.
+type stream struct {
+	session    *session
+	id, ticket string // "" for the common stream
+	round      int    // how often its delivery was suspended
+	came       time.Time
+	open       int      // requests that are at work
+	asking     []asking // those that need something of their client
+}
+
+// asking is a request that needs something of its client.
+type asking struct {
+	raw       []byte // the request to deliver again
+	questions []bridge.Asked
+	requests  [][]byte // the messages that ask them
+	within    time.Duration
+}
+
+// questions counts the questions of a stream.
+func (st *stream) questions() int {
+	n := 0
+	for _, a := range st.asking {
+		n += len(a.questions)
+	}
+	return n
+}
+
+// event tells the client a message of the stream.
+func (st *stream) event(raw []byte, final bool) {
+	e := Output{Session: st.session.id, Stream: st.id, Ticket: st.ticket, Raw: raw, Final: final}
+	if st.id == "" {
+		e.Ticket = st.session.ticket
+	}
+	st.session.output(e)
+}
+
+// refuse ends a request with an error before a process gets it.
+func (st *stream) refuse(id json.RawMessage, e *wire.Error) {
+	st.open--
+	st.event(wire.ErrorResponse(id, e), st.open == 0)
+}
+
+// refuseAll ends all requests of a delivery with f before a process gets them.
+func (st *stream) refuseAll(requests []wire.Message, f *fault) {
+	for _, m := range requests {
+		st.open--
+		st.event(f.response(m.ID), st.open == 0)
+	}
+}
+
+// ask suspends the delivery: it sends the questions of its requests to the client. It is
+// called once, when each request of the delivery has ended or needs something.
+func (st *stream) ask() {
+	suspended := &Suspension{}
+	var raws, requests [][]byte
+	for _, a := range st.asking {
+		suspended.Questions = append(suspended.Questions, a.questions...)
+		suspended.Within = a.within
+		raws, requests = append(raws, a.raw), append(requests, a.requests...)
+	}
+	st.asking = nil
+	if suspended.Raw = raws[0]; len(raws) > 1 {
+		suspended.Raw = slices.Concat([]byte{'['}, bytes.Join(raws, []byte{','}), []byte{']'})
+	}
+	for i, raw := range requests {
+		e := Output{Session: st.session.id, Stream: st.id, Ticket: st.ticket, Raw: raw}
+		if i == len(requests)-1 {
+			e.Asks = suspended
+		}
+		st.session.output(e)
+	}
+}
