@@ -1,15 +1,19 @@
-// Package fleet defines how to run boxes in some place: start one, stop one, list the
-// live ones. A driver knows one place (package process: this machine) and nothing of
-// sessions, generations or the relay. Its callers decide which box is woken when. The
-// words belong to no particular cloud, so another place needs no change in a caller.
+// Package fleet defines how to run boxes in some place: start one, stop one, list the live
+// ones. A driver knows one place (package process: this machine) and nothing of sessions,
+// generations or the relay. Its callers decide when to wake which box. The terms belong to
+// no particular cloud, so a driver for another place needs no change in a caller.
 //
-// Only a fleet can say that a task is dead. A box that is silent may be slow, cut off or
-// busy. The fleet that started it knows whether anything of it still runs.
+// A box that is silent may be slow, cut off or busy. The fleet that started the box knows
+// whether any process of it still runs, if its place lists tasks. Otherwise the fleet's
+// [Traits] bound the life of a task.
 package fleet
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
+	"strings"
 	"time"
 )
 
@@ -32,25 +36,77 @@ var (
 	// ErrUnavailable means that the fleet did not answer or is shutting down. A Run may
 	// or may not have started the task: repeat it with the same token.
 	ErrUnavailable = errors.New("fleet: not available")
+	// ErrUnlisted means that the place does not list its tasks, and never will. It says
+	// nothing about any task.
+	ErrUnlisted = errors.New("fleet: the place does not list its tasks")
 )
+
+// Traits say what a place can do beside starting tasks.
+type Traits struct {
+	// Lifetime is the longest life of a task; 0 for no limit. A task is certainly dead
+	// once this time has passed since its start.
+	Lifetime time.Duration
+	// Stops reports whether Stop ends a task. Otherwise Stop does nothing, and a task ends
+	// by itself.
+	Stops bool
+	// Lists reports whether Tasks lists the tasks. Otherwise Tasks fails with
+	// [ErrUnlisted], and Run may start two tasks for one token, at once or later.
+	Lists bool
+	// Invites reports whether a task gets only what it needs for its hello. The host sends
+	// it the rest of its environment with the welcome.
+	Invites bool
+	// Idle is how long a box with nothing to do should stay awake where its server does not
+	// say; 0 leaves that to the caller.
+	Idle time.Duration
+	// StartTimeout is how long a task may take from Run to its hello; 0 leaves that to the
+	// caller.
+	StartTimeout time.Duration
+}
+
+// PlaceOf returns the place in the id of a task, PLACE/REST. It returns "" for an id
+// without one, as earlier versions made.
+func PlaceOf(id string) string {
+	place, _, ok := strings.Cut(id, "/")
+	if !ok {
+		return ""
+	}
+	return place
+}
+
+// Same reports whether two ids name the same task. An id of an earlier version has no
+// place and equals the rest of the present one.
+func Same(a, b string) bool {
+	if a == b {
+		return true
+	}
+	_, restA, placedA := strings.Cut(a, "/")
+	_, restB, placedB := strings.Cut(b, "/")
+	return a != "" && b != "" && (placedA && !placedB && restA == b || placedB && !placedA && restB == a)
+}
 
 // Fleet starts and stops boxes. It is safe for concurrent use. Test its errors with
 // errors.Is against the Err values of this package.
 type Fleet interface {
-	// Run starts a task and returns its id. It does not wait for the box to connect. It
-	// is idempotent by t.ClientToken: all calls with one token return one id and start
-	// one task, also concurrent calls, and also for [Remembered] after the task has
-	// stopped. Other differences in t are then ignored.
+	// Run starts a task and returns its id. It does not wait for the box to connect. It is
+	// idempotent by t.ClientToken: all calls with one token return one id and start one
+	// task. That also holds for concurrent calls, and for [Remembered] after the task has
+	// stopped. If t differs in other fields, a repeated Run ignores that. A place that does
+	// not list its tasks returns one id for one token, and may start several tasks.
 	Run(ctx context.Context, t Task) (id string, err error)
 
 	// Stop asks a task to end and returns when the request is accepted. The task may run
 	// on for some seconds to save its state. [Status.Reason] keeps reason. An unknown
-	// id, and a task that has ended, are no error.
+	// id, and a task that has ended, are no error. So is a place that cannot stop tasks.
 	Stop(ctx context.Context, id, reason string) error
 
 	// Tasks lists the tasks that are pending or running and those that stopped within
-	// [Remembered], oldest first. A task that is not in the list is dead.
+	// [Remembered], oldest first. A task that is not in the list is dead, if its place
+	// lists tasks. Tasks fails with [ErrUnlisted] if no place of the fleet does.
 	Tasks(ctx context.Context) ([]Status, error)
+
+	// Traits returns what a place can do. place is as in [Task]; a fleet with one place
+	// ignores it.
+	Traits(place string) Traits
 }
 
 // Task is a task to run: one runner for one box.
@@ -61,6 +117,9 @@ type Task struct {
 	// people and logs: a fleet does not act on them.
 	Box    string `json:"box"`
 	Server string `json:"server"`
+	// Place is where to run the task, for a fleet with several places. A fleet with one
+	// place ignores it.
+	Place string `json:"place,omitempty"`
 	// Env is the runner's environment (where the relay is, its one-time token ...). It
 	// may hold secrets: drivers never log it and never return it.
 	Env map[string]string `json:"env,omitempty"`
@@ -72,7 +131,7 @@ type State string
 const (
 	// Pending: accepted, not yet running.
 	Pending State = "pending"
-	// Running: the runner has been started. It may not have said hello yet.
+	// Running: the runner has been started. It may not have sent hello yet.
 	Running State = "running"
 	// Stopped: nothing of the task runs any more. This state is final.
 	Stopped State = "stopped"
@@ -80,12 +139,17 @@ const (
 
 // Status describes one task.
 type Status struct {
+	// ID is PLACE/REST, see [PlaceOf].
 	ID string `json:"id"`
 	// ClientToken is the token of the Run that started this task.
 	ClientToken string `json:"clientToken"`
 	Box         string `json:"box"`
 	Server      string `json:"server"`
 	State       State  `json:"state"`
+	// Runner is a digest of the id that the runner drew, in a report of its end by a place
+	// that does not list tasks; otherwise "". It tells the task from a second one of the
+	// same token. See [RunnerDigest].
+	Runner string `json:"runner,omitempty"`
 	// PID is the runner's process id if the fleet is this machine, else 0.
 	PID int `json:"pid,omitempty"`
 	// Started is when the runner was started, and Stopped when the last process of the
@@ -99,4 +163,27 @@ type Status struct {
 	// Reason says in words why the task stopped: the reason given to Stop, or the
 	// observation of the fleet.
 	Reason string `json:"reason,omitempty"`
+}
+
+// Invitation is the request that starts a task in a place with [Traits].Invites. It holds
+// no secret of a server: Env has only what the runner needs for its hello.
+type Invitation struct {
+	Task        string            `json:"task"` // the id
+	ClientToken string            `json:"clientToken"`
+	Box         string            `json:"box"`
+	Server      string            `json:"server"`
+	Env         map[string]string `json:"env"`
+}
+
+// End returns the status with which the task reports its end, without its times, its
+// runner and how it ended.
+func (i Invitation) End() Status {
+	return Status{ID: i.Task, ClientToken: i.ClientToken, Box: i.Box, Server: i.Server, State: Stopped}
+}
+
+// RunnerDigest returns the digest of a runner's id for [Status]. The id itself is a secret
+// between the runner and the host.
+func RunnerDigest(id string) string {
+	sum := sha256.Sum256([]byte("runner\x00" + id))
+	return base64.RawURLEncoding.EncodeToString(sum[:])
 }

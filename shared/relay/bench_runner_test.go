@@ -13,7 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// echoBox answers every delivery, from a goroutine of its own as a box does.
+// echoBox answers every delivery, in another goroutine as a box does.
 type echoBox struct {
 	runner *runner.Runner
 	answer []byte
@@ -25,9 +25,11 @@ func (b *echoBox) Deliver(d runner.Delivery) {
 
 func (*echoBox) Answer(session.ID, string, []byte)        {}
 func (*echoBox) CloseStream(session.ID, session.StreamID) {}
-func (*echoBox) StopSession(session.ID)                   {}
-func (*echoBox) Questions() map[session.ID][]string       { return nil }
-func (*echoBox) IdleSince() (since time.Time, ok bool)    { return time.Now(), true }
+func (*echoBox) Halt(session.ID, string, time.Duration)   {}
+
+func (*echoBox) StopSession(session.ID)                {}
+func (*echoBox) Questions() map[session.ID][]string    { return nil }
+func (*echoBox) IdleSince() (since time.Time, ok bool) { return time.Now(), true }
 
 // hostConn is the host's end of a connection without a network.
 type hostConn struct {
@@ -58,7 +60,8 @@ func (c *hostConn) Close(string) error {
 	return nil
 }
 
-// BenchmarkRunner is what a call costs a runner, without its network and its box.
+// BenchmarkRunner measures the work of a runner for a call, without its network and its
+// box.
 func BenchmarkRunner(b *testing.B) {
 	conn := &hostConn{up: make(chan []byte, 16), down: make(chan []byte, 16), closed: make(chan struct{})}
 	box := &echoBox{answer: []byte(`{"jsonrpc":"2.0","id":17,"result":{"content":[{"type":"text","text":"Echo: hello"}]}}`)}

@@ -27,8 +27,8 @@ func benchSealer(b *testing.B) *relayhost.Sealer {
 	return s
 }
 
-// BenchmarkTicket measures sealing a ticket, which each delivery costs, and opening it,
-// which each batch of its events costs.
+// BenchmarkTicket measures two steps: sealing a ticket, once for each delivery, and
+// opening it, once for each batch of its events.
 func BenchmarkTicket(b *testing.B) {
 	s, a := benchSealer(b), benchAddress()
 	b.Run("seal", func(b *testing.B) {
@@ -48,7 +48,7 @@ func BenchmarkTicket(b *testing.B) {
 	})
 }
 
-// benchFrames returns the two frames of a call, and one as long as a frame may be.
+// benchFrames returns the two frames of a call, and a frame of the greatest length.
 func benchFrames(b *testing.B) map[string]frame.Frame {
 	a := benchAddress()
 	params := []byte(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}`)
@@ -100,7 +100,7 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// BenchmarkCut sends a message of 4 MiB through frames, and joins it again.
+// BenchmarkCut splits a message of 4 MiB into frames, and joins it again.
 func BenchmarkCut(b *testing.B) {
 	encoded := frame.Encode(frame.Events{Sender: frame.Sender{Box: "local/echo", Gen: 3}, Payload: bytes.Repeat([]byte("x"), 4<<20)})
 	b.SetBytes(int64(len(encoded)))

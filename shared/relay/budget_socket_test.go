@@ -15,8 +15,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// What the operations of a WebSocket client cost. The function that takes a
-// message reads the record of its connection too, if it has not met it before.
+// These tests measure the operations of a WebSocket client. The function that takes a
+// message also reads the record of its connection, if the process has not read it before.
 
 // clientsOf counts what is posted to clients.
 type clientsOf struct{ c *counted }
@@ -47,11 +47,11 @@ func (c *counted) overSocket(t *testing.T, conn string) (host.Caller, session.ID
 	}
 	c.message(t, caller, s.ID, initialized)
 	c.message(t, caller, s.ID, callWith(`{}`))
-	time.Sleep(10 * time.Second)
+	time.Sleep(time.Minute) // a connection that is younger may still come up
 	return caller, s.ID
 }
 
-// message does what the socket function does with a message.
+// message does with a message what the socket function does.
 func (c *counted) message(t *testing.T, caller host.Caller, id session.ID, raw string) {
 	t.Helper()
 	if _, err := c.host.Connection(t.Context(), caller.Conn); err != nil {
@@ -66,8 +66,8 @@ func (c *counted) message(t *testing.T, caller host.Caller, id session.ID, raw s
 	}
 }
 
-// socketBudget runs an operation over a socket and compares what it cost, with
-// the read of the connection, and how many messages the client got.
+// socketBudget runs an operation over a socket. It compares the cost, with the read of the
+// connection, and the number of messages that the client got.
 func socketBudget(t *testing.T, want costs, posted int, conn string, operation func(t *testing.T, c *counted, caller host.Caller, id session.ID)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestBudgetOfACallOverASocket(t *testing.T) {
 }
 
 func TestBudgetOfASlowCallOverASocket(t *testing.T) {
-	// The sign of life is looked at, and then nothing of ours runs.
+	// The function waits for the sign of life, and after that no function runs.
 	want := costs{Reads: 4, Writes: 3, Up: frames{frame.TypeTaken: 1, frame.TypeEvents: 1}, Down: frames{frame.TypeDeliver: 1, frame.TypeAck: 1}}
 	socketBudget(t, want, 1, "c1", func(t *testing.T, c *counted, caller host.Caller, id session.ID) {
 		c.message(t, caller, id, callWith(`{"sleep":60000}`))
@@ -115,7 +115,8 @@ func TestBudgetOfACallWithProgressOverASocket(t *testing.T) {
 }
 
 func TestBudgetOfACallWhoseConnectionHasGone(t *testing.T) {
-	// The record is read, and holds from then on that the client is owed the answer.
+	// The function reads the record, and writes into it that the client has yet to get the
+	// answer.
 	want := costs{Reads: 3, Writes: 2, Up: frames{frame.TypeEvents: 1}, Down: frames{frame.TypeDeliver: 1, frame.TypeAck: 1}}
 	socketBudget(t, want, 0, "gone", func(t *testing.T, c *counted, caller host.Caller, id session.ID) {
 		c.message(t, caller, id, callWith(`{"sleep":100}`))
@@ -124,7 +125,7 @@ func TestBudgetOfACallWhoseConnectionHasGone(t *testing.T) {
 
 func TestBudgetOfAnHourOfSilenceOverASocket(t *testing.T) {
 	socketBudget(t, costs{Up: frames{frame.TypeBye: 1}, Down: frames{frame.TypeByeOK: 1}, Reads: 1, Writes: 1}, 0, "c1",
-		func(*testing.T, *counted, host.Caller, session.ID) { time.Sleep(time.Hour) }) // the box falls asleep, and that is all
+		func(*testing.T, *counted, host.Caller, session.ID) { time.Sleep(time.Hour) }) // the box falls asleep, and nothing else happens
 }
 
 func TestBudgetOfAPingOverASocket(t *testing.T) {

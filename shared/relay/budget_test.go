@@ -27,9 +27,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// What each operation costs in round trips to the store and in messages of the
-// relay, with the real host, relay function and runner on a network without
-// faults. Waiting reads are apart. The figures stand in docs/costs.md.
+// These tests measure the cost of each operation in round trips to the store and in
+// messages of the relay. The host, relay function and runner are real, on a network
+// without faults. Reads that wait are counted apart. docs/costs.md has the figures.
 
 type counted struct {
 	store *sessiontest.Counting
@@ -57,7 +57,7 @@ type costs struct {
 
 func newCounted(t *testing.T) *counted { return countedOn(t, sessiontest.NewMemory()) }
 
-// countedOn is the same world over another store.
+// countedOn makes the counted world over another store.
 func countedOn(t *testing.T, store session.Store, change ...func(*relayhost.Config)) *counted {
 	sealer, err := relayhost.NewSealer(make([]byte, 32))
 	if err != nil {
@@ -167,8 +167,12 @@ func (c *counted) Run(ctx context.Context, t fleet.Task) (string, error) {
 func (c *counted) Stop(context.Context, string, string) error    { return nil }
 func (c *counted) Tasks(context.Context) ([]fleet.Status, error) { return nil, nil }
 
-// Deliver implements relay.Executor: {"sleep": ms, "progress": n} in the params
-// say what to do before the answer.
+func (*counted) Traits(string) fleet.Traits {
+	return fleet.Traits{Stops: true, Lists: true}
+}
+
+// Deliver implements relay.Executor. With {"sleep": ms, "progress": n} in the params it
+// waits and sends progress before it answers.
 func (c *counted) Deliver(d runner.Delivery) {
 	m, err := wire.Parse(d.Raw)
 	if err != nil || m.Kind != wire.Request {
@@ -209,8 +213,10 @@ func resultOf(m wire.Message) string {
 
 func (c *counted) Answer(session.ID, string, []byte)        {}
 func (c *counted) CloseStream(session.ID, session.StreamID) {}
-func (c *counted) StopSession(session.ID)                   {}
-func (c *counted) Questions() map[session.ID][]string       { return nil }
+func (*counted) Halt(session.ID, string, time.Duration)     {}
+
+func (c *counted) StopSession(session.ID)             {}
+func (c *counted) Questions() map[session.ID][]string { return nil }
 func (c *counted) IdleSince() (time.Time, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -221,10 +227,10 @@ var caller = host.Caller{
 	Server: host.Server{Name: "s", Digest: "digest", Record: true}, Tenant: "t", Principal: "p", Transport: session.HTTP,
 }
 
-// handshake is what the server answers to initialize.
+// handshake is the server's answer to initialize.
 const handshake = `{"protocolVersion":"2025-11-25","capabilities":{"logging":{}}}`
 
-// open opens a session of a server whose handshake is on record.
+// open opens a session of a server that has a handshake record.
 func (c *counted) open(t *testing.T) session.ID {
 	t.Helper()
 	if err := c.store.SaveHandshake(t.Context(), session.Handshake{
@@ -272,7 +278,7 @@ func callWith(params string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":%s}`, params)
 }
 
-// budget runs an operation in a world of its own and compares what it cost.
+// budget runs an operation in a world of its own and compares its cost with want.
 func budget(t *testing.T, want costs, prepare, operation func(t *testing.T, c *counted, id session.ID)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -284,7 +290,7 @@ func budget(t *testing.T, want costs, prepare, operation func(t *testing.T, c *c
 		if diff := cmp.Diff(want, c.costs()); diff != "" {
 			t.Errorf("costs (-want +got):\n%s", diff)
 		}
-		// To the end, so that nothing of this world is left.
+		// Wait for the end of everything in this world.
 		time.Sleep(10 * time.Minute)
 		c.life.Wait()
 		c.work.Wait()
@@ -313,7 +319,8 @@ func TestBudgetOfACallOnAnAwakeBox(t *testing.T) {
 }
 
 func TestBudgetOfASlowCallOnAnAwakeBox(t *testing.T) {
-	// taken, the events, and the mark removed; two looks of the waiting function.
+	// The box writes taken and the events, and removes the mark; the waiting function
+	// looks twice.
 	want := costs{Reads: 3, Writes: 3, Up: frames{frame.TypeTaken: 1, frame.TypeEvents: 1}, Down: frames{frame.TypeDeliver: 1, frame.TypeAck: 1}}
 	budget(t, want, awake, func(t *testing.T, c *counted, id session.ID) { c.send(t, id, callWith(`{"sleep":5000}`)) })
 }
@@ -325,7 +332,7 @@ func TestBudgetOfACallWithProgress(t *testing.T) {
 
 func TestBudgetOfAColdCall(t *testing.T) {
 	want := costs{
-		Reads: 7, Writes: 6, // and one more write for the very first call of a session
+		Reads: 7, Writes: 6, // the very first call of a session costs one write more
 		Up:   frames{frame.TypeHello: 1, frame.TypePull: 1, frame.TypeEvents: 1},
 		Down: frames{frame.TypeWelcome: 1, frame.TypePulled: 1, frame.TypeDeliver: 1, frame.TypeAck: 1},
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// chunkHost is a relay function with a store, before which the box b/s is awake.
+// chunkHost is a relay function with a store, in which the box b/s is awake.
 type chunkHost struct {
 	t       testing.TB
 	memory  *sessiontest.Memory
@@ -46,7 +46,7 @@ func newChunkHost(t testing.TB, seed uint64) *chunkHost {
 	return h
 }
 
-// frame is an events frame with one event, and its stream.
+// frame returns an events frame with one event, and its stream.
 func (h *chunkHost) frame(raw []byte) (frametest.Frame, session.StreamID) {
 	h.sent++
 	stream := session.StreamID(fmt.Sprintf("stream%d", h.sent))
@@ -56,7 +56,7 @@ func (h *chunkHost) frame(raw []byte) (frametest.Frame, session.StreamID) {
 	}, stream
 }
 
-// handle gives the relay function a message, which must be answered by a type.
+// handle gives the relay function a message and checks the type of the answer.
 func (h *chunkHost) handle(message []byte, want frame.Type) {
 	h.t.Helper()
 	if len(message) > frame.MaxFrame || !utf8.Valid(message) {
@@ -71,8 +71,8 @@ func (h *chunkHost) handle(message []byte, want frame.Type) {
 	}
 }
 
-// parts are the messages of some frames as the network may bring them: out of
-// order, each once or twice, those of one frame among those of another.
+// parts returns the messages of some frames in an order in which a network may bring them:
+// shuffled, each once or twice, the parts of several frames mixed.
 func (h *chunkHost) parts(frames ...[][]byte) [][]byte {
 	var all [][]byte
 	for _, parts := range frames {
@@ -86,8 +86,8 @@ func (h *chunkHost) parts(frames ...[][]byte) [][]byte {
 	return all
 }
 
-// upward sends events to the host as a runner does, all at once, and checks that
-// they are in the log byte for byte.
+// upward sends events to the host as a runner does, all at once. It checks that they are
+// in the log byte for byte.
 func (h *chunkHost) upward(raws ...[]byte) {
 	h.t.Helper()
 	var frames, wholes [][]byte
@@ -120,8 +120,8 @@ func (h *chunkHost) upward(raws ...[]byte) {
 	}
 }
 
-// downward sends delivers to a runner's end as the host does, all at once, and
-// checks that each comes out byte for byte.
+// downward sends deliver frames to a runner as the host does, all at once. It checks that
+// each arrives byte for byte.
 func (h *chunkHost) downward(raws ...[]byte) {
 	h.t.Helper()
 	var all [][][]byte
@@ -215,7 +215,7 @@ func TestLongMessagesGoSideBySide(t *testing.T) {
 	}
 }
 
-// randomText is valid UTF-8 of about some bytes, with characters of all lengths.
+// randomText returns valid UTF-8 of about size bytes, with characters of all lengths.
 func randomText(rng *rand.Rand, size int) []byte {
 	b := make([]byte, 0, size+4)
 	for len(b) < size {

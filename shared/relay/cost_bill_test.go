@@ -17,26 +17,27 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// The operations of the table of costs again, and calls of tools that take longer,
-// as what is billed for them on AWS: what infra/proof/cost makes its tables of.
+// These tests turn the operations of the cost table, and calls of slower tools, into the
+// amounts that AWS bills. infra/proof/cost makes its tables from them.
 
-// countsFile is where TestCountsForTheBill leaves what it counted.
+// countsFile is the file into which TestCountsForTheBill writes its counts.
 var countsFile = flag.String("counts", "", "write the counted operations to this file, as JSON")
 
-// billable is an operation with what the counts of the relay do not tell.
+// billable is an operation, with the facts for its bill that the counts of the relay do
+// not give.
 type billable struct {
 	name string
 	operation
-	requests int  // of the client: of the REST API, or
+	requests int  // requests of the client to the REST API, or
 	messages int  // over a WebSocket, both ways
 	enters   bool // the client's request is an invocation
 	wakes    int
-	held     *time.Duration // a function waits; nil: for as long as it takes
+	held     *time.Duration // how long a function waits; nil: as long as the operation takes
 	pushes   int            // posts to the client
 	bytes    int            // of the answers
 }
 
-// answerBytes is what a client gets of a call, with headers.
+// answerBytes is the size of the answer to a call, with headers.
 const answerBytes = 1000
 
 func billables() []billable {
@@ -84,8 +85,8 @@ func longerCalls() (all []billable) {
 	})
 }
 
-// overSocketFor is a call over a WebSocket. The function stays until it is accepted.
-// An instance that has met the connection knows its record.
+// overSocketFor is a call over a WebSocket. The function waits until the call is accepted.
+// met says that the instance has read the record of the connection before.
 func overSocketFor(took string, met bool) billable {
 	var who host.Caller
 	b := billable{name: "WebSocket: tools/call, " + took + " ms", messages: 2, enters: true, held: new(time.Duration), pushes: 1, bytes: answerBytes}
@@ -119,7 +120,7 @@ func overSocketFor(took string, met bool) billable {
 	return b
 }
 
-// of says what is billed for an operation.
+// of returns what AWS bills for an operation.
 func (o billable) of(b bill, took time.Duration) meter.Operation {
 	got := meter.Operation{
 		Name: o.name, Requests: o.requests, Messages: o.messages, Wakes: o.wakes, OutBytes: o.bytes, Posts: o.pushes,
@@ -145,15 +146,15 @@ func (o billable) of(b bill, took time.Duration) meter.Operation {
 	return got
 }
 
-// oneTable is DynamoDB Local with one table for all that is counted: sessions do not
-// meet in it.
+// oneTable is DynamoDB Local with one table for all operations: their sessions do not
+// affect one another.
 func oneTable(t *testing.T) driver {
 	open := onDynamoDB(t)
 	return func(*testing.T) func(*testing.T) session.Store { return open }
 }
 
-// count is what an operation is billed for, the mean of so many times: when a wait
-// asks is a matter of chance.
+// count returns what AWS bills for an operation: the mean of that many runs, because the
+// moments at which a wait polls are random.
 func count(t *testing.T, on driver, o billable, times int) meter.Operation {
 	t.Helper()
 	sum := countOnce(t, on, o)
@@ -181,8 +182,9 @@ func countOnce(t *testing.T, on driver, o billable) meter.Operation {
 	return o.of(billed(t, on, timed), took)
 }
 
-// What calls of a tool that takes 10 ms may cost at most, in US dollars a million, and
-// a thousand silent sessions a day. The time of boxes is apart, and so are logs.
+// These limit the cost of a call of a tool that takes 10 ms, in US dollars for a million
+// calls, and the cost of a thousand silent sessions for a day. They leave out the time of
+// boxes, and logs.
 const (
 	mostHTTP   = 10.0
 	mostSocket = 7.0
@@ -225,8 +227,8 @@ func TestSilenceCostsAtMostThis(t *testing.T) {
 	}
 }
 
-// TestCountsForTheBill leaves the counts of all operations for make bench-cost; it does
-// nothing unless it is told where.
+// TestCountsForTheBill writes the counts of all operations to a file, for make bench-cost.
+// Without the flag for the file it does nothing.
 func TestCountsForTheBill(t *testing.T) {
 	if *countsFile == "" {
 		return

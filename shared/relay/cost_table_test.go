@@ -10,9 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// prices returns the table of what each operation may cost at most, on both drivers.
-// The units are those of DynamoDB Local. It counts as AWS does, except that two things
-// are free which cost a unit on AWS: a query that finds nothing, and a read of a record
+// prices returns the table of what each operation may cost at most, on both drivers. The
+// units are those of DynamoDB Local. It counts as AWS does, with two exceptions that cost
+// a unit on AWS and are free there: a query that finds nothing, and a read of a record
 // that does not exist.
 func prices() []price {
 	var all []price
@@ -259,31 +259,32 @@ func sockets() []price {
 
 func nothing(*testing.T, *counted) session.ID { return "" }
 
-// opened: the server's handshake is on record, and initialize was answered from it.
+// opened returns a session whose initialize was answered from the server's handshake
+// record.
 func opened(t *testing.T, c *counted) session.ID { return c.open(t) }
 
-// begun is opened, and the client has sent initialized.
+// begun is like opened, and the client has also sent initialized.
 func begun(t *testing.T, c *counted) session.ID {
 	id := c.open(t)
 	c.send(t, id, initialized)
 	return id
 }
 
-// working is begun, and the box is awake.
+// working is like begun, and the box is awake.
 func working(t *testing.T, c *counted) session.ID {
 	id := c.open(t)
 	awake(t, c, id)
 	return id
 }
 
-// listing is working, and the server was asked for its tools.
+// listing is like working, and the client has asked for the server's tools.
 func listing(t *testing.T, c *counted) session.ID {
 	id := working(t, c)
 	c.send(t, id, toolsList)
 	return id
 }
 
-// listed is begun, its list of tools is on record, and the box sleeps.
+// listed is like begun. The handshake record has the list of tools, and the box sleeps.
 func listed(t *testing.T, c *counted) session.ID {
 	id := begun(t, c)
 	c.send(t, id, toolsList)
@@ -291,7 +292,7 @@ func listed(t *testing.T, c *counted) session.ID {
 	return id
 }
 
-// sleeping is working, and the box has fallen asleep since.
+// sleeping is like working, but the box has fallen asleep since then.
 func sleeping(t *testing.T, c *counted) session.ID {
 	id := c.open(t)
 	asleep(t, c, id)
@@ -329,11 +330,11 @@ func (c *counted) accept(t *testing.T, id session.ID, raw string) *host.Call {
 	return call
 }
 
-// keepAlive is the silence after which a response says that it is alive.
+// keepAlive is the silence after which the endpoint writes a comment to a response.
 const keepAlive = 15 * time.Second
 
-// resume resumes a stream, or listens if there is no id. It returns how many events
-// came up to the stream's end or while the response was held.
+// resume resumes a stream, or listens if there is no id. It stops at the end of the stream
+// or of the time to hold, and returns how many events came.
 func (c *counted) resume(t *testing.T, id session.ID, last string, hold time.Duration) (events int) {
 	t.Helper()
 	var call *host.Call
@@ -359,7 +360,7 @@ func (c *counted) resume(t *testing.T, id session.ID, last string, hold time.Dur
 	return events
 }
 
-// log writes a stream that has ended, as a box would have.
+// log writes a stream that has ended, as a box writes it.
 func (c *counted) log(t *testing.T, id session.ID, stream session.StreamID, n int) {
 	t.Helper()
 	const batch = 100

@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// tasked are operations of a client of 2026-07-28 on a call that has become a task, as
-// the front does them.
+// tasked returns operations of a client of 2026-07-28 on a call that has become a task.
+// They do what the endpoint does.
 func tasked() []price {
 	modern := caller
 	modern.Transport = session.Modern

@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 )
 
-// price is what an operation may cost at most: a line of the table in docs/costs.md.
+// price is a line of the table in docs/costs.md: what an operation may cost at most.
 type price struct {
 	name  string
 	reads int // round trips to the store, on every driver
@@ -24,15 +24,15 @@ type price struct {
 	// On DynamoDB, without what Wait asks for.
 	requests              int
 	readUnits, writeUnits float64
-	// replay: the Waits find what is there, so that what they cost is known. The
-	// others wait, and ask by the schedule.
+	// for a replay: its Waits find stored events, so their cost is known. The Waits of
+	// other operations poll by the schedule.
 	replay   *consumed
-	up, down string // messages of the runner, and to it: "hello, 2 events"
+	up, down string // messages from the runner and to it, for example "hello, 2 events"
 	operation
 }
 
-// exceeds says in what a bill is over the price. What a driver does not count is 0 in
-// its bill.
+// exceeds lists in which parts a bill is over the price. A bill has 0 for a part that the
+// driver does not count.
 func (p price) exceeds(b bill) (over []string) {
 	at := func(what string, got, most float64) {
 		if got > most {
@@ -65,7 +65,7 @@ func messages(text string) map[string]int {
 	for _, entry := range strings.Split(text, ", ") {
 		n := 1
 		if number, kind, two := strings.Cut(entry, " "); two {
-			n, _ = strconv.Atoi(number) // 0, and so over, if it is no number
+			n, _ = strconv.Atoi(number) // this is 0, and so the bill is over, if the text is no number
 			entry = kind
 		}
 		counts[entry] += n
@@ -109,10 +109,10 @@ func TestWhatIsOverItsPriceIsFound(t *testing.T) {
 	}
 }
 
-// wellGuessed compares what meter.Estimate says of an operation, which the bill of one
-// machine is made of, with what DynamoDB Local has counted. Records that are not there
-// cost a unit in the estimate, as on AWS; to read the last batch of a stream may cost
-// more than the one that is taken for it.
+// wellGuessed compares the estimate of an operation by meter.Estimate, from which the bill
+// of one machine is made, with the count of DynamoDB Local. In the estimate, as on AWS, a
+// record that does not exist costs a unit. To read the last batch of a stream may cost
+// more than the estimate assumes.
 func wellGuessed(t *testing.T, b bill) {
 	t.Helper()
 	if got, want := b.Guess.WriteUnits, b.DynamoDB.WriteUnits; got != want {
@@ -127,7 +127,7 @@ func wellGuessed(t *testing.T, b bill) {
 	}
 }
 
-// table is the prices as docs/costs.md has them.
+// table returns the prices in the form in which docs/costs.md has them.
 func table() string {
 	var text strings.Builder
 	text.WriteString("| operation, at most | reads | writes | requests | read units | write units | waits | runner → host | host → runner |\n")

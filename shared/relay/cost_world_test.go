@@ -20,12 +20,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
 
-// The world of budget_test.go over the real drivers, still in virtual time. The other
-// side of a driver is outside the bubble, and time stands still while a goroutine waits
-// for it. So a call that takes five seconds costs the same on every machine, and takes
-// the test no time.
+// This file has the world of budget_test.go over the real drivers, still in virtual time.
+// The server of a driver's store is outside the bubble. While a goroutine waits for it,
+// virtual time stands still. So a call that takes five seconds costs the same on every
+// machine, and takes the test no time.
 
-// dynamoDB is what the tests of this package run against.
+// dynamoDB is the DynamoDB for the tests of this package.
 var dynamoDB = dynamotest.Server{Running: os.Getenv(dynamotest.Variable)}
 
 func TestMain(m *testing.M) {
@@ -34,11 +34,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// driver makes a store. It is called outside of the bubble and returns what opens
-// the store inside.
+// driver makes a store. It is called outside of the bubble. open opens the store inside.
 type driver func(t *testing.T) (open func(t *testing.T) session.Store)
 
-// The bounds of the log are out of reach, because the driver checks them at random.
+// The limits of the log are too high to be reached, because the driver checks them at
+// random.
 const (
 	manyEvents = 1 << 30
 	manyBytes  = 1 << 50
@@ -56,7 +56,7 @@ func onSQLite(t *testing.T) func(*testing.T) session.Store {
 }
 
 // patient continues a wait that returned early and empty because an item was written.
-// On DynamoDB an item ends no wait, and the prices hold for both drivers.
+// DynamoDB does not end a wait for that reason, and the prices hold for both drivers.
 type patient struct{ session.Store }
 
 func (p patient) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
@@ -85,9 +85,9 @@ func onDynamoDB(t *testing.T) func(*testing.T) session.Store {
 	}
 }
 
-// paced checks the schedule of the driver's Wait: every 5 ms at first, then after a
-// tenth of the time waited, at last every second, and one request more for the batch
-// before the cursor.
+// paced checks the schedule of the driver's Wait: every 5 ms at first, then after a tenth
+// of the time waited, at last every second. The batch before the cursor takes one request
+// more.
 type paced struct {
 	*dynamostore.Store
 	mu      sync.Mutex
@@ -109,7 +109,8 @@ func (p *paced) Wait(ctx context.Context, id session.ID, stream session.StreamID
 	return page, err
 }
 
-// enter makes sure that there is one waiter, so that its requests can be told apart.
+// enter fails the test if there is a second waiter: the requests of two waiters could not
+// be told apart.
 func (p *paced) enter(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,7 +128,7 @@ func asked(took time.Duration) (n int64) {
 }
 
 // airlock takes HTTP requests out of a bubble and brings the answers in. Only bytes go
-// through, and the channels are made outside.
+// through. The channels are made outside of the bubble.
 type airlock struct{ free chan *exchange }
 
 type exchange struct {
@@ -174,8 +175,8 @@ func send(r *http.Request) answered {
 	return answered{res.StatusCode, res.Header, body, err}
 }
 
-// Do implements dynamodb.HTTPClient. It cannot be cut short, because time does not
-// pass.
+// Do implements dynamodb.HTTPClient. It cannot be cancelled, because virtual time stands
+// still meanwhile.
 func (l *airlock) Do(r *http.Request) (*http.Response, error) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -209,7 +210,7 @@ type bill struct {
 	Guess         meter.Stored // zero if nobody estimates
 }
 
-// consumed is what DynamoDB counted. The requests of Wait are counted apart.
+// consumed is what DynamoDB counted, with the requests of Wait apart.
 type consumed struct {
 	Requests              int
 	ReadUnits, WriteUnits float64
@@ -269,14 +270,14 @@ func (c *counted) bill(before consumed) bill {
 	return bill{Calls: maps.Clone(n.Calls), Reads: n.Reads, Writes: n.Writes, Up: k.Up, Down: k.Down, DynamoDB: u}
 }
 
-// billed runs an operation on a driver in a world of its own.
+// billed runs an operation on a driver in a world of its own and returns its bill.
 func billed(t *testing.T, on driver, o operation) (b bill) {
 	t.Helper()
 	open := on(t)
 	now := time.Now()
 	synctest.Test(t, func(t *testing.T) {
-		// What the other side calls expired must not have expired: the bubble is
-		// ahead of it, for as long as anything here takes.
+		// The clock of the bubble is ahead of the server's. So a record that has expired
+		// for the server has expired in the bubble too.
 		time.Sleep(time.Until(now.Add(time.Hour)))
 		c := countedOn(t, open(t))
 		id := o.prepare(t, c)
@@ -300,7 +301,7 @@ func billed(t *testing.T, on driver, o operation) (b bill) {
 	return b
 }
 
-// operation is something that happens to a session, and what must have happened before.
+// operation changes a session. It names what must have happened before.
 type operation struct {
 	prepare func(t *testing.T, c *counted) session.ID
 	run     func(t *testing.T, c *counted, id session.ID)

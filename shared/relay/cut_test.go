@@ -16,7 +16,7 @@ import (
 func conversation() [][][]cutCall {
 	long := cutPad(125_000)
 	return [][][]cutCall{
-		{ // a session: what runs one after the other, side by side
+		{ // a session: its calls run one after the other; sessions run side by side
 			{{Label: "a1"}, {Label: "a2", Wait: 400, Progress: 1}},
 			{{Label: "a4", Wait: 1500}, {Label: "a5", Wait: 10, Ask: true}},
 		},
@@ -30,8 +30,8 @@ func conversation() [][][]cutCall {
 	}
 }
 
-// hold makes the clients do all their calls, and waits until the box sleeps. It checks
-// what must be true wherever the connection was cut.
+// hold makes the clients do all their calls, and waits until the box sleeps. It checks the
+// promises that hold wherever the connection is cut.
 func (w *cutWorld) hold(talk [][][]cutCall) {
 	var all sync.WaitGroup
 	counts := make([]map[int]string, len(talk))
@@ -63,8 +63,8 @@ func (w *cutWorld) hold(talk [][][]cutCall) {
 	}
 }
 
-// settled checks the box: one process from the first call to its clean sleep, each
-// call executed once, nothing left.
+// settled checks the box: it had one process from the first call to its clean sleep, and
+// executed each call once. Nothing is left in the store.
 func (w *cutWorld) settled(calls int) {
 	w.t.Helper()
 	w.mu.Lock()
@@ -93,7 +93,7 @@ func (w *cutWorld) settled(calls int) {
 	}
 }
 
-// noted checks the common stream of a session: each notification of the process as it
+// noted checks the common stream of a session: it has each notification that the process
 // counted, once, in order, at the next index.
 func (w *cutWorld) noted(id session.ID, calls int) {
 	w.t.Helper()
@@ -112,8 +112,8 @@ func (w *cutWorld) noted(id session.ID, calls int) {
 
 var cutAll = flag.Bool("cut.all", false, "cut each frame in its head, middle and end")
 
-// cutsOf returns where a frame is cut: at the boundary before it and once inside, or at
-// all places with -cut.all.
+// cutsOf returns the places at which a frame is cut: the boundary before it and one place
+// inside. With -cut.all it returns all places.
 func cutsOf(frame int) []cutAt {
 	inside := []cutAt{inHead, inMiddle, beforeLast}
 	if !*cutAll {
@@ -157,7 +157,7 @@ func TestCutAtEveryFrame(t *testing.T) {
 			}
 		}
 	})
-	// Each run draws its times anew, so the last frames of one run may be missing in
+	// Each run draws its times anew, so the last frames of one run may not exist in
 	// another.
 	if cuts < runs*9/10 {
 		t.Errorf("the connection was cut in %d of %d runs", cuts, runs)

@@ -23,10 +23,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// cutWire is a network with real WebSocket connections over pipes. It counts the
-// WebSocket frames of both directions, and cuts the connection once, at a chosen byte
-// of a chosen frame. Behind it is a gateway, which hands each message to the relay
-// function in an invocation of its own, after a time it draws.
+// cutWire is a network with real WebSocket connections over pipes. It counts the WebSocket
+// frames of both directions, and cuts the connection once, at a chosen byte of a chosen
+// frame. Behind it is a gateway, which passes each message to the relay function in an
+// invocation of its own, after a random time.
 type cutWire struct {
 	t       *testing.T
 	handler *relayhost.Handler
@@ -58,7 +58,7 @@ const (
 	downward
 )
 
-// cutPoint is where a connection is cut: at a byte of the frame-th frame of a
+// cutPoint is where a connection is cut: at a byte of the frame with this number in one
 // direction, counted over all connections.
 type cutPoint struct {
 	way   way
@@ -66,7 +66,7 @@ type cutPoint struct {
 	at    cutAt
 }
 
-// cutAt says which byte of a frame is the first that does not pass.
+// cutAt says which byte of a frame is the first one that is lost.
 type cutAt int
 
 const (
@@ -124,8 +124,7 @@ func (w *cutWire) dialPipe(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// pause draws how long something takes. In an even world it takes the same time each
-// time.
+// pause draws the duration of a step. In an even world it is always the same.
 func (w *cutWire) pause(most time.Duration) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -135,7 +134,7 @@ func (w *cutWire) pause(most time.Duration) time.Duration {
 	return draw(w.rng, most)
 }
 
-// accept is the gateway's end of one connection.
+// accept is the gateway's end of one connection from a runner.
 func (w *cutWire) accept(rw http.ResponseWriter, r *http.Request) {
 	if err := w.handler.Sealer.Admit(r.Header); err != nil {
 		http.Error(rw, err.Error(), http.StatusUnauthorized)
@@ -194,7 +193,7 @@ func (w *cutWire) invoke(name string, data []byte) {
 	}
 }
 
-// send writes a message down, if the connection is still there.
+// send writes a message to the runner, if the connection still exists.
 func (w *cutWire) send(name string, data []byte) {
 	w.mu.Lock()
 	conn := w.conns[name]
@@ -205,7 +204,7 @@ func (w *cutWire) send(name string, data []byte) {
 	}
 }
 
-// Post implements Poster. What was taken may be lost.
+// Post implements Poster. A message that it accepted may still be lost.
 func (w *cutWire) Post(ctx context.Context, name string, data []byte) error {
 	w.mu.Lock()
 	conn := w.conns[name]
@@ -228,8 +227,8 @@ func (w *cutWire) count(to way, data []byte) {
 	w.types[to][f.Type]++
 }
 
-// pass returns how many of the next bytes get through, and whether the connection is
-// cut behind them.
+// pass returns how many of the next bytes get through, and whether the connection is cut
+// after them.
 func (w *cutWire) pass(m *frameMeter, p []byte) (n int, cut bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -295,18 +294,19 @@ type frameMeter struct {
 	shaking bool
 	line    []byte // its last bytes
 	head    []byte
-	size    int // of the frame with its head, 0 until it is known
+	size    int // length of the frame with its head, 0 until it is known
 	at      int // bytes of it that have passed
 	number  int
 }
 
-// beginning reports whether a frame begins or, before the first frame, the handshake.
+// beginning reports whether the next byte begins a frame, or the handshake if no frame has
+// come.
 func (m *frameMeter) beginning() bool {
 	m.shaking = !m.shook
 	return m.shook && m.at == 0
 }
 
-// until returns how many more bytes pass before the cut, -1 while that is not known.
+// until returns how many more bytes pass before the cut, or -1 while that is not known.
 func (m *frameMeter) until(at cutAt) int {
 	switch {
 	case at == before:
@@ -322,7 +322,7 @@ func (m *frameMeter) until(at cutAt) int {
 	}
 }
 
-// take passes some bytes, at most limit unless that is negative.
+// take passes some bytes, at most limit unless limit is negative.
 func (m *frameMeter) take(p []byte, limit int) int {
 	if m.shaking {
 		m.line = append(m.line, p[0])
@@ -376,7 +376,7 @@ func sizeOfFrame(head []byte) int {
 	return size + length
 }
 
-// pipeListener hands the other ends of pipes to a server.
+// pipeListener gives the other ends of pipes to a server.
 type pipeListener struct {
 	conns  chan net.Conn
 	once   sync.Once

@@ -25,8 +25,8 @@ import (
 )
 
 // cutWorld is a host, a relay function, a runner and a box with one process for each
-// session, over a cutWire. All of it is real except the gateway and the box's
-// execution.
+// session, over a cutWire. Everything is real except the gateway and the execution in the
+// box.
 type cutWorld struct {
 	t      *testing.T
 	wire   *cutWire
@@ -38,7 +38,7 @@ type cutWorld struct {
 	set    func(*runner.Config) // nil for the defaults
 	runs   sync.WaitGroup
 
-	patience time.Duration // a box that is not asleep by then is stopped
+	patience time.Duration // a box that is not asleep by then has failed the test
 
 	mu      sync.Mutex
 	started int
@@ -111,6 +111,10 @@ func (w *cutWorld) Stop(context.Context, string, string) error { return nil }
 // Tasks implements fleet.Fleet.
 func (w *cutWorld) Tasks(context.Context) ([]fleet.Status, error) { return nil, nil }
 
+func (*cutWorld) Traits(string) fleet.Traits {
+	return fleet.Traits{Stops: true, Lists: true}
+}
+
 const cutBoxID = session.BoxID("t/s")
 
 var cutCaller = host.Caller{
@@ -154,7 +158,7 @@ type cutCall struct {
 // cutResult is the result of a call.
 type cutResult struct {
 	Label  string `json:"label"`
-	Count  int    `json:"count"` // the session's counter, which this call has increased
+	Count  int    `json:"count"` // the session's counter after this call
 	Answer string `json:"answer"`
 	Got    int    `json:"got"` // length of Pad
 	Pad    string `json:"pad"`
@@ -250,7 +254,7 @@ type cutBox struct {
 
 	mu        sync.Mutex
 	counters  map[session.ID]int
-	turns     map[session.ID]*sync.Mutex // held while events of a session are handed over
+	turns     map[session.ID]*sync.Mutex // held while events of a session are passed to the sink
 	executed  map[string]int
 	closed    int // streams the host has ended by itself
 	questions map[session.ID]map[string]chan []byte
@@ -350,6 +354,8 @@ func (x *cutBox) CloseStream(session.ID, session.StreamID) {
 	defer x.mu.Unlock()
 	x.closed++
 }
+
+func (*cutBox) Halt(session.ID, string, time.Duration) {}
 
 // StopSession implements Executor.
 func (x *cutBox) StopSession(session.ID) {}

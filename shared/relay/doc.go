@@ -22,13 +22,13 @@
 // table, "⇒" comes before the answer, which uses the same connection. ";" comes before
 // what makes up for a lost frame.
 //
-//	hello   box gen runner link task [token] [questions]  ⇒ welcome | fenced; again every 5 s, 3 times
+//	hello   box gen runner link task [digest] [token] [questions] [invited]  ⇒ welcome | fenced; again every 5 s, 3 times
 //	pull    box gen runner n                              ⇒ delivers, then pulled | fenced; again every 2 s
 //	taken   box gen tickets                               ⇒ nothing; the next deliver of the same id
 //	ask     box gen id round ticket notAfter inbox        ⇒ may; again every 5 s
 //	events  box gen seq session items tickets + payload   ⇒ ack; again every 5 s
 //	status  box gen session ticket process phase detail [era] [+ payload]  ⇒ nothing
-//	bye     box gen runner link looks                     ⇒ bye-ok | fenced; again every 2 s, 5 times
+//	bye     box gen runner link looks [idle]              ⇒ bye-ok | fenced; again every 2 s, 5 times
 //	part    box gen runner frame n of + payload           ⇒ part-ok | fenced; again every 5 s
 //	whole   box gen runner frame of                       ⇒ what the joined frame is answered with; every 5 s
 //	get     box gen runner n owner                        ⇒ kept; again every 5 s, and so the next three
@@ -38,16 +38,17 @@
 //
 // Host to runner:
 //
-//	welcome gen link             the hello link was taken; gen is the generation from now on
+//	welcome gen link [retire] [launch]  the hello link was taken; gen is the generation from now on
 //	fenced  link                 a newer runner runs this box: stop, exit
 //	nudge                        the inbox has something: pull
-//	deliver id round base gen session principal server ticket level subscribed sent notAfter ackWithin inbox again looks lens trace + payload
+//	deliver id round base gen session principal server ticket level subscribed sent notAfter ackWithin inbox again moved looks lens trace secrets + payload
 //	may     id round refused     the answer to ask
 //	pulled  n ids rounds         these ids were delivered for pull n
 //	ack     seq session next closed fenced
 //	bye-ok  link
 //	answer  session question + payload   a client's response to a question; may come twice
 //	stop    session              end the session's process: the client sent DELETE
+//	halt    [session] by [in]    stop the session's process, or all: an operator said so
 //	drain   in                   connect anew at a random moment within so many milliseconds
 //	part-ok frame n
 //	part    frame n of + payload
@@ -70,14 +71,22 @@
 // posts answers again that were lost. After a welcome with a new gen, and after each
 // nudge, the runner pulls with the next n, until every id of pulled has come.
 //
+// An invited runner knows only the box's name, the generation, the token and where the
+// relay is. Its hellos say invited until the first welcome, which has its launch: the
+// environment variables that other runners are started with. They may hold secrets. No
+// runner without the token, or without the id of the welcomed runner, gets them.
+//
 // # Delivering
 //
 // lens cuts the payload of a deliver in two: the client's initialize params, and the
 // message as the client wrote it. level and subscribed are for a fresh process. again
-// says that the session has had a process before. principal is the same for all
+// says that the session has had a process before. moved says that the server had another
+// definition then, so its lists may have changed. principal is the same for all
 // sessions of one principal in the box, and tells nothing else. Those sessions may
 // share a process, or what the box keeps of it. trace is the name of the client's
-// request in all logs, for the runner's own log.
+// request in all logs, for the runner's own log. secrets is what the principal has at
+// third parties, by the names in the server's environment, with value and until: for the
+// process of this delivery, and for no log.
 //
 // A runner executes a message if gen is its own, it has said no bye since the last
 // welcome, and id is new. It remembers ids for 15 minutes and while they are in flight.
@@ -148,6 +157,13 @@
 // is not complete when the connection closes, the runner drops its parts. A joined
 // frame has at most 17 MiB.
 //
+// # Halting
+//
+// halt stops processes, and their sessions stay: the next message of a session starts
+// another process. Without session it is about all processes of the box, and the runner
+// then says bye as soon as it has nothing to do. Calls in flight have in milliseconds to
+// end. Those that are left end with an error that names by. There is no answer to halt.
+//
 // # Connections
 //
 // A runner opens a connection with a pass, which the relay function checks without a
@@ -194,6 +210,16 @@
 // say hello with the next link. A welcome with the same gen means that the bye was not
 // processed, one with a greater gen that it was. The runner drops delivers of an older
 // gen.
+//
+// # Retiring
+//
+// digest in a hello names the definition of the server that the runner was started
+// with. If the host has another one by now, or none, its welcome says retire, except to
+// the first hello of a runner. The runner then finishes what it has, ends its processes
+// and says bye. It executes nothing new for 5 seconds. If it still has something in
+// flight then, it executes new messages again until a moment when it has nothing in
+// flight. It does not say hello again after its bye. A host that wants to be asked now
+// sends drain.
 //
 // # An exchange
 //

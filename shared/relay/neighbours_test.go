@@ -28,18 +28,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Two tenants with two principals each use servers that are drawn at random, with the
-// real host, relay function and runner. Whatever they do, each list that a client gets
-// must be the one that its own process gives: the one that runs, or else one that is
-// started now. So nothing of one principal reaches another, and nothing is stale.
+// In this test two principals of each of two tenants use servers that are drawn at random.
+// The host, relay function and runner are real. Each list that a client gets must be the
+// one that its own process gives: the process that runs, or one that would start now. So
+// no data of one principal reaches another, and no list is stale.
 
 var neighbours = flag.Int("neighbours", 0, "how many random streets TestNeighbours plays; 0 is 300, fewer with -short or -race")
 
 // habits are what a random server does.
 type habits struct {
 	Announces  bool // it declares listChanged, and keeps its word
-	Keeps      bool // what a session has changed survives its process, as in a workspace
-	Personal   bool // and is kept for all sessions of the principal
+	Keeps      bool // a session's changes survive its process, as they do in a workspace
+	Personal   bool // the changes are kept for all sessions of the principal
 	Greets     bool // its lists name the capabilities of its client
 	SameLists  bool // record: "lists"; then no tool changes a list of tools
 	Shared     bool // one process for all sessions of a tenant
@@ -64,7 +64,7 @@ type street struct {
 	tries map[string]int
 }
 
-// house is a box and its processes. Processes end with the box.
+// house is a box and its processes, which end with it.
 type house struct {
 	*street
 	in        chan []byte
@@ -141,6 +141,10 @@ func (s *street) Run(ctx context.Context, t fleet.Task) (string, error) {
 func (s *street) Stop(context.Context, string, string) error    { return nil }
 func (s *street) Tasks(context.Context) ([]fleet.Status, error) { return nil, nil }
 
+func (*street) Traits(string) fleet.Traits {
+	return fleet.Traits{Stops: true, Lists: true}
+}
+
 // Post implements relay.Poster: a connection has the name of its box.
 func (s *street) Post(_ context.Context, conn string, data []byte) error {
 	s.mu.Lock()
@@ -184,7 +188,7 @@ func (h *house) Close(string) error {
 	return nil
 }
 
-// place is where a session's messages are executed.
+// place is the process in which a session's messages are executed.
 type place struct {
 	tenant, principal string
 	session           session.ID
@@ -198,7 +202,7 @@ func (s *street) process(at place) string {
 	return string(at.session)
 }
 
-// heir names who has what a process of a session keeps.
+// heir returns the name of the session or principal for which a process keeps its changes.
 func (s *street) heir(at place) string {
 	if s.habits.Shared || !s.habits.Personal {
 		return s.process(at)
@@ -206,8 +210,8 @@ func (s *street) heir(at place) string {
 	return at.tenant + "/" + at.principal
 }
 
-// lists are those of the process of a session: of the one that runs, or of one that is
-// started now, which start then notes.
+// lists returns the lists of a session's process: the one that runs, or one that would
+// start now. With start, that process has started and is remembered.
 func (s *street) lists(at place, start bool) map[string][]string {
 	h := s.boxes[session.BoxFor(at.tenant, "s")]
 	if h != nil && h.processes[s.process(at)] != nil {
@@ -223,7 +227,7 @@ func (s *street) lists(at place, start bool) map[string][]string {
 	return fresh
 }
 
-// told is what a process answers to a request for a list.
+// told returns the answer of a process to a request for a list.
 func (s *street) told(lists map[string][]string, method string, init json.RawMessage) string {
 	names := slices.Clone(lists[listNames[method]])
 	if s.habits.Greets && !s.habits.Shared {
@@ -281,7 +285,7 @@ func (h *house) execute(d runner.Delivery, m wire.Message) {
 	}
 }
 
-// change is what a call does: it adds its own name to a list.
+// change does what a call does: it adds the call's own name to a list.
 func (s *street) change(at place, lists map[string][]string, name string) (kind string) {
 	list, _, _ := strings.Cut(name, "-")
 	lists[list] = append(lists[list], name)
@@ -298,6 +302,8 @@ func (s *street) change(at place, lists map[string][]string, name string) (kind 
 func (h *house) Answer(session.ID, string, []byte)        {}
 func (h *house) CloseStream(session.ID, session.StreamID) {}
 func (h *house) Questions() map[session.ID][]string       { return nil }
+func (*house) Halt(session.ID, string, time.Duration)     {}
+
 func (h *house) StopSession(id session.ID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -395,19 +401,19 @@ func (s *street) ask(n neighbour, method, params string) json.RawMessage {
 	return wire.Lookup(s.finish(call), "result")
 }
 
-// list has a client ask for a list, and compares.
+// list makes a client ask for a list, and compares the answer.
 func (s *street) list(n neighbour) {
 	method := slices.Sorted(maps.Keys(listNames))[s.rand.IntN(len(listNames))]
 	init := n.init
 	if pinned, _, err := s.store.Load(s.t.Context(), n.id, ""); err == nil {
-		init = pinned.Init // of the first client of the pinned session
+		init = pinned.Init // the init of the first client of the pinned session
 	}
 	box, err := s.store.Box(s.t.Context(), session.BoxFor(n.caller.Tenant, "s"))
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.mu.Lock()
-	if box.State == session.Asleep { // its runner may not have ended, but executes nothing
+	if box.State == session.Asleep { // the runner may not have ended yet, but executes nothing
 		delete(s.boxes, box.ID)
 	}
 	want := s.told(s.lists(place{n.caller.Tenant, n.caller.Principal, n.id}, false), method, init)
@@ -425,7 +431,7 @@ func (s *street) list(n neighbour) {
 	}
 }
 
-// call has a client change a list of its own process.
+// call makes a client change a list of its own process.
 func (s *street) call(n neighbour) {
 	names := slices.Sorted(maps.Values(listNames))
 	list := names[s.rand.IntN(len(names))]
@@ -462,7 +468,7 @@ func (s *street) play(verbs int) {
 	s.work.Wait()
 }
 
-// Longer: go test ./shared/relay -run TestNeighbours -neighbours 5000
+// For a longer run: go test ./shared/relay -run TestNeighbours -neighbours 5000
 func TestNeighbours(t *testing.T) {
 	tries := map[string]int{}
 	n := *neighbours

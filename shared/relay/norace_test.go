@@ -2,5 +2,5 @@
 
 package relay_test
 
-// raceDetector says whether this program was built with the race detector.
+// raceDetector reports whether this program was built with the race detector.
 const raceDetector = false

@@ -14,9 +14,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// evenWorld is a world in which everything takes the same time each time and the
-// box does not fall asleep for want of work, so that what a renewal costs can be
-// told to the nanosecond.
+// evenWorld is a world in which each step always takes the same time and the box does not
+// fall asleep when it is idle. So the cost of a renewal can be measured to the nanosecond.
 func evenWorld(t *testing.T, test func(w *cutWorld)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -33,8 +32,8 @@ func evenWorld(t *testing.T, test func(w *cutWorld)) {
 	})
 }
 
-// quickCalls makes n calls, one every tenth of a second, side by side with those
-// that are not answered yet.
+// quickCalls makes n calls, one every tenth of a second. A call does not wait for the
+// answers to the ones before.
 func (w *cutWorld) quickCalls(id session.ID, number *int, n int) {
 	for range n {
 		*number++
@@ -44,7 +43,7 @@ func (w *cutWorld) quickCalls(id session.ID, number *int, n int) {
 	}
 }
 
-// sameTime checks that every quick call took as long as any other.
+// sameTime checks that all quick calls took the same time.
 func (w *cutWorld) sameTime() {
 	w.t.Helper()
 	w.mu.Lock()
@@ -54,7 +53,7 @@ func (w *cutWorld) sameTime() {
 	}
 }
 
-// opens is how many connections there have been.
+// opens returns how many connections there have been.
 func (w *cutWorld) opens() int {
 	w.wire.mu.Lock()
 	defer w.wire.mu.Unlock()
@@ -68,8 +67,8 @@ func TestCallsDoNotFeelARenewal(t *testing.T) {
 		begun := time.Now()
 		for time.Since(begun) < 12*time.Hour {
 			was := w.opens()
-			// One call that is in flight over all of a renewal, and quick ones from
-			// well before it to well after the old connection was closed.
+			// One call is in flight during a whole renewal. Quick calls run from well
+			// before the renewal to well after the old connection was closed.
 			time.Sleep(110*time.Minute - 5*time.Second - time.Since(begun)%(110*time.Minute))
 			number++
 			slow := number
@@ -121,7 +120,7 @@ func TestFramesOfADayOfABoxThatIsAwakeAndIdle(t *testing.T) {
 		w.wire.mu.Lock()
 		got := [2]map[frame.Type]int{maps.Clone(w.wire.types[upward]), maps.Clone(w.wire.types[downward])}
 		w.wire.mu.Unlock()
-		// A hello every five minutes: a ping, or one of 13 renewals.
+		// There is a hello every five minutes: a ping, or one of 13 renewals.
 		if diff := cmp.Diff([2]map[frame.Type]int{{frame.TypeHello: 288}, {frame.TypeWelcome: 288}}, got); diff != "" {
 			w.t.Errorf("messages of a day (-want +got):\n%s", diff)
 		}

@@ -35,7 +35,7 @@ type simSession struct {
 	id        session.ID
 	label     string
 	ticket    string        // the newest
-	turn      chan struct{} // held while an event of this session is handed over
+	turn      chan struct{} // held while an event of this session is passed to the runner
 	questions map[string]chan []byte
 }
 
@@ -44,7 +44,7 @@ type simCall struct {
 	id      session.StreamID
 	s       *simSession
 	ticket  string
-	ctx     context.Context // ends when its events are of no use any more
+	ctx     context.Context // ends when events of the session have no use any more
 	cancel  context.CancelFunc
 	round   int
 	open    []json.RawMessage // requests without a response
@@ -150,6 +150,9 @@ func (x *simBox) execute(c *simCall, m wire.Message) {
 		steps = a.rng.IntN(100)
 	}
 	total := simWork(a)
+	if x.w.brief {
+		total = min(total, 5*time.Second)
+	}
 	for n := range steps {
 		if nap(c.ctx, total/time.Duration(steps+1)) != nil {
 			return
@@ -159,7 +162,7 @@ func (x *simBox) execute(c *simCall, m wire.Message) {
 		switch {
 		case a.rng.IntN(x.w.chatty) == 0:
 			x.say(nil, c.s, session.Common, x.notice("notifications/message", label, n), false)
-		case kind == 0 && n%128 < 5:
+		case kind == 0 && n%128 < 5 && !x.w.brief:
 			if !x.ask(a, c, label, n) {
 				return
 			}
@@ -185,7 +188,7 @@ func (x *simBox) execute(c *simCall, m wire.Message) {
 	}
 }
 
-// simWork returns how long a request takes. Most are fast, some take just as long as a
+// simWork returns how long a request takes. Most are fast. Some take just as long as a
 // runner waits before it sends taken, and some take minutes.
 func simWork(a *actor) time.Duration {
 	switch n := a.rng.IntN(20); {
@@ -213,7 +216,7 @@ func (x *simBox) notice(method, label string, n int) []byte {
 // next ping, which asks for the answer.
 const simAnswer = 6 * time.Minute
 
-// ask asks the client something and waits for the answer, but not for ever.
+// ask asks the client something and waits for the answer, but not without a limit.
 func (x *simBox) ask(a *actor, c *simCall, label string, n int) bool {
 	question := fmt.Sprintf("q-%s-%d-%s", label, n, x.p.name)
 	answer := make(chan []byte, 1)
@@ -238,8 +241,8 @@ func (x *simBox) ask(a *actor, c *simCall, label string, n int) bool {
 		return true
 	case <-patience.C:
 		a.tell("no answer to %s", question)
-		// A socket may be lost together with the question, and with the notice that its
-		// request was accepted.
+		// A socket may be lost together with the question, and with the notification that
+		// its request was accepted.
 		overSocket := slices.ContainsFunc(x.w.sockets, func(s *simSocket) bool { return s.name == c.s.label })
 		if x.w.none() && !overSocket && !x.w.ledger.isEnded(c.s.label) {
 			x.w.breaks("question %s was not answered within %s", question, simAnswer)
@@ -266,7 +269,7 @@ func (x *simBox) respond(c *simCall, id json.RawMessage, raw []byte) {
 	<-c.s.turn
 }
 
-// say hands an event to the runner. c is nil for an event that belongs to no request.
+// say passes an event to the runner. c is nil for an event that belongs to no request.
 func (x *simBox) say(c *simCall, s *simSession, stream session.StreamID, raw []byte, final bool) {
 	s.turn <- struct{}{}
 	x.sayInTurn(c, s, stream, raw, final)
@@ -366,7 +369,7 @@ func (x *simBox) fail(c *simCall, why string) {
 	}
 }
 
-// shut ends all open requests, as a box does that is told to stop.
+// shut ends all open requests, like a box that is told to stop.
 func (x *simBox) shut() {
 	x.mu.Lock()
 	var sessions []session.ID
@@ -416,7 +419,7 @@ func (x *simBox) IdleSince() (time.Time, bool) {
 	return x.last, len(x.calls) == 0
 }
 
-// labelOf is the name that a message in a simulated world carries.
+// labelOf returns the label that a message in a simulated world carries.
 func labelOf(raw []byte) string {
 	_, rest, _ := strings.Cut(string(raw), `"label":"`)
 	label, _, _ := strings.Cut(rest, `"`)

@@ -17,9 +17,9 @@ type simStream struct {
 	events  []session.Event
 }
 
-// check checks the promises that can be judged only at the end. Others are checked when
-// things happen: executed once and in the right session (ledger), seen once and in
-// order (clients), connections renewed in time (gateway).
+// check checks the promises that can be judged only at the end. Others are checked while
+// the world runs: executed once and in the right session (ledger), seen once and in order
+// (clients), connections renewed in time (gateway).
 func (w *world) check() {
 	log := w.log()
 	for _, s := range log {
@@ -120,7 +120,7 @@ func (w *world) checkEvents(s *simStream) {
 	}
 }
 
-// checkEnd checks that there is one end, and one response for each request.
+// checkEnd checks that a stream has one end, and one response for each request.
 func (w *world) checkEnd(s *simStream) {
 	if !s.events[len(s.events)-1].Final {
 		w.breaks("%s has no end", w.title(s))
@@ -137,7 +137,7 @@ func (w *world) checkEnd(s *simStream) {
 	}
 }
 
-// checkSpoken checks that the log has every event of a box that fell asleep by itself.
+// checkSpoken checks that the log has every event of each box that fell asleep by itself.
 func (w *world) checkSpoken(log map[simStreamKey]*simStream) {
 	slept := map[string]bool{}
 	for _, p := range w.fleet.procs {
@@ -176,7 +176,7 @@ func (w *world) checkClient(c *simClient, log map[simStreamKey]*simStream) {
 			w.breaks("%s was not accepted though nothing went wrong: %v", r.label, r.broken)
 		}
 		if r.stream == "" {
-			continue // it never got so far, or was answered in place
+			continue // the request was never sent to a box, or the host answered it itself
 		}
 		w.checkRequest(r, log)
 	}
@@ -186,8 +186,8 @@ func (w *world) checkClient(c *simClient, log map[simStreamKey]*simStream) {
 	}
 }
 
-// checkRequest checks that an accepted request has ended. Its client has seen all of
-// it, unless it could not know where to look.
+// checkRequest checks that an accepted request has ended. Its client must have seen all of
+// it, unless the client could not know its stream.
 func (w *world) checkRequest(r *simRequest, log map[simStreamKey]*simStream) {
 	var s *simStream
 	for key := range log {
@@ -234,11 +234,11 @@ func (w *world) checkRequest(r *simRequest, log map[simStreamKey]*simStream) {
 	}
 }
 
-// simPatience is how long a message may take to get into a box when nothing goes wrong:
-// a start, and some steps that take seconds.
+// simPatience is how long a message may take to reach a box if nothing goes wrong: a
+// start, and some steps that take seconds.
 const simPatience = 40 * time.Second
 
-// byOf returns the process that an event comes from, "" for an event of the relay.
+// byOf returns the process that sent an event, "" for an event of the relay.
 func byOf(raw []byte) string {
 	for _, path := range [][]string{{"params", "by"}, {"result", "by"}, {"error", "data", "by"}} {
 		if by, ok := wire.String(wire.Lookup(raw, path...)); ok {

@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// simClient is a client with one session, together with the HTTP function it talks to.
+// simClient is a client with one session, together with the HTTP function that serves it.
 // It opens the session, sends requests at inconvenient times, loses connections, comes
 // back with the id of the last event it saw, and answers questions.
 type simClient struct {
@@ -30,7 +30,7 @@ type simClient struct {
 	mu       sync.Mutex
 	requests []*simRequest
 	hears    bool          // listens on the common stream
-	heard    session.Index // index of the last event it has heard there
+	heard    session.Index // index of the last event that it has seen there
 }
 
 // simRequest is one POST with requests, as its client sees it.
@@ -44,7 +44,7 @@ type simRequest struct {
 	session  session.ID // of an initialize
 	accepted bool
 	late     bool             // was open when the session was ended
-	stream   session.StreamID // the world knows it; the client knows it only from last
+	stream   session.StreamID // the world knows it; the client knows it only from an event id in last
 	last     string           // id to come back with
 	seen     []session.Event
 	done     bool
@@ -91,8 +91,8 @@ func (c *simClient) run() {
 	under.Wait()
 }
 
-// think returns how long the client waits before it does the next thing. Often that is
-// until a box falls asleep, or while its runner lingers.
+// think returns how long the client waits before its next step. Often that is until a box
+// falls asleep, or while its runner lingers.
 func (c *simClient) think() time.Duration {
 	switch c.a.rng.IntN(8) {
 	case 0:
@@ -108,7 +108,7 @@ func (c *simClient) think() time.Duration {
 	}
 }
 
-// open opens the session, again and again until it is ready.
+// open opens the session. It tries until the session is ready.
 func (c *simClient) open() bool {
 	for n := 1; c.w.ctx.Err() == nil; n++ {
 		if n > 1 {
@@ -156,7 +156,7 @@ func (c *simClient) initialized() bool {
 	return c.tell(c.name+".initialized", wire.NewNotification(wire.NotifyInitialized, nil)) == nil
 }
 
-// tell sends a message that gets no response, until it was taken.
+// tell sends a message that gets no response. It tries until the message is accepted.
 func (c *simClient) tell(what string, raw []byte) error {
 	rng := c.w.random("tell " + what)
 	for n := 1; ; n++ {

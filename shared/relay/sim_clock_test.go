@@ -4,36 +4,24 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// TestClocks sets the wall clocks of hosts and runners wrong. In half of the worlds
-// they are up to 30 s off in either direction, each by another amount and for ever. In
-// the others all are set an hour or a day forward or back, and right again ten minutes
-// later. Nothing is executed twice, accepted requests end, no session is lost, and no
-// error invites to repeat a request that was executed.
+// TestClocks sets the wall clocks of hosts and runners wrong. In half of the worlds each
+// clock is off for ever, by its own amount of up to 30 s in either direction. In the
+// others all are set an hour or a day forward or back, and right again ten minutes later.
+// Nothing may be executed twice, accepted requests must end, no session may be lost, and
+// no error may invite to repeat a request that was executed.
 //
 //	go test ./shared/relay -run Clocks -sim.seed 1 -sim.seeds 5000 -v
 func TestClocks(t *testing.T) {
-	count := newTally()
-	t.Cleanup(func() { t.Log(count) })
-	for _, seed := range worlds(2, nil) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, seed)
-				w.faults, w.tally = faults{trouble: w.trouble, limited: w.limited, die: 0.05, kill: 10 * time.Minute, bootDies: 0.05}, count
-				w.clock = newSimClock(w)
-				count.add("worlds", 1)
-				w.run()
-				count.add("messages executed", len(w.ledger.runs))
-			})
-		})
-	}
+	simulate(t, worlds(2, nil), func(w *world) {
+		w.only(faults{die: 0.05, kill: 10 * time.Minute, bootDies: 0.05})
+		w.clock = newSimClock(w)
+	})
 }
 
 // simClock says by how much the clock of each host is wrong.
@@ -81,7 +69,7 @@ func (c *simClock) of(host string) func() time.Duration {
 	}
 }
 
-// stamped returns a frame whose time of sending is by another clock.
+// stamped returns a frame whose time of sending comes from another clock.
 func (c *simClock) stamped(data []byte, by time.Duration) []byte {
 	f, err := frametest.Decode(data)
 	if c == nil || err != nil || f.Sent == 0 || by == 0 {
@@ -104,8 +92,8 @@ func shift(t *time.Time, by time.Duration) {
 	}
 }
 
-// shiftBox, shiftItem and shiftSession return records as another clock would have
-// written them. A store forgets records by its own clock.
+// shiftBox, shiftItem and shiftSession return records with the times of another clock. A
+// store deletes expired records by its own clock.
 func shiftBox(b session.Box, by time.Duration) session.Box {
 	shift(&b.Until, by)
 	shift(&b.Changed, by)

@@ -18,8 +18,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// simFleet runs boxes: the real Runner over simulated connections, with a simulated
-// box. Starts may fail, have no clear outcome or happen twice. Boxes die.
+// simFleet runs boxes: the real Runner over simulated connections, with a simulated box. A
+// start may fail, have no clear outcome or happen twice. Boxes die.
 type simFleet struct {
 	w     *world
 	mu    sync.Mutex
@@ -30,18 +30,19 @@ func newSimFleet(w *world) *simFleet { return &simFleet{w: w} }
 
 // simProc is one task: a runner and its box.
 type simProc struct {
-	w      *world
-	name   string
-	task   fleet.Task
-	box    *simBox
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	dead   atomic.Bool // killed: nothing it does has an effect
-	dials  atomic.Int64
+	w          *world
+	name       string
+	task       fleet.Task
+	definition string // of its server, when it was started
+	box        *simBox
+	ctx        context.Context
+	cancel     context.CancelCauseFunc
+	dead       atomic.Bool // killed: nothing it does has an effect
+	dials      atomic.Int64
 
 	mu     sync.Mutex
 	status fleet.Status
-	slept  bool // its Run returned nil, and it was not killed before
+	slept  bool // its Run returned nil before anything killed it
 }
 
 var (
@@ -63,7 +64,7 @@ func (f *simFleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 		return "", []error{fleet.ErrUnavailable, fleet.ErrCapacity}[a.rng.IntN(2)]
 	}
 	p := f.started(t.ClientToken)
-	if p == nil {
+	if p == nil || t.Place == blindPlace {
 		p = f.start(t)
 		if a.chance(f.w.runTwice) {
 			f.start(t)
@@ -91,9 +92,13 @@ func (f *simFleet) start(t fleet.Task) *simProc {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	name := fmt.Sprintf("p%d", len(f.procs)+1)
-	p := &simProc{w: f.w, name: name, task: t, status: fleet.Status{
+	p := &simProc{w: f.w, name: name, task: t, definition: f.w.operator.current(), status: fleet.Status{
 		ID: "task-" + name, ClientToken: t.ClientToken, Box: t.Box, Server: t.Server, State: fleet.Pending,
 	}}
+	if t.Place == blindPlace {
+		p.status.ID = blindPlace + "/" + t.ClientToken
+		f.w.tally.add("tasks that no list has", 1)
+	}
 	p.ctx, p.cancel = context.WithCancelCause(f.w.ctx)
 	f.procs = append(f.procs, p)
 	f.w.tell(name, "started for box %s, generation %s", t.Box, t.Env[frame.EnvGeneration])
@@ -101,7 +106,7 @@ func (f *simFleet) start(t fleet.Task) *simProc {
 	return p
 }
 
-// live is the whole life of a task. It does the work of infra/runner.
+// live runs a task from start to end. It does the work of infra/runner.
 func (p *simProc) live() {
 	w := p.w
 	a := w.actor(p.name)
@@ -119,10 +124,11 @@ func (p *simProc) live() {
 	}
 	dialing := w.actor(p.name + "/dial")
 	p.box = newSimBox(p)
+	ctx, retire := p.retiring()
 	c := runner.Config{
 		URL: "ws://simulated", Box: session.BoxID(p.task.Env[frame.EnvBox]), Gen: session.Generation(gen),
 		Token: p.task.Env[frame.EnvToken], Task: p.status.ID, Executor: p.box, Idle: w.idle, Log: w.logger(p.name),
-		Rand: w.random(p.name + "/runner"),
+		Rand: w.random(p.name + "/runner"), Digest: p.definition, Retire: retire,
 		Dial: func(context.Context, string, http.Header) (runner.Conn, error) {
 			c, err := w.gateway.connect(p, dialing)
 			if err != nil {
@@ -134,11 +140,23 @@ func (p *simProc) live() {
 	if w.limited {
 		c.RenewAfter = simRenew
 	}
+	if p.blind() {
+		c.Executor, c.Digest, c.Deadline, c.Linger = nil, "", time.Now().Add(blindLife), 200*time.Millisecond
+		c.Begin = func(launch map[string]string) (runner.Begun, error) {
+			if len(launch) != 1 || p.task.Env["LAUNCH"] != "" {
+				w.breaks("runner %s was launched with %v", p.name, launch)
+			}
+			return runner.Begun{Executor: p.box, Digest: p.definition, Idle: w.idle, Longest: blindLongest}, nil
+		}
+	}
 	p.box.runner = runner.New(c)
+	if p.blind() {
+		defer time.AfterFunc(blindLife, func() { p.kill() }).Stop()
+	}
 	p.mu.Lock()
 	p.status.State, p.status.Started = fleet.Running, time.Now()
 	p.mu.Unlock()
-	err = p.box.runner.Run(p.ctx)
+	err = p.box.runner.Run(ctx)
 	w.tell(p.name, "Run returned %v", err)
 	exit := 1
 	switch {
@@ -146,7 +164,7 @@ func (p *simProc) live() {
 		exit = 0
 	case errors.Is(err, runner.ErrFenced):
 		exit = 3
-		if b, err := w.memory.Box(w.ctx, c.Box); err == nil && b.State == session.Awake && b.Task == p.status.ID {
+		if b, err := w.memory.Box(w.ctx, c.Box); err == nil && b.State == session.Awake && b.Runner == p.box.runner.ID() {
 			w.breaks("runner %s was fenced though nobody has taken its place", p.name)
 		}
 	case w.none() && w.ctx.Err() == nil:
@@ -156,7 +174,7 @@ func (p *simProc) live() {
 	p.cancel(nil)
 }
 
-// stop notes the end of a task, and makes the fleet report it.
+// stop records the end of a task, and makes the fleet report it.
 func (p *simProc) stop(exit int, signal string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -165,6 +183,9 @@ func (p *simProc) stop(exit int, signal string) {
 	}
 	p.status.State, p.status.Stopped, p.status.ExitCode, p.status.Signal = fleet.Stopped, time.Now(), exit, signal
 	p.slept = exit == 0 && p.ctx.Err() == nil
+	if p.blind() && p.box != nil && !p.dead.Load() {
+		p.status.Runner = fleet.RunnerDigest(p.box.runner.ID())
+	}
 	w, status := p.w, p.status
 	a := w.actor(p.name + "/stopped")
 	times := 1
@@ -213,7 +234,7 @@ func (p *simProc) kill() {
 	p.cancel(errKilled)
 }
 
-// terminate ends a task as SIGTERM does: its box ends the requests it can.
+// terminate ends a task as SIGTERM does: its box ends as many requests as it can.
 func (p *simProc) terminate() {
 	p.w.tell(p.name, "TERMINATED")
 	if p.box != nil {
@@ -267,19 +288,38 @@ func (f *simFleet) alive() []string {
 	return out
 }
 
-// Stop implements fleet.Fleet. A task that lingers after its bye is not stopped, unless
-// a clock says that this was long ago.
+// Stop implements fleet.Fleet. The test fails if it stops a task that lingers after its
+// bye, unless a clock says that the bye was long ago.
 func (f *simFleet) Stop(_ context.Context, id, _ string) error {
 	if f.w.clock == nil {
 		f.w.breaks("the relay stops a task")
 	}
 	for _, p := range f.running() {
-		if p.status.ID == id {
+		if p.status.ID == id && !p.blind() {
 			f.w.tally.add("runners stopped that no record knew", 1)
 			p.terminate()
 		}
 	}
 	return nil
+}
+
+// blindPlace is a place that neither lists its tasks nor stops them, and that may start a
+// task twice, late or not at all. A task there lives for blindLife.
+const (
+	blindPlace = "blind"
+	blindLife  = 15 * time.Minute
+	// blindLongest is how long a call is expected to take there.
+	blindLongest = 8 * time.Minute
+)
+
+func (p *simProc) blind() bool { return p.task.Place == blindPlace }
+
+// Traits implements fleet.Fleet.
+func (f *simFleet) Traits(place string) fleet.Traits {
+	if place == blindPlace {
+		return fleet.Traits{Lifetime: blindLife, Invites: true, StartTimeout: 75 * time.Second}
+	}
+	return fleet.Traits{Stops: true, Lists: true}
 }
 
 // Tasks implements fleet.Fleet. It may report a living task as dead.
@@ -295,6 +335,9 @@ func (f *simFleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
 	defer f.mu.Unlock()
 	var out []fleet.Status
 	for _, p := range f.procs {
+		if p.blind() {
+			continue
+		}
 		p.mu.Lock()
 		s := p.status
 		p.mu.Unlock()

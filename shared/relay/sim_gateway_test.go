@@ -14,10 +14,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// simGateway is the WebSocket API between runners and the relay function. Each frame of
-// a runner is an invocation of its own, and its answer goes back on the same
-// connection. Posts go to the runner. Everything takes its own time, so nothing keeps
-// its order.
+// simGateway is the WebSocket API between runners and the relay function. Each frame of a
+// runner is an invocation of its own, and its answer goes back on the same connection.
+// Posts go to the runner. Every step takes its own time, so messages overtake each other.
 type simGateway struct {
 	w     *world
 	mu    sync.Mutex
@@ -36,8 +35,8 @@ var errCut = errors.New("the connection is cut")
 
 func newSimGateway(w *world) *simGateway { return &simGateway{w: w, conns: map[string]*simConn{}} }
 
-// simConn is one connection with both its ends. Either end may believe that it is open
-// when it is not.
+// simConn is one connection with both its ends. Either end may take it for open when it is
+// not.
 type simConn struct {
 	g     *simGateway
 	name  string
@@ -75,7 +74,7 @@ func (g *simGateway) connect(p *simProc, a *actor) (*simConn, error) {
 	return c, nil
 }
 
-// limits sets when the connection ends by itself.
+// limits sets the time at which the connection ends by itself.
 func (c *simConn) limits() {
 	w := c.g.w
 	life := gatewayLife
@@ -94,8 +93,7 @@ func (c *simConn) limits() {
 	}
 }
 
-// In a world with limits a connection lives this long, and runners renew theirs
-// before.
+// In a world with limits a connection lives this long. Runners renew theirs earlier.
 const (
 	simLife  = 7 * time.Minute
 	simRenew = 6 * time.Minute
@@ -108,8 +106,8 @@ func (c *simConn) fault(what string, do func()) {
 	}
 }
 
-// tooLong closes a connection at a limit. If nothing goes wrong, a runner does not let
-// that happen.
+// tooLong closes a connection at a limit. If nothing goes wrong, a runner never lets a
+// connection reach a limit.
 func (c *simConn) tooLong(why string) {
 	if c.g.w.none() {
 		c.g.w.breaks("connection %s %s", c.name, why)
@@ -175,7 +173,8 @@ func (c *simConn) Receive() ([]byte, error) {
 	}
 }
 
-// passes reports whether anything can pass now. A call counts as use of the connection.
+// passes reports whether the connection carries messages now. Each call of it counts as
+// use of the connection.
 func (c *simConn) passes() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// ledger records what really happened in a world, whichever actor knows it.
+// ledger records what really happened in a world, even if no single actor knows it.
 type ledger struct {
 	mu     sync.Mutex
 	owners map[session.ID]string       // the client of each session
@@ -22,8 +22,8 @@ type ledger struct {
 	runs   map[string]execution        // by label of the message
 	spoken map[session.ID]map[speaker][]utterance
 	closed map[session.StreamID]bool // CloseStream was said
-	open   map[session.StreamID]bool // the stream is in a batch that no relay function has handled to its end
-	told   map[session.StreamID]bool // the client was told that the request is not executed from now on
+	open   map[session.StreamID]bool // the stream is in a batch that no relay function has handled completely
+	told   map[session.StreamID]bool // the client was told that the request will not be executed any more
 }
 
 // simRound is one round of a delivery.
@@ -47,7 +47,7 @@ type speaker struct {
 type utterance struct {
 	by, raw string
 	final   bool
-	due     bool // said while a request was in flight, so the box could not fall asleep before it was stored
+	due     bool // the event was sent while a request was in flight, so the box could not fall asleep before the event was stored
 }
 
 func newLedger() *ledger {
@@ -77,7 +77,7 @@ func (l *ledger) owner(id session.ID) string {
 	return "session?"
 }
 
-// learns records the label of a delivery, for the story.
+// learns records the label of a delivery, for the log of the world.
 func (l *ledger) learns(id session.StreamID, raw []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,8 +95,8 @@ func (l *ledger) label(id session.StreamID) string {
 	return "?" + string(id)
 }
 
-// executes records the execution of a delivery. It checks that it is the only one, and
-// in the right place.
+// executes records the execution of a delivery. It checks that the delivery was not
+// executed before, and is in the right place.
 func (l *ledger) executes(w *world, by, client string, d runner.Delivery, msgs []wire.Message) {
 	w.tell(by, "EXECUTES %s, round %d", labelOf(d.Raw), d.Round)
 	l.learns(d.ID, d.Raw)
@@ -167,7 +167,7 @@ func (l *ledger) isOpen(stream session.StreamID) bool {
 	return l.open[stream]
 }
 
-// tells records an end which says that nothing more will be executed.
+// tells records an end that promises that nothing more will be executed.
 func (l *ledger) tells(stream session.StreamID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// listen is the client's GET on the common stream. It repeats the GET with the id of
-// the last event it saw, until the world is over and it has had the time to hear the
-// rest.
+// listen is the client's GET on the common stream. It repeats the GET with the id of the
+// last event it saw. It stops when the world is over and the client has had the time to
+// get the rest.
 func (c *simClient) listen() {
 	w := c.w
 	last := ""
@@ -70,8 +70,8 @@ func (c *simClient) listenFrom(ctx context.Context, last string) (*host.Call, er
 	return c.w.host().Resume(ctx, c.caller, c.id, last)
 }
 
-// opening returns the cursor that a response opens with: the one in front of the first
-// event, or, while another GET has the stream, the one that the client came with.
+// opening returns the first cursor of a response: the one before the first event. While
+// another GET has the stream, it is the cursor with which the client came.
 func opening(call *host.Call, events []session.Event, from string) string {
 	id := call.Cursor()
 	if len(events) > 0 {
@@ -83,7 +83,8 @@ func opening(call *host.Call, events []session.Event, from string) string {
 	return id.String()
 }
 
-// hear is the client's end. It checks that each event comes once, and in order.
+// hear is the client's end of the stream. It checks that each event comes once, and in
+// order.
 func (c *simClient) hear(call *host.Call, events []session.Event, last string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,13 +9,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// faults are the things that may go wrong in a world: the chance of one event, or the
-// mean time between two. 0 means never.
+// faults are the things that may go wrong in a world. Each is the chance of one event, or
+// the mean time between two. 0 means never.
 type faults struct {
 	trouble time.Duration // how long there are any
 
 	notStored, answerLost, slow float64 // a call of the store
-	twice, storedLate           float64 // a write: done again by who does it, or done after it has failed
+	twice, storedLate           float64 // a write: its caller repeats it, or it takes effect after it has failed
 	die                         float64 // a function, somewhere
 	frameLost, frameTwice       float64 // runner to host
 	frameLate                   float64
@@ -24,23 +24,24 @@ type faults struct {
 	dialFails                   float64
 	cut, deaf                   time.Duration // a connection; deaf: neither end is told
 	kill, terminate             time.Duration // a runner
-	killAtWork                  float64       // a runner that has just got a delivery
+	halts                       time.Duration // an operator stops processes
+	killAtWork                  float64       // a runner that has just got a delivery dies
 	runFails, runUnknown        float64       // starting a task
 	runTwice, bootDies          float64
 	bootSlow                    float64
-	stoppedLost, stoppedTwice   float64 // the fleet's report of a task that stopped
+	stoppedLost, stoppedTwice   float64 // the fleet's report of a task that stopped is lost, or comes twice
 	falseLoss                   float64 // the fleet reports that a living task has stopped
-	pauses                      float64 // a function at a step; and whether runners stand still now and then
-	limited                     bool    // the gateway closes connections early, as with its own limits
+	pauses                      float64 // a function pauses at a step; if not 0, runners stand still at times too
+	limited                     bool    // the gateway closes connections early, as if by its own limits
 }
 
-// none reports whether nothing goes wrong but the order and the pace of things.
+// none reports whether nothing goes wrong except the order and the speed of messages.
 func (f faults) none() bool { return f == faults{trouble: f.trouble, limited: f.limited} }
 
 // drawFaults draws the faults of a world. A quarter of the worlds has none. In another
-// quarter the store is slow, and either boxes die when they have just got a delivery
-// and posts are lost, or living boxes are reported as lost and go on beside their
-// successors. The others have some kinds of faults, rare or frequent.
+// quarter the store is slow, and one of two things happens: boxes die when they have just
+// got a delivery and posts are lost, or living boxes are reported as lost and go on beside
+// their successors. The others have some kinds of faults, rare or frequent.
 func drawFaults(rng *rand.Rand) faults {
 	f := faults{trouble: 20*time.Minute + draw(rng, 40*time.Minute), limited: rng.IntN(2) == 0}
 	switch rng.IntN(4) {
@@ -49,7 +50,8 @@ func drawFaults(rng *rand.Rand) faults {
 	case 1:
 		f.slow, f.twice, f.killAtWork, f.postLost = 0.2*rng.Float64(), 0.2*rng.Float64(), 0.3*rng.Float64(), 0.2*rng.Float64()
 		if rng.IntN(2) == 0 {
-			// Or boxes that live are given up, and speak on beside their successors.
+			// In these worlds boxes that live are given up, and go on beside their
+			// successors.
 			f.killAtWork, f.falseLoss, f.frameTwice, f.frameLate = 0, 0.5*rng.Float64(), 0.2*rng.Float64(), 0.2*rng.Float64()
 		}
 		return f
@@ -64,7 +66,7 @@ func drawFaults(rng *rand.Rand) faults {
 			*p = often * rng.Float64() * 0.05
 		}
 	}
-	// These happen seldom: they need a greater chance to be seen at all.
+	// These faults happen seldom, so they need a greater chance to be seen at all.
 	f.falseLoss, f.killAtWork, f.frameTwice = 6*f.falseLoss, 3*f.killAtWork, 2*f.frameTwice
 	f.die, f.runFails, f.runUnknown, f.runTwice = 4*f.die, 6*f.runFails, 6*f.runUnknown, 6*f.runTwice
 	f.bootDies, f.bootSlow, f.stoppedLost, f.stoppedTwice = 6*f.bootDies, 6*f.bootSlow, 6*f.stoppedLost, 6*f.stoppedTwice
@@ -76,7 +78,8 @@ func drawFaults(rng *rand.Rand) faults {
 	return f
 }
 
-// draw returns a duration below d, fine enough that no two things happen at once.
+// draw returns a duration below d, fine enough that two things never happen at the same
+// moment.
 func draw(rng *rand.Rand, d time.Duration) time.Duration { return time.Duration(rng.Int64N(int64(d))) }
 
 // random returns the generator of one actor.
@@ -98,13 +101,13 @@ func nap(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// actor does one thing after the other: a function, a client, or an end of a
-// connection. Only one goroutine may use it.
+// actor does one step after the other: a function, a client, or an end of a connection.
+// Only one goroutine may use it.
 type actor struct {
 	w      *world
 	name   string
 	rng    *rand.Rand
-	left   int // steps until it dies, below 0 for never
+	left   int // steps until the actor dies, below 0 for never
 	dead   bool
 	skew   func() time.Duration // of the clock of its host
 	cancel context.CancelFunc
@@ -119,8 +122,8 @@ func (a *actor) tell(format string, args ...any) { a.w.tell(a.name, format, args
 // chance reports whether a fault happens now.
 func (a *actor) chance(p float64) bool { return a.rng.Float64() < p && !a.w.calm.Load() }
 
-// takes returns how long something takes that mostly takes about d, sometimes a tenth
-// of a second, seldom seconds.
+// takes draws how long a step takes. In most cases it is about d, in some up to a tenth of
+// a second longer, and in a few up to three seconds longer.
 func (a *actor) takes(d time.Duration) time.Duration {
 	t := d/2 + draw(a.rng, d)
 	switch x := a.rng.Float64(); {
@@ -134,9 +137,8 @@ func (a *actor) takes(d time.Duration) time.Duration {
 
 type actorKey struct{}
 
-// function runs f as one invocation of a function. If the invocation is to die, its
-// context ends at one of its steps, and nothing that it does from then on has an
-// effect.
+// function runs f as one invocation of a function. The invocation may be one that dies.
+// Then its context ends at one of its steps, and its later calls have no effect.
 func (w *world) function(name string, limit time.Duration, f func(ctx context.Context, a *actor)) {
 	a := w.actor(name)
 	if a.chance(w.die) {
@@ -153,8 +155,8 @@ func (w *world) function(name string, limit time.Duration, f func(ctx context.Co
 
 func actorOf(ctx context.Context) *actor { return ctx.Value(actorKey{}).(*actor) }
 
-// step is called before and after everything a function does to the world. After an
-// error the function does no more.
+// step is called before and after each effect that a function has on the world. After an
+// error the function does nothing more.
 func (a *actor) step(ctx context.Context) error {
 	if a.w.pauses > 0 && a.chance(a.w.pauses) {
 		d := draw(a.rng, time.Minute)
@@ -171,7 +173,7 @@ func (a *actor) step(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// unavailable returns the error that trouble gives to the code under test.
+// unavailable returns the error with which a fault appears to the code under test.
 func unavailable(what string) error {
 	return session.Errorf(session.Unavailable, "simulated: %s", what)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// response is the HTTP response of one function to one client. The client may be
-// gone long before the function notices: what is written then goes nowhere.
+// response is the HTTP response of one function to one client. The client may be gone long
+// before the function notices. Bytes that are written then are lost.
 type response struct {
 	mu    sync.Mutex
 	open  bool
@@ -66,8 +66,8 @@ func (c *simClient) respond(name string, f func(ctx context.Context, a *actor, p
 // a stream.
 const simWindow = time.Second
 
-// post sends the request. The function says that the request was accepted when Next
-// returns for the first time, and not before.
+// post sends the request. The function tells the client that the request was accepted when
+// Next returns for the first time, and not before.
 func (r *simRequest) post(accept func(context.Context) (*host.Call, error)) {
 	w := r.c.w
 	r.begun = time.Now()
@@ -117,7 +117,7 @@ func (r *simRequest) failed(a *actor, err error) {
 	r.lost(err)
 }
 
-// lost reports a session that was lost: a session must outlive everything.
+// lost reports a session that was lost, which no fault may cause.
 func (r *simRequest) lost(err error) {
 	if errors.Is(err, session.NotFound) && !r.c.w.ledger.isEnded(r.c.name) && !isInit(r.label) {
 		r.c.w.breaks("%s: the session of %s is lost: %v", r.label, r.c.name, err)
@@ -126,7 +126,7 @@ func (r *simRequest) lost(err error) {
 
 func isInit(label string) bool { return strings.Contains(label, ".init") }
 
-// hold goes on with a response until the function ends it.
+// hold follows a response until the function ends it.
 func (r *simRequest) hold(ctx context.Context, a *actor, call *host.Call, p *response) {
 	if call.Done() {
 		return
@@ -213,7 +213,7 @@ func (r *simRequest) resume() {
 	}
 }
 
-// answerTo answers an event if it is a question.
+// answerTo answers an event if the event is a question.
 func (c *simClient) answerTo(raw []byte) {
 	m, err := wire.Parse(raw)
 	if err != nil || m.Kind != wire.Request {

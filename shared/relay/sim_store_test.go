@@ -10,10 +10,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// simStore is a store with latency and faults. A call may fail without effect, take
-// effect and fail, fail and take effect later, be slow, or be the last call of its
-// function. A write may be done twice, as by an SDK that got no answer. The second try
-// then finds the first one.
+// simStore is a store with latency and faults. A call may fail without effect, take effect
+// and fail, fail and take effect later, be slow, or be the last call of its function. A
+// write may be done twice, as by an SDK that got no answer. The second try then finds the
+// effect of the first.
 type simStore struct {
 	w *world
 	*sessiontest.Memory
@@ -110,7 +110,8 @@ func (s *simStore) Save(ctx context.Context, v session.Session) error {
 	})
 }
 
-// owed describes what a session's record says of its connections.
+// owed describes what a session's record says about its connections and undelivered
+// events.
 func (w *world) owed(s session.Session) []string {
 	var said []string
 	for _, c := range s.Pushed {
@@ -152,7 +153,7 @@ func (s *simStore) Append(ctx context.Context, v session.Batch) error {
 	return change(ctx, "Append", func() error {
 		err := s.Memory.Append(ctx, v)
 		if errors.Is(err, session.Duplicate) && wrote {
-			err = nil // as a driver knows its own first try
+			err = nil // a driver recognizes its own first try
 		}
 		wrote = wrote || err == nil
 		if last := v.Events[len(v.Events)-1]; err == nil && v.Final && v.Gen == 0 && saysOver(last) {

@@ -13,9 +13,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// In every third world boxes ask their clients as servers of the modern era do: a
-// request in a few rounds, between which nothing runs for it. Each round is executed
-// once, with the answers to what was asked in the one before.
+// In every third world boxes ask their clients as servers of the modern era do: a request
+// takes a few rounds, and between them no process works on it. Each round is executed
+// once, with the answers to the questions of the previous round.
 
 // asks reports whether the boxes of a world suspend calls.
 func (w *world) asks() bool { return w.seed%3 == 1 }
@@ -36,22 +36,22 @@ func (w *world) rounds(label string) int {
 	return []int{0, 0, 0, 1, 1, 2, 4}[w.random("rounds of "+label).IntN(7)]
 }
 
-// simAsking is a request of a call that needs input, with the state that it is to
-// come back with.
+// simAsking is a request of a call that needs input, with the state that must come back
+// with it.
 type simAsking struct {
 	raw   []byte
 	label string
 	count int
 }
 
-// simState returns a request's state. It says which questions of which round the
-// request must bring the answers to.
+// simState returns a request's state. It names the questions, and their round, whose
+// answers the request must bring.
 func simState(stream session.StreamID, round int, label string, first, count int) string {
 	return fmt.Sprintf("%s %d %s %d %d", stream, round, label, first, count)
 }
 
-// answered checks that a request of a later round brings the answers to its
-// questions, and those only.
+// answered checks that a request of a later round brings the answers to its own questions,
+// and no others.
 func (x *simBox) answered(c *simCall, m wire.Message) {
 	label := labelOf(m.Raw)
 	state, _ := wire.String(wire.Lookup(m.Params, "requestState"))
@@ -82,8 +82,8 @@ func (x *simBox) answered(c *simCall, m wire.Message) {
 	}
 }
 
-// wants takes a request out of a call because it needs input. The call's questions are
-// sent when all its other requests have ended or need input too.
+// wants removes a request from a call because the request needs input. The call's
+// questions are sent when all its other requests have ended or need input too.
 func (x *simBox) wants(a *actor, c *simCall, m wire.Message) {
 	c.s.turn <- struct{}{}
 	x.mu.Lock()
@@ -94,7 +94,8 @@ func (x *simBox) wants(a *actor, c *simCall, m wire.Message) {
 	<-c.s.turn
 }
 
-// suspendInTurn asks and suspends, if no request of the call is open any more.
+// suspendInTurn asks the questions and suspends the call, if none of its requests is open
+// any more.
 func (x *simBox) suspendInTurn(c *simCall) {
 	x.mu.Lock()
 	asking := c.asking
@@ -144,7 +145,7 @@ func (w *world) checkAsked(s *simStream) {
 	}
 }
 
-// simQuestion returns a name for a question that is the same in each run.
+// simQuestion returns a name for a question. The name is the same in each run.
 func simQuestion(m wire.Message) string {
 	question, _ := wire.String(m.ID)
 	if _, _, ok := session.Suspends(question); !ok {

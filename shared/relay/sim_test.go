@@ -32,8 +32,9 @@ import (
 // sim_store_test.go, sim_gateway_test.go, sim_fleet_test.go, sim_box_test.go (what
 // a box executes), sim_client_test.go, sim_listen_test.go (GET), sim_socket_test.go, and
 // sim_check_test.go (the promises). Other worlds are those of sim_pushonce_test.go
-// (clients that read slowly), sim_pause_test.go (what stands still) and
-// sim_clock_test.go (clocks that are wrong).
+// (clients that read slowly), sim_pause_test.go (what stands still),
+// sim_clock_test.go (clocks that are wrong) and sim_operator_test.go (servers that change,
+// and processes that somebody stops).
 var (
 	simSeeds = flag.Int("sim.seeds", 200, "simulate this many worlds; the default is fewer with -short or -race, and 1 with -sim.seed")
 	simSeed  = flag.Uint64("sim.seed", 1, "the first world's seed")
@@ -43,12 +44,13 @@ var (
 // found are seeds above the first 200 whose worlds showed a defect, or would show one
 // without some rule. 281: progress after a lost taken frame without a trace. 990: an
 // item claimed by a pull that came after a clean sleep. 1961: a runner fenced by any
-// conflict. 4956: a request freed without a look at the log.
-var found = [...]uint64{281, 990, 1961, 4956}
+// conflict. 4956: a request freed without a look at the log. 603370: a cancellation that
+// was posted, and whose sender was then told to send it again.
+var found = [...]uint64{281, 990, 1961, 4956, 603370}
 
 // worlds returns the seeds that the flags ask for, by default a share of the usual
-// number. Unless the flags name the first seed or -short is set, the seeds in found are
-// among them.
+// number. The seeds in found are among them, unless the flags name the first seed or the
+// run has little time.
 func worlds(share int, found []uint64) []uint64 {
 	given := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
@@ -63,32 +65,58 @@ func worlds(share int, found []uint64) []uint64 {
 	for seed := *simSeed; seed < *simSeed+uint64(max(n, 1)); seed++ {
 		seeds = append(seeds, seed)
 	}
-	if !given["sim.seed"] && !testing.Short() {
+	if !given["sim.seed"] && !testing.Short() && !raceDetector {
 		seeds = append(seeds, found...)
 	}
 	slices.Sort(seeds)
 	return slices.Compact(seeds)
 }
 
-// fewer returns how many of n trials a run has time for. The race detector makes each
-// trial ten times as long and needs few of them; make worlds runs them all without it.
+// fewer returns how many of n trials a run has time for. With the race detector each trial
+// takes ten times as long, so a few must do; make worlds runs them all without it.
 func fewer(n int) int {
 	switch {
+	case raceDetector:
+		n /= 20
 	case testing.Short():
 		n /= 10
-	case raceDetector:
-		n /= 5
 	}
 	return max(n, 1)
 }
 
 func TestSimulation(t *testing.T) {
-	for _, seed := range worlds(1, found[:]) {
+	simulate(t, worlds(1, found[:]), func(*world) {})
+}
+
+// simulate runs a world for each seed, in a test of its own, and counts what happens.
+// prepare changes a new world before it runs.
+func simulate(t *testing.T, seeds []uint64, prepare func(w *world)) {
+	count := newTally()
+	t.Cleanup(func() { t.Log(count) })
+	for _, seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { newWorld(t, seed).run() })
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, seed)
+				w.tally = count
+				prepare(w)
+				count.add("worlds", 1)
+				w.run()
+				count.add("messages executed", len(w.ledger.runs))
+				for _, s := range w.sockets {
+					count.add("clients of sockets", 1)
+					count.add("connections of sockets", s.conns)
+					count.add("events and answers that arrived on sockets", len(s.got))
+				}
+			})
 		})
 	}
+}
+
+// only replaces the faults that were drawn for a world, but for how long they last.
+func (w *world) only(f faults) {
+	f.trouble, f.limited = w.trouble, w.limited
+	w.faults = f
 }
 
 // world is one simulated installation.
@@ -98,26 +126,28 @@ type world struct {
 	begun time.Time
 	faults
 	calm   atomic.Bool  // faults have stopped
-	afoot  atomic.Int64 // how many things are under way: requests in functions, frames, late writes
+	afoot  atomic.Int64 // the work under way: requests in functions, frames, late writes
 	closed atomic.Bool  // everything is over; listeners read to the end
 
 	ctx    context.Context // context of everything outside functions
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	memory  *sessiontest.Memory
-	config  relayhost.Config
-	idle    time.Duration // until a box sleeps
-	slowly  bool          // clients of sockets read large amounts slowly
-	clock   *simClock     // the clock of hosts and runners, nil for the true one
-	tally   *tally        // counts over all worlds of a test; nil counts nothing
-	chatty  int           // one in this many messages of a box belongs to no request
-	sleepy  chan struct{} // closed, and made anew, when a runner says bye
-	gateway *simGateway
-	fleet   *simFleet
-	ledger  *ledger
-	clients []*simClient
-	sockets []*simSocket
+	memory   *sessiontest.Memory
+	config   relayhost.Config
+	idle     time.Duration // until a box sleeps
+	brief    bool          // requests take a few seconds at the most
+	slowly   bool          // clients of sockets read large amounts slowly
+	operator *simOperator  // changes servers, nil for nobody
+	clock    *simClock     // the clock of hosts and runners, nil for the true one
+	tally    *tally        // counts over all worlds of a test; nil counts nothing
+	chatty   int           // one in this many messages of a box belongs to no request
+	sleepy   chan struct{} // closed, and replaced by a new channel, when a runner says bye
+	gateway  *simGateway
+	fleet    *simFleet
+	ledger   *ledger
+	clients  []*simClient
+	sockets  []*simSocket
 
 	mu     sync.Mutex
 	story  []string
@@ -140,7 +170,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	}
 	w.config = relayhost.Config{
 		Store: &simStore{w: w, Memory: w.memory}, Poster: w.gateway, Fleet: w.fleet, Sealer: sealer,
-		Launch:       func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
+		Launch:       func(session.Box) (map[string]string, error) { return map[string]string{"LAUNCH": "secret"}, nil },
 		StartTimeout: time.Minute, Log: w.logger("host"),
 	}
 	boxes, sessions := 1+rng.IntN(2), 1+rng.IntN(4)
@@ -163,6 +193,7 @@ func (w *world) run() {
 	}
 	w.wg.Go(w.sweepEveryMinute)
 	w.wg.Go(w.fleet.killAtRandom)
+	w.wg.Go(w.operator.run)
 	limit := time.AfterFunc(w.trouble+6*time.Hour, func() {
 		w.breaks("clients still wait, six hours after the last fault")
 		w.cancel()
@@ -194,8 +225,8 @@ func (w *world) run() {
 	w.report()
 }
 
-// simQuiet is how long it may take until everything has ended and every box sleeps. It
-// is somewhat longer than a request waits for a box, or for an answer.
+// simQuiet is how long it may take until everything has ended and every box sleeps. It is
+// a little longer than a request waits for a box, or for an answer.
 const simQuiet = 45 * time.Minute
 
 // becomesQuiet waits until nothing runs and nothing is on its way. It returns false if
@@ -211,7 +242,7 @@ func (w *world) becomesQuiet() bool {
 	return false
 }
 
-// bye wakes the actors that wait in nextBye: they want to come at the worst of times.
+// bye wakes the actors that wait in nextBye: they act right when a runner says bye.
 func (w *world) bye() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -233,7 +264,7 @@ func (w *world) nextBye(patience time.Duration) {
 	}
 }
 
-// noise names what is not asleep yet, "" for nothing.
+// noise names what is not asleep yet. It returns "" if everything is.
 func (w *world) noise() string {
 	var noise []string
 	for _, c := range w.clients {
@@ -294,7 +325,7 @@ func (w *world) report() {
 	}
 }
 
-// logger writes what the code under test logs into the story.
+// logger writes the log of the code under test into the log of the world.
 func (w *world) logger(who string) *slog.Logger {
 	if !*simTrace {
 		return slog.New(slog.DiscardHandler)
@@ -325,8 +356,8 @@ func (t *teller) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// name is the label of the request a stream belongs to, which is the same in each
-// run, unlike the stream's id.
+// name returns the label of the request that a stream belongs to. Unlike the stream's id,
+// the label is the same in each run.
 func (w *world) name(id session.StreamID) string {
 	if id == session.Common {
 		return "common"

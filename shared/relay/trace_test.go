@@ -17,7 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// lines is a log that can be read.
+// lines is a log that the test can read.
 type lines struct {
 	mu   sync.Mutex
 	text bytes.Buffer

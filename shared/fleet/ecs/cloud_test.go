@@ -24,10 +24,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// A whole stack in virtual time: the real host, relay function, sweep and runners over
-// a fake ECS whose tasks live as Fargate's do, and die when a test says so.
+// These tests run a whole stack in virtual time. The host, relay function, sweep and
+// runners are real. The ECS is a fake: its tasks live as Fargate's do, and die when a test
+// says so.
 
-// How long a task takes to its phases, and a call in it.
+// How long a task takes to reach each phase, and how long a call takes.
 const (
 	toPending = 2 * time.Second
 	toRunning = 20 * time.Second
@@ -58,8 +59,8 @@ type wholeStack struct {
 	id      session.ID
 
 	dies  phase                     // where the first task is killed
-	hangs bool                      // the first task never says hello, and lives on
-	tell  func(func(), *wholeStack) // when the event of a stopped task comes; told is one event
+	hangs bool                      // the first task never sends hello, but goes on running
+	tell  func(func(), *wholeStack) // decides when the event of a stopped task is delivered; its argument delivers one event
 
 	live     sync.Mutex
 	deaths   int
@@ -125,7 +126,7 @@ func newWholeStack(t *testing.T) *wholeStack {
 	return s
 }
 
-// schedule sweeps every five minutes for as long as ctx lasts.
+// schedule runs the sweep every five minutes until ctx ends.
 func (s *wholeStack) schedule(ctx context.Context) {
 	tick := time.NewTicker(5 * time.Minute)
 	defer tick.Stop()
@@ -134,12 +135,12 @@ func (s *wholeStack) schedule(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			_ = s.sweeper.Sweep(ctx) // it says what failed, and goes on; the next one sees to it
+			_ = s.sweeper.Sweep(ctx) // Sweep logs what failed and goes on; the next sweep repairs it
 		}
 	}
 }
 
-// boot is the life of a task from its start. A token that has one starts nothing.
+// boot runs a task from its start. If a task with this token exists, it starts nothing.
 func (s *wholeStack) boot(token string) {
 	s.live.Lock()
 	if s.machines[token] != nil {
@@ -200,7 +201,7 @@ func (m *machine) run() {
 	m.stop(code)
 }
 
-// ends kills the task if this is the phase that the test has chosen for the first one.
+// ends kills the task if the test has chosen this phase for the first task.
 func (m *machine) ends(at phase, after time.Duration) bool {
 	if !m.first || m.s.dies != at {
 		return false
@@ -221,7 +222,7 @@ func (m *machine) naps(d time.Duration) bool {
 	}
 }
 
-// kill ends the task without a word to anybody.
+// kill ends the task, and informs neither ECS nor the relay.
 func (m *machine) kill() {
 	m.mu.Lock()
 	m.dead = true
@@ -230,7 +231,7 @@ func (m *machine) kill() {
 	m.stop(128 + 9)
 }
 
-// stop has ECS know, and EventBridge tell, that the task has ended.
+// stop ends the task in ECS, and has EventBridge report it.
 func (m *machine) stop(code int) {
 	s := m.s
 	s.live.Lock()
@@ -249,7 +250,7 @@ func (m *machine) stop(code int) {
 	go s.tell(func() { s.event(detail) }, s)
 }
 
-// event invokes the sweep with what EventBridge says.
+// event invokes the sweep with an event of EventBridge.
 func (s *wholeStack) event(d map[string]any) {
 	written := map[string]any{}
 	for name, v := range d {
@@ -271,7 +272,7 @@ func (s *wholeStack) event(d map[string]any) {
 	}
 }
 
-// terminate is SIGTERM to the task with an ARN.
+// terminate sends SIGTERM to the task with an ARN.
 func (s *wholeStack) terminate(arn string) {
 	s.fake.mu.Lock()
 	task := s.find(arn)
@@ -289,7 +290,7 @@ func (s *wholeStack) terminate(arn string) {
 	}
 }
 
-// cable is one connection of a runner. Behind it is the relay function.
+// cable is one connection of a runner to the relay function.
 type cable struct {
 	m    *machine
 	name string
@@ -351,8 +352,8 @@ func (c *cable) Close(string) error {
 	return nil
 }
 
-// Post implements relayhost.Poster. The connection of a task that was killed is open, as
-// far as the gateway knows, for a minute more.
+// Post implements relayhost.Poster. When a task was killed, the gateway takes its
+// connection for open for another minute.
 func (s *wholeStack) Post(_ context.Context, conn string, data []byte) error {
 	s.live.Lock()
 	m := s.machines[conn]
@@ -373,7 +374,8 @@ func (s *wholeStack) Post(_ context.Context, conn string, data []byte) error {
 	return nil
 }
 
-// Deliver implements runner.Executor: a call takes its time and is answered with {}.
+// Deliver implements runner.Executor: it waits for the time that a call takes, and answers
+// with {}.
 func (m *machine) Deliver(d runner.Delivery) {
 	message, err := wire.Parse(d.Raw)
 	if err != nil || message.Kind != wire.Request {
@@ -400,19 +402,21 @@ func (m *machine) Deliver(d runner.Delivery) {
 	}()
 }
 
-// The rest of runner.Executor: nothing is asked here.
+// The rest of runner.Executor does nothing: no server here asks its client.
 
 func (m *machine) Answer(session.ID, string, []byte)        {}
 func (m *machine) CloseStream(session.ID, session.StreamID) {}
-func (m *machine) StopSession(session.ID)                   {}
-func (m *machine) Questions() map[session.ID][]string       { return nil }
+func (*machine) Halt(session.ID, string, time.Duration)     {}
+
+func (m *machine) StopSession(session.ID)             {}
+func (m *machine) Questions() map[session.ID][]string { return nil }
 func (m *machine) IdleSince() (time.Time, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.last, m.busy == 0
 }
 
-// call makes a call and waits for its end, as a client does that polls.
+// call makes a call and waits for its end, as a polling client does.
 func (s *wholeStack) call(ctx context.Context, n int) (string, error) {
 	m, err := wire.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x"}}`, n))
 	if err != nil {
@@ -433,7 +437,7 @@ func (s *wholeStack) call(ctx context.Context, n int) (string, error) {
 	}
 }
 
-// settled fails the test unless nothing runs and nothing is owed.
+// settled fails the test if a task still runs or a request still waits.
 func (s *wholeStack) settled() {
 	s.t.Helper()
 	s.fake.mu.Lock()
@@ -456,7 +460,7 @@ func (s *wholeStack) settled() {
 	}
 }
 
-// inBubble runs a test on a stack, with the schedule, and lets all of it end.
+// inBubble runs a test on a stack with the schedule, and waits until everything has ended.
 func inBubble(t *testing.T, test func(ctx context.Context, s *wholeStack)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

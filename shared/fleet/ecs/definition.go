@@ -24,8 +24,8 @@ import (
 // container is the name of the one container of a task.
 const container = "runner"
 
-// stopTimeout is the time between SIGTERM and SIGKILL, in seconds. In it the runner
-// stops its processes and says bye. Fargate allows 120.
+// stopTimeout is the number of seconds between SIGTERM and SIGKILL. In that time the
+// runner stops its processes and sends bye. Fargate allows 120.
 const stopTimeout = 30
 
 // Size is a task's share of a machine. The zero value is the smallest size.
@@ -39,7 +39,7 @@ type Size struct {
 // processors or 122,880 MiB, and for negative values.
 func (s Size) Fargate() (Size, error) {
 	if !(s.CPUs >= 0) || s.MemoryMB < 0 { // a NaN is no size either
-		return Size{}, fmt.Errorf("%w: %v processors and %d MiB are no size", fleet.ErrInvalid, s.CPUs, s.MemoryMB)
+		return Size{}, fmt.Errorf("%w: a task cannot have %v processors and %d MiB; both must be above 0", fleet.ErrInvalid, s.CPUs, s.MemoryMB)
 	}
 	for _, row := range fargate() {
 		if s.CPUs > row.cpus || s.MemoryMB > row.most {
@@ -54,7 +54,7 @@ func (s Size) Fargate() (Size, error) {
 		steps := (s.MemoryMB - row.least + row.step - 1) / row.step
 		return Size{row.cpus, row.least + steps*row.step}, nil
 	}
-	return Size{}, fmt.Errorf("%w: Fargate has no task of %v processors and %d MiB: it ends at 16 and 122880",
+	return Size{}, fmt.Errorf("%w: Fargate has no task with %v processors and %d MiB: the largest task has 16 processors and 122880 MiB",
 		fleet.ErrInvalid, s.CPUs, s.MemoryMB)
 }
 
@@ -80,9 +80,10 @@ func architectures() map[string]types.CPUArchitecture {
 	return map[string]types.CPUArchitecture{"arm64": types.CPUArchitectureArm64, "amd64": types.CPUArchitectureX8664}
 }
 
-// definition returns the task definition for a task. Its family name has a digest of its
-// contents. So equal definitions share a name and a changed one gets another, and a
-// fleet need not know which exist. It holds nothing of a single task.
+// definition returns the task definition for a task. The name of its family has a digest
+// of its contents: equal definitions share a name, and a changed one gets another. So a
+// fleet need not know which definitions exist. The definition holds nothing that belongs
+// to a single task.
 func (f *Fleet) definition(t fleet.Task) (*api.RegisterTaskDefinitionInput, error) {
 	var shape Shape
 	if f.cfg.Shape != nil {
@@ -112,26 +113,26 @@ func (f *Fleet) definition(t fleet.Task) (*api.RegisterTaskDefinitionInput, erro
 			Cpu: units, Memory: aws.Int32(int32(size.MemoryMB)), StopTimeout: aws.Int32(stopTimeout), //nolint:gosec // at most 122880
 			LogConfiguration: f.logs(), Secrets: secrets,
 			LinuxParameters: &types.LinuxParameters{Capabilities: &types.KernelCapabilities{
-				// The runner does not need these. It keeps the capabilities to start
-				// servers as other users.
+				// The runner does not need these capabilities. It keeps those with which
+				// it starts servers as other users.
 				Drop: []string{"AUDIT_WRITE", "MKNOD", "NET_BIND_SERVICE", "NET_RAW", "SETFCAP", "SYS_CHROOT"},
 			}},
 		}},
 	}
 	encoded, err := json.Marshal(def)
 	if err != nil {
-		return nil, fmt.Errorf("%w: the task definition cannot be encoded: %w", fleet.ErrInvalid, err)
+		return nil, fmt.Errorf("%w: the task definition cannot be written as JSON: %w", fleet.ErrInvalid, err)
 	}
 	sum := sha256.Sum256(encoded)
 	def.Family = aws.String(f.cfg.Family + "-" + hex.EncodeToString(sum[:8]))
 	return def, nil
 }
 
-// secrets returns where ECS finds the values of a task's secrets, in order.
+// secrets returns the places of a task's secrets, for ECS, in order.
 func (f *Fleet) secrets(named map[string]string) ([]types.Secret, error) {
 	role, err := arn.Parse(f.cfg.ExecutionRole)
 	if err != nil && len(named) > 0 {
-		return nil, fmt.Errorf("%w: the execution role is no ARN, which says in whose account secrets are: %w", fleet.ErrInvalid, err)
+		return nil, fmt.Errorf("%w: the execution role is not an ARN, which would name the account of the secrets: %w", fleet.ErrInvalid, err)
 	}
 	var all []types.Secret
 	for _, variable := range slices.Sorted(maps.Keys(named)) {
@@ -159,14 +160,14 @@ func (f *Fleet) logs() *types.LogConfiguration {
 	}
 	return &types.LogConfiguration{LogDriver: types.LogDriverAwslogs, Options: map[string]string{
 		"awslogs-group": f.cfg.LogGroup, "awslogs-region": f.cfg.Region, "awslogs-stream-prefix": "box",
-		// A log that accepts no lines must not stop a server.
+		// If the log accepts no lines, the server must go on.
 		"mode": "non-blocking", "max-buffer-size": "4m",
 	}}
 }
 
-// register makes the definition, or one more revision of it. Equal revisions are
-// harmless: ECS uses the last. Checking first would need the right to read every task
-// definition of the account.
+// register makes the definition, or one more revision of it. Equal revisions are harmless:
+// ECS uses the last one. To check first, the function would need the right to read every
+// task definition of the account.
 func (f *Fleet) register(ctx context.Context, def *api.RegisterTaskDefinitionInput) error {
 	if _, err := f.api.RegisterTaskDefinition(ctx, def); err != nil {
 		return fmt.Errorf("register its definition %s: %w", *def.Family, err)

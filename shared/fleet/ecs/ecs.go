@@ -1,22 +1,24 @@
-// Package ecs is the fleet on AWS: a task is one Fargate task of an ECS cluster. It
-// hides task definitions, the sizes that Fargate sells, how it recognizes its own tasks
-// in a cluster, and which answers of ECS mean "no room", "never" and "not now".
+// Package ecs is the fleet on AWS: a task is one Fargate task of an ECS cluster. It hides
+// task definitions, the sizes that Fargate sells, how it recognizes its own tasks in a
+// cluster, and which answers of ECS mean "no room", "never" and "not now".
 //
-// It makes no cluster, network, role or log group; the stack's template does. It keeps
-// no state between calls, and does not decide when a box is started.
+// It makes no cluster, network, role or log group; the stack's template does. It keeps no
+// state between calls, and does not decide when a box is started.
 //
 // # Names
 //
-// The id of a task is its client token. It is known before the task exists, so the
-// runner can be told ([TaskEnv]). ECS keeps it as the task's startedBy. The task group
-// names box and server. Lists and events contain both, so the fleet need not remember
-// them. The fleet ignores other tasks in the cluster, which have no such group.
+// The id of a task is "ecs/" and its client token. It is known before the task exists, so
+// the environment of the runner can hold it ([TaskEnv]). ECS keeps the token as the task's
+// startedBy.
+// The task group names box and server. Lists and events contain both, so the fleet need
+// not remember them. The fleet ignores other tasks in the cluster, which have no such
+// group.
 //
 // # Secrets
 //
-// A task's environment travels as container overrides. A principal that may describe
-// tasks of the cluster can read them; a box cannot, because it is given no role. Values
-// that must not be read there belong in [Shape.Secrets].
+// A task's environment travels as container overrides. A principal that may describe tasks
+// of the cluster can read them; a box cannot, because it is given no role. Values that
+// must not be read there belong in [Shape.Secrets].
 package ecs
 
 import (
@@ -37,6 +39,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
 
+// Place is the place in the ids of this fleet's tasks.
+const Place = "ecs"
+
 // TaskEnv is the environment variable that tells a runner its task id.
 const TaskEnv = "DORMOUSE_BOX_TASK"
 
@@ -45,8 +50,8 @@ const (
 	maxOverrides = 8192
 	maxGroup     = 255
 	maxReason    = 255
-	// callTimeout limits a method of the fleet with all its calls and retries: no
-	// message waits for an ECS that does not answer.
+	// callTimeout limits a method of the fleet with all its calls and retries, so that no
+	// message waits longer for an ECS that does not answer.
 	callTimeout = 20 * time.Second
 	attempts    = 4
 	maxBackoff  = 2 * time.Second
@@ -85,7 +90,7 @@ type Config struct {
 	// Image and Size are for tasks whose Shape does not set them.
 	Image string
 	Size  Size
-	// Arch is the architecture of images, "arm64" or "amd64".
+	// Arch is the processor architecture of the images, "arm64" or "amd64".
 	Arch string
 	// Disabled makes Run fail at once with fleet.ErrDisabled.
 	Disabled bool
@@ -148,8 +153,8 @@ func (c Config) check() error {
 	return err
 }
 
-// Run implements [fleet.Fleet]. The id is t.ClientToken, which must consist of letters,
-// digits, "-", "_" and "/". Run makes one call if the task definition exists, and three
+// Run implements [fleet.Fleet]. The id is made of t.ClientToken, which must consist of
+// letters, digits, "-", "_" and "/". Run makes one call if the task definition exists, and three
 // for the first task of a new definition.
 //
 // Errors: fleet.ErrInvalid also if the environment is longer than ECS accepts (8,192
@@ -173,7 +178,7 @@ func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 	}
 	err = f.run(ctx, in)
 	if refused(err) {
-		// The definition may not exist yet. ECS has no error of its own for that.
+		// The definition may not exist yet. ECS has no error code for that case alone.
 		if err = f.register(ctx, def); err == nil {
 			err = f.run(ctx, in)
 		}
@@ -181,11 +186,11 @@ func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 	if err != nil {
 		return "", classify("start the task", err)
 	}
-	return t.ClientToken, nil
+	return taskID(t.ClientToken), nil
 }
 
-// run starts one task. If the token already stands for a task, that task counts as
-// started, even if the request differed.
+// run starts one task. If the token already names a task, run succeeds and starts nothing,
+// even if the first request differed.
 func (f *Fleet) run(ctx context.Context, in *api.RunTaskInput) error {
 	out, err := f.api.RunTask(ctx, in)
 	var known *types.ConflictException
@@ -229,13 +234,15 @@ func (f *Fleet) request(t fleet.Task, family string) (*api.RunTaskInput, error) 
 	return in, nil
 }
 
+func taskID(token string) string { return Place + "/" + token }
+
 // overrides returns a task's own environment in sorted order, so that equal tasks make
 // equal requests.
 func overrides(t fleet.Task) (*types.TaskOverride, error) {
 	if err := validate(t); err != nil {
 		return nil, err
 	}
-	env := []types.KeyValuePair{{Name: aws.String(TaskEnv), Value: &t.ClientToken}}
+	env := []types.KeyValuePair{{Name: aws.String(TaskEnv), Value: aws.String(taskID(t.ClientToken))}}
 	for name, value := range t.Env {
 		if name != TaskEnv {
 			env = append(env, types.KeyValuePair{Name: &name, Value: &value})
@@ -268,7 +275,7 @@ func validate(t fleet.Task) error {
 	}
 	for name, value := range t.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
-			return fmt.Errorf("%w: environment variable %q has a name or value no process can get", fleet.ErrInvalid, name)
+			return fmt.Errorf("%w: environment variable %q has a name or a value that cannot be passed to a process: it is empty, or has a NUL character or = in it", fleet.ErrInvalid, name)
 		}
 	}
 	return nil

@@ -108,7 +108,7 @@ func TestWhatECSIsAskedFor(t *testing.T) {
 			"subnets": list("subnet-1", "subnet-2"), "securityGroups": list("sg-1"), "assignPublicIp": "ENABLED",
 		}},
 		"overrides": object{"containerOverrides": list(object{"name": "runner", "environment": list(
-			variable("A", "1"), variable("B", "2"), variable("DORMOUSE_BOX_TASK", "token-1"),
+			variable("A", "1"), variable("B", "2"), variable("DORMOUSE_BOX_TASK", "ecs/token-1"),
 		)})},
 	}, run); d != "" {
 		t.Error("run", d)

@@ -15,7 +15,9 @@ import (
 // placement is RunTask's answer that the request was right but no task was started.
 type placement struct{ reason, detail string }
 
-func (p placement) Error() string { return "no task was placed: " + p.reason + " " + p.detail }
+func (p placement) Error() string {
+	return "ECS could not place the task: " + p.reason + " " + p.detail
+}
 
 func notPlaced(failures []types.Failure) error {
 	p := placement{reason: "no reason given"}
@@ -25,8 +27,8 @@ func notPlaced(failures []types.Failure) error {
 	return p
 }
 
-// refused reports whether ECS found a request wrong. ECS also answers so for tasks and
-// task definitions that do not exist.
+// refused reports whether ECS calls a request invalid. It does so too for tasks and task
+// definitions that do not exist.
 func refused(err error) bool {
 	var client *types.ClientException
 	var parameter *types.InvalidParameterException
@@ -49,9 +51,9 @@ func classify(what string, err error) error {
 	return fmt.Errorf("%w: %s: %w", kind, what, err)
 }
 
-// crowded reports whether a quota or a rate is used up. ECS reports the quota of Fargate
-// vCPUs as throttling, so the two look alike. In both cases nothing was started, and a
-// start may succeed a minute later.
+// crowded reports whether a quota or a rate is used up. ECS reports both as throttling,
+// even the quota of Fargate vCPUs, so they look alike. In both cases nothing was started,
+// and a start may succeed a minute later.
 func crowded(err error) bool {
 	var limit *types.LimitExceededException
 	if errors.As(err, &limit) {

@@ -18,9 +18,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
 
-// fake is ECS as far as a Fleet uses it, behind the HTTP client of the SDK: what it is
-// sent and what it answers are the service's own bytes (awsjson 1.1). Tasks move when
-// a test says so.
+// fake is the part of ECS that a Fleet uses. It stands behind the HTTP client of the SDK,
+// and requests and answers have the same bytes as those of the service (awsjson 1.1).
+// Tasks change their state when a test says so.
 type fake struct {
 	mu          sync.Mutex
 	room        int // for tasks at a time
@@ -28,8 +28,9 @@ type fake struct {
 	definitions map[string]map[string]any // by family
 	tasks       []*fakeTask
 	calls       []call
-	// before is asked ahead of each call: an answer replaces the call's own. after is
-	// asked for one that has taken effect.
+	// before is called ahead of each action; its answer, if not nil, replaces that of the
+	// action. after is called when an action has taken effect, and may replace its answer
+	// too.
 	before, after func(action string, in map[string]any) *answer
 }
 
@@ -61,7 +62,7 @@ func newFake() *fake {
 	return &fake{room: 100, pageSize: 100, definitions: map[string]map[string]any{}}
 }
 
-// refusal is an error as ECS writes it.
+// refusal returns an error in the form in which ECS writes it.
 func refusal(status int, code string, more map[string]any) *answer {
 	body := map[string]any{"__type": code, "message": "said by the test"}
 	for k, v := range more {
@@ -225,7 +226,8 @@ func (f *fake) find(arn string) *fakeTask {
 	return nil
 }
 
-// describe is a task as ECS describes it; an event says the same with other times.
+// describe returns a task as ECS describes it. An event has the same fields, except for
+// some times.
 func (t *fakeTask) describe() map[string]any {
 	c := map[string]any{"name": "runner", "lastStatus": containerStatus(t.status)}
 	d := map[string]any{
@@ -263,9 +265,10 @@ func containerStatus(task string) string {
 
 func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
 
-// move changes a task.
+// move changes a task, which its token or its id names.
 func (f *fake) move(t *testing.T, token string, change func(*fakeTask)) {
 	t.Helper()
+	token = strings.TrimPrefix(token, Place+"/")
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, task := range f.tasks {
@@ -279,7 +282,7 @@ func (f *fake) move(t *testing.T, token string, change func(*fakeTask)) {
 
 func running(t *fakeTask) { t.status, t.started = "RUNNING", time.Now() }
 
-// ends is a task after its container has ended with a code.
+// ends returns a change that ends a task's container with a code.
 func ends(code int) func(*fakeTask) {
 	return func(t *fakeTask) {
 		t.status, t.desired, t.code = "STOPPED", "STOPPED", &code
@@ -301,7 +304,7 @@ func (f *fake) actions() map[string]int {
 	return n
 }
 
-// last is what an action was asked for last.
+// last returns the last request for an action.
 func (f *fake) last(t *testing.T, action string) map[string]any {
 	t.Helper()
 	f.mu.Lock()
@@ -345,7 +348,7 @@ func taskFor(token string) fleet.Task {
 	return fleet.Task{ClientToken: token, Box: "acme/echo", Server: "echo", Env: map[string]string{"B": "2", "A": "1"}}
 }
 
-// waiting is a connection on which nothing comes back until the caller gives up.
+// waiting is a connection that never answers, until the caller gives up.
 type waiting struct{ *fake }
 
 // Do implements the SDK's HTTP client.

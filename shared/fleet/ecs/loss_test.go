@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Whatever becomes of a task, and however ECS tells of it: each call ends, none is
-// executed twice, the next one is served, and nothing is left running.
+// In whichever phase a task dies, and however ECS reports it: each call ends, none is
+// executed twice, the next call succeeds, and no task is left running.
 func TestATaskLostInAnyPhaseLeavesNothing(t *testing.T) {
 	notices := map[string]func(func(), *wholeStack){
 		"told at once":        func(told func(), _ *wholeStack) { time.Sleep(time.Second); told() },
@@ -49,8 +49,8 @@ func TestATaskLostInAnyPhaseLeavesNothing(t *testing.T) {
 	}
 }
 
-// ends makes a call, which has to end within a time: in its response, or in a refusal
-// that says it was not accepted.
+// ends makes a call, which must end within a time. It ends either in its response, or in
+// an error that says that the call was not accepted.
 func (s *wholeStack) ends(ctx context.Context, n int, within time.Duration) string {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, within)
@@ -65,7 +65,7 @@ func (s *wholeStack) ends(ctx context.Context, n int, within time.Duration) stri
 	return raw
 }
 
-// listsLate has no task on a list before it is 40 s old.
+// listsLate keeps each task off the lists until it is 40 s old.
 func listsLate(s *wholeStack) {
 	s.before = func(action string, _ map[string]any) *answer {
 		if action == "ListTasks" {
@@ -77,7 +77,7 @@ func listsLate(s *wholeStack) {
 	}
 }
 
-// failing has an action fail from its second call on, so many times.
+// failing makes an action fail from its second call on, that many times.
 func failing(s *wholeStack, which string, times int) {
 	calls := 0
 	s.before = func(action string, _ map[string]any) *answer {
@@ -91,7 +91,7 @@ func failing(s *wholeStack, which string, times int) {
 	}
 }
 
-// refusing has an action refused for a time.
+// refusing makes ECS refuse an action for a time.
 func refusing(which, code string, lasts time.Duration) func(string, map[string]any) *answer {
 	begun := time.Now()
 	return func(action string, _ map[string]any) *answer {
@@ -142,7 +142,7 @@ func TestARefusedStartEndsTheCallAndTheNextOneIsServed(t *testing.T) {
 	}
 }
 
-// Whoever asks for a task may not hear that there is one.
+// A function that starts a task may not get the answer that the task exists.
 func TestAStartWhoseAnswerIsLostStartsOneTask(t *testing.T) {
 	inBubble(t, func(ctx context.Context, s *wholeStack) {
 		whole, lost := s.after, 0
@@ -162,7 +162,7 @@ func TestAStartWhoseAnswerIsLostStartsOneTask(t *testing.T) {
 	})
 }
 
-// A start that was given up runs on for nobody, and costs. No record knows its task.
+// If a start was given up, its task goes on running and costs money. No record knows it.
 func TestATaskThatNobodyKnowsIsStopped(t *testing.T) {
 	for name, arrange := range map[string]func(*wholeStack){
 		"at once": func(*wholeStack) {},
@@ -189,7 +189,7 @@ func TestATaskThatNobodyKnowsIsStopped(t *testing.T) {
 	}
 }
 
-// Nobody else's tasks are stopped, and none that works.
+// The sweep stops no tasks of other programs, and no task that works.
 func TestATaskThatWorksIsNotStopped(t *testing.T) {
 	inBubble(t, func(ctx context.Context, s *wholeStack) {
 		s.fake.mu.Lock()

@@ -23,14 +23,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
 
-// motoVersion is pinned here only. The package index gives what it depends on.
+// motoVersion is pinned only here. The package index chooses the versions of moto's
+// dependencies.
 const motoVersion = "5.2.5"
 
 const howToGetMoto = `this test runs against moto, an emulator of AWS written in Python, which it installs into .tools: install Python 3.10 or newer with venv and pip ("apt-get install python3-venv"), and see that a package index is within reach, or start one yourself ("pip install 'moto[server]' && moto_server") and set MOTO_ENDPOINT=http://127.0.0.1:5000`
 
-// The fake of the other tests was written by who wrote the fleet; moto was not. It
-// knows neither client tokens nor Spot, and its tasks take
-// a step each time somebody looks.
+// The same author wrote the fleet and the fake of the other tests. moto is the work of
+// others. It knows neither client tokens nor Spot, and its tasks move one step at each
+// look at them.
 func TestMotoRunsListsAndStopsATask(t *testing.T) {
 	endpoint := moto(t)
 	c := config(nil)
@@ -47,7 +48,7 @@ func TestMotoRunsListsAndStopsATask(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, token := range []string{"first", "second"} {
-		if id, err := x.Run(t.Context(), taskFor(token)); err != nil || id != token {
+		if id, err := x.Run(t.Context(), taskFor(token)); err != nil || id != "ecs/"+token {
 			t.Fatalf("id %q, %v", id, err)
 		}
 	}
@@ -55,7 +56,7 @@ func TestMotoRunsListsAndStopsATask(t *testing.T) {
 	if err != nil || len(families.TaskDefinitionArns) != 1 {
 		t.Errorf("definitions %+v, %v; want one", families, err)
 	}
-	if err := x.Stop(t.Context(), "first", "idle"); err != nil {
+	if err := x.Stop(t.Context(), "ecs/first", "idle"); err != nil {
 		t.Fatal(err)
 	}
 	states := map[string]fleet.Status{}
@@ -69,10 +70,10 @@ func TestMotoRunsListsAndStopsATask(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	}
-	if s := states["first"]; s.State != fleet.Stopped || s.Reason != "idle" {
+	if s := states["ecs/first"]; s.State != fleet.Stopped || s.Reason != "idle" {
 		t.Errorf("first: %+v", s)
 	}
-	if s := states["second"]; s.State == fleet.Stopped {
+	if s := states["ecs/second"]; s.State == fleet.Stopped {
 		t.Errorf("second: %+v", s)
 	}
 	if err := x.Stop(t.Context(), "nobody", "late"); err != nil {
@@ -80,7 +81,7 @@ func TestMotoRunsListsAndStopsATask(t *testing.T) {
 	}
 }
 
-// ids lists what a new account of AWS has, by EC2's query API.
+// ids lists the resources of one kind in a new account of AWS, by EC2's query API.
 func ids(t *testing.T, endpoint, action, element string) []string {
 	t.Helper()
 	form := url.Values{"Action": {action}, "Version": {"2016-11-15"}}
@@ -119,7 +120,7 @@ func ids(t *testing.T, endpoint, action, element string) []string {
 	return found[:1]
 }
 
-// moto returns the endpoint of one that ends with the test.
+// moto starts a moto server that ends with the test, and returns its endpoint.
 func moto(t *testing.T) string {
 	t.Helper()
 	if endpoint := os.Getenv("MOTO_ENDPOINT"); endpoint != "" {
@@ -147,7 +148,7 @@ func moto(t *testing.T) string {
 	return readEndpoint(t, out)
 }
 
-// readEndpoint waits for the line in which moto says where it listens.
+// readEndpoint waits for the line in which moto prints its address.
 func readEndpoint(t *testing.T, out io.Reader) string {
 	t.Helper()
 	said, found := &strings.Builder{}, make(chan string, 1)
@@ -176,8 +177,8 @@ func readEndpoint(t *testing.T, out io.Reader) string {
 	}
 }
 
-// installMoto returns the folder of a Python environment with moto, made once. Runs
-// beside one another wait for the first.
+// installMoto returns the folder of a Python environment with moto. The first run makes
+// it, and runs at the same time wait for the first.
 func installMoto(ctx context.Context) (string, error) {
 	tools, err := filepath.Abs(filepath.Join("..", "..", "..", ".tools", "moto"))
 	if err != nil {

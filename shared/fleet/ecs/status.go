@@ -32,7 +32,8 @@ func (f *Fleet) Stop(ctx context.Context, id, reason string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	arns, err := f.list(ctx, &api.ListTasksInput{StartedBy: &id})
+	token := strings.TrimPrefix(id, Place+"/") // an earlier version made ids without the place
+	arns, err := f.list(ctx, &api.ListTasksInput{StartedBy: &token})
 	if err != nil {
 		return err
 	}
@@ -41,12 +42,15 @@ func (f *Fleet) Stop(ctx context.Context, id, reason string) error {
 	}
 	for _, arn := range arns {
 		_, err := f.api.StopTask(ctx, &api.StopTaskInput{Cluster: &f.cfg.Cluster, Task: &arn, Reason: &reason})
-		if err != nil && !refused(err) { // refused means that ECS has forgotten the task since
+		if err != nil && !refused(err) { // refused means that ECS has forgotten the task meanwhile
 			return classify("stop the task", err)
 		}
 	}
 	return nil
 }
+
+// Traits implements [fleet.Fleet].
+func (f *Fleet) Traits(string) fleet.Traits { return fleet.Traits{Stops: true, Lists: true} }
 
 // Tasks implements [fleet.Fleet]. ECS's lists lag behind by some seconds.
 //
@@ -55,8 +59,8 @@ func (f *Fleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var arns []string
-	// In this order a task that stops between the two calls is on both lists, not on
-	// none.
+	// In this order, a task that stops between the two calls is on both lists. In the
+	// other order it could be on none.
 	for _, desired := range []types.DesiredStatus{types.DesiredStatusRunning, types.DesiredStatusStopped} {
 		some, err := f.list(ctx, &api.ListTasksInput{DesiredStatus: desired})
 		if err != nil {
@@ -167,7 +171,7 @@ func (t task) status() (s fleet.Status, ours bool) {
 		return fleet.Status{}, false
 	}
 	s = fleet.Status{
-		ID: t.StartedBy, ClientToken: t.StartedBy, Box: box, Server: server, State: t.state(), Started: t.StartedAt,
+		ID: taskID(t.StartedBy), ClientToken: t.StartedBy, Box: box, Server: server, State: t.state(), Started: t.StartedAt,
 	}
 	if s.State != fleet.Stopped {
 		return s, true

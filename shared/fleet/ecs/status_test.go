@@ -69,8 +69,8 @@ func TestATaskMovesForwardThroughECSsStates(t *testing.T) {
 	}
 }
 
-// A task that is told to stop, or breaks, in any phase of its start is never seen as
-// running, and its end is seen.
+// A task may be stopped, or fail, in any phase of its start. The fleet then never reports
+// it as running, and reports its end.
 func TestATaskThatEndsBeforeItRanIsSeenToHaveEnded(t *testing.T) {
 	for _, phase := range []string{"PROVISIONING", "PENDING", "ACTIVATING"} {
 		t.Run(phase, func(t *testing.T) {
@@ -189,13 +189,13 @@ func TestATaskThatIsForgottenWhileItIsListedIsLeftOut(t *testing.T) {
 	}
 }
 
-// While a task is not on ECS's lists yet, a start with its token still finds it.
+// ECS may not list a task yet. A start with its token must still find it.
 func TestATaskThatIsNotListedYetIsNotStartedTwice(t *testing.T) {
 	f, x := started(t)
 	f.move(t, "a", func(task *fakeTask) { task.hidden = true })
 	again := taskFor("a")
 	again.Env["A"] = "another one-time token"
-	if id, err := x.Run(t.Context(), again); err != nil || id != "a" {
+	if id, err := x.Run(t.Context(), again); err != nil || id != "ecs/a" {
 		t.Errorf("id %q, %v", id, err)
 	}
 	if err := x.Stop(t.Context(), "a", "early"); err != nil {
@@ -301,7 +301,7 @@ func TestEventsOfTasksAreRead(t *testing.T) {
 	}
 	const token = "q4C0mXyG2b1yZtQJ8nXo5wq1o5m3k0o9s7d2f4h6j8k"
 	whole := fleet.Status{
-		ID: token, ClientToken: token, Box: "acme/everything", Server: "everything", State: fleet.Stopped,
+		ID: "ecs/" + token, ClientToken: token, Box: "acme/everything", Server: "everything", State: fleet.Stopped,
 		Started: at("2026-11-21T12:00:31.5Z"), Stopped: at("2026-11-21T12:10:02.25Z"),
 	}
 	with := func(change func(*fleet.Status)) fleet.Status {

@@ -73,7 +73,7 @@ func (c *cloud) sweep() {
 	}
 }
 
-// tell gives the sweep EventBridge's event about the task that has stopped last.
+// tell gives the sweep EventBridge's event about the task that stopped last.
 func (c *cloud) tell() {
 	c.t.Helper()
 	c.mu.Lock()
@@ -108,7 +108,7 @@ func (c *cloud) newest() string {
 	return c.tasks[len(c.tasks)-1].token
 }
 
-// wakes has the runner of the newest task say hello and take the request.
+// wakes makes the runner of the newest task send hello and take the request.
 func (c *cloud) wakes() {
 	c.t.Helper()
 	c.move(c.t, c.newest(), running)
@@ -147,8 +147,8 @@ func (c *cloud) open() {
 	}
 }
 
-// A start that dies is made once more, under a token of its own; when that dies too,
-// the request ends with an error.
+// If a task dies at its start, the sweep starts one more, under another token. If that one
+// dies too, the request ends with an error.
 func TestATaskThatDiesBeforeItsHelloIsStartedOnceMore(t *testing.T) {
 	for _, phase := range []string{"PROVISIONING", "PENDING", "ACTIVATING", "RUNNING"} {
 		t.Run(phase, func(t *testing.T) {
@@ -217,7 +217,7 @@ func TestAStartThatIsRefusedEndsTheCallWithWhatToDo(t *testing.T) {
 	}
 }
 
-// A box must not be given up because ECS cannot be asked.
+// The sweep must not give up a box only because ECS does not answer.
 func TestAListThatFailsLosesNoBox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCloud(t)

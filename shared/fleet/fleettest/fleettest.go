@@ -1,6 +1,6 @@
-// Package fleettest tests the promises of every [fleet.Fleet]. A driver passes a
-// [Harness] for each test and runs them all with [Run]. The package knows no driver, and
-// tests nothing that only one of them has (processes, task definitions).
+// Package fleettest tests the promises of every [fleet.Fleet], as far as its traits go. A
+// driver passes a [Harness] for each test and runs them all with [Run]. The package knows
+// no driver, and tests nothing that only one of them has (processes, task definitions).
 package fleettest
 
 import (
@@ -23,19 +23,25 @@ const Room = 2
 type Harness struct {
 	Fleet fleet.Fleet
 	// Waits is the environment with which a runner runs until it is stopped, and then
-	// exits with 0. With Exits3 it exits with code 3 by itself.
+	// exits with code 0. With the environment Exits3 it exits with code 3 by itself.
 	Waits, Exits3 map[string]string
 	// Ready returns when the runner of a waiting task can take a signal.
 	Ready func(t *testing.T, id string)
 	// Kill ends the runner of a task with SIGKILL, without telling the fleet.
 	Kill func(t *testing.T, id string)
-	// Ended returns when nothing of a task runs any more that was stopped or killed, or
-	// exits by itself.
+	// Ended returns when no process of a task runs any more. The task was stopped or
+	// killed, or exits by itself.
 	Ended func(t *testing.T, id string)
 }
 
-// Run runs all tests. open makes a harness that ends with its test.
+// Run runs all tests that the traits of the fleet permit. open makes a harness that ends
+// with its test. A fleet that does not list its tasks needs no other field of it than
+// Fleet.
 func Run(t *testing.T, open func(t *testing.T) Harness) {
+	if !open(t).Fleet.Traits("").Lists {
+		runUnlisted(t, open)
+		return
+	}
 	for name, test := range map[string]func(*testing.T, rig){
 		"calls with one token start one task":                    oneToken,
 		"the token of a stopped task starts nothing":             stoppedToken,
@@ -73,7 +79,7 @@ func (r rig) run(token string, env map[string]string) string {
 	return id
 }
 
-// waits starts a task that waits, and returns when it can take a signal.
+// waits starts a task that waits, and returns when the task can take a signal.
 func (r rig) waits(token string) string {
 	r.t.Helper()
 	id := r.run(token, r.Waits)
@@ -237,14 +243,19 @@ func full(t *testing.T, r rig) {
 	r.run("c", r.Waits)
 }
 
-func invalid(t *testing.T, r rig) {
-	for name, task := range map[string]fleet.Task{
+// wrong returns tasks that cannot be run.
+func wrong() map[string]fleet.Task {
+	return map[string]fleet.Task{
 		"no token":        {},
 		"long token":      {ClientToken: strings.Repeat("x", fleet.MaxClientToken+1)},
 		"equals in name":  {ClientToken: "t", Env: map[string]string{"A=B": ""}},
 		"empty name":      {ClientToken: "t", Env: map[string]string{"": ""}},
 		"zero in a value": {ClientToken: "t", Env: map[string]string{"A": "\x00"}},
-	} {
+	}
+}
+
+func invalid(t *testing.T, r rig) {
+	for name, task := range wrong() {
 		if _, err := r.Fleet.Run(t.Context(), task); !errors.Is(err, fleet.ErrInvalid) {
 			t.Errorf("%s: got %v, want %v", name, err, fleet.ErrInvalid)
 		}
@@ -265,5 +276,72 @@ func cancelled(t *testing.T, r rig) {
 	}
 	if list := r.tasks(); len(list) != 0 {
 		t.Errorf("started: %+v", list)
+	}
+}
+
+// runUnlisted tests a fleet that does not list its tasks.
+func runUnlisted(t *testing.T, open func(t *testing.T) Harness) {
+	for name, test := range map[string]func(*testing.T, rig){
+		"no list is not an empty list":                        unlisted,
+		"tasks of a place without a list end in a known time": bounded,
+		"calls with one token return one id":                  oneID,
+		"a stop is no error":                                  vainStop,
+		"a full fleet refuses":                                fullUnlisted,
+		"what cannot be run is refused for good":              invalidUnlisted,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, rig{open(t), t}) })
+	}
+}
+
+func unlisted(t *testing.T, r rig) {
+	r.run("a", nil)
+	if list, err := r.Fleet.Tasks(t.Context()); !errors.Is(err, fleet.ErrUnlisted) || list != nil {
+		t.Errorf("%v, %v; want %v", list, err, fleet.ErrUnlisted)
+	}
+}
+
+func bounded(t *testing.T, r rig) {
+	if can := r.Fleet.Traits(""); can.Lifetime <= 0 || can.StartTimeout <= 0 {
+		t.Errorf("%+v: nothing says when a task is dead", can)
+	}
+}
+
+func oneID(t *testing.T, r rig) {
+	first := r.run("same", nil)
+	if again := r.run("same", nil); again != first || fleet.PlaceOf(first) == "" {
+		t.Errorf("ids %s and %s", first, again)
+	}
+}
+
+func vainStop(t *testing.T, r rig) {
+	for _, id := range []string{"", "nobody", r.run("a", nil)} {
+		if err := r.Fleet.Stop(t.Context(), id, "late"); err != nil {
+			t.Errorf("stop %q: %v", id, err)
+		}
+	}
+}
+
+func fullUnlisted(t *testing.T, r rig) {
+	for n := range Room {
+		r.run(strings.Repeat("a", n+1), nil)
+	}
+	if _, err := r.Fleet.Run(t.Context(), r.task("c", nil)); !errors.Is(err, fleet.ErrCapacity) {
+		t.Fatalf("got %v, want %v", err, fleet.ErrCapacity)
+	}
+}
+
+func invalidUnlisted(t *testing.T, r rig) {
+	for name, task := range wrong() {
+		if _, err := r.Fleet.Run(t.Context(), task); !errors.Is(err, fleet.ErrInvalid) {
+			t.Errorf("%s: got %v, want %v", name, err, fleet.ErrInvalid)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.Fleet.Run(ctx, r.task("a", nil)); !errors.Is(err, context.Canceled) {
+		t.Errorf("run: %v", err)
+	}
+	for n := range Room { // nothing was started
+		r.run(strings.Repeat("a", n+1), nil)
 	}
 }

@@ -132,6 +132,9 @@ func (c *Client) Tasks(ctx context.Context) ([]fleet.Status, error) {
 	return a.Tasks, err
 }
 
+// Traits implements [fleet.Fleet].
+func (c *Client) Traits(string) fleet.Traits { return fleet.Traits{Stops: true, Lists: true} }
+
 // CloseIdle closes the connections that no call uses.
 func (c *Client) CloseIdle() { c.http.CloseIdleConnections() }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet/fleettest"
 )
 
-// ledger makes what a pool tells as it happens waitable by task.
+// ledger collects the reports of a pool, so that a test can wait for the one of a task.
 type ledger struct {
 	mu    sync.Mutex
 	chans map[string]chan fleet.Status

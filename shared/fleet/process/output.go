@@ -52,8 +52,8 @@ func errorOf(line string) string {
 	return strings.ToValidUTF8(said.Error[:min(len(said.Error), maxFailure)], "")
 }
 
-// readLine returns the next line without its end. rest says that the line is longer than
-// the buffer and continues.
+// readLine returns the next line without its line end. rest says that the line is longer
+// than the buffer, and the next call returns more of it.
 func readLine(r *bufio.Reader) (line string, rest bool, err error) {
 	b, err := r.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {

@@ -42,6 +42,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
 
+// Place is the place in the ids of this fleet's tasks.
+const Place = "process"
+
 // TaskEnv is the environment variable that tells a runner its task id.
 const TaskEnv = "DORMOUSE_BOX_TASK"
 
@@ -67,6 +70,9 @@ type Config struct {
 	Disabled bool
 	// Grace is the time between SIGTERM and SIGKILL; 0 means 10 s.
 	Grace time.Duration
+	// Prepare, if not nil, changes a task before it is started. It may be called by
+	// several goroutines at once, and must not change the map Env of its argument.
+	Prepare func(fleet.Task) fleet.Task
 	// OnStart is called once for each task, when its runner has been started and before
 	// OnStop. The pool is locked during the call, so OnStart must not call it.
 	OnStart func(fleet.Status)
@@ -132,8 +138,8 @@ func NewPool(cfg Config) *Pool {
 	return p
 }
 
-// spawner starts all runners from one thread that lives as long as the pool. The kernel
-// would take the end of the starting thread for the parent's death.
+// spawner starts all runners from one thread that lives as long as the pool. If the thread
+// that started a runner ended, the kernel would act as if the runner's parent had died.
 func (p *Pool) spawner() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -156,6 +162,9 @@ func (p *Pool) Run(ctx context.Context, t fleet.Task) (string, error) {
 	if p.cfg.Disabled {
 		return "", fleet.ErrDisabled
 	}
+	if p.cfg.Prepare != nil {
+		t = p.cfg.Prepare(t)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.forget(time.Now())
@@ -174,7 +183,7 @@ func (p *Pool) Run(ctx context.Context, t fleet.Task) (string, error) {
 // start starts and registers the task. The caller holds mu, so that a second Run with
 // the same token waits for the first.
 func (p *Pool) start(ft fleet.Task) (string, error) {
-	id := uuid.NewString()
+	id := Place + "/" + uuid.NewString()
 	out, in, err := os.Pipe()
 	if err != nil {
 		return "", fmt.Errorf("%w: make a pipe for the runner's output: %w", fleet.ErrUnavailable, err)
@@ -320,6 +329,9 @@ func (p *Pool) Tasks(ctx context.Context) ([]fleet.Status, error) {
 	return list, nil
 }
 
+// Traits implements [fleet.Fleet].
+func (p *Pool) Traits(string) fleet.Traits { return fleet.Traits{Stops: true, Lists: true} }
+
 // Close stops all tasks and returns when nothing of them runs any more. When ctx ends
 // first, Close kills the rest and returns an error that wraps the error of ctx. From
 // then on Run fails; Stop and Tasks still answer. Close may be called again.
@@ -385,7 +397,7 @@ func validate(t fleet.Task) error {
 	}
 	for name, value := range t.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
-			return fmt.Errorf("%w: environment variable %q has a name or value no process can get", fleet.ErrInvalid, name)
+			return fmt.Errorf("%w: environment variable %q has a name or a value that cannot be passed to a process: it is empty, or has a NUL character or = in it", fleet.ErrInvalid, name)
 		}
 	}
 	return nil

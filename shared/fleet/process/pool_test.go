@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -126,6 +127,20 @@ func TestARunnerGetsACleanEnvironment(t *testing.T) {
 	want := map[string]bool{"PATH=/bin": true, "GORACE=atexit_sleep_ms=0": true, roleEnv + "=env": true, TaskEnv + "=" + id: true}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("environment (-want +got):\n%s", d)
+	}
+}
+
+func TestPreparedTaskIsStarted(t *testing.T) {
+	h := newHarness(t, func(c *Config) {
+		c.Prepare = func(t fleet.Task) fleet.Task {
+			t.Env = maps.Clone(t.Env)
+			t.Env["WORD"] = "prepared " + t.Server
+			return t
+		}
+	})
+	h.run("a", "env")
+	if line := h.line(); !strings.Contains(line, "WORD=prepared ") {
+		t.Errorf("the runner has %s", line)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 // clearTime limits how long the pool tries to kill the processes of a runner. SIGKILL
-// takes moments; only a process stuck in the kernel needs longer.
+// takes effect at once, unless a process is stuck in the kernel.
 const clearTime = 5 * time.Second
 
 // BecomeSubreaper makes this program the parent of the orphans among its descendants. A
@@ -121,10 +121,10 @@ func (p *Pool) remainsOf(table map[int]proc, runner int, killed map[int]bool) []
 }
 
 // stray reports whether a child of this program in another session is an adopted orphan.
-// A child that this program started is none: a runner has the task variable, of
-// whichever pool, and before its exec it has this program's own environment. A leader
-// that has just ended shows neither. It may be the runner of another task that is about
-// to be buried, so stray returns false until it is an old zombie.
+// This program's own children are not: a runner of any pool has the task variable, and
+// before its exec it has this program's own environment. A session leader that has just
+// ended shows neither. It may be the runner of another task that is about to be buried, so
+// stray returns false until it is an old zombie.
 func (p *Pool) stray(table map[int]proc, d proc, killed map[int]bool) bool {
 	leader, ok := table[d.session]
 	switch {
@@ -138,7 +138,7 @@ func (p *Pool) stray(table map[int]proc, d proc, killed map[int]bool) bool {
 	if err != nil {
 		return false
 	}
-	// An ending process shows no environment, and no executable either.
+	// A process that is about to end shows no environment, and no executable either.
 	if _, err := os.Readlink(name + "/exe"); err != nil {
 		return false
 	}
@@ -166,8 +166,8 @@ func (p *Pool) isHusk(d proc) bool {
 	return time.Since(old.seen) > 2*clearTime
 }
 
-// isSubreaper reports whether this program adopts orphans. If not, it has started each
-// of its children itself.
+// isSubreaper reports whether this program adopts orphans. If it does not, it has started
+// all its children itself.
 func isSubreaper() bool {
 	var is int32
 	// This does not use unix.Prctl: a pointer may become a number only in the call

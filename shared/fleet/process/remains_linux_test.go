@@ -58,7 +58,7 @@ func TestARunnerDiesWithTheProgramThatHoldsThePool(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = emulator.cmd.Wait()
-	// The orphan is ours now: waiting for it returns when it is dead.
+	// This program has adopted the orphan, so it can wait for its end.
 	var status syscall.WaitStatus
 	if _, err := syscall.Wait4(runner, &status, 0, nil); err != nil {
 		t.Fatal(err)
@@ -134,7 +134,8 @@ func TestParseStat(t *testing.T) {
 }
 
 func TestAProgramIsASubreaperOnlyAfterItAskedFor(t *testing.T) {
-	// The test binary asked in TestMain; a child does not inherit it.
+	// TestMain called BecomeSubreaper in this program. A child process does not inherit
+	// the setting.
 	if !isSubreaper() {
 		t.Errorf("pid %d is no subreaper", os.Getpid())
 	}

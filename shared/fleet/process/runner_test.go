@@ -15,8 +15,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 )
 
-// roleEnv makes the test binary play a runner, or a process under one. A role says
-// on stdout that it is ready, with the pids below it.
+// roleEnv makes the test binary play a runner, or a process below one. A role prints a
+// line when it is ready, with the pids of the processes below it.
 const roleEnv = "PLAY"
 
 func TestMain(m *testing.M) {
@@ -130,7 +130,7 @@ func startRole(role string, attr *syscall.SysProcAttr) roleProcess {
 	return roleProcess{pid: cmd.Process.Pid, line: strings.TrimSpace(string(buf[:n])), cmd: cmd}
 }
 
-// harness is a pool of fake runners whose lines and ends can be waited for.
+// harness is a pool of fake runners. A test can wait for their lines and their ends.
 type harness struct {
 	*Pool
 	t       *testing.T
@@ -152,7 +152,7 @@ func newHarness(t *testing.T, change func(*Config)) *harness {
 	h.Pool = NewPool(cfg)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-		cancel() // what a test left running is not worth waiting for
+		cancel() // the test does not wait for what it left running
 		_ = h.Close(ctx)
 	})
 	return h

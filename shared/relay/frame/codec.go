@@ -67,8 +67,8 @@ func unreadable(size int, err error) error {
 	return session.Errorf(session.Invalid, "relay frame of %d bytes has no readable header", size).Because(err)
 }
 
-// kindOf reads the type of a frame. It does not parse a header that Encode wrote, since
-// decode will do so.
+// kindOf reads the type of a frame. It does not parse a header that Encode wrote: the
+// decoder of that type will.
 func kindOf(head []byte) (Type, error) {
 	if rest, ok := bytes.CutPrefix(head, []byte(begin)); ok {
 		kind, _, ok := bytes.Cut(rest, []byte{'"'})
@@ -165,6 +165,8 @@ func decodePlain(kind Type, head []byte) (Frame, error) {
 		return read[ByeOK](head)
 	case TypeStop:
 		return read[Stop](head)
+	case TypeHalt:
+		return read[Halt](head)
 	case TypeDrain:
 		return read[Drain](head)
 	case TypePartOK:

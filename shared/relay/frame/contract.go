@@ -15,7 +15,8 @@ const (
 	EnvGeneration = "DORMOUSE_GENERATION"
 	EnvToken      = "DORMOUSE_TOKEN"
 	EnvPass       = "DORMOUSE_PASS" // the first pass
-	EnvEra        = "DORMOUSE_ERA"  // EraModern, EraLegacy, EraDual, or not set
+	EnvRelayURL   = "DORMOUSE_RELAY_URL"
+	EnvEra        = "DORMOUSE_ERA" // EraModern, EraLegacy, EraDual, or not set
 )
 
 // The eras that a server may be found to speak.

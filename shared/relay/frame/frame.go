@@ -12,10 +12,10 @@ import (
 // Version is the version of the frame layout. Every header has it.
 const Version = 1
 
-// Limits of the relay, in bytes. MaxFrame bounds one message of the gateway, MaxPiece
-// the payload of a part, and MaxWSFrame a WebSocket frame with its header. MaxMessage
-// bounds a client's message or an event, and MaxJoined a frame joined from parts. API
-// Gateway's own limits are 131,072 for a message and 32,768 for a WebSocket frame.
+// Limits of the relay, in bytes. MaxFrame limits one message of the gateway, MaxPiece the
+// payload of a part, and MaxWSFrame a WebSocket frame with its header. MaxMessage limits a
+// client's message or an event, and MaxJoined a frame joined from parts. API Gateway's own
+// limits are 131,072 for a message and 32,768 for a WebSocket frame.
 const (
 	MaxFrame   = 120_000
 	MaxPiece   = 100_000
@@ -59,6 +59,7 @@ const (
 	TypeByeOK   Type = "bye-ok"
 	TypeAnswer  Type = "answer"
 	TypeStop    Type = "stop"
+	TypeHalt    Type = "halt"
 	TypeDrain   Type = "drain"
 	TypePartOK  Type = "part-ok"
 	TypeKept    Type = "kept"
@@ -76,8 +77,8 @@ func (e *VersionError) Error() string {
 	return fmt.Sprintf("version %d is spoken, and this side speaks version %d", e.V, Version)
 }
 
-// Cut splits an encoded frame that is longer than MaxFrame into part frames with the
-// name name. It returns a shorter frame alone, as it is. A runner sets box, so that the
+// Cut splits an encoded frame that is longer than MaxFrame into part frames with this
+// name. It returns a shorter frame alone and unchanged. A runner sets box, so that the
 // host knows where to keep the parts.
 func Cut(encoded []byte, box session.BoxID, name string) [][]byte {
 	if len(encoded) <= MaxFrame {
@@ -95,7 +96,7 @@ func CutAs(encoded []byte, head Part) [][]byte {
 		for n < len(rest) && n > 0 && !utf8.RuneStart(rest[n]) {
 			n--
 		}
-		if n == 0 { // not UTF-8 at all; the writer should not have let it through
+		if n == 0 { // the bytes are not UTF-8; the writer should have refused them
 			n = min(MaxPiece, len(rest))
 		}
 		pieces = append(pieces, rest[:n])
@@ -110,9 +111,9 @@ func CutAs(encoded []byte, head Part) [][]byte {
 }
 
 // DrainFrame returns the frame that asks a runner to connect anew within a time. The
-// runner draws the moment itself, so that a host that is about to be replaced does not
-// see all runners at once. The caller posts the frame to the connection in a box
-// record. The only answer is the hello on the next connection.
+// runner chooses a random moment, so that runners do not all connect at once when a host
+// is about to be replaced. The caller posts the frame to the connection in a box record.
+// The only answer is the hello on the next connection.
 func DrainFrame(within time.Duration) []byte {
 	return Encode(Drain{In: within.Milliseconds()})
 }
@@ -140,8 +141,8 @@ type Assembler struct {
 	joined map[string]bool // names of complete frames, at most maxJoinedKept
 }
 
-// maxOpenFrames bounds what a runner holds for a host that never completes a frame. Add
-// bounds the bytes by 4*MaxJoined.
+// maxOpenFrames limits how many incomplete frames a runner holds, in case the host never
+// completes them. Add limits their bytes to 4*MaxJoined.
 const (
 	maxOpenFrames = 64
 	maxJoinedKept = 1000
@@ -151,9 +152,9 @@ const (
 // hold.
 func (a *Assembler) Open() (frames, size int) { return len(a.frames), a.size }
 
-// Add takes a part. When the part was the last missing one of its frame, Add returns
-// the whole frame and true. It copies the payload. Invalid for a part that makes no
-// sense, or if incomplete frames hold too many bytes or are too many.
+// Add takes a part. When the part was the last missing one of its frame, Add returns the
+// whole frame and true. It copies the payload. It returns Invalid for an inconsistent
+// part, or if there are too many incomplete frames or bytes in them.
 func (a *Assembler) Add(f Part) (whole []byte, done bool, err error) {
 	if f.Of < 1 || f.Of > MaxJoined/1024 || f.N < 0 || f.N >= int64(f.Of) {
 		return nil, false, session.Errorf(session.Invalid, "part %d of %d of a relay frame", f.N, f.Of)
@@ -167,7 +168,7 @@ func (a *Assembler) Add(f Part) (whole []byte, done bool, err error) {
 	parts, ok := a.frames[f.Frame]
 	if !ok {
 		if len(a.frames) == maxOpenFrames {
-			return nil, false, session.Errorf(session.Invalid, "more than %d relay frames begun and not completed", maxOpenFrames)
+			return nil, false, session.Errorf(session.Invalid, "more than %d relay frames are incomplete; complete one before the next begins", maxOpenFrames)
 		}
 		parts = make([][]byte, f.Of)
 		a.frames[f.Frame] = parts
@@ -177,7 +178,7 @@ func (a *Assembler) Add(f Part) (whole []byte, done bool, err error) {
 	}
 	if parts[f.N] == nil {
 		if a.size += len(f.Payload); a.size > 4*MaxJoined {
-			return nil, false, session.Errorf(session.Invalid, "relay frames begun and not completed hold over %d bytes", 4*MaxJoined)
+			return nil, false, session.Errorf(session.Invalid, "the incomplete relay frames hold more than %d bytes; complete one before the next begins", 4*MaxJoined)
 		}
 		parts[f.N] = bytes.Clone(f.Payload)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// A frame that was read is written in a way that reads as the same frame.
+// Decode and Encode together give a frame that reads the same.
 func FuzzDecode(f *testing.F) {
 	for _, one := range []frame.Frame{
 		frame.Nudge{},
@@ -45,8 +45,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// A frame of any text is cut into parts that are text themselves and that the gateway
-// takes. They join byte for byte, in any order and with any part twice.
+// A frame of any text is cut into parts that are text too and that the gateway accepts.
+// They join byte for byte, in any order, even if any part comes twice.
 func FuzzCutAssemble(f *testing.F) {
 	f.Add("x", 3, uint(0))
 	f.Add("é", 60_001, uint(1))

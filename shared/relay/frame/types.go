@@ -26,14 +26,20 @@ func (s Sender) From() Sender { return s }
 type Hello struct {
 	Sender
 	Token string `json:"token,omitempty"` // one-time, until the first welcome
-	Link  int64  `json:"link,omitempty"`  // counts the runner's hellos except pings and repetitions
+	Link  int64  `json:"link,omitempty"`  // counts the runner's hellos, but not pings and repeats
 	Task  string `json:"task,omitempty"`  // the fleet's name for the runner
+	// Digest names the definition of the server that the runner was started with, ""
+	// if it does not say.
+	Digest string `json:"digest,omitempty"`
 	// Questions are the client-visible ids of open questions, by session. The host
 	// posts the answers that came while the runner had no connection.
 	Questions map[session.ID][]string `json:"questions,omitempty"`
+	// Invited asks for the runner's launch, which an invited runner lacks until its first
+	// welcome.
+	Invited bool `json:"invited,omitempty"`
 }
 
-// Pull asks for what waits in the inbox.
+// Pull asks for the items that wait in the inbox.
 type Pull struct {
 	Sender
 	N int64 `json:"n,omitempty"`
@@ -59,7 +65,7 @@ type Ask struct {
 type Events struct {
 	Sender
 	Session session.ID  `json:"session,omitempty"`
-	Tickets []string    `json:"tickets,omitempty"` // the host puts taken marks for these first
+	Tickets []string    `json:"tickets,omitempty"` // the host writes taken marks for these before the events
 	Seq     int64       `json:"seq,omitempty"`
 	Items   []EventItem `json:"items,omitempty"`
 	Payload []byte      `json:"-"`
@@ -72,15 +78,14 @@ type EventItem struct {
 	Stream session.StreamID `json:"stream,omitempty"` // "" for common
 	First  session.Index    `json:"first,omitempty"`  // 0: unknown, common only
 	Final  bool             `json:"final,omitempty"`  // the last event ends its stream
-	Marked bool             `json:"marked,omitempty"` // the stream or its round ends, and an in-flight item exists: the delivery came from the inbox, or taken was sent for it
+	Marked bool             `json:"marked,omitempty"` // the stream or its round ends, and an in-flight item exists: the delivery came from the inbox, or the runner sent taken for it
 	Lens   []int            `json:"lens"`
 	Asks   *Asks            `json:"asks,omitempty"` // set if the last event ends the round, not the stream
 }
 
-// Asks suspends a delivery. Its client is asked something, and nothing runs for the
+// Asks suspends a delivery. The client gets questions, and no process works on the
 // delivery until there are answers. The request to send again then is in the payload,
-// behind the events of the item. Marked says that an in-flight item exists, as for an
-// end.
+// after the events of the item. Marked says that an in-flight item exists, as for an end.
 type Asks struct {
 	Round     int                `json:"round"` // the round that begins: one more than the delivery's
 	Questions []session.Question `json:"questions"`
@@ -106,9 +111,10 @@ type Bye struct {
 	Sender
 	Link  int64 `json:"link,omitempty"`
 	Looks bool  `json:"looks,omitempty"` // all deliveries were looks, see Deliver
+	Idle  int64 `json:"idle,omitempty"`  // milliseconds for which the box had no work
 }
 
-// Part is a piece of a long frame. A host that sends one leaves out the Sender.
+// Part is a piece of a long frame. The host leaves out the Sender.
 type Part struct {
 	Sender
 	N       int64  `json:"n,omitempty"`
@@ -124,14 +130,15 @@ type Whole struct {
 	Frame string `json:"frame,omitempty"`
 }
 
-// Snapshot asks about the snapshots of an owner. Op is its type: [Get], [Put], [Done] or
-// [Forget].
+// Snapshot is a request about the snapshots of an owner. Op is its type: [Get], [Put],
+// [Done] or [Forget].
 type Snapshot struct {
 	Op Type `json:"-"`
 	Sender
 	N      int64  `json:"n,omitempty"`
 	Owner  string `json:"owner,omitempty"`
 	Size   int64  `json:"size,omitempty"` // bytes
+	Sum    string `json:"sum,omitempty"`  // SHA-256 of what a [Put] will upload, in hexadecimal
 	Object string `json:"object,omitempty"`
 }
 
@@ -140,9 +147,12 @@ type Welcome struct {
 	Gen    session.Generation `json:"gen,omitempty"`
 	Link   int64              `json:"link,omitempty"`
 	Ticket string             `json:"ticket,omitempty"` // a fresh pass
+	Retire bool               `json:"retire,omitempty"` // the server has another definition by now, or none
+	// Launch has the environment variables of an invited runner. It may hold secrets.
+	Launch map[string]string `json:"launch,omitempty"`
 }
 
-// Fenced tells the runner of a hello with this link that another runs the box.
+// Fenced tells the runner that sent a hello with this link that another one runs the box.
 type Fenced struct {
 	Link int64 `json:"link,omitempty"`
 }
@@ -168,10 +178,13 @@ type Deliver struct {
 	AckWithin  int64              `json:"ackWithin,omitempty"` // milliseconds
 	Inbox      bool               `json:"inbox,omitempty"`
 	Again      bool               `json:"again,omitempty"` // the session has had a process before
-	Looks      bool               `json:"looks,omitempty"` // the message asks for a list only, or initializes
+	Moved      bool               `json:"moved,omitempty"` // the server had another definition when the session last had a request
+	Looks      bool               `json:"looks,omitempty"` // the message asks only for a list, or initializes
 	Lens       []int              `json:"lens,omitempty"`
 	Trace      string             `json:"trace,omitempty"` // the client's request in all logs
-	Payload    []byte             `json:"-"`
+	// Secrets is what the principal has at third parties, by provider.
+	Secrets map[string]session.Secret `json:"secrets,omitempty"`
+	Payload []byte                    `json:"-"`
 }
 
 // May answers an Ask.
@@ -214,6 +227,14 @@ type Stop struct {
 	Session session.ID `json:"session,omitempty"`
 }
 
+// Halt tells that an operator stops the process of a session, or all processes of the
+// box. The sessions stay.
+type Halt struct {
+	Session session.ID `json:"session,omitempty"` // "": all
+	By      string     `json:"by"`                // who does so, in words for clients
+	In      int64      `json:"in,omitempty"`      // milliseconds that calls in flight may take to end
+}
+
 // Drain asks the runner to connect anew within a time.
 type Drain struct {
 	In int64 `json:"in,omitempty"` // milliseconds
@@ -225,13 +246,14 @@ type PartOK struct {
 	Frame string `json:"frame,omitempty"`
 }
 
-// Kept answers a [Snapshot]. The type that was asked says which fields are set.
+// Kept answers a [Snapshot]. The type of that request says which fields are set.
 type Kept struct {
 	N       int64             `json:"n,omitempty"`
 	Object  string            `json:"object,omitempty"`
 	URL     string            `json:"url,omitempty"` // a secret
 	Header  map[string]string `json:"header,omitempty"`
 	Saved   int64             `json:"saved,omitempty"` // Unix milliseconds
+	Sum     string            `json:"sum,omitempty"`   // as the Put had it
 	Refused session.Code      `json:"refused,omitempty"`
 }
 
@@ -295,6 +317,9 @@ func (Answer) Kind() Type { return TypeAnswer }
 
 // Kind returns the type of the frame.
 func (Stop) Kind() Type { return TypeStop }
+
+// Kind returns the type of the frame.
+func (Halt) Kind() Type { return TypeHalt }
 
 // Kind returns the type of the frame.
 func (Drain) Kind() Type { return TypeDrain }

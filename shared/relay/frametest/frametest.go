@@ -9,10 +9,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Frame is any frame, as either end, or a hostile one, can write it. It has the fields of
-// all types: tests write any field with any type, and read what came without knowing its
-// type. The product has one struct a type, and these tags are written apart from those, so
-// that a test notices when the wire format changes.
+// Frame can be any frame that an end, even a hostile one, can write. It has the fields of
+// all types: tests write any field with any type, and read frames without knowing their
+// type. The product has one struct for each type. The tags here are written separately, so
+// that a test fails when the wire format changes.
 type Frame struct {
 	V       int                `json:"v"`
 	Type    frame.Type         `json:"t"`
@@ -22,6 +22,8 @@ type Frame struct {
 	Runner  string             `json:"runner,omitempty"` // random id, drawn at start
 	Link    int64              `json:"link,omitempty"`   // counts the runner's hellos on new connections
 	Task    string             `json:"task,omitempty"`   // the fleet's name for the runner
+	Digest  string             `json:"digest,omitempty"` // of the definition that the runner was started with
+	Retire  bool               `json:"retire,omitempty"` // on a welcome: the server has another definition by now
 	Session session.ID         `json:"session,omitempty"`
 
 	// Questions are the client-visible ids of open questions, by session. With a hello,
@@ -32,21 +34,21 @@ type Frame struct {
 	Of    int                `json:"of,omitempty"`
 	Frame string             `json:"frame,omitempty"`
 	IDs   []session.StreamID `json:"ids,omitempty"`
-	// Rounds are those of the deliveries among IDs that were suspended before.
+	// Rounds are the rounds of those deliveries among IDs that were suspended before.
 	Rounds  map[session.StreamID]int `json:"rounds,omitempty"`
 	Tickets []string                 `json:"tickets,omitempty"`
 	Ticket  string                   `json:"ticket,omitempty"`
 
-	// Events. Next on an ack is the index of the next common event, once a batch
-	// held common events.
+	// The fields of Events. Next on an ack is the index of the next common event, after a
+	// batch with common events.
 	Seq    int64              `json:"seq,omitempty"`
 	Items  []frame.EventItem  `json:"items,omitempty"`
 	Next   session.Index      `json:"next,omitempty"`
 	Closed []session.StreamID `json:"closed,omitempty"`
 	Fenced bool               `json:"fenced,omitempty"`
 
-	// Deliver. Lens cuts the payload: the client's initialize params, then the
-	// message. Round is how often it was suspended, Base the last index of its stream.
+	// The fields of Deliver. Lens cuts the payload: the client's initialize params, then
+	// the message. Round is how often it was suspended, Base the last index of its stream.
 	ID         session.StreamID `json:"id,omitempty"`
 	Round      int              `json:"round,omitempty"`
 	Base       session.Index    `json:"base,omitempty"`
@@ -59,23 +61,26 @@ type Frame struct {
 	AckWithin  int64            `json:"ackWithin,omitempty"` // milliseconds
 	Inbox      bool             `json:"inbox,omitempty"`
 	Again      bool             `json:"again,omitempty"` // the session has had a process before
-	// Looks on a deliver says that the message asks for a list only, or initializes; on a
-	// bye, that the runner was given nothing else.
+	Moved      bool             `json:"moved,omitempty"` // the server had another definition then
+	// On a deliver, Looks says that the message asks only for a list, or initializes. On a
+	// bye it says that the runner got no other messages.
 	Looks bool   `json:"looks,omitempty"`
 	Lens  []int  `json:"lens,omitempty"`
 	Trace string `json:"trace,omitempty"` // the client's request in all logs
 
 	Question string `json:"question,omitempty"`
 	In       int64  `json:"in,omitempty"` // milliseconds
+	By       string `json:"by,omitempty"` // who halts
 
-	// Status. With a payload it is the result of a fresh process's initialize,
-	// asked for with protocol version Detail.
+	// The fields of Status. With a payload it is the result of a fresh process's
+	// initialize, requested with protocol version Detail.
 	Process string `json:"process,omitempty"`
 	Phase   string `json:"phase,omitempty"`
 	Detail  string `json:"detail,omitempty"`
 	Era     string `json:"era,omitempty"` // of the server, if it is news
 
-	// Snapshots. What of these a Kept has says the Type it answers.
+	// The fields of Snapshots. Kept has some of them, depending on the Type of the
+	// request.
 	Owner   string            `json:"owner,omitempty"`
 	Size    int64             `json:"size,omitempty"` // bytes
 	Object  string            `json:"object,omitempty"`
@@ -87,7 +92,7 @@ type Frame struct {
 	Payload []byte `json:"-"`
 }
 
-// Encode writes a frame, however long, in this version of the protocol.
+// Encode writes a frame of any length, in this version of the protocol.
 func Encode(f Frame) []byte {
 	f.V = frame.Version
 	b := bytes.NewBuffer(nil)
@@ -102,7 +107,7 @@ func Encode(f Frame) []byte {
 	return append(b.Bytes(), f.Payload...)
 }
 
-// Decode reads a frame that [frame.Decode] takes; its errors are those of that.
+// Decode reads a frame that [frame.Decode] accepts, with the same errors.
 func Decode(data []byte) (Frame, error) {
 	if _, err := frame.Decode(data); err != nil {
 		return Frame{}, err

@@ -5,28 +5,60 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// account is the cost of one frame of a runner, and its log line. The line is written
-// if there is a Meter.
+// account collects the cost of one frame of a runner, and writes its log line if there is
+// a Meter.
 type account struct {
-	h      *Handler
+	config Config
 	begun  time.Time
 	conn   string
 	size   int
-	proven bool // the frame comes from the box it names
-	// From the tickets that were opened: the session of the first, and the traces of
-	// all.
+	proven bool // the frame really comes from the box that it names
+	// These come from the opened tickets: the session of the first, and the traces of all.
 	session session.ID
 	traces  []string
+	ended   []endedCall // calls whose end no function waits for
 }
 
-func (h *Handler) account(conn string, data []byte) *account {
-	return &account{h: h, begun: time.Now(), conn: conn, size: len(data)}
+// endedCall is the end of a call in a log line.
+type endedCall struct {
+	Stream session.StreamID `json:"stream"`
+	Why    string           `json:"why,omitempty"` // why the call failed; see host.FailureOf
+}
+
+// maxWhy is the longest reason in a log line, in bytes.
+const maxWhy = 500
+
+// over notes the ends of calls in a batch, if their clients get them by a push or by a
+// stream that is not the call's own. Their functions have ended with the request. show
+// says whether the reasons of failed calls may repeat what the server answered.
+func over(ctx context.Context, p host.Posting, show bool) {
+	a, ok := ctx.Value(gathering{}).(*account)
+	if !ok || !p.Batch.Final || p.To.Conn == "" && !p.To.LegacySSE || len(p.Batch.Events) == 0 {
+		return
+	}
+	last := p.Batch.Events[len(p.Batch.Events)-1]
+	if !wire.Valid(last) {
+		return // a hostile runner sent it
+	}
+	failed, why := host.FailureOf(last, show)
+	if failed && why == "" {
+		why = "the tool reported an error"
+	}
+	a.ended = append(a.ended, endedCall{p.Batch.Stream, strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")})
+}
+
+// newAccount begins the account of a frame.
+func newAccount(c Config, conn string, data []byte) *account {
+	return &account{config: c, begun: time.Now(), conn: conn, size: len(data)}
 }
 
 type gathering struct{}
@@ -39,16 +71,16 @@ func (a *account) gather(ctx context.Context) context.Context {
 // maxTraces is the largest number of traces in the log line of a frame.
 const maxTraces = 20
 
-// proven notes that the frame under way comes from the box it names.
+// proven records that the current frame really comes from the box that it names.
 func proven(ctx context.Context) {
 	if a, ok := ctx.Value(gathering{}).(*account); ok {
 		a.proven = true
 	}
 }
 
-// opened notes that the frame under way has ticket t, which also proves its box. A
-// session without a ticket is not believed, because the frame would be charged to that
-// session.
+// opened records that the current frame has ticket t, which also proves its box. The log
+// line charges the frame to the session of a ticket, never to a session that a frame only
+// names.
 func opened(ctx context.Context, t Ticket) {
 	a, ok := ctx.Value(gathering{}).(*account)
 	if !ok {
@@ -74,8 +106,8 @@ func proves(reply frame.Frame) bool {
 // end writes the log line and returns err. A frame without a ticket, a token or the
 // runner's id is charged to no tenant, whatever it claims.
 func (a *account) end(ctx context.Context, f frame.Frame, reply []byte, err error) error {
-	h := a.h
-	if h.Meter == nil {
+	c := a.config
+	if c.Meter == nil {
 		return err
 	}
 	who := session.Account{Over: session.OverRelay, Conn: a.conn, In: a.size, Out: len(reply), Took: time.Since(a.begun), Code: session.CodeOf(err)}
@@ -101,6 +133,9 @@ func (a *account) end(ctx context.Context, f frame.Frame, reply []byte, err erro
 	if trace := session.TraceOf(ctx); trace != "" {
 		attrs = append(attrs, "trace", trace)
 	}
+	if len(a.ended) > 0 {
+		attrs = append(attrs, "ended", a.ended)
+	}
 	if len(a.traces) > 0 {
 		attrs = append(attrs, "traces", a.traces)
 	}
@@ -109,6 +144,6 @@ func (a *account) end(ctx context.Context, f frame.Frame, reply []byte, err erro
 		level = slog.LevelWarn
 		attrs = append(attrs, "code", who.Code, "error", err)
 	}
-	h.Log.Log(ctx, level, "frame", append(attrs, h.Meter.Spent(who)...)...)
+	c.Log.Log(ctx, level, "frame", append(attrs, c.Meter.Spent(who)...)...)
 	return err
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// asylum is the host's end with a session s1 whose client can be asked, a box that
-// is awake in generation 3, and one call in it, on stream d.
+// asylum is a relayhost with a session s1 whose client can be asked. The box is awake in
+// generation 3, and has one call, on stream d.
 type asylum struct {
 	t      *testing.T
 	store  *sessiontest.Counting
@@ -90,6 +90,10 @@ func (a *asylum) Stop(context.Context, string, string) error { return nil }
 // Tasks implements fleet.Fleet.
 func (a *asylum) Tasks(context.Context) ([]fleet.Status, error) {
 	return []fleet.Status{{ID: "task", Box: string(asylumBox), State: fleet.Running}}, nil
+}
+
+func (*asylum) Traits(string) fleet.Traits {
+	return fleet.Traits{Stops: true, Lists: true}
 }
 
 // posted returns the posted frames of a type.
@@ -163,7 +167,7 @@ func (a *asylum) gone() {
 	}
 }
 
-// end returns the message that ended the call.
+// end returns the message with which the call ended.
 func (a *asylum) end() wire.Message {
 	a.t.Helper()
 	page, err := a.store.Read(a.t.Context(), "s1", a.stream, 0, 100)

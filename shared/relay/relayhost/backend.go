@@ -17,17 +17,15 @@ import (
 // state and is safe for concurrent use.
 type Backend struct{ boxes }
 
-// NewBackend returns a Backend that works with c.
+// NewBackend returns a Backend with the configuration c.
 func NewBackend(c Config) *Backend { return &Backend{newBoxes(c)} }
 
-// Times of the protocol. validity is shorter than the time for which a runner remembers
-// the ids of deliveries, so a runner recognizes a deliver that comes twice.
+// Times of the protocol.
 const (
-	validity  = 10 * time.Minute
 	ackWithin = time.Second
 	// The time for a function that waits only until a request is accepted.
 	ackWithinBrief = 200 * time.Millisecond
-	lookAfter      = 10 * time.Second // after a request was accepted, before Check looks again whether its box lives
+	lookAfter      = 10 * time.Second // after a request was accepted, how long until Check looks again whether its box is alive
 )
 
 // Deliver implements host.Backend. If the box is awake, Deliver posts the message. If
@@ -41,13 +39,20 @@ func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box)
 		return nil, session.Errorf(session.TooLarge, "the message has %d bytes; the relay carries up to %d", len(d.Raw), frame.MaxMessage)
 	}
 	if len(d.Requests) == 0 {
+		// The post comes last: a client that is told of an error sends the message again.
+		if err := k.cancelled(ctx, d); err != nil {
+			return nil, err
+		}
 		if box.State == session.Awake {
 			k.postOnce(ctx, box.Conn, d.Session, k.deliverFrame(d, box.Gen, time.Now().Add(validity), false))
 		}
-		return nil, k.cancelled(ctx, d)
+		return nil, nil
 	}
 	if err := k.admit(ctx, d, box); err != nil {
 		return nil, err
+	}
+	if box.State != session.Awake || !d.Again {
+		k.announce(ctx, d)
 	}
 	t := &tender{k: k, d: d, notAfter: time.Now().Add(validity)}
 	if err := t.send(ctx, box); err != nil {
@@ -59,21 +64,18 @@ func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box)
 	return t, nil
 }
 
+// announce logs for whom a server gets work that may start a process. The line of the
+// request comes only after its end.
+func (k *Backend) announce(ctx context.Context, d host.Delivery) {
+	client, _ := wire.String(wire.Lookup(d.Client.Init, "clientInfo", "name"))
+	k.Log.InfoContext(ctx, "work", "server", d.Server, "session_id", d.Session, "principal", d.Client.Principal, "client", frame.Clip(client), "trace", d.Trace)
+}
+
 // postOnce posts a frame that may be lost. It logs a failure and does not try again.
 func (k *Backend) postOnce(ctx context.Context, conn string, of session.ID, f frame.Frame) {
 	if err := k.post(ctx, conn, f); err != nil && !errors.Is(err, session.Closed) {
 		k.Log.WarnContext(ctx, "post to a box failed", "type", f.Kind(), "session_id", of, "error", err)
 	}
-}
-
-// post sends a frame to a runner. It cuts a long frame into parts.
-func (x boxes) post(ctx context.Context, conn string, f frame.Frame) error {
-	for _, piece := range frame.Cut(frame.Encode(f), "", session.NewNonce()) {
-		if err := x.Poster.Post(ctx, conn, piece); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // deliverFrame returns the deliver frame of d for generation gen. inbox says that d was
@@ -84,8 +86,8 @@ func (x boxes) deliverFrame(d host.Delivery, gen session.Generation, notAfter ti
 	f := frame.Deliver{
 		ID: d.Stream, Gen: gen, Session: d.Session, Principal: principalHash(d), Server: d.Server, Ticket: x.Sealer.Seal(d.Address, gen),
 		Sent:  time.Now().UnixMilli(),
-		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox, Again: d.Again, Looks: d.Looks(), Trace: d.Trace,
-		Lens: []int{len(d.Client.Init), len(d.Raw)}, Payload: payload,
+		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox, Again: d.Again, Moved: d.Moved, Looks: d.Looks(), Trace: d.Trace,
+		Lens: []int{len(d.Client.Init), len(d.Raw)}, Payload: payload, Secrets: d.Secrets,
 	}
 	switch {
 	case len(d.Requests) == 0:
@@ -149,27 +151,27 @@ func (k *Backend) End(ctx context.Context, s session.Session, box session.Box) e
 	return k.endAsking(ctx, session.Address{Session: s.ID, Box: box.ID}, all, failureError(box.ID, sessionEnded()))
 }
 
-// tender sees one request through to its end for one function. The request is in one of
-// three places: posted to generation bound; waiting in the inbox; or, if bound is 0 and
-// inbox is false, in this function's hands only.
+// tender follows one request to its end for one function. The request is in one of three
+// places: posted to generation bound; waiting in the inbox; or, if bound is 0 and inbox is
+// false, only in the memory of this function.
 type tender struct {
 	k        *Backend
 	d        host.Delivery
 	notAfter time.Time
 	posted   time.Time          // the time of the last post
-	bound    session.Generation // the generation it was posted to; until that one is over and clean, no other may get the request
-	trying   bool               // a PutItem was tried; its item may still appear
+	bound    session.Generation // the generation it was posted to; no other may get the request until that one has ended cleanly
+	trying   bool               // the function has tried a PutItem; its item may still appear
 	inbox    bool               // an item was put
 	handed   bool               // the request was posted, or may be in the inbox
 	accepted bool
 	tries    int // resends, for the back-off
 }
 
-// send brings the request one step on its way. box is the record just read. send posts
-// the request if the box is awake, and otherwise puts it into the inbox. A request
-// whose item may still appear goes by the inbox even if the box is awake by then.
-// Otherwise one runner could get it by a post, another could claim the late item, and
-// both would execute it.
+// send moves the request one step on. box is the record just read. send posts the request
+// if the box is awake, and otherwise puts it into the inbox. A request whose item may
+// still appear goes through the inbox even if the box is awake by then. Otherwise one
+// runner could get it by a post, another could claim the late item, and both would execute
+// it.
 func (t *tender) send(ctx context.Context, box session.Box) error {
 	if box.State != session.Awake || t.inbox || t.trying {
 		return t.enqueue(ctx)
@@ -183,17 +185,17 @@ func (t *tender) send(ctx context.Context, box session.Box) error {
 	return nil
 }
 
-// moved handles a post that certainly did not arrive, so the post does not bind the
-// request. If the box has a new connection or has gone to sleep since seen, moved sends
+// moved handles a post that certainly did not arrive, so the request is not bound to that
+// generation. If the box has a new connection or has gone to sleep since seen, moved sends
 // the request again at once. If not, the runner is between two connections or dead, and
-// Check looks again.
+// the next Check tries again.
 func (t *tender) moved(ctx context.Context, seen session.Box) error {
 	b, err := t.k.Store.Box(ctx, t.d.Box)
 	if err != nil || b.State == session.Awake && b.Conn == seen.Conn {
 		return err
 	}
 	if t.bound != 0 {
-		return nil // an earlier post may have arrived: Check decides
+		return nil // an earlier post may have arrived, so Check must find out before a new one
 	}
 	return t.send(ctx, b)
 }
@@ -215,8 +217,8 @@ func (t *tender) enqueue(ctx context.Context) error {
 	return t.look(ctx)
 }
 
-// look makes sure that a runner will deliver the waiting item. It wakes a box that is
-// asleep, settles a start that is overdue, and nudges a runner that is awake.
+// look makes sure that a runner will get the waiting item. It wakes a box that is asleep,
+// gives up a start that is overdue, and nudges a runner that is awake.
 func (t *tender) look(ctx context.Context) error {
 	b, err := t.k.rouse(ctx, t.d.Box, t.d.Client.Tenant, t.d.Server)
 	if err != nil {
@@ -230,7 +232,7 @@ func (t *tender) look(ctx context.Context) error {
 		t.accepted = true
 	case session.Awake:
 		t.k.postOnce(ctx, b.Conn, t.d.Session, frame.Nudge{})
-	case session.Asleep: // the start was given up, which has ended the item
+	case session.Asleep: // another function gave the start up and ended the item
 	}
 	return nil
 }
@@ -263,8 +265,8 @@ func (t *tender) step(ctx context.Context) error {
 	case !errors.Is(err, session.NotFound):
 		return err
 	}
-	// Read the record before the log. The log then has everything that a generation
-	// wrote which the record says is over.
+	// Read the record before the log. If the record says that a generation is over, the
+	// log then has everything that the generation wrote.
 	b, err := t.k.Store.Box(ctx, t.d.Box)
 	if err != nil {
 		return err
@@ -278,7 +280,7 @@ func (t *tender) step(ctx context.Context) error {
 	case time.Now().After(t.notAfter):
 		return t.k.end(ctx, t.d.Address, expired)
 	default:
-		return t.send(ctx, b) // the first post that may arrive, or a repetition
+		return t.send(ctx, b) // this is the first post that may arrive, or a repeat
 	}
 }
 
@@ -287,8 +289,8 @@ func (t *tender) Handed() bool { return t.handed }
 
 // GiveUp implements host.Handover. It takes the item first, for generation 0. A runner
 // that gets the message late asks whether it may execute it, and the host refuses. A
-// request that waits in the inbox is then certainly not executed. A posted request has
-// an unknown outcome: its runner may have executed it and be unable to say so.
+// request that waits in the inbox is then certainly not executed. A posted request has an
+// unknown outcome: its runner may have executed it and be unable to report that.
 func (t *tender) GiveUp(ctx context.Context) error {
 	it := session.Item{Box: t.d.Box, ID: t.d.Stream, State: session.Taken, Address: t.d.Address, Created: time.Now()}
 	put, err := t.k.Store.PutItem(ctx, it)
@@ -296,8 +298,8 @@ func (t *tender) GiveUp(ctx context.Context) error {
 		return err
 	}
 	if put {
-		if err := rest(ctx, time.Until(t.posted.Add(2*frame.LateAfter))); err != nil {
-			return err // the last post may still come in time to be executed
+		if err := waitFor(ctx, time.Until(t.posted.Add(2*frame.LateAfter))); err != nil {
+			return err // the last post may still arrive in time to be executed
 		}
 		return t.k.endItemWith(ctx, it, outcomeUnknown(t.d.Box))
 	}
@@ -311,19 +313,9 @@ func (t *tender) GiveUp(ctx context.Context) error {
 	return t.k.endItem(ctx, it, session.Failure{Phase: phaseUnavailable, Detail: "the box does not take the request; it was not executed, send it again"})
 }
 
-// outcomeUnknown is the error that ends a request which was posted and then left no
-// trace.
-func outcomeUnknown(box session.BoxID) *wire.Error {
-	return &wire.Error{
-		Code:    wire.CodeOutcomeUnknown,
-		Message: phaseUnavailable + ": the box does not answer; whether the request was executed is not known, and it will not be from now on",
-		Data:    map[string]any{"phase": phaseUnavailable, "box": box},
-	}
-}
-
-// haveItem does what is due for a request that has an item. A taken item is a sign of
-// life from the box, unless its generation is over. For a waiting item a box has to
-// come.
+// haveItem does the due work for a request that has an item. A taken item is a sign of
+// life from the box, unless its generation is over. A waiting item needs a box that is
+// awake.
 func (t *tender) haveItem(ctx context.Context, it session.Item) error {
 	t.inbox = true
 	switch it.State {
@@ -333,7 +325,7 @@ func (t *tender) haveItem(ctx context.Context, it session.Item) error {
 		if time.Now().After(it.NotAfter) {
 			return t.k.endItem(ctx, it, unanswered(it))
 		}
-		return nil // the call waits for its client; its box may sleep
+		return nil // the call waits for its client, and its box may sleep
 	case session.Waiting:
 		t.tries++
 		if time.Now().After(it.NotAfter) {
@@ -354,10 +346,9 @@ func (t *tender) haveItem(ctx context.Context, it session.Item) error {
 	return t.look(ctx)
 }
 
-// after handles a request that has no item, or none any more, when the inbox had it or
-// the generation it was posted to is over. If the log has no end, a lost generation
-// means an error. A clean generation never executed the request, so after sends it
-// again.
+// after handles a request without an item. Its item in the inbox is gone, or the
+// generation that it was posted to is over. If the log has no end, a lost generation means
+// an error. A clean generation never executed the request, so after sends it again.
 func (t *tender) after(ctx context.Context, b session.Box) error {
 	tail, err := t.k.Store.Tail(ctx, t.d.Session, t.d.Stream)
 	if err != nil {
@@ -367,8 +358,8 @@ func (t *tender) after(ctx context.Context, b session.Box) error {
 		return t.ended(ctx, tail)
 	}
 	if tail.Last > 0 && !t.inbox {
-		// The request has events but no end, so a trace was put after step looked for
-		// one. The call may have been suspended since, and its box may be asleep.
+		// The request has events but no end, so it got an item after step looked for one.
+		// The call may have been suspended since, and its box may be asleep.
 		it, err := t.k.Store.Item(ctx, t.d.Box, t.d.Stream)
 		if err == nil {
 			return t.haveItem(ctx, it)
@@ -385,27 +376,13 @@ func (t *tender) after(ctx context.Context, b session.Box) error {
 	return t.send(ctx, b)
 }
 
-// ended pushes an end that a function has written in place of the box (generation 0).
-// An earlier attempt may have failed between the log and the push. The session's record
-// says what was pushed already. The relay function pushes the ends that a runner has
+// ended pushes an end that a function has written in place of the box (generation 0). An
+// earlier attempt may have failed between the log and the push. The session's record says
+// which events were pushed already. The relay function pushes the ends that a runner has
 // sent.
 func (t *tender) ended(ctx context.Context, tail session.Tail) error {
 	if tail.Gen != 0 {
 		return nil
 	}
 	return t.k.out.Ended(ctx, t.d.Address, tail, time.Now().Add(t.k.EventAge))
-}
-
-var expired = session.Failure{
-	Phase:  phaseUnavailable,
-	Detail: "no box took the request within " + validity.String() + "; it was not executed, send it again",
-}
-
-// failureOf returns why generation gen ended without finishing its requests. The record
-// keeps the failure of the last lost generation, even when the box is awake again.
-func failureOf(b session.Box, gen session.Generation) session.Failure {
-	if b.Lost == gen && b.Failure.Detail != "" {
-		return b.Failure
-	}
-	return session.Failure{Phase: phaseRuntime, Detail: "the box stopped before the request was finished; whether it was executed is not known", At: b.Changed}
 }

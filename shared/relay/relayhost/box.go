@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"time"
 
@@ -17,62 +18,17 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Poster posts frames to the connections of runners.
-type Poster = session.Poster
-
-// Config is what the host's end of the relay works with. Store, Poster, Fleet, Sealer
-// and Launch are needed; each of the others has a meaning when it is zero.
-type Config struct {
-	Store  session.Store
-	Poster Poster
-	// Clients reaches the connections of WebSocket clients. Without it nothing is
-	// pushed, and the events stay owed.
-	Clients session.Clients
-	Fleet   fleet.Fleet
-	Sealer  *Sealer
-	// Launch returns the environment variables that a runner for a box needs besides
-	// those of the relay itself. It fails with NotFound if the server is not configured
-	// (any more).
-	Launch func(box session.Box) (map[string]string, error)
-	// Elsewhere reports whether a box is only a name under which another part of the
-	// program keeps items and handles them. [Sweeper.Sweep] skips such boxes. nil means
-	// there are none.
-	Elsewhere func(session.BoxID) bool
-	// ListLag is how long the fleet's list may take to show a new task.
-	ListLag time.Duration
-	// TenantBoxes is about how many boxes of one tenant may run at a time. A request
-	// that would wake one more is Busy. 0 means any number.
-	TenantBoxes int
-	// WaitingCalls is about how many requests may wait for one box that is not up. One
-	// more is Busy. Each of them holds a function, and the functions that handle the
-	// box's frames need some left. 0 means any number.
-	WaitingCalls int
-	// Snapshots gives runners their URLs. nil refuses every request for one.
-	Snapshots Snapshots
-	// Kept reports whether the sessions of a server leave a snapshot while their box
-	// sleeps; nil means no server's do. Forget removes what a generation of a box, or
-	// an older one, has saved for an owner; it is nil where this function has no right
-	// to do so.
-	Kept   func(server string) bool
-	Forget func(ctx context.Context, box session.BoxID, owner string, gen session.Generation) error
-	// StartTimeout is how long a box may take from the wake to its hello; 3 min by
-	// default.
-	StartTimeout time.Duration
-	// EventAge is how long events are kept (see host.Limits); session.EventAge by
-	// default.
-	EventAge time.Duration
-	Log      *slog.Logger
-	// Meter counts each handled frame, and Frame then writes a log line for it. nil
-	// counts nothing and logs no frames.
-	Meter session.Meter
-}
+// validity is how long a deliver frame may be executed. It is shorter than the time for
+// which a runner remembers the ids of deliveries, so a runner recognizes a deliver frame
+// that comes twice.
+const validity = 10 * time.Minute
 
 // maxAttempts is how often a box is started for one wake.
 const maxAttempts = 2
 
-// maxUnanswered is how often rouse writes a wake lease without an answer from the
-// store. A lease that was stored all the same runs out like that of a function that
-// died.
+// maxUnanswered is how often rouse writes a wake lease without an answer from the store.
+// The store may have such a lease in spite of that. It expires like the lease of a
+// function that died.
 const maxUnanswered = 3
 
 // boxes is the part that Backend, Handler and Sweeper share: the life of a box record,
@@ -95,7 +51,7 @@ func newBoxes(c Config) boxes {
 	return boxes{c, host.Outlet{Store: c.Store, Clients: c.Clients}}
 }
 
-// rouse makes sure that a box which is asleep is started, and returns the record it saw
+// rouse makes sure that a box that is asleep is started, and returns the record it saw
 // last. Of several callers at once only one starts the box, because the lease is a
 // conditional write. A box that has no record yet gets tenant and server.
 func (x boxes) rouse(ctx context.Context, id session.BoxID, tenant, server string) (session.Box, error) {
@@ -112,12 +68,7 @@ func (x boxes) rouse(ctx context.Context, id session.BoxID, tenant, server strin
 		// The answer to an earlier write of this lease was lost. Replace the lease by a
 		// new one: the old token was lost too, so no runner has been started with it.
 		b.Tenant, b.Server = tenant, server
-		now, token := time.Now(), newToken()
-		if mine {
-			b = retry(b, owner, hashToken(token), now, now.Add(x.StartTimeout))
-		} else {
-			b = wake(b, owner, hashToken(token), now, now.Add(x.StartTimeout))
-		}
+		b, token := x.lease(b, owner, mine)
 		if err := x.Store.SaveBox(ctx, b); err != nil {
 			if errors.Is(err, session.Unavailable) {
 				unanswered++
@@ -134,8 +85,9 @@ func (x boxes) rouse(ctx context.Context, id session.BoxID, tenant, server strin
 	}
 }
 
-// start runs a task for the lease just taken. It tries a failed start once more, at
-// once. Then it gives the box up, and the waiting requests end with an error.
+// start runs a task for the lease just taken. If the start fails, it tries once more at
+// once. If that fails too, it gives the box up, and the waiting requests end with an
+// error.
 func (x boxes) start(ctx context.Context, b session.Box, token string) (session.Box, error) {
 	for {
 		err := x.run(ctx, b, token)
@@ -147,9 +99,7 @@ func (x boxes) start(ctx context.Context, b session.Box, token string) (session.
 		if b.Attempt >= maxAttempts || errors.Is(err, session.NotFound) || errors.Is(err, fleet.ErrDisabled) {
 			return b, x.giveUp(ctx, b)
 		}
-		now := time.Now()
-		token = newToken()
-		b = retry(b, b.Owner, hashToken(token), now, now.Add(x.StartTimeout))
+		b, token = x.lease(b, b.Owner, true)
 		if err := x.Store.SaveBox(ctx, b); err != nil {
 			return b, err
 		}
@@ -157,16 +107,16 @@ func (x boxes) start(ctx context.Context, b session.Box, token string) (session.
 	}
 }
 
-// maxSkew is more than the clocks of two functions usually differ, or one machine's
-// clock before and after it was set. A time that is further in the future was written
-// by a wrong clock and counts as old. Otherwise it would hold for as long as that clock
-// was wrong.
+// maxSkew is more than the usual difference between the clocks of two functions, or of one
+// machine before and after its clock was set. A time that is further in the future was
+// written by a wrong clock and counts as old. Otherwise it would be valid for as long as
+// that clock was wrong.
 const maxSkew = 2 * time.Minute
 
 // overdue reports whether the time for a start is over.
 func (x boxes) overdue(b session.Box) bool {
 	left := time.Until(b.Until)
-	return left < 0 || left > x.StartTimeout+maxSkew
+	return left < 0 || left > x.startTimeout(b)+maxSkew
 }
 
 // longAgo reports whether t is longer ago than age.
@@ -175,32 +125,17 @@ func longAgo(t time.Time, age time.Duration) bool {
 	return past > age || past < -maxSkew
 }
 
-// startFailure returns what a client is told of a failed start. The text says what to
-// do. It has none of the fleet's own words, which may name hosts and accounts.
-func startFailure(err error) string {
-	switch {
-	case errors.Is(err, fleet.ErrCapacity):
-		return "there is no room for another box now; try again in a minute"
-	case errors.Is(err, fleet.ErrDisabled):
-		return "boxes are switched off here, so that no stdio server runs; trying again does not help"
-	case errors.Is(err, session.NotFound):
-		return "the server is not configured any more"
-	default:
-		return "the box could not be started; the operator's log has the cause"
-	}
-}
-
 func (x boxes) run(ctx context.Context, b session.Box, token string) error {
-	env, err := x.Launch(b)
+	env, err := x.launch(b)
 	if err != nil {
 		return err
 	}
+	if x.Fleet.Traits(b.Place).Invites {
+		env = map[string]string{frame.EnvRelayURL: env[frame.EnvRelayURL]} // the rest comes with the welcome
+	}
 	env[frame.EnvBox], env[frame.EnvGeneration], env[frame.EnvToken] = string(b.ID), strconv.FormatInt(int64(b.Gen), 10), token
 	env[frame.EnvPass] = x.Sealer.Pass(b.ID)
-	if b.Era != "" {
-		env[frame.EnvEra] = b.Era
-	}
-	_, err = x.Fleet.Run(ctx, fleet.Task{ClientToken: ClientToken(b.ID, b.Gen), Box: string(b.ID), Server: b.Server, Env: env})
+	_, err = x.Fleet.Run(ctx, fleet.Task{ClientToken: ClientToken(b.ID, b.Gen), Box: string(b.ID), Server: b.Server, Place: b.Place, Env: env})
 	return err
 }
 
@@ -236,11 +171,11 @@ func (x boxes) endItems(ctx context.Context, id session.BoxID, match func(sessio
 	return nil
 }
 
-// overItem handles an item that was taken by a generation which b says is over. The
-// caller must have read b before the item's log. A generation that ended with a bye had
-// nothing in flight. If such an item has no new event in the log, it was claimed by a
-// pull that came too late and was not executed: overItem releases it for another
-// generation. Any other item that has no end gets an error.
+// overItem handles an item that was taken by a generation which b says is over. The caller
+// must have read b before the item's log. A generation that ended with a bye had nothing
+// in flight. If its item has no new event in the log, a pull that came too late claimed
+// it, and nothing was executed: overItem releases it for another generation. Any other
+// item that has no end gets an error.
 func (x boxes) overItem(ctx context.Context, b session.Box, it session.Item) (released bool, err error) {
 	if b.Clean(it.Gen) {
 		tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
@@ -253,8 +188,8 @@ func (x boxes) overItem(ctx context.Context, b session.Box, it session.Item) (re
 			}
 		}
 		if tail.Final {
-			// The runner's events were all acked before its bye, so nothing is left to
-			// be pushed.
+			// Before its bye the runner had an ack for every event, so there is nothing
+			// left to push.
 			return false, x.Store.DeleteItem(ctx, it.Box, it.ID, it.Gen)
 		}
 	}
@@ -296,9 +231,9 @@ func (x boxes) take(ctx context.Context, it session.Item) (taken bool, err error
 	return err == nil, err
 }
 
-// end writes the error that ends a request, unless its stream has ended. The last batch
-// of a dead runner may compete for the same place at the log's end. One of the two
-// wins, and the other looks again.
+// end writes the error that ends a request, unless its stream has ended. The last batch of
+// a dead runner may compete for the same place at the log's end. One of the two wins; if
+// it is the batch, end looks at the log again.
 func (x boxes) end(ctx context.Context, a session.Address, why session.Failure) error {
 	return x.endWith(ctx, a, failureError(a.Box, why))
 }
@@ -307,26 +242,33 @@ func (x boxes) endWith(ctx context.Context, a session.Address, why *wire.Error) 
 	return x.out.Fail(ctx, a, why, time.Now().Add(x.EventAge))
 }
 
-// The error phases that this end finds out about by itself. The others come from the
-// box.
-const (
-	phaseUnavailable = "box_unavailable"
-	phaseConnect     = "relay_connect"
-	phaseRuntime     = "runtime"
-	phaseToolCall    = "tool_call"
-)
+// post sends a frame to a runner. It cuts a long frame into parts.
+func (x boxes) post(ctx context.Context, conn string, f frame.Frame) error {
+	for _, piece := range frame.Cut(frame.Encode(f), "", session.NewNonce()) {
+		if err := x.Poster.Post(ctx, conn, piece); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
-// failureError returns the error that a client gets for a failure.
-func failureError(box session.BoxID, f session.Failure) *wire.Error {
-	data := map[string]any{"phase": f.Phase, "box": box}
-	switch {
-	case f.Signal != "":
-		data["signal"] = f.Signal
-	case f.Exit != 0:
-		data["exit_code"] = f.Exit
+// waitFor waits for d, or until ctx is done, and then returns ctx's error.
+func waitFor(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	if !f.At.IsZero() {
-		data["since"] = f.At.UTC().Format(time.RFC3339)
-	}
-	return &wire.Error{Code: wire.CodeInternal, Message: f.Phase + ": " + f.Detail, Data: data}
+}
+
+// mayBeAsked reports whether a client has declared any capability that lets a server ask
+// it: elicitation, sampling or roots. Other clients have no suspended calls, so their
+// items need not be read.
+func mayBeAsked(s session.Session) bool {
+	return slices.ContainsFunc([]string{"elicitation", "sampling", "roots"}, func(what string) bool {
+		return wire.Lookup(s.Init, "capabilities", what) != nil
+	})
 }

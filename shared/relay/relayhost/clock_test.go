@@ -12,7 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// A starter that died, and then the clock was set back by an hour.
+// A function died during a start, and then the clock was set back by an hour.
 func TestAStartThatWouldTakeLongerThanAnyIsTakenOver(t *testing.T) {
 	a := newAsylum(t)
 	b, err := a.store.Box(t.Context(), asylumBox)
@@ -48,7 +48,7 @@ func TestACallThatWasSuspendedInTheFutureBeginsToWaitNow(t *testing.T) {
 	}
 }
 
-// between is a store in which something happens when a box record is read.
+// between is a store that calls a function when a box record is read.
 type between struct {
 	session.Store
 	do func()
@@ -62,8 +62,8 @@ func (s *between) Box(ctx context.Context, id session.BoxID) (session.Box, error
 	return s.Store.Box(ctx, id)
 }
 
-// A poll reads the item of a call, then its box suspends the call and falls asleep, and
-// then the poll reads the record of the box.
+// A poll reads the item of a call. Then the box suspends the call and falls asleep. Then
+// the poll reads the record of the box.
 func TestACallThatIsSuspendedWhileAPollLooksIsNotEnded(t *testing.T) {
 	a := newAsylum(t)
 	a.handleAll(frametest.Frame{Type: frame.TypeTaken, Box: asylumBox, Gen: asylumGen, Tickets: []string{a.config.Sealer.Seal(a.address(), asylumGen)}})

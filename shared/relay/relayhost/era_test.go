@@ -13,7 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// told is a fleet that notes what runners are told.
+// told is a fleet that records the environments of runners.
 type told struct {
 	*asylum
 	env map[string]string

@@ -15,13 +15,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Handler is the relay function. It handles one frame of a runner's connection at a
-// time; frames come in any order, and some come twice. It holds no state and is safe
-// for concurrent use. It believes a frame only because of a ticket, a token or the
-// runner's own random id.
+// Handler is the relay function. It handles one frame of a runner's connection at a time;
+// frames come in any order, and some come twice. It holds no state and is safe for
+// concurrent use. It trusts a frame only for its ticket, its token or the runner's own
+// random id.
 type Handler struct{ boxes }
 
-// NewHandler returns a Handler that works with c.
+// NewHandler returns a Handler with the configuration c.
 func NewHandler(c Config) *Handler { return &Handler{newBoxes(c)} }
 
 // partLife is how long the store keeps the parts of a long frame.
@@ -33,7 +33,7 @@ const partLife = 15 * time.Minute
 // Errors: Invalid for a frame that no honest runner sends. Unavailable if the frame was
 // not handled, or only in part; the runner then sends it again.
 func (h *Handler) Frame(ctx context.Context, conn string, data []byte) ([]byte, error) {
-	a := h.account(conn, data)
+	a := newAccount(h.Config, conn, data)
 	f, err := fromRunner(data)
 	if err != nil {
 		return nil, a.end(ctx, f, nil, err)
@@ -60,8 +60,8 @@ func (h *Handler) take(ctx context.Context, conn string, f frame.Frame) (reply [
 }
 
 // maxName is the longest name in bytes that a frame may have for a box, a session, a
-// runner or a task. Real names are shorter. A longer one would get into keys, records
-// and log lines.
+// runner or a task. Real names are shorter. The names get into keys, records and log
+// lines.
 const maxName = 200
 
 func fromRunner(data []byte) (frame.Frame, error) {
@@ -127,7 +127,11 @@ func (h *Handler) frame(ctx context.Context, conn string, f frame.Frame) ([]byte
 	if proves(reply) {
 		proven(ctx)
 	}
-	return frame.Encode(reply), nil
+	encoded := frame.Encode(reply)
+	if len(encoded) > frame.MaxFrame { // a welcome with a long launch
+		return nil, h.post(ctx, conn, reply)
+	}
+	return encoded, nil
 }
 
 // part stores a piece of a long frame under the frame's place. Places limit what one
@@ -155,9 +159,9 @@ func (h *Handler) part(ctx context.Context, f frame.Part) ([]byte, error) {
 	return frame.Encode(frame.PartOK{Frame: f.Frame, N: f.N}), nil
 }
 
-// placeOf splits the name of a long frame into its place and its nonce. The nonce comes
-// back with the newline that ends it. It is stored before each piece, because the place
-// may still hold pieces of an older frame.
+// placeOf splits the name of a long frame into its place and its nonce. The nonce includes
+// the newline that ends it. The store has the nonce in front of each piece, because the
+// place may still hold pieces of an older frame.
 func placeOf(name string) (place, nonce string, ok bool) {
 	place, nonce, ok = strings.Cut(name, ".")
 	n, err := strconv.Atoi(place)
@@ -230,53 +234,9 @@ func (h *Handler) change(ctx context.Context, id session.BoxID, rule func(sessio
 	}
 }
 
-func (h *Handler) hello(ctx context.Context, conn string, f frame.Hello) (frame.Frame, error) {
-	b, v, err := h.change(ctx, f.Box, func(b session.Box) (session.Box, verdict) {
-		return hello(b, f, conn, time.Now())
-	})
-	if err != nil {
-		return nil, err
-	}
-	if v == refuse {
-		return frame.Fenced{Link: f.Link}, nil
-	}
-	if v == ignore {
-		return nil, nil
-	}
-	if err := h.answers(ctx, conn, f); err != nil {
-		return nil, err
-	}
-	return frame.Welcome{Gen: b.Gen, Link: f.Link, Ticket: h.Sealer.Pass(b.ID)}, nil
-}
-
-// answers posts the clients' answers to the questions that a runner says are open. An
-// answer that was posted while the runner was between two connections was lost. answers
-// skips sessions of other boxes.
-func (h *Handler) answers(ctx context.Context, conn string, f frame.Hello) error {
-	for id, questions := range f.Questions {
-		s, _, err := h.Store.Load(ctx, id, f.Box)
-		if errors.Is(err, session.NotFound) || err == nil && session.BoxFor(s.Tenant, s.Server) != f.Box {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		answers, err := h.Store.Answers(ctx, id, questions)
-		if err != nil {
-			return err
-		}
-		for _, a := range answers {
-			if err := h.post(ctx, conn, answerFrame(a)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// pull delivers to a runner what waits in the inbox. It claims each item before it
-// delivers it, so no other generation can have it. It reads the log after the claim,
-// because a repeated put may have brought back an item whose request ended long ago.
+// pull sends a runner the deliveries that wait in the inbox. It claims each item before it
+// sends it, so no other generation can have it. It reads the log after the claim, because
+// a repeated put may have brought back an item whose request ended long ago.
 func (h *Handler) pull(ctx context.Context, conn string, f frame.Pull) (frame.Frame, error) {
 	b, err := h.Store.Box(ctx, f.Box)
 	if err != nil {
@@ -341,13 +301,16 @@ func (h *Handler) claim(ctx context.Context, conn string, b session.Box, it sess
 		return false, err
 	}
 	d := host.Delivery{Address: it.Address, Client: s, Server: b.Server, Raw: it.Raw}
+	if d.Secrets, err = secretsOf(ctx, h.boxes, s); err != nil {
+		return false, h.endItem(ctx, it, noSecrets())
+	}
 	f := h.deliverFrame(d, b.Gen, it.NotAfter, true)
 	f.Round, f.Base = it.Round, it.Base
 	return true, h.post(ctx, conn, f)
 }
 
-// mark puts the taken marks that a frame asks for. Invalid for a ticket that is not the
-// sender's, or that owes no end.
+// mark writes the taken marks that a frame asks for. It returns Invalid for a ticket that
+// is not the sender's, or whose delivery needs no end.
 func (h *Handler) mark(ctx context.Context, from frame.Sender, tickets []string) error {
 	if len(tickets) > session.MaxBatchEvents {
 		return session.Errorf(session.Invalid, "a frame of box %s has %d tickets; at most %d are taken", from.Box, len(tickets), session.MaxBatchEvents)
@@ -434,154 +397,5 @@ func (h *Handler) bye(ctx context.Context, f frame.Bye) (frame.Frame, error) {
 		return frame.Fenced{Link: f.Link}, nil
 	default:
 		return frame.ByeOK{Link: f.Link}, nil
-	}
-}
-
-// events stores a batch, in this order: the marks; the common stream; the request
-// streams, each after the item of its suspension if it has one. Then it pushes what is
-// stored to the clients that are pushed to, removes the marks of ended requests, and
-// returns the ack. All of it may be repeated.
-func (h *Handler) events(ctx context.Context, f frame.Events) (frame.Frame, error) {
-	postings, err := h.postings(ctx, f)
-	if errors.Is(err, session.Invalid) {
-		// The host would refuse the same batch again. Close its streams, so that the
-		// box does not stay awake for them.
-		h.Log.WarnContext(ctx, "events refused", "box", f.Box, "session_id", f.Session, "error", err)
-		return refused(f), nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := h.mark(ctx, f.Sender, f.Tickets); err != nil {
-		return nil, err
-	}
-	ack := &frame.Ack{Seq: f.Seq, Session: f.Session}
-	stored := make([]host.Posting, 0, len(postings))
-	for _, i := range commonFirst(f.Items) {
-		p, ok, err := h.store(ctx, postings[i], ack)
-		if err != nil || ack.Fenced {
-			return *ack, err
-		}
-		if ok {
-			stored = append(stored, p)
-		}
-	}
-	if sent, err := h.out.Send(ctx, stored...); err != nil || !sent {
-		return nil, err // without an ack the runner sends the batch again
-	}
-	for _, it := range f.Items {
-		// If this function did not store the end itself (the stream is in ack.Closed),
-		// the writer of the end needs the item until it has pushed that end.
-		if it.Final && it.Marked && !slices.Contains(ack.Closed, it.Stream) {
-			if err := h.Store.DeleteItem(ctx, f.Box, it.Stream, 0); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return *ack, nil
-}
-
-// store writes one stream's events and notes the outcome in the ack. It returns the
-// events with their place in the log. ok is false if they are not to be pushed.
-func (h *Handler) store(ctx context.Context, say said, ack *frame.Ack) (stored host.Posting, ok bool, err error) {
-	p := say.Posting
-	if p.Batch.Stream != session.Common {
-		closed := false
-		if say.asks != nil {
-			if ok, err = h.suspend(ctx, *say.asks, say.marked); err != nil {
-				return p, false, err
-			}
-			closed = !ok
-		}
-		if !closed {
-			closed, err = h.appendStream(ctx, &p)
-		}
-		if closed {
-			ack.Closed = append(ack.Closed, p.Batch.Stream)
-		}
-		return p, !closed, err
-	}
-	v, err := h.appendCommon(ctx, &p)
-	if err != nil {
-		return p, false, err
-	}
-	if ack.Fenced = v == refuse; !ack.Fenced {
-		ack.Next = p.Batch.Last() + 1
-	}
-	return p, v == write, nil
-}
-
-// refused returns the ack of a batch of which nothing was stored. It closes all request
-// streams of the batch.
-func refused(f frame.Events) frame.Ack {
-	ack := frame.Ack{Seq: f.Seq, Session: f.Session}
-	for _, it := range f.Items {
-		if it.Stream != session.Common {
-			ack.Closed = append(ack.Closed, it.Stream)
-		}
-	}
-	return ack
-}
-
-func commonFirst(items []frame.EventItem) []int {
-	order := make([]int, 0, len(items))
-	for i, it := range items {
-		if it.Stream == session.Common {
-			order = slices.Insert(order, 0, i)
-		} else {
-			order = append(order, i)
-		}
-	}
-	return order
-}
-
-// appendStream writes to a request stream. The runner numbers its events from 1. The
-// only other writer is a function that ends the request with an error. A conflict
-// therefore means that the stream is closed.
-func (h *Handler) appendStream(ctx context.Context, p *host.Posting) (closed bool, err error) {
-	if p.Batch.First < 1 {
-		return false, session.Errorf(session.Invalid, "a batch of stream %s begins at index %d", p.Batch.Stream, p.Batch.First)
-	}
-	p.Again, err = h.out.Write(ctx, p.To, p.Batch)
-	if errors.Is(err, session.Conflict) {
-		return true, nil
-	}
-	return false, err
-}
-
-// appendCommon writes to the common stream and sets the first index of the batch. A
-// runner that is new to a session does not know the next index and sends First 0.
-// appendCommon then finds the place by writing, and that write fences the runner's
-// predecessor. The verdict is write, refuse, or ignore; ignore is for a frame that
-// comes after the next one of its session.
-func (h *Handler) appendCommon(ctx context.Context, p *host.Posting) (v verdict, err error) {
-	b := &p.Batch
-	if b.First > 0 {
-		p.Again, err = h.out.Write(ctx, p.To, *b)
-		if errors.Is(err, session.Conflict) {
-			return refuse, nil
-		}
-		return write, err
-	}
-	for {
-		tail, err := h.Store.Tail(ctx, b.Session, session.Common)
-		switch {
-		case err != nil:
-			return refuse, err
-		case tail.Gen == b.Gen && tail.Seq >= b.Seq:
-			v := write // stored already, the ack was lost
-			if tail.Seq > b.Seq {
-				v = ignore
-			}
-			b.First, p.Again = tail.Last+1-session.Index(len(b.Events)), p.To.Conn != ""
-			return v, nil
-		case tail.Gen > b.Gen:
-			return refuse, nil
-		}
-		b.First = tail.Last + 1
-		p.Again, err = h.out.Write(ctx, p.To, *b)
-		if !errors.Is(err, session.Conflict) {
-			return write, err
-		}
 	}
 }

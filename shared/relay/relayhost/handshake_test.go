@@ -11,8 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// A hostile box says what it likes to initialize. That is for its own tenant, and
-// nothing but an answer to initialize.
+// A hostile box may answer initialize with anything. The answer is kept only for its own
+// tenant, and only in reply to initialize.
 func TestHandshakeIsKeptForItsOwnTenantAndVersionsOnly(t *testing.T) {
 	s := newSiege(t)
 	own := session.RecordFor("m", "d")

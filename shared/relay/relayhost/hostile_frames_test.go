@@ -69,7 +69,7 @@ func TestHostileRunner(t *testing.T) {
 	t.Logf("tried and counted: %v", count)
 }
 
-// honest is all that belongs to tenant a.
+// honest returns everything that belongs to tenant a.
 func (s *siege) honest() map[string]any {
 	s.t.Helper()
 	ctx := context.Background()
@@ -100,8 +100,8 @@ func (s *siege) honest() map[string]any {
 	return rows
 }
 
-// tickets returns the tickets that a hostile runner may have: its own, of all ages, and
-// others that it has copied from elsewhere or made up.
+// tickets returns the tickets that a hostile runner may have. The good ones are its own,
+// of all ages. The bad ones it has copied from elsewhere or made up.
 func (s *siege) tickets() (good, bad []string) {
 	for _, id := range []session.ID{"m1", "m2"} {
 		for _, stream := range []session.StreamID{"d1", "d2"} {
@@ -114,7 +114,7 @@ func (s *siege) tickets() (good, bad []string) {
 	return good, append(bad, "", "AAAA", "%%%", good[0][:len(good[0])-3], good[0]+"A")
 }
 
-// hasGood reports whether a frame has a ticket that its box was given.
+// hasGood reports whether a frame has a ticket that was given to its box.
 func (s *siege) hasGood(f frametest.Frame) bool {
 	own := func(sealed string) bool {
 		t, err := s.sealer.Open(sealed)
@@ -124,12 +124,12 @@ func (s *siege) hasGood(f frametest.Frame) bool {
 		slices.ContainsFunc(f.Items, func(it frame.EventItem) bool { return own(it.Ticket) })
 }
 
-// mutant returns a frame that might have an effect, with something wrong about it.
+// mutant returns a frame of a kind that can have an effect, with something wrong in it.
 func (s *siege) mutant(rng *rand.Rand, kind frame.Type) frametest.Frame {
 	box := pick(rng, hostileBox, hostileBox, hostileBox, honestBox, "", "a/s/", "x/y")
 	good, bad := s.tickets()
 	if box == honestBox {
-		bad = bad[2:] // a runner with these is the honest one
+		bad = bad[2:] // a runner with these would be the honest one
 	}
 	ticket := func() string {
 		if rng.IntN(3) > 0 {

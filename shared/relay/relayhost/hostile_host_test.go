@@ -127,7 +127,7 @@ func TestLengthsThatOverflowAreRefused(t *testing.T) {
 	}
 }
 
-// A mark for a delivery that is owed no end would be an item that nobody can end.
+// If a delivery needs no end, its mark would be an item that no function can end.
 func TestTicketWithoutRequestsIsNotTaken(t *testing.T) {
 	s := newSiege(t)
 	ticket := s.sealer.Seal(session.Address{Session: "m1", Stream: "d1", Box: hostileBox}, hostileGen)

@@ -24,9 +24,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// siege is the relay function before a runner that lies. The hostile box is m/s,
-// of tenant m, awake in generation 5; the honest one is a/s, in generation 3. Each
-// has sessions with one event on the common stream.
+// siege is the relay function before a runner that lies. The hostile box is m/s, of tenant
+// m, awake in generation 5; the honest one is a/s, in generation 3. Each box has sessions
+// with one event on the common stream.
 type siege struct {
 	t       *testing.T
 	store   *sessiontest.Counting
@@ -116,8 +116,8 @@ func (s *siege) handle(data []byte) (frametest.Frame, error) {
 	return f, nil
 }
 
-// gainsNothing handles a message and checks that nothing was written or posted,
-// and that the answer is none, an error, a fence, or an ack of nothing.
+// gainsNothing handles a message and checks that it has no effect: nothing is written or
+// posted, and the answer is none, an error, a fence, or an ack of nothing.
 func (s *siege) gainsNothing(what string, data []byte) {
 	s.t.Helper()
 	s.store.Reset()
@@ -135,7 +135,7 @@ func (s *siege) gainsNothing(what string, data []byte) {
 	}
 }
 
-// isFenced is gainsNothing for a frame that must be answered by a fence.
+// isFenced is gainsNothing for a frame whose answer must be a fence.
 func (s *siege) isFenced(what string, f frametest.Frame) {
 	s.t.Helper()
 	s.gainsNothing(what, frametest.Encode(f))
@@ -180,7 +180,7 @@ func TestTicketOfAnotherSessionDoesNotFit(t *testing.T) {
 	s.gainsNothing("common stream of a foreign session", frametest.Encode(s.events("a1", session.Common, 2, mine)))
 	s.gainsNothing("request stream of another session", frametest.Encode(s.events("m2", "d1", 1, mine)))
 	s.gainsNothing("another request stream", frametest.Encode(s.events("m1", "d2", 1, mine)))
-	// One good item does not carry a bad one.
+	// A frame with one bad item is refused, even if its other items are good.
 	f := s.events("m1", "d1", 1, mine)
 	f.Items = append(f.Items, frame.EventItem{Ticket: mine, Stream: "d2", First: 1, Lens: []int{13}})
 	f.Payload = bytes.Repeat(f.Payload, 2)
@@ -222,8 +222,8 @@ func TestTicketExpires(t *testing.T) {
 	})
 }
 
-// What a replayed ticket of the box's own past is good for: the places of its own
-// streams that are still free, and no other.
+// With an old ticket of its own, a box can only write to those places of its own streams
+// that are still free.
 func TestReplayedTicketDoesNotChangeWhatIsWritten(t *testing.T) {
 	s := newSiege(t)
 	old := s.ticket("m1", "d1", hostileBox, hostileGen-1)
@@ -389,7 +389,8 @@ func TestJoinedFrameHasNoMorePowerThanAnother(t *testing.T) {
 		{Type: frame.TypeWhole, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Frame: "0.a", Of: 1},
 		{Type: frame.TypePart, Box: honestBox, Frame: "0.a", Of: 1, Payload: []byte("x")},
 		s.events("a1", session.Common, 2, s.ticket("a1", "d1", honestBox, honestGen)),
-		// Questions are read one by one: there must not be more than one message holds.
+		// The host reads questions one by one, so one frame must not have more questions
+		// than fit into one message.
 		{Type: frame.TypeHello, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 7, Questions: map[session.ID][]string{"m1": {"q"}}},
 	} {
 		name := fmt.Sprintf("%d.a", n)
@@ -471,7 +472,7 @@ func TestStaleRunnerIsFencedByWhateverElseItSays(t *testing.T) {
 	s.isFenced("bye", frametest.Frame{Type: frame.TypeBye, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", Link: 1})
 }
 
-// A fence ends the stale runner, whose calls end with the error of their owner.
+// A fence ends the stale runner. Its calls end with the error from the host.
 func TestFencedEventIsNotSeenByTheClient(t *testing.T) {
 	s := staleSiege(t)
 	stale := s.events("m1", session.Common, 2, s.ticket("m1", "d1", hostileBox, hostileGen))

@@ -9,27 +9,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// A deliver is late if its runner or the network stood still. The function that sent it
-// may have told the client since that the box does not answer. So the runner asks
-// before it executes the message. The host then puts the taken mark, unless a function
-// has ended the request, in which case that function's own mark is there already.
-// Ordinary delivers are executed at once.
+// A deliver frame is late if its runner or the network stood still. The function that sent
+// it may have told the client meanwhile that the box does not answer. So the runner asks
+// before it executes the message. The host then writes the taken mark, unless a function
+// has ended the request; that function has left a mark of its own. A deliver frame that is
+// not late is executed at once.
 
-// rest waits for d, or until ctx is done, and then returns ctx's error.
-func rest(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// ask decides whether a runner may execute a late deliver. It puts the mark first and
-// then reads the record and the log. A function that ends the request either takes that
-// mark, or has written the end already. All of it may be repeated.
+// ask decides whether a runner may execute a late deliver frame. It writes the mark first
+// and then reads the record and the log. A function that ends the request either takes
+// that mark, or has written the end already. All of it may be repeated.
 func (h *Handler) ask(ctx context.Context, f frame.Ask) (frame.Frame, error) {
 	t, err := h.open(ctx, f.Sender, f.Ticket)
 	if err != nil {
@@ -68,7 +56,7 @@ func (h *Handler) ask(ctx context.Context, f frame.Ask) (frame.Frame, error) {
 		return no, h.endedItem(ctx, it)
 	}
 	if b.Over(t.Gen) {
-		return no, nil // the sweep or a waiting function ends the item
+		return no, nil // the sweep or a waiting function will end the item
 	}
 	return frame.May{ID: f.ID, Round: f.Round}, nil
 }

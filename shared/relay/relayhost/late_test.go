@@ -16,7 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// ask sends the ask of a runner that finds the deliver of the asylum's call late.
+// ask sends the ask frame of a runner for which the deliver frame of the asylum's call is
+// late.
 func (a *asylum) ask(set ...func(*frametest.Frame)) (frametest.Frame, error) {
 	a.t.Helper()
 	f := frametest.Frame{
@@ -33,8 +34,8 @@ func (a *asylum) ask(set ...func(*frametest.Frame)) (frametest.Frame, error) {
 	return frametest.Decode(reply)
 }
 
-// A runner stands still while a call is posted to it. It goes on when the client has
-// been told that the box does not answer.
+// A runner stands still while a call is posted to it. It continues after the client was
+// told that the box does not answer.
 func TestACallThatNobodyAnswersEndsUnknownAndIsNotExecutedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsylum(t)
@@ -117,8 +118,8 @@ func TestAnAskThatHasNoRightIsRefused(t *testing.T) {
 	}
 }
 
-// A function that gives up takes the waiting item. The request is then certainly not
-// executed.
+// A function that gives up takes the waiting item, so no runner can execute the request
+// any more.
 func TestACallThatWaitsForABoxThatDoesNotComeWasNotExecuted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsylum(t)

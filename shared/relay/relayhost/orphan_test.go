@@ -23,6 +23,11 @@ type listedTasks struct {
 }
 
 func (f *listedTasks) Tasks(context.Context) ([]fleet.Status, error) { return f.tasks, f.fails }
+
+func (*listedTasks) Traits(string) fleet.Traits {
+	return fleet.Traits{Stops: true, Lists: true}
+}
+
 func (f *listedTasks) Stop(_ context.Context, id, _ string) error {
 	f.stopped = append(f.stopped, id)
 	return nil
@@ -41,7 +46,7 @@ func TestTheSweepStopsTasksThatNoRecordKnows(t *testing.T) {
 	tests := map[string]struct {
 		box   *session.Box // nil: there is no record
 		state fleet.State
-		other fleet.State // of another task of the box; it has stopped
+		other fleet.State // state of another task of the box, which has stopped
 		stops bool
 	}{
 		"the record's own, awake": {box: record(awake), state: fleet.Running},

@@ -10,10 +10,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// A runner shows a pass when it opens a connection. The host seals it for a box and an
-// expiry, so that the relay function can refuse strangers without a read of the store.
-// A runner gets its first pass in [frame.EnvPass] and a fresh one with each welcome. A
-// pass proves nothing more: the hello says which runner a connection belongs to.
+// A runner shows a pass when it opens a connection. The host seals the pass for a box and
+// an expiry, so the relay function can refuse strangers without a read of the store. A
+// runner gets its first pass in [frame.EnvPass] and a fresh one with each welcome. A pass
+// proves nothing more: the hello says which runner a connection belongs to.
 const passLife = 7 * 24 * time.Hour
 
 // Pass returns a pass for the runners of a box. It is valid for 7 days.
@@ -21,9 +21,9 @@ func (s *Sealer) Pass(box session.BoxID) string {
 	return s.passes.Seal([]byte(strconv.FormatInt(time.Now().Add(passLife).Unix(), 10) + " " + string(box)))
 }
 
-// Admit checks the pass in the headers of a request for a connection. Unauthenticated
-// if the request has no pass, or one that has expired or was not sealed with a secret
-// of s.
+// Admit checks the pass in the headers of a request for a connection. It returns
+// Unauthenticated if the request has no pass, or if the pass has expired or was not sealed
+// with a secret of s.
 func (s *Sealer) Admit(h http.Header) error {
 	plain, ok := s.passes.Open(h.Get(frame.PassHeader))
 	if !ok {

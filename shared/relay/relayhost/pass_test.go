@@ -12,7 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// headersWith are those of a request that asks for a connection.
+// headersWith returns the headers of a request that asks for a connection.
 func headersWith(name, pass string) http.Header {
 	h := http.Header{"Host": {"relay.example.com"}, "Upgrade": {"websocket"}}
 	h.Set(name, pass)

@@ -31,8 +31,8 @@ func NewPoster(endpoint string, o PosterOptions) *Connections {
 	})}
 }
 
-// Post implements session.Poster. Closed if the connection is gone, TooLarge over the
-// gateway's limit, Unavailable for any other failure.
+// Post implements session.Poster. It returns Closed if the connection is gone, TooLarge
+// over the gateway's limit, and Unavailable for any other failure.
 func (c *Connections) Post(ctx context.Context, conn string, data []byte) error {
 	_, err := c.api.PostToConnection(ctx, &apigatewaymanagementapi.PostToConnectionInput{ConnectionId: &conn, Data: data})
 	var large *types.PayloadTooLargeException

@@ -17,8 +17,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// management serves an @connections endpoint, and returns its address and what it was
-// asked.
+// management serves an @connections endpoint. It returns its address and the requests that
+// it got.
 func management(t *testing.T, status int, errorType string) (endpoint string, asked *[]string) {
 	t.Helper()
 	asked = &[]string{}
@@ -113,7 +113,7 @@ func TestPosterUsesItsConnectionAgainAndAnotherWhenThatIsGone(t *testing.T) {
 	post(2)
 }
 
-// posterTo starts a server, and gives what posts to it.
+// posterTo returns Connections that post to a server.
 func posterTo(t *testing.T, server *httptest.Server) *relayhost.Connections {
 	t.Helper()
 	server.Start()
@@ -139,7 +139,7 @@ func TestPosterAsksOnceMoreWhenThereIsNoRoom(t *testing.T) {
 func TestPosterGivesUpWithItsCaller(t *testing.T) {
 	begun := make(chan struct{})
 	p := posterTo(t, httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // until then it does not see who leaves
+		_, _ = io.Copy(io.Discard, r.Body) // the server notices a client that leaves only after it has read the body
 		close(begun)
 		<-r.Context().Done()
 	})))

@@ -8,9 +8,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// admit returns Busy if a request would need a box that its tenant may not start now.
-// It also does so if as many requests wait for the box as may. It runs before the
-// request has any trace.
+// admit returns Busy if a request needs a box that its tenant may not start now. It also
+// returns Busy if the largest permitted number of requests waits for the box. It runs
+// before the request has any trace.
 func (x boxes) admit(ctx context.Context, d host.Delivery, box session.Box) error {
 	if box.State == session.Awake {
 		return nil
@@ -36,19 +36,26 @@ func (x boxes) admit(ctx context.Context, d host.Delivery, box session.Box) erro
 	if waiting < x.WaitingCalls {
 		return nil
 	}
-	return session.Errorf(session.Busy, "%d requests wait for the box of server %q, which is not up yet, as many as may: try again in some seconds", waiting, d.Server)
+	return session.Errorf(session.Busy, "%d requests already wait for the box of server %q, which is still starting, and no more may wait: try again in some seconds", waiting, d.Server)
 }
 
-// allow returns Busy if the tenant has as many running boxes as it may have without the
-// box id, which is about to be woken. It runs before the request has any trace, since
-// an accepted request is executed whatever the quota. Callers at the same moment may
-// therefore start a few boxes more, and so may a store whose index lags.
+// allow checks the quota of a tenant's running boxes before the box id is woken. It
+// returns Busy if the tenant's other boxes already use up the quota. It runs before the
+// request has any trace, since an accepted request is executed whatever the quota. So
+// callers at the same moment may start a few boxes too many, and so may a caller of a
+// store whose index lags.
 //
 // allow costs nothing without a quota. With one it costs a Due. If there seem to be too
 // many boxes it also reads each of them, since Due includes sleeping boxes with waiting
 // messages.
 func (x boxes) allow(ctx context.Context, id session.BoxID, tenant string) error {
-	if x.TenantBoxes <= 0 {
+	most := x.TenantBoxes
+	if x.BoxesOf != nil {
+		if own := x.BoxesOf(ctx, tenant); own > 0 {
+			most = own
+		}
+	}
+	if most <= 0 {
 		return nil
 	}
 	due, err := x.Store.Due(ctx)
@@ -57,13 +64,13 @@ func (x boxes) allow(ctx context.Context, id session.BoxID, tenant string) error
 	}
 	var others []session.BoxID
 	for _, other := range due {
-		// The part behind the last slash is the server's name, which has no slash in
-		// it.
+		// The part after the last slash is the name of the server. Such names have no
+		// slash.
 		if i := strings.LastIndexByte(string(other), '/'); other != id && i >= 0 && string(other[:i]) == tenant {
 			others = append(others, other)
 		}
 	}
-	if len(others) < x.TenantBoxes {
+	if len(others) < most {
 		return nil
 	}
 	up := 0
@@ -76,7 +83,7 @@ func (x boxes) allow(ctx context.Context, id session.BoxID, tenant string) error
 			up++
 		}
 	}
-	if up < x.TenantBoxes {
+	if up < most {
 		return nil
 	}
 	return session.Errorf(session.Busy, "%d boxes run, as many as one tenant may have: try again when one of them has fallen asleep", up)

@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// anyFleet starts whatever it is asked to, and counts.
+// anyFleet starts every task and counts them.
 type anyFleet struct {
 	noFleet
 	started int
@@ -91,8 +91,8 @@ func TestABoxThatSleepsOverItsInboxCountsForNothing(t *testing.T) {
 	}
 }
 
-// A runner that has never said hello has executed nothing. The waiting clients are told
-// so, and why it ended.
+// A runner that has never sent hello has executed nothing. The waiting clients get that
+// and the reason of its end.
 func TestABoxThatDoesNotStartIsToldAsSuch(t *testing.T) {
 	for phase, c := range map[string]struct {
 		end  fleet.Status
@@ -152,7 +152,7 @@ func TestNoMoreRequestsWaitForABoxThanMay(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// One that was taken does not wait any more.
+		// An item that was taken does not wait any more.
 		if _, err := store.PutItem(t.Context(), session.Item{Box: "t/s", ID: "taken", State: session.Taken, Gen: 1}); err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +170,7 @@ func TestNoMoreRequestsWaitForABoxThanMay(t *testing.T) {
 	}
 }
 
-// nobody is a Poster whose posts may all have arrived.
+// nobody is a Poster. After each post it is unknown whether the frame arrived.
 type nobody struct{}
 
 func (nobody) Post(context.Context, string, []byte) error { return nil }

@@ -8,31 +8,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Snapshots of workspaces. A runner asks for URLs, and the host gives it URLs for the
-// snapshots of its own box only. When a session has ended, this file also removes its
-// snapshot.
+// This file is about snapshots of workspaces. A runner asks for URLs, and the host gives
+// it URLs for the snapshots of its own box only. When a session has ended, this file also
+// removes its snapshot.
 
-// Snapshots stores what boxes save, by owner. An owner is a session's id, or a name for
-// several sessions that share a workspace. Every method fails with Unavailable if the
-// outcome is not known. If a newer generation has saved, the methods that take a
-// generation fail with session.Fenced, or do nothing.
-type Snapshots interface {
-	// Newest returns a URL for a GET of the newest snapshot and the time it was saved.
-	// NotFound if there is none.
-	Newest(ctx context.Context, box session.BoxID, owner string) (get string, saved time.Time, err error)
-	// Room returns the name of a new object of size bytes, a URL for the PUT that
-	// uploads it, and the header to send with it. TooLarge if size is over the limit.
-	Room(ctx context.Context, box session.BoxID, owner string, gen session.Generation, size int64) (object, put string, header map[string]string, err error)
-	// Commit makes an object the newest snapshot. It may be called twice, and late.
-	// Invalid if Room never named the object.
-	Commit(ctx context.Context, box session.BoxID, owner string, gen session.Generation, object string) error
-	// Forget removes what generation gen or an older one has saved.
-	Forget(ctx context.Context, box session.BoxID, owner string, gen session.Generation) error
-}
-
-// snapshot answers a runner's request about the snapshots of its box. The runner proves
-// itself by the random id in the box record. That id holds until another runner is
-// started; a runner that was replaced gets no URL and moves no pointer.
+// snapshot answers a runner's request about the snapshots of its box. The random id in the
+// box record proves that the request comes from the runner. That id changes when another
+// runner is started. A runner that was replaced gets no URL and moves no pointer.
 func (h *Handler) snapshot(ctx context.Context, f frame.Snapshot) (frame.Frame, error) {
 	reply := frame.Kept{N: f.N}
 	if h.Snapshots == nil || f.Owner == "" || f.Box == "" {
@@ -51,11 +33,11 @@ func (h *Handler) snapshot(ctx context.Context, f frame.Snapshot) (frame.Frame, 
 	var saved time.Time
 	switch f.Op {
 	case frame.Get:
-		if reply.URL, saved, err = h.Snapshots.Newest(ctx, b.ID, f.Owner); err == nil {
+		if reply.URL, reply.Sum, saved, err = h.Snapshots.Newest(ctx, b.ID, f.Owner); err == nil {
 			reply.Saved = saved.UnixMilli()
 		}
 	case frame.Put:
-		reply.Object, reply.URL, reply.Header, err = h.Snapshots.Room(ctx, b.ID, f.Owner, b.Gen, f.Size)
+		reply.Object, reply.URL, reply.Header, err = h.Snapshots.Room(ctx, b.ID, f.Owner, b.Gen, f.Size, f.Sum)
 	case frame.Done:
 		err = h.Snapshots.Commit(ctx, b.ID, f.Owner, b.Gen, f.Object)
 	default: // Forget
@@ -73,15 +55,15 @@ func (h *Handler) snapshot(ctx context.Context, f frame.Snapshot) (frame.Frame, 
 	return reply, nil
 }
 
-// leftover is the id of the item that says: this session has ended, remove its
-// snapshot. No stream has such an id.
+// leftover returns the id of an item for a session that has ended and whose snapshot must
+// be removed. No stream has such an id.
 func leftover(s session.ID) session.StreamID { return session.StreamID("over-" + s) }
 
 // leave removes the snapshot of a session that has ended, or leaves the removal to the
 // sweep. If the box is asleep and this function may remove snapshots, leave does so at
-// once. Otherwise it puts a leftover item, so that the sweep looks at the box. The box
-// may have to be told of the end again, or may save once more, or this function may
-// have no right to remove anything.
+// once. Otherwise it writes a leftover item, so that the sweep checks the box. There are
+// three reasons for that: the box may have to be told of the end again, it may save once
+// more, or this function may have no right to remove snapshots.
 func (x boxes) leave(ctx context.Context, s session.Session, b session.Box) error {
 	if x.Kept == nil || !x.Kept(s.Server) {
 		return nil
@@ -99,9 +81,9 @@ func (x boxes) leave(ctx context.Context, s session.Session, b session.Box) erro
 	return err
 }
 
-// settleLeftover removes the snapshot of a session that has ended, once the box sleeps.
-// It tells a box that is awake once more that the session is over. The runner then asks
-// for the removal itself.
+// settleLeftover removes the snapshot of a session that has ended, once the box sleeps. If
+// the box is awake, settleLeftover tells it again that the session is over. The runner
+// then asks for the removal itself.
 func (x boxes) settleLeftover(ctx context.Context, b session.Box, it session.Item) error {
 	switch b.State {
 	case session.Awake:

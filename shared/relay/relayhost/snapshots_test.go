@@ -24,7 +24,7 @@ import (
 
 // # The host's end
 
-// keeping gives the host's end of an asylum a bucket.
+// keeping gives the relayhost of an asylum a bucket.
 func (a *asylum) keeping() *buckettest.S3 {
 	s3 := buckettest.New(a.t)
 	b := bucket.New(bucket.Config{
@@ -39,7 +39,7 @@ func (a *asylum) keeping() *buckettest.S3 {
 	return s3
 }
 
-// asks has the relay function answer a frame of the runner of the box.
+// asks makes the relay function answer a frame of the runner of the box.
 func (a *asylum) asks(f frametest.Frame) frametest.Frame {
 	a.t.Helper()
 	if f.Box == "" {
@@ -56,7 +56,7 @@ func (a *asylum) asks(f frametest.Frame) frametest.Frame {
 	return got
 }
 
-// upload does with a room what a box does.
+// upload uploads text to a room, as a box does.
 func (a *asylum) upload(room frametest.Frame, text string) {
 	a.t.Helper()
 	r, err := http.NewRequestWithContext(a.t.Context(), http.MethodPut, room.URL, bytes.NewReader([]byte(text)))
@@ -182,7 +182,8 @@ func TestBoxReachesNoSnapshotOfAnother(t *testing.T) {
 			}
 		}
 	}
-	// In its own name it can write what it likes, and it is not the other's.
+	// Under its own name it can write anything. The other tenant's snapshot stays the
+	// same.
 	mine := func(kind frame.Type, owner, object string) frametest.Frame {
 		return frametest.Frame{Type: kind, Box: "evil/s", Gen: 9, Runner: "e", Owner: owner, Size: 3, Object: object}
 	}
@@ -231,7 +232,8 @@ func TestTroubleOfTheBucketIsNoAnswer(t *testing.T) {
 
 // # Sessions that have ended
 
-// left is whether anything is kept, and whether somebody still has to look at the box.
+// left says whether a snapshot is kept, and whether an item still makes the sweep check
+// the box.
 func (a *asylum) left(s3 *buckettest.S3) string {
 	a.t.Helper()
 	due, err := a.store.Due(a.t.Context())

@@ -16,18 +16,18 @@ import (
 )
 
 // Suspended calls wait for their client (see session.Item). The runner's batch with the
-// questions says that the delivery is suspended. The relay function puts the item first
-// and then appends the events. When the last question is answered, a function with the
-// answer, or the sweep, makes the item wait for a box again. It does so with one
+// questions says that the delivery is suspended. The relay function writes the item first
+// and then appends the events. When the last question is answered, the item waits for a
+// box again. A function with the answer, or the sweep, makes that change with one
 // conditional write.
 //
 // The round tells repeated and late frames apart. A batch of a round that has begun
 // already changes nothing. A delivery of a round is executed once, because its item is
 // claimed once.
 
-// suspension returns the item that an item of an events frame asks for. It leaves out
-// the fields that the new item keeps from the item it replaces. It copies raw. Invalid
-// if the frame's item cannot be suspended.
+// suspension returns the item that an item of an events frame asks for. It leaves out the
+// fields that the new item keeps from the item it replaces. It copies raw. It returns
+// Invalid if the frame's item cannot be suspended.
 func suspension(t Ticket, it frame.EventItem, raw []byte) (session.Item, error) {
 	bad := func(what string) (session.Item, error) {
 		return session.Item{}, session.Errorf(session.Invalid, "a delivery of session %s is suspended with %s", t.Session, what)
@@ -52,10 +52,9 @@ func suspension(t Ticket, it frame.EventItem, raw []byte) (session.Item, error) 
 	return before.Suspend(a.Questions, bytes.Clone(raw), base, time.Now(), within), nil
 }
 
-// suspend puts the item of a suspended delivery: in place of the delivery's own taken
-// mark, or where there is no item yet. ok is false if the delivery has ended, or
-// belongs to another generation by now. ok is true without a write if this round has
-// begun already.
+// suspend writes the item of a suspended delivery. The item replaces the delivery's own
+// taken mark, if there is one. ok is false if the delivery has ended, or belongs to
+// another generation by now. ok is true without a write if this round has begun already.
 func (h *Handler) suspend(ctx context.Context, it session.Item, marked bool) (ok bool, err error) {
 	was := session.Item{State: session.Taken, Gen: it.Gen, Round: it.Round - 1}
 	for {
@@ -73,7 +72,7 @@ func (h *Handler) suspend(ctx context.Context, it session.Item, marked bool) (ok
 		switch {
 		case errors.Is(err, session.NotFound) && it.Round > 1:
 			return false, nil
-		case errors.Is(err, session.NotFound): // the item was removed in between; try again
+		case errors.Is(err, session.NotFound): // the item was removed meanwhile; try again
 		case err != nil:
 			return false, err
 		case old.Round >= it.Round:
@@ -105,8 +104,8 @@ func (x boxes) answered(ctx context.Context, s session.ID, box session.BoxID, qu
 	return x.summon(ctx, box)
 }
 
-// resume makes a suspended call wait for a box if all its questions are answered. It
-// ends a call whose client cannot do what the server asked. it may come without Raw;
+// resume makes a suspended call wait for a box if all its questions are answered. It ends
+// a call whose client cannot do what the server asked. The item may come without Raw;
 // resume then reads the whole item.
 func (x boxes) resume(ctx context.Context, it session.Item) (resumed bool, err error) {
 	ids := make([]string, len(it.Questions))
@@ -134,7 +133,7 @@ func (x boxes) resume(ctx context.Context, it session.Item) (resumed bool, err e
 	return x.Store.SwapItem(ctx, it, it.Resume(raw, now, now.Add(validity)))
 }
 
-// summon wakes or nudges a box so that it pulls its inbox.
+// summon makes a box pull its inbox: it wakes the box or nudges it.
 func (x boxes) summon(ctx context.Context, id session.BoxID) error {
 	b, err := x.Store.Box(ctx, id)
 	if err != nil {
@@ -153,10 +152,10 @@ func (x boxes) summon(ctx context.Context, id session.BoxID) error {
 	return nil
 }
 
-// settleSuspended does for the sweep what is due for a suspended call. It ends the call
-// if its stream has an end, its time is over, its session has ended, or the box was
-// lost before it stored the questions. It resumes the call if all questions are
-// answered and the function that should have resumed it died.
+// settleSuspended does for the sweep the due work for a suspended call. It ends the call
+// if its stream has an end, its time is over, its session has ended, or the box was lost
+// before it stored the questions. It resumes the call if all questions are answered and
+// the function that should have resumed it died.
 func (x boxes) settleSuspended(ctx context.Context, b session.Box, it session.Item) (resumed bool, err error) {
 	tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
 	if err != nil {
@@ -169,7 +168,7 @@ func (x boxes) settleSuspended(ctx context.Context, b session.Box, it session.It
 		return false, x.endItem(ctx, it, failureOf(b, it.Gen))
 	}
 	if now := time.Now(); it.Created.After(now.Add(maxSkew)) {
-		// The item was put by a clock that was wrong, so its time begins now.
+		// A function with a wrong clock wrote the item. Count its time from now.
 		return false, x.anew(ctx, it, now)
 	}
 	s, _, err := x.Store.Load(ctx, it.Address.Session, "")
@@ -182,7 +181,8 @@ func (x boxes) settleSuspended(ctx context.Context, b session.Box, it session.It
 	return x.resume(ctx, it)
 }
 
-// anew lets the time of a suspended call begin again at now. it may come without Raw.
+// anew makes the time of a suspended call begin again at now. The item may come without
+// Raw.
 func (x boxes) anew(ctx context.Context, it session.Item, now time.Time) error {
 	whole, err := x.Store.Item(ctx, it.Box, it.ID)
 	if errors.Is(err, session.NotFound) {
@@ -196,22 +196,9 @@ func (x boxes) anew(ctx context.Context, it session.Item, now time.Time) error {
 	return err
 }
 
-// unanswered is the failure of a suspended call whose client did not answer in time.
-func unanswered(it session.Item) session.Failure {
-	within := it.NotAfter.Sub(it.Created).Round(time.Millisecond)
-	return session.Failure{
-		Phase: phaseToolCall, At: it.Created,
-		Detail: "nobody answered within " + within.String() + " what the server asked (answer_timeout_sec); call it again",
-	}
-}
-
-func sessionEnded() session.Failure {
-	return session.Failure{Phase: phaseUnavailable, Detail: "the session has ended"}
-}
-
 // cancelled ends the suspended calls that the client's message d cancels, because no
-// process exists that could. It also ends a call that has asked before and now waits
-// for a box. A call that shares a batch with other requests goes on.
+// process exists that could end them. It also ends a call that has asked before and now
+// waits for a box. A call that shares a batch with other requests goes on.
 func (x boxes) cancelled(ctx context.Context, d host.Delivery) error {
 	msgs, _, err := wire.ParseBody(d.Raw)
 	if err != nil || !mayBeAsked(d.Client) {
@@ -233,8 +220,8 @@ func (x boxes) cancelled(ctx context.Context, d host.Delivery) error {
 	}, &wire.Error{Code: wire.CodeCancelled, Message: "request cancelled by the client"})
 }
 
-// endAsking ends those calls of a session that match and either wait for its client, or
-// wait for a box after the client has answered.
+// endAsking ends those calls of a session for which match returns true, if they wait for
+// their client, or for a box after the client has answered.
 func (x boxes) endAsking(ctx context.Context, of session.Address, match func(session.Item) bool, why *wire.Error) error {
 	items, err := x.Store.Items(ctx, of.Box)
 	if err != nil {
@@ -249,13 +236,4 @@ func (x boxes) endAsking(ctx context.Context, of session.Address, match func(ses
 		}
 	}
 	return nil
-}
-
-// mayBeAsked reports whether a client has declared any capability that lets a server
-// ask it: elicitation, sampling or roots. For the other clients no items need to be
-// read.
-func mayBeAsked(s session.Session) bool {
-	return slices.ContainsFunc([]string{"elicitation", "sampling", "roots"}, func(what string) bool {
-		return wire.Lookup(s.Init, "capabilities", what) != nil
-	})
 }

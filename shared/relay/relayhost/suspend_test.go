@@ -41,7 +41,7 @@ func TestTheItemIsThereBeforeItsQuestionsAre(t *testing.T) {
 	if open := it.NotAfter.Sub(it.Created); open != 6*time.Hour {
 		t.Errorf("it is open for %s", open)
 	}
-	for range 2 { // the runner sends it again, and once more if the ack is lost
+	for range 2 { // the runner sends the batch again, and once more if the ack is lost
 		if ack := a.handle(suspends); ack.Type != frame.TypeAck || len(ack.Closed) > 0 {
 			t.Errorf("sent again it is answered with %+v", ack)
 		}
@@ -195,7 +195,7 @@ func TestForeignAnswersChangeNothing(t *testing.T) {
 			t.Errorf("%s: %v", id, err)
 		}
 	}
-	// Another session of the tenant has the question's id from somewhere.
+	// Another session of the tenant has learned the question's id.
 	if err := a.store.Create(t.Context(), session.Session{
 		ID: "s2", Server: "s", Tenant: "t", Principal: "p", Transport: session.HTTP, State: session.Ready, Expires: time.Now().Add(time.Hour),
 	}); err != nil {
@@ -369,7 +369,7 @@ func TestRoundThatWasClaimedTooLateWaitsAgain(t *testing.T) {
 	if _, err := a.store.Claim(t.Context(), asylumBox, a.stream, asylumGen); err != nil {
 		t.Fatal(err)
 	}
-	a.sleeps() // its pull was answered too late: nothing was executed
+	a.sleeps() // the answer to its pull came too late, so it executed nothing
 	a.sweep()
 	if it := a.item(); it.State != session.Waiting || it.Round != 1 || a.starts != 1 {
 		t.Errorf("the item is %s in round %d, and %d boxes were started", it.State, it.Round, a.starts)
@@ -396,8 +396,9 @@ func TestPollTakesASuspendedCallForAccepted(t *testing.T) {
 	})
 }
 
-// The post was taken, the answer came at once and suspended the call, and the box
-// is asleep before the function that posted looks: nothing of it is in its hands.
+// A function posts a call. The answer comes at once and suspends the call, and the box
+// falls asleep before the function looks again. The function must not deliver the call a
+// second time.
 func TestCallThatWasSuspendedBehindTheBackOfItsFunctionIsNotDeliveredAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsylum(t)
@@ -414,11 +415,11 @@ func TestCallThatWasSuspendedBehindTheBackOfItsFunctionIsNotDeliveredAgain(t *te
 			t.Fatal(err)
 		}
 		a.stream = a.posted(frame.TypeDeliver)[0].ID
-		racing.then = func() { // between the look for an item and the look at the box
+		racing.then = func() { // runs after the call has looked for its item and before it looks at the box
 			a.suspended(wire.MethodElicit)
 			a.sleeps()
 		}
-		for range 3 { // it takes up what is in the log from behind the question
+		for range 3 { // the call reads the log from the question on
 			if _, err := call.Next(t.Context(), time.Now().Add(10*time.Second)); err != nil {
 				t.Fatal(err)
 			}
@@ -429,7 +430,7 @@ func TestCallThatWasSuspendedBehindTheBackOfItsFunctionIsNotDeliveredAgain(t *te
 	})
 }
 
-// behind is a store in which something happens after an item was not found.
+// behind is a store that calls a function after an item was not found.
 type behind struct {
 	*sessiontest.Counting
 	then func()

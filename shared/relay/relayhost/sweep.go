@@ -15,14 +15,21 @@ import (
 // Sweeper finds lost boxes and requests that no function or runner ends, and repairs
 // both. Every step is idempotent. A step may race with other steps, with runners and
 // with waiting functions.
-type Sweeper struct{ boxes }
+type Sweeper struct {
+	boxes
+	// Since is when the fleet began, if its tasks end with it, as on one machine. A start
+	// that was noted before and that the fleet does not list was lost: [Sweeper.Sweep]
+	// repeats it at once instead of after StartTimeout. Zero means that there is no such
+	// time. Set it before the first sweep.
+	Since time.Time
+}
 
-// NewSweeper returns a Sweeper that works with c.
-func NewSweeper(c Config) *Sweeper { return &Sweeper{newBoxes(c)} }
+// NewSweeper returns a Sweeper with the configuration c.
+func NewSweeper(c Config) *Sweeper { return &Sweeper{boxes: newBoxes(c)} }
 
-// orphanAge is the time for which a box's record must not have changed before Sweep
-// stops a task that the record does not name. A runner that said bye, was fenced or
-// lost its host has ended by itself long before.
+// orphanAge is how old the last change of a box's record must be before Sweep stops a task
+// that the record does not name. A runner that sent bye, was fenced or lost its host has
+// ended by itself long before.
 const orphanAge = 10 * time.Minute
 
 // Sweep looks at every box that is not asleep or has items. It compares the records
@@ -35,8 +42,8 @@ func (w *Sweeper) Sweep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Read the list after the records. A task that is missing from the list was then
-	// not started in between.
+	// Read the list after the records. A task that is missing from the list then cannot
+	// have been started meanwhile.
 	boxes := make(map[session.BoxID]session.Box, len(due))
 	var errs []error
 	for _, id := range due {
@@ -52,13 +59,17 @@ func (w *Sweeper) Sweep(ctx context.Context) error {
 	}
 	tasks, err := w.Fleet.Tasks(ctx)
 	listed := err == nil
-	errs = append(errs, err)
+	if !errors.Is(err, fleet.ErrUnlisted) {
+		errs = append(errs, err)
+	}
 	for _, id := range due {
 		b, ok := boxes[id]
 		if !ok {
 			continue
 		}
-		if listed {
+		if can := w.Fleet.Traits(b.Place); !can.Lists {
+			errs = append(errs, w.compareUnlisted(ctx, b, can))
+		} else if listed {
 			errs = append(errs, w.compare(ctx, b, tasks))
 		}
 		errs = append(errs, w.settle(ctx, id))
@@ -82,18 +93,27 @@ func (w *Sweeper) compare(ctx context.Context, b session.Box, tasks []fleet.Stat
 	case b.State == session.Starting && t.State == fleet.Stopped:
 		b.Failure = stopFailure(t, true)
 		return w.again(ctx, b)
+	case b.State == session.Starting && at < 0 && b.Changed.Before(w.Since):
+		b.Failure = programEnded()
+		return w.again(ctx, b)
 	}
-	return nil // a start that never comes up runs out of time
+	return nil // a start that never completes becomes overdue
 }
 
-// runs reports whether t is the task that the record b is about.
+func programEnded() session.Failure {
+	return session.Failure{
+		Phase: phaseUnavailable, Detail: "the program that started the box has ended meanwhile; nothing was executed", At: time.Now(),
+	}
+}
+
+// runs reports whether t is the task that the record b names.
 func runs(b session.Box, t fleet.Status) bool {
-	return b.State == session.Awake && b.Task == t.ID ||
+	return b.State == session.Awake && fleet.Same(b.Task, t.ID) ||
 		b.State == session.Starting && t.ClientToken == ClientToken(b.ID, b.Gen)
 }
 
-// stopOrphans stops tasks that run for no box: starts that were given up or taken over
-// and came up after all, and runners that did not end. boxes are records from before
+// stopOrphans stops tasks that run for no box. They are starts that were given up or taken
+// over and succeeded later, and runners that did not end. boxes are records from before
 // the list was read.
 func (w *Sweeper) stopOrphans(ctx context.Context, boxes map[session.BoxID]session.Box, tasks []fleet.Status) error {
 	var errs []error
@@ -118,8 +138,9 @@ func (w *Sweeper) Stopped(ctx context.Context, t fleet.Status) error {
 	if err != nil {
 		return err
 	}
+	ours, err := w.isFor(ctx, b, t)
 	switch {
-	case !runs(b, t):
+	case !ours:
 	case b.State == session.Awake:
 		err = w.lost(ctx, b, stopFailure(t, false))
 	default:
@@ -129,9 +150,9 @@ func (w *Sweeper) Stopped(ctx context.Context, t fleet.Status) error {
 	return errors.Join(err, w.settle(ctx, b.ID))
 }
 
-// stopFailure is the failure that clients see when a task ended: under their requests,
-// or, if starting, before its first hello. t is the zero Status if the fleet has no
-// record of the task any more.
+// stopFailure is the failure that clients see when a task ended: during their requests,
+// or, if starting, before its first hello. t is the zero Status if the fleet has no record
+// of the task any more.
 func stopFailure(t fleet.Status, starting bool) session.Failure {
 	f := session.Failure{Phase: phaseRuntime, Exit: t.ExitCode, Signal: t.Signal, At: t.Stopped}
 	switch {
@@ -163,14 +184,13 @@ func (w *Sweeper) lost(ctx context.Context, b session.Box, why session.Failure) 
 	return err
 }
 
-// again starts a box whose start failed once more. After maxAttempts it gives the box
+// again starts a box once more after its start failed. After maxAttempts it gives the box
 // up.
 func (x boxes) again(ctx context.Context, b session.Box) error {
 	if b.Attempt >= maxAttempts {
 		return ignoreConflict(x.giveUp(ctx, b))
 	}
-	now, token := time.Now(), newToken()
-	b = retry(b, session.NewNonce(), hashToken(token), now, now.Add(x.StartTimeout))
+	b, token := x.lease(b, session.NewNonce(), true)
 	if err := x.Store.SaveBox(ctx, b); err != nil {
 		return ignoreConflict(err)
 	}
@@ -179,17 +199,10 @@ func (x boxes) again(ctx context.Context, b session.Box) error {
 	return ignoreConflict(err)
 }
 
-func ignoreConflict(err error) error {
-	if errors.Is(err, session.Conflict) {
-		return nil
-	}
-	return err
-}
-
-// settle does what the record and the items of one box say is due. It restarts a start
-// that ran out of time, ends or releases requests of a generation that is over, and
-// wakes the box for requests that wait. A request that cannot be ended does not stop it
-// from handling the others.
+// settle does the work that is due by the record and the items of one box. It repeats a
+// start that took too long, ends or releases requests of a generation that is over, and
+// wakes the box for requests that wait. If it cannot end a request, it still handles the
+// others.
 func (x boxes) settle(ctx context.Context, id session.BoxID) error {
 	b, err := x.Store.Box(ctx, id)
 	if err != nil {
@@ -197,7 +210,7 @@ func (x boxes) settle(ctx context.Context, id session.BoxID) error {
 	}
 	if b.State == session.Starting && x.overdue(b) {
 		b.Failure = session.Failure{
-			Phase: phaseUnavailable, Detail: fmt.Sprintf("the box did not come up within %s", x.StartTimeout), At: time.Now(),
+			Phase: phaseUnavailable, Detail: fmt.Sprintf("the box did not come up within %s", x.startTimeout(b)), At: time.Now(),
 		}
 		if err := x.again(ctx, b); err != nil {
 			return err
@@ -245,8 +258,8 @@ func (x boxes) settle(ctx context.Context, id session.BoxID) error {
 	return errors.Join(errs...)
 }
 
-// sweepEnded removes the mark of a request that has ended. The function that should
-// have removed it died.
+// sweepEnded removes the mark of a request that has ended, because the function that
+// should have removed it died.
 func (x boxes) sweepEnded(ctx context.Context, it session.Item) error {
 	tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
 	if err != nil || !tail.Final {
@@ -256,19 +269,12 @@ func (x boxes) sweepEnded(ctx context.Context, it session.Item) error {
 }
 
 // endedItem removes the mark of a request whose end is in the log. If the end has to be
-// pushed, the mark stays while its generation lives. The runner sends the batch until
-// it is acked. If the generation is lost before that, the mark says that it is unknown
-// whether the client has the end.
+// pushed, the mark stays while its generation lives, because the runner sends the batch
+// until it has an ack. If the generation is lost before that, the mark says that it is
+// unknown whether the client has the end.
 func (x boxes) endedItem(ctx context.Context, it session.Item) error {
 	if it.Address.Pushed() {
 		return nil
 	}
 	return x.Store.DeleteItem(ctx, it.Box, it.ID, it.Gen)
-}
-
-func ignoreClosed(err error) error {
-	if errors.Is(err, session.Closed) {
-		return nil
-	}
-	return err
 }

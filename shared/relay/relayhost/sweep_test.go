@@ -15,8 +15,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// partlyDown is a store that is in trouble for one box, one stream, or all reads of
-// the log.
+// partlyDown is a store that fails for one box, for one stream, or for all reads of the
+// log.
 type partlyDown struct {
 	session.Store
 	box    session.BoxID
@@ -55,6 +55,11 @@ func (noFleet) Run(context.Context, fleet.Task) (string, error) {
 }
 func (noFleet) Stop(context.Context, string, string) error    { return nil }
 func (noFleet) Tasks(context.Context) ([]fleet.Status, error) { return nil, nil }
+
+func (noFleet) Traits(string) fleet.Traits {
+	return fleet.Traits{Stops: true, Lists: true}
+}
+
 func (noFleet) Post(context.Context, string, []byte) error    { return session.Closed }
 func (noFleet) launch(session.Box) (map[string]string, error) { return map[string]string{}, nil }
 
@@ -67,8 +72,8 @@ func configOf(t *testing.T, store session.Store) relayhost.Config {
 	return relayhost.Config{Store: store, Poster: noFleet{}, Fleet: noFleet{}, Sealer: sealer, Launch: noFleet{}.launch}
 }
 
-// lostBoxes is a store with boxes that were lost while they had requests; each has
-// a box and the ids it is owed ends for.
+// lostBoxes returns a store with boxes that were lost while they had requests. Each item
+// names a box and the requests that need an end.
 func lostBoxes(t *testing.T, items ...session.Item) *sessiontest.Memory {
 	t.Helper()
 	store := sessiontest.NewMemory()
@@ -156,5 +161,46 @@ func TestWakeIsNotTriedForEverWhenTheRecordCannotBeWritten(t *testing.T) {
 	}
 	if n := store.Done(sessiontest.Lost); n > 10 {
 		t.Errorf("the record was written %d times in vain", n)
+	}
+}
+
+// counted is a fleet that counts the tasks that are run.
+type counted struct {
+	noFleet
+	runs *int
+}
+
+func (f counted) Run(context.Context, fleet.Task) (string, error) {
+	*f.runs++
+	return "task", nil
+}
+
+// A program that ends between the lease and the task leaves a box that starts for ever.
+func TestSweepRepeatsAStartThatWasLostWithTheProgram(t *testing.T) {
+	for name, c := range map[string]struct {
+		since time.Duration // from the lease until the fleet began
+		want  int
+	}{"of an earlier run": {time.Second, 1}, "of this run": {-time.Second, 0}} {
+		t.Run(name, func(t *testing.T) {
+			leased := time.Now().Add(-time.Minute)
+			store := sessiontest.NewMemory()
+			if err := store.SaveBox(t.Context(), session.Box{
+				ID: "b", Tenant: "t", Server: "s", Gen: 1, State: session.Starting, Owner: "gone", Attempt: 1, Changed: leased, Until: leased.Add(3 * time.Minute),
+			}); err != nil {
+				t.Fatal(err)
+			}
+			runs, config := 0, configOf(t, store)
+			config.Fleet = counted{runs: &runs}
+			sweeper := relayhost.NewSweeper(config)
+			sweeper.Since = leased.Add(c.since)
+			for range 2 {
+				if err := sweeper.Sweep(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if runs != c.want {
+				t.Errorf("%d tasks were run, want %d", runs, c.want)
+			}
+		})
 	}
 }

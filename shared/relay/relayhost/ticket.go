@@ -19,16 +19,16 @@ type Ticket struct {
 	Expires int64              `json:"x"` // Unix seconds
 }
 
-// ticketLife is longer than one request keeps any process alive.
+// ticketLife is longer than one request can keep any process alive.
 const ticketLife = 7 * 24 * time.Hour
 
 // Sealer seals and opens tickets and passes with one secret. It has no state and is
 // safe for concurrent use.
 type Sealer struct{ sealer, passes *session.Sealer }
 
-// NewSealer returns a Sealer that seals with secret, which has at least 32 bytes
-// (Invalid if it is shorter). The Sealer also opens what was sealed with the other
-// secrets. A program with the secret can write tickets, so the secret stays in the
+// NewSealer returns a Sealer that seals with secret, which has at least 32 bytes (Invalid
+// if it is shorter). The Sealer also opens tickets and passes that were sealed with the
+// other secrets. A program with the secret can write tickets, so the secret stays in the
 // secret store and never gets into a box.
 func NewSealer(secret []byte, others ...[]byte) (*Sealer, error) {
 	sealer, err := session.NewSealer("ticket", secret, others...)
@@ -45,14 +45,14 @@ func NewSealer(secret []byte, others ...[]byte) (*Sealer, error) {
 // Seal returns a ticket for an address and a generation. It is valid for 7 days.
 func (s *Sealer) Seal(a session.Address, gen session.Generation) string {
 	plain, err := json.Marshal(Ticket{Address: a, Gen: gen, Expires: time.Now().Add(ticketLife).Unix()})
-	if err != nil { // an Address holds only strings and valid raw ids
+	if err != nil { // an Address holds only strings and valid raw ids, so this cannot fail
 		panic("relay: an address that cannot be encoded: " + err.Error())
 	}
 	return s.sealer.Seal(plain)
 }
 
-// Open reads a ticket. Invalid if it was not sealed with one of the Sealer's secrets,
-// was changed, or has expired.
+// Open reads a ticket. It returns Invalid if the ticket was not sealed with one of the
+// Sealer's secrets, was changed, or has expired.
 func (s *Sealer) Open(sealed string) (Ticket, error) {
 	plain, ok := s.sealer.Open(sealed)
 	if !ok {

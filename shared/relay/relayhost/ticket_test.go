@@ -11,8 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// A field of the address whose name in a ticket is another field's would be lost
-// without a word.
+// If two fields of an address had one name in a ticket, one of them would be lost
+// silently.
 func TestTicketKeepsEveryFieldOfAnAddress(t *testing.T) {
 	sealer, err := relayhost.NewSealer(make([]byte, 32))
 	if err != nil {
@@ -28,6 +28,8 @@ func TestTicketKeepsEveryFieldOfAnAddress(t *testing.T) {
 			f.SetBool(true)
 		case reflect.Slice:
 			f.Set(reflect.ValueOf([]json.RawMessage{[]byte("1")}))
+		case reflect.Pointer:
+			f.Set(reflect.ValueOf(&session.Shown{Tools: session.ToolFilter{Allow: []string{"a"}, Deny: []string{"b"}}, Lists: []json.RawMessage{[]byte("1")}}))
 		default:
 			t.Fatalf("a field of kind %s, which this test does not fill", f.Kind())
 		}

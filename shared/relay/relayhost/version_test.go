@@ -62,7 +62,7 @@ func TestHostPassesOverFieldsItDoesNotKnow(t *testing.T) {
 			t.Errorf("%s: %v", f.Type, err)
 		}
 		if f.Type == frame.TypeHello && want.Ticket != "" && got.Ticket != "" {
-			want.Ticket, got.Ticket = "", "" // passes are sealed with nonces of their own
+			want.Ticket, got.Ticket = "", "" // each pass has a nonce of its own
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("answer to %s:\n%s", f.Type, diff)

@@ -26,9 +26,9 @@ const (
 	benchToken = "one-time"
 )
 
-// bench is a runner between a host that the test plays and a box that records. It lives
-// in a synctest bubble, where hours pass in no time and a test can decide that nothing
-// more comes.
+// bench is a runner between a host that the test plays and a box that records its calls.
+// It lives in a synctest bubble, where hours pass in no time and a test can find out that
+// no more frames come.
 type bench struct {
 	t      *testing.T
 	runner *runner.Runner
@@ -39,7 +39,7 @@ type bench struct {
 	result chan error
 }
 
-// onBench runs a test in a bubble with a runner that has been started.
+// onBench runs a test in a bubble with a runner that was started.
 func onBench(t *testing.T, test func(b *bench), set ...func(*runner.Config)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -173,7 +173,7 @@ func (b *bench) nothing() {
 	}
 }
 
-// pass lets time go by. It answers hellos; no other frames may come meanwhile.
+// pass lets time pass. It answers hellos; no other frames may come meanwhile.
 func (b *bench) pass(d time.Duration) {
 	b.t.Helper()
 	for ; d > 0; d -= time.Minute {
@@ -192,7 +192,7 @@ func (b *bench) pass(d time.Duration) {
 	}
 }
 
-// returned returns the error of Run, which must have returned.
+// returned returns the error of Run. Run must have returned by then.
 func (b *bench) returned() error {
 	b.t.Helper()
 	synctest.Wait()
@@ -267,7 +267,7 @@ func (b *bench) ack(f frametest.Frame, set ...func(*frametest.Frame)) {
 	b.send(a)
 }
 
-// batchOf describes an events frame: stream, index of the first, "!" if the last is
+// batchOf describes an events frame: stream, index of the first event, "!" if the last is
 // final, and the events.
 func batchOf(f frametest.Frame) string {
 	var b strings.Builder
@@ -301,7 +301,7 @@ type memoryWire struct {
 	dialed chan *memoryConn
 	mu     sync.Mutex
 	down   bool
-	jam    chan struct{} // a token in it makes every send wait until it is taken out
+	jam    chan struct{} // while it holds a token, every send waits
 }
 
 func (w *memoryWire) set(down bool) {
@@ -383,7 +383,7 @@ func (c *memoryConn) isClosed() bool {
 	}
 }
 
-// recordingBox is a box that writes down what it is told.
+// recordingBox is a box that records the calls of its methods.
 type recordingBox struct {
 	mu        sync.Mutex
 	log       []string
@@ -399,7 +399,7 @@ func (x *recordingBox) note(format string, args ...any) {
 	x.log = append(x.log, fmt.Sprintf(format, args...))
 }
 
-// told returns what was written down since it was asked last.
+// told returns the recorded calls since it was last called.
 func (x *recordingBox) told() []string {
 	synctest.Wait()
 	x.mu.Lock()
@@ -447,6 +447,10 @@ func (x *recordingBox) CloseStream(s session.ID, stream session.StreamID) {
 	x.note("close %s %s", s, stream)
 }
 
+func (x *recordingBox) Halt(s session.ID, by string, within time.Duration) {
+	x.note("halt %s %s %s", s, by, within)
+}
+
 func (x *recordingBox) StopSession(s session.ID) { x.note("stop %s", s) }
 
 func (x *recordingBox) Questions() map[session.ID][]string {
@@ -461,7 +465,7 @@ func (x *recordingBox) IdleSince() (time.Time, bool) {
 	return x.idle, !x.idle.IsZero()
 }
 
-// equal compares what happened with what should have.
+// equal compares the actual values with the wanted ones.
 func equal[T comparable](t *testing.T, what string, got, want []T) {
 	t.Helper()
 	if !slices.Equal(got, want) {

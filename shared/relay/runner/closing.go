@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// CloseCode is the code that a WebSocket connection was closed with (RFC 6455, section
+// CloseCode is the code with which a WebSocket connection was closed (RFC 6455, section
 // 7.4). The relay's own codes are in the range for private use. A runner that does not
 // know a code of that range can still tell whether to come back:
 //
@@ -19,16 +19,16 @@ type CloseCode int
 // Close codes that mean something to a runner. After any other code, and after an end
 // without one (1005, 1006), the runner comes back.
 const (
-	CloseGoingAway   CloseCode = 1001 // the gateway's idle limit, its limit of two hours, a redeploy
-	CloseProtocol    CloseCode = 1002 // the peer could not read what this end sent; the next two also mean that
+	CloseGoingAway   CloseCode = 1001 // the gateway's idle limit, its limit of two hours, or a new deployment
+	CloseProtocol    CloseCode = 1002 // the peer could not read a message of this end; so do the next two
 	CloseUnsupported CloseCode = 1003 // a binary message
 	CloseNotText     CloseCode = 1007 // text that is not UTF-8
 	ClosePolicy      CloseCode = 1008 // API Gateway throttles
-	CloseTooBig      CloseCode = 1009 // a message or a frame over the gateway's limit
+	CloseTooBig      CloseCode = 1009 // a message or a frame was over the gateway's limit
 	CloseExtension   CloseCode = 1010
 	CloseTryLater    CloseCode = 1013
 	CloseFenced      CloseCode = 4001 // a newer runner runs the box: stop, exit
-	CloseRefused     CloseCode = 4002 // the host does not take this runner's protocol
+	CloseRefused     CloseCode = 4002 // the host does not speak this runner's version of the protocol
 
 	privateCodes  CloseCode = 4000
 	privateReturn CloseCode = 4500
@@ -57,19 +57,20 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("the relay refused the connection with status %d", e.Status)
 }
 
-// sequel is what follows the end of a connection, or a failed attempt to open one.
+// sequel says what the runner does after the end of a connection, or after a failed
+// attempt to open one.
 type sequel int
 
 const (
 	comeBack  sequel = iota // connect anew, after a pause that grows
 	comeLater               // connect anew, after a long pause
-	comeRound               // connect anew, but only a few times: it may be this end's fault
-	stayAway                // the host wants nothing more of this runner
+	comeRound               // connect again, but only a few times, because the fault may be on this end
+	stayAway                // the host does not want this runner to come back
 	fencedOff               // a newer runner runs the box
 )
 
-// sequelOf reads the sequel from the error. An error of neither type is a network
-// error.
+// sequelOf reads the sequel from the error. Any error but a ClosedError or a RefusedError
+// is a network error.
 func sequelOf(err error) sequel {
 	var closed *ClosedError
 	if errors.As(err, &closed) {
@@ -81,8 +82,8 @@ func sequelOf(err error) sequel {
 	}
 	switch s := refused.Status; {
 	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable || s == http.StatusForbidden:
-		// The gateway answers 403 also when the function behind it is throttled. A
-		// runner without a good pass gets 401.
+		// The gateway also answers 403 when the function behind it is throttled. A runner
+		// without a good pass gets 401.
 		return comeLater
 	case s == http.StatusRequestTimeout || s >= http.StatusInternalServerError:
 		return comeBack

@@ -22,13 +22,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// gate stands between a runner and the bench's network: it refuses connections,
-// says why others ended, and notes when each was dialed.
+// gate stands between a runner and the bench's network. It refuses connections, gives
+// reasons for the ends of others, and records when each was dialed.
 type gate struct {
 	mu     sync.Mutex
 	seed   uint64
 	refuse error // of every dial; nil lets it through
-	ending error // of a connection that is cut; nil for io.EOF
+	ending error // the error of a connection that is cut; nil for io.EOF
 	dials  []time.Time
 }
 
@@ -170,7 +170,7 @@ func TestRunnerThatIsSeldomNotUnderstoodGoesOn(t *testing.T) {
 }
 
 func TestHostThatIsBusyIsTriedAgainWithPauses(t *testing.T) {
-	for _, status := range []int{403, 429, 503} { // API Gateway also says 403 when it or the function is throttled
+	for _, status := range []int{403, 429, 503} { // API Gateway also answers 403 when it or the function is throttled
 		var g gate
 		onAwakeBench(t, func(b *bench) {
 			g.set(&runner.RefusedError{Status: status}, nil)
@@ -233,7 +233,8 @@ func TestRefusedRenewalDoesNotEndAConnectionThatWorks(t *testing.T) {
 	}, g.at)
 }
 
-// moments returns when a runner with a seed reconnects after a drain and after cuts.
+// moments returns the times at which a runner with a given seed reconnects, after a drain
+// and after cuts.
 func moments(t *testing.T, seed uint64, drain time.Duration) []time.Duration {
 	t.Helper()
 	g := gate{seed: seed}

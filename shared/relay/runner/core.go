@@ -24,22 +24,25 @@ const (
 	joining   stage = iota // no welcome yet
 	up                     // welcomed, no bye since
 	parting                // bye was said
-	lingering              // bye was taken; stays for messages that were under way
-	rejoining              // hello was said after the bye; its welcome decides
+	lingering              // the host has taken the bye; the runner stays for messages that were on their way
+	rejoining              // the runner has sent hello after the bye; the welcome decides
 )
 
-// core is the part of a life that its parts share: the identity of this runner, its
+// ackAfter is the time after which a frame without an answer is sent again.
+const ackAfter = 5 * time.Second
+
+// core is the state that all parts of a life share: the identity of this runner, its
 // stage, and the loop. Only the goroutine of Run touches core and the parts. Goroutines
 // that read, write, dial, execute or wait post closures to the loop.
 type core struct {
 	Config
-	runner string             // this runner's random id, known to the host alone
+	runner string             // this runner's random id, which only the host knows
 	gen    session.Generation // of the last welcome
 	no     int64              // number of the last hello on a new connection or after a bye
 	stage  stage
 
-	loop   *Runner
-	ctx    context.Context // of dialing; ends with Run
+	post   func(do func()) bool // makes the loop call do; returns false if the loop has ended
+	ctx    context.Context      // of dialing; ends with Run
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // all goroutines that Run began
 
@@ -48,17 +51,22 @@ type core struct {
 	closing bool  // Run's own ctx is done
 	cause   error // why
 
+	retiring bool // the host has asked the runner to retire
+	refusing bool // no new message is executed, because the runner is retiring
+	draining bool // no new message is executed, because the runner's time is almost over
+
 	executing
 }
 
-// post makes the loop call do. It returns false if the loop has ended.
-func (c *core) post(do func()) bool { return c.loop.post(func(*life) { do() }) }
+// refuses reports whether the runner leaves new messages to its successor. Their sender
+// finds this generation over, and sends them to the next one.
+func (c *core) refuses() bool { return c.closing || c.refusing || c.draining }
 
 // sender returns the Sender of most frames of this runner.
 func (c *core) sender() frame.Sender { return frame.Sender{Box: c.Box, Gen: c.gen, Runner: c.runner} }
 
-// ofBox is sender without the runner's id, for frames that the host believes by their
-// tickets.
+// ofBox is sender without the runner's id, for frames that the host trusts because of
+// their tickets.
 func (c *core) ofBox() frame.Sender { return frame.Sender{Box: c.Box, Gen: c.gen} }
 
 // finish makes Run return err.
@@ -70,7 +78,7 @@ func (c *core) finish(err error) {
 
 func (c *core) fence() {
 	c.Log.Warn("fenced by a newer runner", "generation", c.gen, "link", c.no)
-	c.finish(session.Errorf(ErrFenced, "box %s is run by somebody newer than generation %d; stop and exit", c.Box, c.gen))
+	c.finish(session.Errorf(ErrFenced, "a newer runner than generation %d runs box %s; stop and exit", c.gen, c.Box))
 }
 
 // drawn returns a random duration of at least 0 and less than d.
@@ -86,7 +94,7 @@ type executing struct {
 	calling bool
 }
 
-// call queues f for the Executor's goroutine, behind all earlier calls.
+// call queues f for the Executor's goroutine, after all earlier calls.
 func (c *core) call(f func()) {
 	c.waiting = append(c.waiting, f)
 	c.nextCall()
@@ -112,8 +120,8 @@ func (c *core) execute() {
 	}
 }
 
-// alarm is a timer of the loop. After it was set again or stopped, the earlier function
-// is not called any more.
+// alarm is a timer of the loop. After it was set again or stopped, it does not call the
+// earlier function any more.
 type alarm struct {
 	timer *time.Timer
 	set   int

@@ -71,12 +71,12 @@ func retryAfter(h http.Header) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// webSocket passes its library contexts that never end. A context that can end would
+// webSocket passes contexts that never end to its library: a context that can end would
 // cost a watcher for each message. hangUp ends a blocked call instead.
 type webSocket struct {
 	conn  *websocket.Conn
 	under net.Conn    // the connection below conn
-	stuck *time.Timer // hangs up on a peer that does not read
+	stuck *time.Timer // closes the connection if the peer does not read
 }
 
 func (w *webSocket) hangUp() { _ = w.under.Close() }

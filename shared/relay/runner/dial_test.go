@@ -109,7 +109,7 @@ func (s *rawServer) full(p []byte) {
 	}
 }
 
-// write writes one frame of a server, with a message or a part of one.
+// write writes one frame as a server does, with a message or a part of one.
 func (s *rawServer) write(first byte, payload []byte) {
 	head := binary.BigEndian.AppendUint64([]byte{first, 127}, uint64(len(payload)))
 	_, _ = s.conn.Write(append(head, payload...)) // the reader misses it if it failed
@@ -176,7 +176,7 @@ func TestCloseEndsAReceiveThoughThePeerIsSilent(t *testing.T) {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
-		_ = conn.Close("done") // the peer says no goodbye, which is an error or not
+		_ = conn.Close("done") // the peer does not answer the close, which may or may not be an error
 	}()
 	if f := server.read(); f.opcode != 8 || string(f.payload[2:]) != "done" {
 		t.Errorf("opcode %d, payload %q", f.opcode, f.payload)

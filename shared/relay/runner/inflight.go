@@ -10,19 +10,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Messages that were delivered to the box, and those that wait for it. Each message is
-// executed at most once, by the generation it was sent to, and only while the host
-// knows that this box is awake.
+// This file is about messages that were delivered to the box, and those that wait for it.
+// Each message is executed at most once, by the generation it was sent to, and only while
+// the host knows that this box is awake.
 
 const (
 	pullAgain = 2 * time.Second
 	takeAlong = 100 * time.Millisecond // taken marks that are due within this time go into one frame
 	maxTaken  = 80_000                 // bytes of tickets in one taken frame
-	maxWaits  = 1000                   // delivers that wait for a welcome; their senders repeat the others
+	maxWaits  = 1000                   // delivers that wait for a welcome; the host repeats any others
 )
 
 // inflight handles the messages for the box. It drops copies, asks the host about late
-// ones, pulls the inbox, and tells the host which requests take long.
+// messages, pulls the inbox, and tells the host which requests take long.
 type inflight struct {
 	*core
 	links      *links
@@ -31,15 +31,15 @@ type inflight struct {
 	outboxes   *outboxes
 	sleep      *sleep
 
-	delivered int             // executions so far; shows whether there were new ones
-	worked    bool            // one of them did more than look; see frame.Deliver.Looks
+	delivered int             // number of executions so far; it shows whether there were new ones
+	worked    bool            // one of them did more than list or initialize; see frame.Deliver.Looks
 	waits     []frame.Deliver // delivers that came before a welcome
 	nudged    bool            // a nudge came before a welcome
 	pull      pull
 	late      map[session.StreamID]*asked // late delivers that wait for the host's answer
 }
 
-// pull is the state of asking for the inbox until all that it holds has come.
+// pull is the state of pulling the inbox, until all its items have come.
 type pull struct {
 	n       int64
 	open    bool
@@ -47,10 +47,10 @@ type pull struct {
 	again   alarm
 }
 
-// deliver executes a message if its generation is this one, no bye was said since the
-// last welcome, and the message was not executed before. A message from the inbox has
-// been claimed for this generation, so no other party may end it. It is executed
-// however old it is.
+// deliver executes a message if three conditions hold: its generation is this one, the
+// runner has sent no bye since the last welcome, and the message was not executed before.
+// A message from the inbox was claimed for this generation, so no other party may end it.
+// It is executed however old it is.
 func (in *inflight) deliver(f frame.Deliver) {
 	if d, ok := in.deliveries.byID[f.ID]; ok && (f.Round <= d.round || !d.ended) {
 		if f.Round == d.round {
@@ -60,8 +60,8 @@ func (in *inflight) deliver(f frame.Deliver) {
 		return
 	}
 	switch {
-	case in.closing:
-		return // the sender finds this generation over, or sends the message to the next one
+	case in.refuses():
+		return
 	case in.stage != up:
 		in.wait(f)
 		return
@@ -79,10 +79,10 @@ func (in *inflight) deliver(f frame.Deliver) {
 	in.seen(f)
 }
 
-// deliveredAgain handles a deliver that was executed before: its sender has seen no
-// sign of life. If the request has not ended, deliveredAgain sends taken. If it has,
-// the outbox repeats the batch with its end until the host has it, and then the log is
-// the sign.
+// deliveredAgain handles a deliver that was executed before: its sender has seen no sign
+// of life. If the request has not ended, deliveredAgain sends taken. If it has, the outbox
+// repeats the batch with its end until the host has it. Then the end in the log is the
+// sign.
 func (in *inflight) deliveredAgain(d *delivery, f frame.Deliver) {
 	switch {
 	case f.Inbox:
@@ -122,7 +122,7 @@ func (in *inflight) run(f frame.Deliver, reported bool) {
 	}
 	message := Delivery{
 		ID: f.ID, Round: f.Round, Session: f.Session, Principal: f.Principal, Server: f.Server, Ticket: f.Ticket, Level: f.Level,
-		Subscribed: f.Subscribed, Init: json.RawMessage(parts[0]), Raw: parts[1], HasRequests: requests, Again: f.Again, Trace: f.Trace,
+		Subscribed: f.Subscribed, Init: json.RawMessage(parts[0]), Raw: parts[1], HasRequests: requests, Again: f.Again, Moved: f.Moved, Trace: f.Trace, Secrets: f.Secrets,
 	}
 	in.call(func() { in.Executor.Deliver(message) })
 }
@@ -136,8 +136,8 @@ func (in *inflight) wait(f frame.Deliver) {
 	in.sleep.wakeAgain()
 }
 
-// takenDue sends taken for the requests whose end the host has not had in time, so that
-// a durable trace says which box owes it.
+// takenDue sends taken for the requests whose end the host does not have in time. So a
+// durable trace says that this box must end them.
 func (in *inflight) takenDue() {
 	if !in.links.linked() {
 		return // resumeInflight does it later
@@ -171,10 +171,10 @@ func (in *inflight) sendTaken(due []*delivery) {
 	}
 }
 
-// nudge handles the host's word that the inbox has something.
+// nudge handles a nudge: the inbox has something.
 func (in *inflight) nudge() {
 	switch {
-	case in.closing:
+	case in.refuses():
 	case in.stage == up:
 		in.startPull()
 	default:
@@ -183,10 +183,10 @@ func (in *inflight) nudge() {
 	}
 }
 
-// startPull asks for what the inbox has now.
+// startPull pulls the present items of the inbox.
 func (in *inflight) startPull() {
 	in.nudged = false
-	if in.closing {
+	if in.refuses() {
 		return
 	}
 	in.pull.n++
@@ -195,7 +195,7 @@ func (in *inflight) startPull() {
 }
 
 func (in *inflight) sendPull() {
-	if !in.pull.open || in.closing {
+	if !in.pull.open || in.refuses() {
 		return
 	}
 	if in.links.linked() {
@@ -211,7 +211,7 @@ func (in *inflight) pulled(f frame.Pulled) {
 	in.pull.missing = map[session.StreamID]int{}
 	for _, id := range f.IDs {
 		if a := in.late[id]; a != nil && a.f.Round >= f.Rounds[id] {
-			continue // it came, but late: the host is being asked for it
+			continue // it came, but late, and the runner is asking the host about it
 		}
 		if d := in.deliveries.byID[id]; d == nil || d.round < f.Rounds[id] {
 			in.pull.missing[id] = f.Rounds[id]
@@ -220,7 +220,7 @@ func (in *inflight) pulled(f frame.Pulled) {
 	in.closePull()
 }
 
-// seen notes that a deliver came, which may have been the last that a pull misses.
+// seen records that a deliver came. It may be the last one that a pull waits for.
 func (in *inflight) seen(f frame.Deliver) {
 	if round, ok := in.pull.missing[f.ID]; ok && round <= f.Round {
 		delete(in.pull.missing, f.ID)
@@ -235,9 +235,9 @@ func (in *inflight) closePull() {
 	}
 }
 
-// resumeInflight goes on after a welcome. It executes the delivers that came after a
-// bye and were sent to this generation. It drops those that were sent to an older one;
-// their senders can tell from the box record.
+// resumeInflight continues after a welcome. It executes the delivers that came after a bye
+// and were sent to this generation. It drops those that were sent to an older one; their
+// senders can tell from the box record.
 func (in *inflight) resumeInflight(moved, fresh bool) {
 	waits := in.waits
 	in.waits = nil
@@ -254,4 +254,85 @@ func (in *inflight) resumeInflight(moved, fresh bool) {
 	}
 	in.resumeAsked(moved)
 	in.takenDue()
+}
+
+// # Deliver frames that come late
+
+// late reports whether the runner must ask the host before it executes a deliver. A
+// deliver that needs no end is never late, because its client waits for nothing.
+func late(f frame.Deliver) bool {
+	if f.Sent == 0 || f.AckWithin == 0 {
+		return false
+	}
+	age := time.Since(time.UnixMilli(f.Sent))
+	return age > frame.LateAfter || age < -frame.LateAfter
+}
+
+// asked is a late deliver that waits for the host's answer.
+type asked struct {
+	f     frame.Deliver
+	again alarm
+}
+
+// askFirst asks the host about a late deliver, and repeats the question until the host
+// answers.
+func (in *inflight) askFirst(f frame.Deliver) {
+	if a := in.late[f.ID]; a != nil {
+		if a.f.Round >= f.Round {
+			return
+		}
+		a.again.stop()
+	}
+	in.Log.Warn("deliver came late, the host is asked for it", "stream", f.ID, "trace", frame.Clip(f.Trace))
+	a := &asked{f: f}
+	in.late[f.ID] = a
+	in.sendAsk(a)
+}
+
+func (in *inflight) sendAsk(a *asked) {
+	if in.links.linked() {
+		f := a.f
+		in.links.live.sendFirst(frame.Encode(frame.Ask{Sender: in.ofBox(), ID: f.ID, Round: f.Round, Ticket: f.Ticket, NotAfter: f.NotAfter, Inbox: f.Inbox}))
+	}
+	in.set(&a.again, ackAfter, func() { in.sendAsk(a) })
+}
+
+// may handles the host's answer to ask.
+func (in *inflight) may(f frame.May) {
+	a := in.late[f.ID]
+	if a == nil || a.f.Round != f.Round {
+		return
+	}
+	in.forgetAsked(f.ID)
+	switch {
+	case f.Refused != "":
+		in.Log.Warn("late deliver is not executed: its request has ended", "stream", f.ID)
+	case in.closing || in.stage != up || a.f.Gen != in.gen:
+	default:
+		in.run(a.f, true)
+	}
+}
+
+// forgetAsked forgets a late deliver. It reports whether the runner was asking the host
+// about it.
+func (in *inflight) forgetAsked(id session.StreamID) bool {
+	a := in.late[id]
+	if a != nil {
+		a.again.stop()
+		delete(in.late, id)
+	}
+	return a != nil
+}
+
+// resumeAsked asks again over a new connection. In a new generation it forgets the
+// delivers of the old one, because no runner may execute them.
+func (in *inflight) resumeAsked(moved bool) {
+	for id, a := range in.late {
+		switch {
+		case a.f.Gen != in.gen:
+			in.forgetAsked(id)
+		case moved:
+			in.sendAsk(a)
+		}
+	}
 }

@@ -66,7 +66,7 @@ func TestNudgePullsAnew(t *testing.T) {
 		if pull := b.expect(frame.TypePull); pull.N != 3 {
 			t.Errorf("pull has number %d", pull.N)
 		}
-		b.send(frametest.Frame{Type: frame.TypePulled, N: 2}) // may not have seen what the second nudge was for
+		b.send(frametest.Frame{Type: frame.TypePulled, N: 2}) // it may not have seen the item of the second nudge
 		time.Sleep(2 * time.Second)
 		if pull := b.expect(frame.TypePull); pull.N != 3 {
 			t.Errorf("repeated pull has number %d", pull.N)

@@ -9,7 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// sentAgo is for a deliver that was posted so long ago, by the host's clock.
+// sentAgo sets the time at which the host posted a deliver: this long ago, by the host's
+// clock.
 func sentAgo(d time.Duration) func(*frametest.Frame) {
 	return func(f *frametest.Frame) { f.Sent = time.Now().Add(-d).UnixMilli() }
 }
@@ -20,7 +21,7 @@ func TestALateDeliverIsExecutedOnlyIfTheHostAllowsIt(t *testing.T) {
 		equal(t, "executed", b.box.told(), []string{"deliver now"})
 		b.deliver("late", sentAgo(26*time.Second))
 		b.deliver("late", sentAgo(20*time.Second))
-		b.deliver("ended", sentAgo(-26*time.Second)) // the clocks differ: nothing is known of its age
+		b.deliver("ended", sentAgo(-26*time.Second)) // the clocks differ, so its age is unknown
 		if first, second := b.expect(frame.TypeAsk), b.expect(frame.TypeAsk); first.ID != "late" || second.ID != "ended" || first.Ticket == "" {
 			t.Errorf("asked for %+v and %+v", first, second)
 		}

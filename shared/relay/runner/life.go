@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -15,20 +16,23 @@ type life struct {
 	*core
 	links      *links      // connections to the host
 	transfers  *transfers  // frames that are sent in parts
-	deliveries *deliveries // messages the box was given, and those it owes an end for
+	deliveries *deliveries // messages that the box was given, and those that it has yet to end
 	outboxes   *outboxes   // events on their way to the host
 	inflight   *inflight   // messages on their way to the box
 	queries    *queries    // questions about snapshots
 	sleep      *sleep      // when the box sleeps, and when Run ends
 
 	housekeeping alarm
+	done         chan struct{} // closed when the loop ends
 }
 
-func newLife(ctx context.Context, r *Runner) *life {
+// newLife makes the state of a Run. id is the runner's. post makes the loop call a function;
+// it returns false once done is closed.
+func newLife(ctx context.Context, cfg Config, id string, done chan struct{}, post func(func()) bool) *life {
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx)) // outlives ctx by the flush
-	c := &core{Config: r.cfg, loop: r, runner: string(session.NewID()), ctx: own, cancel: cancel, gen: r.cfg.Gen}
+	c := &core{Config: cfg, post: post, runner: id, ctx: own, cancel: cancel, gen: cfg.Gen}
 	c.calls = make(chan func(), 1)
-	l := &life{core: c}
+	l := &life{core: c, done: done}
 	l.links = &links{core: c, user: l, open: map[*link]bool{}}
 	l.transfers = &transfers{core: c, links: l.links, byName: map[string]*transfer{}}
 	l.deliveries = newDeliveries()
@@ -47,6 +51,27 @@ func (l *life) start() {
 	l.wg.Go(l.execute)
 	l.links.beginLinks()
 	l.keepHouse()
+	if l.Begin == nil {
+		l.sleep.expectDeadline()
+	}
+}
+
+// begin makes the Executor before any other of its methods is called.
+func (l *life) begin(launch map[string]string) {
+	l.call(func() {
+		b, err := l.Begin(launch)
+		if err == nil {
+			l.Executor = b.Executor // only this goroutine uses it
+		}
+		l.post(func() {
+			if err != nil {
+				l.finish(err)
+				return
+			}
+			l.Digest, l.Idle, l.Longest = b.Digest, cmp.Or(b.Idle, l.Idle), b.Longest
+			l.sleep.expectDeadline()
+		})
+	})
 }
 
 // stop ends everything that Run began.
@@ -54,7 +79,7 @@ func (l *life) stop() {
 	if n := l.outboxes.unsent(); n > 0 {
 		l.Log.Warn("output dropped", "events", n)
 	}
-	close(l.loop.done) // lets go of goroutines that wait for the loop
+	close(l.done) // releases the goroutines that wait for the loop
 	l.links.endLinks()
 	l.cancel()
 	close(l.calls)
@@ -71,7 +96,7 @@ func (l *life) received(lk *link, data []byte, err error) {
 		return
 	}
 	if len(data) == 0 {
-		return // a gateway may give a function's empty answer as an empty message
+		return // the gateway may pass on a function's empty answer as an empty message
 	}
 	f, err := frame.Decode(data)
 	if part, ok := f.(frame.Part); ok {
@@ -79,7 +104,7 @@ func (l *life) received(lk *link, data []byte, err error) {
 			return
 		}
 		if err != nil {
-			// Incomplete parts are held until the connection closes, so begin a new
+			// This end holds incomplete parts until the connection closes, so begin a new
 			// connection.
 			l.links.cut(lk, err)
 			return
@@ -93,9 +118,9 @@ func (l *life) received(lk *link, data []byte, err error) {
 	l.frame(lk, f)
 }
 
-// unreadable skips a message that is no frame, such as the gateway's own message about
-// a failed function. Every frame of a host of another version is unreadable; unreadable
-// logs that once for a connection.
+// unreadable skips a message that is no frame, for example the gateway's own message about
+// a failed function. If the host has another version, every frame is unreadable;
+// unreadable logs that once for a connection.
 func (l *life) unreadable(lk *link, size int, err error) {
 	var version *frame.VersionError
 	if errors.As(err, &version) {
@@ -125,13 +150,12 @@ func (l *life) frame(lk *link, f frame.Frame) {
 		l.outboxes.acked(f)
 	case frame.ByeOK:
 		l.sleep.byeTaken(f)
-	case frame.Answer:
-		s, question, raw := f.Session, f.Question, f.Payload
-		l.inflight.worked = true
-		l.call(func() { l.Executor.Answer(s, question, raw) })
-	case frame.Stop:
-		s := f.Session
-		l.call(func() { l.Executor.StopSession(s) })
+	case frame.Answer, frame.Stop, frame.Halt:
+		// An invited runner may get them before its welcome. It has no process yet, so
+		// they are about processes of the generation before.
+		if l.Begin == nil || l.links.begun {
+			l.toExecutor(f)
+		}
 	case frame.Drain:
 		l.links.drain(time.Duration(min(max(f.In, 0), maxDrain.Milliseconds())) * time.Millisecond)
 	case frame.PartOK:
@@ -144,13 +168,41 @@ func (l *life) frame(lk *link, f frame.Frame) {
 	}
 }
 
-// Memory of deliveries and outboxes that are over.
+// toExecutor handles a frame that is about a process.
+func (l *life) toExecutor(f frame.Frame) {
+	switch f := f.(type) {
+	case frame.Answer:
+		s, question, raw := f.Session, f.Question, f.Payload
+		l.inflight.worked = true
+		l.call(func() { l.Executor.Answer(s, question, raw) })
+	case frame.Stop:
+		s := f.Session
+		l.call(func() { l.Executor.StopSession(s) })
+	case frame.Halt:
+		l.halt(f)
+	}
+}
+
+// halt stops processes. Once all were stopped, the box need not wait to be idle.
+func (l *life) halt(f frame.Halt) {
+	within := time.Duration(min(max(f.In, 0), maxHalt.Milliseconds())) * time.Millisecond
+	l.call(func() { l.Executor.Halt(f.Session, f.By, within) })
+	if f.Session == "" {
+		l.sleep.hurry()
+	}
+}
+
+// maxHalt is the longest time that calls in flight get to end before their processes are
+// stopped.
+const maxHalt = time.Hour
+
+// These limit the memory of deliveries and outboxes that have ended.
 const (
 	idMemory     = 15 * time.Minute // longer than a deliver is valid
 	houseKeeping = time.Minute
 )
 
-// keepHouse runs every minute and forgets deliveries and outboxes that are over.
+// keepHouse runs every minute and forgets deliveries and outboxes that have ended.
 func (l *life) keepHouse() {
 	old := time.Now().Add(-idMemory)
 	l.deliveries.forgetDeliveries(old)
@@ -158,7 +210,7 @@ func (l *life) keepHouse() {
 	l.set(&l.housekeeping, houseKeeping, l.keepHouse)
 }
 
-// resume goes on after a welcome where the last connection or the last bye stopped.
+// resume continues after a welcome, where the last connection or the last bye stopped.
 func (l *life) resume(moved, fresh bool) {
 	if moved {
 		l.outboxes.loose = false
@@ -174,7 +226,9 @@ func (l *life) resume(moved, fresh bool) {
 	l.sleep.watchIdle()
 }
 
-// cutAsleep and loosenAll make life a linkUser; links does not know the other parts.
+// retire, cutAsleep and loosenAll make life a linkUser; links does not know the other parts.
+func (l *life) retire() { l.sleep.retire() }
+
 func (l *life) cutAsleep() { l.sleep.cutAsleep() }
 
 func (l *life) loosenAll() { l.outboxes.loosenAll() }

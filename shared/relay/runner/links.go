@@ -11,9 +11,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// The runner's connections: hello and its answer, ping, renewal before the gateway's
-// limit, and reconnect after a cut. During a renewal there are two connections. The
-// runner reads both, and sends on the one that was welcomed last.
+// This file has the runner's connections: hello and its answer, ping, renewal before the
+// gateway's limit, and reconnect after a cut. During a renewal there are two connections.
+// The runner reads both, and sends on the one with the last welcome.
 
 const (
 	helloAgain   = 5 * time.Second // a hello without an answer is sent again
@@ -24,24 +24,28 @@ const (
 	sendWithin   = 30 * time.Second
 	firstBackOff = 500 * time.Millisecond
 	lastBackOff  = 10 * time.Second
-	longBackOff  = 5                // doublings of firstBackOff; a host that throttles makes a runner wait this long
+	longBackOff  = 5                // doublings of firstBackOff; a runner waits this long if its host throttles
 	longestWait  = 30 * time.Second // the longest wait that a host may ask for
 	roundsWithin = 10 * time.Minute
-	maxRounds    = 5           // ends within roundsWithin that may be this runner's fault
-	maxDrain     = time.Hour   // the longest time that a drain spreads over
+	maxRounds    = 5           // how many refusals within roundsWithin may be this runner's fault
+	maxDrain     = time.Hour   // the longest time over which a drain may spread renewals
 	looseAfter   = time.Minute // after this long without a connection, back-pressure ends
-	maxQuestions = 80_000      // bytes of questions in a hello; the rest waits for a later hello
+	maxQuestions = 80_000      // bytes of questions in a hello; the rest goes into a later hello
 	maxKept      = 64          // frames that wait for a connection
 )
 
-// linkUser is the rest of a life, as links sees it.
+// linkUser is the part of a life that links calls.
 type linkUser interface {
-	// received handles a message of a connection, or the error that ended the
-	// connection.
+	// received handles a message of a connection, or the error with which the connection
+	// ended.
 	received(lk *link, data []byte, err error)
-	// resume goes on after a welcome. moved says that the connection is new, fresh that
-	// the generation is.
+	// resume continues after a welcome. moved says that the connection is new, fresh that
+	// the generation is new.
 	resume(moved, fresh bool)
+	// begin makes the Executor of an invited runner.
+	begin(launch map[string]string)
+	// retire handles the host's word that the server has another definition by now.
+	retire()
 	// cutAsleep handles the loss of the connection, which may come after a bye.
 	cutAsleep()
 	// loosenAll ends the back-pressure, because there has been no connection for
@@ -49,19 +53,20 @@ type linkUser interface {
 	loosenAll()
 }
 
-// links keeps one connection to the host: it says hello, renews the connection before the
+// links keeps one connection to the host: it sends hello, renews the connection before the
 // gateway's limit, and comes back after a cut.
 type links struct {
 	*core
 	user linkUser
 
-	live    *link          // the welcomed connection, on which everything is sent
+	live    *link          // the welcomed connection, which all frames use
 	next    *link          // open, its hello not answered yet
-	open    map[*link]bool // live, next, and replaced connections that are still read
+	open    map[*link]bool // live, next, and replaced connections that the runner still reads
 	dialing bool
 
-	welcomed bool  // at least once: the token is used up
-	failed   int   // attempts since the last welcome, for the back-off
+	begun    bool  // Begin has its launch
+	welcomed bool  // there was a welcome, so the token is used up
+	failed   int   // attempts since the last welcome; they decide the back-off
 	lost     error // why the last attempt failed
 	rounds   int   // ends since rounded that said comeRound
 	rounded  time.Time
@@ -74,7 +79,7 @@ type links struct {
 type link struct {
 	conn   Conn
 	no     int64 // of the last hello said on it
-	asking bool  // the Executor is asked for the questions of a hello
+	asking bool  // the Executor was asked for the questions of a hello and has not answered
 	tries  int   // hellos without an answer
 	answer alarm
 	retire alarm
@@ -90,8 +95,8 @@ type link struct {
 	foreign bool // a frame of another version came
 }
 
-// outgoing is a message on its way to the writer. If keep is set and the connection
-// ends before the message was written, it goes to the next connection.
+// outgoing is a message for the writer. If keep is set and the connection ends before the
+// message is written, it goes to the next connection.
 type outgoing struct {
 	data []byte
 	keep bool
@@ -102,7 +107,7 @@ func (ls *links) beginLinks() {
 	ls.connect()
 }
 
-// connect opens a connection unless one is being opened already.
+// connect opens a connection unless it is opening one already.
 func (ls *links) connect() {
 	if ls.dialing || ls.next != nil {
 		return
@@ -189,9 +194,8 @@ func (lk *link) send(o outgoing) {
 	lk.pump()
 }
 
-// sendFirst puts a message before those that wait. Small frames that keep the
-// connection alive must not wait behind megabytes. The order of frames means nothing to
-// the host.
+// sendFirst puts a message before all others. Small frames that keep the connection alive
+// must not wait behind megabytes. The host does not depend on the order of frames.
 func (lk *link) sendFirst(data []byte) {
 	lk.queue = slices.Insert(lk.queue, 0, outgoing{data: data})
 	lk.pump()
@@ -202,7 +206,7 @@ func (lk *link) sendFirst(data []byte) {
 func (lk *link) busy() bool { return lk.writing || len(lk.queue) > 0 }
 
 // againIfFree calls do after ackAfter. If the connection is still busy then, it waits
-// again instead, because do would only queue a repetition.
+// again instead, because do would only queue a repeat.
 func (ls *links) againIfFree(a *alarm, do func()) {
 	ls.set(a, ackAfter, func() {
 		if ls.linked() && ls.live.busy() {
@@ -228,16 +232,16 @@ func (ls *links) sendKept(data []byte) {
 	ls.kept = append(ls.kept, data)
 }
 
-// hello says hello with a new number, on a new connection or after a bye.
+// hello sends a hello with a new number, on a new connection or after a bye.
 func (ls *links) hello(lk *link) {
 	ls.no++
 	lk.no, lk.tries = ls.no, 0
 	ls.sayHello(lk)
 }
 
-// sayHello says hello with the number that the connection has. If that number was
-// welcomed already, the hello is a ping. The hello carries the open questions if the
-// Executor returns them within askFor. If not, a later hello does.
+// sayHello sends a hello with the number of the connection. If that number was welcomed
+// already, the hello is a ping. The hello carries the open questions if the Executor
+// returns them within askFor. If not, a later hello carries them.
 func (ls *links) sayHello(lk *link) {
 	if !ls.welcomed {
 		ls.writeHello(lk, nil)
@@ -260,7 +264,7 @@ func (ls *links) sayHello(lk *link) {
 func (ls *links) writeHello(lk *link, questions map[session.ID][]string) {
 	lk.asking = false
 	lk.tries++
-	f := frame.Hello{Sender: ls.sender(), Link: lk.no, Task: ls.Task, Questions: questions}
+	f := frame.Hello{Sender: ls.sender(), Link: lk.no, Task: ls.Task, Digest: ls.Digest, Questions: questions, Invited: ls.Begin != nil && !ls.begun}
 	if !ls.welcomed {
 		f.Token = ls.Token
 	}
@@ -292,8 +296,8 @@ func fit(questions map[session.ID][]string) map[session.ID][]string {
 // greeting reports whether a hello is still without an answer.
 func (lk *link) greeting() bool { return lk.asking || lk.tries > 0 }
 
-// welcomeCame handles the answer to a hello. Only the answer to the newest hello
-// counts. A bye may have overtaken an older welcome (S1).
+// welcomeCame handles the answer to a hello. Only the answer to the newest hello counts:
+// an older welcome may come after a bye that the host handled later (S1).
 func (ls *links) welcomeCame(lk *link, f frame.Welcome) {
 	if f.Link == lk.no {
 		lk.asking, lk.tries = false, 0
@@ -313,12 +317,19 @@ func (ls *links) welcomeCame(lk *link, f frame.Welcome) {
 		ls.Log.Info("welcomed by the host", "generation", ls.gen, "link", ls.no)
 	}
 	ls.set(&ls.pinging, ls.PingEvery, ls.ping)
+	if ls.Begin != nil && !ls.begun {
+		ls.begun = true
+		ls.user.begin(f.Launch)
+	}
+	if f.Retire {
+		ls.user.retire()
+	}
 	if moved || fresh || !same {
 		ls.user.resume(moved, fresh)
 	}
 }
 
-// promote makes lk the connection on which everything is sent.
+// promote makes lk the connection that all frames use.
 func (ls *links) promote(lk *link) {
 	if old := ls.live; old != nil {
 		old.answer.stop()
@@ -336,8 +347,8 @@ func (ls *links) renewIn(after time.Duration) {
 	ls.set(&ls.renewal, after, ls.renew)
 }
 
-// fenced handles a fence. A fence for the newest hello ends the life. A fence for an
-// older one may be late, so the runner asks the host with another hello.
+// fenced handles a fence. A fence for the newest hello ends the life. A fence for an older
+// hello may be late, so the runner asks the host with another hello.
 func (ls *links) fenced(f frame.Fenced) {
 	if f.Link >= ls.no {
 		ls.fence()
@@ -351,7 +362,8 @@ func (ls *links) ping() {
 	ls.ask()
 }
 
-// ask says hello once more on the live connection, unless a hello is under way.
+// ask sends one more hello on the live connection, unless a hello is already without an
+// answer.
 func (ls *links) ask() {
 	if ls.linked() && ls.next == nil && !ls.live.greeting() {
 		ls.sayHello(ls.live)
@@ -368,16 +380,16 @@ func (ls *links) renew() {
 	ls.connect()
 }
 
-// drain renews the connection within a time that the host has given. It draws the
-// moment, so that the runners do not all come at once. It leaves a quarter of the time
-// for connecting. A renewal that is due earlier stays where it is.
+// drain renews the connection within the time that the host has given. The moment is
+// random, so that the runners do not all come at once. A quarter of the time is left for
+// connecting. A renewal that is due earlier keeps its time.
 func (ls *links) drain(within time.Duration) {
 	if ls.linked() {
 		ls.renewIn(min(ls.drawn(within*3/4), time.Until(ls.renewBy)))
 	}
 }
 
-// cut handles the end of a connection and sees to another one.
+// cut handles the end of a connection and opens another one.
 func (ls *links) cut(lk *link, err error) {
 	if lk.dead {
 		return
@@ -385,7 +397,7 @@ func (ls *links) cut(lk *link, err error) {
 	ls.drop(lk, "lost")
 	after := sequelOf(err)
 	if lk.no < ls.no && (after == fencedOff || after == stayAway) {
-		after = comeBack // the refusal is older than a hello without an answer, and that answer decides
+		after = comeBack // a hello without an answer is newer than the refusal, so its answer decides
 	}
 	switch lk {
 	case ls.live:
@@ -398,8 +410,8 @@ func (ls *links) cut(lk *link, err error) {
 	case ls.next:
 		ls.next = nil
 		if ls.live != nil {
-			// The host may have taken the hello on the lost connection. Tell it that
-			// live is the one.
+			// The host may have taken the hello on the lost connection. Tell it that live
+			// is the newest.
 			ls.hello(ls.live)
 		}
 		ls.retry(after, err)
@@ -427,9 +439,9 @@ func (ls *links) retry(after sequel, err error) {
 	ls.set(&ls.redial, max(ls.drawn(pause)+pause/10, min(askedToWait(err), longestWait)), ls.renew)
 }
 
-// unwelcome reports whether the host has refused this runner for good, either
-// explicitly or by refusing it maxRounds times within roundsWithin. The caller goes on
-// as long as it has a connection.
+// unwelcome reports whether the host has refused this runner for good. It has if it said
+// so, or if it refused the runner maxRounds times within roundsWithin. As long as the
+// runner has a connection, the caller continues.
 func (ls *links) unwelcome(after sequel) bool {
 	if after != comeRound {
 		return after == stayAway
@@ -459,7 +471,7 @@ func (ls *links) drop(lk *link, reason string) {
 		}
 	}
 	lk.queue = nil
-	ls.wg.Go(func() { _ = lk.conn.Close(reason) }) // the connection is given up in any case
+	ls.wg.Go(func() { _ = lk.conn.Close(reason) }) // the runner gives this connection up in any case
 }
 
 // endLinks closes the open connections at the end of a life.

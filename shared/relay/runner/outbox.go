@@ -13,15 +13,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Events on their way to the host. One batch of each session is under way. The runner
-// sends the same bytes again until the batch is acked. Events that come meanwhile
-// gather for the next batch.
+// This file is about events on their way to the host. One batch of each session is under
+// way. The runner sends the same bytes again until it has the ack. Events that come
+// meanwhile are kept for the next batch.
 
 const (
-	ackAfter   = 5 * time.Second // after this long a batch or a part without an answer is sent again
-	maxBatch   = 1000            // events
-	maxPayload = 4 << 20         // bytes of a batch, unless one event is larger
-	maxBacklog = 32 << 20        // bytes of a session; above this, Event blocks
+	maxBatch   = 1000     // events
+	maxPayload = 4 << 20  // most bytes of a batch, unless one event is larger
+	maxBacklog = 32 << 20 // most bytes of a session's events; above this, Event blocks
 )
 
 // outboxes holds the events of all sessions until the host has them.
@@ -33,7 +32,7 @@ type outboxes struct {
 
 	boxes map[session.ID]*outbox
 	seqs  int64 // the highest number that a forgotten outbox has used
-	loose bool  // the connection has been lost for long: processes are not held up
+	loose bool  // there has been no connection for long, so processes are not blocked
 }
 
 // outbox holds the events of one session.
@@ -41,17 +40,17 @@ type outbox struct {
 	session session.ID
 	ticket  string        // the newest delivery's
 	seq     int64         // number of the last batch; goes up over all generations of this runner
-	next    session.Index // index of the next common event; 0: only the host knows, see relayhost's appendCommon
+	next    session.Index // index of the next common event; 0 if only the host knows it, see relayhost's appendCommon
 	unacked *batch
 	common  [][]byte
 	voucher string      // ticket of the newest event in common
-	streams []*delivery // those with pending events, in the order of their first event
+	streams []*delivery // deliveries with pending events, in the order of their first event
 	size    int         // bytes of all events here, with the unacked batch
 	rooms   []chan struct{}
 	used    time.Time
 }
 
-// batch is an events frame that is not acked.
+// batch is an events frame without an ack.
 type batch struct {
 	seq      int64
 	gen      session.Generation
@@ -123,10 +122,10 @@ func (ob *outboxes) gather(o *outbox, e Event) {
 	}
 }
 
-// sendable returns the event as it may go into a frame: valid UTF-8, and not longer
-// than the relay carries. A response that is too long becomes an error, since its
-// request needs an end. ok is false for other events that are too long; they are left
-// out.
+// sendable returns the event in a form that may go into a frame: valid UTF-8, and not
+// longer than the relay carries. A response that is too long becomes an error, since its
+// request needs an end. ok is false for other events that are too long; the runner drops
+// them.
 func (ob *outboxes) sendable(e Event) (raw []byte, ok bool) {
 	raw = e.Raw
 	if !utf8.Valid(raw) {
@@ -206,8 +205,8 @@ func (ob *outboxes) batch(o *outbox) (frame.Events, *batch) {
 			asks = d.asks.frame(d.round + 1)
 		}
 		if !over && !d.traced {
-			// A trace must say who owes the end before the client sees progress. A
-			// taken frame may have been lost, so ask for the trace here.
+			// Before the client sees progress, a trace must say that this box owes the
+			// end. A taken frame may have been lost, so ask for the trace here.
 			f.Tickets = append(f.Tickets, d.ticket)
 			d.reported = true
 			b.traces = append(b.traces, d)
@@ -228,7 +227,7 @@ func (ob *outboxes) batch(o *outbox) (frame.Events, *batch) {
 	return f, b
 }
 
-// sendBatch sends a batch, and repeats it until it is acked.
+// sendBatch sends a batch, and repeats it until the ack.
 func (ob *outboxes) sendBatch(b *batch) {
 	switch {
 	case !ob.links.linked():
@@ -275,7 +274,7 @@ func (ob *outboxes) acked(f frame.Ack) {
 	ob.flush(o)
 }
 
-// closeStream drops what is pending for a stream that the host has ended, and tells the
+// closeStream drops the pending events of a stream that the host has ended, and tells the
 // Executor.
 func (ob *outboxes) closeStream(o *outbox, id session.StreamID) {
 	d := ob.deliveries.byID[id]
@@ -305,8 +304,8 @@ func (o *outbox) makeRoom() {
 	o.rooms = nil
 }
 
-// loosenAll lets blocked processes go on. The connection has been lost for so long that
-// this is worth more than the memory it costs.
+// loosenAll unblocks processes. There has been no connection for so long that their
+// progress is worth the memory.
 func (ob *outboxes) loosenAll() {
 	ob.loose = true
 	for _, o := range ob.boxes {
@@ -314,10 +313,10 @@ func (ob *outboxes) loosenAll() {
 	}
 }
 
-// resumeOutboxes goes on after a welcome. Over a new connection it sends the unacked
-// batches again, and it sends the events that have gathered. In a new generation it
-// forgets the indexes of the common streams. Learning them anew fences the generation
-// before.
+// resumeOutboxes continues after a welcome. Over a new connection it sends the unacked
+// batches again, and it sends the events that have come meanwhile. In a new generation it
+// forgets the indexes of the common streams. The host then gives them anew, and that
+// fences the previous generation.
 func (ob *outboxes) resumeOutboxes(moved, fresh bool) {
 	for _, id := range slices.Sorted(maps.Keys(ob.boxes)) {
 		o := ob.boxes[id]
@@ -357,8 +356,8 @@ func (ob *outboxes) forgetOutboxes(old time.Time) {
 	maps.DeleteFunc(ob.boxes, func(_ session.ID, o *outbox) bool {
 		idle := o.size == 0 && o.unacked == nil && o.used.Before(old)
 		if idle {
-			// If the session speaks again, its numbers go on above all that it has
-			// used.
+			// If the session sends events again, its numbers continue above all that it
+			// has used.
 			ob.seqs = max(ob.seqs, o.seq)
 		}
 		return idle

@@ -109,7 +109,8 @@ func TestCommonIndexIsLearnedOnceInAGeneration(t *testing.T) {
 		b.ack(step("a", "@0 a"), next(42))
 		b.ack(step("b", "@42 b"), next(43))
 		b.ack(step("c", "@43 c"), next(44))
-		// Asleep and back: the indexes of the new generation are learned anew.
+		// The box sleeps and comes back. The runner learns the indexes of the new
+		// generation from the host.
 		b.box.idleFrom(time.Now())
 		b.send(frametest.Frame{Type: frame.TypeByeOK, Link: b.soon(frame.TypeBye, 3*time.Minute).Link})
 		b.send(frametest.Frame{Type: frame.TypeNudge})
@@ -210,7 +211,7 @@ func TestBatchHoldsFourMegabytesUnlessOneEventIsLarger(t *testing.T) {
 }
 
 // whole takes the parts of the next frame, acknowledges each, and joins them when the
-// runner sends whole. It takes a frame in one piece as it is.
+// runner sends whole. It returns a frame in one piece unchanged.
 func (b *bench) whole() frametest.Frame {
 	b.t.Helper()
 	parts := map[int64][]byte{}
@@ -364,7 +365,7 @@ func TestEventOfAnUnknownStreamIsDropped(t *testing.T) {
 	})
 }
 
-// flood makes a process send 1 MiB a hundred times, as fast as it may, and counts the
+// flood makes a process send 1 MiB a hundred times, as fast as it can, and counts the
 // events.
 func flood(b *bench) *atomic.Int64 {
 	var said atomic.Int64

@@ -12,13 +12,13 @@ import (
 // invocation of the relay function.
 const window = 8
 
-// wholes is how often the runner sends whole before it sends the parts anew. The host
-// may have let the parts expire by then.
+// wholes is how often the runner sends whole before it sends all parts anew, because the
+// host's parts may have expired by then.
 const wholes = 3
 
-// transfer is a long frame on its way: its parts, each repeated until part-ok, then
-// whole. It belongs to no connection, because the host keeps the parts it has when a
-// connection ends.
+// transfer is a long frame on its way: its parts, each repeated until part-ok, then whole.
+// It does not depend on a connection, because the host keeps its parts when a connection
+// ends.
 type transfer struct {
 	data       []byte // until it has a place
 	place      int
@@ -48,7 +48,8 @@ type transfers struct {
 	lining []*transfer          // those that wait for one
 }
 
-// transfer begins to send a long frame. The answer to the frame drops it.
+// transfer begins to send a long frame. The caller drops it when the answer to the frame
+// comes.
 func (ts *transfers) transfer(data []byte) *transfer {
 	t := &transfer{data: data}
 	if len(ts.byName) == frame.MaxTransfers {
@@ -59,8 +60,9 @@ func (ts *transfers) transfer(data []byte) *transfer {
 	return t
 }
 
-// admit gives a long frame a place and a name, and cuts it. Each part has the box, the
-// generation and the runner in its header, because the host stores each part by itself.
+// admit gives a long frame a place and a name, and cuts it into parts. Each part has the
+// box, the generation and the runner in its header, because the host stores each part on
+// its own.
 func (ts *transfers) admit(t *transfer) {
 	var taken [frame.MaxTransfers]bool
 	for _, other := range ts.byName {
@@ -86,7 +88,7 @@ func (t *transfer) restart() {
 	t.state, t.missing, t.joins = make([]partState, len(t.parts)), len(t.parts), 0
 }
 
-// sendParts sends the parts that the host has not taken, for the first time or again.
+// sendParts sends the parts that the host does not have, for the first time or again.
 func (ts *transfers) sendParts(t *transfer) {
 	if !ts.links.linked() || t.name == "" {
 		return // resumeOutboxes or dropTransfer sends them later
@@ -103,14 +105,15 @@ func (ts *transfers) sendParts(t *transfer) {
 	ts.watchParts(t)
 }
 
-// watchParts repeats the parts without an answer, ackAfter after the last answer.
+// watchParts sends the parts without an answer again, ackAfter after the last answer.
 func (ts *transfers) watchParts(t *transfer) {
 	if ts.byName[t.name] == t {
 		ts.links.againIfFree(&t.again, func() { ts.sendParts(t) })
 	}
 }
 
-// fillWindow sends the next parts, or whole when all have been taken.
+// fillWindow sends the next parts. If the host has all parts, it sends the whole frame's
+// header ([frame.Whole]).
 func (ts *transfers) fillWindow(t *transfer) {
 	if t.missing == 0 {
 		ts.join(t)
@@ -173,7 +176,7 @@ func (ts *transfers) dropTransfer(t *transfer) {
 	}
 }
 
-// sendSmall sends a frame that the host does not answer. If the frame is lost, another
+// sendSmall sends a frame that the host does not answer. If the frame is lost, a later
 // message makes up for it.
 func (ts *transfers) sendSmall(f frame.Frame) {
 	data := frame.Encode(f)

@@ -1,147 +1,20 @@
-// Package runner is the end of the relay that runs in the box. Package relay explains
-// the protocol, package relayhost is the other end.
+// Package runner is the end of the relay that runs in the box. Package relay explains the
+// protocol, package relayhost is the other end.
 //
-// A [Runner] connects to the relay function and gives each message to its [Executor]
-// once. It sends the events of the box until the host has them. It falls asleep when
-// the box is idle.
+// A [Runner] connects to the relay function and gives each message to its [Executor] once.
+// It sends the events of the box again until the host has them. It falls asleep when the
+// box is idle.
 package runner
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"math/rand/v2"
-	"net/http"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
-
-// ErrFenced is the error of [Runner.Run] when a newer runner runs the box. The caller
-// stops its processes and exits. It is the code session.Fenced.
-const ErrFenced = session.Fenced
-
-// Executor is the box as the runner sees it. One goroutine calls all methods, one after
-// the other, in the order in which the frames came. While a method blocks, no other is
-// called. No method may wait for [Runner.Run] to return.
-type Executor interface {
-	// Deliver executes a message. It is called at most once for a delivery id and
-	// round. If the delivery has requests, the box owes it one Event with Final or with
-	// Asks. After one with Asks the box knows nothing of the delivery any more.
-	Deliver(d Delivery)
-	// Answer hands over the client's response to a question. It may be called twice for
-	// one response, and for a question that is not open any more.
-	Answer(s session.ID, question string, raw []byte)
-	// CloseStream tells that the host has ended a request stream by itself. The box
-	// cancels its calls; events that they still send are dropped. The stream may have
-	// ended in the box as well.
-	CloseStream(s session.ID, stream session.StreamID)
-	// StopSession tells that the client has ended a session. The box stops its process.
-	StopSession(s session.ID)
-	// Questions returns the client-visible ids of the open questions, by session.
-	Questions() map[session.ID][]string
-	// IdleSince returns the time since when nothing has happened in the box. ok is true
-	// only if no request is in flight, no start is under way and no question is open.
-	IdleSince() (since time.Time, ok bool)
-}
-
-// Delivery is one client message (or batch) to execute. Init and Raw belong to
-// the Executor.
-type Delivery struct {
-	ID          session.StreamID // deliver id, and the stream its events go to
-	Round       int              // how often it was suspended; above 0, Raw has the answers
-	Session     session.ID
-	Principal   string // a hash; the same for all sessions of one principal in the box, and for no others
-	Server      string
-	Ticket      string   // the Ticket of its events
-	Level       string   // last logging/setLevel of the session, "" for none
-	Subscribed  []string // resource URIs, in the order of subscription
-	Init        json.RawMessage
-	Raw         []byte // as the client wrote it
-	HasRequests bool   // the box owes an end
-	Again       bool   // the session has had a process before
-	Trace       string // the client's request in all logs, "" if it has no name
-}
-
-// Event is one message of a process. Raw is one line of JSON without the newline, and
-// belongs to the Runner.
-type Event struct {
-	Session session.ID
-	Stream  session.StreamID // session.Common, or the id of the delivery it belongs to
-	Ticket  string           // the delivery's; on the common stream the session's newest, which "" also means
-	Raw     []byte
-	Final   bool        // the last event of its request stream
-	Asks    *Suspension // not nil: the last event of this round of the stream
-}
-
-// Suspension asks the host to suspend a delivery that needs something of its client.
-// The delivery waits, without this box, for answers to its questions. Events of its
-// stream have asked the questions; the Suspension comes with the last of them. The ids
-// of the questions are those of [session.QuestionID] in the round after the delivery's.
-type Suspension struct {
-	Questions []session.Question
-	Raw       []byte        // the request, or a batch, to send again; without answers
-	Within    time.Duration // how long the client may take to answer
-}
-
-// StatusReport tells the host about a process. With a Handshake it is the result of a
-// fresh process's initialize, which the host keeps. Detail is then the protocol version
-// that was asked for, and Ticket is one of the session's. Without a Handshake it is a
-// line for the host's log, and the host cuts each text in it to 500 bytes.
-type StatusReport struct {
-	Session   session.ID
-	Ticket    string
-	Process   string
-	Phase     string
-	Detail    string
-	Handshake json.RawMessage
-	// Era goes with a Handshake if it is news which era the server speaks:
-	// [frame.EraModern], [frame.EraLegacy] or [frame.EraDual]. A later runner of the
-	// box finds it in [frame.EnvEra].
-	Era string
-}
-
-// Conn is a connection to the relay that carries text messages of up to
-// [frame.MaxFrame] bytes. One goroutine calls Send, and one calls Receive. Any
-// goroutine may call Close, which makes both return. The caller owns the slice that
-// Receive returns. Any error of Send or Receive means that the connection is of no use
-// any more. A Send that takes longer than 30 s fails. A [ClosedError] in an error has
-// the code with which the peer closed the connection, and so says whether to come back.
-type Conn interface {
-	Send(message []byte) error
-	Receive() ([]byte, error)
-	Close(reason string) error
-}
-
-// Dialer opens a connection to the relay, with a header. ctx bounds the opening only. A
-// [RefusedError] in the error means that the host answered and refused the connection.
-type Dialer func(ctx context.Context, url string, header http.Header) (Conn, error)
-
-// Config is what a Runner works with. A duration of zero means the default, which its
-// comment names last.
-type Config struct {
-	URL      string             // of the relay, in a form that Dial takes
-	Box      session.BoxID      // the box it runs
-	Gen      session.Generation // of the wake lease it was started for
-	Token    string             // one-time token of that lease
-	Pass     string             // the first pass, from frame.EnvPass
-	Task     string             // the fleet's name for this runner
-	Executor Executor
-	Dial     Dialer // DialWebSocket
-
-	Idle         time.Duration // the box sleeps after this long without work; 120 s
-	Linger       time.Duration // how long it stays after falling asleep, for messages that were under way; 5 s
-	PingEvery    time.Duration // says hello again, below the gateway's idle limit; 5 min
-	RenewAfter   time.Duration // replaces a connection, below the gateway's limit; 110 min
-	ReconnectFor time.Duration // how long it tries to reach the host before it gives up; 2 min
-	Flush        time.Duration // how long requests in flight may take to end after Run's ctx is done; 5 s
-
-	// Rand draws the pauses before a reconnect, and the moment at which a drain is
-	// followed. Only Run uses it. nil means one with a random seed; a simulation passes
-	// one with a seed of its own.
-	Rand *rand.Rand
-	Log  *slog.Logger // nil for none
-}
 
 func (c Config) withDefaults() Config {
 	def := func(d *time.Duration, v time.Duration) {
@@ -172,30 +45,34 @@ func (c Config) withDefaults() Config {
 // Status and Snapshot.
 type Runner struct {
 	cfg  Config
+	id   string
 	in   chan func(*life) // closures for the goroutine of Run, which owns the state
 	done chan struct{}    // closed when Run returns
 }
 
 // New returns a Runner. It does nothing before [Runner.Run].
 func New(c Config) *Runner {
-	return &Runner{cfg: c.withDefaults(), in: make(chan func(*life)), done: make(chan struct{})}
+	return &Runner{cfg: c.withDefaults(), id: string(session.NewID()), in: make(chan func(*life)), done: make(chan struct{})}
 }
+
+// ID returns the random id of the runner. It is a secret between the runner and its host.
+func (r *Runner) ID() string { return r.id }
 
 // Run connects and runs until one of these ends it. It may be called once.
 //
 //   - nil: the box has fallen asleep, or ctx was done and the runner could say bye.
-//   - [ErrFenced]: a newer runner runs this box. Nothing more is sent.
+//   - [ErrFenced]: a newer runner runs this box. This runner sends nothing more.
 //   - session.Unavailable: the host could not be reached for ReconnectFor.
-//   - session.Invalid: the host does not take this runner. It said so with a
+//   - session.Invalid: the host does not accept this runner. It said so with a
 //     [CloseCode], or refused connections again and again.
 //   - the cause of ctx, wrapped: ctx is done and the box was not idle within Flush. From
 //     the moment ctx is done, no new message is executed. The caller stops its
 //     processes meanwhile, so that open requests get their ends.
 //
 // Before Run returns, it closes all its connections and waits for all its goroutines.
-// Events that are still to be sent then are lost.
+// Events that are not sent by then are lost.
 func (r *Runner) Run(ctx context.Context) error {
-	l := newLife(ctx, r)
+	l := newLife(ctx, r.cfg, r.id, r.done, func(do func()) bool { return r.post(func(*life) { do() }) })
 	defer l.stop()
 	l.start()
 	cancelled := ctx.Done()
@@ -207,8 +84,11 @@ func (r *Runner) Run(ctx context.Context) error {
 			cancelled = nil
 			l.sleep.closeDown(context.Cause(ctx))
 		}
-		if l.closing {
+		switch {
+		case l.closing:
 			l.sleep.tryClose()
+		case l.retiring:
+			l.sleep.tryRetire()
 		}
 	}
 	return l.err
@@ -245,4 +125,31 @@ func (r *Runner) post(do func(*life)) bool {
 	case <-r.done:
 		return false
 	}
+}
+
+// Snapshot asks the host, and repeats the request until the host answers or ctx is done.
+// The box does not fall asleep meanwhile.
+//
+// Errors: NotFound if there is no snapshot. [ErrFenced] if a newer runner runs the box, or
+// has saved. TooLarge. Invalid if the host keeps no snapshots. Unavailable if ctx or
+// [Runner.Run] has ended.
+func (r *Runner) Snapshot(ctx context.Context, q SnapshotRequest) (SnapshotAnswer, error) {
+	a := &query{frame: frame.Snapshot{Op: q.Type, Owner: q.Owner, Size: q.Size, Sum: q.Sum, Object: q.Object}, answer: make(chan frame.Kept, 1)}
+	posted := r.post(func(l *life) { l.queries.query(a) })
+	var f frame.Kept
+	select {
+	case f = <-a.answer:
+	case <-r.done:
+		posted = false
+	case <-ctx.Done():
+		r.post(func(l *life) { l.queries.unquery(a) })
+		return SnapshotAnswer{}, session.Errorf(session.Unavailable, "the host does not answer about a snapshot").Because(context.Cause(ctx))
+	}
+	switch {
+	case !posted:
+		return SnapshotAnswer{}, session.Errorf(session.Unavailable, "there is no host any more to ask about a snapshot")
+	case f.Refused != "":
+		return SnapshotAnswer{}, session.Errorf(f.Refused, "the host refuses %q about a snapshot", q.Type)
+	}
+	return SnapshotAnswer{URL: f.URL, Sum: f.Sum, Saved: time.UnixMilli(f.Saved), Header: f.Header, Object: f.Object}, nil
 }

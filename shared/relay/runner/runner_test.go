@@ -153,13 +153,14 @@ func TestRenewalMakesBeforeItBreaks(t *testing.T) {
 		if hello := b.expect(frame.TypeHello); hello.Link != 2 || b.conn == old {
 			t.Fatalf("hello has link %d", hello.Link)
 		}
-		// Until the welcome the old one is used, after it the new one; both are read.
+		// The runner sends on the old connection until the welcome, and on the new one
+		// after it. It reads both.
 		b.says("d1", "progress")
 		if f, _ := b.received(); f.Type != frame.TypeEvents || f.conn != old {
 			t.Errorf("%s before the welcome came elsewhere", f.Type)
 		}
 		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 2})
-		events := b.expect(frame.TypeEvents) // not acked yet: the same on the new connection
+		events := b.expect(frame.TypeEvents) // not acked yet, so they come again on the new connection
 		old.send(request("d2", fromInbox))
 		equal(t, "executed", b.box.told(), []string{"deliver d1", "deliver d2"})
 		old.send(frametest.Frame{Type: frame.TypeAck, Seq: events.Seq, Session: "s1"})
@@ -185,7 +186,7 @@ func TestRenewalThatFailsIsTriedAgainAndTellsTheHost(t *testing.T) {
 		b.connected()
 		b.expect(frame.TypeHello)
 		b.conn.cut()
-		// The host may have taken the dead connection for the newest.
+		// The host may take the dead connection for the newest.
 		b.conn = old
 		if hello := b.expect(frame.TypeHello); hello.Link != 3 {
 			t.Errorf("hello on the old connection has link %d", hello.Link)

@@ -21,7 +21,7 @@ func onParting(t *testing.T, test func(b *bench, bye frametest.Frame)) {
 	})
 }
 
-// onLingering is onParting with a bye that was taken.
+// onLingering is onParting with a bye that the host has taken.
 func onLingering(t *testing.T, test func(b *bench)) {
 	t.Helper()
 	onParting(t, func(b *bench, bye frametest.Frame) {

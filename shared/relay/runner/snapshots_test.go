@@ -14,13 +14,13 @@ import (
 
 // # The runner's end
 
-// replied is what a question about a snapshot came to.
+// replied is the outcome of a request about a snapshot.
 type replied struct {
 	answer runner.SnapshotAnswer
 	err    error
 }
 
-// ask has the runner of a bench ask the host.
+// ask makes the runner of a bench ask the host.
 func (b *bench) ask(ctx context.Context, q runner.SnapshotRequest) <-chan replied {
 	done := make(chan replied, 1)
 	go func() {

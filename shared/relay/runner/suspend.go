@@ -9,7 +9,7 @@ import (
 )
 
 // suspendable checks a suspension of the box, because the host would refuse a bad one
-// every time. It ends the requests of a bad one with an error and returns false.
+// every time. If it is bad, suspendable ends its requests with an error and returns false.
 func (ob *outboxes) suspendable(e Event) bool {
 	e.Asks.Raw = bytes.ToValidUTF8(e.Asks.Raw, []byte("\uFFFD"))
 	d := ob.deliveries.byID[e.Stream]

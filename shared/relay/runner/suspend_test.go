@@ -75,7 +75,7 @@ func TestNextRoundIsAnotherDelivery(t *testing.T) {
 		b.deliver("d1")
 		b.suspends("d1", `{"q":1}`, asking("d1", 1, againRaw))
 		f := b.expect(frame.TypeEvents)
-		b.deliver("d1", inRound(1, 1)) // the host is quicker than its own ack
+		b.deliver("d1", inRound(1, 1)) // the next round comes before the ack
 		b.ack(f)
 		b.deliver("d1", fromInbox)     // of a round that is over
 		b.deliver("d1", inRound(1, 1)) // twice
@@ -133,7 +133,7 @@ func TestPullGoesOnUntilTheRoundHasComeThatWasToldOf(t *testing.T) {
 		b.send(frametest.Frame{Type: frame.TypePulled, N: pull.N, IDs: ids("d1"), Rounds: map[session.StreamID]int{"d1": 1}})
 		time.Sleep(2 * time.Second)
 		b.expect(frame.TypePull)
-		b.deliver("d1", fromInbox) // a copy of the first round is not what was told of
+		b.deliver("d1", fromInbox) // a copy of the first round is not the delivery that was suspended later
 		time.Sleep(2 * time.Second)
 		b.expect(frame.TypePull)
 		b.deliver("d1", inRound(1, 1))

@@ -14,7 +14,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
 )
 
-// warnings counts what is logged above Info, by message.
+// warnings counts the log lines above Info, by message.
 type warnings struct {
 	slog.Handler
 	mu sync.Mutex

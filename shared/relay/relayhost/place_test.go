@@ -1,0 +1,255 @@
+package relayhost_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
+)
+
+// unlisted is a place that does not list its tasks. Connections in gone are closed.
+type unlisted struct {
+	stops   bool
+	gone    bool
+	stopped []string
+	ran     []fleet.Task
+}
+
+func (f *unlisted) Run(_ context.Context, t fleet.Task) (string, error) {
+	f.ran = append(f.ran, t)
+	return "x/" + t.ClientToken, nil
+}
+
+func (f *unlisted) Stop(_ context.Context, id, _ string) error {
+	f.stopped = append(f.stopped, id)
+	return nil
+}
+
+func (f *unlisted) Tasks(context.Context) ([]fleet.Status, error) { return nil, fleet.ErrUnlisted }
+
+func (f *unlisted) Traits(string) fleet.Traits {
+	return fleet.Traits{Lifetime: 15 * time.Minute, Stops: f.stops, Invites: true, StartTimeout: 75 * time.Second}
+}
+
+func (f *unlisted) Post(context.Context, string, []byte) error {
+	if f.gone {
+		return session.Closed
+	}
+	return nil
+}
+
+const unlistedBox = session.BoxID("t/s")
+
+// unlistedWorld has an awake box in a place that does not list its tasks.
+func unlistedWorld(t *testing.T) (f *unlisted, store *sessiontest.Memory, c relayhost.Config) {
+	t.Helper()
+	f, store = &unlisted{}, sessiontest.NewMemory()
+	now := time.Now()
+	if err := store.SaveBox(t.Context(), session.Box{
+		ID: unlistedBox, Tenant: "t", Server: "s", State: session.Awake, Gen: 3, Runner: "r", Conn: "c", Link: 1, Changed: now, Began: now,
+		Place: "x", Task: "x/" + relayhost.ClientToken(unlistedBox, 3),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	c = configOf(t, store)
+	c.Fleet, c.Poster = f, f
+	return f, store, c
+}
+
+func stateOf(t *testing.T, store session.Store) session.BoxState {
+	t.Helper()
+	b, err := store.Box(t.Context(), unlistedBox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.State
+}
+
+func sweep(t *testing.T, c relayhost.Config) {
+	t.Helper()
+	if err := relayhost.NewSweeper(c).Sweep(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestABoxThatNoListHasIsNotLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, c := unlistedWorld(t)
+		for range 3 { // 15 minutes
+			sweep(t, c)
+			if s := stateOf(t, store); s != session.Awake {
+				t.Fatalf("the box is %s", s)
+			}
+			time.Sleep(5 * time.Minute)
+		}
+		time.Sleep(2 * time.Minute)
+		sweep(t, c)
+		if s := stateOf(t, store); s != session.Asleep {
+			t.Errorf("the box is %s after the life of every task", s)
+		}
+	})
+}
+
+func TestABoxIsLostWhoseConnectionIsGoneTwice(t *testing.T) {
+	for name, stops := range map[string]bool{"of a place that stops tasks": true, "of one that does not": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, store, c := unlistedWorld(t)
+				f.gone, f.stops = true, stops
+				sweep(t, c)
+				time.Sleep(59 * time.Second)
+				sweep(t, c)
+				if s := stateOf(t, store); s != session.Awake {
+					t.Fatalf("the box is %s after less than a minute", s)
+				}
+				time.Sleep(time.Second)
+				sweep(t, c)
+				if s := stateOf(t, store); s != session.Asleep || len(f.stopped) == 1 != stops {
+					t.Errorf("the box is %s, stopped: %v", s, f.stopped)
+				}
+			})
+		})
+	}
+}
+
+func TestARunnerThatComesBackIsNotLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, store, c := unlistedWorld(t)
+		f.gone = true
+		sweep(t, c)
+		if _, err := relayhost.NewHandler(c).Frame(t.Context(), "c2", frametest.Encode(frametest.Frame{
+			Type: frame.TypeHello, Box: unlistedBox, Gen: 3, Runner: "r", Link: 2,
+		})); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		sweep(t, c)
+		if s := stateOf(t, store); s != session.Awake {
+			t.Errorf("the box is %s, though its runner has another connection", s)
+		}
+	})
+}
+
+func TestAReportOfAnEndIsForOneRunner(t *testing.T) {
+	for name, c := range map[string]struct {
+		runner string
+		gone   bool
+		want   session.BoxState
+	}{
+		"of the box's runner":                    {fleet.RunnerDigest("r"), false, session.Asleep},
+		"of a second one that was fenced":        {fleet.RunnerDigest("r2"), true, session.Awake},
+		"without a word, and the connection is":  {"", false, session.Awake},
+		"without a word, the connection is gone": {"", true, session.Asleep},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, store, config := unlistedWorld(t)
+			f.gone = c.gone
+			err := relayhost.NewSweeper(config).Stopped(t.Context(), fleet.Status{
+				ID: "x/" + relayhost.ClientToken(unlistedBox, 3), ClientToken: relayhost.ClientToken(unlistedBox, 3),
+				Box: string(unlistedBox), State: fleet.Stopped, ExitCode: 1, Runner: c.runner,
+			})
+			if s := stateOf(t, store); err != nil || s != c.want {
+				t.Errorf("the box is %s, want %s; %v", s, c.want, err)
+			}
+		})
+	}
+}
+
+// The second attempt of a wake may go elsewhere, with its own time to start.
+func TestAStartThatDoesNotComeGoesToAnotherPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := lostBoxes(t, session.Item{Box: unlistedBox, ID: "a"})
+		if _, err := store.PutItem(t.Context(), session.Item{Box: unlistedBox, ID: "b", State: session.Waiting, Raw: []byte("{}"), NotAfter: time.Now().Add(10 * time.Minute), Address: session.Address{Session: "one", Stream: "b", Box: unlistedBox}}); err != nil {
+			t.Fatal(err)
+		}
+		c := configOf(t, store)
+		f := &unlisted{}
+		c.Fleet, c.Poster = f, f
+		c.Place = func(b session.Box) string { return map[int]string{1: "fast", 2: "slow"}[b.Attempt] }
+		sweep(t, c)
+		time.Sleep(74 * time.Second)
+		sweep(t, c)
+		if len(f.ran) != 1 || f.ran[0].Place != "fast" {
+			t.Fatalf("%+v", f.ran)
+		}
+		time.Sleep(2 * time.Second)
+		sweep(t, c)
+		if len(f.ran) != 2 || f.ran[1].Place != "slow" {
+			t.Errorf("%+v", f.ran)
+		}
+	})
+}
+
+// An invited task learns nothing secret before its hello, and everything with the welcome.
+func TestTheLaunchOfAnInvitedRunnerComesWithItsWelcome(t *testing.T) {
+	const canary = "canary-4711"
+	store := lostBoxes(t, session.Item{Box: unlistedBox, ID: "a"})
+	c := configOf(t, store)
+	f := &unlisted{}
+	c.Fleet, c.Poster = f, f
+	fails := false
+	c.Launch = func(session.Box) (map[string]string, error) {
+		if fails {
+			return nil, session.Errorf(session.NotFound, "the server is gone")
+		}
+		return map[string]string{"DORMOUSE_SERVER": canary, frame.EnvRelayURL: "wss://relay"}, nil
+	}
+	if _, err := store.PutItem(t.Context(), session.Item{Box: unlistedBox, ID: "b", State: session.Waiting, Raw: []byte("{}"), NotAfter: time.Now().Add(time.Minute), Address: session.Address{Session: "one", Stream: "b", Box: unlistedBox}}); err != nil {
+		t.Fatal(err)
+	}
+	sweep(t, c)
+	if len(f.ran) != 1 {
+		t.Fatalf("%d tasks", len(f.ran))
+	}
+	env := f.ran[0].Env
+	for name, value := range env {
+		if value == canary {
+			t.Errorf("%s is in the task", name)
+		}
+	}
+	if env[frame.EnvRelayURL] != "wss://relay" || env[frame.EnvToken] == "" || env[frame.EnvPass] == "" {
+		t.Errorf("the task has %v", env)
+	}
+	h := relayhost.NewHandler(c)
+	say := func(runner string, change func(*frame.Hello)) frame.Frame {
+		t.Helper()
+		hello := frame.Hello{Sender: frame.Sender{Box: unlistedBox, Gen: 2, Runner: runner}, Link: 1, Token: env[frame.EnvToken], Invited: true}
+		change(&hello)
+		reply, err := h.Frame(t.Context(), "c", frame.Encode(hello))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := frame.Decode(reply)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	same := func(*frame.Hello) {}
+	fails = true
+	if _, fenced := say("one", same).(frame.Fenced); !fenced {
+		t.Error("a runner whose server is gone was not sent away")
+	}
+	fails = false
+	if _, fenced := say("one", func(f *frame.Hello) { f.Token = "wrong" }).(frame.Fenced); !fenced {
+		t.Error("a runner without the token was not fenced")
+	}
+	for _, what := range []string{"the first hello", "the same hello again, for its welcome was lost"} {
+		if w, ok := say("one", same).(frame.Welcome); !ok || w.Launch["DORMOUSE_SERVER"] != canary {
+			t.Errorf("%s: %+v", what, w)
+		}
+	}
+	if _, fenced := say("two", same).(frame.Fenced); !fenced {
+		t.Error("a second runner of the same token was not fenced")
+	}
+	if w, ok := say("one", func(f *frame.Hello) { f.Invited, f.Token = false, "" }).(frame.Welcome); !ok || len(w.Launch) != 0 {
+		t.Errorf("a ping: %+v", w)
+	}
+}

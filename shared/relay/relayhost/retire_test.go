@@ -1,0 +1,72 @@
+package relayhost_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
+	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+func TestRunnerOfAnotherDefinitionIsAskedToRetire(t *testing.T) {
+	now := map[string]string{"s": "two"}
+	for name, test := range map[string]struct {
+		digest string
+		link   int64
+		wants  bool
+		with   func(string) string
+	}{
+		"the same definition":      {"two", 2, false, func(s string) string { return now[s] }},
+		"another":                  {"one", 2, true, func(s string) string { return now[s] }},
+		"another, with a ping":     {"one", 1, true, func(s string) string { return now[s] }},
+		"a server that is gone":    {"one", 2, true, func(string) string { return "" }},
+		"a runner that says none":  {"", 2, false, func(s string) string { return now[s] }},
+		"a host that has no names": {"one", 2, false, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAsylum(t)
+			a.config.Definition = test.with
+			reply, err := relayhost.NewHandler(a.config).Frame(t.Context(), "c", frametest.Encode(frametest.Frame{
+				Type: frame.TypeHello, Box: asylumBox, Gen: asylumGen, Runner: "r", Link: test.link, Task: "task", Digest: test.digest,
+			}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f, err := frametest.Decode(reply); err != nil || f.Type != frame.TypeWelcome || f.Retire != test.wants {
+				t.Errorf("got %+v, %v", f, err)
+			}
+		})
+	}
+}
+
+// While functions are replaced, an old one may take the first hello of a runner that a new
+// one has started.
+func TestFirstHelloOfARunnerIsNotAnsweredWithRetire(t *testing.T) {
+	a := newAsylum(t)
+	runners := &told{asylum: a}
+	a.config.Fleet, a.config.Definition = runners, func(string) string { return "one" }
+	a.sleeps()
+	if _, err := a.store.PutItem(t.Context(), session.Item{Box: asylumBox, ID: a.stream, State: session.Waiting, Address: a.address(), Raw: []byte(`{}`), NotAfter: time.Now().Add(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	a.sweep()
+	gen, err := strconv.ParseInt(runners.env[frame.EnvGeneration], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for link, retires := range []bool{false, true} {
+		reply, err := relayhost.NewHandler(a.config).Frame(t.Context(), "c", frametest.Encode(frametest.Frame{
+			Type: frame.TypeHello, Box: asylumBox, Gen: session.Generation(gen), Runner: "r2", Link: int64(link) + 1, Task: "task-2",
+			Token: runners.env[frame.EnvToken], Digest: "two",
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f, err := frametest.Decode(reply); err != nil || f.Type != frame.TypeWelcome || f.Retire != retires {
+			t.Errorf("hello %d: got %+v, %v", link+1, f, err)
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package runner_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/relay/frame"
+	"github.com/dormouse-mcp/dormouse/shared/relay/frametest"
+	"github.com/dormouse-mcp/dormouse/shared/relay/runner"
+)
+
+// onRetiring runs a test with a runner that has one call in flight and is then told to
+// retire. Its caller ends Run's ctx when Retire is called.
+func onRetiring(t *testing.T, test func(b *bench)) {
+	t.Helper()
+	var b *bench
+	onAwakeBench(t, func(started *bench) {
+		b = started
+		b.deliver("d1")
+		b.send(frametest.Frame{Type: frame.TypeDrain})
+		synctest.Wait()
+		hello := b.reconnected()
+		if hello.Digest != "one" {
+			t.Errorf("a hello names the definition %q", hello.Digest)
+		}
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: hello.Link, Retire: true})
+		synctest.Wait()
+		test(b)
+	}, func(c *runner.Config) {
+		c.Digest, c.Retire = "one", func() { b.cancel(errors.New("retired")) }
+	})
+}
+
+func (b *bench) leaves() {
+	b.t.Helper()
+	b.box.idleFrom(time.Now())
+	bye := b.soon(frame.TypeBye, time.Second)
+	b.send(frametest.Frame{Type: frame.TypeByeOK, Link: bye.Link})
+	if err := b.returned(); err != nil {
+		b.t.Errorf("Run returned %v", err)
+	}
+}
+
+func TestRetiringRunnerFinishesItsCallAndLeavesNewOnesToItsSuccessor(t *testing.T) {
+	onRetiring(t, func(b *bench) {
+		b.deliver("d2")
+		b.send(frametest.Frame{Type: frame.TypeNudge})
+		b.ends("d1", "end")
+		b.ack(b.expect(frame.TypeEvents))
+		b.leaves()
+		equal(b.t, "executed", b.box.told(), []string{"deliver d1"})
+	})
+}
+
+// A call of minutes must not keep all other clients of the server waiting.
+func TestRetiringRunnerWithALongCallExecutesNewOnesAfterAWhile(t *testing.T) {
+	onRetiring(t, func(b *bench) {
+		b.soon(frame.TypeTaken, 2*time.Second)
+		time.Sleep(5 * time.Second)
+		b.emptyInbox()
+		b.deliver("d2")
+		b.runs()
+		b.ends("d2", "end")
+		b.ack(b.expect(frame.TypeEvents))
+		b.runs()
+		b.ends("d1", "end")
+		b.ack(b.expect(frame.TypeEvents))
+		b.leaves()
+		equal(b.t, "executed", b.box.told(), []string{"deliver d1", "deliver d2"})
+	})
+}
+
+func TestRetiringRunnerThatHasSaidByeDoesNotComeBack(t *testing.T) {
+	onRetiring(t, func(b *bench) {
+		b.ends("d1", "end")
+		b.ack(b.expect(frame.TypeEvents))
+		b.box.idleFrom(time.Now())
+		bye := b.soon(frame.TypeBye, time.Second)
+		b.deliver("d2")
+		b.send(frametest.Frame{Type: frame.TypeNudge})
+		b.nothing()
+		b.send(frametest.Frame{Type: frame.TypeByeOK, Link: bye.Link})
+		if err := b.returned(); err != nil {
+			b.t.Errorf("Run returned %v", err)
+		}
+	})
+}
+
+func TestRunnerWithoutRetireGoesOn(t *testing.T) {
+	onAwakeBench(t, func(b *bench) {
+		b.send(frametest.Frame{Type: frame.TypeDrain})
+		hello := b.reconnected()
+		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: hello.Link, Retire: true})
+		b.deliver("d1")
+		equal(b.t, "executed", b.box.told(), []string{"deliver d1"})
+		b.runs()
+	})
+}
