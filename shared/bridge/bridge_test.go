@@ -187,10 +187,10 @@ type script struct {
 	answered map[string]bool
 }
 
-// TestRoundsAlwaysEnd plays random calls to their end, over any number of rounds. The clients
-// forget answers, repeat rounds, and continue later than the server. Every question is asked
-// until it is answered. Each response has exactly the events after the round before. The end
-// is the server's.
+// TestRoundsAlwaysEnd plays random calls to their end, over any number of rounds. The
+// clients forget answers, repeat rounds, and sometimes continue after the server has. The
+// test asks every question until it is answered. Each response must have exactly the
+// events after the round before. The last response must be the server's.
 func TestRoundsAlwaysEnd(t *testing.T) {
 	for seed := range uint64(300) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { playRounds(t, rand.New(rand.NewPCG(seed, 1))) })
@@ -280,9 +280,9 @@ func (s *script) progress(after, upTo session.Index) []string {
 	return all
 }
 
-// drain gives a turn the events after from. When there are no more, it lets the server go on,
-// until the client is asked or has its answer. It returns the notifications to the client,
-// and the index of the last event.
+// drain gives a turn the events after from. When there are no more, it lets the server go
+// on, until the turn asks the client or has the client's answer. It returns the
+// notifications to the client, and the index of the last event.
 func drain(t *testing.T, turn *bridge.Turn, s *script, from session.Index, step func() bool) (told []string, upTo session.Index, reply *bridge.Response) {
 	for upTo = from; ; upTo++ {
 		for int(upTo) >= len(s.events) {

@@ -8,11 +8,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// A legacy client before a server that speaks the modern era only. Every request tells the
-// server what initialize told once. Results lose the members that a legacy client does not
-// know.
+// This file is for a legacy client before a server that speaks the modern era only. Such a
+// server gets with every request what initialize would have told it once. Results lose the
+// members that a legacy client does not know.
 
-// Legacy is a client of the legacy era, as a modern server must be told of it.
+// Legacy is a client of the legacy era, in the description that a modern server needs.
 type Legacy struct {
 	version      string
 	client       json.RawMessage // clientInfo, nil for none
@@ -43,10 +43,10 @@ func (l Legacy) modern() json.RawMessage {
 	return o.encode()
 }
 
-// Params returns the params of a client's request for a modern server, with everything that
-// the server must be told of the client. level is the last one that the client set, or "".
-// later marks a later round of a suspended call. Only then do inputResponses and
-// requestState stay: [Again] has put them there. A client's own are removed.
+// Params returns the params of a client's request for a modern server, with all the facts
+// about the client that the server needs. level is the last one that the client set, or
+// "". later marks a later round of a suspended call: then inputResponses and requestState
+// stay, because [Again] has put them there. In a first round Params removes them.
 func (l Legacy) Params(method string, params json.RawMessage, level string, later bool) json.RawMessage {
 	o, _ := objectOf(params)
 	o = o.without("task") // of 2025-11-25, which was not offered
@@ -131,7 +131,7 @@ func Probe(id json.RawMessage) []byte {
 // Era says which eras a server speaks.
 type Era string
 
-// The eras of a server. A process of a DualEra server is spoken to in the legacy era.
+// The eras of a server. Dormouse uses the legacy era with a DualEra server.
 const (
 	LegacyOnly Era = "legacy"
 	ModernOnly Era = "modern"

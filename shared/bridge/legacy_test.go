@@ -274,7 +274,7 @@ func TestWhatCannotBeSaidEndsTheCall(t *testing.T) {
 	}
 }
 
-// The results are messages, whatever a server, a client and a store say.
+// The results must be valid messages, whatever a server, a client and a store say.
 func FuzzSuspend(f *testing.F) {
 	f.Add(`{"name":"n","_meta":{"progressToken":1}}`, `{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{}}},"requestState":"s"}`, `{"action":"accept"}`, plainClient)
 	f.Add(`{}`, `{"inputRequests":{"a":{"method":"roots/list"},"b":{"method":"sampling/createMessage"}}}`, `[]`, `{"capabilities":{"roots":{},"sampling":{}}}`)

@@ -8,7 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Clients are not told of the tasks of 2025-11-25, which the extension of 2026-07-28 has
+// Clients do not see the tasks of 2025-11-25, which the extension of 2026-07-28 has
 // replaced. These functions are for code that calls a server's tools as such tasks in the
 // client's place.
 

@@ -7,18 +7,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Bounds of one listen stream. For each task a function waits for a stream of the log.
+// These limit one listen stream. For each task in it a function waits for a stream of the
+// log.
 const (
 	maxSubscriptions = 100 // resources
 	maxTasks         = 16
 )
 
-// Listener is one listen stream. It knows which notifications its client wants, of those that
-// the server can send (MCP 2026-07-28, "Subscriptions").
+// Listener is one listen stream. It knows which of the server's notifications its client
+// wants (MCP 2026-07-28, "Subscriptions").
 type Listener struct {
 	id     json.RawMessage
 	server json.RawMessage
-	lists  object   // the honoured members of the filter, all true
+	lists  object   // the members of the filter that are honoured, all true
 	uris   []string // resources that the client wants to hear of
 	tasks  []string // names of the tasks that it wants to hear of
 }
@@ -85,10 +86,11 @@ func (l *Listener) ReadTasks(r Request) error {
 // Tasks returns the names of the tasks that the client wants to hear of.
 func (l *Listener) Tasks() []string { return slices.Clone(l.tasks) }
 
-// HonourTasks sets the tasks that the client is told of.
+// HonourTasks sets the tasks whose changes the client gets.
 func (l *Listener) HonourTasks(names []string) { l.tasks = slices.Clone(names) }
 
-// OnlyTasks reports whether the client hears of tasks and nothing else.
+// OnlyTasks reports whether the client gets the changes of tasks and no other
+// notifications.
 func (l *Listener) OnlyTasks() bool { return len(l.lists) == 0 && len(l.uris) == 0 && len(l.tasks) > 0 }
 
 // Resources returns the URIs to which the server must be subscribed.

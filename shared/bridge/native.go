@@ -7,11 +7,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Native servers are spoken to in the modern era, whatever the era of the client.
+// Dormouse uses the modern era with native servers, whatever the era of the client.
 
-// Handshake returns the result that a modern server would give to initialize, from its
-// result of server/discover. It keeps modern capabilities, so that [Discover] can make the
-// original of it again.
+// Handshake returns the result that a modern server would give to initialize. It makes it
+// from the server's result of server/discover, and keeps the modern capabilities. So
+// [Discover] can turn the handshake back into that result.
 func Handshake(discover json.RawMessage) json.RawMessage {
 	result := Legacy{version: wire.V20251125}.Initialize(discover)
 	capabilities := wire.Lookup(discover, "capabilities")
@@ -22,8 +22,8 @@ func Handshake(discover json.RawMessage) json.RawMessage {
 	return result
 }
 
-// Asking returns a server's call for input for its client. It removes the null content that
-// go-sdk 1.8 leaves in it.
+// Asking returns a server's call for input as its client gets it. It removes the null
+// content that go-sdk 1.8 leaves in it.
 func Asking(result json.RawMessage) json.RawMessage {
 	o, ok := objectOf(result)
 	if !ok || string(o.get("content")) != "null" {
@@ -51,7 +51,8 @@ func Declared(params json.RawMessage) json.RawMessage {
 // execution.taskSupport.
 const MetaTaskSupport = "io.github.dormouse-mcp/taskSupport"
 
-// Executions returns a result of tools/list in which that value is in its place.
+// Executions returns a result of tools/list. It copies the value under [MetaTaskSupport]
+// of each tool to execution.taskSupport.
 func Executions(list json.RawMessage) json.RawMessage {
 	if !bytes.Contains(list, []byte(MetaTaskSupport)) {
 		return list

@@ -9,19 +9,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// maxParams bounds the header parameters that are kept of a server, in bytes. If a server has
-// more, none are kept and nothing is compared.
+// maxParams limits the size of the header parameters of one server, in bytes. If a server
+// has more, Dormouse keeps none and compares nothing.
 const maxParams = 16 << 10
 
 // headerParams maps a tool, and the rest of a header's name in lower case, to the path of the
 // argument that the header repeats.
 type headerParams map[string]map[string][]string
 
-// HeaderParams returns, for [CheckParams], which headers repeat arguments of tools by a result
-// of tools/list (x-mcp-header; MCP 2026-07-28, basic/transports, "Custom Headers"). It
-// returns nil if no tool has such headers, if they exceed 16 KiB, or if the list has another
-// page. A tool whose annotations break the rules counts as one without, because clients must
-// leave it out.
+// HeaderParams reads a result of tools/list, and returns for [CheckParams] which headers
+// repeat arguments of tools (x-mcp-header; MCP 2026-07-28, basic/transports, "Custom
+// Headers"). It returns nil if no tool has such headers, if they exceed 16 KiB, or if the
+// list has another page. A tool with invalid annotations counts as a tool without headers,
+// because clients must leave it out.
 func HeaderParams(list json.RawMessage) json.RawMessage {
 	var tools []json.RawMessage
 	if wire.Lookup(list, "nextCursor") != nil {

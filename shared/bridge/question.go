@@ -34,8 +34,8 @@ func (q question) input() json.RawMessage {
 	}.encode()
 }
 
-// needs returns the capability that a client must have declared to be asked this, as a path.
-// ok is false for a question that no client can be asked.
+// needs returns the capability, as a path, that a client must have declared to get this
+// question. ok is false for a question that no client can get.
 func (q question) needs() (path []string, ok bool) {
 	switch q.method {
 	case wire.MethodRootsList:
@@ -86,8 +86,9 @@ func (q question) withContext(capabilities json.RawMessage) question {
 	return q
 }
 
-// refused answers a question in the place of a client that cannot. It cancels an elicitation,
-// as the user would. For anything else the answer is that the client has no such method.
+// refused answers a question in the place of a client that cannot answer it. It cancels an
+// elicitation, as the user would. For any other question it answers that the client has no
+// such method.
 func (q question) refused(why string) Answer {
 	id := text(q.id)
 	if q.method == wire.MethodElicit {
@@ -96,8 +97,8 @@ func (q question) refused(why string) Answer {
 	return Answer{q.id, wire.ErrorResponse(id, &wire.Error{Code: wire.CodeMethodNotFound, Message: why})}
 }
 
-// Unasked answers a question that belongs to no request, because no modern client can be
-// asked then. ok is false if raw is no question.
+// Unasked answers a question that belongs to no request: no modern client can be asked
+// such a question. ok is false if raw is no question.
 func Unasked(raw []byte) (a Answer, ok bool) {
 	m, err := wire.Parse(raw)
 	key, isText := wire.String(m.ID)

@@ -32,8 +32,8 @@ type Request struct {
 	Responses    json.RawMessage // the object inputResponses, nil for none
 	State        string          // requestState, "" in the first round
 
-	// passed means that the client got the call for input of the round before as the server
-	// gave it. own is the requestState of that call, nil for none.
+	// passed means that the server itself made the previous call for input, and the client
+	// got it unchanged. own is the requestState of that call, nil for none.
 	passed bool
 	own    json.RawMessage
 }
@@ -175,10 +175,10 @@ func HeaderName(m wire.Message) (name string, wanted bool) {
 	return "", false
 }
 
-// Superset returns the params of initialize for a server whose client is not yet known: all
-// capabilities that clients can have. Each request is held to the capabilities that it
-// declares. client is clientInfo, nil for none. _meta marks the params as a modern client's
-// ([SaysModern]) and does not reach the server.
+// Superset returns the params of initialize for a server whose client is not yet known.
+// They declare all capabilities that clients can have; each later request may use only
+// those it declares itself. client is clientInfo, nil for none. _meta marks the params as
+// a modern client's ([SaysModern]) and does not reach the server.
 func Superset(client json.RawMessage) json.RawMessage {
 	if client == nil {
 		client = json.RawMessage(`{"name":"dormouse","version":"1"}`)

@@ -8,8 +8,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// How long a client may keep a result if its legacy server does not say. A listen stream tells
-// the client of changes before that. A resource may change with any read.
+// These limit how long a client may keep a result if its legacy server does not say. A
+// listen stream reports changes earlier. A resource may change with any read.
 const (
 	discoverFresh = time.Hour
 	listFresh     = 5 * time.Minute
@@ -70,9 +70,9 @@ func ServerInfo(handshake json.RawMessage) json.RawMessage {
 	return nil
 }
 
-// Discover returns the result of server/discover for a server, from its result of initialize
-// (MCP 2026-07-28, "Discovery"). tasks says that calls may become tasks. Dormouse makes the
-// tasks, so that does not depend on the server.
+// Discover returns the result of server/discover for a server, from its result of
+// initialize (MCP 2026-07-28, "Discovery"). tasks says that calls may become tasks.
+// Dormouse itself makes the tasks, so any server can have them.
 func Discover(handshake json.RawMessage, tasks bool) json.RawMessage {
 	capabilities, _ := objectOf(wire.Lookup(handshake, "capabilities"))
 	if tasks {

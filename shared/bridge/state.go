@@ -10,29 +10,29 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// State is what a call in several rounds must remember between two of them. The client
-// carries it, sealed, as requestState. It is valid only for the caller whose session it
-// names, for the same method and params, until it expires.
+// State is what Dormouse must remember between two rounds of a call. The client carries
+// it, sealed, as requestState. It is valid only for the caller whose session it names, for
+// the same method and params, until it expires.
 //
 // It may be used more than once: the first answer to a question counts, and reading a log
 // again does no harm.
 type State struct {
-	// Session is the caller's own; its ID is computed from the caller.
+	// Session is the session of the caller; its ID is computed from the caller.
 	Session session.ID `json:"s"`
-	// Stream is the stream of the call that waits. It is "" if the call is over and must be
-	// made again, because the server wants its user to visit something first.
+	// Stream is the stream of the call that waits. It is "" if the call has ended and must
+	// be made again, because the server wants its user to open URLs first.
 	Stream session.StreamID `json:"d,omitempty"`
-	// From is the index before the first question. Seen is the index of the last event that
-	// the client was told or that was answered for it.
+	// From is the index before the first question. Seen is the index of the last event
+	// that the client has got, or that Dormouse has answered for it.
 	From session.Index `json:"f,omitempty"`
 	Seen session.Index `json:"a,omitempty"`
-	// Asked maps the keys of the input requests to their methods. IDs maps them to the
-	// server's ids, if these differ from the keys.
+	// Asked maps the keys of the input requests to their methods. IDs maps the keys to the
+	// server's ids where the two differ.
 	Asked map[string]string `json:"q"`
 	IDs   map[string]string `json:"i,omitempty"`
-	// Passed means that the server answered with the input requests itself. The call is over
-	// then, and is made again with the answers and with the server's own state, Own (nil for
-	// none).
+	// Passed means that the server itself answered with the input requests, and so the
+	// call has ended. The client makes it again with the answers, and Dormouse adds the
+	// server's own state, Own (nil for none).
 	Passed bool            `json:"p,omitempty"`
 	Own    json.RawMessage `json:"o,omitempty"`
 
@@ -57,8 +57,7 @@ func (s State) id(key string) string {
 	return key
 }
 
-// key returns the key of a question that was asked before, by its id. ok is false for other
-// questions.
+// key returns the key of an earlier question, by its id. ok is false for other questions.
 func (s State) key(id string) (key string, ok bool) {
 	for key := range s.Asked {
 		if s.id(key) == id {

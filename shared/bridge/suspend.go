@@ -8,8 +8,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// A modern server's call for input becomes questions to a legacy client. The answers go into
-// the same request, which is sent again (MCP 2026-07-28, "Multi Round-Trip Requests").
+// This file turns a modern server's call for input into questions to a legacy client. The
+// answers go into the same request, which is sent again (MCP 2026-07-28, "Multi Round-Trip
+// Requests").
 
 // Input is one entry of a server's inputRequests.
 type Input struct {
@@ -24,9 +25,9 @@ func Wants(result json.RawMessage) bool {
 	return kind == wire.ResultInputRequired
 }
 
-// ReadInputs reads a call for input. Without inputs the request must be sent again as it is,
-// with state. state is the JSON of requestState, nil for none. fault says that the server's
-// call makes no sense; it may be shown to the client.
+// ReadInputs reads a call for input. If it has no inputs, the request must be sent again
+// unchanged, with state. state is the JSON of requestState, nil for none. fault says that
+// the server's call is invalid; the client may see it.
 func ReadInputs(result json.RawMessage) (inputs []Input, state json.RawMessage, fault *wire.Error) {
 	state = wire.Lookup(result, requestState)
 	if _, ok := wire.String(state); !ok && state != nil {
@@ -66,9 +67,10 @@ func unable(why string) *wire.Error {
 // Asked is a question that was put to a legacy client.
 type Asked = session.Question
 
-// Ask makes the questions to a legacy client that begin a round of a stream, and the requests
-// that ask them. Their ids count from first. of is the place, in its batch, of the request
-// that needs the inputs. fault says that the client has not declared that it can be asked.
+// Ask makes the questions that begin a round of a stream for a legacy client, and the
+// requests that ask them. Their ids count from first. of is the place, in its batch, of
+// the request that needs the inputs. fault says that the client cannot be asked, by its
+// capabilities.
 func (l Legacy) Ask(stream string, round, first, of int, inputs []Input) (asked []Asked, requests [][]byte, fault *wire.Error) {
 	for i, in := range inputs {
 		id := session.QuestionID(session.StreamID(stream), round, first+i)
@@ -98,8 +100,8 @@ func (l Legacy) request(in Input, id string) ([]byte, *wire.Error) {
 	return wire.NewRequest(text(id), in.Method, params), nil
 }
 
-// Retry returns a request in the form in which it is sent again once there are answers. It
-// has the server's state, and no longer the answers to earlier questions.
+// Retry returns a request in the form in which it is sent again when there are answers. It
+// has the server's state, but not the answers to earlier questions.
 func Retry(raw []byte, state json.RawMessage) []byte {
 	m, err := wire.Parse(raw)
 	if err != nil {
@@ -121,10 +123,10 @@ func withParams(m wire.Message, params object) []byte {
 	return wire.NewRequest(m.ID, m.Method, params.encode())
 }
 
-// Again returns the delivery that follows when the questions of a suspended one are answered:
-// the requests of raw, which [Retry] made, with the answers. If a client answered an
-// elicitation with an error, Again cancels the elicitation, as the user would. Other
-// questions have no such answer: the error then says how the delivery ends.
+// Again returns the delivery that follows when the questions of a suspended one are
+// answered. It has the requests of raw, which [Retry] made, with the answers. If a client
+// answered an elicitation with an error, Again cancels the elicitation, as the user would.
+// For other questions such an error ends the delivery, and Again returns it.
 func Again(raw []byte, questions []session.Question, answers []session.Answer) ([]byte, *wire.Error) {
 	given := map[string]wire.Message{}
 	for _, a := range answers {

@@ -12,8 +12,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Tasks is the extension that gives a client a name for a call instead of its result. The
-// client comes for the result later (io.modelcontextprotocol/tasks, 2026-07-28).
+// Tasks is the name of the extension with which a client gets the name of a call instead
+// of its result. The client fetches the result later (io.modelcontextprotocol/tasks,
+// 2026-07-28).
 const Tasks = metaPrefix + "tasks"
 
 // KnowsTasks reports whether the request declares tasks.
@@ -21,8 +22,8 @@ func (r Request) KnowsTasks() bool {
 	return isObject(wire.Lookup(r.Capabilities, "extensions", Tasks))
 }
 
-// WithoutTasks returns the request without the declaration of tasks. The server does not see
-// it either, because the client could not come for a task that the server makes.
+// WithoutTasks returns the request without the declaration of tasks. The server does not
+// see that declaration either: the client could not fetch a task that the server makes.
 func (r Request) WithoutTasks() Request {
 	if !r.KnowsTasks() {
 		return r
@@ -43,8 +44,8 @@ func NeedsTasks() *wire.Error {
 	}
 }
 
-// NoTask returns the error for the name of a task that belongs to another caller, that
-// Dormouse did not make, or of which nothing is kept.
+// NoTask returns the error for a name of a task that is not valid. The task belongs to
+// another caller, Dormouse did not make it, or Dormouse no longer keeps it.
 func NoTask() *wire.Error {
 	return invalid("params.taskId is no task of this caller, or it has expired; call the tool anew")
 }
@@ -83,7 +84,8 @@ func ReadTaskRef(plain []byte) (r TaskRef, ok bool) {
 	return r, err == nil && !r.Stream.Time().IsZero()
 }
 
-// abilities returns what a client can be asked for. Each is a letter in the name of a task.
+// abilities returns the kinds of questions that a client may be able to answer. Each is a
+// letter in the name of a task.
 func abilities() [][]string {
 	return [][]string{
 		{"roots"},
@@ -95,7 +97,8 @@ func abilities() [][]string {
 	}
 }
 
-// Abilities returns, as a word, what the client can be asked for by its declaration.
+// Abilities returns the kinds of questions that the client has declared to answer, as a
+// word.
 func (r Request) Abilities() string {
 	var word []byte
 	for i, path := range abilities() {
@@ -122,8 +125,8 @@ func capabilitiesOf(word string) json.RawMessage {
 	return all.encode()
 }
 
-// Task is the state of a call so far, for a client that comes for it. It takes the events of
-// the call from the first on. One goroutine uses it.
+// Task is the state of a call so far, for a client that fetches it as a task. It takes the
+// events of the call from the first on. One goroutine uses it.
 type Task struct {
 	Name   string        // the client's name for it
 	Keep   time.Duration // how long events are kept
@@ -138,8 +141,8 @@ type Task struct {
 	response     *wire.Message
 }
 
-// NewTask makes a Task from its reference. may is what else the client that comes for it can
-// be asked for; see [Request.Abilities].
+// NewTask makes a Task from its reference. may has further kinds of questions that the
+// fetching client can answer; see [Request.Abilities].
 func NewTask(name string, ref TaskRef, may string) *Task {
 	return &Task{Name: name, stream: ref.Stream, made: ref.Made, capabilities: capabilitiesOf(ref.Abilities + may)}
 }
@@ -170,9 +173,9 @@ func (t *Task) Take(e session.Event) {
 // Ended reports whether the call has its response.
 func (t *Task) Ended() bool { return t.response != nil }
 
-// Questions returns the ids of the questions that the server has asked and not taken back.
-// The client is asked under the same keys. An id is unique in the server's process, or in a
-// round of this call.
+// Questions returns the ids of the questions that the server has asked and not withdrawn.
+// They are the keys of the input requests. An id is unique in the server's process, or in
+// a round of this call.
 func (t *Task) Questions() []string {
 	ids := make([]string, len(t.asked))
 	for i, q := range t.asked {
@@ -181,7 +184,8 @@ func (t *Task) Questions() []string {
 	return ids
 }
 
-// Refusals returns the responses to unanswered questions that the client cannot be asked.
+// Refusals returns the responses to those unanswered questions that the client cannot
+// answer.
 func (t *Task) Refusals(answered map[string]bool) [][]byte {
 	var raws [][]byte
 	for _, q := range t.asked {
@@ -270,7 +274,7 @@ func (t *Task) state(answered map[string]bool) (status string, members object) {
 // cancelledCode is [wire.CodeCancelled] as JSON.
 const cancelledCode = "-32800"
 
-// Sign returns a word that changes when the client has something new to do about the task.
+// Sign returns a word that changes when the client can do something new about the task.
 func (t *Task) Sign(answered map[string]bool) string {
 	status, _ := t.state(answered)
 	for _, q := range t.open(answered) {
@@ -287,8 +291,9 @@ func (t *Task) Waits(answered map[string]bool) bool {
 
 // members returns the members that all tasks have.
 func (t *Task) members(status string, now time.Time, poll time.Duration) object {
-	// Dormouse does not keep when a status came about, so a new status counts from now. A call
-	// may take longer than events are kept; its end is still kept then.
+	// Dormouse does not store when a status began, so a new status counts from now. A call
+	// may take longer than its events are kept. Its end is still kept for that time
+	// afterwards.
 	updated, keep := now, t.Keep*(1+t.Age(now)/t.Keep)
 	if status == statusWorking {
 		updated = t.made

@@ -12,38 +12,39 @@ import (
 )
 
 // Turn makes one response to a modern client from the events of a call. It begins at the
-// first event or where the round before ended. It ends with the result or with the next
+// first event, or where the previous round ended. It ends with the result or with the next
 // questions. One goroutine uses it.
 type Turn struct {
 	req    Request
 	id     session.StreamID // the request's id inside
 	server json.RawMessage
-	state  State           // of the round before, zero in the first
+	state  State           // of the previous round, zero in the first
 	given  map[string]bool // ids of questions that have their answer
-	used   map[string]bool // keys of answers that came before their question
+	used   map[string]bool // keys of answers that came before their questions
 
 	at       session.Index
 	open     []question
 	passed   json.RawMessage // the call for input that a modern server gave, nil for none
 	own      json.RawMessage // the requestState of passed, nil for none
-	again    bool            // the user must visit what is open before the call is made again
+	again    bool            // the user must open the URLs before the client makes the call again
 	lacks    []string        // a capability that the server needed and the client lacks
 	progress float64
 	moved    bool // progress was sent
 }
 
-// NewTurn begins the response to a request. stream is the stream of the call, which is also
-// the request's id inside. server is serverInfo, nil if unknown. s is the state of the round
-// before, or zero. The caller then gives the events after s.From.
+// NewTurn begins the response to a request. stream is the stream of the call, and also the
+// id of the request at the server. server is serverInfo, nil if unknown. s is the state of
+// the previous round, or zero. The caller then gives the events after s.From.
 func NewTurn(r Request, stream session.StreamID, server json.RawMessage, s State) *Turn {
 	return &Turn{req: r, id: stream, server: server, state: s, given: map[string]bool{}, used: map[string]bool{}, at: s.From}
 }
 
-// Served sets serverInfo for a turn that began before it was known.
+// Served sets serverInfo for a turn that began before serverInfo was known.
 func (t *Turn) Served(server json.RawMessage) { t.server = server }
 
-// Answers returns the responses of a retry to the questions of the round before. A missing
-// one is asked again. A response to another question is ignored.
+// Answers returns the responses of a retry to the questions of the previous round. If one
+// is missing, the turn asks that question again. It ignores a response to another
+// question.
 //
 // Errors: *[wire.Error] with [wire.CodeInvalidParams] for a malformed answer.
 func (t *Turn) Answers() ([]Answer, error) {
@@ -66,8 +67,8 @@ func (t *Turn) Answers() ([]Answer, error) {
 	return answers, nil
 }
 
-// Complete reports whether every question of the round before was answered, and whether every
-// elicitation among them was accepted.
+// Complete reports whether every question of the previous round was answered, and whether
+// every elicitation among them was accepted.
 func (t *Turn) Complete() (complete, agreed bool) {
 	inputs, _ := objectOf(t.req.Responses)
 	agreed = true
@@ -88,7 +89,7 @@ type Step struct {
 	Reply  *Response // the end of the call, nil for none
 }
 
-// Response is the end of a response to a client.
+// Response is the message that ends the response to a client.
 type Response struct {
 	Raw  []byte
 	Code wire.Code // of an error, 0 for a result
@@ -112,7 +113,7 @@ func (t *Turn) Take(e session.Event) Step {
 	case m.Kind == wire.Notification:
 		return Step{Notify: t.notification(m)}
 	case !wire.SameID(m.ID, text(string(t.id))):
-		return Step{} // the response to a request that was sent along
+		return Step{} // this answers a request that was sent together with the turn's own
 	default:
 		return t.end(m)
 	}
@@ -150,9 +151,9 @@ func (t *Turn) ask(index session.Index, m wire.Message, seen bool) Step {
 	return Step{}
 }
 
-// keyFor returns the key under which a client is asked. It is a free name that says what is
-// asked, or otherwise the id. In a task it is always the id, because keys must be unique for
-// the task's whole life.
+// keyFor returns the key of a question for the client. It is a free name that says what
+// the question is about, or otherwise the id. In a task it is always the id, because keys
+// must be unique for the task's whole life.
 func (t *Turn) keyFor(q question) string {
 	name := q.name()
 	_, before := t.state.Asked[name]
@@ -162,8 +163,9 @@ func (t *Turn) keyFor(q question) string {
 	return name
 }
 
-// early returns the answer to a question that came with the request, nil for none. A client
-// that expects a question need not be asked. If the answer is malformed, the client is asked.
+// early returns the answer to a question that came with the request, nil for none. So a
+// client that expects a question need not be asked. If the answer is malformed, early
+// returns nil too.
 func (t *Turn) early(q question) *Answer {
 	if t.req.State != "" || q.key == q.id || t.used[q.key] {
 		return nil
@@ -193,7 +195,7 @@ func (t *Turn) notification(m wire.Message) []byte {
 			return nil
 		}
 		t.progress, t.moved = n, true
-		// A retry may have another token than the request the server knows.
+		// The token of a retry may differ from that of the request that the server knows.
 		raw, _ := wire.Replace(m.Raw, t.req.Token, "params", wire.MetaProgressToken)
 		return raw
 	case wire.NotifyMessage:
@@ -213,7 +215,7 @@ func (t *Turn) end(m wire.Message) Step {
 		return t.pass(m.Result)
 	}
 	if m.Error == nil {
-		// Many servers ask for roots whatever is called, and work without them.
+		// Many servers ask for roots in every call, and work without them.
 		if t.lacks != nil && t.lacks[0] != "roots" && string(wire.Lookup(m.Result, "isError")) == "true" {
 			return t.missing(t.lacks, firstText(m.Result))
 		}
@@ -234,7 +236,7 @@ func (t *Turn) end(m wire.Message) Step {
 	}
 	fault, code := Fault(m.Error)
 	if none := nothing(t.req.Method); none != nil && code == wire.CodeMethodNotFound {
-		// [Unknown] may have told the client that it can ask.
+		// [Unknown] may have offered the client a feature that the server does not have.
 		return Step{Reply: &Response{Raw: wire.ResultResponse(t.req.ID, Result(t.req.Method, none, t.server))}}
 	}
 	return Step{Reply: &Response{Raw: faultResponse(t.req.ID, fault), Code: code}}
@@ -255,7 +257,8 @@ func (t *Turn) pass(result json.RawMessage) Step {
 	return Step{}
 }
 
-// Request returns the request of the turn for sending it again, with what its state says.
+// Request returns the request of the turn in the form to send it again, with the facts of
+// its state.
 func (t *Turn) Request() Request {
 	r := t.req
 	r.passed, r.own = t.state.Passed, t.state.Own
@@ -296,8 +299,8 @@ func (t *Turn) Asks() bool {
 	return t.passed != nil || len(t.open) > 0 && (t.again || t.at >= t.state.Seen)
 }
 
-// Again reports whether the call is over and must be made again when the client has done what
-// is asked.
+// Again reports whether the call has ended, and the client must make it again after it has
+// done what the questions ask.
 func (t *Turn) Again() bool { return t.again || t.passed != nil }
 
 // State returns the state that the client must bring back with its answers. The caller sets

@@ -43,8 +43,8 @@ func (nobody) Authenticate(*http.Request, string) (session.Identity, error) {
 }
 func (nobody) Confirm(context.Context, string, string) error { return session.Unauthenticated }
 
-// whole refuses an identity without a tenant or a principal. All callers without one
-// would share sessions and boxes.
+// whole refuses an identity without a tenant or a principal: all callers with such an
+// identity would share sessions and boxes.
 func whole(who session.Identity, err error) (session.Identity, error) {
 	if err == nil && (who.Tenant == "" || who.Principal == "") {
 		return session.Identity{}, session.Errorf(session.Internal, "the authenticator has let in somebody without a tenant or a principal")
@@ -53,11 +53,15 @@ func whole(who session.Identity, err error) (session.Identity, error) {
 }
 
 // caller returns the host's caller for an identity.
-func caller(who session.Identity, server host.Server, over session.Transport) host.Caller {
-	return host.Caller{
+func (o *Options) caller(who session.Identity, server host.Server, over session.Transport) host.Caller {
+	c := host.Caller{
 		Server: server, Tenant: who.Tenant, Principal: who.Principal, Credential: who.Credential, Transport: over,
-		Props: who.Props,
+		Props: who.Props, Scopes: who.Scopes, Scoped: who.Scoped, ToolRules: who.ToolRules,
 	}
+	if o.SignIn != nil {
+		c.Tools = o.SignIn.Tools(who, server.Name)
+	}
+	return c
 }
 
 // ticket issues a ticket for one WebSocket connection to the server:
@@ -68,7 +72,7 @@ func caller(who session.Identity, server host.Server, over session.Transport) ho
 func (x *exchange) ticket() error {
 	c := x.caller
 	ticket, life, err := x.opts.Tickets.Issue(x.ctx(), session.Identity{
-		Tenant: c.Tenant, Principal: c.Principal, Credential: c.Credential, Props: c.Props,
+		Tenant: c.Tenant, Principal: c.Principal, Credential: c.Credential, Props: c.Props, Scopes: c.Scopes, Scoped: c.Scoped, ToolRules: c.ToolRules,
 	}, c.Server.Name)
 	if err != nil {
 		return err
@@ -96,7 +100,7 @@ func (x *turn) identify(ctx context.Context, r *http.Request, server string) (se
 		return x.opts.Auth.Authenticate(r, server)
 	}
 	if x.opts.Tickets == nil {
-		return session.Identity{}, session.Errorf(session.Unauthenticated, "no tickets are taken here; send an Authorization header")
+		return session.Identity{}, session.Errorf(session.Unauthenticated, "this endpoint takes no tickets; send an Authorization header")
 	}
 	who, err := x.opts.Tickets.Redeem(ctx, ticket, server)
 	if err == nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// guarded is a world that is entered with API keys only, as one that is deployed.
+// guarded is a world that admits only callers with API keys, as a deployed endpoint does.
 type guarded struct {
 	*world
 	count *sessiontest.Counting
@@ -70,7 +70,7 @@ func (g *guarded) revoke(who string) {
 	}
 }
 
-// guard is what a function that has just been started guards with.
+// guard sets the authenticators that a fresh function would have.
 func (g *guarded) guard(o *front.Options) {
 	o.Auth, o.Tickets, o.Log = auth.NewKeys(g.count), auth.NewTickets(g.count), g.opts.Log
 }
@@ -85,7 +85,7 @@ func (g *guarded) as(who string, r *http.Request) *answer {
 	return g.do(r)
 }
 
-// effects are what was written and delivered since the last time.
+// effects returns the writes and deliveries since its last call.
 func (g *guarded) effects() string {
 	synctest.Wait()
 	counts := g.count.Counts()
@@ -145,7 +145,8 @@ const modernCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"nam
 	`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"},` +
 	`"io.modelcontextprotocol/clientCapabilities":{}}}}`
 
-// stolen are the verbs that somebody can use who knows the ids of another's session.
+// stolen returns the requests that a stranger can make who knows the ids of another
+// principal's session.
 func (v victim) stolen() map[string]func() *http.Request {
 	mcp := func(method, body string, more ...string) func() *http.Request {
 		return func() *http.Request { return request(method, "/pushy/mcp", body, v.headers(more...)...) }
@@ -165,7 +166,7 @@ func (v victim) stolen() map[string]func() *http.Request {
 	}
 }
 
-// anew are the verbs that need nothing but the right to the server.
+// anew returns the requests that need only the right to the server.
 func anew() map[string]func() *http.Request {
 	return map[string]func() *http.Request{
 		"POST initialize": func() *http.Request { return request("POST", "/pushy/mcp", initialize) },
@@ -379,7 +380,7 @@ func (g *guarded) ticket(who string) string {
 	return body.Ticket
 }
 
-// sockets is the WebSocket side of the world.
+// sockets returns the WebSocket side of the world.
 func (g *guarded) sockets() *sockets {
 	w := newSockets(g.t)
 	w.store = g.count
@@ -393,8 +394,8 @@ func (g *guarded) sockets() *sockets {
 	return w
 }
 
-// quiet fails if anything was written, delivered, posted or closed but what is
-// said.
+// quiet fails the test if anything was written, delivered, posted or closed, apart from
+// writes.
 func (g *guarded) quiet(w *sockets, what, writes string) {
 	g.t.Helper()
 	if got := g.effects(); got != writes+" writes, 0 deliveries" {
@@ -567,7 +568,7 @@ func TestConnectionOfARevokedKeyIsClosedAtItsNextMessage(t *testing.T) {
 		w.handled = nil
 		g.effects()
 		reply := warm.Message(t.Context(), "c1", []byte(wsCall("2", "")))
-		if !strings.Contains(string(reply), "not good any more") || !w.gone["c1"] {
+		if !strings.Contains(string(reply), "revoked or expired") || !w.gone["c1"] {
 			t.Errorf("%s; closed: %v", reply, w.gone)
 		}
 		if got := g.effects(); got != noEffects || len(w.handled) > 0 || len(w.take("c1")) > 0 {

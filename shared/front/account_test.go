@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// told is a meter that remembers what it was told of.
+// told is a meter that remembers the accounts it was given.
 type told struct{ all []session.Account }
 
 func (m *told) Spent(a session.Account) []any {
@@ -23,7 +23,7 @@ func (m *told) Spent(a session.Account) []any {
 	return []any{"spent", len(m.all)}
 }
 
-// lastLine is the last line of a log.
+// lastLine returns the last line of a log.
 func lastLine(t *testing.T, logged *bytes.Buffer) (line map[string]any) {
 	t.Helper()
 	all := strings.Split(strings.TrimSpace(logged.String()), "\n")

@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// A server that closes the stream before it has said anything: that is no JSON
-// answer, though the result follows within the window.
+// A server that closes the stream before any message does not get a JSON answer, even if
+// the result follows within the window.
 func TestACloseIsNeverAPlainAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		c := w.open("pushy")

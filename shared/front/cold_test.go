@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
 
-// TestNothingButTheStoreIsNeeded: each request is served by a host, a handler and
-// a connection to the store that were made for it; the server's side has its own.
+// TestNothingButTheStoreIsNeeded serves each request by a new host, a new handler and a
+// new connection to the store. The side of the server has a host of its own too.
 func TestNothingButTheStoreIsNeeded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sessions.db")
 	open := func() session.Store {
@@ -39,7 +39,7 @@ func TestNothingButTheStoreIsNeeded(t *testing.T) {
 		r.say("two")
 		r.end(`{}`)
 	})
-	w.limits.Hold = 1 // the client is sent away at once, and comes back
+	w.limits.Hold = 1 // the client is sent away at once, and returns
 
 	var c *client
 	cold(func() *answer { c = w.open("quiet"); return nil })

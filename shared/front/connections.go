@@ -8,7 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// mostConnections is how many records of connections a Socket remembers.
+// mostConnections limits the records of connections that a Socket remembers.
 const mostConnections = 1000
 
 // connections remembers the records of connections that were used last. A record never

@@ -19,7 +19,7 @@ func (x *exchange) admit() error {
 	h := x.w.Header()
 	h.Add("Vary", "Origin")
 	if !allowedHost(x.opts.AllowedHosts, x.r.Host) {
-		return refusal(http.StatusForbidden, session.Invalid, wire.CodeServer, hostNotServed(x.r.Host))
+		return hostNotServed(x.r.Host)
 	}
 	origins := x.r.Header.Values("Origin")
 	if len(origins) == 0 {
@@ -62,9 +62,11 @@ func paramHeaders(h http.Header) (names []string) {
 	return names
 }
 
-// hostNotServed returns an error text that names the setting which serves a Host.
-func hostNotServed(host string) string {
-	return "this Host is not served; start dormouse with --public-url https://" + clip(host)
+// hostNotServed refuses a Host that is not served. It names the setting that would serve it.
+func hostNotServed(host string) *problem {
+	p := refusal(http.StatusForbidden, session.Invalid, wire.CodeServer, clip(host)+" is not served: start with --public-url https://"+clip(host))
+	p.operator = true
+	return p
 }
 
 func originNotAllowed(origin string) string {

@@ -1,6 +1,7 @@
-// Package front is the endpoint of all configured servers, over HTTP and over WebSocket. It
-// hides headers, statuses, server-sent events, CORS and the polling contract from the other
-// packages, and has the one table from our errors to HTTP statuses and JSON-RPC codes.
+// Package front is the endpoint of all configured servers, over HTTP and over WebSocket.
+// It hides headers, statuses, server-sent events, CORS and the polling contract from the
+// other packages, and has the one table from our errors to HTTP statuses and JSON-RPC
+// codes.
 //
 // An HTTP request goes through these types, each with one job:
 //
@@ -12,22 +13,23 @@
 //	stream       writes server-sent events; reply is the response to one modern request
 //
 // route.go lists the paths, and versions.go tells the clients of the two eras apart. A
-// WebSocket goes through [Socket], which says what the author of a client has to know.
-// Package lambdafront puts both behind API Gateway.
+// WebSocket goes through [Socket], whose comment says what the author of a client has to
+// know. Package lambdafront puts both behind API Gateway.
 //
 // Package front executes nothing, stores nothing and keeps nothing between two requests:
-// package host serves sessions, and the store keeps them. [Authenticator] says who a caller
-// is. Of a message, front reads only what a transport needs: its kind, its id, initialize,
-// and the protocol version.
+// package host serves sessions, and the store keeps them. [Authenticator] says who a
+// caller is. Of a message, front reads only what a transport needs: its kind, its id,
+// initialize, and the protocol version.
 //
 // # The polling contract
 //
-// Clients of the legacy era can be told to go away and come back (Last-Event-ID). They
-// survive that only under these rules, which the tests name one by one:
+// The endpoint may end the response to a client of the legacy era early. The client then
+// comes back with Last-Event-ID. Clients survive that only under these rules, which the
+// tests name one by one:
 //
 //   - P1 Every event stream begins with an event that has an id, a retry and an empty data
 //     line.
-//   - P2 Every response has a new id there, even for the same cursor.
+//   - P2 That first event has a new id in every response, even for the same cursor.
 //   - P3 A poll of a stream is never answered with 429, a status over 499 or an empty body:
 //     in trouble the client gets a longer retry.
 //   - P4 A response is held while a request runs, so that polls are few.

@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// table returns the HTTP status and the JSON-RPC code for one of our codes. It is the
-// only place that has them. It treats an unknown code as Internal.
+// table returns the HTTP status and the JSON-RPC code for one of our codes. No other
+// function maps them. It treats an unknown code as Internal.
 func table(code session.Code) (status int, rpc wire.Code) {
 	switch code {
 	case session.Invalid:
@@ -44,15 +44,23 @@ type problem struct {
 	code   session.Code
 	rpc    *wire.Error
 	allow  string // the methods that are served, for a 405
+
+	operator bool  // the operator can remove the reason, so the log line has it
+	cause    error // nil: none but the code
 }
 
 func (p *problem) Error() string { return p.rpc.Message }
 
-// Unwrap returns the code, for session.CodeOf.
-func (p *problem) Unwrap() error { return p.code }
+// Unwrap returns the code, for session.CodeOf, or the cause that has the same code.
+func (p *problem) Unwrap() error {
+	if p.cause != nil {
+		return p.cause
+	}
+	return p.code
+}
 
-// refusal returns a problem that the table does not have: a rung of the ladder with a
-// status or a code of its own.
+// refusal returns a problem whose status or code is not in the table: a rung of the ladder
+// (validate.go) has its own.
 func refusal(status int, code session.Code, rpc wire.Code, message string) *problem {
 	return &problem{status: status, code: code, rpc: &wire.Error{Code: rpc, Message: message}}
 }
@@ -77,7 +85,7 @@ func problemOf(err error) *problem {
 	case errors.As(err, &rpc):
 		return &problem{status: http.StatusBadRequest, code: session.Invalid, rpc: rpc}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return refusal(http.StatusInternalServerError, session.Unknown, wire.CodeOutcomeUnknown, "the time for this request is over; whether it was executed is not known")
+		return refusal(http.StatusInternalServerError, session.Unknown, wire.CodeOutcomeUnknown, "the time for this request is over; the request may have been executed")
 	}
 	code := session.CodeOf(err)
 	status, number := table(code)
@@ -108,20 +116,9 @@ func text(err error, code session.Code) string {
 	}
 }
 
-// busy returns the answer to a request for which there is no room. It goes out as a
-// response like any other. Python's client ends its whole session at a 429, and no
-// client that we know reads Retry-After.
-func busy(rpc *wire.Error) *wire.Error {
-	told := *rpc
-	told.Data = struct {
-		Seconds int `json:"retryAfterSeconds"`
-	}{1}
-	return &told
-}
-
 // passing reports whether a poll that meets this error is told to come back later,
-// whatever the table says. An error status would end the whole connection of some
-// clients (P3).
+// whatever the table says. An error status would make some clients give up the whole
+// connection (P3).
 func passing(err error) bool {
 	status := problemOf(err).status
 	return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError

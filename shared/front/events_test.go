@@ -18,18 +18,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// The session and the stream the events in /events are about.
+// The session and the stream that the events in /events name.
 const (
 	eventSession = session.ID("2kq8v4m1t7h3c9p5n0r6d2g8s4j1b7u3")
 	eventStream  = session.StreamID("06bk5gpt3sv7v4m1t7h3c9p5n0")
 )
 
-// eventWorld has that session, which is ready, and that stream, which has ended.
+// eventWorld returns a world with that session, which is ready, and that stream, which has
+// ended.
 func eventWorld(t *testing.T) *world {
 	w := newWorld(t)
 	w.opts.AllowedHosts = []string{"a1b2c3d4e5.execute-api.us-east-1.amazonaws.com"}
 	w.opts.Servers = func(name string) (host.Server, bool) { return host.Server{Name: name}, name == "everything" }
-	// Whose key is in the files is not looked at here.
+	// These tests do not check the keys in the files.
 	w.opts.Auth = principal(func(*http.Request) (string, error) { return "ada", nil })
 	now := time.Now()
 	err := w.store.Create(t.Context(), session.Session{
@@ -63,7 +64,7 @@ func TestEventsOfTheRESTAPIAreAnswered(t *testing.T) {
 	tests := []struct {
 		name    string
 		status  int
-		headers map[string]string // a value of "*" is any but none
+		headers map[string]string // the value "*" stands for any value, but the header must be there
 		body    []string          // in this order
 	}{
 		{"http-initialize", 200, map[string]string{"Content-Type": wire.MediaJSON, "Mcp-Session-Id": "*"}, []string{`"id":0,"result":{`}},

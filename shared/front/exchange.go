@@ -25,12 +25,24 @@ type exchange struct {
 
 	caller  host.Caller
 	session session.ID
-	id      json.RawMessage // id of the first request in the body, which errors answer
+	id      json.RawMessage // id of the first request in the body; error responses carry it
 	method  string          // method of that request, or else of the first message
-	asks    bool            // the body is that one request
+	msgs    []wire.Message  // what was posted, once it is known not to be a poll
+	batch   bool            // it was posted as a batch
 	status  int             // the status that was sent; 0: none yet
 	sent    *counter        // counts the body of the answer; nil without a meter
-	err     error           // what went wrong, even if the status says that nothing did
+	err     error           // what went wrong, even if the status reports success
+	called  called
+}
+
+// saw notes the end of a call among its events, for the log line.
+func (x *exchange) saw(events []session.Event) {
+	if x.called.tool == "" && x.r.Method != http.MethodGet || len(events) == 0 {
+		return
+	}
+	if last := events[len(events)-1]; last.Final && len(last.Raw) > 0 {
+		x.called.ends(last.Raw, x.opts.ShowErrors)
+	}
 }
 
 func (x *exchange) ctx() context.Context { return x.r.Context() }
@@ -53,6 +65,13 @@ func (x *exchange) serve() error {
 		x.preflight()
 		return nil
 	}
+	if x.connect() {
+		return nil
+	}
+	if x.r.URL.Path == "/" && (browser{x}).asks() {
+		browser{x}.page(http.StatusOK, "")
+		return nil
+	}
 	name, serve, err := x.route()
 	if err != nil {
 		return err
@@ -62,11 +81,15 @@ func (x *exchange) serve() error {
 		x.challenge(name, err)
 		return err
 	}
-	server, err := x.opts.server(name, "there is no such server; servers are at /<server>/mcp")
+	server, err := x.opts.server(x.r, name, "there is no such server; servers are at /<server>/mcp")
 	if err != nil {
 		return err
 	}
-	x.caller = caller(who, server, session.HTTP)
+	if (browser{x}).asks() {
+		browser{x}.page(http.StatusOK, "")
+		return nil
+	}
+	x.caller = x.opts.caller(who, server, session.HTTP)
 	release, err := x.opts.admitted(x.ctx(), x.caller)
 	if err != nil {
 		return err
@@ -75,7 +98,7 @@ func (x *exchange) serve() error {
 	return serve()
 }
 
-// until returns when a response must end that may be held for hold.
+// until returns when a response must end that may be held for as long as hold.
 func (x *exchange) until(hold time.Duration) time.Time {
 	end := x.begun.Add(min(hold, x.opts.Limit))
 	if limit, ok := x.ctx().Deadline(); ok {
@@ -84,7 +107,7 @@ func (x *exchange) until(hold time.Duration) time.Time {
 	return end
 }
 
-// spare is how long before the end of a function's time it begins to close a stream.
+// spare is how long before the end of a function's time it begins to close its stream.
 const spare = 2 * time.Second
 
 func earlier(a, b time.Time) time.Time {
@@ -94,7 +117,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// json answers with a whole body of JSON.
+// json sends a complete answer in JSON.
 func (x *exchange) json(status int, body []byte) {
 	x.w.Header().Set("Content-Type", wire.MediaJSON)
 	x.empty(status)
@@ -104,7 +127,7 @@ func (x *exchange) json(status int, body []byte) {
 	}
 }
 
-// text answers with a few words, which clients do not read.
+// text answers with a few words for people. Clients do not read them.
 func (x *exchange) text(status int, body string) {
 	x.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	x.empty(status)
@@ -143,15 +166,18 @@ func (x *exchange) refuse(err error) {
 	}
 	h := x.w.Header()
 	h.Del(wire.HeaderSessionID)
-	if p.status == http.StatusTooManyRequests && x.asks {
-		x.json(http.StatusOK, wire.ErrorResponse(x.id, busy(p.rpc)))
+	if x.refuseBusy(err) {
 		return
 	}
 	switch p.status {
 	case http.StatusMethodNotAllowed:
 		h.Set("Allow", p.allow)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		h.Set("Retry-After", "1")
+		h.Set("Retry-After", retryAfter(err))
+	}
+	if (browser{x}).asks() {
+		browser{x}.page(p.status, p.rpc.Message)
+		return
 	}
 	x.json(p.status, wire.ErrorResponse(x.id, p.rpc))
 }

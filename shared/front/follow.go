@@ -7,10 +7,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// follow sends events, and then the events that come, until the stream has ended, its
-// time is over or the client has gone. In a silence it sends comments, so that nothing
-// in between closes the connection. If this function executes the request, follow holds
-// the response for longer than its time.
+// follow sends events, and then the events that come later, until the stream has ended,
+// its time is over or the client has gone. In a silence it sends comments, so that no
+// proxy closes the connection. If this function executes the request, follow holds the
+// response beyond its time.
 func (s streamable) follow(out *stream, call *host.Call, events []session.Event, gap bool, hold time.Time) {
 	for {
 		end := hold
@@ -21,16 +21,18 @@ func (s streamable) follow(out *stream, call *host.Call, events []session.Event,
 			out.gap()
 		}
 		out.events(call, events)
+		s.x.saw(events)
 		over := !time.Now().Before(end)
 		retry, closed := call.Close()
 		closed = closed && s.polls()
 		switch {
 		case closed:
-			// The client is sent away (SEP-1699). It comes back to where it is now.
+			// The response ends and the client polls (SEP-1699). It comes back with this
+			// cursor.
 			out.prime(call.Cursor(), retry)
 		case over && !call.Done():
-			// Send the pace once more. TypeScript clients have one pace for all
-			// streams, and another stream may have set it meanwhile.
+			// Send the retry once more. TypeScript clients have one retry for all streams,
+			// and another stream may have set it meanwhile.
 			out.pace(call.Retry())
 		}
 		// A client that has gone loses nothing: it comes back with the last id it has.
@@ -48,8 +50,8 @@ func (s streamable) follow(out *stream, call *host.Call, events []session.Event,
 	}
 }
 
-// trouble ends a stream after a failed read. If the error may pass, trouble tells the
-// client to wait longer. If not, the client meets the error at once when it comes back.
+// trouble ends a stream after a failed read. If the error may pass, trouble sets a longer
+// retry for the client. If not, the client gets the error at once when it comes back.
 func (s streamable) trouble(out *stream, call *host.Call, err error) {
 	if s.x.ctx().Err() != nil {
 		return
@@ -57,11 +59,11 @@ func (s streamable) trouble(out *stream, call *host.Call, err error) {
 	s.x.err = err
 	if passing(err) {
 		out.prime(call.Cursor(), s.troubleRetry())
-		_ = out.flush() // nothing follows, so a client that has gone changes nothing
+		_ = out.flush() // nothing follows, so it does not matter if the client has gone
 	}
 }
 
-// troubleRetry is how long a client is told to wait when nothing can be read now.
+// troubleRetry is the retry that clients get while the store cannot be read.
 func (s streamable) troubleRetry() time.Duration { return 10 * s.x.opts.Host.Limits().Pace }
 
 // before returns the cursor in front of events. A client that gets only this cursor

@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// FuzzRequest: whatever a client sends is answered, with a JSON-RPC error when it
-// is wrong, and never as a fault of ours.
+// FuzzRequest sends random requests. The endpoint must answer each one: with a JSON-RPC
+// error if it is wrong, and never with an error of the endpoint itself.
 func FuzzRequest(f *testing.F) {
 	const accept, mime = "application/json, text/event-stream", "application/json"
 	f.Add("POST", "/quiet/mcp", "localhost", "", accept, mime, "", "", "", initialize)

@@ -43,14 +43,14 @@ func (s streamable) get() error {
 	s.x.err = err
 	at := session.EventID{Stream: from.Stream, Nonce: session.NewNonce()}
 	if call != nil {
-		// The client may have become the primary listener all the same. Its next GET
-		// must not wait behind this one.
+		// The client may have become the primary listener in spite of the error. Its next
+		// GET must not wait for this listener to time out.
 		at = call.Cursor()
 	}
 	at.Index = from.Index
 	out := s.x.commit()
 	out.prime(at, s.troubleRetry())
-	_ = out.flush() // nothing follows, so a client that has gone changes nothing
+	_ = out.flush() // nothing follows, so it does not matter if the client has gone
 	return nil
 }
 
@@ -62,13 +62,16 @@ func beforeSessions(h http.Header) bool {
 		(last == "" || strings.HasSuffix(last, "/"+string(session.LegacySSE)))
 }
 
-// listen serves a stream for as long as it may be held. It reads the events that are
-// there before it sends anything, because the first event must say where the stream
-// goes on. An error that it returns has not been answered.
+// listen serves a stream for as long as the response may be held. It reads the existing
+// events before it sends anything, because the first event must carry the cursor to
+// continue at. An error that it returns has not been answered.
 func (s streamable) listen(from session.EventID, last string) (*host.Call, error) {
 	call, err := s.open(last)
 	if err != nil {
 		return nil, err
+	}
+	if last != "" {
+		s.x.called.begins(call)
 	}
 	end := s.x.until(call.Hold())
 	events, err := call.Next(s.x.ctx(), s.x.begun)

@@ -23,8 +23,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// world is everything that outlives a request. The handler is none of it: each
-// request gets a new one.
+// world is everything that outlives a request. That excludes the handler: each request
+// gets a new one.
 type world struct {
 	t       *testing.T
 	store   *faultyStore
@@ -41,7 +41,7 @@ func newWorld(t *testing.T) *world {
 	w.opts = front.Options{
 		Servers: func(name string) (host.Server, bool) {
 			switch name {
-			case "quiet", "pushy": // pushy has something to say outside of requests
+			case "quiet", "pushy": // pushy sends messages outside of requests
 				return host.Server{Name: name, Digest: name}, true
 			case "known": // has a handshake record
 				return host.Server{Name: name, Digest: name, Record: true}, true
@@ -51,6 +51,12 @@ func newWorld(t *testing.T) *world {
 		Unserved: func(name string) string {
 			if name == "weather" {
 				return "WEATHER_KEY is not set (servers.json:14:32)"
+			}
+			return ""
+		},
+		Removed: func(name string) string {
+			if name == "old" {
+				return "server old was removed from the servers file at 12:41"
 			}
 			return ""
 		},
@@ -110,7 +116,7 @@ type flush struct {
 	text string
 }
 
-// do serves one request by a handler made for it.
+// do serves one request by a handler that was made for it.
 func (w *world) do(r *http.Request) *answer {
 	w.t.Helper()
 	rec := &recorder{header: http.Header{}, begun: time.Now(), ctx: r.Context()}
@@ -123,15 +129,15 @@ func (w *world) do(r *http.Request) *answer {
 	return a
 }
 
-// start serves a request beside the test; the answer comes when it is over.
+// start serves a request in another goroutine. The channel gets the answer at the end.
 func (w *world) start(r *http.Request) <-chan *answer {
 	done := make(chan *answer, 1)
 	go func() { done <- w.do(r) }()
 	return done
 }
 
-// recorder is a client that reads what is flushed, until it goes: its context is
-// then cancelled.
+// recorder is a client that reads what is flushed until it goes. Then its context is
+// cancelled.
 type recorder struct {
 	header, sent http.Header
 	status       int
@@ -184,7 +190,8 @@ func (a *answer) events(t *testing.T) []wire.SSE {
 	}
 }
 
-// datas are the messages of an event stream, without those that only carry an id.
+// datas returns the messages of an event stream. It leaves out events that only carry an
+// id.
 func (a *answer) datas(t *testing.T) []string {
 	t.Helper()
 	var out []string
@@ -196,7 +203,7 @@ func (a *answer) datas(t *testing.T) []string {
 	return out
 }
 
-// lastID is what a client of this stream comes back with.
+// lastID returns the id with which a client of this stream comes back.
 func (a *answer) lastID(t *testing.T) string {
 	t.Helper()
 	events := a.events(t)
@@ -209,7 +216,7 @@ func (a *answer) lastID(t *testing.T) string {
 	return ""
 }
 
-// rpcError is the JSON-RPC error in the body of an answer.
+// rpcError returns the JSON-RPC error in the body of an answer.
 func (a *answer) rpcError(t *testing.T) (code int, message string) {
 	t.Helper()
 	var body struct {
@@ -224,8 +231,8 @@ func (a *answer) rpcError(t *testing.T) (code int, message string) {
 	return body.Error.Code, body.Error.Message
 }
 
-// request makes a request with the headers every client sends. More headers come
-// in pairs; one with an empty value is taken away.
+// request makes a request with the headers that every client sends. headers are more of
+// them, in pairs; an empty value removes a header.
 func request(method, path, body string, headers ...string) *http.Request {
 	r := httptest.NewRequestWithContext(context.Background(), method, "http://localhost"+path, strings.NewReader(body))
 	r.Header.Set("Accept", "application/json, text/event-stream")
@@ -242,7 +249,7 @@ func request(method, path, body string, headers ...string) *http.Request {
 	return r
 }
 
-// client is one session of a server, from the outside.
+// client is one session of a server, as its client sees it.
 type client struct {
 	w       *world
 	server  string
@@ -297,8 +304,8 @@ func (c *client) push(text string) {
 	run{c.w.t.Context(), c.w.backend.store, session.ID(c.session), session.Common, nil, session.Address{}}.say(text)
 }
 
-// backend is a server whose tools are Go functions. It stands for the relay, the
-// box and the process: what it says goes into the log.
+// backend is a server whose tools are Go functions. It stands for the relay, the box and
+// the process, and writes its messages to the log.
 type backend struct {
 	store   session.Store
 	tools   map[string]func(run)
@@ -307,7 +314,7 @@ type backend struct {
 	got     []string
 	answers []string
 	err     error                       // of Deliver
-	tend    func() (host.Status, error) // of its tenders; nil: all is in order
+	tend    func() (host.Status, error) // called for the status of its tenders; nil: all is in order
 	attend  error                       // of Track
 }
 
@@ -371,7 +378,7 @@ func (b *backend) Answer(_ context.Context, a session.Answer, _ session.Box) err
 
 func (b *backend) End(context.Context, session.Session, session.Box) error { return nil }
 
-// tender finds everything in order, unless it was told otherwise.
+// tender reports that everything is in order, unless the test says otherwise.
 type tender struct {
 	tend func() (host.Status, error)
 }
@@ -383,23 +390,27 @@ func (t tender) Check(context.Context) (host.Status, error) {
 	return host.Status{Accepted: true, Next: time.Now().Add(time.Hour)}, nil
 }
 
-// seq numbers the batches of all sessions: a runner's go up within each.
+// seq numbers the batches of all sessions. Within one session the numbers increase, as
+// those of a runner do.
 var seq atomic.Int64
 
-// append writes one event behind the last.
+// append writes one event behind the last. The host may write to the stream meanwhile.
 func (r run) append(raw string, final bool) {
-	tail, err := r.store.Tail(r.ctx, r.session, r.stream)
-	if err == nil {
-		err = host.Outlet{Store: r.store}.Append(r.ctx, r.address, session.Batch{
-			Session: r.session, Stream: r.stream, First: tail.Last + 1, Gen: 1, Seq: seq.Add(1), Final: final, Events: [][]byte{[]byte(raw)},
-		})
+	err := error(session.Conflict)
+	for errors.Is(err, session.Conflict) {
+		var tail session.Tail
+		if tail, err = r.store.Tail(r.ctx, r.session, r.stream); err == nil {
+			err = host.Outlet{Store: r.store}.Append(r.ctx, r.address, session.Batch{
+				Session: r.session, Stream: r.stream, First: tail.Last + 1, Gen: 1, Seq: seq.Add(1), Final: final, Events: [][]byte{[]byte(raw)},
+			})
+		}
 	}
 	if err != nil {
 		panic(err)
 	}
 }
 
-// say sends a notification, end the response to the first request.
+// say sends a notification; end sends the response to the first request.
 func (r run) say(text string) {
 	r.append(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"`+text+`"}}`, false)
 }
@@ -408,11 +419,17 @@ func (r run) end(result string) {
 	r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,"result":`+result+`}`, true)
 }
 
+// fail sends an error as the response to the first request.
+func (r run) fail(rpc string) {
+	r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,"error":`+rpc+`}`, true)
+}
+
 func said(text string) string {
 	return `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` + text + `"}}`
 }
 
-// faultyStore fails on command: fail is asked with the name of the method.
+// faultyStore is a store that fails when a test wants it to: fail gets the name of each
+// method that is called.
 type faultyStore struct {
 	session.Store
 	mu   sync.Mutex
@@ -425,7 +442,7 @@ func (s *faultyStore) failing(fail func(method string) error) {
 	s.fail = fail
 }
 
-// down makes some methods, or all, fail until it is called again.
+// down makes the named methods fail, or all if it gets none, until it is called again.
 func (s *faultyStore) down(methods ...string) {
 	s.failing(func(method string) error {
 		for _, m := range methods {

@@ -1,6 +1,7 @@
 package front
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -51,12 +52,12 @@ func (s httpSSE) get() error {
 	sent := s.send(out, call, end)
 	ctx, cancel := s.x.detached()
 	defer cancel()
-	_ = call.Report(ctx, sent) // on an error the next stream repeats what this one sent
+	_ = call.Report(ctx, sent) // if this fails, the next stream repeats the events of this one
 	return nil
 }
 
-// resumed reads where a returning client goes on: behind the last event that it got,
-// or, if it names only a session, in that session.
+// resumed returns where a returning client continues: after the last event that it names,
+// or else at the place of the session that it names.
 func (s httpSSE) resumed() (from *session.Index, err error) {
 	if last := s.x.r.Header.Get(wire.HeaderLastEventID); last != "" {
 		id, err := session.ParseEventID(last)
@@ -75,7 +76,7 @@ func (s httpSSE) resumed() (from *session.Index, err error) {
 }
 
 // endpoint returns the URI to which the client posts. It is relative to the URI of the
-// stream, because only the platform knows how that begins, and clients refuse another
+// stream: only the platform knows the beginning of that URI, and clients refuse another
 // origin.
 func (s httpSSE) endpoint() string {
 	up := ""
@@ -116,6 +117,14 @@ func (s httpSSE) send(out *stream, call *host.Call, end time.Time) (sent session
 	}
 }
 
+// permitted hands messages on if the caller's token permits all calls in them.
+func (s httpSSE) permitted(msgs []wire.Message, batch bool) (*host.Call, error) {
+	if err := s.x.permit(msgs); err != nil {
+		return nil, err
+	}
+	return s.accept(msgs, batch)
+}
+
 // post takes a client's message: POST /<server>/message?sessionId=.... The response
 // says only whether the message was accepted.
 func (s httpSSE) post() error {
@@ -134,6 +143,7 @@ func (s httpSSE) post() error {
 	}
 	msgs, batch, err := wire.ParseBody(body)
 	s.x.method, s.x.id = subject(msgs)
+	s.x.called.asks(msgs)
 	if err != nil {
 		return err
 	}
@@ -143,11 +153,19 @@ func (s httpSSE) post() error {
 	if anyModern(msgs, s.x.r.Header.Get(wire.HeaderProtocolVersion)) {
 		return s.refuseModern(msgs)
 	}
-	call, err := s.accept(msgs, batch)
+	call, err := s.permitted(msgs, batch)
+	s.x.called.begins(call)
+	var forbidden *problem
 	switch {
-	case session.CodeOf(err) == session.Busy && !batch && s.x.id != nil:
+	case errors.As(err, &forbidden) && forbidden.rpc.Code == codeForbidden && s.x.id != nil:
+		if _, _, err := s.x.opts.Host.Load(s.x.ctx(), s.x.caller, s.x.session); err != nil {
+			return err
+		}
 		s.x.err = err
-		err = s.x.opts.Host.Say(s.x.ctx(), s.x.session, wire.ErrorResponse(s.x.id, busy(problemOf(err).rpc)))
+		err = s.x.opts.Host.Say(s.x.ctx(), s.x.session, refusedAll(msgs, forbidden.rpc)...)
+	case session.CodeOf(err) == session.Busy && s.x.id != nil:
+		s.x.err = err
+		err = s.x.opts.Host.Say(s.x.ctx(), s.x.session, busyAll(msgs, err, false)...)
 	case err == nil && call != nil:
 		err = s.awaitAccepted(call)
 	}
@@ -195,14 +213,15 @@ func (s httpSSE) accept(msgs []wire.Message, batch bool) (*host.Call, error) {
 	return s.x.opts.Host.Accept(s.x.ctx(), s.x.caller, s.x.session, msgs, batch)
 }
 
-// awaitAccepted waits until a request has been accepted. The executor of the request
-// puts the answer on the stream. awaitAccepted puts an answer there that the host gave
-// in place.
+// awaitAccepted waits until a request has been accepted. The executor of the request puts
+// the answer on the stream. If the host answered the request itself, awaitAccepted puts
+// that answer on the stream.
 func (s httpSSE) awaitAccepted(call *host.Call) error {
 	events, err := call.Next(s.x.ctx(), time.Now())
 	if err != nil || call.Stored() {
 		return err
 	}
+	s.x.saw(events)
 	for _, e := range events {
 		if err := s.x.opts.Host.Say(s.x.ctx(), s.x.session, e.Raw); err != nil {
 			return err

@@ -11,7 +11,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// rung is one way to be wrong: what it does to a request, and the answer.
+// rung is one fault of a request: the change that makes it, and the answer to it.
 type rung struct {
 	name   string
 	status int
@@ -37,9 +37,9 @@ func (a *attempt) request() *http.Request {
 	return r
 }
 
-// ladder are the rungs for a POST from the first that is checked to the last. A
-// later rung may be broken in a body that an earlier one has made something else
-// of, so bodies are set only where there is none yet.
+// ladder returns the faults of a POST in the order in which they are checked. An earlier
+// fault may already have replaced the body that a later one would change. So a rung sets a
+// body only if there is none yet.
 func ladder() []rung {
 	header := func(name, value string) func(*attempt) {
 		return func(a *attempt) { a.headers[name] = value }
@@ -130,6 +130,7 @@ func TestServerThatIsNotServedSaysWhy(t *testing.T) {
 		says              string
 	}{
 		{"POST", "/weather/mcp", "", 503, `server \"weather\" is not served: WEATHER_KEY is not set (servers.json:14:32)`},
+		{"POST", "/old/mcp", "", 404, "server old was removed from the servers file at 12:41"},
 		{"GET", "/weather/mcp", "", 503, `is not served`},
 		{"GET", "/weather/sse", "", 503, `is not served`},
 		{"POST", "/weather/mcp", "Bearer nobody", 401, `not authenticated`},

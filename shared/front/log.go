@@ -49,7 +49,7 @@ func traced(ctx context.Context) []slog.Attr {
 // Of the headers it has only the session's.
 func (x *exchange) log(more ...slog.Attr) {
 	level := slog.LevelInfo
-	attrs := append(make([]slog.Attr, 0, 10),
+	attrs := append(make([]slog.Attr, 0, 16),
 		slog.String("http_method", clip(x.r.Method)),
 		slog.String("server", x.caller.Server.Name),
 		slog.Int("status", x.status),
@@ -64,16 +64,18 @@ func (x *exchange) log(more ...slog.Attr) {
 		if x.status >= http.StatusInternalServerError {
 			level = slog.LevelError
 		}
-		// The text of a refusal follows from its code, and may repeat what was sent.
+		// The text of a refusal adds nothing to its code, and may repeat what the client
+		// sent.
 		if x.status < http.StatusBadRequest || x.status >= http.StatusInternalServerError {
 			attrs = append(attrs, slog.String("error", x.err.Error()))
 		}
 	}
+	attrs = append(attrs, x.called.attrs(x.ctx(), x.caller.Principal, x.err)...)
 	attrs = append(append(attrs, more...), x.spent()...)
 	x.opts.Log.LogAttrs(context.WithoutCancel(x.ctx()), level, "request", attrs...)
 }
 
-// clip shortens a client's text, so that it cannot fill the log.
+// clip shortens a text of a client, so that the text cannot fill the log.
 func clip(s string) string {
 	const most = 64
 	if len(s) <= most {
@@ -93,7 +95,7 @@ func kindOf(id json.RawMessage) string {
 	}
 }
 
-// spent returns the attributes for the trace and the costs of a request.
+// spent returns log attributes with the trace and the costs of a request.
 func (x *exchange) spent() []slog.Attr {
 	attrs := traced(x.ctx())
 	if x.opts.Meter == nil {
@@ -106,7 +108,7 @@ func (x *exchange) spent() []slog.Attr {
 	}))...)
 }
 
-// spent returns the attributes for the trace and the costs of an invocation.
+// spent returns log attributes with the trace and the costs of an invocation.
 func (x *turn) spent(ctx context.Context) []slog.Attr {
 	attrs := traced(ctx)
 	if x.opts.Meter == nil {

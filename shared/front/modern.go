@@ -27,8 +27,8 @@ type modern struct {
 	req bridge.Request
 }
 
-// serveModern does the checks of the modern era and serves what was posted. The checks
-// follow those of JSON-RPC in the ladder of validate.go:
+// serveModern does the checks of the modern era and serves what was posted. Its checks
+// come after the JSON-RPC checks in the ladder of validate.go:
 //
 //	batch, response               400 -32600  serveModern
 //	notification                  202         (none means anything)
@@ -37,7 +37,7 @@ type modern struct {
 //	method                        404 -32601
 //	_meta                         400 -32602  bridge.ReadRequest
 //	client capability             400 -32021  bridge.Turn
-//	anything the server says      by statusOf
+//	any error of the server       by statusOf
 func serveModern(x *exchange, msgs []wire.Message, batch bool) error {
 	x.caller.Transport = session.Modern
 	x.session = host.PinnedID(x.caller)
@@ -57,7 +57,7 @@ func serveModern(x *exchange, msgs []wire.Message, batch bool) error {
 	if version := x.r.Header.Get(wire.HeaderProtocolVersion); version != wire.V20260728 {
 		return unsupported(version, bridge.Versions())
 	}
-	// This comes before the check of _meta, because clients send methods of the legacy
+	// This check comes before that of _meta, because clients send methods of the legacy
 	// era without _meta: go-sdk's ping and logging/setLevel.
 	served := msg.Method == wire.MethodDiscover || msg.Method == wire.MethodListen || x.servesTasks() && bridge.IsTaskMethod(msg.Method)
 	if !served && !bridge.Offered(msg.Method) {
@@ -73,6 +73,7 @@ func serveModern(x *exchange, msgs []wire.Message, batch bool) error {
 	if x.opts.Sealer == nil {
 		req.Capabilities = []byte("{}")
 	}
+	x.called.client, _ = wire.String(wire.Lookup(req.Client, "name"))
 	return modern{x, req}.serve()
 }
 
@@ -104,7 +105,7 @@ func checkHeaders(h http.Header, msg wire.Message) error {
 	name, wanted := bridge.HeaderName(msg)
 	if header := h.Get(wire.HeaderName); wanted || header != "" && hasName(msg.Method) {
 		decoded, ok := wire.DecodeHeaderValue(header)
-		// go-sdk 1.8 does not encode text that needs it.
+		// go-sdk 1.8 does not encode text that needs encoding.
 		same := ok && decoded == name || header == name
 		if !same || !once(wire.HeaderName) {
 			return mismatch(wire.HeaderName, "params")
@@ -114,7 +115,8 @@ func checkHeaders(h http.Header, msg wire.Message) error {
 		if !strings.HasPrefix(header, http.CanonicalHeaderKey(wire.HeaderParamPrefix)) {
 			continue
 		}
-		// Only the tool's schema says which argument it repeats; forward compares them.
+		// Only the tool's schema says which argument the header repeats; forward compares
+		// the two.
 		if _, ok := wire.DecodeHeaderValue(values[0]); !ok || len(values) > 1 {
 			return mismatch(header, "params.arguments")
 		}
@@ -137,12 +139,12 @@ func mismatch(header, member string) error {
 		"header "+clip(header)+" must be sent once and say the same as "+member+" in the body")
 }
 
-// tasks returns the extension for the same request.
+// tasks returns the server of the tasks extension for the same request.
 func (m modern) tasks() tasks { return tasks(m) }
 
-// client returns what a process learns of its client when it has to be started.
+// client returns the facts about the client for a process that has to be started.
 func (m modern) client() host.Client {
-	return host.Client{Init: bridge.Superset(m.req.Client), Verbose: m.req.LogLevel != ""}
+	return host.Client{Init: bridge.Superset(m.req.Client), Verbose: m.req.LogLevel != "", Visits: wire.Lookup(m.req.Capabilities, "elicitation", "url") != nil}
 }
 
 // discover answers with the capabilities of the server.
@@ -160,10 +162,10 @@ func (m modern) discover() error {
 	return nil
 }
 
-// greeting finds the server's answer to initialize: in the handshake record, or,
-// without a record, by starting the server. If the client goes, or is answered before
-// the start ends, the start goes on, and the next client finds the record. refused is
-// the server's error if the server refused initialize.
+// greeting finds the server's answer to initialize. It is in the handshake record; without
+// a record, greeting starts the server. If the client goes, or is answered before the
+// start ends, the start goes on, and the next client finds the record. refused is the
+// server's error if the server refused initialize.
 func (m modern) greeting(out *reply) (handshake []byte, refused *bridge.Response, err error) {
 	result, call, err := m.x.opts.Host.Greeting(m.x.ctx(), m.x.caller, m.client())
 	if err != nil || call == nil {
@@ -192,7 +194,7 @@ func (m modern) greeting(out *reply) (handshake []byte, refused *bridge.Response
 	}
 }
 
-// firstDiscover is how long a server's first server/discover waits for the server to
-// start. Clients that probe take a longer silence for a server of the legacy era:
-// Python's and Rust's after 10 s.
+// firstDiscover is how long the first server/discover of a server waits for the server to
+// start. Clients that probe take a server for one of the legacy era if it is silent for
+// longer: Python's and Rust's after 10 s.
 const firstDiscover = 5 * time.Second

@@ -25,8 +25,8 @@ func newSealer(t *testing.T) front.Sealer {
 	return s
 }
 
-// modern bubbles a test of the modern era: the box is awake, so that answers to
-// its questions are handed over.
+// modern runs a test of the modern era in virtual time. The box is awake, so answers to
+// its questions reach it.
 func modern(t *testing.T, test func(t *testing.T, w *world)) {
 	bubble(t, func(t *testing.T, w *world) {
 		w.opts.Sealer = newSealer(t)
@@ -39,7 +39,7 @@ func modern(t *testing.T, test func(t *testing.T, w *world)) {
 	})
 }
 
-// ask is one modern request before it is written down.
+// ask is one modern request before it is encoded.
 type ask struct {
 	server  string // "quiet" if it is not said
 	id      string // JSON; 7
@@ -77,7 +77,7 @@ func toolCall(tool string) ask {
 	return ask{method: "tools/call", params: `"name":"` + tool + `","arguments":{}`}
 }
 
-// result is the result of a JSON answer.
+// result returns the result of a JSON answer.
 func (a *answer) result(t *testing.T) json.RawMessage {
 	t.Helper()
 	r := wire.Lookup([]byte(a.body), "result")
@@ -321,7 +321,7 @@ func TestModernCallIsEndedAtTheLimit(t *testing.T) {
 	})
 }
 
-// cuttable is a request whose client can go.
+// cuttable returns a request whose client can go.
 func cuttable(r *http.Request) (*http.Request, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(r.Context())
 	return r.WithContext(ctx), cancel

@@ -70,11 +70,11 @@ func (m modern) forward() error {
 	return m.answer(call, server, bridge.NewTurn(m.req, call.Stream(), server, bridge.State{}))
 }
 
-// resend begins anew a call that has ended, after its client has done what the server
-// wanted first. A client that has not done all of it is not asked a second time.
+// resend makes a call again that has ended, after its client has done what the server
+// wanted first. It does not ask a second time if the client has not done all of it.
 func (m modern) resend(turn *bridge.Turn) error {
 	if complete, agreed := turn.Complete(); !complete || !agreed {
-		return &wire.Error{Code: wire.CodeInvalidParams, Message: "the server wants its user to visit a page first, and not every request for that was accepted; send the request anew"}
+		return &wire.Error{Code: wire.CodeInvalidParams, Message: "the server wants its user to visit a page first, and the user has not accepted each request for that; send the request again"}
 	}
 	return modern{m.x, turn.Request()}.forward()
 }
@@ -91,8 +91,8 @@ func (m modern) resume() (bridge.State, error) {
 	return m.req.Resume(plain, host.PinnedID(m.x.caller), time.Now())
 }
 
-// seal returns the state that a client carries to the next round. It is valid for as
-// long as the log is kept.
+// seal returns the state that a client carries to the next round. The state is valid for
+// as long as the log is kept.
 func (m modern) seal(state bridge.State) string {
 	state.Session = host.PinnedID(m.x.caller)
 	state.Expires = time.Now().Add(m.x.opts.Host.Limits().EventAge).Unix()
@@ -103,10 +103,11 @@ func (m modern) seal(state bridge.State) string {
 // client all of them.
 const gather = 30 * time.Millisecond
 
-// answer answers with the outcome of a call. A client that closes the response cancels
-// the call, unless it brought a state: with that state it can come back. server is what
-// the server calls itself, nil if that is not known.
+// answer sends the outcome of a call. A client that closes the response cancels the call,
+// unless it brought a state: with that state it can come back. server is serverInfo, nil
+// if it is not known.
 func (m modern) answer(call *host.Call, server json.RawMessage, turn *bridge.Turn) error {
+	m.x.called.stream = call.Stream()
 	out, t := newReply(m.x, m.req), m.tasks()
 	if after, ok := t.after(call.Learned()); ok {
 		out.task = m.x.begun.Add(after)
@@ -172,8 +173,8 @@ func (m modern) follow(out *reply, call *host.Call, turn *bridge.Turn) error {
 	}
 }
 
-// learn stores what a list of tools says of calls of them. It does so before the client
-// can call one.
+// learn stores what a list of tools says about calls of the tools. It does so before the
+// client can call one.
 func (m modern) learn(call *host.Call, e session.Event, step bridge.Step) error {
 	first := m.req.Method == wire.MethodToolsList && wire.Lookup(m.req.Params, "cursor") == nil
 	if !first || step.Reply == nil || step.Reply.Code != 0 {
@@ -182,7 +183,7 @@ func (m modern) learn(call *host.Call, e session.Event, step bridge.Step) error 
 	return m.x.opts.Host.Learn(m.x.ctx(), m.x.caller, call, bridge.ToolNotes(wire.Lookup(e.Raw, "result")))
 }
 
-// take handles one event: it answers the server, or tells the client.
+// take handles one event. It either answers the server or sends something to the client.
 func (m modern) take(out *reply, step bridge.Step) (done bool, err error) {
 	switch {
 	case step.Answer != nil:
@@ -190,6 +191,7 @@ func (m modern) take(out *reply, step bridge.Step) (done bool, err error) {
 	case step.Notify != nil:
 		return false, out.notify(step.Notify)
 	case step.Reply != nil:
+		m.x.called.ends(step.Reply.Raw, m.x.opts.ShowErrors)
 		out.finish(step.Reply.Raw, step.Reply.Code)
 		return true, nil
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// endpoint serves a world on loopback, each request by a handler made for it, and
-// notes which methods and versions came.
+// endpoint serves a world on loopback, each request by a handler that was made for it. It
+// records the methods and versions of the requests.
 type endpoint struct {
 	url  string
 	mu   sync.Mutex
@@ -45,7 +45,7 @@ func (e *endpoint) requests() []string {
 	return append([]string(nil), e.seen...)
 }
 
-// goWorld is a server "known" for a real client in real time.
+// goWorld is a world with the server "known", for a real client in real time.
 func goWorld(t *testing.T) *world {
 	w := newWorld(t)
 	w.opts.Sealer = newSealer(t)

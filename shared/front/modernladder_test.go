@@ -75,7 +75,7 @@ func TestModernLadder(t *testing.T) {
 	}
 }
 
-// bare takes everything from a request but its method.
+// bare removes everything from a request except its method.
 func bare(r *http.Request) {
 	setBody(r, `{"jsonrpc":"2.0","id":7,"method":"`+r.Header.Get("Mcp-Method")+`","params":{}}`)
 }

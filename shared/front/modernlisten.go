@@ -10,9 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// listen serves subscriptions/listen: it passes on what the caller's process says of
-// changes while the response is held. The listener does not keep the process awake, and
-// a sleeping process says nothing.
+// listen serves subscriptions/listen. While the response is held, it passes on the changes
+// that the caller's process reports. The listener does not keep the process awake, and a
+// sleeping process reports nothing.
 func (m modern) listen() error {
 	out := newReply(m.x, m.req)
 	handshake, refused, err := m.greeting(out)
@@ -36,11 +36,11 @@ func (m modern) listen() error {
 	return nil
 }
 
-// hear holds the response until its time is over and then ends it. To hear more, a
-// client listens anew.
+// hear holds the response until its time is over and then ends it. A client that wants to
+// hear more listens again.
 func (m modern) hear(out *reply, l *bridge.Listener) error {
-	// This comes before the process gets the subscription, because the process may
-	// answer with a notification at once.
+	// Watch comes before the subscription, because the process may answer a subscription
+	// with a notification at once.
 	call, err := m.x.opts.Host.Watch(m.x.ctx(), m.x.caller)
 	if err != nil {
 		return err

@@ -15,13 +15,14 @@ import (
 
 const listenable = `{"capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{"subscribe":true,"listChanged":true}},"serverInfo":{"name":"srv","version":"1"}}`
 
-// listening is a modern client's request to hear of changes at the server "known".
+// listening is a modern client's request for notifications of changes at the server
+// "known".
 func listening(filter string) ask {
 	return ask{server: "known", id: "41", method: "subscriptions/listen", params: `"notifications":` + filter}
 }
 
-// pushed says something outside of requests, in the session of the principal ada at
-// the server "known".
+// pushed sends a message outside of requests, in the session of the principal ada at the
+// server "known".
 func (w *world) pushed(raw string) {
 	w.t.Helper()
 	id := host.PinnedID(host.Caller{Server: host.Server{Name: "known"}, Tenant: "tenant", Principal: "ada"})
@@ -89,8 +90,8 @@ func TestModernListenHearsOfChanges(t *testing.T) {
 	})
 }
 
-// subscriptions makes the server "known" take subscriptions to all but file:///no,
-// and returns what it was asked.
+// subscriptions makes the server "known" accept subscriptions to every resource but
+// file:///no. The returned function lists the requests that the server got.
 func subscriptions(w *world) func() []string {
 	respond := func(r run) {
 		for i, id := range r.requests {
@@ -121,7 +122,7 @@ func subscriptions(w *world) func() []string {
 	}
 }
 
-// delivered says whether the i-th message of a delivery names a resource.
+// delivered reports whether the i-th message of a delivery names a resource.
 func (w *world) delivered(r run, i int, uri string) bool {
 	w.backend.mu.Lock()
 	defer w.backend.mu.Unlock()

@@ -14,13 +14,13 @@ import (
 )
 
 // reply is the response to one modern request. It is plain JSON with a status if the
-// answer is the first message and comes within KeepAlive, before a client could take
-// the silence for a failure. Otherwise it is an event stream.
+// answer is the first message and comes within KeepAlive, before a client could take the
+// silence for a failure. Otherwise it is an event stream.
 type reply struct {
 	x     *exchange
 	id    []byte
 	end   time.Time // when the response must be over
-	alive time.Time // when the next sign of life is due
+	alive time.Time // when the next comment is due
 	task  time.Time // when the call becomes a task, if it has been accepted; zero: never
 	out   *stream   // nil: nothing has been sent
 }
@@ -32,11 +32,11 @@ func newReply(x *exchange, req bridge.Request) *reply {
 var (
 	// errGone: the client has closed the response.
 	errGone = fmt.Errorf("the client has closed the response: %w", context.Canceled)
-	// errOver: the call has ended, and its result is not kept.
-	errOver = &wire.Error{Code: wire.CodeInvalidParams, Message: "the call is over and its result is not kept; send the request anew"}
+	// errOver: the call has ended, and the log no longer has its result.
+	errOver = &wire.Error{Code: wire.CodeInvalidParams, Message: "the call has ended and its result is deleted; send the request again"}
 	// errForgotten: the log no longer has the questions, so the client cannot be asked
 	// again.
-	errForgotten = &wire.Error{Code: wire.CodeInvalidParams, Message: "what was asked is not kept any more; send the request anew"}
+	errForgotten = &wire.Error{Code: wire.CodeInvalidParams, Message: "the questions of this request are deleted; send the request again"}
 	// errLate: the response cannot be held any longer, and the client cannot get the
 	// result in any other way.
 	errLate = &wire.Error{Code: wire.CodeInternal, Message: "the call took longer than a response can be held here; it was cancelled"}
@@ -47,7 +47,8 @@ var (
 func (r *reply) next(call *host.Call) ([]session.Event, error) {
 	for {
 		until := earlier(r.end, r.alive)
-		// If this function executes the call, the call would end with the function.
+		// This function may leave the call if it does not execute it. Otherwise the call
+		// would end with the function.
 		mayLeave := !r.task.IsZero() && !call.Held()
 		if mayLeave {
 			until = earlier(until, r.task)
@@ -71,7 +72,7 @@ func (r *reply) next(call *host.Call) ([]session.Event, error) {
 	}
 }
 
-// wait returns the next message on the streams of a listener. In a silence it sends
+// wait returns the next message from the streams of a listener. In a silence it sends
 // comments.
 func (r *reply) wait(hear <-chan heard) (heard, error) {
 	for {
@@ -94,7 +95,7 @@ func (r *reply) wait(hear <-chan heard) (heard, error) {
 	}
 }
 
-// until returns the events of a call that come before then.
+// until returns the events of a call that come before the time then.
 func (r *reply) until(call *host.Call, then time.Time) ([]session.Event, error) {
 	events, err := call.Next(r.x.ctx(), then)
 	if err != nil && errors.Is(r.x.ctx().Err(), context.Canceled) {
@@ -138,10 +139,10 @@ func (r *reply) finish(raw []byte, code wire.Code) {
 		return
 	}
 	r.out.message("", raw)
-	_ = r.out.flush() // a client that has gone misses its answer
+	_ = r.out.flush() // it does not matter if the client has gone
 }
 
-// fail ends a response with an error. It returns the error if it has not answered it.
+// fail ends a response with an error. If it cannot send the error, it returns it.
 func (r *reply) fail(err error) error {
 	var rpc *wire.Error
 	switch {

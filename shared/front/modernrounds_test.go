@@ -24,14 +24,14 @@ const (
 	accept  = `{"action":"accept","content":{"name":"ada"}}`
 )
 
-// asks lets a tool ask its client, as a server does: the question is an event of the
-// call.
+// asks lets a tool ask its client: the question is an event of the call, as that of a
+// server is.
 func (r run) asks(id, question string) {
 	r.append(`{"jsonrpc":"2.0","id":"`+id+`",`+question+`}`, false)
 }
 
-// answers waits until all of these questions have been answered, and returns what
-// the client said.
+// answers waits until all of these questions have been answered, and returns the client's
+// answers.
 func (r run) answers(ids ...string) []string {
 	for {
 		answers, err := r.store.Answers(r.ctx, r.session, ids)
@@ -53,10 +53,10 @@ func (r run) answers(ids ...string) []string {
 	}
 }
 
-// asking is a request by a client that can be asked everything.
+// asking is a request of a client with all capabilities.
 func asking(tool string) ask { a := toolCall(tool); a.caps = allCaps; return a }
 
-// rounds is what a client carries from one round to the next.
+// rounds holds what a client carries from one round to the next.
 type rounds struct {
 	State    string `json:"requestState"`
 	Type     string `json:"resultType"`
@@ -80,7 +80,7 @@ func (a *answer) required(t *testing.T) rounds {
 	return r
 }
 
-// retry is the same request with answers, which are JSON by key.
+// retry returns the same request with answers: a JSON object with the answers by key.
 func (a ask) retry(r rounds, answers string) ask {
 	a.id = `"again"`
 	a.params += `,"inputResponses":` + answers + `,"requestState":"` + r.State + `"`
@@ -313,7 +313,7 @@ func TestModernClientIsAskedOnlyWhatItHasDeclared(t *testing.T) {
 	cancelled := `{"action":"cancel"}`
 	tests := []struct {
 		question, caps string
-		refused        string // what the server is told, a part; "" if the client is asked
+		refused        string // a part of the answer that the server gets; "" if the client is asked
 	}{
 		{elicit, `{}`, cancelled},
 		{elicit, `{"sampling":{}}`, cancelled},
@@ -471,7 +471,7 @@ func TestModernCallOfWhichNothingIsKeptIsOver(t *testing.T) {
 		asked := w.do(asking("asks").request()).required(t)
 		w.backend.attend = session.Errorf(session.NotFound, "nobody owes this an end")
 		got := w.do(asking("asks").retry(asked, `{"q-1":`+accept+`}`).request())
-		if code, message := got.rpcError(t); got.status != 400 || code != -32602 || !strings.Contains(message, "anew") {
+		if code, message := got.rpcError(t); got.status != 400 || code != -32602 || !strings.Contains(message, "its result is deleted") {
 			t.Errorf("got %d %s", got.status, got.body)
 		}
 	})
@@ -495,7 +495,7 @@ func TestModernQuestionThatIsNotKeptCannotBeAskedAgain(t *testing.T) {
 		asked := w.do(asking("asks").request()).required(t)
 		w.store.Store = forgetful{w.store.Store}
 		got := w.do(asking("asks").retry(asked, `{"q-2":`+accept+`}`).request())
-		if code, message := got.rpcError(t); got.status != 400 || code != -32602 || !strings.Contains(message, "not kept") {
+		if code, message := got.rpcError(t); got.status != 400 || code != -32602 || !strings.Contains(message, "questions of this request are deleted") {
 			t.Errorf("got %d %s", got.status, got.body)
 		}
 		if last := w.backend.got[len(w.backend.got)-1]; !strings.Contains(last, "notifications/cancelled") {
@@ -514,7 +514,7 @@ func TestModernClientThatGoesWhileQuestionsAreGatheredHasCancelled(t *testing.T)
 		asked := w.do(asking("asks").request()).required(t)
 		r, cut := cuttable(asking("asks").retry(asked, `{"q-1":`+accept+`}`).request())
 		done := w.start(r)
-		time.Sleep(25 * time.Millisecond) // q2 comes within 10 ms, and is held for 30
+		time.Sleep(25 * time.Millisecond) // q2 comes within 10 ms, and is held for 30 ms
 		cut()
 		<-done
 		if last := w.backend.got[len(w.backend.got)-1]; !strings.Contains(last, "notifications/cancelled") {

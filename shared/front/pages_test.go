@@ -14,8 +14,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// A page of elsewhere has its reader's browser send GETs without an Origin. None of them
-// may open a stream, or a session.
+// A page of another site can make its reader's browser send GETs without an Origin. None
+// of them may open a stream, or a session.
 func TestStreamIsOpenedForNoPageOfElsewhere(t *testing.T) {
 	for name, tt := range map[string]struct {
 		headers []string
@@ -50,7 +50,7 @@ func TestStreamIsOpenedForNoPageOfElsewhere(t *testing.T) {
 	}
 }
 
-// Where the platform tells that a client has gone, nothing is held for it any more.
+// Where the platform reports that a client has gone, the function ends its response.
 func TestHeldStreamEndsWithItsReader(t *testing.T) {
 	for _, path := range []string{"/pushy/sse", "/pushy/mcp"} {
 		bubble(t, func(t *testing.T, w *world) {
@@ -69,7 +69,7 @@ func TestHeldStreamEndsWithItsReader(t *testing.T) {
 	}
 }
 
-// unread is a body that nobody may read.
+// unread is a body that fails the test if it is read.
 type unread struct{ t *testing.T }
 
 func (u unread) Read([]byte) (int, error) {
@@ -119,13 +119,13 @@ func TestNoRoomIsSaidOnTheStreamOfHTTPAndSSE(t *testing.T) {
 		w.backend.err = session.Errorf(session.Busy, "no room")
 		c.accepted(callOf("x"))
 		messages := messagesOf(t, c.close())
-		if last := messages[len(messages)-1]; !strings.Contains(last, `"id":1`) || !strings.Contains(last, `"no room","data":{"retryAfterSeconds":1}`) {
+		if last := messages[len(messages)-1]; !strings.Contains(last, `"id":1`) || !strings.Contains(last, `"text":"no room"}],"isError":true`) || !strings.Contains(last, `"retryAfterSeconds":1`) {
 			t.Errorf("got %s", last)
 		}
 	})
 }
 
-// knowing lets everybody in and knows something of them.
+// knowing is an authenticator that admits every caller, with Props.
 type knowing struct{}
 
 func (knowing) Authenticate(*http.Request, string) (session.Identity, error) {
@@ -133,7 +133,7 @@ func (knowing) Authenticate(*http.Request, string) (session.Identity, error) {
 }
 func (knowing) Confirm(context.Context, string, string) error { return nil }
 
-// issued notes for whom a ticket was issued.
+// issued records the identity for which a ticket was issued.
 type issued struct{ who session.Identity }
 
 func (i *issued) Issue(_ context.Context, who session.Identity, _ string) (string, time.Duration, error) {

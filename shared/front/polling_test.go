@@ -15,7 +15,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// hang is a call that never ends, and a client that was sent away from it.
+// hang starts a call that never ends. It returns its client, after the response to it has
+// ended, and the last event id.
 func hang(w *world) (c *client, last string) {
 	c = w.open("pushy")
 	w.backend.tool("hang", func(run) {})
@@ -210,7 +211,7 @@ func TestP7TheFirstEventIsFlushedAtOnce(t *testing.T) {
 }
 
 func TestCutCallGoesOnExactlyWhereTheClientWas(t *testing.T) {
-	// The client goes after 0, 1, ... 4 events of the stream have come.
+	// The client goes after 0, 1, ... 4 events of the stream.
 	want := []string{said("1"), said("2"), said("3"), `{"jsonrpc":"2.0","id":1,"result":{}}`}
 	for read := range len(want) + 1 {
 		t.Run(strconv.Itoa(read), func(t *testing.T) {
@@ -418,8 +419,9 @@ func TestOneLogLineForEachRequest(t *testing.T) {
 			want []string
 		}{
 			{"call", func() *answer {
-				return c.post(`{"jsonrpc":"2.0","id":"token-7","method":"tools/call","params":{"name":"secret"}}`)
+				return c.post(`{"jsonrpc":"2.0","id":"token-7","method":"tools/call","params":{"name":"look","arguments":{"for":"secret"}}}`)
 			}, []string{
+				`"principal":"ada"`, `"client":"t"`, `"tool":"look"`, `"outcome":"done"`,
 				`"level":"INFO"`, `"msg":"request"`, `"http_method":"POST"`, `"server":"quiet"`, `"status":200`,
 				`"rpc_method":"tools/call"`, `"rpc_id":"string"`, `"session_id":"` + c.session + `"`, `"duration_ms":0`,
 			}},
@@ -428,8 +430,8 @@ func TestOneLogLineForEachRequest(t *testing.T) {
 			{"store", func() *answer {
 				w.store.down("*")
 				defer w.store.down()
-				return c.call("secret")
-			}, []string{`"level":"ERROR"`, `"status":503`, `"code":"unavailable"`, "disk on fire"}},
+				return c.call("look")
+			}, []string{`"tool":"look"`, `"outcome":"failed"`, `"why":"the store does not answer; try again"`, `"level":"ERROR"`, `"status":503`, `"code":"unavailable"`, "disk on fire"}},
 			{"long method", func() *answer { return c.post(`{"jsonrpc":"2.0","id":7,"method":"` + strings.Repeat("m", 100) + `"}`) }, []string{
 				`"rpc_method":"` + strings.Repeat("m", 64) + `… (100 bytes)"`,
 			}},

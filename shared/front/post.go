@@ -26,8 +26,12 @@ func (s streamable) post() error {
 	}
 	msgs, batch, err := wire.ParseBody(body)
 	s.x.method, s.x.id = subject(msgs)
-	s.x.asks = !batch && s.x.id != nil
+	s.x.msgs, s.x.batch = msgs, batch
+	s.x.called.asks(msgs)
 	if err != nil {
+		return err
+	}
+	if err := s.x.permit(msgs); err != nil {
 		return err
 	}
 	if anyModern(msgs, s.x.r.Header.Get(wire.HeaderProtocolVersion)) {
@@ -51,11 +55,12 @@ func (s streamable) post() error {
 		s.x.empty(http.StatusAccepted)
 		return nil
 	}
+	s.x.called.begins(call)
 	return s.respond(call, batch, s.x.until(s.hold(call)))
 }
 
-// initialize opens a session. The client does not know the session yet, so it could not
-// come back for the answer. initialize therefore holds the response as long as
+// initialize opens a session. The client does not know the session's id yet, so it could
+// not come back for the answer. initialize therefore holds the response as long as
 // possible.
 func (s streamable) initialize(m wire.Message) error {
 	opened, call, err := s.x.opts.Host.Initialize(s.x.ctx(), s.x.caller, "", m)
@@ -67,8 +72,8 @@ func (s streamable) initialize(m wire.Message) error {
 	return s.respond(call, false, s.x.until(s.x.opts.Limit))
 }
 
-// hold returns how long the response to a request may be kept open. A client that polls
-// may be sent away before the answer if the log will have the answer.
+// hold returns how long the response to a request may be held. If the client polls and the
+// answer goes into the log, the response may end before the answer.
 func (s streamable) hold(call *host.Call) time.Duration {
 	if call.Stored() && s.polls() {
 		return call.Hold()
@@ -82,15 +87,16 @@ func (s streamable) polls() bool {
 	return s.x.r.Method == http.MethodGet || s.x.r.Header.Get(wire.HeaderProtocolVersion) == wire.V20251125
 }
 
-// respond answers with plain JSON if only responses come within the window, and
-// otherwise with an event stream. Before it decides, an error can still have a status
-// of its own. If respond returns no error, the request has been accepted.
+// respond answers with plain JSON if only responses come within the window, and otherwise
+// with an event stream. Until then an error can still have its own status. If respond
+// returns no error, the request has been accepted.
 func (s streamable) respond(call *host.Call, batch bool, end time.Time) error {
 	events, gap, err := s.gather(call, batch, earlier(time.Now().Add(s.x.opts.JSONWindow), end))
 	if err != nil {
 		return err
 	}
 	if call.Done() && !gap && (batch && responsesOnly(events) || !batch && len(events) == 1) {
+		s.x.saw(events)
 		s.answer(events, batch)
 		return nil
 	}
@@ -100,9 +106,9 @@ func (s streamable) respond(call *host.Call, batch bool, end time.Time) error {
 	return nil
 }
 
-// gather returns the events that come within the window: the first ones of a single
-// request, or, for a batch, events for as long as all of them are responses. It returns
-// an error only if no event came before it; the next read meets a later error again.
+// gather returns the events that come within the window. For a single request these are
+// the first ones. For a batch it goes on as long as all events are responses. It returns
+// an error only if no event came before it; the next read returns a later error again.
 func (s streamable) gather(call *host.Call, batch bool, window time.Time) (events []session.Event, gap bool, err error) {
 	for {
 		more, err := call.Next(s.x.ctx(), window)
@@ -111,7 +117,7 @@ func (s streamable) gather(call *host.Call, batch bool, window time.Time) (event
 		}
 		gap = gap || len(more) > 0 && call.Gap()
 		events = append(events, more...)
-		_, closed := call.Close() // the client should come back for more, so this is not the whole answer
+		_, closed := call.Close() // the server wants the client to come back for more, so this answer is not complete
 		if err != nil || len(more) == 0 || call.Done() || closed || !batch || !responsesOnly(events) {
 			return events, gap, nil
 		}

@@ -165,7 +165,7 @@ func TestFirstEventOfAStreamIsInFrontOfWhatFollows(t *testing.T) {
 	})
 }
 
-// got reads the ids of events; those without one are left out.
+// got returns the ids of events. It leaves out events without an id.
 func got(events []wire.SSE) []session.EventID {
 	var ids []session.EventID
 	for _, e := range events {
@@ -293,7 +293,6 @@ func TestCodesOfTheCoreAsTheClientSeesThem(t *testing.T) {
 		{session.Errorf(session.NotFound, "said why"), 404, wire.CodeSessionNotFound, ""},
 		{session.Errorf(session.Duplicate, "said why"), 409, wire.CodeInvalidRequest, ""},
 		{session.Errorf(session.TooLarge, "said why"), 413, wire.CodeInvalidRequest, ""},
-		{session.Errorf(session.Busy, "said why"), 200, wire.CodeServer, ""},
 		{session.Errorf(session.Unavailable, "said why"), 503, wire.CodeServer, "1"},
 		{session.Errorf(session.Conflict, "said why"), 503, wire.CodeServer, "1"},
 		{session.Errorf(session.Fenced, "said why"), 503, wire.CodeServer, "1"},
@@ -322,6 +321,20 @@ func TestCodesOfTheCoreAsTheClientSeesThem(t *testing.T) {
 		if strings.Contains(a.body, "secret") {
 			t.Errorf("the cause came out: %s", a.body)
 		}
+	}
+}
+
+func TestNoRoomIsAToolErrorToACallAndAnErrorToOtherRequests(t *testing.T) {
+	w := newWorld(t)
+	c := w.open("quiet")
+	w.backend.err = session.Errorf(session.Busy, "no room")
+	want := `{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"no room"}],"isError":true,"_meta":{"dormouse/limit":{"kind":"room","retryAfterSeconds":1}}}}`
+	if a := c.call("x"); a.status != 200 || a.body != want {
+		t.Errorf("got %d %s", a.status, a.body)
+	}
+	a := c.post(`{"jsonrpc":"2.0","id":2,"method":"prompts/list"}`)
+	if code, message := a.rpcError(t); a.status != 200 || wire.Code(code) != wire.CodeServer || message != "no room" || !strings.Contains(a.body, `"retryAfterSeconds":1`) {
+		t.Errorf("got %d %s", a.status, a.body)
 	}
 }
 
@@ -424,7 +437,8 @@ func TestKeepAlive(t *testing.T) {
 				at = append(at, f.at)
 			}
 		}
-		// Every 15 s after the stream began; anew after the event at 40 s.
+		// Comments come every 15 s from the beginning of the stream, and again from the
+		// event at 40 s.
 		first := a.flush[0].at
 		if want := []time.Duration{first + 15*time.Second, first + 30*time.Second, 55 * time.Second}; !slices.Equal(at, want) {
 			t.Errorf("comments at %v, want %v", at, want)

@@ -2,6 +2,7 @@ package front
 
 import (
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -17,6 +18,7 @@ import (
 //	/<server>/sse      GET             HTTP+SSE: the event stream
 //	/<server>/message  POST            HTTP+SSE: a message
 //	/<server>/ticket   POST            a ticket for one WebSocket connection
+//	/<server>/connect  GET             sends a browser to the page where users connect third parties
 //
 // A client that tries the newest transport first may post to the URL of an event stream: 405
 // tells it to try the next one.
@@ -24,7 +26,7 @@ import (
 const (
 	methods        = "GET, POST, DELETE, OPTIONS"
 	methodsNoGet   = "POST, DELETE, OPTIONS" // the server has nothing to push
-	methodsModern  = "POST, OPTIONS"         // the modern era has neither sessions nor streams to resume
+	methodsModern  = "POST, OPTIONS"         // the modern era has no sessions and no streams to resume
 	methodsSSE     = "GET, OPTIONS"
 	methodsMessage = "POST, OPTIONS"
 
@@ -64,4 +66,25 @@ func split(path string) (server, resource string, ok bool) {
 	path, rooted := strings.CutPrefix(strings.TrimSuffix(path, "/"), "/")
 	server, resource, ok = strings.Cut(path, "/")
 	return server, resource, ok && rooted && server != "" && !strings.Contains(resource, "/")
+}
+
+// connect sends a browser to the page of another function, where the user of a server
+// connects third parties. It reports whether the request was for that page.
+func (x *exchange) connect() bool {
+	server, resource, ok := split(x.r.URL.Path)
+	if !ok || resource != "connect" || x.r.Method != http.MethodGet {
+		return false
+	}
+	if of, known := x.opts.Servers(server); !known || len(of.Providers) == 0 {
+		return false
+	}
+	to := "../connect?server=" + url.QueryEscape(server)
+	if e := x.r.URL.Query().Get("e"); e != "" {
+		to += "&e=" + url.QueryEscape(e)
+	}
+	x.w.Header().Set("Location", to)
+	x.w.Header().Set("Cache-Control", "no-store")
+	x.w.Header().Set("Referrer-Policy", "no-referrer")
+	x.empty(http.StatusSeeOther)
+	return true
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// pause appends an event that sends away whoever reads the stream, for so long.
+// pause appends an event that ends the response to every reader of the stream, with this
+// retry.
 func (r run) pause(raw string, retry time.Duration) {
 	tail, err := r.store.Tail(r.ctx, r.session, r.stream)
 	if err == nil {
@@ -22,8 +23,8 @@ func (r run) pause(raw string, retry time.Duration) {
 	}
 }
 
-// sentAway checks the end of a response that the server closed: a second cursor with
-// the retry it asked for.
+// sentAway checks the end of a response that the server has closed: the cursor again, with
+// the retry that the server set.
 func sentAway(t *testing.T, a *answer, retry time.Duration) {
 	t.Helper()
 	events := a.events(t)
@@ -33,8 +34,8 @@ func sentAway(t *testing.T, a *answer, retry time.Duration) {
 	}
 }
 
-// R-31: the server closes the stream of a call with a retry of its own. The client
-// comes back for the rest; nothing is lost or said twice.
+// R-31: the server closes the stream of a call with a retry of its own. The client comes
+// back for the rest. It gets every event exactly once.
 func TestServerClosesTheStreamOfACall(t *testing.T) {
 	for name, raw := range map[string]string{"with its last event": said("one"), "behind it": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -64,8 +65,8 @@ func TestServerClosesTheStreamOfACall(t *testing.T) {
 	}
 }
 
-// R-31: a client whose version knows no polling would not come back to its POST, so
-// it is not sent away.
+// R-31: a client whose version has no polling would not come back to its POST, so its
+// response stays open.
 func TestServerDoesNotCloseTheStreamOfAClientThatWouldNotComeBack(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		s.backend.tool("steps", func(r run) { r.say("one"); r.pause("", 5*time.Second); r.say("two"); r.end(`{}`) })
@@ -77,8 +78,8 @@ func TestServerDoesNotCloseTheStreamOfAClientThatWouldNotComeBack(t *testing.T) 
 	})
 }
 
-// R-31 (and R13): the server closes the common stream. The primary is sent away at
-// once, those who wait soon after, and all go on when they come back.
+// R-31 (and R13): the server closes the common stream. The response of the primary ends at
+// once, and those of the standbys soon after. All of them continue when they come back.
 func TestServerClosesTheCommonStream(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("pushy")

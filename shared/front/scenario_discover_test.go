@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// discovering is server/discover with headers and _meta that say a version.
+// discovering is server/discover with the headers and the _meta that name a version.
 func discovering(header, meta string) saying {
 	return saying{
 		name: "discover, header " + header + ", _meta " + meta, method: wire.MethodDiscover, version: header, header: wire.MethodDiscover,
@@ -18,8 +18,9 @@ func discovering(header, meta string) saying {
 	}
 }
 
-// server/discover is answered without a handshake and without a
-// session, whether the client says who it is or not, and nothing is left of it.
+// the endpoint answers server/discover without a handshake and without
+// a session. It does so whether or not the client names itself, and keeps nothing of the
+// request.
 func TestDiscoverNeedsNoSession(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		s.opts.Sealer = newSealer(t)
@@ -43,9 +44,9 @@ func TestDiscoverNeedsNoSession(t *testing.T) {
 	})
 }
 
-// a discover that does not fit is 400, and
-// JSON whatever the client accepts besides. A version that does not have it, or that
-// nobody has, is told those that are spoken.
+// an invalid discover gets status 400 and JSON,
+// whatever else the client accepts. If the version has no discover, or does not exist, the
+// error names the supported versions.
 func TestDiscoverThatDoesNotFitIsRefused(t *testing.T) {
 	refused := func(y saying, code wire.Code, says string) saying {
 		y.status, y.code, y.says = 400, code, says
@@ -97,8 +98,9 @@ func TestVersionThatNobodySpeaksIsToldThoseThatAre(t *testing.T) {
 	})
 }
 
-// to speak an older version is to have a session. Who asked server/discover
-// first and goes on in 2025-11-25 without one is told so, and may open one.
+// an older version needs a session. A client may ask server/discover first and then
+// use 2025-11-25 without a session. The error tells it so, and the client may open a
+// session.
 func TestOlderVersionHasSessionsAlsoAfterDiscover(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		discovering("2026-07-28", "2026-07-28").on(t, s, "quiet")
@@ -111,9 +113,8 @@ func TestOlderVersionHasSessionsAlsoAfterDiscover(t *testing.T) {
 	})
 }
 
-// a method that nobody knows is 404 in the modern era, where a status is
-// all there is to see on the way; in a session it is the server's to refuse, in a
-// response like any other.
+// in the modern era an unknown method gets 404, because a proxy sees only the
+// status. In a session the server itself refuses the method, in an ordinary response.
 func TestUnknownMethodIsToldAsTheEraTellsIt(t *testing.T) {
 	const method = "unknown/method"
 	scenario(t, func(t *testing.T, s *stage) {
@@ -130,8 +131,8 @@ func TestUnknownMethodIsToldAsTheEraTellsIt(t *testing.T) {
 	})
 }
 
-// R-89, C-87: the modern era has POST and nothing else. GET and DELETE are refused
-// before anybody is asked for a session, whatever the client names.
+// R-89, C-87: the modern era has POST only. The endpoint refuses GET and DELETE before it
+// looks for a session, whatever the client names.
 func TestVerbsOfSessionsAreRefusedInTheModernEra(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("pushy")

@@ -18,7 +18,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
 
-// stageAt is a stage over a SQLite file.
+// stageAt is a stage whose store is a SQLite file.
 func stageAt(t *testing.T, path string) *stage {
 	return newStage(t, func() session.Store {
 		store, err := sqlitestore.Open(path)
@@ -29,7 +29,7 @@ func stageAt(t *testing.T, path string) *stage {
 	})
 }
 
-// behind runs SQL on a file, behind the store's back.
+// behind runs SQL on a file without the store.
 func behind(t *testing.T, path string, use func(db *sql.DB) error) {
 	t.Helper()
 	db, err := sql.Open("sqlite", path)
@@ -44,8 +44,8 @@ func behind(t *testing.T, path string, use func(db *sql.DB) error) {
 	}
 }
 
-// C-72: the file that an older program has left goes on: its sessions, their events
-// and the ids their clients have.
+// C-72: the file of an older program still works: its sessions, their events and the ids
+// that clients have.
 func TestFileOfAnOlderVersionGoesOn(t *testing.T) {
 	const (
 		id     = "ach2gnei3t0ndch52d7gj3rnqisto3ki"
@@ -83,8 +83,8 @@ func TestFileOfAnOlderVersionGoesOn(t *testing.T) {
 	})
 }
 
-// C-72: a record without what has been added since is read, and so is one of a newer
-// program, with what we do not know.
+// C-72: the store reads a record that lacks newer fields. It also reads the record of a
+// newer program, with fields that it does not know.
 func TestRecordOfAnotherVersionIsRead(t *testing.T) {
 	changes := map[string]func(record map[string]any){
 		"older": func(record map[string]any) {

@@ -23,8 +23,8 @@ func (v visitor) crowd(n int) []*conn {
 	return crowd
 }
 
-// R-10, R-11, R-15, R-23, C-36, C-41, C-74: five listeners are all served; what is
-// said comes to one, which is the first, and the others hear nothing but comments.
+// R-10, R-11, R-15, R-23, C-36, C-41, C-74: five listeners all get responses. The first
+// gets the events, and the others get only comments.
 func TestOfStaggeredListenersTheFirstHears(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("pushy")
@@ -42,8 +42,8 @@ func TestOfStaggeredListenersTheFirstHears(t *testing.T) {
 	})
 }
 
-// C-41: the same, until the last of them is closed. That a listener is closed for its
-// time is no reason to say everything again to the next: its client comes back.
+// C-41: the same, until the last listener is closed. A listener whose time is over is not
+// replaced at once with all events sent again: its client comes back.
 func TestOfStaggeredListenersOneHearsEachEvent(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("pushy")
@@ -64,8 +64,8 @@ func TestOfStaggeredListenersOneHearsEachEvent(t *testing.T) {
 	})
 }
 
-// R-12, R-13, R-18, R-25: the primary dies. Once its lease is over the next listener
-// gets what the dead one had not reported, and all that comes.
+// R-12, R-13, R-18, R-25: the primary dies. When its lease is over, the next listener gets
+// the events that the dead one had not reported, and all later events.
 func TestNextListenerReplacesADeadPrimary(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("pushy")
@@ -92,9 +92,8 @@ func TestNextListenerReplacesADeadPrimary(t *testing.T) {
 	})
 }
 
-// R-14, R-20: primaries die one after the other, each with the word it was just
-// told. Nothing is lost and, as each one's client comes back and reports, nothing
-// is said twice.
+// R-14, R-20: primaries die one after the other, each right after it got an event. No
+// event is lost. Each client comes back and reports, so no event is sent twice.
 func TestPrimaryIsReplacedTimeAndAgain(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("pushy")
@@ -114,7 +113,7 @@ func TestPrimaryIsReplacedTimeAndAgain(t *testing.T) {
 	})
 }
 
-// R-17: a client takes up the common stream while a primary lives: it waits behind.
+// R-17: a client resumes the common stream while a primary lives. It becomes a standby.
 func TestResumedListenerWaitsBehindALivingPrimary(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("pushy")
@@ -138,9 +137,9 @@ func TestResumedListenerWaitsBehindALivingPrimary(t *testing.T) {
 	})
 }
 
-// C-41, C-44: a fresh listener does not drive out a living one, which would make
-// two clients of one session drive out one another for ever (R9): it waits. As long
-// as both come back as they are told, everything is heard by one of them, once.
+// C-41, C-44: a fresh listener waits and does not replace a living one. Otherwise two
+// clients of one session would replace each other for ever (R9). As long as both come back
+// as told, one of them gets each event, once.
 func TestListenersOfOneSessionDoNotDriveOutOneAnother(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("pushy")
@@ -166,7 +165,7 @@ func TestListenersOfOneSessionDoNotDriveOutOneAnother(t *testing.T) {
 	})
 }
 
-// R-24: listeners that wait and go do no harm.
+// R-24: standbys that go away do no harm.
 func TestListenersThatWaitMayGo(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("pushy")
@@ -184,8 +183,8 @@ func TestListenersThatWaitMayGo(t *testing.T) {
 	})
 }
 
-// R-26: of 35 listeners one is the primary, 32 wait, and those that have waited
-// longest are let go in good order.
+// R-26: of 35 listeners one is the primary and 32 are standbys. The two that have waited
+// longest are sent away with a proper end.
 func TestOf35ListenersTheOldestThatWaitAreLetGo(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		s.limits.Hold = 10 * time.Minute
@@ -216,7 +215,7 @@ func TestOf35ListenersTheOldestThatWaitAreLetGo(t *testing.T) {
 	})
 }
 
-// R-21, R-22: what names no session, or none there is, cannot be listened to.
+// R-21, R-22: a GET without a session, or with one that does not exist, cannot listen.
 func TestListenerNeedsASession(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("pushy")
@@ -229,8 +228,8 @@ func TestListenerNeedsASession(t *testing.T) {
 	})
 }
 
-// C-37, C-38: a listener is there. What a call says and answers goes to the call;
-// what belongs to no call goes to the listener.
+// C-37, C-38: while a client listens, the messages of a call go to the call. The messages
+// that belong to no call go to the listener.
 func TestCallKeepsItsOwnThoughSomebodyListens(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		s.backend.tool("steps", func(r run) {
@@ -250,8 +249,8 @@ func TestCallKeepsItsOwnThoughSomebodyListens(t *testing.T) {
 	})
 }
 
-// C-39: tools come and go while a session lives: the listener is told, and the next
-// tools/list shows it.
+// C-39: a server's tools change while a session lives. The listener gets the notification,
+// and the next tools/list shows the change.
 func TestToolThatComesAndGoesIsToldAndListed(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		tools := []string{}
@@ -279,7 +278,7 @@ func TestToolThatComesAndGoesIsToldAndListed(t *testing.T) {
 	})
 }
 
-// C-42: nobody listens: what is said is kept and was written to nobody.
+// C-42: without a listener, the messages of the server are kept and sent to no client.
 func TestWhatNobodyHearsIsKept(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		s.backend.tool("steps", func(r run) { time.Sleep(2 * time.Second); r.end(`{}`) })

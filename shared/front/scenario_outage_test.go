@@ -11,8 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// outage says how each method of the store fails: not reached, or done and not
-// answered.
+// outage plays a test for each method of the store and each way to fail: the call does not
+// reach the store, or the store does the work and the answer is lost.
 func outage(t *testing.T, methods []string, play func(t *testing.T, s *stage, fail func())) {
 	for _, method := range methods {
 		for _, how := range []string{"lost", "unanswered"} {
@@ -31,7 +31,7 @@ func outage(t *testing.T, methods []string, play func(t *testing.T, s *stage, fa
 	}
 }
 
-// refusedForNow is an answer that says: send it again.
+// refusedForNow checks that an answer tells the client to send the request again.
 func refusedForNow(t *testing.T, a *answer) {
 	t.Helper()
 	if a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") != "1" {
@@ -42,7 +42,8 @@ func refusedForNow(t *testing.T, a *answer) {
 	}
 }
 
-// toldToWait is the answer to a GET that says: come again, later, with what you have.
+// toldToWait checks that the answer to a GET tells the client to come back later, with the
+// cursor that it has.
 func toldToWait(t *testing.T, a *answer) {
 	t.Helper()
 	events := a.events(t)
@@ -51,11 +52,11 @@ func toldToWait(t *testing.T, a *answer) {
 	}
 }
 
-// C-70: the store fails once, whatever is asked of it. The request is refused
-// for now, and the same request again is served; nothing is started anew.
+// C-70: one method of the store fails once. The request is refused for now, and succeeds
+// when the client sends it again. Nothing is started a second time.
 func TestCallIsServedOnceTheStoreIsBack(t *testing.T) {
 	outage(t, []string{"", "Load", "Save", "Wait"}, func(t *testing.T, s *stage, fail func()) {
-		v := s.visit("known") // whose box has had nothing of this session yet
+		v := s.visit("known") // a session whose messages have not reached the box yet
 		fail()
 		refusedForNow(t, v.call("x"))
 		s.down()
@@ -65,8 +66,8 @@ func TestCallIsServedOnceTheStoreIsBack(t *testing.T) {
 	})
 }
 
-// C-70: the same, while a session is opened: refused for now, without a session that
-// a client would hold on to.
+// C-70: the same, while a session is opened: the request is refused for now, and the
+// client gets no session id.
 func TestInitializeIsServedOnceTheStoreIsBack(t *testing.T) {
 	for server, methods := range map[string][]string{
 		"quiet": {"", "Create", "Box", "Wait"},
@@ -86,7 +87,7 @@ func TestInitializeIsServedOnceTheStoreIsBack(t *testing.T) {
 	}
 }
 
-// C-70: the same, for all that is answered with nothing.
+// C-70: the same, for messages that need no answer.
 func TestWhatNeedsNoAnswerIsTakenOnceTheStoreIsBack(t *testing.T) {
 	tests := map[string]struct {
 		body    string
@@ -118,7 +119,7 @@ func TestWhatNeedsNoAnswerIsTakenOnceTheStoreIsBack(t *testing.T) {
 	}
 }
 
-// C-70: a session is not ended by half.
+// C-70: a session ends completely or not at all.
 func TestDeleteIsServedOnceTheStoreIsBack(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		for _, method := range []string{"", "Load", "Save"} {
@@ -136,8 +137,8 @@ func TestDeleteIsServedOnceTheStoreIsBack(t *testing.T) {
 	})
 }
 
-// The store fails when a client begins to listen, or comes back to it: it is told to
-// come later, and finds all that was said meanwhile.
+// The store fails when a client begins to listen, or comes back. The client is told to
+// come later, and then gets all the events from meanwhile.
 func TestListenerIsServedOnceTheStoreIsBack(t *testing.T) {
 	outage(t, []string{"", "Load", "Save", "Wait"}, func(t *testing.T, s *stage, fail func()) {
 		v := s.visit("pushy")
@@ -186,8 +187,8 @@ func TestPollIsServedOnceTheStoreIsBack(t *testing.T) {
 	})
 }
 
-// The store fails while a response is under way: of a call, and of a listener. It
-// ends with a longer retry, and goes on where it was.
+// The store fails while a response is open, either of a call or of a listener. The
+// response ends with a longer retry, and the client continues at the same place.
 func TestResponseUnderWayIsTakenUpOnceTheStoreIsBack(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		proceed := make(chan struct{})
@@ -218,8 +219,8 @@ func TestResponseUnderWayIsTakenUpOnceTheStoreIsBack(t *testing.T) {
 	})
 }
 
-// The store fails when a listener has become the primary just now. Its client comes
-// back to that lease, and does not wait behind itself.
+// The store fails right after a listener has become the primary. Its client comes back to
+// its own lease, and does not wait for that lease to end.
 func TestListenerInTroubleDoesNotWaitBehindItself(t *testing.T) {
 	outage(t, []string{"Save", "Wait"}, func(t *testing.T, s *stage, fail func()) {
 		v := s.visit("pushy")

@@ -21,14 +21,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// hall is a stage where clients of all transports meet: it is the WebSocket API too,
-// and a server's tools can ask their clients.
+// hall is a stage where clients of all transports meet. It is also the WebSocket API, and
+// a server's tools can ask their clients.
 type hall struct {
 	*stage
-	batch sync.Mutex // one batch is under way at a time, as a runner has it for each session
+	batch sync.Mutex // one batch at a time, as a runner sends them for each session
 
 	mu     sync.Mutex
-	posted map[string][]string    // what was posted to a connection, in order
+	posted map[string][]string    // the messages that were posted to each connection, in order
 	gone   map[string]bool        // connections
 	asked  map[string]chan string // answers by session and question
 	conns  int                    // that there have been
@@ -68,7 +68,7 @@ func (h *hall) Close(_ context.Context, conn string) error {
 	return nil
 }
 
-// socket serves one event of the WebSocket API by a function made for it.
+// socket serves one event of the WebSocket API by a function that was made for it.
 func (h *hall) socket(serve func(*front.Socket)) {
 	host, leave := h.host()
 	defer leave()
@@ -100,8 +100,8 @@ func (h *hall) connect(query url.Values, headers ...string) (conn string, status
 	return conn, status
 }
 
-// voice is what a tool of a hall says with: all of it reaches the client, whatever
-// its transport, as if it had come through the relay function.
+// voice sends the messages of a tool in a hall. They reach the client, whatever its
+// transport, as if they had come through the relay function.
 type voice struct {
 	run
 	h *hall
@@ -132,14 +132,14 @@ func (v voice) end(result string) {
 	v.append(`{"jsonrpc":"2.0","id":`+string(v.requests[0])+`,"result":`+result+`}`, true)
 }
 
-// aside is the voice of a server that says something outside of any request.
+// aside returns a voice for messages outside of requests.
 func (v voice) aside() voice {
 	v.stream = session.Common
 	return v
 }
 
-// ask asks the client, and waits for as long as it takes to answer; the end of the
-// test is the end of the tool.
+// ask asks the client, and waits for the answer without a limit. The end of the test ends
+// the tool too.
 func (v voice) ask(id, question string) (answer string) {
 	heard := make(chan string, 1)
 	v.h.mu.Lock()
@@ -154,7 +154,7 @@ func (v voice) ask(id, question string) (answer string) {
 	return answer
 }
 
-// hear is told of each answer. A repeat means nothing.
+// hear takes each answer. A repeat of an answer changes nothing.
 func (h *hall) hear(a session.Answer) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -165,7 +165,7 @@ func (h *hall) hear(a session.Answer) {
 	}
 }
 
-// sent are the messages the server was handed, of one session.
+// sent returns the messages of one session that the server got.
 func (h *hall) sent(id string) (all []host.Delivery) {
 	h.stage.mu.Lock()
 	defer h.stage.mu.Unlock()
@@ -180,16 +180,18 @@ func (h *hall) sent(id string) (all []host.Delivery) {
 // party is a client with one session, over any transport.
 type party interface {
 	id() string
-	// say sends a message, which has to be taken.
+	// say sends a message, and fails the test if it is not accepted.
 	say(raw string)
-	// heard is what the server has said since the last time, in order.
+	// heard returns the server's messages since its last call, in order.
 	heard() []string
-	// leave loses every connection; back comes back to what was there and what may come.
+	// leave drops every connection. back connects again to everything that was open, and
+	// to the common stream.
 	leave()
 	back()
 }
 
-// transports are the ways to be a client of a session. headers come in pairs.
+// transports are the ways to be a client of a session. headers are pairs of name and
+// value.
 var transports = map[string]func(h *hall, server string, headers ...string) party{
 	"Streamable HTTP": func(h *hall, server string, headers ...string) party {
 		a := h.do(request("POST", "/"+server+"/mcp", initialize, headers...))
@@ -216,7 +218,7 @@ var transports = map[string]func(h *hall, server string, headers ...string) part
 	},
 }
 
-// greeting is the handshake of those who have a connection before they say anything.
+// greeting is the handshake of a client that has a connection before its first message.
 type greeting struct{}
 
 func (greeting) greet(t *testing.T, p party) {
@@ -242,8 +244,8 @@ func parties(t *testing.T, server string, play func(t *testing.T, h *hall, p par
 	}
 }
 
-// httpParty is a client of Streamable HTTP: a response for each request, and a GET
-// when it comes back and nothing is left to take up.
+// httpParty is a client of Streamable HTTP. It has a response for each request. When it
+// comes back and has no response to resume, it sends a GET.
 type httpParty struct {
 	*client
 	h       *hall
@@ -252,7 +254,7 @@ type httpParty struct {
 	told    []string   // before its connections were lost
 }
 
-// reading is a response, and how much of it has been heard.
+// reading is a response, and how much of it the party has read.
 type reading struct {
 	*conn
 	n int
@@ -319,7 +321,7 @@ type sseParty struct {
 	server  string
 	headers []string
 	reading *reading
-	last    string // id of the last event, and session, of the stream of before
+	last    string // id of the last event of the previous stream, and of the session
 	session string
 }
 
@@ -371,7 +373,7 @@ type wsParty struct {
 	headers []string
 	conn    string
 	session string
-	told    []string          // in place, or before the connection was lost
+	told    []string          // messages that came as replies, or before the connection was lost
 	last    map[string]string // id of the last event of each stream
 }
 
@@ -398,7 +400,8 @@ func (p *wsParty) say(raw string) {
 	})
 }
 
-// take keeps what a message says, and the message if it is not about an event.
+// take records what a message says. If the message is not about an event, take keeps the
+// message too.
 func (p *wsParty) take(raw string) {
 	var m struct {
 		Method string
@@ -410,7 +413,7 @@ func (p *wsParty) take(raw string) {
 	}
 	p.session = m.Params.SessionID
 	_, stream, _ := strings.Cut(m.Params.EventID, "/")
-	// That a request was accepted may be told after its first event.
+	// The notification that a request was accepted may come after its first event.
 	if !strings.HasPrefix(m.Params.EventID, "0/") || p.last[stream] == "" {
 		p.last[stream] = m.Params.EventID
 	}

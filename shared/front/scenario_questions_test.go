@@ -10,17 +10,17 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// question is the scripted server's, as its client sees it.
+// question returns the scripted server's question as its client gets it.
 func question(text string) string { return `{"jsonrpc":"2.0","id":"q-1",` + text + `}` }
 
-// asks adds a tool that asks its client something and ends with what it heard.
+// asks adds a tool that asks its client something, and returns the answer as its result.
 func (h *hall) asks(text string) {
 	h.tool("ask", func(v voice) { v.end(`{"heard":` + v.ask("q-1", text) + `}`) })
 }
 
-// C-61, C-65: the client of a question has lost its connections when it answers,
-// hours later, over another one; no instance has seen the question. The server gets
-// the answer, and the client the end of its call.
+// C-61, C-65: a client is asked and loses its connections. It answers hours later, over
+// another connection, at an instance that has not seen the question. The server gets the
+// answer, and the client gets the end of its call.
 func TestQuestionIsAnsweredFromElsewhereHoursLater(t *testing.T) {
 	for name, text := range map[string]string{"elicitation": elicit, "sampling": sample, "roots": roots} {
 		t.Run(name, func(t *testing.T) {
@@ -43,8 +43,8 @@ func TestQuestionIsAnsweredFromElsewhereHoursLater(t *testing.T) {
 	}
 }
 
-// C-65: a WebSocket needs no other connection. Pings, which wake nothing, keep it
-// open, and the answer may come over it as late as that.
+// C-65: a WebSocket client needs no other connection. Pings, which wake nothing, keep the
+// connection open, and the answer may come over it an hour later.
 func TestQuestionIsAnsweredOverTheSameSocketAnHourLater(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		h := newHall(s)
@@ -52,7 +52,7 @@ func TestQuestionIsAnsweredOverTheSameSocketAnHourLater(t *testing.T) {
 		p := transports["WebSocket"](h, "pushy")
 		p.say(callOf("ask"))
 		p.heard()
-		for range 7 { // within the ten minutes that API Gateway gives a silent connection
+		for range 7 { // each ping comes within the ten minutes that API Gateway gives a silent connection
 			time.Sleep(9 * time.Minute)
 			p.say(`{"jsonrpc":"2.0","id":"p","method":"ping"}`)
 			if diff := cmp.Diff([]string{`{"jsonrpc":"2.0","id":"p","result":{}}`}, p.heard()); diff != "" {
@@ -67,8 +67,8 @@ func TestQuestionIsAnsweredOverTheSameSocketAnHourLater(t *testing.T) {
 	})
 }
 
-// C-61, C-63, C-64: what the client answers is what the server hears, byte for byte:
-// that its user accepts, declines or has left it, or an error.
+// C-61, C-63, C-64: the server gets the client's answer byte for byte: the user accepts,
+// declines or cancels, or the client sends an error.
 func TestWhatAClientAnswersIsWhatTheServerHears(t *testing.T) {
 	for name, end := range map[string]string{
 		"accepted":           `"result":{"action":"accept","content":{"n":9007199254740993,"x":1e2, "ü":"\u00fc"}}`,
@@ -92,8 +92,8 @@ func TestWhatAClientAnswersIsWhatTheServerHears(t *testing.T) {
 	}
 }
 
-// C-62, R-76: a question comes on the response to the call it belongs to, and on
-// nothing else that is open: not on a listener, not on another call's response.
+// C-62, R-76: a question comes only on the response of the call that it belongs to. It
+// comes neither on a listener nor on the response of another call.
 func TestQuestionRidesTheResponseOfItsCall(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		h := newHall(s)
@@ -121,8 +121,8 @@ func TestQuestionRidesTheResponseOfItsCall(t *testing.T) {
 	})
 }
 
-// C-66: a call that asks nothing goes on beside one that waits for an answer, with
-// progress and result of its own.
+// C-66: one call waits for an answer. Another call that asks nothing goes on beside it,
+// with its own progress and result.
 func TestCallBesideAQuestionIsNotMixedWithIt(t *testing.T) {
 	parties(t, "pushy", func(t *testing.T, h *hall, p party) {
 		h.asks(elicit)
@@ -144,8 +144,7 @@ func TestCallBesideAQuestionIsNotMixedWithIt(t *testing.T) {
 	})
 }
 
-// C-63: a client that gives a call up while its question is open says so to the
-// server.
+// C-63: a client cancels a call while its question is open. The cancel reaches the server.
 func TestCancelOfACallThatAsksReachesTheServer(t *testing.T) {
 	parties(t, "pushy", func(t *testing.T, h *hall, p party) {
 		h.asks(elicit)
@@ -162,9 +161,9 @@ func TestCancelOfACallThatAsksReachesTheServer(t *testing.T) {
 	})
 }
 
-// C-67: what a server says long after the call that was the reason, of its own
-// accord, reaches the client of that session: what was said while it was away when it
-// comes back, and what is said while it is there at once.
+// C-67: a server sends messages by itself, long after the call that was the reason. They
+// reach the client of that session: at once if it is connected, and otherwise when it
+// comes back.
 func TestWhatAServerSaysOfItsOwnAccordReachesTheClient(t *testing.T) {
 	parties(t, "pushy", func(t *testing.T, h *hall, p party) {
 		again := make(chan struct{})
@@ -192,8 +191,8 @@ func TestWhatAServerSaysOfItsOwnAccordReachesTheClient(t *testing.T) {
 	})
 }
 
-// R-77: a ping of the server belongs to no call and is allowed everywhere; the
-// client's answer goes to the server as any other.
+// R-77: a ping of the server belongs to no call and may come on any stream. The client's
+// answer goes to the server like any other.
 func TestPingOfAServerIsAnsweredOutsideOfACall(t *testing.T) {
 	parties(t, "pushy", func(t *testing.T, h *hall, p party) {
 		const ping = `"method":"ping"`

@@ -13,8 +13,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// there is no refusal, of any rung, verb or path, that a client
-// cannot read: each is one JSON-RPC error, and is called JSON.
+// a client can read every refusal, of every rung, method and path.
+// Each is one JSON-RPC error with the content type JSON.
 func TestEveryRefusalIsAnErrorOfJSONRPC(t *testing.T) {
 	requests := map[string]*http.Request{}
 	for _, r := range ladder() {
@@ -68,8 +68,8 @@ func readable(t *testing.T, name string, a *answer) {
 	}
 }
 
-// C-85: which pages may call, and under which names of a host, is looked at before
-// anything else, in each era. A page that may not has no effect.
+// C-85: the endpoint checks the page's origin and the host's name before anything else, in
+// each era. A page that is not allowed has no effect.
 func TestPagesAndHostsOfElsewhereReachNothing(t *testing.T) {
 	const page = "https://app.example"
 	tests := []struct {
@@ -119,8 +119,8 @@ func TestPagesAndHostsOfElsewhereReachNothing(t *testing.T) {
 	}
 }
 
-// C-89: an authenticator that lets somebody in of whom it does not say whose he is
-// has failed. Nobody is let in as nobody, in no era, and the client is not told more.
+// C-89: an authenticator that admits a caller without a principal has failed. The endpoint
+// refuses that caller in every era, and the error says no more.
 func TestWhoHasNoNameIsNotLetIn(t *testing.T) {
 	for name, who := range map[string]session.Identity{
 		"nothing":      {Credential: "secret"},

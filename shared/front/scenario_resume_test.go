@@ -14,8 +14,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// C-6, R-5: the connection breaks after the first progress, before there is a
-// result. The result comes on the next connection, and was not on its way before.
+// C-6, R-5: the connection breaks after the first progress, before there is a result. The
+// result comes on the next connection. It did not exist before that.
 func TestCallThatWasDroppedAfterItsFirstProgressEndsOnTheNextConnection(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		runs, proceed := 0, make(chan struct{})
@@ -48,8 +48,8 @@ func TestCallThatWasDroppedAfterItsFirstProgressEndsOnTheNextConnection(t *testi
 	})
 }
 
-// C-6: the same, with a client that is waiting on the next connection already when
-// the result comes, and is cut off again and again before.
+// C-6: the same, but the connection breaks again and again, and the client is waiting on a
+// new one when the result comes.
 func TestCallThatIsDroppedTimeAndAgainEndsOnce(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		proceed := make(chan struct{})
@@ -78,9 +78,9 @@ func TestCallThatIsDroppedTimeAndAgainEndsOnce(t *testing.T) {
 	})
 }
 
-// C-6, R-5, R-16 (and C12): the last byte was written, and the client never got
-// it, or got it and asks again: it can be fetched from any place, by anybody who
-// serves the session, for as long as events are kept.
+// C-6, R-5, R-16 (and C12): the last byte was written. The client never got it, or got it
+// and asks again. It can fetch the result from every instance that serves the session, for
+// as long as events are kept.
 func TestResultThatWasWrittenIntoTheVoidIsFetchedAgain(t *testing.T) {
 	want := []string{said("1"), said("2"), resultOf(`{}`)}
 	for read := range len(want) + 1 {
@@ -105,9 +105,9 @@ func equateEmpty() cmp.Option {
 	return cmp.FilterValues(func(a, b []string) bool { return len(a)+len(b) == 0 }, cmp.Ignore())
 }
 
-// C-34, C-43: a client comes back while its old connection still stands. Both read
-// the log, so each gets everything behind its cursor once; the old one ends when
-// the request does.
+// C-34, C-43: a client comes back while its old connection is still open. Both responses
+// read the log, so each gets every event after its cursor once. The old one ends when the
+// request does.
 func TestStaleConnectionOfACallEndsWithTheCall(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		proceed := make(chan struct{})
@@ -136,7 +136,7 @@ func TestStaleConnectionOfACallEndsWithTheCall(t *testing.T) {
 	})
 }
 
-// C-43: the old connection ends by itself also when the call does not.
+// C-43: the old connection ends by itself, even if the call does not end.
 func TestStaleConnectionOfACallIsNotHeldForEver(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		s.backend.tool("hang", func(r run) { r.say("one") })
@@ -151,8 +151,8 @@ func TestStaleConnectionOfACallIsNotHeldForEver(t *testing.T) {
 	})
 }
 
-// C-34, C-43, on the common stream: a client whose connection was lost without
-// anybody noticing comes back to its own lease, and what comes then is for it.
+// C-34, C-43, on the common stream: a client loses its connection without the endpoint
+// noticing. It comes back to its own lease, and gets the later events.
 func TestListenerThatComesBackHearsThoughItsOldConnectionStands(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("pushy")
@@ -172,9 +172,8 @@ func TestListenerThatComesBackHearsThoughItsOldConnectionStands(t *testing.T) {
 	})
 }
 
-// C-4, C-8, C-9, C-10, R-28: every event has an id, which names its stream and
-// grows by one; no id comes twice in a session, whatever is opened, cut and taken
-// up in it.
+// C-4, C-8, C-9, C-10, R-28: every event has an id that names its stream and grows by one.
+// No id comes twice in a session, however often streams are opened, cut and resumed.
 func TestEveryEventOfASessionHasAnIDOfItsOwn(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		s.backend.tool("steps", func(r run) {
@@ -219,8 +218,8 @@ func TestEveryEventOfASessionHasAnIDOfItsOwn(t *testing.T) {
 	})
 }
 
-// C-15, R-4: a later process goes on with the indexes where an earlier one ended;
-// nobody had them in memory.
+// C-15, R-4: a later process continues with the indexes of an earlier one. No process had
+// them in memory.
 func TestIndexesGoOnWhenNobodyRemembersThem(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("pushy")
@@ -238,8 +237,8 @@ func TestIndexesGoOnWhenNobodyRemembersThem(t *testing.T) {
 	})
 }
 
-// C-12, C-13, R-30 (and R8): what is nobody's, another session's, not yet
-// there or not there any more is an event stream that ends at once, so that nobody
+// C-12, C-13, R-30 (and R8): a stream may not exist, not yet or no longer, or may belong
+// to another session. Its response is an event stream that ends at once, so that no client
 // asks in a loop or waits.
 func TestStreamThatIsNotThereIsAnEmptyOne(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
@@ -279,8 +278,8 @@ func TestStreamThatIsNotThereIsAnEmptyOne(t *testing.T) {
 	})
 }
 
-// R-27, C-2: every response begins with an event that has an id, a retry and empty
-// data, and no event has a name: a named ping breaks clients.
+// R-27, C-2: every response begins with an event that has an id, a retry and empty data.
+// No event has a name, because clients fail on an event named ping.
 func TestNoEventHasAName(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		s.backend.tool("hang", func(run) {})
@@ -294,7 +293,7 @@ func TestNoEventHasAName(t *testing.T) {
 	})
 }
 
-// R-19, R-29, C-5: a call that is polled and a listener do not disturb one another.
+// R-19, R-29, C-5: polls of a call and a listener do not disturb one another.
 func TestPollsOfACallAndAListenerGoSideBySide(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		s.backend.tool("long", func(r run) {

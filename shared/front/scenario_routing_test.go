@@ -15,8 +15,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// mirror is a tool that says the arguments of its call before and with its result,
-// after a pause, so that calls overlap.
+// mirror adds a tool that sends the arguments of its call as a message. After a pause it
+// returns them as its result. The pause lets calls overlap.
 func mirror(s *stage, pause time.Duration) {
 	s.backend.tool("mirror", func(r run) {
 		word := s.wordOf(r)
@@ -26,7 +26,7 @@ func mirror(s *stage, pause time.Duration) {
 	})
 }
 
-// wordOf is params.arguments.word of the delivery a tool runs for.
+// wordOf returns params.arguments.word of the delivery for which a tool runs.
 func (s *stage) wordOf(r run) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,8 +53,8 @@ func result(id, word string) string {
 	return `{"jsonrpc":"2.0","id":` + id + `,"result":{"word":"` + word + `"}}`
 }
 
-// C-31: many calls of one session at a time, each on its own POST, each gets its own
-// progress and response and nobody else's.
+// C-31: a session has many calls at a time, each on its own POST. Each POST gets the
+// progress and the response of its own call only.
 func TestConcurrentCallsKeepTheirOwn(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		mirror(s, 5*time.Second)
@@ -73,8 +73,8 @@ func TestConcurrentCallsKeepTheirOwn(t *testing.T) {
 	})
 }
 
-// C-32: two POSTs of two sessions, and two of one session one after the other, have
-// the same id: each keeps its own, also when it is taken up later.
+// C-32: two POSTs have the same id: of two sessions, or of one session one after the
+// other. Each gets its own response, also when it is resumed later.
 func TestCallsWithTheSameIDKeepTheirOwn(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		mirror(s, 2*time.Second)
@@ -98,8 +98,8 @@ func TestCallsWithTheSameIDKeepTheirOwn(t *testing.T) {
 }
 
 // C-33: two POSTs of one session have the same id at the same time. The server's side
-// refuses the second (see box and native); the refusal goes to the second POST, and
-// what belongs to the first stays with the first.
+// refuses the second (see box and native). The refusal goes to the second POST, and the
+// messages of the first call to the first.
 func TestRefusalOfADuplicateIDGoesToItsOwnPOST(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		const refusal = `{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"this id is in use"}}`
@@ -129,7 +129,7 @@ func TestRefusalOfADuplicateIDGoesToItsOwnPOST(t *testing.T) {
 	})
 }
 
-// C-35: two batches at a time; the response to each ends with its own last answer.
+// C-35: two batches run at a time. The response to each ends with its own last answer.
 func TestEachBatchEndsWithItsOwnLastAnswer(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		pace := map[string]time.Duration{"quick": time.Second, "slow": 3 * time.Second}
@@ -159,8 +159,8 @@ func TestEachBatchEndsWithItsOwnLastAnswer(t *testing.T) {
 	})
 }
 
-// C-76: a response that comes at once is plain JSON, and one that anything precedes
-// is not, so that nothing is lost.
+// C-76: a response that comes at once is plain JSON. If any message comes before it, it is
+// an event stream, so that no message is lost.
 func TestResponseThatComesAtOnceIsJSON(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		s.backend.tool("plain", func(r run) { r.end(`{"n":1}`) })
@@ -175,8 +175,8 @@ func TestResponseThatComesAtOnceIsJSON(t *testing.T) {
 	})
 }
 
-// What is wrong is told apart: by the status, by the code, and by a text that says
-// what to do.
+// A client can tell errors apart by the status, by the code, and by a text that says what
+// to do.
 func TestErrorsAreToldApart(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v, gone, quiet := s.visit("pushy"), s.visit("pushy"), s.visit("quiet")
@@ -207,7 +207,6 @@ func TestErrorsAreToldApart(t *testing.T) {
 			"session terminated":       {func() *answer { return gone.call("x") }, 404, -32001, "no such session"},
 			"session unknown":          {func() *answer { return s.do(unknown.request("POST", callOf("x"))) }, 404, -32001, "no such session"},
 			"too large":                {fails(session.Errorf(session.TooLarge, "over 16 MiB")), 413, -32600, "16 MiB"},
-			"busy":                     {fails(session.Errorf(session.Busy, "no room")), 200, -32000, "no room"},
 			"input and output":         {fails(session.Errorf(session.Unavailable, "no answer")), 503, -32000, "no answer"},
 			"a store that is down": {func() *answer {
 				s.down("")
@@ -222,7 +221,8 @@ func TestErrorsAreToldApart(t *testing.T) {
 				t.Errorf("%s: got %d %s, want %d, %d, …%s…", name, a.status, a.body, tt.status, tt.code, tt.says)
 			}
 		}
-		// Neither are these errors: what nobody owes an end, or has no end yet.
+		// These are no errors either: a stream that does not exist, and one that has not
+		// ended.
 		if a := lastID("0/" + string(session.NewStreamID())); a.status != http.StatusOK {
 			t.Errorf("an unknown stream: got %d %s", a.status, a.body)
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// C-1, C-69, C-71, R-1: what the client said of itself is kept, and comes with
-// every message to whoever executes it, however long ago it was said.
+// C-1, C-69, C-71, R-1: what the client said in initialize is kept. It comes with every
+// message to the process that executes it, however old it is.
 func TestWhatTheClientSaidOfItselfComesWithEveryMessage(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		const params = `{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{},"x":9007199254740993},"clientInfo":{"name":"ann","version":"7"}}`
@@ -38,11 +38,11 @@ func TestWhatTheClientSaidOfItselfComesWithEveryMessage(t *testing.T) {
 	})
 }
 
-// C-68: the state of a session is not written with every request.
+// C-68: a request does not write the state of its session.
 func TestRequestsDoNotWriteTheSession(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("quiet")
-		v.call("x") // the first one notes that there was one
+		v.call("x") // the first request writes that the session has had one
 		s.calls = map[string]int{}
 		for range 10 {
 			v.call("x")
@@ -69,8 +69,8 @@ func TestSessionIsWhereItsStoreIs(t *testing.T) {
 	})
 }
 
-// R-2, R-35, C-75: the end of a session is told to its backend once, ends what is
-// open, and is known to every instance.
+// R-2, R-35, C-75: the backend learns once that a session has ended. The end of the
+// session also ends what is open, and every instance knows of it.
 func TestDeletedSessionIsGoneForEverybody(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("pushy")
@@ -98,7 +98,8 @@ func TestDeletedSessionIsGoneForEverybody(t *testing.T) {
 	})
 }
 
-// C-75: nobody can end a session of another, and nothing is told to its backend.
+// C-75: a caller cannot end the session of another one, and the backend learns nothing of
+// the attempt.
 func TestDeleteOfAnotherSessionIsRefusedWithoutAnEffect(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("quiet")
@@ -121,7 +122,7 @@ func TestDeleteOfAnotherSessionIsRefusedWithoutAnEffect(t *testing.T) {
 	})
 }
 
-// C-73: what a server says after the end of its session is swallowed.
+// C-73: messages that a server sends after the end of its session are dropped.
 func TestWhatIsSaidAfterTheEndOfASessionIsSwallowed(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v, other := s.visit("pushy"), s.visit("pushy")
@@ -141,7 +142,7 @@ func TestWhatIsSaidAfterTheEndOfASessionIsSwallowed(t *testing.T) {
 	})
 }
 
-// R-32: a session whose client never says that it is ready goes by itself.
+// R-32: a session whose client never sends notifications/initialized ends by itself.
 func TestSessionWithoutInitializedIsGoneAfterAMinute(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		late, inTime := s.greet("known"), s.greet("known")
@@ -161,7 +162,7 @@ func TestSessionWithoutInitializedIsGoneAfterAMinute(t *testing.T) {
 	})
 }
 
-// R-33: how long that may take is a setting.
+// R-33: a setting says how long the client may take for it.
 func TestSessionWithoutInitializedLivesAsLongAsIsSet(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		s.limits.InitTimeout = 1000 * time.Hour
@@ -173,8 +174,8 @@ func TestSessionWithoutInitializedLivesAsLongAsIsSet(t *testing.T) {
 	})
 }
 
-// R-34: that a session expires unused is nothing to report; a client that comes
-// back to it is refused, which is no error of ours.
+// R-34: a session that expires unused is not logged as an error. A client that comes back
+// to it is refused, and that is not logged as an error either.
 func TestExpiredSessionIsNoErrorInTheLog(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("pushy")
@@ -195,8 +196,8 @@ func TestExpiredSessionIsNoErrorInTheLog(t *testing.T) {
 	})
 }
 
-// Many requests change the record of one session at the same time, on a
-// store that takes its time: all are served, and none undoes another.
+// Many requests change the record of one session at the same time, on a slow store. All
+// are served, and none undoes the change of another.
 func TestManyChangesOfASessionAtOnceAreAllKept(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("quiet")

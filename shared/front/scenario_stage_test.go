@@ -15,25 +15,25 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// The files scenario_*_test.go play the scenarios of shared/scenarios.md from the
-// outside, cold: each request is served by a handler, a host and a handle on the
+// The files scenario_*_test.go play the scenarios of shared/scenarios.md from the outside.
+// Nothing stays in memory: each request is served by a handler, a host and a handle on the
 // store that were made for it. The numbers of the scenarios stand above the tests.
 
-// stage is a world with more to see and more to break.
+// stage is a world that shows more, and in which more can fail.
 type stage struct {
 	*world
 	open func() session.Store // one more handle on the data
-	// behind makes what a host has behind it, of a handle on the store; nil for the
-	// scripted backend.
+	// behind makes the backend of a host, from a handle on the store; nil for the scripted
+	// backend.
 	behind func(session.Store) host.Backend
 
 	mu        sync.Mutex
-	faults    map[string]sessiontest.Faults // by method of the store, as of now
+	faults    map[string]sessiontest.Faults // the present faults, by method of the store
 	live      map[*sessiontest.Faulty]bool
-	calls     map[string]int // of the store, by method, made by requests
+	calls     map[string]int // calls of the store that requests made, by method
 	delivered []host.Delivery
 	ended     []session.ID         // sessions whose end the backend was told
-	answered  func(session.Answer) // is told what the backend was handed; may be nil
+	answered  func(session.Answer) // gets the answers that the backend got; may be nil
 }
 
 // scenario plays a scenario on every store, in fake time.
@@ -76,8 +76,8 @@ type kept struct{ session.Store }
 
 func (kept) Close() error { return nil }
 
-// napping waits for events by looking: what wakes a real waiter is not part of
-// fake time.
+// napping is a store that waits for events by polling, because the signal that ends a real
+// wait is outside of virtual time.
 type napping struct{ session.Store }
 
 const longestNap = 100 * time.Millisecond
@@ -95,11 +95,13 @@ func (n napping) Wait(ctx context.Context, id session.ID, stream session.StreamI
 	}
 }
 
-// down makes methods of the store fail for requests, also for those under way,
-// as if they had not been called; without a name all work again. "" is every one.
+// down makes methods of the store fail, as if they had not been called. It applies to
+// requests, also to open ones. The name "" stands for every method; without a name all
+// methods work again.
 func (s *stage) down(methods ...string) { s.fail(sessiontest.Faults{Lost: 1}, methods...) }
 
-// deaf is down, but what is written is stored: only the answer is lost.
+// deaf makes methods fail as down does, but the store does their work: only the answer is
+// lost.
 func (s *stage) deaf(methods ...string) { s.fail(sessiontest.Faults{Unanswered: 1}, methods...) }
 
 func (s *stage) fail(how sessiontest.Faults, methods ...string) {
@@ -120,7 +122,7 @@ func (s *stage) fail(how sessiontest.Faults, methods ...string) {
 	}
 }
 
-// host is a new host over a new handle on the store; leave gives both up.
+// host returns a new host over a new handle on the store; leave closes both.
 func (s *stage) host() (h *host.Host, leave func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +179,7 @@ func (w *witness) Flush() {
 	w.recorder.Flush()
 }
 
-// begin serves a request beside the test, to the end of the scenario at most.
+// begin serves a request in another goroutine, at most until the end of the scenario.
 func (s *stage) begin(r *http.Request) *conn {
 	ctx, cancel := context.WithCancel(r.Context())
 	c := &conn{rec: &witness{recorder: recorder{header: http.Header{}, begun: time.Now(), ctx: ctx}}, over: make(chan struct{}), cut: cancel}
@@ -198,14 +200,14 @@ func (s *stage) begin(r *http.Request) *conn {
 	return c
 }
 
-// settle lets everybody come to rest who has something to do now; on a store that
-// is looked at now and then that takes a moment.
+// settle waits until every goroutine has done what it can do now. A store that is polled
+// needs a moment for that.
 func settle() {
 	time.Sleep(2 * longestNap)
 	synctest.Wait()
 }
 
-// seen is what the client of a request has read by now.
+// seen returns what the client of a request has read so far.
 func (c *conn) seen() *answer {
 	settle()
 	return c.read()
@@ -238,7 +240,7 @@ func (c *conn) end() *answer {
 	return c.read()
 }
 
-// leave is what a client has read that goes now.
+// leave closes the connection, and returns what the client has read.
 func (c *conn) leave() *answer {
 	settle()
 	c.cut()
@@ -284,14 +286,14 @@ func (v visitor) call(tool string, headers ...string) *answer {
 func (v visitor) get(last string) *answer { return v.listen(last).end() }
 func (v visitor) del() *answer            { return v.s.do(v.request("DELETE", "")) }
 
-// calling is a call under way, listen a GET.
+// calling starts a call; listen starts a GET.
 func (v visitor) calling(tool string) *conn { return v.s.begin(v.request("POST", callOf(tool))) }
 
 func (v visitor) listen(last string) *conn {
 	return v.s.begin(v.request("GET", "", "Last-Event-ID", last))
 }
 
-// follower is a client that comes back as it is told.
+// follower is a client that always comes back as the server tells it.
 type follower struct {
 	v      visitor
 	conn   *conn  // the response it reads, nil between two
@@ -301,8 +303,8 @@ type follower struct {
 	heard  []string
 }
 
-// step does what is due now: to note what was heard when a response has ended, and
-// to come back.
+// step does what is due now. If a response has ended, it records the events and comes
+// back.
 func (f *follower) step(t *testing.T) {
 	t.Helper()
 	if f.conn != nil {
@@ -318,7 +320,7 @@ func (f *follower) step(t *testing.T) {
 	}
 }
 
-// note ends what it reads and notes what was heard.
+// note closes the response and records its events.
 func (f *follower) note(t *testing.T) {
 	t.Helper()
 	a := f.conn.end()
@@ -326,8 +328,8 @@ func (f *follower) note(t *testing.T) {
 	f.conn, f.due = nil, f.conn.rec.begun.Add(a.took+a.retry(t))
 }
 
-// follow lets followers follow for a time, and notes what they heard to its end.
-// happen is called once a second.
+// follow lets followers follow for a time, and then records what they have read. It calls
+// happen once a second.
 func follow(t *testing.T, seconds int, happen func(second int), followers ...*follower) {
 	t.Helper()
 	const steps = 10 // a second
@@ -349,7 +351,7 @@ func follow(t *testing.T, seconds int, happen func(second int), followers ...*fo
 	}
 }
 
-// record is the session as the store has it.
+// record returns the session as the store has it.
 func (v visitor) record() session.Session {
 	v.s.t.Helper()
 	record, _, err := v.s.backend.store.Load(v.s.t.Context(), session.ID(v.session), "")
@@ -359,8 +361,8 @@ func (v visitor) record() session.Session {
 	return record
 }
 
-// tail is the end of the newest request stream of the session, or of the common
-// stream if it has none.
+// tail returns the end of the newest request stream of the session, or of the common
+// stream if there is none.
 func (v visitor) tail() session.Tail {
 	v.s.t.Helper()
 	stream, err := v.s.backend.store.Newest(v.s.t.Context(), session.ID(v.session))
@@ -374,7 +376,7 @@ func (v visitor) tail() session.Tail {
 	return tail
 }
 
-// spy notes what the backend is asked for.
+// spy records the calls of the backend.
 type spy struct {
 	*backend
 	s *stage
@@ -404,10 +406,10 @@ func (b spy) End(ctx context.Context, record session.Session, box session.Box) e
 	return b.backend.End(ctx, record, box)
 }
 
-// aside is what a tool says that does not belong to its call.
+// aside returns a run for messages of a tool that do not belong to its call.
 func aside(r run) run { return run{ctx: r.ctx, store: r.store, session: r.session} }
 
-// retry is how long the client of an event stream was told to wait, last.
+// retry returns the last retry in an event stream.
 func (a *answer) retry(t *testing.T) (last time.Duration) {
 	t.Helper()
 	for _, e := range a.events(t) {
@@ -418,5 +420,5 @@ func (a *answer) retry(t *testing.T) (last time.Duration) {
 	return last
 }
 
-// resultOf is the response of the scripted server to request 1.
+// resultOf returns the scripted server's response to request 1.
 func resultOf(result string) string { return `{"jsonrpc":"2.0","id":1,"result":` + result + `}` }

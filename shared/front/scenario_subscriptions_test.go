@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// listened is a stage with a server "known" that tells of changes, and what it was
-// asked for by whoever listens.
+// listened sets up a stage whose server "known" reports changes. The returned function
+// lists the subscriptions that it was asked for.
 func listened(t *testing.T, s *stage) func() []string {
 	t.Helper()
 	s.handshake(t, listenable)
@@ -27,9 +27,9 @@ const (
 	listenTo = `{"resourceSubscriptions":["file:///a"]}`
 )
 
-// R-85: a listener hears on the response to its POST, and has ended its subscription
-// when it closes that: the server is told. What else the client asks meanwhile is
-// answered by itself.
+// R-85: a listener hears on the response to its POST. When it closes the response, its
+// subscription ends, and the server is told so. Other requests of the client meanwhile get
+// their own responses.
 func TestListenerThatClosesItsResponseHasEndedItsSubscription(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		asked := listened(t, s)
@@ -48,8 +48,8 @@ func TestListenerThatClosesItsResponseHasEndedItsSubscription(t *testing.T) {
 	})
 }
 
-// R-86: one that is held to the end of its time is ended with a result, which says of
-// which server and which subscription it is.
+// R-86: a listener that is held until its time is over ends with a result. The result
+// names the server and the subscription.
 func TestListenerWhoseTimeIsOverIsEndedWithAResult(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		listened(t, s)
@@ -61,14 +61,14 @@ func TestListenerWhoseTimeIsOverIsEndedWithAResult(t *testing.T) {
 	})
 }
 
-// R-87: one that cannot go on is not told that it was ended, but that it failed.
+// R-87: a listener that cannot go on gets no result, but an error.
 func TestListenerThatCannotGoOnGetsNoResult(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		listened(t, s)
 		listener := s.begin(listening(`{"toolsListChanged":true}`).request())
 		listener.seen()
 		s.down("Wait")
-		s.pushed(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`) // to look for the next is in vain
+		s.pushed(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`) // the server will fail to find the next one
 		datas := listener.end().datas(t)
 		want := []string{acknowledged(`{"toolsListChanged":true}`), `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{` + stamp + `}}`}
 		if diff := cmp.Diff(want, datas[:len(datas)-1]); diff != "" {

@@ -26,9 +26,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// den is a hall with real relay functions and runners behind it. What the runners
-// execute is a server of the modern era: it asks in two rounds, two questions and then
-// one, and says what it was answered.
+// den is a hall with real relay functions and runners behind it. The runners execute a
+// server of the modern era. It asks in two rounds, first two questions and then one, and
+// returns the answers.
 type den struct {
 	*hall
 	sealer *relayhost.Sealer
@@ -55,14 +55,14 @@ func (d *den) config(store session.Store) relayhost.Config {
 	}
 }
 
-// function serves one event of the relay's by a function made for it.
+// function serves one event of the relay by a function that was made for it.
 func (d *den) function(serve func(relayhost.Config) error) error {
 	store := d.open()
 	defer func() { _ = store.Close() }()
 	return serve(d.config(store))
 }
 
-// kill ends the box without a word, and tells the sweep as the fleet does.
+// kill ends the box without a bye, and reports it to the sweep as the fleet does.
 func (d *den) kill() {
 	d.mu.Lock()
 	b := d.box
@@ -118,6 +118,10 @@ func (f denFleet) Tasks(context.Context) (running []fleet.Status, err error) {
 	return running, nil
 }
 
+func (denFleet) Traits(string) fleet.Traits {
+	return fleet.Traits{Stops: true, Lists: true}
+}
+
 // denPoster posts to boxes that live.
 type denPoster struct{ d *den }
 
@@ -130,7 +134,7 @@ func (p denPoster) Post(_ context.Context, conn string, data []byte) error {
 	return nil
 }
 
-// denBox is one box: its connection, and what it executes.
+// denBox is one box: its connection and its executor.
 type denBox struct {
 	d      *den
 	task   string // and the name of its connection
@@ -146,7 +150,7 @@ type denBox struct {
 	idle time.Time
 }
 
-// Send implements runner.Conn. What a box that was killed has sent arrives all the same.
+// Send implements runner.Conn. A frame that a killed box has sent still arrives.
 func (b *denBox) Send(data []byte) error {
 	go func() {
 		err := b.d.function(func(c relayhost.Config) error {
@@ -221,12 +225,14 @@ func (b *denBox) answer(d runner.Delivery, m wire.Message) {
 	}
 }
 
-// Answer implements runner.Executor. A server of the modern era is not answered, it is
+// Answer implements runner.Executor. A server of the modern era gets no answers: it is
 // called again.
 func (b *denBox) Answer(session.ID, string, []byte) { b.d.t.Error("a process was answered") }
 
 // CloseStream implements runner.Executor.
 func (b *denBox) CloseStream(session.ID, session.StreamID) {}
+
+func (*denBox) Halt(session.ID, string, time.Duration) {}
 
 // StopSession implements runner.Executor.
 func (b *denBox) StopSession(session.ID) {}
@@ -257,15 +263,15 @@ func dens(t *testing.T, play func(t *testing.T, d *den, p party)) {
 	}
 }
 
-// yes answers a question, and is told from other answers by n.
+// yes answers a question; n tells this answer from others.
 func yes(p party, asked string, n int) {
 	id, _ := wire.String(wire.Lookup([]byte(asked), "id"))
 	p.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":{"action":"accept","content":{"n":%d}}}`, id, n))
 }
 
-// E-11, E-12, E-13: what a server of the modern era asks a legacy client is answered
-// ten minutes after everything was killed that ran when it asked: the box, every
-// function, and the client's own connection. Each round is executed once.
+// E-11, E-12, E-13: a server of the modern era asks a legacy client. Then everything is
+// killed: the box, every function, and the client's connection. Ten minutes later the
+// client answers. Each round is executed once.
 func TestSuspendedCallIsAnsweredAfterEverythingWasKilled(t *testing.T) {
 	dens(t, func(t *testing.T, d *den, p party) {
 		p.say(callOf("ask"))
@@ -297,8 +303,8 @@ func TestSuspendedCallIsAnsweredAfterEverythingWasKilled(t *testing.T) {
 	})
 }
 
-// E-14: the same where nothing is killed: the box has gone to sleep by itself long
-// before the answer, though its client is there all the time.
+// E-14: the same, but nothing is killed. The box goes to sleep by itself long before the
+// answer, although its client stays connected.
 func TestSuspendedCallHoldsNoBox(t *testing.T) {
 	dens(t, func(t *testing.T, d *den, p party) {
 		p.say(callOf("ask"))
@@ -313,7 +319,7 @@ func TestSuspendedCallHoldsNoBox(t *testing.T) {
 		default:
 			t.Error("the box waits for a human")
 		}
-		p.leave() // a client that polls has been sent away
+		p.leave() // the response to a client that polls has ended
 		p.back()
 		yes(p, asked[0], 0)
 		yes(p, asked[1], 1)

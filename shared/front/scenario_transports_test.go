@@ -17,8 +17,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// way is a request and how it has to be served. SESSION, STREAM and SOCKET in it are
-// sessions of Streamable HTTP, HTTP+SSE and WebSocket.
+// way is a request and the way it must be served. SESSION, STREAM and SOCKET in it stand
+// for sessions of Streamable HTTP, HTTP+SSE and WebSocket.
 type way struct {
 	method, path string
 	headers      []string
@@ -40,8 +40,8 @@ const (
 	lastEventIs = "Last-Event-ID"
 )
 
-// ways is the whole of the routing: every generation of clients on one family of
-// paths.
+// ways is the whole of the routing: the clients of every protocol version use one family
+// of paths.
 var ways = map[string]way{
 	"POST initialize: a session of Streamable HTTP": {"POST", "/pushy/mcp", nil, initialize, 200, `"id":0,"result"`, ""},
 	"POST initialize with the header of a version":  {"POST", "/pushy/mcp", []string{versionIs, "2024-11-05"}, initialize, 200, `"id":0,"result"`, ""},
@@ -68,7 +68,8 @@ var ways = map[string]way{
 	"GET with a version and no session":                     {"GET", "/pushy/mcp", []string{versionIs, "2025-06-18"}, "", 400, "names no session", ""},
 	"GET with an event and no session":                      {"GET", "/pushy/mcp", []string{lastEventIs, "1"}, "", 400, "names no session", ""},
 	"GET with neither: HTTP+SSE":                            {"GET", "/pushy/mcp", []string{"Accept", wire.MediaSSE}, "", 200, endpointIs, ""},
-	"GET with neither, not for an event stream":             {"GET", "/pushy/mcp", []string{"Accept", "text/html"}, "", 406, "text/event-stream", ""},
+	"GET with neither, not for an event stream":             {"GET", "/pushy/mcp", []string{"Accept", "application/json"}, "", 406, "text/event-stream", ""},
+	"GET of a browser":                                      {"GET", "/pushy/mcp", []string{"Accept", "text/html"}, "", 200, "claude mcp add", ""},
 	"GET with the event of HTTP+SSE":                        {"GET", "/pushy/mcp", []string{lastEventIs, "0.STREAM/out"}, "", 200, "data: message?sessionId=STREAM", ""},
 	"GET of the modern era":                                 {"GET", "/pushy/mcp", []string{versionIs, "2026-07-28", sessionIs, "SESSION"}, "", 405, "use POST", "POST, OPTIONS"},
 	"GET to listen to a server that says nothing by itself": {"GET", "/known/mcp", []string{sessionIs, "KNOWN"}, "", 405, "no common stream", "POST, DELETE, OPTIONS"},
@@ -101,8 +102,8 @@ var ways = map[string]way{
 	"an unknown server":           {"POST", "/absent/mcp", nil, initialize, 404, "no such server", ""},
 }
 
-// everyWay plays each of the ways, with sessions of its own. The store in memory is
-// enough for it: what is routed where does not depend on the store.
+// everyWay plays each of the ways, with sessions of its own. The store in memory is enough
+// for it, because routing does not depend on the store.
 func everyWay(t *testing.T, origin string, look func(name string, w way, a *answer)) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := sessiontest.NewMemory()
@@ -128,8 +129,9 @@ func everyWay(t *testing.T, origin string, look func(name string, w way, a *answ
 	})
 }
 
-// C-45 to C-51, C-53: who comes with which method, path and headers is served as what
-// he is, or told what is there. Every answer may be read by a page that may call.
+// C-45 to C-51, C-53: the method, the path and the headers decide how a request is served.
+// A request that fits none gets an error that names what exists. A page that may call may
+// read every answer.
 func TestEveryGenerationFindsItsPlaceOnOneFamilyOfPaths(t *testing.T) {
 	const page = "http://localhost"
 	everyWay(t, page, func(name string, w way, a *answer) {
@@ -145,8 +147,8 @@ func TestEveryGenerationFindsItsPlaceOnOneFamilyOfPaths(t *testing.T) {
 	})
 }
 
-// C-51: a page of elsewhere is refused on every path, before anything else is looked
-// at, and may not read that.
+// C-51: a page of another site is refused on every path before any other check, and cannot
+// read the refusal.
 func TestPageOfElsewhereIsRefusedOnEveryPath(t *testing.T) {
 	everyWay(t, "https://evil.example", func(name string, _ way, a *answer) {
 		if a.status != http.StatusForbidden || a.header.Get("Access-Control-Allow-Origin") != "" {
@@ -155,9 +157,8 @@ func TestPageOfElsewhereIsRefusedOnEveryPath(t *testing.T) {
 	})
 }
 
-// C-52: a session of each transport on one server, of one principal, with the same
-// ids of requests and of questions, at the same time: each client hears what is its
-// own.
+// C-52: one principal has a session of each transport on one server, with the same ids of
+// requests and questions at the same time. Each client hears only its own messages.
 func TestThreeTransportsOfOneServerDoNotMix(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		h := newHall(s)
@@ -196,8 +197,8 @@ func TestThreeTransportsOfOneServerDoNotMix(t *testing.T) {
 	})
 }
 
-// C-52: what names a session, an event or a place in one transport is nothing in
-// another one, and nothing comes of trying.
+// C-52: the id of a session, event or stream of one transport means nothing in another
+// one, and using it there has no effect.
 func TestIDsOfOneTransportAreNothingInAnother(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		h := newHall(s)
@@ -251,8 +252,8 @@ func TestIDsOfOneTransportAreNothingInAnother(t *testing.T) {
 	})
 }
 
-// C-56, C-57, C-59: whose session it is comes to the server with every message, over
-// POST, over HTTP+SSE and over WebSocket, also when a later instance has it.
+// C-56, C-57, C-59: the server gets the session's principal with every message. That holds
+// over POST, HTTP+SSE and WebSocket, and also when a later instance serves the session.
 func TestPrincipalReachesTheServerOverEveryTransport(t *testing.T) {
 	for _, over := range slices.Sorted(maps.Keys(transports)) {
 		t.Run(over, func(t *testing.T) {
@@ -286,8 +287,8 @@ func TestPrincipalReachesTheServerOverEveryTransport(t *testing.T) {
 	}
 }
 
-// C-58: whoever listens or takes something up is asked who he is as well. To another
-// principal the session is not there, by any way in, and nothing of it changes.
+// C-58: a request to listen or to resume is authenticated like any other. For another
+// principal the session does not exist, by any transport, and nothing of it changes.
 func TestSessionOfAnotherPrincipalIsUnknownByEveryWayIn(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		h := newHall(s)
@@ -334,8 +335,7 @@ func TestSessionOfAnotherPrincipalIsUnknownByEveryWayIn(t *testing.T) {
 	})
 }
 
-// C-60: a version that is not spoken is refused before anybody asks the store for
-// the session.
+// C-60: an unsupported version is refused before the store is asked for the session.
 func TestVersionIsRefusedBeforeTheSessionIsLookedUp(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("pushy")
@@ -354,8 +354,8 @@ func TestVersionIsRefusedBeforeTheSessionIsLookedUp(t *testing.T) {
 	})
 }
 
-// R-37: a modern client that closes the connection before anything was sent has
-// cancelled, as one that has read the beginning has (R-36).
+// R-37: a modern client cancels its call when it closes the connection. That holds before
+// the first byte of the response, and after it (R-36).
 func TestModernClientThatGoesBeforeAnythingWasSentHasCancelled(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		h := newHall(s)

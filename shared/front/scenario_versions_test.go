@@ -10,9 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// R-44, R-45, R-46, R-47, R-48, R-64: which version a session has is between the
-// server and the message of initialize. A header beside it, older, newer or of another
-// era, is not looked at: a client that begins anew may send that of its last session.
+// R-44, R-45, R-46, R-47, R-48, R-64: the message of initialize alone decides the version
+// of a session. The endpoint ignores a version header beside it, older, newer or of
+// another era: a client that begins again may send the header of its last session.
 func TestVersionOfASessionIsWhatItsInitializeSays(t *testing.T) {
 	for name, tt := range map[string]struct{ header, message string }{
 		"an older header":             {"2025-03-26", "2025-11-25"},
@@ -47,16 +47,16 @@ func TestVersionOfASessionIsWhatItsInitializeSays(t *testing.T) {
 	}
 }
 
-// asked is a member of params of what the server got last.
+// asked returns a member of the params that the server got last.
 func (s *stage) asked(member string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return string(wire.Lookup(s.delivered[len(s.delivered)-1].Raw, "params", member))
 }
 
-// R-49, R-56, R-58, R-62, R-65: what a client says first and is refused for opens no
-// session, and reaches nobody. Who names neither a session nor the modern era is told
-// that he needs a session, whatever version he says he speaks.
+// R-49, R-56, R-58, R-62, R-65: a first message that is refused opens no session and
+// reaches no server. If it names neither a session nor the modern era, the error says that
+// it needs a session, whatever version it names.
 func TestFirstPOSTThatIsRefusedOpensNoSession(t *testing.T) {
 	tests := []struct {
 		name, body string
@@ -109,8 +109,8 @@ const (
 	metaClient  = `"io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"}`
 )
 
-// saying is a request of the modern era, and what has to come of it. What is refused
-// reaches no server.
+// saying is a request of the modern era, with the expected answer. A refused request must
+// not reach a server.
 type saying struct {
 	name, method, version, header string // the headers of version and method
 	params                        string
@@ -127,7 +127,7 @@ func (y saying) request(server string) *http.Request {
 	return request("POST", "/"+server+"/mcp", `{"jsonrpc":"2.0","id":1,"method":"`+y.method+`","params":`+y.params+`}`, headers...)
 }
 
-// on says a request to a server and checks what comes of it.
+// on sends a request to a server and checks the answer.
 func (y saying) on(t *testing.T, s *stage, server string) *answer {
 	t.Helper()
 	before := len(s.delivered)
@@ -149,9 +149,9 @@ func (y saying) on(t *testing.T, s *stage, server string) *answer {
 	return a
 }
 
-// R-50, R-51, R-52, R-53, R-54, R-59, R-60, R-63: a modern request that does not say
-// all of what it has to is refused before anybody gets it, and told what is missing:
-// the headers first.
+// R-50, R-51, R-52, R-53, R-54, R-59, R-60, R-63: a modern request that lacks a required
+// part is refused before any server gets it. The error names the missing part; the headers
+// are checked first.
 func TestModernRequestSaysAllOfItself(t *testing.T) {
 	const none, some = `{}`, `{"_meta":{` + metaVersion + `}}`
 	tests := []saying{
@@ -171,7 +171,8 @@ func TestModernRequestSaysAllOfItself(t *testing.T) {
 	})
 }
 
-// R-55, R-61: who says all of it is served, once; who he is he need not say.
+// R-55, R-61: a modern request with all required parts is served, once. It need not name
+// its client.
 func TestModernRequestThatSaysAllOfItselfIsServedOnce(t *testing.T) {
 	for name, meta := range map[string]string{
 		"with clientInfo":    metaVersion + `,` + metaClient + `,` + metaCaps,
@@ -188,8 +189,8 @@ func TestModernRequestThatSaysAllOfItselfIsServedOnce(t *testing.T) {
 	}
 }
 
-// R-57: what is asked of a modern request is not asked of one in a session, which is
-// known, unknown or over, on the same URL.
+// R-57: the requirements for modern requests do not apply to requests of a session on the
+// same URL, whether that session is known, unknown or over.
 func TestMetadataIsAskedOfTheModernEraOnly(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		v := s.visit("quiet")
@@ -212,8 +213,7 @@ func TestMetadataIsAskedOfTheModernEraOnly(t *testing.T) {
 	})
 }
 
-// R-71: before 2026-07-28 nothing is repeated in headers, so that nothing there can be
-// wrong.
+// R-71: before 2026-07-28 no header repeats the body, so no such header can be wrong.
 func TestHeadersThatRepeatTheBodyAreTheModernEras(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {
 		for _, headers := range [][]string{

@@ -1,23 +1,33 @@
 package front
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 
+	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// SignIn tells clients how to sign in (MCP 2025-11-25, basic/authorization). Package
-// oauth has an implementation. An address is the path of a server as a client calls it.
-// It keeps the slash behind the path and the query that the client has added, because
-// clients compare the resource with it.
+// SignIn tells clients how to sign in (MCP 2025-11-25, basic/authorization). Package oauth
+// has an implementation. An address is the path of a server as a client calls it. It keeps
+// a slash at the end of the path, and the query that the client has added, because clients
+// compare the resource with it.
 type SignIn interface {
 	// Metadata returns the protected resource metadata of a server (RFC 9728 §2).
 	Metadata(server, address string) []byte
 	// Challenge returns the WWW-Authenticate header for a request that Auth has refused
-	// with err, "" for none. tried says that the request had a token.
+	// with err, "" for none. tried reports that the request had a token.
 	Challenge(address string, tried bool, err error) string
+	// Tools returns which tools of a server a caller sees in lists.
+	Tools(who session.Identity, server string) session.ToolFilter
+	// Permit checks whether a caller may call tools of a server with its token. If a token
+	// with more scopes would do, Challenge says for its error, which is Forbidden, which
+	// scopes these are.
+	Permit(who session.Identity, server string, tools []string) error
+	// MetadataURL returns the URL of the metadata of an address.
+	MetadataURL(address string) string
 }
 
 const (
@@ -25,9 +35,9 @@ const (
 	resourceMetadata = "/.well-known/oauth-protected-resource"
 )
 
-// challenge tells a refused request how to authenticate (RFC 6750 §3). If the request
-// had no token and is Unauthenticated, the challenge names no error. A server that does
-// not exist has no metadata to point to.
+// challenge adds to a refusal how the client can authenticate (RFC 6750 §3). If the
+// request had no token and is Unauthenticated, the challenge names no error. A server that
+// does not exist has no metadata to point to.
 func (x *exchange) challenge(server string, err error) {
 	scheme, _, _ := strings.Cut(x.r.Header.Get("Authorization"), " ")
 	tried := strings.EqualFold(scheme, "Bearer")
@@ -49,16 +59,72 @@ func (x *exchange) challenge(server string, err error) {
 	}
 }
 
+// codeForbidden is the JSON-RPC code for a call that the caller's token does not permit.
+// MCP 2026-07-28 wants codes of applications outside the range of JSON-RPC.
+const codeForbidden = 403
+
+// permit checks that the caller may make all calls of tools in a request with its token.
+// If scopes are missing, the error has them in its data, for clients that see no status.
+// Nothing has been written or woken before.
+func (o *Options) permit(c host.Caller, address string, msgs []wire.Message) error {
+	if o.SignIn == nil || !c.Scoped {
+		return nil
+	}
+	var tools []string
+	for _, m := range msgs {
+		if m.Method == wire.MethodToolsCall {
+			name, _ := wire.String(wire.Lookup(m.Params, "name")) // a call of no tool needs no scope of one
+			tools = append(tools, name)
+		}
+	}
+	if len(tools) == 0 {
+		return nil
+	}
+	err := o.SignIn.Permit(session.Identity{Scopes: c.Scopes, Scoped: true, ToolRules: c.ToolRules}, c.Server.Name, tools)
+	if session.CodeOf(err) != session.Forbidden {
+		return err
+	}
+	p := refusal(http.StatusForbidden, session.Forbidden, codeForbidden, problemOf(err).rpc.Message)
+	p.cause = err
+	var lacks interface{ Wanted() []string }
+	if !errors.As(err, &lacks) {
+		return p
+	}
+	p.rpc.Data = map[string]string{
+		"error": "insufficient_scope", "scope": strings.Join(lacks.Wanted(), " "), "resource_metadata": o.SignIn.MetadataURL(address),
+	}
+	return p
+}
+
+// refusedAll returns the answers to all requests of what was sent: the same error.
+func refusedAll(msgs []wire.Message, err *wire.Error) (answers [][]byte) {
+	for _, m := range msgs {
+		if m.Kind == wire.Request {
+			answers = append(answers, wire.ErrorResponse(m.ID, err))
+		}
+	}
+	return answers
+}
+
+// permit is as [Options.permit], and tells an HTTP client by the header, too.
+func (x *exchange) permit(msgs []wire.Message) error {
+	err := x.opts.permit(x.caller, x.address(x.r.URL.Path), msgs)
+	if err != nil {
+		x.challenge(x.caller.Server.Name, err)
+	}
+	return err
+}
+
 // isDiscovery reports whether a request asks how to sign in. Pages of any origin may
 // ask, because the answer is public.
 func (x *exchange) isDiscovery() bool {
 	return x.opts.SignIn != nil && strings.Contains(x.r.URL.Path, wellKnown) && allowedHost(x.opts.AllowedHosts, x.r.Host)
 }
 
-// discovery serves the metadata of each server below [resourceMetadata]. The host
-// itself has none: a token for the host would be one for every server. Nor does
-// discovery serve metadata of an authorization server. Clients that found it here would
-// compare its issuer with this host.
+// discovery serves the metadata of each server below [resourceMetadata]. The host as a
+// whole has none: a token for the host would be good for every server. Nor does discovery
+// serve metadata of an authorization server. A client that found such metadata here would
+// refuse it, because the issuer in it is not this host.
 func (x *exchange) discovery() error {
 	h := x.w.Header()
 	h.Set("Access-Control-Allow-Origin", "*")
@@ -89,9 +155,9 @@ func (x *exchange) discovery() error {
 // maxQuery is the length up to which a query is repeated, in bytes.
 const maxQuery = 512
 
-// address returns the address that a client called when it was refused at path, or when
-// it asked for the metadata of path. A message and a ticket belong to the address that
-// the client was given.
+// address returns the address that a client called when it was refused at path, or when it
+// asked for the metadata of path. A message and a ticket have an address of their own; for
+// them it is the address from which the client got theirs.
 func (x *exchange) address(path string) string {
 	server, resource, _ := split(path)
 	switch resource {
@@ -104,8 +170,8 @@ func (x *exchange) address(path string) string {
 	if strings.HasSuffix(path, "/") {
 		address += "/"
 	}
-	// Leave out a query that would change in a header or in JSON. No client sends such
-	// a one.
+	// Leave out a query that would change in a header or in JSON. No client sends such a
+	// query.
 	plain := func(c rune) bool { return c > ' ' && c <= '~' && !strings.ContainsRune(`"\<>`, c) }
 	q := x.r.URL.RawQuery
 	if q != "" && len(q) <= maxQuery && strings.IndexFunc(q, func(c rune) bool { return !plain(c) }) < 0 {

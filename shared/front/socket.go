@@ -27,33 +27,33 @@ const Subprotocol = "mcp"
 //
 // # For authors of clients
 //
-// Connect to the API's URL with ?server=NAME, and with the subprotocol mcp or none.
-// Send an Authorization header. If you cannot, as in a page, post to /<server>/ticket
-// of the HTTP endpoint with that header. Then connect within a minute with
-// &ticket=TICKET, which is valid for one connection. If the caller loses the right to
-// the server, the connection ends.
+// Connect to the API's URL with ?server=NAME, and with the subprotocol mcp or none. Send
+// an Authorization header. If you cannot, as in a page, post to /<server>/ticket of the
+// HTTP endpoint with that header. Then connect within a minute with &ticket=TICKET, which
+// is valid for one connection. If the caller loses the right to the server, the connection
+// ends.
 //
 // A message of the connection is one JSON-RPC message of at most 128 KiB, or a batch in
-// version 2025-03-26. Begin with initialize. If a response is larger, you get an error
-// that says so in its place.
+// version 2025-03-26. Begin with initialize. In the place of a larger response you get an
+// error that says so.
 //
-// A connection ends after two hours at the latest, or after ten minutes without a
-// message. ping is answered without waking anything. The session lives on. To come back
+// A connection ends after two hours at the latest, or after ten minutes without a message.
+// A ping is answered and wakes nothing. The session outlives the connection. To come back
 // to it, and to the messages that you missed, add event-ids=1 to the first URL. Then a
-// notification follows each message from the server, and also comes when a request was
+// notification follows each message from the server. It also comes when a request was
 // accepted:
 //
 //	{"jsonrpc":"2.0","method":"notifications/dormouse/event",
 //	 "params":{"sessionId":"…","eventId":"…"}}        and "requestId" for a request
 //
-// Cut an eventId at the first "/": the part behind it is the stream. Each request has a
+// Cut an eventId at the first "/": the rest of it is the stream. Each request has a
 // stream, and the stream "" has everything else. Keep the last eventId of every stream
 // that matters. Connect again with ?server=NAME&session=SESSIONID&last-event-id=ID and
-// event-ids=1; repeat last-event-id for each stream. This closes the other connections
-// of the session, and the messages behind these ids come over the new one. Without
-// last-event-id nothing is closed or repeated: you get only the messages that could not
-// be sent because their connection was known to be gone. A session that has ended, or
-// is another caller's, is 404.
+// event-ids=1; repeat last-event-id for each stream. This closes the other connections of
+// the session. The messages after these ids come over the new one. Without last-event-id
+// the API closes and repeats nothing: you get only the messages that could not be sent
+// because their connection was known to be gone. For a session that has ended, or is
+// another caller's, the status is 404.
 type Socket struct {
 	opts   Options
 	push   func(ctx context.Context, id session.ID) error
@@ -107,7 +107,7 @@ func (k *Socket) Message(ctx context.Context, conn string, data []byte) (reply [
 	return reply
 }
 
-// Disconnect forgets a connection that has gone. It need not be called.
+// Disconnect forgets a connection that has gone. Calling it is optional.
 func (k *Socket) Disconnect(ctx context.Context, conn string) {
 	x := k.turn("disconnect", conn)
 	defer func() { x.finish(ctx, recover()) }()
@@ -115,7 +115,7 @@ func (k *Socket) Disconnect(ctx context.Context, conn string) {
 	x.err = k.opts.Host.Disconnect(ctx, conn)
 }
 
-// Push sends a session the events that it has not got. After an error, call it again.
+// Push sends a session its undelivered events. After an error, call it again.
 func (k *Socket) Push(ctx context.Context, id session.ID) error {
 	x := k.turn("push", "")
 	defer func() { x.finish(ctx, recover()) }()
@@ -135,7 +135,9 @@ type turn struct {
 	method     string
 	err        error
 	tenant     string
+	principal  string
 	in, out    int // bytes
+	called     called
 }
 
 func (k *Socket) turn(what, conn string) *turn {
@@ -155,7 +157,7 @@ func (k *Socket) turn(what, conn string) *turn {
 //	no such session                   404
 func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, err error) {
 	if !allowedHost(x.opts.AllowedHosts, r.Host) {
-		return "", refusal(http.StatusForbidden, session.Invalid, wire.CodeServer, hostNotServed(r.Host))
+		return "", hostNotServed(r.Host)
 	}
 	if origins := r.Header.Values("Origin"); len(origins) > 1 || len(origins) == 1 && !allowedOrigin(x.opts.AllowedOrigins, origins[0], r.Host) {
 		return "", refusal(http.StatusForbidden, session.Invalid, wire.CodeServer, originNotAllowed(origins[0]))
@@ -172,11 +174,11 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 	if err != nil {
 		return "", err
 	}
-	server, err := x.opts.server(name, "there is no such server; check the name behind ?server=")
+	server, err := x.opts.server(r, name, "there is no such server; check the name behind ?server=")
 	if err != nil {
 		return "", err
 	}
-	x.server, x.tenant = server.Name, who.Tenant
+	x.server, x.tenant, x.principal = server.Name, who.Tenant, who.Principal
 	var cursors []session.EventID
 	for _, text := range query["last-event-id"] {
 		id, err := session.ParseEventID(text)
@@ -189,7 +191,7 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 	if resume == "" && len(cursors) > 0 {
 		return "", session.Errorf(session.Invalid, "last-event-id goes with a session; add session=ID")
 	}
-	c := caller(who, server, session.WebSocket)
+	c := x.opts.caller(who, server, session.WebSocket)
 	c.Conn, c.EventIDs = x.conn, query.Get("event-ids") == "1"
 	release, err := x.opts.admitted(ctx, c)
 	if err != nil {
@@ -218,7 +220,7 @@ func subprotocol(r *http.Request) (string, error) {
 			return Subprotocol, nil
 		}
 	}
-	return "", session.Errorf(session.Invalid, "none of the subprotocols is spoken here; offer %s", Subprotocol)
+	return "", session.Errorf(session.Invalid, "none of the offered WebSocket subprotocols is supported; offer %s", Subprotocol)
 }
 
 // message does the checks of a message, most of which validate.go explains, and hands
@@ -231,6 +233,7 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 	}
 	msgs, batch, err := wire.ParseBody(data)
 	x.method, x.id = subject(msgs)
+	x.called.asks(msgs)
 	if err != nil {
 		return nil, err
 	}
@@ -239,6 +242,10 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 		return nil, err
 	}
 	release, err := x.opts.admitted(ctx, c)
+	if flood(err) {
+		// If the connection stays open, the next message closes it.
+		_ = x.opts.Host.Drop(ctx, x.conn)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -248,10 +255,24 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 			return nil, unsupportedModern(requested)
 		}
 	}
+	if err := x.opts.permit(c, "/"+c.Server.Name+"/mcp", msgs); err != nil {
+		if !batch {
+			return nil, err
+		}
+		x.err = err
+		return joined(refusedAll(msgs, problemOf(err).rpc), batch), nil
+	}
 	call, err := x.accept(ctx, c, msgs, batch)
+	if session.CodeOf(err) == session.Busy {
+		x.err = err
+		if answers := busyAll(msgs, err, false); len(answers) > 0 {
+			return joined(answers, batch), nil
+		}
+	}
 	if err != nil || call == nil {
 		return nil, err
 	}
+	x.called.begins(call)
 	// Next returns once the request has been accepted. The writer of an event to the
 	// log also pushes it, so this function sends only an answer that the host gave in
 	// place.
@@ -260,6 +281,9 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case !call.Stored() && len(events) > 0:
+		if x.called.tool != "" {
+			x.called.ends(events[0].Raw, x.opts.ShowErrors)
+		}
 		if x.method == wire.MethodInitialize {
 			x.opts.Host.Tell(ctx, c, x.session)
 		}
@@ -293,15 +317,17 @@ func (x *turn) caller(ctx context.Context) (host.Caller, error) {
 		}
 		x.recall.put(c)
 	}
-	x.session, x.server, x.tenant = c.Session, c.Server, c.Tenant
+	x.session, x.server, x.tenant, x.principal = c.Session, c.Server, c.Tenant, c.Principal
 	if err := x.confirm(ctx, c); err != nil {
 		return host.Caller{}, err
 	}
-	server, err := x.opts.server(c.Server, "the server is not configured any more")
+	server, err := x.opts.server(nil, c.Server, "the server is not configured any more")
 	if err != nil {
 		return host.Caller{}, err
 	}
-	from := caller(session.Identity{Tenant: c.Tenant, Principal: c.Principal, Credential: c.Credential}, server, session.WebSocket)
+	from := x.opts.caller(session.Identity{
+		Tenant: c.Tenant, Principal: c.Principal, Credential: c.Credential, Scopes: c.Scopes, Scoped: c.Scoped, ToolRules: c.ToolRules,
+	}, server, session.WebSocket)
 	from.Conn, from.EventIDs = c.ID, c.EventIDs
 	return from, nil
 }
@@ -317,7 +343,7 @@ func (x *turn) refuse(err error) (status int, body []byte) {
 // finish writes the log line of this invocation. A panic becomes its error.
 func (x *turn) finish(ctx context.Context, fault any) (panicked bool) {
 	level := slog.LevelInfo
-	attrs := append(make([]slog.Attr, 0, 10),
+	attrs := append(make([]slog.Attr, 0, 16),
 		slog.String("event", x.what),
 		slog.String("server", x.server),
 		slog.String("connection_id", x.conn),
@@ -339,6 +365,7 @@ func (x *turn) finish(ctx context.Context, fault any) (panicked bool) {
 			attrs = append(attrs, slog.String("error", x.err.Error()))
 		}
 	}
+	attrs = append(attrs, x.called.attrs(ctx, x.principal, x.err)...)
 	attrs = append(attrs, x.spent(ctx)...)
 	x.opts.Log.LogAttrs(context.WithoutCancel(ctx), level, "socket", attrs...)
 	return fault != nil

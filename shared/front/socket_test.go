@@ -21,8 +21,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// sockets is the world of WebSocket clients: the API with its connections, and a
-// server. Each event gets a function made for it.
+// sockets is the world of WebSocket clients: the API with its connections, and a server.
+// Each event is served by a function that was made for it.
 type sockets struct {
 	t       *testing.T
 	store   session.Store
@@ -54,7 +54,7 @@ func inSockets(t *testing.T, test func(t *testing.T, w *sockets)) {
 	synctest.Test(t, func(t *testing.T) { test(t, newSockets(t)) })
 }
 
-// function is a function that has just been started.
+// function returns a function that was just started.
 func (w *sockets) function() *front.Socket {
 	o := front.SocketOptions{
 		Options: front.Options{
@@ -104,7 +104,7 @@ func (w *sockets) cut(conn string) {
 	w.gone[conn] = true
 }
 
-// Deliver implements host.Backend: a tool that is not known answers {}.
+// Deliver implements host.Backend: an unknown tool answers {}.
 func (w *sockets) Deliver(ctx context.Context, d host.Delivery, _ session.Box) (host.Tracker, error) {
 	w.mu.Lock()
 	w.handled = append(w.handled, string(d.Raw))
@@ -155,7 +155,8 @@ func (w *sockets) connect(conn, query string, headers ...string) (status int, pr
 	return status, protocol, string(raw)
 }
 
-// send sends a message and returns the reply; what is pushed meanwhile has come.
+// send sends a message and returns the reply. All messages that it causes have been pushed
+// by then.
 func (w *sockets) send(conn, data string) string {
 	w.t.Helper()
 	reply := w.function().Message(w.t.Context(), conn, []byte(data))
@@ -163,7 +164,7 @@ func (w *sockets) send(conn, data string) string {
 	return string(reply)
 }
 
-// take returns what was pushed to a connection since the last time.
+// take returns the messages that were pushed to a connection since its last call.
 func (w *sockets) take(conn string) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -373,7 +374,7 @@ func TestSocketResumesOnANewConnection(t *testing.T) {
 			t.Fatalf("got %q", got)
 		}
 		last, _ := wire.String(wire.Lookup([]byte(got[1]), "params", "eventId"))
-		time.Sleep(time.Minute) // "two" goes to a connection whose client does not hear any more
+		time.Sleep(time.Minute) // "two" goes to a connection whose client is no longer there
 
 		status, _, body := w.connect("c2", "server=s&session="+string(id)+"&last-event-id="+last)
 		if status != 200 || !w.gone["c1"] {

@@ -26,8 +26,8 @@ type sseClient struct {
 	session string
 }
 
-// openSSE opens an event stream; headers come in pairs. The session is read from
-// the store, since the stream cannot be read while it is open.
+// openSSE opens an event stream; headers come in pairs. It reads the session from the
+// store, because the test cannot read the stream while it is open.
 func (w *world) openSSE(server, query string, headers ...string) *sseClient {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
@@ -80,13 +80,13 @@ func (c *sseClient) open() *sseClient {
 	return c
 }
 
-// close hangs up and returns what came on the stream.
+// close closes the connection and returns what came on the stream.
 func (c *sseClient) close() *answer {
 	c.hang()
 	return <-c.ended
 }
 
-// messages are the messages that came on the stream, without the endpoint.
+// messages returns the messages that came on the stream, without the endpoint event.
 func (c *sseClient) messages() []string {
 	c.w.t.Helper()
 	return messagesOf(c.w.t, c.close())
@@ -159,7 +159,7 @@ func TestSSEClientThatComesBackGoesOnInItsSession(t *testing.T) {
 		name     string
 		query    func(session string) string
 		header   func(session string) string
-		messages []string // after it has seen two, and two came while it was away
+		messages []string // the client has seen two messages, and two came while it was away
 	}{
 		{"with the session", func(id string) string { return "?sessionId=" + id }, nil, []string{said("away"), called}},
 		{"with the event", nil, func(id string) string { return "2." + id + "/out" }, []string{said("away"), called}},
@@ -194,7 +194,7 @@ func TestSSEClientThatComesBackGoesOnInItsSession(t *testing.T) {
 	}
 }
 
-// deafAfter is a response whose writes fail from the moment a word is to be sent.
+// deafAfter is a response whose writes fail as soon as a certain word is to be sent.
 type deafAfter struct {
 	*recorder
 	word string
@@ -229,13 +229,13 @@ func TestSSEEventThatCouldNotBeSentComesOnTheNextStream(t *testing.T) {
 	})
 }
 
-// TypeScript's client takes its stream up anew without a word of its session, and
-// does not initialize it.
+// TypeScript's client opens a new stream after the old one was cut. It does not name its
+// session, and does not initialize the new one.
 func TestSSEClientThatForgetsItsSessionNeedNotInitialize(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		w.openSSE("quiet", "").open().close()
 		c := w.openSSE("quiet", "")
-		time.Sleep(5 * time.Minute) // longer than a session has to be initialized
+		time.Sleep(5 * time.Minute) // longer than a session may go without initialize
 		c.accepted(callOf("echo"))
 		if diff := cmp.Diff([]string{called}, c.messages()); diff != "" {
 			t.Error(diff)
@@ -243,8 +243,9 @@ func TestSSEClientThatForgetsItsSessionNeedNotInitialize(t *testing.T) {
 	})
 }
 
-// go-sdk's client asks for the modern era before it sends initialize. It is told on the
-// stream, as any answer: a POST that is refused ends its connection.
+// go-sdk's client asks for the modern era before it sends initialize. It gets the refusal
+// on the stream, like any answer. If the POST were refused, the client would end its
+// connection.
 func TestSSEClientThatAsksForTheModernEraIsToldTheVersions(t *testing.T) {
 	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}`
 	for name, ask := range map[string]struct {

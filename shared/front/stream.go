@@ -24,16 +24,17 @@ func (s *stream) prime(id session.EventID, retry time.Duration) {
 	s.buf = wire.AppendSSE(s.buf, wire.SSE{ID: id.String(), Retry: retry, HasData: true})
 }
 
-// pace adds an event with a retry only: the client keeps the id that it has.
+// pace adds an event that has only a retry. The client keeps the id that it has.
 func (s *stream) pace(retry time.Duration) {
 	s.buf = wire.AppendSSE(s.buf, wire.SSE{Retry: retry, HasData: true})
 }
 
-// events adds events of a call. The first event after a silence tells the client a new pace.
+// events adds events of a call. The first event after a silence also sets a new retry for
+// the client.
 func (s *stream) events(call *host.Call, events []session.Event) {
 	for _, e := range events {
 		if len(e.Raw) == 0 {
-			continue // it marks the end of the stream, which streamable.follow sees
+			continue // it marks the end of the stream, which streamable.follow handles
 		}
 		frame := wire.SSE{ID: call.ID(e).String(), Data: e.Raw}
 		if retry := call.Retry(); retry != s.retry {

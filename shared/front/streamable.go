@@ -11,8 +11,8 @@ import (
 )
 
 // streamable serves a request of Streamable HTTP with sessions, MCP 2025-03-26 to
-// 2025-11-25: POST (post.go), GET (get.go) and DELETE. It is also the first to look at
-// a POST, and hands those of the modern era on.
+// 2025-11-25: POST (post.go), GET (get.go) and DELETE. Every POST comes to it first, and
+// it passes those of the modern era on.
 type streamable struct{ x *exchange }
 
 // delete ends a session (MCP 2025-11-25, basic/transports, "Session Management").

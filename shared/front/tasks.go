@@ -14,25 +14,25 @@ import (
 // tasks is the extension io.modelcontextprotocol/tasks for one request of the modern era.
 //
 // A client that declares the extension in a tools/call need not hold its response when the
-// call takes long. It gets a name for the call, with which it comes back. The call goes on
-// as it would have, and only its process runs for it. The ladder of the extension's methods
-// goes on with
+// call takes long. It gets a name for the call, and fetches the result by that name. The
+// call itself goes on unchanged, and no function waits for it. In the ladder, the checks
+// of the extension's methods come last:
 //
 //	tasks not declared            400 -32021  bridge.NeedsTasks
 //	no name of a task, or expired 400 -32602  bridge.NoTask
 //
-// host.TaskMode decides which calls become tasks; then the tool's own
-// execution.taskSupport does, if the client has listed the tools.
+// host.TaskMode decides which calls become tasks. After it the tool's own
+// execution.taskSupport decides, if the client has listed the tools.
 type tasks struct {
 	x   *exchange
 	req bridge.Request
 }
 
-// errTask: the call is accepted, and it is time for it to become a task.
+// errTask says that the call was accepted, and must become a task now.
 var errTask = errors.New("the call becomes a task")
 
-// soon is how long a call that is meant to be a task may take and still be answered at once:
-// with its result, or with questions that it asks before it begins.
+// soon is how long the answer to a call may take that is meant to be a task. Within that
+// time the client gets the result itself, or the questions that the call asks first.
 const soon = 250 * time.Millisecond
 
 // servesTasks reports whether calls of this server may become tasks.
@@ -56,8 +56,8 @@ func (t tasks) after(notes json.RawMessage) (after time.Duration, ok bool) {
 	}
 }
 
-// lacking reports whether the tool can only be called as a task and the client knows no
-// tasks.
+// lacking reports whether the tool can only be called as a task and the client does not
+// know tasks.
 func (t tasks) lacking(notes json.RawMessage) bool {
 	return t.x.servesTasks() && !t.req.KnowsTasks() && bridge.NotedTasks(notes, t.req) == bridge.TaskRequired
 }
@@ -131,8 +131,8 @@ func (t tasks) get(name string, ref bridge.TaskRef) (json.RawMessage, error) {
 	return task.Detailed(answered, now, poll), nil
 }
 
-// look finds out the state of a task. It answers those questions that the client cannot
-// be asked.
+// look finds out the state of a task. It answers the questions that the client cannot
+// answer.
 func (t tasks) look(name string, ref bridge.TaskRef) (*bridge.Task, *host.Recalled, map[string]bool, error) {
 	call, err := t.recall(ref)
 	if err == nil && !call.Ended() {
@@ -162,8 +162,8 @@ func (t tasks) recall(ref bridge.TaskRef) (*host.Recalled, error) {
 	return call, err
 }
 
-// answered returns which questions of a task have an answer by now. Before that, it
-// answers those that the client cannot be asked.
+// answered returns which questions of a task have an answer by now. First it answers those
+// that the client cannot answer.
 func (t tasks) answered(task *bridge.Task, call *host.Recalled) (answered map[string]bool, err error) {
 	if task.Ended() {
 		return nil, nil
@@ -174,7 +174,7 @@ func (t tasks) answered(task *bridge.Task, call *host.Recalled) (answered map[st
 	return answered, t.x.opts.Host.Answer(t.x.ctx(), call, task.Refusals(answered)...)
 }
 
-// update hands the client's answers to the call of a task.
+// update passes the client's answers to the call of a task.
 func (t tasks) update(name string, ref bridge.TaskRef) error {
 	responses := wire.Lookup(t.req.Params, "inputResponses")
 	if len(responses) == 0 || responses[0] != '{' {

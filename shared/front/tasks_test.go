@@ -22,7 +22,7 @@ const (
 	needsTasks  = `"data":{"requiredCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}`
 )
 
-// tasking is a call by a client that knows tasks.
+// tasking is a call of a client that knows tasks.
 func tasking(tool string) ask { a := toolCall(tool); a.caps = taskCaps; return a }
 
 // task is a task as its client sees it.
@@ -50,7 +50,7 @@ func taskOf(t *testing.T, raw json.RawMessage) task {
 	return out
 }
 
-// becomes makes a call that becomes a task.
+// becomes makes a call that becomes a task, and returns the task.
 func (w *world) becomes(a ask) task {
 	w.t.Helper()
 	got := w.do(a.request())
@@ -83,7 +83,7 @@ func (w *world) get(made task) task {
 	return got
 }
 
-// acked sends what is answered with an empty acknowledgement.
+// acked sends a request whose answer is an empty acknowledgement.
 func (w *world) acked(a ask) {
 	w.t.Helper()
 	if got := w.do(a.request()).body; got != `{"jsonrpc":"2.0","id":7,"result":{"resultType":"complete"}}` {
@@ -91,7 +91,8 @@ func (w *world) acked(a ask) {
 	}
 }
 
-// lists has the client list its tools, which are these, by what they say of tasks.
+// lists has the client list its tools: the keys of support, with their values as
+// execution.taskSupport.
 func (w *world) lists(support map[string]string) {
 	w.t.Helper()
 	var tools []string
@@ -102,7 +103,7 @@ func (w *world) lists(support map[string]string) {
 	w.do(ask{method: "tools/list"}.request()).result(w.t)
 }
 
-// after is a tool that takes so long.
+// after adds a tool that takes this long.
 func (w *world) after(tool string, took time.Duration) {
 	w.backend.tool(tool, func(r run) {
 		time.Sleep(took)
@@ -110,7 +111,8 @@ func (w *world) after(tool string, took time.Duration) {
 	})
 }
 
-// tasks bubbles a test of tasks, which goes on after their clients have gone.
+// tasks runs a test of tasks in virtual time. The tasks go on after their clients have
+// gone.
 func tasks(t *testing.T, test func(t *testing.T, w *world)) {
 	modern(t, func(t *testing.T, w *world) {
 		test(t, w)

@@ -10,9 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// listening is one listen stream. It passes on what the process says outside of
-// requests, and the progress of tasks. Each of these is a stream in the log, read
-// beside the others.
+// listening is one listen stream. It passes on the messages that the process sends outside
+// of requests, and the progress of tasks. Each of these has its own stream in the log, and
+// listening reads them side by side.
 type listening struct {
 	x     *exchange
 	out   *reply
@@ -26,7 +26,7 @@ type watched struct {
 	task *bridge.Task
 	call *host.Recalled
 	next *host.Call // reads what comes after call
-	sign string     // fingerprint of what the client has been told
+	sign string     // fingerprint of the state that the client knows
 }
 
 // heard is the events, or the end, of one of the streams.
@@ -39,8 +39,8 @@ type heard struct {
 // errTold: nothing is left to listen to.
 var errTold = errors.New("all tasks have ended")
 
-// watch finds the tasks that the client wants to hear of. Of those in the listener's
-// filter it keeps the ones that exist.
+// watch finds the tasks that the client wants to hear of. It keeps those of the listener's
+// filter that exist.
 func (t tasks) watch(l *bridge.Listener) ([]*watched, error) {
 	var all []*watched
 	var names []string
@@ -69,8 +69,8 @@ func (t tasks) watch(l *bridge.Listener) ([]*watched, error) {
 	return all, nil
 }
 
-// to listens until the response must end, the client has gone, or nothing more can
-// come. If the client wants to hear of tasks only, to does not read common.
+// to listens until the response must end, the client has gone, or nothing more can come.
+// If the client wants to hear only of tasks, to does not read common.
 func (h listening) to(common *host.Call) error {
 	ctx, cancel := context.WithCancel(h.x.ctx())
 	hear := make(chan heard)
@@ -111,7 +111,7 @@ func (h listening) to(common *host.Call) error {
 	return errTold
 }
 
-// follow passes on what comes on a stream, until its end.
+// follow passes on the events of a stream until the end of the stream.
 func (h listening) follow(ctx context.Context, call *host.Call, of *watched, hear chan<- heard) {
 	for !call.Done() {
 		events, err := call.Next(ctx, h.out.end)
@@ -129,7 +129,7 @@ func (h listening) follow(ctx context.Context, call *host.Call, of *watched, hea
 	}
 }
 
-// common handles what the process says outside of requests.
+// common handles the messages that the process sends outside of requests.
 func (h listening) common(events []session.Event) error {
 	for _, e := range events {
 		var err error
@@ -153,7 +153,7 @@ func (h listening) progress(w *watched, events []session.Event) error {
 	return h.tell(w)
 }
 
-// tell tells the client the state of a task, if the client does not know it yet.
+// tell sends the client the state of a task, if the client does not know it yet.
 func (h listening) tell(w *watched) error {
 	answered, err := h.of.answered(w.task, w.call)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// hearsOf is a client that listens to tasks.
+// hearsOf is the request of a client that listens to tasks.
 func hearsOf(names string, rest string) ask {
 	return ask{method: "subscriptions/listen", id: "41", caps: taskAskCaps, server: "known", params: `"notifications":{"taskIds":` + names + rest + `}`}
 }

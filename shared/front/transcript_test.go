@@ -25,10 +25,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// TestTranscripts replays the stories in testdata, in fake time. A story is prose,
-// then requests and the responses to them, in order, each request served by a
-// handler made for it. Random words have names (SESSION-1, STREAM-1, NONCE-1, STATE-1) in
-// the order they appear. Headers that begin with Story- are not sent:
+// TestTranscripts replays the stories in testdata, in virtual time. A story is prose, then
+// requests and the responses to them, in order. Each request is served by a handler that
+// was made for it. Random words have names (SESSION-1, STREAM-1, NONCE-1, STATE-1) in the
+// order in which they appear. Headers that begin with Story- are not sent:
 //
 //	Story-Wait   time that passes before the request
 //	Story-Cut    the client goes after this time
@@ -64,7 +64,7 @@ var _ = flag.Bool("update", false, "write what was answered into the transcripts
 // tell sends the requests of a story and returns them with their responses.
 func tell(t *testing.T, w *world, files []txtar.File) []txtar.File {
 	storyTools(w)
-	// The box is awake, so that answers to its questions are handed over.
+	// The box is awake, so answers to its questions reach it.
 	if err := w.store.SaveBox(t.Context(), session.Box{ID: session.BoxFor("tenant", "quiet"), State: session.Awake, Gen: 1}); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func tell(t *testing.T, w *world, files []txtar.File) []txtar.File {
 	return told
 }
 
-// storyTools are what the server of the stories can do.
+// storyTools adds the tools of the server in the stories.
 func storyTools(w *world) {
 	progress := func(n int) string {
 		return `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":` + strconv.Itoa(n) + `}}`
@@ -121,7 +121,8 @@ func storyTools(w *world) {
 	})
 }
 
-// storyRequest reads a request; play sends it as its Story headers say.
+// storyRequest reads a request. The function that it returns sends the request as its
+// Story headers say.
 func storyRequest(t *testing.T, text string) (*http.Request, func(*world, *http.Request) *answer) {
 	head, body, _ := strings.Cut(text, "\n\n")
 	body = strings.TrimSuffix(body, "\n")

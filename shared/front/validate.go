@@ -49,10 +49,10 @@ func (x *exchange) accept(wanted ...string) error {
 	return nil
 }
 
-// streams checks that a GET comes from a client that follows an event stream. A foreign
-// page can make its reader's browser send a GET without an Origin, as for an image, and
-// each would hold a function. Such a GET does not name an event stream in Accept, and
-// browsers say in a header where it comes from.
+// streams checks that a GET comes from a client that follows an event stream. A page of
+// another site can make its reader's browser send a GET without an Origin, as for an
+// image. Each would hold a function. Such a GET does not name an event stream in Accept,
+// and browsers say in a header which site it comes from.
 func (x *exchange) streams() error {
 	h := x.r.Header
 	site, dest := h.Get("Sec-Fetch-Site"), h.Get("Sec-Fetch-Dest")
@@ -71,7 +71,7 @@ func notAcceptable(wanted ...string) error {
 		"the client must accept "+strings.Join(wanted, " and ")+"; name all of it in one Accept header")
 }
 
-// named reports whether Accept has a media type by its own name.
+// named reports whether Accept names a media type in full, not by a wildcard.
 func named(headers []string, media string) bool { return slices.Contains(accepted(headers), media) }
 
 func accepts(headers []string, media string) bool {
@@ -84,7 +84,7 @@ func accepts(headers []string, media string) bool {
 // accepted returns the media types in Accept, without those that q=0 refuses.
 func accepted(headers []string) (names []string) {
 	for _, item := range strings.Split(strings.Join(headers, ","), ",") {
-		// A malformed parameter is an error, but the name is there all the same.
+		// A malformed parameter is an error, but the name is still valid.
 		name, params, _ := mime.ParseMediaType(item)
 		if q := params["q"]; q == "" || strings.Trim(q, "0.") != "" {
 			names = append(names, name)
@@ -113,7 +113,7 @@ func (x *exchange) body() ([]byte, error) {
 	if x.r.ContentLength > most {
 		return nil, tooLarge
 	}
-	// Behind Lambda the body is there already, and no deadline can be set.
+	// Behind Lambda the whole body is there already, so no deadline is needed.
 	deadline := http.NewResponseController(x.w)
 	bounded := deadline.SetReadDeadline(time.Now().Add(bodyWithin)) == nil
 	body, err := io.ReadAll(io.LimitReader(x.r.Body, most+1))
@@ -143,8 +143,8 @@ func subject(msgs []wire.Message) (method string, id json.RawMessage) {
 	return first.Method, first.ID
 }
 
-// named sets the session to the id that a client sent. An id that we cannot have made
-// is unknown, without a look at the store.
+// named sets the session to the id that a client sent. If the id does not have our form,
+// the session is unknown, without a read of the store.
 func (x *exchange) named(id string) error {
 	const longest = 64
 	odd := strings.ContainsFunc(id, func(c rune) bool { return c <= ' ' || c > '~' || c == '/' || c == '.' })

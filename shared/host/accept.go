@@ -11,16 +11,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Accept takes the messages of one POST or frame: one message, or a batch. The Call is nil if
-// no message needs a response. Otherwise nothing has been accepted yet; see [Call].
+// Accept takes the messages of one POST or frame: one message, or a batch. The Call is nil
+// if no message needs a response. Otherwise nothing has been accepted yet; see [Call].
 //
-// Accept answers or takes these without a box: ping, notifications/initialized, lists in the
-// handshake record, and responses to questions of a box that is gone. A notification reaches
-// an awake box at most once. For a sleeping box it is dropped, because nothing is in flight
-// that it could matter to.
+// Accept handles these without a box: ping, notifications/initialized, lists in the
+// handshake record, and responses to questions of a box that is gone. A notification
+// reaches an awake box at most once. Accept drops a notification for a sleeping box, which
+// has no request in flight that it could concern.
 //
-// Errors: NotFound (session), Invalid, TooLarge (over [session.MaxBatchEvents] messages, or
-// ids of over 16 KiB together, or too many answers), Unavailable, Busy.
+// Errors: NotFound (session), Invalid, TooLarge (over [session.MaxBatchEvents] messages,
+// or ids of over 16 KiB together, or too many answers), Unavailable, Busy.
 func (h *Host) Accept(ctx context.Context, c Caller, id session.ID, msgs []wire.Message, batch bool) (*Call, error) {
 	if err := bounded(msgs...); err != nil {
 		return nil, err
@@ -30,7 +30,9 @@ func (h *Host) Accept(ctx context.Context, c Caller, id session.ID, msgs []wire.
 		return nil, err
 	}
 	if len(msgs) == 1 && msgs[0].Method == wire.MethodPing && msgs[0].Kind == wire.Request {
-		return h.readyCall(wire.ResultResponse(msgs[0].ID, json.RawMessage("{}"))), h.touch(ctx, s)
+		call := h.readyCall(wire.ResultResponse(msgs[0].ID, json.RawMessage("{}")))
+		call.init = s.Init
+		return call, h.touch(ctx, s)
 	}
 	if s, box, err = h.initialized(ctx, c, s, box); err != nil {
 		return nil, err
@@ -38,15 +40,19 @@ func (h *Host) Accept(ctx context.Context, c Caller, id session.ID, msgs []wire.
 	if batch && c.Transport != session.HTTP && s.Version > wire.V20250326 {
 		return nil, session.Errorf(session.Invalid, "version %s has no batches; send each message by itself", s.Version)
 	}
-	return h.accept(ctx, c, s, box, msgs, batch)
+	call, err := h.accept(ctx, c, s, box, msgs, batch)
+	if call != nil {
+		call.init = s.Init
+	}
+	return call, err
 }
 
 // maxIDs bounds the ids of the requests in one body, in bytes, because a store keeps them in
 // one record.
 const maxIDs = 16 << 10
 
-// bounded refuses messages whose requests could not be ended. The function that finds a box
-// lost writes the ends of all requests of a body in one batch.
+// bounded refuses a body with so many requests that their ends would not fit into one
+// batch. The function that finds a box lost writes all those ends in one batch.
 func bounded(msgs ...wire.Message) error {
 	if len(msgs) > session.MaxBatchEvents {
 		return session.Errorf(session.TooLarge, "%d messages at once; send at most %d", len(msgs), session.MaxBatchEvents)
@@ -63,13 +69,14 @@ func bounded(msgs ...wire.Message) error {
 	return nil
 }
 
-// overtaking is how long a message waits for the initialize that was sent before it. API
-// Gateway does not keep the messages of one connection in order.
+// overtaking is how long a message waits for an initialize that was sent before it and has
+// not arrived. API Gateway does not keep the messages of one connection in order.
 const overtaking = 2 * time.Second
 
-// initialized waits for the initialize of a session that was opened with its connection. It
-// does not wait for an HTTP+SSE client, and makes that session Ready at once. TypeScript's
-// client opens a new stream when its own was cut, and believes that it has its old session.
+// initialized waits for the initialize of a session that was opened with its connection.
+// For an HTTP+SSE client it does not wait, but makes the session Ready at once.
+// TypeScript's client opens a new stream when its own was cut, and believes that it still
+// has its old session.
 func (h *Host) initialized(ctx context.Context, c Caller, s session.Session, box session.Box) (session.Session, session.Box, error) {
 	begun := time.Now()
 	var err error
@@ -126,7 +133,7 @@ func (h *Host) accept(ctx context.Context, c Caller, s session.Session, box sess
 	if err != nil {
 		return nil, err
 	}
-	a := session.Address{Requests: requests}
+	a := session.Address{Requests: requests, Shown: shownTo(c, toolLists(rest)...)}
 	if m := rest[0]; !batch && m.Kind == wire.Request {
 		result, part, err := h.recorded(ctx, c, s, box, m.Method, m.Params)
 		if err != nil {
@@ -137,10 +144,31 @@ func (h *Host) accept(ctx context.Context, c Caller, s session.Session, box sess
 		}
 		a.List = part
 	}
-	return h.deliver(ctx, c, s, box, joined(rest, batch), a)
+	needs := slices.ContainsFunc(rest, func(m wire.Message) bool { return m.Kind == wire.Request && needsSecrets(m.Method) })
+	call, err := h.hand(ctx, c, s, box, Delivery{Raw: joined(rest, batch), Tools: tools(rest), Needs: needs, Address: a})
+	if answer := h.unconnected(err, canVisit(s), rest...); answer != nil {
+		return answer, nil
+	}
+	return call, err
 }
 
-// joined returns the body again, without the messages that were taken out.
+// tools returns the name of the tool of each tools/call.
+func tools(msgs []wire.Message) (names []string) {
+	for _, m := range msgs {
+		if m.Kind == wire.Request && m.Method == wire.MethodToolsCall {
+			names = append(names, tool(m.Params))
+		}
+	}
+	return names
+}
+
+// tool returns the name of the tool that the params of a tools/call name, or "".
+func tool(params json.RawMessage) string {
+	name, _ := wire.String(wire.Lookup(params, "name"))
+	return name
+}
+
+// joined returns the body again, without the messages that Accept has handled itself.
 func joined(msgs []wire.Message, batch bool) []byte {
 	if !batch {
 		return msgs[0].Raw
@@ -165,8 +193,8 @@ func (h *Host) ready(ctx context.Context, s session.Session) error {
 	return err
 }
 
-// remember keeps what a fresh process of the session must hear: the log level and the
-// subscriptions, as many as the record holds.
+// remember keeps the settings that a fresh process of the session needs: the log level and
+// the subscriptions, as many as the record can hold.
 func (h *Host) remember(ctx context.Context, s session.Session, msgs []wire.Message) (session.Session, error) {
 	kept := func(m wire.Message) bool {
 		return m.Kind == wire.Request && (m.Method == wire.MethodSetLevel || m.Method == wire.MethodSubscribe || m.Method == wire.MethodUnsubscribe)

@@ -43,8 +43,9 @@ func (h *Host) answered(ctx context.Context, s session.Session, box session.Box,
 	return s, h.answer(ctx, s, box, m)
 }
 
-// asked reports whether a call of the session asks a question, or is about to. A client may
-// see the first question of a round, and answer it, before the item is suspended.
+// asked reports whether a call of the session asks a question, or may have just asked it.
+// A client may see the first question of a round, and answer it, before the item is
+// suspended.
 func (h *Host) asked(ctx context.Context, s session.Session, box session.BoxID, stream session.StreamID, round int, question string) (bool, error) {
 	it, err := h.store.Item(ctx, box, stream)
 	switch {
@@ -53,7 +54,7 @@ func (h *Host) asked(ctx context.Context, s session.Session, box session.BoxID, 
 	case !errors.Is(err, session.NotFound):
 		return false, err
 	}
-	// A call that is executed within its first second has no item.
+	// During its first second, a call that a function executes has no item.
 	tail, err := h.store.Tail(ctx, s.ID, stream)
 	return err == nil && tail.Last > 0 && !tail.Final && round == 1, unlessGone(err)
 }
@@ -64,7 +65,7 @@ const maxQuestion = 64
 // maxAnswers bounds the answers of a session's client within EventAge, in bytes.
 const maxAnswers = 64 << 20
 
-// answer stores a client's response to a question, then hands it over. It drops the answer
+// answer stores a client's response to a question, then passes it on. It drops the answer
 // to a process that no longer runs. An answer to a suspended call needs no process.
 func (h *core) answer(ctx context.Context, s session.Session, box session.Box, m wire.Message) error {
 	question, ok := wire.String(m.ID)
@@ -74,16 +75,16 @@ func (h *core) answer(ctx context.Context, s session.Session, box session.Box, m
 	}
 	a := session.Answer{Session: s.ID, Question: question, Raw: m.Raw, Expires: time.Now().Add(h.limits.EventAge)}
 	if suspends {
-		a.Expires = time.Now().Add(session.MaxAsk) // the answer to another question may come last
+		a.Expires = time.Now().Add(session.MaxAsk) // the client may answer another question of the round much later
 	}
 	first, err := h.store.PutAnswer(ctx, a)
 	if err != nil {
 		return err
 	}
 	if !first {
-		// This is a repeat, or an earlier put succeeded and its reply was lost. In the second case
-		// the box may not have heard of the answer. It gets the answer that counts, and ignores
-		// it if it has it already.
+		// Either the client repeats its answer, or an earlier put succeeded and its reply
+		// was lost. In the second case the box may not have got the answer. So send it the
+		// answer that counts; the box ignores one that it has already.
 		kept, err := h.store.Answers(ctx, s.ID, []string{question})
 		if err != nil || len(kept) == 0 {
 			return err

@@ -93,7 +93,8 @@ func TestAnAnswerToWhatWasNeverAskedIsNotKept(t *testing.T) {
 	}
 }
 
-// A client may see the first question of a round before the item is suspended for it.
+// A client may see the first question of a round before the item of the round is
+// suspended.
 func TestAnAnswerThatComesBeforeTheSuspensionIsKept(t *testing.T) {
 	for _, name := range []string{"with an item", "within the first second, without an item"} {
 		t.Run(name, func(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Server is what this package has to know of a configured server.
+// Server is what this package needs to know about a configured server.
 type Server struct {
 	Name   string
 	Digest string // changes with everything that changes how the server behaves
@@ -18,43 +18,50 @@ type Server struct {
 	// and the client's capabilities only, so that all principals of a tenant share them.
 	SameLists bool
 	Tasks     TaskMode
-	// InPlace servers have no box: the function that has the message executes it.
+	// InPlace means that the server has no box: the function that gets a message executes
+	// it.
 	InPlace bool
+	// Providers are the third parties at which the server acts for its caller.
+	Providers []string
 }
 
 // Delivery is one client message, or a batch, on its way to a server.
 type Delivery struct {
-	session.Address                 // Stream is the deliver id; the Requests are owed an end
-	Client          session.Session // its Init, Level and Subscribed are told to a fresh process
+	session.Address                 // Stream is the deliver id; each of Requests still needs its end
+	Client          session.Session // a fresh process gets its Init, Level and Subscribed
 	Server          string
-	Raw             []byte // one message or a batch array, as the client wrote it
-	Brief           bool   // the caller waits only until the request is accepted, so a trace is wanted soon
+	Raw             []byte   // one message or a batch array, as the client wrote it
+	Tools           []string // name of the tool of each tools/call in Raw
+	Needs           bool     // a message in Raw needs everything that the server wants at third parties
+	// Secrets is what the caller has there, by provider. The process of the message gets it.
+	Secrets map[string]session.Secret
+	Brief   bool // the caller waits only until the request is accepted, so a trace is wanted soon
 }
 
-// Backend executes what clients send: behind the relay in a box, or in this function.
-// Implementations are safe for concurrent use.
+// Backend executes the messages of clients: behind the relay in a box, or in this
+// function. Implementations are safe for concurrent use.
 type Backend interface {
-	// Deliver hands a message over. box is the record that was read with the
-	// session. When Deliver returns, the message is on its way but not accepted yet:
-	// the caller goes on with the Tracker. A delivery without requests has no
-	// Tracker (nil). It was handed over once, or dropped because the box is not awake.
+	// Deliver sends a message to its executor. box is the record that was read with the
+	// session. When Deliver returns, the message is on its way but not accepted yet: the
+	// caller goes on with the Tracker. A delivery without requests has no Tracker (nil).
+	// Such a delivery was sent once, or dropped because the box is not awake.
 	//
-	// Errors: Unavailable (nothing is known), Busy, TooLarge.
+	// Errors: Unavailable (the outcome is unknown), Busy, TooLarge.
 	Deliver(ctx context.Context, d Delivery, box session.Box) (Tracker, error)
-	// Track returns the Tracker of a request that was accepted earlier, for a client
-	// that comes back for it. Errors: NotFound if no item owes this stream an end.
+	// Track returns the Tracker of a request that was accepted earlier, for a client that
+	// comes back for it. Errors: NotFound if no item of this stream is open.
 	Track(ctx context.Context, s session.Session, stream session.StreamID) (Tracker, error)
-	// Answer hands over a client's response that the store has already. It may be
-	// lost: a box asks for answers when it reconnects, and the sweep looks for the
-	// answers of suspended calls. The box may be asleep if the question is one of a
+	// Answer passes on a client's response that the store already has. It may be lost on
+	// the way: a box asks for answers when it reconnects, and the sweep looks for the
+	// answers of suspended calls. The box may be asleep if the question belongs to a
 	// suspended call; see [session.Suspends].
 	Answer(ctx context.Context, a session.Answer, box session.Box) error
-	// End tells the box that a session has ended, which may be lost, and ends the
-	// session's suspended calls.
+	// End tells the box that a session has ended, and ends the session's suspended calls.
+	// The message to the box may be lost.
 	End(ctx context.Context, s session.Session, box session.Box) error
 }
 
-// Tracker sees one request through to its end, in steps. One goroutine uses it.
+// Tracker follows one request to its end, in steps. One goroutine uses it.
 type Tracker interface {
 	// Check does what is due now. It looks for a sign of life, delivers again, wakes
 	// a box, or writes the end of a request whose box is lost to the log. An error is
@@ -64,7 +71,7 @@ type Tracker interface {
 
 // Status is what a Tracker knows of its request.
 type Status struct {
-	Accepted bool      // a durable trace exists; the client may be told
+	Accepted bool      // a durable trace exists, so the caller may tell the client
 	Next     time.Time // when to call Check again
 }
 
@@ -74,33 +81,34 @@ type Status struct {
 type InlineTracker interface {
 	// Held reports whether the request is still executed here.
 	Held() bool
-	// Watch is [session.Log.Wait] for a request that is executed here. It returns what the log
-	// has by now, or an empty page at until. ok is false if only the store knows what
-	// is behind after: the request has ended or halted, or another function ended it.
+	// Watch is [session.Log.Wait] for a request that this function executes. It returns
+	// what the log has by now, or an empty page at until. ok is false if only the store
+	// knows the events after after: the request has ended or halted, or another function
+	// ended it.
 	Watch(ctx context.Context, after session.Index, until time.Time) (page session.Page, ok bool, err error)
 }
 
-// Handover is a Tracker that hands its request to a box, which may execute it although
-// no sign of life has arrived.
+// Handover is a Tracker that passes its request to a box. The box may execute the request
+// although no sign of life has arrived.
 type Handover interface {
 	// Handed reports whether a box may have the request.
 	Handed() bool
-	// GiveUp ends a request that was Handed and has no durable trace. After nil, the
-	// log has the end, or the request has a trace after all; a box that has not begun
-	// to execute it never will. After an error neither is known.
+	// GiveUp ends a request that was Handed and has no durable trace. If it returns nil,
+	// either the log has the end, or a trace was there after all. A box that has not begun
+	// to execute the request then never will. After an error neither is known.
 	GiveUp(ctx context.Context) error
 }
 
 // Limits of sessions. [New] replaces zero values by the defaults.
 type Limits struct {
-	Life        time.Duration // of a session after its last message; 7 days
-	InitTimeout time.Duration // from the opening of a session to notifications/initialized; 60 s
-	StartTime   time.Duration // that a cold server may take to answer initialize; 300 s
-	EventAge    time.Duration // that events and answers are kept; at most and by default session.EventAge
-	AcceptBy    time.Duration // after which a function stops waiting for a sign of life; 25 s
-	Hold        time.Duration // that a GET on the common stream, or a poll, is held open; 25 s
-	Pace        time.Duration // the shortest retry a client is told; all others are multiples; 1 s
-	Standby     int           // GETs of one session that may wait behind its primary; 32
+	Life        time.Duration // how long a session lives after its last message; 7 days
+	InitTimeout time.Duration // the time from the opening of a session to notifications/initialized; 60 s
+	StartTime   time.Duration // how long a cold server may take to answer initialize; 300 s
+	EventAge    time.Duration // how long events and answers are kept; at most and by default session.EventAge
+	AcceptBy    time.Duration // the time after which a function stops waiting for a sign of life; 25 s
+	Hold        time.Duration // how long a GET on the common stream, or a poll, is held open; 25 s
+	Pace        time.Duration // the shortest retry that a client gets; all others are multiples; 1 s
+	Standby     int           // how many GETs of one session may wait for the lease of its primary; 32
 }
 
 func (l Limits) withDefaults() Limits {
@@ -121,3 +129,13 @@ func (l Limits) withDefaults() Limits {
 	}
 	return l
 }
+
+// TaskMode says which calls of a server become tasks, for clients that support tasks.
+type TaskMode string
+
+// Which calls become tasks.
+const (
+	TasksAuto   TaskMode = ""       // calls that take longer than a response may be held
+	TasksAlways TaskMode = "always" // all calls that do not end at once
+	TasksOff    TaskMode = "off"    // none; the server does not offer tasks
+)

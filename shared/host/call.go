@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // Call waits for the events of one stream on behalf of a client. The stream is that of a
@@ -20,22 +21,30 @@ type Call struct {
 	tracker Tracker // nil: this call tracks nothing
 	status  Status
 	begun   time.Time
-	ready   []byte // the response, if no box was asked
-	params  []byte // of a stateless client: the params that Learn had kept; see Learned
+	ready   [][]byte // the responses, if no box was asked
+	params  []byte   // of a stateless client: the params that Learn had kept; see Learned
+	init    []byte   // params of the initialize of the session's client
 	done    bool
-	halted  bool      // the function no longer executes the request; see InlineTracker
+	halted  bool      // the function has stopped executing the request; see InlineTracker
 	lease   *listener // of a GET on the common stream
 	polls   int       // empty polls in a row before this one
 	gap     bool
-	pause   time.Duration // not 0: close the response; the client comes back after it
+	pause   time.Duration // if not 0: close the response; the client comes back after this time
 	pushed  bool          // events are pushed to the client, too
-	unsure  bool          // Check has failed since it succeeded last, maybe between an end and its push
+	unsure  bool          // Check has failed since its last success, maybe between writing an end and pushing it
 
-	follower *follower // of an event stream on the legacy SSE stream
+	follower *follower // set for an event stream on the legacy SSE stream
 }
 
-// readyCall returns a Call whose only event is raw, which is in no log.
-func (h *core) readyCall(raw []byte) *Call { return &Call{host: h, ready: raw} }
+// readyCall returns a Call whose only events are responses that are in no log.
+func (h *core) readyCall(raws ...[]byte) *Call { return &Call{host: h, ready: raws} }
+
+// Client returns the name that the client gave itself in initialize, "" if it gave none or
+// the session is not known.
+func (c *Call) Client() string {
+	name, _ := wire.String(wire.Lookup(c.init, "clientInfo", "name"))
+	return name
+}
 
 // Done reports whether nothing more will come: Next has returned the last event, the
 // session has ended, or another listener has taken this one's place.
@@ -50,7 +59,7 @@ func (c *Call) Stored() bool { return c.ready == nil }
 func (c *Call) Gap() bool { return c.gap }
 
 // Close reports whether the response must end now, and after which time the client comes
-// back. That is so if the server closed the stream with the last event that Next returned
+// back. It must end if the server closed the stream with the last event that Next returned
 // (SEP-1699), or if a listener lost its place. The client keeps its place in the stream:
 // send it [Call.Cursor] with that retry last.
 func (c *Call) Close() (retry time.Duration, now bool) { return c.pause, c.pause > 0 }
@@ -78,7 +87,11 @@ func (c *Call) Held() bool {
 func (c *Call) Next(ctx context.Context, until time.Time) ([]session.Event, error) {
 	if c.ready != nil && !c.done {
 		c.done = true
-		return []session.Event{{Raw: c.ready, Final: true}}, nil
+		events := make([]session.Event, len(c.ready))
+		for i, raw := range c.ready {
+			events[i] = session.Event{Raw: raw, Final: i == len(c.ready)-1}
+		}
+		return events, nil
 	}
 	for !c.done {
 		if c.lease != nil {
@@ -126,8 +139,8 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]session.Event, erro
 	return nil, nil
 }
 
-// handed returns the tracker if a box may execute the request although it has given no sign
-// of life. Otherwise it returns nil.
+// handed returns the tracker if a box may execute the request although no sign of life has
+// arrived. Otherwise it returns nil.
 func (c *Call) handed() Handover {
 	if h, ok := c.tracker.(Handover); ok && !c.status.Accepted && h.Handed() {
 		return h
@@ -135,9 +148,9 @@ func (c *Call) handed() Handover {
 	return nil
 }
 
-// bear handles an error before the request was accepted. While a box may have the request, no
-// error may invite the client to send it again. So bear returns nil after a pause for as long
-// as the request may take to be accepted, and Unknown after that.
+// bear handles an error before the request was accepted. A box may have the request; while
+// it may, no error must make the client send the request again. So bear returns nil after
+// a pause as long as the request may still be accepted. After that it returns Unknown.
 func (c *Call) bear(ctx context.Context, err error) error {
 	if c.handed() == nil || ctx.Err() != nil {
 		return err
@@ -151,8 +164,8 @@ func (c *Call) bear(ctx context.Context, err error) error {
 
 const bearFor = time.Second
 
-// giveUp ends a request that was not accepted in time. After nil, the end is in the log or
-// the request was accepted meanwhile.
+// giveUp ends a request that was not accepted in time. If it returns nil, the end is in
+// the log or the request was accepted meanwhile.
 func (c *Call) giveUp(ctx context.Context) error {
 	h := c.handed()
 	if h == nil {
@@ -169,8 +182,8 @@ func (c *Call) unknown(cause error) error {
 	return session.Errorf(session.Unknown, "the box has not given a sign of life in %s; whether the request was executed is not known", c.host.limits.AcceptBy).Because(cause)
 }
 
-// read waits for events until something else is due. halts is true once: when this function
-// has stopped executing the request without an end.
+// read waits for events until another task is due. halts is true only once: when this
+// function has stopped executing the request although the request has not ended.
 func (c *Call) read(ctx context.Context, until time.Time) (page session.Page, halts bool, err error) {
 	if c.lease != nil && !c.lease.held {
 		return session.Page{}, false, sleepUntil(ctx, earlier(until, c.lease.again))
@@ -196,15 +209,15 @@ func (c *Call) read(ctx context.Context, until time.Time) (page session.Page, ha
 	return page, halts, err
 }
 
-// firstTend is a little longer than a runner waits before it says that it has taken a
+// firstTend is a little longer than a runner waits before it reports that it has taken a
 // request (AckWithin). So a call that is answered quickly costs only reads of its log.
 const firstTend = 1100 * time.Millisecond
 
 // hand returns the events of a page, up to the first that closes the response.
 func (c *Call) hand(ctx context.Context, page session.Page) ([]session.Event, error) {
 	if c.lease != nil && !c.lease.current && c.lease.from.Index == 0 {
-		// A client that reports nothing was not there when the server closed the stream. If
-		// the old events closed its response too, it would never get past them.
+		// A client that reports no event was not there when the server closed the stream.
+		// If the old events closed its response too, it would never get past them.
 		for i := range page.Events {
 			page.Events[i].Retry = 0
 		}
@@ -215,7 +228,7 @@ func (c *Call) hand(ctx context.Context, page session.Page) ([]session.Event, er
 	}
 	last := page.Events[len(page.Events)-1]
 	c.after, c.done, c.polls, c.gap = last.Index, last.Final, 0, page.Gap
-	c.status.Accepted = true // events are a trace, because the mark is written before them
+	c.status.Accepted = true // events are a trace: the mark was written before them
 	if c.pause = last.Retry; last.Final {
 		c.pause = 0
 	}
@@ -232,13 +245,71 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-func sleepUntil(ctx context.Context, t time.Time) error {
-	timer := time.NewTimer(time.Until(t))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+// follower is an event stream's place as the reader of the legacy SSE stream of an
+// HTTP+SSE session. Only the newest event stream has the place.
+type follower struct {
+	nonce string
+	read  time.Time // when the session was last read
+}
+
+// Hold returns how long a response on this call should be held open. It is 0 if no events
+// are stored. It is short for a listener whose last polls were empty, so that an idle
+// client costs almost nothing.
+func (c *Call) Hold() time.Duration {
+	switch {
+	case !c.Stored():
+		return 0
+	case c.stream == session.Common && c.polls > idlePolls:
+		return min(c.host.limits.Pace, c.host.limits.Hold)
+	default:
+		return c.host.limits.Hold
 	}
+}
+
+// idlePolls is the number of empty polls in a row after which a listener counts as idle.
+const idlePolls = 3
+
+// Retry returns how long the client should wait before it comes back. On a request stream it
+// is 1 to 5 times the pace, because the client waits for an answer. On the common stream it
+// grows from 2 to 60 times the pace while nothing happens. After the server has closed the
+// stream it is the time that the server gave; see [Call.Close].
+func (c *Call) Retry() time.Duration {
+	if c.pause > 0 {
+		return c.pause
+	}
+	pace := c.host.limits.Pace
+	if c.stream != session.Common {
+		return time.Duration(min(1+c.polls/10, 5)) * pace
+	}
+	return min(time.Duration(2<<min(c.polls, 5))*pace, c.idleRetry())
+}
+
+// idleRetry returns the longest retry that a listener gets.
+func (c *Call) idleRetry() time.Duration { return 60 * c.host.limits.Pace }
+
+// Cursor returns the id of a cursor without an event, after the last event that Next
+// returned. Every response begins with such an id, so that the client can come back. It
+// differs for each response.
+func (c *Call) Cursor() session.EventID {
+	if c.follower != nil {
+		return session.EventID{Stream: session.LegacySSE, Index: c.after, Nonce: string(c.session)}
+	}
+	word := session.NewNonce()[:nonceLen]
+	if c.lease != nil {
+		word = c.lease.nonce
+	}
+	return session.EventID{Stream: c.stream, Index: c.after, Nonce: nonceOf(word, c.polls)}
+}
+
+// ID returns the event id of an event of this call. On the legacy SSE stream it also names
+// the session, because that client comes back with nothing but the event id.
+func (c *Call) ID(e session.Event) session.EventID {
+	id := session.EventID{Stream: c.stream, Index: e.Index}
+	switch {
+	case c.lease != nil:
+		id.Nonce = nonceOf(c.lease.nonce, 0)
+	case c.follower != nil:
+		id.Nonce = string(c.session)
+	}
+	return id
 }

@@ -3,7 +3,6 @@ package host
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
@@ -46,38 +45,9 @@ func (h *core) update(ctx context.Context, s session.Session, change func(*sessi
 	return update(ctx, h.store, s, change)
 }
 
-func update(ctx context.Context, store session.Sessions, s session.Session, change func(*session.Session) bool) (session.Session, error) {
-	for begun, pause := time.Now(), time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		if !change(&s) {
-			return s, nil
-		}
-		err := store.Save(ctx, s)
-		if err == nil {
-			s.Rev++
-			return s, nil
-		}
-		if !errors.Is(err, session.Conflict) {
-			return s, err
-		}
-		if time.Since(begun) > contended {
-			return s, session.Errorf(session.Unavailable, "the session is being changed by too many requests at once; try again")
-		}
-		if err := sleepUntil(ctx, time.Now().Add(rand.N(pause))); err != nil {
-			return s, err
-		}
-		if s, _, err = store.Load(ctx, s.ID, session.BoxFor(s.Tenant, s.Server)); err != nil {
-			return s, err
-		}
-	}
-}
-
-// contended is how long update tries while other writers come between. Each conflict means
-// that one of them got through, so it takes many of them to use this up.
-const contended = 10 * time.Second
-
-// absence returns why a session is not there for its caller. Only operators may see it. It is
-// the store's error, the [session.Quit] of a session that has ended, or an error that says
-// that the session is another caller's.
+// absence returns why a caller cannot see a session. Only operators may see the reason. It
+// is the store's error, the [session.Quit] of a session that has ended, or an error that
+// says that the session belongs to another caller.
 func absence(s session.Session, err error) error {
 	switch {
 	case err != nil:

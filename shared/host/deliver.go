@@ -9,27 +9,57 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// deliver hands a message over. The caller sets only the parts of the address that belong to
-// the message: Requests, Init and List, and Stream if there is one already.
+// deliver sends a message to the backend. The caller sets only the parts of the address
+// that depend on the message: Requests, Init and List, and Stream if there is one already.
 func (h *core) deliver(ctx context.Context, c Caller, s session.Session, box session.Box, raw []byte, a session.Address) (*Call, error) {
 	return h.hand(ctx, c, s, box, Delivery{Raw: raw, Address: a})
 }
 
-// hand is deliver for a Delivery in which the caller sets Raw, Brief and those parts of the
-// address.
+// hand is deliver for a Delivery in which the caller sets Raw, Tools, Needs, Brief and those
+// parts of the address. It gets the caller's secrets first, and then work passes the gate.
+//
+// Errors: as of [session.Secrets], of the gate, and of the backend.
 func (h *core) hand(ctx context.Context, c Caller, s session.Session, box session.Box, d Delivery) (*Call, error) {
+	if d.Stream == "" {
+		d.Stream = session.NewStreamID()
+	}
+	if h.secrets != nil && len(c.Server.Providers) > 0 && len(d.Requests) > 0 {
+		want := session.Want{Tenant: c.Tenant, Principal: c.Principal, Server: c.Server.Name, Providers: c.Server.Providers, Need: d.Needs}
+		if s.Transport != session.Modern {
+			want.Session = s.ID
+		}
+		var err error
+		if d.Secrets, err = h.secrets.Secrets(ctx, want); err != nil {
+			return nil, err
+		}
+	}
+	if h.gate == nil || len(d.Requests) == 0 {
+		return h.handOver(ctx, c, s, box, d)
+	}
+	undo, err := h.gate.Admit(ctx, session.Work{
+		Tenant: c.Tenant, Principal: c.Principal, Server: c.Server.Name, Session: s.ID, Stream: d.Stream, Tools: d.Tools,
+	})
+	if err != nil {
+		return nil, err
+	}
+	call, err := h.handOver(ctx, c, s, box, d)
+	if err != nil {
+		undo()
+	}
+	return call, err
+}
+
+func (h *core) handOver(ctx context.Context, c Caller, s session.Session, box session.Box, d Delivery) (*Call, error) {
 	a, again := d.Address, s.Served
 	if len(a.Requests) > 0 {
 		if err := writable(ctx, h.store); err != nil {
 			return nil, unexecuted(err)
 		}
 		var err error
+		a.Moved = a.Moved || moves(s, c)
 		if s, err = h.update(ctx, s, func(s *session.Session) bool { return noteCaller(s, c, !a.Looks()) }); err != nil {
 			return nil, err
 		}
-	}
-	if a.Stream == "" {
-		a.Stream = session.NewStreamID()
 	}
 	a.Session, a.Conn, a.EventIDs, a.LegacySSE = s.ID, c.Conn, c.EventIDs, c.Transport == session.SSE
 	a.Principal, a.Digest, a.Box, a.Again = c.Principal, session.RecordFor(c.Tenant, s.Digest), c.box(), again
@@ -46,13 +76,22 @@ func (h *core) hand(ctx context.Context, c Caller, s session.Session, box sessio
 	return call, nil
 }
 
-// firstTendBrief is firstTend for a function that waits only until the request is accepted.
-// Its runner says sooner that it has taken the request.
+// firstTendBrief is firstTend for a function that waits only until the request is
+// accepted. The runner then reports sooner that it has taken the request.
 const firstTendBrief = 300 * time.Millisecond
 
-// noteCaller notes in the session that a box gets work for it, and the latest Props of its
-// caller. It reports whether s changed.
+// moves reports whether the server has another definition than when the session last had a
+// request.
+func moves(s session.Session, c Caller) bool {
+	return c.Server.Digest != "" && s.Digest != c.Server.Digest
+}
+
+// noteCaller records in the session that its box gets work, the definition of the server
+// that the work is for, and the latest Props of its caller. It reports whether s changed.
 func noteCaller(s *session.Session, c Caller, work bool) (news bool) {
+	if moves(*s, c) {
+		s.Digest, news = c.Server.Digest, true
+	}
 	if work && !s.Served && !c.Server.InPlace {
 		s.Served, news = true, true
 	}
@@ -73,7 +112,7 @@ func unexecuted(err error) error {
 	return &told
 }
 
-// writable returns the result of Writable of a store, or of the store that it wraps.
+// writable calls Writable of a store, or of the store that it wraps.
 func writable(ctx context.Context, s session.Store) error {
 	for s != nil {
 		if w, ok := s.(session.Writable); ok {

@@ -29,7 +29,7 @@ func TestErrorsAreToldApart(t *testing.T) {
 		name string
 		call func() error
 		code session.Code
-		why  error  // an error that errors.Is finds besides the code
+		why  error  // an error that errors.Is must find, besides the code
 		part string // of an event id
 	}{
 		{"no session", listen(session.NewID(), "1"), session.NotFound, nil, ""},

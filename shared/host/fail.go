@@ -12,8 +12,9 @@ import (
 )
 
 // Fail ends the requests of an address with an error, unless their stream has ended. It
-// writes at the end of the log, as the box does with its last batch. One of the two succeeds;
-// if it is the box, Fail looks again. The events may be deleted at expires.
+// writes at the end of the log, where the box writes its last batch too. One of the two
+// succeeds. If it is the box, Fail looks at the log again. The events may be deleted at
+// expires.
 //
 // Errors: Unavailable.
 func (o Outlet) Fail(ctx context.Context, a session.Address, why *wire.Error, expires time.Time) error {
@@ -41,8 +42,8 @@ func (o Outlet) Fail(ctx context.Context, a session.Address, why *wire.Error, ex
 	}
 }
 
-// failures returns an error response for each request that has no response in the log yet. A
-// batch may have some.
+// failures returns an error response for each request that has no response in the log yet.
+// Some requests of a batch may have one.
 func (o Outlet) failures(ctx context.Context, a session.Address, tail session.Tail, why *wire.Error) ([][]byte, error) {
 	open := slices.Clone(a.Requests)
 	for after := session.Index(0); len(a.Requests) > 1 && after < tail.Last; {
@@ -61,7 +62,7 @@ func (o Outlet) failures(ctx context.Context, a session.Address, tail session.Ta
 		}
 	}
 	if len(open) == 0 {
-		open = a.Requests[:1] // cannot be: the last response would have been final
+		open = a.Requests[:1] // this cannot happen: the last response would have been final
 	}
 	events := make([][]byte, len(open))
 	for i, id := range open {

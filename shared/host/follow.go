@@ -8,21 +8,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// follower is the place of an event stream at the legacy SSE stream of an HTTP+SSE session.
-// The newest event stream has the place.
-type follower struct {
-	nonce string
-	read  time.Time // when the session was last read
-}
-
 // Follow opens the legacy SSE stream of an HTTP+SSE session (MCP 2024-11-05,
 // basic/transports). An event stream that followed it before is closed within fifteen
 // seconds.
 //
 // The stream begins after *from, the last event that the client says it has. Follow lowers
 // *from to the end of the stream if it is higher. If from is nil, the stream begins after
-// the last event that [Call.Report] noted. until is when the stream is planned to end. A
-// session that has not been initialized lives at least [Limits].InitTimeout longer than that.
+// the last event that [Call.Report] recorded. until is the planned end of the stream. A
+// session that has not been initialized lives at least [Limits].InitTimeout longer than
+// that.
 //
 // Cost: one read, one write, and a read for each look, as for [Streams.Listen].
 //
@@ -55,9 +49,9 @@ func (h Streams) Follow(ctx context.Context, c Caller, id session.ID, from *sess
 	return call, err
 }
 
-// Report notes the last event that was sent to a client that follows the legacy SSE stream,
-// because most clients never report it themselves. The caller calls it when the event stream
-// ends. If it does not, the next event stream repeats what was sent.
+// Report records the last event that was sent to a client that follows the legacy SSE
+// stream, because most clients never report it themselves. The caller calls it when the
+// event stream ends. If it does not, the next event stream repeats those events.
 //
 // Errors: Unavailable.
 func (c *Call) Report(ctx context.Context, sent session.Index) error {
@@ -74,7 +68,7 @@ func (c *Call) Report(ctx context.Context, sent session.Index) error {
 	return unlessGone(err)
 }
 
-// superseded ends the call if a newer follower has come or the session has ended. It reads
+// superseded ends the call if there is a newer follower or the session has ended. It reads
 // the session at most every five seconds. If the store fails, the next look tries again.
 func (c *Call) superseded(ctx context.Context) {
 	if time.Since(c.follower.read) < lookEvery {
@@ -86,4 +80,10 @@ func (c *Call) superseded(ctx context.Context) {
 	}
 	c.follower.read = time.Now()
 	c.done = err != nil || s.State == session.Ended || s.Primary.Nonce != c.follower.nonce
+}
+
+// Say writes messages of Dormouse itself to the legacy SSE stream of an HTTP+SSE session.
+// These are answers that needed no server.
+func (h Streams) Say(ctx context.Context, id session.ID, raws ...[]byte) error {
+	return h.out.appendOut(ctx, session.Batch{Session: id, Stream: session.LegacySSE, Events: raws, Expires: time.Now().Add(h.limits.EventAge)})
 }

@@ -1,9 +1,13 @@
 package host
 
-import "github.com/dormouse-mcp/dormouse/shared/session"
+import (
+	"encoding/json"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
 
 // Host opens sessions, takes their messages, and ends them. Each of its parts serves one
-// kind of client, and can be handed to code that needs only that part. A Host keeps
+// kind of client, and code that needs only that part can get it alone. A Host keeps
 // nothing between calls, so any instance can serve any message. It is safe for concurrent
 // use.
 type Host struct {
@@ -21,6 +25,8 @@ type core struct {
 	backend Backend
 	limits  Limits
 	out     Outlet
+	gate    session.Gate    // nil admits all work
+	secrets session.Secrets // nil: no server has any
 }
 
 // Streams has the verbs for clients that listen to a stream or come back for one.
@@ -30,7 +36,7 @@ type Streams struct{ *core }
 // the session that is pinned to the caller; see [PinnedID].
 type Stateless struct{ *core }
 
-// Tasks finds calls of [Stateless.Send] again whose clients have gone away.
+// Tasks finds calls of [Stateless.Send] again for clients that have gone away meanwhile.
 type Tasks struct{ *core }
 
 // Sockets has the verbs for the connections of WebSocket clients.
@@ -54,11 +60,28 @@ func (h *Host) WithClients(clients session.Clients) *Host {
 	return newHost(with)
 }
 
+// WithGate returns the same Host with a gate for all work that the backend gets. Requests
+// that the Host answers itself do not pass it.
+func (h *Host) WithGate(gate session.Gate) *Host {
+	with := *h.core
+	with.gate = gate
+	return newHost(with)
+}
+
+// WithSecrets returns the same Host with what callers have at third parties, for servers
+// that need it.
+func (h *Host) WithSecrets(secrets session.Secrets) *Host {
+	with := *h.core
+	with.secrets = secrets
+	return newHost(with)
+}
+
 // Limits returns the limits in force.
 func (h *core) Limits() Limits { return h.limits }
 
-// Caller says who calls a verb, and over which transport. A caller can use a session only if
-// Server.Name, Tenant, Principal and Transport are those of the caller that opened it.
+// Caller says who calls a method of Host, and over which transport. A caller can use a
+// session only if Server.Name, Tenant, Principal and Transport are those of the caller
+// that opened it.
 type Caller struct {
 	Server    Server
 	Tenant    string
@@ -66,10 +89,30 @@ type Caller struct {
 	Transport session.Transport
 	Conn      string // WebSocket connection that also gets the events, or ""
 	EventIDs  bool   // the client of Conn wants event ids
-	// Credential names what the caller proved itself with; see Identity. A session does
+	// Credential names what the caller authenticated with; see Identity. A session does
 	// not depend on it.
 	Credential string
 	Props      []byte // see Identity; a session keeps the latest
+	Scopes     []string
+	Scoped     bool // see Identity
+	ToolRules  []string
+	// Tools are the tools that the client sees in lists. The caller of Host refuses calls
+	// of the others.
+	Tools session.ToolFilter
 }
 
 func (c Caller) box() session.BoxID { return session.BoxFor(c.Tenant, c.Server.Name) }
+
+// Client holds what a modern client says about itself. The process is initialized once, so
+// it learns only of its first client.
+type Client struct {
+	Init json.RawMessage // params for initialize; at most 64 KiB
+	// Verbose means that the client wants log messages. The server then sends all of them,
+	// for the rest of its life. A caller whose client wants fewer must drop the others.
+	Verbose bool
+	Visits  bool // the client can be told to send its user to a page
+	// Check, if not nil, is called before Send sends anything. It gets the params that
+	// [Stateless.Learn] keeps, or nil. Send returns its error. brief means that the caller
+	// waits only until the call is accepted, not for its end.
+	Check func(params json.RawMessage) (brief bool, err error)
+}

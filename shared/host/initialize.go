@@ -68,9 +68,9 @@ func (h *Host) Initialize(ctx context.Context, c Caller, id session.ID, m wire.M
 	return s, call, nil
 }
 
-// begin makes a session that is being initialized: a new one, or one that was opened. It
-// accepts a repeat of the same initialize, because the first attempt may have been lost
-// halfway.
+// begin makes a session that is being initialized: a new one, or one that was opened with
+// its connection. It accepts a repeat of the same initialize, because the first attempt
+// may have been lost halfway.
 func (h *Host) begin(ctx context.Context, c Caller, id session.ID, begin func(*session.Session)) (session.Session, error) {
 	if id == "" {
 		s := h.opened(c)
@@ -101,23 +101,4 @@ func (h *Host) begin(ctx context.Context, c Caller, id session.ID, begin func(*s
 		err = session.Errorf(session.Invalid, "this session is initialized already; open another connection for another session")
 	}
 	return s, err
-}
-
-// adopt takes the server's answer to initialize over into s.
-func adopt(s *session.Session, result json.RawMessage) {
-	if v, ok := wire.String(wire.Lookup(result, "protocolVersion")); ok {
-		s.Version = v
-	}
-	s.Pushes = pushes(result) || wire.Lookup(s.Init, "capabilities", "roots") != nil
-}
-
-// pushes reports whether a server's capabilities let it send messages that belong to no
-// request.
-func pushes(result json.RawMessage) bool {
-	caps := func(path ...string) bool {
-		v := wire.Lookup(result, append([]string{"capabilities"}, path...)...)
-		return v != nil && string(v) != "false" && string(v) != "null"
-	}
-	return caps("logging") || caps("tools", "listChanged") || caps("prompts", "listChanged") ||
-		caps("resources", "listChanged") || caps("resources", "subscribe")
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// The function that finds a box lost writes the ends of all its requests in one batch, and
-// their ids stand in one record. So there must not be more than both can hold.
+// The function that finds a box lost writes the ends of all requests of a body in one
+// batch, and their ids in one record. So a body must not have more requests than both can
+// hold.
 func TestWhatIsSentAtOnceIsBounded(t *testing.T) {
 	request := func(id string) string { return `{"jsonrpc":"2.0","id":` + id + `,"method":"tools/list"}` }
 	many := func(n int, message func(i int) string) string {
@@ -91,7 +92,7 @@ func TestAnInitializeWithTooManyParametersOpensNoSession(t *testing.T) {
 	}
 }
 
-// The store writes a session's record whole, with everything that it remembers of its client.
+// The store writes a session's record as a whole, with all the client's data in it.
 func TestWhatASessionRemembersIsBounded(t *testing.T) {
 	h, store, id := listening(t)
 	send := func(method, params string) {

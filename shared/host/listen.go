@@ -10,45 +10,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// listener is the place of a GET at the common stream. One GET of a session, the primary,
-// holds the lease and gets the events. The others are standbys: they stand in the session's
-// record, oldest first, and get nothing until the lease is free. So two GETs never take the
-// stream from one another (R9).
-type listener struct {
-	nonce   string
-	until   time.Time       // when this GET plans to close
-	from    session.EventID // the event id that the client sent, zero if none
-	again   time.Time       // when to ask for the lease again
-	held    bool
-	waits   bool             // this GET is a standby
-	current bool             // it has read everything that was there, so further events are new
-	record  *session.Session // the session as read last, nil once used
-	read    time.Time        // when record was read
-}
-
-const (
-	// graceRetries is how long a lease stays reserved for its holder's client after it has
-	// run out, in multiples of the pace. That client was told to come back after twice the
-	// pace. So it finds its place free and reports the events it has had, before another
-	// client gets them again.
-	graceRetries = 5
-	// stagger is how much later each standby asks for a free lease than the standby before
-	// it. The oldest gets the lease, and the others do not all write in vain.
-	stagger = 50 * time.Millisecond
-	// lookEvery is the age at which a record is read again.
-	lookEvery = 5 * time.Second
-	// casTries is how many conflicts in a row a listener retries at once.
-	casTries = 8
-)
-
 // Listen opens the common stream (GET). lastEventID is an id that the client was given, or
 // "". Of several listeners one gets the events; see [Call.Next]. Listen returns Closed if
 // the server never sends anything outside of a request.
 //
-// A listener takes the lease over if its event id carries the holder's word, because it is
-// the holder's client that has come back. Any other listener takes the lease when it has
-// been free for five times the pace, and is a standby until then. If there are more standbys
-// than [Limits].Standby, the one that has waited longest is sent away.
+// A listener takes the lease over if its event id carries the holder's word: then the
+// holder's client has come back. Any other listener takes the lease when it has been free
+// for five times the pace, and is a standby until then. If there are more standbys than
+// [Limits].Standby, the one that has waited longest is sent away.
 //
 // Cost: one read, one write, and a read for each look (see [Call.Next]).
 //
@@ -79,8 +48,8 @@ func (h Streams) Listen(ctx context.Context, c Caller, id session.ID, lastEventI
 	return call, nil
 }
 
-// claim makes the call the primary if the lease is free or its own, and otherwise a standby.
-// After casTries conflicts it puts the next attempt off by up to stagger.
+// claim makes the call the primary if the lease is free or its own, and otherwise a
+// standby. After casTries conflicts it waits up to stagger before the next attempt.
 func (c *Call) claim(ctx context.Context) error {
 	l := c.lease
 	for range casTries {
@@ -126,13 +95,13 @@ func (c *Call) reload(ctx context.Context) error {
 		c.done = true
 	case l.held && s.Primary.Nonce != l.nonce, l.waits && l.place(s) < 0:
 		c.done, c.pause = true, c.idleRetry()
-		c.polls++ // so the last cursor differs from the first
+		c.polls++ // this makes the last cursor differ from the first
 	}
 	return nil
 }
 
-// look checks from time to time whether the session has ended or a listener has lost its
-// place, because neither comes as an event. If the store fails, the next look tries again.
+// look checks at intervals whether the session has ended or a listener has lost its place,
+// because no event reports either. If the store fails, the next look tries again.
 func (c *Call) look(ctx context.Context) {
 	l := c.lease
 	if c.follower != nil {
@@ -148,24 +117,6 @@ func (c *Call) look(ctx context.Context) {
 
 func (c *Call) mayTake(s session.Session, now time.Time) bool {
 	return c.lease.owns(s) || !free(s, c.host.limits, now).After(now)
-}
-
-// owns reports whether the client's last poll holds the lease.
-func (l *listener) owns(s session.Session) bool {
-	return l.from.Nonce != "" && s.Primary.Nonce == holderOf(l.from.Nonce)
-}
-
-// longestHold is how much longer than Limits.Hold a lease can last. It allows for a function
-// that holds its response to its own limit, and for clocks that differ.
-const longestHold = 20 * time.Minute
-
-// free returns the time from which any listener may take the lease. It ignores a lease that
-// lasts longer than any lease can: a function with a wrong clock gave it.
-func free(s session.Session, limits Limits, now time.Time) time.Time {
-	if s.Primary.Nonce == "" || s.Primary.Until.After(now.Add(limits.Hold+longestHold)) {
-		return time.Time{}
-	}
-	return s.Primary.Until.Add(graceRetries * limits.Pace)
 }
 
 // take makes the call the primary. For the holder's client the stream starts where the
@@ -208,22 +159,6 @@ func (c *Call) queue(ctx context.Context, s session.Session, now time.Time) erro
 	l.waits = true
 	l.wait(s, c.host.limits)
 	return nil
-}
-
-// others returns the standbys besides this listener and its client's last poll.
-func (l *listener) others(s session.Session, now time.Time) []session.Lease {
-	return slices.DeleteFunc(slices.Clone(s.Standby), func(x session.Lease) bool {
-		return !x.Until.After(now) || x.Nonce == l.nonce || x.Nonce == holderOf(l.from.Nonce)
-	})
-}
-
-func (l *listener) place(s session.Session) int {
-	return slices.IndexFunc(s.Standby, func(x session.Lease) bool { return x.Nonce == l.nonce })
-}
-
-// wait puts the next claim off until the lease should be free.
-func (l *listener) wait(s session.Session, limits Limits) {
-	l.again = free(s, limits, time.Now()).Add(time.Duration(max(l.place(s), 0)) * stagger)
 }
 
 // dismiss sends the standbys away because the server has closed the common stream (R13).

@@ -53,8 +53,8 @@ func push(t *testing.T, store session.Store, id session.ID, first session.Index,
 	}
 }
 
-// get opens a GET, holds it for a time and closes it. It returns the events and the id that a
-// client would come back with.
+// get opens a GET, holds it for a time and closes it. It returns the events, and the id
+// with which a client would come back.
 func get(t *testing.T, h *host.Host, id session.ID, last string, hold time.Duration) (got, cursor string) {
 	t.Helper()
 	call, err := h.Resume(t.Context(), someone, id, last)

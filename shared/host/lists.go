@@ -1,69 +1,44 @@
 package host
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
 // A handshake record also keeps a server's lists: tools, prompts, resources and templates.
-// The relay function stores a list when a client has asked for it and the box has answered.
-// A later client of the same principal gets the list without the box.
+// The relay function stores a list when a client has asked for it and the box has
+// answered. A later client of the same principal gets the list without the box.
 //
 // The name of a part holds everything that the list may depend on: tenant, configuration,
-// principal, protocol version and the client's capabilities. Once the session's process has
-// done more than answer lists ([session.Session].Served), the name holds the session instead
-// of the principal. With [Server].SameLists the operator says that tools and templates do
-// not depend on the principal. Prompts and resources are never shared between principals.
+// principal, protocol version and the client's capabilities. Once the session's process
+// has done more than answer lists ([session.Session].Served), the name holds the session
+// instead of the principal. With [Server].SameLists the operator says that tools and
+// templates do not depend on the principal. Prompts and resources are never shared between
+// principals.
 //
 // A client gets the list that its own process would give. So the record is not used while
-// the session may have a running process that has done anything. Apart from that it is used
+// the session may have a running process that has done more than answer lists. Apart from
+// that it is used
 //
 //   - if the server announces changes of the list (listChanged) or SameLists covers it,
 //     until a process of the box announces a change ([session.Box].Told). A list of a
 //     later generation is used again;
 //   - otherwise, while the box sleeps and has only answered lists since the list was taken
-//     ([session.Box].Worked). A tool may have changed the list without a word.
+//     ([session.Box].Worked). A tool may have changed the list without announcing it.
 //
-// Nothing is kept of a server whose lists change on their own ([Server].OwnLists).
+// The record keeps no lists of a server whose lists change by themselves
+// ([Server].OwnLists).
 
-// maxList bounds a list that is kept, in bytes. A longer list comes from the box each time.
-const maxList = 255 << 10
-
-// keptList is the result in a part of a handshake record that keeps a list.
-type keptList struct {
-	Gen       session.Generation `json:"gen"`            // of the box that gave the list
-	Announced bool               `json:"says,omitempty"` // the server announces changes of the list
-	List      json.RawMessage    `json:"list"`
-}
-
-func (k keptList) encode() json.RawMessage {
-	b := fmt.Appendf(nil, `{"gen":%d`, k.Gen)
-	if k.Announced {
-		b = append(b, `,"says":true`...)
-	}
-	b = append(append(b, `,"list":`...), k.List...) // as the server wrote it
-	return append(b, '}')
-}
-
-// holds reports whether a process of the server would give this list if it started now. same
-// is the result of sameList.
-func (k keptList) holds(method string, same bool, box session.Box) bool {
-	return k.Gen > *toldOf(&box.Told, kindOf(method)) && (k.Announced || same || box.State == session.Asleep && k.Gen > box.Worked)
-}
-
-// runs reports whether the session may have a running process that has done something. Only
-// that process knows its lists.
+// runs reports whether the session may have a running process that has done more than
+// answer lists. Only that process knows its lists.
 func runs(s session.Session, box session.Box) bool { return s.Served && box.State != session.Asleep }
 
 // listPart returns the name of the part that keeps the answer to a request of a session. ok
@@ -99,15 +74,16 @@ func isList(method string) bool {
 	}
 }
 
-// partOf returns the name of the part for a list. It is made of everything that a server
-// knows of the session's client.
+// partOf returns the name of the part for a list. The name holds everything that a server
+// knows about the session's client.
 func partOf(s session.Session, method, whose string) (part string, ok bool) {
 	abilities, ok := abilitiesOf(wire.Lookup(s.Init, "capabilities"))
 	return strings.Join([]string{method, s.Version, abilities, whose}, " "), ok
 }
 
-// whose says which sessions share a list: all sessions (same), the sessions of a principal
-// whose processes have done nothing yet, or one session whose process has.
+// whose returns which sessions share a list: all sessions (same), the sessions of a
+// principal whose processes have only answered lists, or one session whose process has
+// done more.
 func whose(s session.Session, same bool) string {
 	switch {
 	case same:
@@ -120,9 +96,11 @@ func whose(s session.Session, same bool) string {
 	}
 }
 
-// abilitiesOf returns a name for a client's capabilities. It knows few capabilities, so that
-// clients cannot fill the store with names. known is false for a capability that it does not
-// know and that is not {}; the client then gets no list from the record.
+// abilitiesOf returns a name for a client's capabilities. Clients whose servers may treat
+// them alike have the same name. The name holds the capabilities of MCP that change what a
+// server offers, and a hash of all others that are not {}: experimental ones and
+// extensions, with their values. known is false if the capabilities are no object. Such a
+// client gets no list from the record.
 func abilitiesOf(capabilities json.RawMessage) (name string, known bool) {
 	var has map[string]json.RawMessage
 	if capabilities != nil && json.Unmarshal(capabilities, &has) != nil {
@@ -130,12 +108,17 @@ func abilitiesOf(capabilities json.RawMessage) (name string, known bool) {
 	}
 	modes := map[string][]string{"roots": nil, "sampling": {"context", "tools"}, "elicitation": {"form", "url"}, "tasks": nil}
 	var names []string
+	others := map[string]any{}
 	for ability, value := range has {
 		finer, ok := modes[ability]
-		switch {
-		case !ok && string(value) != "{}":
-			return "", false
-		case !ok:
+		if !ok {
+			var other any
+			if json.Unmarshal(value, &other) != nil {
+				return "", false
+			}
+			if members, object := other.(map[string]any); !object || len(members) > 0 {
+				others[ability] = other
+			}
 			continue
 		}
 		names = append(names, ability)
@@ -146,12 +129,20 @@ func abilitiesOf(capabilities json.RawMessage) (name string, known bool) {
 		}
 	}
 	slices.Sort(names)
+	if len(others) > 0 {
+		sorted, err := json.Marshal(others)
+		if err != nil {
+			return "", false
+		}
+		sum := sha256.Sum256(sorted)
+		names = append(names, base64.RawURLEncoding.EncodeToString(sum[:16]))
+	}
 	return strings.Join(names, ","), true
 }
 
 // recorded answers a request from the handshake record. If result is nil, the caller asks
-// the box. part then is where the answer belongs, or "" if it is not kept. Cost: one read
-// for a list that the record may have, otherwise none.
+// the box. part then is the name under which to keep the answer, or "" if it is not kept.
+// Cost: one read for a list that the record may have, otherwise none.
 func (h *core) recorded(ctx context.Context, c Caller, s session.Session, box session.Box, method string, params json.RawMessage) (result json.RawMessage, part string, err error) {
 	part, ok := listPart(s, c, method, params)
 	if !ok || runs(s, box) {
@@ -168,10 +159,14 @@ func (h *core) recorded(ctx context.Context, c Caller, s session.Session, box se
 	if json.Unmarshal(record.Result, &kept) != nil || !kept.holds(method, c.Server.sameList(method), box) {
 		return nil, part, nil
 	}
-	if s.Transport != session.Modern {
-		return plainList(kept.List), part, nil
+	list := kept.List
+	if method == wire.MethodToolsList {
+		list = visible(c.Tools, list)
 	}
-	return kept.List, part, nil
+	if s.Transport != session.Modern {
+		list = plainList(list)
+	}
+	return list, part, nil
 }
 
 // plainList returns a list in the form of the legacy era. A server that speaks both eras may
@@ -189,97 +184,4 @@ func plainList(list json.RawMessage) json.RawMessage {
 		return list // it was JSON before
 	}
 	return plain
-}
-
-// noteList keeps the answer of a box to a request for a list, if it is the whole list and
-// has at most maxList bytes. Cost: one read if the record has the same list already,
-// otherwise two reads and a write.
-func (o Outlet) noteList(ctx context.Context, a session.Address, b session.Batch) error {
-	list := wire.Lookup(b.Events[len(b.Events)-1], "result")
-	if len(list) == 0 || list[0] != '{' || len(list) > maxList || wire.Lookup(list, "nextCursor") != nil {
-		return nil
-	}
-	now, kept := time.Now(), keptList{Gen: b.Gen, List: list}
-	old, err := o.Store.Handshake(ctx, a.Digest, a.List)
-	if err != nil && !errors.Is(err, session.NotFound) {
-		return err
-	}
-	var was keptList
-	if err == nil && json.Unmarshal(old.Result, &was) == nil && was.Gen == b.Gen && bytes.Equal(was.List, list) {
-		return nil
-	}
-	if kept.Announced, err = o.announces(ctx, a); err != nil {
-		return err
-	}
-	return o.Store.SaveHandshake(ctx, session.Handshake{Digest: a.Digest, Version: a.List, Result: kept.encode(), Taken: now, Expires: now.Add(session.HandshakeLife)})
-}
-
-// announces reports whether the server promised, in its answer to initialize, to announce
-// changes of the list that an address asks for. Without a record of that answer it did not.
-func (o Outlet) announces(ctx context.Context, a session.Address) (bool, error) {
-	method, rest, _ := strings.Cut(a.List, " ")
-	version, _, _ := strings.Cut(rest, " ")
-	record, err := o.Store.Handshake(ctx, a.Digest, version)
-	if err != nil {
-		return false, unlessGone(err)
-	}
-	return string(wire.Lookup(record.Result, "capabilities", kindOf(method), "listChanged")) == "true", nil
-}
-
-// forgetLists makes kept lists invalid when a process says that they have changed, before
-// any client can hear of it and ask. Cost: one read, and one write for the first such
-// notification of a kind in a generation.
-func (o Outlet) forgetLists(ctx context.Context, a session.Address, b session.Batch) error {
-	changed := changedLists(b.Events)
-	if len(changed) == 0 || a.Digest == "" {
-		return nil
-	}
-	for {
-		box, err := o.Store.Box(ctx, a.Box)
-		if err != nil {
-			return err
-		}
-		news := false
-		for _, kind := range changed {
-			if told := toldOf(&box.Told, kind); *told < b.Gen {
-				*told, news = b.Gen, true
-			}
-		}
-		if !news {
-			return nil
-		}
-		if err = o.Store.SaveBox(ctx, box); !errors.Is(err, session.Conflict) {
-			return err
-		}
-	}
-}
-
-// changedLists returns the kinds of lists that events say have changed.
-func changedLists(events [][]byte) (kinds []string) {
-	for _, raw := range events {
-		method, _ := wire.String(wire.Lookup(raw, "method"))
-		switch method {
-		case wire.NotifyToolsChanged, wire.NotifyPromptsChanged, wire.NotifyResourcesChanged:
-			kinds = append(kinds, kindOf(strings.TrimPrefix(method, "notifications/")))
-		}
-	}
-	return kinds
-}
-
-// kindOf returns the capability that a list method or a list_changed notification belongs to.
-func kindOf(method string) string {
-	kind, _, _ := strings.Cut(method, "/")
-	return kind
-}
-
-// toldOf returns the field of t for a kind of list.
-func toldOf(t *session.Told, kind string) *session.Generation {
-	switch kind {
-	case "tools":
-		return &t.Tools
-	case "prompts":
-		return &t.Prompts
-	default:
-		return &t.Resources
-	}
 }

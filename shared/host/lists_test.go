@@ -93,7 +93,8 @@ func httpCaller() host.Caller {
 	return c
 }
 
-// superset is the capabilities that a process is told for modern clients.
+// superset is the capabilities of the client that a process sees in the place of modern
+// clients.
 const superset = `{"roots":{},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`
 
 const askTools = `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`
@@ -123,7 +124,7 @@ func TestListIsAnsweredFromTheRecordInBothEras(t *testing.T) {
 			t.Errorf("the modern client got %v %v", events, err)
 		}
 	}
-	if n := l.store.Counts(); n.Writes != 0 || n.Reads != 3 { // the third read looks for the server's name, which no record has here
+	if n := l.store.Counts(); n.Writes != 0 || n.Reads != 3 { // the third read is for the server's name, which no record has here
 		t.Errorf("that took %v", n.Calls)
 	}
 	if n := len(*l.deliveries); n != 2 {
@@ -157,6 +158,32 @@ func TestListIsNotAnsweredFromARecordOfOthers(t *testing.T) {
 		l.answers(t, d, `"result":`+toolList)
 		if got, d := l.ask(t, c.caller, l.legacy(t, c.caller, c.capabilities), c.request); d == nil {
 			t.Errorf("%s: answered with %s", name, got)
+		}
+	}
+}
+
+// Real clients declare capabilities with values. The order and the spaces of their JSON do
+// not matter, nor do values that tell a server nothing about lists.
+func TestListsAreKeptForClientsWithTheSameAbilities(t *testing.T) {
+	for name, c := range map[string]struct {
+		first, second string
+		same          bool
+	}{
+		"roots with announcements":      {`{"roots":{"listChanged":true}}`, `{"roots":{}}`, true},
+		"modes of elicitation":          {`{"elicitation":{"form":{},"url":{}}}`, `{"elicitation": {"url": {}, "form": {"x":1}}}`, true},
+		"other modes of elicitation":    {`{"elicitation":{"form":{},"url":{}}}`, `{"elicitation":{"form":{}}}`, false},
+		"an extension":                  {`{"extensions":{"a/ui":{"mimeTypes":["x"]},"b/c":{}}}`, `{"extensions": {"b/c":{}, "a/ui":{"mimeTypes":["x"]}}}`, true},
+		"an extension, another value":   {`{"extensions":{"a/ui":{"mimeTypes":["x"]}}}`, `{"extensions":{"a/ui":{"mimeTypes":["y"]}}}`, false},
+		"an extension and none":         {`{"extensions":{"a/ui":{}}}`, `{}`, false},
+		"an extension that is not true": {`{"experimental":{"a":true}}`, `{"experimental":{"a":false}}`, false},
+		"experiments that say nothing":  {`{"experimental":{}}`, `{"roots":{"listChanged":false},"experimental":{ }}`, false},
+		"experiments and none":          {`{"experimental":{ }}`, `{}`, true},
+	} {
+		l := newLister(t)
+		_, d := l.ask(t, httpCaller(), l.legacy(t, httpCaller(), c.first), askTools)
+		l.answers(t, d, `"result":`+toolList)
+		if _, d := l.ask(t, httpCaller(), l.legacy(t, httpCaller(), c.second), askTools); (d == nil) != c.same {
+			t.Errorf("%s: the second client is answered from the record: %t", name, d == nil)
 		}
 	}
 }
@@ -261,7 +288,8 @@ func (l *lister) box(t *testing.T, change func(*session.Box)) {
 	}
 }
 
-// announcing stores a handshake in which the server announces changes of its lists, or not.
+// announcing stores a handshake. announces says whether the server announces changes of
+// its lists.
 func (l *lister) announcing(t *testing.T, announces string) {
 	t.Helper()
 	if err := l.store.SaveHandshake(t.Context(), session.Handshake{
@@ -272,8 +300,8 @@ func (l *lister) announcing(t *testing.T, announces string) {
 	}
 }
 
-// The record may answer or not, depending on the state of the box and on whether the session's
-// own process has done anything.
+// Whether the record answers depends on the state of the box, and on whether the session's
+// own process has done more than answer lists.
 func TestRecordSaysWhatTheOwnProcessOfASessionWouldSay(t *testing.T) {
 	const call = `{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"x"}}`
 	sleeps, wakes := func(*session.Box) {}, func(b *session.Box) { b.State, b.Gen = session.Awake, 2 }
@@ -343,8 +371,8 @@ func TestListsOfAPrincipalAreNoOthers(t *testing.T) {
 	}
 }
 
-// A client that hears of a change asks at once. If the list was still in the record, it would
-// get the old one.
+// A client that learns of a change asks at once. It would get the old list if that were
+// still in the record.
 func TestChangedListLeavesTheRecordBeforeAnybodyHearsOfIt(t *testing.T) {
 	l := newLister(t)
 	id := l.legacy(t, httpCaller(), `{}`)

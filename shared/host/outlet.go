@@ -12,13 +12,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Outlet is the only way by which an event gets into the log, and from there to a client
-// that is pushed to (I1). Every function that appends to a request stream or to the common
+// Outlet is the only way by which an event gets into the log, and from there to a
+// connected client (I1). Every function that appends to a request stream or to the common
 // stream uses an Outlet. It holds nothing between calls and is safe for concurrent use.
 //
 // Usually an Outlet writes an event to the log and posts it straight to the connection of
 // its request. It changes no record then. Once that connection has gone, the session's
-// record says what is owed (see owed.go).
+// record says which events the client has not got (see cursors.go).
 type Outlet struct {
 	Store   session.Store
 	Clients session.Clients // nil: this Outlet pushes nothing; owed events stay owed
@@ -28,12 +28,12 @@ type Outlet struct {
 type Posting struct {
 	To    session.Address
 	Batch session.Batch
-	Again bool // the batch was in the log before: its writer may be posting it, or may have posted it
+	Again bool // the batch was in the log before: the function that wrote it may be posting it, or may have posted it
 }
 
 // Append writes a batch of a stream of a to the log and delivers it. After Unavailable the
-// caller may repeat it, as long as only one caller at a time does. A client that is pushed
-// to may then get an event twice. After any other error it does not.
+// caller may repeat it, as long as only one caller at a time does. A connected client may
+// then get an event twice. After any other error it does not.
 //
 // Errors: Conflict (nothing was written, see [session.Log]), Unavailable.
 func (o Outlet) Append(ctx context.Context, a session.Address, b session.Batch) error {
@@ -46,7 +46,7 @@ func (o Outlet) Append(ctx context.Context, a session.Address, b session.Batch) 
 		return err
 	}
 	// Only this caller writes the batch, so no other function is posting it.
-	ps := []Posting{{a, b, true}}
+	ps := []Posting{{a, Shown(a, b), true}}
 	if err := o.copyOut(ctx, ps); err != nil {
 		return err
 	}
@@ -55,24 +55,25 @@ func (o Outlet) Append(ctx context.Context, a session.Address, b session.Batch) 
 
 // Write is the first half of Append: it writes to the log.
 //
-// The end of an initialize also changes the session. Write takes a result over into the
-// session's record before it appends, so that the client's next message finds it there.
-// After an error response it ends the session, but only once that response is in the log.
+// The end of an initialize also changes the session. Before it appends a result, Write
+// copies the result into the session's record, so that the client's next message finds it
+// there. After an error response it ends the session, but only once that response is in
+// the log.
 //
 // Write keeps the answer to a request for a list in the handshake record. When the server
-// says that its lists have changed, Write makes the kept ones invalid. again reports, for a
-// batch with a connection, that the batch was in the log before.
+// announces that its lists have changed, Write makes the kept ones invalid. again reports,
+// for a batch with a connection, that the batch was in the log before.
 func (o Outlet) Write(ctx context.Context, a session.Address, b session.Batch) (again bool, err error) {
 	if b.Stream == session.Common {
-		if err := o.forgetLists(ctx, a, b); err != nil {
+		if err := forgetLists(ctx, o.Store, a, b); err != nil {
 			return false, err
 		}
 	}
 	if ends := b.Final && b.Stream == a.Stream; !ends || !a.Init {
-		if again, err = o.write(ctx, a, b); err != nil || !ends || a.List == "" {
+		if again, err = o.write(ctx, a, Shown(a, b)); err != nil || !ends || a.List == "" {
 			return again, err
 		}
-		return again, o.noteList(ctx, a, b)
+		return again, noteList(ctx, o.Store, a, b)
 	}
 	result := wire.Lookup(b.Events[len(b.Events)-1], "result")
 	if result != nil {
@@ -95,8 +96,8 @@ func (o Outlet) write(ctx context.Context, a session.Address, b session.Batch) (
 	return false, err
 }
 
-// settle takes a server's answer to initialize over into the session's record. It does
-// nothing for a session that is gone.
+// settle copies a server's answer to initialize into the session's record. If the session
+// is gone, it does nothing.
 func settle(ctx context.Context, store session.Store, id session.ID, result []byte) error {
 	s, _, err := store.Load(ctx, id, "")
 	if err == nil {
@@ -130,24 +131,21 @@ func quitOf(response []byte) session.Quit {
 	return session.QuitNoInit
 }
 
-func unlessGone(err error) error {
-	if errors.Is(err, session.NotFound) {
-		return nil
-	}
-	return err
-}
-
-// Send is the second half of Append, for batches of one session that were written together.
-// It copies them to the legacy SSE stream in one batch if the session has that stream. It
-// posts each event to its connection if it has one.
+// Send is the second half of Append, for batches of one session that were written
+// together. It copies them to the legacy SSE stream in one batch if the session has that
+// stream. It posts each event to its connection if it has one.
 //
-// sent is false if another function may be posting the batches now. A caller that needs
-// certainty writes and sends them again some seconds later.
+// sent is false if another function may be posting the batches now. To be sure of the
+// delivery, the caller writes and sends them again some seconds later.
 func (o Outlet) Send(ctx context.Context, ps ...Posting) (sent bool, err error) {
+	ps = slices.Clone(ps)
+	for i, p := range ps {
+		ps[i].Batch = Shown(p.To, p.Batch)
+	}
 	if err := o.copyOut(ctx, ps); err != nil {
 		return false, err
 	}
-	ps = slices.DeleteFunc(slices.Clone(ps), func(p Posting) bool { return p.To.Conn == "" })
+	ps = slices.DeleteFunc(ps, func(p Posting) bool { return p.To.Conn == "" })
 	reached := make([]session.Index, len(ps))
 	for i, p := range ps {
 		reached[i] = p.Batch.First - 1
@@ -171,10 +169,10 @@ func (o Outlet) Send(ctx context.Context, ps ...Posting) (sent bool, err error) 
 	return true, o.byRecord(ctx, ps, reached)
 }
 
-// post sends a batch straight to the connection of its request. reached is the index of the
-// last event that the connection took. post stops at the first event that cannot be posted,
-// and when until has passed. The common stream belongs to no request: if the session's
-// record has an entry for it that is not Live, post sends nothing of it.
+// post sends a batch straight to the connection of its request. reached is the index of
+// the last event that the connection took. post stops when an event cannot be posted or
+// until has passed. The common stream belongs to no request: if the session's record has
+// an entry for it that is not Live, post sends none of its events.
 func (o Outlet) post(ctx context.Context, a session.Address, b session.Batch, until time.Time) (reached session.Index, err error) {
 	reached = b.First - 1
 	if o.Clients == nil {
@@ -195,7 +193,7 @@ func (o Outlet) post(ctx context.Context, a session.Address, b session.Batch, un
 		if time.Now().After(until) {
 			return reached, nil
 		}
-		err := o.event(posting, a.Conn, a.EventIDs, a.Session, session.EventID{Stream: b.Stream, Index: reached + 1}, raw)
+		err := poster(o).event(posting, a.Conn, a.EventIDs, a.Session, session.EventID{Stream: b.Stream, Index: reached + 1}, raw)
 		switch {
 		case errors.Is(err, session.Closed), errors.Is(err, session.Unavailable), err != nil && posting.Err() != nil && ctx.Err() == nil:
 			return reached, nil
@@ -207,12 +205,12 @@ func (o Outlet) post(ctx context.Context, a session.Address, b session.Batch, un
 	return reached, nil
 }
 
-// byRecord delivers the rest of batches that were posted only up to reached. It notes that
-// in the session's record first, because this function may die before it has done more. The
+// byRecord delivers the rest of batches that were posted only up to reached. It first
+// writes that to the session's record, because this function may die at any time. The
 // holder of the lease then pushes the rest.
 func (o Outlet) byRecord(ctx context.Context, ps []Posting, reached []session.Index) error {
 	id := ps[0].To.Session
-	p := pusher{Outlet: o, nonce: session.NewNonce()}
+	p := pusher{poster: poster(o), nonce: session.NewNonce()}
 	note := func(s *session.Session) (changed bool) {
 		for i, p := range ps {
 			changed = noteReached(s, p.Batch, reached[i]) || changed
@@ -231,7 +229,8 @@ func (o Outlet) byRecord(ctx context.Context, ps []Posting, reached []session.In
 	return o.revive(ctx, ps)
 }
 
-// noteReached notes in s how far a batch was posted straight. It reports whether s changed.
+// noteReached records in s how far a batch was posted straight. It reports whether s
+// changed.
 func noteReached(s *session.Session, b session.Batch, i session.Index) bool {
 	c := cursorOf(s, b.Stream)
 	switch {
@@ -260,7 +259,7 @@ func (o Outlet) revive(ctx context.Context, ps []Posting) error {
 			if c == nil || c.Settled() || c.Index < p.Batch.Last() || !survives {
 				continue
 			}
-			// Another function may have ended the stream and owe that end.
+			// Another function may have ended the stream without delivering that end.
 			tail, err := o.Store.Tail(ctx, s.ID, c.Stream)
 			if err != nil {
 				return err
@@ -273,7 +272,8 @@ func (o Outlet) revive(ctx context.Context, ps []Posting) error {
 			return nil
 		}
 		if heldAt(s.Pusher, time.Now()) {
-			// The holder of the lease would push again what is then posted straight.
+			// Without time to note them, events that are posted straight would be pushed
+			// again by the holder of the lease.
 			if end, ends := ctx.Deadline(); ends && time.Until(end) < toNote {
 				return errSlow
 			}
@@ -286,52 +286,6 @@ func (o Outlet) revive(ctx context.Context, ps []Posting) error {
 			return unlessGone(err)
 		}
 	}
-}
-
-// event posts one event, and its id if the client wants ids. A lost id does no harm,
-// because the next id says more.
-func (o Outlet) event(ctx context.Context, conn string, ids bool, s session.ID, id session.EventID, raw []byte) error {
-	if len(raw) == 0 {
-		return nil // it only closes an event stream
-	}
-	if err := o.Clients.Post(ctx, conn, Fit(raw)); err != nil {
-		return err
-	}
-	if ids {
-		_ = o.Clients.Post(ctx, conn, EventNotice(s, id, nil))
-	}
-	return nil
-}
-
-// EventNotice returns the notification that tells a WebSocket client an event id: the cursor
-// to come back with. Only clients that asked for event ids get it. If request is not nil, it
-// is the id of a request. The notice then says that this request was accepted, and which
-// stream it has.
-func EventNotice(s session.ID, id session.EventID, request []byte) []byte {
-	params := append([]byte(`{"sessionId":"`), s...)
-	params = append(params, `","eventId":"`...)
-	params = append(append(params, id.String()...), '"')
-	if request != nil {
-		params = append(append(params, `,"requestId":`...), request...)
-	}
-	return wire.NewNotification("notifications/dormouse/event", append(params, '}'))
-}
-
-// Fit returns an event as a WebSocket client can get it. An event of more than
-// [session.MaxPost] bytes becomes an error response or, if it is no response, a warning that
-// says so. The log keeps the original.
-func Fit(raw []byte) []byte {
-	if len(raw) <= session.MaxPost {
-		return raw
-	}
-	const text = "this message is larger than the 131072 bytes a WebSocket connection carries; use Streamable HTTP for it"
-	m, err := wire.Parse(raw)
-	if err == nil && m.Kind == wire.Response {
-		return wire.ErrorResponse(bytes.Clone(m.ID), &wire.Error{
-			Code: wire.CodeInternal, Message: text, Data: map[string]any{"bytes": len(raw), "limit": session.MaxPost},
-		})
-	}
-	return wire.NewNotification(wire.NotifyMessage, []byte(`{"level":"warning","logger":"dormouse","data":"`+text+`"}`))
 }
 
 // copyOut copies batches of a session with a legacy SSE stream to that stream. It writes one
@@ -358,10 +312,10 @@ func (o Outlet) copyOut(ctx context.Context, ps []Posting) error {
 	return o.appendOut(ctx, out)
 }
 
-// appendOut writes a batch at the end of a legacy SSE stream. It drops a runner's batch that
-// is there already. A function (Gen 0) and a runner with an older generation write with the
-// generation and number of the tail. So a later repeat by the runner that wrote the tail is
-// still recognized.
+// appendOut writes a batch at the end of a legacy SSE stream. It drops a runner's batch
+// that the stream already has, which it recognizes by the generation and number of the
+// tail. A batch of a function (Gen 0), or of a runner with an older generation, gets the
+// generation and number of the tail, so that they stay in the tail.
 func (o Outlet) appendOut(ctx context.Context, b session.Batch) error {
 	gen, seq := b.Gen, b.Seq
 	for {
@@ -383,15 +337,9 @@ func (o Outlet) appendOut(ctx context.Context, b session.Batch) error {
 	}
 }
 
-// Say writes messages of Dormouse itself to the legacy SSE stream of an HTTP+SSE session:
-// answers that needed no server.
-func (h Streams) Say(ctx context.Context, id session.ID, raws ...[]byte) error {
-	return h.out.appendOut(ctx, session.Batch{Session: id, Stream: session.LegacySSE, Events: raws, Expires: time.Now().Add(h.limits.EventAge)})
-}
-
-// End appends the end of a request in place of the box that owes it. Its caller may not
-// repeat it, unlike Append. End notes what is owed before it pushes. If the caller dies,
-// [Outlet.Ended] continues.
+// End appends the end of a request in place of the box that should have ended it. Unlike
+// with Append, its caller must not repeat it. Before End pushes, it records which events
+// the client has not got. If the caller dies, [Outlet.Ended] continues.
 //
 // Errors: Conflict (nothing was written), Unavailable.
 func (o Outlet) End(ctx context.Context, a session.Address, b session.Batch) error {
@@ -405,12 +353,12 @@ func (o Outlet) End(ctx context.Context, a session.Address, b session.Batch) err
 }
 
 // Ended delivers the end of a request that is in the log already. A function calls it when
-// it finds that end instead of writing its own. It cannot know whether the writer of the end
-// lived to deliver it.
+// it finds that end instead of writing its own: the function that wrote the end may have
+// died before it delivered it.
 //
-// Ended does not repeat a delivery that the session's record or the legacy SSE stream shows.
-// It repeats one of a relay function that died before it could note it. expires is when an
-// event that Ended writes may be deleted.
+// Ended does not repeat a delivery that the session's record or the legacy SSE stream
+// shows. It does repeat a delivery that a relay function made and then died before it
+// could record it. expires is when an event that Ended writes may be deleted.
 //
 // Errors: Unavailable.
 func (o Outlet) Ended(ctx context.Context, a session.Address, tail session.Tail, expires time.Time) error {
@@ -438,8 +386,8 @@ func (o Outlet) Ended(ctx context.Context, a session.Address, tail session.Tail,
 // recentOut is how many events of the legacy SSE stream Ended searches for a copy.
 const recentOut = 1000
 
-// lastResponses returns the responses at the end of a request stream: at most as many as its
-// last writer can have written.
+// lastResponses returns the responses at the end of a request stream, at most as many as
+// its last writer can have written at once.
 func (o Outlet) lastResponses(ctx context.Context, a session.Address, tail session.Tail) ([][]byte, error) {
 	n := session.Index(1)
 	if tail.Gen == 0 {
@@ -457,4 +405,47 @@ func (o Outlet) lastResponses(ctx context.Context, a session.Address, tail sessi
 		last = slices.Insert(last, 0, e.Raw)
 	}
 	return last, nil
+}
+
+// repeat decides whether to push batches of a session that were in the log already. mine is
+// false while their writer may still be posting them.
+func (o Outlet) repeat(ctx context.Context, ps []Posting) (mine bool, err error) {
+	s, _, err := o.Store.Load(ctx, ps[0].To.Session, "")
+	if errors.Is(err, session.NotFound) {
+		return true, nil // no client is left to push to
+	}
+	if err == nil {
+		_, err = update(ctx, o.Store, s, func(s *session.Session) (changed bool) {
+			mine = true
+			for _, p := range ps {
+				sure, noted := doubt(s, p.Batch)
+				mine, changed = mine && sure, changed || noted
+			}
+			return changed
+		})
+	}
+	return mine, err
+}
+
+// owe records that the events of a stream after a cursor are owed, unless the record says
+// so already. If the session has a connection, it then has the stream pushed up to the
+// event last.
+func (o Outlet) owe(ctx context.Context, id session.ID, from session.Cursor, last session.Index) error {
+	p := pusher{poster: poster(o), nonce: session.NewNonce()}
+	done := func(s *session.Session) bool {
+		c := cursorOf(s, from.Stream)
+		return c == nil || c.Final || c.Index >= last
+	}
+	note := func(s *session.Session) bool {
+		c := cursorOf(s, from.Stream)
+		return (c == nil || !c.Live || c.Index < last) && owe(s, from)
+	}
+	return p.run(ctx, id, note, done)
+}
+
+// push pushes all events that a session is owed.
+func (o Outlet) push(ctx context.Context, id session.ID) error {
+	p := pusher{poster: poster(o), nonce: session.NewNonce()}
+	done := func(s *session.Session) bool { return p.held || !s.Owes() }
+	return p.run(ctx, id, func(*session.Session) bool { return false }, done)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// gateway is the WebSocket API of clients. A message that it takes has arrived.
+// gateway is the WebSocket API of clients. A message that it accepts has arrived.
 type gateway struct {
 	mu       sync.Mutex
 	up       map[string]bool
@@ -292,8 +292,8 @@ func TestAnEndThatWasWrittenButNotCopiedIsCopiedByTheNext(t *testing.T) {
 	}
 }
 
-// TestPushedEventsReachOneConnectionInOrder runs appenders against connections that come and
-// go, and against clients that come back and name their last events.
+// TestPushedEventsReachOneConnectionInOrder runs functions that append events. Meanwhile
+// connections come and go, and clients come back and name their last events.
 func TestPushedEventsReachOneConnectionInOrder(t *testing.T) {
 	for seed := range uint64(150) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -351,7 +351,7 @@ func (w *pushWorld) until(what string, do func(ctx context.Context) error) {
 	}
 }
 
-// join makes a new connection, which comes up only after Connect.
+// join makes a new connection. The connection takes messages only after Connect.
 func (w *pushWorld) join(cursors []session.EventID) {
 	w.conns++
 	conn := fmt.Sprintf("c%d", w.conns)
@@ -368,7 +368,7 @@ func (w *pushWorld) join(cursors []session.EventID) {
 		w.g.set(conn, true)
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.current = conn // a request comes over a connection that is up
+		w.current = conn // a request comes over a connection that is ready
 	})
 	w.wg.Go(func() { w.until("push", func(ctx context.Context) error { return w.host.Push(ctx, id) }) })
 }
@@ -469,7 +469,8 @@ func (w *pushWorld) check(stream session.StreamID) {
 	}
 	seen := w.seen(stream)
 	if w.g.faults {
-		// An append without an answer is sent again, whole. Only then an event arrives twice.
+		// If an append got no answer, the whole batch is sent again. Only then an event
+		// arrives twice.
 		seen = firsts(seen)
 	}
 	var want []int
@@ -491,7 +492,7 @@ func firsts(all []int) []int {
 	return out
 }
 
-// slowStore is a slow store. In half of the worlds it also fails.
+// slowStore is a store that takes its time. In half of the worlds it also fails at times.
 type slowStore struct {
 	*sessiontest.Memory
 	w *pushWorld

@@ -17,7 +17,7 @@ func (forgetful) Read(ctx context.Context, _ session.ID, _ session.StreamID, _ s
 	return session.Page{}, ctx.Err()
 }
 
-// hearing is a client that takes every post.
+// hearing stands for clients whose connections take every post.
 type hearing struct{}
 
 func (hearing) Post(context.Context, string, []byte) error { return nil }
@@ -45,7 +45,7 @@ func TestWhatIsOwedAndHasExpiredIsNotPushedForEver(t *testing.T) {
 	}
 }
 
-// gone is a client whose connections have all ended.
+// gone stands for clients whose connections have all ended.
 type gone struct{ hearing }
 
 func (gone) Post(context.Context, string, []byte) error { return session.Closed }

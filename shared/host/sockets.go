@@ -9,19 +9,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// connectionLife is how long a connection's record is kept. API Gateway lets a connection
-// live for 2 h at most.
-const connectionLife = 130 * time.Minute
-
 // Bounds of a session's record.
 const (
 	maxConns   = 8
-	maxCursors = 32  // that a client may name at one connect
-	maxPushed  = 256 // entries of Pushed, with those that a client names
+	maxCursors = 32  // cursors that a client may name at one connect
+	maxPushed  = 256 // entries of Pushed, including those that a client names
 )
 
-// Open makes a session for an SSE client that has not sent initialize. It lives for
-// [Limits].InitTimeout until then.
+// Open makes a session for an SSE client that has not sent initialize. Without an
+// initialize it lives for [Limits].InitTimeout.
 //
 // Errors: Unavailable.
 func (h *Host) Open(ctx context.Context, c Caller) (session.Session, error) {
@@ -45,17 +41,17 @@ func (h *core) opened(c Caller) session.Session {
 	return s
 }
 
-// Connect adds a new WebSocket connection, c.Conn, to a session: to a new one in state Opened,
-// or to the session that resume names.
+// Connect adds a new WebSocket connection, c.Conn, to a session: to a new one in state
+// Opened, or to the session that resume names.
 //
-// cursors are the last events that a resuming client says it has, at most one for each stream
-// and 32 together. With cursors, the client has lost its other connections. Connect closes
-// them, and the events behind the cursors are owed to the new connection. If the session then
-// [session.Session.Owes] anything, the caller must see to it that [Sockets.Push] is called
-// once the connection is up.
+// cursors are the last events that a resuming client says it has, at most one for each
+// stream and 32 together. If there are cursors, the client has lost its other connections.
+// Connect closes them, and the new connection must get the events after the cursors. If
+// the session then [session.Session.Owes] anything, the caller must ensure that
+// [Sockets.Push] is called once the connection is ready.
 //
-// Errors: NotFound (session), Invalid (cursors), Busy, Unavailable. After an error the caller
-// must refuse the connection.
+// Errors: NotFound (session), Invalid (cursors), Busy, Unavailable. After an error the
+// caller must refuse the connection.
 func (h Sockets) Connect(ctx context.Context, c Caller, resume session.ID, cursors []session.EventID) (session.Session, error) {
 	if resume == "" {
 		s := h.opened(c)
@@ -74,13 +70,13 @@ func (h Sockets) Connect(ctx context.Context, c Caller, resume session.ID, curso
 	if err != nil {
 		return session.Session{}, err
 	}
-	// This comes before the session names the connection, because the function that pushes
-	// reads the connection's record.
+	// Put the connection's record before the session names the connection: the function
+	// that pushes reads that record.
 	if err := h.putConnection(ctx, c, s.ID); err != nil {
 		return session.Session{}, err
 	}
-	// The other connections are closed first. If the record changed first and a close then
-	// failed, no record would name them any more.
+	// Close the other connections first. If the record changed first and a close then
+	// failed, no record would name that connection any more.
 	closed := map[string]bool{c.Conn: true}
 	if len(claims) > 0 {
 		if err := h.closeAll(ctx, s.Conns, closed); err != nil {
@@ -99,8 +95,8 @@ func (h Sockets) Connect(ctx context.Context, c Caller, resume session.ID, curso
 	return s, h.closeAll(ctx, others, closed)
 }
 
-// closeAll closes the connections that are not in closed. A connection that stayed open would
-// take events that its client does not see.
+// closeAll closes the connections that are not in closed. A connection that stayed open
+// would get events that the client no longer reads.
 func (h Sockets) closeAll(ctx context.Context, conns []string, closed map[string]bool) error {
 	for _, conn := range conns {
 		if closed[conn] || h.out.Clients == nil {
@@ -117,7 +113,7 @@ func (h Sockets) closeAll(ctx context.Context, conns []string, closed map[string
 func (h Sockets) putConnection(ctx context.Context, c Caller, id session.ID) error {
 	return h.store.PutConnection(ctx, session.Connection{
 		ID: c.Conn, Session: id, Server: c.Server.Name, Tenant: c.Tenant, Principal: c.Principal,
-		EventIDs: c.EventIDs, Credential: c.Credential, Expires: time.Now().Add(connectionLife),
+		EventIDs: c.EventIDs, Credential: c.Credential, Scopes: c.Scopes, Scoped: c.Scoped, ToolRules: c.ToolRules, Expires: time.Now().Add(connectionLife),
 	})
 }
 
@@ -146,8 +142,8 @@ func (h Sockets) claims(ctx context.Context, s session.Session, cursors []sessio
 	return claims, nil
 }
 
-// join adds a connection to s, and takes the client's cursors over. It returns the
-// connections that the client has lost.
+// join adds a connection to s, and sets the client's cursors. It returns the connections
+// that the client has lost.
 func join(s *session.Session, conn string, claims []session.Cursor) (lost []string) {
 	others := without(s.Conns, conn)
 	if len(claims) == 0 {
@@ -210,16 +206,18 @@ func (h Sockets) Disconnect(ctx context.Context, conn string) error {
 	return h.store.DeleteConnection(ctx, conn)
 }
 
-// Tell tells a WebSocket client where its session begins, before there is any event. It does
-// nothing for a client that did not ask for event ids. It makes one attempt.
+// Tell sends a WebSocket client the first cursor of its session, before there is any
+// event. It does nothing for a client that did not ask for event ids. It makes one
+// attempt.
 func (h Sockets) Tell(ctx context.Context, c Caller, id session.ID) {
 	if c.EventIDs && h.out.Clients != nil {
 		_ = h.out.Clients.Post(ctx, c.Conn, EventNotice(id, session.EventID{}, nil)) // the next event says more
 	}
 }
 
-// Push pushes the events that a session is owed to its connections. It waits for a connection
-// that is not up yet.
+// Push pushes the events that a session is owed to its connections. It waits for a
+// connection that is not ready yet.
 //
-// Errors: Unavailable. Nothing is lost then, but the caller should see to another attempt.
+// Errors: Unavailable. Nothing is lost then, but the caller should arrange another
+// attempt.
 func (h Sockets) Push(ctx context.Context, id session.ID) error { return h.out.push(ctx, id) }

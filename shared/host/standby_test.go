@@ -12,10 +12,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// keepAlive is how often a front calls Next while nothing comes.
+// keepAlive is how often an endpoint calls Next while no events come.
 const keepAlive = 15 * time.Second
 
-// open opens a GET that has looked once, without waiting.
+// open opens a GET, makes its first look, and does not wait.
 func open(t *testing.T, h *host.Host, id session.ID, last string) *host.Call {
 	t.Helper()
 	call, err := h.Resume(t.Context(), someone, id, last)
@@ -212,7 +212,7 @@ func TestWhatAListenInVainCosts(t *testing.T) {
 			last          string
 			reads, writes int
 		}{
-			{"that reports something", cursor, 3, 1}, // reads: the session, the tail for the report, a look
+			{"that reports something", cursor, 3, 1}, // the reads are the session, the tail for the report, and a look
 			{"that reports nothing", "", 2, 1},       // reads: the session, a look
 			{"behind another", "", 2, 1},             // the same
 		} {

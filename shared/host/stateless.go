@@ -17,25 +17,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// A client of the modern era (2026-07-28) has no session. But Dormouse must find the process
-// that serves it again, because the client answers a question of that process with another
-// request. So there is an inner session for each tenant, principal and server. Its id is
-// computed. No verb of the legacy era reaches it, because its transport is [session.Modern].
-// The requests of one principal share the session and its process. Inside, each request has
-// an id of its own: the name of its stream.
-
-// Client has what a modern client says of itself. The process is initialized once, so it
-// hears only of its first client.
-type Client struct {
-	Init json.RawMessage // params for initialize; at most 64 KiB
-	// Verbose means that the client wants log messages. The server is then asked for all
-	// of them, once and for good. A caller whose client wants fewer must drop the others.
-	Verbose bool
-	// Check, if not nil, is called before anything is sent, with the params that
-	// [Stateless.Learn] keeps, or nil. Send returns its error. brief means that the caller
-	// waits only until the call is accepted, not for its end.
-	Check func(params json.RawMessage) (brief bool, err error)
-}
+// A client of the modern era (2026-07-28) has no session. But it answers a question of its
+// process with another request, and Dormouse must find that process again. So there is an
+// inner session for each tenant, principal and server. Its id is computed. No method for
+// the legacy era reaches it, because its transport is [session.Modern]. The requests of
+// one principal share the session and its process. For the process, each request has an id
+// of its own: the name of its stream.
 
 // PinnedID returns the id of the session that is pinned to a caller.
 func PinnedID(c Caller) session.ID {
@@ -43,25 +30,26 @@ func PinnedID(c Caller) session.ID {
 	return session.ID(strings.ToLower(base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:20])))
 }
 
-// Stream returns the stream of the call. For a call of [Stateless.Send] it is also the id,
-// a JSON string, that the request has inside.
+// Stream returns the stream of the call. For a call of [Stateless.Send] it is also the id
+// of the request, a JSON string, that the process gets.
 func (c *Call) Stream() session.StreamID { return c.stream }
 
 // Send gives a modern client's request to the process that is pinned to the caller. The
 // response to the request has the id [Call.Stream]; the caller ignores other responses.
-// server is the server's serverInfo. It comes from the handshake record, and is nil if there
-// is no record or it has none.
+// server is the server's serverInfo. It comes from the handshake record, and is nil if
+// there is no record or it has none.
 //
-// Send answers a list that the handshake record keeps from there, without a box.
+// If the handshake record keeps the list that the request asks for, Send answers from the
+// record, without a box.
 //
 // Cost: as a tools/call of a session. The very first request costs a read and two writes
 // more. Each request costs a read more while there is no record. The first request that
-// wants log messages costs a write more. A list costs a read more, and no write if it is in
-// the record.
+// wants log messages costs a write more. A list costs a read more, and no write if it is
+// in the record.
 //
 // Errors: TooLarge, Unavailable, Busy, and the errors of client.Check.
 func (h Stateless) Send(ctx context.Context, c Caller, client Client, method string, params json.RawMessage) (call *Call, server json.RawMessage, err error) {
-	s, box, err := h.pinned(ctx, c, client)
+	s, box, moved, err := h.pinned(ctx, c, client)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -88,21 +76,33 @@ func (h Stateless) Send(ctx context.Context, c Caller, client Client, method str
 	}
 	raw, requests := wire.NewRequest(quoted(string(stream)), method, params), []json.RawMessage{quoted(string(stream))}
 	if quiet {
-		// Both go in one delivery, so that the process hears of the level first.
+		// Both messages are in one delivery, so the process gets the level first.
 		level := quoted(string(stream) + "-level")
 		set := wire.NewRequest(level, wire.MethodSetLevel, json.RawMessage(`{"level":"`+mostVerbose+`"}`))
 		raw, requests, part = batchOf([][]byte{set, raw}), append(requests, level), ""
 	}
-	call, err = h.hand(ctx, c, s, box, Delivery{Raw: raw, Brief: brief, Address: session.Address{Stream: stream, Requests: requests, List: part}})
+	d := Delivery{Raw: raw, Needs: needsSecrets(method), Brief: brief, Address: session.Address{Stream: stream, Requests: requests, List: part, Moved: moved}}
+	switch method {
+	case wire.MethodToolsCall:
+		d.Tools = []string{tool(params)}
+	case wire.MethodToolsList:
+		d.Shown = shownTo(c, quoted(string(stream)))
+	}
+	call, err = h.hand(ctx, c, s, box, d)
+	if answer := h.unconnected(err, client.Visits, wire.Message{Kind: wire.Request, ID: quoted(string(stream)), Method: method}); answer != nil {
+		call, err = answer, nil
+		call.stream = stream
+	}
 	if call != nil {
 		call.params = s.Params
 	}
 	return call, s.ServerInfo, err
 }
 
-// Learn keeps params in the caller's session, for the Check of later requests: what a list
-// of tools, the answer to call, says about headers. call is one of [Stateless.Send]. Cost:
-// one read and one write if params differ from those that call began with, otherwise none.
+// Learn keeps params in the caller's session, for the Check of later requests. params is
+// what a list of tools, the answer to call, says about headers. call is one of
+// [Stateless.Send]. Cost: one read and one write if params differ from those that call
+// began with, otherwise none.
 //
 // Errors: Unavailable.
 func (h Stateless) Learn(ctx context.Context, c Caller, call *Call, params json.RawMessage) error {
@@ -129,8 +129,9 @@ func batchOf(raws [][]byte) []byte {
 	return slices.Concat([]byte{'['}, bytes.Join(raws, []byte{','}), []byte{']'})
 }
 
-// Greeting returns the answer of the caller's server to initialize. If the handshake record
-// has it, that is result. Otherwise call starts the process, and its response is the answer.
+// Greeting returns the answer of the caller's server to initialize. If the handshake
+// record has the answer, Greeting returns it as result. Otherwise it starts the process
+// with call, and the response to call is the answer.
 //
 // Errors: TooLarge, Unavailable, Busy.
 func (h Stateless) Greeting(ctx context.Context, c Caller, client Client) (result json.RawMessage, call *Call, err error) {
@@ -140,7 +141,7 @@ func (h Stateless) Greeting(ctx context.Context, c Caller, client Client) (resul
 			return record.Result, nil, err
 		}
 	}
-	s, box, err := h.pinned(ctx, c, client)
+	s, box, _, err := h.pinned(ctx, c, client)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -150,9 +151,9 @@ func (h Stateless) Greeting(ctx context.Context, c Caller, client Client) (resul
 	return nil, call, err
 }
 
-// Reattach first hands over responses to questions, as [Stateless.Reply] does. It then takes
-// a call of [Stateless.Send] up again after an index. The call is Done if it is over and
-// nothing of it is kept. server is as for Send.
+// Reattach first passes on responses to questions, as [Stateless.Reply] does. It then
+// continues a call of [Stateless.Send] after an index. The call is Done if it has ended
+// and the log no longer has its events. server is as for Send.
 //
 // Errors: NotFound (the caller has no calls), Unavailable.
 func (h Stateless) Reattach(ctx context.Context, c Caller, stream session.StreamID, after session.Index, responses ...[]byte) (call *Call, server json.RawMessage, err error) {
@@ -170,13 +171,13 @@ func (h Stateless) Reattach(ctx context.Context, c Caller, stream session.Stream
 	return call, s.ServerInfo, err
 }
 
-// Learned returns the params that [Stateless.Learn] had kept when the call was sent or taken
-// up, or nil.
+// Learned returns the params that [Stateless.Learn] had kept when the call was sent or
+// reattached, or nil.
 func (c *Call) Learned() json.RawMessage { return c.params }
 
-// Reply stores responses to questions of the process that is pinned to a caller, and hands
-// them over. The first response to a question counts. Reply does nothing if the caller has
-// no session.
+// Reply stores responses to questions of the process that is pinned to a caller, and
+// passes them on. The first response to a question counts. Reply does nothing if the
+// caller has no session.
 //
 // Errors: Unavailable.
 func (h Stateless) Reply(ctx context.Context, c Caller, responses ...[]byte) error {
@@ -201,8 +202,8 @@ func (h *core) replies(ctx context.Context, s session.Session, box session.Box, 
 }
 
 // Abandon cancels a call of [Stateless.Send] whose client has closed the response, or the
-// task that the call became. why gives the reason in a few words. A server that works on the
-// call hears of it once. A server that has not begun never hears of it.
+// task that the call became. why gives the reason in a few words. A server that works on
+// the call gets the cancel once. A server that has not begun never gets the call.
 //
 // Errors: Unavailable.
 func (h Stateless) Abandon(ctx context.Context, c Caller, stream session.StreamID, why string) error {
@@ -217,7 +218,8 @@ func (h Stateless) Abandon(ctx context.Context, c Caller, stream session.StreamI
 			return err
 		}
 	}
-	// A function that takes the message out of the inbox first looks for its end.
+	// Before a function takes the message out of the inbox, it looks for the message's
+	// end. So write that end.
 	a := session.Address{Session: s.ID, Stream: stream}
 	for {
 		tail, err := h.store.Tail(ctx, s.ID, stream)
@@ -236,8 +238,8 @@ func (h Stateless) Abandon(ctx context.Context, c Caller, stream session.StreamI
 	}
 }
 
-// Watch follows the messages that the pinned process sends outside of requests, from now on.
-// Unlike [Streams.Listen], any number of callers may watch at once.
+// Watch follows the messages that the pinned process sends outside of requests, from this
+// moment. Unlike [Streams.Listen], any number of callers may watch at once.
 //
 // Errors: Unavailable.
 func (h Stateless) Watch(ctx context.Context, c Caller) (*Call, error) {
@@ -251,12 +253,12 @@ func (h Stateless) Watch(ctx context.Context, c Caller) (*Call, error) {
 
 // Subscribe subscribes to resources. The call's response to uris[i] has the id
 // [Call.Stream] + "-" + i. The process stays subscribed, even after it has slept, until
-// [Stateless.Unsubscribe] was called as often for the same URI. A caller has at most 500
-// subscriptions, with URIs of 128 KiB together.
+// [Stateless.Unsubscribe] has been called as often as Subscribe for the same URI. A caller
+// has at most 500 subscriptions, with URIs of 128 KiB together.
 //
 // Errors: TooLarge, Busy (too many), Unavailable.
 func (h Stateless) Subscribe(ctx context.Context, c Caller, client Client, uris []string) (*Call, error) {
-	s, box, err := h.pinned(ctx, c, client)
+	s, box, _, err := h.pinned(ctx, c, client)
 	if err != nil {
 		return nil, err
 	}
@@ -285,7 +287,7 @@ func (h Stateless) Subscribe(ctx context.Context, c Caller, client Client, uris 
 	return call, nil
 }
 
-// Unsubscribe takes back one Subscribe. It does not wake a box that sleeps.
+// Unsubscribe undoes one Subscribe. It does not wake a sleeping box.
 //
 // Errors: Unavailable.
 func (h Stateless) Unsubscribe(ctx context.Context, c Caller, uris []string) error {
@@ -331,28 +333,30 @@ func (h Stateless) subscription(ctx context.Context, c Caller, s session.Session
 	return h.deliver(ctx, c, s, box, batchOf(raws), session.Address{Stream: stream, Requests: requests})
 }
 
-// pinned returns the session that is pinned to a caller, and makes it if there is none. The
-// session follows the configuration of its server. A session that an operator has ended
-// begins anew. pinned refuses a client whose Init is too long each time, not only at first.
-func (h Stateless) pinned(ctx context.Context, c Caller, client Client) (session.Session, session.Box, error) {
+// pinned returns the session that is pinned to a caller, and makes it if there is none. It
+// updates the session when the configuration of its server has changed, and returns moved
+// then. If an operator has
+// ended the session, pinned makes it anew. It refuses a client whose Init is too long for
+// every request, not only for the first.
+func (h Stateless) pinned(ctx context.Context, c Caller, client Client) (s session.Session, box session.Box, moved bool, err error) {
 	if len(client.Init) > maxInit {
-		return session.Session{}, session.Box{}, session.Errorf(session.TooLarge, "what the client says of itself has %d bytes; send at most %d in clientInfo", len(client.Init), maxInit)
+		return s, box, false, session.Errorf(session.TooLarge, "what the client says of itself has %d bytes; send at most %d in clientInfo", len(client.Init), maxInit)
 	}
 	id := PinnedID(c)
-	s, box, err := h.store.Load(ctx, id, c.box())
+	s, box, err = h.store.Load(ctx, id, c.box())
 	if errors.Is(err, session.NotFound) {
 		if s, err = h.pin(ctx, c, id, client); errors.Is(err, session.Conflict) {
 			s, box, err = h.store.Load(ctx, id, c.box()) // another request was faster
 		}
 	}
 	if err != nil {
-		return session.Session{}, session.Box{}, err
+		return session.Session{}, session.Box{}, false, err
 	}
-	moved := s.Digest != c.Server.Digest
+	moved = s.Digest != c.Server.Digest
 	server := s.ServerInfo
 	if server == nil || moved {
 		if server, err = h.serverInfo(ctx, c); err != nil {
-			return session.Session{}, session.Box{}, err
+			return session.Session{}, session.Box{}, false, err
 		}
 	}
 	s, err = h.update(ctx, s, func(s *session.Session) bool {
@@ -361,17 +365,17 @@ func (h Stateless) pinned(ctx context.Context, c Caller, client Client) (session
 			return false
 		}
 		if s.State == session.Ended {
-			s.Created = time.Now() // the values of the ended session do not belong to this one
+			s.Created = time.Now() // values of the ended session do not belong to the new one
 		}
 		s.Digest, s.ServerInfo, s.State, s.Quit = c.Server.Digest, server, session.Ready, session.QuitNone
 		h.extend(s)
 		return true
 	})
-	return s, box, err
+	return s, box, moved, err
 }
 
-// pin makes the session. It is Ready at once, because the box does the handshake whenever it
-// starts a process.
+// pin makes the session. The session is Ready at once, because the box does the handshake
+// whenever it starts a process.
 func (h Stateless) pin(ctx context.Context, c Caller, id session.ID, client Client) (session.Session, error) {
 	server, err := h.serverInfo(ctx, c)
 	if err != nil {

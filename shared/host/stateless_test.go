@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -147,8 +149,9 @@ func TestModernRequestsOfOnePrincipalShareASession(t *testing.T) {
 
 func TestPinnedSessionFollowsTheServersConfiguration(t *testing.T) {
 	store := sessiontest.NewMemory()
-	h := host.New(store, newTook(), host.Limits{})
-	for _, digest := range []string{"d1", "d2"} {
+	took := newTook()
+	h := host.New(store, took, host.Limits{})
+	for _, digest := range []string{"d1", "d1", "d2", "d2"} {
 		record := session.Handshake{Digest: session.RecordFor("t", digest), Version: wire.V20251125, Result: json.RawMessage(`{"serverInfo":{"name":"` + digest + `"}}`)}
 		if err := store.SaveHandshake(t.Context(), record); err != nil {
 			t.Fatal(err)
@@ -159,6 +162,47 @@ func TestPinnedSessionFollowsTheServersConfiguration(t *testing.T) {
 		if s := pinned(t, store, c); s.Digest != digest || string(server) != `{"name":"`+digest+`"}` {
 			t.Errorf("digest %s, server %s; want %s", s.Digest, server, digest)
 		}
+	}
+	if diff := cmp.Diff([]bool{false, false, true, false}, took.moved()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// moved returns which deliveries are the first with another configuration of the server.
+func (b took) moved() (all []bool) {
+	for _, d := range *b.deliveries {
+		all = append(all, d.Moved)
+	}
+	return all
+}
+
+// The record of a handshake is that of the configuration that gave it.
+func TestSessionFollowsTheServersConfiguration(t *testing.T) {
+	store, took := sessiontest.NewMemory(), newTook()
+	h := host.New(store, took, host.Limits{})
+	c := modernCaller
+	c.Transport = session.HTTP
+	if err := store.Create(t.Context(), session.Session{
+		ID: "s1", Server: "s", Digest: "d1", Tenant: "t", Principal: "p", Transport: session.HTTP, State: session.Ready, Version: wire.V20251125, Expires: time.Now().Add(time.Hour),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, digest := range []string{"d1", "d2", "d2", "d1"} {
+		c.Server.Digest = digest
+		m, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.Accept(t.Context(), c, "s1", []wire.Message{m}, false); err != nil {
+			t.Fatal(err)
+		}
+		d := (*took.deliveries)[len(*took.deliveries)-1]
+		if s, _, err := store.Load(t.Context(), "s1", ""); err != nil || s.Digest != digest || d.Digest != session.RecordFor("t", digest) {
+			t.Errorf("digest %s, record %s, %v; want %s", s.Digest, d.Digest, err, digest)
+		}
+	}
+	if diff := cmp.Diff([]bool{false, true, false, true}, took.moved()); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -14,28 +14,19 @@ import (
 
 // A task (extension io.modelcontextprotocol/tasks of 2026-07-28) is a call of
 // [Stateless.Send] whose client has gone away and has a name for it. It needs no record of
-// its own. Such a call leaves its stream in the log of the pinned session, and the item that
-// says who owes its end. Asking for a task reads these two.
+// its own. Such a call leaves its stream in the log of the pinned session, and an item
+// that says which box or function must end it. A client that asks for a task gets what
+// these two say.
 
-// TaskMode says which calls of a server become tasks, for clients that support tasks.
-type TaskMode string
-
-// Which calls become tasks.
-const (
-	TasksAuto   TaskMode = ""       // calls that take longer than a response is held open
-	TasksAlways TaskMode = "always" // all calls that do not end at once
-	TasksOff    TaskMode = "off"    // none; the server does not offer tasks
-)
-
-// Recalled is a call of [Stateless.Send] that a client asks for later.
+// Recalled is a call of [Stateless.Send] for which a client asks later.
 type Recalled struct {
-	// Events are the call's events that the log still has, in order. Log messages are left
-	// out, and all progress but the last.
+	// Events are the call's events that the log still has, in order. It leaves out log
+	// messages, and all progress but the newest.
 	Events []session.Event
 	Gap    bool            // events before these were lost
 	Server json.RawMessage // the server's serverInfo, nil if unknown
-	// Lost means that the call has no end and no item that says who owes it one. Its
-	// result was not kept, or there never was such a call.
+	// Lost means that the call has no end, and no item that says which box or function
+	// must end it. Its result was not kept, or there never was such a call.
 	Lost bool
 
 	session session.Session
@@ -82,8 +73,8 @@ func (h Tasks) reread(ctx context.Context, r *Recalled) error {
 	}
 }
 
-// take keeps an event unless it is a log message or the like, because a call may have sent
-// more notifications than a function has memory for. Of progress it keeps the last.
+// take keeps an event unless it is a log message or the like: a call may have sent more
+// notifications than a function has memory for. It keeps only the newest progress.
 func (r *Recalled) take(e session.Event) {
 	r.last = e.Index
 	m, err := wire.Parse(e.Raw)
@@ -98,16 +89,18 @@ func (r *Recalled) take(e session.Event) {
 	r.Events = append(r.Events, e)
 }
 
-// LookAfter looks whether a call that has not ended still can end. Like every function that
-// waits for a call, it sees to a box that is not alive. Cost: one read, three if no item says
-// who owes the end, and the cost of [Tracker.Check] if the box is not awake.
+// LookAfter checks whether a call that has not ended can still end. Like every function
+// that waits for a call, it calls [Tracker.Check] for a box that is not alive. Cost: one
+// read, three if the call has no item, and the cost of [Tracker.Check] if the box is not
+// awake.
 //
 // Errors: Unavailable.
 func (h Tasks) LookAfter(ctx context.Context, r *Recalled) error {
 	tracker, err := h.backend.Track(ctx, r.session, r.stream)
 	switch {
 	case errors.Is(err, session.NotFound):
-		// The end is written before the item goes, so it may have come in between.
+		// The end is written before the item is deleted, so it may have come between the
+		// two reads.
 		err = h.reread(ctx, r)
 		r.Lost = err == nil && !r.Ended()
 		return err
@@ -137,7 +130,7 @@ func (h Tasks) Answered(ctx context.Context, r *Recalled, questions []string) (m
 	return answered, nil
 }
 
-// Answer stores responses to questions of a call and hands them over, as [Stateless.Reply]
+// Answer stores responses to questions of a call and passes them on, as [Stateless.Reply]
 // does. Cost: one write for each.
 //
 // Errors: Unavailable.

@@ -11,7 +11,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// unwritable is a store that knows whether its disk is full.
+// unwritable is a store that reports whether its disk is full.
 type unwritable struct {
 	session.Store
 	full bool
@@ -35,8 +35,9 @@ func (d *delivered) Deliver(context.Context, host.Delivery, session.Box) (host.T
 	return nil, nil
 }
 
-// TestNothingIsExecutedWhoseAnswerCouldNotBeStored: a message for an awake box goes there
-// without an earlier write. Without the check, a full disk would show too late.
+// TestNothingIsExecutedWhoseAnswerCouldNotBeStored: Host sends a message for an awake box
+// without a write before it. Without the check, a full disk would show only when the
+// answer comes.
 func TestNothingIsExecutedWhoseAnswerCouldNotBeStored(t *testing.T) {
 	_, memory, id := listening(t)
 	disk, backend := &unwritable{Store: memory}, &delivered{}

@@ -14,9 +14,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Alarm is the time for an author's handler ([Session.WakeAt]), or for a call that
-// pauses. The store says what is to be done; an alarm only says when. So an alarm that
-// comes twice, late or in vain does no harm.
+// Alarm is the time for an author's handler ([Session.WakeAt]), or for a call that pauses.
+// The store knows the work; an alarm only gives the time. So an alarm that comes twice,
+// late or for nothing does no harm.
 type Alarm struct {
 	Session session.ID `json:"session"`
 	Tenant  string     `json:"tenant"`
@@ -39,20 +39,20 @@ const (
 )
 
 // Scheduler invokes the function for HTTP with [AlarmEvent] when an alarm is due: at least
-// once, and not before At. It keeps alarms while nothing runs. It is safe for concurrent
-// use.
+// once, and not before At. It keeps alarms even while no function runs. It is safe for
+// concurrent use.
 type Scheduler interface {
-	// Schedule keeps an alarm. To schedule one with the same [Alarm.ID] again is no error.
-	// An alarm whose time has passed is due at once. Errors: Busy, Unavailable.
+	// Schedule keeps an alarm. It may be called again for the same [Alarm.ID]; that is no
+	// error. An alarm whose time has passed is due at once. Errors: Busy, Unavailable.
 	Schedule(ctx context.Context, a Alarm) error
-	// Cancel forgets the alarm with this ID, if there is one. It may be on its way already.
-	// Errors: Busy, Unavailable.
+	// Cancel forgets the alarm with this ID, if there is one. The alarm may already be on
+	// its way. Errors: Busy, Unavailable.
 	Cancel(ctx context.Context, a Alarm) error
 }
 
-// ID names an alarm to a scheduler: 32 characters, a to v and 0 to 9. It depends on the
-// time: a scheduler may delete a schedule a little after it has executed it, and must not
-// delete the next alarm of the same name with it.
+// ID names an alarm to a scheduler: 32 characters, a to v and 0 to 9. The ID depends on
+// the time of the alarm. A scheduler may delete a schedule a little after it has executed
+// it, and that must not delete the next alarm with the same name.
 func (a Alarm) ID() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %q %q %d %d", a.Tenant, a.Server, a.Session, a.Stream, a.Name, a.Round, a.At.UnixMilli()))
 	return strings.ToLower(base32.HexEncoding.EncodeToString(sum[:20]))
@@ -88,27 +88,27 @@ const maxAlarmTries = 3
 type appointment struct {
 	At      time.Time       `json:"at"`
 	Payload json.RawMessage `json:"payload,omitempty"`
-	Until   time.Time       `json:"until,omitzero"` // a function is handling it, and holds it until then
+	Until   time.Time       `json:"until,omitzero"` // a function handles the alarm, and has it until this time
 	Tries   int             `json:"tries,omitempty"`
 }
 
-// OnAlarm sets the handler of this session's alarms. Call it in [Server], which an alarm
-// calls as a message does. One function at a time handles an alarm. A handler that fails,
-// or whose function dies, is called again, three times at most. To tell the client
-// something, use [Session.Notify].
+// OnAlarm sets the handler of this session's alarms. Call it in [Server], which runs for
+// an alarm as for a message. One function at a time handles an alarm. If the handler
+// fails, or its function dies, the handler is called again, three times at most. To send
+// the client something, use [Session.Notify].
 func (s Session) OnAlarm(handle func(ctx context.Context, a Alarm) error) { s.in.onAlarm = handle }
 
-// WakeAt has the handler of [Session.OnAlarm] called at a time or soon after (on AWS within
-// a minute), even if nothing runs then and everything was deployed anew. payload is kept as
-// JSON and may be nil. An alarm of the same name is replaced. An alarm whose session has
-// ended or expired is not handled.
+// WakeAt asks for a call of the handler of [Session.OnAlarm] at a time or soon after (on
+// AWS within a minute). The call comes even if no function runs then and the functions
+// were deployed anew. payload is kept as JSON and may be nil. WakeAt replaces an alarm
+// with the same name. An alarm whose session has ended or expired is not handled.
 //
 // Errors: session.Invalid (a name that is not 1 to 120 bytes long), session.TooLarge (a
 // payload over 64 KiB), session.Busy, session.Unavailable; one of encoding/json for a
 // payload that cannot be encoded.
 func (s Session) WakeAt(ctx context.Context, name string, at time.Time, payload any) error {
 	if s.in.k.Schedule == nil {
-		return session.Errorf(session.Unavailable, "no alarms are kept here")
+		return session.Errorf(session.Unavailable, "this endpoint keeps no alarms: its operator has not configured a scheduler")
 	}
 	if name == "" || len(name) > MaxAlarmName {
 		return session.Errorf(session.Invalid, "the name of an alarm has %d bytes; it needs 1 to %d", len(name), MaxAlarmName)
@@ -134,7 +134,8 @@ func (s Session) WakeAt(ctx context.Context, name string, at time.Time, payload 
 	return s.unschedule(ctx, name, was, next)
 }
 
-// CancelWake forgets an alarm, if there is one. It does not stop a handler that runs.
+// CancelWake forgets an alarm, if there is one. It does not stop a handler that is
+// running.
 //
 // Errors: session.Invalid, session.Busy, session.Unavailable.
 func (s Session) CancelWake(ctx context.Context, name string) error {
@@ -145,8 +146,8 @@ func (s Session) CancelWake(ctx context.Context, name string) error {
 	return s.unschedule(ctx, name, was, appointment{})
 }
 
-// appoint writes an appointment, or deletes it if next is nil. It returns the one that was
-// there.
+// appoint writes an appointment, or deletes it if next is nil. It returns the previous
+// appointment.
 func (s Session) appoint(ctx context.Context, name string, next *appointment) (was appointment, err error) {
 	state := s.State(OfSession)
 	for tries := 0; ; tries++ {
@@ -178,7 +179,7 @@ func (s Session) appointed(ctx context.Context, name string) (v session.Value, a
 }
 
 // unschedule takes a replaced appointment from the scheduler. If that fails, the alarm
-// comes in vain.
+// comes for nothing.
 func (s Session) unschedule(ctx context.Context, name string, was, next appointment) error {
 	if s.in.k.Schedule == nil || was.At.IsZero() || was.At.Equal(next.At) || was.At.Before(time.Now()) {
 		return nil
@@ -191,10 +192,10 @@ func (s Session) alarm(name string, a appointment) Alarm {
 	return Alarm{Session: r.ID, Tenant: r.Tenant, Server: r.Server, Name: name, At: a.At, Payload: a.Payload}
 }
 
-// ring handles an author's alarm that is due. It returns nil if nothing is to be done:
+// ring handles an author's alarm that is due. It returns nil if there is nothing to do:
 // the alarm does not exist any more, or has another time. After an error the alarm must
-// come again. If another function handles the alarm already, ring waits for its lease
-// to end. That function may be dead, and the alarm may not be sent again for so long.
+// come again. If another function is handling the alarm, ring waits for its lease to end.
+// That function may be dead, and the scheduler may not send the alarm again for so long.
 func (k *Backend) ring(ctx context.Context, a Alarm) error {
 	held, err := k.ringOnce(ctx, a)
 	if err == nil && !held.IsZero() {
@@ -203,12 +204,13 @@ func (k *Backend) ring(ctx context.Context, a Alarm) error {
 		}
 	}
 	if err == nil && !held.IsZero() {
-		err = session.Errorf(session.Busy, "alarm %q is being handled", a.Name)
+		err = session.Errorf(session.Busy, "alarm %q is being handled already; it comes again if that fails", a.Name)
 	}
 	return err
 }
 
-// ringOnce is ring without the wait: held is until when another function holds the alarm.
+// ringOnce is ring without the wait. held is the time until which another function holds
+// the alarm, or zero.
 func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err error) {
 	record, _, err := k.Store.Load(ctx, a.Session, "")
 	switch {
@@ -232,7 +234,7 @@ func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err er
 	switch {
 	case !due.At.Equal(a.At):
 		// The alarm was replaced. The new one comes by itself, unless the function that
-		// set it died before it had scheduled it.
+		// replaced it died before it scheduled the new one.
 		return held, k.reschedule(ctx, s.alarm(a.Name, due))
 	case due.At.After(now.Add(early)):
 		return held, k.reschedule(ctx, a)
@@ -245,7 +247,7 @@ func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err er
 	}
 	due.Until, due.Tries = now.Add(lease), due.Tries+1
 	if v.Rev, err = s.State(OfSession).save(ctx, v, due); err != nil {
-		return held, err // another function has it; this alarm comes again and finds out
+		return held, err // another function holds it; this alarm comes again and looks again
 	}
 	a.Payload = due.Payload
 	return held, k.handleAlarm(ctx, s, v, due, a)
@@ -270,7 +272,7 @@ func (k *Backend) handleAlarm(ctx context.Context, s Session, v session.Value, d
 		held := due
 		held.Until = until
 		return held
-	}, func() {}) // the alarm was set anew or cancelled; that does not stop its handler
+	}, func() {}) // the alarm was replaced or cancelled; that does not stop its handler
 	err := s.in.callAlarm(handling, s, a)
 	var left any
 	if err != nil && due.Tries < maxAlarmTries {
@@ -298,7 +300,7 @@ func (in *inside) callAlarm(ctx context.Context, s Session, a Alarm) (err error)
 		return err
 	}
 	if in.onAlarm == nil {
-		return errors.New("the server has set an alarm and no handler; call OnAlarm when it is made")
+		return errors.New("the server has set an alarm but no handler; call OnAlarm in Server")
 	}
 	defer func() {
 		if fault := recover(); fault != nil {

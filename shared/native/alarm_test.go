@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// agent is a session of a server with alarms: a store, a scheduler, and what its
-// author's handler does. Backends are made anew each time.
+// agent is a session of a server with alarms: a store, a scheduler, and the author's
+// handler. Each step has a new Backend.
 type agent struct {
 	t     *testing.T
 	store session.Store
@@ -69,7 +69,7 @@ func (a *agent) make(_ context.Context, s Session) (*mcp.Server, error) {
 	return mcp.NewServer(&mcp.Implementation{Name: "agent"}, s.Options()), nil
 }
 
-// session is the session as a message finds it.
+// session returns the session in the state in which a message finds it.
 func (a *agent) session() Session {
 	a.t.Helper()
 	s, _, err := a.store.Load(a.t.Context(), a.id, "")
@@ -94,7 +94,7 @@ func (a *agent) wakeAt(name string, in time.Duration, payload any) Alarm {
 	return Alarm{}
 }
 
-// due has an alarm come, through the event that a scheduler sends.
+// due delivers an alarm by the event that a scheduler sends.
 func (a *agent) due(alarm Alarm) error {
 	a.t.Helper()
 	event, err := AlarmEvent(alarm)
@@ -136,7 +136,7 @@ func TestAnAlarmThatComesTwiceIsHandledOnce(t *testing.T) {
 		if one, two := <-errs, <-errs; one != nil && two != nil {
 			t.Errorf("errors %v and %v, want one at most", one, two)
 		}
-		if err := a.due(alarm); err != nil { // and the one that met the other comes again
+		if err := a.due(alarm); err != nil { // the alarm that found it held comes again
 			t.Error(err)
 		}
 		a.wantRung(`report {"n":1}`)

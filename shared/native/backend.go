@@ -17,8 +17,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Config is what a Backend works with. Store, Servers and Next are needed; each of the
-// others has a meaning when it is zero.
+// Config is what a Backend works with. Store, Servers and Next are required; each of the
+// others says what its zero value means.
 type Config struct {
 	Store session.Store
 	// Servers returns a configured server by its name in the servers file. ok is false
@@ -26,11 +26,11 @@ type Config struct {
 	Servers func(name string) (h Hosted, ok bool)
 	// Next serves all other servers.
 	Next host.Backend
-	// Clients reaches the connections of WebSocket clients. Without it nothing is
-	// pushed, and the events stay owed.
+	// Clients reaches the connections of WebSocket clients. Without it the Backend pushes
+	// nothing, and clients get the events later.
 	Clients session.Clients
-	// Schedule keeps alarms. Without it there are no author's alarms, and a call that
-	// pauses goes on when the sweep or a waiting function looks at it.
+	// Schedule keeps alarms. Without it authors have no alarms. A call that pauses then
+	// goes on when the sweep or a waiting function checks it.
 	Schedule Scheduler
 	// Invoke starts an invocation of a function that calls [Backend.Handle] with this
 	// event. It does not wait for the invocation. Without it this function executes
@@ -43,8 +43,8 @@ type Config struct {
 }
 
 // Backend executes messages for native servers in its own process. It implements
-// host.Backend. It keeps no state but the requests it is executing. It is safe for
-// concurrent use.
+// host.Backend. The only state that it keeps is the requests that it is executing. It is
+// safe for concurrent use.
 type Backend struct {
 	Config
 	out     host.Outlet
@@ -77,16 +77,16 @@ func NewBackend(c Config) *Backend {
 // validity is how long a message may wait to be executed.
 const validity = 10 * time.Minute
 
-// Owns reports whether a box is that of a native server. Such a box does not exist; its
-// name is the key of the server's items.
+// Owns reports whether a box is that of a native server. There is no real box: its name is
+// only the key of the server's items.
 func (k *Backend) Owns(box session.BoxID) bool {
 	_, server := box.Parts()
 	_, ok := k.Servers(server)
 	return ok
 }
 
-// Deliver implements host.Backend. It executes the message here, or stores it and
-// starts an invocation for it. Invalid if the message cannot be read.
+// Deliver implements host.Backend. It executes the message here, or stores it and starts
+// an invocation that executes it. It returns Invalid if it cannot read the message.
 func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box) (host.Tracker, error) {
 	server, ok := k.Servers(d.Server)
 	if !ok {
@@ -94,7 +94,7 @@ func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box)
 	}
 	msgs, _, err := wire.ParseBody(d.Raw)
 	if err != nil {
-		return nil, session.Errorf(session.Invalid, "the message cannot be read").Because(err)
+		return nil, session.Errorf(session.Invalid, "the message is malformed: it is not a JSON-RPC message").Because(err)
 	}
 	if err := k.cancelled(ctx, d, msgs); err != nil || len(d.Requests) == 0 {
 		return nil, err // the modern era has no other notification of a client
@@ -109,8 +109,8 @@ func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box)
 	return r, nil
 }
 
-// elsewhere reports whether the answer goes elsewhere than into the response to the
-// message: the message came over a WebSocket or for a stream of HTTP+SSE, or the call
+// elsewhere reports whether the answer does not go into the response to the message. That
+// is so if the message came over a WebSocket or for a stream of HTTP+SSE, or if the call
 // may become a task. Its client would wait for that response in vain.
 func elsewhere(d host.Delivery, first wire.Message) bool {
 	return d.Pushed() || d.Brief || d.Client.Transport == session.Modern && !bridge.SaysModern(first.Params)
@@ -150,12 +150,12 @@ func (k *Backend) Track(ctx context.Context, s session.Session, stream session.S
 		return nil, err
 	}
 	if it.Address.Session != s.ID {
-		return nil, session.Errorf(session.NotFound, "the stream is not one of this session")
+		return nil, session.Errorf(session.NotFound, "this session has no such stream; use an event id that this session has received")
 	}
 	return &watch{k: k, s: s, box: box, stream: stream}, nil
 }
 
-// watch is the Tracker of a request that is executed elsewhere.
+// watch is the Tracker of a request that another function executes.
 type watch struct {
 	k      *Backend
 	s      session.Session
@@ -163,7 +163,7 @@ type watch struct {
 	stream session.StreamID
 }
 
-// lookAfter is the time between two looks of a waiting function at its request.
+// lookAfter is how often a waiting function checks its request.
 const lookAfter = 10 * time.Second
 
 // Check implements host.Tracker.
@@ -210,7 +210,7 @@ func (k *Backend) End(ctx context.Context, s session.Session, box session.Box) e
 	return err
 }
 
-// cancelled ends the requests that messages of a client cancel.
+// cancelled ends the requests that the client's messages cancel.
 func (k *Backend) cancelled(ctx context.Context, d host.Delivery, msgs []wire.Message) error {
 	var ids []json.RawMessage
 	for _, m := range msgs {
@@ -237,7 +237,7 @@ func (k *Backend) cancelled(ctx context.Context, d host.Delivery, msgs []wire.Me
 			found++
 			err = errors.Join(err, k.out.Fail(ctx, r.address, why, time.Now().Add(k.EventAge)))
 		}
-		// A run that another function began within the last second has left no trace
+		// A run that another function began within the last second may have left no trace
 		// either.
 		if err != nil || found >= len(ids) || !again || rest(ctx, traceAfter+traceAfter/4) != nil {
 			return err
@@ -245,7 +245,7 @@ func (k *Backend) cancelled(ctx context.Context, d host.Delivery, msgs []wire.Me
 	}
 }
 
-// interrupt stops the runs of a session that match in this function, and returns them.
+// interrupt stops those runs of a session in this function that match, and returns them.
 func (k *Backend) interrupt(id session.ID, match func(*run) bool) (stopped []*run) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

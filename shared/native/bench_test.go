@@ -20,12 +20,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
 
-// BenchmarkRebuilt compares a tools/call here with one of go-sdk's own handler. Here
-// the server is made anew for the message; that handler keeps servers and sessions in
-// its memory. Here they are kept in SQLite, and also in memory, to show the store's
-// share. The three take turns, in process, over the same requests. The benchmark
-// reports the median of each, and the ratio of the first and the second to the third.
-// Run it with `make bench-native`.
+// BenchmarkRebuilt compares a tools/call here with one of go-sdk's own handler. Here the
+// server is made anew for each message; go-sdk's handler keeps servers and sessions in its
+// memory. Here they are kept in SQLite. A third variant keeps them in memory, to show the
+// store's share. The three take turns, in process, over the same requests. The benchmark
+// reports the median of each, and the ratio of each to go-sdk's. Run it with `make
+// bench-native`.
 func BenchmarkRebuilt(b *testing.B) {
 	store, err := sqlitestore.Open(filepath.Join(b.TempDir(), "store.db"))
 	if err != nil {
@@ -68,7 +68,7 @@ func BenchmarkRebuilt(b *testing.B) {
 	b.ReportMetric(p50(1)/p50(2), "memory-ratio")
 }
 
-// BenchmarkCall is a tools/call here alone, for profiles.
+// BenchmarkCall measures one tools/call of this package alone, for profiles.
 func BenchmarkCall(b *testing.B) {
 	w := newWorld(b, nil)
 	store, err := sqlitestore.Open(filepath.Join(b.TempDir(), "store.db"))

@@ -25,7 +25,7 @@ type call struct {
 	id       json.RawMessage
 	ended    bool         // the run has its response; only the run uses it
 	m        wire.Message // as the client wrote it, or as it is sent again
-	later    bool         // m is sent again: the state of earlier rounds in it is ours
+	later    bool         // m is sent again: this package has added the state of earlier rounds
 	retries  int
 	answered atomic.Bool
 
@@ -46,14 +46,13 @@ type outcome struct {
 type asking struct {
 	id       json.RawMessage
 	raw      []byte         // the request as it is sent again
-	inputs   []bridge.Input // what it needs of its client; if empty, see at
+	inputs   []bridge.Input // the inputs that it needs of its client; if there are none, see at
 	at       time.Time      // when it goes on
 	asked    []bridge.Asked
 	requests [][]byte
 }
 
-// modern reports whether the client speaks the era in which this package drives the
-// server.
+// modern reports whether the client uses the era in which this package drives the server.
 func (c *call) modern() bool { return c.r.in.record.Transport == session.Modern }
 
 // direct reports whether the server gets the request as it came. A call that may become
@@ -63,7 +62,7 @@ func (c *call) direct() bool { return c.modern() && bridge.SaysModern(c.m.Params
 // client returns the client that the server sees.
 func (c *call) client() bridge.Legacy { return bridge.ReadLegacy(c.r.in.record.Init) }
 
-// execute executes the call, to its end or to the end of its round.
+// execute executes the call, until it ends or its round does.
 func (c *call) execute() outcome {
 	defer c.answered.Store(true)
 	if c.m.Method == wire.MethodInitialize || c.m.Method == wire.MethodSubscribe || c.m.Method == wire.MethodUnsubscribe {
@@ -72,7 +71,7 @@ func (c *call) execute() outcome {
 	switch c.m.Method {
 	case wire.MethodPing, wire.MethodSetLevel: // the level goes with each request
 		return c.result(json.RawMessage("{}"))
-	case wire.MethodDiscover, wire.MethodListen: // of the other era, or answered by the front
+	case wire.MethodDiscover, wire.MethodListen: // a method of the other era, or one that the endpoint answers itself
 		return c.fault(&wire.Error{Code: wire.CodeMethodNotFound, Message: "this method is not served in the version that the client speaks"})
 	}
 	for {
@@ -131,7 +130,7 @@ func (c *call) result(result json.RawMessage) outcome {
 
 func (c *call) fault(e *wire.Error) outcome {
 	if e.Code == 0 {
-		e.Code = wire.CodeInternal // go-sdk has none for errors that are not its own
+		e.Code = wire.CodeInternal // go-sdk gives no code to errors that are not its own
 	}
 	raw := wire.ErrorResponse(c.id, e)
 	if !c.modern() {
@@ -140,8 +139,8 @@ func (c *call) fault(e *wire.Error) outcome {
 	return outcome{call: c, raw: raw}
 }
 
-// fit returns a result as the client gets it. A result with only the cache hints that
-// go-sdk puts there by default does not count as public.
+// fit returns a result as the client gets it. go-sdk puts cache hints into each result by
+// default. If a result has only these, fit does not make it public.
 func (c *call) fit(result json.RawMessage) json.RawMessage {
 	if c.m.Method == wire.MethodToolsList {
 		result = bridge.Executions(result)
@@ -155,15 +154,15 @@ func (c *call) fit(result json.RawMessage) json.RawMessage {
 	return result
 }
 
-// Retries of a request whose server asks to be called again at once.
+// These limit the retries of a request that its server asks to get again at once.
 const (
 	maxRetries = 10
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 2 * time.Second
 )
 
-// wants handles a result that asks for something. again is true if the request only has
-// to be sent again.
+// wants handles a result that asks for something. again is true if the request only has to
+// be sent again.
 func (c *call) wants(result json.RawMessage) (o outcome, again bool) {
 	inputs, state, fault := bridge.ReadInputs(result)
 	if fault != nil {
@@ -189,7 +188,7 @@ func (c *call) wants(result json.RawMessage) (o outcome, again bool) {
 	return outcome{}, true
 }
 
-// pauses waits before the request is sent again; it returns false if the call was stopped
+// pauses waits before the request is sent again. It returns false if the call was stopped
 // meanwhile.
 func (c *call) pauses() bool {
 	timer := time.NewTimer(min(firstRetry<<(c.retries-1), lastRetry))
@@ -272,7 +271,7 @@ func (c *call) close() {
 	c.session = nil
 	c.mu.Unlock()
 	if ss != nil {
-		_ = ss.Close() // its error says how the connection ended, as was intended
+		_ = ss.Close() // the error says how the connection ended, and this end is intended
 	}
 }
 
@@ -287,7 +286,7 @@ func makeServer(ctx context.Context, s Session) (server *mcp.Server, err error) 
 		return nil, err
 	}
 	if server == nil {
-		return nil, errors.New("the server was not made; return one, or an error")
+		return nil, errors.New("Server returned neither a server nor an error; return one of them")
 	}
 	server.AddReceivingMiddleware(s.in.guard)
 	return server, nil
@@ -308,9 +307,9 @@ func (in *inside) guard(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// subscribe calls the author's handler of subscriptions, if there is one. go-sdk itself
-// refuses the request in the modern era, but not behind its middleware. An error of the
-// handler refuses the subscription.
+// subscribe calls the author's handler of subscriptions, if there is one. In the modern
+// era go-sdk itself does not take the request, so this middleware calls the handler. An
+// error of the handler refuses the subscription.
 func (in *inside) subscribe(ctx context.Context, next mcp.MethodHandler, discover mcp.Request) error {
 	ss, _ := discover.GetSession().(*mcp.ServerSession)
 	var req mcp.Request = &mcp.SubscribeRequest{Session: ss, Params: &mcp.SubscribeParams{URI: in.uri}, Extra: in.extra}
@@ -328,7 +327,7 @@ func (in *inside) subscribe(ctx context.Context, next mcp.MethodHandler, discove
 func (in *inside) panicked(ctx context.Context, fault any) error {
 	in.k.Log.ErrorContext(ctx, "native server panics", "server", in.record.Server, "session_id", in.record.ID,
 		"error", fmt.Sprint(fault), "stack", string(debug.Stack()))
-	return errors.New(phaseRuntime + ": the server failed in a way it did not foresee; its operator's log has the cause")
+	return errors.New(phaseRuntime + ": the server panicked; its operator finds the cause in the log")
 }
 
 // faultOf returns the error that a client gets for an error of the server.
@@ -404,14 +403,14 @@ func (n *connection) Write(_ context.Context, m jsonrpc.Message) error {
 		}
 	case *jsonrpc.Request:
 		if m.IsCall() {
-			return errors.New("a native server asks by returning InputRequests, not while it is executed")
+			return errors.New("a native server cannot ask the client while it runs; return InputRequests to ask")
 		}
 		n.notice(m)
 	}
 	return nil
 }
 
-// notice passes a notification of the server on, if the client can have asked for it.
+// notice passes on a notification of the server, if the client can have asked for it.
 func (n *connection) notice(m *jsonrpc.Request) {
 	params := json.RawMessage(m.Params)
 	switch m.Method {

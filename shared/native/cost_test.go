@@ -19,8 +19,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// price is an operation and what it costs, a line of the table in docs/costs.md: round
-// trips to the store, and what else it begins, an invocation or an alarm.
+// price is one line of the table in docs/costs.md: an operation and its cost. The cost is
+// round trips to the store, and the invocations or alarms that it starts.
 type price struct {
 	name                 string
 	reads, writes, waits int
@@ -29,7 +29,7 @@ type price struct {
 	before, do           func(w *world, c legacy, s *spent)
 }
 
-// spent is what the parts of an operation leave for one another.
+// spent holds values that one part of an operation leaves for the next.
 type spent struct {
 	first answer
 	asked string
@@ -37,7 +37,7 @@ type spent struct {
 	conn  socket
 }
 
-// shop is a server with what costs something.
+// shop is a server with one tool for each price.
 func shop(ctx context.Context, s native.Session) (*mcp.Server, error) {
 	server, err := demo(ctx, s)
 	if err != nil {
@@ -124,7 +124,7 @@ func socketing(w *world, _ legacy, s *spent) {
 	s.conn = k
 }
 
-// executed executes what was asked to be invoked, once.
+// executed executes the invocations that were requested, once.
 func (w *world) executed() {
 	w.mu.Lock()
 	todo := w.invoked
@@ -144,7 +144,7 @@ func (p price) counts(t *testing.T) price {
 	counting := sessiontest.NewCounting(w.open())
 	w.open = func() session.Store { return counting }
 	c := w.legacy(everything)
-	w.modernTool("echo", `{}`, "") // the session of a client of 2026-07-28 is there
+	w.modernTool("echo", `{}`, "") // the client of 2026-07-28 has its session already
 	s := &spent{}
 	if p.before != nil {
 		p.before(w, c, s)

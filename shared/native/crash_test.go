@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// mortal is the store of a process that dies at its nth write and reaches nothing from
-// then on. With after, that write has happened.
+// mortal is the store of a process that dies at its nth write. From then on its calls have
+// no effect. With after, that write still has one.
 type mortal struct {
 	session.Store
 	mu    sync.Mutex
@@ -100,8 +100,8 @@ func (m *mortal) Wait(ctx context.Context, id session.ID, stream session.StreamI
 	return m.Store.Wait(ctx, id, stream, after, until)
 }
 
-// lives does the work of clients, alarms and the schedule for a session until its call
-// has ended. It returns the outcome of the call. first is what the client got before.
+// lives plays the client, the alarms and the sweep for a session until its call has ended.
+// It returns the outcome of the call. first is the answer that the client got before.
 func (c legacy) lives(t *testing.T, first answer) string {
 	t.Helper()
 	last, answered := first, map[string]bool{}
@@ -136,9 +136,9 @@ func (c legacy) lives(t *testing.T, first answer) string {
 	return ""
 }
 
-// TestEveryCallEndsWhereverItsFunctionDies lets the process that executes the call die
-// at each of its writes, before it or after it. Later processes are healthy. A call
-// that the client was told is accepted ends, once, and no round is executed twice.
+// TestEveryCallEndsWhereverItsFunctionDies kills the process that executes a call at each
+// of its writes, before it or after it. Later processes are healthy. If the client was
+// told that the call is accepted, the call ends, once. No round is executed twice.
 func TestEveryCallEndsWhereverItsFunctionDies(t *testing.T) {
 	for name, call := range map[string]string{
 		"long":   toolCall("1", "steps", `{"n":3,"millis":15000}`, `,"_meta":{"progressToken":"p"}`),
@@ -165,7 +165,7 @@ func dies(t *testing.T, call string, n int, after bool) {
 	first := c.do(c.request("POST", call).WithContext(ctx))
 	w.open = func() session.Store { return store }
 	if !strings.HasPrefix(first.header.Get("Content-Type"), wire.MediaSSE) {
-		return // answered, or refused: then the client knows that it was not accepted
+		return // the call was answered, or refused, so that the client knows that it was not accepted
 	}
 	end := c.lives(t, first)
 	if wire.Lookup([]byte(end), "result") == nil && !strings.Contains(end, `"phase":"runtime"`) {
@@ -174,7 +174,7 @@ func dies(t *testing.T, call string, n int, after bool) {
 	w.settled()
 }
 
-// settled asserts that nothing is left to be done, once the sweep has been.
+// settled asserts that after the sweep there is no open work.
 func (w *world) settled() {
 	w.t.Helper()
 	time.Sleep(time.Hour)
@@ -185,8 +185,8 @@ func (w *world) settled() {
 	w.empty()
 }
 
-// TestRoundEndsWhereverItsFunctionDies does the same for the invocation that goes on
-// with a call.
+// TestRoundEndsWhereverItsFunctionDies does the same for the invocation that executes a
+// later round.
 func TestRoundEndsWhereverItsFunctionDies(t *testing.T) {
 	for n := 1; n <= 4; n++ {
 		for _, after := range []bool{false, true} {
@@ -211,8 +211,9 @@ func TestRoundEndsWhereverItsFunctionDies(t *testing.T) {
 	}
 }
 
-// TestCancelEndsWhereverItsFunctionDies: a function that ends a call in its client's
-// place takes the call's item first, which had a day to go.
+// TestCancelEndsWhereverItsFunctionDies: a function that cancels a suspended call takes
+// the call's item first. If it dies then, the call must still end, although its item was
+// valid for a day.
 func TestCancelEndsWhereverItsFunctionDies(t *testing.T) {
 	for name, call := range map[string]string{"asks": toolCall("1", "ask", `{"text":"form"}`, ""), "pauses": toolCall("1", "job", `{}`, "")} {
 		for n := 1; n <= 3; n++ {
@@ -245,7 +246,7 @@ func TestCancelEndsWhereverItsFunctionDies(t *testing.T) {
 	}
 }
 
-// A function that sends much to a slow connection is not taken for dead.
+// A function that takes long to send much to a slow connection must not count as dead.
 func TestSlowFunctionThatLivesKeepsItsCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := memory(t)

@@ -1,47 +1,47 @@
 // Package native hosts servers that are written in Go with go-sdk. An author gives a
-// [Server] for a name. It is served like a server in a box, with the same sessions,
-// transports and protocol versions, but without a box. The package hides that there is no
-// server between two messages, the two eras of the protocol, and the mistakes of go-sdk. It
-// does not know HTTP routes, AWS, or any particular server.
+// [Server] for a name. Clients use it like a server in a box, with the same sessions,
+// transports and protocol versions, but there is no box. The package hides that no server
+// exists between two messages, the two eras of the protocol, and the mistakes of go-sdk.
+// It does not know HTTP routes, AWS, or any particular server.
 //
 // # A message
 //
-// The function that has a message executes it ([Backend.Deliver]). It makes the server anew
-// and connects it to a transport that carries this one request, always in the modern era
-// (2026-07-28). It writes what the server says to the log; package bridge translates it for
-// clients of the legacy era. An answer within a second is one write, together with all
-// notifications before it. A longer request gets an item that says who executes it and until
-// when: a lease, which is renewed while the request runs. From then on the client may be
-// told that the request was accepted. A request is executed once: a function that finds an
-// expired lease ends the request with an error.
+// The function that has a message executes it ([Backend.Deliver]). It makes the server
+// anew and connects it to a transport that carries this one request, always in the modern
+// era (2026-07-28). It writes the server's messages to the log; package bridge translates
+// them for clients of the legacy era. An answer within a second is one write, together
+// with all notifications before it. A longer request gets an item that says which function
+// executes it and until when: a lease, which the function renews while the request runs.
+// From then on the client may be told that the request was accepted. A request is executed
+// once: a function that finds an expired lease ends the request with an error.
 //
-// A message over a WebSocket, or for a stream of HTTP+SSE, is answered elsewhere than in its
-// own response. It is stored first and an invocation of its own executes it, so that nobody
-// waits for it.
+// The answer to a message over a WebSocket, or for a stream of HTTP+SSE, does not go into
+// the message's own response. Such a message is stored first and an invocation of its own
+// executes it, so that no function waits for it.
 //
 // # A call in rounds
 //
 // A handler that returns input requests ends its round. The client gets the questions, and
-// the call becomes a suspended item (see session.Item). When the last question is answered,
-// an invocation executes the next round with the answers, in any function. A handler that
-// returns [Later] goes on at a time, by an alarm. Nothing runs in between, and everything
-// may be deployed anew. The store says what an invocation has to do. So an invocation may
-// come twice, late or never: clients that poll for the call, and [Backend.Sweep], make up
-// for it.
+// the call becomes a suspended item (see session.Item). When the last question is
+// answered, an invocation executes the next round with the answers, in any function. A
+// handler that returns [Later] is called again at a time, by an alarm. Between rounds no
+// function runs, and everything may be deployed anew. The store says what an invocation
+// has to do. So an invocation may come twice, late or never: clients that poll for the
+// call, and [Backend.Sweep], make up for it.
 //
 // # What go-sdk gets wrong
 //
-// Ids and progress tokens do not pass through go-sdk, which rounds integers over 2^53: each
-// request has a connection of its own, with the same small id. Errors without a code get
-// one. Results do not become public for caches because nothing was said of it
-// ([Session.Options]). go-sdk tells of changed lists too late for a server that ends with its
-// answer; use [Session.Notify]. It calls handlers of subscriptions in the legacy era only;
-// here they are called in both. It has no field for what a tool says of tasks; see [AsTask].
+// Ids and progress tokens do not pass through go-sdk, which rounds integers over 2^53:
+// each request has a connection of its own, with the same small id. Errors without a code
+// get one. A result does not become public for caches by default; see [Session.Options].
+// go-sdk announces changed lists too late for a server that ends with its answer; use
+// [Session.Notify]. It calls handlers of subscriptions in the legacy era only; this
+// package calls them in both. It has no field for a tool's task support; see [AsTask].
 //
 // # Cancel
 //
 // A cancel at once ends a call that waits, and one that the same function executes. A call
-// that another function executes ends in the log at once, and its handler notices within two
-// seconds. If that call began less than a second before, the cancel waits until the call has
-// left a trace.
+// that another function executes ends in the log at once, and its handler notices within
+// two seconds. If that call began less than a second before, the cancel waits until the
+// call has left a trace.
 package native

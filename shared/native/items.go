@@ -51,10 +51,10 @@ func (k items) schedule(ctx context.Context, it session.Item) error {
 	return k.Schedule.Schedule(ctx, k.alarmOf(it, it.NotAfter))
 }
 
-// attempts is how often put and swap try a write that the store is unavailable for.
+// attempts is how often put and swap try a write while the store is unavailable.
 const attempts = 5
 
-// put stores an item. Only this function can have put one under the same key.
+// put stores an item. No other function can have put an item under this key.
 func (k items) put(ctx context.Context, it session.Item) (put bool, err error) {
 	for n := range attempts {
 		time.Sleep(time.Duration(n) * 50 * time.Millisecond)
@@ -92,7 +92,7 @@ func (k items) swap(ctx context.Context, was, it session.Item) (swapped bool, er
 }
 
 // whole reads an item that came without its message. Raw is nil if the item has changed
-// since it came.
+// meanwhile.
 func (k items) whole(ctx context.Context, it session.Item) (session.Item, error) {
 	if it.Raw != nil {
 		return it, nil
@@ -127,7 +127,8 @@ func (k items) end(ctx context.Context, it session.Item, why *wire.Error) error 
 	return k.Store.DeleteItem(ctx, it.Box, it.ID, 0)
 }
 
-// endAll ends those requests of a session that match, and returns how many matched.
+// endAll ends those requests of a session for which match returns true, and returns how
+// many.
 func (k items) endAll(ctx context.Context, box session.BoxID, id session.ID, match func(session.Item) bool, why *wire.Error) (found int, err error) {
 	all, err := k.Store.Items(ctx, box)
 	if err != nil {

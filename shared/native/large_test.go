@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Where nobody waits in this function, what was said does not gather in it.
+// If no client waits in this function, the function does not keep the events in memory.
 func TestWhatNobodyWatchesIsNotKept(t *testing.T) {
 	r := newShown()
 	much := make([]byte, mostBytes)
@@ -39,7 +39,7 @@ func TestWhatIsTooLargeForTheLogDoesNotTakeItsCallWithIt(t *testing.T) {
 	r.say(wire.ResultResponse([]byte(`"a"`), much))
 	r.say(wire.ResultResponse([]byte(`2`), []byte(`{}`)))
 	want := []string{
-		`{"jsonrpc":"2.0","id":"a","error":{"code":-32603,"message":"tool_call: the answer is larger than the log takes","data":{"phase":"tool_call"}}}`,
+		`{"jsonrpc":"2.0","id":"a","error":{"code":-32603,"message":"tool_call: the answer is too large for the log","data":{"phase":"tool_call"}}}`,
 		`{"jsonrpc":"2.0","id":2,"result":{}}`,
 	}
 	var got []string

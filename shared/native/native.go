@@ -18,8 +18,8 @@ import (
 
 // Server makes an author's server for one message of a session. It is called for each
 // message, often in a process that has just started, so it must be quick. It returns a new
-// server each time, made with [Session.Options]. What has to last goes into the session's
-// [State]. The client gets the error.
+// server each time, made with [Session.Options]. Values that must last go into the
+// session's [State]. The client gets the error.
 type Server func(ctx context.Context, s Session) (*mcp.Server, error)
 
 // Servers are an author's servers by their names in the servers file.
@@ -34,7 +34,7 @@ type inside struct {
 	k      *Backend
 	record session.Session // the record as it was read with the message
 	server Hosted
-	init   json.RawMessage // what the client says of itself, as params of initialize
+	init   json.RawMessage // what the client says about itself, as params of initialize
 	extra  *mcp.RequestExtra
 	method string // method of the request, "" for none
 	tool   string // the tool that is called, "" for none
@@ -58,9 +58,9 @@ func (s Session) Tenant() string { return s.in.record.Tenant }
 // Principal returns the principal for whom the client acts.
 func (s Session) Principal() string { return s.in.record.Principal }
 
-// Props returns a JSON object that authentication gives for the principal besides its
-// name, or nil. It is from this message. An alarm or an answer has no caller, so for
-// these Props is from the last message.
+// Props returns a JSON object with the facts that authentication gives about the principal
+// besides its name, or nil. It is from this message. An alarm or an answer has no caller,
+// so for these Props is from the last message.
 func (s Session) Props() json.RawMessage { return bytes.Clone(s.in.record.Props) }
 
 // Version returns the protocol version that the client speaks.
@@ -89,9 +89,9 @@ func (s Session) Capabilities() *mcp.ClientCapabilities {
 func (s Session) Subscribed() []string { return slices.Clone(s.in.record.Subscribed) }
 
 // Options returns the options with which to make the server; add your own to them. A
-// process works out each schema only once. The server declares no capability that it
-// does not have. Its results say that they are for their caller only, and not to be
-// cached; see SetCacheable.
+// process computes each schema only once. The server declares no capability that it does
+// not have. Its results say that they are for their caller only, and not to be cached; see
+// SetCacheable.
 func (s Session) Options() *mcp.ServerOptions {
 	return &mcp.ServerOptions{
 		SchemaCache:  s.in.k.schemas,
@@ -101,10 +101,9 @@ func (s Session) Options() *mcp.ServerOptions {
 	}
 }
 
-// AddTool does what mcp.AddTool does, for a server that is made for one message. It
-// leaves out a tool that the message does not need. go-sdk reads the schema of a tool
-// each time it is added, so with AddTool a call costs the same however many tools there
-// are.
+// AddTool is mcp.AddTool for a server that is made for one message. It leaves out a tool
+// that the message does not need. go-sdk reads the schema of a tool each time it is added.
+// So with AddTool the cost of a call does not grow with the number of tools.
 func AddTool[In, Out any](s Session, server *mcp.Server, t *mcp.Tool, h mcp.ToolHandlerFor[In, Out]) {
 	if s.in.uses(t.Name) {
 		mcp.AddTool(server, t, h)
@@ -124,8 +123,7 @@ func (in *inside) uses(tool string) bool {
 	}
 }
 
-// decoded decodes a value that the client sent about itself. It returns nil if the
-// value is missing or cannot be decoded.
+// decoded decodes a value that the client sent about itself. It returns nil if it cannot.
 func decoded[T any](raw json.RawMessage) *T {
 	var v T
 	if raw == nil || json.Unmarshal(raw, &v) != nil {
@@ -143,7 +141,7 @@ func extraOf(s session.Session, header http.Header) *mcp.RequestExtra {
 	return &mcp.RequestExtra{TokenInfo: info, Header: header}
 }
 
-// presence is the request that a function is invoked for: its headers and its runs.
+// presence is the request for which a function was invoked: its headers and its runs.
 type presence struct {
 	header http.Header
 	open   sync.WaitGroup
@@ -152,9 +150,9 @@ type presence struct {
 type presenceKey struct{}
 
 // Handler wraps h and returns only when everything that a request started has finished.
-// Lambda freezes a function when its handler returns. So work must end first that
-// outlives the response: the client may have gone, or may have got its answer
-// elsewhere. Tools see the headers of the request except Authorization and Cookie.
+// Lambda freezes a function when its handler returns. So work that outlives the response
+// must end first: the client may have gone, or may have got its answer elsewhere. Tools
+// see the headers of the request except Authorization and Cookie.
 func Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := r.Header.Clone()
@@ -174,7 +172,7 @@ func Stay[T any](ctx context.Context, f func(context.Context) (T, error)) (T, er
 	return f(context.WithValue(ctx, presenceKey{}, here))
 }
 
-// begun counts one run for the request of a context, until ended is called.
+// begun counts one run for the request that ctx belongs to, until ended is called.
 func begun(ctx context.Context) (ended func()) {
 	here, ok := ctx.Value(presenceKey{}).(*presence)
 	if !ok {

@@ -13,13 +13,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// Notify sends the client of this session a notification that belongs to no request.
-// The client gets it now, or when it listens next, as long as events are kept. A modern
-// client gets only the kinds it listens to, and only while it listens. params is
-// anything that encodes as a JSON object, or nil.
+// Notify sends the client of this session a notification that belongs to no request. The
+// client gets it now, or when it next listens, for as long as events are kept. A modern
+// client gets only the kinds that it listens to, and only while it listens. params is any
+// value that encodes as a JSON object, or nil.
 //
-// Errors: session.TooLarge, session.Unavailable; one of encoding/json for params that
-// are not JSON.
+// Errors: session.TooLarge, session.Unavailable; one of encoding/json for params that are
+// not JSON.
 func (s Session) Notify(ctx context.Context, method string, params any) error {
 	raw, err := notification(method, params)
 	if err != nil {
@@ -28,10 +28,11 @@ func (s Session) Notify(ctx context.Context, method string, params any) error {
 	return s.in.k.notify.one(ctx, s.in.record, raw)
 }
 
-// ResourceUpdated tells those sessions of the tenant with this server that have
-// subscribed to a resource that it has changed (MCP 2025-11-25, server/resources;
-// 2026-07-28, subscriptions/listen). It costs two reads for the resource, and for
-// each session two reads and a write. It goes on after a session that fails.
+// ResourceUpdated announces that a resource has changed. It notifies the sessions of the
+// tenant with this server that have subscribed to the resource (MCP 2025-11-25,
+// server/resources; 2026-07-28, subscriptions/listen). It costs two reads for the
+// resource, and two reads and a write for each session. It goes on after a session that
+// fails.
 //
 // Errors: session.Unavailable.
 func (s Session) ResourceUpdated(ctx context.Context, uri string) error {
@@ -44,7 +45,7 @@ func (s Session) ResourceUpdated(ctx context.Context, uri string) error {
 	return errors.Join(err, k.notify.all(ctx, records, raw))
 }
 
-// List is a list of a server, by the notification that tells of its changes.
+// List names a list of a server, by the notification that announces its changes.
 type List string
 
 // The lists of a server.
@@ -62,10 +63,10 @@ const (
 	listPages = 10
 )
 
-// ListChanged tells the sessions of the tenant with this server that a list has
-// changed: the first 1,000, among the first 5,000 sessions that the tenant has with
-// any server. It costs a read for each of those and, for each session that is told,
-// two reads and two writes. It goes on after a session that fails.
+// ListChanged announces that a list has changed. It notifies sessions of the tenant with
+// this server: the first 1,000, among the first 5,000 sessions that the tenant has with
+// any server. It costs a read for each of those 5,000, and two reads and two writes for
+// each session that it notifies. It goes on after a session that fails.
 //
 // Errors: session.Unavailable.
 func (s Session) ListChanged(ctx context.Context, list List) error {
@@ -137,9 +138,8 @@ func (k notifier) all(ctx context.Context, sessions []session.Session, raw []byt
 }
 
 // one appends to the common stream of a session. Functions that do so at the same time
-// take turns: each writes behind the last event that it has seen. Each batch has a
-// random number, so that the same notification from two functions is not taken for a
-// repetition.
+// take turns: each writes after the last event that it has seen. Each batch has a random
+// number, so the same notification from two functions does not count as a repeat.
 func (k notifier) one(ctx context.Context, s session.Session, raw []byte) error {
 	a, open, err := k.commonOf(ctx, s)
 	if err != nil || !open {

@@ -20,8 +20,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// news is a server with a resource that changes. Its tool touch tells subscribers, its
-// tool grow tells that there are more resources, and its tool say tells its own client.
+// news is a server with a resource that changes. Its tool touch notifies subscribers. Its
+// tool grow announces that there are more resources, and its tool say notifies its own
+// client.
 func news(_ context.Context, s native.Session) (*mcp.Server, error) {
 	o := s.Options()
 	o.Capabilities.Resources = &mcp.ResourceCapabilities{Subscribe: true, ListChanged: true}
@@ -99,8 +100,8 @@ func TestSubscribersHearOfAChangeThatAnotherSessionMade(t *testing.T) {
 	})
 }
 
-// What an author has for go-sdk's own transports is asked here too: of every server that
-// is made for a request of that kind, before anything is kept.
+// The author's SubscribeHandler is meant for go-sdk's own transports. This package calls
+// it too, on the server that is made for the request, before it keeps anything.
 func TestSubscribeHandlerIsCalledAndMayRefuse(t *testing.T) {
 	w := memory(t)
 	var asked []string
@@ -215,7 +216,7 @@ func TestAModernClientThatListensHearsWhatAnotherFunctionSays(t *testing.T) {
 	<-ended
 }
 
-// feed is a response that is read while it is written.
+// feed is a response that the test reads while it is written.
 type feed struct {
 	header http.Header
 	part   bytes.Buffer
@@ -238,7 +239,7 @@ func (f *feed) Write(p []byte) (int, error) {
 	}
 }
 
-// until waits for a line that has a word.
+// until waits for a line that contains a word.
 func (f *feed) until(ctx context.Context, t *testing.T, word string) {
 	t.Helper()
 	for {

@@ -14,7 +14,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// sockets are the connections of a WebSocket API.
+// sockets are the connections to a WebSocket API.
 type sockets struct {
 	mu     sync.Mutex
 	open   map[string]bool

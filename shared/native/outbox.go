@@ -30,14 +30,14 @@ func (o *outbox) add(raw []byte) {
 	}
 }
 
-// full reports whether there are as many events as one write takes.
+// full reports whether there are as many events as fit into one write.
 func (o *outbox) full() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.events) >= mostEvents || o.size >= mostBytes
 }
 
-// drain removes all events and returns them. last says that it is the last drain.
+// drain removes all events and returns them. last makes it the last drain.
 func (o *outbox) drain(last bool) [][]byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -15,24 +15,24 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// laterPrefix begins the state of a call that pauses. No client can send it: the store
-// keeps that state.
+// laterPrefix begins the state of a call that pauses. The store keeps that state, so no
+// client can send it.
 const laterPrefix = "dormouse-later:"
 
 // maxPauses is how often one call may pause. maxAsked is how many questions may be open at
-// a time, because one record has them all.
+// a time, because one record holds them all.
 const (
 	maxPauses = 10_000
 	maxAsked  = 100
 )
 
-// Later is the result of a tool whose call has nothing to do until a time. An invocation of
-// its own calls the handler again then, with the same arguments and with state as
-// RequestState. Nothing runs meanwhile. Progress that the handler has told reaches the
-// client at once.
+// Later is the result of a tool whose call has nothing to do until a time. Then an
+// invocation of its own calls the handler again, with the same arguments and with state as
+// RequestState. No function runs meanwhile. The client gets the handler's earlier progress
+// at once.
 //
-// In a batch of which another call asks its client, the handler may be called sooner. A
-// call may pause 10,000 times, at most as long as its session lives, and can ask its client
+// If another call of the same batch asks its client, the handler may be called sooner. A
+// call may pause 10,000 times, at most as long as its session lives. It can ask its client
 // in its first 100 rounds, pauses included.
 func Later(at time.Time, state string) *mcp.CallToolResult {
 	return &mcp.CallToolResult{
@@ -56,8 +56,8 @@ func readLater(state json.RawMessage) (at time.Time, own json.RawMessage, ok boo
 	return time.UnixMilli(n), own, err == nil
 }
 
-// ask adds a call that goes on in another round. It returns the error response of a call
-// that cannot.
+// ask adds a call that needs another round. If the call cannot have one, ask returns its
+// error response.
 func (r *run) ask(a *asking) []byte {
 	most, why := session.MaxRounds, "the server has asked too often"
 	if len(a.inputs) == 0 {
@@ -85,9 +85,9 @@ func (r *run) ask(a *asking) []byte {
 	return nil
 }
 
-// suspend ends the round of a request that goes on later. It puts the item before it writes
-// the questions, so that an answer finds the item. Without questions another round may
-// begin as soon as the item is there, so the events are written before it.
+// suspend ends the round of a request that goes on later. It writes the item before the
+// questions, so that an answer finds the item. Without questions, the next round may begin
+// as soon as the item is there. So suspend then writes the events before the item.
 func (r *run) suspend() {
 	var questions []bridge.Asked
 	var raws, requests [][]byte
@@ -125,7 +125,7 @@ func (r *run) suspend() {
 	}
 }
 
-// park puts the item of a suspended request. If it cannot, the run gives the request up.
+// park writes the item of a suspended request. If it cannot, the run gives the request up.
 func (r *run) park(it session.Item) bool {
 	var err error
 	if r.claim.put {
@@ -138,10 +138,10 @@ func (r *run) park(it session.Item) bool {
 	return r.parked
 }
 
-// answered goes on with a suspended call if all its questions are answered. An
-// invocation of its own executes the round, so that the function with the last answer
-// is not held that long. A call ends if its client cannot do what the server asked. it
-// may come without Raw.
+// answered continues a suspended call if all its questions are answered. An invocation of
+// its own executes the round, so that the function with the last answer need not wait for
+// it. If the client cannot do what the server asked, the call ends. The item may come
+// without Raw.
 func (k *Backend) answered(ctx context.Context, it session.Item) error {
 	ids := make([]string, len(it.Questions))
 	for i, q := range it.Questions {
@@ -197,7 +197,7 @@ func (k *Backend) Handle(ctx context.Context, a Alarm) error {
 	}
 }
 
-// goOn executes an item that waits for nothing any more. If its time has not come yet,
+// goOn executes an item that waits for no answer any more. If its time has not come yet,
 // goOn schedules it again.
 func (k *Backend) goOn(ctx context.Context, it session.Item) error {
 	if it.State == session.Suspended && time.Now().Before(it.NotAfter.Add(-early)) {
@@ -214,7 +214,7 @@ func (k *Backend) goOn(ctx context.Context, it session.Item) error {
 const early = time.Second
 
 // resume claims an item for this function, to execute raw. The run is nil if another
-// function has the item, or if nothing is left to be executed.
+// function has the item, or if there is nothing left to execute.
 func (k *Backend) resume(ctx context.Context, it session.Item, raw []byte) (*run, error) {
 	s, _, err := k.Store.Load(ctx, it.Address.Session, "")
 	if errors.Is(err, session.NotFound) || err == nil && s.State == session.Ended {

@@ -72,7 +72,7 @@ func TestQuestionsAreAnsweredToAnotherProcess(t *testing.T) {
 	}
 }
 
-// empty asserts that nothing is left to be done.
+// empty asserts that no work is left in the store.
 func (w *world) empty() {
 	w.t.Helper()
 	store := w.open()
@@ -317,7 +317,7 @@ func TestCancelWithinTheFirstSecondEndsWhatAnotherFunctionExecutes(t *testing.T)
 	})
 }
 
-// A cancel that comes too late does not keep its client waiting for long.
+// A cancel that comes too late is accepted, and its client does not wait long.
 func TestCancelOfWhatIsOverIsTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := memory(t).legacy(everything)

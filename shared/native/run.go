@@ -16,13 +16,13 @@ import (
 
 // Times of a run.
 const (
-	// traceAfter is when the run puts an item for a request that has not ended. Events from
-	// before then go into the log with it, or with the answer.
+	// traceAfter is when the run writes an item for a request that has not ended. Earlier
+	// events go into the log together with the item, or with the answer.
 	traceAfter = time.Second
 	// gatherFor is how long later events are gathered for one write.
 	gatherFor = 100 * time.Millisecond
-	// lease is how long an item is good, and renew how often the run renews it. look is how
-	// often the run reads it: a client may have cancelled through another function.
+	// lease is how long an item is valid, and renew how often the run renews it. look is
+	// how often the run reads it: a client may have cancelled through another function.
 	lease = 30 * time.Second
 	renew = 10 * time.Second
 	look  = 2 * time.Second
@@ -32,11 +32,12 @@ const (
 	unwind = time.Second
 )
 
-// Bounds of one write. They are below those of the log, so that one answer more fits.
+// These limit one write. They are below the limits of the log, so that one more answer
+// fits.
 const (
 	mostEvents = session.MaxBatchEvents / 2
 	mostBytes  = 4 << 20
-	mostPushed = 50 // events that are also sent to a connection
+	mostPushed = 50 // events, if they are also sent to a connection
 )
 
 // run executes one delivery, or one more round of it. It is the only writer of its stream
@@ -56,7 +57,7 @@ type run struct {
 	parked  bool      // the item is suspended
 	until   time.Time // when it is given up; zero: never
 	asks    []*asking
-	trace   chan chan error // asks for the claim to be written; gets the error of that
+	trace   chan chan error // the run writes its claim for each channel that it gets here, and sends its error there
 	stopped chan struct{}   // closed: the request was cancelled
 	stop    func()          // closes stopped
 	over    chan struct{}   // closed: the run has ended
@@ -95,7 +96,7 @@ func (k *Backend) newRun(ctx context.Context, a session.Address, s session.Sessi
 	return r
 }
 
-// enter registers the run with its function. Call execute after it.
+// enter registers the run with its function. Call it before execute.
 func (r *run) enter(ctx context.Context) {
 	r.ended = sync.OnceFunc(begun(ctx))
 	r.k.mu.Lock()
@@ -103,8 +104,8 @@ func (r *run) enter(ctx context.Context) {
 	r.k.running[r.address.Stream] = r
 }
 
-// take adds a call for each request among the messages. later says that it is not the
-// request's first round.
+// take adds a call for each request among the messages. later says that this is a later
+// round of the request.
 func (r *run) take(msgs []wire.Message, later bool) {
 	for _, m := range msgs {
 		if m.Kind == wire.Request {
@@ -113,7 +114,7 @@ func (r *run) take(msgs []wire.Message, later bool) {
 	}
 }
 
-// execute executes the calls, to the end of the request or of its round.
+// execute executes the calls, until the request ends or its round does.
 func (r *run) execute() {
 	defer r.ended()
 	results := make(chan outcome, len(r.calls))
@@ -126,8 +127,8 @@ func (r *run) execute() {
 	r.wait()
 }
 
-// leave takes the run from its function. If all handlers have returned, the function need
-// not wait for their connections.
+// leave removes the run from its function. If all handlers have returned, the function
+// need not wait for their connections.
 func (r *run) leave() {
 	r.k.mu.Lock()
 	delete(r.k.running, r.address.Stream)
@@ -138,7 +139,7 @@ func (r *run) leave() {
 	}
 }
 
-// follow collects the outcomes of the calls, and keeps the claim meanwhile.
+// follow collects the outcomes of the calls, and renews the claim meanwhile.
 func (r *run) follow(results <-chan outcome) {
 	trace, beat := time.NewTimer(traceAfter), time.NewTicker(look)
 	defer trace.Stop()
@@ -222,10 +223,10 @@ func (r *run) tooLarge(raw []byte) []byte {
 		r.warn(session.Errorf(session.TooLarge, "a notification of the server was left out: it has %d bytes", len(raw)))
 		return nil
 	}
-	return wire.ErrorResponse(m.ID, failure(phaseToolCall, "the answer is larger than the log takes"))
+	return wire.ErrorResponse(m.ID, failure(phaseToolCall, "the answer is too large for the log"))
 }
 
-// mark puts the item of the claim, if it is not there.
+// mark writes the item of the claim, if it is not there.
 func (r *run) mark() error {
 	if r.claim.put || r.lost {
 		return nil
@@ -250,8 +251,8 @@ func (r *run) item() session.Item {
 	}
 }
 
-// stands finds out whether the claim still stands: it reads the item, or renews it when that
-// is due.
+// stands finds out whether the claim is still valid: it reads the item, or renews it when
+// that is due.
 func (r *run) stands() error {
 	if !r.claim.put {
 		return nil
@@ -276,8 +277,8 @@ func (r *run) renew() error {
 	return err
 }
 
-// flush writes the gathered events. It puts the item first, so that a client that has
-// got some of the events gets the rest.
+// flush writes the buffered events. It writes the item before them: a client that has got
+// some of the events must get the rest too.
 func (r *run) flush() {
 	if err := r.mark(); err != nil {
 		r.warn(err)
@@ -286,9 +287,9 @@ func (r *run) flush() {
 	r.writeAll(r.said.drain(false), false)
 }
 
-// writeAll writes events, in as many writes as they need. With final, the last write
-// ends the stream. It renews the claim meanwhile, because it may have to send each
-// event to a connection, one after another.
+// writeAll writes events, in as many writes as they need. With final, the last write ends
+// the stream. A write may have to send each event to a connection, one after another, and
+// so take long. So writeAll renews the claim meanwhile.
 func (r *run) writeAll(events [][]byte, final bool) {
 	for len(events) > 0 && !r.lost {
 		n := r.fits(events)
@@ -314,8 +315,8 @@ func (r *run) fits(events [][]byte) int {
 	return len(events)
 }
 
-// write appends events. It tries again until r.until, because the server will not send
-// them again.
+// write appends events. It tries again until r.until, because it has the only copy of
+// them.
 func (r *run) write(events [][]byte, final bool) {
 	b := session.Batch{
 		Session: r.address.Session, Stream: r.address.Stream, First: r.base + 1, Final: final, Events: events,
@@ -326,7 +327,7 @@ func (r *run) write(events [][]byte, final bool) {
 		switch {
 		case err == nil:
 			r.base = b.Last()
-			r.shown.publish(b)
+			r.shown.publish(host.Shown(r.address, b))
 			return
 		case !errors.Is(err, session.Unavailable):
 			r.lost = true // the stream has ended
@@ -336,7 +337,7 @@ func (r *run) write(events [][]byte, final bool) {
 			return
 		}
 		if !r.until.IsZero() && time.Now().After(r.until.Add(spare/2)) {
-			r.lost = true // a function that finds the lease run out ends the request
+			r.lost = true // another function will find that the lease has expired, and end the request
 			r.warn(err)
 			return
 		}
@@ -359,8 +360,8 @@ func (r *run) finish() {
 	}
 }
 
-// wait closes the connections of the calls. It leaves a call behind whose handler does not
-// return.
+// wait closes the connections of the calls. If the handler of a call does not return, wait
+// gives up on that call.
 func (r *run) wait() {
 	closed := make(chan struct{})
 	go func() {
@@ -383,7 +384,7 @@ func (r *run) wait() {
 
 func (r *run) warn(err error) {
 	if err != nil {
-		r.k.Log.WarnContext(r.ctx, "executing a request meets trouble", "server", r.in.record.Server,
+		r.k.Log.WarnContext(r.ctx, "failure while a request is executed", "server", r.in.record.Server,
 			"session_id", r.address.Session, "stream", r.address.Stream, "error", err)
 	}
 }
@@ -393,7 +394,8 @@ func (r *run) Watch(ctx context.Context, after session.Index, until time.Time) (
 	return r.shown.watch(ctx, after, until, r.over)
 }
 
-// Held implements host.InlineTracker. It reports whether the request is executed here.
+// Held implements host.InlineTracker. It reports whether this run still executes the
+// request.
 func (r *run) Held() bool {
 	select {
 	case <-r.over:
@@ -433,7 +435,7 @@ func failure(phase, detail string) *wire.Error {
 	return &wire.Error{Code: wire.CodeInternal, Message: phase + ": " + detail, Data: map[string]any{"phase": phase}}
 }
 
-// merged returns a single message as it is, and several messages as a batch.
+// merged returns a single message unchanged, and several messages as a batch.
 func merged(raws [][]byte) []byte {
 	if len(raws) == 1 {
 		return raws[0]

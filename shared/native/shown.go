@@ -12,8 +12,8 @@ import (
 const mostKept = 2 * mostBytes
 
 // shown keeps the events that a run has written to the log and that no watcher has read
-// yet. Mostly the function that waits for the answer also executes the request, and
-// then it need not read the store. Above a bound, shown drops the events; the store has
+// yet. In most cases the function that waits for the answer also executes the request.
+// Then it need not read the store. Above a limit, shown drops the events; the store has
 // them.
 type shown struct {
 	mu    sync.Mutex
@@ -24,7 +24,7 @@ type shown struct {
 
 func newShown() *shown { return &shown{grown: make(chan struct{})} }
 
-// publish shows a batch that is in the log now.
+// publish adds a batch that is in the log now.
 func (s *shown) publish(b session.Batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,8 +45,8 @@ func (s *shown) publish(b session.Batch) {
 	s.grown = make(chan struct{})
 }
 
-// watch waits for events behind an index, as host.InlineTracker says. over is closed
-// when no more events can come.
+// watch waits for events after an index, as host.InlineTracker says. over is closed when
+// no more events can come.
 func (s *shown) watch(ctx context.Context, after session.Index, until time.Time, over <-chan struct{}) (page session.Page, ok bool, err error) {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
@@ -68,8 +68,8 @@ func (s *shown) watch(ctx context.Context, after session.Index, until time.Time,
 	}
 }
 
-// behind returns the events behind an index, and drops those up to it. ok is false if
-// shown does not have them any more. grown is closed when there are more.
+// behind returns the events after an index, and drops the others. ok is false if shown
+// does not have them any more. grown is closed when there are more.
 func (s *shown) behind(after session.Index) (page session.Page, ok bool, grown <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

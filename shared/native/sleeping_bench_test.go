@@ -19,10 +19,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// BenchmarkSleeping compares two requests, in process, on SQLite, in turns: one to a
-// sleeping stdio server that is answered from its handshake record, and a tools/call of
-// a native server. It reports the median of each and its ratio to the call. It fails if
-// a box is asked for anything. Run it with `make bench-native`.
+// BenchmarkSleeping compares two requests, in process, on SQLite, in turns. One goes to a
+// sleeping stdio server and is answered from its handshake record. The other is a
+// tools/call of a native server. The benchmark reports the median of each, and the ratio
+// of the first to the second. It fails if the box gets a message. Run it with `make
+// bench-native`.
 func BenchmarkSleeping(b *testing.B) {
 	store, err := sqlitestore.Open(filepath.Join(b.TempDir(), "store.db"))
 	if err != nil {
@@ -76,7 +77,7 @@ func BenchmarkSleeping(b *testing.B) {
 	}
 }
 
-// sleeping serves a stdio server whose answers are all on record.
+// sleeping serves a stdio server whose answers are all in its handshake record.
 func sleeping(b *testing.B, w *world, store session.Store) http.Handler {
 	for part, result := range map[string]string{
 		wire.V20251125: `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"bench","version":"1"}}`,
@@ -96,9 +97,9 @@ func sleeping(b *testing.B, w *world, store session.Store) http.Handler {
 	return front.New(o)
 }
 
-// noBox is a backend that is asked for nothing.
+// noBox is a backend that must get no message.
 type noBox struct {
-	host.Backend // nil: a call of any other method ends the benchmark, too
+	host.Backend // nil: a call of any other method also ends the benchmark
 
 	b *testing.B
 }

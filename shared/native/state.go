@@ -15,7 +15,7 @@ import (
 // Scope says to whom durable values belong.
 type Scope = session.ValueScope
 
-// The scopes of durable values. Tenants never see each other's.
+// The scopes of durable values. One tenant never sees the values of another.
 const (
 	OfSession   Scope = session.ValueOfSession   // of the session; they go with it
 	OfPrincipal Scope = session.ValueOfPrincipal // of all sessions of the principal with this server
@@ -24,15 +24,15 @@ const (
 
 // State is the durable values of one scope, by name. They outlive the message, the process
 // and the deployment. A name has 1 to 128 bytes, and does not begin with a zero byte. A
-// value is anything that encodes to at most 256 KiB of JSON.
+// value is any Go value that encodes to at most 256 KiB of JSON.
 type State struct {
 	store session.Values
 	key   session.ValueKey
 	life  time.Duration
 }
 
-// State returns the durable values of a scope. For a modern client, the session is all
-// that its principal does with this server.
+// State returns the durable values of a scope. For a modern client, one session covers all
+// requests of its principal to this server.
 func (s Session) State(scope Scope) State { return stateOf(s.in.k.Store, s.in.record, scope) }
 
 func stateOf(store session.Values, s session.Session, scope Scope) State {
@@ -47,7 +47,7 @@ func stateOf(store session.Values, s session.Session, scope Scope) State {
 	return State{store: store, key: k}
 }
 
-// Expiring returns the same values with a lifetime: a value that is saved through it is
+// Expiring returns the same values with a lifetime. A value that is saved through it is
 // deleted when it has not been saved again for that time. It is not for values of a
 // session.
 func (s State) Expiring(after time.Duration) State {
@@ -55,8 +55,8 @@ func (s State) Expiring(after time.Duration) State {
 	return s
 }
 
-// Load decodes a value into a pointer. rev is what [State.Save] needs. If there is no
-// value, rev is 0 and into is left as it is.
+// Load decodes a value into a pointer. rev is the revision that [State.Save] needs. If
+// there is no value, rev is 0 and into stays unchanged.
 //
 // Errors: session.Invalid (the name), session.Unavailable; one of encoding/json if the
 // value does not fit into.
@@ -73,8 +73,8 @@ func (s State) Load(ctx context.Context, name string, into any) (rev int64, err 
 }
 
 // Save writes a value, or deletes it if value is nil, provided that rev is still its
-// revision. It returns the revision to save over next. If another writer was first, the
-// error is session.Conflict: load the value and decide again, as [Update] does.
+// revision. It returns the new revision for the next Save. If another writer was first,
+// the error is session.Conflict: load the value and decide again, as [Update] does.
 //
 // Errors: session.Invalid (the name), session.TooLarge, session.Conflict,
 // session.Unavailable (the value may have been saved); one of encoding/json for a value
@@ -105,7 +105,7 @@ func (s State) save(ctx context.Context, v session.Value, value any) (int64, err
 // named returns the key of an author's value.
 func (s State) named(name string) (session.ValueKey, error) {
 	if strings.HasPrefix(name, "\x00") {
-		return session.ValueKey{}, session.Errorf(session.Invalid, "the name of a durable value must not begin with a zero byte")
+		return session.ValueKey{}, session.Errorf(session.Invalid, "the name of a durable value must not begin with a NUL character")
 	}
 	return s.own(name), nil
 }
@@ -154,7 +154,7 @@ func rest(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// maxOnce is how many bytes the name given to Once may have.
+// These limit the value of a call of Once: maxOnce is how many bytes its name may have.
 const (
 	maxOnce    = session.MaxValueName - len(oncePrefix)
 	oncePrefix = "\x00once:"
@@ -163,21 +163,21 @@ const (
 // once is the value that Once keeps.
 type once struct {
 	Done  bool      `json:"done,omitempty"`
-	Until time.Time `json:"until,omitzero"` // a caller is doing it, and holds the value until then
+	Until time.Time `json:"until,omitzero"` // a caller is running f, and holds the value until this time
 }
 
 // Once calls f, unless f has succeeded under this name in this scope before. It returns
-// when f has succeeded: in this call, or in another, which may be in another process. While
-// one caller runs f, the others wait. If f fails, or its process dies, the next caller runs
-// it; part of its work may be done then. So f runs at most once at a time, and succeeds
-// once. The context of f ends if another caller has taken over, which happens only to a
-// process that stood still for half a minute.
+// when f has succeeded: in this call, or in another, which may be in another process.
+// While one caller runs f, the others wait. If f fails, or its process dies, the next
+// caller runs f again, so part of the work may be done twice. f runs at most once at a
+// time, and succeeds once. The context of f ends if another caller has taken over, which
+// happens only to a process that stood still for half a minute.
 //
 // name has 1 to 122 bytes; Load does not see it. Errors: that of f; session.Invalid,
 // session.Unavailable, that of ctx.
 func (s State) Once(ctx context.Context, name string, f func(context.Context) error) error {
 	if name == "" || len(name) > maxOnce {
-		return session.Errorf(session.Invalid, "the name of what is done once has %d bytes; it needs 1 to %d", len(name), maxOnce)
+		return session.Errorf(session.Invalid, "the name given to Once has %d bytes; it needs 1 to %d", len(name), maxOnce)
 	}
 	k := s.own(oncePrefix + name)
 	for begun := time.Now(); ; {
@@ -228,20 +228,20 @@ func (s State) doOnce(ctx context.Context, v session.Value, f func(context.Conte
 	return !errors.Is(err, session.Conflict), err
 }
 
-// holding is a lease in a value. While it is held, the value says that a caller does
-// the work that the value is about.
+// holding is a lease in a value. While the lease is held, the value says that a caller is
+// doing the work.
 type holding struct {
 	state State
 	v     session.Value
 	quit  chan struct{}
 	done  chan struct{}
 
-	unsure bool   // whether sent, which was written last, is there
+	unsure bool   // it is not known whether the store has sent, the value written last
 	sent   []byte // nil: it was deleted
 }
 
-// hold renews the value with the result of mark, until release. It calls lost if
-// another writer has changed the value.
+// hold starts to renew the value with the result of mark, until release is called. It
+// calls lost if another writer has changed the value.
 func hold(ctx context.Context, s State, v session.Value, mark func(until time.Time) any, lost func()) *holding {
 	h := &holding{state: s, v: v, quit: make(chan struct{}), done: make(chan struct{})}
 	go func() {
@@ -264,7 +264,7 @@ func hold(ctx context.Context, s State, v session.Value, mark func(until time.Ti
 }
 
 // save writes the value. It returns Conflict if another writer has changed it. If an
-// earlier write had no answer, save first finds out whether that write was the last.
+// earlier write got no answer, save first finds out whether the store has that write.
 func (h *holding) save(ctx context.Context, value any) error {
 	if h.unsure {
 		now, err := h.state.store.LoadValue(ctx, h.v.Key)

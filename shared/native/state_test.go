@@ -25,8 +25,8 @@ func aSession(id session.ID) session.Session {
 	}
 }
 
-// eachStore runs a test over the stores of one machine. again is another process on
-// the same data.
+// eachStore runs a test over the stores of one machine. again opens the same data as
+// another process would.
 func eachStore(t *testing.T, check func(t *testing.T, again func() session.Store, s session.Session)) {
 	t.Run("memory", func(t *testing.T) {
 		store, s := sessiontest.NewMemory(), aSession("s1")
@@ -106,8 +106,8 @@ func TestWhatFailsOnceIsDoneByTheNext(t *testing.T) {
 	}
 }
 
-// unanswered is a store whose first SaveValue from the time by on succeeds, but returns
-// Unavailable.
+// unanswered is a store on which one SaveValue, the first one after the time by, succeeds
+// but returns Unavailable.
 type unanswered struct {
 	session.Store
 	by time.Time // from then on

@@ -15,20 +15,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Bounds of the value of a resource: how many sessions of a tenant may subscribe to it,
+// These limit the value of a resource: how many sessions of a tenant may subscribe to it,
 // and how long the value is kept after the last subscription.
 const (
 	maxSubscribers = 2000
 	subscriberLife = 365 * 24 * time.Hour
 )
 
-// subscribers are the sessions that have subscribed to one resource. A value of the
-// server holds them under the name of the resource, so that no sessions have to be
-// searched.
+// subscribers are the sessions that have subscribed to one resource. They are in a value
+// of the server, under the name of the resource, so that a change need not search all
+// sessions.
 //
-// The value is a hint, which may have too many sessions but never too few. The
-// session's own record says whether it has subscribed. A change of the resource reads
-// the records, and drops the entries of sessions that have gone or have unsubscribed.
+// The value may list too many sessions but never too few. The session's own record says
+// whether it has subscribed. A change of the resource reads the records, and drops the
+// entries of sessions that have gone or have unsubscribed.
 type subscribers struct {
 	store session.Store
 	of    session.Session // any session of the server and tenant
@@ -49,9 +49,9 @@ func newSubscribers(store session.Store, of session.Session, uri string) subscri
 	return subscribers{store, of, uri, state, key}
 }
 
-// add notes a session whose record says that it has subscribed. It writes the value even if
-// the session is in it: another function may have read the record before, and be about to
-// drop the entry.
+// add adds a session whose record says that it has subscribed. It writes the value even if
+// the session is in it. Another function may have read the record before the subscription,
+// and may be about to drop the entry.
 //
 // Errors: Busy (too many), Unavailable.
 func (k subscribers) add(ctx context.Context, id session.ID) error {
@@ -110,8 +110,8 @@ func (k subscribers) change(ctx context.Context, change func([]session.ID) []ses
 	}
 }
 
-// records returns the sessions that have subscribed, by their own records. It drops the
-// entries of others.
+// records returns the records of the sessions that have subscribed according to their
+// records. It drops all other entries.
 func (k subscribers) records(ctx context.Context) (records []session.Session, err error) {
 	var unknown error
 	err = k.change(ctx, func(ids []session.ID) []session.ID {
@@ -128,7 +128,7 @@ func (k subscribers) records(ctx context.Context) (records []session.Session, er
 	return records, errors.Join(err, unknown)
 }
 
-// confirmed returns those of the sessions whose records say that they have subscribed.
+// confirmed returns the given sessions whose records say that they have subscribed.
 func (k subscribers) confirmed(ctx context.Context, ids []session.ID) ([]session.Session, error) {
 	found := make([]session.Session, len(ids))
 	errs := make([]error, len(ids))

@@ -11,9 +11,9 @@ import (
 // grace is how late an invocation may be before another function does its work.
 const grace = 10 * time.Second
 
-// Sweep does what is due for calls of native servers when no other function may do it.
-// It goes on after a call that fails, and returns all errors joined. Several Sweeps may
-// run at the same time, and a Sweep may be repeated.
+// Sweep does the due work for calls of native servers that no other function may do. It
+// goes on after a call that fails, and returns all errors joined. Several Sweeps may run
+// at the same time, and a Sweep may be repeated.
 func (k *Backend) Sweep(ctx context.Context) error {
 	due, err := k.Store.Due(ctx)
 	if err != nil {
@@ -33,9 +33,9 @@ func (k *Backend) Sweep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// resolve does what is due for one item. Its function may have died while it executed
-// the request, its invocation or alarm may be lost, or its client may not answer. it
-// may come without Raw.
+// resolve does the due work for one item. Its function may have died while it executed the
+// request, its invocation or alarm may be lost, or its client may not answer. The item may
+// come without Raw.
 func (k *Backend) resolve(ctx context.Context, it session.Item) error {
 	now := time.Now()
 	switch {
@@ -54,7 +54,7 @@ func (k *Backend) resolve(ctx context.Context, it session.Item) error {
 	}
 }
 
-// invokeAgain goes on with an item whose invocation was lost.
+// invokeAgain starts another invocation for an item whose invocation was lost.
 func (k *Backend) invokeAgain(ctx context.Context, it session.Item) error {
 	if k.Invoke != nil {
 		return k.items.invoke(ctx, it)
@@ -80,9 +80,9 @@ func (k *Backend) resolveAsking(ctx context.Context, it session.Item, now time.T
 		return err
 	case tail.Final || now.After(it.NotAfter):
 		within := it.NotAfter.Sub(it.Created).Round(time.Millisecond)
-		return k.items.end(ctx, it, failure(phaseToolCall, "nobody answered within "+within.String()+" what the server asked (answer_timeout_sec); call it again"))
+		return k.items.end(ctx, it, failure(phaseToolCall, "nobody answered within "+within.String()+" (answer_timeout_sec), and the server needs an answer; call the tool again"))
 	case tail.Last < it.Base && now.After(it.Created.Add(lease)):
-		return k.items.end(ctx, it, failure(phaseRuntime, "the function that executed the request is gone before it could ask"))
+		return k.items.end(ctx, it, failure(phaseRuntime, "the function that executed the request ended before it could ask"))
 	}
 	s, _, err := k.Store.Load(ctx, it.Address.Session, "")
 	if errors.Is(err, session.NotFound) || err == nil && s.State == session.Ended {

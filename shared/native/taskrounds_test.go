@@ -18,8 +18,8 @@ import (
 
 const knowsTasks = `{"elicitation":{"form":{}},"extensions":{"io.modelcontextprotocol/tasks":{}}}`
 
-// task makes a call of a modern client that becomes a task and asks. It returns the
-// task's name and the key of the question.
+// task makes a call of a modern client that becomes a task and asks its client. It returns
+// the task's name and the key of the question.
 func (w *world) task(tool string) (name, key string) {
 	w.t.Helper()
 	created := w.modern("tools/call", tool, `"name":"`+tool+`","arguments":{"text":"form"},`, knowsTasks).last(w.t)
@@ -54,7 +54,7 @@ func agreed(key string) string {
 	return `"inputResponses":{"` + key + `":` + results()["elicitation/create"] + `},`
 }
 
-// asksAndWorks asks first, and then takes five minutes.
+// asksAndWorks is a server with a tool that asks first, and then takes five minutes.
 func asksAndWorks(_ context.Context, s native.Session) (*mcp.Server, error) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "demo"}, s.Options())
 	tool(server, "slow", func(ctx context.Context, r *mcp.CallToolRequest, in words) (*mcp.CallToolResult, error) {
@@ -70,8 +70,8 @@ func asksAndWorks(_ context.Context, s native.Session) (*mcp.Server, error) {
 	return server, nil
 }
 
-// A client that answers, or asks for the state of its task, does not hold a function
-// for the round that begins then.
+// A client answers, or asks for the state of its task. The function that takes that
+// message does not wait for the round that then begins.
 func TestAnswerToATaskIsTakenWhileItsNextRoundIsExecuted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := memory(t)
@@ -90,8 +90,8 @@ func TestAnswerToATaskIsTakenWhileItsNextRoundIsExecuted(t *testing.T) {
 	})
 }
 
-// The function that stored the answer to a task has died. The sweep executes nothing
-// itself, because it does not have the servers.
+// The function that stored the answer to a task has died. The sweep does not execute the
+// next round itself, because it does not have the servers.
 func TestAnswerToATaskThatNobodyHandedOverIsFoundByTheSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := memory(t)

@@ -8,19 +8,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/bridge"
 )
 
-// TaskSupport is a tool's support of tasks (execution.taskSupport). It says whether a
-// call of the tool may become a task for a client that knows tasks. A call that takes
-// long becomes one even if its tool says nothing.
+// TaskSupport is a tool's support of tasks (execution.taskSupport). It says whether a call
+// of the tool may become a task for a client that supports tasks. A call that takes long
+// becomes one even if its tool says nothing.
 type TaskSupport = bridge.TaskSupport
 
 // The values of TaskSupport.
 const (
 	TaskForbidden = bridge.TaskForbidden // a call never becomes a task
 	TaskOptional  = bridge.TaskOptional  // a call should become a task soon, before a second has passed
-	TaskRequired  = bridge.TaskRequired  // like optional; clients that know no tasks are refused (-32021)
+	TaskRequired  = bridge.TaskRequired  // like optional; a client without support for tasks gets the error -32021
 )
 
-// AsTask returns the tool with its support of tasks set. go-sdk 1.8 has no field for it.
+// AsTask returns the tool with its support of tasks set. go-sdk 1.8 has no field for that.
 func AsTask(t *mcp.Tool, support TaskSupport) *mcp.Tool {
 	says := *t
 	says.Meta = maps.Clone(t.Meta)

@@ -27,9 +27,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// world is all that outlives a message: the store, the invocations that were asked for,
-// and the connections of the WebSocket API. Handlers, hosts and backends are made anew
-// for each event.
+// world is everything that outlives a message: the store, the invocations that were
+// requested, and the connections of the WebSocket API. Handlers, hosts and backends are
+// made anew for each event.
 type world struct {
 	t      testing.TB
 	open   func() session.Store
@@ -41,7 +41,7 @@ type world struct {
 	mu       sync.Mutex
 	invoked  []native.Alarm // not yet executed
 	alarms   map[string]native.Alarm
-	posted   []string // to the one connection of the WebSocket API
+	posted   []string // what was sent to the one connection of the WebSocket API
 	posting  time.Duration
 	props    []byte
 	invoking error
@@ -58,7 +58,7 @@ func newWorld(t testing.TB, open func() session.Store) *world {
 	}
 }
 
-// memory is a world on a store in memory.
+// memory returns a world on a store in memory.
 func memory(t testing.TB) *world {
 	store := sessiontest.NewMemory()
 	return newWorld(t, func() session.Store { return store })
@@ -104,8 +104,8 @@ func (w *world) options() front.Options {
 	}
 }
 
-// Authenticate implements front.Authenticator. Every client is ada, with the world's
-// properties of her.
+// Authenticate implements front.Authenticator. Every client is ada, with the Props that
+// the world has for her.
 func (w *world) Authenticate(r *http.Request, _ string) (session.Identity, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -129,7 +129,8 @@ func (w *world) invoke(_ context.Context, event []byte) error {
 	return w.invoking
 }
 
-// work executes the invocations that were asked for, each twice, as may happen.
+// work executes the invocations that were requested, each twice, because Lambda may do so
+// too.
 func (w *world) work() {
 	w.t.Helper()
 	for {
@@ -209,7 +210,7 @@ type answer struct {
 	body   string
 }
 
-// do serves one request in a process that was started for it.
+// do serves one request in a fresh process.
 func (w *world) do(r *http.Request) answer {
 	rec := httptest.NewRecorder()
 	native.Handler(front.New(w.options())).ServeHTTP(rec, r)
@@ -313,7 +314,8 @@ func toolCall(id, name, arguments, more string) string {
 	return `{"jsonrpc":"2.0","id":` + id + `,"method":"tools/call","params":{"name":"` + name + `","arguments":` + arguments + more + `}}`
 }
 
-// modern calls as a client of 2026-07-28 does. more are further members of params.
+// modern sends a request as a client of 2026-07-28 does. more are further members of
+// params.
 func (w *world) modern(method, name, params, capabilities string) answer {
 	w.t.Helper()
 	meta := `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":` + capabilities +
@@ -396,7 +398,8 @@ func text(s string) *mcp.CallToolResult {
 	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: s}}}
 }
 
-// ask asks for what its argument names, separated by commas, and says what it got.
+// ask is a tool that asks for the inputs that its argument names, separated by commas, and
+// returns the answers.
 func ask(_ context.Context, r *mcp.CallToolRequest, in words) (*mcp.CallToolResult, error) {
 	if len(r.Params.InputResponses) == 0 {
 		inputs := mcp.InputRequestMap{}
@@ -430,7 +433,7 @@ func ask(_ context.Context, r *mcp.CallToolRequest, in words) (*mcp.CallToolResu
 	return text(strings.Join(got, "; ") + " " + r.Params.RequestState), nil
 }
 
-// contextFor is a client that goes after a time.
+// contextFor returns the context of a client that goes after a time.
 func contextFor(d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	timer := time.AfterFunc(d, cancel)
@@ -459,8 +462,8 @@ func (k socket) front() *front.Socket {
 	return front.NewSocket(front.SocketOptions{Options: o, Push: func(context.Context, session.ID) error { return nil }})
 }
 
-// send is a message of the client, to a process that was started for it. What it is
-// answered at once counts as posted.
+// send sends a message of the client to a fresh process. The immediate answer counts as
+// posted too.
 func (k socket) send(t testing.TB, message string) {
 	t.Helper()
 	reply, err := native.Stay(t.Context(), func(ctx context.Context) ([]byte, error) {

@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// messages are typical of the hot path, by size.
+// messages returns messages of the sizes that most calls have.
 func messages() map[string][]byte {
 	return map[string][]byte{
 		"call-200B": []byte(`{"jsonrpc":"2.0","id":42,"method":"tools/call","params":{"name":"get_weather",` +
@@ -36,7 +36,8 @@ func BenchmarkParse(b *testing.B) {
 	}
 }
 
-// BenchmarkStdValid is the yardstick: what encoding/json needs for validity alone.
+// BenchmarkStdValid measures how long encoding/json takes to check validity alone, for
+// comparison.
 func BenchmarkStdValid(b *testing.B) {
 	for name, raw := range messages() {
 		b.Run(name, func(b *testing.B) {

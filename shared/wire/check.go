@@ -7,15 +7,14 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth bounds the nesting of a message. Real messages stay under 100. Readers
-// behind us mostly handle deep nesting by recursion, and the bound spares us from
-// finding out how far.
+// maxDepth limits the nesting of a message. Real messages stay under 100. The peers that
+// read a message after us mostly handle deep nesting by recursion, and some would crash.
 const maxDepth = 1000
 
-// check reports, as an *Error with CodeParse, why raw is not one JSON value in UTF-8
-// (RFC 8259). Everything else in this package relies on it. It does the work of
-// json.Valid, with a bound on depth, and is several times as fast on long strings. For
-// a large result, this pass is nearly all that a message costs.
+// check reports, as an *Error with CodeParse, why raw is not one JSON value in UTF-8 (RFC
+// 8259). All other functions of this package rely on it. It does the work of json.Valid,
+// with a limit on depth, and is several times as fast on long strings. For a large result,
+// this pass is nearly the whole cost of a message.
 func check(raw []byte) error {
 	if !utf8.Valid(raw) {
 		return &Error{Code: CodeParse, Message: "message is not valid UTF-8"}
@@ -61,8 +60,8 @@ func (c *checker) document() bool {
 	}
 }
 
-// value opens containers down to the first scalar, which it consumes, or to the
-// first empty one, whose end it leaves to closes.
+// value opens containers down to the first scalar or the first empty container. It
+// consumes a scalar. It leaves the end of an empty container to closes.
 func (c *checker) value() bool {
 	for {
 		switch token := c.token(); token {
@@ -131,7 +130,7 @@ func (c *checker) key() bool {
 	return c.token() == '"' && c.str() && c.take(':')
 }
 
-// token skips whitespace and returns the byte behind it, 0 at the end.
+// token skips whitespace and returns the byte after it, 0 at the end.
 func (c *checker) token() byte {
 	for c.pos < len(c.raw) {
 		if b := c.raw[c.pos]; b > ' ' || !isSpace(b) {
@@ -217,9 +216,9 @@ func (c *checker) plain() {
 	for ; len(c.raw)-c.pos >= 8; c.pos += 8 {
 		w := binary.LittleEndian.Uint64(c.raw[c.pos:])
 		quote, slash := w^(ones*'"'), w^(ones*'\\')
-		// Subtracting borrows into the high bit of every byte that is too small: zero
-		// after the xor, or below a blank. The borrow can spoil bytes above it, never
-		// below, so the lowest flag is right.
+		// Subtracting borrows into the high bit of every byte that is zero after the xor,
+		// or below a blank. The borrow can spoil bytes above it, never below, so the
+		// lowest flag is right.
 		special := ((quote-ones)&^quote | (slash-ones)&^slash | (w-ones*' ')&^w) & highs
 		if special != 0 {
 			c.pos += bits.TrailingZeros64(special) / 8
@@ -234,7 +233,7 @@ func (c *checker) plain() {
 	}
 }
 
-// escape consumes a backslash and all but the last byte of what it escapes.
+// escape consumes a backslash and the escaped characters except the last byte.
 func (c *checker) escape() bool {
 	if c.pos++; c.pos >= len(c.raw) {
 		return false

@@ -2,12 +2,11 @@
 // messages read without re-encoding, server-sent events, protocol versions, method and
 // header names, and error codes.
 //
-// It hides JSON. A message goes through [Parse] once. From then on its parts are slices
-// of the bytes that came in. Ids keep their type and every digit (9007199254740993
-// survives), and unknown members survive. [Replace] exchanges one value and leaves
-// everything around it byte for byte as it was.
+// It hides JSON. A message goes through [Parse] once. From then on its parts are slices of
+// the received bytes. Ids keep their type and every digit (9007199254740993 survives), and
+// unknown members survive. [Replace] exchanges one value and keeps all other bytes.
 //
-// The package is pure. It reads no clock, opens nothing, keeps no state, and knows
-// neither sessions nor HTTP handlers. Its users decide what a method means, who may
-// call it and which version a session speaks.
+// The package is pure. It reads no clock, opens nothing, keeps no state, and knows neither
+// sessions nor HTTP handlers. Its users decide what a method means, who may call it and
+// which version a session speaks.
 package wire

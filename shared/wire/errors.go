@@ -12,7 +12,7 @@ type Code int
 const (
 	// CodeParse: the bytes are not JSON.
 	CodeParse Code = -32700
-	// CodeInvalidRequest: JSON, but no message that is allowed here.
+	// CodeInvalidRequest: the text is JSON, but no message that is allowed here.
 	CodeInvalidRequest Code = -32600
 	// CodeMethodNotFound: the method is unknown or not offered.
 	CodeMethodNotFound Code = -32601
@@ -31,8 +31,8 @@ const (
 	// CodeResourceNotFound: unknown resource, in versions up to 2025-11-25.
 	CodeResourceNotFound Code = -32002
 
-	// CodeOutcomeUnknown: it is unknown whether the request was executed, and it will
-	// not be executed from now on. MCP has no code for this.
+	// CodeOutcomeUnknown: it is unknown whether the request was executed. It will not be
+	// executed from now on. MCP has no code for this.
 	CodeOutcomeUnknown Code = -32010
 
 	// CodeHeaderMismatch: a header is missing or differs from the body
@@ -41,8 +41,8 @@ const (
 	// CodeMissingCapability: the request needs a capability that its client did not
 	// declare. data.requiredCapabilities names it (MCP 2026-07-28).
 	CodeMissingCapability Code = -32021
-	// CodeUnsupportedVersion: the version is not spoken here. data.supported lists
-	// those that are (MCP 2026-07-28).
+	// CodeUnsupportedVersion: this endpoint does not support the version. data.supported
+	// lists the versions that it supports (MCP 2026-07-28).
 	CodeUnsupportedVersion Code = -32022
 	// CodeURLElicitation: the client must send its user to the URLs in
 	// data.elicitations first (MCP 2025-11-25 only).
@@ -82,7 +82,7 @@ func ErrorResponse(id json.RawMessage, e *Error) []byte {
 }
 
 // ResultResponse returns {"jsonrpc":"2.0","id":…,"result":…} with the bytes of result
-// as they are. A nil result becomes {}, MCP's empty result.
+// unchanged. A nil result becomes {}, MCP's empty result.
 func ResultResponse(id, result json.RawMessage) []byte {
 	if result == nil {
 		result = json.RawMessage("{}")
@@ -92,15 +92,15 @@ func ResultResponse(id, result json.RawMessage) []byte {
 	return append(out, '}')
 }
 
-// NewRequest returns a request with the bytes of params as they are. nil params are
-// left out.
+// NewRequest returns a request with the bytes of params unchanged. nil params are left
+// out.
 func NewRequest(id json.RawMessage, method string, params json.RawMessage) []byte {
 	out := appendID(make([]byte, 0, 56+len(id)+len(method)+len(params)), id)
 	return appendCall(append(out, ','), method, params)
 }
 
-// NewNotification returns a notification with the bytes of params as they are. nil
-// params are left out.
+// NewNotification returns a notification with the bytes of params unchanged. nil params
+// are left out.
 func NewNotification(method string, params json.RawMessage) []byte {
 	out := append(make([]byte, 0, 48+len(method)+len(params)), `{"jsonrpc":"2.0",`...)
 	return appendCall(out, method, params)

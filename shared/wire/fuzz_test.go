@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/wire"
 )
 
-// FuzzParse holds Parse against encoding/json: the same bytes are messages, of the
-// same kind, with the same id, method and params.
+// FuzzParse compares Parse with encoding/json: both must accept the same messages, and
+// find the same kind, id, method and params.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		`{"jsonrpc":"2.0","id":1,"\u0049d":2,"method":"m"}`,
@@ -56,7 +56,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzBatch checks that a batch gives its messages one by one as Parse does.
+// FuzzBatch checks that ParseBody reads each message of a batch as Parse reads it alone.
 func FuzzBatch(f *testing.F) {
 	f.Add([]byte(`{"jsonrpc":"2.0","method":"m"}`), []byte(`{"jsonrpc":"2.0","id":1,"result":"],["}`))
 	f.Add([]byte(`1`), []byte(` [ ] `))
@@ -72,7 +72,8 @@ func FuzzBatch(f *testing.F) {
 			t.Fatal("not taken for a batch")
 		}
 		if err != nil {
-			// Inside an array a message is one level deeper, so only that may differ.
+			// Inside an array a message is one level deeper. Only that may make a
+			// difference.
 			if errA == nil && errB == nil && code(err) != wire.CodeParse {
 				t.Fatalf("two good messages make a bad batch: %v", err)
 			}
@@ -84,8 +85,8 @@ func FuzzBatch(f *testing.F) {
 	})
 }
 
-// FuzzJSON holds the functions on raw values against encoding/json, and asks of
-// those that want valid JSON that they at least survive anything else.
+// FuzzJSON compares the functions on raw values with encoding/json. On invalid JSON, those
+// that need valid JSON must at least not fail.
 func FuzzJSON(f *testing.F) {
 	f.Add([]byte(`{"params":{"_meta":{"a":1},"_meta":{"b" : "\u0062"}}}`), "params", "_meta")
 	f.Add([]byte("{\r\n\"\\u0061\": {\"b\":[\"\\\\\",\"\\\"\"]\n}}"), "a", "b")
@@ -139,8 +140,8 @@ func checkCompact(t *testing.T, raw, compact []byte) {
 	}
 }
 
-// FuzzSSE writes an event, reads it back whatever the size of the reads, and reads
-// arbitrary bytes without harm.
+// FuzzSSE writes an event and reads it back with reads of any size. It also reads
+// arbitrary bytes, which must do no harm.
 func FuzzSSE(f *testing.F) {
 	f.Add("7/s", "message", int64(2000), []byte("{}"), false, []byte("data: x\r\rid:1\n\n"))
 	f.Add("", "", int64(0), []byte(""), true, []byte("\ufeff: c\r\n\r\ndata\n\n"))
@@ -164,7 +165,7 @@ func FuzzSSE(f *testing.F) {
 	})
 }
 
-// asRead is the event as the reader of its wire form sees it.
+// asRead returns the event as a reader of its wire form sees it.
 func asRead(e wire.SSE) wire.SSE {
 	strip := strings.NewReplacer("\r", "", "\n", "", "\x00", "")
 	e.ID, e.Name = strip.Replace(e.ID), strip.Replace(e.Name)
@@ -214,8 +215,8 @@ func reference(raw []byte) (m wire.Message, refused wire.Code) {
 	return m, 0
 }
 
-// plainParams says that params, and _meta in them, have no key twice and none that is
-// another but for its case.
+// plainParams reports whether params, and _meta in them, have no key twice and no two keys
+// that differ only in case.
 func plainParams(m wire.Message) bool {
 	names := "_meta progressToken requestId"
 	if strings.Contains(" initialize tools/call prompts/get resources/read tools/list ", " "+m.Method+" ") {
@@ -226,7 +227,7 @@ func plainParams(m wire.Message) bool {
 	return plain(m.Params, names) && plain(member(m.Params, "_meta"), metas)
 }
 
-// plain says it of one object. What is no object is plain.
+// plain reports the same for one object. A value that is no object is plain.
 func plain(raw json.RawMessage, names string) bool {
 	var keys []string
 	dec := json.NewDecoder(bytes.NewReader(raw))
@@ -258,7 +259,7 @@ func plain(raw json.RawMessage, names string) bool {
 	return true
 }
 
-// alike says that some reader may take two keys for one.
+// alike reports whether some reader may take two keys for one.
 func alike(a, b string) bool {
 	turkish := strings.NewReplacer("ı", "i", "İ", "i")
 	a, _, _ = strings.Cut(a, "\x00")
@@ -266,7 +267,7 @@ func alike(a, b string) bool {
 	return strings.EqualFold(turkish.Replace(a), turkish.Replace(b))
 }
 
-// members decodes the top level of an object; ok is false when it is none, has
+// members decodes the top level of an object. ok is false if raw is no object, or has
 // doubled keys or more than 64.
 func members(raw []byte) (fields map[string]json.RawMessage, ok bool) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
@@ -293,7 +294,7 @@ func members(raw []byte) (fields map[string]json.RawMessage, ok bool) {
 	return fields, len(fields) <= 64
 }
 
-// member is the value of the last member with this key, nil when there is none.
+// member returns the value of the last member with this key, nil if there is none.
 func member(raw json.RawMessage, key string) json.RawMessage {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(raw, &fields) != nil {
@@ -306,7 +307,7 @@ func member(raw json.RawMessage, key string) json.RawMessage {
 	return value
 }
 
-// depth is how deep valid JSON is nested.
+// depth returns how deep valid JSON is nested.
 func depth(raw []byte) (deepest int) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()

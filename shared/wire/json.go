@@ -7,13 +7,13 @@ import (
 	"unicode/utf8"
 )
 
-// Lookup returns the value at a path of object keys, without the whitespace around it.
-// It returns nil if there is none. An empty path gives the whole value. The result
-// aliases raw.
+// Lookup returns the value at a path of object keys, without the whitespace around it. It
+// returns nil if there is none. An empty path gives the whole value. The result aliases
+// raw.
 //
-// If a key comes twice, the last one counts, as in JavaScript, Python and
-// encoding/json. So this side checks the value that the server behind will see. raw
-// must be valid JSON, as after [Parse]; otherwise the result is unspecified.
+// If a key comes twice, the last one counts, as in JavaScript, Python and encoding/json.
+// So this side checks the same value that the server will see. raw must be valid JSON, as
+// after [Parse]; otherwise the result is unspecified.
 func Lookup(raw []byte, path ...string) json.RawMessage {
 	start, end, ok := locate(raw, path)
 	if !ok {
@@ -22,9 +22,9 @@ func Lookup(raw []byte, path ...string) json.RawMessage {
 	return raw[start:end:end]
 }
 
-// Replace returns a copy of raw with another value at path. Everything else is byte for
-// byte as before. If the path is absent, it returns raw itself and false. raw and value
-// must be valid JSON. Replace exchanges the value that [Lookup] finds.
+// Replace returns a copy of raw with another value at path. All other bytes stay the same.
+// If the path is absent, it returns raw itself and false. raw and value must be valid
+// JSON. Replace exchanges the value that [Lookup] finds.
 func Replace(raw []byte, value json.RawMessage, path ...string) (out []byte, ok bool) {
 	start, end, ok := locate(raw, path)
 	if !ok {
@@ -33,10 +33,10 @@ func Replace(raw []byte, value json.RawMessage, path ...string) (out []byte, ok 
 	return slices.Concat(raw[:start], value, raw[end:]), true
 }
 
-// Compact returns raw on one line, as stdio framing wants it. If raw has a line break,
-// it returns a copy without the whitespace between tokens; otherwise it returns raw
-// itself. Strings and digits stay as they are, and nothing is escaped. raw must be
-// valid JSON.
+// Compact returns raw on one line, as the stdio transport requires. If raw has a line
+// break, it returns a copy without the whitespace between tokens; otherwise it returns raw
+// itself. Strings and digits stay as they are, and nothing is escaped. raw must be valid
+// JSON.
 func Compact(raw []byte) []byte {
 	if bytes.IndexByte(raw, '\n') < 0 && bytes.IndexByte(raw, '\r') < 0 {
 		return raw
@@ -70,8 +70,8 @@ func String(raw json.RawMessage) (s string, ok bool) {
 	return unescape(raw)
 }
 
-// unescape is String's slow path. It is a function of its own because its code would
-// cost String an allocation.
+// unescape is String's slow path. It is a separate function because its code would cost
+// String an allocation.
 func unescape(raw []byte) (s string, ok bool) {
 	err := json.Unmarshal(raw, &s)
 	return s, err == nil
@@ -124,7 +124,7 @@ func locate(raw []byte, path []string) (start, end int, ok bool) {
 }
 
 // find returns the bounds of the value of the last member with this key. i is the index
-// behind the brace that opens the object.
+// after the brace that opens the object.
 func find(raw []byte, i int, key string) (start, end int, ok bool) {
 	for {
 		m, next, more := nextMember(raw, i)
@@ -145,9 +145,9 @@ type member struct {
 	start, end int
 }
 
-// nextMember reads the member at or behind raw[i], where i is behind an opening
-// brace or behind a value; next is behind the member's value. ok is false at the
-// end of the object.
+// nextMember reads the member that begins at raw[i] or later. i is the index after an
+// opening brace or after a value; next is the index after the member's value. ok is false
+// at the end of the object.
 func nextMember(raw []byte, i int) (m member, next int, ok bool) {
 	i = skipSpace(raw, i)
 	if i < len(raw) && raw[i] == ',' {
@@ -170,9 +170,8 @@ func nextMember(raw []byte, i int) (m member, next int, ok bool) {
 	return m, m.end, m.end > m.start
 }
 
-// skip returns the index behind the value that begins at raw[i]. It trusts raw to
-// be JSON and so looks at brackets and quotes only; on other bytes it stays within
-// bounds.
+// skip returns the index after the value that begins at raw[i]. It assumes that raw is
+// JSON, so it looks only at brackets and quotes. On other bytes it stays within bounds.
 func skip(raw []byte, i int) int {
 	if i >= len(raw) {
 		return len(raw)
@@ -209,7 +208,7 @@ func skipNested(raw []byte, i int) int {
 	return i
 }
 
-// skipString returns the index behind the string that begins at raw[i].
+// skipString returns the index after the string that begins at raw[i].
 func skipString(raw []byte, i int) int {
 	for j := i + 1; ; {
 		n := bytes.IndexByte(raw[j:], '"')

@@ -6,14 +6,14 @@ import (
 	"unicode/utf8"
 )
 
-// Readers of JSON compare keys in different ways. encoding/json ignores case. Others
-// end a key at a NUL. Of a key that comes twice, some readers take the first value,
-// some the last, some both. Some keys decide whose a message is or what it does. This
+// Readers of JSON compare keys in different ways. encoding/json ignores case. Others end a
+// key at a NUL. If a key comes twice, some readers take the first value, some the last,
+// some both. Some keys decide to which call a message belongs or what it does. This
 // package refuses a message in which two readers could read such a key in two ways.
 
-// fold appends the key as a reader compares it that ignores case. Each letter becomes
-// the first of those that are the same in Unicode's simple folding. The Turkish i
-// becomes what C# and Java make of it. The folded key ends at a NUL.
+// fold appends the key in the form in which a reader that ignores case compares it. Each
+// letter becomes the first of its group in Unicode's simple folding. The Turkish i becomes
+// what C# and Java make of it. The folded key ends at a NUL.
 func fold(dst, key []byte) []byte {
 	for i := 0; i < len(key); {
 		c := key[i]
@@ -47,7 +47,7 @@ func foldRune(r rune) rune {
 	}
 }
 
-// place is an object whose keys decide something.
+// place is an object in which some keys decide what the message means.
 type place string
 
 const (
@@ -57,8 +57,8 @@ const (
 	ofMCPsOwn place = "params of a method of MCP"
 )
 
-// named returns the key that decides something at place p and that key is, as written
-// or folded. It returns "" if there is none.
+// named returns the deciding key at place p that equals key, exactly or folded. It returns
+// "" if there is none.
 func (p place) named(key []byte) string {
 	switch p {
 	case atTop:
@@ -161,12 +161,12 @@ func callNamed(key []byte) string {
 	}
 }
 
-// checkParams refuses params in which readers could find different things.
+// checkParams refuses params in which two readers could find different values.
 func (m *Message) checkParams() error {
 	if m.Kind == Response || m.Params == nil || m.Params[0] != '{' {
 		return nil
 	}
-	where := ofAny // a method of the server's own may have any params
+	where := ofAny // a method that only this server has may have any params
 	if ofMCP(m.Method) {
 		where = ofMCPsOwn
 	}
@@ -177,7 +177,7 @@ func (m *Message) checkParams() error {
 	return err
 }
 
-// ofMCP reports whether a method is one that a client calls by the specification.
+// ofMCP reports whether the specification has this method among those that a client calls.
 func ofMCP(method string) bool {
 	switch method {
 	case MethodInitialize, MethodSetLevel, MethodToolsList, MethodToolsCall, MethodPromptsList, MethodPromptsGet,
@@ -190,16 +190,17 @@ func ofMCP(method string) bool {
 	}
 }
 
-// manyKeys is how many keys of an object are compared one by one. Real objects have a
-// handful. A client that sends thousands must not make checkKeys compare each with all.
+// manyKeys is how many keys of an object are compared with each other directly. Real
+// objects have a handful. If a client sends thousands, checkKeys must not compare each of
+// them with all others.
 const manyKeys = 16
 
-// checkKeys refuses an object with "__proto__", with a key that comes twice in whatever
-// case, or with one that only its folding tells from a deciding key. It returns the
-// value of "_meta".
+// checkKeys refuses an object with "__proto__", or with a key that comes twice, whatever
+// its case. It also refuses a key that equals a deciding key only when folded. It returns
+// the value of "_meta".
 func checkKeys(object []byte, where place) (meta []byte, err error) {
 	var room [128]byte
-	var ends [manyKeys]int // ends of the first keys in folded, one behind the other
+	var ends [manyKeys]int // the end of each key in folded, where the first keys stand one after the other
 	folded, n := room[:0], 0
 	var many map[string]bool // the others
 	for i := 1; ; {
@@ -212,7 +213,7 @@ func checkKeys(object []byte, where place) (meta []byte, err error) {
 		before := len(folded)
 		name := where.named(key)
 		if name != "" && string(key) == name {
-			folded = append(folded, key...) // equals no folded key, because some of it is not upper case
+			folded = append(folded, key...) // this equals no folded key, because it contains characters that are not upper case
 		} else {
 			folded = fold(folded, key)
 			name = where.named(folded[before:])

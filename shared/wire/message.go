@@ -54,26 +54,25 @@ type Message struct {
 	// Result and Error: a response has one of the two, and the other is nil. Result is
 	// any JSON value, Error is a JSON object.
 	Result, Error json.RawMessage
-	// Raw is the whole message as it came: one JSON object without surrounding
-	// whitespace, with members that JSON-RPC does not know. To pass a message on to
+	// Raw is the whole message as it was received: one JSON object without surrounding
+	// whitespace, including members that JSON-RPC does not know. To pass a message on to
 	// another reader, use [Message.Line].
 	Raw []byte
 }
 
-// Parse reads one JSON-RPC 2.0 message. It allocates for the method name and for
-// members it has to unescape, never for values.
+// Parse reads one JSON-RPC 2.0 message. It allocates for the method name and for members
+// it has to unescape, never for values.
 //
-// Errors are of type *[Error]. [CodeParse]: raw is not JSON, not UTF-8, or nested
-// deeper than 1000 levels. [CodeInvalidRequest]: raw is JSON but not a JSON-RPC
-// message. If the id could be read all the same, the returned Message has it for the
-// error response; use no other field of it.
+// Errors are of type *[Error]. [CodeParse]: raw is not JSON, not UTF-8, or nested deeper
+// than 1000 levels. [CodeInvalidRequest]: raw is JSON but not a JSON-RPC message. If the
+// id could still be read, the returned Message has it for the error response; use no other
+// field of it.
 //
 // Parse is stricter than JSON-RPC where MCP is: an id is a string or a number, and null
-// only on an error response. A number with a fraction or an exponent stays as it is.
-// Parse refuses a key that two readers could understand differently. These are a key
-// that comes twice, whatever its case, at the top, in params and in params._meta; and
-// in the same places a key that differs from one we know only by its case, such as
-// "ID".
+// only on an error response. A number with a fraction or an exponent stays unchanged.
+// Parse refuses a key that two readers could understand differently, at the top, in params
+// and in params._meta. These are a key that comes twice, whatever its case, and a key that
+// differs only in case from one that we know, such as "ID".
 func Parse(raw []byte) (Message, error) {
 	if err := check(raw); err != nil {
 		return Message{}, err
@@ -82,9 +81,9 @@ func Parse(raw []byte) (Message, error) {
 }
 
 // ParseBody reads the body of a POST: one message, or a batch of them in a non-empty
-// array. Only MCP 2025-03-26 has batches; the caller decides whether one is welcome.
-// One bad element refuses the whole batch, so nothing of it has run when the client
-// gets the error. Errors are those of [Parse]. batch is right even with an error. A
+// array. Only MCP 2025-03-26 has batches; the caller decides whether to accept one. One
+// bad element refuses the whole batch, so none of its messages has been executed when the
+// client gets the error. Errors are those of [Parse]. batch is right even with an error. A
 // single refused message is returned with its error, as by [Parse].
 func ParseBody(body []byte) (msgs []Message, batch bool, err error) {
 	body = trim(body)
@@ -168,7 +167,7 @@ func split(raw []byte) (parts, error) {
 	}
 }
 
-// other notes a member that JSON-RPC does not know. It refuses a member that comes
+// other records a member that JSON-RPC does not know. It refuses a member that comes
 // twice, or that some reader takes for one that JSON-RPC knows.
 func other(others []string, token []byte, wrong error) ([]string, error) {
 	key := string(decoded(token))

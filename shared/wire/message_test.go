@@ -148,8 +148,8 @@ func TestParseRefusesWhatIsNotAMessage(t *testing.T) {
 	}
 }
 
-// Keys that a reader could take for another one, or that two readers could read in
-// two ways.
+// Parse refuses keys that a reader could take for another key, or that two readers could
+// read in two ways.
 func TestParseRefusesWhatReadersReadDifferently(t *testing.T) {
 	top := func(keys string) string { return `{"jsonrpc":"2.0","id":1,"method":"tools/call",` + keys + `}` }
 	params := func(keys string) string { return top(`"params":{` + keys + `}`) }
@@ -195,7 +195,7 @@ func TestParseRefusesWhatReadersReadDifferently(t *testing.T) {
 	}
 }
 
-// What no reader mixes up is not refused.
+// Parse accepts keys that every reader keeps apart.
 func TestParseTakesKeysOfOthers(t *testing.T) {
 	for _, raw := range []string{
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":{"id":1,"ID":2,"a":1,"a":2}}}`,

@@ -13,10 +13,12 @@ import (
 
 // SSE is one server-sent event (WHATWG HTML, "Server-sent events").
 type SSE struct {
-	// ID is the cursor a client resumes from; "" writes no id line. It belongs to
-	// this event only: the reader does not carry it over to events without one.
+	// ID is the cursor from which a client resumes; for "" AppendSSE writes no id line. It
+	// belongs to this event only: the reader does not copy it to later events without an
+	// id.
 	ID string
-	// Name is the event type; "" writes no event line and means "message".
+	// Name is the event type; for "" AppendSSE writes no event line, which means
+	// "message".
 	Name string
 	// Retry is how long the client should wait before it connects again, in whole
 	// milliseconds. 0 writes no retry line.
@@ -34,11 +36,11 @@ type SSE struct {
 // longer than the reader's limit.
 var ErrEventTooLarge = errors.New("server-sent event is larger than the limit of its reader")
 
-// AppendSSE appends the wire form of e, with the blank line that ends it, and returns
-// the extended slice. Every field line has a colon and a blank ("data: "), because some
-// clients take a bare field name for a broken stream. It cuts data with line breaks
-// into several data lines, which a reader joins with "\n". It leaves out CR, LF and NUL
-// in ID and Name, which would begin another field.
+// AppendSSE appends the wire form of e, with the blank line that ends it, and returns the
+// extended slice. Every field line has a colon and a blank ("data: "), because some
+// clients take a bare field name for a broken stream. It splits data with line breaks into
+// several data lines, which a reader joins with "\n". It leaves out CR, LF and NUL in ID
+// and Name, which would begin another field.
 func AppendSSE(dst []byte, e SSE) []byte {
 	if e.ID != "" {
 		dst = appendField(dst, "id: ", e.ID)
@@ -113,7 +115,7 @@ type SSEReader struct {
 	src      io.Reader
 	maxEvent int
 	buf      []byte // read and not yet consumed
-	err      error  // the end of the stream, or what broke it; sticky
+	err      error  // the end of the stream, or its first error; it stays
 	started  bool   // a byte order mark has been skipped, or there was none
 	afterCR  bool   // the last line ended with CR, so an LF next belongs to it
 }
@@ -240,8 +242,8 @@ func (r *SSEReader) tooLarge() error {
 	return r.err
 }
 
-// fill reads once and appends the bytes to buf. If they came with an error, the bytes
-// are served first.
+// fill reads once and appends the bytes to buf. If an error comes with bytes, they are
+// returned before the error.
 func (r *SSEReader) fill() error {
 	if r.err != nil {
 		return r.err

@@ -164,7 +164,7 @@ func readAll(src io.Reader, maxEvent int) (events []wire.SSE, err error) {
 	}
 }
 
-// once gives its stream in one read and fails the test at the second.
+// once returns its stream in one read and fails the test at the second.
 type once struct {
 	t      *testing.T
 	stream string

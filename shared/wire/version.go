@@ -9,8 +9,8 @@ const (
 	V20250326 = "2025-03-26"
 	// V20250618 brings elicitation and the version header, and drops batches.
 	V20250618 = "2025-06-18"
-	// V20251125 brings polling: a server may close a stream and be asked again. It is
-	// the newest version of the legacy era.
+	// V20251125 brings polling: a server may close a stream, and the client comes back. It
+	// is the newest version of the legacy era.
 	V20251125 = "2025-11-25"
 	// V20260728 begins the modern era: no handshake, no sessions.
 	V20260728 = "2026-07-28"

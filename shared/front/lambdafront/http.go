@@ -18,15 +18,15 @@ import (
 // HTTP returns the function behind a REST API with response streaming (integration
 // response transfer mode STREAM), which serves h.
 //
-// The path of the request is the part behind the stage, with the base path of a custom
-// domain. The request's context is the invocation's, and ends early when the client
-// stops reading. The response begins at the first Flush, when h has written more than
-// 32 KiB, or when h returns, whichever comes first. Bytes that h writes before that are
-// gathered. A response without a body says so in Content-Length.
+// The path of the request is the part after the stage, with the base path of a custom
+// domain. The request's context is the invocation's, and ends early when the client stops
+// reading. The response begins at the first Flush, when h has written more than 32 KiB, or
+// when h returns, whichever comes first. Until then HTTP buffers what h writes. A response
+// without a body says so in Content-Length.
 //
-// HTTP answers a panic of h with 500, or breaks off a response that has begun. HTTP
-// does not log the panic; [front.HTTP] does. HTTP answers an event that is not an HTTP
-// request with 400. The returned error is always nil.
+// HTTP answers a panic of h with 500, or aborts a response that has begun. HTTP does not
+// log the panic; [front.HTTP] does. HTTP answers an event that is not an HTTP request with
+// 400. The returned error is always nil.
 func HTTP(h http.Handler) func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
 	return func(ctx context.Context, event events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
 		ctx, cancel := context.WithCancel(session.WithTrace(ctx, event.RequestContext.RequestID))
@@ -41,8 +41,8 @@ func HTTP(h http.Handler) func(context.Context, events.APIGatewayProxyRequest) (
 	}
 }
 
-// request makes the HTTP request of an event, with what the proxy module leaves out (see
-// complete).
+// request makes the HTTP request of an event. It adds the parts that the proxy module
+// leaves out (see complete).
 func request(ctx context.Context, event events.APIGatewayProxyRequest) (*http.Request, error) {
 	// The module prints what it cannot read, so an unreadable event must not reach it.
 	if _, err := http.NewRequestWithContext(ctx, strings.ToUpper(event.HTTPMethod), "/"+strings.TrimPrefix(event.Path, "/"), nil); err != nil {
@@ -57,8 +57,8 @@ func request(ctx context.Context, event events.APIGatewayProxyRequest) (*http.Re
 	return r.WithContext(ctx), nil
 }
 
-// complete adds headers that the event has only in its form with one value each. It
-// sets the Host that the client named: its Host header, or else the domain of the API.
+// complete adds the headers that only the single-value form of the event has. It sets Host
+// to the Host header of the client, or else to the domain of the API.
 func complete(r *http.Request, headers map[string]string, domain string) {
 	for name, value := range headers {
 		if r.Header.Get(name) == "" {
@@ -80,7 +80,7 @@ func unreadable() *events.APIGatewayProxyStreamingResponse {
 	}
 }
 
-// gatherMost is how many bytes are gathered before a response has to begin.
+// gatherMost is how many bytes a response buffers before it must begin.
 const gatherMost = 32 << 10
 
 // response is the http.ResponseWriter of one invocation. The handler's goroutine owns
@@ -120,7 +120,7 @@ func (w *response) finish(fault any) {
 	case w.piped && fault != nil:
 		_ = w.writer.CloseWithError(fmt.Errorf("handler panicked: %v", fault)) // returns nil always
 	case w.piped:
-		// The response is complete, so a reader that has gone changes nothing.
+		// The response is complete, so it does not matter if the reader has gone.
 		_ = w.drain()
 		_ = w.writer.Close()
 	case fault != nil:
@@ -147,8 +147,8 @@ func (w *response) streaming() *events.APIGatewayProxyStreamingResponse {
 	}
 	res.StatusCode = w.status
 	if !w.piped && w.buf.Len() == 0 {
-		// Some of AWS's endpoints keep a streamed response open if nothing but its end
-		// follows the headers.
+		// If nothing follows the headers but the end, some of AWS's endpoints keep a
+		// streamed response open.
 		w.sent.Set("Content-Length", "0")
 	}
 	for name, values := range w.sent {
@@ -171,7 +171,7 @@ func (w *response) WriteHeader(status int) {
 	}
 }
 
-// Write gathers p. When more than gatherMost bytes are gathered, it sends them.
+// Write buffers p. When the buffer has more than gatherMost bytes, Write sends them.
 func (w *response) Write(p []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
 	w.buf.Write(p)
@@ -186,7 +186,7 @@ func (w *response) Write(p []byte) (int, error) {
 // Flush is FlushError for callers that do not need the error.
 func (w *response) Flush() { _ = w.drain() }
 
-// FlushError sends the gathered bytes. It returns an error if the reader has gone.
+// FlushError sends the buffered bytes. It returns an error if the reader has gone.
 func (w *response) FlushError() error { return w.drain() }
 
 func (w *response) drain() error {

@@ -30,16 +30,15 @@ type pushEvent struct {
 	Session session.ID `json:"session"`
 }
 
-// PushEvent returns the payload of an invocation that pushes to a session the events it
-// has not got. Only a caller that may invoke the function can send this payload,
-// because the messages of clients are inside the events of the API.
+// PushEvent returns the payload of an invocation that pushes to a session its undelivered
+// events. Only a caller that may invoke the function can send this payload, because the
+// messages of clients are inside the events of the API.
 func PushEvent(id session.ID) ([]byte, error) {
 	return json.Marshal(map[string]pushEvent{"dormousePush": {id}})
 }
 
-// Socket returns the function behind a WebSocket API, which hands each event to k. It
-// returns an error only for an invocation that pushes. Lambda then repeats the
-// invocation.
+// Socket returns the function behind a WebSocket API, which passes each event to k. It
+// returns an error only if a push fails. Lambda then repeats the invocation.
 func Socket(k *front.Socket) func(context.Context, SocketEvent) (events.APIGatewayProxyResponse, error) {
 	return func(ctx context.Context, e SocketEvent) (events.APIGatewayProxyResponse, error) {
 		conn := e.RequestContext.ConnectionID

@@ -23,8 +23,8 @@ import (
 // Scheduler is a native.Scheduler. It is safe for concurrent use.
 type Scheduler struct{ cfg Config }
 
-// Config says where schedules are kept and what they do. All but Client and Sign are
-// needed.
+// Config says where schedules are kept and what they do. All fields but Client and Sign
+// are required.
 type Config struct {
 	Endpoint string `json:"-"`      // https://scheduler.<region>.amazonaws.com
 	Group    string `json:"group"`  // name of the schedule group
@@ -44,8 +44,8 @@ func New(c Config) *Scheduler {
 	return &Scheduler{c}
 }
 
-// soonest is how far ahead a schedule is at least. The API refuses one whose time has passed
-// when the request arrives.
+// soonest is the least time from now to a schedule. The API refuses a schedule whose time
+// has passed when the request arrives.
 const soonest = 2 * time.Second
 
 // schedule is the body of CreateSchedule.
@@ -104,8 +104,8 @@ func (s *Scheduler) url(a native.Alarm, query url.Values) string {
 // tries is how often a request is sent that may succeed the next time.
 const tries = 4
 
-// ask sends a request, and repeats it where that may help. The token in the request
-// says that it is the same one. fine is a status that counts as success, besides 200.
+// ask sends a request, and repeats it if that may help. The token in the request says that
+// the repeat is the same request. fine is a status that counts as success, besides 200.
 func (s *Scheduler) ask(ctx context.Context, method, target string, body []byte, fine int) error {
 	for try := 1; ; try++ {
 		status, text, err := s.send(ctx, method, target, body)
@@ -113,18 +113,18 @@ func (s *Scheduler) ask(ctx context.Context, method, target string, body []byte,
 		case err == nil && (status == http.StatusOK || status == fine):
 			return nil
 		case err == nil && status != http.StatusTooManyRequests && status < http.StatusInternalServerError:
-			return session.Errorf(session.Unavailable, "the alarm could not be set or taken back").
+			return session.Errorf(session.Unavailable, "the alarm could not be set or cancelled").
 				Because(fmt.Errorf("%s of a schedule: status %d: %s", method, status, text))
 		case try == tries && err == nil && status == http.StatusTooManyRequests:
 			return session.Errorf(session.Busy, "too many alarms are set at once; try again later")
 		case try == tries || ctx.Err() != nil:
-			return session.Errorf(session.Unavailable, "the alarm could not be set or taken back; try again").
+			return session.Errorf(session.Unavailable, "the alarm could not be set or cancelled; try again").
 				Because(fmt.Errorf("%s of a schedule: status %d: %s: %w", method, status, text, err))
 		}
 		select {
 		case <-time.After(50 * time.Millisecond << try):
 		case <-ctx.Done():
-			return session.Errorf(session.Unavailable, "the alarm could not be set or taken back; try again").Because(ctx.Err())
+			return session.Errorf(session.Unavailable, "the alarm could not be set or cancelled; try again").Because(ctx.Err())
 		}
 	}
 }

@@ -1,0 +1,116 @@
+package front
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/host"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// called is what the log line of a request says of its client, and of the call of a tool.
+type called struct {
+	client  string           // the name that the client gave itself
+	tool    string           // "" if the request calls no tool
+	stream  session.StreamID // of the call, "" if the call has no log
+	outcome string           // outcomeDone or outcomeFailed; "" if the end was not seen
+	why     string           // why it failed, "" if the line must not say
+}
+
+// The outcomes of a call in a log line.
+const (
+	outcomeDone   = "done"
+	outcomeFailed = "failed"
+	outcomeOpen   = "open" // the call goes on after the request; another line tells its end
+)
+
+// asks reads what a client has sent.
+func (c *called) asks(msgs []wire.Message) {
+	i := slices.IndexFunc(msgs, func(m wire.Message) bool { return m.Kind == wire.Request })
+	if i < 0 {
+		return
+	}
+	switch msgs[i].Method {
+	case wire.MethodInitialize:
+		c.client, _ = wire.String(wire.Lookup(msgs[i].Params, "clientInfo", "name"))
+	case wire.MethodToolsCall:
+		c.tool, _ = wire.String(wire.Lookup(msgs[i].Params, "name"))
+	}
+}
+
+// begins notes the stream and the client of a request that was handed over. A nil call
+// needs no answer.
+func (c *called) begins(call *host.Call) {
+	if call == nil {
+		return
+	}
+	if name := call.Client(); name != "" {
+		c.client = name
+	}
+	if call.Stored() {
+		c.stream = call.Stream()
+	}
+}
+
+// ends reads the response of a call. show says that the line may repeat what the server
+// answered.
+func (c *called) ends(raw []byte, show bool) {
+	var failed bool
+	if failed, c.why = host.FailureOf(raw, show); failed {
+		c.outcome = outcomeFailed
+	} else {
+		c.outcome = outcomeDone
+	}
+}
+
+// attrs returns the attributes for a log line. err is the error of the request.
+func (c *called) attrs(ctx context.Context, principal string, err error) []slog.Attr {
+	attrs := make([]slog.Attr, 0, 6)
+	if principal != "" {
+		attrs = append(attrs, slog.String("principal", principal))
+	}
+	if c.client != "" {
+		attrs = append(attrs, slog.String("client", clip(c.client)))
+	}
+	outcome, why := c.outcome, c.why
+	var p *problem
+	if errors.As(err, &p) && p.operator || c.tool == "" && session.IsForOperator(err) {
+		return withReason(append(attrs, slog.Bool("refused", true)), problemOf(err).rpc.Message)
+	}
+	if c.tool == "" {
+		if outcome != "" && c.stream != "" { // the end of a call of an earlier request
+			attrs = append(attrs, slog.String("stream", string(c.stream)), slog.String("outcome", outcome))
+		}
+		return withReason(attrs, why)
+	}
+	switch {
+	case outcome != "":
+	case err != nil:
+		outcome, why = outcomeFailed, problemOf(err).rpc.Message
+	case ctx.Err() != nil && c.stream == "":
+		outcome, why = outcomeFailed, "the client has closed the response"
+	default:
+		outcome = outcomeOpen
+		attrs = append(attrs, slog.String("stream", string(c.stream)))
+	}
+	return withReason(append(attrs, slog.String("tool", clip(c.tool)), slog.String("outcome", outcome)), why)
+}
+
+// maxWhy is the longest reason in a log line, in bytes.
+const maxWhy = 500
+
+func withReason(attrs []slog.Attr, why string) []slog.Attr {
+	why, _, _ = strings.Cut(strings.TrimSpace(why), "\n")
+	if why == "" {
+		return attrs
+	}
+	if len(why) > maxWhy {
+		why = strings.ToValidUTF8(why[:maxWhy], "") + "… (" + strconv.Itoa(len(why)) + " bytes)"
+	}
+	return append(attrs, slog.String("why", why))
+}

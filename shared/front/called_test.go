@@ -1,0 +1,109 @@
+package front_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// calledLine is what the log line of a request says of a call.
+type calledLine struct {
+	Principal, Client, Tool, Outcome, Why string
+}
+
+// lastLine returns the newest line of the log, and the stream in it.
+func (w *world) lastLine() (line calledLine, stream string) {
+	w.t.Helper()
+	all := strings.Split(strings.TrimSpace(w.logged.String()), "\n")
+	var named struct{ Stream string }
+	for _, into := range []any{&line, &named} {
+		if err := json.Unmarshal([]byte(all[len(all)-1]), into); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	return line, named.Stream
+}
+
+func TestLogLineOfACallHasItsOutcome(t *testing.T) {
+	const (
+		reported = `{"content":[{"type":"text","text":"no city London\nat line 3"}],"isError":true}`
+		refused  = `{"code":-32602,"message":"city London?"}`
+		died     = `{"code":-32603,"message":"server \"quiet\": exited with code 3","data":{"phase":"runtime"}}`
+	)
+	for _, tt := range []struct {
+		name    string
+		end     func(run)
+		show    bool
+		outcome string
+		why     string
+	}{
+		{name: "result", end: func(r run) { r.end(`{"content":[{"type":"text","text":"\"isError\":true"}]}`) }, outcome: "done"},
+		{name: "result of a stream", end: func(r run) { r.say("a"); r.end(`{"content":[]}`) }, outcome: "done"},
+		{name: "the tool reports an error", end: func(r run) { r.end(reported) }, outcome: "failed"},
+		{name: "and the operator is the caller", end: func(r run) { r.end(reported) }, show: true, outcome: "failed", why: "no city London"},
+		{name: "at the end of a stream", end: func(r run) { r.say("a"); r.end(reported) }, show: true, outcome: "failed", why: "no city London"},
+		{name: "the server refuses", end: func(r run) { r.fail(refused) }, outcome: "failed", why: "the server answered with the error -32602"},
+		{name: "and the operator is that caller", end: func(r run) { r.fail(refused) }, show: true, outcome: "failed", why: "city London?"},
+		{name: "the process dies", end: func(r run) { r.fail(died) }, outcome: "failed", why: `server "quiet": exited with code 3`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				w.opts.ShowErrors = tt.show
+				w.backend.tool("look", tt.end)
+				w.open("quiet").call("look")
+				got, _ := w.lastLine()
+				if diff := cmp.Diff(calledLine{"ada", "t", "look", tt.outcome, tt.why}, got); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+// The client is sent away before the call has ended, and comes back for its end.
+func TestLogLineOfALongCallHasTheStreamUntilItsEnd(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.backend.tool("look", func(r run) { time.Sleep(time.Hour); r.fail(`{"code":1,"message":"x","data":{"phase":"runtime"}}`) })
+		c := w.open("quiet")
+		sent := c.call("look", "MCP-Protocol-Version", "2025-11-25")
+		begun, stream := w.lastLine()
+		if diff := cmp.Diff(calledLine{"ada", "t", "look", "open", ""}, begun); diff != "" || stream == "" {
+			t.Fatal(diff, stream)
+		}
+		w.backend.running.Wait()
+		c.get(sent.lastID(t))
+		ended, same := w.lastLine()
+		if diff := cmp.Diff(calledLine{Principal: "ada", Outcome: "failed", Why: "x"}, ended); diff != "" || same != stream {
+			t.Errorf("%s, stream %q of %q", diff, same, stream)
+		}
+	})
+}
+
+func TestLogLineOfAModernCallHasItsOutcome(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		w.backend.tool("chat", func(r run) { r.end(`{"content":[],"isError":true}`) })
+		w.do(request("POST", "/pushy/mcp", modernCall, "MCP-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "chat"))
+		got, _ := w.lastLine()
+		if got.Tool != "chat" || got.Outcome != "failed" || got.Client == "" {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// The operator reads in the terminal what a client behind the proxy is told.
+func TestLogLineOfAHostThatIsNotServedSaysWhatToDo(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		q := request("POST", "/quiet/mcp", initialize)
+		q.Host = "mcp.example.com"
+		const why = "mcp.example.com is not served: start with --public-url https://mcp.example.com"
+		if a := w.do(q); a.status != 403 || !strings.Contains(a.body, why) {
+			t.Errorf("answered %d %s", a.status, a.body)
+		}
+		if got, _ := w.lastLine(); got.Why != why || !strings.Contains(w.logged.String(), `"refused":true`) {
+			t.Errorf("logged %s", w.logged)
+		}
+	})
+}

@@ -1,0 +1,91 @@
+package front
+
+import (
+	"fmt"
+	"html"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// A person who opens the address of a server in a browser gets a small page, with the same
+// status and the same reason as a client. No client of MCP asks for text/html.
+
+// pagePolicy is the Content-Security-Policy of a page: it loads nothing, and no other page
+// may frame it.
+const pagePolicy = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+const pageLayout = `<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Dormouse</title></head>
+<body><h1>Dormouse</h1>
+%s</body></html>
+`
+
+// browser answers a request with a page.
+type browser struct{ x *exchange }
+
+// asks reports whether a request is that of a browser for a page.
+func (b browser) asks() bool {
+	h := b.x.r.Header
+	accept := h.Values("Accept")
+	return b.x.r.Method == http.MethodGet && named(accept, "text/html") && !named(accept, wire.MediaSSE) &&
+		h.Get(wire.HeaderSessionID) == "" && h.Get(wire.HeaderProtocolVersion) == "" && h.Get(wire.HeaderLastEventID) == ""
+}
+
+// page answers with a page. why says why the request was refused, "" if it was not.
+func (b browser) page(status int, why string) {
+	x := b.x
+	h := x.w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", pagePolicy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-store")
+	server, resource, ok := split(x.r.URL.Path)
+	var body strings.Builder
+	esc := html.EscapeString
+	say := func(format string, args ...string) {
+		escaped := make([]any, len(args))
+		for i, a := range args {
+			escaped[i] = esc(a)
+		}
+		_, _ = fmt.Fprintf(&body, format+"\n", escaped...)
+	}
+	if why != "" {
+		say("<p><b>%s</b></p>", why)
+	}
+	switch {
+	case ok && (resource == "mcp" || resource == "sse") && status == http.StatusOK:
+		say("<p>This is the address of the MCP server <b>%s</b>. Programs speak the Model Context Protocol here. Give the address to your client:</p>", server)
+		say("<pre>%s</pre>", b.own("/"+server+"/"+resource))
+		say("<p>For example, in a terminal:</p>")
+		say("<pre>claude mcp add --transport http %s %s</pre>", server, b.own("/"+server+"/mcp"))
+		say("<p>On the machine that hosts it, <code>dormouse connect CLIENT %s</code> prints what other clients need, and <code>dormouse list</code> the state of all servers.</p>", server)
+	default:
+		say("<p>Dormouse hosts MCP servers here. Each of them has an address of its own, which you give to your client: <code>%s</code></p>", b.own("/NAME/mcp"))
+		if names := x.opts.usable(x.r); len(names) > 0 {
+			say("<ul>")
+			for _, name := range names {
+				say(`<li><a href="/%s/mcp">%s</a></li>`, url.PathEscape(name), name)
+			}
+			say("</ul>")
+		}
+	}
+	if session.CodeOf(x.err) == session.Unauthenticated {
+		say("<p>Callers need an API key: <code>dormouse keys create NAME --server SERVER</code> on the machine that hosts it makes one.</p>")
+	}
+	x.empty(status)
+	_, _ = fmt.Fprintf(x.w, pageLayout, body.String()) // a client that has gone misses it
+}
+
+// own returns the URL of a path of this endpoint, as far as the request tells.
+func (b browser) own(path string) string {
+	scheme := "http"
+	if b.x.r.TLS != nil || strings.EqualFold(b.x.r.Header.Get("X-Forwarded-Proto"), "https") {
+		scheme = "https"
+	}
+	return scheme + "://" + b.x.r.Host + path
+}

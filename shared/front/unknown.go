@@ -1,0 +1,45 @@
+package front
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/nearest"
+)
+
+// mostNamed is how many servers an error names.
+const mostNamed = 20
+
+// unknown returns the text of the 404 for a server that is not there. It names the servers
+// that the caller may use. To a caller that may use none, it is otherwise.
+func (o Options) unknown(r *http.Request, name, otherwise string) string {
+	names := o.usable(r)
+	if len(names) == 0 {
+		return otherwise
+	}
+	text := "there is no server " + clip(name)
+	if near := nearest.Of(name, names, 1+len(name)/3); near != "" {
+		text += " (did you mean " + near + "?)"
+	}
+	more := ""
+	if n := len(names) - mostNamed; n > 0 {
+		names, more = names[:mostNamed], fmt.Sprintf(" and %d more", n)
+	}
+	return text + "; there are " + strings.Join(names, ", ") + more
+}
+
+// usable returns the names of the servers that a caller may use, in the order of the
+// servers file.
+func (o Options) usable(r *http.Request) []string {
+	var names []string
+	if o.Names == nil {
+		return nil
+	}
+	for _, name := range o.Names() {
+		if _, err := whole(o.Auth.Authenticate(r, name)); err == nil {
+			names = append(names, name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,43 @@
+package host
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// FailureOf reports whether a response to a tools/call, which must be valid JSON, says that
+// the call has failed, and why, for a log line. show says that the line may repeat what the
+// server answered; without it, why has only errors of Dormouse's own, and may be "".
+func FailureOf(response []byte, show bool) (failed bool, why string) {
+	if e := wire.Lookup(response, "error"); e != nil {
+		if show || wire.Lookup(e, "data", "phase") != nil { // only our errors have a phase
+			why, _ = wire.String(wire.Lookup(e, "message"))
+			return true, why
+		}
+		return true, "the server answered with the error " + string(wire.Lookup(e, "code"))
+	}
+	// Most results do not have this member, and long ones take long to read.
+	if !bytes.Contains(response, []byte(`"isError"`)) || string(wire.Lookup(response, "result", "isError")) != "true" {
+		return false, ""
+	}
+	if show {
+		why = firstText(wire.Lookup(response, "result", "content"))
+	}
+	return true, why
+}
+
+// firstText returns the text of the first item of a tool's content, "" if it is no text.
+func firstText(content []byte) (text string) {
+	if len(content) == 0 || content[0] != '[' {
+		return ""
+	}
+	wire.Elements(content, func(item json.RawMessage) bool {
+		if len(item) > 0 && item[0] == '{' {
+			text, _ = wire.String(wire.Lookup(item, "text"))
+		}
+		return false
+	})
+	return text
+}
