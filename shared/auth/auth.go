@@ -26,7 +26,6 @@ import (
 	"crypto/subtle"
 	"errors"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -78,23 +77,29 @@ func (a *Keys) Authenticate(r *http.Request, server string) (session.Identity, e
 	if err != nil {
 		return session.Identity{}, err
 	}
-	return a.verify(r.Context(), key, server)
+	return a.Verify(r.Context(), key, server)
 }
 
-// verify returns whose key it is, and checks that it is good for a server.
-func (a *Keys) verify(ctx context.Context, key, server string) (session.Identity, error) {
-	id, ok := parseKey(key)
-	if !ok {
-		return session.Identity{}, notGood()
-	}
-	sum := sha256.Sum256([]byte(key))
-	k, err := a.admit(ctx, id, server, func(k session.Key) bool {
-		return subtle.ConstantTimeCompare(sum[:], k.Hash) == 1
-	})
+// Verify returns whose key it is, and checks that it is good for a server. Costs and errors
+// are as for Authenticate.
+func (a *Keys) Verify(ctx context.Context, key, server string) (session.Identity, error) {
+	k, err := a.whole(ctx, key, toCall(server))
 	if err != nil {
 		return session.Identity{}, err
 	}
 	return session.Identity{Tenant: k.Tenant, Principal: k.Principal, Credential: k.ID, Props: k.Props}, nil
+}
+
+// whole returns the record of a whole key after checking that it is good for a purpose.
+func (a *Keys) whole(ctx context.Context, key string, to purpose) (session.Key, error) {
+	id, ok := parseKey(key)
+	if !ok {
+		return session.Key{}, notGood()
+	}
+	sum := sha256.Sum256([]byte(key))
+	return a.admit(ctx, id, to, func(k session.Key) bool {
+		return subtle.ConstantTimeCompare(sum[:], k.Hash) == 1
+	})
 }
 
 // Confirm checks that a caller that was authenticated earlier, with this
@@ -104,12 +109,12 @@ func (a *Keys) Confirm(ctx context.Context, credential, server string) error {
 	if !isID(credential) {
 		return notGood()
 	}
-	_, err := a.admit(ctx, credential, server, func(session.Key) bool { return true })
+	_, err := a.admit(ctx, credential, toCall(server), func(session.Key) bool { return true })
 	return err
 }
 
 func notGood() error {
-	return session.Errorf(session.Unauthenticated, "this API key is not known, or not good any more; send one that is, or ask for a new one")
+	return session.Errorf(session.Unauthenticated, "this API key is unknown, revoked or expired; send a valid key, or ask for a new one")
 }
 
 // bearer returns the token of the Authorization header (RFC 6750 §2.1).
@@ -127,8 +132,8 @@ func bearer(headers []string) (string, error) {
 	return strings.TrimSpace(token), nil
 }
 
-// admit returns a key after checking that it is proven, good and for a server.
-func (a *Keys) admit(ctx context.Context, id, server string, proven func(session.Key) bool) (session.Key, error) {
+// admit returns a key after checking that it is proven, good, and good for a purpose.
+func (a *Keys) admit(ctx context.Context, id string, to purpose, proven func(session.Key) bool) (session.Key, error) {
 	begun := time.Now()
 	k, err := a.find(ctx, id, begun)
 	if errors.Is(err, session.NotFound) {
@@ -137,11 +142,11 @@ func (a *Keys) admit(ctx context.Context, id, server string, proven func(session
 	if err != nil {
 		return session.Key{}, err
 	}
-	switch {
-	case !proven(k) || !k.Revoked.IsZero() || !k.Expires.IsZero() && !k.Expires.After(begun):
+	if !proven(k) || !k.Revoked.IsZero() || !k.Expires.IsZero() && !k.Expires.After(begun) {
 		return session.Key{}, notGood()
-	case !slices.Contains(k.Servers, server) && !slices.Contains(k.Servers, session.EveryServer):
-		return session.Key{}, session.Errorf(session.Forbidden, "this API key is for other servers; use one that names this server")
+	}
+	if err := to.allow(k); err != nil {
+		return session.Key{}, err
 	}
 	if begun.Sub(k.Used) >= touchEvery {
 		a.touch(ctx, k, begun)
@@ -173,7 +178,8 @@ func (a *Keys) remember(k session.Key, until time.Time) {
 	a.known[k.ID] = memory{k, until}
 }
 
-// touch notes that a key was used. Its holder is let in, whether that succeeds or not.
+// touch stores the time at which a key was used. The caller is let in even if the write
+// fails.
 func (a *Keys) touch(ctx context.Context, k session.Key, now time.Time) {
 	k.Used = now
 	err := a.store.SaveKey(ctx, k)
@@ -186,7 +192,8 @@ func (a *Keys) touch(ctx context.Context, k session.Key, now time.Time) {
 		// The key was changed meanwhile, perhaps revoked: the next request reads it.
 		delete(a.known, k.ID)
 	default:
-		// This also holds when the store is in trouble: a write for each request would add to it.
+		// Set it even if the write failed: a write for each request would burden a store
+		// in trouble further.
 		m.key.Used = now
 		a.known[k.ID] = m
 	}

@@ -11,8 +11,8 @@ import (
 // Tokens authenticates callers by the tokens of an identity provider. Package oauth
 // implements it.
 type Tokens interface {
-	// Verify returns for whom a token speaks, and checks that they may use a server. Errors
-	// are as for [Keys.Authenticate].
+	// Verify returns the identity that a token stands for, and checks that it may use a
+	// server. Errors are as for [Keys.Authenticate].
 	Verify(ctx context.Context, token, server string) (session.Identity, error)
 	// Confirm checks that a caller that was verified earlier, with this
 	// [session.Identity].Credential, may still use a server. Errors are as for Verify.
@@ -40,7 +40,7 @@ func (e *Either) Authenticate(r *http.Request, server string) (session.Identity,
 		return session.Identity{}, err
 	}
 	if strings.HasPrefix(token, keyPrefix) {
-		return e.keys.verify(r.Context(), token, server)
+		return e.keys.Verify(r.Context(), token, server)
 	}
 	return e.tokens.Verify(r.Context(), token, server)
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -23,8 +24,9 @@ type Grant struct {
 	Principal string        // who the holder acts as: visible characters without spaces, 1 to 128 bytes
 	Servers   []string      // at least one; session.EveryServer for all
 	Life      time.Duration // 0: the key is good until it is revoked
-	// Props is what else native servers are told of the principal: a JSON object of at most
-	// MaxProps bytes, or nil.
+	Role      session.Role
+	// Props are further facts about the principal, for native servers: a JSON object of at
+	// most MaxProps bytes, or nil.
 	Props []byte
 }
 
@@ -36,11 +38,13 @@ func (g Grant) check() error {
 	case g.Principal == "" || len(g.Principal) > 128 || strings.ContainsFunc(g.Principal, func(c rune) bool { return !visible(c) }):
 		return session.Errorf(session.Invalid, "%q is no name of a principal; use up to 128 visible characters without spaces", g.Principal)
 	case len(g.Servers) == 0:
-		return session.Errorf(session.Invalid, "the key is for no server; name the servers it is for")
+		return session.Errorf(session.Invalid, "the key names no server; name the servers that it may call")
 	case len(g.Props) > MaxProps:
 		return session.Errorf(session.Invalid, "the props have %d bytes; at most %d are kept", len(g.Props), MaxProps)
 	case g.Props != nil && (!json.Valid(g.Props) || bytes.TrimSpace(g.Props)[0] != '{'):
 		return session.Errorf(session.Invalid, "the props are not a JSON object")
+	case !slices.Contains([]session.Role{session.RoleUser, session.RoleViewer, session.RoleOperator}, g.Role):
+		return session.Errorf(session.Invalid, "%q is no role; use user, viewer or operator", g.Role)
 	case g.Life < 0:
 		return session.Errorf(session.Invalid, "the key would have expired already; give it a longer life")
 	}
@@ -56,7 +60,7 @@ func Create(ctx context.Context, store session.Keys, g Grant) (key string, recor
 		return "", session.Key{}, err
 	}
 	now := time.Now()
-	record = session.Key{Tenant: g.Tenant, Principal: g.Principal, Servers: g.Servers, Props: g.Props, Created: now}
+	record = session.Key{Tenant: g.Tenant, Principal: g.Principal, Servers: g.Servers, Role: g.Role, Props: g.Props, Created: now}
 	if g.Life > 0 {
 		record.Expires = now.Add(g.Life)
 	}
@@ -64,7 +68,7 @@ func Create(ctx context.Context, store session.Keys, g Grant) (key string, recor
 		key, record.ID = newKey()
 		sum := sha256.Sum256([]byte(key))
 		record.Hash = sum[:]
-		// An id of 40 random bits is hardly ever taken; the next one then is not.
+		// Another key hardly ever has the same 40 random bits. If one has, draw again.
 		if err = store.CreateKey(ctx, record); !errors.Is(err, session.Conflict) {
 			break
 		}
@@ -84,25 +88,83 @@ const keptRevoked = 30 * 24 * time.Hour
 //
 // Errors: NotFound; Unavailable: the key may not be revoked, so do it again.
 func Revoke(ctx context.Context, store session.Keys, name string) (session.Key, error) {
-	id, _, _ := strings.Cut(strings.TrimPrefix(name, keyPrefix), "_")
-	for {
-		k, err := store.Key(ctx, id)
-		if errors.Is(err, session.NotFound) {
-			return session.Key{}, session.Errorf(session.NotFound, "there is no key with this id; list the keys there are").Because(err)
-		}
-		if err != nil || !k.Revoked.IsZero() {
-			return k, err
+	return change(ctx, store, name, func(k *session.Key) bool {
+		if !k.Revoked.IsZero() {
+			return false
 		}
 		k.Revoked = time.Now()
 		if end := k.Revoked.Add(keptRevoked); k.Expires.IsZero() || k.Expires.After(end) {
 			k.Expires = end
 		}
-		// A use of the key was noted meanwhile. That happens once an hour, so the loop soon ends.
+		return true
+	})
+}
+
+// Rotate makes a key that replaces another one, and returns it as [Create] does: with the
+// same principal, servers, role and props, and as long a life as the old one had. The old
+// key, which name names by its id or as a whole, ends after grace if it would not end
+// before.
+//
+// Errors: NotFound; Conflict if the old key was revoked; Unavailable: the new key may be
+// stored but is lost, and the old one may not end, so do it again.
+func Rotate(ctx context.Context, store session.Keys, name string, grace time.Duration) (key string, record, old session.Key, err error) {
+	if grace < 0 {
+		return "", record, old, session.Errorf(session.Invalid, "the grace of %s is over already; use 0 or more", grace)
+	}
+	if old, err = store.Key(ctx, idOf(name)); err != nil {
+		return "", record, old, noKey(err)
+	}
+	if !old.Revoked.IsZero() {
+		return "", record, old, session.Errorf(session.Conflict, "key %s is revoked, so there is nothing to replace; make a new one", old.ID)
+	}
+	g := Grant{Tenant: old.Tenant, Principal: old.Principal, Servers: old.Servers, Role: old.Role, Props: old.Props}
+	if !old.Expires.IsZero() {
+		g.Life = old.Expires.Sub(old.Created)
+	}
+	if key, record, err = Create(ctx, store, g); err != nil {
+		return "", record, old, err
+	}
+	old, err = change(ctx, store, old.ID, func(k *session.Key) bool {
+		end := time.Now().Add(grace)
+		if !k.Expires.IsZero() && k.Expires.Before(end) {
+			return false
+		}
+		k.Expires = end
+		return true
+	})
+	return key, record, old, err
+}
+
+// change changes a key until no use of it is noted meanwhile. That happens once an hour,
+// so the loop soon ends. edit returns false if nothing is to be changed.
+func change(ctx context.Context, store session.Keys, name string, edit func(*session.Key) bool) (session.Key, error) {
+	for {
+		k, err := store.Key(ctx, idOf(name))
+		if err != nil {
+			return k, noKey(err)
+		}
+		if !edit(&k) {
+			return k, nil
+		}
 		if err := store.SaveKey(ctx, k); !errors.Is(err, session.Conflict) {
 			k.Rev++
 			return k, err
 		}
 	}
+}
+
+// idOf returns the id in a name of a key, which is the id or the whole key.
+func idOf(name string) string {
+	id, _, _ := strings.Cut(strings.TrimPrefix(name, keyPrefix), "_")
+	return id
+}
+
+// noKey explains that there is no such key; it returns other errors as they are.
+func noKey(err error) error {
+	if errors.Is(err, session.NotFound) {
+		return session.Errorf(session.NotFound, "there is no key with this id; list the keys there are").Because(err)
+	}
+	return err
 }
 
 // List returns the keys of a tenant, or of all tenants for "", in order of id.

@@ -1,12 +1,11 @@
 package oauth
 
-// SameHost is how the client of a server that is given none follows redirects.
+// SameHost is the redirect rule of the client that a server gets by default.
 var SameHost = sameHost
 
-// ParseKeys, Among and Fits are for fuzzing.
+// ParseKeys and Among are for fuzzing.
 var (
 	ParseKeys = parseKeys
-	Matches   = matches
 	KeysOf    = keysOf
 )
 

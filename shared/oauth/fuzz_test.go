@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Row A-56: nothing that is sent as a token lets somebody in without a signature, panics,
-// or is anything but a bad token.
+// Row A-56: whatever text is sent as a token, it admits no caller without a signature and
+// causes no panic. Every refusal says that the token is bad.
 func FuzzToken(f *testing.F) {
 	signers()
 	for _, seed := range []string{
@@ -29,8 +29,7 @@ func FuzzToken(f *testing.F) {
 	})
 }
 
-// Row A-56: what the claims of a good token are, somebody else decides: a user may choose
-// a name.
+// Row A-56: even the claims of a good token come from others: a user may choose a name.
 func FuzzClaims(f *testing.F) {
 	f.Add(`{"aud":"https://mcp.example.com/one/mcp","sub":"ada","scope":"mcp","exp":99999999999}`)
 	f.Add(`{"aud":["https://mcp.example.com/one/mcp"],"sub":"ada","scp":["mcp"],"groups":{"a":1},"email":5,"exp":1e400}`)
@@ -88,7 +87,7 @@ func FuzzMetadata(f *testing.F) {
 	})
 }
 
-// Row A-56: an audience that is taken for one server is taken for no other.
+// Row A-56: an audience that stands for one server stands for no other.
 func FuzzAudience(f *testing.F) {
 	for _, seed := range []string{publicURL + "/one/mcp", "HTTPS://mcp.example.com/one/sse/", "https://mcp.example.com/one/mcp#two", "://", "https://MCP.example.com:/one/mcp"} {
 		f.Add(seed)
@@ -100,21 +99,6 @@ func FuzzAudience(f *testing.F) {
 		}
 		if one && (len(audience) > len(publicURL+"/one/mcp/") || !strings.EqualFold(audience[:len(publicURL)], publicURL)) {
 			t.Errorf("%q is the server", audience)
-		}
-	})
-}
-
-// Row A-56.
-func FuzzEmail(f *testing.F) {
-	for _, seed := range []string{"ada@a.example", "*@a.example", "@a.example", "a@b@a.example", "a\x00@a.example", "ADA@A.EXAMPLE"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, email string) {
-		if oauth.Matches("*@a.example", email) && !strings.HasSuffix(strings.ToLower(email), "@a.example") {
-			t.Errorf("%q is of a.example", email)
-		}
-		if oauth.Matches("ada@a.example", email) && strings.ToLower(email) != "ada@a.example" {
-			t.Errorf("%q is ada", email)
 		}
 	})
 }

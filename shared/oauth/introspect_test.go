@@ -16,7 +16,7 @@ func contextOf(t *testing.T) (context.Context, context.CancelFunc) {
 	return context.WithCancel(t.Context())
 }
 
-// asking is a server that asks its issuer about tokens.
+// asking returns a server that asks its issuer about tokens.
 func (i *issuer) asking(t *testing.T) *oauth.ResourceServer {
 	t.Helper()
 	return i.server(t, func(s *oauth.Settings) {
@@ -63,7 +63,7 @@ func TestOpaqueTokenIsWhatItsIssuerSaysItIs(t *testing.T) {
 	})
 }
 
-// Revocation bites within 30 seconds: of a token, of a connection, of a ticket.
+// A revocation takes effect within 30 seconds: for a token, a connection and a ticket.
 func TestTokenThatWasTakenBackIsRefusedWithinHalfAMinute(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		jwt := signed(t, claims(nil), nil)

@@ -31,13 +31,13 @@ const (
 	publicURL = "https://mcp.example.com"
 )
 
-// issuer is an identity provider that is asked in this process, in the time of the test.
+// issuer is an identity provider. It answers in this process, in virtual time.
 type issuer struct {
 	mu       sync.Mutex
 	metadata map[string]any
 	keys     []map[string]any
 	asked    []string                       // paths
-	answer   func(http.ResponseWriter) bool // in the place of what it would answer; false: not
+	answer   func(http.ResponseWriter) bool // replaces the issuer's answer; it returns false to leave the answer to the issuer
 	active   map[string]map[string]any      // what introspection says of tokens
 	form     func(r *http.Request)          // sees each introspection
 }
@@ -50,7 +50,7 @@ func newIssuer() *issuer {
 	}
 }
 
-// RoundTrip answers as a server of this name would.
+// RoundTrip answers as the server with this host name would.
 func (i *issuer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := r.Context().Err(); err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func write(w http.ResponseWriter, v any) {
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-// times says how often a path was asked for since the last time.
+// times returns how often a path was requested since the last call of times.
 func (i *issuer) times(path string) (n int) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -172,7 +172,8 @@ func public(id string, k crypto.Signer) map[string]any {
 	panic("no such key")
 }
 
-// claims are those of a good token for server one, changed as said; nil takes one away.
+// claims returns the claims of a good token for server one, with changes; nil removes a
+// claim.
 func claims(changes map[string]any) jwt.MapClaims {
 	now := time.Now().Unix()
 	c := jwt.MapClaims{
@@ -186,7 +187,7 @@ func claims(changes map[string]any) jwt.MapClaims {
 	return c
 }
 
-// signed is a token of the RSA key, with a header that is changed as said.
+// signed returns a token that the RSA key has signed, with changes to its header.
 func signed(t *testing.T, c jwt.MapClaims, header map[string]any) string {
 	t.Helper()
 	return signedBy(t, jwt.SigningMethodRS256, signers().rsa, "rsa", c, header)
@@ -208,7 +209,7 @@ func signedBy(t *testing.T, method jwt.SigningMethod, k any, id string, c jwt.Ma
 	return text
 }
 
-// server takes the issuer's tokens, as one that has just been started.
+// server returns a fresh server that accepts the issuer's tokens.
 func (i *issuer) server(t *testing.T, change func(*oauth.Settings)) *oauth.ResourceServer {
 	t.Helper()
 	s := oauth.Settings{PublicURL: publicURL, Issuer: issuerURL}
@@ -226,7 +227,8 @@ func (i *issuer) server(t *testing.T, change func(*oauth.Settings)) *oauth.Resou
 	return r
 }
 
-// inTime runs a test in virtual time. Keys are made before, which takes real time.
+// inTime runs a test in virtual time. It makes the keys before that, because making them
+// takes real time.
 func inTime(t *testing.T, test func(t *testing.T, i *issuer)) {
 	signers()
 	synctest.Test(t, func(t *testing.T) {

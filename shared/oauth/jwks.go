@@ -16,7 +16,7 @@ const (
 	maxKeys    = 64
 	maxTried   = 4 // keys that are tried for a token
 	minModulus = 2048
-	maxModulus = 8192 // bits; a larger one takes long to verify with
+	maxModulus = 8192 // bits; it would take long to verify a signature of a larger key
 )
 
 // key is a public signing key of an issuer.
@@ -46,7 +46,7 @@ type jwk struct {
 }
 
 // parseKeys reads a JWK set. It keeps RSA keys of 2048 to 8192 bits, P-256, P-384, P-521
-// and Ed25519. It leaves out all others, and keys for encryption.
+// and Ed25519. It leaves out all other keys, and keys for encryption.
 func parseKeys(document []byte) ([]key, error) {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`

@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	keysFresh   = 10 * time.Minute // age at which the keys are fetched anew
-	keysKept    = 24 * time.Hour   // age up to which they are used while a fetch fails
+	keysFresh   = 10 * time.Minute // the keys are fetched again at this age
+	keysKept    = 24 * time.Hour   // the keys are used up to this age while a fetch fails
 	fetchEvery  = 30 * time.Second // least time between fetches, whatever tokens come
-	fetchFirst  = 2 * time.Second  // the same while there are no keys at all
+	fetchFirst  = 2 * time.Second  // the same limit while there are no keys at all
 	fetchWithin = 3 * time.Second  // for metadata and keys together
 	maxDocument = 256 << 10        // bytes of either
 )
@@ -38,14 +38,15 @@ type keySet struct {
 	fetched time.Time     // when keys were fetched
 	tried   time.Time     // when the last attempt began
 	failure error         // of that attempt
-	flight  chan struct{} // closed at the end of the running attempt; nil if none runs
+	flight  chan struct{} // closed when the running attempt ends; nil if none runs
 	uri     string        // URL of the keys from the issuer's metadata; "" if not known
 }
 
 // find returns the keys that may have signed a token, at most maxTried. id is "" for a
 // token that names no key.
 //
-// Errors: Unauthenticated: the issuer has no such key; Unavailable: it cannot be asked.
+// Errors: Unauthenticated: the issuer has no such key; Unavailable: the issuer does not
+// answer.
 func (s *keySet) find(ctx context.Context, algorithm, id string) ([]key, error) {
 	found, wait, fetch := s.look(algorithm, id)
 	switch {
@@ -68,7 +69,7 @@ func (s *keySet) find(ctx context.Context, algorithm, id string) ([]key, error) 
 	if s.failure != nil {
 		return nil, session.Errorf(session.Unavailable, "the keys of the identity provider cannot be fetched; try again in a while").Because(s.failure)
 	}
-	return nil, badToken("its key is not one of the issuer's")
+	return nil, badToken("the issuer has no key with the name that it gives")
 }
 
 // look returns the known keys. If fetch is true, the caller has to fetch the keys and
@@ -104,8 +105,8 @@ func (s *keySet) matching(algorithm, id string) (found []key) {
 	return found
 }
 
-// fetch makes the attempt that look has begun. It goes on when its caller has gone,
-// because others wait for it.
+// fetch makes the attempt that look has begun. It goes on after its caller has gone,
+// because other callers wait for it.
 func (s *keySet) fetch(ctx context.Context, done chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchWithin)
 	defer cancel()
@@ -126,8 +127,8 @@ func (s *keySet) fetch(ctx context.Context, done chan struct{}) {
 	}
 }
 
-// get fetches the keys, and first finds their URL if it is not known. After an error the
-// URL is unknown again.
+// get fetches the keys. If it does not know their URL, it finds the URL first. After an
+// error the URL counts as unknown again.
 func (s *keySet) get(ctx context.Context, uri string) ([]key, string, error) {
 	if uri == "" {
 		uri = s.pinned
@@ -171,7 +172,7 @@ func (s *keySet) discover(ctx context.Context) (string, error) {
 		}
 		return keysOf(s.issuer, document)
 	}
-	return "", fmt.Errorf("there is no metadata of issuer %s; check its spelling, or set jwks_uri", s.issuer)
+	return "", fmt.Errorf("issuer %s has no metadata; check the spelling of the issuer, or set jwks_uri", s.issuer)
 }
 
 // keysOf reads one metadata document.
@@ -237,7 +238,7 @@ func newClient() *http.Client {
 
 func sameHost(r *http.Request, via []*http.Request) error {
 	if first := via[0].URL; len(via) > 3 || r.URL.Host != first.Host || r.URL.Scheme != first.Scheme {
-		return errors.New("it redirects to another host, or too often")
+		return errors.New("it redirects to another host, or more often than is followed")
 	}
 	return nil
 }

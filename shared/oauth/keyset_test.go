@@ -118,7 +118,7 @@ func TestKeyThatWasWithdrawnIsUsedForAQuarterOfAnHourAtMost(t *testing.T) {
 	})
 }
 
-// A caller that goes does not take the fetch from others with it.
+// A caller that goes away does not stop a fetch for which others wait.
 func TestFetchOutlivesItsCaller(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		i.set(func() { i.answer = func(http.ResponseWriter) bool { time.Sleep(500 * time.Millisecond); return false } })
@@ -197,7 +197,7 @@ func TestKeySetsAreBounded(t *testing.T) {
 	})
 }
 
-// endless is a document without an end, read as far as it is wanted.
+// endless is a document without an end. It counts the bytes that were read.
 type endless struct{ read int }
 
 func (e *endless) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -1,10 +1,9 @@
 // Package oauth identifies callers by the tokens of an identity provider. It makes the
 // endpoint a resource server (OAuth 2.1; MCP, basic/authorization). It verifies tokens,
 // decides by their claims which server a caller may use, and tells clients where to get
-// tokens (RFC 9728). It issues no tokens, and knows no transport, no session and no
-// store.
+// tokens (RFC 9728). It issues no tokens, and knows no transport, no session and no store.
 //
-// # What is taken
+// # Accepted tokens
 //
 // The package accepts a token if:
 //
@@ -13,11 +12,10 @@
 //   - its issuer, its times (within a minute) and its audience are right;
 //   - it is no token of another kind: an ID token, a logout token, a proof.
 //
-// The audience is the URL of the one server that the token is for. With introspection
-// the package also asks the issuer about each token, and also accepts tokens that are no
-// JWT.
+// The audience is the URL of the one server that the token is for. With introspection the
+// package also asks the issuer about each token, and also accepts tokens that are no JWT.
 //
-// # How fast a change bites
+// # How fast a change takes effect
 //
 // A token that its issuer has revoked stays valid until it expires; with introspection,
 // for 30 seconds at most. A key that the issuer has withdrawn is used for 15 minutes at
@@ -27,8 +25,6 @@ package oauth
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -37,6 +33,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/allow"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
@@ -45,8 +42,8 @@ type Config struct {
 	Settings
 	// Servers are the names of all servers.
 	Servers []string
-	// Sealer seals the token of a connection if introspection is on, because the issuer
-	// is asked about it as long as the connection is open.
+	// Sealer seals the token of a connection if introspection is on: as long as the
+	// connection is open, the package asks the issuer about that token.
 	Sealer *session.Sealer
 	// Client makes the requests to the issuer; nil for a client that follows redirects
 	// within a host only.
@@ -57,10 +54,9 @@ type Config struct {
 
 // ResourceServer verifies tokens. It is safe for concurrent use.
 type ResourceServer struct {
-	settings  Settings
-	resources resources
+	resources
 	verifier  verifier
-	introspec *introspector // nil if the issuer is not asked about tokens
+	introspec *introspector // nil if introspection is off
 	sealer    *session.Sealer
 	needed    []string // names of the claims that admit needs
 
@@ -68,7 +64,7 @@ type ResourceServer struct {
 	known map[[sha256.Size]byte]grant
 }
 
-// Limits of tokens and of the memory of them.
+// These limit tokens and the memory of their results.
 const (
 	maxKnown   = 1000
 	knownFor   = 5 * time.Minute // for a token without introspection
@@ -80,7 +76,7 @@ const (
 // New makes a ResourceServer. It makes no request. The error names the wrong setting and
 // its possible values.
 func New(c Config) (*ResourceServer, error) {
-	s, err := c.Settings.complete(c.Servers)
+	s, err := c.Settings.Complete(c.Servers)
 	if err != nil {
 		return nil, err
 	}
@@ -91,16 +87,14 @@ func New(c Config) (*ResourceServer, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	r := &ResourceServer{
-		settings: s, resources: resources{s}, sealer: c.Sealer, known: map[[sha256.Size]byte]grant{},
+		resources: resources{s}, sealer: c.Sealer, known: map[[sha256.Size]byte]grant{},
 		verifier: newVerifier(s, &keySet{issuer: s.Issuer, pinned: s.JWKS, client: c.Client, log: c.Log}),
 		needed:   append(slices.Clone(s.Claims), s.Principal, s.TenantClaim, "aud", "exp", "scope", "scp", "client_id", "azp", "cid"),
 	}
 	if s.Introspection != nil {
 		r.introspec = newIntrospector(s, c.Client)
 	}
-	for _, rule := range s.Allow {
-		r.needed = append(r.needed, rule.needs()...)
-	}
+	r.needed = append(append(r.needed, s.Allow.Claims()...), "email_verified")
 	return r, nil
 }
 
@@ -137,7 +131,7 @@ func (s *ResourceServer) Verify(ctx context.Context, token, server string) (sess
 func (s *ResourceServer) Confirm(ctx context.Context, text, server string) error {
 	rest, ok := strings.CutPrefix(text, credential)
 	if !ok {
-		return badToken("this connection was opened with something else")
+		return badToken("this connection was opened with another kind of credential")
 	}
 	if s.introspec != nil {
 		token, ok := s.sealer.Open(rest)
@@ -193,7 +187,7 @@ func (s *ResourceServer) grant(ctx context.Context, token string) (grant, error)
 	return g, nil
 }
 
-// look verifies a token, and asks the issuer about it if introspection is on.
+// look verifies a token. If introspection is on, it also asks the issuer about the token.
 func (s *ResourceServer) look(ctx context.Context, token string) (map[string]any, error) {
 	if len(token) > maxToken {
 		return nil, badToken(fmt.Sprintf("it has more than %d bytes", maxToken))
@@ -216,40 +210,25 @@ func (s *ResourceServer) look(ctx context.Context, token string) (map[string]any
 // admit decides whether a grant may use one server.
 func (s *ResourceServer) admit(g grant, server string) (session.Identity, error) {
 	switch {
-	case !s.resources.among(texts(g.claims["aud"]), server):
-		return session.Identity{}, badToken("it is for something else; get one whose resource is the URL of this server")
+	case !s.among(allow.Texts(g.claims["aud"]), server):
+		return session.Identity{}, badToken("it is for another resource; get one whose resource is the URL of this server")
 	case missing(scopes(g.claims), strings.Fields(*s.settings.Scope)):
-		return session.Identity{}, &scopeError{session.Errorf(session.Forbidden, "the token lacks a scope; get one with the scope %s", *s.settings.Scope)}
+		return session.Identity{}, lacks(strings.Fields(*s.settings.Scope))
 	}
-	who, err := s.settings.identity(g.claims)
+	who, err := s.settings.Identity(g.claims)
+	if err == nil {
+		err = s.settings.Admit(server, g.claims)
+	}
 	if err != nil {
 		return session.Identity{}, err
 	}
-	if s.settings.Allow == nil {
-		return who, nil
-	}
-	rule, ok := s.settings.Allow[server]
-	if !ok {
-		rule, ok = s.settings.Allow[everyServer]
-	}
-	if !ok || !rule.fits(g.claims) {
-		return session.Identity{}, session.Errorf(session.Forbidden, "you may not use this server; ask who runs it to let you in")
-	}
+	who.ToolRules = s.settings.ToolRules(server, g.claims)
 	return who, nil
 }
 
-// scopeError is a refusal for want of a scope.
-type scopeError struct{ refusal *session.Error }
-
-// Error returns the message for the client.
-func (e *scopeError) Error() string { return e.refusal.Message }
-
-// Unwrap returns the error with its code.
-func (e *scopeError) Unwrap() error { return e.refusal }
-
 // badToken returns the error for an invalid token. The reason must not quote the token.
 func badToken(why string) error {
-	return session.Errorf(session.Unauthenticated, "this token is not good: %s; sign in again", why)
+	return session.Errorf(session.Unauthenticated, "this token is not valid: %s; sign in again", why)
 }
 
 // missing reports whether one of the wanted scopes is missing.
@@ -260,55 +239,9 @@ func missing(has, wanted []string) bool {
 // scopes returns the scopes of a token (RFC 9068 §2.2.3; some issuers write scp).
 func scopes(claims map[string]any) (all []string) {
 	for _, name := range []string{"scope", "scp"} {
-		for _, text := range texts(claims[name]) {
+		for _, text := range allow.Texts(claims[name]) {
 			all = append(all, strings.Fields(text)...)
 		}
 	}
 	return all
-}
-
-// Challenge returns the WWW-Authenticate header for a request that was refused with err,
-// "" for none (RFC 6750 §3, RFC 9728 §5.1). address is the address of the request, as
-// for [ResourceServer.Metadata].
-func (s *ResourceServer) Challenge(address string, tried bool, err error) string {
-	problem := ""
-	var scope *scopeError
-	switch code := session.CodeOf(err); {
-	case code == session.Unauthenticated && tried:
-		problem = "invalid_token"
-	case code == session.Unauthenticated:
-	case errors.As(err, &scope):
-		problem = "insufficient_scope"
-	case code == session.Invalid:
-		problem = "invalid_request"
-	default:
-		return ""
-	}
-	header := "Bearer "
-	if problem != "" {
-		header += `error="` + problem + `", `
-	}
-	header += `resource_metadata="` + s.resources.metadataURL(address) + `"`
-	if *s.settings.Scope != "" {
-		header += `, scope="` + strings.Join(strings.Fields(*s.settings.Scope), " ") + `"`
-	}
-	return header
-}
-
-// Metadata returns the protected resource metadata (RFC 9728 §2) of a server at an
-// address. The address is the path that a client calls, "/SERVER/mcp" or "/SERVER/sse",
-// with the client's additions. Clients compare it with the URL that they call.
-func (s *ResourceServer) Metadata(server, address string) []byte {
-	document := struct {
-		Resource string   `json:"resource"`
-		Issuers  []string `json:"authorization_servers"`
-		Scopes   []string `json:"scopes_supported,omitempty"`
-		Methods  []string `json:"bearer_methods_supported"`
-		Name     string   `json:"resource_name"`
-	}{s.settings.PublicURL + address, []string{s.settings.Issuer}, strings.Fields(*s.settings.Scope), []string{"header"}, server}
-	text, err := json.Marshal(document)
-	if err != nil {
-		panic("oauth: " + err.Error()) // texts can always be marshalled
-	}
-	return text
 }

@@ -25,7 +25,8 @@ func TestTokenSaysWhoItsHolderIs(t *testing.T) {
 		exp := time.Now().Add(10 * time.Minute)
 		want := session.Identity{
 			Tenant: "acme", Principal: "corp:ada", Credential: fmt.Sprintf("idp:%d", exp.Add(time.Minute).Unix()),
-			Props: []byte(`{"client_id":"app","email":"ada@example.com","groups":["eng"],"scope":"mcp other"}`),
+			Props:  []byte(`{"client_id":"app","email":"ada@example.com","groups":["eng"],"scope":"mcp other"}`),
+			Scopes: []string{"mcp", "other"}, Scoped: true,
 		}
 		c := claims(map[string]any{"email": "ada@example.com", "groups": []string{"eng"}, "secret": "x", "scope": "mcp other"})
 		s := i.server(t, func(s *oauth.Settings) {
@@ -107,7 +108,7 @@ func TestIssuerIsComparedByteForByte(t *testing.T) {
 	})
 }
 
-// The metadata of another issuer is not used, wherever it was found.
+// The metadata of another issuer is not used, even if it stands at the right URL.
 func TestKeysAreThoseOfTheIssuerThatIsSet(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		for _, metadata := range []map[string]any{
@@ -182,7 +183,7 @@ func TestRememberedTokenEndsInTime(t *testing.T) {
 	})
 }
 
-// Row A-13: nothing of a header decides with which key or how a token is verified.
+// Row A-13: a token's header never decides which key verifies it or how.
 func TestForgedTokensAreRefusedWithoutAFetch(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		der, err := x509.MarshalPKIXPublicKey(signers().rsa.Public())
@@ -232,7 +233,8 @@ func TestForgedTokensAreRefusedWithoutAFetch(t *testing.T) {
 	})
 }
 
-// Row A-13: what is signed wrongly, with keys that are the issuer's and others.
+// Row A-13: each signature is wrong in one way, some with keys of the issuer and some with
+// others.
 func TestSignatureIsThatOfAKeyOfItsKind(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		good := claims(nil)
@@ -250,7 +252,7 @@ func TestSignatureIsThatOfAKeyOfItsKind(t *testing.T) {
 			_, err := verify(s, token)
 			wantCode(t, name, err, session.Unauthenticated)
 		}
-		// A key that is for one algorithm is for no other.
+		// A key that names one algorithm is good for no other.
 		i.set(func() { i.keys[0]["alg"] = "RS256" })
 		s = i.server(t, nil)
 		if _, err := verify(s, signed(t, good, nil)); err != nil {
@@ -261,7 +263,7 @@ func TestSignatureIsThatOfAKeyOfItsKind(t *testing.T) {
 	})
 }
 
-// Row A-13: keys of other kinds are not tried, so that they take no place of those that are.
+// Row A-13: the server tries at most some keys. Keys of other kinds are not among them.
 func TestTokenThatNamesNoKeyIsComparedWithThoseOfItsKind(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		token := signed(t, claims(nil), map[string]any{"kid": nil})
@@ -274,7 +276,7 @@ func TestTokenThatNamesNoKeyIsComparedWithThoseOfItsKind(t *testing.T) {
 	})
 }
 
-// Row A-14: each of them is signed by the issuer, and has the right audience.
+// Row A-14: the issuer has signed each of these tokens, and the audience is right.
 func TestTokensOfOtherKindsAreRefused(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		s := i.server(t, nil)
@@ -333,7 +335,7 @@ func TestPrincipalsOfTwoIssuersAreTwo(t *testing.T) {
 		if !seen["login.example:ada"] {
 			t.Errorf("%v", seen)
 		}
-		// No two subjects are one principal, however they are written.
+		// Two subjects are never one principal, however they are written.
 		s := i.server(t, nil)
 		subjects := []string{"a", "A", "a b", "ä", strings.Repeat("x", 200), strings.Repeat("x", 201), "#a", "a\n", "a:b"}
 		principals := map[string]string{}
@@ -343,7 +345,8 @@ func TestPrincipalsOfTwoIssuersAreTwo(t *testing.T) {
 				t.Errorf("%q is %q, as %q: %v", sub, who.Principal, other, err)
 			}
 			principals[who.Principal] = sub
-			// Nobody gets another's name by being called like its hash.
+			// A subject that looks like the hash of another one does not become that
+			// principal.
 			named, err := verify(s, signed(t, claims(map[string]any{"sub": strings.TrimPrefix(who.Principal, "login.example:")}), nil))
 			if hashed := strings.HasPrefix(who.Principal, "login.example:#"); err != nil || hashed && named.Principal == who.Principal {
 				t.Errorf("%q is %q as well: %v", who.Principal, named.Principal, err)
@@ -356,7 +359,7 @@ func TestPrincipalsOfTwoIssuersAreTwo(t *testing.T) {
 	})
 }
 
-// Row A-22: a tenant is what the table says, never what a token says.
+// Row A-22: the table of the settings decides the tenant, never the token.
 func TestTenantIsFromTheTableOnly(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		s := i.server(t, func(s *oauth.Settings) {
@@ -380,7 +383,7 @@ func TestPrincipalIsTheClaimThatIsSet(t *testing.T) {
 	})
 }
 
-// access.allow, for one server and for all others.
+// The rules of access.allow apply to one server, or with "*" to all others.
 func TestOnlyThoseWhoAreAllowedUseAServer(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		s := i.server(t, func(s *oauth.Settings) {
@@ -434,7 +437,7 @@ func TestOnlyThoseWhoAreAllowedUseAServer(t *testing.T) {
 	})
 }
 
-// Row A-23, as far as it is ours: the whole challenge.
+// Row A-23, the part of this package: the whole challenge.
 func TestChallengesAreThoseOfTheSpecification(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		plain := i.server(t, nil)

@@ -1,18 +1,23 @@
 package oauth
 
 import (
+	"encoding/json"
+	"errors"
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// resources maps the audiences of tokens to servers.
+// resources maps the audiences of tokens to servers, and tells clients where to get
+// tokens. Its methods are those of [ResourceServer] and [Issued].
 type resources struct{ settings Settings }
 
 const wellKnown = "/.well-known/oauth-protected-resource"
 
-// metadataURL returns the URL of the metadata of an address (RFC 9728 §3.1).
-func (r resources) metadataURL(address string) string {
+// MetadataURL returns the URL of the metadata of an address (RFC 9728 §3.1).
+func (r resources) MetadataURL(address string) string {
 	return r.settings.PublicURL + wellKnown + address
 }
 
@@ -43,6 +48,64 @@ func canonical(text string) string {
 	text = strings.ToLower(scheme + "://" + host)
 	if slash {
 		text += "/" + path
+	}
+	return text
+}
+
+// Server returns the server that a resource of a request names (RFC 8707 §2): its URL in
+// one of its forms, possibly with a query.
+func (s Settings) Server(servers []string, resource string) (string, bool) {
+	resource, _, _ = strings.Cut(resource, "?")
+	for _, name := range servers {
+		if (resources{s}).among([]string{resource}, name) {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+// Challenge returns the WWW-Authenticate header for a request that was refused with err,
+// "" for none (RFC 6750 §3, RFC 9728 §5.1). address is the address of the request, as
+// for Metadata.
+func (r resources) Challenge(address string, tried bool, err error) string {
+	problem, wanted := "", strings.Fields(*r.settings.Scope)
+	var scope *scopeError
+	switch code := session.CodeOf(err); {
+	case code == session.Unauthenticated && tried:
+		problem = "invalid_token"
+	case code == session.Unauthenticated:
+	case errors.As(err, &scope):
+		problem, wanted = "insufficient_scope", scope.wanted
+	case code == session.Invalid:
+		problem = "invalid_request"
+	default:
+		return ""
+	}
+	header := "Bearer "
+	if problem != "" {
+		header += `error="` + problem + `", `
+	}
+	header += `resource_metadata="` + r.MetadataURL(address) + `"`
+	if len(wanted) > 0 {
+		header += `, scope="` + strings.Join(wanted, " ") + `"`
+	}
+	return header
+}
+
+// Metadata returns the protected resource metadata (RFC 9728 §2) of a server at an
+// address. The address is the path that a client calls, "/SERVER/mcp" or "/SERVER/sse",
+// with the client's additions. Clients compare it with the URL that they call.
+func (r resources) Metadata(server, address string) []byte {
+	document := struct {
+		Resource string   `json:"resource"`
+		Issuers  []string `json:"authorization_servers"`
+		Scopes   []string `json:"scopes_supported,omitempty"`
+		Methods  []string `json:"bearer_methods_supported"`
+		Name     string   `json:"resource_name"`
+	}{r.settings.PublicURL + address, []string{r.settings.Issuer}, strings.Fields(*r.settings.Scope), []string{"header"}, server}
+	text, err := json.Marshal(document)
+	if err != nil {
+		panic("oauth: " + err.Error()) // texts can always be marshalled
 	}
 	return text
 }

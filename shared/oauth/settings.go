@@ -11,13 +11,20 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/allow"
 )
 
 // Settings say which tokens are accepted, and how they become identities. All fields but
-// PublicURL and Secret are in the servers file, under x-dormouse.access.
+// PublicURL and Secret are in the servers file, under x-dormouse.access. Issuer is the
+// identity provider whose access tokens a [ResourceServer] takes, or at which package
+// broker has users sign in. The embedded fields are for the broker only.
 type Settings struct {
-	// PublicURL is the URL by which clients reach the endpoint: https://HOST without a
-	// path, or http on loopback. A server's resource is this URL and the server's path.
+	Brokered
+
+	// PublicURL is the URL at which clients reach the endpoint: https://HOST without a
+	// path, or http on loopback. The resource of a server is this URL and the server's
+	// path.
 	PublicURL string `json:"-"`
 	// Secret authenticates introspection requests.
 	Secret string `json:"-"`
@@ -36,7 +43,8 @@ type Settings struct {
 	// Scope lists the scopes that a token needs, separated by spaces; nil means "mcp",
 	// "" means none.
 	Scope *string `json:"scope,omitempty"`
-	// Audiences are accepted for a server beside its URLs. No two servers may share one.
+	// Audiences are further accepted audiences of a server, beside its URLs. Two servers
+	// must not share one.
 	Audiences map[string][]string `json:"audiences,omitempty"`
 
 	// Principal is the claim that names the principal; the default is "sub".
@@ -51,16 +59,21 @@ type Settings struct {
 	Claims []string `json:"claims,omitempty"`
 
 	// Allow maps names of servers to the rules for their use; "*" stands for all servers
-	// that have no entry. Without either, no caller may use a server. If Allow is nil,
-	// every caller with a token for a server may use it.
-	Allow map[string]Rule `json:"allow,omitempty"`
+	// that have no entry. A server with neither admits no caller. If Allow is nil, every
+	// caller with a token for a server may use it. Package catalog leaves out the rules of
+	// servers that it rejects.
+	Allow allow.Rules `json:"allow,omitempty"`
+	// Scopes maps names of servers to optional scopes, and each scope to the tools that
+	// need it. A tool may be a pattern that ends in "*". A caller whose token lacks the
+	// scope is told to get one that has it.
+	Scopes map[string]map[string][]string `json:"scopes,omitempty"`
 	// Introspection, if not nil, asks the issuer whether a token is still valid (RFC
 	// 7662).
 	Introspection *Introspection `json:"introspection,omitempty"`
 }
 
-// Introspection says how to ask an issuer about tokens. An answer that a token is valid
-// counts for 30 seconds.
+// Introspection says how to ask an issuer about tokens. A positive answer is good for 30
+// seconds.
 type Introspection struct {
 	Endpoint string `json:"endpoint"`
 	ClientID string `json:"client_id"`
@@ -69,10 +82,11 @@ type Introspection struct {
 const (
 	baseScope     = "mcp"
 	defaultTenant = "default"
-	everyServer   = "*"
+	everyServer   = allow.EveryServer
 )
 
-// algorithms maps the supported algorithms to their kinds of keys. None is symmetric.
+// algorithms maps the supported algorithms to the kinds of keys that they need. All are
+// asymmetric.
 func algorithms() map[string]string {
 	return map[string]string{
 		"RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "PS256": "RSA", "PS384": "RSA", "PS512": "RSA",
@@ -89,15 +103,18 @@ func ReadSettings(section []byte) (Settings, error) {
 		return Settings{}, fmt.Errorf("access: %w", err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return Settings{}, errors.New("access: text behind the end")
+		return Settings{}, errors.New("access: there is text after the JSON object; remove it")
 	}
 	return s, nil
 }
 
-// complete checks the settings and sets the defaults; servers are the names of all
-// servers.
-func (s Settings) complete(servers []string) (Settings, error) {
-	for _, check := range []func() error{s.checkURLs, s.checkAlgorithms, s.checkIdentity, func() error { return s.checkServers(servers) }} {
+// Complete checks the settings and sets the defaults; servers are the names of all
+// servers. The error names the wrong setting and its possible values.
+func (s Settings) Complete(servers []string) (Settings, error) {
+	checks := []func() error{
+		s.checkURLs, s.checkAlgorithms, s.checkIdentity, func() error { return s.checkServers(servers) }, func() error { return s.checkScopes(servers) },
+	}
+	for _, check := range checks {
 		if err := check(); err != nil {
 			return Settings{}, err
 		}
@@ -161,7 +178,7 @@ func webURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Host == "" || u.Opaque != "":
-		return nil, fmt.Errorf("%q is no URL; want https://HOST", text)
+		return nil, fmt.Errorf("%q is not a URL; want https://HOST", text)
 	case u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())):
 		return nil, fmt.Errorf("%q is not https; http is for loopback only", text)
 	case u.User != nil || u.Fragment != "" || strings.HasSuffix(text, "#"):
@@ -178,22 +195,22 @@ func (s Settings) checkAlgorithms() error {
 	known := algorithms()
 	for _, a := range s.Algorithms {
 		if known[a] == "" {
-			return fmt.Errorf("access: algorithm %q cannot be taken; want some of %s", a, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+			return fmt.Errorf("access: algorithm %q is not supported; choose from %s", a, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		}
 	}
 	if s.Scope == nil {
 		return nil
 	}
 	for scope := range strings.FieldsSeq(*s.Scope) {
-		if strings.ContainsFunc(scope, func(c rune) bool { return c <= ' ' || c > '~' || c == '"' || c == '\\' }) {
-			return fmt.Errorf("access: scope %q has characters that scopes do not have", scope)
+		if !isScope(scope) {
+			return fmt.Errorf("access: scope %q has characters that a scope must not have; use visible ASCII characters except quotes and backslashes", scope)
 		}
 	}
 	return nil
 }
 
-// given lists claims that may pass from one person to another. A person who gets
-// another's old address must not get their sessions.
+// given lists claims whose value may pass from one person to another, such as an address.
+// The new owner must not get the sessions of the old one.
 func given() []string {
 	return []string{"email", "name", "nickname", "phone_number", "preferred_username", "upn", "unique_name"}
 }
@@ -205,18 +222,18 @@ func (s Settings) checkIdentity() error {
 	}
 	for _, t := range tenants {
 		if !isName(t) || len(t) > 64 {
-			return fmt.Errorf("access: %q is no name of a tenant; use up to 64 letters, digits and . _ -", t)
+			return fmt.Errorf("access: %q is not a name of a tenant; use up to 64 letters, digits and . _ -", t)
 		}
 	}
 	switch {
 	case slices.Contains(given(), s.Principal):
-		return fmt.Errorf("access: %q may pass from one person to another; name a claim that does not, such as sub", s.Principal)
+		return fmt.Errorf("access: principal: the provider may give the %q of one person to another later; name a claim that never changes hands, such as sub", s.Principal)
 	case s.Name != "" && (!isName(s.Name) || len(s.Name) > 64):
 		return fmt.Errorf("access: name %q; use up to 64 letters, digits and . _ -", s.Name)
 	case (s.TenantClaim == "") != (len(s.Tenants) == 0):
-		return errors.New("access: tenant_claim and tenants go together: the claim, and which of its values is which tenant")
+		return errors.New("access: tenant_claim needs tenants, and tenants needs tenant_claim: name the claim, and the tenant for each of its values")
 	case s.TenantClaim != "" && s.Tenant != "":
-		return errors.New("access: tenant and tenant_claim are both set; leave one of them")
+		return errors.New("access: tenant and tenant_claim are both set; remove one of them")
 	}
 	return nil
 }
@@ -252,11 +269,8 @@ func (s Settings) checkServers(servers []string) error {
 			whose[a] = name
 		}
 	}
-	if s.Allow != nil && len(s.Allow) == 0 {
-		return errors.New(`access: allow names no server, so nobody may use any; name servers, or "*" for all`)
-	}
 	for _, name := range slices.Sorted(maps.Keys(s.Allow)) {
-		if err := s.Allow[name].check(); err != nil {
+		if err := s.Allow[name].Check(); err != nil {
 			return fmt.Errorf("access: allow for %q: %w", name, err)
 		}
 	}

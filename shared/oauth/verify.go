@@ -23,13 +23,14 @@ type verifier struct {
 	keys       *keySet
 	issuer     string
 	algorithms []string
+	types      []string // of headers
 	parser     *jwt.Parser
 	validator  *jwt.Validator
 }
 
 func newVerifier(s Settings, keys *keySet) verifier {
 	return verifier{
-		keys: keys, issuer: s.Issuer, algorithms: s.Algorithms,
+		keys: keys, issuer: s.Issuer, algorithms: s.Algorithms, types: []string{"jwt", "at+jwt"},
 		parser:    jwt.NewParser(jwt.WithValidMethods(s.Algorithms), jwt.WithoutClaimsValidation(), jwt.WithStrictDecoding()),
 		validator: jwt.NewValidator(jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(skew)),
 	}
@@ -43,10 +44,10 @@ func (v verifier) verify(ctx context.Context, token string) (map[string]any, err
 	if err != nil {
 		return nil, err
 	}
-	// A token that does not claim this issuer needs no key.
+	// If the token does not claim this issuer, it is refused without a key.
 	claims := jwt.MapClaims{}
 	if _, _, err := v.parser.ParseUnverified(token, claims); err != nil {
-		return nil, badToken("it is no JWT, or cannot be read")
+		return nil, badToken("it is not a JWT")
 	}
 	if issuer, _ := claims["iss"].(string); issuer != v.issuer {
 		return nil, badToken("it is from another issuer")
@@ -72,19 +73,19 @@ func (v verifier) verify(ctx context.Context, token string) (map[string]any, err
 // head is the contents of a JWT header.
 type head struct{ algorithm, key string }
 
-// header reads the header of a JWT (RFC 7515 §4), before anything else is done with the
-// token. It refuses a header that brings its own key, names a URL for it, or has
-// critical extensions. It also refuses other types than an access token's (RFC 9068
-// §2.1; many issuers write JWT).
+// header reads the header of a JWT (RFC 7515 §4), before any other use of the token. It
+// refuses a header that brings its own key, names a URL for a key, or has critical
+// extensions. It also refuses other types than an access token's (RFC 9068 §2.1; many
+// issuers write JWT).
 func (v verifier) header(token string) (head, error) {
 	first, rest, _ := strings.Cut(token, ".")
 	if strings.Count(rest, ".") != 1 {
-		return head{}, badToken("it is no signed JWT")
+		return head{}, badToken("it is not a signed JWT")
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(first)
 	var h map[string]any
 	if err != nil || json.Unmarshal(raw, &h) != nil {
-		return head{}, badToken("it is no JWT, or cannot be read")
+		return head{}, badToken("it is not a JWT")
 	}
 	for _, name := range []string{"crit", "jwk", "jku", "x5u", "enc", "zip", "b64"} {
 		if _, there := h[name]; there {
@@ -93,18 +94,18 @@ func (v verifier) header(token string) (head, error) {
 	}
 	algorithm, _ := h["alg"].(string)
 	if !slices.Contains(v.algorithms, algorithm) {
-		return head{}, badToken("its algorithm is not taken here")
+		return head{}, badToken("its algorithm is not supported")
 	}
-	if typ, there := h["typ"]; there {
+	if typ, there := h["typ"]; there || !slices.Contains(v.types, "jwt") {
 		name, _ := typ.(string)
-		if name = strings.TrimPrefix(strings.ToLower(name), "application/"); name != "jwt" && name != "at+jwt" {
-			return head{}, badToken("it is not an access token")
+		if !slices.Contains(v.types, strings.TrimPrefix(strings.ToLower(name), "application/")) {
+			return head{}, badToken("it is another kind of token")
 		}
 	}
 	kid, there := h["kid"]
 	id, ok := kid.(string)
 	if there && (!ok || id == "") {
-		return head{}, badToken("its key has no name")
+		return head{}, badToken("its header names no key (kid)")
 	}
 	return head{algorithm, id}, nil
 }
@@ -113,9 +114,9 @@ func (v verifier) header(token string) (head, error) {
 // token is a bearer access token.
 func (v verifier) judge(claims map[string]any) error {
 	if err := v.validator.Validate(jwt.MapClaims(claims)); err != nil {
-		return badToken("it has expired, or is not good yet")
+		return badToken("it has expired, or is not valid yet")
 	}
-	// ID tokens, logout tokens and tokens that are bound to a key have these claims.
+	// Only ID tokens, logout tokens and tokens that are bound to a key have these claims.
 	for _, name := range []string{"nonce", "at_hash", "c_hash", "events", "cnf"} {
 		if _, there := claims[name]; there {
 			return badToken("it is not an access token that is sent as Bearer: it has " + name)
@@ -147,20 +148,20 @@ func unix(text string) (time.Time, bool) {
 	return time.Unix(n, 0), err == nil
 }
 
-// identity returns the identity of claims.
+// Identity returns the identity that claims of the provider describe.
 //
-// Errors: Unauthenticated; Forbidden: the claims give no tenant, or are larger than
-// native servers may get.
-func (s Settings) identity(claims map[string]any) (session.Identity, error) {
+// Errors: Unauthenticated; Forbidden: the claims give no tenant, or are larger than native
+// servers may get.
+func (s Settings) Identity(claims map[string]any) (session.Identity, error) {
 	subject, _ := claims[s.Principal].(string)
 	if subject == "" {
-		return session.Identity{}, badToken("it does not say whom it speaks for")
+		return session.Identity{}, badToken("it does not name its user")
 	}
-	who := session.Identity{Tenant: s.Tenant, Principal: principal(s.Name, subject)}
+	who := session.Identity{Tenant: s.Tenant, Principal: principal(s.Name, subject), Scopes: scopes(claims), Scoped: true}
 	if s.TenantClaim != "" {
 		value, _ := claims[s.TenantClaim].(string)
 		if who.Tenant = s.Tenants[value]; value == "" || who.Tenant == "" {
-			return session.Identity{}, session.Errorf(session.Forbidden, "your organization is not known here; ask who runs this server to let it in")
+			return session.Identity{}, session.Errorf(session.Forbidden, "this server does not know your organization; ask its operator to add it")
 		}
 	}
 	told := map[string]any{}
@@ -182,7 +183,7 @@ func (s Settings) identity(claims map[string]any) (session.Identity, error) {
 		return session.Identity{}, badToken("its claims cannot be read")
 	}
 	if len(who.Props) > maxClaims {
-		return session.Identity{}, session.Errorf(session.Forbidden, "the claims of the token that are passed on have %d bytes, at most %d may be; ask who runs this server to pass on fewer, or to have the groups left out that do not matter", len(who.Props), maxClaims)
+		return session.Identity{}, session.Errorf(session.Forbidden, "the claims of the token that the server would get have %d bytes, more than %d; ask the operator of this server to pass on fewer claims, or to leave out groups that do not matter", len(who.Props), maxClaims)
 	}
 	return who, nil
 }

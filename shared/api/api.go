@@ -1,0 +1,286 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// missing is the error of a route that its place does not have. Its text says where else
+// to look.
+type missing string
+
+func (m missing) Error() string { return string(m) }
+
+// codeNotHere is the code of a missing.
+const codeNotHere = "not_here"
+
+// maxBody bounds the body of a request, in bytes.
+const maxBody = 64 << 10
+
+// Caller is who sends a request.
+type Caller struct {
+	Principal string   // in words for clients: "stopped by ada"
+	Tenant    string   // whose records the caller sees; "" for all tenants
+	Servers   []string // session.EveryServer for all
+}
+
+// may reports whether a caller sees records of a tenant and a server.
+func (c Caller) may(tenant, server string) bool {
+	return (c.Tenant == "" || c.Tenant == tenant) && auth.May(c.Servers, server)
+}
+
+// Options are what an API works with. Store, Caller and Info are needed. A route that
+// needs a field that is nil answers not_here.
+type Options struct {
+	Info  Info // Place, URL and Access; the API knows the others
+	Store session.Store
+	// Caller returns who sent a request, after checking that they have a right. Errors:
+	// Unauthenticated, Forbidden, Invalid, Unavailable.
+	Caller func(r *http.Request, right auth.Right) (Caller, error)
+	// Servers returns the servers file as it is served now.
+	Servers func() *catalog.Catalog
+	// End ends a session for an operator. Errors: NotFound, Unavailable.
+	End func(ctx context.Context, id session.ID) error
+	// Halt stops processes of a box; see relayhost.Backend.Halt.
+	Halt func(ctx context.Context, box session.BoxID, of session.ID, by string, within time.Duration) (up bool, err error)
+	// Status returns what runs on a machine. LastCall, Principal and Client of processes
+	// are filled in by the API. nil: the store says which boxes are up.
+	Status func(ctx context.Context) (Status, error)
+	// Output passes the kept output of processes to emit, oldest process first. With
+	// Follow it returns when ctx ends.
+	Output func(ctx context.Context, of Outputs, emit func(Output) error) error
+	// Reload reads the servers file at once.
+	Reload func() Reloaded
+	// Bill returns what was used since a time; the zero time is the beginning.
+	Bill func(ctx context.Context, since time.Time) (Bill, error)
+
+	// Calls and Series return what was called. Metrics writes counts since the start of the
+	// program in the text format of Prometheus, of what the caller may see.
+	Calls   func(context.Context, CallQuery) (Calls, error)
+	Series  func(context.Context, SeriesQuery) (Series, error)
+	Metrics func(w io.Writer, may func(tenant, server string) bool) error
+
+	Log   *slog.Logger  // gets one line a request; nil: no log
+	Meter session.Meter // counts the costs of each request; nil: nothing is counted
+}
+
+// handler is the API.
+type handler struct {
+	Options
+	mux *http.ServeMux
+}
+
+// New returns the API as a handler for all paths below [Prefix].
+func New(o Options) http.Handler {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.Info.Version, o.Info.Protocol = version(), append([]string{wire.V20260728}, wire.LegacyVersions()...)
+	h := &handler{Options: o, mux: http.NewServeMux()}
+	for _, r := range h.routes() {
+		h.mux.Handle(r.method+" "+Prefix+r.path, r.handler(h))
+	}
+	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		x := &exchange{h: h, w: w, r: r}
+		x.fail(session.Errorf(session.NotFound, "there is nothing at %s %s; docs/http-api.md lists the routes", r.Method, r.URL.Path))
+	})
+	return h.mux
+}
+
+// route is one method and path with the right that it needs. This table is all that
+// decides who may do what.
+type route struct {
+	method, path string
+	right        auth.Right
+	serve        func(*exchange) (any, error)
+}
+
+func (h *handler) routes() []route {
+	return []route{
+		{"GET", "{$}", auth.ToSee, (*exchange).info},
+		{"GET", "servers", auth.ToSee, (*exchange).servers},
+		{"GET", "servers/{server}/tools", auth.ToSee, (*exchange).tools},
+		{"POST", "servers/{server}/stop", auth.ToAct, (*exchange).stopServer},
+		{"GET", "processes", auth.ToSee, (*exchange).processes},
+		{"POST", "stop", auth.ToAct, (*exchange).stopAll},
+		{"POST", "reload", auth.ToAct, (*exchange).reload},
+		{"GET", "sessions", auth.ToSee, (*exchange).sessions},
+		{"POST", "sessions/{session}/stop", auth.ToAct, (*exchange).stopSession},
+		{"DELETE", "sessions/{session}", auth.ToAct, (*exchange).endSession},
+		{"GET", "logs", auth.ToAct, func(x *exchange) (any, error) { return kept{x}.logs() }},
+		{"GET", "keys", auth.ToSee, func(x *exchange) (any, error) { return keyring{x}.list() }},
+		{"POST", "keys", auth.ToAct, func(x *exchange) (any, error) { return keyring{x}.create() }},
+		{"POST", "keys/{key}/rotate", auth.ToAct, func(x *exchange) (any, error) { return keyring{x}.rotate() }},
+		{"DELETE", "keys/{key}", auth.ToAct, func(x *exchange) (any, error) { return keyring{x}.revoke() }},
+		{"GET", "calls", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.calls() }},
+		{"GET", "series", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.series() }},
+		{"GET", "metrics", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.metrics() }},
+		{"GET", "bill", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.bill() }},
+	}
+}
+
+// exchange is one request.
+type exchange struct {
+	h      *handler
+	w      http.ResponseWriter
+	r      *http.Request
+	caller Caller
+	begun  bool // the response has begun
+	code   int  // HTTP status of the response
+}
+
+func (rt route) handler(h *handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		begun := time.Now()
+		x := &exchange{h: h, w: w, r: r}
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		answer, err := x.serve(rt)
+		switch {
+		case err != nil:
+			x.fail(err)
+		case !x.begun:
+			x.answer(http.StatusOK, answer)
+		}
+		x.log(rt, time.Since(begun), err)
+	}
+}
+
+func (x *exchange) serve(rt route) (any, error) {
+	if x.r.Header.Get("Origin") != "" {
+		return nil, session.Errorf(session.Forbidden, "web pages of other origins may not use the API")
+	}
+	var err error
+	if x.caller, err = x.h.Caller(x.r, rt.right); err != nil {
+		return nil, err
+	}
+	return rt.serve(x)
+}
+
+func (x *exchange) answer(status int, body any) {
+	x.begun, x.code = true, status
+	x.w.Header().Set("Content-Type", "application/json")
+	x.w.Header().Set("Cache-Control", "no-store")
+	x.w.WriteHeader(status)
+	_ = json.NewEncoder(x.w).Encode(body) // the caller may be gone
+}
+
+// lines begins a response of lines of JSON and returns the function that writes one. The
+// response begins with the first line.
+func (x *exchange) lines(mediaType string) func(any) error {
+	enc, flush := json.NewEncoder(x.w), http.NewResponseController(x.w)
+	x.w.Header().Set("Content-Type", mediaType)
+	x.w.Header().Set("Cache-Control", "no-store")
+	return func(v any) error {
+		x.begun, x.code = true, http.StatusOK
+		if err := enc.Encode(v); err != nil {
+			return err
+		}
+		return flush.Flush()
+	}
+}
+
+// fail answers an error. After the beginning of the response it breaks the response off.
+func (x *exchange) fail(err error) {
+	if x.begun {
+		return
+	}
+	code := session.CodeOf(err)
+	var f Failure
+	f.Error.Code, f.Error.Message = string(code), "internal error; it has been logged"
+	var known *session.Error
+	var absent missing
+	status := statusOf(code)
+	switch {
+	case errors.As(err, &absent):
+		status, f.Error.Code, f.Error.Message = http.StatusNotImplemented, codeNotHere, string(absent)
+	case errors.As(err, &known):
+		f.Error.Message = known.Message
+	}
+	if code == session.Unauthenticated {
+		x.w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	x.answer(status, f)
+}
+
+func statusOf(code session.Code) int {
+	switch code {
+	case session.Invalid:
+		return http.StatusBadRequest
+	case session.Unauthenticated:
+		return http.StatusUnauthorized
+	case session.Forbidden:
+		return http.StatusForbidden
+	case session.NotFound:
+		return http.StatusNotFound
+	case session.Conflict:
+		return http.StatusConflict
+	case session.TooLarge:
+		return http.StatusRequestEntityTooLarge
+	case session.Busy:
+		return http.StatusTooManyRequests
+	case session.Unavailable:
+		return http.StatusServiceUnavailable
+	default:
+		return http.StatusInternalServerError
+	}
+}
+
+// log writes the line of a request. It has neither its query nor its body.
+func (x *exchange) log(rt route, took time.Duration, err error) {
+	attrs := []any{"http_method", rt.method, "route", Prefix + rt.path, "principal", x.caller.Principal, "status", x.code, "duration_ms", took.Milliseconds()}
+	level := slog.LevelInfo
+	if err != nil {
+		level = slog.LevelWarn
+		attrs = append(attrs, "code", string(session.CodeOf(err)))
+		if x.code >= http.StatusInternalServerError {
+			level = slog.LevelError
+			attrs = append(attrs, "error", err)
+		}
+	}
+	if x.h.Meter != nil {
+		attrs = append(attrs, x.h.Meter.Spent(session.Account{
+			Over: session.OverREST, Tenant: x.caller.Tenant, In: int(max(0, x.r.ContentLength)), Took: took, Code: session.CodeOf(err),
+		})...)
+	}
+	x.h.Log.Log(context.WithoutCancel(x.r.Context()), level, "api", attrs...)
+}
+
+// body reads the body of a request. An empty body leaves into as it is.
+func (x *exchange) body(into any) error {
+	d := json.NewDecoder(x.r.Body)
+	d.DisallowUnknownFields()
+	var large *http.MaxBytesError
+	switch err := d.Decode(into); {
+	case err == nil, errors.Is(err, io.EOF):
+		return nil
+	case errors.As(err, &large):
+		return session.Errorf(session.TooLarge, "the body has over %d bytes", maxBody)
+	default:
+		return session.Errorf(session.Invalid, "the body is not the JSON object that this route takes: %v", err)
+	}
+}
+
+// version returns the version of the program, such as v0.4.0, or devel without one.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	return "devel"
+}
+
+func (x *exchange) info() (any, error) {
+	i := x.h.Info
+	i.Principal, i.Tenant = x.caller.Principal, x.caller.Tenant
+	return i, nil
+}

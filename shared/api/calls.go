@@ -1,0 +1,174 @@
+package api
+
+import (
+	"bytes"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// Call is one call of a tool that has ended.
+type Call struct {
+	Time      time.Time `json:"time"` // of its end
+	Tenant    string    `json:"tenant"`
+	Principal string    `json:"principal"`
+	Server    string    `json:"server"`
+	Tool      string    `json:"tool"`
+	Client    string    `json:"client,omitempty"`
+	Session   string    `json:"session,omitempty"`
+	Trace     string    `json:"trace,omitempty"`
+	MS        float64   `json:"duration_ms"` // with the start of a box, if there was one
+	Failed    bool      `json:"failed"`
+	Code      string    `json:"code,omitempty"`   // of a failure that is Dormouse's; see session.Code
+	Reason    string    `json:"reason,omitempty"` // why it failed
+}
+
+// Calls is a page of calls, the newest first. Next, if set, is the value of after for the
+// next page.
+type Calls struct {
+	Calls []Call `json:"calls"`
+	Next  string `json:"next,omitempty"`
+}
+
+// CallQuery says which calls are asked for. Empty fields ask for all.
+type CallQuery struct {
+	Tenant, Server, Principal, Tool string
+
+	Servers []string  // the caller sees no others; nil for all
+	Failed  bool      // only failed ones
+	Since   time.Time // only those that ended at this time or later
+	After   string    // Next of the page before
+	Limit   int       // how many at most
+}
+
+// Series are counts over time, in the order of time. A bucket without any event is absent.
+type Series struct {
+	Step    int64     `json:"step_seconds"` // what a bucket spans: 60 or 3600
+	Bounds  []float64 `json:"bounds_ms"`    // the upper bounds of durations
+	Buckets []Bucket  `json:"buckets"`
+}
+
+// Bucket is what happened to one server for one tenant, in one step of time.
+type Bucket struct {
+	Time   time.Time `json:"time"` // its begin
+	Tenant string    `json:"tenant"`
+	Server string    `json:"server"`
+	Calls  int64     `json:"calls"`
+	Failed int64     `json:"failed"` // of Calls
+	Wakes  int64     `json:"wakes"`  // starts of a box
+	// Durations counts calls by bounds_ms. The last number counts those above all bounds.
+	Durations []int64 `json:"durations"`
+}
+
+// SeriesQuery says which counts are asked for. Empty fields ask for all.
+type SeriesQuery struct {
+	Tenant, Server string
+
+	Servers []string // the caller sees no others; nil for all
+	Since   time.Time
+}
+
+const noCalls missing = "calls are not kept here; a stack has a log line of each in its log groups in CloudWatch, and counts in its metrics"
+
+func (x kept) calls() (any, error) {
+	if x.h.Calls == nil {
+		return nil, noCalls
+	}
+	query := x.r.URL.Query()
+	since, err := x.since()
+	if err != nil {
+		return nil, err
+	}
+	q := CallQuery{
+		Tenant: x.caller.Tenant, Server: query.Get("server"), Principal: query.Get("principal"), Tool: query.Get("tool"),
+		Servers: x.servers(), Failed: query.Get("failed") == "true", Since: since, After: query.Get("after"),
+	}
+	if q.Limit, err = limitOf(query.Get("limit")); err != nil {
+		return nil, err
+	}
+	return x.h.Calls(x.r.Context(), q)
+}
+
+func (x kept) series() (any, error) {
+	if x.h.Series == nil {
+		return nil, noCalls
+	}
+	since, err := x.since()
+	if err != nil {
+		return nil, err
+	}
+	if since.IsZero() {
+		since = time.Now().Add(-day)
+	}
+	return x.h.Series(x.r.Context(), SeriesQuery{Tenant: x.caller.Tenant, Server: x.r.URL.Query().Get("server"), Servers: x.servers(), Since: since})
+}
+
+func (x kept) metrics() (any, error) {
+	if x.h.Metrics == nil {
+		return nil, noCalls
+	}
+	var text bytes.Buffer
+	if err := x.h.Metrics(&text, x.caller.may); err != nil {
+		return nil, err
+	}
+	x.begun, x.code = true, http.StatusOK
+	x.w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	x.w.Header().Set("Cache-Control", "no-store")
+	_, _ = x.w.Write(text.Bytes()) // the caller may be gone
+	return nil, nil
+}
+
+const day = 24 * time.Hour
+
+// servers returns the servers that the caller sees, nil for all.
+func (x kept) servers() []string {
+	if x.caller.may(x.caller.Tenant, session.EveryServer) {
+		return nil
+	}
+	return append([]string{}, x.caller.Servers...)
+}
+
+// since returns the time that the query begins at; the zero time if it has none.
+func (x kept) since() (time.Time, error) {
+	span, err := spanOf(x.r.URL.Query().Get("since"))
+	if err != nil || span == 0 {
+		return time.Time{}, err
+	}
+	return time.Now().Add(-span), nil
+}
+
+// limitOf reads how many records a page may have.
+func limitOf(text string) (int, error) {
+	if text == "" {
+		return onAPage, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > mostPage {
+		return 0, session.Errorf(session.Invalid, "limit is %q; use a number from 1 to %d", text, mostPage)
+	}
+	return n, nil
+}
+
+// addCalls adds what each server was called in the last 24 hours, where that is known.
+func (x *exchange) addCalls(list []Server) error {
+	if x.h.Series == nil {
+		return nil
+	}
+	s, err := x.h.Series(x.r.Context(), SeriesQuery{Tenant: x.caller.Tenant, Servers: kept{x}.servers(), Since: time.Now().Add(-day + time.Minute)})
+	if err != nil {
+		return err
+	}
+	of := map[string]Bucket{}
+	for _, b := range s.Buckets {
+		sum := of[b.Server]
+		sum.Calls, sum.Failed = sum.Calls+b.Calls, sum.Failed+b.Failed
+		of[b.Server] = sum
+	}
+	for i := range list {
+		sum := of[list[i].Name]
+		list[i].Calls, list[i].FailedCalls = &sum.Calls, &sum.Failed
+	}
+	return nil
+}

@@ -1,0 +1,198 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+func (x *exchange) processes() (any, error) {
+	status, err := x.status()
+	if err != nil {
+		return nil, err
+	}
+	for i := range status.Processes {
+		if err := x.addSessionsOf(&status.Processes[i]); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortStableFunc(status.Processes, func(a, b Process) int { return b.Since.Compare(a.Since) })
+	return status, nil
+}
+
+// status returns what runs and the caller may see.
+func (x *exchange) status() (Status, error) {
+	if x.h.Status == nil {
+		return x.storedStatus()
+	}
+	s, err := x.h.Status(x.r.Context())
+	if err != nil {
+		return s, err
+	}
+	if x.caller.Tenant != "" {
+		s.Gateways = nil
+	}
+	hidden := func(box string) bool { return !x.caller.may(session.BoxID(box).Parts()) }
+	s.Boxes = slices.DeleteFunc(s.Boxes, func(b Box) bool { return hidden(b.Box) })
+	s.Processes = slices.DeleteFunc(s.Processes, func(p Process) bool { return hidden(p.Box) })
+	return s, nil
+}
+
+// storedStatus returns the boxes that the store says are up.
+func (x *exchange) storedStatus() (Status, error) {
+	s := Status{Functions: []Function{}, Boxes: []Box{}}
+	due, err := x.h.Store.Due(x.r.Context())
+	if err != nil {
+		return s, err
+	}
+	for _, id := range due {
+		if !x.caller.may(id.Parts()) {
+			continue
+		}
+		b, err := x.h.Store.Box(x.r.Context(), id)
+		if err != nil {
+			return s, err
+		}
+		if b.State != session.Asleep {
+			s.Boxes = append(s.Boxes, Box{
+				Box: string(id), Server: b.Server, State: string(b.State), Task: b.Task, Started: b.Changed.UTC(), Processes: []Member{},
+			})
+		}
+	}
+	return s, nil
+}
+
+// addSessionsOf fills in whose process it is, and when its newest message came.
+func (x *exchange) addSessionsOf(p *Process) error {
+	var last time.Time
+	people, clients := map[string]bool{}, map[string]bool{}
+	for _, id := range p.Sessions {
+		s, _, err := x.h.Store.Load(x.r.Context(), session.ID(id), "")
+		if errors.Is(err, session.NotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		people[s.Principal], clients[clientOf(s)] = true, true
+		t, err := x.lastMessage(s)
+		if err != nil {
+			return err
+		}
+		if t.After(last) {
+			last = t.UTC()
+		}
+	}
+	p.Principal, p.Client = oneOf(people, "people"), oneOf(clients, "clients")
+	if !last.IsZero() {
+		p.LastCall = &last
+	}
+	return nil
+}
+
+// oneOf returns the only name, or how many there are.
+func oneOf(names map[string]bool, what string) string {
+	if len(names) > 1 {
+		return fmt.Sprintf("%d %s", len(names), what)
+	}
+	for name := range names {
+		return name
+	}
+	return ""
+}
+
+// kept serves the routes about what a machine keeps of its work: output and use.
+type kept struct{ *exchange }
+
+const (
+	noOutput missing = "the output of processes is not kept here; the output of a stack's boxes is in its log group in CloudWatch: aws logs tail --follow"
+	noBill   missing = "what was used is not counted here; a stack has it in its log groups in CloudWatch and on the bill of AWS"
+)
+
+func (x kept) logs() (any, error) {
+	if x.h.Output == nil {
+		return nil, noOutput
+	}
+	query := x.r.URL.Query()
+	of := Outputs{Of: query.Get("of"), Stdout: query.Get("stdout") == "true", Follow: query.Get("follow") == "true"}
+	if text := query.Get("lines"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return nil, session.Errorf(session.Invalid, "lines is %q; use a number", text)
+		}
+		of.Lines = n
+	}
+	var err error
+	if of.Since, err = spanOf(query.Get("since")); err != nil {
+		return nil, err
+	}
+	write, readable := x.lines("application/x-ndjson"), map[string]bool{}
+	err = x.h.Output(x.r.Context(), of, func(o Output) error {
+		name := o.Server + "/" + o.Process
+		if _, known := readable[name]; !known {
+			if readable[name], err = x.mayRead(o); err != nil {
+				return err
+			}
+		}
+		if !readable[name] {
+			return nil
+		}
+		return write(o)
+	})
+	x.begun = x.begun || err == nil // an empty response, which is complete
+	return nil, err
+}
+
+// mayRead reports whether the caller may read the output of a process: its sessions are
+// of the caller's tenant. Of a process whose sessions have expired that is not known any
+// more.
+func (x kept) mayRead(o Output) (bool, error) {
+	if !auth.May(x.caller.Servers, o.Server) {
+		return false, nil
+	}
+	if x.caller.Tenant == "" {
+		return true, nil
+	}
+	known := false
+	for _, id := range append([]string{o.Process}, o.Shared...) {
+		s, _, err := x.h.Store.Load(x.r.Context(), session.ID(id), "")
+		switch {
+		case errors.Is(err, session.NotFound):
+		case err != nil || s.Tenant != x.caller.Tenant:
+			return false, err
+		default:
+			known = true
+		}
+	}
+	return known, nil
+}
+
+// spanOf reads a time such as 90m or 36h; "" is 0.
+func spanOf(text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return 0, session.Errorf(session.Invalid, "since is %q; use a time such as 90m or 36h", text)
+	}
+	return d, nil
+}
+
+func (x kept) bill() (any, error) {
+	if x.h.Bill == nil {
+		return nil, noBill
+	}
+	since, err := x.since()
+	if err != nil {
+		return nil, err
+	}
+	bill, err := x.h.Bill(x.r.Context(), since)
+	bill.Shares = slices.DeleteFunc(bill.Shares, func(s Share) bool { return !x.caller.may(s.Tenant, s.Server) })
+	return bill, err
+}

@@ -1,0 +1,266 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+const (
+	noServersFile missing = "no servers file is read here, because dormouse run is not up; start it, or use --url"
+	noReload      missing = "the servers file is not read again here; that of a stack is part of its functions, so deploy the stack again"
+)
+
+// mostLooked is for how many sessions servers looks up the newest message. Of further
+// ones it takes what their record says, which may be days older.
+const mostLooked = 500
+
+func (x *exchange) servers() (any, error) {
+	if x.h.Servers == nil {
+		return nil, noServersFile
+	}
+	file := x.h.Servers()
+	status, err := x.status()
+	if err != nil {
+		return nil, err
+	}
+	list := summary(file, status)
+	list = slices.DeleteFunc(list, func(s Server) bool { return !x.caller.may(x.caller.Tenant, s.Name) })
+	if err := x.addSessions(list); err != nil {
+		return nil, err
+	}
+	if err := x.addCalls(list); err != nil {
+		return nil, err
+	}
+	tenants, err := x.tenants()
+	if err != nil {
+		return nil, err
+	}
+	for i := range list {
+		s, ok := file.Server(list[i].Name)
+		if !ok || s.Disabled {
+			continue
+		}
+		list[i].Path = "/" + s.Name + "/mcp"
+		for _, t := range tenants {
+			tools, _, err := x.recorded(t, s)
+			if err != nil {
+				return nil, err
+			}
+			if n := len(tools); tools != nil && (list[i].Tools == nil || *list[i].Tools < n) {
+				list[i].Tools = &n
+			}
+		}
+	}
+	return map[string]any{"servers": list}, nil
+}
+
+// reload reads the servers file at once. The answer names servers, so the caller's key must
+// be for all of them.
+func (x *exchange) reload() (any, error) {
+	switch {
+	case x.h.Reload == nil:
+		return nil, noReload
+	case !slices.Contains(x.caller.Servers, session.EveryServer):
+		return nil, session.Errorf(session.Forbidden, "reload is about all servers, and this key is for some of them")
+	}
+	return x.h.Reload(), nil
+}
+
+// summary returns a line for each server of the file, in its order, the rejected ones
+// last.
+func summary(file *catalog.Catalog, status Status) []Server {
+	list := []Server{}
+	for _, name := range file.Names() {
+		s, _ := file.Server(name)
+		line := Server{Name: name, State: Asleep}
+		if s.Disabled {
+			line.State, line.Why = Off, file.Reason(name)
+		}
+		list = append(list, line)
+	}
+	for _, r := range file.Rejected() {
+		list = append(list, Server{Name: r.Name, State: NotServed, Why: r.Reason()})
+	}
+	for i := range list {
+		if l := &list[i]; l.State == Asleep {
+			l.State, l.Boxes, l.Processes, l.Why = StateOf(l.Name, status)
+		}
+	}
+	return list
+}
+
+// StateOf returns the state of a served server: how many boxes it has up, how many of its
+// own processes run in them, and why the last one failed, if none is ready. A ready process counts for more
+// than one that is starting, and that for more than a failed one.
+func StateOf(server string, status Status) (state string, boxes, running int, why string) {
+	starting := false
+	for _, b := range status.Boxes {
+		if b.Server == server {
+			boxes++
+			starting = starting || b.State == string(session.Starting)
+		}
+	}
+	if boxes == 0 {
+		return Asleep, 0, 0, ""
+	}
+	var last Process // the newest that failed
+	ready, tries, known := false, false, false
+	for _, p := range status.Processes {
+		if p.Server != server {
+			continue
+		}
+		known = true
+		switch p.State {
+		case "ready":
+			ready = true
+			running++
+		case "started":
+			tries = true
+			running++
+		case "staging":
+			tries = true
+		case "exited":
+			if p.Since.After(last.Since) {
+				last = p
+			}
+		}
+	}
+	tries = tries || starting || !known && status.Processes != nil
+	why = last.Why()
+	switch {
+	case ready:
+		return Awake, boxes, running, ""
+	case tries: // perhaps again, after a pause
+		return Starting, boxes, running, why
+	case last.State != "":
+		return Failed, boxes, 0, why
+	}
+	return Awake, boxes, 0, "" // all processes in the box have ended normally, or are not known
+}
+
+// Why says why a process failed, in one line, without the name of its server; "" if it has
+// not.
+func (p Process) Why() string {
+	first, _, _ := strings.Cut(p.Detail, "\n")
+	return strings.TrimPrefix(first, fmt.Sprintf("server %q: ", p.Server))
+}
+
+// addSessions counts the sessions of servers and finds their newest message.
+func (x *exchange) addSessions(list []Server) error {
+	at := map[string]*Server{}
+	for i := range list {
+		at[list[i].Name] = &list[i]
+	}
+	looked := 0
+	return x.each(func(s session.Session) (bool, error) {
+		server := at[s.Server]
+		if server == nil || s.State == session.Ended {
+			return true, nil
+		}
+		server.Sessions++
+		last := s.Used
+		if looked++; looked <= mostLooked {
+			var err error
+			if last, err = x.lastMessage(s); err != nil {
+				return false, err
+			}
+		}
+		if last = last.UTC(); server.LastMessage == nil || server.LastMessage.Before(last) {
+			server.LastMessage = &last
+		}
+		return true, nil
+	})
+}
+
+// tenants returns the tenants that the caller sees and that have a session or a key.
+func (x *exchange) tenants() ([]string, error) {
+	if x.caller.Tenant != "" {
+		return []string{x.caller.Tenant}, nil
+	}
+	seen := map[string]bool{"local": true}
+	err := x.each(func(s session.Session) (bool, error) {
+		seen[s.Tenant] = true
+		return true, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for t := range seen {
+		all = append(all, t)
+	}
+	slices.Sort(all)
+	return all, nil
+}
+
+func (x *exchange) recorded(tenant string, s catalog.Server) (tools []json.RawMessage, taken time.Time, err error) {
+	return Recorded(x.r.Context(), x.h.Store, tenant, s)
+}
+
+// Recorded returns the newest list of tools in the handshake record of a tenant's server,
+// and when the server gave it. tools is nil if the record has none. Lists may differ by
+// client; any of them is of use to an operator. The caller owns tools.
+func Recorded(ctx context.Context, store session.Handshakes, tenant string, s catalog.Server) (tools []json.RawMessage, taken time.Time, err error) {
+	parts, err := store.ListHandshakes(ctx, session.RecordFor(tenant, s.Digest), wire.MethodToolsList+" ")
+	if err != nil {
+		return nil, taken, err
+	}
+	for _, p := range parts {
+		list := wire.Lookup(p.Result, "list", "tools")
+		var all []json.RawMessage
+		if p.Taken.After(taken) && json.Unmarshal(list, &all) == nil && all != nil {
+			tools, taken = all, p.Taken
+		}
+	}
+	return tools, taken, nil
+}
+
+// server returns the server in the path that the caller may see.
+func (x *exchange) server() (catalog.Server, error) {
+	if x.h.Servers == nil {
+		return catalog.Server{}, noServersFile
+	}
+	file, name := x.h.Servers(), x.r.PathValue("server")
+	visible := func(n string) bool { return x.caller.may(x.caller.Tenant, n) }
+	if s, ok := file.Server(name); ok && visible(name) {
+		return s, nil
+	}
+	if why := file.Reason(name); why != "" && visible(name) {
+		return catalog.Server{}, session.Errorf(session.Unavailable, "server %q is not served: %s", name, why)
+	}
+	names := slices.DeleteFunc(file.Names(), func(n string) bool { return !visible(n) })
+	return catalog.Server{}, session.Errorf(session.NotFound, "no server %s: %s", name, catalog.Instead(name, names))
+}
+
+func (x *exchange) tools() (any, error) {
+	s, err := x.server()
+	if err != nil {
+		return nil, err
+	}
+	tenants, err := x.tenants()
+	if err != nil {
+		return nil, err
+	}
+	found := Tools{Server: s.Name}
+	for _, t := range tenants {
+		tools, taken, err := x.recorded(t, s)
+		if err != nil {
+			return nil, err
+		}
+		if tools != nil && taken.After(found.Taken) {
+			found.Tools, found.Taken = tools, taken.UTC()
+		}
+	}
+	if found.Tools == nil {
+		return nil, session.Errorf(session.NotFound, "nobody has asked %s for its tools yet, or its configuration has changed since", s.Name)
+	}
+	return found, nil
+}

@@ -1,0 +1,212 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// Pages of sessions.
+const (
+	page     = 1000 // as they are read from the store
+	onAPage  = 100  // by default
+	mostPage = 1000
+)
+
+// each passes the sessions that the caller sees to use, in order of id, until it returns
+// false or an error.
+func (x *exchange) each(use func(session.Session) (more bool, err error)) error {
+	return x.eachAfter("", use)
+}
+
+func (x *exchange) eachAfter(after session.ID, use func(session.Session) (more bool, err error)) error {
+	for {
+		list, err := x.h.Store.List(x.r.Context(), x.caller.Tenant, after, page)
+		if err != nil {
+			return err
+		}
+		for _, s := range list {
+			if !x.caller.may(s.Tenant, s.Server) {
+				continue
+			}
+			if more, err := use(s); err != nil || !more {
+				return err
+			}
+		}
+		if len(list) < page {
+			return nil
+		}
+		after = list[len(list)-1].ID
+	}
+}
+
+// lastMessage returns when the newest request of a session came. The session record is
+// older: it is written far less often, to save writes.
+func (x *exchange) lastMessage(s session.Session) (time.Time, error) {
+	newest, err := x.h.Store.Newest(x.r.Context(), s.ID)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if t := newest.Time(); t.After(s.Used) {
+		return t, nil
+	}
+	return s.Used, nil
+}
+
+func (x *exchange) sessions() (any, error) {
+	query := x.r.URL.Query()
+	limit, err := limitOf(query.Get("limit"))
+	if err != nil {
+		return nil, err
+	}
+	answer := Sessions{Sessions: []Session{}}
+	err = x.eachAfter(session.ID(query.Get("after")), func(s session.Session) (bool, error) {
+		if name := query.Get("server"); name != "" && name != s.Server {
+			return true, nil
+		}
+		if who := query.Get("principal"); who != "" && who != s.Principal {
+			return true, nil
+		}
+		if len(answer.Sessions) == limit {
+			answer.Next = answer.Sessions[limit-1].ID
+			return false, nil
+		}
+		last, err := x.lastMessage(s)
+		answer.Sessions = append(answer.Sessions, sessionOf(s, last))
+		return true, err
+	})
+	return answer, err
+}
+
+func sessionOf(s session.Session, last time.Time) Session {
+	return Session{
+		ID: string(s.ID), Server: s.Server, Tenant: s.Tenant, Principal: s.Principal, State: string(s.State), Quit: string(s.Quit),
+		Client: clientOf(s), Transport: string(s.Transport), Version: s.Version,
+		Created: s.Created.UTC(), LastMessage: last.UTC(), Expires: s.Expires.UTC(),
+	}
+}
+
+func clientOf(s session.Session) string {
+	name, _ := wire.String(wire.Lookup(s.Init, "clientInfo", "name"))
+	return name
+}
+
+// session returns the session in the path: its id, or the beginning of it if no other
+// session's id begins so.
+func (x *exchange) session() (session.Session, error) {
+	name := x.r.PathValue("session")
+	s, _, err := x.h.Store.Load(x.r.Context(), session.ID(name), "")
+	if err == nil && x.caller.may(s.Tenant, s.Server) {
+		return s, nil
+	}
+	if err != nil && !errors.Is(err, session.NotFound) {
+		return s, err
+	}
+	var found []session.Session
+	err = x.each(func(s session.Session) (bool, error) {
+		if strings.HasPrefix(string(s.ID), name) {
+			found = append(found, s)
+		}
+		return len(found) < 2 && (len(found) == 0 || strings.HasPrefix(string(s.ID), name)), nil
+	})
+	switch {
+	case err != nil:
+		return s, err
+	case len(found) == 0:
+		return s, session.Errorf(session.NotFound, "no session %s: it has ended or expired; dormouse sessions lists those there are", name)
+	case len(found) > 1:
+		return s, session.Errorf(session.Invalid, "several sessions begin with %s: name more of the id", name)
+	}
+	return found[0], nil
+}
+
+const noHost missing = "sessions are not served here, because dormouse run is not up; start it, or use --url"
+
+func (x *exchange) endSession() (any, error) {
+	if x.h.End == nil {
+		return nil, noHost
+	}
+	s, err := x.session()
+	if err != nil {
+		return nil, err
+	}
+	if err := x.h.End(x.r.Context(), s.ID); err != nil {
+		return nil, err
+	}
+	after, _, err := x.h.Store.Load(x.r.Context(), s.ID, "")
+	if err != nil {
+		return nil, err
+	}
+	return sessionOf(after, after.Used), nil
+}
+
+// grace is the time that calls in flight get to end before their processes are stopped.
+const grace = 30 * time.Second
+
+// stop stops the processes of boxes, or of one session.
+func (x *exchange) stop(boxes []session.BoxID, of session.ID) (any, error) {
+	var order Stop
+	if err := x.body(&order); err != nil {
+		return nil, err
+	}
+	within := grace
+	if order.Now {
+		within = 0
+	}
+	told := Stopped{Boxes: []string{}}
+	var errs []error
+	for _, b := range boxes {
+		// The caller may be gone before the last box was told.
+		up, err := x.h.Halt(context.WithoutCancel(x.r.Context()), b, of, x.caller.Principal, within)
+		if up {
+			told.Boxes = append(told.Boxes, string(b))
+		}
+		errs = append(errs, err)
+	}
+	return told, errors.Join(errs...)
+}
+
+func (x *exchange) stopSession() (any, error) {
+	if x.h.Halt == nil {
+		return nil, noHost
+	}
+	s, err := x.session()
+	if err != nil {
+		return nil, err
+	}
+	return x.stop([]session.BoxID{session.BoxFor(s.Tenant, s.Server)}, s.ID)
+}
+
+func (x *exchange) stopServer() (any, error) {
+	s, err := x.server()
+	if err != nil {
+		return nil, err
+	}
+	return x.stopBoxes(func(server string) bool { return server == s.Name })
+}
+
+func (x *exchange) stopAll() (any, error) {
+	return x.stopBoxes(func(string) bool { return true })
+}
+
+// stopBoxes stops the boxes of servers that the caller sees.
+func (x *exchange) stopBoxes(match func(server string) bool) (any, error) {
+	if x.h.Halt == nil {
+		return nil, noHost
+	}
+	due, err := x.h.Store.Due(x.r.Context())
+	if err != nil {
+		return nil, err
+	}
+	var boxes []session.BoxID
+	for _, id := range due {
+		if tenant, server := id.Parts(); match(server) && x.caller.may(tenant, server) {
+			boxes = append(boxes, id)
+		}
+	}
+	return x.stop(boxes, "")
+}

@@ -1,0 +1,86 @@
+package broker
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// browsers keeps things in the browsers of users, and shows them pages.
+type browsers struct {
+	seals
+	plain  bool   // on loopback without TLS
+	origin string // of the sign-in's pages; "" for our own
+}
+
+// Cookies. Their names have the prefix that ties them to this host, but on loopback
+// without TLS, where browsers refuse it.
+const (
+	cookieCSRF    = "dm_csrf"
+	cookieConsent = "dm_consent"
+	cookieFlow    = "dm_flow_"
+)
+
+func (b *browsers) setCookie(w http.ResponseWriter, name, value string, life time.Duration) {
+	c := &http.Cookie{
+		Name: b.cookieName(name), Value: value, Path: "/", MaxAge: int(life.Seconds()), HttpOnly: true, Secure: !b.plain, SameSite: http.SameSiteLaxMode,
+	}
+	if life <= 0 {
+		c.MaxAge = -1
+	}
+	http.SetCookie(w, c)
+}
+
+func (b *browsers) cookieName(name string) string {
+	if b.plain {
+		return name
+	}
+	return "__Host-" + name
+}
+
+func (b *browsers) cookie(r *http.Request, name string) string {
+	c, err := r.Cookie(b.cookieName(name))
+	if err != nil {
+		return ""
+	}
+	return c.Value
+}
+
+// consent is one thing that the user of a browser has agreed to.
+type consent struct {
+	What   string   `json:"w"` // of what
+	Scopes []string `json:"s"`
+	Until  int64    `json:"x"`
+}
+
+const (
+	consentLife = 30 * 24 * time.Hour
+	maxConsents = 12
+)
+
+// what identifies the client, the host that it gets its code at, and the server.
+func what(who client, req request) string {
+	return idText(sum(strings.Join([]string{who.id, who.mark, hostOf(req.Redirect), req.Server}, "\x00")))[:handleChars]
+}
+
+func (b *browsers) consents(r *http.Request) (all []consent) {
+	_ = b.open(forConsent, b.cookie(r, cookieConsent), &all) // no cookie is no consent
+	now := time.Now().Unix()
+	return slices.DeleteFunc(all, func(c consent) bool { return c.Until <= now })
+}
+
+// agreed reports whether the user of this browser has agreed to all of a request.
+func (b *browsers) agreed(r *http.Request, who client, req request) bool {
+	id := what(who, req)
+	return slices.ContainsFunc(b.consents(r), func(c consent) bool {
+		return c.What == id && !slices.ContainsFunc(req.Scopes, func(s string) bool { return !slices.Contains(c.Scopes, s) })
+	})
+}
+
+func (b *browsers) remember(w http.ResponseWriter, r *http.Request, who client, req request) {
+	id := what(who, req)
+	all := slices.DeleteFunc(b.consents(r), func(c consent) bool { return c.What == id })
+	all = append(all, consent{id, req.Scopes, time.Now().Add(consentLife).Unix()})
+	b.setCookie(w, cookieConsent, b.seal(forConsent, all[max(0, len(all)-maxConsents):]), consentLife)
+}

@@ -1,0 +1,201 @@
+package broker
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base32"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/oauth"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// How long a grant lasts without being used, how long at most, and how long the refresh
+// token before the last one is accepted: clients lose answers, and refresh twice at once.
+const (
+	grantIdle = 30 * 24 * time.Hour
+	grantLife = 90 * 24 * time.Hour
+	grace     = time.Minute
+)
+
+const refreshPrefix = "dr_"
+
+// A refresh token is dr_<handle>_<secret>. The handle has 128 random bits and is in no
+// other place than the tokens; its hash is the grant's ID. So whoever presents a handle
+// has had a token of the grant.
+func refreshToken(handle, secret string) string { return refreshPrefix + handle + "_" + secret }
+
+// handleOf returns the handle of a refresh token. No other text costs a read.
+func handleOf(token string) (handle string, ok bool) {
+	rest, ok := strings.CutPrefix(token, refreshPrefix)
+	if len(token) > 100 {
+		return "", false
+	}
+	handle, secret, cut := strings.Cut(rest, "_")
+	return handle, ok && cut && len(handle) == handleChars && secret != ""
+}
+
+const handleChars = 26
+
+func newHandle() string { return idText(randomBytes(16)) }
+
+// grantID returns the ID of the grant with a handle.
+func grantID(handle string) string { return idText(sum("grant " + handle))[:handleChars] }
+
+func idText(raw []byte) string {
+	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(raw))
+}
+
+// successor returns the refresh token that follows another one. The salt is stored and
+// the token is not, so neither a copy of the store nor an old token makes it alone.
+func successor(salt []byte, handle, token string) string {
+	mac := hmac.New(sha256.New, salt)
+	mac.Write([]byte(token))
+	return refreshToken(handle, base64.RawURLEncoding.EncodeToString(mac.Sum(nil)))
+}
+
+// tokens is the answer of /token (RFC 6749 §5.1).
+type tokens struct {
+	Access  string `json:"access_token"`
+	Type    string `json:"token_type"`
+	Seconds int64  `json:"expires_in"`
+	Refresh string `json:"refresh_token,omitempty"`
+	Scope   string `json:"scope"`
+}
+
+// grants begins and goes on with grants.
+type grants struct {
+	seals
+	rows Store
+}
+
+// issue returns the tokens of a grant: a new access token, and the given refresh token.
+// rules are as in session.Identity.
+func (b *grants) issue(g session.Grant, rules, scopes []string, refresh string) tokens {
+	now := time.Now()
+	t := oauth.Token{
+		ToolRules: rules,
+		Grant:     g.ID, Tenant: g.Tenant, Principal: g.Principal, Server: g.Server, Scopes: scopes, Expires: now.Add(oauth.AccessLife).Unix(),
+		Props: withClient(g.Props, g.Client, scopes),
+	}
+	return tokens{oauth.SealToken(b.seals[forAccess], t), "Bearer", int64(oauth.AccessLife.Seconds()), refresh, strings.Join(scopes, " ")}
+}
+
+// withClient adds the scopes and the client to the claims for servers in Go.
+func withClient(props []byte, client string, scopes []string) []byte {
+	claims := map[string]json.RawMessage{}
+	_ = json.Unmarshal(props, &claims) // nil, or what identify has marshalled
+	for name, value := range map[string]string{"scope": strings.Join(scopes, " "), "client_id": client} {
+		text, err := json.Marshal(value)
+		if err != nil {
+			panic("broker: " + err.Error()) // a text
+		}
+		claims[name] = text
+	}
+	all, err := json.Marshal(claims)
+	if err != nil {
+		panic("broker: " + err.Error()) // parts that were valid
+	}
+	return all
+}
+
+// begin stores a new grant, and returns it and its first refresh token. The grant ends when
+// its code would have, unless it is kept: if this function dies before it has sent the
+// tokens, nobody has them. An ID that is taken is a Conflict.
+func (b *grants) begin(ctx context.Context, g session.Grant, handle string) (refresh string, begun session.Grant, err error) {
+	refresh, now := refreshToken(handle, random(32)), time.Now()
+	g.ID, g.Current, g.Salt = grantID(handle), sum(refresh), randomBytes(32)
+	g.Created, g.Rotated, g.Expires = now, now, now.Add(codeWithin)
+	err = b.rows.CreateGrant(ctx, g)
+	g.Rev = 1
+	return refresh, g, err
+}
+
+// keepTries is how often keep tries.
+const keepTries = 3
+
+// keep gives a grant whose tokens were sent its whole life. If it fails, the client has to
+// sign in again when its access token has expired.
+func (b *grants) keep(ctx context.Context, g session.Grant) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepWithin)
+	defer cancel()
+	g.Expires = g.Created.Add(grantIdle)
+	for range keepTries {
+		// After a Conflict an earlier try has succeeded, the client has refreshed its tokens,
+		// or the grant was revoked.
+		if err := b.rows.SaveGrant(ctx, g); !errors.Is(err, session.Unavailable) {
+			return
+		}
+	}
+}
+
+// keepWithin bounds the time of keep.
+const keepWithin = 5 * time.Second
+
+var (
+	// errReused says that a refresh token was used again.
+	errReused = errors.New("a refresh token was used again")
+	// errRevoked says that the grant of a refresh token was revoked.
+	errRevoked = errors.New("the grant was revoked")
+)
+
+// rotate replaces the refresh token of a grant and returns the next one.
+//
+// Errors: errReused: the token is not the current one, nor within its grace the one
+// before; NotFound; Unavailable.
+func (b *grants) rotate(ctx context.Context, handle, token string, may func(session.Grant) error) (session.Grant, string, error) {
+	for {
+		g, err := b.rows.Grant(ctx, grantID(handle))
+		if err != nil {
+			return g, "", err
+		}
+		if err := may(g); err != nil {
+			return g, "", err
+		}
+		now, hash := time.Now(), sum(token)
+		next := successor(g.Salt, handle, token)
+		switch {
+		case subtle.ConstantTimeCompare(hash, g.Current) == 1:
+		case subtle.ConstantTimeCompare(hash, g.Previous) == 1 && now.Sub(g.Rotated) < grace:
+			return g, next, nil
+		default:
+			return g, "", errReused
+		}
+		g.Previous, g.Current, g.Rotated = hash, sum(next), now
+		if g.Expires = now.Add(grantIdle); g.Expires.After(g.Created.Add(grantLife)) {
+			g.Expires = g.Created.Add(grantLife)
+		}
+		// After a Conflict the token is the one before, or the grant was revoked.
+		if err := b.rows.SaveGrant(ctx, g); !errors.Is(err, session.Conflict) {
+			return g, next, err
+		}
+	}
+}
+
+// Revoke ends a grant by its ID: at once for refresh tokens, and within 30 seconds for
+// access tokens. A grant that was revoked before stays so.
+//
+// Errors: NotFound; Unavailable: its tokens may be good still, so do it again.
+func Revoke(ctx context.Context, store Store, id string) (session.Grant, error) {
+	for {
+		g, err := store.Grant(ctx, id)
+		if err != nil {
+			return g, err
+		}
+		if g.Revoked.IsZero() {
+			g.Revoked = time.Now()
+			if err := store.SaveGrant(ctx, g); errors.Is(err, session.Conflict) {
+				continue
+			} else if err != nil {
+				return g, err
+			}
+		}
+		return g, oauth.Revoke(ctx, store, g.ID, g.Tenant)
+	}
+}

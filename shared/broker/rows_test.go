@@ -1,0 +1,175 @@
+package broker_test
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/broker"
+)
+
+// rows maps the acceptance rows of sign-in (A) and of quotas (Q) to the tests that hold
+// them, in this package or in the folder before the colon.
+func rows() map[string][]string {
+	const (
+		endpoints = "functions/wiring/endpoints:"
+		clients   = "infra/proof/clients:"
+		quotas    = "shared/quota:"
+		tokens    = "shared/oauth:"
+		upstream  = "shared/upstream:"
+	)
+	return map[string][]string{
+		"A-1":  {endpoints + "TestWithoutATokenEveryDoorSaysWhereToGetOne"},
+		"A-2":  {endpoints + "TestMetadataOfAServerIsWhereClientsLookForIt"},
+		"A-3":  {endpoints + "TestThereIsNoOtherMetadata"},
+		"A-4":  {endpoints + "TestThereIsNoOtherMetadata"},
+		"A-5":  {"TestA5MetadataNamesThePublicURL", "TestAForeignHostIsRefusedOnLoopback"},
+		"A-6":  {"TestA6PagesOfOtherOriginsMayUseOnlyWhatIsForClients"},
+		"A-7":  {endpoints + "TestGoSDKSignsInCallsAndStepsUp"},
+		"A-8":  {endpoints + "TestGoSDKSignsInCallsAndStepsUp", "infra/proof/clients:TestRealClientsSignIn"},
+		"A-9":  {endpoints + "TestTokenIsOneAuthorizationHeader"},
+		"A-10": {"TestA10TokenOfAnotherServerIsRefused", endpoints + "TestTokenOfAnotherServerOpensNoDoor"},
+		"A-11": {tokens + "TestIssuerIsComparedByteForByte"},
+		"A-12": {tokens + "TestTimesOfATokenHoldWithinAMinute", "TestTokensExpireAfterAnHour"},
+		"A-13": {tokens + "TestForgedTokensAreRefusedWithoutAFetch"},
+		"A-14": {tokens + "TestTokensOfOtherKindsAreRefused"},
+		"A-15": {tokens + "TestKeyThatIsNotKnownIsFetchedOnce"},
+		"A-16": {tokens + "TestKeysAreUsedForADayWhileTheyCannotBeFetched"},
+		"A-17": {tokens + "TestKeySetsAreBounded"},
+		"A-18": {"TestA18NoTokenAndNoCodeIsLogged", endpoints + "TestTokenIsInNoLogLineAndInNoRow"},
+		"A-19": {endpoints + "TestATokenCostsOneReadInEachInstance"},
+		"A-20": {"TestA20ARevokedGrantIsRefusedEverywhere"},
+		"A-21": {endpoints + "TestSessionGoesOnWithTheNextTokenOfItsPrincipalOnly"},
+		"A-22": {tokens + "TestPrincipalsOfTwoIssuersAreTwo"},
+		"A-23": {endpoints + "TestACallWithoutItsScopeIsRefusedAsTheTransportCan", endpoints + "TestGoSDKSignsInCallsAndStepsUp"},
+		"A-24": {endpoints + "TestACallWithoutItsScopeIsRefusedAsTheTransportCan"},
+		"A-25": {"TestA25ClaimsThatAreTooLargeAreRefusedAtSignIn", endpoints + "TestClaimsReachANativeServer"},
+		"A-26": {endpoints + "TestKeysGoOnBesideTokens"},
+		"A-27": {endpoints + "TestClaimsReachANativeServer"},
+		"A-28": {"infra/stack:TestColdStarts"}, // make bench-cold
+		"A-29": {"TestA29TheLargestTokenIsShort"},
+		"A-30": {"TestA30ACodeThatComesTwiceEndsItsGrant", "TestA30OfManyThatRedeemACodeOneWinsAtMost"},
+		"A-31": {"TestA31WithoutProofOfPossessionThereAreNoTokens"},
+		"A-32": {"TestA32ACodeIsBoundToClientAddressAndResource"},
+		"A-33": {"TestA33AnOldCodeIsRefused"},
+		"A-34": {"TestA34TheIssuerIsInEveryRedirect", "TestA34AnswersOfTheProviderThatAreNotGood"},
+		"A-35": {"TestA35RefreshTokensRotate", "TestA35ATokenBehindItsGraceEndsTheGrant", "TestA35UnknownAndWrongTokensLookAlike", "TestManyRefreshesAtOnceGiveOneSuccessor"},
+		"A-36": {"TestA36RedirectURIs", "TestLoopbackPortsDoNotCount"},
+		"A-37": {"TestA37NoRequestForOddIDs", "TestA37OnlyPublicAddressesAreDialled", "TestA37RedirectsAreNotFollowed"},
+		"A-38": {"TestA38DocumentsThatAreNotGood", "TestA38DocumentsOfRealClients", "TestA38AChangedDocumentNeedsANewConsent"},
+		"A-39": {"TestA39RegistrationsStoreNothing"},
+		"A-40": {"TestA40ConsentComesFirst"},
+		"A-41": {"TestA41TheCallbackIsForTheBrowserThatBegan"},
+		"A-42": {"TestA42TheConsentPageCannotBeForged"},
+		"A-43": {"TestA43Resources"},
+		"A-44": {"TestA44TheSecretCanBeReplaced"},
+		"A-45": {"TestA45KeysAreExchangedForTokens"},
+		"A-46": {"TestA46AssertionsAreExchangedOnce"},
+		"A-48": {"TestA48UnknownScopesAreDropped"},
+		"A-49": {"TestA49WaysToAuthenticate"},
+		"A-50": {"TestA50ACrashLeavesNoGrantWithoutAHolder"},
+		"A-51": {"TestA51UsersSignInAtAProvider", "TestA51UsersSignInAtGitHub"},
+		"A-52": {upstream + "TestA52MissingTokenAsksTheUserAndWakesNoBox", upstream + "TestA52AModernClientIsAskedInARound", upstream + "TestA52TheClientHearsThatItsUserHasConnected"},
+		"A-53": {upstream + "TestA53PageOpenedBySomebodyElseStoresNothing", upstream + "TestA53AnswerOfTheThirdPartyBelongsToTheBrowserThatBegan"},
+		"A-54": {upstream + "TestA54ATokenIsForItsPrincipalOnly", "shared/box:TestA54AProcessHasTheTokenOfItsPrincipalOnly", "shared/catalog:TestA54NoOtherPrincipalCanGetAtAToken", "infra/dormouse:TestE2EUpstreamEachPrincipalHasItsOwnToken"},
+		"A-55": {upstream + "TestA55TenCallsWithAnExpiredTokenRefreshOnce", upstream + "TestA55ARefusedRefreshAsksTheUserOnce"},
+		"A-56": {
+			"FuzzA56Authorize", "FuzzA56Consent", "FuzzA56Callback", "FuzzA56Login", "FuzzA56Token", "FuzzA56Assertion", "FuzzA56Register",
+			"FuzzA56Revoke", "FuzzA56Document", "FuzzA56Metadata", tokens + "FuzzSettings", "shared/allow:FuzzEmail",
+			upstream + "FuzzA56ConnectPage", upstream + "FuzzA56ConnectForm", upstream + "FuzzA56ConnectAnswer",
+		},
+
+		"Q-1":  {quotas + "TestWithoutLimitsThereIsNoLimiter", endpoints + "TestNoLimitsCostNothing"},
+		"Q-2":  {quotas + "TestTheTwentyFirstCallInASecondIsRefused", endpoints + "TestARefusedCallIsAToolErrorOnEveryTransport"},
+		"Q-3":  {quotas + "TestEightProcessesKeepOneLimit", quotas + "TestTokensThatInstancesHoldAreNotBeyondTheBurst", quotas + "TestLimitsHoldOnTheRealStores"},
+		"Q-4":  {quotas + "TestARateCostsFewWrites", quotas + "TestARefusedCallCostsTheStoreNothing"},
+		"Q-5":  {endpoints + "TestACallOfAStatelessClientIsCountedOnce", endpoints + "TestABatchIsAnsweredRequestByRequest", endpoints + "TestASocketGetsToolErrorsAndIsClosedInAFlood"},
+		"Q-6":  {quotas + "TestTheNarrowestLimitIsNamedAndARefusalTakesFromNone", quotas + "TestARefusalByTheLastLimitGivesBackWhatTheOthersGave"},
+		"Q-7":  {endpoints + "TestGoSDKGoesOnAfterARefusal", clients + "TestRealClientsGoOnAfterARefusal"},
+		"Q-8":  {endpoints + "TestAFloodGetsAStatusAndCostsLittle", endpoints + "TestARequestOfAFloodTakesAFifthOfAnEcho", quotas + "TestTenTimesTheRateIsAFlood"},
+		"Q-9":  {endpoints + "TestATenantAtItsLimitCostsAnotherNothing", endpoints + "BenchmarkATenantBesideAnother"},
+		"Q-10": {quotas + "TestThreeCallsDoNotRunWhereTwoMay", quotas + "TestALongCallKeepsItsPlace"},
+		"Q-11": {quotas + "TestACapOfMoneyStopsWithinACentForEachInstance", endpoints + "TestAtTheCapResultsCanStillBeRead"},
+		"Q-12": {endpoints + "TestTheAccountAgreesWithTheBill"},
+		"Q-13": {quotas + "TestAClockThatIsWrongDoesNotRaiseALimit"},
+		"Q-14": {quotas + "TestALimitHoldsHalfwayWhileTheStoreIsDown", quotas + "TestACapRefusesWorkAfterTenMinutesWithoutAFigure", quotas + "TestUseIsNeitherLostNorCountedTwiceInTrouble"},
+		"Q-15": {quotas + "TestAChangedLimitHoldsWithinThirtySeconds"},
+		"Q-16": {quotas + "TestANativeServerCannotReachTheRowsOfLimits"},
+	}
+}
+
+// threats maps the threats of an authorization server to rows.
+func threats() map[string][]string {
+	return map[string][]string{
+		"confused deputy": {"A-40"}, "open redirect": {"A-36"}, "code injection": {"A-30", "A-31", "A-32", "A-33"}, "login CSRF": {"A-41"}, "mix-up": {"A-34"},
+		"clickjacking": {"A-42"}, "requests to inner hosts": {"A-37"}, "changed documents": {"A-38"}, "loopback clients": {"A-40"}, "links to the connect page": {"A-53"}, "floods": {"A-39"},
+		"stolen refresh tokens": {"A-35"}, "tokens for another server": {"A-10"}, "tokens passed on": {"A-18"}, "forged signatures": {"A-13"},
+		"key sets": {"A-15", "A-16", "A-17"}, "ID tokens": {"A-14"}, "a sealed secret leaks": {"A-44"}, "timing": {"A-35"},
+	}
+}
+
+// elsewhere are rows whose tests do not belong in this table: A-47 is the official suite's.
+func elsewhere() []string { return []string{"A-47"} }
+
+func TestNoRowIsLeftOut(t *testing.T) {
+	all := rows()
+	for kind, last := range map[string]int{"A": 56, "Q": 16} {
+		for n := 1; n <= last; n++ {
+			if row := fmt.Sprint(kind, "-", n); len(all[row]) == 0 && !slices.Contains(elsewhere(), row) {
+				t.Errorf("%s has no test", row)
+			}
+		}
+	}
+}
+
+// Row A-56: make fuzz runs every target of this package.
+func TestEveryPathHasAFuzzTarget(t *testing.T) {
+	source, err := os.ReadFile("fuzz_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range broker.Paths() {
+		if !strings.Contains(string(source), `"`+path+`"`) {
+			t.Errorf("nothing fuzzes %s", path)
+		}
+	}
+}
+
+func TestEveryRowAndEveryThreatHasATest(t *testing.T) {
+	sources := map[string]string{}
+	for row, names := range rows() {
+		for _, name := range names {
+			folder, test, ok := strings.Cut(name, ":")
+			if !ok {
+				folder, test = "shared/broker", name
+			}
+			if sources[folder] == "" {
+				files, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(folder), "*_test.go"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, f := range files {
+					data, err := os.ReadFile(f)
+					if err != nil {
+						t.Fatal(err)
+					}
+					sources[folder] += string(data)
+				}
+			}
+			if !strings.Contains(sources[folder], "func "+test+"(") {
+				t.Errorf("%s: there is no %s in %s", row, test, folder)
+			}
+		}
+	}
+	for _, threat := range slices.Sorted(maps.Keys(threats())) {
+		for _, row := range threats()[threat] {
+			if len(rows()[row]) == 0 {
+				t.Errorf("%s: row %s has no test", threat, row)
+			}
+		}
+	}
+}

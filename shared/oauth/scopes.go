@@ -1,0 +1,103 @@
+package oauth
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// scopeError is a refusal for want of a scope. A token with the wanted scopes would do.
+type scopeError struct {
+	refusal *session.Error
+	wanted  []string
+}
+
+// Error returns the message for the client.
+func (e *scopeError) Error() string { return e.refusal.Message }
+
+// Wanted returns the scopes that a token needs.
+func (e *scopeError) Wanted() []string { return e.wanted }
+
+// Unwrap returns the error with its code.
+func (e *scopeError) Unwrap() error { return e.refusal }
+
+func lacks(wanted []string) error {
+	return &scopeError{session.Errorf(session.Forbidden, "the token lacks a scope; get one with the scope %s", strings.Join(wanted, " ")), wanted}
+}
+
+// Permit checks whether a caller may call tools of a server: the rules for these tools let
+// it in, and its token has their scopes. Callers with API keys need neither: no login
+// would help them.
+//
+// Errors: Forbidden. For scopes that are missing, Challenge names all scopes of this call
+// together. For rules it says nothing.
+func (r resources) Permit(who session.Identity, server string, tools []string) error {
+	may := r.Tools(who, server)
+	for _, tool := range tools {
+		if !may.Allows(tool) {
+			return notForYou(tool)
+		}
+	}
+	if !who.Scoped || len(r.settings.Scopes[server]) == 0 {
+		return nil
+	}
+	wanted := strings.Fields(*r.settings.Scope)
+	for _, scope := range slices.Sorted(maps.Keys(r.settings.Scopes[server])) {
+		if slices.ContainsFunc(tools, func(tool string) bool { return among(r.settings.Scopes[server][scope], tool) }) {
+			wanted = append(wanted, scope)
+		}
+	}
+	if missing(who.Scopes, wanted) {
+		return lacks(wanted)
+	}
+	return nil
+}
+
+// among reports whether one of the patterns covers a tool.
+func among(patterns []string, tool string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		begin, all := strings.CutSuffix(p, "*")
+		return p == tool || all && strings.HasPrefix(tool, begin)
+	})
+}
+
+// Known returns the wanted scopes that a server has, sorted, and always the scopes that
+// every token needs. Others are dropped without an error, because clients ask for scopes
+// that they know from elsewhere.
+func (s Settings) Known(server string, wanted []string) []string {
+	known := strings.Fields(*s.Scope)
+	for _, scope := range slices.Sorted(maps.Keys(s.Scopes[server])) {
+		if slices.Contains(wanted, scope) {
+			known = append(known, scope)
+		}
+	}
+	return known
+}
+
+func (s Settings) checkScopes(servers []string) error {
+	for _, name := range slices.Sorted(maps.Keys(s.Scopes)) {
+		if !slices.Contains(servers, name) {
+			return fmt.Errorf("access: scopes: there is no server %q; the servers are %s", name, strings.Join(servers, ", "))
+		}
+		for _, scope := range slices.Sorted(maps.Keys(s.Scopes[name])) {
+			if !isScope(scope) {
+				return fmt.Errorf("access: scopes for %q: %q is not a name of a scope; use visible ASCII characters except quotes and backslashes", name, scope)
+			}
+			for _, tool := range s.Scopes[name][scope] {
+				if begin := strings.TrimSuffix(tool, "*"); tool == "" || strings.Contains(begin, "*") {
+					return fmt.Errorf("access: scopes for %q: %q is neither the name of a tool nor the beginning of one followed by *", name, tool)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// isScope reports whether a text is one scope (RFC 6749 §3.3).
+func isScope(text string) bool {
+	odd := func(c rune) bool { return c <= ' ' || c > '~' || c == '"' || c == '\\' }
+	return text != "" && !strings.ContainsFunc(text, odd)
+}

@@ -1,0 +1,88 @@
+package upstream
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// Provider is a third party, by its section of x-dormouse.connect. With Authorize, its
+// users connect it by OAuth. Without, they give an API key.
+type Provider struct {
+	Title string `json:"title"` // its name on pages; "" for the name in the file
+	Help  string `json:"help"`  // where users get an API key, for the page
+
+	Authorize    string            `json:"authorize"` // authorization endpoint of OAuth
+	Token        string            `json:"token"`     // token endpoint
+	ClientID     string            `json:"client_id"`
+	ClientSecret string            `json:"client_secret"`
+	Auth         string            `json:"auth"` // how the client names itself at the token endpoint: "post", or "basic"
+	Scopes       []string          `json:"scopes"`
+	Params       map[string]string `json:"params"` // further parameters for the authorization endpoint
+	Issuer       string            `json:"issuer"` // the iss that its answers must have, if they have one
+}
+
+// ReadProviders reads the section x-dormouse.connect, nil for none. The error names the
+// wrong setting, without its value.
+func ReadProviders(section []byte) (map[string]Provider, error) {
+	if section == nil {
+		return nil, nil
+	}
+	d := json.NewDecoder(bytes.NewReader(section))
+	d.DisallowUnknownFields()
+	var all map[string]Provider
+	if err := d.Decode(&all); err != nil {
+		var wrong *json.UnmarshalTypeError
+		if errors.As(err, &wrong) {
+			return nil, fmt.Errorf("x-dormouse.connect: %s cannot be a %s", wrong.Field, wrong.Value)
+		}
+		return nil, fmt.Errorf("x-dormouse.connect: %w", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if err := all[name].check(); err != nil {
+			return nil, fmt.Errorf("x-dormouse.connect: %s: %w", name, err)
+		}
+	}
+	return all, nil
+}
+
+func (p Provider) check() error {
+	for key, value := range map[string]string{"authorize": p.Authorize, "token": p.Token, "client_id": p.ClientID, "client_secret": p.ClientSecret} {
+		if strings.Contains(value, "${") {
+			return fmt.Errorf("%s has a variable that is not set; set it, or put it into .env beside the file", key)
+		}
+	}
+	for key, at := range map[string]string{"authorize": p.Authorize, "token": p.Token} {
+		if at != "" && !isSafe(at) {
+			return fmt.Errorf("%s must be an https URL without a fragment", key)
+		}
+	}
+	switch {
+	case (p.Authorize == "") != (p.Token == ""):
+		return errors.New("authorize and token go together; set both, or neither for an API key")
+	case p.oauth() && p.ClientID == "":
+		return errors.New("client_id is not set; register this endpoint at the third party")
+	case p.Auth != "" && p.Auth != "post" && p.Auth != "basic":
+		return errors.New("auth must be post or basic")
+	}
+	return nil
+}
+
+// isSafe reports whether a secret may be sent to a URL.
+func isSafe(text string) bool {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || u.User != nil || u.Fragment != "" {
+		return false
+	}
+	ip, err := netip.ParseAddr(u.Hostname())
+	loopback := u.Hostname() == "localhost" || err == nil && ip.IsLoopback()
+	return u.Scheme == "https" || u.Scheme == "http" && loopback
+}
+
+func (p Provider) oauth() bool { return p.Authorize != "" }
