@@ -15,10 +15,10 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 )
 
-// scenariosFile is the index: which test shows which scenario.
+// scenariosFile is the index: it names the test of each scenario.
 const scenariosFile = "scenarios.md"
 
-// required are the scenarios that have to be in the index by now. Others may be.
+// required returns the scenarios that must be in the index. The index may have more.
 func required() []string {
 	var ids []string
 	for _, r := range []struct {
@@ -43,7 +43,7 @@ func TestScenarioIndex(t *testing.T) {
 // scenario is a row of the index.
 type scenario struct {
 	line  int
-	id    string // "" in a table that lists something else
+	id    string // "" in a table that does not list scenarios
 	asks  string
 	tests []string // package.Name or package.Name/subtest
 	none  string   // why there are none
@@ -58,7 +58,7 @@ var (
 
 // readScenarios reads the tables of the index.
 func readScenarios(text string) (rows []scenario, problems []string) {
-	columns := 0 // of the table that the line is in, 0 outside of any
+	columns := 0 // number of columns in the current table, 0 outside of a table
 	for i, line := range strings.Split(text, "\n") {
 		if !strings.HasPrefix(line, "|") {
 			columns = 0
@@ -102,8 +102,8 @@ func readScenarios(text string) (rows []scenario, problems []string) {
 	return rows, problems
 }
 
-// checkScenarios holds the index against what has to be in it, and against the
-// tests that are there.
+// checkScenarios checks that the index has all required scenarios, and that their tests
+// exist.
 func checkScenarios(text string, required []string, files []file) []string {
 	rows, problems := readScenarios(text)
 	tests, named := testsOf(files)
@@ -136,7 +136,8 @@ func checkScenarios(text string, required []string, files []file) []string {
 	return append(problems, checkNamed(named, seen)...)
 }
 
-// checkNamed: a test that says which scenarios it plays is found in their rows.
+// checkNamed checks the tests that name scenarios: each must be in the rows of those
+// scenarios.
 func checkNamed(named map[string][]string, rows map[string]scenario) (problems []string) {
 	for _, test := range slices.Sorted(maps.Keys(named)) {
 		for _, id := range named[test] {
@@ -149,8 +150,8 @@ func checkNamed(named map[string][]string, rows map[string]scenario) (problems [
 	return problems
 }
 
-// testsOf are all tests and fuzz targets, by package.Name, and, of the files that
-// play scenarios, which of them they name.
+// testsOf returns all tests and fuzz targets, by package.Name. For the files that play
+// scenarios, named has the scenarios that each test names.
 func testsOf(files []file) (tests map[string]bool, named map[string][]string) {
 	tests, named = map[string]bool{}, map[string][]string{}
 	for _, f := range files {
@@ -175,7 +176,7 @@ func testsOf(files []file) (tests map[string]bool, named map[string][]string) {
 	return tests, named
 }
 
-// The same rules on a tree and indexes that break each of them.
+// This test has a tree and indexes that break each of the rules.
 func TestScenarioRulesFindWhatIsWrong(t *testing.T) {
 	root := t.TempDir()
 	for name, text := range map[string]string{

@@ -9,8 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/native"
 )
 
-// counter counts for each session separately. A new counter serves each message, so
-// the number is in the store.
+// counter counts the calls of each session separately. A new counter serves each message,
+// so the number is in the store.
 func counter(_ context.Context, s native.Session) (*mcp.Server, error) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "counter", Version: "1"}, s.Options())
 	type args struct {

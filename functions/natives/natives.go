@@ -1,6 +1,6 @@
-// Package natives holds the servers that are part of the functions: a file for each,
-// and the map with their names. To add a server, write a file like counter.go and add
-// a line here. The functions host it once the servers file says
+// Package natives holds the servers that are part of the functions: a file for each
+// server, and the map with their names. To add a server, write a file like counter.go and
+// add a line in this file. The functions host it if the servers file says
 //
 //	"mycounter": {"x-dormouse": {"native": "counter"}}
 package natives

@@ -21,7 +21,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
 )
 
-// cloud invokes functions as AWS would for the servers of this package: new handlers
+// cloud invokes functions in the way of AWS for the servers of this package: new handlers
 // serve each message and each alarm.
 type cloud struct {
 	t      *testing.T
@@ -116,7 +116,7 @@ func call(t *testing.T, s *mcp.ClientSession, tool string, arguments map[string]
 	return r.Content[0].(*mcp.TextContent).Text
 }
 
-// eachEra runs a test with a client of each era, in fake time.
+// eachEra runs a test with a client of each era, in virtual time.
 func eachEra(t *testing.T, server string, test func(t *testing.T, c *cloud, version string)) {
 	for _, version := range []string{"2025-06-18", "2025-11-25", "2026-07-28"} {
 		t.Run(version, func(t *testing.T) {
@@ -168,7 +168,7 @@ func TestJobTellsItsProgressAndEndsByAlarms(t *testing.T) {
 		if got := call(t, s, "work", map[string]any{"steps": 3, "seconds": 60}); got != "worked 3 steps" {
 			t.Errorf("got %q", got)
 		}
-		synctest.Wait() // the client hears of progress in another goroutine
+		synctest.Wait() // another goroutine of the client handles the progress
 		mu.Lock()
 		defer mu.Unlock()
 		if joined := strings.Join(steps, ", "); joined != "step 1, step 2, step 3" {

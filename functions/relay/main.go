@@ -22,8 +22,8 @@ func main() {
 		if e.RequestContext.RouteKey == "$connect" && f.Relay.Sealer.Admit(headers(e)) != nil {
 			return events.APIGatewayProxyResponse{StatusCode: 401}, nil
 		}
-		// The rest of $connect proves nothing, and $disconnect is only a hint: the
-		// hello names the owner of a connection.
+		// $connect proves nothing about the owner of a connection, and $disconnect is only
+		// a hint. The hello names the owner.
 		if e.RequestContext.RouteKey != "$default" {
 			return events.APIGatewayProxyResponse{StatusCode: 200}, nil
 		}

@@ -1,9 +1,9 @@
-// Package run builds functions with an author's own native servers. The whole program
-// is a main that calls one of its functions:
+// Package run builds functions with an author's own native servers. The whole program is a
+// main that calls one of its functions:
 //
 //	func main() { run.HTTP(native.Servers{"hello": hello}) }
 //
-// The functions read the environment as every function does (see template.yaml), and
+// The functions read the same environment as every function (see template.yaml), and
 // return when the process should end.
 package run
 
@@ -21,20 +21,20 @@ import (
 )
 
 // event is the event of the HTTP function: a request of the REST API, or an alarm of a
-// native server. A client's data is always inside the request, so a client cannot send
-// an alarm.
+// native server. The text of a client is always inside the request, so a client cannot
+// send an alarm.
 type event struct {
 	events.APIGatewayProxyRequest
 	Alarm *native.Alarm `json:"dormouseAlarm"`
 }
 
-// HTTP runs the function behind the REST API, which alarms invoke too.
+// HTTP runs the function behind the REST API. Alarms invoke the same function.
 func HTTP(servers native.Servers) {
 	f, a, err := open()
 	if err != nil {
 		boot.Fail(err)
 	}
-	h, err := endpoints.NewHTTP(f.Function, servers, a, nil)
+	h, err := endpoints.NewHTTP(f.Function, servers, a, nil, nil)
 	if err != nil {
 		boot.Fail(err)
 	}

@@ -4,23 +4,15 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-
-	"github.com/aws/aws-lambda-go/events"
 
 	"github.com/dormouse-mcp/dormouse/functions/internal/alarms"
 	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/fleet/ecs"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 )
-
-// taskStopped is the detail type of Dormouse's own event about one stopped task.
-// Events of a schedule have another.
-const taskStopped = "Dormouse Task Stopped"
 
 func main() {
 	f, err := boot.Open()
@@ -35,22 +27,16 @@ func main() {
 	c := f.RelayWithBucket()
 	c.Elsewhere = natives.Owns
 	w := relayhost.NewSweeper(c)
-	boot.Start(boot.Quiet(wiring.Event(f.Function, nil, func(ctx context.Context, e events.CloudWatchEvent) error {
-		var t fleet.Status
-		ours := true
-		var err error
-		switch e.DetailType {
-		case taskStopped:
-			err = json.Unmarshal(e.Detail, &t)
-		case ecs.EventDetailType:
-			t, ours, err = ecs.TaskEvent(e.Detail)
-		default:
+	boot.Start(boot.Quiet(wiring.Event(f.Function, nil, func(ctx context.Context, e event) error {
+		t, ours, stops, err := e.task()
+		if !stops {
 			return errors.Join(w.Sweep(ctx), natives.Sweep(ctx))
 		}
 		// ECS also reports tasks that are about to stop.
 		if err != nil || !ours || t.State != fleet.Stopped {
 			return err
 		}
+		f.Stopped(t)
 		return w.Stopped(ctx, t)
 	})))
 }

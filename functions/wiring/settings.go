@@ -9,18 +9,20 @@ import (
 
 // Variables that set [Settings]. All are optional.
 const (
-	EnvIdle         = "DORMOUSE_IDLE"          // a time: how long a box stays up without work, for servers that set none
-	EnvTenantBoxes  = "DORMOUSE_TENANT_BOXES"  // boxes of one tenant at a time, more get Busy; 0: any number
-	EnvWaitingCalls = "DORMOUSE_WAITING_CALLS" // calls that may wait for a box that is not up, more get Busy; 0: any number
-	EnvLife         = "DORMOUSE_SESSION_LIFE"  // a time (90s, 36h; a bare number is seconds), as the next three; see host.Limits
+	EnvIdle         = "DORMOUSE_IDLE"          // a time: how long a box stays awake without work, for servers that set none
+	EnvTenantBoxes  = "DORMOUSE_TENANT_BOXES"  // most boxes of one tenant at a time; more get Busy; 0: any number
+	EnvWaitingCalls = "DORMOUSE_WAITING_CALLS" // most calls that may wait for a box that is not awake; more get Busy; 0: any number
+	EnvLife         = "DORMOUSE_SESSION_LIFE"  // a time (90s, 36h; a bare number is seconds), like the next three; see host.Limits
 	EnvInitTimeout  = "DORMOUSE_INIT_TIMEOUT"
 	EnvEventAge     = "DORMOUSE_EVENT_AGE"
 	EnvHold         = "DORMOUSE_HOLD"
+	EnvShowOutput   = "DORMOUSE_SHOW_OUTPUT" // "on": log lines of failed calls repeat what the server answered
 )
 
-// Read sets Limits, Idle, TenantBoxes and WaitingCalls from the variables that are set. The error
-// names the variable and its valid values.
+// Read sets Limits, Idle, TenantBoxes, WaitingCalls and ShowErrors from the variables that are
+// set. The error names the variable and its valid values.
 func (s *Settings) Read(getenv func(string) string) error {
+	s.ShowErrors = s.ShowErrors || getenv(EnvShowOutput) == "on"
 	for name, to := range map[string]*time.Duration{
 		EnvLife: &s.Limits.Life, EnvInitTimeout: &s.Limits.InitTimeout, EnvEventAge: &s.Limits.EventAge, EnvHold: &s.Limits.Hold, EnvIdle: &s.Idle,
 	} {

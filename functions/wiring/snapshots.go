@@ -13,12 +13,12 @@ import (
 // Forget removes the kept workspaces of a box, up to a generation.
 type Forget func(ctx context.Context, box session.BoxID, owner string, gen session.Generation) error
 
-// KeepIn parses where boxes keep workspaces. "folder:PATH" is on this machine: the boxes
-// write there themselves, so each function can remove workspaces. With
+// KeepIn parses the place where boxes keep workspaces. "folder:PATH" is on this machine:
+// the boxes write there themselves, so each function can remove workspaces. With
 // "s3:BUCKET[/PREFIX][?endpoint=URL&region=NAME]", boxes get URLs. "" means nowhere.
 //
-// folder returns the Forget of a folder; a nil folder refuses folders. KeepIn sets the
-// place of b, with b.Place.Region as the default region.
+// folder returns the Forget of a folder. If folder is nil, KeepIn refuses a folder. KeepIn
+// sets the place of b, with b.Place.Region as the default region.
 func (p *Parts) KeepIn(where string, folder func(path string) Forget, b bucket.Config) error {
 	if where == "" {
 		return nil

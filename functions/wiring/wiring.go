@@ -5,6 +5,7 @@
 package wiring
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -14,29 +15,35 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/fleet/places"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 	"github.com/dormouse-mcp/dormouse/shared/oauth"
+	"github.com/dormouse-mcp/dormouse/shared/quota"
 	"github.com/dormouse-mcp/dormouse/shared/relay/relayhost"
 	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/upstream"
 )
 
 // Settings are values that an operator may set. Servers and Secret are required.
 type Settings struct {
 	Servers      *catalog.Catalog
 	Secret       []byte // 32 bytes or more; it seals tickets
-	OtherSecret  []byte // also opens tickets, while the operator replaces Secret; nil for none
+	OtherSecret  []byte // also opens tickets while the operator replaces Secret; nil for none
 	Limits       host.Limits
 	Hosts        []string        // see front.Options.AllowedHosts
 	Origins      []string        // see front.Options.AllowedOrigins
 	Open         bool            // any caller may call; otherwise callers need an API key or a token
-	Access       *oauth.Settings // settings for tokens, taken besides keys; nil: only keys
+	Access       *oauth.Settings // settings for tokens, which are accepted besides keys; nil: only keys
+	PublicURL    string          // where clients and browsers reach the HTTP endpoint; "" if that is not known
+	Broker       bool            // the tokens are those of this endpoint's own authorization server
 	RelayURL     string          // where runners connect, see runner.DialWebSocket
-	Idle         time.Duration   // how long a box stays without work, for servers that set no time
-	TenantBoxes  int             // boxes of one tenant at a time; 0: any number
-	WaitingCalls int             // calls that may wait for a box that is not up; 0: any number
-	BoxProcesses string          // processes of a box at a time, as the runner reads it; "": the runner's own limit
-	Metrics      string          // CloudWatch namespace for log lines that are also metrics; "" for none
+	Idle         time.Duration   // how long a box stays awake without work, for servers that set no time
+	TenantBoxes  int             // most boxes of one tenant at a time; 0: any number
+	WaitingCalls int             // most calls that may wait for a box that is not awake; 0: any number
+	BoxProcesses string          // most processes of a box at a time, as text for the runner; "": the runner's own limit
+	ShowErrors   bool            // see front.Options.ShowErrors
+	Metrics      string          // CloudWatch namespace for metrics in log lines; "" for none
 }
 
 // Parts are the services that the handlers work with. All but Spent, Bucket and
@@ -45,37 +52,49 @@ type Parts struct {
 	Store   session.Store
 	Spent   func() meter.Stored // the use that the store reports; nil: the meter estimates it
 	Fleet   fleet.Fleet
-	ListLag time.Duration   // delay until the fleet lists a task
-	Runners session.Poster  // the connections of runners
-	Clients session.Clients // the connections of WebSocket clients
+	Place   func(places.Needs) string // chooses the place of a start; nil: Fleet has one place
+	ListLag time.Duration             // delay until the fleet lists a task
+	Runners session.Poster            // the connections of runners
+	Clients session.Clients           // the connections of WebSocket clients
 	Meter   *meter.Meter
 	Log     *slog.Logger
 
-	// Snapshots tells runners where to keep workspaces, "" for nowhere. Forget removes
-	// a kept workspace. Bucket holds the workspaces if they are in S3.
+	// Snapshots tells runners where to keep workspaces, "" for nowhere. Forget removes a
+	// kept workspace. Bucket holds the workspaces if they are in S3.
 	Snapshots string
 	Forget    Forget
 	Bucket    *bucket.Bucket
 }
 
-// Function holds what the handlers of one function are built from.
+// Function holds the parts from which the handlers of one function are built.
 type Function struct {
 	Settings
 	Store   session.Store // counted by Meter
 	Relay   relayhost.Config
 	Auth    auth.Authenticator
-	SignIn  *oauth.ResourceServer // issuer of the tokens that Auth takes; nil: it takes none
+	SignIn  SignIn // tells clients where to get the tokens that Auth takes; nil: it takes none
 	Tickets *auth.Tickets
 	States  *session.Sealer // seals the state that modern clients carry between rounds
 	Log     *slog.Logger
-	Meter   *meter.Meter // counts the cost of Store and of Relay's connections
+	Meter   session.Meter   // counts the cost of Store and of Relay's connections
+	Vault   *upstream.Vault // what callers have at third parties
+	Quotas  *quota.Limiter  // keeps the limits of the servers file; nil: there are none
 
 	snapshots string
 	bucket    *bucket.Bucket
 }
 
-// New returns a Function. It returns an error for a secret that is too short, and for
-// invalid settings in Access.
+// SignIn is as front.SignIn, which this package does not link.
+type SignIn interface {
+	Metadata(server, address string) []byte
+	Challenge(address string, tried bool, err error) string
+	Tools(who session.Identity, server string) session.ToolFilter
+	Permit(who session.Identity, server string, tools []string) error
+	MetadataURL(address string) string
+}
+
+// New returns a Function. It returns an error for a secret that is too short, for invalid
+// settings in Access, and for limits of the servers file that are none.
 func New(s Settings, p Parts) (*Function, error) {
 	var others [][]byte
 	if s.OtherSecret != nil {
@@ -102,10 +121,28 @@ func New(s Settings, p Parts) (*Function, error) {
 			return nil, err
 		}
 	}
+	if err := f.limit(); err != nil {
+		return nil, err
+	}
+	if err := f.openVault(others); err != nil {
+		return nil, err
+	}
 	f.Relay = relayhost.Config{
 		Store: store, Sealer: sealer, Log: p.Log, Launch: f.launch, EventAge: s.Limits.EventAge,
-		Poster: p.Meter.Runners(p.Runners), Clients: p.Meter.Clients(p.Clients), Meter: p.Meter,
-		Fleet: p.Fleet, ListLag: p.ListLag, TenantBoxes: s.TenantBoxes, WaitingCalls: s.WaitingCalls, Forget: p.Forget,
+		Poster: p.Meter.Runners(p.Runners), Clients: p.Meter.Clients(p.Clients), Meter: f.Meter,
+		ShowErrors: s.ShowErrors, Fleet: p.Fleet, ListLag: p.ListLag, Secrets: f.secrets, TenantBoxes: s.TenantBoxes, WaitingCalls: s.WaitingCalls, Forget: p.Forget,
+	}
+	f.Relay.Definition = func(server string) string {
+		if s, ok := s.Servers.Server(server); ok && !s.Disabled {
+			return s.Definition()
+		}
+		return ""
+	}
+	if p.Place != nil {
+		f.Relay.Place = func(b session.Box) string { return p.Place(f.needs(b)) }
+	}
+	if f.Quotas != nil {
+		f.Relay.BoxesOf = f.Quotas.Boxes
 	}
 	if p.Snapshots != "" {
 		f.Relay.Kept = func(server string) bool {
@@ -116,9 +153,9 @@ func New(s Settings, p Parts) (*Function, error) {
 	return f, nil
 }
 
-// RelayWithBucket returns Relay for a function with rights in the bucket of snapshots,
-// if there is one: the relay function and the sweep. The other functions leave removals
-// there to the sweep.
+// RelayWithBucket returns Relay for the relay function and the sweep, which have rights in
+// the bucket of snapshots, if there is one. The other functions leave removals in the
+// bucket to the sweep.
 func (f *Function) RelayWithBucket() relayhost.Config {
 	c := f.Relay
 	if f.bucket != nil {
@@ -134,7 +171,7 @@ func (f *Function) launch(b session.Box) (map[string]string, error) {
 		return nil, session.Errorf(session.NotFound, "server %q is not in the servers file", b.Server)
 	}
 	if s.Idle == 0 {
-		s.Idle = f.Idle
+		s.Idle = cmp.Or(f.Relay.Fleet.Traits(b.Place).Idle, f.Idle)
 	}
 	env := map[string]string{"DORMOUSE_SERVER": s.Marshal(), "DORMOUSE_RELAY_URL": f.RelayURL}
 	if f.BoxProcesses != "" {
@@ -152,19 +189,19 @@ func (f *Function) launch(b session.Box) (map[string]string, error) {
 	return env, nil
 }
 
-// Server returns a configured server in the core's form. It returns false for a server
-// that is not configured or is disabled.
+// Server returns a configured server in the form of package host. It returns false for a
+// server that is not configured or is disabled.
 func (f *Function) Server(name string) (host.Server, bool) {
 	s, ok := f.Servers.Server(name)
 	return host.Server{
 		Name: s.Name, Digest: s.Digest, Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists,
-		Tasks: host.TaskMode(s.Tasks), InPlace: s.Native != "",
+		Tasks: host.TaskMode(s.Tasks), InPlace: s.Native != "", Providers: s.Principal(),
 	}, ok && !s.Disabled
 }
 
-// Event wraps a handler of events so that it logs a line for each event, with the
-// event's cost. whose returns the account that an event is handled for (Tenant, Server
-// and Session); a nil whose means none.
+// Event wraps a handler of events so that it logs a line for each event, with the event's
+// cost. whose returns the account of an event (Tenant, Server and Session). A nil whose
+// means that there is none.
 func Event[E any](f *Function, whose func(E) session.Account, handle func(context.Context, E) error) func(context.Context, E) error {
 	return func(ctx context.Context, e E) error {
 		begun := time.Now()

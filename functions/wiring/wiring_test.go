@@ -10,6 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/fleet/places"
 	"github.com/dormouse-mcp/dormouse/shared/meter"
 	"github.com/dormouse-mcp/dormouse/shared/session"
 	"github.com/dormouse-mcp/dormouse/shared/sessiontest"
@@ -22,7 +23,7 @@ func wired(t *testing.T, p wiring.Parts) *wiring.Function {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Store, p.Meter = sessiontest.NewMemory(), meter.New(meter.Options{})
+	p.Store, p.Meter, p.Fleet = sessiontest.NewMemory(), meter.New(meter.Options{}), places.New("process", "", nil)
 	f, err := wiring.New(wiring.Settings{Servers: servers, Secret: make([]byte, 32)}, p)
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +57,7 @@ func TestOnlyWhatIsKeptForASessionGoesWithIt(t *testing.T) {
 	}
 }
 
-// Event bills the cost of an event to the account it was handled for.
+// Event charges the cost of an event to its account.
 func TestLineOfAnEventSaysForWhomItWas(t *testing.T) {
 	whose := func(tenant string) session.Account {
 		return session.Account{Tenant: tenant, Server: "counter", Session: "s1"}
@@ -75,8 +76,8 @@ func TestLineOfAnEventSaysForWhomItWas(t *testing.T) {
 	}
 }
 
-// Functions of two deployments run side by side for a while, and must open what the
-// others have sealed.
+// Functions of two deployments run side by side for some time. Each must open tickets that
+// the other has sealed.
 func TestTheSecretIsReplacedWithoutLosingATicket(t *testing.T) {
 	before, after := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)
 	var deployments []*wiring.Function

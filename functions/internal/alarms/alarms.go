@@ -1,6 +1,5 @@
-// Package alarms reads where a function keeps the alarms of native servers. It is
-// separate from package boot because it links go-sdk, which the relay function does
-// not need.
+// Package alarms reads where a function keeps the alarms of native servers. It is separate
+// from package boot because it links go-sdk. The relay function does not need go-sdk.
 package alarms
 
 import (

@@ -10,9 +10,10 @@ import (
 
 // Values of DORMOUSE_ACCESS.
 const (
-	accessKeys = "keys" // callers need an API key; the default
-	accessIDP  = "idp"  // callers need an API key, or a token of an identity provider
-	accessOpen = "open" // any caller may call; on one machine only
+	accessKeys  = "keys"  // callers need an API key; the default
+	accessOAuth = "oauth" // callers need an API key, or sign in at this endpoint's own authorization server
+	accessIDP   = "idp"   // callers need an API key, or a token of an identity provider
+	accessOpen  = "open"  // any caller may call; on one machine only
 )
 
 // access sets who may call. It allows accessOpen only on one machine: under the emulator,
@@ -21,6 +22,13 @@ func access(s *wiring.Settings) error {
 	oneMachine := os.Getenv(EnvLocal) != "" || os.Getenv(envSAMLocal) == "true"
 	switch mode := os.Getenv(EnvAccess); {
 	case mode == "" || mode == accessKeys:
+		return nil
+	case mode == accessOAuth:
+		of, err := wiring.ReadBroker(s.Servers, os.Getenv(EnvPublicURL), os.Getenv(EnvIssuer), os.Getenv(EnvClientSecret))
+		if err != nil {
+			return fmt.Errorf("%s is %q: %w", EnvAccess, mode, err)
+		}
+		s.Access, s.Broker = of, true
 		return nil
 	case mode == accessIDP:
 		of, err := wiring.ReadAccess(s.Servers, os.Getenv(EnvPublicURL))
@@ -34,8 +42,8 @@ func access(s *wiring.Settings) error {
 		s.Open = true
 		return nil
 	case mode == accessOpen:
-		return fmt.Errorf("%s is %q, which is for one machine only; deployed, it is %q or %q", EnvAccess, mode, accessKeys, accessIDP)
+		return fmt.Errorf("%s is %q, which is for one machine only; deployed, it is %q, %q or %q", EnvAccess, mode, accessKeys, accessOAuth, accessIDP)
 	default:
-		return fmt.Errorf("%s is %q; want %q, %q or %q", EnvAccess, mode, accessKeys, accessIDP, accessOpen)
+		return fmt.Errorf("%s is %q; want %q, %q, %q or %q", EnvAccess, mode, accessKeys, accessOAuth, accessIDP, accessOpen)
 	}
 }

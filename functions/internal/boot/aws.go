@@ -33,8 +33,8 @@ const (
 	envDomain   = "AWS_URL_SUFFIX"                  // set by the template where it is not amazonaws.com
 )
 
-// credentials returns the credentials of the function's role. To renew them, Lambda
-// starts the function anew.
+// credentials returns the credentials of the function's role. They are never renewed in a
+// process: Lambda starts the function anew instead.
 func credentials() aws.CredentialsProvider {
 	return aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 		c := aws.Credentials{AccessKeyID: os.Getenv(envKey), SecretAccessKey: os.Getenv(envSecret), SessionToken: os.Getenv(envToken)}

@@ -1,6 +1,6 @@
-// Package boot holds what the main packages of all functions share. It reads the
-// environment once, opens the services that it names, and starts the loop that takes
-// invocations. It makes no decisions; package wiring builds the handlers.
+// Package boot holds the code that the main packages of all functions share. It reads the
+// environment once, opens the services that the environment names, and starts the loop
+// that takes invocations. It makes no decisions; package wiring builds the handlers.
 package boot
 
 import (
@@ -23,21 +23,27 @@ const (
 	EnvStore        = "DORMOUSE_STORE"              // sqlite:PATH or dynamodb:TABLE[?endpoint=URL&region=NAME]
 	EnvServers      = "DORMOUSE_SERVERS"            // path of the servers file; on one machine, of its accepted copy
 	EnvSecret       = "DORMOUSE_SECRET"             // hex, 32 bytes or more; seals tickets
-	EnvOtherSecret  = "DORMOUSE_OTHER_SECRET"       // hex; a second secret that opens tickets, while the operator replaces EnvSecret; empty: none
+	EnvOtherSecret  = "DORMOUSE_OTHER_SECRET"       // hex; a second secret that also opens tickets while the operator replaces EnvSecret; empty: none
 	EnvRelayURL     = "DORMOUSE_RELAY_URL"          // where runners connect, see runner.DialWebSocket
 	EnvConnections  = "DORMOUSE_RELAY_CONNECTIONS"  // @connections endpoint of the relay's WebSocket API
 	EnvClients      = "DORMOUSE_SOCKET_CONNECTIONS" // @connections endpoint of the WebSocket API for clients
 	EnvBoxes        = "DORMOUSE_BOXES"              // on AWS: "on" or empty starts boxes, any other value starts none
 	EnvBoxProcesses = "DORMOUSE_BOX_PROCESSES"      // on AWS: processes of a box at a time; empty: the runner's own limit
-	EnvHosts        = "DORMOUSE_HOSTS"              // served values of Host, separated by commas; empty: names of loopback
-	EnvOrigins      = "DORMOUSE_ORIGINS"            // origins of web pages that may call besides the endpoint's own, separated by commas
-	EnvAccess       = "DORMOUSE_ACCESS"             // keys, idp, or open on one machine; see access.go
-	EnvPublicURL    = "DORMOUSE_PUBLIC_URL"         // URL of the HTTP endpoint for clients; required with idp, because tokens name it
+	EnvHosts        = "DORMOUSE_HOSTS"              // values of Host that are served, separated by commas; empty: names of loopback
+	EnvOrigins      = "DORMOUSE_ORIGINS"            // further origins of web pages that may call, separated by commas
+	EnvAccess       = "DORMOUSE_ACCESS"             // keys, oauth, idp, or open on one machine; see access.go
+	EnvPublicURL    = "DORMOUSE_PUBLIC_URL"         // URL of the HTTP endpoint for clients; required with oauth and idp, because tokens name it, and so that users can connect third parties
 	EnvIssuer       = "DORMOUSE_ISSUER"             // the identity provider; replaces x-dormouse.access.issuer of the servers file
 	EnvSnapshots    = "DORMOUSE_SNAPSHOTS"          // where boxes keep workspaces: folder:PATH, or s3:BUCKET[/PREFIX][?endpoint=URL&region=NAME]; empty: nowhere
-	EnvMetrics      = "DORMOUSE_METRICS"            // CloudWatch namespace for log lines that are also metrics, which AWS bills for; off or empty: none
-	EnvCheck        = "DORMOUSE_CHECK"              // any value: the function only checks whether it can start
+	EnvMetrics      = "DORMOUSE_METRICS"            // CloudWatch namespace for metrics in log lines, which AWS bills; off or empty: none
+	EnvCheck        = "DORMOUSE_CHECK"              // with any value, the function only checks whether it can start
 	EnvFleet        = "DORMOUSE_FLEET"              // where boxes run on AWS, see ecs.ParsePlace
+	EnvBoxFunctions = "DORMOUSE_BOX_FUNCTIONS"      // functions for boxes on AWS, see lambda.ParseSizes; empty: none
+	EnvBoxPlace     = "DORMOUSE_BOX_PLACE"          // place of servers that name none: auto or empty, lambda, or fargate
+
+	// EnvClientSecret is the secret of x-dormouse.access.client_id, which the function for
+	// sign-ins uses.
+	EnvClientSecret = "DORMOUSE_CLIENT_SECRET" //nolint:gosec // the name of a variable
 
 	// EnvIntrospectionSecret is the secret of x-dormouse.access.introspection.client_id.
 	EnvIntrospectionSecret = "DORMOUSE_INTROSPECTION_SECRET" //nolint:gosec // the name of a variable
@@ -52,7 +58,7 @@ type Function struct{ *wiring.Function }
 
 // Open reads the environment and opens the store. Its errors name the variable.
 func Open() (*Function, error) {
-	s := wiring.Settings{RelayURL: os.Getenv(EnvRelayURL), BoxProcesses: os.Getenv(EnvBoxProcesses), Metrics: metricsSpace()}
+	s := wiring.Settings{RelayURL: os.Getenv(EnvRelayURL), BoxProcesses: os.Getenv(EnvBoxProcesses), PublicURL: strings.TrimSuffix(os.Getenv(EnvPublicURL), "/"), Metrics: metricsSpace()}
 	err := s.Read(os.Getenv)
 	if err != nil {
 		return nil, err
@@ -105,9 +111,11 @@ func parts(s wiring.Settings) (p wiring.Parts, err error) {
 	if p.Store, p.Spent, err = openStore(os.Getenv(EnvStore), s.Limits); err != nil {
 		return p, err
 	}
-	if p.Fleet, p.ListLag, err = openFleet(s.Servers); err != nil {
-		return p, fmt.Errorf("%s: %w", EnvFleet, err)
+	boxes, lag, err := openFleet(s.Servers)
+	if err != nil {
+		return p, err
 	}
+	p.Fleet, p.ListLag, p.Place = boxes, lag, boxes.Choose
 	kept := bucket.Config{Place: bucket.Place{Region: os.Getenv(envRegion)}, Credentials: credentials(), Domain: os.Getenv(envDomain)}
 	if err := p.KeepIn(os.Getenv(EnvSnapshots), keptFolder, kept); err != nil {
 		return p, fmt.Errorf("%s: %w", EnvSnapshots, err)
@@ -115,8 +123,8 @@ func parts(s wiring.Settings) (p wiring.Parts, err error) {
 	return p, nil
 }
 
-// metricsSpace returns the CloudWatch namespace for log lines that are also metrics.
-// It is "" outside AWS, and where EnvMetrics names none.
+// metricsSpace returns the CloudWatch namespace for metrics in log lines. It is "" outside
+// AWS, and if EnvMetrics names none.
 func metricsSpace() string {
 	space := os.Getenv(EnvMetrics)
 	if space == "off" || os.Getenv(EnvLocal) != "" || os.Getenv(envSAMLocal) == "true" {

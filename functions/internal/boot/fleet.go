@@ -1,28 +1,62 @@
 package boot
 
 import (
+	"cmp"
+	"fmt"
 	"os"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/fleet/ecs"
+	"github.com/dormouse-mcp/dormouse/shared/fleet/lambda"
+	"github.com/dormouse-mcp/dormouse/shared/fleet/places"
 	"github.com/dormouse-mcp/dormouse/shared/fleet/process"
 )
 
 // ecsListLag is the longest delay until ECS lists a task.
 const ecsListLag = time.Minute
 
-// openFleet opens ECS. Where EnvFleet is not set, it opens the boxes of the emulator,
-// which lists tasks without delay.
-func openFleet(servers *catalog.Catalog) (boxes fleet.Fleet, listLag time.Duration, err error) {
+// openFleet opens ECS, and Lambda if EnvBoxFunctions names functions for boxes. If EnvFleet
+// is not set, it opens the fleet of the emulator, which lists tasks without delay.
+func openFleet(servers *catalog.Catalog) (boxes *places.Fleet, listLag time.Duration, err error) {
 	text := os.Getenv(EnvFleet)
 	if text == "" {
-		return process.NewClient(endpoint("fleet")), 0, nil
+		local := map[string]fleet.Fleet{process.Place: process.NewClient(endpoint("fleet"))}
+		return places.New(process.Place, places.Fargate, local), 0, nil
 	}
+	all := map[string]fleet.Fleet{}
+	if all[ecs.Place], err = openECS(text, servers); err != nil {
+		return nil, 0, fmt.Errorf("%s: %w", EnvFleet, err)
+	}
+	if text := os.Getenv(EnvBoxFunctions); text != "" && text != "[]" {
+		if all[lambda.Place], err = openLambda(text, servers); err != nil {
+			return nil, 0, fmt.Errorf("%s: %w", EnvBoxFunctions, err)
+		}
+	}
+	return places.New(ecs.Place, cmp.Or(os.Getenv(EnvBoxPlace), places.Auto), all), ecsListLag, nil
+}
+
+// openLambda opens the functions for boxes.
+func openLambda(text string, servers *catalog.Catalog) (fleet.Fleet, error) {
+	sizes, err := lambda.ParseSizes(text)
+	if err != nil {
+		return nil, err
+	}
+	return lambda.New(lambda.Config{
+		Region: os.Getenv(envRegion), Credentials: credentials(), Endpoint: endpoint("lambda"), Sizes: sizes,
+		Disabled: boxesOff(os.Getenv(EnvBoxes)),
+		Memory: func(t fleet.Task) int {
+			s, _ := servers.Server(t.Server)
+			return s.Box.MemoryMB
+		},
+	})
+}
+
+func openECS(text string, servers *catalog.Catalog) (fleet.Fleet, error) {
 	c, err := ecs.ParsePlace(text)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	c.Credentials, c.Disabled = credentials(), boxesOff(os.Getenv(EnvBoxes))
 	c.Shape = func(t fleet.Task) ecs.Shape {
@@ -33,10 +67,9 @@ func openFleet(servers *catalog.Catalog) (boxes fleet.Fleet, listLag time.Durati
 		}
 		return ecs.Shape{Image: s.Box.Image, Size: ecs.Size{CPUs: s.Box.CPUs, MemoryMB: s.Box.MemoryMB}, Secrets: secrets}
 	}
-	boxes, err = ecs.New(c)
-	return boxes, ecsListLag, err
+	return ecs.New(c)
 }
 
-// boxesOff reports whether boxes are off. Any value except "on" and "" does that, so
-// that a mistyped value starts none.
+// boxesOff reports whether boxes are switched off. Any value except "on" and "" switches
+// them off, so that a mistyped value starts no boxes.
 func boxesOff(text string) bool { return text != "" && text != "on" }

@@ -50,7 +50,7 @@ func TestStoreThatIsNoneIsToldWithWhatItMayBe(t *testing.T) {
 		"unknown setting":  {"dynamodb:dormouse?zone=1&region=r", `"zone" is not a setting`},
 		"twice":            {"dynamodb:dormouse?region=r&region=s", `"region" is not a setting of a table, or is there twice`},
 		"endpoint no URL":  {"dynamodb:dormouse?endpoint=localhost:8000", "is no endpoint"},
-		"query unreadable": {"dynamodb:dormouse?endpoint=%zz", "cannot be read"},
+		"query unreadable": {"dynamodb:dormouse?endpoint=%zz", "malformed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := openStore(test.form, host.Limits{})

@@ -1,6 +1,6 @@
 // Package endpoints builds the handlers that clients reach: HTTP, WebSocket, and the
-// alarms of native servers. It is separate from package wiring because it links
-// go-sdk, which the relay function does not need.
+// alarms of native servers. It is separate from package wiring because it links go-sdk.
+// The relay function does not need go-sdk.
 package endpoints
 
 import (
@@ -10,8 +10,12 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/shared/api"
+	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
 	"github.com/dormouse-mcp/dormouse/shared/front"
 	"github.com/dormouse-mcp/dormouse/shared/host"
 	"github.com/dormouse-mcp/dormouse/shared/native"
@@ -19,8 +23,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/session"
 )
 
-// Alarms sets how native servers are called later. The zero value keeps no alarms and
-// executes everything in place.
+// Alarms says how native servers are called at a later time. The zero value keeps no
+// alarms and executes everything at once.
 type Alarms struct {
 	Schedule native.Scheduler
 	// Invoke lets the HTTP function handle an event; see native.Config.
@@ -32,19 +36,21 @@ type HTTP struct {
 	// Handler returns when everything that a request started has finished.
 	Handler http.Handler
 	Alarm   func(context.Context, native.Alarm) error
+	// Operators is what the API for operators in Handler works with, for another API.
+	Operators api.Options
 }
 
 // NewHTTP returns an HTTP. The error names a server of the servers file whose native
-// server is not in servers. options changes front.Options beyond the parts of f; it may
-// be nil.
-func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options func(*front.Options)) (HTTP, error) {
+// server is not in servers. options changes front.Options beyond the parts of f, and place
+// says what the API for operators has here besides the store; both may be nil.
+func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options func(*front.Options), place func(*api.Options)) (HTTP, error) {
 	b, err := backend(f, servers, alarms)
 	if err != nil {
 		return HTTP{}, err
 	}
 	o := front.Options{
-		Servers: f.Server, Unserved: f.Servers.Reason, Host: host.New(f.Store, b, f.Limits), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins, Log: f.Log, Meter: f.Meter,
-		Auth: f.Auth, Tickets: f.Tickets, Sealer: f.States,
+		Servers: f.Server, Names: served(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: host.New(f.Store, b, f.Limits).WithSecrets(f.Vault), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins, Log: f.Log, Meter: f.Meter,
+		Auth: f.Auth, Tickets: f.Tickets, Sealer: f.States, ShowErrors: f.ShowErrors,
 	}
 	if f.SignIn != nil {
 		o.SignIn = f.SignIn
@@ -52,13 +58,51 @@ func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options 
 	if options != nil {
 		options(&o)
 	}
+	limit(f, &o)
+	operators := Operators(f, b)
+	if place != nil {
+		place(&operators)
+	}
+	clients, forOperators := native.Handler(front.New(o)), api.New(operators)
 	return HTTP{
-		Handler: native.Handler(front.New(o)),
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasPrefix(r.URL.Path, api.Prefix) {
+				forOperators.ServeHTTP(w, r)
+				return
+			}
+			clients.ServeHTTP(w, r)
+		}),
+		Operators: operators,
 		Alarm: wiring.Event(f, func(a native.Alarm) session.Account {
-			s, _ := f.Server(a.Server) // an unknown name must not become a metric of its own
+			s, _ := f.Server(a.Server) // an unknown name must not make a new metric
 			return session.Account{Tenant: a.Tenant, Server: s.Name, Session: a.Session}
 		}, b.Handle),
 	}, nil
+}
+
+// served returns the names of the servers that a function serves.
+func served(f *wiring.Function) func() []string {
+	return func() []string {
+		return slices.DeleteFunc(f.Servers.Names(), func(name string) bool {
+			_, ok := f.Server(name)
+			return !ok
+		})
+	}
+}
+
+// Operators returns what the API for operators works with in a function: callers have an
+// API key of role viewer or operator, and it knows what the store knows. b ends the calls
+// of sessions.
+func Operators(f *wiring.Function, b host.Backend) api.Options {
+	relay := relayhost.NewBackend(f.Relay)
+	return api.Options{
+		Info: api.Info{Place: api.PlaceStack}, Store: f.Store, Servers: func() *catalog.Catalog { return f.Servers },
+		Caller: api.Holders(auth.NewKeys(f.Store)), End: host.New(f.Store, b, f.Limits).Terminate,
+		Halt: func(ctx context.Context, box session.BoxID, of session.ID, by string, within time.Duration) (bool, error) {
+			return relay.Halt(ctx, box, relayhost.Halt{Session: of, By: by, Within: within})
+		},
+		Log: f.Log, Meter: f.Meter,
+	}
 }
 
 // NewSocket returns the endpoint for WebSocket clients. push is as in
@@ -69,21 +113,44 @@ func NewSocket(f *wiring.Function, servers native.Servers, alarms Alarms, push f
 		return nil, err
 	}
 	o := front.Options{
-		Servers: f.Server, Unserved: f.Servers.Reason, Host: host.New(f.Store, b, f.Limits).WithClients(f.Relay.Clients), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins,
-		Log: f.Log, Auth: f.Auth, Tickets: f.Tickets, Meter: f.Meter,
+		Servers: f.Server, Names: served(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: host.New(f.Store, b, f.Limits).WithSecrets(f.Vault).WithClients(f.Relay.Clients), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins,
+		Log: f.Log, Auth: f.Auth, Tickets: f.Tickets, Meter: f.Meter, ShowErrors: f.ShowErrors,
+	}
+	if f.SignIn != nil {
+		o.SignIn = f.SignIn
 	}
 	if options != nil {
 		options(&o)
 	}
+	limit(f, &o)
 	return front.NewSocket(front.SocketOptions{Options: o, Push: push}), nil
 }
 
-// Janitor returns a Backend for a function that executes no native server. The HTTP
-// function executes due work, through alarms.Invoke.
+// limit makes an endpoint keep the limits of the servers file. It also refuses callers
+// that go on at ten times a limit.
+func limit(f *wiring.Function, o *front.Options) {
+	if f.Quotas == nil {
+		return
+	}
+	o.Host = o.Host.WithGate(f.Quotas)
+	next := o.Admit
+	o.Admit = func(ctx context.Context, c host.Caller) (release func(), err error) {
+		if err := f.Quotas.Flooding(c.Tenant, c.Principal); err != nil {
+			return nil, err
+		}
+		if next == nil {
+			return func() {}, nil
+		}
+		return next(ctx, c)
+	}
+}
+
+// Janitor returns a Backend for a function that executes no native server. It leaves due
+// work to the HTTP function, which it starts by alarms.Invoke.
 func Janitor(f *wiring.Function, alarms Alarms) *native.Backend {
 	if alarms.Invoke == nil {
 		alarms.Invoke = func(context.Context, []byte) error {
-			return session.Errorf(session.Unavailable, "this function is not told which function executes native servers")
+			return session.Errorf(session.Unavailable, "native servers cannot be invoked: the setting that names their function is missing")
 		}
 	}
 	return newBackend(f, alarms, nil)

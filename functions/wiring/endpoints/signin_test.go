@@ -29,6 +29,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/natives"
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/authserver"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/shared/auth"
 	"github.com/dormouse-mcp/dormouse/shared/catalog"
@@ -39,8 +40,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/sqlitestore"
 )
 
-// site is an endpoint with an identity provider, both on loopback, and a store on
-// SQLite. New handlers serve each request, as in a function that has just started.
+// site is an endpoint with an identity provider, both on loopback, and a store on SQLite.
+// New handlers serve each request, as in a fresh function.
 type site struct {
 	t      *testing.T
 	url    string
@@ -51,6 +52,8 @@ type site struct {
 	posted *lines       // to WebSocket clients
 	warm   http.Handler // replaces new handlers if set
 	open   bool         // any caller may call
+	signIn bool         // users sign in here, with any name
+	rename bool         // a gateway renames WWW-Authenticate, as API Gateway does
 
 	mu    sync.Mutex
 	asked int // requests to the issuer
@@ -144,13 +147,14 @@ const servers = `{
 		"counter": {"x-dormouse": {"native": "counter"}},
 		"who": {"x-dormouse": {"native": "who"}},
 		"closed": {"x-dormouse": {"native": "who"}},
+		"files": {"x-dormouse": {"native": "files"}},
 		"gone": {"x-dormouse": {"native": "who"}, "disabled": true},
 	},
 	"x-dormouse": {"access": {"name": "corp", "tenant": "acme", "claims": ["groups"],
-		"allow": {"*": {"groups": ["eng"]}, "closed": {"groups": ["admins"]}}}},
+		"allow": {"*": {"groups": ["eng"]}, "closed": {"groups": ["admins"]}, "files": {"groups": ["eng"], "tools": {"write_*": {"groups": ["admins"]}, "write_note": {"everyone": true}}}}}},
 }`
 
-// function returns a function that has just started.
+// function returns a function that was just started.
 func (s *site) function() *wiring.Function {
 	c, warnings, err := catalog.Parse([]byte(servers), "servers.json", nil)
 	if err != nil || len(warnings) > 0 {
@@ -162,6 +166,13 @@ func (s *site) function() *wiring.Function {
 	}
 	access.Issuer = s.issuer
 	settings := wiring.Settings{Servers: c, Secret: make([]byte, 32), Access: access}
+	if s.signIn {
+		settings.Broker = true
+		if settings.Access, err = wiring.ReadBroker(c, s.url, "", ""); err != nil {
+			s.t.Error(err)
+		}
+		settings.Access.Allow, settings.Access.Scopes = nil, map[string]map[string][]string{"who": {"who:write": {"me"}}}
+	}
 	if s.open {
 		settings.Access, settings.Open = nil, true
 	}
@@ -183,18 +194,43 @@ func hosted() native.Servers {
 		})
 		return server, nil
 	}
+	all["files"] = func(_ context.Context, n native.Session) (*mcp.Server, error) {
+		server := mcp.NewServer(&mcp.Implementation{Name: "files", Version: "1"}, n.Options())
+		for _, tool := range []string{"read", "write_file", "write_note"} {
+			native.AddTool(n, server, &mcp.Tool{Name: tool}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+				return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: tool + " is done"}}}, nil, nil
+			})
+		}
+		return server, nil
+	}
 	return all
 }
 
 func (s *site) handler() http.Handler {
-	h, err := endpoints.NewHTTP(s.function(), hosted(), endpoints.Alarms{}, nil)
+	h, err := endpoints.NewHTTP(s.function(), hosted(), endpoints.Alarms{}, nil, nil)
 	if err != nil {
 		s.t.Error(err)
 	}
-	return h.Handler
+	if !s.signIn {
+		return h.Handler
+	}
+	signIn, err := authserver.New(s.function(), nil)
+	if err != nil {
+		s.t.Error(err)
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.rename {
+			w = renamed{w}
+		}
+		if signIn.Serves(r.URL.Path) {
+			signIn.ServeHTTP(w, r)
+			return
+		}
+		h.Handler.ServeHTTP(w, r)
+	})
 }
 
-// clients are connections that write all posted messages in one place.
+// clients are connections that collect all posted messages in one place.
 type clients struct{ *lines }
 
 func (c clients) Post(_ context.Context, _ string, data []byte) error {
@@ -262,7 +298,7 @@ func (s *site) begin(server, token string) []string {
 
 func (s *site) as(token string, in []string) []string { return append(slices.Clone(in), bearer(token)) }
 
-// cost returns the reads and writes since the last call.
+// cost returns the reads and writes since its last call.
 func (s *site) cost() [2]int {
 	c := s.store.Counts()
 	s.store.Reset()
@@ -277,7 +313,7 @@ func doors(server string) map[string][2]string {
 	}
 }
 
-// Row A-1, but for the id of the request in the body.
+// Row A-1, except the id of the request in the body.
 func TestWithoutATokenEveryDoorSaysWhereToGetOne(t *testing.T) {
 	s := newSite(t)
 	s.cost()
@@ -395,7 +431,7 @@ func TestThereIsNoOtherMetadata(t *testing.T) {
 	}
 }
 
-// Row A-10: even with the right id of a session.
+// Row A-10: even the id of an existing session does not help.
 func TestTokenOfAnotherServerOpensNoDoor(t *testing.T) {
 	s := newSite(t)
 	in := s.begin("who", s.token("ada", "who"))
@@ -452,7 +488,7 @@ func TestKeysGoOnBesideTokens(t *testing.T) {
 	if a := s.do("POST", "/counter/mcp", call("add"), s.as(key, in)...); a.status != 200 {
 		t.Errorf("%+v", a)
 	}
-	// A principal may come in either way, into the same sessions.
+	// A principal may use a key or a token, and gets the same sessions.
 	if a := s.do("POST", "/counter/mcp", call("add"), s.as(s.token("ada", "counter"), in)...); a.status != 200 || !strings.Contains(a.body, `"text":"2"`) {
 		t.Errorf("%+v", a)
 	}
@@ -467,7 +503,7 @@ func TestKeysGoOnBesideTokens(t *testing.T) {
 	}
 }
 
-// access.allow and step-up, from a client's view. A login would not help with the
+// A refusal by access.allow differs from a step-up. A new login would not help with the
 // first.
 func TestRefusalSaysWhetherAnotherTokenWouldHelp(t *testing.T) {
 	s := newSite(t)
@@ -493,7 +529,7 @@ func TestRefusalSaysWhetherAnotherTokenWouldHelp(t *testing.T) {
 	}
 }
 
-// Row A-19. It also holds for a function that has just started.
+// Row A-19. It also holds for a function that was just started.
 func TestCallWithATokenCostsNoReadMoreThanWithoutAccessControl(t *testing.T) {
 	s := newSite(t)
 	measure := func(token string) (costs [][2]int) {
@@ -544,7 +580,8 @@ func TestTokenIsInNoLogLineAndInNoRow(t *testing.T) {
 	}
 }
 
-// Row A-27: a WebSocket is opened by a ticket, and the connection is the token's.
+// Row A-27: a client opens a WebSocket with a ticket, and the connection belongs to the
+// identity of the token.
 func TestTicketOfATokenOpensAWebSocket(t *testing.T) {
 	s := newSite(t)
 	a := s.do("POST", "/who/ticket", "", bearer(s.token("ada", "who")))
@@ -583,7 +620,7 @@ func TestTicketOfATokenOpensAWebSocket(t *testing.T) {
 	if status := connect("c5", "", bearer(s.token("ada", "counter"))); status != 401 {
 		t.Errorf("a token of another server: %d", status)
 	}
-	// The claims come from the token that the ticket was issued for.
+	// The claims come from the token with which the ticket was requested.
 	said := ""
 	for _, message := range []string{initialize, initialized, call("me")} {
 		reply, err := native.Stay(t.Context(), func(ctx context.Context) ([]byte, error) { return k.Message(ctx, "c1", []byte(message)), nil })

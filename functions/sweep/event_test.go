@@ -1,0 +1,35 @@
+package main
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+)
+
+func TestEventsAreOfTheScheduleOrOfOneTask(t *testing.T) {
+	const request = `{"task":"lambda/t","clientToken":"t","box":"b","server":"s","env":{}}`
+	for name, c := range map[string]struct {
+		text        string
+		id          string
+		ours, stops bool
+	}{
+		"of the schedule": {`{"detail-type":"Scheduled Event","detail":{}}`, "", false, false},
+		"of this machine": {`{"detail-type":"Dormouse Task Stopped","detail":{"id":"process/1","state":"stopped"}}`, "process/1", true, true},
+		"of ECS":          {`{"detail-type":"ECS Task State Change","detail":{"group":"dormouse:YQ:Yg","startedBy":"t","lastStatus":"STOPPED"}}`, "ecs/t", true, true},
+		"of a box's invocation": {
+			`{"version":"1.0","requestContext":{"condition":"Success"},"requestPayload":` + request + `,"responsePayload":{"id":"lambda/t","box":"b","state":"stopped","runner":"r"}}`,
+			"lambda/t", true, true,
+		},
+		"of another invocation": {`{"version":"1.0","requestPayload":{"x":1},"responsePayload":null}`, "", false, true},
+	} {
+		var e event
+		if err := json.Unmarshal([]byte(c.text), &e); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		got, ours, stops, err := e.task()
+		if err != nil || ours != c.ours || stops != c.stops || got.ID != c.id || ours && got.State != fleet.Stopped {
+			t.Errorf("%s: %+v, ours %v, stops %v, %v", name, got, ours, stops, err)
+		}
+	}
+}

@@ -1,0 +1,117 @@
+// Package authserver builds the pages for browsers from the parts that all functions
+// share: the authorization server, and the pages where users connect third parties. It is
+// separate from package wiring because it links an OpenID Connect client, which the
+// functions for calls do not need.
+package authserver
+
+import (
+	"context"
+	"net/http"
+	"slices"
+
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/broker"
+	"github.com/dormouse-mcp/dormouse/shared/host"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/upstream"
+)
+
+// Handler returns the pages of a Function. If it has no authorization server, each path of
+// one is answered with 404, as clients expect that look for one.
+func Handler(f *wiring.Function) (http.Handler, error) {
+	p, err := New(f, nil)
+	if err != nil {
+		return nil, err
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p.Serves(r.URL.Path) {
+			p.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Access-Control-Allow-Origin", "*")
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = w.Write([]byte(`{"error":"not_found","error_description":"nobody signs in here; send an API key, or a token of the provider that the metadata of a server names"}`))
+	}), nil
+}
+
+// Pages are the authorization server of a Function, if it has one, and the pages where
+// users connect third parties.
+type Pages struct {
+	Broker *broker.Broker // nil: nobody signs in here
+	pages  *upstream.Pages
+}
+
+// Paths are the paths that [Pages] may serve, beside those of the servers.
+func Paths(signIn bool) []string {
+	if !signIn {
+		return upstream.Paths()
+	}
+	return slices.Concat(broker.Paths(), upstream.Paths())
+}
+
+// Serves reports whether a path is one of the Pages.
+func (p *Pages) Serves(path string) bool {
+	return slices.Contains(upstream.Paths(), path) || p.Broker != nil && p.Broker.Serves(path)
+}
+
+// ServeHTTP implements http.Handler.
+func (p *Pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if slices.Contains(upstream.Paths(), r.URL.Path) {
+		p.pages.ServeHTTP(w, r)
+		return
+	}
+	p.Broker.ServeHTTP(w, r)
+}
+
+// New returns the Pages of a Function. change changes the settings of the authorization
+// server; it may be nil. The error names the wrong setting.
+func New(f *wiring.Function, change func(*broker.Config)) (*Pages, error) {
+	var others [][]byte
+	if f.OtherSecret != nil {
+		others = [][]byte{f.OtherSecret}
+	}
+	p := &Pages{}
+	if f.Broker {
+		c := broker.Config{
+			Settings: *f.Access, Servers: f.Servers.Names(), Store: f.Store, Keys: auth.NewKeys(f.Store), Secret: f.Secret, Others: others, Log: f.Log,
+			Served: func(name string) bool { _, ok := f.Server(name); return ok },
+		}
+		if change != nil {
+			change(&c)
+		}
+		var err error
+		if p.Broker, err = broker.New(c); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	p.pages, err = upstream.NewPages(pagesOf(f, p.Broker, others))
+	return p, err
+}
+
+// pagesOf returns the settings of the pages where users connect third parties.
+func pagesOf(f *wiring.Function, signIn *broker.Broker, others [][]byte) upstream.PagesConfig {
+	c := upstream.PagesConfig{
+		Vault: f.Vault, Secret: f.Secret, Others: others, Log: f.Log,
+		Providers: func(server string) ([]string, bool) {
+			s, ok := f.Server(server)
+			return s.Providers, ok
+		},
+		Connected: func(ctx context.Context, a upstream.Asked) error {
+			o := host.Outlet{Store: f.Store, Clients: f.Relay.Clients}
+			return o.Visited(ctx, a.Session, a.ID, f.Limits.EventAge)
+		},
+	}
+	switch {
+	case signIn != nil:
+		c.SignIn = signIn
+	case f.Open:
+		c.Everyone = &session.Identity{}
+		*c.Everyone, _ = auth.Open{}.Authenticate(nil, "")
+	default:
+		c.Redeem = f.Tickets.Redeem
+	}
+	return c
+}

@@ -1,0 +1,247 @@
+package endpoints_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
+	"github.com/dormouse-mcp/dormouse/shared/auth"
+	"github.com/dormouse-mcp/dormouse/shared/native"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/wire"
+)
+
+// The server files has the tools read, write_file and write_note. By access.allow only
+// admins may use write_*, but everybody may use write_note.
+
+const listTools = `{"jsonrpc":"2.0","id":3,"method":"tools/list"}`
+
+// toolsIn returns the names of the tools in an answer, sorted.
+func toolsIn(body string) (names []string) {
+	for _, m := range regexp.MustCompile(`"name":"(read|write_[a-z]+)"`).FindAllStringSubmatch(body, -1) {
+		names = append(names, m[1])
+	}
+	slices.Sort(names)
+	return names
+}
+
+// modernRequest returns a request of 2026-07-28, and its headers.
+func modernRequest(method, tool string) (body string, headers []string) {
+	params := `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`
+	headers = []string{"MCP-Protocol-Version: 2026-07-28", "Mcp-Method: " + method}
+	if tool != "" {
+		params += `,"name":"` + tool + `","arguments":{}`
+		headers = append(headers, "Mcp-Name: "+tool)
+	}
+	return `{"jsonrpc":"2.0","id":2,"method":"` + method + `","params":{` + params + `}}`, headers
+}
+
+// transport lists and calls the tools of files.
+type transport struct {
+	list func() string
+	call func(tool string) (status int, body string)
+}
+
+func (s *site) overHTTP(token string) transport {
+	in := s.as(token, s.begin("files", token))
+	return transport{
+		func() string { return s.do("POST", "/files/mcp", listTools, in...).body },
+		func(tool string) (int, string) {
+			a := s.do("POST", "/files/mcp", call(tool), in...)
+			if a.header.Get("WWW-Authenticate") != "" {
+				s.t.Error("a client would open a browser:", a.header)
+			}
+			return a.status, a.body
+		},
+	}
+}
+
+// overBatches sends batches, in which an allowed call comes first.
+func (s *site) overBatches(token string) transport {
+	a := s.do("POST", "/files/mcp", strings.Replace(initialize, "2025-11-25", "2025-03-26", 1), bearer(token))
+	in := []string{bearer(token), "Mcp-Session-Id: " + a.header.Get("Mcp-Session-Id")}
+	s.do("POST", "/files/mcp", initialized, in...)
+	return transport{
+		func() string { return s.do("POST", "/files/mcp", "["+listTools+"]", in...).body },
+		func(tool string) (int, string) {
+			a := s.do("POST", "/files/mcp", "["+strings.Replace(call("read"), `"id":2`, `"id":9`, 1)+","+call(tool)+"]", in...)
+			return a.status, a.body
+		},
+	}
+}
+
+func (s *site) overModern(token string) transport {
+	send := func(method, tool string) reply {
+		body, headers := modernRequest(method, tool)
+		return s.do("POST", "/files/mcp", body, append(headers, bearer(token))...)
+	}
+	return transport{
+		func() string { return send(wire.MethodToolsList, "").body },
+		func(tool string) (int, string) { a := send(wire.MethodToolsCall, tool); return a.status, a.body },
+	}
+}
+
+func (s *site) overSSE(token string) transport {
+	say, next := s.stream("files", token)
+	return transport{
+		func() string { say(listTools); return next() },
+		func(tool string) (int, string) { say(call(tool)); return 0, next() },
+	}
+}
+
+// stream opens a session of HTTP+SSE. say posts a message, and next waits for the next one
+// on the stream.
+func (s *site) stream(server, token string) (say func(body string), next func() string) {
+	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, s.url+"/"+server+"/sse", nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	r.Header.Set("Accept", "text/event-stream")
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = res.Body.Close() })
+	if res.StatusCode != http.StatusOK {
+		s.t.Fatal(res.Status)
+	}
+	lines := bufio.NewScanner(res.Body)
+	next = func() string {
+		for lines.Scan() {
+			if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+				return data
+			}
+		}
+		s.t.Fatal("the stream ended", lines.Err())
+		return ""
+	}
+	to := "/" + server + "/" + next()
+	say = func(body string) { s.do("POST", to, body, bearer(token)) }
+	say(strings.Replace(initialize, "2025-11-25", "2024-11-05", 1))
+	next()
+	say(initialized)
+	return say, next
+}
+
+func (s *site) overSocket(token string) transport {
+	socket, err := endpoints.NewSocket(s.function(), hosted(), endpoints.Alarms{}, func(context.Context, session.ID) error { return nil }, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	conn := "c" + token[len(token)-8:]
+	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodGet, s.url+"/?server=files", nil)
+	r.Header.Set("Authorization", "Bearer "+token)
+	if status, _, body := socket.Connect(s.t.Context(), conn, r); status != http.StatusOK {
+		s.t.Fatal(status, string(body))
+	}
+	say := func(text string) string {
+		s.posted.mu.Lock()
+		s.posted.buf.Reset()
+		s.posted.mu.Unlock()
+		got, err := native.Stay(s.t.Context(), func(ctx context.Context) ([]byte, error) { return socket.Message(ctx, conn, []byte(text)), nil })
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		return string(got) + s.posted.String()
+	}
+	say(initialize)
+	say(initialized)
+	return transport{func() string { return say(listTools) }, func(tool string) (int, string) { return 0, say(call(tool)) }}
+}
+
+// A client sees and calls the tools that the rules let its user use, in every version and
+// over every transport.
+func TestOfToolsOnlyThoseOfTheRulesAreSeenAndCalled(t *testing.T) {
+	s := newSite(t)
+	s.warm = s.handler()
+	for name, over := range map[string]func(token string) transport{
+		"Streamable HTTP": s.overHTTP, "batches": s.overBatches, "2026-07-28": s.overModern, "HTTP+SSE": s.overSSE, "WebSocket": s.overSocket,
+	} {
+		for who, groups := range map[string][]string{"ada": {"eng"}, "root": {"eng", "admins"}} {
+			c := over(s.token(who, "files", map[string]any{"groups": groups}))
+			want := []string{"read", "write_note"}
+			if who == "root" {
+				want = []string{"read", "write_file", "write_note"}
+			}
+			if got := toolsIn(c.list()); !slices.Equal(got, want) {
+				t.Errorf("%s: %s sees %v", name, who, got)
+			}
+			for _, tool := range want {
+				if status, body := c.call(tool); status > 200 || !strings.Contains(body, tool+" is done") {
+					t.Errorf("%s: %s calls %s: %d %s", name, who, tool, status, body)
+				}
+			}
+			if who == "root" {
+				continue
+			}
+			status, body := c.call("write_file")
+			var refused struct {
+				Error struct {
+					Code    int
+					Message string
+					Data    any
+				}
+			}
+			_ = json.Unmarshal([]byte(strings.Trim(body, "[]")), &refused)
+			if e := refused.Error; e.Code != 403 || e.Message != `you may not use the tool "write_file" of this server; ask its operator for access` || e.Data != nil || status != 0 && status != http.StatusForbidden {
+				t.Errorf("%s: %s calls what only admins may: %d %s", name, who, status, body)
+			}
+			if status, body := c.call("read"); status > 200 || !strings.Contains(body, "read is done") {
+				t.Errorf("%s: the session does not go on: %d %s", name, status, body)
+			}
+		}
+	}
+	if strings.Contains(s.log.String(), "write_file is done") {
+		t.Error("a tool has run that was refused")
+	}
+}
+
+// The rules cost nothing: no read and no write more, and none at all for a refused call.
+func TestRulesForToolsCostNothing(t *testing.T) {
+	s := newSite(t)
+	s.warm = s.handler()
+	costs := map[string][][2]int{}
+	for who, groups := range map[string][]string{"ada": {"eng"}, "root": {"eng", "admins"}} {
+		c := s.overHTTP(s.token(who, "files", map[string]any{"groups": groups}))
+		c.list()
+		for range 2 {
+			s.cost()
+			c.list()
+			costs[who] = append(costs[who], s.cost())
+			c.call("read")
+			costs[who] = append(costs[who], s.cost())
+		}
+		if who == "ada" {
+			if c.call("write_file"); s.cost() != [2]int{} {
+				t.Error("a refused call costs reads or writes")
+			}
+		}
+	}
+	if !slices.Equal(costs["ada"], costs["root"]) {
+		t.Errorf("lists and calls cost %v, without rules %v", costs["ada"], costs["root"])
+	}
+}
+
+// API keys are not bound by rules about claims: their holders have none.
+func TestKeysUseAllTools(t *testing.T) {
+	s := newSite(t)
+	key, _, err := auth.Create(t.Context(), s.store, auth.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"files"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := s.overHTTP(key)
+	if got := toolsIn(c.list()); len(got) != 3 {
+		t.Error(got)
+	}
+	if status, body := c.call("write_file"); status != 200 || !strings.Contains(body, "write_file is done") {
+		t.Error(status, body)
+	}
+}

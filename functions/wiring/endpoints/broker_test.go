@@ -1,0 +1,286 @@
+package endpoints_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"html"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	sdkauth "github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/modelcontextprotocol/go-sdk/oauthex"
+
+	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// renamed renames a header, as API Gateway does with answers of functions.
+type renamed struct{ http.ResponseWriter }
+
+func (w renamed) WriteHeader(status int) {
+	if v := w.Header().Get("WWW-Authenticate"); v != "" {
+		w.Header().Del("WWW-Authenticate")
+		w.Header().Set("X-Amzn-Remapped-Www-Authenticate", v)
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w renamed) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w renamed) Flush()                      { _ = http.NewResponseController(w.ResponseWriter).Flush() }
+
+// visit goes through the pages of a sign-in as ada, and returns the address that the
+// client is called back at.
+func visit(ctx context.Context, target string) (*url.URL, error) {
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		return nil, err
+	}
+	web := &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	method, form := http.MethodGet, url.Values(nil)
+	for range 10 {
+		r, err := http.NewRequestWithContext(ctx, method, target, strings.NewReader(form.Encode()))
+		if err != nil {
+			return nil, err
+		}
+		if method == http.MethodPost {
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		}
+		res, err := web.Do(r)
+		if err != nil {
+			return nil, err
+		}
+		page, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if err != nil {
+			return nil, err
+		}
+		if to, err := res.Location(); err == nil {
+			if to.Path == "/done" {
+				return to, nil
+			}
+			method, target, form = http.MethodGet, to.String(), nil
+			continue
+		}
+		action := regexp.MustCompile(`<form method="post" action="([^"]*)">`).FindSubmatch(page)
+		if action == nil {
+			return nil, errors.New(string(page))
+		}
+		form = url.Values{"answer": {"allow"}, "name": {"ada"}}
+		for _, m := range regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)">`).FindAllSubmatch(page, -1) {
+			form.Set(string(m[1]), html.UnescapeString(string(m[2])))
+		}
+		next, err := r.URL.Parse(string(action[1]))
+		if err != nil {
+			return nil, err
+		}
+		method, target = http.MethodPost, next.String()
+	}
+	return nil, errors.New("too many pages")
+}
+
+// goClient connects go-sdk's client, which signs in by itself. logins counts.
+func (s *site) goClient(server string, logins *int) (*mcp.ClientSession, error) {
+	s.t.Helper()
+	handler, err := sdkauth.NewAuthorizationCodeHandler(&sdkauth.AuthorizationCodeHandlerConfig{
+		DynamicClientRegistrationConfig: &sdkauth.DynamicClientRegistrationConfig{Metadata: &oauthex.ClientRegistrationMetadata{
+			ClientName: "go-sdk", RedirectURIs: []string{"http://127.0.0.1:5000/done"}, TokenEndpointAuthMethod: "none",
+		}},
+		RedirectURL: "http://127.0.0.1:5000/done",
+		AuthorizationCodeFetcher: func(ctx context.Context, args *sdkauth.AuthorizationArgs) (*sdkauth.AuthorizationResult, error) {
+			*logins++
+			back, err := visit(ctx, args.URL)
+			if err != nil {
+				return nil, err
+			}
+			q := back.Query()
+			if q.Get("error") != "" {
+				return nil, errors.New(q.Encode())
+			}
+			return &sdkauth.AuthorizationResult{Code: q.Get("code"), State: q.Get("state"), Iss: q.Get("iss")}, nil
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	client := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, nil)
+	return client.Connect(s.t.Context(), &mcp.StreamableClientTransport{Endpoint: s.url + "/" + server + "/mcp", OAuthHandler: handler}, nil)
+}
+
+// Rows A-7, A-8 and A-23 for go-sdk.
+func TestGoSDKSignsInCallsAndStepsUp(t *testing.T) {
+	for name, rename := range map[string]bool{"plain": false, "behind API Gateway": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.signIn, s.rename = true, rename
+			logins := 0
+			c, err := s.goClient("who", &logins)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = c.Close() }()
+			if list, err := c.ListTools(t.Context(), nil); err != nil || len(list.Tools) != 1 || logins != 1 {
+				t.Fatalf("%+v, %v, %d sign-ins", list, err, logins)
+			}
+			res, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "me"})
+			if rename { // which scopes are needed is only in the header
+				if err == nil {
+					t.Error("the call had the scope without a second sign-in")
+				}
+				return
+			}
+			if err != nil || logins != 2 {
+				t.Fatal(err, logins)
+			}
+			text := res.Content[0].(*mcp.TextContent).Text
+			if !strings.HasPrefix(text, "dev:ada of acme, ") || !strings.Contains(text, `"scope":"mcp who:write"`) {
+				t.Error(text)
+			}
+		})
+	}
+}
+
+// brokered signs ada in and returns an access token of the site's own, with scopes.
+func (s *site) brokered(server, scope string) (client, access, refresh string) {
+	s.t.Helper()
+	var doc, got map[string]any
+	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodPost, s.url+"/register", strings.NewReader(`{"redirect_uris":["http://127.0.0.1/done"]}`))
+	w := httptest.NewRecorder()
+	s.handler().ServeHTTP(w, r)
+	if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil {
+		s.t.Fatal(err)
+	}
+	client = doc["client_id"].(string)
+	verifier := strings.Repeat("v", 43)
+	hash := sha256.Sum256([]byte(verifier))
+	back, err := visit(s.t.Context(), s.url+"/authorize?"+url.Values{
+		"response_type": {"code"}, "client_id": {client}, "redirect_uri": {"http://127.0.0.1/done"}, "code_challenge": {base64.RawURLEncoding.EncodeToString(hash[:])}, "code_challenge_method": {"S256"},
+		"resource": {s.url + "/" + server + "/mcp"}, "scope": {scope},
+	}.Encode())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	form := url.Values{"grant_type": {"authorization_code"}, "client_id": {client}, "code": {back.Query().Get("code")}, "redirect_uri": {"http://127.0.0.1/done"}, "code_verifier": {verifier}}
+	res, err := http.PostForm(s.url+"/token", form) //nolint:noctx // a test
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	if err := json.NewDecoder(res.Body).Decode(&got); err != nil || res.StatusCode != http.StatusOK {
+		s.t.Fatal(res.Status, got, err)
+	}
+	return client, got["access_token"].(string), got["refresh_token"].(string)
+}
+
+// Row A-19: the same call costs what it costs without access control, and one read of
+// the revoked grants in each instance.
+func TestATokenCostsOneReadInEachInstance(t *testing.T) {
+	costs := map[bool][][2]int{}
+	for _, open := range []bool{true, false} {
+		s := newSite(t)
+		s.open, s.signIn = open, !open
+		token := "x"
+		if !open {
+			_, token, _ = s.brokered("who", "who:write")
+		}
+		in := s.as(token, s.begin("who", token))
+		s.warm = s.handler()
+		s.do("POST", "/who/mcp", call("me"), in...)
+		s.cost()
+		for range 3 {
+			if a := s.do("POST", "/who/mcp", call("me"), in...); a.status != http.StatusOK || !strings.Contains(a.body, "result") {
+				t.Fatal(a)
+			}
+			costs[open] = append(costs[open], s.cost())
+		}
+	}
+	if a, b := costs[true], costs[false]; a[0] != b[0] || a[1] != b[1] || a[2] != b[2] {
+		t.Errorf("calls cost %v without access control and %v with tokens", a, b)
+	}
+}
+
+// Rows A-23 and A-24: before anything is woken or written, on every transport.
+func TestACallWithoutItsScopeIsRefusedAsTheTransportCan(t *testing.T) {
+	s := newSite(t)
+	s.signIn = true
+	_, token, _ := s.brokered("who", "")
+	in := s.as(token, s.begin("who", token))
+	s.cost()
+	const wanted = `"data":{"error":"insufficient_scope","resource_metadata":"`
+	check := func(name, body string) {
+		t.Helper()
+		at := "mcp"
+		if strings.HasPrefix(name, "HTTP+SSE") {
+			at = "sse"
+		}
+		if !strings.Contains(body, `"code":403`) || !strings.Contains(body, wanted+s.url+`/.well-known/oauth-protected-resource/who/`+at+`","scope":"mcp who:write"`) {
+			t.Errorf("%s: %s", name, body)
+		}
+	}
+	a := s.do("POST", "/who/mcp", call("me"), in...)
+	want := `Bearer error="insufficient_scope", resource_metadata="` + s.url + `/.well-known/oauth-protected-resource/who/mcp", scope="mcp who:write"`
+	if a.status != http.StatusForbidden || a.header.Get("WWW-Authenticate") != want {
+		t.Errorf("%d %s", a.status, a.header)
+	}
+	check("POST", a.body)
+	modern := s.do("POST", "/who/mcp", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"me","arguments":{},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`,
+		bearer(token), "MCP-Protocol-Version: 2026-07-28", "Mcp-Method: tools/call", "Mcp-Name: me")
+	if modern.status != http.StatusForbidden {
+		t.Error(modern)
+	}
+	check("a client of 2026-07-28", modern.body)
+	if got := s.cost(); got != [2]int{2, 0} { // the revoked grants, in each new instance
+		t.Errorf("two refusals cost %v", got)
+	}
+	if a := s.do("POST", "/who/mcp", `{"jsonrpc":"2.0","id":3,"method":"tools/list"}`, in...); a.status != http.StatusOK || !strings.Contains(a.body, `"me"`) {
+		t.Error("lists stay complete:", a)
+	}
+	// A batch is refused as a whole, and each of its requests is answered where there is no
+	// status.
+	two := "[" + call("me") + "," + strings.Replace(call("me"), `"id":2`, `"id":"b"`, 1) + "]"
+	batch := s.do("POST", "/who/mcp", two, bearer(token), in[0])
+	if batch.status != http.StatusForbidden || batch.header.Get("WWW-Authenticate") != want {
+		t.Errorf("a batch: %d %s", batch.status, batch.header)
+	}
+	check("a batch", batch.body)
+	s.warm = s.handler()
+	say, next := s.stream("who", token)
+	say(call("me"))
+	check("HTTP+SSE", next())
+	say(two)
+	for _, id := range []string{`"id":2`, `"id":"b"`} {
+		got := next()
+		if check("HTTP+SSE, a batch", got); !strings.Contains(got, id) {
+			t.Errorf("%s: want the answer to %s", got, id)
+		}
+	}
+	// WebSocket.
+	socket, err := endpoints.NewSocket(s.function(), hosted(), endpoints.Alarms{}, func(context.Context, session.ID) error { return nil }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/?server=who", nil)
+	r.Header.Set("Authorization", "Bearer "+token)
+	if status, _, body := socket.Connect(t.Context(), "c1", r); status != http.StatusOK {
+		t.Fatal(status, string(body))
+	}
+	socket.Message(t.Context(), "c1", []byte(initialize))
+	socket.Message(t.Context(), "c1", []byte(initialized))
+	check("WebSocket", string(socket.Message(t.Context(), "c1", []byte(call("me")))))
+	answers := string(socket.Message(t.Context(), "c1", []byte(two)))
+	if check("WebSocket, a batch", answers); !strings.Contains(answers, `"id":2`) || !strings.Contains(answers, `"id":"b"`) || answers[0] != '[' {
+		t.Errorf("a batch over a WebSocket: %s", answers)
+	}
+	if reply := string(socket.Message(t.Context(), "c1", []byte(`{"jsonrpc":"2.0","id":4,"method":"ping"}`))); strings.Contains(reply, "error") {
+		t.Error("the connection does not go on:", reply)
+	}
+}

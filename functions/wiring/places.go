@@ -1,0 +1,27 @@
+package wiring
+
+import (
+	"path/filepath"
+	"slices"
+
+	"github.com/dormouse-mcp/dormouse/shared/fleet/places"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// needs returns what the next attempt to start a box needs. A server that is not configured
+// any more needs nothing; its start fails for that reason.
+func (f *Function) needs(b session.Box) places.Needs {
+	s, _ := f.Servers.Server(b.Server)
+	return places.Needs{
+		Wish: s.Box.Place, Attempt: b.Attempt, Busy: b.Busy,
+		CPUs: s.Box.CPUs, MemoryMB: s.Box.MemoryMB, ToolTimeout: s.ToolTimeout,
+		Image: s.Box.Image != "", HostPath: s.Box.HostPath != "" && s.Box.HostPathWritable,
+		Confined: s.Box.Profile != "" || s.Box.ReadOnlyRootFS || s.Box.Offline,
+		Fetches:  len(s.References()) > 0, Installs: slices.Contains(installers(), filepath.Base(s.Command)),
+	}
+}
+
+// installers returns the commands that install a server before they run it.
+func installers() []string {
+	return []string{"npx", "npm", "pnpm", "yarn", "bunx", "uvx", "uv", "pipx"}
+}

@@ -1,0 +1,47 @@
+package wiring
+
+import (
+	"cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/fleet/ecs"
+	"github.com/dormouse-mcp/dormouse/shared/meter"
+	"github.com/dormouse-mcp/dormouse/shared/quota"
+	"github.com/dormouse-mcp/dormouse/shared/session"
+)
+
+// limit makes the function keep the limits of the servers file, if it has any.
+func (f *Function) limit() (err error) {
+	if f.Servers == nil {
+		return nil
+	}
+	file, servers := f.Servers.Limits()
+	f.Quotas, err = quota.New(quota.Config{
+		Store: f.Store, Sections: quota.Sections{File: file, Servers: servers}, Prices: meter.Published(), Log: f.Log,
+	})
+	if f.Quotas != nil {
+		f.Meter = f.Quotas.Meter(f.Meter)
+	}
+	return err
+}
+
+// Stopped charges the tenant of a box for a task that has ended.
+func (f *Function) Stopped(t fleet.Status) {
+	if f.Quotas == nil || t.Started.IsZero() {
+		return
+	}
+	tenant, server := session.BoxID(t.Box).Parts()
+	f.Quotas.ChargeTask(tenant, server, t.ID, meter.Task(t.Stopped.Sub(t.Started).Seconds(), BoxSize(f.Servers, server)))
+}
+
+// BoxSize returns the size that a server's box has on AWS.
+func BoxSize(servers *catalog.Catalog, server string) meter.BoxSize {
+	size := meter.DefaultBox()
+	s, _ := servers.Server(server)
+	f, err := ecs.Size{CPUs: cmp.Or(s.Box.CPUs, size.VCPUs), MemoryMB: cmp.Or(s.Box.MemoryMB, int(size.MemoryMB))}.Fargate()
+	if err == nil { // if there is an error, Fargate has no task of this size
+		size.VCPUs, size.MemoryMB = f.CPUs, float64(f.MemoryMB)
+	}
+	return size
+}

@@ -1,0 +1,38 @@
+package wiring
+
+import (
+	"context"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/session"
+	"github.com/dormouse-mcp/dormouse/shared/upstream"
+)
+
+// openVault opens what callers have at third parties, by the servers file. The error names
+// the wrong setting.
+func (f *Function) openVault(others [][]byte) error {
+	c := upstream.Config{Store: f.Store, Secret: f.Secret, Others: others, PublicURL: f.PublicURL, Log: f.Log}
+	if f.Access != nil {
+		c.PublicURL = f.Access.PublicURL
+	}
+	c.PublicURL = strings.TrimSuffix(c.PublicURL, "/")
+	var err error
+	if f.Servers != nil {
+		if c.Providers, err = upstream.ReadProviders(f.Servers.Connect()); err != nil {
+			return err
+		}
+	}
+	f.Vault, err = upstream.New(c)
+	return err
+}
+
+// secrets returns what the principal of a session has for the processes of its server.
+func (f *Function) secrets(ctx context.Context, s session.Session) (map[string]session.Secret, error) {
+	server, _ := f.Servers.Server(s.Server)
+	names := server.Principal()
+	if len(names) == 0 {
+		return nil, nil
+	}
+	has, _, err := f.Vault.Get(ctx, s.Tenant, s.Principal, names)
+	return has, err
+}
